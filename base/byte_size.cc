@@ -1,0 +1,151 @@
+#include "base/byte_size.h"
+
+#include <array>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tessera {
+namespace {
+
+// Wide enough for a mantissa of 18 digits times the largest unit.
+__extension__ typedef unsigned __int128 uint128;
+
+struct Unit {
+  std::string_view name;
+  int64_t bytes;
+};
+
+// Largest first, so that the first that fits is the one to print.
+constexpr std::array<Unit, 13> kUnits = {{
+    {"EiB", int64_t{1} << 60},
+    {"EB", 1'000'000'000'000'000'000},
+    {"PiB", int64_t{1} << 50},
+    {"PB", 1'000'000'000'000'000},
+    {"TiB", int64_t{1} << 40},
+    {"TB", 1'000'000'000'000},
+    {"GiB", int64_t{1} << 30},
+    {"GB", 1'000'000'000},
+    {"MiB", int64_t{1} << 20},
+    {"MB", 1'000'000},
+    {"KiB", int64_t{1} << 10},
+    {"kB", 1'000},
+    {"B", 1},
+}};
+
+bool IsBinary(const Unit& unit) { return unit.name.size() == 3; }
+
+// The unit's size in bytes, or 0 where there is no such unit.
+int64_t UnitBytes(std::string_view name) {
+  if (name.empty()) return 1;
+  for (const Unit& unit : kUnits) {
+    if (absl::EqualsIgnoreCase(name, unit.name)) return unit.bytes;
+    const bool is_short_form = name.size() == 1 && IsBinary(unit);
+    if (is_short_form && absl::EqualsIgnoreCase(name, unit.name.substr(0, 1))) {
+      return unit.bytes;
+    }
+  }
+  return 0;
+}
+
+// A decimal number as digits * 10^-decimals, exactly.
+struct Decimal {
+  uint64_t digits = 0;
+  int decimals = 0;
+};
+
+constexpr int kMaxDigits = 19;
+
+// Takes the number off the front of `text`; false where there is none or it
+// has more than 19 digits.
+bool ConsumeDecimal(std::string_view* text, Decimal* number) {
+  int digits = 0;
+  bool after_point = false;
+  size_t used = 0;
+  for (; used < text->size(); ++used) {
+    const char c = (*text)[used];
+    if (c == '.' && !after_point) {
+      after_point = true;
+      continue;
+    }
+    if (!absl::ascii_isdigit(c)) break;
+    if (++digits > kMaxDigits) return false;
+    number->digits = number->digits * 10 + static_cast<uint64_t>(c - '0');
+    number->decimals += after_point ? 1 : 0;
+  }
+  text->remove_prefix(used);
+  return digits > 0;
+}
+
+absl::Status Invalid(std::string_view text, std::string_view reason) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "byte size \"", text.substr(0, 40), "\" ", reason,
+      "; expected a number with an optional unit such as 4096, 64K, 2GiB or "
+      "1.5GB"));
+}
+
+// "1.5" for 1536 in units of 1024, or "" where two decimals do not say it.
+std::string ExactQuotient(int64_t bytes, int64_t unit) {
+  const uint128 hundredths = static_cast<uint128>(bytes % unit) * 100;
+  if (hundredths % static_cast<uint128>(unit) != 0) return "";
+  std::string text = absl::StrCat(bytes / unit);
+  const int fraction =
+      static_cast<int>(hundredths / static_cast<uint128>(unit));
+  if (fraction == 0) return text;
+  absl::StrAppendFormat(&text, ".%02d", fraction);
+  if (text.back() == '0') text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+std::string ByteSize::ToString() const {
+  if (bytes_ < 0) return absl::StrCat(bytes_, "B");
+  for (const Unit& unit : kUnits) {
+    if (unit.bytes > bytes_) continue;
+    if (std::string text = ExactQuotient(bytes_, unit.bytes); !text.empty()) {
+      return absl::StrCat(text, unit.name);
+    }
+  }
+  return "0B";
+}
+
+absl::StatusOr<ByteSize> ParseByteSize(std::string_view text) {
+  std::string_view rest = absl::StripAsciiWhitespace(text);
+  if (absl::StartsWith(rest, "-")) return Invalid(text, "is negative");
+  Decimal number;
+  if (!ConsumeDecimal(&rest, &number)) {
+    return Invalid(text, "is not a number of at most 19 digits");
+  }
+  const int64_t unit = UnitBytes(absl::StripAsciiWhitespace(rest));
+  if (unit == 0) return Invalid(text, "has an unknown unit");
+
+  uint128 scale = 1;
+  for (int i = 0; i < number.decimals; ++i) scale *= 10;
+  const uint128 scaled =
+      static_cast<uint128>(number.digits) * static_cast<uint128>(unit);
+  if (scaled % scale != 0) return Invalid(text, "is no whole number of bytes");
+  const uint128 bytes = scaled / scale;
+  if (bytes > static_cast<uint128>(std::numeric_limits<int64_t>::max())) {
+    return Invalid(text, "exceeds 2^63-1 bytes");
+  }
+  return ByteSize(static_cast<int64_t>(bytes));
+}
+
+bool AbslParseFlag(std::string_view text, ByteSize* size, std::string* error) {
+  absl::StatusOr<ByteSize> parsed = ParseByteSize(text);
+  if (!parsed.ok()) {
+    *error = std::string(parsed.status().message());
+    return false;
+  }
+  *size = *parsed;
+  return true;
+}
+
+std::string AbslUnparseFlag(ByteSize size) { return size.ToString(); }
+
+}  // namespace tessera

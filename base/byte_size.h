@@ -1,0 +1,54 @@
+// ByteSize: a number of bytes that reads and prints with units.
+//
+//   ABSL_FLAG(tessera::ByteSize, memory, tessera::ByteSize(2 << 30), "...");
+//   --memory=2GiB   --memory=1.5GB   --memory=4096
+//
+// Binary units (KiB MiB GiB TiB PiB EiB) are powers of 1024, decimal ones (kB
+// MB GB TB PB EB) powers of 1000; case does not matter, and a lone K, M, G, T,
+// P or E means the binary unit, as in nccl-tests. A plain number is bytes.
+#ifndef TESSERA_BASE_BYTE_SIZE_H_
+#define TESSERA_BASE_BYTE_SIZE_H_
+
+#include <compare>
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace tessera {
+
+class ByteSize {
+ public:
+  constexpr ByteSize() = default;
+  explicit constexpr ByteSize(int64_t bytes) : bytes_(bytes) {}
+
+  constexpr int64_t bytes() const { return bytes_; }
+
+  // In the largest unit that shows the value exactly with at most two
+  // decimals: "2GiB", "1.5KiB", "1.5GB", "1001B". ParseByteSize gives the same
+  // value back.
+  std::string ToString() const;
+
+  friend constexpr auto operator<=>(ByteSize, ByteSize) = default;
+  friend std::ostream& operator<<(std::ostream& os, ByteSize size) {
+    return os << size.ToString();
+  }
+
+ private:
+  int64_t bytes_ = 0;
+};
+
+// Reads "2GiB", "1.5 GB", "64M", "4096". InvalidArgument where the text is no
+// number with a unit, is negative, is no whole number of bytes, or exceeds
+// 2^63-1 bytes.
+absl::StatusOr<ByteSize> ParseByteSize(std::string_view text);
+
+// Abseil flags.
+bool AbslParseFlag(std::string_view text, ByteSize* size, std::string* error);
+std::string AbslUnparseFlag(ByteSize size);
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_BYTE_SIZE_H_

@@ -1,0 +1,86 @@
+"""cuda_library: .cu files compiled by nvcc into a static library; skipped where there is no CUDA toolkit."""
+
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+load("@local_cuda//:defs.bzl", "CUDA_ARCHS", "CUDA_ROOT", "REQUIRES_CUDA")
+
+_MODE_FLAGS = {
+    "dbg": ["-g", "-lineinfo"],
+    "fastbuild": ["-O1"],
+    "opt": ["-O3", "-DNDEBUG"],
+}
+
+def _gencode(arch):
+    """sm_90a -> machine code for it; compute_90 -> PTX."""
+    return "-gencode=arch=compute_%s,code=%s" % (arch.split("_")[1], arch)
+
+def _include_flags(context):
+    directories = depset(transitive = [context.includes, context.quote_includes, context.system_includes])
+    return ["-isystem=" + d if "external/" in d else "-I" + d for d in directories.to_list()]
+
+def _compile(ctx, toolchain, context, source):
+    output = ctx.actions.declare_file("_nvcc/%s/%s.o" % (ctx.label.name, source.basename))
+    args = ctx.actions.args()
+    args.add_all(["-x", "cu", "-c", source, "-o", output, "-std=c++20", "-I."])
+    args.add_all(["-ccbin", toolchain.compiler_executable, "--expt-relaxed-constexpr"])
+    args.add_all([_gencode(arch) for arch in CUDA_ARCHS])
+    args.add_all(["-Xcompiler", "-fPIC,-Wall,-Wextra,-Werror,-Wno-unknown-pragmas"])
+    args.add_all(_MODE_FLAGS[ctx.var["COMPILATION_MODE"]])
+    args.add_all(context.defines, before_each = "-D")
+    args.add_all(_include_flags(context))
+    args.add_all(ctx.attr.copts)
+    ctx.actions.run(
+        executable = CUDA_ROOT + "/bin/nvcc",
+        arguments = [args],
+        inputs = depset([source], transitive = [context.headers, toolchain.all_files]),
+        outputs = [output],
+        mnemonic = "CudaCompile",
+        progress_message = "Compiling %s with nvcc" % source.short_path,
+        use_default_shell_env = True,
+    )
+    return output
+
+def _cuda_library_impl(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+    deps = [dep[CcInfo] for dep in ctx.attr.deps + [ctx.attr._cudart]]
+    own = CcInfo(compilation_context = cc_common.create_compilation_context(headers = depset(ctx.files.hdrs)))
+    context = cc_common.merge_cc_infos(direct_cc_infos = [own], cc_infos = deps).compilation_context
+    objects = depset([_compile(ctx, toolchain, context, source) for source in ctx.files.srcs])
+    linking_context, outputs = cc_common.create_linking_context_from_compilation_outputs(
+        actions = ctx.actions,
+        feature_configuration = features,
+        cc_toolchain = toolchain,
+        compilation_outputs = cc_common.create_compilation_outputs(objects = objects, pic_objects = objects),
+        name = ctx.label.name,
+        disallow_dynamic_library = True,
+        linking_contexts = [dep.linking_context for dep in deps],
+    )
+    library = outputs.library_to_link
+    archive = library.pic_static_library or library.static_library
+    return [
+        DefaultInfo(files = depset([archive] if archive else [])),
+        cc_common.merge_cc_infos(direct_cc_infos = [own, CcInfo(linking_context = linking_context)], cc_infos = deps),
+    ]
+
+_cuda_library = rule(
+    implementation = _cuda_library_impl,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cu"]),
+        "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "copts": attr.string_list(),
+        "_cudart": attr.label(default = "@local_cuda//:cudart"),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+    incompatible_use_toolchain_transition = True,
+)
+
+def cuda_library(target_compatible_with = [], **kwargs):
+    _cuda_library(target_compatible_with = target_compatible_with + REQUIRES_CUDA, **kwargs)

@@ -1,0 +1,62 @@
+// Axis: one named dimension of parallelism and how many ranks lie along it.
+//
+//   ParseAxes("dp2,pp2,tp8")                     // sizes in any order
+//   OrderAxes(axes, "tp-cp-ep-dp-pp")            // tp fastest, pp slowest
+//
+// The usual names are dp (data), tp (tensor), pp (pipeline), cp (context) and
+// ep (expert). Any other name of lower-case letters and underscores will do.
+#ifndef TESSERA_TOPOLOGY_AXIS_H_
+#define TESSERA_TOPOLOGY_AXIS_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "topology/rank.h"
+
+namespace tessera::topology {
+
+struct Axis {
+  std::string name;
+  AxisSize size;
+
+  friend bool operator==(const Axis&, const Axis&) = default;
+};
+
+// A mesh has at most this many axes.
+inline constexpr size_t kMaxAxes = 16;
+
+// InvalidArgument naming every axis that has no valid name, a size below 1 or
+// the name of an earlier one, and where there are more than kMaxAxes or their
+// sizes multiply to more than 2^63-1 ranks. No axis at all is a world of one.
+absl::Status ValidateAxes(std::span<const Axis> axes);
+
+// Reads the compact form, "dp2,pp2,tp2" or "dp=2,pp=2,tp=2", in the order of
+// the text. InvalidArgument where an item is no name with a size, and as
+// ValidateAxes.
+absl::StatusOr<std::vector<Axis>> ParseAxes(std::string_view text);
+
+// The compact form of `axes`: "dp2,pp2,tp2". ParseAxes reads it back.
+std::string FormatAxes(std::span<const Axis> axes);
+
+// Sorts `axes` by an order string of names joined by "-", fastest-varying
+// first, such as Megatron-LM's "tp-cp-ep-dp-pp". The order may name usual axes
+// that are not there (they have size 1) and must name every axis that is.
+// InvalidArgument where it misses one, repeats one or names an unknown one.
+absl::StatusOr<std::vector<Axis>> OrderAxes(std::span<const Axis> axes,
+                                            std::string_view order);
+
+// Splits a set of axis names, "tp,pp" or "tp-pp". InvalidArgument where it is
+// empty or holds an empty or repeated name.
+absl::StatusOr<std::vector<std::string>> ParseAxisNames(std::string_view text);
+
+// The place of a name in listings that must not depend on a mesh's order: dp,
+// tp, pp, cp, ep, then every other name alphabetically.
+bool CanonicalAxisLess(std::string_view a, std::string_view b);
+
+}  // namespace tessera::topology
+
+#endif  // TESSERA_TOPOLOGY_AXIS_H_

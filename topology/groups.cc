@@ -1,0 +1,103 @@
+#include "topology/groups.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tessera::topology {
+
+absl::Status Groups::CheckRank(Rank rank) const {
+  const int64_t world = count() * size();
+  if (rank >= first_rank_ && OffsetOf(rank) < world) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", rank.value(), " is outside the mesh's ranks ",
+      first_rank_.value(), " to ", (first_rank_ + (world - 1)).value()));
+}
+
+absl::Status Groups::CheckGroup(int64_t group) const {
+  if (group >= 0 && group < count()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "group ", group, " is outside the groups 0 to ", count() - 1));
+}
+
+absl::StatusOr<int64_t> Groups::GroupOf(Rank rank) const {
+  TESSERA_RETURN_IF_ERROR(CheckRank(rank));
+  return outside_.Gather(OffsetOf(rank));
+}
+
+absl::StatusOr<int64_t> Groups::IndexOf(Rank rank) const {
+  TESSERA_RETURN_IF_ERROR(CheckRank(rank));
+  return inside_.Gather(OffsetOf(rank));
+}
+
+absl::StatusOr<Rank> Groups::RankAt(int64_t group, int64_t index) const {
+  TESSERA_RETURN_IF_ERROR(CheckGroup(group));
+  if (index < 0 || index >= size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "index ", index, " is outside the group's members 0 to ", size() - 1));
+  }
+  return RankOf(group, index);
+}
+
+absl::StatusOr<std::vector<Rank>> Groups::Members(int64_t group) const {
+  TESSERA_RETURN_IF_ERROR(CheckGroup(group));
+  std::vector<Rank> members(static_cast<size_t>(size()));
+  for (int64_t i = 0; i < size(); ++i) {
+    members[static_cast<size_t>(i)] = RankOf(group, i);
+  }
+  return members;
+}
+
+absl::StatusOr<std::vector<Rank>> Groups::MembersWith(Rank rank) const {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t group, GroupOf(rank));
+  return Members(group);
+}
+
+std::vector<std::vector<Rank>> Groups::All() const {
+  std::vector<int64_t> spread(static_cast<size_t>(size()));
+  for (size_t i = 0; i < spread.size(); ++i) {
+    spread[i] = inside_.Spread(static_cast<int64_t>(i));
+  }
+  std::vector<std::vector<Rank>> all(static_cast<size_t>(count()));
+  for (size_t group = 0; group < all.size(); ++group) {
+    const Rank first = RankOf(static_cast<int64_t>(group), 0);
+    all[group].reserve(spread.size());
+    for (const int64_t offset : spread) all[group].push_back(first + offset);
+  }
+  return all;
+}
+
+absl::StatusOr<std::optional<Rank>> Groups::Shift(Rank rank, int64_t steps,
+                                                  Boundary boundary) const {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t index, IndexOf(rank));
+  const int64_t group = outside_.Gather(OffsetOf(rank));
+  if (boundary == Boundary::kCyclic) {
+    const int64_t forward = (steps % size() + size()) % size();
+    const int64_t to_end = size() - index;
+    return RankOf(group, forward < to_end ? index + forward : forward - to_end);
+  }
+  if (steps < -index || steps >= size() - index) return std::nullopt;
+  return RankOf(group, index + steps);
+}
+
+absl::StatusOr<Rank> Groups::Head(Rank rank) const {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t group, GroupOf(rank));
+  return RankOf(group, 0);
+}
+
+absl::StatusOr<Rank> Groups::Tail(Rank rank) const {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t group, GroupOf(rank));
+  return RankOf(group, size() - 1);
+}
+
+std::vector<std::vector<Rank>> Groups::Ends() const {
+  std::vector<std::vector<Rank>> ends;
+  ends.reserve(static_cast<size_t>(count()));
+  for (int64_t group = 0; group < count(); ++group) {
+    ends.push_back({RankOf(group, 0)});
+    if (size() > 1) ends.back().push_back(RankOf(group, size() - 1));
+  }
+  return ends;
+}
+
+}  // namespace tessera::topology

@@ -1,0 +1,91 @@
+// Groups: the ranks of a mesh, parted into the groups along a set of axes.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Groups tp, mesh.GroupsAlong("tp"));
+//   tp.count();                    // how many tensor groups there are
+//   tp.GroupOf(Rank(5));           // the number of rank 5's group
+//   tp.Members(0);                 // its ranks, ascending
+//   tp.Shift(Rank(5), 1, Boundary::kCyclic);  // the next rank of the ring
+//
+// Two ranks are in one group when they agree in every coordinate outside the
+// set: the "masked orthogonal" groups of Megatron-LM's RankGenerator. Groups
+// are numbered by their smallest rank and members ascend, so a member's index
+// is its coordinate along the set. Everything for one rank is O(axes); nothing
+// is tabulated.
+#ifndef TESSERA_TOPOLOGY_GROUPS_H_
+#define TESSERA_TOPOLOGY_GROUPS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "topology/digits.h"
+#include "topology/rank.h"
+
+namespace tessera::topology {
+
+// What lies beyond the ends of a group.
+enum class Boundary {
+  kOpen,    // nothing: the last rank has no next one
+  kCyclic,  // the other end: a ring
+};
+
+class Groups {
+ public:
+  // How many groups there are, and how many ranks each has.
+  int64_t count() const { return outside_.count(); }
+  int64_t size() const { return inside_.count(); }
+
+  // The number of the rank's group, from 0 to count() - 1, and the rank's index
+  // in it, from 0 to size() - 1. InvalidArgument where the mesh has no such
+  // rank.
+  absl::StatusOr<int64_t> GroupOf(Rank rank) const;
+  absl::StatusOr<int64_t> IndexOf(Rank rank) const;
+
+  // The member of `group` at `index`. InvalidArgument where there is none.
+  absl::StatusOr<Rank> RankAt(int64_t group, int64_t index) const;
+
+  // The ranks of one group, ascending. InvalidArgument where there is no such
+  // group or the mesh no such rank.
+  absl::StatusOr<std::vector<Rank>> Members(int64_t group) const;
+  absl::StatusOr<std::vector<Rank>> MembersWith(Rank rank) const;
+
+  // Every group in turn. Takes count() * size() ranks of memory.
+  std::vector<std::vector<Rank>> All() const;
+
+  // The rank `steps` further along its group (negative: back), or nothing where
+  // an open group ends before. InvalidArgument where the mesh has no such rank.
+  absl::StatusOr<std::optional<Rank>> Shift(Rank rank, int64_t steps,
+                                            Boundary boundary) const;
+
+  // The first (head) and last (tail) rank of the rank's group.
+  absl::StatusOr<Rank> Head(Rank rank) const;
+  absl::StatusOr<Rank> Tail(Rank rank) const;
+
+  // Head and tail of every group, once where they are one: along the pipeline
+  // axis these are the embedding groups, the stages that hold the tied input
+  // and output embedding.
+  std::vector<std::vector<Rank>> Ends() const;
+
+ private:
+  friend class Mesh;
+  Groups(Rank first_rank, Digits inside, Digits outside)
+      : first_rank_(first_rank),
+        inside_(std::move(inside)),
+        outside_(std::move(outside)) {}
+
+  absl::Status CheckRank(Rank rank) const;
+  absl::Status CheckGroup(int64_t group) const;
+  int64_t OffsetOf(Rank rank) const { return rank - first_rank_; }
+  Rank RankOf(int64_t group, int64_t index) const {
+    return first_rank_ + (outside_.Spread(group) + inside_.Spread(index));
+  }
+
+  Rank first_rank_;
+  Digits inside_;
+  Digits outside_;
+};
+
+}  // namespace tessera::topology
+
+#endif  // TESSERA_TOPOLOGY_GROUPS_H_

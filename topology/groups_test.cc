@@ -1,0 +1,112 @@
+#include "topology/groups.h"
+
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "topology/mesh.h"
+
+namespace tessera::topology {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+Mesh Make(std::string_view axes, Rank first_rank = Rank(0)) {
+  return *Mesh::Create(*ParseAxes(axes), first_rank);
+}
+
+std::vector<Rank> Ranks(std::vector<int64_t> values) {
+  std::vector<Rank> ranks;
+  for (int64_t value : values) ranks.emplace_back(value);
+  return ranks;
+}
+
+TEST(GroupsTest, MegatronsExample) {
+  // 16 ranks, tensor 2, data 2, pipeline 4, in Megatron-LM's default order.
+  const Mesh mesh = Make("tp2,dp2,pp4");
+  EXPECT_THAT(mesh.GroupsAlong("tp,pp")->All(),
+              ElementsAre(Ranks({0, 1, 4, 5, 8, 9, 12, 13}),
+                          Ranks({2, 3, 6, 7, 10, 11, 14, 15})));
+  EXPECT_THAT(mesh.GroupsAlong("dp")->Members(1), IsOkAndHolds(Ranks({1, 3})));
+  EXPECT_THAT(mesh.GroupsAlong("pp")->MembersWith(Rank(6)),
+              IsOkAndHolds(Ranks({2, 6, 10, 14})));
+}
+
+TEST(GroupsTest, ShiftWalksTheGroupEitherWay) {
+  const Mesh mesh = Make("tp2,pp5,dp3");
+  const Groups pp = *mesh.GroupsAlong("pp");
+  for (int64_t r = 0; r < mesh.world_size(); ++r) {
+    const std::vector<Rank> ring = *pp.MembersWith(Rank(r));
+    const int64_t at = *pp.IndexOf(Rank(r));
+    for (int64_t steps = -11; steps <= 11; ++steps) {
+      const int64_t to = at + steps;
+      const auto cyclic = pp.Shift(Rank(r), steps, Boundary::kCyclic);
+      EXPECT_THAT(cyclic, IsOkAndHolds(std::optional<Rank>(
+                              ring[static_cast<size_t>((to + 15) % 5)])));
+      const std::optional<Rank> expected =
+          to < 0 || to > 4 ? std::nullopt
+                           : std::optional<Rank>(ring[static_cast<size_t>(to)]);
+      EXPECT_THAT(pp.Shift(Rank(r), steps, Boundary::kOpen),
+                  IsOkAndHolds(expected));
+    }
+  }
+}
+
+TEST(GroupsTest, ShiftTakesAnyNumberOfSteps) {
+  const Groups pp = *Make("pp3").GroupsAlong("pp");
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+  // 2^63 - 1 = 1 and -2^63 = 1 modulo 3.
+  EXPECT_THAT(pp.Shift(Rank(2), kMax, Boundary::kCyclic),
+              IsOkAndHolds(std::optional<Rank>(Rank(0))));
+  EXPECT_THAT(pp.Shift(Rank(2), kMin, Boundary::kCyclic),
+              IsOkAndHolds(std::optional<Rank>(Rank(0))));
+  EXPECT_THAT(pp.Shift(Rank(2), kMax, Boundary::kOpen),
+              IsOkAndHolds(std::optional<Rank>()));
+  EXPECT_THAT(pp.Shift(Rank(2), kMin, Boundary::kOpen),
+              IsOkAndHolds(std::optional<Rank>()));
+}
+
+TEST(GroupsTest, HeadTailAndEmbeddingGroups) {
+  const Mesh mesh = Make("tp2,pp4");
+  const Groups pp = *mesh.GroupsAlong("pp");
+  EXPECT_THAT(pp.Head(Rank(5)), IsOkAndHolds(Rank(1)));
+  EXPECT_THAT(pp.Tail(Rank(5)), IsOkAndHolds(Rank(7)));
+  EXPECT_THAT(pp.Ends(), ElementsAre(Ranks({0, 6}), Ranks({1, 7})));
+  EXPECT_THAT(Make("tp2,pp1").GroupsAlong("pp")->Ends(),
+              ElementsAre(Ranks({0}), Ranks({1})));
+}
+
+TEST(GroupsTest, RanksStartAtTheOffset) {
+  const Mesh mesh = Make("tp2,dp2", Rank(100));
+  const Groups dp = *mesh.GroupsAlong("dp");
+  EXPECT_THAT(dp.All(), ElementsAre(Ranks({100, 102}), Ranks({101, 103})));
+  EXPECT_THAT(dp.GroupOf(Rank(103)), IsOkAndHolds(1));
+  EXPECT_THAT(dp.GroupOf(Rank(0)),
+              StatusIs(kInvalid, HasSubstr("ranks 100 to 103")));
+}
+
+TEST(GroupsTest, RefusesRanksGroupsAndIndicesOutside) {
+  const Groups dp = *Make("tp2,dp3").GroupsAlong("dp");
+  const auto outside = StatusIs(
+      kInvalid, HasSubstr("rank 6 is outside the mesh's ranks 0 to 5"));
+  EXPECT_THAT(dp.GroupOf(Rank(6)), outside);
+  EXPECT_THAT(dp.IndexOf(Rank(6)), outside);
+  EXPECT_THAT(dp.MembersWith(Rank(6)), outside);
+  EXPECT_THAT(dp.Shift(Rank(6), 1, Boundary::kCyclic), outside);
+  EXPECT_THAT(dp.Head(Rank(6)), outside);
+  EXPECT_THAT(dp.Tail(Rank(6)), outside);
+  EXPECT_THAT(dp.GroupOf(Rank(-1)), StatusIs(kInvalid, HasSubstr("rank -1")));
+  EXPECT_THAT(dp.Members(2), StatusIs(kInvalid, HasSubstr("groups 0 to 1")));
+  EXPECT_THAT(dp.Members(-1), StatusIs(kInvalid, HasSubstr("group -1")));
+  EXPECT_THAT(dp.RankAt(0, 3), StatusIs(kInvalid, HasSubstr("members 0 to 2")));
+  EXPECT_THAT(dp.RankAt(2, 0), StatusIs(kInvalid, HasSubstr("groups 0 to 1")));
+}
+
+}  // namespace
+}  // namespace tessera::topology

@@ -1,0 +1,128 @@
+// Mesh: ranks on a grid of named axes.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto axes, ParseAxes("dp2,pp2,tp2"));
+//   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(axes, "tp-cp-ep-dp-pp"));
+//   mesh.CoordinateOf(Rank(5), "pp");      // 1
+//   mesh.GroupsAlong("dp,tp");             // groups along two axes at once
+//
+// The order says which axis varies fastest: with sizes s0, s1, ... fastest
+// first, rank = first_rank + c0 + c1 * s0 + c2 * s0 * s1 + ... A mesh is a
+// small value: copying is cheap, everything for one rank is O(axes), and the
+// grid is never built. Const methods may be called from any thread.
+//
+// The same ranks can be divided in more than one way. Redivide adds a division
+// in which some axes give way to others, and keeps the first:
+//
+//   mesh.Redivide("dp", {{"dp_shard", 4}, {"dp_replicate", 2}})  // hybrid
+//   mesh.Redivide("tp,cp,dp", {{"etp", 1}, {"ep", 8}, {"edp", 2}})  // experts
+//
+// Source of the order strings and of the groups: RankGenerator in Megatron-LM,
+// core/parallel_state.py; of meshes with an order: "GSPMD", arXiv 2105.04663.
+#ifndef TESSERA_TOPOLOGY_MESH_H_
+#define TESSERA_TOPOLOGY_MESH_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "topology/axis.h"
+#include "topology/digits.h"
+#include "topology/groups.h"
+#include "topology/rank.h"
+
+namespace tessera::topology {
+
+// One coordinate for each axis of a mesh, in the order of Mesh::axes().
+using Coordinates = absl::InlinedVector<int64_t, 8>;
+
+class Mesh {
+ public:
+  // A mesh of the axes as they stand, fastest first. The ranks are
+  // [first_rank, first_rank + world_size). InvalidArgument as ValidateAxes, and
+  // where first_rank is negative or the last rank would exceed 2^63-1.
+  static absl::StatusOr<Mesh> Create(std::span<const Axis> axes,
+                                     Rank first_rank = Rank(0));
+
+  // The same after OrderAxes(axes, order).
+  static absl::StatusOr<Mesh> Create(std::span<const Axis> axes,
+                                     std::string_view order,
+                                     Rank first_rank = Rank(0));
+
+  Rank first_rank() const { return first_rank_; }
+  int64_t world_size() const { return world_size_; }
+  bool Contains(Rank rank) const {
+    return rank >= first_rank_ && rank - first_rank_ < world_size_;
+  }
+
+  // The axes of the first division, fastest first.
+  std::span<const Axis> axes() const { return divisions_[0].axes; }
+
+  // Their names, joined by "-": "tp-dp-pp".
+  std::string order() const;
+
+  // A mesh with one more division of the same ranks: in the first division that
+  // has all of `axes` ("dp" or "tp,cp,dp"), these give way to `parts`, which
+  // share out their coordinates, fastest first. The parts are usable by name
+  // beside the old axes. InvalidArgument where an axis is unknown, a part's
+  // name is taken, the sizes do not multiply to those of `axes`, or another
+  // axis lies between `axes` and a part would reach across it unevenly.
+  absl::StatusOr<Mesh> Redivide(std::string_view axes,
+                                std::span<const Axis> parts) const;
+
+  // How often the mesh is divided, and the axes of each division. Number 0 is
+  // axes().
+  size_t division_count() const { return divisions_.size(); }
+  std::span<const Axis> division(size_t number) const {
+    return divisions_[number].axes;
+  }
+
+  // The size of an axis of any division. InvalidArgument where there is none of
+  // that name; the message lists those there are.
+  absl::StatusOr<AxisSize> SizeOf(std::string_view axis) const;
+
+  // The coordinates of a rank along axes(), and the rank at coordinates.
+  // InvalidArgument where the rank or a coordinate lies outside, or there are
+  // not as many coordinates as axes.
+  absl::StatusOr<Coordinates> CoordinatesOf(Rank rank) const;
+  absl::StatusOr<Rank> RankAt(std::span<const int64_t> coordinates) const;
+
+  // The rank's coordinate along one axis of any division.
+  absl::StatusOr<int64_t> CoordinateOf(Rank rank, std::string_view axis) const;
+
+  // The groups along a set of axes, "tp" or "dp,cp" or "dp-cp", all of one
+  // division. InvalidArgument where an axis is unknown or no division has them
+  // all.
+  absl::StatusOr<Groups> GroupsAlong(std::string_view axes) const;
+  absl::StatusOr<Groups> GroupsAlong(std::span<const std::string> axes) const;
+
+  // The number of the first division that has all of `axes`. InvalidArgument as
+  // GroupsAlong.
+  absl::StatusOr<size_t> DivisionWith(std::span<const std::string> axes) const;
+
+ private:
+  // Axes that tile the world, each with its digits of a rank's offset.
+  struct Division {
+    std::vector<Axis> axes;
+    std::vector<Digits> digits;
+  };
+
+  Mesh() = default;
+
+  absl::Status CheckRank(Rank rank) const;
+  absl::Status UnknownAxis(std::string_view axis) const;
+  const Digits* FindAxis(std::string_view axis) const;
+  Groups MakeGroups(const Division& division,
+                    std::span<const std::string> axes) const;
+
+  Rank first_rank_;
+  int64_t world_size_ = 1;
+  std::vector<Division> divisions_;
+};
+
+}  // namespace tessera::topology
+
+#endif  // TESSERA_TOPOLOGY_MESH_H_

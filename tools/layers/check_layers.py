@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Fails where a package depends on what its layer may not: check_layers.py PACKAGE FILE_OF_LABELS."""
+
+import sys
+
+# Module -> the modules and the external repositories that its shipped code may name.
+ALLOWED = {
+    "base": {"@com_google_absl", "@local_cuda"},
+    "topology": {"base", "@com_google_absl", "@com_github_nlohmann_json", "@hwloc", "@local_cuda"},
+    "collectives": {"topology", "base"},
+    "pipeline": {"collectives", "base"},
+    "tensor_parallel": {"collectives", "topology", "base"},
+    "zero3": {"collectives", "offload", "topology", "base"},
+    "offload": {"base"},
+}
+
+
+def module_of(label):
+    """//topology/layout:preset -> topology; @com_google_absl//absl/status -> @com_google_absl."""
+    repository, _, rest = label.partition("//")
+    return repository.replace("@@", "@") if repository.strip("@") else rest.split(":")[0].split("/")[0]
+
+
+def forbidden(package, labels):
+    """The labels that `package` may not name. tools/ may name everything."""
+    module = package.split("/")[0]
+    if module == "tools":
+        return []
+    allowed = ALLOWED[module] | {module, "third_party"}
+    return [label for label in labels if module_of(label) not in allowed]
+
+
+def main():
+    package, path = sys.argv[1:]
+    with open(path) as file:
+        labels = file.read().split()
+    if not labels:
+        sys.exit("//%s: the query gave no labels: nothing was checked" % package)
+    wrong = forbidden(package, labels)
+    for label in wrong:
+        print("//%s depends on %s; %s may name only %s" % (
+            package, label, package.split("/")[0], ", ".join(sorted(ALLOWED[package.split("/")[0]]))))
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""The lock bites: planted edges are found, allowed ones pass."""
+
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import check_layers  # noqa: E402
+
+
+class CheckLayersTest(unittest.TestCase):
+    def test_names_the_module_or_the_repository_of_a_label(self):
+        self.assertEqual(check_layers.module_of("//topology/layout:preset"), "topology")
+        self.assertEqual(check_layers.module_of("//base:byte_size.h"), "base")
+        self.assertEqual(check_layers.module_of("@hwloc//:hwloc"), "@hwloc")
+        self.assertEqual(check_layers.module_of("@@hwloc//:hwloc"), "@hwloc")
+        self.assertEqual(check_layers.module_of("@//base:x"), "base")
+
+    def test_finds_planted_edges(self):
+        planted = {
+            "base/dtype": ["//topology:rank", "@com_github_nlohmann_json//:json"],
+            "topology": ["//collectives:communicator", "//tools/cli:cli", "@mpi//:mpi"],
+            "collectives/mpi": ["//pipeline:schedule"],
+            "pipeline": ["//tensor_parallel:linear", "//topology:mesh", "//zero3:state"],
+            "tensor_parallel": ["//pipeline:schedule", "//offload:tier"],
+            "zero3": ["//pipeline:schedule", "//tensor_parallel:linear"],
+            "offload": ["//collectives:communicator", "//topology:mesh"],
+        }
+        for package, labels in planted.items():
+            self.assertEqual(check_layers.forbidden(package, labels), labels, package)
+
+    def test_passes_allowed_edges(self):
+        allowed = {
+            "base": ["//base:byte_size", "@com_google_absl//absl/status:status"],
+            "topology/cluster": ["//base:byte_size", "//topology:rank", "@hwloc//:hwloc"],
+            "zero3": ["//offload:tier", "//collectives:communicator"],
+            "tools/train": ["//zero3:state", "//pipeline:schedule", "@mpi//:mpi"],
+        }
+        for package, labels in allowed.items():
+            self.assertEqual(check_layers.forbidden(package, labels), [], package)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,30 @@
+// Whole files, read with a bound and written so that no reader sees half.
+//
+//   TESSERA_RETURN_IF_ERROR(WriteFile("plan.json", text));
+//   TESSERA_ASSIGN_OR_RETURN(std::string text, ReadFile("plan.json", 1 << 20));
+#ifndef TESSERA_BASE_FILE_H_
+#define TESSERA_BASE_FILE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace tessera {
+
+// The file's bytes. NotFound or PermissionDenied (or another code) with the
+// path and the system's words; OutOfRange where it holds more than `max_bytes`.
+absl::StatusOr<std::string> ReadFile(const std::string& path,
+                                     int64_t max_bytes);
+
+// Writes `contents` under a temporary name beside `path`, syncs it and renames
+// it to `path`: after a crash, `path` holds the old bytes or the new ones. On
+// an error the temporary file is removed and `path` is as it was. Two writers
+// at once do not mix: the later rename wins.
+absl::Status WriteFile(const std::string& path, std::string_view contents);
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_FILE_H_

@@ -1,0 +1,111 @@
+#include "base/file.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// An empty directory of the test's own.
+std::string NewDirectory() {
+  std::string path = ::testing::TempDir() + "/file_test.XXXXXX";
+  return mkdtemp(path.data());
+}
+
+size_t EntriesIn(const std::string& directory) {
+  return static_cast<size_t>(
+      std::distance(std::filesystem::directory_iterator(directory),
+                    std::filesystem::directory_iterator()));
+}
+
+TEST(FileTest, ReadsBackWhatWasWritten) {
+  const std::string path = NewDirectory() + "/f";
+  for (const std::string& contents :
+       {std::string(), std::string("a"), std::string(300'000, '\0')}) {
+    TESSERA_ASSERT_OK(WriteFile(path, contents));
+    EXPECT_THAT(ReadFile(path, 300'000), IsOkAndHolds(contents));
+  }
+}
+
+TEST(FileTest, LeavesOneFileWithTheUsualMode) {
+  const std::string directory = NewDirectory();
+  TESSERA_ASSERT_OK(WriteFile(directory + "/f", "x"));
+  TESSERA_ASSERT_OK(WriteFile(directory + "/f", "y"));
+  EXPECT_EQ(EntriesIn(directory), 1u);
+  const mode_t mask = umask(0);
+  umask(mask);
+  struct stat info;
+  ASSERT_EQ(stat((directory + "/f").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0666 & ~mask);
+}
+
+TEST(FileTest, RefusesAFileOverTheBound) {
+  const std::string path = NewDirectory() + "/f";
+  TESSERA_ASSERT_OK(WriteFile(path, "12345"));
+  EXPECT_THAT(ReadFile(path, 5), IsOkAndHolds("12345"));
+  EXPECT_THAT(ReadFile(path, 4),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("4 bytes")));
+}
+
+TEST(FileTest, NamesThePathThatCannotBeReadOrWritten) {
+  EXPECT_THAT(ReadFile("/nonexistent/f", 1),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("cannot open /nonexistent/f")));
+  EXPECT_THAT(WriteFile("/nonexistent/f", "x"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("temporary file for /nonexistent/f")));
+  EXPECT_THAT(ReadFile("/", 1), Not(IsOk()));
+}
+
+TEST(FileTest, AFailedWriteKeepsTheOldFileAndLeavesNothing) {
+  const std::string directory = NewDirectory();
+  const std::string path = directory + "/f";
+  TESSERA_ASSERT_OK(WriteFile(path, "old"));
+  // Past this size the system refuses to write.
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {1000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status status = WriteFile(path, std::string(5000, 'x'));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_THAT(status, Not(IsOk()));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot write " + path));
+  EXPECT_THAT(ReadFile(path, 100), IsOkAndHolds("old"));
+  EXPECT_EQ(EntriesIn(directory), 1u);
+}
+
+TEST(FileTest, AReaderNeverSeesHalf) {
+  const std::string path = NewDirectory() + "/f";
+  TESSERA_ASSERT_OK(WriteFile(path, std::string(100'000, 'a')));
+  std::atomic<bool> done = false;
+  std::thread writer([&] {
+    for (int i = 0; i < 50; ++i) {
+      TESSERA_EXPECT_OK(
+          WriteFile(path, std::string(100'000, i % 2 ? 'a' : 'b')));
+    }
+    done = true;
+  });
+  while (!done) {
+    const auto contents = ReadFile(path, 1'000'000);
+    ASSERT_THAT(contents, IsOk());
+    ASSERT_EQ(*contents, std::string(100'000, contents->front()));
+  }
+  writer.join();
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,190 @@
+#include "tools/cli/cli.h"
+
+#include <algorithm>
+#include <iostream>
+#include <numeric>
+#include <optional>
+
+#include "absl/algorithm/container.h"
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+
+namespace tessera::tools {
+namespace {
+
+constexpr size_t kShownLength = 120;
+
+std::string Shown(std::string_view text) {
+  return absl::StrCat(text.substr(0, kShownLength),
+                      text.size() > kShownLength ? "..." : "");
+}
+
+bool Takes(const Tool& tool, std::string_view flag) {
+  return absl::c_find(tool.flags, flag) != tool.flags.end();
+}
+
+// Levenshtein's distance.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+absl::Status UnknownFlag(const Tool& tool, std::string_view name) {
+  const auto nearest = absl::c_min_element(
+      tool.flags, [&](std::string_view a, std::string_view b) {
+        return EditDistance(a, name) < EditDistance(b, name);
+      });
+  const bool is_near =
+      name.size() <= kShownLength && nearest != tool.flags.end() &&
+      EditDistance(*nearest, name) <= std::max<size_t>(2, name.size() / 3);
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown flag --", Shown(name),
+                   is_near ? absl::StrCat("; did you mean --", *nearest) : "",
+                   "; --help lists the flags"));
+}
+
+// One argument of the form --name[=value], found among the tool's flags.
+struct Argument {
+  absl::CommandLineFlag* flag = nullptr;
+  std::string_view name;
+  std::optional<std::string_view> value;
+};
+
+absl::StatusOr<Argument> FindFlag(const Tool& tool, std::string_view text) {
+  if (!absl::ConsumePrefix(&text, "--")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unexpected argument \"", Shown(text),
+                     "\"; every argument is a flag such as --name=value"));
+  }
+  Argument argument;
+  const size_t equals = text.find('=');
+  argument.name = text.substr(0, equals);
+  if (equals != std::string_view::npos) {
+    argument.value = text.substr(equals + 1);
+  }
+  if (!Takes(tool, argument.name) && !argument.value.has_value() &&
+      absl::StartsWith(argument.name, "no") &&
+      Takes(tool, argument.name.substr(2))) {
+    argument.name.remove_prefix(2);
+    argument.value = "false";
+  }
+  if (Takes(tool, argument.name)) {
+    argument.flag = absl::FindCommandLineFlag(argument.name);
+  }
+  if (argument.flag == nullptr) return UnknownFlag(tool, argument.name);
+  return argument;
+}
+
+// What the flag's own parser says, without the words that FlagError adds.
+std::string_view ParserMessage(std::string_view error) {
+  const size_t end = error.find("'; ");
+  return end == std::string_view::npos ? "not a value of this flag's type"
+                                       : error.substr(end + 3);
+}
+
+absl::Status SetFlag(const Argument& argument) {
+  std::string error;
+  if (argument.flag->ParseFrom(*argument.value, &error)) {
+    return absl::OkStatus();
+  }
+  return FlagError(argument.name, *argument.value,
+                   absl::InvalidArgumentError(ParserMessage(error)));
+}
+
+bool IsHelp(std::string_view argument) {
+  return argument == "--help" || argument == "-h" || argument == "-help";
+}
+
+}  // namespace
+
+absl::Status ParseFlags(const Tool& tool,
+                        const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(Argument argument, FindFlag(tool, arguments[i]));
+    if (!argument.value.has_value()) {
+      if (argument.flag->IsOfType<bool>()) {
+        argument.value = "true";
+      } else if (i + 1 < arguments.size()) {
+        argument.value = arguments[++i];
+      } else {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--", argument.name, " has no value; expected --",
+                         argument.name, "=VALUE: ", argument.flag->Help()));
+      }
+    }
+    TESSERA_RETURN_IF_ERROR(SetFlag(argument));
+  }
+  return absl::OkStatus();
+}
+
+std::string HelpText(const Tool& tool) {
+  std::string text = absl::StrCat(tool.name, ": ", tool.summary, "\n\n",
+                                  "  ./bazelw run //tools/", tool.name, " -- ",
+                                  tool.example, "\n\nFlags:\n");
+  for (std::string_view name : tool.flags) {
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+    if (flag == nullptr) continue;
+    const std::string value = flag->DefaultValue();
+    absl::StrAppend(
+        &text, "  --", name, value.empty() ? "" : "=", value, "\n      ",
+        absl::StrReplaceAll(flag->Help(), {{"\n", "\n      "}}), "\n");
+  }
+  return text;
+}
+
+absl::Status FlagError(std::string_view flag, std::string_view value,
+                       const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, "=", Shown(value), ": ", status.message()));
+}
+
+int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
+            std::ostream& out, std::ostream& err,
+            absl::FunctionRef<absl::Status()> body) {
+  if (absl::c_any_of(arguments, IsHelp)) {
+    out << HelpText(tool);
+    return 0;
+  }
+  absl::Status status = ParseFlags(tool, arguments);
+  if (status.ok()) status = body();
+  if (status.ok()) return 0;
+  const bool is_usage = absl::IsInvalidArgument(status);
+  err << tool.name << ": "
+      << absl::StrReplaceAll(status.message(), {{"\n", " "}});
+  if (is_usage) {
+    err << "; for example: ./bazelw run //tools/" << tool.name << " -- "
+        << tool.example;
+  }
+  err << std::endl;
+  return is_usage ? 2 : 1;
+}
+
+int RunTool(const Tool& tool, int argc, char** argv,
+            absl::FunctionRef<absl::Status()> body) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const int code = RunTool(tool, arguments, std::cout, std::cerr, body);
+  std::cout.flush();
+  if (code == 0 && !std::cout) {
+    std::cerr << tool.name << ": standard output could not be written\n";
+    return 1;
+  }
+  return code;
+}
+
+}  // namespace tessera::tools

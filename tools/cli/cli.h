@@ -1,0 +1,63 @@
+// The command line of every tool: flags, --help and exit codes.
+//
+//   ABSL_FLAG(std::string, mesh, "dp2,pp2,tp2", "axes and their sizes");
+//
+//   int main(int argc, char** argv) {
+//     return tessera::tools::RunTool(
+//         {.name = "mesh", .summary = "...", .example = "--mesh=dp2,tp2",
+//          .flags = {"mesh"}},
+//         argc, argv, [] { return PrintMesh(std::cout); });
+//   }
+//
+// Flags are declared with ABSL_FLAG, and only those that the tool lists are
+// taken. Exit codes: 0 success, 1 a failed run, 2 bad usage. Bad usage prints
+// one line on stderr that names the flag, the value, what is allowed and an
+// example that works.
+#ifndef TESSERA_TOOLS_CLI_CLI_H_
+#define TESSERA_TOOLS_CLI_CLI_H_
+
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
+namespace tessera::tools {
+
+struct Tool {
+  std::string_view name;                // The Bazel target under //tools.
+  std::string_view summary;             // One sentence.
+  std::string_view example;             // Arguments that work.
+  std::vector<std::string_view> flags;  // In the order in which --help shows.
+};
+
+// Sets the tool's flags from `arguments` (without the program's name):
+// "--name=value", "--name value", and for booleans "--name" and "--noname".
+// InvalidArgument, naming flag and value, at the first that is unknown,
+// malformed or no flag at all.
+absl::Status ParseFlags(const Tool& tool,
+                        const std::vector<std::string>& arguments);
+
+// What --help prints.
+std::string HelpText(const Tool& tool);
+
+// `status` as InvalidArgument behind "--flag=value: ", for a value that parsed
+// as text but says nothing sensible. OK stays OK.
+absl::Status FlagError(std::string_view flag, std::string_view value,
+                       const absl::Status& status);
+
+// Parses the flags, runs `body` unless help was asked for, reports an error on
+// `err`, and returns the exit code: InvalidArgument from either is bad usage.
+int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
+            std::ostream& out, std::ostream& err,
+            absl::FunctionRef<absl::Status()> body);
+
+// The same on a program's arguments, standard output and standard error.
+int RunTool(const Tool& tool, int argc, char** argv,
+            absl::FunctionRef<absl::Status()> body);
+
+}  // namespace tessera::tools
+
+#endif  // TESSERA_TOOLS_CLI_CLI_H_

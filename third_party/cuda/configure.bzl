@@ -28,6 +28,13 @@ constraint_value(
     constraint_setting = ":presence",
 )
 
+constraint_setting(name = "nccl_presence")
+
+constraint_value(
+    name = "missing_nccl",
+    constraint_setting = ":nccl_presence",
+)
+
 cc_library(
     name = "headers",
     hdrs = glob(["include/**"], exclude_directories = 1),
@@ -92,7 +99,7 @@ def _local_cuda_impl(ctx):
         "CUDA_ROOT = " + repr(root),
         "CUDA_ARCHS = " + repr(ctx.os.environ.get("TESSERA_CUDA_ARCHS", _DEFAULT_ARCHS).split(",")),
         "REQUIRES_CUDA = " + repr([] if root else missing),
-        "REQUIRES_NCCL = " + repr([] if present["nccl"] else missing),
+        "REQUIRES_NCCL = " + repr([] if present["nccl"] else ["@local_cuda//:missing_nccl"]),
     ]) + "\n")
 
 cuda_configure = repository_rule(

@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -78,10 +79,15 @@ absl::Status WriteAndRename(FileDescriptor& fd, const std::string& temporary,
                             const std::string& path,
                             std::string_view contents) {
   TESSERA_RETURN_IF_ERROR(WriteAll(fd.get(), contents, path));
+  struct stat old_file;
+  if (stat(path.c_str(), &old_file) == 0 &&
+      fchmod(fd.get(), old_file.st_mode & 07777) != 0) {
+    return SystemError("keep the mode of", path);
+  }
   if (fsync(fd.get()) != 0) return SystemError("sync", path);
   if (fd.Close() != 0) return SystemError("close", path);
   if (rename(temporary.c_str(), path.c_str()) != 0) {
-    return SystemError("rename a temporary file to", path);
+    return SystemError("replace", path);
   }
   return absl::OkStatus();
 }
@@ -101,8 +107,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path,
     if (got == 0) return contents;
     contents.append(buffer, static_cast<size_t>(got));
     if (static_cast<int64_t>(contents.size()) > max_bytes) {
-      return absl::OutOfRangeError(absl::StrCat(
-          path, " holds more than the ", max_bytes, " bytes allowed here"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, " is too large; use at most ", max_bytes, " bytes"));
     }
   }
 }

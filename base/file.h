@@ -15,7 +15,8 @@
 namespace tessera {
 
 // The file's bytes. NotFound or PermissionDenied (or another code) with the
-// path and the system's words; OutOfRange where it holds more than `max_bytes`.
+// path and the system's words; InvalidArgument where it holds more than
+// `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path,
                                      int64_t max_bytes);
 

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -56,8 +57,8 @@ TEST(FileTest, RefusesAFileOverTheBound) {
   const std::string path = NewDirectory() + "/f";
   TESSERA_ASSERT_OK(WriteFile(path, "12345"));
   EXPECT_THAT(ReadFile(path, 5), IsOkAndHolds("12345"));
-  EXPECT_THAT(ReadFile(path, 4),
-              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("4 bytes")));
+  EXPECT_THAT(ReadFile(path, 4), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("4 bytes")));
 }
 
 TEST(FileTest, NamesThePathThatCannotBeReadOrWritten) {
@@ -86,6 +87,36 @@ TEST(FileTest, AFailedWriteKeepsTheOldFileAndLeavesNothing) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot write " + path));
   EXPECT_THAT(ReadFile(path, 100), IsOkAndHolds("old"));
   EXPECT_EQ(EntriesIn(directory), 1u);
+}
+
+TEST(FileTest, KeepsTheModeOfTheFileItReplaces) {
+  const std::string path = NewDirectory() + "/f";
+  TESSERA_ASSERT_OK(WriteFile(path, "x"));
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  TESSERA_ASSERT_OK(WriteFile(path, "y"));
+  struct stat info;
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST(FileTest, ADirectoryInTheWayStays) {
+  const std::string directory = NewDirectory();
+  ASSERT_TRUE(std::filesystem::create_directories(directory + "/f/full"));
+  EXPECT_THAT(std::string(WriteFile(directory + "/f", "x").message()),
+              HasSubstr("cannot replace " + directory + "/f"));
+  EXPECT_TRUE(std::filesystem::is_directory(directory + "/f/full"));
+  EXPECT_EQ(EntriesIn(directory), 1u);
+}
+
+TEST(FileTest, PassesOverTemporariesThatAnotherLeftBehind) {
+  const std::string path = NewDirectory() + "/f";
+  for (int i = 0; i < 100; ++i) {
+    std::ofstream(path + "." + std::to_string(getpid()) + "." +
+                  std::to_string(i) + ".tmp")
+        << "left";
+  }
+  TESSERA_ASSERT_OK(WriteFile(path, "new"));
+  EXPECT_THAT(ReadFile(path, 9), IsOkAndHolds("new"));
 }
 
 TEST(FileTest, AReaderNeverSeesHalf) {

@@ -1,0 +1,73 @@
+// Strategies: how a job keeps its activations, combines gradients, and with
+// which numbers it computes.
+//
+//   ParseEnum<MemoryStrategy>("aggressive");   // MemoryStrategy::kAggressive
+//   EnumName(Precision::kBf16);                // "bf16"
+#ifndef TESSERA_TOPOLOGY_CONFIG_OPTIONS_STRATEGIES_H_
+#define TESSERA_TOPOLOGY_CONFIG_OPTIONS_STRATEGIES_H_
+
+#include <array>
+#include <string_view>
+
+#include "topology/config/options/named_enum.h"
+
+namespace tessera::topology {
+
+// What becomes of activations between forward and backward pass.
+enum class MemoryStrategy {
+  kBasic,       // all are kept
+  kStandard,    // checkpointing: some are kept, the rest recomputed from them
+  kAggressive,  // full recomputation: only the input of each layer is kept
+  kExtreme,     // offloaded to disk
+};
+
+template <>
+struct EnumNames<MemoryStrategy> {
+  static constexpr std::string_view kWhat = "memory strategy";
+  static constexpr auto kTable = std::to_array<NamedValue<MemoryStrategy>>({
+      {"basic", MemoryStrategy::kBasic},
+      {"standard", MemoryStrategy::kStandard},
+      {"aggressive", MemoryStrategy::kAggressive},
+      {"extreme", MemoryStrategy::kExtreme},
+  });
+};
+
+// How gradients are summed over the data-parallel ranks.
+enum class CommunicationStrategy {
+  kAllReduce,     // the engine's own all-reduce
+  kHierarchical,  // within each node first, then between nodes
+  kRing,
+  kTree,
+  kAdaptive,  // chosen by message size and topology
+};
+
+template <>
+struct EnumNames<CommunicationStrategy> {
+  static constexpr std::string_view kWhat = "communication strategy";
+  static constexpr auto kTable =
+      std::to_array<NamedValue<CommunicationStrategy>>({
+          {"all_reduce", CommunicationStrategy::kAllReduce},
+          {"hierarchical", CommunicationStrategy::kHierarchical},
+          {"ring", CommunicationStrategy::kRing},
+          {"tree", CommunicationStrategy::kTree},
+          {"adaptive", CommunicationStrategy::kAdaptive},
+      });
+};
+
+// What parameters and activations are computed in. The optimizer's state is
+// fp32 in every case.
+enum class Precision { kFp32, kBf16, kFp16 };
+
+template <>
+struct EnumNames<Precision> {
+  static constexpr std::string_view kWhat = "precision";
+  static constexpr auto kTable = std::to_array<NamedValue<Precision>>({
+      {"fp32", Precision::kFp32},
+      {"bf16", Precision::kBf16},
+      {"fp16", Precision::kFp16},
+  });
+};
+
+}  // namespace tessera::topology
+
+#endif  // TESSERA_TOPOLOGY_CONFIG_OPTIONS_STRATEGIES_H_

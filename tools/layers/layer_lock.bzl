@@ -13,6 +13,8 @@ def layer_lock():
         for name, rule in native.existing_rules().items()
         if rule["kind"] in _LOCKED_KINDS and not rule.get("testonly")
     ]
+    if not shipped:
+        return
     native.genquery(
         name = "layer_edges",
         testonly = True,

@@ -1,0 +1,39 @@
+// Convert: arrays of elements from one DType to another.
+//
+//   std::vector<float> weights = ...;
+//   std::vector<BF16> half(weights.size());
+//   TESSERA_RETURN_IF_ERROR(
+//       Convert(DType::kF32, std::as_bytes(std::span(weights)), DType::kBF16,
+//               std::as_writable_bytes(std::span(half))));
+//
+// base/dtype/convert_value.h says what becomes of each value. Memory-bound: a
+// conversion reads and writes each element once. Uses AVX2 where the processor
+// has it; the results do not depend on that. Runs in the calling thread; parts
+// of an array may be converted by several threads at once.
+#ifndef TESSERA_BASE_DTYPE_CONVERT_H_
+#define TESSERA_BASE_DTYPE_CONVERT_H_
+
+#include <cstddef>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/dtype/dtype.h"
+#include "base/dtype/small_float/float_format.h"
+
+namespace tessera {
+
+// Converts source.size() / SizeInBytes(from) elements. Neither span needs to be
+// aligned. InvalidArgument, with nothing written, where a dtype is not valid,
+// `source` is no whole number of elements, `target` does not have room for
+// exactly as many, or the two overlap.
+absl::Status Convert(DType from, std::span<const std::byte> source, DType to,
+                     std::span<std::byte> target,
+                     FloatOverflow overflow = FloatOverflow::kInfinityOrNan);
+
+// The refusals of Convert alone: OK where the sizes fit each other.
+absl::Status CheckConvertSizes(DType from, size_t source_bytes, DType to,
+                               size_t target_bytes);
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_DTYPE_CONVERT_H_

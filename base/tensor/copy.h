@@ -1,0 +1,48 @@
+// Copy and Fill: elements of host tensors of any strides.
+//
+//   TESSERA_RETURN_IF_ERROR(Copy(source.view(), target_view));
+//   TESSERA_RETURN_IF_ERROR(Fill(target_view, 0.5f));
+//
+// Contiguous parts go by memcpy, transposes in tiles that stay in the cache.
+// base/tensor/cuda/transfer.h copies between kinds of memory.
+#ifndef TESSERA_BASE_TENSOR_COPY_H_
+#define TESSERA_BASE_TENSOR_COPY_H_
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/dtype/convert_value.h"
+#include "base/dtype/dtype_traits.h"
+#include "base/status_macros.h"
+#include "base/tensor/tensor_view.h"
+
+namespace tessera {
+
+// target[i] = source[i] for every index. The two may share memory: the result
+// is as if the source had been read completely before (which then costs a
+// temporary of its size, where the ranges of memory intersect).
+//
+// InvalidArgument, with nothing written, where the shapes or dtypes differ or
+// the target has several indices for one element; FailedPrecondition where the
+// CPU cannot access either.
+absl::Status Copy(ConstTensorView source, TensorView target);
+
+// Sets every element to the bytes of `element`. Refuses as Copy does, and with
+// InvalidArgument an element of another size than the dtype's.
+absl::Status FillBytes(TensorView target, std::span<const std::byte> element);
+
+// Sets every element to `value`, converted as by ConvertValue.
+template <DTypeElement T>
+absl::Status Fill(TensorView target, T value) {
+  return DispatchDType(
+      target.dtype(), [&]<typename Element>(std::type_identity<Element>) {
+        const std::array<Element, 1> element = {ConvertValue<Element>(value)};
+        return FillBytes(target, std::as_bytes(std::span(element)));
+      });
+}
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_TENSOR_COPY_H_

@@ -1,11 +1,14 @@
 #include "tools/mesh/draw.h"
 
 #include <map>
-#include <regex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -27,16 +30,23 @@ struct Cell {
   std::string group;
 };
 
-// The cells of a picture, found by their tooltips.
+// The text between `begin` and `end` in `text`.
+std::string Between(std::string_view text, std::string_view begin,
+                    std::string_view end) {
+  const size_t from = text.find(begin) + begin.size();
+  return std::string(text.substr(from, text.find(end, from) - from));
+}
+
+// The cells of a picture, found by their tooltips: "rank 5: tp1 dp0; NAME".
 std::vector<Cell> CellsOf(const std::string& svg) {
-  static const std::regex cell(
-      "<rect x=\"([0-9.]+)\" y=\"([0-9.]+)\"[^>]*fill=\"([^\"]+)\"[^>]*>"
-      "<title>rank [0-9]+: [^;]*; ([a-z0-9_-]+)</title>");
   std::vector<Cell> cells;
-  for (auto it = std::sregex_iterator(svg.begin(), svg.end(), cell);
-       it != std::sregex_iterator(); ++it) {
+  for (std::string_view rect : absl::StrSplit(svg, "<rect ")) {
+    const std::string tooltip = Between(rect, "<title>", "</title>");
+    if (!absl::StartsWith(tooltip, "rank ")) continue;
     cells.push_back(
-        {(*it)[1].str() + "," + (*it)[2].str(), (*it)[3], (*it)[4]});
+        {Between(rect, "x=\"", "\"") + "," + Between(rect, " y=\"", "\""),
+         Between(rect, "fill=\"", "\""),
+         tooltip.substr(tooltip.find("; ") + 2)});
   }
   return cells;
 }

@@ -16,7 +16,8 @@ namespace {
 
 // The last system call's error, behind what was being done to which file.
 absl::Status SystemError(std::string_view action, const std::string& path) {
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", action, " ", path));
+  return absl::ErrnoToStatus(
+      errno, absl::StrCat("cannot ", action, " \"", path, "\""));
 }
 
 class FileDescriptor {
@@ -108,7 +109,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path,
     contents.append(buffer, static_cast<size_t>(got));
     if (static_cast<int64_t>(contents.size()) > max_bytes) {
       return absl::InvalidArgumentError(absl::StrCat(
-          path, " is too large; use at most ", max_bytes, " bytes"));
+          "\"", path, "\" is too large; use at most ", max_bytes, " bytes"));
     }
   }
 }
@@ -116,7 +117,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path,
 absl::Status WriteFile(const std::string& path, std::string_view contents) {
   std::string temporary;
   FileDescriptor fd = CreateTemporary(path, &temporary);
-  if (!fd.ok()) return SystemError("create a temporary file for", path);
+  if (!fd.ok()) return SystemError("make a new file beside", path);
   if (absl::Status status = WriteAndRename(fd, temporary, path, contents);
       !status.ok()) {
     unlink(temporary.c_str());

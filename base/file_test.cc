@@ -64,10 +64,10 @@ TEST(FileTest, RefusesAFileOverTheBound) {
 TEST(FileTest, NamesThePathThatCannotBeReadOrWritten) {
   EXPECT_THAT(ReadFile("/nonexistent/f", 1),
               StatusIs(absl::StatusCode::kNotFound,
-                       HasSubstr("cannot open /nonexistent/f")));
+                       HasSubstr("cannot open \"/nonexistent/f\"")));
   EXPECT_THAT(WriteFile("/nonexistent/f", "x"),
               StatusIs(absl::StatusCode::kNotFound,
-                       HasSubstr("temporary file for /nonexistent/f")));
+                       HasSubstr("make a new file beside \"/nonexistent/f\"")));
   EXPECT_THAT(ReadFile("/", 1), Not(IsOk()));
 }
 
@@ -84,7 +84,8 @@ TEST(FileTest, AFailedWriteKeepsTheOldFileAndLeavesNothing) {
   const absl::Status status = WriteFile(path, std::string(5000, 'x'));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_THAT(status, Not(IsOk()));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot write " + path));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("cannot write \"" + path));
   EXPECT_THAT(ReadFile(path, 100), IsOkAndHolds("old"));
   EXPECT_EQ(EntriesIn(directory), 1u);
 }
@@ -103,7 +104,7 @@ TEST(FileTest, ADirectoryInTheWayStays) {
   const std::string directory = NewDirectory();
   ASSERT_TRUE(std::filesystem::create_directories(directory + "/f/full"));
   EXPECT_THAT(std::string(WriteFile(directory + "/f", "x").message()),
-              HasSubstr("cannot replace " + directory + "/f"));
+              HasSubstr("cannot replace \"" + directory + "/f\""));
   EXPECT_TRUE(std::filesystem::is_directory(directory + "/f/full"));
   EXPECT_EQ(EntriesIn(directory), 1u);
 }

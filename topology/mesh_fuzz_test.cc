@@ -1,12 +1,10 @@
 // Mutated texts through every parser of the module: each is refused with a
 // message or gives a mesh that reads back.
 
-#include <random>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "base/mutate_text.h"
+#include "base/text_mutator.h"
 #include "gtest/gtest.h"
 #include "topology/mesh.h"
 
@@ -14,16 +12,20 @@ namespace tessera::topology {
 namespace {
 
 constexpr int kRounds = 200'000;
-constexpr std::string_view kAlphabet("dtpce_=,-0123456789 \0\xff", 21);
+
+const std::vector<std::string>& Tokens() {
+  static const auto* const tokens = new std::vector<std::string>{
+      ",", "-", "=", "_", " ", "tp", "dp", "ep8", "pp2", "cp", "0", "1", "-3"};
+  return *tokens;
+}
 
 TEST(MeshFuzzTest, MeshesAreRefusedOrReadBack) {
-  std::mt19937_64 random(11);
-  const std::vector<std::string> corpus = {"dp2,pp2,tp2", "dp=4,tp=8", "ep1",
-                                           "dp_shard4,dp_replicate2"};
+  TextMutator mutator(
+      {"dp2,pp2,tp2", "dp=4,tp=8", "ep1", "dp_shard4,dp_replicate2"}, Tokens(),
+      11);
   int accepted = 0;
   for (int i = 0; i < kRounds; ++i) {
-    const auto axes =
-        ParseAxes(MutateText(corpus[random() % 4], kAlphabet, random));
+    const auto axes = ParseAxes(mutator.Next());
     if (!axes.ok()) {
       ASSERT_FALSE(axes.status().message().empty());
       continue;
@@ -40,12 +42,11 @@ TEST(MeshFuzzTest, MeshesAreRefusedOrReadBack) {
 }
 
 TEST(MeshFuzzTest, OrdersAreRefusedOrSortTheAxes) {
-  std::mt19937_64 random(12);
+  TextMutator mutator({"tp-cp-dp-pp", "pp-tp-dp"}, Tokens(), 12);
   const auto axes = *ParseAxes("dp2,pp2,tp2");
   int accepted = 0;
   for (int i = 0; i < kRounds; ++i) {
-    const auto mesh =
-        Mesh::Create(axes, MutateText("tp-cp-dp-pp", kAlphabet, random));
+    const auto mesh = Mesh::Create(axes, mutator.Next());
     if (!mesh.ok()) {
       ASSERT_FALSE(mesh.status().message().empty());
       continue;

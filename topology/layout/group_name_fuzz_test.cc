@@ -1,10 +1,9 @@
 // Mutated group names: each is refused with a message or names a group.
 
-#include <random>
 #include <string>
 #include <string_view>
 
-#include "base/mutate_text.h"
+#include "base/text_mutator.h"
 #include "gtest/gtest.h"
 #include "topology/layout/group_name.h"
 
@@ -14,12 +13,12 @@ namespace {
 constexpr int kRounds = 200'000;
 
 TEST(GroupNameFuzzTest, NamesAreRefusedOrNameThemselves) {
-  std::mt19937_64 random(13);
+  TextMutator mutator({"dp_group_tp0_pp1", "tp-pp_group_dp2"},
+                      {"_", "-", "0", "1", "dp", "tp", "pp", "_group"}, 13);
   const Mesh mesh = *Mesh::Create(*ParseAxes("dp3,pp2,tp2"));
   int accepted = 0;
   for (int i = 0; i < kRounds; ++i) {
-    const std::string name =
-        MutateText("dp_group_tp0_pp1", "dtp_group0123456789-,", random);
+    const std::string name = mutator.Next();
     const auto members = FindGroup(mesh, name);
     if (!members.ok()) {
       ASSERT_FALSE(members.status().message().empty());

@@ -1,0 +1,225 @@
+#include "topology/cluster/cluster.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace tessera::topology {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A host that is written out: what Cluster stores in groups.
+struct PlainHost {
+  std::string name;
+  const HostGroup* group = nullptr;
+  int64_t rack = 0;  // NVLink across hosts: unique for each set of hosts.
+};
+
+std::vector<HostGroup> RandomGroups(std::mt19937_64& random) {
+  std::vector<HostGroup> groups(1 + random() % 4);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    HostGroup& group = groups[g];
+    group.name = absl::StrCat("group", g, "-");
+    group.nvlink_hosts = 1 + static_cast<int64_t>(random() % 3);
+    group.count = group.nvlink_hosts * (1 + static_cast<int64_t>(random() % 3));
+    group.nics = 1 + static_cast<int64_t>(random() % 8);
+    group.devices.resize(1 + random() % 6);
+    for (Device& device : group.devices) {
+      device.socket = static_cast<int64_t>(random() % 2);
+      device.numa_node = device.socket * 2 + static_cast<int64_t>(random() % 2);
+      device.nvlink_domain = static_cast<int64_t>(random() % 3) - 1;
+    }
+    for (LinkSpeed& link : group.links) {
+      link.latency = static_cast<double>(random() % 4);
+      link.bandwidth = 1 + static_cast<double>(random() % 4);
+      link.kind = static_cast<LinkKind>(random() % kLinkKinds);
+    }
+  }
+  return groups;
+}
+
+std::vector<PlainHost> WriteOut(const std::vector<HostGroup>& groups) {
+  std::vector<PlainHost> hosts;
+  int64_t racks = 0;
+  for (const HostGroup& group : groups) {
+    for (int64_t i = 0; i < group.count; ++i) {
+      if (i % group.nvlink_hosts == 0) ++racks;
+      hosts.push_back(
+          {group.count == 1 ? group.name : absl::StrCat(group.name, i), &group,
+           racks});
+    }
+  }
+  return hosts;
+}
+
+// The link between two devices from the definitions alone.
+Link ExpectedLink(const PlainHost& a, const Device& x, const PlainHost& b,
+                  const Device& y, bool same_device) {
+  const bool same_host = &a == &b;
+  LinkLevel level = LinkLevel::kNetwork;
+  if (same_device) {
+    level = LinkLevel::kDevice;
+  } else if (a.rack == b.rack && x.nvlink_domain != Device::kNoNvlink &&
+             x.nvlink_domain == y.nvlink_domain) {
+    level = LinkLevel::kNvlink;
+  } else if (same_host) {
+    level = x.socket != y.socket         ? LinkLevel::kHost
+            : x.numa_node != y.numa_node ? LinkLevel::kSocket
+                                         : LinkLevel::kNumaNode;
+  }
+  const LinkSpeed& p = LinkAt(a.group->links, level);
+  const LinkSpeed& q = LinkAt(b.group->links, level);
+  LinkSpeed speed = p;
+  speed.latency = std::max(p.latency, q.latency);
+  speed.bandwidth = std::min(p.bandwidth, q.bandwidth);
+  if (q.bandwidth < p.bandwidth) speed.kind = q.kind;
+  if (q.bandwidth == p.bandwidth) speed.kind = std::min(p.kind, q.kind);
+  return {level, speed};
+}
+
+TEST(ClusterTest, AgreesWithHostsWrittenOut) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 300; ++round) {
+    const std::vector<HostGroup> groups = RandomGroups(random);
+    const std::vector<PlainHost> hosts = WriteOut(groups);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Cluster cluster,
+                                 Cluster::Create(groups));
+    ASSERT_EQ(cluster.num_hosts(), static_cast<int64_t>(hosts.size()));
+    std::vector<std::pair<size_t, size_t>> devices;
+    for (size_t h = 0; h < hosts.size(); ++h) {
+      const HostIndex host(static_cast<int64_t>(h));
+      EXPECT_THAT(cluster.HostName(host), IsOkAndHolds(hosts[h].name));
+      EXPECT_THAT(cluster.FindHost(hosts[h].name), IsOkAndHolds(host));
+      EXPECT_THAT(
+          cluster.FirstDevice(host),
+          IsOkAndHolds(DeviceIndex(static_cast<int64_t>(devices.size()))));
+      EXPECT_THAT(
+          cluster.DeviceCount(host),
+          IsOkAndHolds(static_cast<int64_t>(hosts[h].group->devices.size())));
+      EXPECT_THAT(
+          cluster.NetworkBandwidth(host),
+          IsOkAndHolds(
+              LinkAt(hosts[h].group->links, LinkLevel::kNetwork).bandwidth *
+              static_cast<double>(hosts[h].group->nics)));
+      for (size_t d = 0; d < hosts[h].group->devices.size(); ++d) {
+        devices.emplace_back(h, d);
+      }
+    }
+    ASSERT_EQ(cluster.num_devices(), static_cast<int64_t>(devices.size()));
+    for (size_t i = 0; i < devices.size(); ++i) {
+      const auto [h, d] = devices[i];
+      const Device& x = hosts[h].group->devices[d];
+      const DeviceIndex a(static_cast<int64_t>(i));
+      EXPECT_THAT(cluster.HostOf(a),
+                  IsOkAndHolds(HostIndex(static_cast<int64_t>(h))));
+      EXPECT_THAT(cluster.DeviceAt(a), IsOkAndHolds(x));
+      for (size_t j = 0; j < devices.size(); ++j) {
+        const auto [k, e] = devices[j];
+        TESSERA_ASSERT_OK_AND_ASSIGN(
+            const Link link,
+            cluster.LinkBetween(a, DeviceIndex(static_cast<int64_t>(j))));
+        const Link expected = ExpectedLink(hosts[h], x, hosts[k],
+                                           hosts[k].group->devices[e], i == j);
+        ASSERT_EQ(link, expected)
+            << "round " << round << " devices " << i << ' ' << j;
+      }
+    }
+  }
+}
+
+Cluster Regular(int64_t hosts, size_t devices) {
+  HostGroup group;
+  group.name = "node";
+  group.count = hosts;
+  group.devices.resize(devices);
+  return *Cluster::Create({group});
+}
+
+TEST(ClusterTest, RefusesDevicesHostsAndNamesThatAreNotThere) {
+  const Cluster cluster = Regular(2, 4);
+  const auto no_device =
+      StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("8 devices"));
+  for (int64_t i : {int64_t{-1}, int64_t{8}, INT64_MAX, INT64_MIN}) {
+    EXPECT_FALSE(cluster.Contains(DeviceIndex(i)));
+    EXPECT_THAT(cluster.Locate(DeviceIndex(i)), no_device);
+    EXPECT_THAT(cluster.HostOf(DeviceIndex(i)), no_device);
+    EXPECT_THAT(cluster.DeviceAt(DeviceIndex(i)), no_device);
+    EXPECT_THAT(cluster.LinkBetween(DeviceIndex(0), DeviceIndex(i)), no_device);
+    EXPECT_THAT(cluster.LinkBetween(DeviceIndex(i), DeviceIndex(0)), no_device);
+  }
+  const auto no_host =
+      StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("2 hosts"));
+  for (int64_t i : {int64_t{-1}, int64_t{2}, INT64_MAX}) {
+    EXPECT_THAT(cluster.FirstDevice(HostIndex(i)), no_host);
+    EXPECT_THAT(cluster.DeviceCount(HostIndex(i)), no_host);
+    EXPECT_THAT(cluster.HostName(HostIndex(i)), no_host);
+    EXPECT_THAT(cluster.NetworkBandwidth(HostIndex(i)), no_host);
+  }
+  for (const char* name : {"", "node", "node2", "node01", "node-1", "node+1",
+                           "node 1", "nodes", "xnode1"}) {
+    EXPECT_THAT(cluster.FindHost(name),
+                StatusIs(absl::StatusCode::kOutOfRange,
+                         AllOf(HasSubstr(absl::StrCat("\"", name, "\"")),
+                               HasSubstr("\"node0\""))));
+  }
+}
+
+TEST(ClusterTest, CreateListsEveryProblemUpToTwenty) {
+  HostGroup bad;
+  bad.name = "";
+  bad.nics = 0;
+  EXPECT_THAT(Cluster::Create({bad}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("has 3 problems: "), HasSubstr("name"),
+                             HasSubstr("; hosts[0].nics"),
+                             HasSubstr("; hosts[0].devices"))));
+  bad.devices.resize(100);
+  for (Device& device : bad.devices) device.socket = -1;
+  EXPECT_THAT(Cluster::Create({bad}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("has 102 problems"), HasSubstr("; ..."),
+                             HasSubstr("devices[17]"),
+                             ::testing::Not(HasSubstr("devices[18]")))));
+  EXPECT_THAT(Cluster::Create({}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                            HasSubstr("has 1 problem: ")));
+}
+
+TEST(ClusterTest, AMillionHostsTakeNoMoreThanOne) {
+  const Cluster cluster = Regular(kMaxHosts, 64);
+  EXPECT_EQ(cluster.num_devices(), kMaxClusterDevices);
+  EXPECT_THAT(cluster.HostName(HostIndex(kMaxHosts - 1)),
+              IsOkAndHolds("node1048575"));
+  EXPECT_THAT(cluster.HostOf(DeviceIndex(kMaxClusterDevices - 1)),
+              IsOkAndHolds(HostIndex(kMaxHosts - 1)));
+}
+
+TEST(ClusterTest, ComparesByContent) {
+  const Cluster cluster = Regular(2, 4);
+  const Cluster copy = cluster;
+  EXPECT_EQ(cluster, copy);
+  EXPECT_EQ(cluster, Regular(2, 4));
+  EXPECT_FALSE(cluster == Regular(4, 2));
+}
+
+TEST(ClusterTest, Describes) {
+  EXPECT_EQ(Describe(Regular(16, 8)), "16 hosts, 128 devices; 16 x 8 gpu");
+  std::vector<HostGroup> groups(10);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    groups[i].name = absl::StrCat("h", i);
+    groups[i].devices.resize(1);
+    groups[i].devices[0].model = "H100";
+  }
+  EXPECT_THAT(Describe(*Cluster::Create(groups)),
+              AllOf(HasSubstr("10 hosts, 10 devices; 1 x 1 gpu (H100), "),
+                    HasSubstr(", ...")));
+}
+
+}  // namespace
+}  // namespace tessera::topology

@@ -1,0 +1,85 @@
+// Placement: the order of a mesh's axes that keeps the costliest traffic on the
+// fastest links.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Cluster cluster, ParseCluster("hosts=16,gpus=8"));
+//   TESSERA_ASSIGN_OR_RETURN(Placement placement,
+//                            FindPlacement(traffic, cluster));
+//   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(placement.order));
+//   std::string text = Describe(placement);
+//
+// Rank r runs on device r of the cluster: the axis that varies fastest has its
+// groups on neighbouring devices. Costs are those of collective_cost.h; axes
+// communicate one after another, groups of one axis at the same time.
+//
+// Not done: splitting an axis over two levels (a data axis into one within and
+// one across hosts). Give its parts as axes of their own, and it is. Nor are
+// hosts put in another order than the cluster's.
+#ifndef TESSERA_TOPOLOGY_PLACEMENT_PLACEMENT_H_
+#define TESSERA_TOPOLOGY_PLACEMENT_PLACEMENT_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "topology/axis.h"
+#include "topology/cluster/cluster.h"
+#include "topology/placement/traffic.h"
+
+namespace tessera::topology {
+
+// How one axis lies on the cluster.
+struct AxisPlacement {
+  Axis axis;
+  int64_t stride = 1;           // Between neighbours of a group, in ranks.
+  double seconds_per_step = 0;  // Of all its transfers.
+  // How many groups have each level as the farthest between neighbours on
+  // their ring, and the farthest of all. Groups of one rank have kDevice.
+  std::array<int64_t, kLinkLevels> groups_at_level = {};
+  LinkLevel worst_level = LinkLevel::kDevice;
+  // Bytes that leave hosts over the network in a step: all, and the most that
+  // leave one host.
+  double network_bytes = 0;
+  double busiest_host_bytes = 0;
+};
+
+struct Placement {
+  std::vector<Axis> order;          // Fastest first, as Mesh::Create takes it.
+  std::vector<AxisPlacement> axes;  // In that order.
+  double seconds_per_step = 0;      // The sum over axes.
+  // The most that leaves one host in a step, by all axes together.
+  double busiest_host_bytes = 0;
+  int64_t world_size = 1;
+  int64_t device_count = 1;
+  // What a person should know or change, a sentence each.
+  std::vector<std::string> warnings;
+};
+
+// The order of least cost among all orders; of equal ones (to the picosecond)
+// the one that comes first when orders are compared axis by axis, fastest
+// first, by their places in `traffic`.
+//
+// An axis costs the same whatever order the faster axes have among themselves,
+// since only their product, its stride, matters. So the best order of every set
+// of axes extends that of a smaller set (dynamic programming over subsets, as
+// Held and Karp do, J. SIAM 10(1), 1962): 2^k * k steps for k axes, and one
+// LinkProfile for each distinct size and stride, whose cost is given there.
+//
+// InvalidArgument as ValidateTraffic, and where there are more ranks than
+// devices; the message gives both numbers.
+absl::StatusOr<Placement> FindPlacement(std::span<const AxisTraffic> traffic,
+                                        const Cluster& cluster);
+
+// The cost of one order: that of `traffic`, fastest first. Errors as
+// FindPlacement.
+absl::StatusOr<Placement> EvaluatePlacement(
+    std::span<const AxisTraffic> traffic, const Cluster& cluster);
+
+// A table for people, a line for each axis, then the warnings.
+std::string Describe(const Placement& placement);
+
+}  // namespace tessera::topology
+
+#endif  // TESSERA_TOPOLOGY_PLACEMENT_PLACEMENT_H_

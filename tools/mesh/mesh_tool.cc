@@ -34,6 +34,13 @@ ABSL_FLAG(std::optional<int64_t>, world_size, std::nullopt,
           "checks that the mesh has this many ranks");
 ABSL_FLAG(std::optional<int64_t>, rank, std::nullopt,
           "shows one rank, its groups and its neighbours");
+ABSL_FLAG(std::string, cluster, "",
+          "also says how the mesh lies on these machines and which order of "
+          "the axes would communicate faster: here (this machine), FILE.json, "
+          "or a line such as hosts=16,gpus=8");
+ABSL_FLAG(std::string, model, "",
+          "whose traffic --cluster counts, as changes to Llama 2 7B such as "
+          "layers=80,hidden=8192,parameters=7e10,zero=3");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
           tessera::tools::OutputFormat::kText, "text, json or csv");
 ABSL_FLAG(std::string, svg, "",
@@ -54,6 +61,8 @@ MeshOptions OptionsFromFlags() {
   options.first_rank = absl::GetFlag(FLAGS_first_rank);
   options.world_size = absl::GetFlag(FLAGS_world_size);
   options.rank = absl::GetFlag(FLAGS_rank);
+  options.cluster = absl::GetFlag(FLAGS_cluster);
+  options.model = absl::GetFlag(FLAGS_model);
   return options;
 }
 
@@ -65,7 +74,8 @@ const Tool& MeshTool() {
       .summary = "Ranks, coordinates and groups of a mesh of parallel axes.",
       .example = "--mesh=tp2,dp2,pp4 --axes=tp,pp --format=json",
       .flags = {"mesh", "order", "preset", "axes", "split", "ep", "etp",
-                "first_rank", "world_size", "rank", "format", "svg"}};
+                "first_rank", "world_size", "rank", "cluster", "model",
+                "format", "svg"}};
   return *tool;
 }
 

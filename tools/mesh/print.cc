@@ -98,6 +98,7 @@ void PrintText(const MeshReport& report, std::ostream& out) {
   for (const Listing& listing : report.listings) {
     PrintListing(report, listing, out);
   }
+  if (report.placement.has_value()) PrintPlacementText(*report.placement, out);
 }
 
 // --- JSON ---
@@ -152,6 +153,10 @@ void PrintJson(const MeshReport& report, std::ostream& out) {
   if (report.rank.has_value()) {
     out << ",\n\"rank\":" << *report.rank << ",\n\"description\":"
         << Quoted(DescribeRank(report.mesh, *report.rank));
+  }
+  if (report.placement.has_value()) {
+    out << ",\n\"placement\":";
+    PrintPlacementJson(*report.placement, out);
   }
   PrintGroupLists(report, report.listings.front(), out);
   out << ",\n\"ranks\":[";

@@ -17,6 +17,9 @@ namespace tessera::tools {
 // its coordinates, name -> number). For one rank: rank and description too, and
 // groups and ranks hold just its own.
 //
+// Where the report has a placement, text ends with it and JSON has the key
+// placement.
+//
 // CSV: a row for each rank: rank, its coordinates, its group in each listing.
 //
 // Rows are written as they are made: memory does not grow with the mesh.

@@ -10,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "tools/mesh/placement/placement_report.h"
 #include "topology/groups.h"
 #include "topology/mesh.h"
 
@@ -27,6 +28,8 @@ struct MeshOptions {
   int64_t first_rank = 0;
   std::optional<int64_t> world_size;  // What the mesh must multiply to.
   std::optional<int64_t> rank;        // The one rank to show.
+  std::string cluster;                // Empty: nothing is said about machines.
+  std::string model;                  // What ReadModel takes.
 };
 
 // The groups along one set of axes.
@@ -41,6 +44,7 @@ struct MeshReport {
   std::vector<std::string> axes;  // Of every division, each once.
   std::vector<Listing> listings;  // The first is the one that JSON prints.
   std::optional<topology::Rank> rank;
+  std::optional<PlacementReport> placement;
 };
 
 // At most this many ranks are listed; a larger mesh needs --rank.

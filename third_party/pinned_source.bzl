@@ -1,12 +1,13 @@
 """pinned_source: an http_archive with a second way in, the distribution's source package.
 
-The bytes are pinned by sha256 whichever way they come. Order: Bazel's repository cache and --distdir, upstream's
-address, `apt-get source` on Debian and Ubuntu (private lists: no root, nothing installed, the system's apt state
-untouched). The archive stays in the repository as @NAME//distfile, so that tests can rebuild offline from it.
+The bytes are pinned by sha256 whichever way they come. Where upstream's host can be found: Bazel's repository cache,
+--distdir, upstream's address. Then `apt-get source` on Debian and Ubuntu (private lists: no root, nothing installed, the
+system's apt state untouched). With no network at all: the repository cache and --distdir. The archive stays in the
+repository as @NAME//distfile, so that tests can rebuild offline from it.
 """
 
 # Turns the machine's binary package sources into source ones, in this directory alone.
-_PREPARE_APT = """
+_CONFIGURE_APT = """
 mkdir -p parts lists/partial cache/archives/partial
 for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
   [ ! -f "$list" ] || sed -n 's/^deb /deb-src /p' "$list" > "parts/$(basename "$list" .list).list"
@@ -22,75 +23,99 @@ Dir::Cache "$PWD/cache";
 APT::Sandbox::User "";
 Debug::NoLocking "true";
 END
-command -v apt-get >/dev/null || { echo "apt-get: not found" >&2; exit 0; }
-APT_CONFIG=$PWD/apt.conf apt-get -qq update || true
 """
 
 def _apt_sources_impl(ctx):
-    result = ctx.execute(["sh", "-c", _PREPARE_APT], timeout = 300)
-    ctx.file("update.log", result.stderr)
+    ctx.execute(["sh", "-c", _CONFIGURE_APT])
     ctx.file("WORKSPACE", "")
     ctx.file("BUILD", "")
 
 apt_sources = repository_rule(
-    doc = "Package lists of the distribution's sources, made once and only when upstream is out of reach.",
+    doc = "Where apt keeps the lists of the distribution's sources; filled when the first archive is asked of it.",
     implementation = _apt_sources_impl,
 )
 
+# $0: the directory of apt_sources; $1: source package; $2: the archive's name.
 _APT_DOWNLOAD = """
-mkdir apt && cd apt && apt-get -qq source --download-only "$0"
-ls "$PWD/$1" 2>/dev/null
+command -v apt-get >/dev/null || { echo "no apt-get here" >&2; exit 1; }
+export APT_CONFIG="$0/apt.conf"
+flock "$0/lock" sh -c '[ -e "$0/updated" ] || { apt-get -qq update && touch "$0/updated"; }' "$0"
+mkdir apt && cd apt && apt-get -qq source --download-only "$1"
+ls "$PWD/$2" 2>/dev/null
 """
 
-def _download_from_distribution(ctx, sha256):
-    lists = ctx.path(Label("@tessera_apt_sources//:BUILD")).dirname
+def _archive(file_name):
+    return "distfile/" + file_name
+
+def _can_reach(ctx, url):
+    """False where the name of the host is unknown here: asking it would only print a warning at every build."""
+    host = url.split("/")[2]
+    found = ctx.execute(["sh", "-c", "command -v getent >/dev/null || exit 0; getent hosts " + host])
+    return found.return_code == 0
+
+def _from_upstream(ctx):
+    """Upstream's archive, out of the cache, a --distdir or the network; None where it is in none of them."""
+    file_name = ctx.attr.urls[0].split("/")[-1]
+    got = ctx.download(ctx.attr.urls, _archive(file_name), ctx.attr.sha256, allow_fail = True)
+    return struct(file_name = file_name, strip_prefix = ctx.attr.strip_prefix) if got.success else None
+
+def _from_distribution(ctx, url):
+    """The distribution's archive of the same version from `url`; None where it is not there or has other bytes."""
+    got = ctx.download(
+        [url],
+        _archive(ctx.attr.distribution_file),
+        ctx.attr.distribution_sha256 or ctx.attr.sha256,
+        allow_fail = True,
+    )
+    return struct(
+        file_name = ctx.attr.distribution_file,
+        strip_prefix = ctx.attr.distribution_strip_prefix or ctx.attr.strip_prefix,
+    ) if got.success else None
+
+def _from_apt(ctx):
+    """(archive or None, what apt said)"""
     result = ctx.execute(
-        ["sh", "-c", _APT_DOWNLOAD, ctx.attr.distribution_package, ctx.attr.distribution_file],
-        environment = {"APT_CONFIG": str(lists.get_child("apt.conf"))},
+        ["sh", "-c", _APT_DOWNLOAD, str(ctx.path(ctx.attr._apt_sources).dirname), ctx.attr.distribution_package, ctx.attr.distribution_file],
         timeout = 300,
     )
     path = result.stdout.strip()
-    if not path:
+    archive = _from_distribution(ctx, "file://" + path) if path else None
+    ctx.delete("apt")
+    return archive, result.stderr.strip()
+
+def _fetch(ctx):
+    archive = _from_upstream(ctx) if _can_reach(ctx, ctx.attr.urls[0]) else None
+    if archive:
+        return archive
+    archive, apt_message = _from_apt(ctx)
+
+    # Nothing can be reached. An address that leads nowhere asks the cache and --distdir alone.
+    archive = archive or _from_upstream(ctx)
+    archive = archive or _from_distribution(ctx, "file:///nonexistent/" + ctx.attr.distribution_file)
+    if not archive:
         fail("\n".join([
             "@{}: its source archive could not be fetched.".format(ctx.name),
             "  tried: " + ", ".join(ctx.attr.urls),
-            "  tried: apt-get source {}: {}".format(ctx.attr.distribution_package, result.stderr.strip()),
-            "  package lists: " + ctx.read(lists.get_child("update.log")).strip(),
+            "  tried: apt-get source {}: {}".format(ctx.attr.distribution_package, apt_message),
             "  to fix it: connect this machine once, or put {} (sha256 {}) in a folder named by --distdir=FOLDER.".format(
                 ctx.attr.urls[0].split("/")[-1],
                 ctx.attr.sha256,
             ),
         ]))
-    ctx.download(["file://" + path], _archive(ctx.attr.distribution_file), sha256)
-    ctx.delete("apt")
-
-def _archive(file_name):
-    return "distfile/" + file_name
+    return archive
 
 def _pinned_source_impl(ctx):
-    attr = ctx.attr
-    file_name = attr.urls[0].split("/")[-1]
-    strip_prefix = attr.strip_prefix
-    got = ctx.download(attr.urls, _archive(file_name), attr.sha256, allow_fail = True)
-    if not got.success:
-        sha256 = attr.distribution_sha256 or attr.sha256
-        strip_prefix = attr.distribution_strip_prefix or strip_prefix
-        file_name = attr.distribution_file
-
-        # An address that leads nowhere: this asks the repository cache and --distdir alone.
-        got = ctx.download(["file:///nonexistent/" + file_name], _archive(file_name), sha256, allow_fail = True)
-        if not got.success:
-            _download_from_distribution(ctx, sha256)
-    ctx.extract(_archive(file_name), stripPrefix = strip_prefix)
+    archive = _fetch(ctx)
+    ctx.extract(_archive(archive.file_name), stripPrefix = archive.strip_prefix)
     ctx.file("distfile/BUILD", """filegroup(
     name = "distfile",
     srcs = ["{}"],
     visibility = ["//visibility:public"],
 )
-""".format(file_name))
-    if attr.build_file:
-        ctx.symlink(attr.build_file, "BUILD.bazel")
-    for command in attr.patch_cmds:
+""".format(archive.file_name))
+    if ctx.attr.build_file:
+        ctx.symlink(ctx.attr.build_file, "BUILD.bazel")
+    for command in ctx.attr.patch_cmds:
         result = ctx.execute(["sh", "-c", command])
         if result.return_code:
             fail("@{}: {}: {}".format(ctx.name, command, result.stderr))
@@ -108,5 +133,6 @@ pinned_source = repository_rule(
         "distribution_strip_prefix": attr.string(doc = "Where the distribution repacked the archive."),
         "build_file": attr.label(allow_single_file = True),
         "patch_cmds": attr.string_list(),
+        "_apt_sources": attr.label(default = "@tessera_apt_sources//:BUILD"),
     },
 )

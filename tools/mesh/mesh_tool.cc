@@ -34,6 +34,10 @@ ABSL_FLAG(std::optional<int64_t>, world_size, std::nullopt,
           "checks that the mesh has this many ranks");
 ABSL_FLAG(std::optional<int64_t>, rank, std::nullopt,
           "shows one rank, its groups and its neighbours");
+ABSL_FLAG(std::string, grid, "",
+          "also lays the ranks out as rows and columns, such as dp/tp, or as "
+          "planes, rows and columns, such as pp/dp,cp/tp; of --rank's part of "
+          "the mesh");
 ABSL_FLAG(std::string, cluster, "",
           "also says how the mesh lies on these machines and which order of "
           "the axes would communicate faster: here (this machine), FILE.json, "
@@ -61,6 +65,7 @@ MeshOptions OptionsFromFlags() {
   options.first_rank = absl::GetFlag(FLAGS_first_rank);
   options.world_size = absl::GetFlag(FLAGS_world_size);
   options.rank = absl::GetFlag(FLAGS_rank);
+  options.grid = absl::GetFlag(FLAGS_grid);
   options.cluster = absl::GetFlag(FLAGS_cluster);
   options.model = absl::GetFlag(FLAGS_model);
   return options;
@@ -74,7 +79,7 @@ const Tool& MeshTool() {
       .summary = "Ranks, coordinates and groups of a mesh of parallel axes.",
       .example = "--mesh=tp2,dp2,pp4 --axes=tp,pp --format=json",
       .flags = {"mesh", "order", "preset", "axes", "split", "ep", "etp",
-                "first_rank", "world_size", "rank", "cluster", "model",
+                "first_rank", "world_size", "rank", "grid", "cluster", "model",
                 "format", "svg"}};
   return *tool;
 }

@@ -89,6 +89,17 @@ void PrintListing(const MeshReport& report, const Listing& listing,
   }
 }
 
+void AppendGridAxis(std::string* out,
+                    const topology::DeviceMesh::GridAxis& axis) {
+  absl::StrAppend(out, axis.name);
+}
+
+void PrintGridText(const topology::DeviceMesh& grid, std::ostream& out) {
+  out << "\ngrid " << absl::StrJoin(grid.axes(), " / ", AppendGridAxis)
+      << ", the last one across\n"
+      << grid.ToString();
+}
+
 void PrintText(const MeshReport& report, std::ostream& out) {
   PrintHeading(report, out);
   if (report.rank.has_value()) {
@@ -98,6 +109,7 @@ void PrintText(const MeshReport& report, std::ostream& out) {
   for (const Listing& listing : report.listings) {
     PrintListing(report, listing, out);
   }
+  if (report.grid.has_value()) PrintGridText(*report.grid, out);
   if (report.placement.has_value()) PrintPlacementText(*report.placement, out);
 }
 
@@ -141,6 +153,23 @@ void PrintGroupLists(const MeshReport& report, const Listing& listing,
   out << "]";
 }
 
+void PrintGridJson(const topology::DeviceMesh& grid, std::ostream& out) {
+  out << ",\n\"grid\":{\"axes\":[\""
+      << absl::StrJoin(grid.axes(), "\",\"", AppendGridAxis)
+      << "\"],\"shape\":["
+      << absl::StrJoin(
+             grid.axes(), ",",
+             [](std::string* text, const topology::DeviceMesh::GridAxis& axis) {
+               absl::StrAppend(text, axis.size);
+             })
+      << "],\"ranks\":["
+      << absl::StrJoin(grid.devices(), ",",
+                       [](std::string* text, topology::DeviceId device) {
+                         absl::StrAppend(text, device.value());
+                       })
+      << "]}";
+}
+
 void PrintJson(const MeshReport& report, std::ostream& out) {
   out << "{\"axes\":{"
       << absl::StrJoin(report.mesh.axes(), ",",
@@ -154,6 +183,7 @@ void PrintJson(const MeshReport& report, std::ostream& out) {
     out << ",\n\"rank\":" << *report.rank << ",\n\"description\":"
         << Quoted(DescribeRank(report.mesh, *report.rank));
   }
+  if (report.grid.has_value()) PrintGridJson(*report.grid, out);
   if (report.placement.has_value()) {
     out << ",\n\"placement\":";
     PrintPlacementJson(*report.placement, out);

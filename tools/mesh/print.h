@@ -17,8 +17,8 @@ namespace tessera::tools {
 // its coordinates, name -> number). For one rank: rank and description too, and
 // groups and ranks hold just its own.
 //
-// Where the report has a placement, text ends with it and JSON has the key
-// placement.
+// Where the report has a grid or a placement, text ends with them and JSON has
+// the keys grid (axes, shape, ranks in row-major order) and placement.
 //
 // CSV: a row for each rank: rank, its coordinates, its group in each listing.
 //

@@ -84,5 +84,16 @@ TEST(PrintTest, TextShowsRanksGroupsAndNeighbours) {
   EXPECT_THAT(text, HasSubstr("also divided as tp2,dp2,near2,far2"));
 }
 
+TEST(PrintTest, AGridHasRowsAndColumns) {
+  MeshOptions options = Example();
+  options.grid = "dp/tp";
+  EXPECT_THAT(Print(options, OutputFormat::kText),
+              HasSubstr("grid dp / tp, the last one across\n0 1\n2 3\n"));
+  options.rank = 5;
+  const auto json = nlohmann::json::parse(Print(options, OutputFormat::kJson));
+  EXPECT_EQ(json["grid"], nlohmann::json::parse(R"({"axes":["dp","tp"],
+                              "shape":[2,2],"ranks":[4,5,6,7]})"));
+}
+
 }  // namespace
 }  // namespace tessera::tools

@@ -127,7 +127,7 @@ absl::StatusOr<MeshReport> MakeReport(const MeshOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, MakeMesh(options, &order));
   std::vector<std::string> axes = AllAxes(mesh);
   MeshReport report = {
-      std::move(mesh), Normalised(order, "-"), std::move(axes), {}, {}, {}};
+      std::move(mesh), Normalised(order, "-"), std::move(axes), {}, {}, {}, {}};
   if (options.rank.has_value()) report.rank = Rank(*options.rank);
   TESSERA_RETURN_IF_ERROR(CheckRank(report));
   const std::vector<std::string> listed =
@@ -138,6 +138,15 @@ absl::StatusOr<MeshReport> MakeReport(const MeshOptions& options) {
                              report.mesh.GroupsAlong(names),
                              FlagError("axes", options.axes, _));
     report.listings.push_back({names, std::move(groups)});
+  }
+  if (!options.grid.empty()) {
+    const std::vector<std::string_view> sets =
+        absl::StrSplit(options.grid, '/');
+    TESSERA_ASSIGN_OR_RETURN(
+        report.grid,
+        topology::DeviceMesh::FromMesh(
+            report.mesh, sets, report.rank.value_or(report.mesh.first_rank())),
+        FlagError("grid", options.grid, _));
   }
   if (!options.cluster.empty()) {
     TESSERA_ASSIGN_OR_RETURN(

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "tools/mesh/placement/placement_report.h"
+#include "topology/device_mesh/device_mesh.h"
 #include "topology/groups.h"
 #include "topology/mesh.h"
 
@@ -28,8 +29,9 @@ struct MeshOptions {
   int64_t first_rank = 0;
   std::optional<int64_t> world_size;  // What the mesh must multiply to.
   std::optional<int64_t> rank;        // The one rank to show.
-  std::string cluster;                // Empty: nothing is said about machines.
-  std::string model;                  // What ReadModel takes.
+  std::string grid;     // "pp/dp,cp/tp": planes, rows, columns. Empty: none.
+  std::string cluster;  // Empty: nothing is said about machines.
+  std::string model;    // What ReadModel takes.
 };
 
 // The groups along one set of axes.
@@ -44,6 +46,7 @@ struct MeshReport {
   std::vector<std::string> axes;  // Of every division, each once.
   std::vector<Listing> listings;  // The first is the one that JSON prints.
   std::optional<topology::Rank> rank;
+  std::optional<topology::DeviceMesh> grid;
   std::optional<PlacementReport> placement;
 };
 

@@ -91,6 +91,8 @@ TEST(ReportTest, RefusalsNameTheFlagAndItsValue) {
           {[](auto& o) { o.split = "zz:x3"; }, "unknown axis \"zz\""},
           {[](auto& o) { o.ep = 3; }, "--ep=3: "},
           {[](auto& o) { o.etp = 0; }, "etp 0"},
+          {[](auto& o) { o.grid = "dp/zz"; }, "--grid=dp/zz: "},
+          {[](auto& o) { o.grid = "dp/dp"; }, "--grid=dp/dp: "},
           {[](auto& o) { o.rank = 8; }, "--rank=8: rank 8 is outside"},
           {[](auto& o) { o.rank = -1; }, "--rank=-1: "},
           {[](auto& o) { o.first_rank = -1; }, "--first_rank=-1: "},

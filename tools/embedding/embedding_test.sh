@@ -26,8 +26,8 @@ run_bazel() {
     --host_jvm_args=-Xmx1g --max_idle_secs=5 "$@")
 }
 trap 'run_bazel shutdown >/dev/null 2>&1 || true' EXIT
-flags=(--distdir="$workspace/distdir" --repository_cache="$TEST_TMPDIR/empty_cache" --color=no --curses=no
-  --noshow_progress)
+flags=(--distdir="$workspace/distdir" --repository_cache="$TEST_TMPDIR/empty_cache"
+  --experimental_repository_disable_download --color=no --curses=no --noshow_progress)
 run_bazel help info-keys >/dev/null
 if run_bazel help startup_options 2>/dev/null | grep -q enable_workspace ||
     run_bazel help build 2>/dev/null | grep -q enable_workspace; then

@@ -60,6 +60,13 @@ absl::StatusOr<Topology> Load(const MachineSource& source) {
   }
   Topology topology(raw);
   TESSERA_RETURN_IF_ERROR(SetSource(raw, source));
+  // Plugins that start whole drivers, and pci, whose libpciaccess leaks: sysfs,
+  // which hwloc reads itself, shows the PCI bus as well.
+  for (const char* plugin :
+       {"cuda", "gl", "levelzero", "nvml", "opencl", "pci", "rsmi"}) {
+    hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
+                                  plugin);
+  }
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   if (hwloc_topology_load(raw) == 0) return topology;
   if (source.kind == MachineSource::Kind::kThisMachine) {

@@ -33,7 +33,7 @@ class Elements {
   template <std::integral... Index>
   T& operator()(Index... indices) const {
     assert(layout_.rank() == static_cast<int>(sizeof...(indices)));
-    size_t dim = 0;
+    [[maybe_unused]] size_t dim = 0;  // Rank 0 has none.
     int64_t offset = 0;
     ((offset += Step(dim++, static_cast<int64_t>(indices))), ...);
     return data_[offset];

@@ -58,6 +58,10 @@ def _system_library_impl(ctx):
     if not found and wanted not in ("", "off"):
         fail("TESSERA_{}={}: no such library here; the known ones are {} and off.".format(upper, wanted, ", ".join(ctx.attr.flavors)))
 
+    if not found:
+        # Bazel repeats it at every build that looks here.
+        # buildifier: disable=print
+        print("no %s here: targets that need it are skipped" % name)
     includes, defines = [], []
     if found:
         defines = ["TESSERA_HAVE_%s=1" % upper] + ctx.attr.defines

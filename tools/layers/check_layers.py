@@ -7,7 +7,17 @@ import sys
 ALLOWED = {
     "base": {"@com_google_absl", "@local_cuda"},
     "topology": {"base", "@com_google_absl", "@com_github_nlohmann_json", "@hwloc", "@local_cuda"},
-    "collectives": {"topology", "base"},
+    "collectives": {
+        "topology",
+        "base",
+        "@com_google_absl",
+        "@com_github_nlohmann_json",
+        "@com_google_highway",
+        "@gloo",
+        "@local_cuda",
+        "@mpi",
+        "@openssl",
+    },
     "pipeline": {"collectives", "base"},
     "tensor_parallel": {"collectives", "topology", "base"},
     "zero3": {"collectives", "offload", "topology", "base"},

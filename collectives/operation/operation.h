@@ -1,0 +1,150 @@
+// Operation: one collective or point-to-point call as a value. Communicator's
+// named methods make one; engines and algorithms execute it.
+//
+// What each kind reads and writes, on n ranks:
+//
+//   kind            input                        output
+//   all_reduce      count                        count
+//   reduce          count                        count, on the root
+//   reduce_scatter  blocks of all ranks          the rank's own block
+//   all_gather      the rank's own block         blocks of all ranks
+//   broadcast       count, on the root           count
+//   gather          count                        n * count, on the root
+//   scatter         n * count, on the root       count
+//   all_to_all      a block for every rank       a block from every rank
+//   send            count                        -
+//   receive         -                            count
+//   send_receive    count                        count
+//   barrier         -                            -
+//
+// In place: all_reduce, reduce, broadcast: the same pointer; reduce_scatter and
+// scatter: the output is the rank's own block of the input; all_gather and
+// gather: the input is the rank's own block of the output; all_to_all: the same
+// pointer, even blocks. Otherwise input and output do not overlap.
+#ifndef TESSERA_COLLECTIVES_OPERATION_OPERATION_H_
+#define TESSERA_COLLECTIVES_OPERATION_OPERATION_H_
+
+#include <array>
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/operation/blocks.h"
+#include "collectives/operation/buffer.h"
+#include "collectives/reduction/reduction.h"
+#include "topology/rank.h"
+
+namespace tessera::collectives {
+
+using topology::Rank;
+
+// The values are stable: they are sent.
+enum class OpKind : uint8_t {
+  kAllReduce = 0,
+  kReduce = 1,
+  kReduceScatter = 2,
+  kAllGather = 3,
+  kBroadcast = 4,
+  kGather = 5,
+  kScatter = 6,
+  kAllToAll = 7,
+  kBarrier = 8,
+  kSend = 9,
+  kReceive = 10,
+  kSendReceive = 11,
+};
+
+inline constexpr std::array<OpKind, 9> kCollectiveKinds = {
+    OpKind::kAllReduce, OpKind::kReduce,    OpKind::kReduceScatter,
+    OpKind::kAllGather, OpKind::kBroadcast, OpKind::kGather,
+    OpKind::kScatter,   OpKind::kAllToAll,  OpKind::kBarrier,
+};
+
+// "all_reduce", "reduce_scatter", "send", ...; "invalid" for no kind.
+std::string_view OpKindName(OpKind kind);
+absl::StatusOr<OpKind> ParseOpKind(std::string_view text);
+
+constexpr bool IsCollective(OpKind kind) { return kind <= OpKind::kBarrier; }
+constexpr bool Reduces(OpKind kind) { return kind <= OpKind::kReduceScatter; }
+constexpr bool HasRoot(OpKind kind) {
+  return kind == OpKind::kReduce || kind == OpKind::kBroadcast ||
+         kind == OpKind::kGather || kind == OpKind::kScatter;
+}
+
+struct Operation {
+  OpKind kind = OpKind::kBarrier;
+  ConstBuffer input = {};
+  Buffer output = {};
+  Reduction reduction = {};
+  Rank root = {};         // Of the kinds that have one.
+  Rank destination = {};  // Of send and send_receive.
+  Rank source = {};       // Of receive and send_receive.
+
+  // The uneven forms: elements of each rank's block. reduce_scatter and
+  // all_gather: `counts`, the same on every rank. all_to_all: `counts` for what
+  // goes out, `receive_counts` for what comes in; the count that one rank sends
+  // another is the count that the other receives from it. Blocks follow one
+  // another without gaps. Empty: even blocks.
+  std::vector<int64_t> counts = {};
+  std::vector<int64_t> receive_counts = {};
+
+  bool uneven() const { return !counts.empty(); }
+};
+
+// One constructor for each kind. The in-place forms of the kinds whose input
+// and output are the same memory pass the buffer twice.
+Operation AllReduceOf(ConstBuffer input, Buffer output, Reduction reduction);
+Operation ReduceOf(ConstBuffer input, Buffer output, Reduction reduction,
+                   Rank root);
+Operation ReduceScatterOf(ConstBuffer input, Buffer output, Reduction reduction,
+                          std::vector<int64_t> counts = {});
+Operation AllGatherOf(ConstBuffer input, Buffer output,
+                      std::vector<int64_t> counts = {});
+Operation BroadcastOf(ConstBuffer input, Buffer output, Rank root);
+Operation GatherOf(ConstBuffer input, Buffer output, Rank root);
+Operation ScatterOf(ConstBuffer input, Buffer output, Rank root);
+Operation AllToAllOf(ConstBuffer input, Buffer output,
+                     std::vector<int64_t> send_counts = {},
+                     std::vector<int64_t> receive_counts = {});
+Operation BarrierOf();
+Operation SendOf(ConstBuffer input, Rank destination);
+Operation ReceiveOf(Buffer output, Rank source);
+Operation SendReceiveOf(ConstBuffer input, Rank destination, Buffer output,
+                        Rank source);
+
+// The blocks of the operation's parted side: the input of reduce_scatter,
+// scatter and all_to_all, the output of all_gather and gather. `world` is the
+// number of ranks.
+Blocks InputBlocks(const Operation& operation, int64_t world);
+Blocks OutputBlocks(const Operation& operation, int64_t world);
+
+// The type of the elements.
+DType DTypeOf(const Operation& operation);
+
+// The elements of the whole message, the same number on every rank: what
+// algorithms are chosen by and statistics count. all_reduce, reduce, broadcast:
+// count; the parted kinds: all blocks together (of this rank's side, for an
+// uneven all_to_all).
+int64_t MessageCount(const Operation& operation, int64_t world);
+
+// OK, or InvalidArgument that names the operation, what was given and what is
+// allowed: a null or misaligned pointer with a count above 0, a negative count,
+// counts that do not fit, types that differ or cannot be reduced, no such root
+// or peer, buffers that overlap in another way than in place.
+absl::Status ValidateOperation(const Operation& operation, Rank rank,
+                               int64_t world);
+
+// "all_reduce of 1024 f32, sum", "broadcast of 8 bf16 from rank 3".
+std::string DescribeOperation(const Operation& operation);
+
+inline std::ostream& operator<<(std::ostream& os, OpKind kind) {
+  return os << OpKindName(kind);
+}
+
+}  // namespace tessera::collectives
+
+#endif  // TESSERA_COLLECTIVES_OPERATION_OPERATION_H_

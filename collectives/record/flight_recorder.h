@@ -1,0 +1,90 @@
+// FlightRecorder: the last operations of one communicator, and its totals.
+//
+//   FlightRecorder recorder(1024);
+//   OperationRecord record{.signature = s, .bytes = 4096, .begin_ns = now};
+//   uint64_t ticket = recorder.Begin(record);
+//   record.end_ns = later;
+//   recorder.End(ticket, record);
+//   recorder.Statistics();          // per operation and algorithm
+//   recorder.Recent();              // oldest first
+//
+// Thread-safe; a Begin and an End together take some tens of nanoseconds.
+#ifndef TESSERA_COLLECTIVES_RECORD_FLIGHT_RECORDER_H_
+#define TESSERA_COLLECTIVES_RECORD_FLIGHT_RECORDER_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/operation/signature.h"
+
+namespace tessera::collectives {
+
+// One operation. Times are MonotonicNanos.
+struct OperationRecord {
+  Signature signature;
+  OpKind kind = OpKind::kBarrier;  // Of the call: a receive's signature says
+                                   // send.
+  int64_t bytes = 0;
+  int64_t peer = -1;  // Of point-to-point.
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;  // 0: still running.
+  absl::StatusCode code = absl::StatusCode::kOk;
+};
+
+// All finished operations of one kind and algorithm.
+struct OperationTotals {
+  int64_t count = 0;
+  int64_t failed = 0;
+  int64_t bytes = 0;       // Of those that succeeded, as ns.
+  int64_t busy_bytes = 0;  // On the busiest wire: see BusFactor.
+  int64_t ns = 0;
+  int64_t shortest_ns = 0;
+  int64_t longest_ns = 0;
+
+  // GB/s (10^9): bytes over time, and what a wire carried of it (the "busbw" of
+  // nccl-tests, doc/PERFORMANCE.md). 0 where nothing was measured.
+  double AlgorithmBandwidth() const;
+  double BusBandwidth() const;
+};
+
+using StatisticsTable = std::map<std::pair<OpKind, Algorithm>, OperationTotals>;
+
+// What share of a message each wire carries at best: all_reduce 2(n-1)/n;
+// reduce_scatter, all_gather, all_to_all (n-1)/n; the others 1. Source:
+// nccl-tests, doc/PERFORMANCE.md.
+double BusFactor(OpKind kind, int64_t ranks);
+
+class FlightRecorder {
+ public:
+  // Keeps the last `capacity` (at least 1) operations of a group of `ranks`.
+  FlightRecorder(int64_t capacity, int64_t ranks);
+
+  // The operation has begun; its number for End.
+  uint64_t Begin(const OperationRecord& record);
+  // It has ended as `record`, now whole, says.
+  void End(uint64_t ticket, const OperationRecord& record);
+
+  std::vector<OperationRecord> Recent() const;
+  StatisticsTable Statistics() const;
+
+ private:
+  struct Slot {
+    uint64_t ticket = 0;
+    OperationRecord record;
+  };
+
+  const int64_t ranks_;
+  mutable std::mutex mutex_;
+  std::vector<Slot> slots_;
+  uint64_t next_ticket_ = 1;
+  std::vector<OperationTotals> totals_;  // By kind, then algorithm.
+};
+
+}  // namespace tessera::collectives
+
+#endif  // TESSERA_COLLECTIVES_RECORD_FLIGHT_RECORDER_H_

@@ -1,0 +1,77 @@
+// Reduction: how the ranks' elements are combined into one.
+//
+//   communicator.AllReduce(gradients, Reduction::Average());
+//   communicator.AllReduce(gradients, Reduction::ScaledSum(1.0 / loss_scale));
+//
+// f16 and bf16 are combined in f32 and rounded once where one rank sees all
+// contributions, once per hop where partial results travel. Integers wrap.
+// Minimum and maximum of floating-point numbers are NaN where any is NaN.
+#ifndef TESSERA_COLLECTIVES_REDUCTION_REDUCTION_H_
+#define TESSERA_COLLECTIVES_REDUCTION_REDUCTION_H_
+
+#include <array>
+#include <cstdint>
+#include <ostream>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+
+namespace tessera::collectives {
+
+// The values are stable: they are sent.
+enum class ReduceOp : uint8_t {
+  kSum = 0,
+  kAverage = 1,  // The sum divided by the world size; integers towards zero.
+  kProduct = 2,
+  kMin = 3,
+  kMax = 4,
+  kScaledSum = 5,  // Every element times a factor, then the sum.
+};
+
+inline constexpr std::array<ReduceOp, 6> kAllReduceOps = {
+    ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct,
+    ReduceOp::kMin, ReduceOp::kMax,     ReduceOp::kScaledSum,
+};
+
+// "sum" "average" "product" "min" "max" "scaled_sum".
+std::string_view ReduceOpName(ReduceOp op);
+
+// Reads a name as ReduceOpName gives it, or one of "avg" "prod" "minimum"
+// "maximum". InvalidArgument lists what is allowed.
+absl::StatusOr<ReduceOp> ParseReduceOp(std::string_view text);
+
+struct Reduction {
+  ReduceOp op = ReduceOp::kSum;
+  double scale = 1.0;  // The factor of kScaledSum, the same on every rank.
+
+  static constexpr Reduction Sum() { return {ReduceOp::kSum, 1.0}; }
+  static constexpr Reduction Average() { return {ReduceOp::kAverage, 1.0}; }
+  static constexpr Reduction Product() { return {ReduceOp::kProduct, 1.0}; }
+  static constexpr Reduction Min() { return {ReduceOp::kMin, 1.0}; }
+  static constexpr Reduction Max() { return {ReduceOp::kMax, 1.0}; }
+  static constexpr Reduction ScaledSum(double scale) {
+    return {ReduceOp::kScaledSum, scale};
+  }
+
+  friend bool operator==(const Reduction&, const Reduction&) = default;
+};
+
+// The types that can be reduced: f64 f32 f16 bf16 i64 i32 i8 u8.
+constexpr bool IsReducible(DType dtype) {
+  return IsValid(dtype) && dtype != DType::kF8E4M3 && dtype != DType::kF8E5M2;
+}
+
+// InvalidArgument where elements of `dtype` cannot be reduced, or the factor of
+// a scaled sum is not finite or, for an integer type, not a whole number of
+// that type.
+absl::Status Validate(const Reduction& reduction, DType dtype);
+
+inline std::ostream& operator<<(std::ostream& os, ReduceOp op) {
+  return os << ReduceOpName(op);
+}
+
+}  // namespace tessera::collectives
+
+#endif  // TESSERA_COLLECTIVES_REDUCTION_REDUCTION_H_

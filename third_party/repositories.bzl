@@ -116,6 +116,16 @@ def _source_libraries():
         distribution_file = "nlohmann-json3_3.11.2.orig.tar.gz",
         build_file = "//third_party:nlohmann_json.BUILD",
     )
+    maybe(
+        pinned_source,
+        name = "com_google_highway",
+        urls = ["https://github.com/google/highway/archive/refs/tags/1.0.3.tar.gz"],
+        sha256 = "566fc77315878473d9a6bd815f7de78c73734acdcb745c3dde8579560ac5440e",
+        strip_prefix = "highway-1.0.3",
+        distribution_package = "highway",
+        distribution_file = "highway_1.0.3.orig.tar.gz",
+        build_file = "//third_party:highway.BUILD",
+    )
 
 def _system_libraries():
     maybe(system_library, name = "hwloc", flavors = {
@@ -132,4 +142,7 @@ def _system_libraries():
     )
     maybe(system_library, name = "gloo", flavors = {
         "gloo": ["gloo/config.h", "libgloo.so"],
+    })
+    maybe(system_library, name = "openssl", flavors = {
+        "openssl": ["openssl/ssl.h", "libssl.so", "libcrypto.so"],
     })

@@ -48,6 +48,7 @@ absl::StatusOr<std::span<std::byte>> Scratch::Allocate(int64_t bytes) {
 }
 
 void Scratch::Reset() {
+  if (blocks_.empty()) return;
   // The largest first, so that one block serves the next operation.
   std::sort(blocks_.begin(), blocks_.end(),
             [](const Block& a, const Block& b) { return a.size > b.size; });

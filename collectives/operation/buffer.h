@@ -20,6 +20,10 @@
 
 namespace tessera::collectives {
 
+// What a buffer of `Void` may hold: constant elements may only be read.
+template <typename T, typename Void>
+concept BufferElement = std::is_const_v<Void> || !std::is_const_v<T>;
+
 // `Void` is void or const void.
 template <typename Void>
 struct BasicBuffer {
@@ -32,10 +36,8 @@ struct BasicBuffer {
       : data(data), count(count), dtype(dtype) {}
 
   // The elements of a span of a type that has a DType.
-  template <typename T>
-  requires(
-      std::is_const_v<Void> ||
-      !std::is_const_v<T>) explicit constexpr BasicBuffer(std::span<T> elements)
+  template <BufferElement<Void> T, size_t extent>
+  explicit constexpr BasicBuffer(std::span<T, extent> elements)
       : data(elements.data()),
         count(static_cast<int64_t>(elements.size())),
         dtype(kDTypeOf<std::remove_const_t<T>>) {}

@@ -1,0 +1,40 @@
+// Direct exchanges: every rank talks to every other one. One message's latency
+// in the best case, and no byte moves twice.
+#ifndef TESSERA_COLLECTIVES_ALGORITHMS_FLAT_PAIRWISE_H_
+#define TESSERA_COLLECTIVES_ALGORITHMS_FLAT_PAIRWISE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "collectives/algorithms/party/party.h"
+#include "collectives/algorithms/party/vector_view.h"
+#include "collectives/operation/blocks.h"
+
+namespace tessera::collectives {
+
+// Block r of `input` goes to rank r; blocks of `output` come from their ranks.
+// Each round pairs of ranks trade (TournamentPartner); a few rounds are under
+// way together. They do not overlap.
+absl::Status PairwiseAllToAll(Party party, const Blocks& in_blocks,
+                              ConstVectorView input, const Blocks& out_blocks,
+                              VectorView output);
+
+// The same in place, with blocks of `count` elements. Takes scratch of one
+// block. Some ranks may call this one and others that one.
+absl::Status PairwiseSwap(Party party, int64_t count, VectorView data);
+
+// Block party.rank() of `all` is there; it goes to every other rank: in step s
+// to rank + s, while that of rank - s comes in.
+absl::Status PairwiseAllGather(Party party, const Blocks& blocks,
+                               VectorView all);
+
+// To or from number `root` directly. `all` is the root's; `own`, this rank's
+// block, may be its place there.
+absl::Status LinearGather(Party party, int64_t root, const Blocks& blocks,
+                          ConstVectorView own, VectorView all);
+absl::Status LinearScatter(Party party, int64_t root, const Blocks& blocks,
+                           ConstVectorView all, VectorView own);
+
+}  // namespace tessera::collectives
+
+#endif  // TESSERA_COLLECTIVES_ALGORITHMS_FLAT_PAIRWISE_H_

@@ -1,0 +1,163 @@
+#include "collectives/algorithms/hierarchy.h"
+
+#include <algorithm>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tessera::collectives {
+namespace {
+
+using topology::Rank;
+
+absl::Status Refuse(int64_t level, std::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("hierarchy, level ", level, ": ", what));
+}
+
+// Labels become numbers in the order in which they first appear.
+std::vector<int64_t> Number(std::span<const int64_t> labels) {
+  absl::flat_hash_map<int64_t, int64_t> numbers;
+  std::vector<int64_t> result;
+  result.reserve(labels.size());
+  for (int64_t label : labels) {
+    const auto next = static_cast<int64_t>(numbers.size());
+    result.push_back(numbers.emplace(label, next).first->second);
+  }
+  return result;
+}
+
+std::vector<int64_t> SizesOf(std::span<const int64_t> groups) {
+  std::vector<int64_t> sizes;
+  for (int64_t group : groups) {
+    if (group >= static_cast<int64_t>(sizes.size())) sizes.push_back(0);
+    ++sizes[static_cast<size_t>(group)];
+  }
+  return sizes;
+}
+
+// One label for each rank.
+absl::StatusOr<std::vector<int64_t>> LabelsOf(const Hierarchy::Groups& groups,
+                                              int64_t level) {
+  size_t ranks = 0;
+  for (const std::vector<Rank>& group : groups) ranks += group.size();
+  std::vector<int64_t> labels(ranks, -1);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].empty()) {
+      return Refuse(level, absl::StrCat("group ", g, " has no ranks"));
+    }
+    for (Rank rank : groups[g]) {
+      if (rank.value() < 0 || rank.value() >= static_cast<int64_t>(ranks)) {
+        return Refuse(level, absl::StrCat("rank ", rank.value(),
+                                          " is not one of the ranks 0 to ",
+                                          ranks - 1, " that its groups hold"));
+      }
+      int64_t& label = labels[static_cast<size_t>(rank.value())];
+      if (label >= 0) {
+        return Refuse(
+            level, absl::StrCat("rank ", rank.value(), " is in groups ", label,
+                                " and ", g, "; each rank is in one"));
+      }
+      label = static_cast<int64_t>(g);
+    }
+  }
+  return labels;
+}
+
+// Ranks that share a group share one at the next level.
+absl::Status CheckNested(std::span<const int64_t> inner,
+                         std::span<const int64_t> outer, int64_t level) {
+  std::vector<int64_t> outer_of(inner.size(), -1);
+  for (size_t rank = 0; rank < inner.size(); ++rank) {
+    int64_t& expected = outer_of[static_cast<size_t>(inner[rank])];
+    if (expected < 0) expected = outer[rank];
+    if (expected != outer[rank]) {
+      return Refuse(level, absl::StrCat("rank ", rank,
+                                        " shares a group with ranks of "
+                                        "another group of level ",
+                                        level + 1, "; levels must nest"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Hierarchy> Hierarchy::Flat(int64_t ranks) {
+  if (ranks >= 1) return Hierarchy(ranks, {});
+  return absl::InvalidArgumentError(
+      absl::StrCat("a hierarchy of ", ranks, " ranks; at least 1 is needed"));
+}
+
+absl::StatusOr<Hierarchy> Hierarchy::FromGroups(const Groups& groups) {
+  return FromLevels(std::span(&groups, 1));
+}
+
+absl::StatusOr<Hierarchy> Hierarchy::FromLevels(
+    std::span<const Groups> levels) {
+  std::vector<std::vector<int64_t>> labels;
+  for (size_t level = 0; level < levels.size(); ++level) {
+    TESSERA_ASSIGN_OR_RETURN(
+        std::vector<int64_t> of_level,
+        LabelsOf(levels[level], static_cast<int64_t>(level)));
+    labels.push_back(std::move(of_level));
+  }
+  return FromLabels(labels);
+}
+
+absl::StatusOr<Hierarchy> Hierarchy::FromLabels(
+    std::span<const std::vector<int64_t>> labels) {
+  if (labels.empty() || labels[0].empty()) {
+    return absl::InvalidArgumentError(
+        "a hierarchy needs at least one level of at least one rank; "
+        "Hierarchy::Flat is the one without levels");
+  }
+  std::vector<std::vector<int64_t>> groups;
+  for (size_t level = 0; level < labels.size(); ++level) {
+    const auto number = static_cast<int64_t>(level);
+    if (labels[level].size() != labels[0].size()) {
+      return Refuse(number,
+                    absl::StrCat("has ", labels[level].size(),
+                                 " ranks, level 0 has ", labels[0].size()));
+    }
+    groups.push_back(Number(labels[level]));
+    if (level == 0) continue;
+    TESSERA_RETURN_IF_ERROR(
+        CheckNested(groups[level - 1], groups[level], number - 1));
+  }
+  return Hierarchy(static_cast<int64_t>(labels[0].size()), std::move(groups));
+}
+
+int64_t Hierarchy::LargestGroup() const {
+  if (groups_.empty()) return ranks_;
+  const std::vector<int64_t> sizes = SizesOf(groups_.back());
+  return *std::max_element(sizes.begin(), sizes.end());
+}
+
+Hierarchy Hierarchy::Restrict(std::span<const Rank> members) const {
+  std::vector<std::vector<int64_t>> groups;
+  for (const std::vector<int64_t>& level : groups_) {
+    std::vector<int64_t> labels;
+    labels.reserve(members.size());
+    for (Rank member : members) {
+      labels.push_back(level[static_cast<size_t>(member.value())]);
+    }
+    groups.push_back(Number(labels));
+  }
+  return Hierarchy(static_cast<int64_t>(members.size()), std::move(groups));
+}
+
+std::string Hierarchy::Describe() const {
+  std::string text = absl::StrCat(ranks_, " ranks");
+  for (const std::vector<int64_t>& level : groups_) {
+    const std::vector<int64_t> sizes = SizesOf(level);
+    const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
+    absl::StrAppend(&text, ", in ", sizes.size(), " groups of ", *least);
+    if (*least != *most) absl::StrAppend(&text, " to ", *most);
+  }
+  return text;
+}
+
+}  // namespace tessera::collectives

@@ -1,0 +1,374 @@
+#include "collectives/communicator.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "collectives/algorithms/run_algorithm.h"
+#include "collectives/algorithms/supports.h"
+#include "collectives/choice/strategy_chooser.h"
+#include "collectives/engine/process_generation.h"
+
+namespace tessera::collectives {
+namespace {
+
+constexpr uint32_t kWorldGroup = 1;
+
+absl::Status ValidateTimeout(absl::Duration timeout) {
+  if (timeout > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a timeout of ",
+                                                 absl::FormatDuration(timeout),
+                                                 "; it must be more than 0"));
+}
+
+// The same on every rank and in every build, which absl::Hash is not.
+uint32_t HashMembers(uint32_t group, std::span<const Rank> members) {
+  uint64_t hash = 0xcbf29ce484222325ULL ^ group;  // FNV-1a's constants.
+  for (Rank member : members) {
+    hash = (hash ^ static_cast<uint64_t>(member.value())) * 0x100000001b3ULL;
+    hash ^= hash >> 29;
+  }
+  return static_cast<uint32_t>(hash ^ hash >> 32);
+}
+
+int64_t LargestHost(const CommunicatorOptions& options, int64_t size) {
+  return options.hierarchy == nullptr ? size
+                                      : options.hierarchy->LargestGroup();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
+    std::unique_ptr<Engine> engine, CommunicatorOptions options) {
+  if (engine == nullptr) {
+    return absl::InvalidArgumentError("a communicator needs an engine");
+  }
+  TESSERA_RETURN_IF_ERROR(ValidateTimeout(options.timeout));
+  if (options.recorded_operations < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("recorded_operations of ",
+                                                   options.recorded_operations,
+                                                   "; at least 1 is needed"));
+  }
+  if (options.hierarchy != nullptr &&
+      options.hierarchy->ranks() != engine->size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the hierarchy has ", options.hierarchy->ranks(), " ranks, the group ",
+        engine->size(), "; they must be the same"));
+  }
+  if (options.chooser == nullptr) {
+    options.chooser = std::make_shared<StrategyChooser>(
+        topology::CommunicationStrategy::kAllReduce);
+  }
+  return std::unique_ptr<Communicator>(
+      new Communicator(std::move(engine), std::move(options), kWorldGroup));
+}
+
+Communicator::Communicator(std::unique_ptr<Engine> engine,
+                           CommunicatorOptions options, uint32_t group)
+    : engine_(std::move(engine)),
+      options_(std::move(options)),
+      group_(group),
+      generation_(ProcessGeneration()),
+      ranks_per_host_(LargestHost(options_, engine_->size())),
+      timeout_ns_(absl::ToInt64Nanoseconds(options_.timeout)),
+      recorder_(options_.recorded_operations, engine_->size()),
+      collectives_(std::make_unique<CollectiveLane>()) {
+  if (engine_->transport() != nullptr) {
+    messages_ = std::make_unique<MessageLane>(*engine_, group_, recorder_);
+  }
+}
+
+Communicator::~Communicator() {
+  if (ProcessGeneration() == generation_) return;
+  // A forked child has no threads to join: what they would wait for stays.
+  static_cast<void>(collectives_.release());
+  static_cast<void>(messages_.release());
+}
+
+absl::Status Communicator::CheckUsable() const {
+  if (ProcessGeneration() != generation_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "communicator ", options_.name,
+        " was created before this process was forked; a child must create its "
+        "own (start ranks with exec, not fork)"));
+  }
+  if (!broken_.load(std::memory_order_acquire)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("communicator ", options_.name,
+                   " is broken and refuses further work; the first error was ",
+                   status().ToString()));
+}
+
+absl::Status Communicator::CheckCall(const Operation& operation,
+                                     const CallOptions& call) const {
+  TESSERA_RETURN_IF_ERROR(CheckUsable());
+  TESSERA_RETURN_IF_ERROR(ValidateOperation(operation, rank(), size()),
+                          Annotate(_, options_.name));
+  if (call.timeout) TESSERA_RETURN_IF_ERROR(ValidateTimeout(*call.timeout));
+  if (!IsCollective(operation.kind)) {
+    if (messages_ != nullptr) return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(
+        "engine ", engine_->name(), " has no point-to-point messages"));
+  }
+  if (!call.algorithm || *call.algorithm == Algorithm::kEngine) {
+    return absl::OkStatus();
+  }
+  if (!Supports(*call.algorithm, operation.kind, operation.uneven())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options_.name, ": algorithm ", AlgorithmName(*call.algorithm),
+        " has no ", operation.uneven() ? "uneven " : "",
+        OpKindName(operation.kind)));
+  }
+  if (messages_ != nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("engine ", engine_->name(),
+                   " has no point-to-point messages to run algorithms on"));
+}
+
+int64_t Communicator::DeadlineOf(const CallOptions& call, int64_t begin) const {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  const int64_t timeout =
+      call.timeout ? absl::ToInt64Nanoseconds(*call.timeout) : timeout_ns_;
+  return timeout > kNever - begin ? kNever : begin + timeout;
+}
+
+absl::Status Communicator::Run(const Operation& operation,
+                               const CallOptions& call) {
+  TESSERA_RETURN_IF_ERROR(CheckCall(operation, call));
+  const int64_t begin = MonotonicNanos();
+  const int64_t deadline = DeadlineOf(call, begin);
+  if (!IsCollective(operation.kind)) {
+    return Settle(messages_->Run(operation, deadline));
+  }
+  if (collectives_->TryEnter()) {
+    absl::Status status = Carry(operation, call, begin, deadline);
+    collectives_->Leave();
+    return status;
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Work work, Start(operation, call));
+  return work.Wait();
+}
+
+absl::StatusOr<Work> Communicator::Start(Operation operation,
+                                         const CallOptions& call) {
+  TESSERA_RETURN_IF_ERROR(CheckCall(operation, call));
+  const int64_t deadline = DeadlineOf(call, MonotonicNanos());
+  const auto state = std::make_shared<WorkState>();
+  if (IsCollective(operation.kind)) {
+    collectives_->Push(
+        [this, state, deadline, call, operation = std::move(operation)] {
+          const absl::Status usable = CheckUsable();
+          state->Finish(usable.ok()
+                            ? Carry(operation, call, MonotonicNanos(), deadline)
+                            : usable);
+        });
+    return Work(state);
+  }
+  TESSERA_RETURN_IF_ERROR(
+      messages_->Start(operation, deadline, [this, state](absl::Status status) {
+        state->Finish(Settle(std::move(status)));
+      }));
+  return Work(state);
+}
+
+// Runs one collective on the lane.
+absl::Status Communicator::Carry(const Operation& operation,
+                                 const CallOptions& call, int64_t begin,
+                                 int64_t deadline) {
+  const Algorithm algorithm = call.algorithm.value_or(Choose(operation));
+  OperationRecord record;
+  record.signature =
+      SignatureOf(operation, size(), group_, ++sequence_, algorithm);
+  record.kind = operation.kind;
+  record.bytes =
+      MessageCount(operation, size()) * SizeInBytes(record.signature.dtype);
+  record.begin_ns = begin;
+  const uint64_t ticket = recorder_.Begin(record);
+  OperationContext context(record.signature, deadline, scratch_);
+  engine_->Enter(context);
+  absl::Status status = CarryOut(operation, algorithm, context);
+  engine_->Leave(context);
+  scratch_.Reset();
+  record.end_ns = MonotonicNanos();
+  record.code = status.code();
+  recorder_.End(ticket, record);
+  return Settle(std::move(status));
+}
+
+absl::Status Communicator::CarryOut(const Operation& operation,
+                                    Algorithm algorithm,
+                                    OperationContext& context) {
+  if (algorithm == Algorithm::kEngine) {
+    return engine_->Run(operation, context);
+  }
+  AlgorithmOptions options;
+  options.hierarchy = options_.hierarchy.get();
+  options.reproducible = options_.reproducible;
+  if (options_.chunk_bytes > 0) options.chunk_bytes = options_.chunk_bytes;
+  return RunAlgorithm(algorithm, operation, *engine_->transport(), options,
+                      context);
+}
+
+ChoiceQuestion Communicator::QuestionOf(const Operation& operation) const {
+  ChoiceQuestion question;
+  question.kind = operation.kind;
+  question.dtype = DTypeOf(operation);
+  question.uneven = operation.uneven();
+  if (operation.kind != OpKind::kAllToAll || !operation.uneven()) {
+    question.bytes =
+        MessageCount(operation, size()) * SizeInBytes(question.dtype);
+  }
+  question.ranks = size();
+  question.ranks_per_host = ranks_per_host_;
+  question.has_transport = messages_ != nullptr;
+  question.engine_implements =
+      engine_->Implements(operation.kind) &&
+      (!options_.reproducible || !Reduces(operation.kind) ||
+       engine_->FoldsInRankOrder());
+  return question;
+}
+
+Algorithm Communicator::Choose(const Operation& operation) const {
+  return options_.chooser->Choose(QuestionOf(operation));
+}
+
+absl::StatusOr<Algorithm> Communicator::AlgorithmFor(
+    const Operation& operation) const {
+  TESSERA_RETURN_IF_ERROR(CheckCall(operation, {}));
+  return Choose(operation);
+}
+
+std::string Communicator::ExplainAlgorithm(const Operation& operation) const {
+  return options_.chooser->Explain(QuestionOf(operation));
+}
+
+// What an engine's status means for the group.
+absl::Status Communicator::Settle(absl::Status status) {
+  if (status.ok()) return status;
+  status = Annotate(status, options_.name);
+  Break(status);
+  return status;
+}
+
+void Communicator::Break(const absl::Status& reason) {
+  {
+    const std::lock_guard lock(status_mutex_);
+    if (!status_.ok()) return;
+    status_ = reason;
+    broken_.store(true, std::memory_order_release);
+  }
+  engine_->Abort(reason);
+  if (messages_ != nullptr) messages_->Fail(reason);
+  WriteDump(reason);
+}
+
+void Communicator::Abort(std::string_view reason) {
+  Break(absl::AbortedError(absl::StrCat("communicator ", options_.name,
+                                        " was aborted on rank ", rank().value(),
+                                        ": ", reason.substr(0, 512))));
+}
+
+absl::Status Communicator::status() const {
+  const std::lock_guard lock(status_mutex_);
+  return status_;
+}
+
+RecordedGroup Communicator::Recorded(int64_t world_rank) const {
+  return {options_.name, std::string(engine_->name()), rank().value(), size(),
+          world_rank};
+}
+
+std::string Communicator::RecordsAsJson() const {
+  return RecordsToJson(Recorded(rank().value()), recorder_.Recent(),
+                       recorder_.Statistics(), status());
+}
+
+std::string Communicator::TraceEvents(int64_t world_rank) const {
+  return RecordsToTraceEvents(Recorded(world_rank), recorder_.Recent());
+}
+
+void Communicator::WriteDump(const absl::Status& reason) const {
+  if (options_.dump_directory.empty()) return;
+  std::string name = options_.name;
+  std::replace(name.begin(), name.end(), '/', '-');
+  const std::string path = absl::StrCat(options_.dump_directory, "/", name,
+                                        ".rank-", rank().value(), ".json");
+  // Where it cannot be written, the error itself still reaches the caller.
+  static_cast<void>(WriteFile(
+      path, RecordsToJson(Recorded(rank().value()), recorder_.Recent(),
+                          recorder_.Statistics(), reason)));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(
+    int64_t colour, int64_t key, std::string_view name) {
+  const int64_t mine[2] = {colour, key};
+  std::vector<int64_t> all(static_cast<size_t>(2 * size()));
+  TESSERA_RETURN_IF_ERROR(
+      AllGather(ConstBuffer(std::span(mine)), Buffer(std::span(all))),
+      Annotate(_, "split"));
+  if (colour < 0) return nullptr;
+  std::vector<std::pair<int64_t, Rank>> keyed;
+  for (int64_t r = 0; r < size(); ++r) {
+    const auto at = static_cast<size_t>(2 * r);
+    if (all[at] == colour) keyed.emplace_back(all[at + 1], Rank(r));
+  }
+  std::sort(keyed.begin(), keyed.end());
+  std::vector<Rank> members;
+  for (const auto& [unused, member] : keyed) members.push_back(member);
+  return Subgroup(members, name.empty()
+                               ? absl::StrCat(options_.name, "/", colour)
+                               : std::string(name));
+}
+
+namespace {
+
+absl::Status ValidateMembers(std::span<const Rank> members, Rank self,
+                             int64_t size) {
+  std::vector<bool> seen(static_cast<size_t>(size), false);
+  for (Rank member : members) {
+    if (member.value() < 0 || member.value() >= size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "subgroup: rank ", member.value(),
+          " is not in the group, whose ranks are 0 to ", size - 1));
+    }
+    if (seen[static_cast<size_t>(member.value())]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "subgroup: rank ", member.value(), " is named more than once"));
+    }
+    seen[static_cast<size_t>(member.value())] = true;
+  }
+  if (seen[static_cast<size_t>(self.value())]) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("subgroup: rank ", self.value(),
+                   " is not among the members; only members may call"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(
+    std::span<const Rank> members, std::string_view name) {
+  TESSERA_RETURN_IF_ERROR(CheckUsable());
+  TESSERA_RETURN_IF_ERROR(ValidateMembers(members, rank(), size()),
+                          Annotate(_, options_.name));
+  uint32_t group = HashMembers(group_, members);
+  {
+    const std::lock_guard lock(subgroups_mutex_);
+    group += ++subgroups_[group];
+  }
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      engine_->CreateSubgroup(members, group, DeadlineOf({}, MonotonicNanos()));
+  if (!engine.ok()) return Annotate(engine.status(), options_.name);
+  CommunicatorOptions options = options_;
+  options.name = name.empty() ? absl::StrCat(options_.name, "/", group)
+                              : std::string(name);
+  if (options_.hierarchy != nullptr) {
+    options.hierarchy =
+        std::make_shared<Hierarchy>(options_.hierarchy->Restrict(members));
+  }
+  return std::unique_ptr<Communicator>(
+      new Communicator(*std::move(engine), std::move(options), group));
+}
+
+}  // namespace tessera::collectives

@@ -1,0 +1,83 @@
+#include "collectives/direct/processors.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace tessera::collectives::direct {
+namespace {
+
+std::string ReadSmallFile(const std::string& path) {
+  std::ifstream file(path);
+  std::string text(4096, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+int64_t AffinityProcessors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max<int64_t>(1, CPU_COUNT(&set));
+}
+
+// The quota of cgroup v1's two files; 0 where there is none.
+int64_t QuotaV1() {
+  int64_t quota = 0, period = 0;
+  const std::string directory = "/sys/fs/cgroup/cpu/cpu.cfs_";
+  if (!absl::SimpleAtoi(ReadSmallFile(directory + "quota_us"), &quota) ||
+      !absl::SimpleAtoi(ReadSmallFile(directory + "period_us"), &period)) {
+    return 0;
+  }
+  return quota > 0 && period > 0 ? (quota + period - 1) / period : 0;
+}
+
+// The least quota from this process's cgroup v2 up to the root; 0: none.
+int64_t QuotaV2() {
+  std::string path;
+  const std::string groups = ReadSmallFile("/proc/self/cgroup");
+  for (std::string_view line : absl::StrSplit(groups, '\n')) {
+    if (line.substr(0, 3) == "0::") path = std::string(line.substr(3));
+  }
+  int64_t least = 0;
+  while (true) {
+    const int64_t quota = ParseCpuMax(
+        ReadSmallFile(absl::StrCat("/sys/fs/cgroup", path, "/cpu.max")));
+    if (quota > 0) least = least == 0 ? quota : std::min(least, quota);
+    const size_t slash = path.rfind('/');
+    if (slash == std::string::npos || path.size() <= 1) return least;
+    path.resize(slash);
+  }
+}
+
+}  // namespace
+
+int64_t ParseCpuMax(std::string_view text) {
+  const std::vector<std::string_view> parts =
+      absl::StrSplit(absl::StripAsciiWhitespace(text), ' ');
+  int64_t quota = 0, period = 0;
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &quota) ||
+      !absl::SimpleAtoi(parts[1], &period) || quota <= 0 || period <= 0) {
+    return 0;
+  }
+  return (quota + period - 1) / period;
+}
+
+int64_t AvailableProcessors() {
+  int64_t processors = AffinityProcessors();
+  for (int64_t quota : {QuotaV1(), QuotaV2()}) {
+    if (quota > 0) processors = std::min(processors, quota);
+  }
+  return processors;
+}
+
+}  // namespace tessera::collectives::direct

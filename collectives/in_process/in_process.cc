@@ -1,0 +1,135 @@
+#include "collectives/in_process/in_process.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/direct/direct_engine.h"
+#include "collectives/direct/domain.h"
+#include "collectives/direct/processors.h"
+
+namespace tessera::collectives {
+namespace {
+
+using direct::Announcement;
+using direct::kAnnouncements;
+
+// What the ranks of one world share.
+class World {
+ public:
+  explicit World(int64_t ranks)
+      : announcements_(static_cast<size_t>(ranks * kAnnouncements)) {}
+  ~World() {
+    for (std::byte* memory : allocated_) Release(memory);
+  }
+
+  absl::StatusOr<std::byte*> Allocate(int64_t bytes) {
+    auto* const memory = static_cast<std::byte*>(
+        ::operator new(static_cast<size_t>(bytes), kAlignment, std::nothrow));
+    if (memory == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for ", bytes, " bytes"));
+    }
+    std::memset(memory, 0, static_cast<size_t>(bytes));
+    const std::lock_guard lock(mutex_);
+    allocated_.insert(memory);
+    return memory;
+  }
+
+  void Free(std::byte* memory) {
+    {
+      const std::lock_guard lock(mutex_);
+      allocated_.erase(memory);
+    }
+    Release(memory);
+  }
+
+  Announcement* AnnouncementsOf(int64_t rank) {
+    return &announcements_[static_cast<size_t>(rank * kAnnouncements)];
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+
+  static void Release(std::byte* memory) {
+    ::operator delete(memory, kAlignment);
+  }
+
+  std::vector<Announcement> announcements_;
+  std::mutex mutex_;
+  // What nobody has given back when the last rank goes.
+  absl::flat_hash_set<std::byte*> allocated_;
+};
+
+class InProcessDomain : public direct::Domain {
+ public:
+  InProcessDomain(std::shared_ptr<World> world, int64_t rank, int64_t size,
+                  bool reach_buffers)
+      : world_(std::move(world)),
+        rank_(rank),
+        size_(size),
+        processors_(direct::AvailableProcessors()) {
+    end_ = std::numeric_limits<uintptr_t>::max();
+    reaches_user_memory_ = reach_buffers;
+  }
+
+  int64_t rank() const override { return rank_; }
+  int64_t size() const override { return size_; }
+  absl::StatusOr<std::byte*> Allocate(int64_t bytes) override {
+    return world_->Allocate(bytes);
+  }
+  void Free(std::byte* memory) override { world_->Free(memory); }
+  Announcement* AnnouncementsOf(int64_t rank) override {
+    return world_->AnnouncementsOf(rank);
+  }
+  // Threads do not die without leaving; a rank that has left says so itself.
+  bool IsDead(int64_t) override { return false; }
+  std::string HostOf(int64_t) const override { return ""; }
+  int64_t PidOf(int64_t) const override { return getpid(); }
+  int64_t processors() const override { return processors_; }
+
+ private:
+  const std::shared_ptr<World> world_;
+  const int64_t rank_;
+  const int64_t size_;
+  const int64_t processors_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::unique_ptr<Engine>>> CreateInProcessEngines(
+    int64_t ranks, const InProcessOptions& options) {
+  constexpr uint32_t kWorldGroup = 1;
+  if (ranks < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a world of ", ranks, " ranks; at least 1 is needed"));
+  }
+  const auto world = std::make_shared<World>(ranks);
+  std::vector<int64_t> members(static_cast<size_t>(ranks));
+  std::iota(members.begin(), members.end(), 0);
+  std::vector<std::unique_ptr<Engine>> engines;
+  direct::GroupBlock block;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    auto domain = std::make_shared<InProcessDomain>(world, rank, ranks,
+                                                    options.reach_buffers);
+    if (rank == 0) {
+      TESSERA_ASSIGN_OR_RETURN(
+          block, direct::CreateGroupBlock(*domain, ranks, kWorldGroup,
+                                          options.tuning));
+    }
+    engines.push_back(std::make_unique<direct::DirectEngine>(
+        "in_process", std::move(domain), block, members, rank == 0));
+  }
+  return engines;
+}
+
+}  // namespace tessera::collectives

@@ -1,0 +1,54 @@
+// The conformance suite: what every engine must do, as one set of tests.
+//
+//   // in my_engine_conformance_test.cc, linked with :conformance_suite
+//   INSTANTIATE_TEST_SUITE_P(MyEngine, ConformanceTest,
+//                            ::testing::Values(MyEngineUnderTest()));
+#ifndef TESSERA_COLLECTIVES_TESTING_CONFORMANCE_SUITE_H_
+#define TESSERA_COLLECTIVES_TESTING_CONFORMANCE_SUITE_H_
+
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "gtest/gtest.h"
+
+namespace tessera::collectives {
+
+// How the suite reaches an engine.
+struct EngineUnderTest {
+  std::string name;
+
+  // Runs the body on every rank of a new world of that many ranks; the statuses
+  // of those ranks that this process can see.
+  std::function<std::vector<absl::Status>(int64_t ranks, const RankBody& body,
+                                          const CommunicatorOptions& options)>
+      run;
+
+  int64_t most_ranks = 9;
+  int64_t largest_count = 100'003;
+  int64_t random_operations = 1000;
+
+  // Whether every rank takes part in every case of the full product of kinds,
+  // types, reductions and algorithms, or in a sample of it (slow engines).
+  int64_t keep_one_case_in = 1;
+};
+
+inline std::ostream& operator<<(std::ostream& os, const EngineUnderTest& e) {
+  return os << e.name;
+}
+
+class ConformanceTest : public ::testing::TestWithParam<EngineUnderTest> {
+ protected:
+  // Runs on worlds of 1 to most_ranks ranks.
+  void OnEveryWorld(const RankBody& body,
+                    const CommunicatorOptions& options = {});
+};
+
+}  // namespace tessera::collectives
+
+#endif  // TESSERA_COLLECTIVES_TESTING_CONFORMANCE_SUITE_H_

@@ -1,0 +1,46 @@
+// RunProcesses: a test's body on every rank of a world, as forked processes.
+//
+//   const std::vector<RankOutcome> outcomes = RunProcesses(
+//       4, [&](int64_t rank) { return MakeEngine(rank); },
+//       [](Communicator& communicator) { return communicator.Barrier(); });
+//   EXPECT_THAT(outcomes[0].status, IsOk());
+//
+// Every child ends: one that stops itself or does not return is killed once the
+// others are done or the time is up.
+#ifndef TESSERA_COLLECTIVES_TESTING_RUN_PROCESSES_H_
+#define TESSERA_COLLECTIVES_TESTING_RUN_PROCESSES_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+
+namespace tessera::collectives {
+
+struct RankOutcome {
+  absl::Status status;  // Of the body; Unknown where it did not return.
+  int signal = 0;       // That ended the process; 0 where it exited.
+  absl::Duration took;  // From the fork to the status.
+};
+
+// Makes the engine of a rank, within its process.
+using EngineOfRank =
+    std::function<absl::StatusOr<std::unique_ptr<Engine>>(int64_t rank)>;
+
+// The outcomes by rank. A failed expectation of GoogleTest in a child is an
+// Internal status.
+std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
+                                      const RankBody& body,
+                                      const CommunicatorOptions& options = {},
+                                      absl::Duration limit = absl::Seconds(60));
+
+}  // namespace tessera::collectives
+
+#endif  // TESSERA_COLLECTIVES_TESTING_RUN_PROCESSES_H_

@@ -132,12 +132,14 @@ bool OnlyStoppedAreLeft(const std::vector<Child>& children) {
 std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
                                       const RankBody& body,
                                       const CommunicatorOptions& options,
-                                      absl::Duration limit) {
+                                      absl::Duration limit,
+                                      const std::function<void()>& forked) {
   const absl::Time start = absl::Now();
   std::vector<Child> children;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     children.push_back(Fork(rank, engine, body, options));
   }
+  if (forked) forked();
   std::vector<RankOutcome> outcomes(children.size());
   while (ReadOnce(children, outcomes, start)) {
     if (absl::Now() - start > limit) Kill(children, /*only_stopped=*/false);

@@ -35,11 +35,12 @@ using EngineOfRank =
     std::function<absl::StatusOr<std::unique_ptr<Engine>>(int64_t rank)>;
 
 // The outcomes by rank. A failed expectation of GoogleTest in a child is an
-// Internal status.
+// Internal status. `forked` is called in the parent when all ranks are there.
 std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
                                       const RankBody& body,
                                       const CommunicatorOptions& options = {},
-                                      absl::Duration limit = absl::Seconds(60));
+                                      absl::Duration limit = absl::Seconds(60),
+                                      const std::function<void()>& forked = {});
 
 }  // namespace tessera::collectives
 

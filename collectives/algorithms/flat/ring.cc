@@ -106,12 +106,13 @@ class RingRun {
   }
 
   // Whether the next receive may be posted now. In place, an all-gather step
-  // lands where the same block was read as input n steps before.
+  // lands where the same block was read as input n steps before; the first one
+  // where the ring started, which the right neighbour takes in step 0.
   bool MayPost() const {
     if (posted_.done() || posted_index_ - index_ >= kAhead) return false;
     if (posted_index_ == index_ || task_.Reduces(posted_.step())) return true;
     return !task_.Reduces(task_.shape.first_step) ||
-           (posted_.window() == at_.window() &&
+           (posted_.window() == at_.window() && at_.step() > 0 &&
             posted_.step() <= at_.step() + 1);
   }
 

@@ -1,5 +1,7 @@
 #include "collectives/algorithms/flat/tree_lane.h"
 
+#include <algorithm>
+
 #include "base/status_macros.h"
 
 namespace tessera::collectives {
@@ -19,10 +21,10 @@ absl::Status TreeLane::Prepare(Party& party) {
                            party.ScratchOf<Request>(2 * children()));
   if (!flow_.up) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(from_children_,
-                           party.ScratchOf<Request>(2 * children()));
+                           party.ScratchOf<Request>(kSlots * children()));
   TESSERA_ASSIGN_OR_RETURN(sources_,
                            party.ScratchOf<const void*>(children() + 1));
-  const int64_t slots = children() * (chunks_.count() > 1 ? 2 : 1);
+  const int64_t slots = children() * std::min(kSlots, chunks_.count());
   TESSERA_ASSIGN_OR_RETURN(
       const std::span<std::byte> memory,
       party.Scratch(slots * chunks_.longest() * reducer_.element()));
@@ -33,9 +35,9 @@ absl::Status TreeLane::Prepare(Party& party) {
 absl::Status TreeLane::PostUp(Party& party, int64_t time) {
   const int64_t k = time - flow_.UpTime(place_.depth);
   if (!flow_.up || !Has(k) || children() == 0) return absl::OkStatus();
-  // The first landing place held chunk k - 2 on its way to the parent.
-  TESSERA_RETURN_IF_ERROR(party.Finish(to_parent_[k % 2]));
-  const std::span<Request> receives = OfChunk(from_children_, k);
+  // The first landing place held chunk k - kSlots on its way to the parent.
+  TESSERA_RETURN_IF_ERROR(party.Finish(to_parent_[k % kSlots]));
+  const std::span<Request> receives = OfChunk(from_children_, k % kSlots);
   for (int64_t c = 0; c < children(); ++c) {
     TESSERA_ASSIGN_OR_RETURN(
         receives[static_cast<size_t>(c)],
@@ -50,8 +52,8 @@ absl::Status TreeLane::PostDown(Party& party, int64_t time) {
   if (!flow_.down || !Has(k) || is_root()) return absl::OkStatus();
   // In place, the chunk that comes down lands where the one that went up was
   // read.
-  if (k >= sent_up_ - 2) {
-    TESSERA_RETURN_IF_ERROR(party.Finish(to_parent_[k % 2]));
+  if (k >= sent_up_ - kSlots) {
+    TESSERA_RETURN_IF_ERROR(party.Finish(to_parent_[k % kSlots]));
   }
   TESSERA_ASSIGN_OR_RETURN(
       from_parent_[k % 2],
@@ -74,7 +76,7 @@ absl::Status TreeLane::MoveUp(Party& party, int64_t time) {
   if (!flow_.up || !Has(k)) return absl::OkStatus();
   const std::byte* result = input_.at(chunks_.first(k));
   if (children() > 0) {
-    TESSERA_RETURN_IF_ERROR(party.Finish(OfChunk(from_children_, k)));
+    TESSERA_RETURN_IF_ERROR(party.Finish(OfChunk(from_children_, k % kSlots)));
     party.Enter(Phase::kReducing);
     std::byte* const combined =
         is_root() ? output_.at(chunks_.first(k)) : Landing(0, k).data;
@@ -82,9 +84,9 @@ absl::Status TreeLane::MoveUp(Party& party, int64_t time) {
     result = combined;
   }
   if (is_root()) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(party.Finish(to_parent_[k % 2]));
+  TESSERA_RETURN_IF_ERROR(party.Finish(to_parent_[k % kSlots]));
   TESSERA_ASSIGN_OR_RETURN(
-      to_parent_[k % 2],
+      to_parent_[k % kSlots],
       party.Send(place_.parent, ConstVectorView(result, reducer_.element())
                                     .Range(0, chunks_.length(k))));
   sent_up_ = k + 1;
@@ -95,7 +97,7 @@ absl::Status TreeLane::MoveDown(Party& party, int64_t time) {
   const int64_t k = time - flow_.DownTime(place_.depth);
   if (!flow_.down || !Has(k)) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(party.Finish(from_parent_[k % 2]));
-  const std::span<Request> sends = OfChunk(to_children_, k);
+  const std::span<Request> sends = OfChunk(to_children_, k % 2);
   TESSERA_RETURN_IF_ERROR(party.Finish(sends));
   for (int64_t c = 0; c < children(); ++c) {
     TESSERA_ASSIGN_OR_RETURN(

@@ -43,15 +43,18 @@ class TreeLane {
   absl::Status Finish(Party& party);
 
  private:
+  // Chunks on their way up: one comes in, one is combined, one goes out.
+  static constexpr int64_t kSlots = 3;
+
   bool is_root() const { return place_.parent < 0; }
   int64_t children() const { return place_.child_count; }
   bool Has(int64_t k) const { return k >= 0 && k < chunks_.count(); }
   VectorView Landing(int64_t child, int64_t k) const {
-    return slots_.From(((k % 2) * children() + child) * chunks_.longest());
+    return slots_.From(((k % kSlots) * children() + child) * chunks_.longest());
   }
-  std::span<Request> OfChunk(std::span<Request> requests, int64_t k) const {
+  std::span<Request> OfChunk(std::span<Request> requests, int64_t set) const {
     const auto width = static_cast<size_t>(children());
-    return requests.subspan(static_cast<size_t>(k % 2) * width, width);
+    return requests.subspan(static_cast<size_t>(set) * width, width);
   }
   void CombineChunk(int64_t k, std::byte* result);
 
@@ -64,9 +67,9 @@ class TreeLane {
   ConstVectorView source_;  // What is passed down.
   VectorView slots_;
   std::span<const void*> sources_;
-  std::span<Request> from_children_;  // Two of each child: of chunk k, k % 2.
-  std::span<Request> to_children_;
-  Request to_parent_[2];
+  std::span<Request> from_children_;  // A set of children's for each slot.
+  std::span<Request> to_children_;    // Two sets.
+  Request to_parent_[kSlots];
   Request from_parent_[2];
   int64_t sent_up_ = 0;  // Chunks.
 };

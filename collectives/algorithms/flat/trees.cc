@@ -37,18 +37,21 @@ TreePlace PlaceOf(TreeKind kind, const Party& party, int which, bool rooted) {
   return {};
 }
 
+// One unit of time: what comes in is taken, what comes next is posted. Posting
+// last means that a rank has taken everything of this unit before it waits for
+// a buffer to be free, so that no two ranks wait for each other's buffers.
 absl::Status RunUnit(Party& party, std::span<TreeLane> lanes, int64_t time) {
-  for (TreeLane& lane : lanes) {
-    TESSERA_RETURN_IF_ERROR(lane.PostUp(party, time + 1));
-  }
-  for (TreeLane& lane : lanes) {
-    TESSERA_RETURN_IF_ERROR(lane.PostDown(party, time + 1));
-  }
   for (TreeLane& lane : lanes) {
     TESSERA_RETURN_IF_ERROR(lane.MoveUp(party, time));
   }
   for (TreeLane& lane : lanes) {
     TESSERA_RETURN_IF_ERROR(lane.MoveDown(party, time));
+  }
+  for (TreeLane& lane : lanes) {
+    TESSERA_RETURN_IF_ERROR(lane.PostDown(party, time + 1));
+  }
+  for (TreeLane& lane : lanes) {
+    TESSERA_RETURN_IF_ERROR(lane.PostUp(party, time + 2));
   }
   return absl::OkStatus();
 }
@@ -62,8 +65,8 @@ absl::Status RunLanes(Party& party, std::span<TreeLane> lanes,
   }
   const int64_t end =
       chunks + (flow.up && flow.down ? 2 * flow.height : flow.height);
-  for (int64_t time = -1; time < end; ++time) {
-    party.Step(time + 1, end);
+  for (int64_t time = -2; time < end; ++time) {
+    party.Step(std::max<int64_t>(1, time + 1), end);
     TESSERA_RETURN_IF_ERROR(RunUnit(party, lanes, time));
   }
   for (TreeLane& lane : lanes) TESSERA_RETURN_IF_ERROR(lane.Finish(party));

@@ -126,8 +126,8 @@ TEST(ErrorsTest, StepsAreCounted) {
         return RunForm(transport, form, 1, 50 * kMillisecond);
       });
   // Rank 1 waits for rank 0 from the start.
-  EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                    StartsWith("ring, step 1 of 6: ")));
+  EXPECT_THAT(std::string(statuses[1].message()),
+              StartsWith("ring, step 1 of 6: "));
 }
 
 TEST(ErrorsTest, RefusesWhatAlgorithmsHaveNoFormOf) {

@@ -1,0 +1,72 @@
+#include "collectives/adaptive/adaptive_chooser.h"
+
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "collectives/choice/strategy_chooser.h"
+
+namespace tessera::collectives {
+namespace {
+
+std::string Microseconds(double seconds) {
+  return absl::StrFormat("%.4g us", seconds * 1e6);
+}
+
+std::string DescribeOrigin(const CostTable& table, const std::string& origin) {
+  return absl::StrCat("costs of engine ", table.key.engine, ", ",
+                      table.key.ranks, " ranks, ", table.key.ranks_per_host,
+                      " a host (", origin, ")");
+}
+
+std::string TableLine(const Prediction& prediction) {
+  std::string line =
+      absl::StrFormat("\n  %-18s %14s", AlgorithmName(prediction.algorithm),
+                      Microseconds(prediction.seconds));
+  if (prediction.algorithm == Algorithm::kEngine) {
+    return absl::StrCat(line, " = as measured");
+  }
+  absl::StrAppend(
+      &line, " = formula ", Microseconds(prediction.formula),
+      absl::StrFormat(" x measured factor %.3g", prediction.factor));
+  return line;
+}
+
+}  // namespace
+
+Algorithm AdaptiveChooser::Choose(const ChoiceQuestion& question) const {
+  if (const std::optional<Algorithm> known = memo_.Find(question)) {
+    return *known;
+  }
+  const Algorithm chosen = Decide(question);
+  memo_.Keep(question, chosen);
+  return chosen;
+}
+
+Algorithm AdaptiveChooser::Decide(const ChoiceQuestion& question) const {
+  if (question.ranks <= 1) return DefaultAlgorithm(question);
+  const std::vector<Prediction> predictions = model_.PredictAll(question);
+  return predictions.empty() ? DefaultAlgorithm(question)
+                             : predictions.front().algorithm;
+}
+
+std::string AdaptiveChooser::Explain(const ChoiceQuestion& question) const {
+  const Algorithm chosen = Choose(question);
+  const std::vector<Prediction> predictions = model_.PredictAll(question);
+  const std::string what = absl::StrCat(
+      "strategy adaptive: ", AlgorithmName(chosen), " for ",
+      question.uneven ? "uneven " : "", OpKindName(question.kind), " of ",
+      question.bytes, " bytes on ", question.ranks, " ranks");
+  if (question.ranks <= 1 || predictions.empty()) {
+    return absl::StrCat(what, ": the default, because nothing is predicted");
+  }
+  std::string text = absl::StrCat(what, ": the least predicted time; ",
+                                  DescribeOrigin(model_.table(), origin_));
+  for (const Prediction& prediction : predictions) {
+    absl::StrAppend(&text, TableLine(prediction));
+  }
+  return text;
+}
+
+}  // namespace tessera::collectives

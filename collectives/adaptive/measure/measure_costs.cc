@@ -1,0 +1,210 @@
+#include "collectives/adaptive/measure/measure_costs.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/adaptive/measure/measure_links.h"
+#include "collectives/adaptive/measure/trial.h"
+#include "collectives/adaptive/model/cost_model.h"
+#include "collectives/adaptive/model/hardware.h"
+#include "collectives/algorithms/supports.h"
+
+namespace tessera::collectives {
+namespace {
+
+// The most used first: where the time is up, the others keep what the smaller
+// sizes said.
+constexpr std::array<OpKind, 9> kByUse = {
+    OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kAllGather,
+    OpKind::kBroadcast, OpKind::kAllToAll,      OpKind::kReduce,
+    OpKind::kBarrier,   OpKind::kGather,        OpKind::kScatter,
+};
+
+constexpr int64_t kFirstBytes = 64;
+constexpr int64_t kSizeFactor = 8;
+// What is predicted to take so many times as long as the fastest is left out.
+constexpr double kFarBehind = 2.5;
+constexpr double kTurnSeconds = 40e-6;
+constexpr int64_t kMaxBatch = 16;
+
+int64_t TurnsFor(double seconds) {
+  return seconds > 2e-3 ? 3 : seconds > 200e-6 ? 5 : 7;
+}
+
+// Measures kind by kind and size by size. Everything that it decides by is the
+// same on all ranks.
+class Measurement {
+ public:
+  Measurement(Communicator& communicator, const MeasureOptions& options)
+      : communicator_(communicator),
+        options_(options),
+        buffers_(options.max_bytes, communicator.size()),
+        start_ns_(MonotonicNanos()) {}
+
+  absl::StatusOr<CostTable> Run() {
+    table_.key = CostKeyOf(communicator_);
+    TESSERA_ASSIGN_OR_RETURN(table_.costs, MeasureLinks(communicator_));
+    TESSERA_RETURN_IF_ERROR(FindCandidates());
+    for (int64_t size = kFirstBytes; size <= options_.max_bytes;
+         size *= kSizeFactor) {
+      TESSERA_RETURN_IF_ERROR(UpdateClock());
+      if (spent_ > Budget()) break;
+      for (const OpKind kind : kByUse) {
+        TESSERA_RETURN_IF_ERROR(MeasureKind(kind, size));
+      }
+    }
+    return std::move(table_);
+  }
+
+ private:
+  double Budget() const { return absl::ToDoubleSeconds(options_.budget); }
+
+  absl::Status FindCandidates();
+  absl::Status UpdateClock();
+  std::vector<Trial> TrialsOf(OpKind kind, int64_t bytes);
+  absl::Status MeasureKind(OpKind kind, int64_t size);
+  double PredictTrial(const CostModel& model, const Trial& trial) const;
+
+  Communicator& communicator_;
+  const MeasureOptions& options_;
+  TrialBuffers buffers_;
+  int64_t start_ns_;
+  double spent_ = 0;  // Seconds, of the slowest rank.
+  bool has_messages_ = false;
+  bool engine_has_[kCollectiveKinds.size()] = {};
+  CostTable table_;
+};
+
+// AlgorithmFor is the engine's own where it has one, by the default strategy.
+absl::Status Measurement::FindCandidates() {
+  const Rank self = communicator_.rank();
+  const absl::Status messages =
+      communicator_.SendReceive(ConstBuffer(), self, Buffer(), self);
+  if (!absl::IsUnimplemented(messages)) {
+    TESSERA_RETURN_IF_ERROR(messages);
+    has_messages_ = true;
+  }
+  for (const OpKind kind : kCollectiveKinds) {
+    const Operation operation = buffers_.OperationOf(
+        kind, TrialBytes(kind, kFirstBytes, communicator_.size()),
+        communicator_);
+    TESSERA_ASSIGN_OR_RETURN(const Algorithm algorithm,
+                             communicator_.AlgorithmFor(operation));
+    engine_has_[static_cast<size_t>(kind)] = algorithm == Algorithm::kEngine;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Measurement::UpdateClock() {
+  double elapsed = static_cast<double>(MonotonicNanos() - start_ns_) * 1e-9;
+  TESSERA_RETURN_IF_ERROR(communicator_.AllReduce(
+      Buffer(&elapsed, 1, DType::kF64), Reduction::Max()));
+  spent_ = elapsed;
+  return absl::OkStatus();
+}
+
+std::vector<Trial> Measurement::TrialsOf(OpKind kind, int64_t bytes) {
+  std::vector<Trial> trials;
+  if (engine_has_[static_cast<size_t>(kind)]) {
+    trials.push_back({kind, Algorithm::kEngine, bytes});
+  }
+  if (!has_messages_) return trials;
+  for (const Algorithm algorithm : AlgorithmsFor(kind, /*uneven=*/false)) {
+    trials.push_back({kind, algorithm, bytes});
+  }
+  return trials;
+}
+
+// By what is known so far; 0 where nothing is.
+double Measurement::PredictTrial(const CostModel& model,
+                                 const Trial& trial) const {
+  if (!table_.measured.contains({trial.kind, trial.algorithm})) return 0;
+  ChoiceQuestion question;
+  question.kind = trial.kind;
+  question.bytes = trial.bytes;
+  question.ranks = table_.key.ranks;
+  question.ranks_per_host = table_.key.ranks_per_host;
+  question.engine_implements = true;
+  const auto prediction = model.Predict(trial.algorithm, question);
+  return prediction.has_value() ? prediction->seconds : 0;
+}
+
+absl::Status Measurement::MeasureKind(OpKind kind, int64_t size) {
+  const int64_t bytes = TrialBytes(kind, size, communicator_.size());
+  std::vector<Trial> trials = TrialsOf(kind, bytes);
+  if (trials.empty()) return absl::OkStatus();
+  const auto known = table_.measured.find({kind, trials[0].algorithm});
+  if (known != table_.measured.end() && known->second.back().bytes >= bytes) {
+    return absl::OkStatus();  // A barrier, or blocks of one element still.
+  }
+  const CostModel model(table_);
+  double fastest = 1e9;
+  for (Trial& trial : trials) {
+    trial.seconds = PredictTrial(model, trial);
+    fastest = std::min(fastest, trial.seconds);
+  }
+  double cost = 0;
+  std::erase_if(trials, [&](const Trial& trial) {
+    return trial.seconds > kFarBehind * fastest;
+  });
+  const int64_t turns = TurnsFor(fastest);
+  for (Trial& trial : trials) {
+    cost += trial.seconds * static_cast<double>(turns + 1);
+    trial.batch = std::clamp<int64_t>(
+        static_cast<int64_t>(kTurnSeconds / std::max(trial.seconds, 1e-6)), 1,
+        kMaxBatch);
+  }
+  if (spent_ + cost > Budget()) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(RunTrials(communicator_, buffers_, turns, trials));
+  TESSERA_RETURN_IF_ERROR(UpdateClock());
+  for (const Trial& trial : trials) {
+    table_.measured[{kind, trial.algorithm}].push_back({bytes, trial.seconds});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+CostKey CostKeyOf(const Communicator& communicator) {
+  CostKey key;
+  key.hardware = DescribeHardware();
+  key.engine = std::string(communicator.engine_name());
+  key.ranks = communicator.size();
+  const Hierarchy* hierarchy = communicator.options().hierarchy.get();
+  key.ranks_per_host =
+      hierarchy == nullptr ? key.ranks : hierarchy->LargestGroup();
+  key.reproducible = communicator.options().reproducible;
+  return key;
+}
+
+absl::StatusOr<CostTable> MeasureCosts(Communicator& communicator,
+                                       const MeasureOptions& options) {
+  Measurement measurement(communicator, options);
+  TESSERA_ASSIGN_OR_RETURN(CostTable table, measurement.Run());
+  // The hardware differs from host to host.
+  TESSERA_ASSIGN_OR_RETURN(const std::string text,
+                           BroadcastText(communicator, CostTableToJson(table)));
+  return CostTableFromJson(text);
+}
+
+absl::StatusOr<std::string> BroadcastText(Communicator& communicator,
+                                          std::string text) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  auto bytes = static_cast<int64_t>(text.size());
+  TESSERA_RETURN_IF_ERROR(
+      communicator.Broadcast(Buffer(&bytes, 1, DType::kI64), Rank(0)));
+  if (bytes < 0 || bytes > kMaxBytes) {
+    return absl::InternalError(
+        absl::StrCat("rank 0 has a text of ", bytes, " bytes"));
+  }
+  text.resize(static_cast<size_t>(bytes));
+  TESSERA_RETURN_IF_ERROR(
+      communicator.Broadcast(Buffer(text.data(), bytes, DType::kU8), Rank(0)));
+  return text;
+}
+
+}  // namespace tessera::collectives

@@ -1,0 +1,88 @@
+#include "collectives/algorithms/hierarchy.h"
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace tessera::collectives {
+namespace {
+
+using ::testing::HasSubstr;
+using topology::Rank;
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+TEST(HierarchyTest, GroupsAreNumberedByTheirFirstRanks) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Hierarchy hierarchy,
+      Hierarchy::FromGroups({{Rank(3), Rank(1)}, {Rank(4), Rank(0), Rank(2)}}));
+  EXPECT_EQ(hierarchy.ranks(), 5);
+  EXPECT_EQ(hierarchy.levels(), 1);
+  EXPECT_EQ(hierarchy.GroupOf(0, Rank(0)), 0);
+  EXPECT_EQ(hierarchy.GroupOf(0, Rank(1)), 1);
+  EXPECT_EQ(hierarchy.GroupOf(0, Rank(4)), 0);
+  EXPECT_EQ(hierarchy.LargestGroup(), 3);
+  EXPECT_EQ(hierarchy.Describe(), "5 ranks, in 2 groups of 2 to 3");
+}
+
+TEST(HierarchyTest, LevelsNest) {
+  const std::vector<Hierarchy::Groups> levels = {
+      {{Rank(0), Rank(1)}, {Rank(2)}, {Rank(3)}},
+      {{Rank(0), Rank(1), Rank(3)}, {Rank(2)}}};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Hierarchy hierarchy,
+                               Hierarchy::FromLevels(levels));
+  EXPECT_EQ(hierarchy.levels(), 2);
+  EXPECT_EQ(hierarchy.LargestGroup(), 3);
+  const std::vector<std::vector<int64_t>> labels = {{7, 7, -1, 9},
+                                                    {5, 5, 2, 5}};
+  EXPECT_THAT(Hierarchy::FromLabels(labels), IsOkAndHolds(hierarchy));
+}
+
+TEST(HierarchyTest, FlatHasNoLevels) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Hierarchy flat, Hierarchy::Flat(6));
+  EXPECT_EQ(flat.ranks(), 6);
+  EXPECT_EQ(flat.levels(), 0);
+  EXPECT_EQ(flat.LargestGroup(), 6);
+  EXPECT_THAT(Hierarchy::Flat(0),
+              StatusIs(kInvalid, HasSubstr("at least 1 is needed")));
+}
+
+TEST(HierarchyTest, RestrictKeepsWhoIsNearWhom) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Hierarchy hierarchy,
+      Hierarchy::FromLabels(std::vector<std::vector<int64_t>>{
+          {0, 0, 1, 1, 2, 2}, {0, 0, 0, 0, 1, 1}}));
+  const std::vector<Rank> members = {Rank(5), Rank(3), Rank(0), Rank(2)};
+  EXPECT_THAT(Hierarchy::FromLabels(std::vector<std::vector<int64_t>>{
+                  {2, 1, 0, 1}, {1, 0, 0, 0}}),
+              IsOkAndHolds(hierarchy.Restrict(members)));
+  EXPECT_EQ(hierarchy.Restrict(members).LargestGroup(), 3);
+}
+
+TEST(HierarchyTest, RefusesWhatIsNoPartition) {
+  EXPECT_THAT(Hierarchy::FromGroups({{Rank(0)}, {}}),
+              StatusIs(kInvalid, HasSubstr("group 1 has no ranks")));
+  EXPECT_THAT(Hierarchy::FromGroups({{Rank(0), Rank(2)}}),
+              StatusIs(kInvalid, HasSubstr("rank 2 is not one of the ranks 0 "
+                                           "to 1 that its groups hold")));
+  EXPECT_THAT(Hierarchy::FromGroups({{Rank(-1)}}),
+              StatusIs(kInvalid, HasSubstr("rank -1")));
+  EXPECT_THAT(Hierarchy::FromGroups({{Rank(0)}, {Rank(0)}}),
+              StatusIs(kInvalid, HasSubstr("rank 0 is in groups 0 and 1")));
+  EXPECT_THAT(Hierarchy::FromGroups({}),
+              StatusIs(kInvalid, HasSubstr("at least one rank")));
+  EXPECT_THAT(Hierarchy::FromLevels({}),
+              StatusIs(kInvalid, HasSubstr("at least one level")));
+}
+
+TEST(HierarchyTest, RefusesLevelsThatDoNotNest) {
+  EXPECT_THAT(Hierarchy::FromLabels(
+                  std::vector<std::vector<int64_t>>{{0, 0, 1}, {0, 1, 1}}),
+              StatusIs(kInvalid, HasSubstr("level 0: rank 1 shares a group "
+                                           "with ranks of another group of "
+                                           "level 1; levels must nest")));
+  EXPECT_THAT(
+      Hierarchy::FromLabels(std::vector<std::vector<int64_t>>{{0, 0}, {0}}),
+      StatusIs(kInvalid, HasSubstr("level 1: has 1 ranks, level 0 has 2")));
+}
+
+}  // namespace
+}  // namespace tessera::collectives

@@ -103,6 +103,10 @@ std::string DescribeSignature(const Signature& signature) {
 
 absl::Status MismatchError(const Signature& mine, Rank my_rank,
                            const Signature& theirs, Rank their_rank) {
+  // The same text whoever notices.
+  if (their_rank < my_rank) {
+    return MismatchError(theirs, their_rank, mine, my_rank);
+  }
   const char* difference = FirstDifference(mine, theirs);
   return absl::FailedPreconditionError(absl::StrCat(
       "ranks of one group called different operations: rank ", my_rank.value(),

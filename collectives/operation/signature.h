@@ -44,7 +44,8 @@ uint32_t Fingerprint(const Signature& signature);
 std::string DescribeSignature(const Signature& signature);
 
 // The error for two ranks whose signatures differ: FailedPrecondition that
-// names both ranks, both calls and the first thing in which they differ.
+// names both ranks, both calls and the first thing in which they differ; the
+// same on both.
 absl::Status MismatchError(const Signature& mine, Rank my_rank,
                            const Signature& theirs, Rank their_rank);
 

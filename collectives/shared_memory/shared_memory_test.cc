@@ -1,0 +1,140 @@
+// What is particular to processes that share memory.
+#include "collectives/shared_memory/shared_memory.h"
+
+#include <dirent.h>
+
+#include <cstring>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/shared_memory/run_shared_memory.h"
+#include "gtest/gtest.h"
+
+namespace tessera::collectives {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+int64_t OpenDescriptors() {
+  int64_t count = 0;
+  DIR* const directory = opendir("/proc/self/fd");
+  while (readdir(directory) != nullptr) ++count;
+  closedir(directory);
+  return count;
+}
+
+absl::Status SumOnes(Communicator& communicator, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count), 1.0f);
+  TESSERA_RETURN_IF_ERROR(
+      communicator.AllReduce(Buffer(std::span(values)), Reduction::Sum()));
+  return values.back() == static_cast<float>(communicator.size())
+             ? absl::OkStatus()
+             : absl::InternalError("wrong sum");
+}
+
+void ExpectAllOk(const std::vector<RankOutcome>& outcomes) {
+  for (const RankOutcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.status, IsOk());
+  }
+}
+
+TEST(SharedMemoryTest, TooLittleMemoryIsAnErrorThatNamesRankAndSize) {
+  SharedMemoryOptions little;
+  little.memory_limit = 1 << 20;  // The control block fits, a window does not.
+  const auto outcomes = RunSharedMemory(
+      2,
+      [](Communicator& c) -> absl::Status {
+        TESSERA_RETURN_IF_ERROR(c.Barrier());
+        EXPECT_THAT(c.AllocateShared(10 << 20),
+                    StatusIs(absl::StatusCode::kResourceExhausted,
+                             HasSubstr("10MiB are asked for")));
+        return SumOnes(c, 1 << 20);
+      },
+      {}, little);
+  for (const RankOutcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.status,
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("a window for ordinary buffers"),
+                               HasSubstr("limit of 1MiB"))));
+    EXPECT_EQ(outcome.signal, 0);
+  }
+}
+
+TEST(SharedMemoryTest, SmallerWindowsDoWithLessMemory) {
+  SharedMemoryOptions little;
+  little.memory_limit = 2 << 20;
+  little.tuning.piece_bytes = 8 << 10;
+  ExpectAllOk(RunSharedMemory(
+      3, [](Communicator& c) { return SumOnes(c, 1 << 20); }, {}, little));
+}
+
+TEST(SharedMemoryTest, ATuningThatCannotBeIsAnErrorOnEveryRank) {
+  SharedMemoryOptions wrong;
+  wrong.tuning.pieces = 1;
+  for (const RankOutcome& outcome : RunSharedMemory(
+           2, [](Communicator&) { return absl::OkStatus(); }, {}, wrong)) {
+    EXPECT_THAT(
+        outcome.status,
+        StatusIs(absl::StatusCode::kResourceExhausted,
+                 AllOf(HasSubstr("rank 0"), HasSubstr("pieces is 1; 2 to 8"))));
+  }
+}
+
+TEST(SharedMemoryTest, ThousandsOfGroupsTakeLittleMemoryAndNoDescriptors) {
+  SharedMemoryOptions options;
+  options.memory_limit = 64 << 20;
+  ExpectAllOk(RunSharedMemory(
+      4,
+      [](Communicator& c) -> absl::Status {
+        const int64_t before = OpenDescriptors();
+        std::vector<std::unique_ptr<Communicator>> groups;
+        const std::vector<Rank> all = {Rank(0), Rank(1), Rank(2), Rank(3)};
+        for (int i = 0; i < 2000; ++i) {
+          TESSERA_ASSIGN_OR_RETURN(auto group, c.Subgroup(all));
+          groups.push_back(std::move(group));
+        }
+        for (const auto& group : groups) {
+          TESSERA_RETURN_IF_ERROR(SumOnes(*group, 10));
+        }
+        EXPECT_EQ(OpenDescriptors(), before);
+        return absl::OkStatus();
+      },
+      {}, options));
+}
+
+TEST(SharedMemoryTest, GroupsThatAreGoneGiveTheirMemoryBack) {
+  SharedMemoryOptions options;
+  options.memory_limit = 24 << 20;  // For a few windows, not for hundreds.
+  ExpectAllOk(RunSharedMemory(
+      3,
+      [](Communicator& c) -> absl::Status {
+        const std::vector<Rank> all = {Rank(2), Rank(0), Rank(1)};
+        for (int i = 0; i < 300; ++i) {
+          TESSERA_ASSIGN_OR_RETURN(auto group, c.Subgroup(all));
+          TESSERA_RETURN_IF_ERROR(SumOnes(*group, 10'000));
+          // All have left before the next one comes.
+          group.reset();
+          TESSERA_RETURN_IF_ERROR(c.Barrier());
+        }
+        return absl::OkStatus();
+      },
+      {}, options));
+}
+
+TEST(SharedMemoryTest, SharedBuffersAreUsedWhereTheyAre) {
+  ExpectAllOk(RunSharedMemory(4, [](Communicator& c) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(auto memory, c.AllocateShared(4 << 20));
+    const Buffer buffer(memory->bytes().data(), 1 << 20, DType::kF32);
+    auto* const values = static_cast<float*>(buffer.data);
+    std::fill_n(values, buffer.count, 2.0f);
+    TESSERA_RETURN_IF_ERROR(c.AllReduce(buffer, Reduction::Sum()));
+    for (int64_t i = 0; i < buffer.count; ++i) {
+      if (values[i] != 8) return absl::InternalError("wrong sum");
+    }
+    return absl::OkStatus();
+  }));
+}
+
+}  // namespace
+}  // namespace tessera::collectives

@@ -3,8 +3,13 @@
 
 #include <dirent.h>
 
-#include <cstring>
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/shared_memory/run_shared_memory.h"
@@ -14,6 +19,8 @@ namespace tessera::collectives {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 int64_t OpenDescriptors() {
@@ -120,6 +127,29 @@ TEST(SharedMemoryTest, GroupsThatAreGoneGiveTheirMemoryBack) {
         return absl::OkStatus();
       },
       {}, options));
+}
+
+// The files that this process shares with others.
+std::vector<std::string> SharedMappings() {
+  std::vector<std::string> files;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const std::vector<std::string> fields =
+        absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (fields.size() < 6 || fields[1].back() != 's') continue;
+    files.push_back(line.substr(line.find(fields[5])));
+  }
+  return files;
+}
+
+TEST(SharedMemoryTest, WhatIsSharedHasNoNameThatCouldBeLeftBehind) {
+  ExpectAllOk(RunSharedMemory(3, [](Communicator& c) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(auto memory, c.AllocateShared(1 << 20));
+    TESSERA_RETURN_IF_ERROR(SumOnes(c, 100'000));
+    EXPECT_THAT(SharedMappings(), AllOf(Contains("/memfd:tessera (deleted)"),
+                                        Each(HasSubstr("(deleted)"))));
+    return absl::OkStatus();
+  }));
 }
 
 TEST(SharedMemoryTest, SharedBuffersAreUsedWhereTheyAre) {

@@ -2,141 +2,19 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <span>
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype/dtype_traits.h"
 #include "base/status_macros.h"
+#include "collectives/testing/case_values.h"
+#include "collectives/testing/guarded_memory.h"
 
 namespace tessera::collectives {
 namespace {
 
 // Elements of a rank's block for one peer lie this far apart in its values.
 constexpr int64_t kPeerStride = 1'000'003;
-
-uint64_t Hash(uint64_t x) {
-  x *= 0x9e3779b97f4a7c15ULL;
-  x ^= x >> 32;
-  x *= 0xd6e8feb86659fd93ULL;
-  return x ^ x >> 32;
-}
-
-// Element `index` of what `rank` brings.
-int64_t ValueOf(const ConformanceCase& test_case, int64_t rank, int64_t index) {
-  const uint64_t hash =
-      Hash(test_case.seed ^ static_cast<uint64_t>(rank) << 48 ^
-           static_cast<uint64_t>(index));
-  const bool is_signed = test_case.dtype != DType::kU8;
-  if (Reduces(test_case.kind) && test_case.reduction.op == ReduceOp::kProduct) {
-    constexpr int64_t kFactors[] = {1, 2, 1, -1};
-    return kFactors[hash % (is_signed ? 4 : 3)];
-  }
-  return static_cast<int64_t>(hash % 9) - (is_signed ? 4 : 0);
-}
-
-// What all ranks' elements `index` are combined into.
-template <typename T>
-T ReducedValue(const ConformanceCase& test_case, int64_t ranks, int64_t index) {
-  int64_t result = ValueOf(test_case, 0, index);
-  for (int64_t r = 1; r < ranks; ++r) {
-    const int64_t value = ValueOf(test_case, r, index);
-    switch (test_case.reduction.op) {
-      case ReduceOp::kProduct:
-        result *= value;
-        break;
-      case ReduceOp::kMin:
-        result = std::min(result, value);
-        break;
-      case ReduceOp::kMax:
-        result = std::max(result, value);
-        break;
-      default:
-        result += value;
-    }
-  }
-  if constexpr (std::is_integral_v<T>) {
-    if (test_case.reduction.op == ReduceOp::kAverage) result /= ranks;
-    if (test_case.reduction.op == ReduceOp::kScaledSum) {
-      result *= static_cast<int64_t>(test_case.reduction.scale);
-    }
-    return static_cast<T>(result);
-  } else {
-    using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    Wide wide = static_cast<Wide>(result);
-    if (test_case.reduction.op == ReduceOp::kAverage) {
-      wide /= static_cast<Wide>(ranks);
-    }
-    if (test_case.reduction.op == ReduceOp::kScaledSum) {
-      wide *= static_cast<Wide>(test_case.reduction.scale);
-    }
-    return T(wide);
-  }
-}
-
-template <typename T>
-T Element(int64_t value) {
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(value);
-  } else if constexpr (std::is_same_v<T, double>) {
-    return static_cast<double>(value);
-  } else {
-    return T(static_cast<float>(value));
-  }
-}
-
-// Memory with guards on both sides of `count` elements that start at no round
-// address.
-class GuardedMemory {
- public:
-  static absl::StatusOr<GuardedMemory> Create(Communicator& communicator,
-                                              bool shared, int64_t count,
-                                              DType dtype) {
-    GuardedMemory memory;
-    memory.size_ = SizeInBytes(dtype);
-    memory.bytes_ = count * memory.size_;
-    const int64_t all = memory.bytes_ + 2 * kGuard;
-    std::byte* start = nullptr;
-    if (shared) {
-      TESSERA_ASSIGN_OR_RETURN(memory.shared_,
-                               communicator.AllocateShared(all));
-      start = memory.shared_->bytes().data();
-    } else {
-      memory.own_ = std::make_unique<std::byte[]>(static_cast<size_t>(all));
-      start = memory.own_.get();
-    }
-    memory.start_ = start;
-    std::memset(start, kGuardByte, static_cast<size_t>(all));
-    memory.buffer_ = Buffer(start + memory.Offset(), count, dtype);
-    return memory;
-  }
-
-  Buffer buffer() const { return buffer_; }
-
-  bool Intact() const {
-    const auto guarded = [&](int64_t from, int64_t to) {
-      return std::all_of(start_ + from, start_ + to, [](std::byte b) {
-        return b == static_cast<std::byte>(kGuardByte);
-      });
-    };
-    return guarded(0, Offset()) &&
-           guarded(Offset() + bytes_, bytes_ + 2 * kGuard);
-  }
-
- private:
-  static constexpr int64_t kGuard = 128;
-  static constexpr int kGuardByte = 0x5a;
-
-  // One element past the guard: aligned to elements, not to vectors.
-  int64_t Offset() const { return kGuard - 3 * size_; }
-
-  std::unique_ptr<std::byte[]> own_;
-  std::unique_ptr<SharedMemory> shared_;
-  std::byte* start_ = nullptr;
-  int64_t size_ = 1;
-  int64_t bytes_ = 0;
-  Buffer buffer_;
-};
 
 int64_t UnevenCount(const ConformanceCase& test_case, int64_t from,
                     int64_t to) {

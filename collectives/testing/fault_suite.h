@@ -37,12 +37,8 @@ inline std::ostream& operator<<(std::ostream& os, const EngineUnderFault& e) {
 
 class FaultTest : public ::testing::TestWithParam<EngineUnderFault> {
  protected:
-  void SetUp() override;
-  // Nothing is left: no shared-memory file, no child process.
+  // No child process is left.
   void TearDown() override;
-
- private:
-  std::vector<std::string> shared_files_;
 };
 
 }  // namespace tessera::collectives

@@ -1,5 +1,7 @@
 // The kinds that only move.
 
+#include <span>
+
 #include "base/status_macros.h"
 #include "collectives/algorithms/flat/binomial.h"
 #include "collectives/algorithms/flat/bruck.h"
@@ -127,11 +129,16 @@ absl::Status RunAllToAll(RunTask& task) {
   if (task.algorithm == Algorithm::kBruck) {
     return BruckAllToAll(task.party, in.count(0), task.input(), task.output());
   }
-  const bool in_place =
-      task.input().data == task.output().data && !task.operation.uneven();
-  return in_place ? PairwiseSwap(task.party, in.count(0), task.output())
-                  : PairwiseAllToAll(task.party, in, task.input(), out,
-                                     task.output());
+  ConstVectorView input = task.input();
+  if (input.data == task.output().data && !task.operation.uneven()) {
+    // What has come must not overwrite what has yet to go.
+    const int64_t count = task.operation.input.count;
+    TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> parked,
+                             task.party.Scratch(count * task.element));
+    Place(task, parked.data(), input.data, count);
+    input = {parked.data(), task.element};
+  }
+  return PairwiseAllToAll(task.party, in, input, out, task.output());
 }
 
 absl::Status RunBarrier(RunTask& task) {

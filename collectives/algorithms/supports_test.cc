@@ -1,5 +1,6 @@
 #include "collectives/algorithms/supports.h"
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,18 +1,35 @@
 #include "collectives/reduction/combine.h"
 
-#include <cstring>
+#include "collectives/reduction/combine_job.h"
+#include "collectives/reduction/copy.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "collectives/reduction/combine.cc"
-#include "hwy/foreach_target.h"
-// Must come after foreach_target.h.
-#include "collectives/reduction/combine-inl.h"
-
-#if HWY_ONCE
 namespace tessera::collectives {
+namespace {
 
-HWY_EXPORT(CombineAny);
-HWY_EXPORT(StreamBytes);
+internal::Fold FoldOf(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kProduct:
+      return internal::Fold::kMultiply;
+    case ReduceOp::kMin:
+      return internal::Fold::kMin;
+    case ReduceOp::kMax:
+      return internal::Fold::kMax;
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage:
+    case ReduceOp::kScaledSum:
+      return internal::Fold::kAdd;
+  }
+  return internal::Fold::kAdd;
+}
+
+void CopyToEach(const void* source, std::span<void* const> destinations,
+                int64_t bytes, StoreMode mode) {
+  for (void* const destination : destinations) {
+    if (destination != source) CopyBytes(destination, source, bytes, mode);
+  }
+}
+
+}  // namespace
 
 Combination Combination::Whole(const Reduction& reduction, DType dtype,
                                int64_t world) {
@@ -43,20 +60,30 @@ Combination Combination::DivideResult(const Reduction& reduction, DType dtype,
 void Combine(const Combination& combination,
              std::span<const void* const> sources,
              std::span<void* const> destinations, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(CombineAny)(combination, sources, destinations, count);
-}
-
-void CopyBytes(void* destination, const void* source, int64_t bytes,
-               StoreMode mode) {
-  if (bytes <= 0) return;
-  if (mode == StoreMode::kCached) {
-    std::memcpy(destination, source, static_cast<size_t>(bytes));
+  if (count <= 0 || !IsReducible(combination.dtype)) return;
+  if (sources.size() == 1 && combination.KeepsSingleSource()) {
+    CopyToEach(sources[0], destinations, count * SizeInBytes(combination.dtype),
+               combination.stores);
     return;
   }
-  HWY_DYNAMIC_DISPATCH(StreamBytes)
-  (static_cast<std::byte*>(destination), static_cast<const std::byte*>(source),
-   bytes);
+  const internal::CombineJob job = {
+      .dtype = combination.dtype,
+      .fold = FoldOf(combination.op),
+      .stream = combination.stores == StoreMode::kStreaming,
+      .scale = combination.input_scale,
+      .divisor = combination.divisor,
+      .sources = sources.data(),
+      .source_count = sources.size(),
+      .destinations = destinations.data(),
+      .destination_count = destinations.size(),
+      .count = count,
+  };
+  if (IsInteger(combination.dtype)) {
+    internal::CombineIntegers(job);
+  } else {
+    internal::CombineFloats(job);
+  }
+  if (job.stream) FenceStreamingStores();
 }
 
 }  // namespace tessera::collectives
-#endif  // HWY_ONCE

@@ -24,7 +24,7 @@ struct Combination {
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;  // kAverage and kScaledSum add, as kSum.
   double input_scale = 1.0;      // Every element times this, first.
-  int64_t divisor = 1;           // The result divided by this, last.
+  int64_t divisor = 1;           // The result divided by this, last; positive.
   StoreMode stores = StoreMode::kCached;
 
   // The contributions of all `world` ranks, seen at once.
@@ -51,7 +51,9 @@ struct Combination {
 // f64 are combined in their own type, integers wrap. kMin and kMax are NaN
 // where any element is NaN; of zeros that differ in sign the later one counts.
 // The divisor divides floating-point results (rounded once) and integers
-// towards zero; the scale is rounded to the type that is combined in.
+// towards zero; the scale is rounded to the type that is combined in. A result
+// that is NaN is the type's positive quiet NaN; a single source that is neither
+// scaled nor divided is copied as it is.
 void Combine(const Combination& combination,
              std::span<const void* const> sources,
              std::span<void* const> destinations, int64_t count);

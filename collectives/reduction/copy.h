@@ -17,6 +17,10 @@ enum class StoreMode : uint8_t {
 void CopyBytes(void* destination, const void* source, int64_t bytes,
                StoreMode mode = StoreMode::kCached);
 
+// Orders this thread's streaming stores before its later ones. CopyBytes and
+// Combine end with it themselves.
+void FenceStreamingStores();
+
 }  // namespace tessera::collectives
 
 #endif  // TESSERA_COLLECTIVES_REDUCTION_COPY_H_

@@ -25,9 +25,11 @@ constexpr std::array<OpKind, 9> kByUse = {
 };
 
 constexpr int64_t kFirstBytes = 64;
-constexpr int64_t kSizeFactor = 8;
-// What is predicted to take so many times as long as the fastest is left out.
+constexpr int64_t kSizeFactor = 4;
+// What is predicted to take so many times as long as the fastest, and did take
+// so many times as long at the last size, is left out.
 constexpr double kFarBehind = 2.5;
+constexpr double kWasBehind = 1.6;
 constexpr double kTurnSeconds = 40e-6;
 constexpr int64_t kMaxBatch = 16;
 
@@ -52,7 +54,7 @@ class Measurement {
     for (int64_t size = kFirstBytes; size <= options_.max_bytes;
          size *= kSizeFactor) {
       TESSERA_RETURN_IF_ERROR(UpdateClock());
-      if (spent_ > Budget()) break;
+      if (size > kFirstBytes && spent_ > Budget()) break;
       for (const OpKind kind : kByUse) {
         TESSERA_RETURN_IF_ERROR(MeasureKind(kind, size));
       }
@@ -67,7 +69,9 @@ class Measurement {
   absl::Status UpdateClock();
   std::vector<Trial> TrialsOf(OpKind kind, int64_t bytes);
   absl::Status MeasureKind(OpKind kind, int64_t size);
-  double PredictTrial(const CostModel& model, const Trial& trial) const;
+  double PredictTrials(std::vector<Trial>* trials) const;
+  bool WasBehind(const Trial& trial) const;
+  int64_t LastBytes(OpKind kind) const;
 
   Communicator& communicator_;
   const MeasureOptions& options_;
@@ -119,37 +123,62 @@ std::vector<Trial> Measurement::TrialsOf(OpKind kind, int64_t bytes) {
   return trials;
 }
 
-// By what is known so far; 0 where nothing is.
-double Measurement::PredictTrial(const CostModel& model,
-                                 const Trial& trial) const {
-  if (!table_.measured.contains({trial.kind, trial.algorithm})) return 0;
-  ChoiceQuestion question;
-  question.kind = trial.kind;
-  question.bytes = trial.bytes;
-  question.ranks = table_.key.ranks;
-  question.ranks_per_host = table_.key.ranks_per_host;
-  question.engine_implements = true;
-  const auto prediction = model.Predict(trial.algorithm, question);
-  return prediction.has_value() ? prediction->seconds : 0;
+// Sets what is known so far to predict, 0 where that is nothing; the least.
+double Measurement::PredictTrials(std::vector<Trial>* trials) const {
+  const CostModel model(table_);
+  double fastest = 1e9;
+  for (Trial& trial : *trials) {
+    ChoiceQuestion question;
+    question.kind = trial.kind;
+    question.bytes = trial.bytes;
+    question.ranks = table_.key.ranks;
+    question.ranks_per_host = table_.key.ranks_per_host;
+    question.engine_implements = true;
+    if (table_.measured.contains({trial.kind, trial.algorithm})) {
+      trial.seconds = model.Predict(trial.algorithm, question)->seconds;
+    }
+    fastest = std::min(fastest, trial.seconds);
+  }
+  return fastest;
+}
+
+// Whether it was, at the largest size at which it was measured, much slower
+// than the fastest one.
+bool Measurement::WasBehind(const Trial& trial) const {
+  const auto own = table_.measured.find({trial.kind, trial.algorithm});
+  if (own == table_.measured.end()) return false;
+  const SizePoint& last = own->second.back();
+  for (const auto& [what, points] : table_.measured) {
+    if (what.first != trial.kind) continue;
+    for (const SizePoint& point : points) {
+      if (point.bytes == last.bytes && last.value > kWasBehind * point.value) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// The largest message of this kind that was measured; -1 where none was.
+int64_t Measurement::LastBytes(OpKind kind) const {
+  int64_t last = -1;
+  for (const auto& [what, points] : table_.measured) {
+    if (what.first == kind) last = std::max(last, points.back().bytes);
+  }
+  return last;
 }
 
 absl::Status Measurement::MeasureKind(OpKind kind, int64_t size) {
   const int64_t bytes = TrialBytes(kind, size, communicator_.size());
   std::vector<Trial> trials = TrialsOf(kind, bytes);
   if (trials.empty()) return absl::OkStatus();
-  const auto known = table_.measured.find({kind, trials[0].algorithm});
-  if (known != table_.measured.end() && known->second.back().bytes >= bytes) {
-    return absl::OkStatus();  // A barrier, or blocks of one element still.
-  }
-  const CostModel model(table_);
-  double fastest = 1e9;
-  for (Trial& trial : trials) {
-    trial.seconds = PredictTrial(model, trial);
-    fastest = std::min(fastest, trial.seconds);
-  }
+  const int64_t last = LastBytes(kind);
+  // A barrier, or blocks of one element still.
+  if (bytes <= last) return absl::OkStatus();
+  const double fastest = PredictTrials(&trials);
   double cost = 0;
   std::erase_if(trials, [&](const Trial& trial) {
-    return trial.seconds > kFarBehind * fastest;
+    return trial.seconds > kFarBehind * fastest && WasBehind(trial);
   });
   const int64_t turns = TurnsFor(fastest);
   for (Trial& trial : trials) {
@@ -158,7 +187,8 @@ absl::Status Measurement::MeasureKind(OpKind kind, int64_t size) {
         static_cast<int64_t>(kTurnSeconds / std::max(trial.seconds, 1e-6)), 1,
         kMaxBatch);
   }
-  if (spent_ + cost > Budget()) return absl::OkStatus();
+  // The first size is measured whatever it takes.
+  if (last >= 0 && spent_ + cost > Budget()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(RunTrials(communicator_, buffers_, turns, trials));
   TESSERA_RETURN_IF_ERROR(UpdateClock());
   for (const Trial& trial : trials) {

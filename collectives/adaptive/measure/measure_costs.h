@@ -5,7 +5,7 @@
 // First the parameters of the formulas: messages of several sizes to and fro
 // between rank 0 and a near and a far rank, and a local reduction. Then every
 // algorithm that the group has of every operation, at sizes that grow by a
-// factor of eight until the time is up; what the costs so far predict to be far
+// factor of four until the time is up; what the costs so far predict to be far
 // behind is left out. Algorithms take turns, the slowest rank counts, and the
 // median of the turns.
 #ifndef TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_MEASURE_COSTS_H_

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -97,6 +98,25 @@ absl::StatusOr<bool> HasMessages(Communicator& communicator) {
   return true;
 }
 
+// Seconds of one round of a barrier: what a message of a collective costs,
+// where messages that users send take a detour over other threads.
+absl::StatusOr<double> MeasureRound(Communicator& communicator) {
+  constexpr int kBatch = 8;
+  CallOptions call;
+  call.algorithm = Algorithm::kRecursiveDoubling;
+  const double rounds = std::ceil(std::log2(
+      static_cast<double>(std::max<int64_t>(communicator.size(), 2))));
+  double fastest = 1e3;
+  for (int i = 0; i < kRepeats; ++i) {
+    const int64_t begin = MonotonicNanos();
+    for (int j = 0; j < kBatch; ++j) {
+      TESSERA_RETURN_IF_ERROR(communicator.Barrier(call));
+    }
+    fastest = std::min(fastest, Since(begin));
+  }
+  return std::max(fastest / kBatch / rounds, 1e-9);
+}
+
 // `other` where there is no such peer.
 absl::StatusOr<Line> MeasureLine(Communicator& communicator,
                                  std::optional<Rank> peer, const Line& other) {
@@ -123,6 +143,9 @@ absl::StatusOr<FormulaCosts> MeasureLinks(Communicator& communicator) {
     TESSERA_ASSIGN_OR_RETURN(costs.far,
                              MeasureLine(communicator, far_peer, costs.near));
     if (!near_peer.has_value()) costs.near = costs.far;
+    TESSERA_ASSIGN_OR_RETURN(const double round, MeasureRound(communicator));
+    costs.near.alpha = std::min(costs.near.alpha, round);
+    costs.far.alpha = std::min(costs.far.alpha, round);
   }
   // Only rank 0 and its peers know.
   std::array<double, 5> values = {costs.near.alpha, costs.near.beta,

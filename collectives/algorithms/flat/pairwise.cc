@@ -3,7 +3,6 @@
 #include <array>
 
 #include "base/status_macros.h"
-#include "collectives/algorithms/schedule/tournament.h"
 #include "collectives/reduction/copy.h"
 
 namespace tessera::collectives {
@@ -25,64 +24,44 @@ class Window {
   std::array<Request, 2 * kWindow> requests_ = {};
 };
 
-}  // namespace
-
-absl::Status PairwiseAllToAll(Party party, const Blocks& in_blocks,
-                              ConstVectorView input, const Blocks& out_blocks,
-                              VectorView output) {
+// Sends outgoing(rank) to every other rank and receives incoming(rank).
+template <typename Outgoing, typename Incoming>
+absl::Status ExchangeWithAll(Party& party, const Outgoing& outgoing,
+                             const Incoming& incoming) {
   const int64_t n = party.size();
-  const int64_t me = party.rank();
-  party.Enter(Phase::kCopying);
-  CopyBytes(output.at(out_blocks.offset(me)), input.at(in_blocks.offset(me)),
-            out_blocks.count(me) * output.element);
-  Window window;
-  for (int64_t round = 0; round < n; ++round) {
-    party.Step(round + 1, n);
-    const int64_t peer = TournamentPartner(n, me, round);
-    const std::span<Request> requests = window.OfStep(round);
-    TESSERA_RETURN_IF_ERROR(party.Finish(requests));
-    if (peer == me) continue;
-    TESSERA_ASSIGN_OR_RETURN(
-        requests[0],
-        party.Receive(peer, output.Range(out_blocks, peer, peer + 1)));
-    TESSERA_ASSIGN_OR_RETURN(
-        requests[1], party.Send(peer, input.Range(in_blocks, peer, peer + 1)));
-  }
-  return window.FinishAll(party);
-}
-
-absl::Status PairwiseSwap(Party party, int64_t count, VectorView data) {
-  const int64_t n = party.size();
-  TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> parked,
-                           party.Scratch(count * data.element));
-  for (int64_t round = 0; round < n; ++round) {
-    party.Step(round + 1, n);
-    const int64_t peer = TournamentPartner(n, party.rank(), round);
-    if (peer == party.rank()) continue;
-    const std::span<std::byte> block = data.Range(peer * count, count);
-    CopyBytes(parked.data(), block.data(), count * data.element);
-    TESSERA_RETURN_IF_ERROR(party.Exchange(peer, parked, peer, block));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status PairwiseAllGather(Party party, const Blocks& blocks,
-                               VectorView all) {
-  const int64_t n = party.size();
-  const int64_t me = party.rank();
   Window window;
   for (int64_t step = 1; step < n; ++step) {
     party.Step(step, n - 1);
     const std::span<Request> requests = window.OfStep(step);
     TESSERA_RETURN_IF_ERROR(party.Finish(requests));
-    const int64_t to = (me + step) % n;
-    const int64_t from = (me + n - step) % n;
-    TESSERA_ASSIGN_OR_RETURN(
-        requests[0], party.Receive(from, all.Range(blocks, from, from + 1)));
-    TESSERA_ASSIGN_OR_RETURN(requests[1],
-                             party.Send(to, all.Range(blocks, me, me + 1)));
+    const int64_t to = (party.rank() + step) % n;
+    const int64_t from = (party.rank() + n - step) % n;
+    TESSERA_ASSIGN_OR_RETURN(requests[0], party.Receive(from, incoming(from)));
+    TESSERA_ASSIGN_OR_RETURN(requests[1], party.Send(to, outgoing(to)));
   }
   return window.FinishAll(party);
+}
+
+}  // namespace
+
+absl::Status PairwiseAllToAll(Party party, const Blocks& in_blocks,
+                              ConstVectorView input, const Blocks& out_blocks,
+                              VectorView output) {
+  const int64_t me = party.rank();
+  party.Enter(Phase::kCopying);
+  CopyBytes(output.at(out_blocks.offset(me)), input.at(in_blocks.offset(me)),
+            out_blocks.count(me) * output.element);
+  return ExchangeWithAll(
+      party, [&](int64_t to) { return input.Range(in_blocks, to, to + 1); },
+      [&](int64_t from) { return output.Range(out_blocks, from, from + 1); });
+}
+
+absl::Status PairwiseAllGather(Party party, const Blocks& blocks,
+                               VectorView all) {
+  const int64_t me = party.rank();
+  return ExchangeWithAll(
+      party, [&](int64_t) { return all.Range(blocks, me, me + 1); },
+      [&](int64_t from) { return all.Range(blocks, from, from + 1); });
 }
 
 absl::Status LinearGather(Party party, int64_t root, const Blocks& blocks,

@@ -13,18 +13,14 @@
 namespace tessera::collectives {
 
 // Block r of `input` goes to rank r; blocks of `output` come from their ranks.
-// Each round pairs of ranks trade (TournamentPartner); a few rounds are under
-// way together. They do not overlap.
+// They do not overlap. In step s a rank sends to rank + s and receives from
+// rank - s; a few steps are under way together.
 absl::Status PairwiseAllToAll(Party party, const Blocks& in_blocks,
                               ConstVectorView input, const Blocks& out_blocks,
                               VectorView output);
 
-// The same in place, with blocks of `count` elements. Takes scratch of one
-// block. Some ranks may call this one and others that one.
-absl::Status PairwiseSwap(Party party, int64_t count, VectorView data);
-
-// Block party.rank() of `all` is there; it goes to every other rank: in step s
-// to rank + s, while that of rank - s comes in.
+// Block party.rank() of `all` is there; it goes to every other rank in the
+// same steps.
 absl::Status PairwiseAllGather(Party party, const Blocks& blocks,
                                VectorView all);
 

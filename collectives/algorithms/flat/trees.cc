@@ -9,9 +9,6 @@
 namespace tessera::collectives {
 namespace {
 
-// Below this a message is not worth cutting in two.
-constexpr int64_t kSmallBytes = 16 << 10;
-
 int64_t HeightOf(TreeKind kind, int64_t ranks) {
   switch (kind) {
     case TreeKind::kBinomial:
@@ -91,11 +88,6 @@ absl::Status RunTrees(Party& party, const TreeTask& task, bool up, bool down) {
 }
 
 }  // namespace
-
-TreeKind TreeKindFor(int64_t bytes, int64_t ranks) {
-  return bytes <= kSmallBytes || ranks <= 2 ? TreeKind::kBinomial
-                                            : TreeKind::kDouble;
-}
 
 absl::Status TreeBroadcast(Party party, const TreeTask& task) {
   if (party.size() > 1) {

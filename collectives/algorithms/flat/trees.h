@@ -16,18 +16,9 @@
 #include "collectives/algorithms/party/party.h"
 #include "collectives/algorithms/party/reducer.h"
 #include "collectives/algorithms/party/vector_view.h"
+#include "collectives/algorithms/schedule/tree_kind.h"
 
 namespace tessera::collectives {
-
-enum class TreeKind : uint8_t {
-  kBinomial,  // All in one message: fewest steps, for what is small.
-  kDouble,    // Each of two binary trees carries half.
-  kChain,
-};
-
-// kBinomial where `bytes` is small, else kDouble: the same for reduce,
-// broadcast and all-reduce.
-TreeKind TreeKindFor(int64_t bytes, int64_t ranks);
 
 // What moves. Chunks of `chunk` elements.
 struct TreeTask {

@@ -5,6 +5,7 @@
 #include "collectives/algorithms/flat/ordered.h"
 #include "collectives/algorithms/flat/ring.h"
 #include "collectives/algorithms/flat/trees.h"
+#include "collectives/algorithms/schedule/tree_kind.h"
 
 namespace tessera::collectives {
 namespace {

@@ -1,5 +1,5 @@
 // What hierarchical algorithms do among ranks that are equally near: the one of
-// the flat algorithms that suits the size.
+// the flat algorithms that suits the size (kSmallMessageBytes).
 #ifndef TESSERA_COLLECTIVES_ALGORITHMS_LAYERED_FLAT_CHOICE_H_
 #define TESSERA_COLLECTIVES_ALGORITHMS_LAYERED_FLAT_CHOICE_H_
 
@@ -12,9 +12,6 @@
 #include "collectives/operation/blocks.h"
 
 namespace tessera::collectives {
-
-// Messages of up to this many bytes are worth more steps saved than bytes.
-inline constexpr int64_t kSmallMessageBytes = 16 << 10;
 
 // As the functions of ring.h, trees.h, ... that they choose from. Number 0 is
 // the root of those that have one.

@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "collectives/algorithms/layered/flat_choice.h"
+#include "collectives/algorithms/schedule/tree_kind.h"
 
 namespace tessera::collectives {
 namespace {

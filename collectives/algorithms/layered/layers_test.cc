@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,10 +1,8 @@
-#include <set>
 #include <vector>
 
 #include "collectives/algorithms/schedule/bruck_schedule.h"
 #include "collectives/algorithms/schedule/chunks.h"
 #include "collectives/algorithms/schedule/fold.h"
-#include "collectives/algorithms/schedule/tournament.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
@@ -104,20 +102,6 @@ TEST(BruckScheduleTest, AllToAllBringsEveryBlockToItsRank) {
       }
       ASSERT_EQ(BruckMovingSlots(n, k), moving);
       ASSERT_LE(moving, n / 2);
-    }
-  }
-}
-
-TEST(TournamentTest, EveryPairMeetsOnce) {
-  for (int64_t n = 1; n <= kMost; ++n) {
-    for (int64_t rank = 0; rank < n; ++rank) {
-      std::set<int64_t> met;
-      for (int64_t round = 0; round < n; ++round) {
-        const int64_t partner = TournamentPartner(n, rank, round);
-        ASSERT_EQ(TournamentPartner(n, partner, round), rank);
-        met.insert(partner);
-      }
-      ASSERT_EQ(static_cast<int64_t>(met.size()), n);
     }
   }
 }

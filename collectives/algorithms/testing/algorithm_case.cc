@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kGuard = 64;
 constexpr std::byte kGuardByte{0xa5};
-constexpr int64_t kPatienceNs = 5'000'000'000;
+constexpr int64_t kPatienceNs = 30'000'000'000;
 
 uint64_t Hash(uint64_t a, uint64_t b) {
   uint64_t x = a * 0x9e3779b97f4a7c15ULL + b;

@@ -1,0 +1,164 @@
+// How elements of each type travel between memory and vectors, for
+// kernels-inl.h. Compiled once for every instruction set.
+//
+// A policy (PlainLanes<T>, F16Lanes, Bf16Lanes) has: Stored, the elements in
+// memory; Tag, a vector of them; Wide, the values that are combined; Widen and
+// Narrow between the two.
+#if defined(TESSERA_COLLECTIVES_REDUCTION_LANES_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_COLLECTIVES_REDUCTION_LANES_INL_H_
+#undef TESSERA_COLLECTIVES_REDUCTION_LANES_INL_H_
+#else
+#define TESSERA_COLLECTIVES_REDUCTION_LANES_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::collectives::internal {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// f64, f32 and the integers are combined as they are.
+template <typename T>
+struct PlainLanes {
+  using Stored = T;
+  using Tag = hn::ScalableTag<T>;
+  using WideTag = Tag;
+  using Packed = hn::Vec<Tag>;
+  using Wide = Packed;
+
+  static HWY_INLINE Wide Widen(Packed x) { return x; }
+  static HWY_INLINE Packed Narrow(Wide x) { return x; }
+};
+
+// binary16, combined in f32: half a vector of elements makes one of values.
+struct F16Lanes {
+  using Stored = uint16_t;
+  using WideTag = hn::ScalableTag<float>;
+  using Tag = hn::Rebind<uint16_t, WideTag>;
+  using Packed = hn::Vec<Tag>;
+  using Wide = hn::Vec<WideTag>;
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2  // F16C rounds to nearest even.
+  using HalfTag = hn::Rebind<hwy::float16_t, WideTag>;
+
+  static HWY_INLINE Wide Widen(Packed x) {
+    return hn::PromoteTo(WideTag(), hn::BitCast(HalfTag(), x));
+  }
+  static HWY_INLINE Packed Narrow(Wide x) {
+    return hn::BitCast(Tag(), hn::DemoteTo(HalfTag(), x));
+  }
+#else
+  using Bits = hn::Rebind<uint32_t, WideTag>;
+  using Signed = hn::Rebind<int32_t, WideTag>;
+
+  // The exponent's bias by a product, which makes subnormals normal as well.
+  static HWY_INLINE Wide Widen(Packed x) {
+    const Bits u;
+    const auto bits = hn::PromoteTo(u, x);
+    const auto magnitude = hn::And(bits, hn::Set(u, 0x7fff));
+    const auto value =
+        hn::Mul(hn::BitCast(WideTag(), hn::ShiftLeft<13>(magnitude)),
+                hn::Set(WideTag(), 0x1p112f));
+    const auto special =
+        hn::Gt(hn::BitCast(Signed(), magnitude), hn::Set(Signed(), 0x7bff));
+    const auto exponent =
+        hn::IfThenElseZero(special, hn::Set(Signed(), int32_t{0x7f800000}));
+    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(u, 0x8000)));
+    return hn::BitCast(WideTag(), hn::Or(hn::Or(sign, hn::BitCast(u, value)),
+                                         hn::BitCast(u, exponent)));
+  }
+
+  static HWY_INLINE Packed Narrow(Wide x) {
+    const Signed i;
+    const auto bits = hn::BitCast(i, x);
+    const auto magnitude = hn::And(bits, hn::Set(i, 0x7fffffff));
+    // Below 2^-14 the unit of 0.5 is the smallest subnormal: the sum rounds.
+    const auto subnormal =
+        hn::Sub(hn::BitCast(i, hn::Add(hn::BitCast(WideTag(), magnitude),
+                                       hn::Set(WideTag(), 0.5f))),
+                hn::Set(i, 0x3f000000));
+    const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(i, 1));
+    const auto normal = hn::ShiftRight<13>(
+        hn::Add(hn::Add(magnitude, odd), hn::Set(i, 0xfff - (112 << 23))));
+    auto half = hn::IfThenElse(hn::Lt(magnitude, hn::Set(i, 0x38800000)),
+                               subnormal, normal);
+    half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(i, 0x477fefff)),
+                          hn::Set(i, 0x7c00), half);
+    half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(i, 0x7f800000)),
+                          hn::Set(i, 0x7e00), half);
+    const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(i, 0x8000));
+    return hn::DemoteTo(Tag(), hn::Or(sign, half));
+  }
+#endif
+};
+
+// To nearest even, as the upper half; not for NaN with a payload.
+template <class V>
+HWY_INLINE V RoundToUpperHalf(V bits) {
+  const hn::DFromV<V> u;
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u, 1));
+  return hn::Add(bits, hn::Add(odd, hn::Set(u, 0x7fff)));
+}
+
+#if HWY_TARGET == HWY_SCALAR
+// bfloat16, one at a time.
+struct Bf16Lanes {
+  using Stored = uint16_t;
+  using WideTag = hn::ScalableTag<float>;
+  using Tag = hn::Rebind<uint16_t, WideTag>;
+  using Bits = hn::Rebind<uint32_t, WideTag>;
+  using Packed = hn::Vec<Tag>;
+  using Wide = hn::Vec<WideTag>;
+
+  static HWY_INLINE Wide Widen(Packed x) {
+    return hn::BitCast(WideTag(), hn::ShiftLeft<16>(hn::PromoteTo(Bits(), x)));
+  }
+  static HWY_INLINE Packed Narrow(Wide x) {
+    const auto bits = RoundToUpperHalf(hn::BitCast(Bits(), x));
+    return hn::Set(Tag(), static_cast<uint16_t>(hn::GetLane(bits) >> 16));
+  }
+};
+#else
+template <class V>
+struct Pair {
+  V even, odd;
+};
+
+// bfloat16, combined in f32. A vector of elements is split into the ones at
+// even and at odd places, which needs shifts and masks alone.
+struct Bf16Lanes {
+  using Stored = uint16_t;
+  using Tag = hn::ScalableTag<uint16_t>;
+  using WideTag = hn::ScalableTag<float>;
+  using Bits = hn::ScalableTag<uint32_t>;
+  using Packed = hn::Vec<Tag>;
+  using Wide = Pair<hn::Vec<WideTag>>;
+
+  static HWY_INLINE Wide Widen(Packed x) {
+    const Bits u;
+    const auto both = hn::BitCast(u, x);
+    return {hn::BitCast(WideTag(), hn::ShiftLeft<16>(both)),
+            hn::BitCast(WideTag(), hn::And(both, hn::Set(u, 0xffff0000u)))};
+  }
+  static HWY_INLINE Packed Narrow(Wide x) {
+    const Bits u;
+    const auto even = RoundToUpperHalf(hn::BitCast(u, x.even));
+    const auto odd = RoundToUpperHalf(hn::BitCast(u, x.odd));
+    return hn::BitCast(Tag(), hn::Or(hn::ShiftRight<16>(even),
+                                     hn::And(odd, hn::Set(u, 0xffff0000u))));
+  }
+};
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::collectives::internal
+HWY_AFTER_NAMESPACE();
+
+#endif  // TESSERA_COLLECTIVES_REDUCTION_LANES_INL_H_

@@ -1,0 +1,215 @@
+// Ranks are threads, connected by TCP on loopback.
+#include "collectives/gloo/gloo_engine.h"
+
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/adapters/testing/engine_checks.h"
+#include "collectives/bootstrap/in_process_store.h"
+#include "gtest/gtest.h"
+
+namespace tessera::collectives {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// The body on every rank of a world.
+void OnRanks(int64_t ranks, const std::function<void(Engine&)>& body,
+             const GlooOptions& options = {}) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(ranks));
+  std::vector<std::thread> threads;
+  for (int64_t r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      Store& store = *stores[static_cast<size_t>(r)];
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto engine,
+                                   CreateGlooEngine(store, options));
+      body(*engine);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(GlooEngineTest, CollectivesOnWorldsOfEverySize) {
+  for (int64_t ranks = 1; ranks <= 5; ++ranks) {
+    OnRanks(ranks, [](Engine& engine) {
+      CheckCollectives(engine,
+                       {.counts = {0, 1, 77}, .large_counts = {20'001}});
+    });
+  }
+}
+
+TEST(GlooEngineTest, MessagesOnWorldsOfEverySize) {
+  for (int64_t ranks = 1; ranks <= 5; ++ranks) {
+    OnRanks(ranks, [](Engine& engine) { CheckMessages(engine); });
+  }
+}
+
+TEST(GlooEngineTest, CheckedCallsGiveTheSame) {
+  GlooOptions options;
+  options.check_signatures = true;
+  OnRanks(
+      3,
+      [](Engine& engine) {
+        CheckCollectives(engine, {.counts = {0, 7}, .large_counts = {}});
+      },
+      options);
+}
+
+TEST(GlooEngineTest, SubgroupsHaveTheirOwnRanksAndTraffic) {
+  OnRanks(4, [](Engine& engine) {
+    const bool odd = engine.rank().value() % 2 == 1;
+    const std::vector<Rank> members = odd ? std::vector<Rank>{Rank(3), Rank(1)}
+                                          : std::vector<Rank>{Rank(0), Rank(2)};
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const auto part,
+        engine.CreateSubgroup(members, 7, MonotonicNanos() + 30'000'000'000));
+    EXPECT_EQ(part->size(), 2);
+    EXPECT_EQ(members[static_cast<size_t>(part->rank().value())],
+              engine.rank());
+    CheckCollectives(*part, {.counts = {7}, .large_counts = {}});
+    // A group of a group, and of one.
+    const std::vector<Rank> alone = {part->rank()};
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const auto one,
+        part->CreateSubgroup(alone, 8, MonotonicNanos() + 30'000'000'000));
+    CheckMessages(*one);
+    ASSERT_THAT(Caller(engine).Run(BarrierOf()), IsOk());
+  });
+}
+
+TEST(GlooEngineTest, WorldsOfOneStoreAreToldApartByName) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(2));
+  std::vector<std::thread> threads;
+  for (const auto& store : stores) {
+    threads.emplace_back([&store] {
+      GlooOptions options;
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto a,
+                                   CreateGlooEngine(*store, options));
+      options.name = "second";
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto b,
+                                   CreateGlooEngine(*store, options));
+      EXPECT_THAT(Caller(*b).Run(BarrierOf()), IsOk());
+      EXPECT_THAT(Caller(*a).Run(BarrierOf()), IsOk());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(GlooEngineTest, MessagesRunBesideCollectives) {
+  OnRanks(3, [](Engine& engine) {
+    std::thread beside([&engine] { CheckMessages(engine); });
+    Caller caller(engine);
+    for (int i = 0; i < 200; ++i) ASSERT_THAT(caller.Run(BarrierOf()), IsOk());
+    beside.join();
+  });
+}
+
+TEST(GlooEngineTest, ALateRankIsMissedAtTheDeadline) {
+  for (const bool collective : {false, true}) {
+    OnRanks(
+        3, [collective](Engine& engine) { CheckLateRank(engine, collective); });
+  }
+}
+
+TEST(GlooEngineTest, AnAbortFreesEverybody) {
+  for (const bool collective : {false, true}) {
+    OnRanks(3, [collective](Engine& engine) {
+      CheckAbort(engine, collective, /*reaches_peers=*/true);
+    });
+  }
+}
+
+TEST(GlooEngineTest, AMismatchShowsBothSides) {
+  GlooOptions options;
+  options.check_signatures = true;
+  for (const bool collective : {false, true}) {
+    OnRanks(
+        3, [collective](Engine& engine) { CheckMismatch(engine, collective); },
+        options);
+  }
+}
+
+// A message that is longer than expected, past what a frame holds.
+TEST(GlooEngineTest, AMessageOfAnotherSizeShowsBothSizes) {
+  OnRanks(2, [](Engine& engine) {
+    std::vector<std::byte> bytes(engine.rank() == Rank(0) ? 90'000 : 80'000);
+    Scratch scratch;
+    const Signature signature = Caller::MessageSignature(1, 1);
+    OperationContext context(signature, Caller(engine).Deadline(), scratch);
+    context.Enter(Phase::kReceiving);
+    const auto request =
+        engine.rank() == Rank(0)
+            ? engine.transport()->StartSend(Rank(1), Lane::kCollective,
+                                            signature, bytes)
+            : engine.transport()->StartReceive(Rank(0), Lane::kCollective,
+                                               signature, bytes);
+    ASSERT_THAT(request, IsOk());
+    const absl::Status status =
+        engine.transport()->Wait({&*request, 1}, context);
+    if (engine.rank() == Rank(1)) {
+      EXPECT_THAT(status,
+                  StatusIs(absl::StatusCode::kFailedPrecondition,
+                           AllOf(HasSubstr("90000"), HasSubstr("80000"))));
+    } else {
+      EXPECT_FALSE(status.ok());
+    }
+    engine.Abort(absl::AbortedError("done"));
+  });
+}
+
+TEST(GlooEngineTest, ARankThatLeavesIsNoticedAtOnce) {
+  OnRanks(3, [](Engine& engine) {
+    ASSERT_THAT(Caller(engine).Run(BarrierOf()), IsOk());
+    if (engine.rank() == Rank(2)) return;  // Its connections close.
+    const int64_t begin = MonotonicNanos();
+    const absl::Status status = Caller(engine).Run(BarrierOf());
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_LT(MonotonicNanos() - begin, int64_t{10'000'000'000});
+    engine.Abort(status);
+  });
+}
+
+TEST(GlooEngineTest, AWorldNamesWhoDidNotCome) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(2));
+  GlooOptions options;
+  options.timeout = absl::Milliseconds(100);
+  EXPECT_THAT(
+      CreateGlooEngine(*stores[0], options),
+      StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1")));
+}
+
+TEST(GlooEngineTest, RefusesOptionsThatCannotBe) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(1));
+  GlooOptions options;
+  options.interface = "nosuch0";
+  EXPECT_THAT(
+      CreateGlooEngine(*stores[0], options),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nosuch0")));
+  options = {};
+  options.timeout = absl::ZeroDuration();
+  EXPECT_THAT(
+      CreateGlooEngine(*stores[0], options),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("timeout of 0")));
+  options = {};
+  options.name = "";
+  EXPECT_THAT(
+      CreateGlooEngine(*stores[0], options),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name of 0")));
+}
+
+TEST(GlooEngineTest, KnowsItsPeers) {
+  OnRanks(2, [](Engine& engine) {
+    EXPECT_EQ(engine.name(), "gloo");
+    EXPECT_FALSE(engine.Implements(OpKind::kReduceScatter));
+    for (const PeerReport& peer : engine.Peers()) EXPECT_GT(peer.pid, 0);
+    EXPECT_THAT(engine.AllocateShared(100), IsOk());
+  });
+}
+
+}  // namespace
+}  // namespace tessera::collectives

@@ -1,0 +1,62 @@
+#!/bin/bash
+# The binary as people run it: output, exit codes, one line on bad usage, and no process left behind.
+set -uo pipefail
+bench=$PWD/$1
+cd "$TEST_TMPDIR"
+export XDG_CACHE_HOME=$TEST_TMPDIR
+failures=0
+fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
+small="-b 8 -e 4K -f 8 -n 3 -w 1"
+
+header=engine,algorithm,op,dtype,world,bytes,iterations,time_us,algbw_GBps,busbw_GBps,ratio
+"$bench" $small --engine=shared_memory,in_process --np=2,3 --format=csv --svg=plot.svg >out.csv 2>err.txt || fail "csv: $(cat err.txt)"
+[ "$(head -1 out.csv)" = $header ] || fail "header: $(head -1 out.csv)"
+[ "$(wc -l <out.csv)" = 17 ] || fail "lines: $(cat out.csv)"
+[ ! -s err.txt ] || fail "on stderr: $(cat err.txt)"
+grep -q '^in_process,engine,all_reduce,f32,3,4096,3,' out.csv || fail "rows: $(cat out.csv)"
+python3 -c 'import xml.etree.ElementTree as e; e.parse("plot.svg")' || fail "the plot is no XML"
+
+"$bench" $small --engine=in_process --op=all_gather,barrier --algorithm=engine,ring --format=json >out.json || fail json
+python3 - <<'END' || fail "the JSON is not what it should be"
+import json
+document = json.load(open("out.json"))
+rows = document["rows"]
+assert len(rows) == 9, rows
+assert {row["algorithm"] for row in rows} == {"engine", "ring"}, rows
+assert all(row["time_us"] > 0 for row in rows)
+assert rows[0]["ratio"] == 1 and rows[0]["bound_us"] > 0
+END
+
+"$bench" $small --engine=in_process --overlap >out.txt || fail text
+grep -q "all_reduce of f32, 2 ranks" out.txt || fail "no heading"
+grep -q "hidden" out.txt || fail "no overlap"
+
+expect_usage_error() {
+  "$bench" "$@" >out 2>err
+  local code=$?
+  [ $code = 2 ] || fail "$* exits with $code, not 2: $(cat err)"
+  [ ! -s out ] || fail "$* printed on stdout"
+  [ "$(wc -l <err)" = 1 ] || fail "$* printed $(wc -l <err) lines on stderr"
+  grep -q -- "for example: ./bazelw run //tools/comm_bench -- -b 8" err || fail "$* gave no example: $(cat err)"
+}
+for bad in --np=0 --np= --np=x --engine=tin_cans --op=send --algorithm=rings --dtype=f31 --factor=1 --min_bytes=0 \
+    --min_bytes=1G --iterations=-1 --reduction=mean --format=yaml --unknown=1 word -b; do
+  expect_usage_error "$bad"
+  [ "$bad" = -b ] || [ "$bad" = word ] || grep -qF -- "${bad%%=*}" err || fail "$bad is not named: $(cat err)"
+done
+expect_usage_error --regret --algorithm=ring
+"$bench" --svg=missing/plot.svg >/dev/null 2>err
+[ $? = 1 ] || fail "an unwritable plot is a failed run"
+grep -q missing/plot.svg err || fail "the message does not name the plot"
+"$bench" --help | grep -q "above 1 is slower than the first" || fail "--help does not say what ratio is"
+
+# Killed without a chance to clean up, it takes its workers along.
+workers() { grep -lz -- '--comm_bench_worke[r]' /proc/[0-9]*/cmdline 2>/dev/null | wc -l; }
+"$bench" -b 1M -e 1M -n 100000 --engine=shared_memory,in_process --np=2 >/dev/null 2>&1 &
+for _ in $(seq 100); do [ "$(workers)" -ge 3 ] && break; sleep 0.1; done
+[ "$(workers)" -ge 3 ] || fail "no workers were started"
+kill -9 $!
+wait $! 2>/dev/null
+for _ in $(seq 100); do [ "$(workers)" = 0 ] && break; sleep 0.1; done
+[ "$(workers)" = 0 ] || fail "workers outlive the benchmark"
+exit $((failures > 0))

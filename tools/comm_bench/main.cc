@@ -1,0 +1,7 @@
+#include "tools/comm_bench/comm_bench_tool.h"
+#include "tools/comm_bench/job/built_in_engines.h"
+
+int main(int argc, char** argv) {
+  using namespace tessera::tools;
+  return CommBenchMain(argc, argv, BuiltInEngines());
+}

@@ -6,6 +6,8 @@
 #ifndef TESSERA_COLLECTIVES_DIRECT_GROUP_H_
 #define TESSERA_COLLECTIVES_DIRECT_GROUP_H_
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -64,10 +66,15 @@ class Group {
   template <typename Ready, typename Missing>
   absl::Status Await(OperationContext& context, const Ready& ready,
                      const Missing& missing) {
-    for (int64_t i = 0; i < spins_; ++i) {
-      if (ready()) return absl::OkStatus();
+    const int64_t limit = spin_limit_.load(std::memory_order_relaxed);
+    for (int64_t i = 0; i < limit; ++i) {
+      if (ready()) {
+        if (limit < spins_) LearnSpins(2 * limit);
+        return absl::OkStatus();
+      }
       SpinPause();
     }
+    LearnSpins(limit / 2);
     return AwaitLong(context, ready, missing);
   }
 
@@ -107,6 +114,16 @@ class Group {
  private:
   using Missing = absl::FunctionRef<void(std::vector<int64_t>&)>;
 
+  // Looking pays where it finds something: it is the less the more often it was
+  // in vain, as when other work keeps the peer, or both of them, on this
+  // processor.
+  void LearnSpins(int64_t wanted) {
+    spin_limit_.store(
+        std::clamp(wanted, std::min(kFewestSpins, spins_), spins_),
+        std::memory_order_relaxed);
+  }
+  static constexpr int64_t kFewestSpins = 8;
+
   absl::Status AwaitLong(OperationContext& context,
                          absl::FunctionRef<bool()> ready, Missing missing);
   absl::Status CheckWait(OperationContext& context, Missing missing,
@@ -129,6 +146,7 @@ class Group {
   RankBlock* const mine_;
   const Tuning tuning_;
   const int64_t spins_;
+  std::atomic<int64_t> spin_limit_ = spins_;
   const bool owns_block_;
 
   std::mutex retired_mutex_;

@@ -35,8 +35,9 @@ struct Tuning {
   // The bytes that a channel between two ranks holds; a multiple of 64.
   int64_t channel_bytes = 64 << 10;
 
-  // How a rank waits: looks this often, where there is a processor for every
-  // rank; then lets others run for so long; then sleeps.
+  // How a rank waits: looks at most this often, where there is a processor for
+  // every rank, and less often where that was in vain; then lets others run for
+  // so long; then sleeps.
   int64_t spins = 2000;
   int64_t yield_us = 1000;
 };

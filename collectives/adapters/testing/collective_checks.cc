@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -72,32 +73,52 @@ struct Case {
   bool in_place = false;
 };
 
+using Allocate = std::function<std::shared_ptr<std::byte>(int64_t bytes)>;
+
+std::shared_ptr<std::byte> Ordinary(int64_t bytes) {
+  return {new std::byte[static_cast<size_t>(bytes)],
+          std::default_delete<std::byte[]>()};
+}
+
 // A buffer with a guard behind it.
-struct Memory {
-  explicit Memory(int64_t bytes)
-      : bytes(static_cast<size_t>(bytes) + 16, kGuard) {}
+class Memory {
+ public:
+  Memory() = default;
+  Memory(int64_t bytes, const Allocate& allocate)
+      : size_(static_cast<size_t>(bytes) + kGuardBytes),
+        data_(allocate(static_cast<int64_t>(size_))) {
+    std::memset(data_.get(), static_cast<int>(kGuard), size_);
+  }
+  std::byte* data() const { return data_.get(); }
+  std::vector<std::byte> Copy() const {
+    return {data_.get(), data_.get() + size_};
+  }
   bool guard_holds() const {
-    for (size_t i = bytes.size() - 16; i < bytes.size(); ++i) {
-      if (bytes[i] != kGuard) return false;
+    for (size_t i = size_ - std::min(size_, kGuardBytes); i < size_; ++i) {
+      if (data_.get()[i] != kGuard) return false;
     }
     return true;
   }
-  std::vector<std::byte> bytes;
+
+ private:
+  static constexpr size_t kGuardBytes = 16;
+  size_t size_ = 0;
+  std::shared_ptr<std::byte> data_;
 };
 
 // One case on one rank: its blocks, buffers and expectations.
 class Trial {
  public:
-  Trial(Engine& engine, const Case& test_case, Rank root)
+  Trial(Engine& engine, const Case& test_case, Rank root,
+        const Allocate& allocate)
       : engine_(engine),
+        allocate_(allocate),
         case_(test_case),
         root_(root),
         n_(engine.size()),
         me_(engine.rank().value()),
         size_(SizeInBytes(test_case.dtype)),
-        blocks_(BlocksOf(test_case, n_)),
-        memory_(0),
-        apart_(0) {}
+        blocks_(BlocksOf(test_case, n_)) {}
 
   void RunAndCheck(Caller& caller);
 
@@ -125,8 +146,8 @@ class Trial {
   }
 
   Buffer Whole(Memory& memory, int64_t count) {
-    memory = Memory(count * size_);
-    return Buffer(memory.bytes.data(), count, case_.dtype);
+    memory = Memory(count * size_, allocate_);
+    return Buffer(memory.data(), count, case_.dtype);
   }
   void Fill(Buffer buffer, int64_t rank, int64_t first) {
     for (int64_t i = 0; i < buffer.count; ++i) {
@@ -152,6 +173,7 @@ class Trial {
   }
 
   Engine& engine_;
+  const Allocate& allocate_;
   const Case case_;
   const Rank root_;
   const int64_t n_;
@@ -304,12 +326,13 @@ void Trial::RunAndCheck(Caller& caller) {
   const Operation operation = Prepare();
   ASSERT_THAT(ValidateOperation(operation, engine_.rank(), n_), IsOk())
       << Describe();
-  const std::vector<std::byte> before = memory_.bytes;
+  const std::vector<std::byte> before = memory_.Copy();
   ASSERT_THAT(caller.Run(operation), IsOk()) << Describe();
   Check(operation);
   EXPECT_TRUE(memory_.guard_holds() && apart_.guard_holds()) << Describe();
   if (!case_.in_place) {
-    EXPECT_EQ(memory_.bytes, before) << Describe() << ": the input was written";
+    EXPECT_EQ(memory_.Copy(), before)
+        << Describe() << ": the input was written";
   }
 }
 
@@ -323,6 +346,8 @@ bool HasUneven(OpKind kind) {
 void CheckCollectives(Engine& engine, const CollectiveChecks& checks) {
   Caller caller(engine);
   int64_t turn = 0;
+  const Allocate allocate =
+      checks.allocate != nullptr ? checks.allocate : Allocate(Ordinary);
   const auto run = [&](Case c) {
     for (const bool uneven : {false, true}) {
       for (const bool in_place : {false, true}) {
@@ -332,7 +357,8 @@ void CheckCollectives(Engine& engine, const CollectiveChecks& checks) {
         if (uneven && in_place && c.kind == OpKind::kAllToAll) continue;
         if (uneven && c.count < engine.size()) continue;
         if (::testing::Test::HasFatalFailure()) return;
-        Trial(engine, c, Rank(turn++ % engine.size())).RunAndCheck(caller);
+        Trial(engine, c, Rank(turn++ % engine.size()), allocate)
+            .RunAndCheck(caller);
       }
     }
   };

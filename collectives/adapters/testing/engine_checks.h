@@ -9,7 +9,10 @@
 #ifndef TESSERA_COLLECTIVES_ADAPTERS_TESTING_ENGINE_CHECKS_H_
 #define TESSERA_COLLECTIVES_ADAPTERS_TESTING_ENGINE_CHECKS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,6 +48,9 @@ class Caller {
 struct CollectiveChecks {
   std::vector<int64_t> counts = {0, 1, 7, 1001};
   std::vector<int64_t> large_counts = {70'001};  // f32 and bf16 alone.
+
+  // Memory that this process and the engine reach. Null: ordinary memory.
+  std::function<std::shared_ptr<std::byte>(int64_t bytes)> allocate = nullptr;
 };
 
 // All kinds x types x reductions x counts, even and uneven, in place and not,

@@ -1,6 +1,5 @@
 #include "tools/comm_bench/job/job.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,8 +14,8 @@
 #include "collectives/bootstrap/os/random.h"
 #include "collectives/bootstrap/os/socket.h"
 #include "collectives/bootstrap/remote/inherited_sockets.h"
-#include "tools/comm_bench/job/launch_command.h"
 #include "tools/comm_bench/job/worker.h"
+#include "tools/comm_bench/process/launch_command.h"
 
 namespace tessera::tools {
 namespace {
@@ -125,16 +124,13 @@ absl::Status Job::LaunchOne(const std::string& program,
                             std::vector<std::string> arguments,
                             std::vector<std::string> environment,
                             std::vector<int> inherited) {
-  const collectives::UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  SpawnRequest request;
+  StartRequest request;
   request.path = program;
   request.arguments = std::move(arguments);
   request.environment = std::move(environment);
   request.inherited = std::move(inherited);
-  request.in = null.get();
-  request.out = 2;  // Standard output is the benchmark's own.
   if (spec_.signals != nullptr) request.mask = spec_.signals->original_mask();
-  TESSERA_ASSIGN_OR_RETURN(Process process, Spawn(request));
+  TESSERA_ASSIGN_OR_RETURN(StartedProcess process, StartProcess(request));
   processes_.push_back(std::move(process));
   return absl::OkStatus();
 }
@@ -155,7 +151,7 @@ absl::Status Job::CheckInterrupt() const {
 absl::Status Job::AcceptWorkers(const Deadline& deadline) {
   while (greeted_ < workers_.size()) {
     std::vector<pollfd> polls = {{listener_.get(), POLLIN, 0}};
-    for (const Process& process : processes_) {
+    for (const StartedProcess& process : processes_) {
       polls.push_back({process.pidfd.get(), POLLIN, 0});
     }
     TESSERA_ASSIGN_OR_RETURN(const bool in_time,
@@ -303,7 +299,7 @@ absl::Status Job::DeathOf(size_t rank) {
                               : absl::StrCat("its process ", pids_[rank]);
   const bool is_own = processes_.size() == workers_.size();
   if (is_own || launch_ == tools::Launch::kThreads) {
-    const Process& process = processes_[is_own ? rank : 0];
+    const StartedProcess& process = processes_[is_own ? rank : 0];
     siginfo_t info = {};
     AwaitExit(process, absl::Seconds(1));
     if (waitid(P_PID, static_cast<id_t>(process.pid), &info,
@@ -317,7 +313,8 @@ absl::Status Job::DeathOf(size_t rank) {
   return absl::UnknownError(absl::StrCat(who, " has ended"));
 }
 
-bool Job::AwaitExit(const Process& process, absl::Duration patience) const {
+bool Job::AwaitExit(const StartedProcess& process,
+                    absl::Duration patience) const {
   const Deadline deadline = Deadline::After(patience);
   const auto ended =
       bootstrap::WaitReady(process.pidfd.get(), POLLIN, deadline);
@@ -326,13 +323,13 @@ bool Job::AwaitExit(const Process& process, absl::Duration patience) const {
 
 void Job::End() {
   workers_.clear();  // A worker whose parent is gone stops serving.
-  for (const Process& process : processes_) {
+  for (const StartedProcess& process : processes_) {
     if (launch_ == tools::Launch::kMpirun) kill(process.pid, SIGTERM);
     const absl::Duration patience =
         launch_ == tools::Launch::kMpirun ? kFarewell : absl::ZeroDuration();
     if (!AwaitExit(process, patience)) kill(process.pid, SIGKILL);
   }
-  for (const Process& process : processes_) {
+  for (const StartedProcess& process : processes_) {
     while (waitpid(process.pid, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
@@ -344,7 +341,7 @@ Job::~Job() {
   for (const collectives::UniqueFd& worker : workers_) {
     static_cast<void>(SendTask(worker, Task(), deadline));
   }
-  for (const Process& process : processes_) {
+  for (const StartedProcess& process : processes_) {
     if (!workers_.empty()) AwaitExit(process, deadline.Left());
   }
   End();

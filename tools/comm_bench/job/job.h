@@ -24,8 +24,8 @@
 #include "tools/comm_bench/job/engine_catalogue.h"
 #include "tools/comm_bench/job/rank_session.h"
 #include "tools/comm_bench/job/task.h"
+#include "tools/comm_bench/process/start_process.h"
 #include "tools/launch/process/signals.h"
-#include "tools/launch/process/spawn.h"
 
 namespace tessera::tools {
 
@@ -74,7 +74,7 @@ class Job {
   absl::Status DeathOf(size_t rank);
   absl::Status CheckInterrupt() const;
   absl::Status Annotated(const absl::Status& status) const;
-  bool AwaitExit(const Process& process, absl::Duration patience) const;
+  bool AwaitExit(const StartedProcess& process, absl::Duration patience) const;
   void End();
 
   JobSpec spec_;
@@ -82,7 +82,7 @@ class Job {
   Capabilities capabilities_;
   collectives::UniqueFd listener_;
   std::string socket_name_;
-  std::vector<Process> processes_;
+  std::vector<StartedProcess> processes_;
   std::vector<collectives::UniqueFd> workers_;  // By rank.
   std::vector<int64_t> pids_;                   // By rank.
   size_t greeted_ = 0;

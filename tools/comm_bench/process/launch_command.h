@@ -1,6 +1,6 @@
 // What is executed to start a job's workers.
-#ifndef TESSERA_TOOLS_COMM_BENCH_JOB_LAUNCH_COMMAND_H_
-#define TESSERA_TOOLS_COMM_BENCH_JOB_LAUNCH_COMMAND_H_
+#ifndef TESSERA_TOOLS_COMM_BENCH_PROCESS_LAUNCH_COMMAND_H_
+#define TESSERA_TOOLS_COMM_BENCH_PROCESS_LAUNCH_COMMAND_H_
 
 #include <cstdint>
 #include <string>
@@ -32,4 +32,4 @@ absl::StatusOr<LaunchCommand> MpirunCommand(
 
 }  // namespace tessera::tools
 
-#endif  // TESSERA_TOOLS_COMM_BENCH_JOB_LAUNCH_COMMAND_H_
+#endif  // TESSERA_TOOLS_COMM_BENCH_PROCESS_LAUNCH_COMMAND_H_

@@ -1,4 +1,4 @@
-#include "tools/comm_bench/job/launch_command.h"
+#include "tools/comm_bench/process/launch_command.h"
 
 #include <unistd.h>
 

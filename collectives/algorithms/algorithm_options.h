@@ -10,7 +10,7 @@ namespace tessera::collectives {
 
 // Long enough that a message's latency is small beside its transfer, short
 // enough that a few of them stay in a second-level cache.
-inline constexpr int64_t kDefaultChunkBytes = 128 << 10;
+inline constexpr int64_t kDefaultChunkBytes = 256 << 10;
 
 // The same on all ranks.
 struct AlgorithmOptions {

@@ -10,6 +10,7 @@
 #include "base/status_matchers.h"
 #include "collectives/adapters/testing/engine_checks.h"
 #include "collectives/bootstrap/in_process_store.h"
+#include "collectives/registry/engine_registry.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
@@ -187,9 +188,9 @@ TEST(GlooEngineTest, RefusesOptionsThatCannotBe) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(1));
   GlooOptions options;
   options.interface = "nosuch0";
-  EXPECT_THAT(
-      CreateGlooEngine(*stores[0], options),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nosuch0")));
+  EXPECT_THAT(CreateGlooEngine(*stores[0], options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("no interface \"nosuch0\"")));
   options = {};
   options.timeout = absl::ZeroDuration();
   EXPECT_THAT(
@@ -200,6 +201,18 @@ TEST(GlooEngineTest, RefusesOptionsThatCannotBe) {
   EXPECT_THAT(
       CreateGlooEngine(*stores[0], options),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name of 0")));
+}
+
+TEST(GlooEngineTest, IsCreatedByName) {
+  EXPECT_THAT(
+      CreateEngine("gloo", {}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs a store")));
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(1));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const auto engine,
+      CreateEngine("gloo", {.store = stores[0].get(),
+                            .options = {{"check_signatures", "true"}}}));
+  EXPECT_THAT(Caller(*engine).Run(BarrierOf()), IsOk());
 }
 
 TEST(GlooEngineTest, KnowsItsPeers) {

@@ -3,6 +3,7 @@
 #include <gloo/barrier.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
+#include <net/if.h>
 
 #include <algorithm>
 #include <string_view>
@@ -36,10 +37,28 @@ std::string IdOf(std::string_view id, std::span<const Rank> members,
   return absl::StrCat(absl::Hex(hash, absl::kZeroPad16), "-", group);
 }
 
+// Gloo itself leaks memory on an interface that there is not.
+absl::Status CheckInterface(const std::string& interface) {
+  if (interface.empty() || if_nametoindex(interface.c_str()) != 0) {
+    return absl::OkStatus();
+  }
+  std::string known;
+  if (struct if_nameindex* all = if_nameindex(); all != nullptr) {
+    for (const auto* each = all; each->if_index != 0; ++each) {
+      absl::StrAppend(&known, known.empty() ? "" : ", ", each->if_name);
+    }
+    if_freenameindex(all);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("gloo: there is no interface \"", interface.substr(0, 64),
+                   "\"; this machine has ", known.empty() ? "none" : known));
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<gloo::transport::Device>> CreateGlooDevice(
     const GlooOptions& options) {
+  TESSERA_RETURN_IF_ERROR(CheckInterface(options.interface));
   gloo::transport::tcp::attr attributes;
   attributes.iface = options.interface;
   if (options.interface.empty()) attributes.hostname = options.hostname;

@@ -10,6 +10,7 @@
 
 #include "base/status_matchers.h"
 #include "collectives/adapters/testing/engine_checks.h"
+#include "collectives/registry/engine_registry.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
@@ -117,6 +118,17 @@ TEST(MpiEngineTest, GroupsAndMessagesOfSeveralThreadsRunAtOnce) {
   CheckMessages(*world);
   CheckCollectives(*world, {.counts = {7}, .large_counts = {}});
   beside.join();
+}
+
+TEST(MpiEngineTest, IsCreatedByName) {
+  EngineSetup setup{.rank = world->rank(), .size = world->size()};
+  setup.options = {{"blocking", "true"}, {"timeout", "60s"}};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto engine, CreateEngine("mpi", setup));
+  EXPECT_THAT(Caller(*engine).Run(BarrierOf()), IsOk());
+  ++setup.size;
+  EXPECT_THAT(
+      CreateEngine("mpi", setup),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("mpirun")));
 }
 
 TEST(MpiEngineTest, KnowsItsPeers) {

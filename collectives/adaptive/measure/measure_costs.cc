@@ -33,8 +33,19 @@ constexpr double kWasBehind = 1.6;
 constexpr double kTurnSeconds = 40e-6;
 constexpr int64_t kMaxBatch = 16;
 
+// Where nothing is known yet, few of each.
+constexpr int64_t kFirstTurns = 5;
+constexpr int64_t kFirstBatch = 4;
+
 int64_t TurnsFor(double seconds) {
+  if (seconds <= 0) return kFirstTurns;
   return seconds > 2e-3 ? 3 : seconds > 200e-6 ? 5 : 7;
+}
+
+int64_t BatchFor(double seconds) {
+  if (seconds <= 0) return kFirstBatch;
+  return std::clamp<int64_t>(static_cast<int64_t>(kTurnSeconds / seconds), 1,
+                             kMaxBatch);
 }
 
 // Measures kind by kind and size by size. Everything that it decides by is the
@@ -182,10 +193,8 @@ absl::Status Measurement::MeasureKind(OpKind kind, int64_t size) {
   });
   const int64_t turns = TurnsFor(fastest);
   for (Trial& trial : trials) {
-    cost += trial.seconds * static_cast<double>(turns + 1);
-    trial.batch = std::clamp<int64_t>(
-        static_cast<int64_t>(kTurnSeconds / std::max(trial.seconds, 1e-6)), 1,
-        kMaxBatch);
+    trial.batch = BatchFor(trial.seconds);
+    cost += trial.seconds * static_cast<double>(trial.batch * (turns + 1));
   }
   // The first size is measured whatever it takes.
   if (last >= 0 && spent_ + cost > Budget()) return absl::OkStatus();

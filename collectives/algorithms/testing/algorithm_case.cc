@@ -304,7 +304,8 @@ absl::Status PreparedCase::Run(ThreadWorld& world, Transport& transport,
   if (!first.IsWhole() || !second.IsWhole()) {
     return absl::InternalError("memory around a buffer was written");
   }
-  if (in_place && shape.input > shape.output) {  // The rest of it stays.
+  if (in_place && shape.output > 0 &&
+      shape.input > shape.output) {  // The rest of it stays.
     std::memcpy(own_output.data(), output, own_output.size());
     std::memcpy(output, source.data() + shape.own_block * element,
                 own_output.size());

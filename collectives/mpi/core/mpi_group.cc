@@ -168,6 +168,27 @@ struct Meeting {
   std::vector<MPI_Request> requests;
 };
 
+// "; missing: rank 1, 2": those whose messages are not complete.
+std::string MissingIn(const Meeting& meeting, std::span<const Rank> peers) {
+  std::string missing;
+  for (size_t i = 0; i < meeting.requests.size(); ++i) {
+    if (meeting.requests[i] == MPI_REQUEST_NULL) continue;
+    absl::StrAppend(&missing, missing.empty() ? "; missing: rank " : ", ",
+                    peers[i].value());
+  }
+  return missing;
+}
+
+absl::Status CheckGroups(const Meeting& meeting) {
+  for (uint32_t other : meeting.others) {
+    if (other == meeting.mine) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "members of a subgroup gave different groups, ", meeting.mine, " and ",
+        other, "; all must create the same subgroups in the same order"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 // Returns when all members have called.
@@ -198,23 +219,12 @@ absl::Status MpiGroup::Meet(std::span<const Rank> members, uint32_t group,
   absl::Status met = exchange(/*receive=*/first);
   if (met.ok()) met = exchange(/*receive=*/!first);
   if (!met.ok()) {
-    std::string missing;
-    for (size_t i = 0; i < meeting->requests.size(); ++i) {
-      if (meeting->requests[i] == MPI_REQUEST_NULL) continue;
-      absl::StrAppend(&missing, missing.empty() ? "; missing: rank " : ", ",
-                      peers[i].value());
-    }
+    const std::string missing = MissingIn(*meeting, peers);
     KeepForGood(meeting);
     AbandonMpi();
     return absl::Status(met.code(), absl::StrCat(met.message(), missing));
   }
-  for (uint32_t other : meeting->others) {
-    if (other == group) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "members of a subgroup gave different groups, ", group, " and ", other,
-        "; all must create the same subgroups in the same order"));
-  }
-  return absl::OkStatus();
+  return CheckGroups(*meeting);
 }
 
 absl::Status MpiGroup::Await(std::span<MPI_Request> requests,

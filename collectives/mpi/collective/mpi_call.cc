@@ -1,4 +1,4 @@
-#include "collectives/mpi/mpi_call.h"
+#include "collectives/mpi/collective/mpi_call.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "collectives/mpi/mpi_moving.h"
+#include "collectives/mpi/collective/mpi_moving.h"
 
 #include <vector>
 

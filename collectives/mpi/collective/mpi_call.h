@@ -1,6 +1,6 @@
 // MpiCall: what one collective's MPI calls have in common.
-#ifndef TESSERA_COLLECTIVES_MPI_MPI_CALL_H_
-#define TESSERA_COLLECTIVES_MPI_MPI_CALL_H_
+#ifndef TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_CALL_H_
+#define TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_CALL_H_
 
 #include <mpi.h>
 
@@ -63,4 +63,4 @@ struct MpiCall {
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_MPI_MPI_CALL_H_
+#endif  // TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_CALL_H_

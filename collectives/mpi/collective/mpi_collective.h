@@ -1,6 +1,6 @@
 // MpiCollective: one collective by MPI's calls.
-#ifndef TESSERA_COLLECTIVES_MPI_MPI_COLLECTIVE_H_
-#define TESSERA_COLLECTIVES_MPI_MPI_COLLECTIVE_H_
+#ifndef TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_COLLECTIVE_H_
+#define TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_COLLECTIVE_H_
 
 #include "absl/status/status.h"
 #include "collectives/engine/operation_context.h"
@@ -15,4 +15,4 @@ absl::Status RunMpiCollective(MpiGroup& group, const Operation& operation,
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_MPI_MPI_COLLECTIVE_H_
+#endif  // TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_COLLECTIVE_H_

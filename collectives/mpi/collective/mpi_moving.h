@@ -1,9 +1,9 @@
 // The collectives that move data unchanged, by MPI's calls.
-#ifndef TESSERA_COLLECTIVES_MPI_MPI_MOVING_H_
-#define TESSERA_COLLECTIVES_MPI_MPI_MOVING_H_
+#ifndef TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_MOVING_H_
+#define TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_MOVING_H_
 
 #include "absl/status/status.h"
-#include "collectives/mpi/mpi_call.h"
+#include "collectives/mpi/collective/mpi_call.h"
 
 namespace tessera::collectives {
 
@@ -16,4 +16,4 @@ absl::Status MpiBarrier(MpiCall& call);
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_MPI_MPI_MOVING_H_
+#endif  // TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_MOVING_H_

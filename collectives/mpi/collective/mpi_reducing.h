@@ -1,9 +1,9 @@
 // The collectives that reduce, by MPI's calls.
-#ifndef TESSERA_COLLECTIVES_MPI_MPI_REDUCING_H_
-#define TESSERA_COLLECTIVES_MPI_MPI_REDUCING_H_
+#ifndef TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_REDUCING_H_
+#define TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_REDUCING_H_
 
 #include "absl/status/status.h"
-#include "collectives/mpi/mpi_call.h"
+#include "collectives/mpi/collective/mpi_call.h"
 
 namespace tessera::collectives {
 
@@ -13,4 +13,4 @@ absl::Status MpiReduceScatter(MpiCall& call);
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_MPI_MPI_REDUCING_H_
+#endif  // TESSERA_COLLECTIVES_MPI_COLLECTIVE_MPI_REDUCING_H_

@@ -1,13 +1,13 @@
-#include "collectives/mpi/mpi_collective.h"
+#include "collectives/mpi/collective/mpi_collective.h"
 
 #include <cstddef>
 #include <span>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/adapters/message_header.h"
-#include "collectives/mpi/mpi_call.h"
-#include "collectives/mpi/mpi_moving.h"
-#include "collectives/mpi/mpi_reducing.h"
+#include "collectives/mpi/collective/mpi_call.h"
+#include "collectives/mpi/collective/mpi_moving.h"
+#include "collectives/mpi/collective/mpi_reducing.h"
 
 namespace tessera::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/mpi/mpi_reducing.h"
+#include "collectives/mpi/collective/mpi_reducing.h"
 
 #include <vector>
 

@@ -12,10 +12,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "base/os/processors.h"
 #include "base/status_macros.h"
 #include "collectives/direct/direct_engine.h"
 #include "collectives/direct/domain.h"
-#include "collectives/direct/processors.h"
 
 namespace tessera::collectives {
 namespace {
@@ -77,7 +77,7 @@ class InProcessDomain : public direct::Domain {
       : world_(std::move(world)),
         rank_(rank),
         size_(size),
-        processors_(direct::AvailableProcessors()) {
+        processors_(AvailableProcessors()) {
     end_ = std::numeric_limits<uintptr_t>::max();
     reaches_user_memory_ = reach_buffers;
   }

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "collectives/bootstrap/os/unique_fd.h"
+#include "base/os/unique_fd.h"
 
 namespace tessera::collectives {
 

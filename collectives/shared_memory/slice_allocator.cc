@@ -35,7 +35,7 @@ int64_t FreeMemory() {
 
 SliceAllocator::SliceAllocator(int fd, std::byte* base, int64_t first,
                                int64_t last, int64_t limit)
-    : fd_(fd), base_(base), limit_(limit) {
+    : fd_(fd), base_(base), first_(first), limit_(limit) {
   free_ranges_[first] = last - first;
 }
 
@@ -81,7 +81,7 @@ absl::StatusOr<int64_t> SliceAllocator::AllocateSmall(int64_t bytes) {
 absl::StatusOr<int64_t> SliceAllocator::AllocateLarge(int64_t bytes) {
   const int64_t alignment = bytes >= kHugePage ? kHugePage : kPage;
   for (const auto& [start, length] : free_ranges_) {
-    const int64_t offset = RoundUp(start, alignment);
+    const int64_t offset = first_ + RoundUp(start - first_, alignment);
     if (offset + bytes > start + length) continue;
     TESSERA_RETURN_IF_ERROR(Reserve(offset, bytes));
     const int64_t range_start = start;

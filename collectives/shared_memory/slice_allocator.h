@@ -20,13 +20,15 @@ namespace tessera::collectives {
 class SliceAllocator {
  public:
   // Bytes [first, last) of the file `fd`, which is mapped at `base` and stays
-  // so. At most `limit` bytes of it are reserved at a time.
+  // so. At most `limit` bytes of it are reserved at a time. `first` is the
+  // beginning of a page.
   SliceAllocator(int fd, std::byte* base, int64_t first, int64_t last,
                  int64_t limit);
 
   // `bytes` (at least 1) bytes, aligned to 64; from 256 KiB on to pages, from 2
-  // MiB on to huge pages. ResourceExhausted where the slice, the limit or the
-  // machine's memory does not have them, naming how much is held and free.
+  // MiB on whole huge pages after `first`. ResourceExhausted where the slice,
+  // the limit or the machine's memory does not have them, naming how much is
+  // held and free.
   absl::StatusOr<std::byte*> Allocate(int64_t bytes);
   void Free(std::byte* memory);
 
@@ -41,6 +43,7 @@ class SliceAllocator {
 
   const int fd_;
   std::byte* const base_;
+  const int64_t first_;
   const int64_t limit_;
 
   mutable std::mutex mutex_;

@@ -46,6 +46,9 @@ ABSL_FLAG(int64_t, warmup, 3, "iterations before the timed ones; -w");
 ABSL_FLAG(int64_t, group_size, 0,
           "as though every so many consecutive ranks were a host of their own; "
           "0: all ranks are near each other");
+ABSL_FLAG(bool, bind, true,
+          "binds each rank of every engine to its share of the processors, in "
+          "turn where there are fewer than ranks");
 ABSL_FLAG(bool, in_place, false, "input and output are the same memory");
 ABSL_FLAG(bool, reproducible, false,
           "reductions also in reproducible mode, as rows of their own");
@@ -82,6 +85,7 @@ BenchFlags FlagValues() {
   flags.iterations = absl::GetFlag(FLAGS_iterations);
   flags.warmup = absl::GetFlag(FLAGS_warmup);
   flags.group_size = absl::GetFlag(FLAGS_group_size);
+  flags.bind = absl::GetFlag(FLAGS_bind);
   flags.registered = absl::GetFlag(FLAGS_registered);
   flags.in_place = absl::GetFlag(FLAGS_in_place);
   flags.reproducible = absl::GetFlag(FLAGS_reproducible);
@@ -135,12 +139,12 @@ const Tool& CommBenchTool() {
           "Times collectives on several engines and algorithms side by "
           "side, and checks their results.",
       .example = "-b 8 -e 64M -f 4 --engine=shared_memory,mpi --np=2,4",
-      .flags = {"min_bytes",  "max_bytes",  "factor",    "engine",
-                "np",         "op",         "algorithm", "dtype",
-                "reduction",  "registered", "in_place",  "reproducible",
-                "group_size", "iterations", "warmup",    "overlap",
-                "regret",     "check",      "bound",     "format",
-                "svg",        "quiet"}};
+      .flags = {"min_bytes",  "max_bytes",  "factor",     "engine",
+                "np",         "op",         "algorithm",  "dtype",
+                "reduction",  "registered", "in_place",   "reproducible",
+                "group_size", "bind",       "iterations", "warmup",
+                "overlap",    "regret",     "check",      "bound",
+                "format",     "svg",        "quiet"}};
   return *tool;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/os/unique_fd.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
 #include "tools/launch/job/environment.h"
@@ -21,7 +22,6 @@
 #include "tools/launch/process/program_path.h"
 #include "tools/launch/process/socket_star.h"
 #include "tools/launch/process/spawn.h"
-#include "tools/launch/process/unique_fd.h"
 #include "topology/rank.h"
 
 namespace tessera::tools {

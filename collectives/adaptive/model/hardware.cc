@@ -1,6 +1,5 @@
 #include "collectives/adaptive/model/hardware.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/os/processors.h"
 
 namespace tessera::collectives {
 namespace {
@@ -33,13 +33,6 @@ std::string Shortened(std::string_view text) {
   std::string shortened = stripped.empty() ? "?" : std::string(stripped);
   for (char& c : shortened) c = absl::ascii_isprint(c) ? c : '?';
   return shortened;
-}
-
-int64_t UsableCpus() {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0) return CPU_COUNT(&cpus);
-  return sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 // Data and unified caches of the first CPU, smallest first.
@@ -78,8 +71,8 @@ std::string ModelNameIn(std::string_view cpuinfo) {
 
 std::string DescribeHardware() {
   return absl::StrCat(ModelNameIn(ReadStart("/proc/cpuinfo")), "; ",
-                      UsableCpus(), " cpus; caches", CacheSizes(), "; host ",
-                      OwnHostName());
+                      AvailableProcessors(), " cpus; caches", CacheSizes(),
+                      "; host ", OwnHostName());
 }
 
 }  // namespace tessera::collectives

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "base/os/unique_fd.h"
 #include "collectives/bootstrap/channel/byte_channel.h"
-#include "collectives/bootstrap/os/unique_fd.h"
 
 namespace tessera::collectives::bootstrap {
 

@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/bootstrap/os/unique_fd.h"
+#include "base/os/unique_fd.h"
 #include "collectives/bootstrap/store.h"
 
 namespace tessera::collectives {

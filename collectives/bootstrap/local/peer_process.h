@@ -20,8 +20,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/os/unique_fd.h"
 #include "collectives/bootstrap/local/host_id.h"
-#include "collectives/bootstrap/os/unique_fd.h"
 #include "collectives/bootstrap/store.h"
 
 namespace tessera::collectives {

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/os/unique_fd.h"
 #include "collectives/bootstrap/os/deadline.h"
-#include "collectives/bootstrap/os/unique_fd.h"
 
 namespace tessera::collectives::bootstrap {
 

@@ -16,9 +16,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/os/unique_fd.h"
 #include "collectives/bootstrap/os/deadline.h"
 #include "collectives/bootstrap/os/socket_address.h"
-#include "collectives/bootstrap/os/unique_fd.h"
 
 namespace tessera::collectives::bootstrap {
 

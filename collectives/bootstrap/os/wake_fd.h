@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/bootstrap/os/unique_fd.h"
+#include "base/os/unique_fd.h"
 
 namespace tessera::collectives::bootstrap {
 

@@ -13,9 +13,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/os/unique_fd.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/os/random.h"
-#include "collectives/bootstrap/os/unique_fd.h"
 
 namespace tessera::collectives {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/os/processors.h"
 #include "base/status_macros.h"
-#include "collectives/direct/processors.h"
 #include "collectives/mpi/core/mpi_poll.h"
 
 namespace tessera::collectives {
@@ -117,8 +117,7 @@ absl::Status MpiGroup::ExchangePeers(int64_t deadline) {
 
 void MpiGroup::SetPeers(PeerTable peers) {
   peers_ = std::move(peers);
-  may_spin_ =
-      peers_.RanksOnHostOf(Rank(rank_)) <= direct::AvailableProcessors();
+  may_spin_ = peers_.RanksOnHostOf(Rank(rank_)) <= AvailableProcessors();
 }
 
 int MpiGroup::SubgroupTag(uint32_t group) const {

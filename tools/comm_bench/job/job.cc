@@ -111,7 +111,7 @@ absl::Status Job::LaunchProcesses(const std::string& program) {
     environment.push_back(
         absl::StrCat(collectives::kInheritedSocketsVariable, "=", own.value));
     std::vector<int> inherited;
-    for (const collectives::UniqueFd& fd : own.sockets) {
+    for (const UniqueFd& fd : own.sockets) {
       inherited.push_back(fd.get());
     }
     TESSERA_RETURN_IF_ERROR(
@@ -171,8 +171,7 @@ absl::Status Job::AcceptWorkers(const Deadline& deadline) {
 }
 
 absl::Status Job::AcceptWorker(const Deadline& deadline) {
-  TESSERA_ASSIGN_OR_RETURN(collectives::UniqueFd socket,
-                           bootstrap::Accept(listener_));
+  TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, bootstrap::Accept(listener_));
   if (!socket.valid()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(bootstrap::CheckSameUser(socket));
   TESSERA_ASSIGN_OR_RETURN(const Greeting greeting,
@@ -194,7 +193,8 @@ absl::Status Job::SetUpWorkers(const Deadline& deadline) {
   std::strncpy(setup.engine, spec_.engine.c_str(), sizeof(setup.engine) - 1);
   setup.world = spec_.world;
   setup.group_size = spec_.group_size;
-  for (const collectives::UniqueFd& worker : workers_) {
+  setup.bind = spec_.bind;
+  for (const UniqueFd& worker : workers_) {
     TESSERA_RETURN_IF_ERROR(bootstrap::SendAll(
         worker, {reinterpret_cast<const char*>(&setup), sizeof(setup)},
         deadline));
@@ -211,7 +211,7 @@ absl::Status Job::SetUpWorkers(const Deadline& deadline) {
 absl::StatusOr<std::vector<Answer>> Job::Ask(const Task& task) {
   const Deadline deadline = Deadline::After(spec_.timeout);
   absl::Status sent;
-  for (const collectives::UniqueFd& worker : workers_) {
+  for (const UniqueFd& worker : workers_) {
     // Who cannot be reached is found out about below.
     sent.Update(SendTask(worker, task, deadline));
   }
@@ -338,7 +338,7 @@ void Job::End() {
 
 Job::~Job() {
   const Deadline deadline = Deadline::After(kFarewell);
-  for (const collectives::UniqueFd& worker : workers_) {
+  for (const UniqueFd& worker : workers_) {
     static_cast<void>(SendTask(worker, Task(), deadline));
   }
   for (const StartedProcess& process : processes_) {

@@ -19,8 +19,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/os/unique_fd.h"
 #include "collectives/bootstrap/os/deadline.h"
-#include "collectives/bootstrap/os/unique_fd.h"
 #include "tools/comm_bench/job/engine_catalogue.h"
 #include "tools/comm_bench/job/rank_session.h"
 #include "tools/comm_bench/job/task.h"
@@ -34,6 +34,7 @@ struct JobSpec {
   std::string engine;
   int64_t world = 1;
   int64_t group_size = 0;
+  bool bind = true;
   absl::Duration timeout = absl::Seconds(120);  // Of starting, and of a task.
   // A signal ends what waits, with Cancelled. Null: none is looked for.
   const SignalWatch* signals = nullptr;
@@ -80,11 +81,11 @@ class Job {
   JobSpec spec_;
   tools::Launch launch_ = tools::Launch::kProcesses;
   Capabilities capabilities_;
-  collectives::UniqueFd listener_;
+  UniqueFd listener_;
   std::string socket_name_;
   std::vector<StartedProcess> processes_;
-  std::vector<collectives::UniqueFd> workers_;  // By rank.
-  std::vector<int64_t> pids_;                   // By rank.
+  std::vector<UniqueFd> workers_;  // By rank.
+  std::vector<int64_t> pids_;      // By rank.
   size_t greeted_ = 0;
 };
 

@@ -11,7 +11,6 @@
 namespace tessera::tools {
 namespace {
 
-using collectives::UniqueFd;
 using collectives::bootstrap::Deadline;
 using collectives::bootstrap::ReceiveAll;
 using collectives::bootstrap::SendAll;

@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
+#include "base/os/unique_fd.h"
 #include "collectives/bootstrap/os/deadline.h"
-#include "collectives/bootstrap/os/unique_fd.h"
 #include "collectives/operation/algorithm.h"
 #include "collectives/operation/operation.h"
 
@@ -70,23 +70,18 @@ struct Greeting {
 };
 
 // Deadlines and a closed end as collectives/bootstrap/os/socket.h.
-absl::Status SendGreeting(const collectives::UniqueFd& socket,
-                          const Greeting& greeting,
+absl::Status SendGreeting(const UniqueFd& socket, const Greeting& greeting,
                           const collectives::bootstrap::Deadline& deadline);
 absl::StatusOr<Greeting> ReceiveGreeting(
-    const collectives::UniqueFd& socket,
-    const collectives::bootstrap::Deadline& deadline);
-absl::Status SendTask(const collectives::UniqueFd& socket, const Task& task,
+    const UniqueFd& socket, const collectives::bootstrap::Deadline& deadline);
+absl::Status SendTask(const UniqueFd& socket, const Task& task,
                       const collectives::bootstrap::Deadline& deadline);
 absl::StatusOr<Task> ReceiveTask(
-    const collectives::UniqueFd& socket,
-    const collectives::bootstrap::Deadline& deadline);
-absl::Status SendAnswer(const collectives::UniqueFd& socket,
-                        const Answer& answer,
+    const UniqueFd& socket, const collectives::bootstrap::Deadline& deadline);
+absl::Status SendAnswer(const UniqueFd& socket, const Answer& answer,
                         const collectives::bootstrap::Deadline& deadline);
 absl::StatusOr<Answer> ReceiveAnswer(
-    const collectives::UniqueFd& socket,
-    const collectives::bootstrap::Deadline& deadline);
+    const UniqueFd& socket, const collectives::bootstrap::Deadline& deadline);
 
 }  // namespace tessera::tools
 

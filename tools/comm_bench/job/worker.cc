@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/os/processors.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/os/deadline.h"
 #include "collectives/bootstrap/os/socket.h"
@@ -27,7 +28,6 @@ namespace tessera::tools {
 namespace {
 
 using collectives::Engine;
-using collectives::UniqueFd;
 using collectives::bootstrap::CheckSameUser;
 using collectives::bootstrap::Connect;
 using collectives::bootstrap::Deadline;
@@ -78,10 +78,16 @@ void Serve(const UniqueFd& socket, RankSession& session) {
   }
 }
 
-// Reports whether the session could start, then serves.
+// Reports whether the session could start, then serves. The engine knows the
+// processors of all ranks; from here on this one has its share.
 void RunRank(const UniqueFd& socket,
-             absl::StatusOr<std::unique_ptr<Engine>> engine,
+             absl::StatusOr<std::unique_ptr<Engine>> engine, Rank rank,
              const WorkerSetup& setup) {
+  if (setup.bind) {
+    // Where this is not allowed the rank runs where it may.
+    static_cast<void>(BindThisThread(
+        ShareOfProcessors(AllowedProcessors(), rank.value(), setup.world)));
+  }
   const auto session = StartSession(std::move(engine), setup);
   Answer answer;
   answer.status = session.status();
@@ -136,7 +142,8 @@ absl::Status RunProcess(const std::string& name,
   TESSERA_ASSIGN_OR_RETURN(const UniqueFd socket, Greet(name, rank));
   TESSERA_ASSIGN_OR_RETURN(const WorkerSetup setup, ReceiveSetup(socket));
   const auto store = OpenStore(Rank(rank), setup.world);
-  RunRank(socket, MakeOne(catalogue, setup, store, Rank(rank)), setup);
+  RunRank(socket, MakeOne(catalogue, setup, store, Rank(rank)), Rank(rank),
+          setup);
   return absl::OkStatus();
 }
 
@@ -162,10 +169,11 @@ absl::Status RunThreads(const std::string& name, int64_t threads,
   std::vector<std::thread> ranks;
   for (size_t r = 0; r < sockets.size(); ++r) {
     ranks.emplace_back([&, r] {
+      const Rank rank(static_cast<int64_t>(r));
       if (engines.ok()) {
-        RunRank(sockets[r], std::move((*engines)[r]), setup);
+        RunRank(sockets[r], std::move((*engines)[r]), rank, setup);
       } else {
-        RunRank(sockets[r], engines.status(), setup);
+        RunRank(sockets[r], engines.status(), rank, setup);
       }
     });
   }

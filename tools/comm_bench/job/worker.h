@@ -25,6 +25,7 @@ struct WorkerSetup {
   char engine[64] = {};
   int64_t world = 1;
   int64_t group_size = 0;  // As RankSession::Create's.
+  bool bind = true;        // Each rank to its share of the processors.
 };
 
 // The arguments of a worker: it finds the parent at `socket`, a name in the

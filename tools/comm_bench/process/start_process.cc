@@ -16,8 +16,6 @@
 namespace tessera::tools {
 namespace {
 
-using collectives::UniqueFd;
-
 // Made before the fork: afterwards nothing may be allocated.
 struct Plan {
   const StartRequest& request;

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/bootstrap/os/unique_fd.h"
+#include "base/os/unique_fd.h"
 
 namespace tessera::tools {
 
@@ -31,7 +31,7 @@ struct StartRequest {
 
 struct StartedProcess {
   pid_t pid = 0;
-  collectives::UniqueFd pidfd;  // Readable when it has ended.
+  UniqueFd pidfd;  // Readable when it has ended.
 };
 
 // Its standard input is empty, its standard output this process's standard

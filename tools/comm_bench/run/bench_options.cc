@@ -173,6 +173,7 @@ absl::StatusOr<BenchOptions> ParseBenchFlags(const BenchFlags& flags) {
   options.iterations = flags.iterations;
   options.warmup = flags.warmup;
   options.group_size = flags.group_size;
+  options.bind = flags.bind;
   options.registered = flags.registered;
   options.in_place = flags.in_place;
   options.reproducible = flags.reproducible;

@@ -28,6 +28,7 @@ struct BenchFlags {
   int64_t iterations = 0;
   int64_t warmup = 3;
   int64_t group_size = 0;
+  bool bind = true;
   bool registered = false;
   bool in_place = false;
   bool reproducible = false;
@@ -49,6 +50,7 @@ struct BenchOptions {
   int64_t iterations = 0;  // 0: as many as a fixed time allows.
   int64_t warmup = 3;
   int64_t group_size = 0;
+  bool bind = true;
   bool registered = false;
   bool in_place = false;
   bool reproducible = false;

@@ -52,6 +52,7 @@ class World {
       spec.engine = engine;
       spec.world = world_;
       spec.group_size = options_.group_size;
+      spec.bind = options_.bind;
       spec.signals = signals_;
       TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Job> job, Job::Start(spec));
       jobs_.push_back(std::move(job));

@@ -16,8 +16,11 @@
 //   broadcast                 reads the root's input, writes its output: 2 S
 //   gather, scatter           moves its block: 2 S/n
 //
-// Nothing is synchronised within the timed part. Buffers are rewritten before
-// it, as the benchmark does.
+// Nothing is synchronised within the timed part, and what counts is each
+// process's own processor time: the bound is the longest of these or, where
+// more processes than processors take turns, their sum over the processors.
+// Buffers are rewritten before it and short moves repeated, as the benchmark
+// does.
 #ifndef TESSERA_TOOLS_COMM_BENCH_TRAFFIC_TRAFFIC_METER_H_
 #define TESSERA_TOOLS_COMM_BENCH_TRAFFIC_TRAFFIC_METER_H_
 
@@ -31,7 +34,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/bootstrap/os/unique_fd.h"
+#include "base/os/unique_fd.h"
 #include "collectives/operation/operation.h"
 
 namespace tessera::tools {
@@ -44,19 +47,21 @@ class TrafficMeter {
                                                              int64_t max_bytes);
   ~TrafficMeter();
 
-  // The median over iterations of the slowest process, with ordinary or
-  // streaming stores, whichever is faster. `bytes` is the whole message, at
+  // The median over iterations of the time that all of them need, with ordinary
+  // or streaming stores, whichever is faster. `bytes` is the whole message, at
   // most max_bytes. Unavailable where a process died.
   absl::StatusOr<double> Measure(collectives::OpKind kind, int64_t bytes);
 
  private:
   struct Child {
     pid_t pid = 0;
-    collectives::UniqueFd socket;
+    UniqueFd socket;
   };
 
-  TrafficMeter(int64_t world, int64_t max_bytes)
-      : world_(world), max_bytes_(max_bytes) {}
+  TrafficMeter(int64_t world, int64_t max_bytes, double ranks_per_processor)
+      : world_(world),
+        max_bytes_(max_bytes),
+        ranks_per_processor_(ranks_per_processor) {}
 
   absl::Status MapMemory();
   absl::Status ForkAll();
@@ -65,6 +70,7 @@ class TrafficMeter {
 
   int64_t world_;
   int64_t max_bytes_;
+  double ranks_per_processor_;
   std::byte* memory_ = nullptr;
   size_t memory_bytes_ = 0;
   std::vector<Child> children_;

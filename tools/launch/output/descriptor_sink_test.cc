@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/os/unique_fd.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/launch/process/unique_fd.h"
 
 namespace tessera::tools {
 namespace {

@@ -27,10 +27,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/os/unique_fd.h"
 #include "tools/launch/output/descriptor_sink.h"
 #include "tools/launch/output/line_splitter.h"
 #include "tools/launch/output/line_writer.h"
-#include "tools/launch/process/unique_fd.h"
 
 namespace tessera::tools {
 

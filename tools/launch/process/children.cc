@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tools/launch/process/unique_fd.h"
+#include "base/os/unique_fd.h"
 
 namespace tessera::tools {
 namespace {

@@ -1,30 +1,15 @@
 #include "tools/launch/process/core_binding.h"
 
-#include <sched.h>
-
-#include <cerrno>
 #include <map>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
-#include "base/status_macros.h"
+#include "base/os/processors.h"
 
 namespace tessera::tools {
 namespace {
-
-absl::StatusOr<std::vector<int>> AllowedCpus() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
-    return absl::ErrnoToStatus(errno, "cannot read this process's CPUs");
-  }
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
 
 // The hardware threads of the CPU's core, as Linux writes them; where it does
 // not, each CPU is a core.
@@ -54,8 +39,8 @@ std::vector<std::vector<int>> GroupByCore(
 }
 
 absl::StatusOr<std::vector<std::vector<int>>> CoresForRanks(int64_t count) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int> cpus, AllowedCpus());
-  std::vector<std::vector<int>> cores = GroupByCore(cpus, ThreadSiblings);
+  std::vector<std::vector<int>> cores =
+      GroupByCore(AllowedProcessors(), ThreadSiblings);
   if (static_cast<int64_t>(cores.size()) < count) {
     return absl::OutOfRangeError(absl::StrCat(
         count, " ranks need a core each, but this process may use ",

@@ -26,9 +26,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/os/unique_fd.h"
 #include "tools/launch/process/children.h"
 #include "tools/launch/process/spawn.h"
-#include "tools/launch/process/unique_fd.h"
 #include "topology/rank.h"
 
 namespace tessera::tools {

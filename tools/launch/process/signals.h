@@ -14,7 +14,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "tools/launch/process/unique_fd.h"
+#include "base/os/unique_fd.h"
 
 namespace tessera::tools {
 

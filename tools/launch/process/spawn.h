@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/launch/process/unique_fd.h"
+#include "base/os/unique_fd.h"
 
 namespace tessera::tools {
 

@@ -16,9 +16,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/os/unique_fd.h"
 #include "gtest/gtest.h"
 #include "tools/launch/launcher.h"
-#include "tools/launch/process/unique_fd.h"
 
 namespace tessera::tools {
 

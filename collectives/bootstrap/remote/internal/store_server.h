@@ -22,8 +22,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/os/unique_fd.h"
 #include "collectives/bootstrap/channel/byte_channel.h"
-#include "collectives/bootstrap/os/unique_fd.h"
 #include "collectives/bootstrap/table/store_table.h"
 
 namespace tessera::collectives::bootstrap {

@@ -1,4 +1,4 @@
-#include "collectives/bootstrap/os/unique_fd.h"
+#include "base/os/unique_fd.h"
 
 #include <fcntl.h>
 
@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace tessera::collectives {
+namespace tessera {
 namespace {
 
 bool IsOpen(int fd) { return fcntl(fd, F_GETFD) >= 0; }
@@ -44,4 +44,4 @@ TEST(UniqueFdTest, ReleaseGivesUpAndResetReplaces) {
 }
 
 }  // namespace
-}  // namespace tessera::collectives
+}  // namespace tessera

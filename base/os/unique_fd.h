@@ -3,14 +3,14 @@
 //   UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC));
 //   if (!fd.valid()) return absl::ErrnoToStatus(errno, "open");
 //   read(fd.get(), ...);
-#ifndef TESSERA_COLLECTIVES_BOOTSTRAP_OS_UNIQUE_FD_H_
-#define TESSERA_COLLECTIVES_BOOTSTRAP_OS_UNIQUE_FD_H_
+#ifndef TESSERA_BASE_OS_UNIQUE_FD_H_
+#define TESSERA_BASE_OS_UNIQUE_FD_H_
 
 #include <unistd.h>
 
 #include <utility>
 
-namespace tessera::collectives {
+namespace tessera {
 
 class UniqueFd {
  public:
@@ -41,6 +41,6 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace tessera::collectives
+}  // namespace tessera
 
-#endif  // TESSERA_COLLECTIVES_BOOTSTRAP_OS_UNIQUE_FD_H_
+#endif  // TESSERA_BASE_OS_UNIQUE_FD_H_

@@ -1,8 +1,9 @@
-#include "collectives/direct/processors.h"
+#include "base/os/processors.h"
 
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <vector>
@@ -12,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-namespace tessera::collectives::direct {
+namespace tessera {
 namespace {
 
 std::string ReadSmallFile(const std::string& path) {
@@ -21,13 +22,6 @@ std::string ReadSmallFile(const std::string& path) {
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
   return text;
-}
-
-int64_t AffinityProcessors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max<int64_t>(1, CPU_COUNT(&set));
 }
 
 // The quota of cgroup v1's two files; 0 where there is none.
@@ -72,12 +66,42 @@ int64_t ParseCpuMax(std::string_view text) {
   return (quota + period - 1) / period;
 }
 
+std::vector<int> AllowedProcessors() {
+  std::vector<int> processors;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return processors;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &set)) processors.push_back(i);
+  }
+  return processors;
+}
+
+std::vector<int> ShareOfProcessors(const std::vector<int>& processors,
+                                   int64_t index, int64_t count) {
+  const auto size = static_cast<int64_t>(processors.size());
+  if (size == 0) return {};
+  if (size < count) return {processors[static_cast<size_t>(index % size)]};
+  return {processors.begin() + index * size / count,
+          processors.begin() + (index + 1) * size / count};
+}
+
+absl::Status BindThisThread(const std::vector<int>& processors) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int processor : processors) CPU_SET(processor, &set);
+  if (sched_setaffinity(0, sizeof(set), &set) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(
+      errno, absl::StrCat("binding to ", processors.size(), " processors"));
+}
+
 int64_t AvailableProcessors() {
-  int64_t processors = AffinityProcessors();
+  auto processors = static_cast<int64_t>(AllowedProcessors().size());
+  if (processors == 0) processors = 1;
   for (int64_t quota : {QuotaV1(), QuotaV2()}) {
     if (quota > 0) processors = std::min(processors, quota);
   }
   return processors;
 }
 
-}  // namespace tessera::collectives::direct
+}  // namespace tessera

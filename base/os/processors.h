@@ -1,0 +1,35 @@
+// Which processors a thread may run on, and how many at once.
+#ifndef TESSERA_BASE_OS_PROCESSORS_H_
+#define TESSERA_BASE_OS_PROCESSORS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace tessera {
+
+// The processors of the affinity mask, or fewer where the cgroup's quota is
+// less; at least 1.
+int64_t AvailableProcessors();
+
+// The processors of the calling thread's affinity mask, ascending.
+std::vector<int> AllowedProcessors();
+
+// Share `index` of `count` of `processors`: consecutive ones, as even as can
+// be; one each, in turn, where there are fewer processors than shares.
+std::vector<int> ShareOfProcessors(const std::vector<int>& processors,
+                                   int64_t index, int64_t count);
+
+// The calling thread, and those that it starts, run on `processors` alone.
+absl::Status BindThisThread(const std::vector<int>& processors);
+
+// The quota of a cgroup v2 `cpu.max` ("200000 100000" is 2), rounded up; 0
+// where there is none ("max 100000") or the text is something else.
+int64_t ParseCpuMax(std::string_view text);
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_OS_PROCESSORS_H_

@@ -1,7 +1,7 @@
 // DirectCollectives: every collective over memory that the ranks reach.
 //
 //   message                                   way
-//   fits into notes (up to 248 bytes)         by notes
+//   fits into notes (up to 312 bytes)         by notes
 //   large, all buffers reachable              zero copy
 //   else                                      staged through windows
 //

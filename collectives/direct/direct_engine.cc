@@ -66,6 +66,14 @@ absl::Status ValidateTuning(const Tuning& tuning, int64_t ranks) {
     return OutOfRange("channel_bytes", tuning.channel_bytes,
                       "a multiple of 64, at least 128");
   }
+  if (tuning.zero_copy_bytes < 0 || tuning.peer_copy_bytes < 0) {
+    return OutOfRange("zero_copy_bytes or peer_copy_bytes",
+                      std::min(tuning.zero_copy_bytes, tuning.peer_copy_bytes),
+                      "at least 0");
+  }
+  if (tuning.processors < 0) {
+    return OutOfRange("processors", tuning.processors, "at least 0");
+  }
   if (tuning.spins < 1 || tuning.yield_us < 0) {
     return OutOfRange("spins or yield_us",
                       std::min(tuning.spins, tuning.yield_us),
@@ -78,16 +86,18 @@ absl::StatusOr<GroupBlock> CreateGroupBlock(Domain& domain, int64_t ranks,
                                             uint32_t group,
                                             const Tuning& tuning) {
   TESSERA_RETURN_IF_ERROR(ValidateTuning(tuning, ranks));
+  const int64_t note_slots =
+      group == kWorldGroup ? kWorldNoteSlots : kGroupNoteSlots;
   TESSERA_ASSIGN_OR_RETURN(std::byte* const memory,
-                           domain.Allocate(GroupBlockBytes(ranks)),
+                           domain.Allocate(GroupBlockBytes(ranks, note_slots)),
                            Annotate(_, "the control block of a group"));
-  const GroupBlock block(memory, ranks);
-  GroupHeader& header = block.header();
+  GroupHeader& header = *reinterpret_cast<GroupHeader*>(memory);
+  header.note_slots = note_slots;
   header.magic = kMagic;
   header.size = ranks;
   header.group = group;
   header.tuning = tuning;
-  return block;
+  return GroupBlock(memory, ranks);
 }
 
 DirectEngine::DirectEngine(std::string name, std::shared_ptr<Domain> domain,
@@ -140,9 +150,8 @@ absl::Status DirectEngine::Announce(const GroupBlock& block, uint64_t key,
     for (int i = 0; i < kAnnouncements; ++i) {
       Announcement& entry = table[i];
       if (entry.key.load(std::memory_order_acquire) != 0) continue;
-      entry.block.store(
-          *domain.PlaceOf(block.start(), GroupBlockBytes(block.size())),
-          std::memory_order_relaxed);
+      entry.block.store(*domain.PlaceOf(block.start(), block.bytes()),
+                        std::memory_order_relaxed);
       entry.readers_left.store(static_cast<uint32_t>(readers),
                                std::memory_order_relaxed);
       entry.key.store(key, std::memory_order_release);

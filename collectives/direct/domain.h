@@ -72,11 +72,21 @@ class Domain {
   // Whether the process of a rank has ended. Takes a system call.
   virtual bool IsDead(int64_t rank) = 0;
 
+  // Whether every rank may read every other's memory; the same on all of them.
+  virtual bool ReadsPeers() const { return false; }
+  // Copies what is at `address` of a rank's process to `to`. Unavailable where
+  // it is gone, or not as long as that. Only where ReadsPeers().
+  virtual absl::Status ReadPeer(int64_t /*rank*/, uintptr_t /*address*/,
+                                std::byte* /*to*/, int64_t /*bytes*/) {
+    return absl::UnimplementedError("ranks do not read each other's memory");
+  }
+
   // Host and process of a rank, for messages.
   virtual std::string HostOf(int64_t rank) const = 0;
   virtual int64_t PidOf(int64_t rank) const = 0;
 
-  // Processors that the ranks of this domain may use at once.
+  // Processors that the ranks of this domain may use at once; the same on all
+  // of them.
   virtual int64_t processors() const = 0;
 
  private:

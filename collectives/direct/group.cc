@@ -43,9 +43,12 @@ Group::Group(std::shared_ptr<Domain> domain, GroupBlock block,
       rank_(rank),
       mine_(&block.rank(rank)),
       tuning_(block.header().tuning),
+      crowded_((tuning_.processors > 0
+                    ? tuning_.processors
+                    : domain_->processors()) < domain_->size()),
       // With fewer processors than ranks, who spins keeps the one it waits for
       // from running.
-      spins_(domain_->processors() >= domain_->size() ? tuning_.spins : 1),
+      spins_(crowded_ ? 1 : tuning_.spins),
       owns_block_(owns_block) {}
 
 Group::~Group() { domain_->Retire(block_, owns_block_, std::move(retired_)); }
@@ -170,6 +173,21 @@ absl::Status Group::MissingError(OperationContext& context,
     std::erase_if(reports, [&](const PeerReport& p) { return !gone(p); });
   }
   return MissingPeersError(context, reports);
+}
+
+absl::Status Group::Lost(OperationContext& context, int64_t peer,
+                         const absl::Status& status) {
+  // The memory of a process goes a little before the process.
+  constexpr int64_t kPatienceNs = 100'000'000;
+  const int64_t until = MonotonicNanos() + kPatienceNs;
+  do {
+    TESSERA_RETURN_IF_ERROR(Whole());
+    if (Report(peer, /*look_at_process=*/true).state != PeerState::kAlive) {
+      return Break(MissingError(context, {&peer, 1}));
+    }
+    sched_yield();
+  } while (MonotonicNanos() < until);
+  return Break(status);
 }
 
 PeerReport Group::Report(int64_t peer, bool look_at_process) const {

@@ -53,6 +53,8 @@ class Group {
   RankBlock& mine() const { return *mine_; }
   RankBlock& of(int64_t rank) const { return block_.rank(rank); }
   const Tuning& tuning() const { return tuning_; }
+  // Whether ranks share processors; the same on all of them.
+  bool crowded() const { return crowded_; }
   std::span<const int64_t> members() const { return members_; }
 
   // This rank is in the collective of `context`; it has left it.
@@ -102,6 +104,11 @@ class Group {
   // The error of a flag of `peer` whose fingerprint is not that of `context`.
   absl::Status Mismatch(const OperationContext& context, int64_t peer);
 
+  // The error of what could not be had from `peer`: that it is dead, where it
+  // is, or else `status`.
+  absl::Status Lost(OperationContext& context, int64_t peer,
+                    const absl::Status& status);
+
   // This rank has left the group.
   void Depart();
 
@@ -145,6 +152,7 @@ class Group {
   const int64_t rank_;
   RankBlock* const mine_;
   const Tuning tuning_;
+  const bool crowded_;
   const int64_t spins_;
   std::atomic<int64_t> spin_limit_ = spins_;
   const bool owns_block_;

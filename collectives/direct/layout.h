@@ -4,7 +4,8 @@
 // cache line with those of another. Counters only grow. What a flag's release
 // publishes, its acquire makes visible; nothing else orders anything.
 //
-//   [GroupHeader][RankBlock of rank 0][RankBlock of rank 1]...[channel offsets]
+//   [GroupHeader][RankBlock of rank 0][RankBlock of rank 1]...
+//   [notes of rank 0][notes of rank 1]...[channel offsets]
 #ifndef TESSERA_COLLECTIVES_DIRECT_LAYOUT_H_
 #define TESSERA_COLLECTIVES_DIRECT_LAYOUT_H_
 
@@ -21,8 +22,13 @@ namespace tessera::collectives::direct {
 // The name of memory that all ranks reach (domain.h); 0 is nowhere.
 using Place = uint64_t;
 
-inline constexpr int kNoteSlots = 8;
-inline constexpr int64_t kNoteBytes = 248;
+// How many rounds of notes a writer may be ahead of the slowest reader: in the
+// world, whose memory is paid for once, so many that a root which only sends
+// waits seldom for ranks that share its processor; fewer in other groups, of
+// which there may be thousands.
+inline constexpr int64_t kWorldNoteSlots = 64;
+inline constexpr int64_t kGroupNoteSlots = 8;
+inline constexpr int64_t kNoteBytes = 312;
 inline constexpr int kMostPieces = 8;
 inline constexpr int kHistory = 4;
 
@@ -45,7 +51,7 @@ struct alignas(64) NoteSlot {
   std::atomic<uint64_t> flag;
   std::byte payload[kNoteBytes];
 };
-static_assert(sizeof(NoteSlot) == 256);
+static_assert(sizeof(NoteSlot) == 320);
 
 // A signature that others may read at any time: words, and its sequence number
 // before and after them.
@@ -78,7 +84,6 @@ struct alignas(64) Bell {
 };
 
 struct RankBlock {
-  NoteSlot notes[kNoteSlots];
   PieceFlags staged;    // This rank's input of a piece is in its window.
   PieceFlags combined;  // Its slice of a piece is combined.
   Counter notes_done;   // It has read all notes of the rounds before this.
@@ -101,12 +106,16 @@ struct GroupHeader {
   uint64_t magic;
   int64_t size;
   uint32_t group;
+  int64_t note_slots;
   Tuning tuning;
   alignas(64) std::atomic<uint32_t> sleepers;  // Ranks that sleep.
   alignas(64) std::atomic<uint32_t> departed;  // Ranks that have left.
   std::atomic<uint32_t> released;              // And use this no more.
   BrokenRecord broken;
 };
+
+// The number of the group of all ranks.
+inline constexpr uint32_t kWorldGroup = 1;
 
 inline constexpr uint64_t kMagic = 0x31304b4c42524754;  // "TGRBLK01"
 
@@ -119,14 +128,15 @@ constexpr int64_t ChannelOffsets(int64_t ranks) {
 
 constexpr int64_t RoundToLine(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-constexpr int64_t GroupBlockBytes(int64_t ranks) {
+constexpr int64_t GroupBlockBytes(int64_t ranks, int64_t note_slots) {
   return RoundToLine(sizeof(GroupHeader)) +
          ranks * static_cast<int64_t>(sizeof(RankBlock)) +
+         ranks * note_slots * static_cast<int64_t>(sizeof(NoteSlot)) +
          RoundToLine(ChannelOffsets(ranks) *
                      static_cast<int64_t>(sizeof(ChannelOffset)));
 }
 
-// The parts of a block at `start`.
+// The parts of a block at `start`, whose header says how many notes it has.
 class GroupBlock {
  public:
   GroupBlock() = default;
@@ -134,21 +144,29 @@ class GroupBlock {
       : header_(reinterpret_cast<GroupHeader*>(start)),
         ranks_(reinterpret_cast<RankBlock*>(start +
                                             RoundToLine(sizeof(GroupHeader)))),
-        channels_(reinterpret_cast<ChannelOffset*>(ranks_ + ranks)),
+        notes_(reinterpret_cast<NoteSlot*>(ranks_ + ranks)),
+        channels_(reinterpret_cast<ChannelOffset*>(
+            notes_ + ranks * header_->note_slots)),
         size_(ranks) {}
 
   GroupHeader& header() const { return *header_; }
   RankBlock& rank(int64_t rank) const { return ranks_[rank]; }
+  // The notes of a rank.
+  NoteSlot* notes(int64_t rank) const {
+    return notes_ + rank * header_->note_slots;
+  }
   ChannelOffset& channel(int64_t from, int64_t to, Lane lane) const {
     return channels_[(from * size_ + to) * kLaneCount +
                      static_cast<int64_t>(lane)];
   }
   int64_t size() const { return size_; }
+  int64_t bytes() const { return GroupBlockBytes(size_, header_->note_slots); }
   std::byte* start() const { return reinterpret_cast<std::byte*>(header_); }
 
  private:
   GroupHeader* header_ = nullptr;
   RankBlock* ranks_ = nullptr;
+  NoteSlot* notes_ = nullptr;
   ChannelOffset* channels_ = nullptr;
   int64_t size_ = 0;
 };

@@ -41,7 +41,7 @@ absl::Status Notes::AwaitFreeSlot(OperationContext& context) {
   const auto done = [&](int64_t peer) {
     return group_.of(peer).notes_done.value.load(std::memory_order_seq_cst);
   };
-  const uint64_t needed = round_ - kNoteSlots + 1;
+  const uint64_t needed = round_ - slots_ + 1;
   int64_t next = 0;
   uint64_t slowest = round_;
   TESSERA_RETURN_IF_ERROR(group_.Await(
@@ -62,7 +62,7 @@ absl::Status Notes::AwaitFreeSlot(OperationContext& context) {
           }
         }
       }));
-  safe_round_ = slowest + kNoteSlots;
+  safe_round_ = slowest + slots_;
   return absl::OkStatus();
 }
 

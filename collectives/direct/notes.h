@@ -7,8 +7,8 @@
 //   needs
 //
 // Every rank goes through the same rounds; in each it may write a note, or
-// await some, or neither. A writer may be kNoteSlots rounds ahead of the
-// slowest reader.
+// await some, or neither. A writer may be as many rounds ahead of the
+// slowest reader as a rank has slots (layout.h).
 #ifndef TESSERA_COLLECTIVES_DIRECT_NOTES_H_
 #define TESSERA_COLLECTIVES_DIRECT_NOTES_H_
 
@@ -26,7 +26,9 @@ namespace tessera::collectives::direct {
 
 class Notes {
  public:
-  explicit Notes(Group& group) : group_(group) {}
+  explicit Notes(Group& group)
+      : group_(group),
+        slots_(static_cast<uint64_t>(group.block().header().note_slots)) {}
 
   // Publishes at most kNoteBytes bytes as this rank's note of the round.
   // `fingerprint` is that of the call.
@@ -74,16 +76,17 @@ class Notes {
 
  private:
   NoteSlot& SlotOf(int64_t peer) const {
-    return group_.of(peer).notes[round_ % kNoteSlots];
+    return group_.block().notes(peer)[round_ % slots_];
   }
   absl::Status AwaitFreeSlot(OperationContext& context);
   void ListMissing(int64_t from, int64_t to,
                    std::vector<int64_t>& missing) const;
 
   Group& group_;
+  const uint64_t slots_;
   uint64_t round_ = 1;
   // Slots of rounds before this have been read by all.
-  uint64_t safe_round_ = kNoteSlots;
+  uint64_t safe_round_ = slots_;
 };
 
 }  // namespace tessera::collectives::direct

@@ -36,8 +36,8 @@ class TwoShot {
         window_(call.means.window),
         collects_(collects),
         first_piece_(call.means.next_piece),
-        pieces_((call.bytes + window_.piece_bytes() - 1) /
-                window_.piece_bytes()) {
+        piece_(window_.piece_bytes()),
+        pieces_((call.bytes + piece_ - 1) / piece_) {
     call.means.next_piece += static_cast<uint64_t>(pieces_);
   }
 
@@ -57,9 +57,9 @@ class TwoShot {
   uint64_t Number(int64_t piece) const {
     return first_piece_ + static_cast<uint64_t>(piece);
   }
-  int64_t Start(int64_t piece) const { return piece * window_.piece_bytes(); }
+  int64_t Start(int64_t piece) const { return piece * piece_; }
   int64_t Length(int64_t piece) const {
-    return std::min(window_.piece_bytes(), call_.bytes - Start(piece));
+    return std::min(piece_, call_.bytes - Start(piece));
   }
   ByteRange SliceOf(int64_t rank, int64_t piece) const {
     return LineSlice(Length(piece), call_.ranks, rank);
@@ -119,6 +119,7 @@ class TwoShot {
   Window& window_;
   const bool collects_;
   const uint64_t first_piece_;
+  const int64_t piece_;  // Bytes.
   const int64_t pieces_;
 };
 
@@ -129,7 +130,10 @@ class StagedReduceScatter {
       : call_(call),
         window_(call.means.window),
         blocks_(InputBlocks(call.operation, call.ranks)),
-        part_(window_.piece_bytes() / call.ranks / 64 * 64),
+        part_(std::max<int64_t>(
+            64,
+            window_.PieceFor(blocks_.largest() * call.element * call.ranks) /
+                call.ranks / 64 * 64)),
         first_piece_(call.means.next_piece),
         pieces_((blocks_.largest() * call.element + part_ - 1) / part_) {
     call.means.next_piece += static_cast<uint64_t>(pieces_);

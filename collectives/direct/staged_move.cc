@@ -26,6 +26,10 @@ struct Plan {
         segments(static_cast<size_t>(ranks)) {}
 
   std::vector<Run> mine;
+  // What this rank keeps: bytes that it moves itself, `from` to `to`.
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  int64_t bytes = 0;
   std::vector<int64_t> lengths;   // Of every rank's stream.
   std::vector<Segment> segments;  // What this rank takes of each.
 };
@@ -57,22 +61,24 @@ class Mover {
         plan_(plan),
         window_(call.means.window),
         first_piece_(call.means.next_piece),
-        pieces_(PieceCount(
-            *std::max_element(plan.lengths.begin(), plan.lengths.end()))) {
+        piece_(window_.PieceFor(Longest(plan))),
+        pieces_((Longest(plan) + piece_ - 1) / piece_) {
     call.means.next_piece += static_cast<uint64_t>(pieces_);
   }
 
   absl::Status Run() {
     for (int64_t step = 0; step < pieces_ + 1; ++step) {
       if (step < pieces_) TESSERA_RETURN_IF_ERROR(Show(step));
+      // While the others take the first piece.
+      if (step == 0) Move(plan_.to, plan_.from, plan_.bytes);
       if (step >= 1) TESSERA_RETURN_IF_ERROR(Take(step - 1));
     }
     return absl::OkStatus();
   }
 
  private:
-  int64_t PieceCount(int64_t bytes) const {
-    return (bytes + window_.piece_bytes() - 1) / window_.piece_bytes();
+  static int64_t Longest(const Plan& plan) {
+    return *std::max_element(plan.lengths.begin(), plan.lengths.end());
   }
   uint64_t Number(int64_t piece) const {
     return first_piece_ + static_cast<uint64_t>(piece);
@@ -80,8 +86,8 @@ class Mover {
   // What of a stream is in a piece.
   ByteRange PieceOf(int64_t rank, int64_t piece) const {
     const int64_t length = plan_.lengths[static_cast<size_t>(rank)];
-    return {std::min(length, piece * window_.piece_bytes()),
-            std::min(length, (piece + 1) * window_.piece_bytes())};
+    return {std::min(length, piece * piece_),
+            std::min(length, (piece + 1) * piece_)};
   }
 
   absl::Status Show(int64_t piece) {
@@ -118,6 +124,7 @@ class Mover {
   const Plan& plan_;
   Window& window_;
   const uint64_t first_piece_;
+  const int64_t piece_;  // Bytes.
   const int64_t pieces_;
 };
 
@@ -138,8 +145,9 @@ Plan PlanGather(const Call& call) {
   }
   plan.mine = {RunAt(call.input(), call.operation.input.bytes())};
   if (takes) {
-    Move(plan.segments[static_cast<size_t>(call.me)].to, call.input(),
-         call.operation.input.bytes());
+    plan.to = plan.segments[static_cast<size_t>(call.me)].to;
+    plan.from = call.input();
+    plan.bytes = call.operation.input.bytes();
   }
   return plan;
 }
@@ -153,7 +161,9 @@ Plan PlanSpread(const Call& call) {
   plan.lengths[root] = call.bytes;
   if (call.IsRoot()) {
     plan.mine = {RunAt(call.input(), call.bytes)};
-    Move(call.output(), call.input() + offset, mine);
+    plan.to = call.output();
+    plan.from = call.input() + offset;
+    plan.bytes = mine;
   } else {
     plan.segments[root] = {{offset, offset + mine}, call.output()};
   }
@@ -202,8 +212,9 @@ Plan PlanAllToAll(const Call& call, Matrix& matrix, const std::byte* input) {
     plan.lengths[r] = matrix.SentBy(rank) - matrix.at(rank, rank);
     std::byte* const to = call.output() + out.offset(rank) * call.element;
     if (rank == call.me) {
-      Move(to, input + in.offset(rank) * call.element,
-           in.count(rank) * call.element);
+      plan.to = to;
+      plan.from = input + in.offset(rank) * call.element;
+      plan.bytes = in.count(rank) * call.element;
       continue;
     }
     const int64_t start = matrix.StartInStream(rank, call.me);

@@ -25,6 +25,12 @@ struct Tuning {
   // if so use them where they are. The question is one more synchronisation.
   int64_t zero_copy_bytes = 16 << 10;
 
+  // From here on the kernel copies ordinary buffers straight out of a peer's
+  // memory (process_vm_readv), where it lets the ranks do that and every rank
+  // has a processor: one copy less for what only moves (all_gather, all_to_all,
+  // broadcast, scatter). At least zero_copy_bytes counts.
+  int64_t peer_copy_bytes = 16 << 10;
+
   // Working sets beyond this are written past the caches.
   int64_t streaming_bytes = 48 << 20;
 
@@ -40,6 +46,9 @@ struct Tuning {
   // so long; then sleeps.
   int64_t spins = 2000;
   int64_t yield_us = 1000;
+
+  // The processors to count on; 0: those that the ranks have.
+  int64_t processors = 0;
 };
 
 }  // namespace tessera::collectives

@@ -7,6 +7,7 @@
 #ifndef TESSERA_COLLECTIVES_DIRECT_WINDOW_H_
 #define TESSERA_COLLECTIVES_DIRECT_WINDOW_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -26,6 +27,17 @@ class Window {
   Window& operator=(const Window&) = delete;
 
   int64_t piece_bytes() const { return group_.tuning().piece_bytes; }
+
+  // The bytes of a piece of a message of `bytes`: several pieces, so that ranks
+  // that run at once write and read at once; where they take turns, as few as
+  // can be, for each is a turn.
+  int64_t PieceFor(int64_t bytes) const {
+    constexpr int64_t kPiecesOfMessage = 4;
+    constexpr int64_t kLeast = 8 << 10;
+    if (group_.crowded()) return piece_bytes();
+    return std::clamp(RoundToLine(bytes / kPiecesOfMessage),
+                      std::min(kLeast, piece_bytes()), piece_bytes());
+  }
 
   // This rank's place for contributions or results of piece `piece`, once all
   // ranks are done with what was there. Allocates the window at first.

@@ -14,6 +14,7 @@ namespace {
 struct PlaceNote {
   Place input = 0;
   Place output = 0;
+  uint64_t input_address = 0;
   uint32_t input_reachable = 0;
   uint32_t output_reachable = 0;
 };
@@ -35,28 +36,40 @@ PlaceNote MyPlaces(const Call& call) {
   PlaceNote note;
   note.input_reachable = Reach(domain, call.operation.input, note.input);
   note.output_reachable = Reach(domain, call.operation.output, note.output);
+  note.input_address = reinterpret_cast<uintptr_t>(call.input());
   // One buffer is written while the others still read the other's place in it.
   const bool overwritten =
       call.operation.kind == OpKind::kAllToAll && call.input() == call.output();
-  if (overwritten) note.input_reachable = 0;
+  if (overwritten) note.input_reachable = note.input_address = 0;
   return note;
+}
+
+// Whether the kernel is to copy from peers' own memory. Where ranks take turns
+// on processors, the windows stay in the caches and are faster.
+bool KernelCopies(const Call& call) {
+  const Group& group = call.means.group;
+  return group.domain().ReadsPeers() && !group.crowded() &&
+         call.bytes >= group.tuning().peer_copy_bytes;
 }
 
 // Whether the kind can do with what is reachable of rank `rank`.
 bool Suffices(const Call& call, int64_t rank, const PlaceNote& note) {
   const bool root = rank == call.operation.root.value();
+  const bool readable =
+      note.input_reachable || (KernelCopies(call) && note.input_address != 0);
   switch (call.operation.kind) {
     case OpKind::kAllReduce:
       return note.input_reachable && note.output_reachable;
     case OpKind::kReduce:
       return note.input_reachable && (!root || note.output_reachable);
     case OpKind::kReduceScatter:
+      return note.input_reachable;
     case OpKind::kAllGather:
     case OpKind::kAllToAll:
-      return note.input_reachable;
+      return readable;
     case OpKind::kBroadcast:
     case OpKind::kScatter:
-      return !root || note.input_reachable;
+      return !root || readable;
     case OpKind::kGather:
       return !root || note.output_reachable;
     default:
@@ -112,46 +125,68 @@ void ReduceScatterInto(Call& call, const Reachable& reachable) {
   Combine(combination, sources, destination, blocks.count(call.me));
 }
 
-void AllGatherFrom(Call& call, const Reachable& reachable) {
+// Bytes [first, first + bytes) of a peer's input.
+absl::Status Fetch(Call& call, const Reachable& reachable, int64_t peer,
+                   int64_t first, std::byte* to, int64_t bytes,
+                   StoreMode mode) {
+  if (bytes == 0) return absl::OkStatus();
+  const auto p = static_cast<size_t>(peer);
+  const std::byte* const input =
+      peer == call.me ? call.input() : reachable.inputs[p];
+  if (input != nullptr) {
+    Move(to, input + first, bytes, mode);
+    return absl::OkStatus();
+  }
+  Group& group = call.means.group;
+  const absl::Status read = group.domain().ReadPeer(
+      group.members()[p],
+      reachable.addresses[p] + static_cast<uintptr_t>(first), to, bytes);
+  return read.ok() ? read : group.Lost(call.context, peer, read);
+}
+
+absl::Status AllGatherFrom(Call& call, const Reachable& reachable) {
   call.context.Enter(Phase::kCopying);
   const Blocks blocks = OutputBlocks(call.operation, call.ranks);
   const StoreMode mode = StoresFor(call, call.bytes * (call.ranks + 1));
   for (int64_t i = 0; i < call.ranks; ++i) {
     const int64_t peer = call.PeerAt(i);
-    Move(call.output() + blocks.offset(peer) * call.element,
-         reachable.inputs[static_cast<size_t>(peer)],
-         blocks.count(peer) * call.element, mode);
+    TESSERA_RETURN_IF_ERROR(
+        Fetch(call, reachable, peer, 0,
+              call.output() + blocks.offset(peer) * call.element,
+              blocks.count(peer) * call.element, mode));
   }
+  return absl::OkStatus();
 }
 
-void AllToAllFrom(Call& call, const Reachable& reachable) {
+absl::Status AllToAllFrom(Call& call, const Reachable& reachable) {
   call.context.Enter(Phase::kCopying);
   const int64_t block = call.bytes / call.ranks;
   const StoreMode mode = StoresFor(call, 2 * call.bytes * call.ranks);
   for (int64_t i = 0; i < call.ranks; ++i) {
     const int64_t peer = call.PeerAt(i);
-    Move(call.output() + peer * block,
-         reachable.inputs[static_cast<size_t>(peer)] + call.me * block, block,
-         mode);
+    TESSERA_RETURN_IF_ERROR(Fetch(call, reachable, peer, call.me * block,
+                                  call.output() + peer * block, block, mode));
   }
+  return absl::OkStatus();
 }
 
 // From or to the root.
-void MoveWithRoot(Call& call, const Reachable& reachable) {
+absl::Status MoveWithRoot(Call& call, const Reachable& reachable) {
   call.context.Enter(Phase::kCopying);
-  const auto root = static_cast<size_t>(call.operation.root.value());
+  const int64_t root = call.operation.root.value();
   const StoreMode mode = StoresFor(call, call.bytes * (call.ranks + 1));
   const int64_t out = call.operation.output.bytes();
   switch (call.operation.kind) {
     case OpKind::kBroadcast:
-      Move(call.output(), reachable.inputs[root], out, mode);
-      break;
+      return Fetch(call, reachable, root, 0, call.output(), out, mode);
     case OpKind::kScatter:
-      Move(call.output(), reachable.inputs[root] + call.me * out, out, mode);
-      break;
+      return Fetch(call, reachable, root, call.me * out, call.output(), out,
+                   mode);
     default: {  // kGather
       const int64_t in = call.operation.input.bytes();
-      Move(reachable.outputs[root] + call.me * in, call.input(), in, mode);
+      Move(reachable.outputs[static_cast<size_t>(root)] + call.me * in,
+           call.input(), in, mode);
+      return absl::OkStatus();
     }
   }
 }
@@ -170,7 +205,9 @@ absl::StatusOr<Reachable> ExchangePlaces(Call& call) {
   for (int64_t rank = 0; rank < call.ranks; ++rank) {
     PlaceNote note;
     std::memcpy(&note, notes.Of(rank), sizeof(note));
-    reachable.inputs.push_back(domain.At(note.input));
+    reachable.inputs.push_back(note.input_reachable ? domain.At(note.input)
+                                                    : nullptr);
+    reachable.addresses.push_back(note.input_address);
     reachable.outputs.push_back(domain.At(note.output));
     reachable.enough = reachable.enough && Suffices(call, rank, note);
   }
@@ -191,13 +228,13 @@ absl::Status RunZeroCopy(Call& call, const Reachable& reachable) {
       ReduceScatterInto(call, reachable);
       break;
     case OpKind::kAllGather:
-      AllGatherFrom(call, reachable);
+      TESSERA_RETURN_IF_ERROR(AllGatherFrom(call, reachable));
       break;
     case OpKind::kAllToAll:
-      AllToAllFrom(call, reachable);
+      TESSERA_RETURN_IF_ERROR(AllToAllFrom(call, reachable));
       break;
     default:
-      MoveWithRoot(call, reachable);
+      TESSERA_RETURN_IF_ERROR(MoveWithRoot(call, reachable));
   }
   return AwaitEnd(call);
 }

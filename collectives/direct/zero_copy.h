@@ -1,10 +1,12 @@
 // Collectives on buffers that every rank can reach: each rank reads what it
 // needs from where it is and writes results to where they belong, 2S bytes a
-// rank for an all_reduce of S.
+// rank for an all_reduce of S. What only moves may also lie in a peer's own
+// memory, where the kernel reads it.
 #ifndef TESSERA_COLLECTIVES_DIRECT_ZERO_COPY_H_
 #define TESSERA_COLLECTIVES_DIRECT_ZERO_COPY_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,7 +17,9 @@ namespace tessera::collectives::direct {
 
 // Everybody's buffers, as this rank reaches them.
 struct Reachable {
+  // Null where only the kernel reaches it, at `addresses`.
   std::vector<const std::byte*> inputs;
+  std::vector<uintptr_t> addresses;
   std::vector<std::byte*> outputs;
   bool enough = false;  // RunZeroCopy can carry out the call.
 };

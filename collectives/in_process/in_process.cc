@@ -108,7 +108,6 @@ class InProcessDomain : public direct::Domain {
 
 absl::StatusOr<std::vector<std::unique_ptr<Engine>>> CreateInProcessEngines(
     int64_t ranks, const InProcessOptions& options) {
-  constexpr uint32_t kWorldGroup = 1;
   if (ranks < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a world of ", ranks, " ranks; at least 1 is needed"));
@@ -123,7 +122,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Engine>>> CreateInProcessEngines(
                                                     options.reach_buffers);
     if (rank == 0) {
       TESSERA_ASSIGN_OR_RETURN(
-          block, direct::CreateGroupBlock(*domain, ranks, kWorldGroup,
+          block, direct::CreateGroupBlock(*domain, ranks, direct::kWorldGroup,
                                           options.tuning));
     }
     engines.push_back(std::make_unique<direct::DirectEngine>(

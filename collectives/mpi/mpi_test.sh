@@ -9,6 +9,8 @@ TMPDIR=$(mktemp -d /tmp/mpi.XXXXXX)
 export TMPDIR HOME=${HOME:-$TEST_TMPDIR}
 trap 'rm -rf "$TMPDIR"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+# Jobs in sandboxes with process numbers of their own would meet in one file of /dev/shm.
+export OMPI_MCA_btl_vader_backing_directory=$TMPDIR
 # The ranks share the test's environment: each would claim its report.
 unset XML_OUTPUT_FILE TEST_PREMATURE_EXIT_FILE TEST_WARNINGS_OUTPUT_FILE
 case $flavor in

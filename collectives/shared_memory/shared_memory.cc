@@ -5,131 +5,50 @@
 #include <algorithm>
 #include <atomic>
 #include <numeric>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/local/fd_passing.h"
 #include "collectives/bootstrap/local/peer_process.h"
 #include "collectives/direct/direct_engine.h"
-#include "collectives/direct/domain.h"
-#include "collectives/shared_memory/segment.h"
-#include "collectives/shared_memory/slice_allocator.h"
+#include "collectives/shared_memory/host/rank_means.h"
+#include "collectives/shared_memory/host/segment.h"
+#include "collectives/shared_memory/shared_memory_domain.h"
 
 namespace tessera::collectives {
 namespace {
 
 using direct::Announcement;
 using direct::kAnnouncements;
-using direct::Place;
+using internal::kSegmentMagic;
+using internal::SegmentHeader;
+using internal::SharedMemoryDomain;
 
-constexpr uint64_t kSegmentMagic = 0x31304d4853535354;  // "TSSSHM01"
-
-// At the beginning of the segment, by rank 0; the first bytes of its slice.
-struct SegmentHeader {
-  uint64_t magic;
-  Place announcements;             // kAnnouncements for each rank.
-  Place world;                     // The block of the world's group.
-  std::atomic<uint32_t> attached;  // Ranks that need the store no more.
-};
-
-// Where a rank's slice begins to be used. Ranks allocate alike, and buffers of
-// all ranks at one distance of a large power of two share few places of the
-// caches and of the TLB: 8 ranks that read and write 16 of them at once lose a
-// quarter of their speed. An odd number of pages more for each rank parts them.
-int64_t FirstUsed(const Segment& segment, int64_t rank) {
-  constexpr int64_t kStaggerBytes = 17 * 4096;
-  constexpr int64_t kStaggers = 64;
-  return segment.SliceStart(rank) + rank % kStaggers * kStaggerBytes;
+std::string MyMeans(
+    const absl::StatusOr<std::shared_ptr<SharedMemoryDomain>>& domain) {
+  RankMeans means;
+  means.usable_processors = AvailableProcessors();
+  means.allowed_processors = AllowedProcessors();
+  means.reads_peers = domain.ok() && (*domain)->MayReadPeers();
+  return means.ToString();
 }
 
-class SharedMemoryDomain : public direct::Domain {
- public:
-  SharedMemoryDomain(Segment segment, const Store& store,
-                     std::vector<PeerProcess> peers, int64_t memory_limit)
-      : segment_(std::move(segment)),
-        allocator_(segment_.fd(), segment_.base(),
-                   FirstUsed(segment_, store.rank().value()),
-                   segment_.SliceStart(store.rank().value() + 1), memory_limit),
-        rank_(store.rank().value()),
-        size_(store.size()),
-        peers_(std::move(peers)) {
-    base_ = reinterpret_cast<uintptr_t>(segment_.base());
-    end_ = base_ + static_cast<uintptr_t>(segment_.bytes());
+// All ranks come to the same answers.
+absl::Status UseMeans(const std::vector<std::string>& texts,
+                      SharedMemoryDomain& domain) {
+  std::vector<RankMeans> ranks;
+  bool reads_peers = true;
+  for (const std::string& text : texts) {
+    TESSERA_ASSIGN_OR_RETURN(ranks.emplace_back(), RankMeans::Parse(text));
+    reads_peers = reads_peers && ranks.back().reads_peers;
   }
-
-  // Watches the processes of all ranks.
-  absl::Status Watch() {
-    for (const PeerProcess& peer : peers_) {
-      absl::StatusOr<UniqueFd> pidfd = OpenPidFd(peer);
-      if (!pidfd.ok() && !absl::IsNotFound(pidfd.status())) {
-        return pidfd.status();
-      }
-      // Not found: it is dead already.
-      pidfds_.push_back(pidfd.ok() ? *std::move(pidfd) : UniqueFd());
-    }
-    return absl::OkStatus();
-  }
-
-  SegmentHeader& header() const {
-    return *reinterpret_cast<SegmentHeader*>(segment_.base());
-  }
-  void UseProcessors(int64_t processors) { processors_ = processors; }
-
-  int64_t rank() const override { return rank_; }
-  int64_t size() const override { return size_; }
-  absl::StatusOr<std::byte*> Allocate(int64_t bytes) override {
-    return allocator_.Allocate(bytes);
-  }
-  void Free(std::byte* memory) override { allocator_.Free(memory); }
-  Announcement* AnnouncementsOf(int64_t rank) override {
-    return reinterpret_cast<Announcement*>(At(header().announcements)) +
-           rank * kAnnouncements;
-  }
-  bool IsDead(int64_t rank) override {
-    const UniqueFd& pidfd = pidfds_[static_cast<size_t>(rank)];
-    return !pidfd.valid() || collectives::IsDead(pidfd);
-  }
-  std::string HostOf(int64_t rank) const override {
-    return peers_[static_cast<size_t>(rank)].host_name;
-  }
-  int64_t PidOf(int64_t rank) const override {
-    return peers_[static_cast<size_t>(rank)].pid;
-  }
-  int64_t processors() const override { return processors_; }
-
- private:
-  const Segment segment_;
-  SliceAllocator allocator_;
-  const int64_t rank_;
-  const int64_t size_;
-  const std::vector<PeerProcess> peers_;
-  std::vector<UniqueFd> pidfds_;
-  int64_t processors_ = 1;
-};
-
-// The processors that this process may run on, as text.
-std::string AffinityText() { return absl::StrJoin(AllowedProcessors(), ","); }
-
-// How many processors the ranks have together: bound to one each, they still
-// have one each. A quota of this process's cgroup is taken for everybody's.
-int64_t ProcessorsTogether(const std::vector<std::string>& affinities) {
-  std::set<std::string_view> all;
-  for (const std::string& affinity : affinities) {
-    for (std::string_view processor : absl::StrSplit(affinity, ',')) {
-      all.insert(processor);
-    }
-  }
-  const auto mine = static_cast<int64_t>(AllowedProcessors().size());
-  const int64_t quota = AvailableProcessors();
-  const auto together = static_cast<int64_t>(all.size());
-  return quota < mine ? std::min(quota, together) : together;
+  domain.UseProcessors(ProcessorsTogether(ranks));
+  domain.UsePeerCopies(reads_peers);
+  return absl::OkStatus();
 }
 
 absl::Status CheckOneHost(std::span<const PeerProcess> peers) {
@@ -141,6 +60,15 @@ absl::Status CheckOneHost(std::span<const PeerProcess> peers) {
         ") are not on one host or in one container; use mpi, gloo or nccl"));
   }
   return absl::OkStatus();
+}
+
+// The rank that keeps the store is about to fail and go: not before all have
+// heard the reason, or too long has passed.
+void AwaitHeard(Store& store, const std::string& name, absl::Time deadline) {
+  const absl::Time patience = absl::Now() + absl::Seconds(2);
+  static_cast<void>(
+      AllGather(store, name + "/heard", "", std::min(deadline, patience))
+          .status());
 }
 
 // Every rank tells how it fared; an error of one is an error on all.
@@ -157,6 +85,7 @@ absl::StatusOr<std::vector<std::string>> Agree(Store& store,
                 deadline));
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].substr(0, 1) == "+") continue;
+    AwaitHeard(store, name, deadline);
     return absl::ResourceExhaustedError(
         absl::StrCat("rank ", r, ": ", all[r].substr(1)));
   }
@@ -166,7 +95,6 @@ absl::StatusOr<std::vector<std::string>> Agree(Store& store,
 
 // What rank 0 prepares for all: announcements and the world's block.
 absl::Status PrepareSegment(SharedMemoryDomain& domain, const Tuning& tuning) {
-  constexpr uint32_t kWorldGroup = 1;
   // The first allocation is the segment's first bytes.
   TESSERA_ASSIGN_OR_RETURN(std::byte* const first,
                            domain.Allocate(sizeof(SegmentHeader)));
@@ -179,7 +107,8 @@ absl::Status PrepareSegment(SharedMemoryDomain& domain, const Tuning& tuning) {
                            domain.Allocate(bytes));
   TESSERA_ASSIGN_OR_RETURN(
       const direct::GroupBlock world,
-      direct::CreateGroupBlock(domain, domain.size(), kWorldGroup, tuning));
+      direct::CreateGroupBlock(domain, domain.size(), direct::kWorldGroup,
+                               tuning));
   SegmentHeader& header = domain.header();
   header.announcements = *domain.PlaceOf(announcements, bytes);
   header.world = *domain.PlaceOf(world.start(), 1);
@@ -248,14 +177,14 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateSharedMemoryEngine(
       ShareFd(store, everybody, name + "segment", *std::move(file), deadline));
   absl::StatusOr<std::shared_ptr<SharedMemoryDomain>> domain =
       OpenDomain(store, options, std::move(shared), std::move(peers));
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::vector<std::string> affinities,
-      Agree(store, name + "mapped", domain.status(), AffinityText(), deadline));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> means,
+                           Agree(store, name + "mapped", domain.status(),
+                                 MyMeans(domain), deadline));
   const SegmentHeader& header = (*domain)->header();
   if (header.magic != kSegmentMagic) {
     return absl::InternalError("shared memory: the segment has no header");
   }
-  (*domain)->UseProcessors(ProcessorsTogether(affinities));
+  TESSERA_RETURN_IF_ERROR(UseMeans(means, **domain));
   TESSERA_RETURN_IF_ERROR(AwaitAttached(**domain, deadline));
   const direct::GroupBlock world((*domain)->At(header.world), store.size());
   std::vector<int64_t> members(static_cast<size_t>(store.size()));

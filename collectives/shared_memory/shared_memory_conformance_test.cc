@@ -5,23 +5,44 @@
 namespace tessera::collectives {
 namespace {
 
-EngineUnderTest SharedMemory() {
+EngineUnderTest With(const SharedMemoryOptions& shared_memory) {
   EngineUnderTest engine;
-  engine.name = "SharedMemory";
-  engine.run = [](int64_t ranks, const RankBody& body,
-                  const CommunicatorOptions& options) {
+  engine.run = [shared_memory](int64_t ranks, const RankBody& body,
+                               const CommunicatorOptions& options) {
     std::vector<absl::Status> statuses;
-    for (const RankOutcome& outcome : RunSharedMemory(ranks, body, options)) {
+    for (const RankOutcome& outcome :
+         RunSharedMemory(ranks, body, options, shared_memory)) {
       statuses.push_back(outcome.status);
     }
     return statuses;
   };
+  return engine;
+}
+
+EngineUnderTest SharedMemory() {
+  EngineUnderTest engine = With({});
+  engine.name = "SharedMemory";
   engine.keep_one_case_in = 3;
   return engine;
 }
 
+// As though every rank had a processor: the kernel copies ordinary buffers, of
+// whatever size.
+EngineUnderTest KernelCopies() {
+  SharedMemoryOptions options;
+  options.tuning.processors = 64;
+  options.tuning.spins = 20;
+  options.tuning.zero_copy_bytes = 0;
+  options.tuning.peer_copy_bytes = 0;
+  EngineUnderTest engine = With(options);
+  engine.name = "KernelCopies";
+  engine.keep_one_case_in = 10;
+  engine.random_operations = 300;
+  return engine;
+}
+
 INSTANTIATE_TEST_SUITE_P(Processes, ConformanceTest,
-                         ::testing::Values(SharedMemory()),
+                         ::testing::Values(SharedMemory(), KernelCopies()),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/byte_size.h"
@@ -29,6 +30,8 @@ constexpr int64_t kMostIterations = 400;
 struct Turn {
   Contestant contestant;
   Task task;
+  double single = 0;  // Seconds of one operation, as calibrated,
+  double wall = 0;    // and of a whole iteration around it.
   int64_t per_round = 1;
   std::vector<std::vector<double>> by_rank;
 };
@@ -63,7 +66,7 @@ absl::StatusOr<std::vector<Answer>> AskFor(const Contestant& contestant,
                   absl::StrCat("algorithm ", contestant.variant.name));
 }
 
-// Runs warm-up and a few single operations, and plans the rest by them.
+// Runs warm-up and a few single operations.
 absl::Status Calibrate(const BenchOptions& options, Turn* turn) {
   Task task = turn->task;
   task.warmup = options.warmup;
@@ -75,20 +78,29 @@ absl::Status Calibrate(const BenchOptions& options, Turn* turn) {
                       static_cast<double>(kCalibrations + options.warmup);
   std::vector<std::vector<double>> by_rank;
   for (const Answer& answer : answers) by_rank.push_back(answer.seconds);
-  const double single = MedianOfSlowest(by_rank);
-  turn->task.batch = BatchFor(single);
-  turn->task.first_iteration = options.warmup + kCalibrations;
-  const double iteration =
-      wall + single * static_cast<double>(turn->task.batch - 1);
-  int64_t iterations = options.iterations;
-  if (iterations == 0) {
-    iterations = std::clamp(
-        static_cast<int64_t>(kCaseSeconds / std::max(iteration, 1e-7)),
-        kFewestIterations, kMostIterations);
-  }
-  turn->per_round = (iterations + kRounds - 1) / kRounds;
+  turn->single = MedianOfSlowest(by_rank);
+  turn->wall = wall;
   turn->by_rank.resize(answers.size());
   return absl::OkStatus();
+}
+
+// The same batch for all: what is not for each operation counts alike.
+void PlanRounds(const BenchOptions& options, std::vector<Turn>& turns) {
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const Turn& turn : turns) fastest = std::min(fastest, turn.single);
+  for (Turn& turn : turns) {
+    turn.task.batch = BatchFor(fastest);
+    turn.task.first_iteration = options.warmup + kCalibrations;
+    const double iteration =
+        turn.wall + turn.single * static_cast<double>(turn.task.batch - 1);
+    int64_t iterations = options.iterations;
+    if (iterations == 0) {
+      iterations = std::clamp(
+          static_cast<int64_t>(kCaseSeconds / std::max(iteration, 1e-7)),
+          kFewestIterations, kMostIterations);
+    }
+    turn.per_round = (iterations + kRounds - 1) / kRounds;
+  }
 }
 
 absl::Status RunRound(int64_t most, Turn* turn) {
@@ -152,6 +164,7 @@ absl::Status RunTurns(
     on_progress(NameOf(turn.contestant));
     TESSERA_RETURN_IF_ERROR(Calibrate(options, &turn));
   }
+  PlanRounds(options, turns);
   for (int64_t round = 0; round < kRounds; ++round) {
     for (size_t i = 0; i < turns.size(); ++i) {
       Turn& turn = turns[round % 2 == 0 ? i : turns.size() - 1 - i];

@@ -1,4 +1,4 @@
-#include "collectives/shared_memory/slice_allocator.h"
+#include "collectives/shared_memory/host/slice_allocator.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "collectives/shared_memory/segment.h"
+#include "collectives/shared_memory/host/segment.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
 // Segment: one memfd that all ranks of a world map, each with a slice of its
 // own.
-#ifndef TESSERA_COLLECTIVES_SHARED_MEMORY_SEGMENT_H_
-#define TESSERA_COLLECTIVES_SHARED_MEMORY_SEGMENT_H_
+#ifndef TESSERA_COLLECTIVES_SHARED_MEMORY_HOST_SEGMENT_H_
+#define TESSERA_COLLECTIVES_SHARED_MEMORY_HOST_SEGMENT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -43,4 +43,4 @@ class Segment {
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_SHARED_MEMORY_SEGMENT_H_
+#endif  // TESSERA_COLLECTIVES_SHARED_MEMORY_HOST_SEGMENT_H_

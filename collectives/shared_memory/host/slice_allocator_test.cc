@@ -1,4 +1,4 @@
-#include "collectives/shared_memory/slice_allocator.h"
+#include "collectives/shared_memory/host/slice_allocator.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <random>
 
 #include "base/status_matchers.h"
-#include "collectives/shared_memory/segment.h"
+#include "collectives/shared_memory/host/segment.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

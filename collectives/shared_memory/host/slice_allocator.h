@@ -4,8 +4,8 @@
 // of memory is an error here and never a SIGBUS later; large ones go back to
 // the machine when they are freed. Everything is zero when it is given out.
 // Thread-safe.
-#ifndef TESSERA_COLLECTIVES_SHARED_MEMORY_SLICE_ALLOCATOR_H_
-#define TESSERA_COLLECTIVES_SHARED_MEMORY_SLICE_ALLOCATOR_H_
+#ifndef TESSERA_COLLECTIVES_SHARED_MEMORY_HOST_SLICE_ALLOCATOR_H_
+#define TESSERA_COLLECTIVES_SHARED_MEMORY_HOST_SLICE_ALLOCATOR_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -58,4 +58,4 @@ class SliceAllocator {
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_SHARED_MEMORY_SLICE_ALLOCATOR_H_
+#endif  // TESSERA_COLLECTIVES_SHARED_MEMORY_HOST_SLICE_ALLOCATOR_H_

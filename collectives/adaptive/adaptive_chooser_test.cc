@@ -61,7 +61,7 @@ std::vector<ChoiceQuestion> ManyQuestions() {
   return questions;
 }
 
-TEST(AdaptiveChooserTest, TheChoiceIsTheLeastOfAllPredictions) {
+TEST(AdaptiveChooserTest, TheChoiceIsTheLeastUnlessTheEnginesOwnIsAsGood) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     const CostTable table = RandomTable(seed);
     const AdaptiveChooser chooser(table);
@@ -74,8 +74,12 @@ TEST(AdaptiveChooserTest, TheChoiceIsTheLeastOfAllPredictions) {
           least = prediction;
         }
       }
-      const Algorithm expected =
+      const auto own = model.Predict(Algorithm::kEngine, question);
+      Algorithm expected =
           least ? least->algorithm : DefaultAlgorithm(question);
+      if (own && own->seconds * 0.9 <= least->seconds) {
+        expected = Algorithm::kEngine;
+      }
       ASSERT_EQ(chooser.Choose(question), expected);
       ASSERT_EQ(chooser.Choose(question), expected);  // From memory.
     }
@@ -137,6 +141,32 @@ TEST(AdaptiveChooserTest, ExplainShowsEveryCandidateAndWhatItIsMadeOf) {
   }
   EXPECT_THAT(text, Not(HasSubstr("tree")));
   EXPECT_LT(text.find("engine  "), text.find("ring  "));
+}
+
+TEST(AdaptiveChooserTest, LessThanATenthIsNotWorthLeavingTheEnginesOwnWay) {
+  ChoiceQuestion question;
+  question.kind = OpKind::kAllGather;
+  question.bytes = 4096;
+  question.ranks = question.ranks_per_host = 8;
+  question.engine_implements = true;
+  question.has_transport = true;
+  for (const double ring : {1.85e-6, 1.75e-6}) {
+    CostTable table;
+    table.key = {"x", "shared_memory", 8, 8, false};
+    table.costs = {{1e-6, 1e-10}, {1e-6, 1e-10}, 5e-11};
+    for (const Algorithm other : AlgorithmsFor(OpKind::kAllGather, false)) {
+      table.measured[{OpKind::kAllGather, other}] = {{4096, 9e-6}};
+    }
+    table.measured[{OpKind::kAllGather, Algorithm::kEngine}] = {{4096, 2e-6}};
+    table.measured[{OpKind::kAllGather, Algorithm::kRing}] = {{4096, ring}};
+    const AdaptiveChooser chooser(table);
+    const bool stays = ring > 0.9 * 2e-6;
+    EXPECT_EQ(chooser.Choose(question),
+              stays ? Algorithm::kEngine : Algorithm::kRing);
+    EXPECT_THAT(chooser.Explain(question),
+                HasSubstr(stays ? "8 ranks: within a tenth of the least"
+                                : "8 ranks: the least predicted"));
+  }
 }
 
 }  // namespace

@@ -193,7 +193,8 @@ absl::Status Measurement::MeasureKind(OpKind kind, int64_t size) {
   });
   const int64_t turns = TurnsFor(fastest);
   for (Trial& trial : trials) {
-    trial.batch = BatchFor(trial.seconds);
+    // The same for all: what is not for each operation counts alike.
+    trial.batch = BatchFor(fastest);
     cost += trial.seconds * static_cast<double>(trial.batch * (turns + 1));
   }
   // The first size is measured whatever it takes.

@@ -18,7 +18,7 @@ ALLOWED = {
         "@mpi",
         "@openssl",
     },
-    "pipeline": {"collectives", "base"},
+    "pipeline": {"collectives", "base", "@com_google_absl", "@com_github_nlohmann_json"},
     "tensor_parallel": {"collectives", "topology", "base"},
     "zero3": {"collectives", "offload", "topology", "base"},
     "offload": {"base"},

@@ -1,0 +1,136 @@
+// What generators of schedules share: the check of their shape, and lists of
+// actions that leave out micro-batches that are not there.
+//
+//   TESSERA_RETURN_IF_ERROR(CheckShape({.name = "zb_v", .chunks = 2}, shape));
+//   ActionList list(shape.microbatches);
+//   StageTurns stage(list, /*stage=*/0);
+//   stage.Forward();                             // 0F0
+//   stage.Forward();                             // 0F1
+//   stage.BackwardInput();                       // 0I0
+//   schedule.ranks.push_back(std::move(list).Take());
+//
+// Leaving out keeps a schedule right: actions of different micro-batches depend
+// on each other only through the order within a rank, and what is left of an
+// order that has no cycle has none. So a method that wants a multiple of p
+// micro-batches, or at least 2p, is written down for that many and serves all
+// smaller numbers too, with no more live activations.
+#ifndef TESSERA_PIPELINE_GENERATE_DRAFT_H_
+#define TESSERA_PIPELINE_GENERATE_DRAFT_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "pipeline/generate/shape.h"
+#include "pipeline/schedule/action.h"
+#include "pipeline/schedule/schedule.h"
+#include "pipeline/schedule/stage_map.h"
+
+namespace tessera::pipeline {
+
+// What a method asks of a shape.
+struct ShapeRule {
+  std::string_view name;
+  // The only number of chunks that there may be; 0: any.
+  int64_t chunks = 0;
+  bool even_ranks = false;
+  // The method's pattern has at least so many micro-batches, and a multiple of
+  // so many; a shape's are rounded up to it, and those not there left out.
+  int64_t least_microbatches = 1;
+  int64_t multiple_of = 1;
+
+  // How many the pattern has. `microbatches` must be at most kMostActions.
+  int64_t PatternMicroBatches(int64_t microbatches) const;
+};
+
+// The most actions that a schedule may have before any are left out; what
+// ReadCsv takes, too.
+inline constexpr int64_t kMostActions = int64_t{1} << 24;
+
+// The ranks of a shape that has not been checked yet, from 1 to kMostActions:
+// for rules that depend on them.
+inline int64_t RanksOrLimit(const PipelineShape& shape) {
+  return std::clamp<int64_t>(shape.ranks, 1, kMostActions);
+}
+
+// InvalidArgument where a count is less than 1, breaks the rule, or makes more
+// than kMostActions actions; the message has the counts given and those near
+// them that do work.
+absl::Status CheckShape(const ShapeRule& rule, const PipelineShape& shape);
+
+// A schedule without actions. Hands the map's error on.
+absl::StatusOr<Schedule> EmptySchedule(std::string_view name,
+                                       absl::StatusOr<StageMap> map,
+                                       int64_t microbatches);
+
+// The actions of a rank, in order.
+class ActionList {
+ public:
+  // Actions of micro-batches from `microbatches` on are left out.
+  explicit ActionList(int64_t microbatches) : microbatches_(microbatches) {}
+
+  void Add(ActionKind kind, int64_t stage, int64_t microbatch) {
+    if (microbatch >= microbatches_) return;
+    actions_.push_back(
+        {kind, static_cast<int32_t>(stage), static_cast<int32_t>(microbatch)});
+  }
+
+  // Marks the actions from the `begin`th on as a pair that runs together, if
+  // two are there.
+  void PairFrom(size_t begin) {
+    if (actions_.size() == begin + 2) actions_[begin].with_next = true;
+  }
+
+  size_t size() const { return actions_.size(); }
+  std::vector<Action> Take() && { return std::move(actions_); }
+
+ private:
+  int64_t microbatches_;
+  std::vector<Action> actions_;
+};
+
+// A stage of a rank whose micro-batches take their turns in order, each kind of
+// action by itself. The list must outlive it.
+class StageTurns {
+ public:
+  // Micro-batches are numbered from `first` on, and those from `end` on left
+  // out.
+  StageTurns(ActionList& list, int64_t stage, int64_t first = 0,
+             int64_t end = kMostIndex)
+      : list_(&list), stage_(stage), first_(first), end_(end) {}
+
+  void Forward() { Add(ActionKind::kForward, forwards_++); }
+  void BackwardInput() { Add(ActionKind::kBackwardInput, backwards_++); }
+  void BackwardWeight() { Add(ActionKind::kBackwardWeight, finished_++); }
+  // Only where no micro-batch waits for its BackwardWeight.
+  void Backward() {
+    Add(ActionKind::kBackward, backwards_++);
+    ++finished_;
+  }
+
+  // How many had their turn forward; backward, B or I; finished, B or W.
+  int64_t forwards() const { return forwards_; }
+  int64_t backwards() const { return backwards_; }
+  int64_t finished() const { return finished_; }
+
+ private:
+  void Add(ActionKind kind, int64_t turn) {
+    if (first_ + turn < end_) list_->Add(kind, stage_, first_ + turn);
+  }
+
+  ActionList* list_;
+  int64_t stage_;
+  int64_t first_;
+  int64_t end_;
+  int64_t forwards_ = 0;
+  int64_t backwards_ = 0;
+  int64_t finished_ = 0;
+};
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_GENERATE_DRAFT_H_

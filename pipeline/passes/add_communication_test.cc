@@ -1,0 +1,149 @@
+#include "pipeline/passes/add_communication.h"
+
+#include <cstddef>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "pipeline/passes/place_parameters.h"
+#include "pipeline/proof/testing/oracle.h"
+#include "pipeline/proof/testing/schedules.h"
+#include "pipeline/proof/validate.h"
+
+namespace tessera::pipeline {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Lowered(const Schedule& schedule) {
+  const auto lowered = AddCommunication(schedule);
+  return lowered.ok() ? WriteCsv(*lowered) : lowered.status().ToString();
+}
+
+TEST(AddCommunicationTest, NeighboursThatCrossAgreeOnTheOrder) {
+  EXPECT_EQ(Lowered(OneForwardOneBackward(2, 3)),
+            "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0RECV_B1,0B1,"
+            "0RECV_B2,0B2\n"
+            "1RECV_F0,1F0,1B0,1RECV_F1,1SEND_B0,1F1,1B1,1RECV_F2,1SEND_B1,1F2,"
+            "1B2,1SEND_B2\n");
+}
+
+TEST(AddCommunicationTest, StagesOfTheSameRankNeedNone) {
+  EXPECT_EQ(Lowered(AllForwardAllBackward(*StageMap::Zigzag(2, 2), 1)),
+            "0F0,0SEND_F0,3RECV_F0,3F0,3B0,3SEND_B0,0RECV_B0,0B0\n"
+            "1RECV_F0,1F0,2F0,2SEND_F0,2RECV_B0,2B0,1B0,1SEND_B0\n");
+  EXPECT_EQ(Lowered(FromCsv("0F0,1F0,1B0,0B0\n")), "0F0,1F0,1B0,0B0\n");
+}
+
+TEST(AddCommunicationTest, PairsStayTogether) {
+  Schedule schedule = OneForwardOneBackward(2, 3);
+  ASSERT_EQ(schedule.ranks[1][1].ToString(), "1B0");
+  schedule.ranks[1][1].with_next = true;
+  const auto lowered = AddCommunication(schedule);
+  ASSERT_THAT(lowered, IsOk());
+  EXPECT_THAT(Validate(*lowered), IsOk());
+  const auto& actions = lowered->ranks[1];
+  ASSERT_TRUE(actions[3].with_next);
+  EXPECT_EQ(actions[2].ToString(), "1RECV_F1");
+  EXPECT_EQ(actions[3].ToString(), "1B0");
+  EXPECT_EQ(actions[4].ToString(), "1F1");
+  EXPECT_EQ(actions[5].ToString(), "1SEND_B0");
+}
+
+TEST(AddCommunicationTest, ParametersKeepTheirPlaceAndStartBeforeReceives) {
+  EXPECT_EQ(Lowered(FromCsv("0UNSHARD,0F0,0B0,0REDUCE_GRAD,0RESHARD\n"
+                            "1F0,1B0,1REDUCE_GRAD\n")),
+            "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\n"
+            "1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD\n");
+}
+
+std::vector<Action> WithoutCommunication(const std::vector<Action>& actions) {
+  std::vector<Action> rest;
+  for (const Action& action : actions) {
+    if (!Communicates(action.kind)) rest.push_back(action);
+  }
+  return rest;
+}
+
+// Whether the receive at `at` is needed by what comes after it and the receives
+// behind it: a computation that takes one of them, or a send.
+bool IsLate(const std::vector<Action>& actions, size_t at) {
+  size_t end = at;
+  while (Receives(actions[end].kind)) ++end;
+  if (Sends(actions[end].kind)) return true;
+  for (size_t i = end; i < end + (actions[end].with_next ? 2U : 1U); ++i) {
+    for (size_t r = at; r < end; ++r) {
+      const bool forward = actions[r].kind == ActionKind::kReceiveForward;
+      if (actions[i].stage == actions[r].stage &&
+          actions[i].microbatch == actions[r].microbatch &&
+          (forward ? actions[i].kind == ActionKind::kForward
+                   : GivesInputGradient(actions[i].kind))) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Whether the send at `at` follows its computation, or pair, with nothing but
+// communication between.
+bool IsPrompt(const std::vector<Action>& actions, size_t at) {
+  size_t last = at - 1;
+  while (Communicates(actions[last].kind)) --last;
+  const size_t first =
+      last > 0 && actions[last - 1].with_next ? last - 1 : last;
+  const bool forward = actions[at].kind == ActionKind::kSendForward;
+  for (size_t i = first; i <= last; ++i) {
+    if (actions[i].stage == actions[at].stage &&
+        actions[i].microbatch == actions[at].microbatch &&
+        (forward ? actions[i].kind == ActionKind::kForward
+                 : GivesInputGradient(actions[i].kind))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST(AddCommunicationTest, AnyValidOrderRunsUnderRendezvous) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 5000 && !HasFailure(); ++i) {
+    Schedule schedule =
+        RandomOrder(RandomMap(random), static_cast<int32_t>(1 + random() % 5),
+                    random() % 2 == 0, random);
+    if (random() % 2 == 0) schedule = *PlaceParameters(schedule);
+    const auto lowered = AddCommunication(schedule);
+    ASSERT_THAT(lowered, IsOk());
+    SCOPED_TRACE(WriteCsv(*lowered));
+    EXPECT_THAT(Validate(*lowered), IsOk());
+    EXPECT_TRUE(OracleAllows(*lowered, {}));
+    EXPECT_TRUE(OracleAllows(*lowered, {.buffers = 1}));
+    for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+      const auto& actions = lowered->ranks[rank];
+      EXPECT_EQ(WithoutCommunication(actions), schedule.ranks[rank]);
+      for (size_t at = 0; at < actions.size(); ++at) {
+        const ActionKind kind = actions[at].kind;
+        EXPECT_TRUE(!Receives(kind) || IsLate(actions, at)) << at;
+        EXPECT_TRUE(!Sends(kind) || IsPrompt(actions, at)) << at;
+      }
+    }
+  }
+}
+
+TEST(AddCommunicationTest, OrdersThatCannotCompleteAreRefused) {
+  EXPECT_THAT(AddCommunication(FromCsv("0F0,0B0,0F1,0B1\n"
+                                       "1F0,1F1,1B0,1B1\n")),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rank 0, action 1 (0B0) waits for rank 1, "
+                                 "action 2 (1B0)")));
+  EXPECT_THAT(AddCommunication(FromCsv("0B0,0F0\n")),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("action 0 (0B0) waits for")));
+  EXPECT_THAT(AddCommunication(FromCsv("0F0,0SEND_F0,0B0\n1F0,1B0\n")),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("(0SEND_F0) is communication")));
+}
+
+}  // namespace
+}  // namespace tessera::pipeline

@@ -1,0 +1,200 @@
+#include "pipeline/proof/deadlock.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "pipeline/proof/place.h"
+
+namespace tessera::pipeline {
+namespace {
+
+constexpr int32_t kNobody = -1;
+// Of a cycle's ranks, how many an error names.
+constexpr size_t kMostNamed = 8;
+
+// Runs the ranks until all are done or none can go on.
+class Progress {
+ public:
+  Progress(const Schedule& schedule, bool rendezvous)
+      : schedule_(schedule),
+        rendezvous_(rendezvous),
+        at_(schedule.ranks.size(), 0) {
+    for (const auto& actions : schedule.ranks) {
+      waits_.emplace_back(actions.size());
+      waiters_.emplace_back(actions.size(), kNobody);
+    }
+  }
+
+  // `place` cannot complete before `wait` has; under rendezvous both wait so
+  // for each other. Each may be waited for by one place.
+  void AddWait(Place place, Place wait) {
+    waits_[static_cast<size_t>(place.rank)]
+          [static_cast<size_t>(place.position)] = wait;
+  }
+
+  absl::Status Run() {
+    for (size_t rank = 0; rank < at_.size(); ++rank) {
+      ready_.push_back(static_cast<int32_t>(rank));
+      while (!ready_.empty()) {
+        const int32_t next = ready_.back();
+        ready_.pop_back();
+        Advance(next);
+      }
+    }
+    for (size_t rank = 0; rank < at_.size(); ++rank) {
+      if (!Done(rank)) return Stalled(static_cast<int32_t>(rank));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  bool Done(size_t rank) const {
+    return static_cast<size_t>(at_[rank]) == schedule_.ranks[rank].size();
+  }
+  const Place& WaitOf(Place place) const {
+    return waits_[static_cast<size_t>(place.rank)]
+                 [static_cast<size_t>(place.position)];
+  }
+
+  bool Holds(const Place& wait) const {
+    if (wait.rank == kNobody) return false;
+    const int32_t at = at_[static_cast<size_t>(wait.rank)];
+    return rendezvous_ ? at != wait.position : at <= wait.position;
+  }
+
+  // The first place of the unit at which `rank` is that cannot go on; its
+  // position is kNobody where all can.
+  Place HeldAt(int32_t rank) const {
+    const int32_t start = at_[static_cast<size_t>(rank)];
+    const int32_t size =
+        UnitSize(schedule_.ranks[static_cast<size_t>(rank)], start);
+    for (int32_t i = 0; i < size; ++i) {
+      if (Holds(WaitOf({rank, start + i}))) return {rank, start + i};
+    }
+    return {rank, kNobody};
+  }
+
+  void Advance(int32_t rank) {
+    while (!Done(static_cast<size_t>(rank))) {
+      const Place held = HeldAt(rank);
+      if (held.position != kNobody) {
+        const Place wait = WaitOf(held);
+        waiters_[static_cast<size_t>(wait.rank)]
+                [static_cast<size_t>(wait.position)] = rank;
+        return;
+      }
+      Pass(rank);
+    }
+  }
+
+  void Pass(int32_t rank) {
+    const auto index = static_cast<size_t>(rank);
+    const int32_t start = at_[index];
+    const int32_t size = UnitSize(schedule_.ranks[index], start);
+    at_[index] += size;
+    for (int32_t i = 0; i < size; ++i) {
+      const int32_t waiter =
+          waiters_[index][static_cast<size_t>(start) + static_cast<size_t>(i)];
+      if (waiter != kNobody) ready_.push_back(waiter);
+    }
+    const Place& peer = waits_[index][static_cast<size_t>(start)];
+    if (!rendezvous_ || peer.rank == kNobody) return;
+    ++at_[static_cast<size_t>(peer.rank)];
+    ready_.push_back(peer.rank);
+  }
+
+  // Every rank that has stalled waits for another that has: following them
+  // from any one leads into a cycle.
+  absl::Status Stalled(int32_t rank) const {
+    const auto next = [&](int32_t from) { return WaitOf(HeldAt(from)).rank; };
+    std::vector<bool> seen(at_.size());
+    while (!seen[static_cast<size_t>(rank)]) {
+      seen[static_cast<size_t>(rank)] = true;
+      rank = next(rank);
+    }
+    std::vector<int32_t> cycle = {rank};
+    for (int32_t on = next(rank); on != rank; on = next(on)) {
+      cycle.push_back(on);
+    }
+    std::rotate(cycle.begin(), std::min_element(cycle.begin(), cycle.end()),
+                cycle.end());
+    return absl::InvalidArgumentError(
+        absl::StrCat("deadlock: ", DescribeCycle(cycle)));
+  }
+
+  std::string DescribeCycle(std::span<const int32_t> cycle) const {
+    std::string text = Describe(schedule_, HeldAt(cycle[0]));
+    for (size_t i = 0; i < std::min(cycle.size(), kMostNamed); ++i) {
+      const Place wait = WaitOf(HeldAt(cycle[i]));
+      const Place next = HeldAt(cycle[(i + 1) % cycle.size()]);
+      absl::StrAppend(&text, i == 0 ? " waits for " : ", which waits for ",
+                      Describe(schedule_, wait));
+      if (wait != next) {
+        absl::StrAppend(&text, ", which comes after ",
+                        Describe(schedule_, next));
+      }
+    }
+    if (cycle.size() > kMostNamed) {
+      absl::StrAppend(&text, ", and so on over ", cycle.size(), " ranks");
+    }
+    return text;
+  }
+
+  const Schedule& schedule_;
+  const bool rendezvous_;
+  std::vector<int32_t> at_;  // By rank, the position it has come to.
+  std::vector<std::vector<Place>> waits_;
+  std::vector<std::vector<int32_t>> waiters_;  // Who is held by the place.
+  std::vector<int32_t> ready_;
+};
+
+}  // namespace
+
+absl::Status CheckMessagesFlow(const Schedule& schedule,
+                               std::span<const Channel> channels,
+                               int64_t buffers) {
+  Progress progress(schedule, /*rendezvous=*/buffers == 0);
+  for (const Channel& channel : channels) {
+    for (size_t i = 0; i < channel.sends.size(); ++i) {
+      const Place send{channel.sender, channel.sends[i]};
+      progress.AddWait({channel.receiver, channel.receives[i]}, send);
+      // With buffers, a send waits for the receive that makes room for it.
+      const int64_t room = static_cast<int64_t>(i) - buffers;
+      if (room < 0) continue;
+      progress.AddWait(send, {channel.receiver,
+                              channel.receives[static_cast<size_t>(room)]});
+    }
+  }
+  return progress.Run();
+}
+
+absl::Status CheckComputationsFlow(const Schedule& schedule,
+                                   const Coverage& coverage) {
+  Progress progress(schedule, /*rendezvous=*/false);
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    const auto& actions = schedule.ranks[rank];
+    for (size_t i = 0; i < actions.size(); ++i) {
+      const Action& action = actions[i];
+      if (action.kind != ActionKind::kForward &&
+          !GivesInputGradient(action.kind)) {
+        continue;
+      }
+      const Direction direction = DirectionOf(action.kind);
+      const int32_t source = SourceOf(schedule, direction, action.stage);
+      if (source == kNoStage) continue;
+      const int32_t microbatch = action.microbatch;
+      const int32_t owner = schedule.RankOf(source, microbatch);
+      if (owner == static_cast<int32_t>(rank)) continue;
+      const int32_t position =
+          direction == Direction::kForward
+              ? coverage.PositionOf(action.kind, source, microbatch)
+              : coverage.PositionOfInputGradient(source, microbatch);
+      progress.AddWait({static_cast<int32_t>(rank), static_cast<int32_t>(i)},
+                       {owner, position});
+    }
+  }
+  return progress.Run();
+}
+
+}  // namespace tessera::pipeline

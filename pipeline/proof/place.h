@@ -1,0 +1,80 @@
+// Places in a schedule, and how refusals name them.
+//
+//   Describe(schedule, {1, 3});   // "rank 1, action 3 (1SEND_B0)"
+#ifndef TESSERA_PIPELINE_PROOF_PLACE_H_
+#define TESSERA_PIPELINE_PROOF_PLACE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "pipeline/schedule/schedule.h"
+
+namespace tessera::pipeline {
+
+// The position of an action in its rank's list, from 0.
+struct Place {
+  int32_t rank = -1;
+  int32_t position = -1;
+
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+inline const Action& ActionAt(const Schedule& schedule, Place place) {
+  return schedule.ranks[static_cast<size_t>(place.rank)]
+                       [static_cast<size_t>(place.position)];
+}
+
+inline std::string Describe(const Schedule& schedule, Place place) {
+  return absl::StrCat("rank ", place.rank, ", action ", place.position, " (",
+                      ActionAt(schedule, place).ToString(), ")");
+}
+
+// What a micro-batch passes on: activations go from a stage to the one after
+// it, gradients to the one before it.
+enum class Direction : uint8_t { kForward, kBackward };
+
+constexpr Direction DirectionOf(ActionKind kind) {
+  return kind == ActionKind::kForward || kind == ActionKind::kSendForward ||
+                 kind == ActionKind::kReceiveForward
+             ? Direction::kForward
+             : Direction::kBackward;
+}
+constexpr ActionKind SendOf(Direction direction) {
+  return direction == Direction::kForward ? ActionKind::kSendForward
+                                          : ActionKind::kSendBackward;
+}
+constexpr ActionKind ReceiveOf(Direction direction) {
+  return direction == Direction::kForward ? ActionKind::kReceiveForward
+                                          : ActionKind::kReceiveBackward;
+}
+
+inline constexpr int32_t kNoStage = -1;
+
+// The stage that hands something on to `stage` in that direction, or kNoStage
+// at the pipeline's end.
+inline int32_t SourceOf(const Schedule& schedule, Direction direction,
+                        int32_t stage) {
+  if (direction == Direction::kForward) return stage - 1;
+  return stage + 1 < schedule.map.stages() ? stage + 1 : kNoStage;
+}
+
+// The stage that `stage` hands something on to, or kNoStage.
+inline int32_t TargetOf(const Schedule& schedule, Direction direction,
+                        int32_t stage) {
+  return SourceOf(schedule,
+                  direction == Direction::kForward ? Direction::kBackward
+                                                   : Direction::kForward,
+                  stage);
+}
+
+// How many actions start together at `position`: 2 for a pair (with_next).
+inline int32_t UnitSize(const std::vector<Action>& actions, int32_t position) {
+  const auto at = static_cast<size_t>(position);
+  return actions[at].with_next && at + 1 < actions.size() ? 2 : 1;
+}
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_PROOF_PLACE_H_

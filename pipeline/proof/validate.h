@@ -1,0 +1,69 @@
+// Validate: proves that a schedule is right, or says what is wrong with it.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Proof proof, Validate(schedule));
+//   proof.peak_activations[0];      // micro-batches alive on rank 0 at most
+//
+// What it proves
+//   - every micro-batch passes every stage forward and backward exactly once
+//     (B, or I and then W), on the rank that schedule.RankOf names;
+//   - nothing comes before what it needs, on its rank and across ranks;
+//   - every message between neighbouring stages on different ranks is sent once
+//     and received once, none in vain, and each receive takes its own message:
+//     there is one first-in-first-out channel for each ordered pair of ranks
+//     and each direction, forward and backward;
+//   - pairs that run together are a forward and a B or I, of which neither
+//     needs the other;
+//   - parameters are gathered where they are used, and gradients reduced once
+//     and last (see CheckParameters in parameters.h for what is optional);
+//   - no deadlock, even where a send completes only when its receive is reached
+//     (rendezvous), or with a given number of buffers per channel.
+#ifndef TESSERA_PIPELINE_PROOF_VALIDATE_H_
+#define TESSERA_PIPELINE_PROOF_VALIDATE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "pipeline/schedule/schedule.h"
+
+namespace tessera::pipeline {
+
+enum class Communication : uint8_t {
+  kExplicit,  // The schedule is lowered: it has all sends and receives.
+  kImplied,   // It has none: computations wait for those of other ranks.
+};
+
+struct ValidateOptions {
+  Communication communication = Communication::kExplicit;
+  // How many messages each channel holds that are not yet received. 0 is
+  // rendezvous, the strictest: what it allows, any number allows. Without
+  // meaning where communication is implied.
+  int64_t buffers = 0;
+};
+
+struct Proof {
+  int64_t computations = 0;  // F, B, I and W.
+  int64_t messages = 0;      // That are sent, or would be where implied.
+
+  // By rank, the most micro-batches (of all its stages together) that are at a
+  // time between their forward and their B or W; and, less by those that only
+  // wait for their W, between their forward and their B or I. The forward and
+  // the backward of a pair hold theirs at once.
+  std::vector<int64_t> peak_activations;
+  std::vector<int64_t> peak_before_backward;
+
+  // By rank, the most stages whose parameters an UNSHARD has gathered.
+  std::vector<int64_t> peak_unsharded;
+};
+
+// InvalidArgument where the schedule is wrong. It names the rank, the position
+// in its list from 0, the action and what it waits for, and for a deadlock the
+// cycle: "deadlock: rank 0, action 1 (0SEND_F0) waits for rank 1, action 5
+// (1RECV_F0), which comes after rank 1, action 4 (1SEND_B3), which waits for
+// ...". Time and memory are linear in the number of actions.
+absl::StatusOr<Proof> Validate(const Schedule& schedule,
+                               const ValidateOptions& options = {});
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_PROOF_VALIDATE_H_

@@ -1,0 +1,310 @@
+#include "pipeline/proof/validate.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "pipeline/passes/add_communication.h"
+#include "pipeline/proof/testing/schedules.h"
+
+namespace tessera::pipeline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr ValidateOptions kImplied = {.communication = Communication::kImplied};
+
+auto Refuses(const std::string& part) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
+}
+
+constexpr std::string_view kOneMessageEach =
+    "0F0,0SEND_F0,0RECV_B0,0B0\n"
+    "1RECV_F0,1F0,1B0,1SEND_B0\n";
+
+TEST(ValidateTest, CountsWhatALoweredScheduleDoes) {
+  const auto proof = Validate(FromCsv(kOneMessageEach));
+  ASSERT_THAT(proof, IsOk());
+  EXPECT_EQ(proof->computations, 4);
+  EXPECT_EQ(proof->messages, 2);
+  EXPECT_THAT(proof->peak_activations, ElementsAre(1, 1));
+  EXPECT_THAT(proof->peak_unsharded, ElementsAre(0, 0));
+}
+
+TEST(ValidateTest, PeaksAreThoseOfThePapers) {
+  for (int32_t ranks = 1; ranks <= 6; ++ranks) {
+    for (int32_t m = 1; m <= 9; ++m) {
+      const auto gpipe = Validate(
+          AllForwardAllBackward(*StageMap::Linear(ranks), m), kImplied);
+      ASSERT_THAT(gpipe, IsOk());
+      EXPECT_THAT(gpipe->peak_activations, Each(m));
+      EXPECT_EQ(gpipe->messages, 2 * (ranks - 1) * m);
+      const auto alternating =
+          Validate(OneForwardOneBackward(ranks, m), kImplied);
+      ASSERT_THAT(alternating, IsOk());
+      EXPECT_EQ(alternating->computations, 2 * ranks * m);
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        EXPECT_EQ(alternating->peak_activations[static_cast<size_t>(rank)],
+                  std::min(m, ranks - rank));
+      }
+    }
+  }
+}
+
+TEST(ValidateTest, ActivationsWaitForTheWeightGradient) {
+  const auto proof = Validate(FromCsv("0F0,0I0,0F1,0I1,0W0,0W1\n"));
+  ASSERT_THAT(proof, IsOk());
+  EXPECT_THAT(proof->peak_activations, ElementsAre(2));
+  EXPECT_THAT(proof->peak_before_backward, ElementsAre(1));
+}
+
+TEST(ValidateTest, BothOfAPairAreAliveAtOnce) {
+  for (const char* table : {"0F0,0F1,0B0,0B1\n", "0F0,0B0,0F1,0B1\n"}) {
+    SCOPED_TRACE(table);
+    Schedule schedule = FromCsv(table);
+    schedule.ranks[0][1].with_next = true;
+    const auto proof = Validate(schedule);
+    ASSERT_THAT(proof, IsOk());
+    EXPECT_THAT(proof->peak_activations, ElementsAre(2));
+    EXPECT_THAT(proof->peak_before_backward, ElementsAre(2));
+  }
+}
+
+TEST(ValidateTest, CoverageIsRefusedWithRankPositionAndAction) {
+  Schedule schedule = FromCsv(kOneMessageEach);
+  schedule.ranks[0].pop_back();
+  EXPECT_THAT(Validate(schedule), Refuses("rank 0 never does 0B0"));
+  schedule = FromCsv(kOneMessageEach);
+  schedule.ranks[1].push_back({ActionKind::kForward, 1, 0});
+  EXPECT_THAT(Validate(schedule),
+              Refuses("rank 1, action 4 (1F0) does again what rank 1, action 1 "
+                      "(1F0) has done"));
+  schedule = FromCsv(kOneMessageEach);
+  schedule.ranks[1].push_back({ActionKind::kBackwardWeight, 1, 0});
+  EXPECT_THAT(Validate(schedule), Refuses("(1W0) does again"));
+  schedule = FromCsv(kOneMessageEach);
+  schedule.ranks[1][2].kind = ActionKind::kBackwardInput;
+  EXPECT_THAT(Validate(schedule), Refuses("rank 1 never does 1W0"));
+  schedule.ranks[1][2].kind = ActionKind::kBackwardWeight;
+  EXPECT_THAT(Validate(schedule), Refuses("rank 1 never does 1I0"));
+  schedule = FromCsv(kOneMessageEach);
+  schedule.ranks[0][0].stage = 2;
+  EXPECT_THAT(
+      Validate(schedule),
+      Refuses("rank 0, action 0 (2F0): the schedule has stages 0 to 1"));
+  schedule.ranks[0][0] = {ActionKind::kForward, 1, 0};
+  EXPECT_THAT(Validate(schedule),
+              Refuses("rank 0, action 0 (1F0): the action is rank 1's"));
+  schedule.ranks[0][0] = {ActionKind::kForward, 0, 1};
+  EXPECT_THAT(Validate(schedule), Refuses("micro-batches 0 to 0"));
+  schedule.ranks[0][0] = {ActionKind::kForward, 0};
+  EXPECT_THAT(Validate(schedule), Refuses("micro-batches 0 to 0"));
+}
+
+TEST(ValidateTest, SizesThatCannotBeAreRefused) {
+  Schedule schedule = FromCsv(kOneMessageEach);
+  schedule.ranks.pop_back();
+  EXPECT_THAT(Validate(schedule), Refuses("1 lists of actions; its map has 2"));
+  schedule = FromCsv(kOneMessageEach);
+  schedule.microbatches = 0;
+  EXPECT_THAT(Validate(schedule), Refuses("0 micro-batches; at least 1"));
+  schedule.microbatches = 1 << 30;  // Without memory for so many.
+  EXPECT_THAT(Validate(schedule), Refuses("4 computations"));
+  EXPECT_THAT(Validate(FromCsv(kOneMessageEach), {.buffers = -1}),
+              Refuses("-1 buffers"));
+}
+
+TEST(ValidateTest, LocalOrderIsRefused) {
+  EXPECT_THAT(Validate(FromCsv("0B0,0F0\n")),
+              Refuses("rank 0, action 0 (0B0) waits for rank 0, action 1 (0F0),"
+                      " which comes later"));
+  EXPECT_THAT(Validate(FromCsv("0F0,0W0,0I0\n")),
+              Refuses("action 1 (0W0) waits for rank 0, action 2 (0I0)"));
+  EXPECT_THAT(Validate(FromCsv("0SEND_F0,0F0,0RECV_B0,0B0\n"
+                               "1RECV_F0,1F0,1B0,1SEND_B0\n")),
+              Refuses("(0SEND_F0) waits for rank 0, action 1 (0F0)"));
+  EXPECT_THAT(Validate(FromCsv("0F0,0SEND_F0,0B0,0RECV_B0\n"
+                               "1RECV_F0,1F0,1B0,1SEND_B0\n")),
+              Refuses("(0B0) waits for rank 0, action 3 (0RECV_B0)"));
+}
+
+TEST(ValidateTest, PairsAreAForwardAndAnIndependentBackward) {
+  Schedule schedule = FromCsv("0F0,0F1,0B0,0B1\n");
+  auto& actions = schedule.ranks[0];
+  actions[0].with_next = true;
+  EXPECT_THAT(Validate(schedule),
+              Refuses("(0F0) runs together with rank 0, action 1 (0F1); only"));
+  actions[0].with_next = false;
+  actions[3].with_next = true;
+  EXPECT_THAT(Validate(schedule), Refuses("but is the rank's last"));
+  schedule = FromCsv("0F0,0B0\n");
+  schedule.ranks[0][0].with_next = true;
+  EXPECT_THAT(Validate(schedule), Refuses("with which it runs together"));
+  schedule = FromCsv("0F0,0F1,0B0,0F2,0B1,0B2\n");
+  schedule.ranks[0][1].with_next = true;
+  EXPECT_THAT(Validate(schedule), IsOk());
+  schedule.ranks[0][2].with_next = true;
+  EXPECT_THAT(Validate(schedule), Refuses("and the one after it"));
+}
+
+TEST(ValidateTest, MessagesThatAreMissingOrInVainAreRefused) {
+  EXPECT_THAT(Validate(FromCsv("0F0,0RECV_B0,0B0\n"
+                               "1RECV_F0,1F0,1B0,1SEND_B0\n")),
+              Refuses("rank 0 never does 0SEND_F0, for which rank 1 waits with "
+                      "1RECV_F0"));
+  EXPECT_THAT(Validate(FromCsv("0F0,0SEND_F0,0RECV_B0,0B0\n"
+                               "1F0,1B0,1SEND_B0\n")),
+              Refuses("rank 1 never does 1RECV_F0, for which rank 0 waits"));
+  EXPECT_THAT(Validate(FromCsv("0F0,0B0,0SEND_B0\n")),
+              Refuses("(0SEND_B0) is in vain: stage 0 is the pipeline's end"));
+  EXPECT_THAT(Validate(FromCsv("0F0,0SEND_F0,1F0,1B0,0B0\n")),
+              Refuses("(0SEND_F0) is in vain: stage 1 is on the same rank"));
+  EXPECT_THAT(Validate(FromCsv(kOneMessageEach), kImplied),
+              Refuses("rank 0, action 1 (0SEND_F0) is communication"));
+}
+
+TEST(ValidateTest, ChannelsKeepOrder) {
+  EXPECT_THAT(
+      Validate(FromCsv("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+                       "1RECV_F1,1F1,1RECV_F0,1F0,1B0,1SEND_B0,1B1,1SEND_B1\n"),
+               {.buffers = 5}),
+      Refuses("rank 1, action 0 (1RECV_F1) waits for its message, but the next "
+              "from rank 0 is that of rank 0, action 1 (0SEND_F0)"));
+}
+
+// Rank 0 sends its second forward while rank 1 sends its first backward.
+constexpr std::string_view kCrossingSends =
+    "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+    "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
+
+TEST(ValidateTest, CrossingSendsDeadlockUnderRendezvousOnly) {
+  EXPECT_THAT(
+      Validate(FromCsv(kCrossingSends)),
+      Refuses(
+          "deadlock: rank 0, action 3 (0SEND_F1) waits for rank 1, action 4 "
+          "(1RECV_F1), which comes after rank 1, action 3 (1SEND_B0), which "
+          "waits for rank 0, action 4 (0RECV_B0), which comes after rank 0, "
+          "action 3 (0SEND_F1)"));
+  EXPECT_THAT(Validate(FromCsv(kCrossingSends), {.buffers = 1}), IsOk());
+}
+
+TEST(ValidateTest, EnoughBuffersAreNamedByTheirNumber) {
+  const Schedule schedule = FromCsv(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,"
+      "0RECV_B0,0B0,0RECV_B1,0B1,0RECV_B2,0B2\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,"
+      "1RECV_F2,1F2,1B2,1SEND_B2\n");
+  EXPECT_THAT(Validate(schedule, {.buffers = 0}), Refuses("deadlock"));
+  EXPECT_THAT(Validate(schedule, {.buffers = 1}), IsOk());
+  // Nobody receives before it has sent everything.
+  Schedule late = FromCsv(
+      "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1\n"
+      "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1B1,1SEND_B0,1SEND_B1\n");
+  EXPECT_THAT(Validate(late), IsOk());
+}
+
+TEST(ValidateTest, WaitsBehindMissingBuffersNameTheReceiveThatMakesRoom) {
+  // Two messages each way before either rank receives.
+  const Schedule schedule = FromCsv(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0F3,0SEND_F3,"
+      "0RECV_B1,0B1,0RECV_B2,0B2,0RECV_B3,0B3\n"
+      "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1,1RECV_F2,1F2,1B2,"
+      "1SEND_B2,1RECV_F3,1F3,1B3,1SEND_B3\n");
+  EXPECT_THAT(Validate(schedule), Refuses("deadlock"));
+  EXPECT_THAT(Validate(schedule, {.buffers = 1}), IsOk());
+  const Schedule crossing = FromCsv(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,0F3,0SEND_F3,"
+      "0RECV_B0,0B0,0RECV_B1,0B1,0RECV_B2,0B2,0RECV_B3,0B3\n"
+      "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1,"
+      "1RECV_F2,1F2,1RECV_F3,1F3,1B2,1SEND_B2,1B3,1SEND_B3\n");
+  EXPECT_THAT(Validate(crossing, {.buffers = 1}),
+              Refuses("rank 0, action 7 (0SEND_F3) waits for rank 1, action 8 "
+                      "(1RECV_F2), which comes after rank 1, action 7 "
+                      "(1SEND_B1), which waits for rank 0, action 8 "
+                      "(0RECV_B0)"));
+  EXPECT_THAT(Validate(crossing, {.buffers = 2}), IsOk());
+}
+
+TEST(ValidateTest, ComputationsThatWaitForEachOtherAreACycle) {
+  const Schedule schedule = FromCsv(
+      "0F0,0B0,0F1,0B1\n"
+      "1F0,1F1,1B0,1B1\n");
+  EXPECT_THAT(
+      Validate(schedule, kImplied),
+      Refuses(
+          "deadlock: rank 0, action 1 (0B0) waits for rank 1, action 2 "
+          "(1B0), which comes after rank 1, action 1 (1F1), which waits for "
+          "rank 0, action 2 (0F1), which comes after rank 0, action 1 "
+          "(0B0)"));
+}
+
+TEST(ValidateTest, LongCyclesAreCutShort) {
+  // Rank 0 wants the first micro-batch back from the last rank before it gives
+  // the second; all others want the second first.
+  Schedule schedule = AllForwardAllBackward(*StageMap::Loop(12, 2), 2);
+  for (size_t rank = 0; rank < 12; ++rank) {
+    auto& actions = schedule.ranks[rank];
+    const size_t at = rank == 0 ? 1 : 0;
+    std::swap(actions[at], actions[at + 1]);
+  }
+  EXPECT_THAT(
+      Validate(schedule, kImplied),
+      AllOf(Refuses("deadlock: rank 0, action 1 (12F0) waits for rank 11, "
+                    "action 1 (11F0), which comes after rank 11, action 0 "
+                    "(11F1), which waits for rank 10, action 0 (10F1)"),
+            Refuses(", and so on over 12 ranks")));
+}
+
+TEST(ValidateTest, ParametersAreGatheredWhereTheyAreUsed) {
+  const auto one = [](const char* table) { return Validate(FromCsv(table)); };
+  EXPECT_THAT(one("0UNSHARD,0F0,0RESHARD,0UNSHARD,0B0,0RESHARD\n"), IsOk());
+  EXPECT_THAT(one("0F0,0UNSHARD,0B0,0RESHARD\n"),
+              Refuses("rank 0, action 0 (0F0) waits for the stage's parameters,"
+                      " which no action before it gathers"));
+  EXPECT_THAT(one("0UNSHARD,0F0,0RESHARD,0B0\n"),
+              Refuses("which rank 0, action 2 (0RESHARD) has given up"));
+  EXPECT_THAT(one("0UNSHARD,0UNSHARD,0F0,0B0,0RESHARD\n"),
+              Refuses("gathered already, by rank 0, action 0 (0UNSHARD)"));
+  EXPECT_THAT(one("0UNSHARD,0F0,0B0,0RESHARD,0RESHARD\n"),
+              Refuses("action 4 (0RESHARD): the stage is not gathered"));
+  EXPECT_THAT(one("0UNSHARD,0F0,0B0\n"), Refuses("followed by no 0RESHARD"));
+  const auto peak =
+      one("0UNSHARD,0F0,1UNSHARD,1F0,1B0,1RESHARD,0B0,0RESHARD,0REDUCE_GRAD,"
+          "1REDUCE_GRAD\n");
+  ASSERT_THAT(peak, IsOk());
+  EXPECT_THAT(peak->peak_unsharded, ElementsAre(2));
+}
+
+TEST(ValidateTest, GradientsAreReducedOnceAndLast) {
+  EXPECT_THAT(Validate(FromCsv("0F0,0I0,0REDUCE_GRAD,0W0\n")),
+              Refuses("rank 0, action 2 (0REDUCE_GRAD) reduces the stage's "
+                      "gradients before rank 0, action 3 (0W0)"));
+  EXPECT_THAT(Validate(FromCsv("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n")),
+              Refuses("reduces again"));
+  EXPECT_THAT(Validate(FromCsv("0F0,1F0,1B0,0B0,0REDUCE_GRAD\n")),
+              Refuses("rank 0 never does 1REDUCE_GRAD"));
+  Schedule schedule = FromCsv(kOneMessageEach);
+  schedule.ranks[0].push_back({ActionKind::kReduceGradient, 1});
+  EXPECT_THAT(Validate(schedule), Refuses("the stage is rank 1's"));
+  schedule.ranks[0].back() = {ActionKind::kUnshard, 0, 0};
+  EXPECT_THAT(Validate(schedule), Refuses("is of no micro-batch"));
+}
+
+TEST(ValidateTest, LargeSchedulesAreProven) {
+  const auto lowered =
+      AddCommunication(AllForwardAllBackward(*StageMap::Loop(64, 2), 1024));
+  ASSERT_THAT(lowered, IsOk());
+  const auto proof = Validate(*lowered);
+  ASSERT_THAT(proof, IsOk());
+  EXPECT_EQ(proof->computations, 64 * 2 * 1024 * 2);
+  EXPECT_EQ(proof->messages, 127 * 2 * 1024);
+}
+
+}  // namespace
+}  // namespace tessera::pipeline

@@ -1,0 +1,92 @@
+#include "pipeline/schedule/action.h"
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace tessera::pipeline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(ActionTest, EveryKindSurvivesItsText) {
+  for (const ActionKind kind : kActionKinds) {
+    for (const int32_t stage : {0, 1, 17, kMostIndex}) {
+      for (const int32_t microbatch : {0, 9, 1023, kMostIndex}) {
+        Action action{kind, stage, microbatch};
+        if (!HasMicroBatch(kind)) action.microbatch = kNoMicroBatch;
+        EXPECT_THAT(ParseAction(action.ToString()), IsOkAndHolds(action));
+      }
+    }
+  }
+}
+
+TEST(ActionTest, IsWrittenAsPyTorchDoes) {
+  const struct {
+    Action action;
+    const char* text;
+  } kCases[] = {
+      {{ActionKind::kForward, 0, 0}, "0F0"},
+      {{ActionKind::kBackwardInput, 1, 3}, "1I3"},
+      {{ActionKind::kBackwardWeight, 1, 3}, "1W3"},
+      {{ActionKind::kBackward, 2, 0}, "2B0"},
+      {{ActionKind::kSendForward, 0, 0}, "0SEND_F0"},
+      {{ActionKind::kReceiveForward, 1, 0}, "1RECV_F0"},
+      {{ActionKind::kSendBackward, 12, 34}, "12SEND_B34"},
+      {{ActionKind::kReceiveBackward, 12, 34}, "12RECV_B34"},
+      {{ActionKind::kUnshard, 3}, "3UNSHARD"},
+      {{ActionKind::kReshard, 3}, "3RESHARD"},
+      {{ActionKind::kReduceGradient, 3}, "3REDUCE_GRAD"},
+  };
+  for (const auto& [action, text] : kCases) {
+    EXPECT_EQ(action.ToString(), text);
+    EXPECT_THAT(ParseAction(text), IsOkAndHolds(action));
+  }
+}
+
+TEST(ActionTest, OtherTextsAreRefusedAndQuoted) {
+  for (const char* text :
+       {"", "F", "0", "0F", "F0", "0f0", "0X0", "-1F0", "0F-1", "0 F0", "0F0 ",
+        "0UNSHARD1", "16777216F0", "0F16777216", "0F999999999999999999999",
+        "0F0F0", "0SEND_F", "0SENDF0", "1.5F0"}) {
+    EXPECT_THAT(ParseAction(text),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr(std::string("\"") + text)))
+        << text;
+  }
+}
+
+TEST(CellTest, HasNoneOneOrTwoActions) {
+  EXPECT_THAT(ParseCell(""), IsOkAndHolds(IsEmpty()));
+  EXPECT_THAT(ParseCell("  "), IsOkAndHolds(IsEmpty()));
+  EXPECT_THAT(ParseCell(" 0F8 "),
+              IsOkAndHolds(ElementsAre(Action{ActionKind::kForward, 0, 8})));
+  EXPECT_THAT(ParseCell("(0F8;7B4)OVERLAP_F_B"),
+              IsOkAndHolds(ElementsAre(Action{ActionKind::kForward, 0, 8, true},
+                                       Action{ActionKind::kBackward, 7, 4})));
+  EXPECT_THAT(
+      ParseCell("(0F8;7I4)OVERLAP_F_B"),
+      IsOkAndHolds(ElementsAre(Action{ActionKind::kForward, 0, 8, true},
+                               Action{ActionKind::kBackwardInput, 7, 4})));
+  for (const char* text :
+       {"(0F8)OVERLAP_F_B", "(0F8;7B4)", "(7B4;0F8)OVERLAP_F_B",
+        "(0F8;7B4;1F1)OVERLAP_F_B", "(0F8;7F4)OVERLAP_F_B", "(", "()",
+        "(;)OVERLAP_F_B", "((0F8;7B4)OVERLAP_F_B;1B1)OVERLAP_F_B"}) {
+    EXPECT_THAT(ParseCell(text), StatusIs(absl::StatusCode::kInvalidArgument))
+        << text;
+  }
+}
+
+TEST(ActionKindTest, EveryKindIsOfOneSort) {
+  for (const ActionKind kind : kActionKinds) {
+    const bool of_parameters = !HasMicroBatch(kind);
+    EXPECT_EQ(Computes(kind) + Communicates(kind) + of_parameters, 1);
+    EXPECT_EQ(Sends(kind) || Receives(kind), Communicates(kind));
+    EXPECT_LE(GivesInputGradient(kind) || GivesWeightGradient(kind),
+              Computes(kind));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::pipeline

@@ -84,8 +84,8 @@ struct Action {
   int32_t stage = 0;
   int32_t microbatch = kNoMicroBatch;
   // Runs together with the action after it in the rank's list: a forward and a
-  // backward of different stages whose communication hides behind each other's
-  // computation (DualPipe, arXiv 2412.19437, section 3.2.1).
+  // backward, of different micro-batches, whose communication hides behind each
+  // other's computation (DualPipe, arXiv 2412.19437, section 3.2.1).
   bool with_next = false;
 
   // "2F7", "3UNSHARD"; without regard to with_next.

@@ -1,9 +1,10 @@
 #include "pipeline/simulate/simulate.h"
 
 #include <algorithm>
-#include <limits>
+#include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -194,19 +195,6 @@ class Simulation {
 };
 
 }  // namespace
-
-double Timeline::BubbleRate(int32_t rank) const {
-  if (longest_stage <= 0) return 0;
-  return 1 - ranks[static_cast<size_t>(rank)].busy / longest_stage;
-}
-
-double Timeline::BubbleRate() const {
-  double least = 1;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    least = std::min(least, BubbleRate(static_cast<int32_t>(rank)));
-  }
-  return least;
-}
 
 absl::StatusOr<Timeline> Simulate(const Schedule& schedule,
                                   const Costs& costs) {

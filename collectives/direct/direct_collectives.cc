@@ -36,8 +36,10 @@ absl::Status DirectCollectives::Run(const Operation& operation,
       operation.kind == OpKind::kAllToAll && operation.uneven();
   if (sizes_differ) return RunStaged(call);
   if (FitsNotes(call)) return RunByNotes(call);
-  if (call.bytes >= means_.group.tuning().zero_copy_bytes) {
+  if (call.bytes >= means_.group.tuning().zero_copy_bytes &&
+      history_.Asks(operation.kind, call.bytes)) {
     TESSERA_ASSIGN_OR_RETURN(const Reachable reachable, ExchangePlaces(call));
+    history_.Learn(operation.kind, call.bytes, reachable.enough);
     if (reachable.enough) return RunZeroCopy(call, reachable);
   }
   return RunStaged(call);

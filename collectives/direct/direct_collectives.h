@@ -13,18 +13,21 @@
 #include "absl/status/status.h"
 #include "collectives/direct/call.h"
 #include "collectives/direct/group.h"
+#include "collectives/direct/place_history.h"
 
 namespace tessera::collectives::direct {
 
 class DirectCollectives {
  public:
-  explicit DirectCollectives(Group& group) : means_(group) {}
+  explicit DirectCollectives(Group& group)
+      : means_(group), history_(group.tuning().place_skips) {}
 
   // Carries out a valid collective; between Group::Enter and Group::Leave.
   absl::Status Run(const Operation& operation, OperationContext& context);
 
  private:
   Means means_;
+  PlaceHistory history_;
 };
 
 }  // namespace tessera::collectives::direct

@@ -71,6 +71,10 @@ absl::Status ValidateTuning(const Tuning& tuning, int64_t ranks) {
                       std::min(tuning.zero_copy_bytes, tuning.peer_copy_bytes),
                       "at least 0");
   }
+  if (tuning.place_skips < 0 || tuning.place_skips > 255) {
+    return OutOfRange("place_skips", tuning.place_skips,
+                      "0 to 255 are allowed");
+  }
   if (tuning.processors < 0) {
     return OutOfRange("processors", tuning.processors, "at least 0");
   }

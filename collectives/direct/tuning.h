@@ -25,11 +25,14 @@ struct Tuning {
   // if so use them where they are. The question is one more synchronisation.
   int64_t zero_copy_bytes = 16 << 10;
 
+  // Where they are not, the next calls do not ask: at most so many. 0 to 255.
+  int64_t place_skips = 7;
+
   // From here on the kernel copies ordinary buffers straight out of a peer's
   // memory (process_vm_readv), where it lets the ranks do that and every rank
   // has a processor: one copy less for what only moves (all_gather, all_to_all,
   // broadcast, scatter). At least zero_copy_bytes counts.
-  int64_t peer_copy_bytes = 16 << 10;
+  int64_t peer_copy_bytes = 32 << 10;
 
   // Working sets beyond this are written past the caches.
   int64_t streaming_bytes = 48 << 20;

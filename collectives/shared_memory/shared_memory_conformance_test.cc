@@ -33,6 +33,7 @@ EngineUnderTest KernelCopies() {
   options.tuning.processors = 64;
   options.tuning.spins = 20;
   options.tuning.zero_copy_bytes = 0;
+  options.tuning.place_skips = 0;
   options.tuning.peer_copy_bytes = 0;
   EngineUnderTest engine = With(options);
   engine.name = "KernelCopies";

@@ -30,8 +30,15 @@ constexpr int64_t kSizeFactor = 4;
 // so many times as long at the last size, is left out.
 constexpr double kFarBehind = 2.5;
 constexpr double kWasBehind = 1.6;
-constexpr double kTurnSeconds = 40e-6;
-constexpr int64_t kMaxBatch = 16;
+// Where the time does not reach for all, only what is predicted to be as near
+// as this is measured, and the engine's own way; for this many times the budget
+// at most.
+constexpr double kContender = 1.6;
+constexpr int64_t kContenderTurns = 3;
+constexpr double kOverdraft = 2;
+
+constexpr double kTurnSeconds = 120e-6;
+constexpr int64_t kMaxBatch = 64;
 
 // Where nothing is known yet, few of each.
 constexpr int64_t kFirstTurns = 5;
@@ -65,7 +72,7 @@ class Measurement {
     for (int64_t size = kFirstBytes; size <= options_.max_bytes;
          size *= kSizeFactor) {
       TESSERA_RETURN_IF_ERROR(UpdateClock());
-      if (size > kFirstBytes && spent_ > Budget()) break;
+      if (size > kFirstBytes && spent_ > kOverdraft * Budget()) break;
       for (const OpKind kind : kByUse) {
         TESSERA_RETURN_IF_ERROR(MeasureKind(kind, size));
       }
@@ -76,9 +83,17 @@ class Measurement {
  private:
   double Budget() const { return absl::ToDoubleSeconds(options_.budget); }
 
+  struct Plan {
+    std::vector<Trial> trials;
+    int64_t turns = 0;
+  };
+
   absl::Status FindCandidates();
   absl::Status UpdateClock();
-  std::vector<Trial> TrialsOf(OpKind kind, int64_t bytes);
+  std::vector<Trial> TrialsOf(OpKind kind, int64_t bytes) const;
+  Plan PlanTrials(OpKind kind, int64_t bytes, bool first) const;
+  // Seconds, as predicted.
+  static double CostOf(const Plan& plan);
   absl::Status MeasureKind(OpKind kind, int64_t size);
   double PredictTrials(std::vector<Trial>* trials) const;
   bool WasBehind(const Trial& trial) const;
@@ -122,7 +137,7 @@ absl::Status Measurement::UpdateClock() {
   return absl::OkStatus();
 }
 
-std::vector<Trial> Measurement::TrialsOf(OpKind kind, int64_t bytes) {
+std::vector<Trial> Measurement::TrialsOf(OpKind kind, int64_t bytes) const {
   std::vector<Trial> trials;
   if (engine_has_[static_cast<size_t>(kind)]) {
     trials.push_back({kind, Algorithm::kEngine, bytes});
@@ -179,29 +194,48 @@ int64_t Measurement::LastBytes(OpKind kind) const {
   return last;
 }
 
+// What is left of the budget decides how many are measured, and how often: all
+// that are not far behind, or the contenders, or (never at the first size)
+// none.
+Measurement::Plan Measurement::PlanTrials(OpKind kind, int64_t bytes,
+                                          bool first) const {
+  Plan plan{.trials = TrialsOf(kind, bytes)};
+  const double fastest = PredictTrials(&plan.trials);
+  plan.turns = TurnsFor(fastest);
+  // The same for all: what is not for each operation counts alike.
+  for (Trial& trial : plan.trials) trial.batch = BatchFor(fastest);
+  std::erase_if(plan.trials, [&](const Trial& trial) {
+    return trial.seconds > kFarBehind * fastest && WasBehind(trial);
+  });
+  if (first || spent_ + CostOf(plan) <= Budget()) return plan;
+  std::erase_if(plan.trials, [&](const Trial& trial) {
+    return trial.seconds > kContender * fastest &&
+           trial.algorithm != Algorithm::kEngine;
+  });
+  plan.turns = std::min(plan.turns, kContenderTurns);
+  if (spent_ + CostOf(plan) > kOverdraft * Budget()) plan.trials.clear();
+  return plan;
+}
+
+double Measurement::CostOf(const Plan& plan) {
+  double cost = 0;
+  for (const Trial& trial : plan.trials) {
+    cost += trial.seconds * static_cast<double>(trial.batch * (plan.turns + 1));
+  }
+  return cost;
+}
+
 absl::Status Measurement::MeasureKind(OpKind kind, int64_t size) {
   const int64_t bytes = TrialBytes(kind, size, communicator_.size());
-  std::vector<Trial> trials = TrialsOf(kind, bytes);
-  if (trials.empty()) return absl::OkStatus();
   const int64_t last = LastBytes(kind);
   // A barrier, or blocks of one element still.
   if (bytes <= last) return absl::OkStatus();
-  const double fastest = PredictTrials(&trials);
-  double cost = 0;
-  std::erase_if(trials, [&](const Trial& trial) {
-    return trial.seconds > kFarBehind * fastest && WasBehind(trial);
-  });
-  const int64_t turns = TurnsFor(fastest);
-  for (Trial& trial : trials) {
-    // The same for all: what is not for each operation counts alike.
-    trial.batch = BatchFor(fastest);
-    cost += trial.seconds * static_cast<double>(trial.batch * (turns + 1));
-  }
-  // The first size is measured whatever it takes.
-  if (last >= 0 && spent_ + cost > Budget()) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(RunTrials(communicator_, buffers_, turns, trials));
+  Plan plan = PlanTrials(kind, bytes, /*first=*/last < 0);
+  if (plan.trials.empty()) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(
+      RunTrials(communicator_, buffers_, plan.turns, plan.trials));
   TESSERA_RETURN_IF_ERROR(UpdateClock());
-  for (const Trial& trial : trials) {
+  for (const Trial& trial : plan.trials) {
     table_.measured[{kind, trial.algorithm}].push_back({bytes, trial.seconds});
   }
   return absl::OkStatus();

@@ -5,9 +5,9 @@
 // First the parameters of the formulas: messages of several sizes to and fro
 // between rank 0 and a near and a far rank, and a local reduction. Then every
 // algorithm that the group has of every operation, at sizes that grow by a
-// factor of four until the time is up; what the costs so far predict to be far
-// behind is left out. Algorithms take turns, the slowest rank counts, and the
-// median of the turns.
+// factor of four; what the costs so far predict to be far behind is left out,
+// and once the budget is spent all but the contenders. Algorithms take turns,
+// the slowest rank counts, and the median of the turns.
 #ifndef TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_MEASURE_COSTS_H_
 #define TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_MEASURE_COSTS_H_
 
@@ -22,7 +22,7 @@
 namespace tessera::collectives {
 
 struct MeasureOptions {
-  // About how long it takes.
+  // About how long it takes; twice that where large messages are slow.
   absl::Duration budget = absl::Milliseconds(900);
   // Of the largest message, and of the two buffers that each rank needs.
   int64_t max_bytes = int64_t{16} << 20;

@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/adaptive/measure/hardware.h"
 #include "collectives/adaptive/measure/measure_links.h"
 #include "collectives/adaptive/measure/trial.h"
 #include "collectives/adaptive/model/cost_model.h"
-#include "collectives/adaptive/model/hardware.h"
 #include "collectives/algorithms/supports.h"
 
 namespace tessera::collectives {

@@ -1,4 +1,4 @@
-#include "collectives/adaptive/model/hardware.h"
+#include "collectives/adaptive/measure/hardware.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // What a machine is, as far as the costs of communication depend on it.
-#ifndef TESSERA_COLLECTIVES_ADAPTIVE_MODEL_HARDWARE_H_
-#define TESSERA_COLLECTIVES_ADAPTIVE_MODEL_HARDWARE_H_
+#ifndef TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_HARDWARE_H_
+#define TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_HARDWARE_H_
 
 #include <string>
 #include <string_view>
@@ -18,4 +18,4 @@ std::string ModelNameIn(std::string_view cpuinfo);
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_ADAPTIVE_MODEL_HARDWARE_H_
+#endif  // TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_HARDWARE_H_

@@ -4,10 +4,8 @@
 //                            FindJobSecret(lookup, /*local_only=*/true));
 //
 // In this order:
-//   TESSERA_JOB_SECRET       the secret itself, 16 to 4096 bytes. Other users
-//   may
-//                            see a process's environment through /proc only
-//                            where they are root.
+//   TESSERA_JOB_SECRET       the secret itself, 16 to 4096 bytes. Only root
+//                            and this user can see a process's environment.
 //   TESSERA_JOB_SECRET_FILE  a regular file of this user's, closed to group and
 //                            others, that holds it. White space at its end does
 //                            not count.

@@ -1,5 +1,7 @@
 #include "collectives/mpi/collective/mpi_reducing.h"
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "collectives/adapters/reduction_steps.h"
@@ -14,9 +16,23 @@ const void* SendPointer(const void* source, const void* target) {
   return source == target ? MPI_IN_PLACE : source;
 }
 
+// MPICH 4.0 crashes where a root other than rank 0 reduces in place.
+#ifdef MPICH_VERSION
+constexpr bool kOnlyRankZeroReducesInPlace = true;
+#else
+constexpr bool kOnlyRankZeroReducesInPlace = false;
+#endif
+
 // Reduces `input` to `output` on rank `root`, in pieces.
 absl::Status ReducePieces(MpiCall& call, ConstBuffer input, void* output,
                           int root) {
+  const bool in_place = call.rank() == root && input.data == output;
+  if (kOnlyRankZeroReducesInPlace && in_place && root != 0) {
+    TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> copy,
+                             call.group.AllocateScratch(input.bytes()));
+    CopyBytes(copy.data(), input.data, input.bytes());
+    input.data = copy.data();
+  }
   for (Piece piece : Pieces(input.count, call.limit())) {
     const void* const from = input.Slice(piece.first, 0).data;
     void* const to =

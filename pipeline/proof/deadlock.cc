@@ -1,7 +1,10 @@
 #include "pipeline/proof/deadlock.h"
 
 #include <algorithm>
+#include <array>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "pipeline/proof/place.h"
@@ -19,7 +22,8 @@ class Progress {
   Progress(const Schedule& schedule, bool rendezvous)
       : schedule_(schedule),
         rendezvous_(rendezvous),
-        at_(schedule.ranks.size(), 0) {
+        at_(schedule.ranks.size(), 0),
+        completed_(schedule.ranks.size()) {
     for (const auto& actions : schedule.ranks) {
       waits_.emplace_back(actions.size());
       waiters_.emplace_back(actions.size(), kNobody);
@@ -56,78 +60,132 @@ class Progress {
     return waits_[static_cast<size_t>(place.rank)]
                  [static_cast<size_t>(place.position)];
   }
-
-  bool Holds(const Place& wait) const {
-    if (wait.rank == kNobody) return false;
-    const int32_t at = at_[static_cast<size_t>(wait.rank)];
-    return rendezvous_ ? at != wait.position : at <= wait.position;
+  // How many actions start together where `rank` is.
+  int32_t SizeAt(int32_t rank) const {
+    const auto index = static_cast<size_t>(rank);
+    return UnitSize(schedule_.ranks[index], at_[index]);
+  }
+  bool& Completed(Place place) {
+    const auto rank = static_cast<size_t>(place.rank);
+    return completed_[rank][static_cast<size_t>(place.position - at_[rank])];
   }
 
-  // The first place of the unit at which `rank` is that cannot go on; its
+  // Whether the place's rank has come to it and not passed it.
+  bool IsOpen(Place place) const {
+    const int32_t at = at_[static_cast<size_t>(place.rank)];
+    return !Done(static_cast<size_t>(place.rank)) && place.position >= at &&
+           place.position < at + SizeAt(place.rank);
+  }
+  bool HasHappened(Place place) const {
+    const auto rank = static_cast<size_t>(place.rank);
+    const int32_t at = at_[rank];
+    return place.position < at ||
+           (IsOpen(place) &&
+            completed_[rank][static_cast<size_t>(place.position - at)]);
+  }
+  // Whether a place that is open cannot complete yet.
+  bool IsHeld(Place place) const {
+    const Place& wait = WaitOf(place);
+    if (wait.rank == kNobody || HasHappened(place)) return false;
+    return rendezvous_ ? !IsOpen(wait) : !HasHappened(wait);
+  }
+
+  // The first place of the unit at which `rank` is that cannot complete; its
   // position is kNobody where all can.
   Place HeldAt(int32_t rank) const {
     const int32_t start = at_[static_cast<size_t>(rank)];
-    const int32_t size =
-        UnitSize(schedule_.ranks[static_cast<size_t>(rank)], start);
-    for (int32_t i = 0; i < size; ++i) {
-      if (Holds(WaitOf({rank, start + i}))) return {rank, start + i};
+    for (int32_t i = 0; i < SizeAt(rank); ++i) {
+      if (IsHeld({rank, start + i})) return {rank, start + i};
     }
     return {rank, kNobody};
   }
 
   void Advance(int32_t rank) {
-    while (!Done(static_cast<size_t>(rank))) {
-      const Place held = HeldAt(rank);
-      if (held.position != kNobody) {
-        const Place wait = WaitOf(held);
-        waiters_[static_cast<size_t>(wait.rank)]
-                [static_cast<size_t>(wait.position)] = rank;
-        return;
+    while (!Done(static_cast<size_t>(rank)) && CompleteUnit(rank)) Pass(rank);
+  }
+
+  // Completes what can be at the unit at which `rank` is: messages one by one,
+  // computations that run together only all at once. True where all are.
+  bool CompleteUnit(int32_t rank) {
+    const auto index = static_cast<size_t>(rank);
+    const int32_t start = at_[index];
+    const bool alone = Communicates(ActionAt(schedule_, {rank, start}).kind);
+    const int32_t size = SizeAt(rank);
+    bool all = true;
+    for (int32_t i = 0; i < size; ++i) {
+      const Place place{rank, start + i};
+      if (IsHeld(place)) {
+        all = false;
+        AddWaiter(WaitOf(place), rank);
+      } else if (alone) {
+        Complete(place);
       }
-      Pass(rank);
     }
+    return all;
+  }
+
+  // Under rendezvous the one who comes second completes both, and nobody needs
+  // to be woken by coming to a place.
+  void AddWaiter(Place wait, int32_t rank) {
+    if (rendezvous_) return;
+    waiters_[static_cast<size_t>(wait.rank)]
+            [static_cast<size_t>(wait.position)] = rank;
+  }
+
+  void Complete(Place place) {
+    if (std::exchange(Completed(place), true)) return;
+    Wake(place);
+    const Place& peer = WaitOf(place);
+    if (!rendezvous_ || peer.rank == kNobody) return;
+    Completed(peer) = true;
+    ready_.push_back(peer.rank);
+  }
+
+  void Wake(Place place) {
+    const int32_t waiter = waiters_[static_cast<size_t>(place.rank)]
+                                   [static_cast<size_t>(place.position)];
+    if (waiter != kNobody) ready_.push_back(waiter);
   }
 
   void Pass(int32_t rank) {
     const auto index = static_cast<size_t>(rank);
     const int32_t start = at_[index];
-    const int32_t size = UnitSize(schedule_.ranks[index], start);
+    const int32_t size = SizeAt(rank);
     at_[index] += size;
-    for (int32_t i = 0; i < size; ++i) {
-      const int32_t waiter =
-          waiters_[index][static_cast<size_t>(start) + static_cast<size_t>(i)];
-      if (waiter != kNobody) ready_.push_back(waiter);
-    }
-    const Place& peer = waits_[index][static_cast<size_t>(start)];
-    if (!rendezvous_ || peer.rank == kNobody) return;
-    ++at_[static_cast<size_t>(peer.rank)];
-    ready_.push_back(peer.rank);
+    completed_[index] = {};
+    for (int32_t i = 0; i < size; ++i) Wake({rank, start + i});
+  }
+
+  // What holds up a place that is held, itself held: what it waits for, or
+  // what the rank of that is at.
+  Place Next(Place held) const {
+    const Place& wait = WaitOf(held);
+    return IsOpen(wait) && IsHeld(wait) ? wait : HeldAt(wait.rank);
   }
 
   // Every rank that has stalled waits for another that has: following them
   // from any one leads into a cycle.
   absl::Status Stalled(int32_t rank) const {
-    const auto next = [&](int32_t from) { return WaitOf(HeldAt(from)).rank; };
-    std::vector<bool> seen(at_.size());
-    while (!seen[static_cast<size_t>(rank)]) {
-      seen[static_cast<size_t>(rank)] = true;
-      rank = next(rank);
-    }
-    std::vector<int32_t> cycle = {rank};
-    for (int32_t on = next(rank); on != rank; on = next(on)) {
-      cycle.push_back(on);
-    }
-    std::rotate(cycle.begin(), std::min_element(cycle.begin(), cycle.end()),
+    const auto order = [](const Place& a, const Place& b) {
+      return std::pair(a.rank, a.position) < std::pair(b.rank, b.position);
+    };
+    std::set<Place, decltype(order)> seen(order);
+    Place at = HeldAt(rank);
+    while (seen.insert(at).second) at = Next(at);
+    std::vector<Place> cycle = {at};
+    for (Place on = Next(at); on != at; on = Next(on)) cycle.push_back(on);
+    std::rotate(cycle.begin(),
+                std::min_element(cycle.begin(), cycle.end(), order),
                 cycle.end());
     return absl::InvalidArgumentError(
         absl::StrCat("deadlock: ", DescribeCycle(cycle)));
   }
 
-  std::string DescribeCycle(std::span<const int32_t> cycle) const {
-    std::string text = Describe(schedule_, HeldAt(cycle[0]));
+  std::string DescribeCycle(std::span<const Place> cycle) const {
+    std::string text = Describe(schedule_, cycle[0]);
     for (size_t i = 0; i < std::min(cycle.size(), kMostNamed); ++i) {
-      const Place wait = WaitOf(HeldAt(cycle[i]));
-      const Place next = HeldAt(cycle[(i + 1) % cycle.size()]);
+      const Place wait = WaitOf(cycle[i]);
+      const Place next = cycle[(i + 1) % cycle.size()];
       absl::StrAppend(&text, i == 0 ? " waits for " : ", which waits for ",
                       Describe(schedule_, wait));
       if (wait != next) {
@@ -143,7 +201,9 @@ class Progress {
 
   const Schedule& schedule_;
   const bool rendezvous_;
-  std::vector<int32_t> at_;  // By rank, the position it has come to.
+  std::vector<int32_t> at_;  // By rank, the position it has come to,
+  std::vector<std::array<bool, 2>>
+      completed_;  // and what of that unit is done.
   std::vector<std::vector<Place>> waits_;
   std::vector<std::vector<int32_t>> waiters_;  // Who is held by the place.
   std::vector<int32_t> ready_;

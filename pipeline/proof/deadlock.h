@@ -1,7 +1,9 @@
 // The proof that a schedule runs to its end.
 //
 // Each rank does its list in order. What an action of another rank must do
-// first is a Wait. The ranks are deterministic and share nothing but the
+// first is a Wait. Computations that run together start when all can; of a send
+// and a receive that do, each completes when it can, and the rank goes on when
+// both have. The ranks are deterministic and share nothing but the
 // waits, so that whether they stall does not depend on their speeds: running
 // them once, in any order, decides it.
 #ifndef TESSERA_PIPELINE_PROOF_DEADLOCK_H_

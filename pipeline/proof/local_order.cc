@@ -47,14 +47,24 @@ class LocalOrder {
       return forward.kind == ActionKind::kForward &&
              GivesInputGradient(backward.kind);
     };
-    if ((are(first, second) || are(second, first)) && !second.with_next) {
+    const bool compute = are(first, second) || are(second, first);
+    if ((compute || AreFused(first, second)) && !second.with_next) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
         absl::StrCat(Describe(schedule_, place), " runs together with ",
                      Describe(schedule_, {place.rank, place.position + 1}),
                      second.with_next ? " and the one after it" : "",
-                     "; only a forward and a B or I may"));
+                     "; only a forward and a B or I may, or a send and a ",
+                     "receive with the same rank"));
+  }
+
+  // A send and a receive with one rank. Messages have been matched: each has
+  // another end.
+  bool AreFused(const Action& first, const Action& second) const {
+    return ((Sends(first.kind) && Receives(second.kind)) ||
+            (Receives(first.kind) && Sends(second.kind))) &&
+           PeerOf(schedule_, first) == PeerOf(schedule_, second);
   }
 
   // Of what the action needs, the positions in its own rank's list, or kAbsent.

@@ -14,7 +14,8 @@ namespace tessera::pipeline {
 // the input, a send what it sends. What another rank computes is needed as its
 // receive where `receives`, and not here otherwise. The actions of a pair start
 // together: none may need the other. InvalidArgument names the action that
-// comes too early, or the pair that is not a forward and a B or I.
+// comes too early, or the pair that is neither a forward and a B or I, nor a
+// send and a receive with one rank.
 absl::Status CheckLocalOrder(const Schedule& schedule, const Coverage& coverage,
                              bool receives);
 

@@ -69,6 +69,15 @@ inline int32_t TargetOf(const Schedule& schedule, Direction direction,
                   stage);
 }
 
+// The rank at the other end of a send or receive that has one.
+inline int32_t PeerOf(const Schedule& schedule, const Action& action) {
+  const Direction direction = DirectionOf(action.kind);
+  const int32_t other = Sends(action.kind)
+                            ? TargetOf(schedule, direction, action.stage)
+                            : SourceOf(schedule, direction, action.stage);
+  return schedule.RankOf(other, action.microbatch);
+}
+
 // How many actions start together at `position`: 2 for a pair (with_next).
 inline int32_t UnitSize(const std::vector<Action>& actions, int32_t position) {
   const auto at = static_cast<size_t>(position);

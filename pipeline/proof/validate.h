@@ -12,7 +12,7 @@
 //     there is one first-in-first-out channel for each ordered pair of ranks
 //     and each direction, forward and backward;
 //   - pairs that run together are a forward and a B or I, of which neither
-//     needs the other;
+//     needs the other, or a send and a receive with one rank (FuseMessages);
 //   - parameters are gathered where they are used, and gradients reduced once
 //     and last (see CheckParameters in parameters.h for what is optional);
 //   - no deadlock, even where a send completes only when its receive is reached

@@ -35,12 +35,21 @@ bool ParseIndex(std::string_view digits, int32_t* index) {
          absl::SimpleAtoi(digits, index) && *index <= kMostIndex;
 }
 
+bool IsOverlap(const Action& first, const Action& second) {
+  return first.kind == ActionKind::kForward && GivesInputGradient(second.kind);
+}
+
+bool IsExchange(const Action& first, const Action& second) {
+  return (Sends(first.kind) && Receives(second.kind)) ||
+         (Receives(first.kind) && Sends(second.kind));
+}
+
 absl::StatusOr<std::vector<Action>> ParsePair(std::string_view text) {
   std::string_view inner = text;
-  if (!absl::ConsumePrefix(&inner, "(") ||
-      !absl::ConsumeSuffix(&inner, kOverlap) ||
-      !absl::ConsumeSuffix(&inner, ")")) {
-    return NotAnAction(text, "a pair is (0F8;7B4)OVERLAP_F_B");
+  const bool overlap = absl::ConsumeSuffix(&inner, kOverlap);
+  if (!absl::ConsumePrefix(&inner, "(") || !absl::ConsumeSuffix(&inner, ")")) {
+    return NotAnAction(text,
+                       "a pair is (0F8;7B4)OVERLAP_F_B or (1SEND_F3;1RECV_B0)");
   }
   const std::vector<std::string_view> parts = absl::StrSplit(inner, ';');
   if (parts.size() != 2) return NotAnAction(text, "a pair has two actions");
@@ -48,9 +57,12 @@ absl::StatusOr<std::vector<Action>> ParsePair(std::string_view text) {
   for (std::string_view part : parts) {
     TESSERA_ASSIGN_OR_RETURN(pair.emplace_back(), ParseAction(part));
   }
-  if (pair[0].kind != ActionKind::kForward ||
-      !GivesInputGradient(pair[1].kind)) {
+  if (overlap && !IsOverlap(pair[0], pair[1])) {
     return NotAnAction(text, "a pair is a forward and a backward");
+  }
+  if (!overlap && !IsExchange(pair[0], pair[1])) {
+    return NotAnAction(text,
+                       "a pair without OVERLAP_F_B is a send and a receive");
   }
   pair[0].with_next = true;
   return pair;

@@ -3,9 +3,11 @@
 //   const Action forward{ActionKind::kForward, /*stage=*/2, /*microbatch=*/7};
 //   forward.ToString();                         // "2F7"
 //   ParseCell("(0F8;7B4)OVERLAP_F_B");          // two actions, run together
+//   ParseCell("(1SEND_F3;1RECV_B0)");           // both messages at once
 //
 // The notation is the one of PyTorch's pipeline schedules (torch.distributed
-// .pipelining.schedules): stage, kind, micro-batch.
+// .pipelining.schedules): stage, kind, micro-batch. It has no notation for a
+// send and a receive at once; ours is the pair in brackets.
 #ifndef TESSERA_PIPELINE_SCHEDULE_ACTION_H_
 #define TESSERA_PIPELINE_SCHEDULE_ACTION_H_
 
@@ -85,7 +87,9 @@ struct Action {
   int32_t microbatch = kNoMicroBatch;
   // Runs together with the action after it in the rank's list: a forward and a
   // backward, of different micro-batches, whose communication hides behind each
-  // other's computation (DualPipe, arXiv 2412.19437, section 3.2.1).
+  // other's computation (DualPipe, arXiv 2412.19437, section 3.2.1). Or a send
+  // and a receive with the same rank, which both happen at once, in whatever
+  // order the other rank does them.
   bool with_next = false;
 
   // "2F7", "3UNSHARD"; without regard to with_next.

@@ -69,10 +69,20 @@ TEST(CellTest, HasNoneOneOrTwoActions) {
       ParseCell("(0F8;7I4)OVERLAP_F_B"),
       IsOkAndHolds(ElementsAre(Action{ActionKind::kForward, 0, 8, true},
                                Action{ActionKind::kBackwardInput, 7, 4})));
+  EXPECT_THAT(
+      ParseCell("(1SEND_F3;1RECV_B0)"),
+      IsOkAndHolds(ElementsAre(Action{ActionKind::kSendForward, 1, 3, true},
+                               Action{ActionKind::kReceiveBackward, 1, 0})));
+  EXPECT_THAT(
+      ParseCell("(2RECV_F1;2SEND_B0)"),
+      IsOkAndHolds(ElementsAre(Action{ActionKind::kReceiveForward, 2, 1, true},
+                               Action{ActionKind::kSendBackward, 2, 0})));
   for (const char* text :
-       {"(0F8)OVERLAP_F_B", "(0F8;7B4)", "(7B4;0F8)OVERLAP_F_B",
-        "(0F8;7B4;1F1)OVERLAP_F_B", "(0F8;7F4)OVERLAP_F_B", "(", "()",
-        "(;)OVERLAP_F_B", "((0F8;7B4)OVERLAP_F_B;1B1)OVERLAP_F_B"}) {
+       {"(1SEND_F3;1SEND_B0)", "(1SEND_F3;1RECV_B0)OVERLAP_F_B", "(1SEND_F3)",
+        "(1SEND_F3;1F0)", "(0F8)OVERLAP_F_B", "(0F8;7B4)",
+        "(7B4;0F8)OVERLAP_F_B", "(0F8;7B4;1F1)OVERLAP_F_B",
+        "(0F8;7F4)OVERLAP_F_B", "(", "()", "(;)OVERLAP_F_B",
+        "((0F8;7B4)OVERLAP_F_B;1B1)OVERLAP_F_B"}) {
     EXPECT_THAT(ParseCell(text), StatusIs(absl::StatusCode::kInvalidArgument))
         << text;
   }

@@ -22,7 +22,7 @@ void AppendCell(const std::vector<Action>& actions, size_t* at,
   if (action.with_next && *at + 1 < actions.size()) {
     ++*at;
     absl::StrAppend(line, "(", action.ToString(), ";", actions[*at].ToString(),
-                    ")OVERLAP_F_B");
+                    Communicates(action.kind) ? ")" : ")OVERLAP_F_B");
   } else {
     absl::StrAppend(line, action.ToString());
   }
@@ -84,9 +84,13 @@ absl::Status WrongHolders(size_t stage, const Holders& holders) {
     return absl::InvalidArgumentError(
         absl::StrCat("stage ", stage, " is computed by no rank"));
   }
+  const auto& ranges = holders.ranges;
+  const std::string who =
+      ranges.size() == 1
+          ? absl::StrCat("rank ", ranges[0].rank, " alone, in a two-way table")
+          : absl::StrCat("ranks ", ranges[0].rank, " and ", ranges[1].rank);
   return absl::InvalidArgumentError(absl::StrCat(
-      "stage ", stage, " is computed by ranks ", holders.ranges[0].rank,
-      " and ", holders.ranges[1].rank,
+      "stage ", stage, " is computed by ", who,
       "; one rank holds a stage, or ranks s and p - 1 - s hold stage s for the "
       "first and the second half of the micro-batches"));
 }

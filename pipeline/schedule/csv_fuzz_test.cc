@@ -18,6 +18,7 @@ const std::vector<std::string>& Corpus() {
       "1RECV_F0,1F0,1B0,1SEND_B0\n",
       "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n",
       "0F0,1F1\n1F0,0F1\n",
+      "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B0),0B0\n1F0,(1SEND_B0;1RECV_F1)\n",
   };
   return *corpus;
 }

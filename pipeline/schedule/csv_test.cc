@@ -36,6 +36,13 @@ TEST(CsvTest, LoweredSchedulesAndPairsSurvive) {
   EXPECT_EQ(overlapped.ranks[0].size(), 4u);
   EXPECT_TRUE(overlapped.ranks[0][1].with_next);
   EXPECT_EQ(WriteCsv(overlapped), pairs);
+  const std::string exchanges =
+      "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B0),0B0\n"
+      "1RECV_F0,1F0,1B0,(1SEND_B0;1RECV_F1)\n";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule fused, ReadCsv(exchanges));
+  EXPECT_TRUE(fused.ranks[0][3].with_next);
+  EXPECT_TRUE(fused.ranks[1][3].with_next);
+  EXPECT_EQ(WriteCsv(fused), exchanges);
 }
 
 TEST(CsvTest, MapsAreKnownFromWhoComputesWhat) {
@@ -58,6 +65,8 @@ TEST(CsvTest, WhatIsWrongIsNamed) {
       {"0F0\n1F0,,0F", "line 2, cell 3"},
       {"0F0\n2F0", "stage 1 is computed by no rank"},
       {"0F0,0F2\n0F1,1F0", "stage 0 is computed by ranks 0 and 1"},
+      {"0F0,1F0\n0F1",
+       "stage 1 is computed by rank 0 alone, in a two-way table"},
       {"0F0\n\n1F0", "line 2 computes nothing"},
       {"0F0\n1RECV_F0", "line 2 computes nothing"},
       {"0F0,1F1\n1F0,0F1,0F2", "1F1 belongs to rank 1"},

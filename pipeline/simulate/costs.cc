@@ -1,10 +1,42 @@
 #include "pipeline/simulate/costs.h"
 
 #include <cmath>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace tessera::pipeline {
+namespace {
+
+absl::Status CheckTime(double time, size_t stage) {
+  if (std::isfinite(time) && time >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a time of ", time, " in stage ", stage,
+                   "; times are finite and not negative"));
+}
+
+absl::Status CheckSize(int64_t bytes, size_t stage, std::string_view what) {
+  if (bytes >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      bytes, " bytes of ", what, " in stage ", stage, "; 0 or more"));
+}
+
+absl::Status CheckStage(const StageCosts& cost, size_t stage) {
+  for (const double time :
+       {cost.forward, cost.backward_input, cost.backward_weight,
+        cost.communication, cost.unshard, cost.reduce_gradient,
+        cost.optimizer}) {
+    TESSERA_RETURN_IF_ERROR(CheckTime(time, stage));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      CheckSize(cost.activation_bytes, stage, "activations sent"));
+  TESSERA_RETURN_IF_ERROR(
+      CheckSize(cost.gradient_bytes, stage, "gradients sent"));
+  return CheckSize(cost.unsharded_bytes, stage, "parameters");
+}
+
+}  // namespace
 
 double StageCosts::TimeOf(ActionKind kind) const {
   switch (kind) {
@@ -16,6 +48,10 @@ double StageCosts::TimeOf(ActionKind kind) const {
       return backward_input;
     case ActionKind::kBackwardWeight:
       return backward_weight;
+    case ActionKind::kUnshard:
+      return unshard;
+    case ActionKind::kReduceGradient:
+      return reduce_gradient;
     default:
       return 0;
   }
@@ -37,7 +73,9 @@ int64_t StageCosts::BytesOf(ActionKind kind) const {
 }
 
 Costs Costs::Uniform(int64_t stages, const StageCosts& costs) {
-  return {std::vector<StageCosts>(static_cast<size_t>(stages), costs)};
+  Costs all;
+  all.stages.assign(static_cast<size_t>(stages), costs);
+  return all;
 }
 
 absl::Status CheckCosts(const Costs& costs, int64_t stages) {
@@ -49,16 +87,15 @@ absl::Status CheckCosts(const Costs& costs, int64_t stages) {
                                                    stages));
   }
   for (size_t stage = 0; stage < costs.stages.size(); ++stage) {
-    const StageCosts& cost = costs.stages[stage];
-    for (const double time : {cost.forward, cost.backward_input,
-                              cost.backward_weight, cost.communication}) {
-      if (std::isfinite(time) && time >= 0) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("a time of ", time, " in stage ", stage,
-                       "; times are finite and not negative"));
-    }
+    TESSERA_RETURN_IF_ERROR(CheckStage(costs.stages[stage], stage));
   }
-  return absl::OkStatus();
+  if (!std::isfinite(costs.synchronisation) || costs.synchronisation < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a synchronisation of ", costs.synchronisation,
+                     " before the optimizer's step; times are finite and not "
+                     "negative"));
+  }
+  return CheckLinks(costs.links, stages);
 }
 
 }  // namespace tessera::pipeline

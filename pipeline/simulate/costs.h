@@ -3,6 +3,8 @@
 //   Costs costs = Costs::Uniform(4, {.forward = 1, .backward_input = 1,
 //                                    .backward_weight = 1, .communication =
 //                                    0});
+//   costs.links.everywhere = {.latency = 5e-6, .bandwidth = 25e9};
+//   costs.overlap_communication = false;
 //
 // Times are seconds, or any unit: results are in the same. Memory is bytes.
 #ifndef TESSERA_PIPELINE_SIMULATE_COSTS_H_
@@ -13,16 +15,19 @@
 
 #include "absl/status/status.h"
 #include "pipeline/schedule/action.h"
+#include "pipeline/simulate/links.h"
 
 namespace tessera::pipeline {
 
-// Of a micro-batch in a stage.
+// Of a micro-batch in a stage, as far as nothing else is said.
 struct StageCosts {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
   // From the end of a computation until its result is at another rank: the
-  // latency and the time on the wire. None between stages of one rank.
+  // latency and the time on the wire. None between stages of one rank. Where
+  // there are links too, what they take comes on top; messages do not wait for
+  // each other because of this.
   double communication = 0;
 
   // What an action adds to the rank's memory when it begins (more than 0) or
@@ -31,21 +36,47 @@ struct StageCosts {
   int64_t backward_input_bytes = 0;
   int64_t backward_weight_bytes = -1;
 
-  // The time of a computation; 0 for what is none.
+  // The sizes of the messages that the stage sends: its output to the stage
+  // after it, the gradient of its input to the one before.
+  int64_t activation_bytes = 0;
+  int64_t gradient_bytes = 0;
+
+  // Of the stage's parameters: the times of UNSHARD and REDUCE_GRAD (RESHARD
+  // takes none), what is held from the begin of an UNSHARD to the RESHARD, and
+  // the time of the optimizer's step.
+  double unshard = 0;
+  double reduce_gradient = 0;
+  int64_t unsharded_bytes = 0;
+  double optimizer = 0;
+
+  // The time of a computation, UNSHARD or REDUCE_GRAD; 0 for all else.
   double TimeOf(ActionKind kind) const;
-  // What it adds or gives back; 0 for what is no computation.
+  // What a computation adds or gives back; 0 for what is none.
   int64_t BytesOf(ActionKind kind) const;
 };
 
 struct Costs {
   std::vector<StageCosts> stages;
 
+  // Messages take nothing unless a link says so.
+  Links links;
+  // Whether messages travel beside the computations of both ranks. Otherwise
+  // they take the ranks' own time: see Simulate.
+  bool overlap_communication = true;
+  // Whether all ranks wait for each other before the optimizer's step (norm of
+  // the gradients, search for overflows), and how long that takes once the last
+  // one is there.
+  bool synchronise_optimizer = false;
+  double synchronisation = 0;
+
   // The same for all stages.
   static Costs Uniform(int64_t stages, const StageCosts& costs);
 };
 
-// InvalidArgument where there are not as many as `stages`, or a time is
-// negative or not finite.
+// InvalidArgument where there are not as many as `stages`, a time is negative
+// or not finite, a message's or the parameters' size is negative, or the links
+// are wrong (CheckLinks, for as many ranks as stages, which is the most that
+// there may be).
 absl::Status CheckCosts(const Costs& costs, int64_t stages);
 
 }  // namespace tessera::pipeline

@@ -5,12 +5,34 @@
 //                            Simulate(schedule, costs));
 //   timeline.makespan;
 //   timeline.BubbleRate(0);      // of rank 0
+//   CriticalPath(schedule, timeline);             // critical_path.h
 //
-// Each rank does its computations in their order, each as soon as what it needs
-// is there; communication runs beside computation. Forward needs the stage
-// before, backward needs the stage after and its own forward, the gradient of
-// the weights needs that of the input. Sends and receives of a lowered schedule
-// only order what is around them in this model: their time is in the costs.
+// Computations. Each rank does its own in their order, each as soon as what it
+// needs is there. Forward needs the stage before, backward needs the stage
+// after and its own forward, the gradient of the weights needs that of the
+// input. The two of a pair run one after the other.
+//
+// Messages. They take what Links and StageCosts::communication say. Those of a
+// link go one at a time, in the order in which their sender comes to them.
+//   - Beside computations (overlap_communication): a message starts when its
+//     result is there (communication implied) or its SEND is reached (lowered);
+//     a RECV takes nothing, the computation that needs the message waits.
+//   - Not beside them: they take the ranks' own time. Lowered, by rendezvous: a
+//     SEND and its RECV wait for each other, and both ranks are taken until the
+//     message is there, or both messages of an exchange (FuseMessages) are.
+//     Implied, with buffers: a sender is taken from the end
+//     of the computation until its result is there, a receiver only waits.
+//
+// Parameters. UNSHARD and REDUCE_GRAD begin when the rank's list comes to them
+// and run beside computations and messages, one at a time; computations of a
+// stage wait for its UNSHARD. RESHARD takes no time.
+//
+// Optimizer. Each rank's step begins after its last action, and where ranks are
+// synchronised once all of them are there and have exchanged what they must.
+//
+// There is no clock: every processor, link and stream is used by one rank
+// alone, in the order of its list, so that one pass over the actions, each as
+// soon as it can be timed, is the run by events. Time is linear in them.
 #ifndef TESSERA_PIPELINE_SIMULATE_SIMULATE_H_
 #define TESSERA_PIPELINE_SIMULATE_SIMULATE_H_
 
@@ -21,9 +43,20 @@
 
 namespace tessera::pipeline {
 
-// FailedPrecondition where the schedule cannot be completed: names the rank,
-// the position, the action and what it waits for.
-absl::StatusOr<Timeline> Simulate(const Schedule& schedule, const Costs& costs);
+struct SimulateOptions {
+  // Whether RankTimeline's `communications` and `memory` are filled in. Without
+  // them it is faster: for those who try many schedules and want the totals.
+  // Implied messages that are there at once are not among `communications`;
+  // sends, receives and RESHARD of the schedule's own are, whatever they take.
+  bool traces = true;
+};
+
+// InvalidArgument where costs are wrong (CheckCosts, CheckLinks) or an action
+// is none of this schedule. FailedPrecondition where the schedule cannot be
+// completed: names the rank, the position, the action and what it waits for.
+// Whether it is right in all other ways says Validate.
+absl::StatusOr<Timeline> Simulate(const Schedule& schedule, const Costs& costs,
+                                  const SimulateOptions& options = {});
 
 }  // namespace tessera::pipeline
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
@@ -179,6 +180,20 @@ TEST(SimulateTest, WhatCannotBeDoneIsNamed) {
   EXPECT_THAT(Simulate(wrong, Costs::Uniform(2, {})),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("rank 1, action 0 (1F2)")));
+  wrong = Gpipe(2, 2);
+  std::swap(wrong.ranks[0], wrong.ranks[1]);
+  EXPECT_THAT(Simulate(wrong, Costs::Uniform(2, {})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("(1F0) is to be done by rank 1")));
+  wrong.ranks.pop_back();
+  EXPECT_THAT(Simulate(wrong, Costs::Uniform(2, {})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("lists of 1 ranks for a map of 2")));
+  wrong = Gpipe(2, 2);
+  wrong.microbatches = -1;
+  EXPECT_THAT(Simulate(wrong, Costs::Uniform(2, {})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("-1 micro-batches in 2 stages")));
   EXPECT_THAT(Simulate(Gpipe(2, 2), Costs::Uniform(3, {})),
               StatusIs(absl::StatusCode::kInvalidArgument));
   StageCosts negative;

@@ -22,7 +22,13 @@ struct TimedAction {
   double end = 0;
 };
 
-// From `time` on the rank holds `bytes`, until the next change.
+struct TimeSpan {
+  double begin = 0;
+  double end = 0;
+};
+
+// From `time` on the rank holds `bytes`, until the next change; of several at
+// one time the last one lasts.
 struct MemoryChange {
   double time = 0;
   int64_t bytes = 0;
@@ -39,7 +45,9 @@ struct RankTimeline {
   // Micro-batches of which the rank's stages hold something, counted by stage:
   // from the forward's begin to the end of the last backward.
   int64_t peak_activations = 0;
+  TimeSpan optimizer;  // The optimizer's step; empty where there is none.
 
+  // Of the computations.
   double first() const {
     return computations.empty() ? 0 : computations.front().begin;
   }
@@ -50,11 +58,13 @@ struct RankTimeline {
 
 struct Timeline {
   std::vector<RankTimeline> ranks;
-  double makespan = 0;  // From 0 to the end of the last action.
-  // From the first begin to the last end of the rank for which that is longest:
-  // what a step takes where the next one's warm-up fills this one's cool-down
-  // (arXiv 2401.10241, section 5.3).
+  double makespan = 0;  // From 0 to the end of whatever is last.
+  // From the first begin to the last end of the computations of the rank for
+  // which that is longest: what a step takes where the next one's warm-up fills
+  // this one's cool-down (arXiv 2401.10241, section 5.3).
   double longest_stage = 0;
+  // All ranks together, before the optimizer; empty where there is none.
+  TimeSpan synchronisation;
 
   // The share of longest_stage in which the rank computes nothing.
   double BubbleRate(int32_t rank) const;

@@ -155,7 +155,7 @@ TEST(ParallelConfigJsonTest, WhatIsWrittenReadsBack) {
     config.order = std::string(random() % 3, '"') + "\xc3\xa9\n\x01";
     config.layers = any();
     config.micro_batches = any();
-    config.schedule = static_cast<ScheduleKind>(random() % 14);
+    config.schedule = static_cast<ScheduleKind>(random() % 16);
     config.memory_strategy = static_cast<MemoryStrategy>(random() % 4);
     config.communication_strategy =
         static_cast<CommunicationStrategy>(random() % 5);

@@ -123,8 +123,8 @@ TEST(ParallelConfigTest, EveryProblemIsReportedAtOnceWithItsFix) {
   config.order = "tp-dp-tp-qp";
   config.layers = 2;
   config.micro_batch_size = 0;
-  config.micro_batches = 6;
-  config.schedule = ScheduleKind::kInterleaved1F1B;
+  config.micro_batches = 0;
+  config.schedule = ScheduleKind::kZbV;
   config.device_memory = ByteSize(-1);
   config.timeout = absl::ZeroDuration();
   config.precision = static_cast<Precision>(9);
@@ -140,10 +140,10 @@ TEST(ParallelConfigTest, EveryProblemIsReportedAtOnceWithItsFix) {
           "to 1, or layers to at least 8",
           "micro_batch_size is 0; allowed: at least 1; fix: set "
           "micro_batch_size to 1 or more",
-          "micro_batches is 6; allowed: a multiple of 4 with schedule "
-          "interleaved_1f1b and pp 4; fix: set micro_batches to 4 or 8",
-          "chunks is 1; allowed: at least 2 with schedule interleaved_1f1b; "
-          "fix: set chunks to 2",
+          "micro_batches is 0; allowed: at least 1; fix: set micro_batches to "
+          "1",
+          "chunks is 1; allowed: exactly 2 with schedule zb_v; fix: set chunks "
+          "to 2",
           "precision is 9; allowed: fp32, bf16, fp16; fix: set precision to "
           "fp32",
           "device_memory is -1B; allowed: 0 (no limit) or more, such as 80GiB; "
@@ -178,7 +178,7 @@ TEST(ParallelConfigTest, TooFewLayersForThePipeline) {
   config.schedule = ScheduleKind::kInterleaved1F1B;
   config.chunks = 4;
   EXPECT_THAT(Lines(config),
-              ElementsAre("chunks is 4; allowed: from 2 to 3 with 7 layers and "
+              ElementsAre("chunks is 4; allowed: from 1 to 3 with 7 layers and "
                           "pp 2; fix: set chunks to 3, or layers to at least "
                           "8"));
   config.layers = 1;
@@ -195,10 +195,49 @@ TEST(ParallelConfigTest, DualPipeWantsPairs) {
   EXPECT_THAT(
       Lines(config),
       ElementsAre("pp is 3; allowed: an even number with schedule dualpipe; "
-                  "fix: set pp to 2 or 4",
-                  "micro_batches is 7; allowed: a multiple of 2, at least 6 "
-                  "with schedule dualpipe and pp 3; fix: set micro_batches to "
-                  "6 or 8"));
+                  "fix: set pp to 2 or 4"));
+}
+
+TEST(ParallelConfigTest, FixedChunksAreFixed) {
+  ParallelConfig config = FromSizes("pp2");
+  config.layers = 12;
+  for (const ScheduleKind kind :
+       {ScheduleKind::kZbV, ScheduleKind::kVHalf, ScheduleKind::kVMin,
+        ScheduleKind::kDualPipeV}) {
+    config.schedule = kind;
+    for (const int64_t chunks : {1, 2, 3}) {
+      config.chunks = chunks;
+      EXPECT_EQ(config.Validate().ok(), chunks == 2) << EnumName(kind);
+    }
+  }
+  for (const ScheduleKind kind :
+       {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kZbH1,
+        ScheduleKind::kZbH2, ScheduleKind::kDualPipe}) {
+    config.schedule = kind;
+    for (const int64_t chunks : {1, 2, 3}) {
+      config.chunks = chunks;
+      EXPECT_EQ(config.Validate().ok(), chunks == 1) << EnumName(kind);
+    }
+  }
+}
+
+// Fewer than ranks, and no multiple of them: the generators take any.
+TEST(ParallelConfigTest, AnyNumberOfMicroBatchesFromOneOnIsAllowed) {
+  for (const auto& [name, kind] : EnumNames<ScheduleKind>::kTable) {
+    ParallelConfig config = FromSizes("pp4");
+    config.layers = 16;
+    config.schedule = kind;
+    config.chunks = TraitsOf(kind).min_chunks;
+    for (const int64_t micro_batches : {1, 2, 3, 4, 5, 7, 9, 1000}) {
+      config.micro_batches = micro_batches;
+      TESSERA_EXPECT_OK(config.Validate()) << name;
+    }
+    config.micro_batches = 0;
+    EXPECT_THAT(Lines(config),
+                ElementsAre("micro_batches is 0; allowed: at least 1; fix: set "
+                            "micro_batches to 1"))
+        << name;
+  }
 }
 
 TEST(ParallelConfigTest, GroupsOfExpertsMayNotReachAcrossThePipelineUnevenly) {

@@ -6,6 +6,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "pipeline/passes/add_communication.h"
+#include "pipeline/passes/fuse_messages.h"
 #include "pipeline/passes/place_parameters.h"
 #include "pipeline/proof/testing/oracle.h"
 #include "pipeline/proof/testing/schedules.h"
@@ -39,6 +40,12 @@ Schedule RandomComputations(std::mt19937_64& random, int64_t least_ranks) {
   return schedule;
 }
 
+// Lowered, and in half of the cases with fused messages.
+Schedule RandomLowered(const Schedule& schedule, std::mt19937_64& random) {
+  Schedule lowered = *AddCommunication(schedule);
+  return random() % 2 == 0 ? *FuseMessages(lowered) : lowered;
+}
+
 // The two verdicts, which must agree.
 bool Verdict(const Schedule& schedule, const ValidateOptions& options) {
   const bool allowed = OracleAllows(schedule, options);
@@ -69,7 +76,7 @@ TEST(CorruptionTest, VerdictsOnShuffledSchedulesAreThoseOfBruteForce) {
   for (int i = 0; i < kSchedules && !HasFailure(); ++i) {
     Schedule schedule = RandomComputations(random, 2);
     const bool lowered = random() % 4 != 0;
-    if (lowered) schedule = *AddCommunication(schedule);
+    if (lowered) schedule = RandomLowered(schedule, random);
     Shuffle(schedule, random);
     if (!lowered) {
       allowed += Verdict(schedule, {.communication = Communication::kImplied});
@@ -133,7 +140,7 @@ TEST(CorruptionTest, TenThousandCorruptionsAreCaught) {
   int corrupted = 0;
   int harmless_swaps = 0;
   while (corrupted < 12000 && !HasFailure()) {
-    Schedule schedule = *AddCommunication(RandomComputations(random, 2));
+    Schedule schedule = RandomLowered(RandomComputations(random, 2), random);
     ASSERT_TRUE(Verdict(schedule, {})) << WriteCsv(schedule);
     const auto corruption = static_cast<Corruption>(random() % 5);
     const Schedule before = schedule;

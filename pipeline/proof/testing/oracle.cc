@@ -1,5 +1,6 @@
 #include "pipeline/proof/testing/oracle.h"
 
+#include <array>
 #include <deque>
 #include <map>
 #include <set>
@@ -16,7 +17,10 @@ using enum ActionKind;
 class Oracle {
  public:
   Oracle(const Schedule& schedule, const ValidateOptions& options)
-      : s_(schedule), options_(options), at_(schedule.ranks.size()) {
+      : s_(schedule),
+        options_(options),
+        at_(schedule.ranks.size()),
+        exchanged_(schedule.ranks.size()) {
     for (size_t rank = 0; rank < s_.ranks.size(); ++rank) {
       for (const Action& action : s_.ranks[rank]) {
         if (action.kind == kUnshard || action.kind == kReshard) {
@@ -145,9 +149,9 @@ class Oracle {
     if (wrong_ || at_[rank] == list.size()) return false;
     const Action& a = list[at_[rank]];
     wrong_ |= !IsSound(rank, a);
+    if (Communicates(a.kind)) return StepMessages(rank);
     if (a.with_next) return StepPair(rank);
     if (wrong_) return false;
-    if (Communicates(a.kind)) return Communicate(rank, a);
     if (Computes(a.kind)) {
       if (!CanCompute(rank, a)) return false;
       Compute(rank, a);
@@ -192,57 +196,123 @@ class Oracle {
     }
   }
 
-  bool Communicate(size_t rank, const Action& a) {
-    const bool forward = a.kind == kSendForward || a.kind == kReceiveForward;
-    const int32_t other = a.stage + (forward == Sends(a.kind) ? 1 : -1);
-    if (IsEnd(other) || options_.communication == Communication::kImplied ||
-        s_.RankOf(other, a.microbatch) == static_cast<int32_t>(rank)) {
-      wrong_ = true;
-      return false;
+  // The messages that a rank is at: one, or a send and a receive at once.
+  size_t MessagesAt(size_t rank) const {
+    const auto& list = s_.ranks[rank];
+    if (at_[rank] == list.size() || !Communicates(list[at_[rank]].kind)) {
+      return 0;
     }
-    const auto peer = static_cast<size_t>(s_.RankOf(other, a.microbatch));
-    if (Sends(a.kind)) return Send(rank, peer, forward, other, a);
-    auto& channel = channels_[{peer, rank, forward}];
-    if (options_.buffers == 0 || channel.empty()) return false;
-    return Receive(rank, a, forward, &channel);
+    return list[at_[rank]].with_next && at_[rank] + 1 < list.size() ? 2 : 1;
   }
 
-  bool Send(size_t rank, size_t peer, bool forward, int32_t other,
-            const Action& a) {
-    const char* needs = forward ? "f" : "b";
-    if (!Has(rank, Thing(needs, a.stage, a.microbatch))) return false;
+  // The rank at the other end, or -1 where there is none.
+  int32_t OtherEnd(size_t rank, const Action& a) const {
+    const bool forward = a.kind == kSendForward || a.kind == kReceiveForward;
+    const int32_t other = a.stage + (forward == Sends(a.kind) ? 1 : -1);
+    if (IsEnd(other)) return -1;
+    const int32_t owner = s_.RankOf(other, a.microbatch);
+    return owner == static_cast<int32_t>(rank) ? -1 : owner;
+  }
+
+  bool StepMessages(size_t rank) {
+    const auto& list = s_.ranks[rank];
+    const Action& a = list[at_[rank]];
+    wrong_ |= options_.communication == Communication::kImplied;
+    const size_t messages = MessagesAt(rank);
+    wrong_ |= a.with_next && messages != 2;
+    for (size_t i = 0; i < messages && !wrong_; ++i) {
+      wrong_ |= !IsSound(rank, list[at_[rank] + i]) ||
+                OtherEnd(rank, list[at_[rank] + i]) < 0;
+    }
+    if (messages == 2 && !wrong_) {
+      const Action& b = list[at_[rank] + 1];
+      wrong_ |= !Communicates(b.kind) || b.with_next ||
+                Sends(a.kind) == Sends(b.kind) ||
+                OtherEnd(rank, a) != OtherEnd(rank, b);
+    }
+    bool moved = false;
+    for (size_t i = 0; i < messages && !wrong_; ++i) {
+      const Action& message = list[at_[rank] + i];
+      if (exchanged_[rank][i]) continue;
+      if (Sends(message.kind)) moved |= Send(rank, i);
+      if (Receives(message.kind)) moved |= Take(rank, i);
+    }
+    if (wrong_ || !exchanged_[rank][0] ||
+        (messages == 2 && !exchanged_[rank][1])) {
+      return moved;
+    }
+    exchanged_[rank] = {};
+    at_[rank] += messages;
+    return true;
+  }
+
+  void Exchanged(size_t rank, size_t i) {
+    const Action& a = s_.ranks[rank][at_[rank] + i];
+    wrong_ |= ++count_[{a.kind, a.stage, a.microbatch}] > 1;
+    exchanged_[rank][i] = true;
+  }
+
+  static bool IsForward(const Action& a) {
+    return a.kind == kSendForward || a.kind == kReceiveForward;
+  }
+
+  // With buffers, from the channel.
+  bool Take(size_t rank, size_t i) {
+    const Action& a = s_.ranks[rank][at_[rank] + i];
+    const auto peer = static_cast<size_t>(OtherEnd(rank, a));
+    auto& channel = channels_[{peer, rank, IsForward(a)}];
+    if (options_.buffers == 0 || channel.empty()) return false;
+    Receive(rank, i, &channel);
+    return true;
+  }
+
+  bool Send(size_t rank, size_t i) {
+    const Action& a = s_.ranks[rank][at_[rank] + i];
+    const auto peer = static_cast<size_t>(OtherEnd(rank, a));
+    const bool forward = IsForward(a);
+    const int32_t other = a.stage + (forward ? 1 : -1);
+    if (!Has(rank, Thing(forward ? "f" : "b", a.stage, a.microbatch))) {
+      wrong_ = true;  // Nothing that could happen meanwhile would give it.
+      return false;
+    }
     auto& channel = channels_[{rank, peer, forward}];
     if (options_.buffers > 0) {
       if (static_cast<int64_t>(channel.size()) == options_.buffers) {
         return false;
       }
       channel.push_back({other, a.microbatch});
-      return Done(rank, a);
+      Exchanged(rank, i);
+      return true;
     }
     // Rendezvous: the peer must be at a receive from here.
-    if (at_[peer] == s_.ranks[peer].size()) return false;
-    const Action& b = s_.ranks[peer][at_[peer]];
-    if (b.kind != (forward ? kReceiveForward : kReceiveBackward)) return false;
-    const int32_t from = b.stage + (forward ? -1 : 1);
-    if (IsEnd(from) || !IsSound(peer, b) || b.with_next ||
-        s_.RankOf(from, b.microbatch) != static_cast<int32_t>(rank)) {
-      return false;
+    for (size_t j = 0; j < MessagesAt(peer); ++j) {
+      const Action& b = s_.ranks[peer][at_[peer] + j];
+      if (exchanged_[peer][j] || !Receives(b.kind) || IsForward(b) != forward ||
+          !IsSound(peer, b) ||
+          OtherEnd(peer, b) != static_cast<int32_t>(rank)) {
+        continue;
+      }
+      channel.push_back({other, a.microbatch});
+      Receive(peer, j, &channel);
+      Exchanged(rank, i);
+      return true;
     }
-    channel.push_back({other, a.microbatch});
-    return Receive(peer, b, forward, &channel) && Done(rank, a);
+    return false;
   }
 
-  bool Receive(size_t rank, const Action& a, bool forward,
+  void Receive(size_t rank, size_t i,
                std::deque<std::pair<int32_t, int32_t>>* channel) {
+    const Action& a = s_.ranks[rank][at_[rank] + i];
     wrong_ |= channel->front() != std::pair(a.stage, a.microbatch);
     channel->pop_front();
-    Give(rank, Thing(forward ? "x" : "g", a.stage, a.microbatch));
-    return Done(rank, a);
+    Give(rank, Thing(IsForward(a) ? "x" : "g", a.stage, a.microbatch));
+    Exchanged(rank, i);
   }
 
   const Schedule& s_;
   const ValidateOptions options_;
   std::vector<size_t> at_;
+  std::vector<std::array<bool, 2>> exchanged_;  // Of the messages it is at.
   bool wrong_ = false;
   bool reduces_ = false;
   std::set<std::pair<size_t, int32_t>> gathers_, gathered_, reduced_;

@@ -1,7 +1,6 @@
 // The checks of what a pipeline schedule asks for.
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <optional>
 
 #include "topology/config/internal/checks.h"
@@ -112,68 +111,6 @@ ConfigProblems CheckLayers(const PipelineShape& shape,
   return {TooFewLayers(shape, traits, stages)};
 }
 
-// Which numbers of micro-batches a schedule takes: multiples of `multiple` that
-// are at least `least`, itself a multiple.
-struct MicroBatchRule {
-  int64_t multiple = 1;
-  int64_t least = 1;
-};
-
-// Nothing where the numbers exceed 2^63-1.
-std::optional<MicroBatchRule> RuleOf(int64_t pp, const ScheduleTraits& traits) {
-  MicroBatchRule rule = {.multiple = traits.micro_batches_multiple};
-  if (traits.micro_batches_by_pp) {
-    const auto multiple =
-        Times(rule.multiple / std::gcd(rule.multiple, pp), pp);
-    if (!multiple.has_value()) return std::nullopt;
-    rule.multiple = *multiple;
-  }
-  const auto wanted = Times(pp, traits.min_micro_batches_per_rank);
-  if (!wanted.has_value()) return std::nullopt;
-  const int64_t rounded =
-      (std::max<int64_t>(*wanted, 1) - 1) / rule.multiple + 1;
-  const auto least = Times(rounded, rule.multiple);
-  if (!least.has_value()) return std::nullopt;
-  rule.least = *least;
-  return rule;
-}
-
-std::string TextOf(const MicroBatchRule& rule, const PipelineShape& shape) {
-  if (rule.multiple == 1 && rule.least == 1) return "at least 1";
-  const std::string demands =
-      rule.multiple == 1
-          ? absl::StrCat("at least ", rule.least)
-          : absl::StrCat("a multiple of ", rule.multiple,
-                         rule.least > rule.multiple
-                             ? absl::StrCat(", at least ", rule.least)
-                             : "");
-  return absl::StrCat(demands, By(shape), " and pp ", shape.pp);
-}
-
-ConfigProblems CheckMicroBatches(const PipelineShape& shape,
-                                 const ScheduleTraits& traits) {
-  const int64_t given = shape.micro_batches;
-  const auto rule = RuleOf(shape.pp, traits);
-  if (!rule.has_value()) {
-    return {{.field = "micro_batches",
-             .given = absl::StrCat(given),
-             .allowed = absl::StrCat("no number below 2^63 for pp ", shape.pp,
-                                     By(shape)),
-             .fix = "make pp smaller",
-             .replacement = std::nullopt}};
-  }
-  const std::string allowed = TextOf(*rule, shape);
-  if (given < rule->least) {
-    return {SizeProblem("micro_batches", given, allowed, rule->least)};
-  }
-  const int64_t below = given - given % rule->multiple;
-  if (below == given) return {};
-  const auto above = kMax - below < rule->multiple
-                         ? std::string()
-                         : absl::StrCat(" or ", below + rule->multiple);
-  return {SizeProblem("micro_batches", given, allowed, below, above)};
-}
-
 }  // namespace
 
 ConfigProblems CheckPipeline(const PipelineShape& given) {
@@ -189,7 +126,10 @@ ConfigProblems CheckPipeline(const PipelineShape& given) {
     problems.push_back(SizeProblem("micro_batch_size", shape.micro_batch_size,
                                    "at least 1", 1, " or more"));
   }
-  Append(CheckMicroBatches(shape, traits), problems);
+  if (shape.micro_batches < 1) {
+    problems.push_back(
+        SizeProblem("micro_batches", shape.micro_batches, "at least 1", 1));
+  }
   Append(CheckChoice("schedule", shape.schedule), problems);
   Append(CheckChunks(given, traits), problems);
   return problems;

@@ -9,24 +9,20 @@ ScheduleTraits TraitsOf(ScheduleKind kind) {
     case ScheduleKind::kZbH1:
     case ScheduleKind::kZbH2:
       return {.max_chunks = 1};
-    case ScheduleKind::kInterleaved1F1B:
-      return {.min_chunks = 2, .micro_batches_by_pp = true};
     case ScheduleKind::kZbV:
     case ScheduleKind::kVHalf:
     case ScheduleKind::kVMin:
+    case ScheduleKind::kDualPipeV:
       return {.min_chunks = 2, .max_chunks = 2};
     case ScheduleKind::kDualPipe:
-      return {.max_chunks = 1,
-              .micro_batches_multiple = 2,
-              .min_micro_batches_per_rank = 2,
-              .even_pp = true};
-    case ScheduleKind::kDualPipeV:
-      return {
-          .min_chunks = 2, .max_chunks = 2, .min_micro_batches_per_rank = 2};
+      return {.max_chunks = 1, .even_pp = true};
+    case ScheduleKind::kInterleaved1F1B:
     case ScheduleKind::kLoopedBfs:
     case ScheduleKind::kAuto:
     case ScheduleKind::kSequential:
     case ScheduleKind::kRoundRobin:
+    case ScheduleKind::kZb1p:
+    case ScheduleKind::kZb2p:
       return {};
   }
   return {};

@@ -31,7 +31,9 @@ enum class ScheduleKind {
   kDualPipeV,        // DualPipe cut in half, one copy of each parameter
   kAuto,             // to be chosen by a planner
   kSequential,       // one micro-batch through all stages at a time
-  kRoundRobin,       // stages in turn, for models that share ranks
+  kRoundRobin,       // chunks in turn, all forward, then all backward
+  kZb1p,             // kAuto within 1F1B's memory; arXiv 2401.10241
+  kZb2p,             // kAuto within twice of that
 };
 
 template <>
@@ -52,13 +54,14 @@ struct EnumNames<ScheduleKind> {
       {"auto", ScheduleKind::kAuto},
       {"sequential", ScheduleKind::kSequential},
       {"round_robin", ScheduleKind::kRoundRobin},
+      {"zb_1p", ScheduleKind::kZb1p},
+      {"zb_2p", ScheduleKind::kZb2p},
   });
 };
 
-// What a schedule asks of the sizes of a job with `pp` ranks in a pipeline.
-// Sources: the papers above; for whole rounds of micro-batches in interleaved
-// 1F1B, arXiv 2104.04473, section 2.2; for DualPipe's pairs of ranks and even
-// number of micro-batches, DeepSeek's DualPipe repository.
+// What a schedule asks of the sizes of a job with `pp` ranks in a pipeline, as
+// the generators (pipeline/generate) take them: any number of micro-batches
+// from 1 on, whole rounds of pp or not.
 struct ScheduleTraits {
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
@@ -66,13 +69,6 @@ struct ScheduleTraits {
   // another rank's.
   int64_t min_chunks = 1;
   int64_t max_chunks = kNoLimit;
-  // The number of micro-batches is a multiple of this, and of pp where
-  // `micro_batches_by_pp`.
-  int64_t micro_batches_multiple = 1;
-  bool micro_batches_by_pp = false;
-  // There are at least this many micro-batches for each of the pp ranks; 0
-  // where one micro-batch is enough.
-  int64_t min_micro_batches_per_rank = 0;
   // pp is even, since ranks work in pairs.
   bool even_pp = false;
 };

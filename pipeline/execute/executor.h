@@ -1,0 +1,145 @@
+// Executor: runs a schedule over a communicator, with the user's stages.
+//
+//   // On every rank of the pipeline's group:
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto executor,
+//       Executor::Create(*communicator, schedule, {{stage_number, &stage}}));
+//   for (;;) {
+//     stage.ZeroGradients();
+//     TESSERA_ASSIGN_OR_RETURN(StepResult step, executor->Run());
+//     optimizer.Step();                 // step.loss is the same on every rank
+//   }
+//
+// The group's rank r does the schedule's list r. A schedule of computations is
+// lowered first (AddCommunication); one with sends and receives is proven
+// (Validate) and run as it is. A pair that runs together (with_next) is
+// computed one after the other; its messages are on their way meanwhile.
+//
+// Memory: the tensors between stages, from a pool that lives as long as the
+// executor. A rank holds of them
+//   - for each live micro-batch of each of its stages (Proof::peak_activations)
+//     the input, and from its I to its W the gradient of the output,
+//   - what was received and not used yet, and what was computed and not sent,
+//   - receives posted ahead and sends under way (ExecutorOptions).
+//
+// Errors. Whatever fails on a rank, a stage or a message, breaks the group: the
+// call returns the error on that rank, and one that repeats it on all others,
+// as far as the engine reaches them and by the deadline where it does not. It
+// names rank, action, stage and micro-batch. From then on every call is
+// refused. Errors of Create break nothing.
+//
+// Threads: one at a time. The executor must go before its communicator, and
+// nobody else may send or receive on that while a step runs.
+#ifndef TESSERA_PIPELINE_EXECUTE_EXECUTOR_H_
+#define TESSERA_PIPELINE_EXECUTE_EXECUTOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "pipeline/execute/group/shared_gradients.h"
+#include "pipeline/execute/options.h"
+#include "pipeline/execute/run/boundary_pool.h"
+#include "pipeline/execute/run/execution_plan.h"
+#include "pipeline/execute/run/messenger.h"
+#include "pipeline/execute/run/step_runner.h"
+#include "pipeline/execute/run/step_trace.h"
+#include "pipeline/execute/stage.h"
+#include "pipeline/proof/validate.h"
+#include "pipeline/schedule/schedule.h"
+#include "pipeline/simulate/timeline.h"
+
+namespace tessera::pipeline {
+
+// One of the rank's stages. Not owned.
+struct StageBinding {
+  int32_t stage = 0;
+  Stage* implementation = nullptr;
+};
+
+struct StepResult {
+  double loss = 0;             // The mean over the micro-batches,
+  std::vector<double> losses;  // which have these. The same on every rank.
+};
+
+class Executor {
+ public:
+  // A collective. `stages`: all that the rank holds (StageMap::StagesOf), in
+  // any order. InvalidArgument where the schedule is wrong (with Validate's
+  // words), its ranks are not the group's, a stage is missing or another rank's
+  // or an option cannot be; FailedPrecondition where it is another rank that
+  // has failed, or the ranks' schedules differ: who is named. The communicator
+  // outlives the executor.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(
+      collectives::Communicator& communicator, Schedule schedule,
+      std::vector<StageBinding> stages, ExecutorOptions options = {});
+
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // A training step: all micro-batches forward and backward. Adds to the
+  // stages' gradients, divides them by the number of micro-batches once, and
+  // adds up those of copies and tied weights. A collective.
+  absl::StatusOr<StepResult> Run();
+
+  // The forwards alone, in the schedule's order (ForwardPass::training is
+  // false). A collective.
+  absl::StatusOr<StepResult> RunForward();
+
+  // The stages' outputs are other ones from the next step on: they are asked
+  // again, and the old tensors freed. Without meaning where the options say
+  // them. Called by every rank.
+  void ForgetShapes() { negotiated_ = !options_.boundaries.empty(); }
+
+  const Schedule& schedule() const { return schedule_; }  // Lowered.
+  const Proof& proof() const { return proof_; }
+
+  // Of the last step on this rank, in seconds from its begin. Bytes are those
+  // of the tensors between stages. A receive lasts from when it is waited for,
+  // a started send until its end is noticed.
+  const RankTimeline& timeline() const { return trace_.timeline(); }
+
+  // The last step of all ranks. Their clocks start at one barrier. A
+  // collective.
+  absl::StatusOr<Timeline> GatherTimeline();
+
+ private:
+  Executor(collectives::Communicator& communicator, Schedule schedule,
+           Proof proof, std::vector<Stage*> stages, SharedGradients shared,
+           ExecutorOptions options);
+
+  absl::StatusOr<StepResult> RunPlan(StepRunner& runner, bool trains);
+  absl::StatusOr<StepResult> RunOrFail(StepRunner& runner, bool trains);
+  absl::Status AgreeOnShapes();
+  absl::StatusOr<StepResult> ShareLosses();
+  absl::Status Break(const absl::Status& error);
+  collectives::CallOptions Call() const {
+    return {.timeout = options_.timeout};
+  }
+  StageOf FindStage();
+
+  collectives::Communicator& communicator_;
+  const Schedule schedule_;
+  const Proof proof_;
+  const ExecutorOptions options_;
+  const std::vector<Stage*> stages_;  // In the order of the plan's.
+  SharedGradients shared_;
+  StepTrace trace_;
+  BoundaryPool pool_;
+  Messenger messenger_;
+  const ExecutionPlan training_plan_;
+  const ExecutionPlan forward_plan_;
+  StepRunner training_;
+  StepRunner forward_;
+  std::vector<double> losses_;  // By micro-batch; 0 where another rank has it.
+  bool negotiated_ = false;
+  absl::Status broken_;
+};
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_EXECUTE_EXECUTOR_H_

@@ -1,0 +1,60 @@
+// What an Executor can be told.
+#ifndef TESSERA_PIPELINE_EXECUTE_OPTIONS_H_
+#define TESSERA_PIPELINE_EXECUTE_OPTIONS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/tensor/memory.h"
+#include "pipeline/execute/tensor_spec.h"
+
+namespace tessera::pipeline {
+
+// Weights that several stages have in common, as the embedding of the first and
+// the head of the last: each holds a copy, and their gradients are added up.
+struct TiedWeights {
+  std::string name;             // What Stage::TiedGradient is asked for.
+  std::vector<int32_t> stages;  // Two or more, distinct.
+};
+
+struct ExecutorOptions {
+  // The output of each stage but the last. Empty: the stages are asked
+  // (Stage::OutputSpec), before the first step. The same on every rank.
+  std::vector<TensorSpec> boundaries = {};
+
+  // The same on every rank.
+  std::vector<TiedWeights> tied = {};
+
+  // How long a message or collective may take, unless it is the
+  // communicator's. More than 0.
+  std::optional<absl::Duration> timeout = {};
+
+  // Messages of so many bytes or more are started: receives ahead of their
+  // place, sends without waiting for them; the communicator's thread moves them
+  // while this one computes. Smaller ones are sent and received in place, which
+  // costs less than handing them over; most engines buffer them.
+  int64_t start_from_bytes = 32 << 10;
+
+  // How many receives from each rank are posted ahead; 0: none.
+  int64_t receives_ahead = 1;
+
+  // How many started sends to each rank may be under way: at least 1. Where
+  // there is one more, the oldest is waited for.
+  int64_t sends_in_flight = 2;
+
+  // Records when everything began and ended. Costs a barrier a step, by which
+  // the ranks' clocks are set. The same on every rank.
+  bool trace = true;
+
+  // Where the tensors between stages lie. Null: the engine's own memory
+  // (Communicator::AllocateShared), which is on the host.
+  std::shared_ptr<MemoryResource> memory = {};
+};
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_EXECUTE_OPTIONS_H_

@@ -1,0 +1,99 @@
+// Stage: a piece of a model, as its user writes it for the Executor.
+//
+//   class Block : public Stage {
+//     absl::Status Forward(const ForwardPass& pass) override {
+//       // output = f(input); keeps what the backward needs, by micro-batch
+//     }
+//     absl::Status BackwardInput(const BackwardPass& pass) override { ... }
+//     absl::Status BackwardWeight(const BackwardPass& pass) override { ... }
+//     absl::Status ScaleGradients(double factor) override { ... }
+//   };
+//
+// Who owns what. The tensors between stages are the Executor's: a stage's input
+// is there from its Forward to its Backward or BackwardWeight of the same
+// micro-batch, the gradient of its output from its Backward or BackwardInput to
+// its Backward or BackwardWeight, what it writes only during the call. All else
+// that a stage keeps of a micro-batch is its own, until Release.
+//
+// The first stage has no input: it takes its data from its user by the
+// micro-batch's number. The last has no output: it computes the loss, and its
+// backward begins from it.
+//
+// Calls come one at a time, from the thread that calls Executor::Run. An error
+// ends the step on every rank, with the stage's message.
+#ifndef TESSERA_PIPELINE_EXECUTE_STAGE_H_
+#define TESSERA_PIPELINE_EXECUTE_STAGE_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
+#include "pipeline/execute/tensor_spec.h"
+
+namespace tessera::pipeline {
+
+// The views live as long as the call. Tensors are row-major.
+struct ForwardPass {
+  int32_t microbatch = 0;
+  bool training = true;                    // False: there will be no backward.
+  const ConstTensorView* input = nullptr;  // Null at the first stage.
+  const TensorView* output = nullptr;      // Uninitialised; null at the last.
+  double* loss = nullptr;  // At the last stage: the micro-batch's, to be set.
+};
+
+struct BackwardPass {
+  int32_t microbatch = 0;
+  const ConstTensorView* input = nullptr;            // As in Forward.
+  const ConstTensorView* output_gradient = nullptr;  // Null at the last stage.
+  // Uninitialised; null at the first stage, and in BackwardWeight.
+  const TensorView* input_gradient = nullptr;
+};
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+
+  // What Forward gives for such an input (null at the first stage), the same
+  // for every micro-batch. Called for all but the last stage, where
+  // ExecutorOptions::boundaries does not say it.
+  virtual absl::StatusOr<TensorSpec> OutputSpec(const TensorSpec* input);
+
+  virtual absl::Status Forward(const ForwardPass& pass) = 0;
+
+  // The gradient of the input. Comes once for each micro-batch,
+  virtual absl::Status BackwardInput(const BackwardPass& pass) = 0;
+  // and this at any time after it: adds to the gradients of the weights.
+  virtual absl::Status BackwardWeight(const BackwardPass& pass) = 0;
+  // Both at once. By default one after the other.
+  virtual absl::Status Backward(const BackwardPass& pass);
+
+  // The micro-batch is done with: what is kept of it can go. Called after
+  // Backward or BackwardWeight, or after Forward where there is no backward.
+  virtual void Release(int32_t microbatch);
+
+  // Multiplies the gradients of all weights: once a step, after the last
+  // micro-batch and before ReduceGradient, by 1 / the number of micro-batches.
+  virtual absl::Status ScaleGradients(double factor) = 0;
+
+  // The gradients of all weights, in an order that is the same on both copies
+  // of the stage: added up between them under two-way maps. Contiguous. By
+  // default Unimplemented; other maps do not ask.
+  virtual absl::StatusOr<std::vector<TensorView>> Gradients();
+
+  // The gradient of the weights that other stages have too, by the name in
+  // ExecutorOptions::tied. Contiguous. By default Unimplemented.
+  virtual absl::StatusOr<TensorView> TiedGradient(std::string_view name);
+
+  // Sharded parameters: gathers them, gives them up, reduces their gradients
+  // over the replicas. Called where the schedule says. By default nothing.
+  virtual absl::Status Unshard();
+  virtual absl::Status Reshard();
+  virtual absl::Status ReduceGradient();
+};
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_EXECUTE_STAGE_H_

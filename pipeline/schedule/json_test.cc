@@ -1,0 +1,146 @@
+#include "pipeline/schedule/json.h"
+
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "pipeline/schedule/csv.h"
+
+namespace tessera::pipeline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kText[] = R"({
+  "schedule": "1f1b",
+  "stages": 2,
+  "microbatches": 1,
+  "map": {"ranks": [0, 1], "two_way": false},
+  "ranks": [
+    ["0F0", "0B0"],
+    ["1F0", "1B0"]
+  ]
+}
+)";
+
+TEST(JsonTest, TheDocumentOfTheHeaderIsReadAndWritten) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule, ReadJson(kText));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule same,
+                               ReadCsv("0F0,0B0\n1F0,1B0\n", "1f1b"));
+  EXPECT_EQ(schedule, same);
+  EXPECT_EQ(WriteJson(schedule), kText);
+}
+
+TEST(JsonTest, KeysMayComeInAnyOrder) {
+  EXPECT_THAT(
+      ReadJson(R"({"ranks":[["0F0","0B0"],["1F0","1B0"]],"microbatches":1,
+                   "map":{"two_way":false,"ranks":[0,1]},"stages":2,
+                   "schedule":"1f1b"})"),
+      IsOkAndHolds(*ReadJson(kText)));
+}
+
+TEST(JsonTest, WhatATableLosesIsKept) {
+  // A two-way map with one micro-batch, a rank without actions, micro-batches
+  // that nobody computes.
+  Schedule schedule;
+  schedule.name = "\"odd\"\n\xc3\xa9";
+  schedule.map = *StageMap::TwoWay(2);
+  schedule.microbatches = 7;
+  schedule.ranks = {{{ActionKind::kForward, 0, 0}}, {}};
+  EXPECT_THAT(ReadJson(WriteJson(schedule)), IsOkAndHolds(schedule));
+  schedule.map = *StageMap::Of({1, 0, 0, 1});
+  schedule.microbatches = 0;
+  schedule.ranks = {{{ActionKind::kUnshard, 3, kNoMicroBatch}}, {}};
+  EXPECT_THAT(ReadJson(WriteJson(schedule)), IsOkAndHolds(schedule));
+}
+
+TEST(JsonTest, LoweredSchedulesAndPairsSurvive) {
+  for (const char* table :
+       {"0UNSHARD,0F0,0SEND_F0,0RECV_B0,0I0,0W0,0REDUCE_GRAD,0RESHARD\n"
+        "1RECV_F0,1F0,1B0,1SEND_B0\n",
+        "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n",
+        "0F0,(0SEND_F0;0RECV_B1),0B0\n1F0,1F1,(1RECV_F0;1SEND_B1)\n",
+        "0F0,1F1\n1F0,0F1\n"}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule, ReadCsv(table));
+    EXPECT_THAT(ReadJson(WriteJson(schedule)), IsOkAndHolds(schedule));
+  }
+}
+
+TEST(JsonTest, ANameThatIsNotUtf8IsMendedNotThrownAt) {
+  Schedule schedule = *ReadJson(kText);
+  schedule.name = "a\xff";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule again,
+                               ReadJson(WriteJson(schedule)));
+  EXPECT_EQ(again.name, "a\xef\xbf\xbd");
+}
+
+TEST(JsonTest, WhatIsWrongIsNamed) {
+  const struct {
+    const char* from;
+    std::string to;
+    const char* message;
+  } kCases[] = {
+      {"\"1f1b\"", "3", "schedule is a number; use a string"},
+      {"\"1f1b\"", "null", "schedule is null"},
+      {"\"1f1b\"", absl::StrCat("\"", std::string(257, 'x'), "\""),
+       "a name of 257 bytes"},
+      {"\"stages\": 2", "\"stages\": 2.5", "a number that is not whole"},
+      {"\"stages\": 2", "\"stages\": 0", "stages is 0; 1 to"},
+      {"\"stages\": 2", "\"stages\": 1048577", "stages is 1048577"},
+      {"\"stages\": 2", "\"stages\": 99999999999999999999",
+       "a number that is not whole"},
+      {"\"stages\": 2", "\"stages\": 18446744073709551615",
+       "stages is 9223372036854775807"},
+      {"\"stages\": 2", "\"stages\": 3", "map.ranks has 2 entries for 3"},
+      {"\"microbatches\": 1", "\"microbatches\": -1", "microbatches is -1"},
+      {"\"microbatches\": 1", "\"microbatches\": 0",
+       "ranks[0] has 0F0; there are 2 stages and 0 micro-batches"},
+      {"\"stages\"", "\"Stages\"",
+       "key \"Stages\" is none of schedule, stages"},
+      {"\"stages\": 2,", "", "key \"stages\" is missing"},
+      {"\"stages\": 2,", "\"stages\": 2, \"stages\": 2,", "comes twice"},
+      {"\"two_way\": false", "\"two_ways\": false",
+       "is none of ranks, two_way"},
+      {", \"two_way\": false", "", "key \"two_way\" is missing in map"},
+      {"\"two_way\": false", "\"two_way\": 1", "map.two_way is a number"},
+      {"[0, 1], \"two_way\": false", "[1, 0], \"two_way\": true",
+       "map.ranks[0] is 1; of a two-way map"},
+      {"[0, 1]", "[0, 0]", "ranks has 2 lists; the map has 1 ranks"},
+      {"[0, 1]", "[0, -1]", "map.ranks[1] is -1"},
+      {"[0, 1]", "[0, 9]", "rank 9 of a stage"},
+      {"[0, 1]", "[0, [1]]", "map.ranks[1] is an array; use a rank"},
+      {"\"1F0\"", "\"1X0\"", "ranks[1][0]: \"1X0\" is no action"},
+      {"\"1B0\"", "\"\"", "ranks[1][1] is empty"},
+      {"\"1B0\"", "7", "ranks[1][1] is a number; use a string"},
+      {"\"1B0\"", "[\"1B0\"]", "ranks[1][1] is an array"},
+      {"\"1B0\"", "\"2B0\"", "ranks[1] has 2B0"},
+      {"[\"1F0\", \"1B0\"]", "{}", "ranks[1] is an object; use an array"},
+      {"]\n}\n", "]\n", "no JSON at byte"},
+      {"]\n}\n", "]\n}x", "no JSON at byte"},
+  };
+  for (const auto& [from, to, message] : kCases) {
+    const std::string text = absl::StrReplaceAll(kText, {{from, to}});
+    ASSERT_NE(text, kText) << from;
+    EXPECT_THAT(ReadJson(text), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr(message)))
+        << text;
+  }
+  for (const char* text : {"", "[]", "3", "\"x\"", "nul", "[[[[[[[["}) {
+    EXPECT_THAT(ReadJson(text), StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+}
+
+TEST(JsonTest, DepthIsNeverFollowed) {
+  const std::string deep = std::string(1'000'000, '[');
+  EXPECT_THAT(ReadJson(deep), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(ReadJson(absl::StrReplaceAll(kText, {{"[0, 1]", deep}})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("map.ranks[0] is an array")));
+}
+
+}  // namespace
+}  // namespace tessera::pipeline

@@ -30,11 +30,15 @@ std::string TableLine(const Prediction& prediction) {
       absl::StrFormat("\n  %-18s %14s", AlgorithmName(prediction.algorithm),
                       Microseconds(prediction.seconds));
   if (prediction.algorithm == Algorithm::kEngine) {
-    return absl::StrCat(line, " = as measured");
+    absl::StrAppend(&line, " = as measured");
+  } else {
+    absl::StrAppend(
+        &line, " = formula ", Microseconds(prediction.formula),
+        absl::StrFormat(" x measured factor %.3g", prediction.factor));
   }
-  absl::StrAppend(
-      &line, " = formula ", Microseconds(prediction.formula),
-      absl::StrFormat(" x measured factor %.3g", prediction.factor));
+  if (prediction.left_out) {
+    absl::StrAppend(&line, "; not taken: far behind at smaller sizes");
+  }
   return line;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "collectives/algorithms/supports.h"
@@ -19,6 +20,8 @@ bool MayChoose(Algorithm algorithm, const ChoiceQuestion& question) {
 
 CostModel::CostModel(CostTable table) : table_(std::move(table)) {
   for (const auto& [what, points] : table_.measured) {
+    for (const SizePoint& point : points)
+      sizes_[what.first].insert(point.bytes);
     if (what.second == Algorithm::kEngine) continue;
     std::vector<SizePoint>& factors = factors_[what];
     for (const SizePoint& point : points) {
@@ -51,6 +54,22 @@ double CostModel::FactorOf(Algorithm algorithm,
   return count == 0 ? 1 : std::exp(sum / count);
 }
 
+bool CostModel::LeftOut(Algorithm algorithm,
+                        const ChoiceQuestion& question) const {
+  const auto own = table_.measured.find({question.kind, algorithm});
+  if (own == table_.measured.end()) return false;
+  const auto measured_at = [&](int64_t bytes) {
+    return std::any_of(
+        own->second.begin(), own->second.end(),
+        [&](const SizePoint& point) { return point.bytes == bytes; });
+  };
+  const std::set<int64_t>& sizes = sizes_.at(question.kind);
+  const auto above = sizes.lower_bound(question.bytes);
+  if (above != sizes.end() && measured_at(*above)) return false;
+  if (above != sizes.end() && *above == question.bytes) return true;
+  return above == sizes.begin() || !measured_at(*std::prev(above));
+}
+
 double CostModel::ShapeScale(const ChoiceQuestion& question) const {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   double here = kNone;
@@ -72,6 +91,7 @@ std::optional<Prediction> CostModel::Predict(
   if (!MayChoose(algorithm, question)) return std::nullopt;
   Prediction prediction;
   prediction.algorithm = algorithm;
+  prediction.left_out = LeftOut(algorithm, question);
   if (algorithm != Algorithm::kEngine) {
     prediction.formula =
         FormulaSeconds(table_.costs, algorithm, question.kind, question.bytes,
@@ -97,7 +117,8 @@ std::vector<Prediction> CostModel::PredictAll(
   }
   std::stable_sort(predictions.begin(), predictions.end(),
                    [](const Prediction& a, const Prediction& b) {
-                     return a.seconds < b.seconds;
+                     return std::pair(a.left_out, a.seconds) <
+                            std::pair(b.left_out, b.seconds);
                    });
   return predictions;
 }

@@ -17,6 +17,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,9 @@ struct Prediction {
   double seconds = 0;
   double formula = 0;  // 0 for the engine's own.
   double factor = 1;
+  // Others of the kind were measured about this size, and it was left out there
+  // for being far behind at smaller ones: the prediction is a guess.
+  bool left_out = false;
 };
 
 class CostModel {
@@ -45,8 +49,8 @@ class CostModel {
   std::optional<Prediction> Predict(Algorithm algorithm,
                                     const ChoiceQuestion& question) const;
 
-  // Of every algorithm that may be chosen, fastest first; the lower number
-  // first where two are as fast.
+  // Of every algorithm that may be chosen, fastest first, those that were left
+  // out last; the lower number first where two are as fast.
   std::vector<Prediction> PredictAll(const ChoiceQuestion& question) const;
 
  private:
@@ -54,10 +58,12 @@ class CostModel {
 
   bool HasMeasuredShape(const ChoiceQuestion& question) const;
   double FactorOf(Algorithm algorithm, const ChoiceQuestion& question) const;
+  bool LeftOut(Algorithm algorithm, const ChoiceQuestion& question) const;
   double ShapeScale(const ChoiceQuestion& question) const;
 
   CostTable table_;
   std::map<What, std::vector<SizePoint>> factors_;
+  std::map<OpKind, std::set<int64_t>> sizes_;  // At which any was measured.
 };
 
 }  // namespace tessera::collectives

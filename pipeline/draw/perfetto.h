@@ -1,0 +1,29 @@
+// DrawPerfetto: timelines as a trace for ui.perfetto.dev or chrome://tracing.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       const std::string trace,
+//       DrawPerfetto({{{"predicted", a}, {"measured", b}}}));
+//
+// The Trace Event Format, as JSON: a process for each exhibit, in it a thread
+// for each rank's computations and as many more as its other actions need side
+// by side, and a counter for what each rank holds. An event is named "2F7"; its
+// category is the kind ("F", "SEND_F"), its arguments are stage and
+// micro-batch. Times are microseconds, to the nanosecond.
+#ifndef TESSERA_PIPELINE_DRAW_PERFETTO_H_
+#define TESSERA_PIPELINE_DRAW_PERFETTO_H_
+
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "pipeline/draw/exhibit.h"
+
+namespace tessera::pipeline {
+
+// One JSON object, an event a line. InvalidArgument as CheckExhibits.
+absl::StatusOr<std::string> DrawPerfetto(std::span<const Exhibit> exhibits,
+                                         const TimeUnit& unit = {});
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_DRAW_PERFETTO_H_

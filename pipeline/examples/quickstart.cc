@@ -1,26 +1,32 @@
-// A schedule as a value: read, priced, written.
+// A schedule as a value: made, lowered, proven, priced, drawn.
 #include <iostream>
+#include <span>
+#include <string>
 
 #include "base/status_macros.h"
-#include "pipeline/schedule/csv.h"
+#include "pipeline/draw/terminal.h"
+#include "pipeline/generate/generate.h"
+#include "pipeline/passes/add_communication.h"
+#include "pipeline/proof/validate.h"
 #include "pipeline/simulate/simulate.h"
 
 absl::Status Run() {
   using namespace tessera::pipeline;
-  // 1F1B on two ranks, three micro-batches, in PyTorch's notation.
-  TESSERA_ASSIGN_OR_RETURN(const Schedule schedule,
-                           ReadCsv("0F0,0F1,0B0,0F2,0B1,0B2\n"
-                                   "1F0,1B0,1F1,1B1,1F2,1B2\n"));
+  TESSERA_ASSIGN_OR_RETURN(
+      const Schedule schedule,
+      Generate("zb_h1", {.ranks = 3, .chunks = 1, .microbatches = 6}));
+  TESSERA_ASSIGN_OR_RETURN(const Schedule lowered, AddCommunication(schedule));
+  TESSERA_ASSIGN_OR_RETURN(const Proof proof, Validate(lowered));
+  std::cout << proof.computations << " computations and " << proof.messages
+            << " messages cannot deadlock; rank 0 holds "
+            << proof.peak_activations[0] << " micro-batches\n";
   const Costs costs = Costs::Uniform(
-      2, {.forward = 1, .backward_input = 1, .backward_weight = 1});
-  TESSERA_ASSIGN_OR_RETURN(const Timeline timeline, Simulate(schedule, costs));
-  std::cout << "makespan " << timeline.makespan << ", bubble "
-            << timeline.BubbleRate() << "\n";
-  for (const RankTimeline& rank : timeline.ranks) {
-    std::cout << "holds at most " << rank.peak_activations << " micro-batches, "
-              << rank.computations.back().action << " ends at " << rank.last()
-              << "\n";
-  }
+      3, {.forward = 1, .backward_input = 1, .backward_weight = 1});
+  TESSERA_ASSIGN_OR_RETURN(const Timeline timeline, Simulate(lowered, costs));
+  const Exhibit exhibit = {"zb_h1", timeline};
+  TESSERA_ASSIGN_OR_RETURN(const std::string picture,
+                           DrawTerminal(std::span(&exhibit, 1)));
+  std::cout << picture;
   return absl::OkStatus();
 }
 

@@ -28,7 +28,9 @@ Action MissingInput(const Schedule& schedule, Direction direction,
 
 Action Missing(const Schedule& schedule, const Action& action,
                const Results& results, Messages messages) {
-  const auto [kind, stage, mb, with_next] = action;
+  const ActionKind kind = action.kind;
+  const int32_t stage = action.stage;
+  const int32_t mb = action.microbatch;
   const Direction direction = DirectionOf(kind);
   const auto computed = [&](Direction way) {
     return results.Sendable(way, stage, mb) != kNever;

@@ -143,6 +143,10 @@ def _system_libraries():
     maybe(system_library, name = "gloo", flavors = {
         "gloo": ["gloo/config.h", "libgloo.so"],
     })
+    maybe(system_library, name = "openblas", flavors = {
+        "pthread": ["/usr/include/{arch}/openblas-pthread/cblas.h", "libopenblas.so"],
+        "openblas": ["openblas/cblas.h", "libopenblas.so"],
+    })
     maybe(system_library, name = "openssl", flavors = {
         "openssl": ["openssl/ssl.h", "libssl.so", "libcrypto.so"],
     })

@@ -19,7 +19,14 @@ ALLOWED = {
         "@openssl",
     },
     "pipeline": {"collectives", "base", "@com_google_absl", "@com_github_nlohmann_json"},
-    "tensor_parallel": {"collectives", "topology", "base"},
+    "tensor_parallel": {
+        "collectives",
+        "topology",
+        "base",
+        "@com_google_absl",
+        "@com_google_highway",
+        "@openblas",
+    },
     "zero3": {"collectives", "offload", "topology", "base"},
     "offload": {"base"},
 }

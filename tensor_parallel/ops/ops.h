@@ -1,0 +1,152 @@
+// Ops: the arithmetic of layers, on one device. Layers know nothing else of it.
+//
+//   CpuOps ops;                                   // ops/cpu/cpu_ops.h
+//   // y = x w^T: x is [tokens, in], w [out, in], y [tokens, out]
+//   TESSERA_RETURN_IF_ERROR(ops.Gemm({.transpose_b = true}, x, w, y));
+//
+// Tensors are views of base/tensor with the device's memory kind and one dtype
+// among f64, f32 and bf16, unless said otherwise. Elements of a row (the last
+// dimension) lie side by side; rows may be apart. "Statistics" are f64 for f64
+// and f32 for f32 and bf16, contiguous: in these everything is summed up, and
+// bf16 results are rounded once. "Adds to" means that what is there counts.
+//
+// Results do not depend on the number of threads or on how rows are shared
+// among calls: a row alone gives the bits that it gives in a batch, but for
+// Gemm. Shapes may have zeros.
+//
+// Errors: InvalidArgument that names the operation, the tensor, its shape or
+// type and what it should be; nothing has been written then. Calls of one
+// object are made by one thread at a time.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_OPS_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_OPS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/attention_block.h"
+#include "tensor_parallel/partition/index_range.h"
+
+namespace tessera::tensor_parallel {
+
+struct GemmOptions {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  double alpha = 1;
+  double beta = 0;  // 0: what is in c does not count, be it NaN.
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // c = alpha op(a) op(b) + beta c; op(a) is [m, k], op(b) [k, n], c [m, n]. c
+  // may also have the type of statistics where a and b are bf16 (gradients of
+  // weights that add up in f32).
+  virtual absl::Status Gemm(const GemmOptions& options, ConstTensorView a,
+                            ConstTensorView b, TensorView c) = 0;
+
+  // Every row of x [rows, n] plus `bias` [n]; and the gradient of the bias:
+  // adds the sum of the rows of `gradient` to `bias_gradient` [n], which may
+  // have the type of statistics.
+  virtual absl::Status AddBias(ConstTensorView bias, TensorView x) = 0;
+  virtual absl::Status SumRows(ConstTensorView gradient,
+                               TensorView bias_gradient) = 0;
+
+  // y += x, and x *= factor.
+  virtual absl::Status Add(ConstTensorView x, TensorView y) = 0;
+  virtual absl::Status Scale(double factor, TensorView x) = 0;
+
+  // y = x / sqrt(mean(x^2) + epsilon) * weight over rows of x [rows, n],
+  // keeping 1 / sqrt(...) in `inverse` [rows], of statistics (Zhang and
+  // Sennrich, Root Mean Square Layer Normalization, NeurIPS 2019). The backward
+  // adds to `weight_gradient` [n], which may have the type of statistics; the
+  // parts of a backward are apart, so that zero-bubble schedules can use them.
+  virtual absl::Status RmsNorm(double epsilon, ConstTensorView x,
+                               ConstTensorView weight, TensorView y,
+                               TensorView inverse) = 0;
+  virtual absl::Status RmsNormInputGradient(ConstTensorView gradient,
+                                            ConstTensorView x,
+                                            ConstTensorView weight,
+                                            ConstTensorView inverse,
+                                            TensorView x_gradient) = 0;
+  virtual absl::Status RmsNormWeightGradient(ConstTensorView gradient,
+                                             ConstTensorView x,
+                                             ConstTensorView inverse,
+                                             TensorView weight_gradient) = 0;
+
+  // y = (x - mean) / sqrt(variance + epsilon) * weight + bias (Ba, Kiros and
+  // Hinton, arXiv 1607.06450); `mean` and `inverse` [rows] are statistics. The
+  // gradient of the bias is SumRows.
+  virtual absl::Status LayerNorm(double epsilon, ConstTensorView x,
+                                 ConstTensorView weight, ConstTensorView bias,
+                                 TensorView y, TensorView mean,
+                                 TensorView inverse) = 0;
+  virtual absl::Status LayerNormInputGradient(
+      ConstTensorView gradient, ConstTensorView x, ConstTensorView weight,
+      ConstTensorView mean, ConstTensorView inverse, TensorView x_gradient) = 0;
+  virtual absl::Status LayerNormWeightGradient(ConstTensorView gradient,
+                                               ConstTensorView x,
+                                               ConstTensorView mean,
+                                               ConstTensorView inverse,
+                                               TensorView weight_gradient) = 0;
+
+  // y = gate / (1 + exp(-gate)) * up, all [rows, n] (Shazeer, arXiv
+  // 2002.05202).
+  virtual absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,
+                              TensorView y) = 0;
+  virtual absl::Status SwiGluGradient(ConstTensorView gradient,
+                                      ConstTensorView gate, ConstTensorView up,
+                                      TensorView gate_gradient,
+                                      TensorView up_gradient) = 0;
+
+  // Turns the pairs (x[i], x[i + d/2]) of every head of x [tokens, heads, d] by
+  // positions[token] * base^(-2i/d), in place; by the opposite angle where
+  // `inverse` (which is the gradient). Su et al., arXiv 2104.09864, with
+  // Llama's order of the pairs.
+  virtual absl::Status Rotate(double base, bool inverse,
+                              std::span<const int64_t> positions,
+                              TensorView x) = 0;
+
+  // Row i of y [tokens, n] is row ids[i] - held.begin of `table` [held.size(),
+  // n], or zeros where `held` does not contain ids[i]; and the gradient, which
+  // adds rows to `table_gradient`, in the order of i. Ids may repeat.
+  virtual absl::Status GatherRows(ConstTensorView table, IndexRange held,
+                                  std::span<const int64_t> ids,
+                                  TensorView y) = 0;
+  virtual absl::Status AddRows(ConstTensorView gradient, IndexRange held,
+                               std::span<const int64_t> ids,
+                               TensorView table_gradient) = 0;
+
+  // Softmax cross-entropy over a range `held` of the vocabulary, in parts that
+  // ranks combine in between. `logits` is [tokens, held.size()].
+  //   largest[i] = max of row i (minus infinity for an empty one)
+  //   sum[i]     = sum of exp(logits[i] - largest[i])
+  //   picked[i]  = logits[i][targets[i] - held.begin], 0 where that is not held
+  // All are statistics [tokens]. The gradient overwrites `logits`:
+  //   (exp(logits[i] - largest[i]) / sum[i] - [targets[i] is this one])
+  //       * scales[i]
+  virtual absl::Status RowMax(ConstTensorView logits, TensorView largest) = 0;
+  virtual absl::Status SumExp(ConstTensorView logits, ConstTensorView largest,
+                              TensorView sum) = 0;
+  virtual absl::Status Pick(ConstTensorView logits, IndexRange held,
+                            std::span<const int64_t> targets,
+                            TensorView picked) = 0;
+  virtual absl::Status CrossEntropyGradient(ConstTensorView largest,
+                                            ConstTensorView sum,
+                                            IndexRange held,
+                                            std::span<const int64_t> targets,
+                                            std::span<const double> scales,
+                                            TensorView logits) = 0;
+
+  // attention_block.h says what these do.
+  virtual absl::Status Attend(const AttentionBlock& block,
+                              const AttentionState& state) = 0;
+  virtual absl::Status AttendGradient(const AttentionBlock& block,
+                                      const AttentionGradients& gradients) = 0;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_OPS_H_

@@ -1,0 +1,140 @@
+#include "tensor_parallel/layers/tensor_group.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/tensor/copy.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+collectives::Buffer BufferOf(const TensorView& x) {
+  return collectives::Buffer(x.data(), x.element_count(), x.dtype());
+}
+collectives::ConstBuffer BufferOf(const ConstTensorView& x) {
+  return collectives::ConstBuffer(x.data(), x.element_count(), x.dtype());
+}
+
+// Elements of a token.
+int64_t WidthOf(const ConstTensorView& x) {
+  int64_t width = 1;
+  for (int dim = 1; dim < x.rank(); ++dim) width *= x.shape()[dim];
+  return width;
+}
+
+// By rank, the elements of its tokens.
+std::vector<int64_t> CountsOf(const Partition& tokens, int64_t width) {
+  std::vector<int64_t> counts = tokens.Sizes();
+  for (int64_t& count : counts) count *= width;
+  return counts;
+}
+
+absl::Status CheckTensor(const char* name, const ConstTensorView& x,
+                         int64_t tokens) {
+  if (x.rank() < 1 || !x.IsContiguous() || x.shape()[0] != tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " has ", x.rank() < 1 ? 0 : x.shape()[0], " tokens",
+                     x.IsContiguous() ? "" : " and gaps",
+                     "; it should be contiguous, of ", tokens, " tokens"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status TensorGroup::CheckTokens(const Partition& tokens,
+                                      ConstTensorView mine,
+                                      ConstTensorView all) const {
+  if (tokens.parts() != size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokens are parted among ", tokens.parts(),
+                     " ranks; the group has ", size()));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      CheckTensor("the rank's tensor", mine, tokens.SizeOf(rank())));
+  TESSERA_RETURN_IF_ERROR(CheckTensor("the whole tensor", all, tokens.size()));
+  if (mine.dtype() == all.dtype() && WidthOf(mine) == WidthOf(all)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the rank's tensor has tokens of ", WidthOf(mine), " ",
+                   DTypeName(mine.dtype()), ", the whole one of ", WidthOf(all),
+                   " ", DTypeName(all.dtype())));
+}
+
+absl::StatusOr<Pending> TensorGroup::StartSumOver(TensorView x) const {
+  if (size() == 1) return Pending();
+  if (!x.IsContiguous()) {
+    return absl::InvalidArgumentError("a tensor with gaps cannot be summed");
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      collectives::Work work,
+      communicator_->Start(collectives::AllReduceOf(
+          BufferOf(x), BufferOf(x), collectives::Reduction::Sum())));
+  return Pending(std::move(work));
+}
+
+absl::Status TensorGroup::SumOver(TensorView x) const {
+  if (size() == 1) return absl::OkStatus();
+  if (!x.IsContiguous()) {
+    return absl::InvalidArgumentError("a tensor with gaps cannot be summed");
+  }
+  return communicator_->AllReduce(BufferOf(x), collectives::Reduction::Sum());
+}
+
+absl::StatusOr<Pending> TensorGroup::StartGatherTokens(const Partition& tokens,
+                                                       ConstTensorView mine,
+                                                       TensorView all) const {
+  TESSERA_RETURN_IF_ERROR(CheckTokens(tokens, mine, all));
+  if (size() == 1) {
+    TESSERA_RETURN_IF_ERROR(Copy(mine, all));
+    return Pending();
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      collectives::Work work,
+      communicator_->Start(
+          tokens.even()
+              ? collectives::AllGatherOf(BufferOf(mine), BufferOf(all))
+              : collectives::AllGatherOf(BufferOf(mine), BufferOf(all),
+                                         CountsOf(tokens, WidthOf(mine)))));
+  return Pending(std::move(work));
+}
+
+absl::Status TensorGroup::GatherTokens(const Partition& tokens,
+                                       ConstTensorView mine,
+                                       TensorView all) const {
+  TESSERA_ASSIGN_OR_RETURN(Pending pending,
+                           StartGatherTokens(tokens, mine, all));
+  return pending.Wait();
+}
+
+absl::StatusOr<Pending> TensorGroup::StartScatterSums(const Partition& tokens,
+                                                      ConstTensorView all,
+                                                      TensorView mine) const {
+  TESSERA_RETURN_IF_ERROR(CheckTokens(tokens, mine, all));
+  if (size() == 1) {
+    TESSERA_RETURN_IF_ERROR(Copy(all, mine));
+    return Pending();
+  }
+  const auto sum = collectives::Reduction::Sum();
+  TESSERA_ASSIGN_OR_RETURN(
+      collectives::Work work,
+      communicator_->Start(
+          tokens.even()
+              ? collectives::ReduceScatterOf(BufferOf(all), BufferOf(mine), sum)
+              : collectives::ReduceScatterOf(BufferOf(all), BufferOf(mine), sum,
+                                             CountsOf(tokens, WidthOf(mine)))));
+  return Pending(std::move(work));
+}
+
+absl::Status TensorGroup::ScatterSums(const Partition& tokens,
+                                      ConstTensorView all,
+                                      TensorView mine) const {
+  TESSERA_ASSIGN_OR_RETURN(Pending pending,
+                           StartScatterSums(tokens, all, mine));
+  return pending.Wait();
+}
+
+}  // namespace tessera::tensor_parallel

@@ -1,0 +1,88 @@
+// TensorGroup: the ranks that share the layers of a model, and what these do
+// with each other's activations.
+//
+//   TensorGroup group(ops, communicator.get());     // or (ops) for one rank
+//   TESSERA_RETURN_IF_ERROR(group.SumOver(partial_outputs));
+//
+// Under sequence parallelism (Korthikanti et al., arXiv 2205.05198, section
+// 4.2.2) each rank has the activations of some tokens only, in between the
+// sharded layers: then GatherTokens comes before them, and ScatterSums after
+// them, instead of SumOver. Both move as many bytes as it does, together.
+//
+// Tensors are [tokens, ...], contiguous, on the memory that the communicator
+// takes. Calls are collectives. Errors are the communicator's, or
+// InvalidArgument where a shape is not what the partition says.
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
+#include "collectives/communicator.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/partition/partition.h"
+
+namespace tessera::tensor_parallel {
+
+// Something that goes on by itself; nothing to wait for with one rank. What it
+// reads and writes must stay until Wait has returned.
+class Pending {
+ public:
+  Pending() = default;
+  explicit Pending(collectives::Work work) : work_(std::move(work)) {}
+
+  absl::Status Wait() { return work_ ? work_->Wait() : absl::OkStatus(); }
+
+ private:
+  std::optional<collectives::Work> work_;
+};
+
+class TensorGroup {
+ public:
+  // Neither is owned. Without a communicator, one rank.
+  explicit TensorGroup(Ops& ops,
+                       collectives::Communicator* communicator = nullptr)
+      : ops_(ops), communicator_(communicator) {}
+
+  Ops& ops() const { return ops_; }
+  collectives::Communicator* communicator() const { return communicator_; }
+  int64_t size() const {
+    return communicator_ == nullptr ? 1 : communicator_->size();
+  }
+  int64_t rank() const {
+    return communicator_ == nullptr ? 0 : communicator_->rank().value();
+  }
+
+  // x = the sum of all ranks' x.
+  absl::Status SumOver(TensorView x) const;
+  absl::StatusOr<Pending> StartSumOver(TensorView x) const;
+
+  // all = the ranks' tokens, one behind the other; `mine` are those of
+  // tokens.RangeOf(rank()).
+  absl::Status GatherTokens(const Partition& tokens, ConstTensorView mine,
+                            TensorView all) const;
+  absl::StatusOr<Pending> StartGatherTokens(const Partition& tokens,
+                                            ConstTensorView mine,
+                                            TensorView all) const;
+
+  // mine = this rank's tokens of the sum of all ranks' `all`.
+  absl::Status ScatterSums(const Partition& tokens, ConstTensorView all,
+                           TensorView mine) const;
+  absl::StatusOr<Pending> StartScatterSums(const Partition& tokens,
+                                           ConstTensorView all,
+                                           TensorView mine) const;
+
+ private:
+  absl::Status CheckTokens(const Partition& tokens, ConstTensorView mine,
+                           ConstTensorView all) const;
+
+  Ops& ops_;
+  collectives::Communicator* communicator_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_

@@ -1,0 +1,111 @@
+#include "tensor_parallel/layers/vocabulary/vocabulary_parallel_cross_entropy.h"
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tensor_parallel/layers/linear_weights.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+// By token, from the statistics of all ranks.
+template <typename T>
+absl::Status SetLosses(ConstTensorView largest, ConstTensorView sum,
+                       ConstTensorView picked, std::span<double> losses) {
+  TESSERA_ASSIGN_OR_RETURN(const auto m, largest.AsSpan<T>());
+  TESSERA_ASSIGN_OR_RETURN(const auto s, sum.AsSpan<T>());
+  TESSERA_ASSIGN_OR_RETURN(const auto p, picked.AsSpan<T>());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    // The difference first: large logits would swallow the logarithm.
+    losses[i] = std::log(static_cast<double>(s[i])) +
+                (static_cast<double>(m[i]) - static_cast<double>(p[i]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status VocabularyParallelCrossEntropy::Check(
+    const ConstTensorView& logits, std::span<const int64_t> targets,
+    size_t numbers) const {
+  const auto tokens = static_cast<int64_t>(targets.size());
+  const int64_t held = vocabulary_.SizeOf(group_.rank());
+  if (logits.dtype() != dtype_ || logits.rank() != 2 ||
+      logits.shape()[0] != tokens || logits.shape()[1] != held) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "logits of rank ", group_.rank(), " should be ", DTypeName(dtype_),
+        " of ", tokens, " tokens (as many as targets) and ", held,
+        " of the vocabulary's ", vocabulary_.size()));
+  }
+  if (numbers != targets.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(numbers, " losses or scales for ", tokens, " tokens"));
+  }
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (0 <= targets[i] && targets[i] < vocabulary_.size()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the target of token ", i, " is ", targets[i],
+                     "; the vocabulary has 0 to ", vocabulary_.size() - 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VocabularyParallelCrossEntropy::MaxOver(TensorView x) const {
+  if (group_.size() == 1) return absl::OkStatus();
+  return group_.communicator()->AllReduce(
+      collectives::Buffer(x.data(), x.element_count(), x.dtype()),
+      collectives::Reduction::Max());
+}
+
+absl::Status VocabularyParallelCrossEntropy::Forward(
+    ConstTensorView logits, std::span<const int64_t> targets,
+    std::span<double> losses) {
+  TESSERA_RETURN_IF_ERROR(Check(logits, targets, losses.size()));
+  const auto tokens = static_cast<int64_t>(targets.size());
+  const DType statistics = GradientDType(dtype_);
+  TESSERA_ASSIGN_OR_RETURN(const TensorView largest,
+                           largest_memory_.Get(statistics, {{tokens}}));
+  // The sums, then the targets' logits, so that one message has both.
+  TESSERA_ASSIGN_OR_RETURN(const TensorView both,
+                           sums_memory_.Get(statistics, {{2, tokens}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, both.Select(0, 0));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView picked, both.Select(0, 1));
+  Ops& ops = group_.ops();
+  TESSERA_RETURN_IF_ERROR(ops.RowMax(logits, largest));
+  TESSERA_RETURN_IF_ERROR(MaxOver(largest));
+  TESSERA_RETURN_IF_ERROR(ops.SumExp(logits, largest, sum));
+  TESSERA_RETURN_IF_ERROR(
+      ops.Pick(logits, vocabulary_.RangeOf(group_.rank()), targets, picked));
+  TESSERA_RETURN_IF_ERROR(group_.SumOver(both));
+  tokens_ = tokens;
+  return statistics == DType::kF64
+             ? SetLosses<double>(largest, sum, picked, losses)
+             : SetLosses<float>(largest, sum, picked, losses);
+}
+
+absl::Status VocabularyParallelCrossEntropy::Backward(
+    std::span<const double> scales, std::span<const int64_t> targets,
+    TensorView logits) {
+  TESSERA_RETURN_IF_ERROR(Check(logits, targets, scales.size()));
+  const auto tokens = static_cast<int64_t>(targets.size());
+  if (tokens != tokens_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the gradient of ", tokens, " tokens; ",
+        tokens_ < 0 ? std::string("there was no forward")
+                    : absl::StrCat("the last forward had ", tokens_)));
+  }
+  const DType statistics = GradientDType(dtype_);
+  // As Forward left them.
+  TESSERA_ASSIGN_OR_RETURN(const TensorView largest,
+                           largest_memory_.Get(statistics, {{tokens}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView both,
+                           sums_memory_.Get(statistics, {{2, tokens}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, both.Select(0, 0));
+  return group_.ops().CrossEntropyGradient(largest, sum,
+                                           vocabulary_.RangeOf(group_.rank()),
+                                           targets, scales, logits);
+}
+
+}  // namespace tessera::tensor_parallel

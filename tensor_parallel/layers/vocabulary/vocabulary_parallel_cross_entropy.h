@@ -1,0 +1,59 @@
+// VocabularyParallelCrossEntropy: the loss of logits of which each rank has
+// some of the vocabulary, without ever gathering them.
+//
+//   VocabularyParallelCrossEntropy loss(group, vocabulary, DType::kF32);
+//   TESSERA_RETURN_IF_ERROR(loss.Forward(logits, targets, losses));
+//   TESSERA_RETURN_IF_ERROR(loss.Backward(scales, targets, logits));
+//
+// Of each token the ranks exchange three numbers: the largest logit, then the
+// sum of exponentials and the target's logit (Shoeybi et al., arXiv 1909.08053,
+// section 3). Logits are [tokens, those of the rank's vocabulary], f64, f32 or
+// bf16; every rank has all tokens, and the same losses. Calls are collectives.
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_VOCABULARY_VOCABULARY_PARALLEL_CROSS_ENTROPY_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_VOCABULARY_VOCABULARY_PARALLEL_CROSS_ENTROPY_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/layers/reusable_tensor.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/partition/partition.h"
+
+namespace tessera::tensor_parallel {
+
+class VocabularyParallelCrossEntropy {
+ public:
+  // `vocabulary` is parted among the group's ranks.
+  VocabularyParallelCrossEntropy(const TensorGroup& group,
+                                 const Partition& vocabulary, DType dtype)
+      : group_(group), vocabulary_(vocabulary), dtype_(dtype) {}
+
+  // losses[i] = log(sum of exp(logits of token i)) - logit of targets[i].
+  // InvalidArgument where a shape is wrong, or a target is not of the
+  // vocabulary, or that is empty.
+  absl::Status Forward(ConstTensorView logits, std::span<const int64_t> targets,
+                       std::span<double> losses);
+
+  // Overwrites the logits of the last Forward by the gradient of the sum over i
+  // of scales[i] losses[i]; a scale of 0 leaves a token out.
+  absl::Status Backward(std::span<const double> scales,
+                        std::span<const int64_t> targets, TensorView logits);
+
+ private:
+  absl::Status Check(const ConstTensorView& logits,
+                     std::span<const int64_t> targets, size_t numbers) const;
+  absl::Status MaxOver(TensorView x) const;
+
+  TensorGroup group_;
+  Partition vocabulary_;
+  DType dtype_;
+  int64_t tokens_ = -1;  // Of the last Forward.
+  ReusableTensor largest_memory_;
+  ReusableTensor sums_memory_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_VOCABULARY_VOCABULARY_PARALLEL_CROSS_ENTROPY_H_

@@ -1,0 +1,314 @@
+#include "tensor_parallel/context/ring_attention.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "base/tensor/copy.h"
+#include "tensor_parallel/layers/linear_weights.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+absl::Status CheckOptions(const TensorGroup& group,
+                          const SequenceLayout& layout,
+                          const RingAttentionOptions& options) {
+  if (layout.ranks() != group.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a sequence is laid out for ", layout.ranks(),
+                     " ranks; the group has ", group.size()));
+  }
+  if (options.heads < 1 || options.kv_heads < 1 || options.head_size < 1 ||
+      options.heads % options.kv_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention of ", options.heads, " heads of ",
+                     options.head_size, " elements, ", options.kv_heads,
+                     " of keys and values; give 1 or more "
+                     "of each, and a number of these that divides the heads"));
+  }
+  if (options.dtype == DType::kF64 || options.dtype == DType::kF32 ||
+      options.dtype == DType::kBF16) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("attention of ", DTypeName(options.dtype),
+                   "; f64, f32 and bf16 are allowed"));
+}
+
+// to = from, of the same type or of its statistics.
+absl::Status Store(Ops& ops, ConstTensorView from, TensorView to) {
+  return from.dtype() == to.dtype() ? Copy(from, to) : ops.Cast(from, to);
+}
+
+}  // namespace
+
+absl::StatusOr<RingAttention> RingAttention::Create(
+    const TensorGroup& group, const SequenceLayout& layout,
+    const RingAttentionOptions& options) {
+  TESSERA_RETURN_IF_ERROR(CheckOptions(group, layout, options));
+  return RingAttention(group, layout, options);
+}
+
+RingAttention::RingAttention(const TensorGroup& group,
+                             const SequenceLayout& layout,
+                             const RingAttentionOptions& options)
+    : group_(group), layout_(layout), options_(options) {
+  if (!options_.scale) {
+    options_.scale = 1 / std::sqrt(static_cast<double>(options_.head_size));
+  }
+  for (int64_t rank = 0; rank < layout.ranks(); ++rank) {
+    positions_.push_back(layout.PositionsOf(rank));
+  }
+}
+
+DType RingAttention::statistics() const {
+  return GradientDType(options_.dtype);
+}
+
+// Whose block this rank works on.
+int64_t RingAttention::RankAt(int64_t step) const {
+  const int64_t n = group_.size();
+  return (group_.rank() + n - step % n) % n;
+}
+
+// Whether this rank's queries see nothing of the block of `rank`.
+bool RingAttention::IsHidden(int64_t rank) const {
+  const auto& queries = positions_[static_cast<size_t>(group_.rank())];
+  const auto& keys = positions_[static_cast<size_t>(rank)];
+  if (queries.empty() || keys.empty()) return true;
+  return options_.causal && keys.front() > queries.back();
+}
+
+absl::Status RingAttention::CheckShape(std::string_view name,
+                                       const ConstTensorView& x,
+                                       int64_t heads) const {
+  const std::vector<int64_t> wanted = {layout_.SizeOf(group_.rank()), heads,
+                                       options_.head_size};
+  const std::vector<int64_t> shape(x.shape().begin(), x.shape().end());
+  if (shape == wanted && x.dtype() == options_.dtype && x.IsContiguous()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", group_.rank(), ": ", name, " is ", DTypeName(x.dtype()), " of ",
+      absl::StrJoin(shape, " x "), x.IsContiguous() ? "" : " with gaps",
+      "; it should be ", DTypeName(options_.dtype), " of ",
+      absl::StrJoin(wanted, " x "), " (positions, heads, head size)"));
+}
+
+absl::Status RingAttention::CheckInputs(const Inputs& inputs) const {
+  TESSERA_RETURN_IF_ERROR(CheckShape("query", inputs.query, options_.heads));
+  TESSERA_RETURN_IF_ERROR(CheckShape("key", inputs.key, options_.kv_heads));
+  return CheckShape("value", inputs.value, options_.kv_heads);
+}
+
+absl::StatusOr<TensorView> RingAttention::PairOf(ReusableTensor& memory,
+                                                 DType dtype,
+                                                 int64_t rank) const {
+  const int64_t shape[] = {2, layout_.SizeOf(rank), options_.kv_heads,
+                           options_.head_size};
+  return memory.Get(dtype, shape);
+}
+
+// The block of a step, where it will come to or has come to.
+absl::StatusOr<RingAttention::Block> RingAttention::BlockAt(int64_t step) {
+  const int64_t rank = RankAt(step);
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView both,
+      PairOf(pairs_[static_cast<size_t>(step % 2)], options_.dtype, rank));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView key, both.Select(0, 0));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView value, both.Select(0, 1));
+  return Block{rank, both, key, value};
+}
+
+absl::StatusOr<RingAttention::Block> RingAttention::LoadOwn(
+    const Inputs& inputs) {
+  TESSERA_ASSIGN_OR_RETURN(Block own, BlockAt(0));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView key, own.both.Select(0, 0));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView value, own.both.Select(0, 1));
+  TESSERA_RETURN_IF_ERROR(Copy(inputs.key, key));
+  TESSERA_RETURN_IF_ERROR(Copy(inputs.value, value));
+  return own;
+}
+
+// To the rank after this one, from the one before it.
+absl::StatusOr<Pending> RingAttention::StartPassing(ConstTensorView mine,
+                                                    TensorView next) const {
+  const int64_t n = group_.size();
+  if (n == 1) {
+    TESSERA_RETURN_IF_ERROR(Copy(mine, next));
+    return Pending();
+  }
+  using collectives::Rank;
+  TESSERA_ASSIGN_OR_RETURN(
+      collectives::Work work,
+      group_.communicator()->Start(collectives::SendReceiveOf(
+          collectives::ConstBuffer(mine.data(), mine.element_count(),
+                                   mine.dtype()),
+          Rank((group_.rank() + 1) % n),
+          collectives::Buffer(next.data(), next.element_count(), next.dtype()),
+          Rank((group_.rank() + n - 1) % n))));
+  return Pending(std::move(work));
+}
+
+// The block after this one, which `pending` says when it is there; this one
+// where it is the last.
+absl::StatusOr<RingAttention::Block> RingAttention::StartNextBlock(
+    int64_t step, const Block& block, Pending* pending) {
+  *pending = Pending();
+  if (step + 1 == group_.size()) return block;
+  TESSERA_ASSIGN_OR_RETURN(Block next, BlockAt(step + 1));
+  TESSERA_ASSIGN_OR_RETURN(*pending, StartPassing(block.both, next.both));
+  return next;
+}
+
+AttentionBlock RingAttention::AttentionOf(const Inputs& inputs,
+                                          const Block& block) const {
+  return {.query = inputs.query,
+          .key = block.key,
+          .value = block.value,
+          .query_positions = positions_[static_cast<size_t>(group_.rank())],
+          .key_positions = positions_[static_cast<size_t>(block.rank)],
+          .causal = options_.causal,
+          .scale = *options_.scale};
+}
+
+absl::Status RingAttention::Attend(const Inputs& inputs,
+                                   const AttentionState& state) {
+  TESSERA_ASSIGN_OR_RETURN(Block block, LoadOwn(inputs));
+  for (int64_t step = 0; step < group_.size(); ++step) {
+    Pending pending;
+    TESSERA_ASSIGN_OR_RETURN(Block next, StartNextBlock(step, block, &pending));
+    absl::Status status =
+        IsHidden(block.rank)
+            ? absl::OkStatus()
+            : group_.ops().Attend(AttentionOf(inputs, block), state);
+    // Also after an error: its buffers must not be used any more.
+    status.Update(pending.Wait());
+    TESSERA_RETURN_IF_ERROR(status);
+    block = next;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RingAttention::Forward(const Inputs& inputs, TensorView output,
+                                    TensorView log_sum_exp) {
+  TESSERA_RETURN_IF_ERROR(CheckInputs(inputs));
+  TESSERA_RETURN_IF_ERROR(CheckShape("output", output, options_.heads));
+  Ops& ops = group_.ops();
+  const std::vector<int64_t> shape(output.shape().begin(),
+                                   output.shape().end());
+  TensorView sum = output;
+  if (statistics() != options_.dtype) {
+    TESSERA_ASSIGN_OR_RETURN(sum, output_.Get(statistics(), shape));
+  }
+  TESSERA_RETURN_IF_ERROR(ops.Fill(0, sum));
+  TESSERA_RETURN_IF_ERROR(
+      ops.Fill(-std::numeric_limits<double>::infinity(), log_sum_exp));
+  TESSERA_RETURN_IF_ERROR(Attend(inputs, {sum, log_sum_exp}));
+  return statistics() == options_.dtype ? absl::OkStatus()
+                                        : ops.Cast(sum, output);
+}
+
+// Adds what this rank's queries give to the gradients of a block.
+absl::Status RingAttention::AddShare(const Backpropagation& backward,
+                                     const Block& block,
+                                     TensorView pair) const {
+  if (IsHidden(block.rank)) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const TensorView key_gradient, pair.Select(0, 0));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView value_gradient, pair.Select(0, 1));
+  return group_.ops().AttendGradient(
+      AttentionOf(backward.inputs, block),
+      {backward.output_gradient, backward.log_sum_exp, backward.delta,
+       backward.query_gradient, key_gradient, value_gradient});
+}
+
+// The gradients of this rank's own keys and values, once they have been to all
+// ranks. A block's gradients follow it a step behind: a rank adds its share,
+// which it works out while they come.
+absl::StatusOr<TensorView> RingAttention::GoRound(
+    const Backpropagation& backward) {
+  Ops& ops = group_.ops();
+  const int64_t n = group_.size();
+  TESSERA_ASSIGN_OR_RETURN(Block block, LoadOwn(backward.inputs));
+  TESSERA_ASSIGN_OR_RETURN(
+      TensorView held, PairOf(pair_gradients_[0], statistics(), block.rank));
+  TESSERA_RETURN_IF_ERROR(ops.Fill(0, held));
+  Pending held_comes;
+  for (int64_t step = 0; step < n; ++step) {
+    Pending block_comes;
+    TESSERA_ASSIGN_OR_RETURN(Block next,
+                             StartNextBlock(step, block, &block_comes));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView share,
+                             PairOf(share_, statistics(), block.rank));
+    absl::Status status = ops.Fill(0, share);
+    if (status.ok()) status = AddShare(backward, block, share);
+    status.Update(held_comes.Wait());
+    if (status.ok()) status = ops.Add(share, held);
+    if (!status.ok()) {
+      block_comes.Wait().IgnoreError();
+      return status;
+    }
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView coming,
+        PairOf(pair_gradients_[static_cast<size_t>((step + 1) % 2)],
+               statistics(), RankAt(step + 1)));
+    absl::StatusOr<Pending> passing = StartPassing(held, coming);
+    status = block_comes.Wait();
+    if (!passing.ok()) return passing.status();
+    held_comes = *std::move(passing);
+    if (!status.ok()) {
+      held_comes.Wait().IgnoreError();
+      return status;
+    }
+    held = coming;
+    block = next;
+  }
+  TESSERA_RETURN_IF_ERROR(held_comes.Wait());
+  return held;
+}
+
+absl::Status RingAttention::Backward(const Inputs& inputs,
+                                     ConstTensorView output,
+                                     ConstTensorView log_sum_exp,
+                                     ConstTensorView output_gradient,
+                                     const Gradients& gradients) {
+  TESSERA_RETURN_IF_ERROR(CheckInputs(inputs));
+  TESSERA_RETURN_IF_ERROR(CheckShape("output", output, options_.heads));
+  TESSERA_RETURN_IF_ERROR(
+      CheckShape("output gradient", output_gradient, options_.heads));
+  TESSERA_RETURN_IF_ERROR(
+      CheckShape("query gradient", gradients.query, options_.heads));
+  TESSERA_RETURN_IF_ERROR(
+      CheckShape("key gradient", gradients.key, options_.kv_heads));
+  TESSERA_RETURN_IF_ERROR(
+      CheckShape("value gradient", gradients.value, options_.kv_heads));
+  Ops& ops = group_.ops();
+  const std::vector<int64_t> shape(output.shape().begin(),
+                                   output.shape().end());
+  ConstTensorView sum = output;
+  if (statistics() != options_.dtype) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView wide,
+                             output_.Get(statistics(), shape));
+    TESSERA_RETURN_IF_ERROR(ops.Cast(output, wide));
+    sum = wide;
+  }
+  TESSERA_ASSIGN_OR_RETURN(const TensorView delta,
+                           delta_.Get(statistics(), std::span(shape).first(2)));
+  TESSERA_RETURN_IF_ERROR(ops.RowDots(sum, output_gradient, delta));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView query_gradient,
+                           query_gradient_.Get(statistics(), shape));
+  TESSERA_RETURN_IF_ERROR(ops.Fill(0, query_gradient));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView pair,
+      GoRound({inputs, output_gradient, log_sum_exp, delta, query_gradient}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView key_gradient, pair.Select(0, 0));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView value_gradient, pair.Select(0, 1));
+  TESSERA_RETURN_IF_ERROR(Store(ops, query_gradient, gradients.query));
+  TESSERA_RETURN_IF_ERROR(Store(ops, key_gradient, gradients.key));
+  return Store(ops, value_gradient, gradients.value);
+}
+
+}  // namespace tessera::tensor_parallel

@@ -1,0 +1,142 @@
+// RingAttention: attention over a sequence whose positions are parted among the
+// ranks. Each has its queries, and the keys and values go round.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto layout, SequenceLayout::Zigzag(4096, n));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto attention, RingAttention::Create(group, layout,
+//                                             {.heads = 8, .kv_heads = 2,
+//                                              .head_size = 64}));
+//   TESSERA_RETURN_IF_ERROR(attention.Forward(q, k, v, output, log_sum_exp));
+//   TESSERA_RETURN_IF_ERROR(attention.Backward(...));
+//
+//   tensor             shape, of the rank's positions
+//   q, output          [positions, heads, head_size]
+//   k, v               [positions, kv_heads, head_size]
+//   log_sum_exp        [positions, heads], statistics
+//
+// In step i a rank works on the block of rank r - i while that of r - i - 1
+// comes: n - 1 messages of its keys and values forward; backward the same, and
+// n of their gradients, which go round with them and come home. Blocks that a
+// causal mask hides wholly are passed on without work. Liu, Zaharia and Abbeel,
+// Ring Attention, arXiv 2310.01889; merging as in ops/attention_block.h.
+//
+// Calls are collectives of the group, one at a time. Tensors have one dtype,
+// contiguous.
+#ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
+#define TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/context/sequence_layout.h"
+#include "tensor_parallel/layers/reusable_tensor.h"
+#include "tensor_parallel/layers/tensor_group.h"
+
+namespace tessera::tensor_parallel {
+
+struct RingAttentionOptions {
+  int64_t heads = 1;
+  int64_t kv_heads = 1;  // Divides heads.
+  int64_t head_size = 0;
+  bool causal = true;
+  std::optional<double> scale = {};  // 1 / sqrt(head_size) where not given.
+  DType dtype = DType::kF32;
+};
+
+class RingAttention {
+ public:
+  struct Inputs {
+    ConstTensorView query;
+    ConstTensorView key;
+    ConstTensorView value;
+  };
+  struct Gradients {
+    TensorView query;
+    TensorView key;
+    TensorView value;
+  };
+
+  // InvalidArgument where the layout is not of the group's ranks, a count is
+  // below 1, kv heads do not divide the heads, or the type is none of f64, f32
+  // and bf16.
+  static absl::StatusOr<RingAttention> Create(
+      const TensorGroup& group, const SequenceLayout& layout,
+      const RingAttentionOptions& options);
+
+  const SequenceLayout& layout() const { return layout_; }
+
+  // Sets the output, and what the backward needs of it.
+  absl::Status Forward(const Inputs& inputs, TensorView output,
+                       TensorView log_sum_exp);
+
+  // Sets the gradients of the inputs from that of the output.
+  absl::Status Backward(const Inputs& inputs, ConstTensorView output,
+                        ConstTensorView log_sum_exp,
+                        ConstTensorView output_gradient,
+                        const Gradients& gradients);
+
+ private:
+  // Keys, then values, of one rank: [2, positions, kv_heads, head_size].
+  struct Block {
+    int64_t rank = 0;
+    TensorView both;
+    ConstTensorView key;
+    ConstTensorView value;
+  };
+
+  RingAttention(const TensorGroup& group, const SequenceLayout& layout,
+                const RingAttentionOptions& options);
+
+  DType statistics() const;
+  int64_t RankAt(int64_t step) const;
+  bool IsHidden(int64_t rank) const;
+  absl::Status CheckShape(std::string_view name, const ConstTensorView& x,
+                          int64_t heads) const;
+  absl::Status CheckInputs(const Inputs& inputs) const;
+  absl::StatusOr<TensorView> PairOf(ReusableTensor& memory, DType dtype,
+                                    int64_t rank) const;
+  absl::StatusOr<Block> BlockAt(int64_t step);
+  absl::StatusOr<Block> LoadOwn(const Inputs& inputs);
+  absl::StatusOr<Pending> StartPassing(ConstTensorView mine,
+                                       TensorView next) const;
+  AttentionBlock AttentionOf(const Inputs& inputs, const Block& block) const;
+  absl::StatusOr<Block> StartNextBlock(int64_t step, const Block& block,
+                                       Pending* pending);
+  absl::Status Attend(const Inputs& inputs, const AttentionState& state);
+
+  // What all steps of a backward have in common.
+  struct Backpropagation {
+    const Inputs& inputs;
+    ConstTensorView output_gradient;
+    ConstTensorView log_sum_exp;
+    ConstTensorView delta;
+    TensorView query_gradient;
+  };
+  absl::Status AddShare(const Backpropagation& backward, const Block& block,
+                        TensorView pair) const;
+  absl::StatusOr<TensorView> GoRound(const Backpropagation& backward);
+
+  TensorGroup group_;
+  SequenceLayout layout_;
+  RingAttentionOptions options_;
+  std::vector<std::vector<int64_t>> positions_;  // By rank.
+
+  // What goes round: one is worked on while the other comes.
+  std::array<ReusableTensor, 2> pairs_;
+  std::array<ReusableTensor, 2> pair_gradients_;
+  ReusableTensor share_;
+  ReusableTensor output_;
+  ReusableTensor delta_;
+  ReusableTensor query_gradient_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_

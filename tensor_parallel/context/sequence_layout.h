@@ -1,0 +1,61 @@
+// SequenceLayout: which positions of a sequence each rank of a context-parallel
+// group has.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto layout, SequenceLayout::Zigzag(4096, 4));
+//   layout.PositionsOf(1);     // 512 to 1023, then 3072 to 3583
+//
+//   contiguous   rank r has the r-th of n chunks
+//   zigzag       the sequence has 2 n chunks, and rank r the r-th from the
+//   front
+//                and the r-th from the back: under a causal mask each rank then
+//                has the same work (Llama 3, arXiv 2407.21783, section 3.3.2)
+//
+// Any length: chunks differ by at most one position, and may be empty.
+#ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_SEQUENCE_LAYOUT_H_
+#define TESSERA_TENSOR_PARALLEL_CONTEXT_SEQUENCE_LAYOUT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tensor_parallel/partition/index_range.h"
+#include "tensor_parallel/partition/partition.h"
+
+namespace tessera::tensor_parallel {
+
+class SequenceLayout {
+ public:
+  // InvalidArgument where the length is negative or there is no rank.
+  static absl::StatusOr<SequenceLayout> Contiguous(int64_t length,
+                                                   int64_t ranks);
+  static absl::StatusOr<SequenceLayout> Zigzag(int64_t length, int64_t ranks);
+
+  int64_t length() const { return chunks_.size(); }
+  int64_t ranks() const {
+    return zigzag_ ? chunks_.parts() / 2 : chunks_.parts();
+  }
+  bool zigzag() const { return zigzag_; }
+
+  // How many positions a rank has: `rank` is in [0, ranks()).
+  int64_t SizeOf(int64_t rank) const;
+  int64_t largest() const;
+
+  // One range, or two; they may be empty.
+  std::vector<IndexRange> RangesOf(int64_t rank) const;
+  // All of them, ascending.
+  std::vector<int64_t> PositionsOf(int64_t rank) const;
+
+  // Pairs of a query of `rank` and a key that it sees under a causal mask.
+  int64_t CausalPairsOf(int64_t rank) const;
+
+ private:
+  SequenceLayout(const Partition& chunks, bool zigzag)
+      : chunks_(chunks), zigzag_(zigzag) {}
+
+  Partition chunks_;
+  bool zigzag_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_CONTEXT_SEQUENCE_LAYOUT_H_

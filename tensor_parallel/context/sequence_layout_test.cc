@@ -1,0 +1,90 @@
+#include "tensor_parallel/context/sequence_layout.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(SequenceLayoutTest, EveryPositionIsOneRanks) {
+  for (int64_t ranks = 1; ranks <= 9; ++ranks) {
+    for (int64_t length = 0; length <= 50; ++length) {
+      for (const bool zigzag : {false, true}) {
+        TESSERA_ASSERT_OK_AND_ASSIGN(
+            const SequenceLayout layout,
+            zigzag ? SequenceLayout::Zigzag(length, ranks)
+                   : SequenceLayout::Contiguous(length, ranks));
+        EXPECT_EQ(layout.ranks(), ranks);
+        EXPECT_EQ(layout.length(), length);
+        std::vector<int> holders(static_cast<size_t>(length));
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          const std::vector<int64_t> positions = layout.PositionsOf(rank);
+          EXPECT_TRUE(std::is_sorted(positions.begin(), positions.end()));
+          EXPECT_EQ(layout.SizeOf(rank),
+                    static_cast<int64_t>(positions.size()));
+          EXPECT_LE(layout.SizeOf(rank), layout.largest());
+          int64_t pairs = 0;
+          for (const int64_t position : positions) {
+            ++holders[static_cast<size_t>(position)];
+            pairs += position + 1;
+          }
+          EXPECT_EQ(layout.CausalPairsOf(rank), pairs);
+        }
+        EXPECT_EQ(std::count(holders.begin(), holders.end(), 1), length);
+      }
+    }
+  }
+}
+
+TEST(SequenceLayoutTest, ZigzagGivesARankTheFrontAndTheBack) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const SequenceLayout layout,
+                               SequenceLayout::Zigzag(8, 2));
+  EXPECT_THAT(layout.PositionsOf(0), ElementsAre(0, 1, 6, 7));
+  EXPECT_THAT(layout.PositionsOf(1), ElementsAre(2, 3, 4, 5));
+}
+
+// The same where 2 n divides the length. Else some have a query more, which
+// sees up to the whole sequence: less than a block where chunks are long.
+TEST(SequenceLayoutTest, CausalWorkUnderZigzagDiffersByLessThanABlock) {
+  for (int64_t ranks = 1; ranks <= 9; ++ranks) {
+    for (int64_t length = 2 * ranks; length <= 1000; length += 7) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const SequenceLayout layout,
+                                   SequenceLayout::Zigzag(length, ranks));
+      int64_t least = layout.CausalPairsOf(0);
+      int64_t most = least;
+      for (int64_t rank = 1; rank < ranks; ++rank) {
+        least = std::min(least, layout.CausalPairsOf(rank));
+        most = std::max(most, layout.CausalPairsOf(rank));
+      }
+      const bool even = length % (2 * ranks) == 0;
+      EXPECT_LE(2 * (most - least), even ? 0 : 3 * length)
+          << ranks << " ranks, " << length;
+      const int64_t chunk = length / (2 * ranks);
+      if (chunk >= 3 * ranks) {
+        EXPECT_LE(most - least, chunk * (chunk + 1));
+      }
+    }
+  }
+}
+
+TEST(SequenceLayoutTest, WrongCountsAreRefused) {
+  EXPECT_THAT(
+      SequenceLayout::Zigzag(-1, 2),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1 elements")));
+  EXPECT_THAT(SequenceLayout::Zigzag(4, int64_t{1} << 62),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("share a sequence")));
+  EXPECT_THAT(
+      SequenceLayout::Contiguous(4, 0),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 parts")));
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

@@ -11,8 +11,13 @@
 // bf16 results are rounded once. "Adds to" means that what is there counts.
 //
 // Results do not depend on the number of threads or on how rows are shared
-// among calls: a row alone gives the bits that it gives in a batch, but for
-// Gemm. Shapes may have zeros.
+// among calls: a row alone gives the bits that it gives in a batch, and sums
+// over rows go on from what the target holds. Products of matrices (Gemm,
+// Attend, AttendGradient) are exempt, and bf16 targets of sums, which are
+// rounded at the end of each call. Shapes may have zeros.
+//
+// Tensors of one call do not overlap, but for outputs of elementwise operations
+// and norms, which may be the view of an input.
 //
 // Errors: InvalidArgument that names the operation, the tensor, its shape or
 // type and what it should be; nothing has been written then. Calls of one
@@ -54,15 +59,20 @@ class Ops {
   virtual absl::Status SumRows(ConstTensorView gradient,
                                TensorView bias_gradient) = 0;
 
-  // y += x, and x *= factor.
+  // y += x, where y may have the type of statistics; x *= factor; x = value; y
+  // = x between a type and its statistics, either way. Any number of
+  // dimensions.
   virtual absl::Status Add(ConstTensorView x, TensorView y) = 0;
   virtual absl::Status Scale(double factor, TensorView x) = 0;
+  virtual absl::Status Fill(double value, TensorView x) = 0;
+  virtual absl::Status Cast(ConstTensorView x, TensorView y) = 0;
 
   // y = x / sqrt(mean(x^2) + epsilon) * weight over rows of x [rows, n],
   // keeping 1 / sqrt(...) in `inverse` [rows], of statistics (Zhang and
   // Sennrich, Root Mean Square Layer Normalization, NeurIPS 2019). The backward
-  // adds to `weight_gradient` [n], which may have the type of statistics; the
-  // parts of a backward are apart, so that zero-bubble schedules can use them.
+  // sets `x_gradient` and adds to `weight_gradient` [n], which may have the
+  // type of statistics; its parts are apart, so that zero-bubble schedules can
+  // use them.
   virtual absl::Status RmsNorm(double epsilon, ConstTensorView x,
                                ConstTensorView weight, TensorView y,
                                TensorView inverse) = 0;
@@ -111,7 +121,8 @@ class Ops {
 
   // Row i of y [tokens, n] is row ids[i] - held.begin of `table` [held.size(),
   // n], or zeros where `held` does not contain ids[i]; and the gradient, which
-  // adds rows to `table_gradient`, in the order of i. Ids may repeat.
+  // adds rows to `table_gradient`, in the order of i; that may have the type of
+  // statistics. Ids may repeat.
   virtual absl::Status GatherRows(ConstTensorView table, IndexRange held,
                                   std::span<const int64_t> ids,
                                   TensorView y) = 0;
@@ -127,6 +138,7 @@ class Ops {
   // All are statistics [tokens]. The gradient overwrites `logits`:
   //   (exp(logits[i] - largest[i]) / sum[i] - [targets[i] is this one])
   //       * scales[i]
+  // and zeros where scales[i] is 0, whatever the logits.
   virtual absl::Status RowMax(ConstTensorView logits, TensorView largest) = 0;
   virtual absl::Status SumExp(ConstTensorView logits, ConstTensorView largest,
                               TensorView sum) = 0;
@@ -140,11 +152,16 @@ class Ops {
                                             std::span<const double> scales,
                                             TensorView logits) = 0;
 
-  // attention_block.h says what these do.
+  // attention_block.h says what these do. RowDots makes the `delta` that the
+  // gradient needs: dots[i][h] = the sum over d of output[i][h] *
+  // output_gradient[i][h], the output as Attend left it.
   virtual absl::Status Attend(const AttentionBlock& block,
                               const AttentionState& state) = 0;
   virtual absl::Status AttendGradient(const AttentionBlock& block,
                                       const AttentionGradients& gradients) = 0;
+  virtual absl::Status RowDots(ConstTensorView output,
+                               ConstTensorView output_gradient,
+                               TensorView dots) = 0;
 };
 
 }  // namespace tessera::tensor_parallel

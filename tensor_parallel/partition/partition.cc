@@ -45,7 +45,8 @@ absl::StatusOr<Partition> Partition::Blocks(int64_t size, int64_t parts,
                                             int64_t block) {
   TESSERA_RETURN_IF_ERROR(CheckCounts(size, parts, block));
   const int64_t blocks = CeilOfQuotient(size, block);
-  return Partition(size, parts, block, blocks / parts + 1, blocks % parts,
+  const int64_t longer = blocks % parts;
+  return Partition(size, parts, block, blocks / parts + (longer != 0), longer,
                    blocks / parts);
 }
 

@@ -1,0 +1,91 @@
+// DistributedTensor: one rank's shard of a tensor that lies on a mesh.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto w, DistributedTensor::FromFull(mesh, rank, spec, full.view()));
+//   w.shape();         // of the whole tensor
+//   w.local().view();  // this rank's part of it
+//
+// tensor_parallel/sharding/redistribution/redistribute.h gathers and moves it,
+// tensor_parallel/random/fill.h initialises it. A value: nothing here speaks to
+// other ranks.
+#ifndef TESSERA_TENSOR_PARALLEL_SHARDING_DISTRIBUTED_TENSOR_H_
+#define TESSERA_TENSOR_PARALLEL_SHARDING_DISTRIBUTED_TENSOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/memory.h"
+#include "base/tensor/tensor.h"
+#include "tensor_parallel/sharding/shard_spec.h"
+#include "topology/mesh.h"
+
+namespace tessera::tensor_parallel {
+
+// Move-only, as Tensor.
+class DistributedTensor {
+ public:
+  // Uninitialised elements. InvalidArgument as ShardOf and Tensor::Create.
+  static absl::StatusOr<DistributedTensor> Create(
+      const topology::Mesh& mesh, topology::Rank rank, const ShardSpec& spec,
+      DType dtype, std::span<const int64_t> shape,
+      std::shared_ptr<MemoryResource> resource = HostMemory());
+
+  // Of a shard that is there already. InvalidArgument also where its shape is
+  // not that of the rank's shard.
+  static absl::StatusOr<DistributedTensor> FromLocal(
+      const topology::Mesh& mesh, topology::Rank rank, const ShardSpec& spec,
+      std::span<const int64_t> shape, Tensor local);
+
+  // Of a whole tensor in host memory, the same on every rank: a copy of this
+  // rank's part. Along partial axes the rank at 0 has the values, the others
+  // zeros.
+  static absl::StatusOr<DistributedTensor> FromFull(const topology::Mesh& mesh,
+                                                    topology::Rank rank,
+                                                    const ShardSpec& spec,
+                                                    ConstTensorView full);
+
+  const topology::Mesh& mesh() const { return mesh_; }
+  topology::Rank rank() const { return rank_; }
+  const ShardSpec& spec() const { return spec_; }
+  const Dims& shape() const { return shape_; }
+  DType dtype() const { return local_.dtype(); }
+
+  // What the rank holds, and its elements.
+  const Shard& shard() const { return shard_; }
+  Tensor& local() { return local_; }
+  const Tensor& local() const { return local_; }
+
+  // "f32 [128,64] as [tp, -], rank 1 has [64,64]".
+  std::string ToString() const;
+
+ private:
+  DistributedTensor(topology::Mesh mesh, topology::Rank rank, ShardSpec spec,
+                    std::span<const int64_t> shape, Shard shard, Tensor local)
+      : mesh_(std::move(mesh)),
+        rank_(rank),
+        spec_(std::move(spec)),
+        shape_(shape.begin(), shape.end()),
+        shard_(std::move(shard)),
+        local_(std::move(local)) {}
+
+  topology::Mesh mesh_;
+  topology::Rank rank_;
+  ShardSpec spec_;
+  Dims shape_;
+  Shard shard_;
+  Tensor local_;
+};
+
+// Whether shape, dtype, spec, shard and every bit of the local elements, which
+// are in host memory, are the same. NaNs are equal where their bits are; zeros
+// of different sign differ.
+bool SameBits(const DistributedTensor& a, const DistributedTensor& b);
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_SHARDING_DISTRIBUTED_TENSOR_H_

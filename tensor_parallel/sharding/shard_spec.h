@@ -1,0 +1,90 @@
+// ShardSpec: how a tensor lies on a mesh.
+//
+//   // Rows over dp; columns over tp, and each part of them over cp.
+//   ShardSpec spec = {.dims = {{{"dp"}}, {{"tp", "cp"}}, {}},
+//                     .partial = {"ep"}};
+//   spec.ToString();  // "[dp, (tp, cp), -] partial {ep}"
+//   TESSERA_ASSIGN_OR_RETURN(Shard shard, ShardOf(mesh, spec, shape, rank));
+//   shard.shape();    // what the rank has
+//
+// Each dimension names the axes that shard it, the one that cuts first in
+// front. Along `partial` axes ranks hold addends: the tensor is their sum.
+// Along all other axes of the mesh ranks hold the same. The model is that of
+// GSPMD, arXiv 2105.04663, and of torch's DTensor (Shard, Replicate, Partial).
+#ifndef TESSERA_TENSOR_PARALLEL_SHARDING_SHARD_SPEC_H_
+#define TESSERA_TENSOR_PARALLEL_SHARDING_SHARD_SPEC_H_
+
+#include <cstdint>
+#include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/layout/layout.h"
+#include "tensor_parallel/partition/index_range.h"
+#include "tensor_parallel/sharding/partition_rule.h"
+#include "topology/mesh.h"
+
+namespace tessera::tensor_parallel {
+
+struct DimSharding {
+  std::vector<std::string> axes = {};
+  PartitionRule rule = {};
+
+  friend bool operator==(const DimSharding&, const DimSharding&) = default;
+};
+
+struct ShardSpec {
+  std::vector<DimSharding> dims = {};
+  std::vector<std::string> partial = {};  // A set: the order does not matter.
+
+  // Of a tensor of so many dimensions, the same on all ranks.
+  static ShardSpec Replicated(size_t dims) {
+    return {.dims = std::vector<DimSharding>(dims)};
+  }
+
+  // All axes that shard a dimension or are partial.
+  std::vector<std::string> AxesInUse() const;
+  bool IsPartial(std::string_view axis) const;
+
+  // "[dp, (tp, cp):balanced, -] partial {ep}"; the rule only where it is not
+  // ceil and the dimension is sharded.
+  std::string ToString() const;
+};
+
+// The same lists and rules; the rule of a dimension without axes does not
+// count.
+bool operator==(const ShardSpec& a, const ShardSpec& b);
+std::ostream& operator<<(std::ostream& os, const ShardSpec& spec);
+
+// InvalidArgument where an axis is unknown to the mesh, is used twice, or no
+// division of the mesh has all of them; or a rule's block is below 1.
+absl::Status Validate(const ShardSpec& spec, const topology::Mesh& mesh);
+
+// What one rank holds of a tensor: for each dimension ascending ranges, in the
+// local shard one after the other.
+struct Shard {
+  std::vector<std::vector<IndexRange>> ranges;
+
+  Dims shape() const;
+  int64_t element_count() const;
+
+  friend bool operator==(const Shard&, const Shard&) = default;
+};
+
+// What both hold.
+Shard Intersection(const Shard& a, const Shard& b);
+
+// The shard of `rank` of a tensor of `shape`. InvalidArgument as Validate, and
+// where the spec has another number of dimensions, the shape cannot be, the
+// mesh has no such rank, or a fused rule does not fit.
+absl::StatusOr<Shard> ShardOf(const topology::Mesh& mesh, const ShardSpec& spec,
+                              std::span<const int64_t> shape,
+                              topology::Rank rank);
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_SHARDING_SHARD_SPEC_H_

@@ -1,0 +1,96 @@
+#include "tensor_parallel/ops/cpu/rowwise/cross_entropy.h"
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/status_macros.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/cpu/operand/operand_checker.h"
+#include "tensor_parallel/ops/cpu/operand/rows_view.h"
+#include "tensor_parallel/ops/cpu/rowwise/cross_entropy_kernels.h"
+#include "tensor_parallel/partition/index_range.h"
+
+namespace tessera::tensor_parallel::cpu {
+namespace {
+
+using Step = CrossEntropyJob::Step;
+
+CrossEntropyJob JobOn(Step step, const ConstTensorView& logits) {
+  return {.step = step,
+          .dtype = logits.dtype(),
+          .rows = logits.shape()[0],
+          .held = {0, logits.shape()[1]},
+          .logits = ConstRowsView(logits)};
+}
+
+}  // namespace
+
+absl::Status RowMax(const ConstTensorView& logits, const TensorView& largest) {
+  OperandChecker check("RowMax");
+  TESSERA_RETURN_IF_ERROR(check.Leads("logits", logits, 2));
+  check.WritesStatistics("largest", largest, {{logits.shape()[0]}});
+  TESSERA_RETURN_IF_ERROR(check.status());
+  CrossEntropyJob job = JobOn(Step::kMax, logits);
+  job.result = RowsView(largest);
+  RunCrossEntropy(job);
+  return absl::OkStatus();
+}
+
+absl::Status SumExp(const ConstTensorView& logits,
+                    const ConstTensorView& largest, const TensorView& sum) {
+  OperandChecker check("SumExp");
+  TESSERA_RETURN_IF_ERROR(check.Leads("logits", logits, 2));
+  check.ReadsStatistics("largest", largest, {{logits.shape()[0]}})
+      .WritesStatistics("sum", sum, {{logits.shape()[0]}});
+  TESSERA_RETURN_IF_ERROR(check.status());
+  CrossEntropyJob job = JobOn(Step::kSumExp, logits);
+  job.largest = ConstRowsView(largest);
+  job.result = RowsView(sum);
+  RunCrossEntropy(job);
+  return absl::OkStatus();
+}
+
+absl::Status Pick(const ConstTensorView& logits, IndexRange held,
+                  std::span<const int64_t> targets, const TensorView& picked) {
+  OperandChecker check("Pick");
+  TESSERA_RETURN_IF_ERROR(check.Leads("logits", logits, 2));
+  const int64_t rows = logits.shape()[0];
+  check.Reads("logits", logits, {{rows, held.size()}})
+      .Counts("targets", targets.size(), rows)
+      .WritesStatistics("picked", picked, {{rows}});
+  TESSERA_RETURN_IF_ERROR(check.status());
+  CrossEntropyJob job = JobOn(Step::kPick, logits);
+  job.held = held;
+  job.targets = targets;
+  job.result = RowsView(picked);
+  RunCrossEntropy(job);
+  return absl::OkStatus();
+}
+
+absl::Status CrossEntropyGradient(const ConstTensorView& largest,
+                                  const ConstTensorView& sum, IndexRange held,
+                                  std::span<const int64_t> targets,
+                                  std::span<const double> scales,
+                                  const TensorView& logits) {
+  OperandChecker check("CrossEntropyGradient");
+  TESSERA_RETURN_IF_ERROR(check.Leads("logits", logits, 2));
+  const int64_t rows = logits.shape()[0];
+  check.Writes("logits", logits, {{rows, held.size()}})
+      .ReadsStatistics("largest", largest, {{rows}})
+      .ReadsStatistics("sum", sum, {{rows}})
+      .Counts("targets", targets.size(), rows)
+      .Counts("scales", scales.size(), rows);
+  TESSERA_RETURN_IF_ERROR(check.status());
+  CrossEntropyJob job = JobOn(Step::kGradient, logits);
+  job.held = held;
+  job.largest = ConstRowsView(largest);
+  job.sum = ConstRowsView(sum);
+  job.targets = targets;
+  job.scales = scales;
+  job.result = RowsView(logits);
+  RunCrossEntropy(job);
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::tensor_parallel::cpu

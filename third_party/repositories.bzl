@@ -143,10 +143,19 @@ def _system_libraries():
     maybe(system_library, name = "gloo", flavors = {
         "gloo": ["gloo/config.h", "libgloo.so"],
     })
+    maybe(system_library, name = "liburing", flavors = {
+        "liburing": ["liburing.h", "liburing.so"],
+    })
+    maybe(system_library, name = "lz4", flavors = {
+        "lz4": ["lz4.h", "liblz4.so"],
+    })
     maybe(system_library, name = "openblas", flavors = {
         "pthread": ["/usr/include/{arch}/openblas-pthread/cblas.h", "libopenblas.so"],
         "openblas": ["openblas/cblas.h", "libopenblas.so"],
     })
     maybe(system_library, name = "openssl", flavors = {
         "openssl": ["openssl/ssl.h", "libssl.so", "libcrypto.so"],
+    })
+    maybe(system_library, name = "zstd", flavors = {
+        "zstd": ["zstd.h", "libzstd.so"],
     })

@@ -82,7 +82,16 @@ system_library = repository_rule(
     doc = "An optional library of this machine.",
     implementation = _system_library_impl,
     local = True,
-    environ = ["TESSERA_HWLOC", "TESSERA_MPI", "TESSERA_GLOO", "TESSERA_OPENBLAS", "TESSERA_OPENSSL"],
+    environ = [
+        "TESSERA_GLOO",
+        "TESSERA_HWLOC",
+        "TESSERA_LIBURING",
+        "TESSERA_LZ4",
+        "TESSERA_MPI",
+        "TESSERA_OPENBLAS",
+        "TESSERA_OPENSSL",
+        "TESSERA_ZSTD",
+    ],
     attrs = {
         "flavors": attr.string_list_dict(mandatory = True, doc = "Name -> header, library files; the first found wins."),
         "defines": attr.string_list(),

@@ -27,8 +27,16 @@ ALLOWED = {
         "@com_google_highway",
         "@openblas",
     },
-    "zero3": {"collectives", "offload", "topology", "base"},
-    "offload": {"base"},
+    "zero3": {"collectives", "offload", "topology", "base", "@com_google_absl", "@com_github_nlohmann_json"},
+    "offload": {
+        "base",
+        "@com_google_absl",
+        "@com_github_nlohmann_json",
+        "@com_google_highway",
+        "@liburing",
+        "@lz4",
+        "@zstd",
+    },
 }
 
 

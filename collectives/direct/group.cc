@@ -101,35 +101,47 @@ absl::Status Group::CheckWait(OperationContext& context, Missing missing,
                               absl::FunctionRef<bool()> ready,
                               bool look_at_processes) {
   TESSERA_RETURN_IF_ERROR(Whole());
-  std::vector<int64_t> waited_for;
-  missing(waited_for);
-  TESSERA_RETURN_IF_ERROR(CheckCalls(context, waited_for, ready));
-  bool gone = false;
+  const bool expired = context.Expired();
+  const std::vector<int64_t> waited_for = ListOf(missing);
+  std::vector<int64_t> elsewhere;
+  std::vector<int64_t> gone;
   for (int64_t peer : waited_for) {
-    const PeerState state = Report(peer, look_at_processes).state;
-    gone = gone || state == PeerState::kDead || state == PeerState::kDeparted;
+    if (IsElsewhere(context, peer)) elsewhere.push_back(peer);
+    if (Report(peer, look_at_processes).state != PeerState::kAlive) {
+      gone.push_back(peer);
+    }
   }
-  if (!gone && !context.Expired()) return absl::OkStatus();
-  // What it had finished before it went is still good.
+  if (!expired && elsewhere.empty() && gone.empty()) return absl::OkStatus();
+  // What a rank did before it went on, or away, is still good, though others
+  // may be missing: it counts whether it is missing now.
   if (ready()) return absl::OkStatus();
-  return Break(MissingError(context, waited_for));
-}
-
-absl::Status Group::CheckCalls(const OperationContext& context,
-                               std::span<const int64_t> missing,
-                               absl::FunctionRef<bool()> ready) {
-  const Signature& mine = context.signature();
-  if (!IsCollective(mine.kind)) return absl::OkStatus();
-  for (int64_t peer : missing) {
-    const uint64_t theirs =
-        of(peer).status.sequence.load(std::memory_order_acquire);
-    if (theirs < mine.sequence) continue;
-    Signature call;
-    if (ReadSignature(peer, mine.sequence, call) && call == mine) continue;
-    if (ready()) return absl::OkStatus();
-    return Mismatch(context, peer);
+  const std::vector<int64_t> still = ListOf(missing);
+  const auto is_still_missing = [&still](int64_t peer) {
+    return std::find(still.begin(), still.end(), peer) != still.end();
+  };
+  for (int64_t peer : elsewhere) {
+    if (is_still_missing(peer)) return Mismatch(context, peer);
+  }
+  if (expired || std::any_of(gone.begin(), gone.end(), is_still_missing)) {
+    if (!still.empty()) return Break(MissingError(context, still));
   }
   return absl::OkStatus();
+}
+
+std::vector<int64_t> Group::ListOf(Missing missing) {
+  std::vector<int64_t> peers;
+  missing(peers);
+  return peers;
+}
+
+bool Group::IsElsewhere(const OperationContext& context, int64_t peer) const {
+  const Signature& mine = context.signature();
+  if (!IsCollective(mine.kind)) return false;
+  const uint64_t theirs =
+      of(peer).status.sequence.load(std::memory_order_acquire);
+  if (theirs < mine.sequence) return false;
+  Signature call;
+  return !(ReadSignature(peer, mine.sequence, call) && call == mine);
 }
 
 bool Group::ReadSignature(int64_t peer, uint64_t sequence,

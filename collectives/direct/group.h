@@ -61,10 +61,10 @@ class Group {
   void Enter(OperationContext& context);
   void Leave();
 
-  // Returns when `ready` is true. `missing` lists the ranks that it waits for;
-  // it is called only after a while. An error breaks the group: the deadline of
-  // `context`, a rank that is dead or has left, one that called another
-  // operation, or what broke the group before.
+  // Returns when `ready` is true. `missing` lists the ranks that it waits for
+  // now; it is called only after a while. An error breaks the group: the
+  // deadline of `context`, a rank that is dead or has left, one that called
+  // another operation, or what broke the group before.
   template <typename Ready, typename Missing>
   absl::Status Await(OperationContext& context, const Ready& ready,
                      const Missing& missing) {
@@ -136,9 +136,10 @@ class Group {
   absl::Status CheckWait(OperationContext& context, Missing missing,
                          absl::FunctionRef<bool()> ready,
                          bool look_at_processes);
-  absl::Status CheckCalls(const OperationContext& context,
-                          std::span<const int64_t> missing,
-                          absl::FunctionRef<bool()> ready);
+  static std::vector<int64_t> ListOf(Missing missing);
+  // Whether `peer` has called something else than the collective of `context`,
+  // or has gone so far beyond it that nobody knows any more.
+  bool IsElsewhere(const OperationContext& context, int64_t peer) const;
   absl::Status MissingError(OperationContext& context,
                             std::span<const int64_t> missing) const;
   void Sleep(absl::FunctionRef<bool()> ready);

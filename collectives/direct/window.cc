@@ -75,7 +75,11 @@ absl::Status Window::AwaitFlag(OperationContext& context,
         seen = flag.load(std::memory_order_seq_cst);
         return IsRound(seen, piece);
       },
-      [&](std::vector<int64_t>& missing) { missing.push_back(peer); }));
+      [&](std::vector<int64_t>& missing) {
+        if (!IsRound(flag.load(std::memory_order_seq_cst), piece)) {
+          missing.push_back(peer);
+        }
+      }));
   if (FingerprintIn(seen) == fingerprint) return absl::OkStatus();
   return group_.Mismatch(context, peer);
 }

@@ -4,11 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -27,20 +25,25 @@ using ::testing::Not;
 constexpr int64_t kRanks = 3;
 constexpr int64_t kSecondNs = 1'000'000'000;
 
-// Every rank of it is in this process.
+struct Line {
+  alignas(64) std::byte bytes[64];
+};
+using Memory = std::vector<std::unique_ptr<Line[]>>;
+
+// Every rank of it is in this process; what it allocates stays in `memory`.
 class HeapDomain final : public Domain {
  public:
-  explicit HeapDomain(int64_t rank) : rank_(rank) {
+  HeapDomain(int64_t rank, Memory& memory) : rank_(rank), memory_(memory) {
     end_ = std::numeric_limits<uintptr_t>::max();
   }
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return kRanks; }
   absl::StatusOr<std::byte*> Allocate(int64_t bytes) override {
-    void* memory = ::operator new(static_cast<size_t>(bytes), kLine);
-    std::memset(memory, 0, static_cast<size_t>(bytes));
-    return static_cast<std::byte*>(memory);
+    const int64_t lines = RoundToLine(bytes) / 64;
+    memory_.push_back(std::make_unique<Line[]>(static_cast<size_t>(lines)));
+    return memory_.back()[0].bytes;
   }
-  void Free(std::byte* memory) override { ::operator delete(memory, kLine); }
+  void Free(std::byte*) override {}
   Announcement* AnnouncementsOf(int64_t) override { return nullptr; }
   bool IsDead(int64_t) override { return false; }
   std::string HostOf(int64_t) const override { return ""; }
@@ -48,8 +51,8 @@ class HeapDomain final : public Domain {
   int64_t processors() const override { return kRanks; }
 
  private:
-  static constexpr std::align_val_t kLine{64};
   const int64_t rank_;
+  Memory& memory_;
 };
 
 Signature Gather(uint64_t sequence, int32_t root) {
@@ -66,7 +69,7 @@ class GroupTest : public ::testing::Test {
   GroupTest() {
     std::vector<std::shared_ptr<Domain>> domains;
     for (int64_t rank = 0; rank < kRanks; ++rank) {
-      domains.push_back(std::make_shared<HeapDomain>(rank));
+      domains.push_back(std::make_shared<HeapDomain>(rank, memory_));
     }
     const GroupBlock block =
         *CreateGroupBlock(*domains[0], kRanks, kWorldGroup, Tuning());
@@ -77,11 +80,6 @@ class GroupTest : public ::testing::Test {
                                   /*owns_block=*/rank == 0));
     }
   }
-  // Rank 0, which made the block, frees it: when the others have gone.
-  ~GroupTest() override {
-    while (!groups_.empty()) groups_.pop_back();
-  }
-
   void Call(int64_t rank, const Signature& signature) {
     OperationContext context(signature, MonotonicNanos() + kSecondNs, scratch_);
     groups_[static_cast<size_t>(rank)]->Enter(context);
@@ -110,6 +108,7 @@ class GroupTest : public ::testing::Test {
         });
   }
 
+  Memory memory_;
   Scratch scratch_;
   std::vector<std::unique_ptr<Group>> groups_;
 };

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/tensor/copy_rows.h"
 #include "base/tensor/layout/strided_loop.h"
 
 namespace tessera {
@@ -103,6 +105,24 @@ int FindSourceRow(const StridedLoop& loop) {
   return best;
 }
 
+// Runs of elements that lie side by side on both sides, `column` of them each.
+template <typename Word>
+void CopyRuns(const std::byte* source, std::byte* target, StridedLoop loop,
+              const LoopDim& column) {
+  constexpr auto kSize = static_cast<int64_t>(sizeof(Word));
+  RowCopy rows = {.rows = 1, .bytes = column.size * kSize};
+  if (!loop.empty()) {
+    rows = {.rows = loop.back().size,
+            .bytes = column.size * kSize,
+            .source_step = loop.back().source_stride * kSize,
+            .target_step = loop.back().target_stride * kSize};
+    loop.pop_back();
+  }
+  ForEachStep(loop, [&](int64_t from, int64_t to) {
+    CopyRows(rows, source + from * kSize, target + to * kSize);
+  });
+}
+
 template <typename Word>
 void CopyElements(const std::byte* source, std::byte* target,
                   StridedLoop loop) {
@@ -110,6 +130,9 @@ void CopyElements(const std::byte* source, std::byte* target,
   const LoopDim column = loop.back();
   const int row_index = FindSourceRow(loop);
   loop.pop_back();
+  if (column.source_stride == 1 && column.target_stride == 1) {
+    return CopyRuns<Word>(source, target, std::move(loop), column);
+  }
   if (row_index < 0) {
     ForEachStep(loop, [&](int64_t from, int64_t to) {
       CopyRow<Word>(source + from * kSize, target + to * kSize, column);

@@ -1,42 +1,14 @@
 #include "tensor_parallel/context/ring_attention.h"
 
-#include <cmath>
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
 #include "tensor_parallel/layers/linear_weights.h"
 
 namespace tessera::tensor_parallel {
 namespace {
-
-absl::Status CheckOptions(const TensorGroup& group,
-                          const SequenceLayout& layout,
-                          const RingAttentionOptions& options) {
-  if (layout.ranks() != group.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a sequence is laid out for ", layout.ranks(),
-                     " ranks; the group has ", group.size()));
-  }
-  if (options.heads < 1 || options.kv_heads < 1 || options.head_size < 1 ||
-      options.heads % options.kv_heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("attention of ", options.heads, " heads of ",
-                     options.head_size, " elements, ", options.kv_heads,
-                     " of keys and values; give 1 or more "
-                     "of each, and a number of these that divides the heads"));
-  }
-  if (options.dtype == DType::kF64 || options.dtype == DType::kF32 ||
-      options.dtype == DType::kBF16) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("attention of ", DTypeName(options.dtype),
-                   "; f64, f32 and bf16 are allowed"));
-}
 
 // to = from, of the same type or of its statistics.
 absl::Status Store(Ops& ops, ConstTensorView from, TensorView to) {
@@ -48,17 +20,15 @@ absl::Status Store(Ops& ops, ConstTensorView from, TensorView to) {
 absl::StatusOr<RingAttention> RingAttention::Create(
     const TensorGroup& group, const SequenceLayout& layout,
     const RingAttentionOptions& options) {
-  TESSERA_RETURN_IF_ERROR(CheckOptions(group, layout, options));
-  return RingAttention(group, layout, options);
+  TESSERA_ASSIGN_OR_RETURN(const ContextAttentionOptions checked,
+                           OperandShapes::CheckOptions(group, layout, options));
+  return RingAttention(group, layout, checked);
 }
 
 RingAttention::RingAttention(const TensorGroup& group,
                              const SequenceLayout& layout,
                              const RingAttentionOptions& options)
     : group_(group), layout_(layout), options_(options) {
-  if (!options_.scale) {
-    options_.scale = 1 / std::sqrt(static_cast<double>(options_.head_size));
-  }
   for (int64_t rank = 0; rank < layout.ranks(); ++rank) {
     positions_.push_back(layout.PositionsOf(rank));
   }
@@ -82,26 +52,8 @@ bool RingAttention::IsHidden(int64_t rank) const {
   return options_.causal && keys.front() > queries.back();
 }
 
-absl::Status RingAttention::CheckShape(std::string_view name,
-                                       const ConstTensorView& x,
-                                       int64_t heads) const {
-  const std::vector<int64_t> wanted = {layout_.SizeOf(group_.rank()), heads,
-                                       options_.head_size};
-  const std::vector<int64_t> shape(x.shape().begin(), x.shape().end());
-  if (shape == wanted && x.dtype() == options_.dtype && x.IsContiguous()) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "rank ", group_.rank(), ": ", name, " is ", DTypeName(x.dtype()), " of ",
-      absl::StrJoin(shape, " x "), x.IsContiguous() ? "" : " with gaps",
-      "; it should be ", DTypeName(options_.dtype), " of ",
-      absl::StrJoin(wanted, " x "), " (positions, heads, head size)"));
-}
-
-absl::Status RingAttention::CheckInputs(const Inputs& inputs) const {
-  TESSERA_RETURN_IF_ERROR(CheckShape("query", inputs.query, options_.heads));
-  TESSERA_RETURN_IF_ERROR(CheckShape("key", inputs.key, options_.kv_heads));
-  return CheckShape("value", inputs.value, options_.kv_heads);
+OperandShapes RingAttention::Shapes() const {
+  return OperandShapes(group_.rank(), layout_.SizeOf(group_.rank()), options_);
 }
 
 absl::StatusOr<TensorView> RingAttention::PairOf(ReusableTensor& memory,
@@ -195,8 +147,7 @@ absl::Status RingAttention::Attend(const Inputs& inputs,
 
 absl::Status RingAttention::Forward(const Inputs& inputs, TensorView output,
                                     TensorView log_sum_exp) {
-  TESSERA_RETURN_IF_ERROR(CheckInputs(inputs));
-  TESSERA_RETURN_IF_ERROR(CheckShape("output", output, options_.heads));
+  TESSERA_RETURN_IF_ERROR(Shapes().CheckForward(inputs, output, log_sum_exp));
   Ops& ops = group_.ops();
   const std::vector<int64_t> shape(output.shape().begin(),
                                    output.shape().end());
@@ -275,16 +226,8 @@ absl::Status RingAttention::Backward(const Inputs& inputs,
                                      ConstTensorView log_sum_exp,
                                      ConstTensorView output_gradient,
                                      const Gradients& gradients) {
-  TESSERA_RETURN_IF_ERROR(CheckInputs(inputs));
-  TESSERA_RETURN_IF_ERROR(CheckShape("output", output, options_.heads));
-  TESSERA_RETURN_IF_ERROR(
-      CheckShape("output gradient", output_gradient, options_.heads));
-  TESSERA_RETURN_IF_ERROR(
-      CheckShape("query gradient", gradients.query, options_.heads));
-  TESSERA_RETURN_IF_ERROR(
-      CheckShape("key gradient", gradients.key, options_.kv_heads));
-  TESSERA_RETURN_IF_ERROR(
-      CheckShape("value gradient", gradients.value, options_.kv_heads));
+  TESSERA_RETURN_IF_ERROR(Shapes().CheckBackward(inputs, output, log_sum_exp,
+                                                 output_gradient, gradients));
   Ops& ops = group_.ops();
   const std::vector<int64_t> shape(output.shape().begin(),
                                    output.shape().end());

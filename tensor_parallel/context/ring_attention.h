@@ -6,63 +6,36 @@
 //       auto attention, RingAttention::Create(group, layout,
 //                                             {.heads = 8, .kv_heads = 2,
 //                                              .head_size = 64}));
-//   TESSERA_RETURN_IF_ERROR(attention.Forward(q, k, v, output, log_sum_exp));
-//   TESSERA_RETURN_IF_ERROR(attention.Backward(...));
-//
-//   tensor             shape, of the rank's positions
-//   q, output          [positions, heads, head_size]
-//   k, v               [positions, kv_heads, head_size]
-//   log_sum_exp        [positions, heads], statistics
+//   TESSERA_RETURN_IF_ERROR(attention.Forward({q, k, v}, output, statistics));
 //
 // In step i a rank works on the block of rank r - i while that of r - i - 1
 // comes: n - 1 messages of its keys and values forward; backward the same, and
 // n of their gradients, which go round with them and come home. Blocks that a
 // causal mask hides wholly are passed on without work. Liu, Zaharia and Abbeel,
 // Ring Attention, arXiv 2310.01889; merging as in ops/attention_block.h.
-//
-// Calls are collectives of the group, one at a time. Tensors have one dtype,
-// contiguous.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
 
 #include <array>
 #include <cstdint>
-#include <optional>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/context/context_attention.h"
+#include "tensor_parallel/context/operand_shapes.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/reusable_tensor.h"
 #include "tensor_parallel/layers/tensor_group.h"
 
 namespace tessera::tensor_parallel {
 
-struct RingAttentionOptions {
-  int64_t heads = 1;
-  int64_t kv_heads = 1;  // Divides heads.
-  int64_t head_size = 0;
-  bool causal = true;
-  std::optional<double> scale = {};  // 1 / sqrt(head_size) where not given.
-  DType dtype = DType::kF32;
-};
+using RingAttentionOptions = ContextAttentionOptions;
 
-class RingAttention {
+class RingAttention final : public ContextAttention {
  public:
-  struct Inputs {
-    ConstTensorView query;
-    ConstTensorView key;
-    ConstTensorView value;
-  };
-  struct Gradients {
-    TensorView query;
-    TensorView key;
-    TensorView value;
-  };
-
   // InvalidArgument where the layout is not of the group's ranks, a count is
   // below 1, kv heads do not divide the heads, or the type is none of f64, f32
   // and bf16.
@@ -70,17 +43,15 @@ class RingAttention {
       const TensorGroup& group, const SequenceLayout& layout,
       const RingAttentionOptions& options);
 
-  const SequenceLayout& layout() const { return layout_; }
+  const ContextAttentionOptions& options() const override { return options_; }
+  const SequenceLayout& layout() const override { return layout_; }
 
-  // Sets the output, and what the backward needs of it.
   absl::Status Forward(const Inputs& inputs, TensorView output,
-                       TensorView log_sum_exp);
-
-  // Sets the gradients of the inputs from that of the output.
+                       TensorView log_sum_exp) override;
   absl::Status Backward(const Inputs& inputs, ConstTensorView output,
                         ConstTensorView log_sum_exp,
                         ConstTensorView output_gradient,
-                        const Gradients& gradients);
+                        const Gradients& gradients) override;
 
  private:
   // Keys, then values, of one rank: [2, positions, kv_heads, head_size].
@@ -97,9 +68,7 @@ class RingAttention {
   DType statistics() const;
   int64_t RankAt(int64_t step) const;
   bool IsHidden(int64_t rank) const;
-  absl::Status CheckShape(std::string_view name, const ConstTensorView& x,
-                          int64_t heads) const;
-  absl::Status CheckInputs(const Inputs& inputs) const;
+  OperandShapes Shapes() const;
   absl::StatusOr<TensorView> PairOf(ReusableTensor& memory, DType dtype,
                                     int64_t rank) const;
   absl::StatusOr<Block> BlockAt(int64_t step);

@@ -74,6 +74,61 @@ TEST(SequenceLayoutTest, CausalWorkUnderZigzagDiffersByLessThanABlock) {
   }
 }
 
+// Pairs of a query of `rank` and a key of `other` that it sees, one by one.
+int64_t VisiblePairs(const SequenceLayout& layout, int64_t rank,
+                     int64_t other) {
+  int64_t pairs = 0;
+  for (const int64_t query : layout.PositionsOf(rank)) {
+    for (const int64_t key : layout.PositionsOf(other)) pairs += key <= query;
+  }
+  return pairs;
+}
+
+// In each step of a ring every rank works on one other rank's keys: under
+// zigzag all have the same work, so that none waits for another. Under the
+// contiguous layout the first has one block in all, the last one n.
+TEST(SequenceLayoutTest, EveryStepOfARingIsTheSameWorkUnderZigzag) {
+  for (int64_t ranks = 2; ranks <= 8; ++ranks) {
+    for (const int64_t chunk : {1, 4, 9}) {
+      const int64_t length = 2 * ranks * chunk;
+      TESSERA_ASSERT_OK_AND_ASSIGN(const SequenceLayout layout,
+                                   SequenceLayout::Zigzag(length, ranks));
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        int64_t all = 0;
+        for (int64_t other = 0; other < ranks; ++other) {
+          const int64_t pairs = VisiblePairs(layout, rank, other);
+          // The rank's own block has the queries' own positions besides.
+          EXPECT_EQ(pairs, 2 * chunk * chunk + (other == rank ? chunk : 0));
+          all += pairs;
+        }
+        EXPECT_EQ(all, layout.CausalPairsOf(rank));
+      }
+    }
+  }
+}
+
+// Lengths that 2 n does not divide: less than a block of a rank's queries and a
+// rank's keys between the least and the most, counted one by one.
+TEST(SequenceLayoutTest, UnevenStepsOfARingDifferByLessThanABlock) {
+  for (int64_t ranks = 2; ranks <= 5; ++ranks) {
+    for (int64_t length = 6 * ranks * ranks; length < 6 * ranks * ranks + 13;
+         ++length) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const SequenceLayout layout,
+                                   SequenceLayout::Zigzag(length, ranks));
+      std::vector<int64_t> work;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        work.push_back(0);
+        for (int64_t other = 0; other < ranks; ++other) {
+          work.back() += VisiblePairs(layout, rank, other);
+        }
+      }
+      const auto [least, most] = std::minmax_element(work.begin(), work.end());
+      const int64_t block = length / ranks;
+      EXPECT_LT(*most - *least, block * block) << ranks << ", " << length;
+    }
+  }
+}
+
 TEST(SequenceLayoutTest, WrongCountsAreRefused) {
   EXPECT_THAT(
       SequenceLayout::Zigzag(-1, 2),

@@ -11,11 +11,14 @@
 //   tensor        every rank has               under sequence parallelism
 //   x, gradient   [tokens, in], the same       [its tokens, in]
 //   y, gradient   [tokens, its outputs]        [tokens, its outputs]
+//     or, where gathered, [tokens, out], the same on every rank
 //
 // A rank's forward moves nothing (or gathers x); the backward sums the gradient
 // of x over the ranks (or scatters its sums). BackwardInput and BackwardWeight
 // are apart for schedules that put them apart (arXiv 2401.10241); Backward does
-// both, and computes the gradient of the weights while that of x travels.
+// both, and computes the gradient of the weights while that of x travels. With
+// `overlap_chunks` tokens are gathered, and sums sent, in so many chunks, some
+// of which travel while others are multiplied (layers/overlap).
 //
 // `tokens` says how tokens are parted among the ranks under sequence
 // parallelism, and else only how many there are. Calls are collectives of the
@@ -25,6 +28,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,6 +37,9 @@
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
 #include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/output_gather.h"
+#include "tensor_parallel/layers/overlap/chunked_gather.h"
+#include "tensor_parallel/layers/overlap/chunked_sums.h"
 #include "tensor_parallel/layers/reusable_tensor.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/partition/fused_partition.h"
@@ -45,6 +53,11 @@ struct ColumnParallelOptions {
   bool bias = false;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
+  // Every rank gets all outputs (moves y once), and gives the gradient of all,
+  // the same on every rank.
+  bool gather_output = false;
+  // 0 and 1: none. A chunk should be some hundred tokens or more.
+  int64_t overlap_chunks = 0;
   // Several projections in one matrix (QkvParts, GatedMlpParts); their sizes
   // add up to `out`. Empty: one, dealt out evenly.
   std::vector<FusedPart> parts = {};
@@ -52,8 +65,8 @@ struct ColumnParallelOptions {
 
 class ColumnParallelLinear {
  public:
-  // A collective where ranks share a part. InvalidArgument where a size is
-  // negative, or the parts are not those of `out`.
+  // A collective where ranks share a part. InvalidArgument where a size or the
+  // number of chunks is negative, or the parts are not those of `out`.
   static absl::StatusOr<ColumnParallelLinear> Create(
       const TensorGroup& group, const ColumnParallelOptions& options);
 
@@ -61,6 +74,9 @@ class ColumnParallelLinear {
   int64_t local_out() const { return weights_.out(); }
   const FusedPartition& partition() const { return partition_; }
 
+  // Tensors of a call do not overlap. InvalidArgument where a shape is not what
+  // the layer and the tokens say; FailedPrecondition where weights or gradients
+  // that the call needs are released (parameter.h).
   absl::Status Forward(const Partition& tokens, ConstTensorView x,
                        TensorView y);
   absl::Status BackwardInput(const Partition& tokens,
@@ -82,16 +98,23 @@ class ColumnParallelLinear {
       : group_(group),
         options_(options),
         partition_(std::move(partition)),
-        weights_(std::move(weights)) {}
+        weights_(std::move(weights)),
+        outputs_(group, partition_) {}
 
   absl::Status JoinSharers();
-  absl::StatusOr<ConstTensorView> AllTokens(const Partition& tokens,
+  absl::Status CheckGathered(std::string_view name, const ConstTensorView& y,
+                             int64_t tokens) const;
+  absl::StatusOr<ConstTensorView> Mine(const Partition& tokens,
+                                       ConstTensorView y_gradient);
+  absl::StatusOr<ChunkedGather> StartGather(const Partition& tokens,
                                             ConstTensorView x);
+  absl::Status Multiply(const Partition& tokens, ConstTensorView x,
+                        TensorView y);
   absl::Status AddWeightGradients(ConstTensorView y_gradient,
-                                  ConstTensorView x);
-  absl::StatusOr<Pending> StartBackwardInput(const Partition& tokens,
-                                             ConstTensorView y_gradient,
-                                             TensorView x_gradient);
+                                  ChunkedGather& gather);
+  absl::StatusOr<ChunkedSums> StartBackwardInput(const Partition& tokens,
+                                                 ConstTensorView y_gradient,
+                                                 TensorView x_gradient);
 
   // The ranks that hold the same outputs of a replicated part.
   struct Sharers {
@@ -103,9 +126,11 @@ class ColumnParallelLinear {
   ColumnParallelOptions options_;
   FusedPartition partition_;
   LinearWeights weights_;
+  OutputGather outputs_;
   std::vector<Sharers> sharers_;
   ReusableTensor all_x_;
   ReusableTensor all_x_gradient_;
+  ReusableTensor my_y_;
 };
 
 }  // namespace tessera::tensor_parallel

@@ -20,7 +20,6 @@ namespace {
 using collectives::Communicator;
 using collectives::RunRanks;
 using ::testing::Each;
-using ::testing::HasSubstr;
 
 constexpr RandomKey kWeights = {.seed = 7, .stream = 3};
 
@@ -133,15 +132,21 @@ absl::Status CheckColumns(Communicator& communicator, const LayerCase& c,
   const auto mine = MyTokens(c, tokens, group.rank());
   const auto outputs = layer.partition().RangesOf(group.rank());
   TESSERA_ASSIGN_OR_RETURN(Tensor x, Take(whole.x.view(), 0, mine));
+  const std::vector<IndexRange> shown =
+      options.gather_output ? std::vector<IndexRange>{{0, options.out}}
+                            : outputs;
   TESSERA_ASSIGN_OR_RETURN(Tensor gradient,
-                           Take(whole.y_gradient.view(), 1, outputs));
-  TESSERA_RETURN_IF_ERROR(ShareReplicated(layer.partition(), group, gradient));
+                           Take(whole.y_gradient.view(), 1, shown));
+  if (!options.gather_output) {
+    TESSERA_RETURN_IF_ERROR(
+        ShareReplicated(layer.partition(), group, gradient));
+  }
   TESSERA_ASSIGN_OR_RETURN(const Results got, RunLayer(layer, tokens, x.view(),
                                                        gradient.view(), apart));
   const Results& want = whole.results;
   const double t = c.tolerance();
   TESSERA_RETURN_IF_ERROR(
-      Compare("y", got.y.view(), want.y.view(), 1, outputs, t));
+      Compare("y", got.y.view(), want.y.view(), 1, shown, t));
   TESSERA_RETURN_IF_ERROR(Compare("weight gradient", got.weight_gradient.view(),
                                   want.weight_gradient.view(), 0, outputs, t));
   TESSERA_RETURN_IF_ERROR(Compare("bias gradient", got.bias_gradient.view(),
@@ -151,21 +156,22 @@ absl::Status CheckColumns(Communicator& communicator, const LayerCase& c,
 }
 
 absl::Status CheckRows(Communicator& communicator, const LayerCase& c,
-                       int64_t in, int64_t out, bool apart) {
+                       int64_t in, int64_t out, int64_t chunks, bool apart) {
   CpuOps ops({.threads = 1});
   const TensorGroup group(ops, &communicator);
   TESSERA_ASSIGN_OR_RETURN(const Whole whole, RunWhole(c, in, out));
   TESSERA_ASSIGN_OR_RETURN(const Partition inputs,
                            Partition::Balanced(in, c.ranks));
   const IndexRange columns = inputs.RangeOf(group.rank());
-  TESSERA_ASSIGN_OR_RETURN(
-      auto layer, RowParallelLinear::Create(
-                      group, {.in = in,
-                              .out = out,
-                              .columns = columns,
-                              .bias = true,
-                              .dtype = c.dtype,
-                              .sequence_parallel = c.sequence_parallel}));
+  TESSERA_ASSIGN_OR_RETURN(auto layer,
+                           RowParallelLinear::Create(
+                               group, {.in = in,
+                                       .out = out,
+                                       .columns = columns,
+                                       .bias = true,
+                                       .dtype = c.dtype,
+                                       .sequence_parallel = c.sequence_parallel,
+                                       .overlap_chunks = chunks}));
   TESSERA_ASSIGN_OR_RETURN(const Partition tokens,
                            Partition::Balanced(c.tokens, c.ranks));
   const auto mine = MyTokens(c, tokens, group.rank());
@@ -189,19 +195,29 @@ absl::Status CheckRows(Communicator& communicator, const LayerCase& c,
 
 class LinearTest : public ::testing::TestWithParam<LayerCase> {};
 
+// How the tests run a layer: the halves of the backward together or apart, and
+// in how many chunks tokens travel; 3 is more than some ranks have.
+struct Way {
+  bool apart;
+  int64_t chunks;
+};
+constexpr Way kWays[] = {{false, 0}, {true, 1}, {false, 2}, {true, 3}};
+
 // 13 and 10 divide by none of the numbers of ranks.
 TEST_P(LinearTest, ColumnsGiveWhatOneRankGives) {
   const LayerCase c = GetParam();
-  const ColumnParallelOptions options = {
-      .in = 13,
-      .out = 10,
-      .bias = true,
-      .dtype = c.dtype,
-      .sequence_parallel = c.sequence_parallel};
-  for (const bool apart : {false, true}) {
+  for (const Way way : kWays) {
+    const ColumnParallelOptions options = {
+        .in = 13,
+        .out = 10,
+        .bias = true,
+        .dtype = c.dtype,
+        .sequence_parallel = c.sequence_parallel,
+        .overlap_chunks = way.chunks};
     EXPECT_THAT(RunRanks(c.ranks,
                          [&](Communicator& communicator) {
-                           return CheckColumns(communicator, c, options, apart);
+                           return CheckColumns(communicator, c, options,
+                                               way.apart);
                          }),
                 Each(IsOk()));
   }
@@ -209,10 +225,32 @@ TEST_P(LinearTest, ColumnsGiveWhatOneRankGives) {
 
 TEST_P(LinearTest, RowsGiveWhatOneRankGives) {
   const LayerCase c = GetParam();
-  for (const bool apart : {false, true}) {
+  for (const Way way : kWays) {
     EXPECT_THAT(RunRanks(c.ranks,
                          [&](Communicator& communicator) {
-                           return CheckRows(communicator, c, 13, 10, apart);
+                           return CheckRows(communicator, c, 13, 10, way.chunks,
+                                            way.apart);
+                         }),
+                Each(IsOk()));
+  }
+}
+
+TEST_P(LinearTest, GatheredOutputsAreThoseOfAllRanks) {
+  const LayerCase c = GetParam();
+  for (const Way way : kWays) {
+    const ColumnParallelOptions options = {
+        .in = 13,
+        .out = 10,
+        .bias = true,
+        .dtype = c.dtype,
+        .sequence_parallel = c.sequence_parallel,
+        .gather_output = true,
+        .overlap_chunks = way.chunks,
+        .parts = GatedMlpParts(5)};
+    EXPECT_THAT(RunRanks(c.ranks,
+                         [&](Communicator& communicator) {
+                           return CheckColumns(communicator, c, options,
+                                               way.apart);
                          }),
                 Each(IsOk()));
   }
@@ -241,18 +279,21 @@ TEST_P(LinearTest, SharedKeyAndValueHeadsGetTheirWholeGradient) {
   const LayerCase c = GetParam();
   if (c.ranks == 3) return;  // 2 heads cannot be shared by 3 ranks.
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto parts, QkvParts(8, 2, 3, c.ranks));
-  const ColumnParallelOptions options = {
-      .in = 6,
-      .out = 36,
-      .bias = true,
-      .dtype = c.dtype,
-      .sequence_parallel = c.sequence_parallel,
-      .parts = parts};
-  EXPECT_THAT(RunRanks(c.ranks,
-                       [&](Communicator& communicator) {
-                         return CheckColumns(communicator, c, options, false);
-                       }),
-              Each(IsOk()));
+  for (const bool gather_output : {false, true}) {
+    const ColumnParallelOptions options = {
+        .in = 6,
+        .out = 36,
+        .bias = true,
+        .dtype = c.dtype,
+        .sequence_parallel = c.sequence_parallel,
+        .gather_output = gather_output,
+        .parts = parts};
+    EXPECT_THAT(RunRanks(c.ranks,
+                         [&](Communicator& communicator) {
+                           return CheckColumns(communicator, c, options, false);
+                         }),
+                Each(IsOk()));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(AllCases, LinearTest,
@@ -297,48 +338,6 @@ TEST(ColumnParallelLinearTest, OneRankGivesWhatAPlainLoopGives) {
       EXPECT_NEAR(dw[3 * o + i], product, 1e-12);
     }
   }
-}
-
-TEST(ColumnParallelLinearTest, WrongSizesAreRefused) {
-  CpuOps ops({.threads = 1});
-  const TensorGroup group(ops);
-  EXPECT_THAT(
-      ColumnParallelLinear::Create(group, {.in = -1, .out = 4}).status(),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("-1 inputs and 4 outputs")));
-  EXPECT_THAT(ColumnParallelLinear::Create(
-                  group, {.in = 2, .out = 5, .parts = GatedMlpParts(3)})
-                  .status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("5 outputs whose parts have 6")));
-  EXPECT_THAT(ColumnParallelLinear::Create(
-                  group, {.in = 2, .out = 5, .dtype = DType::kI32})
-                  .status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("weights of i32; f64, f32 and bf16")));
-  EXPECT_THAT(
-      RowParallelLinear::Create(group, {.in = 2, .out = 5, .columns = {0, 3}})
-          .status(),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 to 3")));
-}
-
-TEST(ColumnParallelLinearTest, TokensOfAnotherGroupAreRefused) {
-  CpuOps ops({.threads = 1});
-  TESSERA_ASSERT_OK_AND_ASSIGN(
-      auto layer,
-      ColumnParallelLinear::Create(
-          TensorGroup(ops), {.in = 2, .out = 2, .sequence_parallel = true}));
-  TESSERA_ASSERT_OK_AND_ASSIGN(Tensor x,
-                               RandomTensor(DType::kF32, {{4, 2}}, 1));
-  TESSERA_ASSERT_OK_AND_ASSIGN(Tensor y,
-                               RandomTensor(DType::kF32, {{4, 2}}, 1));
-  EXPECT_THAT(layer.Forward(*Partition::Balanced(4, 2), x.view(), y.view()),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("among 2 ranks; the group has 1")));
-  EXPECT_THAT(
-      layer.Forward(*Partition::Balanced(5, 1), x.view(), y.view()),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("has 4 tokens; it should be contiguous, of 5")));
 }
 
 }  // namespace

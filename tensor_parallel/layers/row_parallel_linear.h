@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/overlap/chunked_gather.h"
 #include "tensor_parallel/layers/reusable_tensor.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/partition/index_range.h"
@@ -36,11 +37,14 @@ struct RowParallelOptions {
   bool bias = false;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
+  // As of ColumnParallelOptions.
+  int64_t overlap_chunks = 0;
 };
 
 class RowParallelLinear {
  public:
-  // InvalidArgument where a size is negative or `columns` are not within `in`.
+  // InvalidArgument where a size or the number of chunks is negative or
+  // `columns` are not within `in`.
   static absl::StatusOr<RowParallelLinear> Create(
       const TensorGroup& group, const RowParallelOptions& options);
 
@@ -67,10 +71,15 @@ class RowParallelLinear {
                     LinearWeights weights)
       : group_(group), options_(options), weights_(std::move(weights)) {}
 
-  absl::StatusOr<ConstTensorView> AllTokens(const Partition& tokens,
+  absl::Status Multiply(const Partition& tokens, ConstTensorView x,
+                        TensorView y);
+  absl::StatusOr<ChunkedGather> StartGather(const Partition& tokens,
                                             ConstTensorView y_gradient);
-  absl::Status AddWeightGradients(ConstTensorView all, ConstTensorView mine,
-                                  ConstTensorView x);
+  absl::Status SetInputGradient(IndexRange tokens, ConstTensorView y_gradient,
+                                TensorView x_gradient);
+  absl::Status AddWeightGradient(IndexRange tokens, ConstTensorView y_gradient,
+                                 ConstTensorView x);
+  absl::Status AddBiasGradient(ConstTensorView y_gradient);
 
   TensorGroup group_;
   RowParallelOptions options_;

@@ -1,5 +1,7 @@
 #include "tensor_parallel/layers/tensor_group.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -24,9 +26,14 @@ int64_t WidthOf(const ConstTensorView& x) {
   return width;
 }
 
-// By rank, the elements of its tokens.
-std::vector<int64_t> CountsOf(const Partition& tokens, int64_t width) {
-  std::vector<int64_t> counts = tokens.Sizes();
+// By rank, the elements of its rows; none where all have as many.
+std::vector<int64_t> UnevenCounts(std::span<const int64_t> rows,
+                                  int64_t width) {
+  if (std::adjacent_find(rows.begin(), rows.end(), std::not_equal_to<>()) ==
+      rows.end()) {
+    return {};
+  }
+  std::vector<int64_t> counts(rows.begin(), rows.end());
   for (int64_t& count : counts) count *= width;
   return counts;
 }
@@ -43,6 +50,14 @@ absl::Status CheckTensor(const char* name, const ConstTensorView& x,
 }
 
 }  // namespace
+
+absl::Status CheckTokenRows(std::string_view name, const ConstTensorView& x,
+                            int64_t tokens) {
+  if (x.rank() > 0 && x.shape()[0] == tokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " has shape ", DimsToString(x.shape()),
+                   "; it should have a row for each of ", tokens, " tokens"));
+}
 
 absl::Status TensorGroup::CheckTokens(const Partition& tokens,
                                       ConstTensorView mine,
@@ -84,22 +99,24 @@ absl::Status TensorGroup::SumOver(TensorView x) const {
   return communicator_->AllReduce(BufferOf(x), collectives::Reduction::Sum());
 }
 
-absl::StatusOr<Pending> TensorGroup::StartGatherTokens(const Partition& tokens,
-                                                       ConstTensorView mine,
-                                                       TensorView all) const {
-  TESSERA_RETURN_IF_ERROR(CheckTokens(tokens, mine, all));
+absl::StatusOr<Pending> TensorGroup::StartGatherRows(
+    std::span<const int64_t> rows, ConstTensorView mine, TensorView all) const {
   if (size() == 1) {
     TESSERA_RETURN_IF_ERROR(Copy(mine, all));
     return Pending();
   }
   TESSERA_ASSIGN_OR_RETURN(
       collectives::Work work,
-      communicator_->Start(
-          tokens.even()
-              ? collectives::AllGatherOf(BufferOf(mine), BufferOf(all))
-              : collectives::AllGatherOf(BufferOf(mine), BufferOf(all),
-                                         CountsOf(tokens, WidthOf(mine)))));
+      communicator_->Start(collectives::AllGatherOf(
+          BufferOf(mine), BufferOf(all), UnevenCounts(rows, WidthOf(mine)))));
   return Pending(std::move(work));
+}
+
+absl::StatusOr<Pending> TensorGroup::StartGatherTokens(const Partition& tokens,
+                                                       ConstTensorView mine,
+                                                       TensorView all) const {
+  TESSERA_RETURN_IF_ERROR(CheckTokens(tokens, mine, all));
+  return StartGatherRows(tokens.Sizes(), mine, all);
 }
 
 absl::Status TensorGroup::GatherTokens(const Partition& tokens,
@@ -110,23 +127,25 @@ absl::Status TensorGroup::GatherTokens(const Partition& tokens,
   return pending.Wait();
 }
 
-absl::StatusOr<Pending> TensorGroup::StartScatterSums(const Partition& tokens,
-                                                      ConstTensorView all,
-                                                      TensorView mine) const {
-  TESSERA_RETURN_IF_ERROR(CheckTokens(tokens, mine, all));
+absl::StatusOr<Pending> TensorGroup::StartScatterRowSums(
+    std::span<const int64_t> rows, ConstTensorView all, TensorView mine) const {
   if (size() == 1) {
     TESSERA_RETURN_IF_ERROR(Copy(all, mine));
     return Pending();
   }
-  const auto sum = collectives::Reduction::Sum();
   TESSERA_ASSIGN_OR_RETURN(
       collectives::Work work,
-      communicator_->Start(
-          tokens.even()
-              ? collectives::ReduceScatterOf(BufferOf(all), BufferOf(mine), sum)
-              : collectives::ReduceScatterOf(BufferOf(all), BufferOf(mine), sum,
-                                             CountsOf(tokens, WidthOf(mine)))));
+      communicator_->Start(collectives::ReduceScatterOf(
+          BufferOf(all), BufferOf(mine), collectives::Reduction::Sum(),
+          UnevenCounts(rows, WidthOf(mine)))));
   return Pending(std::move(work));
+}
+
+absl::StatusOr<Pending> TensorGroup::StartScatterSums(const Partition& tokens,
+                                                      ConstTensorView all,
+                                                      TensorView mine) const {
+  TESSERA_RETURN_IF_ERROR(CheckTokens(tokens, mine, all));
+  return StartScatterRowSums(tokens.Sizes(), all, mine);
 }
 
 absl::Status TensorGroup::ScatterSums(const Partition& tokens,

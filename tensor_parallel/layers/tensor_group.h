@@ -17,6 +17,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,6 +41,10 @@ class Pending {
  private:
   std::optional<collectives::Work> work_;
 };
+
+// InvalidArgument, with the name, where x has not `tokens` rows.
+absl::Status CheckTokenRows(std::string_view name, const ConstTensorView& x,
+                            int64_t tokens);
 
 class TensorGroup {
  public:
@@ -75,10 +81,21 @@ class TensorGroup {
                                            ConstTensorView all,
                                            TensorView mine) const;
 
- private:
+  // The same of any numbers of rows, one for each rank: shapes are the caller's
+  // to check. With one rank a copy.
+  absl::StatusOr<Pending> StartGatherRows(std::span<const int64_t> rows,
+                                          ConstTensorView mine,
+                                          TensorView all) const;
+  absl::StatusOr<Pending> StartScatterRowSums(std::span<const int64_t> rows,
+                                              ConstTensorView all,
+                                              TensorView mine) const;
+
+  // InvalidArgument where `tokens` are not parted among the group's ranks, or
+  // the two are not contiguous tensors of this rank's tokens, and of all.
   absl::Status CheckTokens(const Partition& tokens, ConstTensorView mine,
                            ConstTensorView all) const;
 
+ private:
   Ops& ops_;
   collectives::Communicator* communicator_;
 };

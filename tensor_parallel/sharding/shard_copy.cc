@@ -1,7 +1,6 @@
 #include "tensor_parallel/sharding/shard_copy.h"
 
-#include <vector>
-
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
@@ -16,9 +15,13 @@ struct Piece {
   int64_t length = 0;
 };
 
-std::vector<Piece> PiecesOf(std::span<const IndexRange> from,
-                            std::span<const IndexRange> to) {
-  std::vector<Piece> pieces;
+// Of a dimension, and of all; mostly so few that they need no memory.
+using Pieces = absl::InlinedVector<Piece, 4>;
+using PiecesByDim = absl::InlinedVector<Pieces, 4>;
+
+Pieces PiecesOf(std::span<const IndexRange> from,
+                std::span<const IndexRange> to) {
+  Pieces pieces;
   int64_t from_start = 0;
   for (const IndexRange a : from) {
     int64_t to_start = 0;
@@ -44,7 +47,7 @@ absl::Status CheckShape(const Shard& shard, const Dims& shape,
 }
 
 // The pieces of dimension `dim` and of those after it.
-absl::Status CopyFrom(std::span<const std::vector<Piece>> pieces, int dim,
+absl::Status CopyFrom(std::span<const Pieces> pieces, int dim,
                       const ConstTensorView& source, const TensorView& target) {
   if (static_cast<size_t>(dim) == pieces.size()) return Copy(source, target);
   for (const Piece& piece : pieces[static_cast<size_t>(dim)]) {
@@ -82,8 +85,7 @@ std::optional<int64_t> OffsetIn(const Shard& whole, const Shard& part) {
   const Dims part_shape = part.shape();
   for (size_t dim = whole.ranges.size(); dim-- > 0;) {
     if (cut && part_shape[dim] != 1) return std::nullopt;
-    const std::vector<Piece> pieces =
-        PiecesOf(whole.ranges[dim], part.ranges[dim]);
+    const Pieces pieces = PiecesOf(whole.ranges[dim], part.ranges[dim]);
     int64_t next = pieces[0].from;
     for (const Piece& piece : pieces) {
       if (piece.from != next) return std::nullopt;
@@ -110,7 +112,7 @@ absl::Status CopyShared(const Shard& from, const ConstTensorView& source,
         absl::StrCat("copy of ", DTypeName(source.dtype()), " elements to ",
                      DTypeName(target.dtype()), "; they must be the same"));
   }
-  std::vector<std::vector<Piece>> pieces;
+  PiecesByDim pieces;
   for (size_t dim = 0; dim < from.ranges.size(); ++dim) {
     pieces.push_back(PiecesOf(from.ranges[dim], to.ranges[dim]));
   }

@@ -53,6 +53,13 @@ struct ShardSpec {
   // "[dp, (tp, cp):balanced, -] partial {ep}"; the rule only where it is not
   // ceil and the dimension is sharded.
   std::string ToString() const;
+
+  // Reads back what ToString prints, with any blanks between the parts.
+  // InvalidArgument that shows the place where the text is none of these, an
+  // axis is not of lower-case letters and underscores, or anything is longer
+  // than a spec may be (4096 characters, 64 dimensions). Whether axes exist and
+  // are used once, Validate says.
+  static absl::StatusOr<ShardSpec> Parse(std::string_view text);
 };
 
 // The same lists and rules; the rule of a dimension without axes does not

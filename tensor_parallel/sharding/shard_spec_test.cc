@@ -150,6 +150,59 @@ TEST(ShardSpecTest, PrintsAxesRulesAndPartialSums) {
             "fused(32/8/1 8/8/1r 8/8/1r)");
 }
 
+TEST(ShardSpecTest, ReadsWhatItPrints) {
+  const topology::Mesh mesh = MeshOf("tp3,dp4,cp2");
+  RandomSpecs random(11);
+  for (int repeat = 0; repeat < 3000; ++repeat) {
+    const ShardSpec spec = random.Spec(mesh, random.Shape());
+    EXPECT_THAT(ShardSpec::Parse(spec.ToString()), IsOkAndHolds(spec));
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const ShardSpec spec,
+      ShardSpec::Parse(" [ dp,( tp ,cp ) : fused( 4/1/2 6/2/1r) , - ]partial"
+                       "{ep} "));
+  EXPECT_EQ(spec.ToString(),
+            "[dp, (tp, cp):fused(4/1/2 6/2/1r), -] partial {ep}");
+  EXPECT_EQ(ShardSpec::Parse("[(tp):ceil]")->ToString(), "[tp]");
+}
+
+TEST(ShardSpecTest, TextThatIsNoSpecIsRefusedWithThePlace) {
+  const auto refusal = [](std::string_view text, auto says) {
+    EXPECT_THAT(ShardSpec::Parse(text),
+                StatusIs(absl::StatusCode::kInvalidArgument, says))
+        << text;
+  };
+  refusal("", HasSubstr("character 1, after \"\", is the end; expected \"["));
+  refusal("[tp, ?]", AllOf(HasSubstr("character 6, after \"[tp, \", is "
+                                     "\"?]\"; expected an axis"),
+                           HasSubstr("as in \"[dp, (tp, cp):balanced")));
+  refusal("[tp", HasSubstr("is the end; expected \",\" or \"]\""));
+  refusal("[tp,]", HasSubstr("expected an axis"));
+  refusal("[(tp cp)]", HasSubstr("expected \",\" or \")\""));
+  refusal("[Tp]", HasSubstr("expected an axis"));
+  refusal("[()]", HasSubstr("expected an axis"));
+  refusal("[-:balanced]", HasSubstr("expected \",\" or \"]\""));
+  refusal("[tp:even]", HasSubstr("expected ceil, balanced, blocks(4)"));
+  refusal("[tp:blocks(0)]", HasSubstr("expected a number from 1"));
+  refusal("[tp:blocks(9223372036854775808)]", HasSubstr("expected a number"));
+  refusal("[tp:fused()]", HasSubstr("expected a number from 0"));
+  refusal("[tp:fused(3/0/1)]", HasSubstr("expected a number from 1"));
+  refusal("[tp:fused(3/1)]", HasSubstr("expected \"/\""));
+  refusal("[tp] partial {}", HasSubstr("expected an axis"));
+  refusal("[tp] partial {dp} x", HasSubstr("expected the end"));
+  refusal("[tp] dp", HasSubstr("expected \" partial {\" or the end"));
+  refusal(std::string("[\0]", 3), HasSubstr("is \"\\000]\""));
+  refusal(std::string(5000, '['),
+          HasSubstr("of 5000 characters; at most 4096"));
+  std::string many = "[-";
+  for (int i = 0; i < 64; ++i) many += ", -";
+  refusal(many + "]", HasSubstr("at most 64 dimensions"));
+  refusal("[" + std::string(65, 'a') + "]", HasSubstr("at most 64 characters"));
+  std::string parts = "[tp:fused(";
+  for (int i = 0; i < 257; ++i) parts += "1/1/1 ";
+  refusal(parts + ")]", HasSubstr("at most 256 fused parts"));
+}
+
 TEST(ShardSpecTest, EqualityIsOfWhatRanksHold) {
   const ShardSpec a = {.dims = {{{"dp"}}, {}}, .partial = {"tp", "ep"}};
   ShardSpec b = a;

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/parameter.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -61,15 +61,15 @@ absl::Status VocabularyParallelCrossEntropy::MaxOver(TensorView x) const {
 
 absl::Status VocabularyParallelCrossEntropy::Forward(
     ConstTensorView logits, std::span<const int64_t> targets,
-    std::span<double> losses) {
+    std::span<double> losses, CrossEntropyState& state) {
   TESSERA_RETURN_IF_ERROR(Check(logits, targets, losses.size()));
   const auto tokens = static_cast<int64_t>(targets.size());
   const DType statistics = GradientDType(dtype_);
   TESSERA_ASSIGN_OR_RETURN(const TensorView largest,
-                           largest_memory_.Get(statistics, {{tokens}}));
+                           state.largest.Reserve(statistics, {{tokens}}));
   // The sums, then the targets' logits, so that one message has both.
   TESSERA_ASSIGN_OR_RETURN(const TensorView both,
-                           sums_memory_.Get(statistics, {{2, tokens}}));
+                           state.sums.Reserve(statistics, {{2, tokens}}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView sum, both.Select(0, 0));
   TESSERA_ASSIGN_OR_RETURN(const TensorView picked, both.Select(0, 1));
   Ops& ops = group_.ops();
@@ -79,7 +79,6 @@ absl::Status VocabularyParallelCrossEntropy::Forward(
   TESSERA_RETURN_IF_ERROR(
       ops.Pick(logits, vocabulary_.RangeOf(group_.rank()), targets, picked));
   TESSERA_RETURN_IF_ERROR(group_.SumOver(both));
-  tokens_ = tokens;
   return statistics == DType::kF64
              ? SetLosses<double>(largest, sum, picked, losses)
              : SetLosses<float>(largest, sum, picked, losses);
@@ -87,23 +86,19 @@ absl::Status VocabularyParallelCrossEntropy::Forward(
 
 absl::Status VocabularyParallelCrossEntropy::Backward(
     std::span<const double> scales, std::span<const int64_t> targets,
-    TensorView logits) {
+    const CrossEntropyState& state, TensorView logits) {
   TESSERA_RETURN_IF_ERROR(Check(logits, targets, scales.size()));
   const auto tokens = static_cast<int64_t>(targets.size());
-  if (tokens != tokens_) {
+  const bool held = state.largest.held() && state.sums.held();
+  if (!held || state.largest.view().shape()[0] != tokens) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the gradient of ", tokens, " tokens; ",
-        tokens_ < 0 ? std::string("there was no forward")
-                    : absl::StrCat("the last forward had ", tokens_)));
+        held ? absl::StrCat("the forward had ", state.largest.view().shape()[0])
+             : std::string("there was no forward")));
   }
-  const DType statistics = GradientDType(dtype_);
-  // As Forward left them.
-  TESSERA_ASSIGN_OR_RETURN(const TensorView largest,
-                           largest_memory_.Get(statistics, {{tokens}}));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView both,
-                           sums_memory_.Get(statistics, {{2, tokens}}));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, both.Select(0, 0));
-  return group_.ops().CrossEntropyGradient(largest, sum,
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum,
+                           state.sums.view().Select(0, 0));
+  return group_.ops().CrossEntropyGradient(state.largest.view(), sum,
                                            vocabulary_.RangeOf(group_.rank()),
                                            targets, scales, logits);
 }

@@ -2,8 +2,9 @@
 // some of the vocabulary, without ever gathering them.
 //
 //   VocabularyParallelCrossEntropy loss(group, vocabulary, DType::kF32);
-//   TESSERA_RETURN_IF_ERROR(loss.Forward(logits, targets, losses));
-//   TESSERA_RETURN_IF_ERROR(loss.Backward(scales, targets, logits));
+//   CrossEntropyState state(pool);                    // one a micro-batch
+//   TESSERA_RETURN_IF_ERROR(loss.Forward(logits, targets, losses, state));
+//   TESSERA_RETURN_IF_ERROR(loss.Backward(scales, targets, state, logits));
 //
 // Of each token the ranks exchange three numbers: the largest logit, then the
 // sum of exponentials and the target's logit (Shoeybi et al., arXiv 1909.08053,
@@ -17,11 +18,27 @@
 
 #include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/layers/reusable_tensor.h"
+#include "tensor_parallel/layers/memory/tensor_pool.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/partition/partition.h"
 
 namespace tessera::tensor_parallel {
+
+// What a forward keeps for its backward, by token: the largest logit, and the
+// sum of exponentials (and the target's logit), of all ranks.
+struct CrossEntropyState {
+  // `pool` must outlive the state.
+  explicit CrossEntropyState(TensorPool& pool) : largest(pool), sums(pool) {}
+
+  int64_t bytes() const { return largest.bytes() + sums.bytes(); }
+  void Clear() {
+    largest.Release();
+    sums.Release();
+  }
+
+  PooledTensor largest;  // [tokens], statistics.
+  PooledTensor sums;     // [2, tokens], statistics.
+};
 
 class VocabularyParallelCrossEntropy {
  public:
@@ -34,12 +51,14 @@ class VocabularyParallelCrossEntropy {
   // InvalidArgument where a shape is wrong, or a target is not of the
   // vocabulary, or that is empty.
   absl::Status Forward(ConstTensorView logits, std::span<const int64_t> targets,
-                       std::span<double> losses);
+                       std::span<double> losses, CrossEntropyState& state);
 
-  // Overwrites the logits of the last Forward by the gradient of the sum over i
-  // of scales[i] losses[i]; a scale of 0 leaves a token out.
+  // Overwrites the logits of the forward that left `state` by the gradient of
+  // the sum over i of scales[i] losses[i]; a scale of 0 leaves a token out.
+  // FailedPrecondition where the state is of no such forward.
   absl::Status Backward(std::span<const double> scales,
-                        std::span<const int64_t> targets, TensorView logits);
+                        std::span<const int64_t> targets,
+                        const CrossEntropyState& state, TensorView logits);
 
  private:
   absl::Status Check(const ConstTensorView& logits,
@@ -49,9 +68,6 @@ class VocabularyParallelCrossEntropy {
   TensorGroup group_;
   Partition vocabulary_;
   DType dtype_;
-  int64_t tokens_ = -1;  // Of the last Forward.
-  ReusableTensor largest_memory_;
-  ReusableTensor sums_memory_;
 };
 
 }  // namespace tessera::tensor_parallel

@@ -22,7 +22,8 @@ absl::StatusOr<VocabularyParallelEmbedding> VocabularyParallelEmbedding::Create(
                              .rows = {vocabulary.RangeOf(group.rank())},
                              .columns = {0, options.width},
                              .bias = false,
-                             .dtype = options.dtype}));
+                             .dtype = options.dtype,
+                             .out = options.vocabulary}));
   return VocabularyParallelEmbedding(group, options, vocabulary,
                                      std::move(weights));
 }
@@ -46,6 +47,7 @@ absl::Status VocabularyParallelEmbedding::Forward(const Partition& tokens,
                                                   std::span<const int64_t> ids,
                                                   TensorView y) {
   TESSERA_RETURN_IF_ERROR(CheckIds(tokens, ids));
+  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
   const IndexRange held = vocabulary_.RangeOf(group_.rank());
   if (!options_.sequence_parallel) {
     TESSERA_RETURN_IF_ERROR(
@@ -64,6 +66,7 @@ absl::Status VocabularyParallelEmbedding::BackwardWeight(
     const Partition& tokens, std::span<const int64_t> ids,
     ConstTensorView y_gradient) {
   TESSERA_RETURN_IF_ERROR(CheckIds(tokens, ids));
+  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
   const IndexRange held = vocabulary_.RangeOf(group_.rank());
   ConstTensorView gradient = y_gradient;
   if (options_.sequence_parallel) {

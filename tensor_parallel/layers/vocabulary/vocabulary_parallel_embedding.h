@@ -14,11 +14,14 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/reusable_tensor.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/partition/partition.h"
@@ -41,10 +44,17 @@ class VocabularyParallelEmbedding {
   // The table is the weight: row by row as FillNormal of a linear layer with
   // `vocabulary` outputs.
   LinearWeights& weights() { return weights_; }
+  Parameter& table() { return weights_.weight_parameter(); }
+  // Appends the table, named "prefix.weight".
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters) {
+    weights_.AppendParameters(prefix, parameters);
+  }
   // The rows that each rank has.
   const Partition& vocabulary() const { return vocabulary_; }
 
-  // InvalidArgument where an id is not in [0, vocabulary).
+  // InvalidArgument where an id is not in [0, vocabulary), FailedPrecondition
+  // where the table (or its gradient, in the backward) is released.
   absl::Status Forward(const Partition& tokens, std::span<const int64_t> ids,
                        TensorView y);
   // Adds to the gradient of the table. There is none of the ids.

@@ -11,6 +11,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tensor_parallel/layers/memory/tensor_pool.h"
 #include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/layers/vocabulary/vocabulary_parallel_cross_entropy.h"
 #include "tensor_parallel/layers/vocabulary/vocabulary_parallel_embedding.h"
@@ -148,8 +149,10 @@ absl::Status CheckLoss(Communicator& communicator, const LayerCase& c) {
   TESSERA_ASSIGN_OR_RETURN(Tensor mine, Take(logits.view(), 1, {{held}}));
   VocabularyParallelCrossEntropy loss(group, vocabulary, c.dtype);
   std::vector<double> losses(targets.size());
-  TESSERA_RETURN_IF_ERROR(loss.Forward(mine.view(), targets, losses));
-  TESSERA_RETURN_IF_ERROR(loss.Backward(scales, targets, mine.view()));
+  TensorPool pool;
+  CrossEntropyState state(pool);
+  TESSERA_RETURN_IF_ERROR(loss.Forward(mine.view(), targets, losses, state));
+  TESSERA_RETURN_IF_ERROR(loss.Backward(scales, targets, state, mine.view()));
   const int64_t tokens_shape[] = {c.tokens};
   const int64_t whole_shape[] = {c.tokens, kVocabulary};
   TESSERA_RETURN_IF_ERROR(ExpectNear(
@@ -203,11 +206,13 @@ TEST(VocabularyParallelCrossEntropyTest, MovesThreeNumbersATokenOnly) {
                        RandomTensor(DType::kF32, {{kTokens, words / 2}}, 1));
                    std::vector<int64_t> targets(kTokens, 3);
                    std::vector<double> losses(kTokens);
+                   TensorPool pool;
+                   CrossEntropyState state(pool);
                    const int64_t before = ReducedBytes(communicator);
                    TESSERA_RETURN_IF_ERROR(
-                       loss.Forward(logits.view(), targets, losses));
+                       loss.Forward(logits.view(), targets, losses, state));
                    TESSERA_RETURN_IF_ERROR(
-                       loss.Backward(losses, targets, logits.view()));
+                       loss.Backward(losses, targets, state, logits.view()));
                    const int64_t moved = ReducedBytes(communicator) - before;
                    return moved == kTokens * 3 * 4
                               ? absl::OkStatus()
@@ -226,8 +231,10 @@ TEST(VocabularyParallelCrossEntropyTest, TheLargestLogitIsTakenOut) {
   const int64_t shape[] = {1, 3};
   std::vector<double> losses(1);
   const std::vector<int64_t> targets = {1};
-  TESSERA_ASSERT_OK(
-      loss.Forward(*TensorView::Of(std::span(logits), shape), targets, losses));
+  TensorPool pool;
+  CrossEntropyState state(pool);
+  TESSERA_ASSERT_OK(loss.Forward(*TensorView::Of(std::span(logits), shape),
+                                 targets, losses, state));
   EXPECT_NEAR(losses[0], std::log(2), 1e-6);
 }
 
@@ -241,18 +248,20 @@ TEST(VocabularyParallelCrossEntropyTest, WrongCallsAreRefused) {
   const std::vector<int64_t> right = {0, 2};
   std::vector<double> two(2);
   std::vector<double> one(1);
-  EXPECT_THAT(loss.Forward(x.view(), wrong, two),
+  TensorPool pool;
+  CrossEntropyState state(pool);
+  EXPECT_THAT(loss.Forward(x.view(), wrong, two, state),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("the target of token 1 is 3")));
-  EXPECT_THAT(loss.Forward(x.view(), right, one),
+  EXPECT_THAT(loss.Forward(x.view(), right, one, state),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("1 losses or scales for 2 tokens")));
-  EXPECT_THAT(loss.Backward(two, right, x.view()),
+  EXPECT_THAT(loss.Backward(two, right, state, x.view()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("there was no forward")));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor narrow,
                                RandomTensor(DType::kF32, {{2, 2}}, 1));
-  EXPECT_THAT(loss.Forward(narrow.view(), right, two),
+  EXPECT_THAT(loss.Forward(narrow.view(), right, two, state),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("3 of the vocabulary's 3")));
 }

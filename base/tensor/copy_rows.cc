@@ -1,0 +1,176 @@
+#include "base/tensor/copy_rows.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+// A register that every x86-64 and AArch64 has.
+constexpr size_t kVector = 16;
+
+// Unrolled by hand: compilers call memcpy from 128 bytes on, or even earlier.
+template <size_t... kAt>
+void CopyVectors(const std::byte* source, std::byte* target,
+                 std::index_sequence<kAt...>) {
+  (std::memcpy(target + kAt * kVector, source + kAt * kVector, kVector), ...);
+}
+
+template <size_t kBytes>
+void CopyBlock(const std::byte* source, std::byte* target) {
+  if constexpr (kBytes <= kVector) {
+    std::memcpy(target, source, kBytes);
+  } else {
+    CopyVectors(source, target, std::make_index_sequence<kBytes / kVector>());
+  }
+}
+
+// Rows ahead of the one that is copied whose lines are asked for, where rows
+// are so far apart that the processor's own prefetching ends at each (it stays
+// within a page). Of long rows the first lines: the rest it finds by itself.
+constexpr int64_t kRowsAhead = 4;
+constexpr int64_t kFarApart = 4096;
+constexpr int64_t kMostAsked = 512;
+constexpr int64_t kLine = 64;
+
+// What of each row is asked for; 0 where rows are near.
+int64_t AskedBytes(const RowCopy& copy) {
+  const int64_t gap = std::abs(copy.source_step) - copy.bytes;
+  return gap < kFarApart / 2 || std::abs(copy.source_step) < kFarApart
+             ? 0
+             : std::min(copy.bytes, kMostAsked);
+}
+
+void Ask(const RowCopy& copy, int64_t row, int64_t asked,
+         const std::byte* source) {
+  if (row + kRowsAhead >= copy.rows) return;
+  const std::byte* const next = source + kRowsAhead * copy.source_step;
+  for (int64_t i = 0; i < asked; i += kLine) __builtin_prefetch(next + i);
+}
+
+// `copy_row(source, target)` for every row.
+template <typename CopyRow>
+void ForEachRow(const RowCopy& copy, const std::byte* source, std::byte* target,
+                CopyRow copy_row) {
+  const int64_t asked = AskedBytes(copy);
+  for (int64_t row = 0; row < copy.rows; ++row) {
+    if (asked > 0) Ask(copy, row, asked, source);
+    copy_row(source, target);
+    source += copy.source_step;
+    target += copy.target_step;
+  }
+}
+
+// Rows of one block; and of more than one and at most two: the first and the
+// last one, which may overlap each other.
+template <size_t kBlock>
+void CopyShort(const RowCopy& copy, const std::byte* source,
+               std::byte* target) {
+  const int64_t last = copy.bytes - static_cast<int64_t>(kBlock);
+  if (last == 0) {
+    ForEachRow(copy, source, target, [](const std::byte* from, std::byte* to) {
+      CopyBlock<kBlock>(from, to);
+    });
+    return;
+  }
+  ForEachRow(copy, source, target,
+             [last](const std::byte* from, std::byte* to) {
+               CopyBlock<kBlock>(from, to);
+               CopyBlock<kBlock>(from + last, to + last);
+             });
+}
+
+void CopyLong(const RowCopy& copy, const std::byte* source, std::byte* target) {
+  ForEachRow(copy, source, target, [&](const std::byte* from, std::byte* to) {
+    std::memcpy(to, from, static_cast<size_t>(copy.bytes));
+  });
+}
+
+#if defined(__SSE2__)
+
+// From here on a target is more than its share of the last cache, so that what
+// is written will not be found there anyway: stores that bypass the caches save
+// reading each line before it is written. Rows must have whole lines enough.
+constexpr int64_t kStreamedSpan = int64_t{16} << 20;
+constexpr int64_t kStreamedRow = 128;
+// Of long rows that lie far apart memcpy's own way is faster.
+constexpr int64_t kMostStreamedApart = 1024;
+
+bool IsStreamed(const RowCopy& copy) {
+  if (copy.bytes < kStreamedRow || copy.rows == 0) return false;
+  if (AskedBytes(copy) > 0 && copy.bytes > kMostStreamedApart) return false;
+  const int64_t step = std::abs(copy.target_step);
+  return copy.bytes >= kStreamedSpan ||
+         (copy.rows - 1) * step + copy.bytes >= kStreamedSpan;
+}
+
+void StreamLine(const std::byte* source, std::byte* target) {
+  __m128i line[4];
+  std::memcpy(line, source, sizeof(line));
+  for (int i = 0; i < 4; ++i) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(target) + i, line[i]);
+  }
+}
+
+// Whole lines of the target past the caches; what is left at the ends as usual.
+void StreamRow(const std::byte* source, std::byte* target, int64_t bytes) {
+  const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(target) %
+                                         static_cast<uintptr_t>(kLine));
+  int64_t at = past == 0 ? 0 : kLine - past;
+  std::memcpy(target, source, static_cast<size_t>(at));
+  for (; at + kLine <= bytes; at += kLine) StreamLine(source + at, target + at);
+  std::memcpy(target + at, source + at, static_cast<size_t>(bytes - at));
+}
+
+void StreamRows(const RowCopy& copy, const std::byte* source,
+                std::byte* target) {
+  ForEachRow(copy, source, target, [&](const std::byte* from, std::byte* to) {
+    StreamRow(from, to, copy.bytes);
+  });
+  _mm_sfence();  // Before whoever is told that the copy is done reads it.
+}
+
+#else
+
+bool IsStreamed(const RowCopy&) { return false; }
+void StreamRows(const RowCopy&, const std::byte*, std::byte*) {}
+
+#endif
+
+}  // namespace
+
+void CopyRows(const RowCopy& copy, const std::byte* source, std::byte* target) {
+  if (IsStreamed(copy)) return StreamRows(copy, source, target);
+  // The largest power of two that is no longer than a row.
+  switch (std::bit_floor(static_cast<uint64_t>(copy.bytes))) {
+    case 0:
+      return;
+    case 1:
+      return CopyShort<1>(copy, source, target);
+    case 2:
+      return CopyShort<2>(copy, source, target);
+    case 4:
+      return CopyShort<4>(copy, source, target);
+    case 8:
+      return CopyShort<8>(copy, source, target);
+    case 16:
+      return CopyShort<16>(copy, source, target);
+    case 32:
+      return CopyShort<32>(copy, source, target);
+    case 64:
+      return CopyShort<64>(copy, source, target);
+    case 128:
+      return CopyShort<128>(copy, source, target);
+    default:
+      return CopyLong(copy, source, target);
+  }
+}
+
+}  // namespace tessera

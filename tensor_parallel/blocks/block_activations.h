@@ -1,0 +1,97 @@
+// BlockActivations: what a transformer block keeps of a micro-batch between its
+// passes. One for each micro-batch in flight; the caller owns it.
+//
+//   TensorPool pool;                          // one a rank
+//   BlockActivations activations(pool);
+//   block.Forward(1, x, y, activations);
+//   activations.bytes();                      // as Recompute says
+//   block.BackwardInput(dy, dx, activations);
+//   block.BackwardWeight(activations);        // empty again, to be used again
+//
+// Memory comes from the pool, and goes back to it as soon as it is not needed.
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_ACTIVATIONS_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_ACTIVATIONS_H_
+
+#include <cstdint>
+
+#include "tensor_parallel/blocks/attention/attention_core.h"
+#include "tensor_parallel/blocks/attention/attention_options.h"
+#include "tensor_parallel/blocks/gated_mlp.h"
+#include "tensor_parallel/layers/memory/tensor_pool.h"
+#include "tensor_parallel/layers/norm/norm_state.h"
+
+namespace tessera::tensor_parallel {
+
+class BlockActivations {
+ public:
+  // `pool` must outlive this.
+  explicit BlockActivations(TensorPool& pool)
+      : input_(pool),
+        attention_norm_(pool),
+        attention_input_(pool),
+        attention_(pool),
+        middle_(pool),
+        mlp_norm_(pool),
+        mlp_input_(pool),
+        mlp_(pool),
+        output_gradient_(pool),
+        mlp_input_gradient_(pool),
+        middle_gradient_(pool),
+        attention_input_gradient_(pool) {}
+
+  // The pass that comes next.
+  enum class Stage { kForward, kBackwardInput, kBackwardWeight };
+  Stage stage() const { return stage_; }
+
+  // Held now.
+  int64_t bytes() const {
+    return input_.bytes() + attention_norm_.bytes() + attention_input_.bytes() +
+           attention_.bytes() + middle_.bytes() + mlp_norm_.bytes() +
+           mlp_input_.bytes() + mlp_.bytes() + output_gradient_.bytes() +
+           mlp_input_gradient_.bytes() + middle_gradient_.bytes() +
+           attention_input_gradient_.bytes();
+  }
+
+  // Forgets the micro-batch, as after an error.
+  void Clear() {
+    ClearAllButInput();
+    input_.Release();
+    stage_ = Stage::kForward;
+  }
+
+ private:
+  friend class TransformerBlock;
+
+  void ClearAllButInput() {
+    attention_norm_.Clear();
+    attention_.Clear();
+    mlp_norm_.Clear();
+    mlp_.Clear();
+    for (PooledTensor* tensor :
+         {&attention_input_, &middle_, &mlp_input_, &output_gradient_,
+          &mlp_input_gradient_, &middle_gradient_,
+          &attention_input_gradient_}) {
+      tensor->Release();
+    }
+  }
+
+  Stage stage_ = Stage::kForward;
+  TokenBatch batch_;
+  PooledTensor input_;  // [tokens of the rank, width], as the next ones.
+  NormState attention_norm_;
+  PooledTensor attention_input_;
+  AttentionActivations attention_;
+  PooledTensor middle_;  // After the first residual.
+  NormState mlp_norm_;
+  PooledTensor mlp_input_;
+  GatedMlpActivations mlp_;
+  // Gradients that BackwardInput leaves.
+  PooledTensor output_gradient_;
+  PooledTensor mlp_input_gradient_;
+  PooledTensor middle_gradient_;
+  PooledTensor attention_input_gradient_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_ACTIVATIONS_H_

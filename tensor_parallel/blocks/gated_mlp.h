@@ -1,0 +1,119 @@
+// GatedMlp: y = down(silu(gate x) * up x), the feed-forward half of a Llama
+// block (Shazeer, arXiv 2002.05202), over ranks that share its hidden units.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto mlp, GatedMlp::Create(group, {.width = 512, .hidden = 1376}));
+//   GatedMlpActivations activations(pool);            // one a micro-batch
+//   TESSERA_RETURN_IF_ERROR(mlp.Forward(tokens, x, y, activations));
+//   TESSERA_RETURN_IF_ERROR(mlp.BackwardInput(tokens, dy, dx, activations));
+//   TESSERA_RETURN_IF_ERROR(mlp.BackwardWeight(tokens, dy, x, activations));
+//   TESSERA_RETURN_IF_ERROR(mlp.FinishGradients());   // once a step
+//
+// x, y and their gradients are [tokens, width] of one dtype, the same on every
+// rank; under sequence parallelism those of the rank's tokens. The norm and the
+// residual are the caller's. Calls are collectives of the group. Weights:
+//
+//   gate_up.weight   [2 hidden, width]   gate_proj, then up_proj of Llama
+//   down.weight      [width, hidden]     down_proj
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_GATED_MLP_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_GATED_MLP_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/layers/column_parallel_linear.h"
+#include "tensor_parallel/layers/memory/tensor_pool.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/row_parallel_linear.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/partition/partition.h"
+
+namespace tessera::tensor_parallel {
+
+struct GatedMlpOptions {
+  int64_t width = 0;
+  int64_t hidden = 0;  // Of all ranks.
+  bool bias = false;   // Of all three projections.
+  DType dtype = DType::kF32;
+  bool sequence_parallel = false;
+  // In how many tokens are gathered and sums sent (column_parallel_linear.h).
+  int64_t overlap_chunks = 0;
+};
+
+// What is kept of a micro-batch between its passes.
+struct GatedMlpActivations {
+  explicit GatedMlpActivations(TensorPool& pool)
+      : gate_up(pool), product(pool) {}
+
+  int64_t bytes() const { return gate_up.bytes() + product.bytes(); }
+  void Clear() {
+    gate_up.Release();
+    product.Release();
+  }
+
+  PooledTensor gate_up;  // [tokens, its gate and up]; then its gradient.
+  PooledTensor product;  // [tokens, its hidden]
+};
+
+class GatedMlp {
+ public:
+  // A collective. InvalidArgument where a size is negative or the type is none
+  // of f64, f32 and bf16.
+  static absl::StatusOr<GatedMlp> Create(const TensorGroup& group,
+                                         const GatedMlpOptions& options);
+
+  ColumnParallelLinear& gate_up() { return gate_up_; }
+  RowParallelLinear& down() { return down_; }
+  // Appends "prefix.gate_up.weight" and so on. Good until the layer is moved.
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+
+  // FailedPrecondition, here and below, where what is needed of the weights or
+  // their gradients is released, or of the activations is not there.
+  absl::Status Forward(const Partition& tokens, ConstTensorView x, TensorView y,
+                       GatedMlpActivations& activations);
+  // The activations alone.
+  absl::Status ForwardActivations(const Partition& tokens, ConstTensorView x,
+                                  GatedMlpActivations& activations);
+  // Leaves in the activations what BackwardWeight needs, which adds to the
+  // gradients of the weights.
+  absl::Status BackwardInput(const Partition& tokens,
+                             ConstTensorView y_gradient, TensorView x_gradient,
+                             GatedMlpActivations& activations);
+  absl::Status BackwardWeight(const Partition& tokens,
+                              ConstTensorView y_gradient, ConstTensorView x,
+                              GatedMlpActivations& activations);
+  // Both: gradients of weights are computed while those of inputs travel.
+  absl::Status Backward(const Partition& tokens, ConstTensorView y_gradient,
+                        ConstTensorView x, TensorView x_gradient,
+                        GatedMlpActivations& activations);
+
+  absl::Status FinishGradients();
+
+ private:
+  GatedMlp(const TensorGroup& group, const GatedMlpOptions& options,
+           ColumnParallelLinear gate_up, RowParallelLinear down)
+      : group_(group),
+        options_(options),
+        gate_up_(std::move(gate_up)),
+        down_(std::move(down)) {}
+
+  absl::Status CheckValues();
+  absl::Status CheckGradients();
+  absl::StatusOr<TensorView> PartOf(TensorView gate_up, int64_t part) const;
+  absl::Status TurnIntoGradient(ConstTensorView product_gradient,
+                                TensorView gate_up);
+
+  TensorGroup group_;
+  GatedMlpOptions options_;
+  ColumnParallelLinear gate_up_;
+  RowParallelLinear down_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_GATED_MLP_H_

@@ -1,0 +1,253 @@
+#include "tensor_parallel/blocks/transformer_block.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "base/tensor/copy.h"
+#include "tensor_parallel/layers/norm/norm_options.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+using Stage = BlockActivations::Stage;
+
+constexpr std::string_view PassOf(Stage stage) {
+  switch (stage) {
+    case Stage::kForward:
+      return "Forward";
+    case Stage::kBackwardInput:
+      return "BackwardInput";
+    case Stage::kBackwardWeight:
+      return "BackwardWeight";
+  }
+  return "no pass";
+}
+
+absl::Status CheckStage(const BlockActivations& activations, Stage wanted) {
+  if (activations.stage() == wanted) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("TransformerBlock::", PassOf(wanted),
+                   " of activations that are ready "
+                   "for ",
+                   PassOf(activations.stage()),
+                   "; call the passes in order, or clear the activations"));
+}
+
+}  // namespace
+
+absl::StatusOr<TransformerBlock> TransformerBlock::Create(
+    const TensorGroup& group, const ContextGroup& context,
+    const TransformerBlockOptions& options) {
+  const AttentionOptions& common = options.attention;
+  const NormOptions norm = {.width = common.width,
+                            .epsilon = options.norm_epsilon,
+                            .dtype = common.dtype,
+                            .sequence_parallel = common.sequence_parallel};
+  TESSERA_ASSIGN_OR_RETURN(RmsNorm attention_norm,
+                           RmsNorm::Create(group, norm));
+  TESSERA_ASSIGN_OR_RETURN(Attention attention,
+                           Attention::Create(group, context, common));
+  TESSERA_ASSIGN_OR_RETURN(RmsNorm mlp_norm, RmsNorm::Create(group, norm));
+  TESSERA_ASSIGN_OR_RETURN(
+      GatedMlp mlp,
+      GatedMlp::Create(group, {.width = common.width,
+                               .hidden = options.hidden,
+                               .bias = options.mlp_bias,
+                               .dtype = common.dtype,
+                               .sequence_parallel = common.sequence_parallel,
+                               .overlap_chunks = common.overlap_chunks}));
+  TransformerBlock block(group, options, std::move(attention_norm),
+                         std::move(attention), std::move(mlp_norm),
+                         std::move(mlp));
+  std::vector<Parameter*> named;
+  block.AppendParameters("", named);
+  return block;
+}
+
+void TransformerBlock::AppendParameters(std::string_view prefix,
+                                        std::vector<Parameter*>& parameters) {
+  const auto name = [&](std::string_view part) {
+    return ParameterName(prefix, part);
+  };
+  attention_norm_.AppendParameters(name("attention_norm"), parameters);
+  attention_.AppendParameters(name("attention"), parameters);
+  mlp_norm_.AppendParameters(name("mlp_norm"), parameters);
+  mlp_.AppendParameters(name("mlp"), parameters);
+}
+
+absl::Status TransformerBlock::CheckTensor(std::string_view name,
+                                           const ConstTensorView& x,
+                                           const TokenBatch& batch) const {
+  const AttentionOptions& common = options_.attention;
+  const int64_t rows = common.sequence_parallel
+                           ? batch.tokens.SizeOf(group_.rank())
+                           : batch.tokens.size();
+  if (x.rank() == 2 && x.shape()[0] == rows && x.shape()[1] == common.width &&
+      x.dtype() == common.dtype && x.IsContiguous()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", group_.rank(), " of a transformer block: ", name, " is ",
+      DTypeName(x.dtype()), " of ", absl::StrJoin(x.shape(), " x "),
+      x.IsContiguous() ? "" : " with gaps", "; it should be ",
+      DTypeName(common.dtype), " of ", rows, " x ", common.width,
+      " (tokens of the rank, width)"));
+}
+
+// A tensor as the block's input.
+absl::StatusOr<TensorView> TransformerBlock::Reserve(
+    const TokenBatch& batch, PooledTensor& memory) const {
+  const AttentionOptions& common = options_.attention;
+  return memory.Reserve(common.dtype, {{common.sequence_parallel
+                                            ? batch.tokens.SizeOf(group_.rank())
+                                            : batch.tokens.size(),
+                                        common.width}});
+}
+
+// middle = input + attention(norm(input)).
+absl::Status TransformerBlock::ForwardAttention(BlockActivations& a) {
+  TESSERA_ASSIGN_OR_RETURN(const TensorView normalised,
+                           Reserve(a.batch_, a.attention_input_));
+  TESSERA_RETURN_IF_ERROR(
+      attention_norm_.Forward(a.input_.view(), normalised, a.attention_norm_));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView middle,
+                           Reserve(a.batch_, a.middle_));
+  TESSERA_RETURN_IF_ERROR(
+      attention_.Forward(a.batch_, normalised, middle, a.attention_));
+  return group_.ops().Add(a.input_.view(), middle);
+}
+
+absl::Status TransformerBlock::NormaliseMiddle(BlockActivations& a) {
+  TESSERA_ASSIGN_OR_RETURN(const TensorView normalised,
+                           Reserve(a.batch_, a.mlp_input_));
+  return mlp_norm_.Forward(a.middle_.view(), normalised, a.mlp_norm_);
+}
+
+absl::Status TransformerBlock::Forward(int64_t sequences, ConstTensorView x,
+                                       TensorView y, BlockActivations& a) {
+  TESSERA_RETURN_IF_ERROR(CheckStage(a, Stage::kForward));
+  TESSERA_ASSIGN_OR_RETURN(a.batch_, BatchOf(sequences));
+  TESSERA_RETURN_IF_ERROR(CheckTensor("x", x, a.batch_));
+  TESSERA_RETURN_IF_ERROR(CheckTensor("y", y, a.batch_));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView input, Reserve(a.batch_, a.input_));
+  TESSERA_RETURN_IF_ERROR(Copy(x, input));
+  TESSERA_RETURN_IF_ERROR(ForwardAttention(a));
+  if (options_.recompute == Recompute::kSelective) a.attention_.ClearCore();
+  if (options_.recompute == Recompute::kFull) {
+    a.attention_.Clear();
+    a.attention_input_.Release();
+  }
+  TESSERA_RETURN_IF_ERROR(NormaliseMiddle(a));
+  TESSERA_RETURN_IF_ERROR(
+      mlp_.Forward(a.batch_.tokens, a.mlp_input_.view(), y, a.mlp_));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Add(a.middle_.view(), y));
+  if (options_.recompute == Recompute::kFull) a.ClearAllButInput();
+  a.stage_ = Stage::kBackwardInput;
+  return absl::OkStatus();
+}
+
+// Everything but the block's output, where only the input was kept.
+absl::Status TransformerBlock::ComputeAgain(BlockActivations& a) {
+  if (a.middle_.held()) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(ForwardAttention(a));
+  TESSERA_RETURN_IF_ERROR(NormaliseMiddle(a));
+  return mlp_.ForwardActivations(a.batch_.tokens, a.mlp_input_.view(), a.mlp_);
+}
+
+// What both backwards begin with.
+absl::Status TransformerBlock::StartBackward(ConstTensorView y_gradient,
+                                             const TensorView& x_gradient,
+                                             BlockActivations& a) {
+  TESSERA_RETURN_IF_ERROR(CheckStage(a, Stage::kBackwardInput));
+  TESSERA_RETURN_IF_ERROR(
+      CheckTensor("the gradient of y", y_gradient, a.batch_));
+  TESSERA_RETURN_IF_ERROR(
+      CheckTensor("the gradient of x", x_gradient, a.batch_));
+  TESSERA_RETURN_IF_ERROR(ComputeAgain(a));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
+                           Reserve(a.batch_, a.output_gradient_));
+  TESSERA_RETURN_IF_ERROR(Copy(y_gradient, gradient));
+  for (PooledTensor* tensor : {&a.mlp_input_gradient_, &a.middle_gradient_,
+                               &a.attention_input_gradient_}) {
+    TESSERA_RETURN_IF_ERROR(Reserve(a.batch_, *tensor).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TransformerBlock::BackwardInput(ConstTensorView y_gradient,
+                                             TensorView x_gradient,
+                                             BlockActivations& a) {
+  TESSERA_RETURN_IF_ERROR(StartBackward(y_gradient, x_gradient, a));
+  Ops& ops = group_.ops();
+  TESSERA_RETURN_IF_ERROR(
+      mlp_.BackwardInput(a.batch_.tokens, a.output_gradient_.view(),
+                         a.mlp_input_gradient_.view(), a.mlp_));
+  TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardInput(a.mlp_input_gradient_.view(),
+                                                  a.middle_.view(), a.mlp_norm_,
+                                                  a.middle_gradient_.view()));
+  TESSERA_RETURN_IF_ERROR(
+      ops.Add(a.output_gradient_.view(), a.middle_gradient_.view()));
+  TESSERA_RETURN_IF_ERROR(attention_.BackwardInput(
+      a.batch_, a.middle_gradient_.view(), a.attention_input_gradient_.view(),
+      a.attention_));
+  TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardInput(
+      a.attention_input_gradient_.view(), a.input_.view(), a.attention_norm_,
+      x_gradient));
+  TESSERA_RETURN_IF_ERROR(ops.Add(a.middle_gradient_.view(), x_gradient));
+  a.stage_ = Stage::kBackwardWeight;
+  return absl::OkStatus();
+}
+
+absl::Status TransformerBlock::BackwardWeight(BlockActivations& a) {
+  TESSERA_RETURN_IF_ERROR(CheckStage(a, Stage::kBackwardWeight));
+  TESSERA_RETURN_IF_ERROR(mlp_.BackwardWeight(
+      a.batch_.tokens, a.output_gradient_.view(), a.mlp_input_.view(), a.mlp_));
+  TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardWeight(
+      a.mlp_input_gradient_.view(), a.middle_.view(), a.mlp_norm_));
+  TESSERA_RETURN_IF_ERROR(
+      attention_.BackwardWeight(a.batch_, a.middle_gradient_.view(),
+                                a.attention_input_.view(), a.attention_));
+  TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardWeight(
+      a.attention_input_gradient_.view(), a.input_.view(), a.attention_norm_));
+  a.Clear();
+  return absl::OkStatus();
+}
+
+absl::Status TransformerBlock::Backward(ConstTensorView y_gradient,
+                                        TensorView x_gradient,
+                                        BlockActivations& a) {
+  TESSERA_RETURN_IF_ERROR(StartBackward(y_gradient, x_gradient, a));
+  Ops& ops = group_.ops();
+  TESSERA_RETURN_IF_ERROR(
+      mlp_.Backward(a.batch_.tokens, a.output_gradient_.view(),
+                    a.mlp_input_.view(), a.mlp_input_gradient_.view(), a.mlp_));
+  TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardWeight(
+      a.mlp_input_gradient_.view(), a.middle_.view(), a.mlp_norm_));
+  TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardInput(a.mlp_input_gradient_.view(),
+                                                  a.middle_.view(), a.mlp_norm_,
+                                                  a.middle_gradient_.view()));
+  TESSERA_RETURN_IF_ERROR(
+      ops.Add(a.output_gradient_.view(), a.middle_gradient_.view()));
+  TESSERA_RETURN_IF_ERROR(attention_.Backward(
+      a.batch_, a.middle_gradient_.view(), a.attention_input_.view(),
+      a.attention_input_gradient_.view(), a.attention_));
+  TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardWeight(
+      a.attention_input_gradient_.view(), a.input_.view(), a.attention_norm_));
+  TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardInput(
+      a.attention_input_gradient_.view(), a.input_.view(), a.attention_norm_,
+      x_gradient));
+  TESSERA_RETURN_IF_ERROR(ops.Add(a.middle_gradient_.view(), x_gradient));
+  a.Clear();
+  return absl::OkStatus();
+}
+
+absl::Status TransformerBlock::FinishGradients() {
+  TESSERA_RETURN_IF_ERROR(attention_norm_.FinishGradients());
+  TESSERA_RETURN_IF_ERROR(attention_.FinishGradients());
+  TESSERA_RETURN_IF_ERROR(mlp_norm_.FinishGradients());
+  return mlp_.FinishGradients();
+}
+
+}  // namespace tessera::tensor_parallel

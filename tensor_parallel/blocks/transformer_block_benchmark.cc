@@ -1,0 +1,178 @@
+// Forward and backward of one block on one rank, in one thread.
+//
+//   share_of_gemm    flops of all products (those of attention as a causal mask
+//                    leaves them) over the time, as a share of the rate of the
+//                    block's own plain products, of the same shapes, measured
+//                    in the same run: what the floor is
+//   gemm, attention  share of the time that these take
+//   other_ops        share of norms, activations, rotations, sums
+//   outside          share of no operation at all: copies, bookkeeping
+//   held_MB          of activations between forward and backward
+//
+// Times are of the thread's own work: other programs do not count.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor.h"
+#include "benchmark/benchmark.h"
+#include "tensor_parallel/blocks/block_activations.h"
+#include "tensor_parallel/blocks/testing/timed_ops.h"
+#include "tensor_parallel/blocks/transformer_block.h"
+#include "tensor_parallel/context/sequence_layout.h"
+#include "tensor_parallel/layers/memory/tensor_pool.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/ops/cpu/cpu_ops.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+struct Sizes {
+  int64_t width, heads, kv_heads, hidden, length, sequences;
+  int64_t head_size() const { return width / heads; }
+  int64_t tokens() const { return length * sequences; }
+};
+
+Tensor Made(DType dtype, std::vector<int64_t> shape) {
+  Tensor tensor = *Tensor::Create(dtype, shape);
+  CpuOps({.threads = 1}).Fill(0.01, tensor.view()).IgnoreError();
+  return tensor;
+}
+
+// Outputs and inputs of the four matrices.
+std::vector<std::pair<int64_t, int64_t>> MatricesOf(const Sizes& s) {
+  const int64_t qkv = (s.heads + 2 * s.kv_heads) * s.head_size();
+  return {{qkv, s.width},
+          {s.width, s.width},
+          {2 * s.hidden, s.width},
+          {s.width, s.hidden}};
+}
+
+double ProductFlops(const Sizes& s) {
+  double flops = 0;
+  for (const auto& [out, in] : MatricesOf(s)) {
+    flops += 6.0 * static_cast<double>(s.tokens() * out * in);
+  }
+  return flops;
+}
+
+// Two products forward and five backward, over the pairs that are seen.
+double AttentionFlops(const Sizes& s) {
+  const double pairs = static_cast<double>(s.sequences) *
+                       static_cast<double>(s.length * (s.length + 1)) / 2;
+  return 7 * 2 * pairs * static_cast<double>(s.heads * s.head_size());
+}
+
+// Flops a second of the products alone.
+double PlainRate(const Sizes& s, DType dtype) {
+  CpuOps ops({.threads = 1});
+  const DType wide = GradientDType(dtype);
+  double best = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<Tensor>> operands;
+  for (const auto& [out, in] : MatricesOf(s)) {
+    std::vector<Tensor>& o = operands.emplace_back();
+    o.push_back(Made(dtype, {s.tokens(), in}));
+    o.push_back(Made(dtype, {out, in}));
+    o.push_back(Made(dtype, {s.tokens(), out}));
+    o.push_back(Made(wide, {out, in}));
+  }
+  for (int i = 0; i < 3; ++i) {
+    const double start = ThreadSeconds();
+    for (std::vector<Tensor>& o : operands) {
+      ops.Gemm({.transpose_b = true}, o[0].view(), o[1].view(), o[2].view())
+          .IgnoreError();
+      ops.Gemm({}, o[2].view(), o[1].view(), o[0].view()).IgnoreError();
+      ops.Gemm({.transpose_a = true, .beta = 1}, o[2].view(), o[0].view(),
+               o[3].view())
+          .IgnoreError();
+    }
+    best = std::min(best, ThreadSeconds() - start);
+  }
+  return ProductFlops(s) / best;
+}
+
+absl::Status Pass(TransformerBlock& block, const Sizes& s, Tensor& x, Tensor& y,
+                  BlockActivations& activations, int64_t* held) {
+  absl::Status status =
+      block.Forward(s.sequences, x.view(), y.view(), activations);
+  *held = activations.bytes();
+  if (status.ok()) status = block.Backward(y.view(), y.view(), activations);
+  return status;
+}
+
+void BM_Block(benchmark::State& state, Sizes s, DType dtype,
+              Recompute recompute) {
+  CpuOps cpu({.threads = 1});
+  TimedOps ops(cpu);
+  const TensorGroup group(ops);
+  auto block = TransformerBlock::Create(
+      group, {group, *SequenceLayout::Contiguous(s.length, 1)},
+      {.attention = {.width = s.width,
+                     .heads = s.heads,
+                     .kv_heads = s.kv_heads,
+                     .head_size = s.head_size(),
+                     .dtype = dtype},
+       .hidden = s.hidden,
+       .recompute = recompute});
+  std::vector<Parameter*> parameters;
+  block->AppendParameters("", parameters);
+  for (Parameter* p : parameters) {
+    p->FillNormal({.seed = 1}, 0.02).IgnoreError();
+  }
+  Tensor x = Made(dtype, {s.tokens(), s.width});
+  Tensor y = Made(dtype, {s.tokens(), s.width});
+  TensorPool pool;
+  BlockActivations activations(pool);
+  int64_t held = 0;
+  Pass(*block, s, x, y, activations, &held).IgnoreError();
+  const double rate = PlainRate(s, dtype);
+  ops.Reset();
+  double seconds = 0;
+  for (auto _ : state) {
+    const double start = ThreadSeconds();
+    const absl::Status status = Pass(*block, s, x, y, activations, &held);
+    if (!status.ok())
+      state.SkipWithError(std::string(status.message()).c_str());
+    seconds += ThreadSeconds() - start;
+  }
+  const TimedOps::Seconds& of = ops.seconds();
+  const double flops = (ProductFlops(s) + AttentionFlops(s)) *
+                       static_cast<double>(state.iterations());
+  state.counters["Gflops"] = flops / seconds / 1e9;
+  state.counters["share_of_gemm"] = flops / seconds / rate;
+  state.counters["gemm"] = of.products / seconds;
+  state.counters["attention"] = of.attention / seconds;
+  state.counters["other_ops"] = of.rest / seconds;
+  state.counters["outside"] =
+      1 - (of.products + of.attention + of.rest) / seconds;
+  state.counters["held_MB"] = static_cast<double>(held) / 1e6;
+}
+
+const bool kRegistered = [] {
+  constexpr Sizes kSmall = {512, 8, 2, 1376, 512, 2};
+  constexpr Sizes kLarge = {1024, 16, 4, 2816, 1024, 1};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    for (const Recompute recompute :
+         {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      for (const Sizes& sizes : {kSmall, kLarge}) {
+        benchmark::RegisterBenchmark(
+            absl::StrCat("Block/", DTypeName(dtype), "/width:", sizes.width,
+                         "/", RecomputeName(recompute))
+                .c_str(),
+            BM_Block, sizes, dtype, recompute)
+            ->Unit(benchmark::kMillisecond);
+      }
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

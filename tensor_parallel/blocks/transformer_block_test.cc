@@ -1,0 +1,316 @@
+// What a transformer block holds and moves, and what it refuses. That it
+// computes what it should: blocks/testing.
+#include "tensor_parallel/blocks/transformer_block.h"
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "base/tensor/tensor.h"
+#include "collectives/communicator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/blocks/testing/block_flight.h"
+#include "tensor_parallel/blocks/testing/mesh_case.h"
+#include "tensor_parallel/layers/testing/layer_case.h"
+#include "tensor_parallel/ops/cpu/cpu_ops.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+using namespace block_flight;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// By hand: elements of the type, then statistics.
+int64_t ExpectedBytes(int64_t ranks, const TransformerBlockOptions& options) {
+  const bool wide = options.attention.dtype == DType::kF64;
+  const int64_t element = SizeInBytes(options.attention.dtype);
+  const int64_t statistic = wide ? 8 : 4;
+  const int64_t mine =
+      options.attention.sequence_parallel ? kTokens / ranks : kTokens;
+  const int64_t query = kHeads * kHeadSize / ranks;
+  const int64_t kv = kKvHeads * kHeadSize / ranks;
+  const int64_t input = mine * kWidth * element;
+  if (options.recompute == Recompute::kFull) return input;
+  const int64_t core = kTokens * (query * element + kHeads / ranks * statistic);
+  // Input, middle, and both normalised; query, key, value; gate, up, product.
+  const int64_t rest = 4 * input + 2 * mine * statistic +
+                       kTokens * (query + 2 * kv) * element +
+                       kTokens * 3 * (kHidden / ranks) * element;
+  return options.recompute == Recompute::kSelective ? rest : rest + core;
+}
+
+absl::Status CheckBytes(const TensorGroup& group,
+                        const TransformerBlockOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(TransformerBlock block, MakeBlock(group, options));
+  TensorPool pool;
+  const int64_t tokens =
+      options.attention.sequence_parallel ? kTokens / group.size() : kTokens;
+  Flight flight(pool, options, tokens, 1);
+  TESSERA_RETURN_IF_ERROR(flight.Forward(block));
+  const int64_t want = ExpectedBytes(group.size(), options);
+  // The pool rounds up by an eighth at most.
+  if (flight.activations.bytes() != want || pool.taken_bytes() < want ||
+      pool.taken_bytes() > want + want / 8) {
+    return absl::InternalError(absl::StrCat(
+        RecomputeName(options.recompute), ": ", flight.activations.bytes(),
+        " bytes held, ", pool.taken_bytes(), " taken, instead of ", want));
+  }
+  TESSERA_RETURN_IF_ERROR(flight.BackwardInput(block));
+  TESSERA_RETURN_IF_ERROR(block.BackwardWeight(flight.activations));
+  return flight.activations.bytes() == 0 && pool.taken_bytes() == 0
+             ? absl::OkStatus()
+             : absl::InternalError("something is left");
+}
+
+TEST(TransformerBlockTest, HoldsWhatEachWayOfRecomputingSays) {
+  for (const int64_t ranks : {1, 2}) {
+    for (const bool sequence_parallel : {false, true}) {
+      for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+        for (const Recompute recompute :
+             {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+          EXPECT_THAT(
+              RunMesh({.tp = ranks},
+                      [&](const TensorGroup& tensor, const TensorGroup&) {
+                        return CheckBytes(
+                            tensor,
+                            OptionsOf(dtype, sequence_parallel, recompute));
+                      }),
+              Each(IsOk()));
+        }
+      }
+    }
+  }
+}
+
+// With f32 on one rank, from the table in the README.
+TEST(TransformerBlockTest, RecomputingShrinksWhatIsHeld) {
+  const auto bytes = [](Recompute recompute) {
+    return ExpectedBytes(1, OptionsOf(DType::kF32, false, recompute));
+  };
+  EXPECT_EQ(bytes(Recompute::kNone), 35712);
+  EXPECT_EQ(bytes(Recompute::kSelective), 30336);
+  EXPECT_EQ(bytes(Recompute::kFull), 2304);
+}
+
+// Forwards and backwards of several micro-batches in the order of a pipeline
+// (some forwards, then one of each, gradients of weights late).
+absl::Status RunPipeline(TransformerBlock& block, std::deque<Flight>& flights) {
+  constexpr size_t kAhead = 2;
+  for (size_t i = 0; i < flights.size() + kAhead; ++i) {
+    if (i < flights.size()) {
+      TESSERA_RETURN_IF_ERROR(flights[i].Forward(block));
+    }
+    if (i < kAhead) continue;
+    TESSERA_RETURN_IF_ERROR(flights[i - kAhead].BackwardInput(block));
+    if (i % 2 == 0) continue;
+    TESSERA_RETURN_IF_ERROR(
+        block.BackwardWeight(flights[i - kAhead - 1].activations));
+    TESSERA_RETURN_IF_ERROR(
+        block.BackwardWeight(flights[i - kAhead].activations));
+  }
+  return absl::OkStatus();
+}
+
+TEST(TransformerBlockTest, MicroBatchesInFlightDoNotDisturbEachOther) {
+  CpuOps ops({.threads = 1});
+  for (const Recompute recompute :
+       {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    const auto options = OptionsOf(DType::kF64, false, recompute);
+    TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock block,
+                                 MakeBlock(TensorGroup(ops), options));
+    std::vector<Parameter*> parameters;
+    block.AppendParameters("", parameters);
+    TESSERA_ASSERT_OK(FillWeights(parameters, DType::kF64));
+    TensorPool pool;
+    std::deque<Flight> alone, together;
+    for (uint64_t i = 0; i < 6; ++i) {
+      alone.emplace_back(pool, options, kTokens, i);
+      together.emplace_back(pool, options, kTokens, i);
+    }
+    for (Flight& flight : alone) {
+      TESSERA_ASSERT_OK(flight.Forward(block));
+      TESSERA_ASSERT_OK(flight.BackwardInput(block));
+      TESSERA_ASSERT_OK(block.BackwardWeight(flight.activations));
+    }
+    std::vector<std::vector<double>> want;
+    for (Parameter* p : parameters) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(want.emplace_back(),
+                                   ValuesOf(p->gradient()));
+      TESSERA_ASSERT_OK(p->ZeroGradient());
+    }
+    TESSERA_ASSERT_OK(RunPipeline(block, together));
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_THAT(ValuesOf(parameters[i]->gradient()), IsOkAndHolds(want[i]))
+          << parameters[i]->name();
+    }
+    for (size_t i = 0; i < alone.size(); ++i) {
+      TESSERA_EXPECT_OK(
+          ExpectSameBits("y", together[i].y.view(), alone[i].y.view()));
+      TESSERA_EXPECT_OK(ExpectSameBits(
+          "x gradient", together[i].gradient.view(), alone[i].gradient.view()));
+    }
+    // A second step allocates nothing.
+    const int64_t made = pool.blocks_made();
+    TESSERA_ASSERT_OK(RunPipeline(block, together));
+    EXPECT_EQ(pool.blocks_made(), made);
+  }
+}
+
+// What a rank gave to collectives, by kind.
+struct Moved {
+  int64_t all_reduce = 0, all_gather = 0, reduce_scatter = 0, other = 0;
+  friend bool operator==(const Moved&, const Moved&) = default;
+};
+
+Moved BytesMoved(const collectives::Communicator& communicator) {
+  Moved moved;
+  for (const auto& [what, totals] : communicator.Statistics()) {
+    switch (what.first) {
+      case collectives::OpKind::kAllReduce:
+        moved.all_reduce += totals.bytes;
+        break;
+      case collectives::OpKind::kAllGather:
+        moved.all_gather += totals.bytes;
+        break;
+      case collectives::OpKind::kReduceScatter:
+        moved.reduce_scatter += totals.bytes;
+        break;
+      default:
+        moved.other += totals.bytes;
+    }
+  }
+  return moved;
+}
+
+enum class Backward { kApart, kTogether };
+
+// In units of tokens x width.
+absl::Status CheckMoved(const TensorGroup& group,
+                        const TransformerBlockOptions& options,
+                        Backward backward, const Moved& forward_units,
+                        const Moved& backward_units) {
+  TESSERA_ASSIGN_OR_RETURN(TransformerBlock block, MakeBlock(group, options));
+  TensorPool pool;
+  Flight flight(
+      pool, options,
+      options.attention.sequence_parallel ? kTokens / group.size() : kTokens,
+      1);
+  const Moved start = BytesMoved(*group.communicator());
+  TESSERA_RETURN_IF_ERROR(flight.Forward(block));
+  const Moved middle = BytesMoved(*group.communicator());
+  if (backward == Backward::kApart) {
+    TESSERA_RETURN_IF_ERROR(flight.BackwardInput(block));
+    TESSERA_RETURN_IF_ERROR(block.BackwardWeight(flight.activations));
+  } else {
+    TESSERA_RETURN_IF_ERROR(block.Backward(
+        flight.gradient.view(), flight.gradient.view(), flight.activations));
+  }
+  const Moved end = BytesMoved(*group.communicator());
+  const auto check = [](const char* what, const Moved& from, const Moved& to,
+                        const Moved& units) {
+    constexpr int64_t kUnit = kTokens * kWidth * 4;
+    const Moved moved = {
+        to.all_reduce - from.all_reduce, to.all_gather - from.all_gather,
+        to.reduce_scatter - from.reduce_scatter, to.other - from.other};
+    const Moved want = {units.all_reduce * kUnit, units.all_gather * kUnit,
+                        units.reduce_scatter * kUnit, 0};
+    return moved == want
+               ? absl::OkStatus()
+               : absl::InternalError(absl::StrCat(
+                     what, " moved ", moved.all_reduce, ", ", moved.all_gather,
+                     ", ", moved.reduce_scatter, ", ", moved.other,
+                     " bytes, in units of ", kUnit));
+  };
+  TESSERA_RETURN_IF_ERROR(check("forward", start, middle, forward_units));
+  return check("backward", middle, end, backward_units);
+}
+
+struct MovedCase {
+  bool sequence_parallel;
+  Recompute recompute;
+  Backward backward;
+  Moved forward_units;
+  Moved backward_units;
+};
+
+TEST(TransformerBlockTest, MovesWhatTheReadmeSays) {
+  constexpr Recompute kNone = Recompute::kNone, kFull = Recompute::kFull;
+  const MovedCase cases[] = {
+      {false, kNone, Backward::kTogether, {2, 0, 0}, {2, 0, 0}},
+      {false, kNone, Backward::kApart, {2, 0, 0}, {2, 0, 0}},
+      {false, Recompute::kSelective, Backward::kApart, {2, 0, 0}, {2, 0, 0}},
+      // The projection of the attention is summed again, that of the MLP not.
+      {false, kFull, Backward::kTogether, {2, 0, 0}, {3, 0, 0}},
+      // The input of each pair of layers, and the gradient of its output, are
+      // gathered; then the gradient of the input is scattered.
+      {true, kNone, Backward::kTogether, {0, 2, 2}, {0, 4, 2}},
+      // The gradient of the output twice.
+      {true, kNone, Backward::kApart, {0, 2, 2}, {0, 6, 2}},
+      {true, kFull, Backward::kTogether, {0, 2, 2}, {0, 6, 3}},
+  };
+  for (const MovedCase& c : cases) {
+    EXPECT_THAT(
+        RunMesh({.tp = 2},
+                [&](const TensorGroup& tensor, const TensorGroup&) {
+                  return CheckMoved(
+                      tensor,
+                      OptionsOf(DType::kF32, c.sequence_parallel, c.recompute),
+                      c.backward, c.forward_units, c.backward_units);
+                }),
+        Each(IsOk()))
+        << c.sequence_parallel << c.recompute;
+  }
+}
+
+TEST(TransformerBlockTest, PassesOutOfOrderAreRefused) {
+  CpuOps ops({.threads = 1});
+  const auto options = OptionsOf(DType::kF32, false, Recompute::kNone);
+  TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock block,
+                               MakeBlock(TensorGroup(ops), options));
+  TensorPool pool;
+  Flight flight(pool, options, kTokens, 1);
+  EXPECT_THAT(flight.BackwardInput(block),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("BackwardInput of activations that are ready "
+                                 "for Forward")));
+  EXPECT_THAT(block.BackwardWeight(flight.activations),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  TESSERA_ASSERT_OK(flight.Forward(block));
+  EXPECT_THAT(flight.Forward(block),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("ready for BackwardInput")));
+  TESSERA_ASSERT_OK(flight.BackwardInput(block));
+  EXPECT_THAT(flight.BackwardInput(block),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("ready for BackwardWeight")));
+  flight.activations.Clear();
+  EXPECT_EQ(pool.taken_bytes(), 0);
+  TESSERA_EXPECT_OK(flight.Forward(block));
+}
+
+TEST(TransformerBlockTest, WrongTensorsAreRefused) {
+  CpuOps ops({.threads = 1});
+  const auto options = OptionsOf(DType::kF32, false, Recompute::kNone);
+  TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock block,
+                               MakeBlock(TensorGroup(ops), options));
+  TensorPool pool;
+  BlockActivations activations(pool);
+  TESSERA_ASSERT_OK_AND_ASSIGN(Tensor x,
+                               RandomTensor(DType::kF32, {{5, kWidth}}, 1));
+  EXPECT_THAT(block.Forward(1, x.view(), x.view(), activations),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("x is f32 of 5 x 12; it should be f32 of 16 x "
+                                 "12 (tokens of the rank, width)")));
+  EXPECT_THAT(
+      block.Forward(-1, x.view(), x.view(), activations),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1 sequences")));
+  EXPECT_EQ(activations.bytes(), 0);
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

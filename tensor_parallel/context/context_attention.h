@@ -1,0 +1,91 @@
+// ContextAttention: attention over a sequence whose positions are parted among
+// the ranks of a group. What a block of a transformer holds, whatever the way
+// in which the ranks share the work.
+//
+//   TESSERA_RETURN_IF_ERROR(attention->Forward({q, k, v}, output, statistics));
+//   ...
+//   TESSERA_RETURN_IF_ERROR(
+//       attention->Backward({q, k, v}, output, statistics, output_gradient,
+//                           {q_gradient, k_gradient, v_gradient}));
+//
+//   implementation       heads of a rank      what moves
+//   RingAttention        all                  keys and values, round the ranks
+//   UlyssesAttention     some                 everything, by all-to-all
+//
+//   tensor               shape, of the rank's positions, in their order
+//   query, output        [positions, heads, head_size]
+//   key, value           [positions, kv_heads, head_size]
+//   log_sum_exp          [positions, heads], statistics
+//
+// and gradients as what they are of. Tensors have one dtype, contiguous;
+// statistics are f64 for f64, else f32. Positions are those of
+// layout().PositionsOf(rank): by these queries and keys are to be rotated.
+//
+// Calls are collectives of the group, one at a time. Nothing is kept from a
+// forward to its backward but what the caller hands over, so that any number of
+// micro-batches may lie in between, and a forward may be run again. Errors:
+// InvalidArgument that names the tensor and what it should be, or the
+// communicator's.
+#ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_CONTEXT_ATTENTION_H_
+#define TESSERA_TENSOR_PARALLEL_CONTEXT_CONTEXT_ATTENTION_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/context/sequence_layout.h"
+
+namespace tessera::tensor_parallel {
+
+struct ContextAttentionOptions {
+  int64_t heads = 1;
+  int64_t kv_heads = 1;  // Divides heads.
+  int64_t head_size = 0;
+  bool causal = true;
+  std::optional<double> scale = {};  // 1 / sqrt(head_size) where not given.
+  DType dtype = DType::kF32;         // f64, f32 or bf16.
+};
+
+class ContextAttention {
+ public:
+  struct Inputs {
+    ConstTensorView query;
+    ConstTensorView key;
+    ConstTensorView value;
+  };
+  struct Gradients {
+    TensorView query;
+    TensorView key;
+    TensorView value;
+  };
+
+  virtual ~ContextAttention() = default;
+
+  // The scale is there.
+  virtual const ContextAttentionOptions& options() const = 0;
+  virtual const SequenceLayout& layout() const = 0;
+
+  // Sets the output, and what the backward needs of it.
+  virtual absl::Status Forward(const Inputs& inputs, TensorView output,
+                               TensorView log_sum_exp) = 0;
+
+  // Sets the gradients of the inputs from that of the output; `output` and
+  // `log_sum_exp` as the forward left them.
+  virtual absl::Status Backward(const Inputs& inputs, ConstTensorView output,
+                                ConstTensorView log_sum_exp,
+                                ConstTensorView output_gradient,
+                                const Gradients& gradients) = 0;
+
+ protected:
+  ContextAttention() = default;
+  ContextAttention(const ContextAttention&) = default;
+  ContextAttention(ContextAttention&&) = default;
+  ContextAttention& operator=(const ContextAttention&) = default;
+  ContextAttention& operator=(ContextAttention&&) = default;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_CONTEXT_CONTEXT_ATTENTION_H_

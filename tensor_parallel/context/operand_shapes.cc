@@ -1,0 +1,90 @@
+#include "tensor_parallel/context/operand_shapes.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "tensor_parallel/layers/linear_weights.h"
+
+namespace tessera::tensor_parallel {
+
+absl::StatusOr<ContextAttentionOptions> OperandShapes::CheckOptions(
+    const TensorGroup& group, const SequenceLayout& layout,
+    const ContextAttentionOptions& options) {
+  if (layout.ranks() != group.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a sequence is laid out for ", layout.ranks(),
+                     " ranks; the group has ", group.size()));
+  }
+  if (options.heads < 1 || options.kv_heads < 1 || options.head_size < 1 ||
+      options.heads % options.kv_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention of ", options.heads, " heads of ",
+                     options.head_size, " elements, ", options.kv_heads,
+                     " of keys and values; give 1 or more "
+                     "of each, and a number of these that divides the heads"));
+  }
+  if (options.dtype != DType::kF64 && options.dtype != DType::kF32 &&
+      options.dtype != DType::kBF16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention of ", DTypeName(options.dtype),
+                     "; f64, f32 and bf16 are allowed"));
+  }
+  ContextAttentionOptions checked = options;
+  if (!checked.scale) {
+    checked.scale = 1 / std::sqrt(static_cast<double>(options.head_size));
+  }
+  return checked;
+}
+
+absl::Status OperandShapes::Check(std::string_view name,
+                                  const ConstTensorView& x, DType dtype,
+                                  std::span<const int64_t> shape) const {
+  if (std::equal(shape.begin(), shape.end(), x.shape().begin(),
+                 x.shape().end()) &&
+      x.dtype() == dtype && x.IsContiguous()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", rank_, ": ", name, " is ", DTypeName(x.dtype()), " of ",
+      absl::StrJoin(x.shape(), " x "), x.IsContiguous() ? "" : " with gaps",
+      "; it should be ", DTypeName(dtype), " of ", absl::StrJoin(shape, " x "),
+      shape.size() == 2 ? " (positions, heads)"
+                        : " (positions, heads, head size)"));
+}
+
+absl::Status OperandShapes::CheckHeads(std::string_view name,
+                                       const ConstTensorView& x,
+                                       int64_t heads) const {
+  return Check(name, x, options_.dtype,
+               {{positions_, heads, options_.head_size}});
+}
+
+absl::Status OperandShapes::CheckForward(
+    const ContextAttention::Inputs& inputs, const ConstTensorView& output,
+    const ConstTensorView& log_sum_exp) const {
+  TESSERA_RETURN_IF_ERROR(CheckHeads("query", inputs.query, options_.heads));
+  TESSERA_RETURN_IF_ERROR(CheckHeads("key", inputs.key, options_.kv_heads));
+  TESSERA_RETURN_IF_ERROR(CheckHeads("value", inputs.value, options_.kv_heads));
+  TESSERA_RETURN_IF_ERROR(CheckHeads("output", output, options_.heads));
+  return Check("log-sum-exp", log_sum_exp, GradientDType(options_.dtype),
+               {{positions_, options_.heads}});
+}
+
+absl::Status OperandShapes::CheckBackward(
+    const ContextAttention::Inputs& inputs, const ConstTensorView& output,
+    const ConstTensorView& log_sum_exp, const ConstTensorView& output_gradient,
+    const ContextAttention::Gradients& gradients) const {
+  TESSERA_RETURN_IF_ERROR(CheckForward(inputs, output, log_sum_exp));
+  TESSERA_RETURN_IF_ERROR(
+      CheckHeads("output gradient", output_gradient, options_.heads));
+  TESSERA_RETURN_IF_ERROR(
+      CheckHeads("query gradient", gradients.query, options_.heads));
+  TESSERA_RETURN_IF_ERROR(
+      CheckHeads("key gradient", gradients.key, options_.kv_heads));
+  return CheckHeads("value gradient", gradients.value, options_.kv_heads);
+}
+
+}  // namespace tessera::tensor_parallel

@@ -1,0 +1,225 @@
+#include "tensor_parallel/layers/parameter.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/dtype/convert.h"
+#include "base/dtype/convert_value.h"
+#include "base/dtype/dtype_traits.h"
+#include "base/status_macros.h"
+#include "base/tensor/copy.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+std::string Quoted(const std::string& name) {
+  return absl::StrCat("parameter \"", name, "\"");
+}
+
+absl::Status CheckHeld(const Parameter::Spec& spec) {
+  const bool vector = spec.shape.size() == 1;
+  if (!vector && spec.shape.size() != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Quoted(spec.name), " of ", spec.shape.size(),
+                     " dimensions; one or two are allowed"));
+  }
+  const IndexRange columns = {0, vector ? 1 : spec.shape[1]};
+  const auto within = [](IndexRange part, IndexRange whole) {
+    return whole.begin <= part.begin && part.begin <= part.end &&
+           part.end <= whole.end;
+  };
+  for (const ParameterRows& rows : spec.rows) {
+    if (within(rows.range, {0, spec.shape[0]})) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        Quoted(spec.name), " holds rows ", rows.range.begin, " to ",
+        rows.range.end, " of ", spec.shape[0], "; give rows within it"));
+  }
+  if (within(spec.columns, columns) && (!vector || spec.columns == columns)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      Quoted(spec.name), " holds columns ", spec.columns.begin, " to ",
+      spec.columns.end, " of ", columns.end, "; give columns within it",
+      vector ? ", which are 0 to 1 for a vector" : ""));
+}
+
+std::vector<int64_t> LocalShape(const Parameter::Spec& spec) {
+  int64_t rows = 0;
+  for (const ParameterRows& held : spec.rows) rows += held.range.size();
+  if (spec.shape.size() == 1) return {rows};
+  return {rows, spec.columns.size()};
+}
+
+TensorView Nothing(DType dtype) {
+  return *TensorView::Create(std::span<std::byte>(), dtype, {{0, 0}});
+}
+
+}  // namespace
+
+DType GradientDType(DType dtype) {
+  return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+}
+
+std::string ParameterName(std::string_view prefix, std::string_view name) {
+  return prefix.empty() ? std::string(name) : absl::StrCat(prefix, ".", name);
+}
+
+absl::StatusOr<Parameter> Parameter::Create(Spec spec) {
+  if (spec.dtype != DType::kF64 && spec.dtype != DType::kF32 &&
+      spec.dtype != DType::kBF16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weights of ", DTypeName(spec.dtype),
+                     "; f64, f32 and bf16 are allowed"));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckHeld(spec));
+  Parameter parameter(std::move(spec));
+  parameter.local_shape_ = LocalShape(parameter.spec_);
+  const DType dtype = parameter.dtype();
+  TESSERA_RETURN_IF_ERROR(parameter.Allocate(dtype, parameter.value_));
+  TESSERA_RETURN_IF_ERROR(
+      parameter.Allocate(GradientDType(dtype), parameter.gradient_));
+  return parameter;
+}
+
+absl::Status Parameter::Allocate(DType dtype, Memory& memory) const {
+  memory.dtype = dtype;
+  TESSERA_ASSIGN_OR_RETURN(memory.own, Tensor::Create(dtype, local_shape_));
+  memory.view = memory.own->view();
+  return tessera::Fill(*memory.view, 0.0);
+}
+
+int64_t Parameter::element_count() const {
+  int64_t count = 1;
+  for (const int64_t size : local_shape_) count *= size;
+  return count;
+}
+
+absl::Status Parameter::Describe(std::vector<int64_t> shape,
+                                 std::vector<ParameterRows> rows,
+                                 bool replicated) {
+  Spec spec = {.name = name(),
+               .shape = std::move(shape),
+               .rows = std::move(rows),
+               .columns = columns(),
+               .replicated = replicated,
+               .dtype = dtype()};
+  TESSERA_RETURN_IF_ERROR(CheckHeld(spec));
+  const auto same_size = [](const ParameterRows& a, const ParameterRows& b) {
+    return a.range.size() == b.range.size();
+  };
+  if (!std::equal(spec.rows.begin(), spec.rows.end(), spec_.rows.begin(),
+                  spec_.rows.end(), same_size) ||
+      spec.shape.size() != spec_.shape.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Quoted(name()), " has ", spec_.rows.size(), " ranges of rows in ",
+        spec_.shape.size(), " dimensions; describe as many of the same sizes"));
+  }
+  spec_ = std::move(spec);
+  return absl::OkStatus();
+}
+
+TensorView Parameter::value() const {
+  return has_value() ? *value_.view : Nothing(value_.dtype);
+}
+
+TensorView Parameter::gradient() const {
+  return has_gradient() ? *gradient_.view : Nothing(gradient_.dtype);
+}
+
+absl::Status Parameter::CheckValue() const {
+  if (has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(Quoted(name()), " is released; bind its values first"));
+}
+
+absl::Status Parameter::CheckGradient() const {
+  if (has_gradient()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the gradient of ", Quoted(name()), " is released; bind it first"));
+}
+
+absl::Status Parameter::CheckView(std::string_view what,
+                                  const TensorView& view) const {
+  const bool gradient = what == "gradient";
+  const bool fits = view.dtype() == dtype() ||
+                    (gradient && view.dtype() == GradientDType(dtype()));
+  if (fits && view.IsContiguous() &&
+      std::equal(view.shape().begin(), view.shape().end(), local_shape_.begin(),
+                 local_shape_.end())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the ", what, " of ", Quoted(name()), " was to be ",
+      DTypeName(view.dtype()), " of ", absl::StrJoin(view.shape(), " x "),
+      view.IsContiguous() ? "" : " with gaps", "; it should be contiguous, ",
+      gradient ? DTypeName(GradientDType(dtype())) : DTypeName(dtype()), " of ",
+      absl::StrJoin(local_shape_, " x ")));
+}
+
+absl::Status Parameter::Bind(TensorView value) {
+  TESSERA_RETURN_IF_ERROR(CheckView("value", value));
+  value_.Reset();
+  value_.view = std::move(value);
+  return absl::OkStatus();
+}
+
+absl::Status Parameter::BindGradient(TensorView gradient) {
+  TESSERA_RETURN_IF_ERROR(CheckView("gradient", gradient));
+  gradient_.Reset();
+  gradient_.dtype = gradient.dtype();
+  gradient_.view = std::move(gradient);
+  return absl::OkStatus();
+}
+
+absl::Status Parameter::FillNormal(const RandomKey& key, double deviation) {
+  TESSERA_RETURN_IF_ERROR(CheckValue());
+  const Philox random(key);
+  const auto width =
+      static_cast<uint64_t>(shape().size() == 1 ? 1 : shape()[1]);
+  std::vector<double> row(static_cast<size_t>(columns().size()));
+  const size_t row_bytes =
+      row.size() * static_cast<size_t>(SizeInBytes(dtype()));
+  std::byte* to = value().data();
+  for (const ParameterRows& held : rows()) {
+    for (int64_t r = held.range.begin; r < held.range.end; ++r) {
+      random.FillNormal(static_cast<uint64_t>(r) * width +
+                            static_cast<uint64_t>(columns().begin),
+                        std::span(row));
+      for (double& x : row) x *= deviation;
+      TESSERA_RETURN_IF_ERROR(Convert(DType::kF64,
+                                      std::as_bytes(std::span(row)), dtype(),
+                                      {to, row_bytes}));
+      to += row_bytes;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Parameter::Fill(double value) {
+  TESSERA_RETURN_IF_ERROR(CheckValue());
+  return tessera::Fill(*value_.view, value);
+}
+
+absl::Status Parameter::ZeroGradient() {
+  TESSERA_RETURN_IF_ERROR(CheckGradient());
+  return tessera::Fill(*gradient_.view, 0.0);
+}
+
+absl::Status Parameter::ScaleGradient(double factor) {
+  TESSERA_RETURN_IF_ERROR(CheckGradient());
+  return DispatchDType(
+      gradient_dtype(), [&]<typename T>(std::type_identity<T>) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const auto values,
+                                 gradient_.view->AsSpan<T>());
+        for (T& value : values) {
+          value = ConvertValue<T>(ConvertValue<double>(value) * factor);
+        }
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace tessera::tensor_parallel

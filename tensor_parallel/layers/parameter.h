@@ -1,0 +1,143 @@
+// Parameter: a weight of a layer, as optimizers and checkpoints see it: what
+// part of which tensor a rank holds, and where the values and gradients lie.
+//
+//   std::vector<Parameter*> parameters;
+//   block.AppendParameters("layers.3", parameters);
+//   for (Parameter* p : parameters) {           // a partitioned optimizer:
+//     TESSERA_RETURN_IF_ERROR(p->BindGradient(bucket.ViewOf(p)));
+//     p->Release();                              // the values live elsewhere
+//   }
+//   TESSERA_RETURN_IF_ERROR(p->Bind(gathered));  // just before the block runs
+//
+// A parameter begins with memory of its own, values and gradients of zeros. It
+// gives that back when it is bound to memory of others, or released. Binding
+// copies nothing: the bound memory is what the parameter is, for as long as it
+// is bound. Layers that are called while what they need is released return
+// FailedPrecondition with the name.
+//
+// The values are [rows held, columns held] (or [elements held] of a vector):
+// the ranges of rows() one behind the other. A tensor that ranks of the tensor
+// group hold together is covered exactly once by their primary ranges; these
+// are what a checkpoint writes and a norm of gradients counts.
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_PARAMETER_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_PARAMETER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/partition/index_range.h"
+#include "tensor_parallel/random/philox.h"
+
+namespace tessera::tensor_parallel {
+
+// The type in which gradients of weights add up: f64 for f64, else f32.
+DType GradientDType(DType dtype);
+
+// "prefix.name", or "name" where there is no prefix.
+std::string ParameterName(std::string_view prefix, std::string_view name);
+
+// Some rows of a whole tensor, or elements of a vector.
+struct ParameterRows {
+  IndexRange range;
+  // No rank before this one in the tensor group holds the same.
+  bool primary = true;
+
+  friend bool operator==(const ParameterRows&, const ParameterRows&) = default;
+};
+
+class Parameter {
+ public:
+  struct Spec {
+    std::string name = {};
+    std::vector<int64_t> shape = {};  // Whole: [elements] or [rows, columns].
+    std::vector<ParameterRows> rows = {};
+    IndexRange columns = {0, 1};  // {0, 1} for a vector.
+    // Every rank of the tensor group holds all of it.
+    bool replicated = false;
+    DType dtype = DType::kF32;  // f64, f32 or bf16.
+  };
+
+  // InvalidArgument where the type is another, the shape has not one or two
+  // sizes, or what is held is not within it.
+  static absl::StatusOr<Parameter> Create(Spec spec);
+
+  const std::string& name() const { return spec_.name; }
+  void Rename(std::string name) { spec_.name = std::move(name); }
+
+  // Of the whole tensor, and of what is held.
+  const std::vector<int64_t>& shape() const { return spec_.shape; }
+  const std::vector<int64_t>& local_shape() const { return local_shape_; }
+  int64_t element_count() const;  // Held.
+  const std::vector<ParameterRows>& rows() const { return spec_.rows; }
+  IndexRange columns() const { return spec_.columns; }
+  bool replicated() const { return spec_.replicated; }
+  // Says anew what the rows held are of: as many ranges, of the same sizes.
+  // InvalidArgument as for Create.
+  absl::Status Describe(std::vector<int64_t> shape,
+                        std::vector<ParameterRows> rows, bool replicated);
+
+  DType dtype() const { return spec_.dtype; }
+  // GradientDType(dtype()), or that of the bound memory.
+  DType gradient_dtype() const { return gradient_.dtype; }
+
+  // Views are good until the next Bind or Release. Where there is nothing, of
+  // shape [0, 0].
+  TensorView value() const;
+  TensorView gradient() const;
+  bool has_value() const { return value_.view.has_value(); }
+  bool has_gradient() const { return gradient_.view.has_value(); }
+  // FailedPrecondition, with the name, where there is none.
+  absl::Status CheckValue() const;
+  absl::Status CheckGradient() const;
+
+  // Contiguous memory of local_shape(): values of dtype(), gradients of dtype()
+  // or of GradientDType(dtype()). It must outlive the binding. InvalidArgument,
+  // with everything as it was, where the view is another.
+  absl::Status Bind(TensorView value);
+  absl::Status BindGradient(TensorView gradient);
+  void Release() { value_.Reset(); }
+  void ReleaseGradient() { gradient_.Reset(); }
+
+  // Element (row, column) of the whole tensor is the normal number of index row
+  // * columns + column, times `deviation`, rounded to the type: the same on
+  // every mesh. Needs the values, in host memory; as Fill.
+  absl::Status FillNormal(const RandomKey& key, double deviation);
+  absl::Status Fill(double value);
+  // Need the gradient, in host memory.
+  absl::Status ZeroGradient();
+  absl::Status ScaleGradient(double factor);
+
+ private:
+  // Its own, somebody else's, or none.
+  struct Memory {
+    void Reset() {
+      own.reset();
+      view.reset();
+    }
+    DType dtype = DType::kF32;
+    std::optional<Tensor> own = {};
+    std::optional<TensorView> view = {};
+  };
+
+  explicit Parameter(Spec spec) : spec_(std::move(spec)) {}
+
+  absl::Status Allocate(DType dtype, Memory& memory) const;
+  absl::Status CheckView(std::string_view what, const TensorView& view) const;
+
+  Spec spec_;
+  std::vector<int64_t> local_shape_;
+  Memory value_;
+  Memory gradient_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_PARAMETER_H_

@@ -1,0 +1,67 @@
+// ToyRuntime: goes through a training step as the rules of state_blocks.h and
+// buffers.h say, element by element, and counts what it holds.
+//
+// For tests. Written from the rules and from StateLayout::GlobalOf alone.
+#ifndef TESSERA_ZERO3_ESTIMATE_TOY_RUNTIME_H_
+#define TESSERA_ZERO3_ESTIMATE_TOY_RUNTIME_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "topology/rank.h"
+#include "zero3/config/zero_config.h"
+#include "zero3/estimate/estimate_memory.h"
+#include "zero3/estimate/memory_use.h"
+#include "zero3/layout/state_layout.h"
+
+namespace tessera::zero3 {
+
+class ToyRuntime {
+ public:
+  ToyRuntime(const StateLayout& layout, const ReusePlan& gathers,
+             const ZeroConfig& config, const MemoryRequest& request,
+             topology::Rank rank);
+
+  // The peak of each cell over construction, forward, backward and optimizer.
+  const MemoryUse& peak() const { return peak_; }
+
+ private:
+  void Hold(Purpose purpose, Tier tier, int64_t bytes);
+  // Holds one block of state; in which tier.
+  Tier Place(Purpose purpose, bool offload, int64_t bytes);
+  void PlaceValues();
+  void PlaceGradients();
+  void PlaceOptimizer(const OptimizerState& optimizer);
+  void Compute();
+  void Reduce(int64_t world);
+  void Step();
+
+  bool IsSmall(const Parameter& parameter) const {
+    return config_.stage == 3 &&
+           parameter.elements < config_.parameter_persistence_threshold;
+  }
+  int64_t GradientSize(const Parameter& parameter) const {
+    const int64_t size = SizeInBytes(parameter.dtype());
+    return config_.gradient_type == GradientType::kFp32 && size < 4 ? 4 : size;
+  }
+
+  const StateLayout& layout_;
+  const ReusePlan& gathers_;
+  const ZeroConfig& config_;
+  // By parameter, in the order of slots: elements of this rank's slot; and of
+  // all slots.
+  std::vector<ParameterId> order_;
+  std::map<ParameterId, int64_t> slot_;
+  std::map<ParameterId, int64_t> gathered_;
+  // Offloaded values by tier, and what else of a parameter is in files.
+  std::map<ParameterId, std::map<Tier, int64_t>> values_;
+  std::map<ParameterId, int64_t> step_in_files_;
+  int64_t host_left_ = 0;
+  MemoryUse now_;
+  MemoryUse peak_;
+};
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_ESTIMATE_TOY_RUNTIME_H_

@@ -1,0 +1,157 @@
+// StateLayout: which rank of a shard group holds which elements of a model's
+// state, and where.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       const StateLayout layout,
+//       StateLayout::Create(model, {.kind = LayoutKind::kChunks, .ranks = 8}));
+//   layout.LocalOf(ParameterId(3), 1000);     // rank and offset of an element
+//   layout.GlobalOf(Rank(5), 77);             // and back
+//   layout.ExtentsOf(Rank(5));                // all that rank 5 holds
+//
+// A rank has one flat index space of elements, made of one slot for each
+// parameter of which it can hold a part. A buffer of any state (parameters,
+// gradients, a moment) is a range of it, whatever the bytes of an element:
+//
+//   | small, trained | large, trained | large, frozen | small, frozen |
+//   '------- trainable(rank) --------'
+//                    '-------- sharded(rank) --------'
+//
+// Gradients and optimizer state need trainable(rank); parameters that are
+// gathered for use need sharded(rank). Within each of the four, slots follow
+// the ids. The elements of a slot behind those it holds are padding.
+//
+// With kChunks every rank has a slot of alignment * ceil(E / (alignment *
+// ranks)) elements of each parameter of E elements, at the same offset; rank r
+// holds the r-th part. With the other kinds a parameter has one slot, of E
+// rounded up to the alignment, on its owner.
+//
+// Ranks are positions in the shard group, from 0. An immutable value: copies
+// share their contents; methods may be called from any thread.
+#ifndef TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
+#define TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "topology/rank.h"
+#include "zero3/layout/layout_options.h"
+#include "zero3/parameters/model_parameters.h"
+
+namespace tessera::zero3 {
+
+// Elements [begin, end) of a rank's index space.
+struct LocalRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  friend bool operator==(const LocalRange&, const LocalRange&) = default;
+};
+
+struct LocalIndex {
+  topology::Rank rank;
+  int64_t offset = 0;
+
+  friend bool operator==(const LocalIndex&, const LocalIndex&) = default;
+};
+
+struct GlobalIndex {
+  ParameterId parameter;
+  // Not below the parameter's elements where the offset is padding: as if the
+  // parameter went on.
+  int64_t element = 0;
+  bool is_padding = false;
+
+  friend bool operator==(const GlobalIndex&, const GlobalIndex&) = default;
+};
+
+// Elements [begin, end) of a parameter in a slot of a rank. Empty where the
+// rank's part of the parameter is padding alone.
+struct Extent {
+  ParameterId parameter = {};
+  topology::Rank rank = {};
+  int64_t begin = 0;
+  int64_t end = 0;
+  // Where element `begin` lies, and the size of the slot from there on.
+  int64_t offset = 0;
+  int64_t slot = 0;
+
+  int64_t size() const { return end - begin; }
+  friend bool operator==(const Extent&, const Extent&) = default;
+};
+
+class StateLayout {
+ public:
+  // InvalidArgument where an option is outside its range or the layout with its
+  // padding would exceed kMaxLayoutElements.
+  static absl::StatusOr<StateLayout> Create(const ModelParameters& model,
+                                            const LayoutOptions& options);
+
+  const ModelParameters& model() const;
+  const LayoutOptions& options() const;
+  int64_t ranks() const { return options().ranks; }
+  bool Contains(topology::Rank rank) const {
+    return rank >= topology::Rank(0) && rank.value() < ranks();
+  }
+
+  // Where an element lies, in O(1). InvalidArgument where there is no such
+  // parameter or element.
+  absl::StatusOr<LocalIndex> LocalOf(ParameterId parameter,
+                                     int64_t element) const;
+  // What lies at an offset, in O(log parameters). InvalidArgument where there
+  // is no such rank or offset.
+  absl::StatusOr<GlobalIndex> GlobalOf(topology::Rank rank,
+                                       int64_t offset) const;
+
+  // The slots of a rank in the order of their offsets, without gaps.
+  // Precondition of this and the rest: Contains(rank), and the model contains
+  // the parameter.
+  std::vector<Extent> ExtentsOf(topology::Rank rank) const;
+  // The rank's slot of a parameter, in O(1); of size 0 where it has none.
+  Extent ExtentOf(topology::Rank rank, ParameterId parameter) const;
+  // Where elements [begin, end) of a parameter lie, in ascending order; each
+  // extent is cut to them, and none is empty. Precondition: 0 <= begin <= end
+  // <= elements.
+  std::vector<Extent> Locate(ParameterId parameter, int64_t begin,
+                             int64_t end) const;
+
+  // All elements of a rank's index space, and the two ranges drawn above.
+  LocalRange all(topology::Rank rank) const;
+  LocalRange trainable(topology::Rank rank) const;
+  LocalRange sharded(topology::Rank rank) const;
+  // Of all ranks together; without the model's own elements that is padding.
+  int64_t padded_elements() const;
+
+  // Whether every rank keeps the parameter whole (LayoutOptions::small_below).
+  bool IsSmall(ParameterId parameter) const;
+  // The elements of a buffer into which all ranks' slots of a parameter are
+  // gathered, rank after rank; the first ones are the parameter's.
+  int64_t GatheredElements(ParameterId parameter) const;
+
+  // The ranks that hold at least one element of one of the parameters,
+  // ascending. InvalidArgument where the model has no such parameter.
+  absl::StatusOr<std::vector<topology::Rank>> HoldersOf(
+      std::span<const ParameterId> parameters) const;
+
+  // The same model and options.
+  friend bool operator==(const StateLayout& a, const StateLayout& b) {
+    return a.options() == b.options() && a.model() == b.model();
+  }
+
+ private:
+  struct State;
+  struct Slots;
+  class Maker;
+  explicit StateLayout(std::shared_ptr<const State> state);
+
+  const Slots& SlotsOf(topology::Rank rank) const;
+
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_

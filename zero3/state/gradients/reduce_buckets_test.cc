@@ -1,0 +1,98 @@
+#include "zero3/state/gradients/reduce_buckets.h"
+
+#include <set>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tessera::zero3 {
+namespace {
+
+using ::testing::ElementsAre;
+
+StateLayout LayoutOf(const std::vector<ParameterSpec>& specs,
+                     const LayoutOptions& options) {
+  ModelParameters::Builder builder;
+  for (const ParameterSpec& spec : specs) builder.Add(spec);
+  return *StateLayout::Create(*builder.Build(), options);
+}
+
+const std::vector<ParameterSpec> kSpecs = {
+    {.name = "a", .shape = {5}, .group = 0},
+    {.name = "b", .shape = {2, 3}, .group = 1},
+    {.name = "frozen", .shape = {7}, .trainable = false, .group = 1},
+    {.name = "c", .shape = {11}, .group = 2},
+    {.name = "empty", .shape = {0}, .group = 2}};
+
+TEST(ReduceBucketsTest, FillsBucketsInTheReverseOrderOfUse) {
+  const StateLayout layout = LayoutOf(kSpecs, {.ranks = 2});
+  const std::vector<DType> dtypes(5, DType::kF32);
+  const ReduceBuckets buckets = ReduceBuckets::Of(layout, dtypes, 17 * 4);
+  ASSERT_EQ(buckets.all().size(), 2u);
+  EXPECT_THAT(buckets.all()[0].parameters,
+              ElementsAre(ParameterId(4), ParameterId(3), ParameterId(1)));
+  EXPECT_THAT(buckets.all()[1].parameters, ElementsAre(ParameterId(0)));
+  EXPECT_EQ(buckets.BucketOf(ParameterId(0)), 1u);
+  EXPECT_EQ(buckets.BucketOf(ParameterId(3)), 0u);
+}
+
+TEST(ReduceBucketsTest, AGradientThatIsLargerThanABucketIsAlone) {
+  const StateLayout layout = LayoutOf(kSpecs, {.ranks = 2});
+  const std::vector<DType> dtypes(5, DType::kF32);
+  EXPECT_EQ(ReduceBuckets::Of(layout, dtypes, 1).all().size(), 4u);
+}
+
+TEST(ReduceBucketsTest, ABucketHasOneType) {
+  const StateLayout layout = LayoutOf(kSpecs, {.ranks = 2});
+  std::vector<DType> dtypes(5, DType::kF32);
+  dtypes[1] = DType::kF64;
+  const ReduceBuckets buckets = ReduceBuckets::Of(layout, dtypes, 1 << 20);
+  ASSERT_EQ(buckets.all().size(), 3u);
+  EXPECT_EQ(buckets.all()[1].dtype, DType::kF64);
+}
+
+// Every element of every gradient has one place, in the part of its holder.
+TEST(ReduceBucketsTest, EachElementLiesOnceWithItsHolder) {
+  for (const LayoutKind kind :
+       {LayoutKind::kChunks, LayoutKind::kRoundRobin, LayoutKind::kBalanced}) {
+    for (const int64_t ranks : {1, 2, 3, 5, 8}) {
+      for (const int64_t alignment : {1, 4}) {
+        const StateLayout layout = LayoutOf(
+            kSpecs, {.kind = kind, .ranks = ranks, .alignment = alignment});
+        const std::vector<DType> dtypes(5, DType::kF32);
+        const ReduceBuckets buckets = ReduceBuckets::Of(layout, dtypes, 60);
+        std::set<std::pair<int64_t, int64_t>> seen;
+        for (const ReduceBucket& bucket : buckets.all()) {
+          int64_t offset = 0;
+          for (size_t r = 0; r < bucket.pieces.size(); ++r) {
+            const int64_t first = offset;
+            for (const BucketPiece& piece : bucket.pieces[r]) {
+              EXPECT_EQ(piece.offset, offset);
+              EXPECT_GE(piece.slot, piece.size);
+              offset += piece.slot;
+              for (int64_t e = 0; e < piece.size; ++e) {
+                EXPECT_TRUE(
+                    seen.insert({piece.parameter.value(), piece.begin + e})
+                        .second);
+                EXPECT_EQ(layout.LocalOf(piece.parameter, piece.begin + e)
+                              ->rank.value(),
+                          static_cast<int64_t>(r));
+              }
+            }
+            EXPECT_EQ(offset - first, bucket.counts[r]);
+          }
+          EXPECT_EQ(offset, bucket.elements);
+          if (kind == LayoutKind::kChunks) {
+            EXPECT_TRUE(bucket.IsEven());
+          }
+        }
+        EXPECT_EQ(seen.size(), 5u + 6 + 11);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::zero3

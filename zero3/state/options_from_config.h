@@ -1,0 +1,22 @@
+// OptionsFrom: what a ZeroConfig asks of ShardedState.
+#ifndef TESSERA_ZERO3_STATE_OPTIONS_FROM_CONFIG_H_
+#define TESSERA_ZERO3_STATE_OPTIONS_FROM_CONFIG_H_
+
+#include "absl/status/statusor.h"
+#include "offload/tier/memory_tier.h"
+#include "zero3/config/zero_config.h"
+#include "zero3/state/sharded_state_options.h"
+
+namespace tessera::zero3 {
+
+// What is to be offloaded goes to `tier`, which outlives the state; null where
+// nothing is. The optimizer and its moments keep their defaults.
+// InvalidArgument where the configuration is not valid, or offloads with no
+// tier.
+absl::StatusOr<ShardedStateOptions> OptionsFrom(const ZeroConfig& config,
+                                                DType parameter_dtype,
+                                                offload::MemoryTier* tier);
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_STATE_OPTIONS_FROM_CONFIG_H_

@@ -1,0 +1,165 @@
+// ShardedState: the state of a model in training (parameters, gradients, master
+// weights, moments), partitioned over the ranks of a group.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto state, ShardedState::Create(model, {.stage = 3}, {&data_group}));
+//   TESSERA_RETURN_IF_ERROR(state->Fill(initialise));
+//   // Each step:
+//   TESSERA_RETURN_IF_ERROR(state->Acquire(layer));      // forward
+//   TESSERA_ASSIGN_OR_RETURN(TensorView weight, state->Value(id));
+//   TESSERA_RETURN_IF_ERROR(state->Release(layer));
+//   ...                                                  // backward
+//   TESSERA_ASSIGN_OR_RETURN(TensorView gradient, state->Gradient(id));
+//   TESSERA_RETURN_IF_ERROR(state->GradientReady(id));
+//   TESSERA_ASSIGN_OR_RETURN(StepReport report, state->Step());
+//
+//   stage   every rank has whole               and of the rest its part
+//   0       all
+//   1       parameters, gradients              optimizer state
+//   2       parameters                         gradients, optimizer state
+//   3       what is in use; small parameters   all
+//
+// The stages are those of Rajbhandari et al., ZeRO, arXiv 1910.02054, section
+// 5. Each gives the same parameters: sums are over the same ranks in the same
+// order, and an element is stepped in the same way wherever it is.
+//
+// Fill, Acquire, GradientReady and Step are collectives, made by all ranks in
+// the same order (GradientReady: in any). Errors of a group break the state for
+// good; InvalidArgument and FailedPrecondition of this rank's own call change
+// nothing unless said otherwise. One thread at a time.
+#ifndef TESSERA_ZERO3_STATE_SHARDED_STATE_H_
+#define TESSERA_ZERO3_STATE_SHARDED_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
+#include "collectives/communicator.h"
+#include "offload/optimizer/gradient_statistics.h"
+#include "zero3/parameters/model_parameters.h"
+#include "zero3/state/gradients/gradient_reducer.h"
+#include "zero3/state/sharded_state_options.h"
+#include "zero3/state/step/loss_scaler.h"
+#include "zero3/state/step/optimizer_shard.h"
+#include "zero3/state/values/live_parameters.h"
+#include "zero3/state/values/own_values.h"
+#include "zero3/state/values/use_guard.h"
+#include "zero3/state/values/whole_parameters.h"
+
+namespace tessera::zero3 {
+
+// Not owned; only used while the state is created.
+struct ShardedStateGroups {
+  // The ranks that share the state: data-parallel ranks.
+  collectives::Communicator* shard = nullptr;
+  // Hybrid sharding: the ranks with the same place in other shard groups.
+  collectives::Communicator* replicas = nullptr;
+  // The ranks that hold other parts of the model (tensor and pipeline
+  // parallel), for the norm of all gradients.
+  collectives::Communicator* model = nullptr;
+};
+
+struct StepReport {
+  double gradient_norm = 0;  // Of the whole model, unscaled, before clipping.
+  double clip_factor = 1;
+  double loss_scale = 1;  // Of this step's gradients.
+  // A gradient was infinite or NaN: nothing was changed but the loss scale.
+  bool skipped = false;
+};
+
+class ShardedState {
+ public:
+  // A collective of all groups. Zeros everywhere. InvalidArgument where an
+  // option cannot be; ResourceExhausted where a budget has no room.
+  static absl::StatusOr<std::unique_ptr<ShardedState>> Create(
+      const ModelParameters& model, const ShardedStateOptions& options,
+      const ShardedStateGroups& groups);
+
+  const StateLayout& layout() const { return seat_.layout; }
+  topology::Rank rank() const { return seat_.rank; }
+  const ShardedStateOptions& options() const { return options_; }
+  // What this rank holds in its own memory, by purpose; tiers count theirs.
+  offload::Usage usage() const { return seat_.device->usage(); }
+
+  // Gives every element its first value. `fill` is called for the elements
+  // [begin, begin + n) that this rank owns, to be set in a tensor [n] of f32,
+  // or f64 for f64 parameters.
+  using Filler = absl::FunctionRef<absl::Status(
+      const Parameter& parameter, int64_t begin, TensorView elements)>;
+  absl::Status Fill(Filler fill);
+
+  // The next parameters to be used, whole until Release. A window has each
+  // parameter once. Below stage 3 everything is whole at all times.
+  absl::Status Acquire(std::span<const ParameterId> window);
+  absl::StatusOr<TensorView> Value(ParameterId id) const;
+  absl::Status Release(std::span<const ParameterId> window);
+
+  // The gradient that a backward pass adds to, with the parameter's shape, and
+  // that nothing more will be added (gradient_reducer.h).
+  absl::StatusOr<TensorView> Gradient(ParameterId id);
+  absl::Status GradientReady(ParameterId id);
+
+  // The factor for the loss of this step.
+  double loss_scale() const { return scaler_.scale(); }
+  absl::Status SetLearningRate(double learning_rate);
+
+  // One step of the optimizer with the gradients of this step.
+  // FailedPrecondition, on every rank, that names a rank and a parameter whose
+  // gradient is not ready (unless unused ones are allowed).
+  absl::StatusOr<StepReport> Step();
+
+  // For checkpoints: what this rank owns, the steps taken, and the end of a
+  // restoration, after which every rank has what the owners have.
+  OwnValues& own_values() { return *own_values_; }
+  OptimizerShard& optimizer() { return *optimizer_; }
+  LossScaler& scaler() { return scaler_; }
+  int64_t steps() const { return steps_; }
+  absl::Status FinishRestoring(int64_t steps);
+
+ private:
+  ShardedState(const StateSeat& seat, const ShardedStateOptions& options)
+      : seat_(seat), options_(options), scaler_(options.loss_scale) {}
+
+  absl::Status JoinGroups(const ShardedStateGroups& groups);
+  absl::Status CreateParameters();
+  absl::Status CreateGradients();
+  absl::Status CreateOptimizer();
+  absl::Status FillOne(const Parameter& parameter, Filler fill);
+  absl::Status CheckAllReady();
+  absl::StatusOr<offload::GradientStatistics> MeasureOwn();
+  absl::StatusOr<offload::GradientStatistics> MeasureAll();
+
+  const StateSeat seat_;
+  const ShardedStateOptions options_;
+  LossScaler scaler_;
+  int64_t steps_ = 0;
+
+  // One for each kind of traffic, so that none waits for another.
+  struct Groups {
+    std::unique_ptr<collectives::Communicator> gather;
+    std::unique_ptr<collectives::Communicator> reduce;
+    std::unique_ptr<collectives::Communicator> agree;
+    std::unique_ptr<collectives::Communicator> replicas;
+    std::unique_ptr<collectives::Communicator> model;
+  };
+  Groups groups_;
+
+  std::unique_ptr<WholeParameters> whole_;
+  std::unique_ptr<ShardStore> value_shards_;  // Stage 3.
+  std::unique_ptr<OwnValues> own_values_;
+  std::unique_ptr<UseGuard> guard_;
+  std::unique_ptr<LiveParameters> live_;         // Stage 3.
+  std::unique_ptr<ShardStore> gradient_shards_;  // Stages 2 and 3.
+  std::unique_ptr<GradientReducer> gradients_;
+  std::unique_ptr<OptimizerShard> optimizer_;
+};
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_STATE_SHARDED_STATE_H_

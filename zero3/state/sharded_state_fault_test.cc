@@ -1,0 +1,232 @@
+// What ranks learn when one of them does something else.
+#include <cmath>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "collectives/in_process/in_process.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "zero3/state/sharded_state.h"
+#include "zero3/state/testing/toy_training.h"
+
+namespace tessera::zero3 {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+using Body = std::function<absl::Status(ShardedState&, int64_t rank)>;
+
+// `body` on each of `ranks`, with a new state.
+std::vector<absl::Status> OnRanks(int64_t ranks,
+                                  const ShardedStateOptions& options,
+                                  const Body& body) {
+  auto engines = collectives::CreateInProcessEngines(ranks);
+  std::vector<absl::Status> results(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < results.size(); ++r) {
+    threads.emplace_back([&, r] {
+      auto world = collectives::Communicator::Create(std::move((*engines)[r]));
+      auto state = ShardedState::Create(testing::ToyModel(DType::kF32), options,
+                                        {.shard = world->get()});
+      results[r] =
+          state.ok() ? body(**state, static_cast<int64_t>(r)) : state.status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+absl::Status Use(ShardedState& state, int64_t id) {
+  const ParameterId window[] = {ParameterId(id)};
+  TESSERA_RETURN_IF_ERROR(state.Acquire(window));
+  return state.Release(window);
+}
+
+absl::Status ReadyAll(ShardedState& state) {
+  for (const Parameter& parameter : state.layout().model().all()) {
+    if (!parameter.trainable()) continue;
+    TESSERA_RETURN_IF_ERROR(state.Gradient(parameter.id).status());
+    TESSERA_RETURN_IF_ERROR(state.GradientReady(parameter.id));
+  }
+  return absl::OkStatus();
+}
+
+TEST(ShardedStateFaultTest, ARankThatUsesAnotherParameterIsNamedToAll) {
+  EXPECT_THAT(OnRanks(3, {.stage = 3},
+                      [](ShardedState& state, int64_t rank) {
+                        TESSERA_RETURN_IF_ERROR(Use(state, 0));
+                        return Use(state, rank == 1 ? 3 : 1);
+                      }),
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                            AllOf(HasSubstr("rank 1 uses parameter 3"),
+                                  HasSubstr("layer2.weight"),
+                                  HasSubstr("layer1.weight")))));
+}
+
+TEST(ShardedStateFaultTest, ARankThatLeavesTheOrderLaterIsNamedToAll) {
+  EXPECT_THAT(
+      OnRanks(3, {.stage = 3},
+              [](ShardedState& state, int64_t rank) {
+                for (int step = 0; step < 3; ++step) {
+                  TESSERA_RETURN_IF_ERROR(Use(state, 0));
+                  const bool differs = step == 2 && rank == 2;
+                  TESSERA_RETURN_IF_ERROR(Use(state, differs ? 5 : 1));
+                  TESSERA_RETURN_IF_ERROR(ReadyAll(state));
+                  TESSERA_RETURN_IF_ERROR(state.Step().status());
+                }
+                return absl::OkStatus();
+              }),
+      Each(AllOf(AnyOf(StatusIs(absl::StatusCode::kFailedPrecondition),
+                       StatusIs(absl::StatusCode::kAborted)),
+                 ::testing::ResultOf(
+                     [](const absl::Status& status) {
+                       return std::string(status.message());
+                     },
+                     AllOf(HasSubstr("rank 2"), HasSubstr("layer3.weight"),
+                           HasSubstr("window 1"))))));
+}
+
+TEST(ShardedStateFaultTest, ARankThatEndsItsStepEarlyIsNamedToAll) {
+  EXPECT_THAT(OnRanks(2, {.stage = 3},
+                      [](ShardedState& state, int64_t rank) {
+                        TESSERA_RETURN_IF_ERROR(Use(state, 0));
+                        if (rank == 0) TESSERA_RETURN_IF_ERROR(Use(state, 1));
+                        TESSERA_RETURN_IF_ERROR(ReadyAll(state));
+                        return state.Step().status();
+                      }),
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                            HasSubstr("layer1.weight"))));
+}
+
+TEST(ShardedStateFaultTest, AMissingGradientIsNamedToAll) {
+  for (int stage : {0, 1, 2, 3}) {
+    EXPECT_THAT(
+        OnRanks(3, {.stage = stage},
+                [](ShardedState& state, int64_t rank) {
+                  for (const Parameter& parameter :
+                       state.layout().model().all()) {
+                    if (!parameter.trainable()) continue;
+                    if (rank == 1 && parameter.name() == "layer2.bias") {
+                      continue;
+                    }
+                    TESSERA_RETURN_IF_ERROR(state.GradientReady(parameter.id));
+                  }
+                  return state.Step().status();
+                }),
+        Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                      AllOf(HasSubstr("rank 1"), HasSubstr("layer2.bias"),
+                            HasSubstr("allow_unused")))));
+  }
+}
+
+TEST(ShardedStateFaultTest, WhereAllowedUnusedParametersHaveZeroGradients) {
+  for (int stage : {0, 1, 2, 3}) {
+    const auto results = OnRanks(
+        3, {.stage = stage, .allow_unused = true},
+        [](ShardedState& state, int64_t rank) {
+          // Ranks leave out different ones; some are left out by all.
+          const ParameterId id(rank);
+          TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
+                                   state.Gradient(id));
+          TESSERA_ASSIGN_OR_RETURN(const auto sums, gradient.AsSpan<float>());
+          for (float& x : sums) x = 2;
+          TESSERA_RETURN_IF_ERROR(state.GradientReady(id));
+          TESSERA_ASSIGN_OR_RETURN(const StepReport report, state.Step());
+          const ModelParameters& model = state.layout().model();
+          double squares = 0;
+          for (int64_t i = 0; i < 3; ++i) {
+            squares += 4. * static_cast<double>(model[ParameterId(i)].elements);
+          }
+          return std::abs(report.gradient_norm - std::sqrt(squares)) < 1e-9
+                     ? absl::OkStatus()
+                     : absl::InternalError(
+                           absl::StrCat("a norm of ", report.gradient_norm));
+        });
+    EXPECT_THAT(results, Each(IsOk()));
+  }
+}
+
+// A rank that is gone is named long before any deadline.
+TEST(ShardedStateFaultTest, ARankThatLeavesIsNamedToAll) {
+  const absl::Time start = absl::Now();
+  const auto results =
+      OnRanks(3, {.stage = 3}, [](ShardedState& state, int64_t rank) {
+        TESSERA_RETURN_IF_ERROR(Use(state, 0));
+        if (rank == 2) return absl::CancelledError("I am off");
+        return Use(state, 1);
+      });
+  for (size_t r : {0, 1}) {
+    EXPECT_THAT(results[r],
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2")));
+  }
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+}
+
+TEST(ShardedStateFaultTest, RefusalsOfACallLeaveTheStateWhole) {
+  EXPECT_THAT(
+      OnRanks(
+          2, {.stage = 3},
+          [](ShardedState& state, int64_t) {
+            const ParameterId one[] = {ParameterId(1)};
+            EXPECT_THAT(state.Value(ParameterId(1)).status(),
+                        StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("is not acquired")));
+            EXPECT_THAT(state.Value(ParameterId(99)).status(),
+                        StatusIs(absl::StatusCode::kInvalidArgument));
+            EXPECT_THAT(state.Release(one),
+                        StatusIs(absl::StatusCode::kFailedPrecondition));
+            TESSERA_RETURN_IF_ERROR(state.Acquire(one));
+            EXPECT_THAT(state.Acquire(one),
+                        StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("still acquired")));
+            EXPECT_THAT(state.Step().status(),
+                        StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("still acquired")));
+            EXPECT_THAT(state.Gradient(ParameterId(7)).status(),
+                        StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("frozen")));
+            EXPECT_THAT(state.GradientReady(ParameterId(7)),
+                        StatusIs(absl::StatusCode::kInvalidArgument));
+            TESSERA_RETURN_IF_ERROR(state.GradientReady(ParameterId(1)));
+            EXPECT_THAT(state.GradientReady(ParameterId(1)),
+                        StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("ready already")));
+            EXPECT_THAT(state.SetLearningRate(-1),
+                        StatusIs(absl::StatusCode::kInvalidArgument));
+            TESSERA_RETURN_IF_ERROR(state.Release(one));
+            for (const Parameter& parameter : state.layout().model().all()) {
+              if (!parameter.trainable() || parameter.id == ParameterId(1)) {
+                continue;
+              }
+              TESSERA_RETURN_IF_ERROR(state.GradientReady(parameter.id));
+            }
+            return state.Step().status();
+          }),
+      Each(IsOk()));
+}
+
+TEST(ShardedStateFaultTest, WholeGradientsAreReducedOnceAStep) {
+  EXPECT_THAT(OnRanks(2, {.stage = 1},
+                      [](ShardedState& state, int64_t) {
+                        TESSERA_RETURN_IF_ERROR(ReadyAll(state));
+                        EXPECT_THAT(
+                            state.Gradient(ParameterId(0)).status(),
+                            StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr("behind the last")));
+                        return state.Step().status();
+                      }),
+              Each(IsOk()));
+}
+
+}  // namespace
+}  // namespace tessera::zero3

@@ -1,0 +1,89 @@
+#include "zero3/state/sharded_state_options.h"
+
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tessera::zero3 {
+namespace {
+
+absl::Status AtLeast(std::string_view name, int64_t value, int64_t least) {
+  if (value >= least) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " is ", value, "; it must be at least ", least));
+}
+
+absl::Status CheckTiers(const ShardedStateOptions& options) {
+  if (options.parameter_tier != nullptr && options.stage < 3) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameters in a tier at stage ", options.stage,
+        ": below stage 3 every rank computes with all of them; use stage 3"));
+  }
+  if (options.gradient_tier != nullptr && options.stage < 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gradients in a tier at stage ", options.stage,
+        ": below stage 2 every rank has all of them; use stage 2 or 3"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTypes(const ShardedStateOptions& options,
+                        const ModelParameters& model) {
+  const DType gradient = options.gradient_dtype;
+  if (gradient != DType::kF32 && gradient != DType::kBF16 &&
+      gradient != DType::kF16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradients of ", DTypeName(gradient),
+                     "; they may be of f32, bf16 and f16"));
+  }
+  for (const Parameter& parameter : model.all()) {
+    if (!parameter.trainable()) continue;
+    const DType dtype = parameter.dtype();
+    if (dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16 ||
+        dtype == DType::kF16) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter \"", parameter.name(), "\" is of ",
+                     DTypeName(dtype), "; f64, f32, bf16 and f16 are trained"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckOptions(const ShardedStateOptions& options,
+                          const ModelParameters& model) {
+  if (options.stage < 0 || options.stage > 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stage ", options.stage, "; there are stages 0 to 3"));
+  }
+  TESSERA_RETURN_IF_ERROR(AtLeast("alignment", options.alignment, 1));
+  TESSERA_RETURN_IF_ERROR(
+      AtLeast("persistence_threshold", options.persistence_threshold, 0));
+  TESSERA_RETURN_IF_ERROR(AtLeast("bucket_bytes", options.bucket_bytes, 1));
+  TESSERA_RETURN_IF_ERROR(
+      AtLeast("max_live_elements", options.max_live_elements, 0));
+  TESSERA_RETURN_IF_ERROR(
+      AtLeast("max_reuse_distance", options.max_reuse_distance, 0));
+  TESSERA_RETURN_IF_ERROR(
+      AtLeast("prefetch_windows", options.prefetch_windows, 0));
+  if (!(options.clip_norm >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("clip_norm is ", options.clip_norm,
+                     "; it must be 0 (no clipping) or positive"));
+  }
+  if (!options.counts_in_norm.empty() &&
+      static_cast<int64_t>(options.counts_in_norm.size()) != model.count()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("counts_in_norm has ", options.counts_in_norm.size(),
+                     " entries; the model has ", model.count(), " parameters"));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckLossScale(options.loss_scale));
+  TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
+  TESSERA_RETURN_IF_ERROR(CheckTypes(options, model));
+  return CheckTiers(options);
+}
+
+}  // namespace tessera::zero3

@@ -1,0 +1,70 @@
+// ShardedStateOptions: how ShardedState partitions, moves and steps.
+#ifndef TESSERA_ZERO3_STATE_SHARDED_STATE_OPTIONS_H_
+#define TESSERA_ZERO3_STATE_SHARDED_STATE_OPTIONS_H_
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/dtype/dtype.h"
+#include "offload/optimizer/adamw.h"
+#include "offload/optimizer/state/moment.h"
+#include "offload/tier/memory_tier.h"
+#include "zero3/layout/layout_options.h"
+#include "zero3/parameters/model_parameters.h"
+#include "zero3/state/step/loss_scaler.h"
+
+namespace tessera::zero3 {
+
+struct ShardedStateOptions {
+  int stage = 3;
+  LayoutKind layout = LayoutKind::kChunks;
+  // Slots are a multiple of this many elements; of a block of the moments in
+  // any case.
+  int64_t alignment = 1;
+  // Stage 3: parameters with fewer elements stay whole on every rank.
+  int64_t persistence_threshold = 0;
+
+  // Of gradients in memory, on their way and in shards, of parameters of 16
+  // bits; others have their own type.
+  DType gradient_dtype = DType::kF32;
+  int64_t bucket_bytes = 25'000'000;
+  bool average_gradients = false;  // Over shard and replica ranks; else sums.
+  // Parameters that were not used in a step have gradients of zeros.
+  bool allow_unused = false;
+
+  // Stage 3: what may be gathered at a time, and ahead.
+  int64_t max_live_elements = std::numeric_limits<int64_t>::max();
+  int64_t max_reuse_distance = std::numeric_limits<int64_t>::max();
+  int64_t prefetch_windows = 1;
+
+  offload::AdamWOptions adamw = {};
+  offload::MomentFormat moments = offload::MomentFormat::F32();
+  double clip_norm = 0;  // 0: gradients are not clipped.
+  LossScaleOptions loss_scale = {};
+  // By id: false where another rank of the model group counts the gradient in
+  // the norm, having the same parameter. Empty: all count.
+  std::vector<bool> counts_in_norm = {};
+
+  // Where shards live; null: in this rank's memory. Parameters: stage 3 only;
+  // gradients: 2 and 3. A tier outlives the state.
+  offload::MemoryTier* parameter_tier = nullptr;
+  offload::MemoryTier* gradient_tier = nullptr;
+  offload::MemoryTier* optimizer_tier = nullptr;
+  // Of blocks in tiers: ranks that share a tier need different ones.
+  std::string key_prefix = "";
+  // What this rank's own memory counts against; null: without a limit.
+  std::shared_ptr<offload::Accounting> device = nullptr;
+};
+
+// InvalidArgument that names the option, what it is and what it may be.
+absl::Status CheckOptions(const ShardedStateOptions& options,
+                          const ModelParameters& model);
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_STATE_SHARDED_STATE_OPTIONS_H_

@@ -1,0 +1,277 @@
+#include "zero3/state/sharded_state.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "offload/tier/host_tier.h"
+#include "zero3/state/testing/toy_training.h"
+
+namespace tessera::zero3 {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::ToyOptions;
+using testing::ToyResult;
+using testing::Train;
+using testing::TrainByFormula;
+using Values = std::vector<std::vector<double>>;
+
+// The same bits on every rank.
+Values TrainOk(const ToyOptions& options) {
+  Values values;
+  for (const auto& result : Train(options)) {
+    EXPECT_THAT(result.status(), IsOk());
+    if (!result.ok()) return {};
+    if (values.empty()) values = result->values;
+    EXPECT_EQ(result->values, values);
+  }
+  return values;
+}
+
+void ExpectNear(const Values& actual, const Values& expected,
+                double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t p = 0; p < actual.size(); ++p) {
+    ASSERT_EQ(actual[p].size(), expected[p].size());
+    for (size_t e = 0; e < actual[p].size(); ++e) {
+      ASSERT_NEAR(actual[p][e], expected[p][e],
+                  tolerance * (1 + std::abs(expected[p][e])))
+          << "parameter " << p << " element " << e;
+    }
+  }
+}
+
+ToyOptions Options(int stage, int64_t ranks) {
+  ToyOptions options;
+  options.ranks = ranks;
+  options.state.stage = stage;
+  options.state.adamw = {.learning_rate = 0.01, .weight_decay = 0.1};
+  options.state.bucket_bytes = 300;
+  return options;
+}
+
+TEST(ShardedStateTest, OneRankFollowsTheFormula) {
+  for (int stage : {0, 1, 2, 3}) {
+    ToyOptions options = Options(stage, 1);
+    ExpectNear(TrainOk(options), TrainByFormula(options), 1e-5);
+    options.dtype = DType::kF64;
+    ExpectNear(TrainOk(options), TrainByFormula(options), 1e-12);
+  }
+}
+
+class StagesTest
+    : public ::testing::TestWithParam<std::tuple<int, int64_t, LayoutKind>> {};
+
+TEST_P(StagesTest, EqualOneRankWithoutZero) {
+  const auto [stage, ranks, layout] = GetParam();
+  ToyOptions options = Options(stage, ranks);
+  options.state.layout = layout;
+  ToyOptions one = Options(0, 1);
+  const Values values = TrainOk(options);
+  ExpectNear(values, TrainOk(one), 1e-6);
+  options.dtype = one.dtype = DType::kF64;
+  ExpectNear(TrainOk(options), TrainOk(one), 1e-13);
+}
+
+// The sums are over the same ranks in the same order, so all stages agree in
+// every bit; as long as each rank has one part, so that none is added up
+// before.
+TEST_P(StagesTest, HaveTheBitsOfStageZeroOnAsManyRanks) {
+  const auto [stage, ranks, layout] = GetParam();
+  ToyOptions options = Options(stage, ranks);
+  options.parts = ranks;
+  ToyOptions replicated = options;
+  replicated.state.stage = 0;
+  options.state.layout = layout;
+  EXPECT_EQ(TrainOk(options), TrainOk(replicated));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, StagesTest,
+    ::testing::Combine(::testing::Values(0, 1, 2, 3),
+                       ::testing::Values<int64_t>(1, 2, 3, 4, 8),
+                       ::testing::Values(LayoutKind::kChunks,
+                                         LayoutKind::kRoundRobin,
+                                         LayoutKind::kBalanced)));
+
+TEST(ShardedStateTest, PersistentParametersAndLimitsChangeNoBit) {
+  const Values expected = TrainOk(Options(3, 3));
+  ToyOptions options = Options(3, 3);
+  options.state.persistence_threshold = 25;
+  EXPECT_EQ(TrainOk(options), expected);
+  options.state.max_live_elements = 60;
+  EXPECT_EQ(TrainOk(options), expected);
+  options.state.max_live_elements = 1 << 20;
+  options.state.max_reuse_distance = 30;
+  options.state.prefetch_windows = 3;
+  EXPECT_EQ(TrainOk(options), expected);
+  options.state.prefetch_windows = 0;
+  options.state.bucket_bytes = 1;
+  EXPECT_EQ(TrainOk(options), expected);
+}
+
+TEST(ShardedStateTest, HybridShardingEqualsOneGroup) {
+  for (int stage : {1, 2, 3}) {
+    ToyOptions hybrid = Options(stage, 2);
+    hybrid.replicas = 2;
+    ExpectNear(TrainOk(hybrid), TrainOk(Options(0, 1)), 1e-6);
+  }
+}
+
+TEST(ShardedStateTest, StateInTiersHasTheSameBits) {
+  for (int stage : {0, 1, 2, 3}) {
+    const Values expected = TrainOk(Options(stage, 3));
+    offload::HostTier tier(
+        std::make_shared<offload::Accounting>("host", 1 << 20));
+    ToyOptions options = Options(stage, 3);
+    options.state.optimizer_tier = &tier;
+    if (stage >= 2) options.state.gradient_tier = &tier;
+    if (stage == 3) options.state.parameter_tier = &tier;
+    EXPECT_EQ(TrainOk(options), expected);
+    EXPECT_TRUE(tier.Keys().empty());
+  }
+}
+
+TEST(ShardedStateTest, SixteenBitParametersHaveMasterWeights) {
+  ToyOptions options = Options(0, 1);
+  options.dtype = DType::kBF16;
+  const Values one = TrainOk(options);
+  ExpectNear(one, TrainByFormula(options), 0.02);
+  for (int stage : {1, 2, 3}) {
+    ToyOptions sharded = Options(stage, 4);
+    sharded.dtype = DType::kBF16;
+    ExpectNear(TrainOk(sharded), one, 0.008);
+    sharded.state.gradient_dtype = DType::kBF16;
+    ExpectNear(TrainOk(sharded), one, 0.03);
+  }
+}
+
+TEST(ShardedStateTest, MomentsOfFewerBitsTrainAsWell) {
+  for (const offload::MomentFormat format :
+       {offload::MomentFormat::BF16(), offload::MomentFormat::Blockwise8(64)}) {
+    ToyOptions options = Options(3, 3);
+    options.state.moments = format;
+    ToyOptions one = Options(0, 1);
+    one.state.moments = format;
+    ExpectNear(TrainOk(options), TrainByFormula(options), 0.1);
+    ExpectNear(TrainOk(options), TrainOk(one), 0.05);
+  }
+}
+
+TEST(ShardedStateTest, ClipsByTheNormOfAllRanks) {
+  ToyOptions one = Options(0, 1);
+  one.state.clip_norm = 0.5;
+  const auto expected = Train(one);
+  ASSERT_THAT(expected[0].status(), IsOk());
+  for (int stage : {0, 1, 2, 3}) {
+    ToyOptions options = Options(stage, 4);
+    options.state.clip_norm = 0.5;
+    for (const auto& result : Train(options)) {
+      ASSERT_THAT(result.status(), IsOk());
+      for (size_t s = 0; s < result->reports.size(); ++s) {
+        EXPECT_NEAR(result->reports[s].gradient_norm,
+                    expected[0]->reports[s].gradient_norm, 1e-4);
+        EXPECT_LT(result->reports[s].clip_factor, 1);
+      }
+      ExpectNear(result->values, expected[0]->values, 1e-5);
+    }
+  }
+}
+
+TEST(ShardedStateTest, LossScalesOfPowersOfTwoChangeNothing) {
+  ToyOptions options = Options(3, 2);
+  const Values expected = TrainOk(options);
+  options.state.loss_scale = {
+      .dynamic = true, .initial = 1024, .growth_interval = 7};
+  EXPECT_EQ(TrainOk(options), expected);
+}
+
+TEST(ShardedStateTest, AnOverflowSkipsTheStepOnEveryRankAndHalvesTheScale) {
+  ToyOptions options = Options(3, 3);
+  options.steps = 4;
+  options.state.loss_scale = {.dynamic = true,
+                              .initial = std::ldexp(1, 127),
+                              .least = 1,
+                              .largest = std::ldexp(1, 127)};
+  for (const auto& result : Train(options)) {
+    ASSERT_THAT(result.status(), IsOk());
+    EXPECT_TRUE(result->reports[0].skipped);
+    EXPECT_EQ(result->reports[1].loss_scale, std::ldexp(1, 126));
+  }
+}
+
+TEST(ShardedStateTest, StatePerRankFallsWithTheRanks) {
+  // 2 bytes of value, 2 of gradient, 12 of master weight and moments.
+  const int64_t elements = testing::ToyModel(DType::kBF16).elements();
+  const int64_t frozen = 25;
+  for (int64_t ranks : {1, 2, 4, 8}) {
+    ToyOptions options = Options(3, ranks);
+    options.steps = 1;
+    options.dtype = DType::kBF16;
+    options.state.gradient_dtype = DType::kBF16;
+    for (const auto& result : Train(options)) {
+      ASSERT_THAT(result.status(), IsOk());
+      const offload::Usage& usage = result->usage;
+      const int64_t state = usage.of(offload::Purpose::kParameters).current +
+                            usage.of(offload::Purpose::kGradients).current +
+                            usage.of(offload::Purpose::kOptimizer).current;
+      // Each of 11 parameters may have a padded element.
+      const int64_t least = (16 * (elements - frozen) + 2 * frozen) / ranks;
+      EXPECT_GE(state, least);
+      EXPECT_LE(state, least + 11 * 16);
+      EXPECT_EQ(usage.of(offload::Purpose::kBuffers).current, 0);
+    }
+  }
+}
+
+TEST(ShardedStateTest, ABudgetThatIsTooSmallIsRefused) {
+  ToyOptions options = Options(3, 1);
+  options.state.device = std::make_shared<offload::Accounting>("device", 2000);
+  EXPECT_THAT(
+      Train(options)[0].status(),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("device")));
+}
+
+TEST(ShardedStateTest, RefusesOptionsThatCannotBe) {
+  const ModelParameters model = testing::ToyModel(DType::kF32);
+  const auto refusal = [&](auto change) {
+    ShardedStateOptions options;
+    change(options);
+    return CheckOptions(options, model);
+  };
+  const auto says = [](const char* text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  offload::HostTier tier(std::make_shared<offload::Accounting>("host", 0));
+  EXPECT_THAT(refusal([](auto&) {}), IsOk());
+  EXPECT_THAT(refusal([](auto& o) { o.stage = 4; }),
+              says("stage 4; there are stages 0 to 3"));
+  EXPECT_THAT(refusal([](auto& o) { o.bucket_bytes = 0; }),
+              says("bucket_bytes is 0"));
+  EXPECT_THAT(refusal([](auto& o) { o.clip_norm = -1; }),
+              says("clip_norm is -1"));
+  EXPECT_THAT(refusal([](auto& o) { o.counts_in_norm = {true}; }),
+              says("counts_in_norm has 1 entries"));
+  EXPECT_THAT(refusal([](auto& o) { o.gradient_dtype = DType::kI32; }),
+              says("gradients of i32"));
+  EXPECT_THAT(refusal([&](auto& o) {
+                o.stage = 2;
+                o.parameter_tier = &tier;
+              }),
+              says("use stage 3"));
+  EXPECT_THAT(refusal([&](auto& o) {
+                o.stage = 1;
+                o.gradient_tier = &tier;
+              }),
+              says("use stage 2 or 3"));
+}
+
+}  // namespace
+}  // namespace tessera::zero3

@@ -1,0 +1,109 @@
+// ShardStore: this rank's shards of one kind of state (parameters, gradients,
+// master weights, a moment), in memory or in a tier.
+//
+//   store->Announce(4);                              // soon
+//   TESSERA_ASSIGN_OR_RETURN(auto bytes, store->Open(3));
+//   ... read and write ...
+//   TESSERA_RETURN_IF_ERROR(store->Close(3, /*changed=*/true));
+//   TESSERA_RETURN_IF_ERROR(store->Settle());        // all is written
+//
+// Without a tier the shards lie in memory. In a tier that can show
+// its blocks (MemoryTier::Map) they are used in place; from others they are
+// read to buffers, which count as such, and written back while the caller goes
+// on. Should a write fail, the shard stays in its buffer, and the next Settle
+// tries again: nothing is lost.
+//
+// One thread at a time.
+#ifndef TESSERA_ZERO3_STATE_SHARDS_SHARD_STORE_H_
+#define TESSERA_ZERO3_STATE_SHARDS_SHARD_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "offload/tier/memory_tier.h"
+#include "zero3/state/shards/accounted_memory.h"
+
+namespace tessera::zero3 {
+
+struct ShardBlock {
+  std::string key;
+  int64_t bytes = 0;
+  DType dtype = DType::kU8;
+};
+
+enum class ShardAccess {
+  kUpdate,
+  kOverwrite,  // What is there does not count, and need not be read.
+};
+
+class ShardStore {
+ public:
+  // Zeros. `tier` (null: none) and what it stands on outlive the store.
+  static absl::StatusOr<std::unique_ptr<ShardStore>> Create(
+      std::vector<ShardBlock> blocks, offload::Purpose purpose,
+      offload::MemoryTier* tier, std::shared_ptr<offload::Accounting> device);
+
+  // Takes its blocks out of the tier.
+  ~ShardStore();
+
+  size_t size() const { return shards_.size(); }
+  const ShardBlock& block(size_t index) const { return shards_[index].block; }
+  bool in_tier() const { return tier_ != nullptr; }
+
+  // Block `index` is wanted soon.
+  void Announce(size_t index);
+
+  // Its bytes, until Close. Errors are the tier's. Precondition of this and the
+  // rest: index < size(), and Open comes before Close.
+  absl::StatusOr<std::span<std::byte>> Open(
+      size_t index, ShardAccess access = ShardAccess::kUpdate);
+  absl::Status Close(size_t index, bool changed);
+
+  // Returns when all that was changed is in the tier.
+  absl::Status Settle();
+
+ private:
+  struct Shard {
+    ShardBlock block;
+    std::span<std::byte> bytes = {};  // Where it can be reached.
+    // In a tier:
+    offload::BlockView view = {};
+    AccountedMemory buffer = {};
+    std::optional<offload::Operation> load = {};
+    std::optional<offload::Operation> write = {};
+    bool changed = false;  // The buffer is newer than the tier.
+  };
+
+  ShardStore(std::vector<ShardBlock> blocks, offload::Purpose purpose,
+             offload::MemoryTier* tier,
+             std::shared_ptr<offload::Accounting> device);
+
+  absl::Status AllocateAll();
+  absl::Status PutZeros();
+  absl::Status AllocateBuffer(Shard& shard);
+  absl::Status StartLoad(Shard& shard);
+  void StartWrite(Shard& shard);
+  absl::Status FinishWrite(Shard& shard);
+  absl::Status FinishAndFree(Shard& shard);
+  absl::Status LimitWrites(size_t most);
+
+  const offload::Purpose purpose_;
+  offload::MemoryTier* const tier_;
+  const std::shared_ptr<offload::Accounting> device_;
+  bool maps_ = true;  // Until the tier says that it does not.
+  std::vector<Shard> shards_;
+  std::deque<size_t> writing_;
+};
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_STATE_SHARDS_SHARD_STORE_H_

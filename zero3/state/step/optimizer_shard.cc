@@ -1,0 +1,175 @@
+#include "zero3/state/step/optimizer_shard.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tessera::zero3 {
+
+std::string_view OptimizerPartName(OptimizerPart part) {
+  switch (part) {
+    case OptimizerPart::kMaster:
+      return "master";
+    case OptimizerPart::kFirstMoment:
+      return "first_moment";
+    case OptimizerPart::kSecondMoment:
+      return "second_moment";
+  }
+  return "invalid";
+}
+
+absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(
+    const StateSeat& seat, const OptimizerShardOptions& options) {
+  TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
+  TESSERA_ASSIGN_OR_RETURN(auto adamw, offload::AdamW::Create(options.adamw));
+  std::unique_ptr<OptimizerShard> shard(
+      new OptimizerShard(seat, options, std::move(adamw)));
+  for (const Parameter& parameter : seat.model().all()) {
+    if (!parameter.trainable() || seat.OwnExtent(parameter.id).slot == 0) {
+      continue;
+    }
+    shard->owned_.push_back(parameter.id);
+  }
+  for (OptimizerPart part : kAllOptimizerParts) {
+    TESSERA_RETURN_IF_ERROR(shard->CreateStore(part));
+  }
+  return shard;
+}
+
+offload::MomentFormat OptimizerShard::FormatOf(ParameterId id) const {
+  return seat_.model()[id].dtype() == DType::kF64 ? offload::MomentFormat::F64()
+                                                  : options_.moments;
+}
+
+bool OptimizerShard::HasMaster(ParameterId id) const {
+  return SizeInBytes(seat_.model()[id].dtype()) < 4;
+}
+
+absl::StatusOr<int64_t> OptimizerShard::BytesOf(OptimizerPart part,
+                                                ParameterId id) const {
+  const int64_t slot = seat_.OwnExtent(id).slot;
+  if (part == OptimizerPart::kMaster) {
+    return HasMaster(id) ? slot * SizeInBytes(DType::kF32) : 0;
+  }
+  return offload::MomentBytes(FormatOf(id), slot);
+}
+
+// What codecs take the bytes for.
+DType OptimizerShard::DTypeOf(OptimizerPart part, ParameterId id) const {
+  if (part == OptimizerPart::kMaster) return DType::kF32;
+  switch (FormatOf(id).type) {
+    case offload::MomentType::kF64:
+      return DType::kF64;
+    case offload::MomentType::kF32:
+      return DType::kF32;
+    case offload::MomentType::kBF16:
+      return DType::kBF16;
+    case offload::MomentType::kBlockwise8:
+      return DType::kU8;
+  }
+  return DType::kU8;
+}
+
+absl::Status OptimizerShard::CreateStore(OptimizerPart part) {
+  std::vector<size_t>& block_of = block_of_[static_cast<size_t>(part)];
+  block_of.assign(static_cast<size_t>(seat_.model().count()), kNone);
+  std::vector<ShardBlock> blocks;
+  for (ParameterId id : owned_) {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(part, id));
+    if (bytes == 0) continue;
+    block_of[static_cast<size_t>(id.value())] = blocks.size();
+    blocks.push_back({absl::StrCat(options_.key_prefix, OptimizerPartName(part),
+                                   "/", id.value()),
+                      bytes, DTypeOf(part, id)});
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      stores_[static_cast<size_t>(part)],
+      ShardStore::Create(std::move(blocks), offload::Purpose::kOptimizer,
+                         options_.tier, seat_.device));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<std::byte>> OptimizerShard::Open(OptimizerPart part,
+                                                          ParameterId id) {
+  const size_t block = BlockOf(part, id);
+  if (block == kNone) return std::span<std::byte>();
+  return StoreOf(part).Open(block);
+}
+
+absl::Status OptimizerShard::Close(OptimizerPart part, ParameterId id,
+                                   bool changed) {
+  const size_t block = BlockOf(part, id);
+  return block == kNone ? absl::OkStatus()
+                        : StoreOf(part).Close(block, changed);
+}
+
+absl::Status OptimizerShard::Settle() {
+  absl::Status status;
+  for (OptimizerPart part : kAllOptimizerParts) {
+    status.Update(StoreOf(part).Settle());
+  }
+  return status;
+}
+
+void OptimizerShard::Announce(ParameterId id, OwnValues& values) {
+  for (OptimizerPart part : kAllOptimizerParts) {
+    const size_t block = BlockOf(part, id);
+    if (block != kNone) StoreOf(part).Announce(block);
+  }
+  values.Announce(id);
+}
+
+absl::Status OptimizerShard::Step(int64_t step, const offload::StepScale& scale,
+                                  GradientReducer& gradients,
+                                  OwnValues& values) {
+  for (size_t i = 0; i < owned_.size(); ++i) {
+    if (i + 1 < owned_.size()) Announce(owned_[i + 1], values);
+    TESSERA_RETURN_IF_ERROR(StepOne(step, scale, owned_[i], gradients, values));
+  }
+  return Settle();
+}
+
+absl::StatusOr<offload::MomentSpan> OptimizerShard::OpenMoment(
+    OptimizerPart part, ParameterId id) {
+  TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, Open(part, id));
+  const Extent extent = seat_.OwnExtent(id);
+  TESSERA_ASSIGN_OR_RETURN(
+      const offload::MomentSpan moment,
+      offload::MomentSpan::Over(FormatOf(id), extent.slot, bytes));
+  return moment.Piece(0, extent.size());
+}
+
+absl::Status OptimizerShard::StepOne(int64_t step,
+                                     const offload::StepScale& scale,
+                                     ParameterId id, GradientReducer& gradients,
+                                     OwnValues& values) {
+  const Extent extent = seat_.OwnExtent(id);
+  if (extent.size() == 0) return absl::OkStatus();
+  offload::ParameterRange range;
+  range.name = seat_.model()[id].name();
+  // Its place in the parameter: rounding does not depend on the sharding.
+  range.begin = extent.begin;
+  range.whole = seat_.model()[id].elements;
+  TESSERA_ASSIGN_OR_RETURN(range.parameter, values.Open(id));
+  if (HasMaster(id)) {
+    range.copy = range.parameter;
+    TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> master,
+                             Open(OptimizerPart::kMaster, id));
+    range.parameter =
+        offload::TypedSpan(master.data(), DType::kF32, extent.size());
+  }
+  TESSERA_ASSIGN_OR_RETURN(range.gradient, gradients.OpenOwn(id));
+  TESSERA_ASSIGN_OR_RETURN(range.first,
+                           OpenMoment(OptimizerPart::kFirstMoment, id));
+  TESSERA_ASSIGN_OR_RETURN(range.second,
+                           OpenMoment(OptimizerPart::kSecondMoment, id));
+  TESSERA_RETURN_IF_ERROR(adamw_->Step(step, scale, std::span(&range, 1)));
+  TESSERA_RETURN_IF_ERROR(gradients.CloseOwn(id));
+  for (OptimizerPart part : kAllOptimizerParts) {
+    TESSERA_RETURN_IF_ERROR(Close(part, id, /*changed=*/true));
+  }
+  return values.Close(id, /*changed=*/true);
+}
+
+}  // namespace tessera::zero3

@@ -1,0 +1,103 @@
+// OptimizerShard: master weights and moments of the elements that this rank
+// owns, and the optimizer's step over them.
+//
+//   TESSERA_RETURN_IF_ERROR(shard->Step(step, scale, gradients, values));
+//
+// Parameters of 16 bits have master weights in f32; others are their own. State
+// in a tier is read ahead, stepped and written back parameter by parameter,
+// while the tier works on the others.
+#ifndef TESSERA_ZERO3_STATE_STEP_OPTIMIZER_SHARD_H_
+#define TESSERA_ZERO3_STATE_STEP_OPTIMIZER_SHARD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "offload/optimizer/adamw.h"
+#include "zero3/state/gradients/gradient_reducer.h"
+#include "zero3/state/shards/shard_store.h"
+#include "zero3/state/shards/state_seat.h"
+#include "zero3/state/values/own_values.h"
+
+namespace tessera::zero3 {
+
+// The kinds of state that an optimizer keeps, as checkpoints name them.
+enum class OptimizerPart { kMaster, kFirstMoment, kSecondMoment };
+std::string_view OptimizerPartName(OptimizerPart part);
+inline constexpr OptimizerPart kAllOptimizerParts[] = {
+    OptimizerPart::kMaster, OptimizerPart::kFirstMoment,
+    OptimizerPart::kSecondMoment};
+
+struct OptimizerShardOptions {
+  offload::AdamWOptions adamw;
+  // Of f64 parameters always f64.
+  offload::MomentFormat moments = offload::MomentFormat::F32();
+  offload::MemoryTier* tier = nullptr;  // Null: in memory.
+  std::string key_prefix;               // Of blocks in the tier.
+};
+
+class OptimizerShard {
+ public:
+  static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(
+      const StateSeat& seat, const OptimizerShardOptions& options);
+
+  offload::AdamW& adamw() { return *adamw_; }
+  offload::MomentFormat FormatOf(ParameterId id) const;
+  // Whether `id` has a master weight apart from its value.
+  bool HasMaster(ParameterId id) const;
+
+  // Step number `step` of all trainable elements of this rank. The gradients
+  // are finished. Where it fails, some parameters have been stepped.
+  absl::Status Step(int64_t step, const offload::StepScale& scale,
+                    GradientReducer& gradients, OwnValues& values);
+
+  // The bytes of one part of a parameter's state, until Close; none where this
+  // rank has none. The whole slot.
+  absl::StatusOr<std::span<std::byte>> Open(OptimizerPart part, ParameterId id);
+  absl::Status Close(OptimizerPart part, ParameterId id, bool changed);
+
+  // All that was changed is in the tier.
+  absl::Status Settle();
+
+ private:
+  static constexpr size_t kNone = ~size_t{0};
+
+  OptimizerShard(const StateSeat& seat, const OptimizerShardOptions& options,
+                 std::unique_ptr<offload::AdamW> adamw)
+      : seat_(seat), options_(options), adamw_(std::move(adamw)) {}
+
+  absl::Status CreateStore(OptimizerPart part);
+  absl::StatusOr<int64_t> BytesOf(OptimizerPart part, ParameterId id) const;
+  DType DTypeOf(OptimizerPart part, ParameterId id) const;
+  ShardStore& StoreOf(OptimizerPart part) {
+    return *stores_[static_cast<size_t>(part)];
+  }
+  size_t BlockOf(OptimizerPart part, ParameterId id) const {
+    return block_of_[static_cast<size_t>(part)]
+                    [static_cast<size_t>(id.value())];
+  }
+  void Announce(ParameterId id, OwnValues& values);
+  absl::Status StepOne(int64_t step, const offload::StepScale& scale,
+                       ParameterId id, GradientReducer& gradients,
+                       OwnValues& values);
+  absl::StatusOr<offload::MomentSpan> OpenMoment(OptimizerPart part,
+                                                 ParameterId id);
+
+  const StateSeat seat_;
+  const OptimizerShardOptions options_;
+  const std::unique_ptr<offload::AdamW> adamw_;
+  std::vector<ParameterId> owned_;  // Trainable, with a slot here.
+  std::unique_ptr<ShardStore> stores_[3];
+  std::vector<size_t> block_of_[3];  // By id.
+};
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_STATE_STEP_OPTIMIZER_SHARD_H_

@@ -1,0 +1,26 @@
+// GatherOperation: the all-gather that makes a parameter whole from its shards.
+#ifndef TESSERA_ZERO3_STATE_VALUES_GATHER_OPERATION_H_
+#define TESSERA_ZERO3_STATE_VALUES_GATHER_OPERATION_H_
+
+#include <cstddef>
+#include <span>
+
+#include "collectives/operation/operation.h"
+#include "zero3/layout/state_layout.h"
+
+namespace tessera::zero3 {
+
+// `own` is this rank's slot, `whole` has layout.GatheredElements(id) elements,
+// of which the first are the parameter's. `own` may lie at its place in it.
+collectives::Operation GatherOperation(const StateLayout& layout,
+                                       ParameterId id,
+                                       std::span<const std::byte> own,
+                                       std::span<std::byte> whole);
+
+// Where the slot of `rank` lies in the gathered buffer, in bytes.
+std::span<std::byte> SlotIn(const StateLayout& layout, ParameterId id,
+                            topology::Rank rank, std::span<std::byte> whole);
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_STATE_VALUES_GATHER_OPERATION_H_

@@ -1,0 +1,64 @@
+// OwnValues: the elements of parameters that this rank owns, wherever they are:
+// within parameters that are whole, or in shards.
+#ifndef TESSERA_ZERO3_STATE_VALUES_OWN_VALUES_H_
+#define TESSERA_ZERO3_STATE_VALUES_OWN_VALUES_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "offload/optimizer/state/typed_span.h"
+#include "zero3/state/shards/shard_store.h"
+#include "zero3/state/shards/state_seat.h"
+#include "zero3/state/values/whole_parameters.h"
+
+namespace tessera::zero3 {
+
+class OwnValues {
+ public:
+  // `shards` may be null where no parameter is sharded; block shard_of[id] is
+  // that of parameter `id`. All outlive this.
+  OwnValues(const StateSeat& seat, WholeParameters& whole, ShardStore* shards,
+            const std::vector<size_t>& shard_of)
+      : seat_(seat), whole_(whole), shards_(shards), shard_of_(shard_of) {}
+
+  // The elements of the rank's extent of `id`, until Close.
+  absl::StatusOr<offload::TypedSpan> Open(ParameterId id) {
+    if (whole_.Has(id)) return whole_.Own(id);
+    const Extent extent = seat_.OwnExtent(id);
+    const DType dtype = seat_.model()[id].dtype();
+    if (extent.slot == 0) return offload::TypedSpan(nullptr, dtype, 0);
+    TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes,
+                             shards_->Open(ShardOf(id)));
+    return offload::TypedSpan(bytes.data(), dtype, extent.size());
+  }
+
+  absl::Status Close(ParameterId id, bool changed) {
+    if (whole_.Has(id) || seat_.OwnExtent(id).slot == 0) {
+      return absl::OkStatus();
+    }
+    return shards_->Close(ShardOf(id), changed);
+  }
+
+  // Soon to be opened.
+  void Announce(ParameterId id) {
+    if (whole_.Has(id) || seat_.OwnExtent(id).slot == 0) return;
+    shards_->Announce(ShardOf(id));
+  }
+
+ private:
+  size_t ShardOf(ParameterId id) const {
+    return shard_of_[static_cast<size_t>(id.value())];
+  }
+
+  const StateSeat seat_;
+  WholeParameters& whole_;
+  ShardStore* const shards_;
+  const std::vector<size_t> shard_of_;
+};
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_STATE_VALUES_OWN_VALUES_H_

@@ -1,0 +1,65 @@
+#include "zero3/state/values/whole_parameters.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "zero3/state/values/gather_operation.h"
+
+namespace tessera::zero3 {
+
+absl::StatusOr<std::unique_ptr<WholeParameters>> WholeParameters::Create(
+    const StateSeat& seat, std::vector<ParameterId> ids,
+    collectives::Communicator& group) {
+  std::unique_ptr<WholeParameters> values(
+      new WholeParameters(seat, std::move(ids), group));
+  const auto count = static_cast<size_t>(seat.model().count());
+  values->has_.resize(count);
+  values->memory_.resize(count);
+  for (ParameterId id : values->ids_) {
+    const Parameter& parameter = seat.model()[id];
+    const auto index = static_cast<size_t>(id.value());
+    values->has_[index] = true;
+    TESSERA_ASSIGN_OR_RETURN(
+        values->memory_[index],
+        AccountedMemory::Allocate(
+            seat.device, parameter.name(),
+            seat.layout.GatheredElements(id) * SizeInBytes(parameter.dtype()),
+            offload::Purpose::kParameters));
+    const std::span<std::byte> bytes = values->memory_[index].bytes();
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+  }
+  return values;
+}
+
+absl::StatusOr<TensorView> WholeParameters::Value(ParameterId id) const {
+  const Parameter& parameter = seat_.model()[id];
+  return TensorView::Create(
+      MemoryOf(id).first(static_cast<size_t>(parameter.bytes)),
+      parameter.dtype(), parameter.spec.shape);
+}
+
+offload::TypedSpan WholeParameters::Own(ParameterId id) const {
+  return offload::TypedSpan(
+      SlotIn(seat_.layout, id, seat_.rank, MemoryOf(id)).data(),
+      seat_.model()[id].dtype(), seat_.OwnExtent(id).size());
+}
+
+absl::Status WholeParameters::Publish() const {
+  if (seat_.layout.ranks() == 1) return absl::OkStatus();
+  std::vector<collectives::Work> works;
+  for (ParameterId id : ids_) {
+    if (MemoryOf(id).empty()) continue;
+    TESSERA_ASSIGN_OR_RETURN(
+        collectives::Work work,
+        group_.Start(GatherOperation(
+            seat_.layout, id,
+            SlotIn(seat_.layout, id, seat_.rank, MemoryOf(id)), MemoryOf(id))));
+    works.push_back(std::move(work));
+  }
+  absl::Status status;
+  for (collectives::Work& work : works) status.Update(work.Wait());
+  return status;
+}
+
+}  // namespace tessera::zero3

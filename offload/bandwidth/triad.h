@@ -1,0 +1,45 @@
+// The bandwidth of memory, as STREAM's triad a[i] = b[i] + s * c[i] sees it:
+// the floor under anything that passes over memory once.
+//
+//   TESSERA_ASSIGN_OR_RETURN(TriadBandwidth triad,
+//                            MeasureTriad(threads, int64_t{1} << 28));
+//   double share = bytes_moved / seconds / triad.best();
+//
+// Counted as STREAM does: 24 bytes an element (read b, read c, write a).
+// Ordinary stores also read each line of `a` before they overwrite it; these
+// 8 bytes are not counted. Streaming (non-temporal) stores do not read it, so
+// that what they count is what moves. best() is the larger of the two, and a
+// floor that does not flatter.
+//
+// Source: J. McCalpin, "Memory Bandwidth and Machine Balance in Current High
+// Performance Computers", 1995.
+#ifndef TESSERA_OFFLOAD_BANDWIDTH_TRIAD_H_
+#define TESSERA_OFFLOAD_BANDWIDTH_TRIAD_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+namespace tessera::offload {
+
+// Bytes a second.
+struct TriadBandwidth {
+  double ordinary = 0;
+  double streaming = 0;
+
+  double best() const { return std::max(ordinary, streaming); }
+};
+
+// The best of `passes` of each kind, run by `threads` threads (the caller is
+// one) over three arrays of f64 that have `bytes` bytes together. More bytes
+// than four times the last-level cache measure memory; fewer, the caches.
+// Takes about passes * 2 * bytes / bandwidth seconds. InvalidArgument unless 1
+// <= threads <= 1024, passes >= 1 and there are 4 KiB for each thread;
+// ResourceExhausted where there is no memory for it.
+absl::StatusOr<TriadBandwidth> MeasureTriad(int threads, int64_t bytes,
+                                            int passes = 10);
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_BANDWIDTH_TRIAD_H_

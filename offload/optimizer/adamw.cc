@@ -1,0 +1,81 @@
+#include "offload/optimizer/adamw.h"
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/memory/memory.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "offload/optimizer/execution/step_runner.h"
+#include "offload/optimizer/kernels/step_job.h"
+#include "offload/optimizer/state/parameter_range.h"
+#include "offload/optimizer/step_scale.h"
+
+namespace tessera::offload {
+namespace {
+
+absl::Status CheckOptions(const AdamWOptions& options) {
+  TESSERA_RETURN_IF_ERROR(step_scale_internal::CheckNumbers(
+      "AdamW", {{"learning_rate", options.learning_rate},
+                {"beta1", options.beta1, 1},
+                {"beta2", options.beta2, 1},
+                {"epsilon", options.epsilon},
+                {"weight_decay", options.weight_decay}}));
+  return step_scale_internal::CheckThreads("AdamW", options.threads);
+}
+
+StepNumbers NumbersOf(const AdamWOptions& options, int64_t step,
+                      const StepScale& scale) {
+  // 1 - beta^t; expm1 keeps the bits that 1 - pow() loses where beta is near 1.
+  const auto correction = [&](double beta) {
+    if (!options.bias_correction || beta == 0) return 1.0;
+    return -std::expm1(static_cast<double>(step) * std::log(beta));
+  };
+  const bool is_coupled = options.decay == WeightDecay::kCoupled;
+  return {
+      .gradient_scale = scale.unscale * scale.clip_factor,
+      .decay_in_gradient = is_coupled ? options.weight_decay : 0,
+      .kept = is_coupled ? 1 : 1 - options.learning_rate * options.weight_decay,
+      .beta1 = options.beta1,
+      .fresh1 = 1 - options.beta1,
+      .beta2 = options.beta2,
+      .fresh2 = 1 - options.beta2,
+      .root_correction = 1 / std::sqrt(correction(options.beta2)),
+      .epsilon = options.epsilon,
+      .rate = options.learning_rate / correction(options.beta1),
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AdamW>> AdamW::Create(
+    const AdamWOptions& options) {
+  TESSERA_RETURN_IF_ERROR(CheckOptions(options));
+  return absl::WrapUnique(new AdamW(options));
+}
+
+absl::Status AdamW::SetLearningRate(double learning_rate) {
+  AdamWOptions changed = options_;
+  changed.learning_rate = learning_rate;
+  TESSERA_RETURN_IF_ERROR(CheckOptions(changed));
+  options_ = changed;
+  return absl::OkStatus();
+}
+
+absl::Status AdamW::Step(int64_t step, const StepScale& scale,
+                         std::span<const ParameterRange> ranges) {
+  TESSERA_RETURN_IF_ERROR(step_scale_internal::CheckStep("AdamW", step, scale));
+  const RangesStep all = {
+      .rule = StepRule::kAdamW,
+      .moments = 2,
+      .numbers = NumbersOf(options_, step, scale),
+      .rounds_at_random = options_.rounding == MomentRounding::kStochastic,
+      .random_key = RandomKey(options_.seed, step),
+  };
+  return Annotate(RunRanges(all, ranges, pool_), "AdamW");
+}
+
+}  // namespace tessera::offload

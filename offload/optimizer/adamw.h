@@ -1,0 +1,88 @@
+// AdamW: Adam with decoupled weight decay, in one pass over memory.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto adamw, AdamW::Create({.learning_rate = 3e-4,
+//                                                       .threads = 8}));
+//   TESSERA_ASSIGN_OR_RETURN(GradientStatistics statistics, ...);
+//   const StepScale scale = {
+//       .unscale = 1 / loss_scale,
+//       .clip_factor = ClipFactor(statistics.Norm() / loss_scale, 1.0)};
+//   TESSERA_RETURN_IF_ERROR(adamw->Step(step, scale, ranges));  // step 1, 2,
+//   ..
+//
+// Each byte of parameters, gradients and moments moves between memory and the
+// processor once. For f32, in this order, every operation rounded on its own:
+//
+//   g <- gradient * f32(unscale * clip_factor)    [+ p * weight_decay:
+//   kCoupled] m <- m * beta1 + g * (1 - beta1) v <- v * beta2 + (g * (1 -
+//   beta2)) * g p <- p * (1 - learning_rate * weight_decay)   [p: kCoupled]
+//        - (m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon))
+//          * (learning_rate / (1 - beta1^t))
+//   copy <- p, rounded to nearest even
+//
+// which has the same bits for every instruction set, number of threads and
+// partition into ranges. Numbers in brackets are computed in f64 and rounded
+// once. A parameter uses the unrounded moments of its own step; f64 parameters
+// compute in f64.
+//
+// Sources: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization",
+// arXiv 1711.05101, algorithm 2; D. Kingma, J. Ba, arXiv 1412.6980.
+#ifndef TESSERA_OFFLOAD_OPTIMIZER_ADAMW_H_
+#define TESSERA_OFFLOAD_OPTIMIZER_ADAMW_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "offload/optimizer/execution/worker_pool.h"
+#include "offload/optimizer/state/parameter_range.h"
+#include "offload/optimizer/step_scale.h"
+
+namespace tessera::offload {
+
+struct AdamWOptions {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+  WeightDecay decay = WeightDecay::kDecoupled;  // kCoupled: Adam with L2.
+  bool bias_correction = true;                  // False: beta^t counts as 0.
+  MomentRounding rounding = MomentRounding::kStochastic;  // Of bf16 moments.
+  uint64_t seed = 0;                                      // Of that rounding.
+  int threads = 1;
+};
+
+class AdamW {
+ public:
+  // InvalidArgument where a number is not finite or out of range:
+  // learning_rate, weight_decay and epsilon at least 0, betas in [0, 1),
+  // threads in 1 to 1024.
+  static absl::StatusOr<std::unique_ptr<AdamW>> Create(
+      const AdamWOptions& options);
+
+  const AdamWOptions& options() const { return options_; }
+
+  // For schedules; refused as by Create.
+  absl::Status SetLearningRate(double learning_rate);
+
+  // Step number `step`, from 1, of every range that is not frozen. Gradients
+  // must be finite (GradientStatistics tells): one that is not makes its
+  // element NaN or infinite, or its block of 8-bit moments. InvalidArgument,
+  // with nothing written, for a step below 1, a scale that is not finite or
+  // below 0, and for what CheckRanges refuses. One call at a time.
+  absl::Status Step(int64_t step, const StepScale& scale,
+                    std::span<const ParameterRange> ranges);
+
+ private:
+  explicit AdamW(const AdamWOptions& options)
+      : options_(options), pool_(options.threads) {}
+
+  AdamWOptions options_;
+  WorkerPool pool_;
+};
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_OPTIMIZER_ADAMW_H_

@@ -1,0 +1,53 @@
+// GradientStatistics: the norm of gradients, and whether all are finite, in one
+// pass: what clipping and dynamic loss scaling want to know before a step.
+//
+//   GradientStatistics all;
+//   for (const ConstTypedSpan& gradient : gradients) {
+//     TESSERA_ASSIGN_OR_RETURN(GradientStatistics one,
+//                              MeasureGradient(gradient, pool));
+//     all.Add(one);
+//   }
+//   if (!all.IsFinite()) ...  // Lower the loss scale and skip the step.
+//   scale.clip_factor = ClipFactor(all.Norm() * unscale, max_norm);
+#ifndef TESSERA_OFFLOAD_OPTIMIZER_GRADIENT_STATISTICS_H_
+#define TESSERA_OFFLOAD_OPTIMIZER_GRADIENT_STATISTICS_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "offload/optimizer/execution/worker_pool.h"
+#include "offload/optimizer/state/typed_span.h"
+
+namespace tessera::offload {
+
+struct GradientStatistics {
+  double sum_of_squares = 0;  // Of the finite elements.
+  int64_t non_finite = 0;     // Infinities and NaNs.
+
+  bool IsFinite() const { return non_finite == 0; }
+  double Norm() const { return std::sqrt(sum_of_squares); }
+
+  // Sums depend on the order of Add in their last bits, on nothing else.
+  void Add(const GradientStatistics& other) {
+    sum_of_squares += other.sum_of_squares;
+    non_finite += other.non_finite;
+  }
+};
+
+// Of f64, f32, bf16 or f16 elements; memory-bound. Sums in f64, in an order
+// that depends on the number of elements alone: the same bits for every
+// instruction set and number of threads. InvalidArgument for other types and
+// for data that is not aligned to its elements.
+absl::StatusOr<GradientStatistics> MeasureGradient(
+    const ConstTypedSpan& gradient, WorkerPool& pool);
+absl::StatusOr<GradientStatistics> MeasureGradient(
+    const ConstTypedSpan& gradient);
+
+// What brings a norm down to `max_norm`: at most 1, max_norm / (norm + 1e-6) as
+// torch.nn.utils.clip_grad_norm_. 1 where `max_norm` is 0 or less: no clipping.
+double ClipFactor(double norm, double max_norm);
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_OPTIMIZER_GRADIENT_STATISTICS_H_

@@ -1,0 +1,79 @@
+#include "offload/optimizer/sgd.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/memory/memory.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "offload/optimizer/execution/step_runner.h"
+#include "offload/optimizer/kernels/step_job.h"
+#include "offload/optimizer/state/parameter_range.h"
+#include "offload/optimizer/step_scale.h"
+
+namespace tessera::offload {
+namespace {
+
+absl::Status CheckOptions(const SgdOptions& options) {
+  TESSERA_RETURN_IF_ERROR(step_scale_internal::CheckNumbers(
+      "Sgd", {{"learning_rate", options.learning_rate},
+              {"momentum", options.momentum, 1},
+              {"dampening", options.dampening, 1},
+              {"weight_decay", options.weight_decay}}));
+  if (options.nesterov && (options.momentum == 0 || options.dampening != 0)) {
+    return absl::InvalidArgumentError(
+        "Sgd: nesterov takes a momentum above 0 and a dampening of 0");
+  }
+  return step_scale_internal::CheckThreads("Sgd", options.threads);
+}
+
+StepRule RuleOf(const SgdOptions& options) {
+  if (options.momentum == 0) return StepRule::kPlain;
+  return options.nesterov ? StepRule::kNesterov : StepRule::kMomentum;
+}
+
+StepNumbers NumbersOf(const SgdOptions& options, int64_t step,
+                      const StepScale& scale) {
+  const bool is_coupled = options.decay == WeightDecay::kCoupled;
+  return {
+      .gradient_scale = scale.unscale * scale.clip_factor,
+      .decay_in_gradient = is_coupled ? options.weight_decay : 0,
+      .kept = is_coupled ? 1 : 1 - options.learning_rate * options.weight_decay,
+      .beta1 = options.momentum,
+      .fresh1 = step == 1 ? 1 : 1 - options.dampening,
+      .rate = options.learning_rate,
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Sgd>> Sgd::Create(const SgdOptions& options) {
+  TESSERA_RETURN_IF_ERROR(CheckOptions(options));
+  return absl::WrapUnique(new Sgd(options));
+}
+
+absl::Status Sgd::SetLearningRate(double learning_rate) {
+  SgdOptions changed = options_;
+  changed.learning_rate = learning_rate;
+  TESSERA_RETURN_IF_ERROR(CheckOptions(changed));
+  options_ = changed;
+  return absl::OkStatus();
+}
+
+absl::Status Sgd::Step(int64_t step, const StepScale& scale,
+                       std::span<const ParameterRange> ranges) {
+  TESSERA_RETURN_IF_ERROR(step_scale_internal::CheckStep("Sgd", step, scale));
+  const StepRule rule = RuleOf(options_);
+  const RangesStep all = {
+      .rule = rule,
+      .moments = rule == StepRule::kPlain ? 0 : 1,
+      .numbers = NumbersOf(options_, step, scale),
+      .rounds_at_random = options_.rounding == MomentRounding::kStochastic,
+      .random_key = RandomKey(options_.seed, step),
+  };
+  return Annotate(RunRanges(all, ranges, pool_), "Sgd");
+}
+
+}  // namespace tessera::offload

@@ -1,0 +1,290 @@
+// What the threads of NearMemory do: which transfer comes next, and for whom
+// room is made.
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "offload/prefetch/near_memory.h"
+#include "offload/prefetch/near_memory_state.h"
+
+namespace tessera::offload {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+void NearMemory::Work() {
+  absl::MutexLock lock(&mutex_);
+  while (true) {
+    if (const std::optional<Job> job = NextJob()) {
+      mutex_.Unlock();
+      Issue(*job);
+      mutex_.Lock();
+    } else if (closing_ && wanted_.empty()) {
+      return;
+    } else {
+      work_.Wait(&mutex_);
+    }
+  }
+}
+
+// The listener keeps the operation, and this object, until it has been called.
+void NearMemory::Issue(Job job) {
+  if (!job.store) {
+    const absl::StatusOr<BlockStat> stat = far_.Stat(job.block->key);
+    if (!stat.ok()) return Finish(job, stat.status());
+    job.info = stat->info;
+  }
+  const std::span<std::byte> bytes = job.block->memory.bytes();
+  auto operation = std::make_shared<Operation>(
+      job.store ? far_.StartPut(job.block->key, bytes, job.info)
+                : far_.StartGet(job.block->key, bytes));
+  operation->OnDone(
+      [self = shared_from_this(), operation, job](const absl::Status& status) {
+        self->Finish(job, status);
+      });
+}
+
+void NearMemory::Finish(const Job& job, const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  Block& block = *job.block;
+  const int64_t moved =
+      status.ok() ? static_cast<int64_t>(block.memory.size()) : 0;
+  (job.store ? stores_ : loads_).Finish(NowNs(), moved);
+  if (job.store) {
+    block.storing = false;
+    block.dirty = !status.ok();
+    block.store_error = Annotate(
+        status, absl::StrCat("cannot store block ", QuoteKey(block.key)));
+  } else if (status.ok()) {
+    block.place = Block::Place::kNear;
+    block.info = job.info;
+  } else {
+    block.load_error = Annotate(
+        status, absl::StrCat("cannot load block ", QuoteKey(block.key)));
+    block.place = Block::Place::kFar;
+    pool_.GiveBack(std::move(block.memory));
+    block.memory = Buffer();
+  }
+  work_.SignalAll();
+  changed_.SignalAll();
+}
+
+std::optional<NearMemory::Job> NearMemory::NextJob() {
+  std::optional<Job> job;
+  if (demanded_ != nullptr) {
+    job = Demanded();
+  } else if (plan_ != nullptr && loads_.HasRoom()) {
+    job = Planned();
+  }
+  if (!job.has_value() && stores_.HasRoom()) job = Wanted();
+  if (!job.has_value() && demanded_ != nullptr) RefuseDemand();
+  return job;
+}
+
+// Unless something is in flight that may yet make room.
+void NearMemory::RefuseDemand() {
+  if (loads_.in_flight() + stores_.in_flight() > 0) return;
+  demand_error_ = NoRoom(*demanded_);
+  demanded_ = nullptr;
+  changed_.SignalAll();
+}
+
+std::optional<NearMemory::Job> NearMemory::Demanded() {
+  Block& block = *demanded_;
+  if (block.place != Block::Place::kFar) {
+    demanded_ = nullptr;
+    return std::nullopt;
+  }
+  std::span<const Replacement::Eviction> planned;
+  if (plan_ != nullptr) {
+    const auto use = static_cast<size_t>(plan_->cursor);
+    const auto& steps = plan_->replacement.steps();
+    if (use < steps.size() && plan_->blocks[steps[use].block] == &block) {
+      planned = steps[use].evict;
+    }
+  }
+  if (MakeRoom(block.bytes, planned, /*needed_at=*/-1)) {
+    demanded_ = nullptr;
+    return Load(block);
+  }
+  return std::nullopt;
+}
+
+// Loads are started in the order of the plan; the first that cannot be waits,
+// and the others behind it.
+std::optional<NearMemory::Job> NearMemory::Planned() {
+  const auto& steps = plan_->replacement.steps();
+  for (; plan_->next_load < steps.size(); ++plan_->next_load) {
+    const Replacement::Step& step = steps[plan_->next_load];
+    Block& block = *plan_->blocks[step.block];
+    if (!step.load || block.place != Block::Place::kFar ||
+        static_cast<int64_t>(plan_->next_load) < plan_->cursor) {
+      continue;
+    }
+    if (!block.load_error.ok()) return std::nullopt;
+    for (const Replacement::Eviction& e : step.evict) {
+      if (plan_->cursor <= e.after) return std::nullopt;
+    }
+    const auto use = static_cast<int64_t>(plan_->next_load);
+    if (!MakeRoom(block.bytes, step.evict, use)) return std::nullopt;
+    ++plan_->next_load;
+    return Load(block);
+  }
+  return std::nullopt;
+}
+
+std::optional<NearMemory::Job> NearMemory::Wanted() {
+  for (auto at = wanted_.begin(); at != wanted_.end();) {
+    Block& block = **at;
+    const bool needed = block.place == Block::Place::kNear && block.dirty;
+    if (needed && !block.idle()) {
+      ++at;
+      continue;
+    }
+    at = wanted_.erase(at);
+    block.wanted = false;
+    if (!needed) {
+      changed_.SignalAll();
+      continue;
+    }
+    block.storing = true;
+    stores_.Start(NowNs());
+    return Job{&block, /*store=*/true, block.info};
+  }
+  return std::nullopt;
+}
+
+// There is room for it. Memory that the system refuses is an error of the load.
+std::optional<NearMemory::Job> NearMemory::Load(Block& block) {
+  absl::StatusOr<Buffer> memory = pool_.Take(block.bytes);
+  if (!memory.ok()) {
+    block.load_error =
+        Annotate(memory.status(),
+                 absl::StrCat("cannot load block ", QuoteKey(block.key)));
+    changed_.SignalAll();
+    return std::nullopt;
+  }
+  block.memory = *std::move(memory);
+  block.place = Block::Place::kLoading;
+  loads_.Start(NowNs());
+  return Job{&block, /*store=*/false, {}};
+}
+
+// The victims of the plan first; where these are not there or do not do, those
+// that are needed after `needed_at`, the last needed first.
+bool NearMemory::MakeRoom(int64_t bytes,
+                          std::span<const Replacement::Eviction> planned,
+                          int64_t needed_at) {
+  int64_t coming = 0;
+  for (const auto& [key, block] : blocks_) {
+    if (block->storing && block->uses == 0) coming += block->bytes;
+  }
+  for (const Replacement::Eviction& e : planned) {
+    if (plan_->blocks[e.block]->idle()) Free(*plan_->blocks[e.block], coming);
+  }
+  if (pool_.free_bytes() + coming < bytes) {
+    for (Block* block : Victims(needed_at)) {
+      if (pool_.free_bytes() + coming >= bytes) break;
+      Free(*block, coming);
+    }
+  }
+  return pool_.free_bytes() >= bytes;
+}
+
+void NearMemory::Free(Block& block, int64_t& coming) {
+  if (!block.dirty) {
+    Evict(block);
+  } else if (block.store_error.ok()) {
+    WantStored(block);
+    coming += block.bytes;
+  }
+}
+
+std::vector<NearMemory::Block*> NearMemory::Victims(int64_t needed_at) {
+  std::vector<std::pair<int64_t, Block*>> candidates;
+  for (const auto& [key, block] : blocks_) {
+    if (!block->idle() || block->memory.size() == 0) continue;
+    const int64_t next = NextUse(*block);
+    if (next > needed_at) candidates.push_back({next, block.get()});
+  }
+  std::stable_sort(
+      candidates.begin(), candidates.end(),
+      [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<Block*> victims;
+  for (const auto& [next, block] : candidates) victims.push_back(block);
+  return victims;
+}
+
+int64_t NearMemory::NextUse(const Block& block) const {
+  if (plan_ == nullptr || block.planned.empty()) return kNever;
+  const auto next = std::lower_bound(block.planned.begin(), block.planned.end(),
+                                     plan_->cursor);
+  if (next != block.planned.end()) return *next;
+  return block.planned.front() +
+         static_cast<int64_t>(plan_->replacement.steps().size());
+}
+
+void NearMemory::Evict(Block& block) {
+  block.place = Block::Place::kFar;
+  block.dirty = false;
+  pool_.GiveBack(std::move(block.memory));
+  block.memory = Buffer();
+}
+
+void NearMemory::WantStored(Block& block) {
+  if (block.wanted || block.storing) return;
+  block.wanted = true;
+  wanted_.push_back(&block);
+  work_.SignalAll();
+}
+
+void NearMemory::StoreAllDirty() {
+  for (auto& [key, block] : blocks_) {
+    block->store_error = absl::OkStatus();
+    if (block->dirty) WantStored(*block);
+  }
+}
+
+absl::Status NearMemory::NoRoom(const Block& block) const {
+  if (block.bytes > options_.budget) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "block ", QuoteKey(block.key), " of ", block.bytes,
+        " bytes is larger than the whole near memory of ", options_.budget,
+        " bytes. Raise the budget or split the block"));
+  }
+  const std::string what =
+      absl::StrCat("no room for block ", QuoteKey(block.key), " of ",
+                   block.bytes, " bytes in a near memory of ", options_.budget);
+  if (const absl::Status stuck = FirstStoreError(); !stuck.ok()) {
+    return Annotate(stuck, what);
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      what, ": ", pool_.taken_bytes(),
+      " bytes are taken by blocks in use. Call Done earlier, or raise the "
+      "budget"));
+}
+
+NearMemory::Traffic NearMemory::traffic() const {
+  absl::MutexLock lock(&mutex_);
+  const int64_t now = NowNs();
+  return {.bytes_loaded = loads_.bytes(),
+          .load_busy_ns = loads_.busy_ns(now),
+          .bytes_stored = stores_.bytes(),
+          .store_busy_ns = stores_.busy_ns(now),
+          .load_depth = loads_.depth(),
+          .store_depth = stores_.depth()};
+}
+
+}  // namespace tessera::offload

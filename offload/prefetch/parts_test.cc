@@ -1,0 +1,109 @@
+// The small parts of a prefetcher: its memory, its flows, its recorder.
+#include <utility>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "offload/prefetch/buffer_pool.h"
+#include "offload/prefetch/plan/flow.h"
+#include "offload/prefetch/plan/step_recorder.h"
+
+namespace tessera::offload {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(BufferPoolTest, UsesMemoryOfTheSameSizeAgainWithinTheBudget) {
+  BufferPool pool(HostMemory(), 100);
+  TESSERA_ASSERT_OK_AND_ASSIGN(Buffer a, pool.Take(60));
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data()) % 4096, 0u);
+  EXPECT_EQ(pool.free_bytes(), 40);
+  EXPECT_THAT(pool.Take(41), StatusIs(absl::StatusCode::kResourceExhausted,
+                                      HasSubstr("40 of 100 are free")));
+  EXPECT_THAT(pool.Take(-1), StatusIs(absl::StatusCode::kResourceExhausted));
+  const std::byte* const address = a.data();
+  pool.GiveBack(std::move(a));
+  EXPECT_EQ(pool.kept_bytes(), 60);
+  TESSERA_ASSERT_OK_AND_ASSIGN(Buffer again, pool.Take(60));
+  EXPECT_EQ(again.data(), address);
+  EXPECT_EQ(pool.kept_bytes(), 0);
+}
+
+TEST(BufferPoolTest, FreesWhatItKeepsWhereAnotherSizeNeedsTheRoom) {
+  BufferPool pool(HostMemory(), 100);
+  TESSERA_ASSERT_OK_AND_ASSIGN(Buffer a, pool.Take(60));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Buffer b, pool.Take(30));
+  pool.GiveBack(std::move(a));
+  pool.GiveBack(std::move(b));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Buffer c, pool.Take(50));
+  EXPECT_EQ(pool.kept_bytes(), 30);
+  TESSERA_ASSERT_OK_AND_ASSIGN(Buffer none, pool.Take(0));
+  pool.GiveBack(std::move(none));
+  pool.GiveBack(std::move(c));
+  EXPECT_EQ(pool.taken_bytes(), 0);
+  pool.Trim();
+  EXPECT_EQ(pool.kept_bytes(), 0);
+}
+
+TEST(FlowTest, CountsBytesAndBusyTime) {
+  Flow flow(4);
+  EXPECT_EQ(flow.depth(), 2);
+  flow.Start(100);
+  EXPECT_TRUE(flow.HasRoom());
+  flow.Start(110);
+  EXPECT_FALSE(flow.HasRoom());
+  flow.Finish(150, 7);
+  EXPECT_EQ(flow.busy_ns(160), 60);
+  flow.Finish(200, 0);
+  EXPECT_EQ(flow.busy_ns(1000), 100);
+  flow.Start(1000);
+  flow.Finish(1001, 5);
+  EXPECT_EQ(flow.busy_ns(2000), 101);
+  EXPECT_EQ(flow.bytes(), 12);
+}
+
+// Keeps `in_flight` transfers in flight, each as long as the latency.
+int DepthAfter(int transfers, int in_flight) {
+  Flow flow(16);
+  int64_t now = 0;
+  for (int i = 0; i < transfers; ++i) {
+    const int width = in_flight > 0 ? in_flight : flow.depth();
+    while (flow.in_flight() < width) flow.Start(now);
+    now += 1000 / width;
+    flow.Finish(now, 100);
+  }
+  return flow.depth();
+}
+
+TEST(FlowTest, DeepensOnlyWhereTheQueueIsFull) {
+  EXPECT_GE(DepthAfter(3000, 0), 14);
+  EXPECT_EQ(DepthAfter(3000, 1), 2);
+}
+
+TEST(StepRecorderTest, RecordsUsesTimesAndWhatIsHeld) {
+  StepRecorder recorder;
+  recorder.Ask(0);
+  recorder.Begin("a", 10, 5);
+  recorder.Ask(25);
+  recorder.Begin("b", 20, 30);
+  recorder.End("a", true);
+  recorder.Ask(31);  // fails, and is asked for again
+  recorder.Ask(40);
+  recorder.Begin("a", 10, 44);
+  recorder.Begin("a", 10, 44);
+  recorder.End("a", false);
+  recorder.End("nothing", true);
+  recorder.End("a", true);
+  recorder.End("b", false);
+  EXPECT_EQ(recorder.uses(), 4);
+  EXPECT_THAT(recorder.Take(50), ElementsAre(BlockUse{"a", 10, 20, true, 1},
+                                             BlockUse{"b", 20, 10, false, 2},
+                                             BlockUse{"a", 10, 0, true, 1},
+                                             BlockUse{"a", 10, 6, false, 0}));
+  EXPECT_THAT(recorder.Take(60), IsEmpty());
+}
+
+}  // namespace
+}  // namespace tessera::offload

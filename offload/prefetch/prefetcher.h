@@ -1,0 +1,177 @@
+// Prefetcher: the blocks of a tier brought near before a step needs them.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       std::unique_ptr<Prefetcher> prefetcher,
+//       Prefetcher::Create(file_tier, {.budget = 2LL << 30}));
+//   for (...) {                                   // the first step records
+//     TESSERA_RETURN_IF_ERROR(prefetcher->BeginStep());
+//     for (const std::string& key : order) {
+//       TESSERA_ASSIGN_OR_RETURN(std::span<std::byte> block,
+//                                prefetcher->Use(key));
+//       Compute(block);
+//       TESSERA_RETURN_IF_ERROR(prefetcher->Done(key, /*dirty=*/true));
+//     }
+//     TESSERA_ASSIGN_OR_RETURN(StepReport report, prefetcher->EndStep());
+//   }
+//   TESSERA_RETURN_IF_ERROR(prefetcher->Flush());
+//
+// The order of uses is that of the step before, or given. A PrefetchPlan made
+// from it, the measured times and the measured bandwidths decides what is
+// loaded and evicted; near_memory.h carries it out, with as many transfers in
+// flight as the measured throughput rewards (queue_depth.h). A step that leaves
+// its order is still right: what is missing is loaded at once, ahead of what is
+// only expected, and the next step follows the new order.
+//
+// What is near stays near, dirty or not, from step to step; dirty blocks are
+// stored when the plan evicts them and at Flush. Until then the tier holds the
+// old bytes: whoever reads or writes it directly calls Flush before, and
+// Invalidate after. Purposes and dtypes are kept.
+#ifndef TESSERA_OFFLOAD_PREFETCH_PREFETCHER_H_
+#define TESSERA_OFFLOAD_PREFETCH_PREFETCHER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/memory.h"
+#include "offload/prefetch/near_memory.h"
+#include "offload/prefetch/plan/block_use.h"
+#include "offload/prefetch/plan/prefetch_plan.h"
+#include "offload/prefetch/plan/step_recorder.h"
+#include "offload/tier/accounting.h"
+#include "offload/tier/memory_tier.h"
+
+namespace tessera::offload {
+
+struct PrefetchOptions {
+  int64_t budget = 0;  // bytes of near memory, above 0
+  std::shared_ptr<MemoryResource> resource = HostMemory();
+  // Where there is one, the whole budget counts there, as buffers.
+  std::shared_ptr<Accounting> accounting = {};
+  // The most transfers in flight; at first there are 2.
+  int most_loads = 16;
+  int most_stores = 8;
+  // Threads that start transfers. A tier that works in the caller's thread, as
+  // host and compressed ones do, moves this many blocks at once.
+  int threads = 1;
+  bool prefetch = true;  // false: every block is loaded when it is asked for
+  // What the tier can do, for the plan and the bound. 0: measured, as the
+  // best of the steps so far.
+  int64_t load_bytes_per_second = 0;
+  int64_t store_bytes_per_second = 0;
+};
+
+// Times are nanoseconds.
+struct StepReport {
+  bool planned = false;      // an order was known
+  absl::Status plan_status;  // why the recorded order could not be used
+  int64_t uses = 0;
+  int64_t hits = 0;        // there already
+  int64_t late = 0;        // on the way
+  int64_t missing = 0;     // loaded on demand
+  int64_t deviations = 0;  // uses that were not the next of the order
+  int64_t bytes_loaded = 0;
+  int64_t bytes_stored = 0;
+  int64_t step_ns = 0;
+  int64_t stall_ns = 0;  // in Use
+  // StepBound of what was used, with the measured computes and the bandwidth
+  // of load_bytes_per_second; and what the plan expected, 0 without a plan or
+  // bandwidths.
+  int64_t bound_ns = 0;
+  int64_t expected_ns = 0;
+  int64_t load_bytes_per_second = 0;  // 0: nothing was ever loaded
+  int64_t store_bytes_per_second = 0;
+  int load_depth = 0;  // transfers that may be in flight now
+  int store_depth = 0;
+  absl::Status store_status;  // a block that could not be stored, and is near
+
+  // 1 is a step that nothing can beat.
+  double share_of_bound() const {
+    return step_ns == 0
+               ? 1
+               : static_cast<double>(bound_ns) / static_cast<double>(step_ns);
+  }
+};
+
+// For one caller at a time. Has threads of its own, see PrefetchOptions.
+class Prefetcher {
+ public:
+  // `far` outlives the prefetcher. InvalidArgument for options that are not
+  // positive; ResourceExhausted where the accounting has no room.
+  static absl::StatusOr<std::unique_ptr<Prefetcher>> Create(
+      MemoryTier& far, PrefetchOptions options);
+  // Stores what is dirty (Flush tells of errors, this does not) and waits for
+  // what is in flight, in the middle of a step too.
+  ~Prefetcher();
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+
+  // Starts to load what the recorded order needs first. FailedPrecondition
+  // within a step.
+  absl::Status BeginStep();
+  // The same with a given order of keys. NotFound for a key that the tier does
+  // not have, ResourceExhausted for a block larger than the budget; no step has
+  // begun then.
+  absl::Status BeginStep(std::span<const std::string> order);
+
+  // The block's bytes, to read and write until Done; the call waits for them.
+  // A block may be in use several times. An error of the tier names the key,
+  // and the next Use tries again. ResourceExhausted where the block is larger
+  // than the budget or blocks in use leave no room; where a dirty block cannot
+  // be stored to make room, the error of that store. Nothing is lost: a block
+  // that could not be stored stays near.
+  absl::StatusOr<std::span<std::byte>> Use(std::string_view key);
+  // `dirty`: its bytes were changed.
+  absl::Status Done(std::string_view key, bool dirty = false);
+
+  // FailedPrecondition, and the step goes on, while a block is in use.
+  absl::StatusOr<StepReport> EndStep();
+
+  // Stores every dirty block and waits. The first error; what could not be
+  // stored stays near and dirty.
+  absl::Status Flush();
+  // Forgets the near copy of `key`, dirty or not: the tier has newer bytes.
+  absl::Status Invalidate(std::string_view key);
+
+  // The latest finished step.
+  const std::vector<BlockUse>& recorded() const { return recorded_; }
+
+ private:
+  struct Step {
+    StepReport report;
+    std::vector<NearBlock> near;  // when it began
+    std::vector<std::string> order;
+    size_t cursor = 0;
+    int64_t began_ns = 0;
+    NearMemory::Traffic before;
+  };
+
+  Prefetcher(MemoryTier& far, PrefetchOptions options, Reservation room);
+  absl::Status Start(std::vector<BlockUse> order, bool given);
+  absl::StatusOr<PrefetchPlan> MakePlan(std::vector<BlockUse> order) const;
+  // The index in the order, -1 where it is not ahead.
+  int64_t Locate(std::string_view key) const;
+  void Measure(const NearMemory::Traffic& now);
+  int64_t Bound(const std::vector<BlockUse>& order) const;
+
+  MemoryTier& far_;
+  const PrefetchOptions options_;
+  const Reservation room_;
+  const std::shared_ptr<NearMemory> near_;
+  StepRecorder recorder_;
+  std::vector<BlockUse> recorded_;
+  std::optional<Step> step_;
+  int64_t load_speed_ = 0;  // bytes a second
+  int64_t store_speed_ = 0;
+};
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_PREFETCH_PREFETCHER_H_

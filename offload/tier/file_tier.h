@@ -1,0 +1,157 @@
+// FileTier: blocks in a file, on their way while the program computes.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       std::unique_ptr<FileTier> disk,
+//       FileTier::Create(std::make_shared<Accounting>("file", 500LL << 30),
+//                        {.path = "/scratch"}));
+//   Operation store = disk->StartPut("adam.m.17", bytes, info);
+//
+// Every Put writes a new version elsewhere and then switches: until it is over,
+// and after any error, the old one is read. Every read checks CRC-32C, and
+// DataLoss names the file, the block and the offset. What the budget counts is
+// the bytes of blocks (while a Put is in flight, the larger of the two
+// versions); the file itself is larger by rounding to 4096 bytes and by
+// versions in flight, see file_bytes().
+//
+// Kept files (keep = true) are opened again with every block whose Put was
+// over when the process died, at any moment and by any signal; a Put in flight
+// then leaves the old version or the new. Power failures need sync = true too.
+// Files that are not kept have no name and vanish with the process.
+#ifndef TESSERA_OFFLOAD_TIER_FILE_TIER_H_
+#define TESSERA_OFFLOAD_TIER_FILE_TIER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/tensor/memory.h"
+#include "offload/file/async_file.h"
+#include "offload/file/block/block_table.h"
+#include "offload/file/block/block_transfer.h"
+#include "offload/file/block/bounce_pool.h"
+#include "offload/file/file_space.h"
+#include "offload/file/io_engine.h"
+#include "offload/file/open_file.h"
+#include "offload/tier/memory_tier.h"
+
+namespace tessera::offload {
+
+struct FileTierOptions {
+  std::string path = {};  // a directory; with `keep` the file
+  bool keep = false;
+  bool direct = true;  // O_DIRECT where the file system allows it
+  bool sync = false;   // a Put is on stable storage when it is over (O_DSYNC)
+  bool verify = true;  // a kept file is read through when it is opened
+  IoEngineKind engine = IoEngineKind::kAuto;
+  int queue_depth = 32;
+  // Blocks move in pieces of this size (a power of two from 4096 on).
+  int64_t piece_bytes = int64_t{1} << 20;
+  // For memory that is not aligned as the device wants it, a multiple of
+  // piece_bytes; counted by `bounce_accounting` where there is one.
+  int64_t bounce_bytes = int64_t{16} << 20;
+  std::shared_ptr<Accounting> bounce_accounting = nullptr;
+  std::shared_ptr<MemoryResource> bounce_memory = HostMemory();
+  FileSpace::Options space = {};
+  // For a kept file that a killed process has not let go yet.
+  absl::Duration lock_wait = absl::Seconds(5);
+  // Stands between the tier and its engine, to inject faults.
+  std::function<std::unique_ptr<IoEngine>(std::unique_ptr<IoEngine>)> wrap =
+      nullptr;
+};
+
+// What opening a kept file found.
+struct FileRecovery {
+  int64_t blocks = 0;
+  int64_t older = 0;              // of which in the version before the last
+  std::vector<std::string> lost;  // keys without a version that is whole
+};
+
+class FileTier final : public MemoryTier {
+ public:
+  // The tier's name is that of `accounting`. InvalidArgument for options;
+  // ResourceExhausted where the blocks of a kept file exceed the budget;
+  // FailedPrecondition where it is in use; else what opening it says.
+  static absl::StatusOr<std::unique_ptr<FileTier>> Create(
+      std::shared_ptr<Accounting> accounting, FileTierOptions options);
+  ~FileTier() override;
+
+  std::string_view name() const override { return accounting_->name(); }
+  Operation StartPut(std::string_view key, std::span<const std::byte> bytes,
+                     BlockInfo info) override;
+  absl::Status Drop(std::string_view key) override;
+  absl::StatusOr<BlockStat> Stat(std::string_view key) const override;
+  std::vector<std::string> Keys() const override;
+  std::vector<TierUsage> usage() const override;
+  absl::Status Flush() override;
+
+  const FileRecovery& recovery() const { return recovery_; }
+  std::string_view engine_name() const { return engine_->name(); }
+  // Whether O_DIRECT is in use; if not, why.
+  bool direct() const { return opened_.direct; }
+  const std::string& why_not_direct() const { return opened_.why_not_direct; }
+  int64_t file_bytes() const { return space_->file_bytes(); }
+
+ protected:
+  Operation StartRead(std::string_view key, std::optional<int64_t> offset,
+                      std::span<std::byte> out) override;
+
+ private:
+  struct Version {
+    std::shared_ptr<const FileExtent> extent;
+    BlockLocation location;
+    BlockInfo info;
+  };
+  struct Entry {
+    std::shared_ptr<const Version> version;  // null until its first Put is over
+    std::optional<uint32_t> slot;            // of a kept file
+    Reservation room;
+    bool busy = false;  // a Put or Drop is under way
+  };
+  using Entries = std::map<std::string, Entry, std::less<>>;
+  struct Store;
+
+  FileTier(std::shared_ptr<Accounting> accounting, FileTierOptions options)
+      : accounting_(std::move(accounting)), options_(std::move(options)) {}
+
+  absl::Status Open();
+  absl::Status Recover();
+  absl::Status RecoverBlock(const std::vector<BlockRecord>& records);
+  absl::StatusOr<std::shared_ptr<const Version>> Restore(
+      const BlockRecord& record);
+  absl::Status Verify(const BlockLocation& location);
+
+  void AwaitIdle(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status BeginPut(std::string_view key, int64_t bytes, Purpose purpose);
+  absl::StatusOr<std::shared_ptr<Version>> MakeRoom(std::string_view key,
+                                                    int64_t bytes,
+                                                    BlockInfo info);
+  // `version` null: the Put has failed.
+  void EndPut(const std::string& key, std::shared_ptr<const Version> version);
+  void Record(std::shared_ptr<Store> store);
+  absl::Status Entomb(std::string_view key, uint32_t slot);
+  std::shared_ptr<const Version> Find(std::string_view key) const;
+
+  const std::shared_ptr<Accounting> accounting_;
+  const FileTierOptions options_;
+  FileRecovery recovery_;
+  OpenedFile opened_;
+  std::unique_ptr<BouncePool> pool_;
+  std::shared_ptr<FileSpace> space_;
+  std::unique_ptr<IoEngine> engine_;
+  std::unique_ptr<AsyncFile> file_;
+  std::unique_ptr<BlockTransfer> transfer_;
+  std::unique_ptr<BlockTable> table_;  // of a kept file
+  mutable absl::Mutex mutex_;
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_TIER_FILE_TIER_H_

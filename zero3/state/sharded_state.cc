@@ -259,19 +259,37 @@ absl::Status ShardedState::CheckAllReady() {
   return absl::FailedPreconditionError(reason);
 }
 
+absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOne(
+    const Parameter& parameter) {
+  offload::GradientStatistics all;
+  const Extent extent = seat_.OwnExtent(parameter.id);
+  TESSERA_ASSIGN_OR_RETURN(const offload::ConstTypedSpan own,
+                           gradients_->OpenOwn(parameter.id));
+  const ElementRange whole = {0, parameter.elements};
+  for (const ElementRange& range :
+       options_.counted_in_norm.empty()
+           ? std::span(&whole, 1)
+           : std::span<const ElementRange>(
+                 options_.counted_in_norm[IndexOf(parameter.id)])) {
+    const int64_t begin = std::max(range.begin, extent.begin);
+    const int64_t end = std::min(range.end, extent.end);
+    if (begin >= end) continue;
+    TESSERA_ASSIGN_OR_RETURN(
+        const offload::GradientStatistics one,
+        offload::MeasureGradient(offload::ConstTypedSpan(
+            own.At(begin - extent.begin), own.dtype(), end - begin)));
+    all.Add(one);
+  }
+  TESSERA_RETURN_IF_ERROR(gradients_->CloseOwn(parameter.id));
+  return all;
+}
+
 absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOwn() {
   offload::GradientStatistics all;
   for (const Parameter& parameter : seat_.model().all()) {
     if (!parameter.trainable()) continue;
-    TESSERA_ASSIGN_OR_RETURN(const offload::ConstTypedSpan own,
-                             gradients_->OpenOwn(parameter.id));
-    TESSERA_ASSIGN_OR_RETURN(offload::GradientStatistics one,
-                             offload::MeasureGradient(own));
-    TESSERA_RETURN_IF_ERROR(gradients_->CloseOwn(parameter.id));
-    if (!options_.counts_in_norm.empty() &&
-        !options_.counts_in_norm[IndexOf(parameter.id)]) {
-      one.sum_of_squares = 0;
-    }
+    TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics one,
+                             MeasureOne(parameter));
     all.Add(one);
   }
   return all;

@@ -132,6 +132,8 @@ class ShardedState {
   absl::Status CreateOptimizer();
   absl::Status FillOne(const Parameter& parameter, Filler fill);
   absl::Status CheckAllReady();
+  absl::StatusOr<offload::GradientStatistics> MeasureOne(
+      const Parameter& parameter);
   absl::StatusOr<offload::GradientStatistics> MeasureOwn();
   absl::StatusOr<offload::GradientStatistics> MeasureAll();
 

@@ -28,6 +28,31 @@ absl::Status CheckTiers(const ShardedStateOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckNormRanges(const ShardedStateOptions& options,
+                             const ModelParameters& model) {
+  const auto& counted = options.counted_in_norm;
+  if (counted.empty()) return absl::OkStatus();
+  if (static_cast<int64_t>(counted.size()) != model.count()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("counted_in_norm has ", counted.size(),
+                     " entries; the model has ", model.count(), " parameters"));
+  }
+  for (const Parameter& parameter : model.all()) {
+    for (const ElementRange& range :
+         counted[static_cast<size_t>(parameter.id.value())]) {
+      if (0 <= range.begin && range.begin <= range.end &&
+          range.end <= parameter.elements) {
+        continue;
+      }
+      return absl::InvalidArgumentError(
+          absl::StrCat("counted_in_norm has elements [", range.begin, ", ",
+                       range.end, ") of parameter \"", parameter.name(),
+                       "\", which has ", parameter.elements));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTypes(const ShardedStateOptions& options,
                         const ModelParameters& model) {
   const DType gradient = options.gradient_dtype;
@@ -74,12 +99,7 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
         absl::StrCat("clip_norm is ", options.clip_norm,
                      "; it must be 0 (no clipping) or positive"));
   }
-  if (!options.counts_in_norm.empty() &&
-      static_cast<int64_t>(options.counts_in_norm.size()) != model.count()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("counts_in_norm has ", options.counts_in_norm.size(),
-                     " entries; the model has ", model.count(), " parameters"));
-  }
+  TESSERA_RETURN_IF_ERROR(CheckNormRanges(options, model));
   TESSERA_RETURN_IF_ERROR(CheckLossScale(options.loss_scale));
   TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
   TESSERA_RETURN_IF_ERROR(CheckTypes(options, model));

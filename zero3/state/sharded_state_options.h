@@ -20,6 +20,13 @@
 
 namespace tessera::zero3 {
 
+// Elements [begin, end) of a parameter.
+struct ElementRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  friend bool operator==(const ElementRange&, const ElementRange&) = default;
+};
+
 struct ShardedStateOptions {
   int stage = 3;
   LayoutKind layout = LayoutKind::kChunks;
@@ -46,9 +53,9 @@ struct ShardedStateOptions {
   offload::MomentFormat moments = offload::MomentFormat::F32();
   double clip_norm = 0;  // 0: gradients are not clipped.
   LossScaleOptions loss_scale = {};
-  // By id: false where another rank of the model group counts the gradient in
-  // the norm, having the same parameter. Empty: all count.
-  std::vector<bool> counts_in_norm = {};
+  // By id, the elements that this rank counts in the norm; what it leaves out
+  // another rank of the model group counts, having the same. Empty: all.
+  std::vector<std::vector<ElementRange>> counted_in_norm = {};
 
   // Where shards live; null: in this rank's memory. Parameters: stage 3 only;
   // gradients: 2 and 3. A tier outlives the state.

@@ -185,6 +185,33 @@ TEST(ShardedStateTest, ClipsByTheNormOfAllRanks) {
   }
 }
 
+// As where another rank of the model group has the same elements.
+TEST(ShardedStateTest, WhatIsNotCountedIsLeftOutOfTheNorm) {
+  const ModelParameters model = testing::ToyModel(DType::kF32);
+  std::vector<std::vector<ElementRange>> halves[2];
+  for (const Parameter& parameter : model.all()) {
+    const int64_t a = parameter.elements / 3, b = parameter.elements / 2;
+    halves[0].push_back({{0, a}, {b, parameter.elements}});
+    halves[1].push_back({{a, b}});
+  }
+  for (int stage : {0, 1, 3}) {
+    ToyOptions options = Options(stage, 3);
+    options.steps = 1;
+    const auto whole = Train(options);
+    double squares = 0;
+    for (const auto& half : halves) {
+      options.state.counted_in_norm = half;
+      const auto part = Train(options);
+      ASSERT_THAT(part[0].status(), IsOk());
+      const double norm = part[0]->reports[0].gradient_norm;
+      EXPECT_GT(norm, 0);
+      squares += norm * norm;
+    }
+    ASSERT_THAT(whole[0].status(), IsOk());
+    EXPECT_NEAR(std::sqrt(squares), whole[0]->reports[0].gradient_norm, 1e-9);
+  }
+}
+
 TEST(ShardedStateTest, LossScalesOfPowersOfTwoChangeNothing) {
   ToyOptions options = Options(3, 2);
   const Values expected = TrainOk(options);
@@ -257,8 +284,13 @@ TEST(ShardedStateTest, RefusesOptionsThatCannotBe) {
               says("bucket_bytes is 0"));
   EXPECT_THAT(refusal([](auto& o) { o.clip_norm = -1; }),
               says("clip_norm is -1"));
-  EXPECT_THAT(refusal([](auto& o) { o.counts_in_norm = {true}; }),
-              says("counts_in_norm has 1 entries"));
+  EXPECT_THAT(refusal([](auto& o) { o.counted_in_norm = {{}}; }),
+              says("counted_in_norm has 1 entries"));
+  EXPECT_THAT(refusal([&](auto& o) {
+                o.counted_in_norm.resize(static_cast<size_t>(model.count()));
+                o.counted_in_norm[0] = {{70, 79}};
+              }),
+              says("[70, 79) of parameter \"embedding\", which has 78"));
   EXPECT_THAT(refusal([](auto& o) { o.gradient_dtype = DType::kI32; }),
               says("gradients of i32"));
   EXPECT_THAT(refusal([&](auto& o) {

@@ -1,0 +1,52 @@
+// RunOptions: a training run, as all of its ranks know it.
+#ifndef TESSERA_TOOLS_TRAIN_RUN_RUN_OPTIONS_H_
+#define TESSERA_TOOLS_TRAIN_RUN_RUN_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "base/dtype/dtype.h"
+#include "tensor_parallel/blocks/recompute.h"
+#include "tools/model_files/model_config/model_config.h"
+#include "tools/train/run/learning_rate.h"
+#include "zero3/state/sharded_state_options.h"
+
+namespace tessera::train {
+
+// Sizes of the axes of the mesh; tensor ranks are next to each other.
+struct MeshSizes {
+  int64_t dp = 1;
+  int64_t pp = 1;
+  int64_t cp = 1;
+  int64_t tp = 1;
+
+  int64_t world_size() const { return dp * pp * cp * tp; }
+};
+
+struct RunOptions {
+  MeshSizes mesh = {};
+  model_files::ModelConfig model = {};
+  DType dtype = DType::kF32;
+
+  // Of a step, over all ranks, and of a micro-batch.
+  int64_t batch = 8;
+  int64_t micro_batch = 1;
+  int64_t length = 128;
+  int64_t steps = 1;
+  uint64_t seed = 1;
+  LearningRate learning_rate = {};
+
+  std::string schedule = "1f1b";
+  int64_t chunks = 1;  // Stages of a pipeline rank.
+  bool sequence_parallel = false;
+  bool zigzag = true;  // Layout of sequences over context ranks.
+  tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
+
+  // Its learning rate, key prefix and what counts in the norm are set by the
+  // run.
+  zero3::ShardedStateOptions state = {};
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_RUN_RUN_OPTIONS_H_

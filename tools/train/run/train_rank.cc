@@ -1,0 +1,200 @@
+#include "tools/train/run/train_rank.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "pipeline/generate/generate.h"
+#include "tensor_parallel/context/sequence_layout.h"
+#include "tensor_parallel/partition/partition.h"
+#include "tools/text/batches/batch_partition.h"
+#include "tools/train/model/first_weights.h"
+#include "topology/mesh.h"
+
+namespace tessera::train {
+
+namespace tp = tensor_parallel;
+
+class TrainRank::LateAccess final : public WeightAccess {
+ public:
+  void Set(WeightAccess* access) { access_ = access; }
+
+  absl::Status Use(std::span<tp::Parameter* const> parameters) override {
+    return access_->Use(parameters);
+  }
+  absl::Status Done(std::span<tp::Parameter* const> parameters) override {
+    return access_->Done(parameters);
+  }
+
+ private:
+  WeightAccess* access_ = nullptr;
+};
+
+TrainRank::TrainRank(const RunOptions& options) : options_(options) {}
+
+TrainRank::~TrainRank() = default;
+
+absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
+    collectives::Communicator& world, const RunOptions& options,
+    const text::Samples& samples, tp::Ops& ops) {
+  std::unique_ptr<TrainRank> rank(new TrainRank(options));
+  TESSERA_RETURN_IF_ERROR(rank->JoinGroups(world));
+  TESSERA_RETURN_IF_ERROR(rank->PlanData(samples));
+  TESSERA_RETURN_IF_ERROR(rank->CreateStages(ops));
+  TESSERA_RETURN_IF_ERROR(rank->CreateModel());
+  TESSERA_RETURN_IF_ERROR(rank->CreateExecutor());
+  return rank;
+}
+
+absl::Status TrainRank::JoinGroups(collectives::Communicator& world) {
+  const MeshSizes& sizes = options_.mesh;
+  const topology::Axis axes[] = {{"tp", topology::AxisSize(sizes.tp)},
+                                 {"cp", topology::AxisSize(sizes.cp)},
+                                 {"dp", topology::AxisSize(sizes.dp)},
+                                 {"pp", topology::AxisSize(sizes.pp)}};
+  TESSERA_ASSIGN_OR_RETURN(const topology::Mesh mesh,
+                           topology::Mesh::Create(axes));
+  TESSERA_ASSIGN_OR_RETURN(manager_,
+                           collectives::GroupManager::Create(world, mesh));
+  TESSERA_ASSIGN_OR_RETURN(groups_.tp, manager_->Group("tp"));
+  TESSERA_ASSIGN_OR_RETURN(groups_.cp, manager_->Group("cp"));
+  TESSERA_ASSIGN_OR_RETURN(groups_.pp, manager_->Group("pp"));
+  TESSERA_ASSIGN_OR_RETURN(groups_.data, manager_->Group("cp,dp"));
+  TESSERA_ASSIGN_OR_RETURN(groups_.model, manager_->Group("tp,pp"));
+  TESSERA_ASSIGN_OR_RETURN(
+      data_rank_, manager_->mesh().CoordinateOf(manager_->mesh_rank(), "dp"));
+  return absl::OkStatus();
+}
+
+absl::Status TrainRank::PlanData(const text::Samples& samples) {
+  if (samples.sequence() != options_.length) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("samples of ", samples.sequence(),
+                     " tokens for sequences of ", options_.length));
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const text::BatchPartition batch,
+      text::BatchPartition::Create(options_.batch, options_.mesh.dp,
+                                   options_.micro_batch));
+  tokens_ = std::make_unique<StepTokens>(samples, batch, data_rank_);
+  TESSERA_ASSIGN_OR_RETURN(
+      schedule_, pipeline::Generate(options_.schedule,
+                                    {.ranks = options_.mesh.pp,
+                                     .chunks = options_.chunks,
+                                     .microbatches = batch.micro_batches()}));
+  return absl::OkStatus();
+}
+
+absl::Status TrainRank::CreateStages(tp::Ops& ops) {
+  const auto layout_of = options_.zigzag ? tp::SequenceLayout::Zigzag
+                                         : tp::SequenceLayout::Contiguous;
+  TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
+                           layout_of(options_.length, options_.mesh.cp));
+  const tp::TensorGroup tensor(ops,
+                               options_.mesh.tp > 1 ? groups_.tp : nullptr);
+  const tp::ContextGroup context = {
+      tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr),
+      layout};
+  TESSERA_ASSIGN_OR_RETURN(
+      const tp::Partition layers,
+      tp::Partition::Balanced(options_.model.layers, schedule_.map.stages()));
+  access_ = std::make_unique<LateAccess>();
+  stage_numbers_ =
+      schedule_.map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value()));
+  for (const int32_t stage : stage_numbers_) {
+    const tp::IndexRange range = layers.RangeOf(stage);
+    TESSERA_ASSIGN_OR_RETURN(
+        stages_.emplace_back(),
+        LlamaStage::Create(tensor, context,
+                           {.model = options_.model,
+                            .first_layer = range.begin,
+                            .layers = range.size(),
+                            .is_first = stage == 0,
+                            .is_last = stage + 1 == schedule_.map.stages(),
+                            .sequences = options_.micro_batch,
+                            .length = options_.length,
+                            .dtype = options_.dtype,
+                            .sequence_parallel = options_.sequence_parallel,
+                            .recompute = options_.recompute},
+                           *tokens_, *access_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainRank::CreateModel() {
+  std::vector<ParameterWindow> windows;
+  std::vector<const tp::Parameter*> copies;
+  for (const auto& stage : stages_) {
+    for (const ParameterWindow& window : stage->windows()) {
+      TESSERA_RETURN_IF_ERROR(SetFirstWeights(window, options_.seed,
+                                              options_.model.initializer_range,
+                                              options_.model.tied_embeddings));
+      windows.push_back(window);
+    }
+    if (const tp::Parameter* copy = stage->copied_table()) {
+      copies.push_back(copy);
+    }
+  }
+  zero3::ShardedStateOptions state = options_.state;
+  state.adamw.learning_rate = options_.learning_rate.At(0);
+  state.key_prefix =
+      absl::StrCat("rank ", manager_->world().rank().value(), "/");
+  TESSERA_ASSIGN_OR_RETURN(
+      model_, ShardedModel::Create(
+                  std::move(windows), state,
+                  {.shard = groups_.data, .model = groups_.model}, copies));
+  access_->Set(model_.get());
+  return absl::OkStatus();
+}
+
+absl::Status TrainRank::CreateExecutor() {
+  pipeline::ExecutorOptions options;
+  const auto last = static_cast<int32_t>(schedule_.map.stages() - 1);
+  if (options_.model.tied_embeddings && last > 0) {
+    options.tied.push_back({"embedding", {0, last}});
+  }
+  std::vector<pipeline::StageBinding> bindings;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    bindings.push_back({stage_numbers_[i], stages_[i].get()});
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      executor_, pipeline::Executor::Create(*groups_.pp, schedule_, bindings,
+                                            std::move(options)));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepRecord> TrainRank::Step() {
+  StepRecord record;
+  record.step = step_;
+  record.learning_rate = options_.learning_rate.At(step_);
+  TESSERA_RETURN_IF_ERROR(
+      model_->state().SetLearningRate(record.learning_rate));
+  tokens_->BeginStep(step_);
+  TESSERA_RETURN_IF_ERROR(model_->BeginStep());
+  for (auto& stage : stages_) {
+    stage->SetLossFactor(model_->state().loss_scale() /
+                         static_cast<double>(options_.mesh.dp));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result, executor_->Run());
+  for (auto& stage : stages_) {
+    TESSERA_RETURN_IF_ERROR(stage->FinishGradients());
+  }
+  TESSERA_RETURN_IF_ERROR(model_->ReduceGradients());
+  TESSERA_ASSIGN_OR_RETURN(const zero3::StepReport report, model_->Step());
+  TESSERA_ASSIGN_OR_RETURN(record.loss, MeanOverData(result.loss));
+  record.gradient_norm = report.gradient_norm;
+  record.loss_scale = report.loss_scale;
+  record.skipped = report.skipped;
+  ++step_;
+  return record;
+}
+
+// Context ranks have parts of each loss, data ranks losses of their own.
+absl::StatusOr<double> TrainRank::MeanOverData(double loss) {
+  TESSERA_RETURN_IF_ERROR(groups_.data->AllReduce(
+      collectives::Buffer(std::span(&loss, 1)), collectives::Reduction::Sum()));
+  return loss / static_cast<double>(options_.mesh.dp);
+}
+
+}  // namespace tessera::train

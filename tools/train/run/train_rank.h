@@ -1,0 +1,98 @@
+// TrainRank: one rank of a training run.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto rank, TrainRank::Create(world, options,
+//                                                         samples, ops));
+//   for (int64_t step = 0; step < options.steps; ++step) {
+//     TESSERA_ASSIGN_OR_RETURN(StepRecord record, rank->Step());
+//   }
+//
+// Every rank of the world does the same. Errors of one are errors of all, as
+// collectives/communicator.h says.
+#ifndef TESSERA_TOOLS_TRAIN_RUN_TRAIN_RANK_H_
+#define TESSERA_TOOLS_TRAIN_RUN_TRAIN_RANK_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "collectives/groups/group_manager.h"
+#include "pipeline/execute/executor.h"
+#include "pipeline/schedule/schedule.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tools/text/batches/samples.h"
+#include "tools/train/model/llama_stage.h"
+#include "tools/train/model/sharded_model.h"
+#include "tools/train/run/run_options.h"
+#include "tools/train/run/step_tokens.h"
+
+namespace tessera::train {
+
+// The same on every rank.
+struct StepRecord {
+  int64_t step = 0;  // From 0.
+  double loss = 0;   // The mean over all tokens of the step.
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double loss_scale = 1;
+  bool skipped = false;  // The gradients were not finite.
+};
+
+class TrainRank {
+ public:
+  // A collective of the world. `samples` and `ops` outlive this; `world` as
+  // well. InvalidArgument where the options do not fit each other or the world.
+  static absl::StatusOr<std::unique_ptr<TrainRank>> Create(
+      collectives::Communicator& world, const RunOptions& options,
+      const text::Samples& samples, tensor_parallel::Ops& ops);
+
+  // The next step. A collective of the world.
+  absl::StatusOr<StepRecord> Step();
+
+  zero3::ShardedState& state() { return model_->state(); }
+  const pipeline::Executor& executor() const { return *executor_; }
+  int64_t steps() const { return step_; }
+
+ private:
+  struct Groups {
+    collectives::Communicator* tp = nullptr;
+    collectives::Communicator* cp = nullptr;
+    collectives::Communicator* pp = nullptr;
+    collectives::Communicator* data = nullptr;   // dp and cp.
+    collectives::Communicator* model = nullptr;  // tp and pp.
+  };
+  // Hands weights to the model that is made after the stages.
+  class LateAccess;
+
+  explicit TrainRank(const RunOptions& options);
+
+  absl::Status JoinGroups(collectives::Communicator& world);
+  absl::Status PlanData(const text::Samples& samples);
+  absl::Status CreateStages(tensor_parallel::Ops& ops);
+  absl::Status CreateModel();
+  absl::Status CreateExecutor();
+  absl::StatusOr<double> MeanOverData(double loss);
+
+  RunOptions options_;
+  std::unique_ptr<collectives::GroupManager> manager_;
+  Groups groups_;
+  int64_t data_rank_ = 0;  // Along dp.
+  pipeline::Schedule schedule_;
+  std::unique_ptr<StepTokens> tokens_;
+  std::unique_ptr<LateAccess> access_;
+  std::vector<int32_t> stage_numbers_;
+  std::vector<std::unique_ptr<LlamaStage>> stages_;
+  std::unique_ptr<ShardedModel> model_;
+  std::unique_ptr<pipeline::Executor> executor_;
+  int64_t step_ = 0;
+
+ public:
+  ~TrainRank();
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_RUN_TRAIN_RANK_H_

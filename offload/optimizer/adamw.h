@@ -35,7 +35,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "offload/optimizer/execution/worker_pool.h"
+#include "offload/optimizer/execution/parallel_for_pool.h"
 #include "offload/optimizer/state/parameter_range.h"
 #include "offload/optimizer/step_scale.h"
 
@@ -80,7 +80,7 @@ class AdamW {
       : options_(options), pool_(options.threads) {}
 
   AdamWOptions options_;
-  WorkerPool pool_;
+  ParallelForPool pool_;
 };
 
 }  // namespace tessera::offload

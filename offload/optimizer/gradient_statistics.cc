@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
-#include "offload/optimizer/execution/worker_pool.h"
+#include "offload/optimizer/execution/parallel_for_pool.h"
 #include "offload/optimizer/kernels/statistics_kernel.h"
 #include "offload/optimizer/state/typed_span.h"
 
@@ -44,7 +44,7 @@ absl::Status Check(const ConstTypedSpan& gradient) {
 }  // namespace
 
 absl::StatusOr<GradientStatistics> MeasureGradient(
-    const ConstTypedSpan& gradient, WorkerPool& pool) {
+    const ConstTypedSpan& gradient, ParallelForPool& pool) {
   TESSERA_RETURN_IF_ERROR(Check(gradient));
   const int64_t parts = (gradient.size() + kPart - 1) / kPart;
   std::vector<RunStatistics> terms(static_cast<size_t>(parts));
@@ -63,7 +63,7 @@ absl::StatusOr<GradientStatistics> MeasureGradient(
 
 absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient) {
-  WorkerPool caller(1);
+  ParallelForPool caller(1);
   return MeasureGradient(gradient, caller);
 }
 

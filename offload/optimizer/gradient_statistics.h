@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "offload/optimizer/execution/worker_pool.h"
+#include "offload/optimizer/execution/parallel_for_pool.h"
 #include "offload/optimizer/state/typed_span.h"
 
 namespace tessera::offload {
@@ -40,7 +40,7 @@ struct GradientStatistics {
 // instruction set and number of threads. InvalidArgument for other types and
 // for data that is not aligned to its elements.
 absl::StatusOr<GradientStatistics> MeasureGradient(
-    const ConstTypedSpan& gradient, WorkerPool& pool);
+    const ConstTypedSpan& gradient, ParallelForPool& pool);
 absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient);
 

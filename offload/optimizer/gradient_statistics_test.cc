@@ -15,7 +15,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/optimizer/execution/worker_pool.h"
+#include "offload/optimizer/execution/parallel_for_pool.h"
 #include "offload/optimizer/testing/instruction_sets.h"
 
 namespace tessera::offload {
@@ -59,7 +59,7 @@ TYPED_TEST(GradientStatisticsTest, HasTheSameBitsEverywhere) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const GradientStatistics once,
                                MeasureGradient(std::span(values)));
   for (int threads : {1, 2, 5}) {
-    WorkerPool pool(threads);
+    ParallelForPool pool(threads);
     ForEachInstructionSet([&] {
       TESSERA_ASSERT_OK_AND_ASSIGN(const GradientStatistics statistics,
                                    MeasureGradient(std::span(values), pool));

@@ -30,7 +30,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "offload/optimizer/execution/worker_pool.h"
+#include "offload/optimizer/execution/parallel_for_pool.h"
 #include "offload/optimizer/state/parameter_range.h"
 #include "offload/optimizer/step_scale.h"
 
@@ -69,7 +69,7 @@ class Sgd {
       : options_(options), pool_(options.threads) {}
 
   SgdOptions options_;
-  WorkerPool pool_;
+  ParallelForPool pool_;
 };
 
 }  // namespace tessera::offload

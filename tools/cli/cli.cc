@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iostream>
-#include <numeric>
 #include <optional>
 
 #include "absl/algorithm/container.h"
@@ -13,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/nearest_name.h"
 #include "base/status_macros.h"
 
 namespace tessera::tools {
@@ -29,32 +29,14 @@ bool Takes(const Tool& tool, std::string_view flag) {
   return absl::c_find(tool.flags, flag) != tool.flags.end();
 }
 
-// Levenshtein's distance.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 absl::Status UnknownFlag(const Tool& tool, std::string_view name) {
-  const auto nearest = absl::c_min_element(
-      tool.flags, [&](std::string_view a, std::string_view b) {
-        return EditDistance(a, name) < EditDistance(b, name);
-      });
-  const bool is_near =
-      name.size() <= kShownLength && nearest != tool.flags.end() &&
-      EditDistance(*nearest, name) <= std::max<size_t>(2, name.size() / 3);
+  const std::string_view nearest = NearestName(name, tool.flags);
+  const bool is_near = name.size() <= kShownLength && !nearest.empty() &&
+                       EditDistance(nearest, name) <=
+                           std::max<int>(2, static_cast<int>(name.size() / 3));
   return absl::InvalidArgumentError(
       absl::StrCat("unknown flag --", Shown(name),
-                   is_near ? absl::StrCat("; did you mean --", *nearest) : "",
+                   is_near ? absl::StrCat("; did you mean --", nearest) : "",
                    "; --help lists the flags"));
 }
 

@@ -2,8 +2,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
-#include "zero3/parameters/quoted.h"
 
 namespace tessera::zero3 {
 namespace {

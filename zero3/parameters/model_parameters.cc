@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "zero3/parameters/quoted.h"
+#include "base/quoted.h"
 
 namespace tessera::zero3 {
 

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
-#include "offload/optimizer/execution/worker_pool.h"
+#include "offload/optimizer/execution/parallel_for_pool.h"
 #include "offload/optimizer/kernels/step_job.h"
 #include "offload/optimizer/kernels/step_kernel.h"
 #include "offload/optimizer/state/moment.h"
@@ -105,7 +105,7 @@ int64_t LastLevelCache() {
 
 absl::Status RunRanges(const RangesStep& step,
                        std::span<const ParameterRange> ranges,
-                       WorkerPool& pool) {
+                       ParallelForPool& pool) {
   TESSERA_RETURN_IF_ERROR(CheckRanges(ranges, step.moments));
   const std::vector<Part> parts = PartsOf(ranges);
   const bool streams_copy = Footprint(ranges) > LastLevelCache();

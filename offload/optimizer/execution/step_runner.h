@@ -6,7 +6,7 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "offload/optimizer/execution/worker_pool.h"
+#include "offload/optimizer/execution/parallel_for_pool.h"
 #include "offload/optimizer/kernels/step_job.h"
 #include "offload/optimizer/state/parameter_range.h"
 
@@ -27,7 +27,7 @@ struct RangesStep {
 // caches where the ranges are larger than the last-level one.
 absl::Status RunRanges(const RangesStep& step,
                        std::span<const ParameterRange> ranges,
-                       WorkerPool& pool);
+                       ParallelForPool& pool);
 
 // The key of random rounding of a step.
 uint32_t RandomKey(uint64_t seed, int64_t step);

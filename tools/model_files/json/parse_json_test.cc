@@ -2,10 +2,10 @@
 
 #include <string>
 
+#include "base/quoted.h"
 #include "base/status_matchers.h"
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
-#include "tools/model_files/json/quoted.h"
 
 namespace tessera::model_files {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tools/model_files/json/quoted.h"
+#include "base/quoted.h"
 
 namespace tessera::model_files {
 namespace {

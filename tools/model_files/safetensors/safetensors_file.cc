@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/dtype/convert.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/json/quoted.h"
 
 namespace tessera::model_files {
 namespace {

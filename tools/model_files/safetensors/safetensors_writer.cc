@@ -5,8 +5,8 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/json/quoted.h"
 
 namespace tessera::model_files {
 namespace {

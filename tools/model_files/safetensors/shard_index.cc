@@ -5,9 +5,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tools/model_files/json/parse_json.h"
-#include "tools/model_files/json/quoted.h"
 
 namespace tessera::model_files {
 namespace {

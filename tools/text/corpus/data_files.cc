@@ -15,13 +15,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/json/quoted.h"
 
 namespace tessera::text {
 namespace {
 
-using ::tessera::model_files::QuotedPath;
 namespace fs = std::filesystem;
 
 enum class Content { kText, kBinary, kEmpty, kUnreadable, kNoFile };

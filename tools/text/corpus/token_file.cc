@@ -13,14 +13,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/json/quoted.h"
 #include "tools/text/corpus/data_files.h"
 
 namespace tessera::text {
 namespace {
-
-using ::tessera::model_files::QuotedPath;
 
 static_assert(std::endian::native == std::endian::little,
               "token files are little-endian, and are read as they are");

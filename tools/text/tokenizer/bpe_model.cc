@@ -5,13 +5,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/json/quoted.h"
 
 namespace tessera::text {
 namespace {
-
-using ::tessera::model_files::Quoted;
 
 absl::StatusOr<TokenId> Lookup(
     const absl::flat_hash_map<std::string, TokenId>& vocabulary,

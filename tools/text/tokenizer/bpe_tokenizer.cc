@@ -5,13 +5,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/json/quoted.h"
 
 namespace tessera::text {
 namespace {
-
-using ::tessera::model_files::Quoted;
 
 // The texts of all ids, as they are gathered.
 class TextTable {

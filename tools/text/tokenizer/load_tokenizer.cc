@@ -6,16 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tools/model_files/json/parse_json.h"
-#include "tools/model_files/json/quoted.h"
 #include "tools/text/tokenizer/tokenizer_json.h"
 
 namespace tessera::text {
 namespace {
 
 using Json = nlohmann::json;
-using ::tessera::model_files::QuotedPath;
 
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tools/model_files/json/parse_json.h"
-#include "tools/model_files/json/quoted.h"
 #include "tools/text/tokenizer/word_splitter.h"
 
 namespace tessera::text {
@@ -16,7 +16,6 @@ namespace {
 
 using Json = nlohmann::json;
 using ::tessera::model_files::DescribeJson;
-using ::tessera::model_files::Quoted;
 
 absl::Status NotSupported(std::string_view key, const Json& found,
                           std::string_view supported) {

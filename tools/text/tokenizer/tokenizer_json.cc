@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tools/model_files/json/parse_json.h"
-#include "tools/model_files/json/quoted.h"
 #include "tools/text/tokenizer/byte_alphabet.h"
 #include "tools/text/tokenizer/pre_tokenizer_json.h"
 
@@ -18,7 +18,6 @@ namespace {
 
 using Json = nlohmann::json;
 using ::tessera::model_files::DescribeJson;
-using ::tessera::model_files::Quoted;
 
 absl::StatusOr<TokenId> ReadId(const Json& value) {
   if (value.is_number_unsigned() &&

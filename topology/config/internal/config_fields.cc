@@ -6,8 +6,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/nearest_name.h"
 #include "base/status_macros.h"
-#include "topology/config/internal/nearest_name.h"
 
 namespace tessera::topology::internal {
 namespace {

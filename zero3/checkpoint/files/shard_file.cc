@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "offload/file/crc32c.h"
 #include "offload/file/io_error.h"
-#include "zero3/parameters/quoted.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "zero3/parameters/quoted.h"
+#include "base/quoted.h"
 
 namespace tessera::zero3 {
 namespace {

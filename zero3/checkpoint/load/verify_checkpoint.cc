@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "zero3/checkpoint/files/checkpoint_directory.h"
 #include "zero3/checkpoint/files/file_calls.h"
 #include "zero3/checkpoint/files/shard_file.h"
-#include "zero3/parameters/quoted.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -5,7 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "zero3/parameters/quoted.h"
+#include "base/quoted.h"
 
 namespace tessera::zero3 {
 

@@ -8,10 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "offload/file/crc32c.h"
 #include "zero3/checkpoint/manifest/json_fields.h"
-#include "zero3/parameters/quoted.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "zero3/checkpoint/manifest/json_fields.h"
 #include "zero3/checkpoint/manifest/manifest_json.h"
-#include "zero3/parameters/quoted.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "zero3/parameters/quoted.h"
+#include "base/quoted.h"
 
 namespace tessera::zero3::internal {
 

@@ -1,14 +1,12 @@
 #include "zero3/config/internal/config_fields.h"
 
 #include <algorithm>
-#include <numeric>
 #include <type_traits>
-#include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/nearest_name.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
-#include "zero3/parameters/quoted.h"
 
 namespace tessera::zero3::internal {
 namespace {
@@ -141,26 +139,6 @@ struct Describer {
     return absl::StrCat("the string ", Quoted(value));
   }
 };
-
-// How many letters must be put in, taken out or replaced; what is longer than
-// any key is cut.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  a = a.substr(0, 64);
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced =
-          diagonal +
-          (absl::ascii_tolower(a[i]) == absl::ascii_tolower(b[j]) ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
-    }
-  }
-  return row.back();
-}
 
 }  // namespace
 

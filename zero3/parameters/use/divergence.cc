@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "zero3/parameters/quoted.h"
+#include "base/quoted.h"
 
 namespace tessera::zero3 {
 namespace {

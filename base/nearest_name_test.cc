@@ -1,11 +1,11 @@
-#include "topology/config/internal/nearest_name.h"
+#include "base/nearest_name.h"
 
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 
-namespace tessera::topology::internal {
+namespace tessera {
 namespace {
 
 TEST(NearestNameTest, CountsEdits) {
@@ -40,4 +40,4 @@ TEST(NearestNameTest, FindsTheNearestAndTheFirstOfSeveral) {
 }
 
 }  // namespace
-}  // namespace tessera::topology::internal
+}  // namespace tessera

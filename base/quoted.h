@@ -1,16 +1,20 @@
-// Quoted, QuotedPath: text of others in a message, cut and made printable.
-#ifndef TESSERA_TOOLS_MODEL_FILES_JSON_QUOTED_H_
-#define TESSERA_TOOLS_MODEL_FILES_JSON_QUOTED_H_
+// Quoted, QuotedPath: text from outside in a message, cut and made printable.
+//
+//   absl::StrCat("no such key ", Quoted(key));   // no such key "lay\\x01er"
+#ifndef TESSERA_BASE_QUOTED_H_
+#define TESSERA_BASE_QUOTED_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
-namespace tessera::model_files {
+namespace tessera {
 
-// `text` in quotes; past 100 bytes it ends in "...".
+// `text` in quotes, with escapes for what does not print; past 100 bytes it
+// ends in "...".
 inline std::string Quoted(std::string_view text) {
   constexpr size_t kMost = 100;
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMost)),
@@ -27,6 +31,6 @@ inline std::string QuotedPath(std::string_view path) {
                       absl::CHexEscape(path.substr(path.size() - kMost)), "\"");
 }
 
-}  // namespace tessera::model_files
+}  // namespace tessera
 
-#endif  // TESSERA_TOOLS_MODEL_FILES_JSON_QUOTED_H_
+#endif  // TESSERA_BASE_QUOTED_H_

@@ -1,4 +1,4 @@
-#include "offload/optimizer/execution/worker_pool.h"
+#include "offload/optimizer/execution/parallel_for_pool.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,9 +11,9 @@
 namespace tessera::offload {
 namespace {
 
-TEST(WorkerPool, CallsEachPassOnce) {
+TEST(ParallelForPool, CallsEachPassOnce) {
   for (int threads : {-1, 1, 2, 3, 8}) {
-    WorkerPool pool(threads);
+    ParallelForPool pool(threads);
     EXPECT_EQ(pool.threads(), std::max(threads, 1));
     for (int64_t count : {0, 1, 2, 7, 1000}) {
       std::vector<int> calls(static_cast<size_t>(count));
@@ -23,8 +23,8 @@ TEST(WorkerPool, CallsEachPassOnce) {
   }
 }
 
-TEST(WorkerPool, HasReturnedFromEveryPassWhenItReturns) {
-  WorkerPool pool(4);
+TEST(ParallelForPool, HasReturnedFromEveryPassWhenItReturns) {
+  ParallelForPool pool(4);
   for (int round = 0; round < 2000; ++round) {
     // What is not synchronised would be a race, and on this stack.
     int64_t values[5] = {};
@@ -33,8 +33,8 @@ TEST(WorkerPool, HasReturnedFromEveryPassWhenItReturns) {
   }
 }
 
-TEST(WorkerPool, ServesCallersInTurn) {
-  WorkerPool pool(3);
+TEST(ParallelForPool, ServesCallersInTurn) {
+  ParallelForPool pool(3);
   std::atomic<int64_t> sum{0};
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {

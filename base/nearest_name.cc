@@ -1,4 +1,4 @@
-#include "topology/config/internal/nearest_name.h"
+#include "base/nearest_name.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 
 #include "absl/strings/ascii.h"
 
-namespace tessera::topology::internal {
+namespace tessera {
 namespace {
 
 constexpr size_t kMaxLength = 64;
@@ -55,4 +55,4 @@ std::string_view NearestName(std::string_view given,
   return nearest;
 }
 
-}  // namespace tessera::topology::internal
+}  // namespace tessera

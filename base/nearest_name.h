@@ -1,11 +1,11 @@
 // The known name that a mistyped one most likely meant.
-#ifndef TESSERA_TOPOLOGY_CONFIG_INTERNAL_NEAREST_NAME_H_
-#define TESSERA_TOPOLOGY_CONFIG_INTERNAL_NEAREST_NAME_H_
+#ifndef TESSERA_BASE_NEAREST_NAME_H_
+#define TESSERA_BASE_NEAREST_NAME_H_
 
 #include <span>
 #include <string_view>
 
-namespace tessera::topology::internal {
+namespace tessera {
 
 // How many characters must be put in, taken out or replaced, or neighbours
 // swapped, to make one text the other, letters' case aside. Texts of more than
@@ -17,6 +17,6 @@ int EditDistance(std::string_view a, std::string_view b);
 std::string_view NearestName(std::string_view given,
                              std::span<const std::string_view> names);
 
-}  // namespace tessera::topology::internal
+}  // namespace tessera
 
-#endif  // TESSERA_TOPOLOGY_CONFIG_INTERNAL_NEAREST_NAME_H_
+#endif  // TESSERA_BASE_NEAREST_NAME_H_

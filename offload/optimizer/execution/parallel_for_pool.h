@@ -1,12 +1,13 @@
-// WorkerPool: a few threads that stay, for loops whose passes are independent.
+// ParallelForPool: a few threads that stay, for loops whose passes are
+// independent.
 //
-//   WorkerPool pool(4);
+//   ParallelForPool pool(4);
 //   pool.Run(chunks, [&](int64_t chunk) { ... });
 //
 // The caller is one of the threads. Passes are handed out in order, each to the
 // next free thread: results must not depend on who runs what.
-#ifndef TESSERA_OFFLOAD_OPTIMIZER_EXECUTION_WORKER_POOL_H_
-#define TESSERA_OFFLOAD_OPTIMIZER_EXECUTION_WORKER_POOL_H_
+#ifndef TESSERA_OFFLOAD_OPTIMIZER_EXECUTION_PARALLEL_FOR_POOL_H_
+#define TESSERA_OFFLOAD_OPTIMIZER_EXECUTION_PARALLEL_FOR_POOL_H_
 
 #include <atomic>
 #include <cstdint>
@@ -19,14 +20,14 @@
 
 namespace tessera::offload {
 
-class WorkerPool {
+class ParallelForPool {
  public:
   // Starts `threads` - 1 threads; fewer than 1 counts as 1.
-  explicit WorkerPool(int threads);
-  ~WorkerPool();
+  explicit ParallelForPool(int threads);
+  ~ParallelForPool();
 
-  WorkerPool(const WorkerPool&) = delete;
-  WorkerPool& operator=(const WorkerPool&) = delete;
+  ParallelForPool(const ParallelForPool&) = delete;
+  ParallelForPool& operator=(const ParallelForPool&) = delete;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
@@ -57,4 +58,4 @@ class WorkerPool {
 
 }  // namespace tessera::offload
 
-#endif  // TESSERA_OFFLOAD_OPTIMIZER_EXECUTION_WORKER_POOL_H_
+#endif  // TESSERA_OFFLOAD_OPTIMIZER_EXECUTION_PARALLEL_FOR_POOL_H_

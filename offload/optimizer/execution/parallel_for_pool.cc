@@ -1,4 +1,4 @@
-#include "offload/optimizer/execution/worker_pool.h"
+#include "offload/optimizer/execution/parallel_for_pool.h"
 
 #include <cstdint>
 #include <thread>
@@ -8,13 +8,13 @@
 
 namespace tessera::offload {
 
-WorkerPool::WorkerPool(int threads) {
+ParallelForPool::ParallelForPool(int threads) {
   for (int i = 1; i < threads; ++i) {
     workers_.emplace_back([this] { Work(); });
   }
 }
 
-WorkerPool::~WorkerPool() {
+ParallelForPool::~ParallelForPool() {
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
@@ -22,7 +22,7 @@ WorkerPool::~WorkerPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void WorkerPool::Loop::TakePart() {
+void ParallelForPool::Loop::TakePart() {
   while (true) {
     const int64_t i = next.fetch_add(1, std::memory_order_relaxed);
     if (i >= count) return;
@@ -30,7 +30,8 @@ void WorkerPool::Loop::TakePart() {
   }
 }
 
-void WorkerPool::Run(int64_t count, absl::FunctionRef<void(int64_t)> pass) {
+void ParallelForPool::Run(int64_t count,
+                          absl::FunctionRef<void(int64_t)> pass) {
   if (workers_.empty() || count <= 1) {
     for (int64_t i = 0; i < count; ++i) pass(i);
     return;
@@ -50,7 +51,7 @@ void WorkerPool::Run(int64_t count, absl::FunctionRef<void(int64_t)> pass) {
       +[](int* busy) { return *busy == 0; }, &busy_));
 }
 
-void WorkerPool::Work() {
+void ParallelForPool::Work() {
   int64_t done = 0;  // The number of the last loop.
   while (true) {
     Loop* loop = nullptr;

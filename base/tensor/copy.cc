@@ -220,6 +220,11 @@ absl::Status Copy(ConstTensorView source, TensorView target) {
   TESSERA_RETURN_IF_ERROR(CheckCopy(source, target));
   if (target.element_count() == 0) return absl::OkStatus();
   if (!RangesIntersect(source, target)) {
+    if (source.IsContiguous() && target.IsContiguous()) {
+      CopyRows({.rows = 1, .bytes = source.size_in_bytes()}, source.data(),
+               target.data());
+      return absl::OkStatus();
+    }
     CopyDisjoint(source.data(), source.strides(), target.data(),
                  target.strides(), source.shape(), source.dtype());
     return absl::OkStatus();

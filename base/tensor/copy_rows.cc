@@ -35,7 +35,7 @@ void CopyBlock(const std::byte* source, std::byte* target) {
 // Rows ahead of the one that is copied whose lines are asked for, where rows
 // are so far apart that the processor's own prefetching ends at each (it stays
 // within a page). Of long rows the first lines: the rest it finds by itself.
-constexpr int64_t kRowsAhead = 4;
+constexpr int64_t kRowsAhead = 8;
 constexpr int64_t kFarApart = 4096;
 constexpr int64_t kMostAsked = 512;
 constexpr int64_t kLine = 64;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/linear/linear_weights.h"
 #include "tensor_parallel/partition/fused_partition.h"
 
 namespace tessera::tensor_parallel {

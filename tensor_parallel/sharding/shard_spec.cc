@@ -144,6 +144,13 @@ Dims Shard::shape() const {
   return shape;
 }
 
+bool Shard::HasShape(std::span<const int64_t> shape) const {
+  return std::equal(ranges.begin(), ranges.end(), shape.begin(), shape.end(),
+                    [](const std::vector<IndexRange>& dim, int64_t size) {
+                      return SizeOf(dim) == size;
+                    });
+}
+
 int64_t Shard::element_count() const {
   int64_t count = 1;
   for (const std::vector<IndexRange>& dim : ranges) count *= SizeOf(dim);

@@ -77,6 +77,7 @@ struct Shard {
   std::vector<std::vector<IndexRange>> ranges;
 
   Dims shape() const;
+  bool HasShape(std::span<const int64_t> shape) const;
   int64_t element_count() const;
 
   friend bool operator==(const Shard&, const Shard&) = default;

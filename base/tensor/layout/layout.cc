@@ -117,7 +117,7 @@ bool Layout::IsContiguous() const {
 }
 
 bool Layout::HasDistinctElements() const {
-  if (element_count_ == 0) return true;
+  if (IsContiguous()) return true;
   std::vector<std::pair<int64_t, int64_t>> steps;  // stride, reach
   for (size_t i = 0; i < shape_.size(); ++i) {
     if (shape_[i] == 1) continue;

@@ -42,9 +42,9 @@
 #include "tensor_parallel/blocks/attention/attention_core.h"
 #include "tensor_parallel/blocks/attention/attention_options.h"
 #include "tensor_parallel/context/context_attention.h"
-#include "tensor_parallel/layers/column_parallel_linear.h"
+#include "tensor_parallel/layers/linear/column_parallel_linear.h"
+#include "tensor_parallel/layers/linear/row_parallel_linear.h"
 #include "tensor_parallel/layers/parameter.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/tensor_group.h"
 
 namespace tessera::tensor_parallel {

@@ -10,10 +10,10 @@
 #include "tensor_parallel/blocks/testing/block_subjects.h"
 #include "tensor_parallel/blocks/testing/layer_subjects.h"
 #include "tensor_parallel/blocks/transformer_block.h"
-#include "tensor_parallel/layers/column_parallel_linear.h"
+#include "tensor_parallel/layers/linear/column_parallel_linear.h"
+#include "tensor_parallel/layers/linear/row_parallel_linear.h"
 #include "tensor_parallel/layers/norm/layer_norm.h"
 #include "tensor_parallel/layers/norm/rms_norm.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/vocabulary/vocabulary_parallel_embedding.h"
 
 namespace tessera::tensor_parallel {

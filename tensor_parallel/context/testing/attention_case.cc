@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/linear/linear_weights.h"
 #include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
 

@@ -34,9 +34,9 @@
 #include "benchmark/benchmark.h"
 #include "collectives/communicator.h"
 #include "collectives/in_process/in_process.h"
-#include "tensor_parallel/layers/column_parallel_linear.h"
+#include "tensor_parallel/layers/linear/column_parallel_linear.h"
+#include "tensor_parallel/layers/linear/row_parallel_linear.h"
 #include "tensor_parallel/layers/overlap/testing/wire_engine.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
 

@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/linear/linear_weights.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/reusable_tensor.h"
 #include "tensor_parallel/layers/tensor_group.h"

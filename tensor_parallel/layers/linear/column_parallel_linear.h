@@ -23,8 +23,8 @@
 // `tokens` says how tokens are parted among the ranks under sequence
 // parallelism, and else only how many there are. Calls are collectives of the
 // group, one at a time. Weights and tensors have one dtype.
-#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_COLUMN_PARALLEL_LINEAR_H_
-#define TESSERA_TENSOR_PARALLEL_LAYERS_COLUMN_PARALLEL_LINEAR_H_
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_COLUMN_PARALLEL_LINEAR_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_COLUMN_PARALLEL_LINEAR_H_
 
 #include <cstdint>
 #include <memory>
@@ -36,8 +36,8 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
-#include "tensor_parallel/layers/linear_weights.h"
-#include "tensor_parallel/layers/output_gather.h"
+#include "tensor_parallel/layers/linear/linear_weights.h"
+#include "tensor_parallel/layers/linear/output_gather.h"
 #include "tensor_parallel/layers/overlap/chunked_gather.h"
 #include "tensor_parallel/layers/overlap/chunked_sums.h"
 #include "tensor_parallel/layers/reusable_tensor.h"
@@ -135,4 +135,4 @@ class ColumnParallelLinear {
 
 }  // namespace tessera::tensor_parallel
 
-#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_COLUMN_PARALLEL_LINEAR_H_
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_COLUMN_PARALLEL_LINEAR_H_

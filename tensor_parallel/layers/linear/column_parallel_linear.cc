@@ -1,4 +1,4 @@
-#include "tensor_parallel/layers/column_parallel_linear.h"
+#include "tensor_parallel/layers/linear/column_parallel_linear.h"
 
 #include <algorithm>
 #include <utility>

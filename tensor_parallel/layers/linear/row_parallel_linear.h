@@ -12,15 +12,15 @@
 // The forward sums y over the ranks (or scatters its sums), in the order of
 // ranks; the backward moves nothing (or gathers the gradient of y). The bias is
 // added once, after the sum. Otherwise as ColumnParallelLinear.
-#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_ROW_PARALLEL_LINEAR_H_
-#define TESSERA_TENSOR_PARALLEL_LAYERS_ROW_PARALLEL_LINEAR_H_
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_ROW_PARALLEL_LINEAR_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_ROW_PARALLEL_LINEAR_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/linear/linear_weights.h"
 #include "tensor_parallel/layers/overlap/chunked_gather.h"
 #include "tensor_parallel/layers/reusable_tensor.h"
 #include "tensor_parallel/layers/tensor_group.h"
@@ -89,4 +89,4 @@ class RowParallelLinear {
 
 }  // namespace tessera::tensor_parallel
 
-#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_ROW_PARALLEL_LINEAR_H_
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_ROW_PARALLEL_LINEAR_H_

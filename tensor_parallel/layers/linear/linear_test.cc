@@ -9,8 +9,8 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/layers/column_parallel_linear.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
+#include "tensor_parallel/layers/linear/column_parallel_linear.h"
+#include "tensor_parallel/layers/linear/row_parallel_linear.h"
 #include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
 

@@ -5,8 +5,8 @@
 //
 // The values do not depend on how the matrix is cut: each is drawn by its place
 // in the whole matrix.
-#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_WEIGHTS_H_
-#define TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_WEIGHTS_H_
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_LINEAR_WEIGHTS_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_LINEAR_WEIGHTS_H_
 
 #include <cstdint>
 #include <optional>
@@ -87,4 +87,4 @@ class LinearWeights {
 
 }  // namespace tessera::tensor_parallel
 
-#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_WEIGHTS_H_
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_LINEAR_WEIGHTS_H_

@@ -1,4 +1,4 @@
-#include "tensor_parallel/layers/row_parallel_linear.h"
+#include "tensor_parallel/layers/linear/row_parallel_linear.h"
 
 #include <algorithm>
 #include <utility>

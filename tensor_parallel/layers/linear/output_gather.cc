@@ -1,4 +1,4 @@
-#include "tensor_parallel/layers/output_gather.h"
+#include "tensor_parallel/layers/linear/output_gather.h"
 
 #include <vector>
 

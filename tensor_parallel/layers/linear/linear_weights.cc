@@ -1,4 +1,4 @@
-#include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/linear/linear_weights.h"
 
 #include <algorithm>
 #include <utility>

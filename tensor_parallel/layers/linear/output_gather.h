@@ -8,8 +8,8 @@
 // Outputs that several ranks hold (key and value heads, where there are fewer
 // than ranks) are taken from the first of these, and their gradient goes to it
 // alone: the others get zeros, so that sums over the ranks count it once.
-#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_OUTPUT_GATHER_H_
-#define TESSERA_TENSOR_PARALLEL_LAYERS_OUTPUT_GATHER_H_
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_OUTPUT_GATHER_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_OUTPUT_GATHER_H_
 
 #include <cstdint>
 
@@ -47,4 +47,4 @@ class OutputGather {
 
 }  // namespace tessera::tensor_parallel
 
-#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_OUTPUT_GATHER_H_
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_OUTPUT_GATHER_H_

@@ -42,6 +42,10 @@ class ShardedModel final : public WeightAccess {
       std::span<const tensor_parallel::Parameter* const> uncounted = {});
 
   zero3::ShardedState& state() { return *state_; }
+  // In the order of the state's ids; what a rank holds of which whole tensor.
+  std::span<tensor_parallel::Parameter* const> parameters() const {
+    return parameters_;
+  }
 
   // Gradients are zeros and have their memory.
   absl::Status BeginStep();

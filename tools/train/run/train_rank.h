@@ -52,11 +52,7 @@ class TrainRank {
   // The next step. A collective of the world.
   absl::StatusOr<StepRecord> Step();
 
-  zero3::ShardedState& state() { return model_->state(); }
-  const pipeline::Executor& executor() const { return *executor_; }
-  int64_t steps() const { return step_; }
-
- private:
+  // The groups that this rank is in. Not owned.
   struct Groups {
     collectives::Communicator* tp = nullptr;
     collectives::Communicator* cp = nullptr;
@@ -64,6 +60,20 @@ class TrainRank {
     collectives::Communicator* data = nullptr;   // dp and cp.
     collectives::Communicator* model = nullptr;  // tp and pp.
   };
+  const Groups& groups() const { return groups_; }
+  collectives::Communicator& world() { return manager_->world(); }
+
+  ShardedModel& model() { return *model_; }
+  zero3::ShardedState& state() { return model_->state(); }
+  const pipeline::Executor& executor() const { return *executor_; }
+  const RunOptions& options() const { return options_; }
+
+  // Steps taken, which is the number of the next one.
+  int64_t steps() const { return step_; }
+  // After the state was restored: goes on behind that many steps.
+  void SetSteps(int64_t steps) { step_ = steps; }
+
+ private:
   // Hands weights to the model that is made after the stages.
   class LateAccess;
 

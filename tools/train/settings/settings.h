@@ -1,0 +1,87 @@
+// Settings: a training run as its command line says it, one field for a flag of
+// the same name.
+//
+//   TESSERA_ASSIGN_OR_RETURN(const Settings settings,
+//                            ReadSettings("run/config.json"));
+//
+// A plain value. check_settings.h refuses what makes no sense, settings_json.h
+// reads and writes it, settings_flags.h takes it from the command line.
+#ifndef TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_H_
+#define TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+struct Settings {
+  // What is trained, on what.
+  std::string model = "llama-1m";  // A preset, or a directory of Hugging Face.
+  // Text files, globs, directories, .u16 and .u32 files of tokens. Empty: the
+  // repository's own sources and documents.
+  std::vector<std::string> data = {};
+  std::string tokenizer = "";  // A directory of Hugging Face; empty: bytes.
+  std::string dtype = "fp32";  // fp32, bf16
+  int64_t length = 128;        // Tokens of a sequence.
+  int64_t batch = 16;          // Sequences of a step, over all ranks.
+  int64_t micro_batch = 1;
+  int64_t steps = 60;
+  int64_t seed = 1;
+
+  // Who trains it.
+  std::string mesh = "dp2,pp2,tp2";  // Axes dp, pp, cp, tp.
+  std::string engine = "shared_memory";
+  std::string strategy = "adaptive";  // Of collectives.
+  std::string schedule = "1f1b";
+  int64_t chunks = 1;  // Stages of a pipeline rank.
+  bool sequence_parallel = false;
+  std::string context = "zigzag";  // zigzag, contiguous
+  std::string recompute = "none";  // none, selective, full
+
+  // Where its state lives.
+  int64_t zero = 3;
+  std::string offload = "optimizer";  // none, optimizer, params, all
+  std::string offload_dir = "";       // Files there; empty: host memory.
+  std::string compression = "none";   // As zero3's configuration names them.
+  int64_t bucket_bytes = 25'000'000;  // Gradients reduced at once.
+
+  // How it learns.
+  double learning_rate = 3e-3;
+  double min_learning_rate = 3e-4;
+  int64_t warmup_steps = 5;
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double clip_norm = 1;
+
+  // What it leaves behind. Relative paths are of the directory where the
+  // command was given.
+  std::string run_dir = "";      // Empty: a new directory for temporary files.
+  int64_t checkpoint_every = 0;  // Steps; 0: at the end alone.
+  int64_t keep_checkpoints = 2;  // The newest; 0: all.
+  // A checkpoint, a directory of them, or "latest": of run_dir. Empty: anew.
+  std::string resume = "";
+  std::string metrics = "";  // A file of one JSON object a step.
+  std::string trace = "";    // A file for Perfetto.
+  std::string sample_prompt = "The ";
+  int64_t sample_tokens = 200;  // 0: no sample.
+  double sample_temperature = 0.8;
+
+  // How it is run.
+  int64_t max_restarts = 0;
+  bool elastic = false;          // Restart with fewer data-parallel ranks.
+  int64_t timeout_seconds = 60;  // That ranks wait for each other.
+  int64_t threads = 1;           // Of the arithmetic, a rank.
+  bool report = false;
+  bool verify = false;
+  bool dry_run = false;
+  bool quiet = false;
+
+  friend bool operator==(const Settings&, const Settings&) = default;
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_H_

@@ -5,9 +5,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -22,20 +25,16 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMaxThreads = 1024;
 constexpr int64_t kLeastBytesPerThread = 4096;
 
-absl::Status CheckArguments(int threads, int64_t bytes, int passes) {
+absl::Status CheckArguments(int threads, int64_t bytes) {
   if (threads < 1 || threads > kMaxThreads) {
     return absl::InvalidArgumentError(
-        absl::StrCat("MeasureTriad: ", threads, " threads; give 1 to ",
-                     kMaxThreads, ", at best one for each processor"));
+        absl::StrCat("Triad: ", threads, " threads; give 1 to ", kMaxThreads,
+                     ", at best one for each processor"));
   }
   if (bytes < threads * kLeastBytesPerThread) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "MeasureTriad: ", bytes, " bytes for ", threads,
-        " threads; give at least ", kLeastBytesPerThread, " for each"));
-  }
-  if (passes < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("MeasureTriad: ", passes, " passes; give at least 1"));
+        "Triad: ", bytes, " bytes for ", threads, " threads; give at least ",
+        kLeastBytesPerThread, " for each"));
   }
   return absl::OkStatus();
 }
@@ -77,48 +76,109 @@ class Field {
   hwy::AlignedFreeUniquePtr<double[]> a_, b_, c_;
 };
 
-// What one thread does; thread 0 keeps the time from the moment at which all
-// are ready to the one at which all are done.
-void Work(const Field& field, int thread, int passes, std::barrier<>& together,
-          TriadBandwidth& best) {
-  field.Touch(thread);
-  const TriadArrays arrays = field.PartOf(thread);
-  for (int pass = 0; pass < 2 * passes; ++pass) {
-    const bool streaming = pass % 2 == 1;
-    together.arrive_and_wait();
-    const auto start = Clock::now();
-    (streaming ? RunStreamingTriad : RunTriad)(arrays, 3.0);
-    together.arrive_and_wait();
-    if (thread != 0) continue;
-    const std::chrono::duration<double> seconds = Clock::now() - start;
-    double& kept = streaming ? best.streaming : best.ordinary;
-    kept = std::max(kept, field.counted_bytes() / seconds.count());
+}  // namespace
+
+// The threads. Thread 0 is the caller, who keeps the time from the moment at
+// which all are ready to the one at which all are done.
+class Triad::Team {
+ public:
+  Team(int threads, int64_t bytes)
+      : field_(threads, bytes), together_(threads) {
+    if (!field_.allocated()) return;
+    for (int thread = 1; thread < threads; ++thread) {
+      others_.emplace_back([this, thread] { Work(thread); });
+    }
+    field_.Touch(0);
   }
+
+  ~Team() {
+    if (others_.empty()) return;
+    stopping_ = true;
+    together_.arrive_and_wait();
+    for (std::thread& other : others_) other.join();
+  }
+
+  bool allocated() const { return field_.allocated(); }
+  int threads() const { return static_cast<int>(others_.size()) + 1; }
+  double counted_bytes() const { return field_.counted_bytes(); }
+
+  // Bytes a second of one pass.
+  double Pass(bool streaming) {
+    streaming_ = streaming;
+    together_.arrive_and_wait();
+    const auto start = Clock::now();
+    Run(0);
+    together_.arrive_and_wait();
+    const std::chrono::duration<double> seconds = Clock::now() - start;
+    return field_.counted_bytes() / seconds.count();
+  }
+
+ private:
+  void Run(int thread) const {
+    (streaming_ ? RunStreamingTriad : RunTriad)(field_.PartOf(thread), 3.0);
+  }
+
+  void Work(int thread) {
+    field_.Touch(thread);
+    while (true) {
+      together_.arrive_and_wait();
+      if (stopping_) return;
+      Run(thread);
+      together_.arrive_and_wait();
+    }
+  }
+
+  const Field field_;
+  // Written by the caller before the barrier, read by the others after it.
+  bool streaming_ = false;
+  bool stopping_ = false;
+  std::barrier<> together_;
+  std::vector<std::thread> others_;
+};
+
+Triad::Triad(std::unique_ptr<Team> team) : team_(std::move(team)) {}
+Triad::~Triad() = default;
+
+absl::StatusOr<std::unique_ptr<Triad>> Triad::Create(int threads,
+                                                     int64_t bytes) {
+  if (absl::Status s = CheckArguments(threads, bytes); !s.ok()) return s;
+  auto team = std::make_unique<Team>(threads, bytes);
+  if (!team->allocated()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Triad: no memory for three arrays of ", bytes,
+                     " bytes together; give fewer bytes"));
+  }
+  return absl::WrapUnique(new Triad(std::move(team)));
 }
 
-}  // namespace
+double Triad::Pass(TriadStores stores) {
+  return team_->Pass(stores == TriadStores::kStreaming);
+}
+
+TriadBandwidth Triad::Measure() {
+  TriadBandwidth bandwidth;
+  bandwidth.ordinary = Pass(TriadStores::kOrdinary);
+  bandwidth.streaming = Pass(TriadStores::kStreaming);
+  return bandwidth;
+}
+
+int Triad::threads() const { return team_->threads(); }
+double Triad::counted_bytes() const { return team_->counted_bytes(); }
 
 absl::StatusOr<TriadBandwidth> MeasureTriad(int threads, int64_t bytes,
                                             int passes) {
-  if (absl::Status status = CheckArguments(threads, bytes, passes);
-      !status.ok()) {
-    return status;
+  if (passes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("MeasureTriad: ", passes, " passes; give at least 1"));
   }
-  const Field field(threads, bytes);
-  if (!field.allocated()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("MeasureTriad: no memory for three arrays of ", bytes,
-                     " bytes together; give fewer bytes"));
-  }
+  absl::StatusOr<std::unique_ptr<Triad>> triad = Triad::Create(threads, bytes);
+  if (!triad.ok()) return triad.status();
   TriadBandwidth best;
-  std::barrier<> together(threads);
-  std::vector<std::thread> others;
-  for (int thread = 1; thread < threads; ++thread) {
-    others.emplace_back(
-        [&, thread] { Work(field, thread, passes, together, best); });
+  for (int pass = 0; pass < passes; ++pass) {
+    const TriadBandwidth now = (*triad)->Measure();
+    best.ordinary = std::max(best.ordinary, now.ordinary);
+    best.streaming = std::max(best.streaming, now.streaming);
   }
-  Work(field, 0, passes, together, best);
-  for (std::thread& other : others) other.join();
   return best;
 }
 

@@ -5,6 +5,12 @@
 //                            MeasureTriad(threads, int64_t{1} << 28));
 //   double share = bytes_moved / seconds / triad.best();
 //
+// Where other work shares the machine, one pass in turn with each pass of what
+// is compared says more than the best of all:
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto triad, Triad::Create(threads, 1 << 28));
+//   for (...) { Step(); bandwidths.push_back(triad->Measure().best()); }
+//
 // Counted as STREAM does: 24 bytes an element (read b, read c, write a).
 // Ordinary stores also read each line of `a` before they overwrite it; these
 // 8 bytes are not counted. Streaming (non-temporal) stores do not read it, so
@@ -18,6 +24,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/statusor.h"
 
@@ -31,12 +38,41 @@ struct TriadBandwidth {
   double best() const { return std::max(ordinary, streaming); }
 };
 
-// The best of `passes` of each kind, run by `threads` threads (the caller is
-// one) over three arrays of f64 that have `bytes` bytes together. More bytes
-// than four times the last-level cache measure memory; fewer, the caches.
-// Takes about passes * 2 * bytes / bandwidth seconds. InvalidArgument unless 1
-// <= threads <= 1024, passes >= 1 and there are 4 KiB for each thread;
-// ResourceExhausted where there is no memory for it.
+enum class TriadStores { kOrdinary, kStreaming };
+
+// The arrays, and the threads that pass over them. For one caller at a time.
+class Triad {
+ public:
+  // `threads` threads (the caller of Measure is one) over three arrays of f64
+  // that have `bytes` bytes together. More bytes than four times the
+  // last-level cache measure memory; fewer, the caches. InvalidArgument unless
+  // 1 <= threads <= 1024 and there are 4 KiB for each thread;
+  // ResourceExhausted where there is no memory for it.
+  static absl::StatusOr<std::unique_ptr<Triad>> Create(int threads,
+                                                       int64_t bytes);
+  ~Triad();
+  Triad(const Triad&) = delete;
+  Triad& operator=(const Triad&) = delete;
+
+  // Bytes a second of one pass, which takes bytes / bandwidth seconds.
+  double Pass(TriadStores stores);
+  // One pass of each kind.
+  TriadBandwidth Measure();
+
+  int threads() const;
+  // What a pass is counted as: `bytes`, rounded down to whole steps.
+  double counted_bytes() const;
+
+ private:
+  class Team;
+
+  explicit Triad(std::unique_ptr<Team> team);
+
+  const std::unique_ptr<Team> team_;
+};
+
+// The best of `passes` of each kind by a Triad; refused as by its Create, and
+// InvalidArgument unless passes >= 1.
 absl::StatusOr<TriadBandwidth> MeasureTriad(int threads, int64_t bytes,
                                             int passes = 10);
 

@@ -48,6 +48,25 @@ TEST(MeasureTriad, FindsABandwidthThatAMachineCanHave) {
   }
 }
 
+TEST(Triad, KeepsItsThreadsFromPassToPass) {
+  for (int threads : {1, 4}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const auto triad, Triad::Create(threads, threads * int64_t{64 << 10}));
+    EXPECT_EQ(triad->threads(), threads);
+    EXPECT_LE(triad->counted_bytes(), threads * (64 << 10));
+    EXPECT_GT(triad->counted_bytes(), threads * (60 << 10));
+    for (int pass = 0; pass < 50; ++pass) {
+      const TriadBandwidth bandwidth = triad->Measure();
+      EXPECT_GT(bandwidth.ordinary, 1e5);
+      EXPECT_GT(bandwidth.streaming, 1e5);
+    }
+    // And ends without a pass.
+    TESSERA_ASSERT_OK(Triad::Create(threads, 1 << 20).status());
+  }
+  EXPECT_THAT(Triad::Create(0, 1 << 20),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST(MeasureTriad, RefusesWhatItCannotMeasure) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(MeasureTriad(0, 1 << 20),

@@ -31,13 +31,14 @@ struct IoRequest {
   size_t bytes = 0;
   // A write that is on stable storage when it is done (O_DSYNC).
   bool sync = false;
-  // Bytes moved (0 at the end of the file), or -errno. On a thread of the
-  // engine; quick, never waiting for other requests.
+  // Bytes moved (0 at the end of the file), or -errno; -ENOMEM also where the
+  // kernel has refused it for five seconds for want of memory. On a thread of
+  // the engine; quick, never waiting for other requests.
   std::function<void(int64_t result)> done;
 };
 
-// Safe for concurrent use. The destructor waits for every request; `done` may
-// submit more until then.
+// Safe for concurrent use. Every request ends: `done` is called once, whatever
+// happens. The destructor waits for all; `done` may submit more until then.
 class IoEngine {
  public:
   virtual ~IoEngine() = default;

@@ -20,6 +20,11 @@ absl::Status IoError(int error, std::string_view what, int64_t bytes,
           absl::StrCat(status.message(),
                        "; free space on the device, raise its limit, or lower "
                        "the tier's budget"));
+    case ENOMEM:
+      return absl::ResourceExhaustedError(
+          absl::StrCat(status.message(),
+                       "; the kernel has no memory for the request: free "
+                       "memory, or lower the queue depth"));
     case EIO:
       return absl::DataLossError(status.message());
     default:

@@ -10,8 +10,8 @@
 namespace tessera::offload {
 
 // "write of 4096 bytes at offset 8192 of file /x/y: No space left on device".
-// A full device, quota or file-size limit is ResourceExhausted; EIO is
-// DataLoss; the rest as absl::ErrnoToStatus has it.
+// A full device, quota or file-size limit is ResourceExhausted, as is a kernel
+// without memory; EIO is DataLoss; the rest as absl::ErrnoToStatus has it.
 absl::Status IoError(int error, std::string_view what, int64_t bytes,
                      int64_t offset, std::string_view path);
 

@@ -1,10 +1,15 @@
 #include "offload/file/uring_engine.h"
 
 #include <liburing.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <deque>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -15,12 +20,14 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/os/unique_fd.h"
 
 namespace tessera::offload {
 namespace {
 
 // A request's length is 32 bits wide there; async_file.h asks for the rest.
 constexpr size_t kLongest = size_t{1} << 30;
+constexpr int kRetryMilliseconds = 1;
 
 void Prepare(io_uring_sqe* entry, const IoRequest& request) {
   const auto bytes = static_cast<unsigned>(std::min(request.bytes, kLongest));
@@ -33,9 +40,15 @@ void Prepare(io_uring_sqe* entry, const IoRequest& request) {
   }
 }
 
+// Entries are added by whoever submits, under mutex_; completions are taken by
+// the reaper alone, which also asks the kernel again where it refused, and on
+// which every `done` runs.
 class UringEngine final : public IoEngine {
  public:
-  explicit UringEngine(size_t depth) : depth_(depth) {}
+  UringEngine(size_t depth, UringOptions options)
+      : depth_(depth), options_(std::move(options)) {
+    if (options_.submit == nullptr) options_.submit = io_uring_submit;
+  }
   ~UringEngine() override;
 
   absl::Status Start();
@@ -44,28 +57,48 @@ class UringEngine final : public IoEngine {
 
  private:
   using Request = std::unique_ptr<IoRequest>;
+  struct Result {
+    Request request;
+    int64_t value;
+  };
 
   // Moves what waits into the ring, as far as the depth allows.
   void Fill() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Enter(size_t entries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool Finished() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ && in_flight_ == 0 && waiting_.empty();
-  }
+  void AddEntries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Offers the kernel what is in the ring, until it refuses.
+  void Enter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Refused(int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives up what the kernel has not taken, and what waits.
+  void Fail(int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Wake() const;
+
   void Reap();
+  bool TakeCompletion();
+  std::vector<Result> TakeFailed();
+  void AwaitEvent();
+  bool Finished();
 
   const size_t depth_;
+  UringOptions options_;
+  UniqueFd wake_;  // an eventfd: something other than a completion happened
   absl::Mutex mutex_;
-  io_uring ring_;  // entries are added under mutex_, taken by the reaper
+  io_uring ring_;
   std::deque<Request> waiting_ ABSL_GUARDED_BY(mutex_);
+  // In the ring, and not taken by the kernel yet.
+  std::deque<io_uring_sqe*> offered_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Result> failed_ ABSL_GUARDED_BY(mutex_);
+  // Requests in the ring or with the kernel.
   size_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<absl::Time> refused_since_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread reaper_;
 };
 
 absl::Status UringEngine::Start() {
-  // One more, for the entry that wakes the reaper at the end.
+  wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_.valid()) return absl::ErrnoToStatus(errno, "eventfd");
   const int error =
-      io_uring_queue_init(static_cast<unsigned>(depth_ + 1), &ring_, 0);
+      io_uring_queue_init(static_cast<unsigned>(depth_), &ring_, 0);
   if (error < 0) {
     return absl::UnavailableError(
         absl::StrCat("the kernel refuses io_uring of depth ", depth_, " (",
@@ -81,13 +114,17 @@ UringEngine::~UringEngine() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    io_uring_sqe* wake = io_uring_get_sqe(&ring_);
-    io_uring_prep_nop(wake);
-    io_uring_sqe_set_data(wake, nullptr);
-    Enter(1);
   }
+  Wake();
   reaper_.join();
   io_uring_queue_exit(&ring_);
+}
+
+void UringEngine::Wake() const {
+  const uint64_t one = 1;
+  // Full only where it has not been read yet, which wakes as well.
+  [[maybe_unused]] const ssize_t written =
+      write(wake_.get(), &one, sizeof(one));
 }
 
 void UringEngine::Submit(IoRequest request) {
@@ -95,65 +132,148 @@ void UringEngine::Submit(IoRequest request) {
   absl::MutexLock lock(&mutex_);
   waiting_.push_back(std::move(owned));
   Fill();
+  if (refused_since_.has_value() || !failed_.empty()) Wake();
 }
 
+// Where the kernel refuses, the reaper asks again before more is added.
 void UringEngine::Fill() {
-  size_t added = 0;
+  while (!waiting_.empty() && in_flight_ < depth_ &&
+         !refused_since_.has_value()) {
+    AddEntries();
+    Enter();
+  }
+}
+
+void UringEngine::AddEntries() {
   while (!waiting_.empty() && in_flight_ < depth_) {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+    if (entry == nullptr) return;  // full of what was given up
     Prepare(entry, *waiting_.front());
     io_uring_sqe_set_data(entry, waiting_.front().release());
     waiting_.pop_front();
+    offered_.push_back(entry);
     ++in_flight_;
-    ++added;
   }
-  if (added > 0) Enter(added);
 }
 
-// The kernel is short of memory for a moment, or interrupted, at worst:
-// entries that are wrong come back as completions.
-void UringEngine::Enter(size_t entries) {
-  while (entries > 0) {
-    const int taken = io_uring_submit(&ring_);
+void UringEngine::Enter() {
+  while (!offered_.empty()) {
+    const int taken = options_.submit(&ring_);
     if (taken > 0) {
-      entries -= std::min(entries, static_cast<size_t>(taken));
-    } else {
-      absl::SleepFor(absl::Microseconds(50));
+      const size_t gone = std::min(offered_.size(), static_cast<size_t>(taken));
+      offered_.erase(offered_.begin(),
+                     offered_.begin() + static_cast<int64_t>(gone));
+      refused_since_.reset();
+    } else if (taken != -EINTR) {
+      Refused(-taken);
+      return;
     }
   }
+}
+
+void UringEngine::Refused(int error) {
+  const absl::Time now = absl::Now();
+  if (!refused_since_.has_value()) refused_since_ = now;
+  // Short of memory, or of room for completions.
+  const bool may_pass = error == 0 || error == EAGAIN || error == EBUSY;
+  if (!may_pass) {
+    Fail(error);
+  } else if (now - *refused_since_ >= options_.patience) {
+    Fail(ENOMEM);
+  }
+}
+
+// The entries stay in the ring and do nothing.
+void UringEngine::Fail(int error) {
+  for (io_uring_sqe* entry : offered_) {
+    auto* request = reinterpret_cast<IoRequest*>(entry->user_data);
+    if (request == nullptr) continue;  // given up before
+    failed_.push_back({Request(request), -error});
+    --in_flight_;
+    io_uring_prep_nop(entry);
+    io_uring_sqe_set_data(entry, nullptr);
+  }
+  for (Request& request : waiting_) {
+    failed_.push_back({std::move(request), -error});
+  }
+  waiting_.clear();
+  refused_since_.reset();
+}
+
+// False where there is none.
+bool UringEngine::TakeCompletion() {
+  io_uring_cqe* completion = nullptr;
+  if (io_uring_peek_cqe(&ring_, &completion) != 0) return false;
+  const Request request(
+      static_cast<IoRequest*>(io_uring_cqe_get_data(completion)));
+  const int64_t result = completion->res;
+  io_uring_cqe_seen(&ring_, completion);
+  if (request == nullptr) return true;
+  {
+    // Next in line first: the device works while `done` does.
+    absl::MutexLock lock(&mutex_);
+    --in_flight_;
+    Fill();
+  }
+  request->done(result);
+  return true;
+}
+
+std::vector<UringEngine::Result> UringEngine::TakeFailed() {
+  absl::MutexLock lock(&mutex_);
+  if (refused_since_.has_value()) Enter();
+  Fill();
+  return std::exchange(failed_, {});
+}
+
+// A completion, a wake-up, or the time to ask the kernel again.
+void UringEngine::AwaitEvent() {
+  int timeout = -1;
+  bool is_busy = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    is_busy = in_flight_ > offered_.size();
+    if (refused_since_.has_value()) timeout = kRetryMilliseconds;
+  }
+  if (is_busy) {
+    // The kernel has requests, so that a completion comes in any case; this is
+    // the shortest way to it.
+    io_uring_cqe* completion = nullptr;
+    io_uring_wait_cqe(&ring_, &completion);
+    return;
+  }
+  pollfd events[] = {{ring_.ring_fd, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  if (poll(events, 2, timeout) > 0 && events[1].revents != 0) {
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got =
+        read(wake_.get(), &count, sizeof(count));
+  }
+}
+
+// Only the reaper asks, when every `done` has returned.
+bool UringEngine::Finished() {
+  absl::MutexLock lock(&mutex_);
+  return stopping_ && in_flight_ == 0 && waiting_.empty() && failed_.empty();
 }
 
 void UringEngine::Reap() {
   while (true) {
-    io_uring_cqe* completion = nullptr;
-    if (io_uring_wait_cqe(&ring_, &completion) < 0) continue;  // EINTR
-    const Request request(
-        static_cast<IoRequest*>(io_uring_cqe_get_data(completion)));
-    const int64_t result = completion->res;
-    io_uring_cqe_seen(&ring_, completion);
-    if (request != nullptr) {
-      // Next in line first: the device works while `done` does.
-      absl::ReleasableMutexLock lock(&mutex_);
-      // This thread stays counted until `done` has returned.
-      if (!waiting_.empty()) {
-        --in_flight_;
-        Fill();
-        ++in_flight_;
-      }
-      lock.Release();
-      request->done(result);
+    while (TakeCompletion()) {
     }
-    absl::MutexLock lock(&mutex_);
-    if (request != nullptr) --in_flight_;
-    Fill();
+    for (const Result& failed : TakeFailed()) {
+      failed.request->done(failed.value);
+    }
     if (Finished()) return;
+    AwaitEvent();
   }
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<IoEngine>> CreateUringEngine(int queue_depth) {
-  auto engine = std::make_unique<UringEngine>(static_cast<size_t>(queue_depth));
+absl::StatusOr<std::unique_ptr<IoEngine>> CreateUringEngine(
+    int queue_depth, UringOptions options) {
+  auto engine = std::make_unique<UringEngine>(static_cast<size_t>(queue_depth),
+                                              std::move(options));
   absl::Status started = engine->Start();
   if (!started.ok()) return started;
   return engine;

@@ -6,15 +6,17 @@
 //   const StepScale scale = {
 //       .unscale = 1 / loss_scale,
 //       .clip_factor = ClipFactor(statistics.Norm() / loss_scale, 1.0)};
-//   TESSERA_RETURN_IF_ERROR(adamw->Step(step, scale, ranges));  // step 1, 2,
-//   ..
+//   // step is 1, 2, 3 ...
+//   TESSERA_RETURN_IF_ERROR(adamw->Step(step, scale, ranges));
 //
 // Each byte of parameters, gradients and moments moves between memory and the
 // processor once. For f32, in this order, every operation rounded on its own:
 //
-//   g <- gradient * f32(unscale * clip_factor)    [+ p * weight_decay:
-//   kCoupled] m <- m * beta1 + g * (1 - beta1) v <- v * beta2 + (g * (1 -
-//   beta2)) * g p <- p * (1 - learning_rate * weight_decay)   [p: kCoupled]
+//   g <- gradient * f32(unscale * clip_factor)
+//                                          [kCoupled: + p * weight_decay]
+//   m <- m * beta1 + g * (1 - beta1)
+//   v <- v * beta2 + (g * (1 - beta2)) * g
+//   p <- p * (1 - learning_rate * weight_decay)    [kCoupled: p]
 //        - (m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon))
 //          * (learning_rate / (1 - beta1^t))
 //   copy <- p, rounded to nearest even

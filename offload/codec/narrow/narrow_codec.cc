@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string_view>
 
-#include "base/dtype/convert.h"
 #include "base/status_macros.h"
 #include "offload/codec/frame/checked_codec.h"
+#include "offload/codec/narrow/half_conversion.h"
 
 namespace tessera::offload {
 namespace {
@@ -17,22 +16,10 @@ namespace {
 constexpr int64_t kHeldBytes = 2;
 constexpr int64_t kChunk = 4096;  // Elements: in the first-level cache.
 
-// Whether any of the 16-bit floats is an infinity. Branch-free, to vectorise.
-bool HasInfinity(std::span<const std::byte> held, uint16_t infinity) {
-  uint16_t found = 0;
-  for (size_t i = 0; i < held.size(); i += kHeldBytes) {
-    uint16_t bits;
-    std::memcpy(&bits, &held[i], sizeof(bits));
-    found |= static_cast<uint16_t>((bits & 0x7fff) == infinity);
-  }
-  return found != 0;
-}
-
 class NarrowCodec final : public CheckedCodec {
  public:
   struct Held {
     DType dtype;
-    uint16_t infinity;
     ErrorBound error;
     std::string_view advice;
   };
@@ -66,9 +53,9 @@ class NarrowCodec final : public CheckedCodec {
     for (int64_t at = 0; at < count; at += kChunk) {
       const int64_t n = std::min(kChunk, count - at);
       const auto held = payload.subspan(at * kHeldBytes, n * kHeldBytes);
-      TESSERA_RETURN_IF_ERROR(Convert(
+      TESSERA_RETURN_IF_ERROR(ConvertFloats(
           dtype, values.subspan(at * size, n * size), held_->dtype, held));
-      if (HasInfinity(held, held_->infinity)) {
+      if (HasInfinity(held_->dtype, held)) {
         TESSERA_RETURN_IF_ERROR(CheckInfinities(dtype, values, at, held));
       }
     }
@@ -81,8 +68,8 @@ class NarrowCodec final : public CheckedCodec {
         static_cast<int64_t>(values.size()) / SizeInBytes(dtype);
     TESSERA_RETURN_IF_ERROR(
         CheckPayloadBytes(payload, MaxPayloadBytes(dtype, count)));
-    return Convert(Narrows(dtype) ? held_->dtype : dtype, payload, dtype,
-                   values);
+    return ConvertFloats(Narrows(dtype) ? held_->dtype : dtype, payload, dtype,
+                         values);
   }
 
   // Refuses infinities of `held` that were none in the values from `at` on.
@@ -105,12 +92,10 @@ class NarrowCodec final : public CheckedCodec {
 // Half a unit in the last place, of normal and of subnormal values.
 constexpr NarrowCodec::Held kFp16 = {
     DType::kF16,
-    0x7c00,
     {.of_value = 0x1p-11, .absolute = 0x1p-25},
     "finite values past 65504 would become infinite; use bf16, or scale them"};
 constexpr NarrowCodec::Held kBf16 = {
     DType::kBF16,
-    0x7f80,
     {.of_value = 0x1p-8, .absolute = 0x1p-134},
     "finite values past 3.38953e+38 would become infinite; scale them, or use "
     "lossless"};

@@ -4,6 +4,7 @@
 
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
+#include "offload/codec/narrow/half_conversion.h"
 
 namespace tessera::offload {
 namespace {
@@ -29,8 +30,8 @@ absl::StatusOr<const float*> FloatSource::Read(int64_t at, int64_t count) {
     return reinterpret_cast<const float*>(part.data());
   }
   const std::span<float> floats(buffer_);
-  TESSERA_RETURN_IF_ERROR(Convert(dtype_, part, DType::kF32,
-                                  std::as_writable_bytes(floats.first(n))));
+  TESSERA_RETURN_IF_ERROR(ConvertFloats(
+      dtype_, part, DType::kF32, std::as_writable_bytes(floats.first(n))));
   std::fill(buffer_.begin() + count, buffer_.end(), 0.0f);
   return buffer_.data();
 }
@@ -48,7 +49,7 @@ float* FloatSink::Place(int64_t at, int64_t count) {
 absl::Status FloatSink::Finish(int64_t at, int64_t count) {
   if (in_place_) return absl::OkStatus();
   const std::span<const float> floats(buffer_);
-  return Convert(
+  return ConvertFloats(
       DType::kF32, std::as_bytes(floats.first(static_cast<size_t>(count))),
       dtype_, values_.subspan(Bytes(dtype_, at), Bytes(dtype_, count)),
       FloatOverflow::kSaturate);

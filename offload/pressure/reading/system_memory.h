@@ -11,8 +11,7 @@
 //   reclaimable page cache: file pages on the LRU lists that are neither dirty
 //   nor in writeback, and reclaimable slab (version 2);
 // - of the process: RLIMIT_AS against its address space, RLIMIT_DATA against
-// its
-//   data.
+//   its data.
 #ifndef TESSERA_OFFLOAD_PRESSURE_READING_SYSTEM_MEMORY_H_
 #define TESSERA_OFFLOAD_PRESSURE_READING_SYSTEM_MEMORY_H_
 

@@ -1,0 +1,168 @@
+#include "tools/offload_bench/bench_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/byte_size.h"
+#include "base/nearest_name.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+#include "offload/codec/codec.h"
+#include "tools/cli/cli.h"
+
+namespace tessera::offload_bench {
+namespace {
+
+constexpr int64_t kUnit = 4096;
+constexpr int64_t kMostBytes = int64_t{1} << 38;
+constexpr int64_t kMostThreads = 1024;
+constexpr int64_t kMostDepth = 4096;
+constexpr double kMostSeconds = 3600;
+
+absl::Status Refuse(std::string_view flag, std::string_view value,
+                    std::string_view why) {
+  return tools::FlagError(flag, value, absl::InvalidArgumentError(why));
+}
+
+absl::Status CheckBytes(std::string_view flag, int64_t bytes) {
+  if (bytes >= kUnit && bytes <= kMostBytes && bytes % kUnit == 0) {
+    return absl::OkStatus();
+  }
+  return Refuse(flag, ByteSize(bytes).ToString(),
+                absl::StrCat("a multiple of 4096 bytes up to ",
+                             ByteSize(kMostBytes).ToString(), " is needed"));
+}
+
+absl::Status CheckNumber(std::string_view flag, int64_t value, int64_t lowest,
+                         int64_t highest) {
+  if (value >= lowest && value <= highest) return absl::OkStatus();
+  return Refuse(
+      flag, absl::StrCat(value),
+      absl::StrCat("a number from ", lowest, " to ", highest, " is needed"));
+}
+
+// Each name at most once, all of them known.
+absl::StatusOr<std::vector<std::string>> ParseNames(
+    std::string_view flag, const std::string& text,
+    std::span<const std::string_view> known) {
+  std::vector<std::string> names;
+  for (const std::string_view name : absl::StrSplit(text, ',')) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return Refuse(flag, Quoted(text),
+                    absl::StrCat("there is no ", Quoted(name),
+                                 "; did you mean ", NearestName(name, known),
+                                 "? known: ", absl::StrJoin(known, ", ")));
+    }
+    if (std::find(names.begin(), names.end(), name) != names.end()) {
+      return Refuse(flag, Quoted(text), absl::StrCat(name, " is there twice"));
+    }
+    names.emplace_back(name);
+  }
+  return names;
+}
+
+// 1, 2, 4 ... and the number of processors itself.
+std::vector<int64_t> UpTo(int64_t processors) {
+  std::vector<int64_t> threads;
+  for (int64_t n = 1; n < processors; n *= 2) threads.push_back(n);
+  threads.push_back(processors);
+  return threads;
+}
+
+absl::StatusOr<std::vector<int64_t>> ParseThreads(const std::string& text,
+                                                  int64_t processors) {
+  if (text == "auto") return UpTo(processors);
+  std::vector<int64_t> threads;
+  for (const std::string_view item : absl::StrSplit(text, ',')) {
+    int64_t number = 0;
+    if (!absl::SimpleAtoi(item, &number) || number < 1 ||
+        number > kMostThreads ||
+        std::find(threads.begin(), threads.end(), number) != threads.end()) {
+      return Refuse("threads", Quoted(text),
+                    absl::StrCat("auto, or different numbers from 1 to ",
+                                 kMostThreads, " with commas between"));
+    }
+    threads.push_back(number);
+  }
+  return threads;
+}
+
+absl::StatusOr<std::vector<std::string>> ParseCodecs(const std::string& text) {
+  const std::span<const std::string_view> known = offload::CodecNames();
+  if (text != "all") return ParseNames("codecs", text, known);
+  std::vector<std::string> names;
+  for (const std::string_view name : known) {
+    // Another name of nf4, and what this build has no library for.
+    if (name == "quantization" || !offload::CreateCodec(name).ok()) continue;
+    names.emplace_back(name);
+  }
+  return names;
+}
+
+absl::StatusOr<std::vector<int64_t>> ParseBlocks(
+    const OffloadBenchFlags& flags) {
+  TESSERA_RETURN_IF_ERROR(CheckBytes("min_bytes", flags.min_bytes));
+  TESSERA_RETURN_IF_ERROR(CheckBytes("max_bytes", flags.max_bytes));
+  TESSERA_RETURN_IF_ERROR(CheckNumber("factor", flags.factor, 2, 1 << 20));
+  if (flags.min_bytes > flags.max_bytes) {
+    return Refuse("min_bytes", ByteSize(flags.min_bytes).ToString(),
+                  absl::StrCat("at most --max_bytes=",
+                               ByteSize(flags.max_bytes).ToString()));
+  }
+  std::vector<int64_t> blocks;
+  for (int64_t bytes = flags.min_bytes; bytes <= flags.max_bytes;
+       bytes *= flags.factor) {
+    blocks.push_back(bytes);
+  }
+  return blocks;
+}
+
+absl::Status CheckSizes(const OffloadBenchFlags& flags,
+                        const std::vector<std::string>& parts) {
+  TESSERA_RETURN_IF_ERROR(CheckBytes("size", flags.size));
+  TESSERA_RETURN_IF_ERROR(CheckNumber("depth", flags.depth, 1, kMostDepth));
+  if (!(flags.seconds >= 0 && flags.seconds <= kMostSeconds)) {
+    return Refuse("seconds", absl::StrCat(flags.seconds),
+                  "a number from 0 to 3600 is needed");
+  }
+  const bool uses_blocks =
+      std::any_of(parts.begin(), parts.end(), [](const std::string& part) {
+        return part != "codecs" && part != "optimizer";
+      });
+  if (uses_blocks && flags.max_bytes > flags.size) {
+    return Refuse(
+        "max_bytes", ByteSize(flags.max_bytes).ToString(),
+        absl::StrCat("at most --size=", ByteSize(flags.size).ToString()));
+  }
+  if (flags.dir.empty()) {
+    return Refuse("dir", "", "a directory that can be written is needed");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<OffloadBenchOptions> ParseOffloadBenchFlags(
+    const OffloadBenchFlags& flags, int64_t processors) {
+  OffloadBenchOptions options;
+  TESSERA_ASSIGN_OR_RETURN(options.parts,
+                           ParseNames("what", flags.what, kParts));
+  TESSERA_ASSIGN_OR_RETURN(options.threads,
+                           ParseThreads(flags.threads, processors));
+  TESSERA_ASSIGN_OR_RETURN(options.codecs, ParseCodecs(flags.codecs));
+  TESSERA_ASSIGN_OR_RETURN(options.blocks, ParseBlocks(flags));
+  TESSERA_RETURN_IF_ERROR(CheckSizes(flags, options.parts));
+  options.size = flags.size;
+  options.seconds = flags.seconds;
+  options.directory = flags.dir;
+  options.depth = flags.depth;
+  return options;
+}
+
+}  // namespace tessera::offload_bench

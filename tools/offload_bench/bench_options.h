@@ -1,0 +1,51 @@
+// OffloadBenchOptions: what the benchmark is asked to measure.
+#ifndef TESSERA_TOOLS_OFFLOAD_BENCH_BENCH_OPTIONS_H_
+#define TESSERA_TOOLS_OFFLOAD_BENCH_BENCH_OPTIONS_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace tessera::offload_bench {
+
+// The parts, in the order in which they run.
+inline constexpr std::array<std::string_view, 5> kParts = {
+    "codecs", "optimizer", "file", "tiers", "prefetch"};
+
+// The flags as they are given: lists with commas between.
+struct OffloadBenchFlags {
+  std::string what = "codecs,optimizer,file,tiers,prefetch";
+  int64_t size = int64_t{64} << 20;
+  std::string threads = "auto";
+  double seconds = 0.5;
+  std::string codecs = "all";
+  std::string dir = ".";
+  int64_t min_bytes = 64 << 10;
+  int64_t max_bytes = 16 << 20;
+  int64_t factor = 16;
+  int64_t depth = 32;
+};
+
+struct OffloadBenchOptions {
+  std::vector<std::string> parts;
+  int64_t size = 0;  // Bytes of values: a multiple of 4096.
+  std::vector<int64_t> threads;
+  double seconds = 0;  // Of each line.
+  std::vector<std::string> codecs;
+  std::string directory;
+  std::vector<int64_t> blocks;  // Bytes, ascending: multiples of 4096.
+  int64_t depth = 0;
+};
+
+// InvalidArgument that names the flag, its value and what is allowed.
+// `processors` is what --threads=auto goes up to.
+absl::StatusOr<OffloadBenchOptions> ParseOffloadBenchFlags(
+    const OffloadBenchFlags& flags, int64_t processors);
+
+}  // namespace tessera::offload_bench
+
+#endif  // TESSERA_TOOLS_OFFLOAD_BENCH_BENCH_OPTIONS_H_

@@ -135,6 +135,28 @@ TEST(FormatsTest, EveryFormatOfMomentsIsKeptInEveryBit) {
   }
 }
 
+TEST(FormatsTest, TheStateOfSgdIsKeptInEveryBitAndOfNoOtherOptimizer) {
+  int64_t seed = 40;
+  for (const double momentum : {0.0, 0.9}) {
+    for (int stage = 0; stage < 4; ++stage) {
+      const std::string directory = NewDirectory("formats");
+      Setting from = {.ranks = 3};
+      from.state = {.stage = stage, .optimizer = OptimizerKind::kSgd};
+      from.state.sgd.momentum = momentum;
+      TESSERA_ASSERT_OK(Save(from, directory, ++seed));
+      Setting to = from;
+      to.ranks = 2;
+      to.state.stage = (stage + 1) % 4;
+      EXPECT_THAT(Check(to, directory, seed), IsOk());
+      to.state.optimizer = OptimizerKind::kAdamW;
+      EXPECT_THAT(Check(to, directory, seed),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           HasSubstr(momentum == 0 ? "has 0 moments"
+                                                   : "has 1 moments")));
+    }
+  }
+}
+
 TEST(FormatsTest, BlocksMayHaveAnySize) {
   const std::string directory = NewDirectory("formats");
   int64_t seed = 10;

@@ -1,24 +1,36 @@
 // Buffers: the memory beside model state that a rank needs in a step.
 //
-// This is the rule that a runtime follows. In elements of a parameter: S of its
-// slot, G gathered (StateLayout); each buffer is allocated at its largest.
+// The rule is ShardedState's, and this goes through a step of it (timeline/).
+// All buffers are in device memory: that which the rank computes in. Of a
+// parameter, S is the size of its slot, G that of all slots together
+// (StateLayout); a window is what a layer uses at once.
 //
-// - Gather buffers, device, stage 3: the most bytes that are live at a time by
-//   GatherPlan. None where one rank has every parameter on the device anyway.
-// - Reduce buckets, device, from stage 2 on, where gradients leave the rank or
-//   the device: backward writes a gradient (G elements) straight into its
-//   bucket. A bucket has reduce_bucket_size bytes, but at least the largest
-//   gradient and at most all. With `overlap` there are two, unless one holds
-//   all.
-// - Prefetch buffers, device, stage 3 with offload_parameters: the slots of the
-//   next k gathers, at the place where these are largest; k is prefetch_buffer,
-//   or 1 without async_prefetch.
-// - Prefetch buffers, host: the same for those of the slots that are in files;
-//   and for the optimizer's step the gradient, master weights and moments of
-//   the parameter with the most of them in files, twice with `overlap`.
+// - Gather buffers, stage 3: G of what is live by GatherPlan, and of the next
+//   window's gathers as far as LiveElementLimit has room (async_prefetch). None
+//   where one rank has every parameter on the device anyway.
+// - Reduce buckets. A bucket has the gradients of parameters that follow one
+//   another, as many as reduce_bucket_size has room for with their padding, at
+//   least one. It is direct, so that backward passes write into it, where the
+//   layout is not chunks or it has one gradient.
+//   Stages 0 and 1: gradients are whole for the whole step, so they are model
+//   state, however many micro-batches there are. Direct buckets are reduced
+//   where they lie. Others (stage 1) are copied to a bucket for as long as it
+//   is on its way: two at a time with `overlap`, one without. Stages 2 and 3:
+//   with a round of reductions in each micro-batch there are the bucket that is
+//   filled, with `overlap` one that is on its way, and G of what the window has
+//   asked for of buckets that are not direct. Accumulating micro-batches takes
+//   nothing more: sums go to the shards. Where a pipeline keeps gradients until
+//   the last micro-batch (holds_gradients), G of all. A rank that is alone and
+//   keeps its shards on the device writes into these.
+// - Prefetch buffers: host memory is used in place. What is in files, or
+//   compressed, goes through buffers: at stage 3 the slots of what is being
+//   gathered and of the next prefetch_buffer gathers (async_prefetch); in the
+//   optimizer's step the value, gradient, master weight and moments of one
+//   parameter, with `overlap` of the next and of the one before as well; a
+//   gradient when sums are added to it, with `overlap` a second one.
 //
-// Stages 0 and 1 reduce gradients in place. Stages below 3 use parameters where
-// they are.
+// Not here: what tiers have for themselves (bounce buffers of direct I/O,
+// scratch memory of codecs), checkpoints on their way, activations.
 #ifndef TESSERA_ZERO3_ESTIMATE_BUFFERS_H_
 #define TESSERA_ZERO3_ESTIMATE_BUFFERS_H_
 
@@ -36,6 +48,9 @@
 
 namespace tessera::zero3 {
 
+// Micro-batches of a step that are gone through; more are like these.
+inline constexpr int64_t kMostRounds = 64;
+
 // The most elements that may be live: max_live_parameters, or fewer where the
 // effective device parameter budget has room for fewer (of the widest type
 // gathered) beside the parameters that stay on the device, counted on the rank
@@ -43,18 +58,34 @@ namespace tessera::zero3 {
 int64_t LiveElementLimit(const StateLayout& layout, const ZeroConfig& config);
 
 // Which parameters stage 3 gathers when, under that limit and
-// max_reuse_distance; the same on every rank. Empty below stage 3 and where
-// nothing needs to be gathered. InvalidArgument as PlanReuse. Precondition: as
-// StateBlocksOf.
+// max_reuse_distance, in a step of gradient_accumulation_steps (at most
+// kMostRounds) micro-batches; the same on every rank. Empty below stage 3 and
+// where nothing needs to be gathered. InvalidArgument as PlanReuse.
+// Precondition: as StateBlocksOf.
 absl::StatusOr<ReusePlan> GatherPlan(const StateLayout& layout,
                                      const ZeroConfig& config,
                                      const UseOrder& order);
 
-// The buffers of a rank; `world` counts all ranks that reduce gradients
-// together, `blocks` are the rank's. Precondition: as StateBlocksOf.
-MemoryUse BuffersOf(const StateLayout& layout, const ZeroConfig& config,
-                    int64_t world, const ReusePlan& gathers,
-                    std::span<const StateBlock> blocks);
+struct BufferRequest {
+  topology::Rank rank = {};
+  int64_t world = 1;    // All ranks that reduce gradients together.
+  int64_t moments = 2;  // Of the optimizer.
+  bool holds_gradients = false;
+  UseOrder order = {};  // Of a micro-batch.
+};
+
+struct BuffersPeak {
+  // At the first moment at which there is most in all.
+  MemoryUse use;
+  // The most that holds values of parameters, at whatever moment.
+  int64_t values = 0;
+};
+
+// The buffers of a rank, whose blocks are `blocks`. Precondition: as
+// StateBlocksOf; `gathers` is GatherPlan of the same order.
+BuffersPeak BuffersOf(const StateLayout& layout, const ZeroConfig& config,
+                      const BufferRequest& request, const ReusePlan& gathers,
+                      std::span<const StateBlock> blocks);
 
 }  // namespace tessera::zero3
 

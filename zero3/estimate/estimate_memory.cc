@@ -46,14 +46,6 @@ absl::Status CheckRequest(const MemoryRequest& request) {
   return CheckRange("replicas", request.replicas, 1, int64_t{1} << 40);
 }
 
-// What device_parameter_budget is for.
-int64_t DeviceParameterBytes(const MemoryUse& use) {
-  return use.At(Purpose::kParameters, Tier::kDevice) +
-         use.At(Purpose::kCopies, Tier::kDevice) +
-         use.At(Purpose::kGatherBuffers, Tier::kDevice) +
-         use.At(Purpose::kPrefetchBuffers, Tier::kDevice);
-}
-
 absl::Status TooLarge(Rank rank, std::string_view what, int64_t needed,
                       std::string_view budget, ByteSize allowed,
                       std::string_view help) {
@@ -80,12 +72,10 @@ absl::StatusOr<MemoryModel> MemoryModel::Create(const ModelParameters& model,
   TESSERA_ASSIGN_OR_RETURN(
       StateLayout layout,
       StateLayout::Create(model, config.MakeLayoutOptions(request.ranks)));
-  const UseOrder order = request.order.has_value()
-                             ? *request.order
-                             : UseOrder::ForwardBackward(model);
-  TESSERA_ASSIGN_OR_RETURN(ReusePlan gathers,
-                           GatherPlan(layout, config, order));
-  return MemoryModel(std::move(layout), config, request, std::move(gathers));
+  MemoryModel memory(std::move(layout), config, request, ReusePlan());
+  TESSERA_ASSIGN_OR_RETURN(memory.gathers_,
+                           GatherPlan(memory.layout_, config, memory.Order()));
+  return memory;
 }
 
 absl::Status MemoryModel::CheckRank(Rank rank) const {
@@ -99,20 +89,34 @@ Rank MemoryModel::LayoutRank(Rank rank) const {
   return config_.stage == 0 ? Rank(0) : rank;
 }
 
-MemoryUse MemoryModel::EstimateAt(Rank layout_rank) const {
+UseOrder MemoryModel::Order() const {
+  return request_.order.has_value()
+             ? *request_.order
+             : UseOrder::ForwardBackward(layout_.model());
+}
+
+MemoryModel::Estimated MemoryModel::EstimateAt(Rank layout_rank) const {
   const std::vector<StateBlock> blocks =
       StateBlocksOf(layout_, config_, request_.optimizer, layout_rank);
-  MemoryUse use = BuffersOf(
-      layout_, config_, request_.ranks * request_.replicas, gathers_, blocks);
+  BuffersPeak buffers = BuffersOf(layout_, config_,
+                                  {.rank = layout_rank,
+                                   .world = request_.ranks * request_.replicas,
+                                   .moments = request_.optimizer.moments,
+                                   .holds_gradients = request_.holds_gradients,
+                                   .order = Order()},
+                                  gathers_, blocks);
+  Estimated estimated = {buffers.use, buffers.values};
   for (const StateBlock& block : blocks) {
-    use.Add(block.purpose, block.tier, block.bytes);
+    estimated.use.Add(block.purpose, block.tier, block.bytes);
   }
-  return use;
+  estimated.values += estimated.use.At(Purpose::kParameters, Tier::kDevice) +
+                      estimated.use.At(Purpose::kCopies, Tier::kDevice);
+  return estimated;
 }
 
 absl::StatusOr<MemoryUse> MemoryModel::Estimate(Rank rank) const {
   TESSERA_RETURN_IF_ERROR(CheckRank(rank));
-  return EstimateAt(LayoutRank(rank));
+  return EstimateAt(LayoutRank(rank)).use;
 }
 
 absl::StatusOr<std::vector<StateBlock>> MemoryModel::Blocks(Rank rank) const {
@@ -124,15 +128,16 @@ absl::Status MemoryModel::CheckFits() const {
   // Chunks are alike on every rank.
   const bool is_even = layout_.options().kind == LayoutKind::kChunks;
   for (int64_t rank = 0; rank < (is_even ? 1 : layout_.ranks()); ++rank) {
-    const MemoryUse use = EstimateAt(Rank(rank));
+    const Estimated estimated = EstimateAt(Rank(rank));
+    const MemoryUse& use = estimated.use;
     if (use.Of(Tier::kHost) > config_.cpu_budget.bytes()) {
       return TooLarge(Rank(rank), "of host memory", use.Of(Tier::kHost),
                       "cpu_budget", config_.cpu_budget,
                       "raise it, name a swap_directory, or use more ranks");
     }
-    if (DeviceParameterBytes(use) > config_.device_parameter_budget.bytes()) {
+    if (estimated.values > config_.device_parameter_budget.bytes()) {
       return TooLarge(Rank(rank), "of device memory for parameters",
-                      DeviceParameterBytes(use), "device_parameter_budget",
+                      estimated.values, "device_parameter_budget",
                       config_.device_parameter_budget,
                       "raise it, set offload_parameters at stage 3, lower "
                       "parameter_persistence_threshold or prefetch_buffer, or "

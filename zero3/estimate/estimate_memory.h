@@ -11,7 +11,9 @@
 // stated in state_blocks.h and buffers.h. At stage 3 with 16-bit parameters,
 // AdamW and no padding, the model state of P parameters on N ranks is 16 P / N
 // bytes: 2 for the copy, 2 for the gradient, 4 for the master weight and 8 for
-// the moments ("ZeRO", arXiv 1910.02054, section 3).
+// the moments ("ZeRO", arXiv 1910.02054, section 3). What is said of device
+// memory is what ShardedState's accounting then shows as its peak: model state
+// by purpose, and with buffers in all, to the byte.
 //
 // The model is the part that a data-parallel group has, already divided by
 // tensor and pipeline parallelism. With compression the offloaded state takes
@@ -44,8 +46,12 @@ struct MemoryRequest {
   int64_t replicas = 1;
   OptimizerState optimizer = {};
   // The order in which the passes of one micro-batch use the parameters;
-  // ForwardBackward if not given.
+  // ForwardBackward if not given. A gradient is asked for and made ready in the
+  // window of its parameter's last use.
   std::optional<UseOrder> order = std::nullopt;
+  // Gradients are all asked for before the first micro-batch and made ready
+  // after the last one, as pipelines do.
+  bool holds_gradients = false;
 };
 
 // A value; methods may be called from any thread.
@@ -61,11 +67,12 @@ class MemoryModel {
 
   // Of the sharded state; of one rank at stage 0.
   const StateLayout& layout() const { return layout_; }
-  // What stage 3 gathers in a step.
+  // What stage 3 gathers in a step (of kMostRounds micro-batches at most).
   const ReusePlan& gathers() const { return gathers_; }
 
-  // The peak of a rank of the shard group, and its state in blocks.
-  // InvalidArgument where there is no such rank.
+  // The peak of a rank of the shard group: its state, and the buffers at the
+  // moment at which there are most; and its state in blocks. InvalidArgument
+  // where there is no such rank.
   absl::StatusOr<MemoryUse> Estimate(topology::Rank rank) const;
   absl::StatusOr<std::vector<StateBlock>> Blocks(topology::Rank rank) const;
 
@@ -82,7 +89,13 @@ class MemoryModel {
   absl::Status CheckRank(topology::Rank rank) const;
   // Where a rank of the group finds itself in the layout.
   topology::Rank LayoutRank(topology::Rank rank) const;
-  MemoryUse EstimateAt(topology::Rank layout_rank) const;
+  struct Estimated {
+    MemoryUse use;
+    // On the device: kept, gathered and on their way, at their most.
+    int64_t values = 0;
+  };
+  Estimated EstimateAt(topology::Rank layout_rank) const;
+  UseOrder Order() const;
 
   StateLayout layout_;
   ZeroConfig config_;

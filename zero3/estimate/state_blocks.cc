@@ -51,8 +51,10 @@ class BlockList {
     }
     for (const Extent& extent : slots_) {
       if (!ParameterOf(extent).trainable()) continue;
+      const bool is_f64 = ParameterOf(extent).dtype() == DType::kF64;
       Add(Purpose::kMoments, ParameterOf(extent), config_.offload_optimizer,
-          MomentBytes(optimizer, extent.slot));
+          is_f64 ? optimizer.moments * extent.slot * 8
+                 : MomentBytes(optimizer, extent.slot));
     }
   }
 

@@ -15,9 +15,10 @@
 //   gradient  stage < 2               G * g   device
 //             stage >= 2              S * g   offload_gradients
 //   master    s < 4                   S * 4   offload_optimizer
-//   moments                           MomentBytes(S)   offload_optimizer
+//   moments   not f64                 MomentBytes(S)   offload_optimizer
+//             f64                     S * 8 for each   offload_optimizer
 //
-// The last three only where the parameter is trained; g is s, or with
+// All but the first only where the parameter is trained; g is s, or with
 // gradient_type fp32 at least 4. What is offloaded goes to the host as long as
 // it fits into the effective host budget together with what went before, and to
 // files otherwise; without a swap_directory to the host in any case. Values

@@ -1,7 +1,9 @@
-// ToyRuntime: goes through a training step as the rules of state_blocks.h and
-// buffers.h say, element by element, and counts what it holds.
+// ToyRuntime: places the state of a rank as the rule of state_blocks.h says,
+// element by element, and counts what it holds.
 //
-// For tests. Written from the rules and from StateLayout::GlobalOf alone.
+// For tests. Written from the rule and from StateLayout::GlobalOf alone.
+// Buffers are compared with ShardedState itself, in
+// zero3/state/properties.
 #ifndef TESSERA_ZERO3_ESTIMATE_TOY_RUNTIME_H_
 #define TESSERA_ZERO3_ESTIMATE_TOY_RUNTIME_H_
 
@@ -19,23 +21,16 @@ namespace tessera::zero3 {
 
 class ToyRuntime {
  public:
-  ToyRuntime(const StateLayout& layout, const ReusePlan& gathers,
-             const ZeroConfig& config, const MemoryRequest& request,
-             topology::Rank rank);
+  ToyRuntime(const StateLayout& layout, const ZeroConfig& config,
+             const MemoryRequest& request, topology::Rank rank);
 
-  // The peak of each cell over construction, forward, backward and optimizer.
-  const MemoryUse& peak() const { return peak_; }
+  const MemoryUse& state() const { return state_; }
 
  private:
-  void Hold(Purpose purpose, Tier tier, int64_t bytes);
-  // Holds one block of state; in which tier.
-  Tier Place(Purpose purpose, bool offload, int64_t bytes);
+  void Place(Purpose purpose, bool offload, int64_t bytes);
   void PlaceValues();
   void PlaceGradients();
   void PlaceOptimizer(const OptimizerState& optimizer);
-  void Compute();
-  void Reduce(int64_t world);
-  void Step();
 
   bool IsSmall(const Parameter& parameter) const {
     return config_.stage == 3 &&
@@ -47,19 +42,14 @@ class ToyRuntime {
   }
 
   const StateLayout& layout_;
-  const ReusePlan& gathers_;
   const ZeroConfig& config_;
   // By parameter, in the order of slots: elements of this rank's slot; and of
   // all slots.
   std::vector<ParameterId> order_;
   std::map<ParameterId, int64_t> slot_;
   std::map<ParameterId, int64_t> gathered_;
-  // Offloaded values by tier, and what else of a parameter is in files.
-  std::map<ParameterId, std::map<Tier, int64_t>> values_;
-  std::map<ParameterId, int64_t> step_in_files_;
   int64_t host_left_ = 0;
-  MemoryUse now_;
-  MemoryUse peak_;
+  MemoryUse state_;
 };
 
 }  // namespace tessera::zero3

@@ -28,12 +28,13 @@ LossScaleOptions LossScaleFrom(const ZeroConfig& config) {
 
 absl::StatusOr<ShardedStateOptions> OptionsFrom(const ZeroConfig& config,
                                                 DType parameter_dtype,
-                                                offload::MemoryTier* tier) {
+                                                offload::MemoryTier* tier,
+                                                offload::MemoryTier* files) {
   TESSERA_RETURN_IF_ERROR(config.Validate());
   const bool parameters = config.stage == 3 && config.offload_parameters;
   const bool gradients = config.stage >= 2 && config.offload_gradients;
-  if (tier == nullptr &&
-      (parameters || gradients || config.offload_optimizer)) {
+  const bool offloads = parameters || gradients || config.offload_optimizer;
+  if (tier == nullptr && offloads) {
     return absl::InvalidArgumentError(
         "the configuration offloads state, and there is no tier for it: give "
         "one, or set offload_parameters, offload_gradients and "
@@ -52,12 +53,17 @@ absl::StatusOr<ShardedStateOptions> OptionsFrom(const ZeroConfig& config,
   options.allow_unused = config.allow_unused_parameters;
   options.max_live_elements = config.max_live_parameters;
   options.max_reuse_distance = config.max_reuse_distance;
+  options.value_budget_bytes = config.EffectiveDeviceParameterBudget().bytes();
+  options.overlap = config.overlap;
   options.prefetch_windows = config.async_prefetch ? 1 : 0;
+  options.prefetch_shards = config.async_prefetch ? config.prefetch_buffer : 0;
   options.clip_norm = config.gradient_clipping;
   options.loss_scale = LossScaleFrom(config);
   options.parameter_tier = parameters ? tier : nullptr;
   options.gradient_tier = gradients ? tier : nullptr;
   options.optimizer_tier = config.offload_optimizer ? tier : nullptr;
+  options.tier_budget = config.EffectiveHostBudget().bytes();
+  options.far_tier = offloads ? files : nullptr;
   return options;
 }
 

@@ -9,13 +9,16 @@
 
 namespace tessera::zero3 {
 
-// What is to be offloaded goes to `tier`, which outlives the state; null where
-// nothing is. The optimizer and its moments keep their defaults.
-// InvalidArgument where the configuration is not valid, or offloads with no
-// tier.
-absl::StatusOr<ShardedStateOptions> OptionsFrom(const ZeroConfig& config,
-                                                DType parameter_dtype,
-                                                offload::MemoryTier* tier);
+// What is to be offloaded goes to `tier`: null where nothing is. With `files`
+// it has the effective host budget there, and the rest goes to `files`; both
+// outlive the state. With tiers that hold what MemoryModel says (host memory,
+// files) the state then takes in every tier what EstimateMemory says. The
+// optimizer and its moments keep their defaults; gradient_accumulation_steps is
+// the caller's. InvalidArgument where the configuration is not valid, or
+// offloads with no tier.
+absl::StatusOr<ShardedStateOptions> OptionsFrom(
+    const ZeroConfig& config, DType parameter_dtype, offload::MemoryTier* tier,
+    offload::MemoryTier* files = nullptr);
 
 }  // namespace tessera::zero3
 

@@ -1,7 +1,6 @@
 #include "zero3/state/sharded_state.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -15,153 +14,15 @@ namespace {
 
 size_t IndexOf(ParameterId id) { return static_cast<size_t>(id.value()); }
 
-absl::StatusOr<std::unique_ptr<collectives::Communicator>> Copy(
-    collectives::Communicator& group, std::string_view name) {
-  std::vector<topology::Rank> members;
-  for (int64_t r = 0; r < group.size(); ++r) members.emplace_back(r);
-  return group.Subgroup(members, absl::StrCat(group.name(), "/", name));
-}
-
-// Stage 0 has the whole state on every rank, as though that were alone.
-absl::StatusOr<StateSeat> SeatOf(const ModelParameters& model,
-                                 const ShardedStateOptions& options,
-                                 const collectives::Communicator& shard) {
-  const bool is_partitioned = options.stage > 0;
-  LayoutOptions layout = {
-      .kind = options.layout,
-      .ranks = is_partitioned ? shard.size() : 1,
-      .alignment = std::lcm(options.alignment,
-                            std::max<int64_t>(options.moments.block, 1)),
-      .small_below = options.stage == 3 ? options.persistence_threshold : 0};
-  TESSERA_ASSIGN_OR_RETURN(StateLayout created,
-                           StateLayout::Create(model, layout));
-  auto device = options.device;
-  if (device == nullptr) {
-    device =
-        std::make_shared<offload::Accounting>("device", offload::kUnlimited);
+std::vector<const Parameter*> TrainableOf(const ModelParameters& model) {
+  std::vector<const Parameter*> parameters;
+  for (const Parameter& parameter : model.all()) {
+    if (parameter.trainable()) parameters.push_back(&parameter);
   }
-  return StateSeat{std::move(created),
-                   is_partitioned ? shard.rank() : topology::Rank(0),
-                   std::move(device)};
+  return parameters;
 }
 
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
-    const ModelParameters& model, const ShardedStateOptions& options,
-    const ShardedStateGroups& groups) {
-  TESSERA_RETURN_IF_ERROR(CheckOptions(options, model));
-  if (groups.shard == nullptr) {
-    return absl::InvalidArgumentError(
-        "a sharded state needs a shard group, of one rank at least");
-  }
-  TESSERA_ASSIGN_OR_RETURN(StateSeat seat,
-                           SeatOf(model, options, *groups.shard));
-  std::unique_ptr<ShardedState> state(new ShardedState(seat, options));
-  TESSERA_RETURN_IF_ERROR(state->JoinGroups(groups));
-  TESSERA_RETURN_IF_ERROR(state->CreateParameters());
-  TESSERA_RETURN_IF_ERROR(state->CreateGradients());
-  TESSERA_RETURN_IF_ERROR(state->CreateOptimizer());
-  return state;
-}
-
-absl::Status ShardedState::JoinGroups(const ShardedStateGroups& groups) {
-  TESSERA_ASSIGN_OR_RETURN(groups_.gather, Copy(*groups.shard, "gather"));
-  TESSERA_ASSIGN_OR_RETURN(groups_.reduce, Copy(*groups.shard, "reduce"));
-  TESSERA_ASSIGN_OR_RETURN(groups_.agree, Copy(*groups.shard, "agree"));
-  if (groups.replicas != nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(groups_.replicas,
-                             Copy(*groups.replicas, "reduce"));
-  }
-  if (groups.model != nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(groups_.model, Copy(*groups.model, "norm"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ShardedState::CreateParameters() {
-  std::vector<ParameterId> whole;
-  std::vector<ShardBlock> shards;
-  std::vector<size_t> shard_of(static_cast<size_t>(seat_.model().count()),
-                               LiveParameters::kNoShard);
-  for (const Parameter& parameter : seat_.model().all()) {
-    if (options_.stage < 3 || seat_.layout.IsSmall(parameter.id) ||
-        parameter.elements == 0) {
-      whole.push_back(parameter.id);
-      continue;
-    }
-    shard_of[IndexOf(parameter.id)] = shards.size();
-    shards.push_back(
-        {absl::StrCat(options_.key_prefix, "parameter/", parameter.id.value()),
-         seat_.OwnExtent(parameter.id).slot * SizeInBytes(parameter.dtype()),
-         parameter.dtype()});
-  }
-  TESSERA_ASSIGN_OR_RETURN(
-      whole_,
-      WholeParameters::Create(seat_, std::move(whole), *groups_.gather));
-  if (options_.stage == 3) {
-    TESSERA_ASSIGN_OR_RETURN(
-        value_shards_,
-        ShardStore::Create(std::move(shards), offload::Purpose::kParameters,
-                           options_.parameter_tier, seat_.device));
-    guard_ = std::make_unique<UseGuard>(
-        seat_.model(), *groups_.agree,
-        std::vector<collectives::Communicator*>{groups_.gather.get(),
-                                                groups_.reduce.get()});
-    live_ = std::make_unique<LiveParameters>(
-        seat_,
-        LiveOptions{
-            .reuse = {.max_live = options_.max_live_elements,
-                      .max_reuse_distance = options_.max_reuse_distance},
-            .prefetch_windows = options_.prefetch_windows},
-        *groups_.gather, *guard_, *value_shards_, shard_of);
-  }
-  own_values_ = std::make_unique<OwnValues>(seat_, *whole_, value_shards_.get(),
-                                            shard_of);
-  return absl::OkStatus();
-}
-
-absl::Status ShardedState::CreateGradients() {
-  std::vector<DType> dtypes;
-  std::vector<ShardBlock> shards;
-  std::vector<size_t> shard_of(static_cast<size_t>(seat_.model().count()));
-  for (const Parameter& parameter : seat_.model().all()) {
-    dtypes.push_back(SizeInBytes(parameter.dtype()) < 4
-                         ? options_.gradient_dtype
-                         : parameter.dtype());
-    if (!parameter.trainable()) continue;
-    shard_of[IndexOf(parameter.id)] = shards.size();
-    shards.push_back(
-        {absl::StrCat(options_.key_prefix, "gradient/", parameter.id.value()),
-         seat_.OwnExtent(parameter.id).slot * SizeInBytes(dtypes.back()),
-         dtypes.back()});
-  }
-  if (options_.stage >= 2) {
-    TESSERA_ASSIGN_OR_RETURN(
-        gradient_shards_,
-        ShardStore::Create(std::move(shards), offload::Purpose::kGradients,
-                           options_.gradient_tier, seat_.device));
-  }
-  TESSERA_ASSIGN_OR_RETURN(
-      gradients_,
-      GradientReducer::Create(
-          seat_, dtypes,
-          {.bucket_bytes = options_.bucket_bytes,
-           .average = options_.average_gradients},
-          {.shard = groups_.reduce.get(), .replicas = groups_.replicas.get()},
-          gradient_shards_.get(), shard_of));
-  return absl::OkStatus();
-}
-
-absl::Status ShardedState::CreateOptimizer() {
-  TESSERA_ASSIGN_OR_RETURN(
-      optimizer_,
-      OptimizerShard::Create(seat_, {.adamw = options_.adamw,
-                                     .moments = options_.moments,
-                                     .tier = options_.optimizer_tier,
-                                     .key_prefix = options_.key_prefix}));
-  return absl::OkStatus();
-}
 
 absl::Status ShardedState::Fill(Filler fill) {
   for (const Parameter& parameter : seat_.model().all()) {
@@ -204,11 +65,10 @@ absl::Status ShardedState::FinishRestoring(int64_t steps) {
 }
 
 absl::Status ShardedState::Acquire(std::span<const ParameterId> window) {
-  if (live_ != nullptr) return live_->Acquire(window);
   for (ParameterId id : window) {
     TESSERA_RETURN_IF_ERROR(seat_.model().CheckId(id));
   }
-  return absl::OkStatus();
+  return live_ == nullptr ? absl::OkStatus() : Tell(live_->Acquire(window));
 }
 
 absl::StatusOr<TensorView> ShardedState::Value(ParameterId id) const {
@@ -225,11 +85,26 @@ absl::StatusOr<TensorView> ShardedState::Gradient(ParameterId id) {
 }
 
 absl::Status ShardedState::GradientReady(ParameterId id) {
-  return gradients_->MarkReady(id);
+  TESSERA_RETURN_IF_ERROR(gradients_->CheckOpen(id));
+  return Tell(gradients_->MarkReady(id));
+}
+
+absl::Status ShardedState::Tell(absl::Status status) {
+  // Either this call changed nothing, or the others know already.
+  if (status.ok() || absl::IsFailedPrecondition(status)) return status;
+  const std::string reason =
+      absl::StrCat("rank ", groups_.agree->rank().value(), " of ",
+                   groups_.agree->name(), " failed: ", status.message());
+  for (collectives::Communicator* group :
+       {groups_.gather.get(), groups_.reduce.get(), groups_.agree.get(),
+        groups_.replicas.get(), groups_.model.get()}) {
+    if (group != nullptr) group->Abort(reason);
+  }
+  return status;
 }
 
 absl::Status ShardedState::SetLearningRate(double learning_rate) {
-  return optimizer_->adamw().SetLearningRate(learning_rate);
+  return optimizer_->SetLearningRate(learning_rate);
 }
 
 // Every rank learns who lacks what, before anybody waits for its bucket.
@@ -286,10 +161,13 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOne(
 
 absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOwn() {
   offload::GradientStatistics all;
-  for (const Parameter& parameter : seat_.model().all()) {
-    if (!parameter.trainable()) continue;
+  const std::vector<const Parameter*> parameters = TrainableOf(seat_.model());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (options_.overlap && i + 1 < parameters.size()) {
+      gradients_->AnnounceOwn(parameters[i + 1]->id);
+    }
     TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics one,
-                             MeasureOne(parameter));
+                             MeasureOne(*parameters[i]));
     all.Add(one);
   }
   return all;
@@ -312,6 +190,12 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAll() {
 }
 
 absl::StatusOr<StepReport> ShardedState::Step() {
+  absl::StatusOr<StepReport> report = StepAlone();
+  TESSERA_RETURN_IF_ERROR(Tell(report.status()));
+  return report;
+}
+
+absl::StatusOr<StepReport> ShardedState::StepAlone() {
   if (live_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(live_->EndStep());
     TESSERA_RETURN_IF_ERROR(guard_->EndStep());

@@ -21,12 +21,16 @@
 //
 // The stages are those of Rajbhandari et al., ZeRO, arXiv 1910.02054, section
 // 5. Each gives the same parameters: sums are over the same ranks in the same
-// order, and an element is stepped in the same way wherever it is.
+// order, and an element is stepped in the same way wherever it is. How many
+// bytes that takes of which memory: zero3/estimate/estimate_memory.h.
 //
 // Fill, Acquire, GradientReady and Step are collectives, made by all ranks in
-// the same order (GradientReady: in any). Errors of a group break the state for
-// good; InvalidArgument and FailedPrecondition of this rank's own call change
-// nothing unless said otherwise. One thread at a time.
+// the same order (GradientReady: in any). InvalidArgument and
+// FailedPrecondition of this rank's own call change nothing unless said
+// otherwise. Any other error of these calls (a group, a tier, a budget) breaks
+// the state for good, on every rank: none waits for the one that failed, and
+// all learn its number and its reason. The last checkpoint is where to go on.
+// One thread at a time.
 #ifndef TESSERA_ZERO3_STATE_SHARDED_STATE_H_
 #define TESSERA_ZERO3_STATE_SHARDED_STATE_H_
 
@@ -45,6 +49,7 @@
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/gradients/gradient_reducer.h"
 #include "zero3/state/sharded_state_options.h"
+#include "zero3/state/shards/tier_choice.h"
 #include "zero3/state/step/loss_scaler.h"
 #include "zero3/state/step/optimizer_shard.h"
 #include "zero3/state/values/live_parameters.h"
@@ -124,13 +129,22 @@ class ShardedState {
 
  private:
   ShardedState(const StateSeat& seat, const ShardedStateOptions& options)
-      : seat_(seat), options_(options), scaler_(options.loss_scale) {}
+      : seat_(seat),
+        options_(options),
+        scaler_(options.loss_scale),
+        tiers_(options.far_tier, options.tier_budget) {}
 
   absl::Status JoinGroups(const ShardedStateGroups& groups);
+  ShardStoreOptions StoreOptions(offload::Purpose purpose) const;
+  bool IsWhole(const Parameter& parameter) const;
   absl::Status CreateParameters();
+  absl::Status CreateLive(const std::vector<size_t>& shard_of);
   absl::Status CreateGradients();
   absl::Status CreateOptimizer();
   absl::Status FillOne(const Parameter& parameter, Filler fill);
+  // Lets all ranks know of an error that leaves this one behind; the error.
+  absl::Status Tell(absl::Status status);
+  absl::StatusOr<StepReport> StepAlone();
   absl::Status CheckAllReady();
   absl::StatusOr<offload::GradientStatistics> MeasureOne(
       const Parameter& parameter);
@@ -140,6 +154,7 @@ class ShardedState {
   const StateSeat seat_;
   const ShardedStateOptions options_;
   LossScaler scaler_;
+  TierChoice tiers_;
   int64_t steps_ = 0;
 
   // One for each kind of traffic, so that none waits for another.

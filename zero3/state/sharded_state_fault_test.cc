@@ -1,4 +1,5 @@
 // What ranks learn when one of them does something else.
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "zero3/state/sharded_state.h"
+#include "zero3/state/testing/far_tier.h"
 #include "zero3/state/testing/toy_training.h"
 
 namespace tessera::zero3 {
@@ -27,16 +29,19 @@ using ::testing::HasSubstr;
 using Body = std::function<absl::Status(ShardedState&, int64_t rank)>;
 
 // `body` on each of `ranks`, with a new state.
-std::vector<absl::Status> OnRanks(int64_t ranks,
-                                  const ShardedStateOptions& options,
-                                  const Body& body) {
+std::vector<absl::Status> OnRanks(
+    int64_t ranks, const ShardedStateOptions& options, const Body& body,
+    const std::function<void(int64_t rank, ShardedStateOptions&)>& adapt =
+        [](int64_t, ShardedStateOptions&) {}) {
   auto engines = collectives::CreateInProcessEngines(ranks);
   std::vector<absl::Status> results(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
   for (size_t r = 0; r < results.size(); ++r) {
     threads.emplace_back([&, r] {
       auto world = collectives::Communicator::Create(std::move((*engines)[r]));
-      auto state = ShardedState::Create(testing::ToyModel(DType::kF32), options,
+      ShardedStateOptions own = options;
+      adapt(static_cast<int64_t>(r), own);
+      auto state = ShardedState::Create(testing::ToyModel(DType::kF32), own,
                                         {.shard = world->get()});
       results[r] =
           state.ok() ? body(**state, static_cast<int64_t>(r)) : state.status();
@@ -170,6 +175,63 @@ TEST(ShardedStateFaultTest, ARankThatLeavesIsNamedToAll) {
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2")));
   }
   EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+}
+
+// In a later step nobody asks before a gather: it is the gather that tells.
+TEST(ShardedStateFaultTest, ARankThatDiesBeforeAGatherIsNamedToAll) {
+  const absl::Time start = absl::Now();
+  const auto results =
+      OnRanks(4, {.stage = 3, .prefetch_windows = 0},
+              [](ShardedState& state, int64_t rank) {
+                for (int step = 0; step < 3; ++step) {
+                  TESSERA_RETURN_IF_ERROR(Use(state, 0));
+                  if (step == 2 && rank == 1) {
+                    return absl::CancelledError("I am off");
+                  }
+                  TESSERA_RETURN_IF_ERROR(Use(state, 1));
+                  TESSERA_RETURN_IF_ERROR(ReadyAll(state));
+                  TESSERA_RETURN_IF_ERROR(state.Step().status());
+                }
+                return absl::OkStatus();
+              });
+  for (size_t r : {0, 2, 3}) {
+    EXPECT_THAT(results[r],
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
+  }
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+}
+
+// The one that fails stays until the others know.
+TEST(ShardedStateFaultTest, ARankWhoseTierFailsTellsAllWhy) {
+  for (const bool in_step : {false, true}) {
+    testing::FarTier far;
+    std::atomic<int> told = 0;
+    const auto results = OnRanks(
+        3, {.stage = 3},
+        [&](ShardedState& state, int64_t rank) {
+          absl::Status status;
+          for (int step = 0; step < 3 && status.ok(); ++step) {
+            if (step == 1 && rank == 1) far.is_full = true;
+            status.Update(Use(state, 0));
+            if (status.ok()) status.Update(ReadyAll(state));
+            if (status.ok()) status.Update(state.Step().status());
+          }
+          ++told;
+          while (told < 3) absl::SleepFor(absl::Milliseconds(1));
+          return status;
+        },
+        [&](int64_t rank, ShardedStateOptions& options) {
+          if (rank != 1) return;
+          (in_step ? options.optimizer_tier : options.gradient_tier) = &far;
+        });
+    EXPECT_THAT(results[1], StatusIs(absl::StatusCode::kResourceExhausted,
+                                     HasSubstr("far: no room for")));
+    for (size_t r : {0, 2}) {
+      EXPECT_THAT(results[r], StatusIs(absl::StatusCode::kAborted,
+                                       AllOf(HasSubstr("rank 1"),
+                                             HasSubstr("far: no room for"))));
+    }
+  }
 }
 
 TEST(ShardedStateFaultTest, RefusalsOfACallLeaveTheStateWhole) {

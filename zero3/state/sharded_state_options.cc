@@ -20,6 +20,14 @@ absl::Status CheckTiers(const ShardedStateOptions& options) {
         "parameters in a tier at stage ", options.stage,
         ": below stage 3 every rank computes with all of them; use stage 3"));
   }
+  const bool is_offloaded = options.parameter_tier != nullptr ||
+                            options.gradient_tier != nullptr ||
+                            options.optimizer_tier != nullptr;
+  if (options.far_tier != nullptr && !is_offloaded) {
+    return absl::InvalidArgumentError(
+        "a far tier without a near one: name parameter_tier, gradient_tier or "
+        "optimizer_tier as well; the far tier may be the same");
+  }
   if (options.gradient_tier != nullptr && options.stage < 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "gradients in a tier at stage ", options.stage,
@@ -93,7 +101,12 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
   TESSERA_RETURN_IF_ERROR(
       AtLeast("max_reuse_distance", options.max_reuse_distance, 0));
   TESSERA_RETURN_IF_ERROR(
+      AtLeast("value_budget_bytes", options.value_budget_bytes, 0));
+  TESSERA_RETURN_IF_ERROR(
       AtLeast("prefetch_windows", options.prefetch_windows, 0));
+  TESSERA_RETURN_IF_ERROR(
+      AtLeast("prefetch_shards", options.prefetch_shards, 0));
+  TESSERA_RETURN_IF_ERROR(AtLeast("tier_budget", options.tier_budget, 0));
   if (!(options.clip_norm >= 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("clip_norm is ", options.clip_norm,

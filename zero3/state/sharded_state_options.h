@@ -12,11 +12,13 @@
 #include "absl/status/status.h"
 #include "base/dtype/dtype.h"
 #include "offload/optimizer/adamw.h"
+#include "offload/optimizer/sgd.h"
 #include "offload/optimizer/state/moment.h"
 #include "offload/tier/memory_tier.h"
 #include "zero3/layout/layout_options.h"
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/step/loss_scaler.h"
+#include "zero3/state/step/optimizer_kind.h"
 
 namespace tessera::zero3 {
 
@@ -43,13 +45,22 @@ struct ShardedStateOptions {
   bool average_gradients = false;  // Over shard and replica ranks; else sums.
   // Parameters that were not used in a step have gradients of zeros.
   bool allow_unused = false;
+  // Reductions, and reads and writes of tiers, go on beside the caller's work,
+  // for a second bucket and two more parameters' state in buffers.
+  bool overlap = true;
 
-  // Stage 3: what may be gathered at a time, and ahead.
+  // Stage 3: what may be gathered at a time, by elements and by the bytes that
+  // values have in memory in all (live_limit.h); and ahead.
   int64_t max_live_elements = std::numeric_limits<int64_t>::max();
+  int64_t value_budget_bytes = std::numeric_limits<int64_t>::max();
   int64_t max_reuse_distance = std::numeric_limits<int64_t>::max();
   int64_t prefetch_windows = 1;
+  // Behind these, shards that are read ahead from their tier.
+  int64_t prefetch_shards = 16;
 
-  offload::AdamWOptions adamw = {};
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  offload::AdamWOptions adamw = {};  // Where that is the optimizer.
+  offload::SgdOptions sgd = {};      // Likewise.
   offload::MomentFormat moments = offload::MomentFormat::F32();
   double clip_norm = 0;  // 0: gradients are not clipped.
   LossScaleOptions loss_scale = {};
@@ -62,6 +73,11 @@ struct ShardedStateOptions {
   offload::MemoryTier* parameter_tier = nullptr;
   offload::MemoryTier* gradient_tier = nullptr;
   offload::MemoryTier* optimizer_tier = nullptr;
+  // Where there is one: what goes to the tiers above has `tier_budget` bytes
+  // there, values first, then gradients, master weights and moments, and what
+  // does not fit goes here.
+  offload::MemoryTier* far_tier = nullptr;
+  int64_t tier_budget = std::numeric_limits<int64_t>::max();
   // Of blocks in tiers: ranks that share a tier need different ones.
   std::string key_prefix = "";
   // What this rank's own memory counts against; null: without a limit.

@@ -165,6 +165,74 @@ TEST(ShardedStateTest, MomentsOfFewerBitsTrainAsWell) {
   }
 }
 
+// Plain, with momentum, with Nesterov's; each with both kinds of decay.
+TEST(ShardedStateTest, SgdFollowsTheFormulaAndEqualsOneRank) {
+  for (const offload::SgdOptions& sgd :
+       {offload::SgdOptions{.learning_rate = 0.01, .weight_decay = 0.1},
+        offload::SgdOptions{
+            .learning_rate = 0.01, .momentum = 0.9, .dampening = 0.5},
+        offload::SgdOptions{.learning_rate = 0.01,
+        .momentum = 0.9,
+        .nesterov = true,
+        .weight_decay = 0.1,
+        .decay = offload::WeightDecay::kDecoupled}}) {
+    ToyOptions one = Options(0, 1);
+    one.state.optimizer = OptimizerKind::kSgd;
+    one.state.sgd = sgd;
+    const Values expected = TrainOk(one);
+    ExpectNear(expected, TrainByFormula(one), 1e-5);
+    for (int stage : {0, 1, 2, 3}) {
+      ToyOptions options = one;
+      options.ranks = 4;
+      options.state.stage = stage;
+      ExpectNear(TrainOk(options), expected, 1e-6);
+    }
+    one.dtype = DType::kF64;
+    ExpectNear(TrainOk(one), TrainByFormula(one), 1e-12);
+  }
+}
+
+TEST(ShardedStateTest, SgdKeepsAsManyMomentsAsItHas) {
+  const int64_t trained = testing::ToyModel(DType::kF32).elements() - 25;
+  for (const double momentum : {0.0, 0.9}) {
+    ToyOptions options = Options(3, 1);
+    options.steps = 2;
+    options.state.optimizer = OptimizerKind::kSgd;
+    options.state.sgd = {.learning_rate = 0.01, .momentum = momentum};
+    const auto results = Train(options);
+    ASSERT_THAT(results[0].status(), IsOk());
+    EXPECT_EQ(results[0]->usage.of(offload::Purpose::kOptimizer).peak,
+              momentum == 0 ? 0 : 4 * trained);
+  }
+  ToyOptions wrong = Options(3, 1);
+  wrong.state.optimizer = OptimizerKind::kSgd;
+  wrong.state.sgd.momentum = 1;
+  EXPECT_THAT(
+      Train(wrong)[0].status(),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("momentum")));
+}
+
+// However gradients come, with one bucket for all as well: a micro-batch may
+// ask for a gradient whose bucket is on its way.
+TEST(ShardedStateTest, WhenGradientsAreAskedForChangesNothing) {
+  for (int stage : {0, 1, 2, 3}) {
+    for (const int64_t ranks : {1, 3}) {
+      const Values expected = TrainOk(Options(stage, ranks));
+      for (const bool overlap : {false, true}) {
+        for (const int64_t bucket_bytes : {1, 200, 1 << 20}) {
+          ToyOptions options = Options(stage, ranks);
+          options.state.overlap = overlap;
+          options.state.bucket_bytes = bucket_bytes;
+          EXPECT_EQ(TrainOk(options), expected);
+        }
+      }
+      ToyOptions held = Options(stage, ranks);
+      held.holds_gradients = true;
+      ExpectNear(TrainOk(held), expected, 1e-6);
+    }
+  }
+}
+
 TEST(ShardedStateTest, ClipsByTheNormOfAllRanks) {
   ToyOptions one = Options(0, 1);
   one.state.clip_norm = 0.5;
@@ -303,6 +371,14 @@ TEST(ShardedStateTest, RefusesOptionsThatCannotBe) {
                 o.gradient_tier = &tier;
               }),
               says("use stage 2 or 3"));
+  EXPECT_THAT(refusal([&](auto& o) { o.far_tier = &tier; }),
+              says("a far tier without a near one"));
+  EXPECT_THAT(refusal([](auto& o) { o.prefetch_shards = -1; }),
+              says("prefetch_shards is -1"));
+  EXPECT_THAT(refusal([](auto& o) { o.tier_budget = -1; }),
+              says("tier_budget is -1"));
+  EXPECT_THAT(refusal([](auto& o) { o.value_budget_bytes = -1; }),
+              says("value_budget_bytes is -1"));
 }
 
 }  // namespace

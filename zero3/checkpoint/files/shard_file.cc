@@ -35,7 +35,7 @@ std::vector<ExpectedRun> ExpectedRuns(const CheckpointPart& part,
         part.layout.ExtentOf(topology::Rank(rank), parameter.id);
     if (extent.size() == 0) continue;
     for (const StatePart state : kAllStateParts) {
-      const auto format = StateFormatOf(parameter, part.moments, state);
+      const auto format = StateFormatOf(parameter, part.moment_kinds(), state);
       if (!format) continue;
       runs.push_back({parameter.id, state, *format, extent.begin, extent.end});
     }

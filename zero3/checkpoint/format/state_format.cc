@@ -39,8 +39,12 @@ std::string StateFormat::ToString() const {
                     : absl::StrCat("8-bit/", block);
 }
 
+std::string MomentKinds::ToString() const {
+  return absl::StrCat(count, " of ", format.ToString());
+}
+
 std::optional<StateFormat> StateFormatOf(const Parameter& parameter,
-                                         const offload::MomentFormat& moments,
+                                         const MomentKinds& moments,
                                          StatePart part) {
   if (part == StatePart::kValue) return StateFormat{.dtype = parameter.dtype()};
   if (!parameter.trainable()) return std::nullopt;
@@ -48,9 +52,12 @@ std::optional<StateFormat> StateFormatOf(const Parameter& parameter,
     if (SizeInBytes(parameter.dtype()) >= 4) return std::nullopt;
     return StateFormat{.dtype = DType::kF32};
   }
+  if (moments.count < (part == StatePart::kFirstMoment ? 1 : 2)) {
+    return std::nullopt;
+  }
   return OfMoment(parameter.dtype() == DType::kF64
                       ? offload::MomentFormat::F64()
-                      : moments);
+                      : moments.format);
 }
 
 void CopyElements(const ConstStateArray& from, const StateArray& to,

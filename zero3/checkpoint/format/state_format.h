@@ -59,10 +59,26 @@ struct StateFormat {
   friend bool operator==(const StateFormat&, const StateFormat&) = default;
 };
 
+// What an optimizer keeps of each trained element.
+struct MomentKinds {
+  // Implicit: two moments of a format, as AdamW has them.
+  MomentKinds(const offload::MomentFormat& of = {}, int64_t moments = 2)
+      : format(of), count(moments) {}
+
+  offload::MomentFormat format;
+  // AdamW has two, SGD with momentum the first, SGD without none.
+  int64_t count;
+
+  // "2 of f32".
+  std::string ToString() const;
+  friend bool operator==(const MomentKinds&, const MomentKinds&) = default;
+};
+
 // None where the parameter has no such part: frozen ones have their value
-// alone, and only trained ones of 16 bits a master weight.
+// alone, only trained ones of 16 bits a master weight, and a second moment is
+// there where there are two.
 std::optional<StateFormat> StateFormatOf(const Parameter& parameter,
-                                         const offload::MomentFormat& moments,
+                                         const MomentKinds& moments,
                                          StatePart part);
 
 // Memory for elements [begin, begin + capacity) of a parameter. `Byte` is

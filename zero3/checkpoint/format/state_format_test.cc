@@ -37,6 +37,21 @@ TEST(StateFormatTest, PartsFollowTheTypeAndTheMoments) {
   }
 }
 
+TEST(StateFormatTest, MomentsAreThoseThatTheOptimizerHas) {
+  const Parameter parameter = ParameterOf(DType::kBF16, true);
+  for (const int64_t count : {0, 1, 2}) {
+    const MomentKinds kinds(MomentFormat::F32(), count);
+    EXPECT_EQ(
+        StateFormatOf(parameter, kinds, StatePart::kFirstMoment).has_value(),
+        count >= 1);
+    EXPECT_EQ(
+        StateFormatOf(parameter, kinds, StatePart::kSecondMoment).has_value(),
+        count == 2);
+    EXPECT_TRUE(StateFormatOf(parameter, kinds, StatePart::kMaster));
+  }
+  EXPECT_EQ(MomentKinds(MomentFormat::BF16(), 1).ToString(), "1 of bf16");
+}
+
 TEST(StateFormatTest, BytesAreThoseOfTheMomentsOfTheOptimizer) {
   const Parameter parameter = ParameterOf(DType::kF32, true);
   for (const MomentFormat& moments :

@@ -36,7 +36,7 @@ absl::Status CheckpointReader::CheckRead(ParameterId parameter, StatePart part,
         path_, ", elements ", begin, " to ", end, " of the ",
         StatePartName(part), " of parameter ", Quoted(spec.name()), ": ", why));
   };
-  const auto format = StateFormatOf(spec, part_->moments, part);
+  const auto format = StateFormatOf(spec, part_->moment_kinds(), part);
   if (!format) return refuse("the checkpoint has none");
   if (begin < 0 || begin > end || end > spec.elements) {
     return refuse(absl::StrCat("it has elements 0 to ", spec.elements));

@@ -54,11 +54,37 @@ bool HasMoments(const ModelParameters& model) {
       });
 }
 
+bool IsTrained(const ModelParameters& model) {
+  return std::any_of(
+      model.all().begin(), model.all().end(),
+      [](const Parameter& parameter) { return parameter.trainable(); });
+}
+
+absl::Status CompareMoments(const CheckpointPart& saved,
+                            const ModelParameters& model,
+                            const MomentKinds& moments) {
+  if (IsTrained(model) && moments.count != saved.moment_count) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint has ", saved.moment_count,
+        " moments of each trained element, the state ", moments.count,
+        " (AdamW has 2, SGD 1 with momentum and 0 without); create the state "
+        "with the optimizer of the checkpoint"));
+  }
+  if (HasMoments(model) && moments.count > 0 &&
+      moments.format != saved.moments) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the moments of the checkpoint are ", saved.moments.ToString(),
+        ", those of the state ", moments.format.ToString(),
+        "; create the state with the format of the checkpoint"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CompareModels(const CheckpointPart& saved,
                            const ModelParameters& model,
-                           const offload::MomentFormat& moments) {
+                           const MomentKinds& moments) {
   Findings missing("missing in the checkpoint");
   Findings extra("only in the checkpoint");
   Findings different("different");
@@ -90,13 +116,7 @@ absl::Status CompareModels(const CheckpointPart& saved,
         "the checkpoint is of another model; parameters ",
         absl::StrJoin(texts, "; "), "; load it into the model that it is of"));
   }
-  if (HasMoments(model) && moments != saved.moments) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the moments of the checkpoint are ", saved.moments.ToString(),
-        ", those of the state ", moments.ToString(),
-        "; create the state with the format of the checkpoint"));
-  }
-  return absl::OkStatus();
+  return CompareMoments(saved, model, moments);
 }
 
 }  // namespace tessera::zero3

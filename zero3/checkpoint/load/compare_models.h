@@ -3,7 +3,7 @@
 #define TESSERA_ZERO3_CHECKPOINT_LOAD_COMPARE_MODELS_H_
 
 #include "absl/status/status.h"
-#include "offload/optimizer/state/moment.h"
+#include "zero3/checkpoint/format/state_format.h"
 #include "zero3/checkpoint/manifest/checkpoint_manifest.h"
 #include "zero3/parameters/model_parameters.h"
 
@@ -11,12 +11,12 @@ namespace tessera::zero3 {
 
 // OK where a state of `model` with `moments` can take its state from `saved`
 // in every bit: parameters of the same names, shapes and types, in any order
-// and groups, and moments of one format. What was trained may be frozen now.
-// InvalidArgument otherwise, which names the first parameters that are missing,
-// unknown or different, and what to do.
+// and groups, and as many moments, of one format. What was trained may be
+// frozen now. InvalidArgument otherwise, which names the first parameters that
+// are missing, unknown or different, and what to do.
 absl::Status CompareModels(const CheckpointPart& saved,
                            const ModelParameters& model,
-                           const offload::MomentFormat& moments);
+                           const MomentKinds& moments);
 
 }  // namespace tessera::zero3
 

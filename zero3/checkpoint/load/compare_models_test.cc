@@ -81,6 +81,17 @@ TEST(CompareModelsTest, OtherMomentsAreRefusedWhereThereAreAny) {
                                  "those of the state bf16")));
   EXPECT_THAT(CompareModels(f32, f32.model(), MomentFormat::Blockwise8(128)),
               StatusIs(absl::StatusCode::kInvalidArgument));
+  // Other optimizers.
+  EXPECT_THAT(
+      CompareModels(f32, f32.model(), {MomentFormat::Blockwise8(64), 1}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("has 2 moments of each trained element, the "
+                               "state 1 (AdamW"),
+                     HasSubstr("with the optimizer of the checkpoint"))));
+  CheckpointPart plain = f32;
+  plain.moment_count = 0;
+  EXPECT_THAT(CompareModels(plain, plain.model(), {MomentFormat::BF16(), 0}),
+              IsOk());
   // Always f64, or none.
   const CheckpointPart f64 = saved(DType::kF64, true);
   EXPECT_THAT(CompareModels(f64, f64.model(), MomentFormat::BF16()), IsOk());

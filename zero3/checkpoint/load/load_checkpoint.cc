@@ -25,9 +25,9 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenFor(
     const ShardedState& state) {
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader,
                            CheckpointReader::Open(path, part));
-  TESSERA_RETURN_IF_ERROR(CompareModels(reader->part(), state.layout().model(),
-                                        state.options().moments),
-                          Annotate(_, path));
+  TESSERA_RETURN_IF_ERROR(
+      CompareModels(reader->part(), state.layout().model(), MomentsOf(state)),
+      Annotate(_, path));
   return reader;
 }
 
@@ -70,7 +70,7 @@ absl::Status LoadElements(CheckpointReader& reader, ShardedState& state) {
     TESSERA_ASSIGN_OR_RETURN(const ParameterId saved,
                              reader.part().model().Find(parameter.name()));
     for (const StatePart part : kAllStateParts) {
-      if (!StateFormatOf(parameter, state.options().moments, part)) continue;
+      if (!StateFormatOf(parameter, MomentsOf(state), part)) continue;
       TESSERA_RETURN_IF_ERROR(
           LoadPart(reader, saved, parameter.id, part, state));
     }

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "offload/optimizer/state/moment.h"
+#include "zero3/checkpoint/format/state_format.h"
 #include "zero3/layout/state_layout.h"
 
 namespace tessera::zero3 {
@@ -47,12 +48,14 @@ struct CheckpointPart {
   // 0, where all ranks have everything, even chunks.
   StateLayout layout;
   offload::MomentFormat moments = {};
+  int64_t moment_count = 2;  // Of each trained element: state_format.h.
   double loss_scale = 1;
   int64_t steps_since_scale_change = 0;
   CheckpointMetadata metadata = {};
   std::vector<CheckpointFile> files = {};  // By rank of the layout.
 
   const ModelParameters& model() const { return layout.model(); }
+  MomentKinds moment_kinds() const { return {moments, moment_count}; }
   friend bool operator==(const CheckpointPart&,
                          const CheckpointPart&) = default;
 };

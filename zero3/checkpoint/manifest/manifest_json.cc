@@ -66,6 +66,7 @@ Json ToJson(const CheckpointPart& part) {
           {"layout", ToJson(part.layout.options())},
           {"moments", part.moments.ToString()},
           {"moment_block", part.moments.block},
+          {"moment_count", part.moment_count},
           {"loss_scale", part.loss_scale},
           {"steps_since_scale_change", part.steps_since_scale_change},
           {"metadata", Json(part.metadata)},
@@ -194,6 +195,10 @@ absl::StatusOr<CheckpointPart> ToPart(const Json& json) {
   part.stage = fields.Integer("stage", 0, 3);
   part.replicas = fields.Integer("replicas", 1, kMax);
   part.moments = ToMoments(fields);
+  // What is older has the moments of AdamW.
+  if (json.contains("moment_count")) {
+    part.moment_count = fields.Integer("moment_count", 0, 2);
+  }
   part.loss_scale = fields.Number("loss_scale");
   if (!(std::isfinite(part.loss_scale) && part.loss_scale > 0)) {
     fields.Refuse("loss_scale", "it must be positive and finite");

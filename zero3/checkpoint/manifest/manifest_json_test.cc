@@ -30,6 +30,7 @@ CheckpointPart PartOf(std::string name, int64_t ranks) {
           model,
           {.kind = LayoutKind::kBalanced, .ranks = ranks, .alignment = 64}),
       .moments = offload::MomentFormat::Blockwise8(64),
+      .moment_count = ranks == 1 ? 0 : 1,
       .loss_scale = 0.1,
       .steps_since_scale_change = 17,
       .metadata = {{"data", "position 7"}, {"caf\xc3\xa9", ""}}};
@@ -52,6 +53,20 @@ TEST(ManifestJsonTest, ReadsBack) {
   EXPECT_THAT(text, HasSubstr("\"tp0-pp1.rank-00001.state\""));
   EXPECT_THAT(text, HasSubstr("\"rank-00000.state\""));
   EXPECT_THAT(text, HasSubstr("\"8-bit/64\""));
+}
+
+TEST(ManifestJsonTest, WithoutACountThereAreTheTwoMomentsOfAdamW) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(std::string text, FormatPart(PartOf("", 2)));
+  const std::string count = "\"moment_count\": 1,";
+  const size_t at = text.find(count);
+  ASSERT_NE(at, std::string::npos);
+  std::string wrong = text;
+  wrong[at + count.size() - 2] = '3';
+  EXPECT_THAT(ParsePart(wrong), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("moment_count")));
+  text.erase(at, count.size());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const CheckpointPart part, ParsePart(text));
+  EXPECT_EQ(part.moment_count, 2);
 }
 
 TEST(ManifestJsonTest, EveryFlippedBitIsDataLoss) {

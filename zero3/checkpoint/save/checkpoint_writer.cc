@@ -49,6 +49,7 @@ absl::StatusOr<std::string> Describe(const StateShare& share,
                      .stage = state.options().stage,
                      .layout = share.layout,
                      .moments = state.options().moments,
+                     .moment_count = MomentsOf(state).count,
                      .loss_scale = scaler.scale(),
                      .steps_since_scale_change = scaler.steps_since_change(),
                      .metadata = std::move(metadata)});
@@ -130,7 +131,7 @@ absl::Status CheckpointWriter::Prepare(ShardedState& state,
                      "; give the shard group of the state"));
   }
   if (!writes_) return absl::OkStatus();
-  blocks = PlanBlocks(share, state.options().moments, options_.block_elements);
+  blocks = PlanBlocks(share, MomentsOf(state), options_.block_elements);
   if (shard_rank_ != topology::Rank(0)) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(report.description,
                            Describe(share, state, part_, std::move(metadata)));

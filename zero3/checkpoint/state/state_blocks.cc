@@ -56,10 +56,15 @@ absl::StatusOr<StateShare> ShareOf(const ShardedState& state,
   return StateShare{std::move(layout), shard_rank};
 }
 
+MomentKinds MomentsOf(const ShardedState& state) {
+  const ShardedStateOptions& options = state.options();
+  return {options.moments, MomentCount(options.optimizer, options.sgd)};
+}
+
 std::vector<BlockRange> PlanBlocks(const StateShare& share,
-                                   const offload::MomentFormat& moments,
+                                   const MomentKinds& moments,
                                    int64_t elements) {
-  const int64_t block = std::max<int64_t>(moments.block, 1);
+  const int64_t block = std::max<int64_t>(moments.format.block, 1);
   const int64_t step = (elements + block - 1) / block * block;
   std::vector<BlockRange> blocks;
   for (const Parameter& parameter : share.layout.model().all()) {
@@ -80,8 +85,8 @@ absl::StatusOr<OpenPart> OpenPart::Open(ShardedState& state,
                                         ParameterId parameter, StatePart part) {
   OpenPart open(state, parameter, part);
   const Extent extent = state.layout().ExtentOf(state.rank(), parameter);
-  const auto format = StateFormatOf(state.layout().model()[parameter],
-                                    state.options().moments, part);
+  const auto format =
+      StateFormatOf(state.layout().model()[parameter], MomentsOf(state), part);
   open.array_ = {*format, extent.begin, extent.slot, nullptr};
   if (part == StatePart::kValue) {
     TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,

@@ -15,7 +15,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "offload/optimizer/state/moment.h"
 #include "topology/rank.h"
 #include "zero3/checkpoint/format/shard_format.h"
 #include "zero3/checkpoint/format/state_format.h"
@@ -35,11 +34,14 @@ absl::StatusOr<StateShare> ShareOf(const ShardedState& state,
                                    topology::Rank shard_rank,
                                    int64_t shard_ranks);
 
+// What the optimizer of a state keeps.
+MomentKinds MomentsOf(const ShardedState& state);
+
 // The blocks of a share, in the order of a shard file, of at most `elements`
 // each (rounded up to a block of the moments). Padding is in none.
 // Precondition: elements > 0.
 std::vector<BlockRange> PlanBlocks(const StateShare& share,
-                                   const offload::MomentFormat& moments,
+                                   const MomentKinds& moments,
                                    int64_t elements);
 
 // One part of a parameter's state on this rank, open while it lives.

@@ -18,7 +18,7 @@ absl::Status ForEachPart(ShardedState& state, bool changes, Visit visit) {
     const Extent extent = state.layout().ExtentOf(state.rank(), parameter.id);
     if (extent.size() == 0) continue;
     for (const StatePart part : kAllStateParts) {
-      if (!StateFormatOf(parameter, state.options().moments, part)) continue;
+      if (!StateFormatOf(parameter, MomentsOf(state), part)) continue;
       TESSERA_ASSIGN_OR_RETURN(OpenPart open,
                                OpenPart::Open(state, parameter.id, part));
       absl::Status status = visit(parameter, part, extent, open.array());

@@ -12,9 +12,6 @@
 namespace tessera::zero3 {
 namespace {
 
-// Buckets on their way while more gradients are computed.
-constexpr size_t kMostInFlight = 2;
-
 size_t IndexOf(ParameterId id) { return static_cast<size_t>(id.value()); }
 
 }  // namespace
@@ -30,11 +27,13 @@ GradientReducer::GradientReducer(const StateSeat& seat,
       groups_(groups),
       reduction_(options.average ? collectives::Reduction::Average()
                                  : collectives::Reduction::Sum()),
+      overlap_(options.overlap),
       shards_(shards),
       shard_of_(shard_of),
+      is_in_shards_(shards != nullptr && !shards->in_tier() &&
+                    groups.shard->size() == 1 && groups.replicas == nullptr),
       buckets_(ReduceBuckets::Of(seat.layout, dtypes, options.bucket_bytes)) {
   const auto count = static_cast<size_t>(seat_.model().count());
-  whole_.resize(count);
   ready_.resize(count);
   reduced_.resize(count);
   has_sums_.resize(count);
@@ -53,11 +52,15 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
   }
   std::unique_ptr<GradientReducer> reducer(
       new GradientReducer(seat, dtypes, options, groups, shards, shard_of));
+  TESSERA_ASSIGN_OR_RETURN(
+      reducer->memory_,
+      GradientMemory::Create(reducer->seat_, reducer->buckets_, *groups.shard,
+                             /*is_kept=*/!reducer->is_sharded()));
   return reducer;
 }
 
 GradientReducer::~GradientReducer() {
-  for (InFlight& flight : in_flight_) flight.work->Wait().IgnoreError();
+  if (in_flight_) in_flight_->work->Wait().IgnoreError();
 }
 
 void GradientReducer::BeginRound() {
@@ -93,6 +96,7 @@ absl::Status GradientReducer::CheckOpen(ParameterId id) const {
 
 absl::StatusOr<TensorView> GradientReducer::Gradient(ParameterId id) {
   TESSERA_RETURN_IF_ERROR(CheckOpen(id));
+  TESSERA_RETURN_IF_ERROR(AwaitBucket(buckets_.BucketOf(id)));
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> whole, WholeOf(id));
   const Parameter& parameter = seat_.model()[id];
   return TensorView::Create(whole.first(static_cast<size_t>(
@@ -101,23 +105,14 @@ absl::StatusOr<TensorView> GradientReducer::Gradient(ParameterId id) {
 }
 
 absl::StatusOr<std::span<std::byte>> GradientReducer::WholeOf(ParameterId id) {
-  const Parameter& parameter = seat_.model()[id];
-  const int64_t bytes =
-      seat_.layout.GatheredElements(id) * SizeInBytes(DTypeOf(id));
-  AccountedMemory& whole = whole_[IndexOf(id)];
-  if (whole.bytes().empty() && bytes > 0) {
-    TESSERA_ASSIGN_OR_RETURN(
-        whole,
-        AccountedMemory::Allocate(seat_.device, parameter.name(), bytes,
-                                  is_sharded() ? offload::Purpose::kBuffers
-                                               : offload::Purpose::kGradients));
-    std::memset(whole.bytes().data(), 0, whole.bytes().size());
-  }
-  return whole.bytes();
+  if (!is_in_shards_) return memory_->GradientOf(id);
+  return shards_->Open(shard_of_[IndexOf(id)]);
 }
 
 absl::Status GradientReducer::MarkReady(ParameterId id) {
   TESSERA_RETURN_IF_ERROR(CheckOpen(id));
+  TESSERA_RETURN_IF_ERROR(AwaitBucket(buckets_.BucketOf(id)));
+  if (!is_in_shards_) TESSERA_RETURN_IF_ERROR(memory_->Seal(id));
   ready_[IndexOf(id)] = true;
   round_is_open_ = true;
   --missing_[buckets_.BucketOf(id)];
@@ -147,20 +142,14 @@ absl::Status GradientReducer::StartWholeBuckets() {
 }
 
 absl::Status GradientReducer::StartBucket(size_t index) {
-  while (in_flight_.size() >= kMostInFlight) {
-    TESSERA_RETURN_IF_ERROR(FinishOldest());
-  }
   const ReduceBucket& bucket = buckets_.all()[index];
+  for (ParameterId id : bucket.parameters) reduced_[IndexOf(id)] = true;
+  if (is_in_shards_) return absl::OkStatus();
   InFlight flight;
   flight.bucket = index;
-  TESSERA_ASSIGN_OR_RETURN(
-      flight.memory, AccountedMemory::Allocate(
-                         seat_.device, absl::StrCat("gradient bucket ", index),
-                         bucket.elements * SizeInBytes(bucket.dtype),
-                         offload::Purpose::kBuffers, groups_.shard));
-  Pack(bucket, flight.memory.bytes());
-  for (ParameterId id : bucket.parameters) reduced_[IndexOf(id)] = true;
-  const collectives::Buffer all(flight.memory.bytes().data(), bucket.elements,
+  TESSERA_ASSIGN_OR_RETURN(flight.memory, memory_->OpenBucket(index));
+  TESSERA_RETURN_IF_ERROR(FinishFlight());
+  const collectives::Buffer all(flight.memory.data(), bucket.elements,
                                 bucket.dtype);
   const bool is_whole = seat_.layout.ranks() == 1;
   collectives::Operation operation =
@@ -170,29 +159,8 @@ absl::Status GradientReducer::StartBucket(size_t index) {
                      bucket.IsEven() ? std::vector<int64_t>() : bucket.counts);
   TESSERA_ASSIGN_OR_RETURN(flight.work,
                            groups_.shard->Start(std::move(operation)));
-  in_flight_.push_back(std::move(flight));
-  return absl::OkStatus();
-}
-
-// Padding is zero.
-void GradientReducer::Pack(const ReduceBucket& bucket,
-                           std::span<std::byte> memory) {
-  const int64_t width = SizeInBytes(bucket.dtype);
-  for (const auto& pieces : bucket.pieces) {
-    for (const BucketPiece& piece : pieces) {
-      const AccountedMemory& whole = whole_[IndexOf(piece.parameter)];
-      std::byte* const target = memory.data() + piece.offset * width;
-      const int64_t known = whole.bytes().empty() ? 0 : piece.size;
-      if (known > 0) {
-        std::memcpy(target, whole.bytes().data() + piece.begin * width,
-                    static_cast<size_t>(known * width));
-      }
-      std::memset(target + known * width, 0,
-                  static_cast<size_t>((piece.slot - known) * width));
-    }
-  }
-  if (!is_sharded()) return;
-  for (ParameterId id : bucket.parameters) whole_[IndexOf(id)] = {};
+  in_flight_ = std::move(flight);
+  return overlap_ ? absl::OkStatus() : FinishFlight();
 }
 
 collectives::Buffer GradientReducer::OwnBlock(const InFlight& flight) const {
@@ -201,24 +169,36 @@ collectives::Buffer GradientReducer::OwnBlock(const InFlight& flight) const {
   for (int64_t r = 0; r < seat_.rank.value(); ++r) {
     offset += bucket.counts[static_cast<size_t>(r)];
   }
-  return collectives::Buffer(flight.memory.bytes().data(), bucket.elements,
+  return collectives::Buffer(flight.memory.data(), bucket.elements,
                              bucket.dtype)
       .Slice(offset, bucket.counts[static_cast<size_t>(seat_.rank.value())]);
 }
 
-absl::Status GradientReducer::FinishOldest() {
-  InFlight flight = std::move(in_flight_.front());
-  in_flight_.pop_front();
+// It may still be on its way, from the round before.
+absl::Status GradientReducer::AwaitBucket(size_t index) {
+  const bool is_in_flight = in_flight_ && in_flight_->bucket == index;
+  return is_in_flight ? FinishFlight() : absl::OkStatus();
+}
+
+absl::Status GradientReducer::FinishFlight() {
+  if (!in_flight_) return absl::OkStatus();
+  InFlight flight = *std::move(in_flight_);
+  in_flight_.reset();
   TESSERA_RETURN_IF_ERROR(flight.work->Wait());
   if (groups_.replicas != nullptr) {
     TESSERA_RETURN_IF_ERROR(
         groups_.replicas->AllReduce(OwnBlock(flight), reduction_));
   }
-  return TakeOwn(buckets_.all()[flight.bucket], flight.memory.bytes());
+  TESSERA_RETURN_IF_ERROR(TakeOwn(flight.bucket, flight.memory));
+  memory_->CloseBucket(flight.bucket);
+  return absl::OkStatus();
 }
 
-absl::Status GradientReducer::TakeOwn(const ReduceBucket& bucket,
+absl::Status GradientReducer::TakeOwn(size_t index,
                                       std::span<const std::byte> memory) {
+  const ReduceBucket& bucket = buckets_.all()[index];
+  // Whole, and reduced where they are.
+  if (!is_sharded() && bucket.is_direct) return absl::OkStatus();
   const int64_t width = SizeInBytes(bucket.dtype);
   const auto rank = static_cast<size_t>(seat_.rank.value());
   for (const BucketPiece& piece : bucket.pieces[rank]) {
@@ -265,8 +245,8 @@ absl::Status GradientReducer::Finish() {
         absl::StrCat("the gradient of \"", seat_.model()[*missing].name(),
                      "\" was not made ready in this step"));
   }
-  while (!in_flight_.empty()) TESSERA_RETURN_IF_ERROR(FinishOldest());
-  return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(FinishFlight());
+  return is_sharded() ? shards_->Settle() : absl::OkStatus();
 }
 
 absl::StatusOr<offload::ConstTypedSpan> GradientReducer::OpenOwn(
@@ -279,9 +259,9 @@ absl::StatusOr<offload::ConstTypedSpan> GradientReducer::OpenOwn(
                              shards_->Open(shard_of_[IndexOf(id)]));
     return offload::ConstTypedSpan(shard.data(), dtype, extent.size());
   }
-  const std::byte* const whole = whole_[IndexOf(id)].bytes().data();
-  return offload::ConstTypedSpan(whole + extent.begin * SizeInBytes(dtype),
-                                 dtype, extent.size());
+  TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> whole, WholeOf(id));
+  return offload::ConstTypedSpan(
+      whole.data() + extent.begin * SizeInBytes(dtype), dtype, extent.size());
 }
 
 absl::Status GradientReducer::CloseOwn(ParameterId id) {
@@ -289,13 +269,17 @@ absl::Status GradientReducer::CloseOwn(ParameterId id) {
   return shards_->Close(shard_of_[IndexOf(id)], /*changed=*/false);
 }
 
+void GradientReducer::AnnounceOwn(ParameterId id) {
+  if (!is_sharded() || seat_.OwnExtent(id).size() == 0) return;
+  shards_->Announce(shard_of_[IndexOf(id)]);
+}
+
 void GradientReducer::Clear() {
   std::fill(reduced_.begin(), reduced_.end(), false);
   std::fill(has_sums_.begin(), has_sums_.end(), false);
   BeginRound();
-  for (AccountedMemory& whole : whole_) {
-    std::fill(whole.bytes().begin(), whole.bytes().end(), std::byte{0});
-  }
+  memory_->Clear();
+  if (is_in_shards_) shards_->SetToZeros();
 }
 
 }  // namespace tessera::zero3

@@ -7,10 +7,16 @@
 //   TESSERA_RETURN_IF_ERROR(reducer->Finish());
 //   TESSERA_ASSIGN_OR_RETURN(auto own, reducer->OpenOwn(id));
 //
-// Where gradients are whole (stages 0 and 1) each keeps its memory for the
-// whole step and is reduced once. Where they are sharded (2 and 3) it is given
-// back as soon as the gradient has gone to its bucket, and the sums are added
-// to the rank's shard: as often in a step as all gradients were ready.
+// Where gradients are whole (stages 0 and 1) they are model state, and reduced
+// once a step: where they are at stage 0, and wherever their bucket is direct.
+// Where they are sharded (2 and 3) a gradient has memory from when it is first
+// asked for until its bucket is reduced, and the sums are added to the rank's
+// shard: as often in a step as all gradients were ready. So backward passes
+// that go through the parameters in the reverse order of use have two buckets
+// at a time, one that is filled and one on its way (one without `overlap`), and
+// what a pass has asked for and not made ready; one that asks for all gradients
+// before it makes any ready has all. A rank that is alone with its shards in
+// memory writes into these. gradient_memory.h has the details.
 //
 // Buckets are sent in one fixed order, each as soon as it is whole, so ranks
 // may make gradients ready in different orders. One thread at a time.
@@ -19,7 +25,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,8 +35,8 @@
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
 #include "offload/optimizer/state/typed_span.h"
+#include "zero3/state/gradients/gradient_memory.h"
 #include "zero3/state/gradients/reduce_buckets.h"
-#include "zero3/state/shards/accounted_memory.h"
 #include "zero3/state/shards/shard_store.h"
 #include "zero3/state/shards/state_seat.h"
 
@@ -40,6 +45,7 @@ namespace tessera::zero3 {
 struct GradientOptions {
   int64_t bucket_bytes = 25'000'000;
   bool average = false;  // Over the ranks of both groups; otherwise sums.
+  bool overlap = true;   // A bucket is on its way while the next is filled.
 };
 
 // The ranks that gradients are reduced over.
@@ -62,9 +68,13 @@ class GradientReducer {
   // Waits for what was started.
   ~GradientReducer();
 
+  // Whether more may be added to a gradient. InvalidArgument where the
+  // parameter is frozen; FailedPrecondition where it was made ready, and not
+  // all others of this round.
+  absl::Status CheckOpen(ParameterId id) const;
+
   // The whole gradient, with the parameter's shape: zeros, and what was added
-  // since. InvalidArgument where the parameter is frozen; FailedPrecondition
-  // where it was made ready, and not all others of this round.
+  // since. Refused as by CheckOpen.
   absl::StatusOr<TensorView> Gradient(ParameterId id);
 
   // Nothing more is added to it. Without a call of Gradient before, zeros.
@@ -80,6 +90,8 @@ class GradientReducer {
   // none where it has no part. After Finish.
   absl::StatusOr<offload::ConstTypedSpan> OpenOwn(ParameterId id);
   absl::Status CloseOwn(ParameterId id);
+  // Soon to be opened.
+  void AnnounceOwn(ParameterId id);
 
   // Begins the next step: all gradients are zeros.
   void Clear();
@@ -89,7 +101,7 @@ class GradientReducer {
  private:
   struct InFlight {
     size_t bucket = 0;
-    AccountedMemory memory;
+    std::span<std::byte> memory;
     std::optional<collectives::Work> work;
   };
 
@@ -101,34 +113,36 @@ class GradientReducer {
   DType DTypeOf(ParameterId id) const {
     return dtypes_[static_cast<size_t>(id.value())];
   }
-  absl::Status CheckOpen(ParameterId id) const;
   absl::StatusOr<std::span<std::byte>> WholeOf(ParameterId id);
   void BeginRound();
   absl::Status StartWholeBuckets();
   absl::Status StartBucket(size_t index);
-  void Pack(const ReduceBucket& bucket, std::span<std::byte> memory);
-  absl::Status FinishOldest();
+  absl::Status AwaitBucket(size_t index);
+  absl::Status FinishFlight();
   collectives::Buffer OwnBlock(const InFlight& flight) const;
-  absl::Status TakeOwn(const ReduceBucket& bucket,
-                       std::span<const std::byte> memory);
+  absl::Status TakeOwn(size_t index, std::span<const std::byte> memory);
   absl::Status AddToShard(const BucketPiece& piece, const std::byte* sums);
 
   const StateSeat seat_;
   const std::vector<DType> dtypes_;
   const GradientGroups groups_;
   const collectives::Reduction reduction_;
+  const bool overlap_;
   ShardStore* const shards_;
   const std::vector<size_t> shard_of_;
+  // Alone, with shards in memory: they are the gradients, and there is nothing
+  // to reduce.
+  const bool is_in_shards_;
   const ReduceBuckets buckets_;
+  std::unique_ptr<GradientMemory> memory_;
 
-  std::vector<AccountedMemory> whole_;  // By id.
-  std::vector<bool> ready_;             // In this round.
-  std::vector<bool> reduced_;           // In this step.
-  std::vector<bool> has_sums_;          // The shard, of this step.
-  std::vector<size_t> missing_;         // Gradients, by bucket.
-  size_t next_bucket_ = 0;              // The first that was not started.
-  bool round_is_open_ = false;          // Something is ready.
-  std::deque<InFlight> in_flight_;
+  std::vector<bool> ready_;      // In this round.
+  std::vector<bool> reduced_;    // In this step.
+  std::vector<bool> has_sums_;   // The shard, of this step.
+  std::vector<size_t> missing_;  // Gradients, by bucket.
+  size_t next_bucket_ = 0;       // The first that was not started.
+  bool round_is_open_ = false;   // Something is ready.
+  std::optional<InFlight> in_flight_;
 };
 
 }  // namespace tessera::zero3

@@ -1,60 +1,90 @@
 #include "zero3/state/gradients/reduce_buckets.h"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 namespace tessera::zero3 {
 namespace {
 
-void Place(const StateLayout& layout, ReduceBucket& bucket) {
-  const auto ranks = static_cast<size_t>(layout.ranks());
-  bucket.counts.assign(ranks, 0);
-  bucket.pieces.assign(ranks, {});
-  for (size_t r = 0; r < ranks; ++r) {
-    for (ParameterId id : bucket.parameters) {
-      const Extent extent =
-          layout.ExtentOf(topology::Rank(static_cast<int64_t>(r)), id);
-      if (extent.slot == 0) continue;
-      bucket.pieces[r].push_back({id, extent.begin, extent.size(), extent.slot,
-                                  bucket.elements + bucket.counts[r]});
-      bucket.counts[r] += extent.slot;
-    }
-    bucket.elements += bucket.counts[r];
+size_t IndexOf(ParameterId id) { return static_cast<size_t>(id.value()); }
+
+bool IsDirect(const StateLayout& layout, const BucketContents& bucket) {
+  if (layout.options().kind != LayoutKind::kChunks || layout.ranks() == 1) {
+    return true;
   }
+  const auto count = std::count_if(
+      bucket.parameters.begin(), bucket.parameters.end(),
+      [&](ParameterId id) { return layout.model()[id].elements > 0; });
+  return count < 2;
 }
 
 }  // namespace
+
+std::vector<BucketContents> BucketsOf(const StateLayout& layout,
+                                      std::span<const DType> dtypes,
+                                      int64_t bucket_bytes) {
+  const ModelParameters& model = layout.model();
+  std::vector<BucketContents> buckets;
+  const auto order = model.in_use_order();
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    if (!model[*it].trainable()) continue;
+    const DType dtype = dtypes[IndexOf(*it)];
+    const int64_t more = layout.GatheredElements(*it);
+    if (buckets.empty() || buckets.back().dtype != dtype ||
+        buckets.back().bytes() + more * SizeInBytes(dtype) > bucket_bytes) {
+      buckets.push_back({.dtype = dtype});
+    }
+    buckets.back().parameters.push_back(*it);
+    buckets.back().elements += more;
+  }
+  for (BucketContents& bucket : buckets) {
+    bucket.is_direct = IsDirect(layout, bucket);
+  }
+  return buckets;
+}
 
 bool ReduceBucket::IsEven() const {
   return std::adjacent_find(counts.begin(), counts.end(),
                             std::not_equal_to<>()) == counts.end();
 }
 
+void ReduceBuckets::Place(const StateLayout& layout, ReduceBucket& bucket) {
+  const auto ranks = static_cast<size_t>(layout.ranks());
+  bucket.counts.assign(ranks, 0);
+  bucket.pieces.assign(ranks, {});
+  std::vector<bool> seen(bucket.parameters.size(), false);
+  int64_t offset = 0;
+  for (size_t r = 0; r < ranks; ++r) {
+    for (size_t p = 0; p < seen.size(); ++p) {
+      const ParameterId id = bucket.parameters[p];
+      const Extent extent =
+          layout.ExtentOf(topology::Rank(static_cast<int64_t>(r)), id);
+      if (extent.slot == 0) continue;
+      bucket.pieces[r].push_back(
+          {id, extent.begin, extent.size(), extent.slot, offset});
+      if (!seen[p]) begin_of_[IndexOf(id)] = offset;
+      seen[p] = true;
+      bucket.counts[r] += extent.slot;
+      offset += extent.slot;
+    }
+  }
+}
+
 ReduceBuckets ReduceBuckets::Of(const StateLayout& layout,
                                 std::span<const DType> dtypes,
                                 int64_t bucket_bytes) {
-  const ModelParameters& model = layout.model();
   ReduceBuckets result;
-  result.bucket_of_.resize(static_cast<size_t>(model.count()));
-  int64_t bytes = 0;
-  const auto order = model.in_use_order();
-  for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    const auto index = static_cast<size_t>(it->value());
-    if (!model[*it].trainable()) continue;
-    const int64_t more = model[*it].elements * SizeInBytes(dtypes[index]);
-    if (result.buckets_.empty() ||
-        result.buckets_.back().dtype != dtypes[index] ||
-        bytes + more > bucket_bytes) {
-      result.buckets_.push_back({.parameters = {},
-                                 .dtype = dtypes[index],
-                                 .counts = {},
-                                 .pieces = {}});
-      bytes = 0;
+  const auto count = static_cast<size_t>(layout.model().count());
+  result.bucket_of_.resize(count);
+  result.begin_of_.resize(count);
+  for (BucketContents& contents : BucketsOf(layout, dtypes, bucket_bytes)) {
+    for (ParameterId id : contents.parameters) {
+      result.bucket_of_[IndexOf(id)] = result.buckets_.size();
     }
-    bytes += more;
-    result.buckets_.back().parameters.push_back(*it);
-    result.bucket_of_[index] = result.buckets_.size() - 1;
+    result.buckets_.push_back({std::move(contents), {}, {}});
+    result.Place(layout, result.buckets_.back());
   }
-  for (ReduceBucket& bucket : result.buckets_) Place(layout, bucket);
   return result;
 }
 

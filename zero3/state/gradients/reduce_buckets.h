@@ -1,15 +1,18 @@
 // ReduceBuckets: which gradients are reduced in one message, and where each
 // lies in it.
 //
-//   const ReduceBuckets buckets = ReduceBuckets::Of(layout, dtypes,
-//   25'000'000); for (const ReduceBucket& bucket : buckets.all()) {
+//   const ReduceBuckets buckets =
+//       ReduceBuckets::Of(layout, dtypes, 25'000'000);
+//   for (const ReduceBucket& bucket : buckets.all()) {
 //     // a reduce_scatter of bucket.counts elements
 //   }
 //
 // Backward passes make gradients in the reverse order of use, so buckets are
 // filled in that order. Within one, all that is rank 0's comes first, then what
 // is rank 1's, and so on: what a reduce_scatter leaves a rank is what the
-// layout says is its own, slot after slot.
+// layout says is its own, slot after slot. Where each gradient is nevertheless
+// in one piece (all layouts but chunks, and a bucket of a single gradient) the
+// bucket is direct: backward passes may write straight into it.
 #ifndef TESSERA_ZERO3_STATE_GRADIENTS_REDUCE_BUCKETS_H_
 #define TESSERA_ZERO3_STATE_GRADIENTS_REDUCE_BUCKETS_H_
 
@@ -33,13 +36,28 @@ struct BucketPiece {
   friend bool operator==(const BucketPiece&, const BucketPiece&) = default;
 };
 
-struct ReduceBucket {
-  std::vector<ParameterId> parameters;
+// What is in a bucket, without the places.
+struct BucketContents {
+  std::vector<ParameterId> parameters = {};
   DType dtype = DType::kF32;
+  int64_t elements = 0;  // With padding.
+  bool is_direct = false;
+
+  int64_t bytes() const { return elements * SizeInBytes(dtype); }
+};
+
+// Of all trainable parameters, in the order in which buckets are reduced.
+// `dtypes`, by id, are those of the gradients; a bucket has one. It is full
+// when one more gradient would make it larger, with padding, than
+// `bucket_bytes`. O(parameters), whatever the ranks.
+std::vector<BucketContents> BucketsOf(const StateLayout& layout,
+                                      std::span<const DType> dtypes,
+                                      int64_t bucket_bytes);
+
+struct ReduceBucket : BucketContents {
   // Of each rank; all pieces of a rank lie side by side, in its order.
   std::vector<int64_t> counts;
   std::vector<std::vector<BucketPiece>> pieces;
-  int64_t elements = 0;
 
   // Whether all ranks have as many.
   bool IsEven() const;
@@ -47,9 +65,7 @@ struct ReduceBucket {
 
 class ReduceBuckets {
  public:
-  // Of all trainable parameters. `dtypes`, by id, are those of the gradients; a
-  // bucket has one. It is full when one more gradient would make it larger than
-  // `bucket_bytes`.
+  // As BucketsOf.
   static ReduceBuckets Of(const StateLayout& layout,
                           std::span<const DType> dtypes, int64_t bucket_bytes);
 
@@ -58,10 +74,17 @@ class ReduceBuckets {
   size_t BucketOf(ParameterId id) const {
     return bucket_of_[static_cast<size_t>(id.value())];
   }
+  // Where the gradient of `id` begins in its bucket, which is direct.
+  int64_t BeginOf(ParameterId id) const {
+    return begin_of_[static_cast<size_t>(id.value())];
+  }
 
  private:
+  void Place(const StateLayout& layout, ReduceBucket& bucket);
+
   std::vector<ReduceBucket> buckets_;
   std::vector<size_t> bucket_of_;
+  std::vector<int64_t> begin_of_;  // By id.
 };
 
 }  // namespace tessera::zero3

@@ -1,6 +1,8 @@
 #include "zero3/state/gradients/reduce_buckets.h"
 
+#include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/status_matchers.h"
@@ -26,10 +28,11 @@ const std::vector<ParameterSpec> kSpecs = {
     {.name = "c", .shape = {11}, .group = 2},
     {.name = "empty", .shape = {0}, .group = 2}};
 
+// With the padding: 12 elements of "c", 6 of "b".
 TEST(ReduceBucketsTest, FillsBucketsInTheReverseOrderOfUse) {
   const StateLayout layout = LayoutOf(kSpecs, {.ranks = 2});
   const std::vector<DType> dtypes(5, DType::kF32);
-  const ReduceBuckets buckets = ReduceBuckets::Of(layout, dtypes, 17 * 4);
+  const ReduceBuckets buckets = ReduceBuckets::Of(layout, dtypes, 18 * 4);
   ASSERT_EQ(buckets.all().size(), 2u);
   EXPECT_THAT(buckets.all()[0].parameters,
               ElementsAre(ParameterId(4), ParameterId(3), ParameterId(1)));
@@ -51,6 +54,25 @@ TEST(ReduceBucketsTest, ABucketHasOneType) {
   const ReduceBuckets buckets = ReduceBuckets::Of(layout, dtypes, 1 << 20);
   ASSERT_EQ(buckets.all().size(), 3u);
   EXPECT_EQ(buckets.all()[1].dtype, DType::kF64);
+}
+
+// Whether each gradient lies in one piece, from where BeginOf says.
+bool IsInOnePiece(const StateLayout& layout, const ReduceBucket& bucket,
+                  const ReduceBuckets& buckets) {
+  std::map<int64_t, std::pair<ParameterId, int64_t>> at;  // Element, by place.
+  for (const auto& pieces : bucket.pieces) {
+    for (const BucketPiece& piece : pieces) {
+      for (int64_t e = 0; e < piece.size; ++e) {
+        at[piece.offset + e] = {piece.parameter, piece.begin + e};
+      }
+    }
+  }
+  for (ParameterId id : bucket.parameters) {
+    for (int64_t e = 0; e < layout.model()[id].elements; ++e) {
+      if (at[buckets.BeginOf(id) + e] != std::pair(id, e)) return false;
+    }
+  }
+  return true;
 }
 
 // Every element of every gradient has one place, in the part of its holder.
@@ -84,6 +106,7 @@ TEST(ReduceBucketsTest, EachElementLiesOnceWithItsHolder) {
             EXPECT_EQ(offset - first, bucket.counts[r]);
           }
           EXPECT_EQ(offset, bucket.elements);
+          EXPECT_EQ(bucket.is_direct, IsInOnePiece(layout, bucket, buckets));
           if (kind == LayoutKind::kChunks) {
             EXPECT_TRUE(bucket.IsEven());
           }

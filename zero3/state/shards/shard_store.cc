@@ -6,17 +6,10 @@
 #include "base/status_macros.h"
 
 namespace tessera::zero3 {
-namespace {
 
-// Shards that are on their way to the tier while others are worked on.
-constexpr size_t kMostWrites = 2;
-
-}  // namespace
-
-ShardStore::ShardStore(std::vector<ShardBlock> blocks, offload::Purpose purpose,
-                       offload::MemoryTier* tier,
-                       std::shared_ptr<offload::Accounting> device)
-    : purpose_(purpose), tier_(tier), device_(std::move(device)) {
+ShardStore::ShardStore(std::vector<ShardBlock> blocks,
+                       const ShardStoreOptions& options)
+    : options_(options) {
   shards_.resize(blocks.size());
   for (size_t i = 0; i < blocks.size(); ++i) {
     shards_[i].block = std::move(blocks[i]);
@@ -24,57 +17,73 @@ ShardStore::ShardStore(std::vector<ShardBlock> blocks, offload::Purpose purpose,
 }
 
 absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(
-    std::vector<ShardBlock> blocks, offload::Purpose purpose,
-    offload::MemoryTier* tier, std::shared_ptr<offload::Accounting> device) {
-  std::unique_ptr<ShardStore> store(
-      new ShardStore(std::move(blocks), purpose, tier, std::move(device)));
-  TESSERA_RETURN_IF_ERROR(store->in_tier() ? store->PutZeros()
-                                           : store->AllocateAll());
+    std::vector<ShardBlock> blocks, const ShardStoreOptions& options) {
+  std::unique_ptr<ShardStore> store(new ShardStore(std::move(blocks), options));
+  TESSERA_RETURN_IF_ERROR(store->AllocateAll());
   return store;
 }
 
 ShardStore::~ShardStore() {
-  if (tier_ == nullptr) return;
   for (Shard& shard : shards_) {
+    if (shard.block.tier == nullptr || shard.block.bytes == 0) continue;
     shard.load.reset();
     shard.write.reset();
     shard.view = {};
     // Not there where Create has failed.
-    if (shard.block.bytes > 0) tier_->Drop(shard.block.key).IgnoreError();
+    shard.block.tier->Drop(shard.block.key).IgnoreError();
   }
+}
+
+bool ShardStore::in_tier() const {
+  return std::any_of(shards_.begin(), shards_.end(), [](const Shard& shard) {
+    return shard.block.tier != nullptr;
+  });
 }
 
 absl::Status ShardStore::AllocateAll() {
   for (Shard& shard : shards_) {
-    TESSERA_ASSIGN_OR_RETURN(
-        shard.buffer, AccountedMemory::Allocate(device_, shard.block.key,
-                                                shard.block.bytes, purpose_));
-    shard.bytes = shard.buffer.bytes();
-    std::fill(shard.bytes.begin(), shard.bytes.end(), std::byte{0});
+    if (shard.block.bytes == 0) continue;
+    TESSERA_RETURN_IF_ERROR(shard.block.tier == nullptr ? AllocateHere(shard)
+                                                        : PutZeros(shard));
   }
   return absl::OkStatus();
 }
 
-absl::Status ShardStore::PutZeros() {
-  int64_t largest = 0;
-  for (const Shard& shard : shards_) {
-    largest = std::max(largest, shard.block.bytes);
+absl::Status ShardStore::AllocateHere(Shard& shard) {
+  TESSERA_ASSIGN_OR_RETURN(
+      shard.buffer,
+      AccountedMemory::Allocate(options_.device, shard.block.key,
+                                shard.block.bytes, options_.purpose));
+  shard.bytes = shard.buffer.bytes();
+  std::fill(shard.bytes.begin(), shard.bytes.end(), std::byte{0});
+  return absl::OkStatus();
+}
+
+absl::Status ShardStore::PutZeros(Shard& shard) {
+  const offload::BlockInfo info = {options_.purpose, shard.block.dtype};
+  auto view =
+      shard.block.tier->MapNew(shard.block.key, shard.block.bytes, info);
+  if (view.ok()) {
+    std::fill(view->bytes.begin(), view->bytes.end(), std::byte{0});
+    return absl::OkStatus();
   }
-  const std::vector<std::byte> zeros(static_cast<size_t>(largest));
-  for (const Shard& shard : shards_) {
-    if (shard.block.bytes == 0) continue;
-    TESSERA_RETURN_IF_ERROR(tier_->Put(
-        shard.block.key,
-        std::span(zeros).first(static_cast<size_t>(shard.block.bytes)),
-        {purpose_, shard.block.dtype}));
-  }
+  if (!absl::IsUnimplemented(view.status())) return view.status();
+  TESSERA_RETURN_IF_ERROR(AllocateBuffer(shard));
+  const std::span<std::byte> zeros = shard.buffer.bytes();
+  std::fill(zeros.begin(), zeros.end(), std::byte{0});
+  const absl::Status put = shard.block.tier->Put(shard.block.key, zeros, info);
+  shard.buffer = {};
+  TESSERA_RETURN_IF_ERROR(put);
+  // Announce reads ahead only what cannot be used in place.
+  shard.maps =
+      !absl::IsUnimplemented(shard.block.tier->Map(shard.block.key).status());
   return absl::OkStatus();
 }
 
 void ShardStore::Announce(size_t index) {
   Shard& shard = shards_[index];
-  if (tier_ == nullptr || maps_ || !shard.buffer.bytes().empty() ||
-      shard.block.bytes == 0) {
+  if (shard.block.tier == nullptr || shard.maps || shard.block.bytes == 0 ||
+      !shard.buffer.bytes().empty()) {
     return;
   }
   // Where it fails, Open tries again and says why.
@@ -84,33 +93,44 @@ void ShardStore::Announce(size_t index) {
 absl::Status ShardStore::AllocateBuffer(Shard& shard) {
   TESSERA_ASSIGN_OR_RETURN(
       shard.buffer,
-      AccountedMemory::Allocate(device_, shard.block.key, shard.block.bytes,
-                                offload::Purpose::kBuffers));
+      AccountedMemory::Allocate(options_.device, shard.block.key,
+                                shard.block.bytes, offload::Purpose::kBuffers));
   return absl::OkStatus();
+}
+
+// False where the bytes cannot be reached in place, or not now.
+absl::StatusOr<bool> ShardStore::MapBlock(Shard& shard) {
+  auto view = shard.block.tier->Map(shard.block.key);
+  if (!view.ok()) {
+    shard.maps = shard.maps && !absl::IsUnimplemented(view.status());
+    // A stack has no room in front.
+    if (!shard.maps || absl::IsResourceExhausted(view.status())) return false;
+    return view.status();
+  }
+  shard.view = *std::move(view);
+  shard.bytes = shard.view.bytes;
+  return true;
 }
 
 absl::Status ShardStore::StartLoad(Shard& shard) {
   TESSERA_RETURN_IF_ERROR(AllocateBuffer(shard));
-  shard.load = tier_->StartGet(shard.block.key, shard.buffer.bytes());
+  shard.load =
+      shard.block.tier->StartGet(shard.block.key, shard.buffer.bytes());
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::span<std::byte>> ShardStore::Open(size_t index,
                                                       ShardAccess access) {
   Shard& shard = shards_[index];
-  if (shard.block.bytes == 0 || tier_ == nullptr) return shard.bytes;
+  if (shard.block.bytes == 0 || shard.block.tier == nullptr) {
+    return shard.bytes;
+  }
   if (shard.changed) {
     // Its buffer is at hand; should the write have failed, Settle says so.
     FinishWrite(shard).IgnoreError();
-  } else if (maps_) {
-    auto view = tier_->Map(shard.block.key);
-    if (view.ok()) {
-      shard.view = *std::move(view);
-      shard.bytes = shard.view.bytes;
-      return shard.bytes;
-    }
-    if (!absl::IsUnimplemented(view.status())) return view.status();
-    maps_ = false;
+  } else if (shard.maps && shard.buffer.bytes().empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const bool is_mapped, MapBlock(shard));
+    if (is_mapped) return shard.bytes;
   }
   if (shard.buffer.bytes().empty()) {
     TESSERA_RETURN_IF_ERROR(access == ShardAccess::kOverwrite
@@ -131,7 +151,9 @@ absl::StatusOr<std::span<std::byte>> ShardStore::Open(size_t index,
 
 absl::Status ShardStore::Close(size_t index, bool changed) {
   Shard& shard = shards_[index];
-  if (shard.block.bytes == 0 || tier_ == nullptr) return absl::OkStatus();
+  if (shard.block.bytes == 0 || shard.block.tier == nullptr) {
+    return absl::OkStatus();
+  }
   shard.bytes = {};
   if (shard.view.hold != nullptr) {
     shard.view = {};
@@ -144,12 +166,13 @@ absl::Status ShardStore::Close(size_t index, bool changed) {
   }
   StartWrite(shard);
   writing_.push_back(index);
-  return LimitWrites(kMostWrites);
+  return LimitWrites(options_.writes_behind);
 }
 
 void ShardStore::StartWrite(Shard& shard) {
-  shard.write = tier_->StartPut(shard.block.key, shard.buffer.bytes(),
-                                {purpose_, shard.block.dtype});
+  shard.write =
+      shard.block.tier->StartPut(shard.block.key, shard.buffer.bytes(),
+                                 {options_.purpose, shard.block.dtype});
 }
 
 // The buffer stays; it is as the tier where that succeeds.
@@ -190,6 +213,13 @@ absl::Status ShardStore::Settle() {
     TESSERA_RETURN_IF_ERROR(FinishAndFree(shard));
   }
   return absl::OkStatus();
+}
+
+void ShardStore::SetToZeros() {
+  for (Shard& shard : shards_) {
+    if (shard.block.tier != nullptr) continue;
+    std::fill(shard.bytes.begin(), shard.bytes.end(), std::byte{0});
+  }
 }
 
 }  // namespace tessera::zero3

@@ -7,11 +7,13 @@
 //   TESSERA_RETURN_IF_ERROR(store->Close(3, /*changed=*/true));
 //   TESSERA_RETURN_IF_ERROR(store->Settle());        // all is written
 //
-// Without a tier the shards lie in memory. In a tier that can show
-// its blocks (MemoryTier::Map) they are used in place; from others they are
-// read to buffers, which count as such, and written back while the caller goes
-// on. Should a write fail, the shard stays in its buffer, and the next Settle
-// tries again: nothing is lost.
+// Without a tier a shard lies in memory. In a tier that can show its blocks
+// (MemoryTier::Map) it is used in place; from another it is read to a buffer,
+// which counts as such from Announce or Open on. Close gives the buffer back
+// where nothing was changed; otherwise it is written back, while the caller
+// goes on: as many buffers as ShardStoreOptions says stay on their way, and the
+// one that is one too many is waited for. Should a write fail, the shard stays
+// in its buffer, and the next Settle tries again: nothing is lost.
 //
 // One thread at a time.
 #ifndef TESSERA_ZERO3_STATE_SHARDS_SHARD_STORE_H_
@@ -38,6 +40,14 @@ struct ShardBlock {
   std::string key;
   int64_t bytes = 0;
   DType dtype = DType::kU8;
+  offload::MemoryTier* tier = nullptr;  // Null: in memory.
+};
+
+struct ShardStoreOptions {
+  offload::Purpose purpose = offload::Purpose::kOptimizer;
+  // Of memory and buffers.
+  std::shared_ptr<offload::Accounting> device;
+  size_t writes_behind = 1;
 };
 
 enum class ShardAccess {
@@ -47,17 +57,17 @@ enum class ShardAccess {
 
 class ShardStore {
  public:
-  // Zeros. `tier` (null: none) and what it stands on outlive the store.
+  // Zeros. Tiers and what they stand on outlive the store.
   static absl::StatusOr<std::unique_ptr<ShardStore>> Create(
-      std::vector<ShardBlock> blocks, offload::Purpose purpose,
-      offload::MemoryTier* tier, std::shared_ptr<offload::Accounting> device);
+      std::vector<ShardBlock> blocks, const ShardStoreOptions& options);
 
-  // Takes its blocks out of the tier.
+  // Takes its blocks out of their tiers.
   ~ShardStore();
 
   size_t size() const { return shards_.size(); }
   const ShardBlock& block(size_t index) const { return shards_[index].block; }
-  bool in_tier() const { return tier_ != nullptr; }
+  // Whether any block is in a tier.
+  bool in_tier() const;
 
   // Block `index` is wanted soon.
   void Announce(size_t index);
@@ -71,11 +81,15 @@ class ShardStore {
   // Returns when all that was changed is in the tier.
   absl::Status Settle();
 
+  // Of what lies in memory. Blocks in tiers are left alone.
+  void SetToZeros();
+
  private:
   struct Shard {
     ShardBlock block;
     std::span<std::byte> bytes = {};  // Where it can be reached.
     // In a tier:
+    bool maps = true;  // Until the tier says that it does not.
     offload::BlockView view = {};
     AccountedMemory buffer = {};
     std::optional<offload::Operation> load = {};
@@ -83,23 +97,20 @@ class ShardStore {
     bool changed = false;  // The buffer is newer than the tier.
   };
 
-  ShardStore(std::vector<ShardBlock> blocks, offload::Purpose purpose,
-             offload::MemoryTier* tier,
-             std::shared_ptr<offload::Accounting> device);
+  ShardStore(std::vector<ShardBlock> blocks, const ShardStoreOptions& options);
 
   absl::Status AllocateAll();
-  absl::Status PutZeros();
+  absl::Status AllocateHere(Shard& shard);
+  absl::Status PutZeros(Shard& shard);
   absl::Status AllocateBuffer(Shard& shard);
+  absl::StatusOr<bool> MapBlock(Shard& shard);
   absl::Status StartLoad(Shard& shard);
   void StartWrite(Shard& shard);
   absl::Status FinishWrite(Shard& shard);
   absl::Status FinishAndFree(Shard& shard);
   absl::Status LimitWrites(size_t most);
 
-  const offload::Purpose purpose_;
-  offload::MemoryTier* const tier_;
-  const std::shared_ptr<offload::Accounting> device_;
-  bool maps_ = true;  // Until the tier says that it does not.
+  const ShardStoreOptions options_;
   std::vector<Shard> shards_;
   std::deque<size_t> writing_;
 };

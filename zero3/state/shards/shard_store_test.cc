@@ -1,6 +1,8 @@
 #include "zero3/state/shards/shard_store.h"
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -11,57 +13,20 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
+#include "zero3/state/shards/tier_choice.h"
+#include "zero3/state/testing/far_tier.h"
 
 namespace tessera::zero3 {
 namespace {
 
 using offload::Accounting;
-using offload::BlockInfo;
 using offload::HostTier;
-using offload::Operation;
 using offload::Purpose;
 using ::testing::Each;
+using testing::FarTier;
 using ::testing::HasSubstr;
 
-// A tier that does not show its blocks, and refuses puts when told.
-class FarTier final : public offload::MemoryTier {
- public:
-  std::string_view name() const override { return "far"; }
-  Operation StartPut(std::string_view key, std::span<const std::byte> bytes,
-                     BlockInfo info) override {
-    ++puts;
-    if (is_full) {
-      return Operation(
-          absl::ResourceExhaustedError(absl::StrCat("far: no room for ", key)));
-    }
-    return host_.StartPut(key, bytes, info);
-  }
-  absl::Status Drop(std::string_view key) override { return host_.Drop(key); }
-  absl::StatusOr<offload::BlockStat> Stat(std::string_view key) const override {
-    return host_.Stat(key);
-  }
-  std::vector<std::string> Keys() const override { return host_.Keys(); }
-  std::vector<offload::TierUsage> usage() const override {
-    return host_.usage();
-  }
-
-  bool is_full = false;
-  int puts = 0;
-  int gets = 0;
-
- protected:
-  Operation StartRead(std::string_view key, std::optional<int64_t> offset,
-                      std::span<std::byte> out) override {
-    ++gets;
-    return offset ? host_.StartGetRange(key, *offset, out)
-                  : host_.StartGet(key, out);
-  }
-
- private:
-  HostTier host_{std::make_shared<Accounting>("far", offload::kUnlimited)};
-};
-
-std::vector<ShardBlock> Blocks(std::vector<int64_t> sizes) {
+std::vector<ShardBlock> Blocks(const std::vector<int64_t>& sizes) {
   std::vector<ShardBlock> blocks;
   for (size_t i = 0; i < sizes.size(); ++i) {
     blocks.push_back({absl::StrCat("block/", i), sizes[i], DType::kU8});
@@ -73,12 +38,22 @@ std::shared_ptr<Accounting> Device() {
   return std::make_shared<Accounting>("device", offload::kUnlimited);
 }
 
+// All blocks in one tier, or in memory.
+absl::StatusOr<std::unique_ptr<ShardStore>> CreateIn(
+    offload::MemoryTier* tier, std::vector<ShardBlock> blocks, Purpose purpose,
+    std::shared_ptr<Accounting> device, size_t writes_behind = 1) {
+  for (ShardBlock& block : blocks) block.tier = tier;
+  return ShardStore::Create(std::move(blocks),
+                            {.purpose = purpose,
+                             .device = std::move(device),
+                             .writes_behind = writes_behind});
+}
+
 // Random openings against vectors.
 void ExpectHoldsWhatIsWritten(offload::MemoryTier* tier) {
   const std::vector<int64_t> sizes = {5, 0, 64, 1, 33};
   const auto device = Device();
-  auto store =
-      ShardStore::Create(Blocks(sizes), Purpose::kOptimizer, tier, device);
+  auto store = CreateIn(tier, Blocks(sizes), Purpose::kOptimizer, device);
   ASSERT_THAT(store.status(), IsOk());
   std::map<size_t, std::vector<std::byte>> model;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -139,8 +114,7 @@ TEST(ShardStoreTest, HoldsWhatIsWrittenInATierThatDoesNot) {
 
 TEST(ShardStoreTest, BeginsWithZeros) {
   FarTier tier;
-  auto store =
-      ShardStore::Create(Blocks({17}), Purpose::kGradients, &tier, Device());
+  auto store = CreateIn(&tier, Blocks({17}), Purpose::kGradients, Device());
   ASSERT_THAT(store.status(), IsOk());
   auto bytes = (*store)->Open(0);
   ASSERT_THAT(bytes.status(), IsOk());
@@ -150,13 +124,11 @@ TEST(ShardStoreTest, BeginsWithZeros) {
 
 TEST(ShardStoreTest, CountsMemoryByPurposeAndBuffersWhileOpen) {
   const auto device = Device();
-  auto store = ShardStore::Create(Blocks({10, 20}), Purpose::kOptimizer,
-                                  nullptr, device);
+  auto store = CreateIn(nullptr, Blocks({10, 20}), Purpose::kOptimizer, device);
   EXPECT_EQ(device->usage().of(Purpose::kOptimizer).current, 30);
   FarTier tier;
   const auto other = Device();
-  auto far =
-      ShardStore::Create(Blocks({10, 20}), Purpose::kOptimizer, &tier, other);
+  auto far = CreateIn(&tier, Blocks({10, 20}), Purpose::kOptimizer, other);
   EXPECT_EQ(other->usage().current, 0);
   ASSERT_THAT((*far)->Open(1).status(), IsOk());
   EXPECT_EQ(other->usage().of(Purpose::kBuffers).current, 20);
@@ -166,16 +138,14 @@ TEST(ShardStoreTest, CountsMemoryByPurposeAndBuffersWhileOpen) {
 
 TEST(ShardStoreTest, OverwritingReadsNothing) {
   FarTier tier;
-  auto store =
-      ShardStore::Create(Blocks({8}), Purpose::kGradients, &tier, Device());
+  auto store = CreateIn(&tier, Blocks({8}), Purpose::kGradients, Device());
   ASSERT_THAT((*store)->Open(0, ShardAccess::kOverwrite).status(), IsOk());
   EXPECT_EQ(tier.gets, 0);
 }
 
 TEST(ShardStoreTest, WhatCannotBeWrittenStaysAndIsTriedAgain) {
   FarTier tier;
-  auto store =
-      ShardStore::Create(Blocks({3, 4}), Purpose::kOptimizer, &tier, Device());
+  auto store = CreateIn(&tier, Blocks({3, 4}), Purpose::kOptimizer, Device());
   ASSERT_THAT(store.status(), IsOk());
   tier.is_full = true;
   auto bytes = (*store)->Open(0);
@@ -195,11 +165,74 @@ TEST(ShardStoreTest, WhatCannotBeWrittenStaysAndIsTriedAgain) {
   EXPECT_THAT(held, Each(std::byte{42}));
 }
 
+// The one that is one too many is waited for, and its buffer goes.
+TEST(ShardStoreTest, AsManyWritesAsSaidStayBehind) {
+  for (const size_t behind : {0, 1, 2}) {
+    FarTier tier;
+    const auto device = Device();
+    TESSERA_ASSERT_OK_AND_ASSIGN(auto store,
+                                 CreateIn(&tier, Blocks({10, 10, 10, 10}),
+                                          Purpose::kOptimizer, device, behind));
+    for (size_t i = 0; i < 4; ++i) {
+      ASSERT_THAT(store->Open(i).status(), IsOk());
+      ASSERT_THAT(store->Close(i, true), IsOk());
+      EXPECT_EQ(device->usage().current,
+                10 * static_cast<int64_t>(std::min(i + 1, behind)));
+    }
+    ASSERT_THAT(store->Settle(), IsOk());
+    EXPECT_EQ(device->usage().current, 0);
+    EXPECT_EQ(device->usage().peak, 10 * static_cast<int64_t>(behind + 1));
+  }
+}
+
+TEST(ShardStoreTest, EachBlockIsInItsOwnTier) {
+  FarTier far;
+  HostTier host(std::make_shared<Accounting>("host", offload::kUnlimited));
+  const auto device = Device();
+  std::vector<ShardBlock> blocks = Blocks({1, 2, 4});
+  blocks[1].tier = &host;
+  blocks[2].tier = &far;
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto store,
+                               ShardStore::Create(blocks, {.device = device}));
+  EXPECT_TRUE(store->in_tier());
+  EXPECT_EQ(device->usage().of(Purpose::kOptimizer).current, 1);
+  for (size_t i = 0; i < 3; ++i) {
+    store->Announce(i);
+    auto bytes = store->Open(i);
+    ASSERT_THAT(bytes.status(), IsOk());
+    std::fill(bytes->begin(), bytes->end(), static_cast<std::byte>(i + 1));
+    // Host memory is used in place.
+    EXPECT_EQ(device->usage().of(Purpose::kBuffers).current, i == 2 ? 4 : 0);
+    ASSERT_THAT(store->Close(i, true), IsOk());
+  }
+  ASSERT_THAT(store->Settle(), IsOk());
+  std::vector<std::byte> held(2);
+  ASSERT_THAT(host.Get("block/1", held), IsOk());
+  EXPECT_THAT(held, Each(std::byte{2}));
+  // What is in tiers is left alone.
+  store->SetToZeros();
+  EXPECT_THAT(*store->Open(0), Each(std::byte{0}));
+  EXPECT_THAT(*store->Open(1), Each(std::byte{2}));
+  EXPECT_THAT(*store->Open(2), Each(std::byte{3}));
+}
+
+TEST(TierChoiceTest, TheNearTierHasWhatFitsTogetherWithWhatWentBefore) {
+  FarTier far;
+  HostTier host(std::make_shared<Accounting>("host", offload::kUnlimited));
+  TierChoice choice(&far, 10);
+  EXPECT_EQ(choice.For(nullptr, 3), nullptr);
+  EXPECT_EQ(choice.For(&host, 7), &host);
+  EXPECT_EQ(choice.For(&host, 4), &far);
+  EXPECT_EQ(choice.For(&host, 3), &host);
+  EXPECT_EQ(choice.For(&host, 1), &far);
+  TierChoice near_alone(nullptr, 10);
+  EXPECT_EQ(near_alone.For(&host, 11), &host);
+}
+
 TEST(ShardStoreTest, ATierWithoutRoomIsRefusedAndLeftEmpty) {
   HostTier tier(std::make_shared<Accounting>("host", 25));
   EXPECT_THAT(
-      ShardStore::Create(Blocks({10, 20}), Purpose::kOptimizer, &tier, Device())
-          .status(),
+      CreateIn(&tier, Blocks({10, 20}), Purpose::kOptimizer, Device()).status(),
       StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_TRUE(tier.Keys().empty());
 }

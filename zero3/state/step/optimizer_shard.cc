@@ -19,22 +19,39 @@ std::string_view OptimizerPartName(OptimizerPart part) {
   return "invalid";
 }
 
-absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(
-    const StateSeat& seat, const OptimizerShardOptions& options) {
-  TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
+absl::StatusOr<OptimizerShard::Optimizer> OptimizerShard::CreateOptimizer(
+    const OptimizerShardOptions& options) {
+  if (options.kind == OptimizerKind::kSgd) {
+    TESSERA_ASSIGN_OR_RETURN(auto sgd, offload::Sgd::Create(options.sgd));
+    return Optimizer(std::move(sgd));
+  }
   TESSERA_ASSIGN_OR_RETURN(auto adamw, offload::AdamW::Create(options.adamw));
+  return Optimizer(std::move(adamw));
+}
+
+absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(
+    const StateSeat& seat, const OptimizerShardOptions& options,
+    TierChoice& choice) {
+  TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
+  TESSERA_ASSIGN_OR_RETURN(Optimizer optimizer, CreateOptimizer(options));
   std::unique_ptr<OptimizerShard> shard(
-      new OptimizerShard(seat, options, std::move(adamw)));
-  for (const Parameter& parameter : seat.model().all()) {
-    if (!parameter.trainable() || seat.OwnExtent(parameter.id).slot == 0) {
+      new OptimizerShard(seat, options, std::move(optimizer)));
+  for (const Extent& extent : seat.layout.ExtentsOf(seat.rank)) {
+    if (!seat.model()[extent.parameter].trainable() || extent.slot == 0) {
       continue;
     }
-    shard->owned_.push_back(parameter.id);
+    shard->owned_.push_back(extent.parameter);
   }
-  for (OptimizerPart part : kAllOptimizerParts) {
-    TESSERA_RETURN_IF_ERROR(shard->CreateStore(part));
-  }
+  TESSERA_RETURN_IF_ERROR(shard->CreateStores(choice));
   return shard;
+}
+
+absl::Status OptimizerShard::SetLearningRate(double learning_rate) {
+  return std::visit(
+      [&](const auto& optimizer) {
+        return optimizer->SetLearningRate(learning_rate);
+      },
+      optimizer_);
 }
 
 offload::MomentFormat OptimizerShard::FormatOf(ParameterId id) const {
@@ -49,6 +66,7 @@ bool OptimizerShard::HasMaster(ParameterId id) const {
 absl::StatusOr<int64_t> OptimizerShard::BytesOf(OptimizerPart part,
                                                 ParameterId id) const {
   const int64_t slot = seat_.OwnExtent(id).slot;
+  if (!HasPart(part)) return 0;
   if (part == OptimizerPart::kMaster) {
     return HasMaster(id) ? slot * SizeInBytes(DType::kF32) : 0;
   }
@@ -71,22 +89,56 @@ DType OptimizerShard::DTypeOf(OptimizerPart part, ParameterId id) const {
   return DType::kU8;
 }
 
-absl::Status OptimizerShard::CreateStore(OptimizerPart part) {
+bool OptimizerShard::HasPart(OptimizerPart part) const {
+  switch (part) {
+    case OptimizerPart::kMaster:
+      return true;
+    case OptimizerPart::kFirstMoment:
+      return moment_count() >= 1;
+    case OptimizerPart::kSecondMoment:
+      return moment_count() >= 2;
+  }
+  return false;
+}
+
+// The moments of a parameter are in one tier.
+absl::Status OptimizerShard::CreateStores(TierChoice& choice) {
+  std::vector<offload::MemoryTier*> of_masters, of_moments;
+  for (ParameterId id : owned_) {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t bytes,
+                             BytesOf(OptimizerPart::kMaster, id));
+    of_masters.push_back(choice.For(options_.tier, bytes));
+  }
+  for (ParameterId id : owned_) {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t bytes,
+                             BytesOf(OptimizerPart::kFirstMoment, id));
+    of_moments.push_back(choice.For(options_.tier, moment_count() * bytes));
+  }
+  TESSERA_RETURN_IF_ERROR(CreateStore(OptimizerPart::kMaster, of_masters));
+  TESSERA_RETURN_IF_ERROR(CreateStore(OptimizerPart::kFirstMoment, of_moments));
+  return CreateStore(OptimizerPart::kSecondMoment, of_moments);
+}
+
+absl::Status OptimizerShard::CreateStore(
+    OptimizerPart part, const std::vector<offload::MemoryTier*>& tiers) {
   std::vector<size_t>& block_of = block_of_[static_cast<size_t>(part)];
   block_of.assign(static_cast<size_t>(seat_.model().count()), kNone);
   std::vector<ShardBlock> blocks;
-  for (ParameterId id : owned_) {
+  for (size_t i = 0; i < owned_.size(); ++i) {
+    const ParameterId id = owned_[i];
     TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(part, id));
     if (bytes == 0) continue;
     block_of[static_cast<size_t>(id.value())] = blocks.size();
     blocks.push_back({absl::StrCat(options_.key_prefix, OptimizerPartName(part),
                                    "/", id.value()),
-                      bytes, DTypeOf(part, id)});
+                      bytes, DTypeOf(part, id), tiers[i]});
   }
   TESSERA_ASSIGN_OR_RETURN(
       stores_[static_cast<size_t>(part)],
-      ShardStore::Create(std::move(blocks), offload::Purpose::kOptimizer,
-                         options_.tier, seat_.device));
+      ShardStore::Create(std::move(blocks),
+                         {.purpose = offload::Purpose::kOptimizer,
+                          .device = seat_.device,
+                          .writes_behind = options_.overlap ? 1u : 0u}));
   return absl::OkStatus();
 }
 
@@ -112,11 +164,15 @@ absl::Status OptimizerShard::Settle() {
   return status;
 }
 
-void OptimizerShard::Announce(ParameterId id, OwnValues& values) {
+void OptimizerShard::Announce(ParameterId id, GradientReducer& gradients,
+                              OwnValues& values) {
+  // Of padding alone nothing is opened.
+  if (seat_.OwnExtent(id).size() == 0) return;
   for (OptimizerPart part : kAllOptimizerParts) {
     const size_t block = BlockOf(part, id);
     if (block != kNone) StoreOf(part).Announce(block);
   }
+  gradients.AnnounceOwn(id);
   values.Announce(id);
 }
 
@@ -124,7 +180,9 @@ absl::Status OptimizerShard::Step(int64_t step, const offload::StepScale& scale,
                                   GradientReducer& gradients,
                                   OwnValues& values) {
   for (size_t i = 0; i < owned_.size(); ++i) {
-    if (i + 1 < owned_.size()) Announce(owned_[i + 1], values);
+    if (options_.overlap && i + 1 < owned_.size()) {
+      Announce(owned_[i + 1], gradients, values);
+    }
     TESSERA_RETURN_IF_ERROR(StepOne(step, scale, owned_[i], gradients, values));
   }
   return Settle();
@@ -132,6 +190,7 @@ absl::Status OptimizerShard::Step(int64_t step, const offload::StepScale& scale,
 
 absl::StatusOr<offload::MomentSpan> OptimizerShard::OpenMoment(
     OptimizerPart part, ParameterId id) {
+  if (!HasPart(part)) return offload::MomentSpan();
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, Open(part, id));
   const Extent extent = seat_.OwnExtent(id);
   TESSERA_ASSIGN_OR_RETURN(
@@ -164,7 +223,11 @@ absl::Status OptimizerShard::StepOne(int64_t step,
                            OpenMoment(OptimizerPart::kFirstMoment, id));
   TESSERA_ASSIGN_OR_RETURN(range.second,
                            OpenMoment(OptimizerPart::kSecondMoment, id));
-  TESSERA_RETURN_IF_ERROR(adamw_->Step(step, scale, std::span(&range, 1)));
+  TESSERA_RETURN_IF_ERROR(std::visit(
+      [&](const auto& optimizer) {
+        return optimizer->Step(step, scale, std::span(&range, 1));
+      },
+      optimizer_));
   TESSERA_RETURN_IF_ERROR(gradients.CloseOwn(id));
   for (OptimizerPart part : kAllOptimizerParts) {
     TESSERA_RETURN_IF_ERROR(Close(part, id, /*changed=*/true));

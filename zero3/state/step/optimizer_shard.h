@@ -4,8 +4,9 @@
 //   TESSERA_RETURN_IF_ERROR(shard->Step(step, scale, gradients, values));
 //
 // Parameters of 16 bits have master weights in f32; others are their own. State
-// in a tier is read ahead, stepped and written back parameter by parameter,
-// while the tier works on the others.
+// in a tier is read ahead, stepped and written back parameter by parameter:
+// with `overlap` the tier reads the next and writes the one before meanwhile,
+// so that three are in buffers; without, one.
 #ifndef TESSERA_ZERO3_STATE_STEP_OPTIMIZER_SHARD_H_
 #define TESSERA_ZERO3_STATE_STEP_OPTIMIZER_SHARD_H_
 
@@ -16,14 +17,18 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "offload/optimizer/adamw.h"
+#include "offload/optimizer/sgd.h"
 #include "zero3/state/gradients/gradient_reducer.h"
 #include "zero3/state/shards/shard_store.h"
 #include "zero3/state/shards/state_seat.h"
+#include "zero3/state/shards/tier_choice.h"
+#include "zero3/state/step/optimizer_kind.h"
 #include "zero3/state/values/own_values.h"
 
 namespace tessera::zero3 {
@@ -36,19 +41,27 @@ inline constexpr OptimizerPart kAllOptimizerParts[] = {
     OptimizerPart::kSecondMoment};
 
 struct OptimizerShardOptions {
+  OptimizerKind kind = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw;
+  offload::SgdOptions sgd;
   // Of f64 parameters always f64.
   offload::MomentFormat moments = offload::MomentFormat::F32();
   offload::MemoryTier* tier = nullptr;  // Null: in memory.
   std::string key_prefix;               // Of blocks in the tier.
+  bool overlap = true;
 };
 
 class OptimizerShard {
  public:
+  // `choice` gives out the tiers' budgets. InvalidArgument for what the
+  // optimizer's own Create refuses.
   static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(
-      const StateSeat& seat, const OptimizerShardOptions& options);
+      const StateSeat& seat, const OptimizerShardOptions& options,
+      TierChoice& choice);
 
-  offload::AdamW& adamw() { return *adamw_; }
+  absl::Status SetLearningRate(double learning_rate);
+  // Moments of each trained element: 0 to 2.
+  int moment_count() const { return MomentCount(options_.kind, options_.sgd); }
   offload::MomentFormat FormatOf(ParameterId id) const;
   // Whether `id` has a master weight apart from its value.
   bool HasMaster(ParameterId id) const;
@@ -69,11 +82,20 @@ class OptimizerShard {
  private:
   static constexpr size_t kNone = ~size_t{0};
 
-  OptimizerShard(const StateSeat& seat, const OptimizerShardOptions& options,
-                 std::unique_ptr<offload::AdamW> adamw)
-      : seat_(seat), options_(options), adamw_(std::move(adamw)) {}
+  // The one that steps.
+  using Optimizer = std::variant<std::unique_ptr<offload::AdamW>,
+                                 std::unique_ptr<offload::Sgd>>;
 
-  absl::Status CreateStore(OptimizerPart part);
+  OptimizerShard(const StateSeat& seat, const OptimizerShardOptions& options,
+                 Optimizer optimizer)
+      : seat_(seat), options_(options), optimizer_(std::move(optimizer)) {}
+
+  static absl::StatusOr<Optimizer> CreateOptimizer(
+      const OptimizerShardOptions& options);
+  absl::Status CreateStores(TierChoice& choice);
+  absl::Status CreateStore(OptimizerPart part,
+                           const std::vector<offload::MemoryTier*>& tiers);
+  bool HasPart(OptimizerPart part) const;
   absl::StatusOr<int64_t> BytesOf(OptimizerPart part, ParameterId id) const;
   DType DTypeOf(OptimizerPart part, ParameterId id) const;
   ShardStore& StoreOf(OptimizerPart part) {
@@ -83,7 +105,7 @@ class OptimizerShard {
     return block_of_[static_cast<size_t>(part)]
                     [static_cast<size_t>(id.value())];
   }
-  void Announce(ParameterId id, OwnValues& values);
+  void Announce(ParameterId id, GradientReducer& gradients, OwnValues& values);
   absl::Status StepOne(int64_t step, const offload::StepScale& scale,
                        ParameterId id, GradientReducer& gradients,
                        OwnValues& values);
@@ -92,8 +114,8 @@ class OptimizerShard {
 
   const StateSeat seat_;
   const OptimizerShardOptions options_;
-  const std::unique_ptr<offload::AdamW> adamw_;
-  std::vector<ParameterId> owned_;  // Trainable, with a slot here.
+  const Optimizer optimizer_;
+  std::vector<ParameterId> owned_;  // Trainable, with a slot here; by slot.
   std::unique_ptr<ShardStore> stores_[3];
   std::vector<size_t> block_of_[3];  // By id.
 };

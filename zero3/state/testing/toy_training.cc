@@ -75,6 +75,23 @@ absl::Status FillToy(const Parameter& parameter, int64_t begin,
       {elements.data(), static_cast<size_t>(elements.size_in_bytes())});
 }
 
+absl::Status AskAll(ShardedState& state) {
+  for (const Parameter& parameter : state.layout().model().all()) {
+    if (!parameter.trainable()) continue;
+    TESSERA_RETURN_IF_ERROR(state.Gradient(parameter.id).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadyAll(ShardedState& state) {
+  const auto order = state.layout().model().in_use_order();
+  for (auto id = order.rbegin(); id != order.rend(); ++id) {
+    if (!state.layout().model()[*id].trainable()) continue;
+    TESSERA_RETURN_IF_ERROR(state.GradientReady(*id));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
                                     collectives::Communicator& world) {
   const int64_t rank = world.rank().value();
@@ -96,17 +113,32 @@ absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
   const int64_t world_size = options.ranks * options.replicas;
   const int64_t mine = options.parts / world_size;
   for (int step = 0; step < options.steps; ++step) {
+    if (options.holds_gradients) TESSERA_RETURN_IF_ERROR(AskAll(*state));
     for (int64_t i = 0; i < mine; ++i) {
-      const bool reduce = options.state.stage >= 2 || i + 1 == mine;
+      const bool reduce = !options.holds_gradients &&
+                          (options.state.stage >= 2 || i + 1 == mine);
       TESSERA_RETURN_IF_ERROR(
           RunPart(*state, step, rank + i * world_size, reduce));
     }
+    if (options.holds_gradients) TESSERA_RETURN_IF_ERROR(ReadyAll(*state));
     TESSERA_ASSIGN_OR_RETURN(const StepReport report, state->Step());
     result.reports.push_back(report);
   }
   result.usage = state->usage();
   TESSERA_ASSIGN_OR_RETURN(result.values, ReadValues(*state));
   return result;
+}
+
+// Steps `p`; the new momentum.
+double SgdStep(const offload::SgdOptions& sgd, int t, double g, double m,
+               double& p) {
+  const bool is_coupled = sgd.decay == offload::WeightDecay::kCoupled;
+  if (is_coupled) g += sgd.weight_decay * p;
+  m = t == 1 ? g : sgd.momentum * m + (1 - sgd.dampening) * g;
+  const double direction = sgd.nesterov ? g + sgd.momentum * m : m;
+  if (!is_coupled) p -= sgd.learning_rate * sgd.weight_decay * p;
+  p -= sgd.learning_rate * direction;
+  return m;
 }
 
 }  // namespace
@@ -160,7 +192,10 @@ absl::Status RunPart(ShardedState& state, int64_t step, int64_t part,
         for (ParameterId id : window) {
           if (!model[id].trainable()) continue;
           TESSERA_RETURN_IF_ERROR(AddGradient(state, step, part, id));
-          if (reduce) TESSERA_RETURN_IF_ERROR(state.GradientReady(id));
+        }
+        for (auto id = window.rbegin(); reduce && id != window.rend(); ++id) {
+          if (!model[*id].trainable()) continue;
+          TESSERA_RETURN_IF_ERROR(state.GradientReady(*id));
         }
         return absl::OkStatus();
       });
@@ -191,7 +226,10 @@ std::vector<absl::StatusOr<ToyResult>> Train(const ToyOptions& options) {
   std::vector<std::thread> threads;
   for (size_t r = 0; r < results.size(); ++r) {
     threads.emplace_back([&, r] {
-      auto world = collectives::Communicator::Create(std::move((*engines)[r]));
+      collectives::CommunicatorOptions how;
+      how.reproducible = options.reproducible;
+      auto world =
+          collectives::Communicator::Create(std::move((*engines)[r]), how);
       results[r] = world.ok() ? TrainRank(options, **world)
                               : absl::StatusOr<ToyResult>(world.status());
     });
@@ -212,6 +250,10 @@ std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options) {
         double g = 0;
         for (int64_t part = 0; part < options.parts; ++part) {
           g += GradientOf(t - 1, part, parameter.id.value(), e, p);
+        }
+        if (options.state.optimizer == OptimizerKind::kSgd) {
+          m = SgdStep(options.state.sgd, t, g, m, p);
+          continue;
         }
         m = adamw.beta1 * m + (1 - adamw.beta1) * g;
         v = adamw.beta2 * v + (1 - adamw.beta2) * g * g;

@@ -27,6 +27,11 @@ struct ToyOptions {
   int steps = 20;
   // Parts of the data; rank r of n, which divides them, takes r, r + n, ...
   int64_t parts = 24;
+  // Gradients are asked for before the first part of a step, and made ready
+  // behind the last one.
+  bool holds_gradients = false;
+  // CommunicatorOptions::reproducible.
+  bool reproducible = false;
   ShardedStateOptions state = {};
   // Changes the options of a rank; called on its thread.
   std::function<void(int64_t rank, ShardedStateOptions&)> adapt = {};
@@ -42,8 +47,8 @@ struct ToyResult {
 // On every rank of all groups; the status of each, its result where it is OK.
 std::vector<absl::StatusOr<ToyResult>> Train(const ToyOptions& options);
 
-// The same on one rank without ZeRO, in f64 from the formulae of AdamW, that
-// shares no code with the library. `skip` as of a step's gradients.
+// The same on one rank without ZeRO, in f64 from the formulae of the optimizer,
+// that shares no code with the library.
 std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options);
 
 // The first value of an element, and its gradient in a part of the data.

@@ -63,23 +63,22 @@ absl::Status LiveParameters::Acquire(std::span<const ParameterId> window) {
 
 absl::Status LiveParameters::GatherAhead(size_t window) {
   if (!plan_) return absl::OkStatus();
-  for (int64_t i = 1; i <= options_.prefetch_windows; ++i) {
-    const size_t next = window + static_cast<size_t>(i);
-    if (next >= plan_->windows.size()) break;
+  bool gathers = true;
+  int64_t announced = 0;
+  for (size_t next = window + 1; next < plan_->windows.size(); ++next) {
+    const auto ahead = static_cast<int64_t>(next - window);
+    gathers = gathers && ahead <= options_.prefetch_windows;
+    if (!gathers && options_.prefetch_shards == 0) break;
     for (ParameterId id : plan_->windows[next].gather) {
-      const int64_t more = seat_.layout.GatheredElements(id);
       if (LiveOf(id).is_live) continue;
-      if (more > options_.reuse.max_live - live_elements_) {
-        return absl::OkStatus();
+      gathers = gathers && seat_.layout.GatheredElements(id) <=
+                               options_.reuse.max_live - live_elements_;
+      if (gathers) {
+        TESSERA_RETURN_IF_ERROR(StartGather(id));
+        continue;
       }
-      TESSERA_RETURN_IF_ERROR(StartGather(id));
-    }
-  }
-  // From a tier a shard comes first to memory, then to the others.
-  const size_t beyond =
-      window + static_cast<size_t>(options_.prefetch_windows) + 1;
-  if (beyond < plan_->windows.size()) {
-    for (ParameterId id : plan_->windows[beyond].gather) {
+      // From a tier a shard comes first to memory, then to the others.
+      if (announced++ == options_.prefetch_shards) return absl::OkStatus();
       shards_.Announce(ShardOf(id));
     }
   }

@@ -7,8 +7,10 @@
 //
 // In the first step a window's parameters are released with it. From then on
 // the order of use is known (UseGuard): what is used again soon stays, as
-// PlanReuse says, and the next windows' gathers go on while this one computes.
-// All ranks do the same, in the same order. One thread at a time.
+// PlanReuse says, and the next windows' gathers go on while this one computes,
+// up to the first that the limit has no room for. Of the gathers behind these
+// the next few shards are read ahead from their tier. All ranks do the same, in
+// the same order. One thread at a time.
 #ifndef TESSERA_ZERO3_STATE_VALUES_LIVE_PARAMETERS_H_
 #define TESSERA_ZERO3_STATE_VALUES_LIVE_PARAMETERS_H_
 
@@ -34,6 +36,7 @@ namespace tessera::zero3 {
 struct LiveOptions {
   ReuseOptions reuse;            // In elements.
   int64_t prefetch_windows = 1;  // Gathered ahead, as long as max_live allows.
+  int64_t prefetch_shards = 16;  // Read ahead of their gathers.
 };
 
 class LiveParameters {

@@ -1,0 +1,37 @@
+// TierChoice: which tier a block of offloaded state goes to: the near one as
+// long as it fits into a budget together with what went before, the far one
+// otherwise. zero3/estimate/state_blocks.h counts on the same rule.
+//
+//   TierChoice choice(files, 1 << 30);
+//   block.tier = choice.For(host, block.bytes);
+#ifndef TESSERA_ZERO3_STATE_SHARDS_TIER_CHOICE_H_
+#define TESSERA_ZERO3_STATE_SHARDS_TIER_CHOICE_H_
+
+#include <cstdint>
+
+#include "offload/tier/memory_tier.h"
+
+namespace tessera::zero3 {
+
+class TierChoice {
+ public:
+  // `far` may be null: everything goes to the near one.
+  TierChoice(offload::MemoryTier* far, int64_t near_budget)
+      : far_(far), left_(near_budget) {}
+
+  // Null where `near` is: what is not offloaded stays in memory.
+  offload::MemoryTier* For(offload::MemoryTier* near, int64_t bytes) {
+    if (near == nullptr) return nullptr;
+    if (far_ != nullptr && bytes > left_) return far_;
+    left_ -= bytes;
+    return near;
+  }
+
+ private:
+  offload::MemoryTier* const far_;
+  int64_t left_;
+};
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_STATE_SHARDS_TIER_CHOICE_H_

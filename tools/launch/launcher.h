@@ -7,13 +7,13 @@
 //   TESSERA_ASSIGN_OR_RETURN(LaunchOutcome outcome, Launch(plan, {}));
 //   return outcome.ExitCode();
 //
-// Each rank leads a session of its own, has the environment of
-// RankEnvironment and, on one node, sockets to rank 0. Rank 0 of node 0 has
-// this process's standard input, every other /dev/null. When a rank fails, at
-// the timeout, and on SIGINT, SIGTERM, SIGHUP or SIGQUIT, all process groups
-// get SIGTERM (or that signal), and after the grace, or at the second SIGINT,
-// SIGKILL. SIGUSR1 and SIGUSR2 are passed on; SIGTSTP stops the ranks and this
-// process until SIGCONT.
+// Each rank leads a session of its own (unless the plan says otherwise), has
+// the environment of RankEnvironment and, on one node, sockets to rank 0. Rank
+// 0 of node 0 has this process's standard input, every other /dev/null. When a
+// rank fails, at the timeout, and on SIGINT, SIGTERM, SIGHUP or SIGQUIT, all
+// process groups get SIGTERM (or that signal), and after the grace, or at the
+// second SIGINT, SIGKILL. SIGUSR1 and SIGUSR2 are passed on; SIGTSTP stops the
+// ranks and this process until SIGCONT.
 //
 // On return no process is left of the ranks or of what they started, and all
 // output is written. Should this process be killed, so are the ranks.

@@ -41,6 +41,17 @@ TEST_F(LauncherTest, EveryRankHasItsEnvironmentAndASessionOfItsOwn) {
                                    "[1] MASTER_ADDR=127.0.0.1", "[1] leads"));
 }
 
+TEST_F(LauncherTest, RanksOfOneSessionEndTogetherAllTheSame) {
+  const LaunchOutcome outcome =
+      Run({"leads", "1@exit:3", "background:60000", "sleep:60000"},
+          {.np = 3, .own_sessions = false});
+  EXPECT_EQ(outcome.ExitCode(), 1);
+  ASSERT_TRUE(outcome.failure.has_value());
+  EXPECT_EQ(outcome.failure->rank, Rank(1));
+  EXPECT_THAT(Out(), HasSubstr("[1] follows\n"));
+  EXPECT_THAT(Out(), Not(HasSubstr("leads")));
+}
+
 TEST_F(LauncherTest, AllRanksKnowOneSecretAndOnePort) {
   Run({"env:TESSERA_JOB_SECRET", "env:MASTER_PORT"},
       {.np = 3, .output = OutputMode::kRaw});

@@ -179,6 +179,7 @@ absl::Status StartRank(const LaunchPlan& plan, const OriginalState& original,
        .inherited = sockets,
        .cpus = made.cpus[local],
        .mask = original.mask,
+       .own_session = plan.own_sessions,
        .descriptor_limit = original.descriptor_limit});
 }
 

@@ -41,6 +41,11 @@ struct LaunchPlan {
   std::string log_directory = {};  // For kFiles; made where it is missing.
   bool colour = false;             // Of the prefixes.
   Bind bind = Bind::kNone;
+  // False: the ranks stay in the launcher's session, each in a process group of
+  // its own. Linux schedules sessions as groups (sched(7), autogroup), and
+  // between groups sched_yield hands nothing over: ranks that exceed the cores
+  // and wait for each other by yielding are faster in one session.
+  bool own_sessions = true;
 
   static constexpr int64_t kMaxRanks = 4096;
 };

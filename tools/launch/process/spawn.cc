@@ -75,7 +75,9 @@ bool PlaceDescriptors(const SpawnRequest& request) {
 // Returns the step that failed; errno says why.
 Step PrepareAndExecute(const ChildPlan& plan) {
   const SpawnRequest& request = plan.request;
-  if (setsid() < 0) return Step::kSession;
+  if (request.own_session ? setsid() < 0 : setpgid(0, 0) != 0) {
+    return Step::kSession;
+  }
   if (!DieWithParent(plan.parent)) return Step::kDeathSignal;
   if (!PlaceDescriptors(request)) return Step::kDescriptors;
   if (!request.cpus.empty() &&
@@ -103,7 +105,7 @@ Step PrepareAndExecute(const ChildPlan& plan) {
 std::string_view Describe(Step step) {
   switch (step) {
     case Step::kSession:
-      return "make a session for";
+      return "make a session or process group for";
     case Step::kDeathSignal:
       return "bind to this process's life";
     case Step::kDescriptors:

@@ -5,9 +5,10 @@
 //       Spawn({.path = "/bin/echo", .arguments = {"echo", "hello"},
 //              .environment = {"RANK=0"}, .mask = mask}));
 //
-// The program leads a session and process group of its own, whose number is its
-// pid, and gets SIGKILL when the calling thread dies, however it dies (unless
-// the program is setuid: prctl(2), PR_SET_PDEATHSIG).
+// The program leads a session and process group of its own (or a process group
+// alone), whose number is its pid, and gets SIGKILL when the calling thread
+// dies, however it dies (unless the program is setuid: prctl(2),
+// PR_SET_PDEATHSIG).
 #ifndef TESSERA_TOOLS_LAUNCH_PROCESS_SPAWN_H_
 #define TESSERA_TOOLS_LAUNCH_PROCESS_SPAWN_H_
 
@@ -34,6 +35,7 @@ struct SpawnRequest {
   std::vector<int> inherited;  // Further descriptors, above 2, that stay.
   std::vector<int> cpus = {};  // Where it may run; empty: anywhere.
   sigset_t mask = {};          // The signals that it has blocked.
+  bool own_session = true;     // False: it stays in this process's session.
   std::optional<rlimit> descriptor_limit = std::nullopt;
 };
 

@@ -1,0 +1,320 @@
+// Train on one mesh, checkpoint, go on on another: the state is the same in
+// every bit and the losses are those of a run that was not interrupted.
+#include "tools/train/checkpoint/restore_run.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "offload/tier/host_tier.h"
+#include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/checkpoint/testing/mesh_run.h"
+
+namespace tessera::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::IdentityOf;
+using testing::NewRunDirectory;
+using testing::OnEachRank;
+using testing::OnRanks;
+using testing::SmallRun;
+using testing::TrainTo;
+using testing::WholeBits;
+using testing::WholeState;
+
+constexpr int64_t kSavedStep = 3;
+
+RunOptions With(RunOptions options, const MeshSizes& mesh, int stage) {
+  options.mesh = mesh;
+  options.state.stage = stage;
+  return options;
+}
+
+struct Uninterrupted {
+  std::string path;            // Of the checkpoint of kSavedStep.
+  WholeBits bits;              // At that step.
+  std::vector<double> losses;  // Of the steps behind it.
+};
+
+absl::StatusOr<Uninterrupted> TrainAndSave(const RunOptions& options,
+                                           const std::string& name) {
+  Uninterrupted run;
+  WholeState state;
+  const std::string directory = NewRunDirectory(name);
+  TESSERA_RETURN_IF_ERROR(
+      OnRanks(options, [&](TrainRank& rank) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(
+            auto checkpoints,
+            RunCheckpoints::Create(rank, {.directory = directory,
+                                          .identity = IdentityOf(options)}));
+        TESSERA_RETURN_IF_ERROR(TrainTo(rank, kSavedStep).status());
+        TESSERA_RETURN_IF_ERROR(state.Add(rank));
+        TESSERA_RETURN_IF_ERROR(checkpoints->Start());
+        // While the checkpoint is written.
+        TESSERA_ASSIGN_OR_RETURN(const auto losses,
+                                 TrainTo(rank, options.steps));
+        TESSERA_ASSIGN_OR_RETURN(const std::string path, checkpoints->Wait());
+        if (rank.world().rank() == collectives::Rank(0)) {
+          run.path = path;
+          run.losses = losses;
+        }
+        return absl::OkStatus();
+      }));
+  TESSERA_ASSIGN_OR_RETURN(run.bits, state.bits());
+  return run;
+}
+
+// Resumes and compares; a tolerance of 0 is equality.
+void ExpectResumes(const Uninterrupted& run, const RunOptions& options,
+                   double tolerance) {
+  SCOPED_TRACE(absl::StrCat("dp", options.mesh.dp, ",pp", options.mesh.pp,
+                            ",cp", options.mesh.cp, ",tp", options.mesh.tp,
+                            " zero ", options.state.stage));
+  WholeState state;
+  std::vector<double> losses;
+  ASSERT_THAT(OnRanks(options,
+                      [&](TrainRank& rank) -> absl::Status {
+                        TESSERA_RETURN_IF_ERROR(
+                            RestoreRun(run.path, IdentityOf(options), rank));
+                        EXPECT_EQ(rank.steps(), kSavedStep);
+                        EXPECT_EQ(rank.state().steps(), kSavedStep);
+                        TESSERA_RETURN_IF_ERROR(state.Add(rank));
+                        TESSERA_ASSIGN_OR_RETURN(const auto mine,
+                                                 TrainTo(rank, options.steps));
+                        if (rank.world().rank() == collectives::Rank(0))
+                          losses = mine;
+                        return absl::OkStatus();
+                      }),
+              IsOk());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const WholeBits bits, state.bits());
+  EXPECT_EQ(bits.size(), run.bits.size());
+  for (const auto& [key, expected] : run.bits) {
+    ASSERT_TRUE(bits.count(key)) << key.first;
+    EXPECT_EQ(bits.at(key), expected)
+        << key.first << ", " << zero3::StatePartName(key.second);
+  }
+  ASSERT_EQ(losses.size(), run.losses.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_NEAR(losses[i], run.losses[i], tolerance * std::abs(run.losses[i]));
+  }
+}
+
+TEST(RestoreRunTest, EveryMeshGoesOnWithTheSameStateAndLosses) {
+  const RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                               TrainAndSave(options, "meshes"));
+  EXPECT_EQ(std::filesystem::path(run.path).filename(), "step-00000003");
+  ExpectResumes(run, options, 0);
+  for (const auto& [mesh, stage] :
+       std::vector<std::pair<MeshSizes, int>>{{{.tp = 4}, 1},
+                                              {{}, 0},
+                                              {{.dp = 8}, 2},
+                                              {{.dp = 2, .cp = 2, .tp = 2}, 3},
+                                              {{.pp = 4, .tp = 2}, 0}}) {
+    ExpectResumes(run, With(options, mesh, stage), 1e-5);
+  }
+}
+
+TEST(RestoreRunTest, OneRankGoesOnOnMany) {
+  for (const int stage : {0, 2}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const Uninterrupted run,
+        TrainAndSave(With(SmallRun(), {}, stage), "one"));
+    ExpectResumes(run, With(SmallRun(), {}, stage), 0);
+    ExpectResumes(run, With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3), 1e-5);
+  }
+}
+
+TEST(RestoreRunTest, TiedEmbeddingsAreOneTensor) {
+  RunOptions options = SmallRun();
+  options.model.tied_embeddings = true;
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Uninterrupted run,
+      TrainAndSave(With(options, {.pp = 2, .tp = 2}, 1), "tied"));
+  ExpectResumes(run, With(options, {.pp = 2, .tp = 2}, 1), 0);
+  ExpectResumes(run, With(options, {.dp = 2, .tp = 2}, 3), 1e-5);
+  ExpectResumes(run, With(options, {}, 0), 1e-5);
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Uninterrupted one,
+      TrainAndSave(With(options, {.tp = 4}, 0), "tied_one"));
+  ExpectResumes(one, With(options, {.pp = 2, .tp = 2}, 3), 1e-5);
+}
+
+TEST(RestoreRunTest, SixteenBitWeightsHaveTheirMasters) {
+  RunOptions options = SmallRun();
+  options.dtype = DType::kBF16;
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Uninterrupted run,
+      TrainAndSave(With(options, {.dp = 2, .pp = 2}, 3), "bf16"));
+  ExpectResumes(run, With(options, {.dp = 2, .pp = 2}, 3), 0);
+  ExpectResumes(run, With(options, {.tp = 4}, 1), 2e-2);
+}
+
+TEST(RestoreRunTest, StateInATierAndOtherLayoutsAndSchedulesTakeItUp) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Uninterrupted run,
+      TrainAndSave(With(SmallRun(), {.dp = 2, .tp = 2}, 2), "tier"));
+  offload::HostTier tier(
+      std::make_shared<offload::Accounting>("host", offload::kUnlimited));
+  RunOptions options = With(SmallRun(), {.dp = 4, .pp = 2}, 3);
+  options.state.optimizer_tier = &tier;
+  options.state.parameter_tier = &tier;
+  options.state.layout = zero3::LayoutKind::kBalanced;
+  options.schedule = "interleaved_1f1b";
+  options.chunks = 2;
+  ExpectResumes(run, options, 1e-5);
+}
+
+TEST(RestoreRunTest, EightBitMomentsGoWhereNoBlockIsCut) {
+  RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3);
+  options.state.moments = offload::MomentFormat::Blockwise8(64);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                               TrainAndSave(options, "eight_bits"));
+  ExpectResumes(run, options, 0);
+  ExpectResumes(run, With(options, {.dp = 4, .tp = 2}, 1), 1e-5);
+  for (const absl::Status& status :
+       OnEachRank(With(options, {.tp = 4}, 1), [&](TrainRank& rank) {
+         return RestoreRun(run.path, IdentityOf(options), rank);
+       })) {
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("rank 0 of"), HasSubstr("8-bit/64"),
+                               HasSubstr("resume with the tp"))));
+  }
+}
+
+class RestoreRunRefusalTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = NewRunDirectory(
+        ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    ASSERT_THAT(OnRanks(saved_,
+                        [&](TrainRank& rank) -> absl::Status {
+                          TESSERA_ASSIGN_OR_RETURN(
+                              auto checkpoints,
+                              RunCheckpoints::Create(
+                                  rank, {.directory = directory_,
+                                         .identity = IdentityOf(saved_)}));
+                          TESSERA_RETURN_IF_ERROR(TrainTo(rank, 1).status());
+                          TESSERA_RETURN_IF_ERROR(checkpoints->Start());
+                          return checkpoints->Wait().status();
+                        }),
+                IsOk());
+  }
+
+  // Every rank refuses alike, and has what it had.
+  void ExpectRefused(const std::string& path, const RunOptions& options,
+                     const RunIdentity& identity, absl::StatusCode code,
+                     const std::string& message) {
+    WholeState before, after;
+    const auto statuses = OnEachRank(options, [&](TrainRank& rank) {
+      TESSERA_RETURN_IF_ERROR(before.Add(rank));
+      const absl::Status status = RestoreRun(path, identity, rank);
+      EXPECT_EQ(rank.steps(), 0);
+      EXPECT_THAT(after.Add(rank), IsOk());
+      return status;
+    });
+    for (const absl::Status& status : statuses) {
+      EXPECT_THAT(status, StatusIs(code, HasSubstr(message)));
+      EXPECT_EQ(status, statuses[0]);
+    }
+    EXPECT_EQ(*before.bits(), *after.bits());
+  }
+
+  const RunOptions saved_ = With(SmallRun(), {.tp = 2}, 1);
+  std::string directory_;
+};
+
+TEST_F(RestoreRunRefusalTest, OtherModelsDataAndTypes) {
+  RunOptions options = With(SmallRun(), {.dp = 2}, 1);
+  RunIdentity identity = IdentityOf(options);
+  identity.batch = 4;
+  ExpectRefused(directory_, options, identity,
+                absl::StatusCode::kInvalidArgument,
+                "batch is 8 there and 4 here");
+  RunOptions smaller = options;
+  smaller.model.layers = 3;
+  ExpectRefused(directory_, smaller, IdentityOf(smaller),
+                absl::StatusCode::kInvalidArgument,
+                "layers is 4 there and 3 here");
+  RunOptions half = options;
+  half.dtype = DType::kBF16;
+  ExpectRefused(directory_, half, IdentityOf(half),
+                absl::StatusCode::kInvalidArgument,
+                "in the checkpoint and bf16 here; give the type");
+  RunOptions moments = options;
+  moments.state.moments = offload::MomentFormat::BF16();
+  ExpectRefused(directory_, moments, IdentityOf(moments),
+                absl::StatusCode::kInvalidArgument, "first_moment");
+}
+
+TEST_F(RestoreRunRefusalTest, MissingAndDamagedCheckpoints) {
+  const RunOptions options = With(SmallRun(), {.dp = 2}, 1);
+  const RunIdentity identity = IdentityOf(options);
+  ExpectRefused(directory_ + "/no", options, identity,
+                absl::StatusCode::kNotFound, "/no");
+  const std::string empty = NewRunDirectory("empty");
+  ExpectRefused(empty, options, identity, absl::StatusCode::kNotFound, empty);
+  const std::string manifest = directory_ + "/step-00000001/manifest.json";
+  {
+    std::fstream file(manifest, std::ios::in | std::ios::out);
+    file.seekp(200);
+    file.put('#');
+  }
+  ExpectRefused(directory_ + "/step-00000001", options, identity,
+                absl::StatusCode::kDataLoss, "checksum");
+  // Among others it is passed over.
+  ExpectRefused(directory_, options, identity, absl::StatusCode::kNotFound,
+                "checksum");
+}
+
+TEST_F(RestoreRunRefusalTest, DamagedFilesAreNamed) {
+  const std::string file =
+      directory_ + "/step-00000001/tp1-pp0.rank-00000.state";
+  {
+    std::fstream stream(file, std::ios::in | std::ios::out);
+    stream.seekp(100);
+    stream.put('#');
+  }
+  const RunOptions options = With(SmallRun(), {.dp = 2}, 1);
+  for (const absl::Status& status : OnEachRank(options, [&](TrainRank& rank) {
+         return RestoreRun(directory_, IdentityOf(options), rank);
+       })) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
+                                 AllOf(HasSubstr("rank "), HasSubstr(file))));
+  }
+}
+
+TEST_F(RestoreRunRefusalTest, AnUnwritableDirectoryLeavesTheRunAlone) {
+  const std::string file = directory_ + "/file";
+  std::ofstream(file) << "x";
+  for (const absl::Status& status :
+       OnEachRank(saved_, [&](TrainRank& rank) -> absl::Status {
+         TESSERA_ASSIGN_OR_RETURN(
+             auto checkpoints,
+             RunCheckpoints::Create(rank, {.directory = file + "/ckpt",
+                                           .identity = IdentityOf(saved_)}));
+         TESSERA_RETURN_IF_ERROR(checkpoints->Start());
+         EXPECT_THAT(TrainTo(rank, 1), IsOk());
+         const absl::Status status = checkpoints->Wait().status();
+         EXPECT_EQ(checkpoints->last_path(), "");
+         EXPECT_THAT(checkpoints->Wait(), IsOkAndHolds(std::string()));
+         return status;
+       })) {
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("rank 0 of"), HasSubstr(file)));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,144 @@
+#include "tools/train/checkpoint/run_identity.h"
+
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+#include "tools/model_files/model_config/hugging_face_config.h"
+
+namespace tessera::train {
+namespace {
+
+using zero3::CheckpointMetadata;
+
+absl::StatusOr<std::string_view> Get(const CheckpointMetadata& metadata,
+                                     std::string_view key) {
+  const auto found = metadata.find(std::string(key));
+  if (found != metadata.end()) return found->second;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no checkpoint of a training run: it has no ", Quoted(key),
+                   " in its metadata"));
+}
+
+absl::StatusOr<uint64_t> GetNumber(const CheckpointMetadata& metadata,
+                                   std::string_view key, uint64_t most) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string_view text, Get(metadata, key));
+  uint64_t value = 0;
+  if (absl::SimpleAtoi(text, &value) && value <= most) return value;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the metadata of the checkpoint has ", Quoted(text), " as ",
+                   Quoted(key), "; it must be a number from 0 to ", most));
+}
+
+absl::StatusOr<int64_t> GetCount(const CheckpointMetadata& metadata,
+                                 std::string_view key) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  TESSERA_ASSIGN_OR_RETURN(const uint64_t value,
+                           GetNumber(metadata, key, kMost));
+  return static_cast<int64_t>(value);
+}
+
+// Collects the fields that differ.
+class Differences {
+ public:
+  template <typename T>
+  void Compare(std::string_view name, const T& saved, const T& now) {
+    if (saved == now) return;
+    texts_.push_back(
+        absl::StrCat(name, " is ", saved, " there and ", now, " here"));
+  }
+  bool empty() const { return texts_.empty(); }
+  std::string ToString() const { return absl::StrJoin(texts_, ", "); }
+
+ private:
+  std::vector<std::string> texts_;
+};
+
+Differences OfModels(const model_files::ModelConfig& saved,
+                     const model_files::ModelConfig& now) {
+  Differences found;
+  found.Compare("vocabulary", saved.vocabulary, now.vocabulary);
+  found.Compare("hidden", saved.hidden, now.hidden);
+  found.Compare("intermediate", saved.intermediate, now.intermediate);
+  found.Compare("layers", saved.layers, now.layers);
+  found.Compare("heads", saved.heads, now.heads);
+  found.Compare("kv_heads", saved.kv_heads, now.kv_heads);
+  found.Compare("head_size", saved.head_size, now.head_size);
+  found.Compare("rope_theta", saved.rope_theta, now.rope_theta);
+  found.Compare("norm_epsilon", saved.norm_epsilon, now.norm_epsilon);
+  found.Compare("tied_embeddings", int{saved.tied_embeddings},
+                int{now.tied_embeddings});
+  return found;
+}
+
+Differences OfData(const RunIdentity& saved, const RunIdentity& now) {
+  Differences found;
+  found.Compare("seed", saved.seed, now.seed);
+  found.Compare("batch", saved.batch, now.batch);
+  found.Compare("length", saved.length, now.length);
+  found.Compare("vocabulary of the tokenizer", saved.vocabulary,
+                now.vocabulary);
+  found.Compare("fingerprint of the data", saved.corpus, now.corpus);
+  return found;
+}
+
+}  // namespace
+
+absl::Status AddTo(const RunIdentity& identity, CheckpointMetadata& metadata) {
+  TESSERA_ASSIGN_OR_RETURN(
+      metadata["model"],
+      model_files::FormatHuggingFaceConfig({.model = identity.model}));
+  metadata["seed"] = absl::StrCat(identity.seed);
+  metadata["batch"] = absl::StrCat(identity.batch);
+  metadata["length"] = absl::StrCat(identity.length);
+  metadata["corpus"] = absl::StrCat(identity.corpus);
+  metadata["vocabulary"] = absl::StrCat(identity.vocabulary);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
+  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+  TESSERA_ASSIGN_OR_RETURN(const std::string_view json, Get(metadata, "model"));
+  RunIdentity identity;
+  const auto config = model_files::ParseHuggingFaceConfig(json);
+  if (!config.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the metadata of the checkpoint, \"model\": ",
+                     config.status().message()));
+  }
+  identity.model = config->model;
+  TESSERA_ASSIGN_OR_RETURN(identity.seed, GetNumber(metadata, "seed", kMost));
+  TESSERA_ASSIGN_OR_RETURN(identity.batch, GetCount(metadata, "batch"));
+  TESSERA_ASSIGN_OR_RETURN(identity.length, GetCount(metadata, "length"));
+  TESSERA_ASSIGN_OR_RETURN(identity.corpus,
+                           GetNumber(metadata, "corpus", kMost));
+  TESSERA_ASSIGN_OR_RETURN(identity.vocabulary,
+                           GetCount(metadata, "vocabulary"));
+  return identity;
+}
+
+absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
+                          const RunIdentity& now) {
+  const Differences models = OfModels(saved.model, now.model);
+  if (!models.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint is of another model: ", models.ToString(),
+                     "; give the model that it is of"));
+  }
+  const Differences data = OfData(saved, now);
+  if (steps == 0 || data.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the checkpoint is of a run on other data, which cannot go on behind "
+      "step ",
+      steps, ": ", data.ToString(),
+      "; give what it was trained with, or export its weights and import them "
+      "for a new run"));
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,125 @@
+#include "tools/train/checkpoint/run_identity.h"
+
+#include <limits>
+#include <string>
+
+#include "base/status_matchers.h"
+#include "base/text_mutator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/model_files/model_config/presets.h"
+
+namespace tessera::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RunIdentity Identity() {
+  RunIdentity identity = {.model = *model_files::PresetConfig("smollm2-135m"),
+                          .seed = std::numeric_limits<uint64_t>::max(),
+                          .batch = 16,
+                          .length = 128,
+                          .corpus = 0x8000000000000001,
+                          .vocabulary = 49152};
+  identity.model.rope_theta = 100000.1;
+  identity.model.norm_epsilon = 1.1e-5;
+  return identity;
+}
+
+TEST(RunIdentityTest, ReadsBackFromMetadata) {
+  zero3::CheckpointMetadata metadata = {{"other", "kept"}};
+  TESSERA_ASSERT_OK(AddTo(Identity(), metadata));
+  EXPECT_THAT(IdentityFrom(metadata), IsOkAndHolds(Identity()));
+  EXPECT_EQ(metadata.at("other"), "kept");
+  EXPECT_THAT(AddTo({}, metadata),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(RunIdentityTest, MetadataOfOthersIsRefusedByKey) {
+  zero3::CheckpointMetadata metadata;
+  EXPECT_THAT(IdentityFrom(metadata),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("no checkpoint of a training run: it has no "
+                                 "\"model\"")));
+  TESSERA_ASSERT_OK(AddTo(Identity(), metadata));
+  for (const char* key : {"seed", "batch", "length", "corpus", "vocabulary"}) {
+    for (const char* value :
+         {"", "-1", "x", "99999999999999999999999", "1.5"}) {
+      zero3::CheckpointMetadata other = metadata;
+      other[key] = value;
+      EXPECT_THAT(IdentityFrom(other),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(key)));
+    }
+    zero3::CheckpointMetadata less = metadata;
+    less.erase(key);
+    EXPECT_THAT(IdentityFrom(less),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(key)));
+  }
+  metadata["batch"] = "9223372036854775808";
+  EXPECT_THAT(IdentityFrom(metadata),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(RunIdentityFuzzTest, DamagedModelsAreRefusedOrReadBack) {
+  zero3::CheckpointMetadata metadata;
+  TESSERA_ASSERT_OK(AddTo(Identity(), metadata));
+  TextMutator mutator({metadata.at("model")},
+                      {"[", "{", "\"", "1e400", "-", "null", "0"}, 9);
+  for (int round = 0; round < 4000; ++round) {
+    metadata["model"] = mutator.Next();
+    const auto identity = IdentityFrom(metadata);
+    if (!identity.ok()) {
+      ASSERT_EQ(identity.status().code(), absl::StatusCode::kInvalidArgument);
+      ASSERT_THAT(std::string(identity.status().message()),
+                  HasSubstr("\"model\""));
+      continue;
+    }
+    zero3::CheckpointMetadata again;
+    ASSERT_THAT(AddTo(*identity, again), IsOk());
+    ASSERT_THAT(IdentityFrom(again), IsOkAndHolds(*identity));
+  }
+}
+
+TEST(RunIdentityTest, AnotherModelIsRefusedAtAnyStep) {
+  RunIdentity other = Identity();
+  other.model.layers = 31;
+  other.model.rope_theta = 5;
+  for (const int64_t steps : {0, 7}) {
+    EXPECT_THAT(
+        CheckSameRun(Identity(), steps, other),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("another model"),
+                       HasSubstr("layers is 30 there and 31 here"),
+                       HasSubstr("rope_theta is"), Not(HasSubstr("hidden")))));
+  }
+}
+
+TEST(RunIdentityTest, OtherDataIsRefusedOnceSomeWasUsed) {
+  RunIdentity other = Identity();
+  other.seed = 2;
+  other.batch = 8;
+  other.length = 64;
+  other.corpus = 5;
+  other.vocabulary = 257;
+  EXPECT_THAT(CheckSameRun(Identity(), 0, other), IsOk());
+  EXPECT_THAT(
+      CheckSameRun(Identity(), 20, other),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("behind step 20"), HasSubstr("seed is"),
+                     HasSubstr("batch is 16 there and 8 here"),
+                     HasSubstr("length is 128 there and 64 here"),
+                     HasSubstr("fingerprint of the data is"),
+                     HasSubstr("tokenizer is 49152 there and 257 here"))));
+}
+
+TEST(RunIdentityTest, WhatNoResultDependsOnMayDiffer) {
+  RunIdentity other = Identity();
+  other.model.max_positions = 77;
+  other.model.initializer_range = 0.5;
+  EXPECT_THAT(CheckSameRun(Identity(), 20, other), IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,149 @@
+#include "tools/plan/candidate.h"
+
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "tensor_parallel/partition/fused_partition.h"
+#include "tools/train/settings/mesh/parse_mesh.h"
+
+namespace tessera::plan {
+namespace {
+
+using tensor_parallel::Recompute;
+using train::MeshSizes;
+
+constexpr int64_t kMostMicroBatch = 16;
+
+struct PipelineKind {
+  std::string_view schedule;
+  int64_t chunks;
+};
+constexpr PipelineKind kPipelines[] = {{"1f1b", 1},   {"interleaved_1f1b", 2},
+                                       {"zb_h1", 1},  {"zb_v", 2},
+                                       {"v_half", 2}, {"v_min", 2}};
+
+// Empty where the mesh is one.
+std::string WhyNot(const PlanRequest& request, const MeshSizes& mesh) {
+  const model_files::ModelConfig& model = request.model;
+  if (mesh.tp > model.heads ||
+      !tensor_parallel::QkvParts(model.heads, model.kv_heads, model.head_size,
+                                 mesh.tp)
+           .ok()) {
+    return absl::StrCat("heads (", model.heads, ", ", model.kv_heads,
+                        " of keys and values) cannot be shared out over tp");
+  }
+  if (mesh.pp > model.layers) {
+    return absl::StrCat("fewer layers (", model.layers, ") than pp");
+  }
+  if (2 * mesh.cp > request.length) {
+    return absl::StrCat("sequences (", request.length, ") too short for cp");
+  }
+  if (request.batch % mesh.dp != 0) {
+    return absl::StrCat("dp does not divide the batch (", request.batch, ")");
+  }
+  return "";
+}
+
+std::vector<int64_t> DivisorsOf(int64_t number) {
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d <= number; ++d) {
+    if (number % d == 0) divisors.push_back(d);
+  }
+  return divisors;
+}
+
+std::vector<MeshSizes> MeshesOf(int64_t ranks) {
+  std::vector<MeshSizes> meshes;
+  for (const int64_t tp : DivisorsOf(ranks)) {
+    for (const int64_t cp : DivisorsOf(ranks / tp)) {
+      for (const int64_t pp : DivisorsOf(ranks / tp / cp)) {
+        meshes.push_back(
+            {.dp = ranks / tp / cp / pp, .pp = pp, .cp = cp, .tp = tp});
+      }
+    }
+  }
+  return meshes;
+}
+
+void AddStatesAndPasses(const PlanRequest& request, Candidate candidate,
+                        std::vector<Candidate>& candidates) {
+  const int64_t sharers = candidate.mesh.dp * candidate.mesh.cp;
+  const int64_t samples = request.batch / candidate.mesh.dp;
+  for (int64_t size = 1; size <= kMostMicroBatch; ++size) {
+    if (samples % size != 0) continue;
+    candidate.micro_batch = size;
+    for (const Recompute recompute :
+         {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      candidate.recompute = recompute;
+      for (int64_t zero = sharers > 1 ? 1 : 0; zero <= (sharers > 1 ? 3 : 0);
+           ++zero) {
+        candidate.zero = zero;
+        candidates.push_back(candidate);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Candidate> EnumerateCandidates(const PlanRequest& request,
+                                           Refusals& refused) {
+  std::vector<Candidate> candidates;
+  for (const MeshSizes& mesh : MeshesOf(request.ranks)) {
+    if (const std::string why = WhyNot(request, mesh); !why.empty()) {
+      ++refused[why];
+      continue;
+    }
+    for (const auto& [schedule, chunks] : kPipelines) {
+      if (mesh.pp == 1 && schedule != "1f1b") continue;
+      if (mesh.pp * chunks > request.model.layers) continue;
+      AddStatesAndPasses(
+          request,
+          {.mesh = mesh, .schedule = std::string(schedule), .chunks = chunks},
+          candidates);
+    }
+  }
+  return candidates;
+}
+
+train::RunOptions RunOptionsOf(const PlanRequest& request,
+                               const Candidate& candidate) {
+  train::RunOptions options;
+  options.mesh = candidate.mesh;
+  options.model = request.model;
+  options.dtype = request.dtype;
+  options.batch = request.batch;
+  options.micro_batch = candidate.micro_batch;
+  options.length = request.length;
+  options.schedule = candidate.schedule;
+  options.chunks = candidate.chunks;
+  options.sequence_parallel = candidate.sequence_parallel();
+  options.recompute = candidate.recompute;
+  options.state.stage = static_cast<int>(candidate.zero);
+  return options;
+}
+
+std::string MeshNameOf(const Candidate& candidate) {
+  return train::FormatMesh(candidate.mesh);
+}
+
+std::string CommandOf(const PlanRequest& request, const Candidate& candidate) {
+  std::string command = absl::StrCat(
+      "bazel run //tools/train -- --model=", request.model_name,
+      " --mesh=", MeshNameOf(candidate), " --schedule=", candidate.schedule);
+  if (candidate.chunks > 1) {
+    absl::StrAppend(&command, " --chunks=", candidate.chunks);
+  }
+  absl::StrAppend(&command, " --zero=", candidate.zero, " --offload=none",
+                  " --recompute=", RecomputeName(candidate.recompute),
+                  " --batch=", request.batch,
+                  " --micro_batch=", candidate.micro_batch,
+                  " --length=", request.length,
+                  " --dtype=", request.dtype == DType::kBF16 ? "bf16" : "fp32");
+  if (candidate.sequence_parallel()) {
+    absl::StrAppend(&command, " --sequence_parallel");
+  }
+  return command;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,71 @@
+// Candidate: a way to train a model on a cluster, and all that there are.
+//
+//   for (const Candidate& candidate : EnumerateCandidates(request, refused))
+//     RunOptionsOf(request, candidate);
+#ifndef TESSERA_TOOLS_PLAN_CANDIDATE_H_
+#define TESSERA_TOOLS_PLAN_CANDIDATE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/dtype/dtype.h"
+#include "tensor_parallel/blocks/recompute.h"
+#include "tools/model_files/model_config/model_config.h"
+#include "tools/train/run/run_options.h"
+#include "topology/cluster/cluster.h"
+
+namespace tessera::plan {
+
+struct PlanRequest {
+  std::string model_name;  // As --model of //tools/train takes it.
+  model_files::ModelConfig model;
+  topology::Cluster cluster;
+  int64_t ranks = 1;
+  int64_t memory = 0;  // Bytes of a rank.
+  int64_t batch = 1;   // Sequences of a step.
+  int64_t length = 1;
+  DType dtype = DType::kBF16;
+  double flops = 0;       // Of a device, in a second, at its peak,
+  double efficiency = 1;  // of which products reach this share.
+  int64_t top = 5;
+};
+
+struct Candidate {
+  train::MeshSizes mesh;
+  std::string schedule = "1f1b";
+  int64_t chunks = 1;
+  int64_t zero = 0;
+  tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
+  int64_t micro_batch = 1;
+
+  // Wherever there are tensor ranks: as many bytes, fewer activations.
+  bool sequence_parallel() const { return mesh.tp > 1; }
+  int64_t micro_batches(int64_t batch) const {
+    return batch / (mesh.dp * micro_batch);
+  }
+};
+
+// Why meshes are none, and how many.
+using Refusals = std::map<std::string, int64_t>;
+
+// Every mesh of so many ranks that the model allows, with every schedule, ZeRO
+// stage, kind of recomputation and size of micro-batches up to 16 that makes
+// sense on it: one schedule where there is no pipeline, stage 0 where nobody
+// shares state.
+std::vector<Candidate> EnumerateCandidates(const PlanRequest& request,
+                                           Refusals& refused);
+
+train::RunOptions RunOptionsOf(const PlanRequest& request,
+                               const Candidate& candidate);
+
+// "dp2,pp2,cp1,tp2".
+std::string MeshNameOf(const Candidate& candidate);
+
+// What starts it: "bazel run //tools/train -- --model=...".
+std::string CommandOf(const PlanRequest& request, const Candidate& candidate);
+
+}  // namespace tessera::plan
+
+#endif  // TESSERA_TOOLS_PLAN_CANDIDATE_H_

@@ -1,0 +1,116 @@
+// Pricer: what a candidate needs of memory, and how long its step takes.
+//
+//   Pricer pricer(request);
+//   pricer.LeastSeconds(candidate);              // no step is shorter
+//   TESSERA_ASSIGN_OR_RETURN(int64_t bytes, pricer.Memory(candidate));
+//   TESSERA_ASSIGN_OR_RETURN(StepSeconds step, pricer.Time(candidate));
+//
+// Memory is that of tools/train/predict. Time, in seconds of a step:
+//
+//   pipeline    what pipeline::Simulate says of the schedule, where a pass
+//   takes
+//               its operations over flops * efficiency, its messages along tp
+//               one after the other, and what of those along cp is longer than
+//               the attention that they hide behind; messages between stages
+//               travel beside computations
+//   data        gradients and weights along dp and cp, after the pipeline
+//   optimizer   its state and the gradients, read and written once at the
+//               bandwidth of the device's memory
+//
+// Candidates that have something in common share what was found: one thread at
+// a time.
+#ifndef TESSERA_TOOLS_PLAN_PRICER_H_
+#define TESSERA_TOOLS_PLAN_PRICER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "pipeline/schedule/schedule.h"
+#include "pipeline/simulate/costs.h"
+#include "tools/plan/axis_links.h"
+#include "tools/plan/candidate.h"
+#include "tools/train/predict/rank_place.h"
+#include "tools/train/predict/stage_shapes.h"
+
+namespace tessera::plan {
+
+struct StepSeconds {
+  double pipeline = 0;
+  double data = 0;
+  double optimizer = 0;
+  double bubble = 0;  // Share of the pipeline's time, the mean over its ranks.
+
+  double total() const { return pipeline + data + optimizer; }
+};
+
+class Pricer {
+ public:
+  // `request` outlives this.
+  explicit Pricer(const PlanRequest& request)
+      : request_(request), links_(request.cluster, request.ranks) {}
+
+  // The busiest rank's computations: no more than Time says. InvalidArgument
+  // where the schedule cannot be of such a pipeline.
+  absl::StatusOr<double> LeastSeconds(const Candidate& candidate);
+
+  // Of the ranks that may have most, after as many micro-batches as fill the
+  // pipeline.
+  absl::StatusOr<int64_t> Memory(const Candidate& candidate);
+
+  absl::StatusOr<StepSeconds> Time(const Candidate& candidate);
+
+  // Of every pipeline rank, and all micro-batches: what PredictRank says.
+  absl::StatusOr<int64_t> ExactMemory(const Candidate& candidate) const;
+
+ private:
+  using Pipeline = std::tuple<std::string, int64_t, int64_t, int64_t>;
+  // Of a rank's state: what stays, before the first step, along dp, and what
+  // the optimizer goes through.
+  struct StateCost {
+    int64_t bytes = 0;
+    int64_t start = 0;
+    double data_seconds = 0;
+    double optimizer_seconds = 0;
+  };
+  // Of stages, and of the pipeline rank that computes most.
+  struct PassCost {
+    std::vector<pipeline::StageCosts> stages;
+    double busiest = 0;  // Of a micro-batch.
+  };
+
+  struct PipelineCost {
+    double seconds = 0;
+    double bubble = 0;
+  };
+
+  absl::StatusOr<const train::RunPlan*> PlanOf(const Candidate& candidate);
+  absl::StatusOr<const pipeline::Schedule*> ScheduleOf(
+      const Candidate& candidate);
+  absl::StatusOr<const PipelineCost*> Simulated(const Candidate& candidate);
+  absl::StatusOr<const PassCost*> PassesOf(const Candidate& candidate);
+  absl::StatusOr<pipeline::StageCosts> StageCost(
+      const Candidate& candidate, const train::StageShapes& shapes);
+  absl::StatusOr<const StateCost*> StateOf(const Candidate& candidate,
+                                           int64_t pipeline_rank);
+  absl::StatusOr<int64_t> ActivationsOf(const Candidate& candidate,
+                                        int64_t pipeline_rank);
+  double DeviceBandwidth() const;
+
+  const PlanRequest& request_;
+  AxisLinks links_;
+  std::map<Pipeline, absl::StatusOr<train::RunPlan>> plans_;
+  std::map<Pipeline, absl::StatusOr<pipeline::Schedule>> schedules_;
+  std::map<std::string, PassCost> passes_;
+  std::map<std::string, StateCost> states_;
+  std::map<std::string, int64_t> activations_;
+  std::map<std::string, PipelineCost> simulated_;
+};
+
+}  // namespace tessera::plan
+
+#endif  // TESSERA_TOOLS_PLAN_PRICER_H_

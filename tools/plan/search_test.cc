@@ -1,0 +1,226 @@
+#include "tools/plan/search.h"
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/blocks/recompute.h"
+#include "tools/model_files/model_config/presets.h"
+#include "tools/plan/pricer.h"
+#include "tools/train/settings/check_settings.h"
+#include "topology/cluster/cluster_spec.h"
+
+namespace tessera::plan {
+namespace {
+
+using testing::HasSubstr;
+
+PlanRequest SmallRequest(const std::string& cluster, int64_t ranks) {
+  PlanRequest request = {.model_name = "small",
+                         .model = {.vocabulary = 264,
+                                   .hidden = 64,
+                                   .intermediate = 160,
+                                   .layers = 5,
+                                   .heads = 4,
+                                   .kv_heads = 2,
+                                   .head_size = 16},
+                         .cluster = *topology::ParseCluster(cluster)};
+  request.ranks = ranks;
+  request.memory = int64_t{1} << 40;
+  request.batch = 12;
+  request.length = 24;
+  request.dtype = DType::kF32;
+  request.flops = 1e9;
+  request.efficiency = 0.5;
+  return request;
+}
+
+// Every candidate, without shortcuts.
+std::vector<Plan> AllPlans(const PlanRequest& request) {
+  std::vector<Plan> plans;
+  Refusals refused;
+  Pricer pricer(request);
+  for (const Candidate& candidate : EnumerateCandidates(request, refused)) {
+    const auto step = pricer.Time(candidate);
+    const auto memory = pricer.ExactMemory(candidate);
+    if (!step.ok() || !memory.ok()) continue;
+    plans.push_back({candidate, *step, *memory});
+  }
+  return plans;
+}
+
+TEST(FindPlansTest, TheFirstPlanIsTheFastestOfAllThatFit) {
+  for (const auto& [cluster, ranks] :
+       std::vector<std::pair<std::string, int>>{{"hosts=2,cpus=4", 8},
+                                                {"hosts=3,gpus=2", 6},
+                                                {"hosts=1,gpus=4", 4}}) {
+    PlanRequest request = SmallRequest(cluster, ranks);
+    const std::vector<Plan> all = AllPlans(request);
+    ASSERT_GT(all.size(), 50u);
+    for (const int64_t memory : {int64_t{1} << 30, int64_t{1'400'000},
+                                 int64_t{900'000}, int64_t{600'000}}) {
+      request.memory = memory;
+      std::optional<double> least;
+      for (const Plan& plan : all) {
+        if (plan.memory > memory) continue;
+        if (!least || plan.step.total() < *least) least = plan.step.total();
+      }
+      const auto report = FindPlans(request);
+      if (!least) {
+        EXPECT_THAT(report, StatusIs(absl::StatusCode::kResourceExhausted));
+        continue;
+      }
+      TESSERA_ASSERT_OK(report.status());
+      EXPECT_EQ(report->plans.front().step.total(), *least)
+          << cluster << " " << memory;
+      EXPECT_LE(report->plans.front().memory, memory);
+    }
+  }
+}
+
+TEST(FindPlansTest, TheBestOfEachMeshComeInTheirOrder) {
+  PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
+  request.top = 4;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PlanReport report, FindPlans(request));
+  std::map<std::string, double> best;
+  for (const Plan& plan : AllPlans(request)) {
+    const auto found =
+        best.try_emplace(MeshNameOf(plan.candidate), plan.step.total()).first;
+    found->second = std::min(found->second, plan.step.total());
+  }
+  std::vector<double> seconds;
+  for (const auto& [mesh, least] : best) seconds.push_back(least);
+  std::sort(seconds.begin(), seconds.end());
+  ASSERT_EQ(report.plans.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(report.plans[i].step.total(), seconds[i]) << i;
+  }
+}
+
+TEST(FindPlansTest, BoundsAndQuickMemoryAreRight) {
+  const PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
+  Refusals refused;
+  Pricer pricer(request);
+  for (const Candidate& candidate : EnumerateCandidates(request, refused)) {
+    const auto step = pricer.Time(candidate);
+    if (!step.ok()) continue;
+    const std::string name = CommandOf(request, candidate);
+    EXPECT_LE(*pricer.LeastSeconds(candidate), step->total()) << name;
+    EXPECT_EQ(*pricer.Memory(candidate), *pricer.ExactMemory(candidate))
+        << name;
+  }
+}
+
+TEST(FindPlansTest, MoreMemoryIsNeverSlower) {
+  PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
+  double last = 1e300;
+  for (int64_t memory = 300'000; memory < 4'000'000; memory += 250'000) {
+    request.memory = memory;
+    const auto report = FindPlans(request);
+    if (!report.ok()) {
+      EXPECT_EQ(last, 1e300) << memory;
+      continue;
+    }
+    EXPECT_LE(report->plans.front().step.total(), last) << memory;
+    last = report->plans.front().step.total();
+  }
+  EXPECT_LT(last, 1e300);
+}
+
+train::Settings SettingsOf(const PlanRequest& request, const Candidate& c) {
+  train::Settings settings;
+  settings.mesh = MeshNameOf(c);
+  settings.schedule = c.schedule;
+  settings.chunks = c.chunks;
+  settings.zero = c.zero;
+  settings.offload = "none";
+  settings.recompute = RecomputeName(c.recompute);
+  settings.batch = request.batch;
+  settings.micro_batch = c.micro_batch;
+  settings.length = request.length;
+  settings.dtype = request.dtype == DType::kBF16 ? "bf16" : "fp32";
+  settings.sequence_parallel = c.sequence_parallel();
+  return settings;
+}
+
+TEST(FindPlansTest, EveryPlanIsOneThatTheTrainerTakes) {
+  for (const int64_t ranks : {1, 2, 4, 6, 8}) {
+    PlanRequest request = SmallRequest("hosts=2,cpus=4", ranks);
+    request.top = 100;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const PlanReport report, FindPlans(request));
+    for (const Plan& plan : report.plans) {
+      EXPECT_THAT(train::CheckSettings(SettingsOf(request, plan.candidate)),
+                  IsOk())
+          << CommandOf(request, plan.candidate);
+      EXPECT_EQ(plan.candidate.mesh.world_size(), ranks);
+    }
+  }
+}
+
+PlanRequest SevenBillion(const std::string& cluster) {
+  PlanRequest request = {.model_name = "llama-7b",
+                         .model = *model_files::PresetConfig("llama-7b"),
+                         .cluster = *topology::ParseCluster(cluster)};
+  request.ranks = request.cluster.num_devices();
+  request.memory = int64_t{80'000'000'000};
+  request.batch = 2048;
+  request.length = 2048;
+  request.dtype = DType::kBF16;
+  request.flops = 989e12;
+  request.efficiency = 0.5;
+  return request;
+}
+
+// The field trains models of 7e9 parameters on a host of eight 80 GB devices
+// with the state sharded over data ranks and little else (OLMo, arXiv
+// 2402.00838, section 3.1).
+TEST(FindPlansTest, SevenBillionParametersOnEightDevices) {
+  const PlanRequest request = SevenBillion("hosts=1,gpus=8");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PlanReport report, FindPlans(request));
+  const Plan& best = report.plans.front();
+  EXPECT_EQ(best.candidate.mesh.dp, 8);
+  EXPECT_GT(best.candidate.zero, 0);
+  EXPECT_EQ(best.candidate.recompute, tensor_parallel::Recompute::kNone);
+  EXPECT_LE(best.memory, request.memory);
+  // It keeps the devices nearly as busy as they can be.
+  const double least = request.model.TrainingFlopsPerToken(2048) * 2048 * 2048 /
+                       (request.flops * request.efficiency * 8);
+  EXPECT_LT(best.step.total(), 1.25 * least);
+}
+
+TEST(FindPlansTest, AThousandRanksTakeSeconds) {
+  PlanRequest request = SevenBillion("hosts=128,gpus=8");
+  request.model = *model_files::PresetConfig("llama-70b");
+  request.length = 4096;
+  // Of the processor: others may use it as well.
+  const std::clock_t begin = std::clock();
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PlanReport report, FindPlans(request));
+  const double seconds = static_cast<double>(std::clock() - begin) /
+                         static_cast<double>(CLOCKS_PER_SEC);
+  EXPECT_LT(seconds, 60);  // 3 where it was written, without a sanitizer.
+  EXPECT_EQ(report.plans.size(), 5u);
+  EXPECT_EQ(report.plans.front().candidate.mesh.world_size(), 1024);
+  EXPECT_LE(report.plans.front().candidate.mesh.tp, 8);
+}
+
+TEST(FindPlansTest, RefusesWhatCannotBe) {
+  PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
+  request.memory = 1000;
+  EXPECT_THAT(FindPlans(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                           HasSubstr("--mesh=")));
+  // Not by heads, layers, length or batch.
+  request = SmallRequest("hosts=7,cpus=1", 7);
+  request.length = 8;
+  EXPECT_THAT(FindPlans(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("no mesh of 7 ranks")));
+}
+
+}  // namespace
+}  // namespace tessera::plan

@@ -1,0 +1,358 @@
+// What is predicted against what the runtime counts.
+#include "tools/train/predict/predict_rank.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "offload/codec/codec.h"
+#include "offload/tier/file_tier.h"
+#include "offload/tier/host_tier.h"
+#include "offload/tier/stack/compressed_tier.h"
+#include "tools/train/predict/testing/measured_run.h"
+#include "tools/train/predict/traffic/rank_traffic.h"
+
+namespace tessera::train {
+namespace {
+
+using collectives::OpKind;
+using offload::Purpose;
+using tensor_parallel::Recompute;
+
+RunOptions SmallRun() {
+  RunOptions options;
+  options.model = {.vocabulary = 264,
+                   .hidden = 24,
+                   .intermediate = 40,
+                   .layers = 4,
+                   .heads = 6,
+                   .kv_heads = 2,
+                   .head_size = 4};
+  options.batch = 8;
+  options.length = 21;
+  options.steps = 4;
+  options.state.stage = 0;
+  options.state.clip_norm = 1;
+  return options;
+}
+
+// The ranks of the world along an axis, through `place`.
+CollectiveCount::Group GroupOf(TrafficAxis axis, const RankPlace& place,
+                               const MeshSizes& mesh) {
+  CollectiveCount::Group group;
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const RankPlace other = RankPlace::Of(rank, mesh);
+    const bool tp = other.tp == place.tp, cp = other.cp == place.cp;
+    const bool dp = other.dp == place.dp, pp = other.pp == place.pp;
+    const bool is_member = axis == TrafficAxis::kTp   ? cp && dp && pp
+                           : axis == TrafficAxis::kCp ? tp && dp && pp
+                           : axis == TrafficAxis::kPp ? tp && cp && dp
+                           : axis == TrafficAxis::kDp ? tp && pp
+                                                      : cp && dp;
+    if (is_member) group.push_back(rank);
+  }
+  return group;
+}
+
+// Sharers of key and value heads, and holders of tied tables, are some ranks of
+// the axis: they count as it.
+CollectiveCount::Table WithoutSubsets(
+    const CollectiveCount::Table& measured,
+    const std::vector<CollectiveCount::Group>& axes) {
+  CollectiveCount::Table table;
+  for (const auto& [key, bytes] : measured) {
+    if (key.first.size() < 2) continue;
+    CollectiveCount::Group group = key.first;
+    bool is_axis = false;
+    for (const auto& axis : axes) is_axis |= axis == group;
+    for (const auto& axis : axes) {
+      if (is_axis || !std::includes(axis.begin(), axis.end(), group.begin(),
+                                    group.end())) {
+        continue;
+      }
+      group = axis;
+      break;
+    }
+    table[{group, key.second}] += bytes;
+  }
+  return table;
+}
+
+void ExpectTraffic(const RankPrediction& rank, const MeshSizes& mesh,
+                   const MeasuredRank& measured) {
+  std::vector<CollectiveCount::Group> axes;
+  for (const TrafficAxis axis : kTrafficAxes) {
+    axes.push_back(GroupOf(axis, rank.place, mesh));
+  }
+  CollectiveCount::Table predicted;
+  std::map<TrafficAxis, std::map<OpKind, int64_t>> messages;
+  for (const auto& [key, traffic] : rank.traffic.all()) {
+    if (collectives::IsCollective(key.second)) {
+      predicted[{GroupOf(key.first, rank.place, mesh), key.second}] +=
+          traffic.bytes;
+    } else {
+      messages[key.first][key.second] += traffic.bytes;
+    }
+  }
+  const auto table = WithoutSubsets(measured.collectives, axes);
+  for (const auto& [key, bytes] : table) {
+    EXPECT_EQ(predicted[key], bytes)
+        << key.second << " of " << testing::PrintToString(key.first);
+  }
+  for (const auto& [key, bytes] : predicted) {
+    EXPECT_EQ(table.count(key), 1u)
+        << key.second << " of " << testing::PrintToString(key.first);
+  }
+  if (mesh.pp > 1) {
+    EXPECT_EQ(messages[TrafficAxis::kPp], measured.pipeline_messages);
+  }
+  if (mesh.cp > 1) {
+    EXPECT_EQ(messages[TrafficAxis::kCp], measured.context_messages);
+  }
+}
+
+void ExpectState(const StateMemory& predicted, const offload::Usage& usage) {
+  EXPECT_EQ(predicted.parameters, usage.of(Purpose::kParameters).peak);
+  EXPECT_EQ(predicted.gradients, usage.of(Purpose::kGradients).peak);
+  EXPECT_EQ(predicted.optimizer, usage.of(Purpose::kOptimizer).peak);
+  EXPECT_EQ(predicted.buffers, usage.of(Purpose::kBuffers).peak);
+}
+
+using Prepare = std::function<absl::Status(int64_t rank, RunOptions&)>;
+
+void ExpectAsMeasured(const RunOptions& options, const StateHomes& homes = {},
+                      const Prepare& prepare = nullptr) {
+  const MeshSizes& mesh = options.mesh;
+  SCOPED_TRACE(absl::StrCat("dp", mesh.dp, ",pp", mesh.pp, ",cp", mesh.cp,
+                            ",tp", mesh.tp, " zero ", options.state.stage,
+                            " recompute ", options.recompute, " ",
+                            options.schedule));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto measured,
+                               MeasureRun(options, prepare));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPlan plan, RunPlan::Create(options));
+  for (int64_t r = 0; r < mesh.world_size(); ++r) {
+    const RankPlace place = RankPlace::Of(r, mesh);
+    SCOPED_TRACE(place.ToString());
+    TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction rank,
+                                 PredictRank(plan, place, homes));
+    const MeasuredRank& real = measured[static_cast<size_t>(r)];
+    ExpectState(rank.state, real.state);
+    EXPECT_EQ(rank.activations.pools + rank.activations.boundaries,
+              real.activations);
+    ExpectTraffic(rank, mesh, real);
+  }
+}
+
+TEST(PredictRankTest, EveryMeshIsAsMeasured) {
+  for (const MeshSizes mesh :
+       {MeshSizes{}, MeshSizes{.dp = 2}, MeshSizes{.pp = 2}, MeshSizes{.cp = 2},
+        MeshSizes{.tp = 2}, MeshSizes{.tp = 4}, MeshSizes{.cp = 2, .tp = 2},
+        MeshSizes{.dp = 2, .pp = 2, .tp = 2},
+        MeshSizes{.dp = 2, .pp = 2, .cp = 2}}) {
+    RunOptions options = SmallRun();
+    options.mesh = mesh;
+    for (const bool sequence_parallel : {false, true}) {
+      options.sequence_parallel = sequence_parallel;
+      options.state.stage = sequence_parallel ? 3 : 1;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
+TEST(PredictRankTest, EveryStageIsAsMeasured) {
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const MeshSizes mesh :
+         {MeshSizes{}, MeshSizes{.dp = 3}, MeshSizes{.dp = 2, .pp = 2}}) {
+      RunOptions options = SmallRun();
+      options.batch = 12;
+      options.mesh = mesh;
+      options.state.stage = stage;
+      options.state.bucket_bytes = 20'000;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
+TEST(PredictRankTest, EveryScheduleIsAsMeasured) {
+  for (const auto& [name, chunks] :
+       std::vector<std::pair<std::string, int>>{{"gpipe", 1},
+                                                {"sequential", 1},
+                                                {"1f1b", 1},
+                                                {"interleaved_1f1b", 2},
+                                                {"looped_bfs", 2},
+                                                {"zb_h1", 1},
+                                                {"zb_h2", 1},
+                                                {"zb_v", 2},
+                                                {"v_half", 2},
+                                                {"v_min", 2}}) {
+    RunOptions options = SmallRun();
+    options.mesh = {.dp = 2, .pp = 2, .tp = 2};
+    options.batch = 12;
+    options.schedule = name;
+    options.chunks = chunks;
+    options.state.stage = 3;
+    options.sequence_parallel = chunks == 1;
+    ExpectAsMeasured(options);
+  }
+}
+
+TEST(PredictRankTest, EveryWayToRecomputeIsAsMeasured) {
+  for (const Recompute recompute :
+       {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    for (const std::string schedule : {"1f1b", "zb_h1"}) {
+      for (const bool sequence_parallel : {false, true}) {
+        RunOptions options = SmallRun();
+        options.recompute = recompute;
+        options.sequence_parallel = sequence_parallel;
+        options.schedule = schedule;
+        options.micro_batch = 2;
+        options.mesh = {.pp = 2, .cp = 2, .tp = 2};
+        ExpectAsMeasured(options);
+      }
+    }
+  }
+}
+
+TEST(PredictRankTest, TiedTablesAndNarrowWeightsAreAsMeasured) {
+  for (const int64_t pp : {1, 2}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      RunOptions options = SmallRun();
+      options.model.tied_embeddings = true;
+      options.dtype = dtype;
+      options.mesh = {.dp = 2, .pp = pp, .tp = 2};
+      options.state.stage = 3;
+      options.state.moments = offload::MomentFormat::Blockwise8(64);
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
+TEST(PredictRankTest, LimitsOnLiveParametersAreAsMeasured) {
+  for (const int64_t most : {3000, 9000, 20000}) {
+    for (const int64_t ahead : {0, 1}) {
+      RunOptions options = SmallRun();
+      options.mesh = {.dp = 2, .pp = 2};
+      options.state.stage = 3;
+      options.state.persistence_threshold = 100;
+      options.state.max_live_elements = most;
+      options.state.max_reuse_distance = 12000;
+      options.state.prefetch_windows = ahead;
+      options.state.prefetch_shards = 16 * ahead;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
+// Boundaries of 32 KiB and more are sent while the rank goes on: when their
+// memory is free again depends on who is faster.
+TEST(PredictRankTest, TensorsThatAreStartedAreCountedUntilTheyMustBeOver) {
+  RunOptions options = SmallRun();
+  options.model.hidden = 96;
+  options.length = 96;
+  options.mesh = {.pp = 2};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto measured, MeasureRun(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPlan plan, RunPlan::Create(options));
+  const int64_t boundary = options.length * options.model.hidden * 4;
+  ASSERT_GE(boundary, 32 << 10);
+  for (int64_t r = 0; r < 2; ++r) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction rank,
+                                 PredictRank(plan, {.pp = r}, {}));
+    const int64_t real = measured[static_cast<size_t>(r)].activations;
+    const int64_t most = rank.activations.pools + rank.activations.boundaries;
+    EXPECT_LE(real, most);
+    EXPECT_GE(real, most - 2 * boundary);
+  }
+}
+
+struct Tiered {
+  StateHomes homes;
+  bool in_files = false;
+  bool compressed = false;
+};
+
+void ExpectTieredAsMeasured(const Tiered& tiered) {
+  std::vector<std::shared_ptr<offload::Accounting>> accounts;
+  std::vector<std::shared_ptr<offload::MemoryTier>> tiers;
+  RunOptions options = SmallRun();
+  options.mesh = {.dp = 2, .pp = 2};
+  options.state.stage = 3;
+  options.state.bucket_bytes = 9000;
+  for (int64_t r = 0; r < options.mesh.world_size(); ++r) {
+    accounts.push_back(
+        std::make_shared<offload::Accounting>("tier", offload::kUnlimited));
+    if (tiered.in_files) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          tiers.emplace_back(),
+          offload::FileTier::Create(accounts.back(),
+                                    {.path = testing::TempDir()}));
+    } else {
+      tiers.push_back(std::make_shared<offload::HostTier>(accounts.back()));
+    }
+    if (!tiered.compressed) continue;
+    TESSERA_ASSERT_OK_AND_ASSIGN(auto codec,
+                                 offload::CreateCodec("lossless_lz4"));
+    tiers.back() = std::make_shared<offload::CompressedTier>(std::move(codec),
+                                                             tiers.back());
+  }
+  const auto give = [&](StateHome home, size_t rank) {
+    return home == StateHome::kMemory ? nullptr : tiers[rank].get();
+  };
+  ExpectAsMeasured(options, tiered.homes, [&](int64_t rank, RunOptions& own) {
+    const auto r = static_cast<size_t>(rank);
+    own.state.parameter_tier = give(tiered.homes.parameters, r);
+    own.state.gradient_tier = give(tiered.homes.gradients, r);
+    own.state.optimizer_tier = give(tiered.homes.optimizer, r);
+    own.state.key_prefix = "";
+    return absl::OkStatus();
+  });
+  if (tiered.compressed) return;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPlan plan, RunPlan::Create(options));
+  for (int64_t r = 0; r < options.mesh.world_size(); ++r) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const RankPrediction rank,
+        PredictRank(plan, RankPlace::Of(r, options.mesh), tiered.homes));
+    EXPECT_EQ(rank.state.host + rank.state.files,
+              accounts[static_cast<size_t>(r)]->usage().peak);
+  }
+}
+
+TEST(PredictRankTest, StateInTiersIsAsMeasured) {
+  for (const StateHome home : {StateHome::kHost, StateHome::kFiles}) {
+    const bool in_files = home == StateHome::kFiles;
+    ExpectTieredAsMeasured({{.optimizer = home}, in_files});
+    ExpectTieredAsMeasured({{.parameters = home}, in_files});
+    ExpectTieredAsMeasured(
+        {{.parameters = home, .gradients = home, .optimizer = home}, in_files});
+  }
+  ExpectTieredAsMeasured(
+      {{.optimizer = StateHome::kHost, .compressed = true}, false, true});
+}
+
+TEST(PredictRankTest, RefusesWhatTheRunRefuses) {
+  RunOptions options = SmallRun();
+  options.batch = 7;
+  options.mesh.dp = 2;
+  EXPECT_THAT(RunPlan::Create(options),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  options = SmallRun();
+  options.schedule = "2f2b";
+  EXPECT_THAT(RunPlan::Create(options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("no generator")));
+  options = SmallRun();
+  options.mesh.tp = 5;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPlan plan, RunPlan::Create(options));
+  EXPECT_THAT(PredictRank(plan, {}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,248 @@
+#include "tools/train/predict/predict_run.h"
+
+#include <cmath>
+#include <sstream>
+#include <string>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tools/model_files/model_config/presets.h"
+#include "tools/train/predict/print_prediction.h"
+
+namespace tessera::train {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr MachineRoom kRoomy = {
+    .bytes = int64_t{1} << 40, .limit = "machine", .process = 10 << 20};
+
+TEST(PredictRunTest, TheDefaultRunIsPredicted) {
+  const Settings settings;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig(settings.model));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  ASSERT_EQ(run.ranks.size(), 8u);
+  EXPECT_EQ(run.ranks_like_each, 1);
+  EXPECT_EQ(run.micro_batches, 8);
+  EXPECT_TRUE(run.fits());
+  EXPECT_THAT(run.advice, testing::IsEmpty());
+  // 1F1B on two ranks: one of nine slots (arXiv 2104.04473, section 2.2), but
+  // for the head, which makes the last stage longer.
+  EXPECT_NEAR(run.bubble, 1.0 / 9, 0.04);
+  int64_t needed = 0, parameters = 0;
+  for (const RankPrediction& rank : run.ranks) {
+    needed += run.ResidentOf(rank);
+    if (rank.place.dp == 0) parameters += rank.parameters;
+    // The optimizer's state is in host memory: two moments of its share.
+    EXPECT_EQ(rank.state.optimizer, 0);
+    EXPECT_EQ(rank.state.host, 8 * ((rank.parameters + 1) / 2));
+  }
+  EXPECT_EQ(run.needed, needed);
+  // Norms are on both tensor ranks.
+  EXPECT_EQ(parameters, model.ParameterCount() + (2 * 4 + 1) * model.hidden);
+}
+
+TEST(PredictRunTest, TheWorkOfAllStagesIsTheModels) {
+  Settings settings;
+  settings.recompute = "full";
+  settings.mesh = "pp2,cp2,tp2";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig("llama-10m"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  const double tokens = static_cast<double>(settings.batch * settings.length);
+  const double forward = model.ForwardFlopsPerToken(settings.length) * tokens;
+  EXPECT_NEAR(run.work.model, 3 * forward, 1);
+  // All but the last product of each layer.
+  const double down = 2.0 * tokens * static_cast<double>(model.layers) *
+                      static_cast<double>(model.hidden * model.intermediate);
+  EXPECT_NEAR(run.work.recomputed / (forward - down), 1, 1e-9);
+}
+
+TEST(PredictRunTest, ThreadsShareAProcess) {
+  Settings settings;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig(settings.model));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction apart,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  settings.engine = "in_process";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  EXPECT_EQ(apart.needed - run.needed, 7 * kRoomy.process);
+}
+
+TEST(PredictRunTest, OfManyRanksTheOnesWithMostArePredicted) {
+  Settings settings;
+  settings.mesh = "dp64,pp2,tp2";
+  settings.batch = 256;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig("llama-50m"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  EXPECT_EQ(run.ranks.size(), 2u);
+  EXPECT_EQ(run.ranks_like_each, 128);
+  EXPECT_EQ(run.needed, 128 * (run.ResidentOf(run.ranks[0]) +
+                               run.ResidentOf(run.ranks[1])));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const RunPrediction here,
+      PredictRun(settings, model, {.room = kRoomy, .ranks_here = 8}));
+  EXPECT_EQ(here.needed, 8 * here.ResidentOf(here.largest()));
+}
+
+Settings Large() {
+  Settings settings;
+  settings.mesh = "dp2";
+  settings.zero = 1;
+  settings.offload = "none";
+  settings.batch = 16;
+  settings.micro_batch = 4;
+  settings.length = 512;
+  return settings;
+}
+
+TEST(PredictRunTest, WhatDoesNotFitComesWithWhatToChange) {
+  const Settings settings = Large();
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig("llama-50m"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction roomy,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  // A little short, much too short, and hopeless.
+  for (const double share : {0.99, 0.6, 0.001}) {
+    const MachineRoom room = {.bytes = static_cast<int64_t>(
+                                  share * static_cast<double>(roomy.needed)),
+                              .limit = "machine",
+                              .process = kRoomy.process};
+    TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
+                                 PredictRun(settings, model, {.room = room}));
+    EXPECT_FALSE(run.fits());
+    ASSERT_FALSE(run.advice.empty()) << share;
+    for (const MemoryAdvice& advice : run.advice) {
+      EXPECT_LT(advice.needed, run.needed) << advice.flag;
+      EXPECT_EQ(advice.fits, advice.needed <= room.bytes) << advice.flag;
+    }
+    EXPECT_EQ(run.advice.back().fits || run.advice.front().fits, share > 0.01)
+        << share;
+    std::ostringstream text;
+    PrintPredictionText(run, text);
+    EXPECT_THAT(text.str(), HasSubstr("IT DOES NOT FIT"));
+    EXPECT_THAT(text.str(), HasSubstr(run.advice.front().flag));
+  }
+  // What is advised is what then is.
+  MachineRoom room = kRoomy;
+  room.bytes = roomy.needed - 1;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
+                               PredictRun(settings, model, {.room = room}));
+  Settings better = settings;
+  better.micro_batch = 1;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction after,
+                               PredictRun(better, model, {.room = room}));
+  bool found = false;
+  for (const MemoryAdvice& advice : run.advice) {
+    if (advice.flag != "--micro_batch=1") continue;
+    found = true;
+    EXPECT_EQ(advice.needed, after.needed);
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(PredictRunTest, ThisMachineIsAsked) {
+  const Settings settings;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig(settings.model));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
+                               PredictRun(settings, model));
+  EXPECT_GT(run.room.bytes, 0);
+  EXPECT_GT(run.room.process, 1 << 20);
+  EXPECT_FALSE(run.room.limit.empty());
+}
+
+TEST(PredictRunTest, OffloadIsWhereTheFlagsSay) {
+  Settings settings;
+  settings.offload = "all";
+  StateHomes homes = HomesOf(settings);
+  EXPECT_EQ(homes.parameters, StateHome::kHost);
+  EXPECT_EQ(homes.gradients, StateHome::kHost);
+  EXPECT_EQ(homes.optimizer, StateHome::kHost);
+  settings.offload_dir = "there";
+  settings.zero = 1;
+  settings.compression = "lossless";
+  homes = HomesOf(settings);
+  EXPECT_EQ(homes.parameters, StateHome::kMemory);
+  EXPECT_EQ(homes.gradients, StateHome::kMemory);
+  EXPECT_EQ(homes.optimizer, StateHome::kFiles);
+  EXPECT_TRUE(homes.compressed);
+  settings.offload = "none";
+  EXPECT_FALSE(HomesOf(settings).has(StateHome::kFiles));
+}
+
+TEST(PredictRunTest, TextAndJsonSayTheSame) {
+  const Settings settings;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig(settings.model));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  const auto json = nlohmann::json::parse(PredictionAsJson(run));
+  EXPECT_EQ(json["mesh"], "dp2,pp2,cp1,tp2");
+  EXPECT_EQ(json["world_size"], 8);
+  EXPECT_EQ(json["ranks"].size(), 8u);
+  EXPECT_EQ(json["memory"]["needed"], run.needed);
+  EXPECT_EQ(json["memory"]["fits"], true);
+  const auto& first = json["ranks"][0];
+  EXPECT_EQ(first["memory"]["resident"], run.ResidentOf(run.ranks[0]));
+  int64_t tp = 0;
+  for (const auto& one : first["traffic"]) {
+    if (one["axis"] == "tp") tp += one["bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(tp, run.ranks[0].traffic.BytesOf(TrafficAxis::kTp));
+  std::ostringstream text;
+  PrintPredictionText(run, text);
+  for (const char* part :
+       {"mesh dp2,pp2,cp1,tp2: 8 ranks", "1f1b of 2 stages and 8 micro-batches",
+        "activations", "all_reduce", "it fits"}) {
+    EXPECT_THAT(text.str(), HasSubstr(part));
+  }
+}
+
+TEST(PredictRunTest, RefusesBadSettingsAndModelsThatDoNotFitTheMesh) {
+  Settings settings;
+  settings.batch = 3;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig(settings.model));
+  EXPECT_THAT(
+      PredictRun(settings, model, {.room = kRoomy}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--batch=3")));
+  settings = Settings();
+  settings.mesh = "tp3";
+  EXPECT_THAT(PredictRun(settings, model, {.room = kRoomy}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+class GivenLimits final : public offload::MemorySource {
+ public:
+  absl::StatusOr<offload::MemoryReading> Read() override {
+    offload::MemoryReading reading;
+    reading.limits = limits;
+    reading.resident = 7;
+    return reading;
+  }
+  std::vector<offload::MemoryLimit> limits;
+};
+
+TEST(MachineRoomTest, TheTightestLimitOfAllProcessesCounts) {
+  GivenLimits source;
+  EXPECT_THAT(ReadMachineRoom(source), StatusIs(absl::StatusCode::kNotFound));
+  source.limits = {{.source = "machine", .used = 30, .limit = 100},
+                   {.source = "cgroup /job", .used = 10, .limit = 50},
+                   {.source = "RLIMIT_AS", .used = 10, .limit = 11}};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const MachineRoom room, ReadMachineRoom(source));
+  EXPECT_EQ(room.bytes, 40);
+  EXPECT_EQ(room.limit, "cgroup /job");
+  EXPECT_EQ(room.process, 7);
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,210 @@
+#include "tools/train/predict/print_prediction.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "collectives/operation/operation.h"
+#include "nlohmann/json.hpp"
+
+namespace tessera::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// In a unit that leaves three digits.
+std::string Bytes(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  size_t unit = 0;
+  while (bytes >= 1000 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  if (unit == 0) return absl::StrFormat("%.0f B", bytes);
+  return absl::StrFormat("%.*f %s",
+                         bytes < 10    ? 2
+                         : bytes < 100 ? 1
+                                       : 0,
+                         bytes, kUnits[unit]);
+}
+std::string Bytes(int64_t bytes) { return Bytes(static_cast<double>(bytes)); }
+
+std::string MeshName(const MeshSizes& mesh) {
+  return absl::StrCat("dp", mesh.dp, ",pp", mesh.pp, ",cp", mesh.cp, ",tp",
+                      mesh.tp);
+}
+
+// Purposes as columns; the names are those of the JSON too.
+using Column = std::pair<const char*, int64_t>;
+std::vector<Column> MemoryOf(const RunPrediction& run,
+                             const RankPrediction& rank) {
+  const StateMemory& state = rank.state;
+  const ActivationMemory& activations = rank.activations;
+  return {{"parameters", state.parameters},
+          {"gradients", state.gradients},
+          {"optimizer", state.optimizer},
+          {"buffers", state.buffers + state.staging},
+          {"activations", activations.pools},
+          {"boundaries", activations.boundaries},
+          {"layers", activations.layers},
+          {"host", state.host},
+          {"files", state.files},
+          {"process", run.room.process},
+          {"start", run.room.process + state.start},
+          {"resident", run.ResidentOf(rank)}};
+}
+
+std::string PlaceName(const RunPrediction& run, const RankPrediction& rank) {
+  const RankPlace& place = rank.place;
+  return absl::StrFormat("%4d  %3d %3d %3d %3d", place.RankIn(run.mesh),
+                         place.dp, place.pp, place.cp, place.tp);
+}
+
+void PrintMemory(const RunPrediction& run, std::ostream& out) {
+  constexpr size_t kMostRows = 16;
+  out << "rank   dp  pp  cp  tp";
+  for (const auto& [name, bytes] : MemoryOf(run, run.ranks.front())) {
+    out << absl::StrFormat("%12s", name);
+  }
+  out << "\n";
+  for (const RankPrediction& rank : run.ranks) {
+    const bool shown =
+        run.ranks.size() <= kMostRows ||
+        (rank.place.dp == 0 && rank.place.cp == 0 && rank.place.tp == 0);
+    if (!shown) continue;
+    out << PlaceName(run, rank);
+    for (const auto& [name, bytes] : MemoryOf(run, rank)) {
+      out << absl::StrFormat("%12s", bytes == 0 ? "-" : Bytes(bytes));
+    }
+    out << "\n";
+  }
+}
+
+void PrintTraffic(const RunPrediction& run, std::ostream& out) {
+  const auto most = std::max_element(
+      run.ranks.begin(), run.ranks.end(), [](const auto& a, const auto& b) {
+        const auto sum = [](const RankPrediction& rank) {
+          double bytes = 0;
+          for (const TrafficAxis axis : kTrafficAxes) {
+            bytes += rank.traffic.SentAlong(axis);
+          }
+          return bytes;
+        };
+        return sum(a) < sum(b);
+      });
+  if (most->traffic.all().empty()) {
+    out << "no messages: one rank\n";
+    return;
+  }
+  out << "messages of rank " << most->place.RankIn(run.mesh)
+      << " in a step (it sends most)\n"
+      << "axis   ranks  operation          count       bytes        sent\n";
+  for (const auto& [key, traffic] : most->traffic.all()) {
+    out << absl::StrFormat(
+        "%-6s %5d  %-16s %7d %11s %11s\n", TrafficAxisName(key.first),
+        RanksAlong(key.first, run.mesh), collectives::OpKindName(key.second),
+        traffic.count, Bytes(traffic.bytes), Bytes(traffic.sent));
+  }
+}
+
+void PrintFit(const RunPrediction& run, std::ostream& out) {
+  out << absl::StrFormat(
+      "memory of the %d ranks here: %s of %s that the %s has left: %s\n",
+      run.ranks_here, Bytes(run.needed), Bytes(run.room.bytes), run.room.limit,
+      run.fits() ? "it fits" : "IT DOES NOT FIT");
+  if (run.fits()) return;
+  if (run.advice.empty()) {
+    out << "no flag helps: more ranks on more machines, or a smaller model\n";
+  }
+  for (const MemoryAdvice& advice : run.advice) {
+    out << "  " << (advice.and_before ? "and " : "") << advice.flag << ": "
+        << Bytes(advice.needed) << (advice.fits ? ", which fits" : "") << "\n";
+  }
+}
+
+Json TrafficAsJson(const RankTraffic& traffic, const MeshSizes& mesh) {
+  Json list = Json::array();
+  for (const auto& [key, of] : traffic.all()) {
+    list.push_back({{"axis", TrafficAxisName(key.first)},
+                    {"ranks", RanksAlong(key.first, mesh)},
+                    {"operation", collectives::OpKindName(key.second)},
+                    {"count", of.count},
+                    {"bytes", of.bytes},
+                    {"sent", of.sent}});
+  }
+  return list;
+}
+
+Json RankAsJson(const RunPrediction& run, const RankPrediction& rank) {
+  const RankPlace& place = rank.place;
+  Json memory;
+  for (const auto& [name, bytes] : MemoryOf(run, rank)) memory[name] = bytes;
+  return {{"rank", place.RankIn(run.mesh)},
+          {"dp", place.dp},
+          {"pp", place.pp},
+          {"cp", place.cp},
+          {"tp", place.tp},
+          {"parameters", rank.parameters},
+          {"micro_batches_in_flight", rank.activations.micro_batches},
+          {"memory", memory},
+          {"traffic", TrafficAsJson(rank.traffic, run.mesh)}};
+}
+
+}  // namespace
+
+void PrintPredictionText(const RunPrediction& run, std::ostream& out) {
+  out << "mesh " << MeshName(run.mesh) << ": " << run.mesh.world_size()
+      << " ranks; " << run.schedule << " of " << run.stages << " stages and "
+      << run.micro_batches << " micro-batches\n"
+      << absl::StrFormat("model of %.4g parameters; a step takes %.4g flops",
+                         static_cast<double>(run.parameters), run.work.model);
+  if (run.work.recomputed > 0) {
+    out << absl::StrFormat(" and computes %.4g again", run.work.recomputed);
+  }
+  out << absl::StrFormat("\nbubble %.1f %% of the step\n\n", 100 * run.bubble);
+  if (run.ranks_like_each > 1) {
+    out << "one rank of each pipeline rank, the one that needs most\n";
+  }
+  PrintMemory(run, out);
+  out << "\n";
+  PrintTraffic(run, out);
+  out << "\n";
+  PrintFit(run, out);
+}
+
+std::string PredictionAsJson(const RunPrediction& run) {
+  Json json;
+  json["mesh"] = MeshName(run.mesh);
+  json["world_size"] = run.mesh.world_size();
+  json["schedule"] = run.schedule;
+  json["stages"] = run.stages;
+  json["micro_batches"] = run.micro_batches;
+  json["parameters"] = run.parameters;
+  json["bubble"] = run.bubble;
+  json["flops"] = {{"model", run.work.model},
+                   {"recomputed", run.work.recomputed}};
+  json["ranks"] = Json::array();
+  for (const RankPrediction& rank : run.ranks) {
+    json["ranks"].push_back(RankAsJson(run, rank));
+  }
+  json["ranks_like_each"] = run.ranks_like_each;
+  json["memory"] = {{"ranks_here", run.ranks_here},
+                    {"needed", run.needed},
+                    {"available", run.room.bytes},
+                    {"limit", run.room.limit},
+                    {"fits", run.fits()}};
+  json["advice"] = Json::array();
+  for (const MemoryAdvice& advice : run.advice) {
+    json["advice"].push_back({{"flag", advice.flag},
+                              {"needed", advice.needed},
+                              {"fits", advice.fits},
+                              {"and_before", advice.and_before}});
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace tessera::train

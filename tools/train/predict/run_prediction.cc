@@ -1,0 +1,97 @@
+#include "tools/train/predict/run_prediction.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "tools/train/settings/run_options_from.h"
+
+namespace tessera::train {
+namespace {
+
+absl::Status AddRanks(const RunPlan& plan, const StateHomes& homes,
+                      RunPrediction& prediction) {
+  const MeshSizes& mesh = plan.options().mesh;
+  const int64_t world = mesh.world_size();
+  const bool each = world <= kMostPredictedRanks;
+  prediction.ranks_like_each = each ? 1 : world / mesh.pp;
+  for (int64_t i = 0; i < (each ? world : mesh.pp); ++i) {
+    const RankPlace place = each ? RankPlace::Of(i, mesh) : RankPlace{.pp = i};
+    TESSERA_ASSIGN_OR_RETURN(RankPrediction rank,
+                             PredictRank(plan, place, homes));
+    prediction.ranks.push_back(std::move(rank));
+  }
+  return absl::OkStatus();
+}
+
+// By the ranks on this machine; of fewer than all, the largest.
+int64_t NeededHere(const RunPrediction& prediction) {
+  std::vector<int64_t> peaks;
+  for (const RankPrediction& rank : prediction.ranks) {
+    peaks.push_back(rank.peak_bytes());
+  }
+  std::sort(peaks.rbegin(), peaks.rend());
+  const int64_t processes =
+      prediction.shares_process ? 1 : prediction.ranks_here;
+  int64_t needed = processes * prediction.room.process;
+  int64_t left = prediction.ranks_here;
+  for (const int64_t peak : peaks) {
+    const int64_t count = std::min(left, prediction.ranks_like_each);
+    needed += count * peak;
+    left -= count;
+  }
+  return needed;
+}
+
+}  // namespace
+
+const RankPrediction& RunPrediction::largest() const {
+  return *std::max_element(ranks.begin(), ranks.end(),
+                           [](const auto& a, const auto& b) {
+                             return a.peak_bytes() < b.peak_bytes();
+                           });
+}
+
+StateHomes HomesOf(const Settings& settings) {
+  const StateHome away =
+      settings.offload_dir.empty() ? StateHome::kHost : StateHome::kFiles;
+  const bool all = settings.offload == "all";
+  StateHomes homes;
+  homes.compressed = settings.compression != "none";
+  if (all || settings.offload == "optimizer") homes.optimizer = away;
+  if (settings.zero == 3 && (all || settings.offload == "params")) {
+    homes.parameters = away;
+  }
+  if (settings.zero >= 2 && all) homes.gradients = away;
+  return homes;
+}
+
+absl::StatusOr<RunPrediction> MakePrediction(
+    const Settings& settings, const model_files::ModelConfig& model,
+    const PredictOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(const RunOptions run,
+                           RunOptionsFrom(settings, model));
+  TESSERA_ASSIGN_OR_RETURN(const RunPlan plan, RunPlan::Create(run));
+  RunPrediction prediction;
+  prediction.mesh = run.mesh;
+  prediction.schedule = run.schedule;
+  prediction.stages = plan.stages();
+  prediction.micro_batches = plan.micro_batches();
+  prediction.parameters = model.ParameterCount();
+  TESSERA_RETURN_IF_ERROR(AddRanks(plan, HomesOf(settings), prediction));
+  TESSERA_ASSIGN_OR_RETURN(prediction.bubble, PredictBubble(plan));
+  prediction.work = RunWorkOf(run);
+  if (options.room.has_value()) {
+    prediction.room = *options.room;
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(prediction.room, ReadMachineRoom());
+  }
+  const int64_t world = run.mesh.world_size();
+  prediction.ranks_here =
+      options.ranks_here > 0 ? std::min(options.ranks_here, world) : world;
+  prediction.shares_process = settings.engine == "in_process";
+  prediction.needed = NeededHere(prediction);
+  return prediction;
+}
+
+}  // namespace tessera::train

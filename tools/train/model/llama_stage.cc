@@ -1,6 +1,8 @@
 #include "tools/train/model/llama_stage.h"
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -11,6 +13,18 @@
 namespace tessera::train {
 
 namespace tp = tensor_parallel;
+
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+int64_t Now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
 
 LlamaStage::Flight::Flight(tp::TensorPool& pool, size_t layer_count)
     : head(pool), hidden(pool) {
@@ -106,6 +120,11 @@ absl::Status LlamaStage::CollectParameters() {
   return absl::OkStatus();
 }
 
+void LlamaStage::BeginStep() {
+  first_pass_ns_ = kNever;
+  pool_.ResetPeak();
+}
+
 absl::Status LlamaStage::FinishGradients() {
   for (auto& layer : layers_) {
     TESSERA_RETURN_IF_ERROR(layer->FinishGradients());
@@ -187,6 +206,7 @@ absl::Status LlamaStage::WithWeights(const Parameters& window,
 }
 
 absl::Status LlamaStage::Forward(const pipeline::ForwardPass& pass) {
+  if (first_pass_ns_ == kNever) first_pass_ns_ = Now();
   TESSERA_ASSIGN_OR_RETURN(Flight* const flight, StartFlight(pass.microbatch));
   TESSERA_RETURN_IF_ERROR(ReadTokens(pass.microbatch, *flight));
   TESSERA_ASSIGN_OR_RETURN(const TensorView x,

@@ -80,6 +80,13 @@ class LlamaStage final : public pipeline::Stage {
   // The head's copy of a table that the first stage has; null: none.
   const tensor_parallel::Parameter* copied_table();
 
+  // Before the first pass of a step.
+  void BeginStep();
+
+  // When the first pass of the step began, in nanoseconds of CLOCK_MONOTONIC;
+  // the largest number where there was none.
+  int64_t first_pass_ns() const { return first_pass_ns_; }
+
   // What the loss is multiplied by, for the gradients of this step.
   void SetLossFactor(double factor) { loss_factor_ = factor; }
 
@@ -151,6 +158,7 @@ class LlamaStage final : public pipeline::Stage {
   WeightAccess& weights_;
   tensor_parallel::Partition tokens_;  // Of a micro-batch, on this rank.
   double loss_factor_ = 1;
+  int64_t first_pass_ns_ = 0;
 
   tensor_parallel::TensorPool pool_;
   std::optional<tensor_parallel::VocabularyParallelEmbedding> embedding_;

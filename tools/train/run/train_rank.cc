@@ -1,10 +1,13 @@
 #include "tools/train/run/train_rank.h"
 
+#include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/engine/operation_context.h"
 #include "pipeline/generate/generate.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/partition/partition.h"
@@ -164,30 +167,62 @@ absl::Status TrainRank::CreateExecutor() {
   return absl::OkStatus();
 }
 
+absl::Status TrainRank::BeginStep() {
+  tokens_->BeginStep(step_);
+  TESSERA_RETURN_IF_ERROR(model_->BeginStep());
+  for (auto& stage : stages_) {
+    stage->BeginStep();
+    stage->SetLossFactor(model_->state().loss_scale() /
+                         static_cast<double>(options_.mesh.dp));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainRank::FinishGradients() {
+  for (auto& stage : stages_) {
+    TESSERA_RETURN_IF_ERROR(stage->FinishGradients());
+  }
+  return model_->ReduceGradients();
+}
+
 absl::StatusOr<StepRecord> TrainRank::Step() {
+  times_.begin = collectives::MonotonicNanos();
   StepRecord record;
   record.step = step_;
   record.learning_rate = options_.learning_rate.At(step_);
   TESSERA_RETURN_IF_ERROR(
       model_->state().SetLearningRate(record.learning_rate));
-  tokens_->BeginStep(step_);
-  TESSERA_RETURN_IF_ERROR(model_->BeginStep());
-  for (auto& stage : stages_) {
-    stage->SetLossFactor(model_->state().loss_scale() /
-                         static_cast<double>(options_.mesh.dp));
-  }
+  TESSERA_RETURN_IF_ERROR(BeginStep());
   TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result, executor_->Run());
-  for (auto& stage : stages_) {
-    TESSERA_RETURN_IF_ERROR(stage->FinishGradients());
-  }
-  TESSERA_RETURN_IF_ERROR(model_->ReduceGradients());
+  times_.pipeline = PipelineBegin();
+  TESSERA_RETURN_IF_ERROR(FinishGradients());
+  times_.update_begin = collectives::MonotonicNanos();
   TESSERA_ASSIGN_OR_RETURN(const zero3::StepReport report, model_->Step());
+  times_.update_end = collectives::MonotonicNanos();
   TESSERA_ASSIGN_OR_RETURN(record.loss, MeanOverData(result.loss));
   record.gradient_norm = report.gradient_norm;
   record.loss_scale = report.loss_scale;
   record.skipped = report.skipped;
   ++step_;
+  times_.end = collectives::MonotonicNanos();
   return record;
+}
+
+// The first computation is the first pass of a stage.
+int64_t TrainRank::PipelineBegin() const {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const auto& stage : stages_) {
+    first = std::min(first, stage->first_pass_ns());
+  }
+  return first - static_cast<int64_t>(executor_->timeline().first() * 1e9);
+}
+
+int64_t TrainRank::activation_bytes() const {
+  int64_t bytes = executor_->timeline().peak_bytes;
+  for (const auto& stage : stages_) {
+    bytes += stage->pool().taken_bytes() + stage->pool().free_bytes();
+  }
+  return bytes;
 }
 
 // Context ranks have parts of each loss, data ranks losses of their own.

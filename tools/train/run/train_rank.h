@@ -22,23 +22,25 @@
 #include "collectives/groups/group_manager.h"
 #include "pipeline/execute/executor.h"
 #include "pipeline/schedule/schedule.h"
+#include "pipeline/simulate/timeline.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/text/batches/samples.h"
 #include "tools/train/model/llama_stage.h"
 #include "tools/train/model/sharded_model.h"
 #include "tools/train/run/run_options.h"
+#include "tools/train/run/step_record.h"
 #include "tools/train/run/step_tokens.h"
 
 namespace tessera::train {
 
-// The same on every rank.
-struct StepRecord {
-  int64_t step = 0;  // From 0.
-  double loss = 0;   // The mean over all tokens of the step.
-  double gradient_norm = 0;
-  double learning_rate = 0;
-  double loss_scale = 1;
-  bool skipped = false;  // The gradients were not finite.
+// When the parts of a rank's step began and ended, in MonotonicNanos.
+struct StepTimes {
+  int64_t begin = 0;
+  // 0 of executor().timeline(): where the pipeline's ranks began together.
+  int64_t pipeline = 0;
+  int64_t update_begin = 0;  // The optimizer's part.
+  int64_t update_end = 0;
+  int64_t end = 0;
 };
 
 class TrainRank {
@@ -49,7 +51,8 @@ class TrainRank {
       collectives::Communicator& world, const RunOptions& options,
       const text::Samples& samples, tensor_parallel::Ops& ops);
 
-  // The next step. A collective of the world.
+  // The next step. A collective of the world. A loss that is not finite is
+  // returned as it is.
   absl::StatusOr<StepRecord> Step();
 
   // The groups that this rank is in. Not owned.
@@ -66,7 +69,16 @@ class TrainRank {
   ShardedModel& model() { return *model_; }
   zero3::ShardedState& state() { return model_->state(); }
   const pipeline::Executor& executor() const { return *executor_; }
+  // Of all pipeline ranks; a collective of them.
+  absl::StatusOr<pipeline::Timeline> GatherTimeline() {
+    return executor_->GatherTimeline();
+  }
   const RunOptions& options() const { return options_; }
+  const StepTimes& times() const { return times_; }  // Of the last step.
+
+  // What activations hold: of the stages, kept between steps, and tensors
+  // between stages, at most in the last step.
+  int64_t activation_bytes() const;
 
   // Steps taken, which is the number of the next one.
   int64_t steps() const { return step_; }
@@ -84,6 +96,9 @@ class TrainRank {
   absl::Status CreateStages(tensor_parallel::Ops& ops);
   absl::Status CreateModel();
   absl::Status CreateExecutor();
+  absl::Status BeginStep();
+  absl::Status FinishGradients();
+  int64_t PipelineBegin() const;
   absl::StatusOr<double> MeanOverData(double loss);
 
   RunOptions options_;
@@ -98,6 +113,7 @@ class TrainRank {
   std::unique_ptr<ShardedModel> model_;
   std::unique_ptr<pipeline::Executor> executor_;
   int64_t step_ = 0;
+  StepTimes times_;
 
  public:
   ~TrainRank();

@@ -21,7 +21,9 @@ struct Settings {
   // Text files, globs, directories, .u16 and .u32 files of tokens. Empty: the
   // repository's own sources and documents.
   std::vector<std::string> data = {};
-  std::string tokenizer = "";  // A directory of Hugging Face; empty: bytes.
+  // A directory of Hugging Face. Empty: that of the model, where it is one with
+  // a tokenizer.json; else bytes.
+  std::string tokenizer = "";
   std::string dtype = "fp32";  // fp32, bf16
   int64_t length = 128;        // Tokens of a sequence.
   int64_t batch = 16;          // Sequences of a step, over all ranks.

@@ -1,0 +1,159 @@
+#include "tools/train/job/ranks/world.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/adaptive/create_adaptive.h"
+#include "collectives/bootstrap/join_job.h"
+#include "collectives/choice/strategy_chooser.h"
+#include "collectives/registry/engine_registry.h"
+#include "collectives/shared_memory/shared_memory.h"
+#include "tools/cli/cli.h"
+#include "tools/train/worker/measured_engine.h"
+#include "topology/axis.h"
+#include "topology/config/options/named_enum.h"
+#include "topology/config/options/strategies.h"
+
+namespace tessera::train {
+namespace {
+
+using collectives::Communicator;
+using collectives::Engine;
+using collectives::Job;
+using topology::CommunicationStrategy;
+using topology::EnvironmentLookup;
+
+// torchrun's, which count before mpirun's for every reader.
+constexpr std::array<std::string_view, 5> kTorchrunVariables = {
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"};
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(const Settings& settings,
+                                                    const Job& job) {
+  const absl::Duration timeout = absl::Seconds(settings.timeout_seconds);
+  if (settings.engine == "shared_memory") {
+    return collectives::CreateSharedMemoryEngine(*job.store,
+                                                 {.timeout = timeout});
+  }
+  collectives::EngineSetup setup;
+  setup.rank = job.rank;
+  setup.size = job.world_size.value();
+  setup.store = job.store.get();
+  return collectives::CreateEngine(settings.engine, setup);
+}
+
+// MPI knows its ranks itself, all others meet in a store.
+absl::StatusOr<Job> JoinRanks(const Settings& settings,
+                              const EnvironmentLookup& lookup) {
+  if (settings.engine != "mpi") {
+    return collectives::JoinJob(
+        lookup, {.timeout = absl::Seconds(settings.timeout_seconds)});
+  }
+  Job job;
+  TESSERA_ASSIGN_OR_RETURN(job.environment,
+                           topology::ReadLauncherEnvironment(lookup));
+  job.rank = job.environment.rank;
+  job.world_size = job.environment.world_size;
+  return job;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> WorldSize(const Settings& settings) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<topology::Axis> axes,
+                           topology::ParseAxes(settings.mesh),
+                           tools::FlagError("mesh", settings.mesh, _));
+  int64_t size = 1;
+  for (const topology::Axis& axis : axes) size *= axis.size.value();
+  return size;
+}
+
+absl::Status CheckEngine(const Settings& settings) {
+  const std::string& engine = settings.engine;
+  if (engine == "shared_memory" || engine == "in_process") {
+    return absl::OkStatus();
+  }
+  if (engine == "nccl") {
+    return absl::UnimplementedError(
+        "--engine=nccl: its buffers are device memory, and this trainer "
+        "computes on the CPU; take shared_memory, or mpi or gloo on several "
+        "hosts");
+  }
+  const std::vector<std::string> names = collectives::RegisteredEngines();
+  if (std::find(names.begin(), names.end(), engine) != names.end()) {
+    return absl::OkStatus();
+  }
+  // Says that it is missing here, or that there is none of this name.
+  const absl::Status status = collectives::CreateEngine(engine, {}).status();
+  return absl::IsInvalidArgument(status)
+             ? tools::FlagError("engine", engine,
+                                absl::InvalidArgumentError(absl::StrCat(
+                                    "expected shared_memory, in_process, ",
+                                    absl::StrJoin(names, ", "))))
+             : Annotate(status, absl::StrCat("--engine=", engine));
+}
+
+EnvironmentLookup RankVariables(const Settings& settings,
+                                const EnvironmentLookup& lookup) {
+  if (settings.engine != "mpi") return lookup;
+  return [lookup](std::string_view name) -> std::optional<std::string> {
+    if (std::find(kTorchrunVariables.begin(), kTorchrunVariables.end(), name) !=
+        kTorchrunVariables.end()) {
+      return std::nullopt;
+    }
+    return lookup(name);
+  };
+}
+
+absl::StatusOr<World> MakeWorld(const Settings& settings,
+                                std::unique_ptr<Engine> engine) {
+  collectives::CommunicatorOptions options;
+  options.timeout = absl::Seconds(settings.timeout_seconds);
+  // Whatever algorithm is chosen, the same mesh has the same bits.
+  options.reproducible = true;
+  TESSERA_ASSIGN_OR_RETURN(
+      const auto strategy,
+      topology::ParseEnum<CommunicationStrategy>(settings.strategy),
+      tools::FlagError("strategy", settings.strategy, _));
+  World world;
+  world.collectives = std::make_shared<CollectiveLog>();
+  engine = MeasureEngine(std::move(engine), world.collectives);
+  if (strategy == CommunicationStrategy::kAdaptive) {
+    TESSERA_ASSIGN_OR_RETURN(world.communicator,
+                             collectives::CreateAdaptiveCommunicator(
+                                 std::move(engine), std::move(options)));
+    return world;
+  }
+  options.chooser = std::make_shared<collectives::StrategyChooser>(strategy);
+  TESSERA_ASSIGN_OR_RETURN(
+      world.communicator,
+      Communicator::Create(std::move(engine), std::move(options)));
+  return world;
+}
+
+absl::StatusOr<World> JoinWorld(const Settings& settings,
+                                const EnvironmentLookup& lookup) {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t ranks, WorldSize(settings));
+  TESSERA_ASSIGN_OR_RETURN(
+      Job job, JoinRanks(settings, RankVariables(settings, lookup)));
+  if (job.world_size.value() != ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--mesh=", settings.mesh, " has ", ranks, " ranks, and ",
+        topology::LauncherName(job.environment.launcher), " started ",
+        job.world_size.value(), "; start as many as the mesh has"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                           CreateNamed(settings, job));
+  TESSERA_ASSIGN_OR_RETURN(World world, MakeWorld(settings, std::move(engine)));
+  world.store = std::move(job.store);
+  return world;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,87 @@
+#include "tools/train/job/result/verify_losses.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tessera::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+RunResult Losses(std::vector<double> losses, int64_t first = 0) {
+  RunResult result;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    StepResult step;
+    step.record.step = first + static_cast<int64_t>(i);
+    step.record.loss = losses[i];
+    result.steps.push_back(step);
+  }
+  return result;
+}
+
+TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
+  const Settings settings = {.model = "llama-10m",
+                             .dtype = "bf16",
+                             .batch = 12,
+                             .seed = 5,
+                             .mesh = "dp2,cp2",
+                             .recompute = "full",
+                             .offload = "all",
+                             .run_dir = "/run",
+                             .resume = "from",
+                             .metrics = "m",
+                             .max_restarts = 2};
+  const Settings alone = OneRankSettings(settings);
+  Settings expected = settings;
+  expected.mesh = "dp1";
+  expected.engine = "in_process";
+  expected.strategy = "all_reduce";
+  expected.recompute = "none";
+  expected.zero = 0;
+  expected.offload = "none";
+  expected.run_dir = "";
+  expected.metrics = "";
+  expected.max_restarts = 0;
+  expected.quiet = true;
+  EXPECT_EQ(alone, expected);
+}
+
+TEST(CompareLossesTest, FindsTheLargestOfTheStepsInBoth) {
+  const LossDifference difference =
+      CompareLosses(Losses({2, 4.4, 5, 9}, 10), Losses({7, 2, 4, 5}, 9));
+  EXPECT_EQ(difference.steps, 3);
+  EXPECT_NEAR(difference.largest, 0.1, 1e-12);
+  EXPECT_EQ(difference.at_step, 11);
+  EXPECT_EQ(CompareLosses(Losses({1, 2}), Losses({1, 2})).largest, 0);
+}
+
+TEST(CompareLossesTest, ALossThatIsNoNumberIsTheLargestDifference) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [a, b] : {std::pair(nan, 2.0), std::pair(2.0, nan)}) {
+    const LossDifference difference =
+        CompareLosses(Losses({1, a, 50}), Losses({1, b, 2}));
+    EXPECT_TRUE(std::isnan(difference.largest));
+    EXPECT_EQ(difference.at_step, 1);
+    EXPECT_THAT(CheckDifference(difference, {}),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("step 1")));
+  }
+}
+
+TEST(CheckDifferenceTest, AllowsWhatTheTypeAllows) {
+  const Settings fp32;
+  const Settings bf16 = {.dtype = "bf16"};
+  TESSERA_EXPECT_OK(CheckDifference({3, 9e-6, 1}, fp32));
+  EXPECT_THAT(CheckDifference({3, 1.1e-5, 1}, fp32),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("1.1e-05")));
+  TESSERA_EXPECT_OK(CheckDifference({3, 1.9e-2, 1}, bf16));
+  EXPECT_FALSE(CheckDifference({3, 2.1e-2, 1}, bf16).ok());
+  EXPECT_FALSE(CheckDifference({0, 0, 0}, fp32).ok());
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,93 @@
+// Every way to train has the losses of one rank: each pair of options together
+// at least once.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iostream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/train/parity/cases/parity_case.h"
+#include "tools/train/parity/cases/parity_options.h"
+#include "tools/train/parity/cases/parity_report.h"
+#include "tools/train/parity/cases/train_case.h"
+#include "tools/train/parity/covering/covering_array.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr int64_t kSteps = 15;  // What fits; whole_matrix_test has 20.
+constexpr double kLossTolerance = 1e-5;
+// Of a norm, which is a sum of squares that are less well known.
+constexpr double kNormTolerance = 1e-4;
+
+// Ways to train the same model: with tied weights, clipping, kv heads.
+class CoveringParityTest
+    : public ::testing::TestWithParam<
+          std::tuple<std::string, std::string, std::string>> {
+ protected:
+  static std::vector<CoveringRow> RowsOfModel() {
+    const auto& [tied, clip, kv_heads] = GetParam();
+    static const auto& all =
+        *new std::vector<CoveringRow>(CoveringArray(ParityProblem()));
+    std::vector<CoveringRow> rows = all;
+    const auto is_other = [&, tied = tied, clip = clip,
+                           kv_heads = kv_heads](const CoveringRow& row) {
+      return ValueOf(row, "tied") != tied || ValueOf(row, "clip") != clip ||
+             ValueOf(row, "kv_heads") != kv_heads;
+    };
+    rows.erase(std::remove_if(rows.begin(), rows.end(), is_other), rows.end());
+    return rows;
+  }
+  static ParityCase ShortCase(const CoveringRow& row) {
+    ParityCase run = CaseOf(row);
+    run.steps = kSteps;
+    return run;
+  }
+  static const std::string& ValueOf(const CoveringRow& row,
+                                    const std::string& option) {
+    const auto place = static_cast<size_t>(OptionNumber(option));
+    return ParityOptions()[place].values[static_cast<size_t>(row[place])];
+  }
+};
+
+TEST_P(CoveringParityTest, EveryPairOfOptionsHasTheLossesOfOneRank) {
+  const std::vector<CoveringRow> rows = RowsOfModel();
+  ASSERT_FALSE(rows.empty());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<StepRecord> expected,
+                               TrainCase(PlainCase(ShortCase(rows[0]))));
+  EXPECT_LT(expected.back().loss, 0.8 * expected.front().loss);
+  ParityReport report;
+  for (const CoveringRow& row : rows) {
+    const ParityCase run = ShortCase(row);
+    SCOPED_TRACE(::testing::Message() << run);
+    const auto actual = TrainCase(run);
+    EXPECT_THAT(actual, IsOk());
+    if (!actual.ok()) continue;
+    const ParityDifference difference = DifferenceOf(*actual, expected);
+    EXPECT_LT(difference.loss, kLossTolerance);
+    EXPECT_LT(difference.gradient_norm, kNormTolerance);
+    report.Add(row, difference);
+  }
+  std::cout << report;
+}
+
+std::string NameOf(
+    const ::testing::TestParamInfo<CoveringParityTest::ParamType>& info) {
+  const auto& [tied, clip, kv_heads] = info.param;
+  return "Tied_" + tied + "_Clip_" + clip + "_KvHeads_" + kv_heads;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CoveringParityTest,
+                         ::testing::Combine(::testing::Values("off", "on"),
+                                            ::testing::Values("off", "on"),
+                                            ::testing::Values("1", "2", "3",
+                                                              "6")),
+                         NameOf);
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,173 @@
+// What every pair of options does not say: every mesh there is, sizes at which
+// ranks have nothing to do, bf16, and the same run twice.
+#include <cstddef>
+#include <cstdint>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/dtype/dtype.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/train/parity/cases/every_mesh.h"
+#include "tools/train/parity/cases/parity_case.h"
+#include "tools/train/parity/cases/train_case.h"
+
+namespace tessera::train {
+namespace {
+
+using tensor_parallel::Recompute;
+using ::testing::SizeIs;
+
+void ExpectLosses(const ParityCase& run,
+                  const std::vector<StepRecord>& expected, double tolerance) {
+  SCOPED_TRACE(::testing::Message() << run);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
+  const ParityDifference difference = DifferenceOf(actual, expected);
+  EXPECT_LT(difference.loss, tolerance);
+  EXPECT_LT(difference.gradient_norm, 10 * tolerance);
+}
+
+void ExpectPlainLosses(const ParityCase& run, double tolerance) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
+  ExpectLosses(run, expected, tolerance);
+}
+
+TEST(MeshParityTest, EveryMeshHasTheLossesOfOneRank) {
+  ParityCase run = {.stage = 1, .clip = true, .steps = 3};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
+  for (const MeshSizes& mesh : EveryMesh()) {
+    run.mesh = mesh;
+    ExpectLosses(run, expected, 1e-5);
+    run.sequence_parallel = !run.sequence_parallel;
+    run.zigzag = run.zigzag != run.sequence_parallel;
+    run.stage = (run.stage + 1) % 4;
+  }
+}
+
+TEST(MeshParityTest, RanksWithoutPositionsTokensOrLayers) {
+  // 5 positions over 8 ranks, either way; and one of two.
+  for (const bool zigzag : {false, true}) {
+    ExpectPlainLosses(
+        {.mesh = {.cp = 8}, .zigzag = zigzag, .length = 5, .steps = 2}, 1e-5);
+    ExpectPlainLosses({.mesh = {.cp = 2, .tp = 2},
+                       .sequence_parallel = true,
+                       .zigzag = zigzag,
+                       .stage = 3,
+                       .length = 1,
+                       .steps = 2},
+                      1e-5);
+  }
+  // 5 tokens over 8 ranks, of which two have no head.
+  ExpectPlainLosses(
+      {.mesh = {.tp = 8}, .sequence_parallel = true, .length = 5, .steps = 2},
+      1e-5);
+  // One layer in 4, and in 12 stages; tied ends far from each other.
+  ExpectPlainLosses(
+      {.mesh = {.pp = 4}, .stage = 3, .tied = true, .layers = 1, .steps = 2},
+      1e-5);
+  ExpectPlainLosses({.mesh = {.pp = 4, .tp = 2},
+                     .schedule = "interleaved_1f1b",
+                     .chunks = 3,
+                     .sequence_parallel = true,
+                     .tied = true,
+                     .layers = 1,
+                     .steps = 2},
+                    1e-5);
+  ExpectPlainLosses({.mesh = {.pp = 4},
+                     .schedule = "zb_v",
+                     .chunks = 2,
+                     .recompute = Recompute::kFull,
+                     .tied = true,
+                     .layers = 1,
+                     .steps = 2},
+                    1e-5);
+}
+
+std::vector<ParityCase> Samples() {
+  return {
+      {.mesh = {.dp = 2, .pp = 2, .tp = 2},
+       .stage = 3,
+       .offload = "all",
+       .tier = "file",
+       .lossless = true,
+       .clip = true},
+      {.mesh = {.pp = 2, .cp = 2, .tp = 2},
+       .schedule = "zb_v",
+       .chunks = 2,
+       .sequence_parallel = true,
+       .stage = 2,
+       .tied = true},
+      {.mesh = {.dp = 8},
+       .recompute = Recompute::kSelective,
+       .stage = 3,
+       .layout = zero3::LayoutKind::kBalanced,
+       .bucket_bytes = 700,
+       .offload = "optimizer",
+       .tier = "host"},
+      {.mesh = {.cp = 4, .tp = 2},
+       .micro_batch = 2,
+       .recompute = Recompute::kFull,
+       .stage = 1,
+       .kv_heads = 1},
+      {.mesh = {.pp = 4}, .schedule = "interleaved_1f1b", .chunks = 2},
+      {.mesh = {.tp = 8}, .sequence_parallel = true, .clip = true},
+  };
+}
+
+TEST(MeshParityTest, TheSameRunTwiceHasTheSameBits) {
+  for (ParityCase run : Samples()) {
+    run.steps = 6;
+    SCOPED_TRACE(::testing::Message() << run);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto once, TrainCase(run));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto again, TrainCase(run));
+    ASSERT_THAT(once, SizeIs(6));
+    ASSERT_THAT(again, SizeIs(6));
+    for (size_t s = 0; s < once.size(); ++s) {
+      EXPECT_EQ(once[s].loss, again[s].loss) << "step " << s;
+      EXPECT_EQ(once[s].gradient_norm, again[s].gradient_norm) << "step " << s;
+    }
+  }
+}
+
+TEST(MeshParityTest, InBf16LossesAreWithinItsRounding) {
+  for (ParityCase run : Samples()) {
+    run.steps = 12;
+    run.dtype = DType::kBF16;
+    SCOPED_TRACE(::testing::Message() << run);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
+    // Of what one rank has in f32, and in bf16.
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      run.dtype = dtype;
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
+                                   TrainCase(PlainCase(run)));
+      const ParityDifference difference = DifferenceOf(actual, expected);
+      EXPECT_LT(difference.loss, 2e-2);
+      EXPECT_LT(difference.gradient_norm, 0.2);
+      std::cout << "against " << DTypeName(dtype) << ": loss "
+                << difference.loss << ", gradient norm "
+                << difference.gradient_norm << "\n";
+    }
+  }
+}
+
+TEST(MeshParityTest, RecomputingChangesNoBit) {
+  for (ParityCase run : Samples()) {
+    run.steps = 3;
+    run.recompute = Recompute::kNone;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(run));
+    for (const Recompute recompute :
+         {Recompute::kSelective, Recompute::kFull}) {
+      run.recompute = recompute;
+      SCOPED_TRACE(::testing::Message() << run);
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
+      EXPECT_EQ(DifferenceOf(actual, expected).loss, 0);
+      EXPECT_EQ(DifferenceOf(actual, expected).gradient_norm, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,147 @@
+#include "tools/train/parity/one_rank.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/dtype/convert.h"
+#include "base/status_macros.h"
+#include "tensor_parallel/context/sequence_layout.h"
+#include "tensor_parallel/layers/tensor_group.h"
+
+namespace tessera::train {
+
+namespace tp = tensor_parallel;
+
+namespace {
+
+using Tensors = std::vector<std::vector<double>*>;
+
+Tensors LayerTensors(std::string_view name, ReferenceLayer& layer) {
+  if (name == "attention_norm.weight") return {&layer.attention_norm};
+  if (name == "attention.qkv.weight") {
+    return {&layer.query, &layer.key, &layer.value};
+  }
+  if (name == "attention.output.weight") return {&layer.output};
+  if (name == "mlp_norm.weight") return {&layer.mlp_norm};
+  if (name == "mlp.gate_up.weight") return {&layer.gate, &layer.up};
+  if (name == "mlp.down.weight") return {&layer.down};
+  return {};
+}
+
+// Those that make up a parameter, one below the other.
+Tensors TensorsFor(std::string_view name, ReferenceWeights& weights) {
+  if (name == "embedding.weight") return {&weights.embedding};
+  if (name == "head.norm.weight") return {&weights.final_norm};
+  if (name == "head.output.weight") return {&weights.head};
+  size_t layer = 0;
+  const size_t dot = name.find('.', 7);
+  if (!absl::ConsumePrefix(&name, "layers.") || dot == name.npos ||
+      !absl::SimpleAtoi(name.substr(0, dot - 7), &layer) ||
+      layer >= weights.layers.size()) {
+    return {};
+  }
+  return LayerTensors(name.substr(dot - 6), weights.layers[layer]);
+}
+
+std::span<std::byte> BytesOf(const TensorView& view) {
+  return {view.data(), static_cast<size_t>(view.size_in_bytes())};
+}
+
+using Move = absl::Status (*)(TensorView part, std::vector<double>& values);
+
+absl::Status SetPart(TensorView part, std::vector<double>& values) {
+  return Convert(DType::kF64, std::as_bytes(std::span(values)), part.dtype(),
+                 BytesOf(part));
+}
+
+absl::Status GetPart(TensorView part, std::vector<double>& values) {
+  return Convert(part.dtype(), BytesOf(part), DType::kF64,
+                 std::as_writable_bytes(std::span(values)));
+}
+
+// Takes `whole` apart by rows.
+absl::Status MoveParts(const std::string& name, const TensorView& whole,
+                       ReferenceWeights& weights, Move move) {
+  const Tensors tensors = TensorsFor(name, weights);
+  const int64_t columns = whole.shape().size() == 2 ? whole.shape()[1] : 1;
+  int64_t row = 0;
+  for (std::vector<double>* values : tensors) {
+    const int64_t rows = static_cast<int64_t>(values->size()) / columns;
+    if (row + rows > whole.shape()[0]) break;
+    TESSERA_ASSIGN_OR_RETURN(const TensorView part, whole.Narrow(0, row, rows));
+    TESSERA_RETURN_IF_ERROR(move(part, *values));
+    row += rows;
+  }
+  if (tensors.empty() || row != whole.shape()[0]) {
+    return absl::InternalError(absl::StrCat(name, " has ", whole.shape()[0],
+                                            " rows; the reference has ", row));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<OneRank>> OneRank::Create(
+    const LlamaStageOptions& options, ReferenceWeights weights) {
+  std::unique_ptr<OneRank> rank(new OneRank(options.model, std::move(weights)));
+  TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
+                           tp::SequenceLayout::Contiguous(options.length, 1));
+  const tp::TensorGroup alone(rank->ops_);
+  TESSERA_ASSIGN_OR_RETURN(
+      rank->stage_, LlamaStage::Create(alone, {alone, layout}, options, *rank,
+                                       rank->access_));
+  TESSERA_RETURN_IF_ERROR(rank->SetWeights());
+  return rank;
+}
+
+absl::Status OneRank::SetWeights() {
+  for (const auto& window : stage_->windows()) {
+    for (tp::Parameter* parameter : window) {
+      TESSERA_RETURN_IF_ERROR(
+          MoveParts(parameter->name(), parameter->value(), weights_, &SetPart));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> OneRank::Forward(std::vector<int64_t> tokens) {
+  tokens_ = std::move(tokens);
+  double loss = 0;
+  TESSERA_RETURN_IF_ERROR(stage_->Forward({.loss = &loss}));
+  return loss;
+}
+
+absl::StatusOr<double> OneRank::Loss(std::vector<int64_t> tokens) {
+  TESSERA_ASSIGN_OR_RETURN(const double loss, Forward(std::move(tokens)));
+  stage_->Release(0);
+  return loss;
+}
+
+absl::Status OneRank::Backward(bool split) {
+  if (split) {
+    TESSERA_RETURN_IF_ERROR(stage_->BackwardInput({}));
+    TESSERA_RETURN_IF_ERROR(stage_->BackwardWeight({}));
+  } else {
+    TESSERA_RETURN_IF_ERROR(stage_->Backward({}));
+  }
+  stage_->Release(0);
+  return stage_->FinishGradients();
+}
+
+absl::StatusOr<ReferenceWeights> OneRank::Gradients() {
+  ReferenceWeights gradients = ReferenceZeros(model_);
+  for (const auto& window : stage_->windows()) {
+    for (tp::Parameter* parameter : window) {
+      TESSERA_RETURN_IF_ERROR(MoveParts(
+          parameter->name(), parameter->gradient(), gradients, &GetPart));
+    }
+  }
+  return gradients;
+}
+
+}  // namespace tessera::train

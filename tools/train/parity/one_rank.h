@@ -1,0 +1,69 @@
+// OneRank: what trains, on one rank without a pipeline, with weights that are
+// given: for tests that hold it against ReferenceLlama.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto rank, OneRank::Create(options, weights));
+//   TESSERA_ASSIGN_OR_RETURN(double loss, rank->Forward(tokens));
+//   TESSERA_RETURN_IF_ERROR(rank->Backward());
+//   TESSERA_ASSIGN_OR_RETURN(ReferenceWeights gradients, rank->Gradients());
+#ifndef TESSERA_TOOLS_TRAIN_PARITY_ONE_RANK_H_
+#define TESSERA_TOOLS_TRAIN_PARITY_ONE_RANK_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/ops/cpu/cpu_ops.h"
+#include "tools/train/model/llama_stage.h"
+#include "tools/train/model/token_source.h"
+#include "tools/train/model/weight_access.h"
+#include "tools/train/parity/reference/reference_weights.h"
+
+namespace tessera::train {
+
+class OneRank final : private TokenSource {
+ public:
+  // `options`: of the first and last stage with all layers.
+  static absl::StatusOr<std::unique_ptr<OneRank>> Create(
+      const LlamaStageOptions& options, ReferenceWeights weights);
+
+  // Numbers to differentiate by; SetWeights hands them to the stage.
+  ReferenceWeights& weights() { return weights_; }
+  absl::Status SetWeights();
+
+  // The loss of one micro-batch, [sequences, length + 1] tokens; Backward goes
+  // on from it, and the other ends without.
+  absl::StatusOr<double> Forward(std::vector<int64_t> tokens);
+  absl::StatusOr<double> Loss(std::vector<int64_t> tokens);
+  // At once, or the gradients of the inputs first, as schedules without bubbles
+  // have it.
+  absl::Status Backward(bool split = false);
+
+  // The sums of all backward passes.
+  absl::StatusOr<ReferenceWeights> Gradients();
+  LlamaStage& stage() { return *stage_; }
+
+ private:
+  explicit OneRank(const model_files::ModelConfig& model,
+                   ReferenceWeights weights)
+      : model_(model), weights_(std::move(weights)), ops_({.threads = 1}) {}
+
+  absl::StatusOr<std::span<const int64_t>> Tokens(int32_t) override {
+    return std::span<const int64_t>(tokens_);
+  }
+
+  const model_files::ModelConfig model_;
+  ReferenceWeights weights_;
+  tensor_parallel::CpuOps ops_;
+  ResidentWeights access_;
+  std::vector<int64_t> tokens_;
+  std::unique_ptr<LlamaStage> stage_;
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_PARITY_ONE_RANK_H_

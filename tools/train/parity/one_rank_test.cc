@@ -1,0 +1,265 @@
+// One rank is right: what it computes against ReferenceLlama, and against
+// finite differences of itself.
+#include "tools/train/parity/one_rank.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/train/parity/reference/finite_difference.h"
+#include "tools/train/parity/reference/reference_llama.h"
+#include "tools/train/parity/reference/reference_weights.h"
+
+namespace tessera::train {
+namespace {
+
+using tensor_parallel::Recompute;
+
+struct Shape {
+  std::string name;
+  model_files::ModelConfig model;
+  int64_t sequences, length;
+
+  friend std::ostream& operator<<(std::ostream& os, const Shape& shape) {
+    return os << shape.name;
+  }
+};
+
+class OneRankTest : public ::testing::TestWithParam<Shape> {
+ protected:
+  OneRankTest() : weights_(ReferenceZeros(GetParam().model)) {
+    FillByFormula(weights_);
+    tokens_ = TokensByFormula(3, GetParam().sequences * (GetParam().length + 1),
+                              GetParam().model.vocabulary);
+  }
+
+  LlamaStageOptions Options(DType dtype) const {
+    return {.model = GetParam().model,
+            .layers = GetParam().model.layers,
+            .sequences = GetParam().sequences,
+            .length = GetParam().length,
+            .dtype = dtype};
+  }
+
+  ReferencePass Reference() const {
+    return RunReference(GetParam().model, weights_,
+                        {tokens_, static_cast<size_t>(GetParam().sequences),
+                         static_cast<size_t>(GetParam().length)});
+  }
+
+  // Each tensor's gradient, as a part of the tensor's largest, or of a
+  // thousandth of the largest of all: some are zero but for rounding.
+  void ExpectGradients(ReferenceWeights actual, ReferenceWeights expected,
+                       double tolerance) {
+    const auto of_actual = TensorsOf(actual), of_expected = TensorsOf(expected);
+    ASSERT_EQ(of_actual.size(), of_expected.size());
+    double largest = 0;
+    for (const NamedWeights& tensor : of_expected) {
+      for (const double value : *tensor.values) {
+        largest = std::max(largest, std::abs(value));
+      }
+    }
+    for (size_t t = 0; t < of_actual.size(); ++t) {
+      EXPECT_LT(RelativeDifference(*of_actual[t].values, *of_expected[t].values,
+                                   largest / 1000),
+                tolerance)
+          << of_actual[t].name;
+    }
+  }
+
+  ReferenceWeights weights_;
+  std::vector<int64_t> tokens_;
+};
+
+TEST_P(OneRankTest, HasTheLossAndGradientsOfTheReference) {
+  const ReferencePass expected = Reference();
+  for (const Recompute recompute :
+       {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    for (const bool split : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << recompute << " split " << split);
+      LlamaStageOptions options = Options(DType::kF64);
+      options.recompute = recompute;
+      TESSERA_ASSERT_OK_AND_ASSIGN(auto rank,
+                                   OneRank::Create(options, weights_));
+      TESSERA_ASSERT_OK_AND_ASSIGN(const double loss, rank->Forward(tokens_));
+      EXPECT_NEAR(loss, expected.loss, 1e-12 * expected.loss);
+      ASSERT_THAT(rank->Backward(split), IsOk());
+      TESSERA_ASSERT_OK_AND_ASSIGN(auto gradients, rank->Gradients());
+      ExpectGradients(gradients, expected.gradients, 1e-10);
+    }
+  }
+}
+
+// A loss tells the logits of a token but for a number that is added to all of
+// them: as its target changes, it changes by their difference. This is how far
+// those of the last token of a sequence are behind the first word's.
+std::vector<double> LogitsOfLast(OneRank& rank, std::vector<int64_t> tokens,
+                                 const Shape& shape) {
+  const auto length = static_cast<double>(tokens.size() - 1);
+  std::vector<double> logits;
+  for (tokens.back() = 0; tokens.back() < shape.model.vocabulary;
+       ++tokens.back()) {
+    const double loss = rank.Loss(tokens).value_or(std::nan(""));
+    logits.push_back(-length * loss);
+  }
+  for (size_t word = logits.size(); word-- > 0;) logits[word] -= logits[0];
+  return logits;
+}
+
+TEST_P(OneRankTest, HasTheLogitsOfTheReferenceAtEveryToken) {
+  const Shape& shape = GetParam();
+  const auto words = static_cast<size_t>(shape.model.vocabulary);
+  const std::vector<double> logits = Reference().logits;
+  for (int64_t length = 1; length <= shape.length; ++length) {
+    LlamaStageOptions options = Options(DType::kF64);
+    options.sequences = 1;
+    options.length = length;
+    TESSERA_ASSERT_OK_AND_ASSIGN(auto rank, OneRank::Create(options, weights_));
+    for (int64_t s = 0; s < shape.sequences; ++s) {
+      const auto token = static_cast<size_t>(s * shape.length + length - 1);
+      std::vector<double> expected(logits.begin() + token * words,
+                                   logits.begin() + (token + 1) * words);
+      for (size_t word = words; word-- > 0;) expected[word] -= expected[0];
+      const auto begin = tokens_.begin() + s * (shape.length + 1);
+      EXPECT_LT(RelativeDifference(
+                    LogitsOfLast(*rank, {begin, begin + length + 1}, shape),
+                    expected),
+                1e-10)
+          << "sequence " << s << ", token " << length - 1;
+    }
+  }
+}
+
+// Nothing but the library's own forward: independent of every reference.
+TEST_P(OneRankTest, GradientsAreThoseOfFiniteDifferences) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto rank,
+                               OneRank::Create(Options(DType::kF64), weights_));
+  ASSERT_THAT(rank->Forward(tokens_), IsOk());
+  ASSERT_THAT(rank->Backward(), IsOk());
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto gradients, rank->Gradients());
+  std::vector<double> all, all_expected;
+  const auto actual = TensorsOf(gradients), values = TensorsOf(rank->weights());
+  for (size_t t = 0; t < actual.size(); ++t) {
+    const std::vector<double> expected = FiniteDifferences(
+        [&] {
+          if (!rank->SetWeights().ok()) return std::nan("");
+          return rank->Loss(tokens_).value_or(std::nan(""));
+        },
+        *values[t].values);
+    EXPECT_LT(RelativeDifference(*actual[t].values, expected, 1e-6), 1e-6)
+        << actual[t].name;
+    all.insert(all.end(), actual[t].values->begin(), actual[t].values->end());
+    all_expected.insert(all_expected.end(), expected.begin(), expected.end());
+  }
+  EXPECT_LT(RelativeDifference(all, all_expected), 1e-8);
+}
+
+TEST_P(OneRankTest, InF32IsWithinRounding) {
+  const ReferencePass expected = Reference();
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto rank,
+                               OneRank::Create(Options(DType::kF32), weights_));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const double loss, rank->Forward(tokens_));
+  EXPECT_NEAR(loss, expected.loss, 1e-6 * expected.loss);
+  ASSERT_THAT(rank->Backward(), IsOk());
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto gradients, rank->Gradients());
+  ExpectGradients(gradients, expected.gradients, 1e-5);
+}
+
+TEST_P(OneRankTest, InBf16IsWithinItsRounding) {
+  const ReferencePass expected = Reference();
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      auto rank, OneRank::Create(Options(DType::kBF16), weights_));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const double loss, rank->Forward(tokens_));
+  EXPECT_NEAR(loss, expected.loss, 2e-2 * expected.loss);
+  ASSERT_THAT(rank->Backward(), IsOk());
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto gradients, rank->Gradients());
+  ExpectGradients(gradients, expected.gradients, 0.1);
+}
+
+TEST_P(OneRankTest, GradientsOfMicroBatchesAddUpAndTheFactorScalesThem) {
+  std::vector<int64_t> other = tokens_;
+  for (int64_t& token : other) {
+    token = (token + 1) % GetParam().model.vocabulary;
+  }
+  ReferencePass first = Reference();
+  tokens_.swap(other);
+  ReferencePass second = Reference();
+  tokens_.swap(other);
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto rank,
+                               OneRank::Create(Options(DType::kF64), weights_));
+  rank->stage().SetLossFactor(-3);
+  for (const auto& tokens : {tokens_, other}) {
+    ASSERT_THAT(rank->Forward(tokens), IsOk());
+    ASSERT_THAT(rank->Backward(), IsOk());
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto gradients, rank->Gradients());
+  const auto sums = TensorsOf(first.gradients),
+             parts = TensorsOf(second.gradients);
+  for (size_t t = 0; t < sums.size(); ++t) {
+    for (size_t i = 0; i < sums[t].values->size(); ++i) {
+      double& sum = (*sums[t].values)[i];
+      sum = -3 * (sum + (*parts[t].values)[i]);
+    }
+  }
+  ExpectGradients(gradients, first.gradients, 1e-10);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, OneRankTest,
+    ::testing::Values(Shape{"GroupedHeadsWiderThanHidden",
+                            {.vocabulary = 11,
+                             .hidden = 6,
+                             .intermediate = 7,
+                             .layers = 2,
+                             .heads = 4,
+                             .kv_heads = 2,
+                             .head_size = 4},
+                            2,
+                            7},
+                      Shape{"TiedOneKvHeadNarrowerThanHidden",
+                            {.vocabulary = 13,
+                             .hidden = 9,
+                             .intermediate = 5,
+                             .layers = 2,
+                             .heads = 6,
+                             .kv_heads = 1,
+                             .head_size = 2,
+                             .rope_theta = 100,
+                             .norm_epsilon = 1e-3,
+                             .tied_embeddings = true},
+                            1,
+                            9},
+                      Shape{"AsManyKvHeads",
+                            {.vocabulary = 5,
+                             .hidden = 12,
+                             .intermediate = 11,
+                             .layers = 1,
+                             .heads = 3,
+                             .kv_heads = 3,
+                             .head_size = 4,
+                             .rope_theta = 500000},
+                            3,
+                            4},
+                      Shape{"OneTokenOfTwoWords",
+                            {.vocabulary = 2,
+                             .hidden = 2,
+                             .intermediate = 1,
+                             .layers = 1,
+                             .heads = 1,
+                             .kv_heads = 1,
+                             .head_size = 2,
+                             .tied_embeddings = true},
+                            1,
+                            1}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tessera::train

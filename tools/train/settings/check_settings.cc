@@ -1,0 +1,181 @@
+#include "tools/train/settings/check_settings.h"
+
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tools/cli/cli.h"
+#include "tools/train/settings/internal/flag_checks.h"
+#include "tools/train/settings/mesh/check_mesh.h"
+#include "topology/config/options/strategies.h"
+#include "zero3/config/choices.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr int64_t kMany = int64_t{1} << 40;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+template <topology::NamedEnum Enum>
+std::vector<std::string_view> NamesOf() {
+  std::vector<std::string_view> names;
+  for (const auto& entry : topology::EnumNames<Enum>::kTable) {
+    names.push_back(entry.name);
+  }
+  return names;
+}
+
+absl::Status CheckModelAndData(const Settings& settings) {
+  if (settings.model.empty()) {
+    return RefuseFlag("model", "",
+                      "must be a preset or a directory with a config.json, "
+                      "such as --model=llama-1m");
+  }
+  for (const std::string& path : settings.data) {
+    if (!path.empty()) continue;
+    return RefuseFlag("data", "",
+                      "has an empty name; give files, directories or patterns "
+                      "such as --data=docs,src/*.cc");
+  }
+  constexpr std::string_view kTypes[] = {"fp32", "bf16"};
+  TESSERA_RETURN_IF_ERROR(CheckChoice("dtype", settings.dtype, kTypes));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("length", settings.length, {1, int64_t{1} << 31}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("batch", settings.batch, {1, kMany}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("micro_batch", settings.micro_batch, {1, kMany}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("steps", settings.steps, {1, kMany}));
+  return CheckRange("seed", settings.seed,
+                    {0, std::numeric_limits<int64_t>::max()});
+}
+
+absl::Status CheckExecution(const Settings& settings) {
+  constexpr std::string_view kEngines[] = {"shared_memory", "in_process", "mpi",
+                                           "gloo", "nccl"};
+  TESSERA_RETURN_IF_ERROR(CheckChoice("engine", settings.engine, kEngines));
+  TESSERA_RETURN_IF_ERROR(
+      CheckChoice("strategy", settings.strategy,
+                  NamesOf<topology::CommunicationStrategy>()));
+  constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
+  TESSERA_RETURN_IF_ERROR(
+      CheckChoice("recompute", settings.recompute, kRecompute));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("timeout_seconds", settings.timeout_seconds, {1, 1'000'000}));
+  return CheckRange("threads", settings.threads, {1, 1024});
+}
+
+// Parameters are whole on every rank below stage 3, so they cannot live
+// elsewhere; the optimizer's state may at any stage.
+absl::Status CheckState(const Settings& settings) {
+  TESSERA_RETURN_IF_ERROR(CheckRange("zero", settings.zero, {0, 3}));
+  constexpr std::string_view kOffload[] = {"none", "optimizer", "params",
+                                           "all"};
+  TESSERA_RETURN_IF_ERROR(CheckChoice("offload", settings.offload, kOffload));
+  TESSERA_RETURN_IF_ERROR(CheckChoice("compression", settings.compression,
+                                      NamesOf<zero3::Compression>()));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("bucket_bytes", settings.bucket_bytes, {1, kMany}));
+  const bool with_parameters =
+      settings.offload == "params" || settings.offload == "all";
+  if (with_parameters && settings.zero < 3) {
+    return RefuseFlag(
+        "offload", settings.offload,
+        absl::StrCat("needs --zero=3, for with --zero=", settings.zero,
+                     " every rank computes with all parameters at any time; "
+                     "give --zero=3 or --offload=optimizer"));
+  }
+  if (settings.offload != "none") return absl::OkStatus();
+  if (settings.compression != "none") {
+    return RefuseFlag("compression", settings.compression,
+                      "is of what is offloaded, and --offload=none; give such "
+                      "as --offload=optimizer");
+  }
+  if (settings.offload_dir.empty()) return absl::OkStatus();
+  return RefuseFlag("offload_dir", settings.offload_dir,
+                    "is for what is offloaded, and --offload=none; give such "
+                    "as --offload=optimizer");
+}
+
+absl::Status CheckLearning(const Settings& settings) {
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("learning_rate", settings.learning_rate,
+                 {.with_least = false, .below = kInfinity, .example = "3e-3"}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("min_learning_rate",
+                                     settings.min_learning_rate,
+                                     {.below = kInfinity, .example = "3e-4"}));
+  if (settings.min_learning_rate > settings.learning_rate) {
+    return RefuseFlag(
+        "min_learning_rate", settings.min_learning_rate,
+        absl::StrCat(
+            "must be at most --learning_rate=", settings.learning_rate,
+            ", such as --min_learning_rate=", settings.learning_rate / 10));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("warmup_steps", settings.warmup_steps, {0, kMany}));
+  if (settings.warmup_steps > settings.steps) {
+    return RefuseFlag(
+        "warmup_steps", settings.warmup_steps,
+        absl::StrCat("must be at most --steps=", settings.steps,
+                     ", such as --warmup_steps=", settings.steps / 10));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckRange("weight_decay", settings.weight_decay,
+                                     {.below = kInfinity, .example = "0.1"}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("beta1", settings.beta1, {.below = 1, .example = "0.9"}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("beta2", settings.beta2, {.below = 1, .example = "0.95"}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("epsilon", settings.epsilon,
+                 {.with_least = false, .below = kInfinity, .example = "1e-8"}));
+  return CheckRange("clip_norm", settings.clip_norm,
+                    {.below = kInfinity, .example = "1"});
+}
+
+absl::Status CheckOutputs(const Settings& settings) {
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("checkpoint_every", settings.checkpoint_every, {0, kMany}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("keep_checkpoints", settings.keep_checkpoints, {0, kMany}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("sample_tokens", settings.sample_tokens, {0, 1'000'000}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("sample_temperature",
+                                     settings.sample_temperature,
+                                     {.below = kInfinity, .example = "0.8"}));
+  if (settings.resume == "latest" && settings.run_dir.empty()) {
+    return RefuseFlag("resume", settings.resume,
+                      "is the newest checkpoint of --run_dir, which is empty; "
+                      "give such as --run_dir=run");
+  }
+  if (settings.metrics.empty() || settings.metrics != settings.trace) {
+    return absl::OkStatus();
+  }
+  return RefuseFlag("trace", settings.trace,
+                    "is the file of --metrics too; give another, such as "
+                    "--trace=trace.json");
+}
+
+absl::Status CheckRestarts(const Settings& settings) {
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("max_restarts", settings.max_restarts, {0, 1'000'000}));
+  if (!settings.elastic || settings.max_restarts > 0) return absl::OkStatus();
+  return RefuseFlag("elastic", "true",
+                    "is how a run restarts, and --max_restarts=0; give such as "
+                    "--max_restarts=3");
+}
+
+}  // namespace
+
+absl::Status CheckSettings(const Settings& settings) {
+  TESSERA_RETURN_IF_ERROR(CheckModelAndData(settings));
+  TESSERA_RETURN_IF_ERROR(CheckExecution(settings));
+  TESSERA_RETURN_IF_ERROR(CheckMesh(settings));
+  TESSERA_RETURN_IF_ERROR(CheckState(settings));
+  TESSERA_RETURN_IF_ERROR(CheckLearning(settings));
+  TESSERA_RETURN_IF_ERROR(CheckOutputs(settings));
+  return CheckRestarts(settings);
+}
+
+}  // namespace tessera::train

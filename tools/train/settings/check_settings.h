@@ -1,0 +1,21 @@
+// CheckSettings: whether a run of these settings makes sense, as far as that
+// shows without the model, the data and other ranks.
+//
+//   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
+//   // --batch=10: must be a multiple of 8 (dp 2 x --micro_batch=4), such as
+//   // --batch=8
+#ifndef TESSERA_TOOLS_TRAIN_SETTINGS_CHECK_SETTINGS_H_
+#define TESSERA_TOOLS_TRAIN_SETTINGS_CHECK_SETTINGS_H_
+
+#include "absl/status/status.h"
+#include "tools/train/settings/settings.h"
+
+namespace tessera::train {
+
+// InvalidArgument for the first that does not: one line, "--flag=value: what is
+// allowed, such as ...".
+absl::Status CheckSettings(const Settings& settings);
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_SETTINGS_CHECK_SETTINGS_H_

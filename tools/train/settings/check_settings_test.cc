@@ -1,0 +1,335 @@
+#include "tools/train/settings/check_settings.h"
+
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "base/text_mutator.h"
+#include "gtest/gtest.h"
+#include "pipeline/generate/generate.h"
+#include "tools/train/settings/internal/settings_fields.h"
+#include "tools/train/settings/mesh/parse_mesh.h"
+#include "tools/train/settings/run_options_from.h"
+
+namespace tessera::train {
+namespace {
+
+using ::testing::StartsWith;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+using Change = std::function<void(Settings&)>;
+
+Settings With(const Change& change) {
+  Settings settings;
+  change(settings);
+  return settings;
+}
+
+auto Refused(const std::string& beginning) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(beginning));
+}
+
+TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
+  TESSERA_EXPECT_OK(CheckSettings(Settings()));
+  const std::vector<Change> changes = {
+      [](Settings& s) { s.mesh = "tp1"; },
+      [](Settings& s) { s.mesh = "tp2, dp4"; },
+      [](Settings& s) { s.mesh = "dp=2,cp=2"; },
+      [](Settings& s) { s.batch = 2, s.micro_batch = 1; },
+      [](Settings& s) { s.schedule = "zb_v", s.chunks = 2; },
+      [](Settings& s) { s.schedule = "interleaved_1f1b", s.chunks = 3; },
+      [](Settings& s) { s.schedule = "dualpipev", s.chunks = 2; },
+      [](Settings& s) { s.mesh = "cp64", s.length = 128; },
+      [](Settings& s) {
+        s.mesh = "cp128", s.length = 128, s.context = "contiguous";
+      },
+      [](Settings& s) { s.zero = 0; },
+      [](Settings& s) { s.zero = 0, s.offload = "none"; },
+      [](Settings& s) { s.offload = "all", s.compression = "lossless"; },
+      [](Settings& s) { s.offload = "params", s.offload_dir = "/tmp/x"; },
+      [](Settings& s) { s.warmup_steps = s.steps; },
+      [](Settings& s) { s.min_learning_rate = 0, s.clip_norm = 0; },
+      [](Settings& s) { s.weight_decay = 0, s.beta1 = 0, s.beta2 = 0; },
+      [](Settings& s) { s.resume = "latest", s.run_dir = "run"; },
+      [](Settings& s) { s.elastic = true, s.max_restarts = 1; },
+      [](Settings& s) { s.sample_temperature = 0, s.sample_tokens = 0; },
+      [](Settings& s) { s.metrics = "m", s.trace = "t"; },
+      [](Settings& s) { s.dtype = "bf16", s.recompute = "full"; },
+  };
+  for (const Change& change : changes) {
+    TESSERA_EXPECT_OK(CheckSettings(With(change)));
+  }
+  for (const char* engine :
+       {"in_process", "shared_memory", "mpi", "gloo", "nccl"}) {
+    TESSERA_EXPECT_OK(
+        CheckSettings(With([&](Settings& s) { s.engine = engine; })));
+  }
+  for (const char* strategy :
+       {"ring", "tree", "hierarchical", "adaptive", "all_reduce"}) {
+    TESSERA_EXPECT_OK(
+        CheckSettings(With([&](Settings& s) { s.strategy = strategy; })));
+  }
+}
+
+struct RefusedCase {
+  std::string message;  // How it begins.
+  Change change;
+};
+
+void ExpectRefused(const std::vector<RefusedCase>& cases) {
+  for (const auto& [message, change] : cases) {
+    const absl::Status status = CheckSettings(With(change));
+    EXPECT_THAT(status, Refused(message));
+    // An example that works, or what to give.
+    EXPECT_TRUE(absl::StrContains(status.message(), "such as ") ||
+                absl::StrContains(status.message(), "give ") ||
+                absl::StrContains(status.message(), "micro-batches work"))
+        << status;
+    EXPECT_FALSE(absl::StrContains(status.message(), "\n"));
+    EXPECT_LT(status.message().size(), 500u);
+  }
+}
+
+TEST(CheckSettingsTest, RefusesModelsAndDataThatCannotBe) {
+  ExpectRefused({
+      {"--model=: must be a preset", [](auto& s) { s.model = ""; }},
+      {"--data=: has an empty name",
+       [](auto& s) {
+         s.data = {"a", ""};
+       }},
+      {"--dtype=fp64: must be one of fp32, bf16",
+       [](auto& s) { s.dtype = "fp64"; }},
+      {"--dtype=\\n\\x1b[0m: must be one of",
+       [](auto& s) { s.dtype = "\n\x1b[0m"; }},
+      {"--length=0: must be at least 1, such as --length=1",
+       [](auto& s) { s.length = 0; }},
+      {"--length=9223372036854775807: must be at most 2147483648",
+       [](auto& s) { s.length = std::numeric_limits<int64_t>::max(); }},
+      {"--batch=-1: must be at least 1", [](auto& s) { s.batch = -1; }},
+      {"--micro_batch=0: must be", [](auto& s) { s.micro_batch = 0; }},
+      {"--steps=0: must be at least 1", [](auto& s) { s.steps = 0; }},
+      {"--seed=-1: must be at least 0", [](auto& s) { s.seed = -1; }},
+  });
+}
+
+TEST(CheckSettingsTest, RefusesMeshesAndBatchesThatDoNotFit) {
+  ExpectRefused({
+      {"--mesh=: a mesh of 0 characters", [](auto& s) { s.mesh = ""; }},
+      {"--mesh=dp0: axis \"dp\" has size 0", [](auto& s) { s.mesh = "dp0"; }},
+      {"--mesh=dp2,dp2: axis \"dp\" stands there twice",
+       [](auto& s) { s.mesh = "dp2,dp2"; }},
+      {"--mesh=ep2: there is no axis \"ep\"; the axes are dp, pp, cp and tp",
+       [](auto& s) { s.mesh = "ep2"; }},
+      {"--mesh=dp2\\n: \"dp2\\n\" has characters that do not print",
+       [](auto& s) { s.mesh = "dp2\n"; }},
+      {"--mesh=dp: ", [](auto& s) { s.mesh = "dp"; }},
+      {"--mesh=dp2,tp1048576: 2097152 ranks; at most 1048576",
+       [](auto& s) { s.mesh = "dp2,tp1048576"; }},
+      {"--batch=10: must be a multiple of 8 (dp 2 x --micro_batch=4), such as "
+       "--batch=8",
+       [](auto& s) { s.batch = 10, s.micro_batch = 4; }},
+      {"--batch=1: must be a multiple of 2 (dp 2 x --micro_batch=1), such as "
+       "--batch=2",
+       [](auto& s) { s.batch = 1; }},
+      {"--batch=16: must be a multiple of 2199023255552",
+       [](auto& s) { s.micro_batch = int64_t{1} << 40; }},
+      {"--length=7: must be at least 8, for cp 4 with --context=zigzag",
+       [](auto& s) { s.mesh = "cp4", s.length = 7; }},
+      {"--length=3: must be at least 4, for cp 4 with --context=contiguous",
+       [](auto& s) { s.mesh = "cp4", s.length = 3, s.context = "contiguous"; }},
+      {"--context=zig: must be one of zigzag, contiguous, such as "
+       "--context=zigzag",
+       [](auto& s) { s.context = "zig"; }},
+  });
+}
+
+TEST(CheckSettingsTest, RefusesSchedulesThatDoNotFit) {
+  ExpectRefused({
+      {"--schedule=1f1: must be one of sequential, gpipe, round_robin, 1f1b",
+       [](auto& s) { s.schedule = "1f1"; }},
+      {"--chunks=0: must be at least 1", [](auto& s) { s.chunks = 0; }},
+      {"--chunks=2: --schedule=1f1b has 1 on each rank; give --chunks=1",
+       [](auto& s) { s.chunks = 2; }},
+      {"--chunks=1: --schedule=zb_v has 2 on each rank; give --chunks=2",
+       [](auto& s) { s.schedule = "zb_v"; }},
+      {"--mesh=pp3: --schedule=dualpipe needs an even pp, such as pp4",
+       [](auto& s) { s.schedule = "dualpipe", s.mesh = "pp3"; }},
+      {"--schedule=dualpipe: keeps every stage on two ranks",
+       [](auto& s) { s.schedule = "dualpipe"; }},
+      {"--schedule=1f1b: 1f1b for 2 ranks, 1 chunks and 549755813888",
+       [](auto& s) { s.batch = int64_t{1} << 40; }},
+  });
+}
+
+TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
+  ExpectRefused({
+      {"--engine=tcp: must be one of", [](auto& s) { s.engine = "tcp"; }},
+      {"--strategy=rings: must be one of all_reduce, hierarchical, ring, tree, "
+       "adaptive, such as --strategy=ring",
+       [](auto& s) { s.strategy = "rings"; }},
+      {"--recompute=half: must be one of none, selective, full",
+       [](auto& s) { s.recompute = "half"; }},
+      {"--zero=4: must be at most 3", [](auto& s) { s.zero = 4; }},
+      {"--zero=-1: must be at least 0", [](auto& s) { s.zero = -1; }},
+      {"--offload=disk: must be one of none, optimizer, params, all",
+       [](auto& s) { s.offload = "disk"; }},
+      {"--offload=params: needs --zero=3, for with --zero=2",
+       [](auto& s) { s.offload = "params", s.zero = 2; }},
+      {"--offload=all: needs --zero=3",
+       [](auto& s) { s.offload = "all", s.zero = 0; }},
+      {"--compression=zip: must be one of none, fp16, bf16, int8, "
+       "quantization, lossless",
+       [](auto& s) { s.compression = "zip"; }},
+      {"--compression=int8: is of what is offloaded, and --offload=none",
+       [](auto& s) { s.compression = "int8", s.offload = "none"; }},
+      {"--offload_dir=/d: is for what is offloaded, and --offload=none",
+       [](auto& s) { s.offload_dir = "/d", s.offload = "none"; }},
+      {"--bucket_bytes=0: must be", [](auto& s) { s.bucket_bytes = 0; }},
+      {"--timeout_seconds=0: must", [](auto& s) { s.timeout_seconds = 0; }},
+      {"--threads=0: must be at least 1", [](auto& s) { s.threads = 0; }},
+      {"--threads=1025: must be at most 1024",
+       [](auto& s) { s.threads = 1025; }},
+  });
+}
+
+TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
+  ExpectRefused({
+      {"--learning_rate=0: must be more than 0 and finite, such as "
+       "--learning_rate=3e-3",
+       [](auto& s) { s.learning_rate = 0; }},
+      {"--learning_rate=nan: ", [](auto& s) { s.learning_rate = kNan; }},
+      {"--learning_rate=inf: ", [](auto& s) { s.learning_rate = kInfinity; }},
+      {"--min_learning_rate=-1: must be at least 0",
+       [](auto& s) { s.min_learning_rate = -1; }},
+      {"--min_learning_rate=1: must be at most --learning_rate=0.003",
+       [](auto& s) { s.min_learning_rate = 1; }},
+      {"--warmup_steps=-1: must be", [](auto& s) { s.warmup_steps = -1; }},
+      {"--warmup_steps=61: must be at most --steps=60",
+       [](auto& s) { s.warmup_steps = 61; }},
+      {"--weight_decay=-0.1: must", [](auto& s) { s.weight_decay = -0.1; }},
+      {"--beta1=1: must be at least 0 and below 1",
+       [](auto& s) { s.beta1 = 1; }},
+      {"--beta2=nan: must be", [](auto& s) { s.beta2 = kNan; }},
+      {"--epsilon=0: must be more than 0", [](auto& s) { s.epsilon = 0; }},
+      {"--clip_norm=-1: must be", [](auto& s) { s.clip_norm = -1; }},
+  });
+}
+
+TEST(CheckSettingsTest, RefusesOutputsAndRestartsThatCannotBe) {
+  ExpectRefused({
+      {"--checkpoint_every=-1", [](auto& s) { s.checkpoint_every = -1; }},
+      {"--keep_checkpoints=-1", [](auto& s) { s.keep_checkpoints = -1; }},
+      {"--sample_tokens=-1: must be", [](auto& s) { s.sample_tokens = -1; }},
+      {"--sample_temperature=-1: must be at least 0 and finite",
+       [](auto& s) { s.sample_temperature = -1; }},
+      {"--resume=latest: is the newest checkpoint of --run_dir, which is empty",
+       [](auto& s) { s.resume = "latest"; }},
+      {"--trace=x: is the file of --metrics too",
+       [](auto& s) { s.trace = s.metrics = "x"; }},
+      {"--max_restarts=-1: must be", [](auto& s) { s.max_restarts = -1; }},
+      {"--elastic=true: is how a run restarts, and --max_restarts=0",
+       [](auto& s) { s.elastic = true; }},
+  });
+}
+
+TEST(CheckSettingsTest, AgreesWithTheGeneratorsForAllSmallPipelines) {
+  for (const std::string_view name : pipeline::GeneratorNames()) {
+    for (int64_t pp = 1; pp <= 4; ++pp) {
+      for (int64_t chunks = 1; chunks <= 3; ++chunks) {
+        for (int64_t batch = 1; batch <= 5; ++batch) {
+          const auto schedule = pipeline::Generate(name, {pp, chunks, batch});
+          const bool fits = schedule.ok() && !schedule->map.two_way();
+          EXPECT_EQ(CheckSettings(With([&](Settings& s) {
+                      s.mesh = absl::StrCat("pp", pp);
+                      s.schedule = std::string(name);
+                      s.chunks = chunks;
+                      s.batch = batch;
+                    })).ok(),
+                    fits)
+              << name << " " << pp << " " << chunks << " " << batch;
+        }
+      }
+    }
+  }
+}
+
+TEST(CheckSettingsFuzzTest, AnyNumbersAndWordsPassOrAreRefusedInALine) {
+  std::mt19937_64 random(4);
+  const std::vector<int64_t> numbers = {std::numeric_limits<int64_t>::min(),
+                                        -1,
+                                        0,
+                                        1,
+                                        2,
+                                        3,
+                                        4,
+                                        8,
+                                        60,
+                                        1000,
+                                        int64_t{1} << 40,
+                                        std::numeric_limits<int64_t>::max()};
+  const std::vector<double> reals = {kNan,   -kInfinity, kInfinity, -1, -0.0,
+                                     1e-300, 1e-3,       0.5,       1,  1e300};
+  const std::vector<std::string> words = {
+      "",         "none",   "all",    "params", "1f1b",    "zb_v",
+      "dualpipe", "int8",   "dp2",    "pp4",    "cp2,tp2", "dp3,pp2",
+      "bf16",     "latest", "\xff\n", "full"};
+  TextMutator meshes({"dp2,pp2,tp2", "cp4", "dp=3,tp8"},
+                     {",", "=", "ep8", "dp", "-1"}, 5);
+  int passed = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    Settings settings;
+    for (size_t i = random() % 6; i > 0; --i) {
+      const auto fields = SettingsFields();
+      std::visit(
+          [&]<typename T>(T Settings::*member) {
+            T& value = settings.*member;
+            if constexpr (std::is_same_v<T, bool>) {
+              value = random() % 2 == 0;
+            } else if constexpr (std::is_same_v<T, int64_t>) {
+              value = numbers[random() % numbers.size()];
+            } else if constexpr (std::is_same_v<T, double>) {
+              value = reals[random() % reals.size()];
+            } else if constexpr (std::is_same_v<T, std::string>) {
+              value = words[random() % words.size()];
+            } else {
+              value = {words[random() % words.size()]};
+            }
+          },
+          fields[random() % fields.size()].member);
+    }
+    if (random() % 4 == 0) settings.mesh = meshes.Next();
+    const absl::Status status = CheckSettings(settings);
+    if (status.ok()) {
+      ++passed;
+      TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
+                                   RunOptionsFrom(settings, {}));
+      ASSERT_EQ(settings.batch % (options.mesh.dp * settings.micro_batch), 0);
+      continue;
+    }
+    ASSERT_THAT(status, Refused("--"));
+    ASSERT_EQ(status.message().find('\n'), std::string::npos) << status;
+    ASSERT_LT(status.message().size(), 1000u);
+  }
+  EXPECT_GT(passed, 1000);
+}
+
+TEST(ParseMeshTest, ReadsWhatItWrites) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const MeshSizes mesh, ParseMesh("tp8,dp3"));
+  EXPECT_EQ(FormatMesh(mesh), "dp3,pp1,cp1,tp8");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const MeshSizes same,
+                               ParseMesh(FormatMesh(mesh)));
+  EXPECT_EQ(FormatMesh(same), FormatMesh(mesh));
+  EXPECT_EQ(same.world_size(), 24);
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,109 @@
+#include "tools/train/settings/internal/settings_fields.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr SettingsField kFields[] = {
+    {"model", &Settings::model,
+     "a preset, llama-1m to llama-70b, or a directory with a Hugging Face "
+     "config.json"},
+    {"data", &Settings::data,
+     "text files, directories, patterns, and token files (.u16, .u32), "
+     "separated by commas; empty: the repository's own sources and documents"},
+    {"tokenizer", &Settings::tokenizer,
+     "a directory with a Hugging Face tokenizer.json; empty: --model's, where "
+     "it has one, else bytes"},
+    {"dtype", &Settings::dtype, "of weights and activations: fp32, bf16"},
+    {"length", &Settings::length, "tokens of a sequence"},
+    {"batch", &Settings::batch, "sequences of a step, over all ranks"},
+    {"micro_batch", &Settings::micro_batch,
+     "sequences that a rank computes with at a time"},
+    {"steps", &Settings::steps, "steps of the whole run"},
+    {"seed", &Settings::seed, "of first weights, order of the data and sample"},
+
+    {"mesh", &Settings::mesh,
+     "ranks along the axes dp, pp, cp and tp; an axis that is not named has 1"},
+    {"engine", &Settings::engine,
+     "what ranks talk through: in_process, shared_memory, mpi, gloo, nccl"},
+    {"strategy", &Settings::strategy,
+     "of collectives: ring, tree, hierarchical, adaptive, all_reduce"},
+    {"schedule", &Settings::schedule,
+     "of the pipeline: 1f1b, gpipe, interleaved_1f1b, zb_h1, zb_v and more; "
+     "//tools/schedule shows them"},
+    {"chunks", &Settings::chunks, "stages of each pipeline rank"},
+    {"sequence_parallel", &Settings::sequence_parallel,
+     "tensor ranks share out the tokens between layers"},
+    {"context", &Settings::context,
+     "positions of context ranks: zigzag, contiguous"},
+    {"recompute", &Settings::recompute,
+     "what the backward computes again: none, selective, full"},
+
+    {"zero", &Settings::zero,
+     "what data ranks share out: 0 nothing, 1 optimizer state, 2 and "
+     "gradients, 3 and parameters"},
+    {"offload", &Settings::offload,
+     "what lives outside the rank's own memory: none, optimizer, params, all"},
+    {"offload_dir", &Settings::offload_dir,
+     "a directory for files with it; empty: host memory"},
+    {"compression", &Settings::compression,
+     "of what is offloaded: none, fp16, bf16, int8, quantization, lossless"},
+    {"bucket_bytes", &Settings::bucket_bytes,
+     "gradients that are reduced at once"},
+
+    {"learning_rate", &Settings::learning_rate, "at its peak"},
+    {"min_learning_rate", &Settings::min_learning_rate,
+     "where the cosine ends"},
+    {"warmup_steps", &Settings::warmup_steps,
+     "steps in which the learning rate rises"},
+    {"weight_decay", &Settings::weight_decay, "of AdamW, decoupled"},
+    {"beta1", &Settings::beta1, "of AdamW"},
+    {"beta2", &Settings::beta2, "of AdamW"},
+    {"epsilon", &Settings::epsilon, "of AdamW"},
+    {"clip_norm", &Settings::clip_norm,
+     "largest norm of the gradients; 0: they are not clipped"},
+
+    {"run_dir", &Settings::run_dir,
+     "a directory for checkpoints, settings and logs; empty: a new one for "
+     "temporary files"},
+    {"checkpoint_every", &Settings::checkpoint_every,
+     "steps from one checkpoint to the next; 0: one at the end"},
+    {"keep_checkpoints", &Settings::keep_checkpoints,
+     "the newest ones that are kept; 0: all"},
+    {"resume", &Settings::resume,
+     "a checkpoint, a directory of them, or latest: of --run_dir; empty: anew"},
+    {"metrics", &Settings::metrics, "a file of one JSON object a step"},
+    {"trace", &Settings::trace, "a file for Perfetto"},
+    {"sample_prompt", &Settings::sample_prompt,
+     "what the sample of text at the end begins with"},
+    {"sample_tokens", &Settings::sample_tokens,
+     "tokens of the sample; 0: no sample"},
+    {"sample_temperature", &Settings::sample_temperature,
+     "of the sample; 0: always the likeliest token"},
+
+    {"max_restarts", &Settings::max_restarts,
+     "how often the run goes on from its last checkpoint when a rank dies"},
+    {"elastic", &Settings::elastic,
+     "restarts with fewer data-parallel ranks where some are gone"},
+    {"timeout_seconds", &Settings::timeout_seconds,
+     "how long ranks wait for each other"},
+    {"threads", &Settings::threads, "of each rank's arithmetic"},
+    {"report", &Settings::report, "prints bottlenecks and what to change"},
+    {"verify", &Settings::verify,
+     "repeats the steps on one rank and compares the losses"},
+    {"dry_run", &Settings::dry_run,
+     "prints mesh, memory, traffic and bubble, and does not train"},
+    {"quiet", &Settings::quiet, "shows no table of steps"},
+};
+
+}  // namespace
+
+std::span<const SettingsField> SettingsFields() { return kFields; }
+
+const SettingsField* FindSettingsField(std::string_view name) {
+  for (const SettingsField& field : kFields) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,117 @@
+#include "tools/train/settings/model_of.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "tools/model_files/model_config/hugging_face_config.h"
+#include "tools/model_files/model_config/presets.h"
+
+namespace tessera::train {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+auto Refused(const std::string& beginning) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(beginning));
+}
+
+TEST(ModelOfTest, APresetGrowsToTheTokensAndTheLength) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto preset,
+                               model_files::PresetConfig("llama-1m"));
+  EXPECT_THAT(ModelOf(Settings(), 257), IsOkAndHolds(preset));
+  EXPECT_THAT(ModelOf(Settings(), 264), IsOkAndHolds(preset));
+  Settings settings;
+  settings.length = 5000;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model, ModelOf(settings, 265));
+  EXPECT_EQ(model.vocabulary, 272);
+  EXPECT_EQ(model.max_positions, 5000);
+  for (const std::string_view name : model_files::PresetNames()) {
+    settings.model = std::string(name);
+    TESSERA_EXPECT_OK(ModelOf(settings, 257)) << name;
+  }
+}
+
+TEST(ModelOfTest, RefusesModelsThatAreNotThere) {
+  Settings settings;
+  settings.model = "lama-1m";
+  EXPECT_THAT(ModelOf(settings, 257),
+              Refused("--model=lama-1m: is no directory with a config.json and "
+                      "no preset; there are llama-1m, "));
+  EXPECT_THAT(ModelOf(settings, 257).status().message(),
+              HasSubstr("such as --model=llama-1m"));
+  settings.model = "/does/not/exist";
+  EXPECT_THAT(ModelOf(settings, 257), Refused("--model=/does/not/exist: "));
+}
+
+TEST(ModelOfTest, RefusesMeshesThatTheModelDoesNotFit) {
+  Settings settings;  // 4 layers, 4 heads, 2 kv heads.
+  for (const char* mesh : {"tp1", "tp2", "tp4", "tp8", "pp4"}) {
+    settings.mesh = mesh;
+    TESSERA_EXPECT_OK(ModelOf(settings, 257)) << mesh;
+  }
+  settings.mesh = "tp3";
+  EXPECT_THAT(ModelOf(settings, 257),
+              Refused("--mesh=tp3: tp 3 cannot share out the 2 kv heads of "
+                      "--model=llama-1m; tp may be up to 2, or a multiple of "
+                      "it, such as tp2"));
+  settings.mesh = "pp5";
+  EXPECT_THAT(ModelOf(settings, 257),
+              Refused("--mesh=pp5: pp 5 x --chunks=1 are 5 stages, and "
+                      "--model=llama-1m has 4 layers; give at most as many "
+                      "stages, such as pp4"));
+  settings.mesh = "pp2";
+  settings.chunks = 5;
+  EXPECT_THAT(ModelOf(settings, 257), Refused("--mesh=pp2: pp 2 x --chunks=5"));
+}
+
+class ModelDirectoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = absl::StrCat(::testing::TempDir(), "/model", getpid());
+    std::filesystem::create_directories(directory_);
+    config_.model = *model_files::PresetConfig("llama-1m");
+    config_.model.vocabulary = 300;
+    config_.model.max_positions = 200;
+    TESSERA_ASSERT_OK(model_files::SaveHuggingFaceConfig(
+        config_, directory_ + "/config.json"));
+    settings_.model = directory_;
+  }
+  void TearDown() override { unsetenv("BUILD_WORKING_DIRECTORY"); }
+
+  std::string directory_;
+  model_files::HuggingFaceConfig config_;
+  Settings settings_;
+};
+
+TEST_F(ModelDirectoryTest, IsTakenAsItIs) {
+  EXPECT_THAT(ModelOf(settings_, 257), IsOkAndHolds(config_.model));
+  EXPECT_THAT(ModelOf(settings_, 300), IsOkAndHolds(config_.model));
+  setenv("BUILD_WORKING_DIRECTORY", ::testing::TempDir().c_str(), 1);
+  settings_.model = absl::StrCat("model", getpid());
+  EXPECT_THAT(ModelOf(settings_, 257), IsOkAndHolds(config_.model));
+}
+
+TEST_F(ModelDirectoryTest, RefusesTokensAndPositionsThatDoNotFit) {
+  EXPECT_THAT(
+      ModelOf(settings_, 301).status().message(),
+      HasSubstr("has a vocabulary of 300, and the tokenizer one of 301; "
+                "give the model's own, such as --tokenizer="));
+  settings_.length = 201;
+  EXPECT_THAT(ModelOf(settings_, 257),
+              Refused("--length=201: the model has 200 positions"));
+}
+
+TEST_F(ModelDirectoryTest, RefusesADirectoryWithoutAModel) {
+  settings_.model = "/";
+  EXPECT_THAT(ModelOf(settings_, 257), Refused("--model=/: "));
+}
+
+}  // namespace
+}  // namespace tessera::train

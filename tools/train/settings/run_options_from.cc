@@ -1,0 +1,71 @@
+#include "tools/train/settings/run_options_from.h"
+
+#include <string_view>
+
+#include "base/dtype/dtype.h"
+#include "base/status_macros.h"
+#include "offload/optimizer/adamw.h"
+#include "tensor_parallel/blocks/recompute.h"
+#include "tools/train/settings/check_settings.h"
+#include "tools/train/settings/mesh/parse_mesh.h"
+#include "zero3/state/sharded_state_options.h"
+
+namespace tessera::train {
+namespace {
+
+using tensor_parallel::Recompute;
+
+Recompute RecomputeOf(std::string_view name) {
+  for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+    if (tensor_parallel::RecomputeName(recompute) == name) return recompute;
+  }
+  return Recompute::kNone;
+}
+
+offload::AdamWOptions AdamWOf(const Settings& settings) {
+  return {.learning_rate = settings.learning_rate,
+          .beta1 = settings.beta1,
+          .beta2 = settings.beta2,
+          .epsilon = settings.epsilon,
+          .weight_decay = settings.weight_decay,
+          .seed = static_cast<uint64_t>(settings.seed),
+          .threads = static_cast<int>(settings.threads)};
+}
+
+zero3::ShardedStateOptions StateOf(const Settings& settings) {
+  zero3::ShardedStateOptions state;
+  state.stage = static_cast<int>(settings.zero);
+  state.bucket_bytes = settings.bucket_bytes;
+  state.adamw = AdamWOf(settings);
+  state.clip_norm = settings.clip_norm;
+  return state;
+}
+
+}  // namespace
+
+absl::StatusOr<RunOptions> RunOptionsFrom(
+    const Settings& settings, const model_files::ModelConfig& model) {
+  TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
+  RunOptions options;
+  TESSERA_ASSIGN_OR_RETURN(options.mesh, ParseMesh(settings.mesh));
+  options.model = model;
+  options.dtype = settings.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  options.batch = settings.batch;
+  options.micro_batch = settings.micro_batch;
+  options.length = settings.length;
+  options.steps = settings.steps;
+  options.seed = static_cast<uint64_t>(settings.seed);
+  options.learning_rate = {.peak = settings.learning_rate,
+                           .least = settings.min_learning_rate,
+                           .warmup_steps = settings.warmup_steps,
+                           .total_steps = settings.steps};
+  options.schedule = settings.schedule;
+  options.chunks = settings.chunks;
+  options.sequence_parallel = settings.sequence_parallel;
+  options.zigzag = settings.context == "zigzag";
+  options.recompute = RecomputeOf(settings.recompute);
+  options.state = StateOf(settings);
+  return options;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,73 @@
+#include "tools/train/settings/run_options_from.h"
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "tools/model_files/model_config/presets.h"
+#include "tools/train/settings/mesh/parse_mesh.h"
+
+namespace tessera::train {
+namespace {
+
+TEST(RunOptionsFromTest, HasEverySetting) {
+  Settings settings;
+  settings.mesh = "dp2,pp3,cp4,tp5";
+  settings.dtype = "bf16";
+  settings.batch = 24;
+  settings.micro_batch = 2;
+  settings.length = 77;
+  settings.steps = 100;
+  settings.seed = 9;
+  settings.learning_rate = 0.5;
+  settings.min_learning_rate = 0.25;
+  settings.warmup_steps = 6;
+  settings.schedule = "interleaved_1f1b";
+  settings.chunks = 2;
+  settings.sequence_parallel = true;
+  settings.context = "contiguous";
+  settings.recompute = "selective";
+  settings.zero = 1;
+  settings.bucket_bytes = 1000;
+  settings.weight_decay = 0.2;
+  settings.beta1 = 0.8;
+  settings.beta2 = 0.7;
+  settings.epsilon = 1e-4;
+  settings.clip_norm = 3;
+  settings.threads = 2;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig("llama-10m"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
+                               RunOptionsFrom(settings, model));
+  EXPECT_EQ(FormatMesh(options.mesh), settings.mesh);
+  EXPECT_EQ(options.model, model);
+  EXPECT_EQ(options.dtype, DType::kBF16);
+  EXPECT_EQ(options.batch, 24);
+  EXPECT_EQ(options.micro_batch, 2);
+  EXPECT_EQ(options.length, 77);
+  EXPECT_EQ(options.steps, 100);
+  EXPECT_EQ(options.seed, 9u);
+  EXPECT_EQ(options.learning_rate.peak, 0.5);
+  EXPECT_EQ(options.learning_rate.least, 0.25);
+  EXPECT_EQ(options.learning_rate.warmup_steps, 6);
+  EXPECT_EQ(options.learning_rate.total_steps, 100);
+  EXPECT_EQ(options.schedule, "interleaved_1f1b");
+  EXPECT_EQ(options.chunks, 2);
+  EXPECT_TRUE(options.sequence_parallel);
+  EXPECT_FALSE(options.zigzag);
+  EXPECT_EQ(options.recompute, tensor_parallel::Recompute::kSelective);
+  EXPECT_EQ(options.state.stage, 1);
+  EXPECT_EQ(options.state.bucket_bytes, 1000);
+  EXPECT_EQ(options.state.clip_norm, 3);
+  EXPECT_EQ(options.state.adamw.weight_decay, 0.2);
+  EXPECT_EQ(options.state.adamw.beta1, 0.8);
+  EXPECT_EQ(options.state.adamw.beta2, 0.7);
+  EXPECT_EQ(options.state.adamw.epsilon, 1e-4);
+  EXPECT_EQ(options.state.adamw.threads, 2);
+  EXPECT_EQ(options.state.optimizer_tier, nullptr);
+  settings.beta1 = 1;
+  EXPECT_THAT(RunOptionsFrom(settings, model),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       ::testing::StartsWith("--beta1=1")));
+}
+
+}  // namespace
+}  // namespace tessera::train

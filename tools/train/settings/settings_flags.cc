@@ -1,0 +1,137 @@
+#include "tools/train/settings/settings_flags.h"
+
+#include <variant>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tools/cli/cli.h"
+#include "tools/train/settings/internal/given_flag.h"
+#include "tools/train/settings/internal/settings_fields.h"
+#include "tools/train/settings/settings_json.h"
+#include "tools/train/settings/user_path.h"
+
+ABSL_FLAG(std::string, config, "",
+          "a JSON file of settings; the other flags override what it says");
+
+// A flag for the field of that name.
+#define TESSERA_SETTINGS_FLAG(name)                                        \
+  ABSL_FLAG(                                                               \
+      tessera::train::GivenFlag<decltype(tessera::train::Settings::name)>, \
+      name,                                                                \
+      tessera::train::GivenFlag<decltype(tessera::train::Settings::name)>( \
+          tessera::train::Settings().name),                                \
+      std::string(tessera::train::FindSettingsField(#name)->help))
+
+TESSERA_SETTINGS_FLAG(model);
+TESSERA_SETTINGS_FLAG(data);
+TESSERA_SETTINGS_FLAG(tokenizer);
+TESSERA_SETTINGS_FLAG(dtype);
+TESSERA_SETTINGS_FLAG(length);
+TESSERA_SETTINGS_FLAG(batch);
+TESSERA_SETTINGS_FLAG(micro_batch);
+TESSERA_SETTINGS_FLAG(steps);
+TESSERA_SETTINGS_FLAG(seed);
+TESSERA_SETTINGS_FLAG(mesh);
+TESSERA_SETTINGS_FLAG(engine);
+TESSERA_SETTINGS_FLAG(strategy);
+TESSERA_SETTINGS_FLAG(schedule);
+TESSERA_SETTINGS_FLAG(chunks);
+TESSERA_SETTINGS_FLAG(sequence_parallel);
+TESSERA_SETTINGS_FLAG(context);
+TESSERA_SETTINGS_FLAG(recompute);
+TESSERA_SETTINGS_FLAG(zero);
+TESSERA_SETTINGS_FLAG(offload);
+TESSERA_SETTINGS_FLAG(offload_dir);
+TESSERA_SETTINGS_FLAG(compression);
+TESSERA_SETTINGS_FLAG(bucket_bytes);
+TESSERA_SETTINGS_FLAG(learning_rate);
+TESSERA_SETTINGS_FLAG(min_learning_rate);
+TESSERA_SETTINGS_FLAG(warmup_steps);
+TESSERA_SETTINGS_FLAG(weight_decay);
+TESSERA_SETTINGS_FLAG(beta1);
+TESSERA_SETTINGS_FLAG(beta2);
+TESSERA_SETTINGS_FLAG(epsilon);
+TESSERA_SETTINGS_FLAG(clip_norm);
+TESSERA_SETTINGS_FLAG(run_dir);
+TESSERA_SETTINGS_FLAG(checkpoint_every);
+TESSERA_SETTINGS_FLAG(keep_checkpoints);
+TESSERA_SETTINGS_FLAG(resume);
+TESSERA_SETTINGS_FLAG(metrics);
+TESSERA_SETTINGS_FLAG(trace);
+TESSERA_SETTINGS_FLAG(sample_prompt);
+TESSERA_SETTINGS_FLAG(sample_tokens);
+TESSERA_SETTINGS_FLAG(sample_temperature);
+TESSERA_SETTINGS_FLAG(max_restarts);
+TESSERA_SETTINGS_FLAG(elastic);
+TESSERA_SETTINGS_FLAG(timeout_seconds);
+TESSERA_SETTINGS_FLAG(threads);
+TESSERA_SETTINGS_FLAG(report);
+TESSERA_SETTINGS_FLAG(verify);
+TESSERA_SETTINGS_FLAG(dry_run);
+TESSERA_SETTINGS_FLAG(quiet);
+
+#undef TESSERA_SETTINGS_FLAG
+
+namespace tessera::train {
+namespace {
+
+absl::StatusOr<Settings> SettingsOfConfig() {
+  const std::string path = absl::GetFlag(FLAGS_config);
+  if (path.empty()) return Settings();
+  absl::StatusOr<Settings> settings = ReadSettings(UserPath(path));
+  TESSERA_RETURN_IF_ERROR(tools::FlagError("config", path, settings.status()));
+  return settings;
+}
+
+// Whether the flag `--name` stands there without a value.
+const SettingsField* BareFlag(std::string_view argument) {
+  if (!absl::StartsWith(argument, "--")) return nullptr;
+  return FindSettingsField(argument.substr(2));
+}
+
+}  // namespace
+
+std::vector<std::string_view> TrainFlags() {
+  std::vector<std::string_view> names = {"config"};
+  for (const SettingsField& field : SettingsFields()) {
+    names.push_back(field.name);
+  }
+  return names;
+}
+
+std::vector<std::string> TrainArguments(
+    const std::vector<std::string>& arguments) {
+  std::vector<std::string> result;
+  bool is_value = false;
+  for (const std::string& argument : arguments) {
+    const SettingsField* field = is_value ? nullptr : BareFlag(argument);
+    const bool is_yes = field != nullptr &&
+                        std::holds_alternative<bool Settings::*>(field->member);
+    is_value =
+        !is_value && !is_yes && (field != nullptr || argument == "--config");
+    result.push_back(is_yes ? absl::StrCat(argument, "=true") : argument);
+  }
+  return result;
+}
+
+absl::StatusOr<Settings> SettingsFromFlags() {
+  TESSERA_ASSIGN_OR_RETURN(Settings settings, SettingsOfConfig());
+  for (const SettingsField& field : SettingsFields()) {
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(field.name);
+    std::visit(
+        [&]<typename T>(T Settings::*member) {
+          const auto value = flag->TryGet<GivenFlag<T>>();
+          if (value.has_value() && value->given) {
+            settings.*member = value->value;
+          }
+        },
+        field.member);
+  }
+  return settings;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,161 @@
+#include "tools/train/settings/settings_json.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/nearest_name.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "tools/model_files/json/parse_json.h"
+#include "tools/train/settings/internal/settings_fields.h"
+
+namespace tessera::train {
+namespace {
+
+using Json = nlohmann::json;
+
+absl::Status Expected(std::string_view what, const Json& found) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected ", what, ", found ", model_files::DescribeJson(found)));
+}
+
+absl::Status Set(const Json& json, bool& value) {
+  if (!json.is_boolean()) return Expected("true or false", json);
+  value = json.get<bool>();
+  return absl::OkStatus();
+}
+
+absl::Status Set(const Json& json, int64_t& value) {
+  if (!json.is_number_integer() ||
+      (json.is_number_unsigned() &&
+       json.get<uint64_t>() >
+           static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))) {
+    return Expected("a whole number, -2^63 to 2^63-1", json);
+  }
+  value = json.get<int64_t>();
+  return absl::OkStatus();
+}
+
+absl::Status Set(const Json& json, double& value) {
+  if (!json.is_number()) return Expected("a number", json);
+  value = json.get<double>();
+  return absl::OkStatus();
+}
+
+absl::Status Set(const Json& json, std::string& value) {
+  if (!json.is_string()) return Expected("a text in quotes", json);
+  value = json.get<std::string>();
+  return absl::OkStatus();
+}
+
+absl::Status Set(const Json& json, std::vector<std::string>& value) {
+  constexpr std::string_view kWhat = "a list of texts such as [\"docs\"]";
+  if (!json.is_array()) return Expected(kWhat, json);
+  value.clear();
+  for (const Json& item : json) {
+    if (!item.is_string()) return Expected(kWhat, item);
+    value.push_back(item.get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnknownKey(std::string_view key) {
+  std::vector<std::string_view> names;
+  for (const SettingsField& field : SettingsFields()) {
+    names.push_back(field.name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown key ", Quoted(key), "; the nearest there is: \"",
+                   NearestName(key, names), "\""));
+}
+
+absl::Status CheckFinite(double value) {
+  if (std::isfinite(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(value, " cannot be written as JSON; give a finite number"));
+}
+
+absl::StatusOr<Settings> SettingsOf(const Json& document) {
+  if (!document.is_object()) {
+    return Expected("an object such as {\"steps\": 100}", document);
+  }
+  Settings settings;
+  for (const auto& [key, value] : document.items()) {
+    const SettingsField* field = FindSettingsField(key);
+    if (field == nullptr) return UnknownKey(key);
+    TESSERA_RETURN_IF_ERROR(
+        std::visit([&, &json = value](
+                       auto member) { return Set(json, settings.*member); },
+                   field->member),
+        Annotate(_, absl::StrCat("key \"", field->name, "\"")));
+  }
+  return settings;
+}
+
+// A text of one field, or why JSON cannot hold it.
+absl::StatusOr<std::string> FormatField(const SettingsField& field,
+                                        const Settings& settings) {
+  if (const auto* member = std::get_if<double Settings::*>(&field.member)) {
+    TESSERA_RETURN_IF_ERROR(CheckFinite(settings.**member));
+  }
+  const Json value = std::visit(
+      [&](auto member) { return Json(settings.*member); }, field.member);
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (Json::parse(text) == value) return text;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a text that is no UTF-8 cannot be written as JSON: ",
+      value.is_string() ? Quoted(value.get_ref<const std::string&>())
+                        : std::string("one of a list")));
+}
+
+}  // namespace
+
+absl::StatusOr<Settings> ParseSettings(std::string_view json) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const Json document,
+      model_files::ParseJson(json,
+                             {.max_bytes = kMaxSettingsBytes, .max_depth = 2}),
+      Annotate(_, "settings"));
+  TESSERA_ASSIGN_OR_RETURN(Settings settings, SettingsOf(document),
+                           Annotate(_, "settings"));
+  return settings;
+}
+
+absl::StatusOr<std::string> FormatSettings(const Settings& settings) {
+  std::string text = "{";
+  for (const SettingsField& field : SettingsFields()) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::string value, FormatField(field, settings),
+        Annotate(_, absl::StrCat("key \"", field.name, "\"")));
+    absl::StrAppend(&text, text.size() > 1 ? "," : "", "\n  \"", field.name,
+                    "\": ", value);
+  }
+  text += "\n}\n";
+  if (text.size() <= kMaxSettingsBytes) return text;
+  return absl::InvalidArgumentError(
+      absl::StrCat("settings of ", text.size(), " bytes of JSON; at most ",
+                   kMaxSettingsBytes, " are allowed"));
+}
+
+absl::StatusOr<Settings> ReadSettings(const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::string text,
+      ReadFile(path, static_cast<int64_t>(kMaxSettingsBytes)));
+  TESSERA_ASSIGN_OR_RETURN(Settings settings, ParseSettings(text),
+                           Annotate(_, QuotedPath(path)));
+  return settings;
+}
+
+absl::Status WriteSettings(const Settings& settings, const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, FormatSettings(settings),
+                           Annotate(_, QuotedPath(path)));
+  return WriteFile(path, text);
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,329 @@
+// Flags, files and the fields that both have.
+#include "tools/train/settings/settings.h"
+
+#include <unistd.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <random>
+#include <sstream>
+#include <string>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_matchers.h"
+#include "base/text_mutator.h"
+#include "gtest/gtest.h"
+#include "tools/cli/cli.h"
+#include "tools/train/settings/internal/settings_fields.h"
+#include "tools/train/settings/settings_flags.h"
+#include "tools/train/settings/settings_json.h"
+#include "tools/train/settings/user_path.h"
+
+namespace tessera::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+auto Refused(const std::string& words) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
+}
+
+// What an aggregate's field can be made of.
+struct AnyValue {
+  template <typename T>
+  operator T() const;
+};
+
+template <typename... Values>
+constexpr size_t CountFields() {
+  if constexpr (requires { Settings{Values()..., AnyValue()}; }) {
+    return CountFields<Values..., AnyValue>();
+  } else {
+    return sizeof...(Values);
+  }
+}
+
+// Settings whose every field has another value than the defaults.
+Settings Others() {
+  Settings settings;
+  int64_t number = 2;
+  for (const SettingsField& field : SettingsFields()) {
+    std::visit(
+        [&]<typename T>(T Settings::*member) {
+          T& value = settings.*member;
+          if constexpr (std::is_same_v<T, bool>) {
+            value = !value;
+          } else if constexpr (std::is_same_v<T, std::string>) {
+            value = absl::StrCat("r\u00e9sum\u00e9 \"", number, "\"\n");
+          } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+            value = {"a b", "\u4e2d", absl::StrCat(number)};
+          } else {
+            value = static_cast<T>(1e15 / 7 + static_cast<double>(number));
+          }
+          ++number;
+        },
+        field.member);
+  }
+  return settings;
+}
+
+tools::Tool TrainTool() {
+  return {.name = "train",
+          .summary = "Trains.",
+          .example = "--steps=3",
+          .flags = TrainFlags()};
+}
+
+class SettingsTest : public ::testing::Test {
+ protected:
+  SettingsTest() { unsetenv("BUILD_WORKING_DIRECTORY"); }
+  ~SettingsTest() override { unsetenv("BUILD_WORKING_DIRECTORY"); }
+
+  absl::Status Parse(const std::vector<std::string>& arguments) {
+    return tools::ParseFlags(TrainTool(), TrainArguments(arguments));
+  }
+
+  std::string Path(const std::string& name) {
+    return absl::StrCat(::testing::TempDir(), "/", getpid(), name);
+  }
+
+  absl::FlagSaver saver_;
+};
+
+TEST_F(SettingsTest, TheTableHasEveryField) {
+  EXPECT_EQ(SettingsFields().size(), CountFields<>());
+  const Settings others = Others(), defaults;
+  for (const SettingsField& field : SettingsFields()) {
+    std::visit(
+        [&](auto member) {
+          EXPECT_TRUE(others.*member != defaults.*member) << field.name;
+        },
+        field.member);
+    EXPECT_EQ(FindSettingsField(field.name), &field);
+    EXPECT_FALSE(field.help.empty());
+  }
+  EXPECT_EQ(FindSettingsField("nothing"), nullptr);
+}
+
+TEST_F(SettingsTest, EveryFieldHasAFlagWithItsDefault) {
+  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(Settings()));
+  for (const std::string_view name : TrainFlags()) {
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+    ASSERT_NE(flag, nullptr) << name;
+    EXPECT_FALSE(flag->Help().empty()) << name;
+  }
+  EXPECT_EQ(absl::FindCommandLineFlag("steps")->DefaultValue(), "60");
+  EXPECT_EQ(absl::FindCommandLineFlag("quiet")->DefaultValue(), "false");
+  EXPECT_EQ(absl::FindCommandLineFlag("mesh")->DefaultValue(), "dp2,pp2,tp2");
+}
+
+TEST_F(SettingsTest, FlagsSetFields) {
+  TESSERA_EXPECT_OK(Parse({"--data=docs,src/*.cc", "--steps=-3", "--quiet",
+                           "--learning_rate", "1e-3", "--noverify", "--mesh",
+                           "tp4", "--sample_prompt", "--quiet", "--report"}));
+  Settings expected;
+  expected.data = {"docs", "src/*.cc"};
+  expected.steps = -3;
+  expected.quiet = true;
+  expected.learning_rate = 1e-3;
+  expected.mesh = "tp4";
+  expected.sample_prompt = "--quiet";
+  expected.report = true;
+  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(expected));
+  TESSERA_EXPECT_OK(Parse({"--data=", "--quiet=false"}));
+  expected.data = {};
+  expected.quiet = false;
+  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(expected));
+}
+
+TEST_F(SettingsTest, ExactNumbersComeThroughFlags) {
+  TESSERA_EXPECT_OK(Parse({"--seed=9223372036854775807", "--beta1=0.1"}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Settings settings, SettingsFromFlags());
+  EXPECT_EQ(settings.seed, std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(settings.beta1, 0.1);
+}
+
+TEST_F(SettingsTest, MalformedFlagsAreRefusedInWords) {
+  EXPECT_THAT(Parse({"--steps=many"}),
+              Refused("--steps=many: expected a whole number"));
+  EXPECT_THAT(Parse({"--steps=9223372036854775808"}),
+              Refused("--steps=9223372036854775808: expected a whole number"));
+  EXPECT_THAT(Parse({"--beta1=x"}), Refused("--beta1=x: expected a number"));
+  EXPECT_THAT(Parse({"--quiet=maybe"}),
+              Refused("--quiet=maybe: expected true or false"));
+  EXPECT_THAT(Parse({"--data=a,,b"}),
+              Refused("--data=a,,b: expected names separated by commas"));
+  EXPECT_THAT(Parse({"--step=3"}), Refused("did you mean --steps"));
+  EXPECT_THAT(Parse({"--nosteps"}), Refused("--steps=false"));
+}
+
+TEST_F(SettingsTest, GivenFlagsOverrideTheFileAndOthersDoNot) {
+  Settings file;
+  file.steps = 7;
+  file.quiet = true;
+  file.mesh = "dp4";
+  file.data = {"with,comma"};
+  const std::string path = Path("config.json");
+  TESSERA_EXPECT_OK(WriteSettings(file, path));
+  TESSERA_EXPECT_OK(Parse({"--config", path}));
+  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(file));
+  // Also with what is the default.
+  TESSERA_EXPECT_OK(Parse({"--steps=60", "--noquiet", "--data="}));
+  file.steps = 60;
+  file.quiet = false;
+  file.data = {};
+  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(file));
+}
+
+TEST_F(SettingsTest, ErrorsOfTheFileAreBadUsageThatNamesTheFlag) {
+  TESSERA_EXPECT_OK(Parse({"--config=/does/not/exist"}));
+  EXPECT_THAT(SettingsFromFlags(), Refused("--config=/does/not/exist: "));
+  const std::string path = Path("bad.json");
+  TESSERA_EXPECT_OK(WriteFile(path, R"({"step": 3})"));
+  TESSERA_EXPECT_OK(Parse({absl::StrCat("--config=", path)}));
+  EXPECT_THAT(SettingsFromFlags(), Refused("unknown key \"step\"; the nearest "
+                                           "there is: \"steps\""));
+}
+
+TEST_F(SettingsTest, TheHelpShowsEveryFlag) {
+  std::ostringstream out, err;
+  EXPECT_EQ(tools::RunTool(TrainTool(), TrainArguments({"--help"}), out, err,
+                           [] { return absl::OkStatus(); }),
+            0);
+  for (const SettingsField& field : SettingsFields()) {
+    EXPECT_THAT(out.str(), HasSubstr(absl::StrCat("--", field.name)));
+    EXPECT_THAT(out.str(), HasSubstr(std::string(field.help)));
+  }
+}
+
+TEST_F(SettingsTest, RelativePathsAreOfTheCallersDirectory) {
+  EXPECT_EQ(UserPath("docs"), "docs");
+  setenv("BUILD_WORKING_DIRECTORY", "/home/me", 1);
+  EXPECT_EQ(UserPath("docs"), "/home/me/docs");
+  EXPECT_EQ(UserPath("/docs"), "/docs");
+  EXPECT_EQ(UserPath(""), "");
+  setenv("BUILD_WORKING_DIRECTORY", "", 1);
+  EXPECT_EQ(UserPath("docs"), "docs");
+}
+
+TEST_F(SettingsTest, JsonHasEveryFieldToTheLastBit) {
+  for (const Settings& settings : {Settings(), Others()}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
+                                 FormatSettings(settings));
+    EXPECT_THAT(ParseSettings(json), IsOkAndHolds(settings)) << json;
+    const std::string path = Path("settings.json");
+    TESSERA_EXPECT_OK(WriteSettings(settings, path));
+    EXPECT_THAT(ReadSettings(path), IsOkAndHolds(settings));
+  }
+  EXPECT_THAT(ParseSettings("{}"), IsOkAndHolds(Settings()));
+}
+
+TEST_F(SettingsTest, RandomNumbersRoundTrip) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 2000; ++round) {
+    Settings settings;
+    settings.seed = static_cast<int64_t>(random());
+    double value = std::bit_cast<double>(random());
+    if (!std::isfinite(value)) continue;
+    settings.epsilon = value;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
+                                 FormatSettings(settings));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Settings back, ParseSettings(json));
+    ASSERT_EQ(back.seed, settings.seed);
+    ASSERT_EQ(std::bit_cast<uint64_t>(back.epsilon),
+              std::bit_cast<uint64_t>(value))
+        << json;
+  }
+}
+
+TEST_F(SettingsTest, RefusesJsonThatIsNoSettings) {
+  EXPECT_THAT(ParseSettings(""), Refused("settings: no JSON at byte"));
+  EXPECT_THAT(ParseSettings("[]"), Refused("expected an object such as"));
+  EXPECT_THAT(ParseSettings(R"({"steps": "3"})"),
+              Refused("key \"steps\": expected a whole number, -2^63 to 2^63-1,"
+                      " found the string \"3\""));
+  EXPECT_THAT(ParseSettings(R"({"steps": 3.0})"), Refused("a whole number"));
+  EXPECT_THAT(ParseSettings(R"({"steps": 9223372036854775808})"),
+              Refused("a whole number"));
+  EXPECT_THAT(ParseSettings(R"({"beta1": "x"})"), Refused("a number"));
+  EXPECT_THAT(ParseSettings(R"({"quiet": 1})"), Refused("true or false"));
+  EXPECT_THAT(ParseSettings(R"({"mesh": 8})"), Refused("a text in quotes"));
+  EXPECT_THAT(ParseSettings(R"({"data": "docs"})"),
+              Refused("a list of texts such as [\"docs\"], found the string"));
+  EXPECT_THAT(ParseSettings(R"({"data": ["a", 3]})"), Refused("found 3"));
+  EXPECT_THAT(ParseSettings(R"({"data": [["a"]]})"), Refused("2 deep"));
+  EXPECT_THAT(ParseSettings(R"({"steps": 3, "steps": 3})"), Refused("twice"));
+  EXPECT_THAT(ParseSettings(R"({"Steps": 3})"), Refused("is: \"steps\""));
+  EXPECT_THAT(ParseSettings(R"({"config": "x"})"), Refused("unknown key"));
+  EXPECT_THAT(ParseSettings(std::string(kMaxSettingsBytes + 1, ' ')),
+              Refused("bytes of JSON; at most"));
+}
+
+TEST_F(SettingsTest, RefusesToWriteWhatJsonCannotSayAndKeepsTheOldFile) {
+  const std::string path = Path("kept.json");
+  TESSERA_EXPECT_OK(WriteSettings(Settings(), path));
+  Settings settings;
+  settings.epsilon = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(WriteSettings(settings, path),
+              Refused("key \"epsilon\": nan cannot be written as JSON"));
+  settings = {};
+  settings.sample_prompt = "\xff";
+  EXPECT_THAT(WriteSettings(settings, path),
+              Refused("key \"sample_prompt\": a text that is no UTF-8"));
+  settings = {};
+  settings.data = {"a", "\xc3"};
+  EXPECT_THAT(WriteSettings(settings, path), Refused("key \"data\""));
+  settings = {};
+  settings.sample_prompt = std::string(kMaxSettingsBytes, 'x');
+  EXPECT_THAT(WriteSettings(settings, path), Refused("at most"));
+  EXPECT_THAT(ReadSettings(path), IsOkAndHolds(Settings()));
+  EXPECT_FALSE(WriteSettings(Settings(), "/does/not/exist/x.json").ok());
+}
+
+TEST_F(SettingsTest, DamagedJsonIsRefusedOrRoundTrips) {
+  TextMutator mutator(
+      {*FormatSettings(Settings()), *FormatSettings(Others()),
+       R"({"mesh": "dp2,tp2", "data": ["docs", "more.u16"], "beta1": 0.25})"},
+      {"[", "{", "\"steps\":", "\\u", "\xc3\xa9", "1e400", "null", "-0.0"}, 11);
+  int valid = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    const absl::StatusOr<Settings> settings = ParseSettings(mutator.Next());
+    if (!settings.ok()) {
+      ASSERT_THAT(settings, Refused(" "));
+      ASSERT_LT(settings.status().message().size(), 1000u);
+      continue;
+    }
+    ++valid;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
+                                 FormatSettings(*settings));
+    ASSERT_THAT(ParseSettings(json), IsOkAndHolds(*settings));
+  }
+  EXPECT_GT(valid, 500);
+}
+
+TEST_F(SettingsTest, TheReadmeHasTheTableOfFlags) {
+  std::string table =
+      "| flag | default | what |\n| --- | --- | --- |\n| `--config` | | ";
+  absl::StrAppend(&table, absl::FindCommandLineFlag("config")->Help(), " |\n");
+  for (const SettingsField& field : SettingsFields()) {
+    const std::string value =
+        absl::FindCommandLineFlag(field.name)->DefaultValue();
+    absl::StrAppend(&table, "| `--", field.name, "` | ",
+                    value.empty() ? "" : absl::StrCat("`", value, "` "), "| ",
+                    field.help, " |\n");
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string readme,
+      ReadFile("tools/train/settings/README.md", 1 << 20));
+  EXPECT_THAT(readme, HasSubstr(table));
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,212 @@
+#!/bin/bash
+# The command as people run it, on a tiny model: output, exit codes, one line for each mistake, ranks that die, signals,
+# and never a process or a file left behind.
+set -uo pipefail
+train=$PWD/$1 launch=$PWD/$2
+cd "$TEST_TMPDIR"
+export XDG_CACHE_HOME=$TEST_TMPDIR/cache TMPDIR=$TEST_TMPDIR/tmp
+mkdir -p cache tmp model
+failures=0
+fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
+
+cat >model/config.json <<'END'
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 32,
+ "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+ "vocab_size": 264, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+ "tie_word_embeddings": false}
+END
+for i in $(seq 3000); do echo "line $i of a text that is easy to learn, line after line"; done >text.txt
+tiny="--model=$PWD/model --data=$PWD/text.txt --length=32 --batch=8 --strategy=all_reduce --sample_tokens=8 --warmup_steps=1"
+
+# The processes of ranks whose run directory is this one. (Not grep itself: its own arguments do not match.)
+ranks_of() { grep -lz -- "$PWD/$1/[.]ranks" /proc/[0-9]*/cmdline 2>/dev/null | grep -o '[0-9]*'; }
+expect_no_ranks() {
+  [ -z "$(ranks_of "$1")" ] || fail "$1: ranks are left"
+  [ ! -e "$1/.ranks" ] || fail "$1: files of ranks are left"
+  ls "$1"/checkpoints/*.writing >/dev/null 2>&1 && fail "$1: half a checkpoint is left"
+}
+# Waits for a command to succeed while process $pid runs.
+await() {
+  local i
+  for i in $(seq 600); do
+    "$@" && return
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.05
+  done
+  fail "never: $*"
+}
+steps_in() { [ "$(wc -l <"$1/metrics.jsonl" 2>/dev/null || echo 0)" -ge "$2" ]; }
+has_ranks() { [ "$(ranks_of "$1" | wc -l)" -ge "$2" ]; }
+losses() { grep -o '"loss": *[^,}]*' "$1/metrics.jsonl"; }
+compare() {  # losses of two runs, within a relative tolerance
+  python3 - "$@" <<'END' || fail "losses differ: $*"
+import json, sys
+a, b = ([json.loads(line) for line in open(name + "/metrics.jsonl")] for name in sys.argv[1:3])
+assert [x["step"] for x in a] == [x["step"] for x in b] and a, (len(a), len(b))
+worst = max(abs(x["loss"] - y["loss"]) / abs(y["loss"]) for x, y in zip(a, b))
+assert worst <= float(sys.argv[3]), worst
+END
+}
+
+# A run with all axes, ZeRO 3 and an offloaded optimizer; what it prints and leaves.
+"$train" $tiny --strategy=adaptive --steps=8 --run_dir=whole >out 2>err || fail "a run: $(cat err)"
+[ "$(wc -l <err)" = 1 ] || fail "on stderr: $(cat err)"
+grep -q "8 steps of 256 tokens" out || fail "no summary: $(cat out)"
+grep -q "^checkpoint *$PWD/whole/checkpoints/step-00000008" out || fail "no checkpoint: $(cat out)"
+grep -q "^The " out || fail "no sample: $(cat out)"
+[ "$(wc -l <whole/metrics.jsonl)" = 8 ] || fail "metrics"
+python3 - <<'END' || fail "result.json"
+import json
+result = json.load(open("whole/result.json"))
+assert len(result["ranks"]) == 8 and len(result["steps"]) == 8
+assert result["steps"][-1]["loss"] < result["steps"][0]["loss"]
+END
+expect_no_ranks whole
+
+# The same again by its configuration: bit for bit, whatever the engine and the strategy.
+"$train" --config=whole/config.json --run_dir=again --quiet >out 2>err || fail "again: $(cat err)"
+[ ! -s err ] || fail "quiet, on stderr: $(cat err)"
+[ "$(losses whole)" = "$(losses again)" ] || fail "the same mesh has other losses"
+"$train" --config=whole/config.json --run_dir=threads --engine=in_process --verify >out 2>err ||
+  fail "in_process: $(cat err)"
+compare threads whole 0
+grep -q "^verified: the losses of 8 steps on one rank differ by at most" out || fail "verify: $(cat out)"
+
+# Nothing but a prediction.
+"$train" $tiny --dry_run --run_dir=never >out 2>err || fail "dry run: $(cat err)"
+[ -s out ] && [ ! -e never ] || fail "a dry run makes nothing but output"
+
+# Bad usage: 2 and one line that names the flag; nothing is made.
+expect_usage_error() {
+  local named=$1
+  shift
+  "$train" $tiny --run_dir=never "$@" >out 2>err
+  local code=$?
+  [ $code = 2 ] || fail "$* exits with $code, not 2: $(cat err)"
+  [ ! -s out ] || fail "$* printed on stdout"
+  [ "$(wc -l <err)" = 1 ] || fail "$* printed $(wc -l <err) lines on stderr: $(cat err)"
+  grep -qF -- "for example: ./bazelw run //tools/train -- --mesh=" err || fail "$* gave no example"
+  grep -qF -- "$named" err || fail "$* did not name $named: $(cat err)"
+  [ ! -e never ] || fail "$* made a run directory"
+}
+for bad in --mesh=dp2,xx2 --mesh=dp0 --batch=7 --engine=tin_cans --schedule=none --zero=4 --steps=x --strategy=hope \
+    --offload=everything --model=nothing --data=missing.txt --dtype=fp8 --steps=-1 --unknown=1 --config=missing.json; do
+  expect_usage_error "${bad%%=*}" "$bad"
+done
+expect_usage_error "--mesh" --mesh=tp3
+expect_usage_error "--resume" --resume=nowhere
+RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 expect_usage_error "--mesh" --mesh=dp4
+RANK=0 WORLD_SIZE=8 LOCAL_RANK=0 expect_usage_error "--max_restarts" --max_restarts=1
+RANK=0 WORLD_SIZE=8 LOCAL_RANK=0 expect_usage_error "--engine" --engine=in_process
+"$train" $tiny --resume=latest >out 2>err
+[ $? = 2 ] && grep -q -- "--run_dir" err || fail "the latest of nothing: $(cat err)"
+cp -r again earlier
+"$train" $tiny --run_dir=earlier >out 2>err
+[ $? = 2 ] && grep -q -- "--resume=latest" err || fail "a directory with checkpoints: $(cat err)"
+"$train" $tiny --seed=2 --steps=9 --resume=again/checkpoints --run_dir=never2 >out 2>err
+[ $? = 2 ] && grep -q seed err && [ "$(wc -l <err)" = 1 ] || fail "a checkpoint of another run: $(cat err)"
+
+# A failed run: 1 and one line.
+"$train" $tiny --run_dir=/proc/never >out 2>err
+[ $? = 1 ] && grep -q -- "--run_dir=/proc/never" err && [ "$(wc -l <err)" = 1 ] || fail "unwritable: $(cat err)"
+"$train" $tiny --engine=nccl >out 2>err
+[ $? = 1 ] && grep -q "computes on the CPU" err && [ "$(wc -l <err)" = 1 ] || fail "nccl: $(cat err)"
+"$train" $tiny --steps=3 --run_dir=metricless --metrics=/proc/never/metrics >out 2>err
+[ $? = 1 ] && [ "$(grep -c -- /proc/never/metrics err)" = 1 ] || fail "unwritable metrics: $(cat err)"
+expect_no_ranks metricless
+
+# kill -9 of a rank: all end, one line names it.
+"$train" $tiny --steps=100000 --run_dir=killed >out 2>err &
+pid=$!
+await steps_in killed 2
+victim=$(ranks_of killed | shuf -n 1)
+start=$SECONDS
+kill -9 "$victim"
+wait $pid
+[ $? = 1 ] || fail "a killed rank is not 1"
+[ $((SECONDS - start)) -le 5 ] || fail "a killed rank is noticed after $((SECONDS - start)) s"
+grep -Eq "^train: rank [0-7] \(pid $victim\) was killed by SIGKILL after .*all ranks were ended" err ||
+  fail "the killed rank is not named: $(cat err)"
+[ "$(wc -l <err)" = 2 ] || fail "more than one message: $(cat err)"
+expect_no_ranks killed
+
+# The same with a restart: it goes on from the checkpoint, with the losses of a run without the kill.
+"$train" $tiny --steps=100 --checkpoint_every=20 --run_dir=calm --quiet >out 2>err || fail "calm: $(cat err)"
+"$train" $tiny --steps=100 --checkpoint_every=20 --keep_checkpoints=0 --run_dir=restarted --max_restarts=1 >out 2>err &
+pid=$!
+await test -e restarted/checkpoints/step-00000020
+kill -9 "$(ranks_of restarted | shuf -n 1)"
+wait $pid || fail "restart: $(cat err)"
+grep -q "SIGKILL.*restart 1 of 1 on dp2,pp2,tp2 from $PWD/restarted/checkpoints/step-000000" err ||
+  fail "no word of the restart: $(cat err)"
+compare restarted calm 0
+expect_no_ranks restarted
+
+# Killed before its first step (costs are measured first: a second), an elastic job goes on with fewer data-parallel
+# ranks and the same losses.
+XDG_CACHE_HOME=$TEST_TMPDIR/cold "$train" $tiny --strategy=adaptive --steps=8 --run_dir=elastic --max_restarts=1 --elastic >out 2>err &
+pid=$!
+await has_ranks elastic 8
+kill -9 "$(ranks_of elastic | shuf -n 1)"
+wait $pid || fail "elastic: $(cat err)"
+grep -q "restart 1 of 1 on dp1,pp2,tp2 from the beginning" err || fail "elastic: $(cat err)"
+compare elastic whole 1e-5
+
+# The same run on other meshes from step 20 on.
+"$train" $tiny --steps=30 --checkpoint_every=20 --run_dir=thirty --quiet >out 2>err || fail "thirty: $(cat err)"
+for mesh in tp4 dp8 dp1; do
+  mkdir -p "on_$mesh"
+  cp thirty/metrics.jsonl "on_$mesh/"
+  "$train" $tiny --mesh=$mesh --steps=30 --resume=thirty/checkpoints/step-00000020 --run_dir="on_$mesh" >out 2>err ||
+    fail "resume on $mesh: $(cat err)"
+  grep -q "10 steps of 256 tokens.*behind step 20" out || fail "resume on $mesh: $(cat out)"
+  compare "on_$mesh" thirty 1e-5
+done
+"$train" $tiny --steps=30 --run_dir=on_tp4 --resume=latest >out 2>err || fail "nothing left to do: $(cat err)"
+
+# Signals: 128 + n, nothing left but complete checkpoints.
+for signal in INT TERM; do
+  env --default-signal "$train" $tiny --steps=100000 --checkpoint_every=5 --run_dir=sig$signal >out 2>err &
+  pid=$!
+  await test -e sig$signal/checkpoints/step-00000005
+  kill -$signal $pid
+  wait $pid
+  code=$?
+  [ $code = $((128 + $(kill -l $signal))) ] || fail "SIG$signal gives $code"
+  grep -q "train: ended by SIG$signal" err && grep -q -- "--resume=latest" err || fail "SIG$signal: $(cat err)"
+  expect_no_ranks sig$signal
+  ls -d sig$signal/checkpoints/step-000* >/dev/null || fail "SIG$signal took the checkpoints"
+done
+# Without a checkpoint a directory for temporary files is not left either.
+rm -rf tmp/*
+env --default-signal "$train" $tiny --steps=100000 >out 2>err &
+pid=$!
+await grep -q "tokens/s\|loss" out
+kill -INT $pid
+wait $pid
+[ -z "$(ls tmp)" ] || fail "SIGINT leaves $(ls tmp)"
+# kill -9 of the command itself takes its ranks along.
+"$train" $tiny --steps=100000 --run_dir=orphans >out 2>err &
+pid=$!
+await steps_in orphans 1
+{ kill -9 $pid; wait $pid; } 2>/dev/null
+for i in $(seq 50); do [ -z "$(ranks_of orphans)" ] && break; sleep 0.1; done
+[ -z "$(ranks_of orphans)" ] || fail "kill -9 of the command leaves ranks"
+
+# Two hosts, as far as the job can tell: a launcher on each, torchrun's variables, sockets between all ranks.
+if "$train" $tiny --engine=gloo --mesh=dp2 --steps=1 --run_dir=gloo1 >out 2>err; then
+  export TESSERA_JOB_SECRET=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
+  port=$((20000 + RANDOM % 20000))
+  for node in 0 1; do
+    "$launch" --np=2 --nnodes=2 --node_rank=$node --master_addr=127.0.0.1 --master_port=$port --output=raw -- \
+      "$train" $tiny --engine=gloo --mesh=dp2,tp2 --steps=8 --run_dir=hosts >out$node 2>err$node &
+    nodes[$node]=$!
+  done
+  wait "${nodes[0]}" && wait "${nodes[1]}" || fail "two hosts: $(cat err0 err1)"
+  unset TESSERA_JOB_SECRET
+  grep -q "8 steps of 256 tokens" out0 && [ ! -s out1 ] || fail "two hosts print: $(cat out0 out1)"
+  compare hosts whole 1e-5
+else
+  grep -q "was built where no\|not built" err || fail "gloo: $(cat err)"
+fi
+exit $((failures > 0))

@@ -1,0 +1,23 @@
+// ProcessMemory: what the system says that this process holds.
+#ifndef TESSERA_TOOLS_TRAIN_WORKER_MEMORY_PROCESS_MEMORY_H_
+#define TESSERA_TOOLS_TRAIN_WORKER_MEMORY_PROCESS_MEMORY_H_
+
+#include <cstdint>
+#include <string_view>
+
+namespace tessera::train {
+
+// Bytes; 0 where the system does not say.
+struct ProcessMemory {
+  int64_t resident = 0;       // VmRSS
+  int64_t peak_resident = 0;  // VmHWM
+};
+
+// What a text like /proc/PID/status says (man proc_pid_status).
+ProcessMemory ParseProcessStatus(std::string_view text);
+
+ProcessMemory ReadProcessMemory();
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_WORKER_MEMORY_PROCESS_MEMORY_H_

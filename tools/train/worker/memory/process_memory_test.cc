@@ -1,0 +1,47 @@
+#include "tools/train/worker/memory/process_memory.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/text_mutator.h"
+#include "gtest/gtest.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr char kStatus[] =
+    "Name:\ttrain\nVmPeak:\t  900 kB\nVmHWM:\t   2048 kB\nVmRSS:\t   1024 "
+    "kB\nThreads:\t7\n";
+
+TEST(ProcessMemoryTest, ReadsWhatTheSystemWrites) {
+  const ProcessMemory memory = ParseProcessStatus(kStatus);
+  EXPECT_EQ(memory.resident, 1024 * 1024);
+  EXPECT_EQ(memory.peak_resident, 2048 * 1024);
+}
+
+TEST(ProcessMemoryTest, WhatIsNotThereIsNothing) {
+  EXPECT_EQ(ParseProcessStatus("").resident, 0);
+  EXPECT_EQ(ParseProcessStatus("VmRSS:\t12 MB\nVmHWM: x kB").resident, 0);
+  EXPECT_EQ(ParseProcessStatus("VmRSS: -5 kB").resident, 0);
+  EXPECT_EQ(ParseProcessStatus("VmRSS: 99999999999999999 kB").resident, 0);
+}
+
+TEST(ProcessMemoryTest, AnyTextIsRead) {
+  TextMutator mutator({kStatus}, {"VmRSS:", "VmHWM:", " kB", "9"}, 3);
+  for (int i = 0; i < 20'000; ++i) {
+    EXPECT_GE(ParseProcessStatus(mutator.Next()).resident, 0);
+  }
+}
+
+TEST(ProcessMemoryTest, ThisProcessGrows) {
+  const int64_t before = ReadProcessMemory().resident;
+  EXPECT_GT(before, 0);
+  const std::vector<char> more(32 << 20, 'x');
+  const ProcessMemory after = ReadProcessMemory();
+  EXPECT_GT(after.resident, before + (24 << 20));
+  EXPECT_GE(after.peak_resident, after.resident);
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,23 @@
+// TimeShares: what a rank's time went on. README.md says how it is measured.
+#ifndef TESSERA_TOOLS_TRAIN_WORKER_TIME_SHARES_H_
+#define TESSERA_TOOLS_TRAIN_WORKER_TIME_SHARES_H_
+
+namespace tessera::train {
+
+// Of a step, or of several. The first four add up to 1.
+struct TimeShares {
+  double compute = 0;        // On the rank's own processor.
+  double communication = 0;  // In collectives and messages.
+  double bubble = 0;   // Waiting for what a pipeline peer has not computed yet.
+  double offload = 0;  // Waiting for memory tiers.
+
+  // Of compute: matrix products and attention; the optimizer's step.
+  double products = 0;
+  double optimizer = 0;
+
+  double Sum() const { return compute + communication + bubble + offload; }
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_WORKER_TIME_SHARES_H_

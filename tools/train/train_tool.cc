@@ -117,7 +117,7 @@ AttemptOutcome TrainJob::Attempt(const Settings& settings) {
   return RunAttempt(settings, {.files = {directory_.exchange()},
                                .program = program_,
                                .sinks = {},
-                               .is_terminal = isatty(STDOUT_FILENO) == 1});
+                               .is_terminal = isatty(STDERR_FILENO) == 1});
 }
 
 absl::StatusOr<std::string> TrainJob::Train(int& exit_code) {
@@ -178,7 +178,7 @@ absl::Status RunOneRank(const Settings& settings,
                         const topology::LauncherEnvironment& place,
                         std::ostream& out, std::ostream& err, int& exit_code) {
   const absl::StatusOr<LaunchedRun> run =
-      RunLaunchedRank(settings, MakeTrainer, out);
+      RunLaunchedRank(settings, MakeTrainer, err);
   if (!run.ok()) return TellOnce(place, run.status(), exit_code);
   if (!run->is_first) return absl::OkStatus();
   run->directory.CleanUp();

@@ -22,7 +22,7 @@ struct Task {
 
 WorkerSinks SinksOf(const RankContext& rank, const Settings& settings) {
   WorkerSinks sinks;
-  if (!settings.quiet) sinks.table = rank.out;
+  if (!settings.quiet) sinks.table = rank.progress;
   sinks.is_terminal = rank.is_terminal;
   sinks.collectives = rank.collectives;
   sinks.on_step = rank.on_step;

@@ -115,12 +115,6 @@ absl::Status CheckLearning(const Settings& settings) {
   }
   TESSERA_RETURN_IF_ERROR(
       CheckRange("warmup_steps", settings.warmup_steps, {0, kMany}));
-  if (settings.warmup_steps > settings.steps) {
-    return RefuseFlag(
-        "warmup_steps", settings.warmup_steps,
-        absl::StrCat("must be at most --steps=", settings.steps,
-                     ", such as --warmup_steps=", settings.steps / 10));
-  }
   TESSERA_RETURN_IF_ERROR(CheckRange("weight_decay", settings.weight_decay,
                                      {.below = kInfinity, .example = "0.1"}));
   TESSERA_RETURN_IF_ERROR(

@@ -28,7 +28,7 @@ struct Settings {
   int64_t length = 128;        // Tokens of a sequence.
   int64_t batch = 16;          // Sequences of a step, over all ranks.
   int64_t micro_batch = 1;
-  int64_t steps = 60;
+  int64_t steps = 240;
   int64_t seed = 1;
 
   // Who trains it.
@@ -51,7 +51,7 @@ struct Settings {
   // How it learns.
   double learning_rate = 3e-3;
   double min_learning_rate = 3e-4;
-  int64_t warmup_steps = 5;
+  int64_t warmup_steps = 20;
   double weight_decay = 0.1;
   double beta1 = 0.9;
   double beta2 = 0.95;

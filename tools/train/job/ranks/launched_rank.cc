@@ -68,7 +68,7 @@ Settings In(const RunDirectory& directory, Settings settings) {
 
 absl::StatusOr<LaunchedRun> Run(const Settings& settings, World& world,
                                 const MakeRankProgram& make,
-                                std::ostream& out) {
+                                std::ostream& progress) {
   Communicator& everyone = *world.communicator;
   TESSERA_ASSIGN_OR_RETURN(RunDirectory directory,
                            ShareRunDirectory(everyone, settings));
@@ -77,8 +77,8 @@ absl::StatusOr<LaunchedRun> Run(const Settings& settings, World& world,
   TESSERA_ASSIGN_OR_RETURN(
       std::string result, program({.world = everyone,
                                    .collectives = world.collectives,
-                                   .out = &out,
-                                   .is_terminal = isatty(STDOUT_FILENO) == 1}));
+                                   .progress = &progress,
+                                   .is_terminal = isatty(STDERR_FILENO) == 1}));
   // Nobody leaves while others still read what it holds.
   TESSERA_RETURN_IF_ERROR(everyone.Barrier());
   return LaunchedRun{everyone.rank() == Rank(0), std::move(directory),
@@ -125,10 +125,10 @@ absl::StatusOr<std::optional<LauncherEnvironment>> FindLauncher(
 
 absl::StatusOr<LaunchedRun> RunLaunchedRank(const Settings& settings,
                                             const MakeRankProgram& make,
-                                            std::ostream& out) {
+                                            std::ostream& progress) {
   TESSERA_ASSIGN_OR_RETURN(
       World world, JoinWorld(settings, collectives::ProcessEnvironment()));
-  absl::StatusOr<LaunchedRun> run = Run(settings, world, make, out);
+  absl::StatusOr<LaunchedRun> run = Run(settings, world, make, progress);
   if (!run.ok()) {
     world.collectives->AbortAll(run.status());
     world.communicator->Abort(run.status().message());

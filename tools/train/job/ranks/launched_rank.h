@@ -2,7 +2,7 @@
 // torchrun or //tools/launch has started.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const LaunchedRun run,
-//                            RunLaunchedRank(settings, MakeTrainer, out));
+//                            RunLaunchedRank(settings, MakeTrainer, progress));
 //   if (run.is_first) Print(run.result);
 #ifndef TESSERA_TOOLS_TRAIN_JOB_LAUNCHED_RANK_H_
 #define TESSERA_TOOLS_TRAIN_JOB_LAUNCHED_RANK_H_
@@ -34,11 +34,11 @@ struct LaunchedRun {
 };
 
 // A collective of the job. Rank 0 makes the run directory, which all ranks see.
-// `out` is where rank 0 shows what it does. Its errors are RunDirectory's and
-// the program's; a rank that fails ends the others.
+// `progress` is where rank 0 shows what it does. Its errors are RunDirectory's
+// and the program's; a rank that fails ends the others.
 absl::StatusOr<LaunchedRun> RunLaunchedRank(const Settings& settings,
                                             const MakeRankProgram& make,
-                                            std::ostream& out);
+                                            std::ostream& progress);
 
 }  // namespace tessera::train
 

@@ -35,7 +35,7 @@ struct RankEvents {
   // A rank's failure, before the others hear of it: theirs come later.
   std::function<void(const RankReport&)> on_failure;
   std::function<void()> on_step = [] {};
-  std::ostream* out = nullptr;
+  std::ostream* progress = nullptr;
   bool is_terminal = false;
 };
 
@@ -51,7 +51,7 @@ absl::StatusOr<std::string> RunRank(const World& world,
       program({.world = *world.communicator,
                .collectives = world.collectives,
                .on_step = events.on_step,
-               .out = events.out,
+               .progress = events.progress,
                .is_terminal = events.is_terminal});
   const int64_t rank = world.communicator->rank().value();
   if (result.ok()) return rank == 0 ? std::move(result) : "";
@@ -146,7 +146,7 @@ int RankProcessMain(int argc, char** argv, const MakeRankProgram& make) {
     files.WriteReport(failure).IgnoreError();
   };
   events.on_step = [&] { std::call_once(stepped, [&] { files.MarkStep(); }); };
-  events.out = &std::cout;
+  events.progress = &std::cerr;
   events.is_terminal = argv[3] == kTerminal;
   const absl::StatusOr<Settings> settings = ReadSettings(files.settings());
   const absl::Status status = settings.ok()

@@ -30,7 +30,7 @@ struct RankContext {
   // The rank calls it when it has taken a step; cheap.
   std::function<void()> on_step = [] {};
   // What the user sees of rank 0; null: nothing.
-  std::ostream* out = nullptr;
+  std::ostream* progress = nullptr;
   bool is_terminal = false;  // Which a person looks at.
 };
 

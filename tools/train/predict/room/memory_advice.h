@@ -1,6 +1,6 @@
 // AdviceFor: which flags to change so that a run needs less memory.
-#ifndef TESSERA_TOOLS_TRAIN_PREDICT_MEMORY_ADVICE_H_
-#define TESSERA_TOOLS_TRAIN_PREDICT_MEMORY_ADVICE_H_
+#ifndef TESSERA_TOOLS_TRAIN_PREDICT_ROOM_MEMORY_ADVICE_H_
+#define TESSERA_TOOLS_TRAIN_PREDICT_ROOM_MEMORY_ADVICE_H_
 
 #include <vector>
 
@@ -19,4 +19,4 @@ std::vector<MemoryAdvice> AdviceFor(const Settings& settings,
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_PREDICT_MEMORY_ADVICE_H_
+#endif  // TESSERA_TOOLS_TRAIN_PREDICT_ROOM_MEMORY_ADVICE_H_

@@ -1,4 +1,4 @@
-#include "tools/train/predict/machine_room.h"
+#include "tools/train/predict/room/machine_room.h"
 
 #include <algorithm>
 

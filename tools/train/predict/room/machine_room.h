@@ -2,8 +2,8 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(const MachineRoom room, ReadMachineRoom());
 //   if (needed > room.bytes) ...
-#ifndef TESSERA_TOOLS_TRAIN_PREDICT_MACHINE_ROOM_H_
-#define TESSERA_TOOLS_TRAIN_PREDICT_MACHINE_ROOM_H_
+#ifndef TESSERA_TOOLS_TRAIN_PREDICT_ROOM_MACHINE_ROOM_H_
+#define TESSERA_TOOLS_TRAIN_PREDICT_ROOM_MACHINE_ROOM_H_
 
 #include <cstdint>
 #include <string>
@@ -27,4 +27,4 @@ absl::StatusOr<MachineRoom> ReadMachineRoom();
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_PREDICT_MACHINE_ROOM_H_
+#endif  // TESSERA_TOOLS_TRAIN_PREDICT_ROOM_MACHINE_ROOM_H_

@@ -1,4 +1,4 @@
-#include "tools/train/predict/memory_advice.h"
+#include "tools/train/predict/room/memory_advice.h"
 
 #include <algorithm>
 #include <functional>

@@ -119,7 +119,7 @@ TEST_F(SettingsTest, EveryFieldHasAFlagWithItsDefault) {
     ASSERT_NE(flag, nullptr) << name;
     EXPECT_FALSE(flag->Help().empty()) << name;
   }
-  EXPECT_EQ(absl::FindCommandLineFlag("steps")->DefaultValue(), "60");
+  EXPECT_EQ(absl::FindCommandLineFlag("steps")->DefaultValue(), "240");
   EXPECT_EQ(absl::FindCommandLineFlag("quiet")->DefaultValue(), "false");
   EXPECT_EQ(absl::FindCommandLineFlag("mesh")->DefaultValue(), "dp2,pp2,tp2");
 }

@@ -28,7 +28,7 @@
 namespace tessera::offload {
 
 // How memory is locked. The default is mlock; a program with a GPU hands in
-// cudaHostRegister and cudaHostUnregister.
+// CudaPinning (offload/cuda/cuda_pinning.h).
 struct Pinning {
   std::function<absl::Status(void* data, size_t bytes)> pin;
   std::function<void(void* data, size_t bytes)> unpin;

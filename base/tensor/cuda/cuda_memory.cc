@@ -96,6 +96,19 @@ class PinnedMemory final : public MemoryResource {
   void Deallocate(void* data, size_t, size_t) override { cudaFreeHost(data); }
 };
 
+absl::Status CheckOrdinal(int ordinal) {
+  TESSERA_ASSIGN_OR_RETURN(const int count, CudaDeviceCount());
+  if (ordinal >= 0 && ordinal < count) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("CUDA device ", ordinal, "; expected 0 to ", count - 1));
+}
+
+// An error of these calls does not stay for later ones.
+absl::Status OfHostMemory(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) cudaGetLastError();
+  return CudaStatus(error, what);
+}
+
 }  // namespace
 
 absl::StatusOr<int> CudaDeviceCount() {
@@ -107,17 +120,34 @@ absl::StatusOr<int> CudaDeviceCount() {
 }
 
 absl::StatusOr<std::shared_ptr<MemoryResource>> CudaDeviceMemory(int ordinal) {
-  TESSERA_ASSIGN_OR_RETURN(const int count, CudaDeviceCount());
-  if (ordinal < 0 || ordinal >= count) {
-    return absl::OutOfRangeError(
-        absl::StrCat("CUDA device ", ordinal, "; expected 0 to ", count - 1));
-  }
+  TESSERA_RETURN_IF_ERROR(CheckOrdinal(ordinal));
   return std::make_shared<DeviceMemory>(ordinal);
 }
 
 absl::StatusOr<std::shared_ptr<MemoryResource>> PinnedHostMemory() {
   TESSERA_RETURN_IF_ERROR(CudaDeviceCount().status());
   return std::make_shared<PinnedMemory>();
+}
+
+absl::Status CudaPin(void* data, size_t bytes) {
+  TESSERA_RETURN_IF_ERROR(CudaDeviceCount().status());
+  return OfHostMemory(cudaHostRegister(data, bytes, cudaHostRegisterPortable),
+                      "locking of host memory");
+}
+
+absl::Status CudaUnpin(void* data) {
+  TESSERA_RETURN_IF_ERROR(CudaDeviceCount().status());
+  return OfHostMemory(cudaHostUnregister(data), "unlocking of host memory");
+}
+
+absl::StatusOr<CudaMemoryUse> CudaMemoryUseOf(int ordinal) {
+  TESSERA_RETURN_IF_ERROR(CheckOrdinal(ordinal));
+  const ScopedDevice device(ordinal);
+  const std::string what = absl::StrCat("free memory of CUDA device ", ordinal);
+  TESSERA_RETURN_IF_ERROR(CudaStatus(device.error(), what));
+  size_t free = 0, total = 0;
+  TESSERA_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), what));
+  return CudaMemoryUse{static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
 
 absl::Status CudaCopyBytes(void* target, const void* source, size_t bytes) {

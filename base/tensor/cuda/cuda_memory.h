@@ -13,6 +13,7 @@
 #define TESSERA_BASE_TENSOR_CUDA_CUDA_MEMORY_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -32,6 +33,21 @@ absl::StatusOr<std::shared_ptr<MemoryResource>> CudaDeviceMemory(int ordinal);
 // Page-locked host memory, from cudaHostAlloc, usable with every device.
 // Locking pages is slow and takes them from the rest of the machine.
 absl::StatusOr<std::shared_ptr<MemoryResource>> PinnedHostMemory();
+
+// Locks the pages of memory that is there already, from cudaHostRegister, for
+// use with every device; and unlocks them. ResourceExhausted, InvalidArgument
+// and so on in the runtime's words: locked before, no memory, and whatever else
+// it refuses.
+absl::Status CudaPin(void* data, size_t bytes);
+absl::Status CudaUnpin(void* data);
+
+// The memory of a device, of all processes together.
+struct CudaMemoryUse {
+  int64_t free = 0;  // bytes
+  int64_t total = 0;
+};
+// OutOfRange where there is no such device.
+absl::StatusOr<CudaMemoryUse> CudaMemoryUseOf(int ordinal);
 
 // Copies between any two of host, pinned and device memory, also of different
 // devices; the ranges do not overlap. Returns when the copy is complete. Runs

@@ -22,6 +22,12 @@ absl::StatusOr<std::shared_ptr<MemoryResource>> PinnedHostMemory() {
   return Missing();
 }
 
+absl::Status CudaPin(void*, size_t) { return Missing(); }
+
+absl::Status CudaUnpin(void*) { return Missing(); }
+
+absl::StatusOr<CudaMemoryUse> CudaMemoryUseOf(int) { return Missing(); }
+
 absl::Status CudaCopyBytes(void*, const void*, size_t) { return Missing(); }
 
 }  // namespace tessera

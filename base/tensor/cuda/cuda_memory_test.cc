@@ -30,6 +30,9 @@ TEST(CudaMemoryTest, RefusesInOneVoiceWhereThereIsNoDevice) {
   std::byte a{1}, b{2};
   EXPECT_EQ(CudaCopyBytes(&a, &b, 1), count.status());
   EXPECT_EQ(a, std::byte{1});
+  EXPECT_EQ(CudaPin(&a, 1), count.status());
+  EXPECT_EQ(CudaUnpin(&a), count.status());
+  EXPECT_EQ(CudaMemoryUseOf(0).status(), count.status());
 }
 
 class CudaMemoryDeviceTest : public ::testing::Test {
@@ -77,11 +80,36 @@ TEST_F(CudaMemoryDeviceTest, RefusesMoreThanTheDeviceHasAndGoesOn) {
   TESSERA_EXPECT_OK(Buffer::Allocate(device, 1 << 20));
 }
 
+TEST_F(CudaMemoryDeviceTest, CountsWhatIsAllocated) {
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const CudaMemoryUse before, CudaMemoryUseOf(0));
+  EXPECT_GT(before.free, kBytes);
+  EXPECT_LE(before.free, before.total);
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto device, CudaDeviceMemory(0));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Buffer buffer, Buffer::Allocate(device, kBytes));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const CudaMemoryUse after, CudaMemoryUseOf(0));
+  EXPECT_EQ(after.total, before.total);
+  EXPECT_LE(after.free, before.free - kBytes);
+}
+
+TEST_F(CudaMemoryDeviceTest, PinsMemoryOnceAndUnpinsIt) {
+  std::vector<std::byte> memory(1 << 20);
+  TESSERA_ASSERT_OK(CudaPin(memory.data(), memory.size()));
+  EXPECT_FALSE(CudaPin(memory.data(), memory.size()).ok());
+  TESSERA_EXPECT_OK(CudaUnpin(memory.data()));
+  EXPECT_FALSE(CudaUnpin(memory.data()).ok());
+  TESSERA_EXPECT_OK(CudaPin(memory.data(), memory.size()));
+  TESSERA_EXPECT_OK(CudaUnpin(memory.data()));
+}
+
 TEST_F(CudaMemoryDeviceTest, RefusesOtherDevicesAndWideAlignments) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const int count, CudaDeviceCount());
   for (int ordinal : {-1, count}) {
     EXPECT_THAT(
         CudaDeviceMemory(ordinal),
+        StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("expected 0 to")));
+    EXPECT_THAT(
+        CudaMemoryUseOf(ordinal),
         StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("expected 0 to")));
   }
   TESSERA_ASSERT_OK_AND_ASSIGN(auto pinned, PinnedHostMemory());

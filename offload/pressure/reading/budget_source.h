@@ -27,13 +27,11 @@ class BudgetSource final : public MemorySource {
   const std::shared_ptr<Accounting> accounting_;
 };
 
-// Memory that someone else knows about, as that of a GPU:
+// Memory that someone else knows about, as that of a GPU (of CUDA:
+// offload/cuda/cuda_source.h):
 //
-//   DeviceSource cuda("cuda:0", []() -> absl::StatusOr<DeviceMemory> {
-//     size_t free = 0, total = 0;
-//     TESSERA_RETURN_IF_ERROR(
-//         CudaStatus(cudaMemGetInfo(&free, &total), "free memory"));
-//     return DeviceMemory{int64_t(free), int64_t(total)};
+//   DeviceSource card("card 0", []() -> absl::StatusOr<DeviceMemory> {
+//     return DeviceMemory{card.FreeBytes(), card.TotalBytes()};
 //   });
 struct DeviceMemory {
   int64_t free = 0;  // bytes

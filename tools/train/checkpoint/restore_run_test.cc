@@ -175,6 +175,20 @@ TEST(RestoreRunTest, StateInATierAndOtherLayoutsAndSchedulesTakeItUp) {
   ExpectResumes(run, options, 1e-5);
 }
 
+TEST(RestoreRunTest, StagesThatTwoRanksHaveAreSavedOnce) {
+  RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 2);
+  options.schedule = "dualpipe";
+  for (const bool tied : {false, true}) {
+    options.model.tied_embeddings = tied;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "two_way"));
+    ExpectResumes(run, options, 0);
+    RunOptions others = With(options, {.tp = 2}, 0);
+    others.schedule = "1f1b";
+    ExpectResumes(run, others, 1e-5);
+  }
+}
+
 TEST(RestoreRunTest, EightBitMomentsGoWhereNoBlockIsCut) {
   RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3);
   options.state.moments = offload::MomentFormat::Blockwise8(64);

@@ -340,18 +340,35 @@ absl::StatusOr<TensorView> LlamaStage::TiedGradient(std::string_view name) {
   return table.gradient();
 }
 
-absl::Status LlamaStage::ScaleGradients(double factor) {
+LlamaStage::Parameters LlamaStage::ParametersWithGradients() {
+  Parameters parameters;
   for (const Parameters& window : windows_) {
     for (tp::Parameter* parameter : window) {
       // A tied table is in two windows.
       const bool is_again = &window == &windows_.back() && embedding_ &&
                             windows_.size() > 1 &&
                             parameter == &embedding_->table();
-      if (is_again || !parameter->has_gradient()) continue;
-      TESSERA_RETURN_IF_ERROR(parameter->ScaleGradient(factor));
+      if (!is_again && parameter->has_gradient()) {
+        parameters.push_back(parameter);
+      }
     }
   }
+  return parameters;
+}
+
+absl::Status LlamaStage::ScaleGradients(double factor) {
+  for (tp::Parameter* parameter : ParametersWithGradients()) {
+    TESSERA_RETURN_IF_ERROR(parameter->ScaleGradient(factor));
+  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TensorView>> LlamaStage::Gradients() {
+  std::vector<TensorView> gradients;
+  for (const tp::Parameter* parameter : ParametersWithGradients()) {
+    gradients.push_back(parameter->gradient());
+  }
+  return gradients;
 }
 
 }  // namespace tessera::train

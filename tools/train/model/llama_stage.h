@@ -106,6 +106,7 @@ class LlamaStage final : public pipeline::Stage {
   absl::Status Backward(const pipeline::BackwardPass& pass) override;
   void Release(int32_t microbatch) override;
   absl::Status ScaleGradients(double factor) override;
+  absl::StatusOr<std::vector<TensorView>> Gradients() override;
   // Of the table that the first and the last stage both have: "embedding".
   absl::StatusOr<TensorView> TiedGradient(std::string_view name) override;
 
@@ -128,6 +129,8 @@ class LlamaStage final : public pipeline::Stage {
 
   absl::Status CreateLayers();
   absl::Status CollectParameters();
+  // Each once.
+  Parameters ParametersWithGradients();
   int64_t local_tokens() const {
     return tokens_.RangeOf(tensor_.rank()).size();
   }

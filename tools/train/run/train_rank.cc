@@ -125,18 +125,40 @@ absl::Status TrainRank::CreateStages(tp::Ops& ops) {
   return absl::OkStatus();
 }
 
+// Two-way maps give every stage to two ranks.
+bool TrainRank::IsSecondCopy(int32_t stage) const {
+  const pipeline::StageMap& map = schedule_.map;
+  const auto rank = static_cast<int32_t>(groups_.pp->rank().value());
+  return rank > std::min(map.RankOf(stage), map.RankFromBack(stage));
+}
+
+// Where another rank has the same stage, that one's weights are what norms
+// count and checkpoints read.
+absl::Status TrainRank::LeaveToFirstCopy(const ParameterWindow& window) {
+  for (tp::Parameter* parameter : window) {
+    std::vector<tp::ParameterRows> rows = parameter->rows();
+    for (tp::ParameterRows& range : rows) range.primary = false;
+    TESSERA_RETURN_IF_ERROR(parameter->Describe(
+        parameter->shape(), std::move(rows), parameter->replicated()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TrainRank::CreateModel() {
   std::vector<ParameterWindow> windows;
-  std::vector<const tp::Parameter*> copies;
-  for (const auto& stage : stages_) {
-    for (const ParameterWindow& window : stage->windows()) {
+  std::vector<const tp::Parameter*> copied_tables;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    for (const ParameterWindow& window : stages_[i]->windows()) {
       TESSERA_RETURN_IF_ERROR(SetFirstWeights(window, options_.seed,
                                               options_.model.initializer_range,
                                               options_.model.tied_embeddings));
+      if (IsSecondCopy(stage_numbers_[i])) {
+        TESSERA_RETURN_IF_ERROR(LeaveToFirstCopy(window));
+      }
       windows.push_back(window);
     }
-    if (const tp::Parameter* copy = stage->copied_table()) {
-      copies.push_back(copy);
+    if (const tp::Parameter* copy = stages_[i]->copied_table()) {
+      copied_tables.push_back(copy);
     }
   }
   zero3::ShardedStateOptions state = options_.state;
@@ -144,9 +166,10 @@ absl::Status TrainRank::CreateModel() {
   state.key_prefix =
       absl::StrCat("rank ", manager_->world().rank().value(), "/");
   TESSERA_ASSIGN_OR_RETURN(
-      model_, ShardedModel::Create(
-                  std::move(windows), state,
-                  {.shard = groups_.data, .model = groups_.model}, copies));
+      model_,
+      ShardedModel::Create(std::move(windows), state,
+                           {.shard = groups_.data, .model = groups_.model},
+                           copied_tables));
   access_->Set(model_.get());
   return absl::OkStatus();
 }

@@ -94,6 +94,8 @@ class TrainRank {
   absl::Status JoinGroups(collectives::Communicator& world);
   absl::Status PlanData(const text::Samples& samples);
   absl::Status CreateStages(tensor_parallel::Ops& ops);
+  bool IsSecondCopy(int32_t stage) const;
+  static absl::Status LeaveToFirstCopy(const ParameterWindow& window);
   absl::Status CreateModel();
   absl::Status CreateExecutor();
   absl::Status BeginStep();

@@ -37,12 +37,10 @@ enum Place {
   kKvHeads,
 };
 
-// Two-way maps hold every stage twice, and add up the two's gradients: stages
-// that can do that have Stage::Gradients, which LlamaStage has not.
 std::vector<std::string> Schedules() {
   std::vector<std::string> names;
   for (const std::string_view name : pipeline::GeneratorNames()) {
-    if (name != "dualpipe") names.emplace_back(name);
+    names.emplace_back(name);
   }
   return names;
 }

@@ -46,8 +46,8 @@ class ParityOptionsTest : public ::testing::Test {
 // What is written down here is by hand, and not what the problem says.
 TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
   for (const std::string_view schedule : pipeline::GeneratorNames()) {
-    if (schedule == "dualpipe") continue;
     for (const char* pp : {"1", "2", "4", "8"}) {
+      if (schedule == "dualpipe" && std::string_view(pp) == "1") continue;
       EXPECT_GE(RowsWith("schedule", std::string(schedule), "pp", pp), 1)
           << schedule << " pp" << pp;
     }

@@ -71,12 +71,7 @@ absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
       {.ranks = mesh.pp,
        .chunks = settings.chunks,
        .microbatches = settings.batch / mesh.dp / settings.micro_batch});
-  TESSERA_RETURN_IF_ERROR(
-      tools::FlagError("schedule", settings.schedule, schedule.status()));
-  if (!schedule->map.two_way()) return absl::OkStatus();
-  return RefuseFlag("schedule", settings.schedule,
-                    "keeps every stage on two ranks, whose gradients training "
-                    "does not add up; give such as --schedule=dualpipev");
+  return tools::FlagError("schedule", settings.schedule, schedule.status());
 }
 
 }  // namespace

@@ -36,6 +36,11 @@ struct RankPrediction {
            activations.layers;
   }
   int64_t peak_bytes() const { return std::max(step_bytes(), state.start); }
+  // The same where a checkpoint is on its way while the next step runs, or
+  // behind the last one, when nothing has been given back.
+  int64_t peak_with_checkpoint() const {
+    return std::max(step_bytes() + state.snapshot, state.start);
+  }
 };
 
 absl::StatusOr<RankPrediction> PredictRank(const RunPlan& plan,

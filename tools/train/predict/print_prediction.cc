@@ -55,6 +55,7 @@ std::vector<Column> MemoryOf(const RunPrediction& run,
           {"files", state.files},
           {"process", run.room.process},
           {"start", run.room.process + state.start},
+          {"checkpoint", state.snapshot},
           {"resident", run.ResidentOf(rank)}};
 }
 

@@ -28,7 +28,7 @@ absl::Status AddRanks(const RunPlan& plan, const StateHomes& homes,
 int64_t NeededHere(const RunPrediction& prediction) {
   std::vector<int64_t> peaks;
   for (const RankPrediction& rank : prediction.ranks) {
-    peaks.push_back(rank.peak_bytes());
+    peaks.push_back(rank.peak_with_checkpoint());
   }
   std::sort(peaks.rbegin(), peaks.rend());
   const int64_t processes =
@@ -46,10 +46,10 @@ int64_t NeededHere(const RunPrediction& prediction) {
 }  // namespace
 
 const RankPrediction& RunPrediction::largest() const {
-  return *std::max_element(ranks.begin(), ranks.end(),
-                           [](const auto& a, const auto& b) {
-                             return a.peak_bytes() < b.peak_bytes();
-                           });
+  return *std::max_element(
+      ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
+        return a.peak_with_checkpoint() < b.peak_with_checkpoint();
+      });
 }
 
 StateHomes HomesOf(const Settings& settings) {

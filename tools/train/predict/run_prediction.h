@@ -61,7 +61,7 @@ struct RunPrediction {
   const RankPrediction& largest() const;
   // Resident bytes of a process: the rank's, and what it has anyway.
   int64_t ResidentOf(const RankPrediction& rank) const {
-    return room.process + rank.peak_bytes();
+    return room.process + rank.peak_with_checkpoint();
   }
 };
 

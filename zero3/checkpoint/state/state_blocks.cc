@@ -42,18 +42,24 @@ std::span<const std::byte> BytesOf(const BlockRange& range,
 
 }  // namespace
 
+absl::StatusOr<StateShare> ShareOf(int stage, const StateLayout& layout,
+                                   topology::Rank shard_rank,
+                                   int64_t shard_ranks) {
+  if (stage > 0) return StateShare{layout, shard_rank};
+  LayoutOptions options = layout.options();
+  options.kind = LayoutKind::kChunks;
+  options.ranks = shard_ranks;
+  TESSERA_ASSIGN_OR_RETURN(StateLayout chunks,
+                           StateLayout::Create(layout.model(), options));
+  return StateShare{std::move(chunks), shard_rank};
+}
+
 absl::StatusOr<StateShare> ShareOf(const ShardedState& state,
                                    topology::Rank shard_rank,
                                    int64_t shard_ranks) {
-  if (state.options().stage > 0) {
-    return StateShare{state.layout(), state.rank()};
-  }
-  LayoutOptions options = state.layout().options();
-  options.kind = LayoutKind::kChunks;
-  options.ranks = shard_ranks;
-  TESSERA_ASSIGN_OR_RETURN(
-      StateLayout layout, StateLayout::Create(state.layout().model(), options));
-  return StateShare{std::move(layout), shard_rank};
+  const int stage = state.options().stage;
+  return ShareOf(stage, state.layout(), stage > 0 ? state.rank() : shard_rank,
+                 shard_ranks);
 }
 
 MomentKinds MomentsOf(const ShardedState& state) {

@@ -33,6 +33,10 @@ struct StateShare {
 absl::StatusOr<StateShare> ShareOf(const ShardedState& state,
                                    topology::Rank shard_rank,
                                    int64_t shard_ranks);
+// Of a state that is not there yet: of that stage, in `layout`.
+absl::StatusOr<StateShare> ShareOf(int stage, const StateLayout& layout,
+                                   topology::Rank shard_rank,
+                                   int64_t shard_ranks);
 
 // What the optimizer of a state keeps.
 MomentKinds MomentsOf(const ShardedState& state);

@@ -2,9 +2,28 @@
 
 #include "base/status_macros.h"
 #include "offload/tier/file_tier.h"
+#include "zero3/checkpoint/state/state_blocks.h"
 #include "zero3/estimate/memory_use.h"
 
 namespace tessera::train {
+namespace {
+
+constexpr int64_t kBlockElements = int64_t{1} << 20;
+
+// AdamW keeps two moments.
+absl::StatusOr<int64_t> SnapshotBytes(const StatePlan& plan) {
+  TESSERA_ASSIGN_OR_RETURN(const zero3::StateShare share,
+                           zero3::ShareOf(plan.options().stage, plan.layout(),
+                                          plan.data_rank(), plan.data_ranks()));
+  int64_t bytes = 0;
+  for (const zero3::BlockRange& block :
+       zero3::PlanBlocks(share, plan.options().moments, kBlockElements)) {
+    bytes += block.bytes();
+  }
+  return bytes;
+}
+
+}  // namespace
 
 absl::StatusOr<StateMemory> PredictState(const StatePlan& plan) {
   using zero3::Purpose;
@@ -30,6 +49,7 @@ absl::StatusOr<StateMemory> PredictState(const StatePlan& plan) {
     memory.start += parameter.bytes +
                     parameter.elements * static_cast<int64_t>(sizeof(float));
   }
+  TESSERA_ASSIGN_OR_RETURN(memory.snapshot, SnapshotBytes(plan));
   return memory;
 }
 

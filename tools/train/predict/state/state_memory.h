@@ -30,6 +30,8 @@ struct StateMemory {
   // Before the first step: weights and gradients that layers have of their own
   // until the state has taken the values, and what the state has by then.
   int64_t start = 0;
+  // What a checkpoint copies to memory, until it is written.
+  int64_t snapshot = 0;
 
   // Of the process: files are elsewhere.
   int64_t in_memory() const {

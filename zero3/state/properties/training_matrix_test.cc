@@ -115,13 +115,13 @@ std::vector<Case> CoveringCases() {
   }
 }
 
-std::vector<Case> Cases() {
 #ifdef TESSERA_FULL_MATRIX
-  return AllCases();
+constexpr bool kWhole = true;
 #else
-  return CoveringCases();
+constexpr bool kWhole = false;
 #endif
-}
+
+std::vector<Case> Cases() { return kWhole ? AllCases() : CoveringCases(); }
 
 testing::ToyOptions ToyOf(int stage, int64_t ranks) {
   testing::ToyOptions toy;

@@ -188,54 +188,42 @@ TEST(ExportModelTest, GivesBackEveryBitOfAnImport) {
   }
 }
 
-TEST(ExportModelTest, SixteenBitTiedModelsKeepTheirMasters) {
-  train::RunOptions options = train::testing::SmallRun();
-  options.mesh = {.pp = 2, .tp = 2};
-  options.dtype = DType::kBF16;
-  options.model.tied_embeddings = true;
-  options.state.stage = 1;
-  const std::string directory = NewRunDirectory("masters");
+// Two steps and a checkpoint; what there is then.
+absl::StatusOr<train::testing::WholeBits> TrainAndSave(
+    const train::RunOptions& options, const std::string& directory) {
   train::testing::WholeState state;
-  ASSERT_THAT(
-      train::testing::OnRanks(
-          options,
-          [&](TrainRank& rank) -> absl::Status {
-            TESSERA_ASSIGN_OR_RETURN(
-                auto checkpoints,
-                train::RunCheckpoints::Create(
-                    rank, {.directory = directory + "/ckpt",
-                           .identity = train::testing::IdentityOf(options)}));
-            TESSERA_RETURN_IF_ERROR(train::testing::TrainTo(rank, 2).status());
-            TESSERA_RETURN_IF_ERROR(state.Add(rank));
-            TESSERA_RETURN_IF_ERROR(checkpoints->Start());
-            return checkpoints->Wait().status();
-          }),
-      IsOk());
-  TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/f32", {}));
-  TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/bf16",
-                                {.dtype = DType::kBF16}));
-  EXPECT_LT(fs::file_size(directory + "/bf16/model.safetensors"),
-            fs::file_size(directory + "/f32/model.safetensors") * 3 / 5);
-  // A run that resumes from the import has the values and masters that were
-  // exported, and begins anew.
-  TESSERA_ASSERT_OK_AND_ASSIGN(
-      const std::string imported,
-      ImportModel(directory + "/f32", directory + "/imported",
-                  {.mesh = {.dp = 2}, .dtype = DType::kBF16}));
-  EXPECT_EQ(fs::path(imported).filename(), "step-00000000");
-  options.mesh = {.tp = 2};
-  train::testing::WholeState resumed;
-  ASSERT_THAT(train::testing::OnRanks(
-                  options,
-                  [&](TrainRank& rank) -> absl::Status {
-                    TESSERA_RETURN_IF_ERROR(train::RestoreRun(
-                        imported, train::testing::IdentityOf(options), rank));
-                    EXPECT_EQ(rank.steps(), 0);
-                    TESSERA_RETURN_IF_ERROR(resumed.Add(rank));
-                    return train::testing::TrainTo(rank, 1).status();
-                  }),
-              IsOk());
-  const auto before = *state.bits(), after = *resumed.bits();
+  TESSERA_RETURN_IF_ERROR(
+      train::testing::OnRanks(options, [&](TrainRank& rank) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(
+            auto checkpoints,
+            train::RunCheckpoints::Create(
+                rank, {.directory = directory,
+                       .identity = train::testing::IdentityOf(options)}));
+        TESSERA_RETURN_IF_ERROR(train::testing::TrainTo(rank, 2).status());
+        TESSERA_RETURN_IF_ERROR(state.Add(rank));
+        TESSERA_RETURN_IF_ERROR(checkpoints->Start());
+        return checkpoints->Wait().status();
+      }));
+  return state.bits();
+}
+
+// What a run has that begins with a checkpoint at step 0, and goes on.
+absl::StatusOr<train::testing::WholeBits> BeginWith(
+    const train::RunOptions& options, const std::string& checkpoint) {
+  train::testing::WholeState state;
+  TESSERA_RETURN_IF_ERROR(
+      train::testing::OnRanks(options, [&](TrainRank& rank) -> absl::Status {
+        TESSERA_RETURN_IF_ERROR(train::RestoreRun(
+            checkpoint, train::testing::IdentityOf(options), rank));
+        EXPECT_EQ(rank.steps(), 0);
+        TESSERA_RETURN_IF_ERROR(state.Add(rank));
+        return train::testing::TrainTo(rank, 1).status();
+      }));
+  return state.bits();
+}
+
+void ExpectWeightsWithoutMoments(const train::testing::WholeBits& before,
+                                 const train::testing::WholeBits& after) {
   ASSERT_EQ(before.size(), after.size());
   for (const auto& [key, bits] : before) {
     if (key.second == zero3::StatePart::kMaster ||
@@ -245,15 +233,56 @@ TEST(ExportModelTest, SixteenBitTiedModelsKeepTheirMasters) {
       EXPECT_THAT(after.at(key), ::testing::Each(0u)) << key.first;
     }
   }
-  // bf16 files again: what they hold, in both.
+}
+
+class SixteenBitTiedModelTest : public ::testing::Test {
+ protected:
+  SixteenBitTiedModelTest() {
+    options_.mesh = {.pp = 2, .tp = 2};
+    options_.dtype = DType::kBF16;
+    options_.model.tied_embeddings = true;
+    options_.state.stage = 1;
+  }
+
+  void SetUp() override {
+    TESSERA_ASSERT_OK_AND_ASSIGN(trained_,
+                                 TrainAndSave(options_, directory_ + "/ckpt"));
+    TESSERA_ASSERT_OK(
+        ExportModel(directory_ + "/ckpt", directory_ + "/f32", {}));
+    TESSERA_ASSERT_OK(ExportModel(directory_ + "/ckpt", directory_ + "/bf16",
+                                  {.dtype = DType::kBF16}));
+  }
+
+  train::RunOptions options_ = train::testing::SmallRun();
+  const std::string directory_ = NewRunDirectory("masters");
+  train::testing::WholeBits trained_;
+};
+
+TEST_F(SixteenBitTiedModelTest, KeepsItsMastersWhereFilesAreOf32Bits) {
+  EXPECT_LT(fs::file_size(directory_ + "/bf16/model.safetensors"),
+            fs::file_size(directory_ + "/f32/model.safetensors") * 3 / 5);
+  // A run that resumes from the import has the values and masters that were
+  // exported, and begins anew.
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string imported,
+      ImportModel(directory_ + "/f32", directory_ + "/imported",
+                  {.mesh = {.dp = 2}, .dtype = DType::kBF16}));
+  EXPECT_EQ(fs::path(imported).filename(), "step-00000000");
+  options_.mesh = {.tp = 2};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto resumed,
+                               BeginWith(options_, imported));
+  ExpectWeightsWithoutMoments(trained_, resumed);
+}
+
+TEST_F(SixteenBitTiedModelTest, GoesThroughFilesOf16BitsUnchanged) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string rounded,
-      ImportModel(directory + "/bf16", directory + "/rounded", {}));
+      ImportModel(directory_ + "/bf16", directory_ + "/rounded", {}));
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto reader, ModelReader::Open(rounded));
   EXPECT_EQ(reader->dtype(), DType::kBF16);
-  TESSERA_ASSERT_OK(
-      ExportModel(rounded, directory + "/bf16_again", {.dtype = DType::kBF16}));
-  ExpectSameTensors(directory + "/bf16", directory + "/bf16_again");
+  TESSERA_ASSERT_OK(ExportModel(rounded, directory_ + "/bf16_again",
+                                {.dtype = DType::kBF16}));
+  ExpectSameTensors(directory_ + "/bf16", directory_ + "/bf16_again");
 }
 
 TEST(ModelReaderTest, RefusesRowsThatAreNotThere) {

@@ -1,4 +1,5 @@
 #include <liburing.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -6,8 +7,6 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "tools/offload_bench/device/raw_mover.h"
 
 namespace tessera::offload_bench {
@@ -72,9 +71,11 @@ class RingMover final : public RawMover {
       stalls_ = 0;
       return absl::OkStatus();
     }
-    // Short of memory, or of room for completions, for a moment.
+    // Short of memory, or of room for completions, for a moment: until one
+    // comes, or a millisecond is over.
     if ((entered == -EAGAIN || entered == -EBUSY) && ++stalls_ < kMostStalls) {
-      absl::SleepFor(absl::Milliseconds(1));
+      pollfd ring = {.fd = ring_.ring_fd, .events = POLLIN, .revents = 0};
+      poll(&ring, 1, /*timeout=*/1);
       return absl::OkStatus();
     }
     broken_ = true;

@@ -10,58 +10,24 @@
 #include "absl/strings/str_cat.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "collectives/groups/agreement.h"
 #include "offload/file/crc32c.h"
 #include "tools/train/checkpoint/part_name.h"
-#include "tools/train/checkpoint/rank_agreement.h"
 #include "tools/train/checkpoint/saved/held_tensor.h"
 #include "tools/train/checkpoint/saved/resolve_checkpoint.h"
 #include "tools/train/checkpoint/saved/saved_run.h"
 #include "zero3/checkpoint/load/compare_models.h"
 #include "zero3/checkpoint/load/load_checkpoint.h"
 #include "zero3/checkpoint/manifest/manifest_json.h"
+#include "zero3/checkpoint/state/state_blocks.h"
 
 namespace tessera::train {
 namespace {
 
-using zero3::StateArray;
 using zero3::StatePart;
 
-// One part of a parameter's state in a rank's memory, open while it lives.
-class OpenState {
- public:
-  OpenState(zero3::ShardedState& state, zero3::ParameterId id, StatePart part)
-      : state_(state), id_(id), part_(part) {}
-
-  absl::StatusOr<std::byte*> Open() {
-    if (part_ == StatePart::kValue) {
-      TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan values,
-                               state_.own_values().Open(id_));
-      return values.data();
-    }
-    TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes,
-                             state_.optimizer().Open(OptimizerPartOf(), id_));
-    return bytes.data();
-  }
-
-  absl::Status Close() {
-    return part_ == StatePart::kValue
-               ? state_.own_values().Close(id_, /*changed=*/true)
-               : state_.optimizer().Close(OptimizerPartOf(), id_,
-                                          /*changed=*/true);
-  }
-
- private:
-  zero3::OptimizerPart OptimizerPartOf() const {
-    if (part_ == StatePart::kMaster) return zero3::OptimizerPart::kMaster;
-    return part_ == StatePart::kFirstMoment
-               ? zero3::OptimizerPart::kFirstMoment
-               : zero3::OptimizerPart::kSecondMoment;
-  }
-
-  zero3::ShardedState& state_;
-  const zero3::ParameterId id_;
-  const StatePart part_;
-};
+// For the slowest rank, which may be reading.
+constexpr absl::Duration kPatience = absl::Minutes(30);
 
 class Restoration {
  public:
@@ -77,7 +43,8 @@ class Restoration {
     TESSERA_RETURN_IF_ERROR(Resolve(path));
     absl::Status ready = OpenRun();
     if (ready.ok()) ready = PlanReads();
-    TESSERA_RETURN_IF_ERROR(AgreeOnStatus(rank_.world(), ready));
+    TESSERA_RETURN_IF_ERROR(
+        collectives::AgreeOnStatus(rank_.world(), ready, kPatience));
     TESSERA_RETURN_IF_ERROR(AgreeOnCheckpoint());
     if (is_same_mesh_) {
       TESSERA_RETURN_IF_ERROR(
@@ -88,7 +55,8 @@ class Restoration {
                                 state_)
               .status());
     } else {
-      TESSERA_RETURN_IF_ERROR(AgreeOnStatus(rank_.world(), ReadAll()));
+      TESSERA_RETURN_IF_ERROR(
+          collectives::AgreeOnStatus(rank_.world(), ReadAll(), kPatience));
       const zero3::CheckpointPart& part = saved_->manifest().parts[0];
       state_.scaler().Restore(part.loss_scale, part.steps_since_scale_change);
       TESSERA_RETURN_IF_ERROR(state_.FinishRestoring(saved_->manifest().step));
@@ -112,9 +80,11 @@ class Restoration {
     if (rank_.world().rank() == collectives::Rank(0)) {
       found = ResolveCheckpoint(path);
     }
-    TESSERA_RETURN_IF_ERROR(AgreeOnStatus(rank_.world(), found.status()));
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> paths,
-                             GatherTexts(rank_.world(), *found));
+    TESSERA_RETURN_IF_ERROR(
+        collectives::AgreeOnStatus(rank_.world(), found.status(), kPatience));
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::vector<std::string> paths,
+        collectives::ExchangeTexts(rank_.world(), *found, kPatience));
     path_ = paths[0];
     return absl::OkStatus();
   }
@@ -195,8 +165,9 @@ class Restoration {
         absl::StrCat("step ", saved_->manifest().step, " with a manifest of ",
                      manifest.size(), " bytes and the checksum ",
                      offload::Crc32c(std::as_bytes(std::span(manifest))));
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                             GatherTexts(rank_.world(), mine));
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::vector<std::string> texts,
+        collectives::ExchangeTexts(rank_.world(), mine, kPatience));
     for (size_t rank = 0; rank < texts.size(); ++rank) {
       if (texts[rank] == texts[0]) continue;
       return absl::FailedPreconditionError(
@@ -206,7 +177,8 @@ class Restoration {
     }
     TESSERA_ASSIGN_OR_RETURN(
         const std::vector<std::string> same,
-        GatherTexts(rank_.world(), HasSamePart() ? "same" : "other"));
+        collectives::ExchangeTexts(
+            rank_.world(), HasSamePart() ? "same" : "other", kPatience));
     is_same_mesh_ =
         std::all_of(same.begin(), same.end(),
                     [](const std::string& text) { return text == "same"; });
@@ -215,13 +187,12 @@ class Restoration {
 
   absl::Status ReadAll() {
     for (const ReadPlan& plan : plans_) {
-      OpenState open(state_, plan.extent.parameter, plan.part);
-      TESSERA_ASSIGN_OR_RETURN(std::byte* const bytes, open.Open());
-      const StateArray to = {*saved_->FormatOf(*plan.tensor, plan.part),
-                             plan.extent.begin, plan.extent.slot, bytes};
+      TESSERA_ASSIGN_OR_RETURN(
+          zero3::OpenPart open,
+          zero3::OpenPart::Open(state_, plan.extent.parameter, plan.part));
       absl::Status status =
-          saved_->Read(*plan.tensor, plan.part, plan.copies, to);
-      status.Update(open.Close());
+          saved_->Read(*plan.tensor, plan.part, plan.copies, open.array());
+      status.Update(open.Close(/*changed=*/true));
       TESSERA_RETURN_IF_ERROR(status);
     }
     return state_.optimizer().Settle();

@@ -11,23 +11,12 @@
 #include "collectives/in_process/in_process.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
-#include "tools/text/corpus/corpus.h"
-#include "tools/text/tokenizer/byte_tokenizer.h"
+#include "tools/train/testing/small_text.h"
 
 namespace tessera::train {
 namespace {
 
 constexpr int64_t kSteps = 12;
-
-std::shared_ptr<const text::Corpus> Text() {
-  std::string text;
-  for (int i = 0; i < 400; ++i) {
-    text += "the " + std::to_string(i * i % 97) + " foxes jump over dog " +
-            std::to_string(i) + ".\n";
-  }
-  const std::string texts[] = {text};
-  return *text::Corpus::FromTexts(texts, text::ByteTokenizer());
-}
 
 RunOptions Options() {
   RunOptions options;
@@ -52,7 +41,8 @@ TEST(TrainRankTest, LearnsOnOneRank) {
   const RunOptions options = Options();
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const text::Samples samples,
-      text::Samples::Create(Text(), {.sequence = options.length, .seed = 5}));
+      text::Samples::Create(testing::SmallText(),
+                            {.sequence = options.length, .seed = 5}));
   TESSERA_ASSERT_OK_AND_ASSIGN(auto engines,
                                collectives::CreateInProcessEngines(1));
   TESSERA_ASSERT_OK_AND_ASSIGN(

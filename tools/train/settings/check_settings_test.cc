@@ -258,50 +258,59 @@ TEST(CheckSettingsTest, AgreesWithTheGeneratorsForAllSmallPipelines) {
   }
 }
 
+// Values that flags may be given.
+const std::vector<int64_t> kNumbers = {std::numeric_limits<int64_t>::min(),
+                                       -1,
+                                       0,
+                                       1,
+                                       2,
+                                       3,
+                                       4,
+                                       8,
+                                       60,
+                                       1000,
+                                       int64_t{1} << 40,
+                                       std::numeric_limits<int64_t>::max()};
+const std::vector<double> kReals = {kNan,   -kInfinity, kInfinity, -1, -0.0,
+                                    1e-300, 1e-3,       0.5,       1,  1e300};
+const std::vector<std::string> kWords = {
+    "",    "none", "all",     "params",  "1f1b", "zb_v",   "dualpipe", "int8",
+    "dp2", "pp4",  "cp2,tp2", "dp3,pp2", "bf16", "latest", "\xff\n",   "full"};
+
+template <typename T>
+void SetAny(std::mt19937_64& random, T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    value = random() % 2 == 0;
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    value = kNumbers[random() % kNumbers.size()];
+  } else if constexpr (std::is_same_v<T, double>) {
+    value = kReals[random() % kReals.size()];
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    value = kWords[random() % kWords.size()];
+  } else {
+    value = {kWords[random() % kWords.size()]};
+  }
+}
+
+// Up to five fields are something else than by default.
+Settings AnySettings(std::mt19937_64& random) {
+  Settings settings;
+  for (size_t i = random() % 6; i > 0; --i) {
+    const auto fields = SettingsFields();
+    std::visit([&]<typename T>(
+                   T Settings::*member) { SetAny(random, settings.*member); },
+               fields[random() % fields.size()].member);
+  }
+  return settings;
+}
+
 TEST(CheckSettingsFuzzTest, AnyNumbersAndWordsPassOrAreRefusedInALine) {
   std::mt19937_64 random(4);
-  const std::vector<int64_t> numbers = {std::numeric_limits<int64_t>::min(),
-                                        -1,
-                                        0,
-                                        1,
-                                        2,
-                                        3,
-                                        4,
-                                        8,
-                                        60,
-                                        1000,
-                                        int64_t{1} << 40,
-                                        std::numeric_limits<int64_t>::max()};
-  const std::vector<double> reals = {kNan,   -kInfinity, kInfinity, -1, -0.0,
-                                     1e-300, 1e-3,       0.5,       1,  1e300};
-  const std::vector<std::string> words = {
-      "",         "none",   "all",    "params", "1f1b",    "zb_v",
-      "dualpipe", "int8",   "dp2",    "pp4",    "cp2,tp2", "dp3,pp2",
-      "bf16",     "latest", "\xff\n", "full"};
   TextMutator meshes({"dp2,pp2,tp2", "cp4", "dp=3,tp8"},
                      {",", "=", "ep8", "dp", "-1"}, 5);
   int passed = 0;
   for (int round = 0; round < 20'000; ++round) {
-    Settings settings;
-    for (size_t i = random() % 6; i > 0; --i) {
-      const auto fields = SettingsFields();
-      std::visit(
-          [&]<typename T>(T Settings::*member) {
-            T& value = settings.*member;
-            if constexpr (std::is_same_v<T, bool>) {
-              value = random() % 2 == 0;
-            } else if constexpr (std::is_same_v<T, int64_t>) {
-              value = numbers[random() % numbers.size()];
-            } else if constexpr (std::is_same_v<T, double>) {
-              value = reals[random() % reals.size()];
-            } else if constexpr (std::is_same_v<T, std::string>) {
-              value = words[random() % words.size()];
-            } else {
-              value = {words[random() % words.size()]};
-            }
-          },
-          fields[random() % fields.size()].member);
-    }
+    Settings settings = AnySettings(random);
     if (random() % 4 == 0) settings.mesh = meshes.Next();
     const absl::Status status = CheckSettings(settings);
     if (status.ok()) {

@@ -8,7 +8,8 @@
 namespace tessera::train {
 namespace {
 
-TEST(RunOptionsFromTest, HasEverySetting) {
+// No field as it is by default.
+Settings Unusual() {
   Settings settings;
   settings.mesh = "dp2,pp3,cp4,tp5";
   settings.dtype = "bf16";
@@ -33,27 +34,41 @@ TEST(RunOptionsFromTest, HasEverySetting) {
   settings.epsilon = 1e-4;
   settings.clip_norm = 3;
   settings.threads = 2;
-  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
-                               model_files::PresetConfig("llama-10m"));
+  return settings;
+}
+
+class RunOptionsFromTest : public ::testing::Test {
+ protected:
+  const Settings settings_ = Unusual();
+  const model_files::ModelConfig model_ =
+      *model_files::PresetConfig("llama-10m");
+};
+
+TEST_F(RunOptionsFromTest, HasWhatIsTrainedAndHowItIsShared) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
-                               RunOptionsFrom(settings, model));
-  EXPECT_EQ(FormatMesh(options.mesh), settings.mesh);
-  EXPECT_EQ(options.model, model);
+                               RunOptionsFrom(settings_, model_));
+  EXPECT_EQ(FormatMesh(options.mesh), settings_.mesh);
+  EXPECT_EQ(options.model, model_);
   EXPECT_EQ(options.dtype, DType::kBF16);
   EXPECT_EQ(options.batch, 24);
   EXPECT_EQ(options.micro_batch, 2);
   EXPECT_EQ(options.length, 77);
   EXPECT_EQ(options.steps, 100);
   EXPECT_EQ(options.seed, 9u);
-  EXPECT_EQ(options.learning_rate.peak, 0.5);
-  EXPECT_EQ(options.learning_rate.least, 0.25);
-  EXPECT_EQ(options.learning_rate.warmup_steps, 6);
-  EXPECT_EQ(options.learning_rate.total_steps, 100);
   EXPECT_EQ(options.schedule, "interleaved_1f1b");
   EXPECT_EQ(options.chunks, 2);
   EXPECT_TRUE(options.sequence_parallel);
   EXPECT_FALSE(options.zigzag);
   EXPECT_EQ(options.recompute, tensor_parallel::Recompute::kSelective);
+}
+
+TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
+                               RunOptionsFrom(settings_, model_));
+  EXPECT_EQ(options.learning_rate.peak, 0.5);
+  EXPECT_EQ(options.learning_rate.least, 0.25);
+  EXPECT_EQ(options.learning_rate.warmup_steps, 6);
+  EXPECT_EQ(options.learning_rate.total_steps, 100);
   EXPECT_EQ(options.state.stage, 1);
   EXPECT_EQ(options.state.bucket_bytes, 1000);
   EXPECT_EQ(options.state.clip_norm, 3);
@@ -63,8 +78,12 @@ TEST(RunOptionsFromTest, HasEverySetting) {
   EXPECT_EQ(options.state.adamw.epsilon, 1e-4);
   EXPECT_EQ(options.state.adamw.threads, 2);
   EXPECT_EQ(options.state.optimizer_tier, nullptr);
+}
+
+TEST_F(RunOptionsFromTest, RefusesWhatCheckSettingsRefuses) {
+  Settings settings = settings_;
   settings.beta1 = 1;
-  EXPECT_THAT(RunOptionsFrom(settings, model),
+  EXPECT_THAT(RunOptionsFrom(settings, model_),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        ::testing::StartsWith("--beta1=1")));
 }

@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "collectives/groups/agreement.h"
 #include "zero3/checkpoint/load/checkpoint_reader.h"
 #include "zero3/checkpoint/load/compare_models.h"
 #include "zero3/checkpoint/manifest/manifest_json.h"
-#include "zero3/checkpoint/save/exchange.h"
 #include "zero3/checkpoint/state/state_blocks.h"
 
 namespace tessera::zero3 {
@@ -42,8 +42,9 @@ absl::StatusOr<std::string> IdentityOf(const CheckpointManifest& manifest) {
 
 absl::Status AgreeOnIdentity(collectives::Communicator& world,
                              std::string_view identity) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                           ExchangeTexts(world, identity, kTimeout));
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      collectives::ExchangeTexts(world, identity, kTimeout));
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     return absl::FailedPreconditionError(absl::StrCat(
@@ -92,10 +93,11 @@ absl::StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& path,
   auto reader = OpenFor(path, groups.part, state);
   const absl::StatusOr<std::string> identity =
       reader.ok() ? IdentityOf((*reader)->manifest()) : reader.status();
-  TESSERA_RETURN_IF_ERROR(Agree(*world, identity.status(), kTimeout));
-  TESSERA_RETURN_IF_ERROR(AgreeOnIdentity(*world, *identity));
   TESSERA_RETURN_IF_ERROR(
-      Agree(*world, LoadElements(**reader, state), kTimeout));
+      collectives::AgreeOnStatus(*world, identity.status(), kTimeout));
+  TESSERA_RETURN_IF_ERROR(AgreeOnIdentity(*world, *identity));
+  TESSERA_RETURN_IF_ERROR(collectives::AgreeOnStatus(
+      *world, LoadElements(**reader, state), kTimeout));
   const CheckpointPart& part = (*reader)->part();
   state.scaler().Restore(part.loss_scale, part.steps_since_scale_change);
   TESSERA_RETURN_IF_ERROR(state.FinishRestoring((*reader)->manifest().step));

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/groups/agreement.h"
 #include "zero3/checkpoint/files/checkpoint_directory.h"
 #include "zero3/checkpoint/files/shard_writer.h"
 #include "zero3/checkpoint/manifest/manifest_json.h"
-#include "zero3/checkpoint/save/exchange.h"
 
 namespace tessera::zero3 {
 namespace {
@@ -47,15 +47,16 @@ class SaveRun {
     TESSERA_RETURN_IF_ERROR(CheckReports(by_rank_));
     if (job_.report.writes) job_.report.status = WriteFile();
     TESSERA_RETURN_IF_ERROR(ExchangeReports());
-    return Agree(group_, is_first() ? Commit() : absl::OkStatus(),
-                 job_.timeout);
+    return collectives::AgreeOnStatus(
+        group_, is_first() ? Commit() : absl::OkStatus(), job_.timeout);
   }
 
   // Every rank's report to every rank; the first error, if any has one.
   absl::Status ExchangeReports() {
     TESSERA_ASSIGN_OR_RETURN(
         const std::vector<std::string> texts,
-        ExchangeTexts(group_, FormatReport(job_.report), job_.timeout));
+        collectives::ExchangeTexts(group_, FormatReport(job_.report),
+                                   job_.timeout));
     by_rank_.clear();
     std::vector<absl::Status> statuses;
     for (const std::string& text : texts) {
@@ -63,7 +64,7 @@ class SaveRun {
       statuses.push_back(report.status);
       by_rank_.push_back(std::move(report));
     }
-    return FirstError(group_.name(), statuses);
+    return collectives::FirstError(group_.name(), statuses);
   }
 
   absl::Status WriteFile() {

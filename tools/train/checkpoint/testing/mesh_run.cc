@@ -4,32 +4,22 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/in_process/in_process.h"
+#include "collectives/testing/run_ranks.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
 #include "tools/text/batches/samples.h"
-#include "tools/text/corpus/corpus.h"
 #include "tools/text/tokenizer/byte_tokenizer.h"
 #include "tools/train/checkpoint/saved/held_tensor.h"
 #include "tools/train/checkpoint/saved/run_tensor_names.h"
+#include "tools/train/testing/small_text.h"
+#include "zero3/checkpoint/state/state_blocks.h"
 
 namespace tessera::train::testing {
 namespace {
 
 using zero3::StatePart;
-
-std::shared_ptr<const text::Corpus> Text() {
-  std::string text;
-  for (int i = 0; i < 200; ++i) {
-    absl::StrAppend(&text, "the ", i * i % 97, " foxes jump over dog ", i,
-                    ".\n");
-  }
-  const std::string texts[] = {text};
-  return *text::Corpus::FromTexts(texts, text::ByteTokenizer());
-}
 
 // The whole tensor's element of each that is held.
 std::vector<int64_t> WholeElements(const HeldTensor& held) {
@@ -43,27 +33,6 @@ std::vector<int64_t> WholeElements(const HeldTensor& held) {
     }
   }
   return elements;
-}
-
-absl::StatusOr<const std::byte*> OpenOwn(zero3::ShardedState& state,
-                                         zero3::ParameterId id,
-                                         StatePart part) {
-  if (part == StatePart::kValue) {
-    TESSERA_ASSIGN_OR_RETURN(const auto values, state.own_values().Open(id));
-    return values.data();
-  }
-  TESSERA_ASSIGN_OR_RETURN(
-      const auto bytes,
-      state.optimizer().Open(
-          zero3::kAllOptimizerParts[static_cast<size_t>(part) - 1], id));
-  return bytes.data();
-}
-
-absl::Status CloseOwn(zero3::ShardedState& state, zero3::ParameterId id,
-                      StatePart part) {
-  if (part == StatePart::kValue) return state.own_values().Close(id, false);
-  return state.optimizer().Close(
-      zero3::kAllOptimizerParts[static_cast<size_t>(part) - 1], id, false);
 }
 
 }  // namespace
@@ -92,7 +61,7 @@ RunIdentity IdentityOf(const RunOptions& options) {
           .seed = options.seed,
           .batch = options.batch,
           .length = options.length,
-          .corpus = Text()->fingerprint(),
+          .corpus = SmallText()->fingerprint(),
           .vocabulary = text::ByteTokenizer().vocabulary_size()};
 }
 
@@ -100,24 +69,23 @@ std::vector<absl::Status> OnEachRank(
     const RunOptions& options,
     const std::function<absl::Status(TrainRank&)>& body) {
   const int64_t ranks = options.mesh.world_size();
-  auto engines = collectives::CreateInProcessEngines(ranks);
   const auto samples = text::Samples::Create(
-      Text(), {.sequence = options.length, .seed = options.seed});
+      SmallText(), {.sequence = options.length, .seed = options.seed});
   std::vector<absl::Status> results(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < results.size(); ++r) {
-    threads.emplace_back([&, r] {
-      results[r] = [&]() -> absl::Status {
-        TESSERA_ASSIGN_OR_RETURN(auto world, collectives::Communicator::Create(
-                                                 std::move((*engines)[r])));
-        tensor_parallel::CpuOps ops({.threads = 1});
-        TESSERA_ASSIGN_OR_RETURN(
-            auto rank, TrainRank::Create(*world, options, *samples, ops));
-        return body(*rank);
-      }();
-    });
+  const auto run = [&](collectives::Communicator& world) -> absl::Status {
+    tensor_parallel::CpuOps ops({.threads = 1});
+    TESSERA_ASSIGN_OR_RETURN(auto rank,
+                             TrainRank::Create(world, options, *samples, ops));
+    return body(*rank);
+  };
+  // An error is not handed on: nobody is aborted for another one's.
+  for (const absl::Status& status :
+       collectives::RunRanks(ranks, [&](collectives::Communicator& world) {
+         results[static_cast<size_t>(world.rank().value())] = run(world);
+         return absl::OkStatus();
+       })) {
+    if (!status.ok()) return {status};
   }
-  for (std::thread& thread : threads) thread.join();
   return results;
 }
 
@@ -161,8 +129,9 @@ absl::Status WholeState::AddOne(TrainRank& rank,
   const HeldTensor held = HeldTensorOf(
       *rank.model().parameters()[static_cast<size_t>(parameter.id.value())]);
   const std::vector<int64_t> whole = WholeElements(held);
-  TESSERA_ASSIGN_OR_RETURN(const std::byte* bytes,
-                           OpenOwn(state, parameter.id, part));
+  TESSERA_ASSIGN_OR_RETURN(zero3::OpenPart open,
+                           zero3::OpenPart::Open(state, parameter.id, part));
+  const std::byte* bytes = open.array().bytes;
   bytes += format->ScaleBytes(extent.slot);
   const auto width = static_cast<size_t>(SizeInBytes(format->dtype));
   absl::Status status;
@@ -183,7 +152,7 @@ absl::Status WholeState::AddOne(TrainRank& rank,
     cells.bits[at] = bits;
     cells.is_set[at] = true;
   }
-  status.Update(CloseOwn(state, parameter.id, part));
+  status.Update(open.Close(/*changed=*/false));
   return status;
 }
 

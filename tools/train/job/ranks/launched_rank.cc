@@ -3,13 +3,15 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"
+#include "collectives/groups/agreement.h"
 #include "tools/cli/cli.h"
 #include "tools/train/job/ranks/world.h"
 #include "tools/train/settings/settings_json.h"
@@ -17,21 +19,9 @@
 namespace tessera::train {
 namespace {
 
-using collectives::Buffer;
 using collectives::Communicator;
 using topology::LauncherEnvironment;
 using topology::Rank;
-
-// Rank 0's text, on every rank.
-absl::Status ShareText(Communicator& world, std::string& text) {
-  std::vector<int64_t> size = {static_cast<int64_t>(text.size())};
-  TESSERA_RETURN_IF_ERROR(world.Broadcast(Buffer(std::span(size)), Rank(0)));
-  std::vector<uint8_t> bytes(text.begin(), text.end());
-  bytes.resize(static_cast<size_t>(size[0]));
-  TESSERA_RETURN_IF_ERROR(world.Broadcast(Buffer(std::span(bytes)), Rank(0)));
-  text.assign(bytes.begin(), bytes.end());
-  return absl::OkStatus();
-}
 
 // Rank 0's run directory, where its config.json is, on every rank.
 absl::StatusOr<RunDirectory> ShareRunDirectory(Communicator& world,
@@ -45,8 +35,11 @@ absl::StatusOr<RunDirectory> ShareRunDirectory(Communicator& world,
     }
   }
   // "" where there is none: then rank 0 says why.
-  std::string path = made.ok() ? made->path() : "";
-  TESSERA_RETURN_IF_ERROR(ShareText(world, path));
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> paths,
+      collectives::ExchangeTexts(world, made.ok() ? made->path() : "",
+                                 absl::Seconds(settings.timeout_seconds)));
+  const std::string& path = paths.front();
   if (!made.ok()) return made.status();
   if (path.empty()) return absl::AbortedError("rank 0 has no run directory");
   if (world.rank() == Rank(0)) return made;

@@ -24,28 +24,13 @@
 #include "offload/tier/stack/compressed_tier.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
 #include "tools/text/batches/samples.h"
-#include "tools/text/corpus/corpus.h"
-#include "tools/text/tokenizer/byte_tokenizer.h"
 #include "tools/train/run/train_rank.h"
+#include "tools/train/testing/small_text.h"
 
 namespace tessera::train {
 namespace {
 
 using Tier = std::shared_ptr<offload::MemoryTier>;
-
-// Lines that are alike, so that there is something to learn.
-absl::StatusOr<text::Samples> MakeSamples(int64_t length) {
-  std::string text;
-  for (int i = 0; i < 400; ++i) {
-    absl::StrAppend(&text, "the ", i * i % 97, " foxes jump over dog ", i,
-                    ".\n");
-  }
-  const std::string texts[] = {std::move(text)};
-  TESSERA_ASSIGN_OR_RETURN(
-      auto corpus, text::Corpus::FromTexts(texts, text::ByteTokenizer()));
-  return text::Samples::Create(std::move(corpus),
-                               {.sequence = length, .seed = 5});
-}
 
 std::string TemporaryDirectory() {
   const char* directory = std::getenv("TEST_TMPDIR");
@@ -117,8 +102,10 @@ absl::Status FirstError(const std::vector<absl::Status>& results) {
 }  // namespace
 
 absl::StatusOr<std::vector<StepRecord>> TrainCase(const ParityCase& run) {
-  TESSERA_ASSIGN_OR_RETURN(const text::Samples samples,
-                           MakeSamples(run.length));
+  TESSERA_ASSIGN_OR_RETURN(
+      const text::Samples samples,
+      text::Samples::Create(testing::SmallText(),
+                            {.sequence = run.length, .seed = 5}));
   TESSERA_ASSIGN_OR_RETURN(const Tier tier, MakeTier(run));
   RunOptions options = RunOptionsOf(run);
   OffloadTo(tier.get(), run.offload, options.state);

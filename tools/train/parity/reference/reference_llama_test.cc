@@ -83,62 +83,67 @@ struct Sizes {
   size_t sequences, length;
 };
 
+const Sizes kSmallModels[] = {{{.vocabulary = 7,
+                                .hidden = 5,
+                                .intermediate = 6,
+                                .layers = 2,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_size = 4,
+                                .rope_theta = 50},
+                               2,
+                               4},
+                              {{.vocabulary = 5,
+                                .hidden = 3,
+                                .intermediate = 1,
+                                .layers = 1,
+                                .heads = 3,
+                                .kv_heads = 1,
+                                .head_size = 2,
+                                .norm_epsilon = 1e-2,
+                                .tied_embeddings = true},
+                               1,
+                               6},
+                              {{.vocabulary = 2,
+                                .hidden = 1,
+                                .intermediate = 2,
+                                .layers = 3,
+                                .heads = 1,
+                                .kv_heads = 1,
+                                .head_size = 2,
+                                .norm_epsilon = 0.5},
+                               3,
+                               1}};
+
+void ExpectGradientsOfFiniteDifferences(const Sizes& sizes) {
+  const std::vector<int64_t> tokens = TokensByFormula(
+      7, static_cast<int64_t>(sizes.sequences * (sizes.length + 1)),
+      sizes.model.vocabulary);
+  const ReferenceBatch batch = {tokens, sizes.sequences, sizes.length};
+  ReferenceWeights weights = ReferenceZeros(sizes.model);
+  FillByFormula(weights);
+  ReferencePass pass = RunReference(sizes.model, weights, batch);
+  EXPECT_EQ(ReferenceLoss(sizes.model, weights, batch), pass.loss);
+  const auto tensors = TensorsOf(weights),
+             gradients = TensorsOf(pass.gradients);
+  ASSERT_EQ(tensors.size(), gradients.size());
+  std::vector<double> all, all_expected;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const std::vector<double> expected = FiniteDifferences(
+        [&] { return ReferenceLoss(sizes.model, weights, batch); },
+        *tensors[t].values);
+    const std::vector<double>& actual = *gradients[t].values;
+    EXPECT_LT(RelativeDifference(actual, expected, 1e-6), 1e-6)
+        << tensors[t].name;
+    all.insert(all.end(), actual.begin(), actual.end());
+    all_expected.insert(all_expected.end(), expected.begin(), expected.end());
+  }
+  EXPECT_LT(RelativeDifference(all, all_expected), 1e-8);
+}
+
 TEST(ReferenceLlamaTest, GradientsAreThoseOfFiniteDifferences) {
-  const Sizes cases[] = {{{.vocabulary = 7,
-                           .hidden = 5,
-                           .intermediate = 6,
-                           .layers = 2,
-                           .heads = 4,
-                           .kv_heads = 2,
-                           .head_size = 4,
-                           .rope_theta = 50},
-                          2,
-                          4},
-                         {{.vocabulary = 5,
-                           .hidden = 3,
-                           .intermediate = 1,
-                           .layers = 1,
-                           .heads = 3,
-                           .kv_heads = 1,
-                           .head_size = 2,
-                           .norm_epsilon = 1e-2,
-                           .tied_embeddings = true},
-                          1,
-                          6},
-                         {{.vocabulary = 2,
-                           .hidden = 1,
-                           .intermediate = 2,
-                           .layers = 3,
-                           .heads = 1,
-                           .kv_heads = 1,
-                           .head_size = 2,
-                           .norm_epsilon = 0.5},
-                          3,
-                          1}};
-  for (const Sizes& sizes : cases) {
-    const std::vector<int64_t> tokens = TokensByFormula(
-        7, static_cast<int64_t>(sizes.sequences * (sizes.length + 1)),
-        sizes.model.vocabulary);
-    const ReferenceBatch batch = {tokens, sizes.sequences, sizes.length};
-    ReferenceWeights weights = ReferenceZeros(sizes.model);
-    FillByFormula(weights);
-    ReferencePass pass = RunReference(sizes.model, weights, batch);
-    EXPECT_EQ(ReferenceLoss(sizes.model, weights, batch), pass.loss);
-    const auto tensors = TensorsOf(weights),
-               gradients = TensorsOf(pass.gradients);
-    ASSERT_EQ(tensors.size(), gradients.size());
-    std::vector<double> all, all_expected;
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      const std::vector<double> expected = FiniteDifferences(
-          [&] { return ReferenceLoss(sizes.model, weights, batch); },
-          *tensors[t].values);
-      const std::vector<double>& actual = *gradients[t].values;
-      EXPECT_LT(RelativeDifference(actual, expected, 1e-6), 1e-6)
-          << tensors[t].name;
-      all.insert(all.end(), actual.begin(), actual.end());
-      all_expected.insert(all_expected.end(), expected.begin(), expected.end());
-    }
-    EXPECT_LT(RelativeDifference(all, all_expected), 1e-8);
+  for (const Sizes& sizes : kSmallModels) {
+    ExpectGradientsOfFiniteDifferences(sizes);
   }
 }
 

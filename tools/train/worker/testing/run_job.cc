@@ -4,7 +4,6 @@
 #include <sstream>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/in_process/in_process.h"
@@ -14,6 +13,7 @@
 #include "tools/train/run/train_rank.h"
 #include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/run_options_from.h"
+#include "tools/train/testing/small_text.h"
 #include "tools/train/worker/measured_engine.h"
 
 namespace tessera::train {
@@ -63,15 +63,9 @@ model_files::ModelConfig SmallModel() {
 }
 
 TrainingData SmallData(const Settings& settings) {
-  std::string text;
-  for (int i = 0; i < 400; ++i) {
-    absl::StrAppend(&text, "the ", i * i % 97, " foxes jump over dog ", i,
-                    ".\n");
-  }
-  const std::string texts[] = {text};
   TrainingData data;
   data.tokenizer = std::make_shared<text::ByteTokenizer>();
-  data.corpus = *text::Corpus::FromTexts(texts, *data.tokenizer);
+  data.corpus = testing::SmallText();
   data.samples = *text::Samples::Create(
       data.corpus, {.sequence = settings.length,
                     .seed = static_cast<uint64_t>(settings.seed)});

@@ -1,4 +1,4 @@
-#include "zero3/checkpoint/save/exchange.h"
+#include "collectives/groups/agreement.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tessera::zero3 {
+namespace tessera::collectives {
 namespace {
 
 // Of messages on their way.
@@ -16,21 +16,19 @@ constexpr size_t kLongestMessage = 2000;
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ExchangeTexts(
-    collectives::Communicator& group, std::string_view mine,
-    absl::Duration timeout) {
-  const collectives::CallOptions call = {.timeout = timeout};
+absl::StatusOr<std::vector<std::string>> ExchangeTexts(Communicator& group,
+                                                       std::string_view mine,
+                                                       absl::Duration timeout) {
+  const CallOptions call = {.timeout = timeout};
   const auto length = static_cast<int64_t>(mine.size());
   std::vector<int64_t> lengths(static_cast<size_t>(group.size()));
-  TESSERA_RETURN_IF_ERROR(
-      group.AllGather(collectives::ConstBuffer(std::span(&length, 1)),
-                      collectives::Buffer(std::span(lengths)), call));
+  TESSERA_RETURN_IF_ERROR(group.AllGather(ConstBuffer(std::span(&length, 1)),
+                                          Buffer(std::span(lengths)), call));
   const std::vector<uint8_t> input(mine.begin(), mine.end());
   std::vector<uint8_t> all(static_cast<size_t>(
       std::accumulate(lengths.begin(), lengths.end(), int64_t{0})));
   TESSERA_RETURN_IF_ERROR(group.AllGatherUneven(
-      collectives::ConstBuffer(std::span(input)),
-      collectives::Buffer(std::span(all)), lengths, call));
+      ConstBuffer(std::span(input)), Buffer(std::span(all)), lengths, call));
   std::vector<std::string> texts;
   auto at = all.begin();
   for (const int64_t bytes : lengths) {
@@ -54,8 +52,8 @@ absl::Status FirstError(std::string_view group,
           more > 0 ? absl::StrCat(" (and ", more, " more ranks)") : ""));
 }
 
-absl::Status Agree(collectives::Communicator& group, const absl::Status& mine,
-                   absl::Duration timeout) {
+absl::Status AgreeOnStatus(Communicator& group, const absl::Status& mine,
+                           absl::Duration timeout) {
   // The code in front, then the message.
   const std::string text =
       absl::StrCat(std::string(1, static_cast<char>(mine.raw_code())),
@@ -69,4 +67,4 @@ absl::Status Agree(collectives::Communicator& group, const absl::Status& mine,
   return FirstError(group.name(), by_rank);
 }
 
-}  // namespace tessera::zero3
+}  // namespace tessera::collectives

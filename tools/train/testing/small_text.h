@@ -1,0 +1,17 @@
+// A text for tests of training: 400 lines that are alike, so that there is
+// something to learn.
+#ifndef TESSERA_TOOLS_TRAIN_TESTING_SMALL_TEXT_H_
+#define TESSERA_TOOLS_TRAIN_TESTING_SMALL_TEXT_H_
+
+#include <memory>
+
+#include "tools/text/corpus/corpus.h"
+
+namespace tessera::train::testing {
+
+// As bytes: tokens of text::ByteTokenizer.
+std::shared_ptr<const text::Corpus> SmallText();
+
+}  // namespace tessera::train::testing
+
+#endif  // TESSERA_TOOLS_TRAIN_TESTING_SMALL_TEXT_H_

@@ -27,10 +27,16 @@ absl::StatusOr<std::span<std::byte>> Scratch::Allocate(int64_t bytes) {
         absl::StrCat("working memory of ", bytes, " bytes; 0 to 2^60 allowed"));
   }
   const int64_t rounded = RoundUp(bytes);
+  // From the fullest that has room, so that a few bytes do not keep the largest
+  // block from whoever needs all of it.
+  Block* fullest = nullptr;
   for (Block& block : blocks_) {
-    if (block.size - block.used < rounded) continue;
-    std::byte* start = block.memory.get() + block.used;
-    block.used += rounded;
+    if (block.left() < rounded) continue;
+    if (fullest == nullptr || block.left() < fullest->left()) fullest = &block;
+  }
+  if (fullest != nullptr) {
+    std::byte* start = fullest->memory.get() + fullest->used;
+    fullest->used += rounded;
     return std::span(start, static_cast<size_t>(bytes));
   }
   Block block;

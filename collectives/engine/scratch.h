@@ -42,6 +42,8 @@ class Scratch {
     std::unique_ptr<std::byte[], Free> memory;
     int64_t size = 0;
     int64_t used = 0;
+
+    int64_t left() const { return size - used; }
   };
 
   int64_t kept_bytes_;

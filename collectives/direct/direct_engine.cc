@@ -208,7 +208,9 @@ absl::StatusOr<GroupBlock> DirectEngine::AwaitBlock(Rank first, uint64_t key,
 
 absl::StatusOr<std::unique_ptr<Engine>> DirectEngine::CreateSubgroup(
     std::span<const Rank> members, uint32_t group, int64_t deadline) {
-  const Domain& domain = group_->domain();
+  Domain& domain = group_->domain();
+  // What earlier groups had may be free by now.
+  domain.Reclaim();
   const uint64_t key =
       AnnouncementKey(*domain.PlaceOf(group_->block().start(), 0), group);
   const auto ranks = static_cast<int64_t>(members.size());

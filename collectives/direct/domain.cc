@@ -7,8 +7,15 @@ namespace tessera::collectives::direct {
 void Domain::Retire(const GroupBlock& block, bool owns_block,
                     std::vector<std::byte*> memory) {
   block.header().departed.fetch_add(1, std::memory_order_acq_rel);
+  {
+    const std::lock_guard lock(retired_mutex_);
+    retired_.push_back({block, owns_block, false, std::move(memory)});
+  }
+  Reclaim();
+}
+
+void Domain::Reclaim() {
   const std::lock_guard lock(retired_mutex_);
-  retired_.push_back({block, owns_block, false, std::move(memory)});
   std::erase_if(retired_,
                 [this](Retired& retired) { return TryFree(retired); });
 }

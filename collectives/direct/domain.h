@@ -60,11 +60,14 @@ class Domain {
   virtual absl::StatusOr<std::byte*> Allocate(int64_t bytes) = 0;
   virtual void Free(std::byte* memory) = 0;
 
-  // Frees `memory`, and `block` where this rank allocated it, as soon as every
-  // rank of the block's group has left: others may still read it. This rank has
-  // left. Thread-safe.
+  // Frees `memory`, and `block` where this rank allocated it, once every rank
+  // of the block's group has left, for others may still read it: at once, or at
+  // the next Reclaim. This rank has left. Thread-safe.
   void Retire(const GroupBlock& block, bool owns_block,
               std::vector<std::byte*> memory);
+
+  // Frees what is retired and read by nobody any more. Thread-safe.
+  void Reclaim();
 
   // The announcements of a rank of the domain.
   virtual Announcement* AnnouncementsOf(int64_t rank) = 0;

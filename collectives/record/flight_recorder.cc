@@ -59,6 +59,10 @@ FlightRecorder::FlightRecorder(int64_t capacity, int64_t ranks)
       slots_(static_cast<size_t>(std::max<int64_t>(capacity, 1))),
       totals_(kKinds * kAllAlgorithms.size()) {}
 
+int64_t FlightRecorder::BytesFor(int64_t capacity) {
+  return capacity * static_cast<int64_t>(sizeof(Slot));
+}
+
 uint64_t FlightRecorder::Begin(const OperationRecord& record) {
   const std::lock_guard lock(mutex_);
   const uint64_t ticket = next_ticket_++;

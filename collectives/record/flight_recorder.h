@@ -64,6 +64,9 @@ class FlightRecorder {
   // Keeps the last `capacity` (at least 1) operations of a group of `ranks`.
   FlightRecorder(int64_t capacity, int64_t ranks);
 
+  // What a recorder of so many operations takes.
+  static int64_t BytesFor(int64_t capacity);
+
   // The operation has begun; its number for End.
   uint64_t Begin(const OperationRecord& record);
   // It has ended as `record`, now whole, says.

@@ -20,6 +20,11 @@ int64_t ChunkFor(int64_t ranks, int64_t element, int64_t chunk) {
   return std::clamp<int64_t>(chunk, 1, most);
 }
 
+// Of one chunk while the one before it is combined.
+int64_t LandingBytes(int64_t ranks, const Chunks& mine, int64_t element) {
+  return (mine.count() > 1 ? 2 : 1) * (ranks - 1) * mine.longest() * element;
+}
+
 class OrderedRun {
  public:
   OrderedRun(Party& party, const Blocks& blocks, ConstVectorView input,
@@ -39,8 +44,7 @@ class OrderedRun {
     TESSERA_ASSIGN_OR_RETURN(sources_, party_.ScratchOf<const void*>(n));
     TESSERA_ASSIGN_OR_RETURN(
         const std::span<std::byte> memory,
-        party_.Scratch((mine_.count() > 1 ? 2 : 1) * (n - 1) * mine_.longest() *
-                       input_.element));
+        party_.Scratch(LandingBytes(n, mine_, input_.element)));
     landing_ = {memory.data(), input_.element};
     const int64_t rounds = Chunks(blocks_.largest(), chunk_).count();
     for (int64_t k = -1; k < rounds; ++k) {
@@ -117,6 +121,12 @@ class OrderedRun {
 };
 
 }  // namespace
+
+int64_t OrderedLandingBytes(int64_t ranks, int64_t block, int64_t element,
+                            int64_t chunk) {
+  return LandingBytes(ranks, Chunks(block, ChunkFor(ranks, element, chunk)),
+                      element);
+}
 
 absl::Status OrderedReduceScatter(Party party, const Blocks& blocks,
                                   ConstVectorView input, VectorView own,

@@ -23,6 +23,11 @@ absl::Status OrderedReduceScatter(Party party, const Blocks& blocks,
                                   const Combination& combination,
                                   int64_t chunk);
 
+// Bytes of scratch in which a rank whose block has so many elements, of
+// `element` bytes each, holds what the others send it; a few MiB at most.
+int64_t OrderedLandingBytes(int64_t ranks, int64_t block, int64_t element,
+                            int64_t chunk);
+
 }  // namespace tessera::collectives
 
 #endif  // TESSERA_COLLECTIVES_ALGORITHMS_FLAT_ORDERED_H_

@@ -156,6 +156,29 @@ TEST(BlockParametersTest, ReleasedParametersAreNamed) {
   }
 }
 
+// Of every layer that a block has.
+TEST(BlockParametersTest, HaveNoMemoryWhereTheGroupSaysSo) {
+  CpuOps ops({.threads = 1});
+  auto options = OptionsOf(DType::kF32, false, Recompute::kNone);
+  options.mlp_bias = true;
+  options.attention.qkv_bias = true;
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      TransformerBlock block,
+      MakeBlock(TensorGroup(ops).WithoutWeightMemory(), options));
+  std::vector<Parameter*> parameters;
+  block.AppendParameters("b", parameters);
+  EXPECT_GT(parameters.size(), 6u);
+  for (const Parameter* p : parameters) {
+    EXPECT_FALSE(p->has_value()) << p->name();
+    EXPECT_FALSE(p->has_gradient()) << p->name();
+  }
+  TensorPool pool;
+  Flight flight(pool, options, kTokens, 1);
+  EXPECT_THAT(flight.Forward(block),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("is released")));
+}
+
 // A partitioned optimizer's memory: values come and go, gradients stay.
 class BoundMemory {
  public:

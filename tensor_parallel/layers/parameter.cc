@@ -79,15 +79,17 @@ absl::StatusOr<Parameter> Parameter::Create(Spec spec) {
   Parameter parameter(std::move(spec));
   parameter.local_shape_ = LocalShape(parameter.spec_);
   const DType dtype = parameter.dtype();
-  TESSERA_RETURN_IF_ERROR(parameter.Allocate(dtype, parameter.value_));
-  TESSERA_RETURN_IF_ERROR(
-      parameter.Allocate(GradientDType(dtype), parameter.gradient_));
+  parameter.value_.dtype = dtype;
+  parameter.gradient_.dtype = GradientDType(dtype);
+  if (!parameter.spec_.has_memory) return parameter;
+  TESSERA_RETURN_IF_ERROR(parameter.Allocate(parameter.value_));
+  TESSERA_RETURN_IF_ERROR(parameter.Allocate(parameter.gradient_));
   return parameter;
 }
 
-absl::Status Parameter::Allocate(DType dtype, Memory& memory) const {
-  memory.dtype = dtype;
-  TESSERA_ASSIGN_OR_RETURN(memory.own, Tensor::Create(dtype, local_shape_));
+absl::Status Parameter::Allocate(Memory& memory) const {
+  TESSERA_ASSIGN_OR_RETURN(memory.own,
+                           Tensor::Create(memory.dtype, local_shape_));
   memory.view = memory.own->view();
   return tessera::Fill(*memory.view, 0.0);
 }
@@ -177,26 +179,45 @@ absl::Status Parameter::BindGradient(TensorView gradient) {
 
 absl::Status Parameter::FillNormal(const RandomKey& key, double deviation) {
   TESSERA_RETURN_IF_ERROR(CheckValue());
-  const Philox random(key);
-  const auto width =
-      static_cast<uint64_t>(shape().size() == 1 ? 1 : shape()[1]);
-  std::vector<double> row(static_cast<size_t>(columns().size()));
-  const size_t row_bytes =
-      row.size() * static_cast<size_t>(SizeInBytes(dtype()));
-  std::byte* to = value().data();
-  for (const ParameterRows& held : rows()) {
-    for (int64_t r = held.range.begin; r < held.range.end; ++r) {
-      random.FillNormal(static_cast<uint64_t>(r) * width +
-                            static_cast<uint64_t>(columns().begin),
-                        std::span(row));
-      for (double& x : row) x *= deviation;
-      TESSERA_RETURN_IF_ERROR(Convert(DType::kF64,
-                                      std::as_bytes(std::span(row)), dtype(),
-                                      {to, row_bytes}));
-      to += row_bytes;
-    }
+  constexpr int64_t kElements = 4096;
+  std::vector<double> drawn;
+  for (int64_t first = 0; first < element_count(); first += kElements) {
+    drawn.resize(
+        static_cast<size_t>(std::min(kElements, element_count() - first)));
+    DrawNormals(key, deviation, first, drawn);
+    const size_t width = static_cast<size_t>(SizeInBytes(dtype()));
+    TESSERA_RETURN_IF_ERROR(
+        Convert(DType::kF64, std::as_bytes(std::span(drawn)), dtype(),
+                {value().data() + static_cast<size_t>(first) * width,
+                 drawn.size() * width}));
   }
   return absl::OkStatus();
+}
+
+void Parameter::DrawNormals(const RandomKey& key, double deviation,
+                            int64_t first, std::span<double> values) const {
+  const Philox random(key);
+  const int64_t held = columns().size();
+  const int64_t width = shape().size() == 1 ? 1 : shape()[1];
+  std::span<double> left = values;
+  int64_t begin = 0;  // Of the range of rows, among the elements held.
+  for (const ParameterRows& rows : spec_.rows) {
+    const int64_t end = begin + rows.range.size() * held;
+    while (first < end && !left.empty()) {
+      const int64_t row = rows.range.begin + (first - begin) / held;
+      const int64_t column = (first - begin) % held;
+      // Whole rows are next to each other in the whole tensor too.
+      const int64_t run = std::min(held == width ? end - first : held - column,
+                                   static_cast<int64_t>(left.size()));
+      const std::span<double> drawn = left.first(static_cast<size_t>(run));
+      random.FillNormal(
+          static_cast<uint64_t>(row * width + columns().begin + column), drawn);
+      left = left.subspan(drawn.size());
+      first += run;
+    }
+    begin = end;
+  }
+  for (double& x : values) x *= deviation;
 }
 
 absl::Status Parameter::Fill(double value) {

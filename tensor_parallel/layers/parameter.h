@@ -9,8 +9,9 @@
 //   }
 //   TESSERA_RETURN_IF_ERROR(p->Bind(gathered));  // just before the block runs
 //
-// A parameter begins with memory of its own, values and gradients of zeros. It
-// gives that back when it is bound to memory of others, or released. Binding
+// A parameter begins with memory of its own, values and gradients of zeros, or
+// with none where it is to be bound. It gives its own back when it is bound to
+// memory of others, or released. Binding
 // copies nothing: the bound memory is what the parameter is, for as long as it
 // is bound. Layers that are called while what they need is released return
 // FailedPrecondition with the name.
@@ -24,6 +25,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,6 +65,7 @@ class Parameter {
     // Every rank of the tensor group holds all of it.
     bool replicated = false;
     DType dtype = DType::kF32;  // f64, f32 or bf16.
+    bool has_memory = true;     // Else it begins released.
   };
 
   // InvalidArgument where the type is another, the shape has not one or two
@@ -110,6 +113,10 @@ class Parameter {
   // * columns + column, times `deviation`, rounded to the type: the same on
   // every mesh. Needs the values, in host memory; as Fill.
   absl::Status FillNormal(const RandomKey& key, double deviation);
+  // The same numbers, not rounded, of the elements held from `first` on, in
+  // row-major order. Needs no memory.
+  void DrawNormals(const RandomKey& key, double deviation, int64_t first,
+                   std::span<double> values) const;
   absl::Status Fill(double value);
   // Need the gradient, in host memory.
   absl::Status ZeroGradient();
@@ -129,7 +136,7 @@ class Parameter {
 
   explicit Parameter(Spec spec) : spec_(std::move(spec)) {}
 
-  absl::Status Allocate(DType dtype, Memory& memory) const;
+  absl::Status Allocate(Memory& memory) const;
   absl::Status CheckView(std::string_view what, const TensorView& view) const;
 
   Spec spec_;

@@ -60,6 +60,46 @@ TEST(ParameterTest, ValuesAreThoseOfTheirPlaceInTheWhole) {
               IsOkAndHolds(std::vector{random.Normal(3), random.Normal(4)}));
 }
 
+// Any run of elements has the numbers that the whole has there.
+TEST(ParameterTest, DrawsAnyOfItsNumbersWithoutMemory) {
+  for (const IndexRange columns : {IndexRange{2, 5}, IndexRange{0, 5}}) {
+    Parameter::Spec spec = Matrix();
+    spec.columns = columns;
+    TESSERA_ASSERT_OK_AND_ASSIGN(Parameter whole, Parameter::Create(spec));
+    TESSERA_ASSERT_OK(whole.FillNormal(kKey, 0.5));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<double> want,
+                                 ValuesOf(whole.value()));
+    spec.has_memory = false;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Parameter p, Parameter::Create(spec));
+    for (size_t begin = 0; begin <= want.size(); ++begin) {
+      for (size_t end = begin; end <= want.size(); ++end) {
+        std::vector<double> drawn(end - begin);
+        p.DrawNormals(kKey, 0.5, static_cast<int64_t>(begin), drawn);
+        EXPECT_EQ(drawn, std::vector<double>(want.begin() + begin,
+                                             want.begin() + end));
+      }
+    }
+  }
+}
+
+TEST(ParameterTest, MayBeginReleased) {
+  Parameter::Spec spec = Matrix();
+  spec.has_memory = false;
+  spec.dtype = DType::kBF16;
+  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p, Parameter::Create(spec));
+  EXPECT_FALSE(p.has_value());
+  EXPECT_FALSE(p.has_gradient());
+  EXPECT_EQ(p.gradient_dtype(), DType::kF32);
+  EXPECT_THAT(p.CheckValue(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("w")));
+  EXPECT_THAT(p.FillNormal(kKey, 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Tensor bound,
+                               Tensor::Create(DType::kBF16, {{3, 3}}));
+  TESSERA_ASSERT_OK(p.Bind(bound.view()));
+  TESSERA_EXPECT_OK(p.FillNormal(kKey, 1));
+}
+
 TEST(ParameterTest, GradientsOfNarrowTypesAreF32UntilBound) {
   Parameter::Spec spec = Matrix();
   spec.dtype = DType::kBF16;

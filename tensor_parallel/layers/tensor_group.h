@@ -62,6 +62,16 @@ class TensorGroup {
     return communicator_ == nullptr ? 0 : communicator_->rank().value();
   }
 
+  // Layers that are made with this one have weights without memory of their
+  // own, which whoever has it binds: with whole weights and gradients for every
+  // layer at its start, a rank may need more than for training.
+  TensorGroup WithoutWeightMemory() const {
+    TensorGroup group = *this;
+    group.has_weight_memory_ = false;
+    return group;
+  }
+  bool has_weight_memory() const { return has_weight_memory_; }
+
   // x = the sum of all ranks' x.
   absl::Status SumOver(TensorView x) const;
   absl::StatusOr<Pending> StartSumOver(TensorView x) const;
@@ -98,6 +108,7 @@ class TensorGroup {
  private:
   Ops& ops_;
   collectives::Communicator* communicator_;
+  bool has_weight_memory_ = true;
 };
 
 }  // namespace tessera::tensor_parallel

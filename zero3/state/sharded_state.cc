@@ -22,6 +22,23 @@ std::vector<const Parameter*> TrainableOf(const ModelParameters& model) {
   return parameters;
 }
 
+// Elements from `at` on of what this rank owns of a parameter.
+absl::Status SetFirst(const TensorView& first, int64_t at,
+                      const offload::TypedSpan& own,
+                      std::span<std::byte> master) {
+  const std::span<const std::byte> bytes(
+      first.data(), static_cast<size_t>(first.size_in_bytes()));
+  const int64_t width = SizeInBytes(own.dtype());
+  TESSERA_RETURN_IF_ERROR(
+      Convert(first.dtype(), bytes, own.dtype(),
+              {own.data() + at * width,
+               static_cast<size_t>(first.element_count() * width)}));
+  if (master.empty()) return absl::OkStatus();
+  std::copy(bytes.begin(), bytes.end(),
+            master.begin() + at * SizeInBytes(first.dtype()));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ShardedState::Fill(Filler fill) {
@@ -32,26 +49,30 @@ absl::Status ShardedState::Fill(Filler fill) {
   return FinishRestoring(0);
 }
 
+// In blocks, so that no more is held than has to be.
 absl::Status ShardedState::FillOne(const Parameter& parameter, Filler fill) {
+  constexpr int64_t kBlockElements = int64_t{1} << 18;
   const Extent extent = seat_.OwnExtent(parameter.id);
   if (extent.size() == 0) return absl::OkStatus();
   const DType dtype =
       parameter.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-  TESSERA_ASSIGN_OR_RETURN(Tensor first,
-                           Tensor::Create(dtype, {{extent.size()}}));
-  TESSERA_RETURN_IF_ERROR(fill(parameter, extent.begin, first.view()));
-  const std::span<const std::byte> bytes(
-      first.view().data(), static_cast<size_t>(first.view().size_in_bytes()));
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor block,
+      Tensor::Create(dtype, {{std::min(kBlockElements, extent.size())}}));
   TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
                            own_values_->Open(parameter.id));
-  TESSERA_RETURN_IF_ERROR(
-      Convert(dtype, bytes, parameter.dtype(),
-              {own.data(), static_cast<size_t>(own.size_in_bytes())}));
-  TESSERA_RETURN_IF_ERROR(own_values_->Close(parameter.id, /*changed=*/true));
   TESSERA_ASSIGN_OR_RETURN(
       const std::span<std::byte> master,
       optimizer_->Open(OptimizerPart::kMaster, parameter.id));
-  if (!master.empty()) std::copy(bytes.begin(), bytes.end(), master.begin());
+  for (int64_t at = 0; at < extent.size(); at += kBlockElements) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView first,
+        block.view().Narrow(0, 0,
+                            std::min(kBlockElements, extent.size() - at)));
+    TESSERA_RETURN_IF_ERROR(fill(parameter, extent.begin + at, first));
+    TESSERA_RETURN_IF_ERROR(SetFirst(first, at, own, master));
+  }
+  TESSERA_RETURN_IF_ERROR(own_values_->Close(parameter.id, /*changed=*/true));
   return optimizer_->Close(OptimizerPart::kMaster, parameter.id,
                            /*changed=*/true);
 }

@@ -92,9 +92,9 @@ class ShardedState {
   // What this rank holds in its own memory, by purpose; tiers count theirs.
   offload::Usage usage() const { return seat_.device->usage(); }
 
-  // Gives every element its first value. `fill` is called for the elements
-  // [begin, begin + n) that this rank owns, to be set in a tensor [n] of f32,
-  // or f64 for f64 parameters.
+  // Gives every element its first value. `fill` is called for blocks [begin,
+  // begin + n) of the elements that this rank owns, in their order, to be set
+  // in a tensor [n] of f32, or f64 for f64 parameters.
   using Filler = absl::FunctionRef<absl::Status(
       const Parameter& parameter, int64_t begin, TensorView elements)>;
   absl::Status Fill(Filler fill);

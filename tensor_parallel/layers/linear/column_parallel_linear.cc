@@ -45,7 +45,8 @@ absl::StatusOr<ColumnParallelLinear> ColumnParallelLinear::Create(
                              .rows = partition.RangesOf(group.rank()),
                              .columns = {0, options.in},
                              .bias = options.bias,
-                             .dtype = options.dtype}));
+                             .dtype = options.dtype,
+                             .has_memory = group.has_weight_memory()}));
   LinearWeights::Place place = {.out = options.out};
   for (size_t part = 0; part < partition.parts().size(); ++part) {
     place.primary.push_back(IsFirstHolder(partition, part, group.rank()));

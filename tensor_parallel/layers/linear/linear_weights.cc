@@ -20,14 +20,16 @@ absl::StatusOr<LinearWeights> LinearWeights::Create(const Shape& shape) {
                                               .shape = {out, shape.in},
                                               .rows = rows,
                                               .columns = shape.columns,
-                                              .dtype = shape.dtype}));
+                                              .dtype = shape.dtype,
+                                              .has_memory = shape.has_memory}));
   LinearWeights weights(std::move(weight));
   if (shape.bias) {
-    TESSERA_ASSIGN_OR_RETURN(weights.bias_,
-                             Parameter::Create({.name = "bias",
-                                                .shape = {out},
-                                                .rows = rows,
-                                                .dtype = shape.dtype}));
+    TESSERA_ASSIGN_OR_RETURN(
+        weights.bias_, Parameter::Create({.name = "bias",
+                                          .shape = {out},
+                                          .rows = rows,
+                                          .dtype = shape.dtype,
+                                          .has_memory = shape.has_memory}));
   }
   return weights;
 }

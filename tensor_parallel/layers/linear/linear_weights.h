@@ -31,11 +31,13 @@ class LinearWeights {
     IndexRange columns = {};
     bool bias = false;
     DType dtype = DType::kF32;
+    bool has_memory = true;  // As Parameter::Spec.
     // Of the whole matrix; where not given, the end of the last rows.
     std::optional<int64_t> out = {};
   };
 
-  // All zeros. InvalidArgument for a dtype other than f64, f32 and bf16.
+  // All zeros, or without memory. InvalidArgument for a dtype other than f64,
+  // f32 and bf16.
   static absl::StatusOr<LinearWeights> Create(const Shape& shape);
 
   int64_t out() const { return weight_.local_shape()[0]; }  // Rows held.

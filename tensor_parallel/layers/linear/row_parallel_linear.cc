@@ -22,12 +22,14 @@ absl::StatusOr<RowParallelLinear> RowParallelLinear::Create(
         options.out, " outputs, in ", options.overlap_chunks,
         " chunks; give sizes from 0 on, and inputs within them"));
   }
-  TESSERA_ASSIGN_OR_RETURN(LinearWeights weights,
-                           LinearWeights::Create({.in = options.in,
-                                                  .rows = {{0, options.out}},
-                                                  .columns = columns,
-                                                  .bias = options.bias,
-                                                  .dtype = options.dtype}));
+  TESSERA_ASSIGN_OR_RETURN(
+      LinearWeights weights,
+      LinearWeights::Create({.in = options.in,
+                             .rows = {{0, options.out}},
+                             .columns = columns,
+                             .bias = options.bias,
+                             .dtype = options.dtype,
+                             .has_memory = group.has_weight_memory()}));
   TESSERA_RETURN_IF_ERROR(
       weights.Describe({.out = options.out,
                         .bias_replicated = true,

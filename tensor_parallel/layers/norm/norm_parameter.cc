@@ -23,8 +23,9 @@ absl::StatusOr<Parameter> CreateWeight(const TensorGroup& group,
                          .shape = {options.width},
                          .rows = {{{0, options.width}, group.rank() == 0}},
                          .replicated = true,
-                         .dtype = options.dtype}));
-  TESSERA_RETURN_IF_ERROR(weight.Fill(value));
+                         .dtype = options.dtype,
+                         .has_memory = group.has_weight_memory()}));
+  if (weight.has_value()) TESSERA_RETURN_IF_ERROR(weight.Fill(value));
   return weight;
 }
 

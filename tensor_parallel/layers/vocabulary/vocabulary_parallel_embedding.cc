@@ -23,6 +23,7 @@ absl::StatusOr<VocabularyParallelEmbedding> VocabularyParallelEmbedding::Create(
                              .columns = {0, options.width},
                              .bias = false,
                              .dtype = options.dtype,
+                             .has_memory = group.has_weight_memory(),
                              .out = options.vocabulary}));
   return VocabularyParallelEmbedding(group, options, vocabulary,
                                      std::move(weights));

@@ -45,7 +45,8 @@ VocabularyParallelProjection::Create(const TensorGroup& group,
                                 .shape = {options.vocabulary, options.width},
                                 .rows = {{vocabulary.RangeOf(group.rank())}},
                                 .columns = {0, options.width},
-                                .dtype = options.dtype};
+                                .dtype = options.dtype,
+                                .has_memory = group.has_weight_memory()};
   if (tied != nullptr) {
     TESSERA_RETURN_IF_ERROR(CheckTied(*tied, spec));
     return VocabularyParallelProjection(group, options, vocabulary, nullptr,

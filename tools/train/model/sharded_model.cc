@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/dtype/convert.h"
 #include "base/status_macros.h"
 
 namespace tessera::train {
 namespace {
-
-std::span<const std::byte> BytesOf(const ConstTensorView& view) {
-  return {view.data(), static_cast<size_t>(view.size_in_bytes())};
-}
 
 // What no rank before this one holds.
 std::vector<zero3::ElementRange> PrimaryElements(
@@ -30,7 +25,7 @@ std::vector<zero3::ElementRange> PrimaryElements(
 
 absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
     std::vector<ParameterWindow> windows, zero3::ShardedStateOptions options,
-    const zero3::ShardedStateGroups& groups,
+    const zero3::ShardedStateGroups& groups, const FirstValues& first,
     std::span<const tensor_parallel::Parameter* const> uncounted) {
   std::unique_ptr<ShardedModel> model(
       new ShardedModel(std::move(windows), options.stage));
@@ -45,7 +40,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
   }
   TESSERA_ASSIGN_OR_RETURN(
       model->state_, zero3::ShardedState::Create(parameters, options, groups));
-  TESSERA_RETURN_IF_ERROR(model->TakeValues());
+  TESSERA_RETURN_IF_ERROR(model->SetValues(first));
   TESSERA_RETURN_IF_ERROR(model->BindWhole());
   return model;
 }
@@ -66,21 +61,12 @@ absl::StatusOr<zero3::ModelParameters> ShardedModel::Describe() {
   return builder.Build();
 }
 
-absl::Status ShardedModel::TakeValues() {
-  TESSERA_RETURN_IF_ERROR(
-      state_->Fill([this](const zero3::Parameter& parameter, int64_t begin,
-                          TensorView elements) {
-        const tensor_parallel::Parameter& own =
-            *parameters_[static_cast<size_t>(parameter.id.value())];
-        const int64_t width = SizeInBytes(own.dtype());
-        return Convert(
-            own.dtype(),
-            BytesOf(own.value())
-                .subspan(static_cast<size_t>(begin * width),
-                         static_cast<size_t>(elements.element_count() * width)),
-            elements.dtype(),
-            {elements.data(), static_cast<size_t>(elements.size_in_bytes())});
-      }));
+absl::Status ShardedModel::SetValues(const FirstValues& first) {
+  TESSERA_RETURN_IF_ERROR(state_->Fill([&](const zero3::Parameter& parameter,
+                                           int64_t begin, TensorView elements) {
+    return first(*parameters_[static_cast<size_t>(parameter.id.value())], begin,
+                 elements);
+  }));
   for (tensor_parallel::Parameter* parameter : parameters_) {
     parameter->Release();
     parameter->ReleaseGradient();

@@ -2,7 +2,8 @@
 // over data-parallel ranks.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto model, ShardedModel::Create(
-//       windows, options, {.shard = data_group, .model = model_group}));
+//       windows, options, {.shard = data_group, .model = model_group},
+//       first_values));
 //   stage reads weights through model->access()
 //   TESSERA_RETURN_IF_ERROR(model->BeginStep());
 //   ... forward and backward passes ...
@@ -22,6 +23,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tools/train/model/weight_access.h"
 #include "zero3/state/sharded_state.h"
@@ -32,13 +34,18 @@ using ParameterWindow = std::vector<tensor_parallel::Parameter*>;
 
 class ShardedModel final : public WeightAccess {
  public:
-  // A collective. The parameters have their first values; what they own is
-  // given back. A parameter of several windows belongs to the first. Gradients
+  // Sets the elements [begin, begin + n) that a parameter holds.
+  using FirstValues =
+      std::function<absl::Status(const tensor_parallel::Parameter& parameter,
+                                 int64_t begin, TensorView elements)>;
+
+  // A collective. The parameters need no memory of their own, and have none
+  // afterwards. A parameter of several windows belongs to the first. Gradients
   // of `uncounted` are not counted in the norm (a copy that another rank
   // counts), nor elements that this rank is not the primary holder of.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Create(
       std::vector<ParameterWindow> windows, zero3::ShardedStateOptions options,
-      const zero3::ShardedStateGroups& groups,
+      const zero3::ShardedStateGroups& groups, const FirstValues& first,
       std::span<const tensor_parallel::Parameter* const> uncounted = {});
 
   zero3::ShardedState& state() { return *state_; }
@@ -64,7 +71,7 @@ class ShardedModel final : public WeightAccess {
       : windows_(std::move(windows)), stage_(stage) {}
 
   absl::StatusOr<zero3::ModelParameters> Describe();
-  absl::Status TakeValues();
+  absl::Status SetValues(const FirstValues& first);
   absl::Status BindWhole();
   zero3::ParameterId IdOf(const tensor_parallel::Parameter* parameter) const {
     return ids_.at(parameter);

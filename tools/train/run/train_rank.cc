@@ -94,8 +94,10 @@ absl::Status TrainRank::CreateStages(tp::Ops& ops) {
                                          : tp::SequenceLayout::Contiguous;
   TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
                            layout_of(options_.length, options_.mesh.cp));
-  const tp::TensorGroup tensor(ops,
-                               options_.mesh.tp > 1 ? groups_.tp : nullptr);
+  // The state holds the weights.
+  const tp::TensorGroup tensor =
+      tp::TensorGroup(ops, options_.mesh.tp > 1 ? groups_.tp : nullptr)
+          .WithoutWeightMemory();
   const tp::ContextGroup context = {
       tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr),
       layout};
@@ -149,9 +151,6 @@ absl::Status TrainRank::CreateModel() {
   std::vector<const tp::Parameter*> copied_tables;
   for (size_t i = 0; i < stages_.size(); ++i) {
     for (const ParameterWindow& window : stages_[i]->windows()) {
-      TESSERA_RETURN_IF_ERROR(SetFirstWeights(window, options_.seed,
-                                              options_.model.initializer_range,
-                                              options_.model.tied_embeddings));
       if (IsSecondCopy(stage_numbers_[i])) {
         TESSERA_RETURN_IF_ERROR(LeaveToFirstCopy(window));
       }
@@ -165,11 +164,18 @@ absl::Status TrainRank::CreateModel() {
   state.adamw.learning_rate = options_.learning_rate.At(0);
   state.key_prefix =
       absl::StrCat("rank ", manager_->world().rank().value(), "/");
+  const FirstWeights first({.seed = options_.seed,
+                            .deviation = options_.model.initializer_range,
+                            .tied_embeddings = options_.model.tied_embeddings});
   TESSERA_ASSIGN_OR_RETURN(
-      model_,
-      ShardedModel::Create(std::move(windows), state,
-                           {.shard = groups_.data, .model = groups_.model},
-                           copied_tables));
+      model_, ShardedModel::Create(
+                  std::move(windows), state,
+                  {.shard = groups_.data, .model = groups_.model},
+                  [&first](const tp::Parameter& parameter, int64_t begin,
+                           TensorView elements) {
+                    return first.Draw(parameter, begin, elements);
+                  },
+                  copied_tables));
   access_->Set(model_.get());
   return absl::OkStatus();
 }

@@ -101,7 +101,7 @@ ExecutionPlan ExecutionPlan::Of(const Schedule& schedule, int32_t rank,
 std::string ExecutionPlan::Describe(const PlannedAction& planned) const {
   const Action& action = planned.action;
   std::string text =
-      absl::StrCat("rank ", rank_, ", action ", planned.position, " (",
+      absl::StrCat("pipeline rank ", rank_, ", action ", planned.position, " (",
                    action.ToString(), "): stage ", action.stage);
   if (HasMicroBatch(action.kind)) {
     absl::StrAppend(&text, ", micro-batch ", action.microbatch);

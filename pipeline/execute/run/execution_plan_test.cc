@@ -56,11 +56,13 @@ TEST(ExecutionPlanTest, KnowsWhoTakesEveryTensor) {
 TEST(ExecutionPlanTest, DescribesActionsAsErrorsNameThem) {
   const ExecutionPlan plan = ExecutionPlan::Of(Zigzag(), 1, Passes::kBoth);
   EXPECT_EQ(plan.Describe(plan.actions()[0]),
-            "rank 1, action 0 (1RECV_F0): stage 1, micro-batch 0, from rank 0");
+            "pipeline rank 1, action 0 (1RECV_F0): stage 1, micro-batch 0, "
+            "from rank 0");
   EXPECT_EQ(plan.Describe(plan.actions()[3]),
-            "rank 1, action 3 (2SEND_F0): stage 2, micro-batch 0, to rank 0");
+            "pipeline rank 1, action 3 (2SEND_F0): stage 2, micro-batch 0, to "
+            "rank 0");
   EXPECT_EQ(plan.Describe(plan.actions()[8]),
-            "rank 1, action 8 (2W0): stage 2, micro-batch 0");
+            "pipeline rank 1, action 8 (2W0): stage 2, micro-batch 0");
 }
 
 TEST(ExecutionPlanTest, ForwardsAloneKeepTheirOrderAndNoHalfPairs) {

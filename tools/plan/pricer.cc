@@ -170,7 +170,6 @@ absl::StatusOr<const Pricer::StateCost*> Pricer::StateOf(
                            train::PredictTraffic(plan, place, state));
   StateCost cost;
   cost.bytes = memory.in_memory();
-  cost.start = memory.start;
   cost.data_seconds =
       links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, traffic);
   const int64_t sharers = candidate.zero > 0 ? state.data_ranks() : 1;
@@ -204,7 +203,7 @@ absl::StatusOr<int64_t> Pricer::Memory(const Candidate& candidate) {
   for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
     TESSERA_ASSIGN_OR_RETURN(const StateCost* const state,
                              StateOf(candidate, rank));
-    most = std::max({most, state->start, state->bytes});
+    most = std::max(most, state->bytes);
   }
   // Too much already.
   if (most > request_.memory) return most;

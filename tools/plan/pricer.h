@@ -69,11 +69,10 @@ class Pricer {
 
  private:
   using Pipeline = std::tuple<std::string, int64_t, int64_t, int64_t>;
-  // Of a rank's state: what stays, before the first step, along dp, and what
-  // the optimizer goes through.
+  // Of a rank's state: what stays, along dp, and what the optimizer goes
+  // through.
   struct StateCost {
     int64_t bytes = 0;
-    int64_t start = 0;
     double data_seconds = 0;
     double optimizer_seconds = 0;
   };

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "collectives/bootstrap/join_job.h"
 #include "tools/comm_bench/process/launch_command.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/data/training_data.h"
@@ -21,12 +22,14 @@
 #include "tools/train/job/ranks/launched_rank.h"
 #include "tools/train/job/ranks/rank_process.h"
 #include "tools/train/job/ranks/world.h"
+#include "tools/train/job/rehearsal.h"
 #include "tools/train/job/resume.h"
 #include "tools/train/job/run_directory.h"
 #include "tools/train/job/supervise.h"
 #include "tools/train/job/trainer.h"
 #include "tools/train/predict/predict_run.h"
 #include "tools/train/predict/print_prediction.h"
+#include "tools/train/predict/room/machine_room.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/model_of.h"
 #include "tools/train/settings/settings_flags.h"
@@ -40,8 +43,20 @@ struct Checked {
   Settings settings = {};
   std::shared_ptr<const text::Tokenizer> tokenizer = nullptr;
   RunIdentity identity = {};
-  std::optional<RunPrediction> prediction = std::nullopt;  // For --report.
+  std::optional<RunPrediction> prediction = std::nullopt;  // Where needed.
 };
+
+// Each rank has the text too.
+absl::StatusOr<RunPrediction> Predict(const Settings& settings,
+                                      const model_files::ModelConfig& model,
+                                      const text::Corpus& corpus) {
+  TESSERA_ASSIGN_OR_RETURN(MachineRoom room, ReadMachineRoom());
+  TESSERA_ASSIGN_OR_RETURN(const std::string program, tools::OwnPath());
+  TESSERA_ASSIGN_OR_RETURN(const int64_t process,
+                           MeasureProcess(settings, program));
+  room.process = process + corpus.memory_bytes();
+  return PredictRun(settings, model, {.room = room});
+}
 
 absl::StatusOr<Checked> CheckData(const Settings& settings) {
   Checked checked = {.settings = settings};
@@ -56,8 +71,9 @@ absl::StatusOr<Checked> CheckData(const Settings& settings) {
                       .length = settings.length,
                       .corpus = data.corpus->fingerprint(),
                       .vocabulary = vocabulary};
-  if (settings.report) {
-    TESSERA_ASSIGN_OR_RETURN(checked.prediction, PredictRun(settings, model));
+  if (settings.report || settings.dry_run) {
+    TESSERA_ASSIGN_OR_RETURN(checked.prediction,
+                             Predict(settings, model, *data.corpus));
   }
   return checked;
 }
@@ -170,15 +186,24 @@ absl::Status TellOnce(const topology::LauncherEnvironment& place,
   if (status.ok()) return status;
   exit_code = 1;
   const bool is_first = place.rank.value() == 0;
-  if (!is_first && MayBeConsequence(status)) return absl::OkStatus();
+  // Who waited in vain says for whom: where a host is cut off nobody else can.
+  const bool waited = absl::IsDeadlineExceeded(status);
+  if (!is_first && !waited && MayBeConsequence(status)) return absl::OkStatus();
   return AsFailedRun(NameRank({place.rank.value(), 0, status}));
 }
 
 absl::Status RunOneRank(const Settings& settings,
                         const topology::LauncherEnvironment& place,
                         std::ostream& out, std::ostream& err, int& exit_code) {
+  // No rank explains another one's trouble before they have met: each tells
+  // its own.
+  absl::StatusOr<World> world =
+      JoinWorld(settings, collectives::ProcessEnvironment());
+  if (!world.ok()) {
+    return AsFailedRun(NameRank({place.rank.value(), 0, world.status()}));
+  }
   const absl::StatusOr<LaunchedRun> run =
-      RunLaunchedRank(settings, MakeTrainer, err);
+      RunLaunchedRank(settings, *world, MakeTrainer, err);
   if (!run.ok()) return TellOnce(place, run.status(), exit_code);
   if (!run->is_first) return absl::OkStatus();
   run->directory.CleanUp();
@@ -194,9 +219,11 @@ absl::Status RunOneRank(const Settings& settings,
 
 absl::Status DryRun(const Settings& settings, std::ostream& out) {
   TESSERA_ASSIGN_OR_RETURN(const Checked checked, CheckData(settings));
-  TESSERA_ASSIGN_OR_RETURN(const RunPrediction prediction,
-                           PredictRun(settings, checked.identity.model));
-  PrintPredictionText(prediction, out);
+  if (settings.format == "json") {
+    out << PredictionAsJson(*checked.prediction);
+  } else {
+    PrintPredictionText(*checked.prediction, out);
+  }
   return absl::OkStatus();
 }
 

@@ -87,6 +87,16 @@ absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::FromTexts(
   return corpus;
 }
 
+int64_t Corpus::memory_bytes() const {
+  int64_t bytes = 0;
+  for (const Segment& segment : segments_) {
+    if (const auto* tokens = std::get_if<PackedTokens>(&segment)) {
+      bytes += tokens->bytes();
+    }
+  }
+  return bytes;
+}
+
 absl::Status Corpus::Read(int64_t begin, std::span<TokenId> tokens) const {
   const auto count = static_cast<int64_t>(tokens.size());
   if (begin < 0 || count > token_count() || begin > token_count() - count) {

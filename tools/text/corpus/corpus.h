@@ -49,6 +49,9 @@ class Corpus {
   int64_t token_count() const { return starts_.back(); }
   int64_t file_count() const { return file_count_; }
 
+  // Of texts; token files take none.
+  int64_t memory_bytes() const;
+
   // The tokens [begin, begin + tokens.size()). OutOfRange where there are not
   // so many; else what TokenFile::Read refuses.
   absl::Status Read(int64_t begin, std::span<TokenId> tokens) const;

@@ -141,6 +141,7 @@ TEST_F(CorpusTest, TokenFilesAndTextsAreOneRow) {
   const std::vector<TokenId> all = {1,   2, 3, 'a', 'b', 256, 'c',
                                     256, 4, 5, 256, 'd', 256};
   EXPECT_EQ(ReadAll(*corpus), all);
+  EXPECT_EQ(corpus->memory_bytes(), 2 * 7);  // Of texts alone.
   for (size_t begin = 0; begin <= all.size(); ++begin) {
     for (size_t size = 0; size <= all.size() - begin; ++size) {
       std::vector<TokenId> part(size);
@@ -186,6 +187,7 @@ TEST_F(CorpusTest, TextsOfAnyVocabularyAreKeptWhole) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto corpus,
                                Corpus::FromTexts({{"az"}}, Wide()));
   EXPECT_THAT(ReadAll(*corpus), ElementsAre(97000, 122000, 256));
+  EXPECT_EQ(corpus->memory_bytes(), 3 * static_cast<int64_t>(sizeof(TokenId)));
   EXPECT_THAT(Corpus::FromTexts({}, Wide()),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("give at least 1")));

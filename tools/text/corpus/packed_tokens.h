@@ -21,6 +21,11 @@ class PackedTokens {
     return static_cast<int64_t>(narrow_ ? small_.size() : large_.size());
   }
 
+  int64_t bytes() const {
+    return size() *
+           static_cast<int64_t>(narrow_ ? sizeof(uint16_t) : sizeof(TokenId));
+  }
+
   void Append(std::span<const TokenId> ids) {
     if (narrow_) {
       small_.insert(small_.end(), ids.begin(), ids.end());

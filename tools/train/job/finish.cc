@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
+#include "tools/train/job/result/run_outcome.h"
 #include "tools/train/job/result/run_result_json.h"
 #include "tools/train/job/result/summary.h"
 #include "tools/train/job/result/verify_losses.h"
@@ -13,54 +14,77 @@
 namespace tessera::train {
 namespace {
 
-absl::Status PrintSample(const FinishedRun& run, const RunResult& result,
-                         std::ostream& out) {
+// Empty where none is asked for.
+absl::StatusOr<std::string> DrawSample(const FinishedRun& run,
+                                       const RunResult& result) {
   const Settings& settings = run.settings;
-  if (settings.sample_tokens == 0 || result.checkpoint.empty()) {
-    return absl::OkStatus();
-  }
+  if (settings.sample_tokens == 0 || result.checkpoint.empty()) return "";
   tensor_parallel::CpuOps ops({.threads = static_cast<int>(settings.threads)});
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::string text,
-      GenerateText(result.checkpoint, *run.tokenizer, ops,
-                   {.prompt = settings.sample_prompt,
-                    .tokens = settings.sample_tokens,
-                    .temperature = settings.sample_temperature,
-                    .seed = static_cast<uint64_t>(settings.seed)}),
-      Annotate(_, "the sample"));
-  out << "\n" << text << "\n";
-  return absl::OkStatus();
+  return GenerateText(result.checkpoint, *run.tokenizer, ops,
+                      {.prompt = settings.sample_prompt,
+                       .tokens = settings.sample_tokens,
+                       .temperature = settings.sample_temperature,
+                       .seed = static_cast<uint64_t>(settings.seed)});
 }
 
-absl::Status Verify(const FinishedRun& run, const RunResult& result,
-                    std::ostream& out, std::ostream& err) {
+absl::StatusOr<LossDifference> Verify(const FinishedRun& run,
+                                      const RunResult& result,
+                                      std::ostream& err) {
   err << "train: the same steps on one rank, to compare the losses"
       << std::endl;
   TESSERA_ASSIGN_OR_RETURN(const std::string text,
                            run.train(OneRankSettings(run.settings)),
                            Annotate(_, "--verify"));
   TESSERA_ASSIGN_OR_RETURN(const RunResult alone, ParseRunResult(text));
-  const LossDifference difference = CompareLosses(result, alone);
-  TESSERA_RETURN_IF_ERROR(CheckDifference(difference, run.settings));
-  out << "\nverified: " << DescribeDifference(difference) << "\n";
+  return CompareLosses(result, alone);
+}
+
+// Piece by piece: some take long.
+absl::Status FinishAsText(const FinishedRun& run, RunOutcome& outcome,
+                          std::ostream& out, std::ostream& err) {
+  out << SummaryText(run.settings, outcome.result) << std::flush;
+  TESSERA_ASSIGN_OR_RETURN(outcome.sample, DrawSample(run, outcome.result),
+                           Annotate(_, "the sample"));
+  if (!outcome.sample.empty()) out << "\n" << outcome.sample << "\n";
+  if (outcome.report) {
+    out << "\n";
+    PrintRunReport(*outcome.report, out);
+  }
+  out.flush();
+  if (!run.settings.verify) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(outcome.verified, Verify(run, outcome.result, err));
+  TESSERA_RETURN_IF_ERROR(CheckDifference(*outcome.verified, run.settings));
+  out << "\nverified: " << DescribeDifference(*outcome.verified) << "\n";
   return absl::OkStatus();
+}
+
+absl::Status FinishAsJson(const FinishedRun& run, RunOutcome& outcome,
+                          std::ostream& out, std::ostream& err) {
+  TESSERA_ASSIGN_OR_RETURN(outcome.sample, DrawSample(run, outcome.result),
+                           Annotate(_, "the sample"));
+  if (run.settings.verify) {
+    TESSERA_ASSIGN_OR_RETURN(outcome.verified,
+                             Verify(run, outcome.result, err));
+  }
+  out << OutcomeAsJson(outcome) << std::flush;
+  return outcome.verified ? CheckDifference(*outcome.verified, run.settings)
+                          : absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status FinishRun(const FinishedRun& run, const std::string& text,
                        std::ostream& out, std::ostream& err) {
-  TESSERA_ASSIGN_OR_RETURN(const RunResult result, ParseRunResult(text));
+  RunOutcome outcome = {.settings = run.settings,
+                        .run_dir = run.directory.path()};
+  TESSERA_ASSIGN_OR_RETURN(outcome.result, ParseRunResult(text));
   TESSERA_RETURN_IF_ERROR(WriteFile(run.directory.result(), text));
-  out << SummaryText(run.settings, result) << std::flush;
-  TESSERA_RETURN_IF_ERROR(PrintSample(run, result, out));
   if (run.prediction.has_value()) {
-    out << "\n";
-    PrintRunReport(MakeRunReport(result, run.settings, *run.prediction), out);
+    outcome.report =
+        MakeRunReport(outcome.result, run.settings, *run.prediction);
   }
-  out.flush();
-  if (!run.settings.verify) return absl::OkStatus();
-  return Verify(run, result, out, err);
+  return run.settings.format == "json" ? FinishAsJson(run, outcome, out, err)
+                                       : FinishAsText(run, outcome, out, err);
 }
 
 }  // namespace tessera::train

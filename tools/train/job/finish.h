@@ -33,7 +33,8 @@ struct FinishedRun {
 };
 
 // Writes `result`, of FormatRunResult, into the directory; prints the summary
-// and a sample, and with --report and --verify what those say. DataLoss where
+// and a sample, and with --report and --verify what those say, as text or, with
+// --format=json, in one object. DataLoss where
 // the losses are not those of one rank.
 absl::Status FinishRun(const FinishedRun& run, const std::string& result,
                        std::ostream& out, std::ostream& err);

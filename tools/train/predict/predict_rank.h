@@ -8,7 +8,6 @@
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_PREDICT_RANK_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_PREDICT_RANK_H_
 
-#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -28,19 +27,15 @@ struct RankPrediction {
   StateMemory state;
   ActivationMemory activations;
   RankTraffic traffic;
+  int64_t windows = 0;  // Of shared memory; RunPrediction knows the engine.
 
-  // Of a step at its peak, and before the first one; without what a process
-  // has anyway.
-  int64_t step_bytes() const {
+  // Of a step at its peak, without what a process has anyway.
+  int64_t peak_bytes() const {
     return state.in_memory() + activations.pools + activations.boundaries +
-           activations.layers;
+           activations.layers + windows;
   }
-  int64_t peak_bytes() const { return std::max(step_bytes(), state.start); }
-  // The same where a checkpoint is on its way while the next step runs, or
-  // behind the last one, when nothing has been given back.
-  int64_t peak_with_checkpoint() const {
-    return std::max(step_bytes() + state.snapshot, state.start);
-  }
+  // Between steps nothing is on its way to or from other ranks and tiers.
+  int64_t bytes_between_steps() const { return peak_bytes() - state.buffers; }
 };
 
 absl::StatusOr<RankPrediction> PredictRank(const RunPlan& plan,

@@ -72,7 +72,56 @@ TEST(PredictRunTest, ThreadsShareAProcess) {
   settings.engine = "in_process";
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
                                PredictRun(settings, model, {.room = kRoomy}));
-  EXPECT_EQ(apart.needed - run.needed, 7 * kRoomy.process);
+  // Processes show each other what they send in shared memory.
+  int64_t windows = 0;
+  for (const RankPrediction& rank : apart.ranks) {
+    EXPECT_GT(rank.windows, 1 << 20);
+    windows += rank.windows;
+  }
+  EXPECT_EQ(apart.needed - run.needed, 7 * kRoomy.process + windows);
+  EXPECT_EQ(run.ranks.front().windows, 0);
+}
+
+TEST(PredictRunTest, FewerProcessorsThanRanksNeedScratchForMessages) {
+  Settings settings;
+  settings.mesh = "dp8";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig(settings.model));
+  MachineRoom crowded = kRoomy;
+  crowded.processors = 2;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction apart,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
+                               PredictRun(settings, model, {.room = crowded}));
+  EXPECT_GT(run.ranks.front().windows, apart.ranks.front().windows);
+}
+
+// Behind the last step nothing is on its way; in the middle the next step runs
+// while a checkpoint is written.
+TEST(PredictRunTest, CheckpointsInTheMiddleComeOnTopOfAStep) {
+  Settings settings;
+  settings.mesh = "dp2";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig(settings.model));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction end,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  const RankPrediction& rank = end.ranks.front();
+  ASSERT_GT(rank.state.buffers, rank.state.snapshot);
+  EXPECT_EQ(end.PeakOf(rank), rank.peak_bytes());
+  settings.checkpoint_every = 10;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction middle,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  EXPECT_EQ(middle.PeakOf(middle.ranks.front()),
+            rank.peak_bytes() + rank.state.snapshot);
+  settings.zero = 1;
+  settings.bucket_bytes = 1000;
+  settings.checkpoint_every = settings.steps;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction small,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  const RankPrediction& first = small.ranks.front();
+  ASSERT_LT(first.state.buffers, first.state.snapshot);
+  EXPECT_EQ(small.PeakOf(first),
+            first.bytes_between_steps() + first.state.snapshot);
 }
 
 TEST(PredictRunTest, OfManyRanksTheOnesWithMostArePredicted) {

@@ -53,8 +53,8 @@ std::vector<Column> MemoryOf(const RunPrediction& run,
           {"layers", activations.layers},
           {"host", state.host},
           {"files", state.files},
+          {"windows", rank.windows},
           {"process", run.room.process},
-          {"start", run.room.process + state.start},
           {"checkpoint", state.snapshot},
           {"resident", run.ResidentOf(rank)}};
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "tools/train/predict/traffic/shared_windows.h"
 #include "tools/train/settings/run_options_from.h"
 
 namespace tessera::train {
@@ -24,11 +25,22 @@ absl::Status AddRanks(const RunPlan& plan, const StateHomes& homes,
   return absl::OkStatus();
 }
 
+void AddWindows(const std::string& strategy, RunPrediction& prediction) {
+  const int64_t processors = prediction.room.processors;
+  const SharingOptions options = {
+      .crowded = processors > 0 && processors < prediction.ranks_here,
+      .strategy = strategy};
+  for (RankPrediction& rank : prediction.ranks) {
+    rank.windows = SharedWindows(prediction.mesh, rank.place, rank.traffic,
+                                 rank.state.gathered, options);
+  }
+}
+
 // By the ranks on this machine; of fewer than all, the largest.
 int64_t NeededHere(const RunPrediction& prediction) {
   std::vector<int64_t> peaks;
   for (const RankPrediction& rank : prediction.ranks) {
-    peaks.push_back(rank.peak_with_checkpoint());
+    peaks.push_back(prediction.PeakOf(rank));
   }
   std::sort(peaks.rbegin(), peaks.rend());
   const int64_t processes =
@@ -45,11 +57,16 @@ int64_t NeededHere(const RunPrediction& prediction) {
 
 }  // namespace
 
+int64_t RunPrediction::PeakOf(const RankPrediction& rank) const {
+  if (trains_while_saving) return rank.peak_bytes() + rank.state.snapshot;
+  return std::max(rank.peak_bytes(),
+                  rank.bytes_between_steps() + rank.state.snapshot);
+}
+
 const RankPrediction& RunPrediction::largest() const {
   return *std::max_element(
-      ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
-        return a.peak_with_checkpoint() < b.peak_with_checkpoint();
-      });
+      ranks.begin(), ranks.end(),
+      [this](const auto& a, const auto& b) { return PeakOf(a) < PeakOf(b); });
 }
 
 StateHomes HomesOf(const Settings& settings) {
@@ -90,6 +107,10 @@ absl::StatusOr<RunPrediction> MakePrediction(
   prediction.ranks_here =
       options.ranks_here > 0 ? std::min(options.ranks_here, world) : world;
   prediction.shares_process = settings.engine == "in_process";
+  prediction.trains_while_saving = settings.checkpoint_every > 0 &&
+                                   settings.checkpoint_every < settings.steps;
+  if (settings.engine == "shared_memory")
+    AddWindows(settings.strategy, prediction);
   prediction.needed = NeededHere(prediction);
   return prediction;
 }

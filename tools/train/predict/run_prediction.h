@@ -52,6 +52,9 @@ struct RunPrediction {
   MachineRoom room;
   int64_t ranks_here = 0;
   bool shares_process = false;  // All ranks are threads of one.
+  // A checkpoint may be on its way while the next step runs; else there is one
+  // behind the last step.
+  bool trains_while_saving = false;
   // Of this machine, by the ranks on it: with what each process has anyway.
   int64_t needed = 0;
   std::vector<MemoryAdvice> advice;  // Where it does not fit.
@@ -59,9 +62,11 @@ struct RunPrediction {
   bool fits() const { return needed <= room.bytes; }
   // The one that needs most.
   const RankPrediction& largest() const;
+  // Of a rank in a step or while a checkpoint is written, at its peak.
+  int64_t PeakOf(const RankPrediction& rank) const;
   // Resident bytes of a process: the rank's, and what it has anyway.
   int64_t ResidentOf(const RankPrediction& rank) const {
-    return room.process + rank.peak_with_checkpoint();
+    return room.process + PeakOf(rank);
   }
 };
 

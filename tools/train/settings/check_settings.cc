@@ -103,9 +103,11 @@ absl::Status CheckLearning(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("learning_rate", settings.learning_rate,
                  {.with_least = false, .below = kInfinity, .example = "3e-3"}));
-  TESSERA_RETURN_IF_ERROR(CheckRange("min_learning_rate",
-                                     settings.min_learning_rate,
-                                     {.below = kInfinity, .example = "3e-4"}));
+  if (settings.min_learning_rate != -1) {
+    TESSERA_RETURN_IF_ERROR(
+        CheckRange("min_learning_rate", settings.min_learning_rate,
+                   {.below = kInfinity, .example = "3e-4"}));
+  }
   if (settings.min_learning_rate > settings.learning_rate) {
     return RefuseFlag(
         "min_learning_rate", settings.min_learning_rate,
@@ -129,6 +131,8 @@ absl::Status CheckLearning(const Settings& settings) {
 }
 
 absl::Status CheckOutputs(const Settings& settings) {
+  constexpr std::string_view kFormats[] = {"text", "json"};
+  TESSERA_RETURN_IF_ERROR(CheckChoice("format", settings.format, kFormats));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("checkpoint_every", settings.checkpoint_every, {0, kMany}));
   TESSERA_RETURN_IF_ERROR(

@@ -41,6 +41,11 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
   return state;
 }
 
+double LeastRateOf(const Settings& settings) {
+  return settings.min_learning_rate == -1 ? settings.learning_rate / 10
+                                          : settings.min_learning_rate;
+}
+
 }  // namespace
 
 absl::StatusOr<RunOptions> RunOptionsFrom(
@@ -56,7 +61,7 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   options.steps = settings.steps;
   options.seed = static_cast<uint64_t>(settings.seed);
   options.learning_rate = {.peak = settings.learning_rate,
-                           .least = settings.min_learning_rate,
+                           .least = LeastRateOf(settings),
                            .warmup_steps = settings.warmup_steps,
                            .total_steps = settings.steps};
   options.schedule = settings.schedule;

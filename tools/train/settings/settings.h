@@ -50,7 +50,7 @@ struct Settings {
 
   // How it learns.
   double learning_rate = 3e-3;
-  double min_learning_rate = 3e-4;
+  double min_learning_rate = -1;  // -1: a tenth of learning_rate.
   int64_t warmup_steps = 20;
   double weight_decay = 0.1;
   double beta1 = 0.9;
@@ -79,6 +79,7 @@ struct Settings {
   bool report = false;
   bool verify = false;
   bool dry_run = false;
+  std::string format = "text";  // Of standard output: text, json.
   bool quiet = false;
 
   friend bool operator==(const Settings&, const Settings&) = default;

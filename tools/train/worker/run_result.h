@@ -31,7 +31,7 @@ using BytesByPurpose = std::array<int64_t, offload::kAllPurposes.size()>;
 
 struct RankMemory {
   int64_t resident = 0;       // VmRSS behind the last step.
-  int64_t peak_resident = 0;  // VmHWM.
+  int64_t peak_resident = 0;  // Since the run began.
   // Resident bytes before the run's own state was made.
   int64_t resident_before = 0;
   BytesByPurpose device = {};  // In the rank's own memory,

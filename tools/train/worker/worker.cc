@@ -116,6 +116,8 @@ absl::StatusOr<RunResult> Worker::Run() {
 }
 
 absl::StatusOr<RunResult> Worker::RunOrFail() {
+  // Not of reading the text and measuring what collectives cost.
+  RestartPeakMemory();
   TESSERA_RETURN_IF_ERROR(MakeRank());
   TESSERA_RETURN_IF_ERROR(Restore());
   TESSERA_RETURN_IF_ERROR(MakeCheckpoints());

@@ -117,10 +117,9 @@ absl::StatusOr<std::optional<LauncherEnvironment>> FindLauncher(
 }
 
 absl::StatusOr<LaunchedRun> RunLaunchedRank(const Settings& settings,
+                                            World& world,
                                             const MakeRankProgram& make,
                                             std::ostream& progress) {
-  TESSERA_ASSIGN_OR_RETURN(
-      World world, JoinWorld(settings, collectives::ProcessEnvironment()));
   absl::StatusOr<LaunchedRun> run = Run(settings, world, make, progress);
   if (!run.ok()) {
     world.collectives->AbortAll(run.status());

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "tools/train/job/ranks/rank_program.h"
+#include "tools/train/job/ranks/world.h"
 #include "tools/train/job/run_directory.h"
 #include "tools/train/settings/settings.h"
 #include "topology/cluster/launcher/launcher_environment.h"
@@ -33,10 +34,12 @@ struct LaunchedRun {
   std::string result = "";  // Of rank 0, there.
 };
 
-// A collective of the job. Rank 0 makes the run directory, which all ranks see.
-// `progress` is where rank 0 shows what it does. Its errors are RunDirectory's
-// and the program's; a rank that fails ends the others.
+// A collective of the job, which has joined. Rank 0 makes the run directory,
+// which all ranks see. `progress` is where rank 0 shows what it does. Its
+// errors are RunDirectory's and the program's; a rank that fails ends the
+// others.
 absl::StatusOr<LaunchedRun> RunLaunchedRank(const Settings& settings,
+                                            World& world,
                                             const MakeRankProgram& make,
                                             std::ostream& progress);
 

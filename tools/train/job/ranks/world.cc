@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,7 +14,10 @@
 #include "base/status_macros.h"
 #include "collectives/adaptive/create_adaptive.h"
 #include "collectives/bootstrap/join_job.h"
+#include "collectives/bootstrap/os/deadline.h"
+#include "collectives/bootstrap/os/local_address.h"
 #include "collectives/choice/strategy_chooser.h"
+#include "collectives/groups/host_hierarchy.h"
 #include "collectives/registry/engine_registry.h"
 #include "collectives/shared_memory/shared_memory.h"
 #include "tools/cli/cli.h"
@@ -35,8 +39,25 @@ using topology::EnvironmentLookup;
 constexpr std::array<std::string_view, 5> kTorchrunVariables = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"};
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(const Settings& settings,
-                                                    const Job& job) {
+// Where other hosts reach this rank's sockets: the interface that the user
+// names as for PyTorch, or the address by which this host sees rank 0.
+absl::StatusOr<std::map<std::string, std::string>> GlooAddress(
+    const EnvironmentLookup& lookup, absl::Duration timeout) {
+  if (const auto name = lookup("GLOO_SOCKET_IFNAME"); name && !name->empty()) {
+    return std::map<std::string, std::string>{{"interface", *name}};
+  }
+  const auto master = lookup("MASTER_ADDR");
+  if (!master || master->empty()) return std::map<std::string, std::string>();
+  TESSERA_ASSIGN_OR_RETURN(
+      std::string address,
+      collectives::bootstrap::LocalAddressTowards(
+          *master, collectives::bootstrap::Deadline::After(timeout)),
+      Annotate(_, absl::StrCat("MASTER_ADDR=", *master)));
+  return std::map<std::string, std::string>{{"hostname", std::move(address)}};
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(
+    const Settings& settings, const Job& job, const EnvironmentLookup& lookup) {
   const absl::Duration timeout = absl::Seconds(settings.timeout_seconds);
   if (settings.engine == "shared_memory") {
     return collectives::CreateSharedMemoryEngine(*job.store,
@@ -46,7 +67,14 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(const Settings& settings,
   setup.rank = job.rank;
   setup.size = job.world_size.value();
   setup.store = job.store.get();
+  if (settings.engine == "gloo") {
+    TESSERA_ASSIGN_OR_RETURN(setup.options, GlooAddress(lookup, timeout));
+  }
   return collectives::CreateEngine(settings.engine, setup);
+}
+
+bool SpansHosts(std::string_view engine) {
+  return engine != "shared_memory" && engine != "in_process";
 }
 
 // MPI knows its ranks itself, all others meet in a store.
@@ -77,9 +105,7 @@ absl::StatusOr<int64_t> WorldSize(const Settings& settings) {
 
 absl::Status CheckEngine(const Settings& settings) {
   const std::string& engine = settings.engine;
-  if (engine == "shared_memory" || engine == "in_process") {
-    return absl::OkStatus();
-  }
+  if (!SpansHosts(engine)) return absl::OkStatus();
   if (engine == "nccl") {
     return absl::UnimplementedError(
         "--engine=nccl: its buffers are device memory, and this trainer "
@@ -124,6 +150,10 @@ absl::StatusOr<World> MakeWorld(const Settings& settings,
       tools::FlagError("strategy", settings.strategy, _));
   World world;
   world.collectives = std::make_shared<CollectiveLog>();
+  if (SpansHosts(settings.engine)) {
+    TESSERA_ASSIGN_OR_RETURN(options.hierarchy, collectives::HostHierarchy(
+                                                    *engine, options.timeout));
+  }
   engine = MeasureEngine(std::move(engine), world.collectives);
   if (strategy == CommunicationStrategy::kAdaptive) {
     TESSERA_ASSIGN_OR_RETURN(world.communicator,
@@ -150,7 +180,7 @@ absl::StatusOr<World> JoinWorld(const Settings& settings,
         job.world_size.value(), "; start as many as the mesh has"));
   }
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
-                           CreateNamed(settings, job));
+                           CreateNamed(settings, job, lookup));
   TESSERA_ASSIGN_OR_RETURN(World world, MakeWorld(settings, std::move(engine)));
   world.store = std::move(job.store);
   return world;

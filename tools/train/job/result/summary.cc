@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "tools/train/job/result/mean_shares.h"
 
 namespace tessera::train {
 namespace {
@@ -16,18 +17,6 @@ std::string ShowShares(const TimeShares& shares) {
       "compute %.0f %%, communication %.0f %%, bubble %.0f %%, offload %.0f %%",
       100 * shares.compute, 100 * shares.communication, 100 * shares.bubble,
       100 * shares.offload);
-}
-
-TimeShares MeanShares(const std::vector<RankResult>& ranks) {
-  TimeShares mean;
-  const double part = 1.0 / static_cast<double>(ranks.size());
-  for (const RankResult& rank : ranks) {
-    mean.compute += part * rank.shares.compute;
-    mean.communication += part * rank.shares.communication;
-    mean.bubble += part * rank.shares.bubble;
-    mean.offload += part * rank.shares.offload;
-  }
-  return mean;
 }
 
 std::string ShowSteps(const Settings& settings, const RunResult& result) {

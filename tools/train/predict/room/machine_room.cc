@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "base/os/processors.h"
 #include "base/status_macros.h"
 #include "offload/pressure/reading/system_memory.h"
 
@@ -27,7 +28,9 @@ absl::StatusOr<MachineRoom> ReadMachineRoom(offload::MemorySource& source) {
 
 absl::StatusOr<MachineRoom> ReadMachineRoom() {
   offload::SystemMemory system;
-  return ReadMachineRoom(system);
+  TESSERA_ASSIGN_OR_RETURN(MachineRoom room, ReadMachineRoom(system));
+  room.processors = AvailableProcessors();
+  return room;
 }
 
 }  // namespace tessera::train

@@ -16,12 +16,14 @@ namespace tessera::train {
 struct MachineRoom {
   int64_t bytes = 0;       // That may be taken, by all processes together.
   std::string limit = "";  // Whose: "machine", "cgroup /job memory.max".
-  int64_t process = 0;     // Resident, of this process.
+  // Resident, of a process before it has a rank's state.
+  int64_t process = 0;
+  int64_t processors = 0;  // That ranks share; 0: as many as they are.
 };
 
-// The tightest limit of the machine (MemAvailable) and of the control groups;
-// limits of single processes do not count. Errors are the source's; NotFound
-// where it has no such limit.
+// This process, and the tightest limit of the machine (MemAvailable) and of the
+// control groups; limits of single processes do not count. Errors are the
+// source's; NotFound where it has no such limit.
 absl::StatusOr<MachineRoom> ReadMachineRoom(offload::MemorySource& source);
 absl::StatusOr<MachineRoom> ReadMachineRoom();
 

@@ -23,6 +23,17 @@ absl::StatusOr<int64_t> SnapshotBytes(const StatePlan& plan) {
   return bytes;
 }
 
+// Where nothing limits what stays, all weights are whole between a step's
+// forward and backward passes.
+int64_t GatheredBytes(const StatePlan& plan) {
+  if (plan.options().stage < 3 || plan.data_ranks() == 1) return 0;
+  int64_t bytes = 0;
+  for (const zero3::Parameter& parameter : plan.model().all()) {
+    if (!plan.IsWhole(parameter)) bytes += plan.GatheredBytes(parameter);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<StateMemory> PredictState(const StatePlan& plan) {
@@ -39,15 +50,11 @@ absl::StatusOr<StateMemory> PredictState(const StatePlan& plan) {
   memory.optimizer = own(Purpose::kMasterWeights) + own(Purpose::kMoments);
   memory.buffers = own(Purpose::kGatherBuffers) + own(Purpose::kReduceBuckets) +
                    own(Purpose::kPrefetchBuffers);
+  memory.gathered = GatheredBytes(plan);
   memory.host = use.Of(Tier::kHost);
   memory.files = use.Of(Tier::kFile);
   if (plan.homes().has(StateHome::kFiles)) {
     memory.staging = offload::FileTierOptions().bounce_bytes;
-  }
-  memory.start = memory.in_memory() - memory.buffers;
-  for (const zero3::Parameter& parameter : plan.model().all()) {
-    memory.start += parameter.bytes +
-                    parameter.elements * static_cast<int64_t>(sizeof(float));
   }
   TESSERA_ASSIGN_OR_RETURN(memory.snapshot, SnapshotBytes(plan));
   return memory;

@@ -22,14 +22,12 @@ struct StateMemory {
   int64_t gradients = 0;
   int64_t optimizer = 0;
   int64_t buffers = 0;
+  int64_t gathered = 0;  // Weights that are whole for a while; in buffers.
   // In tiers.
   int64_t host = 0;
   int64_t files = 0;
   // Aligned memory through which a file tier reads and writes.
   int64_t staging = 0;
-  // Before the first step: weights and gradients that layers have of their own
-  // until the state has taken the values, and what the state has by then.
-  int64_t start = 0;
   // What a checkpoint copies to memory, until it is written.
   int64_t snapshot = 0;
 

@@ -1,5 +1,7 @@
 #include "tools/train/predict/traffic/rank_traffic.h"
 
+#include <algorithm>
+
 #include "collectives/record/flight_recorder.h"
 
 namespace tessera::train {
@@ -45,6 +47,7 @@ void RankTraffic::Add(TrafficAxis axis, OpKind kind, int64_t bytes,
   OperationTraffic& traffic = all_[{axis, kind}];
   traffic.count += times;
   traffic.bytes += bytes * times;
+  traffic.largest = std::max(traffic.largest, bytes);
   if (kind == OpKind::kReceive) return;
   traffic.sent +=
       static_cast<double>(bytes * times) * collectives::BusFactor(kind, ranks);

@@ -41,6 +41,7 @@ int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh);
 struct OperationTraffic {
   int64_t count = 0;
   int64_t bytes = 0;
+  int64_t largest = 0;  // Of its messages, in bytes.
   // What leaves the rank at best, in bytes (collectives' BusFactor); of a
   // receive none.
   double sent = 0;

@@ -52,7 +52,7 @@ constexpr SettingsField kFields[] = {
 
     {"learning_rate", &Settings::learning_rate, "at its peak"},
     {"min_learning_rate", &Settings::min_learning_rate,
-     "where the cosine ends"},
+     "where the cosine ends; -1: at a tenth of --learning_rate"},
     {"warmup_steps", &Settings::warmup_steps,
      "steps in which the learning rate rises"},
     {"weight_decay", &Settings::weight_decay, "of AdamW, decoupled"},
@@ -92,6 +92,7 @@ constexpr SettingsField kFields[] = {
      "repeats the steps on one rank and compares the losses"},
     {"dry_run", &Settings::dry_run,
      "prints mesh, memory, traffic and bubble, and does not train"},
+    {"format", &Settings::format, "of standard output: text, json"},
     {"quiet", &Settings::quiet, "shows no table of steps"},
 };
 

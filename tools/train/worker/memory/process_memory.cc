@@ -1,5 +1,9 @@
 #include "tools/train/worker/memory/process_memory.h"
 
+#include <malloc.h>
+
+#include <fstream>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
@@ -37,6 +41,13 @@ ProcessMemory ParseProcessStatus(std::string_view text) {
 ProcessMemory ReadProcessMemory() {
   return ParseProcessStatus(
       ReadFile("/proc/self/status", 1 << 16).value_or(""));
+}
+
+void RestartPeakMemory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+  std::ofstream("/proc/self/clear_refs") << "5";
 }
 
 }  // namespace tessera::train

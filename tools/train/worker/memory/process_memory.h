@@ -18,6 +18,11 @@ ProcessMemory ParseProcessStatus(std::string_view text);
 
 ProcessMemory ReadProcessMemory();
 
+// Gives back what has been freed, and from here on the peak is that of what
+// follows; where the system does not allow that (man proc_pid_clear_refs) it
+// stays what it was.
+void RestartPeakMemory();
+
 }  // namespace tessera::train
 
 #endif  // TESSERA_TOOLS_TRAIN_WORKER_MEMORY_PROCESS_MEMORY_H_

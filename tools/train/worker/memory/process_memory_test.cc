@@ -1,6 +1,11 @@
 #include "tools/train/worker/memory/process_memory.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -41,6 +46,24 @@ TEST(ProcessMemoryTest, ThisProcessGrows) {
   const ProcessMemory after = ReadProcessMemory();
   EXPECT_GT(after.resident, before + (24 << 20));
   EXPECT_GE(after.peak_resident, after.resident);
+}
+
+TEST(ProcessMemoryTest, ThePeakBeginsAnewOrStays) {
+  const int64_t before = ReadProcessMemory().resident;
+  // Not from a heap, which may keep it.
+  constexpr size_t kBytes = 64 << 20;
+  void* const more = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(more, MAP_FAILED);
+  std::memset(more, 'x', kBytes);
+  munmap(more, kBytes);
+  EXPECT_GT(ReadProcessMemory().peak_resident, before + (60 << 20));
+  RestartPeakMemory();
+  const ProcessMemory after = ReadProcessMemory();
+  EXPECT_GE(after.peak_resident, after.resident);
+  if (access("/proc/self/clear_refs", W_OK) == 0) {
+    EXPECT_LT(after.peak_resident, before + (32 << 20));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,85 @@
+#include "tools/train/job/rehearsal.h"
+
+#include <algorithm>
+
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "tools/train/data/training_data.h"
+#include "tools/train/job/ranks/attempt.h"
+#include "tools/train/job/ranks/world.h"
+#include "tools/train/job/result/run_result_json.h"
+#include "tools/train/job/run_directory.h"
+#include "tools/train/predict/run_prediction.h"
+#include "tools/train/settings/model_of.h"
+
+namespace tessera::train {
+namespace {
+
+// Processes are ranks of shared memory also where a launcher would have to be
+// asked for others.
+absl::StatusOr<Settings> SmallestRun(const Settings& settings,
+                                     const std::string& text) {
+  Settings small;
+  small.data = {text};
+  small.tokenizer = settings.tokenizer;
+  small.engine = settings.engine == "mpi" ? "shared_memory" : settings.engine;
+  small.threads = settings.threads;
+  small.strategy = "all_reduce";  // Which measures nothing first.
+  TESSERA_ASSIGN_OR_RETURN(const int64_t ranks, WorldSize(settings));
+  // Tensor ranks have short messages, and many.
+  const bool is_one = ranks == 1 || small.engine == "in_process";
+  small.mesh = is_one ? "dp1" : "tp2";
+  small.batch = 4;
+  small.length = 16;
+  small.steps = 3;
+  small.warmup_steps = 0;
+  small.quiet = true;
+  return small;
+}
+
+absl::StatusOr<RunResult> Run(const Settings& settings,
+                              const std::string& program,
+                              const RunDirectory& directory) {
+  const AttemptOutcome outcome = RunAttempt(
+      settings, {.files = {directory.exchange()}, .program = program});
+  TESSERA_RETURN_IF_ERROR(outcome.status);
+  return ParseRunResult(outcome.result);
+}
+
+absl::StatusOr<int64_t> Measure(const Settings& run, const std::string& program,
+                                const RunDirectory& directory) {
+  const std::string text = directory.path() + "/text.txt";
+  TESSERA_RETURN_IF_ERROR(WriteFile(text, std::string(4096, 'a')));
+  TESSERA_ASSIGN_OR_RETURN(const Settings settings, SmallestRun(run, text));
+  TESSERA_ASSIGN_OR_RETURN(const RunResult result,
+                           Run(settings, program, directory));
+  TESSERA_ASSIGN_OR_RETURN(const TrainingData data, OpenTrainingData(settings));
+  TESSERA_ASSIGN_OR_RETURN(
+      const auto model, ModelOf(settings, data.tokenizer->vocabulary_size()));
+  TESSERA_ASSIGN_OR_RETURN(MachineRoom room, ReadMachineRoom());
+  room.process = 0;
+  TESSERA_ASSIGN_OR_RETURN(const RunPrediction prediction,
+                           MakePrediction(settings, model, {.room = room}));
+  int64_t most = 0;
+  for (const RankResult& rank : result.ranks) {
+    most = std::max(most, rank.memory.peak_resident);
+  }
+  // What two ranks need to talk at all every rank needs.
+  const RankPrediction& rank = prediction.largest();
+  return most - (rank.peak_bytes() - rank.windows);
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> MeasureProcess(const Settings& settings,
+                                       const std::string& program) {
+  TESSERA_ASSIGN_OR_RETURN(const RunDirectory directory,
+                           RunDirectory::Create(Settings()));
+  absl::StatusOr<int64_t> measured = Measure(settings, program, directory);
+  directory.CleanUp();
+  if (measured.ok()) return measured;
+  return Annotate(measured.status(),
+                  "three steps of a small model, for the memory of a process");
+}
+
+}  // namespace tessera::train

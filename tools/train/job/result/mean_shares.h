@@ -1,0 +1,26 @@
+// MeanShares: shares of time, the mean over ranks.
+#ifndef TESSERA_TOOLS_TRAIN_JOB_RESULT_MEAN_SHARES_H_
+#define TESSERA_TOOLS_TRAIN_JOB_RESULT_MEAN_SHARES_H_
+
+#include <span>
+
+#include "tools/train/worker/run_result.h"
+
+namespace tessera::train {
+
+// Of compute, communication, bubble and offload. There is a rank.
+inline TimeShares MeanShares(std::span<const RankResult> ranks) {
+  TimeShares mean;
+  const double part = 1.0 / static_cast<double>(ranks.size());
+  for (const RankResult& rank : ranks) {
+    mean.compute += part * rank.shares.compute;
+    mean.communication += part * rank.shares.communication;
+    mean.bubble += part * rank.shares.bubble;
+    mean.offload += part * rank.shares.offload;
+  }
+  return mean;
+}
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_JOB_RESULT_MEAN_SHARES_H_

@@ -1,0 +1,31 @@
+// SharedWindows: what a rank has of shared memory because of its messages,
+// where ranks are processes of one machine (engine shared_memory).
+//
+//   const int64_t bytes = SharedWindows(mesh, place, traffic, state.gathered,
+//                                       {.crowded = true});
+#ifndef TESSERA_TOOLS_TRAIN_PREDICT_TRAFFIC_SHARED_WINDOWS_H_
+#define TESSERA_TOOLS_TRAIN_PREDICT_TRAFFIC_SHARED_WINDOWS_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "tools/train/predict/rank_place.h"
+#include "tools/train/predict/traffic/rank_traffic.h"
+
+namespace tessera::train {
+
+struct SharingOptions {
+  bool crowded = false;  // There are fewer processors than ranks.
+  std::string_view strategy = "adaptive";  // Settings::strategy.
+};
+
+// By collectives/shared_memory/window_memory.h, for the groups of TrainRank and
+// ShardedState, and the other ranks' parts of `gathered` bytes of weights,
+// which are read where they are.
+int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
+                      const RankTraffic& traffic, int64_t gathered,
+                      const SharingOptions& options);
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_PREDICT_TRAFFIC_SHARED_WINDOWS_H_

@@ -1,0 +1,81 @@
+#!/bin/bash
+# Two hosts: network namespaces that see each other by a virtual cable alone, with a launcher in each, train together. Files are
+# shared, as by a network file system. Where this user may not have such namespaces the test says so and passes.
+set -u
+train=$PWD/$1
+launch=$PWD/$2
+work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/hosts.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+for i in $(seq 300); do echo "a rank holds $((i * i % 97)) shards of the model"; done >text.txt
+common="--data=text.txt --model=llama-1m --length=32 --batch=8 --steps=6 --sample_tokens=0 --quiet"
+
+cat >hosts.sh <<'END'
+# Root of its own network and mounts: makes host0 and host1, and runs "$@" among them.
+mount -t tmpfs none /run && mkdir /run/netns && ip netns add host0 && ip netns add host1 || exit 99
+ip link add cable0 netns host0 type veth peer name cable1 netns host1 || exit 99
+for i in 0 1; do
+  ip -n host$i addr add 10.77.0.$((i + 1))/24 dev cable$i && ip -n host$i link set cable$i up &&
+    ip -n host$i link set lo up || exit 99
+done
+exec bash "$@"
+END
+cat >job.sh <<'END'
+# job.sh RUN MESH [FLAG...]: a launcher on each host, both in the background; what they print in RUN.out0 and so on.
+run=$1 mesh=$2
+shift 2
+for node in 0 1; do
+  ip netns exec host$node "$LAUNCH" --np=2 --nnodes=2 --node_rank=$node --master_addr=10.77.0.1 --output=raw -- \
+    "$TRAIN" $COMMON --engine=gloo --mesh=$mesh --run_dir=$run "$@" >$run.out$node 2>$run.err$node &
+  nodes[node]=$!
+done
+if [ -e cut_the_cable ]; then  # The cable is cut once training goes on.
+  for i in $(seq 600); do
+    [ "$(wc -l <$run/metrics.jsonl 2>/dev/null || echo 0)" -ge 2 ] && break
+    sleep 0.05
+  done
+  ip -n host1 link set cable1 down
+fi
+for node in 0 1; do
+  wait "${nodes[node]}"
+  echo $? >$run.code$node
+done
+END
+export LAUNCH=$launch TRAIN=$train COMMON=$common
+export TESSERA_JOB_SECRET=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
+between_hosts() { timeout 200 unshare -Urnm --kill-child bash hosts.sh job.sh "$@"; }
+
+"$train" $common --engine=gloo --mesh=dp1 --steps=1 --run_dir=gloo >out 2>err || {
+  grep -q "was built where no\|not built" err || fail "gloo: $(cat err)"
+  echo "no Gloo: nothing to test" && exit 0
+}
+"$train" $common --mesh=dp1 --zero=0 --offload=none --run_dir=alone >out 2>err || fail "one rank: $(cat err)"
+between_hosts together dp2,tp2 >between 2>&1
+code=$?
+if [ $code != 0 ] && [ ! -e together.code0 ]; then
+  echo "no network namespaces here, so nothing was tested: $(cat between)"
+  exit 0
+fi
+[ "$(cat together.code0 together.code1)" = $'0\n0' ] || fail "two hosts: $(cat together.err0 together.err1)"
+grep -q "6 steps of 256 tokens" together.out0 && [ ! -s together.out1 ] || fail "output: $(cat together.out0 together.out1)"
+python3 - <<'END' || fail "two hosts have other losses than one rank"
+import json
+a, b = ([json.loads(line)["loss"] for line in open(run + "/metrics.jsonl")] for run in ("together", "alone"))
+assert len(a) == len(b) == 6
+assert all(abs(x - y) <= 1e-5 * y for x, y in zip(a, b)), (a, b)
+END
+
+# A host that is gone: the other ends within the deadline, and says which rank it lost.
+touch cut_the_cable
+start=$SECONDS
+between_hosts cut dp4 --steps=100000 --timeout_seconds=5 >between 2>&1
+[ "$(cat cut.code0)" = 1 ] || fail "after the cable was cut: $(cat between cut.err0)"
+[ $((SECONDS - start)) -lt 90 ] || fail "the loss of a host took $((SECONDS - start)) s"
+[ "$(wc -l <cut/metrics.jsonl)" -ge 2 ] || fail "it had not begun: $(cat cut.err0)"
+grep -q "^train: .*rank [23]" cut.err0 || fail "the host that is gone is not named: $(cat cut.err0)"
+exit 0

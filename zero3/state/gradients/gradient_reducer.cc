@@ -39,7 +39,7 @@ GradientReducer::GradientReducer(const StateSeat& seat,
       is_in_shards_(shards != nullptr && !shards->in_tier() &&
                     groups.shard->size() == 1 && groups.replicas == nullptr),
       buckets_(ReduceBuckets::Of(seat.layout, dtypes, options.bucket_bytes)),
-      pool_(seat.device, *groups.shard),
+      pool_(seat.device),
       bucket_(buckets_.all().size()) {
   const auto count = static_cast<size_t>(seat_.model().count());
   own_.resize(count);
@@ -72,8 +72,9 @@ GradientReducer::~GradientReducer() {
 absl::StatusOr<AccountedMemory> GradientReducer::Allocate(std::string_view key,
                                                           int64_t bytes) {
   if (is_sharded()) return pool_.Take(key, bytes);
+  // Not shared: every rank would map what it reads of the others' gradients.
   return AccountedMemory::Allocate(seat_.device, key, bytes,
-                                   offload::Purpose::kGradients, groups_.shard);
+                                   offload::Purpose::kGradients);
 }
 
 absl::Status GradientReducer::AllocateKept() {

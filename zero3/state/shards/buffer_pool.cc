@@ -20,7 +20,7 @@ absl::StatusOr<AccountedMemory> BufferPool::Take(std::string_view key,
     DropFree(free_bytes_ + used_bytes_ + bytes - room);
     TESSERA_ASSIGN_OR_RETURN(
         block, AccountedMemory::Allocate(device_, key, bytes,
-                                         offload::Purpose::kBuffers, &group_));
+                                         offload::Purpose::kBuffers));
   }
   used_bytes_ += bytes;
   most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);

@@ -1,7 +1,7 @@
 // BufferPool: blocks of memory for gathered parameters and whole gradients,
 // used again and again.
 //
-//   BufferPool pool(device, &group);
+//   BufferPool pool(device);
 //   TESSERA_ASSIGN_OR_RETURN(AccountedMemory block, pool.Take("layer 3",
 //   bytes));
 //   ...
@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/communicator.h"
 #include "offload/tier/accounting.h"
 #include "zero3/state/shards/accounted_memory.h"
 
@@ -31,11 +30,11 @@ namespace tessera::zero3 {
 
 class BufferPool {
  public:
-  // Blocks count against `device` as buffers, and lie in memory on which the
-  // collectives of `group` are fastest. The group outlives the pool.
-  BufferPool(std::shared_ptr<offload::Accounting> device,
-             collectives::Communicator& group)
-      : device_(std::move(device)), group_(group) {}
+  // Blocks count against `device` as buffers. They are the rank's own memory:
+  // in memory that ranks share each would map what it reads of the others', up
+  // to (n - 1) / n of their blocks.
+  explicit BufferPool(std::shared_ptr<offload::Accounting> device)
+      : device_(std::move(device)) {}
 
   // Uninitialised. ResourceExhausted if the budget has no room.
   absl::StatusOr<AccountedMemory> Take(std::string_view key, int64_t bytes);
@@ -48,7 +47,6 @@ class BufferPool {
   void DropFree(int64_t bytes);
 
   const std::shared_ptr<offload::Accounting> device_;
-  collectives::Communicator& group_;
   std::map<int64_t, std::vector<AccountedMemory>> free_;  // By size.
   int64_t free_bytes_ = 0;
   int64_t used_bytes_ = 0;

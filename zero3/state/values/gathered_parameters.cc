@@ -16,7 +16,7 @@ GatheredParameters::GatheredParameters(const StateSeat& seat,
       group_(group),
       shards_(shards),
       shard_of_(std::move(shard_of)),
-      pool_(seat.device, group),
+      pool_(seat.device),
       live_(static_cast<size_t>(seat.model().count())) {}
 
 GatheredParameters::~GatheredParameters() {

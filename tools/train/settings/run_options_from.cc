@@ -5,6 +5,7 @@
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "offload/optimizer/adamw.h"
+#include "offload/optimizer/state/moment.h"
 #include "tensor_parallel/blocks/recompute.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/mesh/parse_mesh.h"
@@ -70,6 +71,8 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   options.zigzag = settings.context == "zigzag";
   options.recompute = RecomputeOf(settings.recompute);
   options.state = StateOf(settings);
+  TESSERA_ASSIGN_OR_RETURN(options.state.moments,
+                           offload::ParseMomentFormat(settings.moments));
   return options;
 }
 

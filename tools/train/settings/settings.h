@@ -45,7 +45,10 @@ struct Settings {
   int64_t zero = 3;
   std::string offload = "optimizer";  // none, optimizer, params, all
   std::string offload_dir = "";       // Files there; empty: host memory.
-  std::string compression = "none";   // As zero3's configuration names them.
+  // none, lossless; fp16, bf16, int8, quantization: tier_codecs.h says what
+  // these may round.
+  std::string compression = "none";
+  std::string moments = "f32";        // f32, bf16, int8 (in blocks of 2048)
   int64_t bucket_bytes = 25'000'000;  // Gradients reduced at once.
 
   // How it learns.

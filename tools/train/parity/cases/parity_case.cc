@@ -1,11 +1,14 @@
 #include "tools/train/parity/cases/parity_case.h"
 
+#include "offload/optimizer/state/moment.h"
+
 namespace tessera::train {
 
 ParityCase PlainCase(const ParityCase& run) {
   return {.tied = run.tied,
           .clip = run.clip,
           .kv_heads = run.kv_heads,
+          .moments = run.moments,
           .length = run.length,
           .layers = run.layers,
           .dtype = run.dtype,
@@ -42,6 +45,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.state.layout = run.layout;
   options.state.bucket_bytes = run.bucket_bytes;
   options.state.persistence_threshold = run.persistence_threshold;
+  options.state.moments = *offload::ParseMomentFormat(run.moments);
   options.state.clip_norm = run.clip ? 0.5 : 0;
   return options;
 }
@@ -59,8 +63,9 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " offload=" << run.offload << " tier=" << run.tier
             << " lossless=" << run.lossless << " tied=" << run.tied
             << " clip=" << run.clip << " kv_heads=" << run.kv_heads
-            << " length=" << run.length << " layers=" << run.layers << " "
-            << DTypeName(run.dtype) << " steps=" << run.steps;
+            << " moments=" << run.moments << " length=" << run.length
+            << " layers=" << run.layers << " " << DTypeName(run.dtype)
+            << " steps=" << run.steps;
 }
 
 }  // namespace tessera::train

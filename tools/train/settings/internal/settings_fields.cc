@@ -46,7 +46,12 @@ constexpr SettingsField kFields[] = {
     {"offload_dir", &Settings::offload_dir,
      "a directory for files with it; empty: host memory"},
     {"compression", &Settings::compression,
-     "of what is offloaded: none, fp16, bf16, int8, quantization, lossless"},
+     "codec for offloaded data: none, lossless; fp16, bf16, int8 and "
+     "quantization round gradients and 16-bit parameters, never the "
+     "optimizer's state"},
+    {"moments", &Settings::moments,
+     "how AdamW's moments are kept: f32, bf16, int8 (8 bits and a scale for "
+     "each block)"},
     {"bucket_bytes", &Settings::bucket_bytes,
      "gradients that are reduced at once"},
 

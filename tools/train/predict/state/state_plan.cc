@@ -185,7 +185,7 @@ absl::StatusOr<StatePlan> StatePlan::Create(const RunPlan& plan,
                            ConfigOf(options.state, homes));
   TESSERA_ASSIGN_OR_RETURN(const zero3::OptimizerState optimizer,
                            OptimizerOf(options.state.moments));
-  const int64_t data_ranks = options.mesh.dp * options.mesh.cp;
+  const int64_t data_ranks = options.mesh.shard_ranks();
   TESSERA_ASSIGN_OR_RETURN(
       zero3::MemoryModel memory,
       zero3::MemoryModel::Create(
@@ -198,7 +198,8 @@ absl::StatusOr<StatePlan> StatePlan::Create(const RunPlan& plan,
   state.options_ = options.state;
   state.homes_ = homes;
   state.data_ranks_ = data_ranks;
-  state.data_rank_ = topology::Rank(place.cp + options.mesh.cp * place.dp);
+  state.data_rank_ = topology::Rank(
+      place.cp + options.mesh.cp * (place.dp % options.mesh.dp_shard()));
   std::vector<DType> dtypes;
   for (const zero3::Parameter& parameter : model.all()) {
     dtypes.push_back(SizeInBytes(parameter.dtype()) < 4

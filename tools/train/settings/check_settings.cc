@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "tools/cli/cli.h"
 #include "tools/train/settings/internal/flag_checks.h"
 #include "tools/train/settings/mesh/check_mesh.h"
+#include "tools/train/settings/mesh/parse_mesh.h"
 #include "topology/config/options/strategies.h"
 #include "zero3/config/choices.h"
 
@@ -67,6 +69,40 @@ absl::Status CheckExecution(const Settings& settings) {
   return CheckRange("threads", settings.threads, {1, 1024});
 }
 
+// What ZeRO++ makes smaller must be sent in the first place.
+absl::Status CheckZeroPlusPlus(const Settings& settings) {
+  if (settings.quantized_weights && settings.zero < 3) {
+    return RefuseFlag(
+        "quantized_weights", "true",
+        absl::StrCat("needs --zero=3, for with --zero=", settings.zero,
+                     " weights are not sharded; give --zero=3"));
+  }
+  if (settings.quantized_gradients && settings.zero < 1) {
+    return RefuseFlag("quantized_gradients", "true",
+                      "needs sharded optimizer state, and --zero=0 sums "
+                      "gradients on every rank; give such as --zero=1");
+  }
+  TESSERA_RETURN_IF_ERROR(CheckRange(
+      "hpz_partition_size", settings.hpz_partition_size, {0, kMostTrainRanks}));
+  if (settings.hpz_partition_size == 0) return absl::OkStatus();
+  if (settings.zero < 3) {
+    return RefuseFlag(
+        "hpz_partition_size", settings.hpz_partition_size,
+        absl::StrCat("needs --zero=3, for with --zero=", settings.zero,
+                     " every rank has all weights; give --zero=3"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const MeshSizes mesh, ParseMesh(settings.mesh));
+  const int64_t ranks = mesh.shard_ranks();
+  if (ranks % settings.hpz_partition_size == 0) return absl::OkStatus();
+  return RefuseFlag("hpz_partition_size", settings.hpz_partition_size,
+                    absl::StrCat("must divide the ", ranks,
+                                 " ranks that share the weights "
+                                 "(dp_shard ",
+                                 mesh.dp_shard(), " x cp ", mesh.cp,
+                                 "), such as --hpz_partition_size=",
+                                 std::gcd(ranks, settings.hpz_partition_size)));
+}
+
 // Parameters are whole on every rank below stage 3, so they cannot live
 // elsewhere; the optimizer's state may at any stage.
 absl::Status CheckState(const Settings& settings) {
@@ -78,6 +114,7 @@ absl::Status CheckState(const Settings& settings) {
                                       NamesOf<zero3::Compression>()));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("bucket_bytes", settings.bucket_bytes, {1, kMany}));
+  TESSERA_RETURN_IF_ERROR(CheckZeroPlusPlus(settings));
   const bool with_parameters =
       settings.offload == "params" || settings.offload == "all";
   if (with_parameters && settings.zero < 3) {

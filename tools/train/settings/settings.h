@@ -32,7 +32,8 @@ struct Settings {
   int64_t seed = 1;
 
   // Who trains it.
-  std::string mesh = "dp2,pp2,tp2";  // Axes dp, pp, cp, tp.
+  // Axes dp (or dp_replicate and dp_shard), pp, cp, tp.
+  std::string mesh = "dp2,pp2,tp2";
   std::string engine = "shared_memory";
   std::string strategy = "adaptive";  // Of collectives.
   std::string schedule = "1f1b";
@@ -47,6 +48,11 @@ struct Settings {
   std::string offload_dir = "";       // Files there; empty: host memory.
   std::string compression = "none";   // As zero3's configuration names them.
   int64_t bucket_bytes = 25'000'000;  // Gradients reduced at once.
+  // ZeRO++: int8 gathers of weights (qwZ), int8 reductions of gradients (qgZ),
+  // and ranks that hold a second copy of the weights together (hpZ; 0: none).
+  bool quantized_weights = false;
+  bool quantized_gradients = false;
+  int64_t hpz_partition_size = 0;
 
   // How it learns.
   double learning_rate = 3e-3;

@@ -1,5 +1,6 @@
 #include "tools/train/parity/cases/parity_case.h"
 
+#include "offload/optimizer/state/moment.h"
 #include "tools/train/settings/mesh/parse_mesh.h"
 
 namespace tessera::train {
@@ -8,6 +9,7 @@ ParityCase PlainCase(const ParityCase& run) {
   return {.tied = run.tied,
           .clip = run.clip,
           .kv_heads = run.kv_heads,
+          .moments = run.moments,
           .length = run.length,
           .layers = run.layers,
           .dtype = run.dtype,
@@ -44,6 +46,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.state.layout = run.layout;
   options.state.bucket_bytes = run.bucket_bytes;
   options.state.persistence_threshold = run.persistence_threshold;
+  options.state.moments = *offload::ParseMomentFormat(run.moments);
   options.state.hpz_partition_size = run.hpz_partition_size;
   options.state.quantized_weights = run.quantized_weights;
   options.state.quantized_gradients = run.quantized_gradients;
@@ -64,8 +67,9 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " offload=" << run.offload << " tier=" << run.tier
             << " lossless=" << run.lossless << " tied=" << run.tied
             << " clip=" << run.clip << " kv_heads=" << run.kv_heads
-            << " length=" << run.length << " layers=" << run.layers << " "
-            << DTypeName(run.dtype) << " steps=" << run.steps;
+            << " moments=" << run.moments << " length=" << run.length
+            << " layers=" << run.layers << " " << DTypeName(run.dtype)
+            << " steps=" << run.steps;
 }
 
 }  // namespace tessera::train

@@ -107,6 +107,7 @@ absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
 
 absl::Status ShardedState::JoinGroups(const ShardedStateGroups& groups) {
   TESSERA_ASSIGN_OR_RETURN(groups_.gather, Copy(*groups.shard, "gather"));
+  TESSERA_RETURN_IF_ERROR(JoinSecondary(*groups.shard));
   TESSERA_ASSIGN_OR_RETURN(groups_.reduce, Copy(*groups.shard, "reduce"));
   TESSERA_ASSIGN_OR_RETURN(groups_.agree, Copy(*groups.shard, "agree"));
   if (groups.replicas != nullptr) {
@@ -116,6 +117,24 @@ absl::Status ShardedState::JoinGroups(const ShardedStateGroups& groups) {
   if (groups.model != nullptr) {
     TESSERA_ASSIGN_OR_RETURN(groups_.model, Copy(*groups.model, "norm"));
   }
+  return absl::OkStatus();
+}
+
+// Ranks next to each other.
+absl::Status ShardedState::JoinSecondary(collectives::Communicator& shard) {
+  const int64_t size = options_.hpz_partition_size;
+  if (size == 0) return absl::OkStatus();
+  if (shard.size() % size != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hpz_partition_size is ", size, "; it must divide the ",
+                     shard.size(), " ranks of the shard group"));
+  }
+  const int64_t first = shard.rank().value() / size * size;
+  std::vector<topology::Rank> members;
+  for (int64_t r = 0; r < size; ++r) members.emplace_back(first + r);
+  TESSERA_ASSIGN_OR_RETURN(
+      groups_.secondary,
+      shard.Subgroup(members, absl::StrCat(shard.name(), "/secondary")));
   return absl::OkStatus();
 }
 
@@ -159,8 +178,11 @@ absl::Status ShardedState::CreateParameters() {
         value_shards_,
         ShardStore::Create(std::move(shards),
                            StoreOptions(offload::Purpose::kParameters)));
-    gathered_ = std::make_unique<GatheredParameters>(seat_, *groups_.gather,
-                                                     *value_shards_, shard_of);
+    gathered_ = std::make_unique<GatheredParameters>(
+        seat_, GatherOptions{.quantized = options_.quantized_weights},
+        GatherGroups{.shard = groups_.gather.get(),
+                     .secondary = groups_.secondary.get()},
+        *value_shards_, shard_of);
   }
   own_values_ = std::make_unique<OwnValues>(seat_, *whole_, value_shards_.get(),
                                             shard_of);
@@ -198,6 +220,7 @@ absl::Status ShardedState::CreateGradients() {
           seat_, dtypes,
           {.bucket_bytes = options_.bucket_bytes,
            .average = options_.average_gradients,
+           .quantized = options_.quantized_gradients,
            .overlap = options_.overlap},
           {.shard = groups_.reduce.get(), .replicas = groups_.replicas.get()},
           gradient_shards_.get(), shard_of));
@@ -337,9 +360,10 @@ absl::Status ShardedState::Tell(absl::Status status) {
   const std::string reason =
       absl::StrCat("rank ", groups_.agree->rank().value(), " of ",
                    groups_.agree->name(), " failed: ", status.message());
+  if (gradients_ != nullptr) gradients_->Abort(reason);
   for (collectives::Communicator* group :
-       {groups_.gather.get(), groups_.reduce.get(), groups_.agree.get(),
-        groups_.replicas.get(), groups_.model.get()}) {
+       {groups_.gather.get(), groups_.secondary.get(), groups_.reduce.get(),
+        groups_.agree.get(), groups_.replicas.get(), groups_.model.get()}) {
     if (group != nullptr) group->Abort(reason);
   }
   return status;

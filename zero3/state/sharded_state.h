@@ -154,6 +154,7 @@ class ShardedState {
         tiers_(options.far_tier, options.tier_budget) {}
 
   absl::Status JoinGroups(const ShardedStateGroups& groups);
+  absl::Status JoinSecondary(collectives::Communicator& shard);
   absl::Status CheckIds(std::span<const ParameterId> window) const;
   ShardStoreOptions StoreOptions(offload::Purpose purpose) const;
   bool IsWhole(const Parameter& parameter) const;
@@ -181,6 +182,7 @@ class ShardedState {
   // One for each kind of traffic, so that none waits for another.
   struct Groups {
     std::unique_ptr<collectives::Communicator> gather;
+    std::unique_ptr<collectives::Communicator> secondary;  // hpZ.
     std::unique_ptr<collectives::Communicator> reduce;
     std::unique_ptr<collectives::Communicator> agree;
     std::unique_ptr<collectives::Communicator> replicas;

@@ -135,6 +135,24 @@ absl::Status CheckTypes(const ShardedStateOptions& options,
   return absl::OkStatus();
 }
 
+absl::Status CheckZeroPlusPlus(const ShardedStateOptions& options) {
+  TESSERA_RETURN_IF_ERROR(
+      AtLeast("hpz_partition_size", options.hpz_partition_size, 0));
+  if (options.quantized_gradients && options.stage < 1) {
+    return absl::InvalidArgumentError(
+        "quantized_gradients at stage 0: every rank sums all gradients; use "
+        "stage 1, 2 or 3");
+  }
+  const std::string_view needs_shards =
+      options.quantized_weights        ? "quantized_weights"
+      : options.hpz_partition_size > 0 ? "hpz_partition_size"
+                                       : "";
+  if (needs_shards.empty() || options.stage == 3) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(needs_shards, " at stage ", options.stage,
+                   ": below stage 3 no weights are gathered; use stage 3"));
+}
+
 }  // namespace
 
 absl::Status CheckOptions(const ShardedStateOptions& options,
@@ -157,6 +175,7 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
   TESSERA_RETURN_IF_ERROR(CheckLossScale(options.loss_scale));
   TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
   TESSERA_RETURN_IF_ERROR(CheckTypes(options, model));
+  TESSERA_RETURN_IF_ERROR(CheckZeroPlusPlus(options));
   TESSERA_RETURN_IF_ERROR(CheckTiers(options));
   return CheckTiersAreLossless(options, model);
 }

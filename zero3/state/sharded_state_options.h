@@ -46,6 +46,13 @@ struct ShardedStateOptions {
   // Parameters whose gradients no rank reduced in a step have gradients of
   // zeros.
   bool allow_unused = false;
+  // ZeRO++ (zero3/state/wire): reductions of gradients in int8 blocks, from
+  // stage 1 on; and of stage 3 gathers of weights in int8 blocks, and ranks of
+  // the shard group, next to each other, that hold a second copy of gathered
+  // weights together until the step ends. 0: there is none.
+  bool quantized_gradients = false;
+  bool quantized_weights = false;
+  int64_t hpz_partition_size = 0;
   // Reductions, and reads and writes of tiers, go on beside the caller's work,
   // for the gradients of a second window and two more parameters' state in
   // buffers.

@@ -441,6 +441,23 @@ TEST(ShardedStateTest, RefusesOptionsThatCannotBe) {
               says("a far tier without a near one"));
   EXPECT_THAT(refusal([](auto& o) { o.tier_budget = -1; }),
               says("tier_budget is -1"));
+  EXPECT_THAT(refusal([](auto& o) {
+                o.stage = 0;
+                o.quantized_gradients = true;
+              }),
+              says("quantized_gradients at stage 0"));
+  EXPECT_THAT(refusal([](auto& o) {
+                o.stage = 2;
+                o.quantized_weights = true;
+              }),
+              says("quantized_weights at stage 2: below stage 3"));
+  EXPECT_THAT(refusal([](auto& o) {
+                o.stage = 1;
+                o.hpz_partition_size = 2;
+              }),
+              says("hpz_partition_size at stage 1: below stage 3"));
+  EXPECT_THAT(refusal([](auto& o) { o.hpz_partition_size = -1; }),
+              says("hpz_partition_size is -1"));
 }
 
 TEST(ShardedStateTest, RefusesTiersThatRoundWhatTrainingGoesOnFrom) {

@@ -66,6 +66,47 @@ TEST(MeshParityTest, HybridShardingHasTheLossesOfOneRank) {
   }
 }
 
+TEST(MeshParityTest, SecondCopiesOfWeightsChangeNoBit) {
+  for (ParityCase run :
+       {ParityCase{.mesh = {.dp = 4}, .recompute = Recompute::kFull},
+        ParityCase{.mesh = {.dp = 8, .dp_replicate = 2}, .tied = true},
+        ParityCase{.mesh = {.dp = 2, .pp = 2, .cp = 2},
+        .offload = "params",
+        .tier = "host"}}) {
+    run.stage = 3;
+    run.steps = 4;
+    SCOPED_TRACE(::testing::Message() << run);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(run));
+    for (const int64_t size : {2, 4}) {
+      run.hpz_partition_size = size;
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
+      EXPECT_EQ(DifferenceOf(actual, expected).loss, 0);
+      EXPECT_EQ(DifferenceOf(actual, expected).gradient_norm, 0);
+    }
+  }
+}
+
+TEST(MeshParityTest, QuantizedMessagesChangeLossesLittle) {
+  for (const MeshSizes& mesh :
+       {MeshSizes{.dp = 4}, MeshSizes{.dp = 4, .dp_replicate = 2},
+        MeshSizes{.dp = 2, .pp = 2, .tp = 2}}) {
+    for (const bool weights : {false, true}) {
+      ParityCase run = {.mesh = mesh, .stage = 3, .steps = 12};
+      run.quantized_weights = weights;
+      run.quantized_gradients = !weights;
+      SCOPED_TRACE(::testing::Message() << run);
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
+                                   TrainCase(PlainCase(run)));
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
+      const ParityDifference difference = DifferenceOf(actual, expected);
+      EXPECT_GT(difference.loss, 0);
+      EXPECT_LT(difference.loss, 1e-2);
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto again, TrainCase(run));
+      EXPECT_EQ(DifferenceOf(again, actual).loss, 0);
+    }
+  }
+}
+
 TEST(MeshParityTest, RanksWithoutPositionsTokensOrLayers) {
   // 5 positions over 8 ranks, either way; and one of two.
   for (const bool zigzag : {false, true}) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "tools/cli/cli.h"
 #include "tools/train/settings/internal/flag_checks.h"
 #include "tools/train/settings/mesh/check_mesh.h"
+#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/tier_codecs.h"
 #include "topology/config/options/strategies.h"
 #include "zero3/config/choices.h"
@@ -68,6 +70,40 @@ absl::Status CheckExecution(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("timeout_seconds", settings.timeout_seconds, {1, 1'000'000}));
   return CheckRange("threads", settings.threads, {1, 1024});
+}
+
+// What ZeRO++ makes smaller must be sent in the first place.
+absl::Status CheckZeroPlusPlus(const Settings& settings) {
+  if (settings.quantized_weights && settings.zero < 3) {
+    return RefuseFlag(
+        "quantized_weights", "true",
+        absl::StrCat("needs --zero=3, for with --zero=", settings.zero,
+                     " weights are not sharded; give --zero=3"));
+  }
+  if (settings.quantized_gradients && settings.zero < 1) {
+    return RefuseFlag("quantized_gradients", "true",
+                      "needs sharded optimizer state, and --zero=0 sums "
+                      "gradients on every rank; give such as --zero=1");
+  }
+  TESSERA_RETURN_IF_ERROR(CheckRange(
+      "hpz_partition_size", settings.hpz_partition_size, {0, kMostTrainRanks}));
+  if (settings.hpz_partition_size == 0) return absl::OkStatus();
+  if (settings.zero < 3) {
+    return RefuseFlag(
+        "hpz_partition_size", settings.hpz_partition_size,
+        absl::StrCat("needs --zero=3, for with --zero=", settings.zero,
+                     " every rank has all weights; give --zero=3"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const MeshSizes mesh, ParseMesh(settings.mesh));
+  const int64_t ranks = mesh.shard_ranks();
+  if (ranks % settings.hpz_partition_size == 0) return absl::OkStatus();
+  return RefuseFlag("hpz_partition_size", settings.hpz_partition_size,
+                    absl::StrCat("must divide the ", ranks,
+                                 " ranks that share the weights "
+                                 "(dp_shard ",
+                                 mesh.dp_shard(), " x cp ", mesh.cp,
+                                 "), such as --hpz_partition_size=",
+                                 std::gcd(ranks, settings.hpz_partition_size)));
 }
 
 // --compression has something to do, and does not round what must not be.
@@ -154,6 +190,7 @@ absl::Status CheckState(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckChoice("moments", settings.moments, kMoments));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("bucket_bytes", settings.bucket_bytes, {1, kMany}));
+  TESSERA_RETURN_IF_ERROR(CheckZeroPlusPlus(settings));
   TESSERA_RETURN_IF_ERROR(CheckGathers(settings));
   const bool with_parameters =
       settings.offload == "params" || settings.offload == "all";

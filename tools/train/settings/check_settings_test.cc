@@ -46,6 +46,15 @@ TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
       [](Settings& s) { s.mesh = "tp1"; },
       [](Settings& s) { s.mesh = "tp2, dp4"; },
       [](Settings& s) { s.mesh = "dp=2,cp=2"; },
+      [](Settings& s) { s.mesh = "dp_replicate2,dp_shard4"; },
+      [](Settings& s) { s.mesh = "tp2,dp4,dp_shard2"; },
+      [](Settings& s) { s.mesh = "dp4,dp_shard2,dp_replicate2"; },
+      [](Settings& s) { s.zero = 1, s.quantized_gradients = true; },
+      [](Settings& s) {
+        s.quantized_weights = s.quantized_gradients = true;
+        s.mesh = "dp4,cp2", s.hpz_partition_size = 2;
+      },
+      [](Settings& s) { s.hpz_partition_size = 1; },
       [](Settings& s) { s.batch = 2, s.micro_batch = 1; },
       [](Settings& s) { s.schedule = "zb_v", s.chunks = 2; },
       [](Settings& s) { s.schedule = "interleaved_1f1b", s.chunks = 3; },
@@ -146,6 +155,13 @@ TEST(CheckSettingsTest, RefusesMeshesAndBatchesThatDoNotFit) {
       {"--mesh=ep2: there is no axis \"ep\"; the axes are dp (or "
        "dp_replicate and dp_shard), pp, cp and tp",
        [](auto& s) { s.mesh = "ep2"; }},
+      {"--mesh=dp4,dp_shard3: dp_shard3 does not divide dp4; give",
+       [](auto& s) { s.mesh = "dp4,dp_shard3"; }},
+      {"--mesh=dp_replicate3,dp4: dp_replicate3 does not divide dp4; give",
+       [](auto& s) { s.mesh = "dp_replicate3,dp4"; }},
+      {"--mesh=dp4,dp_shard4,dp_replicate2: dp4 is not dp_replicate2 x "
+       "dp_shard4: leave dp out; give",
+       [](auto& s) { s.mesh = "dp4,dp_shard4,dp_replicate2"; }},
       {"--mesh=dp2\\n: \"dp2\\n\" has characters that do not print",
        [](auto& s) { s.mesh = "dp2\n"; }},
       {"--mesh=dp: ", [](auto& s) { s.mesh = "dp"; }},
@@ -168,6 +184,25 @@ TEST(CheckSettingsTest, RefusesMeshesAndBatchesThatDoNotFit) {
       {"--context=zig: must be one of zigzag, contiguous, such as "
        "--context=zigzag",
        [](auto& s) { s.context = "zig"; }},
+  });
+}
+
+TEST(CheckSettingsTest, RefusesZeroPlusPlusWithoutShards) {
+  ExpectRefused({
+      {"--quantized_weights=true: needs --zero=3, for with --zero=2 weights",
+       [](auto& s) { s.quantized_weights = true, s.zero = 2; }},
+      {"--quantized_gradients=true: needs sharded optimizer state",
+       [](auto& s) { s.quantized_gradients = true, s.zero = 0; }},
+      {"--hpz_partition_size=-1: must be at least 0",
+       [](auto& s) { s.hpz_partition_size = -1; }},
+      {"--hpz_partition_size=2: needs --zero=3, for with --zero=1",
+       [](auto& s) { s.hpz_partition_size = 2, s.zero = 1; }},
+      {"--hpz_partition_size=4: must divide the 6 ranks that share the weights "
+       "(dp_shard 3 x cp 2), such as --hpz_partition_size=2",
+       [](auto& s) {
+         s.mesh = "dp_replicate2,dp_shard3,cp2", s.batch = 6;
+         s.hpz_partition_size = 4;
+       }},
   });
 }
 
@@ -372,7 +407,7 @@ Settings AnySettings(std::mt19937_64& random) {
 
 TEST(CheckSettingsFuzzTest, AnyNumbersAndWordsPassOrAreRefusedInALine) {
   std::mt19937_64 random(4);
-  TextMutator meshes({"dp2,pp2,tp2", "cp4", "dp=3,tp8"},
+  TextMutator meshes({"dp2,pp2,tp2", "cp4", "dp=3,tp8", "dp4,dp_shard2"},
                      {",", "=", "ep8", "dp", "-1"}, 5);
   TESSERA_ASSERT_OK_AND_ASSIGN(const model_files::ModelConfig model,
                                model_files::PresetConfig("llama-1m"));
@@ -403,6 +438,20 @@ TEST(CheckSettingsFuzzTest, AnyNumbersAndWordsPassOrAreRefusedInALine) {
 TEST(ParseMeshTest, ReadsWhatItWrites) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const MeshSizes mesh, ParseMesh("tp8,dp3"));
   EXPECT_EQ(FormatMesh(mesh), "dp3,pp1,cp1,tp8");
+  for (const char* hybrid :
+       {"dp_replicate2,dp_shard3,tp4", "tp4,dp6,dp_shard3",
+        "dp6,tp4,dp_replicate2", "dp_replicate2,dp_shard3,pp1,cp1,tp4"}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const MeshSizes sizes, ParseMesh(hybrid));
+    EXPECT_EQ(sizes.dp, 6);
+    EXPECT_EQ(sizes.dp_replicate, 2);
+    EXPECT_EQ(sizes.shard_ranks(), 3);
+    EXPECT_EQ(sizes.world_size(), 24);
+    EXPECT_EQ(FormatMesh(sizes), "dp_replicate2,dp_shard3,pp1,cp1,tp4");
+  }
+  // One part alone.
+  EXPECT_EQ(ParseMesh("dp_shard4")->dp_replicate, 1);
+  EXPECT_EQ(ParseMesh("dp_shard4")->dp, 4);
+  EXPECT_EQ(ParseMesh("dp_replicate4")->dp_shard(), 1);
   TESSERA_ASSERT_OK_AND_ASSIGN(const MeshSizes same,
                                ParseMesh(FormatMesh(mesh)));
   EXPECT_EQ(FormatMesh(same), FormatMesh(mesh));

@@ -46,6 +46,9 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
   state.stage = static_cast<int>(settings.zero);
   state.bucket_bytes = settings.bucket_bytes;
   state.persistence_threshold = settings.persistence_threshold;
+  state.quantized_weights = settings.quantized_weights;
+  state.quantized_gradients = settings.quantized_gradients;
+  state.hpz_partition_size = settings.hpz_partition_size;
   state.adamw = AdamWOf(settings);
   state.clip_norm = settings.clip_norm;
   return state;

@@ -32,7 +32,8 @@ struct Settings {
   int64_t seed = 1;
 
   // Who trains it.
-  std::string mesh = "dp2,pp2,tp2";  // Axes dp, pp, cp, tp.
+  // Axes dp (or dp_replicate and dp_shard), pp, cp, tp.
+  std::string mesh = "dp2,pp2,tp2";
   std::string engine = "shared_memory";
   std::string strategy = "adaptive";  // Of collectives.
   std::string schedule = "1f1b";      // A generator, auto, or a CSV file.
@@ -54,6 +55,11 @@ struct Settings {
   int64_t max_gathered_bytes = 0;     // 0: what gather_ahead needs.
   int64_t persistence_threshold = 0;  // Elements.
   std::string reduce = "auto";        // auto, each, last micro-batch.
+  // ZeRO++: int8 gathers of weights (qwZ), int8 reductions of gradients (qgZ),
+  // and ranks that hold a second copy of the weights together (hpZ; 0: none).
+  bool quantized_weights = false;
+  bool quantized_gradients = false;
+  int64_t hpz_partition_size = 0;
 
   // How it learns.
   double learning_rate = 3e-3;

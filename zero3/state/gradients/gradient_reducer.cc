@@ -62,11 +62,18 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
   if (!reducer->is_sharded()) {
     TESSERA_RETURN_IF_ERROR(reducer->AllocateKept());
   }
+  TESSERA_ASSIGN_OR_RETURN(
+      reducer->wire_, GradientReduction::Create(*groups.shard,
+                                                {.quantized = options.quantized,
+                                                 .average = options.average},
+                                                reducer->pool_));
   return reducer;
 }
 
 GradientReducer::~GradientReducer() {
-  for (const InFlight& flight : in_flight_) flight.work->Wait().IgnoreError();
+  for (const InFlight& flight : in_flight_) {
+    if (flight.all_reduce) flight.all_reduce->Wait().IgnoreError();
+  }
 }
 
 absl::StatusOr<AccountedMemory> GradientReducer::Allocate(std::string_view key,
@@ -230,17 +237,19 @@ absl::Status GradientReducer::StartBucket(size_t index) {
   }
   const collectives::Buffer all(bucket_[index].bytes().data(), bucket.elements,
                                 bucket.dtype);
-  collectives::Operation operation =
-      seat_.layout.ranks() == 1
-          ? collectives::AllReduceOf(all, all, reduction_)
-          : collectives::ReduceScatterOf(
-                all, OwnBlock(index), reduction_,
-                bucket.IsEven() ? std::vector<int64_t>() : bucket.counts);
-  operation.label = static_cast<uint32_t>(index) + 1;
+  const auto label = static_cast<uint32_t>(index) + 1;
   InFlight flight;
   flight.bucket = index;
-  TESSERA_ASSIGN_OR_RETURN(flight.work,
-                           groups_.shard->Start(std::move(operation)));
+  if (seat_.layout.ranks() == groups_.shard->size()) {
+    TESSERA_ASSIGN_OR_RETURN(flight.reduction,
+                             wire_->Start(all, bucket.counts, label));
+  } else {
+    collectives::Operation operation =
+        collectives::AllReduceOf(all, all, reduction_);
+    operation.label = label;
+    TESSERA_ASSIGN_OR_RETURN(flight.all_reduce,
+                             groups_.shard->Start(std::move(operation)));
+  }
   in_flight_.push_back(std::move(flight));
   return absl::OkStatus();
 }
@@ -276,7 +285,8 @@ absl::Status GradientReducer::FinishOldest() {
     return Annotate(status, absl::StrCat("reduction of the gradient of \"",
                                          seat_.model()[id].name(), "\""));
   };
-  TESSERA_RETURN_IF_ERROR(at(flight.work->Wait()));
+  TESSERA_RETURN_IF_ERROR(at(flight.reduction ? flight.reduction->Wait()
+                                              : flight.all_reduce->Wait()));
   if (groups_.replicas != nullptr) {
     TESSERA_RETURN_IF_ERROR(
         at(groups_.replicas->AllReduce(OwnBlock(flight.bucket), reduction_)));

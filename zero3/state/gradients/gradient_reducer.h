@@ -32,6 +32,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,6 +45,7 @@
 #include "zero3/state/shards/buffer_pool.h"
 #include "zero3/state/shards/shard_store.h"
 #include "zero3/state/shards/state_seat.h"
+#include "zero3/state/wire/gradient_reduction.h"
 
 namespace tessera::zero3 {
 
@@ -52,7 +54,9 @@ struct GradientOptions {
   // at most so many bytes.
   int64_t bucket_bytes = 25'000'000;
   bool average = false;  // Over the ranks of both groups; otherwise sums.
-  bool overlap = true;   // Start returns before the reduction is over.
+  // Messages of the shard group are int8 blocks. Needs sharded state.
+  bool quantized = false;
+  bool overlap = true;  // Start returns before the reduction is over.
 };
 
 // The ranks that gradients are reduced over.
@@ -111,12 +115,16 @@ class GradientReducer {
   // Begins the next step: all gradients are zeros.
   void Clear();
 
+  // Frees the ranks that wait in groups that this has made.
+  void Abort(std::string_view reason) { wire_->Abort(reason); }
+
   const ReduceBuckets& buckets() const { return buckets_; }
 
  private:
   struct InFlight {
     size_t bucket = 0;
-    std::optional<collectives::Work> work;
+    std::optional<PendingReduction> reduction;
+    std::optional<collectives::Work> all_reduce;  // Stage 0.
   };
 
   GradientReducer(const StateSeat& seat, const std::vector<DType>& dtypes,
@@ -163,6 +171,7 @@ class GradientReducer {
   std::vector<bool> added_;     // By id: since its last reduction.
   std::vector<bool> reduced_;   // By id: in this step.
   std::vector<bool> has_sums_;  // By id: the shard, of this step.
+  std::unique_ptr<GradientReduction> wire_;
   std::deque<InFlight> in_flight_;
 };
 

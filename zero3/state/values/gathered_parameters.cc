@@ -4,25 +4,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "zero3/state/values/gather_operation.h"
 
 namespace tessera::zero3 {
 
 GatheredParameters::GatheredParameters(const StateSeat& seat,
-                                       collectives::Communicator& group,
+                                       const GatherOptions& options,
+                                       const GatherGroups& groups,
                                        ShardStore& shards,
                                        std::vector<size_t> shard_of)
     : seat_(seat),
-      group_(group),
+      options_(options),
+      groups_(groups),
       shards_(shards),
       shard_of_(std::move(shard_of)),
       pool_(seat.device),
       live_(static_cast<size_t>(seat.model().count())) {}
 
 GatheredParameters::~GatheredParameters() {
-  for (Live& live : live_) {
-    if (live.work) live.work->Wait().IgnoreError();
-  }
+  for (Live& live : live_) live.gather.reset();  // Before the memory it fills.
 }
 
 absl::Status GatheredParameters::At(ParameterId id,
@@ -38,7 +37,9 @@ int64_t GatheredParameters::BytesOf(ParameterId id) const {
 
 void GatheredParameters::Announce(std::span<const ParameterId> window) {
   for (ParameterId id : window) {
-    if (ShardOf(id) == kNoShard || LiveOf(id).windows > 0) continue;
+    const Live& live = LiveOf(id);
+    if (ShardOf(id) == kNoShard || live.windows > 0) continue;
+    if (live.gather != nullptr && !live.gather->NeedsOwn()) continue;
     shards_.Announce(ShardOf(id));
   }
 }
@@ -56,12 +57,17 @@ absl::Status GatheredParameters::StartOne(ParameterId id) {
   TESSERA_ASSIGN_OR_RETURN(live.memory,
                            pool_.Take(seat_.model()[id].name(), BytesOf(id)));
   live_bytes_ += BytesOf(id);
-  TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> own,
-                           shards_.Open(ShardOf(id)), At(id, _));
-  TESSERA_ASSIGN_OR_RETURN(
-      live.work,
-      group_.Start(GatherOperation(seat_.layout, id, own, live.memory.bytes())),
-      At(id, _));
+  if (live.gather == nullptr) {
+    live.gather =
+        std::make_unique<WeightGather>(seat_, id, options_, groups_, pool_);
+  }
+  std::span<std::byte> own;
+  live.has_shard_open = live.gather->NeedsOwn();
+  if (live.has_shard_open) {
+    TESSERA_ASSIGN_OR_RETURN(own, shards_.Open(ShardOf(id)), At(id, _));
+  }
+  TESSERA_RETURN_IF_ERROR(At(id, live.gather->Start(own, live.memory.bytes())));
+  live.is_started = true;
   return absl::OkStatus();
 }
 
@@ -72,17 +78,17 @@ absl::Status GatheredParameters::Wait(std::span<const ParameterId> window) {
 
 absl::Status GatheredParameters::WaitOne(ParameterId id) {
   Live& live = LiveOf(id);
-  if (!live.work) return absl::OkStatus();
-  const absl::Status done = live.work->Wait();
-  live.work.reset();
-  TESSERA_RETURN_IF_ERROR(At(id, done));
+  if (!live.is_started) return absl::OkStatus();
+  live.is_started = false;
+  TESSERA_RETURN_IF_ERROR(At(id, live.gather->Finish()));
+  if (!live.has_shard_open) return absl::OkStatus();
   return shards_.Close(ShardOf(id), /*changed=*/false);
 }
 
 absl::StatusOr<TensorView> GatheredParameters::Value(ParameterId id) const {
   const Parameter& parameter = seat_.model()[id];
   const Live& live = live_[static_cast<size_t>(id.value())];
-  if (live.windows == 0 || live.work) {
+  if (live.windows == 0 || live.is_started) {
     return absl::FailedPreconditionError(absl::StrCat(
         "parameter \"", parameter.name(),
         "\" is not gathered: under stage 3 it is whole between Acquire (or ",
@@ -116,6 +122,9 @@ absl::Status GatheredParameters::EndStep() {
     return absl::FailedPreconditionError(
         absl::StrCat("parameter \"", parameter.name(),
                      "\" is still gathered: release it before the step"));
+  }
+  for (Live& live : live_) {
+    if (live.gather != nullptr) live.gather->Forget();
   }
   pool_.Trim();
   return absl::OkStatus();

@@ -12,13 +12,14 @@
 // may overlap in time and share parameters (a tied embedding): a parameter
 // stays until the last window that has it is released. All ranks start the same
 // windows in the same order; a rank that does not gets an error, as do those
-// that meet it (Operation::label). One thread at a time.
+// that meet it (Operation::label). One thread at a time. What
+// goes over the wire: zero3/state/wire/weight_gather.h.
 #ifndef TESSERA_ZERO3_STATE_VALUES_GATHERED_PARAMETERS_H_
 #define TESSERA_ZERO3_STATE_VALUES_GATHERED_PARAMETERS_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,7 @@
 #include "zero3/state/shards/buffer_pool.h"
 #include "zero3/state/shards/shard_store.h"
 #include "zero3/state/shards/state_seat.h"
+#include "zero3/state/wire/weight_gather.h"
 
 namespace tessera::zero3 {
 
@@ -37,10 +39,11 @@ class GatheredParameters {
  public:
   // Block shard_of[id] of `shards` is the rank's slot of parameter `id`;
   // parameters without one (kNoShard) are left alone. All outlive this; no
-  // other collectives run on `group`.
+  // other collectives run on the groups.
   static constexpr size_t kNoShard = ~size_t{0};
-  GatheredParameters(const StateSeat& seat, collectives::Communicator& group,
-                     ShardStore& shards, std::vector<size_t> shard_of);
+  GatheredParameters(const StateSeat& seat, const GatherOptions& options,
+                     const GatherGroups& groups, ShardStore& shards,
+                     std::vector<size_t> shard_of);
 
   // Waits for what was started.
   ~GatheredParameters();
@@ -67,7 +70,9 @@ class GatheredParameters {
   struct Live {
     int64_t windows = 0;  // That were started and not released.
     AccountedMemory memory;
-    std::optional<collectives::Work> work;
+    std::unique_ptr<WeightGather> gather;  // From the first Start on.
+    bool is_started = false;               // And not waited for.
+    bool has_shard_open = false;
   };
 
   Live& LiveOf(ParameterId id) {
@@ -82,7 +87,8 @@ class GatheredParameters {
   absl::Status At(ParameterId id, const absl::Status& status) const;
 
   const StateSeat seat_;
-  collectives::Communicator& group_;
+  const GatherOptions options_;
+  const GatherGroups groups_;
   ShardStore& shards_;
   const std::vector<size_t> shard_of_;
   BufferPool pool_;

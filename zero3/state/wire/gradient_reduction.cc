@@ -43,7 +43,7 @@ std::vector<std::vector<int64_t>> HostsOf(const Communicator& group) {
 collectives::Operation Exchange(std::span<std::byte> sent,
                                 std::vector<int64_t> send_bytes,
                                 std::span<std::byte> received,
-                                int64_t receive_bytes) {
+                                int64_t receive_bytes, uint32_t label) {
   std::vector<int64_t> receives(send_bytes.size(), receive_bytes);
   const bool even = std::all_of(send_bytes.begin(), send_bytes.end(),
                                 [&](int64_t b) { return b == receive_bytes; });
@@ -51,12 +51,14 @@ collectives::Operation Exchange(std::span<std::byte> sent,
     send_bytes.clear();
     receives.clear();
   }
-  return collectives::AllToAllOf(
+  collectives::Operation operation = collectives::AllToAllOf(
       collectives::ConstBuffer(sent.data(), static_cast<int64_t>(sent.size()),
                                DType::kU8),
       collectives::Buffer(received.data(),
                           static_cast<int64_t>(received.size()), DType::kU8),
       std::move(send_bytes), std::move(receives));
+  operation.label = label;
+  return operation;
 }
 
 // Consecutive encodings, of `bytes` each.
@@ -78,6 +80,8 @@ std::vector<std::span<const std::byte>> Parts(std::span<const std::byte> all,
 struct PendingReduction::State {
   ~State() {
     if (work) work->Wait().IgnoreError();
+    GiveBack(sent);
+    GiveBack(received);
   }
 
   GradientReduction* reduction = nullptr;
@@ -88,7 +92,11 @@ struct PendingReduction::State {
   std::vector<int64_t> owner_counts;
   std::optional<collectives::Work> work;
   bool is_quantized = false;
+  uint32_t label = 0;
 
+  void GiveBack(AccountedMemory& block) {
+    reduction->pool_.Give(std::exchange(block, {}));
+  }
   int64_t StrideOfSender() const {
     int64_t bytes = 0;
     for (const int64_t count : owner_counts) bytes += Int8Bytes(count);
@@ -103,7 +111,7 @@ absl::Status PendingReduction::State::Finish() {
   work.reset();
   TESSERA_RETURN_IF_ERROR(done);
   if (!is_quantized) return absl::OkStatus();
-  sent = {};
+  GiveBack(sent);
   if (reduction->across_ != nullptr) return SecondHop();
   const auto sources =
       Parts(received.bytes(), 0, Int8Bytes(own.count), Int8Bytes(own.count),
@@ -118,8 +126,7 @@ absl::Status PendingReduction::State::SecondHop() {
   const int64_t stride = StrideOfSender();
   TESSERA_ASSIGN_OR_RETURN(
       AccountedMemory sums,
-      AccountedMemory::Allocate(reduction->device_, "sums of a host (int8)",
-                                stride, offload::Purpose::kBuffers, &across));
+      reduction->pool_.Take("sums of a host (int8)", stride));
   std::vector<int64_t> send_bytes;
   int64_t at = 0;
   for (const int64_t count : owner_counts) {
@@ -131,17 +138,21 @@ absl::Status PendingReduction::State::SecondHop() {
     send_bytes.push_back(bytes);
     at += bytes;
   }
-  received = {};
+  GiveBack(received);
   const int64_t own_bytes = Int8Bytes(own.count);
   TESSERA_ASSIGN_OR_RETURN(
       AccountedMemory gathered,
-      AccountedMemory::Allocate(reduction->device_, "sums of hosts (int8)",
-                                own_bytes * static_cast<int64_t>(hosts),
-                                offload::Purpose::kBuffers, &across));
-  TESSERA_RETURN_IF_ERROR(across.Run(
-      Exchange(sums.bytes(), send_bytes, gathered.bytes(), own_bytes)));
-  return SumInt8(Parts(gathered.bytes(), 0, own_bytes, own_bytes, hosts),
-                 divisor, own.dtype, own.AsBytes());
+      reduction->pool_.Take("sums of hosts (int8)",
+                            own_bytes * static_cast<int64_t>(hosts)));
+  absl::Status done = across.Run(
+      Exchange(sums.bytes(), send_bytes, gathered.bytes(), own_bytes, label));
+  if (done.ok()) {
+    done = SumInt8(Parts(gathered.bytes(), 0, own_bytes, own_bytes, hosts),
+                   divisor, own.dtype, own.AsBytes());
+  }
+  reduction->pool_.Give(std::move(sums));
+  reduction->pool_.Give(std::move(gathered));
+  return done;
 }
 
 void PendingReduction::StateDeleter::operator()(State* state) const {
@@ -156,20 +167,19 @@ absl::Status PendingReduction::Wait() {
   return state->Finish();
 }
 
-GradientReduction::GradientReduction(
-    Communicator& group, const ReductionOptions& options,
-    std::shared_ptr<offload::Accounting> device)
-    : group_(group), options_(options), device_(std::move(device)) {
+GradientReduction::GradientReduction(Communicator& group,
+                                     const ReductionOptions& options,
+                                     BufferPool& pool)
+    : group_(group), options_(options), pool_(pool) {
   for (int64_t r = 0; r < group.size(); ++r) owners_.push_back({r});
 }
 
 GradientReduction::~GradientReduction() = default;
 
 absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(
-    Communicator& group, const ReductionOptions& options,
-    std::shared_ptr<offload::Accounting> device) {
+    Communicator& group, const ReductionOptions& options, BufferPool& pool) {
   std::unique_ptr<GradientReduction> reduction(
-      new GradientReduction(group, options, std::move(device)));
+      new GradientReduction(group, options, pool));
   if (options.quantized) TESSERA_RETURN_IF_ERROR(reduction->JoinHosts());
   return reduction;
 }
@@ -202,7 +212,8 @@ absl::Status GradientReduction::JoinHosts() {
 }
 
 absl::StatusOr<PendingReduction> GradientReduction::Start(
-    collectives::Buffer values, const std::vector<int64_t>& counts) {
+    collectives::Buffer values, const std::vector<int64_t>& counts,
+    uint32_t label) {
   int64_t sum = 0, before = 0;
   for (size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] < 0) {
@@ -225,10 +236,13 @@ absl::StatusOr<PendingReduction> GradientReduction::Start(
           new PendingReduction::State));
   PendingReduction::State& state = *pending.state_;
   state.reduction = this;
+  state.label = label;
   state.own =
       values.Slice(before, counts[static_cast<size_t>(group_.rank().value())]);
   state.divisor = options_.average ? static_cast<float>(group_.size()) : 1.0f;
-  state.is_quantized = options_.quantized && HasInt8Form(values.dtype);
+  // A rank that is alone sends nothing.
+  state.is_quantized =
+      options_.quantized && HasInt8Form(values.dtype) && group_.size() > 1;
   TESSERA_RETURN_IF_ERROR(state.is_quantized
                               ? StartQuantized(values, counts, state)
                               : StartNative(values, counts, state));
@@ -240,12 +254,13 @@ absl::Status GradientReduction::StartNative(collectives::Buffer values,
                                             PendingReduction::State& state) {
   const bool even = std::adjacent_find(counts.begin(), counts.end(),
                                        std::not_equal_to<>()) == counts.end();
-  TESSERA_ASSIGN_OR_RETURN(
-      state.work, group_.Start(collectives::ReduceScatterOf(
-                      values, state.own,
-                      options_.average ? collectives::Reduction::Average()
-                                       : collectives::Reduction::Sum(),
-                      even ? std::vector<int64_t>() : counts)));
+  collectives::Operation operation = collectives::ReduceScatterOf(
+      values, state.own,
+      options_.average ? collectives::Reduction::Average()
+                       : collectives::Reduction::Sum(),
+      even ? std::vector<int64_t>() : counts);
+  operation.label = state.label;
+  TESSERA_ASSIGN_OR_RETURN(state.work, group_.Start(std::move(operation)));
   return absl::OkStatus();
 }
 
@@ -273,15 +288,11 @@ absl::Status GradientReduction::StartQuantized(
   }
   int64_t total = 0;
   for (const int64_t bytes : send_bytes) total += bytes;
-  TESSERA_ASSIGN_OR_RETURN(
-      state.sent,
-      AccountedMemory::Allocate(device_, "gradients to send (int8)", total,
-                                offload::Purpose::kBuffers, &group));
+  TESSERA_ASSIGN_OR_RETURN(state.sent,
+                           pool_.Take("gradients to send (int8)", total));
   const int64_t received = send_bytes[place] * group.size();
-  TESSERA_ASSIGN_OR_RETURN(
-      state.received,
-      AccountedMemory::Allocate(device_, "received gradients (int8)", received,
-                                offload::Purpose::kBuffers, &group));
+  TESSERA_ASSIGN_OR_RETURN(state.received,
+                           pool_.Take("received gradients (int8)", received));
   int64_t at = 0;
   for (const std::vector<int64_t>& owners : owners_) {
     for (const int64_t owner : owners) {
@@ -295,9 +306,9 @@ absl::Status GradientReduction::StartQuantized(
     }
   }
   TESSERA_ASSIGN_OR_RETURN(
-      state.work,
-      group.Start(Exchange(state.sent.bytes(), send_bytes,
-                           state.received.bytes(), send_bytes[place])));
+      state.work, group.Start(Exchange(state.sent.bytes(), send_bytes,
+                                       state.received.bytes(),
+                                       send_bytes[place], state.label)));
   return absl::OkStatus();
 }
 

@@ -2,8 +2,8 @@
 // rank its block, in fewer bytes on the wire than a reduce-scatter of values.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
-//       auto reduction, GradientReduction::Create(group, {.quantized = true},
-//                                                 device));
+//       auto reduction,
+//       GradientReduction::Create(group, {.quantized = true}, pool));
 //   TESSERA_ASSIGN_OR_RETURN(PendingReduction pending,
 //                            reduction->Start(bucket, counts));
 //   Compute();
@@ -46,7 +46,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "offload/tier/accounting.h"
+#include "zero3/state/shards/buffer_pool.h"
 
 namespace tessera::zero3 {
 
@@ -78,20 +78,20 @@ class PendingReduction {
 
 class GradientReduction {
  public:
-  // A collective of `group`, which outlives this. `device` is what messages in
-  // memory count against.
+  // A collective of `group`. Codes are in memory of `pool`. Both outlive this.
   static absl::StatusOr<std::unique_ptr<GradientReduction>> Create(
       collectives::Communicator& group, const ReductionOptions& options,
-      std::shared_ptr<offload::Accounting> device);
+      BufferPool& pool);
   ~GradientReduction();
 
-  // A collective: starts to reduce `values`, the blocks of all ranks one after
-  // the other, of `counts` elements, which stay until Wait. Other blocks than
-  // the rank's own are undefined afterwards. InvalidArgument where counts do
-  // not fit the group or the values; ResourceExhausted without room for the
-  // messages.
+  // A collective, labelled as Operation::label: starts to reduce `values`, the
+  // blocks of all ranks one after the other, of `counts` elements, which stay
+  // until Wait. Other blocks than the rank's own are undefined afterwards.
+  // InvalidArgument where counts do not fit the group or the values;
+  // ResourceExhausted without room for the messages.
   absl::StatusOr<PendingReduction> Start(collectives::Buffer values,
-                                         const std::vector<int64_t>& counts);
+                                         const std::vector<int64_t>& counts,
+                                         uint32_t label = 0);
 
   // How many messages a bucket takes: 1 or 2.
   int hops() const { return across_ == nullptr ? 1 : 2; }
@@ -107,8 +107,7 @@ class GradientReduction {
   friend class PendingReduction;
 
   GradientReduction(collectives::Communicator& group,
-                    const ReductionOptions& options,
-                    std::shared_ptr<offload::Accounting> device);
+                    const ReductionOptions& options, BufferPool& pool);
   absl::Status JoinHosts();
   absl::Status StartNative(collectives::Buffer values,
                            const std::vector<int64_t>& counts,
@@ -119,7 +118,7 @@ class GradientReduction {
 
   collectives::Communicator& group_;
   const ReductionOptions options_;
-  const std::shared_ptr<offload::Accounting> device_;
+  BufferPool& pool_;
   std::unique_ptr<collectives::Communicator> within_;
   std::unique_ptr<collectives::Communicator> across_;
   // The ranks whose blocks each receiver of the first hop gets, by the

@@ -44,8 +44,9 @@ std::ostream& operator<<(std::ostream& os, const Case& test) {
   return os << " hosts " << test.hosts.size();
 }
 
-std::shared_ptr<offload::Accounting> Unlimited() {
-  return std::make_shared<offload::Accounting>("device", offload::kUnlimited);
+BufferPool Unlimited() {
+  return BufferPool(
+      std::make_shared<offload::Accounting>("device", offload::kUnlimited));
 }
 
 collectives::CommunicatorOptions OptionsFor(const Hosts& hosts) {
@@ -104,9 +105,10 @@ Blocks Reduce(const Case& test) {
             const int64_t rank = group.rank().value();
             std::vector<std::byte> values =
                 Values(test.dtype, Total(test.counts), rank);
+            BufferPool pool = Unlimited();
             TESSERA_ASSIGN_OR_RETURN(
                 const auto reduction,
-                GradientReduction::Create(group, test.options, Unlimited()));
+                GradientReduction::Create(group, test.options, pool));
             const Buffer buffer(values.data(), Total(test.counts), test.dtype);
             TESSERA_ASSIGN_OR_RETURN(PendingReduction pending,
                                      reduction->Start(buffer, test.counts));
@@ -338,10 +340,10 @@ TEST(GradientReductionTest, AnInfinityMakesItsBlockNan) {
               if (rank == 3) {
                 values[2 * 300 + 130] = std::numeric_limits<float>::infinity();
               }
+              BufferPool pool = Unlimited();
               TESSERA_ASSIGN_OR_RETURN(
                   const auto reduction,
-                  GradientReduction::Create(group, {.quantized = true},
-                                            Unlimited()));
+                  GradientReduction::Create(group, {.quantized = true}, pool));
               TESSERA_ASSIGN_OR_RETURN(
                   PendingReduction pending,
                   reduction->Start(Buffer(std::span(values)),
@@ -374,34 +376,38 @@ TEST(GradientReductionTest, BytesOnTheWireAreThoseOfTheHeader) {
   constexpr int64_t kOwn = 128 * 10 + 50;  // Of 8 ranks.
   constexpr int64_t kAll = 8 * kOwn, kMessage = 8 * Int8Bytes(kOwn);
   const std::vector<int64_t> counts(8, kOwn);
-  const auto run = [&](Communicator& group, bool quantized)
+  const auto run = [&](Communicator& group, bool quantized, BufferPool& pool)
       -> absl::StatusOr<std::unique_ptr<GradientReduction>> {
     std::vector<float> values(kAll, 1.0f);
-    TESSERA_ASSIGN_OR_RETURN(auto reduction,
-                             GradientReduction::Create(
-                                 group, {.quantized = quantized}, Unlimited()));
+    TESSERA_ASSIGN_OR_RETURN(
+        auto reduction,
+        GradientReduction::Create(group, {.quantized = quantized}, pool));
     TESSERA_ASSIGN_OR_RETURN(
         PendingReduction pending,
         reduction->Start(Buffer(std::span(values)), counts));
     TESSERA_RETURN_IF_ERROR(pending.Wait());
     return reduction;
   };
-  EXPECT_THAT(RunRanks(8,
-                       [&](Communicator& group) -> absl::Status {
-                         TESSERA_RETURN_IF_ERROR(run(group, false).status());
-                         TESSERA_RETURN_IF_ERROR(run(group, true).status());
-                         EXPECT_EQ(BusyBytes(group, OpKind::kReduceScatter),
-                                   4 * kAll * 7 / 8);
-                         EXPECT_EQ(BusyBytes(group, OpKind::kAllToAll),
-                                   kMessage * 7 / 8);
-                         return absl::OkStatus();
-                       }),
-              Each(IsOk()));
+  EXPECT_THAT(
+      RunRanks(8,
+               [&](Communicator& group) -> absl::Status {
+                 BufferPool pool = Unlimited();
+                 TESSERA_RETURN_IF_ERROR(run(group, false, pool).status());
+                 TESSERA_RETURN_IF_ERROR(run(group, true, pool).status());
+                 EXPECT_EQ(BusyBytes(group, OpKind::kReduceScatter),
+                           4 * kAll * 7 / 8);
+                 EXPECT_EQ(BusyBytes(group, OpKind::kAllToAll),
+                           kMessage * 7 / 8);
+                 return absl::OkStatus();
+               }),
+      Each(IsOk()));
   EXPECT_THAT(
       RunRanks(
           8,
           [&](Communicator& group) -> absl::Status {
-            TESSERA_ASSIGN_OR_RETURN(const auto reduction, run(group, true));
+            BufferPool pool = Unlimited();
+            TESSERA_ASSIGN_OR_RETURN(const auto reduction,
+                                     run(group, true, pool));
             EXPECT_EQ(reduction->hops(), 2);
             EXPECT_EQ(BusyBytes(group, OpKind::kAllToAll), 0);
             EXPECT_EQ(BusyBytes(*reduction->within_host(), OpKind::kAllToAll),
@@ -421,10 +427,10 @@ TEST(GradientReductionTest, SeveralMayBeOnTheirWay) {
       RunRanks(
           4,
           [](Communicator& group) -> absl::Status {
+            BufferPool pool = Unlimited();
             TESSERA_ASSIGN_OR_RETURN(
                 const auto reduction,
-                GradientReduction::Create(group, {.quantized = true},
-                                          Unlimited()));
+                GradientReduction::Create(group, {.quantized = true}, pool));
             std::vector<float> first(40, 1.0f), second(80, 2.0f);
             TESSERA_ASSIGN_OR_RETURN(
                 PendingReduction a,
@@ -447,10 +453,11 @@ TEST(GradientReductionTest, RefusesWhatDoesNotFit) {
   EXPECT_THAT(
       RunRanks(2,
                [](Communicator& group) -> absl::Status {
+                 BufferPool pool = Unlimited();
                  TESSERA_ASSIGN_OR_RETURN(
                      const auto reduction,
                      GradientReduction::Create(group, {.quantized = true},
-                                               Unlimited()));
+                                               pool));
                  std::vector<float> values(10);
                  const Buffer buffer{std::span(values)};
                  for (const std::vector<int64_t>& counts :
@@ -472,9 +479,10 @@ TEST(GradientReductionTest, MessagesCountAgainstTheBudget) {
           2,
           [](Communicator& group) -> absl::Status {
             auto device = std::make_shared<offload::Accounting>("device", 3000);
+            BufferPool pool(device);
             TESSERA_ASSIGN_OR_RETURN(
                 const auto reduction,
-                GradientReduction::Create(group, {.quantized = true}, device));
+                GradientReduction::Create(group, {.quantized = true}, pool));
             std::vector<float> values(2000, 1.0f);
             EXPECT_THAT(
                 reduction->Start(Buffer(std::span(values)), {1000, 1000}),
@@ -486,6 +494,7 @@ TEST(GradientReductionTest, MessagesCountAgainstTheBudget) {
                                  {400, 400}));
             EXPECT_EQ(device->usage().current, 4 * Int8Bytes(400));
             TESSERA_RETURN_IF_ERROR(pending.Wait());
+            pool.Trim();
             EXPECT_EQ(device->usage().current, 0);
             return absl::OkStatus();
           }),

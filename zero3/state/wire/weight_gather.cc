@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "zero3/state/values/gather_operation.h"
 #include "zero3/state/wire/int8_blocks.h"
 
 namespace tessera::zero3 {
@@ -47,11 +48,13 @@ std::span<Byte> Block(std::span<Byte> whole, std::span<const int64_t> slots,
 
 WeightGather::WeightGather(const StateSeat& seat, ParameterId id,
                            const GatherOptions& options,
-                           const GatherGroups& groups)
+                           const GatherGroups& groups, BufferPool& pool)
     : seat_(seat),
       parameter_(seat.model()[id]),
       groups_(groups),
-      quantized_(options.quantized && HasInt8Form(parameter_.dtype())) {
+      pool_(pool),
+      quantized_(options.quantized && seat.layout.ranks() > 1 &&
+                 HasInt8Form(parameter_.dtype())) {
   for (int64_t r = 0; r < seat.layout.ranks(); ++r) {
     slots_.push_back(seat.layout.ExtentOf(topology::Rank(r), id).slot);
   }
@@ -63,6 +66,7 @@ WeightGather::WeightGather(const StateSeat& seat, ParameterId id,
 
 WeightGather::~WeightGather() {
   if (work_) work_->Wait().IgnoreError();
+  pool_.Give(std::move(encoded_));
 }
 
 absl::Status WeightGather::CheckSizes(std::span<const std::byte> own,
@@ -87,22 +91,30 @@ absl::Status WeightGather::Start(std::span<const std::byte> own,
                      "\" is on its way: finish it before the next one"));
   }
   TESSERA_RETURN_IF_ERROR(CheckSizes(own, whole));
+  // What a Start that failed has left.
+  pool_.Give(std::exchange(encoded_, {}));
   whole_ = whole;
   starts_secondary_ = has_secondary_;
   if (has_secondary_) return StartSecondary();
   return quantized_ ? StartQuantized(own) : StartNative(own);
 }
 
+// Ranks that gather different parameters get an error.
+absl::Status WeightGather::StartOn(collectives::Communicator& group,
+                                   collectives::ConstBuffer own,
+                                   collectives::Buffer whole,
+                                   const std::vector<int64_t>& counts) {
+  collectives::Operation operation =
+      collectives::AllGatherOf(own, whole, CountsOf(counts));
+  operation.label = static_cast<uint32_t>(parameter_.id.value()) + 1;
+  TESSERA_ASSIGN_OR_RETURN(work_, group.Start(std::move(operation)));
+  return absl::OkStatus();
+}
+
 absl::Status WeightGather::StartNative(std::span<const std::byte> own) {
-  const DType dtype = parameter_.dtype();
-  const int64_t width = SizeInBytes(dtype);
   TESSERA_ASSIGN_OR_RETURN(
-      work_,
-      groups_.shard->Start(collectives::AllGatherOf(
-          collectives::ConstBuffer(
-              own.data(), static_cast<int64_t>(own.size()) / width, dtype),
-          collectives::Buffer(whole_.data(), Sum(slots_), dtype),
-          CountsOf(slots_))));
+      work_, groups_.shard->Start(
+                 GatherOperation(seat_.layout, parameter_.id, own, whole_)));
   return absl::OkStatus();
 }
 
@@ -110,36 +122,28 @@ absl::Status WeightGather::StartQuantized(std::span<const std::byte> own) {
   std::vector<int64_t> bytes;
   for (const int64_t slot : slots_) bytes.push_back(Int8Bytes(slot));
   TESSERA_ASSIGN_OR_RETURN(
-      encoded_, AccountedMemory::Allocate(
-                    seat_.device, absl::StrCat(parameter_.name(), " (int8)"),
-                    Sum(bytes), offload::Purpose::kBuffers, groups_.shard));
+      encoded_,
+      pool_.Take(absl::StrCat(parameter_.name(), " (int8)"), Sum(bytes)));
   const std::span<std::byte> mine =
       Block(encoded_.bytes(), bytes, seat_.rank.value(), 1);
   TESSERA_RETURN_IF_ERROR(EncodeInt8(parameter_.dtype(), own, mine));
-  auto work = groups_.shard->Start(collectives::AllGatherOf(
+  return StartOn(
+      *groups_.shard,
       collectives::ConstBuffer(mine.data(), static_cast<int64_t>(mine.size()),
                                DType::kU8),
       collectives::Buffer(encoded_.bytes().data(), Sum(bytes), DType::kU8),
-      CountsOf(bytes)));
-  if (!work.ok()) {
-    encoded_ = {};
-    return work.status();
-  }
-  work_ = *std::move(work);
-  return absl::OkStatus();
+      bytes);
 }
 
 absl::Status WeightGather::StartSecondary() {
   const DType dtype = parameter_.dtype();
-  const auto mine =
+  const int64_t mine =
       secondary_slots_[static_cast<size_t>(groups_.secondary->rank().value())];
-  TESSERA_ASSIGN_OR_RETURN(
-      work_,
-      groups_.secondary->Start(collectives::AllGatherOf(
-          collectives::ConstBuffer(secondary_.bytes().data(), mine, dtype),
-          collectives::Buffer(whole_.data(), Sum(secondary_slots_), dtype),
-          CountsOf(secondary_slots_))));
-  return absl::OkStatus();
+  return StartOn(
+      *groups_.secondary,
+      collectives::ConstBuffer(secondary_.bytes().data(), mine, dtype),
+      collectives::Buffer(whole_.data(), Sum(secondary_slots_), dtype),
+      secondary_slots_);
 }
 
 absl::Status WeightGather::Finish() {
@@ -150,7 +154,7 @@ absl::Status WeightGather::Finish() {
     if (quantized_) done = Decode();
     if (done.ok() && groups_.secondary != nullptr) done = KeepSecondary();
   }
-  encoded_ = {};
+  pool_.Give(std::exchange(encoded_, {}));
   whole_ = {};
   return done;
 }
@@ -179,8 +183,7 @@ absl::Status WeightGather::KeepSecondary() {
       secondary_,
       AccountedMemory::Allocate(
           seat_.device, absl::StrCat(parameter_.name(), " (second copy)"),
-          static_cast<int64_t>(part.size()), offload::Purpose::kParameters,
-          groups_.secondary));
+          static_cast<int64_t>(part.size()), offload::Purpose::kParameters));
   if (!part.empty()) {
     std::memcpy(secondary_.bytes().data(), part.data(), part.size());
   }

@@ -1,7 +1,8 @@
 // WeightGather: makes one sharded parameter whole, in fewer bytes on the wire
 // than an all-gather of its values.
 //
-//   WeightGather gather(seat, id, {.quantized = true}, {.shard = &group});
+//   WeightGather gather(seat, id, {.quantized = true}, {.shard = &group},
+//   pool);
 //   // Every step, before each use:
 //   TESSERA_RETURN_IF_ERROR(gather.Start(own, whole));
 //   Compute();
@@ -44,6 +45,7 @@
 #include "collectives/communicator.h"
 #include "zero3/parameters/parameter.h"
 #include "zero3/state/shards/accounted_memory.h"
+#include "zero3/state/shards/buffer_pool.h"
 #include "zero3/state/shards/state_seat.h"
 
 namespace tessera::zero3 {
@@ -60,9 +62,11 @@ struct GatherGroups {
 
 class WeightGather {
  public:
-  // All outlive this. Nothing is allocated before Start.
+  // All outlive this. Codes are in memory of `pool`; nothing is allocated
+  // before Start.
   WeightGather(const StateSeat& seat, ParameterId id,
-               const GatherOptions& options, const GatherGroups& groups);
+               const GatherOptions& options, const GatherGroups& groups,
+               BufferPool& pool);
 
   // Waits for what was started.
   ~WeightGather();
@@ -90,6 +94,9 @@ class WeightGather {
   int64_t held_bytes() const;
 
  private:
+  absl::Status StartOn(collectives::Communicator& group,
+                       collectives::ConstBuffer own, collectives::Buffer whole,
+                       const std::vector<int64_t>& counts);
   absl::Status StartNative(std::span<const std::byte> own);
   absl::Status StartQuantized(std::span<const std::byte> own);
   absl::Status StartSecondary();
@@ -102,6 +109,7 @@ class WeightGather {
   const StateSeat& seat_;
   const Parameter& parameter_;
   const GatherGroups groups_;
+  BufferPool& pool_;
   const bool quantized_;
   std::vector<int64_t> slots_;            // Elements, by rank.
   std::vector<int64_t> secondary_slots_;  // By rank of the secondary group.

@@ -126,14 +126,16 @@ TEST(WeightGatherTest, GathersAreWholeAndTheSameOnEveryRank) {
                            const int64_t rank = group.rank().value();
                            const StateSeat seat =
                                SeatOf(elements, dtype, kind, ranks, rank);
+                           BufferPool pool(seat.device);
                            WeightGather gather(seat, kWeight,
                                                {.quantized = quantized},
-                                               {.shard = &group});
+                                               {.shard = &group}, pool);
                            Bytes& whole = wholes[static_cast<size_t>(rank)];
                            whole = RoomFor(seat);
                            TESSERA_RETURN_IF_ERROR(
                                GatherNow(gather, SlotOf(seat, rank), whole));
                            EXPECT_EQ(gather.held_bytes(), 0);
+                           pool.Trim();
                            EXPECT_EQ(seat.device->usage().current, 0);
                            return absl::OkStatus();
                          }),
@@ -182,9 +184,10 @@ TEST(WeightGatherTest, LaterGathersOfAStepStayWithinTheHost) {
                 const StateSeat seat =
                     SeatOf(sizes.elements, DType::kF32, LayoutKind::kChunks,
                            sizes.ranks, rank);
+                BufferPool pool(seat.device);
                 WeightGather gather(
                     seat, kWeight, {.quantized = quantized},
-                    {.shard = shard.get(), .secondary = host.get()});
+                    {.shard = shard.get(), .secondary = host.get()}, pool);
                 Bytes first = RoomFor(seat), later = RoomFor(seat);
                 EXPECT_TRUE(gather.NeedsOwn());
                 TESSERA_RETURN_IF_ERROR(
@@ -210,6 +213,7 @@ TEST(WeightGatherTest, LaterGathersOfAStepStayWithinTheHost) {
                     gather.held_bytes(),
                     (static_cast<int64_t>(first.size()) / 4 + sizes.host - 1) /
                         sizes.host * 4);
+                pool.Trim();
                 EXPECT_EQ(gather.held_bytes(), seat.device->usage().current);
                 // Values change with the step.
                 gather.Forget();
@@ -234,8 +238,9 @@ TEST(WeightGatherTest, RefusesWhatDoesNotFit) {
                  const int64_t rank = group.rank().value();
                  const StateSeat seat =
                      SeatOf(100, DType::kF32, LayoutKind::kChunks, 2, rank);
+                 BufferPool pool(seat.device);
                  WeightGather gather(seat, kWeight, {.quantized = true},
-                                     {.shard = &group});
+                                     {.shard = &group}, pool);
                  TESSERA_EXPECT_OK(gather.Finish());  // Nothing was started.
                  const Bytes own = SlotOf(seat, rank);
                  Bytes whole = RoomFor(seat);
@@ -262,8 +267,9 @@ TEST(WeightGatherTest, CodesCountAgainstTheBudget) {
                  const int64_t rank = group.rank().value();
                  const StateSeat seat = SeatOf(
                      1000, DType::kF32, LayoutKind::kChunks, 2, rank, 1000);
+                 BufferPool pool(seat.device);
                  WeightGather gather(seat, kWeight, {.quantized = true},
-                                     {.shard = &group});
+                                     {.shard = &group}, pool);
                  Bytes whole = RoomFor(seat);
                  EXPECT_THAT(gather.Start(SlotOf(seat, rank), whole),
                              StatusIs(absl::StatusCode::kResourceExhausted,

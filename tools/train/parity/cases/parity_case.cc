@@ -47,6 +47,9 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.state.bucket_bytes = run.bucket_bytes;
   options.state.persistence_threshold = run.persistence_threshold;
   options.state.moments = *offload::ParseMomentFormat(run.moments);
+  options.state.hpz_partition_size = run.hpz_partition_size;
+  options.state.quantized_weights = run.quantized_weights;
+  options.state.quantized_gradients = run.quantized_gradients;
   options.state.clip_norm = run.clip ? 0.5 : 0;
   return options;
 }
@@ -59,6 +62,8 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " zigzag=" << run.zigzag << " zero=" << run.stage
             << " layout=" << run.layout << " bucket_bytes=" << run.bucket_bytes
             << " persistence_threshold=" << run.persistence_threshold
+            << " hpz_partition_size=" << run.hpz_partition_size
+            << " quantized=" << run.quantized_weights << run.quantized_gradients
             << " offload=" << run.offload << " tier=" << run.tier
             << " lossless=" << run.lossless << " tied=" << run.tied
             << " clip=" << run.clip << " kv_heads=" << run.kv_heads

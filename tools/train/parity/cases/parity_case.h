@@ -32,11 +32,14 @@ struct ParityCase {
   zero3::LayoutKind layout = zero3::LayoutKind::kChunks;
   int64_t bucket_bytes = 25'000'000;
   int64_t persistence_threshold = 0;
+  int64_t hpz_partition_size = 0;
   std::string offload = "none";  // none, optimizer, gradients, params, all
   std::string tier = "none";     // none, host, file
   bool lossless = false;
 
   // What the losses do depend on.
+  bool quantized_weights = false;
+  bool quantized_gradients = false;
   bool tied = false;
   bool clip = false;
   int64_t kv_heads = 2;

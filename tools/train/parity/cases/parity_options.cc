@@ -29,6 +29,8 @@ enum Place {
   kLayout,
   kBucket,
   kPersistence,
+  kReplicas,
+  kHpz,
   kOffload,
   kTier,
   kLossless,
@@ -63,6 +65,8 @@ std::vector<ParityOption> MakeOptions() {
           {"layout", {"chunks", "round_robin", "balanced"}},
           {"bucket_bytes", {"25000000", "700"}},
           {"persistence", {"0", "100"}},
+          {"dp_replicate", {"1", "2"}},
+          {"hpz", {"0", "2"}},
           {"offload", {"none", "optimizer", "gradients", "params", "all"}},
           {"tier", {"none", "host", "file"}},
           {"lossless", off_on},
@@ -110,6 +114,25 @@ bool RanksArePossible(const Chosen& chosen) {
   const bool heads = tp == 0 || kv == 0 || kv >= tp || tp % kv == 0;
   const bool batch = chosen.number(kDp) * chosen.number(kMicroBatch) <= kBatch;
   return ranks <= kMostRanks && heads && batch;
+}
+
+// Data ranks are of whole replicas, and second copies of weights need sharded
+// ones, over as many ranks. What is not chosen may still become any size that
+// the ranks allow.
+bool ReplicasArePossible(const Chosen& chosen) {
+  if (chosen.is(kHpz, "2") && chosen.is_not(kZero, "3")) return false;
+  int64_t ranks = 1;
+  for (const Place place : {kDp, kPp, kCp, kTp}) {
+    ranks *= std::max<int64_t>(chosen.number(place), 1);
+  }
+  const int64_t more = kMostRanks / ranks;
+  const int64_t dp = chosen.has(kDp) ? chosen.number(kDp) : more;
+  const int64_t cp = std::max<int64_t>(chosen.number(kCp), 1);
+  const int64_t replicas = std::max<int64_t>(chosen.number(kReplicas), 1);
+  if (dp < replicas) return false;
+  const int64_t most =
+      chosen.has(kDp) && !chosen.has(kCp) ? dp * more : dp * cp;
+  return most / replicas >= std::max<int64_t>(chosen.number(kHpz), 1);
 }
 
 int64_t LargestOtherAxis(const Chosen& chosen) {
@@ -189,8 +212,9 @@ CoveringProblem ParityProblem() {
 
 bool IsPossible(const CoveringRow& row) {
   const Chosen chosen(row);
-  return RanksArePossible(chosen) && ScheduleIsPossible(chosen) &&
-         OffloadIsPossible(chosen) && MomentsAreComparable(chosen);
+  return RanksArePossible(chosen) && ReplicasArePossible(chosen) &&
+         ScheduleIsPossible(chosen) && OffloadIsPossible(chosen) &&
+         MomentsAreComparable(chosen);
 }
 
 int OptionNumber(const std::string& name) {
@@ -214,7 +238,8 @@ ParityCase CaseOf(const CoveringRow& row) {
       .mesh = {.dp = chosen.number(kDp),
                .pp = chosen.number(kPp),
                .cp = chosen.number(kCp),
-               .tp = chosen.number(kTp)},
+               .tp = chosen.number(kTp),
+               .dp_replicate = chosen.number(kReplicas)},
       .schedule = chosen.value(kSchedule),
       .chunks = chosen.number(kChunks),
       .micro_batch = chosen.number(kMicroBatch),
@@ -225,6 +250,7 @@ ParityCase CaseOf(const CoveringRow& row) {
       .layout = *topology::ParseEnum<zero3::LayoutKind>(chosen.value(kLayout)),
       .bucket_bytes = chosen.number(kBucket),
       .persistence_threshold = chosen.number(kPersistence),
+      .hpz_partition_size = chosen.number(kHpz),
       .offload = chosen.value(kOffload),
       .tier = chosen.value(kTier),
       .lossless = chosen.on(kLossless),

@@ -73,6 +73,14 @@ TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
   EXPECT_GE(RowsWith("tp", "8", "kv_heads", "2"), 1);
   EXPECT_GE(RowsWith("tp", "2", "kv_heads", "3"), 1);
   EXPECT_GE(RowsWith("cp", "8", "context", "contiguous"), 1);
+  for (const char* zero : {"0", "1", "2", "3"}) {
+    EXPECT_GE(RowsWith("dp_replicate", "2", "zero", zero), 1);
+  }
+  for (const char* offload : {"none", "params", "all"}) {
+    EXPECT_GE(RowsWith("hpz", "2", "offload", offload), 1);
+  }
+  EXPECT_GE(RowsWith("hpz", "2", "dp_replicate", "2"), 1);
+  EXPECT_GE(RowsWith("hpz", "2", "pp", "4"), 1);
   for (const char* moments : {"bf16", "int8"}) {
     for (const char* size : {"2", "4", "8"}) {
       EXPECT_GE(RowsWith("dp", size, "moments", moments), 1);
@@ -95,6 +103,9 @@ TEST_F(ParityOptionsTest, WhatIsNotAllowedIsNotThere) {
   EXPECT_EQ(RowsWith("offload", "all", "tier", "none"), 0);
   EXPECT_EQ(RowsWith("offload", "none", "lossless", "on"), 0);
   EXPECT_EQ(RowsWith("schedule", "zb_v", "chunks", "1"), 0);
+  EXPECT_EQ(RowsWith("dp_replicate", "2", "dp", "1"), 0);
+  EXPECT_EQ(RowsWith("hpz", "2", "zero", "2"), 0);
+  EXPECT_EQ(RowsWith("hpz", "2", "tp", "8"), 0);
   EXPECT_EQ(RowsWith("schedule", "zb_h1", "tp", "4"), 0);
   EXPECT_TRUE(IsPossible(CoveringRow(ParityOptions().size(), kNotChosen)));
   CoveringRow row = rows_[0];
@@ -125,6 +136,9 @@ TEST_F(ParityOptionsTest, ACaseIsWhatItsRowSays) {
     EXPECT_EQ(absl::StrCat(run.bucket_bytes), ValueOf(row, "bucket_bytes"));
     EXPECT_EQ(absl::StrCat(run.persistence_threshold),
               ValueOf(row, "persistence"));
+    EXPECT_EQ(absl::StrCat(run.mesh.dp_replicate),
+              ValueOf(row, "dp_replicate"));
+    EXPECT_EQ(absl::StrCat(run.hpz_partition_size), ValueOf(row, "hpz"));
     EXPECT_EQ(run.offload, ValueOf(row, "offload"));
     EXPECT_EQ(run.tier, ValueOf(row, "tier"));
     EXPECT_EQ(run.lossless, ValueOf(row, "lossless") == "on");

@@ -22,7 +22,9 @@ constexpr SettingsField kFields[] = {
     {"seed", &Settings::seed, "of first weights, order of the data and sample"},
 
     {"mesh", &Settings::mesh,
-     "ranks along the axes dp, pp, cp and tp; an axis that is not named has 1"},
+     "ranks along the axes dp (or dp_replicate and dp_shard), pp, cp and tp; "
+     "an "
+     "axis that is not named has 1"},
     {"engine", &Settings::engine,
      "what ranks talk through: in_process, shared_memory, mpi, gloo, nccl"},
     {"strategy", &Settings::strategy,
@@ -67,6 +69,14 @@ constexpr SettingsField kFields[] = {
      "with --zero=2 and 3, when a layer's gradients are reduced: after each "
      "micro-batch (each: least memory), after the last one (last: least "
      "traffic), or auto"},
+    {"quantized_weights", &Settings::quantized_weights,
+     "gathers weights as int8 blocks (ZeRO++ qwZ); needs --zero=3"},
+    {"quantized_gradients", &Settings::quantized_gradients,
+     "reduces gradients as int8 blocks (ZeRO++ qgZ); needs --zero=1 or more"},
+    {"hpz_partition_size", &Settings::hpz_partition_size,
+     "ranks, such as those of a host, that keep a second copy of the weights "
+     "together, for all gathers of a step but the first (ZeRO++ hpZ); 0: none; "
+     "needs --zero=3"},
 
     {"learning_rate", &Settings::learning_rate, "at its peak"},
     {"min_learning_rate", &Settings::min_learning_rate,

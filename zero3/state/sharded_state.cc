@@ -89,6 +89,7 @@ absl::Status ShardedState::Acquire(std::span<const ParameterId> window) {
   for (ParameterId id : window) {
     TESSERA_RETURN_IF_ERROR(seat_.model().CheckId(id));
   }
+  TESSERA_RETURN_IF_ERROR(Tell(prefetch_->BeginStep()));
   return live_ == nullptr ? absl::OkStatus() : Tell(live_->Acquire(window));
 }
 
@@ -102,6 +103,7 @@ absl::Status ShardedState::Release(std::span<const ParameterId> window) {
 }
 
 absl::StatusOr<TensorView> ShardedState::Gradient(ParameterId id) {
+  TESSERA_RETURN_IF_ERROR(Tell(prefetch_->BeginStep()));
   return gradients_->Gradient(id);
 }
 
@@ -217,6 +219,7 @@ absl::StatusOr<StepReport> ShardedState::Step() {
 }
 
 absl::StatusOr<StepReport> ShardedState::StepAlone() {
+  TESSERA_RETURN_IF_ERROR(prefetch_->BeginStep());
   if (live_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(live_->EndStep());
     TESSERA_RETURN_IF_ERROR(guard_->EndStep());
@@ -240,6 +243,8 @@ absl::StatusOr<StepReport> ShardedState::StepAlone() {
     TESSERA_RETURN_IF_ERROR(FinishRestoring(steps_ + 1));
   }
   gradients_->Clear();
+  TESSERA_ASSIGN_OR_RETURN(report.traffic, prefetch_->EndStep());
+  total_traffic_.Add(report.traffic);
   return report;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "zero3/layout/near_bytes.h"
 #include "zero3/state/sharded_state.h"
 #include "zero3/state/values/live_limit.h"
 
@@ -72,6 +73,11 @@ absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
                            SeatOf(model, options, *groups.shard));
   std::unique_ptr<ShardedState> state(new ShardedState(seat, options));
   TESSERA_RETURN_IF_ERROR(state->JoinGroups(groups));
+  state->prefetch_ = std::make_shared<ShardPrefetch>(ShardPrefetch::Options{
+      .near_bytes = options.near_bytes > 0 ? options.near_bytes
+                                           : state->NearBytesOfTiers(),
+      .reads_ahead = options.overlap || options.prefetch_shards > 0,
+      .device = seat.device});
   TESSERA_RETURN_IF_ERROR(state->CreateParameters());
   TESSERA_RETURN_IF_ERROR(state->CreateGradients());
   TESSERA_RETURN_IF_ERROR(state->CreateOptimizer());
@@ -93,9 +99,7 @@ absl::Status ShardedState::JoinGroups(const ShardedStateGroups& groups) {
 }
 
 ShardStoreOptions ShardedState::StoreOptions(offload::Purpose purpose) const {
-  return {.purpose = purpose,
-          .device = seat_.device,
-          .writes_behind = options_.overlap ? 1u : 0u};
+  return {.purpose = purpose, .device = seat_.device, .prefetch = prefetch_};
 }
 
 // A rank that is alone with its shards in memory has everything whole as well.
@@ -104,6 +108,35 @@ bool ShardedState::IsWhole(const Parameter& parameter) const {
       seat_.layout.ranks() == 1 && options_.parameter_tier == nullptr;
   return options_.stage < 3 || is_alone || parameter.elements == 0 ||
          seat_.layout.IsSmall(parameter.id);
+}
+
+// What OptimizerShard and the stores put into tiers, by slot.
+int64_t ShardedState::NearBytesOfTiers() const {
+  std::vector<OffloadedBytes> by_slot;
+  for (const Extent& extent : seat_.layout.ExtentsOf(seat_.rank)) {
+    const Parameter& parameter = seat_.model()[extent.parameter];
+    OffloadedBytes& bytes = by_slot.emplace_back();
+    if (options_.parameter_tier != nullptr && !IsWhole(parameter)) {
+      bytes.value = extent.slot * SizeInBytes(parameter.dtype());
+    }
+    if (!parameter.trainable()) continue;
+    bytes.update = bytes.value;
+    if (options_.gradient_tier != nullptr) {
+      bytes.update += extent.slot * SizeInBytes(GradientTypeOf(parameter));
+    }
+    if (options_.optimizer_tier != nullptr) {
+      bytes.update += OptimizerShard::BytesOfSlot(
+          parameter, extent.slot, options_.moments,
+          MomentCount(options_.optimizer, options_.sgd));
+    }
+  }
+  return NearBytes(by_slot, options_.overlap ? 3 : 1,
+                   options_.prefetch_shards + 1);
+}
+
+DType ShardedState::GradientTypeOf(const Parameter& parameter) const {
+  return SizeInBytes(parameter.dtype()) < 4 ? options_.gradient_dtype
+                                            : parameter.dtype();
 }
 
 absl::Status ShardedState::CreateParameters() {
@@ -161,9 +194,7 @@ absl::Status ShardedState::CreateLive(const std::vector<size_t>& shard_of) {
 absl::Status ShardedState::CreateGradients() {
   std::vector<DType> dtypes;
   for (const Parameter& parameter : seat_.model().all()) {
-    dtypes.push_back(SizeInBytes(parameter.dtype()) < 4
-                         ? options_.gradient_dtype
-                         : parameter.dtype());
+    dtypes.push_back(GradientTypeOf(parameter));
   }
   std::vector<ShardBlock> shards;
   std::vector<size_t> shard_of(dtypes.size());
@@ -204,7 +235,8 @@ absl::Status ShardedState::CreateOptimizer() {
                                           .moments = options_.moments,
                                           .tier = options_.optimizer_tier,
                                           .key_prefix = options_.key_prefix,
-                                          .overlap = options_.overlap},
+                                          .overlap = options_.overlap,
+                                          .prefetch = prefetch_},
                                          tiers_));
   return absl::OkStatus();
 }

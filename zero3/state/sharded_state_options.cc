@@ -157,6 +157,7 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
       AtLeast("prefetch_windows", options.prefetch_windows, 0));
   TESSERA_RETURN_IF_ERROR(
       AtLeast("prefetch_shards", options.prefetch_shards, 0));
+  TESSERA_RETURN_IF_ERROR(AtLeast("near_bytes", options.near_bytes, 0));
   TESSERA_RETURN_IF_ERROR(AtLeast("tier_budget", options.tier_budget, 0));
   if (!(options.clip_norm >= 0)) {
     return absl::InvalidArgumentError(

@@ -45,8 +45,8 @@ struct ShardedStateOptions {
   bool average_gradients = false;  // Over shard and replica ranks; else sums.
   // Parameters that were not used in a step have gradients of zeros.
   bool allow_unused = false;
-  // Reductions, and reads and writes of tiers, go on beside the caller's work,
-  // for a second bucket and two more parameters' state in buffers.
+  // Reductions, and reads of tiers, go on beside the caller's work, for a
+  // second bucket and two more parameters' state in near memory.
   bool overlap = true;
 
   // Stage 3: what may be gathered at a time, by elements and by the bytes that
@@ -57,6 +57,9 @@ struct ShardedStateOptions {
   int64_t prefetch_windows = 1;
   // Behind these, shards that are read ahead from their tier.
   int64_t prefetch_shards = 16;
+  // Memory for shards out of each tier that cannot show them in place; more is
+  // taken where shards in use at once need more. 0: what NearBytes says.
+  int64_t near_bytes = 0;
 
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw = {};  // Where that is the optimizer.

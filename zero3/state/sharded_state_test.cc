@@ -378,6 +378,8 @@ TEST(ShardedStateTest, RefusesOptionsThatCannotBe) {
               says("a far tier without a near one"));
   EXPECT_THAT(refusal([](auto& o) { o.prefetch_shards = -1; }),
               says("prefetch_shards is -1"));
+  EXPECT_THAT(refusal([](auto& o) { o.near_bytes = -1; }),
+              says("near_bytes is -1"));
   EXPECT_THAT(refusal([](auto& o) { o.tier_budget = -1; }),
               says("tier_budget is -1"));
   EXPECT_THAT(refusal([](auto& o) { o.value_budget_bytes = -1; }),

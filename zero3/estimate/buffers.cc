@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "zero3/estimate/timeline/step_timeline.h"
-#include "zero3/state/values/live_limit.h"
+#include "zero3/estimate/live_limit.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -6,14 +6,18 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/tier/accounting.h"
 #include "offload/tier/host_tier.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/testing/mesh_run.h"
@@ -123,6 +127,35 @@ TEST(RestoreRunTest, EveryMeshGoesOnWithTheSameStateAndLosses) {
                                               {{.pp = 4, .tp = 2}, 0}}) {
     ExpectResumes(run, With(options, mesh, stage), 1e-5);
   }
+}
+
+// Hybrid sharding: the first replica writes, every replica reads.
+TEST(RestoreRunTest, ReplicatedShardsGoOnOnOtherMeshesAndBack) {
+  const MeshSizes hybrid = {.dp = 4, .dp_replicate = 2};
+  for (const int stage : {1, 3}) {
+    const RunOptions options = With(SmallRun(), hybrid, stage);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "hybrid"));
+    int files = 0;
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(run.path)) {
+      files += entry.path().extension() == ".state";
+    }
+    EXPECT_EQ(files, 2) << "one for each rank of a shard group";
+    ExpectResumes(run, options, 0);
+    for (const MeshSizes& mesh :
+         {MeshSizes{.dp = 4}, MeshSizes{},
+          MeshSizes{.dp = 4, .dp_replicate = 4},
+          MeshSizes{.dp = 4, .pp = 2, .dp_replicate = 2}}) {
+      ExpectResumes(run, With(options, mesh, 3), 1e-5);
+    }
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Uninterrupted plain,
+      TrainAndSave(With(SmallRun(), {.dp = 4}, 3), "plain"));
+  ExpectResumes(plain, With(SmallRun(), hybrid, 3), 1e-5);
+  ExpectResumes(
+      plain, With(SmallRun(), {.dp = 4, .cp = 2, .dp_replicate = 2}, 2), 1e-5);
 }
 
 TEST(RestoreRunTest, OneRankGoesOnOnMany) {
@@ -309,6 +342,52 @@ TEST_F(RestoreRunRefusalTest, DamagedFilesAreNamed) {
   }
 }
 
+// Of Save, which takes no copy of the state, the files are those of Start.
+TEST(RunCheckpointsTest, SaveWritesWhatStartWritesAndCopiesNothing) {
+  RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
+  const std::string started = NewRunDirectory("started");
+  const std::string saved = NewRunDirectory("saved");
+  std::mutex mutex;
+  std::set<std::string> paths;
+  TESSERA_ASSERT_OK(OnRanks(options, [&](TrainRank& rank) -> absl::Status {
+    const auto memory =
+        std::make_shared<offload::Accounting>("snapshots", offload::kUnlimited);
+    TESSERA_ASSIGN_OR_RETURN(
+        auto first,
+        RunCheckpoints::Create(
+            rank, {.directory = started, .identity = IdentityOf(options)}));
+    TESSERA_ASSIGN_OR_RETURN(
+        auto second,
+        RunCheckpoints::Create(rank, {.directory = saved,
+                                      .identity = IdentityOf(options),
+                                      .snapshot_memory = memory}));
+    TESSERA_RETURN_IF_ERROR(TrainTo(rank, 2).status());
+    TESSERA_RETURN_IF_ERROR(first->Start());
+    TESSERA_RETURN_IF_ERROR(first->Wait().status());
+    TESSERA_ASSIGN_OR_RETURN(const std::string path, second->Save());
+    EXPECT_EQ(second->last_path(), path);
+    EXPECT_THAT(second->Wait(), IsOkAndHolds(path));
+    EXPECT_EQ(memory->usage().peak, 0);
+    const std::lock_guard lock(mutex);
+    paths.insert(path);
+    return absl::OkStatus();
+  }));
+  ASSERT_EQ(paths.size(), 1u);
+  const std::filesystem::path written = *paths.begin();
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(written)) {
+    const auto other = std::filesystem::path(started) / written.filename() /
+                       entry.path().filename();
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string a,
+                                 ReadFile(entry.path().string(), 1 << 24));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string b,
+                                 ReadFile(other.string(), 1 << 24));
+    EXPECT_EQ(a, b) << entry.path();
+    ++files;
+  }
+  EXPECT_EQ(files, 5);  // Of 4 ranks, and the manifest.
+}
+
 TEST_F(RestoreRunRefusalTest, AnUnwritableDirectoryLeavesTheRunAlone) {
   const std::string file = directory_ + "/file";
   std::ofstream(file) << "x";
@@ -323,6 +402,7 @@ TEST_F(RestoreRunRefusalTest, AnUnwritableDirectoryLeavesTheRunAlone) {
          const absl::Status status = checkpoints->Wait().status();
          EXPECT_EQ(checkpoints->last_path(), "");
          EXPECT_THAT(checkpoints->Wait(), IsOkAndHolds(std::string()));
+         EXPECT_EQ(checkpoints->Save().status().code(), status.code());
          return status;
        })) {
     EXPECT_THAT(std::string(status.message()),

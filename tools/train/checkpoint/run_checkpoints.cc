@@ -27,7 +27,8 @@ absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
       new RunCheckpoints(rank, std::move(metadata)));
   TESSERA_ASSIGN_OR_RETURN(checkpoints->writer_,
                            zero3::CheckpointWriter::Create(
-                               {.shard = rank.groups().data,
+                               {.shard = rank.groups().shard,
+                                .replicas = rank.groups().replicas,
                                 .world = &rank.world(),
                                 .part = PartNameOf(rank)},
                                {.directory = options.directory,
@@ -38,12 +39,25 @@ absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
   return checkpoints;
 }
 
-absl::Status RunCheckpoints::Start() {
-  const absl::Status before = Wait().status();
+zero3::CheckpointMetadata RunCheckpoints::MetadataNow() const {
   zero3::CheckpointMetadata metadata = metadata_;
   metadata[std::string(kStepsKey)] = absl::StrCat(rank_.steps());
-  pending_ = writer_->Start(rank_.state(), std::move(metadata));
+  return metadata;
+}
+
+absl::Status RunCheckpoints::Start() {
+  const absl::Status before = Wait().status();
+  pending_ = writer_->Start(rank_.state(), MetadataNow());
   return before;
+}
+
+absl::StatusOr<std::string> RunCheckpoints::Save() {
+  const absl::Status before = Wait().status();
+  absl::StatusOr<std::string> path =
+      writer_->Save(rank_.state(), MetadataNow());
+  if (path.ok()) last_path_ = *path;
+  TESSERA_RETURN_IF_ERROR(before);
+  return path;
 }
 
 absl::StatusOr<std::string> RunCheckpoints::Wait() {

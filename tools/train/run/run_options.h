@@ -19,8 +19,20 @@ struct MeshSizes {
   int64_t pp = 1;
   int64_t cp = 1;
   int64_t tp = 1;
+  // Hybrid sharding: dp = dp_replicate x dp_shard, the ranks of a shard group
+  // nearest to each other. Model state is sharded over dp_shard x cp ranks and
+  // replicated over dp_replicate. Divides dp.
+  int64_t dp_replicate = 1;
 
+  int64_t dp_shard() const { return dp / dp_replicate; }
+  int64_t shard_ranks() const { return dp_shard() * cp; }
   int64_t world_size() const { return dp * pp * cp * tp; }
+};
+
+enum class ReduceChoice {
+  kAuto,            // What is simulated to be faster, else what holds less.
+  kEachMicroBatch,  // Least memory.
+  kLastMicroBatch,  // Least traffic; holds whole gradients for a step.
 };
 
 struct RunOptions {
@@ -36,11 +48,21 @@ struct RunOptions {
   uint64_t seed = 1;
   LearningRate learning_rate = {};
 
+  // A generator's name, "auto", or "file" for that of `schedule_table`.
   std::string schedule = "1f1b";
-  int64_t chunks = 1;  // Stages of a pipeline rank.
+  std::string schedule_table = "";  // As pipeline/schedule/csv.h reads it.
+  int64_t chunks = 1;               // Stages of a pipeline rank.
   bool sequence_parallel = false;
   bool zigzag = true;  // Layout of sequences over context ranks.
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
+
+  // Stage 3: how many computations ahead a layer's weights are gathered; and
+  // the most bytes that gathered weights may take, 0: any number. With a limit
+  // the distance is chosen.
+  int64_t gather_ahead = 1;
+  int64_t max_gathered_bytes = 0;
+  // Stages 2 and 3: when a layer's gradients are reduced.
+  ReduceChoice reduce = ReduceChoice::kAuto;
 
   // Its learning rate, key prefix and what counts in the norm are set by the
   // run.

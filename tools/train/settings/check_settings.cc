@@ -114,6 +114,40 @@ absl::Status CheckCompression(const Settings& settings) {
           "such as --compression=int8"));
 }
 
+// What is about gathered weights needs stage 3, and --reduce stage 2 or 3.
+absl::Status CheckGathers(const Settings& settings) {
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("gather_ahead", settings.gather_ahead, {0, 1'000'000}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("max_gathered_bytes",
+                                     settings.max_gathered_bytes, {0, kMany}));
+  TESSERA_RETURN_IF_ERROR(CheckRange(
+      "persistence_threshold", settings.persistence_threshold, {0, kMany}));
+  constexpr std::string_view kReduces[] = {"auto", "each", "last"};
+  TESSERA_RETURN_IF_ERROR(CheckChoice("reduce", settings.reduce, kReduces));
+  const Settings defaults;
+  const auto needs_stage = [&](std::string_view flag,
+                               const absl::AlphaNum& value, int64_t stage) {
+    return RefuseFlag(flag, value,
+                      absl::StrCat("has no effect with --zero=", settings.zero,
+                                   "; give such as --zero=", stage));
+  };
+  if (settings.reduce != defaults.reduce && settings.zero < 2) {
+    return needs_stage("reduce", settings.reduce, 2);
+  }
+  if (settings.zero == 3) return absl::OkStatus();
+  if (settings.gather_ahead != defaults.gather_ahead) {
+    return needs_stage("gather_ahead", settings.gather_ahead, 3);
+  }
+  if (settings.max_gathered_bytes != 0) {
+    return needs_stage("max_gathered_bytes", settings.max_gathered_bytes, 3);
+  }
+  if (settings.persistence_threshold != 0) {
+    return needs_stage("persistence_threshold", settings.persistence_threshold,
+                       3);
+  }
+  return absl::OkStatus();
+}
+
 // Parameters are whole on every rank below stage 3, so they cannot live
 // elsewhere; the optimizer's state may at any stage.
 absl::Status CheckState(const Settings& settings) {
@@ -127,6 +161,7 @@ absl::Status CheckState(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckChoice("moments", settings.moments, kMoments));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("bucket_bytes", settings.bucket_bytes, {1, kMany}));
+  TESSERA_RETURN_IF_ERROR(CheckGathers(settings));
   const bool with_parameters =
       settings.offload == "params" || settings.offload == "all";
   if (with_parameters && settings.zero < 3) {

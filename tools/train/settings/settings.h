@@ -35,8 +35,8 @@ struct Settings {
   std::string mesh = "dp2,pp2,tp2";  // Axes dp, pp, cp, tp.
   std::string engine = "shared_memory";
   std::string strategy = "adaptive";  // Of collectives.
-  std::string schedule = "1f1b";
-  int64_t chunks = 1;  // Stages of a pipeline rank.
+  std::string schedule = "1f1b";      // A generator, auto, or a CSV file.
+  int64_t chunks = 1;                 // Stages of a pipeline rank.
   bool sequence_parallel = false;
   std::string context = "zigzag";  // zigzag, contiguous
   std::string recompute = "none";  // none, selective, full
@@ -50,6 +50,10 @@ struct Settings {
   std::string compression = "none";
   std::string moments = "f32";        // f32, bf16, int8 (in blocks of 2048)
   int64_t bucket_bytes = 25'000'000;  // Gradients reduced at once.
+  int64_t gather_ahead = 1;           // Layers, at stage 3.
+  int64_t max_gathered_bytes = 0;     // 0: what gather_ahead needs.
+  int64_t persistence_threshold = 0;  // Elements.
+  std::string reduce = "auto";        // auto, each, last micro-batch.
 
   // How it learns.
   double learning_rate = 3e-3;

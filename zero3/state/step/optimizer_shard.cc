@@ -249,7 +249,7 @@ absl::Status OptimizerShard::StepOne(int64_t step,
         return optimizer->Step(step, scale, std::span(&range, 1));
       },
       optimizer_));
-  TESSERA_RETURN_IF_ERROR(gradients.CloseOwn(id));
+  TESSERA_RETURN_IF_ERROR(gradients.CloseOwn(id, /*changed=*/false));
   for (OptimizerPart part : kAllOptimizerParts) {
     TESSERA_RETURN_IF_ERROR(Close(part, id, /*changed=*/true));
   }

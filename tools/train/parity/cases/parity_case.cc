@@ -1,6 +1,7 @@
 #include "tools/train/parity/cases/parity_case.h"
 
 #include "offload/optimizer/state/moment.h"
+#include "tools/train/settings/mesh/parse_mesh.h"
 
 namespace tessera::train {
 
@@ -55,10 +56,8 @@ RunOptions RunOptionsOf(const ParityCase& run) {
 }
 
 std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
-  return os << "dp" << run.mesh.dp << ",pp" << run.mesh.pp << ",cp"
-            << run.mesh.cp << ",tp" << run.mesh.tp
-            << " schedule=" << run.schedule << "/" << run.chunks
-            << " micro_batch=" << run.micro_batch
+  return os << FormatMesh(run.mesh) << " schedule=" << run.schedule << "/"
+            << run.chunks << " micro_batch=" << run.micro_batch
             << " recompute=" << run.recompute
             << " sequence_parallel=" << run.sequence_parallel
             << " zigzag=" << run.zigzag << " zero=" << run.stage

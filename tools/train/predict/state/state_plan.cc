@@ -73,9 +73,8 @@ class ModelOfRank {
 // be asked.
 absl::StatusOr<zero3::ZeroConfig> ConfigOf(
     const zero3::ShardedStateOptions& state, const StateHomes& homes) {
-  if (state.prefetch_windows > 1 || state.far_tier != nullptr ||
-      state.optimizer != zero3::OptimizerKind::kAdamW ||
-      state.value_budget_bytes != kUnlimited || !state.overlap) {
+  if (state.far_tier != nullptr ||
+      state.optimizer != zero3::OptimizerKind::kAdamW || !state.overlap) {
     return absl::UnimplementedError(
         "the state of a run is predicted for AdamW with overlap, one tier, no "
         "budget and gathers of one window ahead");
@@ -98,15 +97,8 @@ absl::StatusOr<zero3::ZeroConfig> ConfigOf(
   config.swap_directory = in_files ? "files" : "";
   if (homes.compressed) config.compression = zero3::Compression::kLossless;
   config.device_parameter_budget = kAny;
-  config.async_prefetch = state.prefetch_windows > 0;
-  config.prefetch_buffer = std::max<int64_t>(state.prefetch_shards, 1);
   config.reduce_bucket_size = ByteSize(state.bucket_bytes);
   config.parameter_persistence_threshold = state.persistence_threshold;
-  // More than any model has.
-  config.max_live_parameters =
-      std::min(state.max_live_elements, zero3::kMaxLayoutElements);
-  config.max_reuse_distance =
-      std::min(state.max_reuse_distance, zero3::kMaxLayoutElements);
   config.gradient_type = state.gradient_dtype == DType::kF32
                              ? zero3::GradientType::kFp32
                              : zero3::GradientType::kParameter;
@@ -132,15 +124,10 @@ absl::StatusOr<zero3::OptimizerState> OptimizerOf(
 // Where nothing limits what stays live, a parameter is gathered at its first
 // use and released after its last: the computations between a stage's first
 // and last (and last that uses the embedding) change nothing.
-std::vector<Action> UsesThatMatter(const std::vector<Action>& list,
-                                   const zero3::ShardedStateOptions& state) {
+std::vector<Action> UsesThatMatter(const std::vector<Action>& list) {
   std::vector<Action> actions;
   for (const Action& action : list) {
     if (pipeline::Computes(action.kind)) actions.push_back(action);
-  }
-  if (state.max_live_elements != kUnlimited ||
-      state.max_reuse_distance != kUnlimited) {
-    return actions;
   }
   std::map<int32_t, std::set<size_t>> first_and_last;
   std::map<int32_t, size_t> last_input, last;
@@ -166,7 +153,7 @@ zero3::UseOrder OrderOf(const RunPlan& plan, const RankPlace& place,
                         const ModelOfRank::Windows& windows) {
   zero3::UseOrder order;
   const auto& list = plan.schedule().ranks[static_cast<size_t>(place.pp)];
-  for (const Action& action : UsesThatMatter(list, plan.options().state)) {
+  for (const Action& action : UsesThatMatter(list)) {
     std::vector<std::vector<ParameterId>> used = windows.at(action.stage);
     if (action.kind != ActionKind::kForward) {
       std::reverse(used.begin(), used.end());
@@ -198,7 +185,7 @@ absl::StatusOr<StatePlan> StatePlan::Create(const RunPlan& plan,
                            ConfigOf(options.state, homes));
   TESSERA_ASSIGN_OR_RETURN(const zero3::OptimizerState optimizer,
                            OptimizerOf(options.state.moments));
-  const int64_t data_ranks = options.mesh.dp * options.mesh.cp;
+  const int64_t data_ranks = options.mesh.shard_ranks();
   TESSERA_ASSIGN_OR_RETURN(
       zero3::MemoryModel memory,
       zero3::MemoryModel::Create(
@@ -211,7 +198,8 @@ absl::StatusOr<StatePlan> StatePlan::Create(const RunPlan& plan,
   state.options_ = options.state;
   state.homes_ = homes;
   state.data_ranks_ = data_ranks;
-  state.data_rank_ = topology::Rank(place.cp + options.mesh.cp * place.dp);
+  state.data_rank_ = topology::Rank(
+      place.cp + options.mesh.cp * (place.dp % options.mesh.dp_shard()));
   std::vector<DType> dtypes;
   for (const zero3::Parameter& parameter : model.all()) {
     dtypes.push_back(SizeInBytes(parameter.dtype()) < 4

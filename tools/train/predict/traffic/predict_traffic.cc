@@ -45,7 +45,7 @@ void AddTied(const RunPlan& plan, const RankPlace& place,
 }
 
 // ZeRO: gradients to their owners, values to all, and what they agree on.
-void AddState(const StatePlan& state, RankTraffic& traffic) {
+void AddState(const StatePlan& state, bool is_hybrid, RankTraffic& traffic) {
   const auto add = [&](OpKind kind, int64_t bytes) {
     traffic.Add(TrafficAxis::kDp, kind, bytes);
   };
@@ -53,6 +53,10 @@ void AddState(const StatePlan& state, RankTraffic& traffic) {
   for (const zero3::ReduceBucket& bucket : state.buckets().all()) {
     add(stage == 0 ? OpKind::kAllReduce : OpKind::kReduceScatter,
         bucket.elements * SizeInBytes(bucket.dtype));
+    const auto owner =
+        static_cast<size_t>(stage == 0 ? 0 : state.data_rank().value());
+    traffic.Add(TrafficAxis::kReplicate, OpKind::kAllReduce,
+                bucket.counts[owner] * SizeInBytes(bucket.dtype));
   }
   for (const zero3::Parameter& parameter : state.model().all()) {
     if (stage > 0 && state.IsWhole(parameter) && parameter.elements > 0) {
@@ -67,7 +71,9 @@ void AddState(const StatePlan& state, RankTraffic& traffic) {
   constexpr int64_t kWord = 8;
   add(OpKind::kAllGather, kWord * state.data_ranks());
   if (stage > 0) add(OpKind::kAllReduce, 2 * kWord);
-  add(OpKind::kAllReduce, kWord);  // The loss.
+  // The loss.
+  traffic.Add(is_hybrid ? TrafficAxis::kData : TrafficAxis::kDp,
+              OpKind::kAllReduce, kWord);
   traffic.Add(TrafficAxis::kModel, OpKind::kAllReduce, 2 * kWord);
 }
 
@@ -103,7 +109,7 @@ absl::StatusOr<RankTraffic> PredictTraffic(const RunPlan& plan,
     }
   }
   AddPipeline(plan, place, boundary_bytes, traffic);
-  AddState(state, traffic);
+  AddState(state, plan.options().mesh.dp_replicate > 1, traffic);
   return traffic;
 }
 

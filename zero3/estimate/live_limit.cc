@@ -1,4 +1,4 @@
-#include "zero3/state/values/live_limit.h"
+#include "zero3/estimate/live_limit.h"
 
 #include <algorithm>
 

@@ -4,8 +4,8 @@
 //                      .budget_bytes = int64_t{2} << 30});
 //
 // Arithmetic alone, with the same result on every rank.
-#ifndef TESSERA_ZERO3_STATE_VALUES_LIVE_LIMIT_H_
-#define TESSERA_ZERO3_STATE_VALUES_LIVE_LIMIT_H_
+#ifndef TESSERA_ZERO3_ESTIMATE_LIVE_LIMIT_H_
+#define TESSERA_ZERO3_ESTIMATE_LIVE_LIMIT_H_
 
 #include <cstdint>
 #include <limits>
@@ -28,4 +28,4 @@ int64_t LiveLimit(const StateLayout& layout, const LiveBudget& budget);
 
 }  // namespace tessera::zero3
 
-#endif  // TESSERA_ZERO3_STATE_VALUES_LIVE_LIMIT_H_
+#endif  // TESSERA_ZERO3_ESTIMATE_LIVE_LIMIT_H_

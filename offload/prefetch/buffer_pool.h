@@ -30,6 +30,7 @@ class BufferPool {
   BufferPool(std::shared_ptr<MemoryResource> resource, int64_t budget);
 
   int64_t budget() const { return budget_; }
+  void Grow(int64_t bytes) { budget_ += bytes; }
   // What Take can give.
   int64_t free_bytes() const { return budget_ - taken_bytes_; }
   int64_t taken_bytes() const { return taken_bytes_; }
@@ -46,7 +47,7 @@ class BufferPool {
   void Shrink(int64_t bytes);
 
   const std::shared_ptr<MemoryResource> resource_;
-  const int64_t budget_;
+  int64_t budget_;
   int64_t taken_bytes_ = 0;
   int64_t kept_bytes_ = 0;
   std::map<int64_t, std::vector<Buffer>> kept_;  // by size, none empty

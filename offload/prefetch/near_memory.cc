@@ -54,8 +54,10 @@ void NearMemory::Follow(std::optional<Replacement> replacement) {
   plan_ = nullptr;
   for (auto& [key, block] : blocks_) {
     block->planned.clear();
+    block->announced = -1;
     block->load_error = absl::OkStatus();
   }
+  announced_.clear();
   if (!replacement.has_value()) return;
   plan_ = std::make_unique<Plan>();
   for (const Replacement::Block& block : replacement->blocks()) {
@@ -83,9 +85,12 @@ void NearMemory::Follow(std::optional<Replacement> replacement) {
 }
 
 absl::StatusOr<NearMemory::Acquired> NearMemory::Acquire(std::string_view key,
-                                                         int64_t position) {
+                                                         int64_t position,
+                                                         bool overwrite) {
   absl::MutexLock lock(&mutex_);
   Block& block = At(key);
+  block.announced = -1;
+  std::erase(announced_, &block);
   if (!block.load_error.ok()) {
     return std::exchange(block.load_error, absl::OkStatus());
   }
@@ -96,7 +101,7 @@ absl::StatusOr<NearMemory::Acquired> NearMemory::Acquire(std::string_view key,
                                                            : Found::kMissing;
   ++block.uses;
   absl::Status status;
-  if (acquired.found == Found::kMissing) status = Request(block);
+  if (acquired.found == Found::kMissing) status = Request(block, overwrite);
   if (status.ok()) status = Await(block);
   if (!status.ok()) {
     --block.uses;
@@ -109,17 +114,32 @@ absl::StatusOr<NearMemory::Acquired> NearMemory::Acquire(std::string_view key,
   return acquired;
 }
 
+void NearMemory::Announce(std::string_view key) {
+  const absl::StatusOr<BlockStat> stat = far_.Stat(key);
+  absl::MutexLock lock(&mutex_);
+  if (plan_ != nullptr || !stat.ok()) return;
+  Block& block = At(key);
+  if (block.uses > 0 || block.announced >= 0) return;
+  block.announced = announcements_++;
+  if (block.place != Block::Place::kFar) return;
+  block.bytes = stat->bytes;
+  announced_.push_back(&block);
+  work_.SignalAll();
+}
+
 // Makes it the next to be loaded.
-absl::Status NearMemory::Request(Block& block) {
+absl::Status NearMemory::Request(Block& block, bool overwrite) {
   mutex_.Unlock();
   const absl::StatusOr<BlockStat> stat = far_.Stat(block.key);
   mutex_.Lock();
   if (!stat.ok()) return stat.status();
   if (block.place != Block::Place::kFar) return absl::OkStatus();
   block.bytes = stat->bytes;
-  if (block.bytes > options_.budget) return NoRoom(block);
+  if (overwrite) block.info = stat->info;
+  if (block.bytes > pool_.budget() && !options_.grows) return NoRoom(block);
   for (auto& [key, other] : blocks_) other->store_error = absl::OkStatus();
   demanded_ = &block;
+  demand_overwrites_ = overwrite;
   demand_error_ = absl::OkStatus();
   work_.SignalAll();
   return absl::OkStatus();
@@ -149,7 +169,9 @@ absl::Status NearMemory::Release(std::string_view key, bool dirty) {
   }
   Block& block = *found->second;
   block.dirty |= dirty;
+  block.undefined &= !dirty;
   --block.uses;
+  if (block.undefined && block.uses == 0) Evict(block);
   if (plan_ != nullptr && block.dirty && block.uses == 0) {
     const auto next = std::lower_bound(block.planned.begin(),
                                        block.planned.end(), plan_->cursor);
@@ -177,6 +199,27 @@ absl::Status NearMemory::Flush() {
   return FirstStoreError();
 }
 
+absl::Status NearMemory::PutAway(std::string_view key) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = blocks_.find(key);
+  if (found == blocks_.end()) return absl::OkStatus();
+  Block& block = *found->second;
+  if (block.uses > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "block ", QuoteKey(key), " is in use: call Done before PutAway"));
+  }
+  block.store_error = absl::OkStatus();
+  if (block.dirty) WantStored(block);
+  while (block.place == Block::Place::kLoading || block.storing ||
+         (block.dirty && block.store_error.ok())) {
+    changed_.Wait(&mutex_);
+  }
+  if (block.dirty) return block.store_error;
+  if (block.place == Block::Place::kNear) Evict(block);
+  work_.SignalAll();
+  return absl::OkStatus();
+}
+
 absl::Status NearMemory::Forget(std::string_view key) {
   absl::MutexLock lock(&mutex_);
   const auto found = blocks_.find(key);
@@ -193,6 +236,11 @@ absl::Status NearMemory::Forget(std::string_view key) {
   block.load_error = block.store_error = absl::OkStatus();
   work_.SignalAll();
   return absl::OkStatus();
+}
+
+int64_t NearMemory::budget() const {
+  absl::MutexLock lock(&mutex_);
+  return pool_.budget();
 }
 
 std::vector<NearBlock> NearMemory::Blocks() const {

@@ -29,6 +29,9 @@ struct NearMemory::Block {
   bool dirty = false;
   bool storing = false;
   bool wanted = false;  // in the queue of stores
+  // To be overwritten: neither loaded nor changed since.
+  bool undefined = false;
+  int64_t announced = -1;  // its number, until it is used
   absl::Status load_error;
   absl::Status store_error;           // of the latest store
   std::vector<int64_t> planned = {};  // its uses in the plan, ascending

@@ -87,18 +87,37 @@ std::optional<NearMemory::Job> NearMemory::NextJob() {
     job = Demanded();
   } else if (plan_ != nullptr && loads_.HasRoom()) {
     job = Planned();
+  } else if (loads_.HasRoom()) {
+    job = Announced();
   }
   if (!job.has_value() && stores_.HasRoom()) job = Wanted();
-  if (!job.has_value() && demanded_ != nullptr) RefuseDemand();
+  if (!job.has_value() && demanded_ != nullptr) {
+    GrowOrRefuse();
+    if (demanded_ != nullptr) job = Demanded();
+  }
   return job;
 }
 
 // Unless something is in flight that may yet make room.
-void NearMemory::RefuseDemand() {
+void NearMemory::GrowOrRefuse() {
   if (loads_.in_flight() + stores_.in_flight() > 0) return;
-  demand_error_ = NoRoom(*demanded_);
+  const bool grows = options_.grows && FirstStoreError().ok();
+  demand_error_ = grows ? Grow(*demanded_) : NoRoom(*demanded_);
+  if (demand_error_.ok()) return;
   demanded_ = nullptr;
   changed_.SignalAll();
+}
+
+absl::Status NearMemory::Grow(const Block& block) {
+  const int64_t more = block.bytes - pool_.free_bytes();
+  if (options_.accounting != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(Reservation room,
+                             Accounting::Reserve(options_.accounting, block.key,
+                                                 more, Purpose::kBuffers));
+    grown_.push_back(std::move(room));
+  }
+  pool_.Grow(more);
+  return absl::OkStatus();
 }
 
 std::optional<NearMemory::Job> NearMemory::Demanded() {
@@ -115,9 +134,27 @@ std::optional<NearMemory::Job> NearMemory::Demanded() {
       planned = steps[use].evict;
     }
   }
-  if (MakeRoom(block.bytes, planned, /*needed_at=*/-1)) {
-    demanded_ = nullptr;
-    return Load(block);
+  if (!MakeRoom(block.bytes, planned, /*needed_at=*/-1)) return std::nullopt;
+  demanded_ = nullptr;
+  if (!demand_overwrites_) return Load(block);
+  if (TakeMemory(block)) {
+    block.place = Block::Place::kNear;
+    block.undefined = true;
+    changed_.SignalAll();
+  }
+  return std::nullopt;
+}
+
+// In the order of the announcements; the first that has no room waits.
+std::optional<NearMemory::Job> NearMemory::Announced() {
+  while (!announced_.empty()) {
+    Block& block = *announced_.front();
+    if (block.place == Block::Place::kFar && block.announced >= 0) {
+      if (!MakeRoom(block.bytes, {}, block.announced)) return std::nullopt;
+      announced_.pop_front();
+      return Load(block);
+    }
+    announced_.pop_front();
   }
   return std::nullopt;
 }
@@ -167,16 +204,21 @@ std::optional<NearMemory::Job> NearMemory::Wanted() {
 }
 
 // There is room for it. Memory that the system refuses is an error of the load.
-std::optional<NearMemory::Job> NearMemory::Load(Block& block) {
+bool NearMemory::TakeMemory(Block& block) {
   absl::StatusOr<Buffer> memory = pool_.Take(block.bytes);
   if (!memory.ok()) {
     block.load_error =
         Annotate(memory.status(),
                  absl::StrCat("cannot load block ", QuoteKey(block.key)));
     changed_.SignalAll();
-    return std::nullopt;
+    return false;
   }
   block.memory = *std::move(memory);
+  return true;
+}
+
+std::optional<NearMemory::Job> NearMemory::Load(Block& block) {
+  if (!TakeMemory(block)) return std::nullopt;
   block.place = Block::Place::kLoading;
   loads_.Start(NowNs());
   return Job{&block, /*store=*/false, {}};
@@ -228,6 +270,7 @@ std::vector<NearMemory::Block*> NearMemory::Victims(int64_t needed_at) {
 }
 
 int64_t NearMemory::NextUse(const Block& block) const {
+  if (plan_ == nullptr && block.announced >= 0) return block.announced;
   if (plan_ == nullptr || block.planned.empty()) return kNever;
   const auto next = std::lower_bound(block.planned.begin(), block.planned.end(),
                                      plan_->cursor);
@@ -238,7 +281,7 @@ int64_t NearMemory::NextUse(const Block& block) const {
 
 void NearMemory::Evict(Block& block) {
   block.place = Block::Place::kFar;
-  block.dirty = false;
+  block.dirty = block.undefined = false;
   pool_.GiveBack(std::move(block.memory));
   block.memory = Buffer();
 }
@@ -258,15 +301,15 @@ void NearMemory::StoreAllDirty() {
 }
 
 absl::Status NearMemory::NoRoom(const Block& block) const {
-  if (block.bytes > options_.budget) {
+  if (block.bytes > pool_.budget()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "block ", QuoteKey(block.key), " of ", block.bytes,
-        " bytes is larger than the whole near memory of ", options_.budget,
+        " bytes is larger than the whole near memory of ", pool_.budget(),
         " bytes. Raise the budget or split the block"));
   }
   const std::string what =
       absl::StrCat("no room for block ", QuoteKey(block.key), " of ",
-                   block.bytes, " bytes in a near memory of ", options_.budget);
+                   block.bytes, " bytes in a near memory of ", pool_.budget());
   if (const absl::Status stuck = FirstStoreError(); !stuck.ok()) {
     return Annotate(stuck, what);
   }

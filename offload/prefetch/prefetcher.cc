@@ -71,7 +71,9 @@ Prefetcher::Prefetcher(MemoryTier& far, PrefetchOptions options,
                                    .resource = options_.resource,
                                    .most_loads = options_.most_loads,
                                    .most_stores = options_.most_stores,
-                                   .threads = options_.threads})) {
+                                   .threads = options_.threads,
+                                   .grows = options_.grows,
+                                   .accounting = options_.accounting})) {
   load_speed_ = options_.load_bytes_per_second;
   store_speed_ = options_.store_bytes_per_second;
   near_->Open();
@@ -135,7 +137,7 @@ absl::StatusOr<PrefetchPlan> Prefetcher::MakePlan(
   const int64_t load = measured ? load_speed_ : kNominalSpeed;
   return PrefetchPlan::Create(
       {.order = std::move(order),
-       .budget = options_.budget,
+       .budget = near_->budget(),
        .load_bytes_per_second = load,
        .store_bytes_per_second =
            measured && store_speed_ > 0 ? store_speed_ : load,
@@ -143,7 +145,7 @@ absl::StatusOr<PrefetchPlan> Prefetcher::MakePlan(
        // One more than may be in flight, so that one more can be tried.
        .least_spare = std::min<int64_t>(
            near_->traffic().load_depth + 1,
-           std::max<int64_t>(options_.budget / largest, 2) - 2)});
+           std::max<int64_t>(near_->budget() / largest, 2) - 2)});
 }
 
 int64_t Prefetcher::Locate(std::string_view key) const {
@@ -153,16 +155,23 @@ int64_t Prefetcher::Locate(std::string_view key) const {
   return found == step_->order.end() ? -1 : found - step_->order.begin();
 }
 
-absl::StatusOr<std::span<std::byte>> Prefetcher::Use(std::string_view key) {
+void Prefetcher::Announce(std::string_view key) {
+  if (options_.prefetch) near_->Announce(key);
+}
+
+absl::StatusOr<std::span<std::byte>> Prefetcher::Use(std::string_view key,
+                                                     Access access) {
+  const bool overwrite = access == Access::kOverwrite;
   if (!step_.has_value()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("block ", QuoteKey(key),
-                     " is used outside of a step: call BeginStep first"));
+    TESSERA_ASSIGN_OR_RETURN(const NearMemory::Acquired block,
+                             near_->Acquire(key, -1, overwrite));
+    return block.bytes;
   }
   const int64_t asked = NowNs();
   recorder_.Ask(asked);
   const int64_t position = Locate(key);
-  absl::StatusOr<NearMemory::Acquired> block = near_->Acquire(key, position);
+  absl::StatusOr<NearMemory::Acquired> block =
+      near_->Acquire(key, position, overwrite);
   const int64_t there = NowNs();
   StepReport& report = step_->report;
   report.stall_ns += there - asked;
@@ -175,7 +184,8 @@ absl::StatusOr<std::span<std::byte>> Prefetcher::Use(std::string_view key) {
     ++report.deviations;
   }
   if (position >= 0) step_->cursor = static_cast<size_t>(position) + 1;
-  recorder_.Begin(key, static_cast<int64_t>(block->bytes.size()), there);
+  recorder_.Begin(key, static_cast<int64_t>(block->bytes.size()), there,
+                  overwrite);
   return block->bytes;
 }
 
@@ -201,7 +211,9 @@ absl::StatusOr<StepReport> Prefetcher::EndStep() {
   const NearMemory::Traffic traffic = near_->traffic();
   recorded_ = recorder_.Take(now);
   Measure(traffic);
+  near_->Follow(std::nullopt);
   StepReport report = std::move(step_->report);
+  for (const BlockUse& use : recorded_) report.compute_ns += use.compute_ns;
   report.deviations += static_cast<int64_t>(step_->order.size()) -
                        static_cast<int64_t>(step_->cursor);
   report.bytes_loaded = traffic.bytes_loaded - step_->before.bytes_loaded;
@@ -235,7 +247,7 @@ void Prefetcher::Measure(const NearMemory::Traffic& now) {
 // alone take.
 int64_t Prefetcher::Bound(const std::vector<BlockUse>& order) const {
   const absl::StatusOr<int64_t> bound =
-      StepBound(order, options_.budget, step_->near,
+      StepBound(order, near_->budget(), step_->near,
                 load_speed_ > 0 ? load_speed_ : kNominalSpeed);
   if (load_speed_ > 0 && bound.ok()) return *bound;
   int64_t compute = 0;

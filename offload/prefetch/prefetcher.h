@@ -22,6 +22,10 @@
 // its order is still right: what is missing is loaded at once, ahead of what is
 // only expected, and the next step follows the new order.
 //
+// Outside of a step blocks are loaded when they are used, or before, in the
+// order in which they are announced; so they are within a first step. These
+// uses are not recorded.
+//
 // What is near stays near, dirty or not, from step to step; dirty blocks are
 // stored when the plan evicts them and at Flush. Until then the tier holds the
 // old bytes: whoever reads or writes it directly calls Flush before, and
@@ -52,6 +56,9 @@ namespace tessera::offload {
 
 struct PrefetchOptions {
   int64_t budget = 0;  // bytes of near memory, above 0
+  // The budget is raised, for good, where blocks in use at once leave no room
+  // for one that is asked for. Without: ResourceExhausted.
+  bool grows = false;
   std::shared_ptr<MemoryResource> resource = HostMemory();
   // Where there is one, the whole budget counts there, as buffers.
   std::shared_ptr<Accounting> accounting = {};
@@ -80,7 +87,8 @@ struct StepReport {
   int64_t bytes_loaded = 0;
   int64_t bytes_stored = 0;
   int64_t step_ns = 0;
-  int64_t stall_ns = 0;  // in Use
+  int64_t stall_ns = 0;    // in Use
+  int64_t compute_ns = 0;  // from each Use to the next
   // StepBound of what was used, with the measured computes and the bandwidth
   // of load_bytes_per_second; and what the plan expected, 0 without a plan or
   // bandwidths.
@@ -92,6 +100,10 @@ struct StepReport {
   int store_depth = 0;
   absl::Status store_status;  // a block that could not be stored, and is near
 
+  // What no order of loads avoids: the part of the bound that is not compute.
+  int64_t least_stall_ns() const {
+    return bound_ns > compute_ns ? bound_ns - compute_ns : 0;
+  }
   // 1 is a step that nothing can beat.
   double share_of_bound() const {
     return step_ns == 0
@@ -127,9 +139,20 @@ class Prefetcher {
   // than the budget or blocks in use leave no room; where a dirty block cannot
   // be stored to make room, the error of that store. Nothing is lost: a block
   // that could not be stored stays near.
-  absl::StatusOr<std::span<std::byte>> Use(std::string_view key);
+  absl::StatusOr<std::span<std::byte>> Use(std::string_view key) {
+    return Use(key, Access::kUpdate);
+  }
+  enum class Access {
+    kUpdate,
+    kOverwrite,  // All bytes are written anew: a missing block is not loaded.
+  };
+  absl::StatusOr<std::span<std::byte>> Use(std::string_view key, Access access);
   // `dirty`: its bytes were changed.
   absl::Status Done(std::string_view key, bool dirty = false);
+
+  // `key` is used soon, behind what was announced before. Nothing where a plan
+  // is followed, which knows better, or without options.prefetch.
+  void Announce(std::string_view key);
 
   // FailedPrecondition, and the step goes on, while a block is in use.
   absl::StatusOr<StepReport> EndStep();
@@ -137,9 +160,16 @@ class Prefetcher {
   // Stores every dirty block and waits. The first error; what could not be
   // stored stays near and dirty.
   absl::Status Flush();
+  // Stores `key` where it is dirty, waits, and forgets the near copy: the next
+  // use has what the tier gives back, which a codec may have rounded. Where it
+  // cannot be stored it stays near, and the error is the tier's.
+  absl::Status PutAway(std::string_view key) { return near_->PutAway(key); }
   // Forgets the near copy of `key`, dirty or not: the tier has newer bytes.
   absl::Status Invalidate(std::string_view key);
 
+  bool in_step() const { return step_.has_value(); }
+  // Bytes of near memory: the options', or more where that has grown.
+  int64_t budget() const { return near_->budget(); }
   // The latest finished step.
   const std::vector<BlockUse>& recorded() const { return recorded_; }
 

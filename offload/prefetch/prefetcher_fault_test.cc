@@ -144,8 +144,6 @@ TEST(PrefetcherFaultTest, MisuseIsRefused) {
   PutBlock(tier, "a", 1);
   const auto prefetcher = Make(tier, 2);
   constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
-  EXPECT_THAT(prefetcher->Use("a"),
-              StatusIs(kPrecondition, HasSubstr("outside of a step")));
   EXPECT_THAT(prefetcher->EndStep(),
               StatusIs(kPrecondition, HasSubstr("no step")));
   EXPECT_THAT(prefetcher->Done("a"),
@@ -213,6 +211,88 @@ TEST(PrefetcherFaultTest, TheBudgetCountsInAnAccounting) {
         StatusIs(absl::StatusCode::kResourceExhausted));
   }
   EXPECT_EQ(accounting->usage().current, 0);
+}
+
+TEST(PrefetcherFaultTest, GrowsForBlocksInUseAndCountsWhatItAdds) {
+  SlowTier tier({});
+  for (const char* key : {"a", "b", "c", "d"}) PutBlock(tier, key, 1);
+  const auto accounting = std::make_shared<Accounting>("host", 3 * kBlock);
+  {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const auto prefetcher,
+        Prefetcher::Create(
+            tier, {.budget = 1500, .grows = true, .accounting = accounting}));
+    // Read ahead, but not at the cost of more room.
+    prefetcher->Announce("a");
+    prefetcher->Announce("b");
+    TESSERA_ASSERT_OK(prefetcher->Use("a"));
+    EXPECT_EQ(prefetcher->budget(), 1500);
+    TESSERA_ASSERT_OK(prefetcher->Use("b"));
+    EXPECT_EQ(prefetcher->budget(), 2000);
+    TESSERA_ASSERT_OK(prefetcher->Use("c", Prefetcher::Access::kOverwrite));
+    EXPECT_EQ(accounting->usage().of(Purpose::kBuffers).current, 3000);
+    EXPECT_THAT(prefetcher->Use("d"),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("host"), HasSubstr("\"d\""))));
+    TESSERA_ASSERT_OK(prefetcher->Done("a"));
+    TESSERA_ASSERT_OK(prefetcher->Use("d"));
+    EXPECT_EQ(prefetcher->budget(), 3000);
+    for (const char* key : {"b", "c", "d"}) {
+      TESSERA_ASSERT_OK(prefetcher->Done(key));
+    }
+  }
+  EXPECT_EQ(accounting->usage().current, 0);
+}
+
+TEST(PrefetcherFaultTest, WhatIsOverwrittenIsNotLoadedAndUndefinedUntilThen) {
+  SlowTier tier({});
+  PutBlock(tier, "a", 1);
+  const auto prefetcher = Make(tier, 1);
+  tier.ForgetStarts();
+  constexpr auto kOverwrite = Prefetcher::Access::kOverwrite;
+  // Nothing was written: the tier's bytes hold.
+  TESSERA_ASSERT_OK(prefetcher->Use("a", kOverwrite));
+  TESSERA_ASSERT_OK(prefetcher->Done("a"));
+  EXPECT_TRUE(tier.starts().empty());
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto block, prefetcher->Use("a"));
+  EXPECT_EQ(block[0], std::byte{1});
+  TESSERA_ASSERT_OK(prefetcher->Done("a"));
+  tier.ForgetStarts();
+  TESSERA_ASSERT_OK(prefetcher->Invalidate("a"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(block, prefetcher->Use("a", kOverwrite));
+  std::memset(block.data(), 7, block.size());
+  TESSERA_ASSERT_OK(prefetcher->Done("a", /*dirty=*/true));
+  TESSERA_ASSERT_OK(prefetcher->Flush());
+  EXPECT_EQ(tier.starts(), std::vector<std::string>{"put a"});
+  EXPECT_EQ(ValueIn(tier, "a"), 7);
+  EXPECT_THAT(prefetcher->Use("nothing", kOverwrite),
+              StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(PrefetcherFaultTest, WhatIsPutAwayIsStoredAndReadAgain) {
+  SlowTier tier({});
+  PutBlock(tier, "a", 1);
+  const auto prefetcher = Make(tier, 2);
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto block, prefetcher->Use("a"));
+  EXPECT_THAT(prefetcher->PutAway("a"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("call Done before PutAway")));
+  std::memset(block.data(), 5, block.size());
+  TESSERA_ASSERT_OK(prefetcher->Done("a", /*dirty=*/true));
+  tier.ForgetStarts();
+  tier.FailPut("a", absl::UnavailableError("away"));
+  EXPECT_THAT(prefetcher->PutAway("a"),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("\"a\"")));
+  EXPECT_EQ(ValueIn(tier, "a"), 1);
+  TESSERA_ASSERT_OK(prefetcher->PutAway("a"));
+  EXPECT_EQ(ValueIn(tier, "a"), 5);
+  tier.ForgetStarts();
+  TESSERA_ASSERT_OK_AND_ASSIGN(block, prefetcher->Use("a"));
+  EXPECT_EQ(tier.starts(), std::vector<std::string>{"get a"});
+  EXPECT_EQ(block[0], std::byte{5});
+  TESSERA_ASSERT_OK(prefetcher->Done("a"));
+  TESSERA_ASSERT_OK(prefetcher->PutAway("a"));
+  TESSERA_ASSERT_OK(prefetcher->PutAway("never seen"));
 }
 
 TEST(PrefetcherFaultTest, TheEndOfTheObjectWaitsAndStores) {
@@ -315,8 +395,17 @@ class RandomSteps {
 
   void Step() {
     if (Below(4) == 0) order_[static_cast<size_t>(Below(30))] = AnyKey();
-    TESSERA_ASSERT_OK(prefetcher_->BeginStep());
     int64_t uses = 0;
+    // As between steps, with and without announcements.
+    for (int64_t i = Below(6); i > 0; --i) {
+      const std::string& key = AnyKey();
+      prefetcher_->Announce(AnyKey());
+      if (Below(2) == 0) prefetcher_->Announce(key);
+      ASSERT_NO_FATAL_FAILURE(Use(key, uses));
+      TESSERA_ASSERT_OK(prefetcher_->Done(key));
+    }
+    uses = 0;
+    TESSERA_ASSERT_OK(prefetcher_->BeginStep());
     std::string held;
     for (const std::string& planned : order_) {
       const std::string key = Below(40) == 0 ? AnyKey() : planned;
@@ -346,16 +435,20 @@ class RandomSteps {
   }
 
   void Use(const std::string& key, int64_t& uses) {
-    absl::StatusOr<std::span<std::byte>> block = prefetcher_->Use(key);
+    const auto access = Below(5) == 0 ? Prefetcher::Access::kOverwrite
+                                      : Prefetcher::Access::kUpdate;
+    absl::StatusOr<std::span<std::byte>> block = prefetcher_->Use(key, access);
     for (int i = 0; i < 200 && !block.ok() && faults_ != nullptr; ++i) {
-      block = prefetcher_->Use(key);
+      block = prefetcher_->Use(key, access);
     }
     TESSERA_ASSERT_OK(block);
     ++uses;
-    for (const std::byte b : *block) {
-      ASSERT_EQ(std::to_integer<int>(b), values_[key]) << key;
+    if (access == Prefetcher::Access::kUpdate) {
+      for (const std::byte b : *block) {
+        ASSERT_EQ(std::to_integer<int>(b), values_[key]) << key;
+      }
+      if (Below(3) != 0) return;
     }
-    if (Below(3) != 0) return;
     values_[key] = static_cast<int>(Below(256));
     std::fill(block->begin(), block->end(),
               static_cast<std::byte>(values_[key]));

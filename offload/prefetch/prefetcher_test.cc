@@ -173,6 +173,46 @@ TEST(PrefetcherTest, AnotherOrderIsServedReportedAndRecorded) {
   EXPECT_EQ(other.uses, 7);
 }
 
+TEST(PrefetcherTest, WithoutAPlanLoadsWhatIsAnnouncedInOrder) {
+  SlowTier tier({.lanes = 1});
+  PutBlocks(tier, "abcdef");
+  const auto prefetcher = Make(tier, 3);
+  tier.ForgetStarts();
+  for (const char* key : {"a", "b", "c", "d", "unknown"}) {
+    prefetcher->Announce(key);
+  }
+  std::string used;
+  for (const char* key : {"a", "b", "c", "d"}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto block, prefetcher->Use(key));
+    EXPECT_EQ(ValueOf(block), key[0]);
+    TESSERA_ASSERT_OK(prefetcher->Done(key));
+  }
+  // Each once: nothing that was announced left before its use.
+  EXPECT_THAT(tier.starts(), ElementsAre("get a", "get b", "get c", "get d"));
+  const auto quiet = Make(tier, 3, {.prefetch = false});
+  tier.ForgetStarts();
+  quiet->Announce("a");
+  TESSERA_ASSERT_OK(quiet->Use("b"));
+  EXPECT_THAT(tier.starts(), ElementsAre("get b"));
+  TESSERA_ASSERT_OK(quiet->Done("b"));
+}
+
+TEST(PrefetcherTest, UsesOutsideOfAStepAreNotRecorded) {
+  SlowTier tier({});
+  PutBlocks(tier, "abcdef");
+  const auto prefetcher = Make(tier, 2);
+  EXPECT_EQ(RunStep(*prefetcher, "abc").uses, 3);
+  for (const char* key : {"f", "e", "a"}) {
+    TESSERA_ASSERT_OK(prefetcher->Use(key));
+    TESSERA_ASSERT_OK(prefetcher->Done(key));
+  }
+  const StepReport report = RunStep(*prefetcher, "abc");
+  EXPECT_TRUE(report.planned);
+  EXPECT_EQ(report.deviations, 0);
+  EXPECT_GE(report.bound_ns, report.compute_ns);
+  EXPECT_EQ(report.least_stall_ns(), report.bound_ns - report.compute_ns);
+}
+
 TEST(PrefetcherTest, WhatIsAskedForOvertakesWhatIsExpected) {
   SlowTier tier({.lanes = 1});
   PutBlocks(tier, "abcdefghz");

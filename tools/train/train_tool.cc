@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -12,12 +13,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"
 #include "tools/comm_bench/process/launch_command.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/data/training_data.h"
 #include "tools/train/job/finish.h"
+#include "tools/train/job/memory_strategy.h"
 #include "tools/train/job/ranks/attempt.h"
 #include "tools/train/job/ranks/launched_rank.h"
 #include "tools/train/job/ranks/rank_process.h"
@@ -47,18 +50,45 @@ struct Checked {
 };
 
 // Each rank has the text too.
-absl::StatusOr<RunPrediction> Predict(const Settings& settings,
-                                      const model_files::ModelConfig& model,
-                                      const text::Corpus& corpus) {
+absl::StatusOr<MachineRoom> RoomFor(const Settings& settings,
+                                    const text::Corpus& corpus) {
   TESSERA_ASSIGN_OR_RETURN(MachineRoom room, ReadMachineRoom());
   TESSERA_ASSIGN_OR_RETURN(const std::string program, tools::OwnPath());
   TESSERA_ASSIGN_OR_RETURN(const int64_t process,
                            MeasureProcess(settings, program));
   room.process = process + corpus.memory_bytes();
-  return PredictRun(settings, model, {.room = room});
+  return room;
 }
 
-absl::StatusOr<Checked> CheckData(const Settings& settings) {
+// The settings with what --memory_limit makes of them, which `err` is told, and
+// the limit as the room.
+absl::Status HoldMemoryLimit(const model_files::ModelConfig& model,
+                             std::ostream& err, MachineRoom& room,
+                             Settings& settings) {
+  TESSERA_ASSIGN_OR_RETURN(const ByteSize limit,
+                           ParseByteSize(settings.memory_limit));
+  const std::string scratch =
+      settings.run_dir.empty() ? std::filesystem::temp_directory_path().string()
+                               : settings.run_dir + "/offload";
+  TESSERA_ASSIGN_OR_RETURN(
+      const MemoryChoice choice,
+      FitMemoryLimit(settings, model, scratch,
+                     [&](const Settings& one) -> absl::StatusOr<int64_t> {
+                       TESSERA_ASSIGN_OR_RETURN(
+                           const RunPrediction prediction,
+                           PredictRun(one, model, {.room = room}));
+                       return prediction.needed;
+                     }));
+  if (!settings.quiet) err << "train: " << choice.Describe() << std::endl;
+  settings = choice.settings;
+  if (limit.bytes() < room.bytes) {
+    room.bytes = limit.bytes();
+    room.limit = "--memory_limit";
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Checked> CheckData(const Settings& settings, std::ostream& err) {
   Checked checked = {.settings = settings};
   TESSERA_ASSIGN_OR_RETURN(const TrainingData data, OpenTrainingData(settings));
   checked.tokenizer = data.tokenizer;
@@ -71,10 +101,15 @@ absl::StatusOr<Checked> CheckData(const Settings& settings) {
                       .length = settings.length,
                       .corpus = data.corpus->fingerprint(),
                       .vocabulary = vocabulary};
-  if (settings.report || settings.dry_run) {
-    TESSERA_ASSIGN_OR_RETURN(checked.prediction,
-                             Predict(settings, model, *data.corpus));
+  const bool is_limited = !settings.memory_limit.empty();
+  if (!settings.report && !settings.dry_run && !is_limited) return checked;
+  TESSERA_ASSIGN_OR_RETURN(MachineRoom room, RoomFor(settings, *data.corpus));
+  if (is_limited) {
+    TESSERA_RETURN_IF_ERROR(
+        HoldMemoryLimit(model, err, room, checked.settings));
   }
+  TESSERA_ASSIGN_OR_RETURN(checked.prediction,
+                           PredictRun(checked.settings, model, {.room = room}));
   return checked;
 }
 
@@ -207,7 +242,8 @@ absl::Status RunOneRank(const Settings& settings,
   if (!run.ok()) return TellOnce(place, run.status(), exit_code);
   if (!run->is_first) return absl::OkStatus();
   run->directory.CleanUp();
-  TESSERA_ASSIGN_OR_RETURN(const Checked checked, CheckData(run->settings));
+  TESSERA_ASSIGN_OR_RETURN(const Checked checked,
+                           CheckData(run->settings, err));
   const auto alone = [](const Settings& one) -> absl::StatusOr<std::string> {
     TESSERA_ASSIGN_OR_RETURN(const RankProgram program, MakeTrainer(one));
     return RunThreads(one, program);
@@ -217,8 +253,9 @@ absl::Status RunOneRank(const Settings& settings,
                                run->result, out, err));
 }
 
-absl::Status DryRun(const Settings& settings, std::ostream& out) {
-  TESSERA_ASSIGN_OR_RETURN(const Checked checked, CheckData(settings));
+absl::Status DryRun(const Settings& settings, std::ostream& out,
+                    std::ostream& err) {
+  TESSERA_ASSIGN_OR_RETURN(const Checked checked, CheckData(settings, err));
   if (settings.format == "json") {
     out << PredictionAsJson(*checked.prediction);
   } else {
@@ -242,13 +279,21 @@ absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
                           int& exit_code) {
   TESSERA_ASSIGN_OR_RETURN(const Settings settings, SettingsFromFlags());
   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
-  if (settings.dry_run) return DryRun(settings, out);
+  if (settings.dry_run) return DryRun(settings, out, err);
   TESSERA_RETURN_IF_ERROR(CheckEngine(settings));
   TESSERA_ASSIGN_OR_RETURN(const auto launcher, FindLauncher(settings));
   if (launcher.has_value()) {
+    // Ranks that start by themselves would each choose on their own.
+    if (!settings.memory_limit.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--memory_limit=", settings.memory_limit,
+          ": is for runs that start their ranks themselves; under a launcher "
+          "give what it would choose, as --dry_run --memory_limit=",
+          settings.memory_limit, " prints it"));
+    }
     return RunOneRank(settings, *launcher, out, err, exit_code);
   }
-  TESSERA_ASSIGN_OR_RETURN(Checked checked, CheckData(settings));
+  TESSERA_ASSIGN_OR_RETURN(Checked checked, CheckData(settings, err));
   TESSERA_ASSIGN_OR_RETURN(checked.settings.resume,
                            FindResumePoint(settings, checked.identity));
   TESSERA_ASSIGN_OR_RETURN(RunDirectory directory,

@@ -23,11 +23,10 @@
 //   the last micro-batch (holds_gradients), G of all. A rank that is alone and
 //   keeps its shards on the device writes into these.
 // - Prefetch buffers: host memory is used in place. What is in files, or
-//   compressed, goes through buffers: at stage 3 the slots of what is being
-//   gathered and of the next prefetch_buffer gathers (async_prefetch); in the
-//   optimizer's step the value, gradient, master weight and moments of one
-//   parameter, with `overlap` of the next and of the one before as well; a
-//   gradient when sums are added to it, with `overlap` a second one.
+//   compressed, is brought to a near memory (one for each such tier) that lasts
+//   from step to step: as NearBytes says for prefetch_buffer values ahead
+//   (async_prefetch) and three parameters' state (`overlap`, else one), or what
+//   is open at once where that is more.
 //
 // Not here: what tiers have for themselves (bounce buffers of direct I/O,
 // scratch memory of codecs), checkpoints on their way, activations.

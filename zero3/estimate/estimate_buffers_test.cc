@@ -114,11 +114,13 @@ TEST(EstimateBuffersTest, WithAFileTheHostKeepsToItsEffectiveBudget) {
   EXPECT_EQ(use.At(Purpose::kMasterWeights, Tier::kHost), 32'768 + 4 * 256);
   EXPECT_EQ(use.At(Purpose::kMoments, Tier::kHost), 4 * 512);
   EXPECT_EQ(use.At(Purpose::kMoments, Tier::kFile), 4 * 65'536);
-  // Master weights and moments of a weight, in file: the one that is stepped
-  // and the one before. (The next parameter is a bias, which is not in file.)
+  // Near memory for three parameters in a row (a bias between two weights),
+  // with all that is offloaded of them. It lasts, beside all values when they
+  // are gathered and all gradients in their bucket.
   EXPECT_EQ(use.At(Purpose::kPrefetchBuffers, Tier::kDevice),
-            2 * (32'768 + 65'536));
-  EXPECT_EQ(use.Buffers(), use.Of(Purpose::kPrefetchBuffers));
+            2 * (16'384 + 16'384 + 32'768 + 65'536) + 128 + 128 + 256 + 512);
+  EXPECT_EQ(use.Buffers(),
+            use.Of(Purpose::kPrefetchBuffers) + 66'048 + 66'048);
   config.overlap = false;
   TESSERA_ASSERT_OK_AND_ASSIGN(const MemoryUse alone,
                                EstimateMemory(model, config, {.ranks = 1}));

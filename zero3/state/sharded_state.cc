@@ -10,6 +10,7 @@
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
 #include "base/tensor/tensor.h"
+#include "zero3/layout/near_bytes.h"
 
 namespace tessera::zero3 {
 namespace {
@@ -99,6 +100,11 @@ absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
                            SeatOf(model, options, *groups.shard));
   std::unique_ptr<ShardedState> state(new ShardedState(seat, options));
   TESSERA_RETURN_IF_ERROR(state->JoinGroups(groups));
+  state->prefetch_ = std::make_shared<ShardPrefetch>(ShardPrefetch::Options{
+      .near_bytes = options.near_bytes > 0 ? options.near_bytes
+                                           : state->NearBytesOfTiers(),
+      .reads_ahead = options.overlap,
+      .device = seat.device});
   TESSERA_RETURN_IF_ERROR(state->CreateParameters());
   TESSERA_RETURN_IF_ERROR(state->CreateGradients());
   TESSERA_RETURN_IF_ERROR(state->CreateOptimizer());
@@ -139,9 +145,7 @@ absl::Status ShardedState::JoinSecondary(collectives::Communicator& shard) {
 }
 
 ShardStoreOptions ShardedState::StoreOptions(offload::Purpose purpose) const {
-  return {.purpose = purpose,
-          .device = seat_.device,
-          .writes_behind = options_.overlap ? 1u : 0u};
+  return {.purpose = purpose, .device = seat_.device, .prefetch = prefetch_};
 }
 
 // A rank that is alone with its shards in memory has everything whole as well.
@@ -150,6 +154,36 @@ bool ShardedState::IsWhole(const Parameter& parameter) const {
       seat_.layout.ranks() == 1 && options_.parameter_tier == nullptr;
   return options_.stage < 3 || is_alone || parameter.elements == 0 ||
          seat_.layout.IsSmall(parameter.id);
+}
+
+// What OptimizerShard and the stores put into tiers, by slot.
+int64_t ShardedState::NearBytesOfTiers() const {
+  constexpr int64_t kValuesAhead = 16;
+  std::vector<OffloadedBytes> by_slot;
+  for (const Extent& extent : seat_.layout.ExtentsOf(seat_.rank)) {
+    const Parameter& parameter = seat_.model()[extent.parameter];
+    OffloadedBytes& bytes = by_slot.emplace_back();
+    if (options_.parameter_tier != nullptr && !IsWhole(parameter)) {
+      bytes.value = extent.slot * SizeInBytes(parameter.dtype());
+    }
+    if (!parameter.trainable()) continue;
+    bytes.update = bytes.value;
+    if (options_.gradient_tier != nullptr) {
+      bytes.update += extent.slot * SizeInBytes(GradientTypeOf(parameter));
+    }
+    if (options_.optimizer_tier != nullptr) {
+      bytes.update += OptimizerShard::BytesOfSlot(
+          parameter, extent.slot, options_.moments,
+          MomentCount(options_.optimizer, options_.sgd));
+    }
+  }
+  return NearBytes(by_slot, options_.overlap ? 3 : 1,
+                   options_.overlap ? kValuesAhead + 1 : 1);
+}
+
+DType ShardedState::GradientTypeOf(const Parameter& parameter) const {
+  return SizeInBytes(parameter.dtype()) < 4 ? options_.gradient_dtype
+                                            : parameter.dtype();
 }
 
 absl::Status ShardedState::CreateParameters() {
@@ -192,9 +226,7 @@ absl::Status ShardedState::CreateParameters() {
 absl::Status ShardedState::CreateGradients() {
   std::vector<DType> dtypes;
   for (const Parameter& parameter : seat_.model().all()) {
-    dtypes.push_back(SizeInBytes(parameter.dtype()) < 4
-                         ? options_.gradient_dtype
-                         : parameter.dtype());
+    dtypes.push_back(GradientTypeOf(parameter));
   }
   std::vector<ShardBlock> shards;
   std::vector<size_t> shard_of(dtypes.size());
@@ -236,7 +268,8 @@ absl::Status ShardedState::CreateOptimizer() {
                                           .moments = options_.moments,
                                           .tier = options_.optimizer_tier,
                                           .key_prefix = options_.key_prefix,
-                                          .overlap = options_.overlap},
+                                          .overlap = options_.overlap,
+                                          .prefetch = prefetch_},
                                          tiers_));
   return absl::OkStatus();
 }
@@ -294,12 +327,14 @@ absl::Status ShardedState::CheckIds(std::span<const ParameterId> window) const {
 
 absl::Status ShardedState::AnnounceGather(std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(CheckIds(window));
+  TESSERA_RETURN_IF_ERROR(Tell(prefetch_->BeginStep()));
   if (gathered_ != nullptr) gathered_->Announce(window);
   return absl::OkStatus();
 }
 
 absl::Status ShardedState::StartGather(std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(CheckIds(window));
+  TESSERA_RETURN_IF_ERROR(Tell(prefetch_->BeginStep()));
   return gathered_ == nullptr ? absl::OkStatus()
                               : Tell(gathered_->Start(window));
 }
@@ -336,6 +371,7 @@ absl::StatusOr<TensorView> ShardedState::Gradient(ParameterId id) {
 absl::Status ShardedState::ReduceGradients(
     std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(gradients_->CheckWindow(window));
+  TESSERA_RETURN_IF_ERROR(Tell(prefetch_->BeginStep()));
   return Tell(gradients_->Start(window));
 }
 
@@ -460,6 +496,7 @@ absl::StatusOr<StepReport> ShardedState::Step() {
 }
 
 absl::StatusOr<StepReport> ShardedState::StepAlone() {
+  TESSERA_RETURN_IF_ERROR(prefetch_->BeginStep());
   if (gathered_ != nullptr) TESSERA_RETURN_IF_ERROR(gathered_->EndStep());
   TESSERA_RETURN_IF_ERROR(CheckAllReduced());
   TESSERA_RETURN_IF_ERROR(CloseOwnGradients());
@@ -481,6 +518,8 @@ absl::StatusOr<StepReport> ShardedState::StepAlone() {
     TESSERA_RETURN_IF_ERROR(FinishRestoring(steps_ + 1));
   }
   gradients_->Clear();
+  TESSERA_ASSIGN_OR_RETURN(report.traffic, prefetch_->EndStep());
+  total_traffic_.Add(report.traffic);
   return report;
 }
 

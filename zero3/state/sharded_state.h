@@ -52,6 +52,7 @@
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/gradients/gradient_reducer.h"
 #include "zero3/state/sharded_state_options.h"
+#include "zero3/state/shards/shard_prefetch.h"
 #include "zero3/state/shards/tier_choice.h"
 #include "zero3/state/step/loss_scaler.h"
 #include "zero3/state/step/optimizer_shard.h"
@@ -78,6 +79,8 @@ struct StepReport {
   double loss_scale = 1;  // Of this step's gradients.
   // A gradient was infinite or NaN: nothing was changed but the loss scale.
   bool skipped = false;
+  // Of this rank's shards, from the first use of the state in this step on.
+  ShardTraffic traffic = {};
 };
 
 class ShardedState {
@@ -131,6 +134,8 @@ class ShardedState {
 
   // The factor for the loss of this step.
   double loss_scale() const { return scaler_.scale(); }
+  // The sum over the steps of this state; of near memory the most.
+  const ShardTraffic& total_traffic() const { return total_traffic_; }
   absl::Status SetLearningRate(double learning_rate);
 
   // One step of the optimizer with the gradients of this step.
@@ -158,6 +163,8 @@ class ShardedState {
   absl::Status CheckIds(std::span<const ParameterId> window) const;
   ShardStoreOptions StoreOptions(offload::Purpose purpose) const;
   bool IsWhole(const Parameter& parameter) const;
+  int64_t NearBytesOfTiers() const;
+  DType GradientTypeOf(const Parameter& parameter) const;
   absl::Status CreateParameters();
   absl::Status CreateGradients();
   absl::Status CreateOptimizer();
@@ -177,6 +184,7 @@ class ShardedState {
   LossScaler scaler_;
   TierChoice tiers_;
   int64_t steps_ = 0;
+  ShardTraffic total_traffic_;
   std::vector<ParameterId> open_gradients_;  // By OwnGradient.
 
   // One for each kind of traffic, so that none waits for another.
@@ -190,6 +198,7 @@ class ShardedState {
   };
   Groups groups_;
 
+  std::shared_ptr<ShardPrefetch> prefetch_;
   std::unique_ptr<WholeParameters> whole_;
   std::unique_ptr<ShardStore> value_shards_;  // Stage 3.
   std::unique_ptr<OwnValues> own_values_;

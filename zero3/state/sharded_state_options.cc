@@ -165,6 +165,7 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
   TESSERA_RETURN_IF_ERROR(
       AtLeast("persistence_threshold", options.persistence_threshold, 0));
   TESSERA_RETURN_IF_ERROR(AtLeast("bucket_bytes", options.bucket_bytes, 1));
+  TESSERA_RETURN_IF_ERROR(AtLeast("near_bytes", options.near_bytes, 0));
   TESSERA_RETURN_IF_ERROR(AtLeast("tier_budget", options.tier_budget, 0));
   if (!(options.clip_norm >= 0)) {
     return absl::InvalidArgumentError(

@@ -53,10 +53,12 @@ struct ShardedStateOptions {
   bool quantized_gradients = false;
   bool quantized_weights = false;
   int64_t hpz_partition_size = 0;
-  // Reductions, and reads and writes of tiers, go on beside the caller's work,
-  // for the gradients of a second window and two more parameters' state in
-  // buffers.
+  // Reductions, and reads of tiers, go on beside the caller's work, for the
+  // gradients of a second window and two more parameters' state in near memory.
   bool overlap = true;
+  // Memory for shards out of each tier that cannot show them in place; more is
+  // taken where shards in use at once need more. 0: what NearBytes says.
+  int64_t near_bytes = 0;
 
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw = {};  // Where that is the optimizer.

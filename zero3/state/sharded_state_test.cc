@@ -439,6 +439,8 @@ TEST(ShardedStateTest, RefusesOptionsThatCannotBe) {
               says("use stage 2 or 3"));
   EXPECT_THAT(refusal([&](auto& o) { o.far_tier = &tier; }),
               says("a far tier without a near one"));
+  EXPECT_THAT(refusal([](auto& o) { o.near_bytes = -1; }),
+              says("near_bytes is -1"));
   EXPECT_THAT(refusal([](auto& o) { o.tier_budget = -1; }),
               says("tier_budget is -1"));
   EXPECT_THAT(refusal([](auto& o) {

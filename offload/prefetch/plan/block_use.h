@@ -19,6 +19,8 @@ struct BlockUse {
   int64_t compute_ns = 0;  // from having this block to asking for the next one
   bool dirty = false;      // changed by this use: stored before it is evicted
   int64_t held = 0;        // stays in use through so many uses that follow
+  // All of it is written anew: it needs room, and nothing is loaded.
+  bool overwrite = false;
   friend bool operator==(const BlockUse&, const BlockUse&) = default;
 };
 

@@ -33,39 +33,52 @@ std::vector<int64_t> LoadedUpTo(const Replacement& replacement) {
   return loaded;
 }
 
-// Each block once, unless it was near.
-std::vector<int64_t> FirstLoads(const Replacement& replacement,
+// Each block once, unless it was near or its first use overwrites it.
+std::vector<int64_t> FirstLoads(std::span<const BlockUse> order,
+                                const Replacement& replacement,
                                 std::span<const NearBlock> near) {
   // The blocks that are near at the start are numbered first.
   std::vector<bool> seen(replacement.blocks().size(), false);
   std::fill_n(seen.begin(), near.size(), true);
   std::vector<int64_t> loaded;
   int64_t sum = 0;
-  for (const Replacement::Step& step : replacement.steps()) {
-    if (!seen[step.block]) sum += replacement.blocks()[step.block].bytes;
-    seen[step.block] = true;
+  const std::vector<Replacement::Step>& steps = replacement.steps();
+  for (size_t use = 0; use < steps.size(); ++use) {
+    const size_t block = steps[use].block;
+    if (!seen[block] && !order[use].overwrite) {
+      sum += replacement.blocks()[block].bytes;
+    }
+    seen[block] = true;
     loaded.push_back(sum);
   }
   return loaded;
 }
 
-// Raises bounds[k] to bounds[j] + (different bytes in j..k) - budget.
-void RaiseByWindows(const Replacement& replacement, int64_t budget,
+// Raises bounds[k] to bounds[j] + (bytes of the block of j, and of the
+// different others whose first use in j + 1..k reads them) - budget.
+void RaiseByWindows(std::span<const BlockUse> order,
+                    const Replacement& replacement, int64_t budget,
                     std::vector<int64_t>& bounds) {
+  struct Counted {
+    size_t end = std::numeric_limits<size_t>::max();  // of the window
+    int64_t bytes = 0;
+  };
   const std::vector<Replacement::Step>& steps = replacement.steps();
-  // The start of the window in which a block was seen last.
-  std::vector<size_t> seen(replacement.blocks().size(),
-                           std::numeric_limits<size_t>::max());
+  std::vector<Counted> counted(replacement.blocks().size());
   for (size_t k = 0; k < steps.size(); ++k) {
     if (k > 0) bounds[k] = std::max(bounds[k], bounds[k - 1]);
     int64_t bytes = 0;
     const size_t first = k - std::min(k, kLongestWindow);
     for (size_t j = k + 1; j-- > first;) {
-      if (seen[steps[j].block] != k) {
-        seen[steps[j].block] = k;
-        bytes += replacement.blocks()[steps[j].block].bytes;
+      Counted& of_block = counted[steps[j].block];
+      if (of_block.end != k) of_block = {.end = k, .bytes = 0};
+      const int64_t size = replacement.blocks()[steps[j].block].bytes;
+      bytes -= of_block.bytes;
+      if (j < k) {
+        bounds[k] = std::max(bounds[k], bounds[j] + bytes + size - budget);
       }
-      if (j < k) bounds[k] = std::max(bounds[k], bounds[j] + bytes - budget);
+      of_block.bytes = order[j].overwrite ? 0 : size;
+      bytes += of_block.bytes;
     }
   }
 }
@@ -86,8 +99,8 @@ absl::StatusOr<std::vector<int64_t>> LeastBytesLoaded(
   TESSERA_ASSIGN_OR_RETURN(const Replacement replacement,
                            Replacement::Create(order, budget, near));
   if (OneSize(replacement)) return LoadedUpTo(replacement);
-  std::vector<int64_t> bounds = FirstLoads(replacement, near);
-  RaiseByWindows(replacement, budget, bounds);
+  std::vector<int64_t> bounds = FirstLoads(order, replacement, near);
+  RaiseByWindows(order, replacement, budget, bounds);
   return bounds;
 }
 

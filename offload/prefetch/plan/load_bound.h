@@ -19,6 +19,8 @@
 //   was not near), and over any j < k at least the bytes of the different
 //   blocks used in j..k less the budget on top of L(j), since no more than the
 //   budget was there when the compute of j began.
+// A block whose first use (of all, or after j) overwrites it need not be
+// loaded for it and is left out of these sums.
 #ifndef TESSERA_OFFLOAD_PREFETCH_PLAN_LOAD_BOUND_H_
 #define TESSERA_OFFLOAD_PREFETCH_PLAN_LOAD_BOUND_H_
 

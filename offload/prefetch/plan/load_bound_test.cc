@@ -29,8 +29,12 @@ TEST(LoadBoundTest, LoadsUpToAUsePlusComputeFromIt) {
 TEST(LoadBoundTest, WithOneSizeTheBytesAreExactAtEveryUse) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 3000; ++round) {
-    const RandomStep step = MakeRandomStep(
-        random, {.keys = 5, .uses = 12, .most_held = 2, .one_size = true});
+    const RandomStep step =
+        MakeRandomStep(random, {.keys = 5,
+                                .uses = 12,
+                                .most_held = 2,
+                                .one_size = true,
+                                .overwrites = round % 2 == 0});
     EXPECT_THAT(
         LeastBytesLoaded(step.order, step.budget, step.near),
         IsOkAndHolds(BruteForceLeastBytes(step.order, step.budget, step.near)));
@@ -41,8 +45,9 @@ TEST(LoadBoundTest, WithSeveralSizesTheBytesAreNeverTooMany) {
   std::mt19937_64 random(4);
   int64_t bound = 0, least = 0, exact = 0;
   for (int round = 0; round < 3000; ++round) {
-    const RandomStep step =
-        MakeRandomStep(random, {.keys = 5, .uses = 12, .most_held = 2});
+    const RandomStep step = MakeRandomStep(
+        random,
+        {.keys = 5, .uses = 12, .most_held = 2, .overwrites = round % 2 == 0});
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const std::vector<int64_t> bytes,
         LeastBytesLoaded(step.order, step.budget, step.near));
@@ -62,8 +67,11 @@ TEST(LoadBoundTest, NoScheduleBeatsIt) {
   std::mt19937_64 random(5);
   int tight = 0;
   for (int round = 0; round < 1500; ++round) {
-    const RandomStep step = MakeRandomStep(
-        random, {.keys = 4, .uses = 7, .one_size = round % 2 == 0});
+    const RandomStep step =
+        MakeRandomStep(random, {.keys = 4,
+                                .uses = 7,
+                                .one_size = round % 2 == 0,
+                                .overwrites = round % 4 < 2});
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const int64_t bound,
         StepBound(step.order, step.budget, step.near, kByteANanosecond));

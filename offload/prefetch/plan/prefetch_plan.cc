@@ -64,7 +64,9 @@ class PrefetchPlan::Timeline {
     for (size_t use = 0; use < order_.size(); ++use) {
       const Replacement::Step& step = replacement_.steps()[use];
       if (step.load) Load(use, step);
-      const int64_t start = std::max(step_ns(), loaded_[step.block]);
+      const int64_t start = std::max(
+          {step_ns(), loaded_[step.block], step.load ? 0 : RoomFor(step)});
+      if (!step.load) room_free_ = std::max(room_free_, RoomFor(step));
       computes_.push_back({start, start + order_[use].compute_ns});
       Store(static_cast<int64_t>(use));
     }
@@ -93,12 +95,18 @@ class PrefetchPlan::Timeline {
     return use < 0 ? 0 : computes_[static_cast<size_t>(use)].end_ns;
   }
 
-  void Load(size_t use, const Replacement::Step& step) {
-    int64_t start = load_free_;
+  // When the victims of the step are gone.
+  int64_t RoomFor(const Replacement::Step& step) const {
+    int64_t start = 0;
     for (const Replacement::Eviction& e : step.evict) {
       start = std::max(start, EndOf(e.after));
       if (e.store) start = std::max(start, stored_[e.block]);
     }
+    return start;
+  }
+
+  void Load(size_t use, const Replacement::Step& step) {
+    const int64_t start = std::max({load_free_, room_free_, RoomFor(step)});
     load_free_ = start + TransferNs(replacement_.blocks()[step.block].bytes,
                                     load_speed_);
     loaded_[step.block] = load_free_;
@@ -126,6 +134,7 @@ class PrefetchPlan::Timeline {
   std::vector<int64_t> loaded_;  // block -> end of its latest load
   std::vector<int64_t> stored_;
   int64_t load_free_ = 0;
+  int64_t room_free_ = 0;  // when the victims of overwriting uses are gone
   int64_t store_free_ = 0;
   std::vector<Span> computes_;
   std::vector<Transfer> loads_;

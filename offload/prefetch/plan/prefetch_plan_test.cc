@@ -62,13 +62,28 @@ void CheckTimeline(const PrefetchPlan& plan) {
   std::map<size_t, int64_t> since;
   std::multimap<int64_t, int64_t> changes;
   for (size_t b = 0; b < plan.input().near.size(); ++b) since[b] = 0;
-  for (const PrefetchPlan::Transfer& load : plan.loads()) {
-    for (const auto& e : r.steps()[static_cast<size_t>(load.use)].evict) {
+  auto load = plan.loads().begin();
+  for (size_t use = 0; use < r.steps().size(); ++use) {
+    const Replacement::Step& step = r.steps()[use];
+    const Span& compute = plan.computes()[use];
+    // A missing block has its memory from the start of its load on, or from
+    // that of the use which overwrites it.
+    int64_t made = compute.start_ns;
+    if (step.load) {
+      ASSERT_NE(load, plan.loads().end());
+      ASSERT_EQ(load->use, static_cast<int64_t>(use));
+      ASSERT_GE(compute.start_ns, load->time.end_ns);
+      made = (load++)->time.start_ns;
+    }
+    for (const auto& e : step.evict) {
       ASSERT_TRUE(since.contains(e.block));
-      const int64_t gone = load.time.start_ns;
+      // Where nothing is loaded, the first moment at which it may leave.
+      int64_t gone = step.load ? made : 0;
       if (e.after >= 0) {
-        ASSERT_LE(plan.computes()[static_cast<size_t>(e.after)].end_ns, gone)
-            << "leaves while in use";
+        const int64_t end =
+            plan.computes()[static_cast<size_t>(e.after)].end_ns;
+        ASSERT_LE(end, made) << "leaves while in use";
+        gone = std::max(gone, end);
       }
       if (e.store) {
         const auto store = std::find_if(
@@ -76,15 +91,14 @@ void CheckTimeline(const PrefetchPlan& plan) {
               return s.block == e.block && s.use == e.stored_after;
             });
         ASSERT_NE(store, plan.stores().end()) << "dropped dirty";
-        ASSERT_LE(store->time.end_ns, gone) << "leaves before it is stored";
+        ASSERT_LE(store->time.end_ns, made) << "leaves before it is stored";
+        gone = std::max(gone, store->time.end_ns);
       }
       changes.insert({since[e.block], r.blocks()[e.block].bytes});
       changes.insert({gone, -r.blocks()[e.block].bytes});
       since.erase(e.block);
     }
-    since[load.block] = load.time.start_ns;
-    ASSERT_GE(plan.computes()[static_cast<size_t>(load.use)].start_ns,
-              load.time.end_ns);
+    since.try_emplace(step.block, made);
   }
   for (const auto& [block, at] : since) {
     changes.insert({at, r.blocks()[block].bytes});
@@ -107,12 +121,14 @@ void CheckInTurn(const std::vector<PrefetchPlan::Transfer>& transfers) {
 TEST(PrefetchPlanTest, EveryUseFindsItsBlockAndTheBudgetHolds) {
   std::mt19937_64 random(6);
   for (int round = 0; round < 2000; ++round) {
-    const RandomStep step = MakeRandomStep(random, {.keys = 12,
-                                                    .uses = 60,
-                                                    .most_bytes = 9,
-                                                    .most_compute_ns = 12,
-                                                    .most_held = 3,
-                                                    .dirty = true});
+    const RandomStep step =
+        MakeRandomStep(random, {.keys = 12,
+                                .uses = 60,
+                                .most_bytes = 9,
+                                .most_compute_ns = 12,
+                                .most_held = 3,
+                                .dirty = true,
+                                .overwrites = round % 2 == 0});
     TESSERA_ASSERT_OK_AND_ASSIGN(const PrefetchPlan plan,
                                  PrefetchPlan::Create(InputOf(step)));
     ASSERT_NO_FATAL_FAILURE(CheckTimeline(plan));
@@ -132,8 +148,9 @@ TEST(PrefetchPlanTest, TakesAtMostTwiceTheShortestTime) {
   std::mt19937_64 random(7);
   int64_t optimal = 0;
   for (int round = 0; round < 1500; ++round) {
-    const RandomStep step =
-        MakeRandomStep(random, {.keys = 4, .uses = 7, .one_size = true});
+    const RandomStep step = MakeRandomStep(
+        random,
+        {.keys = 4, .uses = 7, .one_size = true, .overwrites = round % 2 == 0});
     TESSERA_ASSERT_OK_AND_ASSIGN(const PrefetchPlan plan,
                                  PrefetchPlan::Create(InputOf(step)));
     const int64_t shortest =

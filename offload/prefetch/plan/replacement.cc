@@ -108,14 +108,16 @@ class Replacement::Builder {
     return absl::OkStatus();
   }
 
-  // Uses of the next step come behind all those of this one.
+  // The next use that reads a block, with those of the next step behind all of
+  // this one; none where an overwriting use comes first.
   void FindNextUses() {
     const auto count = static_cast<int64_t>(order_.size());
     next_.assign(order_.size(), kNever);
     for (int64_t use = 2 * count - 1; use >= 0; --use) {
       State& state = states_[of_use_[static_cast<size_t>(use % count)]];
       if (use < count) next_[static_cast<size_t>(use)] = state.next_use;
-      state.next_use = use;
+      const BlockUse& u = order_[static_cast<size_t>(use % count)];
+      state.next_use = u.overwrite ? kNever : use;
     }
     for (size_t block = 0; block < states_.size(); ++block) {
       if (states_[block].near) near_.insert({states_[block].next_use, block});
@@ -132,9 +134,11 @@ class Replacement::Builder {
       near_.erase({state.next_use, block});
     } else {
       TESSERA_RETURN_IF_ERROR(MakeRoom(use, bytes, step.evict));
-      step.load = true;
-      ++out_.loads_;
-      out_.bytes_loaded_ += bytes;
+      if (!order_[use].overwrite) {
+        step.load = true;
+        ++out_.loads_;
+        out_.bytes_loaded_ += bytes;
+      }
       used_ += bytes;
       state.near = true;
     }

@@ -9,6 +9,9 @@
 // repeat, so that of blocks not used again the one goes first that the next
 // step needs last. Decisions depend on the order alone, not on time.
 //
+// A block whose next use overwrites it is as good as one that is never used
+// again, except that its bytes are stored where they are dirty.
+//
 // With blocks of one size and `spare` = 0 no other choice loads fewer bytes,
 // over the whole order and over each of its beginnings. With several sizes the
 // problem is NP-hard and this is a heuristic; load_bound.h tells how far off it
@@ -55,8 +58,9 @@ class Replacement {
 
   struct Step {
     size_t block = 0;
-    bool load = false;            // missing at this use
-    std::vector<Eviction> evict;  // before that load starts
+    bool load = false;  // missing at this use, and not overwritten by it
+    // Before that load starts, or the overwriting use of a missing block.
+    std::vector<Eviction> evict;
   };
 
   // O(n log n) for n uses, times the blocks in use at once. InvalidArgument for

@@ -53,8 +53,9 @@ void CheckReplay(const RandomStep& input, const Replacement& r) {
       dirty.erase(e.block);
       used -= r.blocks()[e.block].bytes;
     }
-    ASSERT_EQ(step.load, !busy.contains(step.block));
-    if (step.load) used += r.blocks()[step.block].bytes;
+    const bool is_missing = !busy.contains(step.block);
+    ASSERT_EQ(step.load, is_missing && !input.order[i].overwrite);
+    if (is_missing) used += r.blocks()[step.block].bytes;
     ASSERT_LE(used, input.budget);
     int64_t& until = busy.try_emplace(step.block, -1).first->second;
     until = std::max(until, use + input.order[i].held);
@@ -103,6 +104,19 @@ TEST(ReplacementTest, SparesWhatWasUsedJustNowWhereItCan) {
   }
 }
 
+TEST(ReplacementTest, WhatIsOverwrittenNextLeavesFirstAndIsNotLoaded) {
+  std::vector<BlockUse> order = Uses("abcab");
+  order[3].overwrite = true;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Replacement r,
+                               Replacement::Create(order, 2, {}));
+  EXPECT_EQ(r.loads(), 3);
+  EXPECT_FALSE(r.steps()[3].load);
+  ASSERT_THAT(r.steps()[2].evict, SizeIs(1));
+  EXPECT_EQ(r.blocks()[r.steps()[2].evict[0].block].key, "a");
+  ASSERT_THAT(r.steps()[3].evict, SizeIs(1));
+  EXPECT_EQ(r.blocks()[r.steps()[3].evict[0].block].key, "c");
+}
+
 TEST(ReplacementTest, NoUsesNeedNothing) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Replacement r,
                                Replacement::Create({}, 0, {}));
@@ -112,8 +126,12 @@ TEST(ReplacementTest, NoUsesNeedNothing) {
 TEST(ReplacementTest, WithOneSizeNothingLoadsLess) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 4000; ++round) {
-    const RandomStep step = MakeRandomStep(
-        random, {.keys = 5, .uses = 12, .most_held = 2, .one_size = true});
+    const RandomStep step =
+        MakeRandomStep(random, {.keys = 5,
+                                .uses = 12,
+                                .most_held = 2,
+                                .one_size = true,
+                                .overwrites = round % 2 == 0});
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const Replacement r,
         Replacement::Create(step.order, step.budget, step.near));
@@ -125,11 +143,13 @@ TEST(ReplacementTest, WithOneSizeNothingLoadsLess) {
 TEST(ReplacementTest, EveryDecisionKeepsTheRules) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 3000; ++round) {
-    const RandomStep step = MakeRandomStep(random, {.keys = 12,
-                                                    .uses = 60,
-                                                    .most_bytes = 9,
-                                                    .most_held = 3,
-                                                    .dirty = true});
+    const RandomStep step =
+        MakeRandomStep(random, {.keys = 12,
+                                .uses = 60,
+                                .most_bytes = 9,
+                                .most_held = 3,
+                                .dirty = true,
+                                .overwrites = round % 2 == 0});
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const Replacement r,
         Replacement::Create(step.order, step.budget, step.near, round % 4));

@@ -5,12 +5,14 @@
 
 namespace tessera::offload {
 
-void StepRecorder::Begin(std::string_view key, int64_t bytes, int64_t now_ns) {
+void StepRecorder::Begin(std::string_view key, int64_t bytes, int64_t now_ns,
+                         bool overwrite) {
   if (!order_.empty()) {
     order_.back().compute_ns = std::max<int64_t>(asked_ns_ - began_ns_, 0);
   }
   open_.try_emplace(std::string(key)).first->second.push_back(order_.size());
-  order_.push_back({.key = std::string(key), .bytes = bytes});
+  order_.push_back(
+      {.key = std::string(key), .bytes = bytes, .overwrite = overwrite});
   began_ns_ = now_ns;
 }
 

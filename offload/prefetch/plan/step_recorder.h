@@ -27,7 +27,8 @@ class StepRecorder {
   // that use runs on where no Begin follows.
   void Ask(int64_t now_ns) { asked_ns_ = now_ns; }
   // It is there.
-  void Begin(std::string_view key, int64_t bytes, int64_t now_ns);
+  void Begin(std::string_view key, int64_t bytes, int64_t now_ns,
+             bool overwrite = false);
   // The latest use of `key` that has not ended ends; nothing where there is
   // none.
   void End(std::string_view key, bool dirty);

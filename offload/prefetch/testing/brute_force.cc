@@ -33,6 +33,7 @@ struct Bits {
     }
     pinned.assign(order.size(), 0);
     for (size_t use = 0; use < order.size(); ++use) {
+      made.push_back(order[use].overwrite ? Mask{1} << block[use] : 0);
       for (size_t i = use;
            i < order.size() && i <= use + static_cast<size_t>(order[use].held);
            ++i) {
@@ -53,6 +54,7 @@ struct Bits {
   std::vector<int64_t> bytes;  // by block
   std::vector<int> block;      // by use
   std::vector<Mask> pinned;    // by use
+  std::vector<Mask> made;      // by use, without a load
   Mask start = 0;
 };
 
@@ -79,10 +81,9 @@ class Search {
     AddSettled({.there = bits_.start}, now);
     for (int64_t ns = 0;; ++ns) {
       std::set<Moment> next;
-      for (const Moment& m : now) {
-        if (m.use == order_.size()) return ns;
-        Choose(m, next);
-      }
+      is_over_ = false;
+      for (const Moment& m : now) Choose(m, next);
+      if (is_over_) return ns;
       now = std::move(next);
     }
   }
@@ -110,7 +111,11 @@ class Search {
            (m.use == 0 ? Mask{0} : bits_.pinned[m.use - 1]);
   }
 
-  void Choose(const Moment& m, std::set<Moment>& next) const {
+  void Choose(const Moment& m, std::set<Moment>& next) {
+    if (m.use == order_.size()) {
+      is_over_ = true;
+      return;
+    }
     const Mask pinned = Pinned(m) & m.there;
     const Mask free = m.there & ~pinned;
     for (Mask keep = free;; keep = (keep - 1) & free) {
@@ -118,8 +123,24 @@ class Search {
       kept.there = keep | pinned;
       Tick(kept, next);
       if (m.loading < 0) StartLoads(kept, next);
+      Overwrite(kept, next);
       if (keep == 0) break;
     }
+  }
+
+  // The block that is waited for is made in the room that is free.
+  void Overwrite(Moment m, std::set<Moment>& next) {
+    const Mask made = m.compute_left > 0 ? 0 : bits_.made[m.use] & ~m.there;
+    const Mask taken =
+        m.there | (m.loading < 0 ? Mask{0} : Mask{1} << m.loading);
+    if (made == 0 || (taken & made) != 0 ||
+        bits_.BytesOf(taken | made) > bits_.budget) {
+      return;
+    }
+    m.there |= made;
+    std::set<Moment> at_once;
+    AddSettled(m, at_once);
+    for (const Moment& made_now : at_once) Choose(made_now, next);
   }
 
   void StartLoads(const Moment& m, std::set<Moment>& next) const {
@@ -143,6 +164,7 @@ class Search {
 
   const std::vector<BlockUse>& order_;
   const Bits& bits_;
+  bool is_over_ = false;
 };
 
 int64_t Below(std::mt19937_64& random, int64_t bound) {
@@ -168,7 +190,8 @@ std::vector<int64_t> BruteForceLeastBytes(const std::vector<BlockUse>& order,
       if (cost[from] >= kInfinite || (stays & ~from)) continue;
       for (Mask to = 0; to < end; ++to) {
         if ((needed & ~to) || bits.BytesOf(to) > budget) continue;
-        next[to] = std::min(next[to], cost[from] + bits.BytesOf(to & ~from));
+        next[to] = std::min(
+            next[to], cost[from] + bits.BytesOf(to & ~from & ~bits.made[use]));
       }
     }
     cost = std::move(next);
@@ -202,6 +225,9 @@ RandomStep MakeRandomStep(std::mt19937_64& random,
          .compute_ns = Below(random, options.most_compute_ns + 1),
          .dirty = options.dirty && Below(random, 2) == 0,
          .held = Below(random, options.most_held + 1)});
+    if (options.overwrites && Below(random, 3) == 0) {
+      step.order.back().overwrite = true;
+    }
   }
   const Bits bits(step.order, 0, {});
   for (const Mask pinned : bits.pinned) {

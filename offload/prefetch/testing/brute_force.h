@@ -40,6 +40,7 @@ struct RandomStepOptions {
   int64_t most_held = 1;
   bool one_size = false;
   bool dirty = false;
+  bool overwrites = false;  // a third of the uses
 };
 RandomStep MakeRandomStep(std::mt19937_64& random,
                           const RandomStepOptions& options);

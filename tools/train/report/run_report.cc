@@ -178,8 +178,20 @@ class Reporter {
     const auto rank = static_cast<int64_t>(most - result_.ranks.begin());
     Add(ReportRule::kOffload, share, limits_.offload,
         absl::StrFormat("rank %d waits %.1f %% of its time for offloaded state",
-                        rank, 100 * share),
+                        rank, 100 * share) +
+            StallBesideBound(most->traffic),
         ChangeForOffload(settings_), rank);
+  }
+
+  // Empty where all is used in place.
+  std::string StallBesideBound(const OffloadTraffic& traffic) const {
+    const auto steps = static_cast<double>(result_.steps.size());
+    if (traffic.bytes_read == 0 || steps == 0) return "";
+    return absl::StrFormat(
+        "; of %.2f ms a step for reads, any order of reads needs at least "
+        "%.2f ms",
+        static_cast<double>(traffic.stall_ns) / 1e6 / steps,
+        static_cast<double>(traffic.least_stall_ns) / 1e6 / steps);
   }
 
   const RunResult& result_;

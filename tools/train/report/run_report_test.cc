@@ -202,6 +202,18 @@ TEST_F(RunReportTest, OffloadStallsAreToldAboveTheirLimit) {
   EXPECT_THAT(Of(ReportRule::kOffload)->change, HasSubstr("--offload_dir= "));
 }
 
+TEST_F(RunReportTest, OffloadStallsStandBesideTheirLowerBound) {
+  EXPECT_THAT(Of(ReportRule::kOffload)->meaning,
+              testing::Not(HasSubstr("at least")));
+  result_.ranks[5].shares.offload = 0.06;
+  result_.ranks[5].traffic = {.bytes_read = 1 << 20,
+                              .stall_ns = 30'000'000,
+                              .least_stall_ns = 12'600'000};
+  EXPECT_THAT(Of(ReportRule::kOffload)->meaning,
+              HasSubstr("of 10.00 ms a step for reads, any order of reads "
+                        "needs at least 4.20 ms"));
+}
+
 TEST_F(RunReportTest, RulesThatDoNotApplyAreLeftOut) {
   settings_.mesh = "dp1";
   settings_.offload = "none";

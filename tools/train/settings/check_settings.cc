@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "offload/tier/purpose.h"
 #include "tools/cli/cli.h"
@@ -69,7 +70,13 @@ absl::Status CheckExecution(const Settings& settings) {
       CheckChoice("recompute", settings.recompute, kRecompute));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("timeout_seconds", settings.timeout_seconds, {1, 1'000'000}));
-  return CheckRange("threads", settings.threads, {1, 1024});
+  TESSERA_RETURN_IF_ERROR(CheckRange("threads", settings.threads, {1, 1024}));
+  if (settings.memory_limit.empty()) return absl::OkStatus();
+  const absl::StatusOr<ByteSize> limit = ParseByteSize(settings.memory_limit);
+  if (limit.ok() && limit->bytes() > 0) return absl::OkStatus();
+  return RefuseFlag("memory_limit", settings.memory_limit,
+                    "must be a number of bytes above 0, such as "
+                    "--memory_limit=300MiB");
 }
 
 // What ZeRO++ makes smaller must be sent in the first place.

@@ -264,6 +264,12 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
       {"--bucket_bytes=0: must be", [](auto& s) { s.bucket_bytes = 0; }},
       {"--timeout_seconds=0: must", [](auto& s) { s.timeout_seconds = 0; }},
       {"--threads=0: must be at least 1", [](auto& s) { s.threads = 0; }},
+      {"--memory_limit=0: must be a number of bytes above 0, such as "
+       "--memory_limit=300MiB",
+       [](auto& s) { s.memory_limit = "0"; }},
+      {"--memory_limit=much: must be",
+       [](auto& s) { s.memory_limit = "much"; }},
+      {"--memory_limit=-5MiB: must", [](auto& s) { s.memory_limit = "-5MiB"; }},
       {"--threads=1025: must be at most 1024",
        [](auto& s) { s.threads = 1025; }},
   });

@@ -89,6 +89,9 @@ struct Settings {
   bool elastic = false;          // Restart with fewer data-parallel ranks.
   int64_t timeout_seconds = 60;  // That ranks wait for each other.
   int64_t threads = 1;           // Of the arithmetic, a rank.
+  // Resident memory of all ranks on this machine, such as "300MiB". Empty: no
+  // limit of the run's own.
+  std::string memory_limit = "";
   bool report = false;
   bool verify = false;
   bool dry_run = false;

@@ -105,6 +105,15 @@ absl::StatusOr<RunResult> ResultGatherer::Result(TrainRank& rank,
   TESSERA_ASSIGN_OR_RETURN(const std::vector<RankMemory> memory,
                            (GatherAll<int64_t, RankMemory>(world_, own)),
                            Annotate(_, "the ranks' memory"));
+  const zero3::ShardTraffic& total = rank.state().total_traffic();
+  const OffloadTraffic own_traffic = {.bytes_read = total.bytes_read,
+                                      .bytes_written = total.bytes_written,
+                                      .stall_ns = total.stall_ns,
+                                      .least_stall_ns = total.least_stall_ns};
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<OffloadTraffic> traffic,
+      (GatherAll<int64_t, OffloadTraffic>(world_, own_traffic)),
+      Annotate(_, "the ranks' offloaded blocks"));
   RunResult result = std::move(result_);
   result.memory_is_shared =
       world_.engine_name() == "in_process" && world_.size() > 1;
@@ -112,7 +121,7 @@ absl::StatusOr<RunResult> ResultGatherer::Result(TrainRank& rank,
   const double factor = counted_seconds_ > 0 ? 1 / counted_seconds_ : 0;
   result.tokens_per_second = static_cast<double>(counted_tokens_) * factor;
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    result.ranks.push_back({Scaled(ranks_[i], factor), memory[i]});
+    result.ranks.push_back({Scaled(ranks_[i], factor), memory[i], traffic[i]});
   }
   return result;
 }

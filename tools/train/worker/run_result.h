@@ -39,9 +39,19 @@ struct RankMemory {
   BytesByPurpose file = {};    // and in files.
 };
 
+// Offloaded blocks that are brought near before they are used, over all steps.
+// Blocks that are used in place are not in it.
+struct OffloadTraffic {
+  int64_t bytes_read = 0;
+  int64_t bytes_written = 0;
+  int64_t stall_ns = 0;        // Spent waiting for them.
+  int64_t least_stall_ns = 0;  // What no order of reads avoids.
+};
+
 struct RankResult {
   TimeShares shares = {};  // Of all steps but the first, if there are more.
   RankMemory memory = {};
+  OffloadTraffic traffic = {};
 };
 
 struct RunResult {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
@@ -22,6 +23,7 @@
 #include "tools/train/worker/measure/clock_offset.h"
 #include "tools/train/worker/measure/step_activity.h"
 #include "tools/train/worker/measure/step_meter.h"
+#include "tools/train/worker/memory/memory_watch.h"
 #include "tools/train/worker/memory/offload_tiers.h"
 #include "tools/train/worker/memory/process_memory.h"
 #include "tools/train/worker/result_gatherer.h"
@@ -60,6 +62,7 @@ class Worker {
   absl::Status OpenOutputs();
   absl::Status TakeStep();
   absl::Status Report(const StepRecord& record);
+  void WatchMemory();
   absl::Status CheckpointIfDue();
   absl::Status StartCheckpoint();
   absl::Status SaveLast();
@@ -81,6 +84,7 @@ class Worker {
   std::unique_ptr<RunTrace> trace_;
   std::unique_ptr<MetricsFile> metrics_;
   std::optional<LiveTable> table_;
+  std::optional<MemoryWatch> watch_;
   ResultGatherer results_;
   int64_t checkpointed_ = -1;  // Steps of the last checkpoint.
 };
@@ -141,6 +145,14 @@ absl::Status Worker::MakeRank() {
   TESSERA_ASSIGN_OR_RETURN(tiers_,
                            OffloadTiers::Create(settings_, meter_->tiers()));
   tiers_->AddTo(options.state);
+  if (!settings_.memory_limit.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const ByteSize limit,
+                             ParseByteSize(settings_.memory_limit));
+    // Threads share the memory of their process.
+    const int64_t processes =
+        world_.engine_name() == "in_process" ? 1 : world_.size();
+    watch_.emplace(limit.bytes() / processes);
+  }
   TESSERA_ASSIGN_OR_RETURN(
       rank_, TrainRank::Create(world_, options, *data_.samples, meter_->ops()));
   if (settings_.trace.empty()) return absl::OkStatus();
@@ -213,6 +225,7 @@ absl::Status Worker::TakeStep() {
   TESSERA_RETURN_IF_ERROR(
       CheckFinite(record, rank_->options().state.loss_scale.dynamic));
   TESSERA_RETURN_IF_ERROR(Report(record));
+  WatchMemory();
   TESSERA_RETURN_IF_ERROR(CheckpointIfDue());
   if (sinks_.on_step) sinks_.on_step();
   return absl::OkStatus();
@@ -230,6 +243,14 @@ absl::Status Worker::Report(const StepRecord& record) {
   }
   if (table_) table_->Add(step);
   return absl::OkStatus();
+}
+
+void Worker::WatchMemory() {
+  if (!watch_) return;
+  const auto notice = watch_->AfterStep();
+  if (notice && sinks_.table != nullptr && !settings_.quiet) {
+    *sinks_.table << "train: " << *notice << std::endl;
+  }
 }
 
 // The last step's checkpoint is SaveLast's.

@@ -16,12 +16,17 @@ class BufferMeter {
   void Hold(Purpose purpose, int64_t bytes, bool of_values = false) {
     now_.Add(purpose, Tier::kDevice, bytes);
     total_ += bytes;
-    if (of_values) values_ += bytes;
-    peak_values_ = std::max(peak_values_, values_);
+    if (of_values) HoldValues(bytes);
     if (total_ <= peak_total_) return;
     peak_total_ = total_;
     peak_ = now_;
     peak_.Add(Purpose::kPrefetchBuffers, Tier::kDevice, -missing_state_);
+  }
+
+  // Of what is held already, so many bytes hold values (or do so no more).
+  void HoldValues(int64_t bytes) {
+    values_ += bytes;
+    peak_values_ = std::max(peak_values_, values_);
   }
 
   // While the state is created: how much of it is not there yet.

@@ -86,7 +86,7 @@ void GradientTimeline::FinishFlight() {
     for (ParameterId id : bucket.parameters) {
       if (layout_.ExtentOf(options_.rank, id).size() == 0) continue;
       staging_.Open(id);
-      staging_.Close(id, /*changed=*/true);
+      staging_.Close(id);
     }
   }
   if (!has_memory_[index]) return;
@@ -94,9 +94,6 @@ void GradientTimeline::FinishFlight() {
   meter_.Hold(Purpose::kReduceBuckets, -bucket.bytes());
 }
 
-void GradientTimeline::Finish() {
-  FinishFlight();
-  staging_.Settle();
-}
+void GradientTimeline::Finish() { FinishFlight(); }
 
 }  // namespace tessera::zero3

@@ -35,7 +35,7 @@ void LiveTimeline::Start(ParameterId id) {
 void LiveTimeline::Finish(ParameterId id) {
   if (!LiveOf(id).is_on_its_way) return;
   LiveOf(id).is_on_its_way = false;
-  staging_.Close(id, /*changed=*/false);
+  staging_.Close(id);
 }
 
 void LiveTimeline::AcquireAlone(std::span<const ParameterId> parameters) {
@@ -52,22 +52,15 @@ void LiveTimeline::Acquire(size_t window,
 }
 
 void LiveTimeline::GatherAhead(size_t window) {
-  bool gathers = true;
-  int64_t announced = 0;
-  for (size_t next = window + 1; next < plan_.windows.size(); ++next) {
-    const auto ahead = static_cast<int64_t>(next - window);
-    gathers = gathers && ahead <= options_.prefetch_windows;
-    if (!gathers && options_.prefetch_shards == 0) return;
+  for (int64_t ahead = 1; ahead <= options_.prefetch_windows; ++ahead) {
+    const size_t next = window + static_cast<size_t>(ahead);
+    if (next >= plan_.windows.size()) return;
     for (ParameterId id : plan_.windows[next].gather) {
       if (LiveOf(id).is_live) continue;
-      gathers = gathers && layout_.GatheredElements(id) <=
-                               options_.max_live - live_elements_;
-      if (gathers) {
-        Start(id);
-        continue;
+      if (layout_.GatheredElements(id) > options_.max_live - live_elements_) {
+        return;
       }
-      if (announced++ == options_.prefetch_shards) return;
-      staging_.Announce(id);
+      Start(id);
     }
   }
 }

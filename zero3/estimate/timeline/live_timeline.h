@@ -22,7 +22,6 @@ namespace tessera::zero3 {
 struct LiveTimelineOptions {
   int64_t max_live = 0;  // Elements.
   int64_t prefetch_windows = 1;
-  int64_t prefetch_shards = 16;
 };
 
 class LiveTimeline {

@@ -1,11 +1,11 @@
 #include "zero3/estimate/timeline/step_timeline.h"
 
+#include "zero3/layout/near_bytes.h"
+
 namespace tessera::zero3 {
 namespace {
 
 size_t IndexOf(ParameterId id) { return static_cast<size_t>(id.value()); }
-
-size_t WritesBehind(const ZeroConfig& config) { return config.overlap ? 1 : 0; }
 
 std::vector<DType> GradientTypes(const StateLayout& layout,
                                  const ZeroConfig& config) {
@@ -33,10 +33,8 @@ GradientTimelineOptions GradientOptionsOf(const StateLayout& layout,
 }
 
 LiveTimelineOptions LiveOptionsOf(const ZeroConfig& config, int64_t max_live) {
-  return {
-      .max_live = max_live,
-      .prefetch_windows = config.async_prefetch ? 1 : 0,
-      .prefetch_shards = config.async_prefetch ? config.prefetch_buffer : 0};
+  return {.max_live = max_live,
+          .prefetch_windows = config.async_prefetch ? 1 : 0};
 }
 
 }  // namespace
@@ -49,6 +47,8 @@ StepTimeline::StepTimeline(const StateLayout& layout, const ZeroConfig& config,
       request_(request),
       plan_(plan),
       blocks_(blocks),
+      near_host_(NearBytesOf(blocks), meter_),
+      near_file_(NearBytesOf(blocks), meter_),
       values_(StagingOf(blocks, Part::kValue)),
       gradient_shards_(StagingOf(blocks, Part::kGradient)),
       masters_(StagingOf(blocks, Part::kMaster)),
@@ -68,9 +68,33 @@ bool StepTimeline::IsStaged(const StateBlock& block) const {
           config_.compression != Compression::kNone);
 }
 
+// What is used in place counts as well: which tier that is shows only when
+// blocks are in it.
+int64_t StepTimeline::NearBytesOf(std::span<const StateBlock> blocks) const {
+  std::vector<OffloadedBytes> by_id(
+      static_cast<size_t>(layout_.model().count()));
+  for (const StateBlock& block : blocks) {
+    if (block.tier == Tier::kDevice) continue;
+    OffloadedBytes& bytes = by_id[IndexOf(block.parameter)];
+    const bool is_value = block.purpose == Purpose::kParameters ||
+                          block.purpose == Purpose::kCopies;
+    if (is_value) bytes.value += block.bytes;
+    if (layout_.model()[block.parameter].trainable()) {
+      bytes.update += block.bytes;
+    }
+  }
+  std::vector<OffloadedBytes> by_slot;
+  for (const Extent& extent : layout_.ExtentsOf(request_.rank)) {
+    by_slot.push_back(by_id[IndexOf(extent.parameter)]);
+  }
+  return NearBytes(by_slot, config_.overlap ? 3 : 1,
+                   config_.async_prefetch ? config_.prefetch_buffer + 1 : 1);
+}
+
 StagingTimeline StepTimeline::StagingOf(std::span<const StateBlock> blocks,
                                         Part part) {
-  std::vector<int64_t> bytes(static_cast<size_t>(layout_.model().count()), 0);
+  std::vector<StagingTimeline::Block> staged(
+      static_cast<size_t>(layout_.model().count()));
   const auto part_of = [](Purpose purpose) {
     switch (purpose) {
       case Purpose::kGradients:
@@ -92,10 +116,9 @@ StagingTimeline StepTimeline::StagingOf(std::span<const StateBlock> blocks,
     int64_t one = block.bytes;
     if (block.purpose == Purpose::kMoments) one /= request_.moments;
     if (is_second && request_.moments < 2) one = 0;
-    bytes[IndexOf(block.parameter)] += one;
+    staged[IndexOf(block.parameter)] = {one, &NearOf(block.tier)};
   }
-  return StagingTimeline(std::move(bytes), WritesBehind(config_),
-                         part == Part::kValue, meter_);
+  return StagingTimeline(std::move(staged), part == Part::kValue, meter_);
 }
 
 void StepTimeline::FindLastUses() {
@@ -157,6 +180,7 @@ void StepTimeline::CreateBlock(const StateBlock& block, int64_t bytes) {
   if (!IsStaged(block)) return;
   meter_.Hold(Purpose::kPrefetchBuffers, bytes);
   meter_.Hold(Purpose::kPrefetchBuffers, -bytes);
+  NearOf(block.tier).Create();
 }
 
 void StepTimeline::Fill() {
@@ -164,11 +188,11 @@ void StepTimeline::Fill() {
     if (OwnElements(parameter.id) == 0) continue;
     for (StagingTimeline* part : {&values_, &masters_}) {
       part->Open(parameter.id);
-      part->Close(parameter.id, /*changed=*/true);
+    }
+    for (StagingTimeline* part : {&values_, &masters_}) {
+      part->Close(parameter.id);
     }
   }
-  masters_.Settle();
-  values_.Settle();
 }
 
 void StepTimeline::RunRound(int64_t round, bool has_plan) {
@@ -208,43 +232,19 @@ void StepTimeline::ReadyAll() {
 }
 
 void StepTimeline::Measure() {
-  std::vector<ParameterId> trained;
   for (const Parameter& parameter : layout_.model().all()) {
-    if (parameter.trainable()) trained.push_back(parameter.id);
-  }
-  for (size_t i = 0; i < trained.size(); ++i) {
-    if (config_.overlap && i + 1 < trained.size() &&
-        OwnElements(trained[i + 1]) > 0) {
-      gradient_shards_.Announce(trained[i + 1]);
-    }
-    if (OwnElements(trained[i]) == 0) continue;
-    gradient_shards_.Open(trained[i]);
-    gradient_shards_.Close(trained[i], /*changed=*/false);
+    if (!parameter.trainable() || OwnElements(parameter.id) == 0) continue;
+    gradient_shards_.Open(parameter.id);
+    gradient_shards_.Close(parameter.id);
   }
 }
 
 void StepTimeline::Optimize() {
-  std::vector<ParameterId> owned;
   for (const Extent& extent : layout_.ExtentsOf(request_.rank)) {
     if (extent.slot == 0 || !layout_.model()[extent.parameter].trainable()) {
       continue;
     }
-    owned.push_back(extent.parameter);
-  }
-  for (size_t i = 0; i < owned.size(); ++i) {
-    if (config_.overlap && i + 1 < owned.size()) AnnounceState(owned[i + 1]);
-    StepOne(owned[i]);
-  }
-  for (StagingTimeline* part : {&values_, &masters_, &first_, &second_}) {
-    part->Settle();
-  }
-}
-
-void StepTimeline::AnnounceState(ParameterId id) {
-  if (OwnElements(id) == 0) return;
-  for (StagingTimeline* part :
-       {&values_, &gradient_shards_, &masters_, &first_, &second_}) {
-    part->Announce(id);
+    StepOne(extent.parameter);
   }
 }
 
@@ -254,9 +254,9 @@ void StepTimeline::StepOne(ParameterId id) {
        {&values_, &gradient_shards_, &masters_, &first_, &second_}) {
     part->Open(id);
   }
-  gradient_shards_.Close(id, /*changed=*/false);
-  for (StagingTimeline* part : {&masters_, &first_, &second_, &values_}) {
-    part->Close(id, /*changed=*/true);
+  for (StagingTimeline* part :
+       {&values_, &gradient_shards_, &masters_, &first_, &second_}) {
+    part->Close(id);
   }
 }
 

@@ -61,6 +61,11 @@ class StepTimeline {
   // Which of the rank's blocks go through buffers, by id.
   enum class Part { kValue, kGradient, kMaster, kFirst, kSecond };
   bool IsStaged(const StateBlock& block) const;
+  int64_t NearBytesOf(std::span<const StateBlock> blocks) const;
+  // The near memory of a tier whose blocks are staged.
+  NearTimeline& NearOf(Tier tier) {
+    return tier == Tier::kFile ? near_file_ : near_host_;
+  }
   StagingTimeline StagingOf(std::span<const StateBlock> blocks, Part part);
 
   int64_t OwnElements(ParameterId id) const {
@@ -77,7 +82,6 @@ class StepTimeline {
   void ReadyAll();
   void Measure();
   void Optimize();
-  void AnnounceState(ParameterId id);
   void StepOne(ParameterId id);
 
   const StateLayout& layout_;
@@ -86,6 +90,8 @@ class StepTimeline {
   const ReusePlan& plan_;
   const std::span<const StateBlock> blocks_;
   BufferMeter meter_;
+  NearTimeline near_host_;
+  NearTimeline near_file_;
   StagingTimeline values_;
   StagingTimeline gradient_shards_;
   StagingTimeline masters_;

@@ -1,18 +1,28 @@
 #include "zero3/state/shards/shard_store.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/status_macros.h"
+#include "offload/prefetch/prefetcher.h"
 
 namespace tessera::zero3 {
+
+using offload::Prefetcher;
 
 ShardStore::ShardStore(std::vector<ShardBlock> blocks,
                        const ShardStoreOptions& options)
     : options_(options) {
+  int64_t largest = 0;
   shards_.resize(blocks.size());
   for (size_t i = 0; i < blocks.size(); ++i) {
+    largest = std::max(largest, blocks[i].bytes);
     shards_[i].block = std::move(blocks[i]);
+  }
+  if (options_.prefetch == nullptr) {
+    options_.prefetch = std::make_shared<ShardPrefetch>(ShardPrefetch::Options{
+        .near_bytes = 3 * largest, .device = options_.device});
   }
 }
 
@@ -26,9 +36,13 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(
 ShardStore::~ShardStore() {
   for (Shard& shard : shards_) {
     if (shard.block.tier == nullptr || shard.block.bytes == 0) continue;
-    shard.load.reset();
-    shard.write.reset();
     shard.view = {};
+    if (shard.prefetcher != nullptr) {
+      if (!shard.bytes.empty()) {
+        shard.prefetcher->Done(shard.block.key).IgnoreError();
+      }
+      shard.prefetcher->Invalidate(shard.block.key).IgnoreError();
+    }
     // Not there where Create has failed.
     shard.block.tier->Drop(shard.block.key).IgnoreError();
   }
@@ -51,10 +65,10 @@ absl::Status ShardStore::AllocateAll() {
 
 absl::Status ShardStore::AllocateHere(Shard& shard) {
   TESSERA_ASSIGN_OR_RETURN(
-      shard.buffer,
+      shard.memory,
       AccountedMemory::Allocate(options_.device, shard.block.key,
                                 shard.block.bytes, options_.purpose));
-  shard.bytes = shard.buffer.bytes();
+  shard.bytes = shard.memory.bytes();
   std::fill(shard.bytes.begin(), shard.bytes.end(), std::byte{0});
   return absl::OkStatus();
 }
@@ -68,54 +82,45 @@ absl::Status ShardStore::PutZeros(Shard& shard) {
     return absl::OkStatus();
   }
   if (!absl::IsUnimplemented(view.status())) return view.status();
-  TESSERA_RETURN_IF_ERROR(AllocateBuffer(shard));
-  const std::span<std::byte> zeros = shard.buffer.bytes();
-  std::fill(zeros.begin(), zeros.end(), std::byte{0});
-  const absl::Status put = shard.block.tier->Put(shard.block.key, zeros, info);
-  shard.buffer = {};
-  TESSERA_RETURN_IF_ERROR(put);
-  // Announce reads ahead only what cannot be used in place.
-  shard.maps =
-      !absl::IsUnimplemented(shard.block.tier->Map(shard.block.key).status());
+  shard.is_rounded =
+      !shard.block.tier->IsLossless(options_.purpose, shard.block.dtype);
+  TESSERA_RETURN_IF_ERROR(PutZeroBuffer(shard));
+  if (shard.block.tier->Map(shard.block.key).ok()) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(shard.prefetcher,
+                           options_.prefetch->For(*shard.block.tier));
   return absl::OkStatus();
+}
+
+absl::Status ShardStore::PutZeroBuffer(Shard& shard) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const AccountedMemory buffer,
+      AccountedMemory::Allocate(options_.device, shard.block.key,
+                                shard.block.bytes, offload::Purpose::kBuffers));
+  std::fill(buffer.bytes().begin(), buffer.bytes().end(), std::byte{0});
+  return shard.block.tier->Put(shard.block.key, buffer.bytes(),
+                               {options_.purpose, shard.block.dtype});
 }
 
 void ShardStore::Announce(size_t index) {
-  Shard& shard = shards_[index];
-  if (shard.block.tier == nullptr || shard.maps || shard.block.bytes == 0 ||
-      !shard.buffer.bytes().empty()) {
-    return;
-  }
-  // Where it fails, Open tries again and says why.
-  StartLoad(shard).IgnoreError();
+  const Shard& shard = shards_[index];
+  if (shard.prefetcher != nullptr) shard.prefetcher->Announce(shard.block.key);
 }
 
-absl::Status ShardStore::AllocateBuffer(Shard& shard) {
-  TESSERA_ASSIGN_OR_RETURN(
-      shard.buffer,
-      AccountedMemory::Allocate(options_.device, shard.block.key,
-                                shard.block.bytes, offload::Purpose::kBuffers));
-  return absl::OkStatus();
-}
-
-// False where the bytes cannot be reached in place, or not now.
-absl::StatusOr<bool> ShardStore::MapBlock(Shard& shard) {
+// A block that cannot be reached in place, or not now for want of room in front
+// of a stack, is brought near from then on.
+absl::Status ShardStore::MapBlock(Shard& shard) {
   auto view = shard.block.tier->Map(shard.block.key);
-  if (!view.ok()) {
-    shard.maps = shard.maps && !absl::IsUnimplemented(view.status());
-    // A stack has no room in front.
-    if (!shard.maps || absl::IsResourceExhausted(view.status())) return false;
+  if (view.ok()) {
+    shard.view = *std::move(view);
+    shard.bytes = shard.view.bytes;
+    return absl::OkStatus();
+  }
+  if (!absl::IsUnimplemented(view.status()) &&
+      !absl::IsResourceExhausted(view.status())) {
     return view.status();
   }
-  shard.view = *std::move(view);
-  shard.bytes = shard.view.bytes;
-  return true;
-}
-
-absl::Status ShardStore::StartLoad(Shard& shard) {
-  TESSERA_RETURN_IF_ERROR(AllocateBuffer(shard));
-  shard.load =
-      shard.block.tier->StartGet(shard.block.key, shard.buffer.bytes());
+  TESSERA_ASSIGN_OR_RETURN(shard.prefetcher,
+                           options_.prefetch->For(*shard.block.tier));
   return absl::OkStatus();
 }
 
@@ -125,27 +130,14 @@ absl::StatusOr<std::span<std::byte>> ShardStore::Open(size_t index,
   if (shard.block.bytes == 0 || shard.block.tier == nullptr) {
     return shard.bytes;
   }
-  if (shard.changed) {
-    // Its buffer is at hand; should the write have failed, Settle says so.
-    FinishWrite(shard).IgnoreError();
-  } else if (shard.maps && shard.buffer.bytes().empty()) {
-    TESSERA_ASSIGN_OR_RETURN(const bool is_mapped, MapBlock(shard));
-    if (is_mapped) return shard.bytes;
+  if (shard.prefetcher == nullptr) TESSERA_RETURN_IF_ERROR(MapBlock(shard));
+  if (shard.prefetcher != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(
+        shard.bytes, shard.prefetcher->Use(shard.block.key,
+                                           access == ShardAccess::kOverwrite
+                                               ? Prefetcher::Access::kOverwrite
+                                               : Prefetcher::Access::kUpdate));
   }
-  if (shard.buffer.bytes().empty()) {
-    TESSERA_RETURN_IF_ERROR(access == ShardAccess::kOverwrite
-                                ? AllocateBuffer(shard)
-                                : StartLoad(shard));
-  }
-  if (shard.load) {
-    const absl::Status loaded = shard.load->Wait();
-    shard.load.reset();
-    if (!loaded.ok()) {
-      shard.buffer = {};
-      return loaded;
-    }
-  }
-  shard.bytes = shard.buffer.bytes();
   return shard.bytes;
 }
 
@@ -155,64 +147,23 @@ absl::Status ShardStore::Close(size_t index, bool changed) {
     return absl::OkStatus();
   }
   shard.bytes = {};
-  if (shard.view.hold != nullptr) {
-    shard.view = {};
-    return absl::OkStatus();
-  }
-  shard.changed = shard.changed || changed;
-  if (!shard.changed) {
-    shard.buffer = {};
-    return absl::OkStatus();
-  }
-  StartWrite(shard);
-  writing_.push_back(index);
-  return LimitWrites(options_.writes_behind);
-}
-
-void ShardStore::StartWrite(Shard& shard) {
-  shard.write =
-      shard.block.tier->StartPut(shard.block.key, shard.buffer.bytes(),
-                                 {options_.purpose, shard.block.dtype});
-}
-
-// The buffer stays; it is as the tier where that succeeds.
-absl::Status ShardStore::FinishWrite(Shard& shard) {
-  const bool was_started = shard.write.has_value();
-  if (!was_started) StartWrite(shard);
-  absl::Status written = shard.write->Wait();
-  // There may be room by now.
-  if (!written.ok() && was_started) {
-    StartWrite(shard);
-    written = shard.write->Wait();
-  }
-  shard.write.reset();
-  shard.changed = !written.ok();
-  return written;
-}
-
-absl::Status ShardStore::LimitWrites(size_t most) {
-  while (writing_.size() > most) {
-    Shard& shard = shards_[writing_.front()];
-    writing_.pop_front();
-    TESSERA_RETURN_IF_ERROR(FinishAndFree(shard));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ShardStore::FinishAndFree(Shard& shard) {
-  // Opened again, or done.
-  if (!shard.changed || !shard.bytes.empty()) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(FinishWrite(shard));
-  shard.buffer = {};
-  return absl::OkStatus();
+  shard.view = {};
+  if (shard.prefetcher == nullptr) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(shard.prefetcher->Done(shard.block.key, changed));
+  return changed && shard.is_rounded
+             ? shard.prefetcher->PutAway(shard.block.key)
+             : absl::OkStatus();
 }
 
 absl::Status ShardStore::Settle() {
-  writing_.clear();
-  for (Shard& shard : shards_) {
-    TESSERA_RETURN_IF_ERROR(FinishAndFree(shard));
+  std::set<Prefetcher*> prefetchers;
+  for (const Shard& shard : shards_) prefetchers.insert(shard.prefetcher);
+  prefetchers.erase(nullptr);
+  absl::Status status;
+  for (Prefetcher* prefetcher : prefetchers) {
+    status.Update(prefetcher->Flush());
   }
-  return absl::OkStatus();
+  return status;
 }
 
 void ShardStore::SetToZeros() {

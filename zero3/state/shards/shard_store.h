@@ -8,12 +8,12 @@
 //   TESSERA_RETURN_IF_ERROR(store->Settle());        // all is written
 //
 // Without a tier a shard lies in memory. In a tier that can show its blocks
-// (MemoryTier::Map) it is used in place; from another it is read to a buffer,
-// which counts as such from Announce or Open on. Close gives the buffer back
-// where nothing was changed; otherwise it is written back, while the caller
-// goes on: as many buffers as ShardStoreOptions says stay on their way, and the
-// one that is one too many is waited for. Should a write fail, the shard stays
-// in its buffer, and the next Settle tries again: nothing is lost.
+// (MemoryTier::Map) it is used in place; from another ShardPrefetch brings it
+// near, ahead of its use where the order is known or announced, and writes it
+// back behind. Should a write fail, the shard stays near, and the next Settle
+// tries again: nothing is lost. A changed shard goes to a tier that rounds it
+// at once, and is read again, so that what is computed does not depend on how
+// long a shard stays near.
 //
 // One thread at a time.
 #ifndef TESSERA_ZERO3_STATE_SHARDS_SHARD_STORE_H_
@@ -21,9 +21,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +31,7 @@
 #include "base/dtype/dtype.h"
 #include "offload/tier/memory_tier.h"
 #include "zero3/state/shards/accounted_memory.h"
+#include "zero3/state/shards/shard_prefetch.h"
 
 namespace tessera::zero3 {
 
@@ -45,9 +44,11 @@ struct ShardBlock {
 
 struct ShardStoreOptions {
   offload::Purpose purpose = offload::Purpose::kOptimizer;
-  // Of memory and buffers.
+  // Counts what lies in memory.
   std::shared_ptr<offload::Accounting> device;
-  size_t writes_behind = 1;
+  // That of the state. Null: one for this store alone, with room for three of
+  // its largest blocks.
+  std::shared_ptr<ShardPrefetch> prefetch = {};
 };
 
 enum class ShardAccess {
@@ -63,6 +64,8 @@ class ShardStore {
 
   // Takes its blocks out of their tiers.
   ~ShardStore();
+  ShardStore(const ShardStore&) = delete;
+  ShardStore& operator=(const ShardStore&) = delete;
 
   size_t size() const { return shards_.size(); }
   const ShardBlock& block(size_t index) const { return shards_[index].block; }
@@ -72,7 +75,8 @@ class ShardStore {
   // Block `index` is wanted soon.
   void Announce(size_t index);
 
-  // Its bytes, until Close. Errors are the tier's. Precondition of this and the
+  // Its bytes, until Close. Errors are the tier's, of a write that failed too
+  // where its room is needed. Precondition of this and the
   // rest: index < size(), and Open comes before Close.
   absl::StatusOr<std::span<std::byte>> Open(
       size_t index, ShardAccess access = ShardAccess::kUpdate);
@@ -88,13 +92,12 @@ class ShardStore {
   struct Shard {
     ShardBlock block;
     std::span<std::byte> bytes = {};  // Where it can be reached.
-    // In a tier:
-    bool maps = true;  // Until the tier says that it does not.
+    AccountedMemory memory = {};      // Without a tier.
+    // In a tier that shows the block, while it is open:
     offload::BlockView view = {};
-    AccountedMemory buffer = {};
-    std::optional<offload::Operation> load = {};
-    std::optional<offload::Operation> write = {};
-    bool changed = false;  // The buffer is newer than the tier.
+    // In a tier that does not:
+    offload::Prefetcher* prefetcher = nullptr;
+    bool is_rounded = false;  // By the tier.
   };
 
   ShardStore(std::vector<ShardBlock> blocks, const ShardStoreOptions& options);
@@ -102,17 +105,11 @@ class ShardStore {
   absl::Status AllocateAll();
   absl::Status AllocateHere(Shard& shard);
   absl::Status PutZeros(Shard& shard);
-  absl::Status AllocateBuffer(Shard& shard);
-  absl::StatusOr<bool> MapBlock(Shard& shard);
-  absl::Status StartLoad(Shard& shard);
-  void StartWrite(Shard& shard);
-  absl::Status FinishWrite(Shard& shard);
-  absl::Status FinishAndFree(Shard& shard);
-  absl::Status LimitWrites(size_t most);
+  absl::Status PutZeroBuffer(Shard& shard);
+  absl::Status MapBlock(Shard& shard);
 
-  const ShardStoreOptions options_;
+  ShardStoreOptions options_;
   std::vector<Shard> shards_;
-  std::deque<size_t> writing_;
 };
 
 }  // namespace tessera::zero3

@@ -41,12 +41,14 @@ std::shared_ptr<Accounting> Device() {
 // All blocks in one tier, or in memory.
 absl::StatusOr<std::unique_ptr<ShardStore>> CreateIn(
     offload::MemoryTier* tier, std::vector<ShardBlock> blocks, Purpose purpose,
-    std::shared_ptr<Accounting> device, size_t writes_behind = 1) {
+    std::shared_ptr<Accounting> device, int64_t near_bytes = 0) {
   for (ShardBlock& block : blocks) block.tier = tier;
-  return ShardStore::Create(std::move(blocks),
-                            {.purpose = purpose,
-                             .device = std::move(device),
-                             .writes_behind = writes_behind});
+  ShardStoreOptions options = {.purpose = purpose, .device = device};
+  if (near_bytes > 0) {
+    options.prefetch = std::make_shared<ShardPrefetch>(
+        ShardPrefetch::Options{.near_bytes = near_bytes, .device = device});
+  }
+  return ShardStore::Create(std::move(blocks), options);
 }
 
 // Random openings against vectors.
@@ -122,18 +124,36 @@ TEST(ShardStoreTest, BeginsWithZeros) {
   EXPECT_EQ(tier.usage()[0].usage.of(Purpose::kGradients).current, 17);
 }
 
-TEST(ShardStoreTest, CountsMemoryByPurposeAndBuffersWhileOpen) {
+TEST(ShardStoreTest, CountsMemoryByPurposeAndNearMemoryAsBuffers) {
   const auto device = Device();
   auto store = CreateIn(nullptr, Blocks({10, 20}), Purpose::kOptimizer, device);
   EXPECT_EQ(device->usage().of(Purpose::kOptimizer).current, 30);
   FarTier tier;
   const auto other = Device();
   auto far = CreateIn(&tier, Blocks({10, 20}), Purpose::kOptimizer, other);
-  EXPECT_EQ(other->usage().current, 0);
+  // Three of the largest, used or not.
+  EXPECT_EQ(other->usage().of(Purpose::kBuffers).current, 60);
   ASSERT_THAT((*far)->Open(1).status(), IsOk());
-  EXPECT_EQ(other->usage().of(Purpose::kBuffers).current, 20);
   ASSERT_THAT((*far)->Close(1, false), IsOk());
+  // At most together with the zeros of one block on their way to the tier.
+  EXPECT_EQ(other->usage().peak, 80);
+  EXPECT_EQ(other->usage().current, 60);
+  far->reset();
   EXPECT_EQ(other->usage().current, 0);
+}
+
+TEST(ShardStoreTest, BlocksThatAreOpenAtOnceHaveTheNearMemoryTheyNeed) {
+  FarTier tier;
+  const auto device = Device();
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      auto store, CreateIn(&tier, Blocks({10, 20, 30}), Purpose::kParameters,
+                           device, /*near_bytes=*/20));
+  EXPECT_EQ(device->usage().current, 20);
+  for (size_t i = 0; i < 3; ++i) ASSERT_THAT(store->Open(i).status(), IsOk());
+  EXPECT_EQ(device->usage().current, 60);
+  for (size_t i = 0; i < 3; ++i) ASSERT_THAT(store->Close(i, true), IsOk());
+  ASSERT_THAT(store->Settle(), IsOk());
+  EXPECT_EQ(device->usage().peak, 60);
 }
 
 TEST(ShardStoreTest, OverwritingReadsNothing) {
@@ -165,24 +185,59 @@ TEST(ShardStoreTest, WhatCannotBeWrittenStaysAndIsTriedAgain) {
   EXPECT_THAT(held, Each(std::byte{42}));
 }
 
-// The one that is one too many is waited for, and its buffer goes.
-TEST(ShardStoreTest, AsManyWritesAsSaidStayBehind) {
-  for (const size_t behind : {0, 1, 2}) {
-    FarTier tier;
-    const auto device = Device();
-    TESSERA_ASSERT_OK_AND_ASSIGN(auto store,
-                                 CreateIn(&tier, Blocks({10, 10, 10, 10}),
-                                          Purpose::kOptimizer, device, behind));
-    for (size_t i = 0; i < 4; ++i) {
-      ASSERT_THAT(store->Open(i).status(), IsOk());
-      ASSERT_THAT(store->Close(i, true), IsOk());
-      EXPECT_EQ(device->usage().current,
-                10 * static_cast<int64_t>(std::min(i + 1, behind)));
-    }
-    ASSERT_THAT(store->Settle(), IsOk());
-    EXPECT_EQ(device->usage().current, 0);
-    EXPECT_EQ(device->usage().peak, 10 * static_cast<int64_t>(behind + 1));
+// Stores of one state, one order of uses: what is announced is read ahead in
+// the first step, and what the step before used in later ones.
+TEST(ShardStoreTest, StoresShareOneNearMemoryAndReportItsTraffic) {
+  FarTier tier;
+  const auto device = Device();
+  const auto prefetch = std::make_shared<ShardPrefetch>(
+      ShardPrefetch::Options{.near_bytes = 30, .device = device});
+  std::vector<ShardBlock> masters = Blocks({10, 10, 10, 10});
+  std::vector<ShardBlock> moments = Blocks({10, 10, 10, 10});
+  for (ShardBlock& block : masters) block.tier = &tier;
+  for (ShardBlock& block : moments) {
+    block.tier = &tier;
+    block.key = "moment/" + block.key;
   }
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      auto first,
+      ShardStore::Create(masters, {.device = device, .prefetch = prefetch}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      auto second,
+      ShardStore::Create(moments, {.device = device, .prefetch = prefetch}));
+  EXPECT_EQ(device->usage().current, 30);
+  for (int step = 0; step < 4; ++step) {
+    TESSERA_ASSERT_OK(prefetch->BeginStep());
+    TESSERA_ASSERT_OK(prefetch->BeginStep());  // Nothing.
+    for (size_t i = 0; i < 4; ++i) {
+      if (step == 0 && i + 1 < 4) {
+        first->Announce(i + 1);
+        second->Announce(i + 1);
+      }
+      for (ShardStore* store : {first.get(), second.get()}) {
+        TESSERA_ASSERT_OK_AND_ASSIGN(const auto bytes, store->Open(i));
+        EXPECT_THAT(bytes, Each(static_cast<std::byte>(step)));
+      }
+      EXPECT_THAT(prefetch->EndStep(),
+                  StatusIs(absl::StatusCode::kFailedPrecondition));
+      for (ShardStore* store : {first.get(), second.get()}) {
+        const auto bytes = *store->Open(i);
+        std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(step + 1));
+        ASSERT_THAT(store->Close(i, false), IsOk());
+        ASSERT_THAT(store->Close(i, true), IsOk());
+      }
+    }
+    TESSERA_ASSERT_OK(first->Settle());
+    TESSERA_ASSERT_OK_AND_ASSIGN(const ShardTraffic traffic,
+                                 prefetch->EndStep());
+    // Three of eight stay for the next step, at most.
+    EXPECT_GE(traffic.bytes_read, 50);
+    EXPECT_EQ(traffic.bytes_written, 80);
+    EXPECT_GE(traffic.stall_ns, 0);
+    EXPECT_EQ(traffic.near_bytes, 30);
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(const ShardTraffic nothing, prefetch->EndStep());
+  EXPECT_EQ(nothing, ShardTraffic());
 }
 
 TEST(ShardStoreTest, EachBlockIsInItsOwnTier) {
@@ -201,8 +256,8 @@ TEST(ShardStoreTest, EachBlockIsInItsOwnTier) {
     auto bytes = store->Open(i);
     ASSERT_THAT(bytes.status(), IsOk());
     std::fill(bytes->begin(), bytes->end(), static_cast<std::byte>(i + 1));
-    // Host memory is used in place.
-    EXPECT_EQ(device->usage().of(Purpose::kBuffers).current, i == 2 ? 4 : 0);
+    // Host memory is used in place; near memory is for the far tier alone.
+    EXPECT_EQ(device->usage().of(Purpose::kBuffers).current, 3 * 4);
     ASSERT_THAT(store->Close(i, true), IsOk());
   }
   ASSERT_THAT(store->Settle(), IsOk());

@@ -6,6 +6,19 @@
 #include "base/status_macros.h"
 
 namespace tessera::zero3 {
+namespace {
+
+bool HasMasterOf(const Parameter& parameter) {
+  return SizeInBytes(parameter.dtype()) < 4;
+}
+
+offload::MomentFormat FormatFor(const Parameter& parameter,
+                                const offload::MomentFormat& moments) {
+  return parameter.dtype() == DType::kF64 ? offload::MomentFormat::F64()
+                                          : moments;
+}
+
+}  // namespace
 
 std::string_view OptimizerPartName(OptimizerPart part) {
   switch (part) {
@@ -55,12 +68,20 @@ absl::Status OptimizerShard::SetLearningRate(double learning_rate) {
 }
 
 offload::MomentFormat OptimizerShard::FormatOf(ParameterId id) const {
-  return seat_.model()[id].dtype() == DType::kF64 ? offload::MomentFormat::F64()
-                                                  : options_.moments;
+  return FormatFor(seat_.model()[id], options_.moments);
+}
+
+int64_t OptimizerShard::BytesOfSlot(const Parameter& parameter, int64_t slot,
+                                    const offload::MomentFormat& moments,
+                                    int count) {
+  const int64_t master =
+      HasMasterOf(parameter) ? slot * SizeInBytes(DType::kF32) : 0;
+  const auto moment = offload::MomentBytes(FormatFor(parameter, moments), slot);
+  return master + count * moment.value_or(0);
 }
 
 bool OptimizerShard::HasMaster(ParameterId id) const {
-  return SizeInBytes(seat_.model()[id].dtype()) < 4;
+  return HasMasterOf(seat_.model()[id]);
 }
 
 absl::StatusOr<int64_t> OptimizerShard::BytesOf(OptimizerPart part,
@@ -138,7 +159,7 @@ absl::Status OptimizerShard::CreateStore(
       ShardStore::Create(std::move(blocks),
                          {.purpose = offload::Purpose::kOptimizer,
                           .device = seat_.device,
-                          .writes_behind = options_.overlap ? 1u : 0u}));
+                          .prefetch = options_.prefetch}));
   return absl::OkStatus();
 }
 

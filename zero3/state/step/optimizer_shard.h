@@ -4,9 +4,8 @@
 //   TESSERA_RETURN_IF_ERROR(shard->Step(step, scale, gradients, values));
 //
 // Parameters of 16 bits have master weights in f32; others are their own. State
-// in a tier is read ahead, stepped and written back parameter by parameter:
-// with `overlap` the tier reads the next and writes the one before meanwhile,
-// so that three are in buffers; without, one.
+// in a tier is read, stepped and written back parameter by parameter, with
+// `overlap` ahead and behind.
 #ifndef TESSERA_ZERO3_STATE_STEP_OPTIMIZER_SHARD_H_
 #define TESSERA_ZERO3_STATE_STEP_OPTIMIZER_SHARD_H_
 
@@ -25,6 +24,7 @@
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/sgd.h"
 #include "zero3/state/gradients/gradient_reducer.h"
+#include "zero3/state/shards/shard_prefetch.h"
 #include "zero3/state/shards/shard_store.h"
 #include "zero3/state/shards/state_seat.h"
 #include "zero3/state/shards/tier_choice.h"
@@ -49,6 +49,8 @@ struct OptimizerShardOptions {
   offload::MemoryTier* tier = nullptr;  // Null: in memory.
   std::string key_prefix;               // Of blocks in the tier.
   bool overlap = true;
+  // Brings near what the tier cannot show in place.
+  std::shared_ptr<ShardPrefetch> prefetch;
 };
 
 class OptimizerShard {
@@ -63,6 +65,10 @@ class OptimizerShard {
   // Moments of each trained element: 0 to 2.
   int moment_count() const { return MomentCount(options_.kind, options_.sgd); }
   offload::MomentFormat FormatOf(ParameterId id) const;
+  // Bytes of master weight and moments of `slot` elements of a trained
+  // parameter. Preconditions: the format is valid, as CheckMomentFormat says.
+  static int64_t BytesOfSlot(const Parameter& parameter, int64_t slot,
+                             const offload::MomentFormat& moments, int count);
   // Whether `id` has a master weight apart from its value.
   bool HasMaster(ParameterId id) const;
 

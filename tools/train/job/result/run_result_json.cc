@@ -167,9 +167,17 @@ constexpr auto kMemory = [](auto& io, RankMemory& memory) {
   io.Object("file", memory.file, kPurposes);
 };
 
+constexpr auto kTraffic = [](auto& io, OffloadTraffic& traffic) {
+  io.Value("bytes_read", traffic.bytes_read);
+  io.Value("bytes_written", traffic.bytes_written);
+  io.Value("stall_ns", traffic.stall_ns);
+  io.Value("least_stall_ns", traffic.least_stall_ns);
+};
+
 constexpr auto kRank = [](auto& io, RankResult& rank) {
   io.Object("shares", rank.shares, kShares);
   io.Object("memory", rank.memory, kMemory);
+  io.Object("traffic", rank.traffic, kTraffic);
 };
 
 constexpr auto kRun = [](auto& io, RunResult& run) {

@@ -39,7 +39,8 @@ RunResult Example(uint64_t seed, size_t steps, size_t ranks) {
   for (size_t i = 0; i < ranks; ++i) {
     result.ranks.push_back({.shares = shares(),
                             .memory = {whole(), whole(), whole(), purposes(),
-                                       purposes(), purposes()}});
+                                       purposes(), purposes()},
+                            .traffic = {whole(), whole(), whole(), whole()}});
   }
   result.first_step = whole();
   result.memory_is_shared = random() % 2 == 0;
@@ -64,6 +65,8 @@ TEST(RunResultJsonTest, EverythingComesBack) {
     ASSERT_EQ(back.ranks.size(), result.ranks.size());
     for (size_t i = 0; i < back.ranks.size(); ++i) {
       EXPECT_EQ(back.ranks[i].memory.file, result.ranks[i].memory.file);
+      EXPECT_EQ(back.ranks[i].traffic.least_stall_ns,
+                result.ranks[i].traffic.least_stall_ns);
     }
     EXPECT_EQ(back.checkpoint, result.checkpoint);
   }

@@ -28,7 +28,7 @@ struct LossDifference {
 // Of the steps that are in both.
 LossDifference CompareLosses(const RunResult& run, const RunResult& alone);
 
-// 1e-5 for fp32, 2e-2 for bf16.
+// 1e-5 for fp32 with moments of f32, 2e-2 where either is rounded.
 double AllowedDifference(const Settings& settings);
 
 // DataLoss where the difference is larger than allowed, or no step was

@@ -16,6 +16,10 @@ ParityCase PlainCase(const ParityCase& run) {
           .steps = run.steps};
 }
 
+double RoundingFactor(const ParityCase& run) {
+  return run.moments == "f32" ? 1 : 10;
+}
+
 RunOptions RunOptionsOf(const ParityCase& run) {
   RunOptions options;
   options.mesh = run.mesh;

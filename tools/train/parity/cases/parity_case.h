@@ -53,6 +53,11 @@ struct ParityCase {
 // The same model, trained in the plainest way on one rank.
 ParityCase PlainCase(const ParityCase& run);
 
+// How much further than with moments of f32 the losses of two ways to train may
+// lie apart: where moments are rounded, what the order of sums changes in the
+// last bit can send an element next to a boundary the other way.
+double RoundingFactor(const ParityCase& run);
+
 // Without tiers.
 RunOptions RunOptionsOf(const ParityCase& run);
 

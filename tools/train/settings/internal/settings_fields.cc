@@ -115,6 +115,9 @@ constexpr SettingsField kFields[] = {
     {"timeout_seconds", &Settings::timeout_seconds,
      "how long ranks wait for each other"},
     {"threads", &Settings::threads, "of each rank's arithmetic"},
+    {"memory_limit", &Settings::memory_limit,
+     "memory of all ranks on this machine, such as 300MiB: the run gives up "
+     "speed until it fits; empty: no limit"},
     {"report", &Settings::report, "prints bottlenecks and what to change"},
     {"verify", &Settings::verify,
      "repeats the steps on one rank and compares the losses"},

@@ -1,0 +1,117 @@
+#include "tools/train/job/memory_strategy.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/model_files/model_config/presets.h"
+#include "tools/train/settings/check_settings.h"
+
+namespace tessera::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using topology::MemoryStrategy;
+
+constexpr int64_t kMiB = 1 << 20;
+
+// 400 MiB as given; each step saves some.
+absl::StatusOr<int64_t> Need(const Settings& settings) {
+  int64_t needed = 400;
+  if (settings.recompute == "selective") needed -= 50;
+  if (settings.recompute == "full") needed -= 100;
+  if (settings.zero == 3) needed -= 100;
+  if (settings.offload == "all") needed += 10;  // And near memory.
+  if (!settings.offload_dir.empty()) needed -= 150;
+  return needed * kMiB;
+}
+
+class MemoryStrategyTest : public ::testing::Test {
+ protected:
+  MemoryStrategyTest() {
+    settings_.zero = 1;
+    settings_.offload = "none";
+  }
+  absl::StatusOr<MemoryChoice> Fit(const std::string& limit) {
+    settings_.memory_limit = limit;
+    return FitMemoryLimit(settings_, *model_files::PresetConfig("llama-1m"),
+                          "/scratch", Need);
+  }
+
+  Settings settings_;
+};
+
+TEST_F(MemoryStrategyTest, TakesTheMildestThatFits) {
+  struct Case {
+    std::string limit;
+    MemoryStrategy strategy;
+    std::string flags;
+  };
+  const std::vector<Case> cases = {
+      {"420MiB", MemoryStrategy::kBasic, ""},
+      {"419MiB", MemoryStrategy::kStandard, "--recompute=selective"},
+      {"315MiB", MemoryStrategy::kStandard, "--recompute=full"},
+      {"314MiB", MemoryStrategy::kAggressive, "--recompute=full --zero=3"},
+      {"70MiB", MemoryStrategy::kExtreme,
+       "--recompute=full --zero=3 --offload=all --offload_dir=/scratch"}};
+  for (const Case& c : cases) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const MemoryChoice choice, Fit(c.limit));
+    EXPECT_EQ(choice.strategy, c.strategy) << c.limit;
+    EXPECT_EQ(choice.flags, c.flags);
+    EXPECT_EQ(choice.needed, *Need(choice.settings));
+    EXPECT_EQ(choice.as_given, 400 * kMiB);
+    TESSERA_EXPECT_OK(CheckSettings(choice.settings));
+    EXPECT_FALSE(absl::StrContains(choice.Describe(), "\n"));
+  }
+}
+
+TEST_F(MemoryStrategyTest, SaysWhatItDid) {
+  EXPECT_EQ(Fit("420MiB")->Describe(),
+            "memory: strategy basic: as given (predicted 400.0MiB of "
+            "--memory_limit=420MiB)");
+  EXPECT_EQ(Fit("210MiB")->Describe(),
+            "memory: strategy aggressive: --recompute=full --zero=3 (predicted "
+            "200.0MiB of --memory_limit=210MiB; 400.0MiB as given)");
+}
+
+TEST_F(MemoryStrategyTest, WhatIsSaidAlreadyIsNotAStep) {
+  settings_.recompute = "full";
+  settings_.zero = 3;
+  settings_.offload = "all";
+  settings_.offload_dir = "/mine";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const MemoryChoice choice, Fit("63MiB"));
+  EXPECT_EQ(choice.strategy, MemoryStrategy::kBasic);
+  EXPECT_THAT(Fit("62MiB"), Not(IsOk()));
+}
+
+TEST_F(MemoryStrategyTest, RefusesALimitThatNothingFits) {
+  const absl::Status status = Fit("50MiB").status();
+  EXPECT_THAT(
+      status,
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("--memory_limit=50MiB: is below what the run "
+                               "needs even with strategy extreme"),
+                     HasSubstr("--offload_dir=/scratch"),
+                     HasSubstr("62914560 bytes on this machine"),
+                     HasSubstr("alone has"), HasSubstr("bytes of weights"),
+                     HasSubstr("give such as --memory_limit=63MiB"))));
+  EXPECT_FALSE(absl::StrContains(status.message(), "\n"));
+}
+
+TEST_F(MemoryStrategyTest, PassesErrorsOfThePredictionOn) {
+  settings_.memory_limit = "1MiB";
+  EXPECT_THAT(
+      FitMemoryLimit(settings_, *model_files::PresetConfig("llama-1m"), "/s",
+                     [](const Settings&) -> absl::StatusOr<int64_t> {
+                       return absl::NotFoundError("no limit");
+                     }),
+      StatusIs(absl::StatusCode::kNotFound));
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -6,14 +6,18 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/tier/accounting.h"
 #include "offload/tier/host_tier.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/testing/mesh_run.h"
@@ -309,6 +313,52 @@ TEST_F(RestoreRunRefusalTest, DamagedFilesAreNamed) {
   }
 }
 
+// Of Save, which takes no copy of the state, the files are those of Start.
+TEST(RunCheckpointsTest, SaveWritesWhatStartWritesAndCopiesNothing) {
+  RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
+  const std::string started = NewRunDirectory("started");
+  const std::string saved = NewRunDirectory("saved");
+  std::mutex mutex;
+  std::set<std::string> paths;
+  TESSERA_ASSERT_OK(OnRanks(options, [&](TrainRank& rank) -> absl::Status {
+    const auto memory =
+        std::make_shared<offload::Accounting>("snapshots", offload::kUnlimited);
+    TESSERA_ASSIGN_OR_RETURN(
+        auto first,
+        RunCheckpoints::Create(
+            rank, {.directory = started, .identity = IdentityOf(options)}));
+    TESSERA_ASSIGN_OR_RETURN(
+        auto second,
+        RunCheckpoints::Create(rank, {.directory = saved,
+                                      .identity = IdentityOf(options),
+                                      .snapshot_memory = memory}));
+    TESSERA_RETURN_IF_ERROR(TrainTo(rank, 2).status());
+    TESSERA_RETURN_IF_ERROR(first->Start());
+    TESSERA_RETURN_IF_ERROR(first->Wait().status());
+    TESSERA_ASSIGN_OR_RETURN(const std::string path, second->Save());
+    EXPECT_EQ(second->last_path(), path);
+    EXPECT_THAT(second->Wait(), IsOkAndHolds(path));
+    EXPECT_EQ(memory->usage().peak, 0);
+    const std::lock_guard lock(mutex);
+    paths.insert(path);
+    return absl::OkStatus();
+  }));
+  ASSERT_EQ(paths.size(), 1u);
+  const std::filesystem::path written = *paths.begin();
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(written)) {
+    const auto other = std::filesystem::path(started) / written.filename() /
+                       entry.path().filename();
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string a,
+                                 ReadFile(entry.path().string(), 1 << 24));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string b,
+                                 ReadFile(other.string(), 1 << 24));
+    EXPECT_EQ(a, b) << entry.path();
+    ++files;
+  }
+  EXPECT_EQ(files, 5);  // Of 4 ranks, and the manifest.
+}
+
 TEST_F(RestoreRunRefusalTest, AnUnwritableDirectoryLeavesTheRunAlone) {
   const std::string file = directory_ + "/file";
   std::ofstream(file) << "x";
@@ -323,6 +373,7 @@ TEST_F(RestoreRunRefusalTest, AnUnwritableDirectoryLeavesTheRunAlone) {
          const absl::Status status = checkpoints->Wait().status();
          EXPECT_EQ(checkpoints->last_path(), "");
          EXPECT_THAT(checkpoints->Wait(), IsOkAndHolds(std::string()));
+         EXPECT_EQ(checkpoints->Save().status().code(), status.code());
          return status;
        })) {
     EXPECT_THAT(std::string(status.message()),

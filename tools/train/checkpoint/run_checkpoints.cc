@@ -38,12 +38,25 @@ absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
   return checkpoints;
 }
 
-absl::Status RunCheckpoints::Start() {
-  const absl::Status before = Wait().status();
+zero3::CheckpointMetadata RunCheckpoints::MetadataNow() const {
   zero3::CheckpointMetadata metadata = metadata_;
   metadata[std::string(kStepsKey)] = absl::StrCat(rank_.steps());
-  pending_ = writer_->Start(rank_.state(), std::move(metadata));
+  return metadata;
+}
+
+absl::Status RunCheckpoints::Start() {
+  const absl::Status before = Wait().status();
+  pending_ = writer_->Start(rank_.state(), MetadataNow());
   return before;
+}
+
+absl::StatusOr<std::string> RunCheckpoints::Save() {
+  const absl::Status before = Wait().status();
+  absl::StatusOr<std::string> path =
+      writer_->Save(rank_.state(), MetadataNow());
+  if (path.ok()) last_path_ = *path;
+  TESSERA_RETURN_IF_ERROR(before);
+  return path;
 }
 
 absl::StatusOr<std::string> RunCheckpoints::Wait() {

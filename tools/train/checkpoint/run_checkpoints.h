@@ -1,4 +1,5 @@
-// RunCheckpoints: checkpoints of a training run, written while it goes on.
+// RunCheckpoints: checkpoints of a training run, written while it goes on, or
+// from the state itself once nothing trains any more.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto checkpoints,
@@ -7,7 +8,7 @@
 //   ... rank->Step() ...
 //   TESSERA_RETURN_IF_ERROR(checkpoints->Start());  // training may go on
 //   ...
-//   TESSERA_ASSIGN_OR_RETURN(const std::string path, checkpoints->Wait());
+//   TESSERA_ASSIGN_OR_RETURN(const std::string path, checkpoints->Save());
 //
 // A checkpoint has a part for each pair of tensor and pipeline ranks, "tp0-pp1"
 // with a file for each of its data ranks, and says of each part which rows and
@@ -44,7 +45,8 @@ struct RunCheckpointOptions {
 
 class RunCheckpoints {
  public:
-  // A collective of the rank's world, as Start is; `rank` outlives this.
+  // A collective of the rank's world, as Start and Save are; `rank` outlives
+  // this.
   // InvalidArgument, on the rank that gave them, for options that cannot be.
   static absl::StatusOr<std::unique_ptr<RunCheckpoints>> Create(
       TrainRank& rank, const RunCheckpointOptions& options);
@@ -53,6 +55,12 @@ class RunCheckpoints {
   // background. Waits for the checkpoint before, whose error this returns
   // where it has one that Wait has not; the new one is begun all the same.
   absl::Status Start();
+
+  // Writes the state behind the last step on this thread, block by block and
+  // without a copy: memory stays bounded by the largest block. Waits for the
+  // checkpoint before as Start does. The path of the complete checkpoint, or
+  // the error, which all ranks get alike.
+  absl::StatusOr<std::string> Save();
 
   // The path of the last complete checkpoint once none is on its way, "" where
   // none was begun; or the error of the one that was on its way, which all
@@ -65,6 +73,8 @@ class RunCheckpoints {
  private:
   RunCheckpoints(TrainRank& rank, zero3::CheckpointMetadata metadata)
       : rank_(rank), metadata_(std::move(metadata)) {}
+
+  zero3::CheckpointMetadata MetadataNow() const;
 
   TrainRank& rank_;
   const zero3::CheckpointMetadata metadata_;  // But for the steps.

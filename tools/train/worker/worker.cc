@@ -62,6 +62,7 @@ class Worker {
   absl::Status Report(const StepRecord& record);
   absl::Status CheckpointIfDue();
   absl::Status StartCheckpoint();
+  absl::Status SaveLast();
   absl::Status Finish();
 
   collectives::Communicator& world_;
@@ -231,9 +232,11 @@ absl::Status Worker::Report(const StepRecord& record) {
   return absl::OkStatus();
 }
 
+// The last step's checkpoint is SaveLast's.
 absl::Status Worker::CheckpointIfDue() {
   const int64_t every = settings_.checkpoint_every;
-  if (checkpoints_ == nullptr || every == 0 || rank_->steps() % every != 0) {
+  if (checkpoints_ == nullptr || every == 0 || rank_->steps() % every != 0 ||
+      rank_->steps() == settings_.steps) {
     return absl::OkStatus();
   }
   return StartCheckpoint();
@@ -248,17 +251,21 @@ absl::Status Worker::StartCheckpoint() {
   return absl::OkStatus();
 }
 
-absl::Status Worker::Finish() {
-  if (checkpoints_ != nullptr) {
-    if (checkpointed_ != rank_->steps()) {
-      TESSERA_RETURN_IF_ERROR(StartCheckpoint());
-    }
-    const int64_t begin = MonotonicNanos();
-    TESSERA_RETURN_IF_ERROR(checkpoints_->Wait().status());
-    if (trace_ != nullptr) {
-      trace_->AddCheckpoint("write", {begin, MonotonicNanos()});
-    }
+// Nothing trains any more, so that the state needs no copy to be written.
+absl::Status Worker::SaveLast() {
+  if (checkpoints_ == nullptr) return absl::OkStatus();
+  const int64_t begin = MonotonicNanos();
+  TESSERA_RETURN_IF_ERROR(checkpointed_ == rank_->steps()
+                              ? checkpoints_->Wait().status()
+                              : checkpoints_->Save().status());
+  if (trace_ != nullptr) {
+    trace_->AddCheckpoint("write", {begin, MonotonicNanos()});
   }
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Finish() {
+  TESSERA_RETURN_IF_ERROR(SaveLast());
   if (table_) table_->Finish();
   return trace_ == nullptr ? absl::OkStatus() : trace_->Write();
 }

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
 #include "tensor_parallel/layers/norm/norm_options.h"
 
 namespace tessera::tensor_parallel {
@@ -132,7 +131,7 @@ absl::Status TransformerBlock::Forward(int64_t sequences, ConstTensorView x,
   TESSERA_RETURN_IF_ERROR(CheckTensor("x", x, a.batch_));
   TESSERA_RETURN_IF_ERROR(CheckTensor("y", y, a.batch_));
   TESSERA_ASSIGN_OR_RETURN(const TensorView input, Reserve(a.batch_, a.input_));
-  TESSERA_RETURN_IF_ERROR(Copy(x, input));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(x, input));
   TESSERA_RETURN_IF_ERROR(ForwardAttention(a));
   if (options_.recompute == Recompute::kSelective) a.attention_.ClearCore();
   if (options_.recompute == Recompute::kFull) {
@@ -168,7 +167,7 @@ absl::Status TransformerBlock::StartBackward(ConstTensorView y_gradient,
   TESSERA_RETURN_IF_ERROR(ComputeAgain(a));
   TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
                            Reserve(a.batch_, a.output_gradient_));
-  TESSERA_RETURN_IF_ERROR(Copy(y_gradient, gradient));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(y_gradient, gradient));
   for (PooledTensor* tensor : {&a.mlp_input_gradient_, &a.middle_gradient_,
                                &a.attention_input_gradient_}) {
     TESSERA_RETURN_IF_ERROR(Reserve(a.batch_, *tensor).status());

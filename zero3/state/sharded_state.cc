@@ -64,7 +64,8 @@ absl::Status ShardedState::FillOne(const Parameter& parameter, Filler fill) {
   TESSERA_ASSIGN_OR_RETURN(
       const std::span<std::byte> master,
       optimizer_->Open(OptimizerPart::kMaster, parameter.id));
-  for (int64_t at = 0; at < extent.size(); at += kBlockElements) {
+  const bool has_values = seat_.device.ops->has_values();
+  for (int64_t at = 0; has_values && at < extent.size(); at += kBlockElements) {
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView first,
         block.view().Narrow(0, 0,
@@ -172,7 +173,7 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOne(
     if (begin >= end) continue;
     TESSERA_ASSIGN_OR_RETURN(
         const offload::GradientStatistics one,
-        offload::MeasureGradient(offload::ConstTypedSpan(
+        seat_.device.ops->Measure(offload::ConstTypedSpan(
             own.At(begin - extent.begin), own.dtype(), end - begin)));
     all.Add(one);
   }

@@ -34,11 +34,13 @@ absl::StatusOr<StateSeat> SeatOf(const ModelParameters& model,
       .small_below = options.stage == 3 ? options.persistence_threshold : 0};
   TESSERA_ASSIGN_OR_RETURN(StateLayout created,
                            StateLayout::Create(model, layout));
-  auto device = options.device;
-  if (device == nullptr) {
-    device =
+  StateDevice device(options.device);
+  if (device.accounting == nullptr) {
+    device.accounting =
         std::make_shared<offload::Accounting>("device", offload::kUnlimited);
   }
+  if (options.memory != nullptr) device.memory = options.memory;
+  if (options.ops != nullptr) device.ops = options.ops;
   return StateSeat{std::move(created),
                    is_partitioned ? shard.rank() : topology::Rank(0),
                    std::move(device)};

@@ -1,22 +1,12 @@
 #include "zero3/state/gradients/gradient_memory.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace tessera::zero3 {
-namespace {
-
-void SetToZeros(AccountedMemory& memory) {
-  const std::span<std::byte> bytes = memory.bytes();
-  std::fill(bytes.begin(), bytes.end(), std::byte{0});
-}
-
-}  // namespace
-
 GradientMemory::GradientMemory(const StateSeat& seat,
                                const ReduceBuckets& buckets,
                                collectives::Communicator& group, bool is_kept)
@@ -58,7 +48,7 @@ absl::Status GradientMemory::AllocateOwn(ParameterId id) {
           seat_.layout.GatheredElements(id) * SizeInBytes(BucketOf(id).dtype),
           is_kept_ ? offload::Purpose::kGradients
                    : offload::Purpose::kBuffers));
-  SetToZeros(OwnOf(id));
+  seat_.device.ops->Zero(OwnOf(id).bytes());
   return absl::OkStatus();
 }
 
@@ -72,7 +62,7 @@ absl::Status GradientMemory::AllocateBucket(size_t index) {
           is_kept_ && bucket.is_direct ? offload::Purpose::kGradients
                                        : offload::Purpose::kBuffers,
           &group_));
-  SetToZeros(bucket_[index]);
+  seat_.device.ops->Zero(bucket_[index].bytes());
   return absl::OkStatus();
 }
 
@@ -128,16 +118,21 @@ void GradientMemory::CopyToBucket(ParameterId id) {
     const BucketPiece& piece =
         pieces[static_cast<size_t>(place - first.begin())];
     if (piece.size == 0) continue;
-    std::memcpy(bucket_[index].bytes().data() + piece.offset * width,
-                own.data() + piece.begin * width,
-                static_cast<size_t>(piece.size * width));
+    seat_.device.ops->Copy(own.subspan(static_cast<size_t>(piece.begin * width),
+                                       static_cast<size_t>(piece.size * width)),
+                           bucket_[index].bytes().subspan(
+                               static_cast<size_t>(piece.offset * width)));
   }
 }
 
 void GradientMemory::Clear() {
   if (!is_kept_) return;
-  for (AccountedMemory& memory : bucket_) SetToZeros(memory);
-  for (AccountedMemory& memory : own_) SetToZeros(memory);
+  for (AccountedMemory& memory : bucket_) {
+    seat_.device.ops->Zero(memory.bytes());
+  }
+  for (AccountedMemory& memory : own_) {
+    seat_.device.ops->Zero(memory.bytes());
+  }
 }
 
 }  // namespace tessera::zero3

@@ -1,13 +1,10 @@
 #include "zero3/state/gradients/gradient_reducer.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/reduction/combine.h"
 
 namespace tessera::zero3 {
 namespace {
@@ -210,8 +207,9 @@ absl::Status GradientReducer::TakeOwn(size_t index,
     }
     TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> whole,
                              WholeOf(piece.parameter));
-    std::memcpy(whole.data() + piece.begin * width, sums,
-                static_cast<size_t>(piece.size * width));
+    seat_.device.ops->Copy(
+        {sums, static_cast<size_t>(piece.size * width)},
+        whole.subspan(static_cast<size_t>(piece.begin * width)));
   }
   return absl::OkStatus();
 }
@@ -226,14 +224,10 @@ absl::Status GradientReducer::AddToShard(const BucketPiece& piece,
       shards_->Open(index,
                     is_first ? ShardAccess::kOverwrite : ShardAccess::kUpdate));
   if (is_first) {
-    std::memcpy(shard.data(), sums,
-                static_cast<size_t>(piece.slot * SizeInBytes(dtype)));
+    seat_.device.ops->Copy(
+        {sums, static_cast<size_t>(piece.slot * SizeInBytes(dtype))}, shard);
   } else {
-    const std::array<const void*, 2> sources = {shard.data(), sums};
-    void* const target = shard.data();
-    collectives::Combine(
-        collectives::Combination::Partial(collectives::Reduction::Sum(), dtype),
-        sources, std::span(&target, 1), piece.slot);
+    seat_.device.ops->Add(dtype, sums, shard.data(), piece.slot);
   }
   has_sums_[IndexOf(piece.parameter)] = true;
   return shards_->Close(index, /*changed=*/true);

@@ -18,6 +18,7 @@
 #include "base/tensor/memory.h"
 #include "collectives/communicator.h"
 #include "offload/tier/accounting.h"
+#include "zero3/state/shards/state_device.h"
 
 namespace tessera::zero3 {
 
@@ -27,12 +28,12 @@ class AccountedMemory {
   AccountedMemory() = default;
 
   // Uninitialised bytes, aligned to 64. ResourceExhausted where the budget of
-  // `accounting` has no room for them. With `shared_by`, memory on which the
-  // collectives of that communicator are fastest, as long as it has any.
+  // `device` has no room for them, or its memory. With `shared_by`, memory on
+  // which the collectives of that communicator are fastest, as long as it has
+  // any.
   static absl::StatusOr<AccountedMemory> Allocate(
-      std::shared_ptr<offload::Accounting> accounting, std::string_view key,
-      int64_t bytes, offload::Purpose purpose,
-      collectives::Communicator* shared_by = nullptr);
+      const StateDevice& device, std::string_view key, int64_t bytes,
+      offload::Purpose purpose, collectives::Communicator* shared_by = nullptr);
 
   std::span<std::byte> bytes() const { return bytes_; }
 

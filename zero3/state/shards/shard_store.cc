@@ -55,7 +55,7 @@ absl::Status ShardStore::AllocateHere(Shard& shard) {
       AccountedMemory::Allocate(options_.device, shard.block.key,
                                 shard.block.bytes, options_.purpose));
   shard.bytes = shard.buffer.bytes();
-  std::fill(shard.bytes.begin(), shard.bytes.end(), std::byte{0});
+  options_.device.ops->Zero(shard.bytes);
   return absl::OkStatus();
 }
 
@@ -64,13 +64,13 @@ absl::Status ShardStore::PutZeros(Shard& shard) {
   auto view =
       shard.block.tier->MapNew(shard.block.key, shard.block.bytes, info);
   if (view.ok()) {
-    std::fill(view->bytes.begin(), view->bytes.end(), std::byte{0});
+    options_.device.ops->Zero(view->bytes);
     return absl::OkStatus();
   }
   if (!absl::IsUnimplemented(view.status())) return view.status();
   TESSERA_RETURN_IF_ERROR(AllocateBuffer(shard));
   const std::span<std::byte> zeros = shard.buffer.bytes();
-  std::fill(zeros.begin(), zeros.end(), std::byte{0});
+  options_.device.ops->Zero(zeros);
   const absl::Status put = shard.block.tier->Put(shard.block.key, zeros, info);
   shard.buffer = {};
   TESSERA_RETURN_IF_ERROR(put);
@@ -218,7 +218,7 @@ absl::Status ShardStore::Settle() {
 void ShardStore::SetToZeros() {
   for (Shard& shard : shards_) {
     if (shard.block.tier != nullptr) continue;
-    std::fill(shard.bytes.begin(), shard.bytes.end(), std::byte{0});
+    options_.device.ops->Zero(shard.bytes);
   }
 }
 

@@ -46,7 +46,7 @@ struct ShardBlock {
 struct ShardStoreOptions {
   offload::Purpose purpose = offload::Purpose::kOptimizer;
   // Of memory and buffers.
-  std::shared_ptr<offload::Accounting> device;
+  StateDevice device;
   size_t writes_behind = 1;
 };
 

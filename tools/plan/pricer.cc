@@ -6,14 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "offload/optimizer/state/moment.h"
 #include "pipeline/generate/generate.h"
 #include "pipeline/simulate/simulate.h"
-#include "tools/train/predict/activations/activation_memory.h"
+#include "tools/plan/pass_traffic.h"
 #include "tools/train/predict/predict_rank.h"
 #include "tools/train/predict/stage_work.h"
-#include "tools/train/predict/state/state_memory.h"
-#include "tools/train/predict/traffic/predict_traffic.h"
-#include "tools/train/predict/traffic/stage_traffic.h"
 
 namespace tessera::plan {
 namespace {
@@ -75,7 +73,7 @@ absl::StatusOr<pipeline::StageCosts> Pricer::StageCost(
   const double rate = request_.flops * request_.efficiency;
   const auto seconds = [&](ActionKind kind, double flops, double attention) {
     train::RankTraffic traffic(candidate.mesh);
-    train::AddPasses(shapes, kind, 1, traffic);
+    AddPasses(shapes, kind, 1, traffic);
     const double tp =
         links_.SecondsAlong(candidate.mesh, TrafficAxis::kTp, traffic);
     const double cp =
@@ -149,85 +147,126 @@ double Pricer::DeviceBandwidth() const {
   return least;
 }
 
-absl::StatusOr<const Pricer::StateCost*> Pricer::StateOf(
-    const Candidate& candidate, int64_t pipeline_rank) {
+namespace {
+
+// Of this rank, as whole as its stages compute with them.
+int64_t WeightsOf(const StageShapes& s) {
+  const int64_t layer =
+      s.hidden * (s.qkv + s.query + s.gate_up + s.intermediate + 2);
+  const int64_t table = s.vocabulary * s.hidden;
+  return s.layers * layer + (s.is_first ? table : 0) +
+         (s.is_last ? s.hidden + (s.tied_here ? 0 : table) : 0);
+}
+
+// What ZeRO shares out (Rajbhandari et al., arXiv 1910.02054, section 5), of
+// AdamW, rounded down.
+absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
+                                   int64_t weights) {
+  const int64_t sharers = run.mesh.dp * run.mesh.cp;
+  const int64_t width = SizeInBytes(run.dtype);
+  const int64_t master = width < 4 ? 4 * weights : 0;
+  TESSERA_ASSIGN_OR_RETURN(const int64_t moment,
+                           offload::MomentBytes(run.state.moments, weights));
+  const int64_t optimizer = master + 2 * moment;
+  const auto shared = [&](int64_t bytes, int stage) {
+    return run.state.stage >= stage ? bytes / sharers : bytes;
+  };
+  return shared(width * weights, 3) + shared(4 * weights, 2) +
+         shared(optimizer, 1);
+}
+
+}  // namespace
+
+// What pools and layers hold of a layer after one micro-batch: what a second
+// layer adds.
+absl::StatusOr<int64_t> Pricer::LayerBytes(const Candidate& candidate) {
   const std::string key = absl::StrCat(
-      PipelineName(candidate), "/", candidate.mesh.tp, "/", candidate.mesh.cp,
-      "/", candidate.mesh.dp, "/", candidate.zero, "/", pipeline_rank);
-  if (const auto found = states_.find(key); found != states_.end()) {
+      candidate.mesh.tp, "/", candidate.mesh.cp, "/", candidate.micro_batch,
+      "/", static_cast<int>(candidate.recompute));
+  if (const auto found = layer_bytes_.find(key); found != layer_bytes_.end()) {
+    return found->second;
+  }
+  int64_t bytes[2];
+  for (const int64_t layers : {1, 2}) {
+    train::RunOptions run = RunOptionsOf(request_, candidate);
+    run.mesh.dp = 1;
+    run.mesh.pp = 1;
+    run.schedule = "1f1b";
+    run.chunks = 1;
+    run.batch = run.micro_batch;
+    run.state.stage = 0;
+    run.model.layers = layers;
+    TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
+                             train::RunPlan::Create(run));
+    TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction rank,
+                             train::PredictRank(plan, {}, {}));
+    bytes[layers - 1] = rank.activations.pools + rank.activations.layers;
+  }
+  return layer_bytes_[key] = std::max<int64_t>(bytes[1] - bytes[0], 0);
+}
+
+absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
+  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
+                           PlanOf(candidate));
+  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
+                           filling->With(RunOptionsOf(request_, candidate)));
+  int64_t most = 0;
+  // The first and the last have the tables as well.
+  for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
+    int64_t weights = 0, layers = 0;
+    for (const train::StageSpan& span : plan.StagesOf(rank)) {
+      TESSERA_ASSIGN_OR_RETURN(
+          const StageShapes shapes,
+          StageShapes::Of(plan.options(), {.pp = rank}, span));
+      weights += WeightsOf(shapes);
+      layers += shapes.layers;
+    }
+    TESSERA_ASSIGN_OR_RETURN(const int64_t state,
+                             StateBytes(plan.options(), weights));
+    most = std::max(most, state);
+    if (most > request_.memory) return most;
+    TESSERA_ASSIGN_OR_RETURN(const int64_t layer, LayerBytes(candidate));
+    most = std::max(most, state + layers * layer);
+  }
+  return most;
+}
+
+absl::StatusOr<const Pricer::RankCost*> Pricer::RanksOf(
+    const Candidate& candidate) {
+  const std::string key = absl::StrCat(PassesName(candidate), "/",
+                                       candidate.mesh.dp, "/", candidate.zero);
+  if (const auto found = ranks_.find(key); found != ranks_.end()) {
     return &found->second;
   }
   TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
                            PlanOf(candidate));
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                           filling->With(RunOptionsOf(request_, candidate)));
-  const RankPlace place = {.pp = pipeline_rank};
-  TESSERA_ASSIGN_OR_RETURN(const train::StatePlan state,
-                           train::StatePlan::Create(plan, place, {}));
-  TESSERA_ASSIGN_OR_RETURN(const train::StateMemory memory,
-                           train::PredictState(state));
-  TESSERA_ASSIGN_OR_RETURN(const train::RankTraffic traffic,
-                           train::PredictTraffic(plan, place, state));
-  StateCost cost;
-  cost.bytes = memory.in_memory();
-  cost.data_seconds =
-      links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, traffic);
-  const int64_t sharers = candidate.zero > 0 ? state.data_ranks() : 1;
-  const int64_t gradients =
-      state.model().elements() / sharers * static_cast<int64_t>(sizeof(float));
-  cost.optimizer_seconds =
-      static_cast<double>(2 * memory.optimizer + gradients) / DeviceBandwidth();
-  return &states_.emplace(key, cost).first->second;
-}
-
-absl::StatusOr<int64_t> Pricer::ActivationsOf(const Candidate& candidate,
-                                              int64_t pipeline_rank) {
-  const std::string key = absl::StrCat(
-      PassesName(candidate), "/",
-      FillingMicroBatches(candidate, request_.batch), "/", pipeline_rank);
-  if (const auto found = activations_.find(key); found != activations_.end()) {
-    return found->second;
+  train::RunOptions run = RunOptionsOf(request_, candidate);
+  run.batch = run.mesh.dp * run.micro_batch *
+              FillingMicroBatches(candidate, request_.batch);
+  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan, filling->With(run));
+  RankCost cost;
+  for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
+    TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction one,
+                             train::PredictRank(plan, {.pp = rank}, {}));
+    cost.bytes = std::max(cost.bytes, one.peak_bytes());
+    cost.data_seconds = std::max(
+        cost.data_seconds,
+        links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, one.traffic));
+    const int64_t sharers =
+        candidate.zero > 0 ? candidate.mesh.dp * candidate.mesh.cp : 1;
+    const int64_t gradients =
+        one.parameters / sharers * static_cast<int64_t>(sizeof(float));
+    cost.optimizer_seconds =
+        std::max(cost.optimizer_seconds,
+                 static_cast<double>(2 * one.state.optimizer + gradients) /
+                     DeviceBandwidth());
   }
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
-                           PlanOf(candidate));
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                           filling->With(RunOptionsOf(request_, candidate)));
-  TESSERA_ASSIGN_OR_RETURN(
-      const train::ActivationMemory memory,
-      train::PredictActivations(plan, {.pp = pipeline_rank}));
-  return activations_[key] = memory.pools + memory.boundaries + memory.layers;
+  return &ranks_.emplace(key, cost).first->second;
 }
 
 absl::StatusOr<int64_t> Pricer::Memory(const Candidate& candidate) {
-  int64_t most = 0;
-  for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
-    TESSERA_ASSIGN_OR_RETURN(const StateCost* const state,
-                             StateOf(candidate, rank));
-    most = std::max(most, state->bytes);
-  }
-  // Too much already.
-  if (most > request_.memory) return most;
-  for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
-    TESSERA_ASSIGN_OR_RETURN(const StateCost* const state,
-                             StateOf(candidate, rank));
-    TESSERA_ASSIGN_OR_RETURN(const int64_t activations,
-                             ActivationsOf(candidate, rank));
-    most = std::max(most, state->bytes + activations);
-  }
-  return most;
-}
-
-absl::StatusOr<int64_t> Pricer::ExactMemory(const Candidate& candidate) const {
-  TESSERA_ASSIGN_OR_RETURN(
-      const train::RunPlan plan,
-      train::RunPlan::Create(RunOptionsOf(request_, candidate)));
-  int64_t most = 0;
-  for (int64_t rank = 0; rank < candidate.mesh.pp; ++rank) {
-    TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction prediction,
-                             train::PredictRank(plan, {.pp = rank}, {}));
-    most = std::max(most, prediction.peak_bytes());
-  }
-  return most;
+  TESSERA_ASSIGN_OR_RETURN(const RankCost* const cost, RanksOf(candidate));
+  return cost->bytes;
 }
 
 absl::StatusOr<const pipeline::Schedule*> Pricer::ScheduleOf(
@@ -270,18 +309,17 @@ absl::StatusOr<const Pricer::PipelineCost*> Pricer::Simulated(
   return &simulated_.emplace(key, cost).first->second;
 }
 
-absl::StatusOr<StepSeconds> Pricer::Time(const Candidate& candidate) {
-  StepSeconds step;
-  for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
-    TESSERA_ASSIGN_OR_RETURN(const StateCost* const state,
-                             StateOf(candidate, rank));
-    step.data = std::max(step.data, state->data_seconds);
-    step.optimizer = std::max(step.optimizer, state->optimizer_seconds);
-  }
+absl::StatusOr<StepSeconds> Pricer::PipelineTime(const Candidate& candidate) {
   TESSERA_ASSIGN_OR_RETURN(const PipelineCost* const cost,
                            Simulated(candidate));
-  step.pipeline = cost->seconds;
-  step.bubble = cost->bubble;
+  return StepSeconds{.pipeline = cost->seconds, .bubble = cost->bubble};
+}
+
+absl::StatusOr<StepSeconds> Pricer::Time(const Candidate& candidate) {
+  TESSERA_ASSIGN_OR_RETURN(StepSeconds step, PipelineTime(candidate));
+  TESSERA_ASSIGN_OR_RETURN(const RankCost* const cost, RanksOf(candidate));
+  step.data = cost->data_seconds;
+  step.optimizer = cost->optimizer_seconds;
   return step;
 }
 

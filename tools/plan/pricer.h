@@ -5,7 +5,8 @@
 //   TESSERA_ASSIGN_OR_RETURN(int64_t bytes, pricer.Memory(candidate));
 //   TESSERA_ASSIGN_OR_RETURN(StepSeconds step, pricer.Time(candidate));
 //
-// Memory is that of tools/train/predict. Time, in seconds of a step:
+// Memory is that of tools/train/predict, of a dry run of the ranks that may
+// have most. Time, in seconds of a step:
 //
 //   pipeline    what pipeline::Simulate says of the schedule, where a pass
 //   takes
@@ -58,20 +59,22 @@ class Pricer {
   // where the schedule cannot be of such a pipeline.
   absl::StatusOr<double> LeastSeconds(const Candidate& candidate);
 
-  // Of the ranks that may have most, after as many micro-batches as fill the
-  // pipeline.
+  // By the sizes of weights and of what layers hold: no more than Memory says.
+  absl::StatusOr<int64_t> LeastMemory(const Candidate& candidate);
+
+  // What PredictRank says of the pipeline ranks that may have most, after as
+  // many micro-batches as fill the pipeline.
   absl::StatusOr<int64_t> Memory(const Candidate& candidate);
 
+  // The part of it that is the pipeline's; what Time says, which runs ranks as
+  // Memory does.
+  absl::StatusOr<StepSeconds> PipelineTime(const Candidate& candidate);
   absl::StatusOr<StepSeconds> Time(const Candidate& candidate);
-
-  // Of every pipeline rank, and all micro-batches: what PredictRank says.
-  absl::StatusOr<int64_t> ExactMemory(const Candidate& candidate) const;
 
  private:
   using Pipeline = std::tuple<std::string, int64_t, int64_t, int64_t>;
-  // Of a rank's state: what stays, along dp, and what the optimizer goes
-  // through.
-  struct StateCost {
+  // Of a candidate's ranks, by dry runs.
+  struct RankCost {
     int64_t bytes = 0;
     double data_seconds = 0;
     double optimizer_seconds = 0;
@@ -94,10 +97,8 @@ class Pricer {
   absl::StatusOr<const PassCost*> PassesOf(const Candidate& candidate);
   absl::StatusOr<pipeline::StageCosts> StageCost(
       const Candidate& candidate, const train::StageShapes& shapes);
-  absl::StatusOr<const StateCost*> StateOf(const Candidate& candidate,
-                                           int64_t pipeline_rank);
-  absl::StatusOr<int64_t> ActivationsOf(const Candidate& candidate,
-                                        int64_t pipeline_rank);
+  absl::StatusOr<const RankCost*> RanksOf(const Candidate& candidate);
+  absl::StatusOr<int64_t> LayerBytes(const Candidate& candidate);
   double DeviceBandwidth() const;
 
   const PlanRequest& request_;
@@ -105,8 +106,8 @@ class Pricer {
   std::map<Pipeline, absl::StatusOr<train::RunPlan>> plans_;
   std::map<Pipeline, absl::StatusOr<pipeline::Schedule>> schedules_;
   std::map<std::string, PassCost> passes_;
-  std::map<std::string, StateCost> states_;
-  std::map<std::string, int64_t> activations_;
+  std::map<std::string, RankCost> ranks_;
+  std::map<std::string, int64_t> layer_bytes_;
   std::map<std::string, PipelineCost> simulated_;
 };
 

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
 
 namespace tessera::train {
 
@@ -39,7 +38,8 @@ LlamaStage::LlamaStage(const tp::TensorGroup& tensor,
       context_(context),
       options_(options),
       token_source_(tokens),
-      weights_(weights) {}
+      weights_(weights),
+      pool_(tensor.memory()) {}
 
 absl::StatusOr<std::unique_ptr<LlamaStage>> LlamaStage::Create(
     const tp::TensorGroup& tensor, const tp::ContextGroup& context,
@@ -224,7 +224,7 @@ absl::Status LlamaStage::ForwardLayers(const pipeline::ForwardPass& pass,
       return embedding_->Forward(tokens_, flight.inputs, x);
     }));
   } else if (layers_.empty()) {
-    TESSERA_RETURN_IF_ERROR(tessera::Copy(*pass.input, x));
+    TESSERA_RETURN_IF_ERROR(tensor_.ops().Copy(*pass.input, x));
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
     const ConstTensorView from =
@@ -286,7 +286,7 @@ absl::Status LlamaStage::RunBackward(bool with_weights,
       return embedding_->BackwardWeight(tokens_, flight->inputs, y_gradient);
     }));
   } else if (layers_.empty() && !head_) {
-    TESSERA_RETURN_IF_ERROR(tessera::Copy(y_gradient, x_gradient));
+    TESSERA_RETURN_IF_ERROR(tensor_.ops().Copy(y_gradient, x_gradient));
   }
   flight->hidden.Release();
   return absl::OkStatus();
@@ -358,7 +358,7 @@ LlamaStage::Parameters LlamaStage::ParametersWithGradients() {
 
 absl::Status LlamaStage::ScaleGradients(double factor) {
   for (tp::Parameter* parameter : ParametersWithGradients()) {
-    TESSERA_RETURN_IF_ERROR(parameter->ScaleGradient(factor));
+    TESSERA_RETURN_IF_ERROR(tensor_.ops().Scale(factor, parameter->gradient()));
   }
   return absl::OkStatus();
 }

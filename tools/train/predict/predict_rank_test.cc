@@ -17,8 +17,8 @@
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
 #include "offload/tier/stack/compressed_tier.h"
+#include "tools/train/predict/rank_traffic.h"
 #include "tools/train/predict/testing/measured_run.h"
-#include "tools/train/predict/traffic/rank_traffic.h"
 
 namespace tessera::train {
 namespace {
@@ -26,6 +26,9 @@ namespace {
 using collectives::OpKind;
 using offload::Purpose;
 using tensor_parallel::Recompute;
+
+// A dry run that touches its memory ends the test.
+constexpr MemoryAccess kTrapped = MemoryAccess::kTrapped;
 
 RunOptions SmallRun() {
   RunOptions options;
@@ -142,7 +145,7 @@ void ExpectAsMeasured(const RunOptions& options, const StateHomes& homes = {},
     const RankPlace place = RankPlace::Of(r, mesh);
     SCOPED_TRACE(place.ToString());
     TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction rank,
-                                 PredictRank(plan, place, homes));
+                                 PredictRank(plan, place, homes, kTrapped));
     const MeasuredRank& real = measured[static_cast<size_t>(r)];
     ExpectState(rank.state, real.state);
     EXPECT_EQ(rank.activations.pools + rank.activations.boundaries,
@@ -264,7 +267,7 @@ TEST(PredictRankTest, TensorsThatAreStartedAreCountedUntilTheyMustBeOver) {
   ASSERT_GE(boundary, 32 << 10);
   for (int64_t r = 0; r < 2; ++r) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction rank,
-                                 PredictRank(plan, {.pp = r}, {}));
+                                 PredictRank(plan, {.pp = r}, {}, kTrapped));
     const int64_t real = measured[static_cast<size_t>(r)].activations;
     const int64_t most = rank.activations.pools + rank.activations.boundaries;
     EXPECT_LE(real, most);

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "pipeline/generate/generate.h"
-#include "pipeline/passes/add_communication.h"
 #include "tools/text/batches/batch_partition.h"
 
 namespace tessera::train {
@@ -35,13 +34,9 @@ absl::StatusOr<RunPlan> RunPlan::Create(const RunOptions& options) {
                          {.ranks = options.mesh.pp,
                           .chunks = options.chunks,
                           .microbatches = batch.micro_batches()}));
-  TESSERA_ASSIGN_OR_RETURN(pipeline::Schedule lowered,
-                           pipeline::AddCommunication(schedule));
   RunPlan plan;
   plan.schedule_ =
       std::make_shared<const pipeline::Schedule>(std::move(schedule));
-  plan.lowered_ =
-      std::make_shared<const pipeline::Schedule>(std::move(lowered));
   return plan.With(options);
 }
 

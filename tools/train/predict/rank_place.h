@@ -57,9 +57,8 @@ class RunPlan {
   const RunOptions& options() const { return options_; }
   int64_t micro_batches() const { return schedule().microbatches; }
   int64_t stages() const { return schedule().map.stages(); }
-  // Of computations, and with its sends and receives.
+  // Of computations.
   const pipeline::Schedule& schedule() const { return *schedule_; }
-  const pipeline::Schedule& lowered() const { return *lowered_; }
 
   StageSpan SpanOf(int32_t stage) const;
   std::vector<StageSpan> StagesOf(int64_t pipeline_rank) const;
@@ -67,7 +66,6 @@ class RunPlan {
  private:
   RunOptions options_;
   std::shared_ptr<const pipeline::Schedule> schedule_;
-  std::shared_ptr<const pipeline::Schedule> lowered_;
   tensor_parallel::Partition layers_;
 };
 

@@ -3,9 +3,11 @@
 #define TESSERA_TOOLS_TRAIN_RUN_RUN_OPTIONS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/dtype/dtype.h"
+#include "base/tensor/memory.h"
 #include "tensor_parallel/blocks/recompute.h"
 #include "tools/model_files/model_config/model_config.h"
 #include "tools/train/run/learning_rate.h"
@@ -41,6 +43,10 @@ struct RunOptions {
   bool sequence_parallel = false;
   bool zigzag = true;  // Layout of sequences over context ranks.
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
+
+  // Who gives out what activations and layers take, on this rank. Null:
+  // HostMemory. What the state takes: state.memory.
+  std::shared_ptr<MemoryResource> memory = nullptr;
 
   // Its learning rate, key prefix and what counts in the norm are set by the
   // run.

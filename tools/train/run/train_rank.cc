@@ -94,12 +94,16 @@ absl::Status TrainRank::CreateStages(tp::Ops& ops) {
                                          : tp::SequenceLayout::Contiguous;
   TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
                            layout_of(options_.length, options_.mesh.cp));
+  const auto memory =
+      options_.memory == nullptr ? HostMemory() : options_.memory;
   // The state holds the weights.
   const tp::TensorGroup tensor =
       tp::TensorGroup(ops, options_.mesh.tp > 1 ? groups_.tp : nullptr)
+          .WithMemory(memory)
           .WithoutWeightMemory();
   const tp::ContextGroup context = {
-      tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr),
+      tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr)
+          .WithMemory(memory),
       layout};
   TESSERA_ASSIGN_OR_RETURN(
       const tp::Partition layers,
@@ -186,6 +190,10 @@ absl::Status TrainRank::CreateExecutor() {
   if (options_.model.tied_embeddings && last > 0) {
     options.tied.push_back({"embedding", {0, last}});
   }
+  // All stages hand on the same: nobody needs to ask.
+  TESSERA_ASSIGN_OR_RETURN(const pipeline::TensorSpec boundary,
+                           stages_.front()->OutputSpec(nullptr));
+  options.boundaries.assign(static_cast<size_t>(last), boundary);
   std::vector<pipeline::StageBinding> bindings;
   for (size_t i = 0; i < stages_.size(); ++i) {
     bindings.push_back({stage_numbers_[i], stages_[i].get()});

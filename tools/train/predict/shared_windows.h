@@ -3,14 +3,14 @@
 //
 //   const int64_t bytes = SharedWindows(mesh, place, traffic, state.gathered,
 //                                       {.crowded = true});
-#ifndef TESSERA_TOOLS_TRAIN_PREDICT_TRAFFIC_SHARED_WINDOWS_H_
-#define TESSERA_TOOLS_TRAIN_PREDICT_TRAFFIC_SHARED_WINDOWS_H_
+#ifndef TESSERA_TOOLS_TRAIN_PREDICT_SHARED_WINDOWS_H_
+#define TESSERA_TOOLS_TRAIN_PREDICT_SHARED_WINDOWS_H_
 
 #include <cstdint>
 #include <string_view>
 
 #include "tools/train/predict/rank_place.h"
-#include "tools/train/predict/traffic/rank_traffic.h"
+#include "tools/train/predict/rank_traffic.h"
 
 namespace tessera::train {
 
@@ -28,4 +28,4 @@ int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_PREDICT_TRAFFIC_SHARED_WINDOWS_H_
+#endif  // TESSERA_TOOLS_TRAIN_PREDICT_SHARED_WINDOWS_H_

@@ -1,13 +1,16 @@
-#include "tools/train/predict/traffic/stage_traffic.h"
+#include "tools/plan/pass_traffic.h"
 
 #include "collectives/operation/operation.h"
 
-namespace tessera::train {
+namespace tessera::plan {
 namespace {
 
 using collectives::OpKind;
 using pipeline::ActionKind;
 using tensor_parallel::Recompute;
+using train::RankTraffic;
+using train::StageShapes;
+using train::TrafficAxis;
 
 class PassTraffic {
  public:
@@ -120,18 +123,4 @@ void AddPasses(const StageShapes& shapes, ActionKind kind, int64_t times,
   }
 }
 
-void AddSharedGradients(const StageShapes& shapes, int64_t gradient_width,
-                        RankTraffic& traffic) {
-  if (shapes.sequence_parallel) {
-    traffic.Add(TrafficAxis::kTp, OpKind::kAllReduce,
-                shapes.hidden * gradient_width,
-                2 * shapes.layers + (shapes.is_last ? 1 : 0));
-  }
-  if (shapes.shared_kv == 0) return;
-  // Keys, then values.
-  traffic.Add(TrafficAxis::kTp, OpKind::kAllReduce,
-              shapes.shared_kv / 2 * shapes.hidden * gradient_width,
-              2 * shapes.layers);
-}
-
-}  // namespace tessera::train
+}  // namespace tessera::plan

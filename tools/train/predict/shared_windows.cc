@@ -1,4 +1,4 @@
-#include "tools/train/predict/traffic/shared_windows.h"
+#include "tools/train/predict/shared_windows.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "tools/train/predict/traffic/rank_traffic.h"
+#include "tools/train/predict/rank_traffic.h"
 
 #include <algorithm>
 
@@ -40,17 +40,17 @@ int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh) {
   return 1;
 }
 
-void RankTraffic::Add(TrafficAxis axis, OpKind kind, int64_t bytes,
-                      int64_t times) {
+void RankTraffic::Add(TrafficAxis axis, OpKind kind,
+                      const collectives::OperationCount& count) {
   const int64_t ranks = RanksAlong(axis, mesh_);
-  if (ranks == 1 || times == 0) return;
+  if (ranks == 1 || count.count == 0) return;
   OperationTraffic& traffic = all_[{axis, kind}];
-  traffic.count += times;
-  traffic.bytes += bytes * times;
-  traffic.largest = std::max(traffic.largest, bytes);
+  traffic.count += count.count;
+  traffic.bytes += count.bytes;
+  traffic.largest = std::max(traffic.largest, count.largest);
   if (kind == OpKind::kReceive) return;
   traffic.sent +=
-      static_cast<double>(bytes * times) * collectives::BusFactor(kind, ranks);
+      static_cast<double>(count.bytes) * collectives::BusFactor(kind, ranks);
 }
 
 int64_t RankTraffic::BytesOf(TrafficAxis axis) const {

@@ -2,13 +2,14 @@
 // they travel along, and operation.
 //
 //   RankTraffic traffic(mesh);
-//   traffic.Add(TrafficAxis::kTp, collectives::OpKind::kAllReduce, 4096, 12);
+//   traffic.Add(TrafficAxis::kTp, collectives::OpKind::kAllReduce,
+//               {.count = 12, .bytes = 12 * 4096, .largest = 4096});
 //   traffic.BytesOf(TrafficAxis::kTp);
 //
 // Bytes are as Communicator::Statistics counts them: a reduction's or gather's
 // whole message. Groups of one rank send nothing.
-#ifndef TESSERA_TOOLS_TRAIN_PREDICT_TRAFFIC_RANK_TRAFFIC_H_
-#define TESSERA_TOOLS_TRAIN_PREDICT_TRAFFIC_RANK_TRAFFIC_H_
+#ifndef TESSERA_TOOLS_TRAIN_PREDICT_RANK_TRAFFIC_H_
+#define TESSERA_TOOLS_TRAIN_PREDICT_RANK_TRAFFIC_H_
 
 #include <array>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <string_view>
 #include <utility>
 
+#include "collectives/counting/counting_engine.h"
 #include "collectives/operation/operation.h"
 #include "tools/train/run/run_options.h"
 
@@ -51,9 +53,14 @@ class RankTraffic {
  public:
   explicit RankTraffic(const MeshSizes& mesh) : mesh_(mesh) {}
 
-  // `times` messages of `bytes` each; nothing along an axis of one rank.
+  // Nothing along an axis of one rank.
+  void Add(TrafficAxis axis, collectives::OpKind kind,
+           const collectives::OperationCount& count);
+  // `times` messages of `bytes` each.
   void Add(TrafficAxis axis, collectives::OpKind kind, int64_t bytes,
-           int64_t times = 1);
+           int64_t times) {
+    Add(axis, kind, {.count = times, .bytes = bytes * times, .largest = bytes});
+  }
 
   using Key = std::pair<TrafficAxis, collectives::OpKind>;
   const std::map<Key, OperationTraffic>& all() const { return all_; }
@@ -67,4 +74,4 @@ class RankTraffic {
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_PREDICT_TRAFFIC_RANK_TRAFFIC_H_
+#endif  // TESSERA_TOOLS_TRAIN_PREDICT_RANK_TRAFFIC_H_

@@ -11,11 +11,9 @@ namespace tessera::zero3 {
 
 // What is to be offloaded goes to `tier`: null where nothing is. With `files`
 // it has the effective host budget there, and the rest goes to `files`; both
-// outlive the state. With tiers that hold what MemoryModel says (host memory,
-// files) the state then takes in every tier what EstimateMemory says. The
-// optimizer and its moments keep their defaults; gradient_accumulation_steps is
-// the caller's. InvalidArgument where the configuration is not valid, or
-// offloads with no tier.
+// outlive the state. The optimizer and its moments keep their defaults;
+// gradient_accumulation_steps is the caller's. InvalidArgument where the
+// configuration is not valid, or offloads with no tier.
 absl::StatusOr<ShardedStateOptions> OptionsFrom(
     const ZeroConfig& config, DType parameter_dtype, offload::MemoryTier* tier,
     offload::MemoryTier* files = nullptr);

@@ -22,7 +22,8 @@
 // The stages are those of Rajbhandari et al., ZeRO, arXiv 1910.02054, section
 // 5. Each gives the same parameters: sums are over the same ranks in the same
 // order, and an element is stepped in the same way wherever it is. How many
-// bytes that takes of which memory: zero3/estimate/estimate_memory.h.
+// bytes a rank will hold a state says that is made on CountingMemory, with
+// DryStateOps, in a counted world: see zero3/examples/quickstart.cc.
 //
 // Fill, Acquire, GradientReady and Step are collectives, made by all ranks in
 // the same order (GradientReady: in any). InvalidArgument and

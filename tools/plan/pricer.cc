@@ -158,6 +158,24 @@ int64_t WeightsOf(const StageShapes& s) {
          (s.is_last ? s.hidden + (s.tied_here ? 0 : table) : 0);
 }
 
+// Of a pipeline rank.
+struct Held {
+  int64_t weights = 0;
+  int64_t most_layers = 0;  // Of a stage.
+};
+
+absl::StatusOr<Held> HeldBy(const train::RunPlan& plan, int64_t rank) {
+  Held held;
+  for (const train::StageSpan& span : plan.StagesOf(rank)) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const StageShapes shapes,
+        StageShapes::Of(plan.options(), {.pp = rank}, span));
+    held.weights += WeightsOf(shapes);
+    held.most_layers = std::max(held.most_layers, shapes.layers);
+  }
+  return held;
+}
+
 // What ZeRO shares out (Rajbhandari et al., arXiv 1910.02054, section 5), of
 // AdamW, rounded down.
 absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
@@ -177,32 +195,65 @@ absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
 
 }  // namespace
 
-// What pools and layers hold of a layer after one micro-batch: what a second
-// layer adds.
-absl::StatusOr<int64_t> Pricer::LayerBytes(const Candidate& candidate) {
+// By what a second layer adds to a rank that is alone: with one micro-batch,
+// and with two that are in flight at once.
+absl::StatusOr<const Pricer::LayerCost*> Pricer::LayerOf(
+    const Candidate& candidate) {
   const std::string key = absl::StrCat(
       candidate.mesh.tp, "/", candidate.mesh.cp, "/", candidate.micro_batch,
       "/", static_cast<int>(candidate.recompute));
-  if (const auto found = layer_bytes_.find(key); found != layer_bytes_.end()) {
-    return found->second;
+  if (const auto found = layers_.find(key); found != layers_.end()) {
+    return &found->second;
   }
-  int64_t bytes[2];
+  std::map<std::pair<int64_t, int64_t>, int64_t> bytes;
   for (const int64_t layers : {1, 2}) {
-    train::RunOptions run = RunOptionsOf(request_, candidate);
-    run.mesh.dp = 1;
-    run.mesh.pp = 1;
-    run.schedule = "1f1b";
-    run.chunks = 1;
-    run.batch = run.micro_batch;
-    run.state.stage = 0;
-    run.model.layers = layers;
-    TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                             train::RunPlan::Create(run));
-    TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction rank,
-                             train::PredictRank(plan, {}, {}));
-    bytes[layers - 1] = rank.activations.pools + rank.activations.layers;
+    for (const int64_t micro_batches : {1, 2}) {
+      train::RunOptions run = RunOptionsOf(request_, candidate);
+      run.mesh.dp = 1;
+      run.mesh.pp = 1;
+      run.schedule = "gpipe";
+      run.chunks = 1;
+      run.batch = run.micro_batch * micro_batches;
+      run.state.stage = 0;
+      run.model.layers = layers;
+      TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
+                               train::RunPlan::Create(run));
+      TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction rank,
+                               train::PredictRank(plan, {}, {}));
+      const train::ActivationMemory& held = rank.activations;
+      bytes[{layers, micro_batches}] =
+          held.pools + held.boundaries + held.layers;
+    }
   }
-  return layer_bytes_[key] = std::max<int64_t>(bytes[1] - bytes[0], 0);
+  const auto second_layer = [&](int64_t micro_batches) {
+    return std::max<int64_t>(
+        bytes[{2, micro_batches}] - bytes[{1, micro_batches}], 0);
+  };
+  const LayerCost cost = {
+      .first = second_layer(1),
+      .next = std::max<int64_t>(second_layer(2) - second_layer(1), 0)};
+  return &layers_.emplace(key, cost).first->second;
+}
+
+// The most layers times micro-batches that a rank holds between their forward
+// and their backward.
+int64_t Pricer::MostInFlight(const train::RunPlan& plan, int64_t rank) {
+  std::map<int32_t, int64_t> layers;
+  for (const train::StageSpan& span : plan.StagesOf(rank)) {
+    layers[span.stage] = span.layers.size();
+  }
+  int64_t held = 0, most = 0;
+  for (const pipeline::Action& action :
+       plan.schedule().ranks[static_cast<size_t>(rank)]) {
+    if (action.kind == ActionKind::kForward) {
+      held += layers[action.stage];
+      most = std::max(most, held);
+    } else if (action.kind == ActionKind::kBackward ||
+               action.kind == ActionKind::kBackwardInput) {
+      held -= layers[action.stage];
+    }
+  }
+  return most;
 }
 
 absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
@@ -213,20 +264,16 @@ absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
   int64_t most = 0;
   // The first and the last have the tables as well.
   for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
-    int64_t weights = 0, layers = 0;
-    for (const train::StageSpan& span : plan.StagesOf(rank)) {
-      TESSERA_ASSIGN_OR_RETURN(
-          const StageShapes shapes,
-          StageShapes::Of(plan.options(), {.pp = rank}, span));
-      weights += WeightsOf(shapes);
-      layers += shapes.layers;
-    }
+    TESSERA_ASSIGN_OR_RETURN(const Held held, HeldBy(plan, rank));
     TESSERA_ASSIGN_OR_RETURN(const int64_t state,
-                             StateBytes(plan.options(), weights));
+                             StateBytes(plan.options(), held.weights));
     most = std::max(most, state);
     if (most > request_.memory) return most;
-    TESSERA_ASSIGN_OR_RETURN(const int64_t layer, LayerBytes(candidate));
-    most = std::max(most, state + layers * layer);
+    TESSERA_ASSIGN_OR_RETURN(const LayerCost* const layer, LayerOf(candidate));
+    // All that is in flight, or one micro-batch in the largest stage.
+    most =
+        std::max(most, state + std::max(MostInFlight(plan, rank) * layer->next,
+                                        held.most_layers * layer->first));
   }
   return most;
 }
@@ -249,6 +296,8 @@ absl::StatusOr<const Pricer::RankCost*> Pricer::RanksOf(
     TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction one,
                              train::PredictRank(plan, {.pp = rank}, {}));
     cost.bytes = std::max(cost.bytes, one.peak_bytes());
+    // Too much already: the others need not be known.
+    if (cost.bytes > request_.memory) break;
     cost.data_seconds = std::max(
         cost.data_seconds,
         links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, one.traffic));
@@ -309,15 +358,54 @@ absl::StatusOr<const Pricer::PipelineCost*> Pricer::Simulated(
   return &simulated_.emplace(key, cost).first->second;
 }
 
-absl::StatusOr<StepSeconds> Pricer::PipelineTime(const Candidate& candidate) {
+// Gradients go to their owners once, weights to all, and the optimizer goes
+// through its state.
+absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
   TESSERA_ASSIGN_OR_RETURN(const PipelineCost* const cost,
                            Simulated(candidate));
-  return StepSeconds{.pipeline = cost->seconds, .bubble = cost->bubble};
+  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
+                           PlanOf(candidate));
+  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
+                           filling->With(RunOptionsOf(request_, candidate)));
+  StepSeconds step = {.pipeline = cost->seconds, .bubble = cost->bubble};
+  const auto along_dp = [&](collectives::OpKind kind, int64_t bytes) {
+    return links_.Seconds(candidate.mesh, TrafficAxis::kDp, kind,
+                          static_cast<double>(bytes), 1);
+  };
+  const int64_t sharers = candidate.mesh.dp * candidate.mesh.cp;
+  for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
+    TESSERA_ASSIGN_OR_RETURN(const Held held, HeldBy(plan, rank));
+    const int64_t weights = held.weights;
+    double data = 0;
+    if (sharers > 1) {
+      data = candidate.zero == 0
+                 ? along_dp(collectives::OpKind::kAllReduce, 4 * weights)
+                 : along_dp(collectives::OpKind::kReduceScatter, 4 * weights) +
+                       along_dp(collectives::OpKind::kAllGather,
+                                SizeInBytes(request_.dtype) * weights);
+    }
+    step.data = std::max(step.data, data);
+    TESSERA_ASSIGN_OR_RETURN(
+        const int64_t moment,
+        offload::MomentBytes(plan.options().state.moments, weights));
+    step.optimizer =
+        std::max(step.optimizer,
+                 static_cast<double>((4 * moment + 4 * weights) /
+                                     (candidate.zero > 0 ? sharers : 1)) /
+                     DeviceBandwidth());
+  }
+  // A hair less, since sums are rounded in another order.
+  step.data *= 1 - 1e-9;
+  step.optimizer *= 1 - 1e-9;
+  return step;
 }
 
 absl::StatusOr<StepSeconds> Pricer::Time(const Candidate& candidate) {
-  TESSERA_ASSIGN_OR_RETURN(StepSeconds step, PipelineTime(candidate));
+  TESSERA_ASSIGN_OR_RETURN(const PipelineCost* const pipeline,
+                           Simulated(candidate));
   TESSERA_ASSIGN_OR_RETURN(const RankCost* const cost, RanksOf(candidate));
+  StepSeconds step = {.pipeline = pipeline->seconds,
+                      .bubble = pipeline->bubble};
   step.data = cost->data_seconds;
   step.optimizer = cost->optimizer_seconds;
   return step;

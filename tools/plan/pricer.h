@@ -59,16 +59,15 @@ class Pricer {
   // where the schedule cannot be of such a pipeline.
   absl::StatusOr<double> LeastSeconds(const Candidate& candidate);
 
-  // By the sizes of weights and of what layers hold: no more than Memory says.
+  // By the sizes of weights, and by what layers hold: no more than Memory and
+  // Time say, but for pools' rounding.
   absl::StatusOr<int64_t> LeastMemory(const Candidate& candidate);
+  absl::StatusOr<StepSeconds> LeastTime(const Candidate& candidate);
 
   // What PredictRank says of the pipeline ranks that may have most, after as
-  // many micro-batches as fill the pipeline.
+  // many micro-batches as fill the pipeline: bytes, or more than the request
+  // has; and seconds of a candidate that has the memory.
   absl::StatusOr<int64_t> Memory(const Candidate& candidate);
-
-  // The part of it that is the pipeline's; what Time says, which runs ranks as
-  // Memory does.
-  absl::StatusOr<StepSeconds> PipelineTime(const Candidate& candidate);
   absl::StatusOr<StepSeconds> Time(const Candidate& candidate);
 
  private:
@@ -78,6 +77,11 @@ class Pricer {
     int64_t bytes = 0;
     double data_seconds = 0;
     double optimizer_seconds = 0;
+  };
+  // What a layer holds of its first micro-batch in flight, and of each more.
+  struct LayerCost {
+    int64_t first = 0;
+    int64_t next = 0;
   };
   // Of stages, and of the pipeline rank that computes most.
   struct PassCost {
@@ -98,7 +102,8 @@ class Pricer {
   absl::StatusOr<pipeline::StageCosts> StageCost(
       const Candidate& candidate, const train::StageShapes& shapes);
   absl::StatusOr<const RankCost*> RanksOf(const Candidate& candidate);
-  absl::StatusOr<int64_t> LayerBytes(const Candidate& candidate);
+  absl::StatusOr<const LayerCost*> LayerOf(const Candidate& candidate);
+  static int64_t MostInFlight(const train::RunPlan& plan, int64_t rank);
   double DeviceBandwidth() const;
 
   const PlanRequest& request_;
@@ -107,7 +112,7 @@ class Pricer {
   std::map<Pipeline, absl::StatusOr<pipeline::Schedule>> schedules_;
   std::map<std::string, PassCost> passes_;
   std::map<std::string, RankCost> ranks_;
-  std::map<std::string, int64_t> layer_bytes_;
+  std::map<std::string, LayerCost> layers_;
   std::map<std::string, PipelineCost> simulated_;
 };
 

@@ -84,12 +84,12 @@ class Search {
   absl::Status Consider(const Candidate& candidate) {
     ++report_.priced;
     const double best = BestOf(candidate);
-    const auto pipeline = pricer_.PipelineTime(candidate);
-    if (!pipeline.ok()) {
+    const auto quick = pricer_.LeastTime(candidate);
+    if (!quick.ok()) {
       ++report_.refused;
       return absl::OkStatus();
     }
-    if (pipeline->total() > std::min(best, Worst())) return absl::OkStatus();
+    if (quick->total() > std::min(best, Worst())) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(const int64_t least,
                              pricer_.LeastMemory(candidate));
     if (least > request_.memory) return TooLarge(candidate, least);

@@ -113,7 +113,7 @@ TEST(FindPlansTest, BoundsAreBounds) {
     if (!step.ok()) continue;
     const std::string name = CommandOf(request, candidate);
     EXPECT_LE(*pricer.LeastSeconds(candidate), step->total()) << name;
-    EXPECT_LE(pricer.PipelineTime(candidate)->total(), step->total()) << name;
+    EXPECT_LE(pricer.LeastTime(candidate)->total(), step->total()) << name;
     EXPECT_LE(*pricer.LeastMemory(candidate), *pricer.Memory(candidate))
         << name;
   }

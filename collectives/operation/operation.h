@@ -92,6 +92,10 @@ struct Operation {
   std::vector<int64_t> counts = {};
   std::vector<int64_t> receive_counts = {};
 
+  // What the call is about, such as the number of a parameter: ranks that make
+  // calls with different labels get an error, as for different counts. 0: none.
+  uint32_t label = 0;
+
   bool uneven() const { return !counts.empty(); }
 };
 

@@ -30,6 +30,7 @@ uint32_t HashDetails(const Operation& operation) {
   if (operation.reduction.op == ReduceOp::kScaledSum) {
     hash = Mix(hash ^ std::bit_cast<uint64_t>(operation.reduction.scale));
   }
+  if (operation.label != 0) hash = Mix(hash ^ (uint64_t{operation.label} << 8));
   return static_cast<uint32_t>(hash ^ hash >> 32);
 }
 
@@ -42,7 +43,7 @@ const char* FirstDifference(const Signature& a, const Signature& b) {
   if (a.root != b.root) return "root";
   if (a.reduce != b.reduce) return "reduction";
   if (a.algorithm != b.algorithm) return "algorithm";
-  if (a.details != b.details) return "uneven counts or scale factor";
+  if (a.details != b.details) return "uneven counts, scale factor or label";
   if (a.sequence != b.sequence) return "order";
   return nullptr;
 }
@@ -65,7 +66,7 @@ Signature SignatureOf(const Operation& operation, int64_t world, uint32_t group,
     signature.root = static_cast<int32_t>(operation.root.value());
   }
   if (Reduces(operation.kind)) signature.reduce = operation.reduction.op;
-  if (operation.uneven() || Reduces(operation.kind)) {
+  if (operation.uneven() || Reduces(operation.kind) || operation.label != 0) {
     signature.details = HashDetails(operation);
   }
   return signature;

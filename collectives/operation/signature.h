@@ -21,8 +21,8 @@ struct Signature {
                           // message on its channel for point-to-point.
   int64_t count = 0;      // MessageCount; 0 where ranks may differ.
   uint32_t group = 0;     // Tells one group's traffic from another's.
-  uint32_t details = 0;   // Hash of uneven counts and of a scaled sum's factor.
-  int32_t root = -1;      // -1 where there is none.
+  uint32_t details = 0;  // Hash of uneven counts, a scaled sum's factor, label.
+  int32_t root = -1;     // -1 where there is none.
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kU8;
   ReduceOp reduce = ReduceOp::kSum;

@@ -53,6 +53,15 @@ bool HasMessages(const Schedule& schedule) {
   return false;
 }
 
+// By boundary, whether its stages are on different ranks.
+std::vector<bool> CrossedBoundaries(const StageMap& map) {
+  std::vector<bool> crossed;
+  for (int32_t stage = 0; stage + 1 < map.stages(); ++stage) {
+    crossed.push_back(map.RankOf(stage) != map.RankOf(stage + 1));
+  }
+  return crossed;
+}
+
 // The implementations in the order of the rank's stages.
 absl::StatusOr<std::vector<Stage*>> InOrder(
     const std::vector<StageBinding>& bindings,
@@ -155,7 +164,7 @@ Executor::Executor(collectives::Communicator& communicator, Schedule schedule,
                schedule_.microbatches, pool_, messenger_, trace_),
       losses_(static_cast<size_t>(schedule_.microbatches)) {
   if (options_.boundaries.empty()) return;
-  pool_.SetSpecs(options_.boundaries);
+  pool_.SetSpecs(options_.boundaries, CrossedBoundaries(schedule_.map));
   negotiated_ = true;
 }
 
@@ -207,7 +216,7 @@ absl::Status Executor::AgreeOnShapes() {
   TESSERA_ASSIGN_OR_RETURN(
       std::vector<TensorSpec> specs,
       Negotiate(communicator_, schedule_.map, FindStage(), Call()));
-  pool_.SetSpecs(std::move(specs));
+  pool_.SetSpecs(std::move(specs), CrossedBoundaries(schedule_.map));
   negotiated_ = true;
   return absl::OkStatus();
 }

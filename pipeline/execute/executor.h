@@ -81,9 +81,9 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // A training step: all micro-batches forward and backward. Adds to the
-  // stages' gradients, divides them by the number of micro-batches once, and
-  // adds up those of copies and tied weights. A collective.
+  // A training step: all micro-batches forward and backward. Stages add the
+  // gradients of the mean loss to theirs (BackwardPass::loss_scale); in the end
+  // those of copies and tied weights are added up. A collective.
   absl::StatusOr<StepResult> Run();
 
   // The forwards alone, in the schedule's order (ForwardPass::training is

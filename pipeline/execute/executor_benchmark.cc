@@ -36,7 +36,6 @@ class EmptyStage : public Stage {
   absl::Status BackwardWeight(const BackwardPass&) override {
     return absl::OkStatus();
   }
-  absl::Status ScaleGradients(double) override { return absl::OkStatus(); }
 };
 
 double Seconds() {

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "pipeline/execute/executor.h"
 #include "pipeline/execute/testing/stack_step.h"
+#include "pipeline/passes/place_parameters.h"
 #include "pipeline/schedule/csv.h"
 
 namespace tessera::pipeline {
@@ -45,9 +46,9 @@ class TestStage : public LayerStage<double> {
     TESSERA_RETURN_IF_ERROR(At(ActionKind::kBackwardWeight, pass.microbatch));
     return LayerStage::BackwardWeight(pass);
   }
-  absl::Status ScaleGradients(double factor) override {
+  absl::Status ReduceGradient() override {
     TESSERA_RETURN_IF_ERROR(At(ActionKind::kReduceGradient, kNoMicroBatch));
-    return LayerStage::ScaleGradients(factor);
+    return LayerStage::ReduceGradient();
   }
 
   Action where = {};
@@ -70,7 +71,7 @@ class TestStage : public LayerStage<double> {
 std::vector<absl::Status> RunWith(int64_t ranks, int64_t wrong,
                                   const Action& where, absl::Duration late,
                                   const ExecutorOptions& options) {
-  const Schedule schedule = OneFOneB(ranks, 4);
+  const Schedule schedule = *PlaceParameters(OneFOneB(ranks, 4));
   return RunRanks(ranks, [&](Communicator& c) -> absl::Status {
     const auto rank = static_cast<int32_t>(c.rank().value());
     TestStage stage(ShapeFor(schedule), rank);
@@ -126,7 +127,7 @@ TEST(ExecutorErrorsTest, AFailureAfterTheLastMicroBatchIsHeardToo) {
       RunWith(3, 1, {ActionKind::kReduceGradient, 1}, absl::ZeroDuration(), {});
   EXPECT_THAT(statuses[1],
               StatusIs(absl::StatusCode::kDataLoss,
-                       HasSubstr("rank 1: stage 1: gradients are scaled")));
+                       HasSubstr("(1REDUCE_GRAD): stage 1: the weights")));
   for (const size_t rank : {0, 2}) {
     EXPECT_THAT(statuses[rank], StatusIs(absl::StatusCode::kAborted,
                                          HasSubstr("the weights are gone")));
@@ -261,7 +262,6 @@ class Bare : public Stage {
   absl::Status BackwardWeight(const BackwardPass&) override {
     return absl::OkStatus();
   }
-  absl::Status ScaleGradients(double) override { return absl::OkStatus(); }
 };
 
 // A step of bare stages, on rank 0.

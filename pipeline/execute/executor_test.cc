@@ -122,7 +122,6 @@ class Widening : public Stage {
   absl::Status BackwardWeight(const BackwardPass&) override {
     return absl::OkStatus();
   }
-  absl::Status ScaleGradients(double) override { return absl::OkStatus(); }
 
   int64_t width = 3;
 };
@@ -226,15 +225,14 @@ TEST(ExecutorTest, ParametersAreGatheredAndReducedWhereTheScheduleSays) {
                      const auto rank, MakeStackRank<double>(c, placed, shape));
                  TESSERA_ASSIGN_OR_RETURN(const StepResult step,
                                           rank.executor->Run());
-                 EXPECT_THAT(
-                     rank.stages[0]->hooks(),
-                     ElementsAre("unshard", "scale", "reduce", "reshard"));
+                 EXPECT_THAT(rank.stages[0]->hooks(),
+                             ElementsAre("unshard", "reduce", "reshard"));
                  TESSERA_RETURN_IF_ERROR(
                      CheckAgainst(RunSequentially<double>(shape), step, rank));
                  TESSERA_RETURN_IF_ERROR(rank.executor->RunForward().status());
                  EXPECT_THAT(rank.stages[0]->hooks(),
-                             ElementsAre("unshard", "scale", "reduce",
-                                         "reshard", "unshard", "reshard"));
+                             ElementsAre("unshard", "reduce", "reshard",
+                                         "unshard", "reshard"));
                  return absl::OkStatus();
                }),
       Each(IsOk()));

@@ -50,8 +50,8 @@ struct ExecutorOptions {
   // the ranks' clocks are set. The same on every rank.
   bool trace = true;
 
-  // Where the tensors between stages lie. Null: the engine's own memory
-  // (Communicator::AllocateShared), which is on the host.
+  // Where the tensors between stages lie. Null: on the host, those between
+  // ranks in the engine's own memory (Communicator::AllocateShared).
   std::shared_ptr<MemoryResource> memory = {};
 };
 

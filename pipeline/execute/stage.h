@@ -6,7 +6,6 @@
 //     }
 //     absl::Status BackwardInput(const BackwardPass& pass) override { ... }
 //     absl::Status BackwardWeight(const BackwardPass& pass) override { ... }
-//     absl::Status ScaleGradients(double factor) override { ... }
 //   };
 //
 // Who owns what. The tensors between stages are the Executor's: a stage's input
@@ -50,6 +49,9 @@ struct BackwardPass {
   const ConstTensorView* output_gradient = nullptr;  // Null at the last stage.
   // Uninitialised; null at the first stage, and in BackwardWeight.
   const TensorView* input_gradient = nullptr;
+  // What the last stage multiplies the gradient of its loss by: 1 / the number
+  // of micro-batches, so that gradients add up to those of the mean loss.
+  double loss_scale = 1;
 };
 
 class Stage {
@@ -74,10 +76,6 @@ class Stage {
   // Backward or BackwardWeight, or after Forward where there is no backward.
   virtual void Release(int32_t microbatch);
 
-  // Multiplies the gradients of all weights: once a step, after the last
-  // micro-batch and before ReduceGradient, by 1 / the number of micro-batches.
-  virtual absl::Status ScaleGradients(double factor) = 0;
-
   // The gradients of all weights, in an order that is the same on both copies
   // of the stage: added up between them under two-way maps. Contiguous. By
   // default Unimplemented; other maps do not ask.
@@ -87,8 +85,17 @@ class Stage {
   // ExecutorOptions::tied. Contiguous. By default Unimplemented.
   virtual absl::StatusOr<TensorView> TiedGradient(std::string_view name);
 
-  // Sharded parameters: gathers them, gives them up, reduces their gradients
-  // over the replicas. Called where the schedule says. By default nothing.
+  // sum += gradient, and copy = gradient: of tied weights whose stages are on
+  // one rank; contiguous and of one type and size. By default in host memory.
+  virtual absl::Status AddGradient(ConstTensorView gradient, TensorView sum);
+  virtual absl::Status CopyGradient(ConstTensorView gradient, TensorView copy);
+
+  // Sharded parameters, where the schedule has UNSHARD, RESHARD and
+  // REDUCE_GRAD: starts to gather them, releases them, starts to reduce the
+  // gradients so far over the replicas. Each may return before it is done: the
+  // stage's next computation waits for its parameters, and whoever uses the
+  // reduced gradients waits for these. Called in the same order on all
+  // replicas. By default nothing.
   virtual absl::Status Unshard();
   virtual absl::Status Reshard();
   virtual absl::Status ReduceGradient();

@@ -34,7 +34,8 @@ class Placement {
       if (!UnitComputes(unit)) continue;
       for (const Action& action : unit) {
         Uses& uses = uses_[action.stage];
-        if (uses.at.empty() || uses.at.back() != computations_) {
+        if (NeedsParameters(action.kind) &&
+            (uses.at.empty() || uses.at.back() != computations_)) {
           uses.at.push_back(computations_);
         }
         if (GivesWeightGradient(action.kind)) uses.last_weight = computations_;
@@ -42,7 +43,9 @@ class Placement {
       ++computations_;
     }
     for (const auto& [stage, uses] : uses_) {
-      if (!uses.at.empty()) upcoming_.emplace(uses.at.front(), stage);
+      if (!uses.at.empty() && IsGathered(stage)) {
+        upcoming_.emplace(uses.at.front(), stage);
+      }
     }
   }
 
@@ -70,7 +73,16 @@ class Placement {
 
   void Add(ActionKind kind, int32_t stage) { list_.push_back({kind, stage}); }
 
+  int64_t BytesOf(int32_t stage) const {
+    const auto& bytes = options_.unsharded_bytes;
+    return bytes.empty() ? 0 : bytes[static_cast<size_t>(stage)];
+  }
+  bool IsGathered(int32_t stage) const {
+    return options_.unsharded_bytes.empty() || BytesOf(stage) > 0;
+  }
+
   void ReduceUnused() {
+    if (options_.reduce == ReducePlacement::kNone) return;
     for (const auto& [stage, uses] : uses_) {
       if (uses.last_weight >= 0) continue;
       unused_.push_back({ActionKind::kReduceGradient, stage});
@@ -91,8 +103,10 @@ class Placement {
 
   void Reduce(std::span<const Action> unit, int64_t computation) {
     for (const Action& action : unit) {
-      if (GivesWeightGradient(action.kind) &&
-          uses_[action.stage].last_weight == computation) {
+      if (!GivesWeightGradient(action.kind)) continue;
+      const bool is_last = uses_[action.stage].last_weight == computation;
+      if (options_.reduce == ReducePlacement::kEachMicroBatch ||
+          (options_.reduce == ReducePlacement::kLastMicroBatch && is_last)) {
         Add(ActionKind::kReduceGradient, action.stage);
       }
     }
@@ -101,10 +115,14 @@ class Placement {
   // Before `computation`: gives up what is not near, and gathers what is.
   void LookAheadFrom(int64_t computation) {
     std::vector<int32_t> near;
+    int64_t bytes = 0;
     for (const auto& [use, stage] : upcoming_) {
+      bytes += BytesOf(stage);
       const bool full =
-          options_.max_unsharded > 0 &&
-          static_cast<int64_t>(near.size()) == options_.max_unsharded;
+          (options_.max_unsharded > 0 &&
+           static_cast<int64_t>(near.size()) == options_.max_unsharded) ||
+          (options_.max_unsharded_bytes > 0 &&
+           bytes > options_.max_unsharded_bytes);
       if (full || use - computation > options_.prefetch) break;
       near.push_back(stage);
     }
@@ -148,14 +166,55 @@ absl::Status CheckUnits(const Schedule& schedule, size_t rank,
             absl::StrCat(Describe(schedule, place),
                          ": the schedule's parameters are placed already"));
       }
-      if (options.max_unsharded == 1 && &action != &unit[0] &&
-          action.stage != unit[0].stage) {
+      const bool is_second =
+          &action != &unit[0] && action.stage != unit[0].stage;
+      if (options.max_unsharded == 1 && is_second) {
         return absl::InvalidArgumentError(absl::StrCat(
             Describe(schedule, place), " runs together with ",
             unit[0].ToString(), ", of another stage: max_unsharded is 1, and ",
             "must be at least 2"));
       }
+      if (options.max_unsharded_bytes == 0) continue;
+      const auto bytes_of = [&](const Action& of) {
+        return options.unsharded_bytes[static_cast<size_t>(of.stage)];
+      };
+      const int64_t bytes =
+          bytes_of(action) + (is_second ? bytes_of(unit[0]) : 0);
+      if (bytes <= options.max_unsharded_bytes) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          Describe(schedule, place), ": stage ", action.stage,
+          is_second ? absl::StrCat(" beside stage ", unit[0].stage) : "",
+          " needs ", bytes, " bytes of gathered parameters; ",
+          "max_unsharded_bytes is ", options.max_unsharded_bytes,
+          ", and must be at least that"));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const Schedule& schedule,
+                          const ParameterOptions& options) {
+  if (options.prefetch < 0 || options.max_unsharded < 0 ||
+      options.max_unsharded_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prefetch ", options.prefetch, ", max_unsharded ",
+                     options.max_unsharded, " and max_unsharded_bytes ",
+                     options.max_unsharded_bytes, "; each is at least 0"));
+  }
+  const auto sizes = static_cast<int64_t>(options.unsharded_bytes.size());
+  if (sizes != 0 && sizes != schedule.map.stages()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unsharded_bytes has ", sizes, " entries; the schedule has ",
+        schedule.map.stages(), " stages"));
+  }
+  if (sizes == 0 && options.max_unsharded_bytes > 0) {
+    return absl::InvalidArgumentError(
+        "max_unsharded_bytes needs unsharded_bytes, the sizes of all stages");
+  }
+  for (const int64_t bytes : options.unsharded_bytes) {
+    if (bytes >= 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("unsharded_bytes has ", bytes, "; each is at least 0"));
   }
   return absl::OkStatus();
 }
@@ -164,11 +223,7 @@ absl::Status CheckUnits(const Schedule& schedule, size_t rank,
 
 absl::StatusOr<Schedule> PlaceParameters(const Schedule& schedule,
                                          const ParameterOptions& options) {
-  if (options.prefetch < 0 || options.max_unsharded < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prefetch ", options.prefetch, " and max_unsharded ",
-                     options.max_unsharded, "; both are at least 0"));
-  }
+  TESSERA_RETURN_IF_ERROR(CheckOptions(schedule, options));
   if (static_cast<int64_t>(schedule.ranks.size()) != schedule.map.ranks()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the schedule has ", schedule.ranks.size(), " lists of actions; its ",

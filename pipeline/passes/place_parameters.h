@@ -1,30 +1,43 @@
-// PlaceParameters: when a rank gathers its stages' parameters and gives them
-// up, for pipelines whose parameters are sharded (ZeRO-3 under pipelining).
+// PlaceParameters: adds the actions by which a rank gathers the parameters of
+// its stages (UNSHARD), releases them (RESHARD) and reduces their gradients
+// (REDUCE_GRAD), for ZeRO under pipelining. With SplitStages before it, a stage
+// is a layer.
 //
-//   TESSERA_ASSIGN_OR_RETURN(
-//       Schedule placed, PlaceParameters(schedule, {.prefetch = 2,
-//                                                   .max_unsharded = 3}));
+//   TESSERA_ASSIGN_OR_RETURN(Schedule placed, PlaceParameters(schedule, {
+//       .prefetch = 1, .unsharded_bytes = bytes_by_stage,
+//       .max_unsharded_bytes = 64 << 20}));
 //
-// The rule: before each computation, and right after the one before it, the
-// rank looks at that one and the `prefetch` after it (a pair counts as one).
-// It gives up the stages that are not among them, and gathers those that are,
+// Gathers. Before each computation, and right after the one before it, the rank
+// looks at that computation and the `prefetch` after it (a pair counts as one).
+// It releases the stages that are not among them, and gathers those that are,
 // in the order in which they come. So a stage is gathered `prefetch`
 // computations before its use, kept while its next use is as near as that, and
-// given up right after the last. Where a budget holds fewer stages, those whose
-// use is nearest have it. Once the rank has finished a stage's last backward
-// its gradients are reduced.
+// released right after the last. If a limit leaves room for fewer stages, those
+// whose use is nearest have it, which is Belady's rule (IBM Systems Journal 5,
+// 1966): a large prefetch under a limit gathers as little as the limit allows.
 //
-// The rules are those of PyTorch's _add_unshard_reshard and _add_reduce_grad
-// (torch.distributed.pipelining.schedules), with distance and budget apart.
+// Reductions. Right after a stage's last backward of the step, or after each
+// backward: then no whole gradients are kept between micro-batches, and as many
+// times the bytes are sent.
+//
+// The rules for one stage a rank are those of PyTorch's _add_unshard_reshard
+// and _add_reduce_grad (torch.distributed.pipelining.schedules).
 #ifndef TESSERA_PIPELINE_PASSES_PLACE_PARAMETERS_H_
 #define TESSERA_PIPELINE_PASSES_PLACE_PARAMETERS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {
+
+enum class ReducePlacement : uint8_t {
+  kNone,            // No REDUCE_GRAD.
+  kLastMicroBatch,  // Once a step.
+  kEachMicroBatch,  // After every backward (B or W).
+};
 
 struct ParameterOptions {
   // How many computations ahead of a stage's use it is gathered; 0: right
@@ -33,14 +46,22 @@ struct ParameterOptions {
   // The most stages that a rank has gathered at a time; 0: any number. A pair
   // of two stages needs 2.
   int64_t max_unsharded = 0;
+  // By stage, the bytes of its gathered parameters; a stage of 0 bytes is never
+  // gathered. Empty: every stage is gathered, and bytes are not known.
+  std::vector<int64_t> unsharded_bytes = {};
+  // The most bytes that a rank has gathered at a time; 0: any number.
+  int64_t max_unsharded_bytes = 0;
+  ReducePlacement reduce = ReducePlacement::kLastMicroBatch;
 };
 
 // Place before AddCommunication: gathers then start before receives that block.
 // A rank that holds a stage but computes nothing of it (a two-way map with too
 // few micro-batches) reduces its gradients at the end. InvalidArgument for
-// negative options, a stage that does not exist, a schedule that has UNSHARD,
-// RESHARD or REDUCE_GRAD already, or a pair of more stages than
-// `max_unsharded`. Linear time in actions, times the stages of a rank.
+// negative options, sizes that are not one for each stage, a stage that does
+// not exist, a schedule that has UNSHARD, RESHARD or REDUCE_GRAD already, or a
+// computation whose own stages exceed a limit: the message names the stage and
+// the bytes that it needs. Linear time in actions, times the stages that are
+// gathered at a time.
 absl::StatusOr<Schedule> PlaceParameters(const Schedule& schedule,
                                          const ParameterOptions& options = {});
 

@@ -50,6 +50,37 @@ TEST(PlaceParametersTest, ABudgetIsForWhatIsUsedNext) {
             Placed(kTwoStages, {.prefetch = 0}));
 }
 
+TEST(PlaceParametersTest, ABudgetOfBytesIsForWhatIsUsedNext) {
+  const ParameterOptions both{
+      .prefetch = 4, .unsharded_bytes = {10, 20}, .max_unsharded_bytes = 30};
+  EXPECT_EQ(Placed(kTwoStages, both), Placed(kTwoStages, {.prefetch = 4}));
+  EXPECT_EQ(Placed(kTwoStages, {.prefetch = 4,
+                                .unsharded_bytes = {10, 20},
+                                .max_unsharded_bytes = 29}),
+            Placed(kTwoStages, {.prefetch = 0}));
+  EXPECT_THAT(Placed(kTwoStages,
+                     {.unsharded_bytes = {10, 20}, .max_unsharded_bytes = 19}),
+              HasSubstr("rank 0, action 2 (1F0): stage 1 needs 20 bytes of "
+                        "gathered parameters; max_unsharded_bytes is 19"));
+}
+
+TEST(PlaceParametersTest, AStageWithoutBytesIsNeverGathered) {
+  EXPECT_EQ(Placed(kTwoStages, {.prefetch = 0, .unsharded_bytes = {0, 20}}),
+            "0F0,0F1,1UNSHARD,1F0,1F1,1B0,1B1,1REDUCE_GRAD,1RESHARD,0B0,0B1,"
+            "0REDUCE_GRAD\n");
+}
+
+TEST(PlaceParametersTest, GradientsAreReducedWhenItSays) {
+  ParameterOptions options{.prefetch = 0,
+                           .unsharded_bytes = {0, 0},
+                           .reduce = ReducePlacement::kEachMicroBatch};
+  EXPECT_EQ(Placed(kTwoStages, options),
+            "0F0,0F1,1F0,1F1,1B0,1REDUCE_GRAD,1B1,1REDUCE_GRAD,0B0,"
+            "0REDUCE_GRAD,0B1,0REDUCE_GRAD\n");
+  options.reduce = ReducePlacement::kNone;
+  EXPECT_EQ(Placed(kTwoStages, options), kTwoStages);
+}
+
 TEST(PlaceParametersTest, AStageWithoutWorkIsReducedAllTheSame) {
   // One micro-batch: nothing enters at the back.
   Schedule schedule = AllForwardAllBackward(*StageMap::TwoWay(2), 1);
@@ -76,6 +107,7 @@ std::vector<Action> Reference(const std::vector<Action>& actions,
          ++j) {
       const auto budget = static_cast<size_t>(options.max_unsharded);
       if (budget > 0 && near.size() == budget) break;
+      if (actions[j].kind == ActionKind::kBackwardWeight) continue;
       if (!has(near, actions[j].stage)) near.push_back(actions[j].stage);
     }
     std::sort(gathered.begin(), gathered.end());
@@ -139,7 +171,7 @@ TEST(PlaceParametersTest, MisuseIsRefused) {
   };
   const Schedule schedule = FromCsv(kTwoStages);
   EXPECT_THAT(PlaceParameters(schedule, {.prefetch = -1}),
-              refuses("prefetch -1 and max_unsharded 0"));
+              refuses("prefetch -1, max_unsharded 0"));
   EXPECT_THAT(PlaceParameters(schedule, {.max_unsharded = -2}),
               refuses("max_unsharded -2"));
   Schedule wrong = *PlaceParameters(schedule);

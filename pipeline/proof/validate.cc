@@ -1,6 +1,7 @@
 #include "pipeline/proof/validate.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -69,7 +70,11 @@ absl::StatusOr<Proof> Validate(const Schedule& schedule,
   }
   TESSERA_RETURN_IF_ERROR(CheckLocalOrder(schedule, coverage, lowered));
   Proof proof;
-  TESSERA_ASSIGN_OR_RETURN(proof.peak_unsharded, CheckParameters(schedule));
+  TESSERA_ASSIGN_OR_RETURN(ParameterPeaks peaks,
+                           CheckParameters(schedule, options.parameters));
+  proof.peak_unsharded = std::move(peaks.unsharded);
+  proof.peak_unsharded_bytes = std::move(peaks.unsharded_bytes);
+  proof.peak_parameter_bytes = std::move(peaks.bytes);
   TESSERA_RETURN_IF_ERROR(
       lowered ? CheckMessagesFlow(schedule, channels, options.buffers)
               : CheckComputationsFlow(schedule, coverage));

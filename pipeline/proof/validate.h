@@ -13,8 +13,10 @@
 //     and each direction, forward and backward;
 //   - pairs that run together are a forward and a B or I, of which neither
 //     needs the other, or a send and a receive with one rank (FuseMessages);
-//   - parameters are gathered where they are used, and gradients reduced once
-//     and last (see CheckParameters in parameters.h for what is optional);
+//   - parameters are gathered where they are used, gradients reduced after the
+//     last of them, and no rank holds more bytes of either than it may;
+//     replicas that share parameters do not deadlock (CheckParameters in
+//     parameters.h);
 //   - no deadlock, even where a send completes only when its receive is reached
 //     (rendezvous), or with a given number of buffers per channel.
 #ifndef TESSERA_PIPELINE_PROOF_VALIDATE_H_
@@ -24,6 +26,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "pipeline/proof/parameters.h"
 #include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {
@@ -39,6 +42,8 @@ struct ValidateOptions {
   // rendezvous, the strictest: what it allows, any number allows. Without
   // meaning where communication is implied.
   int64_t buffers = 0;
+  // Sizes and limit of gathered parameters and unreduced gradients.
+  ParameterSizes parameters = {};
 };
 
 struct Proof {
@@ -52,8 +57,12 @@ struct Proof {
   std::vector<int64_t> peak_activations;
   std::vector<int64_t> peak_before_backward;
 
-  // By rank, the most stages whose parameters an UNSHARD has gathered.
+  // By rank, the most stages whose parameters an UNSHARD has gathered, their
+  // bytes, and the most bytes together with unreduced gradients
+  // (ValidateOptions::parameters).
   std::vector<int64_t> peak_unsharded;
+  std::vector<int64_t> peak_unsharded_bytes;
+  std::vector<int64_t> peak_parameter_bytes;
 };
 
 // InvalidArgument where the schedule is wrong. It names the rank, the position

@@ -72,6 +72,11 @@ constexpr bool HasMicroBatch(ActionKind kind) {
 constexpr bool GivesInputGradient(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
 }
+// F, B or I: what computes with the stage's parameters. The gradients of weights
+// are products of activations and gradients alone.
+constexpr bool NeedsParameters(ActionKind kind) {
+  return kind <= ActionKind::kBackwardInput;
+}
 // B or W: what finishes the micro-batch in the stage.
 constexpr bool GivesWeightGradient(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kBackwardWeight;

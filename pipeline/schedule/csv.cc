@@ -91,7 +91,7 @@ absl::Status WrongHolders(size_t stage, const Holders& holders) {
           : absl::StrCat("ranks ", ranges[0].rank, " and ", ranges[1].rank);
   return absl::InvalidArgumentError(absl::StrCat(
       "stage ", stage, " is computed by ", who,
-      "; one rank holds a stage, or ranks s and p - 1 - s hold stage s for the "
+      "; one rank holds a stage, or ranks r and p - 1 - r hold it for the "
       "first and the second half of the micro-batches"));
 }
 
@@ -114,12 +114,11 @@ absl::StatusOr<StageMap> MapOf(std::vector<Holders>& all, size_t ranks) {
   }
   if (!two_way) return StageMap::Of(std::move(rank_of));
   TESSERA_ASSIGN_OR_RETURN(StageMap map,
-                           StageMap::TwoWay(static_cast<int64_t>(ranks)));
+                           StageMap::TwoWayOf(std::move(rank_of)));
   for (size_t stage = 0; stage < all.size(); ++stage) {
     const auto s = static_cast<int32_t>(stage);
-    const auto& ranges = all[stage].ranges;
-    if (all.size() != ranks || map.RankOf(s) != ranges[0].rank ||
-        map.RankFromBack(s) != ranges.back().rank) {
+    if (map.ranks() != static_cast<int64_t>(ranks) ||
+        map.RankFromBack(s) != all[stage].ranges.back().rank) {
       return WrongHolders(stage, all[stage]);
     }
   }

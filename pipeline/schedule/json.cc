@@ -23,17 +23,11 @@ absl::StatusOr<StageMap> MapOf(JsonDocument& document) {
                      " stages; it has the rank of each"));
   }
   TESSERA_ASSIGN_OR_RETURN(StageMap map,
-                           StageMap::Of(std::move(document.rank_of)),
+                           document.two_way
+                               ? StageMap::TwoWayOf(std::move(document.rank_of))
+                               : StageMap::Of(std::move(document.rank_of)),
                            Annotate(_, "map.ranks"));
-  if (!document.two_way) return map;
-  TESSERA_ASSIGN_OR_RETURN(StageMap two_way, StageMap::TwoWay(document.stages));
-  for (int32_t stage = 0; stage < document.stages; ++stage) {
-    if (map.RankOf(stage) == two_way.RankOf(stage)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("map.ranks[", stage, "] is ", map.RankOf(stage),
-                     "; of a two-way map stage s is rank s's"));
-  }
-  return two_way;
+  return map;
 }
 
 absl::Status CheckActions(const Schedule& schedule) {

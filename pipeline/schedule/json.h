@@ -36,7 +36,7 @@ inline constexpr size_t kMostJsonBytes = size_t{512} << 20;
 //   microbatches  how many there are, 0 to 16 Mi
 //   map.ranks     the rank of each stage, as StageMap::Of takes them
 //   map.two_way   whether ranks hold stages of both directions
-//                 (StageMap::TwoWay; stage s is then rank s's)
+//                 (StageMap::TwoWayOf)
 //   ranks         for each rank its cells, in the notation of the tables: an
 //                 action, "2F7", or a pair, "(0F8;7B4)OVERLAP_F_B" or
 //                 "(1SEND_F3;1RECV_B0)"

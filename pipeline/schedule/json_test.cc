@@ -107,8 +107,6 @@ TEST(JsonTest, WhatIsWrongIsNamed) {
        "is none of ranks, two_way"},
       {", \"two_way\": false", "", "key \"two_way\" is missing in map"},
       {"\"two_way\": false", "\"two_way\": 1", "map.two_way is a number"},
-      {"[0, 1], \"two_way\": false", "[1, 0], \"two_way\": true",
-       "map.ranks[0] is 1; of a two-way map"},
       {"[0, 1]", "[0, 0]", "ranks has 2 lists; the map has 1 ranks"},
       {"[0, 1]", "[0, -1]", "map.ranks[1] is -1"},
       {"[0, 1]", "[0, 9]", "rank 9 of a stage"},

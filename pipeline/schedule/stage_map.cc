@@ -74,6 +74,33 @@ absl::StatusOr<StageMap> StageMap::Of(std::vector<int32_t> rank_of_stage) {
   return StageMap(std::move(rank_of_stage), ranks, /*two_way=*/false);
 }
 
+absl::StatusOr<StageMap> StageMap::TwoWayOf(
+    std::vector<int32_t> rank_of_stage) {
+  TESSERA_ASSIGN_OR_RETURN(StageMap map, Of(std::move(rank_of_stage)));
+  map.two_way_ = true;
+  return map;
+}
+
+absl::StatusOr<StageMap> StageMap::Split(std::span<const int64_t> parts) const {
+  if (static_cast<int64_t>(parts.size()) != stages()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("numbers of parts for ", parts.size(),
+                     " stages; the map has ", stages()));
+  }
+  std::vector<int32_t> rank_of;
+  for (size_t stage = 0; stage < parts.size(); ++stage) {
+    const int64_t room = kMostStages - static_cast<int64_t>(rank_of.size());
+    if (parts[stage] < 1 || parts[stage] > room) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "stage ", stage, " in ", parts[stage], " parts; at least 1, and at ",
+          "most ", kMostStages, " stages together, are allowed"));
+    }
+    rank_of.insert(rank_of.end(), static_cast<size_t>(parts[stage]),
+                   rank_of_[stage]);
+  }
+  return StageMap(std::move(rank_of), ranks_, two_way_);
+}
+
 std::vector<int32_t> StageMap::StagesOf(int32_t rank) const {
   std::vector<int32_t> stages;
   for (int32_t stage = 0; stage < this->stages(); ++stage) {

@@ -33,9 +33,17 @@ class StageMap {
   static absl::StatusOr<StageMap> Zigzag(int64_t ranks, int64_t chunks);
   static absl::StatusOr<StageMap> TwoWay(int64_t ranks);
 
-  // Any other: the rank of each stage. InvalidArgument where a rank below the
+  // Any other map: the rank of each stage. InvalidArgument if a rank below the
   // largest has no stage.
   static absl::StatusOr<StageMap> Of(std::vector<int32_t> rank_of_stage);
+  // The same for a two-way map: the rank of each stage for micro-batches that
+  // enter at the front; those that enter at the back use rank p - 1 - r.
+  static absl::StatusOr<StageMap> TwoWayOf(std::vector<int32_t> rank_of_stage);
+
+  // Divides each stage s into parts[s] consecutive stages of the same rank or
+  // ranks. InvalidArgument unless `parts` has one entry of at least 1 for each
+  // stage.
+  absl::StatusOr<StageMap> Split(std::span<const int64_t> parts) const;
 
   int64_t ranks() const { return ranks_; }
   int64_t stages() const { return static_cast<int64_t>(rank_of_.size()); }

@@ -33,6 +33,7 @@ absl::Status CheckStage(const StageCosts& cost, size_t stage) {
       CheckSize(cost.activation_bytes, stage, "activations sent"));
   TESSERA_RETURN_IF_ERROR(
       CheckSize(cost.gradient_bytes, stage, "gradients sent"));
+  TESSERA_RETURN_IF_ERROR(CheckSize(cost.unreduced_bytes, stage, "gradients"));
   return CheckSize(cost.unsharded_bytes, stage, "parameters");
 }
 

@@ -47,6 +47,10 @@ struct StageCosts {
   double unshard = 0;
   double reduce_gradient = 0;
   int64_t unsharded_bytes = 0;
+  // Of whole gradients: held from the begin of the first B or W after a
+  // REDUCE_GRAD to the end of the next one. 0 if the stage's gradients are part
+  // of what the rank holds at all times.
+  int64_t unreduced_bytes = 0;
   double optimizer = 0;
 
   // The time of a computation, UNSHARD or REDUCE_GRAD; 0 for all else.

@@ -13,7 +13,9 @@
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_ACTIVATIONS_H_
 
 #include <cstdint>
+#include <optional>
 
+#include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/attention/attention_core.h"
 #include "tensor_parallel/blocks/attention/attention_options.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
@@ -56,6 +58,7 @@ class BlockActivations {
   void Clear() {
     ClearAllButInput();
     input_.Release();
+    input_view_.reset();
     stage_ = Stage::kForward;
   }
 
@@ -73,11 +76,13 @@ class BlockActivations {
           &attention_input_gradient_}) {
       tensor->Release();
     }
+    output_gradient_view_.reset();
   }
 
   Stage stage_ = Stage::kForward;
   TokenBatch batch_;
   PooledTensor input_;  // [tokens of the rank, width], as the next ones.
+  std::optional<ConstTensorView> input_view_;  // Of it, or borrowed.
   NormState attention_norm_;
   PooledTensor attention_input_;
   AttentionActivations attention_;
@@ -87,6 +92,7 @@ class BlockActivations {
   GatedMlpActivations mlp_;
   // Gradients that BackwardInput leaves.
   PooledTensor output_gradient_;
+  std::optional<ConstTensorView> output_gradient_view_;  // Of it, or borrowed.
   PooledTensor mlp_input_gradient_;
   PooledTensor middle_gradient_;
   PooledTensor attention_input_gradient_;

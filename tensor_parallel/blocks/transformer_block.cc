@@ -110,12 +110,12 @@ absl::Status TransformerBlock::ForwardAttention(BlockActivations& a) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView normalised,
                            Reserve(a.batch_, a.attention_input_));
   TESSERA_RETURN_IF_ERROR(
-      attention_norm_.Forward(a.input_.view(), normalised, a.attention_norm_));
+      attention_norm_.Forward(*a.input_view_, normalised, a.attention_norm_));
   TESSERA_ASSIGN_OR_RETURN(const TensorView middle,
                            Reserve(a.batch_, a.middle_));
   TESSERA_RETURN_IF_ERROR(
       attention_.Forward(a.batch_, normalised, middle, a.attention_));
-  return group_.ops().Add(a.input_.view(), middle);
+  return group_.ops().Add(*a.input_view_, middle);
 }
 
 absl::Status TransformerBlock::NormaliseMiddle(BlockActivations& a) {
@@ -130,8 +130,13 @@ absl::Status TransformerBlock::Forward(int64_t sequences, ConstTensorView x,
   TESSERA_ASSIGN_OR_RETURN(a.batch_, BatchOf(sequences));
   TESSERA_RETURN_IF_ERROR(CheckTensor("x", x, a.batch_));
   TESSERA_RETURN_IF_ERROR(CheckTensor("y", y, a.batch_));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView input, Reserve(a.batch_, a.input_));
-  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(x, input));
+  a.input_view_ = x;
+  if (!options_.borrows_tensors) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView input,
+                             Reserve(a.batch_, a.input_));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(x, input));
+    a.input_view_ = input;
+  }
   TESSERA_RETURN_IF_ERROR(ForwardAttention(a));
   if (options_.recompute == Recompute::kSelective) a.attention_.ClearCore();
   if (options_.recompute == Recompute::kFull) {
@@ -165,9 +170,13 @@ absl::Status TransformerBlock::StartBackward(ConstTensorView y_gradient,
   TESSERA_RETURN_IF_ERROR(
       CheckTensor("the gradient of x", x_gradient, a.batch_));
   TESSERA_RETURN_IF_ERROR(ComputeAgain(a));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
-                           Reserve(a.batch_, a.output_gradient_));
-  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(y_gradient, gradient));
+  a.output_gradient_view_ = y_gradient;
+  if (!options_.borrows_tensors) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
+                             Reserve(a.batch_, a.output_gradient_));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(y_gradient, gradient));
+    a.output_gradient_view_ = gradient;
+  }
   for (PooledTensor* tensor : {&a.mlp_input_gradient_, &a.middle_gradient_,
                                &a.attention_input_gradient_}) {
     TESSERA_RETURN_IF_ERROR(Reserve(a.batch_, *tensor).status());
@@ -181,18 +190,18 @@ absl::Status TransformerBlock::BackwardInput(ConstTensorView y_gradient,
   TESSERA_RETURN_IF_ERROR(StartBackward(y_gradient, x_gradient, a));
   Ops& ops = group_.ops();
   TESSERA_RETURN_IF_ERROR(
-      mlp_.BackwardInput(a.batch_.tokens, a.output_gradient_.view(),
+      mlp_.BackwardInput(a.batch_.tokens, *a.output_gradient_view_,
                          a.mlp_input_gradient_.view(), a.mlp_));
   TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardInput(a.mlp_input_gradient_.view(),
                                                   a.middle_.view(), a.mlp_norm_,
                                                   a.middle_gradient_.view()));
   TESSERA_RETURN_IF_ERROR(
-      ops.Add(a.output_gradient_.view(), a.middle_gradient_.view()));
+      ops.Add(*a.output_gradient_view_, a.middle_gradient_.view()));
   TESSERA_RETURN_IF_ERROR(attention_.BackwardInput(
       a.batch_, a.middle_gradient_.view(), a.attention_input_gradient_.view(),
       a.attention_));
   TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardInput(
-      a.attention_input_gradient_.view(), a.input_.view(), a.attention_norm_,
+      a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_,
       x_gradient));
   TESSERA_RETURN_IF_ERROR(ops.Add(a.middle_gradient_.view(), x_gradient));
   a.stage_ = Stage::kBackwardWeight;
@@ -202,14 +211,14 @@ absl::Status TransformerBlock::BackwardInput(ConstTensorView y_gradient,
 absl::Status TransformerBlock::BackwardWeight(BlockActivations& a) {
   TESSERA_RETURN_IF_ERROR(CheckStage(a, Stage::kBackwardWeight));
   TESSERA_RETURN_IF_ERROR(mlp_.BackwardWeight(
-      a.batch_.tokens, a.output_gradient_.view(), a.mlp_input_.view(), a.mlp_));
+      a.batch_.tokens, *a.output_gradient_view_, a.mlp_input_.view(), a.mlp_));
   TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardWeight(
       a.mlp_input_gradient_.view(), a.middle_.view(), a.mlp_norm_));
   TESSERA_RETURN_IF_ERROR(
       attention_.BackwardWeight(a.batch_, a.middle_gradient_.view(),
                                 a.attention_input_.view(), a.attention_));
   TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardWeight(
-      a.attention_input_gradient_.view(), a.input_.view(), a.attention_norm_));
+      a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_));
   a.Clear();
   return absl::OkStatus();
 }
@@ -220,7 +229,7 @@ absl::Status TransformerBlock::Backward(ConstTensorView y_gradient,
   TESSERA_RETURN_IF_ERROR(StartBackward(y_gradient, x_gradient, a));
   Ops& ops = group_.ops();
   TESSERA_RETURN_IF_ERROR(
-      mlp_.Backward(a.batch_.tokens, a.output_gradient_.view(),
+      mlp_.Backward(a.batch_.tokens, *a.output_gradient_view_,
                     a.mlp_input_.view(), a.mlp_input_gradient_.view(), a.mlp_));
   TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardWeight(
       a.mlp_input_gradient_.view(), a.middle_.view(), a.mlp_norm_));
@@ -228,14 +237,14 @@ absl::Status TransformerBlock::Backward(ConstTensorView y_gradient,
                                                   a.middle_.view(), a.mlp_norm_,
                                                   a.middle_gradient_.view()));
   TESSERA_RETURN_IF_ERROR(
-      ops.Add(a.output_gradient_.view(), a.middle_gradient_.view()));
+      ops.Add(*a.output_gradient_view_, a.middle_gradient_.view()));
   TESSERA_RETURN_IF_ERROR(attention_.Backward(
       a.batch_, a.middle_gradient_.view(), a.attention_input_.view(),
       a.attention_input_gradient_.view(), a.attention_));
   TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardWeight(
-      a.attention_input_gradient_.view(), a.input_.view(), a.attention_norm_));
+      a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_));
   TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardInput(
-      a.attention_input_gradient_.view(), a.input_.view(), a.attention_norm_,
+      a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_,
       x_gradient));
   TESSERA_RETURN_IF_ERROR(ops.Add(a.middle_gradient_.view(), x_gradient));
   a.Clear();

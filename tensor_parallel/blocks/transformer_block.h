@@ -18,8 +18,9 @@
 // of one dtype, contiguous: all tokens of the rank's positions, the same on
 // every rank of the tensor group, or under sequence parallelism those of
 // BatchOf(sequences).tokens.RangeOf(rank). y may be x, and dx may be dy: what
-// the backward needs of them is in the activations. BackwardInput may be any
-// number of other passes before BackwardWeight (arXiv 2401.10241).
+// the backward needs of them is copied to the activations, unless the block
+// borrows them (TransformerBlockOptions). BackwardInput may be any number of
+// other passes before BackwardWeight (arXiv 2401.10241).
 //
 // Gradients of weights are those of the rank's positions: sum them over the
 // context group as over data-parallel ranks. Weights of a block:
@@ -61,6 +62,10 @@ struct TransformerBlockOptions {
   bool mlp_bias = false;
   double norm_epsilon = 1e-5;
   Recompute recompute = Recompute::kNone;
+  // The caller keeps x and dy as they are until the micro-batch's last
+  // backward, as pipeline::Executor does: they are not copied, y is not x and
+  // dx is not dy.
+  bool borrows_tensors = false;
 };
 
 class TransformerBlock {

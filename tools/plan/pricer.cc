@@ -104,8 +104,7 @@ absl::StatusOr<const Pricer::PassCost*> Pricer::PassesOf(
   }
   TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
                            PlanOf(candidate));
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                           filling->With(RunOptionsOf(request_, candidate)));
+  const train::RunPlan plan = filling->With(RunOptionsOf(request_, candidate));
   PassCost cost;
   // Stages of as many layers are alike but for their ends.
   std::map<std::tuple<int64_t, bool, bool>, pipeline::StageCosts> alike;
@@ -259,8 +258,7 @@ int64_t Pricer::MostInFlight(const train::RunPlan& plan, int64_t rank) {
 absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
   TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
                            PlanOf(candidate));
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                           filling->With(RunOptionsOf(request_, candidate)));
+  const train::RunPlan plan = filling->With(RunOptionsOf(request_, candidate));
   int64_t most = 0;
   // The first and the last have the tables as well.
   for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
@@ -290,7 +288,7 @@ absl::StatusOr<const Pricer::RankCost*> Pricer::RanksOf(
   train::RunOptions run = RunOptionsOf(request_, candidate);
   run.batch = run.mesh.dp * run.micro_batch *
               FillingMicroBatches(candidate, request_.batch);
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan, filling->With(run));
+  const train::RunPlan plan = filling->With(run);
   RankCost cost;
   for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
     TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction one,
@@ -365,8 +363,7 @@ absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
                            Simulated(candidate));
   TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
                            PlanOf(candidate));
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                           filling->With(RunOptionsOf(request_, candidate)));
+  const train::RunPlan plan = filling->With(RunOptionsOf(request_, candidate));
   StepSeconds step = {.pipeline = cost->seconds, .bubble = cost->bubble};
   const auto along_dp = [&](collectives::OpKind kind, int64_t bytes) {
     return links_.Seconds(candidate.mesh, TrafficAxis::kDp, kind,

@@ -1,7 +1,9 @@
 #include "zero3/state/sharded_state.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +15,52 @@ namespace tessera::zero3 {
 namespace {
 
 size_t IndexOf(ParameterId id) { return static_cast<size_t>(id.value()); }
+
+absl::StatusOr<std::unique_ptr<collectives::Communicator>> Copy(
+    collectives::Communicator& group, std::string_view name) {
+  std::vector<topology::Rank> members;
+  for (int64_t r = 0; r < group.size(); ++r) members.emplace_back(r);
+  return group.Subgroup(members, absl::StrCat(group.name(), "/", name));
+}
+
+// Stage 0 has the whole state on every rank, as though that were alone.
+absl::StatusOr<StateSeat> SeatOf(const ModelParameters& model,
+                                 const ShardedStateOptions& options,
+                                 const collectives::Communicator& shard) {
+  const bool is_partitioned = options.stage > 0;
+  LayoutOptions layout = {
+      .kind = options.layout,
+      .ranks = is_partitioned ? shard.size() : 1,
+      .alignment = std::lcm(options.alignment,
+                            std::max<int64_t>(options.moments.block, 1)),
+      .small_below = options.stage == 3 ? options.persistence_threshold : 0};
+  TESSERA_ASSIGN_OR_RETURN(StateLayout created,
+                           StateLayout::Create(model, layout));
+  StateDevice device(options.device);
+  if (device.accounting == nullptr) {
+    device.accounting =
+        std::make_shared<offload::Accounting>("device", offload::kUnlimited);
+  }
+  if (options.memory != nullptr) device.memory = options.memory;
+  if (options.ops != nullptr) device.ops = options.ops;
+  return StateSeat{std::move(created),
+                   is_partitioned ? shard.rank() : topology::Rank(0),
+                   std::move(device)};
+}
+
+// Those that have a slot here, in the order of slots, then the others.
+std::vector<const Parameter*> BySlot(const StateSeat& seat) {
+  std::vector<const Parameter*> parameters;
+  std::vector<bool> seen(static_cast<size_t>(seat.model().count()), false);
+  for (const Extent& extent : seat.layout.ExtentsOf(seat.rank)) {
+    seen[IndexOf(extent.parameter)] = true;
+    parameters.push_back(&seat.model()[extent.parameter]);
+  }
+  for (const Parameter& parameter : seat.model().all()) {
+    if (!seen[IndexOf(parameter.id)]) parameters.push_back(&parameter);
+  }
+  return parameters;
+}
 
 std::vector<const Parameter*> TrainableOf(const ModelParameters& model) {
   std::vector<const Parameter*> parameters;
@@ -40,6 +88,137 @@ absl::Status SetFirst(const TensorView& first, int64_t at,
 }
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
+    const ModelParameters& model, const ShardedStateOptions& options,
+    const ShardedStateGroups& groups) {
+  TESSERA_RETURN_IF_ERROR(CheckOptions(options, model));
+  if (groups.shard == nullptr) {
+    return absl::InvalidArgumentError(
+        "a sharded state needs a shard group, of one rank at least");
+  }
+  TESSERA_ASSIGN_OR_RETURN(StateSeat seat,
+                           SeatOf(model, options, *groups.shard));
+  std::unique_ptr<ShardedState> state(new ShardedState(seat, options));
+  TESSERA_RETURN_IF_ERROR(state->JoinGroups(groups));
+  TESSERA_RETURN_IF_ERROR(state->CreateParameters());
+  TESSERA_RETURN_IF_ERROR(state->CreateGradients());
+  TESSERA_RETURN_IF_ERROR(state->CreateOptimizer());
+  return state;
+}
+
+absl::Status ShardedState::JoinGroups(const ShardedStateGroups& groups) {
+  TESSERA_ASSIGN_OR_RETURN(groups_.gather, Copy(*groups.shard, "gather"));
+  TESSERA_ASSIGN_OR_RETURN(groups_.reduce, Copy(*groups.shard, "reduce"));
+  TESSERA_ASSIGN_OR_RETURN(groups_.agree, Copy(*groups.shard, "agree"));
+  if (groups.replicas != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(groups_.replicas,
+                             Copy(*groups.replicas, "reduce"));
+  }
+  if (groups.model != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(groups_.model, Copy(*groups.model, "norm"));
+  }
+  return absl::OkStatus();
+}
+
+ShardStoreOptions ShardedState::StoreOptions(offload::Purpose purpose) const {
+  return {.purpose = purpose,
+          .device = seat_.device,
+          .writes_behind = options_.overlap ? 1u : 0u};
+}
+
+// A rank that is alone with its shards in memory has everything whole as well.
+bool ShardedState::IsWhole(const Parameter& parameter) const {
+  const bool is_alone =
+      seat_.layout.ranks() == 1 && options_.parameter_tier == nullptr;
+  return options_.stage < 3 || is_alone || parameter.elements == 0 ||
+         seat_.layout.IsSmall(parameter.id);
+}
+
+absl::Status ShardedState::CreateParameters() {
+  std::vector<ParameterId> whole;
+  for (const Parameter& parameter : seat_.model().all()) {
+    if (IsWhole(parameter)) whole.push_back(parameter.id);
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      whole_,
+      WholeParameters::Create(seat_, std::move(whole), *groups_.gather));
+  std::vector<ShardBlock> shards;
+  std::vector<size_t> shard_of(static_cast<size_t>(seat_.model().count()),
+                               GatheredParameters::kNoShard);
+  for (const Parameter* parameter : BySlot(seat_)) {
+    if (IsWhole(*parameter)) continue;
+    const int64_t bytes =
+        seat_.OwnExtent(parameter->id).slot * SizeInBytes(parameter->dtype());
+    shard_of[IndexOf(parameter->id)] = shards.size();
+    shards.push_back(
+        {absl::StrCat(options_.key_prefix, "parameter/", parameter->id.value()),
+         bytes, parameter->dtype(),
+         tiers_.For(options_.parameter_tier, bytes)});
+  }
+  if (options_.stage == 3) {
+    TESSERA_ASSIGN_OR_RETURN(
+        value_shards_,
+        ShardStore::Create(std::move(shards),
+                           StoreOptions(offload::Purpose::kParameters)));
+    gathered_ = std::make_unique<GatheredParameters>(seat_, *groups_.gather,
+                                                     *value_shards_, shard_of);
+  }
+  own_values_ = std::make_unique<OwnValues>(seat_, *whole_, value_shards_.get(),
+                                            shard_of);
+  return absl::OkStatus();
+}
+
+absl::Status ShardedState::CreateGradients() {
+  std::vector<DType> dtypes;
+  for (const Parameter& parameter : seat_.model().all()) {
+    dtypes.push_back(SizeInBytes(parameter.dtype()) < 4
+                         ? options_.gradient_dtype
+                         : parameter.dtype());
+  }
+  std::vector<ShardBlock> shards;
+  std::vector<size_t> shard_of(dtypes.size());
+  for (const Parameter* parameter : BySlot(seat_)) {
+    if (!parameter->trainable()) continue;
+    const DType dtype = dtypes[IndexOf(parameter->id)];
+    const int64_t bytes =
+        seat_.OwnExtent(parameter->id).slot * SizeInBytes(dtype);
+    shard_of[IndexOf(parameter->id)] = shards.size();
+    shards.push_back(
+        {absl::StrCat(options_.key_prefix, "gradient/", parameter->id.value()),
+         bytes, dtype, tiers_.For(options_.gradient_tier, bytes)});
+  }
+  if (options_.stage >= 2) {
+    TESSERA_ASSIGN_OR_RETURN(
+        gradient_shards_,
+        ShardStore::Create(std::move(shards),
+                           StoreOptions(offload::Purpose::kGradients)));
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      gradients_,
+      GradientReducer::Create(
+          seat_, dtypes,
+          {.bucket_bytes = options_.bucket_bytes,
+           .average = options_.average_gradients,
+           .overlap = options_.overlap},
+          {.shard = groups_.reduce.get(), .replicas = groups_.replicas.get()},
+          gradient_shards_.get(), shard_of));
+  return absl::OkStatus();
+}
+
+absl::Status ShardedState::CreateOptimizer() {
+  TESSERA_ASSIGN_OR_RETURN(
+      optimizer_, OptimizerShard::Create(seat_,
+                                         {.kind = options_.optimizer,
+                                          .adamw = options_.adamw,
+                                          .sgd = options_.sgd,
+                                          .moments = options_.moments,
+                                          .tier = options_.optimizer_tier,
+                                          .key_prefix = options_.key_prefix,
+                                          .overlap = options_.overlap},
+                                         tiers_));
+  return absl::OkStatus();
+}
 
 absl::Status ShardedState::Fill(Filler fill) {
   for (const Parameter& parameter : seat_.model().all()) {
@@ -86,29 +265,73 @@ absl::Status ShardedState::FinishRestoring(int64_t steps) {
   return whole_->Publish();
 }
 
-absl::Status ShardedState::Acquire(std::span<const ParameterId> window) {
+absl::Status ShardedState::CheckIds(std::span<const ParameterId> window) const {
   for (ParameterId id : window) {
     TESSERA_RETURN_IF_ERROR(seat_.model().CheckId(id));
   }
-  return live_ == nullptr ? absl::OkStatus() : Tell(live_->Acquire(window));
+  return absl::OkStatus();
+}
+
+absl::Status ShardedState::AnnounceGather(std::span<const ParameterId> window) {
+  TESSERA_RETURN_IF_ERROR(CheckIds(window));
+  if (gathered_ != nullptr) gathered_->Announce(window);
+  return absl::OkStatus();
+}
+
+absl::Status ShardedState::StartGather(std::span<const ParameterId> window) {
+  TESSERA_RETURN_IF_ERROR(CheckIds(window));
+  return gathered_ == nullptr ? absl::OkStatus()
+                              : Tell(gathered_->Start(window));
+}
+
+absl::Status ShardedState::AwaitGather(std::span<const ParameterId> window) {
+  TESSERA_RETURN_IF_ERROR(CheckIds(window));
+  return gathered_ == nullptr ? absl::OkStatus()
+                              : Tell(gathered_->Wait(window));
+}
+
+absl::Status ShardedState::Acquire(std::span<const ParameterId> window) {
+  TESSERA_RETURN_IF_ERROR(StartGather(window));
+  return AwaitGather(window);
 }
 
 absl::StatusOr<TensorView> ShardedState::Value(ParameterId id) const {
   TESSERA_RETURN_IF_ERROR(seat_.model().CheckId(id));
-  return whole_->Has(id) ? whole_->Value(id) : live_->Value(id);
+  return whole_->Has(id) ? whole_->Value(id) : gathered_->Value(id);
 }
 
 absl::Status ShardedState::Release(std::span<const ParameterId> window) {
-  return live_ == nullptr ? absl::OkStatus() : live_->Release(window);
+  TESSERA_RETURN_IF_ERROR(CheckIds(window));
+  return gathered_ == nullptr ? absl::OkStatus()
+                              : Tell(gathered_->Release(window));
 }
 
 absl::StatusOr<TensorView> ShardedState::Gradient(ParameterId id) {
-  return gradients_->Gradient(id);
+  TESSERA_RETURN_IF_ERROR(gradients_->CheckOpen(id));
+  absl::StatusOr<TensorView> gradient = gradients_->Gradient(id);
+  TESSERA_RETURN_IF_ERROR(Tell(gradient.status()));
+  return gradient;
 }
 
-absl::Status ShardedState::GradientReady(ParameterId id) {
-  TESSERA_RETURN_IF_ERROR(gradients_->CheckOpen(id));
-  return Tell(gradients_->MarkReady(id));
+absl::Status ShardedState::ReduceGradients(
+    std::span<const ParameterId> window) {
+  TESSERA_RETURN_IF_ERROR(gradients_->CheckWindow(window));
+  return Tell(gradients_->Start(window));
+}
+
+absl::StatusOr<offload::TypedSpan> ShardedState::OwnGradient(ParameterId id) {
+  TESSERA_RETURN_IF_ERROR(seat_.model().CheckId(id));
+  absl::StatusOr<offload::TypedSpan> own = gradients_->OpenOwn(id);
+  TESSERA_RETURN_IF_ERROR(Tell(own.status()));
+  open_gradients_.push_back(id);
+  return own;
+}
+
+absl::Status ShardedState::CloseOwnGradients() {
+  for (ParameterId id : std::exchange(open_gradients_, {})) {
+    TESSERA_RETURN_IF_ERROR(gradients_->CloseOwn(id, /*changed=*/true));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ShardedState::Tell(absl::Status status) {
@@ -130,12 +353,9 @@ absl::Status ShardedState::SetLearningRate(double learning_rate) {
 }
 
 // Every rank learns who lacks what, before anybody waits for its bucket.
-absl::Status ShardedState::CheckAllReady() {
+absl::Status ShardedState::CheckAllReduced() {
   if (options_.allow_unused) {
-    while (const auto missing = gradients_->FirstMissing()) {
-      TESSERA_RETURN_IF_ERROR(gradients_->MarkReady(*missing));
-    }
-    return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(gradients_->ZeroMissing());
   }
   const auto missing = gradients_->FirstMissing();
   const int64_t mine = missing ? missing->value() : -1;
@@ -148,10 +368,10 @@ absl::Status ShardedState::CheckAllReady() {
   if (first == all.end()) return absl::OkStatus();
   const std::string reason = absl::StrCat(
       "rank ", first - all.begin(), " of ", groups_.agree->name(),
-      " has no gradient of parameter ", *first, " \"",
+      " has not reduced the gradient of parameter ", *first, " \"",
       seat_.model()[ParameterId(*first)].name(),
-      "\" at the end of the step; every rank must make every gradient ready, "
-      "or allow_unused be set");
+      "\" at the end of the step; every rank must reduce every gradient after "
+      "it was last added to, or allow_unused be set");
   groups_.reduce->Abort(reason);
   return absl::FailedPreconditionError(reason);
 }
@@ -177,7 +397,8 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOne(
             own.At(begin - extent.begin), own.dtype(), end - begin)));
     all.Add(one);
   }
-  TESSERA_RETURN_IF_ERROR(gradients_->CloseOwn(parameter.id));
+  TESSERA_RETURN_IF_ERROR(
+      gradients_->CloseOwn(parameter.id, /*changed=*/false));
   return all;
 }
 
@@ -218,11 +439,9 @@ absl::StatusOr<StepReport> ShardedState::Step() {
 }
 
 absl::StatusOr<StepReport> ShardedState::StepAlone() {
-  if (live_ != nullptr) {
-    TESSERA_RETURN_IF_ERROR(live_->EndStep());
-    TESSERA_RETURN_IF_ERROR(guard_->EndStep());
-  }
-  TESSERA_RETURN_IF_ERROR(CheckAllReady());
+  if (gathered_ != nullptr) TESSERA_RETURN_IF_ERROR(gathered_->EndStep());
+  TESSERA_RETURN_IF_ERROR(CheckAllReduced());
+  TESSERA_RETURN_IF_ERROR(CloseOwnGradients());
   TESSERA_RETURN_IF_ERROR(gradients_->Finish());
   TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics statistics,
                            MeasureAll());

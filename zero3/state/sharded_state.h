@@ -4,34 +4,35 @@
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto state, ShardedState::Create(model, {.stage = 3}, {&data_group}));
 //   TESSERA_RETURN_IF_ERROR(state->Fill(initialise));
-//   // Each step:
-//   TESSERA_RETURN_IF_ERROR(state->Acquire(layer));      // forward
+//   // Each step, forward; the next layer is gathered while this one computes:
+//   TESSERA_RETURN_IF_ERROR(state->StartGather(next_layer));
+//   TESSERA_RETURN_IF_ERROR(state->AwaitGather(layer));
 //   TESSERA_ASSIGN_OR_RETURN(TensorView weight, state->Value(id));
 //   TESSERA_RETURN_IF_ERROR(state->Release(layer));
-//   ...                                                  // backward
-//   TESSERA_ASSIGN_OR_RETURN(TensorView gradient, state->Gradient(id));
-//   TESSERA_RETURN_IF_ERROR(state->GradientReady(id));
+//   // Backward, gathered likewise; the reduction goes on beside the next
+//   layer: TESSERA_ASSIGN_OR_RETURN(TensorView gradient, state->Gradient(id));
+//   TESSERA_RETURN_IF_ERROR(state->ReduceGradients(layer));
 //   TESSERA_ASSIGN_OR_RETURN(StepReport report, state->Step());
 //
-//   stage   every rank has whole               and of the rest its part
+//   stage   every rank has whole                 and of the rest its part
 //   0       all
-//   1       parameters, gradients              optimizer state
-//   2       parameters                         gradients, optimizer state
-//   3       what is in use; small parameters   all
+//   1       parameters, gradients                optimizer state
+//   2       parameters; gradients of the         gradients, optimizer state
+//           layer at work
+//   3       what is gathered, small parameters,  all
+//           gradients of the layer at work
 //
-// The stages are those of Rajbhandari et al., ZeRO, arXiv 1910.02054, section
-// 5. Each gives the same parameters: sums are over the same ranks in the same
-// order, and an element is stepped in the same way wherever it is. How many
-// bytes a rank will hold a state says that is made on CountingMemory, with
-// DryStateOps, in a counted world: see zero3/examples/quickstart.cc.
+// The stages are those of Rajbhandari et al., ZeRO, arXiv 1910.02054,
+// section 5. Each gives the same parameters: sums are over the same ranks in
+// the same order, and an element is stepped in the same way wherever it is.
 //
-// Fill, Acquire, GradientReady and Step are collectives, made by all ranks in
-// the same order (GradientReady: in any). InvalidArgument and
-// FailedPrecondition of this rank's own call change nothing unless said
-// otherwise. Any other error of these calls (a group, a tier, a budget) breaks
-// the state for good, on every rank: none waits for the one that failed, and
-// all learn its number and its reason. The last checkpoint is where to go on.
-// One thread at a time.
+// Fill, StartGather, Acquire, ReduceGradients and Step are collectives, made by
+// all ranks in the same order: a rank that leaves it gets an error that names
+// the parameter, and so do the others. InvalidArgument and FailedPrecondition
+// of this rank's own call change nothing unless said otherwise. Any other error
+// of these calls (a group, a tier, a budget) breaks the state for good, on
+// every rank: none waits for the one that failed, and all learn its number and
+// its reason. Resume from the last checkpoint. One thread at a time.
 #ifndef TESSERA_ZERO3_STATE_SHARDED_STATE_H_
 #define TESSERA_ZERO3_STATE_SHARDED_STATE_H_
 
@@ -47,15 +48,15 @@
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
 #include "offload/optimizer/gradient_statistics.h"
+#include "offload/optimizer/state/typed_span.h"
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/gradients/gradient_reducer.h"
 #include "zero3/state/sharded_state_options.h"
 #include "zero3/state/shards/tier_choice.h"
 #include "zero3/state/step/loss_scaler.h"
 #include "zero3/state/step/optimizer_shard.h"
-#include "zero3/state/values/live_parameters.h"
+#include "zero3/state/values/gathered_parameters.h"
 #include "zero3/state/values/own_values.h"
-#include "zero3/state/values/use_guard.h"
 #include "zero3/state/values/whole_parameters.h"
 
 namespace tessera::zero3 {
@@ -100,16 +101,33 @@ class ShardedState {
       const Parameter& parameter, int64_t begin, TensorView elements)>;
   absl::Status Fill(Filler fill);
 
-  // The next parameters to be used, whole until Release. A window has each
-  // parameter once. Below stage 3 everything is whole at all times.
+  // Windows: lists of parameters that are used together, a layer's. Below stage
+  // 3 everything is whole at all times and these four do nothing.
+  //
+  // Will be gathered soon: reads shards that are in a tier.
+  absl::Status AnnounceGather(std::span<const ParameterId> window);
+  // Starts to gather a window; several may be gathered at a time.
+  absl::Status StartGather(std::span<const ParameterId> window);
+  // Returns when the window is whole.
+  absl::Status AwaitGather(std::span<const ParameterId> window);
+  // One after the other.
   absl::Status Acquire(std::span<const ParameterId> window);
-  absl::StatusOr<TensorView> Value(ParameterId id) const;
   absl::Status Release(std::span<const ParameterId> window);
 
-  // The gradient that a backward pass adds to, with the parameter's shape, and
-  // that nothing more will be added (gradient_reducer.h).
+  // With the parameter's shape; until its windows are released.
+  absl::StatusOr<TensorView> Value(ParameterId id) const;
+
+  // The gradient that a backward pass adds to, with the parameter's shape:
+  // zeros at first. At stages 2 and 3 it exists until it is reduced.
   absl::StatusOr<TensorView> Gradient(ParameterId id);
-  absl::Status GradientReady(ParameterId id);
+  // Starts to sum the gradients of a window over the ranks: all trainable
+  // parameters of a group of the model. At stages 0 and 1 once a step, after
+  // the last micro-batch; at 2 and 3 as often as the caller likes.
+  absl::Status ReduceGradients(std::span<const ParameterId> window);
+  // The reduced gradient of what this rank owns, which the caller may change
+  // until Step; for sums over ranks that the state does not know, as those that
+  // hold a tied table too.
+  absl::StatusOr<offload::TypedSpan> OwnGradient(ParameterId id);
 
   // The factor for the loss of this step.
   double loss_scale() const { return scaler_.scale(); }
@@ -117,7 +135,7 @@ class ShardedState {
 
   // One step of the optimizer with the gradients of this step.
   // FailedPrecondition, on every rank, that names a rank and a parameter whose
-  // gradient is not ready (unless unused ones are allowed).
+  // gradient is not reduced (unless unused ones are allowed).
   absl::StatusOr<StepReport> Step();
 
   // For checkpoints: what this rank owns, the steps taken, and the end of a
@@ -136,17 +154,18 @@ class ShardedState {
         tiers_(options.far_tier, options.tier_budget) {}
 
   absl::Status JoinGroups(const ShardedStateGroups& groups);
+  absl::Status CheckIds(std::span<const ParameterId> window) const;
   ShardStoreOptions StoreOptions(offload::Purpose purpose) const;
   bool IsWhole(const Parameter& parameter) const;
   absl::Status CreateParameters();
-  absl::Status CreateLive(const std::vector<size_t>& shard_of);
   absl::Status CreateGradients();
   absl::Status CreateOptimizer();
   absl::Status FillOne(const Parameter& parameter, Filler fill);
   // Lets all ranks know of an error that leaves this one behind; the error.
   absl::Status Tell(absl::Status status);
   absl::StatusOr<StepReport> StepAlone();
-  absl::Status CheckAllReady();
+  absl::Status CheckAllReduced();
+  absl::Status CloseOwnGradients();
   absl::StatusOr<offload::GradientStatistics> MeasureOne(
       const Parameter& parameter);
   absl::StatusOr<offload::GradientStatistics> MeasureOwn();
@@ -157,6 +176,7 @@ class ShardedState {
   LossScaler scaler_;
   TierChoice tiers_;
   int64_t steps_ = 0;
+  std::vector<ParameterId> open_gradients_;  // By OwnGradient.
 
   // One for each kind of traffic, so that none waits for another.
   struct Groups {
@@ -171,9 +191,8 @@ class ShardedState {
   std::unique_ptr<WholeParameters> whole_;
   std::unique_ptr<ShardStore> value_shards_;  // Stage 3.
   std::unique_ptr<OwnValues> own_values_;
-  std::unique_ptr<UseGuard> guard_;
-  std::unique_ptr<LiveParameters> live_;         // Stage 3.
-  std::unique_ptr<ShardStore> gradient_shards_;  // Stages 2 and 3.
+  std::unique_ptr<GatheredParameters> gathered_;  // Stage 3.
+  std::unique_ptr<ShardStore> gradient_shards_;   // Stages 2 and 3.
   std::unique_ptr<GradientReducer> gradients_;
   std::unique_ptr<OptimizerShard> optimizer_;
 };

@@ -57,81 +57,84 @@ absl::Status Use(ShardedState& state, int64_t id) {
   return state.Release(window);
 }
 
-absl::Status ReadyAll(ShardedState& state) {
-  for (const Parameter& parameter : state.layout().model().all()) {
-    if (!parameter.trainable()) continue;
-    TESSERA_RETURN_IF_ERROR(state.Gradient(parameter.id).status());
-    TESSERA_RETURN_IF_ERROR(state.GradientReady(parameter.id));
+absl::Status ReduceAll(ShardedState& state) {
+  const ModelParameters& model = state.layout().model();
+  for (int64_t i = model.group_count(); i-- > 0;) {
+    TESSERA_RETURN_IF_ERROR(state.ReduceGradients(model.group(i)));
   }
   return absl::OkStatus();
 }
 
-TEST(ShardedStateFaultTest, ARankThatUsesAnotherParameterIsNamedToAll) {
-  EXPECT_THAT(OnRanks(3, {.stage = 3},
-                      [](ShardedState& state, int64_t rank) {
-                        TESSERA_RETURN_IF_ERROR(Use(state, 0));
-                        return Use(state, rank == 1 ? 3 : 1);
-                      }),
-              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                            AllOf(HasSubstr("rank 1 uses parameter 3"),
-                                  HasSubstr("layer2.weight"),
-                                  HasSubstr("layer1.weight")))));
+// Parameter 2 and parameter 4 are of one size: only their labels tell them
+// apart.
+TEST(ShardedStateFaultTest, ARankThatGathersAnotherParameterIsNotWaitedFor) {
+  for (const int64_t other : {3, 4}) {
+    const absl::Time start = absl::Now();
+    const auto results =
+        OnRanks(3, {.stage = 3}, [&](ShardedState& state, int64_t rank) {
+          TESSERA_RETURN_IF_ERROR(Use(state, 0));
+          return Use(state, rank == 1 ? other : 2);
+        });
+    for (size_t r = 0; r < 3; ++r) {
+      EXPECT_THAT(results[r].message(),
+                  HasSubstr(r != 1       ? "layer1.bias"
+                            : other == 3 ? "layer2.weight"
+                                         : "layer2.bias"));
+      EXPECT_THAT(results[r].message(),
+                  HasSubstr(other == 3 ? "count" : "label"));
+    }
+    EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+  }
 }
 
-TEST(ShardedStateFaultTest, ARankThatLeavesTheOrderLaterIsNamedToAll) {
-  EXPECT_THAT(
-      OnRanks(3, {.stage = 3},
-              [](ShardedState& state, int64_t rank) {
-                for (int step = 0; step < 3; ++step) {
-                  TESSERA_RETURN_IF_ERROR(Use(state, 0));
-                  const bool differs = step == 2 && rank == 2;
-                  TESSERA_RETURN_IF_ERROR(Use(state, differs ? 5 : 1));
-                  TESSERA_RETURN_IF_ERROR(ReadyAll(state));
-                  TESSERA_RETURN_IF_ERROR(state.Step().status());
-                }
-                return absl::OkStatus();
-              }),
-      Each(AllOf(AnyOf(StatusIs(absl::StatusCode::kFailedPrecondition),
-                       StatusIs(absl::StatusCode::kAborted)),
-                 ::testing::ResultOf(
-                     [](const absl::Status& status) {
-                       return std::string(status.message());
-                     },
-                     AllOf(HasSubstr("rank 2"), HasSubstr("layer3.weight"),
-                           HasSubstr("window 1"))))));
-}
-
-TEST(ShardedStateFaultTest, ARankThatEndsItsStepEarlyIsNamedToAll) {
-  EXPECT_THAT(OnRanks(2, {.stage = 3},
-                      [](ShardedState& state, int64_t rank) {
-                        TESSERA_RETURN_IF_ERROR(Use(state, 0));
-                        if (rank == 0) TESSERA_RETURN_IF_ERROR(Use(state, 1));
-                        TESSERA_RETURN_IF_ERROR(ReadyAll(state));
-                        return state.Step().status();
-                      }),
-              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                            HasSubstr("layer1.weight"))));
+TEST(ShardedStateFaultTest, ARankThatReducesAnotherLayerIsNotWaitedFor) {
+  const absl::Time start = absl::Now();
+  const auto results =
+      OnRanks(2, {.stage = 2}, [](ShardedState& state, int64_t rank) {
+        const ModelParameters& model = state.layout().model();
+        for (const int64_t group : {5, rank == 0 ? 1 : 2}) {
+          TESSERA_RETURN_IF_ERROR(state.ReduceGradients(model.group(group)));
+        }
+        return state.Step().status();
+      });
+  for (const absl::Status& status : results) EXPECT_FALSE(status.ok());
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
 }
 
 TEST(ShardedStateFaultTest, AMissingGradientIsNamedToAll) {
   for (int stage : {0, 1, 2, 3}) {
-    EXPECT_THAT(
-        OnRanks(3, {.stage = stage},
-                [](ShardedState& state, int64_t rank) {
-                  for (const Parameter& parameter :
-                       state.layout().model().all()) {
-                    if (!parameter.trainable()) continue;
-                    if (rank == 1 && parameter.name() == "layer2.bias") {
-                      continue;
-                    }
-                    TESSERA_RETURN_IF_ERROR(state.GradientReady(parameter.id));
-                  }
-                  return state.Step().status();
-                }),
-        Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                      AllOf(HasSubstr("rank 1"), HasSubstr("layer2.bias"),
-                            HasSubstr("allow_unused")))));
+    EXPECT_THAT(OnRanks(3, {.stage = stage},
+                        [](ShardedState& state, int64_t rank) {
+                          const ModelParameters& model = state.layout().model();
+                          for (const int64_t group : {5, 4, 3, 1, 0}) {
+                            TESSERA_RETURN_IF_ERROR(
+                                state.ReduceGradients(model.group(group)));
+                          }
+                          if (rank != 1) {
+                            TESSERA_RETURN_IF_ERROR(
+                                state.ReduceGradients(model.group(2)));
+                          }
+                          return state.Step().status();
+                        }),
+                Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                              AllOf(HasSubstr("rank 1"), HasSubstr("layer2."),
+                                    HasSubstr("allow_unused")))));
   }
+}
+
+TEST(ShardedStateFaultTest, WhatIsAddedAfterTheReductionIsMissing) {
+  EXPECT_THAT(OnRanks(2, {.stage = 2},
+                      [](ShardedState& state, int64_t rank) {
+                        TESSERA_RETURN_IF_ERROR(ReduceAll(state));
+                        if (rank == 0) {
+                          TESSERA_RETURN_IF_ERROR(
+                              state.Gradient(ParameterId(0)).status());
+                        }
+                        return state.Step().status();
+                      }),
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                            AllOf(HasSubstr("rank 0"), HasSubstr("embedding"),
+                                  HasSubstr("after it was last added to")))));
 }
 
 TEST(ShardedStateFaultTest, WhereAllowedUnusedParametersHaveZeroGradients) {
@@ -139,15 +142,16 @@ TEST(ShardedStateFaultTest, WhereAllowedUnusedParametersHaveZeroGradients) {
     const auto results = OnRanks(
         3, {.stage = stage, .allow_unused = true},
         [](ShardedState& state, int64_t rank) {
-          // Ranks leave out different ones; some are left out by all.
+          // Ranks use different ones; those of most groups nobody.
+          const ModelParameters& model = state.layout().model();
           const ParameterId id(rank);
           TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
                                    state.Gradient(id));
           TESSERA_ASSIGN_OR_RETURN(const auto sums, gradient.AsSpan<float>());
           for (float& x : sums) x = 2;
-          TESSERA_RETURN_IF_ERROR(state.GradientReady(id));
+          TESSERA_RETURN_IF_ERROR(state.ReduceGradients(model.group(1)));
+          TESSERA_RETURN_IF_ERROR(state.ReduceGradients(model.group(0)));
           TESSERA_ASSIGN_OR_RETURN(const StepReport report, state.Step());
-          const ModelParameters& model = state.layout().model();
           double squares = 0;
           for (int64_t i = 0; i < 3; ++i) {
             squares += 4. * static_cast<double>(model[ParameterId(i)].elements);
@@ -177,23 +181,21 @@ TEST(ShardedStateFaultTest, ARankThatLeavesIsNamedToAll) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(20));
 }
 
-// In a later step nobody asks before a gather: it is the gather that tells.
 TEST(ShardedStateFaultTest, ARankThatDiesBeforeAGatherIsNamedToAll) {
   const absl::Time start = absl::Now();
   const auto results =
-      OnRanks(4, {.stage = 3, .prefetch_windows = 0},
-              [](ShardedState& state, int64_t rank) {
-                for (int step = 0; step < 3; ++step) {
-                  TESSERA_RETURN_IF_ERROR(Use(state, 0));
-                  if (step == 2 && rank == 1) {
-                    return absl::CancelledError("I am off");
-                  }
-                  TESSERA_RETURN_IF_ERROR(Use(state, 1));
-                  TESSERA_RETURN_IF_ERROR(ReadyAll(state));
-                  TESSERA_RETURN_IF_ERROR(state.Step().status());
-                }
-                return absl::OkStatus();
-              });
+      OnRanks(4, {.stage = 3}, [](ShardedState& state, int64_t rank) {
+        for (int step = 0; step < 3; ++step) {
+          TESSERA_RETURN_IF_ERROR(Use(state, 0));
+          if (step == 2 && rank == 1) {
+            return absl::CancelledError("I am off");
+          }
+          TESSERA_RETURN_IF_ERROR(Use(state, 1));
+          TESSERA_RETURN_IF_ERROR(ReduceAll(state));
+          TESSERA_RETURN_IF_ERROR(state.Step().status());
+        }
+        return absl::OkStatus();
+      });
   for (size_t r : {0, 2, 3}) {
     EXPECT_THAT(results[r],
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
@@ -213,7 +215,7 @@ TEST(ShardedStateFaultTest, ARankWhoseTierFailsTellsAllWhy) {
           for (int step = 0; step < 3 && status.ok(); ++step) {
             if (step == 1 && rank == 1) far.is_full = true;
             status.Update(Use(state, 0));
-            if (status.ok()) status.Update(ReadyAll(state));
+            if (status.ok()) status.Update(ReduceAll(state));
             if (status.ok()) status.Update(state.Step().status());
           }
           ++told;
@@ -236,55 +238,47 @@ TEST(ShardedStateFaultTest, ARankWhoseTierFailsTellsAllWhy) {
 
 TEST(ShardedStateFaultTest, RefusalsOfACallLeaveTheStateWhole) {
   EXPECT_THAT(
-      OnRanks(
-          2, {.stage = 3},
-          [](ShardedState& state, int64_t) {
-            const ParameterId one[] = {ParameterId(1)};
-            EXPECT_THAT(state.Value(ParameterId(1)).status(),
-                        StatusIs(absl::StatusCode::kFailedPrecondition,
-                                 HasSubstr("is not acquired")));
-            EXPECT_THAT(state.Value(ParameterId(99)).status(),
-                        StatusIs(absl::StatusCode::kInvalidArgument));
-            EXPECT_THAT(state.Release(one),
-                        StatusIs(absl::StatusCode::kFailedPrecondition));
-            TESSERA_RETURN_IF_ERROR(state.Acquire(one));
-            EXPECT_THAT(state.Acquire(one),
-                        StatusIs(absl::StatusCode::kFailedPrecondition,
-                                 HasSubstr("still acquired")));
-            EXPECT_THAT(state.Step().status(),
-                        StatusIs(absl::StatusCode::kFailedPrecondition,
-                                 HasSubstr("still acquired")));
-            EXPECT_THAT(state.Gradient(ParameterId(7)).status(),
-                        StatusIs(absl::StatusCode::kInvalidArgument,
-                                 HasSubstr("frozen")));
-            EXPECT_THAT(state.GradientReady(ParameterId(7)),
-                        StatusIs(absl::StatusCode::kInvalidArgument));
-            TESSERA_RETURN_IF_ERROR(state.GradientReady(ParameterId(1)));
-            EXPECT_THAT(state.GradientReady(ParameterId(1)),
-                        StatusIs(absl::StatusCode::kFailedPrecondition,
-                                 HasSubstr("ready already")));
-            EXPECT_THAT(state.SetLearningRate(-1),
-                        StatusIs(absl::StatusCode::kInvalidArgument));
-            TESSERA_RETURN_IF_ERROR(state.Release(one));
-            for (const Parameter& parameter : state.layout().model().all()) {
-              if (!parameter.trainable() || parameter.id == ParameterId(1)) {
-                continue;
-              }
-              TESSERA_RETURN_IF_ERROR(state.GradientReady(parameter.id));
-            }
-            return state.Step().status();
-          }),
+      OnRanks(2, {.stage = 3},
+              [](ShardedState& state, int64_t) {
+                const ParameterId one[] = {ParameterId(1)};
+                EXPECT_THAT(state.Value(ParameterId(1)).status(),
+                            StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr("is not gathered")));
+                EXPECT_THAT(state.Value(ParameterId(99)).status(),
+                            StatusIs(absl::StatusCode::kInvalidArgument));
+                EXPECT_THAT(state.Release(one),
+                            StatusIs(absl::StatusCode::kFailedPrecondition));
+                TESSERA_RETURN_IF_ERROR(state.Acquire(one));
+                EXPECT_THAT(state.Step().status(),
+                            StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr("still gathered")));
+                EXPECT_THAT(state.Gradient(ParameterId(7)).status(),
+                            StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr("frozen")));
+                const ParameterId outside[] = {ParameterId(99)};
+                EXPECT_THAT(state.ReduceGradients(outside),
+                            StatusIs(absl::StatusCode::kInvalidArgument));
+                EXPECT_THAT(
+                    state.ReduceGradients(one),
+                    StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("reduce all of a group at once")));
+                EXPECT_THAT(state.SetLearningRate(-1),
+                            StatusIs(absl::StatusCode::kInvalidArgument));
+                TESSERA_RETURN_IF_ERROR(state.Release(one));
+                TESSERA_RETURN_IF_ERROR(ReduceAll(state));
+                return state.Step().status();
+              }),
       Each(IsOk()));
 }
 
 TEST(ShardedStateFaultTest, WholeGradientsAreReducedOnceAStep) {
   EXPECT_THAT(OnRanks(2, {.stage = 1},
                       [](ShardedState& state, int64_t) {
-                        TESSERA_RETURN_IF_ERROR(ReadyAll(state));
+                        TESSERA_RETURN_IF_ERROR(ReduceAll(state));
                         EXPECT_THAT(
                             state.Gradient(ParameterId(0)).status(),
                             StatusIs(absl::StatusCode::kFailedPrecondition,
-                                     HasSubstr("behind the last")));
+                                     HasSubstr("after the last")));
                         return state.Step().status();
                       }),
               Each(IsOk()));

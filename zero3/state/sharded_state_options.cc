@@ -96,16 +96,6 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
   TESSERA_RETURN_IF_ERROR(
       AtLeast("persistence_threshold", options.persistence_threshold, 0));
   TESSERA_RETURN_IF_ERROR(AtLeast("bucket_bytes", options.bucket_bytes, 1));
-  TESSERA_RETURN_IF_ERROR(
-      AtLeast("max_live_elements", options.max_live_elements, 0));
-  TESSERA_RETURN_IF_ERROR(
-      AtLeast("max_reuse_distance", options.max_reuse_distance, 0));
-  TESSERA_RETURN_IF_ERROR(
-      AtLeast("value_budget_bytes", options.value_budget_bytes, 0));
-  TESSERA_RETURN_IF_ERROR(
-      AtLeast("prefetch_windows", options.prefetch_windows, 0));
-  TESSERA_RETURN_IF_ERROR(
-      AtLeast("prefetch_shards", options.prefetch_shards, 0));
   TESSERA_RETURN_IF_ERROR(AtLeast("tier_budget", options.tier_budget, 0));
   if (!(options.clip_norm >= 0)) {
     return absl::InvalidArgumentError(

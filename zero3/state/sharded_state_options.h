@@ -40,25 +40,18 @@ struct ShardedStateOptions {
   // Stage 3: parameters with fewer elements stay whole on every rank.
   int64_t persistence_threshold = 0;
 
-  // Of gradients in memory, on their way and in shards, of parameters of 16
-  // bits; others have their own type.
+  // The type of gradients in memory, on their way and in shards, for parameters
+  // of 16 bits; others have their own type.
   DType gradient_dtype = DType::kF32;
   int64_t bucket_bytes = 25'000'000;
   bool average_gradients = false;  // Over shard and replica ranks; else sums.
-  // Parameters that were not used in a step have gradients of zeros.
+  // Parameters whose gradients no rank reduced in a step have gradients of
+  // zeros.
   bool allow_unused = false;
   // Reductions, and reads and writes of tiers, go on beside the caller's work,
-  // for a second bucket and two more parameters' state in buffers.
+  // for the gradients of a second window and two more parameters' state in
+  // buffers.
   bool overlap = true;
-
-  // Stage 3: what may be gathered at a time, by elements and by the bytes that
-  // values have in memory in all (live_limit.h); and ahead.
-  int64_t max_live_elements = std::numeric_limits<int64_t>::max();
-  int64_t value_budget_bytes = std::numeric_limits<int64_t>::max();
-  int64_t max_reuse_distance = std::numeric_limits<int64_t>::max();
-  int64_t prefetch_windows = 1;
-  // Behind these, shards that are read ahead from their tier.
-  int64_t prefetch_shards = 16;
 
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw = {};  // Where that is the optimizer.

@@ -1,12 +1,15 @@
 #include "zero3/state/sharded_state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
@@ -101,18 +104,11 @@ INSTANTIATE_TEST_SUITE_P(
                                          LayoutKind::kRoundRobin,
                                          LayoutKind::kBalanced)));
 
-TEST(ShardedStateTest, PersistentParametersAndLimitsChangeNoBit) {
+TEST(ShardedStateTest, PersistentParametersChangeNoBit) {
   const Values expected = TrainOk(Options(3, 3));
   ToyOptions options = Options(3, 3);
   options.state.persistence_threshold = 25;
   EXPECT_EQ(TrainOk(options), expected);
-  options.state.max_live_elements = 60;
-  EXPECT_EQ(TrainOk(options), expected);
-  options.state.max_live_elements = 1 << 20;
-  options.state.max_reuse_distance = 30;
-  options.state.prefetch_windows = 3;
-  EXPECT_EQ(TrainOk(options), expected);
-  options.state.prefetch_windows = 0;
   options.state.bucket_bytes = 1;
   EXPECT_EQ(TrainOk(options), expected);
 }
@@ -212,8 +208,8 @@ TEST(ShardedStateTest, SgdKeepsAsManyMomentsAsItHas) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("momentum")));
 }
 
-// However gradients come, with one bucket for all as well: a micro-batch may
-// ask for a gradient whose bucket is on its way.
+// However gradients come: a micro-batch may ask for a gradient that is on its
+// way.
 TEST(ShardedStateTest, WhenGradientsAreAskedForChangesNothing) {
   for (int stage : {0, 1, 2, 3}) {
     for (const int64_t ranks : {1, 3}) {
@@ -326,6 +322,73 @@ TEST(ShardedStateTest, StatePerRankFallsWithTheRanks) {
   }
 }
 
+// With the next window gathered ahead, and the reduction of one under way
+// beside the gradients of the next: two windows of each.
+TEST(ShardedStateTest, WholeParametersAndGradientsAreOfTwoWindows) {
+  const ModelParameters model = testing::ToyModel(DType::kF32);
+  const int64_t ranks = 3;
+  std::vector<int64_t> gathered, gradients;
+  for (int64_t g = 0; g < model.group_count(); ++g) {
+    gathered.push_back(0);
+    gradients.push_back(0);
+    for (ParameterId id : model.group(g)) {
+      const int64_t bytes =
+          (model[id].elements + ranks - 1) / ranks * ranks * 4;
+      gathered.back() += bytes;
+      // Packed gradients are copied.
+      if (model[id].trainable()) gradients.back() += 2 * bytes;
+    }
+  }
+  const auto two = [](const std::vector<int64_t>& bytes) {
+    int64_t most = 0;
+    for (size_t i = 0; i + 1 < bytes.size(); ++i) {
+      most = std::max(most, bytes[i] + bytes[i + 1]);
+    }
+    return most;
+  };
+  for (const int stage : {2, 3}) {
+    ToyOptions options = Options(stage, ranks);
+    options.steps = 2;
+    for (const auto& result : Train(options)) {
+      ASSERT_THAT(result.status(), IsOk());
+      const int64_t peak = result->usage.of(offload::Purpose::kBuffers).peak;
+      EXPECT_GT(peak, 0);
+      EXPECT_LE(peak, two(gradients) + (stage == 3 ? two(gathered) : 0));
+    }
+  }
+}
+
+TEST(ShardedStateTest, OwnGradientsCanBeChangedBeforeTheStep) {
+  for (const int stage : {0, 1, 2, 3}) {
+    ToyOptions options = Options(stage, 1);
+    options.ranks = 2;
+    EXPECT_THAT(
+        collectives::RunRanks(
+            2,
+            [&](collectives::Communicator& world) -> absl::Status {
+              TESSERA_ASSIGN_OR_RETURN(
+                  auto state,
+                  ShardedState::Create(testing::ToyModel(DType::kF32),
+                                       options.state, {.shard = &world}));
+              TESSERA_RETURN_IF_ERROR(testing::RunPart(
+                  *state, 0, world.rank().value(), /*reduce=*/true));
+              for (const Parameter& parameter : state->layout().model().all()) {
+                if (!parameter.trainable()) continue;
+                TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
+                                         state->OwnGradient(parameter.id));
+                auto* const values = reinterpret_cast<float*>(own.data());
+                std::fill(values, values + own.size(), 2.0f);
+              }
+              TESSERA_ASSIGN_OR_RETURN(const StepReport report, state->Step());
+              const auto trained =
+                  static_cast<double>(state->layout().model().elements() - 25);
+              EXPECT_NEAR(report.gradient_norm, 2 * std::sqrt(trained), 1e-9);
+              return absl::OkStatus();
+            }),
+        ::testing::Each(IsOk()));
+  }
+}
+
 TEST(ShardedStateTest, ABudgetThatIsTooSmallIsRefused) {
   ToyOptions options = Options(3, 1);
   options.state.device = std::make_shared<offload::Accounting>("device", 2000);
@@ -373,12 +436,8 @@ TEST(ShardedStateTest, RefusesOptionsThatCannotBe) {
               says("use stage 2 or 3"));
   EXPECT_THAT(refusal([&](auto& o) { o.far_tier = &tier; }),
               says("a far tier without a near one"));
-  EXPECT_THAT(refusal([](auto& o) { o.prefetch_shards = -1; }),
-              says("prefetch_shards is -1"));
   EXPECT_THAT(refusal([](auto& o) { o.tier_budget = -1; }),
               says("tier_budget is -1"));
-  EXPECT_THAT(refusal([](auto& o) { o.value_budget_bytes = -1; }),
-              says("value_budget_bytes is -1"));
 }
 
 }  // namespace

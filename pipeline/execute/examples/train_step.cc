@@ -38,10 +38,6 @@ class Multiply : public Stage {
     gradient += ErrorOf(pass) * InputOf(pass.input, pass.microbatch);
     return absl::OkStatus();
   }
-  absl::Status ScaleGradients(double factor) override {
-    gradient *= factor;
-    return absl::OkStatus();
-  }
 
   double weight = 1;
   double gradient = 0;
@@ -55,8 +51,8 @@ class Multiply : public Stage {
     if (pass.output_gradient != nullptr) {
       return (*pass.output_gradient->AsSpan<double>())[0];
     }
-    return weight * InputOf(pass.input, pass.microbatch) -
-           6 * Data(pass.microbatch);
+    return pass.loss_scale * (weight * InputOf(pass.input, pass.microbatch) -
+                              6 * Data(pass.microbatch));
   }
 };
 

@@ -8,29 +8,35 @@
 
 namespace tessera::pipeline {
 
-void BoundaryPool::SetSpecs(std::vector<TensorSpec> specs) {
+void BoundaryPool::SetSpecs(std::vector<TensorSpec> specs,
+                            const std::vector<bool>& crossed) {
   specs_ = std::move(specs);
   shelf_of_.clear();
   shelves_.clear();
   all_.clear();
-  for (const TensorSpec& spec : specs_) {
+  for (size_t at = 0; at < specs_.size(); ++at) {
     const auto shelf =
-        std::find_if(shelves_.begin(), shelves_.end(),
-                     [&](const Shelf& other) { return other.spec == spec; });
+        std::find_if(shelves_.begin(), shelves_.end(), [&](const Shelf& other) {
+          return other.spec == specs_[at] && other.is_crossed == crossed[at];
+        });
     shelf_of_.push_back(static_cast<size_t>(shelf - shelves_.begin()));
-    if (shelf == shelves_.end()) shelves_.push_back({spec, spec.bytes(), {}});
+    if (shelf == shelves_.end()) {
+      shelves_.push_back({specs_[at], crossed[at], specs_[at].bytes(), {}});
+    }
   }
 }
 
 absl::StatusOr<std::unique_ptr<BoundaryBuffer>> BoundaryPool::Make(
-    const TensorSpec& spec) {
+    const Shelf& shelf) {
+  const TensorSpec& spec = shelf.spec;
   const int64_t bytes = std::max<int64_t>(spec.bytes(), 1);
   Buffer memory;
   std::unique_ptr<collectives::SharedMemory> shared;
   std::span<std::byte> storage;
-  if (memory_ != nullptr) {
+  if (memory_ != nullptr || !shelf.is_crossed) {
     TESSERA_ASSIGN_OR_RETURN(
-        memory, Buffer::Allocate(memory_, static_cast<size_t>(bytes)));
+        memory, Buffer::Allocate(memory_ != nullptr ? memory_ : HostMemory(),
+                                 static_cast<size_t>(bytes)));
     storage = memory.bytes();
   } else {
     TESSERA_ASSIGN_OR_RETURN(shared, communicator_.AllocateShared(bytes));
@@ -48,7 +54,7 @@ absl::StatusOr<BoundaryBuffer*> BoundaryPool::Acquire(int32_t boundary) {
   Shelf& shelf = shelves_[index];
   if (shelf.free.empty()) {
     TESSERA_ASSIGN_OR_RETURN(
-        all_.emplace_back(), Make(shelf.spec),
+        all_.emplace_back(), Make(shelf),
         Annotate(_, absl::StrCat("a tensor ", shelf.spec.ToString(),
                                  " between stages ", boundary, " and ",
                                  boundary + 1)));

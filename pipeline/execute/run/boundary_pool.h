@@ -6,7 +6,9 @@
 //   ...
 //   pool.Release(buffer);
 //
-// Boundaries of the same spec share their buffers. Not thread-safe.
+// Boundaries of the same spec share their buffers, those that messages cross
+// and those between stages of one rank apart: the former lie in memory on which
+// the communicator is fastest. Not thread-safe.
 #ifndef TESSERA_PIPELINE_EXECUTE_RUN_BOUNDARY_POOL_H_
 #define TESSERA_PIPELINE_EXECUTE_RUN_BOUNDARY_POOL_H_
 
@@ -45,8 +47,10 @@ class BoundaryPool {
         memory_(std::move(memory)),
         trace_(trace) {}
 
-  // Of each boundary; checked (CheckSpec). Frees all buffers: none is out.
-  void SetSpecs(std::vector<TensorSpec> specs);
+  // Of each boundary; checked (CheckSpec). `crossed`, by boundary, says whether
+  // messages cross it. Frees all buffers: none is out.
+  void SetSpecs(std::vector<TensorSpec> specs,
+                const std::vector<bool>& crossed);
   const std::vector<TensorSpec>& specs() const { return specs_; }
   int64_t BytesOf(int32_t boundary) const {
     return shelves_[shelf_of_[static_cast<size_t>(boundary)]].bytes;
@@ -61,11 +65,12 @@ class BoundaryPool {
   // Buffers of one spec.
   struct Shelf {
     TensorSpec spec;
+    bool is_crossed = false;
     int64_t bytes = 0;
     std::vector<BoundaryBuffer*> free;
   };
 
-  absl::StatusOr<std::unique_ptr<BoundaryBuffer>> Make(const TensorSpec& spec);
+  absl::StatusOr<std::unique_ptr<BoundaryBuffer>> Make(const Shelf& shelf);
 
   collectives::Communicator& communicator_;
   const std::shared_ptr<MemoryResource> memory_;

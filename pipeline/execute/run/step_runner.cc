@@ -38,7 +38,6 @@ absl::Status StepRunner::At(const PlannedAction& action,
 
 absl::Status StepRunner::Run(std::span<double> losses) {
   losses_ = losses;
-  scaled_.assign(stages_.size(), false);
   TESSERA_RETURN_IF_ERROR(messenger_.Begin(plan_));
   const std::vector<PlannedAction>& actions = plan_.actions();
   for (size_t at = 0; at < actions.size(); ++at) {
@@ -50,8 +49,7 @@ absl::Status StepRunner::Run(std::span<double> losses) {
     }
     TESSERA_RETURN_IF_ERROR(messenger_.Poll());
   }
-  TESSERA_RETURN_IF_ERROR(messenger_.Drain());
-  return trains() ? ScaleAll() : absl::OkStatus();
+  return messenger_.Drain();
 }
 
 absl::Status StepRunner::Do(const PlannedAction& action) {
@@ -102,8 +100,10 @@ absl::Status StepRunner::Forward(const PlannedAction& action) {
 
 BackwardPass StepRunner::PassOf(const PlannedAction& action) {
   const Live& live = LiveOf(action);
-  return {action.action.microbatch, ReadOf(live.input),
-          ReadOf(live.output_gradient), nullptr};
+  return {.microbatch = action.action.microbatch,
+          .input = ReadOf(live.input),
+          .output_gradient = ReadOf(live.output_gradient),
+          .loss_scale = 1.0 / static_cast<double>(microbatches_)};
 }
 
 absl::Status StepRunner::Backward(const PlannedAction& action) {
@@ -151,10 +151,6 @@ void StepRunner::Release(const PlannedAction& action) {
 absl::Status StepRunner::Parameters(const PlannedAction& action) {
   Stage& stage = StageOf(action);
   const ActionKind kind = action.action.kind;
-  if (kind == ActionKind::kReduceGradient) {
-    TESSERA_RETURN_IF_ERROR(Scale(static_cast<size_t>(action.local)),
-                            At(action, _));
-  }
   const double begin = trace_.Now();
   TESSERA_RETURN_IF_ERROR(kind == ActionKind::kUnshard ? stage.Unshard()
                           : kind == ActionKind::kReshard
@@ -200,24 +196,6 @@ absl::Status StepRunner::Exchange(const PlannedAction& first,
       BoundaryBuffer* const buffer,
       messenger_.Exchange(send, TakeToSend(send), receive));
   Keep(receive, buffer);
-  return absl::OkStatus();
-}
-
-absl::Status StepRunner::Scale(size_t local) {
-  scaled_[local] = true;
-  return stages_[local]->ScaleGradients(1.0 /
-                                        static_cast<double>(microbatches_));
-}
-
-absl::Status StepRunner::ScaleAll() {
-  for (size_t local = 0; local < stages_.size(); ++local) {
-    if (scaled_[local]) continue;
-    TESSERA_RETURN_IF_ERROR(
-        Scale(local),
-        Annotate(
-            _, absl::StrCat("rank ", plan_.rank(), ": stage ",
-                            plan_.stages()[local], ": gradients are scaled")));
-  }
   return absl::OkStatus();
 }
 

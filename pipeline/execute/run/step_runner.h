@@ -26,8 +26,7 @@ class StepRunner {
              Messenger& messenger, StepTrace& trace);
 
   // Runs the plan once. Where the rank has the last stage, `losses` get those
-  // of the micro-batches that pass it here; the others stay. Gradients are
-  // scaled by 1 / microbatches, once, where the plan trains. The error names
+  // of the micro-batches that pass it here; the others stay. The error names
   // rank, action, stage and micro-batch; after it the runner is of no use.
   absl::Status Run(std::span<double> losses);
 
@@ -62,8 +61,6 @@ class StepRunner {
   absl::Status Receive(const PlannedAction& action);
   absl::Status Exchange(const PlannedAction& first,
                         const PlannedAction& second);
-  absl::Status Scale(size_t local);
-  absl::Status ScaleAll();
   BackwardPass PassOf(const PlannedAction& action);
   BoundaryBuffer* TakeToSend(const PlannedAction& action);
   void Keep(const PlannedAction& receive, BoundaryBuffer* buffer);
@@ -77,8 +74,7 @@ class StepRunner {
   BoundaryPool& pool_;
   Messenger& messenger_;
   StepTrace& trace_;
-  std::vector<Live> live_;    // By stage, then micro-batch.
-  std::vector<bool> scaled_;  // By stage: its gradients, in this step.
+  std::vector<Live> live_;  // By stage, then micro-batch.
   std::span<double> losses_;
 };
 

@@ -76,10 +76,13 @@ double LossOf(int64_t microbatch, std::span<const T> y) {
 }
 
 template <typename T>
-std::vector<T> LossGradient(int64_t microbatch, std::span<const T> y) {
+std::vector<T> LossGradient(int64_t microbatch, std::span<const T> y,
+                            double scale) {
   auto gradient =
       Values<T>(kTarget, microbatch, static_cast<int64_t>(y.size()));
-  for (size_t i = 0; i < y.size(); ++i) gradient[i] = y[i] - gradient[i];
+  for (size_t i = 0; i < y.size(); ++i) {
+    gradient[i] = (y[i] - gradient[i]) * static_cast<T>(scale);
+  }
   return gradient;
 }
 
@@ -192,7 +195,7 @@ absl::Status LayerStage<T>::BackwardInput(const BackwardPass& pass) {
   const std::vector<T>& y = kept->second.output;
   if (pass.output_gradient == nullptr) {
     kept->second.gradient =
-        ThroughTanh<T>(y, LossGradient<T>(pass.microbatch, y));
+        ThroughTanh<T>(y, LossGradient<T>(pass.microbatch, y, pass.loss_scale));
   } else {
     TESSERA_ASSIGN_OR_RETURN(const std::span<const T> dy,
                              pass.output_gradient->template AsSpan<T>());
@@ -233,13 +236,6 @@ absl::Status LayerStage<T>::BackwardWeight(const BackwardPass& pass) {
 template <typename T>
 void LayerStage<T>::Release(int32_t microbatch) {
   kept_.erase(microbatch);
-}
-
-template <typename T>
-absl::Status LayerStage<T>::ScaleGradients(double factor) {
-  hooks_.push_back("scale");
-  Scale(layer_, factor);
-  return absl::OkStatus();
 }
 
 template <typename T>
@@ -295,7 +291,7 @@ Reference<T> RunSequentially(const StackShape& shape) {
       Apply<T>(reference.layers[at], x[at], x.back());
     }
     reference.losses.push_back(LossOf<T>(mb, x.back()));
-    std::vector<T> dy = LossGradient<T>(mb, x.back());
+    std::vector<T> dy = LossGradient<T>(mb, x.back(), 1);
     for (size_t at = layers; at-- > 0;) {
       const std::vector<T> g = ThroughTanh<T>(x[at + 1], dy);
       AddWeightGradient<T>(reference.layers[at], x[at], g);

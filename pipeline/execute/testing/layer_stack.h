@@ -50,7 +50,6 @@ class LayerStage : public Stage {
   absl::Status BackwardInput(const BackwardPass& pass) override;
   absl::Status BackwardWeight(const BackwardPass& pass) override;
   void Release(int32_t microbatch) override;
-  absl::Status ScaleGradients(double factor) override;
   absl::StatusOr<std::vector<TensorView>> Gradients() override;
   absl::StatusOr<TensorView> TiedGradient(std::string_view name) override;
   absl::Status Unshard() override;
@@ -61,7 +60,7 @@ class LayerStage : public Stage {
   void ZeroGradients();
   // Micro-batches of which something is kept.
   size_t kept() const { return kept_.size(); }
-  // "unshard", "reshard", "scale", "reduce", in their order.
+  // "unshard", "reshard", "reduce", in their order.
   const std::vector<std::string>& hooks() const { return hooks_; }
 
  private:

@@ -97,7 +97,8 @@ class Oracle {
   }
 
   bool CanCompute(size_t rank, const Action& a) const {
-    if (gathers_.count({rank, a.stage}) && !gathered_.count({rank, a.stage})) {
+    if (a.kind != kBackwardWeight && gathers_.count({rank, a.stage}) &&
+        !gathered_.count({rank, a.stage})) {
       return false;
     }
     const bool first = a.stage == 0;
@@ -115,7 +116,8 @@ class Oracle {
   }
 
   void Compute(size_t rank, const Action& a) {
-    wrong_ |= GivesWeightGradient(a.kind) && reduced_.count({rank, a.stage});
+    // Gradients that another reduction must follow.
+    if (GivesWeightGradient(a.kind)) reduced_.erase({rank, a.stage});
     if (a.kind == kForward) {
       Give(rank, Thing("f", a.stage, a.microbatch));
       PassLocally(rank, "x", a.stage + 1, a.microbatch);

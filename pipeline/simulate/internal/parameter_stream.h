@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "pipeline/simulate/costs.h"
 #include "pipeline/simulate/internal/memory_meter.h"
 #include "pipeline/simulate/timeline.h"
@@ -28,7 +29,18 @@ class ParameterStream {
         gathered_at_.insert_or_assign(action.stage, free_at_).second) {
       memory.Change(begin, costs.unsharded_bytes);
     }
+    if (action.kind == ActionKind::kReduceGradient &&
+        unreduced_.erase(action.stage) > 0) {
+      memory.Change(free_at_, -costs.unreduced_bytes);
+    }
     return {begin, free_at_};
+  }
+
+  // A computation that begins at `time` adds to the stage's gradients.
+  void AddGradient(int32_t stage, const StageCosts& costs, double time,
+                   MemoryMeter& memory) {
+    if (costs.unreduced_bytes == 0 || !unreduced_.insert(stage).second) return;
+    memory.Change(time, costs.unreduced_bytes);
   }
 
   // When the stage's parameters are there; 0 where nobody gathers them.
@@ -54,6 +66,7 @@ class ParameterStream {
   }
 
   absl::flat_hash_map<int32_t, double> gathered_at_;
+  absl::flat_hash_set<int32_t> unreduced_;  // Stages with whole gradients.
   double free_at_ = 0;
 };
 

@@ -101,6 +101,9 @@ bool Simulation::Compute(int32_t rank, const Action& action) {
   RankTimeline& line = Line(rank);
   line.computations.push_back({action, begin, end});
   line.busy += time;
+  if (contents_.parameters && GivesWeightGradient(action.kind)) {
+    state.parameters.AddGradient(action.stage, costs, begin, state.memory);
+  }
   Hold(rank, action, begin, end);
   state.clock = end;
   results_.Done(action, end);

@@ -28,6 +28,7 @@ void HeadActivations::Clear() {
        {&input_, &normalised_, &logits_, &normalised_gradient_}) {
     tensor->Release();
   }
+  input_view_.reset();
   stage_ = Stage::kForward;
 }
 
@@ -72,7 +73,7 @@ absl::StatusOr<TensorView> OutputHead::Reserve(const Partition& tokens,
 absl::Status OutputHead::ComputeLogits(HeadActivations& a) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView normalised,
                            Reserve(a.tokens_, a.normalised_));
-  TESSERA_RETURN_IF_ERROR(norm_.Forward(a.input_.view(), normalised, a.norm_));
+  TESSERA_RETURN_IF_ERROR(norm_.Forward(*a.input_view_, normalised, a.norm_));
   const int64_t shape[] = {a.tokens_.size(),
                            projection_.vocabulary().SizeOf(group_.rank())};
   TESSERA_ASSIGN_OR_RETURN(const TensorView logits,
@@ -89,11 +90,15 @@ absl::Status OutputHead::Forward(const Partition& tokens, ConstTensorView x,
         absl::StrCat("tokens are parted among ", tokens.parts(),
                      " ranks; the group has ", group_.size()));
   }
-  TESSERA_ASSIGN_OR_RETURN(const TensorView input, Reserve(tokens, a.input_));
-  TESSERA_RETURN_IF_ERROR(
-      group_.ops().Copy(x, input),
-      Annotate(_, absl::StrCat("the input of an output head of ", tokens.size(),
-                               " tokens")));
+  a.input_view_ = x;
+  if (!options_.borrows_tensors) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView input, Reserve(tokens, a.input_));
+    TESSERA_RETURN_IF_ERROR(
+        group_.ops().Copy(x, input),
+        Annotate(_, absl::StrCat("the input of an output head of ",
+                                 tokens.size(), " tokens")));
+    a.input_view_ = input;
+  }
   a.tokens_ = tokens;
   a.targets_.assign(targets.begin(), targets.end());
   TESSERA_RETURN_IF_ERROR(ComputeLogits(a));
@@ -127,7 +132,7 @@ absl::Status OutputHead::BackwardInput(std::span<const double> scales,
   TESSERA_RETURN_IF_ERROR(projection_.BackwardInput(
       a.tokens_, a.logits_.view(), a.normalised_gradient_.view()));
   TESSERA_RETURN_IF_ERROR(norm_.BackwardInput(
-      a.normalised_gradient_.view(), a.input_.view(), a.norm_, x_gradient));
+      a.normalised_gradient_.view(), *a.input_view_, a.norm_, x_gradient));
   a.stage_ = Stage::kBackwardWeight;
   return absl::OkStatus();
 }
@@ -138,7 +143,7 @@ absl::Status OutputHead::BackwardWeight(HeadActivations& a) {
   TESSERA_RETURN_IF_ERROR(projection_.BackwardWeight(
       a.tokens_, a.logits_.view(), a.normalised_.view()));
   TESSERA_RETURN_IF_ERROR(norm_.BackwardWeight(a.normalised_gradient_.view(),
-                                               a.input_.view(), a.norm_));
+                                               *a.input_view_, a.norm_));
   a.Clear();
   return absl::OkStatus();
 }
@@ -152,9 +157,9 @@ absl::Status OutputHead::Backward(std::span<const double> scales,
                                                a.normalised_gradient_.view()));
   a.logits_.Release();
   TESSERA_RETURN_IF_ERROR(norm_.BackwardWeight(a.normalised_gradient_.view(),
-                                               a.input_.view(), a.norm_));
+                                               *a.input_view_, a.norm_));
   TESSERA_RETURN_IF_ERROR(norm_.BackwardInput(
-      a.normalised_gradient_.view(), a.input_.view(), a.norm_, x_gradient));
+      a.normalised_gradient_.view(), *a.input_view_, a.norm_, x_gradient));
   a.Clear();
   return absl::OkStatus();
 }

@@ -26,6 +26,7 @@
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_HEAD_OUTPUT_HEAD_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,9 @@ struct OutputHeadOptions {
   bool sequence_parallel = false;
   // kSelective is kNone. kFull keeps no logits.
   Recompute recompute = Recompute::kNone;
+  // The caller keeps x as it is until the micro-batch's last backward: it is
+  // not copied.
+  bool borrows_tensors = false;
 };
 
 // What is kept of a micro-batch between its passes; as BlockActivations.
@@ -84,6 +88,7 @@ class HeadActivations {
   Partition tokens_;
   std::vector<int64_t> targets_;
   PooledTensor input_;
+  std::optional<ConstTensorView> input_view_;  // Of it, or borrowed.
   NormState norm_;
   PooledTensor normalised_;
   PooledTensor logits_;  // Then their gradient.

@@ -16,7 +16,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
 #include "tools/checkpoint/model/export_model.h"
 #include "tools/checkpoint/model/import_model.h"
@@ -28,7 +27,7 @@
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved/run_tensor_names.h"
 #include "tools/train/checkpoint/testing/mesh_run.h"
-#include "tools/train/model/llama_stage.h"
+#include "tools/train/testing/whole_llama.h"
 
 namespace tessera::tools {
 namespace {
@@ -67,18 +66,13 @@ class WholeModel {
       ModelReader& reader, std::vector<int64_t> tokens) {
     std::unique_ptr<WholeModel> whole(new WholeModel(std::move(tokens)));
     const auto length = static_cast<int64_t>(whole->size_) - 1;
-    TESSERA_ASSIGN_OR_RETURN(const auto layout,
-                             tp::SequenceLayout::Contiguous(length, 1));
-    const tp::TensorGroup group(whole->ops_);
     TESSERA_ASSIGN_OR_RETURN(
-        whole->stage_,
-        train::LlamaStage::Create(group, {group, layout},
-                                  {.model = reader.config(),
-                                   .layers = reader.config().layers,
-                                   .length = length},
-                                  whole->tokens_, whole->weights_));
+        whole->model_,
+        train::WholeLlama::Create(whole->ops_,
+                                  {.model = reader.config(), .length = length},
+                                  whole->tokens_));
     std::map<std::string, tp::Parameter*> parameters;
-    for (const auto& window : whole->stage_->windows()) {
+    for (const auto& window : whole->model_->windows()) {
       for (tp::Parameter* p : window) parameters[p->name()] = p;
     }
     for (const LlamaParameter& parameter :
@@ -96,10 +90,8 @@ class WholeModel {
 
   GivenTokens& tokens() { return tokens_; }
   absl::StatusOr<double> Loss() {
-    double loss = 0;
-    TESSERA_RETURN_IF_ERROR(
-        stage_->Forward({.training = false, .loss = &loss}));
-    stage_->Release(0);
+    TESSERA_ASSIGN_OR_RETURN(const double loss, model_->Forward());
+    model_->Release();
     return loss;
   }
 
@@ -112,8 +104,7 @@ class WholeModel {
   const size_t size_;
   tp::CpuOps ops_;
   GivenTokens tokens_;
-  train::ResidentWeights weights_;
-  std::unique_ptr<train::LlamaStage> stage_;
+  std::unique_ptr<train::WholeLlama> model_;
 };
 
 // Each tensor of `a` is in `b` with the same bytes.

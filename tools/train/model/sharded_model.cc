@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "offload/optimizer/state/typed_span.h"
 
 namespace tessera::train {
 namespace {
@@ -24,11 +25,11 @@ std::vector<zero3::ElementRange> PrimaryElements(
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
-    std::vector<ParameterWindow> windows, zero3::ShardedStateOptions options,
-    const zero3::ShardedStateGroups& groups, const FirstValues& first,
+    std::span<const ParameterWindow> windows,
+    zero3::ShardedStateOptions options, const zero3::ShardedStateGroups& groups,
+    const FirstValues& first,
     std::span<const tensor_parallel::Parameter* const> uncounted) {
-  std::unique_ptr<ShardedModel> model(
-      new ShardedModel(std::move(windows), options.stage));
+  std::unique_ptr<ShardedModel> model(new ShardedModel(windows, options.stage));
   TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters parameters,
                            model->Describe());
   for (const tensor_parallel::Parameter* parameter : model->parameters_) {
@@ -47,10 +48,13 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
 
 absl::StatusOr<zero3::ModelParameters> ShardedModel::Describe() {
   zero3::ModelParameters::Builder builder;
+  window_ids_.resize(windows_.size());
   for (size_t w = 0; w < windows_.size(); ++w) {
     for (tensor_parallel::Parameter* parameter : windows_[w]) {
       const zero3::ParameterId id(static_cast<int64_t>(parameters_.size()));
-      if (!ids_.insert({parameter, id}).second) continue;
+      const auto [found, is_new] = ids_.insert({parameter, id});
+      window_ids_[w].push_back(found->second);
+      if (!is_new) continue;
       parameters_.push_back(parameter);
       builder.Add({.name = parameter->name(),
                    .shape = parameter->local_shape(),
@@ -85,32 +89,21 @@ absl::Status ShardedModel::BindWhole() {
   return absl::OkStatus();
 }
 
-absl::Status ShardedModel::BeginStep() {
-  for (tensor_parallel::Parameter* parameter : parameters_) {
-    TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
-                             state_->Gradient(IdOf(parameter)));
-    TESSERA_RETURN_IF_ERROR(parameter->BindGradient(gradient));
+absl::Status ShardedModel::StartGather(size_t window) {
+  constexpr size_t kAnnounced = 2;
+  const size_t next = ++gathers_;
+  for (size_t i = next; i < next + kAnnounced && i < gather_order_.size();
+       ++i) {
+    TESSERA_RETURN_IF_ERROR(
+        state_->AnnounceGather(window_ids_[gather_order_[i]]));
   }
-  return absl::OkStatus();
+  return state_->StartGather(window_ids_[window]);
 }
 
-absl::Status ShardedModel::ReduceGradients() {
-  for (auto it = parameters_.rbegin(); it != parameters_.rend(); ++it) {
-    (*it)->ReleaseGradient();
-    TESSERA_RETURN_IF_ERROR(state_->GradientReady(IdOf(*it)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ShardedModel::Use(
-    std::span<tensor_parallel::Parameter* const> parameters) {
+absl::Status ShardedModel::UseValues(size_t window) {
   if (stage_ < 3) return absl::OkStatus();
-  acquired_.clear();
-  for (const tensor_parallel::Parameter* parameter : parameters) {
-    acquired_.push_back(IdOf(parameter));
-  }
-  TESSERA_RETURN_IF_ERROR(state_->Acquire(acquired_));
-  for (tensor_parallel::Parameter* parameter : parameters) {
+  TESSERA_RETURN_IF_ERROR(state_->AwaitGather(window_ids_[window]));
+  for (tensor_parallel::Parameter* parameter : windows_[window]) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView value,
                              state_->Value(IdOf(parameter)));
     TESSERA_RETURN_IF_ERROR(parameter->Bind(value));
@@ -118,13 +111,42 @@ absl::Status ShardedModel::Use(
   return absl::OkStatus();
 }
 
-absl::Status ShardedModel::Done(
-    std::span<tensor_parallel::Parameter* const> parameters) {
-  if (stage_ < 3) return absl::OkStatus();
-  for (tensor_parallel::Parameter* parameter : parameters) {
-    parameter->Release();
+absl::Status ShardedModel::Release(size_t window) {
+  if (stage_ == 3) {
+    for (tensor_parallel::Parameter* parameter : windows_[window]) {
+      parameter->Release();
+    }
   }
-  return state_->Release(acquired_);
+  return state_->Release(window_ids_[window]);
+}
+
+absl::Status ShardedModel::UseGradients(size_t window) {
+  for (tensor_parallel::Parameter* parameter : windows_[window]) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
+                             state_->Gradient(IdOf(parameter)));
+    TESSERA_RETURN_IF_ERROR(parameter->BindGradient(gradient));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardedModel::Reduce(size_t window) {
+  const auto group = static_cast<int64_t>(window);
+  const std::span<const zero3::ParameterId> own =
+      state_->layout().model().group(group);
+  for (const zero3::ParameterId id : own) {
+    parameters_[static_cast<size_t>(id.value())]->ReleaseGradient();
+  }
+  return state_->ReduceGradients(own);
+}
+
+absl::StatusOr<TensorView> ShardedModel::OwnGradient(
+    const tensor_parallel::Parameter& parameter) {
+  TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
+                           state_->OwnGradient(IdOf(&parameter)));
+  const int64_t shape[] = {own.size()};
+  return TensorView::Create(
+      std::span(own.data(), static_cast<size_t>(own.size_in_bytes())),
+      own.dtype(), shape);
 }
 
 }  // namespace tessera::train

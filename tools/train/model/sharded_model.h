@@ -1,13 +1,12 @@
-// ShardedModel: the weights of a rank's stages, with their state partitioned
+// ShardedModel: the weights of a rank's layers, with their state partitioned
 // over data-parallel ranks.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto model, ShardedModel::Create(
-//       windows, options, {.shard = data_group, .model = model_group},
-//       first_values));
-//   stage reads weights through model->access()
-//   TESSERA_RETURN_IF_ERROR(model->BeginStep());
-//   ... forward and backward passes ...
-//   TESSERA_RETURN_IF_ERROR(model->ReduceGradients());
+//       layers->windows(), options, {.shard = data_group, .model =
+//       model_group}, first_values));
+//   LlamaPasses passes(tokens, *model);
+//   model->BeginStep();
+//   ... the pipeline gathers, computes and reduces through WeightAccess ...
 //   TESSERA_ASSIGN_OR_RETURN(zero3::StepReport report, model->Step());
 //
 // The layers' parameters are bound to the state's memory. One thread at a time.
@@ -25,12 +24,11 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/parameter.h"
+#include "tools/train/model/llama_layers.h"
 #include "tools/train/model/weight_access.h"
 #include "zero3/state/sharded_state.h"
 
 namespace tessera::train {
-
-using ParameterWindow = std::vector<tensor_parallel::Parameter*>;
 
 class ShardedModel final : public WeightAccess {
  public:
@@ -40,11 +38,13 @@ class ShardedModel final : public WeightAccess {
                                  int64_t begin, TensorView elements)>;
 
   // A collective. The parameters need no memory of their own, and have none
-  // afterwards. A parameter of several windows belongs to the first. Gradients
-  // of `uncounted` are not counted in the norm (a copy that another rank
-  // counts), nor elements that this rank is not the primary holder of.
+  // afterwards. A parameter of several windows belongs to the first: its
+  // gradient is reduced with that. Gradients of `uncounted` are not counted in
+  // the norm (a copy that another rank counts), nor elements that this rank is
+  // not the primary holder of.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Create(
-      std::vector<ParameterWindow> windows, zero3::ShardedStateOptions options,
+      std::span<const ParameterWindow> windows,
+      zero3::ShardedStateOptions options,
       const zero3::ShardedStateGroups& groups, const FirstValues& first,
       std::span<const tensor_parallel::Parameter* const> uncounted = {});
 
@@ -54,21 +54,26 @@ class ShardedModel final : public WeightAccess {
     return parameters_;
   }
 
-  // Gradients are zeros and have their memory.
-  absl::Status BeginStep();
-  // Behind the last backward: sums over the data-parallel ranks.
-  absl::Status ReduceGradients();
+  // The windows that a step gathers, in this order: shards of the next ones are
+  // read from their tier while one is gathered.
+  void SetGatherOrder(std::vector<size_t> windows) {
+    gather_order_ = std::move(windows);
+  }
+  void BeginStep() { gathers_ = 0; }
   absl::StatusOr<zero3::StepReport> Step() { return state_->Step(); }
 
   // WeightAccess.
-  absl::Status Use(
-      std::span<tensor_parallel::Parameter* const> parameters) override;
-  absl::Status Done(
-      std::span<tensor_parallel::Parameter* const> parameters) override;
+  absl::Status StartGather(size_t window) override;
+  absl::Status UseValues(size_t window) override;
+  absl::Status UseGradients(size_t window) override;
+  absl::Status Release(size_t window) override;
+  absl::Status Reduce(size_t window) override;
+  absl::StatusOr<TensorView> OwnGradient(
+      const tensor_parallel::Parameter& parameter) override;
 
  private:
-  ShardedModel(std::vector<ParameterWindow> windows, int stage)
-      : windows_(std::move(windows)), stage_(stage) {}
+  ShardedModel(std::span<const ParameterWindow> windows, int stage)
+      : windows_(windows.begin(), windows.end()), stage_(stage) {}
 
   absl::StatusOr<zero3::ModelParameters> Describe();
   absl::Status SetValues(const FirstValues& first);
@@ -79,11 +84,13 @@ class ShardedModel final : public WeightAccess {
 
   const std::vector<ParameterWindow> windows_;
   const int stage_;
+  std::vector<std::vector<zero3::ParameterId>> window_ids_;
   std::vector<tensor_parallel::Parameter*> parameters_;  // By id.
   absl::flat_hash_map<const tensor_parallel::Parameter*, zero3::ParameterId>
       ids_;
   std::unique_ptr<zero3::ShardedState> state_;
-  std::vector<zero3::ParameterId> acquired_;
+  std::vector<size_t> gather_order_;
+  size_t gathers_ = 0;  // Started in this step.
 };
 
 }  // namespace tessera::train

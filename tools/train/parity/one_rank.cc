@@ -10,8 +10,6 @@
 #include "absl/strings/strip.h"
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/context/sequence_layout.h"
-#include "tensor_parallel/layers/tensor_group.h"
 
 namespace tessera::train {
 
@@ -87,20 +85,16 @@ absl::Status MoveParts(const std::string& name, const TensorView& whole,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OneRank>> OneRank::Create(
-    const LlamaStageOptions& options, ReferenceWeights weights) {
+    const LlamaOptions& options, ReferenceWeights weights) {
   std::unique_ptr<OneRank> rank(new OneRank(options.model, std::move(weights)));
-  TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
-                           tp::SequenceLayout::Contiguous(options.length, 1));
-  const tp::TensorGroup alone(rank->ops_);
-  TESSERA_ASSIGN_OR_RETURN(
-      rank->stage_, LlamaStage::Create(alone, {alone, layout}, options, *rank,
-                                       rank->access_));
+  TESSERA_ASSIGN_OR_RETURN(rank->whole_,
+                           WholeLlama::Create(rank->ops_, options, *rank));
   TESSERA_RETURN_IF_ERROR(rank->SetWeights());
   return rank;
 }
 
 absl::Status OneRank::SetWeights() {
-  for (const auto& window : stage_->windows()) {
+  for (const auto& window : whole_->windows()) {
     for (tp::Parameter* parameter : window) {
       TESSERA_RETURN_IF_ERROR(
           MoveParts(parameter->name(), parameter->value(), weights_, &SetPart));
@@ -111,31 +105,28 @@ absl::Status OneRank::SetWeights() {
 
 absl::StatusOr<double> OneRank::Forward(std::vector<int64_t> tokens) {
   tokens_ = std::move(tokens);
-  double loss = 0;
-  TESSERA_RETURN_IF_ERROR(stage_->Forward({.loss = &loss}));
-  return loss;
+  return whole_->Forward();
 }
 
 absl::StatusOr<double> OneRank::Loss(std::vector<int64_t> tokens) {
   TESSERA_ASSIGN_OR_RETURN(const double loss, Forward(std::move(tokens)));
-  stage_->Release(0);
+  whole_->Release();
   return loss;
 }
 
 absl::Status OneRank::Backward(bool split) {
   if (split) {
-    TESSERA_RETURN_IF_ERROR(stage_->BackwardInput({}));
-    TESSERA_RETURN_IF_ERROR(stage_->BackwardWeight({}));
+    TESSERA_RETURN_IF_ERROR(whole_->BackwardInput());
+    TESSERA_RETURN_IF_ERROR(whole_->BackwardWeight());
   } else {
-    TESSERA_RETURN_IF_ERROR(stage_->Backward({}));
+    TESSERA_RETURN_IF_ERROR(whole_->Backward());
   }
-  stage_->Release(0);
-  return stage_->FinishGradients();
+  return whole_->FinishGradients();
 }
 
 absl::StatusOr<ReferenceWeights> OneRank::Gradients() {
   ReferenceWeights gradients = ReferenceZeros(model_);
-  for (const auto& window : stage_->windows()) {
+  for (const auto& window : whole_->windows()) {
     for (tp::Parameter* parameter : window) {
       TESSERA_RETURN_IF_ERROR(MoveParts(
           parameter->name(), parameter->gradient(), gradients, &GetPart));

@@ -18,18 +18,17 @@
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
-#include "tools/train/model/llama_stage.h"
+#include "tools/train/model/llama_layers.h"
 #include "tools/train/model/token_source.h"
-#include "tools/train/model/weight_access.h"
 #include "tools/train/parity/reference/reference_weights.h"
+#include "tools/train/testing/whole_llama.h"
 
 namespace tessera::train {
 
 class OneRank final : private TokenSource {
  public:
-  // `options`: of the first and last stage with all layers.
   static absl::StatusOr<std::unique_ptr<OneRank>> Create(
-      const LlamaStageOptions& options, ReferenceWeights weights);
+      const LlamaOptions& options, ReferenceWeights weights);
 
   // Numbers to differentiate by; SetWeights hands them to the stage.
   ReferenceWeights& weights() { return weights_; }
@@ -43,9 +42,10 @@ class OneRank final : private TokenSource {
   // have it.
   absl::Status Backward(bool split = false);
 
+  // What the loss is multiplied by, for the gradients.
+  void SetLossFactor(double factor) { whole_->SetLossFactor(factor); }
   // The sums of all backward passes.
   absl::StatusOr<ReferenceWeights> Gradients();
-  LlamaStage& stage() { return *stage_; }
 
  private:
   explicit OneRank(const model_files::ModelConfig& model,
@@ -59,9 +59,8 @@ class OneRank final : private TokenSource {
   const model_files::ModelConfig model_;
   ReferenceWeights weights_;
   tensor_parallel::CpuOps ops_;
-  ResidentWeights access_;
   std::vector<int64_t> tokens_;
-  std::unique_ptr<LlamaStage> stage_;
+  std::unique_ptr<WholeLlama> whole_;
 };
 
 }  // namespace tessera::train

@@ -41,9 +41,8 @@ class OneRankTest : public ::testing::TestWithParam<Shape> {
                               GetParam().model.vocabulary);
   }
 
-  LlamaStageOptions Options(DType dtype) const {
+  LlamaOptions Options(DType dtype) const {
     return {.model = GetParam().model,
-            .layers = GetParam().model.layers,
             .sequences = GetParam().sequences,
             .length = GetParam().length,
             .dtype = dtype};
@@ -85,7 +84,7 @@ TEST_P(OneRankTest, HasTheLossAndGradientsOfTheReference) {
        {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
     for (const bool split : {false, true}) {
       SCOPED_TRACE(::testing::Message() << recompute << " split " << split);
-      LlamaStageOptions options = Options(DType::kF64);
+      LlamaOptions options = Options(DType::kF64);
       options.recompute = recompute;
       TESSERA_ASSERT_OK_AND_ASSIGN(auto rank,
                                    OneRank::Create(options, weights_));
@@ -119,7 +118,7 @@ TEST_P(OneRankTest, HasTheLogitsOfTheReferenceAtEveryToken) {
   const auto words = static_cast<size_t>(shape.model.vocabulary);
   const std::vector<double> logits = Reference().logits;
   for (int64_t length = 1; length <= shape.length; ++length) {
-    LlamaStageOptions options = Options(DType::kF64);
+    LlamaOptions options = Options(DType::kF64);
     options.sequences = 1;
     options.length = length;
     TESSERA_ASSERT_OK_AND_ASSIGN(auto rank, OneRank::Create(options, weights_));
@@ -195,7 +194,7 @@ TEST_P(OneRankTest, GradientsOfMicroBatchesAddUpAndTheFactorScalesThem) {
   tokens_.swap(other);
   TESSERA_ASSERT_OK_AND_ASSIGN(auto rank,
                                OneRank::Create(Options(DType::kF64), weights_));
-  rank->stage().SetLossFactor(-3);
+  rank->SetLossFactor(-3);
   for (const auto& tokens : {tokens_, other}) {
     ASSERT_THAT(rank->Forward(tokens), IsOk());
     ASSERT_THAT(rank->Backward(), IsOk());

@@ -14,12 +14,14 @@
 #include "collectives/counting/counting_engine.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
+#include "pipeline/schedule/action.h"
 #include "tensor_parallel/ops/counting/counting_ops.h"
 #include "tools/text/batches/samples.h"
 #include "tools/text/corpus/corpus.h"
 #include "tools/text/tokenizer/tokenizer.h"
 #include "tools/train/predict/counting_tier.h"
 #include "tools/train/predict/stage_shapes.h"
+#include "tools/train/run/run_schedule.h"
 #include "tools/train/run/train_rank.h"
 #include "zero3/checkpoint/state/state_blocks.h"
 
@@ -28,7 +30,6 @@ namespace {
 
 using collectives::Communicator;
 using collectives::MessageCounts;
-using collectives::OpKind;
 using offload::Purpose;
 
 // The one token that every vocabulary has.
@@ -76,11 +77,26 @@ class CountedPart final : public MemoryResource {
   int64_t live_bytes_ = 0;
 };
 
+// Of a stage, between their forward and the end of their backward.
+int64_t MostMicroBatches(const std::vector<pipeline::Action>& actions) {
+  std::map<int32_t, int64_t> held;
+  int64_t most = 0;
+  for (const pipeline::Action& action : actions) {
+    if (action.kind == pipeline::ActionKind::kForward) {
+      most = std::max(most, ++held[action.stage]);
+    } else if (pipeline::GivesWeightGradient(action.kind)) {
+      --held[action.stage];
+    }
+  }
+  return most;
+}
+
 class DryRun {
  public:
-  DryRun(const RunPlan& plan, const RankPlace& place, const StateHomes& homes,
-         MemoryAccess access)
+  DryRun(const RunPlan& plan, std::shared_ptr<const RunSchedule> steps,
+         const RankPlace& place, const StateHomes& homes, MemoryAccess access)
       : options_(plan.options()),
+        steps_(std::move(steps)),
         place_(place),
         homes_(homes),
         memory_(std::make_shared<CountingMemory>(access)),
@@ -97,11 +113,11 @@ class DryRun {
   std::optional<TrafficAxis> AxisOf(
       const std::vector<MessageCounts::Group>& groups, size_t group) const;
   RankTraffic Traffic() const;
-  int64_t GatheredBytes() const;
   StateMemory State() const;
   ActivationMemory Activations() const;
 
   RunOptions options_;
+  const std::shared_ptr<const RunSchedule> steps_;
   const RankPlace place_;
   const StateHomes homes_;
   const std::shared_ptr<CountingMemory> memory_;
@@ -157,7 +173,7 @@ absl::Status DryRun::Run() {
   TESSERA_ASSIGN_OR_RETURN(
       world_, Communicator::Create(std::move(engine), std::move(communicator)));
   TESSERA_ASSIGN_OR_RETURN(
-      rank_, TrainRank::Create(*world_, options_, *samples_, ops_));
+      rank_, TrainRank::Create(*world_, options_, *steps_, *samples_, ops_));
   TESSERA_RETURN_IF_ERROR(FindAxes());
   TESSERA_RETURN_IF_ERROR(rank_->Step().status());
   counts_->ResetOperations();
@@ -219,19 +235,6 @@ RankTraffic DryRun::Traffic() const {
   return traffic;
 }
 
-// In the memory of groups that do nothing but gather.
-int64_t DryRun::GatheredBytes() const {
-  int64_t bytes = 0;
-  for (const MessageCounts::Group& group : counts_->groups()) {
-    const auto& operations = group.operations;
-    if (operations.size() == 1 &&
-        operations.begin()->first == OpKind::kAllGather) {
-      bytes += group.shared_peak;
-    }
-  }
-  return bytes;
-}
-
 StateMemory DryRun::State() const {
   const offload::Usage usage = rank_->state().usage();
   StateMemory memory;
@@ -239,7 +242,6 @@ StateMemory DryRun::State() const {
   memory.gradients = usage.of(Purpose::kGradients).peak;
   memory.optimizer = usage.of(Purpose::kOptimizer).peak;
   memory.buffers = usage.of(Purpose::kBuffers).peak;
-  memory.gathered = GatheredBytes();
   memory.host = host_->usage().peak;
   memory.files = files_->usage().peak;
   if (homes_.has(StateHome::kFiles)) {
@@ -255,7 +257,7 @@ ActivationMemory DryRun::Activations() const {
   memory.pools = rank_->activation_bytes() - memory.boundaries;
   memory.layers = working_->live_bytes() - memory.pools;
   memory.micro_batches =
-      executor.proof().peak_activations[static_cast<size_t>(place_.pp)];
+      MostMicroBatches(steps_->stages().ranks[static_cast<size_t>(place_.pp)]);
   return memory;
 }
 
@@ -318,7 +320,8 @@ absl::StatusOr<RankPrediction> PredictRank(const RunPlan& plan,
                                            const RankPlace& place,
                                            const StateHomes& homes,
                                            MemoryAccess access) {
-  DryRun run(plan, place, homes, access);
+  TESSERA_ASSIGN_OR_RETURN(const auto steps, plan.steps());
+  DryRun run(plan, steps, place, homes, access);
   TESSERA_RETURN_IF_ERROR(run.Run());
   RankPrediction rank = run.Result();
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> snapshots,
@@ -335,13 +338,14 @@ absl::StatusOr<std::vector<RankPrediction>> PredictRanks(
     RankPrediction rank;
     std::vector<int64_t> snapshots;
   };
+  TESSERA_ASSIGN_OR_RETURN(const auto steps, plan.steps());
   std::map<std::string, Alike> by_sizes;
   std::vector<RankPrediction> ranks;
   for (const RankPlace& place : places) {
     TESSERA_ASSIGN_OR_RETURN(const std::string sizes, SizesOf(plan, place));
     auto found = by_sizes.find(sizes);
     if (found == by_sizes.end()) {
-      DryRun run(plan, place, homes, MemoryAccess::kZeros);
+      DryRun run(plan, steps, place, homes, MemoryAccess::kZeros);
       TESSERA_RETURN_IF_ERROR(run.Run());
       TESSERA_ASSIGN_OR_RETURN(std::vector<int64_t> snapshots, run.Snapshots());
       found = by_sizes.emplace(sizes, Alike{run.Result(), std::move(snapshots)})

@@ -48,7 +48,6 @@ struct StateMemory {
   int64_t gradients = 0;
   int64_t optimizer = 0;
   int64_t buffers = 0;
-  int64_t gathered = 0;  // Of weights that are whole for a while; in buffers.
   // In tiers.
   int64_t host = 0;
   int64_t files = 0;

@@ -238,18 +238,30 @@ TEST(PredictRankTest, TiedTablesAndNarrowWeightsAreAsMeasured) {
   }
 }
 
-TEST(PredictRankTest, LimitsOnLiveParametersAreAsMeasured) {
-  for (const int64_t most : {3000, 9000, 20000}) {
-    for (const int64_t ahead : {0, 1}) {
-      RunOptions options = SmallRun();
-      options.mesh = {.dp = 2, .pp = 2};
-      options.state.stage = 3;
-      options.state.persistence_threshold = 100;
-      options.state.max_live_elements = most;
-      options.state.max_reuse_distance = 12000;
-      options.state.prefetch_windows = ahead;
-      options.state.prefetch_shards = 16 * ahead;
-      ExpectAsMeasured(options);
+// Two stages of one rank have the table: their gradients are added up there.
+TEST(PredictRankTest, TiedTablesOfTwoWayPipelinesAreAsMeasured) {
+  RunOptions options = SmallRun();
+  options.model.tied_embeddings = true;
+  options.mesh = {.dp = 2, .pp = 2};
+  options.schedule = "dualpipe";
+  options.state.stage = 2;
+  ExpectAsMeasured(options);
+}
+
+TEST(PredictRankTest, EveryPlaceOfGathersAndReductionsIsAsMeasured) {
+  for (const int64_t most : {0, 26'000, 60'000}) {
+    for (const int64_t ahead : {0, 1, 3}) {
+      for (const ReduceChoice reduce :
+           {ReduceChoice::kEachMicroBatch, ReduceChoice::kLastMicroBatch}) {
+        RunOptions options = SmallRun();
+        options.mesh = {.dp = 2, .pp = 2};
+        options.state.stage = ahead == 0 ? 2 : 3;
+        options.state.persistence_threshold = 100;
+        options.gather_ahead = ahead;
+        options.max_gathered_bytes = most;
+        options.reduce = reduce;
+        ExpectAsMeasured(options);
+      }
     }
   }
 }

@@ -30,8 +30,8 @@ void AddWindows(const std::string& strategy, RunPrediction& prediction) {
       .crowded = processors > 0 && processors < prediction.ranks_here,
       .strategy = strategy};
   for (RankPrediction& rank : prediction.ranks) {
-    rank.windows = SharedWindows(prediction.mesh, rank.place, rank.traffic,
-                                 rank.state.gathered, options);
+    rank.windows =
+        SharedWindows(prediction.mesh, rank.place, rank.traffic, options);
   }
 }
 

@@ -46,7 +46,7 @@ int64_t PeersOf(TrafficAxis axis, int64_t ranks) {
 }  // namespace
 
 int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
-                      const RankTraffic& traffic, int64_t gathered,
+                      const RankTraffic& traffic,
                       const SharingOptions& options) {
   // The world's, and that of checkpoints.
   int64_t bytes = collectives::GroupMemory(mesh.world_size(), true) +
@@ -55,8 +55,6 @@ int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
     bytes += GroupsAlong(axis) *
              collectives::GroupMemory(RanksAlong(axis, mesh), false);
   }
-  const int64_t data_ranks = RanksAlong(TrafficAxis::kDp, mesh);
-  bytes += gathered / data_ranks * (data_ranks - 1);
   // One window for all that a group does, but along dp.
   std::map<TrafficAxis, int64_t> largest;
   for (const auto& [key, messages] : traffic.all()) {
@@ -74,7 +72,7 @@ int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
       largest[axis] = std::max(largest[axis], own);
       continue;
     }
-    if (kind != OpKind::kAllGather || gathered == 0) bytes += own;
+    bytes += own;
     // Small messages and the largest of a run, each in its way.
     if (options.crowded && options.strategy == "adaptive") {
       bytes += collectives::ChannelMemory(user, kind, messages.largest);

@@ -1,7 +1,7 @@
 // SharedWindows: what a rank has of shared memory because of its messages,
 // where ranks are processes of one machine (engine shared_memory).
 //
-//   const int64_t bytes = SharedWindows(mesh, place, traffic, state.gathered,
+//   const int64_t bytes = SharedWindows(mesh, place, traffic,
 //                                       {.crowded = true});
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_SHARED_WINDOWS_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_SHARED_WINDOWS_H_
@@ -20,10 +20,9 @@ struct SharingOptions {
 };
 
 // By collectives/shared_memory/window_memory.h, for the groups of TrainRank and
-// ShardedState, and the other ranks' parts of `gathered` bytes of weights,
-// which are read where they are.
+// ShardedState.
 int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
-                      const RankTraffic& traffic, int64_t gathered,
+                      const RankTraffic& traffic,
                       const SharingOptions& options);
 
 }  // namespace tessera::train

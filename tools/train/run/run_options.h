@@ -25,6 +25,12 @@ struct MeshSizes {
   int64_t world_size() const { return dp * pp * cp * tp; }
 };
 
+enum class ReduceChoice {
+  kAuto,            // What is simulated to be faster, else what holds less.
+  kEachMicroBatch,  // Least memory.
+  kLastMicroBatch,  // Least traffic; holds whole gradients for a step.
+};
+
 struct RunOptions {
   MeshSizes mesh = {};
   model_files::ModelConfig model = {};
@@ -38,14 +44,25 @@ struct RunOptions {
   uint64_t seed = 1;
   LearningRate learning_rate = {};
 
+  // A generator's name, "auto", or "file" for that of `schedule_table`.
   std::string schedule = "1f1b";
-  int64_t chunks = 1;  // Stages of a pipeline rank.
+  std::string schedule_table = "";  // As pipeline/schedule/csv.h reads it.
+  int64_t chunks = 1;               // Stages of a pipeline rank.
   bool sequence_parallel = false;
   bool zigzag = true;  // Layout of sequences over context ranks.
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
 
-  // Who gives out what activations and layers take, on this rank. Null:
-  // HostMemory. What the state takes: state.memory.
+  // Stage 3: how many computations ahead a layer's weights are gathered; and
+  // the most bytes that gathered weights may take, 0: any number. With a limit
+  // the distance is chosen.
+  int64_t gather_ahead = 1;
+  int64_t max_gathered_bytes = 0;
+  // Stages 2 and 3: when a layer's gradients are reduced.
+  ReduceChoice reduce = ReduceChoice::kAuto;
+
+  // Who gives out the memory of activations and layers, and of tensors between
+  // stages, on this rank. Null: the host, and where messages go to another rank
+  // the engine. What the state takes: state.memory.
   std::shared_ptr<MemoryResource> memory = nullptr;
 
   // Its learning rate, key prefix and what counts in the norm are set by the

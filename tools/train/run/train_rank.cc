@@ -1,16 +1,14 @@
 #include "tools/train/run/train_rank.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
-#include "pipeline/generate/generate.h"
+#include "pipeline/schedule/stage_map.h"
 #include "tensor_parallel/context/sequence_layout.h"
-#include "tensor_parallel/partition/partition.h"
 #include "tools/text/batches/batch_partition.h"
 #include "tools/train/model/first_weights.h"
 #include "topology/mesh.h"
@@ -19,34 +17,23 @@ namespace tessera::train {
 
 namespace tp = tensor_parallel;
 
-class TrainRank::LateAccess final : public WeightAccess {
- public:
-  void Set(WeightAccess* access) { access_ = access; }
-
-  absl::Status Use(std::span<tp::Parameter* const> parameters) override {
-    return access_->Use(parameters);
-  }
-  absl::Status Done(std::span<tp::Parameter* const> parameters) override {
-    return access_->Done(parameters);
-  }
-
- private:
-  WeightAccess* access_ = nullptr;
-};
-
-TrainRank::TrainRank(const RunOptions& options) : options_(options) {}
-
-TrainRank::~TrainRank() = default;
-
 absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
     collectives::Communicator& world, const RunOptions& options,
     const text::Samples& samples, tp::Ops& ops) {
+  TESSERA_ASSIGN_OR_RETURN(RunSchedule schedule, RunSchedule::Create(options));
+  return Create(world, options, std::move(schedule), samples, ops);
+}
+
+absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
+    collectives::Communicator& world, const RunOptions& options,
+    RunSchedule schedule, const text::Samples& samples, tp::Ops& ops) {
   std::unique_ptr<TrainRank> rank(new TrainRank(options));
+  rank->schedule_ = std::move(schedule);
   TESSERA_RETURN_IF_ERROR(rank->JoinGroups(world));
   TESSERA_RETURN_IF_ERROR(rank->PlanData(samples));
-  TESSERA_RETURN_IF_ERROR(rank->CreateStages(ops));
+  TESSERA_RETURN_IF_ERROR(rank->CreateLayers(ops));
   TESSERA_RETURN_IF_ERROR(rank->CreateModel());
-  TESSERA_RETURN_IF_ERROR(rank->CreateExecutor());
+  TESSERA_RETURN_IF_ERROR(rank->CreateStages());
   return rank;
 }
 
@@ -81,15 +68,10 @@ absl::Status TrainRank::PlanData(const text::Samples& samples) {
       text::BatchPartition::Create(options_.batch, options_.mesh.dp,
                                    options_.micro_batch));
   tokens_ = std::make_unique<StepTokens>(samples, batch, data_rank_);
-  TESSERA_ASSIGN_OR_RETURN(
-      schedule_, pipeline::Generate(options_.schedule,
-                                    {.ranks = options_.mesh.pp,
-                                     .chunks = options_.chunks,
-                                     .microbatches = batch.micro_batches()}));
   return absl::OkStatus();
 }
 
-absl::Status TrainRank::CreateStages(tp::Ops& ops) {
+absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
   const auto layout_of = options_.zigzag ? tp::SequenceLayout::Zigzag
                                          : tp::SequenceLayout::Contiguous;
   TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
@@ -105,35 +87,25 @@ absl::Status TrainRank::CreateStages(tp::Ops& ops) {
       tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr)
           .WithMemory(memory),
       layout};
+  const pipeline::StageMap& map = schedule_.layers().map;
   TESSERA_ASSIGN_OR_RETURN(
-      const tp::Partition layers,
-      tp::Partition::Balanced(options_.model.layers, schedule_.map.stages()));
-  access_ = std::make_unique<LateAccess>();
-  stage_numbers_ =
-      schedule_.map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value()));
-  for (const int32_t stage : stage_numbers_) {
-    const tp::IndexRange range = layers.RangeOf(stage);
-    TESSERA_ASSIGN_OR_RETURN(
-        stages_.emplace_back(),
-        LlamaStage::Create(tensor, context,
-                           {.model = options_.model,
-                            .first_layer = range.begin,
-                            .layers = range.size(),
-                            .is_first = stage == 0,
-                            .is_last = stage + 1 == schedule_.map.stages(),
-                            .sequences = options_.micro_batch,
-                            .length = options_.length,
-                            .dtype = options_.dtype,
-                            .sequence_parallel = options_.sequence_parallel,
-                            .recompute = options_.recompute},
-                           *tokens_, *access_));
-  }
+      layers_,
+      LlamaLayers::Create(
+          tensor, context,
+          {.model = options_.model,
+           .sequences = options_.micro_batch,
+           .length = options_.length,
+           .dtype = options_.dtype,
+           .sequence_parallel = options_.sequence_parallel,
+           .recompute = options_.recompute,
+           .shares_table = !map.two_way()},
+          map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value()))));
   return absl::OkStatus();
 }
 
 // Two-way maps give every stage to two ranks.
 bool TrainRank::IsSecondCopy(int32_t stage) const {
-  const pipeline::StageMap& map = schedule_.map;
+  const pipeline::StageMap& map = schedule_.layers().map;
   const auto rank = static_cast<int32_t>(groups_.pp->rank().value());
   return rank > std::min(map.RankOf(stage), map.RankFromBack(stage));
 }
@@ -151,18 +123,13 @@ absl::Status TrainRank::LeaveToFirstCopy(const ParameterWindow& window) {
 }
 
 absl::Status TrainRank::CreateModel() {
-  std::vector<ParameterWindow> windows;
+  for (size_t i = 0; i < layers_->windows().size(); ++i) {
+    if (!IsSecondCopy(layers_->numbers()[i])) continue;
+    TESSERA_RETURN_IF_ERROR(LeaveToFirstCopy(layers_->windows()[i]));
+  }
   std::vector<const tp::Parameter*> copied_tables;
-  for (size_t i = 0; i < stages_.size(); ++i) {
-    for (const ParameterWindow& window : stages_[i]->windows()) {
-      if (IsSecondCopy(stage_numbers_[i])) {
-        TESSERA_RETURN_IF_ERROR(LeaveToFirstCopy(window));
-      }
-      windows.push_back(window);
-    }
-    if (const tp::Parameter* copy = stages_[i]->copied_table()) {
-      copied_tables.push_back(copy);
-    }
+  if (const tp::Parameter* copy = layers_->copied_table()) {
+    copied_tables.push_back(copy);
   }
   zero3::ShardedStateOptions state = options_.state;
   state.adamw.learning_rate = options_.learning_rate.At(0);
@@ -173,53 +140,58 @@ absl::Status TrainRank::CreateModel() {
                             .tied_embeddings = options_.model.tied_embeddings});
   TESSERA_ASSIGN_OR_RETURN(
       model_, ShardedModel::Create(
-                  std::move(windows), state,
+                  layers_->windows(), state,
                   {.shard = groups_.data, .model = groups_.model},
                   [&first](const tp::Parameter& parameter, int64_t begin,
                            TensorView elements) {
                     return first.Draw(parameter, begin, elements);
                   },
                   copied_tables));
-  access_->Set(model_.get());
+  std::vector<size_t> gathers;
+  const std::span<const int32_t> numbers = layers_->numbers();
+  for (const pipeline::Action& action :
+       schedule_.layers()
+           .ranks[static_cast<size_t>(groups_.pp->rank().value())]) {
+    if (action.kind != pipeline::ActionKind::kUnshard) continue;
+    const auto at = std::find(numbers.begin(), numbers.end(), action.stage);
+    gathers.push_back(static_cast<size_t>(at - numbers.begin()));
+  }
+  model_->SetGatherOrder(std::move(gathers));
   return absl::OkStatus();
 }
 
-absl::Status TrainRank::CreateExecutor() {
+absl::Status TrainRank::CreateStages() {
+  passes_ = std::make_unique<LlamaPasses>(*tokens_, *model_,
+                                          layers_->tensor().memory());
+  std::vector<pipeline::StageBinding> bindings;
+  for (size_t i = 0; i < layers_->windows().size(); ++i) {
+    stages_.push_back(MakeLlamaStage(*layers_, i, *passes_));
+    bindings.push_back({layers_->numbers()[i], stages_.back().get()});
+  }
   pipeline::ExecutorOptions options;
-  const auto last = static_cast<int32_t>(schedule_.map.stages() - 1);
-  if (options_.model.tied_embeddings && last > 0) {
+  const pipeline::StageMap& map = schedule_.layers().map;
+  const auto last = static_cast<int32_t>(map.stages() - 1);
+  const bool shares_table = !map.two_way() && map.RankOf(0) == map.RankOf(last);
+  if (options_.model.tied_embeddings && !shares_table) {
     options.tied.push_back({"embedding", {0, last}});
   }
-  // All stages hand on the same: nobody needs to ask.
+  // All stages hand on the same: no rank needs to ask another.
   TESSERA_ASSIGN_OR_RETURN(const pipeline::TensorSpec boundary,
                            stages_.front()->OutputSpec(nullptr));
   options.boundaries.assign(static_cast<size_t>(last), boundary);
-  std::vector<pipeline::StageBinding> bindings;
-  for (size_t i = 0; i < stages_.size(); ++i) {
-    bindings.push_back({stage_numbers_[i], stages_[i].get()});
-  }
+  options.memory = options_.memory;
   TESSERA_ASSIGN_OR_RETURN(
-      executor_, pipeline::Executor::Create(*groups_.pp, schedule_, bindings,
-                                            std::move(options)));
+      executor_, pipeline::Executor::Create(*groups_.pp, schedule_.lowered(),
+                                            bindings, std::move(options)));
   return absl::OkStatus();
 }
 
-absl::Status TrainRank::BeginStep() {
+void TrainRank::BeginStep() {
   tokens_->BeginStep(step_);
-  TESSERA_RETURN_IF_ERROR(model_->BeginStep());
-  for (auto& stage : stages_) {
-    stage->BeginStep();
-    stage->SetLossFactor(model_->state().loss_scale() /
-                         static_cast<double>(options_.mesh.dp));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status TrainRank::FinishGradients() {
-  for (auto& stage : stages_) {
-    TESSERA_RETURN_IF_ERROR(stage->FinishGradients());
-  }
-  return model_->ReduceGradients();
+  model_->BeginStep();
+  passes_->BeginStep();
+  passes_->loss_factor =
+      model_->state().loss_scale() / static_cast<double>(options_.mesh.dp);
 }
 
 absl::StatusOr<StepRecord> TrainRank::Step() {
@@ -229,10 +201,9 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   record.learning_rate = options_.learning_rate.At(step_);
   TESSERA_RETURN_IF_ERROR(
       model_->state().SetLearningRate(record.learning_rate));
-  TESSERA_RETURN_IF_ERROR(BeginStep());
+  BeginStep();
   TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result, executor_->Run());
   times_.pipeline = PipelineBegin();
-  TESSERA_RETURN_IF_ERROR(FinishGradients());
   times_.update_begin = collectives::MonotonicNanos();
   TESSERA_ASSIGN_OR_RETURN(const zero3::StepReport report, model_->Step());
   times_.update_end = collectives::MonotonicNanos();
@@ -247,19 +218,13 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
 
 // The first computation is the first pass of a stage.
 int64_t TrainRank::PipelineBegin() const {
-  int64_t first = std::numeric_limits<int64_t>::max();
-  for (const auto& stage : stages_) {
-    first = std::min(first, stage->first_pass_ns());
-  }
-  return first - static_cast<int64_t>(executor_->timeline().first() * 1e9);
+  return passes_->first_pass_ns -
+         static_cast<int64_t>(executor_->timeline().first() * 1e9);
 }
 
 int64_t TrainRank::activation_bytes() const {
-  int64_t bytes = executor_->timeline().peak_bytes;
-  for (const auto& stage : stages_) {
-    bytes += stage->pool().taken_bytes() + stage->pool().free_bytes();
-  }
-  return bytes;
+  return executor_->timeline().peak_bytes + passes_->pool.taken_bytes() +
+         passes_->pool.free_bytes();
 }
 
 // Context ranks have parts of each loss, data ranks losses of their own.

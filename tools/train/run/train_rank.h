@@ -21,13 +21,15 @@
 #include "collectives/communicator.h"
 #include "collectives/groups/group_manager.h"
 #include "pipeline/execute/executor.h"
-#include "pipeline/schedule/schedule.h"
+#include "pipeline/execute/stage.h"
 #include "pipeline/simulate/timeline.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/text/batches/samples.h"
+#include "tools/train/model/llama_layers.h"
 #include "tools/train/model/llama_stage.h"
 #include "tools/train/model/sharded_model.h"
 #include "tools/train/run/run_options.h"
+#include "tools/train/run/run_schedule.h"
 #include "tools/train/run/step_record.h"
 #include "tools/train/run/step_tokens.h"
 
@@ -50,6 +52,12 @@ class TrainRank {
   static absl::StatusOr<std::unique_ptr<TrainRank>> Create(
       collectives::Communicator& world, const RunOptions& options,
       const text::Samples& samples, tensor_parallel::Ops& ops);
+
+  // The same where RunSchedule::Create(options) is at hand.
+  static absl::StatusOr<std::unique_ptr<TrainRank>> Create(
+      collectives::Communicator& world, const RunOptions& options,
+      RunSchedule schedule, const text::Samples& samples,
+      tensor_parallel::Ops& ops);
 
   // The next step. A collective of the world. A loss that is not finite is
   // returned as it is.
@@ -74,6 +82,7 @@ class TrainRank {
     return executor_->GatherTimeline();
   }
   const RunOptions& options() const { return options_; }
+  const RunSchedule& schedule() const { return schedule_; }
   const StepTimes& times() const { return times_; }  // Of the last step.
 
   // What activations hold: of the stages, kept between steps, and tensors
@@ -86,39 +95,33 @@ class TrainRank {
   void SetSteps(int64_t steps) { step_ = steps; }
 
  private:
-  // Hands weights to the model that is made after the stages.
-  class LateAccess;
-
-  explicit TrainRank(const RunOptions& options);
+  explicit TrainRank(const RunOptions& options) : options_(options) {}
 
   absl::Status JoinGroups(collectives::Communicator& world);
   absl::Status PlanData(const text::Samples& samples);
-  absl::Status CreateStages(tensor_parallel::Ops& ops);
+  absl::Status CreateLayers(tensor_parallel::Ops& ops);
   bool IsSecondCopy(int32_t stage) const;
   static absl::Status LeaveToFirstCopy(const ParameterWindow& window);
   absl::Status CreateModel();
-  absl::Status CreateExecutor();
-  absl::Status BeginStep();
-  absl::Status FinishGradients();
+  absl::Status CreateStages();
+  void BeginStep();
   int64_t PipelineBegin() const;
   absl::StatusOr<double> MeanOverData(double loss);
 
+  // What comes later refers to what is before it.
   RunOptions options_;
   std::unique_ptr<collectives::GroupManager> manager_;
   Groups groups_;
   int64_t data_rank_ = 0;  // Along dp.
-  pipeline::Schedule schedule_;
+  RunSchedule schedule_;
   std::unique_ptr<StepTokens> tokens_;
-  std::unique_ptr<LateAccess> access_;
-  std::vector<int32_t> stage_numbers_;
-  std::vector<std::unique_ptr<LlamaStage>> stages_;
+  std::unique_ptr<LlamaLayers> layers_;
   std::unique_ptr<ShardedModel> model_;
+  std::unique_ptr<LlamaPasses> passes_;
+  std::vector<std::unique_ptr<pipeline::Stage>> stages_;  // By window.
   std::unique_ptr<pipeline::Executor> executor_;
   int64_t step_ = 0;
   StepTimes times_;
-
- public:
-  ~TrainRank();
 };
 
 }  // namespace tessera::train

@@ -1,30 +1,34 @@
-// GradientReducer: gradients that backward passes add up, summed over ranks in
-// buckets as they become ready, and the part of them that this rank owns.
+// GradientReducer: gradients that backward passes add up, reduced over ranks
+// layer by layer, and the part of the sums that this rank owns.
 //
+//   // After the backward pass of a layer, whose parameters are `window`:
 //   TESSERA_ASSIGN_OR_RETURN(TensorView gradient, reducer->Gradient(id));
-//   ... a backward pass adds to it ...
-//   TESSERA_RETURN_IF_ERROR(reducer->MarkReady(id));
+//   ... the pass has added to it ...
+//   TESSERA_RETURN_IF_ERROR(reducer->Start(window));  // Beside the next layer.
+//   // At the end of the step:
 //   TESSERA_RETURN_IF_ERROR(reducer->Finish());
 //   TESSERA_ASSIGN_OR_RETURN(auto own, reducer->OpenOwn(id));
 //
-// Where gradients are whole (stages 0 and 1) they are model state, and reduced
-// once a step: where they are at stage 0, and wherever their bucket is direct.
-// Where they are sharded (2 and 3) a gradient has memory from when it is first
-// asked for until its bucket is reduced, and the sums are added to the rank's
-// shard: as often in a step as all gradients were ready. So backward passes
-// that go through the parameters in the reverse order of use have two buckets
-// at a time, one that is filled and one on its way (one without `overlap`), and
-// what a pass has asked for and not made ready; one that asks for all gradients
-// before it makes any ready has all. A rank that is alone with its shards in
-// memory writes into these. gradient_memory.h has the details.
+// Stages 0 and 1: whole gradients are model state, reduced once a step where
+// they lie. Stages 2 and 3: a whole gradient has memory from the first call of
+// Gradient until the reduction of its layer is over, and the sums are added to
+// the rank's shard, as often in a step as the caller likes. At most the
+// reduction of one window is under way: starting the next waits for it, so that
+// a rank holds whole gradients of the layer at work and of the one on its way
+// (and of no other unless the caller lets them accumulate). A rank that is
+// alone with its shards in memory has its gradients there, and nothing to
+// reduce.
 //
-// Buckets are sent in one fixed order, each as soon as it is whole, so ranks
-// may make gradients ready in different orders. One thread at a time.
+// Messages. A large gradient is reduced where it lies, in a message of its own;
+// small ones of a window are packed (ReduceBuckets). All ranks start the same
+// windows in the same order, or get an error (Operation::label). One thread at
+// a time.
 #ifndef TESSERA_ZERO3_STATE_GRADIENTS_GRADIENT_REDUCER_H_
 #define TESSERA_ZERO3_STATE_GRADIENTS_GRADIENT_REDUCER_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,17 +39,20 @@
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
 #include "offload/optimizer/state/typed_span.h"
-#include "zero3/state/gradients/gradient_memory.h"
 #include "zero3/state/gradients/reduce_buckets.h"
+#include "zero3/state/shards/accounted_memory.h"
+#include "zero3/state/shards/buffer_pool.h"
 #include "zero3/state/shards/shard_store.h"
 #include "zero3/state/shards/state_seat.h"
 
 namespace tessera::zero3 {
 
 struct GradientOptions {
+  // Gradients of a window below a quarter of this are packed into messages of
+  // at most so many bytes.
   int64_t bucket_bytes = 25'000'000;
   bool average = false;  // Over the ranks of both groups; otherwise sums.
-  bool overlap = true;   // A bucket is on its way while the next is filled.
+  bool overlap = true;   // Start returns before the reduction is over.
 };
 
 // The ranks that gradients are reduced over.
@@ -58,8 +65,8 @@ struct GradientGroups {
 class GradientReducer {
  public:
   // `dtypes`, by id, are those of the gradients. `shards`, of which block
-  // shard_of[id] is that of parameter `id`, is null where gradients are whole.
-  // All of these outlive the reducer; no other collectives run on the groups.
+  // shard_of[id] is that of parameter `id`, is null if gradients are whole. All
+  // of these outlive the reducer; no other collectives run on the groups.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(
       const StateSeat& seat, const std::vector<DType>& dtypes,
       const GradientOptions& options, const GradientGroups& groups,
@@ -68,28 +75,36 @@ class GradientReducer {
   // Waits for what was started.
   ~GradientReducer();
 
-  // Whether more may be added to a gradient. InvalidArgument where the
-  // parameter is frozen; FailedPrecondition where it was made ready, and not
-  // all others of this round.
+  // OK if more may be added to a gradient. InvalidArgument if the parameter is
+  // frozen; FailedPrecondition if gradients are whole and it was reduced in
+  // this step.
   absl::Status CheckOpen(ParameterId id) const;
 
   // The whole gradient, with the parameter's shape: zeros, and what was added
-  // since. Refused as by CheckOpen.
+  // since it was last reduced. Refused as by CheckOpen.
   absl::StatusOr<TensorView> Gradient(ParameterId id);
 
-  // Nothing more is added to it. Without a call of Gradient before, zeros.
-  absl::Status MarkReady(ParameterId id);
+  // OK if the window can be reduced: refused as by CheckOpen, and with
+  // InvalidArgument if it has some and not all trainable parameters of a
+  // bucket. All those of a group of the model are always allowed.
+  absl::Status CheckWindow(std::span<const ParameterId> window) const;
+  // A collective. Starts to reduce the window's trainable parameters. A
+  // gradient that was not asked for counts as zeros. Precondition: CheckWindow.
+  absl::Status Start(std::span<const ParameterId> window);
 
-  // A parameter that is not ready in this round, or in this step.
+  // A trainable parameter of which something was added after its last reduction
+  // in this step, or that was not reduced in it; nothing if there is none.
   std::optional<ParameterId> FirstMissing() const;
+  // Parameters that were neither asked for nor reduced have gradients of zeros.
+  absl::Status ZeroMissing();
 
-  // Returns when every gradient is reduced. Precondition: none is missing.
+  // Returns when everything that was started is in the shards.
   absl::Status Finish();
 
   // The sums that this rank owns, until CloseOwn: of its extent's elements, or
-  // none where it has no part. After Finish.
-  absl::StatusOr<offload::ConstTypedSpan> OpenOwn(ParameterId id);
-  absl::Status CloseOwn(ParameterId id);
+  // none if it has no part. Waits for the parameter's reduction.
+  absl::StatusOr<offload::TypedSpan> OpenOwn(ParameterId id);
+  absl::Status CloseOwn(ParameterId id, bool changed);
   // Soon to be opened.
   void AnnounceOwn(ParameterId id);
 
@@ -101,7 +116,6 @@ class GradientReducer {
  private:
   struct InFlight {
     size_t bucket = 0;
-    std::span<std::byte> memory;
     std::optional<collectives::Work> work;
   };
 
@@ -109,19 +123,28 @@ class GradientReducer {
                   const GradientOptions& options, const GradientGroups& groups,
                   ShardStore* shards, const std::vector<size_t>& shard_of);
 
+  StateOps& ops() const { return *seat_.device.ops; }
   bool is_sharded() const { return shards_ != nullptr; }
   DType DTypeOf(ParameterId id) const {
     return dtypes_[static_cast<size_t>(id.value())];
   }
+  const ReduceBucket& BucketAt(size_t index) const {
+    return buckets_.all()[index];
+  }
+  absl::Status AllocateKept();
   absl::StatusOr<std::span<std::byte>> WholeOf(ParameterId id);
-  void BeginRound();
-  absl::Status StartWholeBuckets();
+  absl::StatusOr<AccountedMemory> Allocate(std::string_view key, int64_t bytes);
+  absl::Status AllocateBucket(size_t index);
+  absl::Status AllocateOwn(ParameterId id);
+  void PackBucket(size_t index);
   absl::Status StartBucket(size_t index);
+  absl::Status FinishOldest();
+  absl::Status FinishFlights();
   absl::Status AwaitBucket(size_t index);
-  absl::Status FinishFlight();
-  collectives::Buffer OwnBlock(const InFlight& flight) const;
-  absl::Status TakeOwn(size_t index, std::span<const std::byte> memory);
+  absl::Status TakeOwn(size_t index);
   absl::Status AddToShard(const BucketPiece& piece, const std::byte* sums);
+  void FreeBucket(size_t index);
+  collectives::Buffer OwnBlock(size_t index);
 
   const StateSeat seat_;
   const std::vector<DType> dtypes_;
@@ -134,15 +157,14 @@ class GradientReducer {
   // to reduce.
   const bool is_in_shards_;
   const ReduceBuckets buckets_;
-  std::unique_ptr<GradientMemory> memory_;
+  BufferPool pool_;                      // Of gradients that are not kept.
+  std::vector<AccountedMemory> bucket_;  // By bucket.
+  std::vector<AccountedMemory> own_;     // By id; of packed buckets.
 
-  std::vector<bool> ready_;      // In this round.
-  std::vector<bool> reduced_;    // In this step.
-  std::vector<bool> has_sums_;   // The shard, of this step.
-  std::vector<size_t> missing_;  // Gradients, by bucket.
-  size_t next_bucket_ = 0;       // The first that was not started.
-  bool round_is_open_ = false;   // Something is ready.
-  std::optional<InFlight> in_flight_;
+  std::vector<bool> added_;     // By id: since its last reduction.
+  std::vector<bool> reduced_;   // By id: in this step.
+  std::vector<bool> has_sums_;  // By id: the shard, of this step.
+  std::deque<InFlight> in_flight_;
 };
 
 }  // namespace tessera::zero3

@@ -9,10 +9,14 @@ namespace {
 
 size_t IndexOf(ParameterId id) { return static_cast<size_t>(id.value()); }
 
+// Whether a bucket of several gradients has to be packed: with chunks, each
+// rank owns a piece of every gradient.
+bool IsPacked(const StateLayout& layout) {
+  return layout.options().kind == LayoutKind::kChunks && layout.ranks() > 1;
+}
+
 bool IsDirect(const StateLayout& layout, const BucketContents& bucket) {
-  if (layout.options().kind != LayoutKind::kChunks || layout.ranks() == 1) {
-    return true;
-  }
+  if (!IsPacked(layout)) return true;
   const auto count = std::count_if(
       bucket.parameters.begin(), bucket.parameters.end(),
       [&](ParameterId id) { return layout.model()[id].elements > 0; });
@@ -26,17 +30,25 @@ std::vector<BucketContents> BucketsOf(const StateLayout& layout,
                                       int64_t bucket_bytes) {
   const ModelParameters& model = layout.model();
   std::vector<BucketContents> buckets;
+  int64_t group = 0;  // Of the last bucket.
+  bool is_full = true;
   const auto order = model.in_use_order();
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    if (!model[*it].trainable()) continue;
+    const Parameter& parameter = model[*it];
+    if (!parameter.trainable()) continue;
     const DType dtype = dtypes[IndexOf(*it)];
     const int64_t more = layout.GatheredElements(*it);
-    if (buckets.empty() || buckets.back().dtype != dtype ||
-        buckets.back().bytes() + more * SizeInBytes(dtype) > bucket_bytes) {
+    const int64_t bytes = more * SizeInBytes(dtype);
+    const bool is_alone = IsPacked(layout) && bytes >= (bucket_bytes + 3) / 4;
+    if (is_full || is_alone || group != parameter.spec.group ||
+        buckets.back().dtype != dtype ||
+        buckets.back().bytes() + bytes > bucket_bytes) {
       buckets.push_back({.dtype = dtype});
     }
     buckets.back().parameters.push_back(*it);
     buckets.back().elements += more;
+    group = parameter.spec.group;
+    is_full = is_alone;
   }
   for (BucketContents& bucket : buckets) {
     bucket.is_direct = IsDirect(layout, bucket);

@@ -7,12 +7,14 @@
 //     // a reduce_scatter of bucket.counts elements
 //   }
 //
-// Backward passes make gradients in the reverse order of use, so buckets are
-// filled in that order. Within one, all that is rank 0's comes first, then what
-// is rank 1's, and so on: what a reduce_scatter leaves a rank is what the
-// layout says is its own, slot after slot. Where each gradient is nevertheless
+// A bucket has gradients of one group of the model (a layer) and of one type,
+// in the reverse order of use. Within it, all that is rank 0's comes first,
+// then what is rank 1's, and so on: what a reduce_scatter leaves a rank is what
+// the layout says is its own, slot after slot. If each gradient is nevertheless
 // in one piece (all layouts but chunks, and a bucket of a single gradient) the
-// bucket is direct: backward passes may write straight into it.
+// bucket is direct: backward passes may write straight into it. With chunks,
+// therefore, a gradient of a quarter of `bucket_bytes` or more has a bucket of
+// its own, and smaller ones are packed.
 #ifndef TESSERA_ZERO3_STATE_GRADIENTS_REDUCE_BUCKETS_H_
 #define TESSERA_ZERO3_STATE_GRADIENTS_REDUCE_BUCKETS_H_
 
@@ -46,10 +48,9 @@ struct BucketContents {
   int64_t bytes() const { return elements * SizeInBytes(dtype); }
 };
 
-// Of all trainable parameters, in the order in which buckets are reduced.
-// `dtypes`, by id, are those of the gradients; a bucket has one. It is full
-// when one more gradient would make it larger, with padding, than
-// `bucket_bytes`. O(parameters), whatever the ranks.
+// Of all trainable parameters, the last group first. `dtypes`, by id, are those
+// of the gradients. A bucket is full when one more gradient would make it
+// larger, with padding, than `bucket_bytes`. O(parameters), whatever the ranks.
 std::vector<BucketContents> BucketsOf(const StateLayout& layout,
                                       std::span<const DType> dtypes,
                                       int64_t bucket_bytes);

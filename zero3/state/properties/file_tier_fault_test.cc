@@ -95,7 +95,6 @@ absl::StatusOr<std::unique_ptr<offload::FileTier>> TierOf(FaultRun& run) {
 ShardedStateOptions OptionsOf(offload::MemoryTier* tier) {
   return {.stage = 3,
           .bucket_bytes = 300,
-          .prefetch_windows = 0,
           .parameter_tier = tier,
           .gradient_tier = tier,
           .optimizer_tier = tier};

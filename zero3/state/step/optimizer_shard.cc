@@ -228,7 +228,7 @@ absl::Status OptimizerShard::StepOne(int64_t step,
         return seat_.device.ops->Step(*optimizer, step, scale, range);
       },
       optimizer_));
-  TESSERA_RETURN_IF_ERROR(gradients.CloseOwn(id));
+  TESSERA_RETURN_IF_ERROR(gradients.CloseOwn(id, /*changed=*/false));
   for (OptimizerPart part : kAllOptimizerParts) {
     TESSERA_RETURN_IF_ERROR(Close(part, id, /*changed=*/true));
   }

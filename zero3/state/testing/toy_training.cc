@@ -25,17 +25,24 @@ double Noise(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
   return static_cast<double>(x >> 11) / 9007199254740992.0 * 2 - 1;
 }
 
-// Windows of a pass: the groups of the model.
+// Windows of a pass: the groups of the model, the next one gathered while one
+// is used.
 absl::Status ForEachWindow(
     ShardedState& state, bool backwards,
     const std::function<absl::Status(std::span<const ParameterId>)>& use) {
   const ModelParameters& model = state.layout().model();
+  const auto window = [&](int64_t i) {
+    return model.group(backwards ? model.group_count() - 1 - i : i);
+  };
+  TESSERA_RETURN_IF_ERROR(state.StartGather(window(0)));
   for (int64_t i = 0; i < model.group_count(); ++i) {
-    const auto window =
-        model.group(backwards ? model.group_count() - 1 - i : i);
-    TESSERA_RETURN_IF_ERROR(state.Acquire(window));
-    TESSERA_RETURN_IF_ERROR(use(window));
-    TESSERA_RETURN_IF_ERROR(state.Release(window));
+    if (i + 1 < model.group_count()) {
+      TESSERA_RETURN_IF_ERROR(state.AnnounceGather(window(i + 1)));
+      TESSERA_RETURN_IF_ERROR(state.StartGather(window(i + 1)));
+    }
+    TESSERA_RETURN_IF_ERROR(state.AwaitGather(window(i)));
+    TESSERA_RETURN_IF_ERROR(use(window(i)));
+    TESSERA_RETURN_IF_ERROR(state.Release(window(i)));
   }
   return absl::OkStatus();
 }
@@ -83,11 +90,10 @@ absl::Status AskAll(ShardedState& state) {
   return absl::OkStatus();
 }
 
-absl::Status ReadyAll(ShardedState& state) {
-  const auto order = state.layout().model().in_use_order();
-  for (auto id = order.rbegin(); id != order.rend(); ++id) {
-    if (!state.layout().model()[*id].trainable()) continue;
-    TESSERA_RETURN_IF_ERROR(state.GradientReady(*id));
+absl::Status ReduceAll(ShardedState& state) {
+  const ModelParameters& model = state.layout().model();
+  for (int64_t i = model.group_count(); i-- > 0;) {
+    TESSERA_RETURN_IF_ERROR(state.ReduceGradients(model.group(i)));
   }
   return absl::OkStatus();
 }
@@ -120,7 +126,7 @@ absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
       TESSERA_RETURN_IF_ERROR(
           RunPart(*state, step, rank + i * world_size, reduce));
     }
-    if (options.holds_gradients) TESSERA_RETURN_IF_ERROR(ReadyAll(*state));
+    if (options.holds_gradients) TESSERA_RETURN_IF_ERROR(ReduceAll(*state));
     TESSERA_ASSIGN_OR_RETURN(const StepReport report, state->Step());
     result.reports.push_back(report);
   }
@@ -193,11 +199,7 @@ absl::Status RunPart(ShardedState& state, int64_t step, int64_t part,
           if (!model[id].trainable()) continue;
           TESSERA_RETURN_IF_ERROR(AddGradient(state, step, part, id));
         }
-        for (auto id = window.rbegin(); reduce && id != window.rend(); ++id) {
-          if (!model[*id].trainable()) continue;
-          TESSERA_RETURN_IF_ERROR(state.GradientReady(*id));
-        }
-        return absl::OkStatus();
+        return reduce ? state.ReduceGradients(window) : absl::OkStatus();
       });
 }
 

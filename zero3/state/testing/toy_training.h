@@ -27,8 +27,8 @@ struct ToyOptions {
   int steps = 20;
   // Parts of the data; rank r of n, which divides them, takes r, r + n, ...
   int64_t parts = 24;
-  // Gradients are asked for before the first part of a step, and made ready
-  // behind the last one.
+  // Gradients are asked for before the first part of a step, and reduced after
+  // the last one.
   bool holds_gradients = false;
   // CommunicatorOptions::reproducible.
   bool reproducible = false;

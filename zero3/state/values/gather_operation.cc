@@ -20,12 +20,14 @@ collectives::Operation GatherOperation(const StateLayout& layout,
       counts.push_back(layout.ExtentOf(topology::Rank(r), id).slot);
     }
   }
-  return collectives::AllGatherOf(
+  collectives::Operation operation = collectives::AllGatherOf(
       collectives::ConstBuffer(own.data(),
                                static_cast<int64_t>(own.size()) / width, dtype),
       collectives::Buffer(whole.data(),
                           static_cast<int64_t>(whole.size()) / width, dtype),
       std::move(counts));
+  operation.label = static_cast<uint32_t>(id.value()) + 1;
+  return operation;
 }
 
 std::span<std::byte> SlotIn(const StateLayout& layout, ParameterId id,

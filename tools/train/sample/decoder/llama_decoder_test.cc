@@ -13,11 +13,9 @@
 #include "base/dtype/convert.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/context/sequence_layout.h"
-#include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
-#include "tools/train/model/llama_stage.h"
 #include "tools/train/sample/decoder/testing_weights.h"
+#include "tools/train/testing/whole_llama.h"
 
 namespace tessera::train {
 namespace {
@@ -150,17 +148,11 @@ class OneSequence final : public TokenSource {
 double TrainingLoss(WeightReader& reader, tensor_parallel::Ops& ops,
                     DType dtype, const std::vector<int64_t>& tokens) {
   const auto length = static_cast<int64_t>(tokens.size()) - 1;
-  const tensor_parallel::TensorGroup group(ops, nullptr);
   OneSequence source(tokens);
-  ResidentWeights resident;
-  auto stage = *LlamaStage::Create(
-      group, {group, *tensor_parallel::SequenceLayout::Contiguous(length, 1)},
-      {.model = reader.config(),
-       .layers = reader.config().layers,
-       .length = length,
-       .dtype = dtype},
-      source, resident);
-  for (const auto& window : stage->windows()) {
+  auto model = *WholeLlama::Create(
+      ops, {.model = reader.config(), .length = length, .dtype = dtype},
+      source);
+  for (const auto& window : model->windows()) {
     for (tensor_parallel::Parameter* parameter : window) {
       const auto [part, layer] = PartOf(parameter->name());
       std::vector<float> values(
@@ -173,9 +165,7 @@ double TrainingLoss(WeightReader& reader, tensor_parallel::Ops& ops,
                    static_cast<size_t>(parameter->value().size_in_bytes())}));
     }
   }
-  double loss = 0;
-  TESSERA_EXPECT_OK(stage->Forward({.training = false, .loss = &loss}));
-  return loss;
+  return *model->Forward();
 }
 
 TEST_P(LlamaDecoderTest, AgreesWithTheModelThatTrains) {

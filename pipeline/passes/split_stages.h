@@ -1,0 +1,33 @@
+// SplitStages: divides stages into smaller ones that stay on their rank, so
+// that what is done once a stage (gathering parameters, reducing gradients) can
+// be done once a layer.
+//
+//   // Stage 0 has an embedding and 4 layers, stage 1 has 4 layers and a head:
+//   TESSERA_ASSIGN_OR_RETURN(Schedule by_layer, SplitStages(schedule, {5, 5}));
+//   //   0F0        ->  0F0,1F0,2F0,3F0,4F0
+//   //   1B0        ->  9B0,8B0,7B0,6B0,5B0
+//
+// The parts of a stage follow each other in the place of the whole: forwards in
+// ascending, backwards in descending order. A forward and a backward that run
+// together become pairs of a part of each, as far as both last. Messages
+// between ranks stay those of the whole stages, since parts of one rank need
+// none.
+#ifndef TESSERA_PIPELINE_PASSES_SPLIT_STAGES_H_
+#define TESSERA_PIPELINE_PASSES_SPLIT_STAGES_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "pipeline/schedule/schedule.h"
+
+namespace tessera::pipeline {
+
+// `schedule` has computations only. InvalidArgument if it has other actions or
+// a malformed pair, with the rank and position, and as StageMap::Split.
+absl::StatusOr<Schedule> SplitStages(const Schedule& schedule,
+                                     std::span<const int64_t> parts);
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_PASSES_SPLIT_STAGES_H_

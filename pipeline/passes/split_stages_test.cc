@@ -1,0 +1,98 @@
+#include "pipeline/passes/split_stages.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "pipeline/generate/generate.h"
+#include "pipeline/passes/add_communication.h"
+#include "pipeline/passes/place_parameters.h"
+#include "pipeline/proof/testing/schedules.h"
+#include "pipeline/proof/validate.h"
+#include "pipeline/schedule/csv.h"
+#include "pipeline/schedule/json.h"
+
+namespace tessera::pipeline {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(SplitStagesTest, PartsTakeThePlaceOfTheWhole) {
+  const std::vector<int64_t> parts = {3, 2};
+  const auto split = SplitStages(FromCsv("0F0,1F0,1I0,0B0,1W0\n"), parts);
+  ASSERT_THAT(split, IsOk());
+  EXPECT_EQ(WriteCsv(*split),
+            "0F0,1F0,2F0,3F0,4F0,4I0,3I0,2B0,1B0,0B0,4W0,3W0\n");
+}
+
+TEST(SplitStagesTest, PairsBecomePairsOfParts) {
+  Schedule schedule = FromCsv("0F0,1F0,(0F1;1B0)OVERLAP_F_B,1F1,0B0,1B1,0B1\n");
+  const std::vector<int64_t> parts = {3, 2};
+  const auto split = SplitStages(schedule, parts);
+  ASSERT_THAT(split, IsOk());
+  EXPECT_THAT(
+      WriteCsv(*split),
+      HasSubstr("4F0,(0F1;4B0)OVERLAP_F_B,(1F1;3B0)OVERLAP_F_B,2F1,3F1"));
+}
+
+// Every generator's schedule stays valid, keeps its messages, and can still be
+// written and read.
+TEST(SplitStagesTest, AnySplitOfAnyScheduleIsValid) {
+  std::mt19937_64 random(3);
+  for (const Generator& generator : Generators()) {
+    for (const int64_t ranks : {1, 2, 4}) {
+      if (generator.even_ranks && ranks % 2 != 0) continue;
+      const int64_t chunks = generator.chunks == 0 ? 2 : generator.chunks;
+      const auto schedule = Generate(
+          generator.name,
+          {.ranks = ranks, .chunks = chunks, .microbatches = 2 * ranks});
+      ASSERT_THAT(schedule, IsOk()) << generator.name;
+      std::vector<int64_t> parts;
+      for (int64_t s = 0; s < schedule->map.stages(); ++s) {
+        parts.push_back(static_cast<int64_t>(1 + random() % 4));
+      }
+      const auto split = SplitStages(*schedule, parts);
+      ASSERT_THAT(split, IsOk());
+      for (const ReducePlacement reduce : {ReducePlacement::kLastMicroBatch,
+                                           ReducePlacement::kEachMicroBatch}) {
+        const auto placed = PlaceParameters(*split, {.reduce = reduce});
+        ASSERT_THAT(placed, IsOk());
+        const auto lowered = AddCommunication(*placed);
+        ASSERT_THAT(lowered, IsOk()) << generator.name;
+        const auto proof = Validate(*lowered);
+        ASSERT_THAT(proof, IsOk()) << generator.name;
+        EXPECT_EQ(proof->messages,
+                  Validate(*AddCommunication(*schedule))->messages);
+      }
+      const auto from_json = ReadJson(WriteJson(*split));
+      ASSERT_THAT(from_json, IsOk());
+      EXPECT_EQ(*from_json, *split);
+      const auto from_csv = ReadCsv(WriteCsv(*split), split->name);
+      ASSERT_THAT(from_csv, IsOk());
+      EXPECT_EQ(*from_csv, *split);
+    }
+  }
+}
+
+TEST(SplitStagesTest, MisuseIsRefused) {
+  const auto refuses = [](const char* part) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
+  };
+  const Schedule schedule = FromCsv("0F0,1F0,1B0,0B0\n");
+  const std::vector<int64_t> one = {1}, none = {1, 0}, two = {2, 2};
+  EXPECT_THAT(SplitStages(schedule, one),
+              refuses("for 1 stages; the map has 2"));
+  EXPECT_THAT(SplitStages(schedule, none), refuses("stage 1 in 0 parts"));
+  EXPECT_THAT(SplitStages(*PlaceParameters(schedule), two),
+              refuses("(0UNSHARD): only a schedule of computations"));
+  Schedule wrong = schedule;
+  wrong.ranks[0].back().with_next = true;
+  EXPECT_THAT(SplitStages(wrong, two), refuses("but is the last"));
+  wrong = schedule;
+  wrong.ranks[0][0].stage = 5;
+  EXPECT_THAT(SplitStages(wrong, two), refuses("stages 0 to 1"));
+}
+
+}  // namespace
+}  // namespace tessera::pipeline

@@ -1,0 +1,63 @@
+// For tests: a whole Llama model on one rank, without a pipeline and without
+// sharded state.
+//
+//   auto model = *WholeLlama::Create(ops, {.model = config, .length = 16},
+//   tokens); double loss = *model->Forward(); model->Backward();
+#ifndef TESSERA_TOOLS_TRAIN_TESTING_WHOLE_LLAMA_H_
+#define TESSERA_TOOLS_TRAIN_TESTING_WHOLE_LLAMA_H_
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor.h"
+#include "pipeline/execute/stage.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tools/train/model/llama_layers.h"
+#include "tools/train/model/llama_stage.h"
+#include "tools/train/model/token_source.h"
+#include "tools/train/model/weight_access.h"
+
+namespace tessera::train {
+
+class WholeLlama {
+ public:
+  // Weights are zeros in memory of the layers. `ops` and `tokens` outlive it.
+  static absl::StatusOr<std::unique_ptr<WholeLlama>> Create(
+      tensor_parallel::Ops& ops, const LlamaOptions& options,
+      TokenSource& tokens);
+
+  std::span<const ParameterWindow> windows() const {
+    return layers_->windows();
+  }
+
+  // The loss of micro-batch 0; then its backward, at once or in halves, or
+  // Release if there is none.
+  absl::StatusOr<double> Forward();
+  absl::Status Backward();
+  absl::Status BackwardInput();
+  absl::Status BackwardWeight();
+  void Release();
+  absl::Status FinishGradients();
+  void SetLossFactor(double factor) { passes_.loss_factor = factor; }
+
+ private:
+  explicit WholeLlama(TokenSource& tokens) : passes_(tokens, weights_) {}
+
+  pipeline::BackwardPass PassOf(size_t window);
+
+  ResidentWeights weights_;
+  LlamaPasses passes_;
+  std::unique_ptr<LlamaLayers> layers_;
+  std::vector<std::unique_ptr<pipeline::Stage>> stages_;
+  // Between stages, and their gradients.
+  std::vector<Tensor> tensors_, gradients_;
+  std::vector<TensorView> views_, gradient_views_;
+  std::vector<ConstTensorView> const_views_, const_gradient_views_;
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_TESTING_WHOLE_LLAMA_H_

@@ -156,6 +156,15 @@ absl::StatusOr<Work> Communicator::Start(Operation operation,
   TESSERA_RETURN_IF_ERROR(CheckCall(operation, call));
   const int64_t deadline = DeadlineOf(call, MonotonicNanos());
   const auto state = std::make_shared<WorkState>();
+  if (engine_->TakesNoTime()) {
+    absl::Status status = Run(operation, call);
+    if (IsCollective(operation.kind)) {
+      state->Finish(std::move(status));
+    } else {
+      state->FinishWhenWaitedFor(std::move(status));
+    }
+    return Work(state);
+  }
   if (IsCollective(operation.kind)) {
     collectives_->Push(
         [this, state, deadline, call, operation = std::move(operation)] {

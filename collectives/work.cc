@@ -12,8 +12,18 @@ void WorkState::Finish(absl::Status status) {
   finished_.notify_all();
 }
 
+void WorkState::FinishWhenWaitedFor(absl::Status status) {
+  const std::lock_guard lock(mutex_);
+  status_ = std::move(status);
+  waits_for_waiter_.store(true, std::memory_order_release);
+}
+
 bool WorkState::WaitUntil(absl::Time deadline) {
   if (done()) return true;
+  if (waits_for_waiter_.load(std::memory_order_acquire)) {
+    done_.store(true, std::memory_order_release);
+    return true;
+  }
   std::unique_lock lock(mutex_);
   if (deadline == absl::InfiniteFuture()) {
     finished_.wait(lock, [this] { return done(); });

@@ -27,6 +27,9 @@ class WorkState {
   // Called once; frees all waiters.
   void Finish(absl::Status status);
 
+  // Called once, instead: the operation is done as soon as somebody waits.
+  void FinishWhenWaitedFor(absl::Status status);
+
   bool done() const { return done_.load(std::memory_order_acquire); }
   const absl::Status& status() const { return status_; }  // Once done.
 
@@ -35,6 +38,7 @@ class WorkState {
 
  private:
   std::atomic<bool> done_ = false;
+  std::atomic<bool> waits_for_waiter_ = false;
   absl::Status status_;
   std::mutex mutex_;
   std::condition_variable finished_;

@@ -57,6 +57,11 @@ class Engine {
   // of ranks, rounded once: the same bits whatever the size and the chunks.
   virtual bool FoldsInRankOrder() const { return false; }
 
+  // Whether operations are over as soon as they are called, as where they are
+  // only counted. Then nothing is started on other threads, and a started
+  // message is over when it is waited for, which is as late as may be.
+  virtual bool TakesNoTime() const { return false; }
+
   // Called around every collective, whoever carries it out, so that an engine
   // whose peers can see it may publish what this rank is in.
   virtual void Enter(OperationContext&) {}

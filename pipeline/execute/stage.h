@@ -85,6 +85,11 @@ class Stage {
   // ExecutorOptions::tied. Contiguous. By default Unimplemented.
   virtual absl::StatusOr<TensorView> TiedGradient(std::string_view name);
 
+  // sum += gradient, and copy = gradient: of tied weights whose stages are on
+  // one rank; contiguous and of one type and size. By default in host memory.
+  virtual absl::Status AddGradient(ConstTensorView gradient, TensorView sum);
+  virtual absl::Status CopyGradient(ConstTensorView gradient, TensorView copy);
+
   // Sharded parameters, where the schedule has UNSHARD, RESHARD and
   // REDUCE_GRAD: starts to gather them, releases them, starts to reduce the
   // gradients so far over the replicas. Each may return before it is done: the

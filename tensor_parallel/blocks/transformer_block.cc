@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
 #include "tensor_parallel/layers/norm/norm_options.h"
 
 namespace tessera::tensor_parallel {
@@ -135,7 +134,7 @@ absl::Status TransformerBlock::Forward(int64_t sequences, ConstTensorView x,
   if (!options_.borrows_tensors) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView input,
                              Reserve(a.batch_, a.input_));
-    TESSERA_RETURN_IF_ERROR(Copy(x, input));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(x, input));
     a.input_view_ = input;
   }
   TESSERA_RETURN_IF_ERROR(ForwardAttention(a));
@@ -175,7 +174,7 @@ absl::Status TransformerBlock::StartBackward(ConstTensorView y_gradient,
   if (!options_.borrows_tensors) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
                              Reserve(a.batch_, a.output_gradient_));
-    TESSERA_RETURN_IF_ERROR(Copy(y_gradient, gradient));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(y_gradient, gradient));
     a.output_gradient_view_ = gradient;
   }
   for (PooledTensor* tensor : {&a.mlp_input_gradient_, &a.middle_gradient_,

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
 #include "tensor_parallel/layers/linear/linear_weights.h"
 
 namespace tessera::tensor_parallel {
@@ -12,7 +11,7 @@ namespace {
 
 // to = from, of the same type or of its statistics.
 absl::Status Store(Ops& ops, ConstTensorView from, TensorView to) {
-  return from.dtype() == to.dtype() ? Copy(from, to) : ops.Cast(from, to);
+  return from.dtype() == to.dtype() ? ops.Copy(from, to) : ops.Cast(from, to);
 }
 
 }  // namespace
@@ -80,8 +79,8 @@ absl::StatusOr<RingAttention::Block> RingAttention::LoadOwn(
   TESSERA_ASSIGN_OR_RETURN(Block own, BlockAt(0));
   TESSERA_ASSIGN_OR_RETURN(const TensorView key, own.both.Select(0, 0));
   TESSERA_ASSIGN_OR_RETURN(const TensorView value, own.both.Select(0, 1));
-  TESSERA_RETURN_IF_ERROR(Copy(inputs.key, key));
-  TESSERA_RETURN_IF_ERROR(Copy(inputs.value, value));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(inputs.key, key));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(inputs.value, value));
   return own;
 }
 
@@ -90,7 +89,7 @@ absl::StatusOr<Pending> RingAttention::StartPassing(ConstTensorView mine,
                                                     TensorView next) const {
   const int64_t n = group_.size();
   if (n == 1) {
-    TESSERA_RETURN_IF_ERROR(Copy(mine, next));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(mine, next));
     return Pending();
   }
   using collectives::Rank;

@@ -98,12 +98,14 @@ class RingAttention final : public ContextAttention {
   std::vector<std::vector<int64_t>> positions_;  // By rank.
 
   // What goes round: one is worked on while the other comes.
-  std::array<ReusableTensor, 2> pairs_;
-  std::array<ReusableTensor, 2> pair_gradients_;
-  ReusableTensor share_;
-  ReusableTensor output_;
-  ReusableTensor delta_;
-  ReusableTensor query_gradient_;
+  std::array<ReusableTensor, 2> pairs_{ReusableTensor(group_.memory()),
+                                       ReusableTensor(group_.memory())};
+  std::array<ReusableTensor, 2> pair_gradients_{
+      ReusableTensor(group_.memory()), ReusableTensor(group_.memory())};
+  ReusableTensor share_{group_.memory()};
+  ReusableTensor output_{group_.memory()};
+  ReusableTensor delta_{group_.memory()};
+  ReusableTensor query_gradient_{group_.memory()};
 };
 
 }  // namespace tessera::tensor_parallel

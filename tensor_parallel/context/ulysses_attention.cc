@@ -52,7 +52,7 @@ OperandShapes UlyssesAttention::Shapes() const {
 // Working memory by head: with the elements of a head, or a number for each.
 absl::StatusOr<UlyssesAttention::ByHead> UlyssesAttention::Get(
     ByHeadMemory& memory, HeadKind kind, DType dtype, bool has_elements) {
-  memory.resize(runs_.size());
+  while (memory.size() < runs_.size()) memory.emplace_back(group_.memory());
   ByHead views;
   for (size_t run = 0; run < runs_.size(); ++run) {
     const IndexRange heads =

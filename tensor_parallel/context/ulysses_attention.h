@@ -107,7 +107,8 @@ class UlyssesAttention final : public ContextAttention {
   ByHeadMemory output_gradient_, delta_;
   ByHeadMemory query_gradient_, key_gradient_, value_gradient_;
   ByHeadMemory narrow_query_, narrow_key_, narrow_value_;
-  ReusableTensor wide_output_, local_delta_, key_sum_, value_sum_;
+  ReusableTensor wide_output_{group_.memory()}, local_delta_{group_.memory()};
+  ReusableTensor key_sum_{group_.memory()}, value_sum_{group_.memory()};
 };
 
 }  // namespace tessera::tensor_parallel

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -102,7 +101,7 @@ absl::Status TensorGroup::SumOver(TensorView x) const {
 absl::StatusOr<Pending> TensorGroup::StartGatherRows(
     std::span<const int64_t> rows, ConstTensorView mine, TensorView all) const {
   if (size() == 1) {
-    TESSERA_RETURN_IF_ERROR(Copy(mine, all));
+    TESSERA_RETURN_IF_ERROR(ops_.Copy(mine, all));
     return Pending();
   }
   TESSERA_ASSIGN_OR_RETURN(
@@ -130,7 +129,7 @@ absl::Status TensorGroup::GatherTokens(const Partition& tokens,
 absl::StatusOr<Pending> TensorGroup::StartScatterRowSums(
     std::span<const int64_t> rows, ConstTensorView all, TensorView mine) const {
   if (size() == 1) {
-    TESSERA_RETURN_IF_ERROR(Copy(all, mine));
+    TESSERA_RETURN_IF_ERROR(ops_.Copy(all, mine));
     return Pending();
   }
   TESSERA_ASSIGN_OR_RETURN(

@@ -16,12 +16,15 @@
 #define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/tensor/memory.h"
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
 #include "tensor_parallel/ops/ops.h"
@@ -72,6 +75,15 @@ class TensorGroup {
   }
   bool has_weight_memory() const { return has_weight_memory_; }
 
+  // Layers that are made with this one have their working memory from
+  // `memory`, which is not null; as without this from HostMemory().
+  TensorGroup WithMemory(std::shared_ptr<MemoryResource> memory) const {
+    TensorGroup group = *this;
+    group.memory_ = std::move(memory);
+    return group;
+  }
+  const std::shared_ptr<MemoryResource>& memory() const { return memory_; }
+
   // x = the sum of all ranks' x.
   absl::Status SumOver(TensorView x) const;
   absl::StatusOr<Pending> StartSumOver(TensorView x) const;
@@ -109,6 +121,7 @@ class TensorGroup {
   Ops& ops_;
   collectives::Communicator* communicator_;
   bool has_weight_memory_ = true;
+  std::shared_ptr<MemoryResource> memory_ = HostMemory();
 };
 
 }  // namespace tessera::tensor_parallel

@@ -59,9 +59,10 @@ class Ops {
   virtual absl::Status SumRows(ConstTensorView gradient,
                                TensorView bias_gradient) = 0;
 
-  // y += x, where y may have the type of statistics; x *= factor; x = value; y
-  // = x between a type and its statistics, either way. Any number of
-  // dimensions.
+  // y = x, of one type and shape, whatever their strides; y += x, where y may
+  // have the type of statistics; x *= factor; x = value; y = x between a type
+  // and its statistics, either way. Any number of dimensions.
+  virtual absl::Status Copy(ConstTensorView x, TensorView y) = 0;
   virtual absl::Status Add(ConstTensorView x, TensorView y) = 0;
   virtual absl::Status Scale(double factor, TensorView x) = 0;
   virtual absl::Status Fill(double value, TensorView x) = 0;
@@ -135,7 +136,9 @@ class Ops {
   //   largest[i] = max of row i (minus infinity for an empty one)
   //   sum[i]     = sum of exp(logits[i] - largest[i])
   //   picked[i]  = logits[i][targets[i] - held.begin], 0 where that is not held
-  // All are statistics [tokens]. The gradient overwrites `logits`:
+  // All are statistics [tokens]. From those of all ranks follow, on the host,
+  //   losses[i] = log(sum[i]) + largest[i] - picked[i]
+  // The gradient overwrites `logits`:
   //   (exp(logits[i] - largest[i]) / sum[i] - [targets[i] is this one])
   //       * scales[i]
   // and zeros where scales[i] is 0, whatever the logits.
@@ -145,6 +148,10 @@ class Ops {
   virtual absl::Status Pick(ConstTensorView logits, IndexRange held,
                             std::span<const int64_t> targets,
                             TensorView picked) = 0;
+  virtual absl::Status CrossEntropyLosses(ConstTensorView largest,
+                                          ConstTensorView sum,
+                                          ConstTensorView picked,
+                                          std::span<double> losses) = 0;
   virtual absl::Status CrossEntropyGradient(ConstTensorView largest,
                                             ConstTensorView sum,
                                             IndexRange held,

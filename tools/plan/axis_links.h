@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "collectives/operation/operation.h"
-#include "tools/train/predict/traffic/rank_traffic.h"
+#include "tools/train/predict/rank_traffic.h"
 #include "tools/train/run/run_options.h"
 #include "topology/cluster/cluster.h"
 #include "topology/placement/cost/link_profile.h"

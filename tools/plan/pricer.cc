@@ -6,14 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "offload/optimizer/state/moment.h"
 #include "pipeline/generate/generate.h"
 #include "pipeline/simulate/simulate.h"
-#include "tools/train/predict/activations/activation_memory.h"
+#include "tools/plan/pass_traffic.h"
 #include "tools/train/predict/predict_rank.h"
 #include "tools/train/predict/stage_work.h"
-#include "tools/train/predict/state/state_memory.h"
-#include "tools/train/predict/traffic/predict_traffic.h"
-#include "tools/train/predict/traffic/stage_traffic.h"
 
 namespace tessera::plan {
 namespace {
@@ -75,7 +73,7 @@ absl::StatusOr<pipeline::StageCosts> Pricer::StageCost(
   const double rate = request_.flops * request_.efficiency;
   const auto seconds = [&](ActionKind kind, double flops, double attention) {
     train::RankTraffic traffic(candidate.mesh);
-    train::AddPasses(shapes, kind, 1, traffic);
+    AddPasses(shapes, kind, 1, traffic);
     const double tp =
         links_.SecondsAlong(candidate.mesh, TrafficAxis::kTp, traffic);
     const double cp =
@@ -106,8 +104,7 @@ absl::StatusOr<const Pricer::PassCost*> Pricer::PassesOf(
   }
   TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
                            PlanOf(candidate));
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                           filling->With(RunOptionsOf(request_, candidate)));
+  const train::RunPlan plan = filling->With(RunOptionsOf(request_, candidate));
   PassCost cost;
   // Stages of as many layers are alike but for their ends.
   std::map<std::tuple<int64_t, bool, bool>, pipeline::StageCosts> alike;
@@ -149,85 +146,174 @@ double Pricer::DeviceBandwidth() const {
   return least;
 }
 
-absl::StatusOr<const Pricer::StateCost*> Pricer::StateOf(
-    const Candidate& candidate, int64_t pipeline_rank) {
+namespace {
+
+// Of this rank, as whole as its stages compute with them.
+int64_t WeightsOf(const StageShapes& s) {
+  const int64_t layer =
+      s.hidden * (s.qkv + s.query + s.gate_up + s.intermediate + 2);
+  const int64_t table = s.vocabulary * s.hidden;
+  return s.layers * layer + (s.is_first ? table : 0) +
+         (s.is_last ? s.hidden + (s.tied_here ? 0 : table) : 0);
+}
+
+// Of a pipeline rank.
+struct Held {
+  int64_t weights = 0;
+  int64_t most_layers = 0;  // Of a stage.
+};
+
+absl::StatusOr<Held> HeldBy(const train::RunPlan& plan, int64_t rank) {
+  Held held;
+  for (const train::StageSpan& span : plan.StagesOf(rank)) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const StageShapes shapes,
+        StageShapes::Of(plan.options(), {.pp = rank}, span));
+    held.weights += WeightsOf(shapes);
+    held.most_layers = std::max(held.most_layers, shapes.layers);
+  }
+  return held;
+}
+
+// What ZeRO shares out (Rajbhandari et al., arXiv 1910.02054, section 5), of
+// AdamW, rounded down.
+absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
+                                   int64_t weights) {
+  const int64_t sharers = run.mesh.shard_ranks();
+  const int64_t width = SizeInBytes(run.dtype);
+  const int64_t master = width < 4 ? 4 * weights : 0;
+  TESSERA_ASSIGN_OR_RETURN(const int64_t moment,
+                           offload::MomentBytes(run.state.moments, weights));
+  const int64_t optimizer = master + 2 * moment;
+  const auto shared = [&](int64_t bytes, int stage) {
+    return run.state.stage >= stage ? bytes / sharers : bytes;
+  };
+  return shared(width * weights, 3) + shared(4 * weights, 2) +
+         shared(optimizer, 1);
+}
+
+}  // namespace
+
+// By what a second layer adds to a rank that is alone: with one micro-batch,
+// and with two that are in flight at once.
+absl::StatusOr<const Pricer::LayerCost*> Pricer::LayerOf(
+    const Candidate& candidate) {
   const std::string key = absl::StrCat(
-      PipelineName(candidate), "/", candidate.mesh.tp, "/", candidate.mesh.cp,
-      "/", candidate.mesh.dp, "/", candidate.zero, "/", pipeline_rank);
-  if (const auto found = states_.find(key); found != states_.end()) {
+      candidate.mesh.tp, "/", candidate.mesh.cp, "/", candidate.micro_batch,
+      "/", static_cast<int>(candidate.recompute));
+  if (const auto found = layers_.find(key); found != layers_.end()) {
+    return &found->second;
+  }
+  std::map<std::pair<int64_t, int64_t>, int64_t> bytes;
+  for (const int64_t layers : {1, 2}) {
+    for (const int64_t micro_batches : {1, 2}) {
+      train::RunOptions run = RunOptionsOf(request_, candidate);
+      run.mesh.dp = 1;
+      run.mesh.pp = 1;
+      run.schedule = "gpipe";
+      run.chunks = 1;
+      run.batch = run.micro_batch * micro_batches;
+      run.state.stage = 0;
+      run.model.layers = layers;
+      TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
+                               train::RunPlan::Create(run));
+      TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction rank,
+                               train::PredictRank(plan, {}, {}));
+      const train::ActivationMemory& held = rank.activations;
+      bytes[{layers, micro_batches}] =
+          held.pools + held.boundaries + held.layers;
+    }
+  }
+  const auto second_layer = [&](int64_t micro_batches) {
+    return std::max<int64_t>(
+        bytes[{2, micro_batches}] - bytes[{1, micro_batches}], 0);
+  };
+  const LayerCost cost = {
+      .first = second_layer(1),
+      .next = std::max<int64_t>(second_layer(2) - second_layer(1), 0)};
+  return &layers_.emplace(key, cost).first->second;
+}
+
+// The most layers times micro-batches that a rank holds between their forward
+// and their backward.
+int64_t Pricer::MostInFlight(const train::RunPlan& plan, int64_t rank) {
+  std::map<int32_t, int64_t> layers;
+  for (const train::StageSpan& span : plan.StagesOf(rank)) {
+    layers[span.stage] = span.layers.size();
+  }
+  int64_t held = 0, most = 0;
+  for (const pipeline::Action& action :
+       plan.schedule().ranks[static_cast<size_t>(rank)]) {
+    if (action.kind == ActionKind::kForward) {
+      held += layers[action.stage];
+      most = std::max(most, held);
+    } else if (action.kind == ActionKind::kBackward ||
+               action.kind == ActionKind::kBackwardInput) {
+      held -= layers[action.stage];
+    }
+  }
+  return most;
+}
+
+absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
+  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
+                           PlanOf(candidate));
+  const train::RunPlan plan = filling->With(RunOptionsOf(request_, candidate));
+  int64_t most = 0;
+  // The first and the last have the tables as well.
+  for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
+    TESSERA_ASSIGN_OR_RETURN(const Held held, HeldBy(plan, rank));
+    TESSERA_ASSIGN_OR_RETURN(const int64_t state,
+                             StateBytes(plan.options(), held.weights));
+    most = std::max(most, state);
+    if (most > request_.memory) return most;
+    TESSERA_ASSIGN_OR_RETURN(const LayerCost* const layer, LayerOf(candidate));
+    // All that is in flight, or one micro-batch in the largest stage.
+    most =
+        std::max(most, state + std::max(MostInFlight(plan, rank) * layer->next,
+                                        held.most_layers * layer->first));
+  }
+  return most;
+}
+
+absl::StatusOr<const Pricer::RankCost*> Pricer::RanksOf(
+    const Candidate& candidate) {
+  const std::string key = absl::StrCat(PassesName(candidate), "/",
+                                       candidate.mesh.dp, "/", candidate.zero);
+  if (const auto found = ranks_.find(key); found != ranks_.end()) {
     return &found->second;
   }
   TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
                            PlanOf(candidate));
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                           filling->With(RunOptionsOf(request_, candidate)));
-  const RankPlace place = {.pp = pipeline_rank};
-  TESSERA_ASSIGN_OR_RETURN(const train::StatePlan state,
-                           train::StatePlan::Create(plan, place, {}));
-  TESSERA_ASSIGN_OR_RETURN(const train::StateMemory memory,
-                           train::PredictState(state));
-  TESSERA_ASSIGN_OR_RETURN(const train::RankTraffic traffic,
-                           train::PredictTraffic(plan, place, state));
-  StateCost cost;
-  cost.bytes = memory.in_memory();
-  cost.data_seconds =
-      links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, traffic);
-  const int64_t sharers = candidate.zero > 0 ? state.data_ranks() : 1;
-  const int64_t gradients =
-      state.model().elements() / sharers * static_cast<int64_t>(sizeof(float));
-  cost.optimizer_seconds =
-      static_cast<double>(2 * memory.optimizer + gradients) / DeviceBandwidth();
-  return &states_.emplace(key, cost).first->second;
-}
-
-absl::StatusOr<int64_t> Pricer::ActivationsOf(const Candidate& candidate,
-                                              int64_t pipeline_rank) {
-  const std::string key = absl::StrCat(
-      PassesName(candidate), "/",
-      FillingMicroBatches(candidate, request_.batch), "/", pipeline_rank);
-  if (const auto found = activations_.find(key); found != activations_.end()) {
-    return found->second;
+  train::RunOptions run = RunOptionsOf(request_, candidate);
+  run.batch = run.mesh.dp * run.micro_batch *
+              FillingMicroBatches(candidate, request_.batch);
+  const train::RunPlan plan = filling->With(run);
+  RankCost cost;
+  for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
+    TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction one,
+                             train::PredictRank(plan, {.pp = rank}, {}));
+    cost.bytes = std::max(cost.bytes, one.peak_bytes());
+    // Too much already: the others need not be known.
+    if (cost.bytes > request_.memory) break;
+    cost.data_seconds = std::max(
+        cost.data_seconds,
+        links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, one.traffic));
+    const int64_t sharers =
+        candidate.zero > 0 ? candidate.mesh.shard_ranks() : 1;
+    const int64_t gradients =
+        one.parameters / sharers * static_cast<int64_t>(sizeof(float));
+    cost.optimizer_seconds =
+        std::max(cost.optimizer_seconds,
+                 static_cast<double>(2 * one.state.optimizer + gradients) /
+                     DeviceBandwidth());
   }
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
-                           PlanOf(candidate));
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                           filling->With(RunOptionsOf(request_, candidate)));
-  TESSERA_ASSIGN_OR_RETURN(
-      const train::ActivationMemory memory,
-      train::PredictActivations(plan, {.pp = pipeline_rank}));
-  return activations_[key] = memory.pools + memory.boundaries + memory.layers;
+  return &ranks_.emplace(key, cost).first->second;
 }
 
 absl::StatusOr<int64_t> Pricer::Memory(const Candidate& candidate) {
-  int64_t most = 0;
-  for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
-    TESSERA_ASSIGN_OR_RETURN(const StateCost* const state,
-                             StateOf(candidate, rank));
-    most = std::max(most, state->bytes);
-  }
-  // Too much already.
-  if (most > request_.memory) return most;
-  for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
-    TESSERA_ASSIGN_OR_RETURN(const StateCost* const state,
-                             StateOf(candidate, rank));
-    TESSERA_ASSIGN_OR_RETURN(const int64_t activations,
-                             ActivationsOf(candidate, rank));
-    most = std::max(most, state->bytes + activations);
-  }
-  return most;
-}
-
-absl::StatusOr<int64_t> Pricer::ExactMemory(const Candidate& candidate) const {
-  TESSERA_ASSIGN_OR_RETURN(
-      const train::RunPlan plan,
-      train::RunPlan::Create(RunOptionsOf(request_, candidate)));
-  int64_t most = 0;
-  for (int64_t rank = 0; rank < candidate.mesh.pp; ++rank) {
-    TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction prediction,
-                             train::PredictRank(plan, {.pp = rank}, {}));
-    most = std::max(most, prediction.peak_bytes());
-  }
-  return most;
+  TESSERA_ASSIGN_OR_RETURN(const RankCost* const cost, RanksOf(candidate));
+  return cost->bytes;
 }
 
 absl::StatusOr<const pipeline::Schedule*> Pricer::ScheduleOf(
@@ -270,18 +356,55 @@ absl::StatusOr<const Pricer::PipelineCost*> Pricer::Simulated(
   return &simulated_.emplace(key, cost).first->second;
 }
 
-absl::StatusOr<StepSeconds> Pricer::Time(const Candidate& candidate) {
-  StepSeconds step;
-  for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
-    TESSERA_ASSIGN_OR_RETURN(const StateCost* const state,
-                             StateOf(candidate, rank));
-    step.data = std::max(step.data, state->data_seconds);
-    step.optimizer = std::max(step.optimizer, state->optimizer_seconds);
-  }
+// Gradients go to their owners once, weights to all, and the optimizer goes
+// through its state.
+absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
   TESSERA_ASSIGN_OR_RETURN(const PipelineCost* const cost,
                            Simulated(candidate));
-  step.pipeline = cost->seconds;
-  step.bubble = cost->bubble;
+  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
+                           PlanOf(candidate));
+  const train::RunPlan plan = filling->With(RunOptionsOf(request_, candidate));
+  StepSeconds step = {.pipeline = cost->seconds, .bubble = cost->bubble};
+  const auto along_dp = [&](collectives::OpKind kind, int64_t bytes) {
+    return links_.Seconds(candidate.mesh, TrafficAxis::kDp, kind,
+                          static_cast<double>(bytes), 1);
+  };
+  const int64_t sharers = candidate.mesh.shard_ranks();
+  for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
+    TESSERA_ASSIGN_OR_RETURN(const Held held, HeldBy(plan, rank));
+    const int64_t weights = held.weights;
+    double data = 0;
+    if (sharers > 1) {
+      data = candidate.zero == 0
+                 ? along_dp(collectives::OpKind::kAllReduce, 4 * weights)
+                 : along_dp(collectives::OpKind::kReduceScatter, 4 * weights) +
+                       along_dp(collectives::OpKind::kAllGather,
+                                SizeInBytes(request_.dtype) * weights);
+    }
+    step.data = std::max(step.data, data);
+    TESSERA_ASSIGN_OR_RETURN(
+        const int64_t moment,
+        offload::MomentBytes(plan.options().state.moments, weights));
+    step.optimizer =
+        std::max(step.optimizer,
+                 static_cast<double>((4 * moment + 4 * weights) /
+                                     (candidate.zero > 0 ? sharers : 1)) /
+                     DeviceBandwidth());
+  }
+  // A hair less, since sums are rounded in another order.
+  step.data *= 1 - 1e-9;
+  step.optimizer *= 1 - 1e-9;
+  return step;
+}
+
+absl::StatusOr<StepSeconds> Pricer::Time(const Candidate& candidate) {
+  TESSERA_ASSIGN_OR_RETURN(const PipelineCost* const pipeline,
+                           Simulated(candidate));
+  TESSERA_ASSIGN_OR_RETURN(const RankCost* const cost, RanksOf(candidate));
+  StepSeconds step = {.pipeline = pipeline->seconds,
+                      .bubble = pipeline->bubble};
+  step.data = cost->data_seconds;
+  step.optimizer = cost->optimizer_seconds;
   return step;
 }
 

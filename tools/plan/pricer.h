@@ -5,7 +5,8 @@
 //   TESSERA_ASSIGN_OR_RETURN(int64_t bytes, pricer.Memory(candidate));
 //   TESSERA_ASSIGN_OR_RETURN(StepSeconds step, pricer.Time(candidate));
 //
-// Memory is that of tools/train/predict. Time, in seconds of a step:
+// Memory is that of tools/train/predict, of a dry run of the ranks that may
+// have most. Time, in seconds of a step:
 //
 //   pipeline    what pipeline::Simulate says of the schedule, where a pass
 //   takes
@@ -58,23 +59,29 @@ class Pricer {
   // where the schedule cannot be of such a pipeline.
   absl::StatusOr<double> LeastSeconds(const Candidate& candidate);
 
-  // Of the ranks that may have most, after as many micro-batches as fill the
-  // pipeline.
+  // By the sizes of weights, and by what layers hold: no more than Memory and
+  // Time say, but for pools' rounding.
+  absl::StatusOr<int64_t> LeastMemory(const Candidate& candidate);
+  absl::StatusOr<StepSeconds> LeastTime(const Candidate& candidate);
+
+  // What PredictRank says of the pipeline ranks that may have most, after as
+  // many micro-batches as fill the pipeline: bytes, or more than the request
+  // has; and seconds of a candidate that has the memory.
   absl::StatusOr<int64_t> Memory(const Candidate& candidate);
-
   absl::StatusOr<StepSeconds> Time(const Candidate& candidate);
-
-  // Of every pipeline rank, and all micro-batches: what PredictRank says.
-  absl::StatusOr<int64_t> ExactMemory(const Candidate& candidate) const;
 
  private:
   using Pipeline = std::tuple<std::string, int64_t, int64_t, int64_t>;
-  // Of a rank's state: what stays, along dp, and what the optimizer goes
-  // through.
-  struct StateCost {
+  // Of a candidate's ranks, by dry runs.
+  struct RankCost {
     int64_t bytes = 0;
     double data_seconds = 0;
     double optimizer_seconds = 0;
+  };
+  // What a layer holds of its first micro-batch in flight, and of each more.
+  struct LayerCost {
+    int64_t first = 0;
+    int64_t next = 0;
   };
   // Of stages, and of the pipeline rank that computes most.
   struct PassCost {
@@ -94,10 +101,9 @@ class Pricer {
   absl::StatusOr<const PassCost*> PassesOf(const Candidate& candidate);
   absl::StatusOr<pipeline::StageCosts> StageCost(
       const Candidate& candidate, const train::StageShapes& shapes);
-  absl::StatusOr<const StateCost*> StateOf(const Candidate& candidate,
-                                           int64_t pipeline_rank);
-  absl::StatusOr<int64_t> ActivationsOf(const Candidate& candidate,
-                                        int64_t pipeline_rank);
+  absl::StatusOr<const RankCost*> RanksOf(const Candidate& candidate);
+  absl::StatusOr<const LayerCost*> LayerOf(const Candidate& candidate);
+  static int64_t MostInFlight(const train::RunPlan& plan, int64_t rank);
   double DeviceBandwidth() const;
 
   const PlanRequest& request_;
@@ -105,8 +111,8 @@ class Pricer {
   std::map<Pipeline, absl::StatusOr<train::RunPlan>> plans_;
   std::map<Pipeline, absl::StatusOr<pipeline::Schedule>> schedules_;
   std::map<std::string, PassCost> passes_;
-  std::map<std::string, StateCost> states_;
-  std::map<std::string, int64_t> activations_;
+  std::map<std::string, RankCost> ranks_;
+  std::map<std::string, LayerCost> layers_;
   std::map<std::string, PipelineCost> simulated_;
 };
 

@@ -79,22 +79,28 @@ class Search {
     return found == best_.end() ? kNever : found->second.step.total();
   }
 
+  // What costs least to know comes first: ranks are run for those alone that
+  // may fit, and may be the best of their mesh.
   absl::Status Consider(const Candidate& candidate) {
     ++report_.priced;
-    TESSERA_ASSIGN_OR_RETURN(int64_t memory, pricer_.Memory(candidate));
-    if (memory > request_.memory) return TooLarge(candidate, memory);
-    const auto step = pricer_.Time(candidate);
-    if (!step.ok()) {
+    const double best = BestOf(candidate);
+    const auto quick = pricer_.LeastTime(candidate);
+    if (!quick.ok()) {
       ++report_.refused;
       return absl::OkStatus();
     }
-    Plan plan = {candidate, *step, memory};
+    if (quick->total() > std::min(best, Worst())) return absl::OkStatus();
+    TESSERA_ASSIGN_OR_RETURN(const int64_t least,
+                             pricer_.LeastMemory(candidate));
+    if (least > request_.memory) return TooLarge(candidate, least);
+    TESSERA_ASSIGN_OR_RETURN(const int64_t memory, pricer_.Memory(candidate));
+    if (memory > request_.memory) return TooLarge(candidate, memory);
+    TESSERA_ASSIGN_OR_RETURN(const StepSeconds step, pricer_.Time(candidate));
+    Plan plan = {candidate, step, memory};
     const auto found = best_.find(MeshNameOf(candidate));
     if (found != best_.end() && !IsBefore(plan, found->second)) {
       return absl::OkStatus();
     }
-    TESSERA_ASSIGN_OR_RETURN(plan.memory, pricer_.ExactMemory(candidate));
-    if (plan.memory > request_.memory) return TooLarge(candidate, plan.memory);
     best_[MeshNameOf(candidate)] = std::move(plan);
     return absl::OkStatus();
   }
@@ -130,7 +136,7 @@ absl::Status NothingFits(const PlanRequest& request, const PlanReport& report) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "nothing fits into ", request.memory, " bytes a rank; what needs least, ",
       report.smallest_memory,
-      " bytes, is: ", CommandOf(request, report.smallest),
+      " bytes or more, is: ", CommandOf(request, report.smallest),
       "; give more ranks or memory, a smaller batch or shorter sequences"));
 }
 

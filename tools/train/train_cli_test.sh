@@ -97,6 +97,14 @@ for bad in --mesh=dp2,xx2 --mesh=dp0 --batch=7 --engine=tin_cans --schedule=none
 done
 expect_usage_error "--mesh" --mesh=tp3
 expect_usage_error "--resume" --resume=nowhere
+# More memory than any machine of today has.
+expect_usage_error "bytes) are available of the" --model=llama-70b --mesh=dp8 --batch=2048 --length=4096 --micro_batch=16
+expect_usage_error "--force" --model=llama-70b --mesh=dp8 --batch=2048 --length=4096 --micro_batch=16
+RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=1 \
+  expect_usage_error "its rank here needs" --engine=gloo --model=llama-70b --mesh=dp2 --batch=2048 --length=4096 --micro_batch=16
+RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 \
+  "$train" $tiny --engine=gloo --model=llama-70b --mesh=dp2 --batch=2048 --length=4096 --micro_batch=16 --run_dir=never >out 2>err
+[ $? = 2 ] && [ ! -s err ] && [ ! -e never ] || fail "only one rank of a host says that it has no room: $(cat err)"
 RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 expect_usage_error "--mesh" --mesh=dp4
 RANK=0 WORLD_SIZE=8 LOCAL_RANK=0 expect_usage_error "--max_restarts" --max_restarts=1
 RANK=0 WORLD_SIZE=8 LOCAL_RANK=0 expect_usage_error "--engine" --engine=in_process

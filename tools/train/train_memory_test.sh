@@ -1,6 +1,6 @@
 #!/bin/bash
-# What processes of a run really have, beside what --dry_run said of it: within 10 %, though small ranks are mostly program and
-# libraries. (Larger ranks are nearer: see predict/README.md.)
+# What processes of a run really have, beside what --dry_run said of it. A rank's tensors are predicted, the rest is measured in
+# small: so large ranks are held to a share, 5 %, and small ones, which are mostly program and libraries, to 3 MiB.
 # train_memory_test.sh TRAIN
 set -u
 train=$PWD/$1
@@ -24,7 +24,7 @@ said = [rank["memory"]["resident"] for rank in json.load(open(name + ".said"))["
 had = [rank["memory"]["peak_resident"] for rank in json.load(open(name + "/result.json"))["ranks"]]
 assert json.load(open(name + ".out"))["memory_bytes"] == max(had)
 print(name, [f"{a / 2**20:.1f} MiB said, {b / 2**20:.1f} MiB had, {100 * (a / b - 1):+.1f} %" for a, b in zip(said, had)])
-assert len(said) == len(had) and all(abs(a / b - 1) <= 0.10 for a, b in zip(said, had)), name
+assert len(said) == len(had) and all(abs(a - b) <= max(0.05 * b, 3 << 20) for a, b in zip(said, had)), name
 END
 }
 check data --mesh=dp2

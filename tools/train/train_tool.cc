@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@
 #include "tools/train/job/ranks/world.h"
 #include "tools/train/job/rehearsal.h"
 #include "tools/train/job/resume.h"
+#include "tools/train/job/room_check.h"
 #include "tools/train/job/run_directory.h"
 #include "tools/train/job/supervise.h"
 #include "tools/train/job/trainer.h"
@@ -51,11 +53,12 @@ struct Checked {
 
 // Each rank has the text too.
 absl::StatusOr<MachineRoom> RoomFor(const Settings& settings,
+                                    const model_files::ModelConfig& model,
                                     const text::Corpus& corpus) {
   TESSERA_ASSIGN_OR_RETURN(MachineRoom room, ReadMachineRoom());
   TESSERA_ASSIGN_OR_RETURN(const std::string program, tools::OwnPath());
   TESSERA_ASSIGN_OR_RETURN(const int64_t process,
-                           MeasureProcess(settings, program));
+                           MeasureProcess(settings, model, program));
   room.process = process + corpus.memory_bytes();
   return room;
 }
@@ -103,7 +106,7 @@ absl::StatusOr<Checked> CheckData(const Settings& settings, std::ostream& err) {
                       .vocabulary = vocabulary};
   const bool is_limited = !settings.memory_limit.empty();
   if (!settings.report && !settings.dry_run && !is_limited) return checked;
-  TESSERA_ASSIGN_OR_RETURN(MachineRoom room, RoomFor(settings, *data.corpus));
+  TESSERA_ASSIGN_OR_RETURN(MachineRoom room, RoomFor(settings, model, *data.corpus));
   if (is_limited) {
     TESSERA_RETURN_IF_ERROR(
         HoldMemoryLimit(model, err, room, checked.settings));
@@ -111,6 +114,19 @@ absl::StatusOr<Checked> CheckData(const Settings& settings, std::ostream& err) {
   TESSERA_ASSIGN_OR_RETURN(checked.prediction,
                            PredictRun(checked.settings, model, {.room = room}));
   return checked;
+}
+
+// By what this process has of program and text: no rank has been started.
+absl::Status CheckMemory(const Settings& settings,
+                         const model_files::ModelConfig& model,
+                         int64_t ranks_here, std::ostream& err) {
+  const absl::StatusOr<MachineRoom> room = ReadMachineRoom();
+  // Where nothing says how much there is, nothing is too much.
+  if (!room.ok()) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(
+      const RunPrediction prediction,
+      PredictRun(settings, model, {.room = *room, .ranks_here = ranks_here}));
+  return CheckRoom(settings, prediction, err);
 }
 
 // What failed while ranks ran is no mistake of the command line.
@@ -227,9 +243,32 @@ absl::Status TellOnce(const topology::LauncherEnvironment& place,
   return AsFailedRun(NameRank({place.rank.value(), 0, status}));
 }
 
+// Before ranks meet; the first one of each host says so for it.
+absl::Status CheckMemoryOfHost(const Settings& settings,
+                               const topology::LauncherEnvironment& place,
+                               std::ostream& err, int& exit_code) {
+  const absl::StatusOr<Checked> checked = CheckData(settings);
+  // Ranks tell of errors once they have met.
+  if (!checked.ok()) return absl::OkStatus();
+  std::ostringstream warning;
+  const absl::Status status =
+      CheckMemory(settings, checked->identity.model,
+                  place.local_world_size.value_or(1), warning);
+  if (place.local_rank != 0) {
+    if (!status.ok()) exit_code = 2;
+    return absl::OkStatus();
+  }
+  err << warning.str() << std::flush;
+  return status;
+}
+
 absl::Status RunOneRank(const Settings& settings,
                         const topology::LauncherEnvironment& place,
                         std::ostream& out, std::ostream& err, int& exit_code) {
+  Settings quick = settings;
+  quick.report = false;  // Nothing is measured yet.
+  TESSERA_RETURN_IF_ERROR(CheckMemoryOfHost(quick, place, err, exit_code));
+  if (exit_code != 0) return absl::OkStatus();
   // No rank explains another one's trouble before they have met: each tells
   // its own.
   absl::StatusOr<World> world =
@@ -294,6 +333,8 @@ absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
     return RunOneRank(settings, *launcher, out, err, exit_code);
   }
   TESSERA_ASSIGN_OR_RETURN(Checked checked, CheckData(settings, err));
+  TESSERA_RETURN_IF_ERROR(CheckMemory(checked.settings, checked.identity.model,
+                                      /*ranks_here=*/0, err));
   TESSERA_ASSIGN_OR_RETURN(checked.settings.resume,
                            FindResumePoint(settings, checked.identity));
   TESSERA_ASSIGN_OR_RETURN(RunDirectory directory,

@@ -1,13 +1,16 @@
 // How the state of a model divides over ranks, before anything is allocated.
 #include <iomanip>
 #include <iostream>
+#include <memory>
 #include <string>
 
 #include "base/status_macros.h"
-#include "zero3/config/zero_config_builder.h"
-#include "zero3/estimate/estimate_memory.h"
+#include "base/tensor/counting_memory.h"
+#include "collectives/communicator.h"
+#include "collectives/counting/counting_engine.h"
 #include "zero3/layout/moves.h"
 #include "zero3/parameters/statistics.h"
+#include "zero3/state/sharded_state.h"
 
 namespace {
 
@@ -32,22 +35,43 @@ absl::StatusOr<ModelParameters> TwentyFourLayers() {
   return model.Build();
 }
 
+// The state of rank 0, in memory that is only counted, in a world of which no
+// other rank exists.
+absl::StatusOr<offload::Usage> UsageOf(const ModelParameters& model, int stage,
+                                       int64_t ranks) {
+  const auto memory = std::make_shared<CountingMemory>();
+  const auto counts = std::make_shared<collectives::MessageCounts>();
+  TESSERA_ASSIGN_OR_RETURN(
+      auto engine, collectives::CreateCountingEngine(
+                       {.ranks = ranks, .memory = memory, .counts = counts}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const auto group, collectives::Communicator::Create(std::move(engine)));
+  ShardedStateOptions options;
+  options.stage = stage;
+  options.memory = memory;
+  options.ops = DryStateOps();
+  TESSERA_ASSIGN_OR_RETURN(
+      const auto state,
+      ShardedState::Create(model, options, {.shard = group.get()}));
+  return state->usage();
+}
+
 absl::Status Run() {
   TESSERA_ASSIGN_OR_RETURN(const ModelParameters model, TwentyFourLayers());
-  std::cout << StatisticsOf(model).ToString() << "\n\n";
-  TESSERA_ASSIGN_OR_RETURN(const ZeroConfig config,
-                           ZeroConfigBuilder().OffloadAll(false).Build());
-  std::cout << " N        copies     gradients       masters       moments"
-               "          16P/N\n";
-  for (const int64_t ranks : {1, 2, 4, 8}) {
-    TESSERA_ASSIGN_OR_RETURN(const MemoryUse use,
-                             EstimateMemory(model, config, {.ranks = ranks}));
-    std::cout << std::setw(2) << ranks;
-    for (const Purpose purpose : {Purpose::kCopies, Purpose::kGradients,
-                                  Purpose::kMasterWeights, Purpose::kMoments}) {
-      std::cout << std::setw(14) << use.Of(purpose);
+  std::cout << StatisticsOf(model).ToString() << "\n\n"
+            << "stage  N    parameters     gradients     optimizer\n";
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const int64_t ranks : {1, 8}) {
+      TESSERA_ASSIGN_OR_RETURN(const offload::Usage usage,
+                               UsageOf(model, stage, ranks));
+      std::cout << std::setw(5) << stage << std::setw(3) << ranks;
+      for (const offload::Purpose purpose :
+           {offload::Purpose::kParameters, offload::Purpose::kGradients,
+            offload::Purpose::kOptimizer}) {
+        std::cout << std::setw(14) << usage.of(purpose).current;
+      }
+      std::cout << "\n";
     }
-    std::cout << std::setw(15) << use.ModelState() << "\n";
   }
   // From a checkpoint of 8 ranks into 6 with another layout.
   TESSERA_ASSIGN_OR_RETURN(const StateLayout saved,

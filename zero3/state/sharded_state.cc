@@ -37,11 +37,13 @@ absl::StatusOr<StateSeat> SeatOf(const ModelParameters& model,
       .small_below = options.stage == 3 ? options.persistence_threshold : 0};
   TESSERA_ASSIGN_OR_RETURN(StateLayout created,
                            StateLayout::Create(model, layout));
-  auto device = options.device;
-  if (device == nullptr) {
-    device =
+  StateDevice device(options.device);
+  if (device.accounting == nullptr) {
+    device.accounting =
         std::make_shared<offload::Accounting>("device", offload::kUnlimited);
   }
+  if (options.memory != nullptr) device.memory = options.memory;
+  if (options.ops != nullptr) device.ops = options.ops;
   return StateSeat{std::move(created),
                    is_partitioned ? shard.rank() : topology::Rank(0),
                    std::move(device)};
@@ -297,7 +299,8 @@ absl::Status ShardedState::FillOne(const Parameter& parameter, Filler fill) {
   TESSERA_ASSIGN_OR_RETURN(
       const std::span<std::byte> master,
       optimizer_->Open(OptimizerPart::kMaster, parameter.id));
-  for (int64_t at = 0; at < extent.size(); at += kBlockElements) {
+  const bool has_values = seat_.device.ops->has_values();
+  for (int64_t at = 0; has_values && at < extent.size(); at += kBlockElements) {
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView first,
         block.view().Narrow(0, 0,
@@ -450,7 +453,7 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOne(
     if (begin >= end) continue;
     TESSERA_ASSIGN_OR_RETURN(
         const offload::GradientStatistics one,
-        offload::MeasureGradient(offload::ConstTypedSpan(
+        seat_.device.ops->Measure(offload::ConstTypedSpan(
             own.At(begin - extent.begin), own.dtype(), end - begin)));
     all.Add(one);
   }

@@ -95,7 +95,7 @@ class ShardedState {
   topology::Rank rank() const { return seat_.rank; }
   const ShardedStateOptions& options() const { return options_; }
   // What this rank holds in its own memory, by purpose; tiers count theirs.
-  offload::Usage usage() const { return seat_.device->usage(); }
+  offload::Usage usage() const { return seat_.device.accounting->usage(); }
 
   // Gives every element its first value. `fill` is called for blocks [begin,
   // begin + n) of the elements that this rank owns, in their order, to be set

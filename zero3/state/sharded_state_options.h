@@ -11,12 +11,14 @@
 
 #include "absl/status/status.h"
 #include "base/dtype/dtype.h"
+#include "base/tensor/memory.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/sgd.h"
 #include "offload/optimizer/state/moment.h"
 #include "offload/tier/memory_tier.h"
 #include "zero3/layout/layout_options.h"
 #include "zero3/parameters/model_parameters.h"
+#include "zero3/state/shards/state_device.h"
 #include "zero3/state/step/loss_scaler.h"
 #include "zero3/state/step/optimizer_kind.h"
 
@@ -88,6 +90,9 @@ struct ShardedStateOptions {
   std::string key_prefix = "";
   // What this rank's own memory counts against; null: without a limit.
   std::shared_ptr<offload::Accounting> device = nullptr;
+  // Who gives it out, and who works on it; null: HostMemory, HostStateOps.
+  std::shared_ptr<MemoryResource> memory = nullptr;
+  std::shared_ptr<StateOps> ops = nullptr;
 };
 
 // InvalidArgument that names the option, what it is and what it may be.

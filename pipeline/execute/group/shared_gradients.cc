@@ -7,8 +7,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
-#include "collectives/reduction/combine.h"
 
 namespace tessera::pipeline {
 namespace {
@@ -36,16 +34,9 @@ std::vector<Rank> HoldersOf(const Schedule& schedule, const TiedWeights& tied,
   return {ranks.begin(), ranks.end()};
 }
 
-// Each destination becomes the sum of all, in host memory.
-absl::Status AddHere(std::span<const TensorView> views) {
-  std::vector<const void*> sources;
-  std::vector<void*> destinations;
+// That they can be added up.
+absl::Status CheckAlike(std::span<const TensorView> views) {
   for (const TensorView& view : views) {
-    if (!IsHostAccessible(view.kind())) {
-      return absl::UnimplementedError(absl::StrCat(
-          "tied gradients of two stages of one rank in ",
-          MemoryKindName(view.kind()), " memory; they are added on the host"));
-    }
     if (SizeInBytes(view.dtype()) == 1 && IsFloating(view.dtype())) {
       return absl::InvalidArgumentError(absl::StrCat(
           "gradients of ", DTypeName(view.dtype()), " cannot be added"));
@@ -57,12 +48,7 @@ absl::Status AddHere(std::span<const TensorView> views) {
           DimsToString(view.shape()), ", that of another stage ",
           DTypeName(views[0].dtype()), " ", DimsToString(views[0].shape())));
     }
-    sources.push_back(view.data());
-    destinations.push_back(view.data());
   }
-  collectives::Combine(collectives::Combination::Partial(
-                           collectives::Reduction::Sum(), views[0].dtype()),
-                       sources, destinations, views[0].element_count());
   return absl::OkStatus();
 }
 
@@ -163,14 +149,21 @@ absl::Status SharedGradients::AddTied(const Tie& tie, const StageOf& stage_of) {
   const std::string place = absl::StrCat(At(tie.stages.back()), ", tied \"",
                                          tie.name.substr(0, 64), "\"");
   if (views.size() > 1) {
-    TESSERA_RETURN_IF_ERROR(AddHere(views), Annotate(_, place));
+    TESSERA_RETURN_IF_ERROR(CheckAlike(views), Annotate(_, place));
   }
-  if (tie.group == nullptr) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(
-      tie.group->AllReduce(messages[0], collectives::Reduction::Sum(), call_),
-      Annotate(_, place));
+  Stage& first = stage_of(tie.stages.front());
   for (size_t i = 1; i < views.size(); ++i) {
-    TESSERA_RETURN_IF_ERROR(Copy(views[0], views[i]), Annotate(_, place));
+    TESSERA_RETURN_IF_ERROR(first.AddGradient(views[i], views[0]),
+                            Annotate(_, place));
+  }
+  if (tie.group != nullptr) {
+    TESSERA_RETURN_IF_ERROR(
+        tie.group->AllReduce(messages[0], collectives::Reduction::Sum(), call_),
+        Annotate(_, place));
+  }
+  for (size_t i = 1; i < views.size(); ++i) {
+    TESSERA_RETURN_IF_ERROR(first.CopyGradient(views[0], views[i]),
+                            Annotate(_, place));
   }
   return absl::OkStatus();
 }

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
 #include "tensor_parallel/context/ring_attention.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/partition/index_range.h"
@@ -171,7 +170,7 @@ absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
                              ReserveHeads(batch, heads, *targets[part]));
     TESSERA_ASSIGN_OR_RETURN(const TensorView from, PartOf(qkv, part));
     TESSERA_ASSIGN_OR_RETURN(const TensorView flat, to.Reshape(from.shape()));
-    TESSERA_RETURN_IF_ERROR(Copy(from, flat));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(from, flat));
     if (part == kValue) continue;
     TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/false, to));
   }
@@ -223,7 +222,7 @@ absl::Status AttentionCore::SetQkvGradient(
     TESSERA_ASSIGN_OR_RETURN(const TensorView to, PartOf(whole, part));
     TESSERA_ASSIGN_OR_RETURN(const TensorView flat,
                              parts[part].Reshape(to.shape()));
-    TESSERA_RETURN_IF_ERROR(Copy(flat, to));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(flat, to));
   }
   return absl::OkStatus();
 }

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -95,7 +94,7 @@ absl::Status OutputHead::Forward(const Partition& tokens, ConstTensorView x,
   if (!options_.borrows_tensors) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView input, Reserve(tokens, a.input_));
     TESSERA_RETURN_IF_ERROR(
-        Copy(x, input),
+        group_.ops().Copy(x, input),
         Annotate(_, absl::StrCat("the input of an output head of ",
                                  tokens.size(), " tokens")));
     a.input_view_ = input;

@@ -52,6 +52,9 @@ class TimedOps final : public Ops {
                        TensorView bias_gradient) override {
     return Rest([&] { return ops_.SumRows(gradient, bias_gradient); });
   }
+  absl::Status Copy(ConstTensorView x, TensorView y) override {
+    return Rest([&] { return ops_.Copy(x, y); });
+  }
   absl::Status Add(ConstTensorView x, TensorView y) override {
     return Rest([&] { return ops_.Add(x, y); });
   }
@@ -150,6 +153,12 @@ class TimedOps final : public Ops {
                     std::span<const int64_t> targets,
                     TensorView picked) override {
     return Rest([&] { return ops_.Pick(logits, held, targets, picked); });
+  }
+  absl::Status CrossEntropyLosses(ConstTensorView largest, ConstTensorView sum,
+                                  ConstTensorView picked,
+                                  std::span<double> losses) override {
+    return Rest(
+        [&] { return ops_.CrossEntropyLosses(largest, sum, picked, losses); });
   }
   absl::Status CrossEntropyGradient(ConstTensorView largest,
                                     ConstTensorView sum, IndexRange held,

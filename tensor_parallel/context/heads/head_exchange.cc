@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -16,7 +15,8 @@ std::vector<int64_t> RestOf(const ConstTensorView& by_position) {
 }
 
 // Rows of a piece, which lie side by side there, and in ranges of the whole.
-absl::Status CopyIn(ConstTensorView piece, std::span<const IndexRange> ranges,
+absl::Status CopyIn(Ops& ops, ConstTensorView piece,
+                    std::span<const IndexRange> ranges,
                     const TensorView& whole) {
   int64_t at = 0;
   for (const IndexRange& range : ranges) {
@@ -24,13 +24,13 @@ absl::Status CopyIn(ConstTensorView piece, std::span<const IndexRange> ranges,
                              piece.Narrow(0, at, range.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
                              whole.Narrow(0, range.begin, range.size()));
-    TESSERA_RETURN_IF_ERROR(Copy(from, to));
+    TESSERA_RETURN_IF_ERROR(ops.Copy(from, to));
     at += range.size();
   }
   return absl::OkStatus();
 }
 
-absl::Status CopyOut(const ConstTensorView& whole,
+absl::Status CopyOut(Ops& ops, const ConstTensorView& whole,
                      std::span<const IndexRange> ranges, TensorView piece) {
   int64_t at = 0;
   for (const IndexRange& range : ranges) {
@@ -38,7 +38,7 @@ absl::Status CopyOut(const ConstTensorView& whole,
                              whole.Narrow(0, range.begin, range.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
                              piece.Narrow(0, at, range.size()));
-    TESSERA_RETURN_IF_ERROR(Copy(from, to));
+    TESSERA_RETURN_IF_ERROR(ops.Copy(from, to));
     at += range.size();
   }
   return absl::OkStatus();
@@ -139,13 +139,14 @@ absl::Status HeadExchange::ToHeads(std::span<const ToHeadsField> fields) {
                              fields[piece.field].by_position.Narrow(
                                  1, piece.heads.begin, piece.heads.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to, ViewOf(sent, piece));
-    TESSERA_RETURN_IF_ERROR(Copy(from, to));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(from, to));
   }
   const Traffic in = HeadSide(shapes);
   TESSERA_ASSIGN_OR_RETURN(const TensorView received, Exchange(out, sent, in));
   for (const Piece& piece : in.pieces) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView from, ViewOf(received, piece));
-    TESSERA_RETURN_IF_ERROR(CopyIn(from, layout_.RangesOf(piece.peer),
+    TESSERA_RETURN_IF_ERROR(CopyIn(group_.ops(), from,
+                                   layout_.RangesOf(piece.peer),
                                    fields[piece.field].by_head[piece.run]));
   }
   return absl::OkStatus();
@@ -157,7 +158,7 @@ absl::Status HeadExchange::Keep(const ToPositionsField& field,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView to,
       field.by_position.Narrow(1, piece.heads.begin, piece.heads.size()));
-  return field.sum ? group_.ops().Add(part, to) : Copy(part, to);
+  return field.sum ? group_.ops().Add(part, to) : group_.ops().Copy(part, to);
 }
 
 absl::Status HeadExchange::ToPositions(
@@ -172,7 +173,8 @@ absl::Status HeadExchange::ToPositions(
                            sent_.Get(DType::kU8, {{out.bytes}}));
   for (const Piece& piece : out.pieces) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView to, ViewOf(sent, piece));
-    TESSERA_RETURN_IF_ERROR(CopyOut(fields[piece.field].by_head[piece.run],
+    TESSERA_RETURN_IF_ERROR(CopyOut(group_.ops(),
+                                    fields[piece.field].by_head[piece.run],
                                     layout_.RangesOf(piece.peer), to));
   }
   const Traffic in = PositionSide(shapes);

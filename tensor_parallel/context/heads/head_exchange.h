@@ -96,8 +96,8 @@ class HeadExchange {
   TensorGroup group_;
   SequenceLayout layout_;
   std::vector<std::vector<HeadRun>> runs_;  // By rank.
-  ReusableTensor sent_;
-  ReusableTensor received_;
+  ReusableTensor sent_{group_.memory()};
+  ReusableTensor received_{group_.memory()};
 };
 
 }  // namespace tessera::tensor_parallel

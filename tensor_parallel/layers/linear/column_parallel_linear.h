@@ -128,9 +128,9 @@ class ColumnParallelLinear {
   LinearWeights weights_;
   OutputGather outputs_;
   std::vector<Sharers> sharers_;
-  ReusableTensor all_x_;
-  ReusableTensor all_x_gradient_;
-  ReusableTensor my_y_;
+  ReusableTensor all_x_{group_.memory()};
+  ReusableTensor all_x_gradient_{group_.memory()};
+  ReusableTensor my_y_{group_.memory()};
 };
 
 }  // namespace tessera::tensor_parallel

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
 
 namespace tessera::tensor_parallel {
 
@@ -24,7 +23,7 @@ absl::Status OutputGather::Place(int64_t rank, ConstTensorView local,
                              local.Narrow(1, from.begin, from.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView target,
                              y.Narrow(1, to.begin, to.size()));
-    TESSERA_RETURN_IF_ERROR(Copy(source, target));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(source, target));
   }
   return absl::OkStatus();
 }
@@ -72,7 +71,7 @@ absl::Status OutputGather::Slice(ConstTensorView y_gradient,
     }
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView source,
                              y_gradient.Narrow(1, from.begin, from.size()));
-    TESSERA_RETURN_IF_ERROR(Copy(source, target));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(source, target));
   }
   return absl::OkStatus();
 }

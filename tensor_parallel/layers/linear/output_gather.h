@@ -42,7 +42,7 @@ class OutputGather {
 
   TensorGroup group_;
   FusedPartition partition_;
-  ReusableTensor all_;
+  ReusableTensor all_{group_.memory()};
 };
 
 }  // namespace tessera::tensor_parallel

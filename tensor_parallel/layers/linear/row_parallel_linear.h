@@ -84,7 +84,7 @@ class RowParallelLinear {
   TensorGroup group_;
   RowParallelOptions options_;
   LinearWeights weights_;
-  ReusableTensor all_y_;
+  ReusableTensor all_y_{group_.memory()};
 };
 
 }  // namespace tessera::tensor_parallel

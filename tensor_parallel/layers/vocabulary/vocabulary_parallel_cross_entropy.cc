@@ -1,6 +1,5 @@
 #include "tensor_parallel/layers/vocabulary/vocabulary_parallel_cross_entropy.h"
 
-#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -8,24 +7,6 @@
 #include "tensor_parallel/layers/parameter.h"
 
 namespace tessera::tensor_parallel {
-namespace {
-
-// By token, from the statistics of all ranks.
-template <typename T>
-absl::Status SetLosses(ConstTensorView largest, ConstTensorView sum,
-                       ConstTensorView picked, std::span<double> losses) {
-  TESSERA_ASSIGN_OR_RETURN(const auto m, largest.AsSpan<T>());
-  TESSERA_ASSIGN_OR_RETURN(const auto s, sum.AsSpan<T>());
-  TESSERA_ASSIGN_OR_RETURN(const auto p, picked.AsSpan<T>());
-  for (size_t i = 0; i < losses.size(); ++i) {
-    // The difference first: large logits would swallow the logarithm.
-    losses[i] = std::log(static_cast<double>(s[i])) +
-                (static_cast<double>(m[i]) - static_cast<double>(p[i]));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::Status VocabularyParallelCrossEntropy::Check(
     const ConstTensorView& logits, std::span<const int64_t> targets,
@@ -79,9 +60,7 @@ absl::Status VocabularyParallelCrossEntropy::Forward(
   TESSERA_RETURN_IF_ERROR(
       ops.Pick(logits, vocabulary_.RangeOf(group_.rank()), targets, picked));
   TESSERA_RETURN_IF_ERROR(group_.SumOver(both));
-  return statistics == DType::kF64
-             ? SetLosses<double>(largest, sum, picked, losses)
-             : SetLosses<float>(largest, sum, picked, losses);
+  return ops.CrossEntropyLosses(largest, sum, picked, losses);
 }
 
 absl::Status VocabularyParallelCrossEntropy::Backward(

@@ -79,7 +79,7 @@ class VocabularyParallelEmbedding {
   EmbeddingOptions options_;
   Partition vocabulary_;
   LinearWeights weights_;
-  ReusableTensor all_y_;
+  ReusableTensor all_y_{group_.memory()};
 };
 
 }  // namespace tessera::tensor_parallel

@@ -89,8 +89,8 @@ class VocabularyParallelProjection {
   Partition vocabulary_;
   std::unique_ptr<Parameter> own_table_;
   Parameter* table_;
-  ReusableTensor all_x_;
-  ReusableTensor all_x_gradient_;
+  ReusableTensor all_x_{group_.memory()};
+  ReusableTensor all_x_gradient_{group_.memory()};
 };
 
 }  // namespace tessera::tensor_parallel

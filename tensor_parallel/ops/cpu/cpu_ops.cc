@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "base/os/processors.h"
+#include "base/tensor/copy.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/attention_block.h"
 #include "tensor_parallel/ops/cpu/attention/attention.h"
@@ -46,6 +47,10 @@ absl::Status CpuOps::AddBias(ConstTensorView bias, TensorView x) {
 absl::Status CpuOps::SumRows(ConstTensorView gradient,
                              TensorView bias_gradient) {
   return cpu::SumRows(gradient, bias_gradient);
+}
+
+absl::Status CpuOps::Copy(ConstTensorView x, TensorView y) {
+  return tessera::Copy(x, y);
 }
 
 absl::Status CpuOps::Add(ConstTensorView x, TensorView y) {
@@ -148,6 +153,13 @@ absl::Status CpuOps::SumExp(ConstTensorView logits, ConstTensorView largest,
 absl::Status CpuOps::Pick(ConstTensorView logits, IndexRange held,
                           std::span<const int64_t> targets, TensorView picked) {
   return cpu::Pick(logits, held, targets, picked);
+}
+
+absl::Status CpuOps::CrossEntropyLosses(ConstTensorView largest,
+                                        ConstTensorView sum,
+                                        ConstTensorView picked,
+                                        std::span<double> losses) {
+  return cpu::CrossEntropyLosses(largest, sum, picked, losses);
 }
 
 absl::Status CpuOps::CrossEntropyGradient(ConstTensorView largest,

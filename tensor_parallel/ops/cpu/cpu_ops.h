@@ -50,6 +50,7 @@ class CpuOps final : public Ops {
   absl::Status AddBias(ConstTensorView bias, TensorView x) override;
   absl::Status SumRows(ConstTensorView gradient,
                        TensorView bias_gradient) override;
+  absl::Status Copy(ConstTensorView x, TensorView y) override;
   absl::Status Add(ConstTensorView x, TensorView y) override;
   absl::Status Scale(double factor, TensorView x) override;
   absl::Status Fill(double value, TensorView x) override;
@@ -96,6 +97,9 @@ class CpuOps final : public Ops {
   absl::Status Pick(ConstTensorView logits, IndexRange held,
                     std::span<const int64_t> targets,
                     TensorView picked) override;
+  absl::Status CrossEntropyLosses(ConstTensorView largest, ConstTensorView sum,
+                                  ConstTensorView picked,
+                                  std::span<double> losses) override;
   absl::Status CrossEntropyGradient(ConstTensorView largest,
                                     ConstTensorView sum, IndexRange held,
                                     std::span<const int64_t> targets,

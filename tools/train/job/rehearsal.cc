@@ -5,12 +5,14 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/train/data/training_data.h"
+#include "tools/train/job/product_memory.h"
 #include "tools/train/job/ranks/attempt.h"
 #include "tools/train/job/ranks/world.h"
 #include "tools/train/job/result/run_result_json.h"
 #include "tools/train/job/run_directory.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/model_of.h"
+#include "tools/train/settings/run_options_from.h"
 
 namespace tessera::train {
 namespace {
@@ -46,7 +48,9 @@ absl::StatusOr<RunResult> Run(const Settings& settings,
   return ParseRunResult(outcome.result);
 }
 
-absl::StatusOr<int64_t> Measure(const Settings& run, const std::string& program,
+absl::StatusOr<int64_t> Measure(const Settings& run,
+                                const model_files::ModelConfig& model,
+                                const std::string& program,
                                 const RunDirectory& directory) {
   const std::string text = directory.path() + "/text.txt";
   TESSERA_RETURN_IF_ERROR(WriteFile(text, std::string(4096, 'a')));
@@ -55,27 +59,40 @@ absl::StatusOr<int64_t> Measure(const Settings& run, const std::string& program,
                            Run(settings, program, directory));
   TESSERA_ASSIGN_OR_RETURN(const TrainingData data, OpenTrainingData(settings));
   TESSERA_ASSIGN_OR_RETURN(
-      const auto model, ModelOf(settings, data.tokenizer->vocabulary_size()));
+      const auto small_model,
+      ModelOf(settings, data.tokenizer->vocabulary_size()));
   TESSERA_ASSIGN_OR_RETURN(MachineRoom room, ReadMachineRoom());
   room.process = 0;
-  TESSERA_ASSIGN_OR_RETURN(const RunPrediction prediction,
-                           MakePrediction(settings, model, {.room = room}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const RunPrediction prediction,
+      MakePrediction(settings, small_model, {.room = room}));
   int64_t most = 0;
   for (const RankResult& rank : result.ranks) {
     most = std::max(most, rank.memory.peak_resident);
   }
+  TESSERA_ASSIGN_OR_RETURN(const RunOptions small,
+                           RunOptionsFrom(settings, small_model));
+  TESSERA_ASSIGN_OR_RETURN(const RunOptions large, RunOptionsFrom(run, model));
+  TESSERA_ASSIGN_OR_RETURN(
+      const int64_t products,
+      MeasureProducts(small, large, static_cast<int>(run.threads)));
+  // Threads of one process have buffers of their own.
+  const int64_t ranks =
+      run.engine == "in_process" ? large.mesh.world_size() : 1;
   // What two ranks need to talk at all every rank needs.
   const RankPrediction& rank = prediction.largest();
-  return most - (rank.peak_bytes() - rank.windows);
+  return most - (rank.peak_bytes() - rank.windows) + ranks * products;
 }
 
 }  // namespace
 
 absl::StatusOr<int64_t> MeasureProcess(const Settings& settings,
+                                       const model_files::ModelConfig& model,
                                        const std::string& program) {
   TESSERA_ASSIGN_OR_RETURN(const RunDirectory directory,
                            RunDirectory::Create(Settings()));
-  absl::StatusOr<int64_t> measured = Measure(settings, program, directory);
+  absl::StatusOr<int64_t> measured =
+      Measure(settings, model, program, directory);
   directory.CleanUp();
   if (measured.ok()) return measured;
   return Annotate(measured.status(),

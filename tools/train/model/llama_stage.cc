@@ -106,6 +106,13 @@ class LlamaStage : public pipeline::Stage {
     }
     return passes_.weights.OwnGradient(*table);
   }
+  absl::Status AddGradient(ConstTensorView gradient, TensorView sum) override {
+    return layers_.tensor().ops().Add(gradient, sum);
+  }
+  absl::Status CopyGradient(ConstTensorView gradient,
+                            TensorView copy) override {
+    return layers_.tensor().ops().Copy(gradient, copy);
+  }
 
  protected:
   absl::Status BeginForward() {

@@ -21,9 +21,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/tensor/memory.h"
 #include "pipeline/execute/stage.h"
 #include "tensor_parallel/layers/memory/tensor_pool.h"
 #include "tools/train/model/llama_layers.h"
@@ -36,8 +38,10 @@ namespace tessera::train {
 struct LlamaPasses {
   static constexpr int64_t kNever = INT64_MAX;
 
-  LlamaPasses(TokenSource& tokens, WeightAccess& weights)
-      : tokens(tokens), weights(weights) {}
+  // Activations are in memory of `memory`.
+  LlamaPasses(TokenSource& tokens, WeightAccess& weights,
+              std::shared_ptr<MemoryResource> memory = HostMemory())
+      : tokens(tokens), weights(weights), pool(std::move(memory)) {}
 
   // Before the first pass of a step.
   void BeginStep() {

@@ -1,24 +1,373 @@
 #include "tools/train/predict/predict_rank.h"
 
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "tools/train/predict/traffic/predict_traffic.h"
+#include "collectives/communicator.h"
+#include "collectives/counting/counting_engine.h"
+#include "offload/tier/file_tier.h"
+#include "offload/tier/host_tier.h"
+#include "pipeline/schedule/action.h"
+#include "tensor_parallel/ops/counting/counting_ops.h"
+#include "tools/text/batches/samples.h"
+#include "tools/text/corpus/corpus.h"
+#include "tools/text/tokenizer/tokenizer.h"
+#include "tools/train/predict/counting_tier.h"
+#include "tools/train/predict/stage_shapes.h"
+#include "tools/train/run/run_schedule.h"
+#include "tools/train/run/train_rank.h"
+#include "zero3/checkpoint/state/state_blocks.h"
 
 namespace tessera::train {
+namespace {
+
+using collectives::Communicator;
+using collectives::MessageCounts;
+using offload::Purpose;
+
+// The one token that every vocabulary has.
+class FirstToken final : public text::Tokenizer {
+ public:
+  int64_t vocabulary_size() const override { return 1; }
+  std::optional<text::TokenId> end_of_text() const override { return {}; }
+  void AppendTokens(std::string_view text, text::SpecialTokens,
+                    std::vector<text::TokenId>& ids) const override {
+    ids.resize(ids.size() + text.size(), 0);
+  }
+  void AppendText(std::span<const text::TokenId>, std::string&) const override {
+  }
+};
+
+absl::StatusOr<text::Samples> SomeSamples(int64_t length) {
+  const std::string texts[] = {
+      std::string(static_cast<size_t>(std::max<int64_t>(length, 0)) + 1, 'a')};
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const text::Corpus> corpus,
+                           text::Corpus::FromTexts(texts, FirstToken()));
+  return text::Samples::Create(std::move(corpus), {.sequence = length});
+}
+
+// A part of memory, which counts for itself as well. One thread at a time.
+class CountedPart final : public MemoryResource {
+ public:
+  explicit CountedPart(std::shared_ptr<MemoryResource> whole)
+      : whole_(std::move(whole)) {}
+
+  int64_t live_bytes() const { return live_bytes_; }
+  MemoryKind kind() const override { return whole_->kind(); }
+  absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override {
+    TESSERA_ASSIGN_OR_RETURN(void* const data,
+                             whole_->Allocate(bytes, alignment));
+    live_bytes_ += static_cast<int64_t>(bytes);
+    return data;
+  }
+  void Deallocate(void* data, size_t bytes, size_t alignment) override {
+    whole_->Deallocate(data, bytes, alignment);
+    live_bytes_ -= static_cast<int64_t>(bytes);
+  }
+
+ private:
+  const std::shared_ptr<MemoryResource> whole_;
+  int64_t live_bytes_ = 0;
+};
+
+// Of a stage, between their forward and the end of their backward.
+int64_t MostMicroBatches(const std::vector<pipeline::Action>& actions) {
+  std::map<int32_t, int64_t> held;
+  int64_t most = 0;
+  for (const pipeline::Action& action : actions) {
+    if (action.kind == pipeline::ActionKind::kForward) {
+      most = std::max(most, ++held[action.stage]);
+    } else if (pipeline::GivesWeightGradient(action.kind)) {
+      --held[action.stage];
+    }
+  }
+  return most;
+}
+
+class DryRun {
+ public:
+  DryRun(const RunPlan& plan, std::shared_ptr<const RunSchedule> steps,
+         const RankPlace& place, const StateHomes& homes, MemoryAccess access)
+      : options_(plan.options()),
+        steps_(std::move(steps)),
+        place_(place),
+        homes_(homes),
+        memory_(std::make_shared<CountingMemory>(access)),
+        working_(std::make_shared<CountedPart>(memory_)) {}
+
+  absl::Status Run();
+  RankPrediction Result() const;
+  // By data rank, what a checkpoint copies.
+  absl::StatusOr<std::vector<int64_t>> Snapshots() const;
+
+ private:
+  void SetTiers();
+  absl::Status FindAxes();
+  std::optional<TrafficAxis> AxisOf(
+      const std::vector<MessageCounts::Group>& groups, size_t group) const;
+  RankTraffic Traffic() const;
+  StateMemory State() const;
+  ActivationMemory Activations() const;
+
+  RunOptions options_;
+  const std::shared_ptr<const RunSchedule> steps_;
+  const RankPlace place_;
+  const StateHomes homes_;
+  const std::shared_ptr<CountingMemory> memory_;
+  const std::shared_ptr<CountedPart> working_;  // Of pools and layers.
+  const std::shared_ptr<offload::Accounting> host_ =
+      std::make_shared<offload::Accounting>("host", offload::kUnlimited);
+  const std::shared_ptr<offload::Accounting> files_ =
+      std::make_shared<offload::Accounting>("files", offload::kUnlimited);
+  std::unique_ptr<offload::MemoryTier> host_tier_, file_tier_;
+  const std::shared_ptr<MessageCounts> counts_ =
+      std::make_shared<MessageCounts>();
+  std::unique_ptr<Communicator> world_;
+  tensor_parallel::CountingOps ops_;
+  std::optional<text::Samples> samples_;
+  std::unique_ptr<TrainRank> rank_;
+  std::map<size_t, TrafficAxis> axes_;  // By group.
+};
+
+void DryRun::SetTiers() {
+  if (homes_.compressed) {
+    host_tier_ = std::make_unique<CountingTier>(host_, memory_);
+  } else {
+    host_tier_ = std::make_unique<offload::HostTier>(host_, memory_);
+  }
+  file_tier_ = std::make_unique<CountingTier>(files_);
+  const auto tier_of = [this](StateHome home) {
+    return home == StateHome::kHost    ? host_tier_.get()
+           : home == StateHome::kFiles ? file_tier_.get()
+                                       : nullptr;
+  };
+  zero3::ShardedStateOptions& state = options_.state;
+  state.parameter_tier = tier_of(homes_.parameters);
+  state.gradient_tier = tier_of(homes_.gradients);
+  state.optimizer_tier = tier_of(homes_.optimizer);
+}
+
+absl::Status DryRun::Run() {
+  SetTiers();
+  options_.memory = working_;
+  options_.state.memory = memory_;
+  options_.state.ops = zero3::DryStateOps();
+  options_.state.device = nullptr;
+  options_.state.adamw.threads = 1;
+  TESSERA_ASSIGN_OR_RETURN(samples_, SomeSamples(options_.length));
+  TESSERA_ASSIGN_OR_RETURN(
+      auto engine, collectives::CreateCountingEngine(
+                       {.rank = collectives::Rank(place_.RankIn(options_.mesh)),
+                        .ranks = options_.mesh.world_size(),
+                        .memory = memory_,
+                        .counts = counts_}));
+  collectives::CommunicatorOptions communicator;
+  communicator.recorded_operations = 1;
+  TESSERA_ASSIGN_OR_RETURN(
+      world_, Communicator::Create(std::move(engine), std::move(communicator)));
+  TESSERA_ASSIGN_OR_RETURN(
+      rank_, TrainRank::Create(*world_, options_, *steps_, *samples_, ops_));
+  TESSERA_RETURN_IF_ERROR(FindAxes());
+  TESSERA_RETURN_IF_ERROR(rank_->Step().status());
+  counts_->ResetOperations();
+  return rank_->Step().status();
+}
+
+// Groups are known by what they did last.
+absl::Status DryRun::FindAxes() {
+  const TrainRank::Groups& groups = rank_->groups();
+  std::vector<std::pair<Communicator*, TrafficAxis>> all = {
+      {groups.tp, TrafficAxis::kTp},
+      {groups.cp, TrafficAxis::kCp},
+      {groups.pp, TrafficAxis::kPp},
+      {groups.shard, TrafficAxis::kDp},
+      {groups.model, TrafficAxis::kModel}};
+  if (groups.replicas != nullptr) {
+    all.push_back({groups.replicas, TrafficAxis::kReplicate});
+    all.push_back({groups.data, TrafficAxis::kData});
+  }
+  for (const auto& [group, axis] : all) {
+    TESSERA_RETURN_IF_ERROR(group->Barrier());
+    axes_[counts_->last_group()] = axis;
+  }
+  return absl::OkStatus();
+}
+
+// That of the group or of the one that it was made from; of others the first
+// that has all of its ranks.
+std::optional<TrafficAxis> DryRun::AxisOf(
+    const std::vector<MessageCounts::Group>& groups, size_t group) const {
+  for (std::optional<size_t> at = group; at.has_value();
+       at = groups[*at].parent) {
+    if (const auto found = axes_.find(*at); found != axes_.end()) {
+      return found->second;
+    }
+  }
+  const auto has_all = [&](const std::vector<collectives::Rank>& members) {
+    return std::all_of(groups[group].members.begin(),
+                       groups[group].members.end(), [&](auto rank) {
+                         return std::find(members.begin(), members.end(),
+                                          rank) != members.end();
+                       });
+  };
+  for (const TrafficAxis axis : kTrafficAxes) {
+    for (const auto& [number, of] : axes_) {
+      if (of == axis && has_all(groups[number].members)) return axis;
+    }
+  }
+  return std::nullopt;
+}
+
+RankTraffic DryRun::Traffic() const {
+  RankTraffic traffic(options_.mesh);
+  const std::vector<MessageCounts::Group> groups = counts_->groups();
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].members.size() < 2) continue;
+    const std::optional<TrafficAxis> axis = AxisOf(groups, g);
+    if (!axis.has_value()) continue;
+    for (const auto& [kind, count] : groups[g].operations) {
+      traffic.Add(*axis, kind, count);
+    }
+  }
+  return traffic;
+}
+
+StateMemory DryRun::State() const {
+  const offload::Usage usage = rank_->state().usage();
+  StateMemory memory;
+  memory.parameters = usage.of(Purpose::kParameters).peak;
+  memory.gradients = usage.of(Purpose::kGradients).peak;
+  memory.optimizer = usage.of(Purpose::kOptimizer).peak;
+  memory.buffers = usage.of(Purpose::kBuffers).peak;
+  memory.host = host_->usage().peak;
+  memory.files = files_->usage().peak;
+  if (homes_.has(StateHome::kFiles)) {
+    memory.staging = offload::FileTierOptions().bounce_bytes;
+  }
+  return memory;
+}
+
+ActivationMemory DryRun::Activations() const {
+  const pipeline::Executor& executor = rank_->executor();
+  ActivationMemory memory;
+  memory.boundaries = executor.timeline().peak_bytes;
+  memory.pools = rank_->activation_bytes() - memory.boundaries;
+  memory.layers = working_->live_bytes() - memory.pools;
+  memory.micro_batches =
+      MostMicroBatches(steps_->stages().ranks[static_cast<size_t>(place_.pp)]);
+  return memory;
+}
+
+RankPrediction DryRun::Result() const {
+  RankPrediction rank(options_.mesh);
+  rank.place = place_;
+  rank.parameters = rank_->state().layout().model().elements();
+  rank.state = State();
+  rank.activations = Activations();
+  rank.held = memory_->peak_bytes();
+  rank.traffic = Traffic();
+  return rank;
+}
+
+absl::StatusOr<std::vector<int64_t>> DryRun::Snapshots() const {
+  constexpr int64_t kBlockElements = int64_t{1} << 20;
+  const int64_t data_ranks = rank_->groups().shard->size();
+  std::vector<int64_t> snapshots;
+  for (int64_t r = 0; r < data_ranks; ++r) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const zero3::StateShare share,
+        zero3::ShareOf(options_.state.stage, rank_->state().layout(),
+                       topology::Rank(r), data_ranks));
+    int64_t bytes = 0;
+    for (const zero3::BlockRange& block : zero3::PlanBlocks(
+             share, zero3::MomentsOf(rank_->state()), kBlockElements)) {
+      bytes += block.bytes();
+    }
+    snapshots.push_back(bytes);
+  }
+  return snapshots;
+}
+
+// Among those that share the state.
+int64_t DataRankOf(const RankPlace& place, const MeshSizes& mesh) {
+  return place.cp + mesh.cp * (place.dp % mesh.dp_shard());
+}
+
+// The first replica writes.
+int64_t SnapshotOf(const RankPlace& place, const MeshSizes& mesh,
+                   const std::vector<int64_t>& snapshots) {
+  if (place.dp >= mesh.dp_shard()) return 0;
+  return snapshots[static_cast<size_t>(DataRankOf(place, mesh))];
+}
+
+// What a rank's memory and messages depend on, beside the plan.
+absl::StatusOr<std::string> SizesOf(const RunPlan& plan,
+                                    const RankPlace& place) {
+  std::string sizes = absl::StrCat("pp", place.pp);
+  for (const StageSpan& span : plan.StagesOf(place.pp)) {
+    TESSERA_ASSIGN_OR_RETURN(const StageShapes s,
+                             StageShapes::Of(plan.options(), place, span));
+    absl::StrAppend(&sizes, "/", span.stage, ",", s.tokens, ",", s.rows, ",",
+                    s.heads, ",", s.kv_heads, ",", s.qkv, ",", s.query, ",",
+                    s.gate_up, ",", s.intermediate, ",", s.vocabulary, ",",
+                    s.shared_kv);
+  }
+  // Ranks have different shards.
+  if (plan.options().state.layout != zero3::LayoutKind::kChunks) {
+    absl::StrAppend(&sizes, "/data", DataRankOf(place, plan.options().mesh));
+  }
+  return sizes;
+}
+
+}  // namespace
 
 absl::StatusOr<RankPrediction> PredictRank(const RunPlan& plan,
                                            const RankPlace& place,
-                                           const StateHomes& homes) {
-  TESSERA_ASSIGN_OR_RETURN(const StatePlan state,
-                           StatePlan::Create(plan, place, homes));
-  RankPrediction rank(plan.options().mesh);
-  rank.place = place;
-  rank.parameters = state.model().elements();
-  TESSERA_ASSIGN_OR_RETURN(rank.state, PredictState(state));
-  TESSERA_ASSIGN_OR_RETURN(rank.activations, PredictActivations(plan, place));
-  TESSERA_ASSIGN_OR_RETURN(rank.traffic, PredictTraffic(plan, place, state));
+                                           const StateHomes& homes,
+                                           MemoryAccess access) {
+  TESSERA_ASSIGN_OR_RETURN(const auto steps, plan.steps());
+  DryRun run(plan, steps, place, homes, access);
+  TESSERA_RETURN_IF_ERROR(run.Run());
+  RankPrediction rank = run.Result();
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> snapshots,
+                           run.Snapshots());
+  rank.state.snapshot = SnapshotOf(place, plan.options().mesh, snapshots);
   return rank;
+}
+
+absl::StatusOr<std::vector<RankPrediction>> PredictRanks(
+    const RunPlan& plan, std::span<const RankPlace> places,
+    const StateHomes& homes) {
+  struct Alike {
+    RankPrediction rank;
+    std::vector<int64_t> snapshots;
+  };
+  TESSERA_ASSIGN_OR_RETURN(const auto steps, plan.steps());
+  std::map<std::string, Alike> by_sizes;
+  std::vector<RankPrediction> ranks;
+  for (const RankPlace& place : places) {
+    TESSERA_ASSIGN_OR_RETURN(const std::string sizes, SizesOf(plan, place));
+    auto found = by_sizes.find(sizes);
+    if (found == by_sizes.end()) {
+      DryRun run(plan, steps, place, homes, MemoryAccess::kZeros);
+      TESSERA_RETURN_IF_ERROR(run.Run());
+      TESSERA_ASSIGN_OR_RETURN(std::vector<int64_t> snapshots, run.Snapshots());
+      found = by_sizes.emplace(sizes, Alike{run.Result(), std::move(snapshots)})
+                  .first;
+    }
+    RankPrediction& rank = ranks.emplace_back(found->second.rank);
+    rank.place = place;
+    rank.state.snapshot =
+        SnapshotOf(place, plan.options().mesh, found->second.snapshots);
+  }
+  return ranks;
 }
 
 }  // namespace tessera::train

@@ -1,12 +1,10 @@
 #include "tools/train/predict/rank_place.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "pipeline/generate/generate.h"
-#include "pipeline/passes/add_communication.h"
-#include "tools/text/batches/batch_partition.h"
 
 namespace tessera::train {
 
@@ -24,41 +22,40 @@ std::string RankPlace::ToString() const {
 }
 
 absl::StatusOr<RunPlan> RunPlan::Create(const RunOptions& options) {
-  TESSERA_RETURN_IF_ERROR(options.model.Validate());
-  TESSERA_ASSIGN_OR_RETURN(
-      const text::BatchPartition batch,
-      text::BatchPartition::Create(options.batch, options.mesh.dp,
-                                   options.micro_batch));
-  TESSERA_ASSIGN_OR_RETURN(
-      pipeline::Schedule schedule,
-      pipeline::Generate(options.schedule,
-                         {.ranks = options.mesh.pp,
-                          .chunks = options.chunks,
-                          .microbatches = batch.micro_batches()}));
-  TESSERA_ASSIGN_OR_RETURN(pipeline::Schedule lowered,
-                           pipeline::AddCommunication(schedule));
   RunPlan plan;
-  plan.schedule_ =
-      std::make_shared<const pipeline::Schedule>(std::move(schedule));
-  plan.lowered_ =
-      std::make_shared<const pipeline::Schedule>(std::move(lowered));
-  return plan.With(options);
-}
-
-absl::StatusOr<RunPlan> RunPlan::With(const RunOptions& options) const {
-  RunPlan plan = *this;
   plan.options_ = options;
-  TESSERA_ASSIGN_OR_RETURN(
-      plan.layers_, tensor_parallel::Partition::Balanced(options.model.layers,
-                                                         plan.stages()));
+  TESSERA_ASSIGN_OR_RETURN(RunSchedule steps, RunSchedule::Create(options));
+  plan.steps_ = std::make_shared<const RunSchedule>(std::move(steps));
   return plan;
 }
 
+RunPlan RunPlan::With(const RunOptions& options) const {
+  RunPlan plan = *this;
+  plan.options_ = options;
+  plan.is_of_options_ = false;
+  return plan;
+}
+
+absl::StatusOr<std::shared_ptr<const RunSchedule>> RunPlan::steps() const {
+  if (is_of_options_) return steps_;
+  TESSERA_ASSIGN_OR_RETURN(RunSchedule steps, RunSchedule::Create(options_));
+  return std::make_shared<const RunSchedule>(std::move(steps));
+}
+
+// Window 0 is the embedding, then come the layers and the head.
 StageSpan RunPlan::SpanOf(int32_t stage) const {
+  const std::vector<int64_t>& windows = steps_->windows_of_stage();
+  int64_t begin = 0;
+  for (int32_t before = 0; before < stage; ++before) {
+    begin += windows[static_cast<size_t>(before)];
+  }
+  const int64_t end = begin + windows[static_cast<size_t>(stage)];
+  const int64_t layers = options_.model.layers;
   return {.stage = stage,
-          .layers = layers_.RangeOf(stage),
-          .is_first = stage == 0,
-          .is_last = stage + 1 == stages()};
+          .layers = {std::clamp<int64_t>(begin - 1, 0, layers),
+                     std::clamp<int64_t>(end - 1, 0, layers)},
+          .is_first = begin == 0,
+          .is_last = end == layers + 2};
 }
 
 std::vector<StageSpan> RunPlan::StagesOf(int64_t pipeline_rank) const {

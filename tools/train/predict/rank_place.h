@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "pipeline/schedule/schedule.h"
 #include "tensor_parallel/partition/index_range.h"
-#include "tensor_parallel/partition/partition.h"
 #include "tools/train/run/run_options.h"
+#include "tools/train/run/run_schedule.h"
 
 namespace tessera::train {
 
@@ -50,25 +50,25 @@ class RunPlan {
   // InvalidArgument where the options do not fit each other: as TrainRank.
   static absl::StatusOr<RunPlan> Create(const RunOptions& options);
 
-  // The same for other options of as many pipeline ranks, with the schedule of
-  // this one: for those who try many.
-  absl::StatusOr<RunPlan> With(const RunOptions& options) const;
+  // The same for other options of as many pipeline ranks and layers, with the
+  // pipeline's schedule of this one: for those who try many.
+  RunPlan With(const RunOptions& options) const;
 
   const RunOptions& options() const { return options_; }
   int64_t micro_batches() const { return schedule().microbatches; }
   int64_t stages() const { return schedule().map.stages(); }
-  // Of computations, and with its sends and receives.
-  const pipeline::Schedule& schedule() const { return *schedule_; }
-  const pipeline::Schedule& lowered() const { return *lowered_; }
+  // Of the computations of pipeline stages.
+  const pipeline::Schedule& schedule() const { return steps_->stages(); }
+  // Of windows, as the ranks run it; that of With's options where this is.
+  absl::StatusOr<std::shared_ptr<const RunSchedule>> steps() const;
 
   StageSpan SpanOf(int32_t stage) const;
   std::vector<StageSpan> StagesOf(int64_t pipeline_rank) const;
 
  private:
   RunOptions options_;
-  std::shared_ptr<const pipeline::Schedule> schedule_;
-  std::shared_ptr<const pipeline::Schedule> lowered_;
-  tensor_parallel::Partition layers_;
+  std::shared_ptr<const RunSchedule> steps_;
+  bool is_of_options_ = true;  // Not of those that With was called on.
 };
 
 }  // namespace tessera::train

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "tools/train/predict/traffic/shared_windows.h"
+#include "tools/train/predict/shared_windows.h"
 #include "tools/train/settings/run_options_from.h"
 
 namespace tessera::train {
@@ -16,12 +16,11 @@ absl::Status AddRanks(const RunPlan& plan, const StateHomes& homes,
   const int64_t world = mesh.world_size();
   const bool each = world <= kMostPredictedRanks;
   prediction.ranks_like_each = each ? 1 : world / mesh.pp;
+  std::vector<RankPlace> places;
   for (int64_t i = 0; i < (each ? world : mesh.pp); ++i) {
-    const RankPlace place = each ? RankPlace::Of(i, mesh) : RankPlace{.pp = i};
-    TESSERA_ASSIGN_OR_RETURN(RankPrediction rank,
-                             PredictRank(plan, place, homes));
-    prediction.ranks.push_back(std::move(rank));
+    places.push_back(each ? RankPlace::Of(i, mesh) : RankPlace{.pp = i});
   }
+  TESSERA_ASSIGN_OR_RETURN(prediction.ranks, PredictRanks(plan, places, homes));
   return absl::OkStatus();
 }
 
@@ -31,8 +30,8 @@ void AddWindows(const std::string& strategy, RunPrediction& prediction) {
       .crowded = processors > 0 && processors < prediction.ranks_here,
       .strategy = strategy};
   for (RankPrediction& rank : prediction.ranks) {
-    rank.windows = SharedWindows(prediction.mesh, rank.place, rank.traffic,
-                                 rank.state.gathered, options);
+    rank.windows =
+        SharedWindows(prediction.mesh, rank.place, rank.traffic, options);
   }
 }
 
@@ -58,9 +57,7 @@ int64_t NeededHere(const RunPrediction& prediction) {
 }  // namespace
 
 int64_t RunPrediction::PeakOf(const RankPrediction& rank) const {
-  if (trains_while_saving) return rank.peak_bytes() + rank.state.snapshot;
-  return std::max(rank.peak_bytes(),
-                  rank.bytes_between_steps() + rank.state.snapshot);
+  return rank.peak_bytes() + (trains_while_saving ? rank.state.snapshot : 0);
 }
 
 const RankPrediction& RunPrediction::largest() const {

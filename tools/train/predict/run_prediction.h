@@ -52,8 +52,8 @@ struct RunPrediction {
   MachineRoom room;
   int64_t ranks_here = 0;
   bool shares_process = false;  // All ranks are threads of one.
-  // A checkpoint may be on its way while the next step runs; else there is one
-  // behind the last step.
+  // A copy of the state may be on its way to a checkpoint while the next step
+  // runs. The checkpoint behind the last step is written without a copy.
   bool trains_while_saving = false;
   // Of this machine, by the ranks on it: with what each process has anyway.
   int64_t needed = 0;

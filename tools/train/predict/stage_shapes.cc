@@ -1,6 +1,5 @@
 #include "tools/train/predict/stage_shapes.h"
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/parameter.h"
@@ -89,38 +88,6 @@ absl::StatusOr<StageShapes> StageShapes::Of(const RunOptions& options,
   TESSERA_RETURN_IF_ERROR(SetAttention(options, place, shapes));
   TESSERA_RETURN_IF_ERROR(SetWide(options, place, shapes));
   return shapes;
-}
-
-int64_t WeightShape::elements() const {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
-}
-
-std::vector<WeightWindow> WindowsOf(const StageShapes& shapes,
-                                    const StageSpan& span) {
-  const int64_t hidden = shapes.hidden;
-  const std::vector<int64_t> table = {shapes.vocabulary, hidden};
-  std::vector<WeightWindow> windows;
-  if (shapes.is_first) windows.push_back({{"embedding.weight", table}});
-  for (int64_t i = span.layers.begin; i < span.layers.end; ++i) {
-    const std::string layer = absl::StrCat("layers.", i, ".");
-    windows.push_back(
-        {{layer + "attention_norm.weight", {hidden}},
-         {layer + "attention.qkv.weight", {shapes.qkv, hidden}},
-         {layer + "attention.output.weight", {hidden, shapes.query}},
-         {layer + "mlp_norm.weight", {hidden}},
-         {layer + "mlp.gate_up.weight", {shapes.gate_up, hidden}},
-         {layer + "mlp.down.weight", {hidden, shapes.intermediate}}});
-  }
-  if (!shapes.is_last) return windows;
-  windows.push_back({{"head.norm.weight", {hidden}}});
-  if (shapes.tied_here) {
-    windows.back().push_back({"embedding.weight", table, /*again=*/true});
-  } else {
-    windows.back().push_back({"head.output.weight", table});
-  }
-  return windows;
 }
 
 }  // namespace tessera::train

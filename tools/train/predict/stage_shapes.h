@@ -3,12 +3,10 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(const StageShapes shapes,
 //                            StageShapes::Of(options, place, span));
-//   TESSERA_ASSIGN_OR_RETURN(auto windows, WindowsOf(shapes, span));
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_STAGE_SHAPES_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_STAGE_SHAPES_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -66,21 +64,6 @@ struct StageShapes {
   int64_t row_bytes() const { return Values(rows * hidden); }
   int64_t token_bytes() const { return Values(tokens * hidden); }
 };
-
-// A weight of which the rank has a part.
-struct WeightShape {
-  std::string name = {};
-  std::vector<int64_t> shape = {};
-  // Stands in a window for one that an earlier window owns.
-  bool again = false;
-
-  int64_t elements() const;
-};
-
-// What a stage uses at once: the embedding, each layer, the head.
-using WeightWindow = std::vector<WeightShape>;
-std::vector<WeightWindow> WindowsOf(const StageShapes& shapes,
-                                    const StageSpan& span);
 
 }  // namespace tessera::train
 

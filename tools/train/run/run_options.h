@@ -3,9 +3,11 @@
 #define TESSERA_TOOLS_TRAIN_RUN_RUN_OPTIONS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/dtype/dtype.h"
+#include "base/tensor/memory.h"
 #include "tensor_parallel/blocks/recompute.h"
 #include "tools/model_files/model_config/model_config.h"
 #include "tools/train/run/learning_rate.h"
@@ -63,6 +65,11 @@ struct RunOptions {
   int64_t max_gathered_bytes = 0;
   // Stages 2 and 3: when a layer's gradients are reduced.
   ReduceChoice reduce = ReduceChoice::kAuto;
+
+  // Who gives out the memory of activations and layers, and of tensors between
+  // stages, on this rank. Null: the host, and where messages go to another rank
+  // the engine. What the state takes: state.memory.
+  std::shared_ptr<MemoryResource> memory = nullptr;
 
   // Its learning rate, key prefix and what counts in the norm are set by the
   // run.

@@ -20,7 +20,15 @@ namespace tp = tensor_parallel;
 absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
     collectives::Communicator& world, const RunOptions& options,
     const text::Samples& samples, tp::Ops& ops) {
+  TESSERA_ASSIGN_OR_RETURN(RunSchedule schedule, RunSchedule::Create(options));
+  return Create(world, options, std::move(schedule), samples, ops);
+}
+
+absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
+    collectives::Communicator& world, const RunOptions& options,
+    RunSchedule schedule, const text::Samples& samples, tp::Ops& ops) {
   std::unique_ptr<TrainRank> rank(new TrainRank(options));
+  rank->schedule_ = std::move(schedule);
   TESSERA_RETURN_IF_ERROR(rank->JoinGroups(world));
   TESSERA_RETURN_IF_ERROR(rank->PlanData(samples));
   TESSERA_RETURN_IF_ERROR(rank->CreateLayers(ops));
@@ -70,7 +78,6 @@ absl::Status TrainRank::PlanData(const text::Samples& samples) {
       text::BatchPartition::Create(options_.batch, options_.mesh.dp,
                                    options_.micro_batch));
   tokens_ = std::make_unique<StepTokens>(samples, batch, data_rank_);
-  TESSERA_ASSIGN_OR_RETURN(schedule_, RunSchedule::Create(options_));
   return absl::OkStatus();
 }
 
@@ -79,12 +86,16 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
                                          : tp::SequenceLayout::Contiguous;
   TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
                            layout_of(options_.length, options_.mesh.cp));
+  const auto memory =
+      options_.memory == nullptr ? HostMemory() : options_.memory;
   // The state holds the weights.
   const tp::TensorGroup tensor =
       tp::TensorGroup(ops, options_.mesh.tp > 1 ? groups_.tp : nullptr)
+          .WithMemory(memory)
           .WithoutWeightMemory();
   const tp::ContextGroup context = {
-      tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr),
+      tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr)
+          .WithMemory(memory),
       layout};
   const pipeline::StageMap& map = schedule_.layers().map;
   TESSERA_ASSIGN_OR_RETURN(
@@ -162,7 +173,8 @@ absl::Status TrainRank::CreateModel() {
 }
 
 absl::Status TrainRank::CreateStages() {
-  passes_ = std::make_unique<LlamaPasses>(*tokens_, *model_);
+  passes_ = std::make_unique<LlamaPasses>(*tokens_, *model_,
+                                          layers_->tensor().memory());
   std::vector<pipeline::StageBinding> bindings;
   for (size_t i = 0; i < layers_->windows().size(); ++i) {
     stages_.push_back(MakeLlamaStage(*layers_, i, *passes_));
@@ -175,6 +187,11 @@ absl::Status TrainRank::CreateStages() {
   if (options_.model.tied_embeddings && !shares_table) {
     options.tied.push_back({"embedding", {0, last}});
   }
+  // All stages hand on the same: no rank needs to ask another.
+  TESSERA_ASSIGN_OR_RETURN(const pipeline::TensorSpec boundary,
+                           stages_.front()->OutputSpec(nullptr));
+  options.boundaries.assign(static_cast<size_t>(last), boundary);
+  options.memory = options_.memory;
   TESSERA_ASSIGN_OR_RETURN(
       executor_, pipeline::Executor::Create(*groups_.pp, schedule_.lowered(),
                                             bindings, std::move(options)));

@@ -53,6 +53,12 @@ class TrainRank {
       collectives::Communicator& world, const RunOptions& options,
       const text::Samples& samples, tensor_parallel::Ops& ops);
 
+  // The same where RunSchedule::Create(options) is at hand.
+  static absl::StatusOr<std::unique_ptr<TrainRank>> Create(
+      collectives::Communicator& world, const RunOptions& options,
+      RunSchedule schedule, const text::Samples& samples,
+      tensor_parallel::Ops& ops);
+
   // The next step. A collective of the world. A loss that is not finite is
   // returned as it is.
   absl::StatusOr<StepRecord> Step();

@@ -17,7 +17,6 @@
 #include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/tier_codecs.h"
 #include "topology/config/options/strategies.h"
-#include "zero3/config/choices.h"
 
 namespace tessera::train {
 namespace {
@@ -191,8 +190,10 @@ absl::Status CheckState(const Settings& settings) {
   constexpr std::string_view kOffload[] = {"none", "optimizer", "params",
                                            "all"};
   TESSERA_RETURN_IF_ERROR(CheckChoice("offload", settings.offload, kOffload));
-  TESSERA_RETURN_IF_ERROR(CheckChoice("compression", settings.compression,
-                                      NamesOf<zero3::Compression>()));
+  constexpr std::string_view kCodecs[] = {"none", "fp16",         "bf16",
+                                          "int8", "quantization", "lossless"};
+  TESSERA_RETURN_IF_ERROR(
+      CheckChoice("compression", settings.compression, kCodecs));
   constexpr std::string_view kMoments[] = {"f32", "bf16", "int8"};
   TESSERA_RETURN_IF_ERROR(CheckChoice("moments", settings.moments, kMoments));
   TESSERA_RETURN_IF_ERROR(

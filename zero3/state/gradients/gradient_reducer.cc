@@ -1,24 +1,16 @@
 #include "zero3/state/gradients/gradient_reducer.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/reduction/combine.h"
 
 namespace tessera::zero3 {
 namespace {
 
 size_t IndexOf(ParameterId id) { return static_cast<size_t>(id.value()); }
-
-void SetToZeros(AccountedMemory& memory) {
-  const std::span<std::byte> bytes = memory.bytes();
-  std::fill(bytes.begin(), bytes.end(), std::byte{0});
-}
 
 }  // namespace
 
@@ -88,7 +80,7 @@ absl::Status GradientReducer::AllocateKept() {
   for (size_t b = 0; b < bucket_.size(); ++b) {
     if (BucketAt(b).is_direct) {
       TESSERA_RETURN_IF_ERROR(AllocateBucket(b));
-      SetToZeros(bucket_[b]);
+      ops().Zero(bucket_[b].bytes());
       continue;
     }
     for (ParameterId id : BucketAt(b).parameters) {
@@ -117,7 +109,7 @@ absl::Status GradientReducer::AllocateOwn(ParameterId id) {
   TESSERA_ASSIGN_OR_RETURN(own, Allocate(seat_.model()[id].name(),
                                          seat_.layout.GatheredElements(id) *
                                              SizeInBytes(DTypeOf(id))));
-  SetToZeros(own);
+  ops().Zero(own.bytes());
   return absl::OkStatus();
 }
 
@@ -158,7 +150,7 @@ absl::StatusOr<std::span<std::byte>> GradientReducer::WholeOf(ParameterId id) {
   }
   if (bucket_[index].bytes().empty()) {
     TESSERA_RETURN_IF_ERROR(AllocateBucket(index));
-    SetToZeros(bucket_[index]);
+    ops().Zero(bucket_[index].bytes());
   }
   const int64_t width = SizeInBytes(bucket.dtype);
   return bucket_[index].bytes().subspan(
@@ -202,7 +194,7 @@ absl::Status GradientReducer::Start(std::span<const ParameterId> window) {
 // Every gradient in its place, padding and those never asked for as zeros.
 void GradientReducer::PackBucket(size_t index) {
   const ReduceBucket& bucket = BucketAt(index);
-  SetToZeros(bucket_[index]);
+  ops().Zero(bucket_[index].bytes());
   const int64_t width = SizeInBytes(bucket.dtype);
   // Every rank has as many slots, in the same order.
   for (const auto& pieces : bucket.pieces) {
@@ -210,9 +202,10 @@ void GradientReducer::PackBucket(size_t index) {
       const std::span<const std::byte> own =
           own_[IndexOf(piece.parameter)].bytes();
       if (own.empty() || piece.size == 0) continue;
-      std::memcpy(bucket_[index].bytes().data() + piece.offset * width,
-                  own.data() + piece.begin * width,
-                  static_cast<size_t>(piece.size * width));
+      ops().Copy(own.subspan(static_cast<size_t>(piece.begin * width),
+                             static_cast<size_t>(piece.size * width)),
+                 bucket_[index].bytes().subspan(
+                     static_cast<size_t>(piece.offset * width)));
     }
   }
   if (!is_sharded()) return;
@@ -233,7 +226,7 @@ absl::Status GradientReducer::StartBucket(size_t index) {
   if (!bucket.is_direct) {
     PackBucket(index);
   } else if (is_new) {
-    SetToZeros(bucket_[index]);
+    ops().Zero(bucket_[index].bytes());
   }
   const collectives::Buffer all(bucket_[index].bytes().data(), bucket.elements,
                                 bucket.dtype);
@@ -315,9 +308,9 @@ absl::Status GradientReducer::TakeOwn(size_t index) {
       TESSERA_RETURN_IF_ERROR(AddToShard(piece, sums));
       continue;
     }
-    std::memcpy(
-        own_[IndexOf(piece.parameter)].bytes().data() + piece.begin * width,
-        sums, static_cast<size_t>(piece.size * width));
+    ops().Copy({sums, static_cast<size_t>(piece.size * width)},
+               own_[IndexOf(piece.parameter)].bytes().subspan(
+                   static_cast<size_t>(piece.begin * width)));
   }
   return absl::OkStatus();
 }
@@ -332,14 +325,10 @@ absl::Status GradientReducer::AddToShard(const BucketPiece& piece,
       shards_->Open(index,
                     is_first ? ShardAccess::kOverwrite : ShardAccess::kUpdate));
   if (is_first) {
-    std::memcpy(shard.data(), sums,
-                static_cast<size_t>(piece.slot * SizeInBytes(dtype)));
+    ops().Copy({sums, static_cast<size_t>(piece.slot * SizeInBytes(dtype))},
+               shard);
   } else {
-    const std::array<const void*, 2> sources = {shard.data(), sums};
-    void* const target = shard.data();
-    collectives::Combine(
-        collectives::Combination::Partial(collectives::Reduction::Sum(), dtype),
-        sources, std::span(&target, 1), piece.slot);
+    ops().Add(dtype, sums, shard.data(), piece.slot);
   }
   has_sums_[IndexOf(piece.parameter)] = true;
   return shards_->Close(index, /*changed=*/true);
@@ -364,7 +353,7 @@ absl::Status GradientReducer::ZeroMissing() {
       const size_t index = shard_of_[IndexOf(id)];
       TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> shard,
                                shards_->Open(index, ShardAccess::kOverwrite));
-      std::fill(shard.begin(), shard.end(), std::byte{0});
+      ops().Zero(shard);
       TESSERA_RETURN_IF_ERROR(shards_->Close(index, /*changed=*/true));
     }
   }
@@ -408,8 +397,8 @@ void GradientReducer::Clear() {
   std::fill(has_sums_.begin(), has_sums_.end(), false);
   if (is_in_shards_) shards_->SetToZeros();
   if (is_sharded()) return;
-  for (AccountedMemory& memory : bucket_) SetToZeros(memory);
-  for (AccountedMemory& memory : own_) SetToZeros(memory);
+  for (AccountedMemory& memory : bucket_) ops().Zero(memory.bytes());
+  for (AccountedMemory& memory : own_) ops().Zero(memory.bytes());
 }
 
 }  // namespace tessera::zero3

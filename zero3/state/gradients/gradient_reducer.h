@@ -131,6 +131,7 @@ class GradientReducer {
                   const GradientOptions& options, const GradientGroups& groups,
                   ShardStore* shards, const std::vector<size_t>& shard_of);
 
+  StateOps& ops() const { return *seat_.device.ops; }
   bool is_sharded() const { return shards_ != nullptr; }
   DType DTypeOf(ParameterId id) const {
     return dtypes_[static_cast<size_t>(id.value())];

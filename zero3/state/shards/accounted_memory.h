@@ -10,14 +10,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 #include "base/tensor/memory.h"
-#include "collectives/communicator.h"
 #include "offload/tier/accounting.h"
+#include "zero3/state/shards/state_device.h"
 
 namespace tessera::zero3 {
 
@@ -27,20 +26,20 @@ class AccountedMemory {
   AccountedMemory() = default;
 
   // Uninitialised bytes, aligned to 64. ResourceExhausted where the budget of
-  // `accounting` has no room for them. With `shared_by`, memory on which the
-  // collectives of that communicator are fastest, as long as it has any.
-  static absl::StatusOr<AccountedMemory> Allocate(
-      std::shared_ptr<offload::Accounting> accounting, std::string_view key,
-      int64_t bytes, offload::Purpose purpose,
-      collectives::Communicator* shared_by = nullptr);
+  // `device` has no room for them, or its memory.
+  static absl::StatusOr<AccountedMemory> Allocate(const StateDevice& device,
+                                                  std::string_view key,
+                                                  int64_t bytes,
+                                                  offload::Purpose purpose);
 
-  std::span<std::byte> bytes() const { return bytes_; }
+  std::span<std::byte> bytes() const {
+    return {const_cast<std::byte*>(memory_.data()), memory_.size()};
+  }
 
  private:
+  // The memory goes before its bytes stop counting.
   offload::Reservation reservation_;
-  tessera::Buffer heap_;
-  std::unique_ptr<collectives::SharedMemory> shared_;
-  std::span<std::byte> bytes_;
+  Buffer memory_;
 };
 
 }  // namespace tessera::zero3

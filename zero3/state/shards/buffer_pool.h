@@ -17,14 +17,12 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "offload/tier/accounting.h"
 #include "zero3/state/shards/accounted_memory.h"
+#include "zero3/state/shards/state_device.h"
 
 namespace tessera::zero3 {
 
@@ -33,8 +31,7 @@ class BufferPool {
   // Blocks count against `device` as buffers. They are the rank's own memory:
   // in memory that ranks share each would map what it reads of the others', up
   // to (n - 1) / n of their blocks.
-  explicit BufferPool(std::shared_ptr<offload::Accounting> device)
-      : device_(std::move(device)) {}
+  explicit BufferPool(const StateDevice& device) : device_(device) {}
 
   // Uninitialised. ResourceExhausted if the budget has no room.
   absl::StatusOr<AccountedMemory> Take(std::string_view key, int64_t bytes);
@@ -46,7 +43,7 @@ class BufferPool {
  private:
   void DropFree(int64_t bytes);
 
-  const std::shared_ptr<offload::Accounting> device_;
+  const StateDevice device_;
   std::map<int64_t, std::vector<AccountedMemory>> free_;  // By size.
   int64_t free_bytes_ = 0;
   int64_t used_bytes_ = 0;

@@ -20,7 +20,8 @@ absl::StatusOr<offload::Prefetcher*> ShardPrefetch::For(
         offload::Prefetcher::Create(
             tier, {.budget = std::max<int64_t>(options_.near_bytes, 1),
                    .grows = true,
-                   .accounting = options_.device,
+                   .resource = options_.device.memory,
+                   .accounting = options_.device.accounting,
                    .prefetch = options_.reads_ahead}));
     if (in_step_) TESSERA_RETURN_IF_ERROR(prefetcher->BeginStep());
   }

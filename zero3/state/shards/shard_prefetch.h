@@ -20,8 +20,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "offload/tier/accounting.h"
 #include "offload/tier/memory_tier.h"
+#include "zero3/state/shards/state_device.h"
 
 namespace tessera::offload {
 class Prefetcher;
@@ -57,8 +57,8 @@ class ShardPrefetch {
     // Near memory for each tier. More where blocks in use at once need more.
     int64_t near_bytes = 1;
     bool reads_ahead = true;
-    // Counts the near memory as buffers.
-    std::shared_ptr<offload::Accounting> device;
+    // Gives out the near memory, which counts as buffers.
+    StateDevice device;
   };
 
   explicit ShardPrefetch(const Options& options);

@@ -69,7 +69,7 @@ absl::Status ShardStore::AllocateHere(Shard& shard) {
       AccountedMemory::Allocate(options_.device, shard.block.key,
                                 shard.block.bytes, options_.purpose));
   shard.bytes = shard.memory.bytes();
-  std::fill(shard.bytes.begin(), shard.bytes.end(), std::byte{0});
+  options_.device.ops->Zero(shard.bytes);
   return absl::OkStatus();
 }
 
@@ -78,7 +78,7 @@ absl::Status ShardStore::PutZeros(Shard& shard) {
   auto view =
       shard.block.tier->MapNew(shard.block.key, shard.block.bytes, info);
   if (view.ok()) {
-    std::fill(view->bytes.begin(), view->bytes.end(), std::byte{0});
+    options_.device.ops->Zero(view->bytes);
     return absl::OkStatus();
   }
   if (!absl::IsUnimplemented(view.status())) return view.status();
@@ -96,7 +96,7 @@ absl::Status ShardStore::PutZeroBuffer(Shard& shard) {
       const AccountedMemory buffer,
       AccountedMemory::Allocate(options_.device, shard.block.key,
                                 shard.block.bytes, offload::Purpose::kBuffers));
-  std::fill(buffer.bytes().begin(), buffer.bytes().end(), std::byte{0});
+  options_.device.ops->Zero(buffer.bytes());
   return shard.block.tier->Put(shard.block.key, buffer.bytes(),
                                {options_.purpose, shard.block.dtype});
 }
@@ -169,7 +169,7 @@ absl::Status ShardStore::Settle() {
 void ShardStore::SetToZeros() {
   for (Shard& shard : shards_) {
     if (shard.block.tier != nullptr) continue;
-    std::fill(shard.bytes.begin(), shard.bytes.end(), std::byte{0});
+    options_.device.ops->Zero(shard.bytes);
   }
 }
 

@@ -44,8 +44,8 @@ struct ShardBlock {
 
 struct ShardStoreOptions {
   offload::Purpose purpose = offload::Purpose::kOptimizer;
-  // Counts what lies in memory.
-  std::shared_ptr<offload::Accounting> device;
+  // Of memory and buffers.
+  StateDevice device;
   // That of the state. Null: one for this store alone, with room for three of
   // its largest blocks.
   std::shared_ptr<ShardPrefetch> prefetch = {};

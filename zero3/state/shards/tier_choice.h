@@ -1,6 +1,6 @@
 // TierChoice: which tier a block of offloaded state goes to: the near one as
 // long as it fits into a budget together with what went before, the far one
-// otherwise. zero3/estimate/state_blocks.h counts on the same rule.
+// otherwise.
 //
 //   TierChoice choice(files, 1 << 30);
 //   block.tier = choice.For(host, block.bytes);

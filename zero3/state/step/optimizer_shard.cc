@@ -246,7 +246,7 @@ absl::Status OptimizerShard::StepOne(int64_t step,
                            OpenMoment(OptimizerPart::kSecondMoment, id));
   TESSERA_RETURN_IF_ERROR(std::visit(
       [&](const auto& optimizer) {
-        return optimizer->Step(step, scale, std::span(&range, 1));
+        return seat_.device.ops->Step(*optimizer, step, scale, range);
       },
       optimizer_));
   TESSERA_RETURN_IF_ERROR(gradients.CloseOwn(id, /*changed=*/false));

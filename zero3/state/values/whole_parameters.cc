@@ -1,6 +1,5 @@
 #include "zero3/state/values/whole_parameters.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -26,8 +25,7 @@ absl::StatusOr<std::unique_ptr<WholeParameters>> WholeParameters::Create(
             seat.device, parameter.name(),
             seat.layout.GatheredElements(id) * SizeInBytes(parameter.dtype()),
             offload::Purpose::kParameters));
-    const std::span<std::byte> bytes = values->memory_[index].bytes();
-    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    seat.device.ops->Zero(values->memory_[index].bytes());
   }
   return values;
 }

@@ -1,9 +1,12 @@
 #include "tensor_parallel/ops/cpu/rowwise/cross_entropy.h"
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/cpu/operand/operand_checker.h"
@@ -22,6 +25,23 @@ CrossEntropyJob JobOn(Step step, const ConstTensorView& logits) {
           .rows = logits.shape()[0],
           .held = {0, logits.shape()[1]},
           .logits = ConstRowsView(logits)};
+}
+
+// By token, from the statistics of all ranks.
+template <typename T>
+absl::Status SetLosses(const ConstTensorView& largest,
+                       const ConstTensorView& sum,
+                       const ConstTensorView& picked,
+                       std::span<double> losses) {
+  TESSERA_ASSIGN_OR_RETURN(const auto m, largest.AsSpan<T>());
+  TESSERA_ASSIGN_OR_RETURN(const auto s, sum.AsSpan<T>());
+  TESSERA_ASSIGN_OR_RETURN(const auto p, picked.AsSpan<T>());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    // The difference first: large logits would swallow the logarithm.
+    losses[i] = std::log(static_cast<double>(s[i])) +
+                (static_cast<double>(m[i]) - static_cast<double>(p[i]));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -66,6 +86,27 @@ absl::Status Pick(const ConstTensorView& logits, IndexRange held,
   job.result = RowsView(picked);
   RunCrossEntropy(job);
   return absl::OkStatus();
+}
+
+absl::Status CrossEntropyLosses(const ConstTensorView& largest,
+                                const ConstTensorView& sum,
+                                const ConstTensorView& picked,
+                                std::span<double> losses) {
+  const auto rows = static_cast<int64_t>(losses.size());
+  for (const ConstTensorView* x : {&largest, &sum, &picked}) {
+    const bool is_wide = x->dtype() == DType::kF32 || x->dtype() == DType::kF64;
+    if (is_wide && x->dtype() == largest.dtype() && x->rank() == 1 &&
+        x->shape()[0] == rows) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "CrossEntropyLosses: statistics ", DTypeName(x->dtype()), " ",
+        DimsToString(x->shape()), "; they should be f32 or f64, all three, of ",
+        rows, " tokens, as many as losses"));
+  }
+  return largest.dtype() == DType::kF64
+             ? SetLosses<double>(largest, sum, picked, losses)
+             : SetLosses<float>(largest, sum, picked, losses);
 }
 
 absl::Status CrossEntropyGradient(const ConstTensorView& largest,

@@ -18,6 +18,10 @@ absl::Status SumExp(const ConstTensorView& logits,
                     const ConstTensorView& largest, const TensorView& sum);
 absl::Status Pick(const ConstTensorView& logits, IndexRange held,
                   std::span<const int64_t> targets, const TensorView& picked);
+absl::Status CrossEntropyLosses(const ConstTensorView& largest,
+                                const ConstTensorView& sum,
+                                const ConstTensorView& picked,
+                                std::span<double> losses);
 absl::Status CrossEntropyGradient(const ConstTensorView& largest,
                                   const ConstTensorView& sum, IndexRange held,
                                   std::span<const int64_t> targets,

@@ -163,6 +163,35 @@ TEST(CrossEntropy, HasTheSameBitsForEveryInstructionSetAndRowAlone) {
   }
 }
 
+TEST(CrossEntropy, LossesFollowFromStatistics) {
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    TestTensor largest(dtype, {3}), sum(dtype, {3}), picked(dtype, {3});
+    // Large logits must not swallow the logarithm.
+    largest.Set({1e7, -2, 0.5});
+    sum.Set({1.25, 8, 1});
+    picked.Set({1e7, -3, 0.5});
+    std::vector<double> losses(3, -1);
+    TESSERA_ASSERT_OK(
+        CrossEntropyLosses(largest.view(), sum.view(), picked.view(), losses));
+    EXPECT_DOUBLE_EQ(losses[0], std::log(1.25));
+    EXPECT_DOUBLE_EQ(losses[1], std::log(8) + 1);
+    EXPECT_DOUBLE_EQ(losses[2], 0);
+  }
+  const TestTensor two(DType::kF32, {2}), wide(DType::kF64, {2}),
+      narrow(DType::kBF16, {2}), flat(DType::kF32, {1, 2});
+  std::vector<double> losses(2, -1), three(3, -1);
+  for (const TestTensor* wrong : {&wide, &narrow, &flat}) {
+    EXPECT_THAT(
+        CrossEntropyLosses(two.view(), wrong->view(), two.view(), losses),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr("CrossEntropyLosses: statistics")));
+  }
+  EXPECT_THAT(
+      CrossEntropyLosses(two.view(), two.view(), two.view(), three),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("of 3 tokens")));
+  EXPECT_EQ(losses, std::vector<double>(2, -1));
+}
+
 TEST(CrossEntropy, RefusesWhatDoesNotFitAndWritesNothing) {
   std::mt19937_64 random(6);
   Problem p(DType::kBF16, 2, {0, 3}, random);

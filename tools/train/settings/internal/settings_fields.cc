@@ -123,6 +123,8 @@ constexpr SettingsField kFields[] = {
      "repeats the steps on one rank and compares the losses"},
     {"dry_run", &Settings::dry_run,
      "prints mesh, memory, traffic and bubble, and does not train"},
+    {"force", &Settings::force,
+     "starts a run that is predicted to need more memory than there is"},
     {"format", &Settings::format, "of standard output: text, json"},
     {"quiet", &Settings::quiet, "shows no table of steps"},
 };

@@ -52,6 +52,11 @@ absl::Status TimedOps::SumRows(ConstTensorView gradient,
   return inner_.SumRows(gradient, bias_gradient);
 }
 
+absl::Status TimedOps::Copy(ConstTensorView x, TensorView y) {
+  const Timer timer(*this);
+  return inner_.Copy(x, y);
+}
+
 absl::Status TimedOps::Add(ConstTensorView x, TensorView y) {
   const Timer timer(*this);
   return inner_.Add(x, y);
@@ -172,6 +177,14 @@ absl::Status TimedOps::Pick(ConstTensorView logits, tp::IndexRange held,
                             TensorView picked) {
   const Timer timer(*this);
   return inner_.Pick(logits, held, targets, picked);
+}
+
+absl::Status TimedOps::CrossEntropyLosses(ConstTensorView largest,
+                                          ConstTensorView sum,
+                                          ConstTensorView picked,
+                                          std::span<double> losses) {
+  const Timer timer(*this);
+  return inner_.CrossEntropyLosses(largest, sum, picked, losses);
 }
 
 absl::Status TimedOps::CrossEntropyGradient(ConstTensorView largest,

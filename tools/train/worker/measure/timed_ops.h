@@ -35,6 +35,7 @@ class TimedOps final : public tensor_parallel::Ops {
   absl::Status AddBias(ConstTensorView bias, TensorView x) override;
   absl::Status SumRows(ConstTensorView gradient,
                        TensorView bias_gradient) override;
+  absl::Status Copy(ConstTensorView x, TensorView y) override;
   absl::Status Add(ConstTensorView x, TensorView y) override;
   absl::Status Scale(double factor, TensorView x) override;
   absl::Status Fill(double value, TensorView x) override;
@@ -83,6 +84,9 @@ class TimedOps final : public tensor_parallel::Ops {
   absl::Status Pick(ConstTensorView logits, tensor_parallel::IndexRange held,
                     std::span<const int64_t> targets,
                     TensorView picked) override;
+  absl::Status CrossEntropyLosses(ConstTensorView largest, ConstTensorView sum,
+                                  ConstTensorView picked,
+                                  std::span<double> losses) override;
   absl::Status CrossEntropyGradient(ConstTensorView largest,
                                     ConstTensorView sum,
                                     tensor_parallel::IndexRange held,

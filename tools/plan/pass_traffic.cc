@@ -1,0 +1,126 @@
+#include "tools/plan/pass_traffic.h"
+
+#include "collectives/operation/operation.h"
+
+namespace tessera::plan {
+namespace {
+
+using collectives::OpKind;
+using pipeline::ActionKind;
+using tensor_parallel::Recompute;
+using train::RankTraffic;
+using train::StageShapes;
+using train::TrafficAxis;
+
+class PassTraffic {
+ public:
+  PassTraffic(const StageShapes& shapes, int64_t times, RankTraffic& traffic)
+      : shapes_(shapes), times_(times), traffic_(traffic) {}
+
+  void Forward() {
+    AddForwardLayers();
+    if (shapes_.is_first) Sums(1);
+    if (!shapes_.is_last) return;
+    Gathers(1);
+    const int64_t tokens = shapes_.tokens;
+    Add(OpKind::kAllReduce, shapes_.Statistics(tokens), 1);
+    Add(OpKind::kAllReduce, shapes_.Statistics(2 * tokens), 1);
+  }
+
+  void Backward(bool with_weights) {
+    AddRecomputation();
+    const int64_t layers = shapes_.layers;
+    Sums(2 * layers + (shapes_.is_last ? 1 : 0));
+    // Row-parallel layers gather the gradient of their output, once for both
+    // of its uses; column-parallel ones their input, for the weights alone.
+    Gathers(2 * layers + (shapes_.is_first ? 1 : 0));
+    if (with_weights) Gathers(2 * layers + (shapes_.is_last ? 1 : 0));
+    PassRound(layers, /*backward=*/true);
+  }
+
+  void BackwardWeight() {
+    Gathers(4 * shapes_.layers + (shapes_.is_last ? 1 : 0));
+  }
+
+ private:
+  void Add(OpKind kind, int64_t bytes, int64_t count) {
+    traffic_.Add(TrafficAxis::kTp, kind, bytes, count * times_);
+  }
+  // Of partial results: a sum on every rank, or each rank's tokens of it.
+  void Sums(int64_t count) {
+    Add(shapes_.sequence_parallel ? OpKind::kReduceScatter : OpKind::kAllReduce,
+        shapes_.token_bytes(), count);
+  }
+  void Gathers(int64_t count) {
+    if (!shapes_.sequence_parallel) return;
+    Add(OpKind::kAllGather, shapes_.token_bytes(), count);
+  }
+
+  void AddForwardLayers() {
+    Sums(2 * shapes_.layers);
+    Gathers(2 * shapes_.layers);
+    PassRound(shapes_.layers, /*backward=*/false);
+  }
+
+  void AddRecomputation() {
+    if (shapes_.recompute == Recompute::kNone) return;
+    PassRound(shapes_.layers, /*backward=*/false);
+    if (shapes_.recompute != Recompute::kFull) return;
+    Sums(shapes_.layers);
+    Gathers(2 * shapes_.layers + (shapes_.is_last ? 1 : 0));
+  }
+
+  // Ring attention of each sequence: the blocks of other ranks come one after
+  // the other.
+  void PassRound(int64_t layers, bool backward) {
+    if (shapes_.heads == 0) return;
+    const auto ranks = static_cast<int64_t>(shapes_.positions.size());
+    for (int64_t step = 0; step < ranks; ++step) {
+      const int64_t owner = (shapes_.context_rank + ranks - step) % ranks;
+      const int64_t next = (owner + ranks - 1) % ranks;
+      const int64_t times = layers * shapes_.sequences * times_;
+      if (step + 1 < ranks) {
+        Exchange(shapes_.Values(Pair(owner)), shapes_.Values(Pair(next)),
+                 times);
+      }
+      if (!backward) continue;
+      Exchange(shapes_.Statistics(Pair(owner)), shapes_.Statistics(Pair(next)),
+               times);
+    }
+  }
+
+  int64_t Pair(int64_t owner) const {
+    return 2 * shapes_.positions[static_cast<size_t>(owner)] *
+           shapes_.kv_heads * shapes_.head_size;
+  }
+
+  void Exchange(int64_t sent, int64_t received, int64_t times) {
+    traffic_.Add(TrafficAxis::kCp, OpKind::kSend, sent, times);
+    traffic_.Add(TrafficAxis::kCp, OpKind::kReceive, received, times);
+  }
+
+  const StageShapes& shapes_;
+  const int64_t times_;
+  RankTraffic& traffic_;
+};
+
+}  // namespace
+
+void AddPasses(const StageShapes& shapes, ActionKind kind, int64_t times,
+               RankTraffic& traffic) {
+  PassTraffic pass(shapes, times, traffic);
+  switch (kind) {
+    case ActionKind::kForward:
+      return pass.Forward();
+    case ActionKind::kBackward:
+      return pass.Backward(/*with_weights=*/true);
+    case ActionKind::kBackwardInput:
+      return pass.Backward(/*with_weights=*/false);
+    case ActionKind::kBackwardWeight:
+      return pass.BackwardWeight();
+    default:
+      return;
+  }
+}
+
+}  // namespace tessera::plan

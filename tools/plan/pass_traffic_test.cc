@@ -1,0 +1,105 @@
+// The formula against what a dry run of a whole rank counts.
+#include "tools/plan/pass_traffic.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "pipeline/schedule/action.h"
+#include "tools/train/predict/predict_rank.h"
+
+namespace tessera::plan {
+namespace {
+
+using collectives::OpKind;
+using tensor_parallel::Recompute;
+using train::MeshSizes;
+using train::OperationTraffic;
+using train::RankTraffic;
+using train::TrafficAxis;
+
+train::RunOptions SmallRun() {
+  train::RunOptions options;
+  options.model = {.vocabulary = 264,
+                   .hidden = 24,
+                   .intermediate = 40,
+                   .layers = 4,
+                   .heads = 4,
+                   .kv_heads = 4,
+                   .head_size = 6};
+  options.batch = 8;
+  options.length = 21;
+  return options;
+}
+
+OperationTraffic Of(const RankTraffic& traffic, TrafficAxis axis, OpKind kind) {
+  const auto found = traffic.all().find({axis, kind});
+  return found == traffic.all().end() ? OperationTraffic() : found->second;
+}
+
+void ExpectAsCounted(const train::RunOptions& options) {
+  SCOPED_TRACE(absl::StrCat("pp", options.mesh.pp, ",cp", options.mesh.cp,
+                            ",tp", options.mesh.tp, " ", options.schedule,
+                            " sequence ", options.sequence_parallel,
+                            " recompute ", options.recompute));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const train::RunPlan plan,
+                               train::RunPlan::Create(options));
+  for (int64_t pp = 0; pp < options.mesh.pp; ++pp) {
+    const train::RankPlace place = {
+        .pp = pp, .cp = options.mesh.cp - 1, .tp = options.mesh.tp - 1};
+    TESSERA_ASSERT_OK_AND_ASSIGN(const train::RankPrediction rank,
+                                 train::PredictRank(plan, place, {}));
+    RankTraffic passes(options.mesh);
+    for (const train::StageSpan& span : plan.StagesOf(pp)) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const train::StageShapes shapes,
+          train::StageShapes::Of(options, place, span));
+      for (const pipeline::Action& action :
+           plan.schedule().ranks[static_cast<size_t>(pp)]) {
+        if (action.stage != span.stage || !pipeline::Computes(action.kind)) {
+          continue;
+        }
+        AddPasses(shapes, action.kind, 1, passes);
+      }
+    }
+    for (const TrafficAxis axis : {TrafficAxis::kTp, TrafficAxis::kCp}) {
+      for (const OpKind kind :
+           {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter,
+            OpKind::kSend, OpKind::kReceive}) {
+        // Once a step gradients of norms are summed.
+        if (kind == OpKind::kAllReduce && options.sequence_parallel) continue;
+        const OperationTraffic counted = Of(rank.traffic, axis, kind);
+        const OperationTraffic by_formula = Of(passes, axis, kind);
+        EXPECT_EQ(by_formula.bytes, counted.bytes) << kind;
+        EXPECT_EQ(by_formula.count, counted.count) << kind;
+        EXPECT_EQ(by_formula.largest, counted.largest) << kind;
+      }
+    }
+  }
+}
+
+TEST(PassTrafficTest, IsWhatADryRunCounts) {
+  for (const MeshSizes mesh :
+       {MeshSizes{.tp = 4}, MeshSizes{.cp = 3}, MeshSizes{.cp = 2, .tp = 2},
+        MeshSizes{.pp = 2, .cp = 2, .tp = 2}}) {
+    for (const std::string schedule : {"1f1b", "zb_h1"}) {
+      for (const Recompute recompute :
+           {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        train::RunOptions options = SmallRun();
+        options.mesh = mesh;
+        options.schedule = schedule;
+        options.recompute = recompute;
+        ExpectAsCounted(options);
+        options.sequence_parallel = mesh.tp > 1;
+        if (options.sequence_parallel) ExpectAsCounted(options);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::plan

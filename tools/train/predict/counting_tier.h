@@ -1,0 +1,62 @@
+// CountingTier: a tier that counts the blocks that it is given and keeps
+// nothing of them, for dry runs. As a tier in files, or over a codec, its
+// blocks cannot be reached in place.
+#ifndef TESSERA_TOOLS_TRAIN_PREDICT_COUNTING_TIER_H_
+#define TESSERA_TOOLS_TRAIN_PREDICT_COUNTING_TIER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/tensor/memory.h"
+#include "offload/tier/memory_tier.h"
+
+namespace tessera::train {
+
+// One thread at a time.
+class CountingTier final : public offload::MemoryTier {
+ public:
+  // `memory`, of blocks that are in the rank's memory, may be null.
+  explicit CountingTier(std::shared_ptr<offload::Accounting> accounting,
+                        std::shared_ptr<MemoryResource> memory = nullptr)
+      : accounting_(std::move(accounting)), memory_(std::move(memory)) {}
+
+  std::string_view name() const override { return accounting_->name(); }
+  offload::Operation StartPut(std::string_view key,
+                              std::span<const std::byte> bytes,
+                              offload::BlockInfo info) override;
+  absl::Status Drop(std::string_view key) override;
+  absl::StatusOr<offload::BlockStat> Stat(std::string_view key) const override;
+  std::vector<std::string> Keys() const override;
+  std::vector<offload::TierUsage> usage() const override {
+    return {{std::string(name()), accounting_->usage()}};
+  }
+
+ protected:
+  // Leaves `out` as it is.
+  offload::Operation StartRead(std::string_view key,
+                               std::optional<int64_t> offset,
+                               std::span<std::byte> out) override;
+
+ private:
+  struct Block {
+    offload::Reservation room;
+    Buffer memory;
+    int64_t bytes = 0;
+    offload::BlockInfo info;
+  };
+
+  absl::Status Replace(std::string_view key, int64_t bytes,
+                       offload::BlockInfo info);
+
+  const std::shared_ptr<offload::Accounting> accounting_;
+  const std::shared_ptr<MemoryResource> memory_;
+  std::map<std::string, Block, std::less<>> blocks_;
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_PREDICT_COUNTING_TIER_H_

@@ -1,0 +1,72 @@
+#include "tools/train/predict/counting_tier.h"
+
+#include <memory>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "base/tensor/counting_memory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tessera::train {
+namespace {
+
+using offload::BlockInfo;
+using offload::Purpose;
+using ::testing::ElementsAre;
+
+// Of memory that nobody may touch.
+std::span<std::byte> Untouchable(int64_t bytes) {
+  static const auto memory =
+      std::make_shared<CountingMemory>(CountingMemory::Access::kTrapped);
+  static auto& buffers = *new std::vector<Buffer>;
+  buffers.push_back(*Buffer::Allocate(memory, static_cast<size_t>(bytes)));
+  return buffers.back().bytes();
+}
+
+TEST(CountingTierTest, CountsBlocksByPurposeAndTouchesNothing) {
+  const auto accounting =
+      std::make_shared<offload::Accounting>("files", offload::kUnlimited);
+  const auto memory =
+      std::make_shared<CountingMemory>(CountingMemory::Access::kTrapped);
+  CountingTier tier(accounting, memory);
+  const BlockInfo moments = {Purpose::kOptimizer, DType::kF32};
+  TESSERA_ASSERT_OK(tier.Put("a", Untouchable(1000), moments));
+  TESSERA_ASSERT_OK(
+      tier.Put("b", Untouchable(500), {Purpose::kGradients, DType::kF32}));
+  // In place of the same; another size is beside it for a moment.
+  TESSERA_ASSERT_OK(tier.Put("a", Untouchable(1000), moments));
+  EXPECT_EQ(accounting->usage().peak, 1500);
+  EXPECT_EQ(accounting->usage().of(Purpose::kOptimizer).current, 1000);
+  EXPECT_EQ(memory->live_bytes(), 1500);
+  TESSERA_ASSERT_OK(tier.Put("a", Untouchable(200), moments));
+  EXPECT_EQ(accounting->usage().peak, 1700);
+  EXPECT_EQ(accounting->usage().current, 700);
+  TESSERA_ASSERT_OK(tier.Get("b", Untouchable(500)));
+  TESSERA_ASSERT_OK(tier.GetRange("b", 100, Untouchable(400)));
+  EXPECT_THAT(tier.Keys(), ElementsAre("a", "b"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const offload::BlockStat stat, tier.Stat("b"));
+  EXPECT_EQ(stat.bytes, 500);
+  TESSERA_ASSERT_OK(tier.Drop("b"));
+  EXPECT_EQ(memory->live_bytes(), 200);
+}
+
+TEST(CountingTierTest, RefusesAsATierDoes) {
+  CountingTier tier(std::make_shared<offload::Accounting>("files", 100));
+  EXPECT_THAT(tier.Get("a", Untouchable(10)),
+              StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(tier.Drop("a"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(tier.Stat("a"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(tier.Put("a", Untouchable(101), {}),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  TESSERA_ASSERT_OK(tier.Put("a", Untouchable(100), {}));
+  EXPECT_THAT(tier.Get("a", Untouchable(10)),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(tier.GetRange("a", 95, Untouchable(10)),
+              StatusIs(absl::StatusCode::kOutOfRange));
+  // Blocks in files and under codecs are reached through buffers.
+  EXPECT_THAT(tier.Map("a"), StatusIs(absl::StatusCode::kUnimplemented));
+}
+
+}  // namespace
+}  // namespace tessera::train

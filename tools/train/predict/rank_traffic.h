@@ -1,0 +1,80 @@
+// RankTraffic: the messages of a rank in a step, by the axis of the mesh that
+// they travel along, and operation.
+//
+//   RankTraffic traffic(mesh);
+//   traffic.Add(TrafficAxis::kTp, collectives::OpKind::kAllReduce,
+//               {.count = 12, .bytes = 12 * 4096, .largest = 4096});
+//   traffic.BytesOf(TrafficAxis::kTp);
+//
+// Bytes are as Communicator::Statistics counts them: a reduction's or gather's
+// whole message. Groups of one rank send nothing.
+#ifndef TESSERA_TOOLS_TRAIN_PREDICT_RANK_TRAFFIC_H_
+#define TESSERA_TOOLS_TRAIN_PREDICT_RANK_TRAFFIC_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "collectives/counting/counting_engine.h"
+#include "collectives/operation/operation.h"
+#include "tools/train/run/run_options.h"
+
+namespace tessera::train {
+
+enum class TrafficAxis {
+  kTp,
+  kCp,
+  kPp,
+  kDp,         // Of data and context ranks together, which share the state.
+  kReplicate,  // Of data ranks with the same shards (hybrid sharding).
+  kData,       // Of all of these together, where there are replicas: the loss.
+  kModel,      // Of tensor and pipeline ranks together: the norm.
+};
+
+inline constexpr std::array kTrafficAxes = {
+    TrafficAxis::kTp,   TrafficAxis::kCp,        TrafficAxis::kPp,
+    TrafficAxis::kDp,   TrafficAxis::kReplicate, TrafficAxis::kData,
+    TrafficAxis::kModel};
+
+// "tp", "cp", "pp", "dp", "dp_replicate", "data", "tp,pp".
+std::string_view TrafficAxisName(TrafficAxis axis);
+// Of the group along it.
+int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh);
+
+struct OperationTraffic {
+  int64_t count = 0;
+  int64_t bytes = 0;
+  int64_t largest = 0;  // Of its messages, in bytes.
+  // What leaves the rank at best, in bytes (collectives' BusFactor); of a
+  // receive none.
+  double sent = 0;
+};
+
+class RankTraffic {
+ public:
+  explicit RankTraffic(const MeshSizes& mesh) : mesh_(mesh) {}
+
+  // Nothing along an axis of one rank.
+  void Add(TrafficAxis axis, collectives::OpKind kind,
+           const collectives::OperationCount& count);
+  // `times` messages of `bytes` each.
+  void Add(TrafficAxis axis, collectives::OpKind kind, int64_t bytes,
+           int64_t times) {
+    Add(axis, kind, {.count = times, .bytes = bytes * times, .largest = bytes});
+  }
+
+  using Key = std::pair<TrafficAxis, collectives::OpKind>;
+  const std::map<Key, OperationTraffic>& all() const { return all_; }
+  int64_t BytesOf(TrafficAxis axis) const;
+  double SentAlong(TrafficAxis axis) const;
+
+ private:
+  MeshSizes mesh_;
+  std::map<Key, OperationTraffic> all_;
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_PREDICT_RANK_TRAFFIC_H_

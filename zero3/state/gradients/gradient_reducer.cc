@@ -57,7 +57,8 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
   TESSERA_ASSIGN_OR_RETURN(
       reducer->wire_, GradientReduction::Create(*groups.shard,
                                                 {.quantized = options.quantized,
-                                                 .average = options.average},
+                                                 .average = options.average,
+                                                 .ops = seat.device.ops},
                                                 reducer->pool_));
   return reducer;
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "collectives/reduction/combine.h"
+#include "zero3/state/wire/int8_blocks.h"
 
 namespace tessera::zero3 {
 namespace {
@@ -25,6 +26,24 @@ class OnHost final : public StateOps {
     collectives::Combine(
         collectives::Combination::Partial(collectives::Reduction::Sum(), dtype),
         sources, std::span(&target, 1), count);
+  }
+  absl::Status EncodeInt8(DType dtype, std::span<const std::byte> values,
+                          std::span<std::byte> encoded) override {
+    return zero3::EncodeInt8(dtype, values, encoded);
+  }
+  absl::Status DecodeInt8(std::span<const std::byte> encoded, DType dtype,
+                          std::span<std::byte> values) override {
+    return zero3::DecodeInt8(encoded, dtype, values);
+  }
+  absl::Status SumInt8(std::span<const std::span<const std::byte>> sources,
+                       float divisor, DType dtype,
+                       std::span<std::byte> values) override {
+    return zero3::SumInt8(sources, divisor, dtype, values);
+  }
+  absl::Status SumInt8Encoded(
+      std::span<const std::span<const std::byte>> sources, int64_t elements,
+      std::span<std::byte> encoded) override {
+    return zero3::SumInt8Encoded(sources, elements, encoded);
   }
   absl::StatusOr<offload::GradientStatistics> Measure(
       const offload::ConstTypedSpan& gradient) override {
@@ -48,6 +67,22 @@ class Dry final : public StateOps {
   void Zero(std::span<std::byte>) override {}
   void Copy(std::span<const std::byte>, std::span<std::byte>) override {}
   void Add(DType, const std::byte*, std::byte*, int64_t) override {}
+  absl::Status EncodeInt8(DType, std::span<const std::byte>,
+                          std::span<std::byte>) override {
+    return absl::OkStatus();
+  }
+  absl::Status DecodeInt8(std::span<const std::byte>, DType,
+                          std::span<std::byte>) override {
+    return absl::OkStatus();
+  }
+  absl::Status SumInt8(std::span<const std::span<const std::byte>>, float,
+                       DType, std::span<std::byte>) override {
+    return absl::OkStatus();
+  }
+  absl::Status SumInt8Encoded(std::span<const std::span<const std::byte>>,
+                              int64_t, std::span<std::byte>) override {
+    return absl::OkStatus();
+  }
   absl::StatusOr<offload::GradientStatistics> Measure(
       const offload::ConstTypedSpan&) override {
     return offload::GradientStatistics{};

@@ -2,8 +2,8 @@
 // against, who gives it out, and who works on its bytes.
 //
 // StateOps: what the model state does to bytes: zeros, copies, sums of
-// gradients, their norm, and the optimizer's step. The rest of ShardedState
-// decides when, and never reaches into memory itself.
+// gradients, their norm, the optimizer's step, and messages of fewer bits. The
+// rest of ShardedState decides when, and never reaches into memory itself.
 //
 //   options.ops = DryStateOps();      // a dry run: no byte is touched
 //
@@ -49,6 +49,19 @@ class StateOps {
   // to += from: `count` elements of a type that can be summed.
   virtual void Add(DType dtype, const std::byte* from, std::byte* to,
                    int64_t count) = 0;
+
+  // Messages in int8 blocks: the functions of zero3/state/wire/int8_blocks.h.
+  virtual absl::Status EncodeInt8(DType dtype,
+                                  std::span<const std::byte> values,
+                                  std::span<std::byte> encoded) = 0;
+  virtual absl::Status DecodeInt8(std::span<const std::byte> encoded,
+                                  DType dtype, std::span<std::byte> values) = 0;
+  virtual absl::Status SumInt8(
+      std::span<const std::span<const std::byte>> sources, float divisor,
+      DType dtype, std::span<std::byte> values) = 0;
+  virtual absl::Status SumInt8Encoded(
+      std::span<const std::span<const std::byte>> sources, int64_t elements,
+      std::span<std::byte> encoded) = 0;
 
   virtual absl::StatusOr<offload::GradientStatistics> Measure(
       const offload::ConstTypedSpan& gradient) = 0;

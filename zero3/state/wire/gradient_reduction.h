@@ -47,12 +47,14 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "zero3/state/shards/buffer_pool.h"
+#include "zero3/state/shards/state_device.h"
 
 namespace tessera::zero3 {
 
 struct ReductionOptions {
   bool quantized = false;
   bool average = false;  // Over the group; otherwise sums.
+  std::shared_ptr<StateOps> ops = HostStateOps();
 };
 
 // A reduction on its way. Waits when it is destroyed. Move-only.

@@ -1,7 +1,6 @@
 #include "zero3/state/wire/weight_gather.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <utility>
 
@@ -126,7 +125,8 @@ absl::Status WeightGather::StartQuantized(std::span<const std::byte> own) {
       pool_.Take(absl::StrCat(parameter_.name(), " (int8)"), Sum(bytes)));
   const std::span<std::byte> mine =
       Block(encoded_.bytes(), bytes, seat_.rank.value(), 1);
-  TESSERA_RETURN_IF_ERROR(EncodeInt8(parameter_.dtype(), own, mine));
+  TESSERA_RETURN_IF_ERROR(
+      seat_.device.ops->EncodeInt8(parameter_.dtype(), own, mine));
   return StartOn(
       *groups_.shard,
       collectives::ConstBuffer(mine.data(), static_cast<int64_t>(mine.size()),
@@ -164,9 +164,9 @@ absl::Status WeightGather::Decode() {
   for (const int64_t slot : slots_) bytes.push_back(Int8Bytes(slot));
   const DType dtype = parameter_.dtype();
   for (int64_t r = 0; r < seat_.layout.ranks(); ++r) {
-    TESSERA_RETURN_IF_ERROR(
-        DecodeInt8(Block(encoded_.bytes(), bytes, r, 1), dtype,
-                   Block(whole_, slots_, r, SizeInBytes(dtype))));
+    TESSERA_RETURN_IF_ERROR(seat_.device.ops->DecodeInt8(
+        Block(encoded_.bytes(), bytes, r, 1), dtype,
+        Block(whole_, slots_, r, SizeInBytes(dtype))));
   }
   return absl::OkStatus();
 }
@@ -184,9 +184,7 @@ absl::Status WeightGather::KeepSecondary() {
       AccountedMemory::Allocate(
           seat_.device, absl::StrCat(parameter_.name(), " (second copy)"),
           static_cast<int64_t>(part.size()), offload::Purpose::kParameters));
-  if (!part.empty()) {
-    std::memcpy(secondary_.bytes().data(), part.data(), part.size());
-  }
+  seat_.device.ops->Copy(part, secondary_.bytes());
   has_secondary_ = true;
   return absl::OkStatus();
 }

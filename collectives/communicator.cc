@@ -195,7 +195,8 @@ absl::Status Communicator::Carry(const Operation& operation,
       MessageCount(operation, size()) * SizeInBytes(record.signature.dtype);
   record.begin_ns = begin;
   const uint64_t ticket = recorder_.Begin(record);
-  OperationContext context(record.signature, deadline, scratch_);
+  OperationContext context(record.signature, deadline, scratch_,
+                           operation.label);
   engine_->Enter(context);
   absl::Status status = CarryOut(operation, algorithm, context);
   engine_->Leave(context);

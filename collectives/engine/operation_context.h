@@ -56,14 +56,18 @@ class OperationContext {
  public:
   // `deadline` in MonotonicNanos.
   OperationContext(const Signature& signature, int64_t deadline,
-                   Scratch& scratch)
-      : signature_(signature), deadline_(deadline), scratch_(scratch) {}
+                   Scratch& scratch, uint32_t label = 0)
+      : signature_(signature),
+        deadline_(deadline),
+        scratch_(scratch),
+        label_(label) {}
 
   OperationContext(const OperationContext&) = delete;
   OperationContext& operator=(const OperationContext&) = delete;
 
   const Signature& signature() const { return signature_; }
   int64_t deadline() const { return deadline_; }
+  uint32_t label() const { return label_; }  // Operation::label.
   bool Expired() const { return MonotonicNanos() >= deadline_; }
 
   // Publishes the phase where the engine wants it (PublishTo), else only here.
@@ -91,6 +95,7 @@ class OperationContext {
   Signature signature_;
   int64_t deadline_;
   Scratch& scratch_;
+  const uint32_t label_;
   std::atomic<uint32_t> own_phase_ = 0;
   std::atomic<uint32_t>* published_ = &own_phase_;
 };

@@ -1,11 +1,11 @@
-// Gradients are averaged in buckets while the rest of them is still computed.
+// Gradients are averaged while those of the next layers are still computed.
 #include <iostream>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
-#include "collectives/buckets/bucket_reducer.h"
 #include "collectives/communicator.h"
 #include "collectives/in_process/in_process.h"
 
@@ -15,22 +15,25 @@ using namespace tessera::collectives;
 
 absl::Status Train(Communicator& communicator) {
   std::vector<std::vector<float>> gradients(6, std::vector<float>(1000));
-  std::vector<Buffer> buffers;
-  for (auto& gradient : gradients) buffers.emplace_back(std::span(gradient));
-  TESSERA_ASSIGN_OR_RETURN(
-      auto reducer,
-      BucketReducer::Create(communicator, buffers, {.bucket_bytes = 8192}));
-  for (int64_t layer = 5; layer >= 0; --layer) {
+  std::vector<Work> reductions;
+  for (size_t layer = gradients.size(); layer-- > 0;) {
     // The backward pass of one layer.
-    for (float& g : gradients[static_cast<size_t>(layer)]) {
-      g = static_cast<float>(layer + communicator.rank().value());
+    for (float& g : gradients[layer]) {
+      g = static_cast<float>(static_cast<int64_t>(layer) +
+                             communicator.rank().value());
     }
-    TESSERA_RETURN_IF_ERROR(reducer->MarkReady(layer));
+    // Goes on while the next layer computes.
+    const Buffer buffer{std::span(gradients[layer])};
+    TESSERA_ASSIGN_OR_RETURN(
+        Work reduction,
+        communicator.Start(AllReduceOf(buffer, buffer, Reduction::Average())));
+    reductions.push_back(std::move(reduction));
   }
-  TESSERA_RETURN_IF_ERROR(reducer->Finish());
+  for (const Work& reduction : reductions) {
+    TESSERA_RETURN_IF_ERROR(reduction.Wait());
+  }
   if (communicator.rank().value() == 0) {
-    std::cout << "layer 4 averages to " << gradients[4][0] << ", in "
-              << reducer->plan().buckets.size() << " messages\n";
+    std::cout << "layer 4 averages to " << gradients[4][0] << "\n";
   }
   return absl::OkStatus();
 }

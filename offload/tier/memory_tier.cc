@@ -59,6 +59,8 @@ Operation MemoryTier::StartPrefetch(std::string_view key) {
   return Operation(Stat(key).status());
 }
 
+bool MemoryTier::IsLossless(Purpose, DType) const { return true; }
+
 absl::StatusOr<BlockView> MemoryTier::Map(std::string_view key) {
   return absl::UnimplementedError(
       absl::StrCat("tier ", name(), ": block ", QuoteKey(key),

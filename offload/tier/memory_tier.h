@@ -131,6 +131,10 @@ class MemoryTier {
   virtual absl::StatusOr<BlockView> MapNew(std::string_view key, int64_t bytes,
                                            BlockInfo info);
 
+  // Whether every block of this purpose and type comes back bit for bit. A tier
+  // over others answers for the whole stack.
+  virtual bool IsLossless(Purpose purpose, DType dtype) const;
+
   // What was put is as safe as the tier can make it: a layered tier writes its
   // front down, a kept file is synced.
   virtual absl::Status Flush() { return absl::OkStatus(); }

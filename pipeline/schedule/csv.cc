@@ -113,16 +113,12 @@ absl::StatusOr<StageMap> MapOf(std::vector<Holders>& all, size_t ranks) {
     rank_of.push_back(ranges[0].rank);
   }
   if (!two_way) return StageMap::Of(std::move(rank_of));
-  TESSERA_ASSIGN_OR_RETURN(StageMap map,
-                           StageMap::TwoWayOf(std::move(rank_of)));
   for (size_t stage = 0; stage < all.size(); ++stage) {
-    const auto s = static_cast<int32_t>(stage);
-    if (map.ranks() != static_cast<int64_t>(ranks) ||
-        map.RankFromBack(s) != all[stage].ranges.back().rank) {
-      return WrongHolders(stage, all[stage]);
-    }
+    const auto& ranges = all[stage].ranges;
+    const auto twin = static_cast<int32_t>(ranks) - 1 - ranges[0].rank;
+    if (ranges.back().rank != twin) return WrongHolders(stage, all[stage]);
   }
-  return map;
+  return StageMap::TwoWayOf(std::move(rank_of));
 }
 
 absl::Status CheckEveryRankComputes(const Schedule& schedule) {

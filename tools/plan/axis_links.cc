@@ -29,7 +29,10 @@ int64_t StrideOf(TrafficAxis axis, const train::MeshSizes& mesh) {
   switch (axis) {
     case TrafficAxis::kCp:
     case TrafficAxis::kDp:  // With the context ranks.
+    case TrafficAxis::kData:
       return mesh.tp;
+    case TrafficAxis::kReplicate:
+      return mesh.tp * mesh.shard_ranks();
     case TrafficAxis::kPp:
       return mesh.tp * mesh.cp * mesh.dp;
     default:

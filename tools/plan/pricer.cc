@@ -179,7 +179,7 @@ absl::StatusOr<Held> HeldBy(const train::RunPlan& plan, int64_t rank) {
 // AdamW, rounded down.
 absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
                                    int64_t weights) {
-  const int64_t sharers = run.mesh.dp * run.mesh.cp;
+  const int64_t sharers = run.mesh.shard_ranks();
   const int64_t width = SizeInBytes(run.dtype);
   const int64_t master = width < 4 ? 4 * weights : 0;
   TESSERA_ASSIGN_OR_RETURN(const int64_t moment,
@@ -300,7 +300,7 @@ absl::StatusOr<const Pricer::RankCost*> Pricer::RanksOf(
         cost.data_seconds,
         links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, one.traffic));
     const int64_t sharers =
-        candidate.zero > 0 ? candidate.mesh.dp * candidate.mesh.cp : 1;
+        candidate.zero > 0 ? candidate.mesh.shard_ranks() : 1;
     const int64_t gradients =
         one.parameters / sharers * static_cast<int64_t>(sizeof(float));
     cost.optimizer_seconds =
@@ -369,7 +369,7 @@ absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
     return links_.Seconds(candidate.mesh, TrafficAxis::kDp, kind,
                           static_cast<double>(bytes), 1);
   };
-  const int64_t sharers = candidate.mesh.dp * candidate.mesh.cp;
+  const int64_t sharers = candidate.mesh.shard_ranks();
   for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
     TESSERA_ASSIGN_OR_RETURN(const Held held, HeldBy(plan, rank));
     const int64_t weights = held.weights;

@@ -1,6 +1,8 @@
 #include "zero3/state/sharded_state_options.h"
 
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -32,6 +34,55 @@ absl::Status CheckTiers(const ShardedStateOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "gradients in a tier at stage ", options.stage,
         ": below stage 2 every rank has all of them; use stage 2 or 3"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLossless(std::string_view option,
+                           const offload::MemoryTier* tier,
+                           offload::Purpose purpose, DType dtype,
+                           std::string_view advice) {
+  if (tier == nullptr || tier->IsLossless(purpose, dtype)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      option, " \"", tier->name(), "\" rounds ", offload::PurposeName(purpose),
+      " of ", DTypeName(dtype), ", from which training goes on; ", advice));
+}
+
+// State that has no other copy must come back from its tier bit for bit.
+absl::Status CheckTiersAreLossless(const ShardedStateOptions& options,
+                                   const ModelParameters& model) {
+  std::vector<DType> of_optimizer = {DType::kF32};
+  if (options.moments.type == offload::MomentType::kBF16) {
+    of_optimizer.push_back(DType::kBF16);
+  }
+  for (const Parameter& parameter : model.all()) {
+    if (!parameter.trainable()) continue;
+    const DType dtype = parameter.dtype();
+    if (dtype == DType::kF64) of_optimizer.push_back(dtype);
+    if (SizeInBytes(dtype) < 4 || options.parameter_tier == nullptr) continue;
+    constexpr std::string_view kAdvice =
+        "use a lossless tier, or parameters of 16 bits, which have master "
+        "weights apart";
+    for (const auto& [name, tier] :
+         {std::pair("parameter_tier", options.parameter_tier),
+          std::pair("far_tier", options.far_tier)}) {
+      TESSERA_RETURN_IF_ERROR(CheckLossless(
+          name, tier, offload::Purpose::kParameters, dtype, kAdvice));
+    }
+  }
+  if (options.optimizer_tier == nullptr) return absl::OkStatus();
+  constexpr std::string_view kAdvice =
+      "use a lossless tier, and for smaller moments the option moments, such "
+      "as MomentFormat::Blockwise8()";
+  for (const DType dtype : of_optimizer) {
+    for (const auto& [name, tier] :
+         {std::pair("optimizer_tier", options.optimizer_tier),
+          std::pair("far_tier", options.far_tier)}) {
+      TESSERA_RETURN_IF_ERROR(CheckLossless(
+          name, tier, offload::Purpose::kOptimizer, dtype, kAdvice));
+    }
   }
   return absl::OkStatus();
 }
@@ -106,7 +157,8 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
   TESSERA_RETURN_IF_ERROR(CheckLossScale(options.loss_scale));
   TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
   TESSERA_RETURN_IF_ERROR(CheckTypes(options, model));
-  return CheckTiers(options);
+  TESSERA_RETURN_IF_ERROR(CheckTiers(options));
+  return CheckTiersAreLossless(options, model);
 }
 
 }  // namespace tessera::zero3

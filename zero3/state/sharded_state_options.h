@@ -64,7 +64,11 @@ struct ShardedStateOptions {
   std::vector<std::vector<ElementRange>> counted_in_norm = {};
 
   // Where shards live; null: in this rank's memory. Parameters: stage 3 only;
-  // gradients: 2 and 3. A tier outlives the state.
+  // gradients: 2 and 3. A tier outlives the state. Master weights and moments,
+  // and so parameters of 32 and 64 bits, which are their own master weights,
+  // need tiers that are lossless for them (MemoryTier::IsLossless): a second
+  // moment that a codec rounds to 0 divides by epsilon alone. Values of 16 bits
+  // and gradients may be rounded.
   offload::MemoryTier* parameter_tier = nullptr;
   offload::MemoryTier* gradient_tier = nullptr;
   offload::MemoryTier* optimizer_tier = nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -12,7 +13,9 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/codec/codec.h"
 #include "offload/tier/host_tier.h"
+#include "offload/tier/stack/compressed_tier.h"
 #include "zero3/state/testing/toy_training.h"
 
 namespace tessera::zero3 {
@@ -438,6 +441,56 @@ TEST(ShardedStateTest, RefusesOptionsThatCannotBe) {
               says("a far tier without a near one"));
   EXPECT_THAT(refusal([](auto& o) { o.tier_budget = -1; }),
               says("tier_budget is -1"));
+}
+
+TEST(ShardedStateTest, RefusesTiersThatRoundWhatTrainingGoesOnFrom) {
+  const auto compressed = [](const char* codec) {
+    return std::make_shared<offload::CompressedTier>(
+        *offload::CreateCodec(codec),
+        std::make_shared<offload::HostTier>(
+            std::make_shared<offload::Accounting>("host", 1 << 20)));
+  };
+  const auto int8 = compressed("int8"), narrow = compressed("bf16"),
+             exact = compressed("lossless");
+  const auto refusal = [](DType dtype, auto change) {
+    ShardedStateOptions options;
+    change(options);
+    return CheckOptions(options, testing::ToyModel(dtype));
+  };
+  const auto says = [](const char* text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& lossy : {int8, narrow}) {
+      EXPECT_THAT(
+          refusal(dtype, [&](auto& o) { o.optimizer_tier = lossy.get(); }),
+          says("over host\" rounds optimizer of f32"));
+      EXPECT_THAT(refusal(dtype,
+                          [&](auto& o) {
+                            o.optimizer_tier = exact.get();
+                            o.far_tier = lossy.get();
+                          }),
+                  says("far_tier"));
+    }
+    EXPECT_THAT(refusal(dtype, [&](auto& o) { o.gradient_tier = int8.get(); }),
+                IsOk());
+    EXPECT_THAT(refusal(dtype,
+                        [&](auto& o) {
+                          o.optimizer_tier = exact.get();
+                          o.parameter_tier = exact.get();
+                        }),
+                IsOk());
+  }
+  EXPECT_THAT(
+      refusal(DType::kF32, [&](auto& o) { o.parameter_tier = int8.get(); }),
+      says("parameter_tier \"int8 over host\" rounds parameters of f32"));
+  // Made anew from the master weights in every step.
+  EXPECT_THAT(
+      refusal(DType::kBF16, [&](auto& o) { o.parameter_tier = int8.get(); }),
+      IsOk());
+  EXPECT_THAT(
+      refusal(DType::kF64, [&](auto& o) { o.optimizer_tier = narrow.get(); }),
+      says("rounds optimizer of f"));
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 //   LargestMagnitudes(values, blocks, kInt8Block, scales);
 //   QuantizeInt8(values, blocks, scales, codes);
 //
-// Internal to offload/codec. By the instruction set that Highway chooses; every
-// operation is one that IEEE 754 rounds in one way, and none is fused, so that
-// results are the same bits on all. Floats are aligned as floats, nothing else
-// needs to be.
+// For offload/codec and zero3/state/wire. By the instruction set that Highway
+// chooses; every operation is one that IEEE 754 rounds in one way, and none is
+// fused, so that results are the same bits on all. Floats are aligned as
+// floats, nothing else needs to be.
 #ifndef TESSERA_OFFLOAD_CODEC_QUANTIZE_BLOCK_KERNELS_H_
 #define TESSERA_OFFLOAD_CODEC_QUANTIZE_BLOCK_KERNELS_H_
 

@@ -7,9 +7,11 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -59,6 +61,15 @@ std::string MomentFormat::ToString() const {
       return absl::StrCat("8-bit/", block);
   }
   return "invalid";
+}
+
+absl::StatusOr<MomentFormat> ParseMomentFormat(std::string_view name) {
+  if (name == "f32") return MomentFormat::F32();
+  if (name == "bf16") return MomentFormat::BF16();
+  if (name == "int8") return MomentFormat::Blockwise8();
+  return absl::InvalidArgumentError(
+      absl::StrCat("moments \"", absl::CHexEscape(name.substr(0, 40)),
+                   "\": must be one of f32, bf16, int8"));
 }
 
 absl::Status CheckMomentFormat(const MomentFormat& format) {

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -49,6 +50,10 @@ struct MomentFormat {
 
   friend bool operator==(const MomentFormat&, const MomentFormat&) = default;
 };
+
+// F32 for "f32", BF16 for "bf16", Blockwise8() for "int8". InvalidArgument for
+// another name.
+absl::StatusOr<MomentFormat> ParseMomentFormat(std::string_view name);
 
 // OK, or InvalidArgument for a block that is not allowed.
 absl::Status CheckMomentFormat(const MomentFormat& format);

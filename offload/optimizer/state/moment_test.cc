@@ -18,6 +18,18 @@ using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
+TEST(MomentFormat, IsFoundByItsName) {
+  EXPECT_THAT(ParseMomentFormat("f32"), IsOkAndHolds(MomentFormat::F32()));
+  EXPECT_THAT(ParseMomentFormat("bf16"), IsOkAndHolds(MomentFormat::BF16()));
+  EXPECT_THAT(ParseMomentFormat("int8"),
+              IsOkAndHolds(MomentFormat::Blockwise8()));
+  for (const char* name : {"", "fp32", "f64", "int8\n"}) {
+    EXPECT_THAT(
+        ParseMomentFormat(name),
+        StatusIs(kInvalid, HasSubstr("must be one of f32, bf16, int8")));
+  }
+}
+
 TEST(MomentBytes, AreExact) {
   EXPECT_THAT(MomentBytes(MomentFormat::F64(), 7), IsOkAndHolds(56));
   EXPECT_THAT(MomentBytes(MomentFormat::F32(), 7), IsOkAndHolds(28));

@@ -34,6 +34,7 @@ CompressedTier::CompressedTier(std::shared_ptr<const Codec> codec,
                                std::shared_ptr<MemoryTier> base,
                                Options options)
     : codec_(std::move(codec)),
+      codec_of_(std::move(options.codec_of)),
       base_(std::move(base)),
       scratch_(options.scratch != nullptr
                    ? std::move(options.scratch)
@@ -41,6 +42,17 @@ CompressedTier::CompressedTier(std::shared_ptr<const Codec> codec,
                          absl::StrCat(codec_->name(), " scratch"), kUnlimited)),
       name_(absl::StrCat(codec_->name(), " over ", base_->name())),
       workers_(options.threads) {}
+
+// Valid purposes only: blocks are checked on their way in.
+const Codec& CompressedTier::CodecOf(Purpose purpose) const {
+  const auto& own = codec_of_[static_cast<size_t>(purpose)];
+  return own != nullptr ? *own : *codec_;
+}
+
+bool CompressedTier::IsLossless(Purpose purpose, DType dtype) const {
+  return IsValid(purpose) && CodecOf(purpose).IsLossless(dtype) &&
+         base_->IsLossless(purpose, dtype);
+}
 
 Operation CompressedTier::StartPut(std::string_view key,
                                    std::span<const std::byte> bytes,
@@ -65,14 +77,15 @@ absl::Status CompressedTier::Encode(std::string_view key,
   const auto size = static_cast<int64_t>(bytes.size());
   const std::string context =
       absl::StrCat("tier ", name_, ": block ", QuoteKey(key));
+  const Codec& codec = CodecOf(info.purpose);
   TESSERA_ASSIGN_OR_RETURN(
       const int64_t most,
-      codec_->MaxEncodedBytes(info.dtype, size / SizeInBytes(info.dtype)),
+      codec.MaxEncodedBytes(info.dtype, size / SizeInBytes(info.dtype)),
       Annotate(_, context));
   TESSERA_ASSIGN_OR_RETURN(Scratch scratch, NewScratch(scratch_, key, most));
   TESSERA_ASSIGN_OR_RETURN(
       const int64_t encoded,
-      codec_->Encode(info.dtype, bytes, scratch.memory.bytes()),
+      codec.Encode(info.dtype, bytes, scratch.memory.bytes()),
       Annotate(_, context));
   info.original_bytes = size;
   return base_->Put(
@@ -116,17 +129,17 @@ absl::Status CompressedTier::DecodeFrom(std::string_view key,
   TESSERA_ASSIGN_OR_RETURN(Scratch encoded,
                            NewScratch(scratch_, key, held.bytes));
   TESSERA_RETURN_IF_ERROR(base_->Get(key, encoded.memory.bytes()));
+  const Codec& codec = CodecOf(held.info.purpose);
   const std::string context =
       absl::StrCat("tier ", name_, ": block ", QuoteKey(key));
   if (out.size() == static_cast<size_t>(bytes)) {
-    return Annotate(
-        codec_->Decode(held.info.dtype, encoded.memory.bytes(), out), context);
+    return Annotate(codec.Decode(held.info.dtype, encoded.memory.bytes(), out),
+                    context);
   }
   TESSERA_ASSIGN_OR_RETURN(Scratch whole, NewScratch(scratch_, key, bytes));
-  TESSERA_RETURN_IF_ERROR(
-      codec_->Decode(held.info.dtype, encoded.memory.bytes(),
-                     whole.memory.bytes()),
-      Annotate(_, context));
+  TESSERA_RETURN_IF_ERROR(codec.Decode(held.info.dtype, encoded.memory.bytes(),
+                                       whole.memory.bytes()),
+                          Annotate(_, context));
   std::copy_n(whole.memory.data() + *offset, out.size(), out.data());
   return absl::OkStatus();
 }

@@ -9,11 +9,13 @@
 // bytes really held. Blocks are encoded and decoded on threads of its own, with
 // scratch memory (Codec::MaxEncodedBytes of a block per thread at most, and for
 // a part of a block the whole of it), which `scratch` counts. A block is a
-// whole number of elements of its dtype (InvalidArgument). What lossy codecs do
-// to values is theirs to say; IsLossless does.
+// whole number of elements of its dtype (InvalidArgument). A lossy codec
+// changes values: IsLossless says of which purposes and types, and Options can
+// give a purpose a codec of its own.
 #ifndef TESSERA_OFFLOAD_TIER_STACK_COMPRESSED_TIER_H_
 #define TESSERA_OFFLOAD_TIER_STACK_COMPRESSED_TIER_H_
 
+#include <array>
 #include <memory>
 #include <string>
 
@@ -41,6 +43,8 @@ class CompressedTier final : public MemoryTier {
     int threads = 1;
     // Null: counted without a limit.
     std::shared_ptr<Accounting> scratch = nullptr;
+    // By purpose: the codec of its blocks. Null: the tier's.
+    std::array<std::shared_ptr<const Codec>, kAllPurposes.size()> codec_of = {};
   };
 
   // `base` holds nothing but what such a tier of the same codec put there, as
@@ -60,6 +64,7 @@ class CompressedTier final : public MemoryTier {
   std::vector<std::string> Keys() const override;
   // Those of the tier below, then that of the scratch memory.
   std::vector<TierUsage> usage() const override;
+  bool IsLossless(Purpose purpose, DType dtype) const override;
   absl::Status Flush() override { return base_->Flush(); }
 
   // Over all blocks that are held now.
@@ -70,6 +75,7 @@ class CompressedTier final : public MemoryTier {
                       std::span<std::byte> out) override;
 
  private:
+  const Codec& CodecOf(Purpose purpose) const;
   absl::Status Encode(std::string_view key, std::span<const std::byte> bytes,
                       BlockInfo info);
   absl::Status Decode(std::string_view key, std::optional<int64_t> offset,
@@ -79,6 +85,7 @@ class CompressedTier final : public MemoryTier {
                           std::span<std::byte> out);
 
   const std::shared_ptr<const Codec> codec_;
+  const decltype(Options::codec_of) codec_of_;
   const std::shared_ptr<MemoryTier> base_;
   const std::shared_ptr<Accounting> scratch_;
   const std::string name_;

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "offload/codec/codec.h"
 #include "offload/tier/host_tier.h"
+#include "offload/tier/stack/layered_tier.h"
 
 namespace tessera::offload {
 namespace {
@@ -53,6 +54,48 @@ TEST(CompressedTierTest, HoldsFewerBytesAndMeasuresTheRatio) {
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_NEAR(got[i], values[i], std::abs(values[i]) / 256);
   }
+}
+
+TEST(CompressedTierTest, APurposeCanHaveACodecOfItsOwn) {
+  CompressedTier::Options options;
+  options.codec_of[static_cast<size_t>(Purpose::kOptimizer)] =
+      *CreateCodec("lossless");
+  CompressedTier tier(*CreateCodec("int8"), Host(), std::move(options));
+  const std::vector<float> values = Normal(1000);
+  const auto bytes = std::as_bytes(std::span(values));
+  std::vector<float> got(values.size());
+  const auto read = [&](const char* key) {
+    EXPECT_THAT(tier.Get(key, std::as_writable_bytes(std::span(got))), IsOk());
+    return got;
+  };
+  TESSERA_ASSERT_OK(tier.Put("m", bytes, {Purpose::kOptimizer, DType::kF32}));
+  TESSERA_ASSERT_OK(tier.Put("g", bytes, {Purpose::kGradients, DType::kF32}));
+  EXPECT_EQ(read("m"), values);
+  EXPECT_NE(read("g"), values);
+  // A block that is put again for another purpose has that one's codec.
+  TESSERA_ASSERT_OK(tier.Put("g", bytes, {Purpose::kOptimizer, DType::kF32}));
+  EXPECT_EQ(read("g"), values);
+}
+
+TEST(CompressedTierTest, SaysWhatComesBackBitForBit) {
+  CompressedTier::Options options;
+  options.codec_of[static_cast<size_t>(Purpose::kOptimizer)] =
+      *CreateCodec("lossless");
+  const auto tier = std::make_shared<CompressedTier>(
+      *CreateCodec("bf16"), Host(), std::move(options));
+  EXPECT_TRUE(tier->IsLossless(Purpose::kOptimizer, DType::kF32));
+  EXPECT_FALSE(tier->IsLossless(Purpose::kParameters, DType::kF32));
+  EXPECT_TRUE(tier->IsLossless(Purpose::kParameters, DType::kBF16));
+  EXPECT_FALSE(tier->IsLossless(static_cast<Purpose>(99), DType::kBF16));
+  EXPECT_TRUE(Host()->IsLossless(Purpose::kParameters, DType::kF32));
+  // Of a stack every tier counts.
+  const CompressedTier stack(*CreateCodec("lossless"), tier);
+  EXPECT_TRUE(stack.IsLossless(Purpose::kOptimizer, DType::kF32));
+  EXPECT_FALSE(stack.IsLossless(Purpose::kParameters, DType::kF32));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto layered,
+                               LayeredTier::Create(Host(), tier, {}));
+  EXPECT_TRUE(layered->IsLossless(Purpose::kOptimizer, DType::kF32));
+  EXPECT_FALSE(layered->IsLossless(Purpose::kParameters, DType::kF32));
 }
 
 TEST(CompressedTierTest, ABudgetHoldsMoreThanItsBytes) {

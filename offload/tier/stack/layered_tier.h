@@ -53,6 +53,10 @@ class LayeredTier final : public MemoryTier {
   // Brings the block to the front, where it stays while the view lives.
   // ResourceExhausted where there is no room.
   absl::StatusOr<BlockView> Map(std::string_view key) override;
+  bool IsLossless(Purpose purpose, DType dtype) const override {
+    return front_->IsLossless(purpose, dtype) &&
+           back_->IsLossless(purpose, dtype);
+  }
   absl::Status Flush() override;
 
   bool InFront(std::string_view key) const;

@@ -152,7 +152,7 @@ absl::StatusOr<PlannedPart> PlanPart(const RunPlan& plan, Stage stage,
                            ModelOf(stage, plan.dtype));
   TESSERA_ASSIGN_OR_RETURN(
       zero3::StateLayout layout,
-      zero3::StateLayout::Create(model, {.ranks = plan.mesh.dp * plan.mesh.cp,
+      zero3::StateLayout::Create(model, {.ranks = plan.mesh.shard_ranks(),
                                          .alignment = std::max<int64_t>(
                                              plan.moments.format.block, 1)}));
   PlannedPart planned = {

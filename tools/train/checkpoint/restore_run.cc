@@ -49,7 +49,8 @@ class Restoration {
     if (is_same_mesh_) {
       TESSERA_RETURN_IF_ERROR(
           zero3::LoadCheckpoint(saved_->path(),
-                                {.shard = rank_.groups().data,
+                                {.shard = rank_.groups().shard,
+                                 .replicas = rank_.groups().replicas,
                                  .world = &rank_.world(),
                                  .part = PartNameOf(rank_)},
                                 state_)

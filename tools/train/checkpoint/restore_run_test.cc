@@ -129,6 +129,35 @@ TEST(RestoreRunTest, EveryMeshGoesOnWithTheSameStateAndLosses) {
   }
 }
 
+// Hybrid sharding: the first replica writes, every replica reads.
+TEST(RestoreRunTest, ReplicatedShardsGoOnOnOtherMeshesAndBack) {
+  const MeshSizes hybrid = {.dp = 4, .dp_replicate = 2};
+  for (const int stage : {1, 3}) {
+    const RunOptions options = With(SmallRun(), hybrid, stage);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "hybrid"));
+    int files = 0;
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(run.path)) {
+      files += entry.path().extension() == ".state";
+    }
+    EXPECT_EQ(files, 2) << "one for each rank of a shard group";
+    ExpectResumes(run, options, 0);
+    for (const MeshSizes& mesh :
+         {MeshSizes{.dp = 4}, MeshSizes{},
+          MeshSizes{.dp = 4, .dp_replicate = 4},
+          MeshSizes{.dp = 4, .pp = 2, .dp_replicate = 2}}) {
+      ExpectResumes(run, With(options, mesh, 3), 1e-5);
+    }
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Uninterrupted plain,
+      TrainAndSave(With(SmallRun(), {.dp = 4}, 3), "plain"));
+  ExpectResumes(plain, With(SmallRun(), hybrid, 3), 1e-5);
+  ExpectResumes(
+      plain, With(SmallRun(), {.dp = 4, .cp = 2, .dp_replicate = 2}, 2), 1e-5);
+}
+
 TEST(RestoreRunTest, OneRankGoesOnOnMany) {
   for (const int stage : {0, 2}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(

@@ -27,7 +27,8 @@ absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
       new RunCheckpoints(rank, std::move(metadata)));
   TESSERA_ASSIGN_OR_RETURN(checkpoints->writer_,
                            zero3::CheckpointWriter::Create(
-                               {.shard = rank.groups().data,
+                               {.shard = rank.groups().shard,
+                                .replicas = rank.groups().replicas,
                                 .world = &rank.world(),
                                 .part = PartNameOf(rank)},
                                {.directory = options.directory,

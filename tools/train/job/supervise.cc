@@ -43,14 +43,18 @@ bool MayPass(const AttemptOutcome& outcome) {
 std::optional<Settings> ShrinkDataAxis(
     const Settings& settings,
     const std::function<bool(const Settings&)>& is_valid) {
-  absl::StatusOr<std::vector<Axis>> axes = topology::ParseAxes(settings.mesh);
-  if (!axes.ok()) return std::nullopt;
-  for (Axis& axis : *axes) {
-    if (axis.name != "dp") continue;
+  const absl::StatusOr<std::vector<Axis>> given =
+      topology::ParseAxes(settings.mesh);
+  if (!given.ok()) return std::nullopt;
+  for (size_t a = 0; a < given->size(); ++a) {
+    const Axis& axis = (*given)[a];
+    // Of hybrid sharding: fewer replicas, each with all the state it had.
+    if (axis.name != "dp" && axis.name != "dp_replicate") continue;
     for (int64_t size = axis.size.value() - 1; size >= 1; --size) {
-      axis.size = topology::AxisSize(size);
+      std::vector<Axis> axes = *given;
+      axes[a].size = topology::AxisSize(size);
       Settings smaller = settings;
-      smaller.mesh = topology::FormatAxes(*axes);
+      smaller.mesh = topology::FormatAxes(axes);
       if (settings.batch % size == 0 && is_valid(smaller)) return smaller;
     }
   }

@@ -168,6 +168,17 @@ TEST(ShrinkDataAxisTest, TakesTheLargestThatDividesTheBatchAndIsValid) {
   const auto none = [](const Settings&) { return false; };
   EXPECT_FALSE(ShrinkDataAxis(settings, none).has_value());
   EXPECT_FALSE(ShrinkDataAxis({.mesh = "tp2"}, valid).has_value());
+  EXPECT_EQ(
+      ShrinkDataAxis({.batch = 16, .mesh = "dp_replicate4,dp_shard2"}, valid)
+          ->mesh,
+      "dp_replicate2,dp_shard2");
+  // dp and its part no longer fit each other.
+  const auto no_dp = [](const Settings& s) {
+    return s.mesh != "dp2,dp_replicate4" && s.mesh != "dp1,dp_replicate4";
+  };
+  EXPECT_EQ(
+      ShrinkDataAxis({.batch = 4, .mesh = "dp4,dp_replicate4"}, no_dp)->mesh,
+      "dp4,dp_replicate2");
   EXPECT_FALSE(ShrinkDataAxis({.mesh = "??"}, valid).has_value());
 }
 

@@ -30,6 +30,8 @@ std::string MetricsLine(const StepResult& step, int64_t ranks) {
       {"seconds", step.seconds},
       {"products", shares.products},
       {"optimizer", shares.optimizer},
+      {"state_traffic", shares.state_traffic},
+      {"state_hidden", shares.state_hidden},
       {"ranks", ranks}};
   return line.dump();
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
+#include <map>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -58,13 +59,16 @@ class CoveringParityTest
 TEST_P(CoveringParityTest, EveryPairOfOptionsHasTheLossesOfOneRank) {
   const std::vector<CoveringRow> rows = RowsOfModel();
   ASSERT_FALSE(rows.empty());
-  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<StepRecord> expected,
-                               TrainCase(PlainCase(ShortCase(rows[0]))));
-  EXPECT_LT(expected.back().loss, 0.8 * expected.front().loss);
+  std::map<std::string, std::vector<StepRecord>> by_moments;
   ParityReport report;
   for (const CoveringRow& row : rows) {
     const ParityCase run = ShortCase(row);
     SCOPED_TRACE(::testing::Message() << run);
+    std::vector<StepRecord>& expected = by_moments[run.moments];
+    if (expected.empty()) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(expected, TrainCase(PlainCase(run)));
+      EXPECT_LT(expected.back().loss, 0.8 * expected.front().loss);
+    }
     const auto actual = TrainCase(run);
     EXPECT_THAT(actual, IsOk());
     if (!actual.ok()) continue;

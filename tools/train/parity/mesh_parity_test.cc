@@ -47,6 +47,25 @@ TEST(MeshParityTest, EveryMeshHasTheLossesOfOneRank) {
   }
 }
 
+// Sharded over a part of the data ranks, replicated over the rest.
+TEST(MeshParityTest, HybridShardingHasTheLossesOfOneRank) {
+  ParityCase run = {.clip = true, .steps = 6};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
+  for (const MeshSizes& mesh :
+       {MeshSizes{.dp = 4, .dp_replicate = 2},
+        MeshSizes{.dp = 4, .dp_replicate = 4},
+        MeshSizes{.dp = 8, .dp_replicate = 2},
+        MeshSizes{.dp = 2, .cp = 2, .tp = 2, .dp_replicate = 2},
+        MeshSizes{.dp = 4, .pp = 2, .dp_replicate = 2}}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      run.mesh = mesh;
+      run.stage = stage;
+      run.bucket_bytes = stage % 2 == 0 ? 700 : 25'000'000;
+      ExpectLosses(run, expected, 1e-5);
+    }
+  }
+}
+
 TEST(MeshParityTest, RanksWithoutPositionsTokensOrLayers) {
   // 5 positions over 8 ranks, either way; and one of two.
   for (const bool zigzag : {false, true}) {

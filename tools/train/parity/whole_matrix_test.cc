@@ -70,7 +70,7 @@ class WholeMatrixTest
 
   static const Records& PlainRecords(const ParityCase& run) {
     Records& records =
-        (*plain_)[absl::StrCat(run.tied, run.clip, run.kv_heads)];
+        (*plain_)[absl::StrCat(run.tied, run.clip, run.kv_heads, run.moments)];
     if (records.empty()) {
       const auto trained = TrainCase(PlainCase(run));
       EXPECT_THAT(trained, IsOk());
@@ -90,7 +90,8 @@ class WholeMatrixTest
   }
 
   static ParityReport* report_;
-  static std::map<std::string, Records>* plain_;  // By the model.
+  static std::map<std::string, Records>*
+      plain_;  // By the model and the moments.
   std::mt19937_64 random_;
 };
 

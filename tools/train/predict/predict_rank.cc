@@ -183,12 +183,16 @@ absl::Status DryRun::Run() {
 // Groups are known by what they did last.
 absl::Status DryRun::FindAxes() {
   const TrainRank::Groups& groups = rank_->groups();
-  const std::pair<Communicator*, TrafficAxis> all[] = {
+  std::vector<std::pair<Communicator*, TrafficAxis>> all = {
       {groups.tp, TrafficAxis::kTp},
       {groups.cp, TrafficAxis::kCp},
       {groups.pp, TrafficAxis::kPp},
-      {groups.data, TrafficAxis::kDp},
+      {groups.shard, TrafficAxis::kDp},
       {groups.model, TrafficAxis::kModel}};
+  if (groups.replicas != nullptr) {
+    all.push_back({groups.replicas, TrafficAxis::kReplicate});
+    all.push_back({groups.data, TrafficAxis::kData});
+  }
   for (const auto& [group, axis] : all) {
     TESSERA_RETURN_IF_ERROR(group->Barrier());
     axes_[counts_->last_group()] = axis;
@@ -274,7 +278,7 @@ RankPrediction DryRun::Result() const {
 
 absl::StatusOr<std::vector<int64_t>> DryRun::Snapshots() const {
   constexpr int64_t kBlockElements = int64_t{1} << 20;
-  const int64_t data_ranks = rank_->groups().data->size();
+  const int64_t data_ranks = rank_->groups().shard->size();
   std::vector<int64_t> snapshots;
   for (int64_t r = 0; r < data_ranks; ++r) {
     TESSERA_ASSIGN_OR_RETURN(
@@ -291,8 +295,16 @@ absl::StatusOr<std::vector<int64_t>> DryRun::Snapshots() const {
   return snapshots;
 }
 
+// Among those that share the state.
 int64_t DataRankOf(const RankPlace& place, const MeshSizes& mesh) {
-  return place.cp + mesh.cp * place.dp;
+  return place.cp + mesh.cp * (place.dp % mesh.dp_shard());
+}
+
+// The first replica writes.
+int64_t SnapshotOf(const RankPlace& place, const MeshSizes& mesh,
+                   const std::vector<int64_t>& snapshots) {
+  if (place.dp >= mesh.dp_shard()) return 0;
+  return snapshots[static_cast<size_t>(DataRankOf(place, mesh))];
 }
 
 // What a rank's memory and messages depend on, beside the plan.
@@ -326,8 +338,7 @@ absl::StatusOr<RankPrediction> PredictRank(const RunPlan& plan,
   RankPrediction rank = run.Result();
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> snapshots,
                            run.Snapshots());
-  rank.state.snapshot =
-      snapshots[static_cast<size_t>(DataRankOf(place, plan.options().mesh))];
+  rank.state.snapshot = SnapshotOf(place, plan.options().mesh, snapshots);
   return rank;
 }
 
@@ -353,8 +364,8 @@ absl::StatusOr<std::vector<RankPrediction>> PredictRanks(
     }
     RankPrediction& rank = ranks.emplace_back(found->second.rank);
     rank.place = place;
-    rank.state.snapshot = found->second.snapshots[static_cast<size_t>(
-        DataRankOf(place, plan.options().mesh))];
+    rank.state.snapshot =
+        SnapshotOf(place, plan.options().mesh, found->second.snapshots);
   }
   return ranks;
 }

@@ -55,11 +55,17 @@ CollectiveCount::Group GroupOf(TrafficAxis axis, const RankPlace& place,
     const RankPlace other = RankPlace::Of(rank, mesh);
     const bool tp = other.tp == place.tp, cp = other.cp == place.cp;
     const bool dp = other.dp == place.dp, pp = other.pp == place.pp;
+    const int64_t shards = mesh.dp_shard();
+    const bool replica = other.dp / shards == place.dp / shards;
+    const bool shard = other.dp % shards == place.dp % shards;
     const bool is_member = axis == TrafficAxis::kTp   ? cp && dp && pp
                            : axis == TrafficAxis::kCp ? tp && dp && pp
                            : axis == TrafficAxis::kPp ? tp && cp && dp
-                           : axis == TrafficAxis::kDp ? tp && pp
-                                                      : cp && dp;
+                           : axis == TrafficAxis::kDp ? tp && pp && replica
+                           : axis == TrafficAxis::kReplicate
+                               ? tp && pp && cp && shard
+                           : axis == TrafficAxis::kData ? tp && pp
+                                                        : cp && dp;
     if (is_member) group.push_back(rank);
   }
   return group;
@@ -173,7 +179,8 @@ TEST(PredictRankTest, EveryMeshIsAsMeasured) {
 TEST(PredictRankTest, EveryStageIsAsMeasured) {
   for (const int stage : {0, 1, 2, 3}) {
     for (const MeshSizes mesh :
-         {MeshSizes{}, MeshSizes{.dp = 3}, MeshSizes{.dp = 2, .pp = 2}}) {
+         {MeshSizes{}, MeshSizes{.dp = 3}, MeshSizes{.dp = 2, .pp = 2},
+          MeshSizes{.dp = 6, .dp_replicate = 2}}) {
       RunOptions options = SmallRun();
       options.batch = 12;
       options.mesh = mesh;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "collectives/operation/operation.h"
 #include "nlohmann/json.hpp"
+#include "tools/train/settings/mesh/parse_mesh.h"
 
 namespace tessera::train {
 namespace {
@@ -32,11 +33,6 @@ std::string Bytes(double bytes) {
                          bytes, kUnits[unit]);
 }
 std::string Bytes(int64_t bytes) { return Bytes(static_cast<double>(bytes)); }
-
-std::string MeshName(const MeshSizes& mesh) {
-  return absl::StrCat("dp", mesh.dp, ",pp", mesh.pp, ",cp", mesh.cp, ",tp",
-                      mesh.tp);
-}
 
 // Purposes as columns; the names are those of the JSON too.
 using Column = std::pair<const char*, int64_t>;
@@ -158,7 +154,7 @@ Json RankAsJson(const RunPrediction& run, const RankPrediction& rank) {
 }  // namespace
 
 void PrintPredictionText(const RunPrediction& run, std::ostream& out) {
-  out << "mesh " << MeshName(run.mesh) << ": " << run.mesh.world_size()
+  out << "mesh " << FormatMesh(run.mesh) << ": " << run.mesh.world_size()
       << " ranks; " << run.schedule << " of " << run.stages << " stages and "
       << run.micro_batches << " micro-batches\n"
       << absl::StrFormat("model of %.4g parameters; a step takes %.4g flops",
@@ -179,7 +175,7 @@ void PrintPredictionText(const RunPrediction& run, std::ostream& out) {
 
 std::string PredictionAsJson(const RunPrediction& run) {
   Json json;
-  json["mesh"] = MeshName(run.mesh);
+  json["mesh"] = FormatMesh(run.mesh);
   json["world_size"] = run.mesh.world_size();
   json["schedule"] = run.schedule;
   json["stages"] = run.stages;

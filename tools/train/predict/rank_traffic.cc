@@ -18,6 +18,10 @@ std::string_view TrafficAxisName(TrafficAxis axis) {
       return "pp";
     case TrafficAxis::kDp:
       return "dp";
+    case TrafficAxis::kReplicate:
+      return "dp_replicate";
+    case TrafficAxis::kData:
+      return "data";
     case TrafficAxis::kModel:
       return "tp,pp";
   }
@@ -33,6 +37,10 @@ int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh) {
     case TrafficAxis::kPp:
       return mesh.pp;
     case TrafficAxis::kDp:
+      return mesh.shard_ranks();
+    case TrafficAxis::kReplicate:
+      return mesh.dp_replicate;
+    case TrafficAxis::kData:
       return mesh.dp * mesh.cp;
     case TrafficAxis::kModel:
       return mesh.tp * mesh.pp;

@@ -27,15 +27,18 @@ enum class TrafficAxis {
   kTp,
   kCp,
   kPp,
-  kDp,     // Of data and context ranks together, which share the state.
-  kModel,  // Of tensor and pipeline ranks together: the norm.
+  kDp,         // Of data and context ranks together, which share the state.
+  kReplicate,  // Of data ranks with the same shards (hybrid sharding).
+  kData,       // Of all of these together, where there are replicas: the loss.
+  kModel,      // Of tensor and pipeline ranks together: the norm.
 };
 
-inline constexpr std::array kTrafficAxes = {TrafficAxis::kTp, TrafficAxis::kCp,
-                                            TrafficAxis::kPp, TrafficAxis::kDp,
-                                            TrafficAxis::kModel};
+inline constexpr std::array kTrafficAxes = {
+    TrafficAxis::kTp,   TrafficAxis::kCp,        TrafficAxis::kPp,
+    TrafficAxis::kDp,   TrafficAxis::kReplicate, TrafficAxis::kData,
+    TrafficAxis::kModel};
 
-// "tp", "cp", "pp", "dp", "tp,pp".
+// "tp", "cp", "pp", "dp", "dp_replicate", "data", "tp,pp".
 std::string_view TrafficAxisName(TrafficAxis axis);
 // Of the group along it.
 int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh);

@@ -22,6 +22,10 @@ int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
     case TrafficAxis::kPp:
       return place.pp;
     case TrafficAxis::kDp:
+      return place.cp + mesh.cp * (place.dp % mesh.dp_shard());
+    case TrafficAxis::kReplicate:
+      return place.dp / mesh.dp_shard();
+    case TrafficAxis::kData:
       return place.cp + mesh.cp * place.dp;
     case TrafficAxis::kModel:
       return place.tp + mesh.tp * place.pp;
@@ -31,10 +35,12 @@ int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
 
 // The state has a group for gathers, one for reductions and one for what ranks
 // agree on, beside that of the mesh, and checkpoints have one; and there is
-// another one for the norm.
+// another one for the norm, and one for sums over replicas.
 int64_t GroupsAlong(TrafficAxis axis) {
   if (axis == TrafficAxis::kDp) return 5;
-  return axis == TrafficAxis::kModel ? 2 : 1;
+  const bool has_two =
+      axis == TrafficAxis::kModel || axis == TrafficAxis::kReplicate;
+  return has_two ? 2 : 1;
 }
 
 // Pipelines have neighbours on both sides; context parallel ranks send to the
@@ -52,6 +58,9 @@ int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
   int64_t bytes = collectives::GroupMemory(mesh.world_size(), true) +
                   collectives::GroupMemory(mesh.world_size(), false);
   for (const TrafficAxis axis : kTrafficAxes) {
+    const bool is_hybrid =
+        axis == TrafficAxis::kReplicate || axis == TrafficAxis::kData;
+    if (is_hybrid && mesh.dp_replicate == 1) continue;
     bytes += GroupsAlong(axis) *
              collectives::GroupMemory(RanksAlong(axis, mesh), false);
   }

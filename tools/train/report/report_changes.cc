@@ -117,6 +117,18 @@ std::string ChangeForStraggler(int64_t rank) {
                       "are cores");
 }
 
+std::string ChangeForOverlap(const Settings& settings) {
+  if (settings.zero == 3) {
+    return absl::StrCat("--gather_ahead=", settings.gather_ahead + 1,
+                        ", which has more time to hide gathers behind; or "
+                        "--micro_batch=",
+                        settings.micro_batch * 2,
+                        ", with more computation for the same bytes");
+  }
+  return absl::StrCat("--micro_batch=", settings.micro_batch * 2,
+                      ", with more computation for the same bytes");
+}
+
 std::string ChangeForOffload(const Settings& settings) {
   if (settings.offload_dir.empty()) {
     return settings.compression == "none"

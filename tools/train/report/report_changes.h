@@ -21,6 +21,7 @@ std::string ChangeForPipeline(const Settings& settings,
 std::string ChangeForTensor(const Settings& settings,
                             const RunPrediction& prediction);
 std::string ChangeForStraggler(int64_t rank);
+std::string ChangeForOverlap(const Settings& settings);
 std::string ChangeForOffload(const Settings& settings);
 
 // The axis along which a rank sends most, by prediction.

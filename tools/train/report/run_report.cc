@@ -50,6 +50,7 @@ class Reporter {
     if (prediction_.mesh.pp > 1) ReportPipeline();
     if (prediction_.mesh.tp > 1) ReportTensor();
     ReportStragglers();
+    ReportOverlap();
     if (settings_.offload != "none") ReportOffload();
     return std::move(report_);
   }
@@ -151,6 +152,22 @@ class Reporter {
         ChangeForStraggler(rank), rank);
   }
 
+  // What takes a hundredth of a step is not worth hiding.
+  void ReportOverlap() {
+    const double traffic = Mean(
+        result_.ranks, [](const TimeShares& of) { return of.state_traffic; });
+    if (traffic == 0) return;
+    const double hidden = Mean(
+        result_.ranks, [](const TimeShares& of) { return of.state_hidden; });
+    const double share = Ratio(hidden, traffic);
+    Add(ReportRule::kOverlap, share, traffic < 0.01 ? 0 : limits_.overlap,
+        absl::StrFormat(
+            "weights are gathered and gradients reduced for %.1f %% of the "
+            "time, %.1f %% of that beside computation",
+            100 * traffic, 100 * share),
+        ChangeForOverlap(settings_));
+  }
+
   void ReportOffload() {
     const auto most =
         std::max_element(result_.ranks.begin(), result_.ranks.end(),
@@ -186,6 +203,8 @@ std::string_view ReportRuleName(ReportRule rule) {
       return "tensor";
     case ReportRule::kStraggler:
       return "straggler";
+    case ReportRule::kOverlap:
+      return "overlap";
     case ReportRule::kOffload:
       return "offload";
   }

@@ -15,6 +15,9 @@
 //                   ranks), the mean over ranks
 //   straggler       computation of a rank over the median of   above 1.2
 //                   the ranks with the same stages
+//   overlap         of the time in which weights are gathered    below 80 %
+//                   and gradients reduced, the share beside
+//                   computation, the mean over ranks
 //   offload         share of time that a rank waits for tiers,  above 10 %
 //                   the most of any rank
 //
@@ -40,6 +43,7 @@ struct ReportLimits {
   double pipeline = 0.70;
   double tensor = 0.80;
   double straggler = 1.2;
+  double overlap = 0.80;
   double offload = 0.10;
 };
 
@@ -49,6 +53,7 @@ enum class ReportRule {
   kPipeline,
   kTensor,
   kStraggler,
+  kOverlap,
   kOffload,
 };
 
@@ -57,7 +62,8 @@ std::string_view ReportRuleName(ReportRule rule);
 
 // Whether the rule is broken above its limit, not below it.
 constexpr bool IsUpperLimit(ReportRule rule) {
-  return rule != ReportRule::kPipeline && rule != ReportRule::kTensor;
+  return rule != ReportRule::kPipeline && rule != ReportRule::kTensor &&
+         rule != ReportRule::kOverlap;
 }
 
 struct Measurement {

@@ -21,7 +21,13 @@ struct MeshSizes {
   int64_t pp = 1;
   int64_t cp = 1;
   int64_t tp = 1;
+  // Hybrid sharding: dp = dp_replicate x dp_shard, the ranks of a shard group
+  // nearest to each other. Model state is sharded over dp_shard x cp ranks and
+  // replicated over dp_replicate. Divides dp.
+  int64_t dp_replicate = 1;
 
+  int64_t dp_shard() const { return dp / dp_replicate; }
+  int64_t shard_ranks() const { return dp_shard() * cp; }
   int64_t world_size() const { return dp * pp * cp * tp; }
 };
 

@@ -53,7 +53,7 @@ WindowSizes SizesOf(const RunOptions& options) {
 StageCosts CostsOf(const RunOptions& options, const StepRates& rates,
                    int64_t elements, int64_t shared, double flops) {
   const double rate = rates.flops_per_second * options.state.adamw.threads;
-  const int64_t ranks = options.mesh.dp * options.mesh.cp;
+  const int64_t ranks = options.mesh.shard_ranks();
   const double sent = static_cast<double>(ranks - 1) /
                       static_cast<double>(ranks) / rates.bytes_per_second;
   const zero3::ShardedStateOptions& state = options.state;

@@ -43,14 +43,24 @@ absl::Status TrainRank::JoinGroups(collectives::Communicator& world) {
                                  {"cp", topology::AxisSize(sizes.cp)},
                                  {"dp", topology::AxisSize(sizes.dp)},
                                  {"pp", topology::AxisSize(sizes.pp)}};
-  TESSERA_ASSIGN_OR_RETURN(const topology::Mesh mesh,
-                           topology::Mesh::Create(axes));
+  TESSERA_ASSIGN_OR_RETURN(topology::Mesh mesh, topology::Mesh::Create(axes));
+  if (sizes.dp_replicate > 1) {
+    const topology::Axis parts[] = {
+        {"dp_shard", topology::AxisSize(sizes.dp_shard())},
+        {"dp_replicate", topology::AxisSize(sizes.dp_replicate)}};
+    TESSERA_ASSIGN_OR_RETURN(mesh, mesh.Redivide("dp", parts));
+  }
   TESSERA_ASSIGN_OR_RETURN(manager_,
                            collectives::GroupManager::Create(world, mesh));
   TESSERA_ASSIGN_OR_RETURN(groups_.tp, manager_->Group("tp"));
   TESSERA_ASSIGN_OR_RETURN(groups_.cp, manager_->Group("cp"));
   TESSERA_ASSIGN_OR_RETURN(groups_.pp, manager_->Group("pp"));
   TESSERA_ASSIGN_OR_RETURN(groups_.data, manager_->Group("cp,dp"));
+  groups_.shard = groups_.data;
+  if (sizes.dp_replicate > 1) {
+    TESSERA_ASSIGN_OR_RETURN(groups_.shard, manager_->Group("cp,dp_shard"));
+    TESSERA_ASSIGN_OR_RETURN(groups_.replicas, manager_->Group("dp_replicate"));
+  }
   TESSERA_ASSIGN_OR_RETURN(groups_.model, manager_->Group("tp,pp"));
   TESSERA_ASSIGN_OR_RETURN(
       data_rank_, manager_->mesh().CoordinateOf(manager_->mesh_rank(), "dp"));
@@ -141,7 +151,9 @@ absl::Status TrainRank::CreateModel() {
   TESSERA_ASSIGN_OR_RETURN(
       model_, ShardedModel::Create(
                   layers_->windows(), state,
-                  {.shard = groups_.data, .model = groups_.model},
+                  {.shard = groups_.shard,
+                   .replicas = groups_.replicas,
+                   .model = groups_.model},
                   [&first](const tp::Parameter& parameter, int64_t begin,
                            TensorView elements) {
                     return first.Draw(parameter, begin, elements);

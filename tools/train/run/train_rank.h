@@ -69,6 +69,9 @@ class TrainRank {
     collectives::Communicator* cp = nullptr;
     collectives::Communicator* pp = nullptr;
     collectives::Communicator* data = nullptr;   // dp and cp.
+    collectives::Communicator* shard = nullptr;  // dp_shard and cp.
+    // dp_replicate; null: the state is not replicated.
+    collectives::Communicator* replicas = nullptr;
     collectives::Communicator* model = nullptr;  // tp and pp.
   };
   const Groups& groups() const { return groups_; }

@@ -2,14 +2,17 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "offload/tier/purpose.h"
 #include "tools/cli/cli.h"
 #include "tools/train/settings/internal/flag_checks.h"
 #include "tools/train/settings/mesh/check_mesh.h"
+#include "tools/train/settings/tier_codecs.h"
 #include "topology/config/options/strategies.h"
 #include "zero3/config/choices.h"
 
@@ -67,6 +70,77 @@ absl::Status CheckExecution(const Settings& settings) {
   return CheckRange("threads", settings.threads, {1, 1024});
 }
 
+// --compression has something to do, and does not round what must not be.
+absl::Status CheckCompression(const Settings& settings) {
+  const std::string& codec = settings.compression;
+  if (codec == "none") return absl::OkStatus();
+  if (settings.offload == "none") {
+    return RefuseFlag("compression", codec,
+                      "is of what is offloaded, and --offload=none; give such "
+                      "as --offload=optimizer");
+  }
+  if (codec == "lossless" ||
+      TierCodecRounds(settings, offload::Purpose::kParameters) ||
+      TierCodecRounds(settings, offload::Purpose::kGradients)) {
+    return absl::OkStatus();
+  }
+  if (settings.offload == "optimizer") {
+    return RefuseFlag(
+        "compression", codec,
+        "rounds, and --offload=optimizer sends away master weights and moments "
+        "alone, which no codec may round; give --compression=none or lossless, "
+        "and for smaller moments such as --moments=int8");
+  }
+  if (settings.dtype == "fp32") {
+    return RefuseFlag(
+        "compression", codec,
+        absl::StrCat("rounds, and parameters of --dtype=fp32 are their own "
+                     "master weights, which no codec may round; give "
+                     "--compression=none or lossless, or --dtype=bf16 such as "
+                     "with --compression=int8"));
+  }
+  return RefuseFlag(
+      "compression", codec,
+      absl::StrCat(
+          "saves nothing of the parameters of --dtype=", settings.dtype,
+          ", which have 16 bits; give lossless, int8 or quantization, "
+          "such as --compression=int8"));
+}
+
+// What is about gathered weights needs stage 3, and --reduce stage 2 or 3.
+absl::Status CheckGathers(const Settings& settings) {
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("gather_ahead", settings.gather_ahead, {0, 1'000'000}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("max_gathered_bytes",
+                                     settings.max_gathered_bytes, {0, kMany}));
+  TESSERA_RETURN_IF_ERROR(CheckRange(
+      "persistence_threshold", settings.persistence_threshold, {0, kMany}));
+  constexpr std::string_view kReduces[] = {"auto", "each", "last"};
+  TESSERA_RETURN_IF_ERROR(CheckChoice("reduce", settings.reduce, kReduces));
+  const Settings defaults;
+  const auto needs_stage = [&](std::string_view flag,
+                               const absl::AlphaNum& value, int64_t stage) {
+    return RefuseFlag(flag, value,
+                      absl::StrCat("has no effect with --zero=", settings.zero,
+                                   "; give such as --zero=", stage));
+  };
+  if (settings.reduce != defaults.reduce && settings.zero < 2) {
+    return needs_stage("reduce", settings.reduce, 2);
+  }
+  if (settings.zero == 3) return absl::OkStatus();
+  if (settings.gather_ahead != defaults.gather_ahead) {
+    return needs_stage("gather_ahead", settings.gather_ahead, 3);
+  }
+  if (settings.max_gathered_bytes != 0) {
+    return needs_stage("max_gathered_bytes", settings.max_gathered_bytes, 3);
+  }
+  if (settings.persistence_threshold != 0) {
+    return needs_stage("persistence_threshold", settings.persistence_threshold,
+                       3);
+  }
+  return absl::OkStatus();
+}
+
 // Parameters are whole on every rank below stage 3, so they cannot live
 // elsewhere; the optimizer's state may at any stage.
 absl::Status CheckState(const Settings& settings) {
@@ -76,8 +150,11 @@ absl::Status CheckState(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckChoice("offload", settings.offload, kOffload));
   TESSERA_RETURN_IF_ERROR(CheckChoice("compression", settings.compression,
                                       NamesOf<zero3::Compression>()));
+  constexpr std::string_view kMoments[] = {"f32", "bf16", "int8"};
+  TESSERA_RETURN_IF_ERROR(CheckChoice("moments", settings.moments, kMoments));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("bucket_bytes", settings.bucket_bytes, {1, kMany}));
+  TESSERA_RETURN_IF_ERROR(CheckGathers(settings));
   const bool with_parameters =
       settings.offload == "params" || settings.offload == "all";
   if (with_parameters && settings.zero < 3) {
@@ -87,13 +164,10 @@ absl::Status CheckState(const Settings& settings) {
                      " every rank computes with all parameters at any time; "
                      "give --zero=3 or --offload=optimizer"));
   }
-  if (settings.offload != "none") return absl::OkStatus();
-  if (settings.compression != "none") {
-    return RefuseFlag("compression", settings.compression,
-                      "is of what is offloaded, and --offload=none; give such "
-                      "as --offload=optimizer");
+  TESSERA_RETURN_IF_ERROR(CheckCompression(settings));
+  if (settings.offload != "none" || settings.offload_dir.empty()) {
+    return absl::OkStatus();
   }
-  if (settings.offload_dir.empty()) return absl::OkStatus();
   return RefuseFlag("offload_dir", settings.offload_dir,
                     "is for what is offloaded, and --offload=none; give such "
                     "as --offload=optimizer");

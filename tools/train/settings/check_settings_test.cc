@@ -17,6 +17,7 @@
 #include "tools/train/settings/internal/settings_fields.h"
 #include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/run_options_from.h"
+#include "tools/train/settings/tier_codecs.h"
 
 namespace tessera::train {
 namespace {
@@ -57,6 +58,18 @@ TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
       [](Settings& s) { s.zero = 0, s.offload = "none"; },
       [](Settings& s) { s.offload = "all", s.compression = "lossless"; },
       [](Settings& s) { s.offload = "params", s.offload_dir = "/tmp/x"; },
+      [](Settings& s) { s.moments = "int8", s.compression = "lossless"; },
+      [](Settings& s) { s.offload = "all", s.compression = "int8"; },
+      [](Settings& s) {
+        s.offload = "all", s.compression = "fp16", s.dtype = "bf16";
+      },
+      [](Settings& s) {
+        s.offload = "params", s.compression = "int8", s.dtype = "bf16";
+      },
+      [](Settings& s) {
+        s.offload = "params", s.compression = "quantization", s.dtype = "bf16";
+      },
+      [](Settings& s) { s.moments = "bf16", s.offload = "none"; },
       [](Settings& s) { s.warmup_steps = s.steps + 1; },
       [](Settings& s) { s.min_learning_rate = 0, s.clip_norm = 0; },
       [](Settings& s) { s.learning_rate = 1e-6, s.format = "json"; },
@@ -193,6 +206,22 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
        [](auto& s) { s.compression = "zip"; }},
       {"--compression=int8: is of what is offloaded, and --offload=none",
        [](auto& s) { s.compression = "int8", s.offload = "none"; }},
+      {"--compression=int8: rounds, and --offload=optimizer sends away master "
+       "weights and moments alone, which no codec may round; give "
+       "--compression=none or lossless, and for smaller moments such as "
+       "--moments=int8",
+       [](auto& s) { s.compression = "int8"; }},
+      {"--compression=bf16: rounds, and --offload=optimizer",
+       [](auto& s) { s.compression = "bf16", s.dtype = "bf16"; }},
+      {"--compression=int8: rounds, and parameters of --dtype=fp32 are their "
+       "own master weights",
+       [](auto& s) { s.compression = "int8", s.offload = "params"; }},
+      {"--compression=fp16: saves nothing of the parameters of --dtype=bf16",
+       [](auto& s) {
+         s.compression = "fp16", s.offload = "params", s.dtype = "bf16";
+       }},
+      {"--moments=fp32: must be one of f32, bf16, int8, such as --moments=f32",
+       [](auto& s) { s.moments = "fp32"; }},
       {"--offload_dir=/d: is for what is offloaded, and --offload=none",
        [](auto& s) { s.offload_dir = "/d", s.offload = "none"; }},
       {"--bucket_bytes=0: must be", [](auto& s) { s.bucket_bytes = 0; }},
@@ -201,6 +230,38 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
       {"--threads=1025: must be at most 1024",
        [](auto& s) { s.threads = 1025; }},
   });
+}
+
+// By hand, for every codec and kind of state.
+TEST(TierCodecsTest, OnlyGradientsAndParametersWithMasterWeightsAreRounded) {
+  using offload::Purpose;
+  for (const char* codec :
+       {"none", "lossless", "fp16", "bf16", "int8", "quantization"}) {
+    for (const char* dtype : {"fp32", "bf16"}) {
+      Settings settings;
+      settings.compression = codec;
+      settings.dtype = dtype;
+      settings.offload = "all";
+      const bool is_exact = std::string_view(codec) == "none" ||
+                            std::string_view(codec) == "lossless";
+      const std::string exact = is_exact ? codec : "lossless";
+      const bool has_masters = std::string_view(dtype) == "bf16";
+      const auto name = [&](Purpose purpose) {
+        return TierCodecName(settings, purpose);
+      };
+      EXPECT_EQ(name(Purpose::kOptimizer), exact);
+      EXPECT_EQ(name(Purpose::kParameters), has_masters ? codec : exact);
+      EXPECT_EQ(name(Purpose::kGradients), codec);
+      EXPECT_FALSE(TierCodecRounds(settings, Purpose::kOptimizer));
+      EXPECT_EQ(TierCodecRounds(settings, Purpose::kGradients), !is_exact);
+      const bool is_8_or_4_bits = std::string_view(codec) == "int8" ||
+                                  std::string_view(codec) == "quantization";
+      EXPECT_EQ(TierCodecRounds(settings, Purpose::kParameters),
+                has_masters && is_8_or_4_bits);
+      settings.offload = "optimizer";
+      EXPECT_FALSE(TierCodecRounds(settings, Purpose::kGradients));
+    }
+  }
 }
 
 TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {

@@ -2,18 +2,27 @@
 
 #include <string_view>
 
+#include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "offload/optimizer/adamw.h"
+#include "offload/optimizer/state/moment.h"
 #include "tensor_parallel/blocks/recompute.h"
+#include "tools/cli/cli.h"
+#include "tools/train/run/run_schedule.h"
 #include "tools/train/settings/check_settings.h"
+#include "tools/train/settings/mesh/check_mesh.h"
 #include "tools/train/settings/mesh/parse_mesh.h"
+#include "tools/train/settings/user_path.h"
 #include "zero3/state/sharded_state_options.h"
 
 namespace tessera::train {
 namespace {
 
 using tensor_parallel::Recompute;
+
+constexpr int64_t kMaxScheduleBytes = int64_t{1} << 26;
 
 Recompute RecomputeOf(std::string_view name) {
   for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
@@ -36,6 +45,7 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
   zero3::ShardedStateOptions state;
   state.stage = static_cast<int>(settings.zero);
   state.bucket_bytes = settings.bucket_bytes;
+  state.persistence_threshold = settings.persistence_threshold;
   state.adamw = AdamWOf(settings);
   state.clip_norm = settings.clip_norm;
   return state;
@@ -44,6 +54,32 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
 double LeastRateOf(const Settings& settings) {
   return settings.min_learning_rate == -1 ? settings.learning_rate / 10
                                           : settings.min_learning_rate;
+}
+
+absl::Status SetSchedule(const Settings& settings, RunOptions& options) {
+  options.schedule = settings.schedule;
+  if (!IsScheduleFile(settings.schedule)) return absl::OkStatus();
+  options.schedule = "file";
+  TESSERA_ASSIGN_OR_RETURN(
+      options.schedule_table,
+      ReadFile(UserPath(settings.schedule), kMaxScheduleBytes),
+      tools::FlagError("schedule", settings.schedule, _));
+  return absl::OkStatus();
+}
+
+// What can only be checked with the model, by the flag that is to be changed.
+absl::Status CheckPlan(const Settings& settings, const RunOptions& options) {
+  if (options.schedule_table.empty() && options.max_gathered_bytes == 0) {
+    return absl::OkStatus();
+  }
+  RunOptions unlimited = options;
+  unlimited.max_gathered_bytes = 0;
+  TESSERA_RETURN_IF_ERROR(tools::FlagError(
+      "schedule", settings.schedule, RunSchedule::Create(unlimited).status()));
+  if (options.max_gathered_bytes == 0) return absl::OkStatus();
+  return tools::FlagError("max_gathered_bytes",
+                          absl::StrCat(settings.max_gathered_bytes),
+                          RunSchedule::Create(options).status());
 }
 
 }  // namespace
@@ -64,12 +100,20 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
                            .least = LeastRateOf(settings),
                            .warmup_steps = settings.warmup_steps,
                            .total_steps = settings.steps};
-  options.schedule = settings.schedule;
+  TESSERA_RETURN_IF_ERROR(SetSchedule(settings, options));
+  options.gather_ahead = settings.gather_ahead;
+  options.max_gathered_bytes = settings.max_gathered_bytes;
+  options.reduce = settings.reduce == "each"   ? ReduceChoice::kEachMicroBatch
+                   : settings.reduce == "last" ? ReduceChoice::kLastMicroBatch
+                                               : ReduceChoice::kAuto;
   options.chunks = settings.chunks;
   options.sequence_parallel = settings.sequence_parallel;
   options.zigzag = settings.context == "zigzag";
   options.recompute = RecomputeOf(settings.recompute);
   options.state = StateOf(settings);
+  TESSERA_ASSIGN_OR_RETURN(options.state.moments,
+                           offload::ParseMomentFormat(settings.moments));
+  TESSERA_RETURN_IF_ERROR(CheckPlan(settings, options));
   return options;
 }
 

@@ -28,6 +28,7 @@ Settings Unusual() {
   settings.recompute = "selective";
   settings.zero = 1;
   settings.bucket_bytes = 1000;
+  settings.moments = "int8";
   settings.weight_decay = 0.2;
   settings.beta1 = 0.8;
   settings.beta2 = 0.7;
@@ -71,6 +72,7 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
   EXPECT_EQ(options.learning_rate.total_steps, 100);
   EXPECT_EQ(options.state.stage, 1);
   EXPECT_EQ(options.state.bucket_bytes, 1000);
+  EXPECT_EQ(options.state.moments, offload::MomentFormat::Blockwise8());
   EXPECT_EQ(options.state.clip_norm, 3);
   EXPECT_EQ(options.state.adamw.weight_decay, 0.2);
   EXPECT_EQ(options.state.adamw.beta1, 0.8);
@@ -78,6 +80,16 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
   EXPECT_EQ(options.state.adamw.epsilon, 1e-4);
   EXPECT_EQ(options.state.adamw.threads, 2);
   EXPECT_EQ(options.state.optimizer_tier, nullptr);
+}
+
+TEST_F(RunOptionsFromTest, HasTheFormatOfTheMoments) {
+  Settings settings;
+  const auto moments = [&](const char* name) {
+    settings.moments = name;
+    return RunOptionsFrom(settings, model_)->state.moments;
+  };
+  EXPECT_EQ(moments("f32"), offload::MomentFormat::F32());
+  EXPECT_EQ(moments("bf16"), offload::MomentFormat::BF16());
 }
 
 TEST_F(RunOptionsFromTest, RefusesWhatCheckSettingsRefuses) {

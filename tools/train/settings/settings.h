@@ -35,8 +35,8 @@ struct Settings {
   std::string mesh = "dp2,pp2,tp2";  // Axes dp, pp, cp, tp.
   std::string engine = "shared_memory";
   std::string strategy = "adaptive";  // Of collectives.
-  std::string schedule = "1f1b";
-  int64_t chunks = 1;  // Stages of a pipeline rank.
+  std::string schedule = "1f1b";      // A generator, auto, or a CSV file.
+  int64_t chunks = 1;                 // Stages of a pipeline rank.
   bool sequence_parallel = false;
   std::string context = "zigzag";  // zigzag, contiguous
   std::string recompute = "none";  // none, selective, full
@@ -45,8 +45,15 @@ struct Settings {
   int64_t zero = 3;
   std::string offload = "optimizer";  // none, optimizer, params, all
   std::string offload_dir = "";       // Files there; empty: host memory.
-  std::string compression = "none";   // As zero3's configuration names them.
+  // none, lossless; fp16, bf16, int8, quantization: tier_codecs.h says what
+  // these may round.
+  std::string compression = "none";
+  std::string moments = "f32";        // f32, bf16, int8 (in blocks of 2048)
   int64_t bucket_bytes = 25'000'000;  // Gradients reduced at once.
+  int64_t gather_ahead = 1;           // Layers, at stage 3.
+  int64_t max_gathered_bytes = 0;     // 0: what gather_ahead needs.
+  int64_t persistence_threshold = 0;  // Elements.
+  std::string reduce = "auto";        // auto, each, last micro-batch.
 
   // How it learns.
   double learning_rate = 3e-3;

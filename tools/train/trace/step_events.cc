@@ -14,6 +14,7 @@ namespace tessera::train {
 namespace {
 
 constexpr size_t kCheckpointThread = kAllDoings.size();
+constexpr size_t kStateThread = kCheckpointThread + 1;
 
 std::string QuotedJson(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', true,
@@ -92,6 +93,20 @@ std::vector<Slice> Traffic(const StepActivity& activity) {
   return labels;
 }
 
+// Gathers and reductions as a whole, beside whatever the rank does.
+std::vector<Slice> StateTraffic(const StepActivity& activity) {
+  std::vector<Slice> labels;
+  for (const LoggedCollective& one : activity.collectives) {
+    if (one.ranks < 2 || !one.is_state) continue;
+    const bool gathers = one.kind == collectives::OpKind::kAllGather;
+    labels.push_back(
+        {{one.begin_ns, one.end_ns},
+         {gathers ? "gather weights" : "reduce gradients", "state",
+          absl::StrCat("\"bytes\":", one.bytes, ",\"ranks\":", one.ranks)}});
+  }
+  return labels;
+}
+
 std::vector<Slice> SlicesOf(Doing doing, const StepActivity& activity,
                             const StepAccount& account) {
   const Spans& spans = account.of(doing);
@@ -132,8 +147,9 @@ std::string RankEvents(const TraceClock& clock, std::string_view name) {
          Metadata(clock.rank, 0, "process_name", "name", QuotedJson(name)));
   Append(events, Metadata(clock.rank, 0, "process_sort_index", "sort_index",
                           absl::StrCat(clock.rank)));
-  for (size_t thread = 0; thread <= kCheckpointThread; ++thread) {
-    const std::string_view of = thread == kCheckpointThread
+  for (size_t thread = 0; thread <= kStateThread; ++thread) {
+    const std::string_view of = thread == kStateThread ? "model state"
+                                : thread == kCheckpointThread
                                     ? "checkpoint"
                                     : DoingName(kAllDoings[thread]);
     Append(events,
@@ -154,6 +170,11 @@ std::string StepEvents(const StepActivity& activity, const StepAccount& account,
       Append(events,
              EventOf(slice, static_cast<size_t>(doing), activity.step, clock));
     }
+  }
+  std::vector<Slice> traffic = StateTraffic(activity);
+  KeepLongest(traffic, most_events);
+  for (const Slice& slice : traffic) {
+    Append(events, EventOf(slice, kStateThread, activity.step, clock));
   }
   return events;
 }

@@ -27,6 +27,8 @@ struct LoggedCollective {
   int64_t ranks = 1;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
+  // Of model state: a gather of weights or a reduction of gradients.
+  bool is_state = false;
 };
 
 // Thread-safe.

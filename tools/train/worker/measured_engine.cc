@@ -43,7 +43,8 @@ class MeasuredEngine final : public Engine {
                .bytes = signature.count * SizeInBytes(signature.dtype),
                .ranks = inner_->size(),
                .begin_ns = begin_ns_,
-               .end_ns = collectives::MonotonicNanos()});
+               .end_ns = collectives::MonotonicNanos(),
+               .is_state = context.label() != 0});
   }
 
   absl::Status Run(const collectives::Operation& operation,

@@ -35,6 +35,8 @@ void AddScaled(const TimeShares& some, double factor, TimeShares& sum) {
   sum.offload += factor * some.offload;
   sum.products += factor * some.products;
   sum.optimizer += factor * some.optimizer;
+  sum.state_traffic += factor * some.state_traffic;
+  sum.state_hidden += factor * some.state_hidden;
 }
 
 TimeShares Scaled(const TimeShares& shares, double factor) {

@@ -15,6 +15,15 @@ struct TimeShares {
   double products = 0;
   double optimizer = 0;
 
+  // The part of the time in which weights are gathered or gradients reduced,
+  // beside whatever else; and of it that in which the rank computes meanwhile.
+  double state_traffic = 0;
+  double state_hidden = 0;
+  // 1 if there is no such traffic.
+  double HiddenShare() const {
+    return state_traffic > 0 ? state_hidden / state_traffic : 1;
+  }
+
   double Sum() const { return compute + communication + bubble + offload; }
 };
 

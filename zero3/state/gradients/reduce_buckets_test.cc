@@ -28,17 +28,41 @@ const std::vector<ParameterSpec> kSpecs = {
     {.name = "c", .shape = {11}, .group = 2},
     {.name = "empty", .shape = {0}, .group = 2}};
 
-// With the padding: 12 elements of "c", 6 of "b".
-TEST(ReduceBucketsTest, FillsBucketsInTheReverseOrderOfUse) {
+// The last layer first.
+TEST(ReduceBucketsTest, ABucketHasGradientsOfOneGroup) {
   const StateLayout layout = LayoutOf(kSpecs, {.ranks = 2});
   const std::vector<DType> dtypes(5, DType::kF32);
-  const ReduceBuckets buckets = ReduceBuckets::Of(layout, dtypes, 18 * 4);
+  const ReduceBuckets buckets = ReduceBuckets::Of(layout, dtypes, 1 << 20);
+  ASSERT_EQ(buckets.all().size(), 3u);
+  EXPECT_THAT(buckets.all()[0].parameters,
+              ElementsAre(ParameterId(4), ParameterId(3)));
+  EXPECT_THAT(buckets.all()[1].parameters, ElementsAre(ParameterId(1)));
+  EXPECT_THAT(buckets.all()[2].parameters, ElementsAre(ParameterId(0)));
+  EXPECT_EQ(buckets.BucketOf(ParameterId(0)), 2u);
+  EXPECT_EQ(buckets.BucketOf(ParameterId(3)), 0u);
+}
+
+TEST(ReduceBucketsTest, BucketsAreFilledInTheReverseOrderOfUse) {
+  std::vector<ParameterSpec> specs = kSpecs;
+  for (ParameterSpec& spec : specs) spec.group = 0;
+  const std::vector<DType> dtypes(5, DType::kF32);
+  // Nothing is packed without chunks. 11 elements of "c" and 6 of "b" fit.
+  const ReduceBuckets buckets = ReduceBuckets::Of(
+      LayoutOf(specs, {.kind = LayoutKind::kRoundRobin, .ranks = 2}), dtypes,
+      17 * 4);
   ASSERT_EQ(buckets.all().size(), 2u);
   EXPECT_THAT(buckets.all()[0].parameters,
               ElementsAre(ParameterId(4), ParameterId(3), ParameterId(1)));
-  EXPECT_THAT(buckets.all()[1].parameters, ElementsAre(ParameterId(0)));
-  EXPECT_EQ(buckets.BucketOf(ParameterId(0)), 1u);
-  EXPECT_EQ(buckets.BucketOf(ParameterId(3)), 0u);
+  // With chunks a gradient of a quarter of a bucket has one of its own: of 4 x
+  // 48 bytes all but "c", which has that many, is packed.
+  const ReduceBuckets packed =
+      ReduceBuckets::Of(LayoutOf(specs, {.ranks = 2}), dtypes, 4 * 48);
+  ASSERT_EQ(packed.all().size(), 3u);
+  EXPECT_THAT(packed.all()[1].parameters, ElementsAre(ParameterId(3)));
+  EXPECT_TRUE(packed.all()[1].is_direct);
+  EXPECT_THAT(packed.all()[2].parameters,
+              ElementsAre(ParameterId(1), ParameterId(0)));
+  EXPECT_FALSE(packed.all()[2].is_direct);
 }
 
 TEST(ReduceBucketsTest, AGradientThatIsLargerThanABucketIsAlone) {
@@ -50,9 +74,10 @@ TEST(ReduceBucketsTest, AGradientThatIsLargerThanABucketIsAlone) {
 TEST(ReduceBucketsTest, ABucketHasOneType) {
   const StateLayout layout = LayoutOf(kSpecs, {.ranks = 2});
   std::vector<DType> dtypes(5, DType::kF32);
-  dtypes[1] = DType::kF64;
+  dtypes[3] = DType::kF64;
   const ReduceBuckets buckets = ReduceBuckets::Of(layout, dtypes, 1 << 20);
-  ASSERT_EQ(buckets.all().size(), 3u);
+  ASSERT_EQ(buckets.all().size(), 4u);
+  EXPECT_EQ(buckets.all()[0].dtype, DType::kF32);
   EXPECT_EQ(buckets.all()[1].dtype, DType::kF64);
 }
 

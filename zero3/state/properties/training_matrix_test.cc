@@ -227,16 +227,15 @@ INSTANTIATE_TEST_SUITE_P(All, TrainingMatrixTest, ::testing::ValuesIn(Cases()));
 class LossyTest : public ::testing::TestWithParam<std::string_view> {};
 
 TEST_P(LossyTest, EveryReadIsWithinTheBoundOfItsCodec) {
-  for (const Offload offload :
-       {Offload::kParameters, Offload::kGradients, Offload::kOptimizer}) {
+  for (const Offload offload : {Offload::kParameters, Offload::kGradients}) {
     std::shared_ptr<const offload::Codec> codec =
         *offload::CreateCodec(GetParam());
     testing::BoundTier tier(codec);
     testing::ToyOptions toy = ToyOf(3, 3);
     toy.parts = 3;
-    // Moments of AdamW that are rounded to 0 divide by nothing.
-    toy.state.optimizer = OptimizerKind::kSgd;
-    toy.state.sgd = {.learning_rate = 0.01, .momentum = 0.9};
+    // Only parameters with master weights may be rounded.
+    if (offload == Offload::kParameters) toy.dtype = DType::kBF16;
+    if (codec->IsLossless(DType::kBF16) && toy.dtype == DType::kBF16) continue;
     SetTiers(offload, &tier, toy.state);
     for (const auto& result : testing::Train(toy)) {
       ASSERT_THAT(result.status(), IsOk());

@@ -41,6 +41,10 @@ class BoundTier final : public offload::MemoryTier {
     return tier_.usage();
   }
 
+  bool IsLossless(offload::Purpose purpose, DType dtype) const override {
+    return tier_.IsLossless(purpose, dtype);
+  }
+
   // Elements that were read so far, and how many of these had changed.
   int64_t elements() const;
   int64_t changed() const;

@@ -21,8 +21,8 @@
 #include "collectives/registry/engine_registry.h"
 #include "collectives/shared_memory/shared_memory.h"
 #include "tools/cli/cli.h"
+#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/worker/measured_engine.h"
-#include "topology/axis.h"
 #include "topology/config/options/named_enum.h"
 #include "topology/config/options/strategies.h"
 
@@ -95,12 +95,9 @@ absl::StatusOr<Job> JoinRanks(const Settings& settings,
 }  // namespace
 
 absl::StatusOr<int64_t> WorldSize(const Settings& settings) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<topology::Axis> axes,
-                           topology::ParseAxes(settings.mesh),
+  TESSERA_ASSIGN_OR_RETURN(const MeshSizes mesh, ParseMesh(settings.mesh),
                            tools::FlagError("mesh", settings.mesh, _));
-  int64_t size = 1;
-  for (const topology::Axis& axis : axes) size *= axis.size.value();
-  return size;
+  return mesh.world_size();
 }
 
 absl::Status CheckEngine(const Settings& settings) {

@@ -25,6 +25,8 @@ void AddShares(const TimeShares& shares, Json& json) {
   json["communication"] = shares.communication;
   json["bubble"] = shares.bubble;
   json["offload"] = shares.offload;
+  json["state_traffic"] = shares.state_traffic;
+  json["state_hidden"] = shares.state_hidden;
 }
 
 }  // namespace

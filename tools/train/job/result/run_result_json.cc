@@ -135,6 +135,8 @@ constexpr auto kShares = [](auto& io, TimeShares& shares) {
   io.Value("offload", shares.offload);
   io.Value("products", shares.products);
   io.Value("optimizer", shares.optimizer);
+  io.Value("state_traffic", shares.state_traffic);
+  io.Value("state_hidden", shares.state_hidden);
 };
 
 constexpr auto kStep = [](auto& io, StepResult& step) {

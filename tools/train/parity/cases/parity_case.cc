@@ -1,11 +1,15 @@
 #include "tools/train/parity/cases/parity_case.h"
 
+#include "offload/optimizer/state/moment.h"
+#include "tools/train/settings/mesh/parse_mesh.h"
+
 namespace tessera::train {
 
 ParityCase PlainCase(const ParityCase& run) {
   return {.tied = run.tied,
           .clip = run.clip,
           .kv_heads = run.kv_heads,
+          .moments = run.moments,
           .length = run.length,
           .layers = run.layers,
           .dtype = run.dtype,
@@ -42,15 +46,14 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.state.layout = run.layout;
   options.state.bucket_bytes = run.bucket_bytes;
   options.state.persistence_threshold = run.persistence_threshold;
+  options.state.moments = *offload::ParseMomentFormat(run.moments);
   options.state.clip_norm = run.clip ? 0.5 : 0;
   return options;
 }
 
 std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
-  return os << "dp" << run.mesh.dp << ",pp" << run.mesh.pp << ",cp"
-            << run.mesh.cp << ",tp" << run.mesh.tp
-            << " schedule=" << run.schedule << "/" << run.chunks
-            << " micro_batch=" << run.micro_batch
+  return os << FormatMesh(run.mesh) << " schedule=" << run.schedule << "/"
+            << run.chunks << " micro_batch=" << run.micro_batch
             << " recompute=" << run.recompute
             << " sequence_parallel=" << run.sequence_parallel
             << " zigzag=" << run.zigzag << " zero=" << run.stage
@@ -59,8 +62,9 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " offload=" << run.offload << " tier=" << run.tier
             << " lossless=" << run.lossless << " tied=" << run.tied
             << " clip=" << run.clip << " kv_heads=" << run.kv_heads
-            << " length=" << run.length << " layers=" << run.layers << " "
-            << DTypeName(run.dtype) << " steps=" << run.steps;
+            << " moments=" << run.moments << " length=" << run.length
+            << " layers=" << run.layers << " " << DTypeName(run.dtype)
+            << " steps=" << run.steps;
 }
 
 }  // namespace tessera::train

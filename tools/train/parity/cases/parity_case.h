@@ -40,6 +40,7 @@ struct ParityCase {
   bool tied = false;
   bool clip = false;
   int64_t kv_heads = 2;
+  std::string moments = "f32";  // f32, bf16, int8
   int64_t length = 13;
   int64_t layers = 3;
   DType dtype = DType::kF32;

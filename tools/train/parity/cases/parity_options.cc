@@ -35,6 +35,7 @@ enum Place {
   kTied,
   kClip,
   kKvHeads,
+  kMoments,
 };
 
 std::vector<std::string> Schedules() {
@@ -67,7 +68,8 @@ std::vector<ParityOption> MakeOptions() {
           {"lossless", off_on},
           {"tied", off_on},
           {"clip", off_on},
-          {"kv_heads", {"1", "2", "3", "6"}}};
+          {"kv_heads", {"1", "2", "3", "6"}},
+          {"moments", {"f32", "bf16", "int8"}}};
 }
 
 // A row, of which some may not be chosen.
@@ -152,6 +154,12 @@ bool OffloadIsPossible(const Chosen& chosen) {
   return !(nothing && chosen.on(kLossless));
 }
 
+// A tensor rank rounds the moments of its slice by blocks and places of the
+// slice, one rank by those of the whole parameter.
+bool MomentsAreComparable(const Chosen& chosen) {
+  return !(chosen.is_not(kMoments, "f32") && chosen.is_not(kTp, "1"));
+}
+
 tensor_parallel::Recompute RecomputeNamed(std::string_view name) {
   using tensor_parallel::Recompute;
   for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
@@ -182,7 +190,7 @@ CoveringProblem ParityProblem() {
 bool IsPossible(const CoveringRow& row) {
   const Chosen chosen(row);
   return RanksArePossible(chosen) && ScheduleIsPossible(chosen) &&
-         OffloadIsPossible(chosen);
+         OffloadIsPossible(chosen) && MomentsAreComparable(chosen);
 }
 
 int OptionNumber(const std::string& name) {
@@ -222,7 +230,8 @@ ParityCase CaseOf(const CoveringRow& row) {
       .lossless = chosen.on(kLossless),
       .tied = chosen.on(kTied),
       .clip = chosen.on(kClip),
-      .kv_heads = chosen.number(kKvHeads)};
+      .kv_heads = chosen.number(kKvHeads),
+      .moments = chosen.value(kMoments)};
 }
 
 }  // namespace tessera::train

@@ -30,7 +30,8 @@ CoveringProblem ParityProblem();
 
 // Not possible: what TrainRank refuses (chunks that a schedule has not, kv
 // heads that do not go with tp, offloading what ZeRO leaves whole), and what
-// says nothing (a tier where nothing is offloaded, compression without one). As
+// says nothing (a tier where nothing is offloaded, compression without one, tp
+// with moments that round otherwise in a slice of a parameter). As
 // CoveringProblem::allowed of rows in part.
 bool IsPossible(const CoveringRow& row);
 

@@ -73,6 +73,17 @@ TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
   EXPECT_GE(RowsWith("tp", "8", "kv_heads", "2"), 1);
   EXPECT_GE(RowsWith("tp", "2", "kv_heads", "3"), 1);
   EXPECT_GE(RowsWith("cp", "8", "context", "contiguous"), 1);
+  for (const char* moments : {"bf16", "int8"}) {
+    for (const char* size : {"2", "4", "8"}) {
+      EXPECT_GE(RowsWith("dp", size, "moments", moments), 1);
+      EXPECT_GE(RowsWith("pp", size, "moments", moments), 1);
+      EXPECT_EQ(RowsWith("tp", size, "moments", moments), 0);
+    }
+    for (const char* tier : {"host", "file"}) {
+      EXPECT_GE(RowsWith("tier", tier, "moments", moments), 1);
+    }
+    EXPECT_GE(RowsWith("lossless", "on", "moments", moments), 1);
+  }
 }
 
 TEST_F(ParityOptionsTest, WhatIsNotAllowedIsNotThere) {
@@ -120,6 +131,7 @@ TEST_F(ParityOptionsTest, ACaseIsWhatItsRowSays) {
     EXPECT_EQ(run.tied, ValueOf(row, "tied") == "on");
     EXPECT_EQ(run.clip, ValueOf(row, "clip") == "on");
     EXPECT_EQ(absl::StrCat(run.kv_heads), ValueOf(row, "kv_heads"));
+    EXPECT_EQ(run.moments, ValueOf(row, "moments"));
   }
 }
 

@@ -28,8 +28,10 @@ constexpr SettingsField kFields[] = {
     {"strategy", &Settings::strategy,
      "of collectives: ring, tree, hierarchical, adaptive, all_reduce"},
     {"schedule", &Settings::schedule,
-     "of the pipeline: 1f1b, gpipe, interleaved_1f1b, zb_h1, zb_v and more; "
-     "//tools/schedule shows them"},
+     "pipeline schedule: 1f1b, gpipe, interleaved_1f1b, zb_h1, zb_v and more "
+     "(//tools/schedule shows them), auto (synthesized for the model), or a "
+     "CSV "
+     "file"},
     {"chunks", &Settings::chunks, "stages of each pipeline rank"},
     {"sequence_parallel", &Settings::sequence_parallel,
      "tensor ranks share out the tokens between layers"},
@@ -46,9 +48,25 @@ constexpr SettingsField kFields[] = {
     {"offload_dir", &Settings::offload_dir,
      "a directory for files with it; empty: host memory"},
     {"compression", &Settings::compression,
-     "of what is offloaded: none, fp16, bf16, int8, quantization, lossless"},
+     "codec for offloaded data: none, lossless; fp16, bf16, int8 and "
+     "quantization round gradients and 16-bit parameters, never the "
+     "optimizer's state"},
+    {"moments", &Settings::moments,
+     "how AdamW's moments are kept: f32, bf16, int8 (8 bits and a scale for "
+     "each block)"},
     {"bucket_bytes", &Settings::bucket_bytes,
-     "gradients that are reduced at once"},
+     "gradients of a layer that are packed into one message"},
+    {"gather_ahead", &Settings::gather_ahead,
+     "with --zero=3, layers whose weights are gathered ahead of their use"},
+    {"max_gathered_bytes", &Settings::max_gathered_bytes,
+     "with --zero=3, most bytes of gathered weights; --gather_ahead is then "
+     "chosen; 0: no limit"},
+    {"persistence_threshold", &Settings::persistence_threshold,
+     "with --zero=3, parameters with fewer elements stay whole on every rank"},
+    {"reduce", &Settings::reduce,
+     "with --zero=2 and 3, when a layer's gradients are reduced: after each "
+     "micro-batch (each: least memory), after the last one (last: least "
+     "traffic), or auto"},
 
     {"learning_rate", &Settings::learning_rate, "at its peak"},
     {"min_learning_rate", &Settings::min_learning_rate,

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "pipeline/generate/generate.h"
@@ -49,9 +51,14 @@ const pipeline::Generator* FindGenerator(std::string_view name) {
 
 absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
   TESSERA_RETURN_IF_ERROR(
-      CheckChoice("schedule", settings.schedule, pipeline::GeneratorNames()));
-  TESSERA_RETURN_IF_ERROR(
       CheckRange("chunks", settings.chunks, {1, int64_t{1} << 20}));
+  // They are made or read, and checked, once the model is known.
+  if (IsScheduleFile(settings.schedule) || settings.schedule == "auto") {
+    return absl::OkStatus();
+  }
+  std::vector<std::string_view> names = pipeline::GeneratorNames();
+  names.push_back("auto");
+  TESSERA_RETURN_IF_ERROR(CheckChoice("schedule", settings.schedule, names));
   const pipeline::Generator& generator = *FindGenerator(settings.schedule);
   if (generator.chunks != 0 && settings.chunks != generator.chunks) {
     return RefuseFlag(
@@ -75,6 +82,10 @@ absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
 }
 
 }  // namespace
+
+bool IsScheduleFile(std::string_view schedule) {
+  return absl::EndsWith(schedule, ".csv") || absl::StrContains(schedule, "/");
+}
 
 absl::Status CheckMesh(const Settings& settings) {
   const absl::StatusOr<MeshSizes> mesh = ParseMesh(settings.mesh);

@@ -1,5 +1,6 @@
 #include "tools/train/settings/mesh/parse_mesh.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -13,13 +14,51 @@
 namespace tessera::train {
 namespace {
 
+// The axes as given; 0: not named.
+struct NamedSizes {
+  int64_t dp = 0, dp_replicate = 0, dp_shard = 0;
+  int64_t pp = 0, cp = 0, tp = 0;
+};
+
 // Null where training has no such axis.
-int64_t* SizeOf(std::string_view axis, MeshSizes& sizes) {
+int64_t* SizeOf(std::string_view axis, NamedSizes& sizes) {
   if (axis == "dp") return &sizes.dp;
+  if (axis == "dp_replicate") return &sizes.dp_replicate;
+  if (axis == "dp_shard") return &sizes.dp_shard;
   if (axis == "pp") return &sizes.pp;
   if (axis == "cp") return &sizes.cp;
   if (axis == "tp") return &sizes.tp;
   return nullptr;
+}
+
+// dp and its two parts, of which any may be left out.
+absl::Status CheckParts(const NamedSizes& given) {
+  if (given.dp == 0) return absl::OkStatus();
+  if (given.dp_replicate != 0 && given.dp_shard != 0) {
+    if (given.dp_replicate * given.dp_shard == given.dp) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("dp", given.dp, " is not dp_replicate", given.dp_replicate,
+                     " x dp_shard", given.dp_shard, ": leave dp out"));
+  }
+  const int64_t part = std::max(given.dp_replicate, given.dp_shard);
+  if (part == 0 || given.dp % part == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(given.dp_replicate != 0 ? "dp_replicate" : "dp_shard", part,
+                   " does not divide dp", given.dp));
+}
+
+MeshSizes SizesOf(const NamedSizes& given) {
+  const auto or_one = [](int64_t size) { return std::max<int64_t>(size, 1); };
+  MeshSizes sizes = {.dp = given.dp,
+                     .pp = or_one(given.pp),
+                     .cp = or_one(given.cp),
+                     .tp = or_one(given.tp),
+                     .dp_replicate = or_one(given.dp_replicate)};
+  if (given.dp == 0) sizes.dp = sizes.dp_replicate * or_one(given.dp_shard);
+  if (given.dp_shard != 0) sizes.dp_replicate = sizes.dp / given.dp_shard;
+  return sizes;
 }
 
 }  // namespace
@@ -31,24 +70,30 @@ absl::StatusOr<MeshSizes> ParseMesh(std::string_view mesh) {
   }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<topology::Axis> axes,
                            topology::ParseAxes(mesh));
-  MeshSizes sizes;
+  NamedSizes given;
   for (const topology::Axis& axis : axes) {
-    int64_t* const size = SizeOf(axis.name, sizes);
+    int64_t* const size = SizeOf(axis.name, given);
     if (size == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("there is no axis ", Quoted(axis.name),
-                       "; the axes are dp, pp, cp and tp"));
+                       "; the axes are dp (or dp_replicate and dp_shard), pp, "
+                       "cp and tp"));
     }
     *size = axis.size.value();
   }
+  TESSERA_RETURN_IF_ERROR(CheckParts(given));
+  const MeshSizes sizes = SizesOf(given);
   if (sizes.world_size() <= kMostTrainRanks) return sizes;
   return absl::InvalidArgumentError(absl::StrCat(
       sizes.world_size(), " ranks; at most ", kMostTrainRanks, " are allowed"));
 }
 
 std::string FormatMesh(const MeshSizes& sizes) {
-  return absl::StrCat("dp", sizes.dp, ",pp", sizes.pp, ",cp", sizes.cp, ",tp",
-                      sizes.tp);
+  const std::string dp = sizes.dp_replicate == 1
+                             ? absl::StrCat("dp", sizes.dp)
+                             : absl::StrCat("dp_replicate", sizes.dp_replicate,
+                                            ",dp_shard", sizes.dp_shard());
+  return absl::StrCat(dp, ",pp", sizes.pp, ",cp", sizes.cp, ",tp", sizes.tp);
 }
 
 }  // namespace tessera::train

@@ -51,6 +51,16 @@ Spans Collectives(const StepActivity& activity) {
   return Merged(std::move(collectives));
 }
 
+Spans StateTraffic(const StepActivity& activity) {
+  std::vector<Span> traffic;
+  for (const LoggedCollective& one : activity.collectives) {
+    if (one.ranks > 1 && one.is_state) {
+      traffic.push_back({one.begin_ns, one.end_ns});
+    }
+  }
+  return Both(Merged(std::move(traffic)), {activity.whole});
+}
+
 // Of each segment as much as the thread slept, while operations were under way.
 Spans TierWaits(const TierTime& tiers, const Spans& rest) {
   const Spans flights = Both(Merged(tiers.in_flight), rest);
@@ -79,6 +89,8 @@ TimeShares StepAccount::shares() const {
   shares.bubble = share(Length(of(Doing::kBubble)));
   shares.offload = share(Length(of(Doing::kOffload)));
   shares.products = share(products_ns);
+  shares.state_traffic = share(state_traffic_ns);
+  shares.state_hidden = share(state_hidden_ns);
   return shares;
 }
 
@@ -87,6 +99,9 @@ StepAccount AccountOf(const StepActivity& activity) {
   account.whole = activity.whole;
   account.products_ns = activity.ops.products_ns;
   if (activity.whole.size() == 0) return account;
+  const Spans traffic = StateTraffic(activity);
+  account.state_traffic_ns = Length(traffic);
+  account.state_hidden_ns = Length(Both(traffic, activity.ops.spans));
   Ledger ledger(account);
   ledger.Book(Doing::kCompute, activity.ops.spans);
   ledger.Book(Doing::kOffload, Merged(activity.tiers.calls));

@@ -68,6 +68,10 @@ constexpr std::string_view DoingName(Doing doing) {
 struct StepAccount {
   Span whole = {};
   int64_t products_ns = 0;
+  // Gathers of weights and reductions of gradients, and those moments of them
+  // in which the rank computed.
+  int64_t state_traffic_ns = 0;
+  int64_t state_hidden_ns = 0;
   // By Doing. Together all moments of `whole`, each once.
   std::array<Spans, kAllDoings.size()> spans = {};
 

@@ -120,6 +120,8 @@ absl::Status StepMeter::AddPipeline(TrainRank& rank, StepActivity& activity) {
   int64_t last = activity.passes.empty() ? activity.whole.begin
                                          : activity.passes.back().span.end;
   for (const auto& timed : line.communications) {
+    // Gathers and reductions only start there.
+    if (!pipeline::Communicates(timed.action.kind)) continue;
     const Span span = SpanOf(timed, origin);
     activity.messages.push_back(
         {timed.action, span, computed.Of(timed.action)});

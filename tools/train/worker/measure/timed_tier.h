@@ -34,6 +34,9 @@ class TimedTier final : public offload::MemoryTier {
   absl::StatusOr<offload::BlockView> Map(std::string_view key) override;
   absl::StatusOr<offload::BlockView> MapNew(std::string_view key, int64_t bytes,
                                             offload::BlockInfo info) override;
+  bool IsLossless(offload::Purpose purpose, DType dtype) const override {
+    return inner_->IsLossless(purpose, dtype);
+  }
   absl::Status Flush() override;
 
  protected:

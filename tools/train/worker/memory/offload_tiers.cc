@@ -10,6 +10,7 @@
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
 #include "offload/tier/stack/compressed_tier.h"
+#include "tools/train/settings/tier_codecs.h"
 #include "tools/train/settings/user_path.h"
 #include "tools/train/worker/measure/timed_tier.h"
 
@@ -21,6 +22,21 @@ constexpr std::string_view kFile = "file";
 std::shared_ptr<offload::Accounting> CountedAs(std::string_view name) {
   return std::make_shared<offload::Accounting>(std::string(name),
                                                offload::kUnlimited);
+}
+
+// With the codec that each kind of state may have.
+absl::StatusOr<std::shared_ptr<offload::MemoryTier>> Compressed(
+    const Settings& settings, std::shared_ptr<offload::MemoryTier> base) {
+  TESSERA_ASSIGN_OR_RETURN(auto codec,
+                           offload::CreateCodec(settings.compression));
+  offload::CompressedTier::Options options;
+  for (const offload::Purpose purpose : offload::kAllPurposes) {
+    TESSERA_ASSIGN_OR_RETURN(
+        options.codec_of[static_cast<size_t>(purpose)],
+        offload::CreateCodec(TierCodecName(settings, purpose)));
+  }
+  return std::make_shared<offload::CompressedTier>(
+      std::move(codec), std::move(base), std::move(options));
 }
 
 }  // namespace
@@ -78,9 +94,7 @@ absl::Status OffloadTiers::CreateTier(const Settings& settings,
                                          .bounce_accounting = buffers_}));
   }
   if (settings.compression != "none") {
-    TESSERA_ASSIGN_OR_RETURN(auto codec,
-                             offload::CreateCodec(settings.compression));
-    tier = std::make_shared<offload::CompressedTier>(std::move(codec), tier);
+    TESSERA_ASSIGN_OR_RETURN(tier, Compressed(settings, std::move(tier)));
   }
   tier_ = std::make_unique<TimedTier>(std::move(tier), std::move(log));
   return absl::OkStatus();

@@ -119,8 +119,7 @@ TEST(EstimateBuffersTest, WithAFileTheHostKeepsToItsEffectiveBudget) {
   // are gathered and all gradients in their bucket.
   EXPECT_EQ(use.At(Purpose::kPrefetchBuffers, Tier::kDevice),
             2 * (16'384 + 16'384 + 32'768 + 65'536) + 128 + 128 + 256 + 512);
-  EXPECT_EQ(use.Buffers(),
-            use.Of(Purpose::kPrefetchBuffers) + 66'048 + 66'048);
+  EXPECT_EQ(use.Buffers(), use.Of(Purpose::kPrefetchBuffers) + 66'048 + 66'048);
   config.overlap = false;
   TESSERA_ASSERT_OK_AND_ASSIGN(const MemoryUse alone,
                                EstimateMemory(model, config, {.ranks = 1}));

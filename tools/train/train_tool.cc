@@ -247,7 +247,7 @@ absl::Status TellOnce(const topology::LauncherEnvironment& place,
 absl::Status CheckMemoryOfHost(const Settings& settings,
                                const topology::LauncherEnvironment& place,
                                std::ostream& err, int& exit_code) {
-  const absl::StatusOr<Checked> checked = CheckData(settings);
+  const absl::StatusOr<Checked> checked = CheckData(settings, err);
   // Ranks tell of errors once they have met.
   if (!checked.ok()) return absl::OkStatus();
   std::ostringstream warning;

@@ -146,8 +146,9 @@ TEST(StepEventsTest, ARankIsAProcessOfNamedThreads) {
   for (const Json& event : events) {
     if (event["name"] == "thread_name") names.push_back(event["args"]["name"]);
   }
-  EXPECT_THAT(names, ElementsAre("compute", "optimizer", "communication",
-                                 "bubble", "offload", "checkpoint"));
+  EXPECT_THAT(names,
+              ElementsAre("compute", "optimizer", "communication", "bubble",
+                          "offload", "checkpoint", "model state"));
   const Json& last = events.back();
   EXPECT_EQ(last["tid"], 5);
   EXPECT_EQ(last["ts"], 1.5);

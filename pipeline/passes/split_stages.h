@@ -8,10 +8,11 @@
 //   //   1B0        ->  9B0,8B0,7B0,6B0,5B0
 //
 // The parts of a stage follow each other in the place of the whole: forwards in
-// ascending, backwards in descending order. A forward and a backward that run
+// ascending, backwards in descending order. A stage of 0 parts is left out: its
+// neighbours hand on to each other. A forward and a backward that run
 // together become pairs of a part of each, as far as both last. Messages
-// between ranks stay those of the whole stages, since parts of one rank need
-// none.
+// between ranks stay those of the whole stages that are left, since parts of
+// one rank need none.
 #ifndef TESSERA_PIPELINE_PASSES_SPLIT_STAGES_H_
 #define TESSERA_PIPELINE_PASSES_SPLIT_STAGES_H_
 

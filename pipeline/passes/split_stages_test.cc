@@ -1,6 +1,9 @@
 #include "pipeline/passes/split_stages.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <random>
+#include <utility>
 #include <vector>
 
 #include "base/status_matchers.h"
@@ -75,15 +78,47 @@ TEST(SplitStagesTest, AnySplitOfAnyScheduleIsValid) {
   }
 }
 
+TEST(SplitStagesTest, StagesOfNoPartsAreLeftOut) {
+  std::mt19937_64 random(3);
+  const std::pair<const char*, int64_t> cases[] = {
+      {"gpipe", 1}, {"1f1b", 1},     {"interleaved_1f1b", 2}, {"zb_h1", 1},
+      {"zb_v", 2},  {"dualpipe", 1}, {"dualpipev", 2}};
+  for (const auto& [name, chunks] : cases) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const Schedule schedule,
+        Generate(name, {.ranks = 4, .chunks = chunks, .microbatches = 5}));
+    for (int round = 0; round < 20; ++round) {
+      std::vector<int64_t> parts(static_cast<size_t>(schedule.map.stages()));
+      for (int64_t& part : parts) part = static_cast<int64_t>(random() % 3);
+      parts.front() += 1;
+      int64_t sum = 0;
+      for (const int64_t part : parts) sum += part;
+      TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule split,
+                                   SplitStages(schedule, parts));
+      EXPECT_EQ(split.map.stages(), sum);
+      EXPECT_EQ(split.map.ranks(), 4);
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const Schedule placed,
+          PlaceParameters(split, {.prefetch = 1,
+                                  .reduce = ReducePlacement::kEachMicroBatch}));
+      TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule lowered,
+                                   AddCommunication(placed));
+      EXPECT_THAT(Validate(lowered), IsOk()) << name << WriteCsv(lowered);
+    }
+  }
+}
+
 TEST(SplitStagesTest, MisuseIsRefused) {
   const auto refuses = [](const char* part) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
   };
   const Schedule schedule = FromCsv("0F0,1F0,1B0,0B0\n");
-  const std::vector<int64_t> one = {1}, none = {1, 0}, two = {2, 2};
+  const std::vector<int64_t> one = {1}, less = {1, -1}, none = {0, 0},
+                             two = {2, 2};
   EXPECT_THAT(SplitStages(schedule, one),
               refuses("for 1 stages; the map has 2"));
-  EXPECT_THAT(SplitStages(schedule, none), refuses("stage 1 in 0 parts"));
+  EXPECT_THAT(SplitStages(schedule, less), refuses("stage 1 in -1 parts"));
+  EXPECT_THAT(SplitStages(schedule, none), refuses("no stage is left"));
   EXPECT_THAT(SplitStages(*PlaceParameters(schedule), two),
               refuses("(0UNSHARD): only a schedule of computations"));
   Schedule wrong = schedule;

@@ -72,8 +72,8 @@ constexpr bool HasMicroBatch(ActionKind kind) {
 constexpr bool GivesInputGradient(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
 }
-// F, B or I: what computes with the stage's parameters. The gradients of weights
-// are products of activations and gradients alone.
+// F, B or I: what computes with the stage's parameters. The gradients of
+// weights are products of activations and gradients alone.
 constexpr bool NeedsParameters(ActionKind kind) {
   return kind <= ActionKind::kBackwardInput;
 }

@@ -90,13 +90,16 @@ absl::StatusOr<StageMap> StageMap::Split(std::span<const int64_t> parts) const {
   std::vector<int32_t> rank_of;
   for (size_t stage = 0; stage < parts.size(); ++stage) {
     const int64_t room = kMostStages - static_cast<int64_t>(rank_of.size());
-    if (parts[stage] < 1 || parts[stage] > room) {
+    if (parts[stage] < 0 || parts[stage] > room) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "stage ", stage, " in ", parts[stage], " parts; at least 1, and at ",
+          "stage ", stage, " in ", parts[stage], " parts; at least 0, and at ",
           "most ", kMostStages, " stages together, are allowed"));
     }
     rank_of.insert(rank_of.end(), static_cast<size_t>(parts[stage]),
                    rank_of_[stage]);
+  }
+  if (rank_of.empty()) {
+    return absl::InvalidArgumentError("no stage is left: all have 0 parts");
   }
   return StageMap(std::move(rank_of), ranks_, two_way_);
 }

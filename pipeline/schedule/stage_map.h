@@ -41,8 +41,9 @@ class StageMap {
   static absl::StatusOr<StageMap> TwoWayOf(std::vector<int32_t> rank_of_stage);
 
   // Divides each stage s into parts[s] consecutive stages of the same rank or
-  // ranks. InvalidArgument unless `parts` has one entry of at least 1 for each
-  // stage.
+  // ranks; one of no parts is left out, and a rank may then have none.
+  // InvalidArgument unless `parts` has one entry for each stage, of which one
+  // is above 0.
   absl::StatusOr<StageMap> Split(std::span<const int64_t> parts) const;
 
   int64_t ranks() const { return ranks_; }

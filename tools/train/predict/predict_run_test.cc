@@ -246,7 +246,8 @@ TEST(PredictRunTest, TextAndJsonSayTheSame) {
   PrintPredictionText(run, text);
   for (const char* part :
        {"mesh dp2,pp2,cp1,tp2: 8 ranks", "1f1b of 2 stages and 8 micro-batches",
-        "activations", "all_reduce", "it fits"}) {
+        "reduces gradients at the last micro-batch", "activations",
+        "all_reduce", "it fits"}) {
     EXPECT_THAT(text.str(), HasSubstr(part));
   }
 }

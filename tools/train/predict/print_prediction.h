@@ -17,10 +17,11 @@ namespace tessera::train {
 // whether it fits, or what to change.
 void PrintPredictionText(const RunPrediction& prediction, std::ostream& out);
 
-// An object with the keys mesh, world_size, schedule, stages, micro_batches,
-// parameters, ranks (each with coordinates, stages, memory and traffic),
-// bubble, flops, memory (needed, available, limit, fits) and advice; bytes and
-// operations are numbers. Ends with a line feed.
+// An object with the keys mesh, world_size, schedule, placement (when weights
+// are gathered and gradients reduced), stages, micro_batches, parameters, ranks
+// (each with coordinates, stages, memory and traffic), bubble, flops, memory
+// (needed, available, limit, fits) and advice; bytes and operations are
+// numbers. Ends with a line feed.
 std::string PredictionAsJson(const RunPrediction& prediction);
 
 }  // namespace tessera::train

@@ -162,14 +162,10 @@ absl::StatusOr<Schedule> StageSchedule(const RunOptions& options,
   return schedule;
 }
 
-// The embedding is a window of the first stage, the head one of the last.
+// The embedding is a window of the first stage, the head one of the last. Of
+// more stages than layers some have none, and hand on what they get.
 absl::StatusOr<std::vector<int64_t>> WindowsOfStages(const RunOptions& options,
                                                      int64_t stages) {
-  if (stages > options.model.layers) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a pipeline of ", stages, " stages for a model of ",
-        options.model.layers, " layers; at most as many stages are allowed"));
-  }
   TESSERA_ASSIGN_OR_RETURN(
       const auto layers,
       tensor_parallel::Partition::Balanced(options.model.layers, stages));
@@ -280,7 +276,8 @@ absl::StatusOr<RunSchedule> RunSchedule::Create(const RunOptions& options) {
   TESSERA_RETURN_IF_ERROR(CheckGatheredLimit(options, costs));
   const auto windows = static_cast<int64_t>(costs.stages.size());
   // A table may be of windows already, and say itself when they are gathered.
-  const bool is_by_window = run.stages_.map.stages() == windows;
+  const bool is_by_window =
+      options.schedule == "file" && run.stages_.map.stages() == windows;
   if (is_by_window) {
     run.windows_.assign(static_cast<size_t>(windows), 1);
   } else {

@@ -24,27 +24,25 @@ std::string RankPlace::ToString() const {
 absl::StatusOr<RunPlan> RunPlan::Create(const RunOptions& options) {
   RunPlan plan;
   plan.options_ = options;
-  TESSERA_ASSIGN_OR_RETURN(RunSchedule steps, RunSchedule::Create(options));
-  plan.steps_ = std::make_shared<const RunSchedule>(std::move(steps));
+  TESSERA_ASSIGN_OR_RETURN(RunStages stages, StagesOfRun(options));
+  plan.stages_ = std::make_shared<const RunStages>(std::move(stages));
   return plan;
 }
 
 RunPlan RunPlan::With(const RunOptions& options) const {
   RunPlan plan = *this;
   plan.options_ = options;
-  plan.is_of_options_ = false;
   return plan;
 }
 
 absl::StatusOr<std::shared_ptr<const RunSchedule>> RunPlan::steps() const {
-  if (is_of_options_) return steps_;
   TESSERA_ASSIGN_OR_RETURN(RunSchedule steps, RunSchedule::Create(options_));
   return std::make_shared<const RunSchedule>(std::move(steps));
 }
 
 // Window 0 is the embedding, then come the layers and the head.
 StageSpan RunPlan::SpanOf(int32_t stage) const {
-  const std::vector<int64_t>& windows = steps_->windows_of_stage();
+  const std::vector<int64_t>& windows = stages_->windows;
   int64_t begin = 0;
   for (int32_t before = 0; before < stage; ++before) {
     begin += windows[static_cast<size_t>(before)];

@@ -58,8 +58,8 @@ class RunPlan {
   int64_t micro_batches() const { return schedule().microbatches; }
   int64_t stages() const { return schedule().map.stages(); }
   // Of the computations of pipeline stages.
-  const pipeline::Schedule& schedule() const { return steps_->stages(); }
-  // Of windows, as the ranks run it; that of With's options where this is.
+  const pipeline::Schedule& schedule() const { return stages_->schedule; }
+  // Of windows, as the ranks run it; made for each call.
   absl::StatusOr<std::shared_ptr<const RunSchedule>> steps() const;
 
   StageSpan SpanOf(int32_t stage) const;
@@ -67,8 +67,7 @@ class RunPlan {
 
  private:
   RunOptions options_;
-  std::shared_ptr<const RunSchedule> steps_;
-  bool is_of_options_ = true;  // Not of those that With was called on.
+  std::shared_ptr<const RunStages> stages_;
 };
 
 }  // namespace tessera::train

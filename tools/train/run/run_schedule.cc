@@ -107,6 +107,12 @@ Schedule WithoutMessages(Schedule schedule) {
   return schedule;
 }
 
+// A table may be of windows already, and say itself when they are gathered.
+bool IsByWindow(const RunOptions& options, const Schedule& schedule) {
+  return options.schedule == "file" &&
+         schedule.map.stages() == options.model.layers + 2;
+}
+
 bool HasParameterActions(const Schedule& schedule) {
   for (const std::vector<Action>& actions : schedule.ranks) {
     for (const Action& action : actions) {
@@ -177,9 +183,16 @@ absl::StatusOr<std::vector<int64_t>> WindowsOfStages(const RunOptions& options,
   return windows;
 }
 
+// Gradients that lie where they stay take no memory less if they are reduced
+// earlier, and what is summed over tensor ranks in place must be summed once.
+bool ReducesInPlace(const RunOptions& options) {
+  return options.state.stage < 2 || (options.mesh.shard_ranks() == 1 &&
+                                     options.state.gradient_tier == nullptr);
+}
+
 std::vector<ReducePlacement> ReducesFor(const RunOptions& options) {
-  const bool is_sharded = options.state.stage >= 2;
-  if (!is_sharded || options.reduce == ReduceChoice::kLastMicroBatch) {
+  if (ReducesInPlace(options) ||
+      options.reduce == ReduceChoice::kLastMicroBatch) {
     return {ReducePlacement::kLastMicroBatch};
   }
   if (options.reduce == ReduceChoice::kEachMicroBatch) {
@@ -211,12 +224,20 @@ absl::Status CheckOwnPlacement(const Schedule& schedule,
                                const pipeline::Costs& costs) {
   std::vector<bool> gathered(costs.stages.size()), reduced(costs.stages.size());
   for (const std::vector<Action>& actions : schedule.ranks) {
+    std::vector<bool> once(costs.stages.size());
     for (const Action& action : actions) {
       const auto stage = static_cast<size_t>(action.stage);
       if (action.kind == pipeline::ActionKind::kUnshard) gathered[stage] = true;
-      if (action.kind == pipeline::ActionKind::kReduceGradient) {
-        reduced[stage] = true;
+      if (action.kind != pipeline::ActionKind::kReduceGradient) continue;
+      reduced[stage] = true;
+      if (once[stage] && ReducesInPlace(options)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the schedule's table does ", action.stage,
+                         "REDUCE_GRAD more than ", "once a step, of the ",
+                         WindowName(options, action.stage),
+                         "; gradients that are not sharded are reduced once"));
       }
+      once[stage] = true;
     }
   }
   for (size_t i = 0; i < costs.stages.size(); ++i) {
@@ -263,41 +284,45 @@ pipeline::Costs WindowCosts(const RunOptions& options, const StepRates& rates) {
   return costs;
 }
 
-absl::StatusOr<RunSchedule> RunSchedule::Create(const RunOptions& options) {
+absl::StatusOr<RunStages> StagesOfRun(const RunOptions& options) {
   TESSERA_RETURN_IF_ERROR(options.model.Validate());
   TESSERA_ASSIGN_OR_RETURN(
       const text::BatchPartition batch,
       text::BatchPartition::Create(options.batch, options.mesh.dp,
                                    options.micro_batch));
-  RunSchedule run;
-  TESSERA_ASSIGN_OR_RETURN(run.stages_,
+  RunStages run;
+  TESSERA_ASSIGN_OR_RETURN(run.schedule,
                            StageSchedule(options, batch.micro_batches()));
-  const pipeline::Costs costs = WindowCosts(options);
-  TESSERA_RETURN_IF_ERROR(CheckGatheredLimit(options, costs));
-  const auto windows = static_cast<int64_t>(costs.stages.size());
-  // A table may be of windows already, and say itself when they are gathered.
-  const bool is_by_window =
-      options.schedule == "file" && run.stages_.map.stages() == windows;
-  if (is_by_window) {
-    run.windows_.assign(static_cast<size_t>(windows), 1);
+  if (IsByWindow(options, run.schedule)) {
+    run.windows.assign(static_cast<size_t>(run.schedule.map.stages()), 1);
   } else {
     TESSERA_ASSIGN_OR_RETURN(
-        run.windows_, WindowsOfStages(options, run.stages_.map.stages()));
+        run.windows, WindowsOfStages(options, run.schedule.map.stages()));
   }
-  if (HasParameterActions(run.stages_)) {
-    if (!is_by_window) {
+  return run;
+}
+
+absl::StatusOr<RunSchedule> RunSchedule::Create(const RunOptions& options) {
+  RunSchedule run;
+  TESSERA_ASSIGN_OR_RETURN(run.stages_, StagesOfRun(options));
+  const pipeline::Costs costs = WindowCosts(options);
+  TESSERA_RETURN_IF_ERROR(CheckGatheredLimit(options, costs));
+  const Schedule& stages = run.stages_.schedule;
+  if (HasParameterActions(stages)) {
+    if (!IsByWindow(options, stages)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the schedule's table gathers or reduces pipeline stages; only one "
           "of ",
-          windows,
+          costs.stages.size(),
           " stages (the embedding, each layer and the head) may: leave ",
           "UNSHARD, RESHARD and REDUCE_GRAD out, and they are added"));
     }
-    TESSERA_RETURN_IF_ERROR(CheckOwnPlacement(run.stages_, options, costs));
-    run.layers_ = run.stages_;
+    TESSERA_RETURN_IF_ERROR(CheckOwnPlacement(stages, options, costs));
+    run.layers_ = stages;
   } else {
-    TESSERA_ASSIGN_OR_RETURN(const Schedule split,
-                             pipeline::SplitStages(run.stages_, run.windows_));
+    TESSERA_ASSIGN_OR_RETURN(
+        const Schedule split,
+        pipeline::SplitStages(stages, run.stages_.windows));
     std::vector<int64_t> prefetches = {options.gather_ahead};
     if (options.max_gathered_bytes > 0)
       prefetches = {0, 1, 2, 4, 8, 16, 1 << 30};

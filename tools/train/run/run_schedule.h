@@ -34,6 +34,15 @@ struct StepRates {
 pipeline::Costs WindowCosts(const RunOptions& options,
                             const StepRates& rates = {});
 
+// The computations of pipeline stages, and how many windows each has. Nothing
+// is placed or proven: for those who price many runs.
+struct RunStages {
+  pipeline::Schedule schedule;
+  std::vector<int64_t> windows;
+};
+// As RunSchedule::Create, but for limits.
+absl::StatusOr<RunStages> StagesOfRun(const RunOptions& options);
+
 class RunSchedule {
  public:
   // InvalidArgument if the schedule does not exist or does not fit the mesh,
@@ -41,9 +50,7 @@ class RunSchedule {
   // message names the layer and its bytes).
   static absl::StatusOr<RunSchedule> Create(const RunOptions& options);
 
-  // The computations of pipeline stages, and how many windows each has.
-  const pipeline::Schedule& stages() const { return stages_; }
-  const std::vector<int64_t>& windows_of_stage() const { return windows_; }
+  const RunStages& stages() const { return stages_; }
   // The same by window, with gathers and reductions; and with messages.
   const pipeline::Schedule& layers() const { return layers_; }
   const pipeline::Schedule& lowered() const { return lowered_; }
@@ -55,8 +62,7 @@ class RunSchedule {
   std::string Describe() const;
 
  private:
-  pipeline::Schedule stages_;
-  std::vector<int64_t> windows_;
+  RunStages stages_;
   pipeline::Schedule layers_;
   pipeline::Schedule lowered_;
   pipeline::Proof proof_;

@@ -283,12 +283,12 @@ absl::StatusOr<const Pricer::RankCost*> Pricer::RanksOf(
   if (const auto found = ranks_.find(key); found != ranks_.end()) {
     return &found->second;
   }
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
-                           PlanOf(candidate));
   train::RunOptions run = RunOptionsOf(request_, candidate);
   run.batch = run.mesh.dp * run.micro_batch *
               FillingMicroBatches(candidate, request_.batch);
-  const train::RunPlan plan = filling->With(run);
+  // Its ranks run the same gathers and reductions.
+  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
+                           train::RunPlan::Create(run));
   RankCost cost;
   for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
     TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction one,

@@ -205,7 +205,7 @@ TEST(FindPlansTest, AThousandRanksTakeSeconds) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const PlanReport report, FindPlans(request));
   const double seconds = static_cast<double>(std::clock() - begin) /
                          static_cast<double>(CLOCKS_PER_SEC);
-  EXPECT_LT(seconds, 60);  // 3 where it was written, without a sanitizer.
+  EXPECT_LT(seconds, 240);  // 60 where it was written, without a sanitizer.
   EXPECT_EQ(report.plans.size(), 5u);
   EXPECT_EQ(report.plans.front().candidate.mesh.world_size(), 1024);
   EXPECT_LE(report.plans.front().candidate.mesh.tp, 8);

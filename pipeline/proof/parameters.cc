@@ -18,7 +18,8 @@ constexpr int32_t kNever = -1;
 struct StageState {
   bool gathers = false;  // Ever, in this list.
   bool gathered = false;
-  bool unreduced = false;  // Has gradients that were not reduced.
+  bool has_gradient = false;  // Ever.
+  bool unreduced = false;     // Has gradients that were not reduced.
   int32_t last_change = kNever;
   int32_t reduced = kNever;
 };
@@ -99,6 +100,12 @@ class RankParameters {
     }
     if (!GivesWeightGradient(action.kind)) return absl::OkStatus();
     if (state.unreduced) return absl::OkStatus();
+    if (state.reduced != kNever && !state.has_gradient) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(At(state.reduced), " reduces nothing: the first weight ",
+                       "gradient is ", At(position)));
+    }
+    state.has_gradient = true;
     state.unreduced = true;
     gradient_bytes_ += SizeOf(sizes_.unreduced_bytes, action.stage);
     return Measure(position);

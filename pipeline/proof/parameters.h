@@ -34,10 +34,9 @@ struct ParameterPeaks {
 
 // If a rank ever gathers a stage: UNSHARD and RESHARD of it alternate, the last
 // is a RESHARD, and every F, B and I of the stage is between them (W needs no
-// parameters). If any
-// stage of the schedule is reduced: every stage is, on each rank that holds it,
-// after its last weight gradient; between two reductions of a stage there is a
-// weight gradient. The limit of `sizes` is never exceeded. InvalidArgument
+// parameters). If any stage of the schedule is reduced: every stage is, on each
+// rank that holds it, after its last weight gradient; a weight gradient comes
+// before the first of its reductions, if the rank has any, and between two. The limit of `sizes` is never exceeded. InvalidArgument
 // otherwise, with the rank, the position and the action, and for the limit the
 // stages that are held and their bytes. Stages must exist (see Coverage).
 //

@@ -288,6 +288,10 @@ TEST(ValidateTest, ParametersAreGatheredWhereTheyAreUsed) {
 TEST(ValidateTest, GradientsAreReducedAfterTheLastOfThem) {
   EXPECT_THAT(
       Validate(FromCsv("0F0,0I0,0REDUCE_GRAD,0W0\n")),
+      Refuses("rank 0, action 2 (0REDUCE_GRAD) reduces nothing: the first "
+              "weight gradient is rank 0, action 3 (0W0)"));
+  EXPECT_THAT(
+      Validate(FromCsv("0F0,0B0,0REDUCE_GRAD,0F1,0B1\n")),
       Refuses("rank 0, action 2 (0REDUCE_GRAD) is the last reduction of "
               "the stage's gradients, and comes before its last"));
   EXPECT_THAT(Validate(FromCsv("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n")),

@@ -1,5 +1,6 @@
 // Validate against an independent run by brute force.
 #include <cstddef>
+#include <cstdint>
 #include <random>
 #include <utility>
 
@@ -135,10 +136,21 @@ bool Corrupt(Schedule& schedule, Corruption corruption,
   return false;
 }
 
+int64_t Reductions(const Schedule& schedule) {
+  int64_t reductions = 0;
+  for (const auto& actions : schedule.ranks) {
+    for (const Action& action : actions) {
+      reductions += action.kind == ActionKind::kReduceGradient;
+    }
+  }
+  return reductions;
+}
+
 TEST(CorruptionTest, TenThousandCorruptionsAreCaught) {
   std::mt19937_64 random(2);
   int corrupted = 0;
   int harmless_swaps = 0;
+  int more_reductions = 0;
   while (corrupted < 12000 && !HasFailure()) {
     Schedule schedule = RandomLowered(RandomComputations(random, 2), random);
     ASSERT_TRUE(Verdict(schedule, {})) << WriteCsv(schedule);
@@ -146,6 +158,12 @@ TEST(CorruptionTest, TenThousandCorruptionsAreCaught) {
     const Schedule before = schedule;
     if (!Corrupt(schedule, corruption, random)) continue;
     if (Verdict(schedule, {})) {
+      // A stage may be reduced after any of its weight gradients.
+      if (corruption == Corruption::kDuplicate &&
+          Reductions(schedule) > Reductions(before)) {
+        ++more_reductions;
+        continue;
+      }
       EXPECT_EQ(corruption, Corruption::kSwap) << WriteCsv(before) << "became\n"
                                                << WriteCsv(schedule);
       ++harmless_swaps;
@@ -155,6 +173,7 @@ TEST(CorruptionTest, TenThousandCorruptionsAreCaught) {
   }
   EXPECT_EQ(corrupted, 12000);
   EXPECT_LT(harmless_swaps, 2400);
+  EXPECT_LT(more_reductions, 600);
 }
 
 }  // namespace

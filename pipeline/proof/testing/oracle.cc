@@ -117,7 +117,10 @@ class Oracle {
 
   void Compute(size_t rank, const Action& a) {
     // Gradients that another reduction must follow.
-    if (GivesWeightGradient(a.kind)) reduced_.erase({rank, a.stage});
+    if (GivesWeightGradient(a.kind)) {
+      const bool is_first = weighted_.insert({rank, a.stage}).second;
+      wrong_ |= reduced_.erase({rank, a.stage}) > 0 && is_first;
+    }
     if (a.kind == kForward) {
       Give(rank, Thing("f", a.stage, a.microbatch));
       PassLocally(rank, "x", a.stage + 1, a.microbatch);
@@ -317,7 +320,7 @@ class Oracle {
   std::vector<std::array<bool, 2>> exchanged_;  // Of the messages it is at.
   bool wrong_ = false;
   bool reduces_ = false;
-  std::set<std::pair<size_t, int32_t>> gathers_, gathered_, reduced_;
+  std::set<std::pair<size_t, int32_t>> gathers_, gathered_, weighted_, reduced_;
   std::set<std::pair<int, std::string>> has_;
   std::map<Key, int> count_;
   std::map<std::tuple<size_t, size_t, bool>,

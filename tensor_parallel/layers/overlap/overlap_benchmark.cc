@@ -13,9 +13,9 @@
 // Each is the median of rounds in which all three take turns. Ranks that share
 // memory copy with the processors that multiply: with as many processors as
 // ranks nothing can be hidden but waiting (wire:0). With a wire of so many MB/s
-// (testing/wire_engine.h) collectives need no processor, as with a network
-// card. speed_of_compute is the share of the products' speed alone that the
-// call reaches.
+// (collectives/testing/wire_engine.h) collectives need no processor, as with a
+// network card. speed_of_compute is the share of the products' speed alone that
+// the call reaches.
 #include <algorithm>
 #include <barrier>
 #include <chrono>
@@ -34,9 +34,9 @@
 #include "benchmark/benchmark.h"
 #include "collectives/communicator.h"
 #include "collectives/in_process/in_process.h"
+#include "collectives/testing/wire_engine.h"
 #include "tensor_parallel/layers/linear/column_parallel_linear.h"
 #include "tensor_parallel/layers/linear/row_parallel_linear.h"
-#include "tensor_parallel/layers/overlap/testing/wire_engine.h"
 #include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
 
@@ -234,8 +234,8 @@ void BM_Overlap(benchmark::State& state, Question q) {
   if (!engines.ok()) return state.SkipWithError("no engines");
   if (state.range(1) > 0) {
     for (auto& engine : *engines) {
-      engine = WireEngine::Wrap(std::move(engine),
-                                static_cast<double>(state.range(1)) * 1e6);
+      engine = collectives::WireEngine::Wrap(
+          std::move(engine), static_cast<double>(state.range(1)) * 1e6);
     }
   }
   const auto rounds = static_cast<int64_t>(state.max_iterations);

@@ -28,20 +28,9 @@ absl::StatusOr<std::vector<Value>> GatherAll(collectives::Communicator& world,
   return all;
 }
 
-void AddScaled(const TimeShares& some, double factor, TimeShares& sum) {
-  sum.compute += factor * some.compute;
-  sum.communication += factor * some.communication;
-  sum.bubble += factor * some.bubble;
-  sum.offload += factor * some.offload;
-  sum.products += factor * some.products;
-  sum.optimizer += factor * some.optimizer;
-  sum.state_traffic += factor * some.state_traffic;
-  sum.state_hidden += factor * some.state_hidden;
-}
-
 TimeShares Scaled(const TimeShares& shares, double factor) {
   TimeShares scaled;
-  AddScaled(shares, factor, scaled);
+  scaled.Add(shares, factor);
   return scaled;
 }
 
@@ -78,7 +67,7 @@ absl::StatusOr<StepResult> ResultGatherer::AddStep(const StepRecord& record,
   for (const RankStep& rank : ranks) {
     step.memory_bytes =
         std::max(step.memory_bytes, static_cast<int64_t>(rank.resident));
-    AddScaled(rank.shares, 1 / static_cast<double>(ranks.size()), step.shares);
+    step.shares.Add(rank.shares, 1 / static_cast<double>(ranks.size()));
   }
   // The first step allocates, and learns the order of parameters: it counts
   // where there is no other.
@@ -98,7 +87,7 @@ void ResultGatherer::Count(const std::vector<RankStep>& ranks) {
   const double seconds = ranks[0].seconds;
   counted_seconds_ += seconds;
   for (size_t i = 0; i < ranks.size(); ++i) {
-    AddScaled(ranks[i].shares, seconds, ranks_[i]);
+    ranks_[i].Add(ranks[i].shares, seconds);
   }
 }
 

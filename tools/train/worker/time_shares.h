@@ -24,6 +24,17 @@ struct TimeShares {
     return state_traffic > 0 ? state_hidden / state_traffic : 1;
   }
 
+  void Add(const TimeShares& other, double factor) {
+    compute += factor * other.compute;
+    communication += factor * other.communication;
+    bubble += factor * other.bubble;
+    offload += factor * other.offload;
+    products += factor * other.products;
+    optimizer += factor * other.optimizer;
+    state_traffic += factor * other.state_traffic;
+    state_hidden += factor * other.state_hidden;
+  }
+
   double Sum() const { return compute + communication + bubble + offload; }
 };
 

@@ -8,16 +8,11 @@
 
 namespace tessera::train {
 
-// Of compute, communication, bubble and offload. There is a rank.
+// There is a rank.
 inline TimeShares MeanShares(std::span<const RankResult> ranks) {
   TimeShares mean;
   const double part = 1.0 / static_cast<double>(ranks.size());
-  for (const RankResult& rank : ranks) {
-    mean.compute += part * rank.shares.compute;
-    mean.communication += part * rank.shares.communication;
-    mean.bubble += part * rank.shares.bubble;
-    mean.offload += part * rank.shares.offload;
-  }
+  for (const RankResult& rank : ranks) mean.Add(rank.shares, part);
   return mean;
 }
 

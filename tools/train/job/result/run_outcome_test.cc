@@ -21,8 +21,8 @@ RunOutcome Example() {
   result.steps[0].record.loss = 5.5;
   result.steps[1].record.loss = 2.25;
   result.ranks.resize(2);
-  result.ranks[0].shares = {0.5, 0.3, 0.1, 0.1, 0, 0};
-  result.ranks[1].shares = {0.3, 0.3, 0.3, 0.1, 0, 0};
+  result.ranks[0].shares = {0.5, 0.3, 0.1, 0.1, 0, 0, 0.4, 0.2};
+  result.ranks[1].shares = {0.3, 0.3, 0.3, 0.1, 0, 0, 0.8, 0.2};
   result.ranks[0].memory.peak_resident = 1000;
   result.ranks[1].memory.peak_resident = 3000;
   result.checkpoint = "/run/checkpoints/step-00000009";
@@ -46,6 +46,8 @@ TEST(OutcomeAsJsonTest, HasWhatARunCameTo) {
   EXPECT_EQ(json["last_loss"], 2.25);
   EXPECT_NEAR(json["compute"].get<double>(), 0.4, 1e-12);
   EXPECT_NEAR(json["bubble"].get<double>(), 0.2, 1e-12);
+  EXPECT_NEAR(json["state_traffic"].get<double>(), 0.6, 1e-12);
+  EXPECT_NEAR(json["state_hidden"].get<double>(), 0.2, 1e-12);
   EXPECT_EQ(json["memory_bytes"], 3000);
   EXPECT_EQ(json["sample"], "The end\n");
   EXPECT_FALSE(json.contains("report"));

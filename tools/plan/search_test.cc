@@ -49,7 +49,7 @@ std::vector<Plan> AllPlans(const PlanRequest& request) {
   Pricer pricer(request);
   for (const Candidate& candidate : EnumerateCandidates(request, refused)) {
     const auto step = pricer.Time(candidate);
-    const auto memory = pricer.ExactMemory(candidate);
+    const auto memory = pricer.Memory(candidate);
     if (!step.ok() || !memory.ok()) continue;
     plans.push_back({candidate, *step, *memory});
   }
@@ -104,7 +104,7 @@ TEST(FindPlansTest, TheBestOfEachMeshComeInTheirOrder) {
   }
 }
 
-TEST(FindPlansTest, BoundsAndQuickMemoryAreRight) {
+TEST(FindPlansTest, BoundsAreBounds) {
   const PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
   Refusals refused;
   Pricer pricer(request);
@@ -113,7 +113,8 @@ TEST(FindPlansTest, BoundsAndQuickMemoryAreRight) {
     if (!step.ok()) continue;
     const std::string name = CommandOf(request, candidate);
     EXPECT_LE(*pricer.LeastSeconds(candidate), step->total()) << name;
-    EXPECT_EQ(*pricer.Memory(candidate), *pricer.ExactMemory(candidate))
+    EXPECT_LE(pricer.LeastTime(candidate)->total(), step->total()) << name;
+    EXPECT_LE(*pricer.LeastMemory(candidate), *pricer.Memory(candidate))
         << name;
   }
 }
@@ -204,7 +205,7 @@ TEST(FindPlansTest, AThousandRanksTakeSeconds) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const PlanReport report, FindPlans(request));
   const double seconds = static_cast<double>(std::clock() - begin) /
                          static_cast<double>(CLOCKS_PER_SEC);
-  EXPECT_LT(seconds, 60);  // 3 where it was written, without a sanitizer.
+  EXPECT_LT(seconds, 60);  // Without a sanitizer.
   EXPECT_EQ(report.plans.size(), 5u);
   EXPECT_EQ(report.plans.front().candidate.mesh.world_size(), 1024);
   EXPECT_LE(report.plans.front().candidate.mesh.tp, 8);

@@ -260,8 +260,8 @@ ActivationMemory DryRun::Activations() const {
   memory.boundaries = executor.timeline().peak_bytes;
   memory.pools = rank_->activation_bytes() - memory.boundaries;
   memory.layers = working_->live_bytes() - memory.pools;
-  memory.micro_batches =
-      MostMicroBatches(steps_->stages().ranks[static_cast<size_t>(place_.pp)]);
+  memory.micro_batches = MostMicroBatches(
+      steps_->stages().schedule.ranks[static_cast<size_t>(place_.pp)]);
   return memory;
 }
 

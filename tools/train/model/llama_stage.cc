@@ -70,12 +70,7 @@ class LlamaStage : public pipeline::Stage {
 
   absl::StatusOr<pipeline::TensorSpec> OutputSpec(
       const pipeline::TensorSpec*) override {
-    const LlamaOptions& options = layers_.options();
-    const tp::Partition& tokens = layers_.tokens();
-    const int64_t rows = options.sequence_parallel
-                             ? tokens.SizeOf(layers_.tensor().rank())
-                             : tokens.size();
-    return pipeline::TensorSpec{options.dtype, {rows, options.model.hidden}};
+    return BoundaryOf(layers_);
   }
 
   absl::Status Unshard() override {
@@ -293,6 +288,15 @@ std::unique_ptr<pipeline::Stage> MakeLlamaStage(LlamaLayers& layers,
     return std::make_unique<HeadStage>(layers, window, passes);
   }
   return std::make_unique<BlockStage>(layers, window, passes);
+}
+
+pipeline::TensorSpec BoundaryOf(const LlamaLayers& layers) {
+  const LlamaOptions& options = layers.options();
+  const tp::Partition& tokens = layers.tokens();
+  const int64_t rows = options.sequence_parallel
+                           ? tokens.SizeOf(layers.tensor().rank())
+                           : tokens.size();
+  return {options.dtype, {rows, options.model.hidden}};
 }
 
 }  // namespace tessera::train

@@ -64,6 +64,9 @@ std::unique_ptr<pipeline::Stage> MakeLlamaStage(LlamaLayers& layers,
                                                 size_t window,
                                                 LlamaPasses& passes);
 
+// What travels between any two stages.
+pipeline::TensorSpec BoundaryOf(const LlamaLayers& layers);
+
 }  // namespace tessera::train
 
 #endif  // TESSERA_TOOLS_TRAIN_MODEL_LLAMA_STAGE_H_

@@ -188,9 +188,7 @@ absl::Status TrainRank::CreateStages() {
     options.tied.push_back({"embedding", {0, last}});
   }
   // All stages hand on the same: no rank needs to ask another.
-  TESSERA_ASSIGN_OR_RETURN(const pipeline::TensorSpec boundary,
-                           stages_.front()->OutputSpec(nullptr));
-  options.boundaries.assign(static_cast<size_t>(last), boundary);
+  options.boundaries.assign(static_cast<size_t>(last), BoundaryOf(*layers_));
   options.memory = options_.memory;
   TESSERA_ASSIGN_OR_RETURN(
       executor_, pipeline::Executor::Create(*groups_.pp, schedule_.lowered(),

@@ -136,7 +136,8 @@ TEST(WeightGatherTest, GathersAreWholeAndTheSameOnEveryRank) {
                                GatherNow(gather, SlotOf(seat, rank), whole));
                            EXPECT_EQ(gather.held_bytes(), 0);
                            pool.Trim();
-                           EXPECT_EQ(seat.device->usage().current, 0);
+                           EXPECT_EQ(seat.device.accounting->usage().current,
+                                     0);
                            return absl::OkStatus();
                          }),
                 Each(IsOk()));
@@ -172,60 +173,60 @@ TEST(WeightGatherTest, LaterGathersOfAStepStayWithinTheHost) {
       SCOPED_TRACE(::testing::Message()
                    << sizes.ranks << " ranks " << sizes.elements);
       EXPECT_THAT(
-          RunRanks(
-              sizes.ranks,
-              [&](Communicator& group) -> absl::Status {
-                const int64_t rank = group.rank().value();
-                TESSERA_ASSIGN_OR_RETURN(const auto shard,
-                                         group.Split(0, rank, "shard"));
-                TESSERA_ASSIGN_OR_RETURN(
-                    const auto host,
-                    group.Split(rank / sizes.host, rank, "host"));
-                const StateSeat seat =
-                    SeatOf(sizes.elements, DType::kF32, LayoutKind::kChunks,
-                           sizes.ranks, rank);
-                BufferPool pool(seat.device);
-                WeightGather gather(
-                    seat, kWeight, {.quantized = quantized},
-                    {.shard = shard.get(), .secondary = host.get()}, pool);
-                Bytes first = RoomFor(seat), later = RoomFor(seat);
-                EXPECT_TRUE(gather.NeedsOwn());
-                TESSERA_RETURN_IF_ERROR(
-                    GatherNow(gather, SlotOf(seat, rank), first));
-                const int64_t wire = BusyBytes(*shard);
-                int64_t message = static_cast<int64_t>(first.size());
-                if (quantized) {
-                  message =
-                      sizes.ranks * Int8Bytes(seat.OwnExtent(kWeight).slot);
-                }
-                EXPECT_EQ(wire, message * (sizes.ranks - 1) / sizes.ranks);
-                for (int i = 0; i < 2; ++i) {
-                  EXPECT_FALSE(gather.NeedsOwn());
-                  TESSERA_RETURN_IF_ERROR(GatherNow(gather, {}, later));
-                  EXPECT_EQ(later, first);
-                }
-                // Nothing crossed hosts, and each keeps its part.
-                EXPECT_EQ(BusyBytes(*shard), wire);
-                EXPECT_EQ(BusyBytes(*host),
-                          2 * static_cast<int64_t>(first.size()) *
-                              (sizes.host - 1) / sizes.host);
-                EXPECT_LE(
-                    gather.held_bytes(),
-                    (static_cast<int64_t>(first.size()) / 4 + sizes.host - 1) /
-                        sizes.host * 4);
-                pool.Trim();
-                EXPECT_EQ(gather.held_bytes(), seat.device->usage().current);
-                // Values change with the step.
-                gather.Forget();
-                EXPECT_EQ(seat.device->usage().current, 0);
-                TESSERA_RETURN_IF_ERROR(
-                    GatherNow(gather, SlotOf(seat, rank, 99), later));
-                if (!quantized) {
-                  EXPECT_EQ(later, AllSlots(seat, 99));
-                }
-                EXPECT_NE(later, first);
-                return absl::OkStatus();
-              }),
+          RunRanks(sizes.ranks,
+                   [&](Communicator& group) -> absl::Status {
+                     const int64_t rank = group.rank().value();
+                     TESSERA_ASSIGN_OR_RETURN(const auto shard,
+                                              group.Split(0, rank, "shard"));
+                     TESSERA_ASSIGN_OR_RETURN(
+                         const auto host,
+                         group.Split(rank / sizes.host, rank, "host"));
+                     const StateSeat seat =
+                         SeatOf(sizes.elements, DType::kF32,
+                                LayoutKind::kChunks, sizes.ranks, rank);
+                     BufferPool pool(seat.device);
+                     WeightGather gather(
+                         seat, kWeight, {.quantized = quantized},
+                         {.shard = shard.get(), .secondary = host.get()}, pool);
+                     Bytes first = RoomFor(seat), later = RoomFor(seat);
+                     EXPECT_TRUE(gather.NeedsOwn());
+                     TESSERA_RETURN_IF_ERROR(
+                         GatherNow(gather, SlotOf(seat, rank), first));
+                     const int64_t wire = BusyBytes(*shard);
+                     int64_t message = static_cast<int64_t>(first.size());
+                     if (quantized) {
+                       message = sizes.ranks *
+                                 Int8Bytes(seat.OwnExtent(kWeight).slot);
+                     }
+                     EXPECT_EQ(wire, message * (sizes.ranks - 1) / sizes.ranks);
+                     for (int i = 0; i < 2; ++i) {
+                       EXPECT_FALSE(gather.NeedsOwn());
+                       TESSERA_RETURN_IF_ERROR(GatherNow(gather, {}, later));
+                       EXPECT_EQ(later, first);
+                     }
+                     // Nothing crossed hosts, and each keeps its part.
+                     EXPECT_EQ(BusyBytes(*shard), wire);
+                     EXPECT_EQ(BusyBytes(*host),
+                               2 * static_cast<int64_t>(first.size()) *
+                                   (sizes.host - 1) / sizes.host);
+                     EXPECT_LE(gather.held_bytes(),
+                               (static_cast<int64_t>(first.size()) / 4 +
+                                sizes.host - 1) /
+                                   sizes.host * 4);
+                     pool.Trim();
+                     EXPECT_EQ(gather.held_bytes(),
+                               seat.device.accounting->usage().current);
+                     // Values change with the step.
+                     gather.Forget();
+                     EXPECT_EQ(seat.device.accounting->usage().current, 0);
+                     TESSERA_RETURN_IF_ERROR(
+                         GatherNow(gather, SlotOf(seat, rank, 99), later));
+                     if (!quantized) {
+                       EXPECT_EQ(later, AllSlots(seat, 99));
+                     }
+                     EXPECT_NE(later, first);
+                     return absl::OkStatus();
+                   }),
           Each(IsOk()));
     }
   }

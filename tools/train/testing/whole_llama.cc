@@ -30,8 +30,9 @@ absl::StatusOr<std::unique_ptr<WholeLlama>> WholeLlama::Create(
     TESSERA_ASSIGN_OR_RETURN(const pipeline::TensorSpec spec,
                              model->stages_.back()->OutputSpec(nullptr));
     for (auto* list : {&model->tensors_, &model->gradients_}) {
-      TESSERA_ASSIGN_OR_RETURN(list->emplace_back(),
+      TESSERA_ASSIGN_OR_RETURN(Tensor tensor,
                                Tensor::Create(spec.dtype, spec.shape));
+      list->push_back(std::move(tensor));
     }
   }
   for (size_t i = 0; i + 1 < windows.size(); ++i) {

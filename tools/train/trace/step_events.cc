@@ -14,7 +14,8 @@ namespace tessera::train {
 namespace {
 
 constexpr size_t kCheckpointThread = kAllDoings.size();
-constexpr size_t kStateThread = kCheckpointThread + 1;
+constexpr size_t kGatherThread = kCheckpointThread + 1;
+constexpr size_t kReduceThread = kGatherThread + 1;
 
 std::string QuotedJson(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', true,
@@ -93,18 +94,29 @@ std::vector<Slice> Traffic(const StepActivity& activity) {
   return labels;
 }
 
-// Gathers and reductions as a whole, beside whatever the rank does.
-std::vector<Slice> StateTraffic(const StepActivity& activity) {
+// Gathers, or reductions, beside whatever the rank does.
+std::vector<Slice> StateTraffic(const StepActivity& activity, bool gathers) {
+  const std::string name = gathers ? "gather weights" : "reduce gradients";
+  std::vector<Span> spans;
   std::vector<Slice> labels;
   for (const LoggedCollective& one : activity.collectives) {
     if (one.ranks < 2 || !one.is_state) continue;
-    const bool gathers = one.kind == collectives::OpKind::kAllGather;
+    if ((one.kind == collectives::OpKind::kAllGather) != gathers) continue;
+    spans.push_back({one.begin_ns, one.end_ns});
     labels.push_back(
-        {{one.begin_ns, one.end_ns},
-         {gathers ? "gather weights" : "reduce gradients", "state",
+        {spans.back(),
+         {name, "state",
           absl::StrCat("\"bytes\":", one.bytes, ",\"ranks\":", one.ranks)}});
   }
-  return labels;
+  return Slices(Merged(std::move(spans)), std::move(labels),
+                {name, "state", ""});
+}
+
+std::string_view ThreadName(size_t thread) {
+  if (thread == kCheckpointThread) return "checkpoint";
+  if (thread == kGatherThread) return "gathers of weights";
+  if (thread == kReduceThread) return "reductions of gradients";
+  return DoingName(kAllDoings[thread]);
 }
 
 std::vector<Slice> SlicesOf(Doing doing, const StepActivity& activity,
@@ -147,13 +159,9 @@ std::string RankEvents(const TraceClock& clock, std::string_view name) {
          Metadata(clock.rank, 0, "process_name", "name", QuotedJson(name)));
   Append(events, Metadata(clock.rank, 0, "process_sort_index", "sort_index",
                           absl::StrCat(clock.rank)));
-  for (size_t thread = 0; thread <= kStateThread; ++thread) {
-    const std::string_view of = thread == kStateThread ? "model state"
-                                : thread == kCheckpointThread
-                                    ? "checkpoint"
-                                    : DoingName(kAllDoings[thread]);
-    Append(events,
-           Metadata(clock.rank, thread, "thread_name", "name", QuotedJson(of)));
+  for (size_t thread = 0; thread <= kReduceThread; ++thread) {
+    Append(events, Metadata(clock.rank, thread, "thread_name", "name",
+                            QuotedJson(ThreadName(thread))));
     Append(events, Metadata(clock.rank, thread, "thread_sort_index",
                             "sort_index", absl::StrCat(thread)));
   }
@@ -171,10 +179,13 @@ std::string StepEvents(const StepActivity& activity, const StepAccount& account,
              EventOf(slice, static_cast<size_t>(doing), activity.step, clock));
     }
   }
-  std::vector<Slice> traffic = StateTraffic(activity);
-  KeepLongest(traffic, most_events);
-  for (const Slice& slice : traffic) {
-    Append(events, EventOf(slice, kStateThread, activity.step, clock));
+  for (const size_t thread : {kGatherThread, kReduceThread}) {
+    std::vector<Slice> traffic =
+        StateTraffic(activity, thread == kGatherThread);
+    KeepLongest(traffic, most_events);
+    for (const Slice& slice : traffic) {
+      Append(events, EventOf(slice, thread, activity.step, clock));
+    }
   }
   return events;
 }

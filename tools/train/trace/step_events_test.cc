@@ -148,7 +148,8 @@ TEST(StepEventsTest, ARankIsAProcessOfNamedThreads) {
   }
   EXPECT_THAT(names,
               ElementsAre("compute", "optimizer", "communication", "bubble",
-                          "offload", "checkpoint", "model state"));
+                          "offload", "checkpoint", "gathers of weights",
+                          "reductions of gradients"));
   const Json& last = events.back();
   EXPECT_EQ(last["tid"], 5);
   EXPECT_EQ(last["ts"], 1.5);

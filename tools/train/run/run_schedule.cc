@@ -66,7 +66,8 @@ StageCosts CostsOf(const RunOptions& options, const StepRates& rates,
                    .forward_bytes = 0,
                    .backward_weight_bytes = 0};
   const bool is_away = ranks > 1 || state.parameter_tier != nullptr;
-  if (state.stage == 3 && is_away && elements >= state.persistence_threshold) {
+  if (state.stage == 3 && is_away &&
+      elements + shared >= state.persistence_threshold) {
     costs.unsharded_bytes = (elements + shared) * width;
     costs.unshard = static_cast<double>(costs.unsharded_bytes) * sent;
   }

@@ -113,6 +113,12 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
   return absl::OkStatus();
 }
 
+bool TrainRank::SharesTable() const {
+  const pipeline::StageMap& map = schedule_.layers().map;
+  const auto last = static_cast<int32_t>(map.stages() - 1);
+  return !map.two_way() && map.RankOf(0) == map.RankOf(last);
+}
+
 // Two-way maps give every stage to two ranks.
 bool TrainRank::IsSecondCopy(int32_t stage) const {
   const pipeline::StageMap& map = schedule_.layers().map;
@@ -142,6 +148,11 @@ absl::Status TrainRank::CreateModel() {
     copied_tables.push_back(copy);
   }
   zero3::ShardedStateOptions state = options_.state;
+  // The gradients of copies are added up shard by shard, so that the shards
+  // must be the same on the ranks of all copies, whatever else these have.
+  if (options_.model.tied_embeddings && !SharesTable()) {
+    state.layout = zero3::LayoutKind::kChunks;
+  }
   state.adamw.learning_rate = options_.learning_rate.At(0);
   state.key_prefix =
       absl::StrCat("rank ", manager_->world().rank().value(), "/");
@@ -181,10 +192,8 @@ absl::Status TrainRank::CreateStages() {
     bindings.push_back({layers_->numbers()[i], stages_.back().get()});
   }
   pipeline::ExecutorOptions options;
-  const pipeline::StageMap& map = schedule_.layers().map;
-  const auto last = static_cast<int32_t>(map.stages() - 1);
-  const bool shares_table = !map.two_way() && map.RankOf(0) == map.RankOf(last);
-  if (options_.model.tied_embeddings && !shares_table) {
+  const auto last = static_cast<int32_t>(schedule_.layers().map.stages() - 1);
+  if (options_.model.tied_embeddings && !SharesTable()) {
     options.tied.push_back({"embedding", {0, last}});
   }
   // All stages hand on the same: no rank needs to ask another.

@@ -103,6 +103,8 @@ class TrainRank {
   absl::Status JoinGroups(collectives::Communicator& world);
   absl::Status PlanData(const text::Samples& samples);
   absl::Status CreateLayers(tensor_parallel::Ops& ops);
+  // Whether the embedding and the head are on one rank.
+  bool SharesTable() const;
   bool IsSecondCopy(int32_t stage) const;
   static absl::Status LeaveToFirstCopy(const ParameterWindow& window);
   absl::Status CreateModel();

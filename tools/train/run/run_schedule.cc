@@ -192,7 +192,11 @@ bool ReducesInPlace(const RunOptions& options) {
 }
 
 std::vector<ReducePlacement> ReducesFor(const RunOptions& options) {
-  if (ReducesInPlace(options) ||
+  // A rank that is alone adds micro-batches up in the same order, and so gets
+  // the same bits, wherever its gradients go afterwards.
+  const bool is_alone =
+      options.mesh.shard_ranks() == 1 && options.reduce == ReduceChoice::kAuto;
+  if (ReducesInPlace(options) || is_alone ||
       options.reduce == ReduceChoice::kLastMicroBatch) {
     return {ReducePlacement::kLastMicroBatch};
   }

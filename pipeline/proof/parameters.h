@@ -36,9 +36,10 @@ struct ParameterPeaks {
 // is a RESHARD, and every F, B and I of the stage is between them (W needs no
 // parameters). If any stage of the schedule is reduced: every stage is, on each
 // rank that holds it, after its last weight gradient; a weight gradient comes
-// before the first of its reductions, if the rank has any, and between two. The limit of `sizes` is never exceeded. InvalidArgument
-// otherwise, with the rank, the position and the action, and for the limit the
-// stages that are held and their bytes. Stages must exist (see Coverage).
+// before the first of its reductions, if the rank has any, and between two. The
+// limit of `sizes` is never exceeded. InvalidArgument otherwise, with the rank,
+// the position and the action, and for the limit the stages that are held and
+// their bytes. Stages must exist (see Coverage).
 //
 // Replicas. The ranks that share the parameters of a stage (data-parallel
 // ranks) run the same list, each in a pipeline of its own, and UNSHARD and

@@ -72,10 +72,9 @@ absl::Status CheckBytes(const Schedule& schedule, const Costs& costs) {
   const int64_t most = kMost / static_cast<int64_t>(longest) / 2;
   for (size_t stage = 0; stage < costs.stages.size(); ++stage) {
     const StageCosts& cost = costs.stages[stage];
-    for (const int64_t bytes :
-         {cost.forward_bytes, cost.backward_input_bytes,
-          cost.backward_weight_bytes, cost.unsharded_bytes,
-          cost.unreduced_bytes}) {
+    for (const int64_t bytes : {cost.forward_bytes, cost.backward_input_bytes,
+                                cost.backward_weight_bytes,
+                                cost.unsharded_bytes, cost.unreduced_bytes}) {
       if (bytes >= -most && bytes <= most) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           bytes, " bytes in stage ", stage, " for a rank of ", longest,

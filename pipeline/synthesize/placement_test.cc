@@ -36,9 +36,9 @@ Costs LayerCosts(int64_t layers, double unshard, double reduce) {
                                  .unreduced_bytes = 100});
 }
 
-// A gather and a reduction that together take as long as a layer's backward hide
-// behind the layer before and after: one layer ahead is enough, and more would
-// hold more.
+// A gather and a reduction that together take as long as a layer's backward
+// hide behind the layer before and after: one layer ahead is enough, and more
+// would hold more.
 TEST(ChoosePlacementTest, OneLayerAheadHidesGathersAsLongAsALayer) {
   const auto placement = ChoosePlacement(Layers(6, 1), LayerCosts(6, 1, 1));
   ASSERT_THAT(placement, IsOk());

@@ -106,7 +106,8 @@ absl::StatusOr<Checked> CheckData(const Settings& settings, std::ostream& err) {
                       .vocabulary = vocabulary};
   const bool is_limited = !settings.memory_limit.empty();
   if (!settings.report && !settings.dry_run && !is_limited) return checked;
-  TESSERA_ASSIGN_OR_RETURN(MachineRoom room, RoomFor(settings, model, *data.corpus));
+  TESSERA_ASSIGN_OR_RETURN(MachineRoom room,
+                           RoomFor(settings, model, *data.corpus));
   if (is_limited) {
     TESSERA_RETURN_IF_ERROR(
         HoldMemoryLimit(model, err, room, checked.settings));

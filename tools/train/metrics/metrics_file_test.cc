@@ -62,11 +62,11 @@ TEST(MetricsLineTest, HasTheKeysOfTheContractAndExactNumbers) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : line.items()) keys.push_back(key);
   EXPECT_THAT(
-      keys, ElementsAre("step", "loss", "grad_norm", "lr", "tokens_per_second",
-                        "memory_bytes", "compute", "communication", "bubble",
-                        "offload", "skipped", "loss_scale", "seconds",
-                        "products", "optimizer", "state_traffic",
-                        "state_hidden", "ranks"));
+      keys,
+      ElementsAre("step", "loss", "grad_norm", "lr", "tokens_per_second",
+                  "memory_bytes", "compute", "communication", "bubble",
+                  "offload", "skipped", "loss_scale", "seconds", "products",
+                  "optimizer", "state_traffic", "state_hidden", "ranks"));
   EXPECT_EQ(line["step"], 7);
   EXPECT_EQ(line["loss"].get<double>(), 1.0 / 3);
   EXPECT_EQ(line["grad_norm"].get<double>(), std::sqrt(2.0));

@@ -95,7 +95,7 @@ struct Settings {
   bool report = false;
   bool verify = false;
   bool dry_run = false;
-  bool force = false;  // Start although memory will not suffice.
+  bool force = false;           // Start although memory will not suffice.
   std::string format = "text";  // Of standard output: text, json.
   bool quiet = false;
 

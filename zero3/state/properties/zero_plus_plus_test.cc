@@ -14,11 +14,11 @@
 namespace tessera::zero3 {
 namespace {
 
+using ::testing::Each;
+using ::testing::HasSubstr;
 using testing::ToyOptions;
 using testing::ToyResult;
 using testing::Train;
-using ::testing::Each;
-using ::testing::HasSubstr;
 
 using Values = std::vector<std::vector<double>>;
 

@@ -117,7 +117,7 @@ class DryRun {
   ActivationMemory Activations() const;
 
   RunOptions options_;
-  const std::shared_ptr<const RunSchedule> steps_;
+  std::shared_ptr<const RunSchedule> steps_;
   const RankPlace place_;
   const StateHomes homes_;
   const std::shared_ptr<CountingMemory> memory_;
@@ -156,6 +156,11 @@ void DryRun::SetTiers() {
 
 absl::Status DryRun::Run() {
   SetTiers();
+  if (options_.mesh.shard_ranks() == 1) {
+    // Whether a rank that is alone gathers depends on where its weights are.
+    TESSERA_ASSIGN_OR_RETURN(RunSchedule steps, RunSchedule::Create(options_));
+    steps_ = std::make_shared<const RunSchedule>(std::move(steps));
+  }
   options_.memory = working_;
   options_.state.memory = memory_;
   options_.state.ops = zero3::DryStateOps();

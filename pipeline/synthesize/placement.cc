@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -20,12 +20,22 @@ int64_t PeakOf(const Timeline& timeline) {
   return peak;
 }
 
-bool IsBetter(const Placement& a, const Placement& b) {
-  constexpr double kEqual = 1e-3;
-  const double gain = b.timeline.makespan - a.timeline.makespan;
-  if (gain > kEqual * b.timeline.makespan) return true;
-  if (gain < -kEqual * b.timeline.makespan) return false;
-  return a.peak_bytes < b.peak_bytes;
+// The lowest peak among those at most `slack` slower than the fastest.
+size_t BestOf(const std::vector<Placement>& placements, double slack) {
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const Placement& one : placements) {
+    fastest = std::min(fastest, one.timeline.makespan);
+  }
+  const double latest = fastest * (1 + slack);
+  size_t best = placements.size();
+  for (size_t i = 0; i < placements.size(); ++i) {
+    if (placements[i].timeline.makespan > latest) continue;
+    if (best == placements.size() ||
+        placements[i].peak_bytes < placements[best].peak_bytes) {
+      best = i;
+    }
+  }
+  return best;
 }
 
 }  // namespace
@@ -35,18 +45,19 @@ absl::StatusOr<Placement> ChoosePlacement(const Schedule& schedule,
                                           const PlacementOptions& options) {
   TESSERA_RETURN_IF_ERROR(CheckCosts(costs, schedule.map.stages()));
   if (options.prefetches.empty() || options.reduces.empty() ||
-      options.memory_limit < 0) {
+      options.memory_limit < 0 || !(options.slack >= 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         options.prefetches.size(), " prefetch distances, ",
-        options.reduces.size(), " ways to reduce and a memory limit of ",
-        options.memory_limit, "; at least 1, 1 and 0 are needed"));
+        options.reduces.size(), " ways to reduce, a memory limit of ",
+        options.memory_limit, " and a slack of ", options.slack,
+        "; at least 1, 1, 0 and 0 are needed"));
   }
   ParameterOptions place;
   place.max_unsharded_bytes = options.max_unsharded_bytes;
   for (const StageCosts& stage : costs.stages) {
     place.unsharded_bytes.push_back(stage.unsharded_bytes);
   }
-  std::optional<Placement> best;
+  std::vector<Placement> placements;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const int64_t prefetch : options.prefetches) {
     for (const ReducePlacement reduce : options.reduces) {
@@ -63,12 +74,12 @@ absl::StatusOr<Placement> ChoosePlacement(const Schedule& schedule,
       least = std::min(least, placement.peak_bytes);
       const bool fits = options.memory_limit == 0 ||
                         placement.peak_bytes <= options.memory_limit;
-      if (fits && (!best || IsBetter(placement, *best))) {
-        best = std::move(placement);
-      }
+      if (fits) placements.push_back(std::move(placement));
     }
   }
-  if (best) return *std::move(best);
+  if (!placements.empty()) {
+    return std::move(placements[BestOf(placements, options.slack)]);
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "no placement of gathers and reductions keeps to the memory limit of ",
       options.memory_limit, " bytes; the least that one needs is ", least));

@@ -9,10 +9,9 @@
 //   placement.options.prefetch;         // 2
 //
 // The candidates are PlaceParameters with each prefetch distance and each way
-// to reduce gradients. Those that exceed a limit are left out; of the others
-// the one with the shortest makespan is taken, and of several the one with the
-// least peak of memory. Makespans within 0.1 % count as equal: nothing is
-// gained by holding more for that.
+// to reduce gradients. Those that exceed a limit are left out. Of the others,
+// those at most `slack` slower than the fastest are equivalent, and the one
+// with the lowest peak memory is chosen.
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_PLACEMENT_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_PLACEMENT_H_
 
@@ -36,6 +35,8 @@ struct PlacementOptions {
   // RankTimeline::peak_bytes of any rank: activations, gathered parameters and
   // unreduced gradients as the costs have them; 0: any number.
   int64_t memory_limit = 0;
+  // The share of the shortest makespan that may be spent to save memory.
+  double slack = 1e-3;
 };
 
 struct Placement {

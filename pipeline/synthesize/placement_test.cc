@@ -66,6 +66,19 @@ TEST(ChoosePlacementTest, FreeReductionsAreMadeAtOnceAndDearOnesOnce) {
   EXPECT_LE(limited->peak_bytes, 399);
 }
 
+// Reductions that hide but for the last one cost little time and save memory.
+TEST(ChoosePlacementTest, SlackIsSpentOnMemory) {
+  const Costs costs = LayerCosts(4, 0, 3.05);
+  const auto fastest = ChoosePlacement(Layers(4, 3), costs, {.slack = 0});
+  ASSERT_THAT(fastest, IsOk());
+  EXPECT_EQ(fastest->options.reduce, ReducePlacement::kLastMicroBatch);
+  const auto slower = ChoosePlacement(Layers(4, 3), costs, {.slack = 0.05});
+  ASSERT_THAT(slower, IsOk());
+  EXPECT_EQ(slower->options.reduce, ReducePlacement::kEachMicroBatch);
+  EXPECT_LT(slower->peak_bytes, fastest->peak_bytes);
+  EXPECT_LE(slower->timeline.makespan, 1.05 * fastest->timeline.makespan);
+}
+
 TEST(ChoosePlacementTest, MoreMemoryNeverMakesItSlower) {
   std::mt19937_64 random(4);
   for (int i = 0; i < 30; ++i) {
@@ -108,6 +121,8 @@ TEST(ChoosePlacementTest, MisuseIsRefused) {
       refuses("memory limit of 50 bytes; the least that one needs is "));
   EXPECT_THAT(ChoosePlacement(schedule, costs, {.prefetches = {}}),
               refuses("0 prefetch distances"));
+  EXPECT_THAT(ChoosePlacement(schedule, costs, {.slack = -1}),
+              refuses("slack of -1"));
   EXPECT_THAT(ChoosePlacement(schedule, costs, {.max_unsharded_bytes = 5}),
               refuses("stage 0 needs 10 bytes"));
   EXPECT_THAT(ChoosePlacement(schedule, LayerCosts(3, 1, 1)),

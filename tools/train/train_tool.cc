@@ -39,6 +39,7 @@
 #include "tools/train/settings/model_of.h"
 #include "tools/train/settings/settings_flags.h"
 #include "tools/train/settings/settings_json.h"
+#include "tools/train/worker/memory/process_memory.h"
 
 namespace tessera::train {
 namespace {
@@ -344,6 +345,7 @@ absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
 }
 
 int TrainMain(int argc, char** argv) {
+  ReturnFreedBlocks();  // Of this process, and of every rank.
   if (IsRankProcess(argc, argv)) {
     return RankProcessMain(argc, argv, MakeTrainer);
   }

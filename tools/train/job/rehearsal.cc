@@ -7,15 +7,26 @@
 #include "tools/train/data/training_data.h"
 #include "tools/train/job/product_memory.h"
 #include "tools/train/job/ranks/attempt.h"
-#include "tools/train/job/ranks/world.h"
 #include "tools/train/job/result/run_result_json.h"
 #include "tools/train/job/run_directory.h"
 #include "tools/train/predict/run_prediction.h"
+#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/model_of.h"
 #include "tools/train/settings/run_options_from.h"
 
 namespace tessera::train {
 namespace {
+
+// Two ranks on each axis where the run has more than one, for each axis has
+// groups and threads that move its messages; at most 8 ranks.
+MeshSizes SmallMesh(const MeshSizes& mesh) {
+  MeshSizes small;
+  for (const auto axis :
+       {&MeshSizes::tp, &MeshSizes::dp, &MeshSizes::pp, &MeshSizes::cp}) {
+    if (mesh.*axis > 1 && small.world_size() < 8) small.*axis = 2;
+  }
+  return small;
+}
 
 // Processes are ranks of shared memory also where a launcher would have to be
 // asked for others.
@@ -27,13 +38,13 @@ absl::StatusOr<Settings> SmallestRun(const Settings& settings,
   small.engine = settings.engine == "mpi" ? "shared_memory" : settings.engine;
   small.threads = settings.threads;
   small.strategy = "all_reduce";  // Which measures nothing first.
-  TESSERA_ASSIGN_OR_RETURN(const int64_t ranks, WorldSize(settings));
-  // Tensor ranks have short messages, and many.
-  const bool is_one = ranks == 1 || small.engine == "in_process";
-  small.mesh = is_one ? "dp1" : "tp2";
+  TESSERA_ASSIGN_OR_RETURN(const MeshSizes mesh, ParseMesh(settings.mesh));
+  small.mesh = FormatMesh(settings.engine == "in_process" ? MeshSizes()
+                                                          : SmallMesh(mesh));
+  small.zero = settings.zero;
   small.batch = 4;
-  small.length = 16;
-  small.steps = 3;
+  small.length = 128;
+  small.steps = 6;  // In fewer the C library keeps less of what was freed.
   small.warmup_steps = 0;
   small.quiet = true;
   return small;
@@ -66,9 +77,10 @@ absl::StatusOr<int64_t> Measure(const Settings& run,
   TESSERA_ASSIGN_OR_RETURN(
       const RunPrediction prediction,
       MakePrediction(settings, small_model, {.room = room}));
-  int64_t most = 0;
-  for (const RankResult& rank : result.ranks) {
-    most = std::max(most, rank.memory.peak_resident);
+  int64_t process = 0;
+  for (size_t i = 0; i < result.ranks.size(); ++i) {
+    process = std::max(process, result.ranks[i].memory.peak_resident -
+                                    prediction.ranks[i].peak_bytes());
   }
   TESSERA_ASSIGN_OR_RETURN(const RunOptions small,
                            RunOptionsFrom(settings, small_model));
@@ -79,9 +91,7 @@ absl::StatusOr<int64_t> Measure(const Settings& run,
   // Threads of one process have buffers of their own.
   const int64_t ranks =
       run.engine == "in_process" ? large.mesh.world_size() : 1;
-  // What two ranks need to talk at all every rank needs.
-  const RankPrediction& rank = prediction.largest();
-  return most - (rank.peak_bytes() - rank.windows) + ranks * products;
+  return process + ranks * products;
 }
 
 }  // namespace
@@ -96,7 +106,7 @@ absl::StatusOr<int64_t> MeasureProcess(const Settings& settings,
   directory.CleanUp();
   if (measured.ok()) return measured;
   return Annotate(measured.status(),
-                  "three steps of a small model, for the memory of a process");
+                  "six steps of a small model, for the memory of a process");
 }
 
 }  // namespace tessera::train

@@ -5,11 +5,11 @@
 //   TESSERA_ASSIGN_OR_RETURN(room.process,
 //                            MeasureProcess(settings, model, program));
 //
-// It is measured, for most of a program comes into memory when it is first
-// used: two ranks, or one where there is one, train the smallest preset for a
-// few steps on a line of text, in processes such as a run has, and what is
-// predicted of that is taken off; then come products of the run's own sizes
-// (product_memory.h). That takes less than a second.
+// It is measured, since most of a program comes into memory when it is first
+// used: processes such as the run has, at most 8, train the smallest preset for
+// a few steps on a line of text, and what is predicted of that is taken off;
+// then come products of the run's own sizes (product_memory.h). That takes less
+// than a second.
 #ifndef TESSERA_TOOLS_TRAIN_JOB_REHEARSAL_H_
 #define TESSERA_TOOLS_TRAIN_JOB_REHEARSAL_H_
 

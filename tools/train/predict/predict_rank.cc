@@ -93,16 +93,22 @@ int64_t MostMicroBatches(const std::vector<pipeline::Action>& actions) {
 
 class DryRun {
  public:
-  DryRun(const RunPlan& plan, std::shared_ptr<const RunSchedule> steps,
-         const RankPlace& place, const StateHomes& homes, MemoryAccess access)
+  DryRun(const RunPlan& plan, const RankPlace& place, const StateHomes& homes,
+         MemoryAccess access)
       : options_(plan.options()),
-        steps_(std::move(steps)),
         place_(place),
         homes_(homes),
         memory_(std::make_shared<CountingMemory>(access)),
-        working_(std::make_shared<CountedPart>(memory_)) {}
+        working_(std::make_shared<CountedPart>(memory_)) {
+    SetTiers();
+  }
 
-  absl::Status Run();
+  // Of all ranks with the same plan and homes.
+  absl::StatusOr<std::shared_ptr<const RunSchedule>> MakeSchedule() const {
+    TESSERA_ASSIGN_OR_RETURN(RunSchedule steps, RunSchedule::Create(options_));
+    return std::make_shared<const RunSchedule>(std::move(steps));
+  }
+  absl::Status Run(std::shared_ptr<const RunSchedule> steps);
   RankPrediction Result() const;
   // By data rank, what a checkpoint copies.
   absl::StatusOr<std::vector<int64_t>> Snapshots() const;
@@ -154,13 +160,8 @@ void DryRun::SetTiers() {
   state.optimizer_tier = tier_of(homes_.optimizer);
 }
 
-absl::Status DryRun::Run() {
-  SetTiers();
-  if (options_.mesh.shard_ranks() == 1) {
-    // Whether a rank that is alone gathers depends on where its weights are.
-    TESSERA_ASSIGN_OR_RETURN(RunSchedule steps, RunSchedule::Create(options_));
-    steps_ = std::make_shared<const RunSchedule>(std::move(steps));
-  }
+absl::Status DryRun::Run(std::shared_ptr<const RunSchedule> steps) {
+  steps_ = std::move(steps);
   options_.memory = working_;
   options_.state.memory = memory_;
   options_.state.ops = zero3::DryStateOps();
@@ -272,6 +273,7 @@ ActivationMemory DryRun::Activations() const {
 RankPrediction DryRun::Result() const {
   RankPrediction rank(options_.mesh);
   rank.place = place_;
+  rank.placement = steps_->Describe();
   rank.parameters = rank_->state().layout().model().elements();
   rank.state = State();
   rank.activations = Activations();
@@ -336,9 +338,9 @@ absl::StatusOr<RankPrediction> PredictRank(const RunPlan& plan,
                                            const RankPlace& place,
                                            const StateHomes& homes,
                                            MemoryAccess access) {
-  TESSERA_ASSIGN_OR_RETURN(const auto steps, plan.steps());
-  DryRun run(plan, steps, place, homes, access);
-  TESSERA_RETURN_IF_ERROR(run.Run());
+  DryRun run(plan, place, homes, access);
+  TESSERA_ASSIGN_OR_RETURN(const auto steps, run.MakeSchedule());
+  TESSERA_RETURN_IF_ERROR(run.Run(steps));
   RankPrediction rank = run.Result();
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> snapshots,
                            run.Snapshots());
@@ -353,15 +355,18 @@ absl::StatusOr<std::vector<RankPrediction>> PredictRanks(
     RankPrediction rank;
     std::vector<int64_t> snapshots;
   };
-  TESSERA_ASSIGN_OR_RETURN(const auto steps, plan.steps());
+  std::shared_ptr<const RunSchedule> steps;
   std::map<std::string, Alike> by_sizes;
   std::vector<RankPrediction> ranks;
   for (const RankPlace& place : places) {
     TESSERA_ASSIGN_OR_RETURN(const std::string sizes, SizesOf(plan, place));
     auto found = by_sizes.find(sizes);
     if (found == by_sizes.end()) {
-      DryRun run(plan, steps, place, homes, MemoryAccess::kZeros);
-      TESSERA_RETURN_IF_ERROR(run.Run());
+      DryRun run(plan, place, homes, MemoryAccess::kZeros);
+      if (steps == nullptr) {
+        TESSERA_ASSIGN_OR_RETURN(steps, run.MakeSchedule());
+      }
+      TESSERA_RETURN_IF_ERROR(run.Run(steps));
       TESSERA_ASSIGN_OR_RETURN(std::vector<int64_t> snapshots, run.Snapshots());
       found = by_sizes.emplace(sizes, Alike{run.Result(), std::move(snapshots)})
                   .first;

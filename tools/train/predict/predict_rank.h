@@ -1,18 +1,20 @@
-// PredictRank: what one rank of a run holds and sends, by running it: TrainRank
-// takes two steps on memory, messages and arithmetic that are only counted.
+// PredictRank: the memory and traffic of one rank of a run, by running it:
+// TrainRank takes a step on memory, messages and arithmetic that are only
+// counted.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const RunPlan plan, RunPlan::Create(options));
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const RankPrediction rank,
 //       PredictRank(plan, {.dp = 1}, {.optimizer = StateHome::kHost}));
 //
-// The counts are those of the second step: in the first one ranks agree on the
-// order of weights as well. Nothing is allocated and no other rank is needed.
+// All steps of a run are alike, so one is enough. Nothing is allocated and no
+// other rank is needed. Bytes throughout.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_PREDICT_RANK_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_PREDICT_RANK_H_
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -73,6 +75,8 @@ struct RankPrediction {
   explicit RankPrediction(const MeshSizes& mesh) : traffic(mesh) {}
 
   RankPlace place;
+  // When it gathers weights and reduces gradients: RunSchedule::Describe.
+  std::string placement;
   int64_t parameters = 0;  // Elements of the weights that its stages compute
                            // with, before they are shared out by ZeRO.
   StateMemory state;

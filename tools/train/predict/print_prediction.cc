@@ -157,7 +157,7 @@ void PrintPredictionText(const RunPrediction& run, std::ostream& out) {
   out << "mesh " << FormatMesh(run.mesh) << ": " << run.mesh.world_size()
       << " ranks; " << run.schedule << " of " << run.stages << " stages and "
       << run.micro_batches << " micro-batches\n"
-      << run.placement << "\n"
+      << run.ranks.front().placement << "\n"
       << absl::StrFormat("model of %.4g parameters; a step takes %.4g flops",
                          static_cast<double>(run.parameters), run.work.model);
   if (run.work.recomputed > 0) {
@@ -179,7 +179,7 @@ std::string PredictionAsJson(const RunPrediction& run) {
   json["mesh"] = FormatMesh(run.mesh);
   json["world_size"] = run.mesh.world_size();
   json["schedule"] = run.schedule;
-  json["placement"] = run.placement;
+  json["placement"] = run.ranks.front().placement;
   json["stages"] = run.stages;
   json["micro_batches"] = run.micro_batches;
   json["parameters"] = run.parameters;

@@ -35,11 +35,6 @@ RunPlan RunPlan::With(const RunOptions& options) const {
   return plan;
 }
 
-absl::StatusOr<std::shared_ptr<const RunSchedule>> RunPlan::steps() const {
-  TESSERA_ASSIGN_OR_RETURN(RunSchedule steps, RunSchedule::Create(options_));
-  return std::make_shared<const RunSchedule>(std::move(steps));
-}
-
 // Window 0 is the embedding, then come the layers and the head.
 StageSpan RunPlan::SpanOf(int32_t stage) const {
   const std::vector<int64_t>& windows = stages_->windows;

@@ -59,8 +59,6 @@ class RunPlan {
   int64_t stages() const { return schedule().map.stages(); }
   // Of the computations of pipeline stages.
   const pipeline::Schedule& schedule() const { return stages_->schedule; }
-  // Of windows, as the ranks run it; made for each call.
-  absl::StatusOr<std::shared_ptr<const RunSchedule>> steps() const;
 
   StageSpan SpanOf(int32_t stage) const;
   std::vector<StageSpan> StagesOf(int64_t pipeline_rank) const;

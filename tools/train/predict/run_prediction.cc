@@ -89,8 +89,6 @@ absl::StatusOr<RunPrediction> MakePrediction(
   RunPrediction prediction;
   prediction.mesh = run.mesh;
   prediction.schedule = run.schedule;
-  TESSERA_ASSIGN_OR_RETURN(const auto steps, plan.steps());
-  prediction.placement = steps->Describe();
   prediction.stages = plan.stages();
   prediction.micro_batches = plan.micro_batches();
   prediction.parameters = model.ParameterCount();

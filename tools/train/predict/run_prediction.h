@@ -39,7 +39,6 @@ struct MemoryAdvice {
 struct RunPrediction {
   MeshSizes mesh;
   std::string schedule;
-  std::string placement;  // RunSchedule::Describe.
   int64_t stages = 0;
   int64_t micro_batches = 0;
   int64_t parameters = 0;  // Of the model.

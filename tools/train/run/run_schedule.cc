@@ -23,6 +23,9 @@ using pipeline::ReducePlacement;
 using pipeline::Schedule;
 using pipeline::StageCosts;
 
+// The share of a step's simulated time that may be spent to hold less.
+constexpr double kSlack = 0.05;
+
 // The elements of the windows' parameters on a tensor rank, without regard to
 // what does not divide.
 struct WindowSizes {
@@ -337,7 +340,8 @@ absl::StatusOr<RunSchedule> RunSchedule::Create(const RunOptions& options) {
             split, costs,
             {.prefetches = prefetches,
              .reduces = ReducesFor(options),
-             .max_unsharded_bytes = options.max_gathered_bytes}));
+             .max_unsharded_bytes = options.max_gathered_bytes,
+             .slack = kSlack}));
     run.layers_ = std::move(placed.schedule);
     run.placement_ = std::move(placed.options);
   }

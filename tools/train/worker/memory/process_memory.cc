@@ -43,6 +43,12 @@ ProcessMemory ReadProcessMemory() {
       ReadFile("/proc/self/status", 1 << 16).value_or(""));
 }
 
+void ReturnFreedBlocks() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
+}
+
 void RestartPeakMemory() {
 #ifdef __GLIBC__
   malloc_trim(0);

@@ -18,6 +18,11 @@ ProcessMemory ParseProcessStatus(std::string_view text);
 
 ProcessMemory ReadProcessMemory();
 
+// From here on freed blocks of 1 MiB or more go back to the system at once. The
+// C library's own threshold grows with the blocks that are freed, up to 32 MiB,
+// and then keeps tens of MiB of freed tensors.
+void ReturnFreedBlocks();
+
 // Gives back what has been freed, and from here on the peak is that of what
 // follows; where the system does not allow that (man proc_pid_clear_refs) it
 // stays what it was.

@@ -1,14 +1,14 @@
-// CountingMemory: addresses without memory behind them, for dry runs: what a
-// program would hold is counted, and nothing is taken of the machine.
+// CountingMemory: counts the memory that a program would allocate, without
+// allocating it. For dry runs.
 //
 //   auto memory = std::make_shared<CountingMemory>();
 //   TESSERA_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Allocate(memory, bytes));
 //   memory->peak_bytes();
 //
-// A block is a range of reserved address space of its own. Code that reads it
-// sees zeros, and code that writes it makes the machine provide the pages that
-// it writes; with Access::kTrapped either ends the process, which is how tests
-// show that a dry run touches nothing.
+// Each block is its own range of reserved address space. Reading it yields
+// zeros, and writing it makes the system allocate the pages that are written.
+// With Access::kTrapped both end the process with SIGSEGV, which is how tests
+// prove that a dry run touches nothing. Thread-safe.
 #ifndef TESSERA_BASE_TENSOR_COUNTING_MEMORY_H_
 #define TESSERA_BASE_TENSOR_COUNTING_MEMORY_H_
 
@@ -33,17 +33,16 @@ class CountingMemory final : public MemoryResource {
   CountingMemory& operator=(const CountingMemory&) = delete;
 
   MemoryKind kind() const override { return MemoryKind::kHost; }
-  // ResourceExhausted where the process has no such address space.
+  // ResourceExhausted if the process has too little address space.
   absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override;
   void Deallocate(void* data, size_t bytes, size_t alignment) override;
 
-  // Bytes that were asked for and not given back; and the most of them at a
-  // time since the last ResetPeak.
+  // Bytes allocated now, and their maximum since the last ResetPeak.
   int64_t live_bytes() const;
   int64_t peak_bytes() const;
   void ResetPeak();
 
-  // Whether `data` lies in memory that this resource reserved.
+  // True if `data` points into memory that this resource reserved.
   bool Owns(const void* data) const;
 
  private:

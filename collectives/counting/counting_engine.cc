@@ -35,7 +35,7 @@ class CountedShared final : public SharedMemory {
   const size_t group_;
 };
 
-// Messages that are over when they start.
+// Counts messages; each one is complete when it starts.
 class CountingTransport final : public Transport {
  public:
   CountingTransport(Rank rank, int64_t size, size_t group,
@@ -58,7 +58,7 @@ class CountingTransport final : public Transport {
   }
 
  private:
-  // What algorithms send is a part of their operation.
+  // The messages of an algorithm are counted with its operation.
   Request Count(Rank peer, Lane lane, Direction direction, size_t bytes) {
     if (lane == Lane::kPointToPoint) {
       counts_->AddOperation(
@@ -81,8 +81,8 @@ class CountingTransport final : public Transport {
 
 class CountingEngine final : public Engine {
  public:
-  // `members`: ranks of the world; `world.rank` and `world.ranks` are of this
-  // group.
+  // `members` are ranks of the world; `world.rank` and `world.ranks` are this
+  // rank's number in the group and the size of the group.
   CountingEngine(const CountingWorld& world, std::vector<Rank> members,
                  std::optional<size_t> parent)
       : world_(world),
@@ -99,7 +99,8 @@ class CountingEngine final : public Engine {
 
   void Enter(OperationContext& context) override {
     const Signature& call = context.signature();
-    // Of the parted kinds that ranks may differ in, `count` is 0: see Run.
+    // Run counts the operations that this engine carries out itself; their
+    // `count` is 0 here if ranks may pass different ones.
     if (call.algorithm == Algorithm::kEngine) return;
     world_.counts->AddOperation(group_, call.kind,
                                 call.count * SizeInBytes(call.dtype));
@@ -154,7 +155,7 @@ class CountingEngine final : public Engine {
   }
 
  private:
-  // Where every rank's input is this one's.
+  // The result if every rank passes this rank's input.
   void AnswerAlike(const Operation& operation) const {
     switch (operation.kind) {
       case OpKind::kAllGather:
@@ -187,7 +188,7 @@ class CountingEngine final : public Engine {
     std::memmove(to.data(), from.data(), bytes);
   }
 
-  // This rank's block in the place of each.
+  // Copies this rank's block to the place of every rank's.
   void Repeat(const Operation& operation) const {
     if (operation.output.count == 0) return;
     const Blocks blocks = OutputBlocks(operation, size());

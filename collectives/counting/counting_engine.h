@@ -1,5 +1,6 @@
-// CountingEngine: a world of n ranks of which only this one exists. Operations
-// are over at once, and counted: what would a program send on that many ranks?
+// CountingEngine: one rank of a world whose other ranks do not exist. Each
+// operation completes immediately and is counted, which shows the messages of a
+// program on n ranks without running them.
 //
 //   auto memory = std::make_shared<CountingMemory>();
 //   auto counts = std::make_shared<MessageCounts>();
@@ -12,11 +13,12 @@
 //   ... what rank 3 does ...
 //   for (const MessageCounts::Group& group : counts->groups()) ...
 //
-// Where a buffer lies in `memory` an operation moves nothing. Other buffers are
-// what ranks agree on: there all other ranks have what this one has, so that an
-// all-gather repeats this rank's block, sums and other reductions leave what is
-// given, and what only another rank knows (broadcasts, messages) leaves the
-// output as it is. Groups are made as by any engine, and counted apart.
+// Operations on buffers in `memory` move no data. For other buffers, such as
+// sizes and hashes that ranks compare, every other rank is assumed to pass the
+// same input as this one: all-gathers repeat this rank's block, reductions
+// return their input, and operations whose result only another rank knows
+// (broadcasts, receives) leave the output unchanged. Subgroups are created as
+// on any engine and counted separately.
 #ifndef TESSERA_COLLECTIVES_COUNTING_COUNTING_ENGINE_H_
 #define TESSERA_COLLECTIVES_COUNTING_COUNTING_ENGINE_H_
 
@@ -36,37 +38,37 @@
 
 namespace tessera::collectives {
 
-// Of one kind, in one group.
+// The operations of one kind in one group.
 struct OperationCount {
   int64_t count = 0;
-  int64_t bytes = 0;  // As Communicator::Statistics counts them.
-  int64_t largest = 0;
+  int64_t bytes = 0;    // As Communicator::Statistics counts them.
+  int64_t largest = 0;  // Bytes of the largest one.
 
   friend bool operator==(const OperationCount&,
                          const OperationCount&) = default;
 };
 
-// What the engines of one rank did. Thread-safe.
+// The operations of all engines of one rank. Thread-safe.
 class MessageCounts {
  public:
   struct Group {
     std::vector<Rank> members = {};  // Ranks of the world.
-    // Of which it is a subgroup; the world has none.
+    // The group that it is a subgroup of; empty for the world.
     std::optional<size_t> parent = std::nullopt;
     std::map<OpKind, OperationCount> operations = {};
-    // Of AllocateShared.
+    // Bytes allocated by AllocateShared: now, and the maximum.
     int64_t shared_bytes = 0;
     int64_t shared_peak = 0;
   };
 
-  // By number, in the order in which they were made; 0 is the world.
+  // In the order of their creation; 0 is the world.
   std::vector<Group> groups() const;
-  // The number of the group that ran the last operation.
+  // The index of the group that ran the last operation.
   size_t last_group() const;
-  // Begins to count operations anew.
+  // Sets the counts of operations to zero.
   void ResetOperations();
 
-  // For engines.
+  // Called by engines.
   size_t AddGroup(std::vector<Rank> members, std::optional<size_t> parent);
   void AddOperation(size_t group, OpKind kind, int64_t bytes);
   void AddShared(size_t group, int64_t bytes);
@@ -84,8 +86,8 @@ struct CountingWorld {
   std::shared_ptr<MessageCounts> counts = nullptr;
 };
 
-// Of rank `rank` of the world. InvalidArgument where there is no such rank, or
-// memory or counts are missing.
+// The engine of rank `world.rank`. InvalidArgument if there is no such rank, or
+// if memory or counts are null.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCountingEngine(
     const CountingWorld& world);
 

@@ -57,9 +57,9 @@ class Engine {
   // of ranks, rounded once: the same bits whatever the size and the chunks.
   virtual bool FoldsInRankOrder() const { return false; }
 
-  // Whether operations are over as soon as they are called, as where they are
-  // only counted. Then nothing is started on other threads, and a started
-  // message is over when it is waited for, which is as late as may be.
+  // True if operations take no time, for example because they are only counted.
+  // Then none is started on another thread, and a started message counts as
+  // under way until it is waited for: the latest possible end.
   virtual bool TakesNoTime() const { return false; }
 
   // Called around every collective, whoever carries it out, so that an engine

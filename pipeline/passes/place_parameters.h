@@ -12,13 +12,14 @@
 // It releases the stages that are not among them, and gathers those that are,
 // in the order in which they come. So a stage is gathered `prefetch`
 // computations before its use, kept while its next use is as near as that, and
-// released right after the last. If a limit leaves room for fewer stages, those
-// whose use is nearest have it, which is Belady's rule (IBM Systems Journal 5,
-// 1966): a large prefetch under a limit gathers as little as the limit allows.
+// released right after the last. If a limit leaves room for fewer stages, the
+// ones that are used next are kept, which is Belady's rule (IBM Systems Journal
+// 5, 1966): with a large prefetch, a stage is gathered as seldom as the limit
+// allows.
 //
-// Reductions. Right after a stage's last backward of the step, or after each
-// backward: then no whole gradients are kept between micro-batches, and as many
-// times the bytes are sent.
+// Reductions. A stage's gradients are reduced right after its last backward of
+// the step, or after each backward. The latter keeps no whole gradients between
+// micro-batches, and multiplies the bytes sent by the number of micro-batches.
 //
 // The rules for one stage a rank are those of PyTorch's _add_unshard_reshard
 // and _add_reduce_grad (torch.distributed.pipelining.schedules).
@@ -54,9 +55,10 @@ struct ParameterOptions {
   ReducePlacement reduce = ReducePlacement::kLastMicroBatch;
 };
 
-// Place before AddCommunication: gathers then start before receives that block.
-// A rank that holds a stage but computes nothing of it (a two-way map with too
-// few micro-batches) reduces its gradients at the end. InvalidArgument for
+// Call it before AddCommunication, so that gathers start before receives that
+// block. A rank that holds a stage but computes nothing of it (a two-way map
+// with too few micro-batches) reduces its gradients at the end. InvalidArgument
+// for
 // negative options, sizes that are not one for each stage, a stage that does
 // not exist, a schedule that has UNSHARD, RESHARD or REDUCE_GRAD already, or a
 // computation whose own stages exceed a limit: the message names the stage and

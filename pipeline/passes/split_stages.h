@@ -1,18 +1,18 @@
-// SplitStages: divides stages into smaller ones that stay on their rank, so
-// that what is done once a stage (gathering parameters, reducing gradients) can
-// be done once a layer.
+// SplitStages: divides stages into smaller ones on the same rank, so that the
+// work per stage (gathering parameters, reducing gradients) becomes work per
+// layer.
 //
 //   // Stage 0 has an embedding and 4 layers, stage 1 has 4 layers and a head:
 //   TESSERA_ASSIGN_OR_RETURN(Schedule by_layer, SplitStages(schedule, {5, 5}));
 //   //   0F0        ->  0F0,1F0,2F0,3F0,4F0
 //   //   1B0        ->  9B0,8B0,7B0,6B0,5B0
 //
-// The parts of a stage follow each other in the place of the whole: forwards in
-// ascending, backwards in descending order. A stage of 0 parts is left out: its
-// neighbours hand on to each other. A forward and a backward that run
-// together become pairs of a part of each, as far as both last. Messages
-// between ranks stay those of the whole stages that are left, since parts of
-// one rank need none.
+// The parts of a stage replace it in the schedule: forwards in ascending order,
+// backwards in descending order. A stage of 0 parts is removed: its predecessor
+// sends to its successor. A pair (a forward and a backward that run together)
+// becomes pairs of one part each, until one of the two has no parts left.
+// Parts on one rank exchange no messages, so the messages between ranks are
+// those between the remaining stages.
 #ifndef TESSERA_PIPELINE_PASSES_SPLIT_STAGES_H_
 #define TESSERA_PIPELINE_PASSES_SPLIT_STAGES_H_
 

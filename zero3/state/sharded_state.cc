@@ -318,7 +318,9 @@ absl::Status ShardedState::FinishRestoring(int64_t steps) {
   if (value_shards_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(value_shards_->Settle());
   }
-  return whole_->Publish();
+  TESSERA_RETURN_IF_ERROR(whole_->WaitAll());
+  TESSERA_RETURN_IF_ERROR(whole_->StartPublish());
+  return options_.overlap ? absl::OkStatus() : whole_->WaitAll();
 }
 
 absl::Status ShardedState::CheckIds(std::span<const ParameterId> window) const {
@@ -344,6 +346,9 @@ absl::Status ShardedState::StartGather(std::span<const ParameterId> window) {
 
 absl::Status ShardedState::AwaitGather(std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(CheckIds(window));
+  for (ParameterId id : window) {
+    if (whole_->Has(id)) TESSERA_RETURN_IF_ERROR(Tell(whole_->Wait(id)));
+  }
   return gathered_ == nullptr ? absl::OkStatus()
                               : Tell(gathered_->Wait(window));
 }
@@ -353,9 +358,11 @@ absl::Status ShardedState::Acquire(std::span<const ParameterId> window) {
   return AwaitGather(window);
 }
 
-absl::StatusOr<TensorView> ShardedState::Value(ParameterId id) const {
+absl::StatusOr<TensorView> ShardedState::Value(ParameterId id) {
   TESSERA_RETURN_IF_ERROR(seat_.model().CheckId(id));
-  return whole_->Has(id) ? whole_->Value(id) : gathered_->Value(id);
+  if (!whole_->Has(id)) return gathered_->Value(id);
+  TESSERA_RETURN_IF_ERROR(Tell(whole_->Wait(id)));
+  return whole_->Value(id);
 }
 
 absl::Status ShardedState::Release(std::span<const ParameterId> window) {

@@ -9,30 +9,30 @@
 //   TESSERA_RETURN_IF_ERROR(state->AwaitGather(layer));
 //   TESSERA_ASSIGN_OR_RETURN(TensorView weight, state->Value(id));
 //   TESSERA_RETURN_IF_ERROR(state->Release(layer));
-//   // Backward, gathered likewise; the reduction goes on beside the next
-//   layer: TESSERA_ASSIGN_OR_RETURN(TensorView gradient, state->Gradient(id));
+//   // Backward gathers in the same way; reductions overlap the next layer.
+//   TESSERA_ASSIGN_OR_RETURN(TensorView gradient, state->Gradient(id));
 //   TESSERA_RETURN_IF_ERROR(state->ReduceGradients(layer));
 //   TESSERA_ASSIGN_OR_RETURN(StepReport report, state->Step());
 //
-//   stage   every rank has whole                 and of the rest its part
-//   0       all
+//   stage   whole on every rank                  sharded
+//   0       everything
 //   1       parameters, gradients                optimizer state
 //   2       parameters; gradients of the         gradients, optimizer state
-//           layer at work
-//   3       what is gathered, small parameters,  all
-//           gradients of the layer at work
+//           current layer
+//   3       gathered and small parameters,       everything
+//           gradients of the current layer
 //
 // The stages are those of Rajbhandari et al., ZeRO, arXiv 1910.02054,
-// section 5. Each gives the same parameters: sums are over the same ranks in
-// the same order, and an element is stepped in the same way wherever it is.
+// section 5. All give the same parameters: sums are over the same ranks in the
+// same order, and the update of an element does not depend on its place.
 //
-// Fill, StartGather, Acquire, ReduceGradients and Step are collectives, made by
-// all ranks in the same order: a rank that leaves it gets an error that names
-// the parameter, and so do the others. InvalidArgument and FailedPrecondition
-// of this rank's own call change nothing unless said otherwise. Any other error
-// of these calls (a group, a tier, a budget) breaks the state for good, on
-// every rank: none waits for the one that failed, and all learn its number and
-// its reason. Resume from the last checkpoint. One thread at a time.
+// Fill, StartGather, Acquire, ReduceGradients and Step are collectives, which
+// all ranks call in the same order: if one rank deviates, all get an error that
+// names the parameter. InvalidArgument and FailedPrecondition for this rank's
+// own call have no side effects unless stated otherwise. Any other error of
+// these calls (of a group, a tier, a budget) breaks the state permanently, on
+// every rank: no rank waits for the one that failed, and all report its number
+// and its reason. Resume from the last checkpoint. One thread at a time.
 #ifndef TESSERA_ZERO3_STATE_SHARDED_STATE_H_
 #define TESSERA_ZERO3_STATE_SHARDED_STATE_H_
 
@@ -64,9 +64,9 @@ namespace tessera::zero3 {
 
 // Not owned; only used while the state is created.
 struct ShardedStateGroups {
-  // The ranks that share the state: data-parallel ranks.
+  // The ranks over which the state is sharded: data-parallel ranks.
   collectives::Communicator* shard = nullptr;
-  // Hybrid sharding: the ranks with the same place in other shard groups.
+  // Hybrid sharding: the ranks with the same shards in other shard groups.
   collectives::Communicator* replicas = nullptr;
   // The ranks that hold other parts of the model (tensor and pipeline
   // parallel), for the norm of all gradients.
@@ -79,14 +79,14 @@ struct StepReport {
   double loss_scale = 1;  // Of this step's gradients.
   // A gradient was infinite or NaN: nothing was changed but the loss scale.
   bool skipped = false;
-  // Of this rank's shards, from the first use of the state in this step on.
+  // Traffic of this rank's shards with tiers in this step.
   ShardTraffic traffic = {};
 };
 
 class ShardedState {
  public:
-  // A collective of all groups. Zeros everywhere. InvalidArgument where an
-  // option cannot be; ResourceExhausted where a budget has no room.
+  // A collective of all groups. All values are zero. InvalidArgument for
+  // invalid options; ResourceExhausted if a budget is too small.
   static absl::StatusOr<std::unique_ptr<ShardedState>> Create(
       const ModelParameters& model, const ShardedStateOptions& options,
       const ShardedStateGroups& groups);
@@ -94,57 +94,59 @@ class ShardedState {
   const StateLayout& layout() const { return seat_.layout; }
   topology::Rank rank() const { return seat_.rank; }
   const ShardedStateOptions& options() const { return options_; }
-  // What this rank holds in its own memory, by purpose; tiers count theirs.
+  // Bytes in this rank's own memory, by purpose; tiers count their own.
   offload::Usage usage() const { return seat_.device.accounting->usage(); }
 
-  // Gives every element its first value. `fill` is called for blocks [begin,
-  // begin + n) of the elements that this rank owns, in their order, to be set
-  // in a tensor [n] of f32, or f64 for f64 parameters.
+  // Initialises every element. `fill` is called for blocks [begin, begin + n)
+  // of the elements that this rank owns, in ascending order, and sets a tensor
+  // [n] of f32, or of f64 for f64 parameters.
   using Filler = absl::FunctionRef<absl::Status(
       const Parameter& parameter, int64_t begin, TensorView elements)>;
   absl::Status Fill(Filler fill);
 
-  // Windows: lists of parameters that are used together, a layer's. Below stage
-  // 3 everything is whole at all times and these four do nothing.
+  // A window is a list of parameters that are used together, such as those of a
+  // layer. Below stage 3 all parameters are always whole: Step starts to gather
+  // their new values, and AwaitGather and Value wait for them.
   //
-  // Will be gathered soon: reads shards that are in a tier.
+  // Announces a gather, so that shards in a tier are read ahead.
   absl::Status AnnounceGather(std::span<const ParameterId> window);
   // Starts to gather a window; several may be gathered at a time.
   absl::Status StartGather(std::span<const ParameterId> window);
-  // Returns when the window is whole.
+  // Returns when the window's parameters are whole.
   absl::Status AwaitGather(std::span<const ParameterId> window);
-  // One after the other.
+  // StartGather and AwaitGather.
   absl::Status Acquire(std::span<const ParameterId> window);
   absl::Status Release(std::span<const ParameterId> window);
 
-  // With the parameter's shape; until its windows are released.
-  absl::StatusOr<TensorView> Value(ParameterId id) const;
+  // The values, with the parameter's shape; valid until its windows are
+  // released.
+  absl::StatusOr<TensorView> Value(ParameterId id);
 
-  // The gradient that a backward pass adds to, with the parameter's shape:
-  // zeros at first. At stages 2 and 3 it exists until it is reduced.
+  // The gradient that a backward pass adds to, with the parameter's shape;
+  // initially zeros. At stages 2 and 3 it is valid until it is reduced.
   absl::StatusOr<TensorView> Gradient(ParameterId id);
-  // Starts to sum the gradients of a window over the ranks: all trainable
-  // parameters of a group of the model. At stages 0 and 1 once a step, after
-  // the last micro-batch; at 2 and 3 as often as the caller likes.
+  // Starts to sum the gradients of a window over the ranks. A window has all
+  // trainable parameters of a group of the model. At stages 0 and 1 once a
+  // step, after the last micro-batch; at stages 2 and 3 any number of times.
   absl::Status ReduceGradients(std::span<const ParameterId> window);
-  // The reduced gradient of what this rank owns, which the caller may change
-  // until Step; for sums over ranks that the state does not know, as those that
-  // hold a tied table too.
+  // The reduced gradient of the elements that this rank owns. The caller may
+  // change it until Step, for example to add the gradient of a tied embedding
+  // from another pipeline stage.
   absl::StatusOr<offload::TypedSpan> OwnGradient(ParameterId id);
 
   // The factor for the loss of this step.
   double loss_scale() const { return scaler_.scale(); }
-  // The sum over the steps of this state; of near memory the most.
+  // The traffic of all steps; near_bytes is the maximum.
   const ShardTraffic& total_traffic() const { return total_traffic_; }
   absl::Status SetLearningRate(double learning_rate);
 
-  // One step of the optimizer with the gradients of this step.
-  // FailedPrecondition, on every rank, that names a rank and a parameter whose
-  // gradient is not reduced (unless unused ones are allowed).
+  // Runs the optimizer with the gradients of this step. FailedPrecondition on
+  // every rank, naming a rank and a parameter, if a gradient was not reduced
+  // (unless options.allow_unused).
   absl::StatusOr<StepReport> Step();
 
-  // For checkpoints: what this rank owns, the steps taken, and the end of a
-  // restoration, after which every rank has what the owners have.
+  // For checkpoints: the elements that this rank owns and the steps taken.
+  // FinishRestoring publishes restored values to the other ranks.
   OwnValues& own_values() { return *own_values_; }
   OptimizerShard& optimizer() { return *optimizer_; }
   LossScaler& scaler() { return scaler_; }
@@ -169,7 +171,7 @@ class ShardedState {
   absl::Status CreateGradients();
   absl::Status CreateOptimizer();
   absl::Status FillOne(const Parameter& parameter, Filler fill);
-  // Lets all ranks know of an error that leaves this one behind; the error.
+  // Breaks the groups, so that no rank waits for this one; returns `status`.
   absl::Status Tell(absl::Status status);
   absl::StatusOr<StepReport> StepAlone();
   absl::Status CheckAllReduced();
@@ -187,7 +189,7 @@ class ShardedState {
   ShardTraffic total_traffic_;
   std::vector<ParameterId> open_gradients_;  // By OwnGradient.
 
-  // One for each kind of traffic, so that none waits for another.
+  // One group per kind of traffic, so that they do not wait for each other.
   struct Groups {
     std::unique_ptr<collectives::Communicator> gather;
     std::unique_ptr<collectives::Communicator> secondary;  // hpZ.

@@ -34,68 +34,69 @@ struct ElementRange {
 struct ShardedStateOptions {
   int stage = 3;
   LayoutKind layout = LayoutKind::kChunks;
-  // Slots are a multiple of this many elements; of a block of the moments in
-  // any case.
+  // Slots are multiples of this many elements, and of a block of the moments.
   int64_t alignment = 1;
   // Stage 3: parameters with fewer elements stay whole on every rank.
   int64_t persistence_threshold = 0;
 
-  // The type of gradients in memory, on their way and in shards, for parameters
-  // of 16 bits; others have their own type.
+  // The type of gradients in memory, in messages and in shards, for parameters
+  // of 16 bits; gradients of others have the parameter's type.
   DType gradient_dtype = DType::kF32;
   int64_t bucket_bytes = 25'000'000;
-  bool average_gradients = false;  // Over shard and replica ranks; else sums.
-  // Parameters whose gradients no rank reduced in a step have gradients of
-  // zeros.
+  // Average over shard and replica ranks; otherwise sum.
+  bool average_gradients = false;
+  // Treat the gradients that no rank reduced in a step as zeros.
   bool allow_unused = false;
-  // ZeRO++ (zero3/state/wire): reductions of gradients in int8 blocks, from
-  // stage 1 on; and of stage 3 gathers of weights in int8 blocks, and ranks of
-  // the shard group, next to each other, that hold a second copy of gathered
-  // weights together until the step ends. 0: there is none.
+  // ZeRO++ (zero3/state/wire). qgZ: reduce gradients as int8 blocks; needs
+  // stage 1 or more. qwZ, stage 3: gather weights as int8 blocks. hpZ, stage 3:
+  // this many neighbouring ranks of the shard group keep a second copy of
+  // gathered weights until the step ends; 0: no second copy.
   bool quantized_gradients = false;
   bool quantized_weights = false;
   int64_t hpz_partition_size = 0;
-  // Reductions, and reads of tiers, go on beside the caller's work, for the
-  // gradients of a second window and two more parameters' state in near memory.
+  // Overlap reductions and reads of tiers with the caller's work. Costs memory
+  // for the gradients of a second window, and near memory for the state of two
+  // more parameters.
   bool overlap = true;
-  // Memory for shards out of each tier that cannot show them in place; more is
-  // taken where shards in use at once need more. 0: what NearBytes says.
+  // Near memory for the shards of each tier without in-place access; grows if
+  // the shards in use at once need more. 0: chosen from the sizes of the
+  // shards.
   int64_t near_bytes = 0;
 
   OptimizerKind optimizer = OptimizerKind::kAdamW;
-  offload::AdamWOptions adamw = {};  // Where that is the optimizer.
-  offload::SgdOptions sgd = {};      // Likewise.
+  offload::AdamWOptions adamw = {};  // For kAdamW.
+  offload::SgdOptions sgd = {};      // For kSgd.
   offload::MomentFormat moments = offload::MomentFormat::F32();
   double clip_norm = 0;  // 0: gradients are not clipped.
   LossScaleOptions loss_scale = {};
-  // By id, the elements that this rank counts in the norm; what it leaves out
-  // another rank of the model group counts, having the same. Empty: all.
+  // By id, the elements that this rank counts in the gradient norm; another
+  // rank of the model group, which holds the same elements, counts the others.
+  // Empty: all.
   std::vector<std::vector<ElementRange>> counted_in_norm = {};
 
-  // Where shards live; null: in this rank's memory. Parameters: stage 3 only;
-  // gradients: 2 and 3. A tier outlives the state. Master weights and moments,
-  // and so parameters of 32 and 64 bits, which are their own master weights,
-  // need tiers that are lossless for them (MemoryTier::IsLossless): a second
-  // moment that a codec rounds to 0 divides by epsilon alone. Values of 16 bits
-  // and gradients may be rounded.
+  // The tiers of the shards; null: this rank's memory. Parameter tiers need
+  // stage 3, gradient tiers stage 2 or 3. A tier must outlive the state. Master
+  // weights and moments, and so parameters of 32 and 64 bits, which are their
+  // own master weights, need lossless tiers (MemoryTier::IsLossless): if a
+  // codec rounded a second moment to 0, AdamW would divide by epsilon alone.
+  // Values of 16 bits and gradients may be rounded.
   offload::MemoryTier* parameter_tier = nullptr;
   offload::MemoryTier* gradient_tier = nullptr;
   offload::MemoryTier* optimizer_tier = nullptr;
-  // Where there is one: what goes to the tiers above has `tier_budget` bytes
-  // there, values first, then gradients, master weights and moments, and what
-  // does not fit goes here.
+  // If set, the tiers above get at most `tier_budget` bytes (values first, then
+  // gradients, master weights, moments), and the rest goes to `far_tier`.
   offload::MemoryTier* far_tier = nullptr;
   int64_t tier_budget = std::numeric_limits<int64_t>::max();
-  // Of blocks in tiers: ranks that share a tier need different ones.
+  // Prefix of keys in tiers. Ranks that share a tier need different ones.
   std::string key_prefix = "";
-  // What this rank's own memory counts against; null: without a limit.
+  // The budget of this rank's own memory; null: unlimited.
   std::shared_ptr<offload::Accounting> device = nullptr;
-  // Who gives it out, and who works on it; null: HostMemory, HostStateOps.
+  // Its resource, and the operations on it; null: HostMemory, HostStateOps.
   std::shared_ptr<MemoryResource> memory = nullptr;
   std::shared_ptr<StateOps> ops = nullptr;
 };
 
-// InvalidArgument that names the option, what it is and what it may be.
+// InvalidArgument that names the option, its value and the allowed values.
 absl::Status CheckOptions(const ShardedStateOptions& options,
                           const ModelParameters& model);
 

@@ -1,12 +1,13 @@
-// CountingOps: operations that compute nothing and touch no tensor, for dry
-// runs: layers allocate, communicate and call as they would, in no time.
+// CountingOps: operations that compute nothing and touch no tensor. In a dry
+// run, layers on them allocate and communicate as in a real run.
 //
 //   CountingOps ops;
 //   TensorGroup group = TensorGroup(ops, world).WithMemory(counting_memory);
 //   ... layers on `group` ...
 //   ops.calls();
 //
-// What operations return on the host is zeros. Nothing is refused.
+// Results on the host (losses) are zeros. Arguments are not checked. One thread
+// at a time.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_COUNTING_COUNTING_OPS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_COUNTING_COUNTING_OPS_H_
 

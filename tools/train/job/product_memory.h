@@ -1,11 +1,9 @@
-// MeasureProducts: what the arithmetic of a run keeps for itself, beside
-// tensors: buffers into which OpenBLAS packs its operands, panels of bf16
-// products, tiles of attention.
+// MeasureProducts: the working memory of a run's matrix products: OpenBLAS's
+// packing buffers, panels of bf16 products, tiles of attention.
 //
-// How large these are depends on the processor: each has kernels of its own,
-// with blocks of other sizes, and some that pack nothing where matrices are
-// small. So it is measured, by products of the run's sizes, of which one side
-// at a time is cut short.
+// Their sizes depend on the processor, since each has its own kernels and block
+// sizes, and some kernels do not pack small matrices. So they are measured with
+// products of the run's sizes, with one side shortened at a time.
 #ifndef TESSERA_TOOLS_TRAIN_JOB_PRODUCT_MEMORY_H_
 #define TESSERA_TOOLS_TRAIN_JOB_PRODUCT_MEMORY_H_
 
@@ -16,9 +14,10 @@
 
 namespace tessera::train {
 
-// Resident bytes that a rank of `run` has more of this than a rank of `small`,
-// with that many threads a product. Sets the threads of products in this
-// process. InvalidArgument where the model does not fit the mesh.
+// The resident bytes by which this memory of a rank of `run` exceeds that of a
+// rank of `small`, with `threads` threads per product. Sets the number of
+// threads for this process. InvalidArgument if the model cannot be split over
+// the mesh.
 absl::StatusOr<int64_t> MeasureProducts(const RunOptions& small,
                                         const RunOptions& run, int threads);
 

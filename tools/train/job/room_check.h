@@ -1,5 +1,5 @@
-// CheckRoom: refuses a run that does not fit into this machine's memory, before
-// anything is started.
+// CheckRoom: rejects a run that does not fit into this machine's memory before
+// it starts.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const RunPrediction prediction,
 //                            PredictRun(settings, model));
@@ -15,9 +15,9 @@
 
 namespace tessera::train {
 
-// InvalidArgument, on one line, with the bytes that are needed, those that are
-// available and of what, the first advice, and --force. With settings.force
-// that is a warning on `err` instead.
+// InvalidArgument, in one line, with the bytes needed, the bytes available and
+// their source, the first advice, and --force. With settings.force it writes
+// the same line to `err` as a warning and returns OK.
 absl::Status CheckRoom(const Settings& settings,
                        const RunPrediction& prediction, std::ostream& err);
 

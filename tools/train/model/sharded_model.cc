@@ -101,8 +101,8 @@ absl::Status ShardedModel::StartGather(size_t window) {
 }
 
 absl::Status ShardedModel::UseValues(size_t window) {
-  if (stage_ < 3) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(state_->AwaitGather(window_ids_[window]));
+  if (stage_ < 3) return absl::OkStatus();
   for (tensor_parallel::Parameter* parameter : windows_[window]) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView value,
                              state_->Value(IdOf(parameter)));

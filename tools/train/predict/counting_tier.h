@@ -1,6 +1,5 @@
-// CountingTier: a tier that counts the blocks that it is given and keeps
-// nothing of them, for dry runs. As a tier in files, or over a codec, its
-// blocks cannot be reached in place.
+// CountingTier: a tier that counts its blocks and does not store them. For dry
+// runs. Like file tiers and compressed tiers it has no in-place access.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_COUNTING_TIER_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_COUNTING_TIER_H_
 
@@ -19,7 +18,8 @@ namespace tessera::train {
 // One thread at a time.
 class CountingTier final : public offload::MemoryTier {
  public:
-  // `memory`, of blocks that are in the rank's memory, may be null.
+  // If `memory` is not null, each block is allocated there, as by a tier in the
+  // rank's memory.
   explicit CountingTier(std::shared_ptr<offload::Accounting> accounting,
                         std::shared_ptr<MemoryResource> memory = nullptr)
       : accounting_(std::move(accounting)), memory_(std::move(memory)) {}
@@ -36,7 +36,7 @@ class CountingTier final : public offload::MemoryTier {
   }
 
  protected:
-  // Leaves `out` as it is.
+  // Does not change `out`.
   offload::Operation StartRead(std::string_view key,
                                std::optional<int64_t> offset,
                                std::span<std::byte> out) override;

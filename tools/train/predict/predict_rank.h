@@ -25,17 +25,17 @@
 namespace tessera::train {
 
 enum class StateHome {
-  kMemory,  // The rank's own.
-  kHost,    // A tier in host memory, used in place where not compressed.
-  kFiles,
+  kMemory,  // The rank's own memory.
+  kHost,    // A tier in host memory, used in place unless compressed.
+  kFiles,   // A tier in files.
 };
 
 struct StateHomes {
   StateHome parameters = StateHome::kMemory;  // Stage 3 only.
   StateHome gradients = StateHome::kMemory;   // Stages 2 and 3 only.
   StateHome optimizer = StateHome::kMemory;
-  // What is in tiers is encoded: it is reached through buffers, and may take
-  // less than is predicted.
+  // Blocks in tiers are encoded: they are used through buffers, and may be
+  // smaller than predicted.
   bool compressed = false;
 
   bool has(StateHome home) const {
@@ -43,9 +43,9 @@ struct StateHomes {
   }
 };
 
-// The peak of each purpose; they need not be at the same time.
+// The peak of each purpose in bytes. The peaks may be at different times.
 struct StateMemory {
-  // In the rank's own memory, by what ShardedState::usage() calls them.
+  // In the rank's own memory, as ShardedState::usage() counts it.
   int64_t parameters = 0;
   int64_t gradients = 0;
   int64_t optimizer = 0;
@@ -53,40 +53,39 @@ struct StateMemory {
   // In tiers.
   int64_t host = 0;
   int64_t files = 0;
-  // Aligned memory through which a file tier reads and writes.
+  // The file tier's aligned buffers.
   int64_t staging = 0;
-  // What a checkpoint in the middle of a run copies, until it is written.
+  // The copy that a checkpoint during the run makes, until it is written.
   int64_t snapshot = 0;
 };
 
 struct ActivationMemory {
-  // Blocks that the pools of the rank's stages make and keep.
+  // Blocks in the activation pools of the rank's stages.
   int64_t pools = 0;
-  // RankTimeline::peak_bytes of the executor. A started send is taken to be
-  // under way as long as it may be.
+  // RankTimeline::peak_bytes of the executor, if each started send ends as late
+  // as possible.
   int64_t boundaries = 0;
-  // What layers keep for themselves: gathered tokens and partial sums under
-  // sequence parallelism, what goes round in ring attention.
+  // The layers' working memory: gathered tokens and partial sums under sequence
+  // parallelism, keys and values of ring attention.
   int64_t layers = 0;
-  int64_t micro_batches = 0;  // In flight at a time, by stage, at most.
+  int64_t micro_batches = 0;  // Maximum in flight in any stage.
 };
 
 struct RankPrediction {
   explicit RankPrediction(const MeshSizes& mesh) : traffic(mesh) {}
 
   RankPlace place;
-  // When it gathers weights and reduces gradients: RunSchedule::Describe.
+  // When weights are gathered and gradients reduced: RunSchedule::Describe.
   std::string placement;
-  int64_t parameters = 0;  // Elements of the weights that its stages compute
-                           // with, before they are shared out by ZeRO.
+  int64_t parameters = 0;  // Elements of its stages' weights, unsharded.
   StateMemory state;
   ActivationMemory activations;
-  // Of all of these in memory together: the most that is held at a time.
+  // The peak of all these purposes together, except files.
   int64_t held = 0;
   RankTraffic traffic;
-  int64_t windows = 0;  // Of shared memory; RunPrediction knows the engine.
+  int64_t windows = 0;  // Shared memory; set by RunPrediction.
 
-  // Of a step at its peak, without what a process has anyway.
+  // The peak of a step, without the memory of an idle process.
   int64_t peak_bytes() const { return held + state.staging + windows; }
 };
 
@@ -98,8 +97,8 @@ absl::StatusOr<RankPrediction> PredictRank(
     const RunPlan& plan, const RankPlace& place, const StateHomes& homes,
     MemoryAccess access = MemoryAccess::kZeros);
 
-// Of each of `places`, in their order. Ranks whose stages have the same sizes
-// are run once.
+// The predictions of `places`, in their order. Of ranks whose stages have equal
+// sizes only one is run.
 absl::StatusOr<std::vector<RankPrediction>> PredictRanks(
     const RunPlan& plan, std::span<const RankPlace> places,
     const StateHomes& homes);

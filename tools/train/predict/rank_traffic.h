@@ -1,13 +1,12 @@
-// RankTraffic: the messages of a rank in a step, by the axis of the mesh that
-// they travel along, and operation.
+// RankTraffic: the messages of a rank in a step, by mesh axis and operation.
 //
 //   RankTraffic traffic(mesh);
 //   traffic.Add(TrafficAxis::kTp, collectives::OpKind::kAllReduce,
 //               {.count = 12, .bytes = 12 * 4096, .largest = 4096});
 //   traffic.BytesOf(TrafficAxis::kTp);
 //
-// Bytes are as Communicator::Statistics counts them: a reduction's or gather's
-// whole message. Groups of one rank send nothing.
+// Bytes are those of Communicator::Statistics: the whole message of a reduction
+// or gather. Groups of one rank send nothing.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_RANK_TRAFFIC_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_RANK_TRAFFIC_H_
 
@@ -27,10 +26,10 @@ enum class TrafficAxis {
   kTp,
   kCp,
   kPp,
-  kDp,         // Of data and context ranks together, which share the state.
-  kReplicate,  // Of data ranks with the same shards (hybrid sharding).
-  kData,       // Of all of these together, where there are replicas: the loss.
-  kModel,      // Of tensor and pipeline ranks together: the norm.
+  kDp,         // Data and context ranks, over which the state is sharded.
+  kReplicate,  // Data ranks with the same shards (hybrid sharding).
+  kData,       // Both together, if there are replicas: for the loss.
+  kModel,      // Tensor and pipeline ranks together: for the gradient norm.
 };
 
 inline constexpr std::array kTrafficAxes = {
@@ -40,15 +39,15 @@ inline constexpr std::array kTrafficAxes = {
 
 // "tp", "cp", "pp", "dp", "dp_replicate", "data", "tp,pp".
 std::string_view TrafficAxisName(TrafficAxis axis);
-// Of the group along it.
+// The size of the group along the axis.
 int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh);
 
 struct OperationTraffic {
   int64_t count = 0;
   int64_t bytes = 0;
-  int64_t largest = 0;  // Of its messages, in bytes.
-  // What leaves the rank at best, in bytes (collectives' BusFactor); of a
-  // receive none.
+  int64_t largest = 0;  // Bytes of the largest message.
+  // The least bytes that the rank has to send (collectives' BusFactor); 0 for a
+  // receive.
   double sent = 0;
 };
 
@@ -56,7 +55,7 @@ class RankTraffic {
  public:
   explicit RankTraffic(const MeshSizes& mesh) : mesh_(mesh) {}
 
-  // Nothing along an axis of one rank.
+  // Ignores an axis of one rank.
   void Add(TrafficAxis axis, collectives::OpKind kind,
            const collectives::OperationCount& count);
   // `times` messages of `bytes` each.

@@ -1,5 +1,5 @@
-// RunPrediction: what a run needs and does, before it runs. predict_run.h makes
-// it.
+// RunPrediction: the memory, traffic and work of a run, predicted before it
+// starts (predict_run.h). Bytes and floating-point operations throughout.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_RUN_PREDICTION_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_RUN_PREDICTION_H_
 
@@ -17,23 +17,23 @@
 
 namespace tessera::train {
 
-// Up to so many ranks each is predicted; of more, the first of each pipeline
-// rank, which has the most.
+// Up to this world size every rank is predicted; above it, the first rank of
+// each pipeline rank, which needs most.
 inline constexpr int64_t kMostPredictedRanks = 64;
 
 struct PredictOptions {
-  // What the machine has; not given: it is asked.
+  // The memory of the machine; nullopt: of this one.
   std::optional<MachineRoom> room = std::nullopt;
-  // How many of the ranks run on this machine; 0: all.
+  // The number of ranks on this machine; 0: all.
   int64_t ranks_here = 0;
 };
 
-// A flag to change so that less memory is needed.
+// A change of flags that reduces memory.
 struct MemoryAdvice {
   std::string flag;    // "--recompute=full"
-  int64_t needed = 0;  // On this machine, then.
+  int64_t needed = 0;  // On this machine, with the change.
   bool fits = false;
-  bool and_before = false;  // Together with the flags before it.
+  bool and_before = false;  // In addition to the previous advice.
 };
 
 struct RunPrediction {
@@ -41,40 +41,40 @@ struct RunPrediction {
   std::string schedule;
   int64_t stages = 0;
   int64_t micro_batches = 0;
-  int64_t parameters = 0;  // Of the model.
+  int64_t parameters = 0;  // Elements of the model.
 
   std::vector<RankPrediction> ranks;
-  int64_t ranks_like_each = 1;  // For how many ranks of the world each stands.
+  int64_t ranks_like_each = 1;  // Ranks of the world per entry of `ranks`.
 
   double bubble = 0;  // PredictBubble.
   RunWork work;
 
   MachineRoom room;
   int64_t ranks_here = 0;
-  bool shares_process = false;  // All ranks are threads of one.
-  // A copy of the state may be on its way to a checkpoint while the next step
-  // runs. The checkpoint behind the last step is written without a copy.
+  bool shares_process = false;  // Ranks are threads of one process.
+  // A copy of the state may be written to a checkpoint during a step. The
+  // checkpoint after the last step needs no copy.
   bool trains_while_saving = false;
-  // Of this machine, by the ranks on it: with what each process has anyway.
+  // Resident bytes of all ranks on this machine.
   int64_t needed = 0;
-  std::vector<MemoryAdvice> advice;  // Where it does not fit.
+  std::vector<MemoryAdvice> advice;  // If it does not fit.
 
   bool fits() const { return needed <= room.bytes; }
-  // The one that needs most.
+  // The rank that needs most memory.
   const RankPrediction& largest() const;
-  // Of a rank in a step or while a checkpoint is written, at its peak.
+  // The peak of a rank during steps and checkpoints.
   int64_t PeakOf(const RankPrediction& rank) const;
-  // Resident bytes of a process: the rank's, and what it has anyway.
+  // Resident bytes of the rank's process.
   int64_t ResidentOf(const RankPrediction& rank) const {
     return room.process + PeakOf(rank);
   }
 };
 
-// Where --offload puts what.
+// The places of model state that --offload and --offload_dir select.
 StateHomes HomesOf(const Settings& settings);
 
-// Without advice. InvalidArgument as CheckSettings, and where the model does
-// not fit the mesh.
+// The prediction without advice. InvalidArgument as CheckSettings, and if the
+// model cannot be split over the mesh.
 absl::StatusOr<RunPrediction> MakePrediction(
     const Settings& settings, const model_files::ModelConfig& model,
     const PredictOptions& options);

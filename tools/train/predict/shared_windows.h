@@ -1,5 +1,5 @@
-// SharedWindows: what a rank has of shared memory because of its messages,
-// where ranks are processes of one machine (engine shared_memory).
+// SharedWindows: the shared memory that a rank's messages need with the engine
+// shared_memory, in bytes.
 //
 //   const int64_t bytes = SharedWindows(mesh, place, traffic,
 //                                       {.crowded = true});
@@ -15,12 +15,12 @@
 namespace tessera::train {
 
 struct SharingOptions {
-  bool crowded = false;  // There are fewer processors than ranks.
+  bool crowded = false;  // There are more ranks than processors.
   std::string_view strategy = "adaptive";  // Settings::strategy.
 };
 
-// By collectives/shared_memory/window_memory.h, for the groups of TrainRank and
-// ShardedState.
+// Computed with collectives/shared_memory/window_memory.h for the groups of
+// TrainRank and ShardedState.
 int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
                       const RankTraffic& traffic,
                       const SharingOptions& options);

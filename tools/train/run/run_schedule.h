@@ -1,5 +1,5 @@
-// RunSchedule: what the ranks of a run's pipelines do in a step, layer by
-// layer.
+// RunSchedule: the actions of each pipeline rank in a training step, by layer:
+// computations, gathers of weights, reductions of gradients, messages.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const RunSchedule schedule,
 //                            RunSchedule::Create(options));
@@ -7,7 +7,7 @@
 //                         // LlamaLayers, with UNSHARD, RESHARD and
 //                         REDUCE_GRAD.
 //
-// The same on every rank, from the options alone.
+// It depends on the options alone, so every rank computes the same one.
 #ifndef TESSERA_TOOLS_TRAIN_RUN_RUN_SCHEDULE_H_
 #define TESSERA_TOOLS_TRAIN_RUN_RUN_SCHEDULE_H_
 
@@ -24,23 +24,25 @@
 
 namespace tessera::train {
 
-// What a window of the model costs, of a micro-batch on one rank: operations
-// and bytes, counted, and times as the simulator wants them. The times assume
-// what StepRates says; only their ratios matter to what is chosen.
+// The rates that the simulated times assume. Only their ratio affects the
+// choice of a placement.
 struct StepRates {
   double flops_per_second = 40e9;  // Of a thread.
   double bytes_per_second = 4e9;   // Between data-parallel ranks.
 };
+// The simulator's costs of each window for one micro-batch on one rank: times
+// in seconds and bytes.
 pipeline::Costs WindowCosts(const RunOptions& options,
                             const StepRates& rates = {});
 
-// The computations of pipeline stages, and how many windows each has. Nothing
-// is placed or proven: for those who price many runs.
+// The computations of the pipeline stages, and the number of windows of each.
+// Gathers and reductions are not placed and nothing is proven, which makes it
+// cheap enough to evaluate many configurations.
 struct RunStages {
   pipeline::Schedule schedule;
   std::vector<int64_t> windows;
 };
-// As RunSchedule::Create, but for limits.
+// InvalidArgument as RunSchedule::Create, except for limits.
 absl::StatusOr<RunStages> StagesOfRun(const RunOptions& options);
 
 class RunSchedule {
@@ -51,12 +53,13 @@ class RunSchedule {
   static absl::StatusOr<RunSchedule> Create(const RunOptions& options);
 
   const RunStages& stages() const { return stages_; }
-  // The same by window, with gathers and reductions; and with messages.
+  // The actions by window, with gathers and reductions. `lowered` also has the
+  // messages.
   const pipeline::Schedule& layers() const { return layers_; }
   const pipeline::Schedule& lowered() const { return lowered_; }
-  // Of `lowered`, with bytes of gathered weights and whole gradients.
+  // The proof of `lowered`, with bytes of gathered weights and whole gradients.
   const pipeline::Proof& proof() const { return proof_; }
-  // How gathers and reductions were placed.
+  // The options with which gathers and reductions were placed.
   const pipeline::ParameterOptions& placement() const { return placement_; }
   // "gathers 1 layer ahead, reduces at each micro-batch".
   std::string Describe() const;
@@ -69,7 +72,7 @@ class RunSchedule {
   pipeline::ParameterOptions placement_;
 };
 
-// "embedding", "layer 3", "head": a window of a model, for messages.
+// The name of a window for messages: "embedding", "layer 3" or "head".
 std::string WindowName(const RunOptions& options, int32_t window);
 
 }  // namespace tessera::train

@@ -6,8 +6,8 @@
 //     TESSERA_ASSIGN_OR_RETURN(StepRecord record, rank->Step());
 //   }
 //
-// Every rank of the world does the same. Errors of one are errors of all, as
-// collectives/communicator.h says.
+// Every rank of the world makes the same calls. An error on one rank reaches
+// all others (collectives/communicator.h). One thread at a time.
 #ifndef TESSERA_TOOLS_TRAIN_RUN_TRAIN_RANK_H_
 #define TESSERA_TOOLS_TRAIN_RUN_TRAIN_RANK_H_
 
@@ -35,32 +35,32 @@
 
 namespace tessera::train {
 
-// When the parts of a rank's step began and ended, in MonotonicNanos.
+// When the parts of a rank's last step began and ended, in MonotonicNanos.
 struct StepTimes {
   int64_t begin = 0;
-  // 0 of executor().timeline(): where the pipeline's ranks began together.
+  // The origin of executor().timeline(): the common start of the pipeline.
   int64_t pipeline = 0;
-  int64_t update_begin = 0;  // The optimizer's part.
+  int64_t update_begin = 0;  // The optimizer step.
   int64_t update_end = 0;
   int64_t end = 0;
 };
 
 class TrainRank {
  public:
-  // A collective of the world. `samples` and `ops` outlive this; `world` as
-  // well. InvalidArgument where the options do not fit each other or the world.
+  // A collective of the world. `world`, `samples` and `ops` must outlive this.
+  // InvalidArgument if the options contradict each other or the world's size.
   static absl::StatusOr<std::unique_ptr<TrainRank>> Create(
       collectives::Communicator& world, const RunOptions& options,
       const text::Samples& samples, tensor_parallel::Ops& ops);
 
-  // The same where RunSchedule::Create(options) is at hand.
+  // The same with the result of RunSchedule::Create(options).
   static absl::StatusOr<std::unique_ptr<TrainRank>> Create(
       collectives::Communicator& world, const RunOptions& options,
       RunSchedule schedule, const text::Samples& samples,
       tensor_parallel::Ops& ops);
 
-  // The next step. A collective of the world. A loss that is not finite is
-  // returned as it is.
+  // Runs the next step. A collective of the world. Returns infinite and NaN
+  // losses like any other.
   absl::StatusOr<StepRecord> Step();
 
   // The groups that this rank is in. Not owned.
@@ -80,7 +80,7 @@ class TrainRank {
   ShardedModel& model() { return *model_; }
   zero3::ShardedState& state() { return model_->state(); }
   const pipeline::Executor& executor() const { return *executor_; }
-  // Of all pipeline ranks; a collective of them.
+  // The timeline of all pipeline ranks. A collective of them.
   absl::StatusOr<pipeline::Timeline> GatherTimeline() {
     return executor_->GatherTimeline();
   }
@@ -88,13 +88,13 @@ class TrainRank {
   const RunSchedule& schedule() const { return schedule_; }
   const StepTimes& times() const { return times_; }  // Of the last step.
 
-  // What activations hold: of the stages, kept between steps, and tensors
-  // between stages, at most in the last step.
+  // Bytes of the stages' activation pools, and the peak bytes of tensors
+  // between stages in the last step.
   int64_t activation_bytes() const;
 
-  // Steps taken, which is the number of the next one.
+  // The number of steps taken, which is the index of the next one.
   int64_t steps() const { return step_; }
-  // After the state was restored: goes on behind that many steps.
+  // Continues after that many steps. For restoring a checkpoint.
   void SetSteps(int64_t steps) { step_ = steps; }
 
  private:
@@ -103,7 +103,7 @@ class TrainRank {
   absl::Status JoinGroups(collectives::Communicator& world);
   absl::Status PlanData(const text::Samples& samples);
   absl::Status CreateLayers(tensor_parallel::Ops& ops);
-  // Whether the embedding and the head are on one rank.
+  // True if the embedding and the head are on one rank.
   bool SharesTable() const;
   bool IsSecondCopy(int32_t stage) const;
   static absl::Status LeaveToFirstCopy(const ParameterWindow& window);
@@ -113,7 +113,7 @@ class TrainRank {
   int64_t PipelineBegin() const;
   absl::StatusOr<double> MeanOverData(double loss);
 
-  // What comes later refers to what is before it.
+  // Members refer to earlier ones.
   RunOptions options_;
   std::unique_ptr<collectives::GroupManager> manager_;
   Groups groups_;

@@ -1,28 +1,27 @@
-// GradientReducer: gradients that backward passes add up, reduced over ranks
-// layer by layer, and the part of the sums that this rank owns.
+// GradientReducer: accumulates gradients, reduces them over ranks layer by
+// layer, and holds the sums of the elements that this rank owns.
 //
 //   // After the backward pass of a layer, whose parameters are `window`:
 //   TESSERA_ASSIGN_OR_RETURN(TensorView gradient, reducer->Gradient(id));
 //   ... the pass has added to it ...
-//   TESSERA_RETURN_IF_ERROR(reducer->Start(window));  // Beside the next layer.
+//   TESSERA_RETURN_IF_ERROR(reducer->Start(window));  // Asynchronous.
 //   // At the end of the step:
 //   TESSERA_RETURN_IF_ERROR(reducer->Finish());
 //   TESSERA_ASSIGN_OR_RETURN(auto own, reducer->OpenOwn(id));
 //
-// Stages 0 and 1: whole gradients are model state, reduced once a step where
-// they lie. Stages 2 and 3: a whole gradient has memory from the first call of
-// Gradient until the reduction of its layer is over, and the sums are added to
-// the rank's shard, as often in a step as the caller likes. At most the
-// reduction of one window is under way: starting the next waits for it, so that
-// a rank holds whole gradients of the layer at work and of the one on its way
-// (and of no other unless the caller lets them accumulate). A rank that is
-// alone with its shards in memory has its gradients there, and nothing to
-// reduce.
+// Stages 0 and 1: whole gradients are model state and are reduced in place,
+// once a step. Stages 2 and 3: a whole gradient has memory from the first call
+// of Gradient to the end of its reduction, which adds the sums to the rank's
+// shard; any number of reductions a step is allowed. At most one window is
+// being reduced: starting the next one waits for it, so a rank holds the whole
+// gradients of the current layer and of the one being reduced (and of others if
+// the caller accumulates them over micro-batches). A group of one rank with its
+// shards in memory accumulates into them and has nothing to reduce.
 //
-// Messages. A large gradient is reduced where it lies, in a message of its own;
-// small ones of a window are packed (ReduceBuckets). All ranks start the same
-// windows in the same order, or get an error (Operation::label). One thread at
-// a time.
+// Messages. A large gradient is reduced in place, in its own message; the small
+// ones of a window are packed (ReduceBuckets). All ranks start the same windows
+// in the same order; otherwise they get an error (Operation::label). One thread
+// at a time.
 #ifndef TESSERA_ZERO3_STATE_GRADIENTS_GRADIENT_REDUCER_H_
 #define TESSERA_ZERO3_STATE_GRADIENTS_GRADIENT_REDUCER_H_
 
@@ -53,69 +52,69 @@ struct GradientOptions {
   // Gradients of a window below a quarter of this are packed into messages of
   // at most so many bytes.
   int64_t bucket_bytes = 25'000'000;
-  bool average = false;  // Over the ranks of both groups; otherwise sums.
-  // Messages of the shard group are int8 blocks. Needs sharded state.
+  bool average = false;  // Average over both groups; otherwise sum.
+  // Send int8 blocks within the shard group. Needs sharded state.
   bool quantized = false;
-  bool overlap = true;  // Start returns before the reduction is over.
+  bool overlap = true;  // Start does not wait for the reduction.
 };
 
-// The ranks that gradients are reduced over.
+// The groups over which gradients are reduced.
 struct GradientGroups {
   collectives::Communicator* shard = nullptr;
-  // Those that hold the same shards; null: none.
+  // The ranks that hold the same shards; null: none.
   collectives::Communicator* replicas = nullptr;
 };
 
 class GradientReducer {
  public:
-  // `dtypes`, by id, are those of the gradients. `shards`, of which block
-  // shard_of[id] is that of parameter `id`, is null if gradients are whole. All
-  // of these outlive the reducer; no other collectives run on the groups.
+  // `dtypes`, by id, are the types of gradients. Block shard_of[id] of `shards`
+  // belongs to parameter `id`; `shards` is null if gradients are whole. All
+  // arguments must outlive the reducer; no other collectives run on the groups.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(
       const StateSeat& seat, const std::vector<DType>& dtypes,
       const GradientOptions& options, const GradientGroups& groups,
       ShardStore* shards, const std::vector<size_t>& shard_of);
 
-  // Waits for what was started.
+  // Waits for reductions under way.
   ~GradientReducer();
 
-  // OK if more may be added to a gradient. InvalidArgument if the parameter is
-  // frozen; FailedPrecondition if gradients are whole and it was reduced in
-  // this step.
+  // OK if the gradient may be added to. InvalidArgument if the parameter is
+  // frozen; FailedPrecondition if gradients are whole and this one was reduced
+  // in this step.
   absl::Status CheckOpen(ParameterId id) const;
 
-  // The whole gradient, with the parameter's shape: zeros, and what was added
-  // since it was last reduced. Refused as by CheckOpen.
+  // The whole gradient, with the parameter's shape: the sum since its last
+  // reduction. Errors as CheckOpen.
   absl::StatusOr<TensorView> Gradient(ParameterId id);
 
-  // OK if the window can be reduced: refused as by CheckOpen, and with
-  // InvalidArgument if it has some and not all trainable parameters of a
-  // bucket. All those of a group of the model are always allowed.
+  // OK if the window can be reduced. Errors as CheckOpen; InvalidArgument if it
+  // has some but not all trainable parameters of a bucket. A whole group of the
+  // model is always allowed.
   absl::Status CheckWindow(std::span<const ParameterId> window) const;
-  // A collective. Starts to reduce the window's trainable parameters. A
-  // gradient that was not asked for counts as zeros. Precondition: CheckWindow.
+  // A collective. Starts to reduce the window's trainable parameters. Gradients
+  // that were never accessed are zeros. Precondition: CheckWindow.
   absl::Status Start(std::span<const ParameterId> window);
 
-  // A trainable parameter of which something was added after its last reduction
-  // in this step, or that was not reduced in it; nothing if there is none.
+  // A trainable parameter that was changed after its last reduction in this
+  // step, or not reduced in it; nullopt if there is none.
   std::optional<ParameterId> FirstMissing() const;
-  // Parameters that were neither asked for nor reduced have gradients of zeros.
+  // Sets gradients that were neither accessed nor reduced to zeros.
   absl::Status ZeroMissing();
 
-  // Returns when everything that was started is in the shards.
+  // Returns when all reductions are complete.
   absl::Status Finish();
 
-  // The sums that this rank owns, until CloseOwn: of its extent's elements, or
-  // none if it has no part. Waits for the parameter's reduction.
+  // The sums of the elements that this rank owns (possibly none), valid until
+  // CloseOwn. Waits for the parameter's reduction.
   absl::StatusOr<offload::TypedSpan> OpenOwn(ParameterId id);
   absl::Status CloseOwn(ParameterId id, bool changed);
-  // Soon to be opened.
+  // OpenOwn(id) will be called soon.
   void AnnounceOwn(ParameterId id);
 
-  // Begins the next step: all gradients are zeros.
+  // Begins the next step: sets all gradients to zeros.
   void Clear();
 
-  // Frees the ranks that wait in groups that this has made.
+  // Aborts the groups that this has created.
   void Abort(std::string_view reason) { wire_->Abort(reason); }
 
   const ReduceBuckets& buckets() const { return buckets_; }
@@ -161,17 +160,16 @@ class GradientReducer {
   const bool overlap_;
   ShardStore* const shards_;
   const std::vector<size_t> shard_of_;
-  // Alone, with shards in memory: they are the gradients, and there is nothing
-  // to reduce.
+  // One rank with its shards in memory: the shards are the gradients.
   const bool is_in_shards_;
   const ReduceBuckets buckets_;
-  BufferPool pool_;                      // Of gradients that are not kept.
+  BufferPool pool_;                      // Stages 2 and 3.
   std::vector<AccountedMemory> bucket_;  // By bucket.
-  std::vector<AccountedMemory> own_;     // By id; of packed buckets.
+  std::vector<AccountedMemory> own_;     // By id, for packed buckets.
 
-  std::vector<bool> added_;     // By id: since its last reduction.
-  std::vector<bool> reduced_;   // By id: in this step.
-  std::vector<bool> has_sums_;  // By id: the shard, of this step.
+  std::vector<bool> added_;     // By id: changed since its last reduction.
+  std::vector<bool> reduced_;   // By id: reduced in this step.
+  std::vector<bool> has_sums_;  // By id: the shard has sums of this step.
   std::unique_ptr<GradientReduction> wire_;
   std::deque<InFlight> in_flight_;
 };

@@ -1,5 +1,5 @@
-// ReduceBuckets: which gradients are reduced in one message, and where each
-// lies in it.
+// ReduceBuckets: assigns gradients to messages (buckets), and places within
+// them.
 //
 //   const ReduceBuckets buckets =
 //       ReduceBuckets::Of(layout, dtypes, 25'000'000);
@@ -8,13 +8,13 @@
 //   }
 //
 // A bucket has gradients of one group of the model (a layer) and of one type,
-// in the reverse order of use. Within it, all that is rank 0's comes first,
-// then what is rank 1's, and so on: what a reduce_scatter leaves a rank is what
-// the layout says is its own, slot after slot. If each gradient is nevertheless
-// in one piece (all layouts but chunks, and a bucket of a single gradient) the
-// bucket is direct: backward passes may write straight into it. With chunks,
-// therefore, a gradient of a quarter of `bucket_bytes` or more has a bucket of
-// its own, and smaller ones are packed.
+// in the reverse order of use. It begins with the elements of rank 0, then come
+// those of rank 1, and so on, so that a reduce_scatter gives each rank the
+// slots that the layout assigns to it. If each gradient is contiguous
+// nevertheless (all layouts but chunks, and a bucket with a single gradient)
+// the bucket is direct: backward passes may write into it. For this reason,
+// with chunks, a gradient of a quarter of `bucket_bytes` or more has its own
+// bucket, and smaller ones are packed.
 #ifndef TESSERA_ZERO3_STATE_GRADIENTS_REDUCE_BUCKETS_H_
 #define TESSERA_ZERO3_STATE_GRADIENTS_REDUCE_BUCKETS_H_
 
@@ -27,40 +27,40 @@
 
 namespace tessera::zero3 {
 
-// A run of elements of a parameter, and where it lies.
+// A range of elements of a parameter, and its place in a bucket.
 struct BucketPiece {
   ParameterId parameter;
   int64_t begin = 0;  // In the parameter.
   int64_t size = 0;
-  int64_t slot = 0;    // With the padding behind it.
+  int64_t slot = 0;    // Elements with padding.
   int64_t offset = 0;  // In the bucket.
 
   friend bool operator==(const BucketPiece&, const BucketPiece&) = default;
 };
 
-// What is in a bucket, without the places.
+// The gradients of a bucket, without their places.
 struct BucketContents {
   std::vector<ParameterId> parameters = {};
   DType dtype = DType::kF32;
-  int64_t elements = 0;  // With padding.
+  int64_t elements = 0;  // Including padding.
   bool is_direct = false;
 
   int64_t bytes() const { return elements * SizeInBytes(dtype); }
 };
 
-// Of all trainable parameters, the last group first. `dtypes`, by id, are those
-// of the gradients. A bucket is full when one more gradient would make it
-// larger, with padding, than `bucket_bytes`. O(parameters), whatever the ranks.
+// The buckets of all trainable parameters, last group first. `dtypes`, by id,
+// are the types of gradients. A bucket is full if one more gradient would make
+// it larger than `bucket_bytes`, with padding. O(parameters) time.
 std::vector<BucketContents> BucketsOf(const StateLayout& layout,
                                       std::span<const DType> dtypes,
                                       int64_t bucket_bytes);
 
 struct ReduceBucket : BucketContents {
-  // Of each rank; all pieces of a rank lie side by side, in its order.
+  // By rank: elements and pieces. The pieces of a rank are contiguous.
   std::vector<int64_t> counts;
   std::vector<std::vector<BucketPiece>> pieces;
 
-  // Whether all ranks have as many.
+  // True if all counts are equal.
   bool IsEven() const;
 };
 
@@ -75,7 +75,7 @@ class ReduceBuckets {
   size_t BucketOf(ParameterId id) const {
     return bucket_of_[static_cast<size_t>(id.value())];
   }
-  // Where the gradient of `id` begins in its bucket, which is direct.
+  // The first element of the gradient of `id` in its bucket, which is direct.
   int64_t BeginOf(ParameterId id) const {
     return begin_of_[static_cast<size_t>(id.value())];
   }

@@ -1,5 +1,5 @@
-// AccountedMemory: memory of this rank that counts against a budget while it
-// lives.
+// AccountedMemory: memory of this rank that counts against a budget until it is
+// destroyed.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       AccountedMemory shard,
@@ -20,13 +20,13 @@
 
 namespace tessera::zero3 {
 
-// Move-only; a default-constructed one is empty.
+// Move-only; default-constructed: empty.
 class AccountedMemory {
  public:
   AccountedMemory() = default;
 
-  // Uninitialised bytes, aligned to 64. ResourceExhausted where the budget of
-  // `device` has no room for them, or its memory.
+  // Uninitialised bytes, aligned to 64. ResourceExhausted if the budget or the
+  // memory of `device` has too little room.
   static absl::StatusOr<AccountedMemory> Allocate(const StateDevice& device,
                                                   std::string_view key,
                                                   int64_t bytes,
@@ -37,7 +37,7 @@ class AccountedMemory {
   }
 
  private:
-  // The memory goes before its bytes stop counting.
+  // Destroyed after the memory, so that no byte is uncounted.
   offload::Reservation reservation_;
   Buffer memory_;
 };

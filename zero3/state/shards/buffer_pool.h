@@ -2,16 +2,14 @@
 // used again and again.
 //
 //   BufferPool pool(device);
-//   TESSERA_ASSIGN_OR_RETURN(AccountedMemory block, pool.Take("layer 3",
-//   bytes));
+//   TESSERA_ASSIGN_OR_RETURN(AccountedMemory block, pool.Take("w", bytes));
 //   ...
 //   pool.Give(std::move(block));
-//   pool.Trim();                      // Frees what nobody uses.
+//   pool.Trim();                      // Frees unused blocks.
 //
-// A block that is given back is kept for the next one of its size. The pool
-// never holds more, in use and free together, than was in use at the same time
-// at some moment since the last Trim: free blocks go first where a new one
-// would exceed that. Not thread-safe.
+// A returned block is reused for the next request of its size. The pool never
+// holds more bytes, used and free together, than the maximum in use since the
+// last Trim: it frees unused blocks before it allocates more. Not thread-safe.
 #ifndef TESSERA_ZERO3_STATE_SHARDS_BUFFER_POOL_H_
 #define TESSERA_ZERO3_STATE_SHARDS_BUFFER_POOL_H_
 
@@ -28,16 +26,16 @@ namespace tessera::zero3 {
 
 class BufferPool {
  public:
-  // Blocks count against `device` as buffers. They are the rank's own memory:
-  // in memory that ranks share each would map what it reads of the others', up
-  // to (n - 1) / n of their blocks.
+  // Blocks count against `device` as buffers. They are private memory of the
+  // rank: shared memory would map the blocks of other ranks that it reads into
+  // this process, up to (n - 1) / n of their bytes.
   explicit BufferPool(const StateDevice& device) : device_(device) {}
 
-  // Uninitialised. ResourceExhausted if the budget has no room.
+  // Uninitialised. ResourceExhausted if the budget has too little room.
   absl::StatusOr<AccountedMemory> Take(std::string_view key, int64_t bytes);
-  // A block of Take; nothing for an empty one.
+  // Returns a block of Take. Ignores an empty one.
   void Give(AccountedMemory block);
-  // Frees all blocks that are not in use.
+  // Frees all unused blocks.
   void Trim();
 
  private:

@@ -1,15 +1,15 @@
-// ShardPrefetch: brings the shards of a state near before they are used: one
-// offload::Prefetcher for each tier that cannot show its blocks in place,
-// shared by all stores of the state, so that the order of uses of a whole step
-// is one order.
+// ShardPrefetch: reads the shards of a state from tiers before they are used.
+// It has one offload::Prefetcher per tier without in-place access, which all
+// stores of the state share, so that it sees the uses of a whole step in order.
 //
 //   auto prefetch = std::make_shared<ShardPrefetch>(ShardPrefetch::Options{
 //       .near_bytes = 64 << 20, .device = device});
 //   TESSERA_RETURN_IF_ERROR(prefetch->BeginStep());   // gathers, optimizer ...
 //   TESSERA_ASSIGN_OR_RETURN(ShardTraffic traffic, prefetch->EndStep());
 //
-// In the first step, and outside of steps, what stores announce is read ahead;
-// later steps follow the order of the step before. One thread at a time.
+// In the first step, and outside of steps, it reads the blocks that stores
+// announce; in later steps it follows the order of the previous step. One
+// thread at a time.
 #ifndef TESSERA_ZERO3_STATE_SHARDS_SHARD_PREFETCH_H_
 #define TESSERA_ZERO3_STATE_SHARDS_SHARD_PREFETCH_H_
 
@@ -29,18 +29,17 @@ class Prefetcher;
 
 namespace tessera::zero3 {
 
-// What a step had to do with tiers. Blocks that are used in place are not in
-// it.
+// The traffic of a step with tiers. Blocks that are used in place do not count.
 struct ShardTraffic {
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
-  int64_t stall_ns = 0;  // spent waiting for blocks
-  // What no order of reads avoids with this near memory and the best bandwidth
-  // that was measured (offload/prefetch/plan/load_bound.h).
+  int64_t stall_ns = 0;  // Time spent waiting for blocks.
+  // A lower bound on the stall for any order of reads with this near memory and
+  // the highest bandwidth measured (offload/prefetch/plan/load_bound.h).
   int64_t least_stall_ns = 0;
-  int64_t near_bytes = 0;
+  int64_t near_bytes = 0;  // The maximum of near memory.
 
-  // The sum of both; of near_bytes the larger.
+  // Adds all fields, except for near_bytes, which becomes the larger one.
   void Add(const ShardTraffic& other) {
     bytes_read += other.bytes_read;
     bytes_written += other.bytes_written;
@@ -54,24 +53,23 @@ struct ShardTraffic {
 class ShardPrefetch {
  public:
   struct Options {
-    // Near memory for each tier. More where blocks in use at once need more.
+    // Near memory for each tier. Grows if the blocks in use at once need more.
     int64_t near_bytes = 1;
     bool reads_ahead = true;
-    // Gives out the near memory, which counts as buffers.
+    // Allocates the near memory, which counts as buffers.
     StateDevice device;
   };
 
   explicit ShardPrefetch(const Options& options);
   ~ShardPrefetch();
 
-  // That of `tier`, which outlives this. ResourceExhausted where the device
-  // has no room for its near memory.
+  // The prefetcher of `tier`, which must outlive this. ResourceExhausted if the
+  // device has too little room for its near memory.
   absl::StatusOr<offload::Prefetcher*> For(offload::MemoryTier& tier);
 
-  // Nothing where a step is under way.
+  // Does nothing during a step.
   absl::Status BeginStep();
-  // FailedPrecondition while a block is open. Zeros where no step is under
-  // way.
+  // FailedPrecondition while a block is open. Zeros outside of a step.
   absl::StatusOr<ShardTraffic> EndStep();
 
  private:

@@ -1,19 +1,19 @@
 // ShardStore: this rank's shards of one kind of state (parameters, gradients,
 // master weights, a moment), in memory or in a tier.
 //
-//   store->Announce(4);                              // soon
+//   store->Announce(4);                              // Reads it ahead.
 //   TESSERA_ASSIGN_OR_RETURN(auto bytes, store->Open(3));
 //   ... read and write ...
 //   TESSERA_RETURN_IF_ERROR(store->Close(3, /*changed=*/true));
-//   TESSERA_RETURN_IF_ERROR(store->Settle());        // all is written
+//   TESSERA_RETURN_IF_ERROR(store->Settle());        // Flushes writes.
 //
-// Without a tier a shard lies in memory. In a tier that can show its blocks
-// (MemoryTier::Map) it is used in place; from another ShardPrefetch brings it
-// near, ahead of its use where the order is known or announced, and writes it
-// back behind. Should a write fail, the shard stays near, and the next Settle
-// tries again: nothing is lost. A changed shard goes to a tier that rounds it
-// at once, and is read again, so that what is computed does not depend on how
-// long a shard stays near.
+// Without a tier a shard lies in memory. In a tier with in-place access
+// (MemoryTier::Map) it is used there. From any other tier ShardPrefetch reads
+// it into near memory, ahead of its use if the order is known or announced, and
+// writes it back asynchronously. If a write fails, the shard stays in near
+// memory and the next Settle retries, so nothing is lost. A changed shard of a
+// tier that rounds is written at once and read again, so that results do not
+// depend on how long a shard stays near.
 //
 // One thread at a time.
 #ifndef TESSERA_ZERO3_STATE_SHARDS_SHARD_STORE_H_
@@ -44,58 +44,58 @@ struct ShardBlock {
 
 struct ShardStoreOptions {
   offload::Purpose purpose = offload::Purpose::kOptimizer;
-  // Of memory and buffers.
+  // Allocates shards without a tier, and near memory.
   StateDevice device;
-  // That of the state. Null: one for this store alone, with room for three of
-  // its largest blocks.
+  // The prefetcher of the state. Null: one for this store alone, with room for
+  // three of its largest blocks.
   std::shared_ptr<ShardPrefetch> prefetch = {};
 };
 
 enum class ShardAccess {
   kUpdate,
-  kOverwrite,  // What is there does not count, and need not be read.
+  kOverwrite,  // The old contents are not needed, and not read.
 };
 
 class ShardStore {
  public:
-  // Zeros. Tiers and what they stand on outlive the store.
+  // All shards are zeros. Tiers must outlive the store.
   static absl::StatusOr<std::unique_ptr<ShardStore>> Create(
       std::vector<ShardBlock> blocks, const ShardStoreOptions& options);
 
-  // Takes its blocks out of their tiers.
+  // Removes its blocks from their tiers.
   ~ShardStore();
   ShardStore(const ShardStore&) = delete;
   ShardStore& operator=(const ShardStore&) = delete;
 
   size_t size() const { return shards_.size(); }
   const ShardBlock& block(size_t index) const { return shards_[index].block; }
-  // Whether any block is in a tier.
+  // True if any block is in a tier.
   bool in_tier() const;
 
-  // Block `index` is wanted soon.
+  // Block `index` will be opened soon.
   void Announce(size_t index);
 
-  // Its bytes, until Close. Errors are the tier's, of a write that failed too
-  // where its room is needed. Precondition of this and the
-  // rest: index < size(), and Open comes before Close.
+  // The bytes of block `index`, valid until Close. Errors are the tier's,
+  // including those of an earlier write whose near memory is needed.
+  // Preconditions here and below: index < size(), and Open precedes Close.
   absl::StatusOr<std::span<std::byte>> Open(
       size_t index, ShardAccess access = ShardAccess::kUpdate);
   absl::Status Close(size_t index, bool changed);
 
-  // Returns when all that was changed is in the tier.
+  // Returns when all changes are in the tiers.
   absl::Status Settle();
 
-  // Of what lies in memory. Blocks in tiers are left alone.
+  // Sets the shards in memory to zeros, and not those in tiers.
   void SetToZeros();
 
  private:
   struct Shard {
     ShardBlock block;
-    std::span<std::byte> bytes = {};  // Where it can be reached.
+    std::span<std::byte> bytes = {};  // Valid in memory, or while open.
     AccountedMemory memory = {};      // Without a tier.
-    // In a tier that shows the block, while it is open:
+    // In a tier with in-place access, while it is open.
     offload::BlockView view = {};
-    // In a tier that does not:
+    // In a tier without in-place access.
     offload::Prefetcher* prefetcher = nullptr;
     bool is_rounded = false;  // By the tier.
   };

@@ -1,17 +1,17 @@
-// StateDevice: where a rank's model state lives: what its memory counts
-// against, who gives it out, and who works on its bytes.
+// StateDevice: the device of a rank's model state: its memory, the budget of
+// this memory, and the operations on it.
 //
-// StateOps: what the model state does to bytes: zeros, copies, sums of
-// gradients, their norm, the optimizer's step, and messages of fewer bits. The
-// rest of ShardedState decides when, and never reaches into memory itself.
+// StateOps: the operations on bytes of model state: zero, copy, sums of
+// gradients, their norm, the optimizer step, and int8 messages. The rest of
+// ShardedState never accesses memory itself.
 //
-//   options.ops = DryStateOps();      // a dry run: no byte is touched
+//   options.ops = DryStateOps();      // A dry run: no byte is touched.
 //
-//   HostStateOps()   on the CPU, in the calling thread
-//   DryStateOps()    nothing: for memory that is only counted
+//   HostStateOps()   computes on the CPU, in the calling thread
+//   DryStateOps()    does nothing, for memory that is only counted
 //
-// Memory of one call does not overlap unless it is the same. Implementations
-// are safe for concurrent use by several ranks.
+// Arguments of a call are equal or do not overlap. Implementations are
+// thread-safe.
 #ifndef TESSERA_ZERO3_STATE_SHARDS_STATE_DEVICE_H_
 #define TESSERA_ZERO3_STATE_SHARDS_STATE_DEVICE_H_
 
@@ -39,18 +39,18 @@ class StateOps {
  public:
   virtual ~StateOps() = default;
 
-  // False where memory has no contents: then first values are not asked for.
+  // False if memory has no contents: then initial values are not computed.
   virtual bool has_values() const = 0;
 
   virtual void Zero(std::span<std::byte> bytes) = 0;
-  // As many bytes of `to` as `from` has, which `to` has at least.
+  // Copies all of `from` to the beginning of `to`, which is as long or longer.
   virtual void Copy(std::span<const std::byte> from,
                     std::span<std::byte> to) = 0;
-  // to += from: `count` elements of a type that can be summed.
+  // to += from, for `count` elements of a floating-point type.
   virtual void Add(DType dtype, const std::byte* from, std::byte* to,
                    int64_t count) = 0;
 
-  // Messages in int8 blocks: the functions of zero3/state/wire/int8_blocks.h.
+  // The functions of zero3/state/wire/int8_blocks.h.
   virtual absl::Status EncodeInt8(DType dtype,
                                   std::span<const std::byte> values,
                                   std::span<std::byte> encoded) = 0;
@@ -66,7 +66,7 @@ class StateOps {
   virtual absl::StatusOr<offload::GradientStatistics> Measure(
       const offload::ConstTypedSpan& gradient) = 0;
 
-  // Errors are the optimizer's.
+  // The optimizer step on `range`. Errors are the optimizer's.
   virtual absl::Status Step(offload::AdamW& optimizer, int64_t step,
                             const offload::StepScale& scale,
                             const offload::ParameterRange& range) = 0;
@@ -79,7 +79,7 @@ std::shared_ptr<StateOps> HostStateOps();
 std::shared_ptr<StateOps> DryStateOps();
 
 struct StateDevice {
-  // Memory of the host that counts against `counted_by`.
+  // Host memory with the budget `counted_by`; null: unlimited.
   StateDevice(std::shared_ptr<offload::Accounting> counted_by = nullptr)
       : accounting(std::move(counted_by)) {}
 

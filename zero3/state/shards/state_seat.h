@@ -1,4 +1,4 @@
-// StateSeat: where a rank sits in a layout, and where its state lives.
+// StateSeat: a rank's position in a layout, and the device of its state.
 #ifndef TESSERA_ZERO3_STATE_SHARDS_STATE_SEAT_H_
 #define TESSERA_ZERO3_STATE_SHARDS_STATE_SEAT_H_
 

@@ -1,6 +1,5 @@
-// TierChoice: which tier a block of offloaded state goes to: the near one as
-// long as it fits into a budget together with what went before, the far one
-// otherwise.
+// TierChoice: chooses the tier of a block of offloaded state: the near tier
+// while its budget lasts, and then the far one.
 //
 //   TierChoice choice(files, 1 << 30);
 //   block.tier = choice.For(host, block.bytes);
@@ -15,11 +14,11 @@ namespace tessera::zero3 {
 
 class TierChoice {
  public:
-  // `far` may be null: everything goes to the near one.
+  // If `far` is null everything goes to the near tier.
   TierChoice(offload::MemoryTier* far, int64_t near_budget)
       : far_(far), left_(near_budget) {}
 
-  // Null where `near` is: what is not offloaded stays in memory.
+  // Null if `near` is null: the block is not offloaded.
   offload::MemoryTier* For(offload::MemoryTier* near, int64_t bytes) {
     if (near == nullptr) return nullptr;
     if (far_ != nullptr && bytes > left_) return far_;

@@ -3,9 +3,9 @@
 //
 //   TESSERA_RETURN_IF_ERROR(shard->Step(step, scale, gradients, values));
 //
-// Parameters of 16 bits have master weights in f32; others are their own. State
-// in a tier is read, stepped and written back parameter by parameter, with
-// `overlap` ahead and behind.
+// Parameters of 16 bits have f32 master weights; others are their own. State in
+// a tier is read, updated and written back parameter by parameter; with
+// `overlap` reads and writes are asynchronous.
 #ifndef TESSERA_ZERO3_STATE_STEP_OPTIMIZER_SHARD_H_
 #define TESSERA_ZERO3_STATE_STEP_OPTIMIZER_SHARD_H_
 
@@ -44,51 +44,52 @@ struct OptimizerShardOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw;
   offload::SgdOptions sgd;
-  // Of f64 parameters always f64.
+  // For f64 parameters always f64.
   offload::MomentFormat moments = offload::MomentFormat::F32();
   offload::MemoryTier* tier = nullptr;  // Null: in memory.
-  std::string key_prefix;               // Of blocks in the tier.
+  std::string key_prefix;               // Prefix of keys in the tier.
   bool overlap = true;
-  // Brings near what the tier cannot show in place.
+  // Reads blocks of tiers without in-place access.
   std::shared_ptr<ShardPrefetch> prefetch;
 };
 
 class OptimizerShard {
  public:
-  // `choice` gives out the tiers' budgets. InvalidArgument for what the
-  // optimizer's own Create refuses.
+  // `choice` selects the tier of each block. InvalidArgument as the optimizer's
+  // Create.
   static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(
       const StateSeat& seat, const OptimizerShardOptions& options,
       TierChoice& choice);
 
   absl::Status SetLearningRate(double learning_rate);
-  // Moments of each trained element: 0 to 2.
+  // Moments per trained element: 0 to 2.
   int moment_count() const { return MomentCount(options_.kind, options_.sgd); }
   offload::MomentFormat FormatOf(ParameterId id) const;
-  // Bytes of master weight and moments of `slot` elements of a trained
-  // parameter. Preconditions: the format is valid, as CheckMomentFormat says.
+  // Bytes of master weights and moments for `slot` elements of a trained
+  // parameter. Precondition: CheckMomentFormat(moments).ok().
   static int64_t BytesOfSlot(const Parameter& parameter, int64_t slot,
                              const offload::MomentFormat& moments, int count);
-  // Whether `id` has a master weight apart from its value.
+  // True if `id` has a master weight besides its value.
   bool HasMaster(ParameterId id) const;
 
-  // Step number `step` of all trainable elements of this rank. The gradients
-  // are finished. Where it fails, some parameters have been stepped.
+  // Runs step number `step` on all trainable elements of this rank.
+  // Precondition: gradients.Finish() returned. After an error some parameters
+  // have been updated.
   absl::Status Step(int64_t step, const offload::StepScale& scale,
                     GradientReducer& gradients, OwnValues& values);
 
-  // The bytes of one part of a parameter's state, until Close; none where this
-  // rank has none. The whole slot.
+  // One part of a parameter's state, the whole slot, valid until Close; empty
+  // if this rank has none.
   absl::StatusOr<std::span<std::byte>> Open(OptimizerPart part, ParameterId id);
   absl::Status Close(OptimizerPart part, ParameterId id, bool changed);
 
-  // All that was changed is in the tier.
+  // Returns when all changes are in the tiers.
   absl::Status Settle();
 
  private:
   static constexpr size_t kNone = ~size_t{0};
 
-  // The one that steps.
+  // The optimizer that is used.
   using Optimizer = std::variant<std::unique_ptr<offload::AdamW>,
                                  std::unique_ptr<offload::Sgd>>;
 

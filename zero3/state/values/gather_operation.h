@@ -1,4 +1,4 @@
-// GatherOperation: the all-gather that makes a parameter whole from its shards.
+// GatherOperation: the all-gather of a parameter's shards.
 #ifndef TESSERA_ZERO3_STATE_VALUES_GATHER_OPERATION_H_
 #define TESSERA_ZERO3_STATE_VALUES_GATHER_OPERATION_H_
 
@@ -10,14 +10,14 @@
 
 namespace tessera::zero3 {
 
-// `own` is this rank's slot, `whole` has layout.GatheredElements(id) elements,
-// of which the first are the parameter's. `own` may lie at its place in it.
+// `own` is this rank's slot. `whole` has layout.GatheredElements(id) elements:
+// the parameter's, then padding. `own` may be the rank's slot in `whole`.
 collectives::Operation GatherOperation(const StateLayout& layout,
                                        ParameterId id,
                                        std::span<const std::byte> own,
                                        std::span<std::byte> whole);
 
-// Where the slot of `rank` lies in the gathered buffer, in bytes.
+// The slot of `rank` in the gathered buffer.
 std::span<std::byte> SlotIn(const StateLayout& layout, ParameterId id,
                             topology::Rank rank, std::span<std::byte> whole);
 

@@ -1,19 +1,19 @@
-// GatheredParameters: parameters of stage 3, gathered from the shards of all
-// ranks for as long as they are used.
+// GatheredParameters: the parameters of stage 3, which are gathered from the
+// shards of all ranks while they are in use.
 //
-//   TESSERA_RETURN_IF_ERROR(gathered->Start(window));      // Goes on beside
-//   ...                                                    // other work.
+//   TESSERA_RETURN_IF_ERROR(gathered->Start(window));      // Asynchronous.
+//   ...
 //   TESSERA_RETURN_IF_ERROR(gathered->Wait(window));
 //   TESSERA_ASSIGN_OR_RETURN(TensorView weight, gathered->Value(id));
 //   ...
 //   TESSERA_RETURN_IF_ERROR(gathered->Release(window));
 //
-// A window is a list of parameters that are used together, a layer's. Windows
-// may overlap in time and share parameters (a tied embedding): a parameter
-// stays until the last window that has it is released. All ranks start the same
-// windows in the same order; a rank that does not gets an error, as do those
-// that meet it (Operation::label). One thread at a time. What
-// goes over the wire: zero3/state/wire/weight_gather.h.
+// A window is a list of parameters that are used together, such as those of a
+// layer. Windows may overlap in time and share parameters (a tied embedding): a
+// parameter is kept until the last window that contains it is released. All
+// ranks start the same windows in the same order; otherwise they get an error
+// (Operation::label). One thread at a time. Messages:
+// zero3/state/wire/weight_gather.h.
 #ifndef TESSERA_ZERO3_STATE_VALUES_GATHERED_PARAMETERS_H_
 #define TESSERA_ZERO3_STATE_VALUES_GATHERED_PARAMETERS_H_
 
@@ -38,40 +38,41 @@ namespace tessera::zero3 {
 class GatheredParameters {
  public:
   // Block shard_of[id] of `shards` is the rank's slot of parameter `id`;
-  // parameters without one (kNoShard) are left alone. All outlive this; no
+  // parameters with kNoShard are ignored. All arguments must outlive this; no
   // other collectives run on the groups.
   static constexpr size_t kNoShard = ~size_t{0};
   GatheredParameters(const StateSeat& seat, const GatherOptions& options,
                      const GatherGroups& groups, ShardStore& shards,
                      std::vector<size_t> shard_of);
 
-  // Waits for what was started.
+  // Waits for gathers under way.
   ~GatheredParameters();
 
-  // The window's shards will be gathered soon: reads those in tiers.
+  // Announces a gather, so that shards in tiers are read ahead.
   void Announce(std::span<const ParameterId> window);
 
-  // A collective. Starts to gather what no other window has.
+  // A collective. Starts to gather the parameters that no other window holds.
   absl::Status Start(std::span<const ParameterId> window);
-  // Returns when the window's parameters are whole. The error names one.
+  // Returns when the window's parameters are whole. Errors name the parameter.
   absl::Status Wait(std::span<const ParameterId> window);
   // FailedPrecondition unless the parameter is whole.
   absl::StatusOr<TensorView> Value(ParameterId id) const;
-  // FailedPrecondition, and nothing changed, unless the window was started.
+  // FailedPrecondition, without side effects, unless the window was started.
   absl::Status Release(std::span<const ParameterId> window);
 
-  // Values are about to change. FailedPrecondition if a window is not released.
+  // Call it before values change. FailedPrecondition if a window is not
+  // released.
   absl::Status EndStep();
 
-  // Of parameters that are gathered, or on their way.
+  // Bytes of parameters that are gathered or being gathered.
   int64_t live_bytes() const { return live_bytes_; }
 
  private:
   struct Live {
-    int64_t windows = 0;  // That were started and not released.
+    int64_t windows = 0;  // Windows that were started and not released.
     AccountedMemory memory;
     std::unique_ptr<WeightGather> gather;  // From the first Start on.
-    bool is_started = false;               // And not waited for.
+    bool is_started = false;               // Until it was waited for.
     bool has_shard_open = false;
   };
 

@@ -1,5 +1,5 @@
-// OwnValues: the elements of parameters that this rank owns, wherever they are:
-// within parameters that are whole, or in shards.
+// OwnValues: the elements of parameters that this rank owns, in whole
+// parameters or in shards.
 #ifndef TESSERA_ZERO3_STATE_VALUES_OWN_VALUES_H_
 #define TESSERA_ZERO3_STATE_VALUES_OWN_VALUES_H_
 
@@ -18,15 +18,18 @@ namespace tessera::zero3 {
 
 class OwnValues {
  public:
-  // `shards` may be null where no parameter is sharded; block shard_of[id] is
-  // that of parameter `id`. All outlive this.
+  // `shards` may be null if no parameter is sharded; block shard_of[id] belongs
+  // to parameter `id`. All arguments must outlive this.
   OwnValues(const StateSeat& seat, WholeParameters& whole, ShardStore* shards,
             const std::vector<size_t>& shard_of)
       : seat_(seat), whole_(whole), shards_(shards), shard_of_(shard_of) {}
 
   // The elements of the rank's extent of `id`, until Close.
   absl::StatusOr<offload::TypedSpan> Open(ParameterId id) {
-    if (whole_.Has(id)) return whole_.Own(id);
+    if (whole_.Has(id)) {
+      TESSERA_RETURN_IF_ERROR(whole_.Wait(id));
+      return whole_.Own(id);
+    }
     const Extent extent = seat_.OwnExtent(id);
     const DType dtype = seat_.model()[id].dtype();
     if (extent.slot == 0) return offload::TypedSpan(nullptr, dtype, 0);
@@ -42,7 +45,7 @@ class OwnValues {
     return shards_->Close(ShardOf(id), changed);
   }
 
-  // Soon to be opened.
+  // The parameter will be opened soon.
   void Announce(ParameterId id) {
     if (whole_.Has(id) || seat_.OwnExtent(id).slot == 0) return;
     shards_->Announce(ShardOf(id));

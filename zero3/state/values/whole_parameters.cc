@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "zero3/state/values/gather_operation.h"
 
@@ -15,6 +16,7 @@ absl::StatusOr<std::unique_ptr<WholeParameters>> WholeParameters::Create(
   const auto count = static_cast<size_t>(seat.model().count());
   values->has_.resize(count);
   values->memory_.resize(count);
+  values->works_.resize(count);
   for (ParameterId id : values->ids_) {
     const Parameter& parameter = seat.model()[id];
     const auto index = static_cast<size_t>(id.value());
@@ -43,20 +45,33 @@ offload::TypedSpan WholeParameters::Own(ParameterId id) const {
       seat_.model()[id].dtype(), seat_.OwnExtent(id).size());
 }
 
-absl::Status WholeParameters::Publish() const {
+WholeParameters::~WholeParameters() { WaitAll().IgnoreError(); }
+
+absl::Status WholeParameters::StartPublish() {
   if (seat_.layout.ranks() == 1) return absl::OkStatus();
-  std::vector<collectives::Work> works;
   for (ParameterId id : ids_) {
     if (MemoryOf(id).empty()) continue;
     TESSERA_ASSIGN_OR_RETURN(
-        collectives::Work work,
+        works_[static_cast<size_t>(id.value())],
         group_.Start(GatherOperation(
             seat_.layout, id,
             SlotIn(seat_.layout, id, seat_.rank, MemoryOf(id)), MemoryOf(id))));
-    works.push_back(std::move(work));
   }
+  return absl::OkStatus();
+}
+
+absl::Status WholeParameters::Wait(ParameterId id) {
+  auto& work = works_[static_cast<size_t>(id.value())];
+  if (!work) return absl::OkStatus();
+  const absl::Status status = work->Wait();
+  work.reset();
+  return Annotate(status, absl::StrCat("gather of parameter ", id.value(),
+                                       " \"", seat_.model()[id].name(), "\""));
+}
+
+absl::Status WholeParameters::WaitAll() {
   absl::Status status;
-  for (collectives::Work& work : works) status.Update(work.Wait());
+  for (ParameterId id : ids_) status.Update(Wait(id));
   return status;
 }
 

@@ -1,13 +1,15 @@
-// WholeParameters: parameters that every rank keeps whole: all of them where
-// they are not sharded, small ones where they are.
+// WholeParameters: the parameters that every rank keeps whole: all below stage
+// 3, small ones at stage 3.
 //
-//   values.Value(id);                                 // to compute with
-//   values.Own(id);                                   // this rank updates it
-//   TESSERA_RETURN_IF_ERROR(values.Publish());        // and the others get it
+//   values.Value(id);                            // For computation.
+//   values.Own(id);                              // For this rank's update.
+//   TESSERA_RETURN_IF_ERROR(values.StartPublish());   // Sends updates ...
+//   TESSERA_RETURN_IF_ERROR(values.Wait(id));         // until here.
 #ifndef TESSERA_ZERO3_STATE_VALUES_WHOLE_PARAMETERS_H_
 #define TESSERA_ZERO3_STATE_VALUES_WHOLE_PARAMETERS_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,7 +24,7 @@ namespace tessera::zero3 {
 
 class WholeParameters {
  public:
-  // Zeros. `group` outlives this, and is that of the layout's ranks.
+  // All values are zero. `group` has the layout's ranks and must outlive this.
   static absl::StatusOr<std::unique_ptr<WholeParameters>> Create(
       const StateSeat& seat, std::vector<ParameterId> ids,
       collectives::Communicator& group);
@@ -31,14 +33,22 @@ class WholeParameters {
     return has_[static_cast<size_t>(id.value())];
   }
 
-  // With the parameter's shape. Precondition of this and the next: Has(id).
+  // Waits for the publication under way.
+  ~WholeParameters();
+
+  // The values, with the parameter's shape; complete after Wait. Precondition
+  // here and below: Has(id).
   absl::StatusOr<TensorView> Value(ParameterId id) const;
 
   // The elements of this rank's extent.
   offload::TypedSpan Own(ParameterId id) const;
 
-  // A collective: every rank's own elements reach all others.
-  absl::Status Publish() const;
+  // A collective: starts to all-gather the elements that each rank owns, in the
+  // order of parameters. Precondition: nothing is under way (WaitAll).
+  absl::Status StartPublish();
+  // Returns when the parameter's values have arrived. Errors name it.
+  absl::Status Wait(ParameterId id);
+  absl::Status WaitAll();
 
  private:
   WholeParameters(const StateSeat& seat, std::vector<ParameterId> ids,
@@ -54,6 +64,7 @@ class WholeParameters {
   collectives::Communicator& group_;
   std::vector<bool> has_;                // By id.
   std::vector<AccountedMemory> memory_;  // By id; gathered elements.
+  std::vector<std::optional<collectives::Work>> works_;  // By id; under way.
 };
 
 }  // namespace tessera::zero3

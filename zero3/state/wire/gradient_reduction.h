@@ -1,5 +1,5 @@
-// GradientReduction: sums buckets of gradients over a group and leaves each
-// rank its block, in fewer bytes on the wire than a reduce-scatter of values.
+// GradientReduction: reduce-scatters buckets of gradients over a group,
+// optionally with int8 messages.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto reduction,
@@ -10,29 +10,29 @@
 //   TESSERA_RETURN_IF_ERROR(pending.Wait());
 //   // The rank's own block of the bucket has the sums.
 //
-// quantized (qgZ): each rank encodes the blocks of all others as int8_blocks.h
-// says and sends them in an all-to-all; the owner decodes and adds in f32, in
-// the order of ranks. So every contribution is rounded once, where a
-// reduce-scatter of codes in a ring would round n - 1 times. Types without an
-// int8 form (f64) are reduced as they are.
+// quantized (qgZ): each rank encodes the blocks of all others (int8_blocks.h)
+// and sends them in an all-to-all; the owner decodes them and adds in f32, in
+// the order of ranks. Every contribution is rounded once; a ring reduce-scatter
+// of codes would round n - 1 times. Types without an int8 form (f64) are
+// reduced without quantisation.
 //
-// Where the group's hierarchy (CommunicatorOptions) says that it spans several
-// hosts of equally many ranks, more than one, there are two hops: within the
-// host, rank l of it receives and adds the blocks of the l-th rank of every
-// host; these sums are encoded again and go across to their owners, the ranks
-// of the same place in their hosts. Blocks lie in the order of their receivers,
-// not of the ranks (slice reordering), so nothing has to be moved in between.
+// If the group's hierarchy (CommunicatorOptions) has several hosts of equally
+// many ranks, more than one each, there are two hops. In the first one, within
+// the host, local rank l receives and adds the blocks of local rank l of every
+// host. In the second one, across hosts, these sums are encoded again and sent
+// to their owners. Blocks are sent in the order of their receivers (slice
+// reordering), so nothing is moved between the hops.
 //
-// Each rank sends, for a bucket of B elements of w bytes, evenly split over n
-// ranks, of which l are on each of n/l hosts:
+// Bytes that each rank sends for a bucket of B elements of w bytes, split
+// evenly over n ranks with l on each host:
 //
 //   native      (n-1)/n * B * w
 //   one hop     (n-1)/n * Q        Q = n * Int8Bytes(B/n), about 1.03 B
 //   two hops    (l-1)/l * Q within the host, (n/l-1)/(n/l) * Q/l across
 //
-// |sum - exact| <= kInt8Error * (sum over contributions of the largest
-// magnitude of their block) for one hop, and that of the hosts' sums again for
-// two, besides the rounding of n additions in f32.
+// Error bound for one hop: |sum - exact| <= kInt8Error * (sum over
+// contributions of the largest magnitude in their block), plus the rounding of
+// n additions in f32. Two hops add the same bound for the sums of the hosts.
 //
 // ZeRO++, Wang et al., arXiv 2306.10209, section 4.3.
 #ifndef TESSERA_ZERO3_STATE_WIRE_GRADIENT_REDUCTION_H_
@@ -53,18 +53,18 @@ namespace tessera::zero3 {
 
 struct ReductionOptions {
   bool quantized = false;
-  bool average = false;  // Over the group; otherwise sums.
+  bool average = false;  // Average over the group; otherwise sum.
   std::shared_ptr<StateOps> ops = HostStateOps();
 };
 
-// A reduction on its way. Waits when it is destroyed. Move-only.
+// A reduction under way. Its destructor waits. Move-only.
 class PendingReduction {
  public:
   PendingReduction(PendingReduction&&) = default;
   PendingReduction& operator=(PendingReduction&&) = default;
 
-  // Once. Of several, in the order of their Starts, on every rank: the second
-  // hop is made here.
+  // Call it once, and for several reductions in the order of their Starts on
+  // every rank: it performs the second hop.
   absl::Status Wait();
 
  private:
@@ -80,28 +80,30 @@ class PendingReduction {
 
 class GradientReduction {
  public:
-  // A collective of `group`. Codes are in memory of `pool`. Both outlive this.
+  // A collective of `group`. Int8 messages are allocated from `pool`. Both must
+  // outlive this.
   static absl::StatusOr<std::unique_ptr<GradientReduction>> Create(
       collectives::Communicator& group, const ReductionOptions& options,
       BufferPool& pool);
   ~GradientReduction();
 
-  // A collective, labelled as Operation::label: starts to reduce `values`, the
-  // blocks of all ranks one after the other, of `counts` elements, which stay
-  // until Wait. Other blocks than the rank's own are undefined afterwards.
-  // InvalidArgument where counts do not fit the group or the values;
-  // ResourceExhausted without room for the messages.
+  // A collective with the label Operation::label. Starts to reduce `values`:
+  // the blocks of all ranks in order, with `counts` elements each. `values`
+  // must stay valid until Wait; then the rank's own block has the sums, and the
+  // other blocks are undefined. InvalidArgument if counts do not match the
+  // group or the values; ResourceExhausted if there is no room for the
+  // messages.
   absl::StatusOr<PendingReduction> Start(collectives::Buffer values,
                                          const std::vector<int64_t>& counts,
                                          uint32_t label = 0);
 
-  // How many messages a bucket takes: 1 or 2.
+  // The number of hops of a quantised bucket: 1 or 2.
   int hops() const { return across_ == nullptr ? 1 : 2; }
 
-  // Breaks the groups that this has made, for every rank that waits in them.
+  // Aborts the groups that this has created.
   void Abort(std::string_view reason);
 
-  // The groups of two hops; null where there is one.
+  // The groups of the two hops; null with one hop.
   collectives::Communicator* within_host() { return within_.get(); }
   collectives::Communicator* across_hosts() { return across_.get(); }
 
@@ -123,8 +125,8 @@ class GradientReduction {
   BufferPool& pool_;
   std::unique_ptr<collectives::Communicator> within_;
   std::unique_ptr<collectives::Communicator> across_;
-  // The ranks whose blocks each receiver of the first hop gets, by the
-  // receiver's rank there: with one hop its own alone.
+  // For each receiver of the first hop, the ranks whose blocks it receives;
+  // with one hop its own rank only.
   std::vector<std::vector<int64_t>> owners_;
 };
 

@@ -32,30 +32,29 @@ inline constexpr int64_t kInt8BlockElements = offload::kInt8Block;
 // Half a step of 1/127, and four roundings of f32.
 inline constexpr double kInt8Error = 0.5 / 127 + 0x1p-21;
 
-// Bytes of an encoding: a multiple of 4, so that encodings may follow one
-// another.
+// Bytes of an encoding: a multiple of 4, so that encodings may be concatenated.
 constexpr int64_t Int8Bytes(int64_t elements) {
   const int64_t blocks =
       (elements + kInt8BlockElements - 1) / kInt8BlockElements;
   return 4 * blocks + (elements + 3) / 4 * 4;
 }
 
-// Whether messages of this type shrink: f32, bf16 and f16.
+// True for the types that can be encoded: f32, bf16 and f16.
 constexpr bool HasInt8Form(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
 // Encodes values.size() / SizeInBytes(dtype) elements. `encoded` is aligned to
-// 4 and has Int8Bytes of them; so in the functions below. InvalidArgument where
-// sizes or alignment do not fit or the dtype has no int8 form.
+// 4 and has Int8Bytes(elements) bytes, here and below. InvalidArgument if
+// sizes, alignment or the dtype are invalid.
 absl::Status EncodeInt8(DType dtype, std::span<const std::byte> values,
                         std::span<std::byte> encoded);
 
 absl::Status DecodeInt8(std::span<const std::byte> encoded, DType dtype,
                         std::span<std::byte> values);
 
-// The sum of `sources`, encodings of as many elements each, in f32 in their
-// order, divided by `divisor`: as values, or encoded again.
+// Adds `sources`, encodings with the same number of elements, in f32 and in
+// order, and divides by `divisor`. SumInt8Encoded encodes the sum again.
 absl::Status SumInt8(std::span<const std::span<const std::byte>> sources,
                      float divisor, DType dtype, std::span<std::byte> values);
 absl::Status SumInt8Encoded(std::span<const std::span<const std::byte>> sources,

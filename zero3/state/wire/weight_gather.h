@@ -1,28 +1,26 @@
-// WeightGather: makes one sharded parameter whole, in fewer bytes on the wire
-// than an all-gather of its values.
+// WeightGather: all-gathers one sharded parameter, optionally with int8
+// messages and a second copy within the host.
 //
-//   WeightGather gather(seat, id, {.quantized = true}, {.shard = &group},
-//   pool);
-//   // Every step, before each use:
+//   WeightGather gather(seat, id, {.quantized = true}, groups, pool);
+//   // In every step, before each use:
 //   TESSERA_RETURN_IF_ERROR(gather.Start(own, whole));
 //   Compute();
 //   TESSERA_RETURN_IF_ERROR(gather.Finish());
-//   // The values change:
+//   // When the values change:
 //   gather.Forget();
 //
-// quantized (qwZ): every rank encodes its slot as int8_blocks.h says, the codes
+// quantized (qwZ): every rank encodes its slot (int8_blocks.h), and the codes
 // are gathered and decoded. A rank decodes its own slot too, so all ranks
-// compute with the same bits; the shard itself is not changed. Types without an
-// int8 form (f64) are gathered as they are.
+// compute with the same bits; the shard itself does not change. Types without
+// an int8 form (f64) are gathered without quantisation.
 //
-// secondary (hpZ): the ranks of a host. From the first gather of a step on,
-// each keeps its part of the whole parameter as gathered, and later gathers of
-// the step are all-gathers of these parts over that group alone: no byte
-// crosses hosts, the values have the same bits as the first time, and `own` is
-// not read.
+// secondary (hpZ): the ranks of a host. After the first gather of a step each
+// keeps its part of the gathered parameter, and later gathers of the step are
+// all-gathers of these parts within that group: no byte crosses hosts, the
+// values have the same bits as the first time, and `own` is not read.
 //
-// Each rank sends, for a parameter of G gathered elements of w bytes, on n
-// ranks of which h are in the secondary group:
+// Bytes that each rank sends for a parameter of G gathered elements of w bytes,
+// on n ranks with h in the secondary group:
 //
 //   first gather of a step, native      (n-1)/n * G * w
 //   first gather of a step, quantized   (n-1)/n * (sum of Int8Bytes(slot))
@@ -30,8 +28,8 @@
 //
 // ZeRO++, Wang et al., arXiv 2306.10209, sections 4.1 and 4.2.
 //
-// Start is a collective of the group that the call uses; all ranks make the
-// same calls in the same order. One thread at a time.
+// Start is a collective: all ranks make the same calls in the same order. One
+// thread at a time.
 #ifndef TESSERA_ZERO3_STATE_WIRE_WEIGHT_GATHER_H_
 #define TESSERA_ZERO3_STATE_WIRE_WEIGHT_GATHER_H_
 
@@ -56,41 +54,41 @@ struct GatherOptions {
 
 struct GatherGroups {
   collectives::Communicator* shard = nullptr;
-  // The ranks that hold a second copy together; null: none is kept.
+  // The ranks that hold a second copy together; null: no second copy.
   collectives::Communicator* secondary = nullptr;
 };
 
 class WeightGather {
  public:
-  // All outlive this. Codes are in memory of `pool`; nothing is allocated
-  // before Start.
+  // All arguments must outlive this. Codes are allocated from `pool`; nothing
+  // is allocated before Start.
   WeightGather(const StateSeat& seat, ParameterId id,
                const GatherOptions& options, const GatherGroups& groups,
                BufferPool& pool);
 
-  // Waits for what was started.
+  // Waits for a gather under way.
   ~WeightGather();
   WeightGather(const WeightGather&) = delete;
   WeightGather& operator=(const WeightGather&) = delete;
 
-  // Whether the next Start reads `own`.
+  // True if the next Start reads `own`.
   bool NeedsOwn() const { return !has_secondary_; }
 
   // Starts to fill `whole`, layout.GatheredElements(id) elements, from every
-  // rank's `own`, its slot. Both stay until Finish; `own` may be empty where
-  // it is not needed. FailedPrecondition where a gather was not finished;
-  // InvalidArgument where sizes do not fit; ResourceExhausted without room for
+  // rank's slot `own`. Both must stay valid until Finish; `own` may be empty
+  // unless NeedsOwn(). FailedPrecondition if a gather is under way;
+  // InvalidArgument for wrong sizes; ResourceExhausted if there is no room for
   // the codes.
   absl::Status Start(std::span<const std::byte> own,
                      std::span<std::byte> whole);
-  // Waits; then `whole` has the values. OK where nothing was started.
+  // Waits until `whole` has the values. OK if no gather is under way.
   absl::Status Finish();
 
-  // Drops the second copy: the next gather reads shards again. Not between
-  // Start and Finish.
+  // Frees the second copy, so that the next gather reads shards again. Must not
+  // be called between Start and Finish.
   void Forget();
 
-  // The second copy and the codes on their way.
+  // Bytes of the second copy and of codes under way.
   int64_t held_bytes() const;
 
  private:
@@ -119,7 +117,7 @@ class WeightGather {
   AccountedMemory encoded_;
   AccountedMemory secondary_;
   bool has_secondary_ = false;
-  bool starts_secondary_ = false;  // What is on its way is of second copies.
+  bool starts_secondary_ = false;  // The gather under way is of second copies.
 };
 
 }  // namespace tessera::zero3

@@ -1,4 +1,4 @@
-// ProcessMemory: what the system says that this process holds.
+// ProcessMemory: the resident memory of this process, as the system reports it.
 #ifndef TESSERA_TOOLS_TRAIN_WORKER_MEMORY_PROCESS_MEMORY_H_
 #define TESSERA_TOOLS_TRAIN_WORKER_MEMORY_PROCESS_MEMORY_H_
 
@@ -7,25 +7,24 @@
 
 namespace tessera::train {
 
-// Bytes; 0 where the system does not say.
+// Bytes; 0 if the system does not report it.
 struct ProcessMemory {
   int64_t resident = 0;       // VmRSS
   int64_t peak_resident = 0;  // VmHWM
 };
 
-// What a text like /proc/PID/status says (man proc_pid_status).
+// Parses a text like /proc/PID/status (man proc_pid_status).
 ProcessMemory ParseProcessStatus(std::string_view text);
 
 ProcessMemory ReadProcessMemory();
 
-// From here on freed blocks of 1 MiB or more go back to the system at once. The
-// C library's own threshold grows with the blocks that are freed, up to 32 MiB,
-// and then keeps tens of MiB of freed tensors.
+// Makes the C library return freed blocks of 1 MiB or more to the system at
+// once. By default its threshold grows with the blocks that are freed, up to
+// 32 MiB, and the heap then keeps tens of MiB of freed tensors.
 void ReturnFreedBlocks();
 
-// Gives back what has been freed, and from here on the peak is that of what
-// follows; where the system does not allow that (man proc_pid_clear_refs) it
-// stays what it was.
+// Returns freed memory to the system and restarts the peak from the current
+// value, if the system allows that (man proc_pid_clear_refs).
 void RestartPeakMemory();
 
 }  // namespace tessera::train

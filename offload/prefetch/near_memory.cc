@@ -1,13 +1,63 @@
 #include "offload/prefetch/near_memory.h"
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "offload/prefetch/near_memory_state.h"
 
 namespace tessera::offload {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+struct NearMemory::Block {
+  enum class Place { kFar, kLoading, kNear };
+
+  bool idle() const { return place == Place::kNear && uses == 0 && !storing; }
+
+  std::string key;
+  int64_t bytes = 0;
+  BlockInfo info;
+  Place place = Place::kFar;
+  Buffer memory;     // Unless kFar.
+  int64_t uses = 0;  // Users and waiters.
+  bool dirty = false;
+  bool storing = false;
+  bool wanted = false;  // In wanted_.
+  // Acquired for overwriting: neither loaded nor released as dirty yet.
+  bool undefined = false;
+  int64_t announced =
+      -1;  // Position in the order of announcements, until it is used.
+  absl::Status load_error;
+  absl::Status store_error;           // Of the latest store.
+  std::vector<int64_t> planned = {};  // Its uses in the plan, ascending.
+};
+
+struct NearMemory::Job {
+  Block* block = nullptr;
+  bool store = false;
+  BlockInfo info;  // For a store.
+};
+
+struct NearMemory::Plan {
+  Replacement replacement;
+  std::vector<Block*> blocks;     // By number in the replacement.
+  std::vector<bool> store_after;  // By use.
+  size_t next_load = 0;           // The use that is loaded next.
+  int64_t cursor = 0;             // Uses that have begun.
+};
 
 NearMemory::NearMemory(MemoryTier& far, Options options)
     : far_(far),
@@ -199,15 +249,20 @@ absl::Status NearMemory::Flush() {
   return FirstStoreError();
 }
 
+absl::StatusOr<NearMemory::Block*> NearMemory::FindIdle(
+    std::string_view key, std::string_view call) const {
+  const auto found = blocks_.find(key);
+  if (found == blocks_.end()) return nullptr;
+  if (found->second->uses == 0) return found->second.get();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "block ", QuoteKey(key), " is in use: call Done before ", call));
+}
+
 absl::Status NearMemory::PutAway(std::string_view key) {
   absl::MutexLock lock(&mutex_);
-  const auto found = blocks_.find(key);
-  if (found == blocks_.end()) return absl::OkStatus();
-  Block& block = *found->second;
-  if (block.uses > 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "block ", QuoteKey(key), " is in use: call Done before PutAway"));
-  }
+  TESSERA_ASSIGN_OR_RETURN(Block* const found, FindIdle(key, "PutAway"));
+  if (found == nullptr) return absl::OkStatus();
+  Block& block = *found;
   block.store_error = absl::OkStatus();
   if (block.dirty) WantStored(block);
   while (block.place == Block::Place::kLoading || block.storing ||
@@ -222,13 +277,9 @@ absl::Status NearMemory::PutAway(std::string_view key) {
 
 absl::Status NearMemory::Forget(std::string_view key) {
   absl::MutexLock lock(&mutex_);
-  const auto found = blocks_.find(key);
-  if (found == blocks_.end()) return absl::OkStatus();
-  Block& block = *found->second;
-  if (block.uses > 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "block ", QuoteKey(key), " is in use: call Done before Invalidate"));
-  }
+  TESSERA_ASSIGN_OR_RETURN(Block* const found, FindIdle(key, "Invalidate"));
+  if (found == nullptr) return absl::OkStatus();
+  Block& block = *found;
   while (block.place == Block::Place::kLoading || block.storing) {
     changed_.Wait(&mutex_);
   }
@@ -273,6 +324,314 @@ absl::Status NearMemory::FirstStoreError() const {
     if (block->dirty && !block->store_error.ok()) return block->store_error;
   }
   return absl::OkStatus();
+}
+
+// The threads: they choose the next transfer and make room for it.
+
+void NearMemory::Work() {
+  absl::MutexLock lock(&mutex_);
+  while (true) {
+    if (const std::optional<Job> job = NextJob()) {
+      mutex_.Unlock();
+      Issue(*job);
+      mutex_.Lock();
+    } else if (closing_ && wanted_.empty()) {
+      return;
+    } else {
+      work_.Wait(&mutex_);
+    }
+  }
+}
+
+// The listener keeps the operation, and this object, until it has been called.
+void NearMemory::Issue(Job job) {
+  if (!job.store) {
+    const absl::StatusOr<BlockStat> stat = far_.Stat(job.block->key);
+    if (!stat.ok()) return Finish(job, stat.status());
+    job.info = stat->info;
+  }
+  const std::span<std::byte> bytes = job.block->memory.bytes();
+  auto operation = std::make_shared<Operation>(
+      job.store ? far_.StartPut(job.block->key, bytes, job.info)
+                : far_.StartGet(job.block->key, bytes));
+  operation->OnDone(
+      [self = shared_from_this(), operation, job](const absl::Status& status) {
+        self->Finish(job, status);
+      });
+}
+
+void NearMemory::Finish(const Job& job, const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  Block& block = *job.block;
+  const int64_t moved =
+      status.ok() ? static_cast<int64_t>(block.memory.size()) : 0;
+  (job.store ? stores_ : loads_).Finish(NowNs(), moved);
+  if (job.store) {
+    block.storing = false;
+    block.dirty = !status.ok();
+    block.store_error = Annotate(
+        status, absl::StrCat("cannot store block ", QuoteKey(block.key)));
+  } else if (status.ok()) {
+    block.place = Block::Place::kNear;
+    block.info = job.info;
+  } else {
+    block.load_error = Annotate(
+        status, absl::StrCat("cannot load block ", QuoteKey(block.key)));
+    block.place = Block::Place::kFar;
+    pool_.GiveBack(std::move(block.memory));
+    block.memory = Buffer();
+  }
+  work_.SignalAll();
+  changed_.SignalAll();
+}
+
+std::optional<NearMemory::Job> NearMemory::NextJob() {
+  std::optional<Job> job;
+  if (demanded_ != nullptr) {
+    job = Demanded();
+  } else if (plan_ != nullptr && loads_.HasRoom()) {
+    job = Planned();
+  } else if (loads_.HasRoom()) {
+    job = Announced();
+  }
+  if (!job.has_value() && stores_.HasRoom()) job = Wanted();
+  if (!job.has_value() && demanded_ != nullptr) {
+    GrowOrRefuse();
+    if (demanded_ != nullptr) job = Demanded();
+  }
+  return job;
+}
+
+// Unless something is in flight that may yet make room.
+void NearMemory::GrowOrRefuse() {
+  if (loads_.in_flight() + stores_.in_flight() > 0) return;
+  const bool grows = options_.grows && FirstStoreError().ok();
+  demand_error_ = grows ? Grow(*demanded_) : NoRoom(*demanded_);
+  if (demand_error_.ok()) return;
+  demanded_ = nullptr;
+  changed_.SignalAll();
+}
+
+absl::Status NearMemory::Grow(const Block& block) {
+  const int64_t more = block.bytes - pool_.free_bytes();
+  if (options_.accounting != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(Reservation room,
+                             Accounting::Reserve(options_.accounting, block.key,
+                                                 more, Purpose::kBuffers));
+    grown_.push_back(std::move(room));
+  }
+  pool_.Grow(more);
+  return absl::OkStatus();
+}
+
+std::optional<NearMemory::Job> NearMemory::Demanded() {
+  Block& block = *demanded_;
+  if (block.place != Block::Place::kFar) {
+    demanded_ = nullptr;
+    return std::nullopt;
+  }
+  std::span<const Replacement::Eviction> planned;
+  if (plan_ != nullptr) {
+    const auto use = static_cast<size_t>(plan_->cursor);
+    const auto& steps = plan_->replacement.steps();
+    if (use < steps.size() && plan_->blocks[steps[use].block] == &block) {
+      planned = steps[use].evict;
+    }
+  }
+  if (!MakeRoom(block.bytes, planned, /*needed_at=*/-1)) return std::nullopt;
+  demanded_ = nullptr;
+  if (!demand_overwrites_) return Load(block);
+  if (TakeMemory(block)) {
+    block.place = Block::Place::kNear;
+    block.undefined = true;
+    changed_.SignalAll();
+  }
+  return std::nullopt;
+}
+
+// In the order of the announcements; the first that has no room waits.
+std::optional<NearMemory::Job> NearMemory::Announced() {
+  while (!announced_.empty()) {
+    Block& block = *announced_.front();
+    if (block.place == Block::Place::kFar && block.announced >= 0) {
+      if (!MakeRoom(block.bytes, {}, block.announced)) return std::nullopt;
+      announced_.pop_front();
+      return Load(block);
+    }
+    announced_.pop_front();
+  }
+  return std::nullopt;
+}
+
+// Loads are started in the order of the plan; the first that cannot be waits,
+// and the others behind it.
+std::optional<NearMemory::Job> NearMemory::Planned() {
+  const auto& steps = plan_->replacement.steps();
+  for (; plan_->next_load < steps.size(); ++plan_->next_load) {
+    const Replacement::Step& step = steps[plan_->next_load];
+    Block& block = *plan_->blocks[step.block];
+    if (!step.load || block.place != Block::Place::kFar ||
+        static_cast<int64_t>(plan_->next_load) < plan_->cursor) {
+      continue;
+    }
+    if (!block.load_error.ok()) return std::nullopt;
+    for (const Replacement::Eviction& e : step.evict) {
+      if (plan_->cursor <= e.after) return std::nullopt;
+    }
+    const auto use = static_cast<int64_t>(plan_->next_load);
+    if (!MakeRoom(block.bytes, step.evict, use)) return std::nullopt;
+    ++plan_->next_load;
+    return Load(block);
+  }
+  return std::nullopt;
+}
+
+std::optional<NearMemory::Job> NearMemory::Wanted() {
+  for (auto at = wanted_.begin(); at != wanted_.end();) {
+    Block& block = **at;
+    const bool needed = block.place == Block::Place::kNear && block.dirty;
+    if (needed && !block.idle()) {
+      ++at;
+      continue;
+    }
+    at = wanted_.erase(at);
+    block.wanted = false;
+    if (!needed) {
+      changed_.SignalAll();
+      continue;
+    }
+    block.storing = true;
+    stores_.Start(NowNs());
+    return Job{&block, /*store=*/true, block.info};
+  }
+  return std::nullopt;
+}
+
+// There is room for it. Memory that the system refuses is an error of the load.
+bool NearMemory::TakeMemory(Block& block) {
+  absl::StatusOr<Buffer> memory = pool_.Take(block.bytes);
+  if (!memory.ok()) {
+    block.load_error =
+        Annotate(memory.status(),
+                 absl::StrCat("cannot load block ", QuoteKey(block.key)));
+    changed_.SignalAll();
+    return false;
+  }
+  block.memory = *std::move(memory);
+  return true;
+}
+
+std::optional<NearMemory::Job> NearMemory::Load(Block& block) {
+  if (!TakeMemory(block)) return std::nullopt;
+  block.place = Block::Place::kLoading;
+  loads_.Start(NowNs());
+  return Job{&block, /*store=*/false, {}};
+}
+
+// The victims of the plan first; where these are not there or do not do, those
+// that are needed after `needed_at`, the last needed first.
+bool NearMemory::MakeRoom(int64_t bytes,
+                          std::span<const Replacement::Eviction> planned,
+                          int64_t needed_at) {
+  int64_t coming = 0;
+  for (const auto& [key, block] : blocks_) {
+    if (block->storing && block->uses == 0) coming += block->bytes;
+  }
+  for (const Replacement::Eviction& e : planned) {
+    if (plan_->blocks[e.block]->idle()) Free(*plan_->blocks[e.block], coming);
+  }
+  if (pool_.free_bytes() + coming < bytes) {
+    for (Block* block : Victims(needed_at)) {
+      if (pool_.free_bytes() + coming >= bytes) break;
+      Free(*block, coming);
+    }
+  }
+  return pool_.free_bytes() >= bytes;
+}
+
+void NearMemory::Free(Block& block, int64_t& coming) {
+  if (!block.dirty) {
+    Evict(block);
+  } else if (block.store_error.ok()) {
+    WantStored(block);
+    coming += block.bytes;
+  }
+}
+
+std::vector<NearMemory::Block*> NearMemory::Victims(int64_t needed_at) {
+  std::vector<std::pair<int64_t, Block*>> candidates;
+  for (const auto& [key, block] : blocks_) {
+    if (!block->idle() || block->memory.size() == 0) continue;
+    const int64_t next = NextUse(*block);
+    if (next > needed_at) candidates.push_back({next, block.get()});
+  }
+  std::stable_sort(
+      candidates.begin(), candidates.end(),
+      [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<Block*> victims;
+  for (const auto& [next, block] : candidates) victims.push_back(block);
+  return victims;
+}
+
+int64_t NearMemory::NextUse(const Block& block) const {
+  if (plan_ == nullptr && block.announced >= 0) return block.announced;
+  if (plan_ == nullptr || block.planned.empty()) return kNever;
+  const auto next = std::lower_bound(block.planned.begin(), block.planned.end(),
+                                     plan_->cursor);
+  if (next != block.planned.end()) return *next;
+  return block.planned.front() +
+         static_cast<int64_t>(plan_->replacement.steps().size());
+}
+
+void NearMemory::Evict(Block& block) {
+  block.place = Block::Place::kFar;
+  block.dirty = block.undefined = false;
+  pool_.GiveBack(std::move(block.memory));
+  block.memory = Buffer();
+}
+
+void NearMemory::WantStored(Block& block) {
+  if (block.wanted || block.storing) return;
+  block.wanted = true;
+  wanted_.push_back(&block);
+  work_.SignalAll();
+}
+
+void NearMemory::StoreAllDirty() {
+  for (auto& [key, block] : blocks_) {
+    block->store_error = absl::OkStatus();
+    if (block->dirty) WantStored(*block);
+  }
+}
+
+absl::Status NearMemory::NoRoom(const Block& block) const {
+  if (block.bytes > pool_.budget()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "block ", QuoteKey(block.key), " of ", block.bytes,
+        " bytes is larger than the whole near memory of ", pool_.budget(),
+        " bytes. Raise the budget or split the block"));
+  }
+  const std::string what =
+      absl::StrCat("no room for block ", QuoteKey(block.key), " of ",
+                   block.bytes, " bytes in a near memory of ", pool_.budget());
+  if (const absl::Status stuck = FirstStoreError(); !stuck.ok()) {
+    return Annotate(stuck, what);
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      what, ": ", pool_.taken_bytes(),
+      " bytes are taken by blocks in use. Call Done earlier, or raise the "
+      "budget"));
+}
+
+NearMemory::Traffic NearMemory::traffic() const {
+  absl::MutexLock lock(&mutex_);
+  const int64_t now = NowNs();
+  return {.bytes_loaded = loads_.bytes(),
+          .load_busy_ns = loads_.busy_ns(now),
+          .bytes_stored = stores_.bytes(),
+          .store_busy_ns = stores_.busy_ns(now),
+          .load_depth = loads_.depth(),
+          .store_depth = stores_.depth()};
 }
 
 }  // namespace tessera::offload

@@ -1,15 +1,15 @@
-// NearMemory: the blocks of a far tier that are near, and the threads that
-// bring and store them. Prefetcher's engine; use prefetcher.h.
+// NearMemory: keeps blocks of a far tier in near memory, and loads and stores
+// them with threads of its own. Prefetcher is built on it; use prefetcher.h.
 //
-// A step follows a Replacement: its loads are started in order as soon as their
-// victims are gone, as many at once as Flow allows. A block that is asked for
-// and not on its way is loaded next, ahead of all others and beyond the depth.
-// Where the step leaves the plan, room is made for what is asked for by
-// evicting what the plan needs last. Without a plan what is announced is
-// loaded, in that order, into room that nothing announced or in use has.
+// With a plan (a Replacement), loads start in the plan's order as soon as their
+// victims are evicted, as many at once as Flow allows. A block that is acquired
+// and not being loaded is loaded next, before all others and beyond the depth.
+// If the uses deviate from the plan, the block that the plan needs last is
+// evicted. Without a plan, announced blocks are loaded in the order of their
+// announcements, into room that no announced or used block has.
 //
 // Threads: `threads` of its own call the tier's Start functions, which may copy
-// or compress before they return; the tier's own threads report the end. The
+// or compress before they return; the tier's threads report completion. The
 // functions here are for one caller at a time.
 #ifndef TESSERA_OFFLOAD_PREFETCH_NEAR_MEMORY_H_
 #define TESSERA_OFFLOAD_PREFETCH_NEAR_MEMORY_H_
@@ -47,8 +47,8 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
     int most_loads = 1;
     int most_stores = 1;
     int threads = 1;
-    // Where blocks in use leave no room, the budget is raised, and counts
-    // here; null: counted nowhere.
+    // Raise the budget if the blocks in use leave no room. The increase counts
+    // against `accounting`, if it is not null.
     bool grows = false;
     std::shared_ptr<Accounting> accounting = {};
   };
@@ -70,38 +70,37 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
   ~NearMemory();
   // Starts the threads; once, before anything else.
   void Open();
-  // Stores what is dirty, waits for what is in flight and ends the threads.
+  // Stores dirty blocks, waits for transfers in flight and joins the threads.
   void Close();
 
-  // From now on `plan` is followed, from its first use on. Without one, blocks
-  // are loaded when they are asked for.
+  // Follows `plan` from its first use. nullopt: no plan.
   void Follow(std::optional<Replacement> plan);
 
-  // Waits for the block, which is then in use. `position` is its use in the
-  // plan, ascending; -1 for a use that the plan does not know. With
-  // `overwrite` what is not there is not loaded: the bytes are undefined.
+  // Waits for the block and marks it as in use. `position` is the number of
+  // this use in the plan, ascending; -1 if the plan does not contain it. With
+  // `overwrite` a far block is not loaded: its bytes are undefined.
   absl::StatusOr<Acquired> Acquire(std::string_view key, int64_t position,
                                    bool overwrite = false);
-  // It is wanted behind what was announced before. Nothing while a plan is
-  // followed, or where the tier does not know the block.
+  // Loads the block after those that were announced before. Ignored while a
+  // plan is followed, and if the tier does not have the block.
   void Announce(std::string_view key);
-  // One use less. FailedPrecondition where it is not in use.
+  // Ends one use. FailedPrecondition if the block is not in use.
   absl::Status Release(std::string_view key, bool dirty);
-  // Stores what is dirty. The first error; what it concerns stays dirty.
+  // Stores dirty blocks. Returns the first error; that block stays dirty.
   absl::Status Flush();
-  // Stores the block where it is dirty, and forgets the near copy. Where it
-  // cannot be stored it stays near and dirty.
+  // Stores the block if it is dirty, then evicts it. If the store fails, the
+  // block stays near and dirty.
   absl::Status PutAway(std::string_view key);
-  // Forgets the near copy, dirty or not.
+  // Evicts the block without storing it.
   absl::Status Forget(std::string_view key);
 
-  // What Options say, or more where it has grown.
+  // Options::budget, or more if it has grown.
   int64_t budget() const;
-  // What is near or on its way.
+  // The blocks that are near or being loaded.
   std::vector<NearBlock> Blocks() const;
   std::vector<std::string> InUse() const;
   Traffic traffic() const;
-  // What stands between a dirty block and the tier; OK where nothing does.
+  // The error of a dirty block whose store failed, or OK.
   absl::Status store_status() const;
 
  private:
@@ -110,6 +109,11 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
   struct Plan;
 
   Block& At(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null if the block is unknown; FailedPrecondition, naming the call, if it is
+  // in use.
+  absl::StatusOr<Block*> FindIdle(std::string_view key,
+                                  std::string_view call) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status Request(Block& block, bool overwrite)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Await(Block& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -118,7 +122,7 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
   void Issue(Job job);
   void Finish(const Job& job, const absl::Status& status);
   std::optional<Job> NextJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Nothing makes room any more: grows, or fails the demand.
+  // Called if no transfer will make room: grows, or fails the demand.
   void GrowOrRefuse() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Grow(const Block& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Job> Demanded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -130,7 +134,7 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
 
   bool MakeRoom(int64_t bytes, std::span<const Replacement::Eviction> planned,
                 int64_t needed_at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Evicts it, or has it stored first and adds its bytes to `coming`.
+  // Evicts the block, or starts to store it and adds its bytes to `coming`.
   void Free(Block& block, int64_t& coming)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Block*> Victims(int64_t needed_at)

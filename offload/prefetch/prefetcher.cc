@@ -219,7 +219,8 @@ absl::StatusOr<StepReport> Prefetcher::EndStep() {
   report.bytes_loaded = traffic.bytes_loaded - step_->before.bytes_loaded;
   report.bytes_stored = traffic.bytes_stored - step_->before.bytes_stored;
   report.step_ns = now - step_->began_ns;
-  report.bound_ns = Bound(recorded_);
+  // Bandwidths are averages of steps: parts of this one may have been faster.
+  report.bound_ns = std::min(Bound(recorded_), report.step_ns);
   report.load_bytes_per_second = load_speed_;
   report.store_bytes_per_second = store_speed_;
   report.load_depth = traffic.load_depth;

@@ -68,14 +68,22 @@ double AxisLinks::Seconds(const train::MeshSizes& mesh, TrafficAxis axis,
   return topology::TransferSeconds({*collective, bytes, times}, profile);
 }
 
+double AxisLinks::SecondsOf(const train::MeshSizes& mesh, TrafficAxis axis,
+                            OpKind kind, const train::RankTraffic& traffic) {
+  const auto found = traffic.all().find({axis, kind});
+  if (found == traffic.all().end() || found->second.count == 0) return 0;
+  const auto times = static_cast<double>(found->second.count);
+  return Seconds(mesh, axis, kind,
+                 static_cast<double>(found->second.bytes) / times, times);
+}
+
 double AxisLinks::SecondsAlong(const train::MeshSizes& mesh, TrafficAxis axis,
                                const train::RankTraffic& traffic) {
   double seconds = 0;
   for (const auto& [key, of] : traffic.all()) {
-    if (key.first != axis || of.count == 0) continue;
-    const auto times = static_cast<double>(of.count);
-    seconds += Seconds(mesh, axis, key.second,
-                       static_cast<double>(of.bytes) / times, times);
+    if (key.first == axis) {
+      seconds += SecondsOf(mesh, axis, key.second, traffic);
+    }
   }
   return seconds;
 }

@@ -30,7 +30,10 @@ class AxisLinks {
   double Seconds(const train::MeshSizes& mesh, train::TrafficAxis axis,
                  collectives::OpKind kind, double bytes, double times);
 
-  // All of a rank's messages along an axis, one after the other.
+  // A rank's messages of one kind along an axis, one after the other; and of
+  // all kinds.
+  double SecondsOf(const train::MeshSizes& mesh, train::TrafficAxis axis,
+                   collectives::OpKind kind, const train::RankTraffic& traffic);
   double SecondsAlong(const train::MeshSizes& mesh, train::TrafficAxis axis,
                       const train::RankTraffic& traffic);
 

@@ -11,6 +11,7 @@ namespace {
 
 using tensor_parallel::Recompute;
 using train::MeshSizes;
+using train::ReduceChoice;
 
 constexpr int64_t kMostMicroBatch = 16;
 
@@ -65,6 +66,16 @@ std::vector<MeshSizes> MeshesOf(int64_t ranks) {
   return meshes;
 }
 
+// From stage 2 on gradients of several micro-batches are whole for a step, or
+// are reduced over and over.
+std::vector<ReduceChoice> ReducesOf(const PlanRequest& request,
+                                    const Candidate& candidate) {
+  if (candidate.zero < 2 || candidate.micro_batches(request.batch) == 1) {
+    return {ReduceChoice::kAuto};
+  }
+  return {ReduceChoice::kLastMicroBatch, ReduceChoice::kEachMicroBatch};
+}
+
 void AddStatesAndPasses(const PlanRequest& request, Candidate candidate,
                         std::vector<Candidate>& candidates) {
   const int64_t sharers = candidate.mesh.dp * candidate.mesh.cp;
@@ -78,7 +89,10 @@ void AddStatesAndPasses(const PlanRequest& request, Candidate candidate,
       for (int64_t zero = sharers > 1 ? 1 : 0; zero <= (sharers > 1 ? 3 : 0);
            ++zero) {
         candidate.zero = zero;
-        candidates.push_back(candidate);
+        for (const ReduceChoice reduce : ReducesOf(request, candidate)) {
+          candidate.reduce = reduce;
+          candidates.push_back(candidate);
+        }
       }
     }
   }
@@ -119,8 +133,15 @@ train::RunOptions RunOptionsOf(const PlanRequest& request,
   options.chunks = candidate.chunks;
   options.sequence_parallel = candidate.sequence_parallel();
   options.recompute = candidate.recompute;
+  options.reduce = candidate.reduce;
   options.state.stage = static_cast<int>(candidate.zero);
   return options;
+}
+
+std::string ReduceNameOf(const Candidate& candidate) {
+  return candidate.reduce == ReduceChoice::kEachMicroBatch   ? "each"
+         : candidate.reduce == ReduceChoice::kLastMicroBatch ? "last"
+                                                             : "";
 }
 
 std::string MeshNameOf(const Candidate& candidate) {
@@ -134,7 +155,11 @@ std::string CommandOf(const PlanRequest& request, const Candidate& candidate) {
   if (candidate.chunks > 1) {
     absl::StrAppend(&command, " --chunks=", candidate.chunks);
   }
-  absl::StrAppend(&command, " --zero=", candidate.zero, " --offload=none",
+  absl::StrAppend(&command, " --zero=", candidate.zero);
+  if (candidate.reduce != ReduceChoice::kAuto) {
+    absl::StrAppend(&command, " --reduce=", ReduceNameOf(candidate));
+  }
+  absl::StrAppend(&command, " --offload=none",
                   " --recompute=", RecomputeName(candidate.recompute),
                   " --batch=", request.batch,
                   " --micro_batch=", candidate.micro_batch,

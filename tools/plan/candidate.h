@@ -37,6 +37,8 @@ struct Candidate {
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   int64_t zero = 0;
+  // kAuto where there is one time to reduce gradients.
+  train::ReduceChoice reduce = train::ReduceChoice::kAuto;
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
   int64_t micro_batch = 1;
 
@@ -51,14 +53,17 @@ struct Candidate {
 using Refusals = std::map<std::string, int64_t>;
 
 // Every mesh of so many ranks that the model allows, with every schedule, ZeRO
-// stage, kind of recomputation and size of micro-batches up to 16 that makes
-// sense on it: one schedule where there is no pipeline, stage 0 where nobody
-// shares state.
+// stage, time to reduce gradients, kind of recomputation and size of
+// micro-batches up to 16 that makes sense on it: one schedule where there is no
+// pipeline, stage 0 where nobody shares state.
 std::vector<Candidate> EnumerateCandidates(const PlanRequest& request,
                                            Refusals& refused);
 
 train::RunOptions RunOptionsOf(const PlanRequest& request,
                                const Candidate& candidate);
+
+// "each", "last" or, where there is one time, "".
+std::string ReduceNameOf(const Candidate& candidate);
 
 // "dp2,pp2,cp1,tp2".
 std::string MeshNameOf(const Candidate& candidate);

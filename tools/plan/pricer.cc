@@ -16,6 +16,7 @@
 namespace tessera::plan {
 namespace {
 
+using collectives::OpKind;
 using pipeline::ActionKind;
 using train::RankPlace;
 using train::StageShapes;
@@ -34,9 +35,10 @@ int64_t FillingMicroBatches(const Candidate& candidate, int64_t batch) {
 
 // The first two and the last two: those between have as many layers as the
 // second, or fewer, and no more micro-batches.
-std::set<int64_t> RanksWithMost(int64_t pp) {
-  return {0, std::min<int64_t>(1, pp - 1), std::max<int64_t>(pp - 2, 0),
-          pp - 1};
+std::vector<int64_t> RanksWithMost(int64_t pp) {
+  const std::set<int64_t> ranks = {0, std::min<int64_t>(1, pp - 1),
+                                   std::max<int64_t>(pp - 2, 0), pp - 1};
+  return {ranks.begin(), ranks.end()};
 }
 
 std::string PipelineName(const Candidate& c) {
@@ -89,9 +91,9 @@ absl::StatusOr<pipeline::StageCosts> Pricer::StageCost(
   costs.backward_weight =
       whole ? work.backward_weight / rate
             : seconds(ActionKind::kBackwardWeight, work.backward_weight, 0);
-  costs.communication = links_.Seconds(
-      candidate.mesh, TrafficAxis::kPp, collectives::OpKind::kSend,
-      static_cast<double>(shapes.row_bytes()), 1);
+  costs.communication =
+      links_.Seconds(candidate.mesh, TrafficAxis::kPp, OpKind::kSend,
+                     static_cast<double>(shapes.row_bytes()), 1);
   return costs;
 }
 
@@ -124,7 +126,7 @@ absl::StatusOr<const Pricer::PassCost*> Pricer::PassesOf(
       const auto& costs = cost.stages[static_cast<size_t>(span.stage)];
       busy += costs.forward + costs.backward_input + costs.backward_weight;
     }
-    cost.busiest = std::max(cost.busiest, busy);
+    cost.ranks.push_back(busy);
   }
   return &passes_.emplace(key, std::move(cost)).first->second;
 }
@@ -132,7 +134,8 @@ absl::StatusOr<const Pricer::PassCost*> Pricer::PassesOf(
 absl::StatusOr<double> Pricer::LeastSeconds(const Candidate& candidate) {
   TESSERA_ASSIGN_OR_RETURN(const PassCost* const passes, PassesOf(candidate));
   // A hair less, since sums are rounded in another order.
-  return (1 - 1e-9) * passes->busiest *
+  return (1 - 1e-9) *
+         *std::max_element(passes->ranks.begin(), passes->ranks.end()) *
          static_cast<double>(candidate.micro_batches(request_.batch));
 }
 
@@ -276,31 +279,106 @@ absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
   return most;
 }
 
+// `ranks` of the pipeline, in a step of so many micro-batches.
+absl::StatusOr<std::vector<train::RankPrediction>> Pricer::RunDry(
+    const Candidate& candidate, int64_t micro_batches,
+    const std::vector<int64_t>& ranks) const {
+  train::RunOptions run = RunOptionsOf(request_, candidate);
+  run.batch = run.mesh.dp * run.micro_batch * micro_batches;
+  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
+                           train::RunPlan::Create(run));
+  std::vector<RankPlace> places;
+  for (const int64_t rank : ranks) places.push_back({.pp = rank});
+  return train::PredictRanks(plan, places, {});
+}
+
+// Seconds that each of the ranks gathers weights for a further micro-batch:
+// whatever its size and recomputation, and whenever gradients are reduced.
+absl::StatusOr<const std::vector<double>*> Pricer::GathersAgain(
+    const Candidate& candidate,
+    const std::vector<train::RankPrediction>& filled) {
+  const bool gathers = candidate.zero == 3 &&
+                       candidate.mesh.shard_ranks() > 1 &&
+                       candidate.micro_batches(request_.batch) > 1;
+  const int64_t filling = FillingMicroBatches(candidate, request_.batch);
+  const std::string key =
+      gathers ? absl::StrCat(PipelineName(candidate), "/", candidate.mesh.tp,
+                             "/", candidate.mesh.cp, "/", candidate.mesh.dp,
+                             "/", filling)
+              : absl::StrCat("none of ", filled.size());
+  if (const auto found = gathers_.find(key); found != gathers_.end()) {
+    return &found->second;
+  }
+  std::vector<double> seconds(filled.size(), 0.0);
+  if (gathers) {
+    Candidate light = candidate;
+    light.recompute = tensor_parallel::Recompute::kNone;
+    light.reduce = train::ReduceChoice::kLastMicroBatch;
+    const int64_t more = candidate.mesh.pp;
+    TESSERA_ASSIGN_OR_RETURN(
+        const auto longer,
+        RunDry(light, filling + more, RanksWithMost(candidate.mesh.pp)));
+    const auto gathered = [&](const train::RankPrediction& one) {
+      return links_.SecondsOf(candidate.mesh, TrafficAxis::kDp,
+                              OpKind::kAllGather, one.traffic);
+    };
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      seconds[i] = (gathered(longer[i]) - gathered(filled[i])) /
+                   static_cast<double>(more);
+    }
+  }
+  return &gathers_.emplace(key, std::move(seconds)).first->second;
+}
+
 absl::StatusOr<const Pricer::RankCost*> Pricer::RanksOf(
     const Candidate& candidate) {
-  const std::string key = absl::StrCat(PassesName(candidate), "/",
-                                       candidate.mesh.dp, "/", candidate.zero);
+  const std::string key =
+      absl::StrCat(PassesName(candidate), "/", candidate.mesh.dp, "/",
+                   candidate.zero, ReduceNameOf(candidate));
   if (const auto found = ranks_.find(key); found != ranks_.end()) {
     return &found->second;
   }
-  train::RunOptions run = RunOptionsOf(request_, candidate);
-  run.batch = run.mesh.dp * run.micro_batch *
-              FillingMicroBatches(candidate, request_.batch);
-  // Its ranks run the same gathers and reductions.
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                           train::RunPlan::Create(run));
+  const int64_t filling = FillingMicroBatches(candidate, request_.batch);
+  const std::vector<int64_t> all = RanksWithMost(candidate.mesh.pp);
   RankCost cost;
-  for (const int64_t rank : RanksWithMost(candidate.mesh.pp)) {
-    TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction one,
-                             train::PredictRank(plan, {.pp = rank}, {}));
-    cost.bytes = std::max(cost.bytes, one.peak_bytes());
-    // Too much already: the others need not be known.
-    if (cost.bytes > request_.memory) break;
-    cost.data_seconds = std::max(
-        cost.data_seconds,
-        links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, one.traffic));
-    const int64_t sharers =
-        candidate.zero > 0 ? candidate.mesh.shard_ranks() : 1;
+  std::vector<train::RankPrediction> ranks;
+  // If the first rank has too much the others need not be known.
+  for (const auto& part : {std::vector(all.begin(), all.begin() + 1),
+                           std::vector(all.begin() + 1, all.end())}) {
+    if (part.empty()) continue;
+    TESSERA_ASSIGN_OR_RETURN(const auto some, RunDry(candidate, filling, part));
+    for (const train::RankPrediction& one : some) {
+      cost.bytes = std::max(cost.bytes, one.peak_bytes());
+      ranks.push_back(one);
+    }
+    if (cost.bytes > request_.memory) {
+      return &ranks_.emplace(key, cost).first->second;
+    }
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<double>* const gathers,
+                           GathersAgain(candidate, ranks));
+  TESSERA_ASSIGN_OR_RETURN(const PassCost* const passes, PassesOf(candidate));
+  const bool reduces_again =
+      candidate.reduce == train::ReduceChoice::kEachMicroBatch;
+  const int64_t sharers = candidate.zero > 0 ? candidate.mesh.shard_ranks() : 1;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const train::RankPrediction& one = ranks[i];
+    // What a further micro-batch sends.
+    double again = (*gathers)[i];
+    if (reduces_again) {
+      again += links_.SecondsOf(candidate.mesh, TrafficAxis::kDp,
+                                OpKind::kReduceScatter, one.traffic) /
+               static_cast<double>(filling);
+    }
+    const double first =
+        links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, one.traffic) -
+        again * static_cast<double>(filling - 1);
+    const double computed = passes->ranks[static_cast<size_t>(one.place.pp)];
+    const double seconds =
+        first +
+        std::max(again - computed, 0.0) *
+            static_cast<double>(candidate.micro_batches(request_.batch) - 1);
+    cost.data_seconds = std::max(cost.data_seconds, seconds);
     const int64_t gradients =
         one.parameters / sharers * static_cast<int64_t>(sizeof(float));
     cost.optimizer_seconds =
@@ -356,16 +434,17 @@ absl::StatusOr<const Pricer::PipelineCost*> Pricer::Simulated(
   return &simulated_.emplace(key, cost).first->second;
 }
 
-// Gradients go to their owners once, weights to all, and the optimizer goes
-// through its state.
+// Gradients go to their owners once, or after each micro-batch, weights to all
+// at least once, and the optimizer goes through its state.
 absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
   TESSERA_ASSIGN_OR_RETURN(const PipelineCost* const cost,
                            Simulated(candidate));
   TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
                            PlanOf(candidate));
+  TESSERA_ASSIGN_OR_RETURN(const PassCost* const passes, PassesOf(candidate));
   const train::RunPlan plan = filling->With(RunOptionsOf(request_, candidate));
   StepSeconds step = {.pipeline = cost->seconds, .bubble = cost->bubble};
-  const auto along_dp = [&](collectives::OpKind kind, int64_t bytes) {
+  const auto along_dp = [&](OpKind kind, int64_t bytes) {
     return links_.Seconds(candidate.mesh, TrafficAxis::kDp, kind,
                           static_cast<double>(bytes), 1);
   };
@@ -374,12 +453,18 @@ absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
     TESSERA_ASSIGN_OR_RETURN(const Held held, HeldBy(plan, rank));
     const int64_t weights = held.weights;
     double data = 0;
-    if (sharers > 1) {
-      data = candidate.zero == 0
-                 ? along_dp(collectives::OpKind::kAllReduce, 4 * weights)
-                 : along_dp(collectives::OpKind::kReduceScatter, 4 * weights) +
-                       along_dp(collectives::OpKind::kAllGather,
+    if (sharers > 1 && candidate.zero == 0) {
+      data = along_dp(OpKind::kAllReduce, 4 * weights);
+    } else if (sharers > 1) {
+      const double reduced = along_dp(OpKind::kReduceScatter, 4 * weights);
+      data = reduced + along_dp(OpKind::kAllGather,
                                 SizeInBytes(request_.dtype) * weights);
+      if (candidate.reduce == train::ReduceChoice::kEachMicroBatch) {
+        const double computed = passes->ranks[static_cast<size_t>(rank)];
+        data +=
+            std::max(reduced - computed, 0.0) *
+            static_cast<double>(candidate.micro_batches(request_.batch) - 1);
+      }
     }
     step.data = std::max(step.data, data);
     TESSERA_ASSIGN_OR_RETURN(

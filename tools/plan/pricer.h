@@ -9,12 +9,14 @@
 // have most. Time, in seconds of a step:
 //
 //   pipeline    what pipeline::Simulate says of the schedule, where a pass
-//   takes
-//               its operations over flops * efficiency, its messages along tp
-//               one after the other, and what of those along cp is longer than
-//               the attention that they hide behind; messages between stages
-//               travel beside computations
-//   data        gradients and weights along dp and cp, after the pipeline
+//               takes its operations over flops * efficiency, its messages
+//               along tp one after the other, and what of those along cp is
+//               longer than the attention that they hide behind; messages
+//               between stages travel beside computations
+//   data        gradients and weights along dp and cp: what one micro-batch
+//               sends hides behind nothing; of what each further one sends
+//               again (gathers at stage 3, reductions at each micro-batch), the
+//               part that is longer than the rank's computation for it
 //   optimizer   its state and the gradients, read and written once at the
 //               bandwidth of the device's memory
 //
@@ -35,6 +37,7 @@
 #include "pipeline/simulate/costs.h"
 #include "tools/plan/axis_links.h"
 #include "tools/plan/candidate.h"
+#include "tools/train/predict/predict_rank.h"
 #include "tools/train/predict/rank_place.h"
 #include "tools/train/predict/stage_shapes.h"
 
@@ -65,8 +68,9 @@ class Pricer {
   absl::StatusOr<StepSeconds> LeastTime(const Candidate& candidate);
 
   // What PredictRank says of the pipeline ranks that may have most, after as
-  // many micro-batches as fill the pipeline: bytes, or more than the request
-  // has; and seconds of a candidate that has the memory.
+  // many micro-batches as fill the pipeline: bytes, and seconds of a candidate
+  // that has the memory. What they gather grows from there as it does with pp
+  // micro-batches more.
   absl::StatusOr<int64_t> Memory(const Candidate& candidate);
   absl::StatusOr<StepSeconds> Time(const Candidate& candidate);
 
@@ -74,7 +78,7 @@ class Pricer {
   using Pipeline = std::tuple<std::string, int64_t, int64_t, int64_t>;
   // Of a candidate's ranks, by dry runs.
   struct RankCost {
-    int64_t bytes = 0;
+    int64_t bytes = 0;  // Of the one with most.
     double data_seconds = 0;
     double optimizer_seconds = 0;
   };
@@ -83,10 +87,10 @@ class Pricer {
     int64_t first = 0;
     int64_t next = 0;
   };
-  // Of stages, and of the pipeline rank that computes most.
+  // Of a micro-batch: of stages, and of pipeline ranks.
   struct PassCost {
     std::vector<pipeline::StageCosts> stages;
-    double busiest = 0;  // Of a micro-batch.
+    std::vector<double> ranks;
   };
 
   struct PipelineCost {
@@ -102,6 +106,12 @@ class Pricer {
   absl::StatusOr<pipeline::StageCosts> StageCost(
       const Candidate& candidate, const train::StageShapes& shapes);
   absl::StatusOr<const RankCost*> RanksOf(const Candidate& candidate);
+  absl::StatusOr<std::vector<train::RankPrediction>> RunDry(
+      const Candidate& candidate, int64_t micro_batches,
+      const std::vector<int64_t>& ranks) const;
+  absl::StatusOr<const std::vector<double>*> GathersAgain(
+      const Candidate& candidate,
+      const std::vector<train::RankPrediction>& filled);
   absl::StatusOr<const LayerCost*> LayerOf(const Candidate& candidate);
   static int64_t MostInFlight(const train::RunPlan& plan, int64_t rank);
   double DeviceBandwidth() const;
@@ -112,6 +122,7 @@ class Pricer {
   std::map<Pipeline, absl::StatusOr<pipeline::Schedule>> schedules_;
   std::map<std::string, PassCost> passes_;
   std::map<std::string, RankCost> ranks_;
+  std::map<std::string, std::vector<double>> gathers_;
   std::map<std::string, LayerCost> layers_;
   std::map<std::string, PipelineCost> simulated_;
 };

@@ -41,9 +41,9 @@ std::vector<std::string> Assumptions(const PlanRequest& request) {
       "neighbours (topology/placement); ranks lie tensor first, then context, "
       "data, pipeline",
       "those of tensor ranks wait for nothing and hide behind nothing; those "
-      "of "
-      "context ranks hide behind attention, those between stages behind other "
-      "micro-batches, those of data ranks behind nothing",
+      "of context ranks hide behind attention, those between stages behind "
+      "other micro-batches; of those of data ranks the first micro-batch's "
+      "hide behind nothing, those of every other one behind its computation",
       "the optimizer is bound by the device's memory; norms, softmax and data "
       "are free",
       "memory as //tools/train takes it, without what a process has anyway",
@@ -60,17 +60,18 @@ std::string ScheduleName(const Candidate& candidate) {
 void PrintTable(const PlanRequest& request, const PlanReport& report,
                 std::ostream& out) {
   out << absl::StrFormat(
-      "%2s  %-22s %-19s %4s %-9s %5s %4s %9s %6s %6s %6s %9s %5s %7s\n", "",
-      "mesh", "schedule", "zero", "recompute", "batch", "m", "step s", "pipe",
-      "data", "bubble", "tokens/s", "mfu", "GiB");
+      "%2s  %-22s %-19s %4s %-6s %-9s %5s %4s %9s %6s %6s %6s %9s %5s %7s\n",
+      "", "mesh", "schedule", "zero", "reduce", "recompute", "batch", "m",
+      "step s", "pipe", "data", "bubble", "tokens/s", "mfu", "GiB");
   int64_t number = 0;
   for (const Plan& plan : report.plans) {
     const Candidate& c = plan.candidate;
     const StepSeconds& step = plan.step;
     out << absl::StrFormat(
-        "%2d  %-22s %-19s %4d %-9s %5d %4d %9.4g %5.1f%% %5.1f%% %5.1f%% "
-        "%9.4g %4.1f%% %7s\n",
+        "%2d  %-22s %-19s %4d %-6s %-9s %5d %4d %9.4g %5.1f%% %5.1f%% "
+        "%5.1f%% %9.4g %4.1f%% %7s\n",
         ++number, MeshNameOf(c), ScheduleName(c), c.zero,
+        ReduceNameOf(c).empty() ? "-" : ReduceNameOf(c),
         RecomputeName(c.recompute), c.micro_batch,
         c.micro_batches(request.batch), step.total(),
         100 * step.pipeline / step.total(), 100 * step.data / step.total(),
@@ -125,6 +126,7 @@ Json PlanAsJson(const PlanRequest& request, const Plan& plan) {
           {"schedule", c.schedule},
           {"chunks", c.chunks},
           {"zero", c.zero},
+          {"reduce", ReduceNameOf(c)},
           {"recompute", RecomputeName(c.recompute)},
           {"micro_batch", c.micro_batch},
           {"micro_batches", c.micro_batches(request.batch)},

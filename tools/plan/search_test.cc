@@ -13,7 +13,9 @@
 #include "gtest/gtest.h"
 #include "tensor_parallel/blocks/recompute.h"
 #include "tools/model_files/model_config/presets.h"
+#include "tools/plan/axis_links.h"
 #include "tools/plan/pricer.h"
+#include "tools/train/predict/predict_rank.h"
 #include "tools/train/settings/check_settings.h"
 #include "topology/cluster/cluster_spec.h"
 
@@ -21,6 +23,7 @@ namespace tessera::plan {
 namespace {
 
 using testing::HasSubstr;
+using train::ReduceChoice;
 
 PlanRequest SmallRequest(const std::string& cluster, int64_t ranks) {
   PlanRequest request = {.model_name = "small",
@@ -119,6 +122,98 @@ TEST(FindPlansTest, BoundsAreBounds) {
   }
 }
 
+// Of the busiest pipeline rank, by a dry run of all micro-batches of a step.
+double CountedDataSeconds(const PlanRequest& request,
+                          const Candidate& candidate) {
+  const auto plan = train::RunPlan::Create(RunOptionsOf(request, candidate));
+  EXPECT_THAT(plan, IsOk());
+  AxisLinks links(request.cluster, request.ranks);
+  double most = 0;
+  for (int64_t pp = 0; pp < candidate.mesh.pp; ++pp) {
+    const auto rank = train::PredictRank(*plan, {.pp = pp}, {});
+    EXPECT_THAT(rank, IsOk());
+    most = std::max(most,
+                    links.SecondsAlong(candidate.mesh, train::TrafficAxis::kDp,
+                                       rank->traffic));
+  }
+  return most;
+}
+
+// Eight ranks with more micro-batches than fill their pipeline.
+std::vector<Candidate> ManyMicroBatches() {
+  std::vector<Candidate> candidates;
+  for (const auto& [zero, reduce] :
+       std::vector<std::pair<int64_t, ReduceChoice>>{
+           {1, ReduceChoice::kAuto},
+           {2, ReduceChoice::kLastMicroBatch},
+           {2, ReduceChoice::kEachMicroBatch},
+           {3, ReduceChoice::kLastMicroBatch},
+           {3, ReduceChoice::kEachMicroBatch}}) {
+    candidates.push_back({.mesh = {.dp = 8}, .zero = zero, .reduce = reduce});
+    for (const auto& [schedule, chunks] :
+         std::vector<std::pair<std::string, int64_t>>{{"1f1b", 1},
+                                                      {"interleaved_1f1b", 2},
+                                                      {"zb_h1", 1},
+                                                      {"zb_v", 2},
+                                                      {"v_half", 2},
+                                                      {"v_min", 2}}) {
+      candidates.push_back({.mesh = {.dp = 4, .pp = 2},
+                            .schedule = schedule,
+                            .chunks = chunks,
+                            .zero = zero,
+                            .reduce = reduce});
+    }
+    candidates.push_back({.mesh = {.dp = 2, .pp = 4},
+                          .schedule = "zb_h1",
+                          .zero = zero,
+                          .reduce = reduce});
+    // Weights are gathered as often, whatever is computed with them.
+    candidates.push_back({.mesh = {.dp = 4, .pp = 2},
+                          .schedule = "1f1b",
+                          .zero = zero,
+                          .reduce = reduce,
+                          .recompute = tensor_parallel::Recompute::kFull,
+                          .micro_batch = 2});
+    candidates.push_back(
+        {.mesh = {.dp = 4, .cp = 2}, .zero = zero, .reduce = reduce});
+  }
+  return candidates;
+}
+
+TEST(PricerTest, DataRanksSendAsMuchAsAllMicroBatchesMakeThem) {
+  PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
+  request.flops = 1e30;  // Nothing to hide behind.
+  request.batch = 96;
+  Pricer pricer(request);
+  for (const Candidate& candidate : ManyMicroBatches()) {
+    // Messages of context ranks take time, which data ranks' hide behind.
+    if (candidate.mesh.cp > 1) continue;
+    ASSERT_GT(candidate.micro_batches(request.batch), 2 * candidate.mesh.pp);
+    const double counted = CountedDataSeconds(request, candidate);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const StepSeconds step,
+                                 pricer.Time(candidate));
+    EXPECT_NEAR(step.data, counted, 1e-6 * counted)
+        << CommandOf(request, candidate);
+  }
+}
+
+TEST(PricerTest, WhatFurtherMicroBatchesSendHidesBehindComputation) {
+  PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
+  request.flops = 1e3;
+  request.batch = 96;
+  Pricer pricer(request);
+  for (const Candidate& candidate : ManyMicroBatches()) {
+    if (candidate.mesh.pp > 1) continue;
+    PlanRequest single = request;
+    single.batch = candidate.mesh.dp * candidate.micro_batch;
+    const double counted = CountedDataSeconds(single, candidate);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const StepSeconds step,
+                                 pricer.Time(candidate));
+    EXPECT_NEAR(step.data, counted, 1e-6 * counted)
+        << CommandOf(request, candidate);
+  }
+}
+
 TEST(FindPlansTest, MoreMemoryIsNeverSlower) {
   PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
   double last = 1e300;
@@ -141,6 +236,7 @@ train::Settings SettingsOf(const PlanRequest& request, const Candidate& c) {
   settings.schedule = c.schedule;
   settings.chunks = c.chunks;
   settings.zero = c.zero;
+  if (c.reduce != ReduceChoice::kAuto) settings.reduce = ReduceNameOf(c);
   settings.offload = "none";
   settings.recompute = RecomputeName(c.recompute);
   settings.batch = request.batch;

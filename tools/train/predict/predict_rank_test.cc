@@ -273,6 +273,77 @@ TEST(PredictRankTest, EveryPlaceOfGathersAndReductionsIsAsMeasured) {
   }
 }
 
+// ZeRO++: each way to send less alone, and all three together.
+struct FewerBytes {
+  bool weights = false;
+  int64_t hpz = 0;
+  bool gradients = false;
+};
+
+RunOptions FewerBytesRun(const FewerBytes& fewer, const MeshSizes& mesh) {
+  RunOptions options = SmallRun();
+  options.mesh = mesh;
+  options.state.stage = 3;
+  options.state.quantized_weights = fewer.weights;
+  options.state.hpz_partition_size = fewer.hpz;
+  options.state.quantized_gradients = fewer.gradients;
+  return options;
+}
+
+TEST(PredictRankTest, EveryWayToSendFewerBytesIsAsMeasured) {
+  for (const FewerBytes fewer : {FewerBytes{.weights = true},
+                                 {.hpz = 2},
+                                 {.gradients = true},
+                                 {.weights = true, .hpz = 2, .gradients = true},
+                                 {.weights = true, .gradients = true}}) {
+    for (const MeshSizes mesh :
+         {MeshSizes{.dp = 2}, MeshSizes{.dp = 4}, MeshSizes{.dp = 2, .tp = 2},
+          MeshSizes{.dp = 2, .pp = 2}}) {
+      SCOPED_TRACE(absl::StrCat("quantized weights ", fewer.weights, " hpz ",
+                                fewer.hpz, " quantized gradients ",
+                                fewer.gradients));
+      RunOptions options = FewerBytesRun(fewer, mesh);
+      ExpectAsMeasured(options);
+      // Ranks with shards of different sizes, and a reduction for each
+      // micro-batch.
+      options.state.layout = zero3::LayoutKind::kBalanced;
+      options.reduce = ReduceChoice::kEachMicroBatch;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
+// What is sent is what the formulas of zero3/state/wire say: so a dry run and a
+// run cannot be wrong alike.
+TEST(PredictRankTest, QuantisedMessagesHaveTheBytesOfTheirFormulas) {
+  const MeshSizes mesh = {.dp = 2};
+  const auto bytes_of = [&](const FewerBytes& fewer, OpKind kind) {
+    const auto plan = RunPlan::Create(FewerBytesRun(fewer, mesh));
+    const auto rank = PredictRank(*plan, {}, {});
+    const auto& all = rank->traffic.all();
+    const auto found = all.find({TrafficAxis::kDp, kind});
+    return found == all.end() ? 0 : found->second.bytes;
+  };
+  const int64_t gathers = bytes_of({}, OpKind::kAllGather);
+  const int64_t reduced = bytes_of({}, OpKind::kReduceScatter);
+  ASSERT_GT(gathers, 0);
+  ASSERT_GT(reduced, 0);
+  // f32 as 1 byte and a scale of 4 for 128 elements, or fewer at the end of a
+  // parameter's shard.
+  const auto share = [](int64_t part, int64_t whole) {
+    return static_cast<double>(part) / static_cast<double>(whole);
+  };
+  const int64_t few = bytes_of({.weights = true}, OpKind::kAllGather);
+  EXPECT_GE(share(few, gathers), 132.0 / 512);
+  EXPECT_LE(share(few, gathers), 0.28);
+  const int64_t exchanged = bytes_of({.gradients = true}, OpKind::kAllToAll);
+  EXPECT_GE(share(exchanged, reduced), 132.0 / 512);
+  EXPECT_LE(share(exchanged, reduced), 0.28);
+  EXPECT_EQ(bytes_of({.gradients = true}, OpKind::kReduceScatter), 0);
+  // The second copy is gathered in its own type, over as many ranks here.
+  EXPECT_EQ(bytes_of({.hpz = 2}, OpKind::kAllGather), gathers);
+}
+
 // Boundaries of 32 KiB and more are sent while the rank goes on: when their
 // memory is free again depends on who is faster.
 TEST(PredictRankTest, TensorsThatAreStartedAreCountedUntilTheyMustBeOver) {

@@ -46,6 +46,11 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.sequence_parallel = run.sequence_parallel;
   options.zigzag = run.zigzag;
   options.recompute = run.recompute;
+  options.gather_ahead = run.gather_ahead;
+  options.max_gathered_bytes = run.max_gathered_bytes;
+  options.reduce = run.reduce == "each"   ? ReduceChoice::kEachMicroBatch
+                   : run.reduce == "last" ? ReduceChoice::kLastMicroBatch
+                                          : ReduceChoice::kAuto;
   options.state.stage = run.stage;
   options.state.layout = run.layout;
   options.state.bucket_bytes = run.bucket_bytes;
@@ -66,6 +71,9 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " zigzag=" << run.zigzag << " zero=" << run.stage
             << " layout=" << run.layout << " bucket_bytes=" << run.bucket_bytes
             << " persistence_threshold=" << run.persistence_threshold
+            << " gather_ahead=" << run.gather_ahead
+            << " max_gathered_bytes=" << run.max_gathered_bytes
+            << " reduce=" << run.reduce
             << " hpz_partition_size=" << run.hpz_partition_size
             << " quantized=" << run.quantized_weights << run.quantized_gradients
             << " offload=" << run.offload << " tier=" << run.tier

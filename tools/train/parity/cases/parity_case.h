@@ -32,6 +32,9 @@ struct ParityCase {
   zero3::LayoutKind layout = zero3::LayoutKind::kChunks;
   int64_t bucket_bytes = 25'000'000;
   int64_t persistence_threshold = 0;
+  int64_t gather_ahead = 1;
+  int64_t max_gathered_bytes = 0;
+  std::string reduce = "auto";  // auto, each, last
   int64_t hpz_partition_size = 0;
   std::string offload = "none";  // none, optimizer, gradients, params, all
   std::string tier = "none";     // none, host, file

@@ -30,9 +30,10 @@ CoveringProblem ParityProblem();
 
 // Not possible: what TrainRank refuses (chunks that a schedule has not, kv
 // heads that do not go with tp, offloading what ZeRO leaves whole), and what
-// says nothing (a tier where nothing is offloaded, compression without one, tp
-// with moments that round otherwise in a slice of a parameter). As
-// CoveringProblem::allowed of rows in part.
+// says nothing (a tier where nothing is offloaded, compression without one,
+// gathering ahead of weights that are whole, tp with moments that round
+// otherwise in a slice of a parameter). As CoveringProblem::allowed of rows in
+// part.
 bool IsPossible(const CoveringRow& row);
 
 // The factor of that name, and the number of a value of it. Both must be there.

@@ -79,6 +79,36 @@ TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
   for (const char* offload : {"none", "params", "all"}) {
     EXPECT_GE(RowsWith("hpz", "2", "offload", offload), 1);
   }
+  for (const char* reduce : {"auto", "each", "last"}) {
+    for (const char* zero : {"2", "3"}) {
+      EXPECT_GE(RowsWith("reduce", reduce, "zero", zero), 1);
+    }
+    for (const char* size : {"1", "2", "4", "8"}) {
+      EXPECT_GE(RowsWith("dp", size, "reduce", reduce), 1);
+      EXPECT_GE(RowsWith("pp", size, "reduce", reduce), 1);
+    }
+    EXPECT_GE(RowsWith("micro_batch", "1", "reduce", reduce), 1);
+    EXPECT_GE(RowsWith("dp_replicate", "2", "reduce", reduce), 1);
+    EXPECT_GE(RowsWith("offload", "gradients", "reduce", reduce), 1);
+  }
+  for (const char* ahead : {"0", "1", "2", "3"}) {
+    for (const std::string_view schedule : pipeline::GeneratorNames()) {
+      EXPECT_GE(
+          RowsWith("schedule", std::string(schedule), "gather_ahead", ahead),
+          1);
+    }
+    EXPECT_GE(RowsWith("gather_ahead", ahead, "zero", "3"), 1);
+    EXPECT_GE(RowsWith("gather_ahead", ahead, "offload", "params"), 1);
+    EXPECT_GE(RowsWith("gather_ahead", ahead, "persistence", "100"), 1);
+    EXPECT_GE(RowsWith("gather_ahead", ahead, "hpz", "2"), 1);
+  }
+  for (const std::string_view schedule : pipeline::GeneratorNames()) {
+    EXPECT_GE(RowsWith("schedule", std::string(schedule), "max_gathered_bytes",
+                       "30000"),
+              1);
+  }
+  EXPECT_GE(RowsWith("max_gathered_bytes", "30000", "reduce", "each"), 1);
+  EXPECT_GE(RowsWith("max_gathered_bytes", "30000", "tied", "on"), 1);
   EXPECT_GE(RowsWith("hpz", "2", "dp_replicate", "2"), 1);
   EXPECT_GE(RowsWith("hpz", "2", "pp", "4"), 1);
   for (const char* moments : {"bf16", "int8"}) {
@@ -105,6 +135,10 @@ TEST_F(ParityOptionsTest, WhatIsNotAllowedIsNotThere) {
   EXPECT_EQ(RowsWith("schedule", "zb_v", "chunks", "1"), 0);
   EXPECT_EQ(RowsWith("dp_replicate", "2", "dp", "1"), 0);
   EXPECT_EQ(RowsWith("hpz", "2", "zero", "2"), 0);
+  EXPECT_EQ(RowsWith("gather_ahead", "2", "zero", "2"), 0);
+  EXPECT_EQ(RowsWith("gather_ahead", "0", "max_gathered_bytes", "30000"), 0);
+  EXPECT_EQ(RowsWith("max_gathered_bytes", "30000", "zero", "2"), 0);
+  EXPECT_EQ(RowsWith("reduce", "each", "zero", "1"), 0);
   EXPECT_EQ(RowsWith("hpz", "2", "tp", "8"), 0);
   EXPECT_EQ(RowsWith("schedule", "zb_h1", "tp", "4"), 0);
   EXPECT_TRUE(IsPossible(CoveringRow(ParityOptions().size(), kNotChosen)));
@@ -136,6 +170,10 @@ TEST_F(ParityOptionsTest, ACaseIsWhatItsRowSays) {
     EXPECT_EQ(absl::StrCat(run.bucket_bytes), ValueOf(row, "bucket_bytes"));
     EXPECT_EQ(absl::StrCat(run.persistence_threshold),
               ValueOf(row, "persistence"));
+    EXPECT_EQ(absl::StrCat(run.gather_ahead), ValueOf(row, "gather_ahead"));
+    EXPECT_EQ(absl::StrCat(run.max_gathered_bytes),
+              ValueOf(row, "max_gathered_bytes"));
+    EXPECT_EQ(run.reduce, ValueOf(row, "reduce"));
     EXPECT_EQ(absl::StrCat(run.mesh.dp_replicate),
               ValueOf(row, "dp_replicate"));
     EXPECT_EQ(absl::StrCat(run.hpz_partition_size), ValueOf(row, "hpz"));

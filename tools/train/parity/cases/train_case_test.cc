@@ -57,6 +57,21 @@ TEST(TrainCaseTest, LossesDependOnTheModelAndOnClipping) {
   }
 }
 
+TEST(RunOptionsOfTest, HasWhereWeightsAreGatheredAndGradientsReduced) {
+  const RunOptions options = RunOptionsOf({.stage = 3,
+                                           .persistence_threshold = 100,
+                                           .gather_ahead = 2,
+                                           .max_gathered_bytes = 30'000,
+                                           .reduce = "each"});
+  EXPECT_EQ(options.state.persistence_threshold, 100);
+  EXPECT_EQ(options.gather_ahead, 2);
+  EXPECT_EQ(options.max_gathered_bytes, 30'000);
+  EXPECT_EQ(options.reduce, ReduceChoice::kEachMicroBatch);
+  EXPECT_EQ(RunOptionsOf({.reduce = "last"}).reduce,
+            ReduceChoice::kLastMicroBatch);
+  EXPECT_EQ(RunOptionsOf({}).reduce, ReduceChoice::kAuto);
+}
+
 TEST(TrainCaseTest, PlainCaseKeepsTheModelAlone) {
   const ParityCase run = {.mesh = {.dp = 2},
                           .schedule = "gpipe",

@@ -32,7 +32,10 @@ class CountingEngine final : public Engine {
   bool FoldsInRankOrder() const override { return engine_->FoldsInRankOrder(); }
   void Enter(collectives::OperationContext& context) override {
     const collectives::Signature& call = context.signature();
-    count_.Add(sorted_, call.kind, call.count * SizeInBytes(call.dtype));
+    // Of the engine's own: see Run.
+    if (call.algorithm != collectives::Algorithm::kEngine) {
+      count_.Add(sorted_, call.kind, call.count * SizeInBytes(call.dtype));
+    }
     engine_->Enter(context);
   }
   void Leave(collectives::OperationContext& context) override {
@@ -40,6 +43,9 @@ class CountingEngine final : public Engine {
   }
   absl::Status Run(const collectives::Operation& operation,
                    collectives::OperationContext& context) override {
+    count_.Add(sorted_, operation.kind,
+               collectives::MessageCount(operation, size()) *
+                   SizeInBytes(collectives::DTypeOf(operation)));
     return engine_->Run(operation, context);
   }
   collectives::Transport* transport() override { return engine_->transport(); }

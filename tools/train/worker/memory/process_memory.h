@@ -23,10 +23,9 @@ ProcessMemory ReadProcessMemory();
 // and then keeps tens of MiB of freed tensors.
 void ReturnFreedBlocks();
 
-// Gives back what has been freed, and from here on the peak is that of what
-// follows; where the system does not allow that (man proc_pid_clear_refs) it
-// stays what it was.
-void RestartPeakMemory();
+// From here on the peak is that of what follows. False where the system does
+// not allow that (man proc_pid_clear_refs): it stays what it was.
+bool RestartPeakMemory();
 
 }  // namespace tessera::train
 

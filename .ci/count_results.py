@@ -38,19 +38,26 @@ def xml_paths(event):
 
 
 def count_run(name, path, exit_code):
-    """One bazel test: its passed and failed targets, skipped targets, and test cases."""
-    passed, failed, skipped, cases = 0, [], [], [0, 0, 0]
+    """One bazel test: its passed and failed targets, skipped targets, and test cases.
+
+    A target that ran and skipped every one of its test cases is a skipped one.
+    """
+    passed, failed, skipped, cases_of = [], [], [], {}
     for event in read_events(path) if os.path.exists(path) else ():
         identity = event["id"]
         if "testSummary" in identity:
             if event["testSummary"]["overallStatus"] in ("PASSED", "FLAKY"):
-                passed += 1
+                passed.append(identity["testSummary"]["label"])
             else:
                 failed.append("%s %s" % (name, identity["testSummary"]["label"]))
         elif "targetCompleted" in identity and event.get("aborted", {}).get("reason") == "SKIPPED":
             skipped.append(identity["targetCompleted"]["label"])
         for xml in xml_paths(event):
-            cases = [a + b for a, b in zip(cases, count_cases(xml))]
+            label = identity["testResult"]["label"]
+            cases_of[label] = [a + b for a, b in zip(cases_of.get(label, (0, 0, 0)), count_cases(xml))]
+    skipped += [label for label in passed if cases_of.get(label, [1])[:2] == [0, 0] and cases_of[label][2] > 0]
+    passed = len(set(passed) - set(skipped))
+    cases = [sum(counts) for counts in zip((0, 0, 0), *cases_of.values())]
     if exit_code != 0 and not failed:
         failed.append("%s: bazel exited with %d" % (name, exit_code))
     print("%s: %d test targets passed, %d failed, %d skipped; test cases: %d passed, %d failed, %d skipped" %

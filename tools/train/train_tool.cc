@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -36,6 +35,7 @@
 #include "tools/train/predict/print_prediction.h"
 #include "tools/train/predict/room/machine_room.h"
 #include "tools/train/settings/check_settings.h"
+#include "tools/train/settings/memory_ladder.h"
 #include "tools/train/settings/model_of.h"
 #include "tools/train/settings/settings_flags.h"
 #include "tools/train/settings/settings_json.h"
@@ -71,19 +71,16 @@ absl::Status HoldMemoryLimit(const model_files::ModelConfig& model,
                              Settings& settings) {
   TESSERA_ASSIGN_OR_RETURN(const ByteSize limit,
                            ParseByteSize(settings.memory_limit));
-  const std::string scratch =
-      settings.run_dir.empty() ? std::filesystem::temp_directory_path().string()
-                               : settings.run_dir + "/offload";
   TESSERA_ASSIGN_OR_RETURN(
-      const MemoryChoice choice,
-      FitMemoryLimit(settings, model, scratch,
+      const MemoryRung choice,
+      FitMemoryLimit(settings, model, ScratchOf(settings),
                      [&](const Settings& one) -> absl::StatusOr<int64_t> {
                        TESSERA_ASSIGN_OR_RETURN(
                            const RunPrediction prediction,
                            PredictRun(one, model, {.room = room}));
                        return prediction.needed;
                      }));
-  if (!settings.quiet) err << "train: " << choice.Describe() << std::endl;
+  if (!settings.quiet) err << "train: " << DescribeChoice(choice) << std::endl;
   settings = choice.settings;
   if (limit.bytes() < room.bytes) {
     room.bytes = limit.bytes();

@@ -37,7 +37,7 @@ class MemoryStrategyTest : public ::testing::Test {
     settings_.zero = 1;
     settings_.offload = "none";
   }
-  absl::StatusOr<MemoryChoice> Fit(const std::string& limit) {
+  absl::StatusOr<MemoryRung> Fit(const std::string& limit) {
     settings_.memory_limit = limit;
     return FitMemoryLimit(settings_, *model_files::PresetConfig("llama-1m"),
                           "/scratch", Need);
@@ -60,21 +60,21 @@ TEST_F(MemoryStrategyTest, TakesTheMildestThatFits) {
       {"70MiB", MemoryStrategy::kExtreme,
        "--recompute=full --zero=3 --offload=all --offload_dir=/scratch"}};
   for (const Case& c : cases) {
-    TESSERA_ASSERT_OK_AND_ASSIGN(const MemoryChoice choice, Fit(c.limit));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const MemoryRung choice, Fit(c.limit));
     EXPECT_EQ(choice.strategy, c.strategy) << c.limit;
     EXPECT_EQ(choice.flags, c.flags);
     EXPECT_EQ(choice.needed, *Need(choice.settings));
     EXPECT_EQ(choice.as_given, 400 * kMiB);
     TESSERA_EXPECT_OK(CheckSettings(choice.settings));
-    EXPECT_FALSE(absl::StrContains(choice.Describe(), "\n"));
+    EXPECT_FALSE(absl::StrContains(DescribeChoice(choice), "\n"));
   }
 }
 
 TEST_F(MemoryStrategyTest, SaysWhatItDid) {
-  EXPECT_EQ(Fit("420MiB")->Describe(),
+  EXPECT_EQ(DescribeChoice(*Fit("420MiB")),
             "memory: strategy basic: as given (predicted 400.0MiB of "
             "--memory_limit=420MiB)");
-  EXPECT_EQ(Fit("210MiB")->Describe(),
+  EXPECT_EQ(DescribeChoice(*Fit("210MiB")),
             "memory: strategy aggressive: --recompute=full --zero=3 (predicted "
             "200.0MiB of --memory_limit=210MiB; 400.0MiB as given)");
 }
@@ -84,7 +84,7 @@ TEST_F(MemoryStrategyTest, WhatIsSaidAlreadyIsNotAStep) {
   settings_.zero = 3;
   settings_.offload = "all";
   settings_.offload_dir = "/mine";
-  TESSERA_ASSERT_OK_AND_ASSIGN(const MemoryChoice choice, Fit("63MiB"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const MemoryRung choice, Fit("63MiB"));
   EXPECT_EQ(choice.strategy, MemoryStrategy::kBasic);
   EXPECT_THAT(Fit("62MiB"), Not(IsOk()));
 }

@@ -43,6 +43,11 @@ BytesByPurpose DeviceBytes(TrainRank& rank) {
   return bytes;
 }
 
+void KeepMost(const BytesByPurpose& bytes, BytesByPurpose& most) {
+  for (size_t i = 0; i < most.size(); ++i)
+    most[i] = std::max(most[i], bytes[i]);
+}
+
 }  // namespace
 
 void ResultGatherer::Begin(int64_t first_step) {
@@ -91,28 +96,30 @@ void ResultGatherer::Count(const std::vector<RankStep>& ranks) {
   }
 }
 
-absl::StatusOr<RunResult> ResultGatherer::Result(TrainRank& rank,
-                                                 const OffloadTiers& tiers,
-                                                 int64_t resident_before,
+void ResultGatherer::AddRank(TrainRank& rank, const OffloadTiers& tiers) {
+  KeepMost(DeviceBytes(rank), memory_.device);
+  KeepMost(tiers.host_bytes(), memory_.host);
+  KeepMost(tiers.file_bytes(), memory_.file);
+  const zero3::ShardTraffic& total = rank.state().total_traffic();
+  traffic_.bytes_read += total.bytes_read;
+  traffic_.bytes_written += total.bytes_written;
+  traffic_.stall_ns += total.stall_ns;
+  traffic_.least_stall_ns += total.least_stall_ns;
+}
+
+absl::StatusOr<RunResult> ResultGatherer::Result(int64_t resident_before,
+                                                 int64_t peak,
                                                  std::string checkpoint) {
   const ProcessMemory process = ReadProcessMemory();
-  const RankMemory own = {.resident = process.resident,
-                          .peak_resident = process.peak_resident,
-                          .resident_before = resident_before,
-                          .device = DeviceBytes(rank),
-                          .host = tiers.host_bytes(),
-                          .file = tiers.file_bytes()};
+  memory_.resident = process.resident;
+  memory_.peak_resident = std::max(process.peak_resident, peak);
+  memory_.resident_before = resident_before;
   TESSERA_ASSIGN_OR_RETURN(const std::vector<RankMemory> memory,
-                           (GatherAll<int64_t, RankMemory>(world_, own)),
+                           (GatherAll<int64_t, RankMemory>(world_, memory_)),
                            Annotate(_, "the ranks' memory"));
-  const zero3::ShardTraffic& total = rank.state().total_traffic();
-  const OffloadTraffic own_traffic = {.bytes_read = total.bytes_read,
-                                      .bytes_written = total.bytes_written,
-                                      .stall_ns = total.stall_ns,
-                                      .least_stall_ns = total.least_stall_ns};
   TESSERA_ASSIGN_OR_RETURN(
       const std::vector<OffloadTraffic> traffic,
-      (GatherAll<int64_t, OffloadTraffic>(world_, own_traffic)),
+      (GatherAll<int64_t, OffloadTraffic>(world_, traffic_)),
       Annotate(_, "the ranks' offloaded blocks"));
   RunResult result = std::move(result_);
   result.memory_is_shared =

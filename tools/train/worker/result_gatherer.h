@@ -4,7 +4,8 @@
 //   results.Begin(first_step);
 //   TESSERA_ASSIGN_OR_RETURN(const StepResult step,
 //                            results.AddStep(record, account, tokens));
-//   return results.Result(rank, tiers, before, checkpoint);
+//   results.AddRank(rank, tiers);
+//   return results.Result(before, peak, checkpoint);
 #ifndef TESSERA_TOOLS_TRAIN_WORKER_RESULT_GATHERER_H_
 #define TESSERA_TOOLS_TRAIN_WORKER_RESULT_GATHERER_H_
 
@@ -36,8 +37,13 @@ class ResultGatherer {
                                      const StepAccount& account,
                                      int64_t tokens);
 
-  absl::StatusOr<RunResult> Result(TrainRank& rank, const OffloadTiers& tiers,
-                                   int64_t resident_before,
+  // What a rank's state and tiers held and moved, before they go. A run that
+  // changes its strategy has several, one after the other.
+  void AddRank(TrainRank& rank, const OffloadTiers& tiers);
+
+  // Resident bytes of this process before the run's own state was made, and the
+  // most in steps if that is more than the system's own peak.
+  absl::StatusOr<RunResult> Result(int64_t resident_before, int64_t peak,
                                    std::string checkpoint);
 
  private:
@@ -57,6 +63,8 @@ class ResultGatherer {
   int64_t counted_tokens_ = 0;
   int64_t last_end_ns_ = 0;
   std::vector<TimeShares> ranks_;
+  RankMemory memory_;  // Of this rank, by purpose alone.
+  OffloadTraffic traffic_;
 };
 
 }  // namespace tessera::train

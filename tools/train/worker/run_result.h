@@ -54,10 +54,19 @@ struct RankResult {
   OffloadTraffic traffic = {};
 };
 
+// What a run gave up while it ran, to stay within --memory_limit.
+struct StrategyChange {
+  int64_t steps = 0;          // Taken before it.
+  int64_t used = 0;           // Bytes of the last of them, of all ranks.
+  std::string strategy = {};  // "aggressive"
+  std::string flags = {};     // What was changed: "--zero=3".
+};
+
 struct RunResult {
   std::vector<StepResult> steps = {};  // Those that this run took.
   int64_t first_step = 0;              // More than 0 where it was resumed.
   std::vector<RankResult> ranks = {};  // By rank of the world.
+  std::vector<StrategyChange> strategy_changes = {};
   // Ranks are threads of one process: each rank's resident bytes are those of
   // all of them.
   bool memory_is_shared = false;

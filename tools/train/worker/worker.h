@@ -10,6 +10,13 @@
 //       RunWorker(*world, settings, model, data,
 //                 {.table = &std::cerr, .collectives = log}));
 //
+// With --memory_limit the ranks compare what they took after each step. If that
+// is near the limit or above it, and freed memory does not help, all of them
+// climb the memory ladder (settings/memory_ladder.h) together: they write a
+// checkpoint, give up their state, and go on from it with the next strategy.
+// Rank 0 says so in one line. On the last rung, and where the checkpoint cannot
+// be written, it says that and the run goes on as it is.
+//
 // Every rank of the world calls it with the same settings. An error of one rank
 // ends all: it aborts the world, and every rank returns an error that names
 // what failed first as far as the engine can tell. Files and blocks of offload
@@ -20,6 +27,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
 
 #include "absl/status/status.h"
@@ -29,6 +37,7 @@
 #include "tools/train/data/training_data.h"
 #include "tools/train/settings/settings.h"
 #include "tools/train/worker/collective_log.h"
+#include "tools/train/worker/memory/memory_watch.h"
 #include "tools/train/worker/run_result.h"
 
 namespace tessera::train {
@@ -46,6 +55,8 @@ struct WorkerSinks {
   std::function<absl::Status(int64_t step)> before_step = nullptr;
   // Called after each step.
   std::function<void()> on_step = nullptr;
+  // Of the watch for --memory_limit; null: the process itself. For tests.
+  std::optional<MemoryWatch::System> memory = std::nullopt;
 };
 
 // A collective. `settings` has passed CheckSettings, and its run_dir, where

@@ -51,6 +51,13 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
   }
   if (!result.ranks.empty()) AddShares(MeanShares(result.ranks), json);
   json["memory_bytes"] = MostResident(result);
+  json["strategy_changes"] = Json::array();
+  for (const StrategyChange& change : result.strategy_changes) {
+    json["strategy_changes"].push_back({{"steps", change.steps},
+                                        {"used", change.used},
+                                        {"strategy", change.strategy},
+                                        {"flags", change.flags}});
+  }
   json["sample"] = outcome.sample;
   if (outcome.report) {
     json["report"] = Json::parse(RunReportAsJson(*outcome.report));

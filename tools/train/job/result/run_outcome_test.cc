@@ -25,6 +25,7 @@ RunOutcome Example() {
   result.ranks[1].shares = {0.3, 0.3, 0.3, 0.1, 0, 0, 0.8, 0.2};
   result.ranks[0].memory.peak_resident = 1000;
   result.ranks[1].memory.peak_resident = 3000;
+  result.strategy_changes = {{8, 1 << 20, "aggressive", "--zero=3"}};
   result.checkpoint = "/run/checkpoints/step-00000009";
   result.seconds = 4;
   result.tokens_per_second = 1024;
@@ -49,6 +50,11 @@ TEST(OutcomeAsJsonTest, HasWhatARunCameTo) {
   EXPECT_NEAR(json["state_traffic"].get<double>(), 0.6, 1e-12);
   EXPECT_NEAR(json["state_hidden"].get<double>(), 0.2, 1e-12);
   EXPECT_EQ(json["memory_bytes"], 3000);
+  ASSERT_EQ(json["strategy_changes"].size(), 1u);
+  EXPECT_EQ(json["strategy_changes"][0]["steps"], 8);
+  EXPECT_EQ(json["strategy_changes"][0]["used"], 1 << 20);
+  EXPECT_EQ(json["strategy_changes"][0]["strategy"], "aggressive");
+  EXPECT_EQ(json["strategy_changes"][0]["flags"], "--zero=3");
   EXPECT_EQ(json["sample"], "The end\n");
   EXPECT_FALSE(json.contains("report"));
   EXPECT_FALSE(json.contains("verified"));

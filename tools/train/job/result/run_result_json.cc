@@ -180,6 +180,13 @@ constexpr auto kRank = [](auto& io, RankResult& rank) {
   io.Object("traffic", rank.traffic, kTraffic);
 };
 
+constexpr auto kChange = [](auto& io, StrategyChange& change) {
+  io.Value("steps", change.steps);
+  io.Value("used", change.used);
+  io.Value("strategy", change.strategy);
+  io.Value("flags", change.flags);
+};
+
 constexpr auto kRun = [](auto& io, RunResult& run) {
   io.Value("seconds", run.seconds);
   io.Value("tokens_per_second", run.tokens_per_second);
@@ -188,6 +195,7 @@ constexpr auto kRun = [](auto& io, RunResult& run) {
   io.Value("memory_is_shared", run.memory_is_shared);
   io.List("steps", run.steps, kStep);
   io.List("ranks", run.ranks, kRank);
+  io.List("strategy_changes", run.strategy_changes, kChange);
 };
 
 }  // namespace

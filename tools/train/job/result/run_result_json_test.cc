@@ -42,6 +42,10 @@ RunResult Example(uint64_t seed, size_t steps, size_t ranks) {
                                        purposes(), purposes()},
                             .traffic = {whole(), whole(), whole(), whole()}});
   }
+  for (size_t i = 0; i < ranks; ++i) {
+    result.strategy_changes.push_back(
+        {whole(), whole(), "extreme", "--zero=3 --offload_dir=/a b"});
+  }
   result.first_step = whole();
   result.memory_is_shared = random() % 2 == 0;
   result.checkpoint = "/a \"b\"/\xc3\xa4/step-1";
@@ -67,6 +71,12 @@ TEST(RunResultJsonTest, EverythingComesBack) {
       EXPECT_EQ(back.ranks[i].memory.file, result.ranks[i].memory.file);
       EXPECT_EQ(back.ranks[i].traffic.least_stall_ns,
                 result.ranks[i].traffic.least_stall_ns);
+    }
+    ASSERT_EQ(back.strategy_changes.size(), result.strategy_changes.size());
+    for (size_t i = 0; i < back.strategy_changes.size(); ++i) {
+      EXPECT_EQ(back.strategy_changes[i].used, result.strategy_changes[i].used);
+      EXPECT_EQ(back.strategy_changes[i].flags,
+                result.strategy_changes[i].flags);
     }
     EXPECT_EQ(back.checkpoint, result.checkpoint);
   }

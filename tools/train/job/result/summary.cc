@@ -74,6 +74,10 @@ std::string SummaryText(const Settings& settings, const RunResult& result) {
     line("time", ShowTime(result));
     line("memory", ShowMemory(result));
   }
+  for (const StrategyChange& change : result.strategy_changes) {
+    line("strategy", absl::StrCat(change.strategy, " after ", change.steps,
+                                  " steps: ", change.flags));
+  }
   if (!result.checkpoint.empty()) line("checkpoint", result.checkpoint);
   return text;
 }

@@ -34,6 +34,15 @@ TEST(SummaryTextTest, SaysWhatARunCameTo) {
             "checkpoint /run/checkpoints/step-00000002\n");
 }
 
+TEST(SummaryTextTest, SaysWhatWasGivenUpForMemory) {
+  RunResult result = Example();
+  result.strategy_changes = {{3, 1 << 20, "standard", "--recompute=full"},
+                             {5, 1 << 20, "aggressive", "--zero=3"}};
+  EXPECT_THAT(SummaryText({}, result),
+              HasSubstr("strategy   standard after 3 steps: --recompute=full\n"
+                        "strategy   aggressive after 5 steps: --zero=3\n"));
+}
+
 TEST(SummaryTextTest, LeavesOutWhatThereIsNot) {
   RunResult result;
   result.first_step = 60;

@@ -49,11 +49,9 @@ void ReturnFreedBlocks() {
 #endif
 }
 
-void RestartPeakMemory() {
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
-  std::ofstream("/proc/self/clear_refs") << "5";
+bool RestartPeakMemory() {
+  std::ofstream references("/proc/self/clear_refs");
+  return bool(references << "5" << std::flush);
 }
 
 }  // namespace tessera::train

@@ -23,9 +23,9 @@ ProcessMemory ReadProcessMemory();
 // 32 MiB, and the heap then keeps tens of MiB of freed tensors.
 void ReturnFreedBlocks();
 
-// Returns freed memory to the system and restarts the peak from the current
-// value, if the system allows that (man proc_pid_clear_refs).
-void RestartPeakMemory();
+// Restarts the peak from the current value. False if the system does not allow
+// that (man proc_pid_clear_refs).
+bool RestartPeakMemory();
 
 }  // namespace tessera::train
 

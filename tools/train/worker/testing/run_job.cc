@@ -82,9 +82,9 @@ std::vector<double> JobRun::losses() const {
 
 JobRun RunJob(
     const Settings& settings,
-    const std::function<void(int64_t rank, WorkerSinks& sinks)>& change) {
+    const std::function<void(int64_t rank, WorkerSinks& sinks)>& change,
+    const model_files::ModelConfig& model) {
   const TrainingData data = SmallData(settings);
-  const model_files::ModelConfig model = SmallModel();
   absl::StatusOr<Engines> engines =
       collectives::CreateInProcessEngines(RanksOf(settings));
   std::vector<WorkerSinks> sinks;

@@ -37,7 +37,8 @@ struct JobRun {
 // `change` may change a rank's sinks.
 JobRun RunJob(const Settings& settings,
               const std::function<void(int64_t rank, WorkerSinks& sinks)>&
-                  change = nullptr);
+                  change = nullptr,
+              const model_files::ModelConfig& model = SmallModel());
 
 // The losses of TrainRank alone, with the same settings.
 std::vector<double> LossesOfTrainRank(const Settings& settings);

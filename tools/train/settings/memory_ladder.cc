@@ -1,0 +1,162 @@
+#include "tools/train/settings/memory_ladder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "tools/train/settings/check_settings.h"
+
+namespace tessera::train {
+namespace {
+
+using topology::MemoryStrategy;
+
+struct Change {
+  MemoryStrategy strategy;
+  void (*make)(Settings& settings, const std::string& scratch);
+  // What it saves is measured, not predicted.
+  bool is_measured = false;
+};
+
+void OffloadAll(Settings& settings) {
+  settings.zero = 3;
+  settings.offload = "all";
+}
+
+// From what costs least time to what costs most.
+constexpr Change kChanges[] = {
+    {MemoryStrategy::kStandard,
+     [](Settings& s, const std::string&) { s.reduce = "each"; }},
+    {MemoryStrategy::kStandard,
+     [](Settings& s, const std::string&) {
+       if (s.recompute == "none") s.recompute = "selective";
+     }},
+    {MemoryStrategy::kStandard,
+     [](Settings& s, const std::string&) { s.recompute = "full"; }},
+    // A rung for offloaded activations belongs here, before the state is
+    // sharded.
+    {MemoryStrategy::kAggressive,
+     [](Settings& s, const std::string&) { s.zero = 3; }},
+    // Now that the stage allows it.
+    {MemoryStrategy::kAggressive,
+     [](Settings& s, const std::string&) { s.reduce = "each"; }},
+    {MemoryStrategy::kAggressive,
+     [](Settings& s, const std::string&) { s.gather_ahead = 0; }},
+    {MemoryStrategy::kAggressive,
+     [](Settings& s, const std::string&) { OffloadAll(s); }},
+    {MemoryStrategy::kAggressive,
+     [](Settings& s, const std::string&) {
+       const bool is_in_memory = s.offload == "all" && s.offload_dir.empty();
+       if (is_in_memory && s.compression == "none") s.compression = "lossless";
+     },
+     /*is_measured=*/true},
+    {MemoryStrategy::kExtreme,
+     [](Settings& s, const std::string& scratch) {
+       OffloadAll(s);
+       if (s.offload_dir.empty()) s.offload_dir = scratch;
+     }},
+};
+
+std::string ChangedFlags(const Settings& from, const Settings& to) {
+  std::vector<std::string> flags;
+  const auto add = [&](std::string_view flag, const auto& old,
+                       const auto& now) {
+    if (old != now) flags.push_back(absl::StrCat("--", flag, "=", now));
+  };
+  add("recompute", from.recompute, to.recompute);
+  add("zero", from.zero, to.zero);
+  add("reduce", from.reduce, to.reduce);
+  add("gather_ahead", from.gather_ahead, to.gather_ahead);
+  add("offload", from.offload, to.offload);
+  add("offload_dir", from.offload_dir, to.offload_dir);
+  add("compression", from.compression, to.compression);
+  return absl::StrJoin(flags, " ");
+}
+
+// Worth a rung: 1 %. What is held while files are read and written differs by
+// less from one prediction to the next.
+bool Saves(int64_t needed, int64_t before) {
+  return needed <= before - before / 100 && needed < before;
+}
+
+class Climb {
+ public:
+  Climb(const Settings& from, LadderUse use, const std::string& scratch,
+        PredictNeed predict, absl::FunctionRef<bool(const MemoryRung&)> enough)
+      : from_(from),
+        use_(use),
+        scratch_(scratch),
+        predict_(predict),
+        is_enough_(enough) {}
+
+  absl::StatusOr<MemoryRung> Run() {
+    rung_.settings = from_;
+    TESSERA_ASSIGN_OR_RETURN(rung_.needed, predict_(from_));
+    rung_.as_given = rung_.needed;
+    // What saved too little to be taken may be worth it above.
+    bool climbs = true;
+    while (climbs && !is_done_ && !is_enough_(rung_)) {
+      climbs = false;
+      for (const Change& change : kChanges) {
+        if (is_done_ || is_enough_(rung_)) break;
+        TESSERA_ASSIGN_OR_RETURN(const bool is_taken, Try(change));
+        climbs |= is_taken;
+      }
+    }
+    return rung_;
+  }
+
+ private:
+  absl::StatusOr<bool> Try(const Change& change) {
+    // Nobody knows whether it is enough, so nothing else is taken with it.
+    const bool is_alone =
+        use_ == LadderUse::kWhileRunning && rung_.flags.empty();
+    if (change.is_measured && !is_alone) return false;
+    MemoryRung next = rung_;
+    change.make(next.settings, scratch_);
+    if (next.settings == rung_.settings || !CheckSettings(next.settings).ok()) {
+      return false;
+    }
+    const absl::StatusOr<int64_t> needed = predict_(next.settings);
+    if (absl::IsInvalidArgument(needed.status())) return false;
+    TESSERA_ASSIGN_OR_RETURN(next.needed, needed);
+    if (!change.is_measured && !Saves(next.needed, rung_.needed)) return false;
+    next.strategy = std::max(next.strategy, change.strategy);
+    next.flags = ChangedFlags(from_, next.settings);
+    rung_ = std::move(next);
+    is_done_ = change.is_measured;
+    return true;
+  }
+
+  const Settings& from_;
+  const LadderUse use_;
+  const std::string& scratch_;
+  const PredictNeed predict_;
+  const absl::FunctionRef<bool(const MemoryRung&)> is_enough_;
+  MemoryRung rung_;
+  bool is_done_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<MemoryRung> ClimbMemoryLadder(
+    const Settings& from, LadderUse use, const std::string& scratch,
+    PredictNeed predict, absl::FunctionRef<bool(const MemoryRung&)> is_enough) {
+  return Climb(from, use, scratch, predict, is_enough).Run();
+}
+
+std::string ScratchOf(const Settings& settings) {
+  if (!settings.run_dir.empty()) return settings.run_dir + "/offload";
+  std::error_code error;
+  const auto path = std::filesystem::temp_directory_path(error);
+  return error ? "/tmp" : path.string();
+}
+
+}  // namespace tessera::train

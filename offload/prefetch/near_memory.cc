@@ -54,6 +54,7 @@ void NearMemory::Follow(std::optional<Replacement> replacement) {
   plan_ = nullptr;
   for (auto& [key, block] : blocks_) {
     block->planned.clear();
+    block->gives_way.clear();
     block->announced = -1;
     block->load_error = absl::OkStatus();
   }
@@ -72,6 +73,9 @@ void NearMemory::Follow(std::optional<Replacement> replacement) {
     plan_->blocks[steps[use].block]->planned.push_back(
         static_cast<int64_t>(use));
     for (const Replacement::Eviction& e : steps[use].evict) {
+      if (!steps[use].load) {
+        plan_->blocks[e.block]->gives_way.push_back(static_cast<int64_t>(use));
+      }
       if (!e.store) continue;
       if (e.stored_after < 0) {
         WantStored(*plan_->blocks[e.block]);

@@ -35,6 +35,8 @@ struct NearMemory::Block {
   absl::Status load_error;
   absl::Status store_error;           // of the latest store
   std::vector<int64_t> planned = {};  // its uses in the plan, ascending
+  // Uses of the plan that overwrite others and need its room, ascending.
+  std::vector<int64_t> gives_way = {};
 };
 
 struct NearMemory::Job {

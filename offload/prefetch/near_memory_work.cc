@@ -166,15 +166,19 @@ std::optional<NearMemory::Job> NearMemory::Planned() {
   for (; plan_->next_load < steps.size(); ++plan_->next_load) {
     const Replacement::Step& step = steps[plan_->next_load];
     Block& block = *plan_->blocks[step.block];
-    if (!step.load || block.place != Block::Place::kFar ||
-        static_cast<int64_t>(plan_->next_load) < plan_->cursor) {
+    const auto use = static_cast<int64_t>(plan_->next_load);
+    if (!step.load || use < plan_->cursor) continue;
+    if (block.place != Block::Place::kFar) {
+      // It may have to go, and to come back, before that use.
+      const auto next = std::lower_bound(block.gives_way.begin(),
+                                         block.gives_way.end(), plan_->cursor);
+      if (next != block.gives_way.end() && *next < use) return std::nullopt;
       continue;
     }
     if (!block.load_error.ok()) return std::nullopt;
     for (const Replacement::Eviction& e : step.evict) {
       if (plan_->cursor <= e.after) return std::nullopt;
     }
-    const auto use = static_cast<int64_t>(plan_->next_load);
     if (!MakeRoom(block.bytes, step.evict, use)) return std::nullopt;
     ++plan_->next_load;
     return Load(block);

@@ -82,6 +82,10 @@ class ShardStore {
       size_t index, ShardAccess access = ShardAccess::kUpdate);
   absl::Status Close(size_t index, bool changed);
 
+  // What the closed block holds is not needed any more, and need not be
+  // written: its bytes are undefined until it was opened with kOverwrite.
+  absl::Status Discard(size_t index);
+
   // Returns when all that was changed is in the tier.
   absl::Status Settle();
 

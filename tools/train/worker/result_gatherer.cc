@@ -105,7 +105,7 @@ absl::StatusOr<RunResult> ResultGatherer::Result(TrainRank& rank,
   TESSERA_ASSIGN_OR_RETURN(const std::vector<RankMemory> memory,
                            (GatherAll<int64_t, RankMemory>(world_, own)),
                            Annotate(_, "the ranks' memory"));
-  const zero3::ShardTraffic& total = rank.state().total_traffic();
+  const zero3::ShardTraffic total = rank.offload_traffic();
   const OffloadTraffic own_traffic = {.bytes_read = total.bytes_read,
                                       .bytes_written = total.bytes_written,
                                       .stall_ns = total.stall_ns,

@@ -144,7 +144,7 @@ absl::Status Worker::MakeRank() {
                            RunOptionsFrom(settings_, model_));
   TESSERA_ASSIGN_OR_RETURN(tiers_,
                            OffloadTiers::Create(settings_, meter_->tiers()));
-  tiers_->AddTo(options.state);
+  tiers_->AddTo(options);
   if (!settings_.memory_limit.empty()) {
     TESSERA_ASSIGN_OR_RETURN(const ByteSize limit,
                              ParseByteSize(settings_.memory_limit));

@@ -33,8 +33,9 @@ struct ParityCase {
   int64_t bucket_bytes = 25'000'000;
   int64_t persistence_threshold = 0;
   int64_t hpz_partition_size = 0;
-  std::string offload = "none";  // none, optimizer, gradients, params, all
-  std::string tier = "none";     // none, host, file
+  // none, optimizer, gradients, params, all (of the state), activations
+  std::string offload = "none";
+  std::string tier = "none";  // none, host, file
   bool lossless = false;
 
   // What the losses do depend on.

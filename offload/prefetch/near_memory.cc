@@ -43,6 +43,8 @@ struct NearMemory::Block {
   absl::Status load_error;
   absl::Status store_error;           // Of the latest store.
   std::vector<int64_t> planned = {};  // Its uses in the plan, ascending.
+  // Uses of the plan that overwrite other blocks and need its room, ascending.
+  std::vector<int64_t> gives_way = {};
 };
 
 struct NearMemory::Job {
@@ -104,6 +106,7 @@ void NearMemory::Follow(std::optional<Replacement> replacement) {
   plan_ = nullptr;
   for (auto& [key, block] : blocks_) {
     block->planned.clear();
+    block->gives_way.clear();
     block->announced = -1;
     block->load_error = absl::OkStatus();
   }
@@ -122,6 +125,9 @@ void NearMemory::Follow(std::optional<Replacement> replacement) {
     plan_->blocks[steps[use].block]->planned.push_back(
         static_cast<int64_t>(use));
     for (const Replacement::Eviction& e : steps[use].evict) {
+      if (!steps[use].load) {
+        plan_->blocks[e.block]->gives_way.push_back(static_cast<int64_t>(use));
+      }
       if (!e.store) continue;
       if (e.stored_after < 0) {
         WantStored(*plan_->blocks[e.block]);
@@ -470,15 +476,19 @@ std::optional<NearMemory::Job> NearMemory::Planned() {
   for (; plan_->next_load < steps.size(); ++plan_->next_load) {
     const Replacement::Step& step = steps[plan_->next_load];
     Block& block = *plan_->blocks[step.block];
-    if (!step.load || block.place != Block::Place::kFar ||
-        static_cast<int64_t>(plan_->next_load) < plan_->cursor) {
+    const auto use = static_cast<int64_t>(plan_->next_load);
+    if (!step.load || use < plan_->cursor) continue;
+    if (block.place != Block::Place::kFar) {
+      // It may have to be evicted, and loaded again, before that use.
+      const auto next = std::lower_bound(block.gives_way.begin(),
+                                         block.gives_way.end(), plan_->cursor);
+      if (next != block.gives_way.end() && *next < use) return std::nullopt;
       continue;
     }
     if (!block.load_error.ok()) return std::nullopt;
     for (const Replacement::Eviction& e : step.evict) {
       if (plan_->cursor <= e.after) return std::nullopt;
     }
-    const auto use = static_cast<int64_t>(plan_->next_load);
     if (!MakeRoom(block.bytes, step.evict, use)) return std::nullopt;
     ++plan_->next_load;
     return Load(block);

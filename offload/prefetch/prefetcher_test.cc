@@ -197,6 +197,39 @@ TEST(PrefetcherTest, WithoutAPlanLoadsWhatIsAnnouncedInOrder) {
   TESSERA_ASSERT_OK(quiet->Done("b"));
 }
 
+// What is written forward is read backward: a block is near when its load comes
+// next in the plan, but has to give way to others first.
+TEST(PrefetcherTest, LoadsAgainWhatGaveWayToBlocksThatAreOverwritten) {
+  SlowTier tier({});
+  PutBlocks(tier, "abcdef");
+  const auto prefetcher = Make(tier, 3);
+  for (int step = 0; step < 3; ++step) {
+    SCOPED_TRACE(step);
+    TESSERA_ASSERT_OK(prefetcher->BeginStep());
+    for (const std::string& key : Keys("abcdef")) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const auto block,
+          prefetcher->Use(key, Prefetcher::Access::kOverwrite));
+      Fill(block, key[0] + step);
+      TESSERA_ASSERT_OK(prefetcher->Done(key, /*dirty=*/true));
+    }
+    for (const std::string& key : Keys("fedcba")) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto block, prefetcher->Use(key));
+      EXPECT_EQ(ValueOf(block), key[0] + step);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      TESSERA_ASSERT_OK(prefetcher->Done(key));
+      TESSERA_ASSERT_OK(prefetcher->Invalidate(key));
+    }
+    TESSERA_ASSERT_OK_AND_ASSIGN(const StepReport report,
+                                 prefetcher->EndStep());
+    if (step == 0) continue;
+    // What is overwritten is never near; what is read always is.
+    EXPECT_TRUE(report.planned);
+    EXPECT_EQ(report.missing, 6);
+    EXPECT_EQ(report.bytes_loaded, 3 * kBlock);
+  }
+}
+
 TEST(PrefetcherTest, UsesOutsideOfAStepAreNotRecorded) {
   SlowTier tier({});
   PutBlocks(tier, "abcdef");

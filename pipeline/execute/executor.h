@@ -18,7 +18,8 @@
 // Memory: the tensors between stages, from a pool that lives as long as the
 // executor. A rank holds of them
 //   - for each live micro-batch of each of its stages (Proof::peak_activations)
-//     the input, and from its I to its W the gradient of the output,
+//     the input, and from its I to its W the gradient of the output (not the
+//     input where the stage has a copy: Stage::KeepsInput),
 //   - what was received and not used yet, and what was computed and not sent,
 //   - receives posted ahead and sends under way (ExecutorOptions).
 //

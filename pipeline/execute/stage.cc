@@ -22,6 +22,8 @@ absl::Status Stage::Backward(const BackwardPass& pass) {
   return BackwardWeight(weight);
 }
 
+bool Stage::KeepsInput(int32_t) const { return false; }
+
 void Stage::Release(int32_t) {}
 
 absl::StatusOr<std::vector<TensorView>> Stage::Gradients() {

@@ -10,9 +10,10 @@
 //
 // Who owns what. The tensors between stages are the Executor's: a stage's input
 // is there from its Forward to its Backward or BackwardWeight of the same
-// micro-batch, the gradient of its output from its Backward or BackwardInput to
-// its Backward or BackwardWeight, what it writes only during the call. All else
-// that a stage keeps of a micro-batch is its own, until Release.
+// micro-batch (to the end of its Forward where it KeepsInput), the gradient of
+// its output from its Backward or BackwardInput to its Backward or
+// BackwardWeight, what it writes only during the call. All else that a stage
+// keeps of a micro-batch is its own, until Release.
 //
 // The first stage has no input: it takes its data from its user by the
 // micro-batch's number. The last has no output: it computes the loss, and its
@@ -45,7 +46,8 @@ struct ForwardPass {
 
 struct BackwardPass {
   int32_t microbatch = 0;
-  const ConstTensorView* input = nullptr;            // As in Forward.
+  // As in Forward; null where the stage has said that it keeps its own copy.
+  const ConstTensorView* input = nullptr;
   const ConstTensorView* output_gradient = nullptr;  // Null at the last stage.
   // Uninitialised; null at the first stage, and in BackwardWeight.
   const TensorView* input_gradient = nullptr;
@@ -64,6 +66,10 @@ class Stage {
   virtual absl::StatusOr<TensorSpec> OutputSpec(const TensorSpec* input);
 
   virtual absl::Status Forward(const ForwardPass& pass) = 0;
+
+  // Asked after Forward: whether the stage has a copy of what its backward
+  // needs of the micro-batch's input, so that the Executor's tensor can go.
+  virtual bool KeepsInput(int32_t microbatch) const;
 
   // The gradient of the input. Comes once for each micro-batch,
   virtual absl::Status BackwardInput(const BackwardPass& pass) = 0;

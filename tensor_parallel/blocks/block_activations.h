@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/attention/attention_core.h"
@@ -52,6 +53,27 @@ class BlockActivations {
            mlp_input_.bytes() + mlp_.bytes() + output_gradient_.bytes() +
            mlp_input_gradient_.bytes() + middle_gradient_.bytes() +
            attention_input_gradient_.bytes();
+  }
+
+  // All that may be held between a forward and its backward, in an order that
+  // stays. Whoever releases it puts it back before the backward, of the same
+  // types and shapes.
+  std::vector<KeptTensor> Kept() {
+    return {{&input_, &input_view_},
+            {&attention_norm_.mean},
+            {&attention_norm_.inverse},
+            {&attention_input_},
+            {&attention_.query},
+            {&attention_.key},
+            {&attention_.value},
+            {&attention_.output},
+            {&attention_.log_sum_exp},
+            {&middle_},
+            {&mlp_norm_.mean},
+            {&mlp_norm_.inverse},
+            {&mlp_input_},
+            {&mlp_.gate_up},
+            {&mlp_.product}};
   }
 
   // Forgets the micro-batch, as after an error.

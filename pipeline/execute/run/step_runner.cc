@@ -89,6 +89,9 @@ absl::Status StepRunner::Forward(const PlannedAction& action) {
   const double begin = trace_.Now();
   TESSERA_RETURN_IF_ERROR(StageOf(action).Forward(pass), At(action, _));
   trace_.Computed(action.action, begin);
+  if (StageOf(action).KeepsInput(action.action.microbatch)) {
+    pool_.Release(std::exchange(live.input, nullptr));
+  }
   if (action.hands_to != kNobody) {
     LiveOf(action.hands_to, action.action.microbatch).input = output;
   } else {

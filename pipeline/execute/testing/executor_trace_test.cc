@@ -73,6 +73,34 @@ TEST(ExecutorTraceTest, HoldsBoundaryTensorsAsLongAsTheScheduleSays) {
   }
 }
 
+// Inputs go after the forward, and gradients are the same.
+TEST(ExecutorTraceTest, StagesThatKeepTheirInputHoldNoneOfTheExecutors) {
+  const Schedule schedule = *ReadCsv("0F0,1F0,0F1,1F1,1B1,0B1,1B0,0B0\n");
+  const StackShape shape = ShapeFor(schedule);
+  const Reference<double> expected = RunSequentially<double>(shape);
+  for (const bool keeps_input : {false, true}) {
+    EXPECT_THAT(
+        RunRanks(1,
+                 [&](Communicator& c) -> absl::Status {
+                   TESSERA_ASSIGN_OR_RETURN(
+                       const auto rank,
+                       MakeStackRank<double>(c, schedule, shape));
+                   for (auto& stage : rank.stages) {
+                     stage->keeps_input = keeps_input;
+                   }
+                   TESSERA_ASSIGN_OR_RETURN(const StepResult step,
+                                            rank.executor->Run());
+                   TESSERA_RETURN_IF_ERROR(CheckAgainst(expected, step, rank));
+                   // Rows of 5 doubles, 2 of them: the output of stage 0 for
+                   // both micro-batches, and the gradient of one.
+                   EXPECT_EQ(rank.executor->timeline().peak_bytes,
+                             keeps_input ? 80 : 240);
+                   return CheckTimeline(*rank.executor, 0);
+                 }),
+        Each(IsOk()));
+  }
+}
+
 TEST(ExecutorTraceTest, StartedMessagesHoldAFewTensorsMore) {
   const Schedule lowered = *AddCommunication(ScheduleOf("gpipe", 3, 1, 16));
   const StackShape shape = ShapeFor(lowered);

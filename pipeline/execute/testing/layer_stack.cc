@@ -172,6 +172,7 @@ absl::Status LayerStage<T>::Forward(const ForwardPass& pass) {
     x = kept.input;
   } else {
     TESSERA_ASSIGN_OR_RETURN(x, pass.input->template AsSpan<T>());
+    if (keeps_input) kept.input.assign(x.begin(), x.end());
   }
   kept.output.resize(static_cast<size_t>(shape_.rows) * layer_.bias.size());
   Apply<T>(layer_, x, kept.output);
@@ -217,6 +218,7 @@ absl::Status LayerStage<T>::BackwardWeight(const BackwardPass& pass) {
   if (kept == kept_.end()) return absl::InternalError("no forward was here");
   std::span<const T> x = kept->second.input;
   if (pass.input != nullptr) {
+    if (keeps_input) return absl::InternalError("an input that is kept");
     TESSERA_ASSIGN_OR_RETURN(x, pass.input->template AsSpan<T>());
   }
   std::vector<T> gradient = kept->second.gradient;

@@ -55,6 +55,9 @@ class LayerStage : public Stage {
   absl::Status Unshard() override;
   absl::Status Reshard() override;
   absl::Status ReduceGradient() override;
+  bool KeepsInput(int32_t) const override { return keeps_input; }
+
+  bool keeps_input = false;
 
   const Layer<T>& layer() const { return layer_; }
   void ZeroGradients();
@@ -65,7 +68,8 @@ class LayerStage : public Stage {
 
  private:
   struct Kept {
-    std::vector<T> input;     // Of the first stage, which has its own.
+    // Of the first stage, which has its own, and where stages keep theirs.
+    std::vector<T> input;
     std::vector<T> output;    // tanh(...).
     std::vector<T> gradient;  // Of what tanh took, from BackwardInput on.
   };

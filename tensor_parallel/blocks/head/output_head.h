@@ -79,6 +79,16 @@ class HeadActivations {
     return input_.bytes() + norm_.bytes() + normalised_.bytes() +
            logits_.bytes() + loss_.bytes() + normalised_gradient_.bytes();
   }
+  // As BlockActivations::Kept.
+  std::vector<KeptTensor> Kept() {
+    return {{&input_, &input_view_},
+            {&norm_.mean},
+            {&norm_.inverse},
+            {&normalised_},
+            {&logits_},
+            {&loss_.largest},
+            {&loss_.sums}};
+  }
   void Clear();
 
  private:

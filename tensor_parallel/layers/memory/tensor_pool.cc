@@ -89,4 +89,23 @@ void PooledTensor::Release() {
   pool_->Give(std::exchange(buffer_, Buffer()));
 }
 
+std::optional<ConstTensorView> KeptTensor::value() const {
+  if (own->held()) return own->view();
+  if (view != nullptr) return *view;
+  return std::nullopt;
+}
+
+absl::StatusOr<TensorView> KeptTensor::Reserve(
+    DType dtype, std::span<const int64_t> shape) const {
+  TESSERA_ASSIGN_OR_RETURN(const TensorView reserved,
+                           own->Reserve(dtype, shape));
+  if (view != nullptr) *view = reserved;
+  return reserved;
+}
+
+void KeptTensor::Release() const {
+  own->Release();
+  if (view != nullptr) view->reset();
+}
+
 }  // namespace tessera::tensor_parallel

@@ -89,6 +89,22 @@ class PooledTensor {
   std::optional<TensorView> view_;
 };
 
+// One of the tensors that a layer keeps of a micro-batch between its passes,
+// for whoever moves them out of memory meanwhile. It is in memory of a pool, or
+// the caller's and only seen (`view`, which is null for tensors that are never
+// borrowed). Neither is owned.
+struct KeptTensor {
+  PooledTensor* own = nullptr;
+  std::optional<ConstTensorView>* view = nullptr;
+
+  // None where nothing is held.
+  std::optional<ConstTensorView> value() const;
+  // Memory of the pool for such a tensor, which the layer then takes for it.
+  absl::StatusOr<TensorView> Reserve(DType dtype,
+                                     std::span<const int64_t> shape) const;
+  void Release() const;
+};
+
 }  // namespace tessera::tensor_parallel
 
 #endif  // TESSERA_TENSOR_PARALLEL_LAYERS_MEMORY_TENSOR_POOL_H_

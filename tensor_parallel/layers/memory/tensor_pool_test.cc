@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -96,6 +98,28 @@ TEST(TensorPoolTest, ThePeakIsThatSinceTheLastReset) {
   EXPECT_EQ(pool.peak_bytes(), 64 + 128);
   pool.ResetPeak();
   EXPECT_EQ(pool.peak_bytes(), 64);
+}
+
+TEST(TensorPoolTest, AKeptTensorIsItsOwnOrSeenAndBothGo) {
+  TensorPool pool;
+  PooledTensor own(pool);
+  const KeptTensor plain = {&own};
+  EXPECT_FALSE(plain.value().has_value());
+  TESSERA_ASSERT_OK(plain.Reserve(DType::kF32, {{3}}).status());
+  EXPECT_EQ(plain.value()->data(), own.view().data());
+  plain.Release();
+  EXPECT_FALSE(own.held());
+
+  const std::vector<float> borrowed(5);
+  std::optional<ConstTensorView> view =
+      *ConstTensorView::Of(std::span<const float>(borrowed), {{5}});
+  const KeptTensor seen = {&own, &view};
+  EXPECT_EQ(static_cast<const void*>(seen.value()->data()), borrowed.data());
+  seen.Release();
+  EXPECT_FALSE(view.has_value());
+  EXPECT_FALSE(seen.value().has_value());
+  TESSERA_ASSERT_OK(seen.Reserve(DType::kF32, {{5}}).status());
+  EXPECT_EQ(view->data(), own.view().data());
 }
 
 TEST(TensorPoolTest, ImpossibleTensorsAreRefusedAndLeaveNothingHeld) {

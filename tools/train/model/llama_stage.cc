@@ -109,7 +109,29 @@ class LlamaStage : public pipeline::Stage {
     return layers_.tensor().ops().Copy(gradient, copy);
   }
 
+  bool KeepsInput(int32_t microbatch) const override {
+    return passes_.store != nullptr &&
+           passes_.store->IsAway({window_, microbatch});
+  }
+
  protected:
+  // Behind a forward: what was kept goes away, where that is wanted.
+  template <typename Flight>
+  absl::Status SendAway(const pipeline::ForwardPass& pass, Flight& flight) {
+    const ActivationPlace place = {window_, pass.microbatch};
+    if (!pass.training || passes_.store == nullptr ||
+        !passes_.store->Sends(place)) {
+      return absl::OkStatus();
+    }
+    return passes_.store->Put(place, flight.Kept());
+  }
+  // Before a backward: what is away comes back.
+  template <typename Flight>
+  absl::Status BringBack(const pipeline::BackwardPass& pass, Flight& flight) {
+    if (!KeepsInput(pass.microbatch)) return absl::OkStatus();
+    return passes_.store->Take({window_, pass.microbatch}, flight.Kept());
+  }
+
   absl::Status BeginForward() {
     if (passes_.first_pass_ns == LlamaPasses::kNever) {
       passes_.first_pass_ns = Now();
@@ -182,12 +204,14 @@ class BlockStage final : public LlamaStage {
     TESSERA_RETURN_IF_ERROR(BeginForward());
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Start(pass.microbatch, passes_.pool));
-    return block().Forward(layers_.options().sequences, *pass.input,
-                           *pass.output, *flight);
+    TESSERA_RETURN_IF_ERROR(block().Forward(
+        layers_.options().sequences, *pass.input, *pass.output, *flight));
+    return SendAway(pass, *flight);
   }
   absl::Status BackwardInput(const pipeline::BackwardPass& pass) override {
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Find(pass.microbatch));
+    TESSERA_RETURN_IF_ERROR(BringBack(pass, *flight));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseValues(window_));
     return block().BackwardInput(*pass.output_gradient, *pass.input_gradient,
                                  *flight);
@@ -201,6 +225,7 @@ class BlockStage final : public LlamaStage {
   absl::Status Backward(const pipeline::BackwardPass& pass) override {
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Find(pass.microbatch));
+    TESSERA_RETURN_IF_ERROR(BringBack(pass, *flight));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseValues(window_));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseGradients(window_));
     return block().Backward(*pass.output_gradient, *pass.input_gradient,
@@ -232,11 +257,12 @@ class HeadStage final : public LlamaStage {
       *pass.loss = std::accumulate(losses_.begin(), losses_.end(), 0.0) /
                    tokens_of_microbatch();
     }
-    return absl::OkStatus();
+    return SendAway(pass, *flight);
   }
   absl::Status BackwardInput(const pipeline::BackwardPass& pass) override {
     TESSERA_ASSIGN_OR_RETURN(tp::HeadActivations* const flight,
                              flights_.Find(pass.microbatch));
+    TESSERA_RETURN_IF_ERROR(BringBack(pass, *flight));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseValues(window_));
     return head().BackwardInput(ScalesOf(pass), *pass.input_gradient, *flight);
   }
@@ -249,6 +275,7 @@ class HeadStage final : public LlamaStage {
   absl::Status Backward(const pipeline::BackwardPass& pass) override {
     TESSERA_ASSIGN_OR_RETURN(tp::HeadActivations* const flight,
                              flights_.Find(pass.microbatch));
+    TESSERA_RETURN_IF_ERROR(BringBack(pass, *flight));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseValues(window_));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseGradients(window_));
     return head().Backward(ScalesOf(pass), *pass.input_gradient, *flight);

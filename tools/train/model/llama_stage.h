@@ -28,6 +28,7 @@
 #include "base/tensor/memory.h"
 #include "pipeline/execute/stage.h"
 #include "tensor_parallel/layers/memory/tensor_pool.h"
+#include "tools/train/model/activation_store.h"
 #include "tools/train/model/llama_layers.h"
 #include "tools/train/model/token_source.h"
 #include "tools/train/model/weight_access.h"
@@ -38,10 +39,15 @@ namespace tessera::train {
 struct LlamaPasses {
   static constexpr int64_t kNever = INT64_MAX;
 
-  // Activations are in memory of `memory`.
+  // Activations are in memory of `memory`, and with `store` away between a
+  // forward and its backward. What embeddings keep, their tokens, stays.
   LlamaPasses(TokenSource& tokens, WeightAccess& weights,
-              std::shared_ptr<MemoryResource> memory = HostMemory())
-      : tokens(tokens), weights(weights), pool(std::move(memory)) {}
+              std::shared_ptr<MemoryResource> memory = HostMemory(),
+              ActivationStore* store = nullptr)
+      : tokens(tokens),
+        weights(weights),
+        store(store),
+        pool(std::move(memory)) {}
 
   // Before the first pass of a step.
   void BeginStep() {
@@ -51,6 +57,7 @@ struct LlamaPasses {
 
   TokenSource& tokens;
   WeightAccess& weights;
+  ActivationStore* const store;      // Null: activations stay.
   tensor_parallel::TensorPool pool;  // Of activations.
   // What the loss is multiplied by, for the gradients of this step.
   double loss_factor = 1;

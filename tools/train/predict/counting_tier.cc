@@ -26,6 +26,7 @@ Operation CountingTier::StartPut(std::string_view key,
                                  std::span<const std::byte> bytes,
                                  offload::BlockInfo info) {
   const auto size = static_cast<int64_t>(bytes.size());
+  absl::MutexLock lock(&mutex_);
   const auto found = blocks_.find(key);
   if (found != blocks_.end() && found->second.bytes == size) {
     found->second.info = info;
@@ -38,6 +39,7 @@ Operation CountingTier::StartPut(std::string_view key,
 Operation CountingTier::StartRead(std::string_view key,
                                   std::optional<int64_t> offset,
                                   std::span<std::byte> out) {
+  absl::MutexLock lock(&mutex_);
   const auto found = blocks_.find(key);
   if (found == blocks_.end()) {
     return Operation(offload::NoSuchBlock(name(), key));
@@ -47,6 +49,7 @@ Operation CountingTier::StartRead(std::string_view key,
 }
 
 absl::Status CountingTier::Drop(std::string_view key) {
+  absl::MutexLock lock(&mutex_);
   const auto found = blocks_.find(key);
   if (found == blocks_.end()) return offload::NoSuchBlock(name(), key);
   blocks_.erase(found);
@@ -55,6 +58,7 @@ absl::Status CountingTier::Drop(std::string_view key) {
 
 absl::StatusOr<offload::BlockStat> CountingTier::Stat(
     std::string_view key) const {
+  absl::MutexLock lock(&mutex_);
   const auto found = blocks_.find(key);
   if (found == blocks_.end()) return offload::NoSuchBlock(name(), key);
   return offload::BlockStat{found->second.bytes, found->second.bytes,
@@ -62,6 +66,7 @@ absl::StatusOr<offload::BlockStat> CountingTier::Stat(
 }
 
 std::vector<std::string> CountingTier::Keys() const {
+  absl::MutexLock lock(&mutex_);
   std::vector<std::string> keys;
   for (const auto& [key, block] : blocks_) keys.push_back(key);
   return keys;

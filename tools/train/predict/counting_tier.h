@@ -10,12 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "base/tensor/memory.h"
 #include "offload/tier/memory_tier.h"
 
 namespace tessera::train {
 
-// One thread at a time.
 class CountingTier final : public offload::MemoryTier {
  public:
   // If `memory` is not null, each block is allocated there, as by a tier in the
@@ -50,11 +51,13 @@ class CountingTier final : public offload::MemoryTier {
   };
 
   absl::Status Replace(std::string_view key, int64_t bytes,
-                       offload::BlockInfo info);
+                       offload::BlockInfo info)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<offload::Accounting> accounting_;
   const std::shared_ptr<MemoryResource> memory_;
-  std::map<std::string, Block, std::less<>> blocks_;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Block, std::less<>> blocks_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tessera::train

@@ -158,6 +158,7 @@ void DryRun::SetTiers() {
   state.parameter_tier = tier_of(homes_.parameters);
   state.gradient_tier = tier_of(homes_.gradients);
   state.optimizer_tier = tier_of(homes_.optimizer);
+  options_.activation_tier = tier_of(homes_.activations);
 }
 
 absl::Status DryRun::Run(std::shared_ptr<const RunSchedule> steps) {

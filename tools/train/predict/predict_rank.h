@@ -34,12 +34,15 @@ struct StateHomes {
   StateHome parameters = StateHome::kMemory;  // Stage 3 only.
   StateHome gradients = StateHome::kMemory;   // Stages 2 and 3 only.
   StateHome optimizer = StateHome::kMemory;
+  // Saved activations, between a forward and its backward.
+  StateHome activations = StateHome::kMemory;
   // Blocks in tiers are encoded: they are used through buffers, and may be
   // smaller than predicted.
   bool compressed = false;
 
   bool has(StateHome home) const {
-    return parameters == home || gradients == home || optimizer == home;
+    return parameters == home || gradients == home || optimizer == home ||
+           activations == home;
   }
 };
 

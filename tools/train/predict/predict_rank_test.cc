@@ -369,13 +369,18 @@ struct Tiered {
   StateHomes homes;
   bool in_files = false;
   bool compressed = false;
+  MeshSizes mesh = {.dp = 2, .pp = 2};
+  std::string schedule = "1f1b";
+  Recompute recompute = Recompute::kNone;
 };
 
 void ExpectTieredAsMeasured(const Tiered& tiered) {
   std::vector<std::shared_ptr<offload::Accounting>> accounts;
   std::vector<std::shared_ptr<offload::MemoryTier>> tiers;
   RunOptions options = SmallRun();
-  options.mesh = {.dp = 2, .pp = 2};
+  options.mesh = tiered.mesh;
+  options.schedule = tiered.schedule;
+  options.recompute = tiered.recompute;
   options.state.stage = 3;
   options.state.bucket_bytes = 9000;
   for (int64_t r = 0; r < options.mesh.world_size(); ++r) {
@@ -403,6 +408,7 @@ void ExpectTieredAsMeasured(const Tiered& tiered) {
     own.state.parameter_tier = give(tiered.homes.parameters, r);
     own.state.gradient_tier = give(tiered.homes.gradients, r);
     own.state.optimizer_tier = give(tiered.homes.optimizer, r);
+    own.activation_tier = give(tiered.homes.activations, r);
     own.state.key_prefix = "";
     return absl::OkStatus();
   });
@@ -427,6 +433,57 @@ TEST(PredictRankTest, StateInTiersIsAsMeasured) {
   }
   ExpectTieredAsMeasured(
       {{.optimizer = StateHome::kHost, .compressed = true}, false, true});
+}
+
+TEST(PredictRankTest, ActivationsInTiersAreAsMeasured) {
+  for (const StateHome home : {StateHome::kHost, StateHome::kFiles}) {
+    const bool in_files = home == StateHome::kFiles;
+    for (const std::string schedule : {"1f1b", "gpipe", "zb_h1"}) {
+      SCOPED_TRACE(schedule);
+      ExpectTieredAsMeasured({.homes = {.optimizer = home, .activations = home},
+                              .in_files = in_files,
+                              .schedule = schedule});
+    }
+    for (const Recompute recompute :
+         {Recompute::kSelective, Recompute::kFull}) {
+      ExpectTieredAsMeasured({.homes = {.activations = home},
+                              .in_files = in_files,
+                              .mesh = {.tp = 2},
+                              .recompute = recompute});
+    }
+  }
+  ExpectTieredAsMeasured(
+      {.homes = {.activations = StateHome::kHost, .compressed = true},
+       .compressed = true,
+       .mesh = {.pp = 2}});
+}
+
+// Of eight layers memory has one, two on their way, and one on its way to a
+// tier that does not have it yet.
+TEST(PredictRankTest, ActivationsInFilesTakeTheMemoryOfFourLayers) {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    RunOptions options = SmallRun();
+    options.model.layers = 8;
+    options.recompute = recompute;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const RunPlan plan, RunPlan::Create(options));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction here,
+                                 PredictRank(plan, {}, {}, kTrapped));
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const RankPrediction away,
+        PredictRank(plan, {}, {.activations = StateHome::kFiles}, kTrapped));
+    const auto of_activations = [](const RankPrediction& rank) {
+      return rank.activations.pools + rank.activations.boundaries +
+             rank.state.buffers;
+    };
+    EXPECT_EQ(here.state.buffers, 0);
+    EXPECT_GT(away.state.files, 0);
+    EXPECT_LT(away.activations.pools + away.activations.boundaries,
+              here.activations.pools + here.activations.boundaries);
+    if (recompute == Recompute::kNone) {
+      EXPECT_LT(of_activations(away), 0.6 * of_activations(here));
+      EXPECT_LT(away.held, here.held);
+    }
+  }
 }
 
 TEST(PredictRankTest, RefusesWhatTheRunRefuses) {

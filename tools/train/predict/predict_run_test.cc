@@ -219,6 +219,12 @@ TEST(PredictRunTest, OffloadIsWhereTheFlagsSay) {
   EXPECT_EQ(homes.gradients, StateHome::kMemory);
   EXPECT_EQ(homes.optimizer, StateHome::kFiles);
   EXPECT_TRUE(homes.compressed);
+  EXPECT_EQ(homes.activations, StateHome::kMemory);
+  settings.offload = "activations";
+  homes = HomesOf(settings);
+  EXPECT_EQ(homes.optimizer, StateHome::kMemory);
+  EXPECT_EQ(homes.activations, StateHome::kFiles);
+  EXPECT_TRUE(homes.has(StateHome::kFiles));
   settings.offload = "none";
   EXPECT_FALSE(HomesOf(settings).has(StateHome::kFiles));
 }

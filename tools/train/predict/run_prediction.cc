@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "tools/train/predict/shared_windows.h"
+#include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/run_options_from.h"
 
 namespace tessera::train {
@@ -69,14 +70,13 @@ const RankPrediction& RunPrediction::largest() const {
 StateHomes HomesOf(const Settings& settings) {
   const StateHome away =
       settings.offload_dir.empty() ? StateHome::kHost : StateHome::kFiles;
-  const bool all = settings.offload == "all";
+  const OffloadChoice offload = OffloadChoice::Of(settings.offload);
   StateHomes homes;
   homes.compressed = settings.compression != "none";
-  if (all || settings.offload == "optimizer") homes.optimizer = away;
-  if (settings.zero == 3 && (all || settings.offload == "params")) {
-    homes.parameters = away;
-  }
-  if (settings.zero >= 2 && all) homes.gradients = away;
+  if (offload.optimizer) homes.optimizer = away;
+  if (settings.zero == 3 && offload.parameters) homes.parameters = away;
+  if (settings.zero >= 2 && offload.gradients) homes.gradients = away;
+  if (offload.activations) homes.activations = away;
   return homes;
 }
 

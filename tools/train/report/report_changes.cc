@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/train/settings/mesh/parse_mesh.h"
+#include "tools/train/settings/offload_choice.h"
 
 namespace tessera::train {
 namespace {
@@ -135,7 +136,13 @@ std::string ChangeForOffload(const Settings& settings) {
                ? "--offload=none, if memory allows"
                : "--compression=none, which needs no decoding";
   }
-  return settings.offload == "all"
+  const OffloadChoice offload = OffloadChoice::Of(settings.offload);
+  if (offload.activations) {
+    return "--recompute=full, which keeps less of each layer, or --offload "
+           "without activations, if memory allows; or an --offload_dir on a "
+           "faster disk";
+  }
+  return offload.gradients
              ? "--offload=optimizer, which is read once a step; or an "
                "--offload_dir on a faster disk"
              : "--offload_dir= (host memory), if there is room; or one on a "

@@ -204,6 +204,12 @@ TEST_F(RunReportTest, OffloadStallsAreToldAboveTheirLimit) {
               HasSubstr("--compression=none"));
   settings_.offload_dir = "there";
   EXPECT_THAT(Of(ReportRule::kOffload)->change, HasSubstr("--offload_dir= "));
+  settings_.offload = "all";
+  EXPECT_THAT(Of(ReportRule::kOffload)->change,
+              HasSubstr("--offload=optimizer"));
+  settings_.offload = "all,activations";
+  EXPECT_THAT(Of(ReportRule::kOffload)->change,
+              HasSubstr("--recompute=full, which keeps less"));
 }
 
 TEST_F(RunReportTest, OffloadStallsStandBesideTheirLowerBound) {

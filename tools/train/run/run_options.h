@@ -8,6 +8,7 @@
 
 #include "base/dtype/dtype.h"
 #include "base/tensor/memory.h"
+#include "offload/tier/memory_tier.h"
 #include "tensor_parallel/blocks/recompute.h"
 #include "tools/model_files/model_config/model_config.h"
 #include "tools/train/run/learning_rate.h"
@@ -70,6 +71,10 @@ struct RunOptions {
   // stages, on this rank. Null: the host, and where messages go to another rank
   // the engine. What the state takes: state.memory.
   std::shared_ptr<MemoryResource> memory = nullptr;
+
+  // Where what layers keep of a micro-batch lies between its forward and its
+  // backward (model/activation_store.h). Not owned. Null: in memory.
+  offload::MemoryTier* activation_tier = nullptr;
 
   // Its learning rate, key prefix and what counts in the norm are set by the
   // run.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
+#include "offload/tier/accounting.h"
 #include "pipeline/schedule/stage_map.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tools/text/batches/batch_partition.h"
@@ -28,11 +29,18 @@ absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
     collectives::Communicator& world, const RunOptions& options,
     RunSchedule schedule, const text::Samples& samples, tp::Ops& ops) {
   std::unique_ptr<TrainRank> rank(new TrainRank(options));
+  // State and activations count together.
+  std::shared_ptr<offload::Accounting>& device = rank->options_.state.device;
+  if (device == nullptr) {
+    device =
+        std::make_shared<offload::Accounting>("device", offload::kUnlimited);
+  }
   rank->schedule_ = std::move(schedule);
   TESSERA_RETURN_IF_ERROR(rank->JoinGroups(world));
   TESSERA_RETURN_IF_ERROR(rank->PlanData(samples));
   TESSERA_RETURN_IF_ERROR(rank->CreateLayers(ops));
   TESSERA_RETURN_IF_ERROR(rank->CreateModel());
+  TESSERA_RETURN_IF_ERROR(rank->CreateActivationStore());
   TESSERA_RETURN_IF_ERROR(rank->CreateStages());
   return rank;
 }
@@ -154,8 +162,7 @@ absl::Status TrainRank::CreateModel() {
     state.layout = zero3::LayoutKind::kChunks;
   }
   state.adamw.learning_rate = options_.learning_rate.At(0);
-  state.key_prefix =
-      absl::StrCat("rank ", manager_->world().rank().value(), "/");
+  state.key_prefix = KeyPrefix();
   const FirstWeights first({.seed = options_.seed,
                             .deviation = options_.model.initializer_range,
                             .tied_embeddings = options_.model.tied_embeddings});
@@ -171,21 +178,58 @@ absl::Status TrainRank::CreateModel() {
                   },
                   copied_tables));
   std::vector<size_t> gathers;
-  const std::span<const int32_t> numbers = layers_->numbers();
-  for (const pipeline::Action& action :
-       schedule_.layers()
-           .ranks[static_cast<size_t>(groups_.pp->rank().value())]) {
+  for (const pipeline::Action& action : OwnActions()) {
     if (action.kind != pipeline::ActionKind::kUnshard) continue;
-    const auto at = std::find(numbers.begin(), numbers.end(), action.stage);
-    gathers.push_back(static_cast<size_t>(at - numbers.begin()));
+    gathers.push_back(WindowOf(action.stage));
   }
   model_->SetGatherOrder(std::move(gathers));
   return absl::OkStatus();
 }
 
+std::string TrainRank::KeyPrefix() const {
+  return absl::StrCat("rank ", manager_->world().rank().value(), "/");
+}
+
+const std::vector<pipeline::Action>& TrainRank::OwnActions() const {
+  return schedule_.layers()
+      .ranks[static_cast<size_t>(groups_.pp->rank().value())];
+}
+
+size_t TrainRank::WindowOf(int32_t stage) const {
+  const std::span<const int32_t> numbers = layers_->numbers();
+  return static_cast<size_t>(std::find(numbers.begin(), numbers.end(), stage) -
+                             numbers.begin());
+}
+
+absl::Status TrainRank::CreateActivationStore() {
+  if (options_.activation_tier == nullptr) return absl::OkStatus();
+  std::vector<ActivationPass> passes;
+  for (const pipeline::Action& action : OwnActions()) {
+    if (!pipeline::Computes(action.kind)) continue;
+    passes.push_back({{WindowOf(action.stage), action.microbatch},
+                      action.kind == pipeline::ActionKind::kForward});
+  }
+  ActivationStore::Options options = {
+      .tier = options_.activation_tier,
+      .key_prefix = KeyPrefix(),
+      .dtype = options_.dtype,
+      .device = zero3::StateDevice(options_.state.device),
+      .ops = &layers_->tensor().ops()};
+  if (options_.state.memory != nullptr) {
+    options.device.memory = options_.state.memory;
+  }
+  if (options_.state.ops != nullptr) options.device.ops = options_.state.ops;
+  for (const int32_t number : layers_->numbers()) {
+    options.names.push_back(WindowName(options_, number));
+  }
+  TESSERA_ASSIGN_OR_RETURN(activations_,
+                           ActivationStore::Create(passes, std::move(options)));
+  return absl::OkStatus();
+}
+
 absl::Status TrainRank::CreateStages() {
-  passes_ = std::make_unique<LlamaPasses>(*tokens_, *model_,
-                                          layers_->tensor().memory());
+  passes_ = std::make_unique<LlamaPasses>(
+      *tokens_, *model_, layers_->tensor().memory(), activations_.get());
   std::vector<pipeline::StageBinding> bindings;
   for (size_t i = 0; i < layers_->windows().size(); ++i) {
     stages_.push_back(MakeLlamaStage(*layers_, i, *passes_));
@@ -221,7 +265,13 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   TESSERA_RETURN_IF_ERROR(
       model_->state().SetLearningRate(record.learning_rate));
   BeginStep();
+  if (activations_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(activations_->BeginStep());
+  }
   TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result, executor_->Run());
+  if (activations_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(activations_->EndStep().status());
+  }
   times_.pipeline = PipelineBegin();
   times_.update_begin = collectives::MonotonicNanos();
   TESSERA_ASSIGN_OR_RETURN(const zero3::StepReport report, model_->Step());
@@ -244,6 +294,12 @@ int64_t TrainRank::PipelineBegin() const {
 int64_t TrainRank::activation_bytes() const {
   return executor_->timeline().peak_bytes + passes_->pool.taken_bytes() +
          passes_->pool.free_bytes();
+}
+
+zero3::ShardTraffic TrainRank::offload_traffic() const {
+  zero3::ShardTraffic traffic = model_->state().total_traffic();
+  if (activations_ != nullptr) traffic.Add(activations_->total_traffic());
+  return traffic;
 }
 
 // Context ranks have parts of each loss, data ranks losses of their own.

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,6 +26,7 @@
 #include "pipeline/simulate/timeline.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/text/batches/samples.h"
+#include "tools/train/model/activation_store.h"
 #include "tools/train/model/llama_layers.h"
 #include "tools/train/model/llama_stage.h"
 #include "tools/train/model/sharded_model.h"
@@ -32,6 +34,7 @@
 #include "tools/train/run/run_schedule.h"
 #include "tools/train/run/step_record.h"
 #include "tools/train/run/step_tokens.h"
+#include "zero3/state/shards/shard_prefetch.h"
 
 namespace tessera::train {
 
@@ -89,8 +92,11 @@ class TrainRank {
   const StepTimes& times() const { return times_; }  // Of the last step.
 
   // Bytes of the stages' activation pools, and the peak bytes of tensors
-  // between stages in the last step.
+  // between stages in the last step. Near memory of activations in a tier
+  // counts as buffers of state().usage().
   int64_t activation_bytes() const;
+  // Of the blocks of state and activations that are in tiers, over all steps.
+  zero3::ShardTraffic offload_traffic() const;
 
   // The number of steps taken, which is the index of the next one.
   int64_t steps() const { return step_; }
@@ -105,9 +111,13 @@ class TrainRank {
   absl::Status CreateLayers(tensor_parallel::Ops& ops);
   // True if the embedding and the head are on one rank.
   bool SharesTable() const;
+  std::string KeyPrefix() const;
+  const std::vector<pipeline::Action>& OwnActions() const;
+  size_t WindowOf(int32_t stage) const;
   bool IsSecondCopy(int32_t stage) const;
   static absl::Status LeaveToFirstCopy(const ParameterWindow& window);
   absl::Status CreateModel();
+  absl::Status CreateActivationStore();
   absl::Status CreateStages();
   void BeginStep();
   int64_t PipelineBegin() const;
@@ -122,6 +132,7 @@ class TrainRank {
   std::unique_ptr<StepTokens> tokens_;
   std::unique_ptr<LlamaLayers> layers_;
   std::unique_ptr<ShardedModel> model_;
+  std::unique_ptr<ActivationStore> activations_;  // Null: they stay.
   std::unique_ptr<LlamaPasses> passes_;
   std::vector<std::unique_ptr<pipeline::Stage>> stages_;  // By window.
   std::unique_ptr<pipeline::Executor> executor_;

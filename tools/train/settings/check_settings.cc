@@ -1,5 +1,6 @@
 #include "tools/train/settings/check_settings.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -7,7 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "offload/tier/purpose.h"
@@ -15,6 +20,7 @@
 #include "tools/train/settings/internal/flag_checks.h"
 #include "tools/train/settings/mesh/check_mesh.h"
 #include "tools/train/settings/mesh/parse_mesh.h"
+#include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/tier_codecs.h"
 #include "topology/config/options/strategies.h"
 
@@ -126,12 +132,20 @@ absl::Status CheckCompression(const Settings& settings) {
       TierCodecRounds(settings, offload::Purpose::kGradients)) {
     return absl::OkStatus();
   }
-  if (settings.offload == "optimizer") {
+  const OffloadChoice choice = OffloadChoice::Of(settings.offload);
+  if (!choice.parameters) {
     return RefuseFlag(
         "compression", codec,
-        "rounds, and --offload=optimizer sends away master weights and moments "
-        "alone, which no codec may round; give --compression=none or lossless, "
-        "and for smaller moments such as --moments=int8");
+        absl::StrCat("rounds, and --offload=", settings.offload, " sends away ",
+                     !choice.activations ? "master weights and moments"
+                     : choice.optimizer
+                         ? "master weights, moments and activations"
+                         : "activations",
+                     " alone, which no codec may round; give "
+                     "--compression=none or lossless",
+                     choice.optimizer
+                         ? ", and for smaller moments such as --moments=int8"
+                         : ""));
   }
   if (settings.dtype == "fp32") {
     return RefuseFlag(
@@ -183,13 +197,41 @@ absl::Status CheckGathers(const Settings& settings) {
   return absl::OkStatus();
 }
 
+// A name, or several that neither exclude nor include each other.
+absl::Status CheckOffload(const std::string& offload) {
+  constexpr std::string_view kNames[] = {"none", "optimizer", "params", "all",
+                                         "activations"};
+  const std::vector<std::string_view> names = absl::StrSplit(offload, ',');
+  if (names.size() == 1) return CheckChoice("offload", offload, kNames);
+  const auto refuse = [&](const absl::AlphaNum& what) {
+    return RefuseFlag(
+        "offload", offload,
+        absl::StrCat(what.Piece(),
+                     "; give such as --offload=optimizer,activations"));
+  };
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!absl::c_linear_search(kNames, names[i])) {
+      return refuse(absl::StrCat("each part must be one of ",
+                                 absl::StrJoin(kNames, ", "), ", and \"",
+                                 absl::CHexEscape(names[i]), "\" is not"));
+    }
+    if (names[i] == "none") return refuse("none must stand alone");
+    if (std::count(names.begin(), names.end(), names[i]) > 1) {
+      return refuse(absl::StrCat("names ", names[i], " twice"));
+    }
+    const bool is_of_all = names[i] == "optimizer" || names[i] == "params";
+    if (is_of_all && absl::c_linear_search(names, "all")) {
+      return refuse(absl::StrCat("all includes ", names[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Parameters are whole on every rank below stage 3, so they cannot live
 // elsewhere; the optimizer's state may at any stage.
 absl::Status CheckState(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckRange("zero", settings.zero, {0, 3}));
-  constexpr std::string_view kOffload[] = {"none", "optimizer", "params",
-                                           "all"};
-  TESSERA_RETURN_IF_ERROR(CheckChoice("offload", settings.offload, kOffload));
+  TESSERA_RETURN_IF_ERROR(CheckOffload(settings.offload));
   constexpr std::string_view kCodecs[] = {"none", "fp16",         "bf16",
                                           "int8", "quantization", "lossless"};
   TESSERA_RETURN_IF_ERROR(
@@ -200,14 +242,13 @@ absl::Status CheckState(const Settings& settings) {
       CheckRange("bucket_bytes", settings.bucket_bytes, {1, kMany}));
   TESSERA_RETURN_IF_ERROR(CheckZeroPlusPlus(settings));
   TESSERA_RETURN_IF_ERROR(CheckGathers(settings));
-  const bool with_parameters =
-      settings.offload == "params" || settings.offload == "all";
-  if (with_parameters && settings.zero < 3) {
+  if (OffloadChoice::Of(settings.offload).parameters && settings.zero < 3) {
     return RefuseFlag(
         "offload", settings.offload,
         absl::StrCat("needs --zero=3, for with --zero=", settings.zero,
                      " every rank computes with all parameters at any time; "
-                     "give --zero=3 or --offload=optimizer"));
+                     "give --zero=3 or --offload=",
+                     WithActivationsOf(settings.offload, "optimizer")));
   }
   TESSERA_RETURN_IF_ERROR(CheckCompression(settings));
   if (settings.offload != "none" || settings.offload_dir.empty()) {

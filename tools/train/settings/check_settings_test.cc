@@ -17,6 +17,7 @@
 #include "tools/model_files/model_config/presets.h"
 #include "tools/train/settings/internal/settings_fields.h"
 #include "tools/train/settings/mesh/parse_mesh.h"
+#include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/tier_codecs.h"
 
@@ -70,6 +71,11 @@ TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
       [](Settings& s) { s.offload = "params", s.offload_dir = "/tmp/x"; },
       [](Settings& s) { s.moments = "int8", s.compression = "lossless"; },
       [](Settings& s) { s.offload = "all", s.compression = "int8"; },
+      [](Settings& s) { s.offload = "activations", s.zero = 0; },
+      [](Settings& s) { s.offload = "optimizer,params,activations"; },
+      [](Settings& s) {
+        s.offload = "activations,all", s.compression = "int8";
+      },
       [](Settings& s) {
         s.offload = "all", s.compression = "fp16", s.dtype = "bf16";
       },
@@ -232,8 +238,35 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
        [](auto& s) { s.recompute = "half"; }},
       {"--zero=4: must be at most 3", [](auto& s) { s.zero = 4; }},
       {"--zero=-1: must be at least 0", [](auto& s) { s.zero = -1; }},
-      {"--offload=disk: must be one of none, optimizer, params, all",
+      {"--offload=disk: must be one of none, optimizer, params, all, "
+       "activations",
        [](auto& s) { s.offload = "disk"; }},
+      {"--offload=: must be one of", [](auto& s) { s.offload = ""; }},
+      {"--offload=optimizer,disk: each part must be one of none, optimizer, "
+       "params, all, activations, and \"disk\" is not; give such as "
+       "--offload=optimizer,activations",
+       [](auto& s) { s.offload = "optimizer,disk"; }},
+      {"--offload=optimizer,: each part must be one of",
+       [](auto& s) { s.offload = "optimizer,"; }},
+      {"--offload=none,activations: none must stand alone; give such as",
+       [](auto& s) { s.offload = "none,activations"; }},
+      {"--offload=activations,activations: names activations twice; give such",
+       [](auto& s) { s.offload = "activations,activations"; }},
+      {"--offload=all,optimizer: all includes optimizer; give such as",
+       [](auto& s) { s.offload = "all,optimizer"; }},
+      {"--offload=params,activations: needs --zero=3, for with --zero=1 every "
+       "rank computes with all parameters at any time; give --zero=3 or "
+       "--offload=optimizer,activations",
+       [](auto& s) { s.offload = "params,activations", s.zero = 1; }},
+      {"--compression=int8: rounds, and --offload=activations sends away "
+       "activations alone, which no codec may round; give --compression=none "
+       "or lossless",
+       [](auto& s) { s.compression = "int8", s.offload = "activations"; }},
+      {"--compression=int8: rounds, and --offload=optimizer,activations sends "
+       "away master weights, moments and activations alone",
+       [](auto& s) {
+         s.compression = "int8", s.offload = "optimizer,activations";
+       }},
       {"--offload=params: needs --zero=3, for with --zero=2",
        [](auto& s) { s.offload = "params", s.zero = 2; }},
       {"--offload=all: needs --zero=3",
@@ -293,6 +326,7 @@ TEST(TierCodecsTest, OnlyGradientsAndParametersWithMasterWeightsAreRounded) {
         return TierCodecName(settings, purpose);
       };
       EXPECT_EQ(name(Purpose::kOptimizer), exact);
+      EXPECT_EQ(name(Purpose::kActivations), exact);
       EXPECT_EQ(name(Purpose::kParameters), has_masters ? codec : exact);
       EXPECT_EQ(name(Purpose::kGradients), codec);
       EXPECT_FALSE(TierCodecRounds(settings, Purpose::kOptimizer));
@@ -301,10 +335,35 @@ TEST(TierCodecsTest, OnlyGradientsAndParametersWithMasterWeightsAreRounded) {
                                   std::string_view(codec) == "quantization";
       EXPECT_EQ(TierCodecRounds(settings, Purpose::kParameters),
                 has_masters && is_8_or_4_bits);
-      settings.offload = "optimizer";
+      settings.offload = "optimizer,activations";
       EXPECT_FALSE(TierCodecRounds(settings, Purpose::kGradients));
+      EXPECT_FALSE(TierCodecRounds(settings, Purpose::kActivations));
     }
   }
+}
+
+TEST(OffloadChoiceTest, IsWhatTheListNames) {
+  using offload::Purpose;
+  const auto has = [](std::string_view offload) {
+    const OffloadChoice choice = OffloadChoice::Of(offload);
+    std::string names;
+    for (const Purpose purpose : offload::kAllPurposes) {
+      if (choice.has(purpose)) {
+        absl::StrAppend(&names, offload::PurposeName(purpose), " ");
+      }
+    }
+    EXPECT_EQ(choice.any(), !names.empty());
+    return names;
+  };
+  EXPECT_EQ(has("none"), "");
+  EXPECT_EQ(has("optimizer"), "optimizer ");
+  EXPECT_EQ(has("params,activations"), "parameters activations ");
+  EXPECT_EQ(has("all"), "parameters gradients optimizer ");
+  EXPECT_EQ(has("activations,all"),
+            "parameters gradients optimizer activations ");
+  EXPECT_EQ(has("disk"), "");
+  EXPECT_EQ(WithActivationsOf("params,activations", "all"), "all,activations");
+  EXPECT_EQ(WithActivationsOf("params", "all"), "all");
 }
 
 TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {

@@ -44,8 +44,9 @@ struct Settings {
 
   // Where its state lives.
   int64_t zero = 3;
-  std::string offload = "optimizer";  // none, optimizer, params, all
-  std::string offload_dir = "";       // Files there; empty: host memory.
+  // none, or a list of optimizer, params, all and activations.
+  std::string offload = "optimizer";
+  std::string offload_dir = "";  // Files there; empty: host memory.
   // none, lossless; fp16, bf16, int8, quantization: tier_codecs.h says what
   // these may round.
   std::string compression = "none";

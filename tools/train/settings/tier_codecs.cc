@@ -2,6 +2,7 @@
 
 #include "base/dtype/dtype.h"
 #include "offload/codec/codec.h"
+#include "tools/train/settings/offload_choice.h"
 
 namespace tessera::train {
 namespace {
@@ -9,20 +10,14 @@ namespace {
 using offload::Purpose;
 
 DType TypeOf(const Settings& settings, Purpose purpose) {
-  return purpose == Purpose::kParameters && settings.dtype == "bf16"
-             ? DType::kBF16
-             : DType::kF32;
+  const bool is_narrow =
+      purpose == Purpose::kParameters || purpose == Purpose::kActivations;
+  return is_narrow && settings.dtype == "bf16" ? DType::kBF16 : DType::kF32;
 }
 
 bool Rounds(std::string_view codec, DType dtype) {
   const auto made = offload::CreateCodec(codec);
   return made.ok() && !(*made)->IsLossless(dtype);
-}
-
-bool IsOffloaded(const Settings& settings, Purpose purpose) {
-  if (settings.offload == "all") return true;
-  return (settings.offload == "params" && purpose == Purpose::kParameters) ||
-         (settings.offload == "optimizer" && purpose == Purpose::kOptimizer);
 }
 
 }  // namespace
@@ -37,7 +32,7 @@ std::string TierCodecName(const Settings& settings, Purpose purpose) {
 }
 
 bool TierCodecRounds(const Settings& settings, Purpose purpose) {
-  return IsOffloaded(settings, purpose) &&
+  return OffloadChoice::Of(settings.offload).has(purpose) &&
          Rounds(TierCodecName(settings, purpose), TypeOf(settings, purpose));
 }
 

@@ -8,7 +8,8 @@
 // gradients, and parameters of 16 bits, which are made anew from their master
 // weights in every step. Master weights and moments have neither, and
 // parameters of fp32 are their own master weights: these are compressed without
-// loss. A second moment rounded to 0 would divide the update by epsilon alone.
+// loss, and so are activations, from which gradients are computed. A second
+// moment rounded to 0 would divide the update by epsilon alone.
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_TIER_CODECS_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_TIER_CODECS_H_
 

@@ -100,7 +100,7 @@ void ResultGatherer::AddRank(TrainRank& rank, const OffloadTiers& tiers) {
   KeepMost(DeviceBytes(rank), memory_.device);
   KeepMost(tiers.host_bytes(), memory_.host);
   KeepMost(tiers.file_bytes(), memory_.file);
-  const zero3::ShardTraffic& total = rank.state().total_traffic();
+  const zero3::ShardTraffic total = rank.offload_traffic();
   traffic_.bytes_read += total.bytes_read;
   traffic_.bytes_written += total.bytes_written;
   traffic_.stall_ns += total.stall_ns;

@@ -240,7 +240,7 @@ absl::Status Worker::MakeRank() {
                            RunOptionsFrom(settings_, model_));
   TESSERA_ASSIGN_OR_RETURN(tiers_,
                            OffloadTiers::Create(settings_, meter_->tiers()));
-  tiers_->AddTo(options.state);
+  tiers_->AddTo(options);
   TESSERA_ASSIGN_OR_RETURN(
       rank_, TrainRank::Create(world_, options, *data_.samples, meter_->ops()));
   return absl::OkStatus();

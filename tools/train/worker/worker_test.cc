@@ -68,7 +68,8 @@ TEST(WorkerTest, OffloadingChangesNoBit) {
     settings.zero = 3;
     const std::vector<double> expected = RunJob(settings).losses();
     ASSERT_EQ(expected.size(), 4u);
-    for (const char* offload : {"optimizer", "params", "all"}) {
+    for (const char* offload :
+         {"optimizer", "params", "all", "all,activations"}) {
       for (const bool in_files : {false, true}) {
         for (const char* compression : {"none", "lossless"}) {
           settings.offload = offload;

@@ -155,6 +155,13 @@ absl::Status ShardStore::Close(size_t index, bool changed) {
              : absl::OkStatus();
 }
 
+absl::Status ShardStore::Discard(size_t index) {
+  const Shard& shard = shards_[index];
+  return shard.prefetcher == nullptr
+             ? absl::OkStatus()
+             : shard.prefetcher->Invalidate(shard.block.key);
+}
+
 absl::Status ShardStore::Settle() {
   std::set<Prefetcher*> prefetchers;
   for (const Shard& shard : shards_) prefetchers.insert(shard.prefetcher);

@@ -82,6 +82,10 @@ class ShardStore {
       size_t index, ShardAccess access = ShardAccess::kUpdate);
   absl::Status Close(size_t index, bool changed);
 
+  // The contents of the closed block are not needed any more and need not be
+  // written. Its bytes are undefined until it is opened with kOverwrite.
+  absl::Status Discard(size_t index);
+
   // Returns when all changes are in the tiers.
   absl::Status Settle();
 

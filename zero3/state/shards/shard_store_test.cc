@@ -163,6 +163,33 @@ TEST(ShardStoreTest, OverwritingReadsNothing) {
   EXPECT_EQ(tier.gets, 0);
 }
 
+TEST(ShardStoreTest, WhatIsDiscardedIsNotWritten) {
+  FarTier tier;
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      auto store,
+      CreateIn(&tier, Blocks({8}), Purpose::kActivations, Device()));
+  const int puts = tier.puts;
+  for (const bool discards : {true, false}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto bytes,
+                                 store->Open(0, ShardAccess::kOverwrite));
+    std::fill(bytes.begin(), bytes.end(), std::byte{7});
+    ASSERT_THAT(store->Close(0, /*changed=*/true), IsOk());
+    if (discards) {
+      ASSERT_THAT(store->Discard(0), IsOk());
+    }
+    ASSERT_THAT(store->Settle(), IsOk());
+    EXPECT_EQ(tier.puts, puts + (discards ? 0 : 1));
+  }
+  ASSERT_THAT(store->Open(0, ShardAccess::kOverwrite).status(), IsOk());
+  EXPECT_THAT(store->Discard(0), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                          HasSubstr("is in use")));
+  HostTier host(std::make_shared<Accounting>("host", offload::kUnlimited));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      auto in_place,
+      CreateIn(&host, Blocks({8}), Purpose::kActivations, Device()));
+  EXPECT_THAT(in_place->Discard(0), IsOk());
+}
+
 TEST(ShardStoreTest, WhatCannotBeWrittenStaysAndIsTriedAgain) {
   FarTier tier;
   auto store = CreateIn(&tier, Blocks({3, 4}), Purpose::kOptimizer, Device());

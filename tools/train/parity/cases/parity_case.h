@@ -36,8 +36,9 @@ struct ParityCase {
   int64_t max_gathered_bytes = 0;
   std::string reduce = "auto";  // auto, each, last
   int64_t hpz_partition_size = 0;
-  std::string offload = "none";  // none, optimizer, gradients, params, all
-  std::string tier = "none";     // none, host, file
+  // none, optimizer, gradients, params, all (of the state), activations
+  std::string offload = "none";
+  std::string tier = "none";  // none, host, file
   bool lossless = false;
 
   // What the losses do depend on.

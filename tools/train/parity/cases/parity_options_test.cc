@@ -54,6 +54,12 @@ TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
     for (const char* zero : {"0", "1", "2", "3"}) {
       EXPECT_GE(RowsWith("schedule", std::string(schedule), "zero", zero), 1);
     }
+    EXPECT_GE(
+        RowsWith("schedule", std::string(schedule), "offload", "activations"),
+        1);
+  }
+  for (const char* recompute : {"none", "selective", "full"}) {
+    EXPECT_GE(RowsWith("recompute", recompute, "offload", "activations"), 1);
   }
   for (const char* axis : {"dp", "pp", "cp", "tp"}) {
     for (const char* size : {"1", "2", "4", "8"}) {

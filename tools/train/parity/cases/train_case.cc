@@ -56,7 +56,9 @@ absl::StatusOr<Tier> MakeTier(const ParityCase& run) {
 }
 
 void OffloadTo(offload::MemoryTier* tier, const std::string& offload,
-               zero3::ShardedStateOptions& state) {
+               RunOptions& options) {
+  zero3::ShardedStateOptions& state = options.state;
+  if (offload == "activations") options.activation_tier = tier;
   const bool all = offload == "all";
   if (all || offload == "optimizer") state.optimizer_tier = tier;
   if (all || offload == "gradients") state.gradient_tier = tier;
@@ -108,7 +110,7 @@ absl::StatusOr<std::vector<StepRecord>> TrainCase(const ParityCase& run) {
                             {.sequence = run.length, .seed = 5}));
   TESSERA_ASSIGN_OR_RETURN(const Tier tier, MakeTier(run));
   RunOptions options = RunOptionsOf(run);
-  OffloadTo(tier.get(), run.offload, options.state);
+  OffloadTo(tier.get(), run.offload, options);
   const int64_t ranks = run.mesh.world_size();
   std::vector<std::vector<StepRecord>> records(static_cast<size_t>(ranks));
   // There are more ranks than processors: who waits had better sleep.

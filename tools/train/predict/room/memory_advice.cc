@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tools/train/settings/offload_choice.h"
 
 namespace tessera::train {
 namespace {
@@ -33,7 +35,8 @@ std::vector<Change> ChangesOf(const Settings& settings, const MeshSizes& mesh) {
       [](Settings& to) { to.recompute = "full"; });
   add(settings.schedule == "gpipe" || settings.schedule == "sequential",
       "--schedule=1f1b", [](Settings& to) { to.schedule = "1f1b"; });
-  const auto offload = [&](const std::string& what) {
+  const auto offload = [&](std::string_view state) {
+    const std::string what = WithActivationsOf(settings.offload, state);
     add(settings.offload != what || settings.offload_dir.empty(),
         absl::StrCat("--offload=", what, " --offload_dir=DIR"),
         [what](Settings& to) {

@@ -46,13 +46,15 @@ constexpr SettingsField kFields[] = {
      "what data ranks share out: 0 nothing, 1 optimizer state, 2 and "
      "gradients, 3 and parameters"},
     {"offload", &Settings::offload,
-     "what lives outside the rank's own memory: none, optimizer, params, all"},
+     "what lives outside the rank's own memory: none, or any of optimizer, "
+     "params, all (of the model's state) and activations, such as "
+     "all,activations"},
     {"offload_dir", &Settings::offload_dir,
      "a directory for files with it; empty: host memory"},
     {"compression", &Settings::compression,
      "codec for offloaded data: none, lossless; fp16, bf16, int8 and "
      "quantization round gradients and 16-bit parameters, never the "
-     "optimizer's state"},
+     "optimizer's state and activations"},
     {"moments", &Settings::moments,
      "how AdamW's moments are kept: f32, bf16, int8 (8 bits and a scale for "
      "each block)"},

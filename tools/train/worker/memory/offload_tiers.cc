@@ -58,7 +58,8 @@ absl::StatusOr<std::unique_ptr<OffloadTiers>> OffloadTiers::Create(
 }
 
 OffloadTiers::OffloadTiers(const Settings& settings)
-    : offload_(settings.offload), buffers_(CountedAs("file buffers")) {}
+    : offload_(OffloadChoice::Of(settings.offload)),
+      buffers_(CountedAs("file buffers")) {}
 
 OffloadTiers::~OffloadTiers() {
   tier_.reset();
@@ -100,13 +101,14 @@ absl::Status OffloadTiers::CreateTier(const Settings& settings,
   return absl::OkStatus();
 }
 
-void OffloadTiers::AddTo(zero3::ShardedStateOptions& state) const {
-  const bool all = offload_ == "all";
-  if (all || offload_ == "optimizer") state.optimizer_tier = tier_.get();
-  if (all || offload_ == "params") {
-    if (state.stage == 3) state.parameter_tier = tier_.get();
+void OffloadTiers::AddTo(RunOptions& options) const {
+  zero3::ShardedStateOptions& state = options.state;
+  if (offload_.optimizer) state.optimizer_tier = tier_.get();
+  if (offload_.parameters && state.stage == 3) {
+    state.parameter_tier = tier_.get();
   }
-  if (all && state.stage >= 2) state.gradient_tier = tier_.get();
+  if (offload_.gradients && state.stage >= 2) state.gradient_tier = tier_.get();
+  if (offload_.activations) options.activation_tier = tier_.get();
 }
 
 BytesByPurpose OffloadTiers::Peaks(bool of_file) const {

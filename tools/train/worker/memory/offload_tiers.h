@@ -1,9 +1,10 @@
-// OffloadTiers: where a rank's offloaded state lies, as --offload,
+// OffloadTiers: where a rank's offloaded state and activations lie, as
+// --offload,
 // --offload_dir and --compression say.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto tiers,
 //                            OffloadTiers::Create(settings, tier_log));
-//   tiers->AddTo(options.state);
+//   tiers->AddTo(options);
 //
 // Files have no name: whatever ends the process, they are gone.
 #ifndef TESSERA_TOOLS_TRAIN_WORKER_MEMORY_OFFLOAD_TIERS_H_
@@ -17,10 +18,11 @@
 #include "absl/status/statusor.h"
 #include "offload/tier/accounting.h"
 #include "offload/tier/memory_tier.h"
+#include "tools/train/run/run_options.h"
+#include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/settings.h"
 #include "tools/train/worker/measure/tier_log.h"
 #include "tools/train/worker/run_result.h"
-#include "zero3/state/sharded_state_options.h"
 
 namespace tessera::train {
 
@@ -37,9 +39,9 @@ class OffloadTiers {
   OffloadTiers(const OffloadTiers&) = delete;
   OffloadTiers& operator=(const OffloadTiers&) = delete;
 
-  // Points `state` at the tiers. Gradients follow the parameters where they are
-  // sharded (stages 2 and 3) and all is offloaded. They outlive the state.
-  void AddTo(zero3::ShardedStateOptions& state) const;
+  // Points `options` at the tiers. Gradients follow the parameters where they
+  // are sharded (stages 2 and 3) and all is offloaded. They outlive the run.
+  void AddTo(RunOptions& options) const;
 
   // The most that was held in host tiers, and in files.
   BytesByPurpose host_bytes() const;
@@ -53,7 +55,7 @@ class OffloadTiers {
                           std::shared_ptr<TierLog> log);
   BytesByPurpose Peaks(bool of_file) const;
 
-  const std::string offload_;
+  const OffloadChoice offload_;
   const std::shared_ptr<offload::Accounting> buffers_;  // Of files.
   std::vector<std::string> made_directories_;           // The innermost first.
   std::unique_ptr<offload::MemoryTier> tier_;  // Null: nothing is offloaded.

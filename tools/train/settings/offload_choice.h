@@ -1,0 +1,38 @@
+// OffloadChoice: what --offload sends to a tier.
+//
+//   OffloadChoice::Of("optimizer,activations").activations;   // true
+//
+// "all" is all model state: optimizer, parameters and gradients. Activations
+// are no state, and are named beside it.
+#ifndef TESSERA_TOOLS_TRAIN_SETTINGS_OFFLOAD_CHOICE_H_
+#define TESSERA_TOOLS_TRAIN_SETTINGS_OFFLOAD_CHOICE_H_
+
+#include <string>
+#include <string_view>
+
+#include "offload/tier/purpose.h"
+
+namespace tessera::train {
+
+struct OffloadChoice {
+  bool optimizer = false;
+  bool parameters = false;  // With --zero=3.
+  bool gradients = false;   // With --zero=2 and 3.
+  bool activations = false;
+
+  // Names that check_settings.h refuses count for nothing.
+  static OffloadChoice Of(std::string_view offload);
+
+  bool any() const {
+    return optimizer || parameters || gradients || activations;
+  }
+  bool has(offload::Purpose purpose) const;
+};
+
+// `state` with the activations of `offload`, where that has them: for a run
+// whose state goes elsewhere. "all,activations".
+std::string WithActivationsOf(std::string_view offload, std::string_view state);
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_SETTINGS_OFFLOAD_CHOICE_H_

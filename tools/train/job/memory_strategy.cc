@@ -13,7 +13,6 @@
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "tools/train/settings/check_settings.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 
 namespace tessera::train {
 namespace {
@@ -64,14 +63,11 @@ std::string MiB(int64_t bytes) {
 // and their gradients.
 std::string LargestLayer(const Settings& settings,
                          const model_files::ModelConfig& model) {
-  const auto mesh = ParseMesh(settings.mesh);
-  const int64_t tp = mesh.ok() ? mesh->tp : 1;
   const int64_t table = model.vocabulary * model.hidden;
   const int64_t layer = model.LayerParameterCount();
   const bool is_table = table > layer;
-  const int64_t weights = std::max(table, layer) / tp;
-  const int64_t width =
-      SizeInBytes(settings.dtype == "bf16" ? DType::kBF16 : DType::kF32);
+  const int64_t weights = std::max(table, layer) / settings.parallel.mesh.tp;
+  const int64_t width = SizeInBytes(settings.parallel.dtype);
   return absl::StrCat(is_table ? "the embedding" : "a transformer layer",
                       " alone has ", weights * width, " bytes of weights and ",
                       weights * SizeInBytes(DType::kF32),
@@ -94,15 +90,14 @@ std::string MemoryChoice::Describe() const {
   return absl::StrCat(
       "memory: strategy ", topology::EnumName(strategy), ": ",
       is_changed ? flags : "as given", " (predicted ", MiB(needed),
-      " of --memory_limit=", settings.memory_limit,
+      " of --memory_limit=", settings.parallel.memory_limit.ToString(),
       is_changed ? absl::StrCat("; ", MiB(as_given), " as given)") : ")");
 }
 
 absl::StatusOr<MemoryChoice> FitMemoryLimit(
     const Settings& settings, const model_files::ModelConfig& model,
     const std::string& scratch, PredictNeed predict) {
-  TESSERA_ASSIGN_OR_RETURN(const ByteSize limit,
-                           ParseByteSize(settings.memory_limit));
+  const ByteSize limit = settings.parallel.memory_limit;
   MemoryChoice choice = {.settings = settings};
   TESSERA_ASSIGN_OR_RETURN(choice.needed, predict(settings));
   choice.as_given = choice.needed;
@@ -120,7 +115,7 @@ absl::StatusOr<MemoryChoice> FitMemoryLimit(
   }
   if (WithMargin(choice.needed) <= limit.bytes()) return choice;
   return absl::InvalidArgumentError(absl::StrCat(
-      "--memory_limit=", settings.memory_limit,
+      "--memory_limit=", limit.ToString(),
       ": is below what the run needs even with strategy ",
       topology::EnumName(least.strategy), least.flags.empty() ? "" : " (",
       least.flags, least.flags.empty() ? "" : ")", ": ", least.needed,

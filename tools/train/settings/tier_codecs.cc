@@ -9,7 +9,8 @@ namespace {
 using offload::Purpose;
 
 DType TypeOf(const Settings& settings, Purpose purpose) {
-  return purpose == Purpose::kParameters && settings.dtype == "bf16"
+  return purpose == Purpose::kParameters &&
+                 settings.parallel.dtype == DType::kBF16
              ? DType::kBF16
              : DType::kF32;
 }
@@ -28,9 +29,9 @@ bool IsOffloaded(const Settings& settings, Purpose purpose) {
 }  // namespace
 
 std::string TierCodecName(const Settings& settings, Purpose purpose) {
-  const bool may_round =
-      purpose == Purpose::kGradients ||
-      (purpose == Purpose::kParameters && settings.dtype == "bf16");
+  const bool may_round = purpose == Purpose::kGradients ||
+                         (purpose == Purpose::kParameters &&
+                          settings.parallel.dtype == DType::kBF16);
   return may_round || !Rounds(settings.compression, DType::kF32)
              ? settings.compression
              : "lossless";

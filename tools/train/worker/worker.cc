@@ -145,9 +145,8 @@ absl::Status Worker::MakeRank() {
   TESSERA_ASSIGN_OR_RETURN(tiers_,
                            OffloadTiers::Create(settings_, meter_->tiers()));
   tiers_->AddTo(options.state);
-  if (!settings_.memory_limit.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(const ByteSize limit,
-                             ParseByteSize(settings_.memory_limit));
+  if (settings_.parallel.memory_limit != ByteSize()) {
+    const ByteSize limit = settings_.parallel.memory_limit;
     // Threads share the memory of their process.
     const int64_t processes =
         world_.engine_name() == "in_process" ? 1 : world_.size();

@@ -19,7 +19,6 @@
 #include "tools/checkpoint/run/verify_run.h"
 #include "tools/cli/output_format.h"
 #include "tools/train/checkpoint/saved/resolve_checkpoint.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/user_path.h"
 
 ABSL_FLAG(
@@ -76,7 +75,7 @@ absl::StatusOr<std::string> ToFlag() {
 
 absl::StatusOr<train::MeshSizes> MeshFlag() {
   const std::string text = absl::GetFlag(FLAGS_mesh);
-  absl::StatusOr<train::MeshSizes> mesh = train::ParseMesh(text);
+  absl::StatusOr<train::MeshSizes> mesh = train::MeshSizes::Parse(text);
   if (!mesh.ok()) return FlagError("mesh", text, mesh.status());
   return mesh;
 }

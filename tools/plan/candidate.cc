@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensor_parallel/partition/fused_partition.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
+#include "topology/config/options/strategies.h"
 
 namespace tessera::plan {
 namespace {
@@ -145,7 +145,7 @@ std::string ReduceNameOf(const Candidate& candidate) {
 }
 
 std::string MeshNameOf(const Candidate& candidate) {
-  return train::FormatMesh(candidate.mesh);
+  return candidate.mesh.ToString();
 }
 
 std::string CommandOf(const PlanRequest& request, const Candidate& candidate) {
@@ -164,7 +164,7 @@ std::string CommandOf(const PlanRequest& request, const Candidate& candidate) {
                   " --batch=", request.batch,
                   " --micro_batch=", candidate.micro_batch,
                   " --length=", request.length,
-                  " --dtype=", request.dtype == DType::kBF16 ? "bf16" : "fp32");
+                  " --dtype=", topology::EnumName(request.dtype));
   if (candidate.sequence_parallel()) {
     absl::StrAppend(&command, " --sequence_parallel");
   }

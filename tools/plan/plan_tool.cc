@@ -17,6 +17,7 @@
 #include "tools/model_files/model_config/presets.h"
 #include "tools/plan/print_plan.h"
 #include "tools/plan/search.h"
+#include "topology/config/options/strategies.h"
 
 ABSL_FLAG(std::string, model, "llama-7b",
           "a preset, or a directory with a config.json of Hugging Face");
@@ -132,10 +133,8 @@ absl::Status SetMachine(PlanRequest& request) {
 
 absl::Status SetTask(PlanRequest& request) {
   const std::string dtype = absl::GetFlag(FLAGS_dtype);
-  if (dtype != "fp32" && dtype != "bf16") {
-    return Refuse("dtype", dtype, "expected fp32 or bf16");
-  }
-  request.dtype = dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  TESSERA_ASSIGN_OR_RETURN(request.dtype, topology::ParseEnum<DType>(dtype),
+                           Refuse("dtype", dtype, "expected fp32 or bf16"));
   TESSERA_ASSIGN_OR_RETURN(
       request.length,
       NumberFrom("length", absl::GetFlag(FLAGS_length), 2, 1 << 24));

@@ -232,17 +232,17 @@ TEST(FindPlansTest, MoreMemoryIsNeverSlower) {
 
 train::Settings SettingsOf(const PlanRequest& request, const Candidate& c) {
   train::Settings settings;
-  settings.mesh = MeshNameOf(c);
-  settings.schedule = c.schedule;
-  settings.chunks = c.chunks;
+  settings.parallel.mesh = c.mesh;
+  settings.parallel.schedule = c.schedule;
+  settings.parallel.chunks = c.chunks;
   settings.zero = c.zero;
   if (c.reduce != ReduceChoice::kAuto) settings.reduce = ReduceNameOf(c);
   settings.offload = "none";
   settings.recompute = RecomputeName(c.recompute);
   settings.batch = request.batch;
-  settings.micro_batch = c.micro_batch;
+  settings.parallel.micro_batch = c.micro_batch;
   settings.length = request.length;
-  settings.dtype = request.dtype == DType::kBF16 ? "bf16" : "fp32";
+  settings.parallel.dtype = request.dtype;
   settings.sequence_parallel = c.sequence_parallel();
   return settings;
 }

@@ -69,8 +69,7 @@ absl::StatusOr<MachineRoom> RoomFor(const Settings& settings,
 absl::Status HoldMemoryLimit(const model_files::ModelConfig& model,
                              std::ostream& err, MachineRoom& room,
                              Settings& settings) {
-  TESSERA_ASSIGN_OR_RETURN(const ByteSize limit,
-                           ParseByteSize(settings.memory_limit));
+  const ByteSize limit = settings.parallel.memory_limit;
   TESSERA_ASSIGN_OR_RETURN(
       const MemoryRung choice,
       FitMemoryLimit(settings, model, ScratchOf(settings),
@@ -102,7 +101,7 @@ absl::StatusOr<Checked> CheckData(const Settings& settings, std::ostream& err) {
                       .length = settings.length,
                       .corpus = data.corpus->fingerprint(),
                       .vocabulary = vocabulary};
-  const bool is_limited = !settings.memory_limit.empty();
+  const bool is_limited = settings.parallel.memory_limit != ByteSize();
   if (!settings.report && !settings.dry_run && !is_limited) return checked;
   TESSERA_ASSIGN_OR_RETURN(MachineRoom room,
                            RoomFor(settings, model, *data.corpus));
@@ -144,7 +143,7 @@ void Announce(const Checked& checked, const RunDirectory& directory,
              "what it makes in %s",
              settings.model,
              static_cast<double>(checked.identity.model.ParameterCount()) / 1e6,
-             settings.mesh, settings.engine, directory.path())
+             settings.parallel.mesh.ToFlag(), settings.engine, directory.path())
       << std::endl;
 }
 
@@ -322,12 +321,12 @@ absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
   TESSERA_ASSIGN_OR_RETURN(const auto launcher, FindLauncher(settings));
   if (launcher.has_value()) {
     // Ranks that start by themselves would each choose on their own.
-    if (!settings.memory_limit.empty()) {
+    if (settings.parallel.memory_limit != ByteSize()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--memory_limit=", settings.memory_limit,
+          "--memory_limit=", settings.parallel.memory_limit.ToString(),
           ": is for runs that start their ranks themselves; under a launcher "
           "give what it would choose, as --dry_run --memory_limit=",
-          settings.memory_limit, " prints it"));
+          settings.parallel.memory_limit.ToString(), " prints it"));
     }
     return RunOneRank(settings, *launcher, out, err, exit_code);
   }

@@ -1,138 +1,141 @@
 #include "topology/config/parallel_config.h"
 
-#include <utility>
+#include <algorithm>
+#include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "topology/axis.h"
-#include "topology/config/internal/checks.h"
-#include "topology/config/options/stage_placement.h"
-#include "topology/layout/expert.h"
+#include "topology/rank.h"
 
 namespace tessera::topology {
 namespace {
 
-constexpr std::string_view kWhat = "the parallel configuration";
+// The axes as given; 0: not named.
+struct NamedSizes {
+  int64_t dp = 0, dp_replicate = 0, dp_shard = 0;
+  int64_t pp = 0, cp = 0, tp = 0;
+};
 
-// The axes that make up the mesh; experts are taken out of them afterwards.
-std::vector<Axis> MeshAxes(const ParallelConfig& config) {
-  std::vector<Axis> axes = {
-      {"dp", config.dp}, {"pp", config.pp}, {"tp", config.tp}};
-  if (config.cp != AxisSize(1)) axes.push_back({"cp", config.cp});
-  return axes;
-}
-
-AxisSize* SizeNamed(ParallelConfig& config, std::string_view name) {
-  const std::pair<std::string_view, AxisSize*> sizes[] = {{"dp", &config.dp},
-                                                          {"tp", &config.tp},
-                                                          {"pp", &config.pp},
-                                                          {"cp", &config.cp},
-                                                          {"ep", &config.ep}};
-  for (const auto& [known, size] : sizes) {
-    if (known == name) return size;
-  }
+// Null where training has no such axis.
+int64_t* SizeOf(std::string_view axis, NamedSizes& sizes) {
+  if (axis == "dp") return &sizes.dp;
+  if (axis == "dp_replicate") return &sizes.dp_replicate;
+  if (axis == "dp_shard") return &sizes.dp_shard;
+  if (axis == "pp") return &sizes.pp;
+  if (axis == "cp") return &sizes.cp;
+  if (axis == "tp") return &sizes.tp;
   return nullptr;
 }
 
-internal::MeshShape ShapeOf(const ParallelConfig& config) {
-  return {.dp = config.dp.value(),
-          .tp = config.tp.value(),
-          .pp = config.pp.value(),
-          .cp = config.cp.value(),
-          .ep = config.ep.value(),
-          .order = config.order};
+// dp and its two parts, of which any may be left out.
+absl::Status CheckParts(const NamedSizes& given) {
+  if (given.dp == 0) return absl::OkStatus();
+  if (given.dp_replicate != 0 && given.dp_shard != 0) {
+    if (given.dp_replicate * given.dp_shard == given.dp) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("dp", given.dp, " is not dp_replicate", given.dp_replicate,
+                     " x dp_shard", given.dp_shard, ": leave dp out"));
+  }
+  const int64_t part = std::max(given.dp_replicate, given.dp_shard);
+  if (part == 0 || given.dp % part == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(given.dp_replicate != 0 ? "dp_replicate" : "dp_shard", part,
+                   " does not divide dp", given.dp));
 }
 
-internal::PipelineShape PipelineOf(const ParallelConfig& config) {
-  return {.pp = config.pp.value(),
-          .layers = config.layers,
-          .micro_batch_size = config.micro_batch_size,
-          .micro_batches = config.micro_batches,
-          .schedule = config.schedule,
-          .chunks = config.chunks};
+MeshSizes SizesOf(const NamedSizes& given) {
+  const auto or_one = [](int64_t size) { return std::max<int64_t>(size, 1); };
+  MeshSizes sizes = {.dp = given.dp,
+                     .pp = or_one(given.pp),
+                     .cp = or_one(given.cp),
+                     .tp = or_one(given.tp),
+                     .dp_replicate = or_one(given.dp_replicate)};
+  if (given.dp == 0) sizes.dp = sizes.dp_replicate * or_one(given.dp_shard);
+  if (given.dp_shard != 0) sizes.dp_replicate = sizes.dp / given.dp_shard;
+  return sizes;
+}
+
+// Fastest first.
+std::vector<Axis> AxesOf(const MeshSizes& sizes) {
+  return {{"tp", AxisSize(sizes.tp)},
+          {"cp", AxisSize(sizes.cp)},
+          {"dp", AxisSize(sizes.dp)},
+          {"pp", AxisSize(sizes.pp)}};
+}
+
+// As texts have them.
+std::vector<Axis> TextAxesOf(const MeshSizes& sizes) {
+  std::vector<Axis> axes = {{"dp", AxisSize(sizes.dp)}};
+  if (sizes.dp_replicate > 1) {
+    axes = {{"dp_replicate", AxisSize(sizes.dp_replicate)},
+            {"dp_shard", AxisSize(sizes.dp_shard())}};
+  }
+  axes.push_back({"pp", AxisSize(sizes.pp)});
+  axes.push_back({"cp", AxisSize(sizes.cp)});
+  axes.push_back({"tp", AxisSize(sizes.tp)});
+  return axes;
 }
 
 }  // namespace
 
-absl::StatusOr<ParallelConfig> ParallelConfig::FromSizes(
-    std::string_view text) {
-  ParallelConfig config;
-  TESSERA_RETURN_IF_ERROR(config.SetSizes(text));
-  return config;
-}
-
-absl::Status ParallelConfig::SetSizes(std::string_view text) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Axis> axes, ParseAxes(text));
-  ParallelConfig parsed;
-  for (const Axis& axis : axes) {
-    AxisSize* size = SizeNamed(parsed, axis.name);
-    if (size == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "axis \"", axis.name,
-          "\" is no axis of a parallel configuration; allowed: dp, tp, pp, cp, "
-          "ep, as in dp2,pp2,tp2"));
-    }
-    *size = axis.size;
+absl::StatusOr<MeshSizes> MeshSizes::Parse(std::string_view text) {
+  if (!absl::c_all_of(text, absl::ascii_isprint)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Quoted(text), " has characters that do not print"));
   }
-  dp = parsed.dp;
-  tp = parsed.tp;
-  pp = parsed.pp;
-  cp = parsed.cp;
-  ep = parsed.ep;
-  return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Axis> axes, ParseAxes(text));
+  NamedSizes given;
+  for (const Axis& axis : axes) {
+    int64_t* const size = SizeOf(axis.name, given);
+    if (size == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no axis ", Quoted(axis.name),
+                       "; the axes are dp (or dp_replicate and dp_shard), pp, "
+                       "cp and tp"));
+    }
+    *size = axis.size.value();
+  }
+  TESSERA_RETURN_IF_ERROR(CheckParts(given));
+  const MeshSizes sizes = SizesOf(given);
+  TESSERA_RETURN_IF_ERROR(sizes.Validate());
+  return sizes;
 }
 
-std::string ParallelConfig::Sizes() const {
-  std::vector<Axis> axes = MeshAxes(*this);
-  if (ep != AxisSize(1)) axes.push_back({"ep", ep});
-  return FormatAxes(axes);
+std::string MeshSizes::ToString() const {
+  return FormatAxes(TextAxesOf(*this));
 }
 
-absl::StatusOr<int64_t> ParallelConfig::WorldSize() const {
-  TESSERA_RETURN_IF_ERROR(
-      ProblemsToStatus(internal::CheckWorld(ShapeOf(*this)), kWhat));
-  return dp.value() * cp.value() * tp.value() * pp.value();
+std::string MeshSizes::ToFlag() const {
+  std::vector<Axis> axes = TextAxesOf(*this);
+  std::erase_if(axes,
+                [](const Axis& axis) { return axis.size == AxisSize(1); });
+  return axes.empty() ? "dp1" : FormatAxes(axes);
 }
 
-absl::StatusOr<int64_t> ParallelConfig::Stages() const {
-  return StageCount(pp.value(), chunks);
+absl::Status MeshSizes::Validate() const {
+  TESSERA_RETURN_IF_ERROR(ValidateAxes(AxesOf(*this)));
+  if (dp_replicate < 1 || dp % dp_replicate != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dp_replicate", dp_replicate, " does not divide dp", dp));
+  }
+  if (world_size() <= kMaxRanks) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      world_size(), " ranks; at most ", kMaxRanks, " are allowed"));
 }
 
-std::vector<ConfigProblem> ParallelConfig::Problems() const {
-  std::vector<ConfigProblem> problems = internal::CheckMesh(ShapeOf(*this));
-  internal::Append(internal::CheckPipeline(PipelineOf(*this)), problems);
-  internal::Append(internal::CheckChoice("memory_strategy", memory_strategy),
-                   problems);
-  internal::Append(
-      internal::CheckChoice("communication_strategy", communication_strategy),
-      problems);
-  internal::Append(internal::CheckChoice("precision", precision), problems);
-  internal::Append(internal::CheckLimits(device_memory, timeout), problems);
-  return problems;
-}
-
-std::vector<ConfigProblem> ParallelConfig::ProblemsForWorld(
-    int64_t world_size) const {
-  std::vector<ConfigProblem> problems =
-      internal::CheckWorldSize(ShapeOf(*this), world_size);
-  internal::Append(Problems(), problems);
-  return problems;
-}
-
-absl::Status ParallelConfig::Validate() const {
-  return ProblemsToStatus(Problems(), kWhat);
-}
-
-absl::Status ParallelConfig::ValidateForWorld(int64_t world_size) const {
-  return ProblemsToStatus(ProblemsForWorld(world_size), kWhat);
-}
-
-absl::StatusOr<Mesh> ParallelConfig::MakeMesh() const {
-  TESSERA_RETURN_IF_ERROR(
-      ProblemsToStatus(internal::CheckMesh(ShapeOf(*this)), kWhat));
-  TESSERA_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(MeshAxes(*this), order));
-  if (ep == AxisSize(1)) return mesh;
-  return WithExpertAxes(mesh, ep);
+absl::StatusOr<Mesh> MeshSizes::MakeMesh() const {
+  TESSERA_RETURN_IF_ERROR(Validate());
+  TESSERA_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(AxesOf(*this)));
+  if (dp_replicate == 1) return mesh;
+  const Axis parts[] = {{"dp_shard", AxisSize(dp_shard())},
+                        {"dp_replicate", AxisSize(dp_replicate)}};
+  return mesh.Redivide("dp", parts);
 }
 
 }  // namespace tessera::topology

@@ -5,309 +5,169 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "base/status_matchers.h"
+#include "base/text_mutator.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "topology/groups.h"
+#include "topology/rank.h"
 
 namespace tessera::topology {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
-template <typename... Matchers>
-auto Refused(Matchers... matchers) {
-  return StatusIs(absl::StatusCode::kInvalidArgument,
-                  AllOf(HasSubstr(""), matchers...));
+auto Refused(const std::string& words) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
 }
 
-ParallelConfig FromSizes(std::string_view text) {
-  const auto config = ParallelConfig::FromSizes(text);
-  EXPECT_THAT(config, IsOk());
-  return *config;
+std::vector<int64_t> GroupOf(const Mesh& mesh, std::string_view axes,
+                             int64_t rank) {
+  const std::vector<Rank> members =
+      *mesh.GroupsAlong(axes)->MembersWith(Rank(rank));
+  std::vector<int64_t> numbers;
+  for (const Rank member : members) numbers.push_back(member.value());
+  return numbers;
 }
 
-std::vector<std::string> Lines(const ParallelConfig& config) {
-  std::vector<std::string> lines;
-  for (const ConfigProblem& problem : config.Problems()) {
-    lines.push_back(problem.ToString());
-  }
-  return lines;
-}
-
-TEST(ParallelConfigTest, DefaultIsOneValidRank) {
-  const ParallelConfig config;
-  TESSERA_EXPECT_OK(config.Validate());
-  TESSERA_EXPECT_OK(config.ValidateForWorld(1));
-  EXPECT_THAT(config.WorldSize(), IsOkAndHolds(1));
-  EXPECT_THAT(config.Stages(), IsOkAndHolds(1));
-}
-
-TEST(ParallelConfigTest, ReadsAndPrintsCompactSizes) {
-  ParallelConfig config = FromSizes("tp4,dp=2,ep8");
-  EXPECT_EQ(config.dp, AxisSize(2));
-  EXPECT_EQ(config.tp, AxisSize(4));
-  EXPECT_EQ(config.pp, AxisSize(1));
-  EXPECT_EQ(config.ep, AxisSize(8));
-  EXPECT_EQ(config.Sizes(), "dp2,pp1,tp4,ep8");
-  EXPECT_EQ(FromSizes("cp3").Sizes(), "dp1,pp1,tp1,cp3");
-  config.layers = 9;
-  TESSERA_ASSERT_OK(config.SetSizes("pp3"));
-  EXPECT_EQ(config.Sizes(), "dp1,pp3,tp1");
-  EXPECT_EQ(config.layers, 9);
-}
-
-TEST(ParallelConfigTest, RefusedSizesChangeNothing) {
-  ParallelConfig config = FromSizes("dp3");
-  EXPECT_THAT(config.SetSizes("tp2,zp2"),
-              Refused(HasSubstr("\"zp\""), HasSubstr("dp, tp, pp, cp, ep")));
-  EXPECT_THAT(config.SetSizes(""), Refused());
-  EXPECT_THAT(config.SetSizes("dp0"), Refused());
-  EXPECT_EQ(config, FromSizes("dp3"));
-}
-
-TEST(ParallelConfigTest, ExpertsAddNoRanks) {
-  EXPECT_THAT(FromSizes("dp4,tp2,ep8").WorldSize(), IsOkAndHolds(8));
-  EXPECT_THAT(FromSizes("dp4,tp2,cp3,pp5").WorldSize(), IsOkAndHolds(120));
-}
-
-TEST(ParallelConfigTest, SizesThatMakeNoWorldAreRefused) {
-  ParallelConfig config;
-  config.dp = AxisSize(0);
-  EXPECT_THAT(config.WorldSize(), Refused(HasSubstr("dp is 0")));
-  config.dp = config.tp = AxisSize(kMax);
-  EXPECT_THAT(config.WorldSize(), Refused(HasSubstr("2^63-1")));
-  EXPECT_THAT(config.MakeMesh(), Refused(HasSubstr("2^63-1")));
-  config.pp = AxisSize(-2);
-  EXPECT_THAT(config.Stages(), Refused(HasSubstr("-2 ranks")));
-}
-
-TEST(ParallelConfigTest, MeshHasTheAxesInTheirOrder) {
-  ParallelConfig config = FromSizes("dp2,pp3,tp4");
-  TESSERA_ASSERT_OK_AND_ASSIGN(Mesh mesh, config.MakeMesh());
-  EXPECT_EQ(mesh.order(), "tp-dp-pp");
+TEST(MeshSizesTest, ReadsWhatItWrites) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const MeshSizes mesh,
+                               MeshSizes::Parse("tp8,dp3"));
+  EXPECT_EQ(mesh, (MeshSizes{.dp = 3, .tp = 8}));
   EXPECT_EQ(mesh.world_size(), 24);
-  EXPECT_THAT(mesh.CoordinateOf(Rank(13), "pp"), IsOkAndHolds(1));
-  config.order = "pp-tp-cp-dp";
-  config.cp = AxisSize(2);
-  TESSERA_ASSERT_OK_AND_ASSIGN(mesh, config.MakeMesh());
-  EXPECT_EQ(mesh.order(), "pp-tp-cp-dp");
-  EXPECT_THAT(ParallelConfig().MakeMesh(), IsOk());
-}
-
-TEST(ParallelConfigTest, MeshHasExpertAxesWhereThereAreExperts) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh,
-                               FromSizes("dp4,tp2,pp2,ep8").MakeMesh());
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Groups groups, mesh.GroupsAlong("ep"));
-  EXPECT_EQ(groups.count(), 2);
-  EXPECT_EQ(groups.size(), 8);
-  EXPECT_THAT(FromSizes("dp2").MakeMesh()->SizeOf("ep"), Not(IsOk()));
-}
-
-TEST(ParallelConfigTest, MeshNeedsOnlySizesAndOrder) {
-  ParallelConfig config = FromSizes("pp4");
-  config.layers = 0;
-  config.timeout = absl::ZeroDuration();
-  TESSERA_EXPECT_OK(config.MakeMesh());
-  config.order = "tp-dp";
-  EXPECT_THAT(config.MakeMesh(), Refused(HasSubstr("misses pp")));
-}
-
-TEST(ParallelConfigTest, EveryProblemIsReportedAtOnceWithItsFix) {
-  ParallelConfig config = FromSizes("dp2,pp4,tp2,ep3");
-  config.order = "tp-dp-tp-qp";
-  config.layers = 2;
-  config.micro_batch_size = 0;
-  config.micro_batches = 0;
-  config.schedule = ScheduleKind::kZbV;
-  config.device_memory = ByteSize(-1);
-  config.timeout = absl::ZeroDuration();
-  config.precision = static_cast<Precision>(9);
-  EXPECT_THAT(
-      Lines(config),
-      ElementsAre(
-          "ep is 3; allowed: a divisor of dp * cp * tp = 4: 1, 2, 4; fix: set "
-          "ep to 2 or 4",
-          "order is \"tp-dp-tp-qp\", which names one twice; allowed: tp, cp, "
-          "ep, dp and pp, each once, joined by -; fix: set order to "
-          "tp-dp-cp-ep-pp",
-          "pp is 4; allowed: exactly 1 with 2 layers and chunks 2; fix: set pp "
-          "to 1, or layers to at least 8",
-          "micro_batch_size is 0; allowed: at least 1; fix: set "
-          "micro_batch_size to 1 or more",
-          "micro_batches is 0; allowed: at least 1; fix: set micro_batches to "
-          "1",
-          "chunks is 1; allowed: exactly 2 with schedule zb_v; fix: set chunks "
-          "to 2",
-          "precision is 9; allowed: fp32, bf16, fp16; fix: set precision to "
-          "fp32",
-          "device_memory is -1B; allowed: 0 (no limit) or more, such as 80GiB; "
-          "fix: set device_memory to 0 or to what a device has",
-          "timeout is 0; allowed: more than 0s, or inf to wait for ever; fix: "
-          "set timeout to 30s"));
-  EXPECT_THAT(config.Validate(),
-              Refused(HasSubstr("9 problems with the parallel configuration:"
-                                "\n1. ep is 3;"),
-                      HasSubstr("\n9. timeout is 0;")));
-}
-
-TEST(ParallelConfigTest, OneProblemIsOneLine) {
-  ParallelConfig config;
-  config.layers = 0;
-  EXPECT_THAT(config.Validate(),
-              Refused("1 problem with the parallel configuration:\n1. layers "
-                      "is 0; allowed: at least 1; fix: set layers to 1 or "
-                      "more"));
-}
-
-TEST(ParallelConfigTest, TooFewLayersForThePipeline) {
-  ParallelConfig config = FromSizes("pp5");
-  config.layers = 4;
-  EXPECT_THAT(Lines(config),
-              ElementsAre("pp is 5; allowed: from 1 to 4 with 4 layers and "
-                          "chunks 1; fix: set pp to 4, or layers to at least "
-                          "5"));
-  config = FromSizes("pp2");
-  config.layers = 7;
-  config.micro_batches = 2;
-  config.schedule = ScheduleKind::kInterleaved1F1B;
-  config.chunks = 4;
-  EXPECT_THAT(Lines(config),
-              ElementsAre("chunks is 4; allowed: from 1 to 3 with 7 layers and "
-                          "pp 2; fix: set chunks to 3, or layers to at least "
-                          "8"));
-  config.layers = 1;
-  EXPECT_THAT(Lines(config),
-              ElementsAre("layers is 1; allowed: at least 8, one for each of "
-                          "pp * chunks stages; fix: set layers to 8 or more"));
-}
-
-TEST(ParallelConfigTest, DualPipeWantsPairs) {
-  ParallelConfig config = FromSizes("pp3");
-  config.layers = 8;
-  config.schedule = ScheduleKind::kDualPipe;
-  config.micro_batches = 7;
-  EXPECT_THAT(
-      Lines(config),
-      ElementsAre("pp is 3; allowed: an even number with schedule dualpipe; "
-                  "fix: set pp to 2 or 4"));
-}
-
-TEST(ParallelConfigTest, FixedChunksAreFixed) {
-  ParallelConfig config = FromSizes("pp2");
-  config.layers = 12;
-  for (const ScheduleKind kind :
-       {ScheduleKind::kZbV, ScheduleKind::kVHalf, ScheduleKind::kVMin,
-        ScheduleKind::kDualPipeV}) {
-    config.schedule = kind;
-    for (const int64_t chunks : {1, 2, 3}) {
-      config.chunks = chunks;
-      EXPECT_EQ(config.Validate().ok(), chunks == 2) << EnumName(kind);
-    }
+  EXPECT_EQ(mesh.ToString(), "dp3,pp1,cp1,tp8");
+  EXPECT_EQ(mesh.ToFlag(), "dp3,tp8");
+  for (const char* hybrid :
+       {"dp_replicate2,dp_shard3,tp4", "tp4,dp6,dp_shard3",
+        "dp6,tp4,dp_replicate2", "dp_replicate2,dp_shard3,pp1,cp1,tp4"}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const MeshSizes sizes,
+                                 MeshSizes::Parse(hybrid));
+    EXPECT_EQ(sizes.dp, 6);
+    EXPECT_EQ(sizes.dp_replicate, 2);
+    EXPECT_EQ(sizes.shard_ranks(), 3);
+    EXPECT_EQ(sizes.world_size(), 24);
+    EXPECT_EQ(sizes.ToString(), "dp_replicate2,dp_shard3,pp1,cp1,tp4");
+    EXPECT_EQ(sizes.ToFlag(), "dp_replicate2,dp_shard3,tp4");
   }
-  for (const ScheduleKind kind :
-       {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kZbH1,
-        ScheduleKind::kZbH2, ScheduleKind::kDualPipe}) {
-    config.schedule = kind;
-    for (const int64_t chunks : {1, 2, 3}) {
-      config.chunks = chunks;
-      EXPECT_EQ(config.Validate().ok(), chunks == 1) << EnumName(kind);
+  // One part alone.
+  EXPECT_EQ(MeshSizes::Parse("dp_shard4")->dp_replicate, 1);
+  EXPECT_EQ(MeshSizes::Parse("dp_shard4")->dp, 4);
+  EXPECT_EQ(MeshSizes::Parse("dp_replicate4")->dp_shard(), 1);
+}
+
+TEST(MeshSizesTest, BothTextsSayAllSizes) {
+  for (int64_t code = 0; code < 3 * 3 * 3 * 3 * 3; ++code) {
+    const MeshSizes mesh = {
+        .dp = (1 + code % 3) * (1 + code / 3 % 3),
+        .pp = 1 + code / 9 % 3,
+        .cp = 1 + code / 27 % 3,
+        .tp = 1 + code / 81 % 3,
+        .dp_replicate = 1 + code % 3,
+    };
+    EXPECT_THAT(MeshSizes::Parse(mesh.ToString()), IsOkAndHolds(mesh));
+    EXPECT_THAT(MeshSizes::Parse(mesh.ToFlag()), IsOkAndHolds(mesh))
+        << mesh.ToFlag();
+  }
+  EXPECT_EQ(MeshSizes().ToFlag(), "dp1");
+  EXPECT_EQ((MeshSizes{.pp = 2}).ToFlag(), "pp2");
+}
+
+TEST(MeshSizesTest, RefusesTextsThatAreNoSizes) {
+  EXPECT_THAT(MeshSizes::Parse(""), Refused("a mesh of 0 characters"));
+  EXPECT_THAT(MeshSizes::Parse("dp0"), Refused("axis \"dp\" has size 0"));
+  EXPECT_THAT(MeshSizes::Parse("dp2,dp2"), Refused("stands there twice"));
+  EXPECT_THAT(MeshSizes::Parse("ep2"),
+              Refused("there is no axis \"ep\"; the axes are dp (or "
+                      "dp_replicate and dp_shard), pp, cp and tp"));
+  EXPECT_THAT(MeshSizes::Parse("dp4,dp_shard3"),
+              Refused("dp_shard3 does not divide dp4"));
+  EXPECT_THAT(MeshSizes::Parse("dp_replicate3,dp4"),
+              Refused("dp_replicate3 does not divide dp4"));
+  EXPECT_THAT(MeshSizes::Parse("dp4,dp_shard4,dp_replicate2"),
+              Refused("dp4 is not dp_replicate2 x dp_shard4: leave dp out"));
+  EXPECT_THAT(MeshSizes::Parse("dp2\n"), Refused("do not print"));
+  EXPECT_THAT(MeshSizes::Parse("dp2,tp1048576"),
+              Refused("2097152 ranks; at most 1048576 are allowed"));
+}
+
+TEST(MeshSizesTest, RefusesSizesThatMakeNoMesh) {
+  const auto refused = [](const MeshSizes& mesh, const std::string& words) {
+    EXPECT_THAT(mesh.Validate(), Refused(words));
+    EXPECT_THAT(mesh.MakeMesh(), Refused(words));
+  };
+  refused({.dp = 0}, "axis \"dp\" has size 0");
+  refused({.pp = -1}, "axis \"pp\" has size -1");
+  refused({.dp = 4, .dp_replicate = 0}, "dp_replicate0 does not divide dp4");
+  refused({.dp = 4, .dp_replicate = 3}, "dp_replicate3 does not divide dp4");
+  refused({.dp = kMax, .tp = kMax}, "multiply to more than 2^63-1 ranks");
+  refused({.dp = MeshSizes::kMaxRanks, .tp = 2}, "2097152 ranks; at most");
+  TESSERA_EXPECT_OK(MeshSizes{.dp = MeshSizes::kMaxRanks}.Validate());
+}
+
+// By the formula that checkpoints and launchers rely on.
+TEST(MeshSizesTest, TensorRanksAreNextToEachOtherThenContextDataPipeline) {
+  const MeshSizes sizes = {.dp = 4, .pp = 2, .cp = 3, .tp = 2};
+  for (const int64_t replicas : {1, 2, 4}) {
+    MeshSizes hybrid = sizes;
+    hybrid.dp_replicate = replicas;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, hybrid.MakeMesh());
+    EXPECT_EQ(mesh.order(), "tp-cp-dp-pp");
+    ASSERT_EQ(mesh.world_size(), 48);
+    int64_t rank = 0;
+    for (int64_t pp = 0; pp < 2; ++pp) {
+      for (int64_t dp = 0; dp < 4; ++dp) {
+        for (int64_t cp = 0; cp < 3; ++cp) {
+          for (int64_t tp = 0; tp < 2; ++tp, ++rank) {
+            EXPECT_THAT(mesh.CoordinatesOf(Rank(rank)),
+                        IsOkAndHolds(ElementsAre(tp, cp, dp, pp)));
+          }
+        }
+      }
     }
   }
 }
 
-// Fewer than ranks, and no multiple of them: the generators take any.
-TEST(ParallelConfigTest, AnyNumberOfMicroBatchesFromOneOnIsAllowed) {
-  for (const auto& [name, kind] : EnumNames<ScheduleKind>::kTable) {
-    ParallelConfig config = FromSizes("pp4");
-    config.layers = 16;
-    config.schedule = kind;
-    config.chunks = TraitsOf(kind).min_chunks;
-    for (const int64_t micro_batches : {1, 2, 3, 4, 5, 7, 9, 1000}) {
-      config.micro_batches = micro_batches;
-      TESSERA_EXPECT_OK(config.Validate()) << name;
+TEST(MeshSizesTest, RanksOfAShardGroupAreNear) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Mesh mesh,
+      (MeshSizes{.dp = 4, .tp = 2, .dp_replicate = 2}.MakeMesh()));
+  EXPECT_THAT(GroupOf(mesh, "dp", 1), ElementsAre(1, 3, 5, 7));
+  EXPECT_THAT(GroupOf(mesh, "cp,dp_shard", 1), ElementsAre(1, 3));
+  EXPECT_THAT(GroupOf(mesh, "cp,dp_shard", 7), ElementsAre(5, 7));
+  EXPECT_THAT(GroupOf(mesh, "dp_replicate", 1), ElementsAre(1, 5));
+  // Without replicas there are no such axes.
+  EXPECT_FALSE(MeshSizes{.dp = 4}.MakeMesh()->SizeOf("dp_shard").ok());
+}
+
+TEST(MeshSizesFuzzTest, DamagedTextsAreRefusedInALineOrReadBack) {
+  TextMutator mutator({"dp2,pp2,tp2", "cp4", "dp=3,tp8", "dp4,dp_shard2"},
+                      {",", "=", "ep8", "dp", "-1", "9223372036854775807"}, 5);
+  int valid = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    const absl::StatusOr<MeshSizes> mesh = MeshSizes::Parse(mutator.Next());
+    if (!mesh.ok()) {
+      ASSERT_THAT(mesh, Refused(""));
+      ASSERT_EQ(mesh.status().message().find('\n'), std::string::npos);
+      ASSERT_LT(mesh.status().message().size(), 1000u);
+      continue;
     }
-    config.micro_batches = 0;
-    EXPECT_THAT(Lines(config),
-                ElementsAre("micro_batches is 0; allowed: at least 1; fix: set "
-                            "micro_batches to 1"))
-        << name;
+    ++valid;
+    ASSERT_THAT(MeshSizes::Parse(mesh->ToString()), IsOkAndHolds(*mesh));
+    TESSERA_ASSERT_OK(mesh->MakeMesh());
   }
+  EXPECT_GT(valid, 1000);
 }
 
-TEST(ParallelConfigTest, GroupsOfExpertsMayNotReachAcrossThePipelineUnevenly) {
-  ParallelConfig config = FromSizes("tp4,pp2,dp3,ep6");
-  config.layers = 2;
-  TESSERA_EXPECT_OK(config.Validate());
-  config.order = "tp-pp-dp";
-  EXPECT_THAT(Lines(config),
-              ElementsAre("ep is 6; allowed: a divisor of dp * cp * tp = 12 "
-                          "whose groups do not reach across pp unevenly: 1, 2, "
-                          "4, 12; fix: set ep to 4 or 12"));
-}
-
-TEST(ParallelConfigTest, AWorldThatDoesNotFitNamesTheDpThatWould) {
-  ParallelConfig config = FromSizes("dp2,tp2,pp2");
-  config.layers = 2;
-  TESSERA_EXPECT_OK(config.ValidateForWorld(8));
-  EXPECT_THAT(config.ValidateForWorld(16),
-              Refused(HasSubstr("dp is 2; allowed: 4 for a world of 16 ranks, "
-                                "as cp * tp * pp = 4; fix: set dp to 4, or "
-                                "start 8 ranks")));
-  EXPECT_THAT(
-      config.ValidateForWorld(10),
-      Refused(HasSubstr("world_size is 10; allowed: dp * cp * tp * pp "
-                        "= 8; no dp fits, as cp * tp * pp = 4 does not "
-                        "divide 10; fix: set world_size to 8, or choose cp")));
-  EXPECT_THAT(config.ValidateForWorld(3), Refused(HasSubstr("no dp fits")));
-  EXPECT_THAT(config.ValidateForWorld(0),
-              Refused(HasSubstr("world_size is 0; allowed: at least 1")));
-  config.dp = AxisSize(0);
-  EXPECT_THAT(config.ValidateForWorld(8),
-              Refused(HasSubstr("1 problem"), HasSubstr("dp is 0")));
-  EXPECT_THAT(config.ValidateForWorld(-1), Refused(HasSubstr("2 problems")));
-}
-
-TEST(ParallelConfigTest, ProductsThatOverflowAreOneProblem) {
-  ParallelConfig config = FromSizes("dp3");
-  config.tp = AxisSize(kMax / 2);
-  EXPECT_THAT(Lines(config),
-              ElementsAre("tp is 4611686018427387903; allowed: at most "
-                          "3074457345618258602, so that dp * cp * tp * pp <= "
-                          "2^63-1; fix: set tp to 3074457345618258602 or "
-                          "less"));
-  config.dp = config.cp = config.tp;
-  ASSERT_EQ(config.Problems().size(), 1u);
-  EXPECT_EQ(config.Problems()[0].replacement, std::nullopt);
-  EXPECT_THAT(Lines(config)[0], HasSubstr("make several"));
-}
-
-TEST(ParallelConfigTest, HugeSizesAreCheckedWithoutOverflow) {
-  for (const auto& [name, kind] : EnumNames<ScheduleKind>::kTable) {
-    ParallelConfig config;
-    config.schedule = kind;
-    config.pp = AxisSize(kMax);
-    config.chunks = kMax;
-    config.layers = kMax;
-    config.micro_batches = kMax;
-    EXPECT_THAT(config.Problems(), Not(IsEmpty())) << name;
-    config.layers = 1;
-    EXPECT_THAT(config.Problems(), Not(IsEmpty())) << name;
-    EXPECT_THAT(config.ProblemsForWorld(kMax), Not(IsEmpty())) << name;
-  }
-}
-
-TEST(ParallelConfigTest, LongOrUnprintableOrdersAreCutAndEscaped) {
-  ParallelConfig config;
-  config.order = "tp-dp-pp-\x01" + std::string(5000, 'x');
-  EXPECT_THAT(config.Validate(),
-              Refused(HasSubstr("\\x01xxx"), HasSubstr("more than 64"),
-                      Not(HasSubstr(std::string(64, 'x')))));
+TEST(ParallelConfigTest, DefaultsAreOneRank) {
+  const ParallelConfig config;
+  EXPECT_EQ(config.mesh.world_size(), 1);
+  EXPECT_EQ(config, ParallelConfig{});
+  ParallelConfig other;
+  other.mesh.dp_replicate = 2;
+  EXPECT_NE(config, other);
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 #include "tools/train/checkpoint/part_name.h"
 #include "tools/train/checkpoint/saved/run_tensor_names.h"
 #include "tools/train/checkpoint/saved/saved_run.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 #include "zero3/parameters/model_parameters.h"
 
 namespace tessera::tools {
@@ -169,7 +168,7 @@ absl::StatusOr<PlannedPart> PlanPart(const RunPlan& plan, Stage stage,
   metadata[std::string(train::kTensorsKey)] =
       train::FormatHeldTensors(planned.tensors);
   metadata[std::string(train::kStepsKey)] = absl::StrCat(plan.steps);
-  metadata[std::string(train::kMeshKey)] = train::FormatMesh(plan.mesh);
+  metadata[std::string(train::kMeshKey)] = plan.mesh.ToString();
   return planned;
 }
 

@@ -8,7 +8,6 @@
 #include "tools/train/checkpoint/part_name.h"
 #include "tools/train/checkpoint/saved/held_tensor.h"
 #include "tools/train/checkpoint/saved/saved_run.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 
 namespace tessera::train {
 
@@ -22,7 +21,7 @@ absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
     tensors.push_back(HeldTensorOf(*parameter));
   }
   metadata[std::string(kTensorsKey)] = FormatHeldTensors(tensors);
-  metadata[std::string(kMeshKey)] = FormatMesh(rank.options().mesh);
+  metadata[std::string(kMeshKey)] = rank.options().mesh.ToString();
   std::unique_ptr<RunCheckpoints> checkpoints(
       new RunCheckpoints(rank, std::move(metadata)));
   TESSERA_ASSIGN_OR_RETURN(checkpoints->writer_,

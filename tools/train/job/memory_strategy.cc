@@ -9,7 +9,6 @@
 #include "base/byte_size.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 
 namespace tessera::train {
 namespace {
@@ -23,14 +22,11 @@ std::string MiB(int64_t bytes) {
 // and their gradients.
 std::string LargestLayer(const Settings& settings,
                          const model_files::ModelConfig& model) {
-  const auto mesh = ParseMesh(settings.mesh);
-  const int64_t tp = mesh.ok() ? mesh->tp : 1;
   const int64_t table = model.vocabulary * model.hidden;
   const int64_t layer = model.LayerParameterCount();
   const bool is_table = table > layer;
-  const int64_t weights = std::max(table, layer) / tp;
-  const int64_t width =
-      SizeInBytes(settings.dtype == "bf16" ? DType::kBF16 : DType::kF32);
+  const int64_t weights = std::max(table, layer) / settings.parallel.mesh.tp;
+  const int64_t width = SizeInBytes(settings.parallel.dtype);
   return absl::StrCat(is_table ? "the embedding" : "a transformer layer",
                       " alone has ", weights * width, " bytes of weights and ",
                       weights * SizeInBytes(DType::kF32),
@@ -50,7 +46,8 @@ std::string DescribeChoice(const MemoryRung& choice) {
   return absl::StrCat(
       "memory: strategy ", topology::EnumName(choice.strategy), ": ",
       is_changed ? choice.flags : "as given", " (predicted ",
-      MiB(choice.needed), " of --memory_limit=", choice.settings.memory_limit,
+      MiB(choice.needed),
+      " of --memory_limit=", choice.settings.parallel.memory_limit.ToString(),
       is_changed ? absl::StrCat("; ", MiB(choice.as_given), " as given)")
                  : ")");
 }
@@ -59,8 +56,7 @@ absl::StatusOr<MemoryRung> FitMemoryLimit(const Settings& settings,
                                           const model_files::ModelConfig& model,
                                           const std::string& scratch,
                                           PredictNeed predict) {
-  TESSERA_ASSIGN_OR_RETURN(const ByteSize limit,
-                           ParseByteSize(settings.memory_limit));
+  const ByteSize limit = settings.parallel.memory_limit;
   const auto is_enough = [&](const MemoryRung& rung) {
     return FitsMemoryLimit(rung.needed, limit.bytes());
   };
@@ -69,7 +65,7 @@ absl::StatusOr<MemoryRung> FitMemoryLimit(const Settings& settings,
                                              scratch, predict, is_enough));
   if (is_enough(rung)) return rung;
   return absl::InvalidArgumentError(absl::StrCat(
-      "--memory_limit=", settings.memory_limit,
+      "--memory_limit=", limit.ToString(),
       ": is below what the run needs even with strategy ",
       topology::EnumName(rung.strategy), rung.flags.empty() ? "" : " (",
       rung.flags, rung.flags.empty() ? "" : ")", ": ", rung.needed,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "base/byte_size.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -38,7 +39,7 @@ class MemoryStrategyTest : public ::testing::Test {
     settings_.offload = "none";
   }
   absl::StatusOr<MemoryRung> Fit(const std::string& limit) {
-    settings_.memory_limit = limit;
+    settings_.parallel.memory_limit = *ParseByteSize(limit);
     return FitMemoryLimit(settings_, *model_files::PresetConfig("llama-1m"),
                           "/scratch", Need);
   }
@@ -104,7 +105,7 @@ TEST_F(MemoryStrategyTest, RefusesALimitThatNothingFits) {
 }
 
 TEST_F(MemoryStrategyTest, PassesErrorsOfThePredictionOn) {
-  settings_.memory_limit = "1MiB";
+  settings_.parallel.memory_limit = ByteSize(1 << 20);
   EXPECT_THAT(
       FitMemoryLimit(settings_, *model_files::PresetConfig("llama-1m"), "/s",
                      [](const Settings&) -> absl::StatusOr<int64_t> {

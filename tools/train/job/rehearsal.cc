@@ -10,9 +10,9 @@
 #include "tools/train/job/result/run_result_json.h"
 #include "tools/train/job/run_directory.h"
 #include "tools/train/predict/run_prediction.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/model_of.h"
 #include "tools/train/settings/run_options_from.h"
+#include "topology/config/options/strategies.h"
 
 namespace tessera::train {
 namespace {
@@ -30,17 +30,17 @@ MeshSizes SmallMesh(const MeshSizes& mesh) {
 
 // Processes are ranks of shared memory also where a launcher would have to be
 // asked for others.
-absl::StatusOr<Settings> SmallestRun(const Settings& settings,
-                                     const std::string& text) {
+Settings SmallestRun(const Settings& settings, const std::string& text) {
   Settings small;
   small.data = {text};
   small.tokenizer = settings.tokenizer;
   small.engine = settings.engine == "mpi" ? "shared_memory" : settings.engine;
   small.threads = settings.threads;
-  small.strategy = "all_reduce";  // Which measures nothing first.
-  TESSERA_ASSIGN_OR_RETURN(const MeshSizes mesh, ParseMesh(settings.mesh));
-  small.mesh = FormatMesh(settings.engine == "in_process" ? MeshSizes()
-                                                          : SmallMesh(mesh));
+  // Which measures nothing first.
+  small.parallel.strategy = topology::CommunicationStrategy::kAllReduce;
+  small.parallel.mesh = settings.engine == "in_process"
+                            ? MeshSizes()
+                            : SmallMesh(settings.parallel.mesh);
   small.zero = settings.zero;
   small.batch = 4;
   small.length = 128;
@@ -65,7 +65,7 @@ absl::StatusOr<int64_t> Measure(const Settings& run,
                                 const RunDirectory& directory) {
   const std::string text = directory.path() + "/text.txt";
   TESSERA_RETURN_IF_ERROR(WriteFile(text, std::string(4096, 'a')));
-  TESSERA_ASSIGN_OR_RETURN(const Settings settings, SmallestRun(run, text));
+  const Settings settings = SmallestRun(run, text);
   TESSERA_ASSIGN_OR_RETURN(const RunResult result,
                            Run(settings, program, directory));
   TESSERA_ASSIGN_OR_RETURN(const TrainingData data, OpenTrainingData(settings));

@@ -54,7 +54,7 @@ TEST(CheckRoomTest, RefusesWithBytesAndAdvice) {
 
 TEST(CheckRoomTest, SaysWhereNoFlagHelps) {
   Settings settings;
-  settings.mesh = "dp1";
+  settings.parallel.mesh = {};
   settings.recompute = "full";
   settings.offload_dir = "files";
   settings.offload = "all";

@@ -1,14 +1,10 @@
 #include "tools/train/job/supervise.h"
 
-#include <vector>
-
 #include "absl/strings/str_cat.h"
-#include "topology/axis.h"
+#include "topology/config/parallel_config.h"
 
 namespace tessera::train {
 namespace {
-
-using topology::Axis;
 
 // Whether --elastic has the next attempt run on fewer ranks.
 bool NeedsFewerRanks(const AttemptOutcome& outcome,
@@ -43,20 +39,15 @@ bool MayPass(const AttemptOutcome& outcome) {
 std::optional<Settings> ShrinkDataAxis(
     const Settings& settings,
     const std::function<bool(const Settings&)>& is_valid) {
-  const absl::StatusOr<std::vector<Axis>> given =
-      topology::ParseAxes(settings.mesh);
-  if (!given.ok()) return std::nullopt;
-  for (size_t a = 0; a < given->size(); ++a) {
-    const Axis& axis = (*given)[a];
-    // Of hybrid sharding: fewer replicas, each with all the state it had.
-    if (axis.name != "dp" && axis.name != "dp_replicate") continue;
-    for (int64_t size = axis.size.value() - 1; size >= 1; --size) {
-      std::vector<Axis> axes = *given;
-      axes[a].size = topology::AxisSize(size);
-      Settings smaller = settings;
-      smaller.mesh = topology::FormatAxes(axes);
-      if (settings.batch % size == 0 && is_valid(smaller)) return smaller;
-    }
+  const topology::MeshSizes& mesh = settings.parallel.mesh;
+  // Of hybrid sharding: fewer replicas, each with all the state it had.
+  const bool is_hybrid = mesh.dp_replicate > 1;
+  const int64_t unit = is_hybrid ? mesh.dp_shard() : 1;
+  for (int64_t dp = mesh.dp - unit; dp >= unit; dp -= unit) {
+    Settings smaller = settings;
+    smaller.parallel.mesh.dp = dp;
+    if (is_hybrid) smaller.parallel.mesh.dp_replicate = dp / unit;
+    if (settings.batch % dp == 0 && is_valid(smaller)) return smaller;
   }
   return std::nullopt;
 }
@@ -84,7 +75,8 @@ AttemptOutcome Supervise(const Settings& settings, const JobHooks& hooks) {
     if (!checkpoint.empty()) current.resume = checkpoint;
     hooks.notice(absl::StrCat(outcome.status.message(), "; restart ",
                               restarts + 1, " of ", settings.max_restarts,
-                              " on ", current.mesh, " from ", Source(current)));
+                              " on ", current.parallel.mesh.ToFlag(), " from ",
+                              Source(current)));
   }
 }
 

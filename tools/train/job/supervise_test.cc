@@ -1,5 +1,6 @@
 #include "tools/train/job/supervise.h"
 
+#include <optional>
 #include <vector>
 
 #include "base/status_matchers.h"
@@ -42,7 +43,9 @@ class FakeJob {
              },
          .last_checkpoint = [&] { return checkpoint; },
          .is_valid =
-             [&](const Settings& smaller) { return smaller.mesh != forbidden; },
+             [&](const Settings& smaller) {
+               return smaller.parallel.mesh.ToFlag() != forbidden;
+             },
          .notice = [&](const std::string& line) { notices.push_back(line); }});
   }
 
@@ -58,7 +61,7 @@ class FakeJob {
 std::vector<std::string> Meshes(const FakeJob& job) {
   std::vector<std::string> meshes;
   for (const Settings& settings : job.attempts) {
-    meshes.push_back(settings.mesh);
+    meshes.push_back(settings.parallel.mesh.ToFlag());
   }
   return meshes;
 }
@@ -131,55 +134,74 @@ TEST(SuperviseTest, AnInterruptedJobIsNotRepeated) {
 
 TEST(SuperviseTest, StaysOnItsMeshUnlessElastic) {
   FakeJob job({Died(1), Died(1, false), Done()});
-  job.Run({.mesh = "dp4", .max_restarts = 2});
+  job.Run({.parallel = {.mesh = {.dp = 4}}, .max_restarts = 2});
   EXPECT_THAT(Meshes(job), ElementsAre("dp4", "dp4", "dp4"));
 }
 
 TEST(SuperviseTest, ElasticShrinksAfterTheSecondDeathOfARank) {
   FakeJob job({Died(1), Died(1), Died(2), Done()});
-  job.Run({.batch = 12, .mesh = "dp4", .max_restarts = 3, .elastic = true});
+  job.Run({.batch = 12,
+           .parallel = {.mesh = {.dp = 4}},
+           .max_restarts = 3,
+           .elastic = true});
   EXPECT_THAT(Meshes(job), ElementsAre("dp4", "dp4", "dp3", "dp3"));
 }
 
 TEST(SuperviseTest, ElasticShrinksWhereNoStepWasTaken) {
   FakeJob job({Died(7, /*took_a_step=*/false), Done()});
   job.Run({.max_restarts = 1, .elastic = true});
-  EXPECT_THAT(Meshes(job), ElementsAre("dp2,pp2,tp2", "dp1,pp2,tp2"));
+  EXPECT_THAT(Meshes(job), ElementsAre("dp2,pp2,tp2", "pp2,tp2"));
 }
 
 TEST(SuperviseTest, ElasticShrinksWhereResourcesAreGone) {
   FakeJob job({Failed(absl::ResourceExhaustedError("no memory")), Done()});
-  job.Run({.mesh = "dp8,tp2", .max_restarts = 1, .elastic = true});
+  job.Run({.parallel = {.mesh = {.dp = 8, .tp = 2}},
+           .max_restarts = 1,
+           .elastic = true});
   EXPECT_THAT(Meshes(job), ElementsAre("dp8,tp2", "dp4,tp2"));
 }
 
 TEST(SuperviseTest, OneDataRankStaysOne) {
   FakeJob job({Died(0, false), Died(0, false), Done()});
-  job.Run({.mesh = "tp4", .max_restarts = 2, .elastic = true});
+  job.Run(
+      {.parallel = {.mesh = {.tp = 4}}, .max_restarts = 2, .elastic = true});
   EXPECT_THAT(Meshes(job), ElementsAre("tp4", "tp4", "tp4"));
 }
 
 TEST(ShrinkDataAxisTest, TakesTheLargestThatDividesTheBatchAndIsValid) {
   const auto valid = [](const Settings&) { return true; };
-  const Settings settings = {.batch = 16, .mesh = "pp2,dp8"};
-  EXPECT_EQ(ShrinkDataAxis(settings, valid)->mesh, "pp2,dp4");
-  const auto not_four = [](const Settings& s) { return s.mesh != "pp2,dp4"; };
-  EXPECT_EQ(ShrinkDataAxis(settings, not_four)->mesh, "pp2,dp2");
-  const auto none = [](const Settings&) { return false; };
-  EXPECT_FALSE(ShrinkDataAxis(settings, none).has_value());
-  EXPECT_FALSE(ShrinkDataAxis({.mesh = "tp2"}, valid).has_value());
-  EXPECT_EQ(
-      ShrinkDataAxis({.batch = 16, .mesh = "dp_replicate4,dp_shard2"}, valid)
-          ->mesh,
-      "dp_replicate2,dp_shard2");
-  // dp and its part no longer fit each other.
-  const auto no_dp = [](const Settings& s) {
-    return s.mesh != "dp2,dp_replicate4" && s.mesh != "dp1,dp_replicate4";
+  const auto mesh_of = [](const std::optional<Settings>& settings) {
+    return settings.has_value() ? settings->parallel.mesh.ToFlag() : "none";
   };
-  EXPECT_EQ(
-      ShrinkDataAxis({.batch = 4, .mesh = "dp4,dp_replicate4"}, no_dp)->mesh,
-      "dp4,dp_replicate2");
-  EXPECT_FALSE(ShrinkDataAxis({.mesh = "??"}, valid).has_value());
+  const Settings settings = {.batch = 16,
+                             .parallel = {.mesh = {.dp = 8, .pp = 2}}};
+  EXPECT_EQ(mesh_of(ShrinkDataAxis(settings, valid)), "dp4,pp2");
+  const auto not_four = [](const Settings& s) {
+    return s.parallel.mesh.dp != 4;
+  };
+  EXPECT_EQ(mesh_of(ShrinkDataAxis(settings, not_four)), "dp2,pp2");
+  const auto none = [](const Settings&) { return false; };
+  EXPECT_EQ(mesh_of(ShrinkDataAxis(settings, none)), "none");
+  EXPECT_EQ(mesh_of(ShrinkDataAxis({.parallel = {.mesh = {.tp = 2}}}, valid)),
+            "none");
+}
+
+// Fewer replicas, each with all the state it had.
+TEST(ShrinkDataAxisTest, KeepsTheShardsOfReplicas) {
+  const auto shrunk = [](int64_t batch, const topology::MeshSizes& mesh) {
+    const auto settings =
+        ShrinkDataAxis({.batch = batch, .parallel = {.mesh = mesh}},
+                       [](const Settings&) { return true; });
+    return settings.has_value() ? settings->parallel.mesh.ToFlag() : "none";
+  };
+  EXPECT_EQ(shrunk(16, {.dp = 8, .dp_replicate = 4}),
+            "dp_replicate2,dp_shard2");
+  EXPECT_EQ(shrunk(12, {.dp = 8, .dp_replicate = 4}),
+            "dp_replicate3,dp_shard2");
+  EXPECT_EQ(shrunk(4, {.dp = 4, .dp_replicate = 4}), "dp_replicate2");
+  // The last replica alone.
+  EXPECT_EQ(shrunk(6, {.dp = 6, .tp = 2, .dp_replicate = 2}), "dp3,tp2");
+  EXPECT_EQ(shrunk(5, {.dp = 4, .dp_replicate = 2}), "none");
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ TEST(PredictRunTest, TheDefaultRunIsPredicted) {
 TEST(PredictRunTest, TheWorkOfAllStagesIsTheModels) {
   Settings settings;
   settings.recompute = "full";
-  settings.mesh = "pp2,cp2,tp2";
+  settings.parallel.mesh = {.pp = 2, .cp = 2, .tp = 2};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
                                model_files::PresetConfig("llama-10m"));
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
@@ -84,7 +84,7 @@ TEST(PredictRunTest, ThreadsShareAProcess) {
 
 TEST(PredictRunTest, FewerProcessorsThanRanksNeedScratchForMessages) {
   Settings settings;
-  settings.mesh = "dp8";
+  settings.parallel.mesh = {.dp = 8};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
                                model_files::PresetConfig(settings.model));
   MachineRoom crowded = kRoomy;
@@ -100,7 +100,7 @@ TEST(PredictRunTest, FewerProcessorsThanRanksNeedScratchForMessages) {
 // the next step runs while a copy is written.
 TEST(PredictRunTest, CheckpointsInTheMiddleComeOnTopOfAStep) {
   Settings settings;
-  settings.mesh = "dp2";
+  settings.parallel.mesh = {.dp = 2};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
                                model_files::PresetConfig(settings.model));
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction end,
@@ -121,7 +121,7 @@ TEST(PredictRunTest, CheckpointsInTheMiddleComeOnTopOfAStep) {
 
 TEST(PredictRunTest, OfManyRanksTheOnesWithMostArePredicted) {
   Settings settings;
-  settings.mesh = "dp64,pp2,tp2";
+  settings.parallel.mesh = {.dp = 64, .pp = 2, .tp = 2};
   settings.batch = 256;
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
                                model_files::PresetConfig("llama-50m"));
@@ -139,11 +139,11 @@ TEST(PredictRunTest, OfManyRanksTheOnesWithMostArePredicted) {
 
 Settings Large() {
   Settings settings;
-  settings.mesh = "dp2";
+  settings.parallel.mesh = {.dp = 2};
   settings.zero = 1;
   settings.offload = "none";
   settings.batch = 16;
-  settings.micro_batch = 4;
+  settings.parallel.micro_batch = 4;
   settings.length = 512;
   return settings;
 }
@@ -181,7 +181,7 @@ TEST(PredictRunTest, WhatDoesNotFitComesWithWhatToChange) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
                                PredictRun(settings, model, {.room = room}));
   Settings better = settings;
-  better.micro_batch = 1;
+  better.parallel.micro_batch = 1;
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction after,
                                PredictRun(better, model, {.room = room}));
   bool found = false;
@@ -267,7 +267,7 @@ TEST(PredictRunTest, RefusesBadSettingsAndModelsThatDoNotFitTheMesh) {
       PredictRun(settings, model, {.room = kRoomy}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--batch=3")));
   settings = Settings();
-  settings.mesh = "tp3";
+  settings.parallel.mesh = {.tp = 3};
   EXPECT_THAT(PredictRun(settings, model, {.room = kRoomy}),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }

@@ -10,7 +10,6 @@
 #include "absl/strings/str_join.h"
 #include "collectives/operation/operation.h"
 #include "nlohmann/json.hpp"
-#include "tools/train/settings/mesh/parse_mesh.h"
 
 namespace tessera::train {
 namespace {
@@ -154,7 +153,7 @@ Json RankAsJson(const RunPrediction& run, const RankPrediction& rank) {
 }  // namespace
 
 void PrintPredictionText(const RunPrediction& run, std::ostream& out) {
-  out << "mesh " << FormatMesh(run.mesh) << ": " << run.mesh.world_size()
+  out << "mesh " << run.mesh.ToString() << ": " << run.mesh.world_size()
       << " ranks; " << run.schedule << " of " << run.stages << " stages and "
       << run.micro_batches << " micro-batches\n"
       << run.ranks.front().placement << "\n"
@@ -176,7 +175,7 @@ void PrintPredictionText(const RunPrediction& run, std::ostream& out) {
 
 std::string PredictionAsJson(const RunPrediction& run) {
   Json json;
-  json["mesh"] = FormatMesh(run.mesh);
+  json["mesh"] = run.mesh.ToString();
   json["world_size"] = run.mesh.world_size();
   json["schedule"] = run.schedule;
   json["placement"] = run.ranks.front().placement;

@@ -25,7 +25,8 @@ absl::Status AddRanks(const RunPlan& plan, const StateHomes& homes,
   return absl::OkStatus();
 }
 
-void AddWindows(const std::string& strategy, RunPrediction& prediction) {
+void AddWindows(topology::CommunicationStrategy strategy,
+                RunPrediction& prediction) {
   const int64_t processors = prediction.room.processors;
   const SharingOptions options = {
       .crowded = processors > 0 && processors < prediction.ranks_here,
@@ -107,7 +108,7 @@ absl::StatusOr<RunPrediction> MakePrediction(
   prediction.trains_while_saving = settings.checkpoint_every > 0 &&
                                    settings.checkpoint_every < settings.steps;
   if (settings.engine == "shared_memory")
-    AddWindows(settings.strategy, prediction);
+    AddWindows(settings.parallel.strategy, prediction);
   prediction.needed = NeededHere(prediction);
   return prediction;
 }

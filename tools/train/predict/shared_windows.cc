@@ -83,7 +83,8 @@ int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
     }
     bytes += own;
     // Small messages and the largest of a run, each in its way.
-    if (options.crowded && options.strategy == "adaptive") {
+    if (options.crowded &&
+        options.strategy == topology::CommunicationStrategy::kAdaptive) {
       bytes += collectives::ChannelMemory(user, kind, messages.largest);
     }
   }

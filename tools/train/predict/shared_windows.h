@@ -7,16 +7,17 @@
 #define TESSERA_TOOLS_TRAIN_PREDICT_SHARED_WINDOWS_H_
 
 #include <cstdint>
-#include <string_view>
 
 #include "tools/train/predict/rank_place.h"
 #include "tools/train/predict/rank_traffic.h"
+#include "topology/config/options/strategies.h"
 
 namespace tessera::train {
 
 struct SharingOptions {
   bool crowded = false;  // There are more ranks than processors.
-  std::string_view strategy = "adaptive";  // Settings::strategy.
+  topology::CommunicationStrategy strategy =
+      topology::CommunicationStrategy::kAdaptive;
 };
 
 // Computed with collectives/shared_memory/window_memory.h for the groups of

@@ -1,7 +1,6 @@
 #include "tools/train/report/report_changes.h"
 
 #include "absl/strings/str_cat.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/offload_choice.h"
 
 namespace tessera::train {
@@ -11,7 +10,7 @@ namespace {
 std::string HalfMesh(MeshSizes mesh, int64_t MeshSizes::*axis) {
   mesh.*axis /= 2;
   mesh.dp *= 2;
-  return absl::StrCat("--mesh=", FormatMesh(mesh));
+  return absl::StrCat("--mesh=", mesh.ToString());
 }
 
 std::string LargerBatch(const Settings& settings, int64_t factor) {
@@ -73,8 +72,8 @@ std::string ChangeForMemory(const Settings& settings,
   if (settings.zero < 3 && mesh.dp * mesh.cp > 1) {
     return "--zero=3, which shares out weights and gradients too";
   }
-  if (settings.micro_batch > 1) {
-    return absl::StrCat("--micro_batch=", settings.micro_batch / 2);
+  if (settings.parallel.micro_batch > 1) {
+    return absl::StrCat("--micro_batch=", settings.parallel.micro_batch / 2);
   }
   if (settings.recompute != "full") return "--recompute=full";
   if (settings.offload == "none" || settings.offload_dir.empty()) {
@@ -88,15 +87,17 @@ std::string ChangeForPipeline(const Settings& settings,
                               const RunPrediction& prediction) {
   const int64_t pp = prediction.mesh.pp;
   if (prediction.micro_batches < 4 * pp) {
-    if (settings.micro_batch > 1) {
-      return absl::StrCat("--micro_batch=", settings.micro_batch / 2,
+    if (settings.parallel.micro_batch > 1) {
+      return absl::StrCat("--micro_batch=", settings.parallel.micro_batch / 2,
                           ", which makes twice as many micro-batches");
     }
-    const int64_t batch = 4 * pp * prediction.mesh.dp * settings.micro_batch;
+    const int64_t batch =
+        4 * pp * prediction.mesh.dp * settings.parallel.micro_batch;
     return absl::StrCat("--batch=", batch, ", which makes ", 4 * pp,
                         " micro-batches of a pipeline of ", pp);
   }
-  if (settings.schedule == "zb_h1" || settings.schedule == "zb_v") {
+  if (settings.parallel.schedule == "zb_h1" ||
+      settings.parallel.schedule == "zb_v") {
     return HalfMesh(prediction.mesh, &MeshSizes::pp);
   }
   return "--schedule=zb_h1, which fills bubbles with gradients of weights";
@@ -108,7 +109,7 @@ std::string ChangeForTensor(const Settings& settings,
     return absl::StrCat(HalfMesh(prediction.mesh, &MeshSizes::tp),
                         ", whose products are twice as large for each message");
   }
-  return absl::StrCat("--micro_batch=", settings.micro_batch * 2,
+  return absl::StrCat("--micro_batch=", settings.parallel.micro_batch * 2,
                       ", whose messages are fewer");
 }
 
@@ -123,10 +124,10 @@ std::string ChangeForOverlap(const Settings& settings) {
     return absl::StrCat("--gather_ahead=", settings.gather_ahead + 1,
                         ", which has more time to hide gathers behind; or "
                         "--micro_batch=",
-                        settings.micro_batch * 2,
+                        settings.parallel.micro_batch * 2,
                         ", with more computation for the same bytes");
   }
-  return absl::StrCat("--micro_batch=", settings.micro_batch * 2,
+  return absl::StrCat("--micro_batch=", settings.parallel.micro_batch * 2,
                       ", with more computation for the same bytes");
 }
 

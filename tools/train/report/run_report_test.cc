@@ -88,7 +88,7 @@ TEST_F(RunReportTest, CommunicationIsToldAboveItsLimit) {
 
 TEST_F(RunReportTest, WhatToChangeFollowsTheBusiestAxis) {
   for (RankResult& rank : result_.ranks) rank.shares.communication = 0.9;
-  settings_.mesh = "dp8";
+  settings_.parallel.mesh = {.dp = 8};
   settings_.zero = 3;
   EXPECT_THAT(Of(ReportRule::kCommunication)->change, HasSubstr("--zero=1"));
   settings_.zero = 1;
@@ -108,9 +108,9 @@ TEST_F(RunReportTest, MemoryIsToldAboveItsLimit) {
   settings_.zero = 1;
   EXPECT_THAT(Of(ReportRule::kMemory)->change, HasSubstr("--zero=3"));
   settings_.zero = 3;
-  settings_.micro_batch = 2;
+  settings_.parallel.micro_batch = 2;
   EXPECT_THAT(Of(ReportRule::kMemory)->change, HasSubstr("--micro_batch=1"));
-  settings_.micro_batch = 1;
+  settings_.parallel.micro_batch = 1;
   EXPECT_THAT(Of(ReportRule::kMemory)->change, HasSubstr("--recompute=full"));
   settings_.recompute = "full";
   EXPECT_THAT(Of(ReportRule::kMemory)->change, HasSubstr("--offload_dir=DIR"));
@@ -133,11 +133,11 @@ TEST_F(RunReportTest, PipelineEfficiencyIsToldBelowItsLimit) {
   EXPECT_TRUE(Of(ReportRule::kPipeline)->broken);
   // Enough micro-batches: another schedule. Too few: more.
   EXPECT_THAT(Of(ReportRule::kPipeline)->change, HasSubstr("--schedule=zb_h1"));
-  settings_.schedule = "zb_h1";
+  settings_.parallel.schedule = "zb_h1";
   EXPECT_THAT(Of(ReportRule::kPipeline)->change, HasSubstr("--mesh=dp4,pp1"));
   settings_.batch = 8;
   EXPECT_THAT(Of(ReportRule::kPipeline)->change, HasSubstr("--batch=16"));
-  settings_.micro_batch = 2;
+  settings_.parallel.micro_batch = 2;
   EXPECT_THAT(Of(ReportRule::kPipeline)->change, HasSubstr("--micro_batch=1"));
 }
 
@@ -225,7 +225,7 @@ TEST_F(RunReportTest, OffloadStallsStandBesideTheirLowerBound) {
 }
 
 TEST_F(RunReportTest, RulesThatDoNotApplyAreLeftOut) {
-  settings_.mesh = "dp1";
+  settings_.parallel.mesh = {};
   settings_.offload = "none";
   result_.ranks.resize(1);
   EXPECT_EQ(Report().measurements.size(), 1u);  // Memory.

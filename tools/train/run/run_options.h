@@ -12,25 +12,12 @@
 #include "tensor_parallel/blocks/recompute.h"
 #include "tools/model_files/model_config/model_config.h"
 #include "tools/train/run/learning_rate.h"
+#include "topology/config/parallel_config.h"
 #include "zero3/state/sharded_state_options.h"
 
 namespace tessera::train {
 
-// Sizes of the axes of the mesh; tensor ranks are next to each other.
-struct MeshSizes {
-  int64_t dp = 1;
-  int64_t pp = 1;
-  int64_t cp = 1;
-  int64_t tp = 1;
-  // Hybrid sharding: dp = dp_replicate x dp_shard, the ranks of a shard group
-  // nearest to each other. Model state is sharded over dp_shard x cp ranks and
-  // replicated over dp_replicate. Divides dp.
-  int64_t dp_replicate = 1;
-
-  int64_t dp_shard() const { return dp / dp_replicate; }
-  int64_t shard_ranks() const { return dp_shard() * cp; }
-  int64_t world_size() const { return dp * pp * cp * tp; }
-};
+using topology::MeshSizes;
 
 enum class ReduceChoice {
   kAuto,            // What is simulated to be faster, else what holds less.

@@ -46,18 +46,7 @@ absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
 }
 
 absl::Status TrainRank::JoinGroups(collectives::Communicator& world) {
-  const MeshSizes& sizes = options_.mesh;
-  const topology::Axis axes[] = {{"tp", topology::AxisSize(sizes.tp)},
-                                 {"cp", topology::AxisSize(sizes.cp)},
-                                 {"dp", topology::AxisSize(sizes.dp)},
-                                 {"pp", topology::AxisSize(sizes.pp)}};
-  TESSERA_ASSIGN_OR_RETURN(topology::Mesh mesh, topology::Mesh::Create(axes));
-  if (sizes.dp_replicate > 1) {
-    const topology::Axis parts[] = {
-        {"dp_shard", topology::AxisSize(sizes.dp_shard())},
-        {"dp_replicate", topology::AxisSize(sizes.dp_replicate)}};
-    TESSERA_ASSIGN_OR_RETURN(mesh, mesh.Redivide("dp", parts));
-  }
+  TESSERA_ASSIGN_OR_RETURN(const topology::Mesh mesh, options_.mesh.MakeMesh());
   TESSERA_ASSIGN_OR_RETURN(manager_,
                            collectives::GroupManager::Create(world, mesh));
   TESSERA_ASSIGN_OR_RETURN(groups_.tp, manager_->Group("tp"));
@@ -65,7 +54,7 @@ absl::Status TrainRank::JoinGroups(collectives::Communicator& world) {
   TESSERA_ASSIGN_OR_RETURN(groups_.pp, manager_->Group("pp"));
   TESSERA_ASSIGN_OR_RETURN(groups_.data, manager_->Group("cp,dp"));
   groups_.shard = groups_.data;
-  if (sizes.dp_replicate > 1) {
+  if (options_.mesh.dp_replicate > 1) {
     TESSERA_ASSIGN_OR_RETURN(groups_.shard, manager_->Group("cp,dp_shard"));
     TESSERA_ASSIGN_OR_RETURN(groups_.replicas, manager_->Group("dp_replicate"));
   }

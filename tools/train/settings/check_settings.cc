@@ -10,16 +10,17 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/byte_size.h"
+#include "absl/time/time.h"
+#include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "offload/tier/purpose.h"
+#include "pipeline/generate/generate.h"
 #include "tools/cli/cli.h"
 #include "tools/train/settings/internal/flag_checks.h"
-#include "tools/train/settings/mesh/check_mesh.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/tier_codecs.h"
 #include "topology/config/options/strategies.h"
@@ -27,17 +28,10 @@
 namespace tessera::train {
 namespace {
 
+using topology::MeshSizes;
+
 constexpr int64_t kMany = int64_t{1} << 40;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-template <topology::NamedEnum Enum>
-std::vector<std::string_view> NamesOf() {
-  std::vector<std::string_view> names;
-  for (const auto& entry : topology::EnumNames<Enum>::kTable) {
-    names.push_back(entry.name);
-  }
-  return names;
-}
 
 absl::Status CheckModelAndData(const Settings& settings) {
   if (settings.model.empty()) {
@@ -51,13 +45,16 @@ absl::Status CheckModelAndData(const Settings& settings) {
                       "has an empty name; give files, directories or patterns "
                       "such as --data=docs,src/*.cc");
   }
-  constexpr std::string_view kTypes[] = {"fp32", "bf16"};
-  TESSERA_RETURN_IF_ERROR(CheckChoice("dtype", settings.dtype, kTypes));
+  const DType dtype = settings.parallel.dtype;
+  if (topology::EnumName(dtype).empty()) {
+    return RefuseFlag("dtype", DTypeName(dtype),
+                      "must be one of fp32, bf16, such as --dtype=fp32");
+  }
   TESSERA_RETURN_IF_ERROR(
       CheckRange("length", settings.length, {1, int64_t{1} << 31}));
   TESSERA_RETURN_IF_ERROR(CheckRange("batch", settings.batch, {1, kMany}));
   TESSERA_RETURN_IF_ERROR(
-      CheckRange("micro_batch", settings.micro_batch, {1, kMany}));
+      CheckRange("micro_batch", settings.parallel.micro_batch, {1, kMany}));
   TESSERA_RETURN_IF_ERROR(CheckRange("steps", settings.steps, {1, kMany}));
   return CheckRange("seed", settings.seed,
                     {0, std::numeric_limits<int64_t>::max()});
@@ -67,21 +64,91 @@ absl::Status CheckExecution(const Settings& settings) {
   constexpr std::string_view kEngines[] = {"shared_memory", "in_process", "mpi",
                                            "gloo", "nccl"};
   TESSERA_RETURN_IF_ERROR(CheckChoice("engine", settings.engine, kEngines));
-  TESSERA_RETURN_IF_ERROR(
-      CheckChoice("strategy", settings.strategy,
-                  NamesOf<topology::CommunicationStrategy>()));
   constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
   TESSERA_RETURN_IF_ERROR(
       CheckChoice("recompute", settings.recompute, kRecompute));
+  TESSERA_RETURN_IF_ERROR(CheckRange(
+      "timeout_seconds", absl::ToInt64Seconds(settings.parallel.timeout),
+      {1, 1'000'000}));
+  return CheckRange("threads", settings.threads, {1, 1024});
+}
+
+absl::Status CheckBatch(const Settings& settings, const MeshSizes& mesh) {
+  const int64_t unit = mesh.dp * settings.parallel.micro_batch;
+  if (settings.batch % unit == 0) return absl::OkStatus();
+  return RefuseFlag(
+      "batch", settings.batch,
+      absl::StrCat("must be a multiple of ", unit, " (dp ", mesh.dp,
+                   " x --micro_batch=", settings.parallel.micro_batch,
+                   "), such as --batch=",
+                   std::max<int64_t>(settings.batch / unit, 1) * unit));
+}
+
+// Every rank of the context group has to have a position.
+absl::Status CheckLength(const Settings& settings, const MeshSizes& mesh) {
+  constexpr std::string_view kLayouts[] = {"zigzag", "contiguous"};
+  TESSERA_RETURN_IF_ERROR(CheckChoice("context", settings.context, kLayouts));
+  if (mesh.cp == 1) return absl::OkStatus();
+  const int64_t parts = settings.context == "zigzag" ? 2 * mesh.cp : mesh.cp;
+  if (settings.length >= parts) return absl::OkStatus();
+  return RefuseFlag("length", settings.length,
+                    absl::StrCat("must be at least ", parts, ", for cp ",
+                                 mesh.cp, " with --context=", settings.context,
+                                 " cuts sequences into ", parts,
+                                 ", such as --length=", parts));
+}
+
+const pipeline::Generator* FindGenerator(std::string_view name) {
+  for (const pipeline::Generator& generator : pipeline::Generators()) {
+    if (generator.name == name) return &generator;
+  }
+  return nullptr;
+}
+
+absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
   TESSERA_RETURN_IF_ERROR(
-      CheckRange("timeout_seconds", settings.timeout_seconds, {1, 1'000'000}));
-  TESSERA_RETURN_IF_ERROR(CheckRange("threads", settings.threads, {1, 1024}));
-  if (settings.memory_limit.empty()) return absl::OkStatus();
-  const absl::StatusOr<ByteSize> limit = ParseByteSize(settings.memory_limit);
-  if (limit.ok() && limit->bytes() > 0) return absl::OkStatus();
-  return RefuseFlag("memory_limit", settings.memory_limit,
-                    "must be a number of bytes above 0, such as "
-                    "--memory_limit=300MiB");
+      CheckRange("chunks", settings.parallel.chunks, {1, int64_t{1} << 20}));
+  const topology::ParallelConfig& parallel = settings.parallel;
+  // They are made or read, and checked, once the model is known.
+  if (IsScheduleFile(parallel.schedule) || parallel.schedule == "auto") {
+    return absl::OkStatus();
+  }
+  std::vector<std::string_view> names = pipeline::GeneratorNames();
+  names.push_back("auto");
+  TESSERA_RETURN_IF_ERROR(CheckChoice("schedule", parallel.schedule, names));
+  const pipeline::Generator& generator = *FindGenerator(parallel.schedule);
+  if (generator.chunks != 0 && parallel.chunks != generator.chunks) {
+    return RefuseFlag(
+        "chunks", parallel.chunks,
+        absl::StrCat("--schedule=", parallel.schedule, " has ",
+                     generator.chunks,
+                     " on each rank; give --chunks=", generator.chunks));
+  }
+  if (generator.even_ranks && mesh.pp % 2 != 0) {
+    return RefuseFlag(
+        "mesh", mesh.ToFlag(),
+        absl::StrCat("--schedule=", parallel.schedule,
+                     " needs an even pp, such as pp", mesh.pp + 1));
+  }
+  const absl::StatusOr<pipeline::Schedule> schedule = pipeline::Generate(
+      parallel.schedule,
+      {.ranks = mesh.pp,
+       .chunks = parallel.chunks,
+       .microbatches = settings.batch / mesh.dp / parallel.micro_batch});
+  return tools::FlagError("schedule", parallel.schedule, schedule.status());
+}
+
+// Batch, length and schedule fit the mesh.
+absl::Status CheckMesh(const Settings& settings) {
+  const MeshSizes& mesh = settings.parallel.mesh;
+  if (const absl::Status status = mesh.Validate(); !status.ok()) {
+    return RefuseFlag(
+        "mesh", mesh.ToFlag(),
+        absl::StrCat(status.message(), "; give such as --mesh=dp2,pp2,tp2"));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckBatch(settings, mesh));
+  TESSERA_RETURN_IF_ERROR(CheckLength(settings, mesh));
+  return CheckSchedule(settings, mesh);
 }
 
 // What ZeRO++ makes smaller must be sent in the first place.
@@ -97,8 +164,9 @@ absl::Status CheckZeroPlusPlus(const Settings& settings) {
                       "needs sharded optimizer state, and --zero=0 sums "
                       "gradients on every rank; give such as --zero=1");
   }
-  TESSERA_RETURN_IF_ERROR(CheckRange(
-      "hpz_partition_size", settings.hpz_partition_size, {0, kMostTrainRanks}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("hpz_partition_size",
+                                     settings.hpz_partition_size,
+                                     {0, MeshSizes::kMaxRanks}));
   if (settings.hpz_partition_size == 0) return absl::OkStatus();
   if (settings.zero < 3) {
     return RefuseFlag(
@@ -106,7 +174,7 @@ absl::Status CheckZeroPlusPlus(const Settings& settings) {
         absl::StrCat("needs --zero=3, for with --zero=", settings.zero,
                      " every rank has all weights; give --zero=3"));
   }
-  TESSERA_ASSIGN_OR_RETURN(const MeshSizes mesh, ParseMesh(settings.mesh));
+  const MeshSizes& mesh = settings.parallel.mesh;
   const int64_t ranks = mesh.shard_ranks();
   if (ranks % settings.hpz_partition_size == 0) return absl::OkStatus();
   return RefuseFlag("hpz_partition_size", settings.hpz_partition_size,
@@ -147,7 +215,7 @@ absl::Status CheckCompression(const Settings& settings) {
                          ? ", and for smaller moments such as --moments=int8"
                          : ""));
   }
-  if (settings.dtype == "fp32") {
+  if (settings.parallel.dtype == DType::kF32) {
     return RefuseFlag(
         "compression", codec,
         absl::StrCat("rounds, and parameters of --dtype=fp32 are their own "
@@ -155,12 +223,10 @@ absl::Status CheckCompression(const Settings& settings) {
                      "--compression=none or lossless, or --dtype=bf16 such as "
                      "with --compression=int8"));
   }
-  return RefuseFlag(
-      "compression", codec,
-      absl::StrCat(
-          "saves nothing of the parameters of --dtype=", settings.dtype,
-          ", which have 16 bits; give lossless, int8 or quantization, "
-          "such as --compression=int8"));
+  return RefuseFlag("compression", codec,
+                    "saves nothing of the parameters of --dtype=bf16, which "
+                    "have 16 bits; give lossless, int8 or quantization, such "
+                    "as --compression=int8");
 }
 
 // What is about gathered weights needs stage 3, and --reduce stage 2 or 3.
@@ -190,7 +256,8 @@ absl::Status CheckGathers(const Settings& settings) {
   if (settings.max_gathered_bytes != 0) {
     return needs_stage("max_gathered_bytes", settings.max_gathered_bytes, 3);
   }
-  if (settings.persistence_threshold != 0) {
+  if (settings.persistence_threshold != 0 &&
+      settings.persistence_threshold != defaults.persistence_threshold) {
     return needs_stage("persistence_threshold", settings.persistence_threshold,
                        3);
   }
@@ -325,6 +392,10 @@ absl::Status CheckRestarts(const Settings& settings) {
 }
 
 }  // namespace
+
+bool IsScheduleFile(std::string_view schedule) {
+  return absl::EndsWith(schedule, ".csv") || absl::StrContains(schedule, "/");
+}
 
 absl::Status CheckSettings(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckModelAndData(settings));

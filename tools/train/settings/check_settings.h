@@ -7,10 +7,15 @@
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_CHECK_SETTINGS_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_CHECK_SETTINGS_H_
 
+#include <string_view>
+
 #include "absl/status/status.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
+
+// Whether --schedule names a file: a name that ends in .csv or has a slash.
+bool IsScheduleFile(std::string_view schedule);
 
 // InvalidArgument for the first that does not: one line, "--flag=value: what is
 // allowed, such as ...".

@@ -5,18 +5,19 @@
 #include <random>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/dtype/dtype.h"
 #include "base/status_matchers.h"
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
 #include "pipeline/generate/generate.h"
 #include "tools/model_files/model_config/presets.h"
 #include "tools/train/settings/internal/settings_fields.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/tier_codecs.h"
@@ -37,6 +38,15 @@ Settings With(const Change& change) {
   return settings;
 }
 
+// Of --flag=text, where all else is as by default.
+absl::Status CheckGiven(std::string_view flag, const std::string& text) {
+  Settings settings;
+  const auto& field =
+      std::get<ParallelField<std::string>>(FindSettingsField(flag)->member);
+  if (absl::Status set = SetField(text, field, settings); !set.ok()) return set;
+  return CheckSettings(settings);
+}
+
 auto Refused(const std::string& beginning) {
   return StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(beginning));
 }
@@ -44,26 +54,25 @@ auto Refused(const std::string& beginning) {
 TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
   TESSERA_EXPECT_OK(CheckSettings(Settings()));
   const std::vector<Change> changes = {
-      [](Settings& s) { s.mesh = "tp1"; },
-      [](Settings& s) { s.mesh = "tp2, dp4"; },
-      [](Settings& s) { s.mesh = "dp=2,cp=2"; },
-      [](Settings& s) { s.mesh = "dp_replicate2,dp_shard4"; },
-      [](Settings& s) { s.mesh = "tp2,dp4,dp_shard2"; },
-      [](Settings& s) { s.mesh = "dp4,dp_shard2,dp_replicate2"; },
+      [](Settings& s) { s.parallel.mesh = {.tp = 1}; },
       [](Settings& s) { s.zero = 1, s.quantized_gradients = true; },
       [](Settings& s) {
         s.quantized_weights = s.quantized_gradients = true;
-        s.mesh = "dp4,cp2", s.hpz_partition_size = 2;
+        s.parallel.mesh = {.dp = 4, .cp = 2}, s.hpz_partition_size = 2;
       },
       [](Settings& s) { s.hpz_partition_size = 1; },
-      [](Settings& s) { s.batch = 2, s.micro_batch = 1; },
-      [](Settings& s) { s.schedule = "zb_v", s.chunks = 2; },
-      [](Settings& s) { s.schedule = "interleaved_1f1b", s.chunks = 3; },
-      [](Settings& s) { s.schedule = "dualpipe"; },
-      [](Settings& s) { s.schedule = "dualpipev", s.chunks = 2; },
-      [](Settings& s) { s.mesh = "cp64", s.length = 128; },
+      [](Settings& s) { s.batch = 2, s.parallel.micro_batch = 1; },
+      [](Settings& s) { s.parallel.schedule = "zb_v", s.parallel.chunks = 2; },
       [](Settings& s) {
-        s.mesh = "cp128", s.length = 128, s.context = "contiguous";
+        s.parallel.schedule = "interleaved_1f1b", s.parallel.chunks = 3;
+      },
+      [](Settings& s) { s.parallel.schedule = "dualpipe"; },
+      [](Settings& s) {
+        s.parallel.schedule = "dualpipev", s.parallel.chunks = 2;
+      },
+      [](Settings& s) { s.parallel.mesh = {.cp = 64}, s.length = 128; },
+      [](Settings& s) {
+        s.parallel.mesh = {.cp = 128}, s.length = 128, s.context = "contiguous";
       },
       [](Settings& s) { s.zero = 0; },
       [](Settings& s) { s.zero = 0, s.offload = "none"; },
@@ -77,13 +86,16 @@ TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
         s.offload = "activations,all", s.compression = "int8";
       },
       [](Settings& s) {
-        s.offload = "all", s.compression = "fp16", s.dtype = "bf16";
+        s.offload = "all", s.compression = "fp16",
+        s.parallel.dtype = DType::kBF16;
       },
       [](Settings& s) {
-        s.offload = "params", s.compression = "int8", s.dtype = "bf16";
+        s.offload = "params", s.compression = "int8",
+        s.parallel.dtype = DType::kBF16;
       },
       [](Settings& s) {
-        s.offload = "params", s.compression = "quantization", s.dtype = "bf16";
+        s.offload = "params", s.compression = "quantization",
+        s.parallel.dtype = DType::kBF16;
       },
       [](Settings& s) { s.moments = "bf16", s.offload = "none"; },
       [](Settings& s) { s.warmup_steps = s.steps + 1; },
@@ -94,7 +106,9 @@ TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
       [](Settings& s) { s.elastic = true, s.max_restarts = 1; },
       [](Settings& s) { s.sample_temperature = 0, s.sample_tokens = 0; },
       [](Settings& s) { s.metrics = "m", s.trace = "t"; },
-      [](Settings& s) { s.dtype = "bf16", s.recompute = "full"; },
+      [](Settings& s) {
+        s.parallel.dtype = DType::kBF16, s.recompute = "full";
+      },
   };
   for (const Change& change : changes) {
     TESSERA_EXPECT_OK(CheckSettings(With(change)));
@@ -104,10 +118,18 @@ TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
     TESSERA_EXPECT_OK(
         CheckSettings(With([&](Settings& s) { s.engine = engine; })));
   }
-  for (const char* strategy :
-       {"ring", "tree", "hierarchical", "adaptive", "all_reduce"}) {
-    TESSERA_EXPECT_OK(
-        CheckSettings(With([&](Settings& s) { s.strategy = strategy; })));
+  for (const auto& [flag, texts] :
+       std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"strategy",
+            {"ring", "tree", "hierarchical", "adaptive", "all_reduce"}},
+           {"dtype", {"fp32", "bf16"}},
+           {"memory_limit", {"", "1", "300MiB", "1.5 GB"}},
+           {"mesh",
+            {"tp2, dp4", "dp=2,cp=2", "dp_replicate2,dp_shard4",
+             "tp2,dp4,dp_shard2", "dp4,dp_shard2,dp_replicate2"}}}) {
+    for (const std::string& text : texts) {
+      TESSERA_EXPECT_OK(CheckGiven(flag, text)) << flag << " " << text;
+    }
   }
 }
 
@@ -116,18 +138,75 @@ struct RefusedCase {
   Change change;
 };
 
+void ExpectRefused(const std::string& message, const absl::Status& status) {
+  EXPECT_THAT(status, Refused(message));
+  // An example that works, or what to give.
+  EXPECT_TRUE(absl::StrContains(status.message(), "such as ") ||
+              absl::StrContains(status.message(), "give ") ||
+              absl::StrContains(status.message(), "micro-batches work"))
+      << status;
+  EXPECT_FALSE(absl::StrContains(status.message(), "\n"));
+  EXPECT_LT(status.message().size(), 500u);
+}
+
 void ExpectRefused(const std::vector<RefusedCase>& cases) {
   for (const auto& [message, change] : cases) {
-    const absl::Status status = CheckSettings(With(change));
-    EXPECT_THAT(status, Refused(message));
-    // An example that works, or what to give.
-    EXPECT_TRUE(absl::StrContains(status.message(), "such as ") ||
-                absl::StrContains(status.message(), "give ") ||
-                absl::StrContains(status.message(), "micro-batches work"))
-        << status;
-    EXPECT_FALSE(absl::StrContains(status.message(), "\n"));
-    EXPECT_LT(status.message().size(), 500u);
+    ExpectRefused(message, CheckSettings(With(change)));
   }
+}
+
+TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
+  struct Case {
+    std::string message;
+    std::string_view flag;
+    std::string text;
+  };
+  const std::vector<Case> cases = {
+      {"--dtype=fp64: must be one of fp32, bf16, such as --dtype=", "dtype",
+       "fp64"},
+      {"--dtype=\\n\\x1b[0m: must be one of", "dtype", "\n\x1b[0m"},
+      {"--mesh=: a mesh of 0 characters", "mesh", ""},
+      {"--mesh=dp0: axis \"dp\" has size 0", "mesh", "dp0"},
+      {"--mesh=dp2,dp2: axis \"dp\" stands there twice", "mesh", "dp2,dp2"},
+      {"--mesh=ep2: there is no axis \"ep\"; the axes are dp (or "
+       "dp_replicate and dp_shard), pp, cp and tp",
+       "mesh", "ep2"},
+      {"--mesh=dp4,dp_shard3: dp_shard3 does not divide dp4; give", "mesh",
+       "dp4,dp_shard3"},
+      {"--mesh=dp_replicate3,dp4: dp_replicate3 does not divide dp4; give",
+       "mesh", "dp_replicate3,dp4"},
+      {"--mesh=dp4,dp_shard4,dp_replicate2: dp4 is not dp_replicate2 x "
+       "dp_shard4: leave dp out; give",
+       "mesh", "dp4,dp_shard4,dp_replicate2"},
+      {"--mesh=dp2\\n: \"dp2\\n\" has characters that do not print", "mesh",
+       "dp2\n"},
+      {"--mesh=dp: ", "mesh", "dp"},
+      {"--mesh=dp2,tp1048576: 2097152 ranks; at most 1048576", "mesh",
+       "dp2,tp1048576"},
+      {"--strategy=rings: must be one of all_reduce, hierarchical, ring, tree, "
+       "adaptive, such as --strategy=ring",
+       "strategy", "rings"},
+      {"--memory_limit=0: must be a number of bytes above 0, such as "
+       "--memory_limit=300MiB",
+       "memory_limit", "0"},
+      {"--memory_limit=much: must be", "memory_limit", "much"},
+      {"--memory_limit=-5MiB: must", "memory_limit", "-5MiB"},
+  };
+  for (const auto& [message, flag, text] : cases) {
+    ExpectRefused(message, CheckGiven(flag, text));
+  }
+}
+
+// As a program could make them, without a text.
+TEST(CheckSettingsTest, RefusesValuesThatNoTextSays) {
+  ExpectRefused({
+      {"--dtype=f64: must be one of fp32, bf16, such as --dtype=fp32",
+       [](auto& s) { s.parallel.dtype = DType::kF64; }},
+      {"--mesh=dp0,pp2,tp2: axis \"dp\" has size 0",
+       [](auto& s) { s.parallel.mesh.dp = 0; }},
+      {"--mesh=dp2,pp2,tp2: dp_replicate0 does not divide dp2; give",
+       [](auto& s) { s.parallel.mesh.dp_replicate = 0; }},
+  });
 }
 
 TEST(CheckSettingsTest, RefusesModelsAndDataThatCannotBe) {
@@ -137,16 +216,12 @@ TEST(CheckSettingsTest, RefusesModelsAndDataThatCannotBe) {
        [](auto& s) {
          s.data = {"a", ""};
        }},
-      {"--dtype=fp64: must be one of fp32, bf16",
-       [](auto& s) { s.dtype = "fp64"; }},
-      {"--dtype=\\n\\x1b[0m: must be one of",
-       [](auto& s) { s.dtype = "\n\x1b[0m"; }},
       {"--length=0: must be at least 1, such as --length=1",
        [](auto& s) { s.length = 0; }},
       {"--length=9223372036854775807: must be at most 2147483648",
        [](auto& s) { s.length = std::numeric_limits<int64_t>::max(); }},
       {"--batch=-1: must be at least 1", [](auto& s) { s.batch = -1; }},
-      {"--micro_batch=0: must be", [](auto& s) { s.micro_batch = 0; }},
+      {"--micro_batch=0: must be", [](auto& s) { s.parallel.micro_batch = 0; }},
       {"--steps=0: must be at least 1", [](auto& s) { s.steps = 0; }},
       {"--seed=-1: must be at least 0", [](auto& s) { s.seed = -1; }},
   });
@@ -154,37 +229,20 @@ TEST(CheckSettingsTest, RefusesModelsAndDataThatCannotBe) {
 
 TEST(CheckSettingsTest, RefusesMeshesAndBatchesThatDoNotFit) {
   ExpectRefused({
-      {"--mesh=: a mesh of 0 characters", [](auto& s) { s.mesh = ""; }},
-      {"--mesh=dp0: axis \"dp\" has size 0", [](auto& s) { s.mesh = "dp0"; }},
-      {"--mesh=dp2,dp2: axis \"dp\" stands there twice",
-       [](auto& s) { s.mesh = "dp2,dp2"; }},
-      {"--mesh=ep2: there is no axis \"ep\"; the axes are dp (or "
-       "dp_replicate and dp_shard), pp, cp and tp",
-       [](auto& s) { s.mesh = "ep2"; }},
-      {"--mesh=dp4,dp_shard3: dp_shard3 does not divide dp4; give",
-       [](auto& s) { s.mesh = "dp4,dp_shard3"; }},
-      {"--mesh=dp_replicate3,dp4: dp_replicate3 does not divide dp4; give",
-       [](auto& s) { s.mesh = "dp_replicate3,dp4"; }},
-      {"--mesh=dp4,dp_shard4,dp_replicate2: dp4 is not dp_replicate2 x "
-       "dp_shard4: leave dp out; give",
-       [](auto& s) { s.mesh = "dp4,dp_shard4,dp_replicate2"; }},
-      {"--mesh=dp2\\n: \"dp2\\n\" has characters that do not print",
-       [](auto& s) { s.mesh = "dp2\n"; }},
-      {"--mesh=dp: ", [](auto& s) { s.mesh = "dp"; }},
-      {"--mesh=dp2,tp1048576: 2097152 ranks; at most 1048576",
-       [](auto& s) { s.mesh = "dp2,tp1048576"; }},
       {"--batch=10: must be a multiple of 8 (dp 2 x --micro_batch=4), such as "
        "--batch=8",
-       [](auto& s) { s.batch = 10, s.micro_batch = 4; }},
+       [](auto& s) { s.batch = 10, s.parallel.micro_batch = 4; }},
       {"--batch=1: must be a multiple of 2 (dp 2 x --micro_batch=1), such as "
        "--batch=2",
        [](auto& s) { s.batch = 1; }},
       {"--batch=16: must be a multiple of 2199023255552",
-       [](auto& s) { s.micro_batch = int64_t{1} << 40; }},
+       [](auto& s) { s.parallel.micro_batch = int64_t{1} << 40; }},
       {"--length=7: must be at least 8, for cp 4 with --context=zigzag",
-       [](auto& s) { s.mesh = "cp4", s.length = 7; }},
+       [](auto& s) { s.parallel.mesh = {.cp = 4}, s.length = 7; }},
       {"--length=3: must be at least 4, for cp 4 with --context=contiguous",
-       [](auto& s) { s.mesh = "cp4", s.length = 3, s.context = "contiguous"; }},
+       [](auto& s) {
+         s.parallel.mesh = {.cp = 4}, s.length = 3, s.context = "contiguous";
+       }},
       {"--format=csv: must be one of text, json",
        [](auto& s) { s.format = "csv"; }},
       {"--context=zig: must be one of zigzag, contiguous, such as "
@@ -206,7 +264,7 @@ TEST(CheckSettingsTest, RefusesZeroPlusPlusWithoutShards) {
       {"--hpz_partition_size=4: must divide the 6 ranks that share the weights "
        "(dp_shard 3 x cp 2), such as --hpz_partition_size=2",
        [](auto& s) {
-         s.mesh = "dp_replicate2,dp_shard3,cp2", s.batch = 6;
+         s.parallel.mesh = {.dp = 6, .cp = 2, .dp_replicate = 2}, s.batch = 6;
          s.hpz_partition_size = 4;
        }},
   });
@@ -215,14 +273,17 @@ TEST(CheckSettingsTest, RefusesZeroPlusPlusWithoutShards) {
 TEST(CheckSettingsTest, RefusesSchedulesThatDoNotFit) {
   ExpectRefused({
       {"--schedule=1f1: must be one of sequential, gpipe, round_robin, 1f1b",
-       [](auto& s) { s.schedule = "1f1"; }},
-      {"--chunks=0: must be at least 1", [](auto& s) { s.chunks = 0; }},
+       [](auto& s) { s.parallel.schedule = "1f1"; }},
+      {"--chunks=0: must be at least 1",
+       [](auto& s) { s.parallel.chunks = 0; }},
       {"--chunks=2: --schedule=1f1b has 1 on each rank; give --chunks=1",
-       [](auto& s) { s.chunks = 2; }},
+       [](auto& s) { s.parallel.chunks = 2; }},
       {"--chunks=1: --schedule=zb_v has 2 on each rank; give --chunks=2",
-       [](auto& s) { s.schedule = "zb_v"; }},
+       [](auto& s) { s.parallel.schedule = "zb_v"; }},
       {"--mesh=pp3: --schedule=dualpipe needs an even pp, such as pp4",
-       [](auto& s) { s.schedule = "dualpipe", s.mesh = "pp3"; }},
+       [](auto& s) {
+         s.parallel.schedule = "dualpipe", s.parallel.mesh = {.pp = 3};
+       }},
       {"--schedule=1f1b: 1f1b for 2 ranks, 1 chunks and 549755813888",
        [](auto& s) { s.batch = int64_t{1} << 40; }},
   });
@@ -231,9 +292,6 @@ TEST(CheckSettingsTest, RefusesSchedulesThatDoNotFit) {
 TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
   ExpectRefused({
       {"--engine=tcp: must be one of", [](auto& s) { s.engine = "tcp"; }},
-      {"--strategy=rings: must be one of all_reduce, hierarchical, ring, tree, "
-       "adaptive, such as --strategy=ring",
-       [](auto& s) { s.strategy = "rings"; }},
       {"--recompute=half: must be one of none, selective, full",
        [](auto& s) { s.recompute = "half"; }},
       {"--zero=4: must be at most 3", [](auto& s) { s.zero = 4; }},
@@ -282,27 +340,25 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
        "--moments=int8",
        [](auto& s) { s.compression = "int8"; }},
       {"--compression=bf16: rounds, and --offload=optimizer",
-       [](auto& s) { s.compression = "bf16", s.dtype = "bf16"; }},
+       [](auto& s) {
+         s.compression = "bf16", s.parallel.dtype = DType::kBF16;
+       }},
       {"--compression=int8: rounds, and parameters of --dtype=fp32 are their "
        "own master weights",
        [](auto& s) { s.compression = "int8", s.offload = "params"; }},
       {"--compression=fp16: saves nothing of the parameters of --dtype=bf16",
        [](auto& s) {
-         s.compression = "fp16", s.offload = "params", s.dtype = "bf16";
+         s.compression = "fp16", s.offload = "params",
+         s.parallel.dtype = DType::kBF16;
        }},
       {"--moments=fp32: must be one of f32, bf16, int8, such as --moments=f32",
        [](auto& s) { s.moments = "fp32"; }},
       {"--offload_dir=/d: is for what is offloaded, and --offload=none",
        [](auto& s) { s.offload_dir = "/d", s.offload = "none"; }},
       {"--bucket_bytes=0: must be", [](auto& s) { s.bucket_bytes = 0; }},
-      {"--timeout_seconds=0: must", [](auto& s) { s.timeout_seconds = 0; }},
+      {"--timeout_seconds=0: must",
+       [](auto& s) { s.parallel.timeout = absl::ZeroDuration(); }},
       {"--threads=0: must be at least 1", [](auto& s) { s.threads = 0; }},
-      {"--memory_limit=0: must be a number of bytes above 0, such as "
-       "--memory_limit=300MiB",
-       [](auto& s) { s.memory_limit = "0"; }},
-      {"--memory_limit=much: must be",
-       [](auto& s) { s.memory_limit = "much"; }},
-      {"--memory_limit=-5MiB: must", [](auto& s) { s.memory_limit = "-5MiB"; }},
       {"--threads=1025: must be at most 1024",
        [](auto& s) { s.threads = 1025; }},
   });
@@ -313,15 +369,15 @@ TEST(TierCodecsTest, OnlyGradientsAndParametersWithMasterWeightsAreRounded) {
   using offload::Purpose;
   for (const char* codec :
        {"none", "lossless", "fp16", "bf16", "int8", "quantization"}) {
-    for (const char* dtype : {"fp32", "bf16"}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
       Settings settings;
       settings.compression = codec;
-      settings.dtype = dtype;
+      settings.parallel.dtype = dtype;
       settings.offload = "all";
       const bool is_exact = std::string_view(codec) == "none" ||
                             std::string_view(codec) == "lossless";
       const std::string exact = is_exact ? codec : "lossless";
-      const bool has_masters = std::string_view(dtype) == "bf16";
+      const bool has_masters = dtype == DType::kBF16;
       const auto name = [&](Purpose purpose) {
         return TierCodecName(settings, purpose);
       };
@@ -411,9 +467,9 @@ TEST(CheckSettingsTest, AgreesWithTheGeneratorsForAllSmallPipelines) {
         for (int64_t batch = 1; batch <= 5; ++batch) {
           const auto schedule = pipeline::Generate(name, {pp, chunks, batch});
           EXPECT_EQ(CheckSettings(With([&](Settings& s) {
-                      s.mesh = absl::StrCat("pp", pp);
-                      s.schedule = std::string(name);
-                      s.chunks = chunks;
+                      s.parallel.mesh = {.pp = pp};
+                      s.parallel.schedule = std::string(name);
+                      s.parallel.chunks = chunks;
                       s.batch = batch;
                     })).ok(),
                     schedule.ok())
@@ -463,9 +519,14 @@ Settings AnySettings(std::mt19937_64& random) {
   Settings settings;
   for (size_t i = random() % 6; i > 0; --i) {
     const auto fields = SettingsFields();
-    std::visit([&]<typename T>(
-                   T Settings::*member) { SetAny(random, settings.*member); },
-               fields[random() % fields.size()].member);
+    std::visit(
+        [&](const auto& member) {
+          auto value = GetField(member, settings);
+          SetAny(random, value);
+          // Texts that say nothing leave the field as it is.
+          SetField(value, member, settings).IgnoreError();
+        },
+        fields[random() % fields.size()].member);
   }
   return settings;
 }
@@ -479,18 +540,23 @@ TEST(CheckSettingsFuzzTest, AnyNumbersAndWordsPassOrAreRefusedInALine) {
   int passed = 0;
   for (int round = 0; round < 20'000; ++round) {
     Settings settings = AnySettings(random);
-    if (random() % 4 == 0) settings.mesh = meshes.Next();
+    if (random() % 4 == 0) {
+      const auto mesh = topology::MeshSizes::Parse(meshes.Next());
+      settings.parallel.mesh = mesh.value_or(settings.parallel.mesh);
+    }
     const absl::Status status = CheckSettings(settings);
     if (status.ok()) {
       ++passed;
       const auto options = RunOptionsFrom(settings, model);
       if (!options.ok()) {  // Only the model's sizes say whether they fit.
         ASSERT_TRUE(settings.max_gathered_bytes > 0 ||
-                    absl::EndsWith(settings.schedule, ".csv"));
+                    absl::EndsWith(settings.parallel.schedule, ".csv"));
         ASSERT_THAT(options.status(), Refused("--"));
         continue;
       }
-      ASSERT_EQ(settings.batch % (options->mesh.dp * settings.micro_batch), 0);
+      ASSERT_EQ(
+          settings.batch % (options->mesh.dp * settings.parallel.micro_batch),
+          0);
       continue;
     }
     ASSERT_THAT(status, Refused("--"));
@@ -498,29 +564,6 @@ TEST(CheckSettingsFuzzTest, AnyNumbersAndWordsPassOrAreRefusedInALine) {
     ASSERT_LT(status.message().size(), 1000u);
   }
   EXPECT_GT(passed, 1000);
-}
-
-TEST(ParseMeshTest, ReadsWhatItWrites) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(const MeshSizes mesh, ParseMesh("tp8,dp3"));
-  EXPECT_EQ(FormatMesh(mesh), "dp3,pp1,cp1,tp8");
-  for (const char* hybrid :
-       {"dp_replicate2,dp_shard3,tp4", "tp4,dp6,dp_shard3",
-        "dp6,tp4,dp_replicate2", "dp_replicate2,dp_shard3,pp1,cp1,tp4"}) {
-    TESSERA_ASSERT_OK_AND_ASSIGN(const MeshSizes sizes, ParseMesh(hybrid));
-    EXPECT_EQ(sizes.dp, 6);
-    EXPECT_EQ(sizes.dp_replicate, 2);
-    EXPECT_EQ(sizes.shard_ranks(), 3);
-    EXPECT_EQ(sizes.world_size(), 24);
-    EXPECT_EQ(FormatMesh(sizes), "dp_replicate2,dp_shard3,pp1,cp1,tp4");
-  }
-  // One part alone.
-  EXPECT_EQ(ParseMesh("dp_shard4")->dp_replicate, 1);
-  EXPECT_EQ(ParseMesh("dp_shard4")->dp, 4);
-  EXPECT_EQ(ParseMesh("dp_replicate4")->dp_shard(), 1);
-  TESSERA_ASSERT_OK_AND_ASSIGN(const MeshSizes same,
-                               ParseMesh(FormatMesh(mesh)));
-  EXPECT_EQ(FormatMesh(same), FormatMesh(mesh));
-  EXPECT_EQ(same.world_size(), 24);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "tools/train/settings/check_settings.h"
+#include "tools/train/settings/offload_choice.h"
 
 namespace tessera::train {
 namespace {
@@ -25,9 +26,9 @@ struct Change {
   bool is_measured = false;
 };
 
-void OffloadAll(Settings& settings) {
+void OffloadState(Settings& settings) {
   settings.zero = 3;
-  settings.offload = "all";
+  settings.offload = WithActivationsOf(settings.offload, "all");
 }
 
 // From what costs least time to what costs most.
@@ -40,8 +41,6 @@ constexpr Change kChanges[] = {
      }},
     {MemoryStrategy::kStandard,
      [](Settings& s, const std::string&) { s.recompute = "full"; }},
-    // A rung for offloaded activations belongs here, before the state is
-    // sharded.
     {MemoryStrategy::kAggressive,
      [](Settings& s, const std::string&) { s.zero = 3; }},
     // Now that the stage allows it.
@@ -50,17 +49,22 @@ constexpr Change kChanges[] = {
     {MemoryStrategy::kAggressive,
      [](Settings& s, const std::string&) { s.gather_ahead = 0; }},
     {MemoryStrategy::kAggressive,
-     [](Settings& s, const std::string&) { OffloadAll(s); }},
+     [](Settings& s, const std::string&) { OffloadState(s); }},
     {MemoryStrategy::kAggressive,
      [](Settings& s, const std::string&) {
-       const bool is_in_memory = s.offload == "all" && s.offload_dir.empty();
+       const bool is_in_memory =
+           OffloadChoice::Of(s.offload).gradients && s.offload_dir.empty();
        if (is_in_memory && s.compression == "none") s.compression = "lossless";
      },
      /*is_measured=*/true},
     {MemoryStrategy::kExtreme,
      [](Settings& s, const std::string& scratch) {
-       OffloadAll(s);
+       OffloadState(s);
        if (s.offload_dir.empty()) s.offload_dir = scratch;
+     }},
+    {MemoryStrategy::kExtreme,
+     [](Settings& s, const std::string&) {
+       if (!s.offload_dir.empty()) s.offload = "all,activations";
      }},
 };
 

@@ -8,7 +8,7 @@
 //   standard     --reduce=each, --recompute=selective, --recompute=full
 //   aggressive   --zero=3, --reduce=each, --gather_ahead=0, --offload=all in
 //                host memory; while running also --compression=lossless
-//   extreme      --offload=all in files (--offload_dir)
+//   extreme      --offload=all in files (--offload_dir), then activations too
 //
 // No rung changes what is computed beyond the order of sums. A rung is left out
 // where the settings have it already, where CheckSettings refuses it (--reduce

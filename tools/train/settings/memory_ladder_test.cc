@@ -8,6 +8,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tools/train/settings/check_settings.h"
+#include "tools/train/settings/offload_choice.h"
 
 namespace tessera::train {
 namespace {
@@ -22,7 +23,9 @@ absl::StatusOr<int64_t> Need(const Settings& settings) {
   if (settings.zero == 3) needed -= 200;
   if (settings.reduce == "each") needed -= 100;
   if (settings.zero == 3 && settings.gather_ahead == 0) needed -= 20;
-  if (settings.offload == "all") needed += 10;  // And near memory.
+  const OffloadChoice offload = OffloadChoice::Of(settings.offload);
+  if (offload.gradients) needed += 10;  // And near memory.
+  if (offload.activations && !settings.offload_dir.empty()) needed -= 50;
   if (settings.compression != "none") needed += 5;
   if (!settings.offload_dir.empty()) needed -= 300;
   return needed;
@@ -74,7 +77,10 @@ TEST(MemoryLadderTest, StopsAtTheLowestRungThatIsEnough) {
        "--recompute=full --zero=3 --reduce=each --gather_ahead=0"},
       {579, MemoryStrategy::kExtreme,
        "--recompute=full --zero=3 --reduce=each --gather_ahead=0 "
-       "--offload=all --offload_dir=/scratch"}};
+       "--offload=all --offload_dir=/scratch"},
+      {289, MemoryStrategy::kExtreme,
+       "--recompute=full --zero=3 --reduce=each --gather_ahead=0 "
+       "--offload=all,activations --offload_dir=/scratch"}};
   ExpectRungs(StageOne(), LadderUse::kBeforeStart, cases);
   ExpectRungs(StageOne(), LadderUse::kWhileRunning, cases);
 }
@@ -127,7 +133,7 @@ TEST(MemoryLadderTest, NothingIsLeftAtTheTop) {
   settings.recompute = "full";
   settings.reduce = "each";
   settings.gather_ahead = 0;
-  settings.offload = "all";
+  settings.offload = "all,activations";
   settings.offload_dir = "/mine";
   ExpectRungs(settings, LadderUse::kWhileRunning,
               {{1, MemoryStrategy::kBasic, ""}});
@@ -143,7 +149,8 @@ TEST(MemoryLadderTest, TriesCompressionAlone) {
   settings.offload = "all";
   const Case compressed = {1, MemoryStrategy::kAggressive,
                            "--compression=lossless"};
-  const Case in_files = {1, MemoryStrategy::kExtreme, "--offload_dir=/scratch"};
+  const Case in_files = {300, MemoryStrategy::kExtreme,
+                         "--offload_dir=/scratch"};
   ExpectRungs(settings, LadderUse::kBeforeStart, {in_files});
   ExpectRungs(settings, LadderUse::kWhileRunning, {compressed});
   settings.compression = "lossless";
@@ -151,7 +158,7 @@ TEST(MemoryLadderTest, TriesCompressionAlone) {
   settings.compression = "none";
   settings.recompute = "none";
   ExpectRungs(settings, LadderUse::kWhileRunning,
-              {{1, MemoryStrategy::kExtreme,
+              {{300, MemoryStrategy::kExtreme,
                 "--recompute=full --offload_dir=/scratch"}});
 }
 

@@ -18,7 +18,6 @@
 #include "tools/model_files/model_config/presets.h"
 #include "tools/train/run/run_options.h"
 #include "tools/train/settings/internal/flag_checks.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/user_path.h"
 
 namespace tessera::train {
@@ -93,7 +92,7 @@ absl::Status CheckHeads(const Settings& settings, const ModelConfig& model,
   int64_t fits = mesh.tp;
   while (!CanShareHeads(model, fits)) --fits;
   return RefuseFlag(
-      "mesh", settings.mesh,
+      "mesh", mesh.ToFlag(),
       absl::StrCat("tp ", mesh.tp, " cannot share out the ", model.kv_heads,
                    " kv heads of --model=", settings.model.substr(0, 60),
                    "; tp may be up to ", model.kv_heads,
@@ -102,16 +101,17 @@ absl::Status CheckHeads(const Settings& settings, const ModelConfig& model,
 
 absl::Status CheckLayers(const Settings& settings, const ModelConfig& model,
                          const MeshSizes& mesh) {
-  const int64_t stages = mesh.pp * settings.chunks;
+  const int64_t stages = mesh.pp * settings.parallel.chunks;
   if (stages <= model.layers) return absl::OkStatus();
   return RefuseFlag(
-      "mesh", settings.mesh,
+      "mesh", mesh.ToFlag(),
       absl::StrCat(
-          "pp ", mesh.pp, " x --chunks=", settings.chunks, " are ", stages,
-          " stages, and --model=", settings.model.substr(0, 60), " has ",
-          model.layers, " layers; give at most as many stages, such as pp",
-          std::max<int64_t>(model.layers / settings.chunks, 1),
-          model.layers < settings.chunks ? " and fewer chunks" : ""));
+          "pp ", mesh.pp, " x --chunks=", settings.parallel.chunks, " are ",
+          stages, " stages, and --model=", settings.model.substr(0, 60),
+          " has ", model.layers,
+          " layers; give at most as many stages, such as pp",
+          std::max<int64_t>(model.layers / settings.parallel.chunks, 1),
+          model.layers < settings.parallel.chunks ? " and fewer chunks" : ""));
 }
 
 }  // namespace
@@ -130,8 +130,7 @@ absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
   }
   TESSERA_RETURN_IF_ERROR(
       tools::FlagError("model", settings.model, model.Validate()));
-  TESSERA_ASSIGN_OR_RETURN(const MeshSizes mesh, ParseMesh(settings.mesh),
-                           tools::FlagError("mesh", settings.mesh, _));
+  const MeshSizes& mesh = settings.parallel.mesh;
   TESSERA_RETURN_IF_ERROR(CheckHeads(settings, model, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLayers(settings, model, mesh));
   return model;

@@ -53,21 +53,21 @@ TEST(ModelOfTest, RefusesModelsThatAreNotThere) {
 TEST(ModelOfTest, RefusesMeshesThatTheModelDoesNotFit) {
   Settings settings;  // 4 layers, 4 heads, 2 kv heads.
   for (const char* mesh : {"tp1", "tp2", "tp4", "tp8", "pp4"}) {
-    settings.mesh = mesh;
+    settings.parallel.mesh = *topology::MeshSizes::Parse(mesh);
     TESSERA_EXPECT_OK(ModelOf(settings, 257)) << mesh;
   }
-  settings.mesh = "tp3";
+  settings.parallel.mesh = {.tp = 3};
   EXPECT_THAT(ModelOf(settings, 257),
               Refused("--mesh=tp3: tp 3 cannot share out the 2 kv heads of "
                       "--model=llama-1m; tp may be up to 2, or a multiple of "
                       "it, such as tp2"));
-  settings.mesh = "pp5";
+  settings.parallel.mesh = {.pp = 5};
   EXPECT_THAT(ModelOf(settings, 257),
               Refused("--mesh=pp5: pp 5 x --chunks=1 are 5 stages, and "
                       "--model=llama-1m has 4 layers; give at most as many "
                       "stages, such as pp4"));
-  settings.mesh = "pp2";
-  settings.chunks = 5;
+  settings.parallel.mesh = {.pp = 2};
+  settings.parallel.chunks = 5;
   EXPECT_THAT(ModelOf(settings, 257), Refused("--mesh=pp2: pp 2 x --chunks=5"));
 }
 

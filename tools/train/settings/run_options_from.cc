@@ -12,8 +12,6 @@
 #include "tools/cli/cli.h"
 #include "tools/train/run/run_schedule.h"
 #include "tools/train/settings/check_settings.h"
-#include "tools/train/settings/mesh/check_mesh.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/user_path.h"
 #include "zero3/state/sharded_state_options.h"
 
@@ -60,13 +58,13 @@ double LeastRateOf(const Settings& settings) {
 }
 
 absl::Status SetSchedule(const Settings& settings, RunOptions& options) {
-  options.schedule = settings.schedule;
-  if (!IsScheduleFile(settings.schedule)) return absl::OkStatus();
+  options.schedule = settings.parallel.schedule;
+  if (!IsScheduleFile(settings.parallel.schedule)) return absl::OkStatus();
   options.schedule = "file";
   TESSERA_ASSIGN_OR_RETURN(
       options.schedule_table,
-      ReadFile(UserPath(settings.schedule), kMaxScheduleBytes),
-      tools::FlagError("schedule", settings.schedule, _));
+      ReadFile(UserPath(settings.parallel.schedule), kMaxScheduleBytes),
+      tools::FlagError("schedule", settings.parallel.schedule, _));
   return absl::OkStatus();
 }
 
@@ -77,8 +75,9 @@ absl::Status CheckPlan(const Settings& settings, const RunOptions& options) {
   }
   RunOptions unlimited = options;
   unlimited.max_gathered_bytes = 0;
-  TESSERA_RETURN_IF_ERROR(tools::FlagError(
-      "schedule", settings.schedule, RunSchedule::Create(unlimited).status()));
+  TESSERA_RETURN_IF_ERROR(
+      tools::FlagError("schedule", settings.parallel.schedule,
+                       RunSchedule::Create(unlimited).status()));
   if (options.max_gathered_bytes == 0) return absl::OkStatus();
   return tools::FlagError("max_gathered_bytes",
                           absl::StrCat(settings.max_gathered_bytes),
@@ -91,11 +90,11 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
     const Settings& settings, const model_files::ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
   RunOptions options;
-  TESSERA_ASSIGN_OR_RETURN(options.mesh, ParseMesh(settings.mesh));
+  options.mesh = settings.parallel.mesh;
   options.model = model;
-  options.dtype = settings.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  options.dtype = settings.parallel.dtype;
   options.batch = settings.batch;
-  options.micro_batch = settings.micro_batch;
+  options.micro_batch = settings.parallel.micro_batch;
   options.length = settings.length;
   options.steps = settings.steps;
   options.seed = static_cast<uint64_t>(settings.seed);
@@ -109,7 +108,7 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   options.reduce = settings.reduce == "each"   ? ReduceChoice::kEachMicroBatch
                    : settings.reduce == "last" ? ReduceChoice::kLastMicroBatch
                                                : ReduceChoice::kAuto;
-  options.chunks = settings.chunks;
+  options.chunks = settings.parallel.chunks;
   options.sequence_parallel = settings.sequence_parallel;
   options.zigzag = settings.context == "zigzag";
   options.recompute = RecomputeOf(settings.recompute);

@@ -3,7 +3,6 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/model_config/presets.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 
 namespace tessera::train {
 namespace {
@@ -11,18 +10,18 @@ namespace {
 // No field as it is by default.
 Settings Unusual() {
   Settings settings;
-  settings.mesh = "dp2,pp3,cp4,tp5";
-  settings.dtype = "bf16";
+  settings.parallel.mesh = {.dp = 2, .pp = 3, .cp = 4, .tp = 5};
+  settings.parallel.dtype = DType::kBF16;
   settings.batch = 24;
-  settings.micro_batch = 2;
+  settings.parallel.micro_batch = 2;
   settings.length = 77;
   settings.steps = 100;
   settings.seed = 9;
   settings.learning_rate = 0.5;
   settings.min_learning_rate = 0.25;
   settings.warmup_steps = 6;
-  settings.schedule = "interleaved_1f1b";
-  settings.chunks = 2;
+  settings.parallel.schedule = "interleaved_1f1b";
+  settings.parallel.chunks = 2;
   settings.sequence_parallel = true;
   settings.context = "contiguous";
   settings.recompute = "selective";
@@ -48,7 +47,7 @@ class RunOptionsFromTest : public ::testing::Test {
 TEST_F(RunOptionsFromTest, HasWhatIsTrainedAndHowItIsShared) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
                                RunOptionsFrom(settings_, model_));
-  EXPECT_EQ(FormatMesh(options.mesh), settings_.mesh);
+  EXPECT_EQ(options.mesh, settings_.parallel.mesh);
   EXPECT_EQ(options.model, model_);
   EXPECT_EQ(options.dtype, DType::kBF16);
   EXPECT_EQ(options.batch, 24);

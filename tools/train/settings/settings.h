@@ -1,5 +1,5 @@
 // Settings: a training run as its command line says it, one field for a flag of
-// the same name.
+// the same name; what `parallel` holds has flags of its own.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const Settings settings,
 //                            ReadSettings("run/config.json"));
@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "topology/config/parallel_config.h"
+
 namespace tessera::train {
 
 struct Settings {
@@ -24,20 +26,16 @@ struct Settings {
   // A directory of Hugging Face. Empty: that of the model, where it is one with
   // a tokenizer.json; else bytes.
   std::string tokenizer = "";
-  std::string dtype = "fp32";  // fp32, bf16
-  int64_t length = 128;        // Tokens of a sequence.
-  int64_t batch = 16;          // Sequences of a step, over all ranks.
-  int64_t micro_batch = 1;
+  int64_t length = 128;  // Tokens of a sequence.
+  int64_t batch = 16;    // Sequences of a step, over all ranks.
   int64_t steps = 240;
   int64_t seed = 1;
 
   // Who trains it.
-  // Axes dp (or dp_replicate and dp_shard), pp, cp, tp.
-  std::string mesh = "dp2,pp2,tp2";
+  // --mesh, --schedule, --chunks, --micro_batch, --strategy, --dtype,
+  // --memory_limit and, in whole seconds, --timeout_seconds.
+  topology::ParallelConfig parallel = {.mesh = {.dp = 2, .pp = 2, .tp = 2}};
   std::string engine = "shared_memory";
-  std::string strategy = "adaptive";  // Of collectives.
-  std::string schedule = "1f1b";      // A generator, auto, or a CSV file.
-  int64_t chunks = 1;                 // Stages of a pipeline rank.
   bool sequence_parallel = false;
   std::string context = "zigzag";  // zigzag, contiguous
   std::string recompute = "none";  // none, selective, full
@@ -54,7 +52,9 @@ struct Settings {
   int64_t bucket_bytes = 25'000'000;  // Gradients reduced at once.
   int64_t gather_ahead = 1;           // Layers, at stage 3.
   int64_t max_gathered_bytes = 0;     // 0: what gather_ahead needs.
-  int64_t persistence_threshold = 0;  // Elements.
+  // Elements, at stage 3. Norms stay whole: a message of 1 KB takes as long to
+  // start as one of a layer.
+  int64_t persistence_threshold = 4096;
   std::string reduce = "auto";        // auto, each, last micro-batch.
   // ZeRO++: int8 gathers of weights (qwZ), int8 reductions of gradients (qgZ),
   // and ranks that hold a second copy of the weights together (hpZ; 0: none).
@@ -87,12 +87,8 @@ struct Settings {
 
   // How it is run.
   int64_t max_restarts = 0;
-  bool elastic = false;          // Restart with fewer data-parallel ranks.
-  int64_t timeout_seconds = 60;  // That ranks wait for each other.
-  int64_t threads = 1;           // Of the arithmetic, a rank.
-  // Resident memory of all ranks on this machine, such as "300MiB". Empty: no
-  // limit of the run's own.
-  std::string memory_limit = "";
+  bool elastic = false;  // Restart with fewer data-parallel ranks.
+  int64_t threads = 1;   // Of the arithmetic, a rank.
   bool report = false;
   bool verify = false;
   bool dry_run = false;

@@ -1,5 +1,6 @@
 #include "tools/train/settings/settings_flags.h"
 
+#include <type_traits>
 #include <variant>
 
 #include "absl/flags/commandlineflag.h"
@@ -17,7 +18,8 @@
 ABSL_FLAG(std::string, config, "",
           "a JSON file of settings; the other flags override what it says");
 
-// A flag for the field of that name.
+// A flag for the field of that name; PARALLEL: of what `parallel` holds, which
+// is a T there.
 #define TESSERA_SETTINGS_FLAG(name)                                        \
   ABSL_FLAG(                                                               \
       tessera::train::GivenFlag<decltype(tessera::train::Settings::name)>, \
@@ -26,20 +28,28 @@ ABSL_FLAG(std::string, config, "",
           tessera::train::Settings().name),                                \
       std::string(tessera::train::FindSettingsField(#name)->help))
 
+#define TESSERA_PARALLEL_FLAG(T, name)                                \
+  ABSL_FLAG(tessera::train::GivenFlag<T>, name,                       \
+            tessera::train::GivenFlag<T>(                             \
+                std::get<tessera::train::ParallelField<T>>(           \
+                    tessera::train::FindSettingsField(#name)->member) \
+                    .get(tessera::train::Settings().parallel)),       \
+            std::string(tessera::train::FindSettingsField(#name)->help))
+
 TESSERA_SETTINGS_FLAG(model);
 TESSERA_SETTINGS_FLAG(data);
 TESSERA_SETTINGS_FLAG(tokenizer);
-TESSERA_SETTINGS_FLAG(dtype);
+TESSERA_PARALLEL_FLAG(std::string, dtype);
 TESSERA_SETTINGS_FLAG(length);
 TESSERA_SETTINGS_FLAG(batch);
-TESSERA_SETTINGS_FLAG(micro_batch);
+TESSERA_PARALLEL_FLAG(int64_t, micro_batch);
 TESSERA_SETTINGS_FLAG(steps);
 TESSERA_SETTINGS_FLAG(seed);
-TESSERA_SETTINGS_FLAG(mesh);
+TESSERA_PARALLEL_FLAG(std::string, mesh);
 TESSERA_SETTINGS_FLAG(engine);
-TESSERA_SETTINGS_FLAG(strategy);
-TESSERA_SETTINGS_FLAG(schedule);
-TESSERA_SETTINGS_FLAG(chunks);
+TESSERA_PARALLEL_FLAG(std::string, strategy);
+TESSERA_PARALLEL_FLAG(std::string, schedule);
+TESSERA_PARALLEL_FLAG(int64_t, chunks);
 TESSERA_SETTINGS_FLAG(sequence_parallel);
 TESSERA_SETTINGS_FLAG(context);
 TESSERA_SETTINGS_FLAG(recompute);
@@ -75,9 +85,9 @@ TESSERA_SETTINGS_FLAG(sample_tokens);
 TESSERA_SETTINGS_FLAG(sample_temperature);
 TESSERA_SETTINGS_FLAG(max_restarts);
 TESSERA_SETTINGS_FLAG(elastic);
-TESSERA_SETTINGS_FLAG(timeout_seconds);
+TESSERA_PARALLEL_FLAG(int64_t, timeout_seconds);
 TESSERA_SETTINGS_FLAG(threads);
-TESSERA_SETTINGS_FLAG(memory_limit);
+TESSERA_PARALLEL_FLAG(std::string, memory_limit);
 TESSERA_SETTINGS_FLAG(report);
 TESSERA_SETTINGS_FLAG(verify);
 TESSERA_SETTINGS_FLAG(dry_run);
@@ -85,6 +95,7 @@ TESSERA_SETTINGS_FLAG(force);
 TESSERA_SETTINGS_FLAG(format);
 TESSERA_SETTINGS_FLAG(quiet);
 
+#undef TESSERA_PARALLEL_FLAG
 #undef TESSERA_SETTINGS_FLAG
 
 namespace tessera::train {
@@ -133,14 +144,15 @@ absl::StatusOr<Settings> SettingsFromFlags() {
   TESSERA_ASSIGN_OR_RETURN(Settings settings, SettingsOfConfig());
   for (const SettingsField& field : SettingsFields()) {
     const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(field.name);
-    std::visit(
-        [&]<typename T>(T Settings::*member) {
+    TESSERA_RETURN_IF_ERROR(std::visit(
+        [&](const auto& member) {
+          using T = std::decay_t<decltype(GetField(member, settings))>;
           const auto value = flag->TryGet<GivenFlag<T>>();
-          if (value.has_value() && value->given) {
-            settings.*member = value->value;
-          }
+          return value.has_value() && value->given
+                     ? SetField(value->value, member, settings)
+                     : absl::OkStatus();
         },
-        field.member);
+        field.member));
   }
   return settings;
 }

@@ -11,8 +11,8 @@
 //         });
 //   }
 //
-// Linking this library declares an Abseil flag for every field of Settings,
-// with its name and default, and --config.
+// Linking this library declares an Abseil flag for every field of Settings and
+// of its `parallel`, with its name and default, and --config.
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_FLAGS_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_FLAGS_H_
 
@@ -35,8 +35,9 @@ std::vector<std::string> TrainArguments(
     const std::vector<std::string>& arguments);
 
 // The file of --config (a path as UserPath takes it), or the defaults where
-// there is none, with every flag that was given on top. Not checked. Errors of
-// the file are InvalidArgument and name the flag.
+// there is none, with every flag that was given on top. Only what a text cannot
+// say (--mesh=dp0) is refused, the rest is for CheckSettings. Errors are
+// InvalidArgument and name the flag.
 absl::StatusOr<Settings> SettingsFromFlags();
 
 }  // namespace tessera::train

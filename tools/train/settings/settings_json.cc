@@ -25,13 +25,13 @@ absl::Status Expected(std::string_view what, const Json& found) {
       "expected ", what, ", found ", model_files::DescribeJson(found)));
 }
 
-absl::Status Set(const Json& json, bool& value) {
+absl::Status Read(const Json& json, bool& value) {
   if (!json.is_boolean()) return Expected("true or false", json);
   value = json.get<bool>();
   return absl::OkStatus();
 }
 
-absl::Status Set(const Json& json, int64_t& value) {
+absl::Status Read(const Json& json, int64_t& value) {
   if (!json.is_number_integer() ||
       (json.is_number_unsigned() &&
        json.get<uint64_t>() >
@@ -42,19 +42,19 @@ absl::Status Set(const Json& json, int64_t& value) {
   return absl::OkStatus();
 }
 
-absl::Status Set(const Json& json, double& value) {
+absl::Status Read(const Json& json, double& value) {
   if (!json.is_number()) return Expected("a number", json);
   value = json.get<double>();
   return absl::OkStatus();
 }
 
-absl::Status Set(const Json& json, std::string& value) {
+absl::Status Read(const Json& json, std::string& value) {
   if (!json.is_string()) return Expected("a text in quotes", json);
   value = json.get<std::string>();
   return absl::OkStatus();
 }
 
-absl::Status Set(const Json& json, std::vector<std::string>& value) {
+absl::Status Read(const Json& json, std::vector<std::string>& value) {
   constexpr std::string_view kWhat = "a list of texts such as [\"docs\"]";
   if (!json.is_array()) return Expected(kWhat, json);
   value.clear();
@@ -81,6 +81,17 @@ absl::Status CheckFinite(double value) {
       absl::StrCat(value, " cannot be written as JSON; give a finite number"));
 }
 
+absl::Status ReadField(const Json& json, const SettingsField& field,
+                       Settings& settings) {
+  return std::visit(
+      [&](const auto& member) -> absl::Status {
+        auto given = GetField(member, settings);
+        TESSERA_RETURN_IF_ERROR(Read(json, given));
+        return SetField(given, member, settings);
+      },
+      field.member);
+}
+
 absl::StatusOr<Settings> SettingsOf(const Json& document) {
   if (!document.is_object()) {
     return Expected("an object such as {\"steps\": 100}", document);
@@ -90,9 +101,7 @@ absl::StatusOr<Settings> SettingsOf(const Json& document) {
     const SettingsField* field = FindSettingsField(key);
     if (field == nullptr) return UnknownKey(key);
     TESSERA_RETURN_IF_ERROR(
-        std::visit([&, &json = value](
-                       auto member) { return Set(json, settings.*member); },
-                   field->member),
+        ReadField(value, *field, settings),
         Annotate(_, absl::StrCat("key \"", field->name, "\"")));
   }
   return settings;
@@ -105,7 +114,8 @@ absl::StatusOr<std::string> FormatField(const SettingsField& field,
     TESSERA_RETURN_IF_ERROR(CheckFinite(settings.**member));
   }
   const Json value = std::visit(
-      [&](auto member) { return Json(settings.*member); }, field.member);
+      [&](const auto& member) { return Json(GetField(member, settings)); },
+      field.member);
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (Json::parse(text) == value) return text;
   return absl::InvalidArgumentError(absl::StrCat(

@@ -1,4 +1,4 @@
-// Settings as JSON: one object, a key for each field, none inside another.
+// Settings as JSON: one object, a key for each flag, none inside another.
 //
 //   {"mesh": "dp2,tp2", "data": ["docs", "more.u16"], "steps": 1000}
 //
@@ -24,13 +24,14 @@ inline constexpr size_t kMaxSettingsBytes = size_t{1} << 20;
 
 // InvalidArgument where it is no JSON object, too long or nested, a key is
 // unknown (the nearest one is named) or comes twice, or a value has another
-// type than its field. What values mean is CheckSettings's.
+// type than its field or says nothing ("mesh": "dp0"). What values mean is
+// CheckSettings's.
 absl::StatusOr<Settings> ParseSettings(std::string_view json);
 
 // Every field, one on a line; ParseSettings reads back the same settings, to
-// the last bit. InvalidArgument, with the key, where JSON cannot say that: a
-// number that is not finite, a text that is no UTF-8, and where it would be
-// longer than kMaxSettingsBytes.
+// the last bit (timeouts in whole seconds). InvalidArgument, with the key,
+// where JSON cannot say that: a number that is not finite, a text that is no
+// UTF-8, and where it would be longer than kMaxSettingsBytes.
 absl::StatusOr<std::string> FormatSettings(const Settings& settings);
 
 // The same from and to a file. Errors name it. Writing replaces it as a whole,

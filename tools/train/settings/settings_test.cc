@@ -11,11 +11,15 @@
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/byte_size.h"
+#include "base/dtype/dtype.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
 #include "base/text_mutator.h"
@@ -25,11 +29,13 @@
 #include "tools/train/settings/settings_flags.h"
 #include "tools/train/settings/settings_json.h"
 #include "tools/train/settings/user_path.h"
+#include "topology/config/parallel_config.h"
 
 namespace tessera::train {
 namespace {
 
 using ::testing::HasSubstr;
+using topology::ParallelConfig;
 
 auto Refused(const std::string& words) {
   return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
@@ -41,10 +47,10 @@ struct AnyValue {
   operator T() const;
 };
 
-template <typename... Values>
+template <typename Aggregate, typename... Values>
 constexpr size_t CountFields() {
-  if constexpr (requires { Settings{Values()..., AnyValue()}; }) {
-    return CountFields<Values..., AnyValue>();
+  if constexpr (requires { Aggregate{Values()..., AnyValue()}; }) {
+    return CountFields<Aggregate, Values..., AnyValue>();
   } else {
     return sizeof...(Values);
   }
@@ -56,8 +62,9 @@ Settings Others() {
   int64_t number = 2;
   for (const SettingsField& field : SettingsFields()) {
     std::visit(
-        [&]<typename T>(T Settings::*member) {
-          T& value = settings.*member;
+        [&](const auto& member) {
+          auto value = GetField(member, settings);
+          using T = decltype(value);
           if constexpr (std::is_same_v<T, bool>) {
             value = !value;
           } else if constexpr (std::is_same_v<T, std::string>) {
@@ -67,10 +74,16 @@ Settings Others() {
           } else {
             value = static_cast<T>(1e15 / 7 + static_cast<double>(number));
           }
+          // Some texts must say something.
+          SetField(value, member, settings).IgnoreError();
           ++number;
         },
         field.member);
   }
+  settings.parallel.mesh = {.dp = 4, .tp = 3, .dp_replicate = 2};
+  settings.parallel.dtype = DType::kBF16;
+  settings.parallel.strategy = topology::CommunicationStrategy::kTree;
+  settings.parallel.memory_limit = ByteSize((int64_t{3} << 30) + 7);
   return settings;
 }
 
@@ -98,12 +111,15 @@ class SettingsTest : public ::testing::Test {
 };
 
 TEST_F(SettingsTest, TheTableHasEveryField) {
-  EXPECT_EQ(SettingsFields().size(), CountFields<>());
+  // `parallel` is not a field of the table; its own are.
+  EXPECT_EQ(SettingsFields().size(),
+            CountFields<Settings>() - 1 + CountFields<ParallelConfig>());
   const Settings others = Others(), defaults;
   for (const SettingsField& field : SettingsFields()) {
     std::visit(
-        [&](auto member) {
-          EXPECT_TRUE(others.*member != defaults.*member) << field.name;
+        [&](const auto& member) {
+          EXPECT_TRUE(GetField(member, others) != GetField(member, defaults))
+              << field.name;
         },
         field.member);
     EXPECT_EQ(FindSettingsField(field.name), &field);
@@ -133,7 +149,7 @@ TEST_F(SettingsTest, FlagsSetFields) {
   expected.steps = -3;
   expected.quiet = true;
   expected.learning_rate = 1e-3;
-  expected.mesh = "tp4";
+  expected.parallel.mesh = {.tp = 4};
   expected.sample_prompt = "--quiet";
   expected.report = true;
   EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(expected));
@@ -160,6 +176,16 @@ TEST_F(SettingsTest, MalformedFlagsAreRefusedInWords) {
               Refused("--quiet=maybe: expected true or false"));
   EXPECT_THAT(Parse({"--data=a,,b"}),
               Refused("--data=a,,b: expected names separated by commas"));
+  for (const auto& [argument, message] :
+       {std::pair("--mesh=dp0", "--mesh=dp0: axis \"dp\" has size 0"),
+        std::pair("--dtype=fp8",
+                  "--dtype=fp8: must be one of fp32, bf16, such"),
+        std::pair("--strategy=", "--strategy=: must be one of all_reduce"),
+        std::pair("--memory_limit=0", "must be a number of bytes above 0")}) {
+    const absl::FlagSaver saver;
+    TESSERA_EXPECT_OK(Parse({argument}));
+    EXPECT_THAT(SettingsFromFlags(), Refused(message));
+  }
   EXPECT_THAT(Parse({"--step=3"}), Refused("did you mean --steps"));
   EXPECT_THAT(Parse({"--nosteps"}), Refused("--steps=false"));
 }
@@ -168,7 +194,7 @@ TEST_F(SettingsTest, GivenFlagsOverrideTheFileAndOthersDoNot) {
   Settings file;
   file.steps = 7;
   file.quiet = true;
-  file.mesh = "dp4";
+  file.parallel.mesh = {.dp = 4};
   file.data = {"with,comma"};
   const std::string path = Path("config.json");
   TESSERA_EXPECT_OK(WriteSettings(file, path));
@@ -225,6 +251,46 @@ TEST_F(SettingsTest, JsonHasEveryFieldToTheLastBit) {
   EXPECT_THAT(ParseSettings("{}"), IsOkAndHolds(Settings()));
 }
 
+// Files of run directories, from before `parallel` held what they say.
+TEST_F(SettingsTest, ReadsOldFiles) {
+  Settings expected;
+  expected.parallel = {.mesh = {.dp = 4, .tp = 2, .dp_replicate = 2},
+                       .schedule = "zb_v",
+                       .chunks = 2,
+                       .micro_batch = 4,
+                       .strategy = topology::CommunicationStrategy::kRing,
+                       .dtype = DType::kBF16,
+                       .memory_limit = ByteSize(int64_t{300} << 20),
+                       .timeout = absl::Seconds(5)};
+  EXPECT_THAT(ParseSettings(R"({"dtype": "bf16", "micro_batch": 4,
+                        "mesh": "tp2, dp_replicate2,dp_shard2",
+                        "strategy": "ring", "schedule": "zb_v", "chunks": 2,
+                        "timeout_seconds": 5, "memory_limit": "300MiB"})"),
+              IsOkAndHolds(expected));
+  EXPECT_THAT(ParseSettings(R"({"memory_limit": "", "mesh": "dp2,pp2,tp2"})"),
+              IsOkAndHolds(Settings()));
+}
+
+// No text of a run's own is lost on the way through a file.
+TEST_F(SettingsTest, WritesWhatFlagsTake) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
+                               FormatSettings(Others()));
+  for (const char* line :
+       {"\"mesh\": \"dp_replicate2,dp_shard2,tp3\"", "\"dtype\": \"bf16\"",
+        "\"strategy\": \"tree\"", "\"memory_limit\": \"3221225479B\""}) {
+    EXPECT_THAT(json, HasSubstr(line));
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string defaults,
+                               FormatSettings(Settings()));
+  for (const char* line :
+       {"\"mesh\": \"dp2,pp2,tp2\"", "\"dtype\": \"fp32\"",
+        "\"schedule\": \"1f1b\"", "\"chunks\": 1", "\"micro_batch\": 1",
+        "\"strategy\": \"adaptive\"", "\"memory_limit\": \"\"",
+        "\"timeout_seconds\": 60"}) {
+    EXPECT_THAT(defaults, HasSubstr(line));
+  }
+}
+
 TEST_F(SettingsTest, RandomNumbersRoundTrip) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 2000; ++round) {
@@ -255,6 +321,10 @@ TEST_F(SettingsTest, RefusesJsonThatIsNoSettings) {
   EXPECT_THAT(ParseSettings(R"({"beta1": "x"})"), Refused("a number"));
   EXPECT_THAT(ParseSettings(R"({"quiet": 1})"), Refused("true or false"));
   EXPECT_THAT(ParseSettings(R"({"mesh": 8})"), Refused("a text in quotes"));
+  EXPECT_THAT(ParseSettings(R"({"mesh": "dp0"})"),
+              Refused("key \"mesh\": --mesh=dp0: axis \"dp\" has size 0"));
+  EXPECT_THAT(ParseSettings(R"({"dtype": "f32"})"),
+              Refused("key \"dtype\": --dtype=f32: must be one of fp32, bf16"));
   EXPECT_THAT(ParseSettings(R"({"data": "docs"})"),
               Refused("a list of texts such as [\"docs\"], found the string"));
   EXPECT_THAT(ParseSettings(R"({"data": ["a", 3]})"), Refused("found 3"));

@@ -12,7 +12,8 @@ using offload::Purpose;
 DType TypeOf(const Settings& settings, Purpose purpose) {
   const bool is_narrow =
       purpose == Purpose::kParameters || purpose == Purpose::kActivations;
-  return is_narrow && settings.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  return is_narrow && settings.parallel.dtype == DType::kBF16 ? DType::kBF16
+                                                              : DType::kF32;
 }
 
 bool Rounds(std::string_view codec, DType dtype) {
@@ -23,9 +24,9 @@ bool Rounds(std::string_view codec, DType dtype) {
 }  // namespace
 
 std::string TierCodecName(const Settings& settings, Purpose purpose) {
-  const bool may_round =
-      purpose == Purpose::kGradients ||
-      (purpose == Purpose::kParameters && settings.dtype == "bf16");
+  const bool may_round = purpose == Purpose::kGradients ||
+                         (purpose == Purpose::kParameters &&
+                          settings.parallel.dtype == DType::kBF16);
   return may_round || !Rounds(settings.compression, DType::kF32)
              ? settings.compression
              : "lossless";

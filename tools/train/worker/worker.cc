@@ -255,10 +255,8 @@ absl::Status Worker::MakeTrace() {
 }
 
 absl::Status Worker::MakeWatch() {
-  if (settings_.memory_limit.empty()) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(const ByteSize limit,
-                           ParseByteSize(settings_.memory_limit));
-  memory_limit_ = limit.bytes();
+  memory_limit_ = settings_.parallel.memory_limit.bytes();
+  if (memory_limit_ == 0) return absl::OkStatus();
   watch_.emplace(memory_limit_ / (shares_process() ? 1 : world_.size()),
                  sinks_.memory.value_or(MemoryWatch::RealSystem()));
   return absl::OkStatus();
@@ -386,7 +384,8 @@ absl::Status Worker::ChangeStrategy(int64_t used) {
   const int64_t begin = MonotonicNanos();
   const std::string why = absl::StrFormat(
       "memory: after %d steps: %.1fMiB of --memory_limit=%s: ", rank_->steps(),
-      static_cast<double>(used) / (1 << 20), settings_.memory_limit);
+      static_cast<double>(used) / (1 << 20),
+      settings_.parallel.memory_limit.ToString());
   // An error of the checkpoint before is the run's, as it is without a change.
   if (checkpoints_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(checkpoints_->Wait().status());

@@ -14,12 +14,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/byte_size.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/purpose.h"
 #include "tools/train/worker/testing/run_job.h"
+#include "topology/config/parallel_config.h"
 
 namespace tessera::train {
 namespace {
@@ -55,9 +57,9 @@ class WorkerMemoryTest : public ::testing::Test {
  protected:
   WorkerMemoryTest() : temporary_(NewDirectory("temporary")) {
     setenv("TMPDIR", temporary_.c_str(), 1);
-    settings_.mesh = "dp2";
+    settings_.parallel.mesh = {.dp = 2};
     settings_.steps = 6;
-    settings_.memory_limit = std::to_string(kLimit);
+    settings_.parallel.memory_limit = ByteSize(kLimit);
   }
   ~WorkerMemoryTest() override {
     unsetenv("TMPDIR");
@@ -96,7 +98,7 @@ class WorkerMemoryTest : public ::testing::Test {
 
   std::vector<double> LossesWithoutLimit() const {
     Settings settings = settings_;
-    settings.memory_limit = "";
+    settings.parallel.memory_limit = {};
     settings.run_dir = "";
     settings.checkpoint_every = 0;
     const JobRun run = RunJob(settings, nullptr, model_);
@@ -132,7 +134,8 @@ constexpr int64_t kLittle = kLimit / 2;
 
 TEST_F(WorkerMemoryTest, AllRanksFollowTheOneThatIsShort) {
   for (const char* mesh : {"dp2", "pp2,tp2", "dp2,cp2"}) {
-    settings_.mesh = mesh;
+    TESSERA_ASSERT_OK_AND_ASSIGN(settings_.parallel.mesh,
+                                 topology::MeshSizes::Parse(mesh));
     SCOPED_TRACE(mesh);
     const int64_t last = absl::StrContains(mesh, ",") ? 3 : 1;
     const JobRun run =

@@ -48,7 +48,7 @@ void AwaitDirectory(const std::string& path) {
 // Six steps of four ranks, with a checkpoint behind every second.
 Settings SixSteps(std::string_view name) {
   Settings settings = SmallSettings();
-  settings.mesh = "dp2,pp2";
+  settings.parallel.mesh = {.dp = 2, .pp = 2};
   settings.zero = 3;
   settings.steps = 6;
   settings.checkpoint_every = 2;
@@ -105,7 +105,7 @@ TEST(WorkerOutputsTest, AResumedRunGoesOnAsThoughItHadNotStopped) {
             std::vector<double>(expected.begin() + 4, expected.end()));
   ExpectMetrics(settings.metrics, expected);
 
-  settings.mesh = "tp2";
+  settings.parallel.mesh = {.tp = 2};
   settings.resume = settings.run_dir + "/checkpoints/step-00000004";
   settings.metrics = "";
   const JobRun elsewhere = RunJob(settings);

@@ -50,7 +50,7 @@ TEST(WorkerTest, HasTheLossesOfTrainRankOnAnyMesh) {
   for (const auto& [mesh, zero] : std::vector<std::pair<std::string, int>>{
            {"dp1", 0}, {"dp2,pp2", 3}, {"pp2,tp2", 1}, {"dp2,cp2", 2}}) {
     Settings settings = SmallSettings();
-    settings.mesh = mesh;
+    settings.parallel.mesh = *topology::MeshSizes::Parse(mesh);
     settings.zero = zero;
     SCOPED_TRACE(mesh);
     const JobRun run = RunJob(settings);
@@ -64,7 +64,7 @@ TEST(WorkerTest, HasTheLossesOfTrainRankOnAnyMesh) {
 TEST(WorkerTest, OffloadingChangesNoBit) {
   for (const char* mesh : {"dp1", "dp2"}) {
     Settings settings = SmallSettings();
-    settings.mesh = mesh;
+    settings.parallel.mesh = *topology::MeshSizes::Parse(mesh);
     settings.zero = 3;
     const std::vector<double> expected = RunJob(settings).losses();
     ASSERT_EQ(expected.size(), 4u);
@@ -93,8 +93,8 @@ TEST(WorkerTest, OffloadingChangesNoBit) {
 TEST(WorkerTest, LossyCompressionStaysNearTheExactLosses) {
   for (const char* dtype : {"fp32", "bf16"}) {
     Settings settings = SmallSettings();
-    settings.mesh = "dp2";
-    settings.dtype = dtype;
+    settings.parallel.mesh = {.dp = 2};
+    settings.parallel.dtype = *topology::ParseEnum<DType>(dtype);
     settings.zero = 3;
     settings.offload = "all";
     const std::vector<double> exact = RunJob(settings).losses();
@@ -116,7 +116,7 @@ TEST(WorkerTest, LossyCompressionStaysNearTheExactLosses) {
 
 TEST(WorkerTest, SmallerMomentsStayNearTheExactLosses) {
   Settings settings = SmallSettings();
-  settings.mesh = "dp2";
+  settings.parallel.mesh = {.dp = 2};
   settings.zero = 3;
   const std::vector<double> exact = RunJob(settings).losses();
   for (const char* moments : {"bf16", "int8"}) {
@@ -141,7 +141,7 @@ TEST(WorkerTest, SmallerMomentsStayNearTheExactLosses) {
 
 TEST(WorkerTest, SaysWhatEachRankHoldsAndWhere) {
   Settings settings = SmallSettings();
-  settings.mesh = "dp2";
+  settings.parallel.mesh = {.dp = 2};
   settings.zero = 3;
   const int64_t bytes = SmallModel().ParameterBytes(DType::kF32);
   const auto of = [](const BytesByPurpose& purposes, offload::Purpose purpose) {
@@ -191,7 +191,7 @@ TEST(WorkerTest, OneRankNeitherCommunicatesNorWaits) {
 TEST(WorkerTest, EveryAxisHasItsTraffic) {
   for (const char* mesh : {"dp2", "pp2", "cp2", "tp2"}) {
     Settings settings = SmallSettings();
-    settings.mesh = mesh;
+    settings.parallel.mesh = *topology::MeshSizes::Parse(mesh);
     const JobRun run = RunJob(settings);
     ASSERT_THAT(run.statuses, Each(IsOk()));
     SCOPED_TRACE(mesh);
@@ -220,7 +220,7 @@ TEST(WorkerTest, TimesAndRatesFitEachOther) {
 
 TEST(WorkerTest, RankZeroShowsATableUnlessItIsToBeQuiet) {
   Settings settings = SmallSettings();
-  settings.mesh = "dp2";
+  settings.parallel.mesh = {.dp = 2};
   const JobRun run = RunJob(settings);
   const std::vector<std::string> rows = absl::StrSplit(run.table, '\n');
   ASSERT_EQ(rows.size(), 6u);
@@ -233,7 +233,7 @@ TEST(WorkerTest, ARankThatFailsEndsAllOfThem) {
   for (const char* mesh : {"dp4", "pp4", "dp2,tp2", "pp2,cp2"}) {
     for (const int64_t failing : {0, 3}) {
       Settings settings = SmallSettings();
-      settings.mesh = mesh;
+      settings.parallel.mesh = *topology::MeshSizes::Parse(mesh);
       settings.zero = absl::StrContains(mesh, "dp") ? 3 : 0;
       settings.offload = "optimizer";
       const std::string around = NewDirectory("failing");
@@ -260,7 +260,7 @@ TEST(WorkerTest, ARankThatFailsEndsAllOfThem) {
 
 TEST(WorkerTest, ALossThatIsNotFiniteNamesItsStep) {
   Settings settings = SmallSettings();
-  settings.mesh = "dp2";
+  settings.parallel.mesh = {.dp = 2};
   settings.clip_norm = 0;
   settings.learning_rate = 1e30;
   settings.min_learning_rate = 1e30;

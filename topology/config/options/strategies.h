@@ -2,13 +2,14 @@
 // which numbers it computes.
 //
 //   ParseEnum<MemoryStrategy>("aggressive");   // MemoryStrategy::kAggressive
-//   EnumName(Precision::kBf16);                // "bf16"
+//   EnumName(DType::kBF16);                    // "bf16"
 #ifndef TESSERA_TOPOLOGY_CONFIG_OPTIONS_STRATEGIES_H_
 #define TESSERA_TOPOLOGY_CONFIG_OPTIONS_STRATEGIES_H_
 
 #include <array>
 #include <string_view>
 
+#include "base/dtype/dtype.h"
 #include "topology/config/options/named_enum.h"
 
 namespace tessera::topology {
@@ -54,17 +55,14 @@ struct EnumNames<CommunicationStrategy> {
       });
 };
 
-// What parameters and activations are computed in. The optimizer's state is
-// fp32 in every case.
-enum class Precision { kFp32, kBf16, kFp16 };
-
+// What parameters and activations are computed in, as flags and files say it.
+// The optimizer's state is fp32 in every case.
 template <>
-struct EnumNames<Precision> {
+struct EnumNames<DType> {
   static constexpr std::string_view kWhat = "precision";
-  static constexpr auto kTable = std::to_array<NamedValue<Precision>>({
-      {"fp32", Precision::kFp32},
-      {"bf16", Precision::kBf16},
-      {"fp16", Precision::kFp16},
+  static constexpr auto kTable = std::to_array<NamedValue<DType>>({
+      {"fp32", DType::kF32},
+      {"bf16", DType::kBF16},
   });
 };
 

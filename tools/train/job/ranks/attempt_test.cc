@@ -13,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -24,6 +25,7 @@
 #include "tools/train/job/ranks/rank_process.h"
 #include "tools/train/job/ranks/world.h"
 #include "tools/train/job/supervise.h"
+#include "topology/config/options/strategies.h"
 
 namespace tessera::train {
 namespace {
@@ -33,6 +35,7 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using topology::CommunicationStrategy;
 
 // "RANK:VERB[:ARGUMENT]" of Settings::data, for that rank.
 absl::Status Act(const std::vector<std::string>& action,
@@ -77,10 +80,10 @@ absl::StatusOr<RankProgram> MakeActor(const Settings& settings) {
 
 Settings Job(const std::string& engine, std::vector<std::string> actions = {}) {
   return {.data = std::move(actions),
-          .mesh = "dp2,tp2",
-          .engine = engine,
-          .strategy = "ring",
-          .timeout_seconds = 30};
+          .parallel = {.mesh = {.dp = 2, .tp = 2},
+                       .strategy = CommunicationStrategy::kRing,
+                       .timeout = absl::Seconds(30)},
+          .engine = engine};
 }
 
 class AttemptTest : public testing::TestWithParam<std::string> {
@@ -186,7 +189,7 @@ TEST_F(AttemptTest, AJobGoesOnAfterADeath) {
 
 TEST_F(AttemptTest, NoEngineAndNoMeshAreErrorsBeforeAnythingStarts) {
   Settings settings = Job("shared_memory");
-  settings.mesh = "dp0";
+  settings.parallel.mesh.dp = 0;
   EXPECT_THAT(Run(settings).status,
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dp0")));
 }
@@ -203,10 +206,12 @@ TEST(CheckEngineTest, SaysWhatThereIs) {
 }
 
 TEST(RunThreadsTest, ReturnsRankZerosResultOrTheCause) {
-  for (const std::string strategy :
-       {"ring", "tree", "hierarchical", "all_reduce"}) {
+  for (const CommunicationStrategy strategy :
+       {CommunicationStrategy::kRing, CommunicationStrategy::kTree,
+        CommunicationStrategy::kHierarchical,
+        CommunicationStrategy::kAllReduce}) {
     Settings settings = Job("in_process");
-    settings.strategy = strategy;
+    settings.parallel.strategy = strategy;
     EXPECT_THAT(RunThreads(settings, MakeActor(settings).value()),
                 IsOkAndHolds("10"));
   }

@@ -38,7 +38,7 @@ absl::StatusOr<RunDirectory> ShareRunDirectory(Communicator& world,
   TESSERA_ASSIGN_OR_RETURN(
       const std::vector<std::string> paths,
       collectives::ExchangeTexts(world, made.ok() ? made->path() : "",
-                                 absl::Seconds(settings.timeout_seconds)));
+                                 settings.parallel.timeout));
   const std::string& path = paths.front();
   if (!made.ok()) return made.status();
   if (path.empty()) return absl::AbortedError("rank 0 has no run directory");
@@ -99,7 +99,7 @@ absl::StatusOr<std::optional<LauncherEnvironment>> FindLauncher(
   }
   if (found->world_size.value() != ranks) {
     return tools::FlagError(
-        "mesh", settings.mesh,
+        "mesh", settings.parallel.mesh.ToFlag(),
         absl::InvalidArgumentError(
             absl::StrCat("it has ", ranks, ranks == 1 ? " rank" : " ranks",
                          ", and ", name, " started ", found->world_size.value(),

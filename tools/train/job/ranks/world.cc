@@ -21,9 +21,7 @@
 #include "collectives/registry/engine_registry.h"
 #include "collectives/shared_memory/shared_memory.h"
 #include "tools/cli/cli.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/worker/measured_engine.h"
-#include "topology/config/options/named_enum.h"
 #include "topology/config/options/strategies.h"
 
 namespace tessera::train {
@@ -58,7 +56,7 @@ absl::StatusOr<std::map<std::string, std::string>> GlooAddress(
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(
     const Settings& settings, const Job& job, const EnvironmentLookup& lookup) {
-  const absl::Duration timeout = absl::Seconds(settings.timeout_seconds);
+  const absl::Duration timeout = settings.parallel.timeout;
   if (settings.engine == "shared_memory") {
     return collectives::CreateSharedMemoryEngine(*job.store,
                                                  {.timeout = timeout});
@@ -81,8 +79,7 @@ bool SpansHosts(std::string_view engine) {
 absl::StatusOr<Job> JoinRanks(const Settings& settings,
                               const EnvironmentLookup& lookup) {
   if (settings.engine != "mpi") {
-    return collectives::JoinJob(
-        lookup, {.timeout = absl::Seconds(settings.timeout_seconds)});
+    return collectives::JoinJob(lookup, {.timeout = settings.parallel.timeout});
   }
   Job job;
   TESSERA_ASSIGN_OR_RETURN(job.environment,
@@ -95,8 +92,9 @@ absl::StatusOr<Job> JoinRanks(const Settings& settings,
 }  // namespace
 
 absl::StatusOr<int64_t> WorldSize(const Settings& settings) {
-  TESSERA_ASSIGN_OR_RETURN(const MeshSizes mesh, ParseMesh(settings.mesh),
-                           tools::FlagError("mesh", settings.mesh, _));
+  const topology::MeshSizes& mesh = settings.parallel.mesh;
+  TESSERA_RETURN_IF_ERROR(
+      tools::FlagError("mesh", mesh.ToFlag(), mesh.Validate()));
   return mesh.world_size();
 }
 
@@ -138,13 +136,10 @@ EnvironmentLookup RankVariables(const Settings& settings,
 absl::StatusOr<World> MakeWorld(const Settings& settings,
                                 std::unique_ptr<Engine> engine) {
   collectives::CommunicatorOptions options;
-  options.timeout = absl::Seconds(settings.timeout_seconds);
+  options.timeout = settings.parallel.timeout;
   // Whatever algorithm is chosen, the same mesh has the same bits.
   options.reproducible = true;
-  TESSERA_ASSIGN_OR_RETURN(
-      const auto strategy,
-      topology::ParseEnum<CommunicationStrategy>(settings.strategy),
-      tools::FlagError("strategy", settings.strategy, _));
+  const CommunicationStrategy strategy = settings.parallel.strategy;
   World world;
   world.collectives = std::make_shared<CollectiveLog>();
   if (SpansHosts(settings.engine)) {
@@ -172,9 +167,10 @@ absl::StatusOr<World> JoinWorld(const Settings& settings,
       Job job, JoinRanks(settings, RankVariables(settings, lookup)));
   if (job.world_size.value() != ranks) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--mesh=", settings.mesh, " has ", ranks, " ranks, and ",
-        topology::LauncherName(job.environment.launcher), " started ",
-        job.world_size.value(), "; start as many as the mesh has"));
+        "--mesh=", settings.parallel.mesh.ToFlag(), " has ", ranks,
+        " ranks, and ", topology::LauncherName(job.environment.launcher),
+        " started ", job.world_size.value(),
+        "; start as many as the mesh has"));
   }
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                            CreateNamed(settings, job, lookup));

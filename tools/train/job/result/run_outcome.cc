@@ -38,7 +38,7 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
   json["run_dir"] = outcome.run_dir;
   json["checkpoint"] = result.checkpoint;
   json["model"] = settings.model;
-  json["mesh"] = settings.mesh;
+  json["mesh"] = settings.parallel.mesh.ToFlag();
   json["first_step"] = result.first_step;
   json["steps"] = result.steps.size();
   json["tokens"] = settings.batch * settings.length *

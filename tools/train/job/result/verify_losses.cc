@@ -5,23 +5,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/dtype/dtype.h"
+#include "topology/config/options/strategies.h"
 
 namespace tessera::train {
 
 Settings OneRankSettings(const Settings& settings) {
   Settings alone = settings;
-  alone.mesh = "dp1";
+  alone.parallel.mesh = {};
   alone.engine = "in_process";
-  alone.strategy = "all_reduce";
-  alone.schedule = "1f1b";
-  alone.chunks = 1;
+  alone.parallel.strategy = topology::CommunicationStrategy::kAllReduce;
+  alone.parallel.schedule = "1f1b";
+  alone.parallel.chunks = 1;
   alone.sequence_parallel = false;
   alone.recompute = "none";
   alone.zero = 0;
   alone.offload = "none";
   alone.offload_dir = "";
   alone.compression = "none";
-  alone.memory_limit = "";
+  alone.parallel.memory_limit = {};
   alone.run_dir = "";
   alone.checkpoint_every = 0;
   alone.metrics = "";
@@ -54,7 +56,9 @@ LossDifference CompareLosses(const RunResult& run, const RunResult& alone) {
 }
 
 double AllowedDifference(const Settings& settings) {
-  return settings.dtype == "fp32" && settings.moments == "f32" ? 1e-5 : 2e-2;
+  return settings.parallel.dtype == DType::kF32 && settings.moments == "f32"
+             ? 1e-5
+             : 2e-2;
 }
 
 absl::Status CheckDifference(const LossDifference& difference,
@@ -64,9 +68,10 @@ absl::Status CheckDifference(const LossDifference& difference,
   }
   const double allowed = AllowedDifference(settings);
   if (difference.largest <= allowed) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
-      "--verify: ", DescribeDifference(difference),
-      absl::StrFormat(", and %g is allowed for ", allowed), settings.dtype));
+  return absl::DataLossError(
+      absl::StrCat("--verify: ", DescribeDifference(difference),
+                   absl::StrFormat(", and %g is allowed for ", allowed),
+                   topology::EnumName(settings.parallel.dtype)));
 }
 
 std::string DescribeDifference(const LossDifference& difference) {

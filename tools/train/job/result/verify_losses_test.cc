@@ -4,6 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "base/byte_size.h"
+#include "base/dtype/dtype.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,10 +28,11 @@ RunResult Losses(std::vector<double> losses, int64_t first = 0) {
 
 TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
   const Settings settings = {.model = "llama-10m",
-                             .dtype = "bf16",
                              .batch = 12,
                              .seed = 5,
-                             .mesh = "dp2,cp2",
+                             .parallel = {.mesh = {.dp = 2, .cp = 2},
+                                          .dtype = DType::kBF16,
+                                          .memory_limit = ByteSize(1 << 30)},
                              .recompute = "full",
                              .offload = "all",
                              .run_dir = "/run",
@@ -38,9 +41,10 @@ TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
                              .max_restarts = 2};
   const Settings alone = OneRankSettings(settings);
   Settings expected = settings;
-  expected.mesh = "dp1";
+  expected.parallel.mesh = {};
+  expected.parallel.memory_limit = {};
   expected.engine = "in_process";
-  expected.strategy = "all_reduce";
+  expected.parallel.strategy = topology::CommunicationStrategy::kAllReduce;
   expected.recompute = "none";
   expected.zero = 0;
   expected.offload = "none";
@@ -74,7 +78,7 @@ TEST(CompareLossesTest, ALossThatIsNoNumberIsTheLargestDifference) {
 
 TEST(CheckDifferenceTest, AllowsWhatTheTypeAllows) {
   const Settings fp32;
-  const Settings bf16 = {.dtype = "bf16"};
+  const Settings bf16 = {.parallel = {.dtype = DType::kBF16}};
   TESSERA_EXPECT_OK(CheckDifference({3, 9e-6, 1}, fp32));
   EXPECT_THAT(CheckDifference({3, 1.1e-5, 1}, fp32),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("1.1e-05")));

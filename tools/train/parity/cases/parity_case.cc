@@ -1,7 +1,6 @@
 #include "tools/train/parity/cases/parity_case.h"
 
 #include "offload/optimizer/state/moment.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 
 namespace tessera::train {
 
@@ -64,7 +63,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
 }
 
 std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
-  return os << FormatMesh(run.mesh) << " schedule=" << run.schedule << "/"
+  return os << run.mesh.ToString() << " schedule=" << run.schedule << "/"
             << run.chunks << " micro_batch=" << run.micro_batch
             << " recompute=" << run.recompute
             << " sequence_parallel=" << run.sequence_parallel

@@ -29,12 +29,13 @@ std::vector<Change> ChangesOf(const Settings& settings, const MeshSizes& mesh) {
       [](Settings& to) { to.sequence_parallel = true; });
   add(settings.recompute == "none", "--recompute=selective",
       [](Settings& to) { to.recompute = "selective"; });
-  add(settings.micro_batch > 1, "--micro_batch=1",
-      [](Settings& to) { to.micro_batch = 1; });
+  add(settings.parallel.micro_batch > 1, "--micro_batch=1",
+      [](Settings& to) { to.parallel.micro_batch = 1; });
   add(settings.recompute != "full", "--recompute=full",
       [](Settings& to) { to.recompute = "full"; });
-  add(settings.schedule == "gpipe" || settings.schedule == "sequential",
-      "--schedule=1f1b", [](Settings& to) { to.schedule = "1f1b"; });
+  add(settings.parallel.schedule == "gpipe" ||
+          settings.parallel.schedule == "sequential",
+      "--schedule=1f1b", [](Settings& to) { to.parallel.schedule = "1f1b"; });
   const auto offload = [&](std::string_view state) {
     const std::string what = WithActivationsOf(settings.offload, state);
     add(settings.offload != what || settings.offload_dir.empty(),

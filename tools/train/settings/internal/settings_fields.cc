@@ -1,7 +1,99 @@
 #include "tools/train/settings/internal/settings_fields.h"
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/byte_size.h"
+#include "base/status_macros.h"
+#include "tools/train/settings/internal/flag_checks.h"
+#include "topology/config/options/named_enum.h"
+
 namespace tessera::train {
 namespace {
+
+using topology::ParallelConfig;
+
+std::vector<std::string_view> Names(const auto& table) {
+  std::vector<std::string_view> names;
+  for (const auto& entry : table) names.push_back(entry.name);
+  return names;
+}
+
+// A field of ParallelConfig that has its value as it is.
+template <auto member, typename T>
+constexpr ParallelField<T> Plain() {
+  return {[](const ParallelConfig& parallel) { return parallel.*member; },
+          [](const T& value, ParallelConfig& parallel) {
+            parallel.*member = value;
+            return absl::OkStatus();
+          }};
+}
+
+// One of topology's table, by name.
+template <typename Enum>
+absl::Status SetNamed(std::string_view flag, const std::string& name,
+                      Enum& value) {
+  TESSERA_RETURN_IF_ERROR(
+      CheckChoice(flag, name, Names(topology::EnumNames<Enum>::kTable)));
+  TESSERA_ASSIGN_OR_RETURN(value, topology::ParseEnum<Enum>(name));
+  return absl::OkStatus();
+}
+
+constexpr ParallelField<std::string> kDType = {
+    [](const ParallelConfig& parallel) {
+      return std::string(topology::EnumName(parallel.dtype));
+    },
+    [](const std::string& text, ParallelConfig& parallel) {
+      return SetNamed("dtype", text, parallel.dtype);
+    }};
+
+constexpr ParallelField<std::string> kStrategy = {
+    [](const ParallelConfig& parallel) {
+      return std::string(topology::EnumName(parallel.strategy));
+    },
+    [](const std::string& text, ParallelConfig& parallel) {
+      return SetNamed("strategy", text, parallel.strategy);
+    }};
+
+constexpr ParallelField<std::string> kMesh = {
+    [](const ParallelConfig& parallel) { return parallel.mesh.ToFlag(); },
+    [](const std::string& text, ParallelConfig& parallel) {
+      const auto mesh = topology::MeshSizes::Parse(text);
+      if (!mesh.ok()) {
+        return RefuseFlag("mesh", text,
+                          absl::StrCat(mesh.status().message(),
+                                       "; give such as --mesh=dp2,pp2,tp2"));
+      }
+      parallel.mesh = *mesh;
+      return absl::OkStatus();
+    }};
+
+constexpr ParallelField<std::string> kMemoryLimit = {
+    [](const ParallelConfig& parallel) {
+      return parallel.memory_limit == ByteSize()
+                 ? std::string()
+                 : parallel.memory_limit.ToString();
+    },
+    [](const std::string& text, ParallelConfig& parallel) {
+      const absl::StatusOr<ByteSize> limit =
+          text.empty() ? ByteSize() : ParseByteSize(text);
+      if (!limit.ok() || (!text.empty() && limit->bytes() == 0)) {
+        return RefuseFlag("memory_limit", text,
+                          "must be a number of bytes above 0, such as "
+                          "--memory_limit=300MiB");
+      }
+      parallel.memory_limit = *limit;
+      return absl::OkStatus();
+    }};
+
+constexpr ParallelField<int64_t> kTimeoutSeconds = {
+    [](const ParallelConfig& parallel) {
+      return absl::ToInt64Seconds(parallel.timeout);
+    },
+    [](const int64_t& seconds, ParallelConfig& parallel) {
+      parallel.timeout = absl::Seconds(seconds);
+      return absl::OkStatus();
+    }};
 
 constexpr SettingsField kFields[] = {
     {"model", &Settings::model,
@@ -13,28 +105,29 @@ constexpr SettingsField kFields[] = {
     {"tokenizer", &Settings::tokenizer,
      "a directory with a Hugging Face tokenizer.json; empty: --model's, where "
      "it has one, else bytes"},
-    {"dtype", &Settings::dtype, "of weights and activations: fp32, bf16"},
+    {"dtype", kDType, "of weights and activations: fp32, bf16"},
     {"length", &Settings::length, "tokens of a sequence"},
     {"batch", &Settings::batch, "sequences of a step, over all ranks"},
-    {"micro_batch", &Settings::micro_batch,
+    {"micro_batch", Plain<&ParallelConfig::micro_batch, int64_t>(),
      "sequences that a rank computes with at a time"},
     {"steps", &Settings::steps, "steps of the whole run"},
     {"seed", &Settings::seed, "of first weights, order of the data and sample"},
 
-    {"mesh", &Settings::mesh,
+    {"mesh", kMesh,
      "ranks along the axes dp (or dp_replicate and dp_shard), pp, cp and tp; "
      "an "
      "axis that is not named has 1"},
     {"engine", &Settings::engine,
      "what ranks talk through: in_process, shared_memory, mpi, gloo, nccl"},
-    {"strategy", &Settings::strategy,
+    {"strategy", kStrategy,
      "of collectives: ring, tree, hierarchical, adaptive, all_reduce"},
-    {"schedule", &Settings::schedule,
+    {"schedule", Plain<&ParallelConfig::schedule, std::string>(),
      "pipeline schedule: 1f1b, gpipe, interleaved_1f1b, zb_h1, zb_v and more "
      "(//tools/schedule shows them), auto (synthesized for the model), or a "
      "CSV "
      "file"},
-    {"chunks", &Settings::chunks, "stages of each pipeline rank"},
+    {"chunks", Plain<&ParallelConfig::chunks, int64_t>(),
+     "stages of each pipeline rank"},
     {"sequence_parallel", &Settings::sequence_parallel,
      "tensor ranks share out the tokens between layers"},
     {"context", &Settings::context,
@@ -114,10 +207,9 @@ constexpr SettingsField kFields[] = {
      "how often the run goes on from its last checkpoint when a rank dies"},
     {"elastic", &Settings::elastic,
      "restarts with fewer data-parallel ranks where some are gone"},
-    {"timeout_seconds", &Settings::timeout_seconds,
-     "how long ranks wait for each other"},
+    {"timeout_seconds", kTimeoutSeconds, "how long ranks wait for each other"},
     {"threads", &Settings::threads, "of each rank's arithmetic"},
-    {"memory_limit", &Settings::memory_limit,
+    {"memory_limit", kMemoryLimit,
      "memory of all ranks on this machine, such as 300MiB: the run gives up "
      "speed until it fits; empty: no limit"},
     {"report", &Settings::report, "prints bottlenecks and what to change"},

@@ -11,7 +11,6 @@
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
 #include "tools/text/tokenizer/byte_tokenizer.h"
 #include "tools/train/run/train_rank.h"
-#include "tools/train/settings/mesh/parse_mesh.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/testing/small_text.h"
 #include "tools/train/worker/measured_engine.h"
@@ -24,13 +23,13 @@ using Engines = std::vector<std::unique_ptr<collectives::Engine>>;
 
 collectives::CommunicatorOptions WorldOptions(const Settings& settings) {
   collectives::CommunicatorOptions options;
-  options.timeout = absl::Seconds(settings.timeout_seconds);
+  options.timeout = settings.parallel.timeout;
   options.reproducible = true;
   return options;
 }
 
 int64_t RanksOf(const Settings& settings) {
-  return ParseMesh(settings.mesh)->world_size();
+  return settings.parallel.mesh.world_size();
 }
 
 }  // namespace
@@ -40,9 +39,10 @@ Settings SmallSettings() {
   settings.length = 16;
   settings.batch = 8;
   settings.steps = 4;
-  settings.mesh = "dp1";
+  settings.parallel.mesh = {};
   settings.engine = "in_process";
   settings.zero = 0;
+  settings.persistence_threshold = 0;  // Else all of SmallModel stays whole.
   settings.offload = "none";
   settings.learning_rate = 1e-2;
   settings.min_learning_rate = 1e-3;

@@ -60,6 +60,14 @@ absl::Status CheckBytes(const TensorGroup& group,
         RecomputeName(options.recompute), ": ", flight.activations.bytes(),
         " bytes held, ", pool.taken_bytes(), " taken, instead of ", want));
   }
+  int64_t kept = 0;
+  for (const KeptTensor& tensor : flight.activations.Kept()) {
+    if (tensor.value().has_value()) kept += tensor.value()->size_in_bytes();
+  }
+  if (kept != want) {
+    return absl::InternalError(
+        absl::StrCat("Kept() has ", kept, " bytes of ", want));
+  }
   TESSERA_RETURN_IF_ERROR(flight.BackwardInput(block));
   TESSERA_RETURN_IF_ERROR(block.BackwardWeight(flight.activations));
   return flight.activations.bytes() == 0 && pool.taken_bytes() == 0

@@ -157,6 +157,11 @@ TEST(OutputHeadTest, HoldsTheInputAloneWhereAllIsComputedAgain) {
                   ? input + 3 * by_token
                   : 2 * input + 4 * by_token + kTokens * kVocabulary * 8);
     EXPECT_GE(pool.taken_bytes(), activations.bytes());
+    int64_t kept = 0;
+    for (const KeptTensor& tensor : activations.Kept()) {
+      if (tensor.value().has_value()) kept += tensor.value()->size_in_bytes();
+    }
+    EXPECT_EQ(kept, activations.bytes());
     activations.Clear();
     EXPECT_EQ(pool.taken_bytes(), 0);
   }

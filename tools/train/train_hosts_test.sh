@@ -1,9 +1,18 @@
 #!/bin/bash
 # Two hosts: network namespaces that see each other by a virtual cable alone, with a launcher in each, train together. Files are
 # shared, as by a network file system. Where this user may not have such namespaces the test says so and passes.
+#
+# With arguments it measures instead how much of the gathers of weights and reductions of gradients hides behind computation, with
+# one rank on each host: over a cable of each of these rates, as tc takes them, or "unshaped", as fast as it is. What begins with --
+# is a flag of //tools/train. Both processors should have nothing else to do.
+#
+#   bazel run -c opt //tools/train:train_hosts_test -- 500mbit 1gbit unshaped --gather_ahead=2
 set -u
 train=$PWD/$1
 launch=$PWD/$2
+shift 2
+unset RATE RANKS BUILD_WORKING_DIRECTORY  # With the last, paths would be relative to where bazel run was called.
+export PATH=$PATH:/usr/sbin:/sbin  # For tc.
 work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/hosts.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -22,6 +31,7 @@ ip link add cable0 netns host0 type veth peer name cable1 netns host1 || exit 99
 for i in 0 1; do
   ip -n host$i addr add 10.77.0.$((i + 1))/24 dev cable$i && ip -n host$i link set cable$i up &&
     ip -n host$i link set lo up || exit 99
+  [ -z "${RATE:-}" ] || tc -n host$i qdisc add dev cable$i root tbf rate "$RATE" burst 256kb latency 100ms || exit 99
 done
 exec bash "$@"
 END
@@ -30,7 +40,7 @@ cat >job.sh <<'END'
 run=$1 mesh=$2
 shift 2
 for node in 0 1; do
-  ip netns exec host$node "$LAUNCH" --np=2 --nnodes=2 --node_rank=$node --master_addr=10.77.0.1 --output=raw -- \
+  ip netns exec host$node "$LAUNCH" --np=${RANKS:-2} --nnodes=2 --node_rank=$node --master_addr=10.77.0.1 --output=raw -- \
     "$TRAIN" $COMMON --engine=gloo --mesh=$mesh --run_dir=$run "$@" >$run.out$node 2>$run.err$node &
   nodes[node]=$!
 done
@@ -54,6 +64,41 @@ between_hosts() { timeout 200 unshare -Urnm --kill-child bash hosts.sh job.sh "$
   grep -q "was built where no\|not built" err || fail "gloo: $(cat err)"
   echo "no Gloo: nothing to test" && exit 0
 }
+# measure RATE: from the second step on, the means of both ranks.
+measure() {
+  local rate=$1
+  [ "$rate" = unshaped ] || export RATE=$rate
+  export RANKS=1
+  export COMMON="--data=text.txt --model=llama-10m --length=256 --batch=16 --micro_batch=4 --steps=7 --sample_tokens=0 --zero=3
+    --offload=none --report --quiet ${flags[*]}"
+  between_hosts "at_$rate" dp2 >between 2>&1
+  [ "$(cat "at_$rate.code0" "at_$rate.code1" 2>/dev/null)" = $'0\n0' ] ||
+    fail "$rate: $(cat between "at_$rate.err0" "at_$rate.err1" 2>/dev/null)"
+  unset RATE
+  grep " overlap " "at_$rate.out0"
+  python3 - "$rate" "at_$rate/metrics.jsonl" <<'END'
+import json, sys
+rate, path = sys.argv[1:]
+steps = [json.loads(line) for line in open(path)][1:]
+total = {name: sum(step[name] * step["seconds"] for step in steps)
+         for name in ("compute", "state_traffic", "state_hidden")}
+print(f"{rate}: step {sum(step['seconds'] for step in steps) / len(steps):.2f} s, "
+      f"computation / traffic {total['compute'] / total['state_traffic']:.2f}, "
+      f"hidden {100 * total['state_hidden'] / total['state_traffic']:.0f} %")
+END
+}
+if [ $# -gt 0 ]; then
+  flags=() rates=()
+  for argument in "$@"; do
+    case $argument in
+      --*) flags+=("$argument") ;;
+      *) rates+=("$argument") ;;
+    esac
+  done
+  for rate in "${rates[@]}"; do measure "$rate"; done
+  exit 0
+fi
+
 "$train" $common --mesh=dp1 --zero=0 --offload=none --run_dir=alone >out 2>err || fail "one rank: $(cat err)"
 between_hosts together dp2,tp2 >between 2>&1
 code=$?

@@ -19,6 +19,7 @@
 #include "offload/tier/stack/compressed_tier.h"
 #include "tools/train/predict/rank_traffic.h"
 #include "tools/train/predict/testing/measured_run.h"
+#include "topology/mesh.h"
 
 namespace tessera::train {
 namespace {
@@ -157,6 +158,35 @@ void ExpectAsMeasured(const RunOptions& options, const StateHomes& homes = {},
     EXPECT_EQ(rank.activations.pools + rank.activations.boundaries,
               real.activations);
     ExpectTraffic(rank, mesh, real);
+  }
+}
+
+TEST(RankPlaceTest, PlacesAndGroupsAreThoseOfTheMesh) {
+  for (const MeshSizes& sizes :
+       {MeshSizes{}, MeshSizes{.dp = 2, .pp = 3, .cp = 2, .tp = 2},
+        MeshSizes{.dp = 6, .pp = 2, .cp = 2, .tp = 3, .dp_replicate = 3}}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const topology::Mesh mesh, sizes.MakeMesh());
+    for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+      const RankPlace place = RankPlace::Of(rank, sizes);
+      EXPECT_THAT(mesh.CoordinatesOf(topology::Rank(rank)),
+                  IsOkAndHolds(::testing::ElementsAre(place.tp, place.cp,
+                                                      place.dp, place.pp)));
+      EXPECT_EQ(place.RankIn(sizes), rank);
+    }
+    const bool is_hybrid = sizes.dp_replicate > 1;
+    for (const auto& [axis, axes] : std::map<TrafficAxis, std::string>{
+             {TrafficAxis::kTp, "tp"},
+             {TrafficAxis::kCp, "cp"},
+             {TrafficAxis::kPp, "pp"},
+             {TrafficAxis::kDp, is_hybrid ? "cp,dp_shard" : "cp,dp"},
+             {TrafficAxis::kData, "cp,dp"},
+             {TrafficAxis::kModel, "tp,pp"}}) {
+      EXPECT_EQ(RanksAlong(axis, sizes), mesh.GroupsAlong(axes)->size());
+    }
+    if (is_hybrid) {
+      EXPECT_EQ(RanksAlong(TrafficAxis::kReplicate, sizes),
+                mesh.GroupsAlong("dp_replicate")->size());
+    }
   }
 }
 

@@ -55,7 +55,7 @@ struct Settings {
   // Elements, at stage 3. Norms stay whole: a message of 1 KB takes as long to
   // start as one of a layer.
   int64_t persistence_threshold = 4096;
-  std::string reduce = "auto";        // auto, each, last micro-batch.
+  std::string reduce = "auto";  // auto, each, last micro-batch.
   // ZeRO++: int8 gathers of weights (qwZ), int8 reductions of gradients (qgZ),
   // and ranks that hold a second copy of the weights together (hpZ; 0: none).
   bool quantized_weights = false;

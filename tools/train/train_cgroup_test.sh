@@ -49,12 +49,19 @@ leave() {
 }
 trap leave EXIT
 [ -f "$group/memory.max" ] || [ -f "$group/memory.limit_in_bytes" ] || $unable "groups in $parent have no memory controller"
+[ -f "$group/memory.max" ] || [ -f "$group/memory.memsw.limit_in_bytes" ] || [ "$(wc -l </proc/swaps)" -le 1 ] ||
+  $unable "groups in $parent do not limit swap, and the machine has some"
 
 limit_to() {  # BYTES
   if [ -f "$group/memory.max" ]; then
     echo "$1" >"$group/memory.max" && echo 0 >"$group/memory.swap.max"
   else
-    echo "$1" >"$group/memory.limit_in_bytes"
+    # With swap, which may not be less than without: whichever order is right.
+    echo "$1" 2>/dev/null >"$group/memory.memsw.limit_in_bytes"
+    echo "$1" >"$group/memory.limit_in_bytes" || return
+    if [ -f "$group/memory.memsw.limit_in_bytes" ]; then
+      echo "$1" >"$group/memory.memsw.limit_in_bytes"
+    fi
   fi
 }
 inside() {  # COMMAND...

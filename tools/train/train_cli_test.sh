@@ -159,7 +159,7 @@ pid=$!
 await has_ranks elastic 8
 kill -9 "$(ranks_of elastic | shuf -n 1)"
 wait $pid || fail "elastic: $(cat err)"
-grep -q "restart 1 of 1 on dp1,pp2,tp2 from the beginning" err || fail "elastic: $(cat err)"
+grep -q "restart 1 of 1 on pp2,tp2 from the beginning" err || fail "elastic: $(cat err)"
 compare elastic whole 1e-5
 
 # The same run on other meshes from step 20 on.

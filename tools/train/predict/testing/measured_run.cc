@@ -4,12 +4,14 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "collectives/in_process/in_process.h"
 #include "tensor_parallel/ops/cpu/cpu_ops.h"
 #include "tools/text/corpus/corpus.h"
 #include "tools/text/tokenizer/byte_tokenizer.h"
+#include "zero3/state/sharded_state.h"
 
 namespace tessera::train {
 namespace {
@@ -44,6 +46,15 @@ std::map<OpKind, int64_t> Since(const std::map<OpKind, int64_t>& before,
   return now;
 }
 
+// Below stage 3 a step's gathers of new weights may outlast it.
+absl::Status AwaitGathers(zero3::ShardedState& state) {
+  std::vector<zero3::ParameterId> all;
+  for (const zero3::Parameter& parameter : state.layout().model().all()) {
+    all.push_back(parameter.id);
+  }
+  return state.AwaitGather(all);
+}
+
 absl::StatusOr<MeasuredRank> RunRank(Communicator& world,
                                      const RunOptions& options,
                                      const text::Samples& samples,
@@ -55,8 +66,10 @@ absl::StatusOr<MeasuredRank> RunRank(Communicator& world,
   for (int step = 0; step < 3; ++step) {
     const auto pipeline = MessagesOf(*rank->groups().pp);
     const auto context = MessagesOf(*rank->groups().cp);
+    TESSERA_RETURN_IF_ERROR(AwaitGathers(rank->state()));
     count.Take();
     TESSERA_RETURN_IF_ERROR(rank->Step().status());
+    TESSERA_RETURN_IF_ERROR(AwaitGathers(rank->state()));
     measured.collectives = count.Take();
     measured.pipeline_messages =
         Since(pipeline, MessagesOf(*rank->groups().pp));

@@ -121,9 +121,11 @@ absl::Status CheckMemory(const Settings& settings,
   const absl::StatusOr<MachineRoom> room = ReadMachineRoom();
   // Where nothing says how much there is, nothing is too much.
   if (!room.ok()) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(
-      const RunPrediction prediction,
-      PredictRun(settings, model, {.room = *room, .ranks_here = ranks_here}));
+  TESSERA_ASSIGN_OR_RETURN(const RunPrediction prediction,
+                           PredictRun(settings, model,
+                                      {.room = *room,
+                                       .ranks_here = ranks_here,
+                                       .first_advice_only = true}));
   return CheckRoom(settings, prediction, err);
 }
 

@@ -11,7 +11,8 @@ absl::StatusOr<RunPrediction> PredictRun(const Settings& settings,
   TESSERA_ASSIGN_OR_RETURN(RunPrediction prediction,
                            MakePrediction(settings, model, options));
   if (!prediction.fits()) {
-    prediction.advice = AdviceFor(settings, model, prediction);
+    prediction.advice =
+        AdviceFor(settings, model, prediction, options.first_advice_only);
   }
   return prediction;
 }

@@ -26,6 +26,8 @@ struct PredictOptions {
   std::optional<MachineRoom> room = std::nullopt;
   // The number of ranks on this machine; 0: all.
   int64_t ranks_here = 0;
+  // See AdviceFor.
+  bool first_advice_only = false;
 };
 
 // A change of flags that reduces memory.

@@ -65,7 +65,8 @@ absl::StatusOr<MemoryAdvice> Try(const Settings& changed, std::string flag,
 
 std::vector<MemoryAdvice> AdviceFor(const Settings& settings,
                                     const model_files::ModelConfig& model,
-                                    const RunPrediction& prediction) {
+                                    const RunPrediction& prediction,
+                                    bool first_only) {
   const std::vector<Change> changes = ChangesOf(settings, prediction.mesh);
   std::vector<MemoryAdvice> alone;
   for (const Change& change : changes) {
@@ -75,10 +76,12 @@ std::vector<MemoryAdvice> AdviceFor(const Settings& settings,
     if (!advice.ok() || advice->needed >= prediction.needed) continue;
     alone.push_back(*std::move(advice));
   }
+  const auto mildest = alone.empty() ? MemoryAdvice() : alone.front();
   std::stable_sort(
       alone.begin(), alone.end(),
       [](const auto& a, const auto& b) { return a.needed < b.needed; });
   if (alone.empty() || alone.front().fits) return alone;
+  if (first_only) return {mildest};
   std::vector<MemoryAdvice> together;
   Settings changed = settings;
   int64_t needed = prediction.needed;

@@ -12,10 +12,13 @@ namespace tessera::train {
 
 // Each change is tried by itself, those that leave most first; where none of
 // them fits, one after the other, together with all before it, as long as it
-// helps. Empty: nothing helps. `prediction` is of these settings.
+// helps. Empty: nothing helps. `prediction` is of these settings. With
+// `first_only` the list may end after its first element, which takes half of
+// the time.
 std::vector<MemoryAdvice> AdviceFor(const Settings& settings,
                                     const model_files::ModelConfig& model,
-                                    const RunPrediction& prediction);
+                                    const RunPrediction& prediction,
+                                    bool first_only = false);
 
 }  // namespace tessera::train
 

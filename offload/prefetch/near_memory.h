@@ -162,7 +162,7 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
   std::unique_ptr<Plan> plan_ ABSL_GUARDED_BY(mutex_);
   Block* demanded_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool demand_overwrites_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<Block*> announced_ ABSL_GUARDED_BY(mutex_);  // not yet loading
+  std::deque<Block*> announced_ ABSL_GUARDED_BY(mutex_);  // Loads to start.
   int64_t announcements_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Reservation> grown_ ABSL_GUARDED_BY(mutex_);
   absl::Status demand_error_ ABSL_GUARDED_BY(mutex_);

@@ -223,7 +223,7 @@ TEST(PrefetcherTest, LoadsAgainWhatGaveWayToBlocksThatAreOverwritten) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const StepReport report,
                                  prefetcher->EndStep());
     if (step == 0) continue;
-    // What is overwritten is never near; what is read always is.
+    // Overwritten blocks are never near; blocks that are read always are.
     EXPECT_TRUE(report.planned);
     EXPECT_EQ(report.missing, 6);
     EXPECT_EQ(report.bytes_loaded, 3 * kBlock);

@@ -330,6 +330,28 @@ absl::StatusOr<const std::vector<double>*> Pricer::GathersAgain(
   return &gathers_.emplace(key, std::move(seconds)).first->second;
 }
 
+// The data-parallel traffic of a step that computation cannot hide, of a rank
+// that was run with the micro-batches that fill the pipeline. A further
+// micro-batch gathers for `gathers` seconds and computes for `computed`.
+double Pricer::DataSeconds(const Candidate& candidate,
+                           const train::RankPrediction& rank, double gathers,
+                           double computed) {
+  const auto filling =
+      static_cast<double>(FillingMicroBatches(candidate, request_.batch));
+  double again = gathers;
+  if (candidate.reduce == train::ReduceChoice::kEachMicroBatch) {
+    again += links_.SecondsOf(candidate.mesh, TrafficAxis::kDp,
+                              OpKind::kReduceScatter, rank.traffic) /
+             filling;
+  }
+  const double first =
+      links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, rank.traffic) -
+      again * (filling - 1);
+  const auto further =
+      static_cast<double>(candidate.micro_batches(request_.batch) - 1);
+  return first + std::max(again - computed, 0.0) * further;
+}
+
 absl::StatusOr<const Pricer::RankCost*> Pricer::RanksOf(
     const Candidate& candidate) {
   const std::string key =
@@ -358,27 +380,13 @@ absl::StatusOr<const Pricer::RankCost*> Pricer::RanksOf(
   TESSERA_ASSIGN_OR_RETURN(const std::vector<double>* const gathers,
                            GathersAgain(candidate, ranks));
   TESSERA_ASSIGN_OR_RETURN(const PassCost* const passes, PassesOf(candidate));
-  const bool reduces_again =
-      candidate.reduce == train::ReduceChoice::kEachMicroBatch;
   const int64_t sharers = candidate.zero > 0 ? candidate.mesh.shard_ranks() : 1;
   for (size_t i = 0; i < ranks.size(); ++i) {
     const train::RankPrediction& one = ranks[i];
-    // What a further micro-batch sends.
-    double again = (*gathers)[i];
-    if (reduces_again) {
-      again += links_.SecondsOf(candidate.mesh, TrafficAxis::kDp,
-                                OpKind::kReduceScatter, one.traffic) /
-               static_cast<double>(filling);
-    }
-    const double first =
-        links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, one.traffic) -
-        again * static_cast<double>(filling - 1);
-    const double computed = passes->ranks[static_cast<size_t>(one.place.pp)];
-    const double seconds =
-        first +
-        std::max(again - computed, 0.0) *
-            static_cast<double>(candidate.micro_batches(request_.batch) - 1);
-    cost.data_seconds = std::max(cost.data_seconds, seconds);
+    cost.data_seconds =
+        std::max(cost.data_seconds,
+                 DataSeconds(candidate, one, (*gathers)[i],
+                             passes->ranks[static_cast<size_t>(one.place.pp)]));
     const int64_t gradients =
         one.parameters / sharers * static_cast<int64_t>(sizeof(float));
     cost.optimizer_seconds =

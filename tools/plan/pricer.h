@@ -78,7 +78,7 @@ class Pricer {
   using Pipeline = std::tuple<std::string, int64_t, int64_t, int64_t>;
   // Of a candidate's ranks, by dry runs.
   struct RankCost {
-    int64_t bytes = 0;  // Of the one with most.
+    int64_t bytes = 0;  // Of the rank that needs most.
     double data_seconds = 0;
     double optimizer_seconds = 0;
   };
@@ -112,6 +112,9 @@ class Pricer {
   absl::StatusOr<const std::vector<double>*> GathersAgain(
       const Candidate& candidate,
       const std::vector<train::RankPrediction>& filled);
+  double DataSeconds(const Candidate& candidate,
+                     const train::RankPrediction& rank, double gathers,
+                     double computed);
   absl::StatusOr<const LayerCost*> LayerOf(const Candidate& candidate);
   static int64_t MostInFlight(const train::RunPlan& plan, int64_t rank);
   double DeviceBandwidth() const;

@@ -343,7 +343,7 @@ absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
 }
 
 int TrainMain(int argc, char** argv) {
-  ReturnFreedBlocks();  // Of this process, and of every rank.
+  ReturnFreedBlocks();  // Rank processes call it here, too.
   if (IsRankProcess(argc, argv)) {
     return RankProcessMain(argc, argv, MakeTrainer);
   }

@@ -75,7 +75,7 @@ struct ParallelConfig {
   int64_t chunks = 1;       // Stages of a pipeline rank.
   int64_t micro_batch = 1;  // Sequences that a rank computes with at a time.
   CommunicationStrategy strategy = CommunicationStrategy::kAdaptive;
-  DType dtype = DType::kF32;  // Of weights and activations: kF32, kBF16.
+  DType dtype = DType::kF32;  // Type of weights and activations: kF32, kBF16.
   // Resident memory of all ranks of a machine; 0: no limit.
   ByteSize memory_limit = {};
   // How long a rank waits for another.

@@ -68,7 +68,7 @@ class LayerStage : public Stage {
 
  private:
   struct Kept {
-    // Of the first stage, which has its own, and where stages keep theirs.
+    // Null for the first stage, and if stages keep their own input.
     std::vector<T> input;
     std::vector<T> output;    // tanh(...).
     std::vector<T> gradient;  // Of what tanh took, from BackwardInput on.

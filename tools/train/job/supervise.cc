@@ -40,7 +40,7 @@ std::optional<Settings> ShrinkDataAxis(
     const Settings& settings,
     const std::function<bool(const Settings&)>& is_valid) {
   const topology::MeshSizes& mesh = settings.parallel.mesh;
-  // Of hybrid sharding: fewer replicas, each with all the state it had.
+  // Hybrid sharding: drops whole replicas, so that shards keep their size.
   const bool is_hybrid = mesh.dp_replicate > 1;
   const int64_t unit = is_hybrid ? mesh.dp_shard() : 1;
   for (int64_t dp = mesh.dp - unit; dp >= unit; dp -= unit) {

@@ -1,5 +1,5 @@
-// ActivationStore: what layers keep of a micro-batch for its backward, in a
-// tier between the two.
+// ActivationStore: offloads the saved activations of each layer and micro-batch
+// to a tier between its forward and its backward.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto store, ActivationStore::Create(passes, {.tier = &files, ...}));
@@ -13,15 +13,14 @@
 //   ... its backward ...
 //   TESSERA_ASSIGN_OR_RETURN(zero3::ShardTraffic traffic, store->EndStep());
 //
-// Nothing is rounded. What a layer keeps of a micro-batch is one block. A tier
-// that shows its blocks in place is copied to and from; blocks of others pass
-// through near memory for two of them, which counts as buffers: one is written
-// behind the forward that left it while the next computes, and one or two are
-// read ahead of their backward, in the order of the passes
-// (offload/prefetch). A block's place in the tier is used again by the window's
-// next micro-batches, so that the tier holds as many as there are at once.
-//
-// What goes backward right behind its forward is not sent.
+// The activations of one layer and micro-batch form one block, stored without
+// loss. With in-place access (MemoryTier::Map) a block is copied to and from
+// the tier. Without, it passes through near memory with room for two blocks,
+// which counts as buffers: writes overlap the next forward, and one or two
+// blocks are prefetched in the order of the backward passes (offload/prefetch).
+// Blocks are reused by later micro-batches of the window, so the tier holds as
+// many as are in flight at once. Activations whose backward directly follows
+// their forward are not offloaded.
 //
 // Errors name the layer and the micro-batch. One thread at a time.
 #ifndef TESSERA_TOOLS_TRAIN_MODEL_ACTIVATION_STORE_H_
@@ -48,7 +47,7 @@
 
 namespace tessera::train {
 
-// Of a window, which is a place in Options::names.
+// A micro-batch of a window; `window` is an index into Options::names.
 struct ActivationPlace {
   size_t window = 0;
   int32_t microbatch = 0;
@@ -66,16 +65,16 @@ class ActivationStore {
  public:
   struct Options {
     offload::MemoryTier* tier = nullptr;
-    std::vector<std::string> names = {};  // Of the windows: "layer 3".
+    std::vector<std::string> names = {};  // By window, for errors: "layer 3".
     std::string key_prefix = "";
-    DType dtype = DType::kF32;  // Of the activations, for codecs.
-    // What near memory counts against, and who gives it out.
+    DType dtype = DType::kF32;  // The type of activations, for codecs.
+    // Allocates near memory.
     zero3::StateDevice device;
-    tensor_parallel::Ops* ops = nullptr;  // Who copies.
+    tensor_parallel::Ops* ops = nullptr;  // Copies tensors.
   };
 
-  // `passes` are a step's computations on this rank, in their order. The tier
-  // and ops outlive the store. InvalidArgument where the tier rounds.
+  // `passes` are a step's computations on this rank, in order. The tier and ops
+  // must outlive the store. InvalidArgument if the tier rounds.
   static absl::StatusOr<std::unique_ptr<ActivationStore>> Create(
       std::span<const ActivationPass> passes, Options options);
 
@@ -84,10 +83,10 @@ class ActivationStore {
 
   absl::Status BeginStep();
   absl::StatusOr<zero3::ShardTraffic> EndStep();
-  // The sum over the steps; of near memory the most.
+  // The traffic of all steps; near_bytes is the maximum.
   const zero3::ShardTraffic& total_traffic() const { return total_traffic_; }
 
-  // Whether other passes come between the place's forward and its backward.
+  // True if other passes lie between the forward and the backward of `place`.
   bool Sends(const ActivationPlace& place) const {
     return sent_.contains(place);
   }
@@ -95,11 +94,11 @@ class ActivationStore {
     return away_.contains(place);
   }
 
-  // Releases the tensors once they are copied. FailedPrecondition where the
-  // place is away already.
+  // Copies the tensors to the tier and releases them. FailedPrecondition if
+  // `place` is offloaded already.
   absl::Status Put(const ActivationPlace& place,
                    std::span<const tensor_parallel::KeptTensor> kept);
-  // As they were. FailedPrecondition where the place is not away.
+  // Restores the tensors. FailedPrecondition if `place` is not offloaded.
   absl::Status Take(const ActivationPlace& place,
                     std::span<const tensor_parallel::KeptTensor> kept);
 
@@ -140,7 +139,7 @@ class ActivationStore {
 
   const Options options_;
   std::set<ActivationPlace> sent_;
-  std::vector<ActivationPlace> backwards_;  // Of what is sent, in their order.
+  std::vector<ActivationPlace> backwards_;  // The offloaded ones, in order.
   size_t next_backward_ = 0;
   int64_t most_away_ = 0;
   bool in_step_ = false;

@@ -103,7 +103,7 @@ class DryRun {
     SetTiers();
   }
 
-  // Of all ranks with the same plan and homes.
+  // The same for all ranks with this plan and these homes.
   absl::StatusOr<std::shared_ptr<const RunSchedule>> MakeSchedule() const {
     TESSERA_ASSIGN_OR_RETURN(RunSchedule steps, RunSchedule::Create(options_));
     return std::make_shared<const RunSchedule>(std::move(steps));

@@ -95,7 +95,7 @@ class TrainRank {
   // between stages in the last step. Near memory of activations in a tier
   // counts as buffers of state().usage().
   int64_t activation_bytes() const;
-  // Of the blocks of state and activations that are in tiers, over all steps.
+  // Traffic of state and activations with tiers, over all steps.
   zero3::ShardTraffic offload_traffic() const;
 
   // The number of steps taken, which is the index of the next one.

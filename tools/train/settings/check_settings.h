@@ -14,7 +14,7 @@
 
 namespace tessera::train {
 
-// Whether --schedule names a file: a name that ends in .csv or has a slash.
+// True if --schedule names a file: it ends in .csv or contains a slash.
 bool IsScheduleFile(std::string_view schedule);
 
 // InvalidArgument for the first that does not: one line, "--flag=value: what is

@@ -22,7 +22,7 @@ using topology::MemoryStrategy;
 struct Change {
   MemoryStrategy strategy;
   void (*make)(Settings& settings, const std::string& scratch);
-  // What it saves is measured, not predicted.
+  // The saving can only be measured, not predicted.
   bool is_measured = false;
 };
 
@@ -104,7 +104,7 @@ class Climb {
     rung_.settings = from_;
     TESSERA_ASSIGN_OR_RETURN(rung_.needed, predict_(from_));
     rung_.as_given = rung_.needed;
-    // What saved too little to be taken may be worth it above.
+    // A change that saved too little may save enough on a higher rung.
     bool climbs = true;
     while (climbs && !is_done_ && !is_enough_(rung_)) {
       climbs = false;

@@ -41,8 +41,8 @@ struct MemoryRung {
   Settings settings = {};
   // The flags that differ from those of the first rung; empty: none.
   std::string flags = {};
-  int64_t needed = 0;    // Predicted bytes, of these settings
-  int64_t as_given = 0;  // and of those of the first rung.
+  int64_t needed = 0;    // Bytes, predicted for these settings.
+  int64_t as_given = 0;  // Bytes, predicted for the first rung.
 };
 
 enum class LadderUse { kBeforeStart, kWhileRunning };
@@ -51,26 +51,25 @@ enum class LadderUse { kBeforeStart, kWhileRunning };
 using PredictNeed =
     absl::FunctionRef<absl::StatusOr<int64_t>(const Settings& settings)>;
 
-// The lowest rung that `is_enough`; the first one is `from` as it is.
-// Where none is enough, the one that is predicted to need least. `scratch` is a
-// directory for files. Errors are those of `predict`; a rung that it refuses as
-// InvalidArgument, as where it does not fit a schedule file, is left out.
+// The lowest rung that `is_enough`, or the highest one if none is. The first
+// rung is `from`. `scratch` is a directory for files. Errors are those of
+// `predict`; a rung for which it returns InvalidArgument is left out.
 absl::StatusOr<MemoryRung> ClimbMemoryLadder(
     const Settings& from, LadderUse use, const std::string& scratch,
     PredictNeed predict, absl::FunctionRef<bool(const MemoryRung&)> is_enough);
 
-// Where a run keeps offloaded files if the user named no directory: below
-// --run_dir, else the directory for temporary files.
+// The default directory for offloaded files: below --run_dir, or the directory
+// for temporary files.
 std::string ScratchOf(const Settings& settings);
 
-// Whether a predicted need is within a limit. Predictions are within 5 % of
-// what runs take, so that these 5 % stay free.
+// True if a predicted need and a margin of 5 %, the accuracy of predictions,
+// are within a limit. Bytes.
 constexpr bool FitsMemoryLimit(int64_t needed, int64_t limit) {
   return needed + needed / 20 <= limit;
 }
 
-// Whether what was measured calls for the next rung: it reaches into the last
-// 2 % of the limit, which a run that is as it was predicted leaves free.
+// True if measured memory calls for the next rung: it reaches into the last 2 %
+// of the limit, which a correctly predicted run leaves free. Bytes.
 constexpr bool ExceedsMemoryLimit(int64_t used, int64_t limit) {
   return used > limit - limit / 50;
 }

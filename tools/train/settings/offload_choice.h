@@ -1,9 +1,9 @@
-// OffloadChoice: what --offload sends to a tier.
+// OffloadChoice: the kinds of data that --offload sends to a tier.
 //
 //   OffloadChoice::Of("optimizer,activations").activations;   // true
 //
-// "all" is all model state: optimizer, parameters and gradients. Activations
-// are no state, and are named beside it.
+// "all" means all model state: optimizer, parameters and gradients. Activations
+// are not model state and are named separately.
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_OFFLOAD_CHOICE_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_OFFLOAD_CHOICE_H_
 
@@ -20,7 +20,7 @@ struct OffloadChoice {
   bool gradients = false;   // With --zero=2 and 3.
   bool activations = false;
 
-  // Names that check_settings.h refuses count for nothing.
+  // Ignores invalid names (check_settings.h rejects them).
   static OffloadChoice Of(std::string_view offload);
 
   bool any() const {
@@ -29,8 +29,7 @@ struct OffloadChoice {
   bool has(offload::Purpose purpose) const;
 };
 
-// `state` with the activations of `offload`, where that has them: for a run
-// whose state goes elsewhere. "all,activations".
+// `state`, followed by ",activations" if `offload` has them.
 std::string WithActivationsOf(std::string_view offload, std::string_view state);
 
 }  // namespace tessera::train

@@ -63,7 +63,7 @@ class ResultGatherer {
   int64_t counted_tokens_ = 0;
   int64_t last_end_ns_ = 0;
   std::vector<TimeShares> ranks_;
-  RankMemory memory_;  // Of this rank, by purpose alone.
+  RankMemory memory_;  // Peaks by purpose on this rank.
   OffloadTraffic traffic_;
 };
 

@@ -54,7 +54,7 @@ struct RankResult {
   OffloadTraffic traffic = {};
 };
 
-// What a run gave up while it ran, to stay within --memory_limit.
+// A change of strategy during the run, to stay within --memory_limit.
 struct StrategyChange {
   int64_t steps = 0;          // Taken before it.
   int64_t used = 0;           // Bytes of the last of them, of all ranks.

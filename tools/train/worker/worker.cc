@@ -161,7 +161,7 @@ class Worker {
   std::unique_ptr<RunTrace> trace_;
   std::unique_ptr<MetricsFile> metrics_;
   std::optional<LiveTable> table_;
-  std::optional<MemoryWatch> watch_;  // Of --memory_limit, if it is given.
+  std::optional<MemoryWatch> watch_;  // With --memory_limit.
   int64_t memory_limit_ = 0;
   int64_t peak_ = 0;              // Resident, outside of watched steps.
   bool changes_strategy_ = true;  // There may be a rung left.
@@ -352,7 +352,7 @@ void Worker::Say(std::string_view line) {
   *sinks_.table << "train: " << line << std::endl;
 }
 
-// What was before the next step is not the step's.
+// Memory before the next step does not count towards its peak.
 void Worker::RestartWatch() {
   if (!watch_) return;
   peak_ = std::max(peak_, ReadProcessMemory().peak_resident);

@@ -55,7 +55,7 @@ struct WorkerSinks {
   std::function<absl::Status(int64_t step)> before_step = nullptr;
   // Called after each step.
   std::function<void()> on_step = nullptr;
-  // Of the watch for --memory_limit; null: the process itself. For tests.
+  // Memory readings for --memory_limit; unset: those of the process. For tests.
   std::optional<MemoryWatch::System> memory = std::nullopt;
 };
 

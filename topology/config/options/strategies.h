@@ -55,7 +55,7 @@ struct EnumNames<CommunicationStrategy> {
       });
 };
 
-// What parameters and activations are computed in, as flags and files say it.
+// The names of types in flags and files.
 // The optimizer's state is fp32 in every case.
 template <>
 struct EnumNames<DType> {

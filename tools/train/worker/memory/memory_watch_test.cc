@@ -26,7 +26,7 @@ class MemoryWatchTest : public ::testing::Test {
 
   int64_t resident_ = 0;
   int64_t peak_ = 0;
-  int64_t free_ = 0;  // Of what is resident, what can be returned.
+  int64_t free_ = 0;  // Resident bytes that can be returned.
   bool can_restart_ = true;
   int64_t now_ns_ = 0;
   int returns_ = 0;

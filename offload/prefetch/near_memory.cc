@@ -90,6 +90,15 @@ void NearMemory::Close() {
   }
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+  // A thread of the tier may still hold a reference to this object after the
+  // transfer it reported, so memory is returned here, not by the destructor.
+  absl::MutexLock lock(&mutex_);
+  for (auto& [key, block] : blocks_) {
+    block->place = Block::Place::kFar;
+    pool_.GiveBack(std::exchange(block->memory, Buffer()));
+  }
+  pool_.Trim();
+  grown_.clear();
 }
 
 NearMemory::Block& NearMemory::At(std::string_view key) {

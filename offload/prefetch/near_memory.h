@@ -70,7 +70,8 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
   ~NearMemory();
   // Starts the threads; once, before anything else.
   void Open();
-  // Stores dirty blocks, waits for transfers in flight and joins the threads.
+  // Stores dirty blocks, waits for transfers in flight, joins the threads and
+  // returns all memory. The last call.
   void Close();
 
   // Follows `plan` from its first use. nullopt: no plan.

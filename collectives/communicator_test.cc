@@ -7,7 +7,7 @@
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/choice/strategy_chooser.h"
+#include "collectives/algorithms/strategy_chooser.h"
 #include "collectives/in_process/in_process.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"

@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 #include "collectives/algorithms/hierarchy.h"
-#include "collectives/choice/algorithm_chooser.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/operation/algorithm.h"
 
 namespace tessera::collectives {

@@ -4,12 +4,12 @@
 //   float y = static_cast<float>(x);  // 3.140625
 //
 // 8 exponent and 7 mantissa bits: 8 significant bits over the range of float,
-// subnormals included. base/dtype/small_float/small_float.h has the members.
+// subnormals included. base/dtype/small_float.h has the members.
 #ifndef TESSERA_BASE_DTYPE_BFLOAT16_H_
 #define TESSERA_BASE_DTYPE_BFLOAT16_H_
 
-#include "base/dtype/small_float/float_format.h"
-#include "base/dtype/small_float/small_float.h"
+#include "base/dtype/float_format.h"
+#include "base/dtype/small_float.h"
 
 namespace tessera {
 

@@ -18,7 +18,7 @@
 
 #include "absl/status/status.h"
 #include "base/dtype/dtype.h"
-#include "base/dtype/small_float/float_format.h"
+#include "base/dtype/float_format.h"
 
 namespace tessera {
 

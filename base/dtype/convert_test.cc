@@ -12,7 +12,7 @@
 
 #include "base/dtype/convert_value.h"
 #include "base/dtype/dtype_traits.h"
-#include "base/dtype/testing/float_reference.h"
+#include "base/dtype/float_reference.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 

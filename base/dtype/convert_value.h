@@ -26,9 +26,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/dtype/small_float/float_format.h"
-#include "base/dtype/small_float/host_device.h"
-#include "base/dtype/small_float/small_float.h"
+#include "base/dtype/float_format.h"
+#include "base/dtype/host_device.h"
+#include "base/dtype/small_float.h"
 
 namespace tessera {
 namespace convert_value_internal {

@@ -5,12 +5,12 @@
 //
 // 5 exponent and 10 mantissa bits: 11 significant bits, largest value 65504,
 // smallest normal 2^-14, smallest subnormal 2^-24. Values from 65520 on become
-// infinities. base/dtype/small_float/small_float.h has the members.
+// infinities. base/dtype/small_float.h has the members.
 #ifndef TESSERA_BASE_DTYPE_FLOAT16_H_
 #define TESSERA_BASE_DTYPE_FLOAT16_H_
 
-#include "base/dtype/small_float/float_format.h"
-#include "base/dtype/small_float/small_float.h"
+#include "base/dtype/float_format.h"
+#include "base/dtype/small_float.h"
 
 namespace tessera {
 

@@ -17,8 +17,8 @@
 #ifndef TESSERA_BASE_DTYPE_FLOAT8_H_
 #define TESSERA_BASE_DTYPE_FLOAT8_H_
 
-#include "base/dtype/small_float/float_format.h"
-#include "base/dtype/small_float/small_float.h"
+#include "base/dtype/float_format.h"
+#include "base/dtype/small_float.h"
 
 namespace tessera {
 

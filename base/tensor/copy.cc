@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/tensor/copy_rows.h"
-#include "base/tensor/layout/strided_loop.h"
+#include "base/tensor/strided_loop.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "base/dtype/testing/memcpy_bandwidth.h"
+#include "base/dtype/memcpy_bandwidth.h"
 #include "base/tensor/copy.h"
 #include "base/tensor/tensor.h"
 #include "benchmark/benchmark.h"

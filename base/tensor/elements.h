@@ -16,7 +16,7 @@
 #include <span>
 #include <utility>
 
-#include "base/tensor/layout/layout.h"
+#include "base/tensor/layout.h"
 
 namespace tessera {
 

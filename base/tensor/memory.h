@@ -4,7 +4,7 @@
 //                            Buffer::Allocate(HostMemory(), 1 << 20));
 //   std::memset(buffer.data(), 0, buffer.size());
 //
-// base/tensor/cuda/cuda_memory.h has the resources for pinned and device
+// base/device/cuda_memory.h has the resources for pinned and device
 // memory.
 #ifndef TESSERA_BASE_TENSOR_MEMORY_H_
 #define TESSERA_BASE_TENSOR_MEMORY_H_

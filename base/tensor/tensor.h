@@ -5,7 +5,7 @@
 //   TESSERA_RETURN_IF_ERROR(Fill(weights.view(), 0.0f));
 //
 // All work on elements goes through views: base/tensor/copy.h on the host,
-// base/tensor/cuda/transfer.h between kinds of memory.
+// base/device/transfer.h between kinds of memory.
 #ifndef TESSERA_BASE_TENSOR_TENSOR_H_
 #define TESSERA_BASE_TENSOR_TENSOR_H_
 
@@ -16,7 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
-#include "base/tensor/layout/layout.h"
+#include "base/tensor/layout.h"
 #include "base/tensor/memory.h"
 #include "base/tensor/tensor_view.h"
 

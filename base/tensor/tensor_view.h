@@ -25,7 +25,7 @@
 #include "base/dtype/dtype_traits.h"
 #include "base/status_macros.h"
 #include "base/tensor/elements.h"
-#include "base/tensor/layout/layout.h"
+#include "base/tensor/layout.h"
 #include "base/tensor/memory.h"
 
 namespace tessera {
@@ -104,7 +104,7 @@ class BasicTensorView {
     return element_count() * SizeInBytes(dtype_);
   }
 
-  // Parts of this view; base/tensor/layout/layout.h has the refusals.
+  // Parts of this view; base/tensor/layout.h has the refusals.
   absl::StatusOr<BasicTensorView> Narrow(int dim, int64_t start,
                                          int64_t length) const {
     TESSERA_ASSIGN_OR_RETURN(LayoutSlice slice,

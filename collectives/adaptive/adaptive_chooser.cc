@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "collectives/choice/strategy_chooser.h"
+#include "collectives/algorithms/strategy_chooser.h"
 
 namespace tessera::collectives {
 namespace {

@@ -15,9 +15,9 @@
 #include <string>
 
 #include "collectives/adaptive/decision_memo.h"
-#include "collectives/adaptive/model/cost_model.h"
-#include "collectives/adaptive/model/cost_table.h"
-#include "collectives/choice/algorithm_chooser.h"
+#include "collectives/adaptive/cost_model.h"
+#include "collectives/adaptive/cost_table.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 
 namespace tessera::collectives {
 

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "collectives/algorithms/supports.h"
-#include "collectives/choice/strategy_chooser.h"
+#include "collectives/algorithms/strategy_chooser.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

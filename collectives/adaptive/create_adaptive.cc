@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/adaptive/model/cost_cache.h"
+#include "collectives/adaptive/cost_cache.h"
 
 namespace tessera::collectives {
 namespace {

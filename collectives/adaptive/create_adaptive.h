@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/adaptive/adaptive_chooser.h"
-#include "collectives/adaptive/measure/measure_costs.h"
+#include "collectives/adaptive/measure_costs.h"
 #include "collectives/communicator.h"
 
 namespace tessera::collectives {

@@ -14,7 +14,7 @@
 #include <optional>
 #include <vector>
 
-#include "collectives/choice/algorithm_chooser.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 
 namespace tessera::collectives {
 

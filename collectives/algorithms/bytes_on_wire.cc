@@ -7,10 +7,10 @@
 #include "base/status_macros.h"
 #include "collectives/algorithms/check_question.h"
 #include "collectives/algorithms/cost.h"
-#include "collectives/algorithms/schedule/bruck_schedule.h"
-#include "collectives/algorithms/schedule/chunks.h"
-#include "collectives/algorithms/schedule/fold.h"
-#include "collectives/algorithms/schedule/tree_kind.h"
+#include "collectives/algorithms/bruck_schedule.h"
+#include "collectives/algorithms/chunks.h"
+#include "collectives/algorithms/fold.h"
+#include "collectives/algorithms/tree_kind.h"
 #include "collectives/algorithms/supports.h"
 
 namespace tessera::collectives {

@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/check_question.h"
-#include "collectives/algorithms/schedule/bruck_schedule.h"
-#include "collectives/algorithms/schedule/chunks.h"
-#include "collectives/algorithms/schedule/fold.h"
-#include "collectives/algorithms/schedule/tree_kind.h"
+#include "collectives/algorithms/bruck_schedule.h"
+#include "collectives/algorithms/chunks.h"
+#include "collectives/algorithms/fold.h"
+#include "collectives/algorithms/tree_kind.h"
 
 namespace tessera::collectives {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/run_task.h"
-#include "collectives/algorithms/schedule/chunks.h"
+#include "collectives/algorithms/chunks.h"
 #include "collectives/algorithms/supports.h"
 
 namespace tessera::collectives {

@@ -11,7 +11,7 @@
 #include "collectives/engine/operation_context.h"
 #include "collectives/operation/algorithm.h"
 #include "collectives/operation/operation.h"
-#include "collectives/transport/transport.h"
+#include "collectives/engine/transport.h"
 
 namespace tessera::collectives {
 

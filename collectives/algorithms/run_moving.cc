@@ -3,14 +3,14 @@
 #include <span>
 
 #include "base/status_macros.h"
-#include "collectives/algorithms/flat/binomial.h"
-#include "collectives/algorithms/flat/bruck.h"
-#include "collectives/algorithms/flat/doubling.h"
-#include "collectives/algorithms/flat/pairwise.h"
-#include "collectives/algorithms/flat/ring.h"
-#include "collectives/algorithms/flat/trees.h"
-#include "collectives/algorithms/layered/layered.h"
-#include "collectives/algorithms/party/reducer.h"
+#include "collectives/algorithms/binomial.h"
+#include "collectives/algorithms/bruck.h"
+#include "collectives/algorithms/doubling.h"
+#include "collectives/algorithms/pairwise.h"
+#include "collectives/algorithms/ring.h"
+#include "collectives/algorithms/trees.h"
+#include "collectives/algorithms/layered.h"
+#include "collectives/algorithms/reducer.h"
 #include "collectives/algorithms/run_task.h"
 
 namespace tessera::collectives {

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "collectives/algorithms/algorithm_options.h"
 #include "collectives/algorithms/hierarchy.h"
-#include "collectives/algorithms/party/party.h"
-#include "collectives/algorithms/party/vector_view.h"
+#include "collectives/algorithms/party.h"
+#include "collectives/algorithms/vector_view.h"
 #include "collectives/operation/algorithm.h"
 #include "collectives/operation/operation.h"
 

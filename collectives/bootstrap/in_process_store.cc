@@ -5,8 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/local/host_id.h"
-#include "collectives/bootstrap/table/table_seat.h"
+#include "collectives/bootstrap/host_id.h"
+#include "collectives/bootstrap/table_seat.h"
 
 namespace tessera::collectives {
 namespace {

@@ -11,12 +11,12 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/in_process_store.h"
-#include "collectives/bootstrap/os/deadline.h"
-#include "collectives/bootstrap/os/socket_address.h"
-#include "collectives/bootstrap/remote/inherited_sockets.h"
-#include "collectives/bootstrap/remote/tls_store.h"
-#include "collectives/bootstrap/rendezvous/rendezvous.h"
-#include "collectives/bootstrap/secret/job_secret.h"
+#include "collectives/channel/deadline.h"
+#include "collectives/channel/socket_address.h"
+#include "collectives/bootstrap/inherited_sockets.h"
+#include "collectives/bootstrap/tls_store.h"
+#include "collectives/bootstrap/rendezvous.h"
+#include "collectives/channel/job_secret.h"
 
 namespace tessera::collectives {
 namespace {

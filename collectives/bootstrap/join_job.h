@@ -4,7 +4,7 @@
 //   LogLine})); job.rank; job.world_size; *job.store ...
 //
 // Reads the variables of torchrun, mpirun (Open MPI, MPICH) or Slurm
-// (topology/cluster/launcher/launcher_environment.h); rendezvous/rendezvous.h
+// (topology/discovery/launcher_environment.h); rendezvous/rendezvous.h
 // says where the ranks meet, secret/job_secret.h which secret they prove to
 // each other.
 //
@@ -23,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/bootstrap/store.h"
-#include "topology/cluster/launcher/launcher_environment.h"
+#include "topology/discovery/launcher_environment.h"
 #include "topology/rank.h"
 
 namespace tessera::collectives {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/wire/byte_codec.h"
+#include "collectives/channel/byte_codec.h"
 
 namespace tessera::collectives {
 namespace {

@@ -28,7 +28,7 @@
 #include "collectives/engine/peer_report.h"
 #include "collectives/operation/operation.h"
 #include "collectives/operation/signature.h"
-#include "collectives/transport/transport.h"
+#include "collectives/engine/transport.h"
 #include "topology/rank.h"
 
 namespace tessera::collectives {

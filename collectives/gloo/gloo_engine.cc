@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/adapters/ordinary_memory.h"
+#include "collectives/engine/ordinary_memory.h"
 #include "collectives/gloo/gloo_collective.h"
 #include "collectives/gloo/gloo_group.h"
 #include "collectives/gloo/gloo_transport.h"

@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/adapters/failure.h"
-#include "collectives/adapters/peer_table.h"
+#include "collectives/engine/failure.h"
+#include "collectives/engine/peer_table.h"
 #include "collectives/bootstrap/store.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/gloo/gloo_options.h"

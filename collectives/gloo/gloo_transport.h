@@ -17,10 +17,10 @@
 #include <span>
 #include <vector>
 
-#include "collectives/adapters/self_messages.h"
+#include "collectives/engine/self_messages.h"
 #include "collectives/gloo/gloo_group.h"
 #include "collectives/gloo/message_channel.h"
-#include "collectives/transport/transport.h"
+#include "collectives/engine/transport.h"
 
 namespace tessera::collectives {
 

@@ -13,9 +13,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/adapters/message_header.h"
+#include "collectives/engine/message_header.h"
 #include "collectives/gloo/gloo_group.h"
-#include "collectives/transport/transport.h"
+#include "collectives/engine/transport.h"
 
 namespace tessera::collectives {
 

@@ -1,11 +1,11 @@
 // "gloo" by name.
-#include "collectives/registry/engine_registry.h"
+#include "collectives/engine/engine_registry.h"
 
 #if TESSERA_HAVE_GLOO
 #include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "collectives/gloo/gloo_engine.h"
-#include "collectives/registry/option_reader.h"
+#include "collectives/engine/option_reader.h"
 #endif
 
 namespace tessera::collectives {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "collectives/bootstrap/local/host_id.h"
+#include "collectives/bootstrap/host_id.h"
 #include "collectives/communicator.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/groups/agreement.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "collectives/choice/strategy_chooser.h"
+#include "collectives/algorithms/strategy_chooser.h"
 #include "collectives/communicator.h"
 #include "collectives/in_process/in_process.h"
 #include "gmock/gmock.h"

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
-#include "collectives/direct/direct_engine.h"
-#include "collectives/direct/domain.h"
+#include "collectives/host_memory/direct_engine.h"
+#include "collectives/host_memory/domain.h"
 
 namespace tessera::collectives {
 namespace {

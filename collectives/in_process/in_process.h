@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/direct/tuning.h"
+#include "collectives/host_memory/tuning.h"
 #include "collectives/engine/engine.h"
 
 namespace tessera::collectives {

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/adapters/ordinary_memory.h"
-#include "collectives/mpi/collective/mpi_collective.h"
-#include "collectives/mpi/core/mpi_group.h"
+#include "collectives/engine/ordinary_memory.h"
+#include "collectives/mpi/mpi_collective.h"
+#include "collectives/mpi/mpi_group.h"
 #include "collectives/mpi/mpi_transport.h"
 
 namespace tessera::collectives {

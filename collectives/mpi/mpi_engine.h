@@ -24,7 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/engine/engine.h"
-#include "collectives/mpi/core/mpi_options.h"
+#include "collectives/mpi/mpi_options.h"
 
 namespace tessera::collectives {
 

@@ -6,10 +6,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/adapters/backoff.h"
-#include "collectives/adapters/message_header.h"
-#include "collectives/mpi/core/mpi_runtime.h"
-#include "collectives/mpi/core/pieces.h"
+#include "collectives/engine/backoff.h"
+#include "collectives/engine/message_header.h"
+#include "collectives/mpi/mpi_runtime.h"
+#include "collectives/mpi/pieces.h"
 
 namespace tessera::collectives {
 

@@ -1,10 +1,10 @@
 // "mpi" by name.
-#include "collectives/registry/engine_registry.h"
+#include "collectives/engine/engine_registry.h"
 
 #if TESSERA_HAVE_MPI
 #include "base/status_macros.h"
 #include "collectives/mpi/mpi_engine.h"
-#include "collectives/registry/option_reader.h"
+#include "collectives/engine/option_reader.h"
 #endif
 
 namespace tessera::collectives {

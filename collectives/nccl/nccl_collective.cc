@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/adapters/message_header.h"
-#include "collectives/adapters/reduction_steps.h"
+#include "collectives/engine/message_header.h"
+#include "collectives/engine/reduction_steps.h"
 #include "collectives/nccl/nccl_types.h"
 
 namespace tessera::collectives {

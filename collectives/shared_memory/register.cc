@@ -1,8 +1,8 @@
 // "shared_memory" by name.
 #include "absl/status/status.h"
 #include "base/status_macros.h"
-#include "collectives/registry/engine_registry.h"
-#include "collectives/registry/option_reader.h"
+#include "collectives/engine/engine_registry.h"
+#include "collectives/engine/option_reader.h"
 #include "collectives/shared_memory/shared_memory.h"
 
 namespace tessera::collectives {

@@ -5,7 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/remote/inherited_sockets.h"
+#include "collectives/bootstrap/inherited_sockets.h"
 
 namespace tessera::collectives {
 

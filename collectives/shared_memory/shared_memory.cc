@@ -12,11 +12,11 @@
 #include "absl/time/clock.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/local/fd_passing.h"
-#include "collectives/bootstrap/local/peer_process.h"
-#include "collectives/direct/direct_engine.h"
-#include "collectives/shared_memory/host/rank_means.h"
-#include "collectives/shared_memory/host/segment.h"
+#include "collectives/bootstrap/fd_passing.h"
+#include "collectives/bootstrap/peer_process.h"
+#include "collectives/host_memory/direct_engine.h"
+#include "collectives/shared_memory/rank_means.h"
+#include "collectives/shared_memory/segment.h"
 #include "collectives/shared_memory/shared_memory_domain.h"
 
 namespace tessera::collectives {

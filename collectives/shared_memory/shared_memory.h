@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/bootstrap/store.h"
-#include "collectives/direct/tuning.h"
+#include "collectives/host_memory/tuning.h"
 #include "collectives/engine/engine.h"
 
 namespace tessera::collectives {

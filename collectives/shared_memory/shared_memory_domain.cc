@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "collectives/shared_memory/host/read_process.h"
+#include "collectives/shared_memory/read_process.h"
 
 namespace tessera::collectives::internal {
 namespace {

@@ -10,11 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/os/unique_fd.h"
-#include "collectives/bootstrap/local/peer_process.h"
+#include "collectives/bootstrap/peer_process.h"
 #include "collectives/bootstrap/store.h"
-#include "collectives/direct/domain.h"
-#include "collectives/shared_memory/host/segment.h"
-#include "collectives/shared_memory/host/slice_allocator.h"
+#include "collectives/host_memory/domain.h"
+#include "collectives/shared_memory/segment.h"
+#include "collectives/shared_memory/slice_allocator.h"
 
 namespace tessera::collectives::internal {
 

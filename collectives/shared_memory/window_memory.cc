@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "collectives/algorithms/algorithm_options.h"
-#include "collectives/algorithms/flat/ordered.h"
-#include "collectives/direct/layout.h"
+#include "collectives/algorithms/ordered.h"
+#include "collectives/host_memory/layout.h"
 #include "collectives/options.h"
 #include "collectives/record/flight_recorder.h"
 

@@ -12,10 +12,10 @@
 #include <string>
 
 #include "base/dtype/dtype.h"
-#include "base/dtype/testing/memcpy_bandwidth.h"
+#include "base/dtype/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
 #include "offload/codec/codec.h"
-#include "offload/codec/testing/arrays.h"
+#include "offload/codec/arrays.h"
 
 namespace tessera::offload {
 namespace {

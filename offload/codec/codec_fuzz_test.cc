@@ -10,8 +10,8 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "offload/codec/codec.h"
-#include "offload/codec/lossless/plane_coder.h"
-#include "offload/codec/testing/arrays.h"
+#include "offload/codec/plane_coder.h"
+#include "offload/codec/arrays.h"
 
 namespace tessera::offload {
 namespace {

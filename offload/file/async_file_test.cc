@@ -18,7 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/file/io_engine.h"
-#include "offload/file/testing/fault_engine.h"
+#include "offload/file/fault_engine.h"
 
 namespace tessera::offload {
 namespace {

@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "offload/memory/extent_allocator.h"
+#include "offload/tier/extent_allocator.h"
 
 namespace tessera::offload {
 

@@ -3,7 +3,7 @@
 // GB/s: bytes that a step must move (parameter, moments and gradient read;
 // parameter, moments and copy written) over the time of the best step.
 // share_of_triad: that over the best triad of as many threads in the same run
-// (offload/bandwidth/triad.h: the better of ordinary and streaming stores).
+// (offload/optimizer/triad.h: the better of ordinary and streaming stores).
 // Names: moments, gradient, copy, then threads.
 #include <algorithm>
 #include <chrono>
@@ -16,11 +16,11 @@
 #include "base/dtype/dtype.h"
 #include "benchmark/benchmark.h"
 #include "hwy/aligned_allocator.h"
-#include "offload/bandwidth/triad.h"
+#include "offload/optimizer/triad.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/gradient_statistics.h"
-#include "offload/optimizer/state/moment.h"
-#include "offload/optimizer/state/parameter_range.h"
+#include "offload/optimizer/moment.h"
+#include "offload/optimizer/parameter_range.h"
 
 namespace tessera::offload {
 namespace {

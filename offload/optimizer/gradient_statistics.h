@@ -16,8 +16,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "offload/optimizer/execution/parallel_for_pool.h"
-#include "offload/optimizer/state/typed_span.h"
+#include "offload/optimizer/parallel_for_pool.h"
+#include "offload/optimizer/typed_span.h"
 
 namespace tessera::offload {
 

@@ -30,8 +30,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "offload/optimizer/execution/parallel_for_pool.h"
-#include "offload/optimizer/state/parameter_range.h"
+#include "offload/optimizer/parallel_for_pool.h"
+#include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/step_scale.h"
 
 namespace tessera::offload {

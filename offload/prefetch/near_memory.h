@@ -31,9 +31,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "offload/prefetch/buffer_pool.h"
-#include "offload/prefetch/plan/block_use.h"
-#include "offload/prefetch/plan/flow.h"
-#include "offload/prefetch/plan/replacement.h"
+#include "offload/prefetch/block_use.h"
+#include "offload/prefetch/flow.h"
+#include "offload/prefetch/replacement.h"
 #include "offload/tier/accounting.h"
 #include "offload/tier/memory_tier.h"
 

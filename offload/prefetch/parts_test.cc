@@ -5,8 +5,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/prefetch/buffer_pool.h"
-#include "offload/prefetch/plan/flow.h"
-#include "offload/prefetch/plan/step_recorder.h"
+#include "offload/prefetch/flow.h"
+#include "offload/prefetch/step_recorder.h"
 
 namespace tessera::offload {
 namespace {

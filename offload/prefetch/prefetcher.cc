@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "offload/prefetch/plan/load_bound.h"
+#include "offload/prefetch/load_bound.h"
 
 namespace tessera::offload {
 namespace {

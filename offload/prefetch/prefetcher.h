@@ -46,9 +46,9 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/memory.h"
 #include "offload/prefetch/near_memory.h"
-#include "offload/prefetch/plan/block_use.h"
-#include "offload/prefetch/plan/prefetch_plan.h"
-#include "offload/prefetch/plan/step_recorder.h"
+#include "offload/prefetch/block_use.h"
+#include "offload/prefetch/prefetch_plan.h"
+#include "offload/prefetch/step_recorder.h"
 #include "offload/tier/accounting.h"
 #include "offload/tier/memory_tier.h"
 

@@ -19,7 +19,7 @@
 #include <ostream>
 #include <string_view>
 
-#include "offload/pressure/reading/memory_reading.h"
+#include "offload/pressure/memory_reading.h"
 
 namespace tessera::offload {
 

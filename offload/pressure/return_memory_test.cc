@@ -7,7 +7,7 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "offload/pressure/reading/system_memory.h"
+#include "offload/pressure/system_memory.h"
 
 namespace tessera::offload {
 namespace {

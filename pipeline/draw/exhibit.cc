@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "pipeline/draw/geometry/ticks.h"
+#include "pipeline/draw/ticks.h"
 
 namespace tessera::pipeline {
 namespace {

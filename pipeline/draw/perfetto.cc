@@ -10,8 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "pipeline/draw/geometry/curve.h"
-#include "pipeline/draw/geometry/lanes.h"
+#include "pipeline/draw/curve.h"
+#include "pipeline/draw/lanes.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "pipeline/draw/geometry/chunks.h"
-#include "pipeline/draw/geometry/ticks.h"
+#include "pipeline/draw/chunks.h"
+#include "pipeline/draw/ticks.h"
 #include "pipeline/schedule/action.h"
 
 namespace tessera::pipeline {

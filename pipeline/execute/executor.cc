@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "pipeline/execute/group/agreement.h"
-#include "pipeline/execute/group/gather_timeline.h"
-#include "pipeline/execute/group/negotiate.h"
+#include "pipeline/execute/agreement.h"
+#include "pipeline/execute/gather_timeline.h"
+#include "pipeline/execute/negotiate.h"
 #include "pipeline/passes/add_communication.h"
 
 namespace tessera::pipeline {

@@ -15,7 +15,7 @@
 #include "benchmark/benchmark.h"
 #include "collectives/testing/run_ranks.h"
 #include "pipeline/execute/executor.h"
-#include "pipeline/execute/run/execution_plan.h"
+#include "pipeline/execute/execution_plan.h"
 #include "pipeline/generate/generate.h"
 
 namespace tessera::pipeline {

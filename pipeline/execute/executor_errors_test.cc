@@ -8,7 +8,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
 #include "pipeline/execute/executor.h"
-#include "pipeline/execute/testing/stack_step.h"
+#include "pipeline/execute/stack_step.h"
 #include "pipeline/passes/place_parameters.h"
 #include "pipeline/schedule/csv.h"
 

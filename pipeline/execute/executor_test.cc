@@ -7,7 +7,7 @@
 #include "base/status_matchers.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
-#include "pipeline/execute/testing/stack_step.h"
+#include "pipeline/execute/stack_step.h"
 #include "pipeline/passes/place_parameters.h"
 #include "pipeline/schedule/csv.h"
 

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
-#include "base/tensor/layout/layout.h"
+#include "base/tensor/layout.h"
 
 namespace tessera::pipeline {
 

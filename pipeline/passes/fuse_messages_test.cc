@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "pipeline/generate/generate.h"
 #include "pipeline/passes/add_communication.h"
-#include "pipeline/proof/testing/schedules.h"
+#include "pipeline/proof/schedules.h"
 #include "pipeline/proof/validate.h"
 
 namespace tessera::pipeline {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/status_macros.h"
-#include "pipeline/simulate/internal/event_graph.h"
+#include "pipeline/simulate/event_graph.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -10,8 +10,8 @@
 #include "gtest/gtest.h"
 #include "pipeline/schedule/csv.h"
 #include "pipeline/simulate/simulate.h"
-#include "pipeline/simulate/testing/longest_path.h"
-#include "pipeline/simulate/testing/random_cases.h"
+#include "pipeline/simulate/longest_path.h"
+#include "pipeline/simulate/random_cases.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "pipeline/simulate/internal/check.h"
-#include "pipeline/simulate/internal/simulation.h"
+#include "pipeline/simulate/check.h"
+#include "pipeline/simulate/simulation.h"
 
 namespace tessera::pipeline {
 

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "pipeline/synthesize/order/model.h"
+#include "pipeline/synthesize/model.h"
 #include "pipeline/synthesize/ways.h"
 
 namespace tessera::pipeline::synthesis {

@@ -10,12 +10,12 @@
 #include "pipeline/simulate/simulate.h"
 #include "pipeline/synthesize/lower_bound.h"
 #include "pipeline/synthesize/named.h"
-#include "pipeline/synthesize/order/evaluator.h"
-#include "pipeline/synthesize/order/model.h"
-#include "pipeline/synthesize/order/order.h"
-#include "pipeline/synthesize/order/sequential.h"
-#include "pipeline/synthesize/search/objective.h"
-#include "pipeline/synthesize/search/search.h"
+#include "pipeline/synthesize/evaluator.h"
+#include "pipeline/synthesize/model.h"
+#include "pipeline/synthesize/order.h"
+#include "pipeline/synthesize/sequential.h"
+#include "pipeline/synthesize/objective.h"
+#include "pipeline/synthesize/search.h"
 
 namespace tessera::pipeline {
 namespace {

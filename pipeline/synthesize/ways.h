@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pipeline/synthesize/order/model.h"
+#include "pipeline/synthesize/model.h"
 
 namespace tessera::pipeline::synthesis {
 

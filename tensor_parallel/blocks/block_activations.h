@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/blocks/attention/attention_core.h"
-#include "tensor_parallel/blocks/attention/attention_options.h"
+#include "tensor_parallel/blocks/attention_core.h"
+#include "tensor_parallel/blocks/attention_options.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
-#include "tensor_parallel/layers/memory/tensor_pool.h"
-#include "tensor_parallel/layers/norm/norm_state.h"
+#include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/layers/norm_state.h"
 
 namespace tessera::tensor_parallel {
 

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/blocks/linear_places.h"
-#include "tensor_parallel/partition/fused_partition.h"
-#include "tensor_parallel/partition/index_range.h"
+#include "tensor_parallel/sharding/fused_partition.h"
+#include "tensor_parallel/sharding/index_range.h"
 
 namespace tessera::tensor_parallel {
 namespace {

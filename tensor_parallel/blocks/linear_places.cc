@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "tensor_parallel/layers/linear/linear_weights.h"
-#include "tensor_parallel/partition/fused_partition.h"
+#include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/sharding/fused_partition.h"
 
 namespace tessera::tensor_parallel {
 

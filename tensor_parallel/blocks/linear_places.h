@@ -4,8 +4,8 @@
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_LINEAR_PLACES_H_
 
 #include "absl/status/status.h"
-#include "tensor_parallel/layers/linear/column_parallel_linear.h"
-#include "tensor_parallel/layers/linear/row_parallel_linear.h"
+#include "tensor_parallel/layers/column_parallel_linear.h"
+#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/tensor_group.h"
 
 namespace tessera::tensor_parallel {

@@ -23,13 +23,13 @@
 #include "base/tensor/tensor.h"
 #include "benchmark/benchmark.h"
 #include "tensor_parallel/blocks/block_activations.h"
-#include "tensor_parallel/blocks/testing/timed_ops.h"
+#include "tensor_parallel/blocks/timed_ops.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/context/sequence_layout.h"
-#include "tensor_parallel/layers/memory/tensor_pool.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
-#include "tensor_parallel/ops/cpu/cpu_ops.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/layers/linear/linear_weights.h"
+#include "tensor_parallel/layers/linear_weights.h"
 
 namespace tessera::tensor_parallel {
 

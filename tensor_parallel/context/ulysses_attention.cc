@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "tensor_parallel/layers/linear/linear_weights.h"
+#include "tensor_parallel/layers/linear_weights.h"
 
 namespace tessera::tensor_parallel {
 namespace {

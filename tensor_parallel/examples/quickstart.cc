@@ -8,9 +8,9 @@
 #include "base/tensor/copy.h"
 #include "base/tensor/tensor.h"
 #include "collectives/in_process/in_process.h"
-#include "tensor_parallel/layers/linear/column_parallel_linear.h"
-#include "tensor_parallel/layers/linear/row_parallel_linear.h"
-#include "tensor_parallel/ops/cpu/cpu_ops.h"
+#include "tensor_parallel/layers/column_parallel_linear.h"
+#include "tensor_parallel/layers/row_parallel_linear.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 using namespace tessera;
 using namespace tessera::tensor_parallel;

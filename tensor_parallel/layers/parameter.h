@@ -35,7 +35,7 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/partition/index_range.h"
+#include "tensor_parallel/sharding/index_range.h"
 #include "tensor_parallel/random/philox.h"
 
 namespace tessera::tensor_parallel {

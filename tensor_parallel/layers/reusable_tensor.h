@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
-#include "base/tensor/layout/layout.h"
+#include "base/tensor/layout.h"
 #include "base/tensor/memory.h"
 #include "base/tensor/tensor_view.h"
 

@@ -28,7 +28,7 @@
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/partition/partition.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
 

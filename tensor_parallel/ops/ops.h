@@ -31,7 +31,7 @@
 #include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/attention_block.h"
-#include "tensor_parallel/partition/index_range.h"
+#include "tensor_parallel/sharding/index_range.h"
 
 namespace tessera::tensor_parallel {
 

@@ -5,7 +5,7 @@
 //   w.shape();         // of the whole tensor
 //   w.local().view();  // this rank's part of it
 //
-// tensor_parallel/sharding/redistribution/redistribute.h gathers and moves it,
+// tensor_parallel/sharding/redistribute.h gathers and moves it,
 // tensor_parallel/random/fill.h initialises it. A value: nothing here speaks to
 // other ranks.
 #ifndef TESSERA_TENSOR_PARALLEL_SHARDING_DISTRIBUTED_TENSOR_H_

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tensor_parallel/partition/fused_partition.h"
-#include "tensor_parallel/partition/index_range.h"
+#include "tensor_parallel/sharding/fused_partition.h"
+#include "tensor_parallel/sharding/index_range.h"
 
 namespace tessera::tensor_parallel {
 
@@ -29,7 +29,7 @@ class PartitionRule {
   // CeilChunks.
   PartitionRule() = default;
 
-  // As the functions of those names: tensor_parallel/partition.
+  // As the functions of those names: tensor_parallel/sharding.
   static PartitionRule CeilChunks() { return PartitionRule(); }
   static PartitionRule Balanced() { return {Kind::kBalanced, 1, {}}; }
   static PartitionRule Blocks(int64_t block) {

@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/sharding/testing/random_specs.h"
+#include "tensor_parallel/sharding/random_specs.h"
 
 namespace tessera::tensor_parallel {
 namespace {

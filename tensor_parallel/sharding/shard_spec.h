@@ -23,8 +23,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/tensor/layout/layout.h"
-#include "tensor_parallel/partition/index_range.h"
+#include "base/tensor/layout.h"
+#include "tensor_parallel/sharding/index_range.h"
 #include "tensor_parallel/sharding/partition_rule.h"
 #include "topology/mesh.h"
 

@@ -8,7 +8,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/sharding/testing/random_specs.h"
+#include "tensor_parallel/sharding/random_specs.h"
 
 namespace tessera::tensor_parallel {
 namespace {

@@ -15,11 +15,11 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/comm_bench/job/built_in_engines.h"
-#include "tools/comm_bench/job/worker.h"
-#include "tools/comm_bench/run/bench_run.h"
-#include "tools/launch/process/children.h"
-#include "tools/launch/process/signals.h"
+#include "tools/comm_bench/built_in_engines.h"
+#include "tools/comm_bench/worker.h"
+#include "tools/comm_bench/bench_run.h"
+#include "tools/launch/children.h"
+#include "tools/launch/signals.h"
 
 namespace tessera::tools {
 namespace {

@@ -15,13 +15,13 @@
 #include "base/status_macros.h"
 #include "tools/cli/output_format.h"
 #include "tools/comm_bench/arguments.h"
-#include "tools/comm_bench/job/worker.h"
-#include "tools/comm_bench/report/print.h"
-#include "tools/comm_bench/report/svg_plot.h"
-#include "tools/comm_bench/report/text_plot.h"
-#include "tools/comm_bench/run/bench_options.h"
-#include "tools/comm_bench/run/bench_run.h"
-#include "tools/launch/process/signals.h"
+#include "tools/comm_bench/worker.h"
+#include "tools/comm_bench/print.h"
+#include "tools/comm_bench/svg_plot.h"
+#include "tools/comm_bench/text_plot.h"
+#include "tools/comm_bench/bench_options.h"
+#include "tools/comm_bench/bench_run.h"
+#include "tools/launch/signals.h"
 
 ABSL_FLAG(tessera::ByteSize, min_bytes, tessera::ByteSize(8),
           "the smallest message; -b");

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "tools/cli/cli.h"
-#include "tools/comm_bench/job/engine_catalogue.h"
+#include "tools/comm_bench/engine_catalogue.h"
 
 namespace tessera::tools {
 

@@ -15,7 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "tools/launch/job/environment.h"
+#include "tools/launch/environment.h"
 #include "tools/launch/launcher.h"
 
 ABSL_FLAG(int64_t, np, 1, "ranks to start on this node, 1 to 4096");

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "tools/launch/output/line_writer.h"
-#include "tools/launch/output/multiplexer.h"
-#include "tools/launch/process/descriptor_limit.h"
-#include "tools/launch/process/rank_processes.h"
-#include "tools/launch/process/signals.h"
+#include "tools/launch/line_writer.h"
+#include "tools/launch/multiplexer.h"
+#include "tools/launch/descriptor_limit.h"
+#include "tools/launch/rank_processes.h"
+#include "tools/launch/signals.h"
 #include "tools/launch/start.h"
 #include "tools/launch/supervisor.h"
 

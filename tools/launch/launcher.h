@@ -21,7 +21,7 @@
 #define TESSERA_TOOLS_LAUNCH_LAUNCHER_H_
 
 #include "absl/status/statusor.h"
-#include "tools/launch/job/plan.h"
+#include "tools/launch/plan.h"
 
 namespace tessera::tools {
 

@@ -17,11 +17,11 @@
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
-#include "tools/launch/job/environment.h"
-#include "tools/launch/process/core_binding.h"
-#include "tools/launch/process/program_path.h"
-#include "tools/launch/process/socket_star.h"
-#include "tools/launch/process/spawn.h"
+#include "tools/launch/environment.h"
+#include "tools/launch/core_binding.h"
+#include "tools/launch/program_path.h"
+#include "tools/launch/socket_star.h"
+#include "tools/launch/spawn.h"
 #include "topology/rank.h"
 
 namespace tessera::tools {

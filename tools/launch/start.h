@@ -6,9 +6,9 @@
 #include <sys/resource.h>
 
 #include "absl/status/status.h"
-#include "tools/launch/job/plan.h"
-#include "tools/launch/output/multiplexer.h"
-#include "tools/launch/process/rank_processes.h"
+#include "tools/launch/plan.h"
+#include "tools/launch/multiplexer.h"
+#include "tools/launch/rank_processes.h"
 
 namespace tessera::tools {
 

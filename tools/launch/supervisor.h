@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "tools/launch/job/plan.h"
-#include "tools/launch/output/multiplexer.h"
-#include "tools/launch/process/rank_processes.h"
-#include "tools/launch/process/signals.h"
+#include "tools/launch/plan.h"
+#include "tools/launch/multiplexer.h"
+#include "tools/launch/rank_processes.h"
+#include "tools/launch/signals.h"
 
 namespace tessera::tools {
 

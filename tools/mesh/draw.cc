@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "topology/layout/group_name.h"
+#include "topology/group_name.h"
 
 namespace tessera::tools {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "topology/layout/group_name.h"
+#include "topology/group_name.h"
 
 namespace tessera::tools {
 namespace {

@@ -9,9 +9,9 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
-#include "topology/layout/expert.h"
-#include "topology/layout/group_name.h"
-#include "topology/layout/preset.h"
+#include "topology/expert.h"
+#include "topology/group_name.h"
+#include "topology/preset.h"
 
 namespace tessera::tools {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "tools/mesh/placement/placement_report.h"
-#include "topology/device_mesh/device_mesh.h"
+#include "tools/mesh/placement_report.h"
+#include "topology/device_mesh.h"
 #include "topology/groups.h"
 #include "topology/mesh.h"
 

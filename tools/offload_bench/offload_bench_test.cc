@@ -15,13 +15,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
-#include "tools/offload_bench/cases/blocks.h"
-#include "tools/offload_bench/cases/codecs.h"
-#include "tools/offload_bench/cases/file.h"
-#include "tools/offload_bench/cases/optimizer.h"
-#include "tools/offload_bench/cases/prefetch.h"
-#include "tools/offload_bench/cases/tiers.h"
-#include "tools/offload_bench/report/measurement.h"
+#include "tools/offload_bench/blocks.h"
+#include "tools/offload_bench/codecs.h"
+#include "tools/offload_bench/file.h"
+#include "tools/offload_bench/optimizer.h"
+#include "tools/offload_bench/prefetch.h"
+#include "tools/offload_bench/tiers.h"
+#include "tools/offload_bench/measurement.h"
 
 namespace tessera::offload_bench {
 namespace {

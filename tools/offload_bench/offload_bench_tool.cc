@@ -12,13 +12,13 @@
 #include "tools/cli/output_format.h"
 #include "tools/comm_bench/arguments.h"
 #include "tools/offload_bench/bench_options.h"
-#include "tools/offload_bench/cases/codecs.h"
-#include "tools/offload_bench/cases/file.h"
-#include "tools/offload_bench/cases/optimizer.h"
-#include "tools/offload_bench/cases/prefetch.h"
-#include "tools/offload_bench/cases/tiers.h"
-#include "tools/offload_bench/measure/stopwatch.h"
-#include "tools/offload_bench/report/print.h"
+#include "tools/offload_bench/codecs.h"
+#include "tools/offload_bench/file.h"
+#include "tools/offload_bench/optimizer.h"
+#include "tools/offload_bench/prefetch.h"
+#include "tools/offload_bench/tiers.h"
+#include "tools/offload_bench/stopwatch.h"
+#include "tools/offload_bench/print.h"
 
 using tessera::offload_bench::OffloadBenchFlags;
 

@@ -13,13 +13,13 @@
 
 #include "collectives/operation/operation.h"
 #include "tools/train/predict/rank_traffic.h"
-#include "tools/train/run/run_options.h"
+#include "tools/train/loop/run_options.h"
 #include "topology/cluster/cluster.h"
-#include "topology/placement/cost/link_profile.h"
+#include "topology/placement/link_profile.h"
 
 namespace tessera::plan {
 
-// By the alpha-beta model of topology/placement/cost. One thread at a time: it
+// By the alpha-beta model of topology/placement. One thread at a time: it
 // remembers the links of each axis.
 class AxisLinks {
  public:

@@ -3,8 +3,8 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "tensor_parallel/partition/fused_partition.h"
-#include "topology/config/options/strategies.h"
+#include "tensor_parallel/sharding/fused_partition.h"
+#include "topology/config/strategies.h"
 
 namespace tessera::plan {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "base/dtype/dtype.h"
 #include "tensor_parallel/blocks/recompute.h"
-#include "tools/model_files/model_config/model_config.h"
-#include "tools/train/run/run_options.h"
+#include "tools/model_files/model_config.h"
+#include "tools/train/loop/run_options.h"
 #include "topology/cluster/cluster.h"
 
 namespace tessera::plan {

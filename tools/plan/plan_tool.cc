@@ -12,12 +12,12 @@
 #include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "tools/cli/output_format.h"
-#include "tools/mesh/placement/placement_report.h"
-#include "tools/model_files/model_config/hugging_face_config.h"
-#include "tools/model_files/model_config/presets.h"
+#include "tools/mesh/placement_report.h"
+#include "tools/model_files/hugging_face_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/plan/print_plan.h"
 #include "tools/plan/search.h"
-#include "topology/config/options/strategies.h"
+#include "topology/config/strategies.h"
 
 ABSL_FLAG(std::string, model, "llama-7b",
           "a preset, or a directory with a config.json of Hugging Face");

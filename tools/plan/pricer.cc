@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "offload/optimizer/state/moment.h"
+#include "offload/optimizer/moment.h"
 #include "pipeline/generate/generate.h"
 #include "pipeline/simulate/simulate.h"
 #include "tools/plan/pass_traffic.h"

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/blocks/recompute.h"
-#include "tools/model_files/model_config/presets.h"
+#include "tools/model_files/presets.h"
 #include "tools/plan/axis_links.h"
 #include "tools/plan/pricer.h"
 #include "tools/train/predict/predict_rank.h"

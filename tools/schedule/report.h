@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/timeline.h"
-#include "tools/schedule/input/costs.h"
-#include "tools/schedule/input/source.h"
+#include "tools/schedule/costs.h"
+#include "tools/schedule/source.h"
 
 namespace tessera::tools {
 

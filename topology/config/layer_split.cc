@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "topology/config/internal/running_loads.h"
+#include "topology/config/running_loads.h"
 
 namespace tessera::topology {
 namespace {

@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 #include "base/byte_size.h"
 #include "base/dtype/dtype.h"
-#include "topology/config/options/strategies.h"
+#include "topology/config/strategies.h"
 #include "topology/mesh.h"
 
 namespace tessera::topology {

@@ -3,8 +3,8 @@
 
 #include <iostream>
 
-#include "topology/layout/expert.h"
-#include "topology/layout/group_name.h"
+#include "topology/expert.h"
+#include "topology/group_name.h"
 #include "topology/mesh.h"
 
 namespace {

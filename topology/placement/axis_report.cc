@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "topology/placement/cost/axis_ranks.h"
-#include "topology/placement/cost/collective_cost.h"
+#include "topology/placement/axis_ranks.h"
+#include "topology/placement/collective_cost.h"
 
 namespace tessera::topology {
 namespace {

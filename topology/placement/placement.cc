@@ -12,8 +12,8 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "topology/placement/axis_report.h"
-#include "topology/placement/cost/collective_cost.h"
-#include "topology/placement/cost/link_profile.h"
+#include "topology/placement/collective_cost.h"
+#include "topology/placement/link_profile.h"
 
 namespace tessera::topology {
 namespace {

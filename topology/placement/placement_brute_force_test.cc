@@ -14,7 +14,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "topology/mesh.h"
-#include "topology/placement/cost/reference_cost.h"
+#include "topology/placement/reference_cost.h"
 #include "topology/placement/placement.h"
 
 namespace tessera::topology {

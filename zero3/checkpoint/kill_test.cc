@@ -18,13 +18,13 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "zero3/checkpoint/files/checkpoint_directory.h"
-#include "zero3/checkpoint/load/load_checkpoint.h"
-#include "zero3/checkpoint/save/checkpoint_writer.h"
-#include "zero3/checkpoint/testing/rank_threads.h"
-#include "zero3/checkpoint/testing/small_state.h"
-#include "zero3/checkpoint/testing/state_bits.h"
-#include "zero3/checkpoint/testing/toy_run.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/load_checkpoint.h"
+#include "zero3/checkpoint/checkpoint_writer.h"
+#include "zero3/checkpoint/rank_threads.h"
+#include "zero3/checkpoint/small_state.h"
+#include "zero3/checkpoint/state_bits.h"
+#include "zero3/checkpoint/toy_run.h"
 
 namespace tessera::zero3 {
 namespace {

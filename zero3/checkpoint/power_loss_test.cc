@@ -1,6 +1,6 @@
 // The machine stops at every call in turn: whatever of the rest the disk has,
 // the last complete checkpoint is there, whole, and saving goes on from it.
-#include "zero3/checkpoint/testing/power_loss.h"
+#include "zero3/checkpoint/power_loss.h"
 
 #include <filesystem>
 #include <string>
@@ -10,9 +10,9 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "zero3/checkpoint/files/checkpoint_directory.h"
-#include "zero3/checkpoint/testing/small_state.h"
-#include "zero3/checkpoint/testing/toy_run.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/small_state.h"
+#include "zero3/checkpoint/toy_run.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -10,13 +10,13 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "zero3/checkpoint/load/load_checkpoint.h"
-#include "zero3/checkpoint/load/verify_checkpoint.h"
-#include "zero3/checkpoint/save/checkpoint_writer.h"
-#include "zero3/checkpoint/testing/rank_threads.h"
-#include "zero3/checkpoint/testing/state_bits.h"
-#include "zero3/checkpoint/testing/toy_run.h"
-#include "zero3/state/testing/toy_training.h"
+#include "zero3/checkpoint/load_checkpoint.h"
+#include "zero3/checkpoint/verify_checkpoint.h"
+#include "zero3/checkpoint/checkpoint_writer.h"
+#include "zero3/checkpoint/rank_threads.h"
+#include "zero3/checkpoint/state_bits.h"
+#include "zero3/checkpoint/toy_run.h"
+#include "zero3/state/toy_training.h"
 
 namespace tessera::zero3 {
 namespace {

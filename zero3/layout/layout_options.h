@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "topology/config/options/named_enum.h"
+#include "topology/config/named_enum.h"
 
 namespace tessera::zero3 {
 

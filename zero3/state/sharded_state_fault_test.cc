@@ -15,8 +15,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "zero3/state/sharded_state.h"
-#include "zero3/state/testing/far_tier.h"
-#include "zero3/state/testing/toy_training.h"
+#include "zero3/state/far_tier.h"
+#include "zero3/state/toy_training.h"
 
 namespace tessera::zero3 {
 namespace {

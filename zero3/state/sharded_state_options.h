@@ -14,13 +14,13 @@
 #include "base/tensor/memory.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/sgd.h"
-#include "offload/optimizer/state/moment.h"
+#include "offload/optimizer/moment.h"
 #include "offload/tier/memory_tier.h"
 #include "zero3/layout/layout_options.h"
 #include "zero3/parameters/model_parameters.h"
-#include "zero3/state/shards/state_device.h"
-#include "zero3/state/step/loss_scaler.h"
-#include "zero3/state/step/optimizer_kind.h"
+#include "zero3/state/state_device.h"
+#include "zero3/state/loss_scaler.h"
+#include "zero3/state/optimizer_kind.h"
 
 namespace tessera::zero3 {
 
@@ -47,7 +47,7 @@ struct ShardedStateOptions {
   bool average_gradients = false;
   // Treat the gradients that no rank reduced in a step as zeros.
   bool allow_unused = false;
-  // ZeRO++ (zero3/state/wire). qgZ: reduce gradients as int8 blocks; needs
+  // ZeRO++ (zero3/state). qgZ: reduce gradients as int8 blocks; needs
   // stage 1 or more. qwZ, stage 3: gather weights as int8 blocks. hpZ, stage 3:
   // this many neighbouring ranks of the shard group keep a second copy of
   // gathered weights until the step ends; 0: no second copy.

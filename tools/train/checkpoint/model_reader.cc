@@ -7,8 +7,8 @@
 #include "base/dtype/convert.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/train/checkpoint/saved/resolve_checkpoint.h"
-#include "tools/train/checkpoint/saved/run_tensor_names.h"
+#include "tools/train/checkpoint/resolve_checkpoint.h"
+#include "tools/train/checkpoint/run_tensor_names.h"
 
 namespace tessera::train {
 namespace {

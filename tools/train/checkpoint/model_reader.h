@@ -17,9 +17,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
-#include "tools/model_files/llama_names/llama_names.h"
-#include "tools/model_files/model_config/model_config.h"
-#include "tools/train/checkpoint/saved/saved_run.h"
+#include "tools/model_files/llama_names.h"
+#include "tools/model_files/model_config.h"
+#include "tools/train/checkpoint/saved_run.h"
 
 namespace tessera::train {
 

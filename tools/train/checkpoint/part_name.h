@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "tools/train/run/train_rank.h"
+#include "tools/train/loop/train_rank.h"
 
 namespace tessera::train {
 

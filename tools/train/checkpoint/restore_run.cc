@@ -13,13 +13,13 @@
 #include "collectives/groups/agreement.h"
 #include "offload/file/crc32c.h"
 #include "tools/train/checkpoint/part_name.h"
-#include "tools/train/checkpoint/saved/held_tensor.h"
-#include "tools/train/checkpoint/saved/resolve_checkpoint.h"
-#include "tools/train/checkpoint/saved/saved_run.h"
-#include "zero3/checkpoint/load/compare_models.h"
-#include "zero3/checkpoint/load/load_checkpoint.h"
-#include "zero3/checkpoint/manifest/manifest_json.h"
-#include "zero3/checkpoint/state/state_blocks.h"
+#include "tools/train/checkpoint/held_tensor.h"
+#include "tools/train/checkpoint/resolve_checkpoint.h"
+#include "tools/train/checkpoint/saved_run.h"
+#include "zero3/checkpoint/compare_models.h"
+#include "zero3/checkpoint/load_checkpoint.h"
+#include "zero3/checkpoint/manifest_json.h"
+#include "zero3/checkpoint/state_blocks.h"
 
 namespace tessera::train {
 namespace {

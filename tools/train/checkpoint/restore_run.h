@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "tools/train/checkpoint/run_identity.h"
-#include "tools/train/run/train_rank.h"
+#include "tools/train/loop/train_rank.h"
 
 namespace tessera::train {
 

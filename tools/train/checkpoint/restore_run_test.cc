@@ -20,7 +20,7 @@
 #include "offload/tier/accounting.h"
 #include "offload/tier/host_tier.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
-#include "tools/train/checkpoint/testing/mesh_run.h"
+#include "tools/train/checkpoint/mesh_run.h"
 
 namespace tessera::train {
 namespace {

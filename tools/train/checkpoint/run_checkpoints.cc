@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tools/train/checkpoint/part_name.h"
-#include "tools/train/checkpoint/saved/held_tensor.h"
-#include "tools/train/checkpoint/saved/saved_run.h"
+#include "tools/train/checkpoint/held_tensor.h"
+#include "tools/train/checkpoint/saved_run.h"
 
 namespace tessera::train {
 

@@ -26,9 +26,9 @@
 #include "absl/time/time.h"
 #include "offload/tier/accounting.h"
 #include "tools/train/checkpoint/run_identity.h"
-#include "tools/train/run/train_rank.h"
-#include "zero3/checkpoint/files/file_calls.h"
-#include "zero3/checkpoint/save/checkpoint_writer.h"
+#include "tools/train/loop/train_rank.h"
+#include "zero3/checkpoint/file_calls.h"
+#include "zero3/checkpoint/checkpoint_writer.h"
 
 namespace tessera::train {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/model_config/hugging_face_config.h"
+#include "tools/model_files/hugging_face_config.h"
 
 namespace tessera::train {
 namespace {

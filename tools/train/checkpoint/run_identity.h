@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tools/model_files/model_config/model_config.h"
-#include "zero3/checkpoint/manifest/checkpoint_manifest.h"
+#include "tools/model_files/model_config.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 
 namespace tessera::train {
 

@@ -39,11 +39,11 @@
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "offload/tier/memory_tier.h"
-#include "tensor_parallel/layers/memory/tensor_pool.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/ops/ops.h"
-#include "zero3/state/shards/shard_prefetch.h"
-#include "zero3/state/shards/shard_store.h"
-#include "zero3/state/shards/state_device.h"
+#include "zero3/state/shard_prefetch.h"
+#include "zero3/state/shard_store.h"
+#include "zero3/state/state_device.h"
 
 namespace tessera::train {
 

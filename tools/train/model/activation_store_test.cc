@@ -17,9 +17,9 @@
 #include "gtest/gtest.h"
 #include "offload/codec/codec.h"
 #include "offload/tier/host_tier.h"
-#include "offload/tier/stack/compressed_tier.h"
-#include "tensor_parallel/ops/cpu/cpu_ops.h"
-#include "zero3/state/testing/far_tier.h"
+#include "offload/tier/compressed_tier.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "zero3/state/far_tier.h"
 
 namespace tessera::train {
 namespace {

@@ -21,15 +21,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
-#include "tensor_parallel/blocks/attention/attention_options.h"
-#include "tensor_parallel/blocks/head/output_head.h"
+#include "tensor_parallel/blocks/attention_options.h"
+#include "tensor_parallel/blocks/output_head.h"
 #include "tensor_parallel/blocks/recompute.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
-#include "tensor_parallel/layers/vocabulary/vocabulary_parallel_embedding.h"
-#include "tensor_parallel/partition/partition.h"
-#include "tools/model_files/model_config/model_config.h"
+#include "tensor_parallel/layers/vocabulary_parallel_embedding.h"
+#include "tensor_parallel/sharding/partition.h"
+#include "tools/model_files/model_config.h"
 
 namespace tessera::train {
 

@@ -27,7 +27,7 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/memory.h"
 #include "pipeline/execute/stage.h"
-#include "tensor_parallel/layers/memory/tensor_pool.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 #include "tools/train/model/activation_store.h"
 #include "tools/train/model/llama_layers.h"
 #include "tools/train/model/token_source.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "offload/optimizer/state/typed_span.h"
+#include "offload/optimizer/typed_span.h"
 
 namespace tessera::train {
 namespace {

@@ -11,9 +11,9 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/train/parity/cases/every_mesh.h"
-#include "tools/train/parity/cases/parity_case.h"
-#include "tools/train/parity/cases/train_case.h"
+#include "tools/train/parity/every_mesh.h"
+#include "tools/train/parity/parity_case.h"
+#include "tools/train/parity/train_case.h"
 
 namespace tessera::train {
 namespace {

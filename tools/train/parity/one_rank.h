@@ -17,10 +17,10 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/parameter.h"
-#include "tensor_parallel/ops/cpu/cpu_ops.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/train/model/llama_layers.h"
 #include "tools/train/model/token_source.h"
-#include "tools/train/parity/reference/reference_weights.h"
+#include "tools/train/parity/reference_weights.h"
 #include "tools/train/testing/whole_llama.h"
 
 namespace tessera::train {

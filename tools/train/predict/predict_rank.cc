@@ -15,15 +15,15 @@
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
 #include "pipeline/schedule/action.h"
-#include "tensor_parallel/ops/counting/counting_ops.h"
-#include "tools/text/batches/samples.h"
-#include "tools/text/corpus/corpus.h"
-#include "tools/text/tokenizer/tokenizer.h"
+#include "tensor_parallel/ops/counting_ops.h"
+#include "tools/text/samples.h"
+#include "tools/text/corpus.h"
+#include "tools/text/tokenizer.h"
 #include "tools/train/predict/counting_tier.h"
 #include "tools/train/predict/stage_shapes.h"
-#include "tools/train/run/run_schedule.h"
-#include "tools/train/run/train_rank.h"
-#include "zero3/checkpoint/state/state_blocks.h"
+#include "tools/train/loop/run_schedule.h"
+#include "tools/train/loop/train_rank.h"
+#include "zero3/checkpoint/state_blocks.h"
 
 namespace tessera::train {
 namespace {

@@ -16,9 +16,9 @@
 #include "offload/codec/codec.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "offload/tier/stack/compressed_tier.h"
+#include "offload/tier/compressed_tier.h"
 #include "tools/train/predict/rank_traffic.h"
-#include "tools/train/predict/testing/measured_run.h"
+#include "tools/train/predict/measured_run.h"
 #include "topology/mesh.h"
 
 namespace tessera::train {
@@ -343,7 +343,7 @@ TEST(PredictRankTest, EveryWayToSendFewerBytesIsAsMeasured) {
   }
 }
 
-// What is sent is what the formulas of zero3/state/wire say: so a dry run and a
+// What is sent is what the formulas of zero3/state say: so a dry run and a
 // run cannot be wrong alike.
 TEST(PredictRankTest, QuantisedMessagesHaveTheBytesOfTheirFormulas) {
   const MeshSizes mesh = {.dp = 2};

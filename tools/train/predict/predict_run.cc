@@ -1,7 +1,7 @@
 #include "tools/train/predict/predict_run.h"
 
 #include "base/status_macros.h"
-#include "tools/train/predict/room/memory_advice.h"
+#include "tools/train/predict/memory_advice.h"
 
 namespace tessera::train {
 

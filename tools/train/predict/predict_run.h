@@ -12,7 +12,7 @@
 #define TESSERA_TOOLS_TRAIN_PREDICT_PREDICT_RUN_H_
 
 #include "absl/status/statusor.h"
-#include "tools/model_files/model_config/model_config.h"
+#include "tools/model_files/model_config.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/settings.h"
 

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/model_files/model_config/presets.h"
+#include "tools/model_files/presets.h"
 #include "tools/train/predict/print_prediction.h"
 
 namespace tessera::train {

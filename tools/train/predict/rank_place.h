@@ -13,9 +13,9 @@
 
 #include "absl/status/statusor.h"
 #include "pipeline/schedule/schedule.h"
-#include "tensor_parallel/partition/index_range.h"
-#include "tools/train/run/run_options.h"
-#include "tools/train/run/run_schedule.h"
+#include "tensor_parallel/sharding/index_range.h"
+#include "tools/train/loop/run_options.h"
+#include "tools/train/loop/run_schedule.h"
 
 namespace tessera::train {
 

@@ -18,7 +18,7 @@
 
 #include "collectives/counting/counting_engine.h"
 #include "collectives/operation/operation.h"
-#include "tools/train/run/run_options.h"
+#include "tools/train/loop/run_options.h"
 
 namespace tessera::train {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/model_files/model_config/model_config.h"
+#include "tools/model_files/model_config.h"
 #include "tools/train/predict/predict_rank.h"
-#include "tools/train/predict/room/machine_room.h"
+#include "tools/train/predict/machine_room.h"
 #include "tools/train/predict/stage_work.h"
 #include "tools/train/settings/settings.h"
 

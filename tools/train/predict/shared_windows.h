@@ -10,7 +10,7 @@
 
 #include "tools/train/predict/rank_place.h"
 #include "tools/train/predict/rank_traffic.h"
-#include "topology/config/options/strategies.h"
+#include "topology/config/strategies.h"
 
 namespace tessera::train {
 

@@ -3,8 +3,8 @@
 #include "base/status_macros.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/parameter.h"
-#include "tensor_parallel/partition/fused_partition.h"
-#include "tensor_parallel/partition/partition.h"
+#include "tensor_parallel/sharding/fused_partition.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::train {
 

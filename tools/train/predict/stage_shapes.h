@@ -13,7 +13,7 @@
 #include "base/dtype/dtype.h"
 #include "tensor_parallel/blocks/recompute.h"
 #include "tools/train/predict/rank_place.h"
-#include "tools/train/run/run_options.h"
+#include "tools/train/loop/run_options.h"
 
 namespace tessera::train {
 

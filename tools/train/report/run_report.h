@@ -33,7 +33,7 @@
 
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/settings.h"
-#include "tools/train/worker/run_result.h"
+#include "tools/train/loop/run_result.h"
 
 namespace tessera::train {
 

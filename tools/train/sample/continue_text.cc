@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/random/philox.h"
-#include "tools/model_files/model_config/model_config.h"
+#include "tools/model_files/model_config.h"
 #include "tools/train/sample/choose_token.h"
-#include "tools/train/sample/decoder/llama_decoder.h"
-#include "tools/train/sample/decoder/llama_weights.h"
+#include "tools/train/sample/llama_decoder.h"
+#include "tools/train/sample/llama_weights.h"
 #include "tools/train/sample/printable_text.h"
 
 namespace tessera::train {

@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tools/text/tokenizer/tokenizer.h"
-#include "tools/train/sample/decoder/weight_reader.h"
+#include "tools/text/tokenizer.h"
+#include "tools/train/sample/weight_reader.h"
 
 namespace tessera::train {
 

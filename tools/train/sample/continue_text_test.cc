@@ -7,12 +7,12 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops/cpu/cpu_ops.h"
-#include "tools/text/tokenizer/byte_tokenizer.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tools/text/byte_tokenizer.h"
 #include "tools/train/sample/choose_token.h"
-#include "tools/train/sample/decoder/llama_decoder.h"
-#include "tools/train/sample/decoder/llama_weights.h"
-#include "tools/train/sample/decoder/testing_weights.h"
+#include "tools/train/sample/llama_decoder.h"
+#include "tools/train/sample/llama_weights.h"
+#include "tools/train/sample/testing_weights.h"
 #include "tools/train/sample/printable_text.h"
 
 namespace tessera::train {

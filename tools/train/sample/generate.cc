@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "tools/train/checkpoint/model_reader.h"
-#include "tools/train/sample/decoder/weight_reader.h"
+#include "tools/train/sample/weight_reader.h"
 
 namespace tessera::train {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tools/text/tokenizer/tokenizer.h"
+#include "tools/text/tokenizer.h"
 #include "tools/train/sample/continue_text.h"
 
 namespace tessera::train {

@@ -5,10 +5,10 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops/cpu/cpu_ops.h"
-#include "tools/text/tokenizer/byte_tokenizer.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tools/text/byte_tokenizer.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
-#include "tools/train/checkpoint/testing/mesh_run.h"
+#include "tools/train/checkpoint/mesh_run.h"
 
 namespace tessera::train {
 namespace {

@@ -20,10 +20,10 @@
 #include "offload/tier/purpose.h"
 #include "pipeline/generate/generate.h"
 #include "tools/cli/cli.h"
-#include "tools/train/settings/internal/flag_checks.h"
+#include "tools/train/settings/flag_checks.h"
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/tier_codecs.h"
-#include "topology/config/options/strategies.h"
+#include "topology/config/strategies.h"
 
 namespace tessera::train {
 namespace {

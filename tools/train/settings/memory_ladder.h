@@ -32,7 +32,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "tools/train/settings/settings.h"
-#include "topology/config/options/strategies.h"
+#include "topology/config/strategies.h"
 
 namespace tessera::train {
 

@@ -12,12 +12,12 @@
 #include "absl/strings/str_join.h"
 #include "base/nearest_name.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/partition/fused_partition.h"
+#include "tensor_parallel/sharding/fused_partition.h"
 #include "tools/cli/cli.h"
-#include "tools/model_files/model_config/hugging_face_config.h"
-#include "tools/model_files/model_config/presets.h"
-#include "tools/train/run/run_options.h"
-#include "tools/train/settings/internal/flag_checks.h"
+#include "tools/model_files/hugging_face_config.h"
+#include "tools/model_files/presets.h"
+#include "tools/train/loop/run_options.h"
+#include "tools/train/settings/flag_checks.h"
 #include "tools/train/settings/user_path.h"
 
 namespace tessera::train {

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "tools/model_files/model_config/model_config.h"
+#include "tools/model_files/model_config.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

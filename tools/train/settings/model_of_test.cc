@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/model_files/model_config/hugging_face_config.h"
-#include "tools/model_files/model_config/presets.h"
+#include "tools/model_files/hugging_face_config.h"
+#include "tools/model_files/presets.h"
 
 namespace tessera::train {
 namespace {

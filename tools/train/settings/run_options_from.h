@@ -8,8 +8,8 @@
 #define TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_FROM_H_
 
 #include "absl/status/statusor.h"
-#include "tools/model_files/model_config/model_config.h"
-#include "tools/train/run/run_options.h"
+#include "tools/model_files/model_config.h"
+#include "tools/train/loop/run_options.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

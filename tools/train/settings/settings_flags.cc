@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
-#include "tools/train/settings/internal/given_flag.h"
-#include "tools/train/settings/internal/settings_fields.h"
+#include "tools/train/settings/given_flag.h"
+#include "tools/train/settings/settings_fields.h"
 #include "tools/train/settings/settings_json.h"
 #include "tools/train/settings/user_path.h"
 

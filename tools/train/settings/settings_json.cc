@@ -12,8 +12,8 @@
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "tools/model_files/json/parse_json.h"
-#include "tools/train/settings/internal/settings_fields.h"
+#include "tools/model_files/parse_json.h"
+#include "tools/train/settings/settings_fields.h"
 
 namespace tessera::train {
 namespace {

@@ -25,7 +25,7 @@
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
 #include "tools/cli/cli.h"
-#include "tools/train/settings/internal/settings_fields.h"
+#include "tools/train/settings/settings_fields.h"
 #include "tools/train/settings/settings_flags.h"
 #include "tools/train/settings/settings_json.h"
 #include "tools/train/settings/user_path.h"

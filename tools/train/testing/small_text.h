@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "tools/text/corpus/corpus.h"
+#include "tools/text/corpus.h"
 
 namespace tessera::train::testing {
 

@@ -1,0 +1,122 @@
+#include "base/device/cuda_convert.h"
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype/convert.h"
+#include "base/status_matchers.h"
+#include "base/device/cuda_memory.h"
+#include "base/device/cuda_status.h"
+#include "gtest/gtest.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kMaxCount = 1 << 18;
+
+// Random bits are random values of every kind for a format of 8 or 16 bits; for
+// wider ones every other element is kept near the range of the small formats.
+std::vector<std::byte> RandomElements(DType dtype, int64_t count) {
+  std::mt19937_64 random(static_cast<uint64_t>(dtype));
+  std::vector<std::byte> bytes(static_cast<size_t>(count * SizeInBytes(dtype)));
+  for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+  if (dtype != DType::kF32 && dtype != DType::kF64) return bytes;
+  const auto size = static_cast<size_t>(SizeInBytes(dtype));
+  for (size_t i = 0; i < bytes.size(); i += 2 * size) {
+    const auto sign = bytes[i + size - 1] & std::byte{0x80};
+    const auto exponent =
+        dtype == DType::kF32 ? 0x36 + random() % 18 : 0x3e + random() % 3;
+    bytes[i + size - 1] = sign | static_cast<std::byte>(exponent);
+  }
+  return bytes;
+}
+
+class CudaConvertTest : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    const absl::StatusOr<int> count = CudaDeviceCount();
+    if (!count.ok()) GTEST_SKIP() << "no CUDA device: " << count.status();
+    TESSERA_ASSERT_OK_AND_ASSIGN(auto memory, CudaDeviceMemory(0));
+    TESSERA_ASSERT_OK_AND_ASSIGN(source_,
+                                 Buffer::Allocate(memory, kMaxCount * 8 + 8));
+    TESSERA_ASSERT_OK_AND_ASSIGN(target_,
+                                 Buffer::Allocate(memory, kMaxCount * 8 + 8));
+  }
+
+  // Converts on both, with the device's pointers `shift` elements further.
+  void ExpectAsOnTheHost(DType from, DType to,
+                         std::span<const std::byte> source, int64_t shift,
+                         FloatOverflow overflow) {
+    const int64_t count =
+        static_cast<int64_t>(source.size()) / SizeInBytes(from);
+    std::vector<std::byte> expected(
+        static_cast<size_t>(count * SizeInBytes(to)));
+    std::vector<std::byte> actual(expected.size());
+    TESSERA_ASSERT_OK(Convert(from, source, to, expected, overflow));
+    std::byte* const in = source_.data() + shift * SizeInBytes(from);
+    std::byte* const out = target_.data() + shift * SizeInBytes(to);
+    TESSERA_ASSERT_OK(CudaCopyBytes(in, source.data(), source.size()));
+    TESSERA_ASSERT_OK(
+        CudaConvert(from, in, to, out, count, cudaStreamPerThread, overflow));
+    TESSERA_ASSERT_OK(
+        CudaStatus(cudaStreamSynchronize(cudaStreamPerThread), "convert"));
+    TESSERA_ASSERT_OK(CudaCopyBytes(actual.data(), out, actual.size()));
+    ASSERT_EQ(actual, expected)
+        << from << " to " << to << ", " << count << " from " << shift;
+  }
+
+  Buffer source_, target_;
+};
+
+TEST_P(CudaConvertTest, GivesTheBitsOfTheHost) {
+  const std::vector<std::byte> source = RandomElements(GetParam(), kMaxCount);
+  const auto size = static_cast<size_t>(SizeInBytes(GetParam()));
+  for (DType to : kAllDTypes) {
+    for (FloatOverflow overflow :
+         {FloatOverflow::kInfinityOrNan, FloatOverflow::kSaturate}) {
+      ExpectAsOnTheHost(GetParam(), to, source, 0, overflow);
+    }
+    for (size_t count : {0, 1, 7, 1003}) {
+      for (int64_t shift : {0, 1}) {
+        ExpectAsOnTheHost(GetParam(), to, std::span(source).first(count * size),
+                          shift, FloatOverflow::kInfinityOrNan);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(From, CudaConvertTest, ::testing::ValuesIn(kAllDTypes),
+                         [](const auto& info) {
+                           return std::string(DTypeName(info.param));
+                         });
+
+// Refused before any device is touched, and so testable without one.
+TEST(CudaConvertRefusalTest, SaysWhatIsWrong) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  alignas(8) std::byte memory[16];
+  EXPECT_THAT(
+      CudaConvert(DType::kF32, memory, DType::kF16, memory + 8, -1, nullptr),
+      StatusIs(kInvalid, HasSubstr("-1 elements")));
+  EXPECT_THAT(
+      CudaConvert(DType::kF32, nullptr, DType::kF16, memory, 1, nullptr),
+      StatusIs(kInvalid, HasSubstr("null source")));
+  EXPECT_THAT(
+      CudaConvert(DType::kF32, memory, DType::kF16, nullptr, 1, nullptr),
+      StatusIs(kInvalid, HasSubstr("null target")));
+  EXPECT_THAT(
+      CudaConvert(DType::kF32, memory + 2, DType::kF16, memory, 1, nullptr),
+      StatusIs(kInvalid, HasSubstr("2 bytes past a multiple of 4")));
+  EXPECT_THAT(CudaConvert(static_cast<DType>(99), memory, DType::kF16,
+                          memory + 8, 1, nullptr),
+              StatusIs(kInvalid, HasSubstr("source dtype number 99")));
+  TESSERA_EXPECT_OK(
+      CudaConvert(DType::kF32, nullptr, DType::kF16, nullptr, 0, nullptr));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,25 @@
+// CudaStatus: an error of the CUDA runtime as a Status.
+//
+//   TESSERA_RETURN_IF_ERROR(CudaStatus(cudaFree(data), "free of the cache"));
+//
+// Exists where the CUDA toolkit does.
+#ifndef TESSERA_BASE_DEVICE_CUDA_STATUS_H_
+#define TESSERA_BASE_DEVICE_CUDA_STATUS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace tessera {
+
+// OK for cudaSuccess. Else "`what`: " and the runtime's name and text for the
+// error, as Unavailable where there is no usable device or driver,
+// ResourceExhausted where memory ran out, InvalidArgument for a wrong value or
+// device, Internal for everything else.
+absl::Status CudaStatus(cudaError_t error, std::string_view what);
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_DEVICE_CUDA_STATUS_H_

@@ -1,0 +1,137 @@
+#include "collectives/bootstrap/peer_process.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434  // The same on every architecture.
+#endif
+
+namespace tessera::collectives {
+namespace {
+
+constexpr size_t kMaxHostNameBytes = 64;
+
+// Field 22 of /proc/PID/stat. The command's name, field 2, may hold anything,
+// so counting begins after the last ")".
+absl::StatusOr<uint64_t> StartTicks(pid_t pid) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::string stat,
+      ReadFile(absl::StrCat("/proc/", pid, "/stat"), 4096));
+  const size_t name_end = stat.rfind(')');
+  if (name_end != std::string::npos && name_end + 2 < stat.size()) {
+    const std::vector<std::string_view> fields =
+        absl::StrSplit(std::string_view(stat).substr(name_end + 2), ' ');
+    uint64_t ticks = 0;
+    if (fields.size() > 19 && absl::SimpleAtoi(fields[19], &ticks)) {
+      return ticks;
+    }
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "/proc/", pid, "/stat does not say when the process started"));
+}
+
+absl::Status EndedError(pid_t pid) {
+  return absl::NotFoundError(absl::StrCat("process ", pid, " has ended"));
+}
+
+}  // namespace
+
+absl::StatusOr<PeerProcess> PeerProcess::Self() {
+  PeerProcess self;
+  self.pid = getpid();
+  TESSERA_ASSIGN_OR_RETURN(self.start_ticks, StartTicks(self.pid),
+                           absl::UnavailableError(_.message()));
+  TESSERA_ASSIGN_OR_RETURN(self.host, HostId::Self());
+  self.host_name = HostName();
+  return self;
+}
+
+std::string PeerProcess::ToString() const {
+  return absl::StrCat(pid, " ", start_ticks, " ", host.ToString(), " ",
+                      host_name);
+}
+
+absl::StatusOr<PeerProcess> PeerProcess::Parse(std::string_view text) {
+  const std::vector<std::string_view> parts =
+      absl::StrSplit(text.substr(0, 400), absl::MaxSplits(' ', 3));
+  PeerProcess process;
+  if (parts.size() == 4 && absl::SimpleAtoi(parts[0], &process.pid) &&
+      process.pid > 0 && absl::SimpleAtoi(parts[1], &process.start_ticks) &&
+      parts[3].size() <= kMaxHostNameBytes) {
+    TESSERA_ASSIGN_OR_RETURN(process.host, HostId::Parse(parts[2]));
+    process.host_name = parts[3];
+    if (process.ToString() == text) return process;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", absl::CHexEscape(text.substr(0, 100)),
+                   "\" does not describe a process"));
+}
+
+absl::StatusOr<UniqueFd> OpenPidFd(pid_t pid) {
+  // The descriptor is closed on exec by itself.
+  UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (fd.valid()) return fd;
+  if (errno == ESRCH) return EndedError(pid);
+  const std::string text =
+      absl::StrCat("cannot watch process ", pid, ": ", std::strerror(errno));
+  if (errno == ENOSYS || errno == EPERM) return absl::UnimplementedError(text);
+  return absl::Status(absl::ErrnoToStatusCode(errno), text);
+}
+
+absl::StatusOr<UniqueFd> OpenPidFd(const PeerProcess& process) {
+  TESSERA_ASSIGN_OR_RETURN(const HostId here, HostId::Self());
+  if (process.host != here) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("process ", process.pid, " is on host ", process.host_name,
+                     " (", process.host.ToString(), "), not on this one (",
+                     here.ToString(), "), and cannot be watched from here"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(UniqueFd fd, OpenPidFd(process.pid));
+  // The descriptor holds the process, so the pid cannot change hands now; it
+  // may have before.
+  const absl::StatusOr<uint64_t> ticks = StartTicks(process.pid);
+  if (!ticks.ok() || *ticks != process.start_ticks) {
+    return EndedError(process.pid);
+  }
+  return fd;
+}
+
+bool IsDead(const UniqueFd& pidfd) {
+  pollfd one = {pidfd.get(), POLLIN, 0};
+  int ready = 0;
+  do {
+    ready = poll(&one, 1, 0);
+  } while (ready < 0 && errno == EINTR);
+  return ready > 0;
+}
+
+absl::StatusOr<std::vector<PeerProcess>> ExchangeProcesses(
+    Store& store, std::span<const Rank> members, std::string_view name,
+    absl::Time deadline) {
+  TESSERA_ASSIGN_OR_RETURN(const PeerProcess self, PeerProcess::Self());
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      AllGather(store, members, absl::StrCat("processes/", name),
+                self.ToString(), deadline));
+  std::vector<PeerProcess> processes;
+  for (const std::string& text : texts) {
+    TESSERA_ASSIGN_OR_RETURN(processes.emplace_back(),
+                             PeerProcess::Parse(text));
+  }
+  return processes;
+}
+
+}  // namespace tessera::collectives

@@ -1,0 +1,96 @@
+#include "collectives/bootstrap/peer_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "absl/time/clock.h"
+#include "base/status_matchers.h"
+#include "collectives/bootstrap/in_process_store.h"
+#include "collectives/bootstrap/ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tessera::collectives {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(PeerProcessTest, ReadsBack) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(PeerProcess self, PeerProcess::Self());
+  EXPECT_EQ(self.pid, getpid());
+  EXPECT_GT(self.start_ticks, 0u);
+  EXPECT_THAT(PeerProcess::Parse(self.ToString()), IsOkAndHolds(self));
+  self.host_name = "a name with spaces";
+  EXPECT_THAT(PeerProcess::Parse(self.ToString()), IsOkAndHolds(self));
+  EXPECT_LE(self.ToString().size(), 300u);
+}
+
+TEST(PeerProcessTest, RefusesOtherTexts) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PeerProcess self, PeerProcess::Self());
+  const std::string text = self.ToString();
+  for (const std::string& wrong :
+       {std::string(), std::string("1 2 3 4"), " " + text, "-" + text,
+        "0" + text, text + std::string(100, 'x'), std::string(10'000, ' ')}) {
+    EXPECT_THAT(PeerProcess::Parse(wrong),
+                StatusIs(absl::StatusCode::kInvalidArgument))
+        << wrong;
+  }
+}
+
+TEST(PidFdTest, ShowsTheDeathOfAProcess) {
+  const int before = CountDescriptors();
+  {
+    const pid_t child = StartProcess([] {
+      pause();
+      return 0;
+    });
+    TESSERA_ASSERT_OK_AND_ASSIGN(const UniqueFd pidfd, OpenPidFd(child));
+    EXPECT_NE(fcntl(pidfd.get(), F_GETFD) & FD_CLOEXEC, 0);
+    EXPECT_FALSE(IsDead(pidfd));
+    kill(child, SIGKILL);
+    pollfd one = {pidfd.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&one, 1, 10'000), 1);
+    EXPECT_TRUE(IsDead(pidfd));  // While it is not reaped, too.
+    WaitForProcess(child);
+    EXPECT_TRUE(IsDead(pidfd));
+    EXPECT_THAT(OpenPidFd(child),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("has ended")));
+  }
+  EXPECT_EQ(CountDescriptors(), before);
+}
+
+TEST(PidFdTest, AnotherProcessWithTheSameNumberIsNotIt) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(PeerProcess self, PeerProcess::Self());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const UniqueFd pidfd, OpenPidFd(self));
+  EXPECT_FALSE(IsDead(pidfd));
+  --self.start_ticks;
+  EXPECT_THAT(OpenPidFd(self), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(PidFdTest, AProcessOfAnotherHostIsNotWatched) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(PeerProcess self, PeerProcess::Self());
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      self.host, HostId::Parse("00000000-0000-0000-0000-000000000000:1:1"));
+  self.host_name = "far";
+  EXPECT_THAT(OpenPidFd(self), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                        AllOf(HasSubstr("is on host far"),
+                                              HasSubstr("cannot be watched"))));
+}
+
+TEST(ExchangeProcessesTest, GivesEveryMembersProcess) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(3));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PeerProcess self, PeerProcess::Self());
+  const std::vector<Rank> members = {Rank(2), Rank(0)};
+  RunThreads(2, [&](int i) {
+    Store& store = *stores[members[i].value()];
+    EXPECT_THAT(
+        ExchangeProcesses(store, members, "a", absl::Now() + absl::Seconds(20)),
+        IsOkAndHolds(std::vector<PeerProcess>{self, self}));
+  });
+}
+
+}  // namespace
+}  // namespace tessera::collectives

@@ -1,0 +1,227 @@
+#include "collectives/bootstrap/tls_store.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/os/unique_fd.h"
+#include "base/status_macros.h"
+#include "collectives/channel/byte_channel.h"
+#include "collectives/channel/tls_channel.h"
+#include "collectives/channel/deadline.h"
+#include "collectives/channel/socket.h"
+#include "collectives/channel/socket_address.h"
+#include "collectives/bootstrap/internal/store_client.h"
+#include "collectives/bootstrap/internal/store_server.h"
+
+namespace tessera::collectives {
+namespace {
+
+using bootstrap::ByteChannel;
+using bootstrap::Deadline;
+using bootstrap::SocketAddress;
+using bootstrap::StoreClient;
+using bootstrap::StoreServer;
+using bootstrap::StoreTable;
+using bootstrap::TlsContext;
+
+constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(250);
+constexpr int64_t kMaxRanks = int64_t{1} << 18;
+
+absl::Status CheckOptions(const TlsStoreOptions& options) {
+  if (options.size < 1 || options.size > kMaxRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a job of ", options.size, " ranks; use 1 to ", kMaxRanks));
+  }
+  if (options.rank < Rank(0) || options.rank.value() >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank.value(),
+                     " is not from 0 to the job's size, ", options.size));
+  }
+  return absl::OkStatus();
+}
+
+std::string PlaceOf(const TlsStoreOptions& options) {
+  if (!options.abstract_name.empty()) {
+    return absl::StrCat("@", absl::CHexEscape(options.abstract_name));
+  }
+  return absl::StrCat(absl::CHexEscape(options.host.substr(0, 253)), ":",
+                      options.port);
+}
+
+absl::StatusOr<std::vector<SocketAddress>> AddressesOf(
+    const TlsStoreOptions& options, const std::string& host,
+    const Deadline& deadline) {
+  if (options.abstract_name.empty()) {
+    return bootstrap::ResolveTcp(host, options.port, deadline);
+  }
+  TESSERA_ASSIGN_OR_RETURN(const SocketAddress address,
+                           SocketAddress::Abstract(options.abstract_name));
+  return std::vector<SocketAddress>{address};
+}
+
+absl::StatusOr<UniqueFd> ListenAt(const TlsStoreOptions& options,
+                                  const Deadline& deadline) {
+  const std::string& host =
+      options.bind_address.empty() ? options.host : options.bind_address;
+  TESSERA_ASSIGN_OR_RETURN(const auto addresses,
+                           AddressesOf(options, host, deadline));
+  absl::StatusOr<UniqueFd> listener = bootstrap::Listen(addresses.front());
+  if (absl::IsAlreadyExists(listener.status())) {
+    return Annotate(listener.status(),
+                    "rank 0 finds its port taken by another program");
+  }
+  if (listener.ok()) return listener;
+  return Annotate(listener.status(),
+                  "rank 0 must listen at an address of its own host");
+}
+
+absl::StatusOr<std::unique_ptr<ByteChannel>> ConnectOnce(
+    TlsContext& context, const SocketAddress& address,
+    const Deadline& deadline) {
+  TESSERA_ASSIGN_OR_RETURN(UniqueFd socket,
+                           bootstrap::Connect(address, deadline));
+  if (address.family() == AF_UNIX) {
+    TESSERA_RETURN_IF_ERROR(bootstrap::CheckSameUser(socket));
+  }
+  return context.Wrap(std::move(socket));
+}
+
+// The error of an attempt, with what to do about it.
+absl::Status ExplainFatal(const TlsStoreOptions& options,
+                          const absl::Status& status) {
+  const std::string who = absl::StrCat("rank ", options.rank.value(), " of ",
+                                       options.size, " at ", PlaceOf(options));
+  if (absl::IsPermissionDenied(status)) {
+    return Annotate(
+        status,
+        absl::StrCat(who,
+                     " was refused: rank 0 has another secret, or is of "
+                     "another job than \"",
+                     absl::CHexEscape(options.job),
+                     "\"; give every rank the same"));
+  }
+  if (absl::IsInvalidArgument(status)) {
+    return Annotate(status, absl::StrCat(who, " did not find its job's store"));
+  }
+  return Annotate(status, who);
+}
+
+// Attempts to join until the deadline.
+class Caller {
+ public:
+  Caller(const TlsStoreOptions& options, TlsContext& context,
+         const Deadline& deadline)
+      : options_(options), context_(context), deadline_(deadline) {}
+
+  absl::StatusOr<std::unique_ptr<Store>> Run() {
+    absl::Duration pause = kFirstPause;
+    while (true) {
+      absl::StatusOr<std::unique_ptr<Store>> store = TryAll();
+      if (store.ok()) return store;
+      if (!MayTryAgain(store.status())) {
+        return ExplainFatal(options_, store.status());
+      }
+      last_ = store.status();
+      if (deadline_.Expired()) return TooLate();
+      absl::SleepFor(std::min(pause, deadline_.Left()));
+      pause = std::min(pause * 2, kLongestPause);
+    }
+  }
+
+ private:
+  // Rank 0, or its host's name, may yet come.
+  static bool MayTryAgain(const absl::Status& status) {
+    return absl::IsUnavailable(status) || absl::IsNotFound(status) ||
+           absl::IsDeadlineExceeded(status);
+  }
+
+  absl::StatusOr<std::unique_ptr<Store>> TryAll() {
+    TESSERA_ASSIGN_OR_RETURN(const auto addresses,
+                             AddressesOf(options_, options_.host, deadline_));
+    absl::Status last;
+    for (const SocketAddress& address : addresses) {
+      absl::StatusOr<std::unique_ptr<Store>> store = Try(address);
+      if (store.ok() || !MayTryAgain(store.status())) return store;
+      last = store.status();
+    }
+    return last;
+  }
+
+  absl::StatusOr<std::unique_ptr<Store>> Try(const SocketAddress& address) {
+    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<ByteChannel> channel,
+                             ConnectOnce(context_, address, deadline_));
+    return StoreClient::Join(std::move(channel), options_.rank, options_.size,
+                             deadline_);
+  }
+
+  absl::Status TooLate() const {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "rank ", options_.rank.value(), " of ", options_.size,
+        " did not reach rank 0 at ", PlaceOf(options_),
+        " in time; is rank 0 running? The last attempt: ", last_.message()));
+  }
+
+  const TlsStoreOptions& options_;
+  TlsContext& context_;
+  const Deadline& deadline_;
+  absl::Status last_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ServedStore>> ServeTlsStore(
+    const TlsStoreOptions& options, absl::Time deadline) {
+  TESSERA_RETURN_IF_ERROR(CheckOptions(options));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<TlsContext> context,
+                           TlsContext::Create(TlsContext::Role::kServer,
+                                              options.job, options.secret));
+  TESSERA_ASSIGN_OR_RETURN(UniqueFd listener,
+                           ListenAt(options, Deadline(deadline)));
+  TESSERA_ASSIGN_OR_RETURN(const SocketAddress address,
+                           bootstrap::LocalAddress(listener));
+  const bool is_unix = address.family() == AF_UNIX;
+  bootstrap::ServerOptions server;
+  server.greeting_timeout = options.greeting_timeout;
+  server.max_greeting = std::max(options.max_greeting, 1);
+  server.on_refusal = options.on_refusal;
+  const auto make_channel =
+      [context, is_unix](
+          UniqueFd socket) -> absl::StatusOr<std::unique_ptr<ByteChannel>> {
+    if (is_unix) TESSERA_RETURN_IF_ERROR(bootstrap::CheckSameUser(socket));
+    return context->Wrap(std::move(socket));
+  };
+  return bootstrap::ServeTable(
+      options.size, address.port(), [&](std::shared_ptr<StoreTable> table) {
+        return StoreServer::Listen(std::move(table), std::move(server),
+                                   std::move(listener), make_channel);
+      });
+}
+
+absl::StatusOr<std::unique_ptr<Store>> ConnectTlsStore(
+    const TlsStoreOptions& options, absl::Time deadline) {
+  TESSERA_RETURN_IF_ERROR(CheckOptions(options));
+  if (options.rank == Rank(0)) {
+    return absl::InvalidArgumentError(
+        "rank 0 serves the store and does not connect to it");
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<TlsContext> context,
+                           TlsContext::Create(TlsContext::Role::kClient,
+                                              options.job, options.secret));
+  const Deadline until(deadline);
+  return Caller(options, *context, until).Run();
+}
+
+absl::StatusOr<std::unique_ptr<Store>> OpenTlsStore(
+    const TlsStoreOptions& options, absl::Time deadline) {
+  if (options.rank == Rank(0)) return ServeTlsStore(options, deadline);
+  return ConnectTlsStore(options, deadline);
+}
+
+}  // namespace tessera::collectives

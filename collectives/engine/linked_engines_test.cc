@@ -1,0 +1,38 @@
+// Programs that link every registration know every name, whatever this machine
+// has: an engine is there, or says why it is not.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "collectives/engine/engine_registry.h"
+#include "gtest/gtest.h"
+
+namespace tessera::collectives {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(LinkedEnginesTest, AreThereOrSayWhyTheyAreNot) {
+  const std::vector<std::string> there = RegisteredEngines();
+  for (const char* const name : {"gloo", "mpi", "nccl"}) {
+    const bool built =
+        std::find(there.begin(), there.end(), name) != there.end();
+    // An option that no engine has is refused before anything is started.
+    const auto engine =
+        CreateEngine(name, {.options = {{"no_such_option", ""}}});
+    if (built) {
+      EXPECT_THAT(engine, StatusIs(absl::StatusCode::kInvalidArgument,
+                                   AllOf(HasSubstr("no_such_option"),
+                                         HasSubstr("timeout"))));
+    } else {
+      EXPECT_THAT(engine, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   AllOf(HasSubstr("was not built in"),
+                                         HasSubstr("build again"))));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::collectives

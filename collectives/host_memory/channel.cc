@@ -1,0 +1,193 @@
+#include "collectives/host_memory/channel.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/reduction/copy.h"
+
+namespace tessera::collectives::direct {
+namespace {
+
+constexpr int64_t kHeader = sizeof(MessageHeader);
+
+constexpr uint64_t Padded(int64_t bytes) {
+  return static_cast<uint64_t>(RoundToLine(bytes));
+}
+
+}  // namespace
+
+SendEnd::~SendEnd() {
+  if (memory_ != nullptr) {
+    group_.FreeLater(reinterpret_cast<std::byte*>(memory_));
+  }
+}
+
+absl::Status SendEnd::Open() {
+  capacity_ = static_cast<uint64_t>(group_.tuning().channel_bytes);
+  const int64_t bytes = static_cast<int64_t>(offsetof(ChannelMemory, ring)) +
+                        group_.tuning().channel_bytes;
+  TESSERA_ASSIGN_OR_RETURN(
+      std::byte* const memory, group_.domain().Allocate(bytes),
+      Annotate(_, absl::StrCat("a channel to rank ", to_)));
+  memory_ = reinterpret_cast<ChannelMemory*>(memory);
+  group_.block()
+      .channel(group_.rank(), to_, lane_)
+      .store(*group_.domain().PlaceOf(memory, bytes),
+             std::memory_order_seq_cst);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> SendEnd::Start(const Signature& signature,
+                                        std::span<const std::byte> bytes) {
+  if (memory_ == nullptr) TESSERA_RETURN_IF_ERROR(Open());
+  Outgoing message;
+  message.header.signature = signature;
+  message.header.bytes = static_cast<int64_t>(bytes.size());
+  message.data = bytes.data();
+  if (message.header.bytes >= group_.tuning().direct_message_bytes) {
+    const std::optional<Place> place =
+        group_.domain().UserPlaceOf(bytes.data(), message.header.bytes);
+    message.header.direct = place.has_value() ? 1 : 0;
+    message.header.place = place.value_or(0);
+  }
+  queue_.push_back(message);
+  const uint64_t number = ++started_;
+  Progress();
+  return number;
+}
+
+uint64_t SendEnd::Progress() {
+  while (!queue_.empty() && Advance(queue_.front())) {
+    queue_.pop_front();
+    ++completed_;
+  }
+  return completed_;
+}
+
+// True when the message is complete.
+bool SendEnd::Advance(Outgoing& message) {
+  const uint64_t before = written_;
+  uint64_t free =
+      capacity_ - (written_ - memory_->read.load(std::memory_order_seq_cst));
+  if (message.written < 0) {
+    if (free < kHeader) return false;
+    Copy(written_, reinterpret_cast<const std::byte*>(&message.header),
+         kHeader);
+    written_ += kHeader;
+    free -= kHeader;
+    message.written = 0;
+    if (message.header.direct != 0) ++direct_sent_;
+  }
+  const int64_t left =
+      message.header.direct != 0 ? 0 : message.header.bytes - message.written;
+  const int64_t now = std::min(left, static_cast<int64_t>(free));
+  if (now > 0) {
+    Copy(written_, message.data + message.written, now);
+    message.written += now;
+    // Pieces that are not the last one end at a line: free is whole lines.
+    written_ += Padded(now);
+  }
+  if (written_ != before) {
+    memory_->written.store(written_, std::memory_order_seq_cst);
+    group_.Wake();
+  }
+  if (message.header.direct != 0) {
+    return memory_->taken.load(std::memory_order_seq_cst) >= direct_sent_;
+  }
+  return message.written == message.header.bytes;
+}
+
+void SendEnd::Copy(uint64_t at, const std::byte* from, int64_t bytes) {
+  const uint64_t start = at % capacity_;
+  const int64_t first =
+      std::min(bytes, static_cast<int64_t>(capacity_ - start));
+  CopyBytes(memory_->ring + start, from, first);
+  CopyBytes(memory_->ring, from + first, bytes - first);
+}
+
+bool ReceiveEnd::Open() {
+  const Place place = group_.block()
+                          .channel(from_, group_.rank(), lane_)
+                          .load(std::memory_order_seq_cst);
+  if (place == 0) return false;
+  memory_ = reinterpret_cast<ChannelMemory*>(group_.domain().At(place));
+  capacity_ = static_cast<uint64_t>(group_.tuning().channel_bytes);
+  return true;
+}
+
+uint64_t ReceiveEnd::Start(const Signature& expected,
+                           std::span<std::byte> bytes) {
+  queue_.push_back(
+      {expected, bytes.data(), static_cast<int64_t>(bytes.size()), -1});
+  return ++started_;
+}
+
+absl::StatusOr<uint64_t> ReceiveEnd::Progress() {
+  if (queue_.empty()) return completed_;
+  if (memory_ == nullptr && !Open()) return completed_;
+  while (!queue_.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const bool complete, Advance(queue_.front()));
+    if (!complete) break;
+    queue_.pop_front();
+    ++completed_;
+  }
+  return completed_;
+}
+
+absl::StatusOr<bool> ReceiveEnd::Advance(Incoming& message) {
+  const uint64_t before = read_;
+  uint64_t ready = memory_->written.load(std::memory_order_seq_cst) - read_;
+  if (message.got < 0) {
+    if (ready < kHeader) return false;
+    MessageHeader header;
+    Copy(read_, reinterpret_cast<std::byte*>(&header), kHeader);
+    TESSERA_RETURN_IF_ERROR(Accept(message, header));
+    read_ += kHeader;
+    ready -= kHeader;
+    message.got = 0;
+    if (header.direct != 0) {
+      CopyBytes(message.data, group_.domain().At(header.place), header.bytes);
+      message.got = message.bytes;
+      memory_->taken.store(++taken_, std::memory_order_seq_cst);
+    }
+  }
+  const int64_t now =
+      std::min(message.bytes - message.got, static_cast<int64_t>(ready));
+  if (now > 0) {
+    Copy(read_, message.data + message.got, now);
+    message.got += now;
+    read_ += Padded(now);
+  }
+  if (read_ != before) {
+    memory_->read.store(read_, std::memory_order_seq_cst);
+    group_.Wake();
+  }
+  return message.got == message.bytes;
+}
+
+absl::Status ReceiveEnd::Accept(const Incoming& message,
+                                const MessageHeader& header) {
+  if (!(header.signature == message.expected)) {
+    return group_.Break(MismatchError(message.expected, Rank(group_.rank()),
+                                      header.signature, Rank(from_)));
+  }
+  if (header.bytes == message.bytes) return absl::OkStatus();
+  return group_.Break(absl::FailedPreconditionError(
+      absl::StrCat(DescribeSignature(message.expected), ": rank ", from_,
+                   " sent ", header.bytes, " bytes, rank ", group_.rank(),
+                   " expects ", message.bytes)));
+}
+
+void ReceiveEnd::Copy(uint64_t at, std::byte* to, int64_t bytes) const {
+  const uint64_t start = at % capacity_;
+  const int64_t first =
+      std::min(bytes, static_cast<int64_t>(capacity_ - start));
+  CopyBytes(to, memory_->ring + start, first);
+  CopyBytes(to + first, memory_->ring, bytes - first);
+}
+
+}  // namespace tessera::collectives::direct

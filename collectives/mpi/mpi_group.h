@@ -1,0 +1,114 @@
+// MpiGroup: one rank's seat in an MPI communicator of our own, and how it
+// waits.
+#ifndef TESSERA_COLLECTIVES_MPI_MPI_GROUP_H_
+#define TESSERA_COLLECTIVES_MPI_MPI_GROUP_H_
+
+#include <mpi.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/engine/failure.h"
+#include "collectives/engine/peer_table.h"
+#include "collectives/engine/operation_context.h"
+#include "collectives/engine/scratch.h"
+#include "collectives/mpi/mpi_options.h"
+#include "collectives/mpi/mpi_types.h"
+#include "topology/rank.h"
+
+namespace tessera::collectives {
+
+// The tags of a group's messages.
+inline constexpr int kPayloadTag = 0;  // Plus the lane.
+inline constexpr int kHeaderTag = 2;   // Plus the lane.
+inline constexpr int kBlockTag = 4;    // Blocks that a collective exchanges.
+inline constexpr int kAbortTag = 5;
+inline constexpr int kFirstSubgroupTag = 16;
+
+// Thread-safe.
+class MpiGroup {
+ public:
+  // A duplicate of the options' communicator.
+  static absl::StatusOr<std::shared_ptr<MpiGroup>> World(
+      const MpiOptions& options);
+
+  // As Engine::CreateSubgroup.
+  absl::StatusOr<std::shared_ptr<MpiGroup>> Subgroup(
+      std::span<const topology::Rank> members, uint32_t group,
+      int64_t deadline);
+
+  // Frees the communicator; that of a broken group stays, for MPI may still be
+  // at work on it.
+  ~MpiGroup();
+
+  MpiGroup(const MpiGroup&) = delete;
+  MpiGroup& operator=(const MpiGroup&) = delete;
+
+  MPI_Comm comm() const { return comm_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const MpiTypes& types() const { return *types_; }
+  const MpiOptions& options() const { return options_; }
+  const PeerTable& peers() const { return peers_; }
+
+  // Whether every rank of this host has a processor of its own.
+  bool may_spin() const { return may_spin_; }
+
+  // Waits until all requests are complete, by asking. Errors as
+  // Transport::Wait; DeadlineExceeded names all other ranks. The statuses, if
+  // any, are of the requests. Completed requests are MPI_REQUEST_NULL.
+  absl::Status Await(std::span<MPI_Request> requests, OperationContext& context,
+                     MPI_Status* statuses = nullptr);
+
+  // OK, or why the group is broken: Abort here, or a peer that said so.
+  absl::Status CheckAlive();
+
+  // Breaks the group here and tells the others, who find out when they wait.
+  void Abort(const absl::Status& reason);
+
+  bool failed() const { return failure_.failed(); }
+
+  // Working memory of the collective that runs; after an error it is never
+  // given back, for MPI may still be at work on it.
+  absl::StatusOr<std::span<std::byte>> AllocateScratch(int64_t bytes) {
+    return scratch_->Allocate(bytes);
+  }
+  void ResetScratch() { scratch_->Reset(); }
+  void MarkBroken() { broken_ = true; }
+
+ private:
+  MpiGroup(MPI_Comm comm, const MpiOptions& options,
+           std::shared_ptr<const MpiTypes> types);
+
+  absl::Status ExchangePeers(int64_t deadline);
+  void SetPeers(PeerTable peers);
+  absl::Status Meet(std::span<const topology::Rank> members, uint32_t group,
+                    int tag, int64_t deadline);
+  int SubgroupTag(uint32_t group) const;
+  void HearAbort();
+
+  const MPI_Comm comm_;
+  const MpiOptions options_;
+  const std::shared_ptr<const MpiTypes> types_;
+  int rank_ = 0;
+  int size_ = 0;
+  bool may_spin_ = false;
+  PeerTable peers_;
+  Failure failure_;
+  std::atomic<bool> broken_ = false;
+  const std::shared_ptr<Scratch> scratch_ = std::make_shared<Scratch>();
+
+  std::mutex probe_mutex_;
+  std::atomic<int64_t> next_probe_ = 0;
+};
+
+}  // namespace tessera::collectives
+
+#endif  // TESSERA_COLLECTIVES_MPI_MPI_GROUP_H_

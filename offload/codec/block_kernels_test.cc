@@ -1,0 +1,222 @@
+#include "offload/codec/block_kernels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "offload/codec/nf4_thresholds.h"
+#include "offload/codec/arrays.h"
+
+namespace tessera::offload {
+namespace {
+
+// The level nearest to `x`, of two equally near the lower, by trying all. The
+// distances of a float are exact here, or one is far larger than the other.
+int NearestLevel(double x) {
+  int best = 0;
+  for (int i = 1; i < 16; ++i) {
+    if (std::fabs(x - kNf4Levels[i]) < std::fabs(x - kNf4Levels[best])) {
+      best = i;
+    }
+  }
+  return best;
+}
+
+std::vector<uint8_t> Nf4Codes(const std::vector<float>& values, float scale) {
+  const size_t blocks = values.size() / kNf4Block;
+  const std::vector<float> scales(blocks, scale);
+  std::vector<uint8_t> packed(blocks * kNf4BlockBytes);
+  QuantizeNf4(values.data(), blocks, scales.data(), packed.data());
+  std::vector<uint8_t> codes(values.size());
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const size_t place = i % kNf4Block;
+    const uint8_t both =
+        packed[i / kNf4Block * kNf4BlockBytes + place % kNf4BlockBytes];
+    codes[i] = place < kNf4BlockBytes ? both & 15 : both >> 4;
+  }
+  return codes;
+}
+
+TEST(Nf4Test, LevelsAreThoseOfQlora) {
+  // Appendix E of arXiv 2305.14314, as printed.
+  const double published[] = {-1.0,
+                              -0.6961928009986877,
+                              -0.5250730514526367,
+                              -0.39491748809814453,
+                              -0.28444138169288635,
+                              -0.18477343022823334,
+                              -0.09105003625154495,
+                              0.0,
+                              0.07958029955625534,
+                              0.16093020141124725,
+                              0.24611230194568634,
+                              0.33791524171829224,
+                              0.44070982933044434,
+                              0.5626170039176941,
+                              0.7229568362236023,
+                              1.0};
+  for (size_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(kNf4Levels[i], static_cast<float>(published[i]));
+    EXPECT_NEAR(kNf4Levels[i], published[i], 1e-8);
+  }
+}
+
+TEST(Nf4Test, ThresholdsAreTheLastFloatsOfTheLowerLevel) {
+  for (size_t i = 0; i < 15; ++i) {
+    const float last = kNf4Thresholds[i];
+    EXPECT_EQ(NearestLevel(last), static_cast<int>(i));
+    EXPECT_EQ(NearestLevel(std::nextafter(last, 2.0f)),
+              static_cast<int>(i) + 1);
+  }
+}
+
+TEST(Nf4Test, ChoosesTheNearestLevel) {
+  std::vector<float> values;
+  for (int i = 0; i < 16; ++i) values.push_back(kNf4Levels[i]);
+  for (const float threshold : kNf4Thresholds) {
+    values.push_back(std::nextafter(threshold, -2.0f));
+    values.push_back(threshold);
+    values.push_back(std::nextafter(threshold, 2.0f));
+  }
+  for (float x = -1.25f; x <= 1.25f; x += 0x1p-14f) values.push_back(x);
+  values.push_back(std::numeric_limits<float>::denorm_min());
+  values.push_back(-std::numeric_limits<float>::denorm_min());
+  values.push_back(-0.0f);
+  values.resize((values.size() + 63) / 64 * 64);
+  ForEachInstructionSet([&] {
+    const std::vector<uint8_t> codes = Nf4Codes(values, 1.0f);
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(codes[i], NearestLevel(values[i])) << values[i];
+    }
+  });
+}
+
+TEST(Nf4Test, ScalesFromTheSmallestToTheLargest) {
+  std::mt19937_64 random(1);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<float> unit(64 * 100);
+  for (float& value : unit) value = uniform(random);
+  for (const float scale :
+       {0x1p-149f, 0x1.8p-140f, 0x1p-126f, 0x1.5p-64f, 0x1.fp-65f, 0.02f,
+        0x1.4p90f, std::numeric_limits<float>::max()}) {
+    std::vector<float> values;
+    for (const float value : unit) values.push_back(value * scale);
+    ForEachInstructionSet([&] {
+      const std::vector<uint8_t> codes = Nf4Codes(values, scale);
+      for (size_t i = 0; i < values.size(); ++i) {
+        // The quotient is rounded: next to a threshold either level may win.
+        const double x = double{values[i]} / double{scale};
+        const double best = std::fabs(x - kNf4Levels[NearestLevel(x)]);
+        ASSERT_LE(std::fabs(x - kNf4Levels[codes[i]]), best + 0x1p-22)
+            << values[i] << " of " << scale;
+      }
+    });
+  }
+}
+
+TEST(Nf4Test, LargerValuesThanTheScaleBecomeTheOutermostLevels) {
+  std::vector<float> values(64, 3e38f);
+  std::fill_n(values.begin(), 32, -3e38f);
+  ForEachInstructionSet([&] {
+    for (const float scale : {1.0f, 1e-30f, 0x1p-149f}) {
+      const std::vector<uint8_t> codes = Nf4Codes(values, scale);
+      EXPECT_EQ(codes[0], 0);
+      EXPECT_EQ(codes[63], 15);
+    }
+    // Nothing but zero is near enough to a scale of zero.
+    EXPECT_EQ(Nf4Codes(values, 0.0f), std::vector<uint8_t>(64, 7));
+  });
+}
+
+TEST(Nf4Test, DecodesToLevelTimesScale) {
+  std::vector<uint8_t> packed(256 / 32 * 32);
+  for (size_t i = 0; i < packed.size(); ++i) packed[i] = uint8_t(i);
+  const size_t blocks = packed.size() / kNf4BlockBytes;
+  std::vector<float> scales;
+  for (size_t b = 0; b < blocks; ++b) scales.push_back(0.37f * float(b));
+  ForEachInstructionSet([&] {
+    std::vector<float> values(blocks * kNf4Block);
+    DequantizeNf4(packed.data(), blocks, scales.data(), values.data());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t b = i / 64, j = i % 64;
+      const uint8_t both = packed[b * 32 + j % 32];
+      const int code = j < 32 ? both & 15 : both >> 4;
+      EXPECT_EQ(values[i], kNf4Levels[code] * scales[b]);
+    }
+  });
+}
+
+TEST(Int8Test, RoundsToTheNearestStepAndTiesToEven) {
+  // With a scale of 127 a step is 1.
+  std::vector<float> values;
+  for (int i = -1270; i <= 1270; ++i) values.push_back(float(i) / 10);
+  for (int i = -127; i < 127; ++i) values.push_back(float(i) + 0.5f);
+  values.resize((values.size() + 127) / 128 * 128);
+  const size_t blocks = values.size() / 128;
+  const std::vector<float> scales(blocks, 127.0f);
+  ForEachInstructionSet([&] {
+    std::vector<int8_t> codes(values.size());
+    QuantizeInt8(values.data(), blocks, scales.data(), codes.data());
+    std::vector<float> back(values.size());
+    DequantizeInt8(codes.data(), blocks, scales.data(), back.data());
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_EQ(codes[i], std::nearbyint(values[i])) << values[i];
+      EXPECT_EQ(back[i], codes[i]);
+    }
+  });
+}
+
+TEST(Int8Test, TheScaleItselfComesBack) {
+  std::mt19937_64 random(1);
+  std::vector<float> scales = {0, 0x1p-149f, std::numeric_limits<float>::max()};
+  while (scales.size() < 20000) {
+    const float x = std::bit_cast<float>(uint32_t(random() >> 33));
+    if (std::isfinite(x)) scales.push_back(x);
+  }
+  std::vector<int8_t> codes(scales.size() * 128);
+  for (size_t b = 0; b < scales.size(); ++b) {
+    codes[b * 128] = 127;
+    codes[b * 128 + 77] = -127;
+    codes[b * 128 + 78] = -128;  // Of damage alone.
+  }
+  ForEachInstructionSet([&] {
+    std::vector<float> values(codes.size());
+    DequantizeInt8(codes.data(), scales.size(), scales.data(), values.data());
+    for (size_t b = 0; b < scales.size(); ++b) {
+      ASSERT_EQ(values[b * 128], scales[b]);
+      ASSERT_EQ(values[b * 128 + 77], -scales[b]);
+      ASSERT_EQ(values[b * 128 + 78], -scales[b]);
+      // Positive zero, whatever the instruction set.
+      ASSERT_EQ(std::bit_cast<uint32_t>(values[b * 128 + 1]), 0);
+    }
+  });
+}
+
+TEST(LargestMagnitudesTest, FindsOneAnywhere) {
+  ForEachInstructionSet([] {
+    for (const size_t block : {kNf4Block, kInt8Block}) {
+      for (size_t i = 0; i < 2 * block; ++i) {
+        std::vector<float> values(2 * block, -1.0f);
+        values[i] = -3.5f;
+        std::vector<float> largest(2);
+        LargestMagnitudes(values.data(), 2, block, largest.data());
+        EXPECT_EQ(largest[i / block], 3.5f);
+        EXPECT_EQ(largest[1 - i / block], 1.0f);
+        for (const float bad : {-std::numeric_limits<float>::infinity(),
+                                -std::numeric_limits<float>::quiet_NaN()}) {
+          values[i] = bad;
+          LargestMagnitudes(values.data(), 2, block, largest.data());
+          EXPECT_FALSE(std::isfinite(largest[i / block]));
+          EXPECT_TRUE(std::isfinite(largest[1 - i / block]));
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera::offload

@@ -1,0 +1,204 @@
+// Loops over elements, and the 16-bit types: bf16 and f16 to f32 and back.
+// Compiled once for every instruction set.
+#if defined(TESSERA_OFFLOAD_OPTIMIZER_FLOATS_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_OFFLOAD_OPTIMIZER_FLOATS_INL_H_
+#undef TESSERA_OFFLOAD_OPTIMIZER_FLOATS_INL_H_
+#else
+#define TESSERA_OFFLOAD_OPTIMIZER_FLOATS_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::offload {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Vectors of at most 64 bytes.
+template <typename T>
+using Full = hn::CappedTag<T, 64 / sizeof(T)>;
+template <typename T>
+using Single = hn::CappedTag<T, 1>;
+
+// body(d, i) for vectors of S from element i on, then for single elements. No
+// byte beyond is touched.
+template <typename S, class Body>
+HWY_INLINE void ForEach(size_t count, const Body& body) {
+  const Full<S> full;
+  size_t i = 0;
+  for (; i + hn::MaxLanes(full) <= count; i += hn::MaxLanes(full)) {
+    body(full, i);
+  }
+  if constexpr (hn::MaxLanes(Full<S>()) > 1) {
+    for (; i < count; ++i) body(Single<S>(), i);
+  }
+}
+
+// One NaN for all: which operand's payload survives is the compiler's choice.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Canonical(D d, V x) {
+  using T = hn::TFromD<D>;
+  const auto nan = hn::Set(d, std::numeric_limits<T>::quiet_NaN());
+  return hn::IfThenElse(hn::IsNaN(x), nan, x);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBF16(D d, const uint16_t* from) {
+  const hn::Rebind<uint16_t, D> narrow;
+  const hn::Rebind<uint32_t, D> wide;
+  const auto upper = hn::PromoteTo(wide, hn::LoadU(narrow, from));
+  return hn::BitCast(d, hn::ShiftLeft<16>(upper));
+}
+
+// The upper halves of `bits` plus a rounding term; no NaN but the canonical
+// one.
+template <class D, class V>
+HWY_INLINE void StoreUpperHalf(D, V bits, uint16_t* to) {
+  const hn::Rebind<uint16_t, D> narrow;
+  const hn::Rebind<int32_t, D> integer;
+  const auto upper = hn::BitCast(integer, hn::ShiftRight<16>(bits));
+  hn::StoreU(hn::DemoteTo(narrow, upper), narrow, to);
+}
+
+// To nearest even.
+template <class D>
+HWY_INLINE void StoreBF16(D d, hn::Vec<D> x, uint16_t* to) {
+  const hn::Rebind<uint32_t, D> wide;
+  const auto bits = hn::BitCast(wide, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(wide, 1));
+  StoreUpperHalf(d, hn::Add(bits, hn::Add(odd, hn::Set(wide, 0x7fff))), to);
+}
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2  // F16C rounds to nearest even.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadF16(D d, const uint16_t* from) {
+  const hn::Rebind<uint16_t, D> bits;
+  const hn::Rebind<hwy::float16_t, D> half;
+  return hn::PromoteTo(d, hn::BitCast(half, hn::LoadU(bits, from)));
+}
+template <class D>
+HWY_INLINE void StoreF16(D, hn::Vec<D> x, uint16_t* to) {
+  const hn::Rebind<uint16_t, D> bits;
+  const hn::Rebind<hwy::float16_t, D> half;
+  hn::StoreU(hn::BitCast(bits, hn::DemoteTo(half, x)), bits, to);
+}
+#else
+// A product moves the exponent's bias and makes subnormals normal.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadF16(D d, const uint16_t* from) {
+  const hn::Rebind<uint16_t, D> narrow;
+  const hn::Rebind<uint32_t, D> u;
+  const hn::Rebind<int32_t, D> i;
+  const auto bits = hn::PromoteTo(u, hn::LoadU(narrow, from));
+  const auto magnitude = hn::And(bits, hn::Set(u, 0x7fff));
+  const auto value = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)),
+                             hn::Set(d, 0x1p112f));
+  const auto is_special = hn::Gt(hn::BitCast(i, magnitude), hn::Set(i, 0x7bff));
+  const auto exponent =
+      hn::IfThenElseZero(is_special, hn::Set(i, int32_t{0x7f800000}));
+  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(u, 0x8000)));
+  return hn::BitCast(
+      d, hn::Or(hn::Or(sign, hn::BitCast(u, value)), hn::BitCast(u, exponent)));
+}
+template <class D>
+HWY_INLINE void StoreF16(D d, hn::Vec<D> x, uint16_t* to) {
+  const hn::Rebind<uint16_t, D> narrow;
+  const hn::Rebind<int32_t, D> i;
+  const auto bits = hn::BitCast(i, x);
+  const auto magnitude = hn::And(bits, hn::Set(i, 0x7fffffff));
+  // Below 2^-14 the unit of 0.5 is that of the result: the sum rounds.
+  const auto subnormal = hn::Sub(
+      hn::BitCast(i, hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f))),
+      hn::Set(i, 0x3f000000));
+  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(i, 1));
+  const auto normal = hn::ShiftRight<13>(
+      hn::Add(hn::Add(magnitude, odd), hn::Set(i, 0xfff - (112 << 23))));
+  auto half = hn::IfThenElse(hn::Lt(magnitude, hn::Set(i, 0x38800000)),
+                             subnormal, normal);
+  half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(i, 0x477fefff)),
+                        hn::Set(i, 0x7c00), half);
+  half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(i, 0x7f800000)),
+                        hn::Set(i, 0x7e00), half);
+  const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(i, 0x8000));
+  hn::StoreU(hn::DemoteTo(narrow, hn::Or(sign, half)), narrow, to);
+}
+#endif
+
+// `count` elements of bf16 or f16 as f32.
+HWY_INLINE void Widen(bool is_bf16, const uint16_t* from, float* to,
+                      size_t count) {
+  if (is_bf16) {
+    ForEach<float>(count, [=](auto d, size_t i) HWY_ATTR {
+      hn::StoreU(LoadBF16(d, from + i), d, to + i);
+    });
+  } else {
+    ForEach<float>(count, [=](auto d, size_t i) HWY_ATTR {
+      hn::StoreU(LoadF16(d, from + i), d, to + i);
+    });
+  }
+}
+
+// And back, to nearest even. NaN must be the canonical one.
+HWY_INLINE void Narrow(bool is_bf16, const float* from, uint16_t* to,
+                       size_t count) {
+  if (is_bf16) {
+    ForEach<float>(count, [=](auto d, size_t i) HWY_ATTR {
+      StoreBF16(d, hn::LoadU(d, from + i), to + i);
+    });
+  } else {
+    ForEach<float>(count, [=](auto d, size_t i) HWY_ATTR {
+      StoreF16(d, hn::LoadU(d, from + i), to + i);
+    });
+  }
+}
+
+// hn::Iota builds these anew, lane by lane, in every iteration.
+alignas(64) inline constexpr uint32_t kLaneNumbers[16] = {
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// Where the random bits of an element come from.
+struct RandomBits {
+  uint32_t key = 0;
+  uint32_t index = 0;  // Of the first element.
+};
+
+// 32 bits for each element from `i` on, by its index and the key alone: a
+// multiply-xorshift hash ("lowbias32", C. Wellons, Prospecting for Hash
+// Functions, 2018).
+template <class D>
+HWY_INLINE auto Hash(D, const RandomBits& bits, size_t i)
+    -> hn::Vec<hn::Rebind<uint32_t, D>> {
+  const hn::Rebind<uint32_t, D> u;
+  const auto first = bits.index + static_cast<uint32_t>(i);
+  auto x = hn::Xor(hn::Add(hn::LoadU(u, kLaneNumbers), hn::Set(u, first)),
+                   hn::Set(u, bits.key));
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(u, 0x7feb352du));
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<15>(x)), hn::Set(u, 0x846ca68bu));
+  return hn::Xor(x, hn::ShiftRight<16>(x));
+}
+
+// To bf16, up with the probability that makes the mean exact: 16 random bits
+// below the cut, the upper half of the hash or the lower one.
+template <bool kUpper>
+HWY_INLINE void NarrowAtRandom(const float* from, uint16_t* to, size_t count,
+                               const RandomBits& random) {
+  ForEach<float>(count, [=](auto d, size_t i) HWY_ATTR {
+    const hn::Rebind<uint32_t, decltype(d)> u;
+    auto noise = Hash(d, random, i);
+    noise =
+        kUpper ? hn::ShiftRight<16>(noise) : hn::And(noise, hn::Set(u, 0xffff));
+    const auto bits = hn::BitCast(u, hn::LoadU(d, from + i));
+    StoreUpperHalf(d, hn::Add(bits, noise), to + i);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::offload
+HWY_AFTER_NAMESPACE();
+
+#endif  // TESSERA_OFFLOAD_OPTIMIZER_FLOATS_INL_H_

@@ -1,0 +1,35 @@
+// Moments of any format to f32 and back, for checkpoints, for a change of
+// format and for tests. A step does the same on the way.
+//
+//   std::vector<float> m(n);
+//   TESSERA_RETURN_IF_ERROR(ReadMoments(moment, MomentSign::kSigned, m));
+//   TESSERA_RETURN_IF_ERROR(WriteMoments(m, MomentSign::kSigned, other));
+//
+// Writing rounds to nearest; what was read is written back with the same bits
+// (8-bit: as long as the largest magnitude of the block is among its values).
+#ifndef TESSERA_OFFLOAD_OPTIMIZER_MOMENT_CODEC_H_
+#define TESSERA_OFFLOAD_OPTIMIZER_MOMENT_CODEC_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "offload/optimizer/moment.h"
+
+namespace tessera::offload {
+
+// 8-bit first moments are signed, second ones are not.
+enum class MomentSign : uint8_t { kSigned, kUnsigned };
+
+// InvalidArgument, with nothing written, where the lengths differ, a format is
+// not valid or is f64, which takes no codec. A value that is not finite makes
+// its 8-bit block NaN; the magnitude of a negative one is what an unsigned
+// block keeps.
+absl::Status ReadMoments(const MomentSpan& moment, MomentSign sign,
+                         std::span<float> values);
+absl::Status WriteMoments(std::span<const float> values, MomentSign sign,
+                          const MomentSpan& moment);
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_OPTIMIZER_MOMENT_CODEC_H_

@@ -1,0 +1,52 @@
+#include "offload/optimizer/parallel_for_pool.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace tessera::offload {
+namespace {
+
+TEST(ParallelForPool, CallsEachPassOnce) {
+  for (int threads : {-1, 1, 2, 3, 8}) {
+    ParallelForPool pool(threads);
+    EXPECT_EQ(pool.threads(), std::max(threads, 1));
+    for (int64_t count : {0, 1, 2, 7, 1000}) {
+      std::vector<int> calls(static_cast<size_t>(count));
+      pool.Run(count, [&](int64_t i) { ++calls[static_cast<size_t>(i)]; });
+      EXPECT_EQ(calls, std::vector<int>(static_cast<size_t>(count), 1));
+    }
+  }
+}
+
+TEST(ParallelForPool, HasReturnedFromEveryPassWhenItReturns) {
+  ParallelForPool pool(4);
+  for (int round = 0; round < 2000; ++round) {
+    // What is not synchronised would be a race, and on this stack.
+    int64_t values[5] = {};
+    pool.Run(5, [&](int64_t i) { values[i] = round + i; });
+    for (int64_t i = 0; i < 5; ++i) ASSERT_EQ(values[i], round + i);
+  }
+}
+
+TEST(ParallelForPool, ServesCallersInTurn) {
+  ParallelForPool pool(3);
+  std::atomic<int64_t> sum{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) {
+        pool.Run(10, [&](int64_t i) { sum += i; });
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(sum, 4 * 200 * 45);
+}
+
+}  // namespace
+}  // namespace tessera::offload

@@ -1,0 +1,166 @@
+#include "offload/optimizer/step_kernel.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "base/dtype/dtype.h"
+#include "offload/optimizer/targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "offload/optimizer/step_kernel.cc"
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "offload/optimizer/floats-inl.h"
+#include "offload/optimizer/moments-inl.h"
+#include "offload/optimizer/update-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::offload {
+namespace HWY_NAMESPACE {
+
+constexpr size_t kLine = 64;
+
+// The gradient as S: in place, or in `scratch`.
+template <typename S>
+HWY_INLINE const S* LoadGradient(const StepJob& job, int64_t at, int64_t count,
+                                 S* scratch) {
+  if constexpr (std::is_same_v<S, float>) {
+    if (job.gradient_type != DType::kF32) {
+      Widen(job.gradient_type == DType::kBF16,
+            reinterpret_cast<const uint16_t*>(job.gradient) + at, scratch,
+            static_cast<size_t>(count));
+      return scratch;
+    }
+  }
+  return reinterpret_cast<const S*>(job.gradient) + at;
+}
+
+// Whole lines of `to`, which starts one, go past the caches.
+HWY_INLINE void StreamCopy(bool is_bf16, const float* from, uint16_t* to,
+                           size_t count) {
+  alignas(kLine) uint16_t scratch[kLargestTile];
+  Narrow(is_bf16, from, scratch, count);
+  const Full<uint16_t> d;
+  constexpr size_t kPerLine = kLine / sizeof(uint16_t);
+  const size_t whole = count / kPerLine * kPerLine;
+  for (size_t i = 0; i < whole; i += hn::MaxLanes(d)) {
+    hn::Stream(hn::Load(d, scratch + i), d, to + i);
+  }
+  for (size_t i = whole; i < count; ++i) to[i] = scratch[i];
+}
+
+HWY_INLINE void CopyOut(const StepJob& job, int64_t at, int64_t count) {
+  const auto* from = reinterpret_cast<const float*>(job.parameter) + at;
+  auto* to = reinterpret_cast<uint16_t*>(job.copy) + at;
+  const bool is_bf16 = job.copy_type == DType::kBF16;
+  const bool starts_line = reinterpret_cast<uintptr_t>(to) % kLine == 0;
+  if (job.streams_copy && starts_line) {
+    StreamCopy(is_bf16, from, to, static_cast<size_t>(count));
+  } else {
+    Narrow(is_bf16, from, to, static_cast<size_t>(count));
+  }
+}
+
+bool HasBlocks(const StepJob& job) {
+  return job.first.type == StoredMoment::kBlockwise8 ||
+         job.second.type == StoredMoment::kBlockwise8;
+}
+
+int64_t TileOf(const StepJob& job) {
+  return HWY_MAX(kTile, HWY_MAX(job.first.block, job.second.block));
+}
+
+// Elements before the copy's first whole line, which are a tile of their own.
+int64_t Lead(const StepJob& job) {
+  if (!job.streams_copy || job.copy == nullptr || HasBlocks(job)) return 0;
+  const auto address = reinterpret_cast<uintptr_t>(job.copy);
+  return static_cast<int64_t>(-address % kLine / sizeof(uint16_t));
+}
+
+template <typename S, StepRule rule, bool kDecayInGradient>
+void RunTiles(const StepJob& job) {
+  constexpr int kMoments = Direction<rule>::kMoments;
+  alignas(kLine) S gradient[kLargestTile];
+  alignas(kLine) S first[kLargestTile];
+  alignas(kLine) S second[kLargestTile];
+  const Numbers<S> numbers(job.numbers);
+  const int64_t tile = TileOf(job);
+  int64_t next = Lead(job);
+  if (next == 0) next = tile;
+  for (int64_t at = 0; at < job.count; at = next, next += tile) {
+    const int64_t count = HWY_MIN(next, job.count) - at;
+    Tile<S> t = {.p = reinterpret_cast<S*>(job.parameter) + at,
+                 .g = LoadGradient<S>(job, at, count, gradient),
+                 .m = nullptr,
+                 .v = nullptr};
+    if constexpr (kMoments > 0) {
+      t.m = LoadMoments<S, true>(job.first, at, count, first);
+    }
+    if constexpr (kMoments > 1) {
+      t.v = LoadMoments<S, false>(job.second, at, count, second);
+    }
+    Sweep<rule, kDecayInGradient, S>(numbers, t, static_cast<size_t>(count));
+    const RandomBits bits = {job.random_key,
+                             job.random_index + static_cast<uint32_t>(at)};
+    const RandomBits* const random = job.rounds_at_random ? &bits : nullptr;
+    if constexpr (kMoments > 0) {
+      SaveMoments<S, true>(job.first, at, count, t.m, random);
+    }
+    if constexpr (kMoments > 1) {
+      SaveMoments<S, false>(job.second, at, count, t.v, random);
+    }
+    if constexpr (std::is_same_v<S, float>) {
+      if (job.copy != nullptr) CopyOut(job, at, count);
+    }
+  }
+}
+
+template <typename S, StepRule rule>
+void RunRule(const StepJob& job) {
+  if (job.numbers.decay_in_gradient != 0) {
+    RunTiles<S, rule, true>(job);
+  } else {
+    RunTiles<S, rule, false>(job);
+  }
+}
+
+template <typename S>
+void RunTyped(const StepJob& job) {
+  switch (job.rule) {
+    case StepRule::kAdamW:
+      return RunRule<S, StepRule::kAdamW>(job);
+    case StepRule::kMomentum:
+      return RunRule<S, StepRule::kMomentum>(job);
+    case StepRule::kNesterov:
+      return RunRule<S, StepRule::kNesterov>(job);
+    case StepRule::kPlain:
+      return RunRule<S, StepRule::kPlain>(job);
+  }
+}
+
+void RunStepHere(const StepJob& job) {
+  if (job.parameter_type == DType::kF64) {
+    RunTyped<double>(job);
+  } else {
+    RunTyped<float>(job);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::offload
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::offload {
+
+HWY_EXPORT(RunStepHere);
+
+void RunStep(const StepJob& job) {
+  HWY_DYNAMIC_DISPATCH(RunStepHere)(job);
+  if (job.streams_copy) hwy::FlushStream();
+}
+
+}  // namespace tessera::offload
+#endif  // HWY_ONCE

@@ -1,0 +1,126 @@
+#include "offload/optimizer/step_runner.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/dtype/dtype.h"
+#include "base/status_macros.h"
+#include "offload/optimizer/parallel_for_pool.h"
+#include "offload/optimizer/step_job.h"
+#include "offload/optimizer/step_kernel.h"
+#include "offload/optimizer/moment.h"
+#include "offload/optimizer/moment_pointer.h"
+#include "offload/optimizer/parameter_range.h"
+
+namespace tessera::offload {
+namespace {
+
+static_assert(kElementsOfPart % kLargestTile == 0);
+
+struct Part {
+  const ParameterRange* range;
+  int64_t at;
+};
+
+std::vector<Part> PartsOf(std::span<const ParameterRange> ranges) {
+  std::vector<Part> parts;
+  for (const ParameterRange& range : ranges) {
+    if (range.frozen) continue;
+    for (int64_t at = 0; at < range.parameter.size(); at += kElementsOfPart) {
+      parts.push_back({&range, at});
+    }
+  }
+  return parts;
+}
+
+// `at` starts a block.
+MomentPointer At(MomentPointer moment, int64_t at) {
+  switch (moment.type) {
+    case StoredMoment::kF64:
+      moment.values += 8 * at;
+      break;
+    case StoredMoment::kF32:
+      moment.values += 4 * at;
+      break;
+    case StoredMoment::kBF16:
+      moment.values += 2 * at;
+      break;
+    case StoredMoment::kBlockwise8:
+      moment.values += at;
+      moment.largest += at / moment.block;
+      break;
+  }
+  return moment;
+}
+
+StepJob JobOf(const RangesStep& step, const Part& part, bool streams_copy) {
+  const ParameterRange& range = *part.range;
+  StepJob job = {
+      .rule = step.rule,
+      .numbers = step.numbers,
+      .parameter_type = range.parameter.dtype(),
+      .gradient_type = range.gradient.dtype(),
+      .copy_type = range.copy.dtype(),
+      .parameter = range.parameter.At(part.at),
+      .gradient = range.gradient.At(part.at),
+      .copy = range.copy.empty() ? nullptr : range.copy.At(part.at),
+      .count = std::min(kElementsOfPart, range.parameter.size() - part.at),
+      .streams_copy = streams_copy,
+      .rounds_at_random = step.rounds_at_random,
+      .random_key = step.random_key,
+      .random_index = static_cast<uint32_t>(range.begin + part.at),
+  };
+  if (step.moments > 0) job.first = At(PointerTo(range.first), part.at);
+  if (step.moments > 1) job.second = At(PointerTo(range.second), part.at);
+  return job;
+}
+
+// Bytes that a step over the ranges reads or writes.
+int64_t Footprint(std::span<const ParameterRange> ranges) {
+  int64_t bytes = 0;
+  for (const ParameterRange& range : ranges) {
+    if (range.frozen) continue;
+    bytes += range.parameter.size_in_bytes() + range.gradient.size_in_bytes() +
+             range.copy.size_in_bytes();
+    for (const MomentSpan* moment : {&range.first, &range.second}) {
+      bytes += MomentBytes(moment->format, moment->size).value_or(0);
+    }
+  }
+  return bytes;
+}
+
+int64_t LastLevelCache() {
+  constexpr int64_t kUsual = int64_t{32} << 20;
+  const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes > 0 ? bytes : kUsual;
+}
+
+}  // namespace
+
+absl::Status RunRanges(const RangesStep& step,
+                       std::span<const ParameterRange> ranges,
+                       ParallelForPool& pool) {
+  TESSERA_RETURN_IF_ERROR(CheckRanges(ranges, step.moments));
+  const std::vector<Part> parts = PartsOf(ranges);
+  const bool streams_copy = Footprint(ranges) > LastLevelCache();
+  pool.Run(static_cast<int64_t>(parts.size()), [&](int64_t i) {
+    RunStep(JobOf(step, parts[static_cast<size_t>(i)], streams_copy));
+  });
+  return absl::OkStatus();
+}
+
+uint32_t RandomKey(uint64_t seed, int64_t step) {
+  // The mixer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+  uint64_t z = seed + static_cast<uint64_t>(step) * 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return static_cast<uint32_t>((z ^ (z >> 31)) >> 32);
+}
+
+}  // namespace tessera::offload

@@ -1,0 +1,81 @@
+// The bandwidth of memory, as STREAM's triad a[i] = b[i] + s * c[i] sees it:
+// the floor under anything that passes over memory once.
+//
+//   TESSERA_ASSIGN_OR_RETURN(TriadBandwidth triad,
+//                            MeasureTriad(threads, int64_t{1} << 28));
+//   double share = bytes_moved / seconds / triad.best();
+//
+// Where other work shares the machine, one pass in turn with each pass of what
+// is compared says more than the best of all:
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto triad, Triad::Create(threads, 1 << 28));
+//   for (...) { Step(); bandwidths.push_back(triad->Measure().best()); }
+//
+// Counted as STREAM does: 24 bytes an element (read b, read c, write a).
+// Ordinary stores also read each line of `a` before they overwrite it; these
+// 8 bytes are not counted. Streaming (non-temporal) stores do not read it, so
+// that what they count is what moves. best() is the larger of the two, and a
+// floor that does not flatter.
+//
+// Source: J. McCalpin, "Memory Bandwidth and Machine Balance in Current High
+// Performance Computers", 1995.
+#ifndef TESSERA_OFFLOAD_OPTIMIZER_TRIAD_H_
+#define TESSERA_OFFLOAD_OPTIMIZER_TRIAD_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+namespace tessera::offload {
+
+// Bytes a second.
+struct TriadBandwidth {
+  double ordinary = 0;
+  double streaming = 0;
+
+  double best() const { return std::max(ordinary, streaming); }
+};
+
+enum class TriadStores { kOrdinary, kStreaming };
+
+// The arrays, and the threads that pass over them. For one caller at a time.
+class Triad {
+ public:
+  // `threads` threads (the caller of Measure is one) over three arrays of f64
+  // that have `bytes` bytes together. More bytes than four times the
+  // last-level cache measure memory; fewer, the caches. InvalidArgument unless
+  // 1 <= threads <= 1024 and there are 4 KiB for each thread;
+  // ResourceExhausted where there is no memory for it.
+  static absl::StatusOr<std::unique_ptr<Triad>> Create(int threads,
+                                                       int64_t bytes);
+  ~Triad();
+  Triad(const Triad&) = delete;
+  Triad& operator=(const Triad&) = delete;
+
+  // Bytes a second of one pass, which takes bytes / bandwidth seconds.
+  double Pass(TriadStores stores);
+  // One pass of each kind.
+  TriadBandwidth Measure();
+
+  int threads() const;
+  // What a pass is counted as: `bytes`, rounded down to whole steps.
+  double counted_bytes() const;
+
+ private:
+  class Team;
+
+  explicit Triad(std::unique_ptr<Team> team);
+
+  const std::unique_ptr<Team> team_;
+};
+
+// The best of `passes` of each kind by a Triad; refused as by its Create, and
+// InvalidArgument unless passes >= 1.
+absl::StatusOr<TriadBandwidth> MeasureTriad(int threads, int64_t bytes,
+                                            int passes = 10);
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_OPTIMIZER_TRIAD_H_

@@ -1,0 +1,99 @@
+// PrefetchPlan: when everything of a step would happen.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       PrefetchPlan plan,
+//       PrefetchPlan::Create({.order = order,
+//                             .budget = 2LL << 30,
+//                             .load_bytes_per_second = 3'000'000'000,
+//                             .store_bytes_per_second = 2'000'000'000}));
+//   double share = double(plan.bound_ns()) / double(plan.step_ns());
+//
+// What is loaded and evicted is a Replacement. Its loads are made in the order
+// of need, and each starts at the first moment at which the channel is free and
+// the bytes are there: a victim leaves when its last use is over, a dirty one
+// when it is stored, and its store starts as soon as the use is over that
+// changed it. Replacements that spare 0, 1, 2, 3, 4, 6, 8, ... 64 uses are all
+// priced, and the plan is the one that ends first, of equals the one that loads
+// less.
+//
+// The replacement that spares 0 is the rule "conservative" of Cao, Felten,
+// Karlin and Li, "A Study of Integrated Prefetching and Caching Strategies",
+// SIGMETRICS 1995: with blocks of one size and without stores it takes at most
+// twice the shortest time, and so does the plan. Trading loads for overlap by
+// one number is the idea of Delay(d) in Albers and Buettner, "Integrated
+// prefetching and caching in single and parallel disk systems", 2005.
+//
+// Pure integer arithmetic, deterministic. The model is load_bound.h's, with a
+// second channel for stores that runs beside the first.
+#ifndef TESSERA_OFFLOAD_PREFETCH_PREFETCH_PLAN_H_
+#define TESSERA_OFFLOAD_PREFETCH_PREFETCH_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "offload/prefetch/block_use.h"
+#include "offload/prefetch/replacement.h"
+
+namespace tessera::offload {
+
+class PrefetchPlan {
+ public:
+  struct Input {
+    std::vector<BlockUse> order;
+    int64_t budget = 0;  // bytes of near memory
+    int64_t load_bytes_per_second = 0;
+    int64_t store_bytes_per_second = 0;
+    std::vector<NearBlock> near = {};  // at the start
+    // Replacements that spare less are left out, so that more loads than one
+    // can be in flight where latency matters, which this model does not know.
+    int64_t least_spare = 0;
+  };
+
+  // Nanoseconds since the start of the step.
+  struct Span {
+    int64_t start_ns = 0;
+    int64_t end_ns = 0;
+    friend bool operator==(const Span&, const Span&) = default;
+  };
+  // A transfer of the block of `use`. A load is before it; a store is after
+  // it, and `use` is -1 where the block was dirty before the step.
+  struct Transfer {
+    int64_t use = 0;
+    size_t block = 0;
+    Span time;
+  };
+
+  // InvalidArgument where a bandwidth is not positive or the times exceed 63
+  // bits of nanoseconds; else as Replacement::Create.
+  static absl::StatusOr<PrefetchPlan> Create(Input input);
+
+  const Input& input() const { return input_; }
+  const Replacement& replacement() const { return replacement_; }
+  int64_t spare() const { return spare_; }
+  const std::vector<Span>& computes() const { return computes_; }  // by use
+  const std::vector<Transfer>& loads() const { return loads_; }
+  const std::vector<Transfer>& stores() const { return stores_; }
+
+  // When the last compute ends. Stores may go on a little longer.
+  int64_t step_ns() const;
+  int64_t compute_ns() const;
+  int64_t stall_ns() const { return step_ns() - compute_ns(); }
+  // StepBound of the input.
+  int64_t bound_ns() const { return bound_ns_; }
+
+ private:
+  class Timeline;
+
+  Input input_;
+  Replacement replacement_;
+  int64_t spare_ = 0;
+  std::vector<Span> computes_;
+  std::vector<Transfer> loads_;
+  std::vector<Transfer> stores_;
+  int64_t bound_ns_ = 0;
+};
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_PREFETCH_PREFETCH_PLAN_H_

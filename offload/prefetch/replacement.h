@@ -1,0 +1,98 @@
+// Replacement: what to load and what to evict when the order of uses is known.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Replacement r,
+//                            Replacement::Create(order, 2 << 30, {}));
+//   r.bytes_loaded();
+//
+// A block that is missing at its use evicts the blocks whose next use is
+// farthest away until it fits; never one that is in use. The order is taken to
+// repeat, so that of blocks not used again the one goes first that the next
+// step needs last. Decisions depend on the order alone, not on time.
+//
+// A block whose next use overwrites it is as good as one that is never used
+// again, except that its bytes are stored where they are dirty.
+//
+// With blocks of one size and `spare` = 0 no other choice loads fewer bytes,
+// over the whole order and over each of its beginnings. With several sizes the
+// problem is NP-hard and this is a heuristic; load_bound.h tells how far off it
+// can be.
+//
+// The farthest next use is often that of the block used just now, as in any
+// order that runs through more blocks than fit; then no load can start before
+// the use ahead of it is over, and nothing overlaps. `spare` = d avoids this: a
+// block used within the last d uses goes only where no other is left, so that
+// the room for a load is there d uses early, for some more bytes to load.
+//
+// Source: L. Belady, "A study of replacement algorithms for a virtual-storage
+// computer", 1966.
+#ifndef TESSERA_OFFLOAD_PREFETCH_REPLACEMENT_H_
+#define TESSERA_OFFLOAD_PREFETCH_REPLACEMENT_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "offload/prefetch/block_use.h"
+
+namespace tessera::offload {
+
+class Replacement {
+ public:
+  // A block that appears in the order or is near at the start.
+  struct Block {
+    std::string key;
+    int64_t bytes = 0;
+  };
+
+  struct Eviction {
+    size_t block = 0;
+    // Not before the compute of this use has ended; -1: from the start.
+    int64_t after = -1;
+    // The use that made it dirty, and after which it is stored; -1: dirty
+    // since before the step. Only where `store`.
+    int64_t stored_after = -1;
+    bool store = false;
+  };
+
+  struct Step {
+    size_t block = 0;
+    bool load = false;  // missing at this use, and not overwritten by it
+    // Before that load starts, or the overwriting use of a missing block.
+    std::vector<Eviction> evict;
+  };
+
+  // O(n log n) for n uses, times the blocks in use at once. InvalidArgument for
+  // negative numbers, a key with two sizes or twice in `near`, or `near` above
+  // the budget; ResourceExhausted, naming the use, where a block or the blocks
+  // in use at once exceed the budget.
+  static absl::StatusOr<Replacement> Create(std::span<const BlockUse> order,
+                                            int64_t budget,
+                                            std::span<const NearBlock> near,
+                                            int64_t spare = 0);
+
+  const std::vector<Block>& blocks() const { return blocks_; }
+  // One for each use, in order.
+  const std::vector<Step>& steps() const { return steps_; }
+  // What is near at the end.
+  const std::vector<NearBlock>& left() const { return left_; }
+
+  int64_t loads() const { return loads_; }
+  int64_t bytes_loaded() const { return bytes_loaded_; }
+  int64_t bytes_stored() const { return bytes_stored_; }
+
+ private:
+  class Builder;
+
+  std::vector<Block> blocks_;
+  std::vector<Step> steps_;
+  std::vector<NearBlock> left_;
+  int64_t loads_ = 0;
+  int64_t bytes_loaded_ = 0;
+  int64_t bytes_stored_ = 0;
+};
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_PREFETCH_REPLACEMENT_H_

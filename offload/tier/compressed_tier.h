@@ -1,0 +1,97 @@
+// CompressedTier: any tier, holding encodings instead of the blocks.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto codec, CreateCodec("lossless"));
+//   CompressedTier tier(std::move(codec), disk);   // over a FileTier
+//   TESSERA_RETURN_IF_ERROR(tier.Put("w", bytes, {.dtype = DType::kBF16}));
+//   double ratio = tier.compression().ratio();     // measured
+//
+// The budget and the accounting are those of the tier below, and so count the
+// bytes really held. Blocks are encoded and decoded on threads of its own, with
+// scratch memory (Codec::MaxEncodedBytes of a block per thread at most, and for
+// a part of a block the whole of it), which `scratch` counts. A block is a
+// whole number of elements of its dtype (InvalidArgument). A lossy codec
+// changes values: IsLossless says of which purposes and types, and Options can
+// give a purpose a codec of its own.
+#ifndef TESSERA_OFFLOAD_TIER_COMPRESSED_TIER_H_
+#define TESSERA_OFFLOAD_TIER_COMPRESSED_TIER_H_
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "offload/codec/codec_interface.h"
+#include "offload/tier/memory_tier.h"
+#include "offload/tier/worker_pool.h"
+
+namespace tessera::offload {
+
+// What blocks were, and what is held of them.
+struct Compression {
+  int64_t original_bytes = 0;
+  int64_t held_bytes = 0;
+  // 1 where nothing is held.
+  double ratio() const {
+    return held_bytes == 0 ? 1.0
+                           : static_cast<double>(original_bytes) /
+                                 static_cast<double>(held_bytes);
+  }
+};
+
+class CompressedTier final : public MemoryTier {
+ public:
+  struct Options {
+    int threads = 1;
+    // Null: counted without a limit.
+    std::shared_ptr<Accounting> scratch = nullptr;
+    // By purpose: the codec of its blocks. Null: the tier's.
+    std::array<std::shared_ptr<const Codec>, kAllPurposes.size()> codec_of = {};
+  };
+
+  // `base` holds nothing but what such a tier of the same codec put there, as
+  // a file that is opened again may.
+  CompressedTier(std::shared_ptr<const Codec> codec,
+                 std::shared_ptr<MemoryTier> base)
+      : CompressedTier(std::move(codec), std::move(base), Options()) {}
+  CompressedTier(std::shared_ptr<const Codec> codec,
+                 std::shared_ptr<MemoryTier> base, Options options);
+
+  std::string_view name() const override { return name_; }
+  Operation StartPut(std::string_view key, std::span<const std::byte> bytes,
+                     BlockInfo info) override;
+  Operation StartPrefetch(std::string_view key) override;
+  absl::Status Drop(std::string_view key) override;
+  absl::StatusOr<BlockStat> Stat(std::string_view key) const override;
+  std::vector<std::string> Keys() const override;
+  // Those of the tier below, then that of the scratch memory.
+  std::vector<TierUsage> usage() const override;
+  bool IsLossless(Purpose purpose, DType dtype) const override;
+  absl::Status Flush() override { return base_->Flush(); }
+
+  // Over all blocks that are held now.
+  Compression compression() const;
+
+ protected:
+  Operation StartRead(std::string_view key, std::optional<int64_t> offset,
+                      std::span<std::byte> out) override;
+
+ private:
+  const Codec& CodecOf(Purpose purpose) const;
+  absl::Status Encode(std::string_view key, std::span<const std::byte> bytes,
+                      BlockInfo info);
+  absl::Status Decode(std::string_view key, std::optional<int64_t> offset,
+                      std::span<std::byte> out);
+  absl::Status DecodeFrom(std::string_view key, const BlockStat& held,
+                          std::optional<int64_t> offset,
+                          std::span<std::byte> out);
+
+  const std::shared_ptr<const Codec> codec_;
+  const decltype(Options::codec_of) codec_of_;
+  const std::shared_ptr<MemoryTier> base_;
+  const std::shared_ptr<Accounting> scratch_;
+  const std::string name_;
+  WorkerPool workers_;  // the first to go
+};
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_TIER_COMPRESSED_TIER_H_

@@ -1,0 +1,155 @@
+// Every tier, and stacks of them, under the contract.
+#include "offload/tier/conformance.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "offload/codec/codec.h"
+#include "offload/tier/pinned_arena.h"
+#include "offload/tier/file_tier.h"
+#include "offload/tier/host_tier.h"
+#include "offload/tier/compressed_tier.h"
+#include "offload/tier/layered_tier.h"
+
+namespace tessera::offload {
+namespace {
+
+std::shared_ptr<Accounting> Budget(const char* name, int64_t bytes) {
+  return std::make_shared<Accounting>(name, bytes);
+}
+
+std::shared_ptr<MemoryTier> Heap(int64_t budget) {
+  return std::make_shared<HostTier>(Budget("host", budget));
+}
+
+std::shared_ptr<MemoryTier> Pinned(int64_t budget) {
+  // Room for versions, and for what fragments.
+  auto arena = PinnedArena::Create({.cap = 4 * budget});
+  return std::make_shared<HostTier>(Budget("pinned", budget), *arena);
+}
+
+std::string FreshPath() {
+  static std::atomic<int> number = 0;
+  const std::string path =
+      testing::TempDir() + "/conformance." + std::to_string(number++);
+  std::remove(path.c_str());
+  return path;
+}
+
+FileTierOptions FileOptions(IoEngineKind engine, bool direct, bool keep) {
+  FileTierOptions options;
+  options.path = keep ? FreshPath() : testing::TempDir();
+  options.keep = keep;
+  options.direct = direct;
+  options.engine = engine;
+  options.queue_depth = 4;
+  // Small ones, so that blocks have several and wait for buffers.
+  options.piece_bytes = 8192;
+  options.bounce_bytes = 3 * 8192;
+  options.space.growth_bytes = 1 << 20;
+  return options;
+}
+
+std::shared_ptr<MemoryTier> File(IoEngineKind engine, bool direct, bool keep,
+                                 int64_t budget) {
+  auto tier = FileTier::Create(Budget("file", budget),
+                               FileOptions(engine, direct, keep));
+  EXPECT_TRUE(tier.ok()) << tier.status();
+  return *std::move(tier);
+}
+
+std::shared_ptr<MemoryTier> Compressed(const char* codec,
+                                       std::shared_ptr<MemoryTier> base) {
+  CompressedTier::Options options;
+  options.threads = 2;
+  return std::make_shared<CompressedTier>(*CreateCodec(codec), std::move(base),
+                                          options);
+}
+
+std::shared_ptr<MemoryTier> Layered(std::shared_ptr<MemoryTier> front,
+                                    std::shared_ptr<MemoryTier> back) {
+  auto tier = LayeredTier::Create(std::move(front), std::move(back), {});
+  EXPECT_TRUE(tier.ok()) << tier.status();
+  return *std::move(tier);
+}
+
+// In place where the size is the same, else both for a moment.
+int64_t HostExtra(std::optional<int64_t> old, int64_t bytes) {
+  return old == bytes ? 0 : bytes;
+}
+int64_t FileExtra(std::optional<int64_t> old, int64_t bytes) {
+  return std::max<int64_t>(0, bytes - old.value_or(0));
+}
+
+TierCase FileCase(std::string name, IoEngineKind engine, bool direct,
+                  bool keep) {
+  return {std::move(name),
+          [=](int64_t budget) { return File(engine, direct, keep, budget); },
+          true, FileExtra};
+}
+
+constexpr int64_t kLarge = int64_t{1} << 30;
+constexpr auto kThreads = IoEngineKind::kThreads;
+constexpr auto kBest = IoEngineKind::kAuto;
+
+INSTANTIATE_TEST_SUITE_P(
+    Host, TierConformanceTest,
+    testing::Values(TierCase{"Heap", Heap, true, HostExtra},
+                    TierCase{"PinnedArena", Pinned, true, HostExtra}),
+    TierCaseName);
+
+INSTANTIATE_TEST_SUITE_P(
+    File, TierConformanceTest,
+    testing::Values(FileCase("UringDirect", kBest, true, false),
+                    FileCase("UringCached", kBest, false, false),
+                    FileCase("UringKept", kBest, true, true),
+                    FileCase("ThreadsDirect", kThreads, true, false),
+                    FileCase("ThreadsCached", kThreads, false, false),
+                    FileCase("ThreadsKept", kThreads, true, true)),
+    TierCaseName);
+
+INSTANTIATE_TEST_SUITE_P(
+    Stacks, TierConformanceTest,
+    testing::Values(
+        TierCase{"LosslessOverHost",
+                 [](int64_t b) { return Compressed("lossless", Heap(b)); },
+                 false, nullptr},
+        TierCase{"NoneOverFile",
+                 [](int64_t b) {
+                   return Compressed("none", File(kBest, true, false, b));
+                 },
+                 false, nullptr},
+        TierCase{"LosslessOverKeptFile",
+                 [](int64_t b) {
+                   return Compressed("lossless", File(kBest, true, true, b));
+                 },
+                 false, nullptr},
+        TierCase{"HostBeforeFile",
+                 [](int64_t b) {
+                   return Layered(Heap(b), File(kBest, true, false, kLarge));
+                 },
+                 false, nullptr},
+        TierCase{"PinnedBeforeLosslessFile",
+                 [](int64_t b) {
+                   return Layered(
+                       Pinned(b),
+                       Compressed("lossless", File(kBest, true, true, kLarge)));
+                 },
+                 false, nullptr},
+        TierCase{"LosslessOverHostBeforeFile",
+                 [](int64_t b) {
+                   return Compressed(
+                       "lossless",
+                       Layered(Heap(b), File(kThreads, false, false, kLarge)));
+                 },
+                 false, nullptr}),
+    TierCaseName);
+
+}  // namespace
+}  // namespace tessera::offload

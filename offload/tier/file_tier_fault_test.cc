@@ -1,0 +1,230 @@
+// Full devices, failing and short transfers: an error that says where, and
+// nothing lost.
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/os/unique_fd.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "offload/file/fault_engine.h"
+#include "offload/tier/file_tier.h"
+#include "offload/tier/file_tier_fixture.h"
+#include "offload/tier/tier_model.h"
+
+namespace tessera::offload {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(FileTierFaultTest, AFileSizeLimitIsNamedAndTheOldVersionStays) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      auto tier,
+      FileTier::Create(Budget(), Options(testing::TempDir(), false)));
+  const Bytes old = PatternBytes(50000, 1);
+  TESSERA_ASSERT_OK(tier->Put("w", old, {.purpose = Purpose::kParameters}));
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small = {64 << 10, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const absl::Status replace = tier->Put("w", PatternBytes(50000, 2), {});
+  const absl::Status other = tier->Put("v", PatternBytes(50000, 3), {});
+  setrlimit(RLIMIT_FSIZE, &before);
+  for (const absl::Status& status : {replace, other}) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                                 AllOf(HasSubstr("tier file: block"),
+                                       HasSubstr("at offset 53248 of file"),
+                                       HasSubstr("File too large"))));
+  }
+  EXPECT_EQ(Read(*tier, "w"), old);
+  EXPECT_THAT(tier->Keys(), ElementsAre("w"));
+  EXPECT_EQ(tier->usage()[0].usage.current, 50000);
+  EXPECT_EQ(tier->usage()[0].usage.of(Purpose::kParameters).current, 50000);
+  TESSERA_EXPECT_OK(tier->Put("w", PatternBytes(50000, 2), {}));
+  EXPECT_EQ(Read(*tier, "w"), PatternBytes(50000, 2));
+}
+
+void WriteText(const char* path, const std::string& text) {
+  const UniqueFd fd(open(path, O_WRONLY));
+  (void)!write(fd.get(), text.data(), text.size());
+}
+
+// 1: as it should be; 2: no tmpfs can be mounted here.
+int FillSmallDevice(const std::string& directory) {
+  const uid_t user = getuid();
+  const gid_t group = getgid();
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return 2;
+  WriteText("/proc/self/uid_map", "0 " + std::to_string(user) + " 1");
+  WriteText("/proc/self/setgroups", "deny");
+  WriteText("/proc/self/gid_map", "0 " + std::to_string(group) + " 1");
+  if (mount("none", directory.c_str(), "tmpfs", 0, "size=256k") != 0) {
+    return 2;
+  }
+  auto tier = FileTier::Create(Budget(), Options(directory, false));
+  if (!tier.ok()) {
+    std::fprintf(stderr, "%s\n", tier.status().ToString().c_str());
+    return 3;
+  }
+  int stored = 0;
+  absl::Status status;
+  while ((status = (*tier)->Put("k" + std::to_string(stored),
+                                PatternBytes(30000, stored), {}))
+             .ok()) {
+    if (++stored > 20) return 4;
+  }
+  if (!absl::IsResourceExhausted(status)) return 5;
+  if (status.message().find("No space left") == std::string::npos) return 6;
+  for (int i = 0; i < stored; ++i) {
+    if (Read(**tier, "k" + std::to_string(i)) != PatternBytes(30000, i)) {
+      return 7;
+    }
+  }
+  // Room again once a block has gone.
+  if (!(*tier)->Drop("k0").ok()) return 8;
+  return (*tier)->Put("new", PatternBytes(30000, 0), {}).ok() ? 1 : 9;
+}
+
+TEST(FileTierFaultTest, AFullDeviceIsNamedAndNothingIsLost) {
+  const std::string directory = testing::TempDir() + "/small";
+  mkdir(directory.c_str(), 0700);
+  const pid_t child = fork();
+  if (child == 0) _exit(FillSmallDevice(directory));
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "no tmpfs can be mounted";
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+TEST(FileTierFaultTest, EioOnWritesLeavesTheOldVersion) {
+  std::atomic<bool> fail = false;
+  std::atomic<int> countdown = 0;
+  for (const bool keep : {false, true}) {
+    fail = false;
+    FileTierOptions options =
+        Options(keep ? FreshPath("eio") : testing::TempDir(), keep);
+    options.wrap = [&](std::unique_ptr<IoEngine> inner) {
+      return std::make_unique<FaultEngine>(
+          std::move(inner), [&](const IoRequest& request) {
+            FaultEngine::Fault fault;
+            if (fail && request.kind == IoRequest::Kind::kWrite &&
+                countdown-- <= 0) {
+              fault.error = EIO;
+            }
+            return fault;
+          });
+    };
+    TESSERA_ASSERT_OK_AND_ASSIGN(auto tier,
+                                 FileTier::Create(Budget(), options));
+    const Bytes old = PatternBytes(20000, 1);
+    TESSERA_ASSERT_OK(tier->Put("w", old, {}));
+    // The first, a middle and the last write of a Put; 5 is the record's.
+    for (int at = 0; at < (keep ? 6 : 5); ++at) {
+      countdown = at;
+      fail = true;
+      EXPECT_THAT(
+          tier->Put("w", PatternBytes(20000, 2), {}),
+          StatusIs(absl::StatusCode::kDataLoss,
+                   AllOf(HasSubstr("block \"w\""), HasSubstr("at offset"))));
+      countdown = at;
+      EXPECT_FALSE(tier->Put("new", PatternBytes(20000, 3), {}).ok());
+      if (keep) {
+        countdown = 0;
+        EXPECT_THAT(tier->Drop("w"), StatusIs(absl::StatusCode::kDataLoss,
+                                              HasSubstr("drop of block")));
+      }
+      fail = false;
+      EXPECT_EQ(Read(*tier, "w"), old);
+      EXPECT_THAT(tier->Keys(), ElementsAre("w"));
+      EXPECT_EQ(tier->usage()[0].usage.current, 20000);
+    }
+    // Nothing leaks: what failed gave its space back.
+    const int64_t size = tier->file_bytes();
+    for (int i = 0; i < 50; ++i) {
+      TESSERA_ASSERT_OK(tier->Put("w", PatternBytes(20000, i), {}));
+    }
+    EXPECT_EQ(tier->file_bytes(), size);
+  }
+}
+
+TEST(FileTierFaultTest, ShortTransfersAreCompleted) {
+  std::atomic<uint64_t> calls = 0;
+  FileTierOptions options = Options(testing::TempDir(), false);
+  options.wrap = [&](std::unique_ptr<IoEngine> inner) {
+    return std::make_unique<FaultEngine>(
+        std::move(inner), [&](const IoRequest&) {
+          FaultEngine::Fault fault;
+          const uint64_t call = calls++;
+          fault.most_bytes = 512 * (1 + call % 7);
+          if (call % 11 == 0) fault.error = call % 2 == 0 ? EINTR : EAGAIN;
+          return fault;
+        });
+  };
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto tier, FileTier::Create(Budget(), options));
+  for (size_t size : {1, 4096, 100001}) {
+    TESSERA_ASSERT_OK(tier->Put("w", PatternBytes(size, size), {}));
+    EXPECT_EQ(Read(*tier, "w"), PatternBytes(size, size));
+  }
+  EXPECT_GT(calls, 100u);
+}
+
+TEST(FileTierFaultTest, NothingIsLeftOfAScratchFile) {
+  const std::string directory = testing::TempDir() + "/gone";
+  mkdir(directory.c_str(), 0700);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto tier = FileTier::Create(Budget(), Options(directory, false));
+    if (!tier.ok() || !(*tier)->Put("k", Bytes(100000), {}).ok()) _exit(1);
+    raise(SIGKILL);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(rmdir(directory.c_str()), 0) << "the directory is not empty";
+}
+
+TEST(FileTierFaultTest, RefusesBadOptions) {
+  FileTierOptions options = Options("", false);
+  EXPECT_THAT(FileTier::Create(Budget(), options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("path")));
+  options = Options(testing::TempDir(), false);
+  for (int64_t piece : {0, 4095, 5000, 2048}) {
+    options.piece_bytes = piece;
+    EXPECT_THAT(FileTier::Create(Budget(), options),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("a power of two")));
+  }
+  options.piece_bytes = 4096;
+  for (int64_t bounce : {0, 4095, 4097}) {
+    options.bounce_bytes = bounce;
+    EXPECT_THAT(FileTier::Create(Budget(), options),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("a multiple of the piece size")));
+  }
+  options.bounce_bytes = 4096;
+  options.queue_depth = 0;
+  EXPECT_THAT(
+      FileTier::Create(Budget(), options),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("queue depth")));
+}
+
+}  // namespace
+}  // namespace tessera::offload

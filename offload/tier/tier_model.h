@@ -1,0 +1,64 @@
+// A tier and a map side by side: every step is done to both and compared.
+#ifndef TESSERA_OFFLOAD_TIER_TIER_MODEL_H_
+#define TESSERA_OFFLOAD_TIER_TIER_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "offload/tier/tier_case.h"
+
+namespace tessera::offload {
+
+// Bytes that tell their block and place: the same for the same arguments.
+std::vector<std::byte> PatternBytes(size_t bytes, uint64_t seed);
+
+class TierModel {
+ public:
+  TierModel(const TierCase& tier_case, int64_t budget, uint64_t seed);
+
+  // One random operation, or several at once on different keys. Ends with
+  // everything at rest, compared with EXPECT.
+  void Step();
+  // Everything that the tier holds, against the model.
+  void CompareAll();
+  void DropAll();
+
+  const std::vector<std::string>& keys() const { return keys_; }
+  int64_t refused() const { return refused_; }
+
+ private:
+  struct Block {
+    std::vector<std::byte> bytes;
+    BlockInfo info;
+  };
+
+  size_t Below(size_t bound) { return random_() % bound; }
+  size_t RandomSize();
+  BlockInfo RandomInfo();
+  void PutOne(const std::string& key);
+  void PutSeveral();
+  void GetOne(const std::string& key);
+  void GetPart(const std::string& key);
+  void DropOne(const std::string& key);
+  void CompareAccounting();
+  bool MustRefuse(const std::string& key, int64_t bytes) const;
+  int64_t Held() const;
+
+  const TierCase case_;
+  const int64_t budget_;
+  const std::shared_ptr<MemoryTier> tier_;
+  std::mt19937_64 random_;
+  std::vector<std::string> keys_;
+  std::map<std::string, Block> model_;
+  int64_t refused_ = 0;
+};
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_TIER_TIER_MODEL_H_

@@ -1,0 +1,144 @@
+#include "pipeline/draw/svg_writer.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "pipeline/draw/palette.h"
+
+namespace tessera::pipeline {
+namespace {
+
+// The bytes of the UTF-8 character at the front of `text`; 0 where there is
+// none that XML allows.
+size_t CharacterLength(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t lead = byte(0);
+  if (lead < 0x80) {
+    return lead >= 0x20 || lead == '\t' || lead == '\n' ? 1 : 0;
+  }
+  const size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  if (lead < 0xc2 || lead > 0xf4 || text.size() < length) return 0;
+  uint32_t code = lead & (0x7f >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+    code = code << 6 | (byte(i) & 0x3f);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool is_surrogate = code >= 0xd800 && code < 0xe000;
+  const bool is_character = code >= kLeast[length] && code <= 0x10ffff &&
+                            !is_surrogate && code != 0xfffe && code != 0xffff;
+  return is_character ? length : 0;
+}
+
+void AppendCharacter(std::string_view character, std::string& text) {
+  switch (character[0]) {
+    case '&':
+      text += "&amp;";
+      break;
+    case '<':
+      text += "&lt;";
+      break;
+    case '>':
+      text += "&gt;";
+      break;
+    case '"':
+      text += "&quot;";
+      break;
+    case '\'':
+      text += "&#39;";
+      break;
+    default:
+      text += character;
+  }
+}
+
+}  // namespace
+
+std::string XmlText(std::string_view text) {
+  std::string escaped;
+  escaped.reserve(text.size());
+  while (!text.empty()) {
+    const size_t length = CharacterLength(text);
+    AppendCharacter(length == 0 ? "?" : text.substr(0, length), escaped);
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return escaped;
+}
+
+std::string PixelText(double pixels) {
+  std::string text = absl::StrFormat("%.2f", pixels);
+  std::string_view shown = text;
+  while (absl::ConsumeSuffix(&shown, "0")) {
+  }
+  absl::ConsumeSuffix(&shown, ".");
+  return shown == "-0" ? "0" : std::string(shown);
+}
+
+SvgWriter::SvgWriter(double width, double height,
+                     std::string_view description) {
+  const std::string size =
+      absl::StrCat(PixelText(width), " ", PixelText(height));
+  text_ = absl::StrCat(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", PixelText(width),
+      "\" height=\"", PixelText(height), "\" viewBox=\"0 0 ", size,
+      "\" font-family=\"Helvetica, Arial, sans-serif\" fill=\"", kInk.ToHex(),
+      "\">\n<title>", XmlText(description),
+      "</title>\n<style>.title{font-size:15px;font-weight:bold}"
+      ".note{font-size:12px}.small,.right,.middle{font-size:11px}"
+      ".right{text-anchor:end}.middle{text-anchor:middle}</style>\n");
+  Box({.width = width, .height = height, .fill = kWhite.ToHex()});
+}
+
+void SvgWriter::Box(const SvgBox& box, std::string_view tooltip) {
+  absl::StrAppend(&text_, "<rect x=\"", PixelText(box.x), "\" y=\"",
+                  PixelText(box.y), "\" width=\"", PixelText(box.width),
+                  "\" height=\"", PixelText(box.height), "\" fill=\"", box.fill,
+                  box.stroke.empty() ? "" : "\" stroke=\"", box.stroke, "\"");
+  if (tooltip.empty()) {
+    absl::StrAppend(&text_, "/>\n");
+  } else {
+    absl::StrAppend(&text_, "><title>", XmlText(tooltip), "</title></rect>\n");
+  }
+}
+
+void SvgWriter::Text(const SvgLabel& label, std::string_view text) {
+  absl::StrAppend(&text_, "<text x=\"", PixelText(label.x), "\" y=\"",
+                  PixelText(label.y), "\" class=\"", label.classes, "\"");
+  if (!label.fill.empty()) {
+    absl::StrAppend(&text_, " fill=\"", label.fill, "\"");
+  }
+  if (label.size > 0) {
+    absl::StrAppend(&text_, " style=\"font-size:", PixelText(label.size),
+                    "px\"");
+  }
+  absl::StrAppend(&text_, ">", XmlText(text), "</text>\n");
+}
+
+void SvgWriter::Line(double x1, double y1, double x2, double y2,
+                     std::string_view attributes) {
+  absl::StrAppend(&text_, "<line x1=\"", PixelText(x1), "\" y1=\"",
+                  PixelText(y1), "\" x2=\"", PixelText(x2), "\" y2=\"",
+                  PixelText(y2), "\" ", attributes, "/>\n");
+}
+
+void SvgWriter::Path(std::string_view data, std::string_view attributes) {
+  absl::StrAppend(&text_, "<path d=\"", data, "\" fill=\"none\" ", attributes,
+                  "/>\n");
+}
+
+void SvgWriter::Begin(std::string_view name) {
+  absl::StrAppend(&text_, "<g data-name=\"", XmlText(name), "\">\n");
+}
+
+void SvgWriter::End() { absl::StrAppend(&text_, "</g>\n"); }
+
+std::string SvgWriter::Finish() && {
+  absl::StrAppend(&text_, "</svg>\n");
+  return std::move(text_);
+}
+
+}  // namespace tessera::pipeline

@@ -1,0 +1,69 @@
+// A training step by every generator's schedule is that of a plain loop: ranks
+// as threads.
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/testing/run_ranks.h"
+#include "gtest/gtest.h"
+#include "pipeline/execute/stack_step.h"
+#include "pipeline/passes/add_communication.h"
+#include "pipeline/passes/fuse_messages.h"
+
+namespace tessera::pipeline {
+namespace {
+
+using ::testing::Each;
+
+class EveryScheduleTest : public ::testing::TestWithParam<int64_t> {};
+
+template <typename T>
+std::vector<absl::Status> CheckAll(int64_t ranks, int64_t chunks,
+                                   const ExecutorOptions& options) {
+  return collectives::RunRanks(ranks, [&](collectives::Communicator& c) {
+    return ForEachSchedule(ranks, chunks, [&](const Schedule& schedule) {
+      return CheckStack<T>(c, schedule, options);
+    });
+  });
+}
+
+TEST_P(EveryScheduleTest, GivesTheGradientsOfOneRankInDouble) {
+  EXPECT_THAT(CheckAll<double>(GetParam(), 3, {}), Each(IsOk()));
+}
+
+TEST_P(EveryScheduleTest, GivesTheGradientsOfOneRankInFloat) {
+  EXPECT_THAT(CheckAll<float>(GetParam(), 2, {}), Each(IsOk()));
+}
+
+TEST_P(EveryScheduleTest, GivesThemWithMessagesThatAreStarted) {
+  EXPECT_THAT(CheckAll<double>(GetParam(), 2, {.start_from_bytes = 0}),
+              Each(IsOk()));
+}
+
+TEST_P(EveryScheduleTest, GivesThemWithFusedMessages) {
+  const int64_t ranks = GetParam();
+  // In place, started, and in turn as sizes have it.
+  for (const int64_t start_from : {1 << 20, 0, 70}) {
+    EXPECT_THAT(
+        collectives::RunRanks(
+            ranks,
+            [&](collectives::Communicator& c) {
+              return ForEachSchedule(
+                  ranks, 2, [&](const Schedule& schedule) -> absl::Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Schedule lowered,
+                                             AddCommunication(schedule));
+                    TESSERA_ASSIGN_OR_RETURN(const Schedule fused,
+                                             FuseMessages(lowered));
+                    return CheckStack<double>(c, fused,
+                                              {.start_from_bytes = start_from});
+                  });
+            }),
+        Each(IsOk()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, EveryScheduleTest,
+                         ::testing::Values(1, 2, 3, 4, 8));
+
+}  // namespace
+}  // namespace tessera::pipeline

@@ -1,0 +1,117 @@
+// Messenger: carries the messages of one rank's plan.
+//
+//   TESSERA_RETURN_IF_ERROR(messenger.Begin(plan));
+//   TESSERA_RETURN_IF_ERROR(messenger.Send(action, buffer));
+//   TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* input, messenger.Receive(action));
+//   TESSERA_RETURN_IF_ERROR(messenger.Drain());
+//
+// A communicator has one queue for each ordered pair of ranks, a schedule one
+// for each ordered pair and direction. They agree: where a schedule cannot
+// deadlock under rendezvous, any two messages of a pair are sent and received
+// in the same order, whatever their directions, because each is sent and
+// received at one moment. So receives can be posted in the order of the list.
+//
+// Why nothing waits for ever: each call waits at most for messages whose place
+// is at or before its own, on a rank that has come to its own place. That is
+// what the rendezvous of the proof waits for, or less.
+#ifndef TESSERA_PIPELINE_EXECUTE_MESSENGER_H_
+#define TESSERA_PIPELINE_EXECUTE_MESSENGER_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/communicator.h"
+#include "pipeline/execute/options.h"
+#include "pipeline/execute/boundary_pool.h"
+#include "pipeline/execute/execution_plan.h"
+#include "pipeline/execute/step_trace.h"
+
+namespace tessera::pipeline {
+
+class Messenger {
+ public:
+  // All outlive the messenger.
+  Messenger(collectives::Communicator& communicator, BoundaryPool& pool,
+            StepTrace& trace, const ExecutorOptions& options);
+
+  // What is sent and received from now on is in `plan`, which outlives it.
+  // Posts the first receives.
+  absl::Status Begin(const ExecutionPlan& plan);
+
+  // Sends the buffer and gives it back to the pool as soon as it can.
+  absl::Status Send(const PlannedAction& send, BoundaryBuffer* buffer);
+
+  // The plan's next message from that rank; the buffer is the caller's.
+  absl::StatusOr<BoundaryBuffer*> Receive(const PlannedAction& receive);
+
+  // Both at once, with one rank, in whatever order the peer does them.
+  absl::StatusOr<BoundaryBuffer*> Exchange(const PlannedAction& send,
+                                           BoundaryBuffer* buffer,
+                                           const PlannedAction& receive);
+
+  // Gives back the buffers of sends that are complete. Does not wait.
+  absl::Status Poll();
+
+  // Waits for all sends.
+  absl::Status Drain();
+
+  // The communicator is broken: waits until it has let go of all buffers.
+  void Abandon();
+
+ private:
+  struct Outgoing {
+    collectives::Work work;
+    BoundaryBuffer* buffer;
+    const PlannedAction* send;
+    double begin;
+  };
+  struct Incoming {
+    collectives::Work work;
+    BoundaryBuffer* buffer;
+  };
+  struct Peer {
+    std::deque<Outgoing> sends;     // Under way, oldest first.
+    std::deque<Incoming> receives;  // Posted ahead, oldest first.
+    size_t next = 0;  // Of the plan's receives, the first one not posted.
+  };
+
+  Peer& PeerOf(const PlannedAction& action) {
+    return peers_[static_cast<size_t>(action.peer)];
+  }
+  bool IsStarted(const PlannedAction& action) const {
+    return pool_.BytesOf(action.boundary) >= start_from_bytes_;
+  }
+  collectives::CallOptions Call() const { return {.timeout = timeout_}; }
+
+  absl::Status PostAhead(int32_t from);
+  absl::Status StartSend(const PlannedAction& send, BoundaryBuffer* buffer);
+  absl::StatusOr<BoundaryBuffer*> ReceiveHere(const PlannedAction& receive);
+  absl::StatusOr<BoundaryBuffer*> ReceivePosted(const PlannedAction& receive);
+  absl::StatusOr<BoundaryBuffer*> ExchangeHere(const PlannedAction& send,
+                                               BoundaryBuffer* buffer,
+                                               const PlannedAction& receive);
+  absl::Status AwaitOldest(Peer& peer);
+  absl::Status Await(const collectives::Work& work,
+                     const PlannedAction& action) const;
+  absl::Status At(const PlannedAction& action, const absl::Status& error) const;
+  void FinishOldest(Peer& peer);
+
+  collectives::Communicator& communicator_;
+  BoundaryPool& pool_;
+  StepTrace& trace_;
+  const absl::Duration timeout_;
+  const int64_t start_from_bytes_;
+  const size_t receives_ahead_;
+  const size_t sends_in_flight_;
+  const ExecutionPlan* plan_ = nullptr;
+  std::vector<Peer> peers_;
+  int64_t sends_under_way_ = 0;
+};
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_EXECUTE_MESSENGER_H_

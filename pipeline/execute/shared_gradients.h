@@ -1,0 +1,76 @@
+// SharedGradients: the gradients of weights that there are several copies of,
+// added up over the copies at the end of a step.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       SharedGradients shared,
+//       SharedGradients::Create(communicator, schedule, tied, call));
+//   TESSERA_RETURN_IF_ERROR(shared.Add(stages));
+//
+// Two kinds: the two copies of every stage under a two-way map, and tied
+// weights. Copies on one rank are added where they are, without a message.
+#ifndef TESSERA_PIPELINE_EXECUTE_SHARED_GRADIENTS_H_
+#define TESSERA_PIPELINE_EXECUTE_SHARED_GRADIENTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
+#include "collectives/communicator.h"
+#include "pipeline/execute/options.h"
+#include "pipeline/execute/stage.h"
+#include "pipeline/schedule/schedule.h"
+
+namespace tessera::pipeline {
+
+// InvalidArgument where tied weights have no name, another's name, fewer than
+// two stages, one twice, or one that there is not.
+absl::Status CheckTied(const std::vector<TiedWeights>& tied, int64_t stages);
+
+// The rank's own stage of that number.
+using StageOf = std::function<Stage&(int32_t stage)>;
+
+class SharedGradients {
+ public:
+  // A collective of all ranks, with the same arguments. `tied` is checked.
+  static absl::StatusOr<SharedGradients> Create(
+      collectives::Communicator& communicator, const Schedule& schedule,
+      const std::vector<TiedWeights>& tied,
+      const collectives::CallOptions& call);
+
+  // Every copy becomes the sum of all. Called by every rank. The error names
+  // rank and stage.
+  absl::Status Add(const StageOf& stage_of);
+
+  // Frees those who wait for this rank.
+  void Abort(std::string_view reason);
+
+ private:
+  // Stages of this rank that are added up, with those of the other ranks of
+  // `group`; null where there are none.
+  struct Tie {
+    std::string name;
+    std::vector<int32_t> stages;
+    std::unique_ptr<collectives::Communicator> group;
+  };
+
+  absl::Status AddCopies(Stage& implementation);
+  absl::Status AddTied(const Tie& tie, const StageOf& stage_of);
+  std::string At(int32_t stage) const;
+
+  int64_t rank_ = 0;
+  collectives::CallOptions call_;
+  std::unique_ptr<collectives::Communicator> copies_;  // Two-way: the pair.
+  std::vector<int32_t> copied_;                        // Stages, ascending.
+  std::vector<Tie> ties_;
+};
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_EXECUTE_SHARED_GRADIENTS_H_

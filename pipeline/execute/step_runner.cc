@@ -1,0 +1,205 @@
+#include "pipeline/execute/step_runner.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tessera::pipeline {
+namespace {
+
+const ConstTensorView* ReadOf(const BoundaryBuffer* buffer) {
+  return buffer == nullptr ? nullptr : &buffer->read;
+}
+const TensorView* WriteOf(const BoundaryBuffer* buffer) {
+  return buffer == nullptr ? nullptr : &buffer->view;
+}
+
+}  // namespace
+
+StepRunner::StepRunner(const ExecutionPlan& plan, std::vector<Stage*> stages,
+                       int64_t all_stages, int64_t microbatches,
+                       BoundaryPool& pool, Messenger& messenger,
+                       StepTrace& trace)
+    : plan_(plan),
+      stages_(std::move(stages)),
+      last_stage_(static_cast<int32_t>(all_stages) - 1),
+      microbatches_(static_cast<size_t>(microbatches)),
+      pool_(pool),
+      messenger_(messenger),
+      trace_(trace),
+      live_(stages_.size() * microbatches_) {}
+
+absl::Status StepRunner::At(const PlannedAction& action,
+                            const absl::Status& error) const {
+  return Annotate(error, plan_.Describe(action));
+}
+
+absl::Status StepRunner::Run(std::span<double> losses) {
+  losses_ = losses;
+  TESSERA_RETURN_IF_ERROR(messenger_.Begin(plan_));
+  const std::vector<PlannedAction>& actions = plan_.actions();
+  for (size_t at = 0; at < actions.size(); ++at) {
+    const PlannedAction& action = actions[at];
+    if (Communicates(action.action.kind) && action.action.with_next) {
+      TESSERA_RETURN_IF_ERROR(Exchange(action, actions[++at]));
+    } else {
+      TESSERA_RETURN_IF_ERROR(Do(action));
+    }
+    TESSERA_RETURN_IF_ERROR(messenger_.Poll());
+  }
+  return messenger_.Drain();
+}
+
+absl::Status StepRunner::Do(const PlannedAction& action) {
+  switch (action.action.kind) {
+    case ActionKind::kForward:
+      return Forward(action);
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+      return Backward(action);
+    case ActionKind::kBackwardWeight:
+      return BackwardWeight(action);
+    case ActionKind::kSendForward:
+    case ActionKind::kSendBackward:
+      return Send(action);
+    case ActionKind::kReceiveForward:
+    case ActionKind::kReceiveBackward:
+      return Receive(action);
+    default:
+      return Parameters(action);
+  }
+}
+
+absl::Status StepRunner::Forward(const PlannedAction& action) {
+  Live& live = LiveOf(action);
+  BoundaryBuffer* output = nullptr;
+  if (action.boundary != kNobody) {
+    TESSERA_ASSIGN_OR_RETURN(output, pool_.Acquire(action.boundary),
+                             At(action, _));
+  }
+  ForwardPass pass{action.action.microbatch, trains(), ReadOf(live.input),
+                   WriteOf(output), nullptr};
+  if (action.action.stage == last_stage_) {
+    pass.loss = &losses_[static_cast<size_t>(action.action.microbatch)];
+    *pass.loss = std::numeric_limits<double>::quiet_NaN();
+  }
+  trace_.HoldActivations(1);
+  const double begin = trace_.Now();
+  TESSERA_RETURN_IF_ERROR(StageOf(action).Forward(pass), At(action, _));
+  trace_.Computed(action.action, begin);
+  if (StageOf(action).KeepsInput(action.action.microbatch)) {
+    pool_.Release(std::exchange(live.input, nullptr));
+  }
+  if (action.hands_to != kNobody) {
+    LiveOf(action.hands_to, action.action.microbatch).input = output;
+  } else {
+    live.output = output;
+  }
+  if (!trains()) Release(action);
+  return absl::OkStatus();
+}
+
+BackwardPass StepRunner::PassOf(const PlannedAction& action) {
+  const Live& live = LiveOf(action);
+  return {.microbatch = action.action.microbatch,
+          .input = ReadOf(live.input),
+          .output_gradient = ReadOf(live.output_gradient),
+          .loss_scale = 1.0 / static_cast<double>(microbatches_)};
+}
+
+absl::Status StepRunner::Backward(const PlannedAction& action) {
+  BoundaryBuffer* gradient = nullptr;
+  if (action.boundary != kNobody) {
+    TESSERA_ASSIGN_OR_RETURN(gradient, pool_.Acquire(action.boundary),
+                             At(action, _));
+  }
+  BackwardPass pass = PassOf(action);
+  pass.input_gradient = WriteOf(gradient);
+  const bool whole = action.action.kind == ActionKind::kBackward;
+  Stage& stage = StageOf(action);
+  const double begin = trace_.Now();
+  TESSERA_RETURN_IF_ERROR(
+      whole ? stage.Backward(pass) : stage.BackwardInput(pass), At(action, _));
+  trace_.Computed(action.action, begin);
+  if (action.hands_to != kNobody) {
+    LiveOf(action.hands_to, action.action.microbatch).output_gradient =
+        gradient;
+  } else {
+    LiveOf(action).input_gradient = gradient;
+  }
+  if (whole) Release(action);
+  return absl::OkStatus();
+}
+
+absl::Status StepRunner::BackwardWeight(const PlannedAction& action) {
+  const double begin = trace_.Now();
+  TESSERA_RETURN_IF_ERROR(StageOf(action).BackwardWeight(PassOf(action)),
+                          At(action, _));
+  trace_.Computed(action.action, begin);
+  Release(action);
+  return absl::OkStatus();
+}
+
+// The stage is done with the micro-batch; what it has to send is there still.
+void StepRunner::Release(const PlannedAction& action) {
+  Live& live = LiveOf(action);
+  pool_.Release(std::exchange(live.input, nullptr));
+  pool_.Release(std::exchange(live.output_gradient, nullptr));
+  StageOf(action).Release(action.action.microbatch);
+  trace_.HoldActivations(-1);
+}
+
+absl::Status StepRunner::Parameters(const PlannedAction& action) {
+  Stage& stage = StageOf(action);
+  const ActionKind kind = action.action.kind;
+  const double begin = trace_.Now();
+  TESSERA_RETURN_IF_ERROR(kind == ActionKind::kUnshard ? stage.Unshard()
+                          : kind == ActionKind::kReshard
+                              ? stage.Reshard()
+                              : stage.ReduceGradient(),
+                          At(action, _));
+  trace_.Communicated(action.action, begin);
+  return absl::OkStatus();
+}
+
+BoundaryBuffer* StepRunner::TakeToSend(const PlannedAction& action) {
+  Live& live = LiveOf(action);
+  return std::exchange(action.action.kind == ActionKind::kSendForward
+                           ? live.output
+                           : live.input_gradient,
+                       nullptr);
+}
+
+void StepRunner::Keep(const PlannedAction& receive, BoundaryBuffer* buffer) {
+  Live& live = LiveOf(receive);
+  (receive.action.kind == ActionKind::kReceiveForward ? live.input
+                                                      : live.output_gradient) =
+      buffer;
+}
+
+absl::Status StepRunner::Send(const PlannedAction& action) {
+  return messenger_.Send(action, TakeToSend(action));
+}
+
+absl::Status StepRunner::Receive(const PlannedAction& action) {
+  TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* const buffer,
+                           messenger_.Receive(action));
+  Keep(action, buffer);
+  return absl::OkStatus();
+}
+
+absl::Status StepRunner::Exchange(const PlannedAction& first,
+                                  const PlannedAction& second) {
+  const bool sends = Sends(first.action.kind);
+  const PlannedAction& send = sends ? first : second;
+  const PlannedAction& receive = sends ? second : first;
+  TESSERA_ASSIGN_OR_RETURN(
+      BoundaryBuffer* const buffer,
+      messenger_.Exchange(send, TakeToSend(send), receive));
+  Keep(receive, buffer);
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::pipeline

@@ -1,0 +1,53 @@
+// StepTrace: when what this rank did in a step began and ended.
+//
+//   StepTrace trace(/*enabled=*/true);
+//   trace.Begin();
+//   const double begin = trace.Now();
+//   stage.Forward(...);
+//   trace.Computed(action, begin);
+//   trace.Finish();                      // a RankTimeline
+#ifndef TESSERA_PIPELINE_EXECUTE_STEP_TRACE_H_
+#define TESSERA_PIPELINE_EXECUTE_STEP_TRACE_H_
+
+#include <cstdint>
+
+#include "pipeline/schedule/action.h"
+#include "pipeline/simulate/timeline.h"
+
+namespace tessera::pipeline {
+
+class StepTrace {
+ public:
+  // Where not `enabled` no times are taken; peaks are, all the same.
+  explicit StepTrace(bool enabled) : enabled_(enabled) {}
+
+  // Forgets everything. It is 0 seconds now, and nothing is held.
+  void Begin();
+
+  // Seconds; 0 where not enabled.
+  double Now() const;
+
+  // What began then ends now.
+  void Computed(const Action& action, double begin);
+  void Communicated(const Action& action, double begin);
+
+  // The rank holds so many bytes, so many micro-batches more, from now on.
+  void HoldBytes(int64_t more);
+  void HoldActivations(int64_t more);
+
+  // Puts communications in the order of their begins.
+  void Finish();
+
+  const RankTimeline& timeline() const { return timeline_; }
+
+ private:
+  const bool enabled_;
+  int64_t origin_ns_ = 0;
+  int64_t bytes_ = 0;
+  int64_t activations_ = 0;
+  RankTimeline timeline_;
+};
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_EXECUTE_STEP_TRACE_H_

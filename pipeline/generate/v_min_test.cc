@@ -1,0 +1,36 @@
+#include "pipeline/generate/v_min.h"
+
+#include <algorithm>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "pipeline/generate/every_shape.h"
+#include "pipeline/generate/schedule_checker.h"
+
+namespace tessera::pipeline {
+namespace {
+
+TEST(VMinTest, HoldsAThirdOf1F1BsActivations) {
+  for (const PipelineShape& shape : EveryShape(2)) {
+    const auto [p, v, m] = shape;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule, GenerateVMin(shape));
+    const Execution run = Execute(schedule);
+    ASSERT_EQ(run.error, "") << shape;
+    EXPECT_LE(run.peak(), std::min((2 * p + 8) / 3, 2 * m)) << shape;
+    EXPECT_LE(run.makespan, 6 * m + 4 * (p - 1) + 1) << shape;
+  }
+}
+
+TEST(VMinTest, AlsoOnManyRanks) {
+  for (int64_t p = 13; p <= 70; ++p) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                                 GenerateVMin({p, 2, 2 * p}));
+    const Execution run = Execute(schedule);
+    ASSERT_EQ(run.error, "") << p;
+    EXPECT_LE(run.peak(), (2 * p + 8) / 3) << p;
+    EXPECT_LE(run.makespan, 12 * p + 4 * (p - 1) + 1) << p;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::pipeline

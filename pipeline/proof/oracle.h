@@ -1,0 +1,17 @@
+// For tests: runs a schedule by brute force, a step of any rank at a time,
+// until all are done or none can go on. It shares nothing with Validate but the
+// rules. Ranks are deterministic, so that the order of steps does not matter.
+#ifndef TESSERA_PIPELINE_PROOF_ORACLE_H_
+#define TESSERA_PIPELINE_PROOF_ORACLE_H_
+
+#include "pipeline/proof/validate.h"
+#include "pipeline/schedule/schedule.h"
+
+namespace tessera::pipeline {
+
+// Whether the schedule runs to its end and has done everything once.
+bool OracleAllows(const Schedule& schedule, const ValidateOptions& options);
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_PROOF_ORACLE_H_

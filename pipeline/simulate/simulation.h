@@ -1,0 +1,110 @@
+// Simulation: one run of Simulate.
+//
+//   Simulation run(schedule, costs, contents, /*traces=*/true);
+//   TESSERA_RETURN_IF_ERROR(run.Run());
+//   return std::move(run).TakeTimeline();
+#ifndef TESSERA_PIPELINE_SIMULATE_SIMULATION_H_
+#define TESSERA_PIPELINE_SIMULATE_SIMULATION_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "pipeline/proof/place.h"
+#include "pipeline/schedule/schedule.h"
+#include "pipeline/simulate/costs.h"
+#include "pipeline/simulate/check.h"
+#include "pipeline/simulate/hops.h"
+#include "pipeline/simulate/meetings.h"
+#include "pipeline/simulate/memory_meter.h"
+#include "pipeline/simulate/parameter_stream.h"
+#include "pipeline/simulate/results.h"
+#include "pipeline/simulate/stuck.h"
+#include "pipeline/simulate/timeline.h"
+
+namespace tessera::pipeline {
+
+class Simulation {
+ public:
+  // `contents` is what CheckInputs says of the other two, which must outlive
+  // it.
+  Simulation(const Schedule& schedule, const Costs& costs,
+             const Contents& contents, bool traces);
+
+  // FailedPrecondition where a rank waits for ever.
+  absl::Status Run();
+  Timeline TakeTimeline() && { return std::move(timeline_); }
+
+ private:
+  struct RankState {
+    explicit RankState(bool keep_curve) : memory(keep_curve) {}
+
+    size_t next = 0;   // The action.
+    double clock = 0;  // When the rank is free for it.
+    bool has_turn = true;
+    bool exchanges = false;  // Stands at messages that wait for other ranks,
+    size_t open = 0;         // so many of which have not got through.
+    int64_t activations = 0;
+    MemoryMeter memory;
+    ParameterStream parameters;
+  };
+
+  RankState& State(int32_t rank) { return states_[static_cast<size_t>(rank)]; }
+  RankTimeline& Line(int32_t rank) {
+    return timeline_.ranks[static_cast<size_t>(rank)];
+  }
+  const StageCosts& CostsOf(int32_t stage) const {
+    return costs_.stages[static_cast<size_t>(stage)];
+  }
+
+  // Does the rank's next action; false where it has to wait.
+  bool Step(int32_t rank);
+  bool Compute(int32_t rank, const Action& action);
+  void Hold(int32_t rank, const Action& action, double begin, double end);
+  // A computation has ended: its neighbour gets the result, if not by a SEND.
+  void HandOn(int32_t rank, const Action& action, double end);
+
+  // Sends and receives.
+  bool Communicate(int32_t rank);
+  // The one that the rank is at, or the two that it does at once.
+  std::span<const Action> MessagesAt(int32_t rank) const;
+  Action SendFor(const Action& action) const;
+  // By rendezvous: false until all have got through.
+  bool Exchange(int32_t rank, std::span<const Action> unit);
+  void GetThrough(const Action& send, double ready);
+
+  // A message got through.
+  void Arrive(const Hop& hop, const Action& send, const TimeSpan& span,
+              bool record = true);
+  void Record(int32_t rank, const TimedAction& timed) {
+    if (traces_) Line(rank).communications.push_back(timed);
+  }
+  // Whether the rank that the message has got to stands at a computation of
+  // that stage and micro-batch: ranks wait for nothing else but to meet.
+  bool WaitsFor(const Hop& hop, int32_t microbatch) const;
+  // The rank may go on.
+  void Wake(int32_t rank);
+
+  absl::Status CheckComplete() const;
+  void Finish();
+
+  const Schedule& schedule_;
+  const Costs& costs_;
+  const Contents contents_;
+  const bool traces_;
+  const Messages messages_;
+  const Hops hops_;
+  Wire wire_;
+  Results results_;
+  std::optional<Meetings> meetings_;  // Where messages are rendezvous.
+  std::vector<RankState> states_;
+  std::vector<int32_t> turns_;  // Ranks that may go on.
+  Timeline timeline_;
+};
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_SIMULATE_SIMULATION_H_

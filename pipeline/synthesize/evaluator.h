@@ -1,0 +1,111 @@
+// Evaluator: what Simulate says of an order, fast.
+//
+//   Evaluator evaluator(model);
+//   const Evaluation evaluation = evaluator.Evaluate(order);
+//   if (evaluation.valid) use(evaluation.longest_stage);
+//   evaluator.CriticalPath(order);           // of what was evaluated last
+//
+// It keeps its memory between evaluations. One thread at a time.
+#ifndef TESSERA_PIPELINE_SYNTHESIZE_EVALUATOR_H_
+#define TESSERA_PIPELINE_SYNTHESIZE_EVALUATOR_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "pipeline/synthesize/model.h"
+#include "pipeline/synthesize/order.h"
+
+namespace tessera::pipeline::synthesis {
+
+struct Evaluation {
+  bool valid = false;  // It ends, and keeps to the memory limit.
+  double longest_stage = 0;
+  double makespan = 0;
+};
+
+// An action by its rank and its place in the rank's order.
+struct Place {
+  int32_t rank = 0;
+  int32_t at = 0;
+};
+
+class Evaluator {
+ public:
+  // The model must outlive it.
+  explicit Evaluator(const Model& model);
+
+  Evaluation Evaluate(const Order& order);
+
+  // Of the order that was evaluated last, and was valid: the actions, from the
+  // last back, each of which began when the one behind it in the list ended
+  // (or its message was there), from the end of the rank with the longest
+  // stage, or for `of_makespan` of the rank that ends last.
+  std::vector<Place> CriticalPath(const Order& order, bool of_makespan) const;
+
+  // When an action began, and ended.
+  double begin(Place place) const { return times_of(place).begin; }
+  double end(Place place) const { return times_of(place).end; }
+
+ private:
+  struct Times {
+    double begin = 0;
+    double end = 0;
+  };
+  struct Turns {
+    std::array<int32_t, 3> done{};
+  };
+  // An action of another rank that a rank waits for.
+  struct Awaited {
+    int32_t lane = kNoLane;
+    Pass pass = Pass::kForward;
+    int32_t turn = 0;
+  };
+  struct RankState {
+    size_t next = 0;
+    int64_t held = 0;
+    double free = 0;
+    Awaited awaited;
+  };
+  // When a lane's results are there, and where they came from.
+  struct Result {
+    double end = -1;
+    Place place;
+  };
+
+  const Times& times_of(Place place) const {
+    return times_[static_cast<size_t>(place.rank)]
+                 [static_cast<size_t>(place.at)];
+  }
+  Result& ResultOf(int32_t lane, Pass pass, int32_t turn) {
+    return results_[(static_cast<size_t>(lane) * 2 +
+                     static_cast<size_t>(pass)) *
+                        turns_ +
+                    static_cast<size_t>(turn)];
+  }
+  const Result& ResultOf(int32_t lane, Pass pass, int32_t turn) const {
+    return const_cast<Evaluator*>(this)->ResultOf(lane, pass, turn);
+  }
+
+  void Reset(const Order& order);
+  bool Advance(int32_t rank, const std::vector<Op>& ops);
+  bool Begin(int32_t rank, Op op);
+  bool Await(RankState& state, int32_t lane, Pass pass, int32_t turn,
+             double delay, double& ready);
+  void Wake(int32_t lane, Pass pass, int32_t turn);
+  Place CameFrom(const Order& order, Place place,
+                 const std::vector<std::vector<int32_t>>& turn_at) const;
+
+  const Model& model_;
+  size_t turns_;
+  std::vector<Result> results_;  // By lane, F or I, and turn.
+  std::vector<Turns> lanes_;
+  std::vector<RankState> ranks_;
+  std::vector<std::vector<Times>> times_;
+  std::vector<int32_t> awake_;
+};
+
+}  // namespace tessera::pipeline::synthesis
+
+#endif  // TESSERA_PIPELINE_SYNTHESIZE_EVALUATOR_H_

@@ -1,0 +1,129 @@
+// Greedy: makes an order by running the pipeline and deciding, whenever a rank
+// is free, what it does next.
+//
+//   Greedy greedy(model);
+//   Policy policy(model);
+//   policy.ranks[0].in_flight = 8;
+//   std::optional<Order> order = greedy.Run(policy);
+//
+// It knows what has begun everywhere, hence some of what will arrive. It cannot
+// run out of memory half way: a rank admits a forward only if after it the
+// micro-batches that it has begun can be finished one after another, the oldest
+// first, each doing all of its forwards in the room that is left and giving
+// back all that it holds (the banker's algorithm); and of the other direction,
+// if there is one, the oldest. So the oldest micro-batch of all can go on
+// wherever it is.
+//
+// The decisions are those of arXiv 2401.10241, section 3.1: forwards first,
+// then a forward and a backward-input in turn as memory lets them, and
+// backward-weights in the gaps or where memory asks for them; how keen each
+// rank is on each is the policy's.
+#ifndef TESSERA_PIPELINE_SYNTHESIZE_GREEDY_H_
+#define TESSERA_PIPELINE_SYNTHESIZE_GREEDY_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "pipeline/synthesize/model.h"
+#include "pipeline/synthesize/order.h"
+
+namespace tessera::pipeline::synthesis {
+
+struct RankPolicy {
+  // The most micro-batches, of a direction, from their first forward to their
+  // last backward-input.
+  int32_t in_flight = std::numeric_limits<int32_t>::max();
+  // The most micro-batches that wait for their backward-weight while there are
+  // forwards to do.
+  int32_t lag = std::numeric_limits<int32_t>::max();
+  // A backward-weight fills a gap of at least so much of its time.
+  float gap = 1;
+  // No forward begins if within so much of its time a gradient arrives: the
+  // first one, or a later one.
+  float first_patience = 0;
+  float patience = 0;
+  // With fewer forwards than this without their backward-input, a forward comes
+  // before a backward-input; and where one has arrived for which there is no
+  // room, a backward-weight comes to make it.
+  int32_t eager = 0;
+  // Of several stages: the last one's forward first, the first one's
+  // backward-input first.
+  bool late_forward_first = true;
+  bool early_input_first = false;
+};
+
+struct Policy {
+  explicit Policy(const Model& model) : ranks(model.ranks()) {}
+
+  std::vector<RankPolicy> ranks;
+  // Where given, forwards and backward-inputs keep its order: only
+  // backward-weights are placed anew, as lag and gap say.
+  std::shared_ptr<const Order> script;
+};
+
+class Greedy {
+ public:
+  // The model must outlive it.
+  explicit Greedy(const Model& model);
+
+  // None where a rank has no room for what it must do.
+  std::optional<Order> Run(const Policy& policy);
+
+ private:
+  struct LaneState {
+    std::array<int32_t, 3> done{};
+    // How many have arrived or will, of those that have begun elsewhere.
+    int32_t forwards_known = 0;
+    int32_t inputs_known = 0;
+  };
+  struct RankState {
+    double free = 0;
+    int64_t held = 0;
+    int32_t in_flight = 0;
+    int32_t pending = 0;     // Backward-weights.
+    bool warming_up = true;  // No gradient was there yet.
+    int32_t forwards_left = 0;
+    size_t scripted = 0;  // Place in the script.
+  };
+  using Event = std::pair<double, int32_t>;  // A rank may go on.
+
+  void Reset();
+  void Decide(int32_t rank, double now);
+  int32_t Choose(int32_t rank, double now, Pass& pass);
+  int32_t ChooseScripted(int32_t rank, double now, Pass& pass);
+  int32_t Fill(int32_t rank, int32_t forward, double now, Pass& pass);
+  int32_t ReadyInput(int32_t rank, double now);
+  int32_t ReadyForward(int32_t rank, double now, bool& blocked);
+  int32_t PendingWeight(int32_t rank) const;
+  double NextArrival(int32_t rank, double now, bool inputs_only) const;
+  double ForwardArrival(int32_t lane) const;
+  double InputArrival(int32_t lane) const;
+  bool Admits(int32_t rank, int32_t lane) const;
+  bool Full(int32_t lane, const RankPolicy& policy) const;
+  bool CanFinish(const std::vector<int32_t>& lanes, int32_t admitted,
+                 int64_t held) const;
+  void Do(int32_t rank, int32_t lane, Pass pass, double now);
+  void Arrive(int32_t lane, Pass pass, double time);
+
+  const Model& model_;
+  double tolerance_;  // Times closer than this are the same.
+  size_t turns_;
+  std::vector<bool> enters_;      // A lane: the rank's first of the direction.
+  std::vector<double> arrivals_;  // By lane, F or I, and turn.
+  std::vector<LaneState> lanes_;
+  std::vector<RankState> ranks_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  const Policy* policy_ = nullptr;
+  Order order_;
+};
+
+}  // namespace tessera::pipeline::synthesis
+
+#endif  // TESSERA_PIPELINE_SYNTHESIZE_GREEDY_H_

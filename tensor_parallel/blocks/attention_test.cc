@@ -1,0 +1,115 @@
+// What an attention block refuses, and that it takes any way to share the
+// context. That it computes what it should: blocks/testing.
+#include "tensor_parallel/blocks/attention.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/blocks/block_flight.h"
+#include "tensor_parallel/blocks/mesh_case.h"
+#include "tensor_parallel/context/sequence_layout.h"
+#include "tensor_parallel/context/ulysses_attention.h"
+#include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+using namespace block_flight;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// All-to-all attention in place of the ring.
+TEST(AttentionTest, TakesAnyWayToShareTheContext) {
+  std::vector<std::vector<double>> outputs[2];
+  for (const bool ulysses : {false, true}) {
+    outputs[ulysses].resize(2);
+    EXPECT_THAT(
+        RunMesh({.cp = 2},
+                [&](const TensorGroup& tensor,
+                    const TensorGroup& context) -> absl::Status {
+                  const auto options =
+                      OptionsOf(DType::kF64, false, Recompute::kNone);
+                  ContextGroup group = {context,
+                                        *SequenceLayout::Zigzag(kLength, 2)};
+                  TESSERA_ASSIGN_OR_RETURN(
+                      const ContextAttentionOptions core,
+                      Attention::CoreOptions(tensor, options.attention));
+                  if (ulysses) {
+                    TESSERA_ASSIGN_OR_RETURN(
+                        UlyssesAttention attention,
+                        UlyssesAttention::Create(context, group.layout, core));
+                    group.core = std::make_shared<UlyssesAttention>(
+                        std::move(attention));
+                  }
+                  TESSERA_ASSIGN_OR_RETURN(
+                      TransformerBlock block,
+                      TransformerBlock::Create(tensor, group, options));
+                  std::vector<Parameter*> parameters;
+                  block.AppendParameters("", parameters);
+                  TESSERA_RETURN_IF_ERROR(FillWeights(parameters, DType::kF64));
+                  TensorPool pool;
+                  Flight flight(pool, options, kTokens / 2, 9);
+                  TESSERA_RETURN_IF_ERROR(flight.Forward(block));
+                  TESSERA_RETURN_IF_ERROR(flight.BackwardInput(block));
+                  TESSERA_ASSIGN_OR_RETURN(
+                      outputs[ulysses][static_cast<size_t>(context.rank())],
+                      ValuesOf(flight.gradient.view()));
+                  return absl::OkStatus();
+                }),
+        Each(IsOk()));
+  }
+  for (size_t rank = 0; rank < 2; ++rank) {
+    ASSERT_EQ(outputs[0][rank].size(), outputs[1][rank].size());
+    for (size_t i = 0; i < outputs[0][rank].size(); ++i) {
+      EXPECT_NEAR(outputs[0][rank][i], outputs[1][rank][i], 1e-11);
+    }
+  }
+}
+
+TEST(AttentionTest, WrongOptionsAreRefused) {
+  CpuOps ops({.threads = 1});
+  const TensorGroup group(ops);
+  const SequenceLayout layout = *SequenceLayout::Contiguous(4, 1);
+  const auto create = [&](const AttentionOptions& options,
+                          const ContextGroup& context) {
+    return Attention::Create(group, context, options).status();
+  };
+  EXPECT_THAT(create({.width = 4, .head_size = 3}, {group, layout}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("heads of 3 elements")));
+  EXPECT_THAT(
+      create({.width = -4, .head_size = 2}, {group, layout}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("width -4")));
+  EXPECT_THAT(create({.width = 4, .heads = 3, .kv_heads = 2, .head_size = 2},
+                     {group, layout}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("2 kv heads do not divide 3")));
+  EXPECT_THAT(create({.width = 4, .head_size = 2},
+                     {group, *SequenceLayout::Contiguous(4, 2)}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("laid out for 2 ranks")));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      auto first,
+      Attention::Create(group, {group, layout}, {.width = 4, .head_size = 2}));
+  EXPECT_THAT(create({.width = 4, .heads = 2, .head_size = 2},
+                     {group, layout, first.core()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("make it of Attention::CoreOptions")));
+  EXPECT_THAT(create({.width = 4, .head_size = 2},
+                     {group, *SequenceLayout::Contiguous(5, 1), first.core()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("another layout")));
+  TESSERA_EXPECT_OK(
+      create({.width = 4, .head_size = 2}, {group, layout, first.core()}));
+  TESSERA_EXPECT_OK(
+      create({.width = 4, .head_size = 3, .rotary_base = {}}, {group, layout}));
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

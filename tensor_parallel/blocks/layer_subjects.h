@@ -1,0 +1,195 @@
+// Layers as subjects of tests.
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_LAYER_SUBJECTS_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_LAYER_SUBJECTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "base/tensor/copy.h"
+#include "base/tensor/tensor.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/blocks/attention_options.h"
+#include "tensor_parallel/blocks/subject.h"
+#include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/layers/norm_options.h"
+#include "tensor_parallel/layers/norm_state.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/vocabulary_parallel_embedding.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel::subject_internal {
+
+// What a subject works on.
+struct Setting {
+  TensorGroup tensor;
+  ContextGroup context;
+  SubjectOptions options;
+  TensorPool* pool;
+
+  Partition TokensOf(int64_t sequences) const {
+    const int64_t positions =
+        context.layout.SizeOf(context.group.rank()) * sequences;
+    return *Partition::Balanced(positions, tensor.size());
+  }
+  // By token: a number of the whole sequence, so the same on every mesh.
+  std::vector<int64_t> WordsOf(int64_t sequences) const {
+    std::vector<int64_t> words;
+    for (int64_t s = 0; s < sequences; ++s) {
+      for (const int64_t p : context.layout.PositionsOf(context.group.rank())) {
+        words.push_back((s * 5 + p * p + 3) % options.vocabulary);
+      }
+    }
+    return words;
+  }
+  NormOptions norm() const {
+    return {.width = options.width,
+            .epsilon = 1e-3,
+            .dtype = options.dtype,
+            .sequence_parallel = options.sequence_parallel};
+  }
+  AttentionOptions attention() const {
+    return {.width = options.width,
+            .heads = options.heads,
+            .kv_heads = options.kv_heads,
+            .head_size = options.head_size,
+            .rotary_base = 100,
+            .qkv_bias = options.bias,
+            .output_bias = options.bias,
+            .dtype = options.dtype,
+            .sequence_parallel = options.sequence_parallel,
+            .overlap_chunks = options.overlap_chunks};
+  }
+};
+
+inline absl::StatusOr<Tensor> CopyOf(ConstTensorView x) {
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor copy,
+      Tensor::Create(x.dtype(),
+                     std::vector<int64_t>(x.shape().begin(), x.shape().end())));
+  TESSERA_RETURN_IF_ERROR(Copy(x, copy.view()));
+  return copy;
+}
+
+// Keeps copies of x and of the gradient of y for layers that leave these to
+// their callers.
+class LayerSubject : public Subject {
+ public:
+  explicit LayerSubject(const Setting& setting) : setting_(setting) {}
+
+  int64_t out_width() const override { return setting_.options.width; }
+  DType out_dtype() const override { return setting_.options.dtype; }
+
+  absl::Status Forward(int64_t sequences, ConstTensorView x,
+                       TensorView y) override {
+    tokens_ = setting_.TokensOf(sequences);
+    sequences_ = sequences;
+    TESSERA_ASSIGN_OR_RETURN(x_, CopyOf(x));
+    return DoForward(y);
+  }
+  absl::Status BackwardInput(ConstTensorView gradient,
+                             TensorView x_gradient) override {
+    TESSERA_ASSIGN_OR_RETURN(gradient_, CopyOf(gradient));
+    return DoBackwardInput(x_gradient);
+  }
+  absl::Status Backward(ConstTensorView gradient,
+                        TensorView x_gradient) override {
+    TESSERA_RETURN_IF_ERROR(BackwardInput(gradient, x_gradient));
+    return BackwardWeight();
+  }
+
+ protected:
+  virtual absl::Status DoForward(TensorView y) = 0;
+  virtual absl::Status DoBackwardInput(TensorView x_gradient) = 0;
+
+  ConstTensorView x() const { return x_->view(); }
+  ConstTensorView gradient() const { return gradient_->view(); }
+
+  Setting setting_;
+  Partition tokens_;
+  int64_t sequences_ = 0;
+
+ private:
+  std::optional<Tensor> x_;
+  std::optional<Tensor> gradient_;
+};
+
+template <typename Layer>
+class LinearSubject final : public LayerSubject {
+ public:
+  LinearSubject(const Setting& setting, Layer layer)
+      : LayerSubject(setting), layer_(std::move(layer)) {}
+  void AppendParameters(std::vector<Parameter*>& parameters) override {
+    layer_.weights().AppendParameters("linear", parameters);
+  }
+  absl::Status DoForward(TensorView y) override {
+    return layer_.Forward(tokens_, x(), y);
+  }
+  absl::Status DoBackwardInput(TensorView x_gradient) override {
+    return layer_.BackwardInput(tokens_, gradient(), x_gradient);
+  }
+  absl::Status BackwardWeight() override {
+    return layer_.BackwardWeight(tokens_, gradient(), x());
+  }
+  absl::Status FinishGradients() override { return layer_.FinishGradients(); }
+
+ private:
+  Layer layer_;
+};
+
+template <typename Norm>
+class NormSubject final : public LayerSubject {
+ public:
+  NormSubject(const Setting& setting, Norm norm)
+      : LayerSubject(setting), norm_(std::move(norm)), state_(*setting.pool) {}
+  void AppendParameters(std::vector<Parameter*>& parameters) override {
+    norm_.AppendParameters("norm", parameters);
+  }
+  absl::Status DoForward(TensorView y) override {
+    return norm_.Forward(x(), y, state_);
+  }
+  absl::Status DoBackwardInput(TensorView x_gradient) override {
+    return norm_.BackwardInput(gradient(), x(), state_, x_gradient);
+  }
+  absl::Status BackwardWeight() override {
+    return norm_.BackwardWeight(gradient(), x(), state_);
+  }
+  absl::Status FinishGradients() override { return norm_.FinishGradients(); }
+
+ private:
+  Norm norm_;
+  NormState state_;
+};
+
+// x does not matter, and its gradient is zero.
+class EmbeddingSubject final : public LayerSubject {
+ public:
+  EmbeddingSubject(const Setting& setting, VocabularyParallelEmbedding layer)
+      : LayerSubject(setting), layer_(std::move(layer)) {}
+  void AppendParameters(std::vector<Parameter*>& parameters) override {
+    layer_.AppendParameters("embedding", parameters);
+  }
+  absl::Status DoForward(TensorView y) override {
+    return layer_.Forward(tokens_, setting_.WordsOf(sequences_), y);
+  }
+  absl::Status DoBackwardInput(TensorView x_gradient) override {
+    return Fill(x_gradient, 0.0);
+  }
+  absl::Status BackwardWeight() override {
+    return layer_.BackwardWeight(tokens_, setting_.WordsOf(sequences_),
+                                 gradient());
+  }
+  absl::Status FinishGradients() override { return absl::OkStatus(); }
+
+ private:
+  VocabularyParallelEmbedding layer_;
+};
+
+}  // namespace tessera::tensor_parallel::subject_internal
+
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_LAYER_SUBJECTS_H_

@@ -1,0 +1,84 @@
+// Meshes that blocks are tested on, and what of whole tensors their ranks have.
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_MESH_CASE_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_MESH_CASE_H_
+
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor.h"
+#include "tensor_parallel/context/sequence_layout.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/sharding/index_range.h"
+
+namespace tessera::tensor_parallel {
+
+struct MeshCase {
+  int64_t tp = 1;
+  int64_t cp = 1;
+  bool sequence_parallel = false;
+  DType dtype = DType::kF64;
+  bool zigzag = false;
+  int64_t sequences = 2;
+  int64_t length = 7;
+
+  SequenceLayout layout() const;
+  // Relative to the largest magnitude of a tensor.
+  double tolerance() const;
+};
+
+std::ostream& operator<<(std::ostream& os, const MeshCase& c);
+
+// tp 1, 2, 3, 4, 8 times cp 1, 2, 4, up to 8 ranks, with and without sequence
+// parallelism, f64, f32 and bf16, contiguous and zigzag in turn; and batches
+// of nothing, and of fewer positions than ranks.
+std::vector<MeshCase> AllMeshCases();
+
+// What a rank is given: its groups, with ops of its own.
+using MeshBody = std::function<absl::Status(const TensorGroup& tensor,
+                                            const TensorGroup& context)>;
+
+// The statuses of the bodies, on tp * cp ranks as threads.
+std::vector<absl::Status> RunMesh(const MeshCase& c, const MeshBody& body);
+
+// The rows of the rank's tokens in [sequences * length, ...]: of all its
+// positions, or of its part of them under sequence parallelism.
+std::vector<IndexRange> RowsOf(const MeshCase& c, int64_t tensor_rank,
+                               int64_t context_rank, bool all_tokens);
+
+// Numbers that do not depend on the mesh, by place in `parameters`, of `dtype`
+// where that is narrower than the parameters'.
+absl::Status FillWeights(std::span<Parameter* const> parameters, DType dtype);
+
+// Numbers as of RandomTensor, in `dtype`, rounded to `narrow` first.
+absl::StatusOr<Tensor> RandomRounded(DType dtype, DType narrow,
+                                     std::span<const int64_t> shape,
+                                     uint64_t stream);
+
+// `values` of any type in `dtype`.
+absl::StatusOr<Tensor> CastTo(DType dtype, ConstTensorView values);
+
+// The part of the whole tensor that the parameter holds.
+absl::StatusOr<Tensor> PartOf(const Parameter& parameter,
+                              ConstTensorView whole);
+
+// OK where `actual` is within `tolerance` times the largest magnitude of
+// `whole` of `expected`, which is a part of it; else InternalError.
+absl::Status ExpectNearPart(std::string_view what, ConstTensorView actual,
+                            ConstTensorView expected, ConstTensorView whole,
+                            double tolerance);
+
+// OK where both have the same bits.
+absl::Status ExpectSameBits(std::string_view what, ConstTensorView actual,
+                            ConstTensorView expected);
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_MESH_CASE_H_

@@ -1,0 +1,168 @@
+// OutputHead: the end of a model: final norm, projection to the vocabulary, and
+// cross-entropy, over ranks that share the vocabulary. Logits are never
+// gathered.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto head, OutputHead::Create(group, {.width = 512,
+//                                             .vocabulary = 32000}));
+//   HeadActivations activations(pool);               // one a micro-batch
+//   TESSERA_RETURN_IF_ERROR(head.Forward(tokens, x, targets, losses,
+//                                        activations));
+//   TESSERA_RETURN_IF_ERROR(head.BackwardInput(scales, dx, activations));
+//   TESSERA_RETURN_IF_ERROR(head.BackwardWeight(activations));
+//   TESSERA_RETURN_IF_ERROR(head.FinishGradients());  // once a step
+//
+// Tied to an embedding of the same rank, both have one parameter. Over pipeline
+// stages each end has a table of its own, with the same rows of it: sum the two
+// gradients before the step
+// (layers/vocabulary/vocabulary_parallel_projection.h).
+//
+// x and dx are [tokens, width], the same on every rank; under sequence
+// parallelism those of the rank's tokens. Targets, losses and scales are of all
+// `tokens`, the same on every rank. Weights: "norm.weight" (the final norm, of
+// Hugging Face's model.norm) and "output.weight" (lm_head). Calls are
+// collectives, one at a time. After an error the activations are to be cleared.
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_OUTPUT_HEAD_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_OUTPUT_HEAD_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/blocks/recompute.h"
+#include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/layers/norm_state.h"
+#include "tensor_parallel/layers/rms_norm.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/vocabulary_parallel_cross_entropy.h"
+#include "tensor_parallel/layers/vocabulary_parallel_projection.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel {
+
+struct OutputHeadOptions {
+  int64_t width = 0;
+  int64_t vocabulary = 0;
+  double norm_epsilon = 1e-5;
+  DType dtype = DType::kF32;
+  bool sequence_parallel = false;
+  // kSelective is kNone. kFull keeps no logits.
+  Recompute recompute = Recompute::kNone;
+  // The caller keeps x as it is until the micro-batch's last backward: it is
+  // not copied.
+  bool borrows_tensors = false;
+};
+
+// What is kept of a micro-batch between its passes; as BlockActivations.
+class HeadActivations {
+ public:
+  explicit HeadActivations(TensorPool& pool)
+      : input_(pool),
+        norm_(pool),
+        normalised_(pool),
+        logits_(pool),
+        loss_(pool),
+        normalised_gradient_(pool) {}
+
+  enum class Stage { kForward, kBackwardInput, kBackwardWeight };
+  Stage stage() const { return stage_; }
+
+  // Of tensors held now; the targets (8 a token) come to them.
+  int64_t bytes() const {
+    return input_.bytes() + norm_.bytes() + normalised_.bytes() +
+           logits_.bytes() + loss_.bytes() + normalised_gradient_.bytes();
+  }
+  // As BlockActivations::Kept.
+  std::vector<KeptTensor> Kept() {
+    return {{&input_, &input_view_},
+            {&norm_.mean},
+            {&norm_.inverse},
+            {&normalised_},
+            {&logits_},
+            {&loss_.largest},
+            {&loss_.sums}};
+  }
+  void Clear();
+
+ private:
+  friend class OutputHead;
+
+  Stage stage_ = Stage::kForward;
+  Partition tokens_;
+  std::vector<int64_t> targets_;
+  PooledTensor input_;
+  std::optional<ConstTensorView> input_view_;  // Of it, or borrowed.
+  NormState norm_;
+  PooledTensor normalised_;
+  PooledTensor logits_;  // Then their gradient.
+  CrossEntropyState loss_;
+  PooledTensor normalised_gradient_;
+};
+
+class OutputHead {
+ public:
+  // `tied` is the embedding's table, which is not owned; it must outlive this,
+  // and stay where it is. None: the head has its own. Refuses what its layers
+  // refuse.
+  static absl::StatusOr<OutputHead> Create(const TensorGroup& group,
+                                           const OutputHeadOptions& options,
+                                           Parameter* tied = nullptr);
+
+  RmsNorm& norm() { return norm_; }
+  VocabularyParallelProjection& projection() { return projection_; }
+  Parameter& table() { return projection_.table(); }
+
+  // Without the table, where that is the embedding's. Good until the head is
+  // moved or gone.
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+
+  // losses[i] = -log of the probability of targets[i]. `tokens` says how many
+  // there are, and how they are parted under sequence parallelism.
+  absl::Status Forward(const Partition& tokens, ConstTensorView x,
+                       std::span<const int64_t> targets,
+                       std::span<double> losses, HeadActivations& activations);
+  // Of the sum over i of scales[i] losses[i]; a scale of 0 leaves a token out.
+  absl::Status BackwardInput(std::span<const double> scales,
+                             TensorView x_gradient,
+                             HeadActivations& activations);
+  // Adds to the gradients of the weights.
+  absl::Status BackwardWeight(HeadActivations& activations);
+  // Both: gradients of weights are computed while those of inputs travel.
+  absl::Status Backward(std::span<const double> scales, TensorView x_gradient,
+                        HeadActivations& activations);
+
+  absl::Status FinishGradients() { return norm_.FinishGradients(); }
+
+ private:
+  OutputHead(const TensorGroup& group, const OutputHeadOptions& options,
+             RmsNorm norm, VocabularyParallelProjection projection)
+      : group_(group),
+        options_(options),
+        norm_(std::move(norm)),
+        projection_(std::move(projection)),
+        loss_(group, projection_.vocabulary(), options.dtype) {}
+
+  absl::StatusOr<TensorView> Reserve(const Partition& tokens,
+                                     PooledTensor& memory) const;
+  absl::Status ComputeLogits(HeadActivations& activations);
+  absl::Status StartBackward(std::span<const double> scales,
+                             HeadActivations& activations);
+
+  TensorGroup group_;
+  OutputHeadOptions options_;
+  RmsNorm norm_;
+  VocabularyParallelProjection projection_;
+  VocabularyParallelCrossEntropy loss_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_OUTPUT_HEAD_H_

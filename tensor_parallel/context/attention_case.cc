@@ -1,0 +1,262 @@
+#include "tensor_parallel/context/attention_case.h"
+
+#include <cmath>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+constexpr double kBase = 100;
+
+absl::StatusOr<PlainTensor> ToPlain(const Tensor& tensor) {
+  const Dims& shape = tensor.shape();
+  PlainTensor plain(shape[0], shape[1], shape[2]);
+  TESSERA_ASSIGN_OR_RETURN(plain.values, ValuesOf(tensor.view()));
+  return plain;
+}
+
+PlainAttention PlainOf(const AttentionCase& c, PlainTensor q, PlainTensor k,
+                       const PlainTensor& v, const PlainTensor& g) {
+  if (c.rotary) {
+    Rotate(kBase, false, q);
+    Rotate(kBase, false, k);
+  }
+  PlainAttention plain = Attend(q, k, v, g, c.causal);
+  if (c.rotary) {
+    Rotate(kBase, true, plain.query_gradient);
+    Rotate(kBase, true, plain.key_gradient);
+  }
+  return plain;
+}
+
+// The tensors of one rank.
+struct Local {
+  Tensor query, key, value, gradient;
+  Tensor output, log_sum_exp;
+  Tensor query_gradient, key_gradient, value_gradient;
+
+  ContextAttention::Inputs inputs() const {
+    return {query.view(), key.view(), value.view()};
+  }
+};
+
+absl::StatusOr<Local> TakeLocal(const AttentionCase& c,
+                                const WholeAttention& whole, int64_t rank) {
+  const std::vector<IndexRange> mine = c.layout().RangesOf(rank);
+  const int64_t positions = c.layout().SizeOf(rank);
+  const int64_t wide[] = {positions, c.heads, c.head_size};
+  const int64_t narrow[] = {positions, c.kv_heads, c.head_size};
+  TESSERA_ASSIGN_OR_RETURN(Tensor q, Take(whole.query.view(), 0, mine));
+  TESSERA_ASSIGN_OR_RETURN(Tensor k, Take(whole.key.view(), 0, mine));
+  TESSERA_ASSIGN_OR_RETURN(Tensor v, Take(whole.value.view(), 0, mine));
+  TESSERA_ASSIGN_OR_RETURN(Tensor g, Take(whole.gradient.view(), 0, mine));
+  TESSERA_ASSIGN_OR_RETURN(Tensor output, RandomTensor(c.dtype, wide, 5));
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor statistics,
+      RandomTensor(GradientDType(c.dtype), std::span(wide).first(2), 6));
+  TESSERA_ASSIGN_OR_RETURN(Tensor dq, RandomTensor(c.dtype, wide, 7));
+  TESSERA_ASSIGN_OR_RETURN(Tensor dk, RandomTensor(c.dtype, narrow, 8));
+  TESSERA_ASSIGN_OR_RETURN(Tensor dv, RandomTensor(c.dtype, narrow, 9));
+  return Local{std::move(q),  std::move(k),      std::move(v),
+               std::move(g),  std::move(output), std::move(statistics),
+               std::move(dq), std::move(dk),     std::move(dv)};
+}
+
+absl::Status RunOnce(ContextAttention& attention, Local& local) {
+  TESSERA_RETURN_IF_ERROR(attention.Forward(local.inputs(), local.output.view(),
+                                            local.log_sum_exp.view()));
+  return attention.Backward(
+      local.inputs(), local.output.view(), local.log_sum_exp.view(),
+      local.gradient.view(),
+      {local.query_gradient.view(), local.key_gradient.view(),
+       local.value_gradient.view()});
+}
+
+absl::Status CheckAgainst(std::string_view what, const AttentionCase& c,
+                          int64_t rank, const Tensor& got,
+                          const PlainTensor& plain) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const ConstTensorView whole,
+      ConstTensorView::Of(std::span<const double>(plain.values),
+                          {{plain.length, plain.heads, plain.size}}));
+  TESSERA_ASSIGN_OR_RETURN(Tensor want,
+                           Take(whole, 0, c.layout().RangesOf(rank)));
+  return ExpectNear(what, got.view(), want.view(), c.tolerance());
+}
+
+// The sum over all ranks of output times gradient.
+absl::StatusOr<double> Loss(collectives::Communicator& communicator,
+                            ContextAttention& attention, Local& local) {
+  TESSERA_RETURN_IF_ERROR(attention.Forward(local.inputs(), local.output.view(),
+                                            local.log_sum_exp.view()));
+  TESSERA_ASSIGN_OR_RETURN(const auto output,
+                           local.output.view().AsSpan<double>());
+  TESSERA_ASSIGN_OR_RETURN(const auto gradient,
+                           local.gradient.view().AsSpan<double>());
+  double sum = 0;
+  for (size_t i = 0; i < output.size(); ++i) sum += output[i] * gradient[i];
+  TESSERA_RETURN_IF_ERROR(communicator.AllReduce(
+      collectives::Buffer(std::span(&sum, 1)), collectives::Reduction::Sum()));
+  return sum;
+}
+
+// Moves every element of `x` of every rank in turn, all ranks together.
+absl::Status CompareDifferences(collectives::Communicator& communicator,
+                                const AttentionCase& c,
+                                ContextAttention& attention, Local& local,
+                                Tensor& x, const Tensor& gradient) {
+  constexpr double kStep = 1e-5;
+  const int64_t width = x.shape()[1] * x.shape()[2];
+  TESSERA_ASSIGN_OR_RETURN(const auto values, x.view().AsSpan<double>());
+  TESSERA_ASSIGN_OR_RETURN(const auto given, gradient.view().AsSpan<double>());
+  absl::Status result;
+  for (int64_t rank = 0; rank < c.ranks; ++rank) {
+    const bool mine = rank == communicator.rank().value();
+    const int64_t count = c.layout().SizeOf(rank) * width;
+    for (int64_t i = 0; i < count; ++i) {
+      double* const moved = mine ? &values[static_cast<size_t>(i)] : nullptr;
+      const double before = mine ? *moved : 0;
+      if (mine) *moved = before + kStep;
+      TESSERA_ASSIGN_OR_RETURN(const double up,
+                               Loss(communicator, attention, local));
+      if (mine) *moved = before - kStep;
+      TESSERA_ASSIGN_OR_RETURN(const double down,
+                               Loss(communicator, attention, local));
+      if (!mine) continue;
+      *moved = before;
+      const double want = (up - down) / (2 * kStep);
+      const double got = given[static_cast<size_t>(i)];
+      // Not <=: a NaN is not near.
+      if (std::abs(got - want) <= 1e-7) continue;
+      result.Update(absl::InternalError(absl::StrCat(
+          "gradient ", i, " is ", got, ", differences give ", want)));
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+double AttentionCase::tolerance() const {
+  if (dtype == DType::kF64) return 1e-12;
+  return dtype == DType::kF32 ? 1e-5 : 3e-2;
+}
+
+SequenceLayout AttentionCase::layout() const {
+  return zigzag ? *SequenceLayout::Zigzag(length, ranks)
+                : *SequenceLayout::Contiguous(length, ranks);
+}
+
+ContextAttentionOptions AttentionCase::options() const {
+  return {.heads = heads,
+          .kv_heads = kv_heads,
+          .head_size = head_size,
+          .causal = causal,
+          .dtype = dtype};
+}
+
+std::ostream& operator<<(std::ostream& os, const AttentionCase& c) {
+  return os << c.ranks << " ranks, " << c.length << " positions, " << c.heads
+            << " heads, " << c.kv_heads << " kv, "
+            << (c.zigzag ? "zigzag" : "contiguous")
+            << (c.causal ? ", causal, " : ", ") << (c.rotary ? "rotary, " : "")
+            << DTypeName(c.dtype);
+}
+
+std::vector<AttentionCase> AllAttentionCases() {
+  std::vector<AttentionCase> cases;
+  for (const int64_t ranks : {1, 2, 3, 4, 8}) {
+    for (const int64_t length : {0, 5, 23, 48}) {
+      for (const bool zigzag : {false, true}) {
+        cases.push_back({ranks, length, zigzag, true, DType::kF64});
+        cases.push_back({ranks, length, zigzag, false, DType::kF64});
+        if (length > 5) {
+          cases.push_back({ranks, length, zigzag, true, DType::kF32});
+          cases.push_back({ranks, length, zigzag, true, DType::kBF16});
+        }
+        cases.push_back({.ranks = ranks,
+                         .length = length,
+                         .zigzag = zigzag,
+                         .dtype = DType::kF64,
+                         .rotary = true});
+      }
+    }
+  }
+  return cases;
+}
+
+absl::StatusOr<WholeAttention> MakeWholeAttention(const AttentionCase& c) {
+  const int64_t wide[] = {c.length, c.heads, c.head_size};
+  const int64_t narrow[] = {c.length, c.kv_heads, c.head_size};
+  TESSERA_ASSIGN_OR_RETURN(Tensor query, RandomTensor(c.dtype, wide, 1));
+  TESSERA_ASSIGN_OR_RETURN(Tensor key, RandomTensor(c.dtype, narrow, 2));
+  TESSERA_ASSIGN_OR_RETURN(Tensor value, RandomTensor(c.dtype, narrow, 3));
+  TESSERA_ASSIGN_OR_RETURN(Tensor gradient, RandomTensor(c.dtype, wide, 4));
+  TESSERA_ASSIGN_OR_RETURN(const PlainTensor q, ToPlain(query));
+  TESSERA_ASSIGN_OR_RETURN(const PlainTensor k, ToPlain(key));
+  TESSERA_ASSIGN_OR_RETURN(const PlainTensor v, ToPlain(value));
+  TESSERA_ASSIGN_OR_RETURN(const PlainTensor g, ToPlain(gradient));
+  PlainAttention plain = PlainOf(c, q, k, v, g);
+  return WholeAttention{std::move(query), std::move(key), std::move(value),
+                        std::move(gradient), std::move(plain)};
+}
+
+absl::Status CheckAttention(collectives::Communicator& communicator,
+                            const AttentionCase& c, const WholeAttention& whole,
+                            const AttentionMaker& make) {
+  CpuOps ops({.threads = 1});
+  const TensorGroup group(ops, &communicator);
+  const int64_t rank = group.rank();
+  TESSERA_ASSIGN_OR_RETURN(const auto attention, make(group, c));
+  TESSERA_ASSIGN_OR_RETURN(Local local, TakeLocal(c, whole, rank));
+  const std::vector<int64_t> positions = attention->layout().PositionsOf(rank);
+  const auto rotate = [&](bool inverse, Tensor& x) {
+    return c.rotary ? ops.Rotate(kBase, inverse, positions, x.view())
+                    : absl::OkStatus();
+  };
+  TESSERA_RETURN_IF_ERROR(rotate(false, local.query));
+  TESSERA_RETURN_IF_ERROR(rotate(false, local.key));
+  // Twice: nothing of the first may be left in the second.
+  TESSERA_RETURN_IF_ERROR(RunOnce(*attention, local));
+  TESSERA_RETURN_IF_ERROR(RunOnce(*attention, local));
+  TESSERA_RETURN_IF_ERROR(rotate(true, local.query_gradient));
+  TESSERA_RETURN_IF_ERROR(rotate(true, local.key_gradient));
+  const PlainAttention& plain = whole.plain;
+  TESSERA_RETURN_IF_ERROR(
+      CheckAgainst("output", c, rank, local.output, plain.output));
+  TESSERA_RETURN_IF_ERROR(CheckAgainst(
+      "query gradient", c, rank, local.query_gradient, plain.query_gradient));
+  TESSERA_RETURN_IF_ERROR(CheckAgainst("key gradient", c, rank,
+                                       local.key_gradient, plain.key_gradient));
+  return CheckAgainst("value gradient", c, rank, local.value_gradient,
+                      plain.value_gradient);
+}
+
+absl::Status CheckDifferences(collectives::Communicator& communicator,
+                              const AttentionCase& c,
+                              const AttentionMaker& make) {
+  CpuOps ops({.threads = 1});
+  const TensorGroup group(ops, &communicator);
+  TESSERA_ASSIGN_OR_RETURN(const WholeAttention whole, MakeWholeAttention(c));
+  TESSERA_ASSIGN_OR_RETURN(const auto attention, make(group, c));
+  TESSERA_ASSIGN_OR_RETURN(Local local, TakeLocal(c, whole, group.rank()));
+  TESSERA_RETURN_IF_ERROR(RunOnce(*attention, local));
+  // All of them, whatever an earlier one says: the ranks work together.
+  absl::Status status = CompareDifferences(communicator, c, *attention, local,
+                                           local.query, local.query_gradient);
+  status.Update(CompareDifferences(communicator, c, *attention, local,
+                                   local.key, local.key_gradient));
+  status.Update(CompareDifferences(communicator, c, *attention, local,
+                                   local.value, local.value_gradient));
+  return status;
+}
+
+}  // namespace tessera::tensor_parallel

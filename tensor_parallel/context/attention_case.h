@@ -1,0 +1,80 @@
+// What the tests of the ways to share attention have in common: cases, the
+// comparison with one rank, and with finite differences.
+//
+//   TESSERA_ASSERT_OK_AND_ASSIGN(const auto whole, MakeWholeAttention(c));
+//   EXPECT_THAT(RunRanks(c.ranks, [&](Communicator& communicator) {
+//     return CheckAttention(communicator, c, whole, MakeRingAttention);
+//   }), Each(IsOk()));
+#ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_
+#define TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor.h"
+#include "collectives/communicator.h"
+#include "tensor_parallel/context/context_attention.h"
+#include "tensor_parallel/context/sequence_layout.h"
+#include "tensor_parallel/context/plain_attention.h"
+#include "tensor_parallel/layers/tensor_group.h"
+
+namespace tessera::tensor_parallel {
+
+struct AttentionCase {
+  int64_t ranks = 1;
+  int64_t length = 0;
+  bool zigzag = false;
+  bool causal = true;
+  DType dtype = DType::kF64;
+  int64_t heads = 4;
+  int64_t kv_heads = 2;
+  int64_t head_size = 4;
+  // Queries and keys are rotated by their positions in the layout before.
+  bool rotary = false;
+
+  double tolerance() const;
+  SequenceLayout layout() const;
+  ContextAttentionOptions options() const;
+};
+
+std::ostream& operator<<(std::ostream& os, const AttentionCase& c);
+
+// 1, 2, 3, 4, 8 ranks; sequences empty, shorter than the ranks, divisible by
+// none and by all; both layouts; f64, f32 and bf16; with rotary positions.
+std::vector<AttentionCase> AllAttentionCases();
+
+// Random tensors, and what a plain loop over the whole sequence gives.
+struct WholeAttention {
+  Tensor query;
+  Tensor key;
+  Tensor value;
+  Tensor gradient;
+  PlainAttention plain;
+};
+absl::StatusOr<WholeAttention> MakeWholeAttention(const AttentionCase& c);
+
+using AttentionMaker =
+    std::function<absl::StatusOr<std::unique_ptr<ContextAttention>>(
+        const TensorGroup&, const AttentionCase&)>;
+
+// OK where this rank's part of the output and of all gradients is that of
+// `whole`. A collective.
+absl::Status CheckAttention(collectives::Communicator& communicator,
+                            const AttentionCase& c, const WholeAttention& whole,
+                            const AttentionMaker& make);
+
+// OK where all gradients are those that central differences of the forward
+// give, within 1e-7. In f64, without rotary positions. A collective.
+absl::Status CheckDifferences(collectives::Communicator& communicator,
+                              const AttentionCase& c,
+                              const AttentionMaker& make);
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_

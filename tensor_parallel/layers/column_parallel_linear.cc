@@ -1,0 +1,240 @@
+#include "tensor_parallel/layers/column_parallel_linear.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tensor_parallel/layers/token_chunks.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+std::vector<FusedPart> PartsOf(const ColumnParallelOptions& options) {
+  if (!options.parts.empty()) return options.parts;
+  return {FusedPart{.size = options.out}};
+}
+
+absl::Status CheckSizes(const ColumnParallelOptions& options,
+                        const FusedPartition& partition) {
+  if (options.in < 0 || options.out < 0 || options.overlap_chunks < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a linear layer of ", options.in, " inputs and ",
+                     options.out, " outputs, in ", options.overlap_chunks,
+                     " chunks; 0 and more are allowed"));
+  }
+  if (partition.size() == options.out) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a linear layer of ", options.out,
+                   " outputs whose parts "
+                   "have ",
+                   partition.size(), "; they should add up"));
+}
+
+}  // namespace
+
+absl::StatusOr<ColumnParallelLinear> ColumnParallelLinear::Create(
+    const TensorGroup& group, const ColumnParallelOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(
+      FusedPartition partition,
+      FusedPartition::Create(PartsOf(options), group.size()));
+  TESSERA_RETURN_IF_ERROR(CheckSizes(options, partition));
+  TESSERA_ASSIGN_OR_RETURN(
+      LinearWeights weights,
+      LinearWeights::Create({.in = options.in,
+                             .rows = partition.RangesOf(group.rank()),
+                             .columns = {0, options.in},
+                             .bias = options.bias,
+                             .dtype = options.dtype,
+                             .has_memory = group.has_weight_memory()}));
+  LinearWeights::Place place = {.out = options.out};
+  for (size_t part = 0; part < partition.parts().size(); ++part) {
+    place.primary.push_back(IsFirstHolder(partition, part, group.rank()));
+  }
+  TESSERA_RETURN_IF_ERROR(weights.Describe(place));
+  ColumnParallelLinear layer(group, options, std::move(partition),
+                             std::move(weights));
+  TESSERA_RETURN_IF_ERROR(layer.JoinSharers());
+  return layer;
+}
+
+absl::Status ColumnParallelLinear::JoinSharers() {
+  const std::vector<FusedPart>& parts = partition_.parts();
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const int64_t sharers = group_.size() / parts[part].groups;
+    if (!parts[part].replicated || sharers == 1) continue;
+    TESSERA_ASSIGN_OR_RETURN(
+        std::unique_ptr<collectives::Communicator> communicator,
+        group_.communicator()->Split(group_.rank() / sharers, group_.rank(),
+                                     absl::StrCat("sharers of part ", part)));
+    sharers_.push_back({part, std::move(communicator)});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChunkedGather> ColumnParallelLinear::StartGather(
+    const Partition& tokens, ConstTensorView x) {
+  if (!options_.sequence_parallel) {
+    TESSERA_RETURN_IF_ERROR(CheckTokenRows("x", x, tokens.size()));
+    return ChunkedGather::Here(x);
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView all,
+      all_x_.Get(x.dtype(), {{tokens.size(), options_.in}}));
+  return ChunkedGather::Start(
+      group_, TokenChunks(tokens, options_.overlap_chunks), x, all);
+}
+
+absl::Status ColumnParallelLinear::Multiply(const Partition& tokens,
+                                            ConstTensorView x, TensorView y) {
+  TESSERA_RETURN_IF_ERROR(CheckTokenRows("y", y, tokens.size()));
+  TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, StartGather(tokens, x));
+  TESSERA_RETURN_IF_ERROR(gather.ForEach(
+      [&](IndexRange some, ConstTensorView rows) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const TensorView part,
+                                 y.Narrow(0, some.begin, some.size()));
+        return group_.ops().Gemm({.transpose_b = true}, rows, weights_.weight(),
+                                 part);
+      }));
+  return weights_.has_bias() ? group_.ops().AddBias(weights_.bias(), y)
+                             : absl::OkStatus();
+}
+
+absl::Status ColumnParallelLinear::Forward(const Partition& tokens,
+                                           ConstTensorView x, TensorView y) {
+  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
+  if (!options_.gather_output) return Multiply(tokens, x, y);
+  TESSERA_RETURN_IF_ERROR(CheckGathered("y", y, tokens.size()));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView mine,
+      my_y_.Get(options_.dtype, {{tokens.size(), local_out()}}));
+  TESSERA_RETURN_IF_ERROR(Multiply(tokens, x, mine));
+  return outputs_.Gather(mine, y);
+}
+
+absl::Status ColumnParallelLinear::CheckGathered(std::string_view name,
+                                                 const ConstTensorView& y,
+                                                 int64_t tokens) const {
+  if (y.rank() == 2 && y.shape()[0] == tokens && y.shape()[1] == options_.out &&
+      y.dtype() == options_.dtype) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", group_.rank(), ": ", name, " is ", DTypeName(y.dtype()), " ",
+      DimsToString(y.shape()), "; gathered outputs should be ",
+      DTypeName(options_.dtype), " [", tokens, ",", options_.out, "]"));
+}
+
+// The gradient of this rank's outputs.
+absl::StatusOr<ConstTensorView> ColumnParallelLinear::Mine(
+    const Partition& tokens, ConstTensorView y_gradient) {
+  if (!options_.gather_output) {
+    TESSERA_RETURN_IF_ERROR(
+        CheckTokenRows("the gradient of y", y_gradient, tokens.size()));
+    return y_gradient;
+  }
+  TESSERA_RETURN_IF_ERROR(
+      CheckGathered("the gradient of y", y_gradient, tokens.size()));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView mine,
+      my_y_.Get(options_.dtype, {{tokens.size(), local_out()}}));
+  TESSERA_RETURN_IF_ERROR(outputs_.Slice(y_gradient, mine));
+  return ConstTensorView(mine);
+}
+
+// x_gradient = the sum over ranks of y_gradient w, of this rank's outputs.
+absl::StatusOr<ChunkedSums> ColumnParallelLinear::StartBackwardInput(
+    const Partition& tokens, ConstTensorView y_gradient,
+    TensorView x_gradient) {
+  const auto multiply = [&](IndexRange some, TensorView rows) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
+                             y_gradient.Narrow(0, some.begin, some.size()));
+    return group_.ops().Gemm({}, part, weights_.weight(), rows);
+  };
+  if (!options_.sequence_parallel) {
+    TESSERA_RETURN_IF_ERROR(
+        CheckTokenRows("the gradient of x", x_gradient, tokens.size()));
+    return ChunkedSums::SumOver(group_,
+                                std::max<int64_t>(1, options_.overlap_chunks),
+                                x_gradient, multiply);
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView all,
+      all_x_gradient_.Get(x_gradient.dtype(), {{tokens.size(), options_.in}}));
+  return ChunkedSums::Scatter(group_,
+                              TokenChunks(tokens, options_.overlap_chunks), all,
+                              x_gradient, multiply);
+}
+
+absl::Status ColumnParallelLinear::BackwardInput(const Partition& tokens,
+                                                 ConstTensorView y_gradient,
+                                                 TensorView x_gradient) {
+  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
+                           Mine(tokens, y_gradient));
+  TESSERA_ASSIGN_OR_RETURN(ChunkedSums sums,
+                           StartBackwardInput(tokens, mine, x_gradient));
+  return sums.Wait();
+}
+
+absl::Status ColumnParallelLinear::AddWeightGradients(
+    ConstTensorView y_gradient, ChunkedGather& gather) {
+  TESSERA_RETURN_IF_ERROR(
+      gather.ForEach([&](IndexRange some, ConstTensorView x) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
+                                 y_gradient.Narrow(0, some.begin, some.size()));
+        return group_.ops().Gemm({.transpose_a = true, .beta = 1}, part, x,
+                                 weights_.weight_gradient());
+      }));
+  return weights_.has_bias()
+             ? group_.ops().SumRows(y_gradient, weights_.bias_gradient())
+             : absl::OkStatus();
+}
+
+absl::Status ColumnParallelLinear::BackwardWeight(const Partition& tokens,
+                                                  ConstTensorView y_gradient,
+                                                  ConstTensorView x) {
+  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
+                           Mine(tokens, y_gradient));
+  TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, StartGather(tokens, x));
+  return AddWeightGradients(mine, gather);
+}
+
+absl::Status ColumnParallelLinear::Backward(const Partition& tokens,
+                                            ConstTensorView y_gradient,
+                                            ConstTensorView x,
+                                            TensorView x_gradient) {
+  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
+  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
+                           Mine(tokens, y_gradient));
+  // x is gathered while the gradient of x is computed, and that is summed while
+  // the gradient of the weights is.
+  TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, StartGather(tokens, x));
+  TESSERA_ASSIGN_OR_RETURN(ChunkedSums sums,
+                           StartBackwardInput(tokens, mine, x_gradient));
+  absl::Status status = AddWeightGradients(mine, gather);
+  status.Update(sums.Wait());
+  return status;
+}
+
+absl::Status ColumnParallelLinear::FinishGradients() {
+  for (const Sharers& sharers : sharers_) {
+    const IndexRange rows = partition_.LocalRange(
+        static_cast<int64_t>(sharers.part), group_.rank());
+    const TensorGroup group(group_.ops(), sharers.communicator.get());
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView weight,
+        weights_.weight_gradient().Narrow(0, rows.begin, rows.size()));
+    TESSERA_RETURN_IF_ERROR(group.SumOver(weight));
+    if (!weights_.has_bias()) continue;
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView bias,
+        weights_.bias_gradient().Narrow(0, rows.begin, rows.size()));
+    TESSERA_RETURN_IF_ERROR(group.SumOver(bias));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::tensor_parallel

@@ -1,0 +1,138 @@
+// ColumnParallelLinear: y = x w^T + b, where each rank has some of the outputs
+// (Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3).
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto up, ColumnParallelLinear::Create(group, {.in = 512, .out =
+//       2048}));
+//   TESSERA_RETURN_IF_ERROR(up.Forward(tokens, x, y));
+//   TESSERA_RETURN_IF_ERROR(up.Backward(tokens, y_gradient, x, x_gradient));
+//   TESSERA_RETURN_IF_ERROR(up.FinishGradients());      // once a step
+//
+//   tensor        every rank has               under sequence parallelism
+//   x, gradient   [tokens, in], the same       [its tokens, in]
+//   y, gradient   [tokens, its outputs]        [tokens, its outputs]
+//     or, where gathered, [tokens, out], the same on every rank
+//
+// A rank's forward moves nothing (or gathers x); the backward sums the gradient
+// of x over the ranks (or scatters its sums). BackwardInput and BackwardWeight
+// are apart for schedules that put them apart (arXiv 2401.10241); Backward does
+// both, and computes the gradient of the weights while that of x travels. With
+// `overlap_chunks` tokens are gathered, and sums sent, in so many chunks, some
+// of which travel while others are multiplied (layers/overlap).
+//
+// `tokens` says how tokens are parted among the ranks under sequence
+// parallelism, and else only how many there are. Calls are collectives of the
+// group, one at a time. Weights and tensors have one dtype.
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_COLUMN_PARALLEL_LINEAR_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_COLUMN_PARALLEL_LINEAR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
+#include "collectives/communicator.h"
+#include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/output_gather.h"
+#include "tensor_parallel/layers/chunked_gather.h"
+#include "tensor_parallel/layers/chunked_sums.h"
+#include "tensor_parallel/layers/reusable_tensor.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/sharding/fused_partition.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel {
+
+struct ColumnParallelOptions {
+  int64_t in = 0;
+  int64_t out = 0;  // Of all ranks.
+  bool bias = false;
+  DType dtype = DType::kF32;
+  bool sequence_parallel = false;
+  // Every rank gets all outputs (moves y once), and gives the gradient of all,
+  // the same on every rank.
+  bool gather_output = false;
+  // 0 and 1: none. A chunk should be some hundred tokens or more.
+  int64_t overlap_chunks = 0;
+  // Several projections in one matrix (QkvParts, GatedMlpParts); their sizes
+  // add up to `out`. Empty: one, dealt out evenly.
+  std::vector<FusedPart> parts = {};
+};
+
+class ColumnParallelLinear {
+ public:
+  // A collective where ranks share a part. InvalidArgument where a size or the
+  // number of chunks is negative, or the parts are not those of `out`.
+  static absl::StatusOr<ColumnParallelLinear> Create(
+      const TensorGroup& group, const ColumnParallelOptions& options);
+
+  LinearWeights& weights() { return weights_; }
+  int64_t local_out() const { return weights_.out(); }
+  const FusedPartition& partition() const { return partition_; }
+
+  // Tensors of a call do not overlap. InvalidArgument where a shape is not what
+  // the layer and the tokens say; FailedPrecondition where weights or gradients
+  // that the call needs are released (parameter.h).
+  absl::Status Forward(const Partition& tokens, ConstTensorView x,
+                       TensorView y);
+  absl::Status BackwardInput(const Partition& tokens,
+                             ConstTensorView y_gradient, TensorView x_gradient);
+  // Adds to the gradients of the weights.
+  absl::Status BackwardWeight(const Partition& tokens,
+                              ConstTensorView y_gradient, ConstTensorView x);
+  absl::Status Backward(const Partition& tokens, ConstTensorView y_gradient,
+                        ConstTensorView x, TensorView x_gradient);
+
+  // After the last backward: outputs that several ranks hold (key and value
+  // heads, where there are fewer than ranks) get the sum of their gradients.
+  absl::Status FinishGradients();
+
+ private:
+  ColumnParallelLinear(const TensorGroup& group,
+                       const ColumnParallelOptions& options,
+                       FusedPartition partition, LinearWeights weights)
+      : group_(group),
+        options_(options),
+        partition_(std::move(partition)),
+        weights_(std::move(weights)),
+        outputs_(group, partition_) {}
+
+  absl::Status JoinSharers();
+  absl::Status CheckGathered(std::string_view name, const ConstTensorView& y,
+                             int64_t tokens) const;
+  absl::StatusOr<ConstTensorView> Mine(const Partition& tokens,
+                                       ConstTensorView y_gradient);
+  absl::StatusOr<ChunkedGather> StartGather(const Partition& tokens,
+                                            ConstTensorView x);
+  absl::Status Multiply(const Partition& tokens, ConstTensorView x,
+                        TensorView y);
+  absl::Status AddWeightGradients(ConstTensorView y_gradient,
+                                  ChunkedGather& gather);
+  absl::StatusOr<ChunkedSums> StartBackwardInput(const Partition& tokens,
+                                                 ConstTensorView y_gradient,
+                                                 TensorView x_gradient);
+
+  // The ranks that hold the same outputs of a replicated part.
+  struct Sharers {
+    size_t part = 0;
+    std::unique_ptr<collectives::Communicator> communicator;
+  };
+
+  TensorGroup group_;
+  ColumnParallelOptions options_;
+  FusedPartition partition_;
+  LinearWeights weights_;
+  OutputGather outputs_;
+  std::vector<Sharers> sharers_;
+  ReusableTensor all_x_{group_.memory()};
+  ReusableTensor all_x_gradient_{group_.memory()};
+  ReusableTensor my_y_{group_.memory()};
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_COLUMN_PARALLEL_LINEAR_H_

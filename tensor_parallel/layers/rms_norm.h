@@ -1,0 +1,67 @@
+// RmsNorm: y = x / sqrt(mean(x^2) + epsilon) * weight, by token (Zhang and
+// Sennrich, arXiv 1910.07467), on ranks that share the weight.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto norm, RmsNorm::Create(group, {.width =
+//   512})); NormState state(pool);                            // one a
+//   micro-batch TESSERA_RETURN_IF_ERROR(norm.Forward(x, y, state));
+//   TESSERA_RETURN_IF_ERROR(norm.BackwardInput(dy, x, state, dx));
+//   TESSERA_RETURN_IF_ERROR(norm.BackwardWeight(dy, x, state));
+//   TESSERA_RETURN_IF_ERROR(norm.FinishGradients());  // once a step
+//
+// x, y and their gradients are [tokens, width] of one dtype: all tokens, the
+// same on every rank, or under sequence parallelism those of the rank. y may be
+// x where the backward is not to follow, and x_gradient may be the gradient.
+// Nothing moves but in FinishGradients. The weight begins with ones.
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_RMS_NORM_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_RMS_NORM_H_
+
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/layers/norm_options.h"
+#include "tensor_parallel/layers/norm_state.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/tensor_group.h"
+
+namespace tessera::tensor_parallel {
+
+class RmsNorm {
+ public:
+  // InvalidArgument where the width or epsilon is negative, or the type is none
+  // of f64, f32 and bf16.
+  static absl::StatusOr<RmsNorm> Create(const TensorGroup& group,
+                                        const NormOptions& options);
+
+  Parameter& weight() { return weight_; }
+  // Appends "prefix.weight". Good until the norm is moved or gone.
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+
+  // All but the last return FailedPrecondition where the weight, or its
+  // gradient, is released, or `state` is not that of a forward.
+  absl::Status Forward(ConstTensorView x, TensorView y, NormState& state);
+  absl::Status BackwardInput(ConstTensorView gradient, ConstTensorView x,
+                             const NormState& state, TensorView x_gradient);
+  // Adds to the gradient of the weight.
+  absl::Status BackwardWeight(ConstTensorView gradient, ConstTensorView x,
+                              const NormState& state);
+
+  // After the last backward of a step. A collective under sequence parallelism.
+  absl::Status FinishGradients();
+
+ private:
+  RmsNorm(const TensorGroup& group, const NormOptions& options,
+          Parameter weight)
+      : group_(group), options_(options), weight_(std::move(weight)) {}
+
+  TensorGroup group_;
+  NormOptions options_;
+  Parameter weight_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_RMS_NORM_H_

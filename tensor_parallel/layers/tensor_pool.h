@@ -1,0 +1,110 @@
+// TensorPool: memory that activations take and give back, over and over.
+//
+//   TensorPool pool;                           // one a rank; outlives its
+//   users PooledTensor hidden(pool); TESSERA_ASSIGN_OR_RETURN(TensorView x,
+//   hidden.Reserve(dtype, shape)); hidden.Release(); // for whoever comes next
+//
+// Micro-batches that are in flight in a pipeline hold different tensors at
+// different times: what one gives back the next one takes, so that after the
+// first step nothing is allocated any more, and no micro-batch keeps what it
+// does not need. Used by one thread at a time.
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_POOL_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_POOL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/memory.h"
+#include "base/tensor/tensor_view.h"
+
+namespace tessera::tensor_parallel {
+
+class TensorPool {
+ public:
+  explicit TensorPool(std::shared_ptr<MemoryResource> memory = HostMemory())
+      : memory_(std::move(memory)) {}
+  TensorPool(const TensorPool&) = delete;
+  TensorPool& operator=(const TensorPool&) = delete;
+
+  // A free block of the size's class, else a new one. A class has sizes that
+  // are at most an eighth apart (or 64 bytes), rounded up to the largest: so a
+  // step that takes and gives in the order of the one before allocates nothing.
+  // ResourceExhausted where there is no more memory.
+  absl::StatusOr<Buffer> Take(size_t bytes);
+  void Give(Buffer buffer);
+
+  // Gives the free blocks back to the system.
+  void Trim();
+
+  // Of blocks that are taken, and that lie ready; and how many there were ever
+  // made, which stays where the pool serves from what it has.
+  int64_t taken_bytes() const { return taken_bytes_; }
+  int64_t free_bytes() const { return free_bytes_; }
+  int64_t blocks_made() const { return blocks_made_; }
+  // The most that taken_bytes() was since the last ResetPeak.
+  int64_t peak_bytes() const { return peak_bytes_; }
+  void ResetPeak() { peak_bytes_ = taken_bytes_; }
+
+ private:
+  void CountTaken(size_t bytes);
+
+  std::shared_ptr<MemoryResource> memory_;
+  std::multimap<size_t, Buffer> free_;  // By size.
+  int64_t taken_bytes_ = 0;
+  int64_t free_bytes_ = 0;
+  int64_t blocks_made_ = 0;
+  int64_t peak_bytes_ = 0;
+};
+
+// A tensor in memory of a pool, or none. Move-only.
+class PooledTensor {
+ public:
+  explicit PooledTensor(TensorPool& pool) : pool_(&pool) {}
+  ~PooledTensor() { Release(); }
+  PooledTensor(PooledTensor&& other) noexcept;
+  PooledTensor& operator=(PooledTensor&& other) noexcept;
+
+  // Row-major, with any elements; what was there before is gone. Takes memory
+  // only where the present does not suffice.
+  absl::StatusOr<TensorView> Reserve(DType dtype,
+                                     std::span<const int64_t> shape);
+  void Release();
+
+  bool held() const { return view_.has_value(); }
+  // Only where held().
+  TensorView view() const { return *view_; }
+  // Of the elements; 0 where there are none.
+  int64_t bytes() const { return held() ? view_->size_in_bytes() : 0; }
+  TensorPool& pool() const { return *pool_; }
+
+ private:
+  TensorPool* pool_;
+  Buffer buffer_;
+  std::optional<TensorView> view_;
+};
+
+// One of the tensors that a layer keeps of a micro-batch between its passes,
+// for whoever moves them out of memory meanwhile. It is in memory of a pool, or
+// the caller's and only seen (`view`, which is null for tensors that are never
+// borrowed). Neither is owned.
+struct KeptTensor {
+  PooledTensor* own = nullptr;
+  std::optional<ConstTensorView>* view = nullptr;
+
+  // None where nothing is held.
+  std::optional<ConstTensorView> value() const;
+  // Memory of the pool for such a tensor, which the layer then takes for it.
+  absl::StatusOr<TensorView> Reserve(DType dtype,
+                                     std::span<const int64_t> shape) const;
+  void Release() const;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_POOL_H_

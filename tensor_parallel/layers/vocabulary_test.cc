@@ -1,0 +1,291 @@
+// The embedding and the loss over a vocabulary that the ranks share give what
+// one rank gives.
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "base/tensor/copy.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/vocabulary_parallel_cross_entropy.h"
+#include "tensor_parallel/layers/vocabulary_parallel_embedding.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+using collectives::Communicator;
+using collectives::RunRanks;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr RandomKey kTable = {.seed = 5, .stream = 1};
+// Not divisible by any number of ranks, fewer than the largest.
+constexpr int64_t kVocabulary = 7;
+constexpr int64_t kWidth = 5;
+
+// Ids that repeat and do not all come.
+std::vector<int64_t> IdsFor(int64_t tokens) {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < tokens; ++i) ids.push_back((i * i + 1) % kVocabulary);
+  return ids;
+}
+
+struct EmbeddingResults {
+  Tensor y;
+  Tensor table_gradient;
+};
+
+absl::StatusOr<EmbeddingResults> RunEmbedding(const TensorGroup& group,
+                                              const LayerCase& c,
+                                              const Partition& tokens,
+                                              ConstTensorView y_gradient) {
+  TESSERA_ASSIGN_OR_RETURN(
+      auto layer, VocabularyParallelEmbedding::Create(
+                      group, {.vocabulary = kVocabulary,
+                              .width = kWidth,
+                              .dtype = c.dtype,
+                              .sequence_parallel = c.sequence_parallel}));
+  TESSERA_RETURN_IF_ERROR(layer.weights().FillNormal(kTable, 1));
+  const std::vector<int64_t> ids = IdsFor(c.tokens);
+  const int64_t shape[] = {y_gradient.shape()[0], kWidth};
+  TESSERA_ASSIGN_OR_RETURN(Tensor y, Tensor::Create(c.dtype, shape));
+  TESSERA_RETURN_IF_ERROR(layer.Forward(tokens, ids, y.view()));
+  TESSERA_RETURN_IF_ERROR(layer.BackwardWeight(tokens, ids, y_gradient));
+  const IndexRange rows = {0, layer.weights().out()};
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor gradient, Take(layer.weights().weight_gradient(), 0, {{rows}}));
+  return EmbeddingResults{std::move(y), std::move(gradient)};
+}
+
+absl::Status CheckEmbedding(Communicator& communicator, const LayerCase& c) {
+  CpuOps ops({.threads = 1});
+  const TensorGroup group(ops, &communicator);
+  TESSERA_ASSIGN_OR_RETURN(Tensor gradient,
+                           RandomTensor(c.dtype, {{c.tokens, kWidth}}, 2));
+  LayerCase alone = c;
+  alone.sequence_parallel = false;
+  TESSERA_ASSIGN_OR_RETURN(
+      const EmbeddingResults want,
+      RunEmbedding(TensorGroup(ops), alone, *Partition::Balanced(c.tokens, 1),
+                   gradient.view()));
+  TESSERA_ASSIGN_OR_RETURN(const Partition tokens,
+                           Partition::Balanced(c.tokens, c.ranks));
+  const IndexRange mine = c.sequence_parallel ? tokens.RangeOf(group.rank())
+                                              : IndexRange{0, c.tokens};
+  TESSERA_ASSIGN_OR_RETURN(Tensor my_gradient,
+                           Take(gradient.view(), 0, {{mine}}));
+  TESSERA_ASSIGN_OR_RETURN(const EmbeddingResults got,
+                           RunEmbedding(group, c, tokens, my_gradient.view()));
+  // To the last bit: a sum with zeros, and gradients in the same order.
+  TESSERA_ASSIGN_OR_RETURN(Tensor y, Take(want.y.view(), 0, {{mine}}));
+  TESSERA_RETURN_IF_ERROR(ExpectNear("y", got.y.view(), y.view(), 0));
+  TESSERA_ASSIGN_OR_RETURN(const Partition rows,
+                           Partition::Balanced(kVocabulary, c.ranks));
+  TESSERA_ASSIGN_OR_RETURN(Tensor table, Take(want.table_gradient.view(), 0,
+                                              {{rows.RangeOf(group.rank())}}));
+  return ExpectNear("table gradient", got.table_gradient.view(), table.view(),
+                    0);
+}
+
+class VocabularyTest : public ::testing::TestWithParam<LayerCase> {};
+
+TEST_P(VocabularyTest, EmbeddingsAreThoseOfOneRankToTheLastBit) {
+  const LayerCase c = GetParam();
+  EXPECT_THAT(RunRanks(c.ranks,
+                       [&](Communicator& communicator) {
+                         return CheckEmbedding(communicator, c);
+                       }),
+              Each(IsOk()));
+}
+
+// By the definition, in float64: losses and their gradient.
+struct Loss {
+  std::vector<double> losses;
+  std::vector<double> gradient;  // [tokens, vocabulary]
+};
+
+Loss PlainLoss(const std::vector<double>& logits,
+               const std::vector<int64_t>& targets,
+               const std::vector<double>& scales) {
+  Loss loss;
+  constexpr auto kWords = static_cast<size_t>(kVocabulary);
+  for (size_t t = 0; t < targets.size(); ++t) {
+    const double* row = logits.data() + t * kWords;
+    double sum = 0;
+    for (size_t v = 0; v < kWords; ++v) sum += std::exp(row[v]);
+    const auto target = static_cast<size_t>(targets[t]);
+    loss.losses.push_back(std::log(sum) - row[target]);
+    for (size_t v = 0; v < kWords; ++v) {
+      loss.gradient.push_back(scales[t] *
+                              (std::exp(row[v]) / sum - (v == target ? 1 : 0)));
+    }
+  }
+  return loss;
+}
+
+absl::Status CheckLoss(Communicator& communicator, const LayerCase& c) {
+  CpuOps ops({.threads = 1});
+  const TensorGroup group(ops, &communicator);
+  TESSERA_ASSIGN_OR_RETURN(const Partition vocabulary,
+                           Partition::Balanced(kVocabulary, c.ranks));
+  TESSERA_ASSIGN_OR_RETURN(Tensor logits,
+                           RandomTensor(c.dtype, {{c.tokens, kVocabulary}}, 3));
+  const std::vector<int64_t> targets = IdsFor(c.tokens);
+  std::vector<double> scales;
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    scales.push_back(t == 1 ? 0 : 1.0 / static_cast<double>(t + 1));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<double> values,
+                           ValuesOf(logits.view()));
+  const Loss want = PlainLoss(values, targets, scales);
+  const IndexRange held = vocabulary.RangeOf(group.rank());
+  TESSERA_ASSIGN_OR_RETURN(Tensor mine, Take(logits.view(), 1, {{held}}));
+  VocabularyParallelCrossEntropy loss(group, vocabulary, c.dtype);
+  std::vector<double> losses(targets.size());
+  TensorPool pool;
+  CrossEntropyState state(pool);
+  TESSERA_RETURN_IF_ERROR(loss.Forward(mine.view(), targets, losses, state));
+  TESSERA_RETURN_IF_ERROR(loss.Backward(scales, targets, state, mine.view()));
+  const int64_t tokens_shape[] = {c.tokens};
+  const int64_t whole_shape[] = {c.tokens, kVocabulary};
+  TESSERA_RETURN_IF_ERROR(ExpectNear(
+      "losses",
+      *ConstTensorView::Of(std::span<const double>(losses), tokens_shape),
+      *ConstTensorView::Of(std::span<const double>(want.losses), tokens_shape),
+      c.dtype == DType::kF64 ? 1e-12 : 1e-5));
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor gradient,
+      Take(*ConstTensorView::Of(std::span<const double>(want.gradient),
+                                whole_shape),
+           1, {{held}}));
+  return ExpectNear("gradient", mine.view(), gradient.view(), c.tolerance());
+}
+
+TEST_P(VocabularyTest, LossesAreThoseOfTheDefinition) {
+  const LayerCase c = GetParam();
+  if (c.sequence_parallel) return;  // Every rank has all tokens.
+  EXPECT_THAT(RunRanks(c.ranks,
+                       [&](Communicator& communicator) {
+                         return CheckLoss(communicator, c);
+                       }),
+              Each(IsOk()));
+}
+
+INSTANTIATE_TEST_SUITE_P(AllCases, VocabularyTest,
+                         ::testing::ValuesIn(AllLayerCases()));
+
+// Bytes that a rank gave to all-reduces.
+int64_t ReducedBytes(const Communicator& communicator) {
+  int64_t bytes = 0;
+  for (const auto& [what, totals] : communicator.Statistics()) {
+    if (what.first == collectives::OpKind::kAllReduce) bytes += totals.bytes;
+  }
+  return bytes;
+}
+
+TEST(VocabularyParallelCrossEntropyTest, MovesThreeNumbersATokenOnly) {
+  constexpr int64_t kTokens = 50;
+  for (const int64_t words : {64, 4096}) {
+    EXPECT_THAT(
+        RunRanks(2,
+                 [&](Communicator& communicator) -> absl::Status {
+                   CpuOps ops({.threads = 1});
+                   const Partition vocabulary = *Partition::Balanced(words, 2);
+                   VocabularyParallelCrossEntropy loss(
+                       TensorGroup(ops, &communicator), vocabulary,
+                       DType::kF32);
+                   TESSERA_ASSIGN_OR_RETURN(
+                       Tensor logits,
+                       RandomTensor(DType::kF32, {{kTokens, words / 2}}, 1));
+                   std::vector<int64_t> targets(kTokens, 3);
+                   std::vector<double> losses(kTokens);
+                   TensorPool pool;
+                   CrossEntropyState state(pool);
+                   const int64_t before = ReducedBytes(communicator);
+                   TESSERA_RETURN_IF_ERROR(
+                       loss.Forward(logits.view(), targets, losses, state));
+                   TESSERA_RETURN_IF_ERROR(
+                       loss.Backward(losses, targets, state, logits.view()));
+                   const int64_t moved = ReducedBytes(communicator) - before;
+                   return moved == kTokens * 3 * 4
+                              ? absl::OkStatus()
+                              : absl::InternalError(std::to_string(moved));
+                 }),
+        Each(IsOk()));
+  }
+}
+
+// Large logits do not overflow.
+TEST(VocabularyParallelCrossEntropyTest, TheLargestLogitIsTakenOut) {
+  CpuOps ops({.threads = 1});
+  VocabularyParallelCrossEntropy loss(TensorGroup(ops),
+                                      *Partition::Balanced(3, 1), DType::kF32);
+  std::vector<float> logits = {1e30f, 1e30f, -1e30f};
+  const int64_t shape[] = {1, 3};
+  std::vector<double> losses(1);
+  const std::vector<int64_t> targets = {1};
+  TensorPool pool;
+  CrossEntropyState state(pool);
+  TESSERA_ASSERT_OK(loss.Forward(*TensorView::Of(std::span(logits), shape),
+                                 targets, losses, state));
+  EXPECT_NEAR(losses[0], std::log(2), 1e-6);
+}
+
+TEST(VocabularyParallelCrossEntropyTest, WrongCallsAreRefused) {
+  CpuOps ops({.threads = 1});
+  VocabularyParallelCrossEntropy loss(TensorGroup(ops),
+                                      *Partition::Balanced(3, 1), DType::kF32);
+  TESSERA_ASSERT_OK_AND_ASSIGN(Tensor x,
+                               RandomTensor(DType::kF32, {{2, 3}}, 1));
+  const std::vector<int64_t> wrong = {0, 3};
+  const std::vector<int64_t> right = {0, 2};
+  std::vector<double> two(2);
+  std::vector<double> one(1);
+  TensorPool pool;
+  CrossEntropyState state(pool);
+  EXPECT_THAT(loss.Forward(x.view(), wrong, two, state),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("the target of token 1 is 3")));
+  EXPECT_THAT(loss.Forward(x.view(), right, one, state),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("1 losses or scales for 2 tokens")));
+  EXPECT_THAT(loss.Backward(two, right, state, x.view()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("there was no forward")));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Tensor narrow,
+                               RandomTensor(DType::kF32, {{2, 2}}, 1));
+  EXPECT_THAT(loss.Forward(narrow.view(), right, two, state),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("3 of the vocabulary's 3")));
+}
+
+TEST(VocabularyParallelEmbeddingTest, WrongIdsAreRefused) {
+  CpuOps ops({.threads = 1});
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      auto layer, VocabularyParallelEmbedding::Create(
+                      TensorGroup(ops), {.vocabulary = 4, .width = 2}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Tensor y,
+                               RandomTensor(DType::kF32, {{2, 2}}, 1));
+  const Partition tokens = *Partition::Balanced(2, 1);
+  EXPECT_THAT(layer.Forward(tokens, std::vector<int64_t>{0, 4}, y.view()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("token 1 is 4; the vocabulary has 0 to 3")));
+  EXPECT_THAT(layer.Forward(tokens, std::vector<int64_t>{0}, y.view()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("1 ids for 2 tokens")));
+  EXPECT_THAT(
+      VocabularyParallelEmbedding::Create(TensorGroup(ops),
+                                          {.vocabulary = 4, .width = -2})
+          .status(),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("width -2")));
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

@@ -1,0 +1,130 @@
+// CountingOps: operations that compute nothing and touch no tensor. In a dry
+// run, layers on them allocate and communicate as in a real run.
+//
+//   CountingOps ops;
+//   TensorGroup group = TensorGroup(ops, world).WithMemory(counting_memory);
+//   ... layers on `group` ...
+//   ops.calls();
+//
+// Results on the host (losses) are zeros. Arguments are not checked. One thread
+// at a time.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_COUNTING_OPS_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_COUNTING_OPS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/attention_block.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/sharding/index_range.h"
+
+namespace tessera::tensor_parallel {
+
+class CountingOps final : public Ops {
+ public:
+  int64_t calls() const { return calls_; }
+
+  absl::Status Gemm(const GemmOptions&, ConstTensorView, ConstTensorView,
+                    TensorView) override {
+    return Count();
+  }
+  absl::Status AddBias(ConstTensorView, TensorView) override { return Count(); }
+  absl::Status SumRows(ConstTensorView, TensorView) override { return Count(); }
+  absl::Status Copy(ConstTensorView, TensorView) override { return Count(); }
+  absl::Status Add(ConstTensorView, TensorView) override { return Count(); }
+  absl::Status Scale(double, TensorView) override { return Count(); }
+  absl::Status Fill(double, TensorView) override { return Count(); }
+  absl::Status Cast(ConstTensorView, TensorView) override { return Count(); }
+  absl::Status RmsNorm(double, ConstTensorView, ConstTensorView, TensorView,
+                       TensorView) override {
+    return Count();
+  }
+  absl::Status RmsNormInputGradient(ConstTensorView, ConstTensorView,
+                                    ConstTensorView, ConstTensorView,
+                                    TensorView) override {
+    return Count();
+  }
+  absl::Status RmsNormWeightGradient(ConstTensorView, ConstTensorView,
+                                     ConstTensorView, TensorView) override {
+    return Count();
+  }
+  absl::Status LayerNorm(double, ConstTensorView, ConstTensorView,
+                         ConstTensorView, TensorView, TensorView,
+                         TensorView) override {
+    return Count();
+  }
+  absl::Status LayerNormInputGradient(ConstTensorView, ConstTensorView,
+                                      ConstTensorView, ConstTensorView,
+                                      ConstTensorView, TensorView) override {
+    return Count();
+  }
+  absl::Status LayerNormWeightGradient(ConstTensorView, ConstTensorView,
+                                       ConstTensorView, ConstTensorView,
+                                       TensorView) override {
+    return Count();
+  }
+  absl::Status SwiGlu(ConstTensorView, ConstTensorView, TensorView) override {
+    return Count();
+  }
+  absl::Status SwiGluGradient(ConstTensorView, ConstTensorView, ConstTensorView,
+                              TensorView, TensorView) override {
+    return Count();
+  }
+  absl::Status Rotate(double, bool, std::span<const int64_t>,
+                      TensorView) override {
+    return Count();
+  }
+  absl::Status GatherRows(ConstTensorView, IndexRange, std::span<const int64_t>,
+                          TensorView) override {
+    return Count();
+  }
+  absl::Status AddRows(ConstTensorView, IndexRange, std::span<const int64_t>,
+                       TensorView) override {
+    return Count();
+  }
+  absl::Status RowMax(ConstTensorView, TensorView) override { return Count(); }
+  absl::Status SumExp(ConstTensorView, ConstTensorView, TensorView) override {
+    return Count();
+  }
+  absl::Status Pick(ConstTensorView, IndexRange, std::span<const int64_t>,
+                    TensorView) override {
+    return Count();
+  }
+  absl::Status CrossEntropyLosses(ConstTensorView, ConstTensorView,
+                                  ConstTensorView,
+                                  std::span<double> losses) override {
+    std::fill(losses.begin(), losses.end(), 0.0);
+    return Count();
+  }
+  absl::Status CrossEntropyGradient(ConstTensorView, ConstTensorView,
+                                    IndexRange, std::span<const int64_t>,
+                                    std::span<const double>,
+                                    TensorView) override {
+    return Count();
+  }
+  absl::Status Attend(const AttentionBlock&, const AttentionState&) override {
+    return Count();
+  }
+  absl::Status AttendGradient(const AttentionBlock&,
+                              const AttentionGradients&) override {
+    return Count();
+  }
+  absl::Status RowDots(ConstTensorView, ConstTensorView, TensorView) override {
+    return Count();
+  }
+
+ private:
+  absl::Status Count() {
+    ++calls_;
+    return absl::OkStatus();
+  }
+
+  int64_t calls_ = 0;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_COUNTING_OPS_H_

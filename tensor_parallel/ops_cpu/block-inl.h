@@ -1,0 +1,219 @@
+// Block: the values of 64 bytes, in as many vectors as the instruction set
+// needs for them. Sums over blocks have the same bits for every instruction
+// set, because each has the same number of partial sums, added up in the same
+// order; products and sums are never fused.
+//
+// Compiled once for every instruction set. Elements of bf16 become blocks of
+// f32. Load and Store take the number of elements that there are: the others
+// read as zero, and no byte beyond is touched.
+#if defined(TESSERA_TENSOR_PARALLEL_OPS_CPU_BLOCK_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_TENSOR_PARALLEL_OPS_CPU_BLOCK_INL_H_
+#undef TESSERA_TENSOR_PARALLEL_OPS_CPU_BLOCK_INL_H_
+#else
+#define TESSERA_TENSOR_PARALLEL_OPS_CPU_BLOCK_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "base/dtype/bfloat16.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::tensor_parallel::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <typename T>
+using StatisticOf =
+    std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// Elements of type T in a block.
+template <typename T>
+inline constexpr int64_t kBlock = 64 / sizeof(StatisticOf<T>);
+
+template <typename S>
+struct Block {
+  using Tag = hn::CappedTag<S, 64 / sizeof(S)>;
+  using Vector = hn::Vec<Tag>;
+  static constexpr size_t kStep = hn::MaxLanes(Tag());
+  static constexpr size_t kParts = 64 / sizeof(S) / kStep;
+
+  Vector part[kParts];
+};
+
+template <typename S>
+HWY_INLINE Block<S> SetBlock(S value) {
+  Block<S> result;
+  for (auto& part : result.part)
+    part = hn::Set(typename Block<S>::Tag(), value);
+  return result;
+}
+
+#define TESSERA_BLOCK_BINARY_(name, function)                      \
+  template <typename S>                                            \
+  HWY_INLINE Block<S> name(const Block<S>& a, const Block<S>& b) { \
+    Block<S> result;                                               \
+    for (size_t i = 0; i < Block<S>::kParts; ++i) {                \
+      result.part[i] = function(a.part[i], b.part[i]);             \
+    }                                                              \
+    return result;                                                 \
+  }
+TESSERA_BLOCK_BINARY_(operator+, hn::Add)
+TESSERA_BLOCK_BINARY_(operator-, hn::Sub)
+TESSERA_BLOCK_BINARY_(operator*, hn::Mul)
+TESSERA_BLOCK_BINARY_(operator/, hn::Div)
+#undef TESSERA_BLOCK_BINARY_
+
+// The larger of two, NaN where one is.
+template <typename S>
+HWY_INLINE Block<S> Larger(const Block<S>& a, const Block<S>& b) {
+  Block<S> result;
+  for (size_t i = 0; i < Block<S>::kParts; ++i) {
+    const auto x = a.part[i], y = b.part[i];
+    result.part[i] = hn::IfThenElse(hn::Or(hn::Gt(x, y), hn::IsNaN(x)), x, y);
+  }
+  return result;
+}
+
+template <typename S>
+HWY_INLINE Block<S> LoadAll(const S* from) {
+  Block<S> result;
+  for (size_t i = 0; i < Block<S>::kParts; ++i) {
+    result.part[i] =
+        hn::LoadU(typename Block<S>::Tag(), from + i * Block<S>::kStep);
+  }
+  return result;
+}
+HWY_INLINE Block<float> LoadAll(const BF16* from) {
+  using Tag = Block<float>::Tag;
+  const hn::Rebind<uint16_t, Tag> narrow;
+  const hn::Rebind<uint32_t, Tag> wide;
+  const auto* bits = reinterpret_cast<const uint16_t*>(from);
+  Block<float> result;
+  for (size_t i = 0; i < Block<float>::kParts; ++i) {
+    const auto upper = hn::LoadU(narrow, bits + i * Block<float>::kStep);
+    result.part[i] =
+        hn::BitCast(Tag(), hn::ShiftLeft<16>(hn::PromoteTo(wide, upper)));
+  }
+  return result;
+}
+
+template <typename S>
+HWY_INLINE void StoreAll(const Block<S>& block, S* to) {
+  for (size_t i = 0; i < Block<S>::kParts; ++i) {
+    hn::StoreU(block.part[i], typename Block<S>::Tag(),
+               to + i * Block<S>::kStep);
+  }
+}
+// To nearest even; NaN stays one, quiet.
+HWY_INLINE void StoreAll(const Block<float>& block, BF16* to) {
+  using Tag = Block<float>::Tag;
+  const hn::Rebind<uint16_t, Tag> narrow;
+  const hn::Rebind<uint32_t, Tag> wide;
+  const hn::Rebind<int32_t, Tag> integer;
+  auto* bits = reinterpret_cast<uint16_t*>(to);
+  for (size_t i = 0; i < Block<float>::kParts; ++i) {
+    const auto x = hn::BitCast(wide, block.part[i]);
+    const auto odd = hn::And(hn::ShiftRight<16>(x), hn::Set(wide, 1));
+    const auto rounded = hn::Add(x, hn::Add(odd, hn::Set(wide, 0x7fff)));
+    const auto quiet = hn::Or(x, hn::Set(wide, 0x400000));
+    const auto kept = hn::IfThenElse(
+        hn::RebindMask(wide, hn::IsNaN(block.part[i])), quiet, rounded);
+    hn::StoreU(
+        hn::DemoteTo(narrow, hn::BitCast(integer, hn::ShiftRight<16>(kept))),
+        narrow, bits + i * Block<float>::kStep);
+  }
+}
+
+template <typename T>
+HWY_NOINLINE Block<StatisticOf<T>> LoadSome(const T* from, int64_t count) {
+  alignas(64) T elements[kBlock<T>] = {};
+  std::memcpy(static_cast<void*>(elements), from,
+              static_cast<size_t>(count) * sizeof(T));
+  return LoadAll(elements);
+}
+template <typename T>
+HWY_NOINLINE void StoreSome(const Block<StatisticOf<T>>& block, T* to,
+                            int64_t count) {
+  alignas(64) T elements[kBlock<T>];
+  StoreAll(block, elements);
+  std::memcpy(static_cast<void*>(to), elements,
+              static_cast<size_t>(count) * sizeof(T));
+}
+
+// The first `count` elements, or all where there are more than a block has.
+template <typename T>
+HWY_INLINE Block<StatisticOf<T>> Load(const T* from, int64_t count) {
+  return HWY_LIKELY(count >= kBlock<T>) ? LoadAll(from) : LoadSome(from, count);
+}
+template <typename T>
+HWY_INLINE void Store(const Block<StatisticOf<T>>& block, T* to,
+                      int64_t count) {
+  if (HWY_LIKELY(count >= kBlock<T>)) {
+    StoreAll(block, to);
+  } else {
+    StoreSome(block, to, count);
+  }
+}
+
+// `block` with `other` at and after place `count`.
+template <typename S>
+HWY_INLINE Block<S> First(const Block<S>& block, int64_t count, S other) {
+  if (HWY_LIKELY(count >= kBlock<S>)) return block;
+  alignas(64) S values[kBlock<S>];
+  StoreAll(block, values);
+  for (int64_t i = HWY_MAX(count, 0); i < kBlock<S>; ++i) values[i] = other;
+  return LoadAll(values);
+}
+
+// The sum of the values of a block, as a tree.
+template <typename S>
+HWY_INLINE S Sum(const Block<S>& block) {
+  alignas(64) S values[kBlock<S>];
+  StoreAll(block, values);
+  for (int64_t half = kBlock<S> / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) values[i] += values[i + half];
+  }
+  return values[0];
+}
+
+// The sum of term(j, n - j) over the blocks from j on of n elements of type T,
+// where term(j, left) is zero at and after place `left`. Four sums at once do
+// not wait for each other.
+template <typename T, class Term>
+HWY_INLINE StatisticOf<T> SumOf(const Term& term, int64_t n) {
+  using S = StatisticOf<T>;
+  Block<S> a = SetBlock(S{0}), b = a, c = a, d = a;
+  int64_t j = 0;
+  for (; j + 4 * kBlock<T> <= n; j += 4 * kBlock<T>) {
+    a = a + term(j, kBlock<T>);
+    b = b + term(j + kBlock<T>, kBlock<T>);
+    c = c + term(j + 2 * kBlock<T>, kBlock<T>);
+    d = d + term(j + 3 * kBlock<T>, kBlock<T>);
+  }
+  for (; j < n; j += kBlock<T>) a = a + term(j, n - j);
+  return Sum((a + b) + (c + d));
+}
+
+// The largest one, NaN where there is one.
+template <typename S>
+HWY_INLINE S Largest(const Block<S>& block) {
+  alignas(64) S values[kBlock<S>];
+  StoreAll(block, values);
+  S largest = values[0];
+  for (const S value : values) {
+    if (value > largest || value != value) largest = value;
+  }
+  return largest;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::tensor_parallel::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CPU_BLOCK_INL_H_

@@ -1,0 +1,52 @@
+// AddColumns: sums of columns in statistics, added to a row of any type.
+//
+// Rows are added one after the other to what the target holds, so that rows
+// that are shared among calls give the same bits, but for the rounding of a
+// bf16 target after each call. Compiled once for every instruction set.
+#if defined(TESSERA_TENSOR_PARALLEL_OPS_CPU_COLUMNS_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_TENSOR_PARALLEL_OPS_CPU_COLUMNS_INL_H_
+#undef TESSERA_TENSOR_PARALLEL_OPS_CPU_COLUMNS_INL_H_
+#else
+#define TESSERA_TENSOR_PARALLEL_OPS_CPU_COLUMNS_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "tensor_parallel/ops_cpu/block-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::tensor_parallel::cpu {
+namespace HWY_NAMESPACE {
+
+// target[j] += the sum over i in [0, rows) of term(i, j), for j in [0, n).
+// term(i, at, count) is the block of columns from `at`, of which `count` are.
+// The sums of a stripe of columns stay in the first-level cache.
+template <typename Target, class Term>
+HWY_INLINE void AddColumns(const Term& term, int64_t rows, int64_t n,
+                           Target* target) {
+  using S = StatisticOf<Target>;
+  constexpr int64_t kStripe = 8192 / sizeof(S);
+  alignas(64) S sums[kStripe];
+  for (int64_t begin = 0; begin < n; begin += kStripe) {
+    const int64_t size = HWY_MIN(kStripe, n - begin);
+    for (int64_t j = 0; j < size; j += kBlock<S>) {
+      StoreAll(Load(target + begin + j, size - j), sums + j);
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < size; j += kBlock<S>) {
+        StoreAll(LoadAll(sums + j) + term(i, begin + j, size - j), sums + j);
+      }
+    }
+    for (int64_t j = 0; j < size; j += kBlock<S>) {
+      Store(LoadAll(sums + j), target + begin + j, size - j);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::tensor_parallel::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CPU_COLUMNS_INL_H_

@@ -1,0 +1,317 @@
+// CpuOps against what the machine gives in the same run, in one thread.
+//
+// Products: share_of_peak, their rate over that of OpenBLAS on a square of
+// 1024 (f32; f64 for f64). Attention counts the products that a causal mask
+// leaves. All else: share_of_triad, the bytes that it has to read and write
+// over its time, over those of a[i] = b[i] + s c[i] on three arrays of as many
+// bytes in all.
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor.h"
+#include "base/tensor/tensor_view.h"
+#include "benchmark/benchmark.h"
+#include "tensor_parallel/ops/attention_block.h"
+#include "tensor_parallel/ops_cpu/blas.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tensor_parallel/ops/ops.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+// Of this thread's own time: other programs do not count.
+double SecondsOf(const std::function<void()>& body) {
+  const auto now = [] {
+    timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) +
+           1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double start = now();
+  body();
+  return now() - start;
+}
+
+// The best of several, in seconds.
+double Best(int repeats, const std::function<void()>& body) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < repeats; ++i) best = std::min(best, SecondsOf(body));
+  return best;
+}
+
+template <typename T>
+double PeakOf() {
+  constexpr int64_t kSize = 1024;
+  const std::vector<T> a(kSize * kSize, T{1}), b(kSize * kSize, T{2});
+  std::vector<T> c(kSize * kSize);
+  const double seconds = Best(5, [&] {
+    cpu::Multiply<T>({kSize, kSize, kSize}, 1, {a.data(), kSize},
+                     {b.data(), kSize}, 0, {c.data(), kSize});
+  });
+  return 2.0 * kSize * kSize * kSize / seconds;
+}
+
+// Operations a second of a large square product, measured now.
+double Peak(DType dtype) {
+  return dtype == DType::kF64 ? PeakOf<double>() : PeakOf<float>();
+}
+
+// Bytes a second of a triad over `bytes` bytes, measured now.
+double Triad(int64_t bytes) {
+  const int64_t count = bytes / 3 / static_cast<int64_t>(sizeof(float)) + 1;
+  std::vector<float> a(count), b(count, 1.0f), c(count, 2.0f);
+  const double seconds = Best(10, [&] {
+    for (int64_t i = 0; i < count; ++i) a[i] = b[i] + 3.0f * c[i];
+    benchmark::DoNotOptimize(a.data());
+    benchmark::ClobberMemory();
+  });
+  return 3.0 * static_cast<double>(count) * sizeof(float) / seconds;
+}
+
+void ReportRate(benchmark::State& state, const std::string& name, double work,
+                double limit, const char* unit) {
+  state.counters[unit] =
+      benchmark::Counter(work, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters[name] = benchmark::Counter(
+      work / limit, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+Tensor Made(DType dtype, std::vector<int64_t> shape, double value = 0.01) {
+  Tensor tensor = *Tensor::Create(dtype, shape);
+  CpuOps({.threads = 1}).Fill(value, tensor.view()).IgnoreError();
+  return tensor;
+}
+
+void Check(benchmark::State& state, const absl::Status& status) {
+  if (!status.ok()) state.SkipWithError(std::string(status.message()).c_str());
+}
+
+void BM_Gemm(benchmark::State& state, DType dtype) {
+  CpuOps ops({.threads = 1});
+  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
+  const Tensor a = Made(dtype, {m, k}), b = Made(dtype, {n, k});
+  Tensor c = Made(dtype, {m, n});
+  const double peak = Peak(dtype);
+  for (auto _ : state) {
+    Check(state, ops.Gemm({.transpose_b = true}, a.view(), b.view(), c.view()));
+  }
+  ReportRate(state, "share_of_peak", 2.0 * static_cast<double>(m * n * k), peak,
+             "flops");
+}
+
+// A sequence of range(0) tokens with 8 heads of d = range(2) over range(1) key
+// heads, causal.
+class AttentionProblem {
+ public:
+  AttentionProblem(const benchmark::State& state, DType dtype)
+      : tokens_(state.range(0)),
+        d_(state.range(2)),
+        query_(Made(dtype, {tokens_, kHeads, d_})),
+        key_(Made(dtype, {tokens_, state.range(1), d_})),
+        statistics_(dtype == DType::kF64 ? DType::kF64 : DType::kF32),
+        output_(Made(statistics_, {tokens_, kHeads, d_})),
+        log_sum_exp_(Made(statistics_, {tokens_, kHeads}, 8)),
+        key_gradient_(Made(statistics_, {tokens_, state.range(1), d_})),
+        value_gradient_(Made(statistics_, {tokens_, state.range(1), d_})),
+        positions_(tokens_) {
+    std::iota(positions_.begin(), positions_.end(), 0);
+  }
+
+  AttentionBlock Block() const {
+    return {query_.view(),
+            key_.view(),
+            key_.view(),
+            positions_,
+            positions_,
+            true,
+            1 / std::sqrt(double(d_))};
+  }
+  AttentionState State() { return {output_.view(), log_sum_exp_.view()}; }
+  AttentionGradients Gradients() {
+    return {query_.view(),  log_sum_exp_.view(),  log_sum_exp_.view(),
+            output_.view(), key_gradient_.view(), value_gradient_.view()};
+  }
+  // Of one product: half of tokens x tokens is seen.
+  double Flops() const {
+    const auto pairs = static_cast<double>(tokens_ * (tokens_ + 1)) / 2;
+    return 2 * pairs * static_cast<double>(kHeads * d_);
+  }
+
+ private:
+  static constexpr int64_t kHeads = 8;
+  int64_t tokens_, d_;
+  Tensor query_, key_;
+  DType statistics_;
+  Tensor output_, log_sum_exp_, key_gradient_, value_gradient_;
+  std::vector<int64_t> positions_;
+};
+
+void BM_Attend(benchmark::State& state, DType dtype) {
+  CpuOps ops({.threads = 1});
+  AttentionProblem problem(state, dtype);
+  const double peak = Peak(dtype);
+  for (auto _ : state) {
+    Check(state, ops.Attend(problem.Block(), problem.State()));
+  }
+  ReportRate(state, "share_of_peak", 2 * problem.Flops(), peak, "flops");
+}
+
+void BM_AttendGradient(benchmark::State& state, DType dtype) {
+  CpuOps ops({.threads = 1});
+  AttentionProblem problem(state, dtype);
+  const double peak = Peak(dtype);
+  for (auto _ : state) {
+    Check(state, ops.AttendGradient(problem.Block(), problem.Gradients()));
+  }
+  ReportRate(state, "share_of_peak", 5 * problem.Flops(), peak, "flops");
+}
+
+constexpr int64_t kRows = 4096;
+constexpr int64_t kColumns = 2048;
+
+// What the memory-bound operations work on.
+struct Activations {
+  explicit Activations(DType dtype)
+      : x(Made(dtype, {kRows, kColumns})),
+        y(Made(dtype, {kRows, kColumns})),
+        z(Made(dtype, {kRows, kColumns})),
+        weight(Made(dtype, {kColumns})),
+        sums(Made(dtype == DType::kF64 ? DType::kF64 : DType::kF32, {kRows})),
+        largest(Made(sums.dtype(), {kRows}, 0.5)),
+        targets(kRows, 3),
+        ids(kRows),
+        scales(kRows, 0.5) {
+    for (int64_t i = 0; i < kRows; ++i) ids[i] = i * 7919 % kRows;
+  }
+  Tensor x, y, z, weight, sums, largest;
+  std::vector<int64_t> targets, ids;
+  std::vector<double> scales;
+};
+
+struct MemoryBound {
+  const char* name;
+  int passes;  // Over a tensor: each read or write of x, y or z.
+  absl::Status (*run)(Ops& ops, Activations& a);
+};
+
+constexpr MemoryBound kMemoryBound[] = {
+    {"Add", 3,
+     [](Ops& ops, Activations& a) { return ops.Add(a.x.view(), a.y.view()); }},
+    {"Scale", 2,
+     [](Ops& ops, Activations& a) { return ops.Scale(1, a.x.view()); }},
+    {"AddBias", 2,
+     [](Ops& ops, Activations& a) {
+       return ops.AddBias(a.weight.view(), a.x.view());
+     }},
+    {"SumRows", 1,
+     [](Ops& ops, Activations& a) {
+       return ops.SumRows(a.x.view(), a.weight.view());
+     }},
+    {"RmsNorm", 2,
+     [](Ops& ops, Activations& a) {
+       return ops.RmsNorm(1e-5, a.x.view(), a.weight.view(), a.y.view(),
+                          a.sums.view());
+     }},
+    {"RmsNormInputGradient", 3,
+     [](Ops& ops, Activations& a) {
+       return ops.RmsNormInputGradient(a.x.view(), a.y.view(), a.weight.view(),
+                                       a.sums.view(), a.z.view());
+     }},
+    {"RmsNormWeightGradient", 2,
+     [](Ops& ops, Activations& a) {
+       return ops.RmsNormWeightGradient(a.x.view(), a.y.view(), a.sums.view(),
+                                        a.weight.view());
+     }},
+    {"LayerNorm", 2,
+     [](Ops& ops, Activations& a) {
+       return ops.LayerNorm(1e-5, a.x.view(), a.weight.view(), a.weight.view(),
+                            a.y.view(), a.sums.view(), a.sums.view());
+     }},
+    {"SwiGlu", 3,
+     [](Ops& ops, Activations& a) {
+       return ops.SwiGlu(a.x.view(), a.y.view(), a.z.view());
+     }},
+    {"SwiGluGradientInPlace", 5,
+     [](Ops& ops, Activations& a) {
+       return ops.SwiGluGradient(a.z.view(), a.x.view(), a.y.view(), a.x.view(),
+                                 a.y.view());
+     }},
+    {"RowMax", 1,
+     [](Ops& ops, Activations& a) {
+       return ops.RowMax(a.x.view(), a.sums.view());
+     }},
+    {"SumExp", 1,
+     [](Ops& ops, Activations& a) {
+       return ops.SumExp(a.x.view(), a.largest.view(), a.sums.view());
+     }},
+    {"CrossEntropyGradient", 2,
+     [](Ops& ops, Activations& a) {
+       return ops.CrossEntropyGradient(a.largest.view(), a.largest.view(),
+                                       {0, kColumns}, a.targets, a.scales,
+                                       a.x.view());
+     }},
+    {"Rotate", 2,
+     [](Ops& ops, Activations& a) {
+       return ops.Rotate(10000, false, a.ids,
+                         *a.x.view().Reshape({{kRows, kColumns / 64, 64}}));
+     }},
+    {"GatherRows", 2,
+     [](Ops& ops, Activations& a) {
+       return ops.GatherRows(a.x.view(), {0, kRows}, a.ids, a.y.view());
+     }},
+    {"AddRows", 3,
+     [](Ops& ops, Activations& a) {
+       return ops.AddRows(a.x.view(), {0, kRows}, a.ids, a.y.view());
+     }},
+};
+
+void BM_MemoryBound(benchmark::State& state, const MemoryBound& operation,
+                    DType dtype) {
+  CpuOps ops({.threads = 1});
+  Activations activations(dtype);
+  const int64_t bytes =
+      kRows * kColumns * SizeInBytes(dtype) * operation.passes;
+  const double triad = Triad(bytes);
+  for (auto _ : state) Check(state, operation.run(ops, activations));
+  ReportRate(state, "share_of_triad", static_cast<double>(bytes), triad,
+             "bytes");
+}
+
+const bool kRegistered = [] {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    const std::string type = absl::StrCat("/", DTypeName(dtype));
+    benchmark::RegisterBenchmark(absl::StrCat("Gemm", type).c_str(), BM_Gemm,
+                                 dtype)
+        ->Args({1024, 1024, 1024})
+        ->Args({512, 2048, 512})
+        ->Args({1, 4096, 1024});
+    for (const bool backward : {false, true}) {
+      benchmark::RegisterBenchmark(
+          absl::StrCat(backward ? "AttendGradient" : "Attend", type).c_str(),
+          backward ? BM_AttendGradient : BM_Attend, dtype)
+          ->ArgNames({"tokens", "kv_heads", "d"})
+          ->Args({1024, 8, 128})
+          ->Args({1024, 2, 128})
+          ->Args({1024, 2, 64});
+    }
+    for (const MemoryBound& operation : kMemoryBound) {
+      benchmark::RegisterBenchmark(absl::StrCat(operation.name, type).c_str(),
+                                   BM_MemoryBound, operation, dtype);
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

@@ -1,0 +1,111 @@
+#include <limits>
+
+#include "tensor_parallel/ops_cpu/vector/targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE \
+  "tensor_parallel/ops_cpu/rowwise/cross_entropy_kernels.cc"
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "hwy/highway.h"
+#include "tensor_parallel/ops_cpu/rowwise/cross_entropy_kernels.h"
+#include "tensor_parallel/ops_cpu/block-inl.h"
+#include "tensor_parallel/ops_cpu/exp-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::tensor_parallel::cpu {
+namespace HWY_NAMESPACE {
+
+using Step = CrossEntropyJob::Step;
+
+template <typename T>
+StatisticOf<T> MaxOfRow(const T* row, int64_t n) {
+  using S = StatisticOf<T>;
+  constexpr S kLowest = -std::numeric_limits<S>::infinity();
+  Block<S> largest = SetBlock(kLowest);
+  for (int64_t j = 0; j < n; j += kBlock<T>) {
+    largest = Larger(First(Load(row + j, n - j), n - j, kLowest), largest);
+  }
+  return Largest(largest);
+}
+
+template <typename T>
+struct ExpTerm {
+  HWY_INLINE Block<StatisticOf<T>> operator()(int64_t j, int64_t left) const {
+    return First(Exp(Load(row + j, left) - shift), left, StatisticOf<T>{0});
+  }
+  const T* row;
+  Block<StatisticOf<T>> shift;
+};
+
+// The target's own comes from its logit as it was.
+template <typename T>
+void GradientOfRow(const CrossEntropyJob& job, int64_t i) {
+  using S = StatisticOf<T>;
+  const int64_t n = job.held.size();
+  T* const row = job.result.row<T>(i);
+  const S scale = static_cast<S>(job.scales[i]);
+  const S one_over_sum = S{1} / job.sum.row<S>(0)[i];
+  const Block<S> shift = SetBlock(job.largest.row<S>(0)[i]);
+  const Block<S> factor = SetBlock(one_over_sum);
+  const Block<S> scales = SetBlock(scale);
+  const Block<S> ones = SetBlock(S{1});
+  const bool is_held = job.held.contains(job.targets[i]);
+  const int64_t target = is_held ? job.targets[i] - job.held.begin : 0;
+  const Block<S> at_target = is_held ? Load(row + target, 1) : SetBlock(S{0});
+  for (int64_t j = 0; j < n; j += kBlock<T>) {
+    const Block<S> share = Exp(Load(row + j, n - j) - shift) * factor;
+    Store(share * scales, row + j, n - j);
+  }
+  if (is_held) {
+    Store((Exp(at_target - shift) * factor - ones) * scales, row + target, 1);
+  }
+}
+
+template <typename T>
+void RunCrossEntropyOf(const CrossEntropyJob& job) {
+  using S = StatisticOf<T>;
+  const int64_t n = job.held.size();
+  for (int64_t i = 0; i < job.rows; ++i) {
+    if (job.step == Step::kGradient) {
+      if (job.scales[i] == 0) {
+        for (int64_t j = 0; j < n; ++j) job.result.row<T>(i)[j] = T{};
+      } else {
+        GradientOfRow<T>(job, i);
+      }
+      continue;
+    }
+    const T* const row = job.logits.row<T>(i);
+    S& result = job.result.row<S>(0)[i];
+    if (job.step == Step::kMax) {
+      result = MaxOfRow(row, n);
+    } else if (job.step == Step::kSumExp) {
+      result = SumOf<T>(ExpTerm<T>{row, SetBlock(job.largest.row<S>(0)[i])}, n);
+    } else {
+      result = job.held.contains(job.targets[i])
+                   ? static_cast<S>(row[job.targets[i] - job.held.begin])
+                   : S{0};
+    }
+  }
+}
+
+void RunCrossEntropyHere(const CrossEntropyJob& job) {
+  if (job.dtype == DType::kF64) return RunCrossEntropyOf<double>(job);
+  if (job.dtype == DType::kF32) return RunCrossEntropyOf<float>(job);
+  return RunCrossEntropyOf<BF16>(job);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::tensor_parallel::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::tensor_parallel::cpu {
+
+HWY_EXPORT(RunCrossEntropyHere);
+
+void RunCrossEntropy(const CrossEntropyJob& job) {
+  HWY_DYNAMIC_DISPATCH(RunCrossEntropyHere)(job);
+}
+
+}  // namespace tessera::tensor_parallel::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,97 @@
+#include "tensor_parallel/ops_cpu/vector/targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE \
+  "tensor_parallel/ops_cpu/rowwise/elementwise_kernels.cc"
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "hwy/highway.h"
+#include "tensor_parallel/ops_cpu/rowwise/elementwise_kernels.h"
+#include "tensor_parallel/ops_cpu/block-inl.h"
+#include "tensor_parallel/ops_cpu/columns-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::tensor_parallel::cpu {
+namespace HWY_NAMESPACE {
+
+using Step = ElementwiseJob::Step;
+
+template <typename X>
+struct RowTerm {
+  HWY_INLINE Block<StatisticOf<X>> operator()(int64_t i, int64_t at,
+                                              int64_t count) const {
+    return Load(x.row<X>(i) + at, count);
+  }
+  ConstRowsView x;
+};
+
+// What becomes of a row, block by block.
+template <typename X, typename Y>
+void ElementwiseRow(const ElementwiseJob& job, const X* x, Y* y) {
+  using S = StatisticOf<Y>;
+  const Block<S> factor = SetBlock(static_cast<S>(job.factor));
+  for (int64_t j = 0; j < job.n; j += kBlock<Y>) {
+    const int64_t left = job.n - j;
+    if (job.step == Step::kScale) {
+      Store(Load(y + j, left) * factor, y + j, left);
+    } else if (job.step == Step::kCast) {
+      Store(Load(x + j, left), y + j, left);
+    } else {
+      Store(Load(y + j, left) + Load(x + j, left), y + j, left);
+    }
+  }
+}
+
+template <typename X, typename Z>
+struct Product {
+  HWY_INLINE Block<StatisticOf<X>> operator()(int64_t j, int64_t left) const {
+    return Load(x + j, left) * Load(z + j, left);
+  }
+  const X* x;
+  const Z* z;
+};
+
+template <typename X, typename Y>
+void RunTyped(const ElementwiseJob& job) {
+  if (job.step == Step::kSumRows) {
+    AddColumns(RowTerm<X>{job.x}, job.rows, job.n, job.y.row<Y>(0));
+    return;
+  }
+  if (job.step == Step::kDots) {
+    auto* dots = job.y.row<StatisticOf<X>>(0);
+    for (int64_t i = 0; i < job.rows; ++i) {
+      dots[i] =
+          SumOf<X>(Product<X, Y>{job.x.row<X>(i), job.z.row<Y>(i)}, job.n);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < job.rows; ++i) {
+    ElementwiseRow(job, job.x.row<X>(job.step == Step::kAddToRows ? 0 : i),
+                   job.y.row<Y>(i));
+  }
+}
+
+void RunElementwiseHere(const ElementwiseJob& job) {
+  const bool narrow_x = job.x_type == DType::kBF16;
+  const bool narrow_y = job.y_type == DType::kBF16;
+  if (job.x_type == DType::kF64) return RunTyped<double, double>(job);
+  if (!narrow_x && !narrow_y) return RunTyped<float, float>(job);
+  if (!narrow_x) return RunTyped<float, BF16>(job);
+  if (!narrow_y) return RunTyped<BF16, float>(job);
+  return RunTyped<BF16, BF16>(job);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::tensor_parallel::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::tensor_parallel::cpu {
+
+HWY_EXPORT(RunElementwiseHere);
+
+void RunElementwise(const ElementwiseJob& job) {
+  HWY_DYNAMIC_DISPATCH(RunElementwiseHere)(job);
+}
+
+}  // namespace tessera::tensor_parallel::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,223 @@
+#include "tensor_parallel/ops_cpu/gemm.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype/bfloat16.h"
+#include "base/dtype/dtype.h"
+#include "base/status_macros.h"
+#include "base/tensor/layout.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops_cpu/blas.h"
+#include "tensor_parallel/ops_cpu/operand/operand_checker.h"
+#include "tensor_parallel/ops_cpu/operand/rows_view.h"
+#include "tensor_parallel/ops_cpu/rowwise/elementwise_kernels.h"
+#include "tensor_parallel/ops/ops.h"
+
+namespace tessera::tensor_parallel::cpu {
+namespace {
+
+// Of panels of bf16: f32 buffers of 4, 8 and 8 MiB. Each element converted is
+// used in at least 2048 operations where matrices are as large.
+constexpr int64_t kPanelM = 1024;
+constexpr int64_t kPanelN = 2048;
+constexpr int64_t kPanelK = 1024;
+
+void RequireBlasStrides(OperandChecker& check, std::string_view name,
+                        const ConstTensorView& x) {
+  const int64_t rows = x.shape()[0], columns = x.shape()[1];
+  const int64_t stride = x.strides()[0];
+  const bool fits = rows <= kLargestBlasSize && columns <= kLargestBlasSize;
+  const bool apart = rows <= 1 || columns == 0 ||
+                     (stride >= columns && stride <= kLargestBlasSize);
+  check.Requires(
+      fits && apart,
+      fits && apart
+          ? std::string_view()
+          : absl::StrCat("\"", name, "\" has shape ", DimsToString(x.shape()),
+                         " and strides ", DimsToString(x.strides()),
+                         "; sizes and the stride of rows may be at most ",
+                         kLargestBlasSize,
+                         ", and rows should not overlap: copy it."));
+}
+
+absl::StatusOr<BlasShape> CheckGemm(const GemmOptions& options,
+                                    const ConstTensorView& a,
+                                    const ConstTensorView& b,
+                                    const TensorView& c) {
+  OperandChecker check("Gemm");
+  TESSERA_RETURN_IF_ERROR(check.Leads("a", a, 2));
+  check.Requires(b.rank() == 2,
+                 absl::StrCat("\"b\" has shape ", DimsToString(b.shape()),
+                              "; it should have 2 dimensions."));
+  TESSERA_RETURN_IF_ERROR(check.status());
+  const BlasShape shape = {.m = a.shape()[options.transpose_a ? 1 : 0],
+                           .n = b.shape()[options.transpose_b ? 0 : 1],
+                           .k = a.shape()[options.transpose_a ? 0 : 1]};
+  if (options.transpose_b) {
+    check.Reads("b", b, {{shape.n, shape.k}});
+  } else {
+    check.Reads("b", b, {{shape.k, shape.n}});
+  }
+  check.WritesEither("c", c, {{shape.m, shape.n}});
+  TESSERA_RETURN_IF_ERROR(check.status());
+  RequireBlasStrides(check, "a", a);
+  RequireBlasStrides(check, "b", b);
+  RequireBlasStrides(check, "c", c);
+  TESSERA_RETURN_IF_ERROR(check.status());
+  return shape;
+}
+
+template <typename T>
+void GemmAs(const GemmOptions& options, const BlasShape& shape,
+            const ConstTensorView& a, const ConstTensorView& b,
+            const TensorView& c) {
+  Multiply<T>(shape, static_cast<T>(options.alpha),
+              {reinterpret_cast<const T*>(a.data()), a.strides()[0],
+               options.transpose_a},
+              {reinterpret_cast<const T*>(b.data()), b.strides()[0],
+               options.transpose_b},
+              static_cast<T>(options.beta),
+              {reinterpret_cast<T*>(c.data()), c.strides()[0]});
+}
+
+void CastRows(DType from, DType to, int64_t rows, int64_t n, ConstRowsView x,
+              RowsView y) {
+  RunElementwise({.step = ElementwiseJob::Step::kCast,
+                  .x_type = from,
+                  .y_type = to,
+                  .rows = rows,
+                  .n = n,
+                  .x = x,
+                  .y = y});
+}
+
+RowsView Rows(float* data, int64_t stride) {
+  return RowsView(reinterpret_cast<std::byte*>(data), stride);
+}
+ConstRowsView Rows(const float* data, int64_t stride) {
+  return ConstRowsView(reinterpret_cast<const std::byte*>(data), stride);
+}
+
+// A part of a bf16 matrix in f32, as it is stored.
+class Panel {
+ public:
+  Panel(const ConstTensorView& matrix, bool transposed, int64_t size)
+      : matrix_(matrix),
+        transposed_(transposed),
+        values_(std::make_unique_for_overwrite<float[]>(size)) {}
+
+  // Rows [i, i + rows) and columns [j, j + columns) of op(matrix).
+  BlasFactor<float> Read(int64_t i, int64_t j, int64_t rows, int64_t columns) {
+    if (transposed_) {
+      std::swap(i, j);
+      std::swap(rows, columns);
+    }
+    const int64_t stride = matrix_.strides()[0];
+    const int64_t offset = i * stride + j;
+    CastRows(DType::kBF16, DType::kF32, rows, columns,
+             ConstRowsView(
+                 matrix_.data() + offset * static_cast<int64_t>(sizeof(BF16)),
+                 stride),
+             Rows(values_.get(), columns));
+    return {values_.get(), columns, transposed_};
+  }
+
+ private:
+  const ConstTensorView& matrix_;
+  bool transposed_;
+  std::unique_ptr<float[]> values_;
+};
+
+// Products of bf16 matrices, one part of c at a time.
+class PanelGemm {
+ public:
+  PanelGemm(const GemmOptions& options, const BlasShape& shape,
+            const ConstTensorView& a, const ConstTensorView& b,
+            const TensorView& c)
+      : options_(options),
+        shape_(shape),
+        panel_{.m = std::min(shape.m, kPanelM),
+               .n = std::min(shape.n, kPanelN),
+               .k = std::min(shape.k, kPanelK)},
+        a_(a, options.transpose_a, panel_.m * panel_.k),
+        b_(b, options.transpose_b, panel_.k * panel_.n),
+        c_(c) {
+    if (c.dtype() == DType::kBF16) {
+      sums_ = std::make_unique_for_overwrite<float[]>(panel_.m * panel_.n);
+    }
+  }
+
+  void Run() {
+    for (int64_t j = 0; j < shape_.n; j += panel_.n) {
+      for (int64_t i = 0; i < shape_.m; i += panel_.m) {
+        Part(i, j, std::min(panel_.m, shape_.m - i),
+             std::min(panel_.n, shape_.n - j));
+      }
+    }
+  }
+
+ private:
+  void Part(int64_t i, int64_t j, int64_t rows, int64_t columns) {
+    const int64_t offset = i * c_.strides()[0] + j;
+    std::byte* const c = c_.data() + offset * SizeInBytes(c_.dtype());
+    BlasResult<float> sums = {reinterpret_cast<float*>(c), c_.strides()[0]};
+    if (sums_ != nullptr) {
+      sums = {sums_.get(), columns};
+      if (options_.beta != 0) {
+        CastRows(DType::kBF16, DType::kF32, rows, columns,
+                 ConstRowsView(c, c_.strides()[0]), Rows(sums_.get(), columns));
+      }
+    }
+    AddUp(i, j, rows, columns, sums);
+    if (sums_ != nullptr) {
+      const float* const rounded = sums_.get();
+      CastRows(DType::kF32, DType::kBF16, rows, columns, Rows(rounded, columns),
+               RowsView(c, c_.strides()[0]));
+    }
+  }
+
+  void AddUp(int64_t i, int64_t j, int64_t rows, int64_t columns,
+             const BlasResult<float>& sums) {
+    const auto alpha = static_cast<float>(options_.alpha);
+    auto beta = static_cast<float>(options_.beta);
+    int64_t k = 0;
+    do {  // Once where there is nothing to add up: beta applies.
+      const int64_t depth = std::min(panel_.k, shape_.k - k);
+      Multiply<float>({rows, columns, depth}, alpha, a_.Read(i, k, rows, depth),
+                      b_.Read(k, j, depth, columns), beta, sums);
+      beta = 1;
+      k += panel_.k;
+    } while (k < shape_.k);
+  }
+
+  const GemmOptions& options_;
+  BlasShape shape_;
+  BlasShape panel_;
+  Panel a_;
+  Panel b_;
+  TensorView c_;
+  std::unique_ptr<float[]> sums_;
+};
+
+}  // namespace
+
+absl::Status Gemm(const GemmOptions& options, const ConstTensorView& a,
+                  const ConstTensorView& b, const TensorView& c) {
+  TESSERA_ASSIGN_OR_RETURN(const BlasShape shape, CheckGemm(options, a, b, c));
+  if (shape.m == 0 || shape.n == 0) return absl::OkStatus();
+  if (a.dtype() == DType::kF64) {
+    GemmAs<double>(options, shape, a, b, c);
+  } else if (a.dtype() == DType::kF32) {
+    GemmAs<float>(options, shape, a, b, c);
+  } else {
+    PanelGemm(options, shape, a, b, c).Run();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::tensor_parallel::cpu

@@ -1,0 +1,77 @@
+// OperandChecker: refuses what an operation cannot work on, before it begins.
+//
+//   OperandChecker check("RmsNorm");
+//   TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
+//   check.Reads("weight", weight, {{x.shape()[1]}})
+//       .Writes("y", y, x.shape())
+//       .WritesStatistics("inverse", inverse, {{x.shape()[0]}});
+//   TESSERA_RETURN_IF_ERROR(check.status());
+//
+// Keeps the first error: InvalidArgument that names the operation, the tensor,
+// what it is and what it should be.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_OPERAND_CHECKER_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CPU_OPERAND_CHECKER_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor_view.h"
+
+namespace tessera::tensor_parallel::cpu {
+
+// In what values of `dtype` are summed up: f64 for f64, else f32.
+constexpr DType StatisticsOf(DType dtype) {
+  return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+}
+
+class OperandChecker {
+ public:
+  // `operation` must outlive the checker: it is mostly a literal.
+  explicit OperandChecker(std::string_view operation) : operation_(operation) {}
+
+  // The tensor whose type, one of f64, f32 and bf16, is that of the others; of
+  // `rank` dimensions, or any number where it is negative.
+  absl::Status Leads(std::string_view name, const ConstTensorView& view,
+                     int rank = -1);
+
+  // A tensor of the leader's type and of `shape`.
+  OperandChecker& Reads(std::string_view name, const ConstTensorView& view,
+                        std::span<const int64_t> shape);
+  OperandChecker& Writes(std::string_view name, const TensorView& view,
+                         std::span<const int64_t> shape);
+  // Written, of the leader's type or of its statistics.
+  OperandChecker& WritesEither(std::string_view name, const TensorView& view,
+                               std::span<const int64_t> shape);
+  // Of statistics, contiguous.
+  OperandChecker& ReadsStatistics(std::string_view name,
+                                  const ConstTensorView& view,
+                                  std::span<const int64_t> shape);
+  OperandChecker& WritesStatistics(std::string_view name,
+                                   const TensorView& view,
+                                   std::span<const int64_t> shape);
+  // A list of numbers with one for each of `wanted` rows.
+  OperandChecker& Counts(std::string_view name, size_t size, int64_t wanted);
+  // Anything else; `message` says what was given and what is allowed.
+  OperandChecker& Requires(bool holds, std::string_view message);
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  void CheckCommon(std::string_view name, const ConstTensorView& view);
+  void CheckShape(std::string_view name, const ConstTensorView& view,
+                  std::span<const int64_t> shape);
+  void CheckType(std::string_view name, DType dtype, DType wanted);
+  void CheckDistinct(std::string_view name, const TensorView& view);
+  void Fail(std::string_view name, std::string_view message);
+
+  std::string_view operation_;
+  DType dtype_ = DType::kF32;
+  absl::Status status_;
+};
+
+}  // namespace tessera::tensor_parallel::cpu
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CPU_OPERAND_CHECKER_H_

@@ -1,0 +1,96 @@
+#include "tensor_parallel/ops_cpu/operand/operand_checker.h"
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
+#include "base/tensor/layout.h"
+#include "base/tensor/tensor_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tessera::tensor_parallel::cpu {
+namespace {
+
+using ::testing::HasSubstr;
+
+auto Refused(const char* text) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+}
+
+class OperandCheckerTest : public ::testing::Test {
+ protected:
+  TensorView View(DType dtype, std::vector<int64_t> shape) {
+    return *TensorView::Create(std::span<std::byte>(bytes_), dtype, shape);
+  }
+  TensorView Strided(std::vector<int64_t> shape, std::vector<int64_t> strides) {
+    return *TensorView::Create(std::span<std::byte>(bytes_), DType::kF32,
+                               *Layout::Strided(shape, strides));
+  }
+  alignas(64) std::array<std::byte, 4096> bytes_{};
+};
+
+TEST_F(OperandCheckerTest, AcceptsWhatFits) {
+  OperandChecker check("Op");
+  TESSERA_ASSERT_OK(check.Leads("x", View(DType::kBF16, {3, 4}), 2));
+  check.Reads("w", View(DType::kBF16, {4}), {{4}})
+      .WritesEither("a", View(DType::kBF16, {4}), {{4}})
+      .WritesEither("b", View(DType::kF32, {4}), {{4}})
+      .WritesStatistics("s", View(DType::kF32, {3}), {{3}})
+      .Counts("n", 3, 3)
+      .Requires(true, "");
+  EXPECT_THAT(check.status(), IsOk());
+}
+
+TEST_F(OperandCheckerTest, RefusesTypesRanksAndShapes) {
+  EXPECT_THAT(OperandChecker("Op").Leads("x", View(DType::kI32, {3})),
+              Refused("Op: \"x\" is of i32; it may be of f64, f32 or bf16"));
+  EXPECT_THAT(OperandChecker("Op").Leads("x", View(DType::kF32, {3}), 2),
+              Refused("Op: \"x\" has shape [3]; it should have 2 dimensions."));
+  OperandChecker check("Op");
+  TESSERA_ASSERT_OK(check.Leads("x", View(DType::kF64, {3})));
+  EXPECT_THAT(check.Reads("w", View(DType::kF32, {3}), {{3}}).status(),
+              Refused("Op: \"w\" is of f32; it should be of f64."));
+}
+
+TEST_F(OperandCheckerTest, KeepsTheFirstError) {
+  OperandChecker check("Op");
+  check.Requires(false, "first.").Requires(false, "second.").Counts("n", 1, 2);
+  EXPECT_THAT(check.status(), Refused("Op: first."));
+}
+
+TEST_F(OperandCheckerTest, RefusesMemoryThatItCannotReach) {
+  const TensorView device =
+      *TensorView::Create(std::span<std::byte>(bytes_), DType::kF32, {{4}},
+                          MemoryKind::kCudaDevice);
+  EXPECT_THAT(OperandChecker("Op").Leads("x", device),
+              Refused("lies in cuda_device memory"));
+}
+
+TEST_F(OperandCheckerTest, RefusesStridesThatDoNotServe) {
+  EXPECT_THAT(OperandChecker("Op").Leads("x", Strided({3, 4}, {1, 3})),
+              Refused("the elements of a row should lie side by side"));
+  EXPECT_THAT(OperandChecker("Op")
+                  .Writes("y", Strided({3, 4}, {0, 1}), {{3, 4}})
+                  .status(),
+              Refused("what is written should not overlap itself"));
+  EXPECT_THAT(OperandChecker("Op")
+                  .ReadsStatistics("s", Strided({3, 4}, {5, 1}), {{3, 4}})
+                  .status(),
+              Refused("statistics should be contiguous"));
+  // A row that repeats may be read.
+  EXPECT_THAT(OperandChecker("Op").Leads("x", Strided({3, 4}, {0, 1})), IsOk());
+}
+
+TEST_F(OperandCheckerTest, RefusesElementsThatAreNotAligned) {
+  const TensorView odd = *TensorView::Create(
+      std::span<std::byte>(bytes_).subspan(1), DType::kF32, {{4}});
+  EXPECT_THAT(OperandChecker("Op").Leads("x", odd),
+              Refused("begins at no multiple of the 4 bytes"));
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel::cpu

@@ -1,0 +1,71 @@
+#include "tensor_parallel/ops_cpu/vector/vector_probe.h"
+
+#include "tensor_parallel/ops_cpu/vector/targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor_parallel/ops_cpu/vector/vector_probe.cc"
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "hwy/highway.h"
+#include "tensor_parallel/ops_cpu/block-inl.h"
+#include "tensor_parallel/ops_cpu/exp-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::tensor_parallel::cpu {
+namespace HWY_NAMESPACE {
+
+template <typename S>
+HWY_INLINE void ExpAll(const S* x, S* y, int64_t count) {
+  for (int64_t j = 0; j < count; j += kBlock<S>) {
+    Store(Exp(Load(x + j, count - j)), y + j, count - j);
+  }
+}
+void ExpF32(const float* x, float* y, int64_t count) { ExpAll(x, y, count); }
+void ExpF64(const double* x, double* y, int64_t count) { ExpAll(x, y, count); }
+
+void Round(const float* x, BF16* y, int64_t count) {
+  for (int64_t j = 0; j < count; j += kBlock<float>) {
+    Store(Load(x + j, count - j), y + j, count - j);
+  }
+}
+void Widen(const BF16* x, float* y, int64_t count) {
+  for (int64_t j = 0; j < count; j += kBlock<float>) {
+    Store(Load(x + j, count - j), y + j, count - j);
+  }
+}
+
+BlockSummary Summarise(const float* x, int64_t count) {
+  const Block<float> block = Load(x, count);
+  return {Sum(block), Largest(First(block, count, x[0]))};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::tensor_parallel::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::tensor_parallel::cpu {
+
+HWY_EXPORT(ExpF32);
+HWY_EXPORT(ExpF64);
+HWY_EXPORT(Round);
+HWY_EXPORT(Widen);
+HWY_EXPORT(Summarise);
+
+void ProbeExp(const float* x, float* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(ExpF32)(x, y, count);
+}
+void ProbeExp(const double* x, double* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(ExpF64)(x, y, count);
+}
+void ProbeRound(const float* x, BF16* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Round)(x, y, count);
+}
+void ProbeWiden(const BF16* x, float* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Widen)(x, y, count);
+}
+BlockSummary ProbeBlock(const float* x, int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(Summarise)(x, count);
+}
+
+}  // namespace tessera::tensor_parallel::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,29 @@
+// What the tests look at of block-inl.h and exp-inl.h, by the instruction set
+// that is chosen for the test.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_VECTOR_PROBE_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CPU_VECTOR_PROBE_H_
+
+#include <cstdint>
+
+#include "base/dtype/bfloat16.h"
+
+namespace tessera::tensor_parallel::cpu {
+
+// y[i] = exp(x[i]).
+void ProbeExp(const float* x, float* y, int64_t count);
+void ProbeExp(const double* x, double* y, int64_t count);
+
+// To bf16 and back.
+void ProbeRound(const float* x, BF16* y, int64_t count);
+void ProbeWiden(const BF16* x, float* y, int64_t count);
+
+// The sum and the largest of one block, of which `count` values are.
+struct BlockSummary {
+  float sum = 0;
+  float largest = 0;
+};
+BlockSummary ProbeBlock(const float* x, int64_t count);
+
+}  // namespace tessera::tensor_parallel::cpu
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CPU_VECTOR_PROBE_H_

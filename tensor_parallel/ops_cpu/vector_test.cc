@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "base/dtype/bfloat16.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/ops_cpu/testing/matrices.h"
+#include "tensor_parallel/ops_cpu/vector/vector_probe.h"
+
+namespace tessera::tensor_parallel::cpu {
+namespace {
+
+template <typename S>
+std::vector<S> ExpOf(const std::vector<S>& x) {
+  std::vector<S> y(x.size());
+  ProbeExp(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  return y;
+}
+
+// Errors in units in the last place of the result.
+template <typename S>
+double WorstError(const std::vector<S>& x) {
+  const std::vector<S> y = ExpOf(x);
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const long double exact = std::exp(static_cast<long double>(x[i]));
+    const S rounded = static_cast<S>(exact);
+    const S unit =
+        std::nextafter(rounded, std::numeric_limits<S>::infinity()) - rounded;
+    worst = std::max(
+        worst,
+        static_cast<double>(std::fabs(static_cast<long double>(y[i]) - exact) /
+                            static_cast<long double>(unit)));
+  }
+  return worst;
+}
+
+TEST(Exp, IsWithinItsErrorOverTheWholeRange) {
+  std::mt19937_64 random(1);
+  std::vector<float> f32;
+  for (float x = -103; x < 88.5f; x += 0.0009765625f) f32.push_back(x);
+  std::vector<double> f64;
+  std::uniform_real_distribution<double> any(-744, 709);
+  for (int i = 0; i < 200000; ++i) f64.push_back(any(random));
+  ForEachInstructionSet([&] {
+    EXPECT_LT(WorstError(f32), 1.5);
+    EXPECT_LT(WorstError(f64), 2.0);
+  });
+}
+
+template <typename S>
+void ExpectSpecialValues() {
+  const S infinity = std::numeric_limits<S>::infinity();
+  const S nan = std::numeric_limits<S>::quiet_NaN();
+  const std::vector<S> x = {0, -S{0}, infinity, -infinity, nan, 10000, -10000};
+  const std::vector<S> y = ExpOf(x);
+  EXPECT_EQ(y[0], 1);
+  EXPECT_EQ(y[1], 1);
+  EXPECT_EQ(y[2], infinity);
+  EXPECT_EQ(y[3], 0);
+  EXPECT_TRUE(std::isnan(y[4]));
+  EXPECT_EQ(y[5], infinity);
+  EXPECT_EQ(y[6], 0);
+}
+
+TEST(Exp, OfSpecialValuesIsWhatItShouldBe) {
+  ForEachInstructionSet([] {
+    ExpectSpecialValues<float>();
+    ExpectSpecialValues<double>();
+  });
+}
+
+TEST(Exp, HasTheSameBitsForEveryInstructionSet) {
+  std::vector<float> x;
+  for (float v = -110; v < 95; v += 0.0137f) x.push_back(v);
+  std::vector<float> first;
+  ForEachInstructionSet([&] {
+    if (first.empty()) first = ExpOf(x);
+    EXPECT_EQ(ExpOf(x), first);
+  });
+}
+
+TEST(Block, RoundsToBf16AsTheScalarTypeDoes) {
+  std::mt19937_64 random(2);
+  std::vector<float> x = {0.0f,
+                          -0.0f,
+                          std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN(),
+                          std::numeric_limits<float>::max(),
+                          std::numeric_limits<float>::denorm_min(),
+                          std::bit_cast<float>(0x3f808000),
+                          std::bit_cast<float>(0x3f818000),
+                          std::bit_cast<float>(0x7f800001)};
+  for (int i = 0; i < 100000; ++i) {
+    x.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+  }
+  ForEachInstructionSet([&] {
+    std::vector<BF16> y(x.size());
+    ProbeRound(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    std::vector<float> back(x.size());
+    ProbeWiden(y.data(), back.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float expected = static_cast<float>(BF16(x[i]));
+      if (std::isnan(x[i])) {
+        EXPECT_TRUE(std::isnan(back[i])) << x[i];
+      } else {
+        EXPECT_EQ(std::bit_cast<uint32_t>(back[i]),
+                  std::bit_cast<uint32_t>(expected))
+            << x[i];
+      }
+    }
+  });
+}
+
+TEST(Block, TouchesTheFirstElementsAlone) {
+  ForEachInstructionSet([] {
+    for (int64_t count = 0; count < 40; ++count) {
+      const std::vector<float> x(count, 1.5f);  // asan sees what is beyond.
+      std::vector<BF16> y(count + 4, BF16(7.0f));
+      ProbeRound(x.data(), y.data(), count);
+      for (int64_t i = 0; i < count + 4; ++i) {
+        EXPECT_EQ(static_cast<float>(y[i]), i < count ? 1.5f : 7.0f);
+      }
+    }
+  });
+}
+
+TEST(Block, SumsAndFindsTheLargestOfItsFirstElements) {
+  ForEachInstructionSet([] {
+    for (int64_t count = 1; count <= 16; ++count) {
+      std::vector<float> x;
+      for (int64_t i = 0; i < count; ++i) {
+        x.push_back(static_cast<float>(i * 7 % 5) - 9);
+      }
+      float sum = 0;
+      for (float value : x) sum += value;
+      const BlockSummary summary = ProbeBlock(x.data(), count);
+      EXPECT_EQ(summary.sum, sum);
+      EXPECT_EQ(summary.largest, *std::max_element(x.begin(), x.end()));
+      x[count / 2] = std::numeric_limits<float>::quiet_NaN();
+      EXPECT_TRUE(std::isnan(ProbeBlock(x.data(), count).largest));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel::cpu

@@ -1,0 +1,98 @@
+// Partition: which part of a dimension each rank of a group holds.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Partition rows, Partition::Balanced(10, 4));
+//   rows.RangeOf(1);              // {3, 6}: 3, 3, 2, 2
+//   rows.PartOf(5);               // 1
+//
+//   rule         sizes of 10 in 4 parts
+//   CeilChunks   3 3 3 1          torch.chunk, DTensor: later parts are shorter
+//   Balanced     3 3 2 2          at most one apart
+//   Blocks(4)    4 4 2 0          whole blocks of 4; only the last one is cut
+//
+// Parts are in order, do not overlap and cover the dimension exactly; where it
+// has fewer elements (or blocks) than there are parts, the last ones are empty,
+// and they begin and end within the dimension. A value of four integers:
+// everything is computed, nothing is stored by part.
+#ifndef TESSERA_TENSOR_PARALLEL_SHARDING_PARTITION_H_
+#define TESSERA_TENSOR_PARALLEL_SHARDING_PARTITION_H_
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tensor_parallel/sharding/index_range.h"
+
+namespace tessera::tensor_parallel {
+
+class Partition {
+ public:
+  // One part of nothing.
+  Partition() = default;
+
+  // InvalidArgument where `size` is negative or `parts` is below 1; for Blocks
+  // also where `block` is.
+  static absl::StatusOr<Partition> CeilChunks(int64_t size, int64_t parts);
+  static absl::StatusOr<Partition> Balanced(int64_t size, int64_t parts);
+  // Blocks of `block` elements, which stay whole, are dealt out as Balanced
+  // deals elements. The last block of the dimension may be short: PaddedSizeOf
+  // says what a part takes where it is padded to whole blocks.
+  static absl::StatusOr<Partition> Blocks(int64_t size, int64_t parts,
+                                          int64_t block);
+
+  int64_t size() const { return size_; }
+  int64_t parts() const { return parts_; }
+  int64_t block() const { return block_; }
+
+  // `part` is in [0, parts()).
+  IndexRange RangeOf(int64_t part) const;
+  int64_t SizeOf(int64_t part) const { return RangeOf(part).size(); }
+
+  // The size in whole blocks; SizeOf where a block is one element.
+  int64_t PaddedSizeOf(int64_t part) const;
+
+  // The largest of all parts: that of part 0.
+  int64_t largest() const { return SizeOf(0); }
+
+  // Whether all parts have the same size.
+  bool even() const { return SizeOf(0) == SizeOf(parts_ - 1); }
+
+  // The part that holds element `index`, which is in [0, size()).
+  int64_t PartOf(int64_t index) const;
+
+  // By part; for collectives of uneven counts.
+  std::vector<int64_t> Sizes() const;
+
+  // "10 in 4 parts of 3 3 2 2".
+  std::string ToString() const;
+
+  friend bool operator==(const Partition&, const Partition&) = default;
+
+ private:
+  Partition(int64_t size, int64_t parts, int64_t block, int64_t first_blocks,
+            int64_t first_parts, int64_t other_blocks)
+      : size_(size),
+        parts_(parts),
+        block_(block),
+        first_blocks_(first_blocks),
+        first_parts_(first_parts),
+        other_blocks_(other_blocks) {}
+
+  int64_t FirstBlockOf(int64_t part) const;
+
+  int64_t size_ = 0;
+  int64_t parts_ = 1;
+  int64_t block_ = 1;
+  // The first `first_parts_` parts have `first_blocks_` blocks, the others
+  // `other_blocks_`, as far as the dimension goes.
+  int64_t first_blocks_ = 0;
+  int64_t first_parts_ = 0;
+  int64_t other_blocks_ = 0;
+};
+
+std::ostream& operator<<(std::ostream& os, const Partition& partition);
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_SHARDING_PARTITION_H_

@@ -1,0 +1,201 @@
+#include "tools/checkpoint/import_model.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/dtype/convert.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+#include "base/tensor/tensor_view.h"
+#include "tools/checkpoint/run_plan.h"
+#include "tools/checkpoint/write_run.h"
+#include "tools/model_files/llama_names.h"
+#include "tools/model_files/hugging_face_config.h"
+#include "tools/model_files/safetensors_set.h"
+#include "tools/train/checkpoint/run_tensor_names.h"
+
+namespace tessera::tools {
+namespace {
+
+using model_files::HuggingFacePiece;
+using model_files::LlamaParameter;
+using model_files::ModelConfig;
+using model_files::SafetensorsSet;
+using model_files::TensorSpec;
+using tensor_parallel::IndexRange;
+using train::HeldTensor;
+using zero3::StateArray;
+using zero3::StatePart;
+
+constexpr int64_t kWeightsAtOnce = int64_t{1} << 22;
+
+absl::Status CheckTensors(const SafetensorsSet& set, const ModelConfig& config,
+                          const std::string& model) {
+  for (const TensorSpec& needed : model_files::HuggingFaceTensors(
+           config, model_files::ElementType::kF32)) {
+    const TensorSpec* const found = set.Find(needed.name);
+    if (found == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat(QuotedPath(model), " has no tensor ",
+                       Quoted(needed.name), ", which its config.json needs"));
+    }
+    if (found->shape == needed.shape) continue;
+    return absl::DataLossError(absl::StrCat(
+        QuotedPath(model), ": tensor ", Quoted(needed.name), " is [",
+        absl::StrJoin(found->shape, ", "), "]; its config.json needs [",
+        absl::StrJoin(needed.shape, ", "), "]"));
+  }
+  return absl::OkStatus();
+}
+
+// What is wrong with files is no misuse.
+absl::Status AsDamage(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status)) return status;
+  return absl::DataLossError(status.message());
+}
+
+// Reads whole rows of a run's tensors out of those of Hugging Face.
+class Weights {
+ public:
+  Weights(const SafetensorsSet& set, const ModelConfig& config)
+      : set_(set), config_(config) {
+    for (LlamaParameter& parameter : model_files::LlamaParameters(config)) {
+      std::string name = train::RunTensorName(parameter.part, parameter.layer);
+      parameters_.emplace(std::move(name), std::move(parameter));
+    }
+  }
+
+  // As a BlockSource.
+  absl::Status Read(const HeldTensor& held, StatePart part,
+                    const StateArray& to) {
+    if (part != StatePart::kValue && part != StatePart::kMaster) {
+      return absl::OkStatus();
+    }
+    const LlamaParameter& parameter =
+        parameters_.at(std::string(train::SourceOfTied(config_, held.name)));
+    int64_t place = 0;  // Of the range of rows among those that are held.
+    const int64_t end = to.begin + to.capacity;
+    const int64_t width = held.width();
+    for (const auto& rows : held.rows) {
+      const int64_t next = place + rows.range.size() * width;
+      const int64_t first = std::max(to.begin, place);
+      const int64_t last = std::min(end, next);
+      if (first < last) {
+        const int64_t offset = rows.range.begin;
+        TESSERA_RETURN_IF_ERROR(
+            ReadRange(parameter, held,
+                      {offset + (first - place) / width,
+                       offset + (last - place + width - 1) / width},
+                      place - offset * width, to));
+      }
+      place = next;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Some rows, a few at a time; row 0 would be element `origin` of what is
+  // held.
+  absl::Status ReadRange(const LlamaParameter& parameter,
+                         const HeldTensor& held, IndexRange rows,
+                         int64_t origin, const StateArray& to) {
+    const int64_t columns = held.shape.size() == 2 ? held.shape[1] : 1;
+    const int64_t at_once = std::max<int64_t>(1, kWeightsAtOnce / columns);
+    for (int64_t row = rows.begin; row < rows.end; row += at_once) {
+      TESSERA_RETURN_IF_ERROR(ReadRows(parameter, held,
+                                       {row, std::min(row + at_once, rows.end)},
+                                       origin + row * held.width(), to));
+    }
+    return absl::OkStatus();
+  }
+
+  // The held columns of some rows, the first of which is element `place` of
+  // what is held.
+  absl::Status ReadRows(const LlamaParameter& parameter, const HeldTensor& held,
+                        IndexRange rows, int64_t place, const StateArray& to) {
+    const int64_t columns = held.shape.size() == 2 ? held.shape[1] : 1;
+    rows_.resize(static_cast<size_t>(rows.size() * columns));
+    for (const HuggingFacePiece& piece :
+         model_files::PiecesOfRows(parameter, rows.begin, rows.end)) {
+      const std::span<float> some = std::span(rows_).subspan(
+          static_cast<size_t>((piece.target_row - rows.begin) * columns),
+          static_cast<size_t>(piece.rows * columns));
+      std::vector<int64_t> shape = held.shape;
+      shape[0] = piece.rows;
+      TESSERA_ASSIGN_OR_RETURN(
+          const TensorView view,
+          TensorView::Create(std::as_writable_bytes(some), DType::kF32, shape));
+      TESSERA_RETURN_IF_ERROR(
+          set_.ReadRows(piece.name, piece.source_row, view));
+    }
+    for (int64_t row = 0; row < rows.size(); ++row) {
+      TESSERA_RETURN_IF_ERROR(
+          CopyRow(std::span<const float>(rows_).subspan(
+                      static_cast<size_t>(row * columns + held.columns.begin),
+                      static_cast<size_t>(held.width())),
+                  place + row * held.width(), to));
+    }
+    return absl::OkStatus();
+  }
+
+  // What of a row belongs to the elements of `to`.
+  static absl::Status CopyRow(std::span<const float> row, int64_t place,
+                              const StateArray& to) {
+    const int64_t begin = std::max(place, to.begin);
+    const int64_t end = std::min(place + static_cast<int64_t>(row.size()),
+                                 to.begin + to.capacity);
+    if (begin >= end) return absl::OkStatus();
+    const int64_t width = SizeInBytes(to.format.dtype);
+    return Convert(DType::kF32,
+                   std::as_bytes(row.subspan(static_cast<size_t>(begin - place),
+                                             static_cast<size_t>(end - begin))),
+                   to.format.dtype,
+                   {to.bytes + (begin - to.begin) * width,
+                    static_cast<size_t>((end - begin) * width)});
+  }
+
+  const SafetensorsSet& set_;
+  const ModelConfig& config_;
+  std::map<std::string, LlamaParameter> parameters_;
+  std::vector<float> rows_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> ImportModel(const std::string& model,
+                                        const std::string& directory,
+                                        const ImportOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const model_files::HuggingFaceConfig config,
+      model_files::LoadHuggingFaceConfig(absl::StrCat(model, "/config.json")),
+      AsDamage(_));
+  RunPlan plan = {.identity = {.model = config.model},
+                  .mesh = options.mesh,
+                  .zero = options.zero};
+  plan.dtype = options.dtype.value_or(
+      config.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32);
+  if (plan.dtype != DType::kF32 && plan.dtype != DType::kBF16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a run does not compute with ", DTypeName(plan.dtype),
+                     "; give f32 or bf16"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const SafetensorsSet set,
+                           SafetensorsSet::Open(model), AsDamage(_));
+  TESSERA_RETURN_IF_ERROR(CheckTensors(set, config.model, model));
+  Weights weights(set, config.model);
+  return WriteRun(
+      zero3::FileCalls::System(), directory, plan,
+      [&](const HeldTensor& held, StatePart part, const StateArray& to) {
+        return weights.Read(held, part, to);
+      });
+}
+
+}  // namespace tessera::tools

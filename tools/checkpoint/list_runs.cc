@@ -1,0 +1,128 @@
+#include "tools/checkpoint/list_runs.h"
+
+#include <unistd.h>
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "base/byte_size.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "tools/train/checkpoint/run_identity.h"
+#include "tools/train/checkpoint/saved_run.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/file_calls.h"
+
+namespace tessera::tools {
+namespace {
+
+ListedRun ListOne(const std::string& path) {
+  ListedRun run = {.path = path, .state = "complete"};
+  const auto manifest = zero3::ReadManifest(path);
+  if (!manifest.ok()) {
+    run.state = std::string(manifest.status().message());
+    return run;
+  }
+  run.step = manifest->step;
+  run.ranks = manifest->world;
+  for (const zero3::CheckpointPart& part : manifest->parts) {
+    for (const zero3::CheckpointFile& file : part.files)
+      run.bytes += file.bytes;
+  }
+  const zero3::CheckpointPart& first = manifest->parts[0];
+  run.zero = first.stage;
+  const auto mesh = first.metadata.find(std::string(train::kMeshKey));
+  if (mesh != first.metadata.end()) run.mesh = mesh->second;
+  const auto identity = train::IdentityFrom(first.metadata);
+  if (identity.ok()) run.parameters = identity->model.ParameterCount();
+  const absl::Status status = zero3::CheckComplete({run.step, path});
+  if (!status.ok()) run.state = std::string(status.message());
+  return run;
+}
+
+// One cell in a table of text or CSV.
+std::string Cell(std::string_view text) {
+  return absl::StrReplaceAll(text, {{"\n", " "}, {"\"", "'"}});
+}
+
+void PrintText(std::span<const ListedRun> runs, std::ostream& out) {
+  out << absl::StrFormat("%10s %6s %-18s %4s %14s %10s  %s\n", "step", "ranks",
+                         "mesh", "zero", "parameters", "bytes", "path");
+  for (const ListedRun& run : runs) {
+    out << absl::StrFormat("%10d %6d %-18s %4d %14d %10s  %s%s%s\n", run.step,
+                           run.ranks, Cell(run.mesh), run.zero, run.parameters,
+                           ByteSize(run.bytes).ToString(), run.path,
+                           run.state == "complete" ? "" : ": ",
+                           run.state == "complete" ? "" : Cell(run.state));
+  }
+}
+
+void PrintCsv(std::span<const ListedRun> runs, std::ostream& out) {
+  out << "step,ranks,mesh,zero,parameters,bytes,state,path\n";
+  for (const ListedRun& run : runs) {
+    out << run.step << "," << run.ranks << ",\"" << Cell(run.mesh) << "\","
+        << run.zero << "," << run.parameters << "," << run.bytes << ",\""
+        << Cell(run.state) << "\",\"" << Cell(run.path) << "\"\n";
+  }
+}
+
+void PrintJson(std::span<const ListedRun> runs, std::ostream& out) {
+  using Json = nlohmann::ordered_json;
+  Json all = Json::array();
+  for (const ListedRun& run : runs) {
+    all.push_back({{"step", run.step},
+                   {"ranks", run.ranks},
+                   {"mesh", run.mesh},
+                   {"zero", run.zero},
+                   {"parameters", run.parameters},
+                   {"bytes", run.bytes},
+                   {"state", run.state},
+                   {"path", run.path}});
+  }
+  out << all.dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ListedRun>> ListRuns(const std::string& path) {
+  const std::string manifest = absl::StrCat(path, "/", zero3::kManifestName);
+  if (access(manifest.c_str(), F_OK) == 0) {
+    return std::vector<ListedRun>{ListOne(path)};
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           zero3::ListDirectory(path));
+  std::vector<ListedRun> runs;
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, "step-")) continue;
+    const std::string one = absl::StrCat(path, "/", name);
+    if (absl::EndsWith(name, ".writing") || absl::EndsWith(name, ".removing")) {
+      runs.push_back({.path = one, .state = "interrupted, or on its way"});
+    } else {
+      runs.push_back(ListOne(one));
+    }
+  }
+  if (!runs.empty()) return runs;
+  return absl::NotFoundError(
+      absl::StrCat(QuotedPath(path),
+                   " is no checkpoint and has none, such as step-00000020"));
+}
+
+void PrintRuns(std::span<const ListedRun> runs, OutputFormat format,
+               std::ostream& out) {
+  switch (format) {
+    case OutputFormat::kJson:
+      return PrintJson(runs, out);
+    case OutputFormat::kCsv:
+      return PrintCsv(runs, out);
+    case OutputFormat::kText:
+      break;
+  }
+  PrintText(runs, out);
+}
+
+}  // namespace tessera::tools

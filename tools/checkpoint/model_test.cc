@@ -1,0 +1,398 @@
+// Weights out of and into checkpoints, against what transformers computed.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tools/checkpoint/export_model.h"
+#include "tools/checkpoint/import_model.h"
+#include "tools/model_files/llama_names.h"
+#include "tools/model_files/hugging_face_config.h"
+#include "tools/model_files/safetensors_set.h"
+#include "tools/train/checkpoint/model_reader.h"
+#include "tools/train/checkpoint/restore_run.h"
+#include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/checkpoint/run_tensor_names.h"
+#include "tools/train/checkpoint/mesh_run.h"
+#include "tools/train/testing/whole_llama.h"
+
+namespace tessera::tools {
+namespace {
+
+namespace fs = std::filesystem;
+namespace tp = tensor_parallel;
+using model_files::LlamaParameter;
+using model_files::SafetensorsSet;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using train::ModelReader;
+using train::TrainRank;
+using train::testing::NewRunDirectory;
+
+constexpr char kModel[] = "tools/checkpoint/testdata/llama";
+constexpr char kExpected[] = "tools/checkpoint/testdata/expected.json";
+
+class GivenTokens final : public train::TokenSource {
+ public:
+  explicit GivenTokens(std::vector<int64_t> tokens)
+      : tokens_(std::move(tokens)) {}
+  void Set(size_t at, int64_t token) { tokens_[at] = token; }
+  absl::StatusOr<std::span<const int64_t>> Tokens(int32_t) override {
+    return std::span<const int64_t>(tokens_);
+  }
+
+ private:
+  std::vector<int64_t> tokens_;
+};
+
+// A whole model on one rank, with the weights of a checkpoint.
+class WholeModel {
+ public:
+  static absl::StatusOr<std::unique_ptr<WholeModel>> Create(
+      ModelReader& reader, std::vector<int64_t> tokens) {
+    std::unique_ptr<WholeModel> whole(new WholeModel(std::move(tokens)));
+    const auto length = static_cast<int64_t>(whole->size_) - 1;
+    TESSERA_ASSIGN_OR_RETURN(
+        whole->model_,
+        train::WholeLlama::Create(whole->ops_,
+                                  {.model = reader.config(), .length = length},
+                                  whole->tokens_));
+    std::map<std::string, tp::Parameter*> parameters;
+    for (const auto& window : whole->model_->windows()) {
+      for (tp::Parameter* p : window) parameters[p->name()] = p;
+    }
+    for (const LlamaParameter& parameter :
+         model_files::LlamaParameters(reader.config())) {
+      tp::Parameter* const own =
+          parameters.at(train::RunTensorName(parameter.part, parameter.layer));
+      const TensorView value = own->value();
+      TESSERA_RETURN_IF_ERROR(
+          reader.Read(parameter.part, parameter.layer, 0, parameter.shape[0],
+                      {reinterpret_cast<float*>(value.data()),
+                       static_cast<size_t>(value.element_count())}));
+    }
+    return whole;
+  }
+
+  GivenTokens& tokens() { return tokens_; }
+  absl::StatusOr<double> Loss() {
+    TESSERA_ASSIGN_OR_RETURN(const double loss, model_->Forward());
+    model_->Release();
+    return loss;
+  }
+
+ private:
+  explicit WholeModel(std::vector<int64_t> tokens)
+      : size_(tokens.size()),
+        ops_({.threads = 1}),
+        tokens_(std::move(tokens)) {}
+
+  const size_t size_;
+  tp::CpuOps ops_;
+  GivenTokens tokens_;
+  std::unique_ptr<train::WholeLlama> model_;
+};
+
+// Each tensor of `a` is in `b` with the same bytes.
+void ExpectSameTensors(const std::string& a, const std::string& b) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const SafetensorsSet first,
+                               SafetensorsSet::Open(a));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const SafetensorsSet second,
+                               SafetensorsSet::Open(b));
+  EXPECT_EQ(first.Names(), second.Names());
+  for (const std::string& name : first.Names()) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const int64_t bytes,
+                                 model_files::TensorBytes(*first.Find(name)));
+    std::vector<std::byte> x(static_cast<size_t>(bytes)), y = x;
+    TESSERA_ASSERT_OK(first.Read(name, x));
+    ASSERT_THAT(second.Read(name, y), IsOk());
+    EXPECT_EQ(x, y) << name;
+  }
+}
+
+TEST(ImportModelTest, ComputesWhatTransformersComputed) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string text,
+                               ReadFile(kExpected, 1 << 20));
+  const auto expected = nlohmann::json::parse(text);
+  const auto tokens = expected["tokens"].get<std::vector<int64_t>>();
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path,
+      ImportModel(kModel, NewRunDirectory("computes"),
+                  {.mesh = {.dp = 2, .pp = 2, .tp = 2}}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto reader, ModelReader::Open(path));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               WholeModel::Create(*reader, tokens));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const double loss, model->Loss());
+  EXPECT_NEAR(loss, expected["loss"].get<double>(), 1e-6);
+  // Another last target, which is no input, changes the loss by a difference of
+  // logits.
+  const auto positions = static_cast<double>(tokens.size() - 1);
+  const auto logits = expected["logits"].back().get<std::vector<double>>();
+  ASSERT_EQ(static_cast<int64_t>(logits.size()), reader->config().vocabulary);
+  double largest = 0;
+  for (size_t v = 0; v < logits.size(); ++v) {
+    model->tokens().Set(tokens.size() - 1, static_cast<int64_t>(v));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const double other, model->Loss());
+    const double error =
+        positions * (loss - other) -
+        (logits[v] - logits[static_cast<size_t>(tokens.back())]);
+    EXPECT_NEAR(error, 0, 1e-4);
+    largest = std::max(largest, std::abs(error));
+  }
+  RecordProperty("loss", absl::StrCat(loss));
+  RecordProperty("largest_logit_error", absl::StrCat(largest));
+}
+
+TEST(ExportModelTest, GivesBackEveryBitOfAnImport) {
+  const std::string directory = NewRunDirectory("round");
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path,
+      ImportModel(kModel, directory + "/ckpt",
+                  {.mesh = {.dp = 3, .pp = 2, .tp = 4}, .zero = 1}));
+  for (const int64_t shard : {int64_t{1} << 40, int64_t{1000}}) {
+    const std::string to = absl::StrCat(directory, "/export", shard);
+    TESSERA_ASSERT_OK(ExportModel(path, to, {.max_shard_bytes = shard}));
+    EXPECT_EQ(fs::exists(to + "/model.safetensors"), shard > 1000);
+    EXPECT_EQ(fs::exists(to + "/model.safetensors.index.json"), shard == 1000);
+    ExpectSameTensors(kModel, to);
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const auto config,
+        model_files::LoadHuggingFaceConfig(to + "/config.json"));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto original,
+                                 model_files::LoadHuggingFaceConfig(
+                                     absl::StrCat(kModel, "/config.json")));
+    EXPECT_EQ(config, original);
+  }
+}
+
+// Two steps and a checkpoint; what there is then.
+absl::StatusOr<train::testing::WholeBits> TrainAndSave(
+    const train::RunOptions& options, const std::string& directory) {
+  train::testing::WholeState state;
+  TESSERA_RETURN_IF_ERROR(
+      train::testing::OnRanks(options, [&](TrainRank& rank) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(
+            auto checkpoints,
+            train::RunCheckpoints::Create(
+                rank, {.directory = directory,
+                       .identity = train::testing::IdentityOf(options)}));
+        TESSERA_RETURN_IF_ERROR(train::testing::TrainTo(rank, 2).status());
+        TESSERA_RETURN_IF_ERROR(state.Add(rank));
+        TESSERA_RETURN_IF_ERROR(checkpoints->Start());
+        return checkpoints->Wait().status();
+      }));
+  return state.bits();
+}
+
+// What a run has that begins with a checkpoint at step 0, and goes on.
+absl::StatusOr<train::testing::WholeBits> BeginWith(
+    const train::RunOptions& options, const std::string& checkpoint) {
+  train::testing::WholeState state;
+  TESSERA_RETURN_IF_ERROR(
+      train::testing::OnRanks(options, [&](TrainRank& rank) -> absl::Status {
+        TESSERA_RETURN_IF_ERROR(train::RestoreRun(
+            checkpoint, train::testing::IdentityOf(options), rank));
+        EXPECT_EQ(rank.steps(), 0);
+        TESSERA_RETURN_IF_ERROR(state.Add(rank));
+        return train::testing::TrainTo(rank, 1).status();
+      }));
+  return state.bits();
+}
+
+void ExpectWeightsWithoutMoments(const train::testing::WholeBits& before,
+                                 const train::testing::WholeBits& after) {
+  ASSERT_EQ(before.size(), after.size());
+  for (const auto& [key, bits] : before) {
+    if (key.second == zero3::StatePart::kMaster ||
+        key.second == zero3::StatePart::kValue) {
+      EXPECT_EQ(after.at(key), bits) << key.first;
+    } else {
+      EXPECT_THAT(after.at(key), ::testing::Each(0u)) << key.first;
+    }
+  }
+}
+
+class SixteenBitTiedModelTest : public ::testing::Test {
+ protected:
+  SixteenBitTiedModelTest() {
+    options_.mesh = {.pp = 2, .tp = 2};
+    options_.dtype = DType::kBF16;
+    options_.model.tied_embeddings = true;
+    options_.state.stage = 1;
+  }
+
+  void SetUp() override {
+    TESSERA_ASSERT_OK_AND_ASSIGN(trained_,
+                                 TrainAndSave(options_, directory_ + "/ckpt"));
+    TESSERA_ASSERT_OK(
+        ExportModel(directory_ + "/ckpt", directory_ + "/f32", {}));
+    TESSERA_ASSERT_OK(ExportModel(directory_ + "/ckpt", directory_ + "/bf16",
+                                  {.dtype = DType::kBF16}));
+  }
+
+  train::RunOptions options_ = train::testing::SmallRun();
+  const std::string directory_ = NewRunDirectory("masters");
+  train::testing::WholeBits trained_;
+};
+
+TEST_F(SixteenBitTiedModelTest, KeepsItsMastersWhereFilesAreOf32Bits) {
+  EXPECT_LT(fs::file_size(directory_ + "/bf16/model.safetensors"),
+            fs::file_size(directory_ + "/f32/model.safetensors") * 3 / 5);
+  // A run that resumes from the import has the values and masters that were
+  // exported, and begins anew.
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string imported,
+      ImportModel(directory_ + "/f32", directory_ + "/imported",
+                  {.mesh = {.dp = 2}, .dtype = DType::kBF16}));
+  EXPECT_EQ(fs::path(imported).filename(), "step-00000000");
+  options_.mesh = {.tp = 2};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto resumed,
+                               BeginWith(options_, imported));
+  ExpectWeightsWithoutMoments(trained_, resumed);
+}
+
+TEST_F(SixteenBitTiedModelTest, GoesThroughFilesOf16BitsUnchanged) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string rounded,
+      ImportModel(directory_ + "/bf16", directory_ + "/rounded", {}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto reader, ModelReader::Open(rounded));
+  EXPECT_EQ(reader->dtype(), DType::kBF16);
+  TESSERA_ASSERT_OK(ExportModel(rounded, directory_ + "/bf16_again",
+                                {.dtype = DType::kBF16}));
+  ExpectSameTensors(directory_ + "/bf16", directory_ + "/bf16_again");
+}
+
+TEST(ModelReaderTest, RefusesRowsThatAreNotThere) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path, ImportModel(kModel, NewRunDirectory("rows"), {}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto reader, ModelReader::Open(path));
+  using model_files::LlamaPart;
+  std::vector<float> row(8);
+  TESSERA_EXPECT_OK(reader->Read(LlamaPart::kHead, -1, 30, 31, row));
+  TESSERA_EXPECT_OK(reader->Read(LlamaPart::kFinalNorm, -1, 0, 8, row));
+  TESSERA_EXPECT_OK(reader->Read(LlamaPart::kQkv, 1, 16, 16, {}));
+  for (const auto& [layer, begin, end] :
+       std::vector<std::array<int64_t, 3>>{{0, -1, 0},
+                                           {0, 15, 17},
+                                           {0, 2, 1},
+                                           {0, 0, 2},
+                                           {2, 0, 1},
+                                           {-1, 0, 1}}) {
+    EXPECT_THAT(reader->Read(LlamaPart::kQkv, layer, begin, end, row),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+}
+
+class BadModelTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = NewRunDirectory("bad");
+    fs::copy(kModel, directory_ + "/model");
+    for (const auto& entry : fs::directory_iterator(directory_ + "/model")) {
+      fs::permissions(entry.path(), fs::perms::owner_all);
+    }
+  }
+
+  void ExpectRefused(absl::StatusCode code, const std::string& message) {
+    EXPECT_THAT(ImportModel(directory_ + "/model", directory_ + "/to", {}),
+                StatusIs(code, HasSubstr(message)));
+    EXPECT_FALSE(fs::exists(directory_ + "/to/step-00000000"));
+  }
+
+  std::string directory_;
+};
+
+TEST_F(BadModelTest, FilesThatAreMissingOrDamagedAreNamed) {
+  const std::string file =
+      directory_ + "/model/model-00002-of-00002.safetensors";
+  {
+    std::fstream stream(file, std::ios::in | std::ios::out);
+    stream.seekp(9);
+    stream.put('#');
+  }
+  ExpectRefused(absl::StatusCode::kDataLoss, "model-00002-of-00002");
+  fs::resize_file(file, 5);
+  ExpectRefused(absl::StatusCode::kDataLoss, "model-00002-of-00002");
+  fs::remove(file);
+  ExpectRefused(absl::StatusCode::kNotFound, "model-00002-of-00002");
+  std::ofstream(directory_ + "/model/config.json") << "{";
+  ExpectRefused(absl::StatusCode::kDataLoss, "config.json");
+}
+
+TEST_F(BadModelTest, TensorsThatAreMissingOrOfOtherShapesAreNamed) {
+  const std::string path = directory_ + "/model/config.json";
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto config,
+                               model_files::LoadHuggingFaceConfig(path));
+  config.model.layers = 3;
+  TESSERA_ASSERT_OK(model_files::SaveHuggingFaceConfig(config, path));
+  ExpectRefused(absl::StatusCode::kNotFound, "model.layers.2.self_attn.q_proj");
+  config.model.layers = 2;
+  config.model.vocabulary = 32;
+  TESSERA_ASSERT_OK(model_files::SaveHuggingFaceConfig(config, path));
+  ExpectRefused(absl::StatusCode::kDataLoss,
+                "\"model.embed_tokens.weight\" is [31, 8]; its config.json "
+                "needs [32, 8]");
+}
+
+TEST_F(BadModelTest, ExportsThatCannotBeLeaveNothing) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path,
+      ImportModel(directory_ + "/model", directory_ + "/ckpt", {}));
+  const std::string to = directory_ + "/export";
+  EXPECT_THAT(ExportModel(path, directory_ + "/model", {}),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("not an empty directory")));
+  EXPECT_THAT(ExportModel(path, to, {.dtype = DType::kF16}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(ExportModel(path, to, {.max_shard_bytes = 0}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(ExportModel(path, to, {.tokenizer = directory_ + "/model"}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("tokenizer")));
+  EXPECT_THAT(ExportModel(path, directory_ + "/no/such/export", {}),
+              Not(IsOk()));
+  {
+    std::fstream stream(path + "/tp0-pp0.rank-00000.state",
+                        std::ios::in | std::ios::out);
+    stream.seekp(40);
+    stream.put('#');
+  }
+  EXPECT_THAT(ExportModel(path, to, {}),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("tp0-pp0.rank-00000.state")));
+  EXPECT_FALSE(fs::exists(to));
+  EXPECT_FALSE(fs::exists(to + ".writing"));
+}
+
+TEST_F(BadModelTest, AnInterruptedExportIsMadeAnew) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path,
+      ImportModel(directory_ + "/model", directory_ + "/ckpt", {}));
+  const std::string to = directory_ + "/export/";
+  fs::create_directory(directory_ + "/export.writing");
+  std::ofstream(directory_ + "/export.writing/torn") << "x";
+  std::ofstream(directory_ + "/tokenizer.json") << "{}";
+  std::ofstream(directory_ + "/merges.txt") << "a b";
+  TESSERA_ASSERT_OK(ExportModel(path, to, {.tokenizer = directory_}));
+  EXPECT_FALSE(fs::exists(to + "torn"));
+  EXPECT_TRUE(fs::exists(to + "tokenizer.json"));
+  EXPECT_TRUE(fs::exists(to + "merges.txt"));
+  EXPECT_FALSE(fs::exists(directory_ + "/export.writing"));
+  ExpectSameTensors(kModel, directory_ + "/export");
+}
+
+}  // namespace
+}  // namespace tessera::tools

@@ -1,0 +1,272 @@
+// Checkpoints that one process writes are those that ranks write.
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tools/checkpoint/list_runs.h"
+#include "tools/checkpoint/reshard_run.h"
+#include "tools/checkpoint/run_plan.h"
+#include "tools/checkpoint/verify_run.h"
+#include "tools/checkpoint/write_run.h"
+#include "tools/train/checkpoint/part_name.h"
+#include "tools/train/checkpoint/restore_run.h"
+#include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/checkpoint/mesh_run.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
+
+namespace tessera::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using train::HeldTensor;
+using train::MeshSizes;
+using train::RunOptions;
+using train::TrainRank;
+using train::testing::IdentityOf;
+using train::testing::NewRunDirectory;
+using train::testing::OnRanks;
+using train::testing::SmallRun;
+using train::testing::WholeState;
+
+RunOptions With(RunOptions options, const MeshSizes& mesh, int stage) {
+  options.mesh = mesh;
+  options.state.stage = stage;
+  return options;
+}
+
+// Two steps, then a checkpoint; its path.
+absl::StatusOr<std::string> SaveRun(const RunOptions& options,
+                                    const std::string& name,
+                                    WholeState* state = nullptr) {
+  const std::string directory = NewRunDirectory(name);
+  TESSERA_RETURN_IF_ERROR(
+      OnRanks(options, [&](TrainRank& rank) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(auto checkpoints,
+                                 train::RunCheckpoints::Create(
+                                     rank, {.directory = directory,
+                                            .identity = IdentityOf(options)}));
+        TESSERA_RETURN_IF_ERROR(train::testing::TrainTo(rank, 2).status());
+        if (state != nullptr) TESSERA_RETURN_IF_ERROR(state->Add(rank));
+        TESSERA_RETURN_IF_ERROR(checkpoints->Start());
+        return checkpoints->Wait().status();
+      }));
+  return directory + "/step-00000002";
+}
+
+absl::StatusOr<VerifiedBytes> Verify(const std::string& path) {
+  return VerifyRun(path, [](const VerifiedBytes&) {});
+}
+
+TEST(RunPlanTest, PartsAreThoseOfRanks) {
+  for (const bool is_tied : {false, true}) {
+    for (const MeshSizes mesh :
+         {MeshSizes{}, MeshSizes{.tp = 4}, MeshSizes{.pp = 2, .tp = 2},
+          MeshSizes{.dp = 2, .pp = 3}}) {
+      RunOptions options = With(SmallRun(), mesh, 1);
+      options.model.tied_embeddings = is_tied;
+      options.batch = 12;
+      absl::Mutex mutex;
+      std::map<std::string, std::vector<HeldTensor>> expected;
+      ASSERT_THAT(
+          OnRanks(options,
+                  [&](TrainRank& rank) {
+                    std::vector<HeldTensor> held;
+                    for (const auto* parameter : rank.model().parameters()) {
+                      held.push_back(train::HeldTensorOf(*parameter));
+                    }
+                    const absl::MutexLock lock(&mutex);
+                    expected[train::PartNameOf(rank)] = held;
+                    return absl::OkStatus();
+                  }),
+          IsOk());
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const std::vector<PlannedPart> parts,
+          PlanParts({.identity = IdentityOf(options), .mesh = mesh}));
+      ASSERT_EQ(parts.size(), expected.size());
+      for (const PlannedPart& part : parts) {
+        EXPECT_EQ(part.tensors, expected[part.part.name]) << part.part.name;
+      }
+    }
+  }
+}
+
+TEST(RunPlanTest, MeshesThatDoNotFitAreRefused) {
+  const train::RunIdentity identity = IdentityOf(SmallRun());
+  EXPECT_THAT(PlanParts({.identity = identity, .mesh = {.pp = 5}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("pp5 for 4 layers")));
+  EXPECT_THAT(PlanParts({.identity = identity, .mesh = {.tp = 3}}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(PlanParts({}), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(ReshardRunTest, RanksTakeUpWhatNoRanksWrote) {
+  WholeState before;
+  const RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
+                               SaveRun(options, "reshard", &before));
+  const std::string directory = NewRunDirectory("resharded");
+  for (const auto& [mesh, zero] : std::vector<std::pair<MeshSizes, int>>{
+           {{.tp = 4}, 0}, {{.dp = 3, .pp = 4}, 1}}) {
+    const std::string to = absl::StrCat(directory, "/tp", mesh.tp);
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const std::string resharded,
+        ReshardRun(path, to, {.mesh = mesh, .zero = zero}));
+    EXPECT_EQ(resharded, to + "/step-00000002");
+    EXPECT_THAT(Verify(resharded), IsOk());
+    WholeState after;
+    RunOptions other = With(options, mesh, zero);
+    other.batch = 24;  // Of a mesh with three data ranks.
+    train::RunIdentity identity = IdentityOf(options);
+    ASSERT_THAT(OnRanks(other,
+                        [&](TrainRank& rank) -> absl::Status {
+                          TESSERA_RETURN_IF_ERROR(
+                              train::RestoreRun(resharded, identity, rank));
+                          EXPECT_EQ(rank.steps(), 2);
+                          return after.Add(rank);
+                        }),
+                IsOk());
+    EXPECT_EQ(*before.bits(), *after.bits());
+    // And back: the same files to the byte.
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const std::string again,
+        ReshardRun(resharded, to + "/back",
+                   {.mesh = options.mesh, .zero = options.state.stage}));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto first, zero3::ReadManifest(path));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto last, zero3::ReadManifest(again));
+    ASSERT_EQ(first.parts.size(), last.parts.size());
+    for (const zero3::CheckpointPart& part : first.parts) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto* same, last.Find(part.name));
+      EXPECT_EQ(part.files, same->files);
+      EXPECT_EQ(part.metadata, same->metadata);
+    }
+  }
+}
+
+TEST(ReshardRunTest, WhatIsThereStays) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
+                               SaveRun(With(SmallRun(), {}, 1), "there"));
+  EXPECT_THAT(ReshardRun(path, fs::path(path).parent_path(), {}),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("give another directory")));
+  EXPECT_THAT(Verify(path), IsOk());
+  EXPECT_THAT(ReshardRun(path, path + "/manifest.json/to", {}), Not(IsOk()));
+  EXPECT_THAT(ReshardRun(path + "/no", NewRunDirectory("to"), {}),
+              StatusIs(absl::StatusCode::kNotFound));
+  // A source that fails leaves nothing.
+  const std::string to = NewRunDirectory("failed");
+  int blocks = 0;
+  EXPECT_THAT(
+      WriteRun(
+          zero3::FileCalls::System(), to, {.identity = IdentityOf(SmallRun())},
+          [&](const HeldTensor&, zero3::StatePart, const zero3::StateArray&) {
+            return ++blocks < 9 ? absl::OkStatus()
+                                : absl::DataLossError("no more");
+          }),
+      StatusIs(absl::StatusCode::kDataLoss, "no more"));
+  EXPECT_TRUE(fs::is_empty(to));
+}
+
+TEST(ReshardRunTest, EightBitMomentsAreNotCut) {
+  RunOptions options = With(SmallRun(), {.pp = 2}, 1);
+  options.state.moments = offload::MomentFormat::Blockwise8(64);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
+                               SaveRun(options, "eight"));
+  const std::string to = NewRunDirectory("eight_to");
+  EXPECT_THAT(
+      ReshardRun(path, to, {.mesh = {.tp = 2}}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("8-bit/64")));
+  EXPECT_TRUE(fs::is_empty(to));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string other,
+                               ReshardRun(path, to, {.mesh = {.dp = 3}}));
+  EXPECT_THAT(Verify(other), IsOk());
+}
+
+TEST(ListRunsTest, SaysWhatIsThereAndWhatIsNotComplete) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path,
+      SaveRun(With(SmallRun(), {.dp = 2, .tp = 2}, 2), "list"));
+  const std::string directory = fs::path(path).parent_path();
+  fs::copy(path, directory + "/step-00000004");
+  fs::resize_file(directory + "/step-00000004/tp0-pp0.rank-00001.state", 10);
+  fs::create_directory(directory + "/step-00000006.writing");
+  fs::create_directory(directory + "/other");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<ListedRun> runs,
+                               ListRuns(directory));
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_EQ(runs[0].path, path);
+  EXPECT_EQ(runs[0].state, "complete");
+  EXPECT_EQ(runs[0].step, 2);
+  EXPECT_EQ(runs[0].ranks, 4);
+  EXPECT_EQ(runs[0].mesh, "dp2,pp1,cp1,tp2");
+  EXPECT_EQ(runs[0].zero, 2);
+  EXPECT_EQ(runs[0].parameters, SmallRun().model.ParameterCount());
+  EXPECT_GT(runs[0].bytes, 12 * runs[0].parameters);
+  EXPECT_THAT(runs[1].state, HasSubstr("tp0-pp0.rank-00001.state"));
+  EXPECT_THAT(runs[2].state, HasSubstr("interrupted"));
+  EXPECT_THAT(ListRuns(path), IsOkAndHolds(std::vector<ListedRun>{runs[0]}));
+  EXPECT_THAT(ListRuns(directory + "/other"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("has none")));
+
+  std::ostringstream text, json, csv;
+  PrintRuns(runs, OutputFormat::kText, text);
+  EXPECT_THAT(text.str(), AllOf(HasSubstr("dp2,pp1,cp1,tp2"),
+                                HasSubstr("step-00000006.writing: interr")));
+  PrintRuns(runs, OutputFormat::kJson, json);
+  const auto parsed = nlohmann::json::parse(json.str());
+  ASSERT_EQ(parsed.size(), 3u);
+  EXPECT_EQ(parsed[0]["bytes"], runs[0].bytes);
+  EXPECT_EQ(parsed[0]["state"], "complete");
+  PrintRuns(runs, OutputFormat::kCsv, csv);
+  EXPECT_THAT(csv.str(), HasSubstr("2,4,\"dp2,pp1,cp1,tp2\",2,"));
+}
+
+TEST(VerifyRunTest, FindsChangedBytesAndStrayFiles) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path,
+      SaveRun(With(SmallRun(), {.dp = 2, .tp = 2}, 3), "verify"));
+  std::vector<VerifiedBytes> seen;
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const VerifiedBytes all,
+      VerifyRun(path,
+                [&](const VerifiedBytes& so_far) { seen.push_back(so_far); }));
+  ASSERT_EQ(seen.size(), 4u);
+  EXPECT_EQ(all.files, 4);
+  EXPECT_EQ(all.bytes, all.all_bytes);
+  EXPECT_EQ(seen[0].files, 1);
+  EXPECT_EQ(seen[0].all_files, 4);
+  EXPECT_LT(seen[0].bytes, all.bytes);
+  std::ofstream(path + "/stray") << "x";
+  EXPECT_THAT(Verify(path),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("\"stray\"")));
+  fs::remove(path + "/stray");
+  for (const char* file :
+       {"/tp0-pp0.rank-00000.state", "/tp1-pp0.rank-00001.state"}) {
+    std::fstream stream(path + file, std::ios::in | std::ios::out);
+    stream.seekg(500);
+    const char old = static_cast<char>(stream.get());
+    stream.seekp(500);
+    stream.put(static_cast<char>(old ^ 1));
+  }
+  EXPECT_THAT(Verify(path),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("tp0-pp0.rank-00000.state"),
+                             HasSubstr("2 files are damaged"))));
+  EXPECT_THAT(Verify(path + "/no"), StatusIs(absl::StatusCode::kNotFound));
+}
+
+}  // namespace
+}  // namespace tessera::tools

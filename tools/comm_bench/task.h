@@ -1,0 +1,88 @@
+// Task and Answer: what the benchmark asks a worker, and what comes back.
+//
+//   TESSERA_RETURN_IF_ERROR(SendTask(socket, task, deadline));
+//   TESSERA_ASSIGN_OR_RETURN(Answer answer, ReceiveAnswer(socket, deadline));
+//
+// Both ends are the same binary on the same host, so that structs travel as
+// they are.
+#ifndef TESSERA_TOOLS_COMM_BENCH_TASK_H_
+#define TESSERA_TOOLS_COMM_BENCH_TASK_H_
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/os/unique_fd.h"
+#include "collectives/channel/deadline.h"
+#include "collectives/operation/algorithm.h"
+#include "collectives/operation/operation.h"
+
+namespace tessera::tools {
+
+enum class TaskKind : uint8_t {
+  kQuit,
+  kTime,  // Times an operation: seconds of one operation, for each iteration.
+  kOverlap,  // Three seconds for each iteration: compute, operation, both.
+  kChoose,   // Text: the name of what the adaptive chooser takes, and a line
+             // feed, and why.
+};
+
+// How an operation is carried out.
+enum class Carrier : uint8_t {
+  kDefault,    // As a communicator does that is told nothing.
+  kAlgorithm,  // Task::algorithm.
+  kAdaptive,
+};
+
+struct Task {
+  TaskKind kind = TaskKind::kQuit;
+  Carrier carrier = Carrier::kDefault;
+  collectives::Algorithm algorithm = collectives::Algorithm::kEngine;
+  collectives::OpKind op = collectives::OpKind::kBarrier;
+  DType dtype = DType::kF32;
+  bool in_place = false;
+  bool registered = false;
+  bool reproducible = false;
+  bool check = true;
+  collectives::Reduction reduction = {};
+  int64_t count = 0;  // As OperandShape's.
+  int64_t first_iteration = 0;
+  int64_t warmup = 0;  // Iterations that are not timed.
+  int64_t iterations = 0;
+  int64_t batch = 1;  // Operations of an iteration.
+};
+static_assert(std::is_trivially_copyable_v<Task>);
+
+struct Answer {
+  absl::Status status;
+  std::vector<double> seconds;
+  std::string text;
+};
+
+// What a worker says first.
+struct Greeting {
+  int64_t rank = -1;
+  int64_t pid = 0;
+};
+
+// Deadlines and a closed end as collectives/channel/socket.h.
+absl::Status SendGreeting(const UniqueFd& socket, const Greeting& greeting,
+                          const collectives::bootstrap::Deadline& deadline);
+absl::StatusOr<Greeting> ReceiveGreeting(
+    const UniqueFd& socket, const collectives::bootstrap::Deadline& deadline);
+absl::Status SendTask(const UniqueFd& socket, const Task& task,
+                      const collectives::bootstrap::Deadline& deadline);
+absl::StatusOr<Task> ReceiveTask(
+    const UniqueFd& socket, const collectives::bootstrap::Deadline& deadline);
+absl::Status SendAnswer(const UniqueFd& socket, const Answer& answer,
+                        const collectives::bootstrap::Deadline& deadline);
+absl::StatusOr<Answer> ReceiveAnswer(
+    const UniqueFd& socket, const collectives::bootstrap::Deadline& deadline);
+
+}  // namespace tessera::tools
+
+#endif  // TESSERA_TOOLS_COMM_BENCH_TASK_H_

@@ -1,0 +1,74 @@
+#include "tools/comm_bench/variant.h"
+
+#include <string>
+#include <vector>
+
+#include "collectives/algorithms/supports.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tessera::tools {
+namespace {
+
+using collectives::AlgorithmsFor;
+using collectives::OpKind;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+Capabilities Everything() { return {0x1ff, true}; }
+
+std::vector<std::string> Names(const std::vector<std::string>& algorithms,
+                               const Capabilities& engine, OpKind op,
+                               bool reproducible = false) {
+  BenchOptions options;
+  options.algorithms = algorithms;
+  options.reproducible = reproducible;
+  std::vector<std::string> names;
+  for (const Variant& variant : VariantsFor(options, engine, op)) {
+    names.push_back(variant.name);
+  }
+  return names;
+}
+
+TEST(VariantTest, AllIsTheEnginesOwnAndEveryAlgorithm) {
+  for (const OpKind op : collectives::kCollectiveKinds) {
+    EXPECT_EQ(Names({"all"}, Everything(), op).size(),
+              1 + AlgorithmsFor(op, false).size());
+    EXPECT_EQ(Names({"all"}, Capabilities{0, true}, op).size(),
+              AlgorithmsFor(op, false).size());
+    EXPECT_THAT(Names({"all"}, Capabilities{0x1ff, false}, op),
+                ElementsAre("engine"));
+  }
+}
+
+TEST(VariantTest, NamesComeInTheirOrderAndOnce) {
+  EXPECT_THAT(Names({"ring", "engine", "ring", "adaptive"}, Everything(),
+                    OpKind::kAllReduce),
+              ElementsAre("ring", "engine", "adaptive"));
+}
+
+TEST(VariantTest, WhatAnOperationDoesNotHaveIsLeftOut) {
+  EXPECT_THAT(Names({"bruck"}, Everything(), OpKind::kAllReduce), IsEmpty());
+  EXPECT_THAT(Names({"ring"}, Capabilities{0x1ff, false}, OpKind::kAllReduce),
+              IsEmpty());
+}
+
+TEST(VariantTest, ReproducibleIsForReductionsOnly) {
+  EXPECT_THAT(Names({"engine", "ring"}, Everything(), OpKind::kAllReduce, true),
+              ElementsAre("engine", "ring", "engine+reproducible",
+                          "ring+reproducible"));
+  EXPECT_THAT(Names({"ring"}, Everything(), OpKind::kAllGather, true),
+              ElementsAre("ring"));
+}
+
+TEST(VariantTest, CapabilitiesTravelAsANumber) {
+  for (uint32_t kinds = 0; kinds < 0x200; ++kinds) {
+    for (const bool transport : {false, true}) {
+      const Capabilities capabilities = {kinds, transport};
+      EXPECT_EQ(Capabilities::Unpack(capabilities.Pack()), capabilities);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::tools

@@ -1,0 +1,107 @@
+#include "tools/launch/environment.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tessera::tools {
+namespace {
+
+constexpr size_t kSecretBytes = 32;
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+std::string_view NameOf(std::string_view variable) {
+  return variable.substr(0, variable.find('='));
+}
+
+bool IsSet(std::span<const std::string> environment, std::string_view name) {
+  return !FindVariable(environment, name).value_or("").empty();
+}
+
+// What every rank gets, whatever the caller has.
+Variables TorchrunVariables(const JobVariables& job, int64_t local_rank) {
+  const std::string rank = absl::StrCat(job.first_rank() + local_rank);
+  const std::string world_size = absl::StrCat(job.world_size());
+  return {{"RANK", rank},
+          {"WORLD_SIZE", world_size},
+          {"LOCAL_RANK", absl::StrCat(local_rank)},
+          {"LOCAL_WORLD_SIZE", absl::StrCat(job.np)},
+          {"GROUP_RANK", absl::StrCat(job.node_rank)},
+          {"GROUP_WORLD_SIZE", absl::StrCat(job.nnodes)},
+          {"ROLE_NAME", "default"},
+          {"ROLE_RANK", rank},
+          {"ROLE_WORLD_SIZE", world_size},
+          {"MASTER_ADDR", job.master_addr},
+          {"MASTER_PORT", absl::StrCat(job.master_port)}};
+}
+
+bool IsStale(std::string_view name) {
+  return name == kInheritedSockets || absl::StartsWith(name, "TORCHELASTIC_");
+}
+
+}  // namespace
+
+std::optional<std::string_view> FindVariable(
+    std::span<const std::string> environment, std::string_view name) {
+  for (std::string_view variable : environment) {
+    if (NameOf(variable) == name && variable.size() > name.size()) {
+      return variable.substr(name.size() + 1);
+    }
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<std::string> MakeSecret(std::span<const std::string> caller,
+                                       int64_t nnodes) {
+  if (IsSet(caller, kJobSecret) || IsSet(caller, kJobSecretFile)) return "";
+  if (nnodes > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the nodes need one secret that all of them know: set ",
+                     kJobSecret, " (openssl rand -hex 32) or ", kJobSecretFile,
+                     " to the same on every node"));
+  }
+  std::array<char, kSecretBytes> bytes;
+  if (getrandom(bytes.data(), bytes.size(), 0) !=
+      static_cast<ssize_t>(bytes.size())) {
+    return absl::ErrnoToStatus(errno, "cannot make a random secret");
+  }
+  return absl::BytesToHexString({bytes.data(), bytes.size()});
+}
+
+std::vector<std::string> RankEnvironment(std::span<const std::string> caller,
+                                         const JobVariables& job,
+                                         int64_t local_rank,
+                                         std::span<const int> sockets) {
+  Variables added = TorchrunVariables(job, local_rank);
+  if (!IsSet(caller, "OMP_NUM_THREADS")) {
+    added.insert_or_assign("OMP_NUM_THREADS", std::string(1, '1'));
+  }
+  if (!job.secret.empty()) added.emplace(kJobSecret, job.secret);
+  if (!sockets.empty()) {
+    added.emplace(kInheritedSockets, absl::StrJoin(sockets, ","));
+  }
+  std::vector<std::string> environment;
+  for (const std::string& variable : caller) {
+    const std::string_view name = NameOf(variable);
+    if (!IsStale(name) && !added.contains(name)) {
+      environment.push_back(variable);
+    }
+  }
+  for (const auto& [name, value] : added) {
+    environment.push_back(absl::StrCat(name, "=", value));
+  }
+  return environment;
+}
+
+}  // namespace tessera::tools

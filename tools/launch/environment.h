@@ -1,0 +1,71 @@
+// The environment of each rank: torchrun's variables, and ours.
+//
+//   JobVariables job = {.np = 4, .master_addr = "127.0.0.1", ...};
+//   for (int64_t local = 0; local < 4; ++local) {
+//     std::vector<std::string> environment =
+//         RankEnvironment(caller, job, local, fds[local]);
+//   }
+//
+// Set whatever stood there (a launcher within a launcher's job):
+//
+//   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE
+//   ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT
+//
+// Set where they are not: OMP_NUM_THREADS=1, and the secret of the job.
+// Removed: TORCHELASTIC_* (an outer torchrun's), and
+// TESSERA_INHERITED_SOCKETS, unless this rank has such sockets. Variables of
+// mpirun and srun stay; torchrun's count before them for every reader of ours.
+//
+// Source: "Environment Variables" of torchrun's manual.
+#ifndef TESSERA_TOOLS_LAUNCH_ENVIRONMENT_H_
+#define TESSERA_TOOLS_LAUNCH_ENVIRONMENT_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace tessera::tools {
+
+inline constexpr std::string_view kInheritedSockets =
+    "TESSERA_INHERITED_SOCKETS";
+inline constexpr std::string_view kJobSecret = "TESSERA_JOB_SECRET";
+inline constexpr std::string_view kJobSecretFile = "TESSERA_JOB_SECRET_FILE";
+
+// What is the same for all ranks of a node.
+struct JobVariables {
+  int64_t np = 1;  // Ranks of each node.
+  int64_t nnodes = 1;
+  int64_t node_rank = 0;
+  std::string master_addr = {};
+  int64_t master_port = 0;
+  std::string secret = {};  // Empty: the caller's own stays.
+
+  int64_t world_size() const { return np * nnodes; }
+  int64_t first_rank() const { return np * node_rank; }
+};
+
+// The value of a variable among "NAME=value" strings: the first of that name.
+std::optional<std::string_view> FindVariable(
+    std::span<const std::string> environment, std::string_view name);
+
+// The job's secret for `secret` above: 64 hexadecimal digits, or nothing where
+// the caller's environment names one. On several nodes it must: InvalidArgument
+// otherwise, because all nodes need the same.
+absl::StatusOr<std::string> MakeSecret(std::span<const std::string> caller,
+                                       int64_t nnodes);
+
+// The caller's environment as rank `local_rank` of this node gets it.
+// `sockets` are the numbers of its inherited sockets.
+std::vector<std::string> RankEnvironment(std::span<const std::string> caller,
+                                         const JobVariables& job,
+                                         int64_t local_rank,
+                                         std::span<const int> sockets);
+
+}  // namespace tessera::tools
+
+#endif  // TESSERA_TOOLS_LAUNCH_ENVIRONMENT_H_

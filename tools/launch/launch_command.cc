@@ -1,0 +1,113 @@
+#include "tools/launch/launch_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+
+// "openmpi", "mpich", or "" without MPI; set by the BUILD file.
+#ifndef TESSERA_MPI_FLAVOR
+#define TESSERA_MPI_FLAVOR ""
+#endif
+
+namespace tessera::tools {
+namespace {
+
+constexpr std::string_view kFlavor = TESSERA_MPI_FLAVOR;
+
+constexpr std::array<std::string_view, 10> kLauncherPrefixes = {
+    "RANK=",         "WORLD_SIZE=",
+    "LOCAL_RANK=",   "LOCAL_WORLD_SIZE=",
+    "GROUP_RANK=",   "OMPI_",
+    "PMIX_",         "PMI_",
+    "SLURM_PROCID=", "TESSERA_INHERITED_SOCKETS="};
+
+absl::StatusOr<std::string> FindProgram(
+    const std::vector<std::string_view>& names) {
+  const char* path = std::getenv("PATH");
+  const std::string directories = path == nullptr ? "/usr/bin:/bin" : path;
+  for (std::string_view name : names) {
+    for (std::string_view directory : absl::StrSplit(directories, ':')) {
+      const std::string candidate = absl::StrCat(directory, "/", name);
+      if (access(candidate.c_str(), X_OK) == 0) return candidate;
+    }
+  }
+  return absl::NotFoundError(absl::StrCat("there is no ", names[0],
+                                          " in PATH; install ", kFlavor,
+                                          " or leave mpi out of --engine"));
+}
+
+// Open MPI's sockets lie under TMPDIR, and their path must be short.
+void ShortenTemporaryDirectory(std::vector<std::string>* environment) {
+  for (std::string& entry : *environment) {
+    if (absl::StartsWith(entry, "TMPDIR=") && entry.size() > 40) {
+      entry = "TMPDIR=/tmp";
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> OwnPath() {
+  std::array<char, 4096> path;
+  const ssize_t size = readlink("/proc/self/exe", path.data(), path.size());
+  if (size <= 0 || size == static_cast<ssize_t>(path.size())) {
+    return absl::UnavailableError(
+        "cannot read /proc/self/exe, the path of this program");
+  }
+  return std::string(path.data(), static_cast<size_t>(size));
+}
+
+std::vector<std::string> CleanEnvironment() {
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const bool is_launchers =
+        std::any_of(kLauncherPrefixes.begin(), kLauncherPrefixes.end(),
+                    [&](std::string_view prefix) {
+                      return absl::StartsWith(*entry, prefix) &&
+                             !absl::StartsWith(*entry, "OMPI_MCA_");
+                    });
+    if (!is_launchers) environment.emplace_back(*entry);
+  }
+  return environment;
+}
+
+absl::StatusOr<LaunchCommand> MpirunCommand(
+    int64_t world, const std::string& program,
+    const std::vector<std::string>& arguments) {
+  if (kFlavor.empty()) {
+    return absl::NotFoundError(
+        "this binary was built without MPI; leave mpi out of --engine");
+  }
+  const bool is_openmpi = kFlavor == "openmpi";
+  LaunchCommand command;
+  TESSERA_ASSIGN_OR_RETURN(
+      command.path,
+      is_openmpi ? FindProgram({"mpirun.openmpi", "mpirun"})
+                 : FindProgram({"mpiexec.mpich", "mpiexec.hydra", "mpiexec"}));
+  command.arguments = {command.path};
+  command.environment = CleanEnvironment();
+  ShortenTemporaryDirectory(&command.environment);
+  if (is_openmpi) {
+    command.arguments.insert(command.arguments.end(),
+                             {"--mca", "btl", "self,vader,tcp"});
+    for (std::string_view entry :
+         {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+          "OMPI_MCA_rmaps_base_oversubscribe=1"}) {
+      command.environment.emplace_back(entry);
+    }
+  }
+  command.arguments.insert(command.arguments.end(),
+                           {"-n", absl::StrCat(world), program});
+  command.arguments.insert(command.arguments.end(), arguments.begin(),
+                           arguments.end());
+  return command;
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,169 @@
+#include "tools/launch/rank_processes.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "tools/launch/children.h"
+#include "tools/launch/spawn.h"
+
+namespace tessera::tools {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using topology::Rank;
+
+SpawnRequest Shell(const std::string& script) {
+  SpawnRequest request = {.path = "/bin/sh",
+                          .arguments = {"sh", "-c", script},
+                          .environment = {"PATH=/usr/bin:/bin"},
+                          .inherited = {}};
+  sigemptyset(&request.mask);
+  return request;
+}
+
+class RankProcessesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    TESSERA_ASSERT_OK_AND_ASSIGN(ranks_, RankProcesses::Create());
+  }
+  void TearDown() override {
+    ranks_.reset();
+    EXPECT_THAT(ListChildren(), IsOkAndHolds(IsEmpty()));
+  }
+
+  RankExit NextExit() {
+    while (true) {
+      pollfd fd = {ranks_->fd(), POLLIN, 0};
+      EXPECT_EQ(poll(&fd, 1, 10000), 1);
+      const std::vector<RankExit> exits = ranks_->TakeExits();
+      if (!exits.empty()) return exits[0];
+      if (fd.revents == 0) return {};
+    }
+  }
+
+  std::unique_ptr<RankProcesses> ranks_;
+};
+
+TEST_F(RankProcessesTest, TellsEachEndOnce) {
+  TESSERA_ASSERT_OK(ranks_->Start(Rank(4), Shell("exit 3")));
+  const RankExit exit = NextExit();
+  EXPECT_EQ(exit.rank, Rank(4));
+  EXPECT_EQ(exit.code, 3);
+  EXPECT_FALSE(exit.success());
+  EXPECT_GT(exit.pid, 0);
+  EXPECT_GT(exit.ran, absl::ZeroDuration());
+  EXPECT_THAT(ranks_->TakeExits(), IsEmpty());
+  EXPECT_THAT(ranks_->Running(), IsEmpty());
+}
+
+TEST_F(RankProcessesTest, TellsEndsInTheirOrder) {
+  // Each waits for its own byte, in an order that is not that of the ranks.
+  const std::vector<int> order = {3, 0, 4, 1, 2};
+  std::vector<int> writers;
+  std::vector<UniqueFd> fds;
+  for (int rank = 0; rank < 5; ++rank) {
+    int ends[2];
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    fds.emplace_back(ends[0]);
+    fds.emplace_back(ends[1]);
+    writers.push_back(ends[1]);
+    SpawnRequest request = Shell("read line");
+    request.in = ends[0];
+    TESSERA_ASSERT_OK(ranks_->Start(Rank(rank), request));
+  }
+  for (const int rank : order) {
+    ASSERT_EQ(write(writers[static_cast<size_t>(rank)], "\n", 1), 1);
+    usleep(100000);
+  }
+  std::vector<int64_t> seen;
+  for (const RankExit& exit : ranks_->TakeExits()) {
+    EXPECT_TRUE(exit.success());
+    seen.push_back(exit.rank.value());
+  }
+  EXPECT_THAT(seen, ElementsAre(3, 0, 4, 1, 2));
+}
+
+TEST_F(RankProcessesTest, SignalsReachTheWholeGroupAlsoOfAnEndedRank) {
+  TESSERA_ASSERT_OK(
+      ranks_->Start(Rank(0), Shell("(trap 'exit 0' TERM; sleep 60) & exit 0")));
+  TESSERA_ASSERT_OK(ranks_->Start(Rank(1), Shell("sleep 60; exit 9")));
+  EXPECT_EQ(NextExit().rank, Rank(0));
+  EXPECT_THAT(ranks_->Running(), ElementsAre(Rank(1)));
+  ranks_->Signal(SIGTERM);
+  const RankExit exit = NextExit();
+  EXPECT_EQ(exit.rank, Rank(1));
+  EXPECT_TRUE(exit.by_signal);
+  EXPECT_EQ(exit.code, SIGTERM);
+}
+
+TEST_F(RankProcessesTest, DescendantsThatEndAreReaped) {
+  TESSERA_ASSERT_OK(ranks_->Start(
+      Rank(0), Shell("for i in 1 2 3; do (sleep 0.05 & exit) ; done; sleep "
+                     "0.3; exec sleep 60")));
+  TESSERA_ASSERT_OK_AND_ASSIGN(std::vector<pid_t> children, ListChildren());
+  for (int i = 0; i < 1000 && children.size() < 4; ++i) {
+    usleep(5000);
+    TESSERA_ASSERT_OK_AND_ASSIGN(children, ListChildren());
+  }
+  EXPECT_EQ(children.size(), 4u);
+  for (int i = 0; i < 1000 && children.size() > 1; ++i) {
+    usleep(5000);
+    ranks_->ReapOrphans();
+    TESSERA_ASSERT_OK_AND_ASSIGN(children, ListChildren());
+  }
+  EXPECT_EQ(children.size(), 1u);
+  EXPECT_THAT(ranks_->Running(), ElementsAre(Rank(0)));
+}
+
+TEST_F(RankProcessesTest, KillAllEndsEveryDescendant) {
+  for (int rank = 0; rank < 4; ++rank) {
+    TESSERA_ASSERT_OK(ranks_->Start(
+        Rank(rank),
+        Shell("trap '' TERM; (setsid sleep 60 &); sleep 60 & sleep 60")));
+  }
+  TESSERA_EXPECT_OK(ranks_->KillAll());
+  EXPECT_THAT(ListChildren(), IsOkAndHolds(IsEmpty()));
+  TESSERA_EXPECT_OK(ranks_->KillAll());
+  ranks_->Signal(SIGTERM);  // Reaches nobody.
+}
+
+TEST_F(RankProcessesTest, ARefusedProgramLeavesNothing) {
+  SpawnRequest request = Shell("");
+  request.path = "/etc/passwd";
+  EXPECT_THAT(ranks_->Start(Rank(7), request),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("rank 7 did not start: cannot execute "
+                                 "\"/etc/passwd\": Permission denied")));
+  request = Shell("");
+  request.out = 9999;
+  EXPECT_THAT(ranks_->Start(Rank(7), request),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("cannot connect the descriptors of")));
+  request = Shell("");
+  request.cpus = {1023};
+  EXPECT_THAT(ranks_->Start(Rank(7), request),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("cannot bind to its CPUs")));
+  request = Shell("");
+  request.arguments.push_back(std::string(4 << 20, 'x'));
+  EXPECT_THAT(ranks_->Start(Rank(7), request),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("Argument list too long")));
+  EXPECT_THAT(ranks_->Running(), IsEmpty());
+  EXPECT_THAT(ListChildren(), IsOkAndHolds(IsEmpty()));
+}
+
+}  // namespace
+}  // namespace tessera::tools

@@ -1,0 +1,58 @@
+// SignalWatch: signals as events of a poll loop instead of interruptions.
+//
+//   TESSERA_ASSIGN_OR_RETURN(const auto watch, SignalWatch::Create());
+//   pollfd fds[] = {{watch->fd(), POLLIN, 0}, ...};
+//   poll(fds, ...);
+//   while (std::optional<int> signal = watch->Next()) { ... }
+#ifndef TESSERA_TOOLS_LAUNCH_SIGNALS_H_
+#define TESSERA_TOOLS_LAUNCH_SIGNALS_H_
+
+#include <signal.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/os/unique_fd.h"
+
+namespace tessera::tools {
+
+// "SIGKILL", or "signal 42".
+std::string SignalName(int signal);
+
+// While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP,
+// SIGCONT and SIGCHLD come through Next, except those that the process ignored
+// (as under nohup), and SIGPIPE has no effect. Blocks them in the calling
+// thread: every other thread must block them too. Destroy it on the thread that
+// made it.
+class SignalWatch {
+ public:
+  static absl::StatusOr<std::unique_ptr<SignalWatch>> Create();
+  ~SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+  // Readable when a signal has come.
+  int fd() const { return fd_.get(); }
+  // The next signal that has come, or nothing.
+  std::optional<int> Next() const;
+  // The mask before this was made, for programs that are started meanwhile.
+  const sigset_t& original_mask() const { return original_mask_; }
+
+  // Stops this process as SIGTSTP does by default: not at all where nobody
+  // could continue it (an orphaned process group). Returns when it is
+  // continued.
+  static void StopSelf();
+
+ private:
+  SignalWatch() = default;
+
+  UniqueFd fd_;
+  sigset_t original_mask_ = {};
+  struct sigaction original_child_action_ = {};
+};
+
+}  // namespace tessera::tools
+
+#endif  // TESSERA_TOOLS_LAUNCH_SIGNALS_H_

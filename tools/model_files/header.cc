@@ -1,0 +1,233 @@
+#include "tools/model_files/header.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+#include "tools/model_files/parse_json.h"
+
+namespace tessera::model_files {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kMetadata = "__metadata__";
+
+absl::Status Malformed(std::string_view name, std::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor ", Quoted(name), ": ", what));
+}
+
+// The bounds of `key` are those of a vector of non-negative integers.
+absl::StatusOr<std::vector<int64_t>> ReadSizes(const Json& tensor,
+                                               const char* key) {
+  const auto found = tensor.find(key);
+  if (found == tensor.end() || !found->is_array()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key \"", key, "\" must be an array of integers, found ",
+                     found == tensor.end() ? "none" : DescribeJson(*found)));
+  }
+  constexpr auto kMax = std::numeric_limits<int64_t>::max();
+  std::vector<int64_t> sizes;
+  for (const Json& value : *found) {
+    if (!value.is_number_unsigned() ||
+        value.get<uint64_t>() > static_cast<uint64_t>(kMax)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "key \"", key, "\" must hold integers from 0 to 2^63-1, found ",
+          DescribeJson(value)));
+    }
+    sizes.push_back(static_cast<int64_t>(value.get<uint64_t>()));
+  }
+  return sizes;
+}
+
+absl::Status CheckOffsets(const TensorEntry& entry) {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, TensorBytes(entry.spec));
+  if (entry.begin <= entry.end && entry.bytes() == bytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "shape [", absl::StrJoin(entry.spec.shape, ", ").substr(0, 100), "] of ",
+      ElementTypeName(entry.spec.type), " takes ", bytes,
+      " bytes, data_offsets are [", entry.begin, ", ", entry.end, ")"));
+}
+
+absl::StatusOr<TensorEntry> ReadTensor(const std::string& name,
+                                       const Json& tensor) {
+  if (!tensor.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected an object with dtype, shape and data_offsets, found ",
+        DescribeJson(tensor)));
+  }
+  for (const auto& [key, value] : tensor.items()) {
+    if (key != "dtype" && key != "shape" && key != "data_offsets") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown key ", Quoted(key),
+                       "; the format has dtype, shape and data_offsets"));
+    }
+  }
+  const auto dtype = tensor.find("dtype");
+  if (dtype == tensor.end() || !dtype->is_string()) {
+    return absl::InvalidArgumentError("key \"dtype\" must be a string");
+  }
+  TensorEntry entry = {.spec = {.name = name}};
+  TESSERA_ASSIGN_OR_RETURN(
+      entry.spec.type, ParseElementType(dtype->get_ref<const std::string&>()));
+  TESSERA_ASSIGN_OR_RETURN(entry.spec.shape, ReadSizes(tensor, "shape"));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets,
+                           ReadSizes(tensor, "data_offsets"));
+  if (offsets.size() != 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data_offsets has ", offsets.size(), " numbers; it needs 2"));
+  }
+  entry.begin = offsets[0];
+  entry.end = offsets[1];
+  TESSERA_RETURN_IF_ERROR(CheckOffsets(entry));
+  return entry;
+}
+
+absl::Status ReadMetadata(const Json& value, Header& header) {
+  if (!value.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("__metadata__ must be an object of strings, found ",
+                     DescribeJson(value)));
+  }
+  for (const auto& [key, text] : value.items()) {
+    if (!text.is_string()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("__metadata__ ", Quoted(key),
+                       " must be a string, found ", DescribeJson(text)));
+    }
+    header.metadata[key] = text.get<std::string>();
+  }
+  return absl::OkStatus();
+}
+
+// The tensors, in order of their begin, fill [0, data_bytes).
+absl::Status CheckTiling(const Header& header, int64_t data_bytes) {
+  int64_t end = 0;
+  for (const TensorEntry& entry : header.tensors) {
+    if (entry.begin != end) {
+      return Malformed(
+          entry.spec.name,
+          absl::StrCat("begins at byte ", entry.begin, " of the data, ",
+                       entry.begin < end ? "inside the tensor before it, which"
+                                         : "behind a hole: the one before it",
+                       " ends at ", end));
+    }
+    end = entry.end;
+  }
+  if (end == data_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the tensors take ", end, " bytes, the file holds ", data_bytes,
+      " bytes of data: it is ", end > data_bytes ? "cut short" : "too long"));
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> TensorBytes(const TensorSpec& spec) {
+  int64_t bytes = ElementBytes(spec.type);
+  bool overflow = false;
+  // A zero anywhere makes it nothing, however large the others are.
+  const bool empty =
+      std::find(spec.shape.begin(), spec.shape.end(), 0) != spec.shape.end();
+  for (const int64_t size : spec.shape) {
+    if (size < 0) {
+      return Malformed(spec.name, absl::StrCat("size ", size, " is negative"));
+    }
+    if (!empty) overflow |= __builtin_mul_overflow(bytes, size, &bytes);
+  }
+  if (empty) return 0;
+  if (!overflow) return bytes;
+  return Malformed(
+      spec.name,
+      absl::StrCat("shape [", absl::StrJoin(spec.shape, ", ").substr(0, 100),
+                   "] takes more than 2^63-1 bytes"));
+}
+
+absl::StatusOr<Header> ParseHeader(std::string_view json, int64_t data_bytes) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const Json document,
+      ParseJson(json, {.max_bytes = kMaxHeaderBytes, .max_depth = 4}));
+  if (!document.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected an object of tensors, found ", DescribeJson(document)));
+  }
+  Header header;
+  for (const auto& [name, value] : document.items()) {
+    if (name == kMetadata) {
+      TESSERA_RETURN_IF_ERROR(ReadMetadata(value, header));
+      continue;
+    }
+    TESSERA_ASSIGN_OR_RETURN(TensorEntry entry, ReadTensor(name, value),
+                             Malformed(name, _.message()));
+    header.tensors.push_back(std::move(entry));
+  }
+  std::sort(header.tensors.begin(), header.tensors.end(),
+            [](const TensorEntry& a, const TensorEntry& b) {
+              return std::tie(a.begin, a.end, a.spec.name) <
+                     std::tie(b.begin, b.end, b.spec.name);
+            });
+  TESSERA_RETURN_IF_ERROR(CheckTiling(header, data_bytes));
+  return header;
+}
+
+absl::StatusOr<Header> LayOut(std::vector<TensorSpec> tensors,
+                              std::map<std::string, std::string> metadata) {
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const TensorSpec& a, const TensorSpec& b) {
+                     return ElementBytes(a.type) > ElementBytes(b.type);
+                   });
+  Header header = {.metadata = std::move(metadata)};
+  std::set<std::string_view> names = {kMetadata};
+  int64_t end = 0;
+  for (TensorSpec& spec : tensors) {
+    if (!names.insert(spec.name).second) {
+      return Malformed(spec.name, spec.name == kMetadata
+                                      ? "the format keeps this name for texts"
+                                      : "comes twice; give it once");
+    }
+    TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, TensorBytes(spec));
+    const int64_t begin = end;
+    if (__builtin_add_overflow(end, bytes, &end)) {
+      return Malformed(spec.name, "the file would exceed 2^63-1 bytes");
+    }
+    header.tensors.push_back({.spec = spec, .begin = begin, .end = end});
+  }
+  return header;
+}
+
+absl::StatusOr<std::string> FormatHeader(const Header& header) {
+  Json document = Json::object();
+  if (!header.metadata.empty())
+    document[std::string(kMetadata)] = header.metadata;
+  for (const TensorEntry& entry : header.tensors) {
+    document[entry.spec.name] = {
+        {"dtype", ElementTypeName(entry.spec.type)},
+        {"shape", entry.spec.shape},
+        {"data_offsets", {entry.begin, entry.end}},
+    };
+  }
+  std::string json =
+      document.dump(-1, ' ', false, Json::error_handler_t::replace);
+  json.resize((json.size() + 7) / 8 * 8, ' ');
+  // What cannot be read back as it was is not written: wrong UTF-8 above all.
+  TESSERA_ASSIGN_OR_RETURN(const Header back,
+                           ParseHeader(json, header.data_bytes()));
+  if (back.metadata == header.metadata &&
+      std::is_permutation(back.tensors.begin(), back.tensors.end(),
+                          header.tensors.begin(), header.tensors.end())) {
+    return json;
+  }
+  return absl::InvalidArgumentError(
+      "a name or a text of the metadata is not UTF-8, or comes twice");
+}
+
+}  // namespace tessera::model_files

@@ -1,0 +1,231 @@
+#include "tools/model_files/hugging_face_config.h"
+
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/status_matchers.h"
+#include "base/text_mutator.h"
+#include "gtest/gtest.h"
+#include "tools/model_files/presets.h"
+
+namespace tessera::model_files {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// The keys of SmolLM2-135M's config.json.
+constexpr char kSmolLm2[] = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false,
+  "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 0,
+  "hidden_act": "silu", "hidden_size": 576,
+  "initializer_range": 0.041666666666666664, "intermediate_size": 1536,
+  "is_llama_config": true, "max_position_embeddings": 8192, "mlp_bias": false,
+  "model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30,
+  "num_key_value_heads": 3, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+  "transformers_version": "4.40.1", "use_cache": true, "vocab_size": 49152})";
+
+// What version 5 of transformers writes.
+constexpr char kVersion5[] = R"({
+  "architectures": ["LlamaForCausalLM"], "dtype": "float32", "head_dim": 32,
+  "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1,
+  "eos_token_id": [2, 7], "hidden_act": "silu", "hidden_size": 128,
+  "initializer_range": 0.02, "intermediate_size": 512,
+  "max_position_embeddings": 1024, "mlp_bias": false, "model_type": "llama",
+  "num_attention_heads": 4, "num_hidden_layers": 4, "num_key_value_heads": 2,
+  "pad_token_id": null, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
+  "tie_word_embeddings": false, "use_cache": true, "vocab_size": 264})";
+
+std::string Replaced(std::string_view json, std::string_view what,
+                     std::string_view with) {
+  EXPECT_NE(json.find(what), json.npos) << what;
+  return absl::StrReplaceAll(json, {{what, with}});
+}
+
+TEST(HuggingFaceConfigTest, ReadsBothFormsThatTransformersWrites) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig smol,
+                               ParseHuggingFaceConfig(kSmolLm2));
+  EXPECT_EQ(smol.model, *PresetConfig("smollm2-135m"));
+  EXPECT_EQ(smol.dtype, DType::kBF16);
+  EXPECT_EQ(smol.bos_token_id, 0);
+  EXPECT_THAT(smol.eos_token_ids, ElementsAre(0));
+
+  TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig five,
+                               ParseHuggingFaceConfig(kVersion5));
+  ModelConfig expected = *PresetConfig("llama-1m");
+  expected.rope_theta = 500000;
+  EXPECT_EQ(five.model, expected);
+  EXPECT_EQ(five.dtype, DType::kF32);
+  EXPECT_THAT(five.eos_token_ids, ElementsAre(2, 7));
+}
+
+TEST(HuggingFaceConfigTest, MissingKeysHaveTransformersDefaults) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const HuggingFaceConfig config,
+      ParseHuggingFaceConfig(R"({"model_type": "llama", "vocab_size": 100,
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4})"));
+  EXPECT_EQ(config.model.kv_heads, 4);
+  EXPECT_EQ(config.model.head_size, 16);
+  EXPECT_EQ(config.model.rope_theta, 10000);
+  EXPECT_EQ(config.model.norm_epsilon, 1e-6);
+  EXPECT_FALSE(config.model.tied_embeddings);
+  EXPECT_EQ(config.model.max_positions, 2048);
+  EXPECT_EQ(config.model.initializer_range, 0.02);
+  EXPECT_EQ(config.dtype, std::nullopt);
+  EXPECT_EQ(config.bos_token_id, std::nullopt);
+}
+
+TEST(HuggingFaceConfigTest, EveryPresetReadsBackAsItWas) {
+  for (const std::string_view name : PresetNames()) {
+    HuggingFaceConfig config = {.model = *PresetConfig(name)};
+    for (const auto& eos :
+         {std::vector<int64_t>{}, std::vector<int64_t>{5}, {5, 6}}) {
+      config.eos_token_ids = eos;
+      TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
+                                   FormatHuggingFaceConfig(config));
+      EXPECT_THAT(ParseHuggingFaceConfig(json), IsOkAndHolds(config)) << json;
+      config.dtype = DType::kBF16;
+      config.bos_token_id = 3;
+    }
+  }
+}
+
+TEST(HuggingFaceConfigTest, RefusesWhatTheModelHasNotAndNamesTheKey) {
+  const auto refused = [](auto... words) {
+    return StatusIs(absl::StatusCode::kUnimplemented,
+                    AllOf(HasSubstr("supported"), HasSubstr(words)...));
+  };
+  const auto with = [](std::string_view key_and_value) {
+    return ParseHuggingFaceConfig(
+        Replaced(kSmolLm2, "\"use_cache\": true", key_and_value));
+  };
+  const auto instead = [](std::string_view what, std::string_view value) {
+    return ParseHuggingFaceConfig(Replaced(kSmolLm2, what, value));
+  };
+  EXPECT_THAT(instead("\"attention_bias\": false", "\"attention_bias\": true"),
+              refused("\"attention_bias\": true", "supported is false"));
+  EXPECT_THAT(instead("\"mlp_bias\": false", "\"mlp_bias\": true"),
+              refused("\"mlp_bias\": true"));
+  EXPECT_THAT(instead("\"silu\"", "\"gelu\""),
+              refused("\"hidden_act\": the string \"gelu\"", "\"silu\""));
+  EXPECT_THAT(instead("\"model_type\": \"llama\"", "\"model_type\": \"gpt2\""),
+              refused("\"model_type\"", "\"gpt2\"", "\"llama\""));
+  EXPECT_THAT(instead("LlamaForCausalLM", "MistralForCausalLM"),
+              refused("\"architectures\"", "Mistral", "LlamaForCausalLM"));
+  EXPECT_THAT(
+      instead("\"rope_scaling\": null",
+              R"("rope_scaling": {"rope_type": "llama3", "factor": 8})"),
+      refused("\"rope_scaling\": key \"rope_type\"", "\"llama3\"",
+              "\"default\""));
+  EXPECT_THAT(instead("\"rope_scaling\": null",
+                      R"("rope_scaling": {"type": "linear", "factor": 2.0})"),
+              refused("key \"type\": the string \"linear\""));
+  EXPECT_THAT(instead("\"rope_scaling\": null", R"("rope_scaling": {"x": 2})"),
+              refused("key \"x\": 2"));
+  EXPECT_THAT(
+      instead("\"rope_interleaved\": false", "\"rope_interleaved\": true"),
+      refused("rope_interleaved"));
+  EXPECT_THAT(with(R"("quantization_config": {"bits": 4})"),
+              refused("\"quantization_config\": an object", "none"));
+  EXPECT_THAT(with("\"sliding_window\": 4096"), refused("sliding_window"));
+  EXPECT_THAT(with("\"partial_rotary_factor\": 0.5"),
+              refused("partial_rotary_factor", "0.5"));
+  TESSERA_EXPECT_OK(with("\"partial_rotary_factor\": 1.0"));
+  TESSERA_EXPECT_OK(instead("\"rope_scaling\": null",
+                            R"("rope_scaling": {"rope_type": "default"})"));
+}
+
+TEST(HuggingFaceConfigTest, RefusesMissingAndWrongValues) {
+  const auto refused = [](auto... words) {
+    return StatusIs(absl::StatusCode::kInvalidArgument,
+                    AllOf(HasSubstr(words)...));
+  };
+  const auto instead = [](std::string_view what, std::string_view value) {
+    return ParseHuggingFaceConfig(Replaced(kSmolLm2, what, value));
+  };
+  for (const char* key :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "model_type"}) {
+    EXPECT_THAT(instead(absl::StrCat("\"", key, "\""), "\"other\""),
+                refused(absl::StrCat("key \"", key, "\" is missing")));
+  }
+  EXPECT_THAT(instead("\"hidden_size\": 576", "\"hidden_size\": 576.0"),
+              refused("\"hidden_size\" must be an integer", "found 576.0"));
+  EXPECT_THAT(instead("\"vocab_size\": 49152", "\"vocab_size\": \"49152\""),
+              refused("\"vocab_size\"", "found the string \"49152\""));
+  EXPECT_THAT(
+      instead("\"vocab_size\": 49152", "\"vocab_size\": 9223372036854775808"),
+      refused("an integer below 2^63"));
+  EXPECT_THAT(instead("\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": true"),
+              refused("\"rms_norm_eps\" must be a number, found true"));
+  EXPECT_THAT(
+      instead("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": 1"),
+      refused("\"tie_word_embeddings\" must be true or false, found 1"));
+  EXPECT_THAT(instead("\"bfloat16\"", "\"int3\""),
+              refused("key \"torch_dtype\"", "int3"));
+  EXPECT_THAT(
+      instead("\"num_key_value_heads\": 3", "\"num_key_value_heads\": 2"),
+      refused("num_key_value_heads", "is 2; it must divide"));
+  EXPECT_THAT(instead("\"hidden_size\": 576", "\"hidden_size\": 577"),
+              refused("\"head_dim\" is missing", "does not divide"));
+  EXPECT_THAT(instead("\"eos_token_id\": 0", "\"eos_token_id\": [0, \"x\"]"),
+              refused("eos_token_id", "found the string \"x\""));
+  EXPECT_THAT(ParseHuggingFaceConfig("[]"), refused("expected an object"));
+  EXPECT_THAT(ParseHuggingFaceConfig(kSmolLm2 + std::string("}")),
+              refused("no JSON"));
+  EXPECT_THAT(FormatHuggingFaceConfig({}), refused("vocab_size"));
+}
+
+TEST(HuggingFaceConfigTest, FilesAreNamedInErrors) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/config.json");
+  const HuggingFaceConfig config = {.model = *PresetConfig("llama-1m")};
+  TESSERA_ASSERT_OK(SaveHuggingFaceConfig(config, path));
+  EXPECT_THAT(LoadHuggingFaceConfig(path), IsOkAndHolds(config));
+  EXPECT_THAT(SaveHuggingFaceConfig({}, path),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(path)));
+  EXPECT_THAT(LoadHuggingFaceConfig(path), IsOkAndHolds(config));
+  std::ofstream(path) << "{}";
+  EXPECT_THAT(LoadHuggingFaceConfig(path),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(path)));
+  EXPECT_THAT(LoadHuggingFaceConfig("/nix/config.json"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nix")));
+}
+
+TEST(HuggingFaceConfigFuzzTest, DamagedConfigsAreRefusedOrReadBackAsTheyWere) {
+  TextMutator mutator(
+      {kSmolLm2, kVersion5,
+       *FormatHuggingFaceConfig({.model = *PresetConfig("llama-7b")})},
+      {"null", "true", "-1", "1e309", "[[[[", "\"rope_scaling\":{},", "0.5",
+       "9223372036854775808", "\"head_dim\":6,", "\"x\":1,"},
+      6);
+  int valid = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    const auto config = ParseHuggingFaceConfig(mutator.Next());
+    if (!config.ok()) {
+      ASSERT_TRUE(absl::IsInvalidArgument(config.status()) ||
+                  absl::IsUnimplemented(config.status()));
+      ASSERT_FALSE(config.status().message().empty());
+      ASSERT_LT(config.status().message().size(), 1000u);
+      continue;
+    }
+    ++valid;
+    TESSERA_ASSERT_OK(config->model.Validate());
+    ASSERT_GT(config->model.ParameterCount(), 0);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
+                                 FormatHuggingFaceConfig(*config));
+    ASSERT_THAT(ParseHuggingFaceConfig(json), IsOkAndHolds(*config));
+  }
+  EXPECT_GT(valid, 300);
+}
+
+}  // namespace
+}  // namespace tessera::model_files

@@ -1,0 +1,176 @@
+#include "tools/model_files/llama_names.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera::model_files {
+namespace {
+
+// A whole Hugging Face tensor.
+struct Source {
+  std::string_view name;
+  int64_t rows;
+};
+
+std::string HuggingFaceName(std::string_view name, int64_t layer) {
+  return layer < 0 ? std::string(name)
+                   : absl::StrCat("model.layers.", layer, ".", name);
+}
+
+// What of Hugging Face a part is made of.
+std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
+  switch (part) {
+    case LlamaPart::kEmbedding:
+      return {{"model.embed_tokens.weight", config.vocabulary}};
+    case LlamaPart::kAttentionNorm:
+      return {{"input_layernorm.weight", config.hidden}};
+    case LlamaPart::kQkv:
+      return {{"self_attn.q_proj.weight", config.QueryRows()},
+              {"self_attn.k_proj.weight", config.KvRows()},
+              {"self_attn.v_proj.weight", config.KvRows()}};
+    case LlamaPart::kAttentionOutput:
+      return {{"self_attn.o_proj.weight", config.hidden}};
+    case LlamaPart::kMlpNorm:
+      return {{"post_attention_layernorm.weight", config.hidden}};
+    case LlamaPart::kGateUp:
+      return {{"mlp.gate_proj.weight", config.intermediate},
+              {"mlp.up_proj.weight", config.intermediate}};
+    case LlamaPart::kDown:
+      return {{"mlp.down_proj.weight", config.hidden}};
+    case LlamaPart::kFinalNorm:
+      return {{"model.norm.weight", config.hidden}};
+    case LlamaPart::kHead:
+      return {{"lm_head.weight", config.vocabulary}};
+  }
+  return {};
+}
+
+// The second size; 0 for vectors.
+int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
+  switch (part) {
+    case LlamaPart::kAttentionNorm:
+    case LlamaPart::kMlpNorm:
+    case LlamaPart::kFinalNorm:
+      return 0;
+    case LlamaPart::kAttentionOutput:
+      return config.QueryRows();
+    case LlamaPart::kDown:
+      return config.intermediate;
+    default:
+      return config.hidden;
+  }
+}
+
+std::string_view PartName(LlamaPart part) {
+  switch (part) {
+    case LlamaPart::kEmbedding:
+      return "embedding.weight";
+    case LlamaPart::kAttentionNorm:
+      return "attention_norm.weight";
+    case LlamaPart::kQkv:
+      return "qkv.weight";
+    case LlamaPart::kAttentionOutput:
+      return "attention_output.weight";
+    case LlamaPart::kMlpNorm:
+      return "mlp_norm.weight";
+    case LlamaPart::kGateUp:
+      return "gate_up.weight";
+    case LlamaPart::kDown:
+      return "down.weight";
+    case LlamaPart::kFinalNorm:
+      return "norm.weight";
+    case LlamaPart::kHead:
+      return "head.weight";
+  }
+  return "";
+}
+
+bool InLayer(LlamaPart part) {
+  return part > LlamaPart::kEmbedding && part < LlamaPart::kFinalNorm;
+}
+
+constexpr LlamaPart kLayerParts[] = {
+    LlamaPart::kAttentionNorm, LlamaPart::kQkv,    LlamaPart::kAttentionOutput,
+    LlamaPart::kMlpNorm,       LlamaPart::kGateUp, LlamaPart::kDown};
+
+// The order in which transformers' LlamaDecoderLayer has its modules.
+constexpr LlamaPart kHuggingFaceLayerParts[] = {
+    LlamaPart::kQkv,  LlamaPart::kAttentionOutput, LlamaPart::kGateUp,
+    LlamaPart::kDown, LlamaPart::kAttentionNorm,   LlamaPart::kMlpNorm};
+
+}  // namespace
+
+std::string LlamaParameterName(LlamaPart part, int64_t layer) {
+  if (!InLayer(part)) return std::string(PartName(part));
+  return absl::StrCat("layers.", layer, ".", PartName(part));
+}
+
+LlamaParameter MakeLlamaParameter(const ModelConfig& config, LlamaPart part,
+                                  int64_t layer) {
+  LlamaParameter parameter;
+  parameter.part = part;
+  parameter.layer = InLayer(part) ? layer : -1;
+  parameter.name = LlamaParameterName(part, layer);
+  int64_t rows = 0;
+  for (const Source& source : SourcesOf(config, part)) {
+    parameter.pieces.push_back({HuggingFaceName(source.name, parameter.layer),
+                                /*source_row=*/0, rows, source.rows});
+    rows += source.rows;
+  }
+  parameter.shape = {rows};
+  const int64_t columns = ColumnsOf(config, part);
+  if (columns > 0) parameter.shape.push_back(columns);
+  return parameter;
+}
+
+std::vector<LlamaParameter> LlamaParameters(const ModelConfig& config) {
+  std::vector<LlamaParameter> parameters;
+  const auto add = [&](LlamaPart part, int64_t layer = -1) {
+    parameters.push_back(MakeLlamaParameter(config, part, layer));
+  };
+  add(LlamaPart::kEmbedding);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    for (const LlamaPart part : kLayerParts) add(part, layer);
+  }
+  add(LlamaPart::kFinalNorm);
+  if (!config.tied_embeddings) add(LlamaPart::kHead);
+  return parameters;
+}
+
+std::vector<HuggingFacePiece> PiecesOfRows(const LlamaParameter& parameter,
+                                           int64_t begin, int64_t end) {
+  std::vector<HuggingFacePiece> pieces;
+  for (const HuggingFacePiece& piece : parameter.pieces) {
+    const int64_t first = std::max(begin, piece.target_row);
+    const int64_t last = std::min(end, piece.target_row + piece.rows);
+    if (first >= last) continue;
+    pieces.push_back({piece.name, piece.source_row + first - piece.target_row,
+                      first, last - first});
+  }
+  return pieces;
+}
+
+std::vector<TensorSpec> HuggingFaceTensors(const ModelConfig& config,
+                                           ElementType type) {
+  std::vector<TensorSpec> tensors;
+  const auto add = [&](LlamaPart part, int64_t layer = -1) {
+    const LlamaParameter parameter = MakeLlamaParameter(config, part, layer);
+    for (const HuggingFacePiece& piece : parameter.pieces) {
+      std::vector<int64_t> shape = parameter.shape;
+      shape[0] = piece.rows;
+      tensors.push_back({piece.name, type, std::move(shape)});
+    }
+  };
+  add(LlamaPart::kEmbedding);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    for (const LlamaPart part : kHuggingFaceLayerParts) add(part, layer);
+  }
+  add(LlamaPart::kFinalNorm);
+  if (!config.tied_embeddings) add(LlamaPart::kHead);
+  return tensors;
+}
+
+}  // namespace tessera::model_files

@@ -1,0 +1,153 @@
+#include "tools/model_files/llama_names.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/sharding/fused_partition.h"
+#include "tools/model_files/presets.h"
+
+namespace tessera::model_files {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+ModelConfig Small() {
+  return {.vocabulary = 11,
+          .hidden = 12,
+          .intermediate = 20,
+          .layers = 2,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_size = 6};
+}
+
+TEST(LlamaNamesTest, HuggingFacesTensorsAreThoseOfTransformers) {
+  // As LlamaForCausalLM(config).state_dict() lists them for Small().
+  const std::vector<TensorSpec> tensors =
+      HuggingFaceTensors(Small(), ElementType::kBF16);
+  const auto spec = [](std::string name, std::vector<int64_t> shape) {
+    return TensorSpec{std::move(name), ElementType::kBF16, std::move(shape)};
+  };
+  std::vector<TensorSpec> expected = {
+      spec("model.embed_tokens.weight", {11, 12})};
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const auto& [name, shape] :
+         std::vector<std::pair<std::string, std::vector<int64_t>>>{
+             {"self_attn.q_proj.weight", {24, 12}},
+             {"self_attn.k_proj.weight", {12, 12}},
+             {"self_attn.v_proj.weight", {12, 12}},
+             {"self_attn.o_proj.weight", {12, 24}},
+             {"mlp.gate_proj.weight", {20, 12}},
+             {"mlp.up_proj.weight", {20, 12}},
+             {"mlp.down_proj.weight", {12, 20}},
+             {"input_layernorm.weight", {12}},
+             {"post_attention_layernorm.weight", {12}}}) {
+      expected.push_back(spec(layer + name, shape));
+    }
+  }
+  expected.push_back(spec("model.norm.weight", {12}));
+  expected.push_back(spec("lm_head.weight", {11, 12}));
+  EXPECT_EQ(tensors, expected);
+}
+
+TEST(LlamaNamesTest, OwnParametersAreMadeOfEveryTensorOnce) {
+  for (const std::string_view preset : PresetNames()) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
+                                 PresetConfig(preset));
+    std::map<std::string, int64_t> rows_left;
+    int64_t elements = 0;
+    for (const TensorSpec& tensor :
+         HuggingFaceTensors(config, ElementType::kU8)) {
+      rows_left[tensor.name] = tensor.shape[0];
+      elements += *TensorBytes(tensor);
+    }
+    EXPECT_EQ(elements, config.ParameterCount());
+    std::set<std::string> names;
+    int64_t own_elements = 0;
+    for (const LlamaParameter& parameter : LlamaParameters(config)) {
+      EXPECT_TRUE(names.insert(parameter.name).second) << parameter.name;
+      EXPECT_EQ(parameter.name,
+                LlamaParameterName(parameter.part, parameter.layer));
+      own_elements += *TensorBytes({"", ElementType::kU8, parameter.shape});
+      int64_t row = 0;
+      for (const HuggingFacePiece& piece : parameter.pieces) {
+        EXPECT_EQ(piece.target_row, row);
+        EXPECT_EQ(piece.source_row, 0);
+        row += piece.rows;
+        rows_left[piece.name] -= piece.rows;
+      }
+      EXPECT_EQ(row, parameter.shape[0]);
+    }
+    EXPECT_EQ(own_elements, config.ParameterCount());
+    for (const auto& [name, left] : rows_left) EXPECT_EQ(left, 0) << name;
+    EXPECT_EQ(names.contains("head.weight"), !config.tied_embeddings);
+  }
+}
+
+TEST(LlamaNamesTest, FusedRowsAreInTheOrderOfThePartition) {
+  const ModelConfig config = Small();
+  const LlamaParameter qkv = MakeLlamaParameter(config, LlamaPart::kQkv, 1);
+  const auto parts = tensor_parallel::QkvParts(config.heads, config.kv_heads,
+                                               config.head_size, 2);
+  TESSERA_ASSERT_OK(parts);
+  ASSERT_EQ(parts->size(), qkv.pieces.size());
+  for (size_t i = 0; i < parts->size(); ++i) {
+    EXPECT_EQ((*parts)[i].size, qkv.pieces[i].rows);
+  }
+  const LlamaParameter gate_up =
+      MakeLlamaParameter(config, LlamaPart::kGateUp, 0);
+  const auto gated = tensor_parallel::GatedMlpParts(config.intermediate);
+  ASSERT_EQ(gated.size(), gate_up.pieces.size());
+  for (size_t i = 0; i < gated.size(); ++i) {
+    EXPECT_EQ(gated[i].size, gate_up.pieces[i].rows);
+  }
+}
+
+TEST(LlamaNamesTest, PiecesOfAnyRowsAreTheRowsOfTheWhole) {
+  const ModelConfig config = Small();
+  for (const LlamaParameter& parameter : LlamaParameters(config)) {
+    std::vector<std::pair<std::string, int64_t>> row_of;
+    for (const HuggingFacePiece& piece : parameter.pieces) {
+      for (int64_t row = 0; row < piece.rows; ++row) {
+        row_of.push_back({piece.name, row});
+      }
+    }
+    for (int64_t begin = 0; begin <= parameter.shape[0]; ++begin) {
+      for (int64_t end = begin; end <= parameter.shape[0]; ++end) {
+        int64_t next = begin;
+        for (const HuggingFacePiece& piece :
+             PiecesOfRows(parameter, begin, end)) {
+          ASSERT_EQ(piece.target_row, next);
+          ASSERT_GT(piece.rows, 0);
+          for (int64_t row = 0; row < piece.rows; ++row, ++next) {
+            ASSERT_EQ(row_of[static_cast<size_t>(next)],
+                      std::pair(piece.name, piece.source_row + row));
+          }
+        }
+        ASSERT_EQ(next, end);
+      }
+    }
+  }
+}
+
+TEST(LlamaNamesTest, ShardsOfARankComeFromTheRightRows) {
+  const LlamaParameter qkv =
+      MakeLlamaParameter(Small(), LlamaPart::kQkv, 0);  // 24 + 12 + 12
+  EXPECT_THAT(
+      PiecesOfRows(qkv, 20, 40),
+      ElementsAre(
+          HuggingFacePiece{"model.layers.0.self_attn.q_proj.weight", 20, 20, 4},
+          HuggingFacePiece{"model.layers.0.self_attn.k_proj.weight", 0, 24, 12},
+          HuggingFacePiece{"model.layers.0.self_attn.v_proj.weight", 0, 36,
+                           4}));
+  EXPECT_THAT(PiecesOfRows(qkv, 7, 7), IsEmpty());
+}
+
+}  // namespace
+}  // namespace tessera::model_files

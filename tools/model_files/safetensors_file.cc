@@ -1,0 +1,212 @@
+#include "tools/model_files/safetensors_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/dtype/convert.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+
+namespace tessera::model_files {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "the format is little-endian, and is read as it is");
+
+constexpr int64_t kLengthBytes = 8;
+constexpr int64_t kConvertBytes = int64_t{1} << 20;
+
+absl::Status ReadAt(int fd, int64_t offset, std::span<std::byte> target) {
+  while (!target.empty()) {
+    const ssize_t got = pread(fd, target.data(), target.size(), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return absl::ErrnoToStatus(errno, "cannot read");
+    if (got == 0) {
+      return absl::DataLossError(
+          absl::StrCat("the file ends ", target.size(),
+                       " bytes too early: it was cut after it was opened"));
+    }
+    target = target.subspan(static_cast<size_t>(got));
+    offset += got;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> SizeOf(int fd) {
+  struct stat status;
+  if (fstat(fd, &status) != 0) return absl::ErrnoToStatus(errno, "cannot stat");
+  if (!S_ISREG(status.st_mode)) {
+    return absl::InvalidArgumentError("this is no regular file");
+  }
+  return status.st_size;
+}
+
+// The length of the header, which leaves room for it in the file.
+absl::StatusOr<int64_t> ReadHeaderLength(int fd, int64_t file_bytes) {
+  if (file_bytes < kLengthBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no safetensors file: it has ", file_bytes,
+                     " bytes, the length of the header alone takes 8"));
+  }
+  uint64_t length = 0;
+  TESSERA_RETURN_IF_ERROR(
+      ReadAt(fd, 0, std::as_writable_bytes(std::span(&length, 1))));
+  const auto most = static_cast<uint64_t>(
+      std::min(kMaxHeaderBytes, file_bytes - kLengthBytes));
+  if (length <= most) return static_cast<int64_t>(length);
+  return absl::InvalidArgumentError(
+      absl::StrCat("no safetensors file: its header would take ", length,
+                   " bytes; the file has ", file_bytes, ", and ",
+                   kMaxHeaderBytes, " are the most that the format allows"));
+}
+
+absl::Status CheckRows(const TensorSpec& spec, int64_t first,
+                       const TensorView& target) {
+  const auto shape = [](const auto& sizes) {
+    return absl::StrCat("[", absl::StrJoin(sizes, ", ").substr(0, 100), "]");
+  };
+  const Dims& wanted = target.shape();
+  if (spec.shape.empty() || wanted.size() != spec.shape.size() ||
+      !std::equal(wanted.begin() + 1, wanted.end(), spec.shape.begin() + 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rows of shape ", shape(spec.shape), " do not fit a target of shape ",
+        shape(wanted), "; they differ in more than the first dimension"));
+  }
+  if (!IsHostAccessible(target.kind()) || !target.IsContiguous()) {
+    return absl::InvalidArgumentError(
+        "the target must be contiguous and on the host");
+  }
+  if (first < 0 || first > spec.shape[0] - wanted[0]) {
+    return absl::OutOfRangeError(
+        absl::StrCat("rows [", first, ", ", first, " + ", wanted[0],
+                     ") are not inside the ", spec.shape[0], " there are"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(std::string path, UniqueFd fd,
+                                 int64_t data_start, Header header)
+    : path_(std::move(path)),
+      fd_(std::move(fd)),
+      data_start_(data_start),
+      header_(std::move(header)) {
+  index_.reserve(header_.tensors.size());
+  for (size_t i = 0; i < header_.tensors.size(); ++i) {
+    index_[header_.tensors[i].spec.name] = i;
+  }
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) {
+    return absl::ErrnoToStatus(errno,
+                               absl::StrCat("cannot open ", QuotedPath(path)));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, SizeOf(fd.get()),
+                           Annotate(_, QuotedPath(path)));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t length,
+                           ReadHeaderLength(fd.get(), bytes),
+                           Annotate(_, QuotedPath(path)));
+  std::string json(static_cast<size_t>(length), '\0');
+  TESSERA_RETURN_IF_ERROR(
+      ReadAt(fd.get(), kLengthBytes, std::as_writable_bytes(std::span(json))),
+      Annotate(_, QuotedPath(path)));
+  const int64_t data_start = kLengthBytes + length;
+  TESSERA_ASSIGN_OR_RETURN(
+      Header header, ParseHeader(json, bytes - data_start),
+      Annotate(_, absl::StrCat(QuotedPath(path), ": header")));
+  return SafetensorsFile(path, std::move(fd), data_start, std::move(header));
+}
+
+const TensorEntry* SafetensorsFile::Find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &header_.tensors[found->second];
+}
+
+absl::StatusOr<const TensorEntry*> SafetensorsFile::Get(
+    std::string_view name) const {
+  const TensorEntry* const entry = Find(name);
+  if (entry != nullptr) return entry;
+  return absl::NotFoundError(
+      absl::StrCat(QuotedPath(path_), ": no tensor ", Quoted(name),
+                   " among the ", header_.tensors.size(), " of the file"));
+}
+
+absl::Status SafetensorsFile::ReadBytes(std::string_view name, int64_t begin,
+                                        std::span<std::byte> target) const {
+  TESSERA_ASSIGN_OR_RETURN(const TensorEntry* const entry, Get(name));
+  const auto size = static_cast<int64_t>(target.size());
+  if (begin < 0 || size > entry->bytes() || begin > entry->bytes() - size) {
+    return absl::OutOfRangeError(absl::StrCat(
+        QuotedPath(path_), ": tensor ", Quoted(name), ": ", size,
+        " bytes from byte ", begin, " on are not inside its ", entry->bytes()));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      ReadAt(fd_.get(), data_start_ + entry->begin + begin, target),
+      Annotate(_, absl::StrCat(QuotedPath(path_), ": tensor ", Quoted(name))));
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsFile::Read(std::string_view name,
+                                   std::span<std::byte> target) const {
+  TESSERA_ASSIGN_OR_RETURN(const TensorEntry* const entry, Get(name));
+  if (static_cast<int64_t>(target.size()) != entry->bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(QuotedPath(path_), ": tensor ", Quoted(name), " has ",
+                     entry->bytes(), " bytes, the target ", target.size()));
+  }
+  return ReadBytes(name, 0, target);
+}
+
+absl::Status SafetensorsFile::ReadRows(std::string_view name, int64_t first,
+                                       TensorView target) const {
+  TESSERA_ASSIGN_OR_RETURN(const TensorEntry* const entry, Get(name));
+  const auto context = [&] {
+    return absl::StrCat(QuotedPath(path_), ": tensor ", Quoted(name));
+  };
+  TESSERA_RETURN_IF_ERROR(CheckRows(entry->spec, first, target),
+                          Annotate(_, context()));
+  TESSERA_ASSIGN_OR_RETURN(const DType from, ToDType(entry->spec.type),
+                           Annotate(_, context()));
+  if (target.element_count() == 0) return absl::OkStatus();
+  const int64_t row_bytes = entry->bytes() / entry->spec.shape[0];
+  const std::span<std::byte> bytes(target.data(),
+                                   static_cast<size_t>(target.size_in_bytes()));
+  if (from == target.dtype()) return ReadBytes(name, first * row_bytes, bytes);
+  return ReadConverted(*entry, from, first * row_bytes, target);
+}
+
+absl::Status SafetensorsFile::ReadConverted(const TensorEntry& entry,
+                                            DType from, int64_t begin,
+                                            TensorView target) const {
+  std::vector<std::byte> buffer(static_cast<size_t>(
+      std::min(kConvertBytes, target.element_count() * SizeInBytes(from))));
+  std::byte* to = target.data();
+  for (int64_t left = target.element_count(); left > 0;) {
+    const int64_t count =
+        std::min(left, static_cast<int64_t>(buffer.size()) / SizeInBytes(from));
+    const auto source =
+        std::span(buffer).first(static_cast<size_t>(count * SizeInBytes(from)));
+    TESSERA_RETURN_IF_ERROR(ReadBytes(entry.spec.name, begin, source));
+    const auto bytes = static_cast<size_t>(count * SizeInBytes(target.dtype()));
+    TESSERA_RETURN_IF_ERROR(
+        Convert(from, source, target.dtype(), std::span(to, bytes)));
+    to += bytes;
+    begin += count * SizeInBytes(from);
+    left -= count;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::model_files

@@ -1,0 +1,253 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "tools/text/batch_partition.h"
+#include "tools/text/permutation.h"
+#include "tools/text/samples.h"
+#include "tools/text/corpus.h"
+#include "tools/text/byte_tokenizer.h"
+
+namespace tessera::text {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<int64_t> OrderOf(int64_t size, uint64_t key) {
+  const Permutation order = *Permutation::Create(size, key);
+  std::vector<int64_t> images;
+  for (int64_t i = 0; i < size; ++i) images.push_back(order(i));
+  return images;
+}
+
+TEST(PermutationTest, EverySizeHasEachElementOnce) {
+  for (int64_t size = 0; size <= 700; ++size) {
+    for (const uint64_t key : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}}) {
+      std::vector<int64_t> images = OrderOf(size, key);
+      std::sort(images.begin(), images.end());
+      std::vector<int64_t> all(static_cast<size_t>(size));
+      std::iota(all.begin(), all.end(), 0);
+      ASSERT_EQ(images, all) << size;
+    }
+  }
+  std::vector<bool> seen(1'000'003);
+  for (const int64_t image : OrderOf(1'000'003, 5)) {
+    ASSERT_FALSE(seen[static_cast<size_t>(image)]);
+    seen[static_cast<size_t>(image)] = true;
+  }
+}
+
+TEST(PermutationTest, OrdersAreThoseOfEveryVersion) {
+  EXPECT_THAT(OrderOf(8, 1), ElementsAre(4, 5, 7, 0, 1, 2, 6, 3));
+  EXPECT_THAT(OrderOf(11, 7), ElementsAre(5, 2, 8, 10, 1, 0, 6, 9, 4, 3, 7));
+}
+
+TEST(PermutationTest, SmallOrdersAreAllReached) {
+  std::set<std::vector<int64_t>> orders;
+  for (uint64_t key = 0; key < 2000; ++key) orders.insert(OrderOf(4, key));
+  EXPECT_EQ(orders.size(), 24u);
+}
+
+// Of a random order: one fixed point on average; a half of the neighbours in
+// order; and elements of one half go to either.
+TEST(PermutationTest, OrdersLookRandom) {
+  constexpr int64_t kSize = 10'007;
+  double fixed = 0;
+  for (uint64_t key = 0; key < 50; ++key) {
+    const std::vector<int64_t> images = OrderOf(kSize, key);
+    int64_t ascents = 0, same_half = 0, near = 0;
+    for (int64_t i = 0; i < kSize; ++i) {
+      const int64_t image = images[static_cast<size_t>(i)];
+      fixed += image == i ? 1 : 0;
+      same_half += (i < kSize / 2) == (image < kSize / 2) ? 1 : 0;
+      if (i + 1 == kSize) continue;
+      const int64_t next = images[static_cast<size_t>(i) + 1];
+      ascents += next > image ? 1 : 0;
+      near += std::abs(next - image) < 100 ? 1 : 0;
+    }
+    // Five standard deviations: sqrt(n / 12), sqrt(n / 4), sqrt(0.02 n).
+    EXPECT_NEAR(static_cast<double>(ascents), kSize / 2.0, 5 * 29);
+    EXPECT_NEAR(static_cast<double>(same_half), kSize / 2.0, 5 * 50);
+    EXPECT_NEAR(static_cast<double>(near), kSize * 0.02, 5 * 14.5);
+  }
+  EXPECT_NEAR(fixed / 50, 1, 0.8);
+}
+
+TEST(PermutationTest, HugeSizesNeedNoMemory) {
+  const Permutation order = *Permutation::Create(int64_t{1} << 62, 3);
+  std::set<int64_t> images;
+  for (int64_t i = 0; i < 1000; ++i) {
+    const int64_t image = order((int64_t{1} << 62) - 1 - i);
+    EXPECT_GE(image, 0);
+    EXPECT_LT(image, order.size());
+    images.insert(image);
+  }
+  EXPECT_EQ(images.size(), 1000u);
+  for (const int64_t size : {int64_t{-1}, (int64_t{1} << 62) + 1}) {
+    EXPECT_THAT(Permutation::Create(size, 0),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("from 0 to 2^62")));
+  }
+}
+
+// Token i is i % 251, so that a sample shows where it is from.
+std::shared_ptr<const Corpus> MakeCorpus(int64_t tokens) {
+  std::string text;
+  for (int64_t i = 0; i + 1 < tokens; ++i) text += static_cast<char>(i % 251);
+  return *Corpus::FromTexts({{text}}, ByteTokenizer());
+}
+
+TEST(SamplesTest, EachSampleComesOnceAnEpochInItsOwnOrder) {
+  for (int64_t tokens = 6; tokens <= 90; tokens += 7) {
+    const auto corpus = MakeCorpus(tokens);
+    for (const double fraction : {0.0, 0.1, 0.5, 0.99}) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const Samples samples,
+          Samples::Create(
+              corpus,
+              {.sequence = 5, .validation_fraction = fraction, .seed = 4}));
+      const int64_t epoch = samples.samples_per_epoch();
+      ASSERT_EQ(epoch + samples.validation_count(), (tokens - 1) / 5);
+      ASSERT_GE(epoch, 1);
+      ASSERT_EQ(samples.validation_count() > 0,
+                fraction > 0 && (tokens - 1) / 5 > 1);
+      for (int64_t e = 0; e < 4; ++e) {
+        std::set<int64_t> seen;
+        for (int64_t i = e * epoch; i < (e + 1) * epoch; ++i) {
+          ASSERT_EQ(samples.EpochOf(i), e);
+          const int64_t sample = samples.CorpusSample(i);
+          ASSERT_TRUE(sample >= 0 && sample < epoch);
+          ASSERT_TRUE(seen.insert(sample).second);
+        }
+      }
+    }
+  }
+}
+
+TEST(SamplesTest, TokensAreThoseOfTheCorpus) {
+  const auto corpus = MakeCorpus(1000);
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Samples samples,
+      Samples::Create(corpus, {.sequence = 7, .validation_fraction = 0.25}));
+  EXPECT_EQ(samples.samples_per_epoch(), 107);
+  EXPECT_EQ(samples.validation_count(), 35);
+  std::vector<TokenId> tokens(8), expected(8);
+  for (int64_t i = 0; i < 300; ++i) {
+    TESSERA_ASSERT_OK(samples.ReadTraining(i, tokens));
+    TESSERA_ASSERT_OK(corpus->Read(samples.CorpusSample(i) * 7, expected));
+    ASSERT_EQ(tokens, expected);
+  }
+  for (int64_t i = 0; i < 35; ++i) {
+    TESSERA_ASSERT_OK(samples.ReadValidation(i, tokens));
+    ASSERT_EQ(tokens[0], (107 + i) * 7 % 251);
+  }
+}
+
+TEST(SamplesTest, SeedsAndEpochsChangeTheOrderUnlessItIsOff) {
+  const auto corpus = MakeCorpus(1000);
+  const auto order = [&](uint64_t seed, int64_t epoch, bool shuffle) {
+    const Samples samples = *Samples::Create(
+        corpus, {.sequence = 5, .seed = seed, .shuffle = shuffle});
+    std::vector<int64_t> sequence;
+    const int64_t count = samples.samples_per_epoch();
+    for (int64_t i = 0; i < count; ++i) {
+      sequence.push_back(samples.CorpusSample(epoch * count + i));
+    }
+    return sequence;
+  };
+  EXPECT_EQ(order(1, 0, true), order(1, 0, true));
+  std::set<std::vector<int64_t>> orders;
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    for (int64_t epoch = 0; epoch < 10; ++epoch) {
+      orders.insert(order(seed, epoch, true));
+    }
+  }
+  EXPECT_EQ(orders.size(), 100u);
+  std::vector<int64_t> plain(199);
+  std::iota(plain.begin(), plain.end(), 0);
+  EXPECT_EQ(order(1, 3, false), plain);
+}
+
+TEST(SamplesTest, RefusalsSayWhatIsNeeded) {
+  const auto refused = [](std::string words) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
+  };
+  const auto corpus = MakeCorpus(100);
+  EXPECT_THAT(Samples::Create(corpus, {.sequence = 100}),
+              refused("has 100 tokens; one sample of 100 needs at least 101"));
+  TESSERA_EXPECT_OK(Samples::Create(corpus, {.sequence = 99}));
+  EXPECT_THAT(Samples::Create(corpus, {.sequence = 0}),
+              refused("sequences of 0 tokens"));
+  EXPECT_THAT(Samples::Create(
+                  corpus, {.sequence = std::numeric_limits<int64_t>::max()}),
+              refused("from 1 to 2^31"));
+  for (const double share : {-0.1, 1.0, std::nan("")}) {
+    EXPECT_THAT(
+        Samples::Create(corpus, {.sequence = 5, .validation_fraction = share}),
+        refused("the share for validation"));
+  }
+  EXPECT_THAT(Samples::Create(nullptr, {.sequence = 5}), refused("no corpus"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Samples samples,
+                               Samples::Create(corpus, {.sequence = 5}));
+  std::vector<TokenId> tokens(6);
+  EXPECT_THAT(samples.ReadTraining(0, std::span(tokens).first(5)),
+              refused("room for 5 tokens; a sample has 6"));
+  EXPECT_THAT(samples.ReadTraining(-1, tokens),
+              StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_THAT(
+      samples.ReadValidation(0, tokens),
+      StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("there are 0")));
+}
+
+TEST(BatchPartitionTest, EveryPartitionHasTheSamplesOfTheStepOnce) {
+  for (int64_t batch = 1; batch <= 48; ++batch) {
+    for (int64_t ranks = 1; ranks <= batch; ++ranks) {
+      for (int64_t micro = 1; micro <= batch; ++micro) {
+        const auto partition = BatchPartition::Create(batch, ranks, micro, 5);
+        ASSERT_EQ(partition.ok(), batch % (ranks * micro) == 0);
+        if (!partition.ok()) continue;
+        for (const int64_t step : {0, 1, 7}) {
+          std::vector<int64_t> indices;
+          for (int64_t rank = 0; rank < ranks; ++rank) {
+            for (int64_t m = 0; m < partition->micro_batches(); ++m) {
+              for (int64_t i = 0; i < micro; ++i) {
+                indices.push_back(partition->FirstIndex(step, rank, m) + i);
+              }
+            }
+          }
+          std::vector<int64_t> expected(static_cast<size_t>(batch));
+          std::iota(expected.begin(), expected.end(), 5 + step * batch);
+          ASSERT_EQ(indices, expected);
+        }
+      }
+    }
+  }
+}
+
+TEST(BatchPartitionTest, Refuses) {
+  const auto refused = [](std::string words) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
+  };
+  EXPECT_THAT(BatchPartition::Create(16, 3, 2),
+              refused("cannot be shared by 3"));
+  EXPECT_THAT(BatchPartition::Create(0, 1, 1), refused("a batch of 0"));
+  EXPECT_THAT(BatchPartition::Create(1, 0, 1), refused("0 data ranks"));
+  EXPECT_THAT(BatchPartition::Create(1, 1, 0), refused("micro-batches of 0"));
+  EXPECT_THAT(BatchPartition::Create(1, 1, 1, -1), refused("sample -1"));
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(BatchPartition::Create(16, kMost, kMost), refused("cannot"));
+}
+
+}  // namespace
+}  // namespace tessera::text

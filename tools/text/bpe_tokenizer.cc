@@ -1,0 +1,188 @@
+#include "tools/text/bpe_tokenizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+
+namespace tessera::text {
+namespace {
+
+// The texts of all ids, as they are gathered.
+class TextTable {
+ public:
+  explicit TextTable(size_t tokens) : most_(4 * tokens + 1024) {}
+
+  absl::Status Add(TokenId id, std::string_view text) {
+    if (id < 0 || static_cast<size_t>(id) >= most_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", Quoted(text), " has id ", id,
+                       "; for so many tokens ids are from 0 to ", most_ - 1));
+    }
+    const auto at = static_cast<size_t>(id);
+    if (at >= texts_.size()) {
+      texts_.resize(at + 1);
+      used_.resize(at + 1);
+    }
+    if (used_[at] && texts_[at] != text) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tokens ", Quoted(texts_[at]), " and ", Quoted(text),
+                       " have the same id, ", id));
+    }
+    used_[at] = true;
+    texts_[at] = std::string(text);
+    return absl::OkStatus();
+  }
+  bool Contains(TokenId id) const {
+    return id >= 0 && static_cast<size_t>(id) < used_.size() &&
+           used_[static_cast<size_t>(id)];
+  }
+  std::vector<std::string> Take() { return std::move(texts_); }
+
+ private:
+  size_t most_;
+  std::vector<std::string> texts_;
+  std::vector<bool> used_;
+};
+
+absl::Status AddAll(const BpeTokenizerOptions& options, TextTable& table) {
+  for (const auto& [text, id] : options.model.vocabulary) {
+    TESSERA_RETURN_IF_ERROR(table.Add(id, text));
+  }
+  for (const auto& [id, text] : options.other_texts) {
+    TESSERA_RETURN_IF_ERROR(table.Add(id, text));
+  }
+  for (const auto* tokens : {&options.added_first, &options.added_second}) {
+    for (const AddedToken& token : *tokens) {
+      if (token.content.empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the added token of id ", token.id, " has no text"));
+      }
+      TESSERA_RETURN_IF_ERROR(table.Add(token.id, token.content));
+    }
+  }
+  if (options.end_of_text.has_value() &&
+      !table.Contains(*options.end_of_text)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the end of text, ", *options.end_of_text, ", is no token's id"));
+  }
+  return absl::OkStatus();
+}
+
+constexpr size_t kMostCachedWords = 1 << 16;
+constexpr size_t kLongestCachedWord = 64;
+
+}  // namespace
+
+// One text on its way to ids. Keeps what words became, for most come again.
+class BpeTokenizer::Encoding {
+ public:
+  Encoding(const BpeTokenizer& tokenizer, std::vector<TokenId>& ids)
+      : tokenizer_(tokenizer), ids_(ids) {}
+
+  void Add(std::string_view text, bool with_special) {
+    Between(tokenizer_.added_first_, text, with_special,
+            [&](std::string_view part) {
+              Between(tokenizer_.added_second_, part, with_special,
+                      [&](std::string_view rest) { Cut(rest, 0); });
+            });
+  }
+
+ private:
+  // Appends the added tokens, and calls `use` for the texts between them.
+  template <typename Use>
+  void Between(const AddedTokens& added, std::string_view text,
+               bool with_special, Use use) {
+    size_t at = 0;
+    while (at < text.size()) {
+      const AddedTokens::Match match = added.Find(text, at, with_special);
+      if (match.begin > at) use(text.substr(at, match.begin - at));
+      if (match.token == nullptr) return;
+      ids_.push_back(match.token->id);
+      at = match.begin + match.token->content.size();
+    }
+  }
+
+  // Cuts by the rules from `rule` on.
+  void Cut(std::string_view text, size_t rule) {
+    if (rule == tokenizer_.rules_.size()) return CutLast(text);
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = WordEnd(tokenizer_.rules_[rule], text, at);
+      Cut(text.substr(at, end - at), rule + 1);
+      at = end;
+    }
+  }
+
+  void CutLast(std::string_view text) {
+    std::string prefixed;
+    if (tokenizer_.add_prefix_space_ && text[0] != ' ') {
+      prefixed = absl::StrCat(" ", text);
+      text = prefixed;
+    }
+    if (!tokenizer_.last_rule_.has_value()) return AddWord(text);
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = WordEnd(*tokenizer_.last_rule_, text, at);
+      AddWord(text.substr(at, end - at));
+      at = end;
+    }
+  }
+
+  void AddWord(std::string_view word) {
+    if (word.size() > kLongestCachedWord) {
+      return tokenizer_.model_.AppendWord(word, scratch_, ids_);
+    }
+    const auto found = cache_.find(word);
+    if (found != cache_.end()) {
+      ids_.insert(ids_.end(), found->second.begin(), found->second.end());
+      return;
+    }
+    const auto before = static_cast<std::ptrdiff_t>(ids_.size());
+    tokenizer_.model_.AppendWord(word, scratch_, ids_);
+    if (cache_.size() == kMostCachedWords) cache_.clear();
+    cache_.try_emplace(std::string(word), ids_.begin() + before, ids_.end());
+  }
+
+  const BpeTokenizer& tokenizer_;
+  std::vector<TokenId>& ids_;
+  BpeModel::Scratch scratch_;
+  absl::flat_hash_map<std::string, std::vector<TokenId>> cache_;
+};
+
+BpeTokenizer::BpeTokenizer(BpeModel model, BpeTokenizerOptions options,
+                           std::vector<std::string> texts)
+    : model_(std::move(model)),
+      rules_(std::move(options.rules)),
+      add_prefix_space_(options.add_prefix_space),
+      last_rule_(options.last_rule),
+      added_first_(std::move(options.added_first)),
+      added_second_(std::move(options.added_second)),
+      texts_(std::move(texts)),
+      end_of_text_(options.end_of_text) {}
+
+absl::StatusOr<BpeTokenizer> BpeTokenizer::Create(BpeTokenizerOptions options) {
+  TextTable table(options.model.vocabulary.size() + options.other_texts.size() +
+                  options.added_first.size() + options.added_second.size());
+  TESSERA_RETURN_IF_ERROR(AddAll(options, table));
+  TESSERA_ASSIGN_OR_RETURN(BpeModel model,
+                           BpeModel::Create(std::move(options.model)));
+  return BpeTokenizer(std::move(model), std::move(options), table.Take());
+}
+
+void BpeTokenizer::AppendTokens(std::string_view text, SpecialTokens special,
+                                std::vector<TokenId>& ids) const {
+  Encoding(*this, ids).Add(text, special == SpecialTokens::kRecognised);
+}
+
+void BpeTokenizer::AppendText(std::span<const TokenId> ids,
+                              std::string& text) const {
+  for (const TokenId id : ids) {
+    if (id >= 0 && static_cast<size_t>(id) < texts_.size()) {
+      text += texts_[static_cast<size_t>(id)];
+    }
+  }
+}
+
+}  // namespace tessera::text

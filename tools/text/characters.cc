@@ -1,0 +1,98 @@
+#include "tools/text/characters.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tools/text/character_tables.h"
+
+namespace tessera::text {
+namespace {
+
+// Whether an odd number of edges lies at or below the code point.
+bool Contains(const uint32_t* edges, int count, uint32_t code_point) {
+  return (std::upper_bound(edges, edges + count, code_point) - edges) % 2 == 1;
+}
+
+// Property White_Space of PropList.txt, which does not change.
+bool IsSpace(uint32_t c) {
+  return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 ||
+         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+CharacterClass Classify(uint32_t code_point) {
+  using internal::kLetterEdgeCount, internal::kLetterEdges;
+  using internal::kNumberEdgeCount, internal::kNumberEdges;
+  if (IsSpace(code_point)) return CharacterClass::kSpace;
+  if (Contains(kLetterEdges, kLetterEdgeCount, code_point)) {
+    return CharacterClass::kLetter;
+  }
+  if (Contains(kNumberEdges, kNumberEdgeCount, code_point)) {
+    return CharacterClass::kNumber;
+  }
+  return CharacterClass::kOther;
+}
+
+constexpr size_t kQuick = 0x3000;  // Below the ideographs.
+
+const std::array<CharacterClass, kQuick>& QuickTable() {
+  static const auto* const table = [] {
+    auto* classes = new std::array<CharacterClass, kQuick>;
+    for (uint32_t code = 0; code < kQuick; ++code) {
+      (*classes)[code] = Classify(code);
+    }
+    return classes;
+  }();
+  return *table;
+}
+
+constexpr Character kMalformed = {0xFFFD, 1, CharacterClass::kOther, false};
+
+}  // namespace
+
+CharacterClass ClassOf(uint32_t code_point) {
+  return code_point < kQuick ? QuickTable()[code_point] : Classify(code_point);
+}
+
+Character CharacterAt(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) -> uint32_t {
+    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
+  };
+  const uint32_t first = byte(0);
+  if (first < 0x80) return {first, 1, ClassOf(first), true};
+  const uint32_t length = first < 0xC2   ? 0
+                          : first < 0xE0 ? 2
+                          : first < 0xF0 ? 3
+                          : first < 0xF5 ? 4
+                                         : 0;
+  if (length == 0) return kMalformed;
+  uint32_t code_point = first & (0x7Fu >> length);
+  for (uint32_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return kMalformed;
+    code_point = code_point << 6 | (byte(i) & 0x3F);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (code_point < kLeast[length] || code_point > 0x10FFFF ||
+      (code_point >= 0xD800 && code_point < 0xE000)) {
+    return kMalformed;
+  }
+  return {code_point, length, ClassOf(code_point), true};
+}
+
+void AppendUtf8(uint32_t code_point, std::string& text) {
+  const auto add = [&](uint32_t byte) { text += static_cast<char>(byte); };
+  if (code_point < 0x80) return add(code_point);
+  if (code_point < 0x800) {
+    add(0xC0 | code_point >> 6);
+  } else if (code_point < 0x10000) {
+    add(0xE0 | code_point >> 12);
+    add(0x80 | (code_point >> 6 & 0x3F));
+  } else {
+    add(0xF0 | code_point >> 18);
+    add(0x80 | (code_point >> 12 & 0x3F));
+    add(0x80 | (code_point >> 6 & 0x3F));
+  }
+  add(0x80 | (code_point & 0x3F));
+}
+
+}  // namespace tessera::text

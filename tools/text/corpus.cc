@@ -1,0 +1,128 @@
+#include "tools/text/corpus.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "tools/text/data_files.h"
+#include "tools/text/scramble.h"
+
+namespace tessera::text {
+namespace {
+
+constexpr int64_t kSampledTokens = 65536;
+
+}  // namespace
+
+void Corpus::Mix(std::span<const TokenId> tokens) {
+  for (const TokenId id : tokens) {
+    fingerprint_ = Scramble(fingerprint_ ^ static_cast<uint64_t>(id));
+  }
+}
+
+// Texts one after another share a segment.
+PackedTokens& Corpus::LastTexts(int64_t vocabulary) {
+  if (segments_.empty() ||
+      !std::holds_alternative<PackedTokens>(segments_.back())) {
+    segments_.emplace_back(PackedTokens(vocabulary));
+    starts_.push_back(starts_.back());
+  }
+  return std::get<PackedTokens>(segments_.back());
+}
+
+void Corpus::AddText(std::string_view text, const Tokenizer& tokenizer) {
+  std::vector<TokenId> ids = tokenizer.Encode(text, SpecialTokens::kAsText);
+  const std::optional<TokenId> end = tokenizer.end_of_text();
+  if (end.has_value()) ids.push_back(*end);
+  LastTexts(tokenizer.vocabulary_size()).Append(ids);
+  starts_.back() += static_cast<int64_t>(ids.size());
+  ++file_count_;
+  Mix(ids);
+}
+
+absl::Status Corpus::AddTokenFile(const std::string& path, int64_t vocabulary) {
+  TESSERA_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(path, vocabulary));
+  const int64_t count = file.token_count();
+  std::vector<TokenId> sample(
+      static_cast<size_t>(std::min(count, kSampledTokens)));
+  TESSERA_RETURN_IF_ERROR(file.Read(0, sample));
+  Mix(sample);
+  TESSERA_RETURN_IF_ERROR(
+      file.Read(count - static_cast<int64_t>(sample.size()), sample));
+  Mix(sample);
+  fingerprint_ = Scramble(fingerprint_ ^ static_cast<uint64_t>(count));
+  segments_.emplace_back(std::move(file));
+  starts_.push_back(starts_.back() + count);
+  ++file_count_;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::Open(
+    std::span<const std::string> paths, const Tokenizer& tokenizer) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<DataFile> files,
+                           FindDataFiles(paths));
+  auto corpus = std::shared_ptr<Corpus>(new Corpus);
+  for (const DataFile& file : files) {
+    if (file.kind != DataKind::kText) {
+      TESSERA_RETURN_IF_ERROR(
+          corpus->AddTokenFile(file.path, tokenizer.vocabulary_size()));
+      continue;
+    }
+    TESSERA_ASSIGN_OR_RETURN(const std::string text,
+                             ReadFile(file.path, kMaxTextBytes));
+    corpus->AddText(text, tokenizer);
+  }
+  return corpus;
+}
+
+absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::FromTexts(
+    std::span<const std::string> texts, const Tokenizer& tokenizer) {
+  if (texts.empty()) {
+    return absl::InvalidArgumentError("a corpus of no texts; give at least 1");
+  }
+  auto corpus = std::shared_ptr<Corpus>(new Corpus);
+  for (const std::string& text : texts) corpus->AddText(text, tokenizer);
+  return corpus;
+}
+
+int64_t Corpus::memory_bytes() const {
+  int64_t bytes = 0;
+  for (const Segment& segment : segments_) {
+    if (const auto* tokens = std::get_if<PackedTokens>(&segment)) {
+      bytes += tokens->bytes();
+    }
+  }
+  return bytes;
+}
+
+absl::Status Corpus::Read(int64_t begin, std::span<TokenId> tokens) const {
+  const auto count = static_cast<int64_t>(tokens.size());
+  if (begin < 0 || count > token_count() || begin > token_count() - count) {
+    return absl::OutOfRangeError(absl::StrCat(count, " tokens from ", begin,
+                                              " on are not among the ",
+                                              token_count(), " of the data"));
+  }
+  auto segment = static_cast<size_t>(
+      std::upper_bound(starts_.begin(), starts_.end(), begin) -
+      starts_.begin() - 1);
+  while (!tokens.empty()) {
+    const int64_t offset = begin - starts_[segment];
+    const int64_t size =
+        std::min(static_cast<int64_t>(tokens.size()),
+                 starts_[segment + 1] - starts_[segment] - offset);
+    const std::span<TokenId> part = tokens.first(static_cast<size_t>(size));
+    if (const auto* file = std::get_if<TokenFile>(&segments_[segment])) {
+      TESSERA_RETURN_IF_ERROR(file->Read(offset, part));
+    } else {
+      std::get<PackedTokens>(segments_[segment]).Read(offset, part);
+    }
+    tokens = tokens.subspan(part.size());
+    begin += size;
+    ++segment;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::text

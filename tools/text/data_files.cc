@@ -1,0 +1,193 @@
+#include "tools/text/data_files.h"
+
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+
+namespace tessera::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Content { kText, kBinary, kEmpty, kUnreadable, kNoFile };
+
+Content ContentOf(const std::string& path) {
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) return Content::kUnreadable;
+  if (!S_ISREG(status.st_mode)) return Content::kNoFile;
+  std::ifstream file(path, std::ios::binary);
+  char buffer[8000];
+  file.read(buffer, sizeof(buffer));
+  const std::string_view head(buffer, static_cast<size_t>(file.gcount()));
+  if (file.bad() || !file.is_open()) return Content::kUnreadable;
+  if (head.empty()) return Content::kEmpty;
+  return head.find('\0') == head.npos ? Content::kText : Content::kBinary;
+}
+
+absl::Status CheckNamed(const std::string& path) {
+  const Content content = ContentOf(path);
+  switch (content) {
+    case Content::kText:
+      return absl::OkStatus();
+    case Content::kBinary:
+      if (KindOf(path) != DataKind::kText) return absl::OkStatus();
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data file ", QuotedPath(path),
+          " is binary: it has a zero byte; give text, or tokens in a file "
+          "called .u16, .bin or .u32"));
+    case Content::kEmpty:
+      return absl::InvalidArgumentError(
+          absl::StrCat("data file ", QuotedPath(path), " is empty"));
+    case Content::kNoFile:
+      return absl::InvalidArgumentError(
+          absl::StrCat("data file ", QuotedPath(path), " is no regular file"));
+    case Content::kUnreadable:
+      break;
+  }
+  return absl::ErrnoToStatus(
+      errno, absl::StrCat("cannot read data file ", QuotedPath(path)));
+}
+
+// The files below `directory` that hold text, sorted.
+absl::StatusOr<std::vector<std::string>> Walk(const std::string& directory) {
+  std::vector<std::string> found, open = {directory};
+  while (!open.empty()) {
+    const std::string current = std::move(open.back());
+    open.pop_back();
+    std::error_code error;
+    for (fs::directory_iterator it(current, error), end; it != end;
+         it.increment(error)) {
+      if (error) break;
+      if (absl::StartsWith(it->path().filename().native(), ".")) continue;
+      const std::string path = it->path().native();
+      const fs::file_status link = it->symlink_status(error);
+      if (fs::is_directory(link)) {
+        open.push_back(path);
+      } else if (KindOf(path) == DataKind::kText &&
+                 ContentOf(path) == Content::kText) {
+        found.push_back(path);
+      }
+    }
+    if (error) {
+      return absl::ErrnoToStatus(
+          error.value(),
+          absl::StrCat("cannot list directory ", QuotedPath(current)));
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+// Names that match; none where nothing does.
+absl::StatusOr<std::vector<std::string>> Glob(const std::string& pattern) {
+  glob_t matches = {};
+  const int code = glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < matches.gl_pathc; ++i) {
+    names.emplace_back(matches.gl_pathv[i]);
+  }
+  globfree(&matches);
+  if (code == GLOB_NOSPACE || code == GLOB_ABORTED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot find the files of ", QuotedPath(pattern)));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool IsDirectory(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+bool Exists(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 || errno == EACCES;
+}
+
+absl::StatusOr<std::vector<std::string>> FilesOfPattern(
+    const std::string& pattern) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names, Glob(pattern));
+  if (names.empty()) {
+    return absl::NotFoundError(absl::StrCat("no data file or directory ",
+                                            QuotedPath(pattern),
+                                            ", nor any of this pattern"));
+  }
+  std::vector<std::string> files;
+  for (const std::string& name : names) {
+    if (IsDirectory(name)) {
+      TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> below,
+                               Walk(name));
+      files.insert(files.end(), below.begin(), below.end());
+      continue;
+    }
+    const Content content = ContentOf(name);
+    if (content == Content::kText ||
+        (content == Content::kBinary && KindOf(name) != DataKind::kText)) {
+      files.push_back(name);
+    }
+  }
+  return files;
+}
+
+absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& path) {
+  std::vector<std::string> files;
+  if (IsDirectory(path)) {
+    TESSERA_ASSIGN_OR_RETURN(files, Walk(path));
+  } else if (Exists(path)) {
+    TESSERA_RETURN_IF_ERROR(CheckNamed(path));
+    return std::vector<std::string>{path};
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(files, FilesOfPattern(path));
+  }
+  if (!files.empty()) return files;
+  return absl::InvalidArgumentError(
+      absl::StrCat("data ", QuotedPath(path),
+                   " has no text: empty and binary files, and in directories "
+                   "hidden and token files, are passed over"));
+}
+
+}  // namespace
+
+DataKind KindOf(std::string_view path) {
+  if (absl::EndsWith(path, ".u16") || absl::EndsWith(path, ".bin")) {
+    return DataKind::kU16;
+  }
+  return absl::EndsWith(path, ".u32") ? DataKind::kU32 : DataKind::kText;
+}
+
+absl::StatusOr<std::vector<DataFile>> FindDataFiles(
+    std::span<const std::string> paths) {
+  std::vector<DataFile> files;
+  absl::flat_hash_set<std::string> seen;
+  for (const std::string& path : paths) {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> found,
+                             FilesOf(path));
+    for (const std::string& file : found) {
+      if (seen.insert(file).second) files.push_back({file, KindOf(file)});
+    }
+  }
+  if (!files.empty()) return files;
+  return absl::InvalidArgumentError(
+      "no data; give files, directories or patterns such as docs,src/*.cc");
+}
+
+std::ostream& operator<<(std::ostream& os, const DataFile& file) {
+  return os << file.path << " (" << static_cast<int>(file.kind) << ")";
+}
+
+}  // namespace tessera::text

@@ -1,0 +1,252 @@
+#include "tools/text/tokenizer_json.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+#include "tools/model_files/parse_json.h"
+#include "tools/text/byte_alphabet.h"
+#include "tools/text/pre_tokenizer_json.h"
+
+namespace tessera::text {
+namespace {
+
+using Json = nlohmann::json;
+using ::tessera::model_files::DescribeJson;
+
+absl::StatusOr<TokenId> ReadId(const Json& value) {
+  if (value.is_number_unsigned() &&
+      value.get<uint64_t>() <=
+          static_cast<uint64_t>(std::numeric_limits<TokenId>::max())) {
+    return value.get<TokenId>();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("an id must be an integer from 0 to 2^31-1, found ",
+                   DescribeJson(value)));
+}
+
+// Tokens that are not written in the byte alphabet are no result of merges.
+absl::Status ReadVocabulary(const Json& model, BpeTokenizerOptions& options) {
+  const auto vocabulary = model.find("vocab");
+  if (vocabulary == model.end() || !vocabulary->is_object()) {
+    return absl::InvalidArgumentError(
+        "key \"vocab\" must be an object of ids by token");
+  }
+  for (const auto& [written, value] : vocabulary->items()) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const TokenId id, ReadId(value),
+        Annotate(_, absl::StrCat("vocab ", Quoted(written))));
+    std::optional<std::string> bytes = BytesOfWritten(written);
+    if (bytes.has_value()) {
+      options.model.vocabulary[*std::move(bytes)] = id;
+    } else if (!options.other_texts.try_emplace(id, written).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "vocab ", Quoted(written), ": id ", id, " is another token's"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::pair<std::string, std::string>> ReadMerge(
+    const Json& merge) {
+  std::string left, right;
+  if (merge.is_string()) {
+    const auto& both = merge.get_ref<const std::string&>();
+    const size_t space = both.find(' ');
+    if (space != both.npos && both.find(' ', space + 1) == both.npos) {
+      left = both.substr(0, space);
+      right = both.substr(space + 1);
+    }
+  } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+             merge[1].is_string()) {
+    left = merge[0].get<std::string>();
+    right = merge[1].get<std::string>();
+  }
+  std::optional<std::string> a = BytesOfWritten(left);
+  std::optional<std::string> b = BytesOfWritten(right);
+  if (left.empty() || right.empty() || !a.has_value() || !b.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "must be two tokens of byte characters, as \"a b\" or [\"a\", \"b\"], "
+        "found ",
+        DescribeJson(merge)));
+  }
+  return std::pair(*std::move(a), *std::move(b));
+}
+
+absl::Status ReadMerges(const Json& model, BpeTokenizerOptions& options) {
+  const auto merges = model.find("merges");
+  if (merges == model.end() || !merges->is_array()) {
+    return absl::InvalidArgumentError(
+        "key \"merges\" must be an array of pairs of tokens");
+  }
+  for (size_t i = 0; i < merges->size(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(auto merge, ReadMerge((*merges)[i]),
+                             Annotate(_, absl::StrCat("merge ", i)));
+    options.model.merges.push_back(std::move(merge));
+  }
+  return absl::OkStatus();
+}
+
+// Options of the model that change what it computes.
+absl::Status CheckModelOptions(const Json& model) {
+  for (const auto& [key, value] : model.items()) {
+    const bool plain =
+        key == "type" ? value == "BPE"
+        : key == "dropout" || key == "continuing_subword_prefix" ||
+                key == "end_of_word_suffix"
+            ? value.is_null() || value == "" || value == 0.0
+        : key == "byte_fallback" ? value.is_null() || value == false
+                                 : true;
+    if (!plain) {
+      return absl::UnimplementedError(
+          absl::StrCat("key ", Quoted(key), ": ", DescribeJson(value),
+                       " is not supported; supported is ",
+                       key == "type" ? "\"BPE\"" : "none"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadModel(const Json& document, BpeTokenizerOptions& options) {
+  const auto model = document.find("model");
+  if (model == document.end() || !model->is_object()) {
+    return absl::InvalidArgumentError("key \"model\" must be an object");
+  }
+  TESSERA_RETURN_IF_ERROR(CheckModelOptions(*model), Annotate(_, "model"));
+  TESSERA_RETURN_IF_ERROR(ReadVocabulary(*model, options),
+                          Annotate(_, "model"));
+  TESSERA_RETURN_IF_ERROR(ReadMerges(*model, options), Annotate(_, "model"));
+  const auto whole = model->find("ignore_merges");
+  options.model.whole_words_first = whole != model->end() && *whole == true;
+  const auto unknown = model->find("unk_token");
+  if (unknown != model->end() && unknown->is_string() &&
+      !BpeModel::Create({.vocabulary = options.model.vocabulary})
+           ->covers_all_bytes()) {
+    return absl::UnimplementedError(
+        "model: unk_token is not supported where bytes have no token");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> ReadFlag(const Json& token, const char* key) {
+  const auto flag = token.find(key);
+  if (flag == token.end()) return false;
+  if (flag->is_boolean()) return flag->get<bool>();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "key \"", key, "\" must be true or false, found ", DescribeJson(*flag)));
+}
+
+absl::Status ReadAddedToken(const Json& value, BpeTokenizerOptions& options) {
+  if (!value.is_object() || !value.contains("id") ||
+      !value.contains("content") || !value["content"].is_string()) {
+    return absl::InvalidArgumentError(
+        "must be an object with an \"id\" and a \"content\"");
+  }
+  AddedToken token = {.content = value["content"].get<std::string>()};
+  TESSERA_ASSIGN_OR_RETURN(token.id, ReadId(value["id"]));
+  for (const char* key : {"single_word", "lstrip", "rstrip"}) {
+    TESSERA_ASSIGN_OR_RETURN(const bool set, ReadFlag(value, key));
+    if (set) {
+      return absl::UnimplementedError(
+          absl::StrCat(Quoted(token.content), ": key \"", key,
+                       "\": true is not supported; supported is false"));
+    }
+  }
+  TESSERA_ASSIGN_OR_RETURN(token.special, ReadFlag(value, "special"));
+  TESSERA_ASSIGN_OR_RETURN(const bool normalized,
+                           ReadFlag(value, "normalized"));
+  // Its text in the vocabulary is the same token's.
+  options.other_texts.erase(token.id);
+  (normalized ? options.added_second : options.added_first)
+      .push_back(std::move(token));
+  return absl::OkStatus();
+}
+
+absl::Status ReadAddedTokens(const Json& document,
+                             BpeTokenizerOptions& options) {
+  const auto added = document.find("added_tokens");
+  if (added == document.end() || added->is_null()) return absl::OkStatus();
+  if (!added->is_array()) {
+    return absl::InvalidArgumentError("key \"added_tokens\" must be an array");
+  }
+  for (size_t i = 0; i < added->size(); ++i) {
+    TESSERA_RETURN_IF_ERROR(ReadAddedToken((*added)[i], options),
+                            Annotate(_, absl::StrCat("added_tokens ", i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDecoder(const Json& document) {
+  const auto decoder = document.find("decoder");
+  if (decoder == document.end() || decoder->is_null()) return absl::OkStatus();
+  if (decoder->is_object() && decoder->value("type", Json()) == "ByteLevel") {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(
+      "decoder: supported is type \"ByteLevel\" or none");
+}
+
+// An id by the token's text, of the added tokens or of the vocabulary.
+std::optional<TokenId> FindToken(const BpeTokenizerOptions& options,
+                                 std::string_view text) {
+  for (const auto* tokens : {&options.added_first, &options.added_second}) {
+    for (const AddedToken& token : *tokens) {
+      if (token.content == text) return token.id;
+    }
+  }
+  const auto found = options.model.vocabulary.find(text);
+  if (found == options.model.vocabulary.end()) return std::nullopt;
+  return found->second;
+}
+
+absl::Status FindEndOfText(std::string_view name,
+                           BpeTokenizerOptions& options) {
+  if (!name.empty()) {
+    options.end_of_text = FindToken(options, name);
+    if (options.end_of_text.has_value()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the end of text, ", Quoted(name), ", is no token"));
+  }
+  for (const std::string_view known :
+       {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>"}) {
+    options.end_of_text = FindToken(options, known);
+    if (options.end_of_text.has_value()) break;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<BpeTokenizer> ParseTokenizerJson(std::string_view json,
+                                                std::string_view end_of_text) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const Json document,
+      model_files::ParseJson(
+          json, {.max_bytes = kMaxTokenizerBytes, .max_depth = 16}));
+  if (!document.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected an object with a \"model\", found ", DescribeJson(document)));
+  }
+  BpeTokenizerOptions options;
+  TESSERA_RETURN_IF_ERROR(ReadModel(document, options));
+  const auto normalizer = document.find("normalizer");
+  if (normalizer != document.end() && !normalizer->is_null()) {
+    return absl::UnimplementedError(
+        absl::StrCat("normalizer: ", DescribeJson(*normalizer),
+                     " is not supported; supported is none"));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      ReadPreTokenizer(document.value("pre_tokenizer", Json()), options),
+      Annotate(_, "pre_tokenizer"));
+  TESSERA_RETURN_IF_ERROR(ReadAddedTokens(document, options));
+  TESSERA_RETURN_IF_ERROR(CheckDecoder(document));
+  TESSERA_RETURN_IF_ERROR(FindEndOfText(end_of_text, options));
+  return BpeTokenizer::Create(std::move(options));
+}
+
+}  // namespace tessera::text

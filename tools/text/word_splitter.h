@@ -1,0 +1,48 @@
+// Splitting a text into words, inside which byte-pair encoding merges.
+//
+//   for (size_t at = 0; at < text.size();) {
+//     const size_t end = WordEnd(SplitRule::kGpt2, text, at);
+//     Use(text.substr(at, end - at));
+//     at = end;
+//   }
+//
+// The rules are regular expressions of the field, matched by hand, leftmost
+// alternative first. Every byte is in one word; the whole of `text` is what the
+// expressions take as such.
+#ifndef TESSERA_TOOLS_TEXT_WORD_SPLITTER_H_
+#define TESSERA_TOOLS_TEXT_WORD_SPLITTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace tessera::text {
+
+enum class SplitRule : uint8_t {
+  // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+  kGpt2,
+  // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+  //  ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+  kLlama3,
+  // The same with \p{N} in the place of \p{N}{1,3}.
+  kQwen2,
+  // Each number character (\p{N}) alone, the others in runs between them.
+  kDigits,
+  // Runs of number characters and of others.
+  kDigitRuns,
+};
+
+// The end of the word that begins at byte `begin`, which is inside `text` and
+// the beginning or the end of another word.
+size_t WordEnd(SplitRule rule, std::string_view text, size_t begin);
+
+// The rule of a regular expression as tokenizer.json files have it.
+std::optional<SplitRule> RuleOfPattern(std::string_view pattern);
+// Those that RuleOfPattern knows.
+std::vector<std::string_view> KnownPatterns();
+
+}  // namespace tessera::text
+
+#endif  // TESSERA_TOOLS_TEXT_WORD_SPLITTER_H_

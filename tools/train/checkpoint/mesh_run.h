@@ -1,0 +1,73 @@
+// A small training run on threads for ranks, for tests of checkpoints.
+#ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_MESH_RUN_H_
+#define TESSERA_TOOLS_TRAIN_CHECKPOINT_MESH_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "tools/train/checkpoint/run_identity.h"
+#include "tools/train/loop/run_options.h"
+#include "tools/train/loop/train_rank.h"
+#include "zero3/checkpoint/state_format.h"
+
+namespace tessera::train::testing {
+
+// Fewer kv heads than four tensor ranks, query heads and words that do not
+// divide evenly.
+RunOptions SmallRun();
+
+// What such a run says of itself.
+RunIdentity IdentityOf(const RunOptions& options);
+
+// On a thread for each rank of options.mesh; by rank, what each returned.
+std::vector<absl::Status> OnEachRank(
+    const RunOptions& options,
+    const std::function<absl::Status(TrainRank&)>& body);
+
+// The first that is not OK, if any.
+absl::Status OnRanks(const RunOptions& options,
+                     const std::function<absl::Status(TrainRank&)>& body);
+
+// The losses of steps [rank.steps(), end).
+absl::StatusOr<std::vector<double>> TrainTo(TrainRank& rank, int64_t end);
+
+// The bits of whole tensors, by name and part of the state; collected from the
+// ranks of a run. Scales of blocks are not in it.
+using WholeBits =
+    std::map<std::pair<std::string, zero3::StatePart>, std::vector<uint32_t>>;
+
+class WholeState {
+ public:
+  // Adds what the rank owns. DataLoss where an element is there with other
+  // bits, as copies of one must not be.
+  absl::Status Add(TrainRank& rank);
+  // InvalidArgument where an element is missing.
+  absl::StatusOr<WholeBits> bits() const;
+
+ private:
+  struct Cells {
+    std::vector<uint32_t> bits;
+    std::vector<bool> is_set;
+  };
+  absl::Status AddOne(TrainRank& rank, const zero3::Parameter& parameter,
+                      zero3::StatePart part);
+
+  mutable absl::Mutex mutex_;
+  std::map<std::pair<std::string, zero3::StatePart>, Cells> cells_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+// A new empty directory below that of the test.
+std::string NewRunDirectory(const std::string& name);
+
+}  // namespace tessera::train::testing
+
+#endif  // TESSERA_TOOLS_TRAIN_CHECKPOINT_MESH_RUN_H_

@@ -1,0 +1,251 @@
+#include "tools/train/checkpoint/saved_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+#include "tools/train/checkpoint/run_tensor_names.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
+
+namespace tessera::train {
+namespace {
+
+using zero3::CheckpointPart;
+using zero3::CheckpointReader;
+using zero3::StateArray;
+using zero3::StatePart;
+
+// Each may have 64 open files.
+constexpr size_t kMostOpenReaders = 8;
+// Of the rows that are read at once, where not all of their columns are wanted.
+constexpr int64_t kRowElements = int64_t{1} << 20;
+
+std::vector<const HeldTensor*> HeldOf(const SavedTensor& tensor) {
+  std::vector<const HeldTensor*> held;
+  for (const SavedTensor::Holder& holder : tensor.holders) {
+    held.push_back(&holder.held);
+  }
+  return held;
+}
+
+absl::StatusOr<std::vector<HeldTensor>> TensorsOf(const CheckpointPart& part) {
+  const auto found = part.metadata.find(std::string(kTensorsKey));
+  if (found == part.metadata.end()) {
+    return absl::InvalidArgumentError(
+        "no checkpoint of a training run: it has no \"tensors\" in its "
+        "metadata");
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::vector<HeldTensor> tensors,
+                           ParseHeldTensors(found->second));
+  if (tensors.size() == part.model().all().size()) return tensors;
+  return absl::InvalidArgumentError(
+      absl::StrCat("its metadata has ", tensors.size(), " tensors, it has ",
+                   part.model().count(), " parameters"));
+}
+
+absl::StatusOr<int64_t> StepsOf(const CheckpointPart& part) {
+  const auto found = part.metadata.find(std::string(kStepsKey));
+  int64_t steps = 0;
+  if (found != part.metadata.end() && absl::SimpleAtoi(found->second, &steps) &&
+      steps >= 0) {
+    return steps;
+  }
+  return absl::InvalidArgumentError(
+      "no checkpoint of a training run: it has no number of steps in its "
+      "metadata");
+}
+
+std::string PartText(const CheckpointPart& part) {
+  return absl::StrCat("part ", Quoted(part.name));
+}
+
+std::byte* At(const StateArray& array, int64_t element) {
+  return array.bytes +
+         (element - array.begin) * SizeInBytes(array.format.dtype);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SavedRun>> SavedRun::Open(std::string path) {
+  std::unique_ptr<SavedRun> run(new SavedRun(std::move(path)));
+  TESSERA_ASSIGN_OR_RETURN(run->manifest_, zero3::ReadManifest(run->path_));
+  for (size_t i = 0; i < run->manifest_.parts.size(); ++i) {
+    TESSERA_RETURN_IF_ERROR(
+        run->AddPart(i),
+        Annotate(_, absl::StrCat(run->path_, ", ",
+                                 PartText(run->manifest_.parts[i]))));
+  }
+  TESSERA_RETURN_IF_ERROR(run->CheckTensors());
+  return run;
+}
+
+absl::Status SavedRun::AddPart(size_t index) {
+  const CheckpointPart& part = manifest_.parts[index];
+  TESSERA_ASSIGN_OR_RETURN(const RunIdentity identity,
+                           IdentityFrom(part.metadata));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t steps, StepsOf(part));
+  if (index == 0) {
+    identity_ = identity;
+    steps_ = steps;
+  } else if (identity != identity_ || steps != steps_ ||
+             part.moment_kinds() != moments()) {
+    return absl::DataLossError(
+        absl::StrCat("it is of another run, step or format of moments than ",
+                     PartText(manifest_.parts[0]), "; use another checkpoint"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::vector<HeldTensor> tensors, TensorsOf(part));
+  for (const zero3::Parameter& parameter : part.model().all()) {
+    HeldTensor& held = tensors[static_cast<size_t>(parameter.id.value())];
+    if (held.name != parameter.name() ||
+        held.held_shape() != parameter.spec.shape) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "its metadata says that parameter ", parameter.id.value(), " is ",
+          Quoted(held.name), " [", absl::StrJoin(held.held_shape(), ", "),
+          "], it is ", Quoted(parameter.name()), " [",
+          absl::StrJoin(parameter.spec.shape, ", "), "]"));
+    }
+    TESSERA_RETURN_IF_ERROR(AddHolder({index, parameter.id, std::move(held)}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SavedRun::AddHolder(SavedTensor::Holder holder) {
+  const zero3::Parameter& parameter =
+      manifest_.parts[holder.part].model()[holder.id];
+  SavedTensor& tensor = tensors_[holder.held.name];
+  if (tensor.holders.empty()) {
+    tensor.name = holder.held.name;
+    tensor.shape = holder.held.shape;
+    tensor.dtype = parameter.dtype();
+  }
+  const SavedTensor::Holder& first =
+      tensor.holders.empty() ? holder : tensor.holders[0];
+  const bool is_trainable =
+      manifest_.parts[first.part].model()[first.id].trainable();
+  if (tensor.shape != holder.held.shape || tensor.dtype != parameter.dtype() ||
+      parameter.trainable() != is_trainable) {
+    return absl::DataLossError(absl::StrCat(
+        "tensor ", Quoted(tensor.name), " has another shape or type than in ",
+        PartText(manifest_.parts[first.part])));
+  }
+  tensor.holders.push_back(std::move(holder));
+  return absl::OkStatus();
+}
+
+absl::Status SavedRun::CheckTensors() const {
+  for (const auto& [name, tensor] : tensors_) {
+    if (CoverOnce(HeldOf(tensor))) continue;
+    return absl::DataLossError(absl::StrCat(
+        path_, ": the parts do not have each element of ", Quoted(name),
+        " once: one is missing, or comes twice; use another checkpoint"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const SavedTensor*> SavedRun::Get(std::string_view name) const {
+  auto found = tensors_.find(std::string(name));
+  if (found == tensors_.end()) {
+    found = tensors_.find(std::string(SourceOfTied(identity_.model, name)));
+  }
+  if (found != tensors_.end()) return &found->second;
+  return absl::DataLossError(
+      absl::StrCat(path_, " has no tensor ", Quoted(name), " among its ",
+                   tensors_.size(), "; use another checkpoint"));
+}
+
+std::optional<zero3::StateFormat> SavedRun::FormatOf(const SavedTensor& tensor,
+                                                     StatePart part) const {
+  const SavedTensor::Holder& first = tensor.holders[0];
+  return zero3::StateFormatOf(manifest_.parts[first.part].model()[first.id],
+                              moments(), part);
+}
+
+absl::StatusOr<std::vector<TensorCopy>> SavedRun::CopiesOf(
+    const SavedTensor& tensor, StatePart part, const HeldTensor& target,
+    int64_t begin, int64_t end) const {
+  if (tensor.shape != target.shape) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor ", Quoted(tensor.name), " is [",
+        absl::StrJoin(tensor.shape, ", "), "] in the checkpoint and [",
+        absl::StrJoin(target.shape, ", "), "] here"));
+  }
+  for (size_t i = 0; i < tensor.holders.size(); ++i) {
+    if (begin == end || !HoldSame(tensor.holders[i].held, target)) continue;
+    const int64_t size = end - begin;
+    return std::vector<TensorCopy>{{i, 1, size, begin, size, begin, size}};
+  }
+  const auto format = FormatOf(tensor, part);
+  if (format && format->block > 0 && begin < end) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the moments of ", Quoted(tensor.name), " are ", format->ToString(),
+        ", in blocks that another number of tensor ranks would cut; resume "
+        "with the tp that it was saved with, or train with f32 or bf16 "
+        "moments"));
+  }
+  return CopiesTo(target, begin, end, HeldOf(tensor));
+}
+
+absl::StatusOr<CheckpointReader*> SavedRun::ReaderOf(size_t part) {
+  const auto found = readers_.find(part);
+  if (found != readers_.end()) return found->second.get();
+  TESSERA_ASSIGN_OR_RETURN(
+      std::unique_ptr<CheckpointReader> reader,
+      CheckpointReader::Open(path_, manifest_.parts[part].name));
+  if (reader->manifest() != manifest_) {
+    return absl::DataLossError(
+        absl::StrCat(path_, " was replaced while it was read; read it again"));
+  }
+  if (readers_.size() == kMostOpenReaders) readers_.erase(readers_.begin());
+  return (readers_[part] = std::move(reader)).get();
+}
+
+absl::Status SavedRun::ReadRows(CheckpointReader& reader, zero3::ParameterId id,
+                                StatePart part, const TensorCopy& copy,
+                                const StateArray& to) {
+  const int64_t width = SizeInBytes(to.format.dtype);
+  const int64_t at_once = std::max<int64_t>(
+      1, kRowElements / std::max(copy.from_width, int64_t{1}));
+  for (int64_t row = 0; row < copy.rows; row += at_once) {
+    const int64_t rows = std::min(at_once, copy.rows - row);
+    const int64_t begin = copy.from + row * copy.from_width;
+    const int64_t size = (rows - 1) * copy.from_width + copy.columns;
+    rows_.resize(static_cast<size_t>(size * width));
+    TESSERA_RETURN_IF_ERROR(reader.Read(
+        id, part, begin, begin + size, {to.format, begin, size, rows_.data()}));
+    for (int64_t i = 0; i < rows; ++i) {
+      std::memcpy(At(to, copy.to + (row + i) * copy.to_width),
+                  rows_.data() + i * copy.from_width * width,
+                  static_cast<size_t>(copy.columns * width));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SavedRun::Read(const SavedTensor& tensor, StatePart part,
+                            std::span<const TensorCopy> copies,
+                            const StateArray& to) {
+  for (const TensorCopy& copy : copies) {
+    const SavedTensor::Holder& holder = tensor.holders[copy.source];
+    TESSERA_ASSIGN_OR_RETURN(CheckpointReader* const reader,
+                             ReaderOf(holder.part));
+    if (copy.rows > 1) {
+      TESSERA_RETURN_IF_ERROR(ReadRows(*reader, holder.id, part, copy, to));
+      continue;
+    }
+    // With blocks, the elements have the same numbers on both sides.
+    const StateArray run =
+        to.format.block > 0
+            ? to
+            : StateArray{to.format, copy.from, copy.columns, At(to, copy.to)};
+    TESSERA_RETURN_IF_ERROR(reader->Read(holder.id, part, copy.from,
+                                         copy.from + copy.columns, run));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,42 @@
+#include "tools/train/launch/product_memory.h"
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/model_files/presets.h"
+#include "tools/train/loop/memory/process_memory.h"
+
+namespace tessera::train {
+namespace {
+
+RunOptions RunOf(const char* model, int64_t length) {
+  RunOptions options;
+  options.model = *model_files::PresetConfig(model);
+  options.length = length;
+  return options;
+}
+
+// Operands take nothing, and the buffers are no larger than OpenBLAS maps.
+TEST(MeasureProductsTest, IsOfBuffersAlone) {
+  const RunOptions small = RunOf("llama-1m", 16);
+  const int64_t before = ReadProcessMemory().resident;
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const int64_t large, MeasureProducts(small, RunOf("llama-125m", 512), 1));
+  EXPECT_GT(large, 0);
+  EXPECT_LT(large, 64 << 20);
+  EXPECT_LT(ReadProcessMemory().resident - before, 128 << 20);
+  // What is there stays, and is not needed twice.
+  TESSERA_ASSERT_OK_AND_ASSIGN(const int64_t again,
+                               MeasureProducts(small, small, 1));
+  EXPECT_LT(again, 1 << 20);
+}
+
+TEST(MeasureProductsTest, RefusesMeshesThatTheModelDoesNotFit) {
+  RunOptions options = RunOf("llama-1m", 16);
+  options.mesh.tp = 5;
+  EXPECT_THAT(MeasureProducts(RunOf("llama-1m", 16), options, 1),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace tessera::train

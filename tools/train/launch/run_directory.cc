@@ -1,0 +1,103 @@
+#include "tools/train/launch/run_directory.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tools/cli/cli.h"
+#include "tools/train/settings/user_path.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::StatusOr<std::string> MakeTemporary() {
+  const char* parent = std::getenv("TMPDIR");
+  std::string path = absl::StrCat(
+      parent == nullptr || *parent == '\0' ? "/tmp" : parent, "/train-XXXXXX");
+  if (mkdtemp(path.data()) == nullptr) {
+    return absl::ErrnoToStatus(errno,
+                               absl::StrCat("cannot make a directory as ", path,
+                                            "; name one with --run_dir=DIR"));
+  }
+  return path;
+}
+
+absl::Status Unusable(const std::string& path, int error) {
+  return absl::ErrnoToStatus(
+      error, absl::StrCat("--run_dir=", path,
+                          ": checkpoints cannot be written there"));
+}
+
+absl::Status RefuseCheckpoints(const Settings& settings,
+                               const RunDirectory& run) {
+  if (!settings.resume.empty() || run.LastCheckpoint().empty()) {
+    return absl::OkStatus();
+  }
+  return tools::FlagError(
+      "run_dir", run.path(),
+      absl::InvalidArgumentError(absl::StrCat(
+          "it has a checkpoint of an earlier run, ", run.LastCheckpoint(),
+          "; go on with it by --resume=latest, or name another directory")));
+}
+
+}  // namespace
+
+std::string RunDirectory::PathOf(const Settings& settings) {
+  if (settings.run_dir.empty()) return "";
+  std::error_code error;
+  const fs::path path = fs::absolute(UserPath(settings.run_dir), error);
+  return error ? settings.run_dir : path.lexically_normal().string();
+}
+
+absl::StatusOr<RunDirectory> RunDirectory::Create(const Settings& settings) {
+  if (settings.run_dir.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(std::string path, MakeTemporary());
+    RunDirectory run(std::move(path));
+    run.is_temporary_ = true;
+    return run;
+  }
+  const std::string path = PathOf(settings);
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return Unusable(settings.run_dir, error.value());
+  if (access(path.c_str(), W_OK | X_OK) != 0) {
+    return Unusable(settings.run_dir, errno);
+  }
+  RunDirectory run(path);
+  TESSERA_RETURN_IF_ERROR(RefuseCheckpoints(settings, run));
+  return run;
+}
+
+std::string RunDirectory::LastCheckpoint() const {
+  const auto found = zero3::LatestCheckpoint(checkpoints());
+  return found.ok() ? found->path : "";
+}
+
+bool RunDirectory::CleanUp() const {
+  std::error_code ignored;
+  fs::remove_all(exchange(), ignored);
+  std::vector<fs::path> unfinished;
+  for (const auto& entry : fs::directory_iterator(checkpoints(), ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (absl::EndsWith(name, ".writing") || absl::EndsWith(name, ".removing")) {
+      unfinished.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : unfinished) fs::remove_all(path, ignored);
+  if (!is_temporary_ || !LastCheckpoint().empty()) return true;
+  fs::remove_all(path_, ignored);
+  return false;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,221 @@
+#include "tools/train/launch/result/run_result_json.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "tools/model_files/parse_json.h"
+
+namespace tessera::train {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+// One description of every value for both directions: Writer and Reader have
+// the same calls.
+class Writer {
+ public:
+  template <typename T>
+  void Value(const char* key, const T& value) {
+    json_[key] = value;
+  }
+  template <typename T, typename Describe>
+  void Object(const char* key, T& value, Describe describe) {
+    Writer inner;
+    describe(inner, value);
+    json_[key] = std::move(inner.json_);
+  }
+  template <typename T, typename Describe>
+  void List(const char* key, std::vector<T>& values, Describe describe) {
+    OrderedJson list = OrderedJson::array();
+    for (T& value : values) {
+      Writer inner;
+      describe(inner, value);
+      list.push_back(std::move(inner.json_));
+    }
+    json_[key] = std::move(list);
+  }
+  std::string Text() const {
+    return json_.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  }
+
+ private:
+  OrderedJson json_ = OrderedJson::object();
+};
+
+class Reader {
+ public:
+  Reader(const Json& json, std::string place)
+      : json_(json), place_(std::move(place)) {
+    if (!json.is_object()) Refuse("", "an object");
+  }
+
+  void Value(const char* key, double& value) {
+    const Json* found = Find(key);
+    if (found == nullptr) return;
+    if (found->is_null()) {
+      value = std::numeric_limits<double>::quiet_NaN();
+    } else if (found->is_number()) {
+      value = found->get<double>();
+    } else {
+      Refuse(key, "a number");
+    }
+  }
+  void Value(const char* key, int64_t& value) {
+    const Json* found = Find(key);
+    if (found == nullptr) return;
+    if (!found->is_number_integer()) return Refuse(key, "a whole number");
+    value = found->get<int64_t>();
+  }
+  void Value(const char* key, bool& value) {
+    const Json* found = Find(key);
+    if (found == nullptr) return;
+    if (!found->is_boolean()) return Refuse(key, "true or false");
+    value = found->get<bool>();
+  }
+  void Value(const char* key, std::string& value) {
+    const Json* found = Find(key);
+    if (found == nullptr) return;
+    if (!found->is_string()) return Refuse(key, "a text");
+    value = found->get<std::string>();
+  }
+  template <typename T, typename Describe>
+  void Object(const char* key, T& value, Describe describe) {
+    const Json* found = Find(key);
+    if (found != nullptr) Take(*found, PlaceOf(key), value, describe);
+  }
+  template <typename T, typename Describe>
+  void List(const char* key, std::vector<T>& values, Describe describe) {
+    const Json* found = Find(key);
+    if (found == nullptr) return;
+    if (!found->is_array()) return Refuse(key, "a list");
+    for (const Json& item : *found) {
+      std::string place = absl::StrCat(PlaceOf(key), "[", values.size(), "]");
+      Take(item, std::move(place), values.emplace_back(), describe);
+      if (!status_.ok()) return;
+    }
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  template <typename T, typename Describe>
+  void Take(const Json& json, std::string place, T& value, Describe describe) {
+    Reader inner(json, std::move(place));
+    if (inner.status_.ok()) describe(inner, value);
+    status_.Update(inner.status_);
+  }
+  std::string PlaceOf(std::string_view key) const {
+    return absl::StrCat(place_, place_.empty() || key.empty() ? "" : ".", key);
+  }
+  const Json* Find(const char* key) {
+    const auto found = json_.find(key);
+    if (found != json_.end()) return &*found;
+    Refuse(key, "it to be there");
+    return nullptr;
+  }
+  void Refuse(std::string_view key, std::string_view expected) {
+    status_.Update(absl::InvalidArgumentError(absl::StrCat(
+        "in a run's result, ", PlaceOf(key), ": expected ", expected)));
+  }
+
+  const Json& json_;
+  const std::string place_;
+  absl::Status status_;
+};
+
+constexpr auto kShares = [](auto& io, TimeShares& shares) {
+  io.Value("compute", shares.compute);
+  io.Value("communication", shares.communication);
+  io.Value("bubble", shares.bubble);
+  io.Value("offload", shares.offload);
+  io.Value("products", shares.products);
+  io.Value("optimizer", shares.optimizer);
+  io.Value("state_traffic", shares.state_traffic);
+  io.Value("state_hidden", shares.state_hidden);
+};
+
+constexpr auto kStep = [](auto& io, StepResult& step) {
+  io.Value("step", step.record.step);
+  io.Value("loss", step.record.loss);
+  io.Value("grad_norm", step.record.gradient_norm);
+  io.Value("lr", step.record.learning_rate);
+  io.Value("loss_scale", step.record.loss_scale);
+  io.Value("skipped", step.record.skipped);
+  io.Value("seconds", step.seconds);
+  io.Value("tokens_per_second", step.tokens_per_second);
+  io.Value("memory_bytes", step.memory_bytes);
+  io.Object("shares", step.shares, kShares);
+};
+
+constexpr auto kPurposes = [](auto& io, BytesByPurpose& bytes) {
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    io.Value(offload::PurposeName(offload::kAllPurposes[i]).data(), bytes[i]);
+  }
+};
+
+constexpr auto kMemory = [](auto& io, RankMemory& memory) {
+  io.Value("resident", memory.resident);
+  io.Value("peak_resident", memory.peak_resident);
+  io.Value("resident_before", memory.resident_before);
+  io.Object("device", memory.device, kPurposes);
+  io.Object("host", memory.host, kPurposes);
+  io.Object("file", memory.file, kPurposes);
+};
+
+constexpr auto kTraffic = [](auto& io, OffloadTraffic& traffic) {
+  io.Value("bytes_read", traffic.bytes_read);
+  io.Value("bytes_written", traffic.bytes_written);
+  io.Value("stall_ns", traffic.stall_ns);
+  io.Value("least_stall_ns", traffic.least_stall_ns);
+};
+
+constexpr auto kRank = [](auto& io, RankResult& rank) {
+  io.Object("shares", rank.shares, kShares);
+  io.Object("memory", rank.memory, kMemory);
+  io.Object("traffic", rank.traffic, kTraffic);
+};
+
+constexpr auto kChange = [](auto& io, StrategyChange& change) {
+  io.Value("steps", change.steps);
+  io.Value("used", change.used);
+  io.Value("strategy", change.strategy);
+  io.Value("flags", change.flags);
+};
+
+constexpr auto kRun = [](auto& io, RunResult& run) {
+  io.Value("seconds", run.seconds);
+  io.Value("tokens_per_second", run.tokens_per_second);
+  io.Value("first_step", run.first_step);
+  io.Value("checkpoint", run.checkpoint);
+  io.Value("memory_is_shared", run.memory_is_shared);
+  io.List("steps", run.steps, kStep);
+  io.List("ranks", run.ranks, kRank);
+  io.List("strategy_changes", run.strategy_changes, kChange);
+};
+
+}  // namespace
+
+std::string FormatRunResult(const RunResult& result) {
+  RunResult copy = result;
+  Writer writer;
+  kRun(writer, copy);
+  return writer.Text();
+}
+
+absl::StatusOr<RunResult> ParseRunResult(std::string_view json) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const Json document,
+      model_files::ParseJson(json, {.max_bytes = kMaxRunResultBytes}));
+  RunResult result;
+  Reader reader(document, "");
+  if (reader.status().ok()) kRun(reader, result);
+  TESSERA_RETURN_IF_ERROR(reader.status());
+  return result;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,182 @@
+#include "tools/train/launch/ranks/world.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/adaptive/create_adaptive.h"
+#include "collectives/bootstrap/join_job.h"
+#include "collectives/channel/deadline.h"
+#include "collectives/channel/local_address.h"
+#include "collectives/algorithms/strategy_chooser.h"
+#include "collectives/groups/host_hierarchy.h"
+#include "collectives/engine/engine_registry.h"
+#include "collectives/shared_memory/shared_memory.h"
+#include "tools/cli/cli.h"
+#include "tools/train/loop/measured_engine.h"
+#include "topology/config/strategies.h"
+
+namespace tessera::train {
+namespace {
+
+using collectives::Communicator;
+using collectives::Engine;
+using collectives::Job;
+using topology::CommunicationStrategy;
+using topology::EnvironmentLookup;
+
+// torchrun's, which count before mpirun's for every reader.
+constexpr std::array<std::string_view, 5> kTorchrunVariables = {
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"};
+
+// Where other hosts reach this rank's sockets: the interface that the user
+// names as for PyTorch, or the address by which this host sees rank 0.
+absl::StatusOr<std::map<std::string, std::string>> GlooAddress(
+    const EnvironmentLookup& lookup, absl::Duration timeout) {
+  if (const auto name = lookup("GLOO_SOCKET_IFNAME"); name && !name->empty()) {
+    return std::map<std::string, std::string>{{"interface", *name}};
+  }
+  const auto master = lookup("MASTER_ADDR");
+  if (!master || master->empty()) return std::map<std::string, std::string>();
+  TESSERA_ASSIGN_OR_RETURN(
+      std::string address,
+      collectives::bootstrap::LocalAddressTowards(
+          *master, collectives::bootstrap::Deadline::After(timeout)),
+      Annotate(_, absl::StrCat("MASTER_ADDR=", *master)));
+  return std::map<std::string, std::string>{{"hostname", std::move(address)}};
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(
+    const Settings& settings, const Job& job, const EnvironmentLookup& lookup) {
+  const absl::Duration timeout = settings.parallel.timeout;
+  if (settings.engine == "shared_memory") {
+    return collectives::CreateSharedMemoryEngine(*job.store,
+                                                 {.timeout = timeout});
+  }
+  collectives::EngineSetup setup;
+  setup.rank = job.rank;
+  setup.size = job.world_size.value();
+  setup.store = job.store.get();
+  if (settings.engine == "gloo") {
+    TESSERA_ASSIGN_OR_RETURN(setup.options, GlooAddress(lookup, timeout));
+  }
+  return collectives::CreateEngine(settings.engine, setup);
+}
+
+bool SpansHosts(std::string_view engine) {
+  return engine != "shared_memory" && engine != "in_process";
+}
+
+// MPI knows its ranks itself, all others meet in a store.
+absl::StatusOr<Job> JoinRanks(const Settings& settings,
+                              const EnvironmentLookup& lookup) {
+  if (settings.engine != "mpi") {
+    return collectives::JoinJob(lookup, {.timeout = settings.parallel.timeout});
+  }
+  Job job;
+  TESSERA_ASSIGN_OR_RETURN(job.environment,
+                           topology::ReadLauncherEnvironment(lookup));
+  job.rank = job.environment.rank;
+  job.world_size = job.environment.world_size;
+  return job;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> WorldSize(const Settings& settings) {
+  const topology::MeshSizes& mesh = settings.parallel.mesh;
+  TESSERA_RETURN_IF_ERROR(
+      tools::FlagError("mesh", mesh.ToFlag(), mesh.Validate()));
+  return mesh.world_size();
+}
+
+absl::Status CheckEngine(const Settings& settings) {
+  const std::string& engine = settings.engine;
+  if (!SpansHosts(engine)) return absl::OkStatus();
+  if (engine == "nccl") {
+    return absl::UnimplementedError(
+        "--engine=nccl: its buffers are device memory, and this trainer "
+        "computes on the CPU; take shared_memory, or mpi or gloo on several "
+        "hosts");
+  }
+  const std::vector<std::string> names = collectives::RegisteredEngines();
+  if (std::find(names.begin(), names.end(), engine) != names.end()) {
+    return absl::OkStatus();
+  }
+  // Says that it is missing here, or that there is none of this name.
+  const absl::Status status = collectives::CreateEngine(engine, {}).status();
+  return absl::IsInvalidArgument(status)
+             ? tools::FlagError("engine", engine,
+                                absl::InvalidArgumentError(absl::StrCat(
+                                    "expected shared_memory, in_process, ",
+                                    absl::StrJoin(names, ", "))))
+             : Annotate(status, absl::StrCat("--engine=", engine));
+}
+
+EnvironmentLookup RankVariables(const Settings& settings,
+                                const EnvironmentLookup& lookup) {
+  if (settings.engine != "mpi") return lookup;
+  return [lookup](std::string_view name) -> std::optional<std::string> {
+    if (std::find(kTorchrunVariables.begin(), kTorchrunVariables.end(), name) !=
+        kTorchrunVariables.end()) {
+      return std::nullopt;
+    }
+    return lookup(name);
+  };
+}
+
+absl::StatusOr<World> MakeWorld(const Settings& settings,
+                                std::unique_ptr<Engine> engine) {
+  collectives::CommunicatorOptions options;
+  options.timeout = settings.parallel.timeout;
+  // Whatever algorithm is chosen, the same mesh has the same bits.
+  options.reproducible = true;
+  const CommunicationStrategy strategy = settings.parallel.strategy;
+  World world;
+  world.collectives = std::make_shared<CollectiveLog>();
+  if (SpansHosts(settings.engine)) {
+    TESSERA_ASSIGN_OR_RETURN(options.hierarchy, collectives::HostHierarchy(
+                                                    *engine, options.timeout));
+  }
+  engine = MeasureEngine(std::move(engine), world.collectives);
+  if (strategy == CommunicationStrategy::kAdaptive) {
+    TESSERA_ASSIGN_OR_RETURN(world.communicator,
+                             collectives::CreateAdaptiveCommunicator(
+                                 std::move(engine), std::move(options)));
+    return world;
+  }
+  options.chooser = std::make_shared<collectives::StrategyChooser>(strategy);
+  TESSERA_ASSIGN_OR_RETURN(
+      world.communicator,
+      Communicator::Create(std::move(engine), std::move(options)));
+  return world;
+}
+
+absl::StatusOr<World> JoinWorld(const Settings& settings,
+                                const EnvironmentLookup& lookup) {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t ranks, WorldSize(settings));
+  TESSERA_ASSIGN_OR_RETURN(
+      Job job, JoinRanks(settings, RankVariables(settings, lookup)));
+  if (job.world_size.value() != ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--mesh=", settings.parallel.mesh.ToFlag(), " has ", ranks,
+        " ranks, and ", topology::LauncherName(job.environment.launcher),
+        " started ", job.world_size.value(),
+        "; start as many as the mesh has"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                           CreateNamed(settings, job, lookup));
+  TESSERA_ASSIGN_OR_RETURN(World world, MakeWorld(settings, std::move(engine)));
+  world.store = std::move(job.store);
+  return world;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,57 @@
+#include "tools/train/loop/memory/memory_watch.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "collectives/engine/operation_context.h"
+#include "offload/pressure/return_memory.h"
+
+namespace tessera::train {
+namespace {
+
+double MiB(int64_t bytes) {
+  return static_cast<double>(bytes) / (1024.0 * 1024.0);
+}
+
+}  // namespace
+
+MemoryWatch::System MemoryWatch::RealSystem() {
+  return {.read = ReadProcessMemory,
+          .restart_peak = RestartPeakMemory,
+          .return_free_memory = [] { offload::ReturnFreeMemory(); },
+          .now_ns = [] { return collectives::MonotonicNanos(); }};
+}
+
+void MemoryWatch::Restart() { restarts_peak_ = system_.restart_peak(); }
+
+MemoryWatch::Usage MemoryWatch::AfterStep() {
+  const ProcessMemory before = system_.read();
+  Usage usage = {.used =
+                     restarts_peak_ ? before.peak_resident : before.resident};
+  peak_ = std::max({peak_, usage.used, before.peak_resident});
+  offload::MemoryReading reading;
+  reading.limits.push_back(
+      {.source = "--memory_limit", .used = usage.used, .limit = share_});
+  const bool is_short = gauge_.Update(reading, system_.now_ns()) >=
+                        offload::PressureLevel::kCritical;
+  if (!is_short) {
+    has_told_ = false;
+    Restart();
+    return usage;
+  }
+  system_.return_free_memory();
+  const int64_t returned =
+      std::max<int64_t>(before.resident - system_.read().resident, 0);
+  if (!has_told_) {
+    usage.notice = absl::StrFormat(
+        "had %.1fMiB of its %.1fMiB of --memory_limit; %.1fMiB of freed "
+        "memory were returned",
+        MiB(usage.used), MiB(share_), MiB(returned));
+  }
+  has_told_ = true;
+  usage.used -= returned;
+  Restart();
+  return usage;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,136 @@
+#include "tools/train/loop/result_gatherer.h"
+
+#include <algorithm>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "collectives/engine/operation_context.h"
+#include "tools/train/loop/memory/process_memory.h"
+
+namespace tessera::train {
+namespace {
+
+// One of every rank's, as plain numbers.
+template <typename Number, typename Value>
+absl::StatusOr<std::vector<Value>> GatherAll(collectives::Communicator& world,
+                                             const Value& own) {
+  static_assert(std::is_trivially_copyable_v<Value>);
+  static_assert(sizeof(Value) % sizeof(Number) == 0);
+  constexpr size_t kNumbers = sizeof(Value) / sizeof(Number);
+  std::vector<Value> all(static_cast<size_t>(world.size()));
+  TESSERA_RETURN_IF_ERROR(world.AllGather(
+      collectives::ConstBuffer(std::span<const Number>(
+          reinterpret_cast<const Number*>(&own), kNumbers)),
+      collectives::Buffer(std::span<Number>(
+          reinterpret_cast<Number*>(all.data()), kNumbers * all.size()))));
+  return all;
+}
+
+TimeShares Scaled(const TimeShares& shares, double factor) {
+  TimeShares scaled;
+  scaled.Add(shares, factor);
+  return scaled;
+}
+
+BytesByPurpose DeviceBytes(TrainRank& rank) {
+  BytesByPurpose bytes = {};
+  const offload::Usage usage = rank.state().usage();
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = usage.parts[i].peak;
+  bytes[static_cast<size_t>(offload::Purpose::kActivations)] +=
+      rank.activation_bytes();
+  return bytes;
+}
+
+void KeepMost(const BytesByPurpose& bytes, BytesByPurpose& most) {
+  for (size_t i = 0; i < most.size(); ++i)
+    most[i] = std::max(most[i], bytes[i]);
+}
+
+}  // namespace
+
+void ResultGatherer::Begin(int64_t first_step) {
+  result_.first_step = first_step;
+  last_end_ns_ = collectives::MonotonicNanos();
+}
+
+absl::StatusOr<StepResult> ResultGatherer::AddStep(const StepRecord& record,
+                                                   const StepAccount& account,
+                                                   int64_t tokens) {
+  const int64_t now = collectives::MonotonicNanos();
+  const RankStep own = {
+      .resident = static_cast<double>(ReadProcessMemory().resident),
+      .seconds = static_cast<double>(now - last_end_ns_) * 1e-9,
+      .shares = account.shares()};
+  last_end_ns_ = now;
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<RankStep> ranks,
+                           (GatherAll<double, RankStep>(world_, own)),
+                           Annotate(_, "what the ranks measured"));
+  StepResult step = {.record = record, .seconds = ranks[0].seconds};
+  step.tokens_per_second = static_cast<double>(tokens) / step.seconds;
+  for (const RankStep& rank : ranks) {
+    step.memory_bytes =
+        std::max(step.memory_bytes, static_cast<int64_t>(rank.resident));
+    step.shares.Add(rank.shares, 1 / static_cast<double>(ranks.size()));
+  }
+  // The first step allocates, and learns the order of parameters: it counts
+  // where there is no other.
+  if (result_.steps.size() == 1) {
+    counted_seconds_ = 0;
+    counted_tokens_ = 0;
+    std::fill(ranks_.begin(), ranks_.end(), TimeShares());
+  }
+  counted_tokens_ += tokens;
+  Count(ranks);
+  result_.seconds += step.seconds;
+  result_.steps.push_back(step);
+  return step;
+}
+
+void ResultGatherer::Count(const std::vector<RankStep>& ranks) {
+  const double seconds = ranks[0].seconds;
+  counted_seconds_ += seconds;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    ranks_[i].Add(ranks[i].shares, seconds);
+  }
+}
+
+void ResultGatherer::AddRank(TrainRank& rank, const OffloadTiers& tiers) {
+  KeepMost(DeviceBytes(rank), memory_.device);
+  KeepMost(tiers.host_bytes(), memory_.host);
+  KeepMost(tiers.file_bytes(), memory_.file);
+  const zero3::ShardTraffic total = rank.offload_traffic();
+  traffic_.bytes_read += total.bytes_read;
+  traffic_.bytes_written += total.bytes_written;
+  traffic_.stall_ns += total.stall_ns;
+  traffic_.least_stall_ns += total.least_stall_ns;
+}
+
+absl::StatusOr<RunResult> ResultGatherer::Result(int64_t resident_before,
+                                                 int64_t peak,
+                                                 std::string checkpoint) {
+  const ProcessMemory process = ReadProcessMemory();
+  memory_.resident = process.resident;
+  memory_.peak_resident = std::max(process.peak_resident, peak);
+  memory_.resident_before = resident_before;
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<RankMemory> memory,
+                           (GatherAll<int64_t, RankMemory>(world_, memory_)),
+                           Annotate(_, "the ranks' memory"));
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<OffloadTraffic> traffic,
+      (GatherAll<int64_t, OffloadTraffic>(world_, traffic_)),
+      Annotate(_, "the ranks' offloaded blocks"));
+  RunResult result = std::move(result_);
+  result.memory_is_shared =
+      world_.engine_name() == "in_process" && world_.size() > 1;
+  result.checkpoint = std::move(checkpoint);
+  const double factor = counted_seconds_ > 0 ? 1 / counted_seconds_ : 0;
+  result.tokens_per_second = static_cast<double>(counted_tokens_) * factor;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    result.ranks.push_back({Scaled(ranks_[i], factor), memory[i], traffic[i]});
+  }
+  return result;
+}
+
+}  // namespace tessera::train

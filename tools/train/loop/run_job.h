@@ -1,0 +1,48 @@
+// RunJob: a small model trained by RunWorker with threads for ranks.
+//
+//   const JobRun run = RunJob(SmallSettings());
+//   run.result.steps.back().record.loss;
+#ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_JOB_H_
+#define TESSERA_TOOLS_TRAIN_LOOP_RUN_JOB_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "tools/model_files/model_config.h"
+#include "tools/train/loop/training_data.h"
+#include "tools/train/settings/settings.h"
+#include "tools/train/loop/run_result.h"
+#include "tools/train/loop/worker.h"
+
+namespace tessera::train {
+
+// Four layers, learnt in four steps on one rank, offloading nothing.
+Settings SmallSettings();
+model_files::ModelConfig SmallModel();
+TrainingData SmallData(const Settings& settings);
+
+struct JobRun {
+  std::vector<absl::Status> statuses;  // By rank.
+  RunResult result;                    // Of rank 0, where all are OK.
+  std::string table;                   // What rank 0 wrote.
+  absl::Duration took;
+
+  std::vector<double> losses() const;
+};
+
+// `change` may change a rank's sinks.
+JobRun RunJob(const Settings& settings,
+              const std::function<void(int64_t rank, WorkerSinks& sinks)>&
+                  change = nullptr,
+              const model_files::ModelConfig& model = SmallModel());
+
+// The losses of TrainRank alone, with the same settings.
+std::vector<double> LossesOfTrainRank(const Settings& settings);
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_LOOP_RUN_JOB_H_

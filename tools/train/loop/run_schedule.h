@@ -1,0 +1,80 @@
+// RunSchedule: the actions of each pipeline rank in a training step, by layer:
+// computations, gathers of weights, reductions of gradients, messages.
+//
+//   TESSERA_ASSIGN_OR_RETURN(const RunSchedule schedule,
+//                            RunSchedule::Create(options));
+//   schedule.layers();    // A pipeline::Schedule whose stages are windows of
+//                         // LlamaLayers, with UNSHARD, RESHARD and
+//                         REDUCE_GRAD.
+//
+// It depends on the options alone, so every rank computes the same one.
+#ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_SCHEDULE_H_
+#define TESSERA_TOOLS_TRAIN_LOOP_RUN_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "pipeline/passes/place_parameters.h"
+#include "pipeline/proof/validate.h"
+#include "pipeline/schedule/schedule.h"
+#include "pipeline/simulate/costs.h"
+#include "tools/train/loop/run_options.h"
+
+namespace tessera::train {
+
+// The rates that the simulated times assume. Only their ratio affects the
+// choice of a placement.
+struct StepRates {
+  double flops_per_second = 40e9;  // Of a thread.
+  double bytes_per_second = 4e9;   // Between data-parallel ranks.
+};
+// The simulator's costs of each window for one micro-batch on one rank: times
+// in seconds and bytes.
+pipeline::Costs WindowCosts(const RunOptions& options,
+                            const StepRates& rates = {});
+
+// The computations of the pipeline stages, and the number of windows of each.
+// Gathers and reductions are not placed and nothing is proven, which makes it
+// cheap enough to evaluate many configurations.
+struct RunStages {
+  pipeline::Schedule schedule;
+  std::vector<int64_t> windows;
+};
+// InvalidArgument as RunSchedule::Create, except for limits.
+absl::StatusOr<RunStages> StagesOfRun(const RunOptions& options);
+
+class RunSchedule {
+ public:
+  // InvalidArgument if the schedule does not exist or does not fit the mesh,
+  // the batch or the model, or a limit is below what one layer needs (the
+  // message names the layer and its bytes).
+  static absl::StatusOr<RunSchedule> Create(const RunOptions& options);
+
+  const RunStages& stages() const { return stages_; }
+  // The actions by window, with gathers and reductions. `lowered` also has the
+  // messages.
+  const pipeline::Schedule& layers() const { return layers_; }
+  const pipeline::Schedule& lowered() const { return lowered_; }
+  // The proof of `lowered`, with bytes of gathered weights and whole gradients.
+  const pipeline::Proof& proof() const { return proof_; }
+  // The options with which gathers and reductions were placed.
+  const pipeline::ParameterOptions& placement() const { return placement_; }
+  // "gathers 1 layer ahead, reduces at each micro-batch".
+  std::string Describe() const;
+
+ private:
+  RunStages stages_;
+  pipeline::Schedule layers_;
+  pipeline::Schedule lowered_;
+  pipeline::Proof proof_;
+  pipeline::ParameterOptions placement_;
+};
+
+// The name of a window for messages: "embedding", "layer 3" or "head".
+std::string WindowName(const RunOptions& options, int32_t window);
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_LOOP_RUN_SCHEDULE_H_

@@ -1,0 +1,301 @@
+#include "tools/train/loop/train_rank.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/engine/operation_context.h"
+#include "offload/tier/accounting.h"
+#include "pipeline/schedule/stage_map.h"
+#include "tensor_parallel/context/sequence_layout.h"
+#include "tools/text/batch_partition.h"
+#include "tools/train/model/first_weights.h"
+#include "topology/mesh.h"
+
+namespace tessera::train {
+
+namespace tp = tensor_parallel;
+
+absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
+    collectives::Communicator& world, const RunOptions& options,
+    const text::Samples& samples, tp::Ops& ops) {
+  TESSERA_ASSIGN_OR_RETURN(RunSchedule schedule, RunSchedule::Create(options));
+  return Create(world, options, std::move(schedule), samples, ops);
+}
+
+absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
+    collectives::Communicator& world, const RunOptions& options,
+    RunSchedule schedule, const text::Samples& samples, tp::Ops& ops) {
+  std::unique_ptr<TrainRank> rank(new TrainRank(options));
+  // State and activations count together.
+  std::shared_ptr<offload::Accounting>& device = rank->options_.state.device;
+  if (device == nullptr) {
+    device =
+        std::make_shared<offload::Accounting>("device", offload::kUnlimited);
+  }
+  rank->schedule_ = std::move(schedule);
+  TESSERA_RETURN_IF_ERROR(rank->JoinGroups(world));
+  TESSERA_RETURN_IF_ERROR(rank->PlanData(samples));
+  TESSERA_RETURN_IF_ERROR(rank->CreateLayers(ops));
+  TESSERA_RETURN_IF_ERROR(rank->CreateModel());
+  TESSERA_RETURN_IF_ERROR(rank->CreateActivationStore());
+  TESSERA_RETURN_IF_ERROR(rank->CreateStages());
+  return rank;
+}
+
+absl::Status TrainRank::JoinGroups(collectives::Communicator& world) {
+  TESSERA_ASSIGN_OR_RETURN(const topology::Mesh mesh, options_.mesh.MakeMesh());
+  TESSERA_ASSIGN_OR_RETURN(manager_,
+                           collectives::GroupManager::Create(world, mesh));
+  TESSERA_ASSIGN_OR_RETURN(groups_.tp, manager_->Group("tp"));
+  TESSERA_ASSIGN_OR_RETURN(groups_.cp, manager_->Group("cp"));
+  TESSERA_ASSIGN_OR_RETURN(groups_.pp, manager_->Group("pp"));
+  TESSERA_ASSIGN_OR_RETURN(groups_.data, manager_->Group("cp,dp"));
+  groups_.shard = groups_.data;
+  if (options_.mesh.dp_replicate > 1) {
+    TESSERA_ASSIGN_OR_RETURN(groups_.shard, manager_->Group("cp,dp_shard"));
+    TESSERA_ASSIGN_OR_RETURN(groups_.replicas, manager_->Group("dp_replicate"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(groups_.model, manager_->Group("tp,pp"));
+  TESSERA_ASSIGN_OR_RETURN(
+      data_rank_, manager_->mesh().CoordinateOf(manager_->mesh_rank(), "dp"));
+  return absl::OkStatus();
+}
+
+absl::Status TrainRank::PlanData(const text::Samples& samples) {
+  if (samples.sequence() != options_.length) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("samples of ", samples.sequence(),
+                     " tokens for sequences of ", options_.length));
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const text::BatchPartition batch,
+      text::BatchPartition::Create(options_.batch, options_.mesh.dp,
+                                   options_.micro_batch));
+  tokens_ = std::make_unique<StepTokens>(samples, batch, data_rank_);
+  return absl::OkStatus();
+}
+
+absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
+  const auto layout_of = options_.zigzag ? tp::SequenceLayout::Zigzag
+                                         : tp::SequenceLayout::Contiguous;
+  TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
+                           layout_of(options_.length, options_.mesh.cp));
+  const auto memory =
+      options_.memory == nullptr ? HostMemory() : options_.memory;
+  // The state holds the weights.
+  const tp::TensorGroup tensor =
+      tp::TensorGroup(ops, options_.mesh.tp > 1 ? groups_.tp : nullptr)
+          .WithMemory(memory)
+          .WithoutWeightMemory();
+  const tp::ContextGroup context = {
+      tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr)
+          .WithMemory(memory),
+      layout};
+  const pipeline::StageMap& map = schedule_.layers().map;
+  TESSERA_ASSIGN_OR_RETURN(
+      layers_,
+      LlamaLayers::Create(
+          tensor, context,
+          {.model = options_.model,
+           .sequences = options_.micro_batch,
+           .length = options_.length,
+           .dtype = options_.dtype,
+           .sequence_parallel = options_.sequence_parallel,
+           .recompute = options_.recompute,
+           .shares_table = !map.two_way()},
+          map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value()))));
+  return absl::OkStatus();
+}
+
+bool TrainRank::SharesTable() const {
+  const pipeline::StageMap& map = schedule_.layers().map;
+  const auto last = static_cast<int32_t>(map.stages() - 1);
+  return !map.two_way() && map.RankOf(0) == map.RankOf(last);
+}
+
+// Two-way maps give every stage to two ranks.
+bool TrainRank::IsSecondCopy(int32_t stage) const {
+  const pipeline::StageMap& map = schedule_.layers().map;
+  const auto rank = static_cast<int32_t>(groups_.pp->rank().value());
+  return rank > std::min(map.RankOf(stage), map.RankFromBack(stage));
+}
+
+// Where another rank has the same stage, that one's weights are what norms
+// count and checkpoints read.
+absl::Status TrainRank::LeaveToFirstCopy(const ParameterWindow& window) {
+  for (tp::Parameter* parameter : window) {
+    std::vector<tp::ParameterRows> rows = parameter->rows();
+    for (tp::ParameterRows& range : rows) range.primary = false;
+    TESSERA_RETURN_IF_ERROR(parameter->Describe(
+        parameter->shape(), std::move(rows), parameter->replicated()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainRank::CreateModel() {
+  for (size_t i = 0; i < layers_->windows().size(); ++i) {
+    if (!IsSecondCopy(layers_->numbers()[i])) continue;
+    TESSERA_RETURN_IF_ERROR(LeaveToFirstCopy(layers_->windows()[i]));
+  }
+  std::vector<const tp::Parameter*> copied_tables;
+  if (const tp::Parameter* copy = layers_->copied_table()) {
+    copied_tables.push_back(copy);
+  }
+  zero3::ShardedStateOptions state = options_.state;
+  // The gradients of copies are added up shard by shard, so that the shards
+  // must be the same on the ranks of all copies, whatever else these have.
+  if (options_.model.tied_embeddings && !SharesTable()) {
+    state.layout = zero3::LayoutKind::kChunks;
+  }
+  state.adamw.learning_rate = options_.learning_rate.At(0);
+  state.key_prefix = KeyPrefix();
+  const FirstWeights first({.seed = options_.seed,
+                            .deviation = options_.model.initializer_range,
+                            .tied_embeddings = options_.model.tied_embeddings});
+  TESSERA_ASSIGN_OR_RETURN(
+      model_, ShardedModel::Create(
+                  layers_->windows(), state,
+                  {.shard = groups_.shard,
+                   .replicas = groups_.replicas,
+                   .model = groups_.model},
+                  [&first](const tp::Parameter& parameter, int64_t begin,
+                           TensorView elements) {
+                    return first.Draw(parameter, begin, elements);
+                  },
+                  copied_tables));
+  std::vector<size_t> gathers;
+  for (const pipeline::Action& action : OwnActions()) {
+    if (action.kind != pipeline::ActionKind::kUnshard) continue;
+    gathers.push_back(WindowOf(action.stage));
+  }
+  model_->SetGatherOrder(std::move(gathers));
+  return absl::OkStatus();
+}
+
+std::string TrainRank::KeyPrefix() const {
+  return absl::StrCat("rank ", manager_->world().rank().value(), "/");
+}
+
+const std::vector<pipeline::Action>& TrainRank::OwnActions() const {
+  return schedule_.layers()
+      .ranks[static_cast<size_t>(groups_.pp->rank().value())];
+}
+
+size_t TrainRank::WindowOf(int32_t stage) const {
+  const std::span<const int32_t> numbers = layers_->numbers();
+  return static_cast<size_t>(std::find(numbers.begin(), numbers.end(), stage) -
+                             numbers.begin());
+}
+
+absl::Status TrainRank::CreateActivationStore() {
+  if (options_.activation_tier == nullptr) return absl::OkStatus();
+  std::vector<ActivationPass> passes;
+  for (const pipeline::Action& action : OwnActions()) {
+    if (!pipeline::Computes(action.kind)) continue;
+    passes.push_back({{WindowOf(action.stage), action.microbatch},
+                      action.kind == pipeline::ActionKind::kForward});
+  }
+  ActivationStore::Options options = {
+      .tier = options_.activation_tier,
+      .key_prefix = KeyPrefix(),
+      .dtype = options_.dtype,
+      .device = zero3::StateDevice(options_.state.device),
+      .ops = &layers_->tensor().ops()};
+  if (options_.state.memory != nullptr) {
+    options.device.memory = options_.state.memory;
+  }
+  if (options_.state.ops != nullptr) options.device.ops = options_.state.ops;
+  for (const int32_t number : layers_->numbers()) {
+    options.names.push_back(WindowName(options_, number));
+  }
+  TESSERA_ASSIGN_OR_RETURN(activations_,
+                           ActivationStore::Create(passes, std::move(options)));
+  return absl::OkStatus();
+}
+
+absl::Status TrainRank::CreateStages() {
+  passes_ = std::make_unique<LlamaPasses>(
+      *tokens_, *model_, layers_->tensor().memory(), activations_.get());
+  std::vector<pipeline::StageBinding> bindings;
+  for (size_t i = 0; i < layers_->windows().size(); ++i) {
+    stages_.push_back(MakeLlamaStage(*layers_, i, *passes_));
+    bindings.push_back({layers_->numbers()[i], stages_.back().get()});
+  }
+  pipeline::ExecutorOptions options;
+  const auto last = static_cast<int32_t>(schedule_.layers().map.stages() - 1);
+  if (options_.model.tied_embeddings && !SharesTable()) {
+    options.tied.push_back({"embedding", {0, last}});
+  }
+  // All stages hand on the same: no rank needs to ask another.
+  options.boundaries.assign(static_cast<size_t>(last), BoundaryOf(*layers_));
+  options.memory = options_.memory;
+  TESSERA_ASSIGN_OR_RETURN(
+      executor_, pipeline::Executor::Create(*groups_.pp, schedule_.lowered(),
+                                            bindings, std::move(options)));
+  return absl::OkStatus();
+}
+
+void TrainRank::BeginStep() {
+  tokens_->BeginStep(step_);
+  model_->BeginStep();
+  passes_->BeginStep();
+  passes_->loss_factor =
+      model_->state().loss_scale() / static_cast<double>(options_.mesh.dp);
+}
+
+absl::StatusOr<StepRecord> TrainRank::Step() {
+  times_.begin = collectives::MonotonicNanos();
+  StepRecord record;
+  record.step = step_;
+  record.learning_rate = options_.learning_rate.At(step_);
+  TESSERA_RETURN_IF_ERROR(
+      model_->state().SetLearningRate(record.learning_rate));
+  BeginStep();
+  if (activations_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(activations_->BeginStep());
+  }
+  TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result, executor_->Run());
+  if (activations_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(activations_->EndStep().status());
+  }
+  times_.pipeline = PipelineBegin();
+  times_.update_begin = collectives::MonotonicNanos();
+  TESSERA_ASSIGN_OR_RETURN(const zero3::StepReport report, model_->Step());
+  times_.update_end = collectives::MonotonicNanos();
+  TESSERA_ASSIGN_OR_RETURN(record.loss, MeanOverData(result.loss));
+  record.gradient_norm = report.gradient_norm;
+  record.loss_scale = report.loss_scale;
+  record.skipped = report.skipped;
+  ++step_;
+  times_.end = collectives::MonotonicNanos();
+  return record;
+}
+
+// The first computation is the first pass of a stage.
+int64_t TrainRank::PipelineBegin() const {
+  return passes_->first_pass_ns -
+         static_cast<int64_t>(executor_->timeline().first() * 1e9);
+}
+
+int64_t TrainRank::activation_bytes() const {
+  return executor_->timeline().peak_bytes + passes_->pool.taken_bytes() +
+         passes_->pool.free_bytes();
+}
+
+zero3::ShardTraffic TrainRank::offload_traffic() const {
+  zero3::ShardTraffic traffic = model_->state().total_traffic();
+  if (activations_ != nullptr) traffic.Add(activations_->total_traffic());
+  return traffic;
+}
+
+// Context ranks have parts of each loss, data ranks losses of their own.
+absl::StatusOr<double> TrainRank::MeanOverData(double loss) {
+  TESSERA_RETURN_IF_ERROR(groups_.data->AllReduce(
+      collectives::Buffer(std::span(&loss, 1)), collectives::Reduction::Sum()));
+  return loss / static_cast<double>(options_.mesh.dp);
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,145 @@
+// TrainRank: one rank of a training run.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto rank, TrainRank::Create(world, options,
+//                                                         samples, ops));
+//   for (int64_t step = 0; step < options.steps; ++step) {
+//     TESSERA_ASSIGN_OR_RETURN(StepRecord record, rank->Step());
+//   }
+//
+// Every rank of the world makes the same calls. An error on one rank reaches
+// all others (collectives/communicator.h). One thread at a time.
+#ifndef TESSERA_TOOLS_TRAIN_LOOP_TRAIN_RANK_H_
+#define TESSERA_TOOLS_TRAIN_LOOP_TRAIN_RANK_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "collectives/groups/group_manager.h"
+#include "pipeline/execute/executor.h"
+#include "pipeline/execute/stage.h"
+#include "pipeline/simulate/timeline.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tools/text/samples.h"
+#include "tools/train/model/activation_store.h"
+#include "tools/train/model/llama_layers.h"
+#include "tools/train/model/llama_stage.h"
+#include "tools/train/model/sharded_model.h"
+#include "tools/train/loop/run_options.h"
+#include "tools/train/loop/run_schedule.h"
+#include "tools/train/loop/step_record.h"
+#include "tools/train/loop/step_tokens.h"
+#include "zero3/state/shard_prefetch.h"
+
+namespace tessera::train {
+
+// When the parts of a rank's last step began and ended, in MonotonicNanos.
+struct StepTimes {
+  int64_t begin = 0;
+  // The origin of executor().timeline(): the common start of the pipeline.
+  int64_t pipeline = 0;
+  int64_t update_begin = 0;  // The optimizer step.
+  int64_t update_end = 0;
+  int64_t end = 0;
+};
+
+class TrainRank {
+ public:
+  // A collective of the world. `world`, `samples` and `ops` must outlive this.
+  // InvalidArgument if the options contradict each other or the world's size.
+  static absl::StatusOr<std::unique_ptr<TrainRank>> Create(
+      collectives::Communicator& world, const RunOptions& options,
+      const text::Samples& samples, tensor_parallel::Ops& ops);
+
+  // The same with the result of RunSchedule::Create(options).
+  static absl::StatusOr<std::unique_ptr<TrainRank>> Create(
+      collectives::Communicator& world, const RunOptions& options,
+      RunSchedule schedule, const text::Samples& samples,
+      tensor_parallel::Ops& ops);
+
+  // Runs the next step. A collective of the world. Returns infinite and NaN
+  // losses like any other.
+  absl::StatusOr<StepRecord> Step();
+
+  // The groups that this rank is in. Not owned.
+  struct Groups {
+    collectives::Communicator* tp = nullptr;
+    collectives::Communicator* cp = nullptr;
+    collectives::Communicator* pp = nullptr;
+    collectives::Communicator* data = nullptr;   // dp and cp.
+    collectives::Communicator* shard = nullptr;  // dp_shard and cp.
+    // dp_replicate; null: the state is not replicated.
+    collectives::Communicator* replicas = nullptr;
+    collectives::Communicator* model = nullptr;  // tp and pp.
+  };
+  const Groups& groups() const { return groups_; }
+  collectives::Communicator& world() { return manager_->world(); }
+
+  ShardedModel& model() { return *model_; }
+  zero3::ShardedState& state() { return model_->state(); }
+  const pipeline::Executor& executor() const { return *executor_; }
+  // The timeline of all pipeline ranks. A collective of them.
+  absl::StatusOr<pipeline::Timeline> GatherTimeline() {
+    return executor_->GatherTimeline();
+  }
+  const RunOptions& options() const { return options_; }
+  const RunSchedule& schedule() const { return schedule_; }
+  const StepTimes& times() const { return times_; }  // Of the last step.
+
+  // Bytes of the stages' activation pools, and the peak bytes of tensors
+  // between stages in the last step. Near memory of activations in a tier
+  // counts as buffers of state().usage().
+  int64_t activation_bytes() const;
+  // Traffic of state and activations with tiers, over all steps.
+  zero3::ShardTraffic offload_traffic() const;
+
+  // The number of steps taken, which is the index of the next one.
+  int64_t steps() const { return step_; }
+  // Continues after that many steps. For restoring a checkpoint.
+  void SetSteps(int64_t steps) { step_ = steps; }
+
+ private:
+  explicit TrainRank(const RunOptions& options) : options_(options) {}
+
+  absl::Status JoinGroups(collectives::Communicator& world);
+  absl::Status PlanData(const text::Samples& samples);
+  absl::Status CreateLayers(tensor_parallel::Ops& ops);
+  // True if the embedding and the head are on one rank.
+  bool SharesTable() const;
+  std::string KeyPrefix() const;
+  const std::vector<pipeline::Action>& OwnActions() const;
+  size_t WindowOf(int32_t stage) const;
+  bool IsSecondCopy(int32_t stage) const;
+  static absl::Status LeaveToFirstCopy(const ParameterWindow& window);
+  absl::Status CreateModel();
+  absl::Status CreateActivationStore();
+  absl::Status CreateStages();
+  void BeginStep();
+  int64_t PipelineBegin() const;
+  absl::StatusOr<double> MeanOverData(double loss);
+
+  // Members refer to earlier ones.
+  RunOptions options_;
+  std::unique_ptr<collectives::GroupManager> manager_;
+  Groups groups_;
+  int64_t data_rank_ = 0;  // Along dp.
+  RunSchedule schedule_;
+  std::unique_ptr<StepTokens> tokens_;
+  std::unique_ptr<LlamaLayers> layers_;
+  std::unique_ptr<ShardedModel> model_;
+  std::unique_ptr<ActivationStore> activations_;  // Null: they stay.
+  std::unique_ptr<LlamaPasses> passes_;
+  std::vector<std::unique_ptr<pipeline::Stage>> stages_;  // By window.
+  std::unique_ptr<pipeline::Executor> executor_;
+  int64_t step_ = 0;
+  StepTimes times_;
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_LOOP_TRAIN_RANK_H_

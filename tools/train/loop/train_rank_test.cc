@@ -1,0 +1,209 @@
+// That a run learns; ../parity compares every mesh with one rank.
+#include "tools/train/loop/train_rank.h"
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/in_process/in_process.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "offload/codec/codec.h"
+#include "offload/tier/host_tier.h"
+#include "offload/tier/compressed_tier.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tools/train/testing/small_text.h"
+#include "zero3/state/far_tier.h"
+
+namespace tessera::train {
+namespace {
+
+using offload::Purpose;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int64_t kSteps = 12;
+
+RunOptions Options() {
+  RunOptions options;
+  options.model = {.vocabulary = 264,
+                   .hidden = 24,
+                   .intermediate = 40,
+                   .layers = 4,
+                   .heads = 6,
+                   .kv_heads = 2,
+                   .head_size = 4};
+  options.model.initializer_range = 0.1;
+  options.batch = 8;
+  options.length = 21;
+  options.steps = kSteps;
+  options.learning_rate = {.peak = 0.01, .least = 0.001, .total_steps = kSteps};
+  options.state.stage = 0;
+  options.state.clip_norm = 1;
+  return options;
+}
+
+struct TrainedRank {
+  std::vector<StepRecord> records;
+  int64_t activation_bytes = 0;
+  zero3::ShardTraffic traffic;
+};
+
+// Three steps on every rank; `tier_of` a rank's activations, or null.
+using TierOf = std::function<offload::MemoryTier*(size_t rank)>;
+std::vector<absl::Status> Train(const RunOptions& options,
+                                const TierOf& tier_of,
+                                std::vector<TrainedRank>& ranks) {
+  const auto samples = text::Samples::Create(
+      testing::SmallText(), {.sequence = options.length, .seed = 5});
+  ranks.assign(static_cast<size_t>(options.mesh.world_size()), {});
+  return collectives::RunRanks(
+      options.mesh.world_size(),
+      [&](collectives::Communicator& world) -> absl::Status {
+        const auto r = static_cast<size_t>(world.rank().value());
+        RunOptions own = options;
+        if (tier_of) own.activation_tier = tier_of(r);
+        tensor_parallel::CpuOps ops({.threads = 1});
+        TESSERA_ASSIGN_OR_RETURN(auto rank,
+                                 TrainRank::Create(world, own, *samples, ops));
+        for (int step = 0; step < 3; ++step) {
+          TESSERA_ASSIGN_OR_RETURN(ranks[r].records.emplace_back(),
+                                   rank->Step());
+        }
+        ranks[r].activation_bytes = rank->activation_bytes();
+        ranks[r].traffic = rank->offload_traffic();
+        return absl::OkStatus();
+      });
+}
+
+RunOptions OddOptions(const MeshSizes& mesh, std::string schedule,
+                      tensor_parallel::Recompute recompute) {
+  RunOptions options = Options();
+  options.mesh = mesh;
+  options.schedule = std::move(schedule);
+  options.recompute = recompute;
+  options.length = 13;
+  options.steps = 3;
+  options.state.stage = mesh.dp > 1 ? 3 : 0;
+  options.sequence_parallel = mesh.tp > 1;
+  return options;
+}
+
+// Every bit of it, wherever activations lie, and with less memory for them.
+TEST(TrainRankTest, ActivationsInATierChangeNoBit) {
+  using tensor_parallel::Recompute;
+  struct Case {
+    MeshSizes mesh;
+    const char* schedule;
+    Recompute recompute = Recompute::kNone;
+  };
+  for (const Case& run :
+       {Case{{}, "1f1b"}, Case{{}, "gpipe", Recompute::kSelective},
+        Case{{.dp = 2}, "1f1b"}, Case{{.dp = 2}, "1f1b", Recompute::kFull},
+        Case{{.pp = 2}, "zb_h1"}, Case{{.pp = 2}, "gpipe"},
+        Case{{.pp = 2}, "1f1b", Recompute::kFull}, Case{{.pp = 2}, "dualpipe"},
+        Case{{.tp = 2}, "1f1b"},
+        Case{{.tp = 2}, "zb_h1", Recompute::kSelective},
+        Case{{.cp = 2}, "1f1b"}}) {
+    const RunOptions options =
+        OddOptions(run.mesh, run.schedule, run.recompute);
+    std::vector<TrainedRank> here, away;
+    ASSERT_THAT(Train(options, nullptr, here), Each(IsOk()));
+    for (const bool in_place : {true, false}) {
+      SCOPED_TRACE(absl::StrCat(run.schedule, " dp", run.mesh.dp, " pp",
+                                run.mesh.pp, " tp", run.mesh.tp, " ",
+                                run.recompute, in_place));
+      std::vector<std::unique_ptr<offload::MemoryTier>> tiers;
+      for (size_t r = 0; r < here.size(); ++r) {
+        if (in_place) {
+          tiers.push_back(std::make_unique<offload::HostTier>(
+              std::make_shared<offload::Accounting>("host",
+                                                    offload::kUnlimited)));
+        } else {
+          tiers.push_back(std::make_unique<zero3::testing::FarTier>());
+        }
+      }
+      ASSERT_THAT(
+          Train(
+              options, [&](size_t rank) { return tiers[rank].get(); }, away),
+          Each(IsOk()));
+      for (size_t r = 0; r < here.size(); ++r) {
+        for (size_t step = 0; step < 3; ++step) {
+          EXPECT_EQ(away[r].records[step].loss, here[r].records[step].loss);
+          EXPECT_EQ(away[r].records[step].gradient_norm,
+                    here[r].records[step].gradient_norm);
+        }
+        EXPECT_LT(away[r].activation_bytes, here[r].activation_bytes);
+        EXPECT_GT(tiers[r]->usage()[0].usage.of(Purpose::kActivations).peak, 0);
+        EXPECT_EQ(tiers[r]->usage()[0].usage.current, 0);
+        if (in_place) {
+          EXPECT_EQ(away[r].traffic.bytes_read, 0);
+        }
+      }
+    }
+  }
+}
+
+// On all ranks, and soon.
+TEST(TrainRankTest, ATierThatFailsNamesLayerAndMicroBatch) {
+  for (const MeshSizes mesh : {MeshSizes{.dp = 2}, MeshSizes{.pp = 2}}) {
+    zero3::testing::FarTier good, full;
+    full.is_full = true;
+    std::vector<TrainedRank> ranks;
+    const auto statuses = Train(
+        OddOptions(mesh, "1f1b", tensor_parallel::Recompute::kNone),
+        [&](size_t rank) { return rank == 0 ? &full : &good; }, ranks);
+    EXPECT_THAT(statuses[0],
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("layer 0, micro-batch 0: sending its "
+                                         "activations away"),
+                               HasSubstr("far: no room for"))));
+    EXPECT_FALSE(statuses[1].ok());
+  }
+}
+
+TEST(TrainRankTest, ATierThatRoundsActivationsIsRefused) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto codec, offload::CreateCodec("int8"));
+  offload::CompressedTier rounds(
+      std::move(codec),
+      std::make_shared<offload::HostTier>(
+          std::make_shared<offload::Accounting>("host", offload::kUnlimited)));
+  std::vector<TrainedRank> ranks;
+  EXPECT_THAT(Train(
+                  Options(), [&](size_t) { return &rounds; }, ranks),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            HasSubstr("rounds activations of f32"))));
+}
+
+TEST(TrainRankTest, LearnsOnOneRank) {
+  const RunOptions options = Options();
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const text::Samples samples,
+      text::Samples::Create(testing::SmallText(),
+                            {.sequence = options.length, .seed = 5}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto engines,
+                               collectives::CreateInProcessEngines(1));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      auto world, collectives::Communicator::Create(std::move(engines[0])));
+  tensor_parallel::CpuOps ops({.threads = 1});
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      auto rank, TrainRank::Create(*world, options, samples, ops));
+  std::vector<double> losses;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const StepRecord record, rank->Step());
+    losses.push_back(record.loss);
+  }
+  EXPECT_NEAR(losses.front(), std::log(264), 0.5);
+  EXPECT_LT(losses.back(), losses.front() - 1);
+}
+
+}  // namespace
+}  // namespace tessera::train

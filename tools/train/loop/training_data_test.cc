@@ -1,0 +1,226 @@
+#include "tools/train/loop/training_data.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "tools/text/byte_tokenizer.h"
+#include "tools/train/loop/repository_texts.h"
+
+namespace tessera::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+class TrainingDataTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    unsetenv("BUILD_WORKING_DIRECTORY");
+    unsetenv("BUILD_WORKSPACE_DIRECTORY");
+    static int number = 0;
+    root_ =
+        absl::StrCat(::testing::TempDir(), "/data", getpid(), ".", number++);
+    std::filesystem::create_directories(root_);
+  }
+  void TearDown() override {
+    unsetenv("BUILD_WORKING_DIRECTORY");
+    unsetenv("BUILD_WORKSPACE_DIRECTORY");
+  }
+
+  std::string Path(const std::string& name) {
+    return absl::StrCat(root_, "/", name);
+  }
+  std::string Write(const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(
+        std::filesystem::path(Path(name)).parent_path());
+    TESSERA_EXPECT_OK(WriteFile(Path(name), text));
+    return Path(name);
+  }
+
+  // The settings of sequences of four tokens.
+  Settings Short() {
+    Settings settings;
+    settings.length = 4;
+    return settings;
+  }
+
+  std::string root_;
+};
+
+std::string TextOf(const TrainingData& data) {
+  std::vector<text::TokenId> tokens(
+      static_cast<size_t>(data.corpus->token_count()));
+  TESSERA_EXPECT_OK(data.corpus->Read(0, tokens));
+  return data.tokenizer->Decode(tokens);
+}
+
+TEST_F(TrainingDataTest, ReadsTheNamedTextsAsBytes) {
+  Settings settings = Short();
+  settings.data = {Write("b.txt", "second"), Write("docs/a.md", "first")};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                               OpenTrainingData(settings));
+  EXPECT_EQ(TextOf(data), "secondfirst");
+  EXPECT_EQ(data.tokenizer->vocabulary_size(), 257);
+  EXPECT_EQ(data.samples->sequence(), 4);
+  settings.data = {Path("docs"), Path("*.txt")};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData other,
+                               OpenTrainingData(settings));
+  EXPECT_EQ(TextOf(other), "firstsecond");
+  EXPECT_NE(other.corpus->fingerprint(), data.corpus->fingerprint());
+}
+
+TEST_F(TrainingDataTest, TheSeedOrdersTheSamples) {
+  Settings settings = Short();
+  settings.data = {Write("a.txt", std::string(4000, 'x'))};
+  const auto order = [&] {
+    const TrainingData data = *OpenTrainingData(settings);
+    std::vector<int64_t> samples;
+    for (int64_t i = 0; i < 50; ++i) {
+      samples.push_back(data.samples->CorpusSample(i));
+    }
+    return samples;
+  };
+  const std::vector<int64_t> first = order();
+  EXPECT_EQ(order(), first);
+  settings.seed = 2;
+  EXPECT_NE(order(), first);
+}
+
+TEST_F(TrainingDataTest, RelativePathsAreOfTheCallersDirectory) {
+  Write("here.txt", "some text");
+  setenv("BUILD_WORKING_DIRECTORY", root_.c_str(), 1);
+  Settings settings = Short();
+  settings.data = {"here.txt"};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                               OpenTrainingData(settings));
+  EXPECT_EQ(TextOf(data), "some text");
+}
+
+TEST_F(TrainingDataTest, RefusesDataThatIsNotThereOrTooShort) {
+  const auto refused = [](const std::string& words) {
+    return StatusIs(absl::StatusCode::kInvalidArgument,
+                    AllOf(StartsWith("--data="), HasSubstr(words)));
+  };
+  Settings settings = Short();
+  settings.data = {"/does/not/exist"};
+  EXPECT_THAT(OpenTrainingData(settings),
+              refused("--data=/does/not/exist: no data file"));
+  settings.data = {Write("a.txt", "abc")};
+  EXPECT_THAT(OpenTrainingData(settings),
+              refused("the data has 4 tokens; one sample of 4 needs at least "
+                      "5"));
+  settings.data = {Write("a.txt", "abcd")};
+  TESSERA_EXPECT_OK(OpenTrainingData(settings));
+  settings.data = {Write("a.txt", "")};
+  EXPECT_THAT(OpenTrainingData(settings), refused("empty"));
+  // A token that bytes do not have: 0x1234.
+  settings.data = {Write("a.u16", "\x34\x12 a a a a a")};
+  EXPECT_THAT(OpenTrainingData(settings), refused("4660"));
+}
+
+TEST_F(TrainingDataTest, ReadsATokenizer) {
+  // "a" and "b", and what they are together.
+  Write("tok/tokenizer.json",
+        R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},)"
+        R"( "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel",)"
+        R"( "add_prefix_space": false, "use_regex": true}})");
+  setenv("BUILD_WORKING_DIRECTORY", root_.c_str(), 1);
+  Settings settings = Short();
+  settings.tokenizer = "tok";
+  settings.data = {Write("a.txt", "abababababa")};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                               OpenTrainingData(settings));
+  EXPECT_EQ(data.corpus->token_count(), 6);
+  // Also the model's own.
+  settings.tokenizer = "";
+  settings.model = "tok";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData same,
+                               OpenTrainingData(settings));
+  EXPECT_EQ(same.corpus->fingerprint(), data.corpus->fingerprint());
+  Write("tok/tokenizer.json", "{}");
+  EXPECT_THAT(OpenTrainingData(settings),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("--model=tok: ")));
+  settings.model = "llama-1m";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData bytes,
+                               OpenTrainingData(settings));
+  EXPECT_EQ(bytes.corpus->token_count(), 12);
+  settings.tokenizer = "nowhere";
+  EXPECT_THAT(OpenTrainingData(settings),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("--tokenizer=nowhere: ")));
+}
+
+TEST_F(TrainingDataTest, WithoutDataTheWorkspaceIsRead) {
+  Write("z.md", "doc z ");
+  Write("b/b.h", "header b ");
+  Write("a.cc", "source a ");
+  Write("a.h", "header a ");
+  Write("notes.txt", "not");
+  Write(".git/x.md", "not");
+  Write("bazel-out/x.md", "not");
+  Write("empty.md", "");
+  Write("binary.h", std::string("\0", 1));
+  std::filesystem::create_directory_symlink(root_, Path("link"));
+  setenv("BUILD_WORKSPACE_DIRECTORY", root_.c_str(), 1);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                               OpenTrainingData(Short()));
+  EXPECT_EQ(TextOf(data), "doc z header a header b source a ");
+}
+
+TEST_F(TrainingDataTest, TextsBelowADirectoryAreBounded) {
+  const std::string a = Write("a.md", std::string(10, 'a'));
+  const std::string b = Write("b.md", std::string(20, 'b'));
+  const std::string c = Write("c.cc", "c");
+  EXPECT_THAT(FindTextsBelow(root_, 31), ElementsAre(a, b, c));
+  EXPECT_THAT(FindTextsBelow(root_, 30), ElementsAre(a, b));
+  EXPECT_THAT(FindTextsBelow(root_, 29), ElementsAre(a));
+  EXPECT_THAT(FindTextsBelow(root_, 9), IsEmpty());
+  EXPECT_THAT(FindTextsBelow(Path("nowhere"), 100), IsEmpty());
+}
+
+TEST_F(TrainingDataTest, ABinaryCarriesTextsOfItsOwn) {
+  // Also where the workspace has none.
+  for (const bool with_workspace : {false, true}) {
+    if (with_workspace) setenv("BUILD_WORKSPACE_DIRECTORY", root_.c_str(), 1);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                                 OpenTrainingData(Settings()));
+    // The default run has 60 steps of 16 sequences of 128 tokens.
+    EXPECT_GT(data.corpus->token_count(), 60 * 16 * 128);
+    EXPECT_LE(data.corpus->token_count(), kMostRepositoryBytes + 1);
+    EXPECT_THAT(TextOf(data), HasSubstr("class TrainRank"));
+  }
+}
+
+TEST_F(TrainingDataTest, LooksForTextsInTheOrderOfPlaces) {
+  const RepositoryPlaces none = {.workspace = Path("nowhere"),
+                                 .runfiles = {"", Path("neither")}};
+  EXPECT_THAT(FindRepositoryTexts(none),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("such as --data=docs,src/*.cc")));
+  EXPECT_THAT(FindRepositoryTexts({}), StatusIs(absl::StatusCode::kNotFound));
+  const std::string carried =
+      Write("second/tessera/tools/train/data/repository_texts_file.txt", "x");
+  EXPECT_THAT(
+      FindRepositoryTexts(
+          {.workspace = "", .runfiles = {"", Path("first"), Path("second")}}),
+      IsOkAndHolds(ElementsAre(carried)));
+  const std::string own = Write("workspace/a.md", "own");
+  EXPECT_THAT(FindRepositoryTexts({.workspace = Path("workspace"),
+                                   .runfiles = {Path("second")}}),
+              IsOkAndHolds(ElementsAre(own)));
+}
+
+}  // namespace
+}  // namespace tessera::train

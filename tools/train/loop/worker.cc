@@ -1,0 +1,560 @@
+#include "tools/train/loop/worker.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "base/byte_size.h"
+#include "base/status_macros.h"
+#include "collectives/engine/operation_context.h"
+#include "collectives/groups/agreement.h"
+#include "offload/pressure/return_memory.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tools/train/checkpoint/restore_run.h"
+#include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/report/live_table.h"
+#include "tools/train/report/metrics_file.h"
+#include "tools/train/predict/run_prediction.h"
+#include "tools/train/loop/train_rank.h"
+#include "tools/train/settings/memory_ladder.h"
+#include "tools/train/settings/run_options_from.h"
+#include "tools/train/settings/settings_json.h"
+#include "tools/train/settings/user_path.h"
+#include "tools/train/report/run_trace.h"
+#include "tools/train/loop/measure/clock_offset.h"
+#include "tools/train/loop/measure/step_activity.h"
+#include "tools/train/loop/measure/step_meter.h"
+#include "tools/train/loop/memory/memory_watch.h"
+#include "tools/train/loop/memory/offload_tiers.h"
+#include "tools/train/loop/memory/process_memory.h"
+#include "tools/train/loop/result_gatherer.h"
+#include "topology/config/strategies.h"
+
+namespace tessera::train {
+namespace {
+
+using collectives::MonotonicNanos;
+
+// For the slowest rank, which may be writing.
+constexpr absl::Duration kPatience = absl::Minutes(30);
+
+// A directory for temporary files that all ranks use. Rank 0 makes it, and
+// takes it away with all that is in it.
+class CommonDirectory {
+ public:
+  // A collective of the world.
+  static absl::StatusOr<std::unique_ptr<CommonDirectory>> Create(
+      collectives::Communicator& world) {
+    std::unique_ptr<CommonDirectory> directory(new CommonDirectory);
+    absl::Status made;
+    if (world.rank() == collectives::Rank(0)) made = directory->Make();
+    TESSERA_RETURN_IF_ERROR(collectives::AgreeOnStatus(world, made, kPatience));
+    TESSERA_ASSIGN_OR_RETURN(
+        std::vector<std::string> paths,
+        collectives::ExchangeTexts(world, directory->path_, kPatience));
+    directory->path_ = std::move(paths[0]);
+    return directory;
+  }
+  ~CommonDirectory() {
+    std::error_code ignored;
+    if (is_own_) std::filesystem::remove_all(path_, ignored);
+  }
+  CommonDirectory(const CommonDirectory&) = delete;
+  CommonDirectory& operator=(const CommonDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  CommonDirectory() = default;
+  absl::Status Make() {
+    std::error_code error;
+    const auto parent = std::filesystem::temp_directory_path(error);
+    path_ = absl::StrCat(error ? "/tmp" : parent.string(), "/train-XXXXXX");
+    if (mkdtemp(path_.data()) == nullptr) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path_));
+    }
+    is_own_ = true;
+    return absl::OkStatus();
+  }
+
+  std::string path_;
+  bool is_own_ = false;
+};
+
+class Worker {
+ public:
+  Worker(collectives::Communicator& world, const Settings& settings,
+         const model_files::ModelConfig& model, const TrainingData& data,
+         const WorkerSinks& sinks)
+      : world_(world),
+        settings_(settings),
+        model_(model),
+        data_(data),
+        sinks_(sinks),
+        memory_before_(ReadProcessMemory().resident),
+        ops_({.threads = static_cast<int>(settings.threads)}),
+        results_(world) {}
+
+  // Where it fails it ends the world, before anything waits for it.
+  absl::StatusOr<RunResult> Run();
+
+ private:
+  bool is_first() const { return world_.rank() == collectives::Rank(0); }
+  // Ranks are threads, with one process's memory.
+  bool shares_process() const { return world_.engine_name() == "in_process"; }
+  RunIdentity Identity() const;
+  std::string RankName() const;
+
+  absl::StatusOr<RunResult> RunOrFail();
+  absl::Status MakeMeter();
+  absl::Status MakeRank();
+  absl::Status MakeTrace();
+  absl::Status MakeWatch();
+  absl::Status Restore();
+  absl::Status MakeCheckpoints();
+  absl::Status OpenOutputs();
+  absl::Status TakeStep();
+  absl::Status Report(const StepRecord& record);
+  void Say(std::string_view line);
+  void RestartWatch();
+  absl::Status WatchMemory();
+  absl::Status ChangeStrategy(int64_t used);
+  absl::StatusOr<MemoryRung> NextRung(int64_t used) const;
+  absl::Status TakeFromFirst(std::string& text) const;
+  absl::StatusOr<std::string> SaveFor(
+      const absl::StatusOr<MemoryRung>& rung,
+      std::unique_ptr<CommonDirectory>& scratch);
+  absl::Status GoOnWith(const Settings& next, const std::string& checkpoint);
+  absl::Status CheckpointIfDue();
+  absl::Status StartCheckpoint();
+  absl::Status SaveLast();
+  absl::Status Finish();
+
+  collectives::Communicator& world_;
+  Settings settings_;  // Change with the strategy.
+  const model_files::ModelConfig& model_;
+  const TrainingData& data_;
+  const WorkerSinks& sinks_;
+  const int64_t memory_before_;
+
+  // What comes later refers to what is before it.
+  tensor_parallel::CpuOps ops_;
+  int64_t clock_offset_ = 0;
+  std::optional<StepMeter> meter_;
+  std::unique_ptr<OffloadTiers> tiers_;
+  std::unique_ptr<TrainRank> rank_;
+  std::unique_ptr<RunCheckpoints> checkpoints_;
+  std::unique_ptr<RunTrace> trace_;
+  std::unique_ptr<MetricsFile> metrics_;
+  std::optional<LiveTable> table_;
+  std::optional<MemoryWatch> watch_;  // With --memory_limit.
+  int64_t memory_limit_ = 0;
+  int64_t peak_ = 0;              // Resident, outside of watched steps.
+  bool changes_strategy_ = true;  // There may be a rung left.
+  topology::MemoryStrategy strategy_ = topology::MemoryStrategy::kBasic;
+  std::vector<StrategyChange> strategy_changes_;
+  ResultGatherer results_;
+  int64_t checkpointed_ = -1;  // Steps of the last checkpoint.
+};
+
+RunIdentity Worker::Identity() const {
+  return {.model = model_,
+          .seed = static_cast<uint64_t>(settings_.seed),
+          .batch = settings_.batch,
+          .length = settings_.length,
+          .corpus = data_.corpus->fingerprint(),
+          .vocabulary = data_.tokenizer->vocabulary_size()};
+}
+
+// "rank 3 (dp1 pp0 cp0 tp1)".
+std::string Worker::RankName() const {
+  const TrainRank::Groups& groups = rank_->groups();
+  return absl::StrCat("rank ", world_.rank().value(), " (dp",
+                      groups.data->rank().value() / groups.cp->size(), " pp",
+                      groups.pp->rank().value(), " cp",
+                      groups.cp->rank().value(), " tp",
+                      groups.tp->rank().value(), ")");
+}
+
+absl::StatusOr<RunResult> Worker::Run() {
+  absl::StatusOr<RunResult> result = RunOrFail();
+  if (result.ok()) return result;
+  const absl::Status error =
+      Annotate(result.status(), absl::StrCat("rank ", world_.rank().value()));
+  if (sinks_.collectives != nullptr) {
+    sinks_.collectives->AbortAll(absl::AbortedError(error.message()));
+  }
+  world_.Abort(error.message());
+  return error;
+}
+
+absl::StatusOr<RunResult> Worker::RunOrFail() {
+  // Not of reading the text and measuring what collectives cost.
+  offload::ReturnFreeMemory();
+  RestartPeakMemory();
+  TESSERA_RETURN_IF_ERROR(MakeMeter());
+  TESSERA_RETURN_IF_ERROR(MakeRank());
+  TESSERA_RETURN_IF_ERROR(MakeTrace());
+  TESSERA_RETURN_IF_ERROR(MakeWatch());
+  TESSERA_RETURN_IF_ERROR(Restore());
+  TESSERA_RETURN_IF_ERROR(MakeCheckpoints());
+  TESSERA_RETURN_IF_ERROR(OpenOutputs());
+  results_.Begin(rank_->steps());
+  RestartWatch();
+  while (rank_->steps() < settings_.steps) {
+    TESSERA_RETURN_IF_ERROR(TakeStep());
+  }
+  TESSERA_RETURN_IF_ERROR(Finish());
+  results_.AddRank(*rank_, *tiers_);
+  TESSERA_ASSIGN_OR_RETURN(
+      RunResult result,
+      results_.Result(
+          memory_before_, std::max(peak_, watch_ ? watch_->peak() : int64_t{0}),
+          checkpoints_ == nullptr ? "" : checkpoints_->last_path()));
+  result.strategy_changes = strategy_changes_;
+  return result;
+}
+
+absl::Status Worker::MakeMeter() {
+  TESSERA_ASSIGN_OR_RETURN(clock_offset_, ClockOffset(world_));
+  meter_.emplace(ops_, sinks_.collectives, clock_offset_);
+  return absl::OkStatus();
+}
+
+absl::Status Worker::MakeRank() {
+  TESSERA_ASSIGN_OR_RETURN(RunOptions options,
+                           RunOptionsFrom(settings_, model_));
+  TESSERA_ASSIGN_OR_RETURN(tiers_,
+                           OffloadTiers::Create(settings_, meter_->tiers()));
+  tiers_->AddTo(options);
+  TESSERA_ASSIGN_OR_RETURN(
+      rank_, TrainRank::Create(world_, options, *data_.samples, meter_->ops()));
+  return absl::OkStatus();
+}
+
+absl::Status Worker::MakeTrace() {
+  if (settings_.trace.empty()) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(
+      trace_, RunTrace::Create(world_, UserPath(settings_.trace), RankName(),
+                               clock_offset_));
+  return absl::OkStatus();
+}
+
+absl::Status Worker::MakeWatch() {
+  memory_limit_ = settings_.parallel.memory_limit.bytes();
+  if (memory_limit_ == 0) return absl::OkStatus();
+  watch_.emplace(memory_limit_ / (shares_process() ? 1 : world_.size()),
+                 sinks_.memory.value_or(MemoryWatch::RealSystem()));
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Restore() {
+  if (settings_.resume.empty()) return absl::OkStatus();
+  const std::string path = settings_.resume == "latest"
+                               ? UserPath(settings_.run_dir) + "/checkpoints"
+                               : UserPath(settings_.resume);
+  TESSERA_RETURN_IF_ERROR(
+      RestoreRun(path, Identity(), *rank_),
+      Annotate(_, absl::StrCat("--resume=", settings_.resume)));
+  checkpointed_ = rank_->steps();
+  return absl::OkStatus();
+}
+
+absl::Status Worker::MakeCheckpoints() {
+  if (settings_.run_dir.empty()) return absl::OkStatus();
+  // They are written in the background, and what that waits for is not waited
+  // for by the rank.
+  if (sinks_.collectives != nullptr) sinks_.collectives->SetOn(false);
+  absl::StatusOr<std::unique_ptr<RunCheckpoints>> checkpoints =
+      RunCheckpoints::Create(
+          *rank_, {.directory = UserPath(settings_.run_dir) + "/checkpoints",
+                   .keep = settings_.keep_checkpoints,
+                   .identity = Identity()});
+  if (sinks_.collectives != nullptr) sinks_.collectives->SetOn(true);
+  TESSERA_ASSIGN_OR_RETURN(checkpoints_, std::move(checkpoints));
+  return absl::OkStatus();
+}
+
+absl::Status Worker::OpenOutputs() {
+  if (!is_first()) return absl::OkStatus();
+  if (!settings_.metrics.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(
+        metrics_,
+        MetricsFile::Open(UserPath(settings_.metrics), rank_->steps()));
+  }
+  if (sinks_.table != nullptr && !settings_.quiet) {
+    table_.emplace(*sinks_.table,
+                   LiveTableOptions{.is_terminal = sinks_.is_terminal,
+                                    .steps = settings_.steps});
+  }
+  return absl::OkStatus();
+}
+
+// Steps count from 0 there, as in metrics.
+absl::Status CheckFinite(const StepRecord& record, bool scales) {
+  const bool is_bad = record.skipped && !scales;
+  if (std::isfinite(record.loss) && !is_bad) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(
+      "step ", record.step, " (from 0): the loss is ", record.loss,
+      ", the gradient norm ", record.gradient_norm, ", at learning rate ",
+      record.learning_rate, " and loss scale ", record.loss_scale,
+      "; both must be finite. Lower --learning_rate, raise --warmup_steps, set "
+      "--clip_norm, or take --dtype=fp32"));
+}
+
+absl::Status Worker::TakeStep() {
+  if (sinks_.before_step) {
+    TESSERA_RETURN_IF_ERROR(sinks_.before_step(rank_->steps()));
+  }
+  meter_->Begin();
+  TESSERA_ASSIGN_OR_RETURN(const StepRecord record, rank_->Step());
+  TESSERA_RETURN_IF_ERROR(
+      CheckFinite(record, rank_->options().state.loss_scale.dynamic));
+  TESSERA_RETURN_IF_ERROR(Report(record));
+  TESSERA_RETURN_IF_ERROR(WatchMemory());
+  TESSERA_RETURN_IF_ERROR(CheckpointIfDue());
+  if (sinks_.on_step) sinks_.on_step();
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Report(const StepRecord& record) {
+  TESSERA_ASSIGN_OR_RETURN(const StepActivity activity, meter_->End(*rank_));
+  const StepAccount account = AccountOf(activity);
+  if (trace_ != nullptr) trace_->Add(activity, account);
+  TESSERA_ASSIGN_OR_RETURN(
+      const StepResult step,
+      results_.AddStep(record, account, settings_.batch * settings_.length));
+  if (metrics_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(metrics_->Add(step, world_.size()));
+  }
+  if (table_) table_->Add(step);
+  return absl::OkStatus();
+}
+
+// Rank 0's, for every rank knows the same.
+void Worker::Say(std::string_view line) {
+  if (!is_first() || sinks_.table == nullptr || settings_.quiet) return;
+  if (table_) table_->Finish();
+  *sinks_.table << "train: " << line << std::endl;
+}
+
+// Memory before the next step does not count towards its peak.
+void Worker::RestartWatch() {
+  if (!watch_) return;
+  peak_ = std::max(peak_, ReadProcessMemory().peak_resident);
+  watch_->Restart();
+}
+
+// --memory_limit is for all ranks together, for no run with it has ranks on
+// other machines.
+absl::Status Worker::WatchMemory() {
+  if (!watch_) return absl::OkStatus();
+  const MemoryWatch::Usage own = watch_->AfterStep();
+  if (own.notice) Say(absl::StrCat("memory: rank 0 ", *own.notice));
+  int64_t used = own.used;
+  TESSERA_RETURN_IF_ERROR(
+      world_.AllReduce(collectives::Buffer(std::span(&used, 1)),
+                       shares_process() ? collectives::Reduction::Max()
+                                        : collectives::Reduction::Sum()),
+      Annotate(_, "the ranks' memory"));
+  // Another thread may have restarted the peak before this one read it.
+  if (shares_process()) peak_ = std::max(peak_, used);
+  const bool is_over = ExceedsMemoryLimit(used, memory_limit_);
+  if (!is_over || !changes_strategy_ || rank_->steps() == settings_.steps) {
+    return absl::OkStatus();
+  }
+  return ChangeStrategy(used);
+}
+
+absl::Status Worker::ChangeStrategy(int64_t used) {
+  const int64_t begin = MonotonicNanos();
+  const std::string why = absl::StrFormat(
+      "memory: after %d steps: %.1fMiB of --memory_limit=%s: ", rank_->steps(),
+      static_cast<double>(used) / (1 << 20),
+      settings_.parallel.memory_limit.ToString());
+  // An error of the checkpoint before is the run's, as it is without a change.
+  if (checkpoints_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(checkpoints_->Wait().status());
+  }
+  const absl::StatusOr<MemoryRung> rung = NextRung(used);
+  if (rung.ok() && rung->flags.empty()) {
+    changes_strategy_ = false;
+    Say(absl::StrCat(why, "no strategy is left that needs less; goes on"));
+    return absl::OkStatus();
+  }
+  std::unique_ptr<CommonDirectory> scratch;
+  const absl::StatusOr<std::string> saved = SaveFor(rung, scratch);
+  TESSERA_RETURN_IF_ERROR(world_.status());
+  if (!saved.ok()) {
+    changes_strategy_ = false;
+    Say(absl::StrCat(why, "goes on, for its strategy cannot be changed: ",
+                     saved.status().message()));
+    return absl::OkStatus();
+  }
+  TESSERA_RETURN_IF_ERROR(
+      GoOnWith(rung->settings, *saved),
+      Annotate(_, absl::StrCat(why, "from ", *saved, " with ", rung->flags)));
+  strategy_ = std::max(strategy_, rung->strategy);
+  const std::string name(topology::EnumName(strategy_));
+  strategy_changes_.push_back({rank_->steps(), used, name, rung->flags});
+  if (trace_ != nullptr) {
+    trace_->AddCheckpoint("strategy", {begin, MonotonicNanos()});
+  }
+  Say(absl::StrCat(why, "strategy ", name, ": ", rung->flags));
+  return absl::OkStatus();
+}
+
+// Rank 0's choice, for predictions differ a little from one to the next. They
+// are compared with each other alone: what the run really takes is `used`.
+absl::StatusOr<MemoryRung> Worker::NextRung(int64_t used) const {
+  const auto predict =
+      [&](const Settings& settings) -> absl::StatusOr<int64_t> {
+    TESSERA_ASSIGN_OR_RETURN(
+        const RunPrediction prediction,
+        MakePrediction(settings, model_, {.room = MachineRoom()}));
+    return prediction.needed;
+  };
+  const auto is_enough = [&](const MemoryRung& rung) {
+    return FitsMemoryLimit(used - (rung.as_given - rung.needed), memory_limit_);
+  };
+  absl::StatusOr<MemoryRung> rung = MemoryRung{.settings = settings_};
+  if (is_first()) {
+    rung = ClimbMemoryLadder(settings_, LadderUse::kWhileRunning,
+                             ScratchOf(settings_), predict, is_enough);
+  }
+  TESSERA_RETURN_IF_ERROR(
+      collectives::AgreeOnStatus(world_, rung.status(), kPatience));
+  TESSERA_RETURN_IF_ERROR(TakeFromFirst(rung->flags));
+  std::string strategy(topology::EnumName(rung->strategy));
+  TESSERA_RETURN_IF_ERROR(TakeFromFirst(strategy));
+  TESSERA_ASSIGN_OR_RETURN(
+      rung->strategy, topology::ParseEnum<topology::MemoryStrategy>(strategy));
+  TESSERA_ASSIGN_OR_RETURN(std::string settings,
+                           FormatSettings(rung->settings));
+  TESSERA_RETURN_IF_ERROR(TakeFromFirst(settings));
+  TESSERA_ASSIGN_OR_RETURN(rung->settings, ParseSettings(settings));
+  return rung;
+}
+
+// A collective: rank 0's text.
+absl::Status Worker::TakeFromFirst(std::string& text) const {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                           collectives::ExchangeTexts(world_, text, kPatience));
+  text = texts[0];
+  return absl::OkStatus();
+}
+
+// The path of a checkpoint of the state as it is, written without a copy, once
+// every rank can put its state where the rung wants it. Where the run keeps no
+// checkpoints it is in `scratch`. Nothing is given up yet: whatever fails
+// leaves the run as it was.
+absl::StatusOr<std::string> Worker::SaveFor(
+    const absl::StatusOr<MemoryRung>& rung,
+    std::unique_ptr<CommonDirectory>& scratch) {
+  absl::Status ready = rung.status();
+  std::unique_ptr<OffloadTiers> tried;
+  if (ready.ok()) {
+    auto tiers = OffloadTiers::Create(rung->settings, meter_->tiers());
+    ready = tiers.status();
+    if (ready.ok()) tried = *std::move(tiers);
+  }
+  TESSERA_RETURN_IF_ERROR(collectives::AgreeOnStatus(world_, ready, kPatience));
+  // Directories that were made go with it: only now that all ranks have tried.
+  tried.reset();
+  if (checkpoints_ != nullptr) return checkpoints_->Save();
+  TESSERA_ASSIGN_OR_RETURN(scratch, CommonDirectory::Create(world_));
+  TESSERA_ASSIGN_OR_RETURN(
+      const auto checkpoints,
+      RunCheckpoints::Create(
+          *rank_, {.directory = scratch->path(), .identity = Identity()}));
+  return checkpoints->Save();
+}
+
+absl::Status Worker::GoOnWith(const Settings& next,
+                              const std::string& checkpoint) {
+  results_.AddRank(*rank_, *tiers_);
+  checkpoints_.reset();
+  rank_.reset();
+  tiers_.reset();
+  offload::ReturnFreeMemory();
+  // A directory of the old tiers may be that of the new ones.
+  TESSERA_RETURN_IF_ERROR(world_.Barrier());
+  settings_ = next;
+  TESSERA_RETURN_IF_ERROR(MakeRank());
+  TESSERA_RETURN_IF_ERROR(RestoreRun(checkpoint, Identity(), *rank_));
+  TESSERA_RETURN_IF_ERROR(MakeCheckpoints());
+  if (checkpoints_ != nullptr) checkpointed_ = rank_->steps();
+  TESSERA_RETURN_IF_ERROR(world_.Barrier());
+  offload::ReturnFreeMemory();
+  RestartWatch();
+  return absl::OkStatus();
+}
+
+// The last step's checkpoint is SaveLast's.
+absl::Status Worker::CheckpointIfDue() {
+  const int64_t every = settings_.checkpoint_every;
+  if (checkpoints_ == nullptr || every == 0 || rank_->steps() % every != 0 ||
+      rank_->steps() == settings_.steps || rank_->steps() == checkpointed_) {
+    return absl::OkStatus();
+  }
+  return StartCheckpoint();
+}
+
+absl::Status Worker::StartCheckpoint() {
+  const int64_t begin = MonotonicNanos();
+  TESSERA_RETURN_IF_ERROR(checkpoints_->Start());
+  checkpointed_ = rank_->steps();
+  if (trace_ != nullptr)
+    trace_->AddCheckpoint("copy", {begin, MonotonicNanos()});
+  return absl::OkStatus();
+}
+
+// Nothing trains any more, so that the state needs no copy to be written.
+absl::Status Worker::SaveLast() {
+  if (checkpoints_ == nullptr) return absl::OkStatus();
+  const int64_t begin = MonotonicNanos();
+  TESSERA_RETURN_IF_ERROR(checkpointed_ == rank_->steps()
+                              ? checkpoints_->Wait().status()
+                              : checkpoints_->Save().status());
+  if (trace_ != nullptr) {
+    trace_->AddCheckpoint("write", {begin, MonotonicNanos()});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Finish() {
+  TESSERA_RETURN_IF_ERROR(SaveLast());
+  if (table_) table_->Finish();
+  return trace_ == nullptr ? absl::OkStatus() : trace_->Write();
+}
+
+}  // namespace
+
+absl::StatusOr<RunResult> RunWorker(collectives::Communicator& world,
+                                    const Settings& settings,
+                                    const model_files::ModelConfig& model,
+                                    const TrainingData& data,
+                                    const WorkerSinks& sinks) {
+  if (data.tokenizer == nullptr || data.corpus == nullptr || !data.samples) {
+    return absl::InvalidArgumentError(
+        "the training data has no tokenizer, corpus or samples; take what "
+        "OpenTrainingData returns");
+  }
+  return Worker(world, settings, model, data, sinks).Run();
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,198 @@
+// What a run leaves behind: metrics, checkpoints that others go on from,
+// traces.
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tools/train/report/run_trace.h"
+#include "tools/train/loop/measure/step_activity.h"
+#include "tools/train/loop/testing/run_job.h"
+#include "tools/train/loop/worker.h"
+
+namespace tessera::train {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+std::string NewDirectory(std::string_view name) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/", name);
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directory(path);
+  return path;
+}
+
+// What a checkpoint that is written in the background becomes.
+void AwaitDirectory(const std::string& path) {
+  const absl::Time end = absl::Now() + absl::Seconds(30);
+  while (!std::filesystem::exists(path) && absl::Now() < end) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+}
+
+// Six steps of four ranks, with a checkpoint behind every second.
+Settings SixSteps(std::string_view name) {
+  Settings settings = SmallSettings();
+  settings.parallel.mesh = {.dp = 2, .pp = 2};
+  settings.zero = 3;
+  settings.steps = 6;
+  settings.checkpoint_every = 2;
+  settings.keep_checkpoints = 0;
+  settings.run_dir = NewDirectory(name);
+  settings.metrics = settings.run_dir + "/metrics.jsonl";
+  return settings;
+}
+
+// Stops the run when five steps are taken, and counts them.
+JobRun StopBehindStepFive(const Settings& settings, int64_t& steps) {
+  return RunJob(settings, [&](int64_t rank, WorkerSinks& own) {
+    own.before_step = [&settings](int64_t step) {
+      if (step < 5) return absl::OkStatus();
+      AwaitDirectory(settings.run_dir + "/checkpoints/step-00000004");
+      return absl::CancelledError("stop here");
+    };
+    if (rank == 0) own.on_step = [&steps] { ++steps; };
+  });
+}
+
+void ExpectMetrics(const std::string& path, const std::vector<double>& losses) {
+  const std::string text = *ReadFile(path, 1 << 20);
+  const std::vector<std::string> lines =
+      absl::StrSplit(text, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), losses.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const Json line = Json::parse(lines[i]);
+    EXPECT_EQ(line["step"], i);
+    EXPECT_EQ(line["loss"].get<double>(), losses[i]);
+    EXPECT_EQ(line["ranks"], 4);
+  }
+}
+
+TEST(WorkerOutputsTest, AResumedRunGoesOnAsThoughItHadNotStopped) {
+  Settings settings = SixSteps("whole");
+  const JobRun whole = RunJob(settings);
+  ASSERT_THAT(whole.statuses, Each(IsOk()));
+  EXPECT_THAT(whole.result.checkpoint,
+              HasSubstr(settings.run_dir + "/checkpoints/step-"));
+  ASSERT_TRUE(std::filesystem::exists(whole.result.checkpoint));
+  const std::vector<double> expected = whole.losses();
+  ExpectMetrics(settings.metrics, expected);
+
+  settings = SixSteps("stopped");
+  int64_t steps = 0;
+  EXPECT_THAT(StopBehindStepFive(settings, steps).statuses, Each(Not(IsOk())));
+  EXPECT_EQ(steps, 5);
+  settings.resume = "latest";
+  const JobRun resumed = RunJob(settings);
+  ASSERT_THAT(resumed.statuses, Each(IsOk()));
+  EXPECT_EQ(resumed.result.first_step, 4);
+  EXPECT_EQ(resumed.losses(),
+            std::vector<double>(expected.begin() + 4, expected.end()));
+  ExpectMetrics(settings.metrics, expected);
+
+  settings.parallel.mesh = {.tp = 2};
+  settings.resume = settings.run_dir + "/checkpoints/step-00000004";
+  settings.metrics = "";
+  const JobRun elsewhere = RunJob(settings);
+  ASSERT_THAT(elsewhere.statuses, Each(IsOk()));
+  ASSERT_EQ(elsewhere.losses().size(), 2u);
+  EXPECT_NEAR(elsewhere.losses()[1], expected[5], 1e-5 * expected[5]);
+}
+
+// What a trace says, in microseconds.
+struct Traced {
+  using Track = std::pair<int, int>;  // Rank and thread.
+  std::map<Track, std::vector<std::pair<double, double>>> slices;
+  // By step, rank and thread.
+  std::map<int, std::map<int, std::map<int, double>>> sums;
+  int ranks = 0;
+  int forwards = 0;
+};
+
+void AddEvent(const Json& event, Traced& traced) {
+  if (event["name"] == "process_name") ++traced.ranks;
+  if (event["ph"] == "M") return;
+  ASSERT_EQ(event["ph"], "X");
+  const int rank = event["pid"], thread = event["tid"];
+  const double begin = event["ts"], duration = event["dur"];
+  EXPECT_GE(begin, 0);
+  traced.slices[{rank, thread}].emplace_back(begin, begin + duration);
+  // Beside what the rank does.
+  if (event["cat"] == "checkpoint" || event["cat"] == "state") return;
+  traced.sums[event["args"]["step"]][rank][thread] += duration;
+  if (event["cat"] != "F" || thread != 0) return;
+  ++traced.forwards;
+  // dp is within pp, and the first rank has the embedding and two layers.
+  EXPECT_EQ(event["args"]["stage"].get<int>() / 3, rank / 2);
+  EXPECT_LT(event["args"]["microbatch"], 4);
+}
+
+Traced ReadTrace(const std::string& path) {
+  Traced traced;
+  const Json events = Json::parse(*ReadFile(path, 1 << 24))["traceEvents"];
+  for (const Json& event : events) AddEvent(event, traced);
+  return traced;
+}
+
+// By thread, the mean over ranks.
+std::vector<double> MeanShares(
+    const std::map<int, std::map<int, double>>& ranks) {
+  std::vector<double> mean(kAllDoings.size(), 0.0);
+  for (const auto& [rank, by_thread] : ranks) {
+    double whole = 0;
+    for (const auto& [thread, sum] : by_thread) whole += sum;
+    for (const auto& [thread, sum] : by_thread) {
+      mean[static_cast<size_t>(thread)] +=
+          sum / whole / static_cast<double>(ranks.size());
+    }
+  }
+  return mean;
+}
+
+TEST(WorkerOutputsTest, TheTraceSaysWhatTheSharesSay) {
+  Settings settings = SixSteps("traced");
+  settings.offload = "all";
+  settings.trace = settings.run_dir + "/trace.json";
+  const JobRun run = RunJob(settings);
+  ASSERT_THAT(run.statuses, Each(IsOk()));
+  Traced traced = ReadTrace(settings.trace);
+  EXPECT_EQ(traced.ranks, 4);
+  EXPECT_GE(traced.forwards, 3 * 4 * 4);
+  EXPECT_EQ(traced.slices.count({0, 5}), 1u);  // Checkpoints.
+  for (auto& [track, slices] : traced.slices) {
+    std::sort(slices.begin(), slices.end());
+    for (size_t i = 1; i < slices.size(); ++i) {
+      EXPECT_LE(slices[i - 1].second, slices[i].first + 1e-3);
+    }
+  }
+  ASSERT_EQ(traced.sums.size(), kTracedSteps);
+  for (const auto& [step, ranks] : traced.sums) {
+    ASSERT_EQ(ranks.size(), 4u);
+    const std::vector<double> mean = MeanShares(ranks);
+    const TimeShares& shares =
+        run.result.steps[static_cast<size_t>(step)].shares;
+    EXPECT_NEAR(mean[0] + mean[1], shares.compute, 1e-6);
+    EXPECT_NEAR(mean[1], shares.optimizer, 1e-6);
+    EXPECT_NEAR(mean[2], shares.communication, 1e-6);
+    EXPECT_NEAR(mean[3], shares.bubble, 1e-6);
+    EXPECT_NEAR(mean[4], shares.offload, 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train

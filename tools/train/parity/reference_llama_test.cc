@@ -1,0 +1,187 @@
+// The reference itself: its gradients against finite differences, its logits,
+// loss and gradients against what transformers made of the same weights.
+#include "tools/train/parity/reference_llama.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/model_files/parse_json.h"
+#include "tools/train/parity/finite_difference.h"
+#include "tools/train/parity/reference_weights.h"
+
+namespace tessera::train {
+namespace {
+
+using ::testing::Each;
+using ::testing::SizeIs;
+
+model_files::ModelConfig ConfigFrom(const nlohmann::json& json) {
+  return {.vocabulary = json.at("vocab_size"),
+          .hidden = json.at("hidden_size"),
+          .intermediate = json.at("intermediate_size"),
+          .layers = json.at("num_hidden_layers"),
+          .heads = json.at("num_attention_heads"),
+          .kv_heads = json.at("num_key_value_heads"),
+          .head_size = json.at("head_dim"),
+          .rope_theta = json.at("rope_theta"),
+          .norm_epsilon = json.at("rms_norm_eps"),
+          .tied_embeddings = json.at("tie_word_embeddings")};
+}
+
+nlohmann::json Fixture() {
+  const absl::StatusOr<std::string> text = ReadFile(
+      "tools/train/parity/testdata/llama_logits.json", 1 << 20);
+  EXPECT_THAT(text, IsOk());
+  if (!text.ok()) return {};
+  const auto json = model_files::ParseJson(*text, {.max_bytes = 1 << 20});
+  EXPECT_THAT(json, IsOk());
+  return json.ok() ? *json : nlohmann::json();
+}
+
+// The loss changes by these where element j of a tensor moves by cos(j + 1).
+std::vector<double> SlopesOf(ReferenceWeights& gradients) {
+  std::vector<double> slopes;
+  for (const NamedWeights& tensor : TensorsOf(gradients)) {
+    double& slope = slopes.emplace_back(0);
+    double element = 0;
+    for (const double g : *tensor.values) slope += g * std::cos(++element);
+  }
+  return slopes;
+}
+
+TEST(ReferenceLlamaTest, GivesTheNumbersOfTransformers) {
+  const nlohmann::json cases = Fixture();
+  ASSERT_THAT(cases, SizeIs(3));
+  for (const nlohmann::json& expected : cases) {
+    const model_files::ModelConfig model = ConfigFrom(expected.at("model"));
+    SCOPED_TRACE(expected.at("model").dump());
+    ReferenceWeights weights = ReferenceZeros(model);
+    FillByFormula(weights);
+    const std::vector<int64_t> tokens = expected.at("tokens");
+    EXPECT_EQ(tokens, TokensByFormula(0, static_cast<int64_t>(tokens.size()),
+                                      model.vocabulary));
+    ReferencePass pass =
+        RunReference(model, weights,
+                     {tokens, expected.at("sequences"), expected.at("length")});
+    EXPECT_NEAR(pass.loss, expected.at("loss").get<double>(), 1e-12);
+    const std::vector<double> logits = expected.at("logits");
+    EXPECT_LT(RelativeDifference(pass.logits, logits), 1e-12);
+    const std::vector<double> slopes = expected.at("slopes");
+    EXPECT_LT(RelativeDifference(SlopesOf(pass.gradients), slopes), 1e-11);
+  }
+}
+
+struct Sizes {
+  model_files::ModelConfig model;
+  size_t sequences, length;
+};
+
+const Sizes kSmallModels[] = {{{.vocabulary = 7,
+                                .hidden = 5,
+                                .intermediate = 6,
+                                .layers = 2,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_size = 4,
+                                .rope_theta = 50},
+                               2,
+                               4},
+                              {{.vocabulary = 5,
+                                .hidden = 3,
+                                .intermediate = 1,
+                                .layers = 1,
+                                .heads = 3,
+                                .kv_heads = 1,
+                                .head_size = 2,
+                                .norm_epsilon = 1e-2,
+                                .tied_embeddings = true},
+                               1,
+                               6},
+                              {{.vocabulary = 2,
+                                .hidden = 1,
+                                .intermediate = 2,
+                                .layers = 3,
+                                .heads = 1,
+                                .kv_heads = 1,
+                                .head_size = 2,
+                                .norm_epsilon = 0.5},
+                               3,
+                               1}};
+
+void ExpectGradientsOfFiniteDifferences(const Sizes& sizes) {
+  const std::vector<int64_t> tokens = TokensByFormula(
+      7, static_cast<int64_t>(sizes.sequences * (sizes.length + 1)),
+      sizes.model.vocabulary);
+  const ReferenceBatch batch = {tokens, sizes.sequences, sizes.length};
+  ReferenceWeights weights = ReferenceZeros(sizes.model);
+  FillByFormula(weights);
+  ReferencePass pass = RunReference(sizes.model, weights, batch);
+  EXPECT_EQ(ReferenceLoss(sizes.model, weights, batch), pass.loss);
+  const auto tensors = TensorsOf(weights),
+             gradients = TensorsOf(pass.gradients);
+  ASSERT_EQ(tensors.size(), gradients.size());
+  std::vector<double> all, all_expected;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const std::vector<double> expected = FiniteDifferences(
+        [&] { return ReferenceLoss(sizes.model, weights, batch); },
+        *tensors[t].values);
+    const std::vector<double>& actual = *gradients[t].values;
+    EXPECT_LT(RelativeDifference(actual, expected, 1e-6), 1e-6)
+        << tensors[t].name;
+    all.insert(all.end(), actual.begin(), actual.end());
+    all_expected.insert(all_expected.end(), expected.begin(), expected.end());
+  }
+  EXPECT_LT(RelativeDifference(all, all_expected), 1e-8);
+}
+
+TEST(ReferenceLlamaTest, GradientsAreThoseOfFiniteDifferences) {
+  for (const Sizes& sizes : kSmallModels) {
+    ExpectGradientsOfFiniteDifferences(sizes);
+  }
+}
+
+// A table of a word that is no input and no target has no gradient where it is
+// the embedding's alone; each token counts as much as any other.
+TEST(ReferenceLlamaTest, WordsThatAreNotThereHaveNoGradient) {
+  const model_files::ModelConfig model = {.vocabulary = 5,
+                                          .hidden = 2,
+                                          .intermediate = 3,
+                                          .layers = 1,
+                                          .heads = 1,
+                                          .kv_heads = 1,
+                                          .head_size = 2};
+  ReferenceWeights weights = ReferenceZeros(model);
+  FillByFormula(weights);
+  const std::vector<int64_t> tokens = {0, 2, 4, 3};
+  const ReferencePass pass = RunReference(model, weights, {tokens, 1, 3});
+  const std::vector<double>& table = pass.gradients.embedding;
+  EXPECT_THAT(std::vector<double>(table.begin() + 2, table.begin() + 4),
+              Each(0.0));
+  EXPECT_NE(table[4], 0);
+}
+
+TEST(FiniteDifferenceTest, DifferentiatesPolynomialsOfDegreeFour) {
+  std::vector<double> x = {0.5, -2, 0};
+  const auto f = [&] { return x[0] * x[0] * x[0] * x[0] + 3 * x[1] * x[2]; };
+  EXPECT_LT(RelativeDifference(FiniteDifferences(f, x), {0.5, 0, -6}), 1e-12);
+  EXPECT_EQ(x, std::vector<double>({0.5, -2, 0}));
+}
+
+TEST(RelativeDifferenceTest, IsOfTheLargest) {
+  EXPECT_EQ(RelativeDifference({1, 2}, {1, 4}), 0.5);
+  EXPECT_EQ(RelativeDifference({0, 0}, {0, 0}), 0);
+  EXPECT_EQ(RelativeDifference({1}, {0}, 4), 0.25);
+  EXPECT_TRUE(std::isinf(RelativeDifference({1}, {1, 2})));
+  EXPECT_TRUE(std::isinf(RelativeDifference({1e-30}, {0})));
+  EXPECT_TRUE(std::isinf(RelativeDifference({std::nan("")}, {1})));
+}
+
+}  // namespace
+}  // namespace tessera::train

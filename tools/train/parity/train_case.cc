@@ -1,0 +1,163 @@
+#include "tools/train/parity/train_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "collectives/in_process/in_process.h"
+#include "collectives/testing/run_ranks.h"
+#include "offload/codec/codec.h"
+#include "offload/tier/accounting.h"
+#include "offload/tier/file_tier.h"
+#include "offload/tier/host_tier.h"
+#include "offload/tier/memory_tier.h"
+#include "offload/tier/compressed_tier.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tools/text/samples.h"
+#include "tools/train/loop/train_rank.h"
+#include "tools/train/testing/small_text.h"
+
+namespace tessera::train {
+namespace {
+
+using Tier = std::shared_ptr<offload::MemoryTier>;
+
+std::string TemporaryDirectory() {
+  const char* directory = std::getenv("TEST_TMPDIR");
+  return directory == nullptr ? "/tmp" : directory;
+}
+
+// Null where there is none.
+absl::StatusOr<Tier> MakeTier(const ParityCase& run) {
+  Tier tier;
+  if (run.tier == "host") {
+    tier = std::make_shared<offload::HostTier>(
+        std::make_shared<offload::Accounting>("host", int64_t{1} << 30));
+  } else if (run.tier == "file") {
+    TESSERA_ASSIGN_OR_RETURN(
+        tier, offload::FileTier::Create(std::make_shared<offload::Accounting>(
+                                            "file", int64_t{1} << 30),
+                                        {.path = TemporaryDirectory()}));
+  }
+  if (!run.lossless || tier == nullptr) return tier;
+  TESSERA_ASSIGN_OR_RETURN(auto codec, offload::CreateCodec("lossless"));
+  return std::make_shared<offload::CompressedTier>(std::move(codec),
+                                                   std::move(tier));
+}
+
+void OffloadTo(offload::MemoryTier* tier, const std::string& offload,
+               RunOptions& options) {
+  zero3::ShardedStateOptions& state = options.state;
+  if (offload == "activations") options.activation_tier = tier;
+  const bool all = offload == "all";
+  if (all || offload == "optimizer") state.optimizer_tier = tier;
+  if (all || offload == "gradients") state.gradient_tier = tier;
+  if (all || offload == "params") state.parameter_tier = tier;
+}
+
+absl::StatusOr<std::vector<StepRecord>> TrainOneRank(
+    collectives::Communicator& world, const RunOptions& options,
+    const text::Samples& samples) {
+  tensor_parallel::CpuOps ops({.threads = 1});
+  TESSERA_ASSIGN_OR_RETURN(auto rank,
+                           TrainRank::Create(world, options, samples, ops));
+  std::vector<StepRecord> records;
+  for (int64_t step = 0; step < options.steps; ++step) {
+    TESSERA_ASSIGN_OR_RETURN(records.emplace_back(), rank->Step());
+  }
+  return records;
+}
+
+bool IsSame(const StepRecord& a, const StepRecord& b) {
+  return a.step == b.step && a.loss == b.loss &&
+         a.gradient_norm == b.gradient_norm &&
+         a.learning_rate == b.learning_rate && a.loss_scale == b.loss_scale &&
+         a.skipped == b.skipped;
+}
+
+// The first error that is not about another rank's.
+absl::Status FirstError(const std::vector<absl::Status>& results) {
+  absl::Status error;
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    if (results[rank].ok()) continue;
+    const bool begins =
+        error.ok() || (error.code() == absl::StatusCode::kAborted &&
+                       results[rank].code() != absl::StatusCode::kAborted);
+    if (!begins) continue;
+    error = absl::Status(
+        results[rank].code(),
+        absl::StrCat("rank ", rank, ": ", results[rank].message()));
+  }
+  return error;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<StepRecord>> TrainCase(const ParityCase& run) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const text::Samples samples,
+      text::Samples::Create(testing::SmallText(),
+                            {.sequence = run.length, .seed = 5}));
+  TESSERA_ASSIGN_OR_RETURN(const Tier tier, MakeTier(run));
+  RunOptions options = RunOptionsOf(run);
+  OffloadTo(tier.get(), run.offload, options);
+  const int64_t ranks = run.mesh.world_size();
+  std::vector<std::vector<StepRecord>> records(static_cast<size_t>(ranks));
+  // There are more ranks than processors: who waits had better sleep.
+  auto engines = collectives::CreateInProcessEngines(
+      ranks, {.tuning = {.spins = 1, .yield_us = 0}});
+  TESSERA_RETURN_IF_ERROR(FirstError(collectives::RunRanksOn(
+      std::move(engines),
+      [&](collectives::Communicator& world) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(
+            records[static_cast<size_t>(world.rank().value())],
+            TrainOneRank(world, options, samples));
+        return absl::OkStatus();
+      })));
+  for (const auto& of_rank : records) {
+    if (!std::equal(of_rank.begin(), of_rank.end(), records[0].begin(),
+                    records[0].end(), IsSame)) {
+      return absl::InternalError("the ranks have different records");
+    }
+  }
+  return records[0];
+}
+
+namespace {
+
+double PartOf(double actual, double expected) {
+  const double part = std::abs(actual - expected) / std::abs(expected);
+  return std::isfinite(part) ? part : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
+ParityDifference DifferenceOf(const std::vector<StepRecord>& actual,
+                              const std::vector<StepRecord>& expected) {
+  ParityDifference largest;
+  if (actual.size() != expected.size()) {
+    largest.loss = largest.gradient_norm =
+        std::numeric_limits<double>::infinity();
+    return largest;
+  }
+  for (size_t s = 0; s < actual.size(); ++s) {
+    largest.loss =
+        std::max(largest.loss, PartOf(actual[s].loss, expected[s].loss));
+    largest.gradient_norm =
+        std::max(largest.gradient_norm,
+                 PartOf(actual[s].gradient_norm, expected[s].gradient_norm));
+  }
+  return largest;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,122 @@
+#include "tools/train/predict/measured_run.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "collectives/in_process/in_process.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tools/text/corpus.h"
+#include "tools/text/byte_tokenizer.h"
+#include "zero3/state/sharded_state.h"
+
+namespace tessera::train {
+namespace {
+
+using collectives::Communicator;
+using collectives::OpKind;
+
+absl::StatusOr<std::shared_ptr<const text::Corpus>> Text() {
+  std::string text;
+  for (int i = 0; i < 600; ++i) {
+    text += "a rank holds " + std::to_string(i * i % 97) + " shards\n";
+  }
+  const std::string texts[] = {text};
+  TESSERA_ASSIGN_OR_RETURN(
+      std::shared_ptr<const text::Corpus> corpus,
+      text::Corpus::FromTexts(texts, text::ByteTokenizer()));
+  return corpus;
+}
+
+std::map<OpKind, int64_t> MessagesOf(const Communicator& group) {
+  std::map<OpKind, int64_t> bytes;
+  for (const auto& [what, totals] : group.Statistics()) {
+    if (what.first != OpKind::kSend && what.first != OpKind::kReceive) continue;
+    bytes[what.first] += totals.bytes;
+  }
+  return bytes;
+}
+
+std::map<OpKind, int64_t> Since(const std::map<OpKind, int64_t>& before,
+                                std::map<OpKind, int64_t> now) {
+  for (const auto& [kind, bytes] : before) now[kind] -= bytes;
+  return now;
+}
+
+// Below stage 3 a step's gathers of new weights may outlast it.
+absl::Status AwaitGathers(zero3::ShardedState& state) {
+  std::vector<zero3::ParameterId> all;
+  for (const zero3::Parameter& parameter : state.layout().model().all()) {
+    all.push_back(parameter.id);
+  }
+  return state.AwaitGather(all);
+}
+
+absl::StatusOr<MeasuredRank> RunRank(Communicator& world,
+                                     const RunOptions& options,
+                                     const text::Samples& samples,
+                                     CollectiveCount& count) {
+  tensor_parallel::CpuOps ops({.threads = 1});
+  TESSERA_ASSIGN_OR_RETURN(auto rank,
+                           TrainRank::Create(world, options, samples, ops));
+  MeasuredRank measured;
+  for (int step = 0; step < 3; ++step) {
+    const auto pipeline = MessagesOf(*rank->groups().pp);
+    const auto context = MessagesOf(*rank->groups().cp);
+    TESSERA_RETURN_IF_ERROR(AwaitGathers(rank->state()));
+    count.Take();
+    TESSERA_RETURN_IF_ERROR(rank->Step().status());
+    TESSERA_RETURN_IF_ERROR(AwaitGathers(rank->state()));
+    measured.collectives = count.Take();
+    measured.pipeline_messages =
+        Since(pipeline, MessagesOf(*rank->groups().pp));
+    measured.context_messages = Since(context, MessagesOf(*rank->groups().cp));
+  }
+  measured.state = rank->state().usage();
+  measured.activations = rank->activation_bytes();
+  return measured;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<MeasuredRank>> MeasureRun(
+    const RunOptions& options,
+    const std::function<absl::Status(int64_t, RunOptions&)>& prepare) {
+  const int64_t ranks = options.mesh.world_size();
+  TESSERA_ASSIGN_OR_RETURN(auto engines,
+                           collectives::CreateInProcessEngines(ranks));
+  TESSERA_ASSIGN_OR_RETURN(const auto corpus, Text());
+  TESSERA_ASSIGN_OR_RETURN(
+      const text::Samples samples,
+      text::Samples::Create(corpus, {.sequence = options.length, .seed = 5}));
+  std::vector<absl::StatusOr<MeasuredRank>> results(
+      static_cast<size_t>(ranks), absl::UnknownError("did not run"));
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < results.size(); ++r) {
+    threads.emplace_back([&, r] {
+      results[r] = [&]() -> absl::StatusOr<MeasuredRank> {
+        RunOptions own = options;
+        if (prepare) {
+          TESSERA_RETURN_IF_ERROR(prepare(static_cast<int64_t>(r), own));
+        }
+        CollectiveCount count;
+        TESSERA_ASSIGN_OR_RETURN(
+            auto world,
+            Communicator::Create(CountEngine(std::move(engines[r]), count)));
+        return RunRank(*world, own, samples, count);
+      }();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<MeasuredRank> measured;
+  for (auto& result : results) {
+    TESSERA_RETURN_IF_ERROR(result.status());
+    measured.push_back(*std::move(result));
+  }
+  return measured;
+}
+
+}  // namespace tessera::train

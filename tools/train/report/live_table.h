@@ -1,0 +1,65 @@
+// LiveTable: a run's steps as its user watches them.
+//
+//   LiveTable table(std::cerr, {.is_terminal = true, .steps = 60});
+//   table.Add(step);
+//   table.Finish();
+//
+//    step     loss  grad norm        lr  tokens/s   memory  comp  comm  bubb
+//    offl 7/60   3.2512      0.512  2.81e-03      9012   31 MiB   72%   15% 9%
+//    4%
+#ifndef TESSERA_TOOLS_TRAIN_REPORT_LIVE_TABLE_H_
+#define TESSERA_TOOLS_TRAIN_REPORT_LIVE_TABLE_H_
+
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "tools/train/loop/run_result.h"
+
+namespace tessera::train {
+
+struct LiveTableOptions {
+  // One line that is written anew at each step. Elsewhere a line for the first
+  // and the last step, each twentieth of the run, and whenever `interval` has
+  // gone by.
+  bool is_terminal = false;
+  int64_t steps = 1;  // Of the whole run.
+  absl::Duration interval = absl::Seconds(10);
+  std::function<absl::Time()> now = absl::Now;
+};
+
+// Both end without an end of line.
+std::string LiveTableHeader();
+std::string LiveTableRow(const StepResult& step, int64_t steps);
+
+class LiveTable {
+ public:
+  // `out` outlives this.
+  LiveTable(std::ostream& out, LiveTableOptions options)
+      : out_(out), options_(std::move(options)) {}
+  ~LiveTable() { Finish(); }
+
+  LiveTable(const LiveTable&) = delete;
+  LiveTable& operator=(const LiveTable&) = delete;
+
+  void Add(const StepResult& step);
+  // Ends the line that a terminal shows, so that others can write.
+  void Finish();
+
+ private:
+  bool IsDue(int64_t step) const;
+
+  std::ostream& out_;
+  const LiveTableOptions options_;
+  bool has_header_ = false;
+  bool is_in_line_ = false;
+  absl::Time last_;
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_REPORT_LIVE_TABLE_H_

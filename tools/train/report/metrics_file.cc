@@ -1,0 +1,68 @@
+#include "tools/train/report/metrics_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "tools/train/report/metrics_line.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr int64_t kMostBytes = int64_t{1} << 32;
+
+absl::Status Refusal(std::string_view what, const std::string& path) {
+  return absl::ErrnoToStatus(
+      errno, absl::StrCat("--metrics=", path, " cannot be ", what));
+}
+
+// The lines of steps before `first_step`, each with its end.
+std::string LinesBefore(std::string_view text, int64_t first_step) {
+  std::string kept;
+  for (std::string_view line : absl::StrSplit(text, '\n')) {
+    const auto step = StepOfMetricsLine(line);
+    if (step && *step < first_step) absl::StrAppend(&kept, line, "\n");
+  }
+  return kept;
+}
+
+absl::Status Rewrite(const std::string& path, int64_t first_step) {
+  absl::StatusOr<std::string> text = first_step == 0
+                                         ? absl::StatusOr<std::string>("")
+                                         : ReadFile(path, kMostBytes);
+  if (absl::IsNotFound(text.status())) text = "";
+  if (!text.ok()) return text.status();
+  return WriteFile(path, LinesBefore(*text, first_step));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MetricsFile>> MetricsFile::Open(
+    const std::string& path, int64_t first_step) {
+  TESSERA_RETURN_IF_ERROR(Rewrite(path, first_step),
+                          Annotate(_, absl::StrCat("--metrics=", path)));
+  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (fd < 0) return Refusal("opened", path);
+  return std::unique_ptr<MetricsFile>(new MetricsFile(path, fd));
+}
+
+absl::Status MetricsFile::Add(const StepResult& step, int64_t ranks) {
+  const std::string line = MetricsLine(step, ranks) + "\n";
+  std::string_view rest = line;
+  while (!rest.empty()) {
+    const ssize_t written = write(fd_.get(), rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return Refusal("written", path_);
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::train

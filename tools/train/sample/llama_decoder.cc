@@ -1,0 +1,238 @@
+#include "tools/train/sample/llama_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tessera::train {
+namespace {
+
+// Tokens that go through the model at once.
+constexpr int64_t kMostAtOnce = 128;
+
+// A matrix of heads, seen as [rows, heads, head size].
+absl::StatusOr<TensorView> HeadsOf(const TensorView& x, int64_t heads) {
+  return x.Reshape({{x.shape()[0], heads, x.shape()[1] / heads}});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LlamaDecoder>> LlamaDecoder::Create(
+    const LlamaWeights& weights, tensor_parallel::Ops& ops, int64_t capacity) {
+  if (capacity < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("room for ", capacity, " tokens; 1 and more are allowed"));
+  }
+  std::unique_ptr<LlamaDecoder> decoder(
+      new LlamaDecoder(weights, ops, capacity));
+  TESSERA_RETURN_IF_ERROR(decoder->Allocate());
+  return decoder;
+}
+
+absl::Status LlamaDecoder::Allocate() {
+  const DType dtype = weights_.embedding().dtype();
+  const auto matrix = [&](int64_t rows, int64_t columns) {
+    return Tensor::Create(dtype, {{rows, columns}});
+  };
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    TESSERA_ASSIGN_OR_RETURN(Tensor keys, matrix(capacity_, config_.KvRows()));
+    TESSERA_ASSIGN_OR_RETURN(Tensor values,
+                             matrix(capacity_, config_.KvRows()));
+    caches_.push_back({std::move(keys), std::move(values)});
+  }
+  const int64_t rows = std::min(capacity_, kMostAtOnce);
+  TESSERA_ASSIGN_OR_RETURN(Tensor hidden, matrix(rows, config_.hidden));
+  TESSERA_ASSIGN_OR_RETURN(Tensor normed, matrix(rows, config_.hidden));
+  TESSERA_ASSIGN_OR_RETURN(Tensor inverse, Tensor::Create(dtype, {{rows}}));
+  TESSERA_ASSIGN_OR_RETURN(Tensor query, matrix(rows, config_.QueryRows()));
+  TESSERA_ASSIGN_OR_RETURN(Tensor attended, matrix(rows, config_.QueryRows()));
+  TESSERA_ASSIGN_OR_RETURN(Tensor log_sums, matrix(rows, config_.heads));
+  TESSERA_ASSIGN_OR_RETURN(Tensor gate, matrix(rows, config_.intermediate));
+  TESSERA_ASSIGN_OR_RETURN(Tensor up, matrix(rows, config_.intermediate));
+  TESSERA_ASSIGN_OR_RETURN(Tensor activation,
+                           matrix(rows, config_.intermediate));
+  TESSERA_ASSIGN_OR_RETURN(Tensor logits, matrix(1, config_.vocabulary));
+  scratch_ =
+      Scratch{std::move(hidden), std::move(normed),   std::move(inverse),
+              std::move(query),  std::move(attended), std::move(log_sums),
+              std::move(gate),   std::move(up),       std::move(activation),
+              std::move(logits)};
+  return absl::OkStatus();
+}
+
+absl::Status LlamaDecoder::CheckTokens(std::span<const int64_t> tokens) const {
+  const auto count = static_cast<int64_t>(tokens.size());
+  if (count == 0) {
+    return absl::InvalidArgumentError("no tokens to append; give at least 1");
+  }
+  if (count > capacity_ - length()) {
+    return absl::OutOfRangeError(absl::StrCat(count, " tokens behind ",
+                                              length(), "; there is room for ",
+                                              capacity_, " in all"));
+  }
+  for (const int64_t token : tokens) {
+    if (0 <= token && token < config_.vocabulary) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("token ", token, "; the model's vocabulary has 0 to ",
+                     config_.vocabulary - 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<double>> LlamaDecoder::Append(
+    std::span<const int64_t> tokens) {
+  TESSERA_RETURN_IF_ERROR(CheckTokens(tokens));
+  const size_t before = positions_.size();
+  size_t count = 0;
+  while (!tokens.empty()) {
+    count = std::min(tokens.size(), static_cast<size_t>(kMostAtOnce));
+    const absl::Status status = RunBatch(tokens.first(count));
+    if (!status.ok()) {
+      positions_.resize(before);
+      return status;
+    }
+    tokens = tokens.subspan(count);
+  }
+  return LogitsOf(static_cast<int64_t>(count) - 1);
+}
+
+absl::Status LlamaDecoder::RunBatch(std::span<const int64_t> tokens) {
+  const int64_t first = length();
+  const auto count = static_cast<int64_t>(tokens.size());
+  for (int64_t i = 0; i < count; ++i) positions_.push_back(first + i);
+  TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
+                           scratch_->hidden.view().Narrow(0, 0, count));
+  TESSERA_RETURN_IF_ERROR(ops_.GatherRows(
+      weights_.embedding(), {0, config_.vocabulary}, tokens, hidden));
+  for (size_t i = 0; i < caches_.size(); ++i) {
+    const LlamaLayerWeights& layer = weights_.layers()[i];
+    TESSERA_RETURN_IF_ERROR(RunAttention(layer, caches_[i], first, count));
+    TESSERA_RETURN_IF_ERROR(RunMlp(layer, count));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LlamaDecoder::Normalise(ConstTensorView weight, int64_t begin,
+                                     int64_t count) {
+  TESSERA_ASSIGN_OR_RETURN(const TensorView x,
+                           scratch_->hidden.view().Narrow(0, begin, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView y,
+                           scratch_->normed.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
+                           scratch_->inverse.view().Narrow(0, 0, count));
+  return ops_.RmsNorm(config_.norm_epsilon, x, weight, y, inverse);
+}
+
+absl::Status LlamaDecoder::Project(ConstTensorView weight, int64_t begin,
+                                   int64_t end, int64_t count, TensorView y) {
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView rows,
+                           weight.Narrow(0, begin, end - begin));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView x,
+                           scratch_->normed.view().Narrow(0, 0, count));
+  return ops_.Gemm({.transpose_b = true}, x, rows, y);
+}
+
+absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
+                                        Cache& cache, int64_t first,
+                                        int64_t count) {
+  const int64_t q = config_.QueryRows(), kv = config_.KvRows();
+  const std::span<const int64_t> seen = positions_;
+  const std::span<const int64_t> now = seen.last(static_cast<size_t>(count));
+  TESSERA_RETURN_IF_ERROR(Normalise(layer.attention_norm.view(), 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView query,
+                           scratch_->query.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView new_keys,
+                           cache.keys.view().Narrow(0, first, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView new_values,
+                           cache.values.view().Narrow(0, first, count));
+  const ConstTensorView qkv = layer.qkv.view();
+  TESSERA_RETURN_IF_ERROR(Project(qkv, 0, q, count, query));
+  TESSERA_RETURN_IF_ERROR(Project(qkv, q, q + kv, count, new_keys));
+  TESSERA_RETURN_IF_ERROR(Project(qkv, q + kv, q + 2 * kv, count, new_values));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView query_heads,
+                           HeadsOf(query, config_.heads));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView key_heads,
+                           HeadsOf(new_keys, config_.kv_heads));
+  TESSERA_RETURN_IF_ERROR(
+      ops_.Rotate(config_.rope_theta, /*inverse=*/false, now, query_heads));
+  TESSERA_RETURN_IF_ERROR(
+      ops_.Rotate(config_.rope_theta, /*inverse=*/false, now, key_heads));
+  TESSERA_RETURN_IF_ERROR(Attend(cache, query_heads, now));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView attended,
+                           scratch_->attended.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
+                           scratch_->hidden.view().Narrow(0, 0, count));
+  return ops_.Gemm({.transpose_b = true, .beta = 1}, attended,
+                   layer.attention_output.view(), hidden);
+}
+
+absl::Status LlamaDecoder::Attend(Cache& cache, ConstTensorView query,
+                                  std::span<const int64_t> now) {
+  const auto count = static_cast<int64_t>(now.size());
+  TESSERA_ASSIGN_OR_RETURN(const TensorView all_keys,
+                           cache.keys.view().Narrow(0, 0, length()));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView all_values,
+                           cache.values.view().Narrow(0, 0, length()));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView keys,
+                           HeadsOf(all_keys, config_.kv_heads));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView values,
+                           HeadsOf(all_values, config_.kv_heads));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView flat,
+                           scratch_->attended.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView output,
+                           HeadsOf(flat, config_.heads));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView log_sums,
+                           scratch_->log_sums.view().Narrow(0, 0, count));
+  TESSERA_RETURN_IF_ERROR(ops_.Fill(0, output));
+  TESSERA_RETURN_IF_ERROR(
+      ops_.Fill(-std::numeric_limits<double>::infinity(), log_sums));
+  return ops_.Attend(
+      {.query = query,
+       .key = keys,
+       .value = values,
+       .query_positions = now,
+       .key_positions = positions_,
+       .scale = 1 / std::sqrt(static_cast<double>(config_.head_size))},
+      {.output = output, .log_sum_exp = log_sums});
+}
+
+absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,
+                                  int64_t count) {
+  const int64_t width = config_.intermediate;
+  TESSERA_RETURN_IF_ERROR(Normalise(layer.mlp_norm.view(), 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView gate,
+                           scratch_->gate.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView up,
+                           scratch_->up.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView activation,
+                           scratch_->activation.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
+                           scratch_->hidden.view().Narrow(0, 0, count));
+  const ConstTensorView weight = layer.gate_up.view();
+  TESSERA_RETURN_IF_ERROR(Project(weight, 0, width, count, gate));
+  TESSERA_RETURN_IF_ERROR(Project(weight, width, 2 * width, count, up));
+  TESSERA_RETURN_IF_ERROR(ops_.SwiGlu(gate, up, activation));
+  return ops_.Gemm({.transpose_b = true, .beta = 1}, activation,
+                   layer.down.view(), hidden);
+}
+
+absl::StatusOr<std::vector<double>> LlamaDecoder::LogitsOf(int64_t row) {
+  TESSERA_RETURN_IF_ERROR(Normalise(weights_.norm(), row, 1));
+  const TensorView logits = scratch_->logits.view();
+  TESSERA_RETURN_IF_ERROR(
+      Project(weights_.head(), 0, config_.vocabulary, 1, logits));
+  if (logits.dtype() == DType::kF64) {
+    TESSERA_ASSIGN_OR_RETURN(const std::span<double> values,
+                             logits.AsSpan<double>());
+    return std::vector<double>(values.begin(), values.end());
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::span<float> values,
+                           logits.AsSpan<float>());
+  return std::vector<double>(values.begin(), values.end());
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,108 @@
+// LlamaDecoder: a Llama model that reads tokens one after another and says what
+// may come next, with the work of one token for each.
+//
+//   TESSERA_ASSIGN_OR_RETURN(LlamaWeights weights,
+//                            LlamaWeights::Read(reader, DType::kF32));
+//   TESSERA_ASSIGN_OR_RETURN(auto decoder,
+//                            LlamaDecoder::Create(weights, ops, 1024));
+//   TESSERA_ASSIGN_OR_RETURN(std::vector<double> logits,
+//                            decoder->Append(prompt));
+//   TESSERA_ASSIGN_OR_RETURN(logits, decoder->Append({{ArgMax(logits)}}));
+//
+// Keys and values of the tokens before are kept: 2 * KvRows() numbers a layer
+// and token.
+#ifndef TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
+#define TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tools/train/sample/llama_weights.h"
+
+namespace tessera::train {
+
+// One thread at a time.
+class LlamaDecoder {
+ public:
+  // For up to `capacity` tokens, which need not be the model's positions.
+  // `weights` and `ops`, on the CPU, outlive this. InvalidArgument where
+  // `capacity` is below 1.
+  static absl::StatusOr<std::unique_ptr<LlamaDecoder>> Create(
+      const LlamaWeights& weights, tensor_parallel::Ops& ops, int64_t capacity);
+
+  int64_t capacity() const { return capacity_; }
+  // Tokens so far.
+  int64_t length() const { return static_cast<int64_t>(positions_.size()); }
+
+  // The tokens that come next; at least one. Returns the logits of the whole
+  // vocabulary for the one behind them. InvalidArgument, with nothing taken,
+  // where a token is not in the vocabulary or there is none; OutOfRange where
+  // there is no room.
+  absl::StatusOr<std::vector<double>> Append(std::span<const int64_t> tokens);
+
+  // Forgets all tokens.
+  void Clear() { positions_.clear(); }
+
+ private:
+  // Of a layer: [capacity, kv rows].
+  struct Cache {
+    Tensor keys;
+    Tensor values;
+  };
+  // Of a batch of tokens: rows of these.
+  struct Scratch {
+    Tensor hidden;      // [, hidden]
+    Tensor normed;      // [, hidden]
+    Tensor inverse;     // []
+    Tensor query;       // [, query rows]
+    Tensor attended;    // [, query rows]
+    Tensor log_sums;    // [, heads]
+    Tensor gate;        // [, intermediate]
+    Tensor up;          // [, intermediate]
+    Tensor activation;  // [, intermediate]
+    Tensor logits;      // [1, vocabulary]
+  };
+
+  LlamaDecoder(const LlamaWeights& weights, tensor_parallel::Ops& ops,
+               int64_t capacity)
+      : weights_(weights),
+        config_(weights.config()),
+        ops_(ops),
+        capacity_(capacity) {}
+
+  absl::Status Allocate();
+  absl::Status CheckTokens(std::span<const int64_t> tokens) const;
+  absl::Status RunBatch(std::span<const int64_t> tokens);
+  absl::Status RunAttention(const LlamaLayerWeights& layer, Cache& cache,
+                            int64_t first, int64_t count);
+  // attended = what the last tokens, at positions `now`, see of all.
+  absl::Status Attend(Cache& cache, ConstTensorView query,
+                      std::span<const int64_t> now);
+  absl::Status RunMlp(const LlamaLayerWeights& layer, int64_t count);
+  // normed = the norm of `count` rows of hidden.
+  absl::Status Normalise(ConstTensorView weight, int64_t begin, int64_t count);
+  // y = normed w^T for rows [begin, end) of w and `count` of normed.
+  absl::Status Project(ConstTensorView weight, int64_t begin, int64_t end,
+                       int64_t count, TensorView y);
+  absl::StatusOr<std::vector<double>> LogitsOf(int64_t row);
+
+  const LlamaWeights& weights_;
+  const model_files::ModelConfig& config_;
+  tensor_parallel::Ops& ops_;
+  const int64_t capacity_;
+  std::vector<Cache> caches_;
+  std::optional<Scratch> scratch_;
+  std::vector<int64_t> positions_;  // 0, 1, ...
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_

@@ -1,0 +1,238 @@
+#include "tools/train/sample/llama_decoder.h"
+
+#include <cmath>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "base/dtype/convert.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tools/train/sample/testing_weights.h"
+#include "tools/train/testing/whole_llama.h"
+
+namespace tessera::train {
+namespace {
+
+using model_files::LlamaPart;
+using ::testing::HasSubstr;
+
+std::vector<int64_t> Tokens(int64_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    tokens.push_back(static_cast<int64_t>(random() % 264));
+  }
+  return tokens;
+}
+
+double Tolerance(DType dtype) { return dtype == DType::kF64 ? 1e-10 : 1e-5; }
+
+void ExpectNear(const std::vector<double>& actual,
+                const std::vector<double>& expected, DType dtype) {
+  ASSERT_EQ(actual.size(), expected.size());
+  double largest = 0;
+  for (const double x : expected) largest = std::max(largest, std::abs(x));
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], Tolerance(dtype) * largest);
+  }
+}
+
+class LlamaDecoderTest : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    TESSERA_ASSERT_OK_AND_ASSIGN(LlamaWeights weights,
+                                 LlamaWeights::Read(reader_, GetParam()));
+    weights_ = std::make_unique<LlamaWeights>(std::move(weights));
+  }
+
+  std::unique_ptr<LlamaDecoder> Decoder(int64_t capacity) {
+    return *LlamaDecoder::Create(*weights_, ops_, capacity);
+  }
+
+  tensor_parallel::CpuOps ops_{{.threads = 1}};
+  RandomWeights reader_{SmallModel()};
+  std::unique_ptr<LlamaWeights> weights_;
+};
+
+TEST_P(LlamaDecoderTest, TheCacheChangesNothing) {
+  std::mt19937_64 random(2);
+  // More than go through the model at once.
+  const std::vector<int64_t> tokens = Tokens(300, 1);
+  auto decoder = Decoder(300);
+  for (size_t read = 0; read < tokens.size();) {
+    const size_t count = std::min(tokens.size() - read,
+                                  size_t{1} + random() % (read < 8 ? 1 : 60));
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const std::vector<double> logits,
+        decoder->Append(std::span(tokens).subspan(read, count)));
+    read += count;
+    EXPECT_EQ(decoder->length(), static_cast<int64_t>(read));
+    // All of them at once, in memory of another size.
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<double> whole,
+                                 Decoder(static_cast<int64_t>(read) + 5)
+                                     ->Append(std::span(tokens).first(read)));
+    ExpectNear(logits, whole, GetParam());
+  }
+}
+
+TEST_P(LlamaDecoderTest, BeginsAnewAfterClear) {
+  auto decoder = Decoder(9);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto first, decoder->Append(Tokens(9, 3)));
+  decoder->Clear();
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto other, decoder->Append(Tokens(7, 4)));
+  EXPECT_NE(first, other);
+  decoder->Clear();
+  EXPECT_EQ(decoder->length(), 0);
+  EXPECT_THAT(decoder->Append(Tokens(9, 3)), IsOkAndHolds(first));
+}
+
+TEST_P(LlamaDecoderTest, RefusesTokensThatCannotBeAndTakesNone) {
+  auto decoder = Decoder(4);
+  TESSERA_ASSERT_OK(decoder->Append(Tokens(2, 3)));
+  const auto code = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(decoder->Append({}), StatusIs(code, HasSubstr("at least 1")));
+  EXPECT_THAT(decoder->Append({{3, 264}}),
+              StatusIs(code, HasSubstr("token 264; the model's vocabulary has "
+                                       "0 to 263")));
+  EXPECT_THAT(decoder->Append({{-1}}), StatusIs(code, HasSubstr("token -1")));
+  EXPECT_THAT(decoder->Append(Tokens(3, 1)),
+              StatusIs(absl::StatusCode::kOutOfRange,
+                       HasSubstr("3 tokens behind 2; there is room for 4")));
+  EXPECT_EQ(decoder->length(), 2);
+  TESSERA_EXPECT_OK(decoder->Append(Tokens(2, 3)));
+  EXPECT_THAT(LlamaDecoder::Create(*weights_, ops_, 0),
+              StatusIs(code, HasSubstr("room for 0 tokens")));
+}
+
+// The weight of a stage's parameter of that name.
+std::pair<LlamaPart, int64_t> PartOf(const std::string& name) {
+  if (name == "embedding.weight") return {LlamaPart::kEmbedding, -1};
+  if (name == "head.norm.weight") return {LlamaPart::kFinalNorm, -1};
+  if (name == "head.output.weight") return {LlamaPart::kHead, -1};
+  const std::vector<std::string> words = absl::StrSplit(name, '.');
+  int64_t layer = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(words[1], &layer)) << name;
+  for (const auto& [word, part] :
+       {std::pair{"attention_norm", LlamaPart::kAttentionNorm},
+        {".qkv", LlamaPart::kQkv},
+        {".output", LlamaPart::kAttentionOutput},
+        {"mlp_norm", LlamaPart::kMlpNorm},
+        {"gate_up", LlamaPart::kGateUp},
+        {".down", LlamaPart::kDown}}) {
+    if (absl::StrContains(name, word)) return {part, layer};
+  }
+  ADD_FAILURE() << name;
+  return {};
+}
+
+class OneSequence final : public TokenSource {
+ public:
+  explicit OneSequence(std::vector<int64_t> tokens)
+      : tokens_(std::move(tokens)) {}
+  absl::StatusOr<std::span<const int64_t>> Tokens(int32_t) override {
+    return std::span<const int64_t>(tokens_);
+  }
+
+ private:
+  std::vector<int64_t> tokens_;
+};
+
+// What the model that trains says of the sequence.
+double TrainingLoss(WeightReader& reader, tensor_parallel::Ops& ops,
+                    DType dtype, const std::vector<int64_t>& tokens) {
+  const auto length = static_cast<int64_t>(tokens.size()) - 1;
+  OneSequence source(tokens);
+  auto model = *WholeLlama::Create(
+      ops, {.model = reader.config(), .length = length, .dtype = dtype},
+      source);
+  for (const auto& window : model->windows()) {
+    for (tensor_parallel::Parameter* parameter : window) {
+      const auto [part, layer] = PartOf(parameter->name());
+      std::vector<float> values(
+          static_cast<size_t>(parameter->element_count()));
+      TESSERA_EXPECT_OK(
+          reader.Read(part, layer, 0, parameter->shape()[0], values));
+      TESSERA_EXPECT_OK(
+          Convert(DType::kF32, std::as_bytes(std::span(values)), dtype,
+                  {parameter->value().data(),
+                   static_cast<size_t>(parameter->value().size_in_bytes())}));
+    }
+  }
+  return *model->Forward();
+}
+
+TEST_P(LlamaDecoderTest, AgreesWithTheModelThatTrains) {
+  for (const bool is_tied : {false, true}) {
+    model_files::ModelConfig config = SmallModel();
+    config.tied_embeddings = is_tied;
+    config.rope_theta = 500;
+    config.norm_epsilon = 1e-3;
+    RandomWeights reader(config);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const LlamaWeights weights,
+                                 LlamaWeights::Read(reader, GetParam()));
+    for (const int64_t length : {1, 2, 5, 31}) {
+      const std::vector<int64_t> tokens =
+          Tokens(length + 1, static_cast<uint64_t>(length));
+      TESSERA_ASSERT_OK_AND_ASSIGN(auto decoder,
+                                   LlamaDecoder::Create(weights, ops_, length));
+      double loss = 0;
+      for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+        TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<double> logits,
+                                     decoder->Append({{tokens[i]}}));
+        double sum = 0;
+        for (const double logit : logits) sum += std::exp(logit);
+        loss += std::log(sum) - logits[static_cast<size_t>(tokens[i + 1])];
+      }
+      loss /= static_cast<double>(length);
+      EXPECT_NEAR(loss, TrainingLoss(reader, ops_, GetParam(), tokens),
+                  Tolerance(GetParam()) * loss)
+          << length;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LlamaDecoderTest,
+                         ::testing::Values(DType::kF64, DType::kF32),
+                         [](const auto& info) {
+                           return std::string(DTypeName(info.param));
+                         });
+
+TEST(LlamaWeightsTest, RefusesOtherTypesAndModelsAndHandsErrorsOn) {
+  RandomWeights reader(SmallModel());
+  EXPECT_THAT(LlamaWeights::Read(reader, DType::kBF16),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("f32 and f64 are allowed")));
+  model_files::ModelConfig config = SmallModel();
+  config.layers = 0;
+  RandomWeights none(config);
+  EXPECT_THAT(LlamaWeights::Read(none, DType::kF32),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+
+  class Damaged : public RandomWeights {
+   public:
+    using RandomWeights::RandomWeights;
+    absl::Status Read(LlamaPart part, int64_t layer, int64_t begin, int64_t end,
+                      std::span<float> target) override {
+      if (part == LlamaPart::kDown && layer == 2) {
+        return absl::DataLossError("a hole");
+      }
+      return RandomWeights::Read(part, layer, begin, end, target);
+    }
+  };
+  Damaged damaged(SmallModel());
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    EXPECT_THAT(LlamaWeights::Read(damaged, dtype),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         HasSubstr("layers.2.down.weight: a hole")));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,82 @@
+#include <string>
+
+#include "base/status_matchers.h"
+#include "base/text_mutator.h"
+#include "gtest/gtest.h"
+#include "topology/cluster/cluster_spec.h"
+#include "topology/cluster/cluster_json.h"
+
+namespace tessera::topology {
+namespace {
+
+TEST(ClusterJsonFuzzTest, GivesAClusterThatReadsBackOrSaysWhyNot) {
+  TextMutator mutator(
+      {ClusterToJson(*ParseCluster("hosts=16,gpus=8,sockets=2,memory=80GB")),
+       ClusterToJson(*ParseCluster("cpus=3,sockets=2")),
+       R"({"hosts":[{"name":"a","devices":[{}]},{"name":"b","devices":[{}]}]})",
+       R"({"hosts":[{"name":"a","count":2,"nvlink_hosts":2,"devices":[{}],
+           "links":{"network":{"kind":"ethernet","bandwidth":1e9}}}]})"},
+      {"{",
+       "}",
+       "[",
+       "]",
+       ",",
+       ":",
+       "\"",
+       "\\",
+       "\\u0000",
+       "\\ud800",
+       "null",
+       "true",
+       "-",
+       "1e999",
+       "-0",
+       "0.1",
+       "18446744073709551616",
+       "\"count\":",
+       "\"hosts\":[",
+       "\xff",
+       "\xc3\xa9",
+       std::string(1, '\0'),
+       std::string(40, '['),
+       "{\"a\":{\"a\":{\"a\":"},
+      1);
+  int valid = 0;
+  for (int i = 0; i < 40'000; ++i) {
+    const std::string text = mutator.Next();
+    const auto cluster = ClusterFromJson(text);
+    if (!cluster.ok()) {
+      ASSERT_THAT(cluster, StatusIs(absl::StatusCode::kInvalidArgument))
+          << text;
+      ASSERT_FALSE(cluster.status().message().empty()) << text;
+      ASSERT_LT(cluster.status().message().size(), 10'000u) << text;
+      continue;
+    }
+    ++valid;
+    ASSERT_THAT(ClusterFromJson(ClusterToJson(*cluster)),
+                IsOkAndHolds(*cluster))
+        << text;
+  }
+  EXPECT_GT(valid, 500);
+}
+
+TEST(ClusterJsonFuzzTest, DeepNestingOfAnyShapeIsRefused) {
+  for (size_t depth : {17, 1000, 1'000'000}) {
+    for (const std::string piece :
+         {"[", "{\"hosts\":", "{\"hosts\":[", "[{\"a\":", "\n["}) {
+      std::string text;
+      for (size_t i = 0; i < depth; ++i) text += piece;
+      EXPECT_THAT(ClusterFromJson(text),
+                  StatusIs(absl::StatusCode::kInvalidArgument));
+    }
+  }
+}
+
+TEST(ClusterJsonFuzzTest, ATextAboveTheLimitIsRefusedUnread) {
+  EXPECT_THAT(ClusterFromJson(std::string(kMaxClusterJsonBytes + 1, ' ')),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       ::testing::HasSubstr("use at most 67108864")));
+}
+
+}  // namespace
+}  // namespace tessera::topology

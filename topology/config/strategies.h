@@ -1,0 +1,71 @@
+// Strategies: how a job keeps its activations, combines gradients, and with
+// which numbers it computes.
+//
+//   ParseEnum<MemoryStrategy>("aggressive");   // MemoryStrategy::kAggressive
+//   EnumName(DType::kBF16);                    // "bf16"
+#ifndef TESSERA_TOPOLOGY_CONFIG_STRATEGIES_H_
+#define TESSERA_TOPOLOGY_CONFIG_STRATEGIES_H_
+
+#include <array>
+#include <string_view>
+
+#include "base/dtype/dtype.h"
+#include "topology/config/named_enum.h"
+
+namespace tessera::topology {
+
+// What becomes of activations between forward and backward pass.
+enum class MemoryStrategy {
+  kBasic,       // all are kept
+  kStandard,    // checkpointing: some are kept, the rest recomputed from them
+  kAggressive,  // full recomputation: only the input of each layer is kept
+  kExtreme,     // offloaded to disk
+};
+
+template <>
+struct EnumNames<MemoryStrategy> {
+  static constexpr std::string_view kWhat = "memory strategy";
+  static constexpr auto kTable = std::to_array<NamedValue<MemoryStrategy>>({
+      {"basic", MemoryStrategy::kBasic},
+      {"standard", MemoryStrategy::kStandard},
+      {"aggressive", MemoryStrategy::kAggressive},
+      {"extreme", MemoryStrategy::kExtreme},
+  });
+};
+
+// How gradients are summed over the data-parallel ranks.
+enum class CommunicationStrategy {
+  kAllReduce,     // the engine's own all-reduce
+  kHierarchical,  // within each node first, then between nodes
+  kRing,
+  kTree,
+  kAdaptive,  // chosen by message size and topology
+};
+
+template <>
+struct EnumNames<CommunicationStrategy> {
+  static constexpr std::string_view kWhat = "communication strategy";
+  static constexpr auto kTable =
+      std::to_array<NamedValue<CommunicationStrategy>>({
+          {"all_reduce", CommunicationStrategy::kAllReduce},
+          {"hierarchical", CommunicationStrategy::kHierarchical},
+          {"ring", CommunicationStrategy::kRing},
+          {"tree", CommunicationStrategy::kTree},
+          {"adaptive", CommunicationStrategy::kAdaptive},
+      });
+};
+
+// The names of types in flags and files.
+// The optimizer's state is fp32 in every case.
+template <>
+struct EnumNames<DType> {
+  static constexpr std::string_view kWhat = "precision";
+  static constexpr auto kTable = std::to_array<NamedValue<DType>>({
+      {"fp32", DType::kF32},
+      {"bf16", DType::kBF16},
+  });
+};
+
+}  // namespace tessera::topology
+
+#endif  // TESSERA_TOPOLOGY_CONFIG_STRATEGIES_H_

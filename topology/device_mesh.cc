@@ -1,0 +1,236 @@
+#include "topology/device_mesh.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+
+namespace tessera::topology {
+namespace {
+
+using GridAxis = DeviceMesh::GridAxis;
+using Lists = std::vector<std::vector<DeviceId>>;
+
+std::string Quoted(std::string_view text) {
+  return absl::StrCat("\"", absl::CHexEscape(text.substr(0, 40)),
+                      text.size() > 40 ? "..." : "", "\"");
+}
+
+void CheckAxes(std::span<const GridAxis> axes,
+               std::vector<std::string>* problems) {
+  if (axes.empty() || axes.size() > DeviceMesh::kMaxAxes) {
+    problems->push_back(
+        absl::StrCat(axes.size(), " axes are given; choose 1, 2 or 3"));
+  }
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const std::string& name = axes[i].name;
+    const int64_t size = axes[i].size;
+    if (name.empty()) {
+      problems->push_back(absl::StrCat("axis ", i, " has no name"));
+    }
+    const auto same = [&](const GridAxis& axis) { return axis.name == name; };
+    if (std::any_of(axes.begin(), axes.begin() + i, same)) {
+      problems->push_back(absl::StrCat("the name ", Quoted(name),
+                                       " stands there twice; name each once"));
+    }
+    if (size < 1) {
+      problems->push_back(absl::StrCat("axis ", Quoted(name), " has size ",
+                                       size, "; give it a size of 1 or more"));
+    }
+  }
+}
+
+// "2 x 3".
+std::string SizesOf(std::span<const GridAxis> axes) {
+  return absl::StrJoin(axes, " x ", [](std::string* out, const GridAxis& axis) {
+    absl::StrAppend(out, axis.size);
+  });
+}
+
+// The number of cells, or 0 after a problem. Sizes are at least 1.
+int64_t CountCells(std::span<const GridAxis> axes,
+                   std::vector<std::string>* problems) {
+  int64_t cells = 1;
+  for (const GridAxis& axis : axes) {
+    if (axis.size > DeviceMesh::kMaxCells / cells) {
+      problems->push_back(absl::StrCat("a grid of ", SizesOf(axes),
+                                       " has more cells than the ",
+                                       DeviceMesh::kMaxCells, " allowed"));
+      return 0;
+    }
+    cells *= axis.size;
+  }
+  return cells;
+}
+
+void CheckCount(std::span<const GridAxis> axes, size_t devices, int64_t cells,
+                std::vector<std::string>* problems) {
+  if (devices == 0) {
+    problems->push_back("no device is given; give at least one");
+  }
+  if (devices > static_cast<size_t>(cells)) {
+    problems->push_back(absl::StrCat(
+        devices, " devices do not fit into the ", cells, " cells of ",
+        SizesOf(axes), "; give at most ", cells, " devices or a larger grid"));
+  }
+}
+
+// "row=1, column=2".
+std::string NameCell(std::span<const GridAxis> axes,
+                     std::span<const int64_t> coordinates) {
+  std::string text;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", axes[i].name, "=",
+                    coordinates[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceMesh> DeviceMesh::Create(
+    std::vector<GridAxis> axes, std::span<const DeviceId> devices) {
+  std::vector<std::string> problems;
+  CheckAxes(axes, &problems);
+  const int64_t cells = problems.empty() ? CountCells(axes, &problems) : 0;
+  if (problems.empty()) CheckCount(axes, devices.size(), cells, &problems);
+
+  DeviceMesh mesh;
+  for (size_t i = 0; problems.empty() && i < devices.size(); ++i) {
+    const DeviceId device = devices[i];
+    if (device < DeviceId(0)) {
+      problems.push_back(absl::StrCat("device ", i, " has the id ",
+                                      device.value(), "; ids are 0 or more"));
+    }
+    const auto [it, added] = mesh.cell_of_.emplace(device, i);
+    if (added) continue;
+    problems.push_back(absl::StrCat("devices ", it->second, " and ", i,
+                                    " have the same id ", device.value(),
+                                    "; give each id once"));
+  }
+  if (!problems.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device mesh: ", absl::StrJoin(problems, "; ")));
+  }
+  for (size_t i = 0; i < axes.size(); ++i) {
+    mesh.shape_[kMaxAxes - axes.size() + i] = axes[i].size;
+  }
+  mesh.axes_ = std::move(axes);
+  mesh.devices_.assign(devices.begin(), devices.end());
+  return mesh;
+}
+
+absl::StatusOr<DeviceMesh> DeviceMesh::Linear(
+    std::span<const DeviceId> devices) {
+  // One cell even for no device, so that the error is about that.
+  const auto size = std::max<int64_t>(static_cast<int64_t>(devices.size()), 1);
+  return Create({{"column", size}}, devices);
+}
+
+absl::StatusOr<DeviceMesh> DeviceMesh::Grid(int64_t rows, int64_t columns,
+                                            std::span<const DeviceId> devices) {
+  return Create({{"row", rows}, {"column", columns}}, devices);
+}
+
+absl::StatusOr<DeviceMesh> DeviceMesh::Grid(int64_t planes, int64_t rows,
+                                            int64_t columns,
+                                            std::span<const DeviceId> devices) {
+  return Create({{"plane", planes}, {"row", rows}, {"column", columns}},
+                devices);
+}
+
+absl::StatusOr<int64_t> DeviceMesh::CellAt(
+    std::span<const int64_t> coordinates) const {
+  if (coordinates.size() != axes_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "device mesh: ", coordinates.size(), " coordinates are given for ",
+        axes_.size(), axes_.size() == 1 ? " axis" : " axes"));
+  }
+  int64_t cell = 0;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    const auto& [name, size] = axes_[i];
+    if (coordinates[i] < 0 || coordinates[i] >= size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "device mesh: coordinate ", coordinates[i], " of axis ", Quoted(name),
+          " is outside; ",
+          size == 1 ? "it has only 0"
+                    : absl::StrCat("it goes from 0 to ", size - 1)));
+    }
+    cell = cell * size + coordinates[i];
+  }
+  return cell;
+}
+
+GridCoordinates DeviceMesh::CoordinatesOfCell(int64_t cell) const {
+  GridCoordinates coordinates(axes_.size());
+  for (size_t i = axes_.size(); i-- > 0;) {
+    coordinates[i] = cell % axes_[i].size;
+    cell /= axes_[i].size;
+  }
+  return coordinates;
+}
+
+absl::StatusOr<DeviceId> DeviceMesh::At(
+    std::span<const int64_t> coordinates) const {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t cell, CellAt(coordinates));
+  if (cell >= device_count()) {
+    return absl::NotFoundError(absl::StrCat(
+        "device mesh: the cell ", NameCell(axes_, coordinates), " is empty; ",
+        device_count(), " devices fill the first of ", cell_count(), " cells"));
+  }
+  return devices_[cell];
+}
+
+absl::StatusOr<DeviceId> DeviceMesh::At(
+    std::initializer_list<int64_t> coordinates) const {
+  return At(std::span(coordinates.begin(), coordinates.size()));
+}
+
+absl::StatusOr<GridCoordinates> DeviceMesh::CoordinatesOf(
+    DeviceId device) const {
+  const auto it = cell_of_.find(device);
+  if (it == cell_of_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("device mesh: no device has the id ", device.value(),
+                     "; devices() lists the ", device_count(), " there are"));
+  }
+  return CoordinatesOfCell(it->second);
+}
+
+std::vector<GridCoordinates> DeviceMesh::EmptyCells() const {
+  std::vector<GridCoordinates> cells;
+  for (int64_t cell = device_count(); cell < cell_count(); ++cell) {
+    cells.push_back(CoordinatesOfCell(cell));
+  }
+  return cells;
+}
+
+Lists DeviceMesh::LinesAlong(size_t dimension) const {
+  int64_t stride = 1;
+  for (size_t i = dimension + 1; i < kMaxAxes; ++i) stride *= shape_[i];
+  const int64_t size = shape_[dimension];
+  Lists lines(cell_count() / size);
+  for (int64_t cell = 0; cell < device_count(); ++cell) {
+    const int64_t outer = cell / (stride * size);
+    lines[outer * stride + cell % stride].push_back(devices_[cell]);
+  }
+  return lines;
+}
+
+Lists DeviceMesh::Rows() const { return LinesAlong(2); }
+
+Lists DeviceMesh::Columns() const { return LinesAlong(1); }
+
+Lists DeviceMesh::Planes() const {
+  Lists planes(shape_[0]);
+  const int64_t size = shape_[1] * shape_[2];
+  for (int64_t cell = 0; cell < device_count(); ++cell) {
+    planes[cell / size].push_back(devices_[cell]);
+  }
+  return planes;
+}
+
+}  // namespace tessera::topology

@@ -1,0 +1,133 @@
+// DeviceMesh: devices laid out on a line, a plane or a box of cells.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto grid, DeviceMesh::Grid(2, 3, devices));
+//   grid.At({1, 2});                       // the device in row 1, column 2
+//   grid.CoordinatesOf(DeviceId(7));       // its coordinates
+//   grid.Rows();                           // the devices of each row
+//   std::cout << grid.ToString();
+//
+// Cells are in row-major order: the last coordinate varies fastest. Devices
+// fill them from the first on; there may be fewer devices than cells, and the
+// last cells are then empty. An immutable value; const methods may be called
+// from any thread.
+#ifndef TESSERA_TOPOLOGY_DEVICE_MESH_H_
+#define TESSERA_TOPOLOGY_DEVICE_MESH_H_
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "topology/device_id.h"
+#include "topology/mesh.h"
+#include "topology/rank.h"
+
+namespace tessera::topology {
+
+// One coordinate for each axis of a grid.
+using GridCoordinates = absl::InlinedVector<int64_t, 3>;
+
+class DeviceMesh {
+ public:
+  static constexpr size_t kMaxAxes = 3;
+  static constexpr int64_t kMaxCells = int64_t{1} << 24;
+
+  // One axis: its name in messages and listings, and how many coordinates.
+  struct GridAxis {
+    std::string name;
+    int64_t size = 1;
+
+    friend bool operator==(const GridAxis&, const GridAxis&) = default;
+  };
+
+  // A grid of 1 to 3 axes, the slowest-varying first. InvalidArgument, with
+  // everything that is wrong, where there is another number of axes, an axis
+  // has no name or another's or a size below 1, there are more than kMaxCells
+  // cells, no device, more devices than cells, or a negative or repeated id.
+  static absl::StatusOr<DeviceMesh> Create(std::vector<GridAxis> axes,
+                                           std::span<const DeviceId> devices);
+
+  // The same with the usual names: columns; rows and columns; planes, rows and
+  // columns. A line has as many cells as devices.
+  static absl::StatusOr<DeviceMesh> Linear(std::span<const DeviceId> devices);
+  static absl::StatusOr<DeviceMesh> Grid(int64_t rows, int64_t columns,
+                                         std::span<const DeviceId> devices);
+  static absl::StatusOr<DeviceMesh> Grid(int64_t planes, int64_t rows,
+                                         int64_t columns,
+                                         std::span<const DeviceId> devices);
+
+  // The ranks of `mesh` along 1 to 3 sets of axes, such as {"dp", "tp"} for
+  // rows along dp and columns along tp, or {"pp", "dp,cp", "tp"}: those ranks
+  // that agree with `member` in all other coordinates. The devices have the
+  // numbers of the ranks, the axes the names of the sets. InvalidArgument as
+  // Create and Mesh::GroupsAlong, and where two sets share an axis or no
+  // division of the mesh has them all.
+  static absl::StatusOr<DeviceMesh> FromMesh(
+      const Mesh& mesh, std::span<const std::string_view> axis_sets,
+      Rank member);
+  static absl::StatusOr<DeviceMesh> FromMesh(
+      const Mesh& mesh, std::initializer_list<std::string_view> axis_sets);
+
+  std::span<const GridAxis> axes() const { return axes_; }
+  int64_t cell_count() const { return shape_[0] * shape_[1] * shape_[2]; }
+  int64_t device_count() const { return static_cast<int64_t>(devices_.size()); }
+  bool full() const { return device_count() == cell_count(); }
+
+  // Every device, in the order of the cells.
+  std::span<const DeviceId> devices() const { return devices_; }
+
+  // The device at coordinates, one for each axis. InvalidArgument where one is
+  // outside (the message has axis, value and range) or there are not as many as
+  // axes; NotFound, with the cell, where it is empty.
+  absl::StatusOr<DeviceId> At(std::span<const int64_t> coordinates) const;
+  absl::StatusOr<DeviceId> At(std::initializer_list<int64_t> coordinates) const;
+
+  // The coordinates of a device. NotFound where the grid does not have it.
+  absl::StatusOr<GridCoordinates> CoordinatesOf(DeviceId device) const;
+  bool Contains(DeviceId device) const { return cell_of_.contains(device); }
+
+  // The coordinates of every empty cell, in row-major order.
+  std::vector<GridCoordinates> EmptyCells() const;
+
+  // The devices of each row, column and plane, without empty cells: a list for
+  // each, in row-major order of the other coordinates, and an empty list where
+  // all cells are. A grid of fewer axes has one row or one plane.
+  std::vector<std::vector<DeviceId>> Rows() const;
+  std::vector<std::vector<DeviceId>> Columns() const;
+  std::vector<std::vector<DeviceId>> Planes() const;
+
+  // A picture: a line for each row, "." for an empty cell, planes headed by
+  // their number. Along each axis the first `most` are shown, then "...".
+  //
+  //   0 1 2
+  //   3 4 .
+  std::string ToString(int64_t most = 32) const;
+
+ private:
+  DeviceMesh() = default;
+
+  // Planes, rows, columns; 1 where there is no such axis.
+  using Shape = std::array<int64_t, kMaxAxes>;
+
+  absl::StatusOr<int64_t> CellAt(std::span<const int64_t> coordinates) const;
+  GridCoordinates CoordinatesOfCell(int64_t cell) const;
+  std::vector<std::vector<DeviceId>> LinesAlong(size_t dimension) const;
+  std::string CellText(int64_t cell) const;
+  void AppendPlane(int64_t plane, int64_t most, std::string* picture) const;
+
+  std::vector<GridAxis> axes_;
+  Shape shape_ = {1, 1, 1};
+  std::vector<DeviceId> devices_;
+  absl::flat_hash_map<DeviceId, int64_t> cell_of_;
+};
+
+}  // namespace tessera::topology
+
+#endif  // TESSERA_TOPOLOGY_DEVICE_MESH_H_

@@ -1,0 +1,239 @@
+#include "topology/discovery/launcher_environment.h"
+
+#include <array>
+#include <limits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "topology/discovery/slurm_tasks.h"
+
+namespace tessera::topology {
+namespace {
+
+constexpr int64_t kMaxNumber = std::numeric_limits<int64_t>::max();
+
+// The variables of one launcher; an empty name where it has none.
+struct Variables {
+  Launcher launcher;
+  std::string_view rank;
+  std::string_view world_size;
+  std::string_view local_rank;
+  std::string_view local_world_size;
+  std::string_view host_rank;
+};
+
+constexpr Variables kTorchrun = {Launcher::kTorchrun, "RANK",
+                                 "WORLD_SIZE",        "LOCAL_RANK",
+                                 "LOCAL_WORLD_SIZE",  "GROUP_RANK"};
+constexpr Variables kOpenMpi = {
+    Launcher::kOpenMpi,           "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",       "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE", ""};
+constexpr Variables kMpich = {Launcher::kMpich,  "PMI_RANK",        "PMI_SIZE",
+                              "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""};
+constexpr Variables kSlurm = {
+    Launcher::kSlurm, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "",
+    "SLURM_NODEID"};
+
+// Reads variables, remembering nothing but how to look them up.
+class Reader {
+ public:
+  explicit Reader(const EnvironmentLookup& lookup) : lookup_(lookup) {}
+
+  std::optional<std::string> Text(std::string_view name) const {
+    return name.empty() ? std::nullopt : lookup_(name);
+  }
+  bool Has(std::string_view name) const { return Text(name).has_value(); }
+
+  // A whole number from `low` up, or nothing where it is not set.
+  absl::StatusOr<std::optional<int64_t>> Optional(std::string_view name,
+                                                  int64_t low) const {
+    const std::optional<std::string> text = Text(name);
+    if (!text) return std::nullopt;
+    int64_t number = 0;
+    const bool plain = !text->empty() && absl::ascii_isdigit(text->front());
+    if (plain && absl::SimpleAtoi(*text, &number) && number >= low) {
+      return number;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, "=\"", text->substr(0, 60), "\" is not a whole number from ", low,
+        " to ", kMaxNumber));
+  }
+
+  absl::StatusOr<int64_t> Required(Launcher launcher, std::string_view name,
+                                   int64_t low) const {
+    TESSERA_ASSIGN_OR_RETURN(const auto number, Optional(name, low));
+    if (number) return *number;
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " is not set, though other variables of ", LauncherName(launcher),
+        " are; start the program with its launcher, or unset "
+        "those"));
+  }
+
+ private:
+  const EnvironmentLookup& lookup_;
+};
+
+// A value must be below its bound; each is named with its variable.
+absl::Status CheckBelow(std::string_view name, int64_t value,
+                        std::string_view bound_name, int64_t bound) {
+  if (value < bound) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, "=", value, " is not below ", bound_name, "=", bound));
+}
+
+absl::StatusOr<LauncherEnvironment> ReadVariables(const Reader& reader,
+                                                  const Variables& names) {
+  LauncherEnvironment result;
+  result.launcher = names.launcher;
+  TESSERA_ASSIGN_OR_RETURN(const int64_t rank,
+                           reader.Required(names.launcher, names.rank, 0));
+  TESSERA_ASSIGN_OR_RETURN(
+      const int64_t world,
+      reader.Required(names.launcher, names.world_size, 1));
+  TESSERA_ASSIGN_OR_RETURN(
+      result.local_rank, reader.Required(names.launcher, names.local_rank, 0));
+  TESSERA_ASSIGN_OR_RETURN(result.local_world_size,
+                           reader.Optional(names.local_world_size, 1));
+  TESSERA_ASSIGN_OR_RETURN(result.host_rank,
+                           reader.Optional(names.host_rank, 0));
+  result.rank = Rank(rank);
+  result.world_size = AxisSize(world);
+  TESSERA_RETURN_IF_ERROR(
+      CheckBelow(names.rank, rank, names.world_size, world));
+  TESSERA_RETURN_IF_ERROR(
+      CheckBelow(names.local_rank, result.local_rank, names.world_size, world));
+  // Open MPI can be told to number a host's ranks in another order.
+  if (names.launcher != Launcher::kOpenMpi && result.local_rank > rank) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        names.local_rank, "=", result.local_rank, " exceeds ", names.rank, "=",
+        rank, "; a host's ranks ascend with the local rank"));
+  }
+  if (result.local_world_size) {
+    TESSERA_RETURN_IF_ERROR(CheckBelow(names.local_rank, result.local_rank,
+                                       names.local_world_size,
+                                       *result.local_world_size));
+    if (*result.local_world_size > world) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(names.local_world_size, "=", *result.local_world_size,
+                       " exceeds ", names.world_size, "=", world));
+    }
+  }
+  return result;
+}
+
+// The task list of the step where there is one; the batch job's otherwise.
+absl::Status ReadSlurmTasks(const Reader& reader, LauncherEnvironment& result) {
+  std::string_view name = "SLURM_STEP_TASKS_PER_NODE";
+  if (!reader.Has(name)) name = "SLURM_TASKS_PER_NODE";
+  const std::optional<std::string> text = reader.Text(name);
+  if (!text) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<SlurmTaskRun> runs,
+                           ParseSlurmTasksPerNode(*text), Annotate(_, name));
+  const std::string shown = absl::StrCat(name, "=", text->substr(0, 60));
+  const int64_t tasks = SlurmTaskCount(runs);
+  if (tasks != result.world_size.value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(shown, " has ", tasks,
+                     " tasks, but SLURM_NTASKS=", result.world_size.value()));
+  }
+  if (!result.host_rank) return absl::OkStatus();
+  result.local_world_size = SlurmTasksOfNode(runs, *result.host_rank);
+  if (!result.local_world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("SLURM_NODEID=", *result.host_rank, " is not below the ",
+                     SlurmNodeCount(runs), " nodes of ", shown));
+  }
+  if (result.local_rank < *result.local_world_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("SLURM_LOCALID=", result.local_rank, " is not below the ",
+                   *result.local_world_size, " tasks of node ",
+                   *result.host_rank, " in ", shown));
+}
+
+absl::StatusOr<LauncherEnvironment> ReadSlurm(const Reader& reader) {
+  TESSERA_ASSIGN_OR_RETURN(LauncherEnvironment result,
+                           ReadVariables(reader, kSlurm));
+  TESSERA_RETURN_IF_ERROR(ReadSlurmTasks(reader, result));
+  result.host_name = reader.Text("SLURMD_NODENAME");
+  return result;
+}
+
+absl::StatusOr<HostIndex> HostOf(const LauncherEnvironment& environment,
+                                 const Cluster& cluster) {
+  if (environment.host_name) {
+    const auto named = cluster.FindHost(*environment.host_name);
+    if (named.ok()) return named;
+  }
+  if (environment.host_rank) {
+    const HostIndex host(*environment.host_rank);
+    if (cluster.Contains(host)) return host;
+    return absl::InvalidArgumentError(absl::StrCat(
+        LauncherName(environment.launcher), " says that this is host ",
+        host.value(), ", but the cluster has ", cluster.num_hosts(),
+        " hosts; describe every host of the job"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const DevicePlace place,
+                           PlaceOfRank(cluster, environment.rank));
+  if (place.local == environment.local_rank) return place.host;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", environment.rank.value(), " is local rank ",
+      environment.local_rank, " by ", LauncherName(environment.launcher),
+      ", but local rank ", place.local,
+      " where ranks fill the cluster's hosts in order; start as many ranks on "
+      "each host as the cluster says it has devices"));
+}
+
+}  // namespace
+
+std::string_view LauncherName(Launcher launcher) {
+  constexpr std::array<std::string_view, 4> kNames = {"torchrun", "Open MPI",
+                                                      "MPICH", "Slurm"};
+  return kNames[static_cast<size_t>(launcher)];
+}
+
+absl::StatusOr<LauncherEnvironment> ReadLauncherEnvironment(
+    const EnvironmentLookup& lookup) {
+  const Reader reader(lookup);
+  if (reader.Has("RANK") || reader.Has("LOCAL_RANK")) {
+    return ReadVariables(reader, kTorchrun);
+  }
+  if (reader.Has("OMPI_COMM_WORLD_RANK")) {
+    return ReadVariables(reader, kOpenMpi);
+  }
+  const bool slurm = reader.Has("SLURM_PROCID");
+  if (reader.Has("MPI_LOCALRANKID") || (reader.Has("PMI_RANK") && !slurm)) {
+    return ReadVariables(reader, kMpich);
+  }
+  if (slurm) return ReadSlurm(reader);
+  return absl::NotFoundError(
+      "no launcher's variables are set: neither RANK and LOCAL_RANK "
+      "(torchrun), OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH) nor "
+      "SLURM_PROCID (Slurm); start the program with one of these");
+}
+
+absl::StatusOr<DevicePlace> PlaceOfRank(const Cluster& cluster, Rank rank) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const DevicePlace place, cluster.Locate(DeviceIndex(rank.value())),
+      Annotate(_, absl::StrCat("rank ", rank.value(), " has no device")));
+  return place;
+}
+
+absl::StatusOr<DeviceIndex> DeviceOf(const LauncherEnvironment& environment,
+                                     const Cluster& cluster) {
+  TESSERA_ASSIGN_OR_RETURN(const HostIndex host, HostOf(environment, cluster));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t devices, cluster.DeviceCount(host));
+  TESSERA_ASSIGN_OR_RETURN(const DeviceIndex first, cluster.FirstDevice(host));
+  if (environment.local_rank < devices) return first + environment.local_rank;
+  TESSERA_ASSIGN_OR_RETURN(const std::string name, cluster.HostName(host));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", environment.rank.value(), " is local rank ",
+      environment.local_rank, " of host \"", name, "\", which has ", devices,
+      " devices; start at most ", devices, " ranks there"));
+}
+
+}  // namespace tessera::topology

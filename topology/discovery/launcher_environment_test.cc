@@ -1,0 +1,268 @@
+#include "topology/discovery/launcher_environment.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "topology/cluster/cluster_spec.h"
+
+namespace tessera::topology {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+using Variables = std::map<std::string, std::string>;
+
+absl::StatusOr<LauncherEnvironment> Read(const Variables& variables) {
+  return ReadLauncherEnvironment(
+      [&](std::string_view name) -> std::optional<std::string> {
+        const auto found = variables.find(std::string(name));
+        if (found == variables.end()) return std::nullopt;
+        return found->second;
+      });
+}
+
+Variables Torchrun() {
+  return Variables{{"RANK", "5"},
+                   {"WORLD_SIZE", "8"},
+                   {"LOCAL_RANK", "1"},
+                   {"LOCAL_WORLD_SIZE", "4"},
+                   {"GROUP_RANK", "1"}};
+}
+
+Variables OpenMpi() {
+  return Variables{{"OMPI_COMM_WORLD_RANK", "5"},
+                   {"OMPI_COMM_WORLD_SIZE", "8"},
+                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
+}
+
+Variables Mpich() {
+  return Variables{{"PMI_RANK", "5"},
+                   {"PMI_SIZE", "8"},
+                   {"MPI_LOCALRANKID", "1"},
+                   {"MPI_LOCALNRANKS", "4"}};
+}
+
+Variables Slurm() {
+  return Variables{{"SLURM_PROCID", "6"},
+                   {"SLURM_NTASKS", "7"},
+                   {"SLURM_LOCALID", "0"},
+                   {"SLURM_NODEID", "3"},
+                   {"SLURM_TASKS_PER_NODE", "2(x3),1"},
+                   {"SLURMD_NODENAME", "node3"}};
+}
+
+TEST(LauncherEnvironmentTest, ReadsEveryLauncher) {
+  LauncherEnvironment expected;
+  expected.rank = Rank(5);
+  expected.world_size = AxisSize(8);
+  expected.local_rank = 1;
+  expected.local_world_size = 4;
+  expected.launcher = Launcher::kOpenMpi;
+  EXPECT_THAT(Read(OpenMpi()), IsOkAndHolds(expected));
+  expected.launcher = Launcher::kMpich;
+  EXPECT_THAT(Read(Mpich()), IsOkAndHolds(expected));
+  expected.launcher = Launcher::kTorchrun;
+  expected.host_rank = 1;
+  EXPECT_THAT(Read(Torchrun()), IsOkAndHolds(expected));
+
+  TESSERA_ASSERT_OK_AND_ASSIGN(const LauncherEnvironment slurm, Read(Slurm()));
+  EXPECT_EQ(slurm.launcher, Launcher::kSlurm);
+  EXPECT_EQ(slurm.rank, Rank(6));
+  EXPECT_EQ(slurm.world_size, AxisSize(7));
+  EXPECT_EQ(slurm.local_rank, 0);
+  EXPECT_EQ(slurm.local_world_size, 1);
+  EXPECT_EQ(slurm.host_rank, 3);
+  EXPECT_EQ(slurm.host_name, "node3");
+}
+
+TEST(LauncherEnvironmentTest, OptionalVariablesMayBeMissing) {
+  for (auto [variables, optional] :
+       std::vector<std::pair<Variables, std::vector<std::string>>>{
+           {Torchrun(), {"LOCAL_WORLD_SIZE", "GROUP_RANK"}},
+           {OpenMpi(), {"OMPI_COMM_WORLD_LOCAL_SIZE"}},
+           {Mpich(), {"MPI_LOCALNRANKS"}},
+           {Slurm(),
+            {"SLURM_TASKS_PER_NODE", "SLURM_NODEID", "SLURMD_NODENAME"}}}) {
+    for (const std::string& name : optional) {
+      variables.erase(name);
+      EXPECT_THAT(Read(variables), IsOk()) << name;
+    }
+    EXPECT_EQ(Read(variables)->local_world_size, std::nullopt);
+  }
+}
+
+TEST(LauncherEnvironmentTest, RequiredVariablesAreNamedWhenMissing) {
+  for (const auto& [all, names] :
+       std::vector<std::pair<Variables, std::vector<std::string>>>{
+           {Torchrun(), {"RANK", "WORLD_SIZE", "LOCAL_RANK"}},
+           {OpenMpi(), {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"}},
+           {Mpich(), {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"}},
+           {Slurm(), {"SLURM_NTASKS", "SLURM_LOCALID"}}}) {
+    for (const std::string& name : names) {
+      Variables variables = all;
+      variables.erase(name);
+      EXPECT_THAT(Read(variables), StatusIs(absl::StatusCode::kInvalidArgument,
+                                            HasSubstr(name + " is not set")))
+          << name;
+    }
+  }
+}
+
+TEST(LauncherEnvironmentTest, MalformedNumbersAreNamedWithTheirValue) {
+  for (const Variables& all : {Torchrun(), OpenMpi(), Mpich(), Slurm()}) {
+    for (const auto& [name, good] : all) {
+      if (name == "SLURM_TASKS_PER_NODE" || name == "SLURMD_NODENAME") continue;
+      for (const char* bad : {"", "-1", "+1", " 1", "one", "1.5",
+                              "99999999999999999999", "0x1"}) {
+        Variables variables = all;
+        variables[name] = bad;
+        EXPECT_THAT(
+            Read(variables),
+            StatusIs(absl::StatusCode::kInvalidArgument,
+                     HasSubstr(absl::StrCat(name, "=\"", bad, "\" is not"))))
+            << name << '=' << bad << " instead of " << good;
+      }
+    }
+  }
+}
+
+TEST(LauncherEnvironmentTest, ContradictionsNameBothVariablesAndValues) {
+  const auto with = [](Variables variables, const Variables& changes) {
+    for (const auto& [name, value] : changes) variables[name] = value;
+    return variables;
+  };
+  const std::vector<std::pair<Variables, std::string>> cases = {
+      {with(Torchrun(), {{"RANK", "8"}}), "RANK=8 is not below WORLD_SIZE=8"},
+      {with(Torchrun(), {{"WORLD_SIZE", "0"}}), "WORLD_SIZE=\"0\" is not"},
+      {with(Torchrun(), {{"LOCAL_RANK", "4"}}),
+       "LOCAL_RANK=4 is not below LOCAL_WORLD_SIZE=4"},
+      {with(Torchrun(), {{"LOCAL_WORLD_SIZE", "9"}}),
+       "LOCAL_WORLD_SIZE=9 exceeds WORLD_SIZE=8"},
+      {with(Torchrun(), {{"RANK", "1"}, {"LOCAL_RANK", "3"}}),
+       "LOCAL_RANK=3 exceeds RANK=1"},
+      {with(OpenMpi(), {{"OMPI_COMM_WORLD_LOCAL_RANK", "8"}}),
+       "OMPI_COMM_WORLD_LOCAL_RANK=8 is not below OMPI_COMM_WORLD_SIZE=8"},
+      {with(Slurm(), {{"SLURM_NTASKS", "8"}}),
+       "SLURM_TASKS_PER_NODE=2(x3),1 has 7 tasks, but SLURM_NTASKS=8"},
+      {with(Slurm(), {{"SLURM_NODEID", "4"}}),
+       "SLURM_NODEID=4 is not below the 4 nodes of SLURM_TASKS_PER_NODE"},
+      {with(Slurm(), {{"SLURM_LOCALID", "1"}}),
+       "SLURM_LOCALID=1 is not below the 1 tasks of node 3"},
+      {with(Slurm(), {{"SLURM_TASKS_PER_NODE", "2(x"}}),
+       "SLURM_TASKS_PER_NODE: task list \"2(x\""},
+      {with(Slurm(), {{"SLURM_STEP_TASKS_PER_NODE", "9"}}),
+       "SLURM_STEP_TASKS_PER_NODE=9 has 9 tasks"},
+  };
+  for (const auto& [variables, reason] : cases) {
+    EXPECT_THAT(Read(variables), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr(reason)));
+  }
+}
+
+TEST(LauncherEnvironmentTest, TheInnermostLauncherIsBelieved) {
+  Variables variables = Slurm();
+  EXPECT_EQ(Read(variables)->launcher, Launcher::kSlurm);
+  // srun with PMI: Slurm's own variables say more.
+  variables["PMI_RANK"] = "6";
+  variables["PMI_SIZE"] = "7";
+  EXPECT_EQ(Read(variables)->launcher, Launcher::kSlurm);
+  variables.merge(Mpich());
+  EXPECT_EQ(Read(variables)->launcher, Launcher::kMpich);
+  variables.merge(OpenMpi());
+  EXPECT_EQ(Read(variables)->launcher, Launcher::kOpenMpi);
+  variables.merge(Torchrun());
+  EXPECT_EQ(Read(variables)->launcher, Launcher::kTorchrun);
+}
+
+TEST(LauncherEnvironmentTest, WithoutALauncherThereIsNothing) {
+  for (const Variables& variables :
+       {Variables{}, Variables{{"WORLD_SIZE", "8"}, {"SLURM_NTASKS", "8"}}}) {
+    EXPECT_THAT(Read(variables),
+                StatusIs(absl::StatusCode::kNotFound,
+                         AllOf(HasSubstr("torchrun"), HasSubstr("Slurm"))));
+  }
+}
+
+TEST(LauncherEnvironmentTest, LaunchersHaveNames) {
+  EXPECT_EQ(LauncherName(Launcher::kTorchrun), "torchrun");
+  EXPECT_EQ(LauncherName(Launcher::kOpenMpi), "Open MPI");
+  EXPECT_EQ(LauncherName(Launcher::kMpich), "MPICH");
+  EXPECT_EQ(LauncherName(Launcher::kSlurm), "Slurm");
+}
+
+// Hosts of 3, 1 and 4 devices.
+Cluster Uneven() {
+  std::vector<HostGroup> groups(3);
+  for (size_t i = 0; i < 3; ++i) {
+    groups[i].name = absl::StrCat("node", i + 1);
+    groups[i].devices.resize(std::vector<size_t>{3, 1, 4}[i]);
+  }
+  return *Cluster::Create(std::move(groups));
+}
+
+TEST(PlaceOfRankTest, WalksHostsWithTheirOwnDeviceCounts) {
+  const Cluster cluster = Uneven();
+  const std::vector<std::pair<int64_t, int64_t>> expected = {
+      {0, 0}, {0, 1}, {0, 2}, {1, 0}, {2, 0}, {2, 1}, {2, 2}, {2, 3}};
+  for (size_t rank = 0; rank < expected.size(); ++rank) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const DevicePlace place,
+        PlaceOfRank(cluster, Rank(static_cast<int64_t>(rank))));
+    EXPECT_EQ(place.host.value(), expected[rank].first);
+    EXPECT_EQ(place.local, expected[rank].second);
+  }
+  EXPECT_THAT(PlaceOfRank(cluster, Rank(8)),
+              StatusIs(absl::StatusCode::kOutOfRange,
+                       AllOf(HasSubstr("rank 8 has no device"),
+                             HasSubstr("8 devices"))));
+}
+
+LauncherEnvironment Here(int64_t rank, int64_t local_rank) {
+  LauncherEnvironment here;
+  here.rank = Rank(rank);
+  here.world_size = AxisSize(8);
+  here.local_rank = local_rank;
+  return here;
+}
+
+TEST(DeviceOfTest, ByHostNameThenHostRankThenTheClustersOrder) {
+  const Cluster cluster = Uneven();
+  LauncherEnvironment here = Here(5, 1);
+  EXPECT_THAT(DeviceOf(here, cluster), IsOkAndHolds(DeviceIndex(5)));
+  here.host_rank = 0;
+  EXPECT_THAT(DeviceOf(here, cluster), IsOkAndHolds(DeviceIndex(1)));
+  here.host_name = "node3";
+  EXPECT_THAT(DeviceOf(here, cluster), IsOkAndHolds(DeviceIndex(5)));
+  here.host_name = "elsewhere";
+  EXPECT_THAT(DeviceOf(here, cluster), IsOkAndHolds(DeviceIndex(1)));
+}
+
+TEST(DeviceOfTest, RefusesWhatContradictsTheCluster) {
+  const Cluster cluster = Uneven();
+  LauncherEnvironment here = Here(3, 3);
+  EXPECT_THAT(DeviceOf(here, cluster),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("rank 3 is local rank 3 by torchrun"),
+                             HasSubstr("local rank 0"))));
+  here.host_rank = 0;
+  EXPECT_THAT(DeviceOf(here, cluster),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("local rank 3 of host \"node1\", which has 3 "
+                                 "devices")));
+  here.host_rank = 3;
+  EXPECT_THAT(DeviceOf(here, cluster),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("this is host 3, but the cluster has 3")));
+  EXPECT_THAT(DeviceOf(Here(8, 0), cluster),
+              StatusIs(absl::StatusCode::kOutOfRange));
+}
+
+}  // namespace
+}  // namespace tessera::topology

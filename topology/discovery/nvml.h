@@ -1,0 +1,44 @@
+// NVML: what NVIDIA's driver says about the GPUs of this machine.
+//
+//   TESSERA_ASSIGN_OR_RETURN(std::vector<NvmlGpu> gpus, ReadNvml());
+//
+// The library is opened at run time, so nothing is linked and a machine without
+// it gives an error, not a failure to start. Source of the entry points: NVML
+// API Reference Guide, sections "Initialization and Cleanup", "Device Queries",
+// "NvLink Methods".
+#ifndef TESSERA_TOPOLOGY_DISCOVERY_NVML_H_
+#define TESSERA_TOPOLOGY_DISCOVERY_NVML_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace tessera::topology {
+
+inline constexpr std::string_view kNvmlLibrary = "libnvidia-ml.so.1";
+
+struct NvmlGpu {
+  std::string name;
+  std::string bus_id;  // "0000:18:00.0"
+  int64_t memory_bytes = 0;
+  // All active NVLinks together, bytes per second in one direction; 0 where it
+  // has none or the library is too old to say.
+  double nvlink_bandwidth = 0;
+  // Whether each GPU of the answer can be reached over NVLink.
+  std::vector<bool> nvlink_peers;
+};
+
+// The GPUs that this process may use, in NVML's order (that of the PCI bus).
+// NotFound where there is no such library, Unimplemented where it lacks an
+// entry point, Unavailable where it fails to start (no driver), Internal where
+// a query fails; the message names the library and the call. The library is
+// shut down and closed before this returns.
+absl::StatusOr<std::vector<NvmlGpu>> ReadNvml(
+    std::string_view library = kNvmlLibrary);
+
+}  // namespace tessera::topology
+
+#endif  // TESSERA_TOPOLOGY_DISCOVERY_NVML_H_

@@ -1,0 +1,217 @@
+#include "zero3/checkpoint/checkpoint_directory.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "zero3/checkpoint/manifest_json.h"
+
+namespace tessera::zero3 {
+namespace {
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kWriting = ".writing";
+constexpr std::string_view kRemoving = ".removing";
+
+// The step of a name that CheckpointName makes.
+std::optional<int64_t> StepOf(std::string_view name) {
+  std::string_view digits = name;
+  int64_t step = -1;
+  if (!absl::ConsumePrefix(&digits, kPrefix) ||
+      !absl::SimpleAtoi(digits, &step) || step < 0 ||
+      CheckpointName(step) != name) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+bool IsLeftover(std::string_view name) {
+  return (absl::ConsumeSuffix(&name, kWriting) ||
+          absl::ConsumeSuffix(&name, kRemoving)) &&
+         StepOf(name).has_value();
+}
+
+bool IsThere(const std::string& path) {
+  struct stat found;
+  return stat(path.c_str(), &found) == 0;
+}
+
+std::string ParentOf(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const size_t slash = path.rfind('/');
+  if (slash == path.npos) return ".";
+  return std::string(path.substr(0, std::max<size_t>(slash, 1)));
+}
+
+// All that have a name of a checkpoint, newest first.
+absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(
+    const std::string& directory) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           ListDirectory(directory));
+  std::vector<FoundCheckpoint> found;
+  for (const std::string& name : names) {
+    if (const auto step = StepOf(name)) {
+      found.push_back({*step, absl::StrCat(directory, "/", name)});
+    }
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.step > b.step; });
+  return found;
+}
+
+}  // namespace
+
+std::string CheckpointName(int64_t step) {
+  return absl::StrCat(kPrefix, absl::StrFormat("%08d", step));
+}
+
+absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& path) {
+  const std::string file = absl::StrCat(path, "/", kManifestName);
+  TESSERA_ASSIGN_OR_RETURN(const std::string text,
+                           ReadFile(file, kMaxManifestBytes));
+  TESSERA_ASSIGN_OR_RETURN(CheckpointManifest manifest, ParseManifest(text),
+                           Annotate(_, file));
+  return manifest;
+}
+
+absl::Status CheckComplete(const FoundCheckpoint& checkpoint) {
+  TESSERA_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
+                           ReadManifest(checkpoint.path));
+  if (manifest.step != checkpoint.step) {
+    return absl::DataLossError(absl::StrCat(
+        checkpoint.path, ": its manifest is of step ", manifest.step));
+  }
+  for (const CheckpointPart& part : manifest.parts) {
+    for (size_t rank = 0; rank < part.files.size(); ++rank) {
+      const std::string path =
+          absl::StrCat(checkpoint.path, "/",
+                       ShardFileName(part.name, static_cast<int64_t>(rank)));
+      struct stat file;
+      if (stat(path.c_str(), &file) != 0) {
+        return absl::ErrnoToStatus(errno, absl::StrCat("cannot find ", path));
+      }
+      if (file.st_size != part.files[rank].bytes) {
+        return absl::DataLossError(absl::StrCat(path, " has ", file.st_size,
+                                                " of ", part.files[rank].bytes,
+                                                " bytes"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<FoundCheckpoint>> CompleteCheckpoints(
+    const std::string& directory) {
+  TESSERA_ASSIGN_OR_RETURN(std::vector<FoundCheckpoint> found,
+                           ListCheckpoints(directory));
+  std::erase_if(found, [](const FoundCheckpoint& checkpoint) {
+    return !CheckComplete(checkpoint).ok();
+  });
+  return found;
+}
+
+absl::StatusOr<FoundCheckpoint> LatestCheckpoint(const std::string& directory) {
+  constexpr size_t kReasonsShown = 3;
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> found,
+                           ListCheckpoints(directory));
+  std::string reasons;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const absl::Status status = CheckComplete(found[i]);
+    if (status.ok()) return found[i];
+    if (i < kReasonsShown) absl::StrAppend(&reasons, "; ", status.message());
+  }
+  return absl::NotFoundError(absl::StrCat(
+      directory, " has no complete checkpoint, of ", found.size(), reasons));
+}
+
+std::string CheckpointDirectory::writing_path(int64_t step) const {
+  return absl::StrCat(path_, "/", CheckpointName(step), kWriting);
+}
+
+absl::Status CheckpointDirectory::Begin(int64_t step) {
+  const absl::Status made = calls_.MakeDirectory(path_);
+  if (made.ok()) {
+    TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(ParentOf(path_)));
+  } else if (!absl::IsAlreadyExists(made)) {
+    return made;
+  }
+  TESSERA_RETURN_IF_ERROR(RemoveLeftovers());
+  return calls_.MakeDirectory(writing_path(step));
+}
+
+absl::Status CheckpointDirectory::Commit(int64_t step,
+                                         std::string_view manifest) {
+  const std::string from = writing_path(step);
+  const std::string to = absl::StrCat(path_, "/", CheckpointName(step));
+  TESSERA_RETURN_IF_ERROR(
+      WriteNew(absl::StrCat(from, "/", kManifestName), manifest));
+  // The names of all files are on the device before the directory has its own.
+  TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(from));
+  const bool replaces = IsThere(to);
+  TESSERA_RETURN_IF_ERROR(replaces ? calls_.Exchange(from, to)
+                                   : calls_.Rename(from, to));
+  TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(path_));
+  // The new one is there; what is left of the old one goes with the next Begin.
+  if (replaces) RemoveTree(from).IgnoreError();
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointDirectory::Discard(int64_t step) {
+  const std::string path = writing_path(step);
+  return IsThere(path) ? RemoveTree(path) : absl::OkStatus();
+}
+
+absl::Status CheckpointDirectory::Prune(int64_t newest, int64_t keep) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> complete,
+                           CompleteCheckpoints(path_));
+  int64_t kept = 1;  // `newest`.
+  for (const FoundCheckpoint& checkpoint : complete) {
+    if (checkpoint.step == newest || kept++ < keep) continue;
+    const std::string removing = absl::StrCat(checkpoint.path, kRemoving);
+    // It stops being a checkpoint before the first of its files goes.
+    TESSERA_RETURN_IF_ERROR(calls_.Rename(checkpoint.path, removing));
+    TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(path_));
+    TESSERA_RETURN_IF_ERROR(RemoveTree(removing));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointDirectory::RemoveLeftovers() {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           ListDirectory(path_));
+  for (const std::string& name : names) {
+    if (!IsLeftover(name)) continue;
+    TESSERA_RETURN_IF_ERROR(RemoveTree(absl::StrCat(path_, "/", name)));
+  }
+  return absl::OkStatus();
+}
+
+// A checkpoint has no directories.
+absl::Status CheckpointDirectory::RemoveTree(const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           ListDirectory(path));
+  for (const std::string& name : names) {
+    TESSERA_RETURN_IF_ERROR(calls_.RemoveFile(absl::StrCat(path, "/", name)));
+  }
+  return calls_.RemoveDirectory(path);
+}
+
+absl::Status CheckpointDirectory::WriteNew(const std::string& path,
+                                           std::string_view contents) {
+  TESSERA_ASSIGN_OR_RETURN(const int fd, calls_.Create(path));
+  absl::Status status = calls_.Write(
+      fd, std::as_bytes(std::span(contents.data(), contents.size())), 0, path);
+  if (status.ok()) status = calls_.Sync(fd, path);
+  status.Update(calls_.Close(fd, path));
+  return status;
+}
+
+}  // namespace tessera::zero3

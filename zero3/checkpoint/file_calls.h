@@ -1,0 +1,58 @@
+// FileCalls: the system calls that change files and directories, so that tests
+// can make each of them the last.
+//
+//   FileCalls& calls = FileCalls::System();
+//   TESSERA_ASSIGN_OR_RETURN(const int fd, calls.Create("/ckpt/new"));
+//   TESSERA_RETURN_IF_ERROR(calls.Write(fd, bytes, 0, "/ckpt/new"));
+//   TESSERA_RETURN_IF_ERROR(calls.Sync(fd, "/ckpt/new"));
+//
+// Errors are the system's, with the path; a full device or limit is
+// ResourceExhausted. A process that has a limit on the size of its files must
+// ignore SIGXFSZ to see that error. Any thread may call.
+#ifndef TESSERA_ZERO3_CHECKPOINT_FILE_CALLS_H_
+#define TESSERA_ZERO3_CHECKPOINT_FILE_CALLS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace tessera::zero3 {
+
+class FileCalls {
+ public:
+  virtual ~FileCalls() = default;
+
+  // The real ones.
+  static FileCalls& System();
+
+  // A new file, open for writing; AlreadyExists where there is one.
+  virtual absl::StatusOr<int> Create(const std::string& path) = 0;
+  // All of `bytes` at the end, which is at `offset`.
+  virtual absl::Status Write(int fd, std::span<const std::byte> bytes,
+                             int64_t offset, const std::string& path) = 0;
+  virtual absl::Status Sync(int fd, const std::string& path) = 0;
+  // Closed in any case.
+  virtual absl::Status Close(int fd, const std::string& path) = 0;
+  virtual absl::Status MakeDirectory(const std::string& path) = 0;
+  virtual absl::Status SyncDirectory(const std::string& path) = 0;
+  // `to` is not there, or is a file.
+  virtual absl::Status Rename(const std::string& from,
+                              const std::string& to) = 0;
+  // Both are there: each gets the other's name, at once. FailedPrecondition
+  // where the file system cannot.
+  virtual absl::Status Exchange(const std::string& a, const std::string& b) = 0;
+  virtual absl::Status RemoveFile(const std::string& path) = 0;
+  virtual absl::Status RemoveDirectory(const std::string& path) = 0;
+};
+
+// The names in a directory without "." and "..", sorted.
+absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path);
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_CHECKPOINT_FILE_CALLS_H_

@@ -1,0 +1,140 @@
+#include "zero3/checkpoint/state_bits.h"
+
+#include <cstring>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "zero3/checkpoint/state_blocks.h"
+
+namespace tessera::zero3::testing {
+namespace {
+
+using Visit = absl::FunctionRef<absl::Status(const Parameter&, StatePart,
+                                             const Extent&, const StateArray&)>;
+
+absl::Status ForEachPart(ShardedState& state, bool changes, Visit visit) {
+  for (const Parameter& parameter : state.layout().model().all()) {
+    const Extent extent = state.layout().ExtentOf(state.rank(), parameter.id);
+    if (extent.size() == 0) continue;
+    for (const StatePart part : kAllStateParts) {
+      if (!StateFormatOf(parameter, MomentsOf(state), part)) continue;
+      TESSERA_ASSIGN_OR_RETURN(OpenPart open,
+                               OpenPart::Open(state, parameter.id, part));
+      absl::Status status = visit(parameter, part, extent, open.array());
+      status.Update(open.Close(changes));
+      TESSERA_RETURN_IF_ERROR(status);
+    }
+  }
+  return absl::OkStatus();
+}
+
+uint64_t Mix(uint64_t x) {
+  for (int i = 0; i < 2; ++i) {
+    x ^= x >> 31;
+    x *= 0xd6e8feb86659fd93ULL;
+  }
+  return x ^ (x >> 32);
+}
+
+// Eight bytes that follow from all of these.
+uint64_t StampOf(int64_t seed, const std::string& name, StatePart part,
+                 int64_t number, bool is_scale) {
+  uint64_t x = Mix(static_cast<uint64_t>(seed) * 31 +
+                   static_cast<uint64_t>(part) * 7 + (is_scale ? 3 : 0) + 1);
+  for (const char c : name) x = Mix(x ^ static_cast<uint8_t>(c));
+  return Mix(x ^ static_cast<uint64_t>(number));
+}
+
+// Where the bytes of an element and of its scale are.
+std::byte* ElementIn(const StateArray& array, int64_t element) {
+  return array.bytes + array.format.ScaleBytes(array.capacity) +
+         (element - array.begin) * SizeInBytes(array.format.dtype);
+}
+std::byte* ScaleIn(const StateArray& array, int64_t element) {
+  return array.bytes + 4 * ((element - array.begin) / array.format.block);
+}
+
+}  // namespace
+
+absl::Status BitCollector::Add(ShardedState& state) {
+  return ForEachPart(
+      state, /*changes=*/false,
+      [&](const Parameter& parameter, StatePart part, const Extent& extent,
+          const StateArray& array) {
+        absl::MutexLock lock(&mutex_);
+        for (int64_t e = extent.begin; e < extent.end; ++e) {
+          std::string bits(
+              reinterpret_cast<const char*>(ElementIn(array, e)),
+              static_cast<size_t>(SizeInBytes(array.format.dtype)));
+          if (array.format.block > 0) {
+            bits.append(reinterpret_cast<const char*>(ScaleIn(array, e)), 4);
+          }
+          const auto [there, is_new] =
+              bits_.emplace(std::tuple(parameter.name(), part, e), bits);
+          if (!is_new && there->second != bits) {
+            return absl::UnavailableError(
+                absl::StrCat(parameter.name(), ": ranks differ"));
+          }
+        }
+        return absl::OkStatus();
+      });
+}
+
+StateBits BitCollector::bits() const {
+  absl::MutexLock lock(&mutex_);
+  return bits_;
+}
+
+absl::Status Stamp(ShardedState& state, int64_t seed) {
+  TESSERA_RETURN_IF_ERROR(ForEachPart(
+      state, /*changes=*/true,
+      [&](const Parameter& parameter, StatePart part, const Extent& extent,
+          const StateArray& array) {
+        const auto size = static_cast<size_t>(SizeInBytes(array.format.dtype));
+        for (int64_t e = extent.begin; e < extent.end; ++e) {
+          const uint64_t bits = StampOf(seed, parameter.name(), part, e, false);
+          std::memcpy(ElementIn(array, e), &bits, size);
+          if (array.format.block == 0) continue;
+          const uint64_t scale = StampOf(seed, parameter.name(), part,
+                                         e / array.format.block, true);
+          std::memcpy(ScaleIn(array, e), &scale, 4);
+        }
+        return absl::OkStatus();
+      }));
+  TESSERA_RETURN_IF_ERROR(state.optimizer().Settle());
+  state.scaler().Restore(1 + static_cast<double>(seed) / 3, seed + 5);
+  return state.FinishRestoring(seed);
+}
+
+absl::Status CheckStamp(ShardedState& state, int64_t seed) {
+  if (state.steps() != seed ||
+      state.scaler().scale() != 1 + static_cast<double>(seed) / 3 ||
+      state.scaler().steps_since_change() != seed + 5) {
+    return absl::UnavailableError(
+        absl::StrCat("steps or loss scale are not those of ", seed, ": ",
+                     state.steps(), ", ", state.scaler().scale()));
+  }
+  return ForEachPart(
+      state, /*changes=*/false,
+      [&](const Parameter& parameter, StatePart part, const Extent& extent,
+          const StateArray& array) {
+        const auto size = static_cast<size_t>(SizeInBytes(array.format.dtype));
+        for (int64_t e = extent.begin; e < extent.end; ++e) {
+          const uint64_t bits = StampOf(seed, parameter.name(), part, e, false);
+          bool is_right = std::memcmp(ElementIn(array, e), &bits, size) == 0;
+          if (array.format.block > 0) {
+            const uint64_t scale = StampOf(seed, parameter.name(), part,
+                                           e / array.format.block, true);
+            is_right &= std::memcmp(ScaleIn(array, e), &scale, 4) == 0;
+          }
+          if (is_right) continue;
+          return absl::UnavailableError(
+              absl::StrCat("element ", e, " of the ", StatePartName(part),
+                           " of ", parameter.name(), " is wrong"));
+        }
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace tessera::zero3::testing

@@ -1,0 +1,81 @@
+// What a rank writes of a ShardedState and reads into one: blocks of elements.
+//
+//   TESSERA_ASSIGN_OR_RETURN(const StateShare share,
+//                            ShareOf(state, shard_group, replicas));
+//   for (const BlockRange& range : PlanBlocks(share, moments, 1 << 20)) ...
+//   TESSERA_RETURN_IF_ERROR(ReadBlocks(state, blocks, write));
+#ifndef TESSERA_ZERO3_CHECKPOINT_STATE_BLOCKS_H_
+#define TESSERA_ZERO3_CHECKPOINT_STATE_BLOCKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "topology/rank.h"
+#include "zero3/checkpoint/shard_format.h"
+#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_layout.h"
+#include "zero3/state/sharded_state.h"
+
+namespace tessera::zero3 {
+
+// Who writes which elements. At stages 1 to 3 that is the layout of the state:
+// what a rank owns. At stage 0 every rank owns everything, and each writes an
+// even chunk.
+struct StateShare {
+  StateLayout layout;
+  topology::Rank rank;
+};
+absl::StatusOr<StateShare> ShareOf(const ShardedState& state,
+                                   topology::Rank shard_rank,
+                                   int64_t shard_ranks);
+// Of a state that is not there yet: of that stage, in `layout`.
+absl::StatusOr<StateShare> ShareOf(int stage, const StateLayout& layout,
+                                   topology::Rank shard_rank,
+                                   int64_t shard_ranks);
+
+// What the optimizer of a state keeps.
+MomentKinds MomentsOf(const ShardedState& state);
+
+// The blocks of a share, in the order of a shard file, of at most `elements`
+// each (rounded up to a block of the moments). Padding is in none.
+// Precondition: elements > 0.
+std::vector<BlockRange> PlanBlocks(const StateShare& share,
+                                   const MomentKinds& moments,
+                                   int64_t elements);
+
+// One part of a parameter's state on this rank, open while it lives.
+class OpenPart {
+ public:
+  static absl::StatusOr<OpenPart> Open(ShardedState& state,
+                                       ParameterId parameter, StatePart part);
+
+  // All that this rank owns of it; with padding at the end, perhaps.
+  const StateArray& array() const { return array_; }
+  // Once, before the end.
+  absl::Status Close(bool changed);
+
+ private:
+  OpenPart(ShardedState& state, ParameterId parameter, StatePart part)
+      : state_(&state), parameter_(parameter), part_(part) {}
+
+  ShardedState* state_;
+  ParameterId parameter_;
+  StatePart part_;
+  StateArray array_;
+};
+
+// Hands each block's bytes to `use`, in order; they are valid during the call.
+// Its first error ends this. Precondition: this rank owns the blocks.
+using BlockUse = absl::FunctionRef<absl::Status(
+    const BlockRange& range, std::span<const std::byte> bytes)>;
+absl::Status ReadBlocks(ShardedState& state, std::span<const BlockRange> blocks,
+                        BlockUse use);
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_CHECKPOINT_STATE_BLOCKS_H_

@@ -1,0 +1,79 @@
+#include "zero3/checkpoint/state_format.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera::zero3 {
+namespace {
+
+StateFormat OfMoment(const offload::MomentFormat& moment) {
+  switch (moment.type) {
+    case offload::MomentType::kF64:
+      return {.dtype = DType::kF64};
+    case offload::MomentType::kF32:
+      return {.dtype = DType::kF32};
+    case offload::MomentType::kBF16:
+      return {.dtype = DType::kBF16};
+    case offload::MomentType::kBlockwise8:
+      return {.dtype = DType::kU8, .block = moment.block};
+  }
+  return {};
+}
+
+// memcpy of nothing from nowhere is not allowed.
+void CopyBytes(const std::byte* from, std::byte* to, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+}  // namespace
+
+std::string_view StatePartName(StatePart part) {
+  constexpr std::array<std::string_view, kAllStateParts.size()> kNames = {
+      "value", "master", "first_moment", "second_moment"};
+  return IsValid(part) ? kNames[static_cast<size_t>(part)] : "invalid";
+}
+
+std::string StateFormat::ToString() const {
+  return block == 0 ? std::string(DTypeName(dtype))
+                    : absl::StrCat("8-bit/", block);
+}
+
+std::string MomentKinds::ToString() const {
+  return absl::StrCat(count, " of ", format.ToString());
+}
+
+std::optional<StateFormat> StateFormatOf(const Parameter& parameter,
+                                         const MomentKinds& moments,
+                                         StatePart part) {
+  if (part == StatePart::kValue) return StateFormat{.dtype = parameter.dtype()};
+  if (!parameter.trainable()) return std::nullopt;
+  if (part == StatePart::kMaster) {
+    if (SizeInBytes(parameter.dtype()) >= 4) return std::nullopt;
+    return StateFormat{.dtype = DType::kF32};
+  }
+  if (moments.count < (part == StatePart::kFirstMoment ? 1 : 2)) {
+    return std::nullopt;
+  }
+  return OfMoment(parameter.dtype() == DType::kF64
+                      ? offload::MomentFormat::F64()
+                      : moments.format);
+}
+
+void CopyElements(const ConstStateArray& from, const StateArray& to,
+                  int64_t begin, int64_t end) {
+  const StateFormat& format = from.format;
+  if (format.block > 0) {
+    CopyBytes(from.bytes + format.ScaleBytes(begin - from.begin),
+              to.bytes + format.ScaleBytes(begin - to.begin),
+              format.ScaleBytes(end - begin));
+  }
+  const int64_t size = SizeInBytes(format.dtype);
+  CopyBytes(
+      from.bytes + format.ScaleBytes(from.capacity) +
+          (begin - from.begin) * size,
+      to.bytes + format.ScaleBytes(to.capacity) + (begin - to.begin) * size,
+      (end - begin) * size);
+}
+
+}  // namespace tessera::zero3

@@ -1,0 +1,104 @@
+// StateFormat: how the elements of one part of a parameter's state are kept,
+// and copies of ranges of them.
+//
+//   StateFormatOf(parameter, moments, StatePart::kFirstMoment);  // "8-bit/256"
+//   CopyElements(from, to, 512, 1024);
+//
+// A part is an array over the elements of the parameter. With a block, the
+// scales of the blocks come first, one f32 each, then one byte an element
+// (offload/optimizer/moment.h).
+#ifndef TESSERA_ZERO3_CHECKPOINT_STATE_FORMAT_H_
+#define TESSERA_ZERO3_CHECKPOINT_STATE_FORMAT_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/dtype/dtype.h"
+#include "offload/optimizer/moment.h"
+#include "zero3/parameters/parameter.h"
+
+namespace tessera::zero3 {
+
+// What is kept of each element. The values are stored: they are stable.
+enum class StatePart : uint8_t {
+  kValue = 0,
+  kMaster = 1,
+  kFirstMoment = 2,
+  kSecondMoment = 3,
+};
+
+inline constexpr std::array<StatePart, 4> kAllStateParts = {
+    StatePart::kValue, StatePart::kMaster, StatePart::kFirstMoment,
+    StatePart::kSecondMoment};
+
+constexpr bool IsValid(StatePart part) {
+  return static_cast<size_t>(part) < kAllStateParts.size();
+}
+
+// "value", "master", "first_moment", "second_moment"; "invalid" otherwise.
+std::string_view StatePartName(StatePart part);
+
+struct StateFormat {
+  DType dtype = DType::kF32;
+  int64_t block = 0;  // Elements that share a scale; 0: there are none.
+
+  int64_t ScaleBytes(int64_t elements) const {
+    return block == 0 ? 0 : 4 * (elements / block + (elements % block != 0));
+  }
+  // Precondition: 0 <= elements <= kMaxLayoutElements.
+  int64_t BytesOf(int64_t elements) const {
+    return ScaleBytes(elements) + elements * SizeInBytes(dtype);
+  }
+  // "f32", "8-bit/256".
+  std::string ToString() const;
+
+  friend bool operator==(const StateFormat&, const StateFormat&) = default;
+};
+
+// What an optimizer keeps of each trained element.
+struct MomentKinds {
+  // Implicit: two moments of a format, as AdamW has them.
+  MomentKinds(const offload::MomentFormat& of = {}, int64_t moments = 2)
+      : format(of), count(moments) {}
+
+  offload::MomentFormat format;
+  // AdamW has two, SGD with momentum the first, SGD without none.
+  int64_t count;
+
+  // "2 of f32".
+  std::string ToString() const;
+  friend bool operator==(const MomentKinds&, const MomentKinds&) = default;
+};
+
+// None where the parameter has no such part: frozen ones have their value
+// alone, only trained ones of 16 bits a master weight, and a second moment is
+// there where there are two.
+std::optional<StateFormat> StateFormatOf(const Parameter& parameter,
+                                         const MomentKinds& moments,
+                                         StatePart part);
+
+// Memory for elements [begin, begin + capacity) of a parameter. `Byte` is
+// std::byte or const std::byte.
+template <typename Byte>
+struct BasicStateArray {
+  StateFormat format = {};
+  int64_t begin = 0;
+  int64_t capacity = 0;
+  Byte* bytes = nullptr;
+};
+using StateArray = BasicStateArray<std::byte>;
+using ConstStateArray = BasicStateArray<const std::byte>;
+
+// Copies elements [begin, end). Preconditions: both arrays have one format and
+// hold these elements; with a block, `begin` is a multiple of it away from the
+// begin of both, and so is `end` unless the parameter ends there.
+void CopyElements(const ConstStateArray& from, const StateArray& to,
+                  int64_t begin, int64_t end);
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_CHECKPOINT_STATE_FORMAT_H_

@@ -1,0 +1,62 @@
+#include "zero3/state/buffer_pool.h"
+
+#include <cstddef>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tessera::zero3 {
+namespace {
+
+std::shared_ptr<offload::Accounting> Limited(int64_t bytes) {
+  return std::make_shared<offload::Accounting>("device", bytes);
+}
+
+TEST(BufferPoolTest, ABlockIsUsedAgain) {
+  BufferPool pool(Limited(1 << 20));
+  AccountedMemory first = *pool.Take("a", 4096);
+  std::byte* const place = first.bytes().data();
+  pool.Give(std::move(first));
+  EXPECT_EQ(pool.Take("b", 4096)->bytes().data(), place);
+}
+
+TEST(BufferPoolTest, HoldsNoMoreThanWasInUseAtOnce) {
+  std::mt19937_64 random(11);
+  const auto device = Limited(1 << 20);
+  BufferPool pool(device);
+  std::vector<AccountedMemory> used;
+  int64_t in_use = 0, most = 0;
+  for (int i = 0; i < 2000; ++i) {
+    if (random() % 2 == 0 && !used.empty()) {
+      std::swap(used[random() % used.size()], used.back());
+      in_use -= static_cast<int64_t>(used.back().bytes().size());
+      pool.Give(std::move(used.back()));
+      used.pop_back();
+    } else if (used.size() < 10) {
+      const auto bytes = static_cast<int64_t>(64 << random() % 6);
+      used.push_back(*pool.Take("block", bytes));
+      ASSERT_EQ(used.back().bytes().size(), static_cast<size_t>(bytes));
+      in_use += bytes;
+      most = std::max(most, in_use);
+    }
+    ASSERT_LE(device->usage().current, most);
+  }
+  pool.Trim();
+  EXPECT_EQ(device->usage().current, in_use);
+}
+
+TEST(BufferPoolTest, ABudgetIsKept) {
+  BufferPool pool(Limited(1000));
+  pool.Give(*pool.Take("a", 600));
+  // The free block makes room.
+  EXPECT_THAT(pool.Take("b", 900), IsOk());
+  EXPECT_THAT(pool.Take("c", 1001),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+}  // namespace
+}  // namespace tessera::zero3

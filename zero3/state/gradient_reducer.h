@@ -1,0 +1,179 @@
+// GradientReducer: accumulates gradients, reduces them over ranks layer by
+// layer, and holds the sums of the elements that this rank owns.
+//
+//   // After the backward pass of a layer, whose parameters are `window`:
+//   TESSERA_ASSIGN_OR_RETURN(TensorView gradient, reducer->Gradient(id));
+//   ... the pass has added to it ...
+//   TESSERA_RETURN_IF_ERROR(reducer->Start(window));  // Asynchronous.
+//   // At the end of the step:
+//   TESSERA_RETURN_IF_ERROR(reducer->Finish());
+//   TESSERA_ASSIGN_OR_RETURN(auto own, reducer->OpenOwn(id));
+//
+// Stages 0 and 1: whole gradients are model state and are reduced in place,
+// once a step. Stages 2 and 3: a whole gradient has memory from the first call
+// of Gradient to the end of its reduction, which adds the sums to the rank's
+// shard; any number of reductions a step is allowed. At most one window is
+// being reduced: starting the next one waits for it, so a rank holds the whole
+// gradients of the current layer and of the one being reduced (and of others if
+// the caller accumulates them over micro-batches). A group of one rank with its
+// shards in memory accumulates into them and has nothing to reduce.
+//
+// Messages. A large gradient is reduced in place, in its own message; the small
+// ones of a window are packed (ReduceBuckets). All ranks start the same windows
+// in the same order; otherwise they get an error (Operation::label). One thread
+// at a time.
+#ifndef TESSERA_ZERO3_STATE_GRADIENT_REDUCER_H_
+#define TESSERA_ZERO3_STATE_GRADIENT_REDUCER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
+#include "collectives/communicator.h"
+#include "offload/optimizer/typed_span.h"
+#include "zero3/state/reduce_buckets.h"
+#include "zero3/state/accounted_memory.h"
+#include "zero3/state/buffer_pool.h"
+#include "zero3/state/shard_store.h"
+#include "zero3/state/state_seat.h"
+#include "zero3/state/gradient_reduction.h"
+
+namespace tessera::zero3 {
+
+struct GradientOptions {
+  // Gradients of a window below a quarter of this are packed into messages of
+  // at most so many bytes.
+  int64_t bucket_bytes = 25'000'000;
+  bool average = false;  // Average over both groups; otherwise sum.
+  // Send int8 blocks within the shard group. Needs sharded state.
+  bool quantized = false;
+  bool overlap = true;  // Start does not wait for the reduction.
+};
+
+// The groups over which gradients are reduced.
+struct GradientGroups {
+  collectives::Communicator* shard = nullptr;
+  // The ranks that hold the same shards; null: none.
+  collectives::Communicator* replicas = nullptr;
+};
+
+class GradientReducer {
+ public:
+  // `dtypes`, by id, are the types of gradients. Block shard_of[id] of `shards`
+  // belongs to parameter `id`; `shards` is null if gradients are whole. All
+  // arguments must outlive the reducer; no other collectives run on the groups.
+  static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(
+      const StateSeat& seat, const std::vector<DType>& dtypes,
+      const GradientOptions& options, const GradientGroups& groups,
+      ShardStore* shards, const std::vector<size_t>& shard_of);
+
+  // Waits for reductions under way.
+  ~GradientReducer();
+
+  // OK if the gradient may be added to. InvalidArgument if the parameter is
+  // frozen; FailedPrecondition if gradients are whole and this one was reduced
+  // in this step.
+  absl::Status CheckOpen(ParameterId id) const;
+
+  // The whole gradient, with the parameter's shape: the sum since its last
+  // reduction. Errors as CheckOpen.
+  absl::StatusOr<TensorView> Gradient(ParameterId id);
+
+  // OK if the window can be reduced. Errors as CheckOpen; InvalidArgument if it
+  // has some but not all trainable parameters of a bucket. A whole group of the
+  // model is always allowed.
+  absl::Status CheckWindow(std::span<const ParameterId> window) const;
+  // A collective. Starts to reduce the window's trainable parameters. Gradients
+  // that were never accessed are zeros. Precondition: CheckWindow.
+  absl::Status Start(std::span<const ParameterId> window);
+
+  // A trainable parameter that was changed after its last reduction in this
+  // step, or not reduced in it; nullopt if there is none.
+  std::optional<ParameterId> FirstMissing() const;
+  // Sets gradients that were neither accessed nor reduced to zeros.
+  absl::Status ZeroMissing();
+
+  // Returns when all reductions are complete.
+  absl::Status Finish();
+
+  // The sums of the elements that this rank owns (possibly none), valid until
+  // CloseOwn. Waits for the parameter's reduction.
+  absl::StatusOr<offload::TypedSpan> OpenOwn(ParameterId id);
+  absl::Status CloseOwn(ParameterId id, bool changed);
+  // OpenOwn(id) will be called soon.
+  void AnnounceOwn(ParameterId id);
+
+  // Begins the next step: sets all gradients to zeros.
+  void Clear();
+
+  // Aborts the groups that this has created.
+  void Abort(std::string_view reason) { wire_->Abort(reason); }
+
+  const ReduceBuckets& buckets() const { return buckets_; }
+
+ private:
+  struct InFlight {
+    size_t bucket = 0;
+    std::optional<PendingReduction> reduction;
+    std::optional<collectives::Work> all_reduce;  // Stage 0.
+  };
+
+  GradientReducer(const StateSeat& seat, const std::vector<DType>& dtypes,
+                  const GradientOptions& options, const GradientGroups& groups,
+                  ShardStore* shards, const std::vector<size_t>& shard_of);
+
+  StateOps& ops() const { return *seat_.device.ops; }
+  bool is_sharded() const { return shards_ != nullptr; }
+  DType DTypeOf(ParameterId id) const {
+    return dtypes_[static_cast<size_t>(id.value())];
+  }
+  const ReduceBucket& BucketAt(size_t index) const {
+    return buckets_.all()[index];
+  }
+  absl::Status AllocateKept();
+  absl::StatusOr<std::span<std::byte>> WholeOf(ParameterId id);
+  absl::StatusOr<AccountedMemory> Allocate(std::string_view key, int64_t bytes);
+  absl::Status AllocateBucket(size_t index);
+  absl::Status AllocateOwn(ParameterId id);
+  void PackBucket(size_t index);
+  absl::Status StartBucket(size_t index);
+  absl::Status FinishOldest();
+  absl::Status FinishFlights();
+  absl::Status AwaitBucket(size_t index);
+  absl::Status TakeOwn(size_t index);
+  absl::Status AddToShard(const BucketPiece& piece, const std::byte* sums);
+  void FreeBucket(size_t index);
+  collectives::Buffer OwnBlock(size_t index);
+
+  const StateSeat seat_;
+  const std::vector<DType> dtypes_;
+  const GradientGroups groups_;
+  const collectives::Reduction reduction_;
+  const bool overlap_;
+  ShardStore* const shards_;
+  const std::vector<size_t> shard_of_;
+  // One rank with its shards in memory: the shards are the gradients.
+  const bool is_in_shards_;
+  const ReduceBuckets buckets_;
+  BufferPool pool_;                      // Stages 2 and 3.
+  std::vector<AccountedMemory> bucket_;  // By bucket.
+  std::vector<AccountedMemory> own_;     // By id, for packed buckets.
+
+  std::vector<bool> added_;     // By id: changed since its last reduction.
+  std::vector<bool> reduced_;   // By id: reduced in this step.
+  std::vector<bool> has_sums_;  // By id: the shard has sums of this step.
+  std::unique_ptr<GradientReduction> wire_;
+  std::deque<InFlight> in_flight_;
+};
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_STATE_GRADIENT_REDUCER_H_

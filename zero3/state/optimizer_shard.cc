@@ -1,0 +1,259 @@
+#include "zero3/state/optimizer_shard.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tessera::zero3 {
+namespace {
+
+bool HasMasterOf(const Parameter& parameter) {
+  return SizeInBytes(parameter.dtype()) < 4;
+}
+
+offload::MomentFormat FormatFor(const Parameter& parameter,
+                                const offload::MomentFormat& moments) {
+  return parameter.dtype() == DType::kF64 ? offload::MomentFormat::F64()
+                                          : moments;
+}
+
+}  // namespace
+
+std::string_view OptimizerPartName(OptimizerPart part) {
+  switch (part) {
+    case OptimizerPart::kMaster:
+      return "master";
+    case OptimizerPart::kFirstMoment:
+      return "first_moment";
+    case OptimizerPart::kSecondMoment:
+      return "second_moment";
+  }
+  return "invalid";
+}
+
+absl::StatusOr<OptimizerShard::Optimizer> OptimizerShard::CreateOptimizer(
+    const OptimizerShardOptions& options) {
+  if (options.kind == OptimizerKind::kSgd) {
+    TESSERA_ASSIGN_OR_RETURN(auto sgd, offload::Sgd::Create(options.sgd));
+    return Optimizer(std::move(sgd));
+  }
+  TESSERA_ASSIGN_OR_RETURN(auto adamw, offload::AdamW::Create(options.adamw));
+  return Optimizer(std::move(adamw));
+}
+
+absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(
+    const StateSeat& seat, const OptimizerShardOptions& options,
+    TierChoice& choice) {
+  TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
+  TESSERA_ASSIGN_OR_RETURN(Optimizer optimizer, CreateOptimizer(options));
+  std::unique_ptr<OptimizerShard> shard(
+      new OptimizerShard(seat, options, std::move(optimizer)));
+  for (const Extent& extent : seat.layout.ExtentsOf(seat.rank)) {
+    if (!seat.model()[extent.parameter].trainable() || extent.slot == 0) {
+      continue;
+    }
+    shard->owned_.push_back(extent.parameter);
+  }
+  TESSERA_RETURN_IF_ERROR(shard->CreateStores(choice));
+  return shard;
+}
+
+absl::Status OptimizerShard::SetLearningRate(double learning_rate) {
+  return std::visit(
+      [&](const auto& optimizer) {
+        return optimizer->SetLearningRate(learning_rate);
+      },
+      optimizer_);
+}
+
+offload::MomentFormat OptimizerShard::FormatOf(ParameterId id) const {
+  return FormatFor(seat_.model()[id], options_.moments);
+}
+
+int64_t OptimizerShard::BytesOfSlot(const Parameter& parameter, int64_t slot,
+                                    const offload::MomentFormat& moments,
+                                    int count) {
+  const int64_t master =
+      HasMasterOf(parameter) ? slot * SizeInBytes(DType::kF32) : 0;
+  const auto moment = offload::MomentBytes(FormatFor(parameter, moments), slot);
+  return master + count * moment.value_or(0);
+}
+
+bool OptimizerShard::HasMaster(ParameterId id) const {
+  return HasMasterOf(seat_.model()[id]);
+}
+
+absl::StatusOr<int64_t> OptimizerShard::BytesOf(OptimizerPart part,
+                                                ParameterId id) const {
+  const int64_t slot = seat_.OwnExtent(id).slot;
+  if (!HasPart(part)) return 0;
+  if (part == OptimizerPart::kMaster) {
+    return HasMaster(id) ? slot * SizeInBytes(DType::kF32) : 0;
+  }
+  return offload::MomentBytes(FormatOf(id), slot);
+}
+
+// What codecs take the bytes for.
+DType OptimizerShard::DTypeOf(OptimizerPart part, ParameterId id) const {
+  if (part == OptimizerPart::kMaster) return DType::kF32;
+  switch (FormatOf(id).type) {
+    case offload::MomentType::kF64:
+      return DType::kF64;
+    case offload::MomentType::kF32:
+      return DType::kF32;
+    case offload::MomentType::kBF16:
+      return DType::kBF16;
+    case offload::MomentType::kBlockwise8:
+      return DType::kU8;
+  }
+  return DType::kU8;
+}
+
+bool OptimizerShard::HasPart(OptimizerPart part) const {
+  switch (part) {
+    case OptimizerPart::kMaster:
+      return true;
+    case OptimizerPart::kFirstMoment:
+      return moment_count() >= 1;
+    case OptimizerPart::kSecondMoment:
+      return moment_count() >= 2;
+  }
+  return false;
+}
+
+// The moments of a parameter are in one tier.
+absl::Status OptimizerShard::CreateStores(TierChoice& choice) {
+  std::vector<offload::MemoryTier*> of_masters, of_moments;
+  for (ParameterId id : owned_) {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t bytes,
+                             BytesOf(OptimizerPart::kMaster, id));
+    of_masters.push_back(choice.For(options_.tier, bytes));
+  }
+  for (ParameterId id : owned_) {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t bytes,
+                             BytesOf(OptimizerPart::kFirstMoment, id));
+    of_moments.push_back(choice.For(options_.tier, moment_count() * bytes));
+  }
+  TESSERA_RETURN_IF_ERROR(CreateStore(OptimizerPart::kMaster, of_masters));
+  TESSERA_RETURN_IF_ERROR(CreateStore(OptimizerPart::kFirstMoment, of_moments));
+  return CreateStore(OptimizerPart::kSecondMoment, of_moments);
+}
+
+absl::Status OptimizerShard::CreateStore(
+    OptimizerPart part, const std::vector<offload::MemoryTier*>& tiers) {
+  std::vector<size_t>& block_of = block_of_[static_cast<size_t>(part)];
+  block_of.assign(static_cast<size_t>(seat_.model().count()), kNone);
+  std::vector<ShardBlock> blocks;
+  for (size_t i = 0; i < owned_.size(); ++i) {
+    const ParameterId id = owned_[i];
+    TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(part, id));
+    if (bytes == 0) continue;
+    block_of[static_cast<size_t>(id.value())] = blocks.size();
+    blocks.push_back({absl::StrCat(options_.key_prefix, OptimizerPartName(part),
+                                   "/", id.value()),
+                      bytes, DTypeOf(part, id), tiers[i]});
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      stores_[static_cast<size_t>(part)],
+      ShardStore::Create(std::move(blocks),
+                         {.purpose = offload::Purpose::kOptimizer,
+                          .device = seat_.device,
+                          .prefetch = options_.prefetch}));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<std::byte>> OptimizerShard::Open(OptimizerPart part,
+                                                          ParameterId id) {
+  const size_t block = BlockOf(part, id);
+  if (block == kNone) return std::span<std::byte>();
+  return StoreOf(part).Open(block);
+}
+
+absl::Status OptimizerShard::Close(OptimizerPart part, ParameterId id,
+                                   bool changed) {
+  const size_t block = BlockOf(part, id);
+  return block == kNone ? absl::OkStatus()
+                        : StoreOf(part).Close(block, changed);
+}
+
+absl::Status OptimizerShard::Settle() {
+  absl::Status status;
+  for (OptimizerPart part : kAllOptimizerParts) {
+    status.Update(StoreOf(part).Settle());
+  }
+  return status;
+}
+
+void OptimizerShard::Announce(ParameterId id, GradientReducer& gradients,
+                              OwnValues& values) {
+  // Of padding alone nothing is opened.
+  if (seat_.OwnExtent(id).size() == 0) return;
+  for (OptimizerPart part : kAllOptimizerParts) {
+    const size_t block = BlockOf(part, id);
+    if (block != kNone) StoreOf(part).Announce(block);
+  }
+  gradients.AnnounceOwn(id);
+  values.Announce(id);
+}
+
+absl::Status OptimizerShard::Step(int64_t step, const offload::StepScale& scale,
+                                  GradientReducer& gradients,
+                                  OwnValues& values) {
+  for (size_t i = 0; i < owned_.size(); ++i) {
+    if (options_.overlap && i + 1 < owned_.size()) {
+      Announce(owned_[i + 1], gradients, values);
+    }
+    TESSERA_RETURN_IF_ERROR(StepOne(step, scale, owned_[i], gradients, values));
+  }
+  return Settle();
+}
+
+absl::StatusOr<offload::MomentSpan> OptimizerShard::OpenMoment(
+    OptimizerPart part, ParameterId id) {
+  if (!HasPart(part)) return offload::MomentSpan();
+  TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, Open(part, id));
+  const Extent extent = seat_.OwnExtent(id);
+  TESSERA_ASSIGN_OR_RETURN(
+      const offload::MomentSpan moment,
+      offload::MomentSpan::Over(FormatOf(id), extent.slot, bytes));
+  return moment.Piece(0, extent.size());
+}
+
+absl::Status OptimizerShard::StepOne(int64_t step,
+                                     const offload::StepScale& scale,
+                                     ParameterId id, GradientReducer& gradients,
+                                     OwnValues& values) {
+  const Extent extent = seat_.OwnExtent(id);
+  if (extent.size() == 0) return absl::OkStatus();
+  offload::ParameterRange range;
+  range.name = seat_.model()[id].name();
+  // Its place in the parameter: rounding does not depend on the sharding.
+  range.begin = extent.begin;
+  range.whole = seat_.model()[id].elements;
+  TESSERA_ASSIGN_OR_RETURN(range.parameter, values.Open(id));
+  if (HasMaster(id)) {
+    range.copy = range.parameter;
+    TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> master,
+                             Open(OptimizerPart::kMaster, id));
+    range.parameter =
+        offload::TypedSpan(master.data(), DType::kF32, extent.size());
+  }
+  TESSERA_ASSIGN_OR_RETURN(range.gradient, gradients.OpenOwn(id));
+  TESSERA_ASSIGN_OR_RETURN(range.first,
+                           OpenMoment(OptimizerPart::kFirstMoment, id));
+  TESSERA_ASSIGN_OR_RETURN(range.second,
+                           OpenMoment(OptimizerPart::kSecondMoment, id));
+  TESSERA_RETURN_IF_ERROR(std::visit(
+      [&](const auto& optimizer) {
+        return seat_.device.ops->Step(*optimizer, step, scale, range);
+      },
+      optimizer_));
+  TESSERA_RETURN_IF_ERROR(gradients.CloseOwn(id, /*changed=*/false));
+  for (OptimizerPart part : kAllOptimizerParts) {
+    TESSERA_RETURN_IF_ERROR(Close(part, id, /*changed=*/true));
+  }
+  return values.Close(id, /*changed=*/true);
+}
+
+}  // namespace tessera::zero3

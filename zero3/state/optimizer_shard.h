@@ -1,0 +1,132 @@
+// OptimizerShard: master weights and moments of the elements that this rank
+// owns, and the optimizer's step over them.
+//
+//   TESSERA_RETURN_IF_ERROR(shard->Step(step, scale, gradients, values));
+//
+// Parameters of 16 bits have f32 master weights; others are their own. State in
+// a tier is read, updated and written back parameter by parameter; with
+// `overlap` reads and writes are asynchronous.
+#ifndef TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
+#define TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "offload/optimizer/adamw.h"
+#include "offload/optimizer/sgd.h"
+#include "zero3/state/gradient_reducer.h"
+#include "zero3/state/shard_prefetch.h"
+#include "zero3/state/shard_store.h"
+#include "zero3/state/state_seat.h"
+#include "zero3/state/tier_choice.h"
+#include "zero3/state/optimizer_kind.h"
+#include "zero3/state/own_values.h"
+
+namespace tessera::zero3 {
+
+// The kinds of state that an optimizer keeps, as checkpoints name them.
+enum class OptimizerPart { kMaster, kFirstMoment, kSecondMoment };
+std::string_view OptimizerPartName(OptimizerPart part);
+inline constexpr OptimizerPart kAllOptimizerParts[] = {
+    OptimizerPart::kMaster, OptimizerPart::kFirstMoment,
+    OptimizerPart::kSecondMoment};
+
+struct OptimizerShardOptions {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  offload::AdamWOptions adamw;
+  offload::SgdOptions sgd;
+  // For f64 parameters always f64.
+  offload::MomentFormat moments = offload::MomentFormat::F32();
+  offload::MemoryTier* tier = nullptr;  // Null: in memory.
+  std::string key_prefix;               // Prefix of keys in the tier.
+  bool overlap = true;
+  // Reads blocks of tiers without in-place access.
+  std::shared_ptr<ShardPrefetch> prefetch;
+};
+
+class OptimizerShard {
+ public:
+  // `choice` selects the tier of each block. InvalidArgument as the optimizer's
+  // Create.
+  static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(
+      const StateSeat& seat, const OptimizerShardOptions& options,
+      TierChoice& choice);
+
+  absl::Status SetLearningRate(double learning_rate);
+  // Moments per trained element: 0 to 2.
+  int moment_count() const { return MomentCount(options_.kind, options_.sgd); }
+  offload::MomentFormat FormatOf(ParameterId id) const;
+  // Bytes of master weights and moments for `slot` elements of a trained
+  // parameter. Precondition: CheckMomentFormat(moments).ok().
+  static int64_t BytesOfSlot(const Parameter& parameter, int64_t slot,
+                             const offload::MomentFormat& moments, int count);
+  // True if `id` has a master weight besides its value.
+  bool HasMaster(ParameterId id) const;
+
+  // Runs step number `step` on all trainable elements of this rank.
+  // Precondition: gradients.Finish() returned. After an error some parameters
+  // have been updated.
+  absl::Status Step(int64_t step, const offload::StepScale& scale,
+                    GradientReducer& gradients, OwnValues& values);
+
+  // One part of a parameter's state, the whole slot, valid until Close; empty
+  // if this rank has none.
+  absl::StatusOr<std::span<std::byte>> Open(OptimizerPart part, ParameterId id);
+  absl::Status Close(OptimizerPart part, ParameterId id, bool changed);
+
+  // Returns when all changes are in the tiers.
+  absl::Status Settle();
+
+ private:
+  static constexpr size_t kNone = ~size_t{0};
+
+  // The optimizer that is used.
+  using Optimizer = std::variant<std::unique_ptr<offload::AdamW>,
+                                 std::unique_ptr<offload::Sgd>>;
+
+  OptimizerShard(const StateSeat& seat, const OptimizerShardOptions& options,
+                 Optimizer optimizer)
+      : seat_(seat), options_(options), optimizer_(std::move(optimizer)) {}
+
+  static absl::StatusOr<Optimizer> CreateOptimizer(
+      const OptimizerShardOptions& options);
+  absl::Status CreateStores(TierChoice& choice);
+  absl::Status CreateStore(OptimizerPart part,
+                           const std::vector<offload::MemoryTier*>& tiers);
+  bool HasPart(OptimizerPart part) const;
+  absl::StatusOr<int64_t> BytesOf(OptimizerPart part, ParameterId id) const;
+  DType DTypeOf(OptimizerPart part, ParameterId id) const;
+  ShardStore& StoreOf(OptimizerPart part) {
+    return *stores_[static_cast<size_t>(part)];
+  }
+  size_t BlockOf(OptimizerPart part, ParameterId id) const {
+    return block_of_[static_cast<size_t>(part)]
+                    [static_cast<size_t>(id.value())];
+  }
+  void Announce(ParameterId id, GradientReducer& gradients, OwnValues& values);
+  absl::Status StepOne(int64_t step, const offload::StepScale& scale,
+                       ParameterId id, GradientReducer& gradients,
+                       OwnValues& values);
+  absl::StatusOr<offload::MomentSpan> OpenMoment(OptimizerPart part,
+                                                 ParameterId id);
+
+  const StateSeat seat_;
+  const OptimizerShardOptions options_;
+  const Optimizer optimizer_;
+  std::vector<ParameterId> owned_;  // Trainable, with a slot here; by slot.
+  std::unique_ptr<ShardStore> stores_[3];
+  std::vector<size_t> block_of_[3];  // By id.
+};
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_

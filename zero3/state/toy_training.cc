@@ -1,0 +1,273 @@
+#include "zero3/state/toy_training.h"
+
+#include <cmath>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/dtype/convert.h"
+#include "base/status_macros.h"
+#include "collectives/in_process/in_process.h"
+
+namespace tessera::zero3::testing {
+namespace {
+
+double Noise(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+  uint64_t x = 0x9e3779b97f4a7c15ULL * (a + 1) ^
+               0xbf58476d1ce4e5b9ULL * (b + 1) ^
+               0x94d049bb133111ebULL * (c + 1) ^ (d + 1);
+  for (int i = 0; i < 2; ++i) {
+    x ^= x >> 31;
+    x *= 0xd6e8feb86659fd93ULL;
+  }
+  x ^= x >> 32;
+  return static_cast<double>(x >> 11) / 9007199254740992.0 * 2 - 1;
+}
+
+// Windows of a pass: the groups of the model, the next one gathered while one
+// is used.
+absl::Status ForEachWindow(
+    ShardedState& state, bool backwards,
+    const std::function<absl::Status(std::span<const ParameterId>)>& use) {
+  const ModelParameters& model = state.layout().model();
+  const auto window = [&](int64_t i) {
+    return model.group(backwards ? model.group_count() - 1 - i : i);
+  };
+  TESSERA_RETURN_IF_ERROR(state.StartGather(window(0)));
+  for (int64_t i = 0; i < model.group_count(); ++i) {
+    if (i + 1 < model.group_count()) {
+      TESSERA_RETURN_IF_ERROR(state.AnnounceGather(window(i + 1)));
+      TESSERA_RETURN_IF_ERROR(state.StartGather(window(i + 1)));
+    }
+    TESSERA_RETURN_IF_ERROR(state.AwaitGather(window(i)));
+    TESSERA_RETURN_IF_ERROR(use(window(i)));
+    TESSERA_RETURN_IF_ERROR(state.Release(window(i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<double>> AsDoubles(const ConstTensorView& view) {
+  std::vector<double> values(static_cast<size_t>(view.element_count()));
+  TESSERA_RETURN_IF_ERROR(Convert(
+      view.dtype(), {view.data(), static_cast<size_t>(view.size_in_bytes())},
+      DType::kF64, std::as_writable_bytes(std::span(values))));
+  return values;
+}
+
+absl::Status AddGradient(ShardedState& state, int64_t step, int64_t part,
+                         ParameterId id) {
+  TESSERA_ASSIGN_OR_RETURN(const TensorView value, state.Value(id));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<double> values, AsDoubles(value));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView gradient, state.Gradient(id));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<double> sums, AsDoubles(gradient));
+  for (size_t e = 0; e < sums.size(); ++e) {
+    sums[e] +=
+        state.loss_scale() *
+        GradientOf(step, part, id.value(), static_cast<int64_t>(e), values[e]);
+  }
+  return Convert(
+      DType::kF64, std::as_bytes(std::span(sums)), gradient.dtype(),
+      {gradient.data(), static_cast<size_t>(gradient.size_in_bytes())});
+}
+
+absl::Status FillToy(const Parameter& parameter, int64_t begin,
+                     TensorView elements) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < elements.element_count(); ++i) {
+    values.push_back(FirstValue(parameter.id.value(), begin + i));
+  }
+  return Convert(
+      DType::kF64, std::as_bytes(std::span(values)), elements.dtype(),
+      {elements.data(), static_cast<size_t>(elements.size_in_bytes())});
+}
+
+absl::Status AskAll(ShardedState& state) {
+  for (const Parameter& parameter : state.layout().model().all()) {
+    if (!parameter.trainable()) continue;
+    TESSERA_RETURN_IF_ERROR(state.Gradient(parameter.id).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReduceAll(ShardedState& state) {
+  const ModelParameters& model = state.layout().model();
+  for (int64_t i = model.group_count(); i-- > 0;) {
+    TESSERA_RETURN_IF_ERROR(state.ReduceGradients(model.group(i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
+                                    collectives::Communicator& world) {
+  const int64_t rank = world.rank().value();
+  TESSERA_ASSIGN_OR_RETURN(auto shard,
+                           world.Split(rank / options.ranks, rank, "data"));
+  TESSERA_ASSIGN_OR_RETURN(auto replicas,
+                           world.Split(rank % options.ranks, rank, "replicas"));
+  ShardedStateOptions state_options = options.state;
+  state_options.key_prefix = absl::StrCat("rank ", rank, "/");
+  if (options.adapt) options.adapt(rank, state_options);
+  TESSERA_ASSIGN_OR_RETURN(
+      auto state,
+      ShardedState::Create(
+          ToyModel(options.dtype), state_options,
+          {.shard = shard.get(),
+           .replicas = options.replicas > 1 ? replicas.get() : nullptr}));
+  TESSERA_RETURN_IF_ERROR(state->Fill(FillToy));
+  ToyResult result;
+  const int64_t world_size = options.ranks * options.replicas;
+  const int64_t mine = options.parts / world_size;
+  for (int step = 0; step < options.steps; ++step) {
+    if (options.holds_gradients) TESSERA_RETURN_IF_ERROR(AskAll(*state));
+    for (int64_t i = 0; i < mine; ++i) {
+      const bool reduce = !options.holds_gradients &&
+                          (options.state.stage >= 2 || i + 1 == mine);
+      TESSERA_RETURN_IF_ERROR(
+          RunPart(*state, step, rank + i * world_size, reduce));
+    }
+    if (options.holds_gradients) TESSERA_RETURN_IF_ERROR(ReduceAll(*state));
+    TESSERA_ASSIGN_OR_RETURN(const StepReport report, state->Step());
+    result.reports.push_back(report);
+  }
+  result.usage = state->usage();
+  TESSERA_ASSIGN_OR_RETURN(result.values, ReadValues(*state));
+  return result;
+}
+
+// Steps `p`; the new momentum.
+double SgdStep(const offload::SgdOptions& sgd, int t, double g, double m,
+               double& p) {
+  const bool is_coupled = sgd.decay == offload::WeightDecay::kCoupled;
+  if (is_coupled) g += sgd.weight_decay * p;
+  m = t == 1 ? g : sgd.momentum * m + (1 - sgd.dampening) * g;
+  const double direction = sgd.nesterov ? g + sgd.momentum * m : m;
+  if (!is_coupled) p -= sgd.learning_rate * sgd.weight_decay * p;
+  p -= sgd.learning_rate * direction;
+  return m;
+}
+
+}  // namespace
+
+ModelParameters ToyModel(DType dtype) {
+  ModelParameters::Builder builder;
+  builder.Add({.name = "embedding", .shape = {13, 6}, .dtype = dtype});
+  for (int64_t layer = 1; layer <= 3; ++layer) {
+    builder.Add({.name = absl::StrCat("layer", layer, ".weight"),
+                 .shape = {7, 3 + layer},
+                 .dtype = dtype,
+                 .group = layer});
+    builder.Add({.name = absl::StrCat("layer", layer, ".bias"),
+                 .shape = {7},
+                 .dtype = dtype,
+                 .group = layer});
+  }
+  builder.Add({.name = "frozen",
+               .shape = {5, 5},
+               .dtype = dtype,
+               .trainable = false,
+               .group = 2});
+  builder.Add({.name = "temperature", .dtype = dtype, .group = 4});
+  builder.Add({.name = "nothing", .shape = {0, 4}, .dtype = dtype, .group = 4});
+  builder.Add({.name = "head", .shape = {6, 19}, .dtype = dtype, .group = 5});
+  return *builder.Build();
+}
+
+double FirstValue(int64_t parameter, int64_t element) {
+  return Noise(1000, static_cast<uint64_t>(parameter),
+               static_cast<uint64_t>(element), 0);
+}
+
+double GradientOf(int64_t step, int64_t part, int64_t parameter,
+                  int64_t element, double value) {
+  const auto p = static_cast<uint64_t>(parameter);
+  const auto e = static_cast<uint64_t>(element);
+  const auto s = static_cast<uint64_t>(step), b = static_cast<uint64_t>(part);
+  return (value - Noise(2000, p, e, 0)) * (1.5 + Noise(s, b, p, e)) / 8 +
+         Noise(b, s + 77, e, p) / 16;
+}
+
+absl::Status RunPart(ShardedState& state, int64_t step, int64_t part,
+                     bool reduce) {
+  TESSERA_RETURN_IF_ERROR(ForEachWindow(
+      state, /*backwards=*/false,
+      [](std::span<const ParameterId>) { return absl::OkStatus(); }));
+  const ModelParameters& model = state.layout().model();
+  return ForEachWindow(
+      state, /*backwards=*/true, [&](std::span<const ParameterId> window) {
+        for (ParameterId id : window) {
+          if (!model[id].trainable()) continue;
+          TESSERA_RETURN_IF_ERROR(AddGradient(state, step, part, id));
+        }
+        return reduce ? state.ReduceGradients(window) : absl::OkStatus();
+      });
+}
+
+absl::StatusOr<std::vector<std::vector<double>>> ReadValues(
+    ShardedState& state) {
+  const ModelParameters& model = state.layout().model();
+  std::vector<std::vector<double>> all(static_cast<size_t>(model.count()));
+  // In the order of a forward pass, which is how a step begins.
+  TESSERA_RETURN_IF_ERROR(ForEachWindow(
+      state, /*backwards=*/false, [&](std::span<const ParameterId> window) {
+        for (ParameterId id : window) {
+          TESSERA_ASSIGN_OR_RETURN(const TensorView value, state.Value(id));
+          TESSERA_ASSIGN_OR_RETURN(all[static_cast<size_t>(id.value())],
+                                   AsDoubles(value));
+        }
+        return absl::OkStatus();
+      }));
+  return all;
+}
+
+std::vector<absl::StatusOr<ToyResult>> Train(const ToyOptions& options) {
+  const int64_t ranks = options.ranks * options.replicas;
+  auto engines = collectives::CreateInProcessEngines(ranks);
+  std::vector<absl::StatusOr<ToyResult>> results(
+      static_cast<size_t>(ranks), absl::UnknownError("did not run"));
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < results.size(); ++r) {
+    threads.emplace_back([&, r] {
+      collectives::CommunicatorOptions how;
+      how.reproducible = options.reproducible;
+      auto world =
+          collectives::Communicator::Create(std::move((*engines)[r]), how);
+      results[r] = world.ok() ? TrainRank(options, **world)
+                              : absl::StatusOr<ToyResult>(world.status());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options) {
+  const ModelParameters model = ToyModel(options.dtype);
+  const offload::AdamWOptions& adamw = options.state.adamw;
+  std::vector<std::vector<double>> all;
+  for (const Parameter& parameter : model.all()) {
+    std::vector<double> values;
+    for (int64_t e = 0; e < parameter.elements; ++e) {
+      double p = FirstValue(parameter.id.value(), e), m = 0, v = 0;
+      for (int t = 1; parameter.trainable() && t <= options.steps; ++t) {
+        double g = 0;
+        for (int64_t part = 0; part < options.parts; ++part) {
+          g += GradientOf(t - 1, part, parameter.id.value(), e, p);
+        }
+        if (options.state.optimizer == OptimizerKind::kSgd) {
+          m = SgdStep(options.state.sgd, t, g, m, p);
+          continue;
+        }
+        m = adamw.beta1 * m + (1 - adamw.beta1) * g;
+        v = adamw.beta2 * v + (1 - adamw.beta2) * g * g;
+        p -= adamw.learning_rate * adamw.weight_decay * p;
+        p -= adamw.learning_rate * m / (1 - std::pow(adamw.beta1, t)) /
+             (std::sqrt(v / (1 - std::pow(adamw.beta2, t))) + adamw.epsilon);
+      }
+      values.push_back(p);
+    }
+    all.push_back(std::move(values));
+  }
+  return all;
+}
+
+}  // namespace tessera::zero3::testing

@@ -1,0 +1,68 @@
+// ToyTraining: a model of a few layers whose gradients depend on its values,
+// the rank and the micro-batch, trained over any ShardedStateOptions: what
+// tests compare.
+#ifndef TESSERA_ZERO3_STATE_TOY_TRAINING_H_
+#define TESSERA_ZERO3_STATE_TOY_TRAINING_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "zero3/state/sharded_state.h"
+
+namespace tessera::zero3::testing {
+
+// Layers of odd shapes: matrices, vectors, a scalar, an empty tensor, a frozen
+// one.
+ModelParameters ToyModel(DType dtype);
+
+struct ToyOptions {
+  DType dtype = DType::kF32;
+  // Ranks of a shard group, and how many groups replicate it.
+  int64_t ranks = 1;
+  int64_t replicas = 1;
+  int steps = 20;
+  // Parts of the data; rank r of n, which divides them, takes r, r + n, ...
+  int64_t parts = 24;
+  // Gradients are asked for before the first part of a step, and reduced after
+  // the last one.
+  bool holds_gradients = false;
+  // CommunicatorOptions::reproducible.
+  bool reproducible = false;
+  ShardedStateOptions state = {};
+  // Changes the options of a rank; called on its thread.
+  std::function<void(int64_t rank, ShardedStateOptions&)> adapt = {};
+};
+
+struct ToyResult {
+  // Of every parameter, as f64, at the end.
+  std::vector<std::vector<double>> values;
+  std::vector<StepReport> reports;
+  offload::Usage usage;  // At the end, of this rank's own memory.
+};
+
+// On every rank of all groups; the status of each, its result where it is OK.
+std::vector<absl::StatusOr<ToyResult>> Train(const ToyOptions& options);
+
+// The same on one rank without ZeRO, in f64 from the formulae of the optimizer,
+// that shares no code with the library.
+std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options);
+
+// The first value of an element, and its gradient in a part of the data.
+double FirstValue(int64_t parameter, int64_t element);
+double GradientOf(int64_t step, int64_t part, int64_t parameter,
+                  int64_t element, double value);
+
+// One forward and backward pass over `part`, through the state.
+absl::Status RunPart(ShardedState& state, int64_t step, int64_t part,
+                     bool reduce);
+// Every element of every parameter.
+absl::StatusOr<std::vector<std::vector<double>>> ReadValues(
+    ShardedState& state);
+
+}  // namespace tessera::zero3::testing
+
+#endif  // TESSERA_ZERO3_STATE_TOY_TRAINING_H_

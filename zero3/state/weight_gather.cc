@@ -1,0 +1,202 @@
+#include "zero3/state/weight_gather.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "zero3/state/gather_operation.h"
+#include "zero3/state/int8_blocks.h"
+
+namespace tessera::zero3 {
+namespace {
+
+// What an even split leaves to each, the first ones first.
+std::vector<int64_t> Split(int64_t elements, int64_t ranks) {
+  const int64_t slot = (elements + ranks - 1) / ranks;
+  std::vector<int64_t> slots;
+  for (int64_t r = 0; r < ranks; ++r) {
+    slots.push_back(std::clamp<int64_t>(elements - r * slot, 0, slot));
+  }
+  return slots;
+}
+
+int64_t Sum(std::span<const int64_t> counts) {
+  int64_t sum = 0;
+  for (const int64_t count : counts) sum += count;
+  return sum;
+}
+
+// Engines are faster with even blocks.
+std::vector<int64_t> CountsOf(const std::vector<int64_t>& slots) {
+  const bool even = std::adjacent_find(slots.begin(), slots.end(),
+                                       std::not_equal_to<>()) == slots.end();
+  return even ? std::vector<int64_t>() : slots;
+}
+
+template <typename Byte>
+std::span<Byte> Block(std::span<Byte> whole, std::span<const int64_t> slots,
+                      int64_t rank, int64_t width) {
+  const auto index = static_cast<size_t>(rank);
+  return whole.subspan(static_cast<size_t>(Sum(slots.first(index)) * width),
+                       static_cast<size_t>(slots[index] * width));
+}
+
+}  // namespace
+
+WeightGather::WeightGather(const StateSeat& seat, ParameterId id,
+                           const GatherOptions& options,
+                           const GatherGroups& groups, BufferPool& pool)
+    : seat_(seat),
+      parameter_(seat.model()[id]),
+      groups_(groups),
+      pool_(pool),
+      quantized_(options.quantized && seat.layout.ranks() > 1 &&
+                 HasInt8Form(parameter_.dtype())) {
+  for (int64_t r = 0; r < seat.layout.ranks(); ++r) {
+    slots_.push_back(seat.layout.ExtentOf(topology::Rank(r), id).slot);
+  }
+  if (groups.secondary != nullptr) {
+    secondary_slots_ =
+        Split(seat.layout.GatheredElements(id), groups.secondary->size());
+  }
+}
+
+WeightGather::~WeightGather() {
+  if (work_) work_->Wait().IgnoreError();
+  pool_.Give(std::move(encoded_));
+}
+
+absl::Status WeightGather::CheckSizes(std::span<const std::byte> own,
+                                      std::span<const std::byte> whole) const {
+  const int64_t width = SizeInBytes(parameter_.dtype());
+  const int64_t slot = slots_[static_cast<size_t>(seat_.rank.value())] * width;
+  const int64_t all = Sum(slots_) * width;
+  if ((NeedsOwn() && static_cast<int64_t>(own.size()) != slot) ||
+      static_cast<int64_t>(whole.size()) != all) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a gather of \"", parameter_.name(), "\" from ", own.size(),
+        " bytes to ", whole.size(), "; expected ", slot, " and ", all));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightGather::Start(std::span<const std::byte> own,
+                                 std::span<std::byte> whole) {
+  if (work_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a gather of \"", parameter_.name(),
+                     "\" is on its way: finish it before the next one"));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckSizes(own, whole));
+  // What a Start that failed has left.
+  pool_.Give(std::exchange(encoded_, {}));
+  whole_ = whole;
+  starts_secondary_ = has_secondary_;
+  if (has_secondary_) return StartSecondary();
+  return quantized_ ? StartQuantized(own) : StartNative(own);
+}
+
+// Ranks that gather different parameters get an error.
+absl::Status WeightGather::StartOn(collectives::Communicator& group,
+                                   collectives::ConstBuffer own,
+                                   collectives::Buffer whole,
+                                   const std::vector<int64_t>& counts) {
+  collectives::Operation operation =
+      collectives::AllGatherOf(own, whole, CountsOf(counts));
+  operation.label = static_cast<uint32_t>(parameter_.id.value()) + 1;
+  TESSERA_ASSIGN_OR_RETURN(work_, group.Start(std::move(operation)));
+  return absl::OkStatus();
+}
+
+absl::Status WeightGather::StartNative(std::span<const std::byte> own) {
+  TESSERA_ASSIGN_OR_RETURN(
+      work_, groups_.shard->Start(
+                 GatherOperation(seat_.layout, parameter_.id, own, whole_)));
+  return absl::OkStatus();
+}
+
+absl::Status WeightGather::StartQuantized(std::span<const std::byte> own) {
+  std::vector<int64_t> bytes;
+  for (const int64_t slot : slots_) bytes.push_back(Int8Bytes(slot));
+  TESSERA_ASSIGN_OR_RETURN(
+      encoded_,
+      pool_.Take(absl::StrCat(parameter_.name(), " (int8)"), Sum(bytes)));
+  const std::span<std::byte> mine =
+      Block(encoded_.bytes(), bytes, seat_.rank.value(), 1);
+  TESSERA_RETURN_IF_ERROR(
+      seat_.device.ops->EncodeInt8(parameter_.dtype(), own, mine));
+  return StartOn(
+      *groups_.shard,
+      collectives::ConstBuffer(mine.data(), static_cast<int64_t>(mine.size()),
+                               DType::kU8),
+      collectives::Buffer(encoded_.bytes().data(), Sum(bytes), DType::kU8),
+      bytes);
+}
+
+absl::Status WeightGather::StartSecondary() {
+  const DType dtype = parameter_.dtype();
+  const int64_t mine =
+      secondary_slots_[static_cast<size_t>(groups_.secondary->rank().value())];
+  return StartOn(
+      *groups_.secondary,
+      collectives::ConstBuffer(secondary_.bytes().data(), mine, dtype),
+      collectives::Buffer(whole_.data(), Sum(secondary_slots_), dtype),
+      secondary_slots_);
+}
+
+absl::Status WeightGather::Finish() {
+  if (!work_) return absl::OkStatus();
+  absl::Status done = work_->Wait();
+  work_.reset();
+  if (done.ok() && !starts_secondary_) {
+    if (quantized_) done = Decode();
+    if (done.ok() && groups_.secondary != nullptr) done = KeepSecondary();
+  }
+  pool_.Give(std::exchange(encoded_, {}));
+  whole_ = {};
+  return done;
+}
+
+absl::Status WeightGather::Decode() {
+  std::vector<int64_t> bytes;
+  for (const int64_t slot : slots_) bytes.push_back(Int8Bytes(slot));
+  const DType dtype = parameter_.dtype();
+  for (int64_t r = 0; r < seat_.layout.ranks(); ++r) {
+    TESSERA_RETURN_IF_ERROR(seat_.device.ops->DecodeInt8(
+        Block(encoded_.bytes(), bytes, r, 1), dtype,
+        Block(whole_, slots_, r, SizeInBytes(dtype))));
+  }
+  return absl::OkStatus();
+}
+
+std::span<std::byte> WeightGather::SecondaryIn(
+    std::span<std::byte> whole) const {
+  return Block(whole, secondary_slots_, groups_.secondary->rank().value(),
+               SizeInBytes(parameter_.dtype()));
+}
+
+absl::Status WeightGather::KeepSecondary() {
+  const std::span<const std::byte> part = SecondaryIn(whole_);
+  TESSERA_ASSIGN_OR_RETURN(
+      secondary_,
+      AccountedMemory::Allocate(
+          seat_.device, absl::StrCat(parameter_.name(), " (second copy)"),
+          static_cast<int64_t>(part.size()), offload::Purpose::kParameters));
+  seat_.device.ops->Copy(part, secondary_.bytes());
+  has_secondary_ = true;
+  return absl::OkStatus();
+}
+
+void WeightGather::Forget() {
+  has_secondary_ = false;
+  secondary_ = {};
+}
+
+int64_t WeightGather::held_bytes() const {
+  return static_cast<int64_t>(encoded_.bytes().size() +
+                              secondary_.bytes().size());
+}
+
+}  // namespace tessera::zero3

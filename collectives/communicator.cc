@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/run_algorithm.h"
-#include "collectives/algorithms/supports.h"
 #include "collectives/algorithms/strategy_chooser.h"
+#include "collectives/algorithms/supports.h"
 #include "collectives/engine/process_generation.h"
 
 namespace tessera::collectives {

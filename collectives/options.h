@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "collectives/algorithms/hierarchy.h"
 #include "collectives/algorithms/algorithm_chooser.h"
+#include "collectives/algorithms/hierarchy.h"
 #include "collectives/operation/algorithm.h"
 
 namespace tessera::collectives {

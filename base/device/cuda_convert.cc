@@ -4,9 +4,9 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "base/device/cuda_convert_kernel.h"
 #include "base/device/cuda_status.h"
+#include "base/status_macros.h"
 
 namespace tessera {
 namespace {

@@ -2,9 +2,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/device/cuda_convert_kernel.h"
 #include "base/dtype/convert_value.h"
 #include "base/dtype/dtype_traits.h"
-#include "base/device/cuda_convert_kernel.h"
 
 namespace tessera {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype/convert.h"
-#include "base/status_matchers.h"
 #include "base/device/cuda_memory.h"
 #include "base/device/cuda_status.h"
+#include "base/dtype/convert.h"
+#include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace tessera {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "base/device/cuda_status.h"
+#include "base/status_macros.h"
 
 namespace tessera {
 namespace {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/device/cuda_memory.h"
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
-#include "base/device/cuda_memory.h"
 
 namespace tessera {
 namespace {

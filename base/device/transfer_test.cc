@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "base/status_matchers.h"
 #include "base/device/cuda_memory.h"
+#include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace tessera {

@@ -14,9 +14,9 @@
 
 #include <string>
 
-#include "collectives/adaptive/decision_memo.h"
 #include "collectives/adaptive/cost_model.h"
 #include "collectives/adaptive/cost_table.h"
+#include "collectives/adaptive/decision_memo.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 
 namespace tessera::collectives {

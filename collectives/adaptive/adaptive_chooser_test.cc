@@ -3,8 +3,8 @@
 #include <optional>
 #include <random>
 
-#include "collectives/algorithms/supports.h"
 #include "collectives/algorithms/strategy_chooser.h"
+#include "collectives/algorithms/supports.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/adaptive/cost_model.h"
 #include "collectives/adaptive/hardware.h"
 #include "collectives/adaptive/measure_links.h"
 #include "collectives/adaptive/trial.h"
-#include "collectives/adaptive/cost_model.h"
 #include "collectives/algorithms/supports.h"
 
 namespace tessera::collectives {

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/algorithms/element.h"
 #include "collectives/algorithms/run_algorithm.h"
 #include "collectives/algorithms/supports.h"
-#include "collectives/algorithms/element.h"
 #include "collectives/reduction/combine.h"
 
 namespace tessera::collectives {

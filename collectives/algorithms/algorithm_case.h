@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "collectives/algorithms/algorithm_options.h"
 #include "collectives/engine/scratch.h"
+#include "collectives/engine/testing/thread_transport.h"
 #include "collectives/operation/algorithm.h"
 #include "collectives/operation/operation.h"
-#include "collectives/engine/testing/thread_transport.h"
 
 namespace tessera::collectives {
 

@@ -4,8 +4,8 @@
 #include <set>
 #include <tuple>
 
-#include "collectives/algorithms/supports.h"
 #include "collectives/algorithms/algorithm_case.h"
+#include "collectives/algorithms/supports.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -5,13 +5,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/check_question.h"
-#include "collectives/algorithms/cost.h"
 #include "collectives/algorithms/bruck_schedule.h"
+#include "collectives/algorithms/check_question.h"
 #include "collectives/algorithms/chunks.h"
+#include "collectives/algorithms/cost.h"
 #include "collectives/algorithms/fold.h"
-#include "collectives/algorithms/tree_kind.h"
 #include "collectives/algorithms/supports.h"
+#include "collectives/algorithms/tree_kind.h"
 
 namespace tessera::collectives {
 namespace {

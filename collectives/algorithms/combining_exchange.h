@@ -14,9 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "collectives/algorithms/chunks.h"
 #include "collectives/algorithms/party.h"
 #include "collectives/algorithms/vector_view.h"
-#include "collectives/algorithms/chunks.h"
 #include "collectives/reduction/combine.h"
 
 namespace tessera::collectives {

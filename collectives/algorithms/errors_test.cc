@@ -1,9 +1,9 @@
 // Errors come up at once, with their code, and say where they happened.
 
 #include "base/status_matchers.h"
+#include "collectives/algorithms/algorithm_case.h"
 #include "collectives/algorithms/run_algorithm.h"
 #include "collectives/algorithms/supports.h"
-#include "collectives/algorithms/algorithm_case.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -4,8 +4,8 @@
 #include "collectives/algorithms/doubling.h"
 #include "collectives/algorithms/ordered.h"
 #include "collectives/algorithms/ring.h"
-#include "collectives/algorithms/trees.h"
 #include "collectives/algorithms/tree_kind.h"
+#include "collectives/algorithms/trees.h"
 
 namespace tessera::collectives {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "collectives/algorithms/combining_exchange.h"
+#include "collectives/algorithms/fold.h"
 #include "collectives/algorithms/party.h"
 #include "collectives/algorithms/vector_view.h"
-#include "collectives/algorithms/fold.h"
 #include "collectives/reduction/combine.h"
 
 namespace tessera::collectives {

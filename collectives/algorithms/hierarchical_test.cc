@@ -1,9 +1,9 @@
 // Hierarchical algorithms over hierarchies of every shape.
 
 #include "base/status_matchers.h"
+#include "collectives/algorithms/algorithm_case.h"
 #include "collectives/algorithms/hierarchy.h"
 #include "collectives/algorithms/supports.h"
-#include "collectives/algorithms/algorithm_case.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

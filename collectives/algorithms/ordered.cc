@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/status_macros.h"
-#include "collectives/algorithms/reducer.h"
 #include "collectives/algorithms/chunks.h"
+#include "collectives/algorithms/reducer.h"
 
 namespace tessera::collectives {
 namespace {

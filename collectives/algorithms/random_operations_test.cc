@@ -1,8 +1,8 @@
 // Sequences of random operations by random algorithms, one after another
 // without a barrier between them.
 
-#include "collectives/algorithms/supports.h"
 #include "collectives/algorithms/algorithm_case.h"
+#include "collectives/algorithms/supports.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,8 +1,8 @@
 // With options.reproducible every algorithm gives the bits of Combine over the
 // inputs in the order of ranks, whatever the size and the chunks.
 
-#include "collectives/algorithms/supports.h"
 #include "collectives/algorithms/algorithm_case.h"
+#include "collectives/algorithms/supports.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/run_task.h"
 #include "collectives/algorithms/chunks.h"
+#include "collectives/algorithms/run_task.h"
 #include "collectives/algorithms/supports.h"
 
 namespace tessera::collectives {

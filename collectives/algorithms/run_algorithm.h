@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "collectives/algorithms/algorithm_options.h"
 #include "collectives/engine/operation_context.h"
+#include "collectives/engine/transport.h"
 #include "collectives/operation/algorithm.h"
 #include "collectives/operation/operation.h"
-#include "collectives/engine/transport.h"
 
 namespace tessera::collectives {
 

@@ -6,12 +6,12 @@
 #include "collectives/algorithms/binomial.h"
 #include "collectives/algorithms/bruck.h"
 #include "collectives/algorithms/doubling.h"
-#include "collectives/algorithms/pairwise.h"
-#include "collectives/algorithms/ring.h"
-#include "collectives/algorithms/trees.h"
 #include "collectives/algorithms/layered.h"
+#include "collectives/algorithms/pairwise.h"
 #include "collectives/algorithms/reducer.h"
+#include "collectives/algorithms/ring.h"
 #include "collectives/algorithms/run_task.h"
+#include "collectives/algorithms/trees.h"
 
 namespace tessera::collectives {
 namespace {

@@ -6,11 +6,11 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "collectives/algorithms/trees.h"
-#include "collectives/algorithms/party.h"
-#include "collectives/algorithms/vector_view.h"
 #include "collectives/algorithms/chunks.h"
+#include "collectives/algorithms/party.h"
 #include "collectives/algorithms/tree_place.h"
+#include "collectives/algorithms/trees.h"
+#include "collectives/algorithms/vector_view.h"
 
 namespace tessera::collectives {
 

@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "collectives/algorithms/party.h"
 #include "collectives/algorithms/reducer.h"
-#include "collectives/algorithms/vector_view.h"
 #include "collectives/algorithms/tree_kind.h"
+#include "collectives/algorithms/vector_view.h"
 
 namespace tessera::collectives {
 

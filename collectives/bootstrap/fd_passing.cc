@@ -18,11 +18,11 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/send_fd.h"
+#include "collectives/channel/byte_codec.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/random.h"
 #include "collectives/channel/socket.h"
 #include "collectives/channel/socket_address.h"
-#include "collectives/channel/byte_codec.h"
 
 namespace tessera::collectives {
 namespace {

@@ -13,13 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "collectives/channel/byte_channel.h"
-#include "collectives/channel/plain_channel.h"
-#include "collectives/channel/deadline.h"
-#include "collectives/channel/socket.h"
 #include "collectives/bootstrap/internal/store_client.h"
 #include "collectives/bootstrap/internal/store_server.h"
 #include "collectives/bootstrap/served_store.h"
+#include "collectives/channel/byte_channel.h"
+#include "collectives/channel/deadline.h"
+#include "collectives/channel/plain_channel.h"
+#include "collectives/channel/socket.h"
 
 namespace tessera::collectives {
 namespace {

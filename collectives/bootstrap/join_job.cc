@@ -11,12 +11,12 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/in_process_store.h"
-#include "collectives/channel/deadline.h"
-#include "collectives/channel/socket_address.h"
 #include "collectives/bootstrap/inherited_sockets.h"
-#include "collectives/bootstrap/tls_store.h"
 #include "collectives/bootstrap/rendezvous.h"
+#include "collectives/bootstrap/tls_store.h"
+#include "collectives/channel/deadline.h"
 #include "collectives/channel/job_secret.h"
+#include "collectives/channel/socket_address.h"
 
 namespace tessera::collectives {
 namespace {

@@ -14,11 +14,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "collectives/bootstrap/store_table.h"
 #include "collectives/channel/connection.h"
 #include "collectives/channel/deadline.h"
-#include "collectives/channel/wake_fd.h"
-#include "collectives/bootstrap/store_table.h"
 #include "collectives/channel/message.h"
+#include "collectives/channel/wake_fd.h"
 
 namespace tessera::collectives::bootstrap {
 

@@ -8,8 +8,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/host_id.h"
 #include "collectives/bootstrap/entry_check.h"
+#include "collectives/bootstrap/host_id.h"
 #include "collectives/channel/payload.h"
 
 namespace tessera::collectives::bootstrap {

@@ -21,12 +21,12 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "collectives/bootstrap/one_shot.h"
+#include "collectives/bootstrap/store.h"
 #include "collectives/channel/byte_channel.h"
 #include "collectives/channel/connection.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/wake_fd.h"
-#include "collectives/bootstrap/store.h"
-#include "collectives/bootstrap/one_shot.h"
 
 namespace tessera::collectives::bootstrap {
 

@@ -11,12 +11,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/bootstrap/internal/refusal_log.h"
+#include "collectives/bootstrap/internal/server_peer.h"
 #include "collectives/channel/connection.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
 #include "collectives/channel/wake_fd.h"
-#include "collectives/bootstrap/internal/refusal_log.h"
-#include "collectives/bootstrap/internal/server_peer.h"
 
 namespace tessera::collectives::bootstrap {
 namespace {

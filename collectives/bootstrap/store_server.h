@@ -23,8 +23,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/os/unique_fd.h"
-#include "collectives/channel/byte_channel.h"
 #include "collectives/bootstrap/store_table.h"
+#include "collectives/channel/byte_channel.h"
 
 namespace tessera::collectives::bootstrap {
 

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/store.h"
 #include "collectives/bootstrap/entry_check.h"
+#include "collectives/bootstrap/store.h"
 
 namespace tessera::collectives::bootstrap {
 namespace {

@@ -12,11 +12,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
+#include "collectives/bootstrap/ranks.h"
+#include "collectives/bootstrap/tls_store.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
 #include "collectives/channel/socket_address.h"
-#include "collectives/bootstrap/tls_store.h"
-#include "collectives/bootstrap/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

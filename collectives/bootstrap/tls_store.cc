@@ -11,13 +11,13 @@
 #include "absl/time/clock.h"
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
+#include "collectives/bootstrap/internal/store_client.h"
+#include "collectives/bootstrap/internal/store_server.h"
 #include "collectives/channel/byte_channel.h"
-#include "collectives/channel/tls_channel.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
 #include "collectives/channel/socket_address.h"
-#include "collectives/bootstrap/internal/store_client.h"
-#include "collectives/bootstrap/internal/store_server.h"
+#include "collectives/channel/tls_channel.h"
 
 namespace tessera::collectives {
 namespace {

@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
-#include "collectives/channel/random.h"
 #include "collectives/bootstrap/free_port.h"
 #include "collectives/bootstrap/ranks.h"
 #include "collectives/bootstrap/store_suite.h"
+#include "collectives/channel/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

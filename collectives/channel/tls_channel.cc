@@ -33,8 +33,8 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/channel/hkdf.h"
-#include "collectives/channel/socket_bio.h"
 #include "collectives/channel/random.h"
+#include "collectives/channel/socket_bio.h"
 
 namespace tessera::collectives::bootstrap {
 namespace {

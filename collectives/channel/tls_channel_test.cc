@@ -11,8 +11,8 @@
 
 #include "base/status_matchers.h"
 #include "collectives/channel/connection.h"
-#include "collectives/channel/plain_channel.h"
 #include "collectives/channel/deadline.h"
+#include "collectives/channel/plain_channel.h"
 #include "collectives/channel/socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

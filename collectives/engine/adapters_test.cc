@@ -13,8 +13,8 @@
 #include "collectives/engine/ordinary_memory.h"
 #include "collectives/engine/peer_table.h"
 #include "collectives/engine/reduction_steps.h"
-#include "collectives/engine/self_messages.h"
 #include "collectives/engine/scratch.h"
+#include "collectives/engine/self_messages.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -26,9 +26,9 @@
 #include "absl/status/statusor.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/engine/peer_report.h"
+#include "collectives/engine/transport.h"
 #include "collectives/operation/operation.h"
 #include "collectives/operation/signature.h"
-#include "collectives/engine/transport.h"
 #include "topology/rank.h"
 
 namespace tessera::collectives {

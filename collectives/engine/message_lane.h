@@ -26,9 +26,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/engine/engine.h"
+#include "collectives/engine/transport.h"
 #include "collectives/operation/operation.h"
 #include "collectives/record/flight_recorder.h"
-#include "collectives/engine/transport.h"
 
 namespace tessera::collectives {
 

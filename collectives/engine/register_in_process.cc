@@ -3,9 +3,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/in_process/in_process.h"
 #include "collectives/engine/engine_registry.h"
 #include "collectives/engine/option_reader.h"
+#include "collectives/in_process/in_process.h"
 
 namespace tessera::collectives {
 namespace {

@@ -17,10 +17,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "collectives/examples/links.h"
-#include "collectives/examples/socket_transport.h"
 #include "collectives/engine/engine_registry.h"
 #include "collectives/engine/option_reader.h"
+#include "collectives/examples/links.h"
+#include "collectives/examples/socket_transport.h"
 
 namespace tessera::collectives::example {
 namespace {

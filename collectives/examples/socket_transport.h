@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/engine/peer_report.h"
-#include "collectives/examples/links.h"
 #include "collectives/engine/transport.h"
+#include "collectives/examples/links.h"
 
 namespace tessera::collectives::example {
 

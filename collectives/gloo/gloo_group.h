@@ -17,10 +17,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/engine/failure.h"
-#include "collectives/engine/peer_table.h"
 #include "collectives/bootstrap/store.h"
+#include "collectives/engine/failure.h"
 #include "collectives/engine/operation_context.h"
+#include "collectives/engine/peer_table.h"
 #include "collectives/gloo/gloo_options.h"
 
 namespace tessera::collectives {

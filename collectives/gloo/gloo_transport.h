@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "collectives/engine/self_messages.h"
+#include "collectives/engine/transport.h"
 #include "collectives/gloo/gloo_group.h"
 #include "collectives/gloo/message_channel.h"
-#include "collectives/engine/transport.h"
 
 namespace tessera::collectives {
 

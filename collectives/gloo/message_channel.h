@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/engine/message_header.h"
-#include "collectives/gloo/gloo_group.h"
 #include "collectives/engine/transport.h"
+#include "collectives/gloo/gloo_group.h"
 
 namespace tessera::collectives {
 

@@ -4,8 +4,8 @@
 #if TESSERA_HAVE_GLOO
 #include "absl/status/status.h"
 #include "base/status_macros.h"
-#include "collectives/gloo/gloo_engine.h"
 #include "collectives/engine/option_reader.h"
+#include "collectives/gloo/gloo_engine.h"
 #endif
 
 namespace tessera::collectives {

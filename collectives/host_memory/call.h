@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include "absl/container/inlined_vector.h"
+#include "collectives/engine/operation_context.h"
 #include "collectives/host_memory/group.h"
 #include "collectives/host_memory/notes.h"
 #include "collectives/host_memory/window.h"
-#include "collectives/engine/operation_context.h"
 #include "collectives/operation/operation.h"
 #include "collectives/operation/signature.h"
 #include "collectives/reduction/combine.h"

@@ -15,9 +15,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "collectives/engine/transport.h"
 #include "collectives/host_memory/group.h"
 #include "collectives/operation/signature.h"
-#include "collectives/engine/transport.h"
 
 namespace tessera::collectives::direct {
 

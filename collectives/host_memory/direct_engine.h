@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "collectives/engine/engine.h"
 #include "collectives/host_memory/direct_collectives.h"
 #include "collectives/host_memory/direct_transport.h"
 #include "collectives/host_memory/domain.h"
 #include "collectives/host_memory/group.h"
-#include "collectives/engine/engine.h"
 
 namespace tessera::collectives::direct {
 

@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
+#include "collectives/engine/transport.h"
 #include "collectives/host_memory/channel.h"
 #include "collectives/host_memory/group.h"
-#include "collectives/engine/transport.h"
 
 namespace tessera::collectives::direct {
 

@@ -16,10 +16,10 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "collectives/host_memory/domain.h"
-#include "collectives/host_memory/layout.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/engine/peer_report.h"
+#include "collectives/host_memory/domain.h"
+#include "collectives/host_memory/layout.h"
 
 namespace tessera::collectives::direct {
 

@@ -13,9 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "collectives/engine/transport.h"
 #include "collectives/host_memory/tuning.h"
 #include "collectives/operation/signature.h"
-#include "collectives/engine/transport.h"
 
 namespace tessera::collectives::direct {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/host_memory/tuning.h"
 #include "collectives/engine/engine.h"
+#include "collectives/host_memory/tuning.h"
 
 namespace tessera::collectives {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "collectives/engine/testing/engine_checks.h"
 #include "collectives/engine/engine_registry.h"
+#include "collectives/engine/testing/engine_checks.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "collectives/mpi/mpi_group.h"
 #include "collectives/engine/transport.h"
+#include "collectives/mpi/mpi_group.h"
 
 namespace tessera::collectives {
 

@@ -3,8 +3,8 @@
 
 #if TESSERA_HAVE_MPI
 #include "base/status_macros.h"
-#include "collectives/mpi/mpi_engine.h"
 #include "collectives/engine/option_reader.h"
+#include "collectives/mpi/mpi_engine.h"
 #endif
 
 namespace tessera::collectives {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "collectives/engine/testing/engine_checks.h"
 #include "collectives/bootstrap/join_job.h"
 #include "collectives/engine/engine_registry.h"
+#include "collectives/engine/testing/engine_checks.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -14,10 +14,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/engine/failure.h"
-#include "collectives/engine/peer_table.h"
 #include "collectives/bootstrap/store.h"
+#include "collectives/engine/failure.h"
 #include "collectives/engine/operation_context.h"
+#include "collectives/engine/peer_table.h"
 #include "collectives/nccl/nccl_options.h"
 
 namespace tessera::collectives {

@@ -4,8 +4,8 @@
 #if TESSERA_NCCL_LINKED
 #include "absl/status/status.h"
 #include "base/status_macros.h"
-#include "collectives/nccl/nccl_engine.h"
 #include "collectives/engine/option_reader.h"
+#include "collectives/nccl/nccl_engine.h"
 #endif
 
 namespace tessera::collectives {

@@ -22,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/bootstrap/store.h"
-#include "collectives/host_memory/tuning.h"
 #include "collectives/engine/engine.h"
+#include "collectives/host_memory/tuning.h"
 
 namespace tessera::collectives {
 

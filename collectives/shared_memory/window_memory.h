@@ -13,9 +13,10 @@
 // few collectives of a kind on, and the more of them the larger its messages
 // are, up to a few MiB. Buffers of AllocateShared need none.
 //
-// By what the collectives of collectives/host_memory do, in whole pages. Linux maps
-// those around one that is read as well where somebody has written them already
-// (fault-around, 64 KiB), so that a process may have a third less or more.
+// By what the collectives of collectives/host_memory do, in whole pages. Linux
+// maps those around one that is read as well where somebody has written them
+// already (fault-around, 64 KiB), so that a process may have a third less or
+// more.
 #ifndef TESSERA_COLLECTIVES_SHARED_MEMORY_WINDOW_MEMORY_H_
 #define TESSERA_COLLECTIVES_SHARED_MEMORY_WINDOW_MEMORY_H_
 

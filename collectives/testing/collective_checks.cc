@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "collectives/algorithms/run_algorithm.h"
 #include "collectives/engine/testing/element.h"
 #include "collectives/engine/testing/engine_checks.h"
-#include "collectives/algorithms/run_algorithm.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

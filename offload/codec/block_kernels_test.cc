@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "offload/codec/nf4_thresholds.h"
 #include "offload/codec/arrays.h"
+#include "offload/codec/nf4_thresholds.h"
 
 namespace tessera::offload {
 namespace {

@@ -6,9 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "offload/codec/int8_codec.h"
 #include "offload/codec/lossless_codec.h"
 #include "offload/codec/narrow_codec.h"
-#include "offload/codec/int8_codec.h"
 #include "offload/codec/nf4_codec.h"
 
 namespace tessera::offload {

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
-#include "offload/codec/checked_codec.h"
 #include "offload/codec/byte_planes.h"
+#include "offload/codec/checked_codec.h"
 #include "offload/codec/plane_coder.h"
 
 namespace tessera::offload {

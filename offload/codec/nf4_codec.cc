@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "offload/codec/checked_codec.h"
 #include "offload/codec/block_kernels.h"
+#include "offload/codec/checked_codec.h"
 #include "offload/codec/finite.h"
 #include "offload/codec/float_stream.h"
 #include "offload/codec/scale_group.h"

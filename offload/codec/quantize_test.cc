@@ -12,10 +12,10 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/codec/arrays.h"
 #include "offload/codec/block_kernels.h"
 #include "offload/codec/int8_codec.h"
 #include "offload/codec/nf4_codec.h"
-#include "offload/codec/arrays.h"
 
 namespace tessera::offload {
 namespace {

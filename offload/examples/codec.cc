@@ -1,11 +1,12 @@
 // Weights held in fewer bytes: what each codec saves, and what it costs.
+#include "offload/codec/codec.h"
+
 #include <iomanip>
 #include <iostream>
 #include <random>
 #include <vector>
 
 #include "base/status_macros.h"
-#include "offload/codec/codec.h"
 
 absl::Status Run() {
   using namespace tessera;

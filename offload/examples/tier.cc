@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "offload/codec/codec.h"
+#include "offload/tier/compressed_tier.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "offload/tier/compressed_tier.h"
 #include "offload/tier/layered_tier.h"
 
 int main() {

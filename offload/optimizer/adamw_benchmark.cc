@@ -16,11 +16,11 @@
 #include "base/dtype/dtype.h"
 #include "benchmark/benchmark.h"
 #include "hwy/aligned_allocator.h"
-#include "offload/optimizer/triad.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/gradient_statistics.h"
 #include "offload/optimizer/moment.h"
 #include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/triad.h"
 
 namespace tessera::offload {
 namespace {

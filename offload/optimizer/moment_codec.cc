@@ -6,8 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "offload/optimizer/moment_kernel.h"
 #include "offload/optimizer/moment.h"
+#include "offload/optimizer/moment_kernel.h"
 #include "offload/optimizer/moment_pointer.h"
 
 namespace tessera::offload {

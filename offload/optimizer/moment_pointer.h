@@ -2,8 +2,8 @@
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_MOMENT_POINTER_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_MOMENT_POINTER_H_
 
-#include "offload/optimizer/step_job.h"
 #include "offload/optimizer/moment.h"
+#include "offload/optimizer/step_job.h"
 
 namespace tessera::offload {
 

@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
-#include "offload/optimizer/step_runner.h"
-#include "offload/optimizer/step_job.h"
 #include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/step_job.h"
+#include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
 
 namespace tessera::offload {

@@ -10,8 +10,8 @@
 #include "base/dtype/bfloat16.h"
 #include "base/dtype/dtype.h"
 #include "gtest/gtest.h"
-#include "offload/optimizer/step_job.h"
 #include "offload/optimizer/instruction_sets.h"
+#include "offload/optimizer/step_job.h"
 
 namespace tessera::offload {
 namespace {

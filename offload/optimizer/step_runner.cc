@@ -11,12 +11,12 @@
 #include "absl/status/status.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
-#include "offload/optimizer/parallel_for_pool.h"
-#include "offload/optimizer/step_job.h"
-#include "offload/optimizer/step_kernel.h"
 #include "offload/optimizer/moment.h"
 #include "offload/optimizer/moment_pointer.h"
+#include "offload/optimizer/parallel_for_pool.h"
 #include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/step_job.h"
+#include "offload/optimizer/step_kernel.h"
 
 namespace tessera::offload {
 namespace {

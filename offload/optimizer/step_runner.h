@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "offload/optimizer/parallel_for_pool.h"
-#include "offload/optimizer/step_job.h"
 #include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/step_job.h"
 
 namespace tessera::offload {
 

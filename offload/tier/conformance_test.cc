@@ -11,11 +11,11 @@
 
 #include "gtest/gtest.h"
 #include "offload/codec/codec.h"
-#include "offload/tier/pinned_arena.h"
+#include "offload/tier/compressed_tier.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "offload/tier/compressed_tier.h"
 #include "offload/tier/layered_tier.h"
+#include "offload/tier/pinned_arena.h"
 
 namespace tessera::offload {
 namespace {

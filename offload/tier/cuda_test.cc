@@ -2,8 +2,8 @@
 #include <memory>
 #include <string>
 
-#include "base/status_matchers.h"
 #include "base/device/cuda_memory.h"
+#include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "gtest/gtest.h"
 #include "offload/tier/cuda_pinning.h"

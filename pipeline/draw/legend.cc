@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "pipeline/draw/palette.h"
 #include "pipeline/draw/chunks.h"
+#include "pipeline/draw/palette.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "pipeline/draw/palette.h"
 #include "pipeline/draw/curve.h"
+#include "pipeline/draw/palette.h"
 #include "pipeline/draw/ticks.h"
 
 namespace tessera::pipeline {

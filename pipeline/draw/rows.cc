@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "pipeline/draw/palette.h"
 #include "pipeline/draw/boxes.h"
 #include "pipeline/draw/chunks.h"
+#include "pipeline/draw/palette.h"
 #include "pipeline/draw/ticks.h"
 
 namespace tessera::pipeline {

@@ -14,8 +14,8 @@
 #include "base/status_macros.h"
 #include "benchmark/benchmark.h"
 #include "collectives/testing/run_ranks.h"
-#include "pipeline/execute/executor.h"
 #include "pipeline/execute/execution_plan.h"
+#include "pipeline/execute/executor.h"
 #include "pipeline/generate/generate.h"
 
 namespace tessera::pipeline {

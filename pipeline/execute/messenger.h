@@ -25,9 +25,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
-#include "pipeline/execute/options.h"
 #include "pipeline/execute/boundary_pool.h"
 #include "pipeline/execute/execution_plan.h"
+#include "pipeline/execute/options.h"
 #include "pipeline/execute/step_trace.h"
 
 namespace tessera::pipeline {

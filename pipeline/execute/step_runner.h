@@ -13,8 +13,8 @@
 #include "pipeline/execute/boundary_pool.h"
 #include "pipeline/execute/execution_plan.h"
 #include "pipeline/execute/messenger.h"
-#include "pipeline/execute/step_trace.h"
 #include "pipeline/execute/stage.h"
+#include "pipeline/execute/step_trace.h"
 
 namespace tessera::pipeline {
 

@@ -2,8 +2,8 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "pipeline/generate/gpipe.h"
 #include "pipeline/generate/every_shape.h"
+#include "pipeline/generate/gpipe.h"
 #include "pipeline/generate/schedule_checker.h"
 #include "pipeline/schedule/csv.h"
 

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "pipeline/synthesize/model.h"
 #include "pipeline/synthesize/greedy.h"
+#include "pipeline/synthesize/model.h"
 
 namespace tessera::pipeline::synthesis {
 

@@ -17,8 +17,8 @@
 
 #include "pipeline/synthesize/evaluator.h"
 #include "pipeline/synthesize/model.h"
-#include "pipeline/synthesize/order.h"
 #include "pipeline/synthesize/objective.h"
+#include "pipeline/synthesize/order.h"
 
 namespace tessera::pipeline::synthesis {
 

@@ -4,8 +4,8 @@
 
 #include "gtest/gtest.h"
 #include "pipeline/synthesize/random_order.h"
-#include "pipeline/synthesize/sequential.h"
 #include "pipeline/synthesize/random_problem.h"
+#include "pipeline/synthesize/sequential.h"
 
 namespace tessera::pipeline::synthesis {
 namespace {

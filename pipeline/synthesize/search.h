@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "pipeline/synthesize/evaluator.h"
-#include "pipeline/synthesize/model.h"
-#include "pipeline/synthesize/order.h"
 #include "pipeline/synthesize/greedy.h"
+#include "pipeline/synthesize/model.h"
 #include "pipeline/synthesize/objective.h"
+#include "pipeline/synthesize/order.h"
 
 namespace tessera::pipeline::synthesis {
 

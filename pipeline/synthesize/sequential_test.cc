@@ -4,8 +4,8 @@
 #include "gtest/gtest.h"
 #include "pipeline/simulate/simulate.h"
 #include "pipeline/synthesize/evaluator.h"
-#include "pipeline/synthesize/random_order.h"
 #include "pipeline/synthesize/oracle.h"
+#include "pipeline/synthesize/random_order.h"
 #include "pipeline/synthesize/random_problem.h"
 
 namespace tessera::pipeline::synthesis {

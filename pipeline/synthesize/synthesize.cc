@@ -8,14 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "pipeline/simulate/simulate.h"
-#include "pipeline/synthesize/lower_bound.h"
-#include "pipeline/synthesize/named.h"
 #include "pipeline/synthesize/evaluator.h"
+#include "pipeline/synthesize/lower_bound.h"
 #include "pipeline/synthesize/model.h"
-#include "pipeline/synthesize/order.h"
-#include "pipeline/synthesize/sequential.h"
+#include "pipeline/synthesize/named.h"
 #include "pipeline/synthesize/objective.h"
+#include "pipeline/synthesize/order.h"
 #include "pipeline/synthesize/search.h"
+#include "pipeline/synthesize/sequential.h"
 
 namespace tessera::pipeline {
 namespace {

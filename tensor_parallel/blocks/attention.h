@@ -43,8 +43,8 @@
 #include "tensor_parallel/blocks/attention_options.h"
 #include "tensor_parallel/context/context_attention.h"
 #include "tensor_parallel/layers/column_parallel_linear.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/tensor_group.h"
 
 namespace tessera::tensor_parallel {

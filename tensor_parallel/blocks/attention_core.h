@@ -13,8 +13,8 @@
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/attention_options.h"
 #include "tensor_parallel/context/context_attention.h"
-#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 
 namespace tessera::tensor_parallel {

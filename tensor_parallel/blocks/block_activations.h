@@ -20,8 +20,8 @@
 #include "tensor_parallel/blocks/attention_core.h"
 #include "tensor_parallel/blocks/attention_options.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
-#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/layers/norm_state.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 
 namespace tessera::tensor_parallel {
 

@@ -12,9 +12,9 @@
 #include "tensor_parallel/blocks/recompute.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/context/sequence_layout.h"
-#include "tensor_parallel/layers/tensor_pool.h"
-#include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 
 namespace tessera::tensor_parallel::block_flight {
 

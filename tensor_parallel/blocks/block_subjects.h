@@ -12,8 +12,8 @@
 #include "tensor_parallel/blocks/attention.h"
 #include "tensor_parallel/blocks/block_activations.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
-#include "tensor_parallel/blocks/output_head.h"
 #include "tensor_parallel/blocks/layer_subjects.h"
+#include "tensor_parallel/blocks/output_head.h"
 #include "tensor_parallel/blocks/subject.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 

@@ -26,10 +26,10 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/column_parallel_linear.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
-#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {

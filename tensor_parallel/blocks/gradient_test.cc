@@ -18,8 +18,8 @@
 #include "tensor_parallel/blocks/mesh_case.h"
 #include "tensor_parallel/blocks/subject.h"
 #include "tensor_parallel/context/sequence_layout.h"
-#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tensor_parallel/random/philox.h"
 

@@ -11,11 +11,11 @@
 #include "base/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/blocks/recompute.h"
 #include "tensor_parallel/blocks/mesh_case.h"
+#include "tensor_parallel/blocks/recompute.h"
 #include "tensor_parallel/blocks/subject.h"
-#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

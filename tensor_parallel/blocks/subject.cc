@@ -5,15 +5,15 @@
 
 #include "base/status_macros.h"
 #include "tensor_parallel/blocks/attention.h"
-#include "tensor_parallel/blocks/gated_mlp.h"
-#include "tensor_parallel/blocks/output_head.h"
 #include "tensor_parallel/blocks/block_subjects.h"
+#include "tensor_parallel/blocks/gated_mlp.h"
 #include "tensor_parallel/blocks/layer_subjects.h"
+#include "tensor_parallel/blocks/output_head.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/layers/column_parallel_linear.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/layer_norm.h"
 #include "tensor_parallel/layers/rms_norm.h"
+#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/vocabulary_parallel_embedding.h"
 
 namespace tessera::tensor_parallel {

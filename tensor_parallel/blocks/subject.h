@@ -13,9 +13,9 @@
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/attention_options.h"
 #include "tensor_parallel/blocks/recompute.h"
-#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 
 namespace tessera::tensor_parallel {
 

@@ -49,8 +49,8 @@
 #include "tensor_parallel/blocks/block_activations.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
 #include "tensor_parallel/blocks/recompute.h"
-#include "tensor_parallel/layers/rms_norm.h"
 #include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/rms_norm.h"
 #include "tensor_parallel/layers/tensor_group.h"
 
 namespace tessera::tensor_parallel {

@@ -26,9 +26,9 @@
 #include "tensor_parallel/blocks/timed_ops.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/context/sequence_layout.h"
-#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

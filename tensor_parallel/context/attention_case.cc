@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/layers/linear_weights.h"
 #include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/linear_weights.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

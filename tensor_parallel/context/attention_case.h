@@ -20,8 +20,8 @@
 #include "base/tensor/tensor.h"
 #include "collectives/communicator.h"
 #include "tensor_parallel/context/context_attention.h"
-#include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/context/plain_attention.h"
+#include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/tensor_group.h"
 
 namespace tessera::tensor_parallel {

@@ -21,8 +21,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/layers/token_chunks.h"
 #include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/token_chunks.h"
 #include "tensor_parallel/sharding/index_range.h"
 
 namespace tessera::tensor_parallel {

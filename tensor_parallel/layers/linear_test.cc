@@ -10,8 +10,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/layers/column_parallel_linear.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

@@ -18,8 +18,8 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/parameter.h"
-#include "tensor_parallel/sharding/index_range.h"
 #include "tensor_parallel/random/philox.h"
+#include "tensor_parallel/sharding/index_range.h"
 
 namespace tessera::tensor_parallel {
 

@@ -36,8 +36,8 @@
 #include "collectives/in_process/in_process.h"
 #include "collectives/testing/wire_engine.h"
 #include "tensor_parallel/layers/column_parallel_linear.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

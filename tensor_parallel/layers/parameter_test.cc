@@ -9,8 +9,8 @@
 #include "base/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/layers/linear_weights.h"
 #include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/linear_weights.h"
 #include "tensor_parallel/random/philox.h"
 
 namespace tessera::tensor_parallel {

@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {

@@ -9,6 +9,7 @@
 #include "base/tensor/copy.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/attention_block.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/attention/attention.h"
 #include "tensor_parallel/ops_cpu/blas.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
@@ -17,7 +18,6 @@
 #include "tensor_parallel/ops_cpu/rowwise/elementwise.h"
 #include "tensor_parallel/ops_cpu/rowwise/norms.h"
 #include "tensor_parallel/ops_cpu/rowwise/row_table.h"
-#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/sharding/index_range.h"
 
 namespace tessera::tensor_parallel {

@@ -12,11 +12,11 @@
 #include "base/status_macros.h"
 #include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/blas.h"
 #include "tensor_parallel/ops_cpu/operand/operand_checker.h"
 #include "tensor_parallel/ops_cpu/operand/rows_view.h"
 #include "tensor_parallel/ops_cpu/rowwise/elementwise_kernels.h"
-#include "tensor_parallel/ops/ops.h"
 
 namespace tessera::tensor_parallel::cpu {
 namespace {

@@ -13,8 +13,8 @@
 #include "base/tensor/tensor_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops_cpu/testing/matrices.h"
 #include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops_cpu/testing/matrices.h"
 
 namespace tessera::tensor_parallel::cpu {
 namespace {

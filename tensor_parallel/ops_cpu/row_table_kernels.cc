@@ -5,9 +5,9 @@
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
-#include "tensor_parallel/ops_cpu/rowwise/row_table_kernels.h"
 #include "tensor_parallel/ops_cpu/block-inl.h"
 #include "tensor_parallel/ops_cpu/columns-inl.h"
+#include "tensor_parallel/ops_cpu/rowwise/row_table_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::tensor_parallel::cpu {

@@ -6,8 +6,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/sharding/shard_copy.h"
 #include "tensor_parallel/sharding/random_specs.h"
+#include "tensor_parallel/sharding/shard_copy.h"
 
 namespace tessera::tensor_parallel {
 namespace {

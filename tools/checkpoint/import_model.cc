@@ -17,8 +17,8 @@
 #include "base/tensor/tensor_view.h"
 #include "tools/checkpoint/run_plan.h"
 #include "tools/checkpoint/write_run.h"
-#include "tools/model_files/llama_names.h"
 #include "tools/model_files/hugging_face_config.h"
+#include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_set.h"
 #include "tools/train/checkpoint/run_tensor_names.h"
 

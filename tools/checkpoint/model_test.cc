@@ -19,14 +19,14 @@
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/checkpoint/export_model.h"
 #include "tools/checkpoint/import_model.h"
-#include "tools/model_files/llama_names.h"
 #include "tools/model_files/hugging_face_config.h"
+#include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_set.h"
+#include "tools/train/checkpoint/mesh_run.h"
 #include "tools/train/checkpoint/model_reader.h"
 #include "tools/train/checkpoint/restore_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/run_tensor_names.h"
-#include "tools/train/checkpoint/mesh_run.h"
 #include "tools/train/testing/whole_llama.h"
 
 namespace tessera::tools {

@@ -15,11 +15,11 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
-#include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/checkpoint/held_tensor.h"
+#include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/loop/run_options.h"
-#include "zero3/checkpoint/state_format.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
+#include "zero3/checkpoint/state_format.h"
 
 namespace tessera::tools {
 

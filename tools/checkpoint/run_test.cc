@@ -18,10 +18,10 @@
 #include "tools/checkpoint/run_plan.h"
 #include "tools/checkpoint/verify_run.h"
 #include "tools/checkpoint/write_run.h"
+#include "tools/train/checkpoint/mesh_run.h"
 #include "tools/train/checkpoint/part_name.h"
 #include "tools/train/checkpoint/restore_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
-#include "tools/train/checkpoint/mesh_run.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 
 namespace tessera::tools {

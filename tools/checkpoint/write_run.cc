@@ -13,8 +13,8 @@
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
-#include "zero3/checkpoint/shard_writer.h"
 #include "zero3/checkpoint/manifest_json.h"
+#include "zero3/checkpoint/shard_writer.h"
 
 namespace tessera::tools {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/operation/operation.h"
+#include "tools/comm_bench/bench_options.h"
 #include "tools/comm_bench/job.h"
 #include "tools/comm_bench/row.h"
-#include "tools/comm_bench/bench_options.h"
 #include "tools/comm_bench/variant.h"
 
 namespace tessera::tools {

@@ -7,9 +7,9 @@
 #include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
-#include "tools/comm_bench/operands.h"
-#include "tools/comm_bench/job.h"
 #include "tools/comm_bench/bench_case.h"
+#include "tools/comm_bench/job.h"
+#include "tools/comm_bench/operands.h"
 #include "tools/comm_bench/traffic_meter.h"
 
 namespace tessera::tools {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tools/comm_bench/bench_options.h"
 #include "tools/comm_bench/engine_catalogue.h"
 #include "tools/comm_bench/row.h"
-#include "tools/comm_bench/bench_options.h"
 #include "tools/launch/signals.h"
 
 namespace tessera::tools {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "collectives/in_process/in_process.h"
 #include "collectives/engine/engine_registry.h"
+#include "collectives/in_process/in_process.h"
 #include "collectives/shared_memory/shared_memory.h"
 
 namespace tessera::tools {

@@ -15,9 +15,9 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "tools/comm_bench/bench_run.h"
 #include "tools/comm_bench/built_in_engines.h"
 #include "tools/comm_bench/worker.h"
-#include "tools/comm_bench/bench_run.h"
 #include "tools/launch/children.h"
 #include "tools/launch/signals.h"
 

@@ -15,12 +15,12 @@
 #include "base/status_macros.h"
 #include "tools/cli/output_format.h"
 #include "tools/comm_bench/arguments.h"
-#include "tools/comm_bench/worker.h"
+#include "tools/comm_bench/bench_options.h"
+#include "tools/comm_bench/bench_run.h"
 #include "tools/comm_bench/print.h"
 #include "tools/comm_bench/svg_plot.h"
 #include "tools/comm_bench/text_plot.h"
-#include "tools/comm_bench/bench_options.h"
-#include "tools/comm_bench/bench_run.h"
+#include "tools/comm_bench/worker.h"
 #include "tools/launch/signals.h"
 
 ABSL_FLAG(tessera::ByteSize, min_bytes, tessera::ByteSize(8),

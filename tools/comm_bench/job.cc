@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/bootstrap/inherited_sockets.h"
 #include "collectives/channel/random.h"
 #include "collectives/channel/socket.h"
-#include "collectives/bootstrap/inherited_sockets.h"
 #include "tools/comm_bench/worker.h"
 #include "tools/launch/launch_command.h"
 

@@ -24,8 +24,8 @@
 #include "tools/comm_bench/engine_catalogue.h"
 #include "tools/comm_bench/rank_session.h"
 #include "tools/comm_bench/task.h"
-#include "tools/launch/start_process.h"
 #include "tools/launch/signals.h"
+#include "tools/launch/start_process.h"
 
 namespace tessera::tools {
 

@@ -7,9 +7,9 @@
 
 #include "collectives/operation/algorithm.h"
 #include "collectives/operation/operation.h"
+#include "tools/comm_bench/bench_options.h"
 #include "tools/comm_bench/rank_session.h"
 #include "tools/comm_bench/task.h"
-#include "tools/comm_bench/bench_options.h"
 
 namespace tessera::tools {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "tools/launch/descriptor_limit.h"
 #include "tools/launch/line_writer.h"
 #include "tools/launch/multiplexer.h"
-#include "tools/launch/descriptor_limit.h"
 #include "tools/launch/rank_processes.h"
 #include "tools/launch/signals.h"
 #include "tools/launch/start.h"

@@ -6,8 +6,8 @@
 #include <sys/resource.h>
 
 #include "absl/status/status.h"
-#include "tools/launch/plan.h"
 #include "tools/launch/multiplexer.h"
+#include "tools/launch/plan.h"
 #include "tools/launch/rank_processes.h"
 
 namespace tessera::tools {

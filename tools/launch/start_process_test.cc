@@ -1,3 +1,5 @@
+#include "tools/launch/start_process.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -12,7 +14,6 @@
 #include "collectives/channel/deadline.h"
 #include "gtest/gtest.h"
 #include "tools/launch/launch_command.h"
-#include "tools/launch/start_process.h"
 
 namespace tessera::tools {
 namespace {

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "tools/launch/plan.h"
 #include "tools/launch/multiplexer.h"
+#include "tools/launch/plan.h"
 #include "tools/launch/rank_processes.h"
 #include "tools/launch/signals.h"
 

@@ -14,10 +14,10 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/cli/cli.h"
-#include "topology/cluster/cluster_spec.h"
-#include "topology/discovery/cluster_discovery.h"
 #include "topology/cluster/cluster_file.h"
+#include "topology/cluster/cluster_spec.h"
 #include "topology/cluster/link.h"
+#include "topology/discovery/cluster_discovery.h"
 
 namespace tessera::tools {
 namespace {

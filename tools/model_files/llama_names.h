@@ -35,8 +35,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/model_files/model_config.h"
 #include "tools/model_files/header.h"
+#include "tools/model_files/model_config.h"
 
 namespace tessera::model_files {
 

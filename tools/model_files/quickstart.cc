@@ -6,8 +6,8 @@
 
 #include "base/status_macros.h"
 #include "base/tensor/tensor.h"
-#include "tools/model_files/llama_names.h"
 #include "tools/model_files/hugging_face_config.h"
+#include "tools/model_files/llama_names.h"
 #include "tools/model_files/presets.h"
 #include "tools/model_files/safetensors_set.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "tools/offload_bench/stopwatch.h"
 #include "tools/offload_bench/measurement.h"
+#include "tools/offload_bench/stopwatch.h"
 
 namespace tessera::offload_bench {
 

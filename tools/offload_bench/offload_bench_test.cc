@@ -18,10 +18,10 @@
 #include "tools/offload_bench/blocks.h"
 #include "tools/offload_bench/codecs.h"
 #include "tools/offload_bench/file.h"
+#include "tools/offload_bench/measurement.h"
 #include "tools/offload_bench/optimizer.h"
 #include "tools/offload_bench/prefetch.h"
 #include "tools/offload_bench/tiers.h"
-#include "tools/offload_bench/measurement.h"
 
 namespace tessera::offload_bench {
 namespace {

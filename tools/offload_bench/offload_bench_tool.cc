@@ -16,9 +16,9 @@
 #include "tools/offload_bench/file.h"
 #include "tools/offload_bench/optimizer.h"
 #include "tools/offload_bench/prefetch.h"
-#include "tools/offload_bench/tiers.h"
-#include "tools/offload_bench/stopwatch.h"
 #include "tools/offload_bench/print.h"
+#include "tools/offload_bench/stopwatch.h"
+#include "tools/offload_bench/tiers.h"
 
 using tessera::offload_bench::OffloadBenchFlags;
 

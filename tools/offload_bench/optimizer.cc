@@ -12,11 +12,11 @@
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "base/tensor/memory.h"
-#include "offload/optimizer/triad.h"
 #include "offload/optimizer/adamw.h"
-#include "offload/optimizer/sgd.h"
 #include "offload/optimizer/moment.h"
 #include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/sgd.h"
+#include "offload/optimizer/triad.h"
 #include "offload/optimizer/typed_span.h"
 #include "tools/offload_bench/weights.h"
 

@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "offload/codec/codec.h"
-#include "offload/tier/pinned_arena.h"
-#include "offload/tier/host_tier.h"
 #include "offload/tier/compressed_tier.h"
+#include "offload/tier/host_tier.h"
+#include "offload/tier/pinned_arena.h"
 #include "tools/offload_bench/blocks.h"
 #include "tools/offload_bench/weights.h"
 

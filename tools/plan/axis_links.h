@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "collectives/operation/operation.h"
-#include "tools/train/predict/rank_traffic.h"
 #include "tools/train/loop/run_options.h"
+#include "tools/train/predict/rank_traffic.h"
 #include "topology/cluster/cluster.h"
 #include "topology/placement/link_profile.h"
 

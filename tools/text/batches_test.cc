@@ -13,10 +13,10 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tools/text/batch_partition.h"
+#include "tools/text/byte_tokenizer.h"
+#include "tools/text/corpus.h"
 #include "tools/text/permutation.h"
 #include "tools/text/samples.h"
-#include "tools/text/corpus.h"
-#include "tools/text/byte_tokenizer.h"
 
 namespace tessera::text {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "base/status_macros.h"
 #include "tools/text/batch_partition.h"
-#include "tools/text/samples.h"
-#include "tools/text/corpus.h"
 #include "tools/text/byte_tokenizer.h"
+#include "tools/text/corpus.h"
+#include "tools/text/samples.h"
 
 absl::Status Run() {
   using namespace tessera::text;

@@ -18,7 +18,6 @@
 #include "collectives/bootstrap/join_job.h"
 #include "tools/launch/launch_command.h"
 #include "tools/train/checkpoint/run_identity.h"
-#include "tools/train/loop/training_data.h"
 #include "tools/train/launch/finish.h"
 #include "tools/train/launch/memory_strategy.h"
 #include "tools/train/launch/ranks/attempt.h"
@@ -31,15 +30,16 @@
 #include "tools/train/launch/run_directory.h"
 #include "tools/train/launch/supervise.h"
 #include "tools/train/launch/trainer.h"
+#include "tools/train/loop/memory/process_memory.h"
+#include "tools/train/loop/training_data.h"
+#include "tools/train/predict/machine_room.h"
 #include "tools/train/predict/predict_run.h"
 #include "tools/train/predict/print_prediction.h"
-#include "tools/train/predict/machine_room.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/memory_ladder.h"
 #include "tools/train/settings/model_of.h"
 #include "tools/train/settings/settings_flags.h"
 #include "tools/train/settings/settings_json.h"
-#include "tools/train/loop/memory/process_memory.h"
 
 namespace tessera::train {
 namespace {

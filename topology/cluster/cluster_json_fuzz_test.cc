@@ -3,8 +3,8 @@
 #include "base/status_matchers.h"
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
-#include "topology/cluster/cluster_spec.h"
 #include "topology/cluster/cluster_json.h"
+#include "topology/cluster/cluster_spec.h"
 
 namespace tessera::topology {
 namespace {

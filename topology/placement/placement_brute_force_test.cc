@@ -14,8 +14,8 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "topology/mesh.h"
-#include "topology/placement/reference_cost.h"
 #include "topology/placement/placement.h"
+#include "topology/placement/reference_cost.h"
 
 namespace tessera::topology {
 namespace {

@@ -20,8 +20,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "zero3/checkpoint/file_calls.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
+#include "zero3/checkpoint/file_calls.h"
 
 namespace tessera::zero3 {
 

@@ -21,9 +21,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/shard_file.h"
 #include "zero3/checkpoint/state_format.h"
-#include "zero3/checkpoint/checkpoint_manifest.h"
 
 namespace tessera::zero3 {
 

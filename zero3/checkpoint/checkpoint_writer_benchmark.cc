@@ -21,8 +21,8 @@
 #include "absl/strings/str_cat.h"
 #include "benchmark/benchmark.h"
 #include "collectives/in_process/in_process.h"
-#include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
+#include "zero3/checkpoint/load_checkpoint.h"
 
 namespace tessera::zero3 {
 namespace {

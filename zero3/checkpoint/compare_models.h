@@ -3,8 +3,8 @@
 #define TESSERA_ZERO3_CHECKPOINT_COMPARE_MODELS_H_
 
 #include "absl/status/status.h"
-#include "zero3/checkpoint/state_format.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
+#include "zero3/checkpoint/state_format.h"
 #include "zero3/parameters/model_parameters.h"
 
 namespace tessera::zero3 {

@@ -14,8 +14,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/checkpoint_groups.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/state/sharded_state.h"
 
 namespace tessera::zero3 {

@@ -8,8 +8,8 @@
 #include "base/status_macros.h"
 #include "collectives/groups/agreement.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
-#include "zero3/checkpoint/shard_writer.h"
 #include "zero3/checkpoint/manifest_json.h"
+#include "zero3/checkpoint/shard_writer.h"
 
 namespace tessera::zero3 {
 namespace {

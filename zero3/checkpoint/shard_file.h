@@ -24,8 +24,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/os/unique_fd.h"
-#include "zero3/checkpoint/shard_format.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
+#include "zero3/checkpoint/shard_format.h"
 
 namespace tessera::zero3 {
 

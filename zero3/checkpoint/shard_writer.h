@@ -19,9 +19,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/file_calls.h"
 #include "zero3/checkpoint/shard_format.h"
-#include "zero3/checkpoint/checkpoint_manifest.h"
 
 namespace tessera::zero3 {
 

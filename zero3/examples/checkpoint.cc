@@ -10,9 +10,9 @@
 #include "base/status_macros.h"
 #include "collectives/in_process/in_process.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/verify_checkpoint.h"
-#include "zero3/checkpoint/checkpoint_writer.h"
 
 namespace {
 

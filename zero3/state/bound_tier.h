@@ -18,8 +18,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "offload/codec/codec_interface.h"
-#include "offload/tier/memory_tier.h"
 #include "offload/tier/compressed_tier.h"
+#include "offload/tier/memory_tier.h"
 
 namespace tessera::zero3::testing {
 

@@ -26,8 +26,8 @@
 #include "gtest/gtest.h"
 #include "offload/file/io_engine.h"
 #include "offload/tier/file_tier.h"
-#include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
+#include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/state/sharded_state.h"
 #include "zero3/state/toy_training.h"
 

@@ -39,12 +39,12 @@
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
 #include "offload/optimizer/typed_span.h"
-#include "zero3/state/reduce_buckets.h"
 #include "zero3/state/accounted_memory.h"
 #include "zero3/state/buffer_pool.h"
+#include "zero3/state/gradient_reduction.h"
+#include "zero3/state/reduce_buckets.h"
 #include "zero3/state/shard_store.h"
 #include "zero3/state/state_seat.h"
-#include "zero3/state/gradient_reduction.h"
 
 namespace tessera::zero3 {
 

@@ -24,12 +24,12 @@
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/sgd.h"
 #include "zero3/state/gradient_reducer.h"
+#include "zero3/state/optimizer_kind.h"
+#include "zero3/state/own_values.h"
 #include "zero3/state/shard_prefetch.h"
 #include "zero3/state/shard_store.h"
 #include "zero3/state/state_seat.h"
 #include "zero3/state/tier_choice.h"
-#include "zero3/state/optimizer_kind.h"
-#include "zero3/state/own_values.h"
 
 namespace tessera::zero3 {
 

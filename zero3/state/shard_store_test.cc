@@ -13,8 +13,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
-#include "zero3/state/tier_choice.h"
 #include "zero3/state/far_tier.h"
+#include "zero3/state/tier_choice.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -50,14 +50,14 @@
 #include "offload/optimizer/gradient_statistics.h"
 #include "offload/optimizer/typed_span.h"
 #include "zero3/parameters/model_parameters.h"
+#include "zero3/state/gathered_parameters.h"
 #include "zero3/state/gradient_reducer.h"
-#include "zero3/state/sharded_state_options.h"
-#include "zero3/state/shard_prefetch.h"
-#include "zero3/state/tier_choice.h"
 #include "zero3/state/loss_scaler.h"
 #include "zero3/state/optimizer_shard.h"
-#include "zero3/state/gathered_parameters.h"
 #include "zero3/state/own_values.h"
+#include "zero3/state/shard_prefetch.h"
+#include "zero3/state/sharded_state_options.h"
+#include "zero3/state/tier_choice.h"
 #include "zero3/state/whole_parameters.h"
 
 namespace tessera::zero3 {

@@ -13,14 +13,14 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/memory.h"
 #include "offload/optimizer/adamw.h"
-#include "offload/optimizer/sgd.h"
 #include "offload/optimizer/moment.h"
+#include "offload/optimizer/sgd.h"
 #include "offload/tier/memory_tier.h"
 #include "zero3/layout/layout_options.h"
 #include "zero3/parameters/model_parameters.h"
-#include "zero3/state/state_device.h"
 #include "zero3/state/loss_scaler.h"
 #include "zero3/state/optimizer_kind.h"
+#include "zero3/state/state_device.h"
 
 namespace tessera::zero3 {
 

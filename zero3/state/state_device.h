@@ -27,10 +27,10 @@
 #include "base/tensor/memory.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/gradient_statistics.h"
-#include "offload/optimizer/sgd.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/typed_span.h"
+#include "offload/optimizer/sgd.h"
 #include "offload/optimizer/step_scale.h"
+#include "offload/optimizer/typed_span.h"
 #include "offload/tier/accounting.h"
 
 namespace tessera::zero3 {

@@ -20,9 +20,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/codec/codec.h"
+#include "offload/tier/compressed_tier.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "offload/tier/compressed_tier.h"
 #include "zero3/state/bound_tier.h"
 #include "zero3/state/toy_training.h"
 

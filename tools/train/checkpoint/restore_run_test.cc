@@ -19,8 +19,8 @@
 #include "gtest/gtest.h"
 #include "offload/tier/accounting.h"
 #include "offload/tier/host_tier.h"
-#include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/mesh_run.h"
+#include "tools/train/checkpoint/run_checkpoints.h"
 
 namespace tessera::train {
 namespace {

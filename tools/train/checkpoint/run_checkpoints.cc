@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "tools/train/checkpoint/part_name.h"
 #include "tools/train/checkpoint/held_tensor.h"
+#include "tools/train/checkpoint/part_name.h"
 #include "tools/train/checkpoint/saved_run.h"
 
 namespace tessera::train {

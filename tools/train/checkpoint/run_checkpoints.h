@@ -27,8 +27,8 @@
 #include "offload/tier/accounting.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/loop/train_rank.h"
-#include "zero3/checkpoint/file_calls.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
+#include "zero3/checkpoint/file_calls.h"
 
 namespace tessera::train {
 

@@ -29,12 +29,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
-#include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/checkpoint/held_tensor.h"
+#include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/checkpoint/tensor_copies.h"
-#include "zero3/checkpoint/state_format.h"
-#include "zero3/checkpoint/checkpoint_reader.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
+#include "zero3/checkpoint/checkpoint_reader.h"
+#include "zero3/checkpoint/state_format.h"
 
 namespace tessera::train {
 

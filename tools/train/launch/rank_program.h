@@ -18,8 +18,8 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "tools/train/settings/settings.h"
 #include "tools/train/loop/collective_log.h"
+#include "tools/train/settings/settings.h"
 
 namespace tessera::train {
 

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "tools/train/launch/result/verify_losses.h"
+#include "tools/train/loop/run_result.h"
 #include "tools/train/report/run_report.h"
 #include "tools/train/settings/settings.h"
-#include "tools/train/loop/run_result.h"
 
 namespace tessera::train {
 

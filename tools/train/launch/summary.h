@@ -6,8 +6,8 @@
 
 #include <string>
 
-#include "tools/train/settings/settings.h"
 #include "tools/train/loop/run_result.h"
+#include "tools/train/settings/settings.h"
 
 namespace tessera::train {
 

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "tools/train/loop/training_data.h"
 #include "tools/train/launch/result/run_result_json.h"
-#include "tools/train/settings/model_of.h"
+#include "tools/train/loop/training_data.h"
 #include "tools/train/loop/worker.h"
+#include "tools/train/settings/model_of.h"
 
 namespace tessera::train {
 namespace {

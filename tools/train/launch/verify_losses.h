@@ -10,8 +10,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "tools/train/settings/settings.h"
 #include "tools/train/loop/run_result.h"
+#include "tools/train/settings/settings.h"
 
 namespace tessera::train {
 

@@ -16,8 +16,8 @@
 #include "collectives/bootstrap/store.h"
 #include "collectives/communicator.h"
 #include "collectives/engine/engine.h"
-#include "tools/train/settings/settings.h"
 #include "tools/train/loop/collective_log.h"
+#include "tools/train/settings/settings.h"
 #include "topology/discovery/launcher_environment.h"
 
 namespace tessera::train {

@@ -7,12 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "offload/codec/codec.h"
+#include "offload/tier/compressed_tier.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "offload/tier/compressed_tier.h"
+#include "tools/train/loop/measure/timed_tier.h"
 #include "tools/train/settings/tier_codecs.h"
 #include "tools/train/settings/user_path.h"
-#include "tools/train/loop/measure/timed_tier.h"
 
 namespace tessera::train {
 namespace {

@@ -10,10 +10,10 @@
 #include "collectives/testing/run_ranks.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/text/byte_tokenizer.h"
+#include "tools/train/loop/measured_engine.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/testing/small_text.h"
-#include "tools/train/loop/measured_engine.h"
 
 namespace tessera::train {
 namespace {

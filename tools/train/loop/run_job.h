@@ -13,10 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/training_data.h"
-#include "tools/train/settings/settings.h"
 #include "tools/train/loop/run_result.h"
+#include "tools/train/loop/training_data.h"
 #include "tools/train/loop/worker.h"
+#include "tools/train/settings/settings.h"
 
 namespace tessera::train {
 

@@ -26,14 +26,14 @@
 #include "pipeline/simulate/timeline.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/text/samples.h"
-#include "tools/train/model/activation_store.h"
-#include "tools/train/model/llama_layers.h"
-#include "tools/train/model/llama_stage.h"
-#include "tools/train/model/sharded_model.h"
 #include "tools/train/loop/run_options.h"
 #include "tools/train/loop/run_schedule.h"
 #include "tools/train/loop/step_record.h"
 #include "tools/train/loop/step_tokens.h"
+#include "tools/train/model/activation_store.h"
+#include "tools/train/model/llama_layers.h"
+#include "tools/train/model/llama_stage.h"
+#include "tools/train/model/sharded_model.h"
 #include "zero3/state/shard_prefetch.h"
 
 namespace tessera::train {

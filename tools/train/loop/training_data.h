@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "tools/text/samples.h"
 #include "tools/text/corpus.h"
+#include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/settings/settings.h"
 

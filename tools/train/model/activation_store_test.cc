@@ -16,8 +16,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/codec/codec.h"
-#include "offload/tier/host_tier.h"
 #include "offload/tier/compressed_tier.h"
+#include "offload/tier/host_tier.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "zero3/state/far_tier.h"
 

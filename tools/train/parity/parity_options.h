@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/train/parity/parity_case.h"
 #include "tools/train/parity/covering_array.h"
+#include "tools/train/parity/parity_case.h"
 
 namespace tessera::train {
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "tools/train/parity/train_case.h"
 #include "tools/train/parity/covering_array.h"
+#include "tools/train/parity/train_case.h"
 
 namespace tessera::train {
 

@@ -36,8 +36,8 @@ model_files::ModelConfig ConfigFrom(const nlohmann::json& json) {
 }
 
 nlohmann::json Fixture() {
-  const absl::StatusOr<std::string> text = ReadFile(
-      "tools/train/parity/testdata/llama_logits.json", 1 << 20);
+  const absl::StatusOr<std::string> text =
+      ReadFile("tools/train/parity/testdata/llama_logits.json", 1 << 20);
   EXPECT_THAT(text, IsOk());
   if (!text.ok()) return {};
   const auto json = model_files::ParseJson(*text, {.max_bytes = 1 << 20});

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/train/parity/parity_case.h"
 #include "tools/train/loop/step_record.h"
+#include "tools/train/parity/parity_case.h"
 
 namespace tessera::train {
 

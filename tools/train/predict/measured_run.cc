@@ -9,8 +9,8 @@
 #include "base/status_macros.h"
 #include "collectives/in_process/in_process.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/text/corpus.h"
 #include "tools/text/byte_tokenizer.h"
+#include "tools/text/corpus.h"
 #include "zero3/state/sharded_state.h"
 
 namespace tessera::train {

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "offload/tier/accounting.h"
-#include "tools/train/predict/counting_engine.h"
 #include "tools/train/loop/train_rank.h"
+#include "tools/train/predict/counting_engine.h"
 
 namespace tessera::train {
 

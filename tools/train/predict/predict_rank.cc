@@ -16,13 +16,13 @@
 #include "offload/tier/host_tier.h"
 #include "pipeline/schedule/action.h"
 #include "tensor_parallel/ops/counting_ops.h"
-#include "tools/text/samples.h"
 #include "tools/text/corpus.h"
+#include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
-#include "tools/train/predict/counting_tier.h"
-#include "tools/train/predict/stage_shapes.h"
 #include "tools/train/loop/run_schedule.h"
 #include "tools/train/loop/train_rank.h"
+#include "tools/train/predict/counting_tier.h"
+#include "tools/train/predict/stage_shapes.h"
 #include "zero3/checkpoint/state_blocks.h"
 
 namespace tessera::train {

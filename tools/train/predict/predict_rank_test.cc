@@ -14,11 +14,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/codec/codec.h"
+#include "offload/tier/compressed_tier.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "offload/tier/compressed_tier.h"
-#include "tools/train/predict/rank_traffic.h"
 #include "tools/train/predict/measured_run.h"
+#include "tools/train/predict/rank_traffic.h"
 #include "topology/mesh.h"
 
 namespace tessera::train {

@@ -16,15 +16,15 @@
 #include "collectives/shared_memory/run_shared_memory.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/cli/cli.h"
-#include "tools/text/corpus.h"
 #include "tools/text/byte_tokenizer.h"
+#include "tools/text/corpus.h"
+#include "tools/train/loop/memory/process_memory.h"
+#include "tools/train/loop/train_rank.h"
 #include "tools/train/predict/predict_run.h"
 #include "tools/train/predict/print_prediction.h"
-#include "tools/train/loop/train_rank.h"
 #include "tools/train/settings/model_of.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings_flags.h"
-#include "tools/train/loop/memory/process_memory.h"
 
 namespace tessera::train {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/predict/predict_rank.h"
 #include "tools/train/predict/machine_room.h"
+#include "tools/train/predict/predict_rank.h"
 #include "tools/train/predict/stage_work.h"
 #include "tools/train/settings/settings.h"
 

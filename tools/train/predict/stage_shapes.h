@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "tensor_parallel/blocks/recompute.h"
-#include "tools/train/predict/rank_place.h"
 #include "tools/train/loop/run_options.h"
+#include "tools/train/predict/rank_place.h"
 
 namespace tessera::train {
 

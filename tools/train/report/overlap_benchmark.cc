@@ -23,12 +23,12 @@
 #include "collectives/testing/wire_engine.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/model_files/presets.h"
-#include "tools/text/corpus.h"
 #include "tools/text/byte_tokenizer.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/text/corpus.h"
 #include "tools/train/loop/measure/step_activity.h"
 #include "tools/train/loop/measure/step_meter.h"
 #include "tools/train/loop/measured_engine.h"
+#include "tools/train/loop/train_rank.h"
 
 namespace tessera::train {
 namespace {

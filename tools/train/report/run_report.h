@@ -31,9 +31,9 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/train/loop/run_result.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/settings.h"
-#include "tools/train/loop/run_result.h"
 
 namespace tessera::train {
 

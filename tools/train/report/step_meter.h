@@ -17,11 +17,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tools/train/loop/train_rank.h"
 #include "tools/train/loop/collective_log.h"
 #include "tools/train/loop/measure/step_activity.h"
 #include "tools/train/loop/measure/tier_log.h"
 #include "tools/train/loop/measure/timed_ops.h"
+#include "tools/train/loop/train_rank.h"
 
 namespace tessera::train {
 

@@ -17,11 +17,11 @@
 #include "collectives/in_process/in_process.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/model_files/presets.h"
-#include "tools/text/corpus.h"
 #include "tools/text/byte_tokenizer.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/text/corpus.h"
 #include "tools/train/loop/measure/step_activity.h"
 #include "tools/train/loop/measure/step_meter.h"
+#include "tools/train/loop/train_rank.h"
 
 namespace tessera::train {
 namespace {

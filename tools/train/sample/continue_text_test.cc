@@ -12,8 +12,8 @@
 #include "tools/train/sample/choose_token.h"
 #include "tools/train/sample/llama_decoder.h"
 #include "tools/train/sample/llama_weights.h"
-#include "tools/train/sample/testing_weights.h"
 #include "tools/train/sample/printable_text.h"
+#include "tools/train/sample/testing_weights.h"
 
 namespace tessera::train {
 namespace {

@@ -17,9 +17,9 @@
 #include "gtest/gtest.h"
 #include "pipeline/generate/generate.h"
 #include "tools/model_files/presets.h"
-#include "tools/train/settings/settings_fields.h"
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/run_options_from.h"
+#include "tools/train/settings/settings_fields.h"
 #include "tools/train/settings/tier_codecs.h"
 
 namespace tessera::train {

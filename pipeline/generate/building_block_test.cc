@@ -1,8 +1,7 @@
-#include "pipeline/generate/building_block.h"
-
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "pipeline/generate/schedule_checker.h"
+#include "pipeline/generate/v_shaped.h"
 #include "pipeline/schedule/csv.h"
 
 namespace tessera::pipeline {

@@ -1,15 +1,40 @@
-// DualPipe: micro-batches enter at both ends, and what one direction sends
-// hides behind what the other computes (arXiv 2412.19437, section 3.2.1).
+// The eight steps of DualPipe (arXiv 2412.19437, section 3.2.1), for one rank
+// with two stages. DualPipe and DualPipeV have them in common.
 //
-//   GenerateDualPipe({.ranks = 4, .chunks = 1, .microbatches = 8});
+//   ActionList list(m);
+//   StageTurns near(list, stage), far(list, other);
+//   DualPipeSteps({.depth = r, .most_depth = p - 1, .turns = m}, list, near,
+//   far);
 #ifndef TESSERA_PIPELINE_GENERATE_DUALPIPE_H_
 #define TESSERA_PIPELINE_GENERATE_DUALPIPE_H_
 
+#include <cstdint>
+
 #include "absl/status/statusor.h"
+#include "pipeline/generate/draft.h"
 #include "pipeline/generate/shape.h"
 #include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {
+
+struct DualPipeRank {
+  // How far from the rank at which micro-batches of `near` enter, and of the
+  // rank where they turn round or meet those of the other direction.
+  int64_t depth = 0;
+  int64_t most_depth = 0;
+  // Micro-batches in each of both stages; at least 2 (most_depth + 1).
+  int64_t turns = 0;
+};
+
+// Adds the rank's actions. `near` is the stage whose micro-batches have come
+// `depth` ranks, `far` the other one.
+void DualPipeSteps(const DualPipeRank& rank, ActionList& list, StageTurns& near,
+                   StageTurns& far);
+
+// DualPipe: micro-batches enter at both ends, and what one direction sends
+// hides behind what the other computes (arXiv 2412.19437, section 3.2.1).
+//
+//   GenerateDualPipe({.ranks = 4, .chunks = 1, .microbatches = 8});
 
 // Ranks r and p - 1 - r hold the same two stages (StageMap::TwoWay); the first
 // half of the micro-batches, the larger one where they are odd, enters at rank
@@ -23,6 +48,18 @@ namespace tessera::pipeline {
 // the next such number without those that are not there. InvalidArgument as
 // CheckShape.
 absl::StatusOr<Schedule> GenerateDualPipe(const PipelineShape& shape);
+
+// DualPipeV: DualPipe cut in half. Each rank holds the two stages that a pair
+// of DualPipe's ranks held, in a V, so that no parameters are held twice (the
+// "cut-in-half" of arXiv 2412.19437's DualPipe, as published with its code).
+//
+//   GenerateDualPipeV({.ranks = 4, .chunks = 2, .microbatches = 8});
+
+// A forward and a backward run as a pair (Action::with_next) in the steady
+// part. Every rank holds at most 2 p + 1 activations of a chunk. Any ranks and
+// micro-batches (fewer than 2 p are the pattern of 2 p without those that are
+// not there), 2 chunks. InvalidArgument as CheckShape.
+absl::StatusOr<Schedule> GenerateDualPipeV(const PipelineShape& shape);
 
 }  // namespace tessera::pipeline
 

@@ -9,6 +9,7 @@
 #include "pipeline/schedule/csv.h"
 
 namespace tessera::pipeline {
+
 namespace {
 
 TEST(DualPipeTest, EntersAtBothEndsAndPairs) {
@@ -41,5 +42,23 @@ TEST(DualPipeTest, BubbleAndMemoryAreThoseOfThePaper) {
   }
 }
 
+TEST(DualPipeVTest, BubbleAndMemoryAreThoseOfThePaper) {
+  for (const PipelineShape& shape : EveryShape(2)) {
+    const auto [p, v, m] = shape;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                                 GenerateDualPipeV(shape));
+    EXPECT_EQ(schedule.map, *StageMap::Zigzag(p, 2));
+    const Execution run = Execute(schedule);
+    ASSERT_EQ(run.error, "") << shape;
+    EXPECT_LE(run.peak(), std::min(2 * p + 1, 2 * m)) << shape;
+    if (m < 2 * p) continue;
+    // (p - 1) (F&B + B - 3 W).
+    EXPECT_EQ(run.makespan, 6 * m + 2 * (p - 1)) << shape;
+    // Rank 0 pairs but what it warms up with and cools down with.
+    EXPECT_GT(run.pairs, 0) << shape;
+  }
+}
+
 }  // namespace
+
 }  // namespace tessera::pipeline

@@ -7,17 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "pipeline/generate/dualpipe.h"
-#include "pipeline/generate/dualpipev.h"
 #include "pipeline/generate/gpipe.h"
-#include "pipeline/generate/interleaved_one_f_one_b.h"
 #include "pipeline/generate/looped_bfs.h"
 #include "pipeline/generate/one_f_one_b.h"
 #include "pipeline/generate/round_robin.h"
 #include "pipeline/generate/sequential.h"
-#include "pipeline/generate/v_half.h"
-#include "pipeline/generate/v_min.h"
+#include "pipeline/generate/v_shaped.h"
 #include "pipeline/generate/zb_h.h"
-#include "pipeline/generate/zb_v.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -1,5 +1,3 @@
-#include "pipeline/generate/interleaved_one_f_one_b.h"
-
 #include <algorithm>
 
 #include "base/status_matchers.h"

@@ -17,6 +17,23 @@ namespace tessera::pipeline {
 // CheckShape.
 absl::StatusOr<Schedule> GenerateOneFOneB(const PipelineShape& shape);
 
+// Interleaved 1F1B: 1F1B over several chunks of the model on each rank, which
+// take turns in groups of p micro-batches (arXiv 2104.04473, section 2.2.2).
+//
+//   GenerateInterleavedOneFOneB({.ranks = 4, .chunks = 2, .microbatches = 8});
+
+// Named "interleaved_1f1b". Chunks lie in a loop (StageMap::Loop). Rank r warms
+// up with w = 2 (p - 1 - r) + (chunks - 1) p forwards and holds
+// min(w + 1, chunks x m) activations of a chunk; with 1 chunk it is 1F1B, with
+// 1F1B's warm-up. Where p divides m the bubble is (p - 1) (F + B) of one chunk:
+// 1F1B's, divided by the chunks.
+//
+// Any counts. The paper wants p to divide m; elsewhere the pattern is the one
+// of the next multiple of p without the micro-batches that are not there, which
+// cannot deadlock and needs no more memory. InvalidArgument as CheckShape.
+absl::StatusOr<Schedule> GenerateInterleavedOneFOneB(
+    const PipelineShape& shape);
+
 }  // namespace tessera::pipeline
 
 #endif  // TESSERA_PIPELINE_GENERATE_ONE_F_ONE_B_H_

@@ -1,11 +1,10 @@
-#include "pipeline/generate/v_min.h"
-
 #include <algorithm>
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "pipeline/generate/every_shape.h"
 #include "pipeline/generate/schedule_checker.h"
+#include "pipeline/generate/v_shaped.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -13,7 +13,7 @@
 #include "tools/model_files/model_config.h"
 #include "tools/train/loop/learning_rate.h"
 #include "topology/config/parallel_config.h"
-#include "zero3/state/sharded_state_options.h"
+#include "zero3/state/sharded_state.h"
 
 namespace tessera::train {
 

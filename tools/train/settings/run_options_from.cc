@@ -13,7 +13,7 @@
 #include "tools/train/loop/run_schedule.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/user_path.h"
-#include "zero3/state/sharded_state_options.h"
+#include "zero3/state/sharded_state.h"
 
 namespace tessera::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/train/launch/ranks/attempt.h"
+#include "tools/train/launch/attempt.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,8 +9,8 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/launch/launch_command.h"
-#include "tools/train/launch/ranks/rank_process.h"
-#include "tools/train/launch/ranks/world.h"
+#include "tools/train/launch/rank_process.h"
+#include "tools/train/launch/world.h"
 #include "tools/train/settings/settings_json.h"
 
 namespace tessera::train {

@@ -7,8 +7,8 @@
 //
 // Processes for shared_memory and gloo; one process with a thread for each rank
 // for in_process; mpirun for mpi. No process is left when it returns.
-#ifndef TESSERA_TOOLS_TRAIN_JOB_ATTEMPT_H_
-#define TESSERA_TOOLS_TRAIN_JOB_ATTEMPT_H_
+#ifndef TESSERA_TOOLS_TRAIN_LAUNCH_ATTEMPT_H_
+#define TESSERA_TOOLS_TRAIN_LAUNCH_ATTEMPT_H_
 
 #include <cstdint>
 #include <optional>
@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "tools/launch/launcher.h"
-#include "tools/train/launch/ranks/attempt_files.h"
+#include "tools/train/launch/attempt_files.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
@@ -47,4 +47,4 @@ AttemptOutcome RunAttempt(const Settings& settings,
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_JOB_ATTEMPT_H_
+#endif  // TESSERA_TOOLS_TRAIN_LAUNCH_ATTEMPT_H_

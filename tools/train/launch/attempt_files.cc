@@ -1,4 +1,4 @@
-#include "tools/train/launch/ranks/attempt_files.h"
+#include "tools/train/launch/attempt_files.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -5,8 +5,8 @@
 //   TESSERA_RETURN_IF_ERROR(files.Make());
 //   ... ranks read files.settings(), and write files.result() ...
 //   files.Remove();
-#ifndef TESSERA_TOOLS_TRAIN_JOB_ATTEMPT_FILES_H_
-#define TESSERA_TOOLS_TRAIN_JOB_ATTEMPT_FILES_H_
+#ifndef TESSERA_TOOLS_TRAIN_LAUNCH_ATTEMPT_FILES_H_
+#define TESSERA_TOOLS_TRAIN_LAUNCH_ATTEMPT_FILES_H_
 
 #include <cstdint>
 #include <string>
@@ -71,4 +71,4 @@ bool MayBeConsequence(const absl::Status& status);
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_JOB_ATTEMPT_FILES_H_
+#endif  // TESSERA_TOOLS_TRAIN_LAUNCH_ATTEMPT_FILES_H_

@@ -1,6 +1,6 @@
 // Real processes and threads with a program that does what its settings say.
 // The test's binary is also the program of its ranks.
-#include "tools/train/launch/ranks/attempt.h"
+#include "tools/train/launch/attempt.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -22,9 +22,9 @@
 #include "gtest/gtest.h"
 #include "tools/launch/children.h"
 #include "tools/launch/launch_command.h"
-#include "tools/train/launch/ranks/rank_process.h"
-#include "tools/train/launch/ranks/world.h"
+#include "tools/train/launch/rank_process.h"
 #include "tools/train/launch/supervise.h"
+#include "tools/train/launch/world.h"
 #include "topology/config/strategies.h"
 
 namespace tessera::train {

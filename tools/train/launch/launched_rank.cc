@@ -1,4 +1,4 @@
-#include "tools/train/launch/ranks/launched_rank.h"
+#include "tools/train/launch/launched_rank.h"
 
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 #include "collectives/bootstrap/join_job.h"
 #include "collectives/groups/agreement.h"
 #include "tools/cli/cli.h"
-#include "tools/train/launch/ranks/world.h"
+#include "tools/train/launch/world.h"
 #include "tools/train/settings/settings_json.h"
 
 namespace tessera::train {

@@ -4,17 +4,17 @@
 //   TESSERA_ASSIGN_OR_RETURN(const LaunchedRun run,
 //                            RunLaunchedRank(settings, MakeTrainer, progress));
 //   if (run.is_first) Print(run.result);
-#ifndef TESSERA_TOOLS_TRAIN_JOB_LAUNCHED_RANK_H_
-#define TESSERA_TOOLS_TRAIN_JOB_LAUNCHED_RANK_H_
+#ifndef TESSERA_TOOLS_TRAIN_LAUNCH_LAUNCHED_RANK_H_
+#define TESSERA_TOOLS_TRAIN_LAUNCH_LAUNCHED_RANK_H_
 
 #include <optional>
 #include <ostream>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "tools/train/launch/ranks/rank_program.h"
-#include "tools/train/launch/ranks/world.h"
+#include "tools/train/launch/rank_program.h"
 #include "tools/train/launch/run_directory.h"
+#include "tools/train/launch/world.h"
 #include "tools/train/settings/settings.h"
 #include "topology/discovery/launcher_environment.h"
 
@@ -45,4 +45,4 @@ absl::StatusOr<LaunchedRun> RunLaunchedRank(const Settings& settings,
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_JOB_LAUNCHED_RANK_H_
+#endif  // TESSERA_TOOLS_TRAIN_LAUNCH_LAUNCHED_RANK_H_

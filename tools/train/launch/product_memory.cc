@@ -12,7 +12,7 @@
 #include "base/tensor/counting_memory.h"
 #include "base/tensor/tensor.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/train/loop/memory/process_memory.h"
+#include "tools/train/loop/process_memory.h"
 #include "tools/train/predict/stage_shapes.h"
 
 namespace tessera::train {

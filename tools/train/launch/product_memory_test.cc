@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/presets.h"
-#include "tools/train/loop/memory/process_memory.h"
+#include "tools/train/loop/process_memory.h"
 
 namespace tessera::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/train/launch/ranks/rank_process.h"
+#include "tools/train/launch/rank_process.h"
 
 #include <signal.h>
 
@@ -18,7 +18,7 @@
 #include "collectives/bootstrap/join_job.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/in_process/in_process.h"
-#include "tools/train/launch/ranks/world.h"
+#include "tools/train/launch/world.h"
 #include "tools/train/settings/settings_json.h"
 
 namespace tessera::train {

@@ -5,15 +5,15 @@
 //     if (IsRankProcess(argc, argv)) return RankProcessMain(argc, argv, make);
 //     ...
 //   }
-#ifndef TESSERA_TOOLS_TRAIN_JOB_RANK_PROCESS_H_
-#define TESSERA_TOOLS_TRAIN_JOB_RANK_PROCESS_H_
+#ifndef TESSERA_TOOLS_TRAIN_LAUNCH_RANK_PROCESS_H_
+#define TESSERA_TOOLS_TRAIN_LAUNCH_RANK_PROCESS_H_
 
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/train/launch/ranks/attempt_files.h"
-#include "tools/train/launch/ranks/rank_program.h"
+#include "tools/train/launch/attempt_files.h"
+#include "tools/train/launch/rank_program.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
@@ -36,4 +36,4 @@ absl::StatusOr<std::string> RunThreads(const Settings& settings,
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_JOB_RANK_PROCESS_H_
+#endif  // TESSERA_TOOLS_TRAIN_LAUNCH_RANK_PROCESS_H_

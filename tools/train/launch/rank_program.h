@@ -8,8 +8,8 @@
 //
 // The seam between how ranks are started, watched and started again (this
 // folder) and what they compute.
-#ifndef TESSERA_TOOLS_TRAIN_JOB_RANK_PROGRAM_H_
-#define TESSERA_TOOLS_TRAIN_JOB_RANK_PROGRAM_H_
+#ifndef TESSERA_TOOLS_TRAIN_LAUNCH_RANK_PROGRAM_H_
+#define TESSERA_TOOLS_TRAIN_LAUNCH_RANK_PROGRAM_H_
 
 #include <functional>
 #include <memory>
@@ -46,4 +46,4 @@ using MakeRankProgram =
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_JOB_RANK_PROGRAM_H_
+#endif  // TESSERA_TOOLS_TRAIN_LAUNCH_RANK_PROGRAM_H_

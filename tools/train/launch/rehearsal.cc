@@ -4,10 +4,10 @@
 
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "tools/train/launch/attempt.h"
 #include "tools/train/launch/product_memory.h"
-#include "tools/train/launch/ranks/attempt.h"
-#include "tools/train/launch/result/run_result_json.h"
 #include "tools/train/launch/run_directory.h"
+#include "tools/train/launch/run_result_json.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/model_of.h"

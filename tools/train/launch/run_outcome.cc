@@ -1,10 +1,10 @@
-#include "tools/train/launch/result/run_outcome.h"
+#include "tools/train/launch/run_outcome.h"
 
 #include <algorithm>
 #include <cstdint>
 
 #include "nlohmann/json.hpp"
-#include "tools/train/launch/result/mean_shares.h"
+#include "tools/train/launch/mean_shares.h"
 #include "tools/train/report/print_report.h"
 
 namespace tessera::train {

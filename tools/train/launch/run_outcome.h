@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "tools/train/launch/result/verify_losses.h"
+#include "tools/train/launch/verify_losses.h"
 #include "tools/train/loop/run_result.h"
 #include "tools/train/report/run_report.h"
 #include "tools/train/settings/settings.h"

@@ -1,4 +1,4 @@
-#include "tools/train/launch/result/run_outcome.h"
+#include "tools/train/launch/run_outcome.h"
 
 #include <limits>
 #include <string>

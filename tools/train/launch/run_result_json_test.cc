@@ -1,4 +1,4 @@
-#include "tools/train/launch/result/run_result_json.h"
+#include "tools/train/launch/run_result_json.h"
 
 #include <cmath>
 #include <limits>

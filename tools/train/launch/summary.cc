@@ -1,4 +1,4 @@
-#include "tools/train/launch/result/summary.h"
+#include "tools/train/launch/summary.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "tools/train/launch/result/mean_shares.h"
+#include "tools/train/launch/mean_shares.h"
 
 namespace tessera::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/train/launch/result/summary.h"
+#include "tools/train/launch/summary.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

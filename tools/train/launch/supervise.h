@@ -28,7 +28,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "tools/train/launch/ranks/attempt.h"
+#include "tools/train/launch/attempt.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "tools/train/launch/result/run_result_json.h"
+#include "tools/train/launch/run_result_json.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/loop/worker.h"
 #include "tools/train/settings/model_of.h"

@@ -7,7 +7,7 @@
 #define TESSERA_TOOLS_TRAIN_LAUNCH_TRAINER_H_
 
 #include "absl/status/statusor.h"
-#include "tools/train/launch/ranks/rank_program.h"
+#include "tools/train/launch/rank_program.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

@@ -1,4 +1,4 @@
-#include "tools/train/launch/result/verify_losses.h"
+#include "tools/train/launch/verify_losses.h"
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "tools/train/launch/ranks/world.h"
+#include "tools/train/launch/world.h"
 
 #include <algorithm>
 #include <array>

@@ -3,8 +3,8 @@
 //   TESSERA_ASSIGN_OR_RETURN(World world,
 //                            JoinWorld(settings, ProcessEnvironment()));
 //   world.communicator->Barrier();
-#ifndef TESSERA_TOOLS_TRAIN_JOB_WORLD_H_
-#define TESSERA_TOOLS_TRAIN_JOB_WORLD_H_
+#ifndef TESSERA_TOOLS_TRAIN_LAUNCH_WORLD_H_
+#define TESSERA_TOOLS_TRAIN_LAUNCH_WORLD_H_
 
 #include <cstdint>
 #include <memory>
@@ -54,4 +54,4 @@ absl::StatusOr<World> MakeWorld(const Settings& settings,
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_JOB_WORLD_H_
+#endif  // TESSERA_TOOLS_TRAIN_LAUNCH_WORLD_H_

@@ -1,4 +1,4 @@
-#include "tools/train/loop/memory/memory_watch.h"
+#include "tools/train/loop/memory_watch.h"
 
 #include <algorithm>
 

@@ -22,7 +22,7 @@
 #include <utility>
 
 #include "offload/pressure/pressure_gauge.h"
-#include "tools/train/loop/memory/process_memory.h"
+#include "tools/train/loop/process_memory.h"
 
 namespace tessera::train {
 

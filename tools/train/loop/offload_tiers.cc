@@ -1,4 +1,4 @@
-#include "tools/train/loop/memory/offload_tiers.h"
+#include "tools/train/loop/offload_tiers.h"
 
 #include <filesystem>
 #include <system_error>
@@ -10,7 +10,7 @@
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "tools/train/loop/measure/timed_tier.h"
+#include "tools/train/report/timed_tier.h"
 #include "tools/train/settings/tier_codecs.h"
 #include "tools/train/settings/user_path.h"
 

@@ -1,4 +1,4 @@
-#include "tools/train/loop/memory/process_memory.h"
+#include "tools/train/loop/process_memory.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -7,7 +7,7 @@
 
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
-#include "tools/train/loop/memory/process_memory.h"
+#include "tools/train/loop/process_memory.h"
 
 namespace tessera::train {
 namespace {

@@ -15,11 +15,11 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "tools/train/loop/measure/step_activity.h"
-#include "tools/train/loop/memory/offload_tiers.h"
+#include "tools/train/loop/offload_tiers.h"
 #include "tools/train/loop/run_result.h"
 #include "tools/train/loop/step_record.h"
 #include "tools/train/loop/train_rank.h"
+#include "tools/train/report/step_activity.h"
 
 namespace tessera::train {
 

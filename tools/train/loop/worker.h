@@ -35,7 +35,7 @@
 #include "collectives/communicator.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/loop/collective_log.h"
-#include "tools/train/loop/memory/memory_watch.h"
+#include "tools/train/loop/memory_watch.h"
 #include "tools/train/loop/run_result.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/settings/settings.h"

@@ -20,7 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/purpose.h"
-#include "tools/train/loop/testing/run_job.h"
+#include "tools/train/loop/run_job.h"
 #include "topology/config/parallel_config.h"
 
 namespace tessera::train {

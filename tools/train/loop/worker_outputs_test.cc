@@ -17,10 +17,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/train/loop/measure/step_activity.h"
-#include "tools/train/loop/testing/run_job.h"
+#include "tools/train/loop/run_job.h"
 #include "tools/train/loop/worker.h"
 #include "tools/train/report/run_trace.h"
+#include "tools/train/report/step_activity.h"
 
 namespace tessera::train {
 namespace {

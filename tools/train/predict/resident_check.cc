@@ -18,7 +18,7 @@
 #include "tools/cli/cli.h"
 #include "tools/text/byte_tokenizer.h"
 #include "tools/text/corpus.h"
-#include "tools/train/loop/memory/process_memory.h"
+#include "tools/train/loop/process_memory.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/predict/predict_run.h"
 #include "tools/train/predict/print_prediction.h"

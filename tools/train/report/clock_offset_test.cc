@@ -1,4 +1,4 @@
-#include "tools/train/loop/measure/clock_offset.h"
+#include "tools/train/report/clock_offset.h"
 
 #include <cstdint>
 #include <cstdlib>

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "tools/train/loop/measure/step_activity.h"
+#include "tools/train/report/step_activity.h"
 #include "tools/train/report/step_events.h"
 
 namespace tessera::train {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/train/loop/measure/spans.h"
+#include "tools/train/report/spans.h"
 
 namespace tessera::train {
 

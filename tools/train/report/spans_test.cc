@@ -1,4 +1,4 @@
-#include "tools/train/loop/measure/spans.h"
+#include "tools/train/report/spans.h"
 
 #include <algorithm>
 #include <cstdint>

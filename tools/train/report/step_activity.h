@@ -16,10 +16,10 @@
 
 #include "pipeline/schedule/action.h"
 #include "tools/train/loop/collective_log.h"
-#include "tools/train/loop/measure/spans.h"
-#include "tools/train/loop/measure/tier_log.h"
-#include "tools/train/loop/measure/timed_ops.h"
 #include "tools/train/loop/time_shares.h"
+#include "tools/train/report/spans.h"
+#include "tools/train/report/tier_log.h"
+#include "tools/train/report/timed_ops.h"
 
 namespace tessera::train {
 

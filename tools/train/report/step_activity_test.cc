@@ -1,4 +1,4 @@
-#include "tools/train/loop/measure/step_activity.h"
+#include "tools/train/report/step_activity.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -15,8 +15,8 @@
 #include <string>
 #include <string_view>
 
-#include "tools/train/loop/measure/spans.h"
-#include "tools/train/loop/measure/step_activity.h"
+#include "tools/train/report/spans.h"
+#include "tools/train/report/step_activity.h"
 
 namespace tessera::train {
 

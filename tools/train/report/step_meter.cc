@@ -1,4 +1,4 @@
-#include "tools/train/loop/measure/step_meter.h"
+#include "tools/train/report/step_meter.h"
 
 #include <algorithm>
 #include <cmath>

@@ -18,10 +18,10 @@
 #include "absl/status/statusor.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/train/loop/collective_log.h"
-#include "tools/train/loop/measure/step_activity.h"
-#include "tools/train/loop/measure/tier_log.h"
-#include "tools/train/loop/measure/timed_ops.h"
 #include "tools/train/loop/train_rank.h"
+#include "tools/train/report/step_activity.h"
+#include "tools/train/report/tier_log.h"
+#include "tools/train/report/timed_ops.h"
 
 namespace tessera::train {
 

@@ -19,9 +19,9 @@
 #include "tools/model_files/presets.h"
 #include "tools/text/byte_tokenizer.h"
 #include "tools/text/corpus.h"
-#include "tools/train/loop/measure/step_activity.h"
-#include "tools/train/loop/measure/step_meter.h"
 #include "tools/train/loop/train_rank.h"
+#include "tools/train/report/step_activity.h"
+#include "tools/train/report/step_meter.h"
 
 namespace tessera::train {
 namespace {

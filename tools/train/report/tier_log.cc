@@ -1,4 +1,4 @@
-#include "tools/train/loop/measure/tier_log.h"
+#include "tools/train/report/tier_log.h"
 
 #include <fcntl.h>
 #include <time.h>

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "base/os/unique_fd.h"
-#include "tools/train/loop/measure/spans.h"
+#include "tools/train/report/spans.h"
 
 namespace tessera::train {
 

@@ -1,4 +1,4 @@
-#include "tools/train/loop/measure/tier_log.h"
+#include "tools/train/report/tier_log.h"
 
 #include <chrono>
 #include <cstddef>
@@ -13,8 +13,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
-#include "tools/train/loop/measure/step_activity.h"
-#include "tools/train/loop/measure/timed_tier.h"
+#include "tools/train/report/step_activity.h"
+#include "tools/train/report/timed_tier.h"
 
 namespace tessera::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/train/loop/measure/timed_ops.h"
+#include "tools/train/report/timed_ops.h"
 
 #include "collectives/engine/operation_context.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "tensor_parallel/ops/ops.h"
-#include "tools/train/loop/measure/spans.h"
+#include "tools/train/report/spans.h"
 
 namespace tessera::train {
 

@@ -1,4 +1,4 @@
-#include "tools/train/loop/measure/timed_tier.h"
+#include "tools/train/report/timed_tier.h"
 
 #include "collectives/engine/operation_context.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "offload/tier/memory_tier.h"
-#include "tools/train/loop/measure/tier_log.h"
+#include "tools/train/report/tier_log.h"
 
 namespace tessera::train {
 

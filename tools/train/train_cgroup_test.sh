@@ -6,20 +6,11 @@
 # version 2 where children get the memory controller). Where that is not possible the test is skipped, and says why.
 # train_cgroup_test.sh TRAIN BALLAST
 set -u
+source base/skip_test.sh
 train=$PWD/$1 ballast=$PWD/$2
 cd "${TEST_TMPDIR:-/tmp}" || exit 1
 export TMPDIR=$PWD
 
-skip() {  # REASON
-  echo "SKIPPED: $1"
-  [ -z "${XML_OUTPUT_FILE:-}" ] || cat >"$XML_OUTPUT_FILE" <<END_XML
-<?xml version="1.0" encoding="UTF-8"?>
-<testsuites><testsuite name="train_cgroup_test" tests="1" failures="0" errors="0" skipped="1">
-<testcase name="train_cgroup_test" status="notrun" result="skipped"><skipped message="$1"/></testcase>
-</testsuite></testsuites>
-END_XML
-  exit 0
-}
 own_group() {
   local path
   if path=$(grep -m1 '^[0-9]*:\([^:]*,\)\?memory\(,[^:]*\)\?:' /proc/self/cgroup); then
@@ -36,7 +27,7 @@ fail() {
 
 parent=${TESSERA_TEST_CGROUP:-$(own_group)}
 # Whoever names a group expects the test to run.
-unable=skip
+unable=skip_test
 [ -z "${TESSERA_TEST_CGROUP:-}" ] || unable=fail
 : >err
 [ -n "$parent" ] || $unable "this process is in no control group with memory"

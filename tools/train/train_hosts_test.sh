@@ -1,6 +1,7 @@
 #!/bin/bash
 # Two hosts: network namespaces that see each other by a virtual cable alone, with a launcher in each, train together. Files are
-# shared, as by a network file system. Where this user may not have such namespaces the test says so and passes.
+# shared, as by a network file system. Where this user may not create such namespaces, or Gloo is not built, the
+# test is skipped.
 #
 # With arguments it measures instead how much of the gathers of weights and reductions of gradients hides behind computation, with
 # one rank on each host: over a cable of each of these rates, as tc takes them, or "unshaped", as fast as it is. What begins with --
@@ -8,6 +9,7 @@
 #
 #   bazel run -c opt //tools/train:train_hosts_test -- 500mbit 1gbit unshaped --gather_ahead=2
 set -u
+source base/skip_test.sh
 train=$PWD/$1
 launch=$PWD/$2
 shift 2
@@ -62,7 +64,7 @@ between_hosts() { timeout 200 unshare -Urnm --kill-child bash hosts.sh job.sh "$
 
 "$train" $common --engine=gloo --mesh=dp1 --steps=1 --run_dir=gloo >out 2>err || {
   grep -q "was built where no\|not built" err || fail "gloo: $(cat err)"
-  echo "no Gloo: nothing to test" && exit 0
+  skip_test "built without Gloo"
 }
 # measure RATE: from the second step on, the means of both ranks.
 measure() {
@@ -103,8 +105,7 @@ fi
 between_hosts together dp2,tp2 >between 2>&1
 code=$?
 if [ $code != 0 ] && [ ! -e together.code0 ]; then
-  echo "no network namespaces here, so nothing was tested: $(cat between)"
-  exit 0
+  skip_test "no network namespaces: $(cat between)"
 fi
 [ "$(cat together.code0 together.code1)" = $'0\n0' ] || fail "two hosts: $(cat together.err0 together.err1)"
 grep -q "6 steps of 256 tokens" together.out0 && [ ! -s together.out1 ] || fail "output: $(cat together.out0 together.out1)"

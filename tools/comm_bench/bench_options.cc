@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "base/byte_size.h"
 #include "base/status_macros.h"
-#include "collectives/operation/algorithm.h"
+#include "collectives/operation/operation.h"
 #include "tools/cli/cli.h"
 
 namespace tessera::tools {

@@ -18,7 +18,7 @@
 #include "tools/comm_bench/bench_run.h"
 #include "tools/comm_bench/built_in_engines.h"
 #include "tools/comm_bench/worker.h"
-#include "tools/launch/children.h"
+#include "tools/launch/rank_processes.h"
 #include "tools/launch/signals.h"
 
 namespace tessera::tools {

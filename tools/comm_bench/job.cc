@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/inherited_sockets.h"
-#include "collectives/channel/random.h"
+#include "collectives/channel/job_secret.h"
 #include "collectives/channel/socket.h"
 #include "tools/comm_bench/worker.h"
 #include "tools/launch/launch_command.h"
@@ -21,7 +21,6 @@ namespace tessera::tools {
 namespace {
 
 namespace bootstrap = collectives::bootstrap;
-using bootstrap::Deadline;
 using collectives::InheritedSockets;
 
 // How long the other ranks have to say what they know after one has failed.
@@ -67,11 +66,11 @@ absl::Status Job::Launch() {
   TESSERA_ASSIGN_OR_RETURN(const EngineEntry entry,
                            spec_.catalogue->Find(spec_.engine));
   launch_ = entry.launch;
-  TESSERA_ASSIGN_OR_RETURN(const std::string random, bootstrap::RandomHex(16));
+  TESSERA_ASSIGN_OR_RETURN(const std::string random, RandomHex(16));
   socket_name_ = absl::StrCat("tessera-comm-bench-", random);
   TESSERA_ASSIGN_OR_RETURN(const auto address,
-                           bootstrap::SocketAddress::Abstract(socket_name_));
-  TESSERA_ASSIGN_OR_RETURN(listener_, bootstrap::Listen(address));
+                           SocketAddress::Abstract(socket_name_));
+  TESSERA_ASSIGN_OR_RETURN(listener_, Listen(address));
   workers_.resize(static_cast<size_t>(spec_.world));
   pids_.resize(workers_.size());
   TESSERA_ASSIGN_OR_RETURN(const std::string program, OwnPath());
@@ -124,13 +123,16 @@ absl::Status Job::LaunchOne(const std::string& program,
                             std::vector<std::string> arguments,
                             std::vector<std::string> environment,
                             std::vector<int> inherited) {
-  StartRequest request;
+  SpawnRequest request;
   request.path = program;
   request.arguments = std::move(arguments);
   request.environment = std::move(environment);
   request.inherited = std::move(inherited);
+  request.in = SpawnRequest::kNoInput;
+  request.out = STDERR_FILENO;
+  request.own_session = false;
   if (spec_.signals != nullptr) request.mask = spec_.signals->original_mask();
-  TESSERA_ASSIGN_OR_RETURN(StartedProcess process, StartProcess(request));
+  TESSERA_ASSIGN_OR_RETURN(Process process, Spawn(request));
   processes_.push_back(std::move(process));
   return absl::OkStatus();
 }
@@ -151,7 +153,7 @@ absl::Status Job::CheckInterrupt() const {
 absl::Status Job::AcceptWorkers(const Deadline& deadline) {
   while (greeted_ < workers_.size()) {
     std::vector<pollfd> polls = {{listener_.get(), POLLIN, 0}};
-    for (const StartedProcess& process : processes_) {
+    for (const Process& process : processes_) {
       polls.push_back({process.pidfd.get(), POLLIN, 0});
     }
     TESSERA_ASSIGN_OR_RETURN(const bool in_time,
@@ -171,9 +173,9 @@ absl::Status Job::AcceptWorkers(const Deadline& deadline) {
 }
 
 absl::Status Job::AcceptWorker(const Deadline& deadline) {
-  TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, bootstrap::Accept(listener_));
+  TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, Accept(listener_));
   if (!socket.valid()) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(bootstrap::CheckSameUser(socket));
+  TESSERA_RETURN_IF_ERROR(CheckSameUser(socket));
   TESSERA_ASSIGN_OR_RETURN(const Greeting greeting,
                            ReceiveGreeting(socket, deadline));
   if (greeting.rank < 0 || greeting.rank >= spec_.world ||
@@ -195,9 +197,9 @@ absl::Status Job::SetUpWorkers(const Deadline& deadline) {
   setup.group_size = spec_.group_size;
   setup.bind = spec_.bind;
   for (const UniqueFd& worker : workers_) {
-    TESSERA_RETURN_IF_ERROR(bootstrap::SendAll(
-        worker, {reinterpret_cast<const char*>(&setup), sizeof(setup)},
-        deadline));
+    TESSERA_RETURN_IF_ERROR(
+        SendAll(worker, {reinterpret_cast<const char*>(&setup), sizeof(setup)},
+                deadline));
   }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Answer> answers,
                            Collect(deadline));
@@ -255,10 +257,9 @@ absl::Status Job::CollectReady(const Deadline& deadline,
                                std::vector<bool>& has_answered) {
   for (size_t r = 0; r < workers_.size(); ++r) {
     if (has_answered[r]) continue;
-    TESSERA_ASSIGN_OR_RETURN(
-        const bool is_ready,
-        bootstrap::WaitReady(workers_[r].get(), POLLIN,
-                             Deadline::After(absl::ZeroDuration())));
+    TESSERA_ASSIGN_OR_RETURN(const bool is_ready,
+                             WaitReady(workers_[r].get(), POLLIN,
+                                       Deadline::After(absl::ZeroDuration())));
     if (!is_ready) continue;
     absl::StatusOr<Answer> answer = ReceiveAnswer(workers_[r], deadline);
     has_answered[r] = true;
@@ -299,7 +300,7 @@ absl::Status Job::DeathOf(size_t rank) {
                               : absl::StrCat("its process ", pids_[rank]);
   const bool is_own = processes_.size() == workers_.size();
   if (is_own || launch_ == tools::Launch::kThreads) {
-    const StartedProcess& process = processes_[is_own ? rank : 0];
+    const Process& process = processes_[is_own ? rank : 0];
     siginfo_t info = {};
     AwaitExit(process, absl::Seconds(1));
     if (waitid(P_PID, static_cast<id_t>(process.pid), &info,
@@ -313,23 +314,21 @@ absl::Status Job::DeathOf(size_t rank) {
   return absl::UnknownError(absl::StrCat(who, " has ended"));
 }
 
-bool Job::AwaitExit(const StartedProcess& process,
-                    absl::Duration patience) const {
+bool Job::AwaitExit(const Process& process, absl::Duration patience) const {
   const Deadline deadline = Deadline::After(patience);
-  const auto ended =
-      bootstrap::WaitReady(process.pidfd.get(), POLLIN, deadline);
+  const auto ended = WaitReady(process.pidfd.get(), POLLIN, deadline);
   return ended.ok() && *ended;
 }
 
 void Job::End() {
   workers_.clear();  // A worker whose parent is gone stops serving.
-  for (const StartedProcess& process : processes_) {
+  for (const Process& process : processes_) {
     if (launch_ == tools::Launch::kMpirun) kill(process.pid, SIGTERM);
     const absl::Duration patience =
         launch_ == tools::Launch::kMpirun ? kFarewell : absl::ZeroDuration();
     if (!AwaitExit(process, patience)) kill(process.pid, SIGKILL);
   }
-  for (const StartedProcess& process : processes_) {
+  for (const Process& process : processes_) {
     while (waitpid(process.pid, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
@@ -341,7 +340,7 @@ Job::~Job() {
   for (const UniqueFd& worker : workers_) {
     static_cast<void>(SendTask(worker, Task(), deadline));
   }
-  for (const StartedProcess& process : processes_) {
+  for (const Process& process : processes_) {
     if (!workers_.empty()) AwaitExit(process, deadline.Left());
   }
   End();

@@ -24,8 +24,8 @@
 #include "tools/comm_bench/engine_catalogue.h"
 #include "tools/comm_bench/rank_session.h"
 #include "tools/comm_bench/task.h"
+#include "tools/launch/rank_processes.h"
 #include "tools/launch/signals.h"
-#include "tools/launch/start_process.h"
 
 namespace tessera::tools {
 
@@ -62,12 +62,12 @@ class Job {
                          std::vector<std::string> arguments,
                          std::vector<std::string> environment,
                          std::vector<int> inherited);
-  absl::Status AcceptWorkers(const collectives::bootstrap::Deadline& deadline);
-  absl::Status AcceptWorker(const collectives::bootstrap::Deadline& deadline);
-  absl::Status SetUpWorkers(const collectives::bootstrap::Deadline& deadline);
+  absl::Status AcceptWorkers(const collectives::Deadline& deadline);
+  absl::Status AcceptWorker(const collectives::Deadline& deadline);
+  absl::Status SetUpWorkers(const collectives::Deadline& deadline);
   absl::StatusOr<std::vector<Answer>> Collect(
-      const collectives::bootstrap::Deadline& deadline);
-  absl::Status CollectReady(const collectives::bootstrap::Deadline& deadline,
+      const collectives::Deadline& deadline);
+  absl::Status CollectReady(const collectives::Deadline& deadline,
                             std::vector<Answer>& answers,
                             std::vector<bool>& has_answered);
   absl::Status FirstError(const std::vector<Answer>& answers,
@@ -75,7 +75,7 @@ class Job {
   absl::Status DeathOf(size_t rank);
   absl::Status CheckInterrupt() const;
   absl::Status Annotated(const absl::Status& status) const;
-  bool AwaitExit(const StartedProcess& process, absl::Duration patience) const;
+  bool AwaitExit(const Process& process, absl::Duration patience) const;
   void End();
 
   JobSpec spec_;
@@ -83,7 +83,7 @@ class Job {
   Capabilities capabilities_;
   UniqueFd listener_;
   std::string socket_name_;
-  std::vector<StartedProcess> processes_;
+  std::vector<Process> processes_;
   std::vector<UniqueFd> workers_;  // By rank.
   std::vector<int64_t> pids_;      // By rank.
   size_t greeted_ = 0;

@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
-#include "collectives/operation/buffer.h"
+#include "collectives/operation/operation.h"
 #include "collectives/reduction/reduction.h"
 #include "topology/rank.h"
 

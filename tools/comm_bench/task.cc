@@ -11,9 +11,9 @@
 namespace tessera::tools {
 namespace {
 
-using collectives::bootstrap::Deadline;
-using collectives::bootstrap::ReceiveAll;
-using collectives::bootstrap::SendAll;
+using collectives::Deadline;
+using collectives::ReceiveAll;
+using collectives::SendAll;
 
 // What an answer may hold.
 constexpr uint64_t kMaxSeconds = uint64_t{1} << 20;

@@ -18,7 +18,6 @@
 #include "base/dtype/dtype.h"
 #include "base/os/unique_fd.h"
 #include "collectives/channel/deadline.h"
-#include "collectives/operation/algorithm.h"
 #include "collectives/operation/operation.h"
 
 namespace tessera::tools {
@@ -71,17 +70,17 @@ struct Greeting {
 
 // Deadlines and a closed end as collectives/channel/socket.h.
 absl::Status SendGreeting(const UniqueFd& socket, const Greeting& greeting,
-                          const collectives::bootstrap::Deadline& deadline);
-absl::StatusOr<Greeting> ReceiveGreeting(
-    const UniqueFd& socket, const collectives::bootstrap::Deadline& deadline);
+                          const collectives::Deadline& deadline);
+absl::StatusOr<Greeting> ReceiveGreeting(const UniqueFd& socket,
+                                         const collectives::Deadline& deadline);
 absl::Status SendTask(const UniqueFd& socket, const Task& task,
-                      const collectives::bootstrap::Deadline& deadline);
-absl::StatusOr<Task> ReceiveTask(
-    const UniqueFd& socket, const collectives::bootstrap::Deadline& deadline);
+                      const collectives::Deadline& deadline);
+absl::StatusOr<Task> ReceiveTask(const UniqueFd& socket,
+                                 const collectives::Deadline& deadline);
 absl::Status SendAnswer(const UniqueFd& socket, const Answer& answer,
-                        const collectives::bootstrap::Deadline& deadline);
-absl::StatusOr<Answer> ReceiveAnswer(
-    const UniqueFd& socket, const collectives::bootstrap::Deadline& deadline);
+                        const collectives::Deadline& deadline);
+absl::StatusOr<Answer> ReceiveAnswer(const UniqueFd& socket,
+                                     const collectives::Deadline& deadline);
 
 }  // namespace tessera::tools
 

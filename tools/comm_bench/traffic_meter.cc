@@ -26,10 +26,10 @@
 namespace tessera::tools {
 namespace {
 
+using collectives::Deadline;
 using collectives::OpKind;
-using collectives::bootstrap::Deadline;
-using collectives::bootstrap::ReceiveAll;
-using collectives::bootstrap::SendAll;
+using collectives::ReceiveAll;
+using collectives::SendAll;
 
 constexpr int64_t kIterations = 15;
 constexpr int64_t kPage = 4096;
@@ -198,7 +198,7 @@ absl::Status TrafficMeter::MapMemory() {
 absl::Status TrafficMeter::ForkAll() {
   const pid_t parent = getpid();
   for (int64_t rank = 0; rank < world_; ++rank) {
-    TESSERA_ASSIGN_OR_RETURN(auto ends, collectives::bootstrap::SocketPair());
+    TESSERA_ASSIGN_OR_RETURN(auto ends, collectives::SocketPair());
     const pid_t pid = fork();
     if (pid < 0) return absl::ErrnoToStatus(errno, "fork");
     if (pid == 0) {

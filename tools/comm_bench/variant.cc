@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/algorithms/supports.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 
 namespace tessera::tools {
 namespace {

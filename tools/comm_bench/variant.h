@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "collectives/operation/algorithm.h"
 #include "collectives/operation/operation.h"
 #include "tools/comm_bench/bench_options.h"
 #include "tools/comm_bench/rank_session.h"

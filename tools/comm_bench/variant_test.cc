@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/algorithms/supports.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

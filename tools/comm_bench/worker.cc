@@ -27,12 +27,12 @@
 namespace tessera::tools {
 namespace {
 
+using collectives::CheckSameUser;
+using collectives::Connect;
+using collectives::Deadline;
 using collectives::Engine;
-using collectives::bootstrap::CheckSameUser;
-using collectives::bootstrap::Connect;
-using collectives::bootstrap::Deadline;
-using collectives::bootstrap::ReceiveAll;
-using collectives::bootstrap::SocketAddress;
+using collectives::ReceiveAll;
+using collectives::SocketAddress;
 using topology::Rank;
 
 constexpr std::string_view kWorkerArgument = "--comm_bench_worker";

@@ -29,7 +29,7 @@ bool IsSet(std::span<const std::string> environment, std::string_view name) {
   return !FindVariable(environment, name).value_or("").empty();
 }
 
-// What every rank gets, whatever the caller has.
+// Set for every rank.
 Variables TorchrunVariables(const JobVariables& job, int64_t local_rank) {
   const std::string rank = absl::StrCat(job.first_rank() + local_rank);
   const std::string world_size = absl::StrCat(job.world_size());
@@ -67,8 +67,8 @@ absl::StatusOr<std::string> MakeSecret(std::span<const std::string> caller,
   if (IsSet(caller, kJobSecret) || IsSet(caller, kJobSecretFile)) return "";
   if (nnodes > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the nodes need one secret that all of them know: set ",
-                     kJobSecret, " (openssl rand -hex 32) or ", kJobSecretFile,
+        absl::StrCat("all nodes need the same secret: set ", kJobSecret,
+                     " (openssl rand -hex 32) or ", kJobSecretFile,
                      " to the same on every node"));
   }
   std::array<char, kSecretBytes> bytes;

@@ -1,4 +1,5 @@
-// The environment of each rank: torchrun's variables, and ours.
+// RankEnvironment: the environment of each rank, torchrun's variables and
+// Tessera's.
 //
 //   JobVariables job = {.np = 4, .master_addr = "127.0.0.1", ...};
 //   for (int64_t local = 0; local < 4; ++local) {
@@ -6,15 +7,15 @@
 //         RankEnvironment(caller, job, local, fds[local]);
 //   }
 //
-// Set whatever stood there (a launcher within a launcher's job):
+// Always set, also inside the job of an outer launcher:
 //
 //   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE
 //   ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT
 //
-// Set where they are not: OMP_NUM_THREADS=1, and the secret of the job.
+// Set if unset: OMP_NUM_THREADS=1 and the secret of the job.
 // Removed: TORCHELASTIC_* (an outer torchrun's), and
 // TESSERA_INHERITED_SOCKETS, unless this rank has such sockets. Variables of
-// mpirun and srun stay; torchrun's count before them for every reader of ours.
+// mpirun and srun stay; Tessera's readers prefer torchrun's.
 //
 // Source: "Environment Variables" of torchrun's manual.
 #ifndef TESSERA_TOOLS_LAUNCH_ENVIRONMENT_H_
@@ -36,7 +37,7 @@ inline constexpr std::string_view kInheritedSockets =
 inline constexpr std::string_view kJobSecret = "TESSERA_JOB_SECRET";
 inline constexpr std::string_view kJobSecretFile = "TESSERA_JOB_SECRET_FILE";
 
-// What is the same for all ranks of a node.
+// The values that all ranks of a node share.
 struct JobVariables {
   int64_t np = 1;  // Ranks of each node.
   int64_t nnodes = 1;
@@ -53,9 +54,9 @@ struct JobVariables {
 std::optional<std::string_view> FindVariable(
     std::span<const std::string> environment, std::string_view name);
 
-// The job's secret for `secret` above: 64 hexadecimal digits, or nothing where
-// the caller's environment names one. On several nodes it must: InvalidArgument
-// otherwise, because all nodes need the same.
+// The job's secret for JobVariables: 64 hexadecimal digits, or empty if the
+// caller's environment names one. With several nodes it must name one, because
+// all nodes need the same secret: InvalidArgument otherwise.
 absl::StatusOr<std::string> MakeSecret(std::span<const std::string> caller,
                                        int64_t nnodes);
 

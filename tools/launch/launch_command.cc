@@ -1,11 +1,15 @@
 #include "tools/launch/launch_command.h"
 
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -17,6 +21,7 @@
 #endif
 
 namespace tessera::tools {
+
 namespace {
 
 constexpr std::string_view kFlavor = TESSERA_MPI_FLAVOR;
@@ -28,7 +33,7 @@ constexpr std::array<std::string_view, 10> kLauncherPrefixes = {
     "PMIX_",         "PMI_",
     "SLURM_PROCID=", "TESSERA_INHERITED_SOCKETS="};
 
-absl::StatusOr<std::string> FindProgram(
+absl::StatusOr<std::string> FindMpirun(
     const std::vector<std::string_view>& names) {
   const char* path = std::getenv("PATH");
   const std::string directories = path == nullptr ? "/usr/bin:/bin" : path;
@@ -89,8 +94,8 @@ absl::StatusOr<LaunchCommand> MpirunCommand(
   LaunchCommand command;
   TESSERA_ASSIGN_OR_RETURN(
       command.path,
-      is_openmpi ? FindProgram({"mpirun.openmpi", "mpirun"})
-                 : FindProgram({"mpiexec.mpich", "mpiexec.hydra", "mpiexec"}));
+      is_openmpi ? FindMpirun({"mpirun.openmpi", "mpirun"})
+                 : FindMpirun({"mpiexec.mpich", "mpiexec.hydra", "mpiexec"}));
   command.arguments = {command.path};
   command.environment = CleanEnvironment();
   ShortenTemporaryDirectory(&command.environment);
@@ -108,6 +113,55 @@ absl::StatusOr<LaunchCommand> MpirunCommand(
   command.arguments.insert(command.arguments.end(), arguments.begin(),
                            arguments.end());
   return command;
+}
+
+namespace {
+
+constexpr size_t kShownLength = 200;
+
+// 0, or the errno that executing the file would give.
+int ExecutionError(const std::string& path) {
+  struct stat file;
+  if (stat(path.c_str(), &file) != 0) return errno;
+  if (S_ISDIR(file.st_mode)) return EISDIR;
+  return access(path.c_str(), X_OK) == 0 ? 0 : errno;
+}
+
+absl::Status Refusal(std::string_view program, std::string_view reason) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "program \"", program.substr(0, kShownLength), "\": ", reason));
+}
+
+absl::Status CannotExecute(std::string_view program, int error) {
+  return Refusal(
+      program,
+      absl::StrCat(strerror(error),
+                   error == EACCES ? "; is it executable (chmod +x)?" : ""));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindProgram(std::string_view program,
+                                        std::string_view search_path) {
+  if (program.empty()) return Refusal(program, "the name is empty");
+  if (program.find('/') != std::string_view::npos) {
+    const int error = ExecutionError(std::string(program));
+    if (error != 0) return CannotExecute(program, error);
+    return std::string(program);
+  }
+  int first_error = 0;
+  for (std::string_view directory : absl::StrSplit(search_path, ':')) {
+    const std::string path =
+        absl::StrCat(directory.empty() ? "." : directory, "/", program);
+    const int error = ExecutionError(path);
+    if (error == 0) return path;
+    if (error == EACCES && first_error == 0) first_error = error;
+  }
+  if (first_error != 0) return CannotExecute(program, first_error);
+  return Refusal(program, absl::StrCat("not found in PATH=",
+                                       search_path.substr(0, kShownLength),
+                                       "; a program of this directory is ./",
+                                       program.substr(0, kShownLength)));
 }
 
 }  // namespace tessera::tools

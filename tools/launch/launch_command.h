@@ -1,4 +1,9 @@
-// What is executed to start a job's workers.
+// LaunchCommand: the programs that start a job's workers: this binary, mpirun,
+// or a program found in PATH.
+//
+//   TESSERA_ASSIGN_OR_RETURN(const std::string self, OwnPath());
+//   TESSERA_ASSIGN_OR_RETURN(const LaunchCommand command,
+//                            MpirunCommand(4, self, {"--worker"}));
 #ifndef TESSERA_TOOLS_LAUNCH_LAUNCH_COMMAND_H_
 #define TESSERA_TOOLS_LAUNCH_LAUNCH_COMMAND_H_
 
@@ -17,18 +22,26 @@ struct LaunchCommand {
   std::vector<std::string> environment;  // "NAME=value".
 };
 
-// The path of this binary. Unavailable where /proc does not say.
+// The path of this binary. Unavailable if /proc cannot be read.
 absl::StatusOr<std::string> OwnPath();
 
-// This process's environment without what launchers set for ranks.
+// This process's environment without the variables that launchers set for
+// ranks.
 std::vector<std::string> CleanEnvironment();
 
 // mpirun of the MPI that this binary is built with, for `world` ranks of
 // `program`: more ranks than cores and the user root are allowed. NotFound
-// where PATH has none, or it was built without MPI.
+// if PATH has none or the binary was built without MPI.
 absl::StatusOr<LaunchCommand> MpirunCommand(
     int64_t world, const std::string& program,
     const std::vector<std::string>& arguments);
+
+// The file that a shell would run: `program` if it has a slash, otherwise the
+// first executable file of that name in the directories of `search_path` (the
+// value of PATH; an empty directory is the working directory). InvalidArgument
+// with the searched path and a hint if there is none or it is not executable.
+absl::StatusOr<std::string> FindProgram(std::string_view program,
+                                        std::string_view search_path);
 
 }  // namespace tessera::tools
 

@@ -19,7 +19,7 @@
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
-#include "tools/launch/children.h"
+#include "tools/launch/rank_processes.h"
 
 namespace tessera::tools {
 namespace {

@@ -1,21 +1,535 @@
 #include "tools/launch/launcher.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/os/unique_fd.h"
 #include "base/status_macros.h"
-#include "tools/launch/descriptor_limit.h"
-#include "tools/launch/line_writer.h"
+#include "tools/cli/cli.h"
+#include "tools/launch/environment.h"
+#include "tools/launch/launch_command.h"
 #include "tools/launch/multiplexer.h"
 #include "tools/launch/rank_processes.h"
+#include "tools/launch/rank_resources.h"
 #include "tools/launch/signals.h"
-#include "tools/launch/start.h"
-#include "tools/launch/supervisor.h"
+#include "topology/rank.h"
 
 namespace tessera::tools {
 namespace {
+
+using topology::Rank;
+
+constexpr int64_t kMaxNodes = 1 << 20;
+constexpr size_t kShownRanks = 8;
+
+absl::Status CheckRange(std::string_view flag, int64_t value, int64_t low,
+                        int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return FlagError(flag, absl::StrCat(value),
+                   absl::InvalidArgumentError(absl::StrCat(
+                       "expected a whole number from ", low, " to ", high)));
+}
+
+absl::Status CheckNodes(const LaunchPlan& plan) {
+  TESSERA_RETURN_IF_ERROR(CheckRange("nnodes", plan.nnodes, 1, kMaxNodes));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("node_rank", plan.node_rank, 0, plan.nnodes - 1));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("master_port", plan.master_port, 0, 65535));
+  if (plan.nnodes == 1 || !plan.master_addr.empty()) return absl::OkStatus();
+  return FlagError("master_addr", "",
+                   absl::InvalidArgumentError(
+                       "with --nnodes above 1, expected the address of the "
+                       "node with --node_rank=0"));
+}
+
+std::string Seconds(absl::Duration duration) {
+  const double seconds = absl::ToDoubleSeconds(duration);
+  return absl::StrFormat("%.*f s", seconds < 10 ? 2 : 0, seconds);
+}
+
+std::string ShowRanks(const std::vector<Rank>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kShownRanks); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", ranks[i].value());
+  }
+  if (ranks.size() > kShownRanks) text += ", ...";
+  return text;
+}
+
+std::string ShowExit(const RankExit& exit) {
+  return absl::StrCat(
+      "rank ", exit.rank.value(), " (pid ", exit.pid, ") ",
+      exit.by_signal ? absl::StrCat("was killed by ", SignalName(exit.code),
+                                    exit.dumped_core ? " (core dumped)" : "")
+                     : absl::StrCat("exited with code ", exit.code),
+      " after ", Seconds(exit.ran));
+}
+
+std::string ShowAlsoFailed(const std::vector<RankExit>& exits) {
+  if (exits.empty()) return "";
+  std::vector<Rank> ranks;
+  for (const RankExit& exit : exits) ranks.push_back(exit.rank);
+  return absl::StrCat("; ", ShowRanks(ranks), " failed at the same time");
+}
+
+}  // namespace
+
+absl::Status CheckPlan(const LaunchPlan& plan) {
+  TESSERA_RETURN_IF_ERROR(CheckRange("np", plan.np, 1, LaunchPlan::kMaxRanks));
+  TESSERA_RETURN_IF_ERROR(CheckNodes(plan));
+  if (plan.timeout <= absl::ZeroDuration()) {
+    return FlagError("timeout", absl::FormatDuration(plan.timeout),
+                     absl::InvalidArgumentError(
+                         "expected a time above 0, such as 90s or 2h"));
+  }
+  if (plan.grace < absl::ZeroDuration()) {
+    return FlagError(
+        "grace", absl::FormatDuration(plan.grace),
+        absl::InvalidArgumentError("expected a time from 0 up, such as 5s"));
+  }
+  if (plan.command.empty()) {
+    return absl::InvalidArgumentError(
+        "no program; write it and its arguments after --");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LaunchOutcome::ToStatus() const {
+  if (failure) {
+    return absl::AbortedError(absl::StrCat(
+        ShowExit(*failure),
+        exits.size() > 1 ? ", the first to fail; all ranks were ended" : "",
+        ShowAlsoFailed(also_failed)));
+  }
+  if (!timed_out.empty()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        ShowRanks(timed_out), " of ", exits.size(),
+        " still ran after --timeout=", absl::FormatDuration(timeout),
+        " and were ended"));
+  }
+  if (signal) {
+    return absl::AbortedError(
+        absl::StrCat("ended by ", SignalName(*signal), ", as were its ranks"));
+  }
+  return absl::OkStatus();
+}
+
+int LaunchOutcome::ExitCode() const {
+  if (failure || !timed_out.empty()) return 1;
+  return signal ? 128 + *signal : 0;
+}
+
+namespace {
+
+constexpr int64_t kTorchrunPort = 29500;
+constexpr std::string_view kLoopback = "127.0.0.1";
+
+// A port of the loopback interface that is free at this moment.
+absl::StatusOr<int64_t> FreePort() {
+  const UniqueFd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof(address);
+  if (!probe.valid() || bind(probe.get(), generic, length) != 0 ||
+      getsockname(probe.get(), generic, &length) != 0) {
+    return absl::ErrnoToStatus(
+        errno, "cannot find a free port; name one with --master_port");
+  }
+  return ntohs(address.sin_port);
+}
+
+absl::StatusOr<JobVariables> MakeJob(const LaunchPlan& plan) {
+  JobVariables job = {.np = plan.np,
+                      .nnodes = plan.nnodes,
+                      .node_rank = plan.node_rank,
+                      .master_addr = plan.master_addr,
+                      .master_port = plan.master_port,
+                      .secret = ""};
+  if (job.master_addr.empty()) job.master_addr = kLoopback;
+  if (job.master_port == 0 && plan.nnodes > 1) job.master_port = kTorchrunPort;
+  if (job.master_port == 0) {
+    TESSERA_ASSIGN_OR_RETURN(job.master_port, FreePort());
+  }
+  TESSERA_ASSIGN_OR_RETURN(job.secret,
+                           MakeSecret(plan.environment, plan.nnodes));
+  return job;
+}
+
+// The CPUs of each rank; none for a rank that may run anywhere.
+absl::StatusOr<std::vector<std::vector<int>>> BindRanks(
+    const LaunchPlan& plan) {
+  const size_t count = static_cast<size_t>(plan.np);
+  if (plan.bind == Bind::kNone) return std::vector<std::vector<int>>(count);
+  TESSERA_ASSIGN_OR_RETURN(
+      auto cores, CoresForRanks(plan.np),
+      absl::IsOutOfRange(_) ? FlagError("bind", "core", _) : _);
+  return cores;
+}
+
+// The end to write into, and the end to read from without blocking.
+struct Pipe {
+  UniqueFd writer;
+  UniqueFd reader;
+};
+
+absl::StatusOr<Pipe> MakePipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot make a pipe");
+  }
+  Pipe pipe = {UniqueFd(ends[1]), UniqueFd(ends[0])};
+  if (fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot read a pipe without blocking");
+  }
+  return pipe;
+}
+
+// The descriptors that a rank writes to.
+struct RankOutput {
+  UniqueFd out;
+  UniqueFd err;  // Not valid: the same as `out`.
+
+  int err_fd() const { return err.valid() ? err.get() : out.get(); }
+};
+
+absl::StatusOr<RankOutput> OpenPipes(size_t source, OutputMultiplexer& output) {
+  TESSERA_ASSIGN_OR_RETURN(Pipe out, MakePipe());
+  TESSERA_ASSIGN_OR_RETURN(Pipe err, MakePipe());
+  output.Add(source, Stream::kOut, std::move(out.reader));
+  output.Add(source, Stream::kErr, std::move(err.reader));
+  return RankOutput{std::move(out.writer), std::move(err.writer)};
+}
+
+absl::StatusOr<RankOutput> OpenLog(const LaunchPlan& plan, Rank rank) {
+  std::error_code error;
+  std::filesystem::create_directories(plan.log_directory, error);
+  // If that failed, open fails too and reports the cause.
+  const std::string path =
+      absl::StrCat(plan.log_directory, "/rank", rank.value(), ".log");
+  UniqueFd file(open(
+      path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+  if (!file.valid()) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+  }
+  return RankOutput{std::move(file), UniqueFd()};
+}
+
+std::vector<int> Numbers(const std::vector<UniqueFd>& fds) {
+  std::vector<int> numbers;
+  for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
+  return numbers;
+}
+
+// The values that all ranks share, and the sockets and CPUs of each.
+struct Preparation {
+  JobVariables job;
+  std::string program;
+  std::vector<std::vector<UniqueFd>> sockets;
+  std::vector<std::vector<int>> cpus;
+};
+
+absl::StatusOr<Preparation> Prepare(const LaunchPlan& plan) {
+  Preparation made;
+  TESSERA_ASSIGN_OR_RETURN(made.job, MakeJob(plan));
+  TESSERA_ASSIGN_OR_RETURN(
+      made.program,
+      FindProgram(plan.command[0],
+                  FindVariable(plan.environment, "PATH").value_or("")));
+  TESSERA_ASSIGN_OR_RETURN(made.cpus, BindRanks(plan));
+  const size_t count = static_cast<size_t>(plan.np);
+  made.sockets.resize(count);
+  if (plan.nnodes > 1) return made;
+  TESSERA_ASSIGN_OR_RETURN(made.sockets, MakeSocketStar(count));
+  return made;
+}
+
+// The signal mask and limit that this process had before it changed them; the
+// ranks get these.
+struct OriginalState {
+  sigset_t mask;
+  rlimit descriptor_limit;
+};
+
+absl::Status StartRank(const LaunchPlan& plan, const OriginalState& original,
+                       const Preparation& made, size_t local,
+                       RankProcesses& ranks, OutputMultiplexer& output) {
+  const Rank rank(made.job.first_rank() + static_cast<int64_t>(local));
+  TESSERA_ASSIGN_OR_RETURN(const RankOutput end,
+                           plan.output == OutputMode::kFiles
+                               ? OpenLog(plan, rank)
+                               : OpenPipes(local, output));
+  const std::vector<int> sockets = Numbers(made.sockets[local]);
+  return ranks.Start(
+      rank,
+      {.path = made.program,
+       .arguments = plan.command,
+       .environment = RankEnvironment(plan.environment, made.job,
+                                      static_cast<int64_t>(local), sockets),
+       .in = rank == Rank(0) ? STDIN_FILENO : SpawnRequest::kNoInput,
+       .out = end.out.get(),
+       .err = end.err_fd(),
+       .inherited = sockets,
+       .cpus = made.cpus[local],
+       .mask = original.mask,
+       .own_session = plan.own_sessions,
+       .descriptor_limit = original.descriptor_limit});
+}
+
+// Starts the ranks of this node. `output` reads what they print, or with kFiles
+// files do. After an error some ranks may have started.
+absl::Status StartRanks(const LaunchPlan& plan, const OriginalState& original,
+                        RankProcesses& ranks, OutputMultiplexer& output) {
+  TESSERA_ASSIGN_OR_RETURN(const Preparation made, Prepare(plan));
+  for (size_t local = 0; local < static_cast<size_t>(plan.np); ++local) {
+    TESSERA_RETURN_IF_ERROR(
+        StartRank(plan, original, made, local, ranks, output));
+  }
+  return absl::OkStatus();
+}
+
+// Listing processes costs; zombies of descendants are not urgent.
+constexpr std::chrono::seconds kReapInterval{1};
+// The peers of a rank that dies fail as well, and their ends may be seen before
+// its own: failures within this time are one event.
+constexpr std::chrono::milliseconds kSettleTime{20};
+// A longer duration is taken as infinite.
+constexpr absl::Duration kForever = absl::Hours(24 * 365 * 10);
+
+std::optional<std::chrono::steady_clock::time_point> After(
+    absl::Duration duration) {
+  if (duration > kForever) return std::nullopt;
+  return std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
+}
+
+// Waits for started ranks, forwards their output and signals, and ends them
+// when one fails, at the timeout or on a signal.
+class Supervisor {
+ public:
+  // Borrows its arguments.
+  Supervisor(const LaunchPlan& plan, const SignalWatch& signals,
+             RankProcesses& ranks, OutputMultiplexer& output);
+
+  // Returns when no process is left and all output is written. Call it once.
+  absl::StatusOr<LaunchOutcome> Run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Time = Clock::time_point;
+
+  // Waits for something to happen, and handles it.
+  void Step();
+  int PollMillis() const;
+  void HandleSignals();
+  void HandleSignal(int signal);
+  void HandleEndingSignal(int signal);
+  void HandleExits();
+  void NoteFailure(const RankExit& exit);
+  void HandleTimers();
+
+  // Sends `signal` to all ranks and starts the grace period.
+  void BeginEnd(int signal);
+  void Kill();
+  // Stops the ranks and this process until it is continued.
+  void Pause();
+
+  absl::StatusOr<LaunchOutcome> Finish();
+
+  const LaunchPlan& plan_;
+  const SignalWatch& signals_;
+  RankProcesses& ranks_;
+  OutputMultiplexer& output_;
+
+  LaunchOutcome outcome_;
+  absl::Status output_status_;
+  bool is_ending_ = false;
+  bool is_impatient_ = false;  // SIGINT came while ending.
+  std::optional<Time> timeout_at_;
+  std::optional<Time> kill_at_;    // When the grace is over.
+  std::optional<Time> settle_at_;  // When the first failure is known.
+  std::optional<Time> reap_at_;    // Descendants may have ended.
+  std::vector<pollfd> fds_;
+};
+
+Supervisor::Supervisor(const LaunchPlan& plan, const SignalWatch& signals,
+                       RankProcesses& ranks, OutputMultiplexer& output)
+    : plan_(plan), signals_(signals), ranks_(ranks), output_(output) {
+  outcome_.timeout = plan.timeout;
+}
+
+absl::StatusOr<LaunchOutcome> Supervisor::Run() {
+  timeout_at_ = After(plan_.timeout);
+  while (!ranks_.Running().empty()) Step();
+  return Finish();
+}
+
+void Supervisor::Step() {
+  fds_ = {{signals_.fd(), POLLIN, 0}, {ranks_.fd(), POLLIN, 0}};
+  output_.AppendPollFds(fds_);
+  poll(fds_.data(), fds_.size(), PollMillis());
+  HandleSignals();
+  HandleExits();
+  output_status_.Update(output_.Service(fds_, Clock::now()));
+  if (!output_status_.ok()) BeginEnd(SIGTERM);
+  HandleTimers();
+}
+
+int Supervisor::PollMillis() const {
+  const Time now = Clock::now();
+  int millis = output_.PollMillis(now);
+  for (const std::optional<Time>& time :
+       {timeout_at_, kill_at_, settle_at_, reap_at_}) {
+    if (!time) continue;
+    const int64_t left =
+        std::chrono::ceil<std::chrono::milliseconds>(*time - now).count();
+    const int bounded = static_cast<int>(
+        std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
+    millis = millis < 0 ? bounded : std::min(millis, bounded);
+  }
+  return millis;
+}
+
+void Supervisor::HandleSignals() {
+  while (const std::optional<int> signal = signals_.Next()) {
+    HandleSignal(*signal);
+  }
+}
+
+void Supervisor::HandleSignal(int signal) {
+  switch (signal) {
+    case SIGCHLD:
+      if (!reap_at_) reap_at_ = Clock::now() + kReapInterval;
+      return;
+    case SIGTSTP:
+      Pause();
+      return;
+    case SIGCONT:
+    case SIGUSR1:
+    case SIGUSR2:
+      ranks_.Signal(signal);
+      return;
+    default:
+      HandleEndingSignal(signal);
+  }
+}
+
+void Supervisor::HandleEndingSignal(int signal) {
+  if (!is_ending_) {
+    if (!outcome_.failure) outcome_.signal = signal;
+    BeginEnd(signal);
+  } else if (signal == SIGINT) {
+    is_impatient_ = true;
+    Kill();
+  } else {
+    ranks_.Signal(signal);
+  }
+}
+
+void Supervisor::HandleExits() {
+  for (RankExit& exit : ranks_.TakeExits()) {
+    if (!exit.success() && !is_ending_) NoteFailure(exit);
+    outcome_.exits.push_back(std::move(exit));
+  }
+}
+
+void Supervisor::NoteFailure(const RankExit& exit) {
+  if (!outcome_.failure) {
+    outcome_.failure = exit;
+    settle_at_ = Clock::now() + kSettleTime;
+    return;
+  }
+  outcome_.also_failed.push_back(exit);
+  if (exit.by_signal && !outcome_.failure->by_signal) {
+    std::swap(*outcome_.failure, outcome_.also_failed.back());
+  }
+}
+
+void Supervisor::HandleTimers() {
+  const Time now = Clock::now();
+  if (settle_at_ && now >= *settle_at_) BeginEnd(SIGTERM);
+  if (reap_at_ && now >= *reap_at_) {
+    reap_at_.reset();
+    ranks_.ReapOrphans();
+  }
+  if (timeout_at_ && now >= *timeout_at_) {
+    timeout_at_.reset();
+    if (!outcome_.failure) outcome_.timed_out = ranks_.Running();
+    BeginEnd(SIGTERM);
+  }
+  if (kill_at_ && now >= *kill_at_) Kill();
+}
+
+void Supervisor::BeginEnd(int signal) {
+  if (is_ending_) return;
+  is_ending_ = true;
+  kill_at_ = After(plan_.grace);
+  timeout_at_.reset();
+  settle_at_.reset();
+  ranks_.Signal(signal);
+  ranks_.Signal(SIGCONT);  // A stopped process would not see it.
+}
+
+void Supervisor::Kill() {
+  kill_at_.reset();
+  ranks_.Signal(SIGKILL);
+}
+
+void Supervisor::Pause() {
+  // Not SIGTSTP: the ranks' sessions have no terminal, and so it has no effect
+  // there by default.
+  ranks_.Signal(SIGSTOP);
+  const Time stopped = Clock::now();
+  SignalWatch::StopSelf();
+  const Clock::duration pause = Clock::now() - stopped;
+  ranks_.Signal(SIGCONT);
+  if (timeout_at_) *timeout_at_ += pause;
+  if (kill_at_) *kill_at_ += pause;
+}
+
+absl::StatusOr<LaunchOutcome> Supervisor::Finish() {
+  const absl::Status killed = ranks_.KillAll();
+  output_status_.Update(output_.ReadRemaining());
+  // A slow reader, such as a pager, gets everything, unless a signal or the
+  // timeout ends the launch.
+  const bool must_end = outcome_.signal || !outcome_.timed_out.empty();
+  kill_at_ = must_end ? After(plan_.grace) : std::nullopt;
+  timeout_at_.reset();
+  while (output_.has_pending() && !is_impatient_) {
+    if (kill_at_ && Clock::now() >= *kill_at_) break;
+    fds_ = {{signals_.fd(), POLLIN, 0}};
+    output_.AppendPollFds(fds_);
+    poll(fds_.data(), fds_.size(), PollMillis());
+    HandleSignals();
+    output_status_.Update(output_.Service(fds_, Clock::now()));
+  }
+  TESSERA_RETURN_IF_ERROR(killed);
+  const bool has_ended_otherwise = outcome_.failure || must_end;
+  if (!has_ended_otherwise) TESSERA_RETURN_IF_ERROR(output_status_);
+  return std::move(outcome_);
+}
 
 // A rank takes two pipes, two ends of a socket and a pidfd; the rest is for
 // this process.

@@ -1,5 +1,6 @@
 #include "tools/launch/launcher.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -8,16 +9,22 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/file.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tools/launch/launch_fixture.h"
 
 namespace tessera::tools {
+
 namespace {
 
 using ::testing::ElementsAre;
@@ -308,5 +315,227 @@ TEST_F(LauncherTest, AHardDescriptorLimitThatIsTooLowIsSaid) {
   EXPECT_EQ(Wait(child), 0);
 }
 
+using ::testing::HasSubstr;
+using topology::Rank;
+
+LaunchPlan ValidPlan() {
+  LaunchPlan plan;
+  plan.command = {"program"};
+  return plan;
+}
+
+void ExpectRefused(const LaunchPlan& plan, const std::string& message) {
+  EXPECT_THAT(CheckPlan(plan),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+}
+
+TEST(CheckPlanTest, TakesWhatMakesSense) {
+  TESSERA_EXPECT_OK(CheckPlan(ValidPlan()));
+  LaunchPlan plan = ValidPlan();
+  plan.np = 4096;
+  plan.nnodes = 3;
+  plan.node_rank = 2;
+  plan.master_addr = "head";
+  plan.master_port = 65535;
+  plan.grace = absl::ZeroDuration();
+  TESSERA_EXPECT_OK(CheckPlan(plan));
+}
+
+TEST(CheckPlanTest, NamesTheFlagTheValueAndWhatIsAllowed) {
+  LaunchPlan plan = ValidPlan();
+  plan.np = 0;
+  ExpectRefused(plan, "--np=0: expected a whole number from 1 to 4096");
+  plan.np = 4097;
+  ExpectRefused(plan, "--np=4097: ");
+  plan = ValidPlan();
+  plan.nnodes = 0;
+  ExpectRefused(plan, "--nnodes=0: expected a whole number from 1 to");
+  plan.nnodes = 2;
+  ExpectRefused(plan, "--master_addr=: with --nnodes above 1, expected");
+  plan.node_rank = 2;
+  ExpectRefused(plan, "--node_rank=2: expected a whole number from 0 to 1");
+  plan = ValidPlan();
+  plan.master_port = 65536;
+  ExpectRefused(plan, "--master_port=65536: ");
+  plan = ValidPlan();
+  plan.timeout = absl::ZeroDuration();
+  ExpectRefused(plan, "--timeout=0: expected a time above 0");
+  plan = ValidPlan();
+  plan.grace = absl::Seconds(-1);
+  ExpectRefused(plan, "--grace=-1s: expected a time from 0 up");
+  plan = ValidPlan();
+  plan.command = {};
+  ExpectRefused(plan, "no program; write it and its arguments after --");
+}
+
+RankExit Exit(int64_t rank) { return {.rank = Rank(rank), .pid = 100}; }
+
+TEST(LaunchOutcomeTest, ASuccessIsOkAndZero) {
+  LaunchOutcome outcome;
+  outcome.exits = {Exit(1), Exit(0)};
+  TESSERA_EXPECT_OK(outcome.ToStatus());
+  EXPECT_EQ(outcome.ExitCode(), 0);
+}
+
+TEST(LaunchOutcomeTest, AFailureNamesRankPidCauseAndTime) {
+  LaunchOutcome outcome;
+  outcome.exits = {Exit(0), Exit(1)};
+  outcome.failure = Exit(1);
+  outcome.failure->code = 3;
+  outcome.failure->ran = absl::Milliseconds(1230);
+  EXPECT_EQ(outcome.ToStatus(),
+            absl::AbortedError("rank 1 (pid 100) exited with code 3 after 1.23 "
+                               "s, the first to fail; all ranks were ended"));
+  outcome.failure->by_signal = true;
+  outcome.failure->code = SIGSEGV;
+  outcome.failure->dumped_core = true;
+  outcome.failure->ran = absl::Seconds(61);
+  outcome.exits.pop_back();
+  EXPECT_EQ(outcome.ToStatus(),
+            absl::AbortedError("rank 1 (pid 100) was killed by SIGSEGV (core "
+                               "dumped) after 61 s"));
+  EXPECT_EQ(outcome.ExitCode(), 1);
+}
+
+TEST(LaunchOutcomeTest, NamesThoseThatFailedAtTheSameTime) {
+  LaunchOutcome outcome;
+  outcome.exits = {Exit(0), Exit(1), Exit(2)};
+  outcome.failure = Exit(1);
+  outcome.failure->code = 3;
+  outcome.also_failed = {Exit(0), Exit(2)};
+  EXPECT_THAT(outcome.ToStatus(),
+              StatusIs(absl::StatusCode::kAborted,
+                       HasSubstr("all ranks were ended; ranks 0, 2 failed at "
+                                 "the same time")));
+}
+
+TEST(LaunchOutcomeTest, ATimeoutNamesTheFirstRanksThatStillRan) {
+  LaunchOutcome outcome;
+  outcome.timeout = absl::Seconds(90);
+  for (int rank = 0; rank < 10; ++rank) {
+    outcome.exits.push_back(Exit(rank));
+    outcome.timed_out.push_back(Rank(rank));
+  }
+  EXPECT_THAT(outcome.ToStatus(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("ranks 0, 1, 2, 3, 4, 5, 6, 7, ... of 10 "
+                                 "still ran after --timeout=1m30s")));
+  EXPECT_EQ(outcome.ExitCode(), 1);
+}
+
+TEST(LaunchOutcomeTest, ASignalIs128AndItsNumber) {
+  LaunchOutcome outcome;
+  outcome.signal = SIGINT;
+  EXPECT_THAT(outcome.ToStatus(), StatusIs(absl::StatusCode::kAborted,
+                                           HasSubstr("ended by SIGINT")));
+  EXPECT_EQ(outcome.ExitCode(), 130);
+}
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using LauncherOutputTest = LaunchTest;
+
+TEST_F(LauncherOutputTest, StandardOutputAndErrorStayApart) {
+  Run({"say:result", "complain:progress"}, {.np = 1});
+  EXPECT_EQ(Out(), "[0] result\n");
+  EXPECT_EQ(Err(), "[0] progress\n");
+}
+
+TEST_F(LauncherOutputTest, APartialLineIsShownWhileTheRankRuns) {
+  const pid_t launcher =
+      Fork(PlanFor({"partial:name? ", "sleep:1500", "say:x"}, {.np = 1}));
+  EXPECT_TRUE(AwaitOut("[0] name? "));
+  EXPECT_FALSE(absl::StrContains(Out(), "\n"));
+  EXPECT_EQ(Wait(launcher), 0);
+  EXPECT_EQ(Out(), "[0] name? x\n");
+}
+
+TEST_F(LauncherOutputTest, RawOutputHasNotAByteMore) {
+  Run({"say:one", "partial:two"}, {.np = 1, .output = OutputMode::kRaw});
+  EXPECT_EQ(Out(), "one\ntwo");
+}
+
+TEST_F(LauncherOutputTest, ManyRanksLinesArriveWholeAndInOrder) {
+  constexpr int kLines = 3000;
+  constexpr size_t kLength = 900;
+  Run({absl::StrCat("lines:", kLines, ":", kLength)}, {.np = 8});
+  std::map<std::string, int> next;
+  const std::string filler(kLength, 'x');
+  const std::string out = Out();
+  std::vector<std::string_view> lines = absl::StrSplit(out, '\n');
+  ASSERT_EQ(lines.back(), "");
+  lines.pop_back();
+  ASSERT_EQ(lines.size(), 8u * kLines);
+  for (std::string_view line : lines) {
+    int& number = next[std::string(line.substr(0, 4))];
+    ASSERT_EQ(line.substr(4),
+              absl::StrCat(number, " ", number % 2 == 0 ? "" : filler));
+    ++number;
+  }
+  EXPECT_EQ(next.size(), 8u);
+}
+
+TEST_F(LauncherOutputTest, ALineThatIsTooLongIsBrokenWithItsPrefix) {
+  Run({"lines:2:100000"}, {.np = 1});
+  const std::string text = absl::StrCat("1 ", std::string(100000, 'x'));
+  EXPECT_EQ(Out(), absl::StrCat("[0] 0 \n[0] ", text.substr(0, 65536), "\n[0] ",
+                                text.substr(65536), "\n"));
+}
+
+TEST_F(LauncherOutputTest, LogFilesHoldAllThatARankPrints) {
+  const std::string directory = NewDirectory() + "/new/logs";
+  LaunchPlan plan = {
+      .np = 2, .output = OutputMode::kFiles, .log_directory = directory};
+  Run({"say:old, and to be replaced", "say:old"}, plan);
+  Run({"say:out", "complain:err", "1@partial:end"}, plan);
+  EXPECT_THAT(ReadFile(directory + "/rank0.log", 100),
+              IsOkAndHolds("out\nerr\n"));
+  EXPECT_THAT(ReadFile(directory + "/rank1.log", 100),
+              IsOkAndHolds("out\nerr\nend"));
+  EXPECT_EQ(Out() + Err(), "");
+}
+
+TEST_F(LauncherOutputTest, ADirectoryThatCannotBeMadeIsAnErrorWithItsName) {
+  EXPECT_THAT(TryRun(PlanFor({"say:x"}, {.output = OutputMode::kFiles,
+                                         .log_directory = "/proc/logs"})),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("cannot write /proc/logs/rank0.log")));
+}
+
+TEST_F(LauncherOutputTest, ASinkThatTakesNoMoreEndsTheRanksAndIsAnError) {
+  UniqueFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const absl::Time start = absl::Now();
+  EXPECT_THAT(
+      Launch(PlanFor({"say:lost", "sleep:60000"}, {.np = 3}),
+             {.out_fd = full.get(), .err_fd = full.get()}),
+      StatusIs(absl::StatusCode::kUnavailable,
+               HasSubstr("standard output could not be written: No space")));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(8));
+}
+
+TEST_F(LauncherOutputTest, AReaderThatLeavesEndsTheRanks) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  reader.Reset();
+  EXPECT_THAT(Launch(PlanFor({"say:lost", "sleep:60000"}, {.np = 2}),
+                     {.out_fd = writer.get(), .err_fd = writer.get()}),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("Broken")));
+}
+
+TEST_F(LauncherOutputTest, StandardInputIsRankZeros) {
+  const std::string path = NewDirectory() + "/input";
+  TESSERA_ASSERT_OK(WriteFile(path, "typed\n"));
+  const UniqueFd saved(dup(0));
+  const UniqueFd input(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(dup2(input.get(), 0), 0);
+  Run({"0@sleep:100", "copy"}, {.np = 2});
+  ASSERT_EQ(dup2(saved.get(), 0), 0);
+  EXPECT_EQ(Out(), "[0] typed\n");
+}
+
 }  // namespace
+
 }  // namespace tessera::tools

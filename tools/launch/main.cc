@@ -1,7 +1,211 @@
+// The launch tool: starts ranks of a program on this node. Parses the flags
+// into a LaunchPlan and calls Launch.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <span>
 #include <string>
+#include <system_error>
 #include <vector>
 
-#include "tools/launch/launch_tool.h"
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "tools/cli/cli.h"
+#include "tools/launch/environment.h"
+#include "tools/launch/launcher.h"
+
+ABSL_FLAG(int64_t, np, 1, "ranks to start on this node, 1 to 4096");
+ABSL_FLAG(int64_t, nnodes, 1,
+          "nodes of the job; launch runs once on each, with the same --np");
+ABSL_FLAG(int64_t, node_rank, 0, "this node's number, from 0");
+ABSL_FLAG(std::string, master_addr, "",
+          "MASTER_ADDR, the address of the node with --node_rank=0; "
+          "default on one node: 127.0.0.1");
+ABSL_FLAG(int64_t, master_port, 0,
+          "MASTER_PORT; 0 is a free port on one node, 29500 on several");
+ABSL_FLAG(std::string, timeout, "inf",
+          "ends the ranks, and fails, when they run longer, such as 90s or 2h");
+ABSL_FLAG(std::string, grace, "5s",
+          "how long ranks have between the signal that ends them and SIGKILL");
+ABSL_FLAG(
+    std::string, output, "prefix",
+    "prefix: whole lines, each with its rank before it; raw: whole lines, "
+    "unchanged; a\ndirectory (one that exists, or a path with a slash): "
+    "rank3.log there is all that\nrank 3 prints");
+ABSL_FLAG(
+    std::string, bind, "none",
+    "core binds each rank to a core of its own, with all hardware threads; "
+    "none");
+ABSL_FLAG(
+    std::string, colour, "auto",
+    "colours of the prefixes: always, never, or auto: on a terminal, unless "
+    "NO_COLOR is set.\n\n"
+    "Each rank gets RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "
+    "GROUP_RANK MASTER_ADDR\nMASTER_PORT as with torchrun, "
+    "OMP_NUM_THREADS=1 unless it is set, and\nTESSERA_JOB_SECRET unless "
+    "that or TESSERA_JOB_SECRET_FILE is set. With several nodes\none of "
+    "them must be set. On one node TESSERA_INHERITED_SOCKETS numbers "
+    "sockets to\nrank 0 (of rank 0: to ranks 1, 2, ...).\n\n"
+    "Exit codes: 0 all ranks exited with 0; 1 a rank failed, could not "
+    "be started or ran\nout of time; 2 bad usage, an unknown program "
+    "among it; 128+n ended by signal n.");
+
+namespace tessera::tools {
+namespace {
+
+absl::Status Refuse(std::string_view flag, const std::string& value,
+                    std::string_view allowed) {
+  return FlagError(flag, value, absl::InvalidArgumentError(allowed));
+}
+
+absl::Status SetOutput(const std::string& value, LaunchPlan& plan) {
+  std::error_code error;
+  if (value == "prefix") {
+    plan.output = OutputMode::kPrefix;
+  } else if (value == "raw") {
+    plan.output = OutputMode::kRaw;
+  } else if (value.find('/') != std::string::npos ||
+             std::filesystem::is_directory(value, error)) {
+    plan.output = OutputMode::kFiles;
+    plan.log_directory = value;
+  } else {
+    return Refuse("output", value,
+                  "expected prefix, raw, or a directory: one that exists, or a "
+                  "path with a slash such as ./logs");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetDuration(std::string_view flag, const std::string& value,
+                         absl::Duration& duration) {
+  if (absl::ParseDuration(value, &duration)) return absl::OkStatus();
+  return Refuse(flag, value,
+                "expected a number with its unit, such as 500ms, 90s, 1h30m or "
+                "inf");
+}
+
+absl::Status SetBind(const std::string& value, LaunchPlan& plan) {
+  if (value != "none" && value != "core") {
+    return Refuse("bind", value, "expected none or core");
+  }
+  plan.bind = value == "core" ? Bind::kCore : Bind::kNone;
+  return absl::OkStatus();
+}
+
+absl::Status SetColour(const std::string& value, LaunchPlan& plan) {
+  if (value != "auto" && value != "always" && value != "never") {
+    return Refuse("colour", value, "expected auto, always or never");
+  }
+  const std::string_view no_color =
+      FindVariable(plan.environment, "NO_COLOR").value_or("");
+  const bool suits =
+      isatty(STDOUT_FILENO) && isatty(STDERR_FILENO) && no_color.empty();
+  plan.colour = value == "always" || (value == "auto" && suits);
+  return absl::OkStatus();
+}
+
+std::vector<std::string> CallersEnvironment() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    variables.push_back(*variable);
+  }
+  return variables;
+}
+
+absl::StatusOr<LaunchPlan> PlanFromFlags(
+    const std::vector<std::string>& command) {
+  LaunchPlan plan;
+  plan.command = command;
+  plan.environment = CallersEnvironment();
+  plan.np = absl::GetFlag(FLAGS_np);
+  plan.nnodes = absl::GetFlag(FLAGS_nnodes);
+  plan.node_rank = absl::GetFlag(FLAGS_node_rank);
+  plan.master_addr = absl::GetFlag(FLAGS_master_addr);
+  plan.master_port = absl::GetFlag(FLAGS_master_port);
+  TESSERA_RETURN_IF_ERROR(
+      SetDuration("timeout", absl::GetFlag(FLAGS_timeout), plan.timeout));
+  TESSERA_RETURN_IF_ERROR(
+      SetDuration("grace", absl::GetFlag(FLAGS_grace), plan.grace));
+  TESSERA_RETURN_IF_ERROR(SetOutput(absl::GetFlag(FLAGS_output), plan));
+  TESSERA_RETURN_IF_ERROR(SetBind(absl::GetFlag(FLAGS_bind), plan));
+  TESSERA_RETURN_IF_ERROR(SetColour(absl::GetFlag(FLAGS_colour), plan));
+  return plan;
+}
+
+// The sockets that an outer launcher gave this process are closed in the ranks;
+// otherwise its peers would not see them close.
+void KeepOuterSockets(std::span<const std::string> environment) {
+  const std::string_view numbers =
+      FindVariable(environment, kInheritedSockets).value_or("");
+  for (std::string_view number : absl::StrSplit(numbers, ',')) {
+    int fd = -1;
+    struct stat file;
+    if (absl::SimpleAtoi(number, &fd) && fd > STDERR_FILENO &&
+        fstat(fd, &file) == 0 && S_ISSOCK(file.st_mode)) {
+      fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+  }
+}
+
+// Pipes and files must not take the numbers of standard descriptors.
+void OpenStandardDescriptors() {
+  int fd = -1;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd > STDERR_FILENO) close(fd);
+}
+
+const Tool& LaunchTool() {
+  static const Tool* const tool = new Tool{
+      .name = "launch",
+      .summary =
+          "Starts ranks of a program on this node, and ends them "
+          "together.",
+      .example = "--np=4 -- ./program --its=arguments",
+      .flags = {"np", "nnodes", "node_rank", "master_addr", "master_port",
+                "timeout", "grace", "output", "bind", "colour"}};
+  return *tool;
+}
+
+// The arguments before the first "--" are flags, those after it the program's.
+struct LaunchArguments {
+  std::vector<std::string> flags;
+  std::vector<std::string> command;
+};
+
+LaunchArguments SplitArguments(std::span<const std::string> arguments) {
+  const auto separator = std::find(arguments.begin(), arguments.end(), "--");
+  LaunchArguments split;
+  split.flags.assign(arguments.begin(), separator);
+  if (separator != arguments.end()) {
+    split.command.assign(separator + 1, arguments.end());
+  }
+  return split;
+}
+
+// Sets `exit_code` if the ranks ran; the status then says how they ended.
+absl::Status RunLaunchTool(const std::vector<std::string>& command,
+                           int& exit_code) {
+  OpenStandardDescriptors();
+  TESSERA_ASSIGN_OR_RETURN(const LaunchPlan plan, PlanFromFlags(command));
+  KeepOuterSockets(plan.environment);
+  TESSERA_ASSIGN_OR_RETURN(const LaunchOutcome outcome, Launch(plan, {}));
+  exit_code = outcome.ExitCode();
+  return outcome.ToStatus();
+}
+
+}  // namespace
+}  // namespace tessera::tools
 
 int main(int argc, char** argv) {
   using namespace tessera::tools;
@@ -12,6 +216,6 @@ int main(int argc, char** argv) {
   const int code = RunTool(LaunchTool(), 1 + flag_count, argv, [&] {
     return RunLaunchTool(arguments.command, outcome);
   });
-  // What RunTool cannot know: 128 + the signal that ended all.
+  // RunTool does not know 128 + the signal that ended the launcher.
   return outcome > 1 ? outcome : code;
 }

@@ -1,18 +1,153 @@
 #include "tools/launch/multiplexer.h"
 
+#include <limits.h>
+#include <poll.h>
+#include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
 namespace tessera::tools {
+
+void LineSplitter::Append(std::string_view bytes,
+                          absl::FunctionRef<void(Piece)> emit) {
+  while (true) {
+    const size_t newline = bytes.find('\n');
+    if (newline == std::string_view::npos) {
+      AppendToLine(bytes, emit);
+      return;
+    }
+    if (partial_.empty() && newline <= max_line_) {
+      emit({bytes.substr(0, newline), PieceEnd::kNewline});
+    } else {
+      AppendToLine(bytes.substr(0, newline), emit);
+      emit({partial_, PieceEnd::kNewline});
+      partial_.clear();
+    }
+    bytes.remove_prefix(newline + 1);
+  }
+}
+
+void LineSplitter::AppendToLine(std::string_view bytes,
+                                absl::FunctionRef<void(Piece)> emit) {
+  while (partial_.size() + bytes.size() > max_line_) {
+    const size_t taken = max_line_ - partial_.size();
+    partial_.append(bytes.substr(0, taken));
+    emit({partial_, PieceEnd::kBroken});
+    partial_.clear();
+    bytes.remove_prefix(taken);
+  }
+  partial_.append(bytes);
+}
+
+void LineSplitter::Flush(absl::FunctionRef<void(Piece)> emit) {
+  if (partial_.empty()) return;
+  emit({partial_, PieceEnd::kPartial});
+  partial_.clear();
+}
+
+namespace {
+
+// Foreground colours that can be read on dark and on light terminals.
+constexpr std::array<int, 6> kColours = {36, 33, 32, 35, 34, 31};
+
+}  // namespace
+
+std::vector<std::string> RankPrefixes(int64_t first, int64_t count,
+                                      int64_t world_size, bool colour) {
+  const int width = static_cast<int>(absl::StrCat(world_size - 1).size());
+  std::vector<std::string> prefixes;
+  for (int64_t rank = first; rank < first + count; ++rank) {
+    std::string label = absl::StrFormat("[%*d]", width, rank);
+    if (colour) {
+      const int code = kColours[static_cast<size_t>(rank) % kColours.size()];
+      label = absl::StrFormat("\x1b[%dm%s\x1b[0m", code, label);
+    }
+    prefixes.push_back(absl::StrCat(label, " "));
+  }
+  return prefixes;
+}
+
+void LineWriter::Write(size_t source, const Piece& piece, std::string& out) {
+  const bool ends = piece.end == PieceEnd::kNewline;
+  if (prefixes_.empty()) {
+    absl::StrAppend(&out, piece.text, ends ? "\n" : "");
+    return;
+  }
+  const bool was_interrupted = interrupted_[source];
+  interrupted_[source] = false;
+  // The newline of a line that was already ended.
+  if (was_interrupted && ends && piece.text.empty()) return;
+  if (open_ != source) {
+    if (open_) interrupted_[*open_] = true;
+    Finish(out);
+    out += prefixes_[source];
+  }
+  out += piece.text;
+  open_ = source;
+  if (piece.end != PieceEnd::kPartial) Finish(out);
+}
+
+void LineWriter::Finish(std::string& out) {
+  if (open_) out += '\n';
+  open_.reset();
+}
+
+namespace {
+
+bool IsRegularFile(int fd) {
+  struct stat file;
+  return fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
+}
+
+}  // namespace
+
+DescriptorSink::DescriptorSink(int fd, std::string name)
+    : fd_(fd), name_(std::move(name)), is_file_(IsRegularFile(fd)) {}
+
+absl::Status DescriptorSink::WriteSome() {
+  while (pending() > 0 && failure_.ok() && IsReady()) failure_ = WriteOnce();
+  const bool is_done = pending() == 0 || !failure_.ok();
+  if (is_done || written_ >= buffer_.size() / 2) {
+    buffer_.erase(0, is_done ? buffer_.size() : written_);
+    written_ = 0;
+  }
+  return failure_;
+}
+
+bool DescriptorSink::IsReady() const {
+  if (is_file_) return true;
+  pollfd descriptor = {fd_, POLLOUT, 0};
+  return poll(&descriptor, 1, 0) > 0;
+}
+
+absl::Status DescriptorSink::WriteOnce() {
+  // A descriptor that is ready for one byte takes PIPE_BUF without blocking.
+  const size_t count =
+      is_file_ ? pending() : std::min<size_t>(pending(), PIPE_BUF);
+  const ssize_t written = write(fd_, buffer_.data() + written_, count);
+  if (written >= 0) {
+    written_ += static_cast<size_t>(written);
+    return absl::OkStatus();
+  }
+  if (errno == EINTR || errno == EAGAIN) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(name_, " could not be written: ", strerror(errno)));
+}
+
 namespace {
 
 constexpr size_t kReadSize = 64 << 10;
-// So much may wait for a slow reader before ranks have to wait.
+// Bytes that may be pending for a slow reader before the ranks have to wait.
 constexpr size_t kMaxPending = 1 << 20;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// OutputMultiplexer: reads what many ranks print and writes it, line by line,
-// to standard output and standard error.
+// OutputMultiplexer: reads the output of many ranks and writes it, line by
+// line, to standard output and standard error.
 //
 //   OutputMultiplexer output(1, 2, LineWriter(prefixes));
 //   output.Add(0, Stream::kOut, std::move(read_end));
@@ -11,8 +11,8 @@
 //   }
 //   output.ReadRemaining();
 //
-// Bounded: while a reader of ours is slow, the ranks' pipes fill up and the
-// ranks wait. Not for use by several threads at once.
+// Its parts: LineSplitter cuts a stream into lines, LineWriter prefixes and
+// interleaves the lines of many ranks, DescriptorSink writes without blocking.
 #ifndef TESSERA_TOOLS_LAUNCH_MULTIPLEXER_H_
 #define TESSERA_TOOLS_LAUNCH_MULTIPLEXER_H_
 
@@ -24,44 +24,166 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "base/os/unique_fd.h"
-#include "tools/launch/descriptor_sink.h"
-#include "tools/launch/line_splitter.h"
-#include "tools/launch/line_writer.h"
 
 namespace tessera::tools {
 
+enum class PieceEnd {
+  kNewline,  // The line is complete; its newline is not in the text.
+  kBroken,   // The line was too long; the rest follows.
+  kPartial,  // Flushed; the rest may follow.
+};
+
+struct Piece {
+  std::string_view text;
+  PieceEnd end = PieceEnd::kNewline;
+
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+// Cuts a stream of bytes into lines of bounded length.
+//
+//   LineSplitter splitter(LineSplitter::kMaxLine);
+//   splitter.Append("loss 2.3\nlo", emit);  // Emits "loss 2.3", kNewline.
+//   splitter.Flush(emit);                   // Emits "lo", kPartial.
+//
+// The pieces do not depend on how the stream was cut into Append calls, and no
+// byte is lost: the pieces' texts, with a newline after each kNewline, are the
+// stream.
+class LineSplitter {
+ public:
+  static constexpr size_t kMaxLine = 64 << 10;
+
+  // A line of more than `max_line` bytes, its newline not counted, is broken
+  // after every `max_line` bytes. `max_line` is at least 1.
+  explicit LineSplitter(size_t max_line) : max_line_(max_line) {}
+
+  // The texts are valid during the call of `emit` only.
+  void Append(std::string_view bytes, absl::FunctionRef<void(Piece)> emit);
+
+  // Emits the line that has begun, if any, as kPartial. Its length counts from
+  // here again.
+  void Flush(absl::FunctionRef<void(Piece)> emit);
+
+  bool has_partial() const { return !partial_.empty(); }
+
+ private:
+  void AppendToLine(std::string_view bytes,
+                    absl::FunctionRef<void(Piece)> emit);
+
+  size_t max_line_;
+  std::string partial_;
+};
+
+// The prefixes "[ 8] ", "[ 9] ", "[10] " of `count` ranks from `first` on, as
+// wide as the widest of a world of `world_size`; with terminal colours if
+// `colour`.
+std::vector<std::string> RankPrefixes(int64_t first, int64_t count,
+                                      int64_t world_size, bool colour);
+
+// Writes the lines of many ranks into one stream, none inside another.
+//
+//   LineWriter writer(RankPrefixes(0, 4, 4, false));
+//   writer.Write(1, {"step 7", PieceEnd::kNewline}, out);  // "[1] step 7\n"
+//
+// With prefixes, every line begins with its rank's prefix. A line that was
+// flushed before its end is continued if no other rank wrote in between;
+// otherwise it is ended, and its rest begins a line of its own. Without
+// prefixes no byte is added.
+class LineWriter {
+ public:
+  // A writer that adds no prefix and no newline.
+  LineWriter() = default;
+  // `prefixes[i]` is the prefix of source i.
+  explicit LineWriter(std::vector<std::string> prefixes)
+      : prefixes_(std::move(prefixes)), interrupted_(prefixes_.size()) {}
+
+  // Appends a piece of source `source`, which is below the number of prefixes,
+  // to `out`.
+  void Write(size_t source, const Piece& piece, std::string& out);
+
+  // Ends the line that is open, if any.
+  void Finish(std::string& out);
+
+ private:
+  std::vector<std::string> prefixes_;
+  std::vector<bool> interrupted_;  // An open line was ended for another source.
+  std::optional<size_t> open_;     // The source of the open line.
+};
+
+// Buffers bytes for a descriptor that may be slow, such as a terminal or a
+// pipe.
+//
+//   DescriptorSink sink(STDOUT_FILENO, "standard output");
+//   sink.buffer() += text;
+//   while (sink.pending() > 0) {
+//     pollfd fd = {sink.fd(), POLLOUT, 0};
+//     poll(&fd, 1, -1);
+//     TESSERA_RETURN_IF_ERROR(sink.WriteSome());
+//   }
+//
+// The descriptor's blocking mode is left alone, because other processes share
+// it; only as much as fits is written at a time.
+class DescriptorSink {
+ public:
+  // `fd` is borrowed. `name` is for messages.
+  DescriptorSink(int fd, std::string name);
+
+  int fd() const { return fd_; }
+  std::string& buffer() { return buffer_; }
+  size_t pending() const { return buffer_.size() - written_; }
+
+  // Writes as much as possible without waiting. Unavailable, with the system's
+  // message, if writing fails: pending and later bytes are dropped.
+  absl::Status WriteSome();
+
+ private:
+  absl::Status WriteOnce();
+  bool IsReady() const;
+
+  int fd_;
+  std::string name_;
+  bool is_file_;  // Never blocks.
+  std::string buffer_;
+  size_t written_ = 0;
+  absl::Status failure_;
+};
+
 enum class Stream { kOut, kErr };
 
+// Bounded: while a sink is slow, the ranks' pipes fill up and the ranks wait.
+// Not thread-safe.
 class OutputMultiplexer {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // A line without its end is shown after this time.
+  // An unfinished line is shown after this time.
   static constexpr std::chrono::milliseconds kPartialLineAge{500};
 
-  // `out_fd` and `err_fd` are borrowed; `writer` is how both begin.
+  // Borrows `out_fd` and `err_fd`; each gets a copy of `writer`.
   OutputMultiplexer(int out_fd, int err_fd, const LineWriter& writer);
 
-  // What comes out of `read_end`, which must not block, is output of source
-  // `source` of the writer.
+  // Adds the non-blocking `read_end` as output of the writer's source `source`.
   void Add(size_t source, Stream stream, UniqueFd read_end);
 
-  // Appends what Service waits for.
+  // Appends the descriptors that Service reads and writes.
   void AppendPollFds(std::vector<pollfd>& fds);
-  // How long poll(2) may wait: until a partial line is to be shown; -1 for
-  // ever.
+  // Milliseconds until a partial line is due; -1: no limit.
   int PollMillis(Time now) const;
-  // Reads and writes what is ready. `fds` is the vector of AppendPollFds after
-  // poll(2). The first error of writing; later ones repeat it, and output is
-  // read and dropped from then on.
+  // Reads and writes the ready descriptors. `fds` is the vector of
+  // AppendPollFds after poll(2). After a write error every call returns it, and
+  // output is read and dropped.
   absl::Status Service(std::span<const pollfd> fds, Time now);
 
-  // Reads what is in the pipes at this moment, waiting for nobody, closes them
-  // and ends every line. With all writers dead, that is everything.
+  // Reads the present content of the pipes without waiting, closes them and
+  // ends every line. Complete if all writers have exited.
   absl::Status ReadRemaining();
 
   // Whether bytes wait for a slow reader; Service writes them.
@@ -83,14 +205,14 @@ class OutputMultiplexer {
   Target& TargetOf(const Channel& channel) {
     return targets_[channel.stream == Stream::kOut ? 0 : 1];
   }
-  // How many bytes came; 0 where there are none now, or will never be.
+  // The number of bytes read; 0 if there are none now, or at the end.
   int64_t ReadOnce(Channel& channel, Time now);
   void FlushPartial(Channel& channel);
   absl::Status WriteSinks();
 
   std::array<Target, 2> targets_;
   std::vector<Channel> channels_;
-  // What stands in `fds` from index polled_from_ on, in that order.
+  // The channels in `fds` from index polled_from_ on, in that order.
   std::vector<size_t> polled_channels_;
   size_t polled_from_ = 0;
   std::vector<char> read_buffer_;

@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,8 +15,6 @@
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/launch/children.h"
-#include "tools/launch/spawn.h"
 
 namespace tessera::tools {
 namespace {
@@ -31,6 +31,100 @@ SpawnRequest Shell(const std::string& script) {
                           .inherited = {}};
   sigemptyset(&request.mask);
   return request;
+}
+
+// A script without input whose output is standard error, in this session.
+SpawnRequest SessionShell(const std::string& script) {
+  SpawnRequest request = Shell(script);
+  request.environment = {"NAME=value"};
+  request.in = SpawnRequest::kNoInput;
+  request.out = STDERR_FILENO;
+  request.own_session = false;
+  return request;
+}
+
+TEST(ParentInStatTest, ReadsPastAnyName) {
+  EXPECT_EQ(ParentInStat("12 (cat) S 7 12 12 0"), 7);
+  EXPECT_EQ(ParentInStat("12 (a) S 3 (b) R 9 1"), 9);
+  EXPECT_EQ(ParentInStat("12 (a\n) b) Z 4 1"), 4);
+  for (const char* text : {"", "12", "12 (cat", "12 (cat)", "12 (cat) S",
+                           "12 (cat) S x 1", "12 (cat) S  7"}) {
+    EXPECT_EQ(ParentInStat(text), std::nullopt) << text;
+  }
+}
+
+TEST(ListChildrenTest, HasRunningOnesAndZombies) {
+  EXPECT_THAT(ListChildren(), IsOkAndHolds(IsEmpty()));
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t runs = fork();
+  if (runs == 0) {
+    pause();
+    _exit(0);
+  }
+  const pid_t ended = fork();
+  if (ended == 0) _exit(0);
+  siginfo_t info;
+  waitid(P_PID, static_cast<id_t>(ended), &info, WEXITED | WNOWAIT);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<pid_t> children,
+                               ListChildren());
+  EXPECT_THAT(children, ::testing::UnorderedElementsAre(runs, ended));
+  kill(runs, SIGKILL);
+  waitpid(runs, nullptr, 0);
+  waitpid(ended, nullptr, 0);
+  EXPECT_THAT(ListChildren(), IsOkAndHolds(IsEmpty()));
+}
+
+// The exit code of a script, which must end within ten seconds.
+int ExitOf(const SpawnRequest& request) {
+  const auto process = Spawn(request);
+  EXPECT_THAT(process, IsOk());
+  pollfd ended = {process->pidfd.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&ended, 1, 10000), 1);
+  int status = 0;
+  waitpid(process->pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(SpawnTest, RunsTheProgramWithItsEnvironment) {
+  EXPECT_EQ(ExitOf(SessionShell(
+                "[ \"$NAME\" = value ] && [ -z \"$HOME\" ] && exit 7")),
+            7);
+}
+
+TEST(SpawnTest, ItsInputIsEmpty) {
+  EXPECT_EQ(ExitOf(SessionShell("read line || exit 3")), 3);
+}
+
+// What sched_yield needs.
+TEST(SpawnTest, ItStaysInThisSessionInAGroupOfItsOwn) {
+  const auto process = Spawn(SessionShell("sleep 60"));
+  TESSERA_ASSERT_OK(process);
+  EXPECT_EQ(getsid(process->pid), getsid(0));
+  EXPECT_EQ(getpgid(process->pid), process->pid);
+  kill(process->pid, SIGKILL);
+  waitpid(process->pid, nullptr, 0);
+}
+
+TEST(SpawnTest, OnlyInheritedDescriptorsStayOpen) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  SpawnRequest request = SessionShell(
+      "[ -e /proc/self/fd/" + std::to_string(ends[0]) + " ] && exit 4; exit 5");
+  EXPECT_EQ(ExitOf(request), 5);
+  request.inherited = {ends[0]};
+  EXPECT_EQ(ExitOf(request), 4);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(SpawnTest, WhatCannotBeExecutedIsAnError) {
+  SpawnRequest request = SessionShell("");
+  request.path = "/no/such/program";
+  EXPECT_THAT(Spawn(request),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("cannot execute \"/no/such/program\"")));
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);  // Nobody is left.
 }
 
 class RankProcessesTest : public ::testing::Test {

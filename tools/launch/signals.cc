@@ -45,7 +45,7 @@ std::string SignalName(int signal) {
 
 absl::StatusOr<std::unique_ptr<SignalWatch>> SignalWatch::Create() {
   std::unique_ptr<SignalWatch> watch(new SignalWatch);
-  // Where SIGCHLD is ignored, nobody learns how a child ended.
+  // With SIGCHLD ignored, the exit status of a child is lost.
   struct sigaction child_action = {};
   child_action.sa_handler = SIG_DFL;
   sigaction(SIGCHLD, &child_action, &watch->original_child_action_);

@@ -22,10 +22,10 @@ namespace tessera::tools {
 std::string SignalName(int signal);
 
 // While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP,
-// SIGCONT and SIGCHLD come through Next, except those that the process ignored
-// (as under nohup), and SIGPIPE has no effect. Blocks them in the calling
-// thread: every other thread must block them too. Destroy it on the thread that
-// made it.
+// SIGCONT and SIGCHLD are returned by Next, except those that the process
+// ignored (as under nohup), and SIGPIPE has no effect. Blocks them in the
+// calling thread: every other thread must block them too. Create and destroy it
+// on the same thread.
 class SignalWatch {
  public:
   static absl::StatusOr<std::unique_ptr<SignalWatch>> Create();
@@ -37,12 +37,11 @@ class SignalWatch {
   int fd() const { return fd_.get(); }
   // The next signal that has come, or nothing.
   std::optional<int> Next() const;
-  // The mask before this was made, for programs that are started meanwhile.
+  // The mask before Create, for programs that are started meanwhile.
   const sigset_t& original_mask() const { return original_mask_; }
 
-  // Stops this process as SIGTSTP does by default: not at all where nobody
-  // could continue it (an orphaned process group). Returns when it is
-  // continued.
+  // Stops this process with the default action of SIGTSTP, which has no effect
+  // in an orphaned process group. Returns when the process is continued.
   static void StopSelf();
 
  private:

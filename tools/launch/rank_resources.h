@@ -1,0 +1,61 @@
+// The resources of each rank: CPU cores, descriptors, sockets to rank 0.
+//
+//   TESSERA_ASSIGN_OR_RETURN(const auto cpus, CoresForRanks(4));
+//   cpus[1];  // {1, 9}: both hardware threads of the second core.
+#ifndef TESSERA_TOOLS_LAUNCH_RANK_RESOURCES_H_
+#define TESSERA_TOOLS_LAUNCH_RANK_RESOURCES_H_
+
+#include <sys/resource.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "base/os/unique_fd.h"
+
+namespace tessera::tools {
+
+// Groups `cpus` by core: those with the same `core_of`, in the order of the
+// first CPU of each.
+std::vector<std::vector<int>> GroupByCore(
+    const std::vector<int>& cpus,
+    absl::FunctionRef<std::string(int cpu)> core_of);
+
+// For each of `count` ranks the CPUs of a core of its own, ascending, among
+// those that this process may use. OutOfRange if there are fewer cores.
+absl::StatusOr<std::vector<std::vector<int>>> CoresForRanks(int64_t count);
+
+// Raises the limit of open descriptors while it lives.
+class DescriptorLimit {
+ public:
+  // Raises the soft limit to at least `count` descriptors, open ones included.
+  // ResourceExhausted if the hard limit is lower.
+  static absl::StatusOr<std::unique_ptr<DescriptorLimit>> Raise(rlim_t count);
+  // Restores the limit.
+  ~DescriptorLimit();
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+  // The limit before, for programs that are started meanwhile.
+  const rlimit& original() const { return original_; }
+
+ private:
+  explicit DescriptorLimit(const rlimit& original) : original_(original) {}
+
+  rlimit original_;
+};
+
+// Connected unix stream sockets between rank 0 and every other of `ranks` ranks
+// (at least one), made before any of them runs, so that they need no port. For
+// each rank its descriptors, closed on exec and above 2: rank 0 has one to each
+// of ranks 1, 2, ... in that order, every other rank one to rank 0.
+// ResourceExhausted if the process may not have as many descriptors.
+absl::StatusOr<std::vector<std::vector<UniqueFd>>> MakeSocketStar(size_t ranks);
+
+}  // namespace tessera::tools
+
+#endif  // TESSERA_TOOLS_LAUNCH_RANK_RESOURCES_H_

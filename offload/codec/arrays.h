@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/dtype/dtype.h"
-#include "offload/codec/codec_interface.h"
+#include "offload/codec/codec.h"
 
 namespace tessera::offload {
 
@@ -25,14 +25,14 @@ Bytes AllPatterns();
 
 double ValueAt(DType dtype, std::span<const std::byte> values, size_t index);
 
-// Fail the test where the codec refuses.
+// Fail the test if the codec returns an error.
 Bytes Encoded(const Codec& codec, DType dtype, const Bytes& values);
 Bytes Decoded(const Codec& codec, DType dtype, const Bytes& encoded,
               size_t bytes);
-// The largest error, as a share of what MaxError allows for its value.
+// The largest error as a share of MaxError's bound for its value.
 double WorstShareOfBound(const Codec& codec, DType dtype, const Bytes& values);
 
-// Runs `body` once for every instruction set that this processor has and that
+// Runs `body` once for each instruction set that the processor supports and the
 // kernels are compiled for.
 void ForEachInstructionSet(const std::function<void()>& body);
 

@@ -1,8 +1,12 @@
 #include "offload/codec/block_kernels.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
+#include <limits>
 
-// SSSE3 without SSE4 is history; of the rest, vectors of known size.
+// SSSE3 without SSE4 is obsolete; of the others, only vectors of known size.
 #define HWY_DISABLED_TARGETS                                                   \
   (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | \
    HWY_RVV)
@@ -11,15 +15,150 @@
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
-#include "offload/codec/nf4_levels-inl.h"
-#include "offload/codec/scaling.h"
 
 HWY_BEFORE_NAMESPACE();
+
 namespace tessera::offload {
+
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Bit patterns of magnitudes are ordered as the magnitudes are, with infinities
+// The inverse of a scale below 2^-126 overflows. Values and scale of a block
+// with a small scale are therefore multiplied by a power of two first, which is
+// exact.
+
+// 1, or 2^64 for a small scale that is not 0.
+HWY_INLINE float LiftOf(float scale) {
+  return scale != 0 && scale < 0x1p-64f ? 0x1p64f : 1.0f;
+}
+
+// value * lift * inverse is about value * top / scale; 0 for a scale of 0.
+struct Reciprocal {
+  float lift;
+  float inverse;
+};
+HWY_INLINE Reciprocal ReciprocalOf(float scale, float top) {
+  const float lift = LiftOf(scale);
+  return {lift, scale == 0 ? 0.0f : top / (scale * lift)};
+}
+
+// The smallest float near top / steps whose product with `steps` is at least
+// `top`. `top` is finite, and 0 or normal.
+HWY_INLINE float StepReaching(float top, float steps) {
+  const float step = top / steps;
+  return step * steps < top
+             ? std::bit_cast<float>(std::bit_cast<uint32_t>(step) + 1)
+             : step;
+}
+
+using LevelTag = hn::ScalableTag<float>;
+using CodeTag = hn::RebindToSigned<LevelTag>;
+using LevelVec = hn::Vec<LevelTag>;
+using CodeVec = hn::Vec<CodeTag>;
+inline constexpr size_t kLevelLanes = hn::MaxLanes(LevelTag());
+
+// Table lookup by shuffle needs a vector as wide as the table.
+inline constexpr bool kShufflesTables = kLevelLanes >= 8;
+
+// Repeats the eight floats of `table` over the vector.
+HWY_INLINE LevelVec LoadEight(const std::array<float, 8>& table) {
+  HWY_ALIGN float lanes[kLevelLanes];
+  for (size_t i = 0; i < kLevelLanes; ++i) lanes[i] = table[i % 8];
+  return hn::Load(LevelTag(), lanes);
+}
+HWY_INLINE LevelVec Shuffle(LevelVec table, CodeVec index) {
+  const LevelTag d;
+  return hn::TableLookupLanes(table, hn::IndicesFromVec(d, index));
+}
+
+// Counts the thresholds below a value (of the 15 between the levels): by binary
+// search if shuffles can look up the next threshold, else one by one.
+class Nf4Search {
+ public:
+  HWY_INLINE Nf4Search() {
+    constexpr auto& t = kNf4Thresholds;
+    third_ = LoadEight({t[1], t[5], t[9], t[13], t[1], t[5], t[9], t[13]});
+    fourth_ = LoadEight({t[0], t[2], t[4], t[6], t[8], t[10], t[12], t[14]});
+  }
+
+  HWY_INLINE CodeVec Nearest(LevelVec v) const {
+    const LevelTag d;
+    constexpr auto& t = kNf4Thresholds;
+    if constexpr (kShufflesTables) {
+      const auto upper = hn::Gt(v, hn::Set(d, t[7]));
+      const CodeVec one = hn::Sub(hn::Zero(CodeTag()), Ones(upper));
+      const CodeVec two = Next(
+          one, v, hn::IfThenElse(upper, hn::Set(d, t[11]), hn::Set(d, t[3])));
+      const CodeVec three = Next(two, v, Shuffle(third_, two));
+      return Next(three, v, Shuffle(fourth_, three));
+    } else {
+      CodeVec count = hn::Zero(CodeTag());
+      for (const float threshold : t) {
+        count = hn::Sub(count, Ones(hn::Gt(v, hn::Set(d, threshold))));
+      }
+      return count;
+    }
+  }
+
+ private:
+  // -1 in the lanes of the mask, else 0.
+  static HWY_INLINE CodeVec Ones(hn::Mask<LevelTag> mask) {
+    return hn::BitCast(CodeTag(), hn::VecFromMask(LevelTag(), mask));
+  }
+  static HWY_INLINE CodeVec Next(CodeVec code, LevelVec v, LevelVec threshold) {
+    return hn::Sub(hn::Add(code, code), Ones(hn::Gt(v, threshold)));
+  }
+
+  LevelVec third_;
+  LevelVec fourth_;
+};
+
+// The levels times a scale.
+class Nf4Table {
+ public:
+  HWY_INLINE explicit Nf4Table(float scale) {
+    if constexpr (kShufflesTables) {
+      const LevelTag d;
+      const LevelVec factor = hn::Set(d, scale);
+      if constexpr (kLevelLanes == 16) {
+        low_ = hn::Mul(hn::LoadU(d, kNf4Levels.data()), factor);
+      } else {
+        low_ = hn::Mul(hn::LoadU(d, kNf4Levels.data()), factor);
+        high_ = hn::Mul(hn::LoadU(d, kNf4Levels.data() + 8), factor);
+      }
+    } else {
+      for (size_t i = 0; i < 16; ++i) values_[i] = kNf4Levels[i] * scale;
+    }
+  }
+
+  HWY_INLINE LevelVec At(CodeVec code) const {
+    const LevelTag d;
+    const CodeTag di;
+    if constexpr (kLevelLanes == 16) {
+      return Shuffle(low_, code);
+    } else if constexpr (kShufflesTables) {
+      const CodeVec in_half = hn::And(code, hn::Set(di, 7));
+      const auto upper = hn::RebindMask(d, hn::Gt(code, hn::Set(di, 7)));
+      return hn::IfThenElse(upper, Shuffle(high_, in_half),
+                            Shuffle(low_, in_half));
+    } else {
+      HWY_ALIGN int32_t codes[kLevelLanes];
+      HWY_ALIGN float lanes[kLevelLanes];
+      hn::Store(code, di, codes);
+      for (size_t i = 0; i < kLevelLanes; ++i) {
+        lanes[i] = values_[static_cast<size_t>(codes[i])];
+      }
+      return hn::Load(d, lanes);
+    }
+  }
+
+ private:
+  LevelVec low_;
+  LevelVec high_;
+  std::array<float, 16> values_;
+};
+
+// Bit patterns of magnitudes have the order of the magnitudes, with infinities
 // and then NaN on top: an integer maximum, exact in any order.
 void LargestOfBlocks(const float* values, size_t blocks, size_t block,
                      float* largest) {
@@ -130,6 +269,11 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace tessera::offload {
+namespace {
+
+constexpr double kSteps = 127;
+
+}  // namespace
 
 HWY_EXPORT(LargestOfBlocks);
 HWY_EXPORT(Int8FromFloats);
@@ -158,5 +302,37 @@ void DequantizeNf4(const uint8_t* packed, size_t blocks, const float* scales,
   HWY_DYNAMIC_DISPATCH(FloatsFromNf4)(packed, blocks, scales, values);
 }
 
+ScaleGroup QuantizeScales(std::span<const float> scales,
+                          std::span<int8_t> codes) {
+  double sum = 0;
+  for (const float scale : scales) sum += scale;
+  const float mean =
+      static_cast<float>(sum / static_cast<double>(scales.size()));
+  double widest = 0;
+  for (const float scale : scales) {
+    widest = std::max(widest, std::fabs(double{scale} - double{mean}));
+  }
+  const float step = static_cast<float>(widest / kSteps);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const double code =
+        step == 0
+            ? 0
+            : std::nearbyint((double{scales[i]} - double{mean}) / double{step});
+    codes[i] = static_cast<int8_t>(std::clamp(code, -kSteps, kSteps));
+  }
+  return {mean, step};
+}
+
+void DequantizeScales(ScaleGroup group, std::span<const int8_t> codes,
+                      std::span<float> scales) {
+  constexpr double kMost = std::numeric_limits<float>::max();
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const double scale =
+        double{group.mean} + double{group.step} * static_cast<double>(codes[i]);
+    scales[i] = static_cast<float>(std::clamp(scale, 0.0, kMost));
+  }
+}
+
 }  // namespace tessera::offload
+
 #endif  // HWY_ONCE

@@ -1,19 +1,20 @@
-// The inner loops of the block-wise quantisers: whole blocks of floats to codes
-// and back.
+// Kernels of the block-wise quantisers: whole blocks of floats to codes and
+// back, for offload/codec and zero3/state.
 //
 //   LargestMagnitudes(values, blocks, kInt8Block, scales);
 //   QuantizeInt8(values, blocks, scales, codes);
 //
-// For offload/codec and zero3/state. By the instruction set that Highway
-// chooses; every operation is one that IEEE 754 rounds in one way, and none is
-// fused, so that results are the same bits on all. Floats are aligned as
-// floats, nothing else needs to be.
+// Highway chooses the instruction set at run time. Results have the same bits
+// on all of them: every operation is rounded as IEEE 754 says, and none is
+// fused. Floats are aligned as floats; nothing else needs alignment.
 #ifndef TESSERA_OFFLOAD_CODEC_BLOCK_KERNELS_H_
 #define TESSERA_OFFLOAD_CODEC_BLOCK_KERNELS_H_
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace tessera::offload {
 
@@ -42,28 +43,73 @@ inline constexpr std::array<float, 16> kNf4Levels = {
     1.0f,
 };
 
+// Returns the largest float <= the middle of two levels: a float is nearer to
+// the upper level if and only if it is larger.
+constexpr float NotAbove(double middle) {
+  const float rounded = static_cast<float>(middle);
+  if (rounded <= middle) return rounded;
+  const uint32_t bits = std::bit_cast<uint32_t>(rounded);
+  return std::bit_cast<float>(rounded > 0 ? bits - 1 : bits + 1);
+}
+
+inline constexpr std::array<float, 15> kNf4Thresholds = [] {
+  std::array<float, 15> thresholds = {};
+  for (size_t i = 0; i < thresholds.size(); ++i) {
+    thresholds[i] =
+        NotAbove((double{kNf4Levels[i]} + double{kNf4Levels[i + 1]}) / 2);
+  }
+  return thresholds;
+}();
+
 // largest[b] is the largest magnitude of values[b * block .. (b + 1) * block);
-// where there is an infinity or a NaN, one of them. `block` is a multiple of
-// 64.
+// an infinity or a NaN if the block has one. `block` is a multiple of 64.
 void LargestMagnitudes(const float* values, size_t blocks, size_t block,
                        float* largest);
 
 // codes[i] is values[i] * 127 / scales[i / kInt8Block] to the nearest integer,
-// ties to even. No magnitude is larger than its scale, which is finite.
+// ties to even. Scales are finite; no magnitude is larger than its scale.
 void QuantizeInt8(const float* values, size_t blocks, const float* scales,
                   int8_t* codes);
-// codes[i] * scale / 127; the scale itself for 127.
+// values[i] is codes[i] * scale / 127; exactly the scale for code 127.
 void DequantizeInt8(const int8_t* codes, size_t blocks, const float* scales,
                     float* values);
 
-// The level nearest to values[i] / scales[i / kNf4Block], of two equally near
-// the lower. Byte j of a block has the codes of its elements j (low bits) and
-// j + 32. Scales are finite and not negative; a larger magnitude than the scale
-// becomes level -1 or 1.
+// A code is the level nearest to values[i] / scales[i / kNf4Block], the lower
+// of two equally near. Byte j of a block has the codes of its elements j (low
+// bits) and j + 32. Scales are finite and not negative; magnitudes larger than
+// the scale become level -1 or 1.
 void QuantizeNf4(const float* values, size_t blocks, const float* scales,
                  uint8_t* packed);
 void DequantizeNf4(const uint8_t* packed, size_t blocks, const float* scales,
                    float* values);
+
+// Double quantisation: the scales of up to 256 blocks in 8 bits each.
+//
+//   ScaleGroup group = QuantizeScales(scales, codes);
+//   DequantizeScales(group, codes, scales);
+//
+// Scales are stored as their difference from the group's mean, in steps of
+// 1/127 of the largest difference, rounded to nearest, ties to even. Double
+// arithmetic in a fixed order gives the same bits everywhere.
+//
+// Dettmers et al., arXiv 2305.14314, section 3, "Double Quantization", with
+// 8-bit integers instead of 8-bit floats.
+inline constexpr int64_t kScalesOfGroup = 256;
+
+struct ScaleGroup {
+  float mean = 0;
+  float step = 0;
+};
+
+// Writes one code for each scale. Needs at least one scale; all finite and not
+// negative.
+ScaleGroup QuantizeScales(std::span<const float> scales,
+                          std::span<int8_t> codes);
+
+// Results are finite and not negative for any codes if mean and step are. They
+// are within 1/254 of the group's largest scale of QuantizeScales's input.
+void DequantizeScales(ScaleGroup group, std::span<const int8_t> codes,
+                      std::span<float> scales);
 
 }  // namespace tessera::offload
 

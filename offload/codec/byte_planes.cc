@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-// SSSE3 without SSE4 is history; of the rest, vectors of known size.
+// SSSE3 without SSE4 is obsolete; of the others, only vectors of known size.
 #define HWY_DISABLED_TARGETS                                                   \
   (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | \
    HWY_RVV)
@@ -19,7 +19,7 @@ namespace tessera::offload {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One element after the other: the ends of arrays.
+// Scalar loops for the ends of arrays.
 template <typename U, int kRotation>
 void SplitTail(const std::byte* values, size_t from, size_t count,
                std::byte* const* planes) {
@@ -48,7 +48,7 @@ void MergeTail(const std::byte* const* planes, size_t from, size_t count,
 
 #if HWY_TARGET == HWY_SCALAR
 
-// No steps: all is the end of the array.
+// No vectors: the scalar loop handles the whole array.
 template <typename U, int kRotation>
 void Split(const std::byte* values, size_t count, std::byte* const* planes) {
   SplitTail<U, kRotation>(values, 0, count, planes);
@@ -92,7 +92,7 @@ HWY_INLINE V8 ShiftIn(V8 high, V8 carry) {
 }
 
 // Elements i to i + StepOf<U>() of `values`, to place i of the planes. The
-// first argument tells the type.
+// first argument selects the type.
 template <int kRotation>
 HWY_INLINE void SplitStep(uint16_t, const std::byte* values, size_t i,
                           std::byte* const* planes) {

@@ -1,15 +1,15 @@
-// Byte planes: arrays of elements taken apart into one array for each byte of
-// an element, and put together again.
+// Byte planes: splits arrays of elements into one array for each byte of an
+// element, and merges them again.
 //
 //   SplitPlanes(ShapeOf(DType::kBF16), values, count, planes);
 //
 // Elements are first rotated left, so that the bits that repeat, the
-// exponent's, fill a whole plane. Of f32 and bf16 the sign moves below the
-// mantissa: the highest plane is the exponent. Of f64 the sign and the three
+// exponent's, fill a whole plane. In f32 and bf16 the sign moves below the
+// mantissa: the highest plane is the exponent. In f64 the sign and the three
 // highest of its eleven exponent bits move: they hardly differ between weights.
 //
-// Internal to offload/codec. By the instruction set that Highway chooses; a
-// permutation of bits, and so the same on all.
+// Internal to offload/codec. Highway chooses the instruction set; the result is
+// a permutation of bits and does not depend on it.
 #ifndef TESSERA_OFFLOAD_CODEC_BYTE_PLANES_H_
 #define TESSERA_OFFLOAD_CODEC_BYTE_PLANES_H_
 
@@ -22,7 +22,7 @@ namespace tessera::offload {
 
 struct PlaneShape {
   size_t planes;  // Bytes of an element: 1, 2, 4, 8.
-  int rotation;   // Bits to the left: at most 4; 0 where planes is 1.
+  int rotation;   // Bits to the left: at most 4; 0 if planes is 1.
 };
 
 constexpr PlaneShape ShapeOf(DType dtype) {
@@ -32,7 +32,7 @@ constexpr PlaneShape ShapeOf(DType dtype) {
 }
 
 // planes[p][i] is byte p, from the lowest, of element i of `values` rotated.
-// Nothing needs to be aligned; nothing overlaps.
+// Arrays need no alignment and do not overlap.
 void SplitPlanes(PlaneShape shape, const std::byte* values, size_t count,
                  std::byte* const* planes);
 void MergePlanes(PlaneShape shape, const std::byte* const* planes, size_t count,

@@ -1,9 +1,9 @@
-// CheckedCodec: what all codecs have in common: the checks of arguments and
-// the header before every encoding.
+// CheckedCodec: base class of all codecs. Checks arguments and writes the
+// header of every encoding.
 //
 //   class Mine final : public CheckedCodec { ... the four virtuals ... };
 //
-// Internal to offload/codec. The header, in the processor's byte order:
+// Internal to offload/codec. Header, in the processor's byte order:
 //
 // | byte | content                             |
 // | ---- | ----------------------------------- |
@@ -25,11 +25,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
-#include "offload/codec/codec_interface.h"
+#include "offload/codec/codec.h"
 
 namespace tessera::offload {
 
-// What the bytes behind the header are. The values are stored: they are stable.
+// Format of the bytes behind the header. Values are stored and never change.
 enum class CodecFormat : uint8_t {
   kNone = 0,
   kFp16 = 1,
@@ -37,7 +37,7 @@ enum class CodecFormat : uint8_t {
   kInt8 = 3,
   kNf4 = 4,
   kNf4Double = 5,
-  kLossless = 6,  // Of any plane methods: each says which.
+  kLossless = 6,  // Each plane stores its method.
 };
 
 inline constexpr int64_t kCodecHeaderBytes = 16;
@@ -62,8 +62,8 @@ class CheckedCodec : public Codec {
   virtual ErrorBound PayloadError(DType dtype) const = 0;
   virtual int64_t MaxPayloadBytes(DType dtype, int64_t elements) const = 0;
 
-  // As Encode and Decode, behind the header: `values` are whole elements, as
-  // many as the header says; `payload` has room for MaxPayloadBytes.
+  // Encode and decode the bytes behind the header. `values` has as many whole
+  // elements as the header says; `payload` has room for MaxPayloadBytes.
   virtual absl::StatusOr<int64_t> EncodePayload(
       DType dtype, std::span<const std::byte> values,
       std::span<std::byte> payload) const = 0;
@@ -76,8 +76,8 @@ class CheckedCodec : public Codec {
                                  int64_t wanted) const;
   absl::Status Damaged(std::string_view what) const;
 
-  // InvalidArgument: values[index], of `dtype`, is one that this codec cannot
-  // hold; `advice` says what to do.
+  // InvalidArgument: this codec cannot represent values[index]; `advice` says
+  // how to fix it.
   absl::Status CannotHold(DType dtype, std::span<const std::byte> values,
                           int64_t index, std::string_view advice) const;
 
@@ -93,7 +93,8 @@ class CheckedCodec : public Codec {
   CodecFormat format_;
 };
 
-// Element `index` of an array, as a double: exact but for integers past 2^53.
+// Element `index` of an array as a double; exact except for integers above
+// 2^53.
 double ElementAsDouble(DType dtype, std::span<const std::byte> values,
                        int64_t index);
 

@@ -6,10 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "offload/codec/int8_codec.h"
 #include "offload/codec/lossless_codec.h"
-#include "offload/codec/narrow_codec.h"
-#include "offload/codec/nf4_codec.h"
+#include "offload/codec/lossy_codec.h"
 
 namespace tessera::offload {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/status_macros.h"
 
-// SSSE3 without SSE4 is history; AVX3_DL has nothing that is used.
+// SSSE3 without SSE4 is obsolete; AVX3_DL adds nothing used here.
 #define HWY_DISABLED_TARGETS                                                   \
   (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | \
    HWY_RVV)
@@ -19,7 +19,7 @@
 #define TESSERA_OFFLOAD_CODEC_NARROW_HALF_CONVERSION_ONCE_
 namespace tessera::offload {
 
-// f32 on the one side, this on the other.
+// A conversion between f32 and a 16-bit type.
 struct HalfConversion {
   bool is_bf16 = false;
   bool narrows = false;    // f32 to 16 bits
@@ -47,7 +47,7 @@ using VHalf = hn::Vec<DHalf>;
 constexpr float kMaxFloat16 = 65504.0f;
 constexpr float kMaxBFloat16 = 0x1.fep127f;
 
-// At any address.
+// Load and store at any address.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadBytes(D d, const std::byte* from) {
   const hn::Repartition<uint8_t, D> d8;
@@ -85,7 +85,7 @@ HWY_INLINE VHalf NarrowToBFloat16(VF v) {
   return hn::DemoteTo(DHalf(), hn::BitCast(DI(), upper));
 }
 
-// By F16C, which keeps payloads and makes NaNs quiet.
+// F16C keeps NaN payloads and makes NaNs quiet.
 HWY_INLINE VF WidenFloat16(VHalf half) {
   return hn::PromoteTo(DF(), hn::BitCast(DFloat16(), half));
 }
@@ -93,7 +93,7 @@ HWY_INLINE VHalf NarrowToFloat16(VF v) {
   return hn::BitCast(DHalf(), hn::DemoteTo(DFloat16(), v));
 }
 
-// What is beyond `most`, infinities too, becomes it.
+// Clamps magnitudes (and infinities) to `most`.
 HWY_INLINE VF Saturate(VF v, float most) {
   const DF d;
   const auto limit = hn::Set(d, most);
@@ -135,7 +135,7 @@ size_t NarrowAll(const std::byte* from, std::byte* to, size_t count) {
   return i;
 }
 
-// How many elements were converted: whole vectors.
+// Returns the number of converted elements, in whole vectors.
 size_t ConvertVectors(const HalfConversion& how, const std::byte* from,
                       std::byte* to, size_t count) {
   if (!how.narrows) {
@@ -149,7 +149,8 @@ size_t ConvertVectors(const HalfConversion& how, const std::byte* from,
                       : NarrowAll<false, false>)(from, to, count);
 }
 
-// Whether any of the first i is; i where the last vector ends.
+// Sets i to the end of the last whole vector; returns whether any of the first
+// i elements is infinite.
 bool FindInfinity(const std::byte* halves, size_t count, uint16_t infinity,
                   size_t& i) {
   const hn::ScalableTag<uint16_t> d;

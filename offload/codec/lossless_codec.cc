@@ -25,14 +25,14 @@ constexpr size_t kFrameElements = kMaxPlaneBytes;
 // Planes that look incompressible are tried this rarely: they may still repeat.
 constexpr size_t kTryEvery = 16;
 
-// Before each plane: four bits of method, 28 of bytes held.
+// Precedes each plane: four bits of method, 28 bits of size.
 using Descriptor = uint32_t;
 constexpr int kMethodShift = 28;
 
-// What one call works with.
+// The working memory of one call.
 struct Workspace {
   PlaneCoder coder;
-  std::vector<std::byte> bytes;  // Of the planes of a frame.
+  std::vector<std::byte> bytes;  // The planes of a frame.
 
   std::byte* Plane(size_t index) {
     const size_t needed = (index + 1) * kMaxPlaneBytes;
@@ -41,7 +41,7 @@ struct Workspace {
   }
 };
 
-// Workspaces that no call uses.
+// Idle workspaces.
 class WorkspacePool {
  public:
   std::unique_ptr<Workspace> Take() {
@@ -119,7 +119,7 @@ class Writer {
     written_ += sizeof(descriptor) + bytes;
   }
 
-  // Bytes written; 0 where that would gain less than a 64th.
+  // Returns the bytes written; 0 if that would gain less than a 64th.
   size_t Shrink(size_t index, std::span<const std::byte> plane,
                 std::span<std::byte> body) {
     const bool is_due = shrank_[index] || frames_ % kTryEvery == 0;
@@ -139,7 +139,7 @@ class Writer {
   std::array<bool, kMaxPlanes> shrank_ = {};
 };
 
-// Reads what Writer wrote, from any bytes.
+// Reads the output of Writer; any bytes are safe.
 class Reader {
  public:
   Reader(Workspace& workspace, std::span<const std::byte> payload)
@@ -160,7 +160,7 @@ class Reader {
   size_t left() const { return left_.size(); }
 
  private:
-  // The next plane: where it is held, or in `scratch`.
+  // Returns the next plane, in place or in `scratch`.
   absl::StatusOr<const std::byte*> Plane(std::span<std::byte> scratch) {
     Descriptor descriptor = 0;
     if (left_.size() < sizeof(descriptor)) return CutShort();

@@ -1,11 +1,11 @@
-// PlaneCoder: one plane of bytes made smaller, and back.
+// PlaneCoder: compresses and decompresses one plane of bytes.
 //
 //   PlaneCoder coder;
 //   size_t bytes = coder.Compress(PlaneMethod::kZstd, plane, room);
-//   if (bytes == 0) ...  // It did not fit: hold the plane as it is.
+//   if (bytes == 0) ...  // It did not fit: store the plane unchanged.
 //
-// Internal to offload/codec. Keeps the libraries' contexts: for one thread at a
-// time, and worth keeping.
+// Internal to offload/codec. Keeps the contexts of zstd and LZ4, so reuse it;
+// for one thread at a time.
 #ifndef TESSERA_OFFLOAD_CODEC_PLANE_CODER_H_
 #define TESSERA_OFFLOAD_CODEC_PLANE_CODER_H_
 
@@ -19,7 +19,7 @@
 
 namespace tessera::offload {
 
-// The values are stored: they are stable.
+// Values are stored and never change.
 enum class PlaneMethod : uint8_t {
   kStored = 0,
   kConstant = 1,  // One byte, repeated.
@@ -32,10 +32,10 @@ inline constexpr size_t kMaxPlaneBytes = size_t{64} << 10;
 
 std::string_view PlaneMethodName(PlaneMethod method);
 
-// Whether this build has the method.
+// Returns whether this build has the method.
 bool HasPlaneMethod(PlaneMethod method);
 
-// A guess from a sample: whether the bytes are so evenly distributed that an
+// Estimates from a sample whether the bytes are so evenly distributed that an
 // entropy coder would gain less than about 1.5 %. False for short planes.
 bool LooksIncompressible(std::span<const std::byte> plane);
 
@@ -46,13 +46,13 @@ class PlaneCoder {
   ~PlaneCoder();
 
   // Compresses 1 to kMaxPlaneBytes bytes by kZstd, kLz4 or kWindow. Returns the
-  // bytes written to `room`, or 0 where they do not fit or the build has no
-  // such method.
+  // bytes written to `room`, or 0 if they do not fit or the build does not have
+  // the method.
   size_t Compress(PlaneMethod method, std::span<const std::byte> plane,
                   std::span<std::byte> room);
 
-  // Fills `plane` from any bytes. DataLoss where they are not what Compress
-  // makes of that many bytes, Unimplemented where the build has no such method.
+  // Fills `plane` from any bytes. DataLoss if they are not a valid encoding of
+  // that many bytes, Unimplemented if the build does not have the method.
   absl::Status Decompress(PlaneMethod method, std::span<const std::byte> held,
                           std::span<std::byte> plane);
 

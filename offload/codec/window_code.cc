@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-// SSSE3 without SSE4 is history; of the rest, vectors of known size.
+// SSSE3 without SSE4 is obsolete; of the others, only vectors of known size.
 #define HWY_DISABLED_TARGETS                                                   \
   (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | \
    HWY_RVV)
@@ -121,7 +121,7 @@ size_t CodeGroups(const uint8_t* bytes, size_t groups, uint8_t top,
   return used;
 }
 
-// As above, backwards: returns the escapes that were needed.
+// The inverse; returns the number of escapes used.
 size_t DecodeGroups(const std::byte* in, size_t groups, uint8_t top,
                     std::span<const std::byte> escapes, uint8_t* bytes) {
   size_t used = 0;
@@ -149,10 +149,10 @@ namespace {
 HWY_EXPORT(CodeGroups);
 HWY_EXPORT(DecodeGroups);
 
-// The window of seven values that most bytes of a sample are in.
+// The window of seven values that contains most bytes of a sample.
 struct Window {
   uint8_t top;
-  bool pays;  // Whether so many are in it that the plane shrinks.
+  bool pays;  // The plane shrinks with this window.
 };
 Window ChooseWindow(std::span<const std::byte> plane) {
   constexpr size_t kRuns = 8, kRunBytes = 128;

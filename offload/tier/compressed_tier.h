@@ -19,7 +19,7 @@
 #include <memory>
 #include <string>
 
-#include "offload/codec/codec_interface.h"
+#include "offload/codec/codec.h"
 #include "offload/tier/memory_tier.h"
 #include "offload/tier/worker_pool.h"
 

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "offload/codec/codec_interface.h"
+#include "offload/codec/codec.h"
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/memory_tier.h"
 

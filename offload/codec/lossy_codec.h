@@ -1,0 +1,69 @@
+// Codecs that round: narrower floats (fp16, bf16), 8-bit integers (int8) and
+// 4-bit NormalFloat (nf4); and the codec that stores values unchanged (none).
+//
+//   std::unique_ptr<Codec> codec = MakeFp16Codec();
+//
+// Internal to offload/codec; users call CreateCodec.
+#ifndef TESSERA_OFFLOAD_CODEC_LOSSY_CODEC_H_
+#define TESSERA_OFFLOAD_CODEC_LOSSY_CODEC_H_
+
+#include <memory>
+
+#include "offload/codec/codec.h"
+
+namespace tessera::offload {
+
+// Stores the values unchanged, behind the header that every encoding has.
+std::unique_ptr<Codec> MakeNoneCodec();
+
+// Stores f32 and f64 in 2 bytes an element, all other types unchanged. fp16 has
+// errors of 2^-11 of the value, or 2^-25 if that is more, and represents values
+// up to 65504; bf16 has errors of 2^-8 over the range of float.
+//
+// Rounds to nearest, ties to even, once: f64 is converted to 16 bits directly.
+// Infinities stay, NaN stays NaN (quiet, sign kept). A finite value that would
+// become an infinity is refused.
+std::unique_ptr<Codec> MakeFp16Codec();
+std::unique_ptr<Codec> MakeBf16Codec();
+
+// Stores blocks of 128 floats as integers from -127 to 127 and a scale: 1 byte
+// an element and 4 a block. The error is 1/254 of the block's largest
+// magnitude, plus the rounding to the dtype.
+//
+// The scale is the block's largest magnitude, in f32; a value is stored as
+// value * 127 / scale, rounded to the nearest integer, ties to even. The
+// largest magnitude is restored exactly. Encoding a decoded block again gives
+// the same bytes, so values do not drift. Infinities, NaN and f64 values
+// outside the range of float are refused. Floats of one byte and integers are
+// stored unchanged.
+//
+// Dettmers et al., "8-bit Optimizers via Block-wise Quantization",
+// arXiv 2110.02861, section 2, with the linear map instead of the dynamic one.
+std::unique_ptr<Codec> MakeInt8Codec();
+
+enum class Nf4Scales {
+  kFloat,   // "nf4": 4.5 bits an element.
+  kDouble,  // "nf4_double": 4.127 bits an element.
+};
+
+// Stores blocks of 64 floats as 4-bit NormalFloat: the 16 levels are quantiles
+// of the normal distribution, which weights nearly follow. The error is 0.152
+// of the block's largest magnitude (half the widest gap between levels), with
+// kDouble plus 1/254 of the largest of 16384 elements, plus the rounding to the
+// dtype.
+//
+// A value is stored as the level nearest to value / scale, the lower of two
+// equally near. The scale is the block's largest magnitude in f32; that
+// magnitude is restored exactly, and encoding decoded values gives the same
+// bytes. With kDouble, scales are stored in 8 bits (QuantizeScales) and levels
+// are chosen for the decoded scale; repeated encoding may then drift.
+// Infinities, NaN and f64 values outside the range of float are refused.
+// Integers are stored unchanged.
+//
+// Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs",
+// arXiv 2305.14314, section 3 and appendix E.
+std::unique_ptr<Codec> MakeNf4Codec(Nf4Scales scales);
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_CODEC_LOSSY_CODEC_H_

@@ -6,28 +6,82 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "pipeline/schedule/json_document.h"
+#include "pipeline/schedule/action.h"
+#include "pipeline/schedule/stage_map.h"
 
 namespace tessera::pipeline {
 namespace {
 
 using nlohmann::json;
 
-absl::StatusOr<StageMap> MapOf(JsonDocument& document) {
-  const auto given = static_cast<int64_t>(document.rank_of.size());
-  if (given != document.stages) {
+constexpr size_t kMostNameBytes = 256;
+constexpr int64_t kMostCells = int64_t{16} << 20;
+
+struct MapFields {
+  int64_t stages = 0;
+  std::vector<int64_t> ranks;  // By stage.
+  bool two_way = false;
+};
+
+absl::StatusOr<StageMap> MapOf(const MapFields& fields) {
+  const auto given = static_cast<int64_t>(fields.ranks.size());
+  if (given != fields.stages) {
     return absl::InvalidArgumentError(
-        absl::StrCat("map.ranks has ", given, " entries for ", document.stages,
+        absl::StrCat("map.ranks has ", given, " entries for ", fields.stages,
                      " stages; it has the rank of each"));
   }
+  std::vector<int32_t> rank_of(fields.ranks.begin(), fields.ranks.end());
   TESSERA_ASSIGN_OR_RETURN(StageMap map,
-                           document.two_way
-                               ? StageMap::TwoWayOf(std::move(document.rank_of))
-                               : StageMap::Of(std::move(document.rank_of)),
+                           fields.two_way
+                               ? StageMap::TwoWayOf(std::move(rank_of))
+                               : StageMap::Of(std::move(rank_of)),
                            Annotate(_, "map.ranks"));
   return map;
+}
+
+// The actions of one cell, found at `path`.
+void ReadCell(const json& cell, const std::string& path,
+              std::vector<Action>& actions, JsonProblems& problems) {
+  if (!cell.is_string()) {
+    return problems.Add(absl::StrCat(path, " is ", DescribeJson(cell),
+                                     "; use a string such as \"0F0\""));
+  }
+  const auto parsed = ParseCell(cell.get_ref<const std::string&>());
+  if (!parsed.ok()) {
+    return problems.Add(absl::StrCat(path, ": ", parsed.status().message()));
+  }
+  if (parsed->empty()) {
+    return problems.Add(absl::StrCat(path, " is empty; leave it out"));
+  }
+  actions.insert(actions.end(), parsed->begin(), parsed->end());
+}
+
+std::vector<std::vector<Action>> ReadRanks(const json& lists,
+                                           JsonProblems& problems) {
+  std::vector<std::vector<Action>> ranks;
+  int64_t cells = 0;
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
+    const json& list = lists[rank];
+    std::vector<Action>& actions = ranks.emplace_back();
+    if (!list.is_array()) {
+      problems.Add(absl::StrCat("ranks[", rank, "] is ", DescribeJson(list),
+                                "; use an array of strings"));
+      continue;
+    }
+    cells += static_cast<int64_t>(list.size());
+    if (cells > kMostCells) {
+      problems.Add(absl::StrCat("more than ", kMostCells, " cells"));
+      break;
+    }
+    for (size_t at = 0; at < list.size(); ++at) {
+      ReadCell(list[at], absl::StrCat("ranks[", rank, "][", at, "]"), actions,
+               problems);
+    }
+  }
+  return ranks;
 }
 
 absl::Status CheckActions(const Schedule& schedule) {
@@ -46,23 +100,39 @@ absl::Status CheckActions(const Schedule& schedule) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Schedule> ScheduleOf(JsonDocument& document) {
+absl::StatusOr<Schedule> ScheduleOf(const json& document) {
+  JsonProblems problems;
+  JsonReader reader(document, "", problems);
   Schedule schedule;
-  TESSERA_ASSIGN_OR_RETURN(schedule.map, MapOf(document));
-  const auto given = static_cast<int64_t>(document.ranks.size());
+  schedule.name = reader.Text("schedule");
+  if (schedule.name.size() > kMostNameBytes) {
+    reader.Refuse("schedule", absl::StrCat("a name of ", schedule.name.size(),
+                                           " bytes; at most ", kMostNameBytes,
+                                           " are allowed"));
+  }
+  MapFields fields;
+  fields.stages = reader.Integer("stages", 1, StageMap::kMostStages);
+  schedule.microbatches = static_cast<int32_t>(
+      reader.Integer("microbatches", 0, int64_t{kMostIndex} + 1));
+  JsonReader map = reader.Child("map");
+  fields.ranks = map.Integers("ranks", 0, StageMap::kMostStages - 1);
+  fields.two_way = map.Boolean("two_way");
+  map.RefuseOtherKeys();
+  schedule.ranks = ReadRanks(reader.Array("ranks"), problems);
+  reader.RefuseOtherKeys();
+  TESSERA_RETURN_IF_ERROR(problems.ToStatus("the schedule"));
+  TESSERA_ASSIGN_OR_RETURN(schedule.map, MapOf(fields));
+  const auto given = static_cast<int64_t>(schedule.ranks.size());
   if (given != schedule.map.ranks()) {
     return absl::InvalidArgumentError(
         absl::StrCat("ranks has ", given, " lists; the map has ",
                      schedule.map.ranks(), " ranks"));
   }
-  schedule.name = std::move(document.name);
-  schedule.microbatches = static_cast<int32_t>(document.microbatches);
-  schedule.ranks = std::move(document.ranks);
   TESSERA_RETURN_IF_ERROR(CheckActions(schedule));
   return schedule;
 }
 
-std::string Quoted(std::string_view text) {
+std::string QuotedJson(std::string_view text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -90,7 +160,7 @@ std::string WriteJson(const Schedule& schedule) {
     rank_of.push_back(schedule.map.RankOf(stage));
   }
   std::string text = absl::StrCat(
-      "{\n  \"schedule\": ", Quoted(schedule.name),
+      "{\n  \"schedule\": ", QuotedJson(schedule.name),
       ",\n  \"stages\": ", schedule.map.stages(),
       ",\n  \"microbatches\": ", schedule.microbatches,
       ",\n  \"map\": {\"ranks\": [", absl::StrJoin(rank_of, ", "),
@@ -105,12 +175,9 @@ std::string WriteJson(const Schedule& schedule) {
 }
 
 absl::StatusOr<Schedule> ReadJson(std::string_view text) {
-  if (text.size() > kMostJsonBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a schedule of ", text.size(), " bytes of JSON; at most ",
-                     kMostJsonBytes, " are allowed"));
-  }
-  TESSERA_ASSIGN_OR_RETURN(JsonDocument document, ParseJsonDocument(text));
+  TESSERA_ASSIGN_OR_RETURN(
+      const json document,
+      ParseJson(text, {.max_bytes = kMostJsonBytes, .max_depth = 8}));
   return ScheduleOf(document);
 }
 

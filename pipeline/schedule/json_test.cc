@@ -84,41 +84,43 @@ TEST(JsonTest, WhatIsWrongIsNamed) {
     std::string to;
     const char* message;
   } kCases[] = {
-      {"\"1f1b\"", "3", "schedule is a number; use a string"},
+      {"\"1f1b\"", "3", "schedule is 3; use a text"},
       {"\"1f1b\"", "null", "schedule is null"},
       {"\"1f1b\"", absl::StrCat("\"", std::string(257, 'x'), "\""),
        "a name of 257 bytes"},
-      {"\"stages\": 2", "\"stages\": 2.5", "a number that is not whole"},
-      {"\"stages\": 2", "\"stages\": 0", "stages is 0; 1 to"},
+      {"\"stages\": 2", "\"stages\": 2.5", "stages is 2.5; use a whole number"},
+      {"\"stages\": 2", "\"stages\": 0",
+       "stages is 0; use a whole number from 1 to"},
       {"\"stages\": 2", "\"stages\": 1048577", "stages is 1048577"},
       {"\"stages\": 2", "\"stages\": 99999999999999999999",
-       "a number that is not whole"},
+       "stages is 1e+20; use a whole number"},
       {"\"stages\": 2", "\"stages\": 18446744073709551615",
-       "stages is 9223372036854775807"},
+       "stages is 18446744073709551615"},
       {"\"stages\": 2", "\"stages\": 3", "map.ranks has 2 entries for 3"},
       {"\"microbatches\": 1", "\"microbatches\": -1", "microbatches is -1"},
       {"\"microbatches\": 1", "\"microbatches\": 0",
        "ranks[0] has 0F0; there are 2 stages and 0 micro-batches"},
       {"\"stages\"", "\"Stages\"",
-       "key \"Stages\" is none of schedule, stages"},
-      {"\"stages\": 2,", "", "key \"stages\" is missing"},
+       "Stages is an unknown key; the keys are schedule, stages"},
+      {"\"stages\": 2,", "", "stages is missing"},
       {"\"stages\": 2,", "\"stages\": 2, \"stages\": 2,", "comes twice"},
       {"\"two_way\": false", "\"two_ways\": false",
-       "is none of ranks, two_way"},
-      {", \"two_way\": false", "", "key \"two_way\" is missing in map"},
-      {"\"two_way\": false", "\"two_way\": 1", "map.two_way is a number"},
+       "map.two_ways is an unknown key; the keys are ranks, two_way"},
+      {", \"two_way\": false", "", "map.two_way is missing"},
+      {"\"two_way\": false", "\"two_way\": 1",
+       "map.two_way is 1; use true or false"},
       {"[0, 1]", "[0, 0]", "ranks has 2 lists; the map has 1 ranks"},
       {"[0, 1]", "[0, -1]", "map.ranks[1] is -1"},
       {"[0, 1]", "[0, 9]", "rank 9 of a stage"},
-      {"[0, 1]", "[0, [1]]", "map.ranks[1] is an array; use a rank"},
+      {"[0, 1]", "[0, [1]]", "map.ranks[1] is an array; use a whole number"},
       {"\"1F0\"", "\"1X0\"", "ranks[1][0]: \"1X0\" is no action"},
       {"\"1B0\"", "\"\"", "ranks[1][1] is empty"},
-      {"\"1B0\"", "7", "ranks[1][1] is a number; use a string"},
+      {"\"1B0\"", "7", "ranks[1][1] is 7; use a string"},
       {"\"1B0\"", "[\"1B0\"]", "ranks[1][1] is an array"},
       {"\"1B0\"", "\"2B0\"", "ranks[1] has 2B0"},
       {"[\"1F0\", \"1B0\"]", "{}", "ranks[1] is an object; use an array"},
-      {"]\n}\n", "]\n", "no JSON at byte"},
-      {"]\n}\n", "]\n}x", "no JSON at byte"},
+      {"]\n}\n", "]\n", "invalid JSON at byte"},
+      {"]\n}\n", "]\n}x", "invalid JSON at byte"},
   };
   for (const auto& [from, to, message] : kCases) {
     const std::string text = absl::StrReplaceAll(kText, {{from, to}});
@@ -132,12 +134,12 @@ TEST(JsonTest, WhatIsWrongIsNamed) {
   }
 }
 
-TEST(JsonTest, DepthIsNeverFollowed) {
+TEST(JsonTest, NestingIsBounded) {
   const std::string deep = std::string(1'000'000, '[');
   EXPECT_THAT(ReadJson(deep), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(ReadJson(absl::StrReplaceAll(kText, {{"[0, 1]", deep}})),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("map.ranks[0] is an array")));
+                       HasSubstr("nested more than 8 deep")));
 }
 
 }  // namespace

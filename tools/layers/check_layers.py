@@ -5,7 +5,7 @@ import sys
 
 # Module -> the modules and the external repositories that its shipped code may name.
 ALLOWED = {
-    "base": {"@com_google_absl", "@local_cuda"},
+    "base": {"@com_google_absl", "@com_github_nlohmann_json", "@local_cuda"},
     "topology": {"base", "@com_google_absl", "@com_github_nlohmann_json", "@hwloc", "@local_cuda"},
     "collectives": {
         "topology",

@@ -1,7 +1,7 @@
 #include "tools/model_files/header.h"
 
 #include <algorithm>
-#include <limits>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -9,9 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/parse_json.h"
+#include "nlohmann/json.hpp"
 
 namespace tessera::model_files {
 namespace {
@@ -34,16 +35,15 @@ absl::StatusOr<std::vector<int64_t>> ReadSizes(const Json& tensor,
         absl::StrCat("key \"", key, "\" must be an array of integers, found ",
                      found == tensor.end() ? "none" : DescribeJson(*found)));
   }
-  constexpr auto kMax = std::numeric_limits<int64_t>::max();
   std::vector<int64_t> sizes;
   for (const Json& value : *found) {
-    if (!value.is_number_unsigned() ||
-        value.get<uint64_t>() > static_cast<uint64_t>(kMax)) {
+    const std::optional<int64_t> size = JsonInteger(value);
+    if (!size.has_value() || *size < 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "key \"", key, "\" must hold integers from 0 to 2^63-1, found ",
           DescribeJson(value)));
     }
-    sizes.push_back(static_cast<int64_t>(value.get<uint64_t>()));
+    sizes.push_back(*size);
   }
   return sizes;
 }

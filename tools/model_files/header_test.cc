@@ -94,7 +94,7 @@ TEST(HeaderTest, RefusesWrongShapesTypesAndNumbers) {
 TEST(HeaderTest, RefusesOtherDocuments) {
   EXPECT_THAT(ParseHeader("[]", 0), Refused("expected an object of tensors"));
   EXPECT_THAT(ParseHeader("{\"w\": 1}", 0), Refused("tensor \"w\"", "found 1"));
-  EXPECT_THAT(ParseHeader("{", 0), Refused("no JSON"));
+  EXPECT_THAT(ParseHeader("{", 0), Refused("invalid JSON"));
   EXPECT_THAT(ParseHeader("{\"w\": {}, \"w\": {}}", 0), Refused("comes twice"));
   EXPECT_THAT(ParseHeader("{\"__metadata__\": {\"a\": 1}}", 0),
               Refused("__metadata__ \"a\" must be a string, found 1"));

@@ -1,13 +1,14 @@
 #include "tools/model_files/hugging_face_config.h"
 
-#include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/parse_json.h"
+#include "nlohmann/json.hpp"
 
 namespace tessera::model_files {
 namespace {
@@ -37,13 +38,9 @@ const Json* Find(const Json& object, const char* key) {
 
 absl::Status ReadInteger(std::string_view key, const Json& value,
                          int64_t& target) {
-  const bool fits =
-      value.is_number_unsigned()
-          ? value.get<uint64_t>() <=
-                static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
-          : value.is_number_integer();
-  if (!fits) return WrongType(key, "an integer below 2^63", value);
-  target = value.get<int64_t>();
+  const std::optional<int64_t> number = JsonInteger(value);
+  if (!number) return WrongType(key, "an integer below 2^63", value);
+  target = *number;
   return absl::OkStatus();
 }
 

@@ -5,9 +5,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/parse_json.h"
+#include "nlohmann/json.hpp"
 
 namespace tessera::model_files {
 namespace {
@@ -29,9 +30,8 @@ std::optional<int64_t> ReadTotalSize(const Json& document) {
   const auto metadata = document.find("metadata");
   if (metadata == document.end() || !metadata->is_object()) return {};
   const auto size = metadata->find("total_size");
-  if (size == metadata->end() || !size->is_number_integer()) return {};
-  if (size->is_number_unsigned() && size->get<uint64_t>() >> 63 != 0) return {};
-  return size->get<int64_t>();
+  if (size == metadata->end()) return {};
+  return JsonInteger(*size);
 }
 
 }  // namespace

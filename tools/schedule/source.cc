@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "pipeline/generate/generate.h"
@@ -134,8 +135,10 @@ absl::Status CheckGiven(std::string_view flag,
 absl::StatusOr<Schedule> ReadAnyJson(const std::string& text) {
   absl::StatusOr<Schedule> schedule = pipeline::ReadJson(text);
   if (schedule.ok()) return schedule;
-  const nlohmann::json document =
-      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<nlohmann::json> parsed =
+      ParseJson(text, {.max_bytes = pipeline::kMostJsonBytes});
+  if (!parsed.ok()) return schedule;
+  const nlohmann::json& document = *parsed;
   if (!document.is_object() || !document.contains("valid")) return schedule;
   nlohmann::json part = nlohmann::json::object();
   for (const char* key : {"schedule", "microbatches", "map", "ranks"}) {

@@ -6,9 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/parse_json.h"
+#include "nlohmann/json.hpp"
 #include "tools/text/tokenizer_json.h"
 
 namespace tessera::text {
@@ -29,10 +30,9 @@ absl::StatusOr<std::string> ReadEndOfText(const std::string& path) {
   if (access(path.c_str(), F_OK) != 0) return "";
   TESSERA_ASSIGN_OR_RETURN(const std::string json,
                            ReadFile(path, kMaxConfigBytes));
-  TESSERA_ASSIGN_OR_RETURN(
-      const Json document,
-      model_files::ParseJson(json, {.max_bytes = kMaxConfigBytes}),
-      Annotate(_, QuotedPath(path)));
+  TESSERA_ASSIGN_OR_RETURN(const Json document,
+                           ParseJson(json, {.max_bytes = kMaxConfigBytes}),
+                           Annotate(_, QuotedPath(path)));
   Json token =
       document.is_object() ? document.value("eos_token", Json()) : Json();
   if (token.is_object()) token = Json(token.value("content", Json()));

@@ -6,16 +6,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/parse_json.h"
+#include "nlohmann/json.hpp"
 #include "tools/text/word_splitter.h"
 
 namespace tessera::text {
 namespace {
 
 using Json = nlohmann::json;
-using ::tessera::model_files::DescribeJson;
 
 absl::Status NotSupported(std::string_view key, const Json& found,
                           std::string_view supported) {

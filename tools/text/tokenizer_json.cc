@@ -7,9 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/parse_json.h"
+#include "nlohmann/json.hpp"
 #include "tools/text/byte_alphabet.h"
 #include "tools/text/pre_tokenizer_json.h"
 
@@ -17,13 +18,11 @@ namespace tessera::text {
 namespace {
 
 using Json = nlohmann::json;
-using ::tessera::model_files::DescribeJson;
 
 absl::StatusOr<TokenId> ReadId(const Json& value) {
-  if (value.is_number_unsigned() &&
-      value.get<uint64_t>() <=
-          static_cast<uint64_t>(std::numeric_limits<TokenId>::max())) {
-    return value.get<TokenId>();
+  const std::optional<int64_t> id = JsonInteger(value);
+  if (id >= 0 && id <= std::numeric_limits<TokenId>::max()) {
+    return static_cast<TokenId>(*id);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("an id must be an integer from 0 to 2^31-1, found ",
@@ -226,8 +225,7 @@ absl::StatusOr<BpeTokenizer> ParseTokenizerJson(std::string_view json,
                                                 std::string_view end_of_text) {
   TESSERA_ASSIGN_OR_RETURN(
       const Json document,
-      model_files::ParseJson(
-          json, {.max_bytes = kMaxTokenizerBytes, .max_depth = 16}));
+      ParseJson(json, {.max_bytes = kMaxTokenizerBytes, .max_depth = 16}));
   if (!document.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "expected an object with a \"model\", found ", DescribeJson(document)));

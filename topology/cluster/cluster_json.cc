@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "topology/cluster/json_check.h"
-#include "topology/cluster/json_reader.h"
 
 namespace tessera::topology {
 namespace {
@@ -23,11 +22,10 @@ constexpr int64_t kVersion = 1;
 constexpr int64_t kMaxMemory = int64_t{1} << 60;
 
 DeviceKind ReadKind(JsonReader& reader, JsonProblems& problems) {
-  const std::string kind = reader.Text("kind", "gpu");
+  const std::string kind = reader.TextOr("kind", "gpu");
   if (kind == "cpu") return DeviceKind::kCpu;
   if (kind != "gpu") {
-    problems.Add(absl::StrCat(reader.PathOf("kind"), " is ",
-                              JsonReader::Shown(kind),
+    problems.Add(absl::StrCat(reader.PathOf("kind"), " is ", DescribeJson(kind),
                               "; use \"gpu\" or \"cpu\""));
   }
   return DeviceKind::kGpu;
@@ -38,14 +36,14 @@ void ReadDevice(const json& value, std::string path, JsonProblems& problems,
   JsonReader reader(value, std::move(path), problems);
   Device device;
   device.kind = ReadKind(reader, problems);
-  const int64_t count = reader.Integer("count", 1, 1, kMaxDevicesPerHost);
-  device.model = reader.Text("model", "");
-  device.bus_id = reader.Text("bus_id", "");
-  device.memory_bytes = reader.Integer("memory_bytes", 0, 0, kMaxMemory);
-  device.socket = reader.Integer("socket", 0, 0, kMaxDomain);
-  device.numa_node = reader.Integer("numa_node", 0, 0, kMaxDomain);
-  device.nvlink_domain = reader.Integer("nvlink_domain", Device::kNoNvlink,
-                                        Device::kNoNvlink, kMaxDomain);
+  const int64_t count = reader.IntegerOr("count", 1, 1, kMaxDevicesPerHost);
+  device.model = reader.TextOr("model", "");
+  device.bus_id = reader.TextOr("bus_id", "");
+  device.memory_bytes = reader.IntegerOr("memory_bytes", 0, 0, kMaxMemory);
+  device.socket = reader.IntegerOr("socket", 0, 0, kMaxDomain);
+  device.numa_node = reader.IntegerOr("numa_node", 0, 0, kMaxDomain);
+  device.nvlink_domain = reader.IntegerOr("nvlink_domain", Device::kNoNvlink,
+                                          Device::kNoNvlink, kMaxDomain);
   reader.RefuseOtherKeys();
   const int64_t room =
       kMaxDevicesPerHost + 1 - static_cast<int64_t>(devices.size());
@@ -57,16 +55,15 @@ void ReadLink(const json& value, std::string path, JsonProblems& problems,
               LinkSpeed& link) {
   JsonReader reader(value, std::move(path), problems);
   const std::string kind =
-      reader.Text("kind", std::string(LinkKindName(link.kind)));
+      reader.TextOr("kind", std::string(LinkKindName(link.kind)));
   if (const std::optional<LinkKind> known = ParseLinkKind(kind)) {
     link.kind = *known;
   } else {
-    problems.Add(absl::StrCat(reader.PathOf("kind"), " is ",
-                              JsonReader::Shown(kind), "; use one of ",
-                              LinkKindNames()));
+    problems.Add(absl::StrCat(reader.PathOf("kind"), " is ", DescribeJson(kind),
+                              "; use one of ", LinkKindNames()));
   }
-  link.latency = reader.Number("latency", link.latency);
-  link.bandwidth = reader.Number("bandwidth", link.bandwidth);
+  link.latency = reader.NumberOr("latency", link.latency, 0);
+  link.bandwidth = reader.NumberOr("bandwidth", link.bandwidth, 0);
   reader.RefuseOtherKeys();
 }
 
@@ -75,7 +72,7 @@ void ReadLinks(const json& value, const std::string& path,
   JsonReader reader(value, path, problems);
   for (LinkLevel level : kAllLinkLevels) {
     const std::string_view name = LinkLevelName(level);
-    if (const json* link = reader.Object(name)) {
+    if (const json* link = reader.FindObject(name)) {
       ReadLink(*link, reader.PathOf(name), problems, LinkAt(links, level));
     }
   }
@@ -86,14 +83,10 @@ HostGroup ReadHost(const json& value, std::string path,
                    JsonProblems& problems) {
   JsonReader reader(value, std::move(path), problems);
   HostGroup group;
-  if (value.is_object() && !reader.Has("name")) {
-    problems.Add(absl::StrCat(reader.PathOf("name"),
-                              " is missing; give the host's name"));
-  }
-  group.name = reader.Text("name", "host");
-  group.count = reader.Integer("count", 1, 1, kMaxHosts);
-  group.nvlink_hosts = reader.Integer("nvlink_hosts", 1, 1, kMaxHosts);
-  if (const json* devices = reader.Array("devices")) {
+  group.name = reader.Text("name");
+  group.count = reader.IntegerOr("count", 1, 1, kMaxHosts);
+  group.nvlink_hosts = reader.IntegerOr("nvlink_hosts", 1, 1, kMaxHosts);
+  if (const json* devices = reader.FindArray("devices")) {
     for (size_t i = 0; i < devices->size(); ++i) {
       // A problem of one device more is enough to say that they are too many.
       if (group.devices.size() > static_cast<size_t>(kMaxDevicesPerHost)) break;
@@ -106,11 +99,11 @@ HostGroup ReadHost(const json& value, std::string path,
       std::any_of(group.devices.begin(), group.devices.end(),
                   [](const Device& d) { return d.kind == DeviceKind::kGpu; });
   const auto devices = static_cast<int64_t>(group.devices.size());
-  group.nics = reader.Integer(
+  group.nics = reader.IntegerOr(
       "nics", has_gpu ? std::clamp<int64_t>(devices, 1, kMaxNics) : 1, 1,
       kMaxNics);
   group.links = has_gpu ? GpuLinks() : CpuLinks();
-  if (const json* links = reader.Object("links")) {
+  if (const json* links = reader.FindObject("links")) {
     ReadLinks(*links, reader.PathOf("links"), problems, group.links);
   }
   reader.RefuseOtherKeys();
@@ -118,12 +111,12 @@ HostGroup ReadHost(const json& value, std::string path,
 }
 
 void CheckHeader(JsonReader& reader, JsonProblems& problems) {
-  const std::string format = reader.Text("format", std::string(kFormat));
+  const std::string format = reader.TextOr("format", std::string(kFormat));
   if (format != kFormat) {
-    problems.Add(absl::StrCat("format is ", JsonReader::Shown(format),
-                              "; use \"", kFormat, "\""));
+    problems.Add(absl::StrCat("format is ", DescribeJson(format), "; use \"",
+                              kFormat, "\""));
   }
-  reader.Integer("version", kVersion, kVersion, kVersion);
+  reader.IntegerOr("version", kVersion, kVersion, kVersion);
 }
 
 ordered_json LinksToJson(const LinkTable& links) {
@@ -164,21 +157,17 @@ ordered_json DevicesToJson(const std::vector<Device>& devices) {
 }  // namespace
 
 absl::StatusOr<Cluster> ClusterFromJson(std::string_view text) {
-  TESSERA_RETURN_IF_ERROR(
-      CheckJsonText(text, {.max_bytes = kMaxClusterJsonBytes}),
-      Annotate(_, "cluster JSON"));
-  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  TESSERA_ASSIGN_OR_RETURN(const json document,
+                           ParseJson(text, {.max_bytes = kMaxClusterJsonBytes}),
+                           Annotate(_, "cluster JSON"));
   JsonProblems problems;
   JsonReader reader(document, "", problems);
   CheckHeader(reader, problems);
   std::vector<HostGroup> groups;
-  if (const json* hosts = reader.Array("hosts")) {
-    for (size_t i = 0; i < hosts->size(); ++i) {
-      groups.push_back(
-          ReadHost((*hosts)[i], absl::StrCat("hosts[", i, "]"), problems));
-    }
-  } else if (document.is_object() && !reader.Has("hosts")) {
-    problems.Add("hosts is missing; give an array of hosts");
+  const json& hosts = reader.Array("hosts");
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    groups.push_back(
+        ReadHost(hosts[i], absl::StrCat("hosts[", i, "]"), problems));
   }
   reader.RefuseOtherKeys();
   TESSERA_RETURN_IF_ERROR(problems.ToStatus("cluster JSON"));

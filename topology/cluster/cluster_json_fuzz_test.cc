@@ -75,7 +75,7 @@ TEST(ClusterJsonFuzzTest, DeepNestingOfAnyShapeIsRefused) {
 TEST(ClusterJsonFuzzTest, ATextAboveTheLimitIsRefusedUnread) {
   EXPECT_THAT(ClusterFromJson(std::string(kMaxClusterJsonBytes + 1, ' ')),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       ::testing::HasSubstr("use at most 67108864")));
+                       ::testing::HasSubstr("at most 67108864")));
 }
 
 }  // namespace

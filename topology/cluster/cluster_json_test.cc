@@ -136,7 +136,7 @@ TEST(ClusterJsonTest, ProblemsAreListedByPath) {
         "hosts[1].links.nvlink.kind is \"wire\"; use one of memory, nvlink",
         "hosts[1].links.host is 5; use an object",
         "hosts[1].links.isl is an unknown key; the keys are device, nvlink",
-        "hosts[2].name is missing; give the host's name",
+        "hosts[2].name is missing; give a text",
         "hosts[2].devices is an object; use an array",
         "hosts[3] is \"b\"; use an object"}) {
     EXPECT_THAT(status.message(), HasSubstr(part));
@@ -155,7 +155,7 @@ TEST(ClusterJsonTest, RefusesWhatIsNoClusterAtAll) {
                      {"name": "a", "devices": [{}]}]})",
        "hosts[1].name \"a\" names a host that hosts[0]"},
       {R"({"hosts": [{"name": "a", "name": "b", "devices": [{}]}]})",
-       "the key \"name\" twice"},
+       "key \"name\" comes twice"},
       {R"({"hosts": [{"name": "a", "devices": [{"count": 4096}, {}]}]})",
        "hosts[0].devices has 4097 devices"},
       {R"({"hosts": [{"name": "a", "devices": [{"count": 1e3}]}]})",

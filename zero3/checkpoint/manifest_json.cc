@@ -8,16 +8,20 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "offload/file/crc32c.h"
-#include "zero3/checkpoint/json_fields.h"
 
 namespace tessera::zero3 {
 namespace {
 
+using nlohmann::json;
+using nlohmann::ordered_json;
+
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-constexpr int kMaxDepth = 8;
+constexpr JsonLimits kLimits = {.max_bytes = kMaxManifestBytes, .max_depth = 8};
 constexpr std::string_view kFormat = "tessera checkpoint";
 // {"crc32c": "12345678", then the rest; with what is around the digits.
 constexpr std::string_view kBeforeCrc = "{\n  \"crc32c\": \"";
@@ -30,7 +34,7 @@ uint32_t CrcOf(std::string_view text) {
 
 // --- To JSON ---------------------------------------------------------------
 
-Json ToJson(const Parameter& parameter) {
+ordered_json ToJson(const Parameter& parameter) {
   const ParameterSpec& spec = parameter.spec;
   return {{"name", spec.name},
           {"shape", spec.shape},
@@ -39,7 +43,7 @@ Json ToJson(const Parameter& parameter) {
           {"group", spec.group}};
 }
 
-Json ToJson(const LayoutOptions& options) {
+ordered_json ToJson(const LayoutOptions& options) {
   return {{"kind", topology::EnumName(options.kind)},
           {"ranks", options.ranks},
           {"alignment", options.alignment},
@@ -47,8 +51,9 @@ Json ToJson(const LayoutOptions& options) {
           {"optimizer_bytes", options.optimizer_bytes}};
 }
 
-Json ToJson(const CheckpointPart& part) {
-  Json parameters = Json::array(), files = Json::array();
+ordered_json ToJson(const CheckpointPart& part) {
+  ordered_json parameters = ordered_json::array(),
+               files = ordered_json::array();
   for (const Parameter& parameter : part.model().all()) {
     parameters.push_back(ToJson(parameter));
   }
@@ -69,49 +74,45 @@ Json ToJson(const CheckpointPart& part) {
           {"moment_count", part.moment_count},
           {"loss_scale", part.loss_scale},
           {"steps_since_scale_change", part.steps_since_scale_change},
-          {"metadata", Json(part.metadata)},
+          {"metadata", ordered_json(part.metadata)},
           {"parameters", std::move(parameters)},
           {"files", std::move(files)}};
 }
 
-std::string Dump(const Json& json) {
-  return json.dump(1, ' ', false, Json::error_handler_t::replace);
+std::string Dump(const ordered_json& value) {
+  return value.dump(1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 // --- From JSON -------------------------------------------------------------
 
-absl::StatusOr<ParameterSpec> ToSpec(const Json& json, size_t index) {
-  JsonFields fields(json, absl::StrCat("parameter ", index));
+absl::StatusOr<uint32_t> ParseHex32(std::string_view text) {
+  uint32_t value = 0;
+  bool valid = text.size() == kCrcDigits;
+  for (const char c : text.substr(0, kCrcDigits)) {
+    const bool is_digit = c >= '0' && c <= '9';
+    valid = valid && (is_digit || (c >= 'a' && c <= 'f'));
+    value =
+        value * 16 + static_cast<uint32_t>(is_digit ? c - '0' : c - 'a' + 10);
+  }
+  if (valid) return value;
+  return absl::InvalidArgumentError("expected 8 digits of 0-9a-f");
+}
+
+ParameterSpec ToSpec(const json& value, std::string path,
+                     JsonProblems& problems) {
+  JsonReader fields(value, std::move(path), problems);
   ParameterSpec spec;
   spec.name = fields.Text("name");
-  for (const Json& size : fields.Array("shape")) {
-    const Json object = {{"size", size}};
-    JsonFields dimension(object, "the shape");
-    spec.shape.push_back(dimension.Integer("size", 0, kMax));
-    if (!dimension.status().ok()) {
-      fields.Refuse("shape", dimension.status().message());
-    }
-  }
+  spec.shape = fields.Integers("shape", 0, kMax);
   const absl::StatusOr<DType> dtype = ParseDType(fields.Text("dtype"));
   if (!dtype.ok()) fields.Refuse("dtype", dtype.status().message());
   spec.dtype = dtype.value_or(DType::kF32);
   spec.trainable = fields.Boolean("trainable");
   spec.group = fields.Integer("group", 0, kMax);
-  TESSERA_RETURN_IF_ERROR(fields.status());
   return spec;
 }
 
-absl::StatusOr<ModelParameters> ToModel(const Json& array) {
-  ModelParameters::Builder builder;
-  for (size_t i = 0; i < array.size(); ++i) {
-    TESSERA_ASSIGN_OR_RETURN(ParameterSpec spec, ToSpec(array[i], i));
-    builder.Add(std::move(spec));
-  }
-  return builder.Build();
-}
-
-absl::StatusOr<LayoutOptions> ToLayoutOptions(const Json& json) {
-  JsonFields fields(json, "the layout");
+LayoutOptions ToLayoutOptions(JsonReader fields) {
   const auto kind = topology::ParseEnum<LayoutKind>(fields.Text("kind"));
   if (!kind.ok()) fields.Refuse("kind", kind.status().message());
   LayoutOptions options;
@@ -121,11 +122,10 @@ absl::StatusOr<LayoutOptions> ToLayoutOptions(const Json& json) {
   options.small_below = fields.Integer("small_below", 0, kMax);
   options.optimizer_bytes =
       fields.Integer("optimizer_bytes", 0, kMaxOptimizerBytes);
-  TESSERA_RETURN_IF_ERROR(fields.status());
   return options;
 }
 
-offload::MomentFormat ToMoments(JsonFields& fields) {
+offload::MomentFormat ToMoments(JsonReader& fields) {
   const std::string name = fields.Text("moments");
   const int64_t block = fields.Integer("moment_block", 0, 1 << 20);
   for (const offload::MomentFormat& format :
@@ -137,17 +137,17 @@ offload::MomentFormat ToMoments(JsonFields& fields) {
       return format;
     }
   }
-  fields.Refuse("moments", absl::StrCat(Quoted(name), " with blocks of ", block,
-                                        " are no format of moments"));
+  fields.Refuse("moments", absl::StrCat("unknown moment format ", Quoted(name),
+                                        " with blocks of ", block));
   return {};
 }
 
-CheckpointMetadata ToMetadata(JsonFields& fields) {
+CheckpointMetadata ToMetadata(JsonReader& fields) {
   CheckpointMetadata metadata;
   for (const auto& [key, value] : fields.Object("metadata").items()) {
     if (!value.is_string()) {
-      fields.Refuse("metadata",
-                    absl::StrCat("the value of ", Quoted(key), " is no text"));
+      fields.Refuse("metadata", absl::StrCat("the value of ", Quoted(key),
+                                             " is not a text"));
       break;
     }
     metadata[key] = value.get<std::string>();
@@ -155,50 +155,56 @@ CheckpointMetadata ToMetadata(JsonFields& fields) {
   return metadata;
 }
 
-absl::StatusOr<std::vector<CheckpointFile>> ToFiles(const Json& array,
-                                                    std::string_view part) {
-  std::vector<CheckpointFile> files;
-  for (size_t i = 0; i < array.size(); ++i) {
-    JsonFields fields(array[i], absl::StrCat("file ", i));
-    CheckpointFile file;
-    // Names follow from part and rank: none leads out of the directory.
-    const std::string name = ShardFileName(part, static_cast<int64_t>(i));
-    if (fields.Text("name") != name) {
-      fields.Refuse("name", absl::StrCat("it must be \"", name, "\""));
-    }
-    file.bytes = fields.Integer("bytes", 0, kMax);
-    file.crc32c = fields.Hex32("crc32c");
-    file.index_crc32c = fields.Hex32("index_crc32c");
-    TESSERA_RETURN_IF_ERROR(fields.status());
-    files.push_back(file);
+CheckpointFile ToFile(const json& value, std::string path,
+                      const std::string& name, JsonProblems& problems) {
+  JsonReader fields(value, std::move(path), problems);
+  if (fields.Text("name") != name) {
+    fields.Refuse("name", absl::StrCat("it must be \"", name, "\""));
   }
-  return files;
+  CheckpointFile file;
+  file.bytes = fields.Integer("bytes", 0, kMax);
+  file.crc32c = ReadHex32(fields, "crc32c");
+  file.index_crc32c = ReadHex32(fields, "index_crc32c");
+  return file;
 }
 
-absl::StatusOr<CheckpointPart> ToPart(const Json& json) {
-  JsonFields fields(json, "part");
+absl::StatusOr<StateLayout> ToLayout(JsonReader& fields,
+                                     JsonProblems& problems) {
+  const json& parameters = fields.Array("parameters");
+  ModelParameters::Builder builder;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    builder.Add(ToSpec(parameters[i],
+                       absl::StrCat(fields.PathOf("parameters"), "[", i, "]"),
+                       problems));
+  }
+  const LayoutOptions options = ToLayoutOptions(fields.Child("layout"));
+  TESSERA_RETURN_IF_ERROR(problems.ToStatus("the manifest"));
+  TESSERA_ASSIGN_OR_RETURN(const ModelParameters model, builder.Build());
+  return StateLayout::Create(model, options);
+}
+
+absl::StatusOr<CheckpointPart> ToPart(const json& value,
+                                      const std::string& path) {
+  JsonProblems problems;
+  JsonReader fields(value, path, problems);
   const std::string name = fields.Text("name");
   if (absl::Status status = CheckPartName(name); !status.ok()) {
     fields.Refuse("name", status.message());
   }
-  const Json& parameters = fields.Array("parameters");
-  const Json& options_json = fields.Object("layout");
-  const Json& files_json = fields.Array("files");
-  TESSERA_RETURN_IF_ERROR(fields.status());
-  TESSERA_ASSIGN_OR_RETURN(const ModelParameters model, ToModel(parameters));
-  TESSERA_ASSIGN_OR_RETURN(const LayoutOptions options,
-                           ToLayoutOptions(options_json));
-  TESSERA_ASSIGN_OR_RETURN(StateLayout layout,
-                           StateLayout::Create(model, options));
+  TESSERA_ASSIGN_OR_RETURN(StateLayout layout, ToLayout(fields, problems));
   CheckpointPart part = {.name = name, .layout = std::move(layout)};
-  TESSERA_ASSIGN_OR_RETURN(part.files, ToFiles(files_json, name));
+  const json& files = fields.Array("files");
+  for (size_t i = 0; i < files.size(); ++i) {
+    // Names follow from part and rank, so that none leaves the directory.
+    part.files.push_back(
+        ToFile(files[i], absl::StrCat(fields.PathOf("files"), "[", i, "]"),
+               ShardFileName(name, static_cast<int64_t>(i)), problems));
+  }
   part.stage = fields.Integer("stage", 0, 3);
   part.replicas = fields.Integer("replicas", 1, kMax);
   part.moments = ToMoments(fields);
-  // What is older has the moments of AdamW.
-  if (json.contains("moment_count")) {
-    part.moment_count = fields.Integer("moment_count", 0, 2);
-  }
+  // Older manifests lack the key; their states are AdamW's.
+  part.moment_count = fields.IntegerOr("moment_count", part.moment_count, 0, 2);
   part.loss_scale = fields.Number("loss_scale");
   if (!(std::isfinite(part.loss_scale) && part.loss_scale > 0)) {
     fields.Refuse("loss_scale", "it must be positive and finite");
@@ -206,7 +212,7 @@ absl::StatusOr<CheckpointPart> ToPart(const Json& json) {
   part.steps_since_scale_change =
       fields.Integer("steps_since_scale_change", 0, kMax);
   part.metadata = ToMetadata(fields);
-  TESSERA_RETURN_IF_ERROR(fields.status());
+  TESSERA_RETURN_IF_ERROR(problems.ToStatus("the manifest"));
   return part;
 }
 
@@ -228,8 +234,9 @@ absl::Status CheckParts(const CheckpointManifest& manifest) {
   return absl::InvalidArgumentError("there are no parts");
 }
 
-absl::StatusOr<CheckpointManifest> ToManifest(const Json& json) {
-  JsonFields fields(json, "manifest");
+absl::StatusOr<CheckpointManifest> ToManifest(const json& document) {
+  JsonProblems problems;
+  JsonReader fields(document, "", problems);
   if (fields.Text("format") != kFormat) {
     fields.Refuse("format", absl::StrCat("it must be \"", kFormat, "\""));
   }
@@ -241,10 +248,11 @@ absl::StatusOr<CheckpointManifest> ToManifest(const Json& json) {
   CheckpointManifest manifest;
   manifest.step = fields.Integer("step", 0, kMax);
   manifest.world = fields.Integer("world", 1, kMax);
-  const Json& parts = fields.Array("parts");
-  TESSERA_RETURN_IF_ERROR(fields.status());
-  for (const Json& part : parts) {
-    TESSERA_ASSIGN_OR_RETURN(CheckpointPart one, ToPart(part));
+  const json& parts = fields.Array("parts");
+  TESSERA_RETURN_IF_ERROR(problems.ToStatus("the manifest"));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(CheckpointPart one,
+                             ToPart(parts[i], absl::StrCat("parts[", i, "]")));
     manifest.parts.push_back(std::move(one));
   }
   TESSERA_RETURN_IF_ERROR(CheckParts(manifest));
@@ -252,32 +260,42 @@ absl::StatusOr<CheckpointManifest> ToManifest(const Json& json) {
 }
 
 // What is behind the line of the checksum, which is right.
-absl::Status CheckChecksum(std::string_view json) {
+absl::Status CheckChecksum(std::string_view text) {
   const size_t begin = kBeforeCrc.size() + kCrcDigits + kAfterCrc.size();
-  if (json.size() < begin || !absl::StartsWith(json, kBeforeCrc) ||
-      json.substr(kBeforeCrc.size() + kCrcDigits, kAfterCrc.size()) !=
+  if (text.size() < begin || !absl::StartsWith(text, kBeforeCrc) ||
+      text.substr(kBeforeCrc.size() + kCrcDigits, kAfterCrc.size()) !=
           kAfterCrc) {
     return absl::DataLossError("it does not begin with its checksum");
   }
   const absl::StatusOr<uint32_t> crc =
-      ParseHex32(json.substr(kBeforeCrc.size(), kCrcDigits));
-  if (crc.ok() && *crc == CrcOf(json.substr(begin))) return absl::OkStatus();
+      ParseHex32(text.substr(kBeforeCrc.size(), kCrcDigits));
+  if (crc.ok() && *crc == CrcOf(text.substr(begin))) return absl::OkStatus();
   return absl::DataLossError("its checksum is wrong: it was changed or cut");
 }
 
 }  // namespace
 
+std::string FormatHex32(uint32_t value) {
+  return absl::StrFormat("%08x", value);
+}
+
+uint32_t ReadHex32(JsonReader& fields, std::string_view key) {
+  const absl::StatusOr<uint32_t> value = ParseHex32(fields.Text(key));
+  if (!value.ok()) fields.Refuse(key, value.status().message());
+  return value.value_or(0);
+}
+
 absl::StatusOr<std::string> FormatManifest(const CheckpointManifest& manifest) {
-  Json json = {{"format", kFormat},
-               {"version", kManifestVersion},
-               {"step", manifest.step},
-               {"world", manifest.world},
-               {"parts", Json::array()}};
+  ordered_json document = {{"format", kFormat},
+                           {"version", kManifestVersion},
+                           {"step", manifest.step},
+                           {"world", manifest.world},
+                           {"parts", ordered_json::array()}};
   for (const CheckpointPart& part : manifest.parts) {
-    json["parts"].push_back(ToJson(part));
+    document["parts"].push_back(ToJson(part));
   }
   // Behind the line of the checksum; without the brace and line end in front.
-  const std::string rest = Dump(json).substr(2) + "\n";
+  const std::string rest = Dump(document).substr(2) + "\n";
   std::string text =
       absl::StrCat(kBeforeCrc, FormatHex32(CrcOf(rest)), kAfterCrc, rest);
   TESSERA_ASSIGN_OR_RETURN(const CheckpointManifest again, ParseManifest(text));
@@ -287,14 +305,14 @@ absl::StatusOr<std::string> FormatManifest(const CheckpointManifest& manifest) {
       "metadata must be UTF-8");
 }
 
-absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view json) {
-  if (static_cast<int64_t>(json.size()) > kMaxManifestBytes) {
+absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
+  if (static_cast<int64_t>(text.size()) > kMaxManifestBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the manifest has ", json.size(),
+        absl::StrCat("the manifest has ", text.size(),
                      " bytes; allowed: ", kMaxManifestBytes));
   }
-  TESSERA_RETURN_IF_ERROR(CheckChecksum(json));
-  TESSERA_ASSIGN_OR_RETURN(const Json document, ParseJson(json, kMaxDepth));
+  TESSERA_RETURN_IF_ERROR(CheckChecksum(text));
+  TESSERA_ASSIGN_OR_RETURN(const json document, ParseJson(text, kLimits));
   return ToManifest(document);
 }
 
@@ -308,9 +326,9 @@ absl::StatusOr<std::string> FormatPart(const CheckpointPart& part) {
                    "metadata must be UTF-8"));
 }
 
-absl::StatusOr<CheckpointPart> ParsePart(std::string_view json) {
-  TESSERA_ASSIGN_OR_RETURN(const Json document, ParseJson(json, kMaxDepth));
-  return ToPart(document);
+absl::StatusOr<CheckpointPart> ParsePart(std::string_view text) {
+  TESSERA_ASSIGN_OR_RETURN(const json document, ParseJson(text, kLimits));
+  return ToPart(document, "");
 }
 
 }  // namespace tessera::zero3

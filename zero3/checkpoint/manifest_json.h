@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "base/json/json.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 
 namespace tessera::zero3 {
@@ -31,11 +32,16 @@ absl::StatusOr<std::string> FormatManifest(const CheckpointManifest& manifest);
 // DataLoss where the checksum is wrong; InvalidArgument, which says where,
 // where the document is too long or too deep, has another version, lacks a key
 // or has a value that cannot be.
-absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view json);
+absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text);
 
 // A part on its way between ranks, without files and checksum.
 absl::StatusOr<std::string> FormatPart(const CheckpointPart& part);
-absl::StatusOr<CheckpointPart> ParsePart(std::string_view json);
+absl::StatusOr<CheckpointPart> ParsePart(std::string_view text);
+
+// A checksum as a text: "0a1b2c3d". ReadHex32 takes it from a field; a text of
+// another form is a problem of the reader, and 0.
+std::string FormatHex32(uint32_t value);
+uint32_t ReadHex32(JsonReader& fields, std::string_view key);
 
 }  // namespace tessera::zero3
 

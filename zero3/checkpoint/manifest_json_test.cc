@@ -104,29 +104,32 @@ void ExpectRefused(const std::string& from, const std::string& to,
 TEST(ManifestJsonTest, ValuesThatCannotBeAreRefusedAndNamed) {
   EXPECT_THAT(ParseManifest(Sealed(*FormatManifest(Sample()))), IsOk());
   ExpectRefused("\"version\": 1", "\"version\": 2",
-                "key \"version\": 2 is not known; 1 can be read");
-  ExpectRefused("tessera checkpoint", "other", "key \"format\"");
-  ExpectRefused("\"step\"", "\"stop\"", "key \"step\": it is missing");
-  ExpectRefused("1099511627776", "-1", "key \"step\": -1; allowed: 0 to");
-  ExpectRefused("1099511627776", "18446744073709551615", "key \"step\": 1844");
-  ExpectRefused("1099511627776", "1.5", "expected number, found number");
+                "version: 2 is not known; 1 can be read");
+  ExpectRefused("tessera checkpoint", "other", "format: it must be");
+  ExpectRefused("\"step\"", "\"stop\"", "step is missing");
+  ExpectRefused("1099511627776", "-1",
+                "step is -1; use a whole number from 0 to");
+  ExpectRefused("1099511627776", "18446744073709551615", "step is 1844");
+  ExpectRefused("1099511627776", "1.5", "step is 1.5; use a whole number");
   ExpectRefused("tp0-pp1", "../x", "part \"../x\"; allowed");
   ExpectRefused("rank-00001", "rank-00002", "it must be \"tp0-pp1.rank-00001");
-  ExpectRefused("\"stage\": 2", "\"stage\": 4", "key \"stage\": 4; allowed");
+  ExpectRefused("\"stage\": 2", "\"stage\": 4",
+                "parts[0].stage is 4; use a whole number from 0 to 3");
   ExpectRefused("balanced", "chunky", "unknown layout");
   ExpectRefused("\"ranks\": 2", "\"ranks\": 3", "2 files for the 3 ranks");
-  ExpectRefused("8-bit/64", "8-bit/63", "no format of moments");
-  ExpectRefused("\"moment_block\": 64", "\"moment_block\": 63", "no format");
+  ExpectRefused("8-bit/64", "8-bit/63", "unknown moment format");
+  ExpectRefused("\"moment_block\": 64", "\"moment_block\": 63",
+                "unknown moment format");
   ExpectRefused("0.1", "-0.1", "it must be positive and finite");
-  ExpectRefused("\"position 7\"", "7", "the value of \"data\" is no text");
+  ExpectRefused("\"position 7\"", "7", "the value of \"data\" is not a text");
   ExpectRefused("\"bf16\"", "\"bf17\"", "bf17");
   ExpectRefused("\"b\"", "\"a\\n\\\"\"", "the name is taken");
   ExpectRefused("\"shape\": [\n      5", "\"shape\": [\n      -5",
-                "parameter 0, key \"shape\"");
+                "parts[0].parameters[0].shape[0] is -5");
   ExpectRefused("deadbeef", "DEADBEEF", "8 digits of 0-9a-f");
   ExpectRefused("\"world\": 9", "\"world\": [[[[[[[[[[9]]]]]]]]]]",
-                "nested deeper than 8");
-  ExpectRefused("\"world\": 9", "\"world\": 9,,", "no JSON");
+                "nested more than 8 deep");
+  ExpectRefused("\"world\": 9", "\"world\": 9,,", "invalid JSON");
 }
 
 TEST(ManifestJsonTest, TextsThatAreNotUtf8AreRefused) {

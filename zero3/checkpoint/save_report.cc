@@ -5,9 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "zero3/checkpoint/json_fields.h"
+#include "nlohmann/json.hpp"
 #include "zero3/checkpoint/manifest_json.h"
 
 namespace tessera::zero3 {
@@ -52,24 +53,29 @@ absl::Status AddRank(const SaveReport& report, int64_t rank,
 }  // namespace
 
 std::string FormatReport(const SaveReport& report) {
-  const Json json = {{"code", report.status.raw_code()},
-                     {"message", std::string(report.status.message().substr(
-                                     0, kLongestMessage))},
-                     {"step", report.step},
-                     {"part", report.part},
-                     {"shard_rank", report.shard_rank},
-                     {"shard_ranks", report.shard_ranks},
-                     {"writes", report.writes},
-                     {"bytes", report.file.bytes},
-                     {"crc32c", FormatHex32(report.file.crc32c)},
-                     {"index_crc32c", FormatHex32(report.file.index_crc32c)},
-                     {"description", report.description}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const nlohmann::ordered_json json = {
+      {"code", report.status.raw_code()},
+      {"message",
+       std::string(report.status.message().substr(0, kLongestMessage))},
+      {"step", report.step},
+      {"part", report.part},
+      {"shard_rank", report.shard_rank},
+      {"shard_ranks", report.shard_ranks},
+      {"writes", report.writes},
+      {"bytes", report.file.bytes},
+      {"crc32c", FormatHex32(report.file.crc32c)},
+      {"index_crc32c", FormatHex32(report.file.index_crc32c)},
+      {"description", report.description}};
+  return json.dump(-1, ' ', false,
+                   nlohmann::ordered_json::error_handler_t::replace);
 }
 
 absl::StatusOr<SaveReport> ParseReport(std::string_view text) {
-  TESSERA_ASSIGN_OR_RETURN(const Json json, ParseJson(text, 2));
-  JsonFields fields(json, "report");
+  TESSERA_ASSIGN_OR_RETURN(
+      const nlohmann::json json,
+      ParseJson(text, {.max_bytes = kMaxManifestBytes, .max_depth = 2}));
+  JsonProblems problems;
+  JsonReader fields(json, "", problems);
   SaveReport report;
   const int64_t code = fields.Integer("code", 0, 16);
   report.status =
@@ -80,10 +86,10 @@ absl::StatusOr<SaveReport> ParseReport(std::string_view text) {
   report.shard_rank = fields.Integer("shard_rank", 0, report.shard_ranks - 1);
   report.writes = fields.Boolean("writes");
   report.file.bytes = fields.Integer("bytes", 0, kMax);
-  report.file.crc32c = fields.Hex32("crc32c");
-  report.file.index_crc32c = fields.Hex32("index_crc32c");
+  report.file.crc32c = ReadHex32(fields, "crc32c");
+  report.file.index_crc32c = ReadHex32(fields, "index_crc32c");
   report.description = fields.Text("description");
-  TESSERA_RETURN_IF_ERROR(fields.status());
+  TESSERA_RETURN_IF_ERROR(problems.ToStatus("the report"));
   return report;
 }
 

@@ -1,17 +1,68 @@
 #include "tools/comm_bench/bench_options.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <string_view>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "collectives/operation/operation.h"
 #include "tools/cli/cli.h"
 
 namespace tessera::tools {
+
+namespace {
+
+constexpr std::array<std::pair<char, std::string_view>, 8> kShort = {{
+    {'b', "min_bytes"},
+    {'e', "max_bytes"},
+    {'f', "factor"},
+    {'n', "iterations"},
+    {'w', "warmup"},
+    {'d', "dtype"},
+    {'o', "reduction"},
+    {'c', "check"},
+}};
+
+// The long name of "-b...", or nothing.
+std::string_view LongName(std::string_view argument) {
+  if (argument.size() < 2 || argument[0] != '-') return "";
+  for (const auto& [letter, name] : kShort) {
+    if (argument[1] == letter) return name;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<std::string> LongArguments(
+    const std::vector<std::string>& arguments) {
+  std::vector<std::string> result;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view name = LongName(arguments[i]);
+    if (name.empty()) {
+      result.push_back(arguments[i]);
+      continue;
+    }
+    std::string_view value = std::string_view(arguments[i]).substr(2);
+    absl::ConsumePrefix(&value, "=");
+    if (arguments[i].size() > 2) {
+      result.push_back(absl::StrCat("--", name, "=", value));
+    } else if (i + 1 < arguments.size()) {
+      result.push_back(absl::StrCat("--", name, "=", arguments[++i]));
+    } else {
+      result.push_back(absl::StrCat("--", name));
+    }
+  }
+  return result;
+}
+
 namespace {
 
 using collectives::OpKind;
@@ -31,7 +82,7 @@ absl::Status CheckRange(std::string_view flag, int64_t value, int64_t lowest,
   if (value >= lowest && value <= highest) return absl::OkStatus();
   return Refuse(
       flag, absl::StrCat(value),
-      absl::StrCat("a number from ", lowest, " to ", highest, " is needed"));
+      absl::StrCat("expected a number from ", lowest, " to ", highest));
 }
 
 // The items of a list, parsed, each at most once.
@@ -43,7 +94,7 @@ absl::StatusOr<std::vector<T>> ParseList(
   for (std::string_view item : absl::StrSplit(text, ',')) {
     TESSERA_ASSIGN_OR_RETURN(T value, parse(item), FlagError(flag, text, _));
     if (std::find(items.begin(), items.end(), value) != items.end()) {
-      return Refuse(flag, text, "an item is there twice");
+      return Refuse(flag, text, "duplicate item");
     }
     items.push_back(std::move(value));
     if (items.size() > kMaxItems) {
@@ -56,7 +107,7 @@ absl::StatusOr<std::vector<T>> ParseList(
 absl::StatusOr<std::string> ParseName(std::string_view item) {
   if (!item.empty() && item.size() < 64) return std::string(item);
   return absl::InvalidArgumentError(
-      "names of 1 to 63 characters with commas between are needed");
+      "expected names of 1 to 63 characters, separated by commas");
 }
 
 absl::StatusOr<int64_t> ParseWorld(std::string_view item) {
@@ -65,7 +116,7 @@ absl::StatusOr<int64_t> ParseWorld(std::string_view item) {
     return world;
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "numbers from 1 to ", kMaxWorld, " with commas between are needed"));
+      "expected numbers from 1 to ", kMaxWorld, ", separated by commas"));
 }
 
 absl::StatusOr<OpKind> ParseCollective(std::string_view item) {
@@ -76,7 +127,7 @@ absl::StatusOr<OpKind> ParseCollective(std::string_view item) {
     absl::StrAppend(&allowed, ", ", OpKindName(known));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("a list of collectives is needed: ", allowed));
+      absl::StrCat("expected a list of collectives: ", allowed));
 }
 
 absl::StatusOr<std::string> ParseAlgorithmName(std::string_view item) {
@@ -130,7 +181,7 @@ absl::Status CheckTypes(const BenchOptions& options) {
 absl::Status CheckRegret(const BenchFlags& flags) {
   if (!flags.regret || flags.algorithm == "all") return absl::OkStatus();
   return Refuse("algorithm", flags.algorithm,
-                "--regret compares all algorithms: leave it out");
+                "--regret compares all algorithms; leave out --algorithm");
 }
 
 }  // namespace

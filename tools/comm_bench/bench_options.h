@@ -1,4 +1,4 @@
-// BenchOptions: what the benchmark is asked to measure.
+// BenchOptions: the parsed flags of the benchmark.
 #ifndef TESSERA_TOOLS_COMM_BENCH_BENCH_OPTIONS_H_
 #define TESSERA_TOOLS_COMM_BENCH_BENCH_OPTIONS_H_
 
@@ -14,7 +14,13 @@
 
 namespace tessera::tools {
 
-// The flags as they are given: lists with commas between.
+// "-b 8", "-b8" and "-b=8" become "--min_bytes=8"; likewise -e, -f, -n, -w, -d,
+// -o and -c (max_bytes, factor, iterations, warmup, dtype, reduction, check).
+// These are the short flags of nccl-tests. Other arguments are unchanged.
+std::vector<std::string> LongArguments(
+    const std::vector<std::string>& arguments);
+
+// The flags as given; lists are separated by commas.
 struct BenchFlags {
   int64_t min_bytes = 8;
   int64_t max_bytes = int64_t{64} << 20;
@@ -43,11 +49,11 @@ struct BenchOptions {
   std::vector<std::string> engines;
   std::vector<int64_t> worlds;
   std::vector<collectives::OpKind> ops;
-  std::vector<std::string>
-      algorithms;  // "all", "engine", "adaptive" or a name.
+  // "all", "engine", "adaptive" or names.
+  std::vector<std::string> algorithms;
   std::vector<DType> dtypes;
   collectives::Reduction reduction;
-  int64_t iterations = 0;  // 0: as many as a fixed time allows.
+  int64_t iterations = 0;  // 0: as many as fit into 0.3 s.
   int64_t warmup = 3;
   int64_t group_size = 0;
   bool bind = true;
@@ -60,12 +66,12 @@ struct BenchOptions {
   bool bound = true;
 };
 
-// InvalidArgument that names the flag, its value and what is allowed. Engines'
-// names are checked when they start.
+// InvalidArgument with the flag, its value and the allowed values. The names of
+// engines are checked when they start.
 absl::StatusOr<BenchOptions> ParseBenchFlags(const BenchFlags& flags);
 
-// The reduction that a name stands for, on elements of a type: a scaled sum has
-// a factor whose results are exact.
+// The reduction `op` for elements of `dtype`: a scaled sum has a factor whose
+// results are exact.
 collectives::Reduction ReductionFor(collectives::ReduceOp op, DType dtype);
 
 }  // namespace tessera::tools

@@ -16,7 +16,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tools/comm_bench/bench_run.h"
-#include "tools/comm_bench/built_in_engines.h"
+#include "tools/comm_bench/engine_catalogue.h"
 #include "tools/comm_bench/worker.h"
 #include "tools/launch/rank_processes.h"
 #include "tools/launch/signals.h"
@@ -85,9 +85,9 @@ class FaultyEngine : public Engine {
 void AddFaulty(EngineCatalogue* catalogue, std::string_view name, Fault fault) {
   const EngineEntry entry = *BuiltInEngines().Find("shared_memory");
   catalogue->AddProcesses(
-      name, Launch::kProcesses,
-      [entry,
-       fault](const RankSeat& seat) -> absl::StatusOr<std::unique_ptr<Engine>> {
+      name, LaunchMethod::kProcesses,
+      [entry, fault](
+          const EngineRank& seat) -> absl::StatusOr<std::unique_ptr<Engine>> {
         TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                                  entry.make_one(seat));
         return std::make_unique<FaultyEngine>(std::move(engine), fault);
@@ -100,8 +100,8 @@ EngineCatalogue TestEngines() {
   AddFaulty(&catalogue, "dying", Fault::kDies);
   AddFaulty(&catalogue, "failing", Fault::kFails);
   catalogue.AddProcesses(
-      "unmakeable", Launch::kProcesses,
-      [](const RankSeat& seat) -> absl::StatusOr<std::unique_ptr<Engine>> {
+      "unmakeable", LaunchMethod::kProcesses,
+      [](const EngineRank& seat) -> absl::StatusOr<std::unique_ptr<Engine>> {
         if (seat.rank == Rank(0)) {
           // Until the other one has said what is wrong with it.
           sleep(1);

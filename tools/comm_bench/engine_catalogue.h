@@ -5,10 +5,10 @@
 //   catalogue.AddThreads("in_process", [](int64_t world) {
 //     return CreateInProcessEngines(world);
 //   });
-//   catalogue.AddProcesses("mine", Launch::kProcesses,
-//                          [](const RankSeat& seat) { return Make(seat); });
+//   catalogue.AddProcesses("mine", LaunchMethod::kProcesses,
+//                          [](const EngineRank& rank) { return Make(rank); });
 //
-// The benchmark and its workers are the same binary and have the same one.
+// The benchmark and its workers are the same binary with the same catalogue.
 #ifndef TESSERA_TOOLS_COMM_BENCH_ENGINE_CATALOGUE_H_
 #define TESSERA_TOOLS_COMM_BENCH_ENGINE_CATALOGUE_H_
 
@@ -27,14 +27,14 @@
 
 namespace tessera::tools {
 
-enum class Launch {
-  kThreads,    // Of one process.
-  kProcesses,  // With a store over inherited sockets.
-  kMpirun,     // By the MPI that this binary was built with.
+enum class LaunchMethod {
+  kThreads,    // Ranks are threads of one process.
+  kProcesses,  // Processes with a store over inherited sockets.
+  kMpirun,     // Started by the MPI of this build.
 };
 
-// What a rank's engine is made of in a process of its own.
-struct RankSeat {
+// The arguments for the engine of a rank in a process of its own.
+struct EngineRank {
   topology::Rank rank;
   int64_t world = 1;
   collectives::Store* store = nullptr;  // Null under mpirun.
@@ -43,28 +43,35 @@ struct RankSeat {
 struct EngineEntry {
   using MakeOne =
       std::function<absl::StatusOr<std::unique_ptr<collectives::Engine>>(
-          const RankSeat& seat)>;
+          const EngineRank& rank)>;
   using MakeAll = std::function<absl::StatusOr<
       std::vector<std::unique_ptr<collectives::Engine>>>(int64_t world)>;
 
-  Launch launch = Launch::kProcesses;
-  MakeOne make_one;  // Of kProcesses and kMpirun.
-  MakeAll make_all;  // Of kThreads.
+  LaunchMethod launch = LaunchMethod::kProcesses;
+  MakeOne make_one;  // For kProcesses and kMpirun.
+  MakeAll make_all;  // For kThreads.
 };
 
 class EngineCatalogue {
  public:
-  // A name that is there already is replaced.
+  // Replaces an existing entry of the same name.
   void AddThreads(std::string_view name, EngineEntry::MakeAll make);
-  void AddProcesses(std::string_view name, Launch launch,
+  void AddProcesses(std::string_view name, LaunchMethod launch,
                     EngineEntry::MakeOne make);
 
-  // InvalidArgument, listing the names, where there is none of this one.
+  // InvalidArgument with the known names if `name` is unknown.
   absl::StatusOr<EngineEntry> Find(std::string_view name) const;
 
  private:
   std::map<std::string, EngineEntry, std::less<>> entries_;
 };
+
+// The engines of this binary: in_process, shared_memory, and those whose
+// registration is linked (collectives/engine/engine_registry.h).
+// mpi is started by mpirun, all others as processes with a store; mpi_blocking
+// is mpi with its option `blocking`. nccl is refused with Unimplemented: its
+// buffers are device memory, which the benchmark does not write yet.
+EngineCatalogue BuiltInEngines();
 
 }  // namespace tessera::tools
 

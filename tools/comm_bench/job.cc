@@ -20,12 +20,12 @@
 namespace tessera::tools {
 namespace {
 
-namespace bootstrap = collectives::bootstrap;
+using collectives::Deadline;
 using collectives::InheritedSockets;
 
-// How long the other ranks have to say what they know after one has failed.
+// Time for the answers of the other ranks after one has failed.
 constexpr absl::Duration kAfterFailure = absl::Milliseconds(400);
-// How long workers have to leave their group in order.
+// Time for workers to leave their group in order.
 constexpr absl::Duration kFarewell = absl::Seconds(5);
 
 // Waits on `polls` and the signals; false at the deadline.
@@ -66,22 +66,23 @@ absl::Status Job::Launch() {
   TESSERA_ASSIGN_OR_RETURN(const EngineEntry entry,
                            spec_.catalogue->Find(spec_.engine));
   launch_ = entry.launch;
-  TESSERA_ASSIGN_OR_RETURN(const std::string random, RandomHex(16));
+  TESSERA_ASSIGN_OR_RETURN(const std::string random,
+                           collectives::RandomHex(16));
   socket_name_ = absl::StrCat("tessera-comm-bench-", random);
   TESSERA_ASSIGN_OR_RETURN(const auto address,
-                           SocketAddress::Abstract(socket_name_));
-  TESSERA_ASSIGN_OR_RETURN(listener_, Listen(address));
+                           collectives::SocketAddress::Abstract(socket_name_));
+  TESSERA_ASSIGN_OR_RETURN(listener_, collectives::Listen(address));
   workers_.resize(static_cast<size_t>(spec_.world));
   pids_.resize(workers_.size());
   TESSERA_ASSIGN_OR_RETURN(const std::string program, OwnPath());
   switch (launch_) {
-    case tools::Launch::kThreads: {
+    case LaunchMethod::kThreads: {
       std::vector<std::string> arguments =
           WorkerArguments(socket_name_, spec_.world);
       arguments.insert(arguments.begin(), program);
       return LaunchOne(program, std::move(arguments), CleanEnvironment(), {});
     }
-    case tools::Launch::kMpirun: {
+    case LaunchMethod::kMpirun: {
       TESSERA_ASSIGN_OR_RETURN(
           const LaunchCommand command,
           MpirunCommand(spec_.world, program,
@@ -89,7 +90,7 @@ absl::Status Job::Launch() {
       return LaunchOne(command.path, command.arguments, command.environment,
                        {});
     }
-    case tools::Launch::kProcesses:
+    case LaunchMethod::kProcesses:
       break;
   }
   return LaunchProcesses(program);
@@ -161,7 +162,7 @@ absl::Status Job::AcceptWorkers(const Deadline& deadline) {
     TESSERA_RETURN_IF_ERROR(CheckInterrupt());
     if (!in_time) {
       return absl::DeadlineExceededError(
-          absl::StrCat("only ", greeted_, " workers came within ",
+          absl::StrCat("only ", greeted_, " workers connected within ",
                        absl::FormatDuration(spec_.timeout)));
     }
     TESSERA_RETURN_IF_ERROR(AcceptWorker(deadline));
@@ -173,15 +174,15 @@ absl::Status Job::AcceptWorkers(const Deadline& deadline) {
 }
 
 absl::Status Job::AcceptWorker(const Deadline& deadline) {
-  TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, Accept(listener_));
+  TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, collectives::Accept(listener_));
   if (!socket.valid()) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(CheckSameUser(socket));
+  TESSERA_RETURN_IF_ERROR(collectives::CheckSameUser(socket));
   TESSERA_ASSIGN_OR_RETURN(const Greeting greeting,
                            ReceiveGreeting(socket, deadline));
   if (greeting.rank < 0 || greeting.rank >= spec_.world ||
       workers_[static_cast<size_t>(greeting.rank)].valid()) {
     return absl::InternalError(absl::StrCat(
-        "pid ", greeting.pid, " says that it is rank ", greeting.rank));
+        "pid ", greeting.pid, " claims to be rank ", greeting.rank));
   }
   const auto rank = static_cast<size_t>(greeting.rank);
   workers_[rank] = std::move(socket);
@@ -197,14 +198,15 @@ absl::Status Job::SetUpWorkers(const Deadline& deadline) {
   setup.group_size = spec_.group_size;
   setup.bind = spec_.bind;
   for (const UniqueFd& worker : workers_) {
-    TESSERA_RETURN_IF_ERROR(
-        SendAll(worker, {reinterpret_cast<const char*>(&setup), sizeof(setup)},
-                deadline));
+    TESSERA_RETURN_IF_ERROR(collectives::SendAll(
+        worker, {reinterpret_cast<const char*>(&setup), sizeof(setup)},
+        deadline));
   }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Answer> answers,
                            Collect(deadline));
   if (answers[0].seconds.size() != 1) {
-    return absl::InternalError("a worker did not say what its engine can do");
+    return absl::InternalError(
+        "a worker did not report the capabilities of its engine");
   }
   capabilities_ = Capabilities::Unpack(answers[0].seconds[0]);
   return absl::OkStatus();
@@ -214,7 +216,7 @@ absl::StatusOr<std::vector<Answer>> Job::Ask(const Task& task) {
   const Deadline deadline = Deadline::After(spec_.timeout);
   absl::Status sent;
   for (const UniqueFd& worker : workers_) {
-    // Who cannot be reached is found out about below.
+    // Collect finds workers that cannot be reached.
     sent.Update(SendTask(worker, task, deadline));
   }
   absl::StatusOr<std::vector<Answer>> answers = Collect(deadline);
@@ -257,9 +259,10 @@ absl::Status Job::CollectReady(const Deadline& deadline,
                                std::vector<bool>& has_answered) {
   for (size_t r = 0; r < workers_.size(); ++r) {
     if (has_answered[r]) continue;
-    TESSERA_ASSIGN_OR_RETURN(const bool is_ready,
-                             WaitReady(workers_[r].get(), POLLIN,
-                                       Deadline::After(absl::ZeroDuration())));
+    TESSERA_ASSIGN_OR_RETURN(
+        const bool is_ready,
+        collectives::WaitReady(workers_[r].get(), POLLIN,
+                               Deadline::After(absl::ZeroDuration())));
     if (!is_ready) continue;
     absl::StatusOr<Answer> answer = ReceiveAnswer(workers_[r], deadline);
     has_answered[r] = true;
@@ -272,7 +275,8 @@ absl::Status Job::CollectReady(const Deadline& deadline,
   return absl::OkStatus();
 }
 
-// A wrong result first, then a death, then what the others make of it.
+// Prefers a wrong result, then a death, then the errors that it causes
+// elsewhere.
 absl::Status Job::FirstError(const std::vector<Answer>& answers,
                              const std::vector<bool>& has_answered) const {
   const auto severity = [](const absl::Status& status) {
@@ -292,14 +296,14 @@ absl::Status Job::FirstError(const std::vector<Answer>& answers,
   return first;
 }
 
-// Why the worker of `rank` (or the one process of all of them) is gone.
-// Unknown, which no engine says of its own.
+// How the worker of `rank` (or the one process of all ranks) ended. Unknown, a
+// code that no engine uses.
 absl::Status Job::DeathOf(size_t rank) {
-  const std::string who = pids_[rank] == 0
-                              ? std::string("a worker")
-                              : absl::StrCat("its process ", pids_[rank]);
+  const std::string process_name =
+      pids_[rank] == 0 ? std::string("a worker")
+                       : absl::StrCat("its process ", pids_[rank]);
   const bool is_own = processes_.size() == workers_.size();
-  if (is_own || launch_ == tools::Launch::kThreads) {
+  if (is_own || launch_ == LaunchMethod::kThreads) {
     const Process& process = processes_[is_own ? rank : 0];
     siginfo_t info = {};
     AwaitExit(process, absl::Seconds(1));
@@ -308,24 +312,26 @@ absl::Status Job::DeathOf(size_t rank) {
         info.si_pid == process.pid) {
       const int status =
           info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
-      return absl::UnknownError(absl::StrCat(who, " ", DescribeExit(status)));
+      return absl::UnknownError(
+          absl::StrCat(process_name, " ", DescribeExit(status)));
     }
   }
-  return absl::UnknownError(absl::StrCat(who, " has ended"));
+  return absl::UnknownError(absl::StrCat(process_name, " has ended"));
 }
 
 bool Job::AwaitExit(const Process& process, absl::Duration patience) const {
   const Deadline deadline = Deadline::After(patience);
-  const auto ended = WaitReady(process.pidfd.get(), POLLIN, deadline);
+  const auto ended =
+      collectives::WaitReady(process.pidfd.get(), POLLIN, deadline);
   return ended.ok() && *ended;
 }
 
 void Job::End() {
   workers_.clear();  // A worker whose parent is gone stops serving.
   for (const Process& process : processes_) {
-    if (launch_ == tools::Launch::kMpirun) kill(process.pid, SIGTERM);
+    if (launch_ == LaunchMethod::kMpirun) kill(process.pid, SIGTERM);
     const absl::Duration patience =
-        launch_ == tools::Launch::kMpirun ? kFarewell : absl::ZeroDuration();
+        launch_ == LaunchMethod::kMpirun ? kFarewell : absl::ZeroDuration();
     if (!AwaitExit(process, patience)) kill(process.pid, SIGKILL);
   }
   for (const Process& process : processes_) {

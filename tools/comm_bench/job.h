@@ -1,13 +1,14 @@
-// Job: the workers of one engine, started once and kept; the parent's side.
+// Job: the parent's side of the workers of one engine, which are started once
+// and serve many tasks.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::unique_ptr<Job> job,
 //       Job::Start({&catalogue, "shared_memory", 4}));
 //   TESSERA_ASSIGN_OR_RETURN(std::vector<Answer> answers, job->Ask(task));
 //
-// A worker that dies or fails ends the job: every process of it is gone when
-// Ask returns. The destructor ends it in order. Should this process be killed,
-// the workers die with it.
+// A worker that dies or fails ends the job: no process of it is left when Ask
+// returns. The destructor ends the job in order. If this process is killed, the
+// workers die with it.
 #ifndef TESSERA_TOOLS_COMM_BENCH_JOB_H_
 #define TESSERA_TOOLS_COMM_BENCH_JOB_H_
 
@@ -22,8 +23,8 @@
 #include "base/os/unique_fd.h"
 #include "collectives/channel/deadline.h"
 #include "tools/comm_bench/engine_catalogue.h"
-#include "tools/comm_bench/rank_session.h"
 #include "tools/comm_bench/task.h"
+#include "tools/comm_bench/worker.h"
 #include "tools/launch/rank_processes.h"
 #include "tools/launch/signals.h"
 
@@ -35,22 +36,22 @@ struct JobSpec {
   int64_t world = 1;
   int64_t group_size = 0;
   bool bind = true;
-  absl::Duration timeout = absl::Seconds(120);  // Of starting, and of a task.
-  // A signal ends what waits, with Cancelled. Null: none is looked for.
+  absl::Duration timeout = absl::Seconds(120);  // For the start and each task.
+  // A signal cancels waits with Cancelled. Null: signals are not watched.
   const SignalWatch* signals = nullptr;
 };
 
 class Job {
  public:
-  // Errors name the engine and, where there is one, the rank: NotFound where
-  // mpirun is not there, Unavailable where a worker died, or the worker's own.
+  // Errors name the engine and the rank, if any: NotFound without mpirun,
+  // Unavailable if a worker died, or the worker's own error.
   static absl::StatusOr<std::unique_ptr<Job>> Start(const JobSpec& spec);
   ~Job();
 
   const JobSpec& spec() const { return spec_; }
   const Capabilities& capabilities() const { return capabilities_; }
 
-  // The answers of all ranks, by rank; all of them succeeded.
+  // The answers of all ranks, by rank, if all succeeded.
   absl::StatusOr<std::vector<Answer>> Ask(const Task& task);
 
  private:
@@ -79,7 +80,7 @@ class Job {
   void End();
 
   JobSpec spec_;
-  tools::Launch launch_ = tools::Launch::kProcesses;
+  LaunchMethod launch_ = LaunchMethod::kProcesses;
   Capabilities capabilities_;
   UniqueFd listener_;
   std::string socket_name_;

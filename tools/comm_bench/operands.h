@@ -1,19 +1,15 @@
 // Operands: the buffers of one rank for one operation, rewritten before every
-// run and checked after it.
+// run and checked after it; Pattern: their contents.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Operands operands,
 //                            Operands::Allocate(communicator, shape));
 //   operands.Rewrite(iteration);
 //   TESSERA_RETURN_IF_ERROR(communicator.Run(operands.operation(0)));
 //   TESSERA_RETURN_IF_ERROR(operands.Check(iteration));
-//
-// In place a run destroys its input, so a batch needs a slot for each run;
-// otherwise one slot serves them all. Rewriting poisons the outputs, then
-// writes the inputs: what fits stays in the caches of the writing core, as
-// after the kernel that computes a gradient.
 #ifndef TESSERA_TOOLS_COMM_BENCH_OPERANDS_H_
 #define TESSERA_TOOLS_COMM_BENCH_OPERANDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -22,33 +18,82 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
 #include "collectives/communicator.h"
-#include "tools/comm_bench/pattern.h"
+#include "collectives/operation/operation.h"
+#include "collectives/reduction/reduction.h"
+#include "topology/rank.h"
 
 namespace tessera::tools {
+
+// Contents of buffers that every rank can compute for every other rank, so that
+// each checks its results alone and exactly. A rank's input is an endless
+// periodic sequence of small integers, different for each rank and iteration,
+// chosen so that every reduction has an exactly representable result. Filling
+// and checking run at memory speed.
+class Pattern {
+ public:
+  // InvalidArgument if only 0 has exact results, for example in an average of
+  // i8 over a hundred ranks.
+  static absl::StatusOr<Pattern> Create(DType dtype,
+                                        const collectives::Reduction& reduction,
+                                        int64_t world);
+
+  // Writes elements `first`, first + 1, ... of the rank's sequence.
+  void Fill(collectives::Buffer target, topology::Rank rank, int64_t first,
+            int64_t iteration) const;
+
+  // OK if `result` holds these elements of the rank's sequence, or of the
+  // reduction of all ranks' sequences; otherwise Internal with the first
+  // different element and both values. An average may differ in the last bit,
+  // because engines divide or multiply by 1/n.
+  absl::Status CheckCopied(collectives::ConstBuffer result,
+                           topology::Rank source, int64_t first,
+                           int64_t iteration) const;
+  absl::Status CheckReduced(collectives::ConstBuffer result, int64_t first,
+                            int64_t iteration) const;
+
+ private:
+  Pattern(DType dtype, double tolerance)
+      : dtype_(dtype), tolerance_(tolerance) {}
+
+  absl::Status Check(const std::vector<std::byte>& table, int64_t phase,
+                     collectives::ConstBuffer result) const;
+  absl::Status CheckValue(const std::byte* expected, const std::byte* result,
+                          int64_t index) const;
+
+  DType dtype_;
+  double tolerance_;  // Relative.
+  // Two periods each, so that a period from any phase is contiguous.
+  std::vector<std::byte> inputs_;
+  std::vector<std::byte> reduced_;
+};
 
 struct OperandShape {
   collectives::OpKind kind = collectives::OpKind::kAllReduce;
   DType dtype = DType::kF32;
   collectives::Reduction reduction = {};
-  // Elements: of the whole buffer, or of one rank's block for the kinds whose
-  // buffers are parted.
+  // Elements of the whole buffer, or of one rank's block if IsParted(kind).
   int64_t count = 0;
   bool in_place = false;
   bool registered = false;  // In memory from AllocateShared.
   int64_t slots = 1;
 };
 
-// Whether a message of this kind consists of a block for each rank.
+// True if a message of this kind consists of a block for each rank.
 bool IsParted(collectives::OpKind kind);
 
-// The count that makes a message of `bytes` (all blocks together): at least one
-// element; and the bytes that it makes.
+// The count for a message of `bytes` (all blocks together), at least one
+// element; and the bytes of a message of `count`.
 int64_t CountFor(collectives::OpKind kind, DType dtype, int64_t bytes,
                  int64_t world);
 int64_t MessageBytes(collectives::OpKind kind, DType dtype, int64_t count,
                      int64_t world);
 
+// An in-place run destroys its input, so a batch needs a slot for each run;
+// otherwise one slot serves all. Rewrite poisons the outputs and then writes
+// the inputs, which stay in the caches of the writing core, as they do after
+// the kernel that computes a gradient.
 class Operands {
  public:
   // The root of rooted kinds is rank 0.
@@ -62,8 +107,8 @@ class Operands {
     return operations_[static_cast<size_t>(slot)];
   }
 
-  // OK where every slot holds the result of that iteration; Internal with rank
-  // and element.
+  // OK if every slot holds the result of that iteration; otherwise Internal
+  // with rank and element.
   absl::Status Check(int64_t iteration) const;
 
  private:
@@ -78,7 +123,7 @@ class Operands {
         world_(world),
         pattern_(std::move(pattern)) {}
 
-  absl::Status TakeMemory(collectives::Communicator& communicator);
+  absl::Status AllocateMemory(collectives::Communicator& communicator);
   void MakeOperations();
   absl::Status CheckOne(const collectives::Operation& operation,
                         int64_t iteration) const;

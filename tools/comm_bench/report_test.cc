@@ -1,3 +1,5 @@
+#include "tools/comm_bench/report.h"
+
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -8,10 +10,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/comm_bench/print.h"
-#include "tools/comm_bench/regret.h"
-#include "tools/comm_bench/svg_plot.h"
-#include "tools/comm_bench/text_plot.h"
 
 namespace tessera::tools {
 namespace {

@@ -1,10 +1,10 @@
-// Task and Answer: what the benchmark asks a worker, and what comes back.
+// Task and Answer: a request of the benchmark to a worker, and the result.
 //
 //   TESSERA_RETURN_IF_ERROR(SendTask(socket, task, deadline));
 //   TESSERA_ASSIGN_OR_RETURN(Answer answer, ReceiveAnswer(socket, deadline));
 //
-// Both ends are the same binary on the same host, so that structs travel as
-// they are.
+// Both ends are the same binary on the same host, so structs are sent as raw
+// bytes.
 #ifndef TESSERA_TOOLS_COMM_BENCH_TASK_H_
 #define TESSERA_TOOLS_COMM_BENCH_TASK_H_
 
@@ -26,20 +26,20 @@ enum class TaskKind : uint8_t {
   kQuit,
   kTime,  // Times an operation: seconds of one operation, for each iteration.
   kOverlap,  // Three seconds for each iteration: compute, operation, both.
-  kChoose,   // Text: the name of what the adaptive chooser takes, and a line
-             // feed, and why.
+  kChoose,   // Text: the algorithm that the adaptive chooser selects, a line
+             // feed, and the reason.
 };
 
-// How an operation is carried out.
-enum class Carrier : uint8_t {
-  kDefault,    // As a communicator does that is told nothing.
+// The source of the algorithm of an operation.
+enum class AlgorithmSource : uint8_t {
+  kDefault,    // The communicator's default.
   kAlgorithm,  // Task::algorithm.
   kAdaptive,
 };
 
 struct Task {
   TaskKind kind = TaskKind::kQuit;
-  Carrier carrier = Carrier::kDefault;
+  AlgorithmSource source = AlgorithmSource::kDefault;
   collectives::Algorithm algorithm = collectives::Algorithm::kEngine;
   collectives::OpKind op = collectives::OpKind::kBarrier;
   DType dtype = DType::kF32;
@@ -48,7 +48,7 @@ struct Task {
   bool reproducible = false;
   bool check = true;
   collectives::Reduction reduction = {};
-  int64_t count = 0;  // As OperandShape's.
+  int64_t count = 0;  // As in OperandShape.
   int64_t first_iteration = 0;
   int64_t warmup = 0;  // Iterations that are not timed.
   int64_t iterations = 0;
@@ -62,13 +62,13 @@ struct Answer {
   std::string text;
 };
 
-// What a worker says first.
+// The first message of a worker.
 struct Greeting {
   int64_t rank = -1;
   int64_t pid = 0;
 };
 
-// Deadlines and a closed end as collectives/channel/socket.h.
+// Deadlines and closed sockets are reported as in collectives/channel/socket.h.
 absl::Status SendGreeting(const UniqueFd& socket, const Greeting& greeting,
                           const collectives::Deadline& deadline);
 absl::StatusOr<Greeting> ReceiveGreeting(const UniqueFd& socket,

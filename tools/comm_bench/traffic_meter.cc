@@ -21,9 +21,90 @@
 #include "base/status_macros.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
-#include "tools/comm_bench/traffic_kernel.h"
+#include "collectives/operation/blocks.h"
+#include "collectives/reduction/combine.h"
 
 namespace tessera::tools {
+
+namespace {
+
+using collectives::Blocks;
+using collectives::Combination;
+using collectives::OpKind;
+using collectives::StoreMode;
+
+constexpr int64_t kElement = sizeof(float);
+
+StoreMode ModeOf(bool streamed) {
+  return streamed ? StoreMode::kStreaming : StoreMode::kCached;
+}
+
+// Reads elements [first, first + count) of every input, adds them and writes
+// them to `outputs`.
+void Fold(const TrafficBuffers& buffers, const std::vector<std::byte*>& outputs,
+          int64_t first, int64_t count, bool streamed) {
+  std::vector<const void*> sources;
+  for (std::byte* input : buffers.inputs) {
+    sources.push_back(input + first * kElement);
+  }
+  std::vector<void*> destinations;
+  for (std::byte* output : outputs) {
+    destinations.push_back(output + first * kElement);
+  }
+  Combination combination;
+  combination.dtype = DType::kF32;
+  combination.stores = ModeOf(streamed);
+  Combine(combination, sources, destinations, count);
+}
+
+// Moves a block from every input to its place in the rank's output.
+void Collect(const TrafficBuffers& buffers, int64_t rank, int64_t block,
+             bool all_to_all, bool streamed) {
+  const auto world = static_cast<int64_t>(buffers.inputs.size());
+  std::byte* const output = buffers.outputs[static_cast<size_t>(rank)];
+  for (int64_t step = 0; step < world; ++step) {
+    const int64_t from = (rank + step) % world;
+    const std::byte* source = buffers.inputs[static_cast<size_t>(from)];
+    CopyBytes(output + from * block, source + (all_to_all ? rank * block : 0),
+              block, ModeOf(streamed));
+  }
+}
+
+}  // namespace
+
+void MoveTraffic(const TrafficBuffers& buffers, int64_t rank, OpKind kind,
+                 int64_t bytes, bool streamed) {
+  const auto world = static_cast<int64_t>(buffers.inputs.size());
+  const Blocks parts = Blocks::Balanced(world, bytes / kElement);
+  const int64_t first = parts.offset(rank);
+  const int64_t count = parts.count(rank);
+  const int64_t block = bytes / world;
+  std::byte* const output = buffers.outputs[static_cast<size_t>(rank)];
+  const std::byte* const input = buffers.inputs[static_cast<size_t>(rank)];
+  switch (kind) {
+    case OpKind::kAllReduce:
+      return Fold(buffers, buffers.outputs, first, count, streamed);
+    case OpKind::kReduce:
+      return Fold(buffers, {buffers.outputs[0]}, first, count, streamed);
+    case OpKind::kReduceScatter:
+      return Fold(buffers, {output}, first, count, streamed);
+    case OpKind::kAllGather:
+      return Collect(buffers, rank, block, /*all_to_all=*/false, streamed);
+    case OpKind::kAllToAll:
+      return Collect(buffers, rank, block, /*all_to_all=*/true, streamed);
+    case OpKind::kBroadcast:
+      return CopyBytes(output, buffers.inputs[0], bytes, ModeOf(streamed));
+    case OpKind::kGather:
+      return CopyBytes(buffers.outputs[0] + rank * block, input, block,
+                       ModeOf(streamed));
+    case OpKind::kScatter:
+      return CopyBytes(output, buffers.inputs[0] + rank * block, block,
+                       ModeOf(streamed));
+    default:
+      return;
+  }
+}
+
 namespace {
 
 using collectives::Deadline;
@@ -33,7 +114,7 @@ using collectives::SendAll;
 
 constexpr int64_t kIterations = 15;
 constexpr int64_t kPage = 4096;
-// Streaming stores are not for less than this.
+// Streaming stores are tried from this size on.
 constexpr int64_t kStreamedBytes = 1 << 20;
 // Short moves are repeated, as the benchmark repeats short operations.
 constexpr double kTimedSeconds = 40e-6;
@@ -47,13 +128,13 @@ struct Command {
 
 using Times = std::array<double, kIterations>;
 
-// At the beginning of the shared memory.
+// A barrier at the beginning of the shared memory.
 struct Meeting {
   std::atomic<int64_t> arrived = 0;
 };
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-// Waits until all have come `round` times.
+// Waits until all processes have arrived `round` times.
 void Meet(Meeting& meeting, int64_t world, int64_t round) {
   meeting.arrived.fetch_add(1);
   while (meeting.arrived.load() < world * round) sched_yield();
@@ -73,7 +154,7 @@ TrafficBuffers BuffersIn(std::byte* memory, int64_t world, int64_t max_bytes) {
   return buffers;
 }
 
-// Of this process alone: not what others do on its processor meanwhile.
+// CPU time of this process, without other processes on the same processor.
 double ProcessorSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -81,14 +162,14 @@ double ProcessorSeconds() {
          static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// How many ranks share a processor.
+// The ranks that share a processor.
 double RanksPerProcessor(int64_t world) {
   return std::max(1.0, static_cast<double>(world) /
                            static_cast<double>(AvailableProcessors()));
 }
 
-// As whoever computes a buffer writes it: through the caches, which memset of
-// large buffers goes past.
+// Writes through the caches, like a kernel that computes the buffer; memset of
+// large buffers bypasses them.
 void FillByStores(std::byte* memory, size_t bytes) {
   auto* const values = reinterpret_cast<float*>(memory);
   for (size_t i = 0; i < bytes / sizeof(float); ++i) {
@@ -144,10 +225,10 @@ class Mover {
   int64_t round_ = 0;
 };
 
-// Until the socket closes.
+// Serves commands until the socket closes.
 void ServeTraffic(const UniqueFd& socket, int64_t rank, int64_t world,
                   Mover mover) {
-  // Where this is not allowed it runs where it may.
+  // Without permission the process stays unbound.
   static_cast<void>(
       BindThisThread(ShareOfProcessors(AllowedProcessors(), rank, world)));
   Command command;
@@ -173,7 +254,8 @@ absl::StatusOr<std::unique_ptr<TrafficMeter>> TrafficMeter::Start(
   if (needed > FreeMemory() / 2) {
     return absl::ResourceExhaustedError(
         absl::StrCat("measuring the bound takes ", needed,
-                     " bytes of shared memory; ", FreeMemory(), " are free"));
+                     " bytes of shared memory, more than half of the ",
+                     FreeMemory(), " free"));
   }
   std::unique_ptr<TrafficMeter> meter(
       new TrafficMeter(world, max_bytes, RanksPerProcessor(world)));
@@ -190,7 +272,7 @@ absl::Status TrafficMeter::MapMemory() {
     return absl::ErrnoToStatus(errno, "cannot map shared memory");
   }
   memory_ = static_cast<std::byte*>(memory);
-  madvise(memory, memory_bytes_, MADV_HUGEPAGE);  // Where it is allowed.
+  madvise(memory, memory_bytes_, MADV_HUGEPAGE);  // Best effort.
   new (memory) Meeting();
   return absl::OkStatus();
 }

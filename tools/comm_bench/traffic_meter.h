@@ -1,11 +1,11 @@
-// TrafficMeter: how fast this machine moves the bytes that a collective must
-// move at least, with as many processes: the bound that engines are held to.
+// TrafficMeter: measures how fast this machine moves the minimum bytes of a
+// collective with as many processes: the bound for engines.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto meter, TrafficMeter::Start(4, 64 << 20));
 //   TESSERA_ASSIGN_OR_RETURN(double seconds,
 //                            meter->Measure(OpKind::kAllReduce, 1 << 20));
 //
-// The processes share their buffers. What rank i of n does for a message of S
+// The processes share their buffers. The work of rank i of n for a message of S
 // bytes, with the same placement as an engine on registered buffers:
 //
 //   all_reduce                reads part i of n inputs, writes it to n outputs:
@@ -16,11 +16,10 @@
 //   broadcast                 reads the root's input, writes its output: 2 S
 //   gather, scatter           moves its block: 2 S/n
 //
-// Nothing is synchronised within the timed part, and what counts is each
-// process's own processor time: the bound is the longest of these or, where
-// more processes than processors take turns, their sum over the processors.
-// Buffers are rewritten before it and short moves repeated, as the benchmark
-// does.
+// The timed part has no synchronisation and measures each process's own CPU
+// time: the bound is the longest of these or, with more processes than
+// processors, their sum divided by the processors. As in the benchmark, buffers
+// are rewritten before and short moves are repeated.
 #ifndef TESSERA_TOOLS_COMM_BENCH_TRAFFIC_METER_H_
 #define TESSERA_TOOLS_COMM_BENCH_TRAFFIC_METER_H_
 
@@ -39,17 +38,29 @@
 
 namespace tessera::tools {
 
+// Every rank's buffers, each with room for a whole message of f32.
+struct TrafficBuffers {
+  std::vector<std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+};
+
+// Moves the bytes of `rank` for a message of `bytes`, as in the table above.
+// `streamed`: with non-temporal stores.
+void MoveTraffic(const TrafficBuffers& buffers, int64_t rank,
+                 collectives::OpKind kind, int64_t bytes, bool streamed);
+
 class TrafficMeter {
  public:
-  // Forks the processes: this one must have one thread. ResourceExhausted where
-  // messages of `max_bytes` would take more than half of the free memory.
+  // Forks the processes; the calling process must have one thread.
+  // ResourceExhausted if messages of `max_bytes` need more than half of the
+  // free memory.
   static absl::StatusOr<std::unique_ptr<TrafficMeter>> Start(int64_t world,
                                                              int64_t max_bytes);
   ~TrafficMeter();
 
-  // The median over iterations of the time that all of them need, with ordinary
-  // or streaming stores, whichever is faster. `bytes` is the whole message, at
-  // most max_bytes. Unavailable where a process died.
+  // Seconds, the median over iterations, with ordinary or streaming stores,
+  // whichever is faster. `bytes` is the whole message, at most max_bytes.
+  // Unavailable if a process died.
   absl::StatusOr<double> Measure(collectives::OpKind kind, int64_t bytes);
 
  private:

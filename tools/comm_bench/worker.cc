@@ -4,27 +4,315 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
+#include "collectives/adaptive/create_adaptive.h"
+#include "collectives/algorithms/hierarchy.h"
 #include "collectives/bootstrap/inherited_sockets.h"
 #include "collectives/bootstrap/store.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
+#include "collectives/engine/operation_context.h"
 #include "tools/comm_bench/engine_catalogue.h"
-#include "tools/comm_bench/rank_session.h"
 #include "tools/comm_bench/task.h"
 
 namespace tessera::tools {
+
+namespace {
+
+using collectives::Buffer;
+using collectives::CallOptions;
+using collectives::Communicator;
+using collectives::MonotonicNanos;
+using collectives::Reduction;
+using collectives::Work;
+
+// Seconds of `body` after a barrier.
+absl::StatusOr<double> TimeOnce(Communicator& communicator,
+                                absl::FunctionRef<absl::Status()> body) {
+  TESSERA_RETURN_IF_ERROR(communicator.Barrier());
+  const int64_t begin = MonotonicNanos();
+  TESSERA_RETURN_IF_ERROR(body());
+  const int64_t end = MonotonicNanos();
+  // If ranks share processors, the next work of this rank would delay the
+  // others.
+  TESSERA_RETURN_IF_ERROR(communicator.Barrier());
+  return static_cast<double>(end - begin) * 1e-9;
+}
+
+absl::Status RunBatch(Communicator& communicator, const CallOptions& call,
+                      int64_t batch, const Operands& operands) {
+  for (int64_t i = 0; i < batch; ++i) {
+    TESSERA_RETURN_IF_ERROR(
+        communicator.Run(operands.operation(i % operands.slots()), call));
+  }
+  return absl::OkStatus();
+}
+
+// Arithmetic in registers and the first cache, about a microsecond a unit.
+// Returns its result, so that the compiler keeps it.
+double Compute(int64_t units) {
+  std::array<double, 64> x;
+  x.fill(1.0);
+  for (int64_t unit = 0; unit < units; ++unit) {
+    for (int step = 0; step < 40; ++step) {
+      for (double& value : x) value = value * 0.999999 + 1e-6;
+    }
+  }
+  double sum = 0;
+  for (double value : x) sum += value;
+  return sum;
+}
+
+absl::Status CheckComputed(double result) {
+  if (std::isfinite(result)) return absl::OkStatus();
+  return absl::InternalError("the overlapped computation has a wrong result");
+}
+
+// The units that take as long as an operation on the slowest rank; the same on
+// all ranks.
+absl::StatusOr<int64_t> CalibrateUnits(Communicator& communicator,
+                                       const CallOptions& call,
+                                       Operands& operands) {
+  constexpr int kRuns = 5;
+  constexpr int64_t kUnits = 200;
+  std::array<double, 2> fastest = {1e9, 1e9};
+  for (int run = 0; run < kRuns; ++run) {
+    operands.Rewrite(run);
+    TESSERA_ASSIGN_OR_RETURN(
+        const double operation, TimeOnce(communicator, [&] {
+          return communicator.Run(operands.operation(0), call);
+        }));
+    TESSERA_ASSIGN_OR_RETURN(const double compute, TimeOnce(communicator, [&] {
+                               return CheckComputed(Compute(kUnits));
+                             }));
+    fastest = {std::min(fastest[0], operation), std::min(fastest[1], compute)};
+  }
+  TESSERA_RETURN_IF_ERROR(communicator.AllReduce(
+      Buffer(fastest.data(), 2, DType::kF64), Reduction::Max()));
+  return std::max<int64_t>(
+      1, std::llround(static_cast<double>(kUnits) * fastest[0] / fastest[1]));
+}
+
+// Seconds of one operation for each of task.iterations. `operands` have
+// task.batch slots, or one that serves all.
+absl::StatusOr<std::vector<double>> TimeOperation(Communicator& communicator,
+                                                  const CallOptions& call,
+                                                  const Task& task,
+                                                  Operands& operands) {
+  std::vector<double> seconds;
+  const int64_t total = task.warmup + task.iterations;
+  for (int64_t i = 0; i < total; ++i) {
+    const int64_t iteration = task.first_iteration + i;
+    operands.Rewrite(iteration);
+    TESSERA_ASSIGN_OR_RETURN(const double elapsed, TimeOnce(communicator, [&] {
+                               return RunBatch(communicator, call, task.batch,
+                                               operands);
+                             }));
+    if (i >= task.warmup) {
+      seconds.push_back(elapsed / static_cast<double>(task.batch));
+    }
+    if (task.check && (i == 0 || i == total - 1)) {
+      TESSERA_RETURN_IF_ERROR(operands.Check(iteration));
+    }
+  }
+  return seconds;
+}
+
+// Three times for each iteration: of a computation that takes about as long as
+// the operation, of the operation, and of both with the operation started
+// first.
+absl::StatusOr<std::vector<double>> TimeOverlap(Communicator& communicator,
+                                                const CallOptions& call,
+                                                const Task& task,
+                                                Operands& operands) {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t units,
+                           CalibrateUnits(communicator, call, operands));
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < task.iterations; ++i) {
+    const int64_t iteration = task.first_iteration + i;
+    operands.Rewrite(iteration);
+    TESSERA_ASSIGN_OR_RETURN(const double compute, TimeOnce(communicator, [&] {
+                               return CheckComputed(Compute(units));
+                             }));
+    TESSERA_ASSIGN_OR_RETURN(
+        const double operation, TimeOnce(communicator, [&] {
+          return communicator.Run(operands.operation(0), call);
+        }));
+    operands.Rewrite(iteration + 1);
+    TESSERA_ASSIGN_OR_RETURN(
+        const double both, TimeOnce(communicator, [&]() -> absl::Status {
+          TESSERA_ASSIGN_OR_RETURN(
+              const Work work, communicator.Start(operands.operation(0), call));
+          TESSERA_RETURN_IF_ERROR(CheckComputed(Compute(units)));
+          return work.Wait();
+        }));
+    seconds.insert(seconds.end(), {compute, operation, both});
+    if (task.check && (i == 0 || i == task.iterations - 1)) {
+      TESSERA_RETURN_IF_ERROR(operands.Check(iteration + 1));
+    }
+  }
+  return seconds;
+}
+
+using collectives::CallOptions;
+using collectives::Communicator;
+using collectives::Engine;
+using collectives::MonotonicNanos;
+using topology::Rank;
+
+Capabilities CapabilitiesOf(Engine& engine) {
+  Capabilities capabilities;
+  capabilities.has_transport = engine.transport() != nullptr;
+  for (const collectives::OpKind kind : collectives::kCollectiveKinds) {
+    if (engine.Implements(kind)) {
+      capabilities.kinds |= uint32_t{1} << static_cast<int>(kind);
+    }
+  }
+  return capabilities;
+}
+
+// In place every operation of a batch needs its own buffers.
+int64_t SlotsOf(const Task& task) { return task.in_place ? task.batch : 1; }
+
+bool HaveSameOperands(const Task& a, const Task& b) {
+  return a.op == b.op && a.dtype == b.dtype && a.in_place == b.in_place &&
+         a.registered == b.registered && a.reduction == b.reduction &&
+         a.count == b.count && SlotsOf(a) == SlotsOf(b);
+}
+
+CallOptions CallOf(const Task& task) {
+  CallOptions call;
+  if (task.source == AlgorithmSource::kAlgorithm)
+    call.algorithm = task.algorithm;
+  return call;
+}
+
+}  // namespace
+
+Capabilities Capabilities::Unpack(double packed) {
+  const auto bits = static_cast<uint64_t>(packed);
+  return {static_cast<uint32_t>(bits >> 1), (bits & 1) != 0};
+}
+
+absl::StatusOr<std::unique_ptr<RankSession>> RankSession::Create(
+    std::unique_ptr<Engine> engine, int64_t group_size) {
+  std::unique_ptr<RankSession> session(new RankSession());
+  session->engine_ = engine.get();
+  session->capabilities_ = CapabilitiesOf(*engine);
+  if (group_size > 0) {
+    std::vector<int64_t> labels;
+    for (int64_t r = 0; r < engine->size(); ++r) {
+      labels.push_back(r / group_size);
+    }
+    TESSERA_ASSIGN_OR_RETURN(
+        collectives::Hierarchy hierarchy,
+        collectives::Hierarchy::FromLabels(std::span(&labels, 1)));
+    session->options_.hierarchy =
+        std::make_shared<collectives::Hierarchy>(std::move(hierarchy));
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      session->plain_,
+      Communicator::Create(std::move(engine), session->options_));
+  return session;
+}
+
+// A second group of all ranks on the same engine.
+absl::StatusOr<std::unique_ptr<Communicator>> RankSession::MakeCommunicator(
+    const Task& task) {
+  std::vector<Rank> everyone;
+  for (int64_t r = 0; r < plain_->size(); ++r) everyone.push_back(Rank(r));
+  constexpr int64_t kTimeout = 60'000'000'000;
+  TESSERA_ASSIGN_OR_RETURN(
+      std::unique_ptr<Engine> engine,
+      engine_->CreateSubgroup(everyone, ++groups_,
+                              MonotonicNanos() + kTimeout));
+  collectives::CommunicatorOptions options = options_;
+  options.reproducible = task.reproducible;
+  if (task.source != AlgorithmSource::kAdaptive) {
+    return Communicator::Create(std::move(engine), std::move(options));
+  }
+  return collectives::CreateAdaptiveCommunicator(std::move(engine),
+                                                 std::move(options));
+}
+
+absl::StatusOr<Communicator*> RankSession::CommunicatorFor(const Task& task) {
+  const bool adaptive = task.source == AlgorithmSource::kAdaptive;
+  if (!adaptive && !task.reproducible) return plain_.get();
+  std::unique_ptr<Communicator>& place = others_[task.reproducible][adaptive];
+  if (place == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(place, MakeCommunicator(task));
+  }
+  return place.get();
+}
+
+absl::StatusOr<Operands*> RankSession::OperandsFor(const Task& task,
+                                                   Communicator* owner) {
+  if (operands_.has_value() && operands_owner_ == owner &&
+      HaveSameOperands(task, operands_task_)) {
+    return &*operands_;
+  }
+  operands_.reset();
+  OperandShape shape;
+  shape.kind = task.op;
+  shape.dtype = task.dtype;
+  shape.reduction = task.reduction;
+  shape.count = task.count;
+  shape.in_place = task.in_place;
+  shape.registered = task.registered;
+  shape.slots = SlotsOf(task);
+  TESSERA_ASSIGN_OR_RETURN(Operands operands,
+                           Operands::Allocate(*owner, shape));
+  operands_.emplace(std::move(operands));
+  operands_task_ = task;
+  operands_owner_ = owner;
+  return &*operands_;
+}
+
+absl::Status RankSession::RunTask(const Task& task, Answer* answer) {
+  TESSERA_ASSIGN_OR_RETURN(Communicator* const communicator,
+                           CommunicatorFor(task));
+  // Registered memory belongs to a communicator.
+  Communicator* const owner = task.registered ? communicator : plain_.get();
+  TESSERA_ASSIGN_OR_RETURN(Operands* const operands, OperandsFor(task, owner));
+  if (task.kind == TaskKind::kChoose) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const collectives::Algorithm algorithm,
+        communicator->AlgorithmFor(operands->operation(0)));
+    answer->text =
+        absl::StrCat(AlgorithmName(algorithm), "\n",
+                     communicator->ExplainAlgorithm(operands->operation(0)));
+    return absl::OkStatus();
+  }
+  const auto time =
+      task.kind == TaskKind::kOverlap ? TimeOverlap : TimeOperation;
+  TESSERA_ASSIGN_OR_RETURN(answer->seconds,
+                           time(*communicator, CallOf(task), task, *operands));
+  return absl::OkStatus();
+}
+
+Answer RankSession::Execute(const Task& task) {
+  Answer answer;
+  answer.status = RunTask(task, &answer);
+  return answer;
+}
+
 namespace {
 
 using collectives::CheckSameUser;
@@ -37,7 +325,7 @@ using topology::Rank;
 
 constexpr std::string_view kWorkerArgument = "--comm_bench_worker";
 
-// How long the parent may take over something that it does at once.
+// Limit for steps that the parent takes immediately.
 constexpr absl::Duration kSoon = absl::Seconds(30);
 
 Deadline Soon() { return Deadline::After(kSoon); }
@@ -69,7 +357,7 @@ absl::StatusOr<std::unique_ptr<RankSession>> StartSession(
   return RankSession::Create(*std::move(engine), setup.group_size);
 }
 
-// Until the parent says quit or goes away.
+// Executes tasks until the parent sends kQuit or closes the socket.
 void Serve(const UniqueFd& socket, RankSession& session) {
   while (true) {
     const absl::StatusOr<Task> task = ReceiveTask(socket, Never());
@@ -78,13 +366,13 @@ void Serve(const UniqueFd& socket, RankSession& session) {
   }
 }
 
-// Reports whether the session could start, then serves. The engine knows the
-// processors of all ranks; from here on this one has its share.
+// Reports the start of the session, then serves. The engine was created with
+// the processors of all ranks; afterwards this rank is bound to its share.
 void RunRank(const UniqueFd& socket,
              absl::StatusOr<std::unique_ptr<Engine>> engine, Rank rank,
              const WorkerSetup& setup) {
   if (setup.bind) {
-    // Where this is not allowed the rank runs where it may.
+    // Without permission the rank stays unbound.
     static_cast<void>(BindThisThread(
         ShareOfProcessors(AllowedProcessors(), rank.value(), setup.world)));
   }
@@ -110,10 +398,11 @@ absl::StatusOr<int64_t> RankOfProcess() {
     }
   }
   return absl::FailedPreconditionError(
-      "the launcher has not told this worker its rank");
+      "the launcher has set no rank for this worker: RANK, "
+      "OMPI_COMM_WORLD_RANK, PMIX_RANK or PMI_RANK");
 }
 
-// Null where nobody has passed sockets on.
+// Null without inherited sockets.
 absl::StatusOr<std::unique_ptr<collectives::Store>> OpenStore(Rank rank,
                                                               int64_t world) {
   const char* value = std::getenv(collectives::kInheritedSocketsVariable);
@@ -129,11 +418,11 @@ absl::StatusOr<std::unique_ptr<Engine>> MakeOne(
   if (!store.ok()) return store.status();
   TESSERA_ASSIGN_OR_RETURN(const EngineEntry entry,
                            catalogue.Find(setup.engine));
-  RankSeat seat;
-  seat.rank = rank;
-  seat.world = setup.world;
-  seat.store = store->get();
-  return entry.make_one(seat);
+  EngineRank arguments;
+  arguments.rank = rank;
+  arguments.world = setup.world;
+  arguments.store = store->get();
+  return entry.make_one(arguments);
 }
 
 absl::Status RunProcess(const std::string& name,
@@ -201,7 +490,7 @@ int RunWorker(int argc, char** argv, const EngineCatalogue& catalogue) {
   const absl::Status status = threads > 0
                                   ? RunThreads(argv[2], threads, catalogue)
                                   : RunProcess(argv[2], catalogue);
-  // The parent learns the reason on the socket, or is gone.
+  // The socket has reported the cause, if the parent is still there.
   return status.ok() ? 0 : 1;
 }
 

@@ -1,12 +1,13 @@
+#include "tools/comm_bench/traffic_meter.h"
+
 #include <cstring>
 #include <vector>
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/comm_bench/traffic_kernel.h"
-#include "tools/comm_bench/traffic_meter.h"
 
 namespace tessera::tools {
+
 namespace {
 
 using collectives::kCollectiveKinds;
@@ -105,4 +106,5 @@ TEST(TrafficMeterTest, RefusesWhatItHasNoRoomFor) {
 }
 
 }  // namespace
+
 }  // namespace tessera::tools

@@ -1,4 +1,4 @@
-#include "tools/comm_bench/variant.h"
+#include "tools/comm_bench/bench_run.h"
 
 #include <string>
 #include <vector>
@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 
 namespace tessera::tools {
+
 namespace {
 
 using collectives::AlgorithmsFor;
@@ -70,5 +71,22 @@ TEST(VariantTest, CapabilitiesTravelAsANumber) {
   }
 }
 
+TEST(BatchTest, ABatchTakesFortyMicrosecondsOrMore) {
+  EXPECT_EQ(BatchFor(1e-3), 1);
+  EXPECT_EQ(BatchFor(40e-6), 1);
+  EXPECT_EQ(BatchFor(39e-6), 2);
+  EXPECT_EQ(BatchFor(4.1e-6), 10);
+  EXPECT_EQ(BatchFor(1e-9), 64);
+  EXPECT_EQ(BatchFor(0), 64);
+}
+
+TEST(MedianTest, IsOfTheSlowestRankOfEachIteration) {
+  EXPECT_DOUBLE_EQ(MedianOfSlowest({{1, 5, 2}, {4, 1, 3}}), 4);
+  EXPECT_DOUBLE_EQ(MedianOfSlowest({{1, 2, 3, 4}}), 2.5);
+  EXPECT_DOUBLE_EQ(MedianOfSlowest({{7}}), 7);
+  EXPECT_DOUBLE_EQ(MedianOfSlowest({{}}), 0);
+}
+
 }  // namespace
+
 }  // namespace tessera::tools

@@ -1,0 +1,124 @@
+// Row: one measured result of the benchmark; and its reports: text, JSON, CSV,
+// plots, the regret of the adaptive chooser.
+#ifndef TESSERA_TOOLS_COMM_BENCH_REPORT_H_
+#define TESSERA_TOOLS_COMM_BENCH_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/dtype/dtype.h"
+#include "collectives/operation/operation.h"
+#include "tools/cli/output_format.h"
+
+namespace tessera::tools {
+
+// Times of an operation while a computation runs.
+struct Overlap {
+  double compute_seconds = 0;
+  double operation_seconds = 0;
+  double both_seconds = 0;
+
+  // The hidden share of the shorter one: 1 all, 0 none; below 0 if they slow
+  // each other down.
+  double Hidden() const;
+};
+
+// The selection of the adaptive chooser, for the first row of an engine.
+struct Choice {
+  std::string algorithm;
+  double regret = 1;  // Its time over that of the fastest.
+};
+
+struct Row {
+  std::string engine;
+  std::string algorithm;  // "engine": its own; may end in "+reproducible".
+  collectives::OpKind op = collectives::OpKind::kAllReduce;
+  DType dtype = DType::kF32;
+  int64_t world = 1;
+  int64_t bytes = 0;  // Of the whole message.
+  int64_t iterations = 0;
+  double seconds = 0;  // Median over iterations of the slowest rank.
+  double ratio = 1;    // seconds over those of the first row of this case.
+  std::optional<double> bound_seconds = std::nullopt;
+  std::optional<Overlap> overlap = std::nullopt;
+  std::optional<Choice> choice = std::nullopt;  // Of the engine, in this case.
+
+  // GB/s (10^9), as nccl-tests define them; 0 for a barrier.
+  double AlgorithmBandwidth() const;
+  double BusBandwidth() const;
+  // bound_seconds / seconds; 1 is as fast as memory allows.
+  std::optional<double> Share() const;
+
+  // True if two rows differ only in engine, algorithm and times.
+  bool SameCase(const Row& other) const {
+    return op == other.op && dtype == other.dtype && world == other.world &&
+           bytes == other.bytes;
+  }
+};
+
+// Sets the choice on the first row of `engine`: `chosen` is the algorithm that
+// its adaptive chooser selects. All rows are of one case.
+void SetChoice(std::span<Row> rows, const std::string& engine,
+               const std::string& chosen);
+
+// The regret of adaptive choices: their time over that of the best algorithm.
+struct RegretSummary {
+  std::string op;  // "all" for the last one.
+  int64_t cases = 0;
+  double p95 = 1;
+  double max = 1;
+  std::string worst;  // The case of the maximum.
+};
+
+// One summary for each operation, in the order of operations, then one for all,
+// over the rows that have a choice. Empty if there are none.
+std::vector<RegretSummary> SummariseRegret(std::span<const Row> rows);
+
+// Plots for a terminal of time against size, both logarithmic: one for each
+// operation, type and number of ranks, with a letter for each engine and
+// algorithm, "*" where several meet, and a legend. Lines have at most 79
+// characters. Rows without bytes or time are left out, here and in PlotSvg.
+std::string PlotText(std::span<const Row> rows);
+
+// The same plots as an SVG document; points have tooltips.
+std::string PlotSvg(std::span<const Row> rows);
+
+// CSV's first line. The columns are stable.
+inline constexpr std::string_view kCsvHeader =
+    "engine,algorithm,op,dtype,world,bytes,iterations,time_us,algbw_GBps,"
+    "busbw_GBps,ratio";
+
+// Prints rows as text, JSON or CSV while they are measured; JSON is one
+// document at the end.
+class RowPrinter {
+ public:
+  RowPrinter(OutputFormat format, std::ostream& out)
+      : format_(format), out_(out) {}
+
+  // The rows of one case, in the order of their engines.
+  void Print(std::span<const Row> rows);
+
+  // Ends the document. JSON: {"rows": [{"engine", ..., the columns of CSV,
+  // "bound_us", "share", "hidden", "chosen", "regret"}, ...], "regret": [{"op",
+  // "cases", "p95", "max"}, ...]}; values that were not measured are null.
+  void Finish();
+
+ private:
+  void PrintText(std::span<const Row> rows);
+  void PrintJson(const Row& row);
+
+  OutputFormat format_;
+  std::ostream& out_;
+  bool has_begun_ = false;
+  std::vector<Row> rows_;
+};
+
+}  // namespace tessera::tools
+
+#endif  // TESSERA_TOOLS_COMM_BENCH_REPORT_H_

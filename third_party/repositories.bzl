@@ -1,10 +1,13 @@
-"""How Tessera's dependencies are found. Another workspace calls this one function:
+"""How Tessera's dependencies are found, in a WORKSPACE and in a MODULE.bazel.
+
+A WORKSPACE that embeds Tessera calls one function. Every repository is declared through maybe(), so one that the
+workspace declared before this call is kept:
 
     local_repository(name = "tessera", path = "...")
     load("@tessera//third_party:repositories.bzl", "tessera_repositories")
     tessera_repositories()
 
-Every repository is declared through maybe(): one that the workspace has declared before this call is kept.
+MODULE.bazel uses the same list (module_extension.bzl).
 """
 
 load("@bazel_tools//tools/build_defs/repo:utils.bzl", "maybe")
@@ -16,9 +19,13 @@ load("//third_party/cuda:configure.bzl", "cuda_configure")
 def tessera_repositories():
     """Declares every repository that Tessera's targets name."""
     _bazel_rules()
-    _source_libraries()
-    _system_libraries()
-    maybe(cuda_configure, name = "local_cuda")
+    declare_libraries(maybe)
+
+def declare_libraries(declare):
+    """Calls `declare(repository_rule, name = ..., ...)` for every library and toolkit; the rules of Bazel itself are not among them."""
+    _source_libraries(declare)
+    _system_libraries(declare)
+    declare(cuda_configure, name = "local_cuda")
 
 def _bazel_rules():
     maybe(native_rules, name = "rules_cc", directory = "cc", rules = [
@@ -41,9 +48,9 @@ def _bazel_rules():
     ])
     maybe(coverage_tools, name = "remote_coverage_tools")
 
-def _source_libraries():
-    maybe(apt_sources, name = "tessera_apt_sources")
-    maybe(
+def _source_libraries(declare):
+    declare(apt_sources, name = "tessera_apt_sources")
+    declare(
         pinned_source,
         name = "bazel_skylib",
         urls = ["https://github.com/bazelbuild/bazel-skylib/releases/download/1.0.3/bazel-skylib-1.0.3.tar.gz"],
@@ -53,7 +60,7 @@ def _source_libraries():
         distribution_sha256 = "b22f0f38d9a1ac565fce8a43df3d284f6b8e5e8775bda54b5cb687bed46b6ea4",
         distribution_strip_prefix = "bazel-skylib-1.0.3",
     )
-    maybe(
+    declare(
         pinned_source,
         name = "com_google_absl",
         urls = ["https://github.com/abseil/abseil-cpp/archive/refs/tags/20220623.1.tar.gz"],
@@ -70,7 +77,7 @@ def _source_libraries():
             "sed -i '1i #include <cstdint>' absl/container/internal/container_memory.h absl/strings/internal/str_format/extension.h",
         ],
     )
-    maybe(
+    declare(
         pinned_source,
         name = "com_google_googletest",
         urls = ["https://github.com/google/googletest/archive/refs/tags/release-1.12.1.tar.gz"],
@@ -79,7 +86,7 @@ def _source_libraries():
         distribution_package = "googletest",
         distribution_file = "googletest_1.12.1.orig.tar.gz",
     )
-    maybe(
+    declare(
         pinned_source,
         name = "com_github_google_benchmark",
         urls = ["https://github.com/google/benchmark/archive/refs/tags/v1.7.1.tar.gz"],
@@ -88,7 +95,7 @@ def _source_libraries():
         distribution_package = "benchmark",
         distribution_file = "benchmark_1.7.1.orig.tar.gz",
     )
-    maybe(
+    declare(
         pinned_source,
         name = "com_github_google_glog",
         urls = ["https://github.com/google/glog/archive/refs/tags/v0.6.0.tar.gz"],
@@ -97,7 +104,7 @@ def _source_libraries():
         distribution_package = "google-glog",
         distribution_file = "google-glog_0.6.0.orig.tar.gz",
     )
-    maybe(
+    declare(
         pinned_source,
         name = "com_github_gflags_gflags",
         urls = ["https://github.com/gflags/gflags/archive/refs/tags/v2.2.2.tar.gz"],
@@ -106,7 +113,7 @@ def _source_libraries():
         distribution_package = "gflags",
         distribution_file = "gflags_2.2.2.orig.tar.gz",
     )
-    maybe(
+    declare(
         pinned_source,
         name = "com_github_nlohmann_json",
         urls = ["https://github.com/nlohmann/json/archive/refs/tags/v3.11.2.tar.gz"],
@@ -116,7 +123,7 @@ def _source_libraries():
         distribution_file = "nlohmann-json3_3.11.2.orig.tar.gz",
         build_file = "//third_party:nlohmann_json.BUILD",
     )
-    maybe(
+    declare(
         pinned_source,
         name = "com_google_highway",
         urls = ["https://github.com/google/highway/archive/refs/tags/1.0.3.tar.gz"],
@@ -127,11 +134,11 @@ def _source_libraries():
         build_file = "//third_party:highway.BUILD",
     )
 
-def _system_libraries():
-    maybe(system_library, name = "hwloc", flavors = {
+def _system_libraries(declare):
+    declare(system_library, name = "hwloc", flavors = {
         "hwloc": ["hwloc.h", "libhwloc.so"],
     })
-    maybe(
+    declare(
         system_library,
         name = "mpi",
         defines = ["MPICH_SKIP_MPICXX", "OMPI_SKIP_MPICXX"],
@@ -140,22 +147,22 @@ def _system_libraries():
             "mpich": ["/usr/include/{arch}/mpich/mpi.h", "libmpich.so"],
         },
     )
-    maybe(system_library, name = "gloo", flavors = {
+    declare(system_library, name = "gloo", flavors = {
         "gloo": ["gloo/config.h", "libgloo.so"],
     })
-    maybe(system_library, name = "liburing", flavors = {
+    declare(system_library, name = "liburing", flavors = {
         "liburing": ["liburing.h", "liburing.so"],
     })
-    maybe(system_library, name = "lz4", flavors = {
+    declare(system_library, name = "lz4", flavors = {
         "lz4": ["lz4.h", "liblz4.so"],
     })
-    maybe(system_library, name = "openblas", flavors = {
+    declare(system_library, name = "openblas", flavors = {
         "pthread": ["/usr/include/{arch}/openblas-pthread/cblas.h", "libopenblas.so"],
         "openblas": ["openblas/cblas.h", "libopenblas.so"],
     })
-    maybe(system_library, name = "openssl", flavors = {
+    declare(system_library, name = "openssl", flavors = {
         "openssl": ["openssl/ssl.h", "libssl.so", "libcrypto.so"],
     })
-    maybe(system_library, name = "zstd", flavors = {
+    declare(system_library, name = "zstd", flavors = {
         "zstd": ["zstd.h", "libzstd.so"],
     })

@@ -47,7 +47,7 @@ def _find_flavor(ctx, arch, spec):
     return struct(header = found, libraries = libraries) if found and None not in libraries else None
 
 def _system_library_impl(ctx):
-    name = ctx.name.split("~")[-1]
+    name = ctx.name.replace("+", "~").split("~")[-1]
     upper = name.upper()
     arch = ctx.execute(["uname", "-m"]).stdout.strip() + "-linux-gnu"
     wanted = ctx.os.environ.get("TESSERA_" + upper, "")

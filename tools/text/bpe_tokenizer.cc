@@ -1,6 +1,7 @@
 #include "tools/text/bpe_tokenizer.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -9,9 +10,163 @@
 #include "base/status_macros.h"
 
 namespace tessera::text {
+
 namespace {
 
-// The texts of all ids, as they are gathered.
+absl::StatusOr<TokenId> Lookup(
+    const absl::flat_hash_map<std::string, TokenId>& vocabulary,
+    const std::string& token, size_t merge) {
+  const auto found = vocabulary.find(token);
+  if (found != vocabulary.end()) return found->second;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "merge ", merge, ": ", Quoted(token), " is not in the vocabulary"));
+}
+
+}  // namespace
+
+BpeModel::BpeModel(Options options) : options_(std::move(options)) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto found =
+        options_.vocabulary.find(std::string(1, static_cast<char>(byte)));
+    byte_ids_[static_cast<size_t>(byte)] =
+        found == options_.vocabulary.end() ? -1 : found->second;
+  }
+}
+
+absl::StatusOr<BpeModel> BpeModel::Create(Options options) {
+  BpeModel model(std::move(options));
+  const auto& vocabulary = model.options_.vocabulary;
+  int32_t rank = 0;
+  for (const auto& [left, right] : model.options_.merges) {
+    const auto merge = static_cast<size_t>(rank);
+    TESSERA_ASSIGN_OR_RETURN(const TokenId a, Lookup(vocabulary, left, merge));
+    TESSERA_ASSIGN_OR_RETURN(const TokenId b, Lookup(vocabulary, right, merge));
+    TESSERA_ASSIGN_OR_RETURN(
+        const TokenId both,
+        Lookup(vocabulary, absl::StrCat(left, right), merge));
+    model.merges_[Key(a, b)] = {rank++, both};
+  }
+  model.options_.merges.clear();
+  return model;
+}
+
+bool BpeModel::covers_all_bytes() const {
+  return std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
+}
+
+void BpeModel::PushCandidate(int32_t position, Scratch& scratch) const {
+  if (position < 0) return;
+  const auto& left = scratch.symbols_[static_cast<size_t>(position)];
+  if (left.next < 0) return;
+  const TokenId right = scratch.symbols_[static_cast<size_t>(left.next)].id;
+  const auto found = merges_.find(Key(left.id, right));
+  if (found == merges_.end()) return;
+  scratch.heap_.push_back({found->second.rank, position, left.id, right});
+  std::push_heap(scratch.heap_.begin(), scratch.heap_.end(),
+                 [](const auto& a, const auto& b) {
+                   return std::tie(a.rank, a.position) >
+                          std::tie(b.rank, b.position);
+                 });
+}
+
+// Symbols that were merged into their predecessor have id -1. A candidate whose
+// symbols have changed is outdated.
+void BpeModel::MergeAll(Scratch& scratch) const {
+  auto& symbols = scratch.symbols_;
+  while (!scratch.heap_.empty()) {
+    std::pop_heap(scratch.heap_.begin(), scratch.heap_.end(),
+                  [](const auto& a, const auto& b) {
+                    return std::tie(a.rank, a.position) >
+                           std::tie(b.rank, b.position);
+                  });
+    const Scratch::Candidate candidate = scratch.heap_.back();
+    scratch.heap_.pop_back();
+    auto& left = symbols[static_cast<size_t>(candidate.position)];
+    if (left.id != candidate.left || left.next < 0) continue;
+    auto& right = symbols[static_cast<size_t>(left.next)];
+    if (right.id != candidate.right) continue;
+    left.id = merges_.find(Key(left.id, right.id))->second.result;
+    right.id = -1;
+    left.next = right.next;
+    if (left.next >= 0) {
+      symbols[static_cast<size_t>(left.next)].previous = candidate.position;
+    }
+    PushCandidate(left.previous, scratch);
+    PushCandidate(candidate.position, scratch);
+  }
+}
+
+void BpeModel::AppendWord(std::string_view word, Scratch& scratch,
+                          std::vector<TokenId>& ids) const {
+  if (options_.whole_words_first) {
+    const auto found = options_.vocabulary.find(word);
+    if (found != options_.vocabulary.end()) {
+      ids.push_back(found->second);
+      return;
+    }
+  }
+  auto& symbols = scratch.symbols_;
+  symbols.clear();
+  for (const char c : word) {
+    const TokenId id = byte_ids_[static_cast<unsigned char>(c)];
+    if (id < 0) continue;
+    const auto at = static_cast<int32_t>(symbols.size());
+    symbols.push_back({id, at - 1, at + 1});
+  }
+  if (symbols.empty()) return;
+  symbols.back().next = -1;
+  scratch.heap_.clear();
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    PushCandidate(static_cast<int32_t>(i), scratch);
+  }
+  MergeAll(scratch);
+  for (int32_t at = 0; at >= 0; at = symbols[static_cast<size_t>(at)].next) {
+    ids.push_back(symbols[static_cast<size_t>(at)].id);
+  }
+}
+
+namespace {
+
+unsigned char FirstByte(const AddedToken& token) {
+  return static_cast<unsigned char>(token.content[0]);
+}
+
+}  // namespace
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens)
+    : tokens_(std::move(tokens)) {
+  std::stable_sort(tokens_.begin(), tokens_.end(),
+                   [](const AddedToken& a, const AddedToken& b) {
+                     if (FirstByte(a) != FirstByte(b)) {
+                       return FirstByte(a) < FirstByte(b);
+                     }
+                     return a.content.size() > b.content.size();
+                   });
+  for (const AddedToken& token : tokens_) ++first_of_[FirstByte(token) + 1u];
+  for (size_t i = 1; i < first_of_.size(); ++i) {
+    first_of_[i] += first_of_[i - 1];
+  }
+}
+
+AddedTokens::Match AddedTokens::Find(std::string_view text, size_t begin,
+                                     bool with_special) const {
+  if (tokens_.empty()) return {text.size(), nullptr};
+  for (size_t at = begin; at < text.size(); ++at) {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    for (uint32_t i = first_of_[byte]; i < first_of_[byte + 1u]; ++i) {
+      const AddedToken& token = tokens_[i];
+      if (token.special && !with_special) continue;
+      if (text.substr(at, token.content.size()) == token.content) {
+        return {at, &token};
+      }
+    }
+  }
+  return {text.size(), nullptr};
+}
+
+namespace {
+
+// Collects the texts of all ids.
 class TextTable {
  public:
   explicit TextTable(size_t tokens) : most_(4 * tokens + 1024) {}
@@ -77,7 +232,7 @@ constexpr size_t kLongestCachedWord = 64;
 
 }  // namespace
 
-// One text on its way to ids. Keeps what words became, for most come again.
+// The encoding of one text. Caches the ids of words, because most recur.
 class BpeTokenizer::Encoding {
  public:
   Encoding(const BpeTokenizer& tokenizer, std::vector<TokenId>& ids)
@@ -92,7 +247,7 @@ class BpeTokenizer::Encoding {
   }
 
  private:
-  // Appends the added tokens, and calls `use` for the texts between them.
+  // Appends the added tokens and calls `use` for the texts between them.
   template <typename Use>
   void Between(const AddedTokens& added, std::string_view text,
                bool with_special, Use use) {
@@ -106,7 +261,7 @@ class BpeTokenizer::Encoding {
     }
   }
 
-  // Cuts by the rules from `rule` on.
+  // Splits by the rules from `rule` on.
   void Cut(std::string_view text, size_t rule) {
     if (rule == tokenizer_.rules_.size()) return CutLast(text);
     for (size_t at = 0; at < text.size();) {

@@ -1,51 +1,150 @@
-// BpeTokenizer: byte-level BPE, as GPT-2, Llama 3, SmolLM and Qwen have it.
+// BpeTokenizer: byte-level BPE of GPT-2, Llama 3, SmolLM and Qwen.
 //
 //   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
 //                            LoadTokenizer("models/smollm"));
 //
-// tokenizer_json.h reads the files of Hugging Face and says what of them is
-// supported. Gives the ids that their tokenizers package gives with
-// add_special_tokens=False.
+// tokenizer_json.h reads the files of Hugging Face. Ids are those of their
+// tokenizers package with add_special_tokens=False. BpeModel merges the bytes
+// of a word; AddedTokens finds tokens that are not split.
 #ifndef TESSERA_TOOLS_TEXT_BPE_TOKENIZER_H_
 #define TESSERA_TOOLS_TEXT_BPE_TOKENIZER_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "tools/text/added_tokens.h"
-#include "tools/text/bpe_model.h"
 #include "tools/text/tokenizer.h"
 #include "tools/text/word_splitter.h"
 
 namespace tessera::text {
 
+// Byte-pair encoding of words.
+//
+//   TESSERA_ASSIGN_OR_RETURN(BpeModel model, BpeModel::Create(options));
+//   BpeModel::Scratch scratch;
+//   model.AppendWord(" lower", scratch, ids);
+//
+// A word begins as its bytes. Again and again the neighbours with the earliest
+// merge of the vocabulary are merged, the leftmost among equals, until no merge
+// applies. O(n log n) for a word of n bytes. Source: Sennrich, Haddow and
+// Birch, arXiv 1508.07909; Radford et al., Language Models are Unsupervised
+// Multitask Learners, 2019, for bytes.
+class BpeModel {
+ public:
+  struct Options {
+    // Ids, not negative, by the bytes of the token.
+    absl::flat_hash_map<std::string, TokenId> vocabulary = {};
+    // By priority, highest first; the last of equal pairs counts.
+    std::vector<std::pair<std::string, std::string>> merges = {};
+    // True: a word of the vocabulary is that token, regardless of merges.
+    bool whole_words_first = false;
+  };
+
+  // InvalidArgument if a part or the result of a merge is not in the
+  // vocabulary.
+  static absl::StatusOr<BpeModel> Create(Options options);
+
+  // Memory that consecutive calls share.
+  class Scratch {
+   private:
+    friend class BpeModel;
+    struct Symbol {
+      TokenId id;
+      int32_t previous, next;  // -1: none.
+    };
+    struct Candidate {
+      int32_t rank, position;
+      TokenId left, right;
+    };
+    std::vector<Symbol> symbols_;
+    std::vector<Candidate> heap_;
+  };
+
+  // Appends the tokens of `word`, of less than 2^31 bytes. Bytes without a
+  // token are left out, as in the tokenizers package.
+  void AppendWord(std::string_view word, Scratch& scratch,
+                  std::vector<TokenId>& ids) const;
+
+  // True if every byte has a token.
+  bool covers_all_bytes() const;
+
+ private:
+  struct Merge {
+    int32_t rank;
+    TokenId result;
+  };
+
+  explicit BpeModel(Options options);
+
+  static uint64_t Key(TokenId left, TokenId right) {
+    return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
+  }
+  void PushCandidate(int32_t position, Scratch& scratch) const;
+  void MergeAll(Scratch& scratch) const;
+
+  Options options_;
+  std::array<TokenId, 256> byte_ids_;  // -1: none.
+  absl::flat_hash_map<uint64_t, Merge> merges_;
+};
+
+// A token that is found in a text before splitting and merging.
+struct AddedToken {
+  TokenId id = 0;
+  std::string content = {};  // Not empty.
+  bool special = false;
+};
+
+class AddedTokens {
+ public:
+  AddedTokens() = default;
+  explicit AddedTokens(std::vector<AddedToken> tokens);
+
+  struct Match {
+    size_t begin = 0;
+    const AddedToken* token = nullptr;  // Null: none.
+  };
+
+  // The leftmost token in `text` from byte `begin` on, the longest of those
+  // that begin there; special ones only if `with_special`.
+  Match Find(std::string_view text, size_t begin, bool with_special) const;
+
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+
+ private:
+  // By first byte; longer ones come first.
+  std::vector<AddedToken> tokens_;
+  // The first token that begins with each byte; then the end.
+  std::array<uint32_t, 257> first_of_ = {};
+};
+
 struct BpeTokenizerOptions {
   BpeModel::Options model = {};
-  // Each cuts the words that the one before it left.
+  // Each splits the words of the previous one.
   std::vector<SplitRule> rules = {};
-  // A space goes before every word that `rules` leave and that has none, and
-  // then `last_rule` cuts.
+  // True: words of `rules` without a leading space get one. Then `last_rule`
+  // splits.
   bool add_prefix_space = false;
   std::optional<SplitRule> last_rule = {};
-  // Looked for in the text, then the second ones in what lies between these.
+  // Tokens found in the text, and those found in the rest.
   std::vector<AddedToken> added_first = {};
   std::vector<AddedToken> added_second = {};
-  // Bytes of the ids in neither.
+  // The bytes of the ids outside of the vocabulary and the added tokens.
   absl::flat_hash_map<TokenId, std::string> other_texts = {};
   std::optional<TokenId> end_of_text = {};
 };
 
 class BpeTokenizer : public Tokenizer {
  public:
-  // Refuses what BpeModel refuses. InvalidArgument where an id is negative or
-  // above four times the number of tokens and 1024, two tokens have one, an
-  // added token is empty, or the end of text is no token.
+  // The errors of BpeModel. InvalidArgument if an id is negative or too large
+  // (above four times the number of tokens plus 1024), two tokens share an id,
+  // an added token is empty, or the end of text is no token.
   static absl::StatusOr<BpeTokenizer> Create(BpeTokenizerOptions options);
 
   int64_t vocabulary_size() const override {
@@ -54,11 +153,11 @@ class BpeTokenizer : public Tokenizer {
   std::optional<TokenId> end_of_text() const override { return end_of_text_; }
   void AppendTokens(std::string_view text, SpecialTokens special,
                     std::vector<TokenId>& ids) const override;
-  // Special tokens are written as their names.
+  // Special tokens decode to their names.
   void AppendText(std::span<const TokenId> ids,
                   std::string& text) const override;
 
-  // Whether any text decodes to itself.
+  // True if any text decodes to itself.
   bool covers_all_bytes() const { return model_.covers_all_bytes(); }
 
  private:

@@ -1,4 +1,5 @@
-// Characters of UTF-8 text and what kind they are.
+// Characters of UTF-8 text and their classes; the byte alphabet of byte-level
+// vocabularies.
 //
 //   for (size_t at = 0; at < text.size();) {
 //     const Character character = CharacterAt(text, at);
@@ -9,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,12 +30,20 @@ struct Character {
 };
 
 // The character that begins at byte `at`, which is inside `text`. A byte that
-// begins no well-formed character (Unicode, table 3-7) is one of its own: not
-// valid, U+FFFD, kOther, one byte.
+// does not begin a well-formed character (Unicode, table 3-7) is a character of
+// one byte: not valid, U+FFFD, kOther.
 Character CharacterAt(std::string_view text, size_t at);
 
-// In UTF-8. `code_point` is below 0x110000 and no surrogate.
+// Appends UTF-8. `code_point` is below 0x110000 and no surrogate.
 void AppendUtf8(uint32_t code_point, std::string& text);
+
+// The bytes of `written` in the printable characters of byte-level
+// vocabularies, such as "Ġ" for a space; nothing if a character is not in that
+// alphabet. Source: GPT-2's bytes_to_unicode.
+std::optional<std::string> BytesOfWritten(std::string_view written);
+
+// The inverse.
+std::string WrittenBytes(std::string_view bytes);
 
 }  // namespace tessera::text
 

@@ -7,7 +7,6 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/text/data_files.h"
-#include "tools/text/scramble.h"
 
 namespace tessera::text {
 namespace {
@@ -22,7 +21,7 @@ void Corpus::Mix(std::span<const TokenId> tokens) {
   }
 }
 
-// Texts one after another share a segment.
+// Consecutive texts share a segment.
 PackedTokens& Corpus::LastTexts(int64_t vocabulary) {
   if (segments_.empty() ||
       !std::holds_alternative<PackedTokens>(segments_.back())) {

@@ -1,4 +1,4 @@
-// Corpus: documents as one row of tokens.
+// Corpus: documents as one sequence of tokens.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::shared_ptr<const Corpus> corpus,
@@ -6,14 +6,16 @@
 //   std::vector<TokenId> tokens(257);
 //   TESSERA_RETURN_IF_ERROR(corpus->Read(4096, tokens));
 //
-// Text files are read and tokenised at once, and kept in memory with 2 bytes a
-// token where the vocabulary has at most 65536, else 4; behind each text there
-// is the tokenizer's end of text, where it has one. Special tokens that are
-// written out in a text are text. Token files stay on disk and are taken as
-// they are. data_files.h says which files these are, and in which order.
+// Text files are read and tokenised by Open and kept in memory, with 2 bytes a
+// token if the vocabulary has at most 65536, else 4; each text ends with the
+// tokenizer's end of text, if it has one. Special tokens that are written out
+// in a text are text. Token files stay on disk. data_files.h defines the files
+// of a path and their order.
 #ifndef TESSERA_TOOLS_TEXT_CORPUS_H_
 #define TESSERA_TOOLS_TEXT_CORPUS_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -25,40 +27,88 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tools/text/packed_tokens.h"
-#include "tools/text/token_file.h"
+#include "tools/text/data_files.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
 
-// A text file has at most this many bytes; more are better made tokens before.
+// The finaliser of SplitMix64: each bit of the result depends on all of `x`.
+// Source: Steele, Lea and Flood, Fast Splittable Pseudorandom Number
+// Generators, OOPSLA 2014.
+constexpr uint64_t Scramble(uint64_t x) {
+  x += 0x9E3779B97F4A7C15;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+  x = (x ^ x >> 27) * 0x94D049BB133111EB;
+  return x ^ x >> 31;
+}
+
+// Token ids in 2 or 4 bytes each.
+class PackedTokens {
+ public:
+  // Ids are in [0, vocabulary).
+  explicit PackedTokens(int64_t vocabulary) : narrow_(vocabulary <= 65536) {}
+
+  int64_t size() const {
+    return static_cast<int64_t>(narrow_ ? small_.size() : large_.size());
+  }
+
+  int64_t bytes() const {
+    return size() *
+           static_cast<int64_t>(narrow_ ? sizeof(uint16_t) : sizeof(TokenId));
+  }
+
+  void Append(std::span<const TokenId> ids) {
+    if (narrow_) {
+      small_.insert(small_.end(), ids.begin(), ids.end());
+    } else {
+      large_.insert(large_.end(), ids.begin(), ids.end());
+    }
+  }
+
+  // Copies ids.size() ids from `begin` on.
+  void Read(int64_t begin, std::span<TokenId> ids) const {
+    const auto count = static_cast<std::ptrdiff_t>(ids.size());
+    if (narrow_) {
+      std::copy_n(small_.begin() + begin, count, ids.begin());
+    } else {
+      std::copy_n(large_.begin() + begin, count, ids.begin());
+    }
+  }
+
+ private:
+  bool narrow_;
+  std::vector<uint16_t> small_;
+  std::vector<TokenId> large_;
+};
+
+// The largest text file; convert larger ones to token files first.
 inline constexpr int64_t kMaxTextBytes = int64_t{1} << 31;
 
-// Const calls may be made by several threads at once.
+// Const calls are thread-safe.
 class Corpus {
  public:
-  // Refuses what FindDataFiles and TokenFile::Open refuse, and text files of
-  // more than kMaxTextBytes.
+  // The errors of FindDataFiles and TokenFile::Open; InvalidArgument for text
+  // files of more than kMaxTextBytes.
   static absl::StatusOr<std::shared_ptr<const Corpus>> Open(
       std::span<const std::string> paths, const Tokenizer& tokenizer);
 
-  // Texts that are in memory. InvalidArgument where there is none.
+  // From texts in memory. InvalidArgument if `texts` is empty.
   static absl::StatusOr<std::shared_ptr<const Corpus>> FromTexts(
       std::span<const std::string> texts, const Tokenizer& tokenizer);
 
   int64_t token_count() const { return starts_.back(); }
   int64_t file_count() const { return file_count_; }
 
-  // Of texts; token files take none.
+  // The memory of texts; token files take none.
   int64_t memory_bytes() const;
 
-  // The tokens [begin, begin + tokens.size()). OutOfRange where there are not
-  // so many; else what TokenFile::Read refuses.
+  // Reads the tokens [begin, begin + tokens.size()). OutOfRange past the end;
+  // otherwise the errors of TokenFile::Read.
   absl::Status Read(int64_t begin, std::span<TokenId> tokens) const;
 
-  // A number that another corpus or vocabulary would hardly have: of all tokens
-  // of texts, and of the length, the first and the last 65536 tokens of each
-  // token file. For checkpoints, to see that they go on with the same data.
+  // A hash of all tokens of texts, and of the length and the first and last
+  // 65536 tokens of each token file. A checkpoint stores it to detect other
+  // data on resume.
   uint64_t fingerprint() const { return fingerprint_; }
 
  private:
@@ -72,7 +122,8 @@ class Corpus {
   void Mix(std::span<const TokenId> tokens);
 
   std::vector<Segment> segments_;
-  std::vector<int64_t> starts_ = {0};  // Of the segments; then the end.
+  std::vector<int64_t> starts_ = {
+      0};  // The starts of the segments; then the end.
   int64_t file_count_ = 0;
   uint64_t fingerprint_ = 0;
 };

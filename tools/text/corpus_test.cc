@@ -13,9 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/text/byte_tokenizer.h"
 #include "tools/text/data_files.h"
-#include "tools/text/token_file.h"
+#include "tools/text/tokenizer.h"
 
 namespace tessera::text {
 namespace {

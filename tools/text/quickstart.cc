@@ -5,10 +5,9 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "tools/text/batch_partition.h"
-#include "tools/text/byte_tokenizer.h"
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
+#include "tools/text/tokenizer.h"
 
 absl::Status Run() {
   using namespace tessera::text;

@@ -1,13 +1,77 @@
 #include "tools/text/samples.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "tools/text/permutation.h"
-#include "tools/text/scramble.h"
+#include "tools/text/corpus.h"
 
 namespace tessera::text {
+
+namespace {
+
+constexpr int64_t kMostSize = int64_t{1} << 62;
+constexpr uint64_t kRounds = 8;
+
+}  // namespace
+
+absl::StatusOr<Permutation> Permutation::Create(int64_t size, uint64_t key) {
+  if (size < 0 || size > kMostSize) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an order of ", size, "; it must be from 0 to 2^62"));
+  }
+  const auto cells = std::max<uint64_t>(1, static_cast<uint64_t>(size));
+  // Any number near the root works, but it must be the same on every machine.
+  auto rows = static_cast<uint64_t>(std::sqrt(static_cast<double>(cells)));
+  while (rows * rows > cells) --rows;
+  while ((rows + 1) * (rows + 1) <= cells) ++rows;
+  return Permutation(size, key, rows, (cells + rows - 1) / rows);
+}
+
+// One pass of the network, a bijection of the cells: in turn, the row and the
+// column move by a number that depends on the other and the round.
+uint64_t Permutation::Walk(uint64_t cell) const {
+  uint64_t row = cell / columns_;
+  uint64_t column = cell % columns_;
+  for (uint64_t round = 0; round < kRounds; round += 2) {
+    row = (row + Scramble(Scramble(key_ + round) ^ column) % rows_) % rows_;
+    column = (column + Scramble(Scramble(key_ + round + 1) ^ row) % columns_) %
+             columns_;
+  }
+  return row * columns_ + column;
+}
+
+int64_t Permutation::operator()(int64_t index) const {
+  auto cell = static_cast<uint64_t>(index);
+  do {
+    cell = Walk(cell);
+  } while (cell >= static_cast<uint64_t>(size_));
+  return static_cast<int64_t>(cell);
+}
+
+absl::StatusOr<BatchPartition> BatchPartition::Create(int64_t batch,
+                                                      int64_t data_ranks,
+                                                      int64_t micro_batch,
+                                                      int64_t first_sample) {
+  if (batch < 1 || data_ranks < 1 || micro_batch < 1 || first_sample < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a batch of ", batch, " samples over ", data_ranks,
+        " data ranks in micro-batches of ", micro_batch, " from sample ",
+        first_sample,
+        ": expected at least 1, and at least 0 for the first sample"));
+  }
+  // The product might overflow.
+  if (batch % data_ranks == 0 && batch / data_ranks % micro_batch == 0) {
+    return BatchPartition(batch, data_ranks, micro_batch, first_sample);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a batch of ", batch, " samples cannot be shared by ",
+                   data_ranks, " data ranks in micro-batches of ", micro_batch,
+                   "; make it a multiple of their product"));
+}
+
 namespace {
 
 constexpr int64_t kMostSequence = int64_t{1} << 31;

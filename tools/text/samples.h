@@ -1,19 +1,18 @@
-// Samples: the sequences of a corpus, in the order in which a run trains on
-// them.
+// Samples: the sequences of a corpus in the order of training; BatchPartition:
+// the samples of each rank; Permutation: the order of an epoch.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       Samples samples,
 //       Samples::Create(corpus, {.sequence = 256, .seed = 1}));
-//   std::vector<TokenId> tokens(257);  // Inputs are the first 256, targets the
-//                                      // last.
-//   TESSERA_RETURN_IF_ERROR(samples.ReadTraining(index, tokens));
+//   std::vector<TokenId> tokens(257);  // 256 inputs, shifted by one the
+//   targets. TESSERA_RETURN_IF_ERROR(samples.ReadTraining(index, tokens));
 //
-// A global index 0, 1, 2, ... names a sample; which rank reads it, in which
-// micro-batch, and how far the run was when it was interrupted do not matter.
-// Sample k of the corpus is the tokens [k s, k s + s + 1) for sequences of s:
-// each token is an input once, but for the last up to s ones. The last samples
-// of the corpus are for validation, the others are the epoch; each epoch has
-// them in an order of its own, which the seed determines.
+// A global index 0, 1, 2, ... names a sample, independent of the rank, the
+// micro-batch and interruptions. Sample k of the corpus is the tokens
+// [k s, k s + s + 1) for sequences of s: each token is an input once, except
+// the last up to s ones. The last samples of the corpus are for validation, the
+// others are the epoch; each epoch has its own order, which the seed
+// determines.
 #ifndef TESSERA_TOOLS_TEXT_SAMPLES_H_
 #define TESSERA_TOOLS_TEXT_SAMPLES_H_
 
@@ -29,20 +28,104 @@
 
 namespace tessera::text {
 
-struct SamplesOptions {
-  int64_t sequence = 0;  // Tokens that the model sees.
-  // Of the samples, rounded down, but at least one where it is not zero and
-  // there are two samples. In [0, 1).
-  double validation_fraction = 0;
-  uint64_t seed = 0;
-  bool shuffle = true;  // False: in the order of the corpus.
+// An order of n items that is computed, not stored.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto order, Permutation::Create(n, /*key=*/7));
+//   order(0);  // Each of 0, ..., n - 1 is the value of one index.
+//
+// A Feistel network over a x b >= n cells, with a and b near the root of n; the
+// few cells past the end, at most about sqrt(n), are skipped. An element takes
+// constant time. Good enough for shuffling, not for encryption. Source: Black
+// and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002, methods 2
+// and 3.
+class Permutation {
+ public:
+  // InvalidArgument if `size` is not in [0, 2^62]. The same key gives the same
+  // order on every machine and in every version of Tessera.
+  static absl::StatusOr<Permutation> Create(int64_t size, uint64_t key);
+
+  int64_t size() const { return size_; }
+
+  // The element at `index`, which is in [0, size()).
+  int64_t operator()(int64_t index) const;
+
+ private:
+  Permutation(int64_t size, uint64_t key, uint64_t rows, uint64_t columns)
+      : size_(size), key_(key), rows_(rows), columns_(columns) {}
+
+  uint64_t Walk(uint64_t cell) const;
+
+  int64_t size_;
+  uint64_t key_;
+  uint64_t rows_, columns_;
 };
 
-// Const calls may be made by several threads at once.
+// The samples of each data-parallel rank in each step.
+//
+//   // 16 samples a step over 2 data-parallel ranks, 4 samples at a time.
+//   TESSERA_ASSIGN_OR_RETURN(auto batch, BatchPartition::Create(16, 2, 4));
+//   for (int64_t m = 0; m < batch.micro_batches(); ++m) {
+//     const int64_t first = batch.FirstIndex(step, data_rank, m);
+//     // Reads samples first, ..., first + 3.
+//   }
+//
+// Step k trains on the global indices [k B, (k + 1) B) for every partition:
+// rank r has B / ranks consecutive ones, and its micro-batches are consecutive
+// ones of these. A checkpoint needs only the step, or the index of the next
+// sample if the batch has changed.
+class BatchPartition {
+ public:
+  // `first_sample` is the first global index of step 0. InvalidArgument if a
+  // number is below 1, `first_sample` is negative, or `data_ranks` times
+  // `micro_batch` does not divide `batch`.
+  static absl::StatusOr<BatchPartition> Create(int64_t batch,
+                                               int64_t data_ranks,
+                                               int64_t micro_batch,
+                                               int64_t first_sample = 0);
+
+  int64_t batch() const { return batch_; }
+  int64_t data_ranks() const { return data_ranks_; }
+  int64_t micro_batch() const { return micro_batch_; }
+  int64_t samples_per_rank() const { return batch_ / data_ranks_; }
+  // Micro-batches of each rank in each step.
+  int64_t micro_batches() const { return samples_per_rank() / micro_batch_; }
+
+  // The global index of the first of the micro_batch() samples. `step` is not
+  // negative, `data_rank` and `micro_batch_index` are below their counts.
+  int64_t FirstIndex(int64_t step, int64_t data_rank,
+                     int64_t micro_batch_index) const {
+    return first_sample_ + step * batch_ + data_rank * samples_per_rank() +
+           micro_batch_index * micro_batch_;
+  }
+
+ private:
+  BatchPartition(int64_t batch, int64_t data_ranks, int64_t micro_batch,
+                 int64_t first_sample)
+      : batch_(batch),
+        data_ranks_(data_ranks),
+        micro_batch_(micro_batch),
+        first_sample_(first_sample) {}
+
+  int64_t batch_;
+  int64_t data_ranks_;
+  int64_t micro_batch_;
+  int64_t first_sample_;
+};
+
+struct SamplesOptions {
+  int64_t sequence = 0;  // Tokens of a sample, without the last target.
+  // Share of the samples in [0, 1), rounded down, but at least one sample if it
+  // is above 0 and there are two samples.
+  double validation_fraction = 0;
+  uint64_t seed = 0;
+  bool shuffle = true;  // False: corpus order.
+};
+
+// Const calls are thread-safe.
 class Samples {
  public:
-  // InvalidArgument where the corpus has too few tokens for one sample (the
-  // message says how many are needed) or an option is out of its range.
+  // InvalidArgument if the corpus has too few tokens for one sample (with the
+  // required number) or an option is out of range.
   static absl::StatusOr<Samples> Create(std::shared_ptr<const Corpus> corpus,
                                         const SamplesOptions& options);
 
@@ -52,13 +135,12 @@ class Samples {
 
   // `index` is not negative.
   int64_t EpochOf(int64_t index) const { return index / training_; }
-  // Which sample of the corpus a global index names, in [0,
-  // samples_per_epoch()).
+  // The sample of the corpus with a global index, in [0, samples_per_epoch()).
   int64_t CorpusSample(int64_t index) const;
 
-  // Sets `tokens`, of sequence() + 1. InvalidArgument where it has another
-  // size, OutOfRange where `index` is negative or, for validation, not below
-  // validation_count(); else what Corpus::Read refuses.
+  // Sets the sequence() + 1 `tokens`. InvalidArgument for another size,
+  // OutOfRange if `index` is negative or, for validation, not below
+  // validation_count(); otherwise the errors of Corpus::Read.
   absl::Status ReadTraining(int64_t index, std::span<TokenId> tokens) const;
   absl::Status ReadValidation(int64_t index, std::span<TokenId> tokens) const;
 

@@ -1,10 +1,10 @@
 // Tokenizer: text to token ids and back.
 //
-//   ByteTokenizer tokenizer;                      // byte_tokenizer.h
+//   ByteTokenizer tokenizer;
 //   std::vector<TokenId> ids = tokenizer.Encode("a dog");
-//   std::string text = tokenizer.Decode(ids);     // "a dog"
+//   std::string text = tokenizer.Decode(ids);  // "a dog"
 //
-// bpe_tokenizer.h reads those of Hugging Face.
+// LoadTokenizer in tokenizer_json.h reads those of Hugging Face.
 #ifndef TESSERA_TOOLS_TEXT_TOKENIZER_H_
 #define TESSERA_TOOLS_TEXT_TOKENIZER_H_
 
@@ -19,12 +19,12 @@ namespace tessera::text {
 
 using TokenId = int32_t;
 
-// What the text "<|endoftext|>" becomes, where that is a special token: the
-// token, as the tokenizers package has it, or the characters it is written
-// with, as is right for texts of others.
+// The encoding of a special token that is written out in a text, such as
+// "<|endoftext|>": the token, as in the tokenizers package, or its characters,
+// which is right for untrusted texts.
 enum class SpecialTokens { kRecognised, kAsText };
 
-// Const calls may be made by several threads at once.
+// Const calls are thread-safe.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -32,16 +32,16 @@ class Tokenizer {
   // Every id is in [0, vocabulary_size()); some of these may be unused.
   virtual int64_t vocabulary_size() const = 0;
 
-  // The token that ends a document; none where there is no such token.
+  // The token that ends a document, if there is one.
   virtual std::optional<TokenId> end_of_text() const = 0;
 
-  // Appends the tokens of `text`, which may be any bytes; where it is not UTF-8
-  // each wrong byte counts as a character.
+  // Appends the tokens of `text`, which may be any bytes; each byte that is not
+  // UTF-8 counts as a character.
   virtual void AppendTokens(std::string_view text, SpecialTokens special,
                             std::vector<TokenId>& ids) const = 0;
 
-  // Appends the bytes of `ids`; nothing for an id that is none. The bytes of a
-  // part of a text need not be UTF-8.
+  // Appends the bytes of `ids`; unknown ids have none. The bytes of a part of a
+  // text need not be UTF-8.
   virtual void AppendText(std::span<const TokenId> ids,
                           std::string& text) const = 0;
 
@@ -56,6 +56,29 @@ class Tokenizer {
     std::string text;
     AppendText(ids, text);
     return text;
+  }
+};
+
+// Ids 0 to 255 are the bytes of a text; 256 ends a document and has no text.
+// Any bytes decode to themselves.
+class ByteTokenizer : public Tokenizer {
+ public:
+  static constexpr TokenId kEndOfText = 256;
+
+  int64_t vocabulary_size() const override { return kEndOfText + 1; }
+  std::optional<TokenId> end_of_text() const override { return kEndOfText; }
+
+  void AppendTokens(std::string_view text, SpecialTokens /*special*/,
+                    std::vector<TokenId>& ids) const override {
+    ids.reserve(ids.size() + text.size());
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  }
+
+  void AppendText(std::span<const TokenId> ids,
+                  std::string& text) const override {
+    for (const TokenId id : ids) {
+      if (id >= 0 && id < kEndOfText) text += static_cast<char>(id);
+    }
   }
 };
 

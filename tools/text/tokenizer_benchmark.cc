@@ -1,12 +1,12 @@
-// Encoding source text. The floor is reading the text and writing the ids: a
-// copy.
+// Encodes source text. The lower bound is a copy that reads the text and writes
+// the ids.
 #include <fstream>
 #include <iterator>
 #include <string>
 
 #include "base/dtype/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
-#include "tools/text/byte_tokenizer.h"
+#include "tools/text/tokenizer.h"
 #include "tools/text/tokenizer_json.h"
 
 namespace tessera::text {
@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kDirectory[] = "tools/text/";
 
-// The sources of this package, over and over.
+// The sources of this package, repeated.
 std::string SourceText() {
   std::string text;
   for (const char* name :

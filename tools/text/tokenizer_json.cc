@@ -1,20 +1,29 @@
 #include "tools/text/tokenizer_json.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/file.h"
 #include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "tools/text/byte_alphabet.h"
-#include "tools/text/pre_tokenizer_json.h"
+#include "tools/text/characters.h"
+#include "tools/text/word_splitter.h"
 
 namespace tessera::text {
+
 namespace {
 
 using Json = nlohmann::json;
@@ -29,7 +38,7 @@ absl::StatusOr<TokenId> ReadId(const Json& value) {
                    DescribeJson(value)));
 }
 
-// Tokens that are not written in the byte alphabet are no result of merges.
+// Tokens outside the byte alphabet are never the result of a merge.
 absl::Status ReadVocabulary(const Json& model, BpeTokenizerOptions& options) {
   const auto vocabulary = model.find("vocab");
   if (vocabulary == model.end() || !vocabulary->is_object()) {
@@ -132,9 +141,10 @@ absl::Status ReadModel(const Json& document, BpeTokenizerOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> ReadFlag(const Json& token, const char* key) {
-  const auto flag = token.find(key);
-  if (flag == token.end()) return false;
+absl::StatusOr<bool> ReadFlag(const Json& object, const char* key,
+                              bool missing = false) {
+  const auto flag = object.find(key);
+  if (flag == object.end()) return missing;
   if (flag->is_boolean()) return flag->get<bool>();
   return absl::InvalidArgumentError(absl::StrCat(
       "key \"", key, "\" must be true or false, found ", DescribeJson(*flag)));
@@ -159,7 +169,7 @@ absl::Status ReadAddedToken(const Json& value, BpeTokenizerOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(token.special, ReadFlag(value, "special"));
   TESSERA_ASSIGN_OR_RETURN(const bool normalized,
                            ReadFlag(value, "normalized"));
-  // Its text in the vocabulary is the same token's.
+  // The vocabulary has the same token under this text.
   options.other_texts.erase(token.id);
   (normalized ? options.added_second : options.added_first)
       .push_back(std::move(token));
@@ -219,6 +229,88 @@ absl::Status FindEndOfText(std::string_view name,
   return absl::OkStatus();
 }
 
+absl::Status NotSupported(std::string_view key, const Json& found,
+                          std::string_view supported) {
+  return absl::UnimplementedError(
+      absl::StrCat("key \"", key, "\": ", DescribeJson(found),
+                   " is not supported; supported is ", supported));
+}
+
+std::string TypeOf(const Json& step) {
+  if (!step.is_object()) return "";
+  const auto type = step.find("type");
+  if (type == step.end() || !type->is_string()) return "";
+  return type->get<std::string>();
+}
+
+absl::Status ReadByteLevel(const Json& step, BpeTokenizerOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(options.add_prefix_space,
+                           ReadFlag(step, "add_prefix_space", true));
+  TESSERA_ASSIGN_OR_RETURN(const bool use_regex,
+                           ReadFlag(step, "use_regex", true));
+  if (use_regex) options.last_rule = SplitRule::kGpt2;
+  return absl::OkStatus();
+}
+
+absl::Status ReadSplit(const Json& step, BpeTokenizerOptions& options) {
+  const Json pattern = step.value("pattern", Json());
+  const Json regex =
+      pattern.is_object() ? pattern.value("Regex", Json()) : Json();
+  if (!regex.is_string()) {
+    return NotSupported("pattern", pattern, "{\"Regex\": \"...\"}");
+  }
+  const auto rule = RuleOfPattern(regex.get_ref<const std::string&>());
+  if (!rule.has_value()) {
+    return NotSupported("Regex", regex, absl::StrJoin(KnownPatterns(), " or "));
+  }
+  const Json behavior = step.value("behavior", Json());
+  if (behavior != "Isolated") {
+    return NotSupported("behavior", behavior, "\"Isolated\"");
+  }
+  TESSERA_ASSIGN_OR_RETURN(const bool invert, ReadFlag(step, "invert", false));
+  if (invert) return NotSupported("invert", true, "false");
+  options.rules.push_back(*rule);
+  return absl::OkStatus();
+}
+
+absl::Status ReadStep(const Json& step, bool last,
+                      BpeTokenizerOptions& options) {
+  const std::string type = TypeOf(step);
+  if (type == "ByteLevel" && last) return ReadByteLevel(step, options);
+  if (type == "Split" && !last) return ReadSplit(step, options);
+  if (type == "Digits" && !last) {
+    TESSERA_ASSIGN_OR_RETURN(const bool individual,
+                             ReadFlag(step, "individual_digits", false));
+    options.rules.push_back(individual ? SplitRule::kDigits
+                                       : SplitRule::kDigitRuns);
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "type ", Quoted(type), last ? " at the end" : " before the end",
+      " is not supported; supported is ByteLevel, or a Sequence that ends in "
+      "it, of Split and Digits"));
+}
+
+// The "pre_tokenizer": sets the rules of `options`. Unimplemented for what the
+// table of the header refuses; the message names the key.
+absl::Status ReadPreTokenizer(const Json& pre_tokenizer,
+                              BpeTokenizerOptions& options) {
+  if (TypeOf(pre_tokenizer) != "Sequence") {
+    return ReadStep(pre_tokenizer, /*last=*/true, options);
+  }
+  const auto steps = pre_tokenizer.find("pretokenizers");
+  if (steps == pre_tokenizer.end() || !steps->is_array() || steps->empty()) {
+    return absl::InvalidArgumentError(
+        "key \"pretokenizers\" must be an array with at least one");
+  }
+  for (size_t i = 0; i < steps->size(); ++i) {
+    TESSERA_RETURN_IF_ERROR(
+        ReadStep((*steps)[i], i + 1 == steps->size(), options),
+        Annotate(_, absl::StrCat("step ", i)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<BpeTokenizer> ParseTokenizerJson(std::string_view json,
@@ -245,6 +337,49 @@ absl::StatusOr<BpeTokenizer> ParseTokenizerJson(std::string_view json,
   TESSERA_RETURN_IF_ERROR(CheckDecoder(document));
   TESSERA_RETURN_IF_ERROR(FindEndOfText(end_of_text, options));
   return BpeTokenizer::Create(std::move(options));
+}
+
+namespace {
+
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+
+bool IsDirectory(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+// The eos_token of a tokenizer_config.json, a string or an object with one; ""
+// if there is no file or no eos_token.
+absl::StatusOr<std::string> ReadEndOfText(const std::string& path) {
+  if (access(path.c_str(), F_OK) != 0) return "";
+  TESSERA_ASSIGN_OR_RETURN(const std::string json,
+                           ReadFile(path, kMaxConfigBytes));
+  TESSERA_ASSIGN_OR_RETURN(const Json document,
+                           ParseJson(json, {.max_bytes = kMaxConfigBytes}),
+                           Annotate(_, QuotedPath(path)));
+  Json token =
+      document.is_object() ? document.value("eos_token", Json()) : Json();
+  if (token.is_object()) token = Json(token.value("content", Json()));
+  return token.is_string() ? token.get<std::string>() : "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
+    const std::string& path) {
+  const bool directory = IsDirectory(path);
+  const std::string file =
+      directory ? absl::StrCat(path, "/tokenizer.json") : path;
+  const std::string beside = file.substr(0, file.rfind('/') + 1);
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::string end_of_text,
+      ReadEndOfText(absl::StrCat(beside, "tokenizer_config.json")));
+  TESSERA_ASSIGN_OR_RETURN(const std::string json,
+                           ReadFile(file, kMaxTokenizerBytes));
+  TESSERA_ASSIGN_OR_RETURN(BpeTokenizer tokenizer,
+                           ParseTokenizerJson(json, end_of_text),
+                           Annotate(_, QuotedPath(file)));
+  return std::make_unique<BpeTokenizer>(std::move(tokenizer));
 }
 
 }  // namespace tessera::text

@@ -1,27 +1,28 @@
-// Hugging Face's tokenizer.json, of byte-level BPE kind.
+// ParseTokenizerJson, LoadTokenizer: Hugging Face's tokenizer.json with
+// byte-level BPE.
 //
 //   TESSERA_ASSIGN_OR_RETURN(BpeTokenizer tokenizer,
 //                            ParseTokenizerJson(json, "<|endoftext|>"));
 //   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> same,
 //                            LoadTokenizer("models/smollm"));
 //
-//   part            supported                                    refused
-//   model           BPE; merges as "a b" or ["a", "b"];          other types,
-//   dropout,
-//                   ignore_merges                                byte_fallback,
-//                   prefix,
-//                                                                suffix
-//   pre_tokenizer   ByteLevel (use_regex, add_prefix_space),     other types,
-//                   or a Sequence that ends in it, of Split      patterns and
-//                   (Isolated) by a pattern of word_splitter.h   behaviors
-//                   and of Digits
-//   normalizer      none                                         NFC and all
-//   others added_tokens    special or not, normalized or not single_word,
-//   lstrip,
-//                                                                rstrip
-//   decoder         ByteLevel or none                            others
-//   post_processor, truncation, padding: passed over, for they do nothing where
-//   special tokens are not added and lengths are the caller's
+// clang-format off
+//   part            supported                                refused
+//   model           BPE; merges as "a b" or ["a", "b"];      other types, dropout,
+//                   ignore_merges                            byte_fallback, prefix,
+//                                                            suffix
+//   pre_tokenizer   ByteLevel (use_regex, add_prefix_space), other types, patterns
+//                   or a Sequence that ends in it, of Split  and behaviors
+//                   (Isolated) by a pattern of
+//                   word_splitter.h and of Digits
+//   normalizer      none                                     NFC and all others
+//   added_tokens    special or not, normalized or not        single_word, lstrip,
+//                                                            rstrip
+//   decoder         ByteLevel or none                        others
+// clang-format on
+//
+// post_processor, truncation and padding are ignored: special tokens are not
+// added, and the caller determines lengths.
 //
 // Source: the tokenizers package, version 0.23.
 #ifndef TESSERA_TOOLS_TEXT_TOKENIZER_JSON_H_
@@ -38,20 +39,20 @@
 
 namespace tessera::text {
 
-// Those of 128 thousand tokens take 9 MB, of 256 thousand up to 34 MB.
+// A file of 128 thousand tokens has 9 MB, one of 256 thousand up to 34 MB.
 inline constexpr int64_t kMaxTokenizerBytes = int64_t{128} << 20;
 
-// `end_of_text` is the text of the token that ends a document; where it is
-// empty, the first there is of <|endoftext|>, <|end_of_text|>, </s>, <eos> and
-// <|im_end|>, or none. InvalidArgument where the document is not what its
-// format demands or a reference in it leads nowhere, Unimplemented where it has
-// what the table refuses; the message names the key.
+// `end_of_text` is the text of the token that ends a document. If it is empty,
+// the first existing one of <|endoftext|>, <|end_of_text|>, </s>, <eos> and
+// <|im_end|> ends documents, or none does. InvalidArgument for a malformed
+// document or an unknown reference, Unimplemented for what the table refuses;
+// the message names the key.
 absl::StatusOr<BpeTokenizer> ParseTokenizerJson(std::string_view json,
                                                 std::string_view end_of_text);
 
-// From tokenizer.json in the directory `path`, or from the file `path`. The end
-// of text is the eos_token of tokenizer_config.json, where that lies beside it
-// and has one. Errors name the file.
+// Reads tokenizer.json in the directory `path`, or the file `path`. The end of
+// text is the eos_token of the tokenizer_config.json beside it, if any. Errors
+// name the file.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
     const std::string& path);
 

@@ -11,7 +11,7 @@ using enum CharacterClass;
 
 bool IsLineEnd(char c) { return c == '\r' || c == '\n'; }
 
-// Past the characters of class `kind` from `at` on.
+// The end of the run of characters of class `kind` from `at` on.
 size_t EndOfRun(std::string_view text, size_t at, CharacterClass kind) {
   while (at < text.size()) {
     const Character character = CharacterAt(text, at);
@@ -30,8 +30,8 @@ size_t EndOfNumbers(std::string_view text, size_t at, int most) {
   return at;
 }
 
-// Past a letter of a contraction; U+017F is an s where case does not matter.
-// `at` where it is another.
+// The end of a letter of a contraction, or `at` if it is another. U+017F is an
+// s if case is ignored.
 size_t PastLetter(std::string_view text, size_t at, char letter,
                   bool any_case) {
   if (at >= text.size()) return at;
@@ -41,7 +41,7 @@ size_t PastLetter(std::string_view text, size_t at, char letter,
   return long_s ? at + 2 : at;
 }
 
-// Past 's, 't, 're, 've, 'm, 'll or 'd at `at`; `at` where there is none.
+// The end of 's, 't, 're, 've, 'm, 'll or 'd at `at`, or `at` if there is none.
 size_t PastContraction(std::string_view text, size_t at, bool any_case) {
   if (text[at] != '\'') return at;
   for (const std::string_view letters :
@@ -60,8 +60,8 @@ size_t PastContraction(std::string_view text, size_t at, bool any_case) {
   return at;
 }
 
-// \s+(?!\S)|\s+ at a space, whose run ends at `run_end`: the last space is left
-// to the word behind it, unless it is the only one.
+// \s+(?!\S)|\s+ at a space whose run ends at `run_end`: the last space belongs
+// to the next word, unless it is the only one.
 size_t EndOfSpaces(std::string_view text, size_t begin, size_t run_end) {
   if (run_end == text.size()) return run_end;
   size_t last = begin;

@@ -1,4 +1,4 @@
-// Splitting a text into words, inside which byte-pair encoding merges.
+// WordEnd: splits a text into words, within which byte-pair encoding merges.
 //
 //   for (size_t at = 0; at < text.size();) {
 //     const size_t end = WordEnd(SplitRule::kGpt2, text, at);
@@ -6,9 +6,8 @@
 //     at = end;
 //   }
 //
-// The rules are regular expressions of the field, matched by hand, leftmost
-// alternative first. Every byte is in one word; the whole of `text` is what the
-// expressions take as such.
+// The rules are the regular expressions of well-known models, matched by hand,
+// leftmost alternative first. Every byte is in exactly one word.
 #ifndef TESSERA_TOOLS_TEXT_WORD_SPLITTER_H_
 #define TESSERA_TOOLS_TEXT_WORD_SPLITTER_H_
 
@@ -26,7 +25,7 @@ enum class SplitRule : uint8_t {
   // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
   //  ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
   kLlama3,
-  // The same with \p{N} in the place of \p{N}{1,3}.
+  // The same with \p{N} instead of \p{N}{1,3}.
   kQwen2,
   // Each number character (\p{N}) alone, the others in runs between them.
   kDigits,
@@ -38,9 +37,9 @@ enum class SplitRule : uint8_t {
 // the beginning or the end of another word.
 size_t WordEnd(SplitRule rule, std::string_view text, size_t begin);
 
-// The rule of a regular expression as tokenizer.json files have it.
+// The rule of a regular expression in a tokenizer.json.
 std::optional<SplitRule> RuleOfPattern(std::string_view pattern);
-// Those that RuleOfPattern knows.
+// The patterns of RuleOfPattern.
 std::vector<std::string_view> KnownPatterns();
 
 }  // namespace tessera::text

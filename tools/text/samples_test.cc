@@ -1,3 +1,5 @@
+#include "tools/text/samples.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,13 +14,11 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/text/batch_partition.h"
-#include "tools/text/byte_tokenizer.h"
 #include "tools/text/corpus.h"
-#include "tools/text/permutation.h"
-#include "tools/text/samples.h"
+#include "tools/text/tokenizer.h"
 
 namespace tessera::text {
+
 namespace {
 
 using ::testing::ElementsAre;
@@ -250,4 +250,5 @@ TEST(BatchPartitionTest, Refuses) {
 }
 
 }  // namespace
+
 }  // namespace tessera::text

@@ -1,3 +1,5 @@
+#include "tools/text/bpe_tokenizer.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -11,14 +13,12 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/text/added_tokens.h"
-#include "tools/text/bpe_model.h"
-#include "tools/text/bpe_tokenizer.h"
-#include "tools/text/byte_alphabet.h"
-#include "tools/text/byte_tokenizer.h"
+#include "tools/text/characters.h"
+#include "tools/text/tokenizer.h"
 #include "tools/text/word_splitter.h"
 
 namespace tessera::text {
+
 namespace {
 
 using ::testing::ElementsAre;
@@ -228,4 +228,5 @@ TEST(WordSplitterFuzzTest, WordsCoverAnyBytes) {
 }
 
 }  // namespace
+
 }  // namespace tessera::text

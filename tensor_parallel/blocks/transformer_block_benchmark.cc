@@ -10,6 +10,8 @@
 //   held_MB          of activations between forward and backward
 //
 // Times are of the thread's own work: other programs do not count.
+#include <time.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -23,12 +25,12 @@
 #include "base/tensor/tensor.h"
 #include "benchmark/benchmark.h"
 #include "tensor_parallel/blocks/block_activations.h"
-#include "tensor_parallel/blocks/timed_ops.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/ops/timed_ops.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {
@@ -98,6 +100,27 @@ double PlainRate(const Sizes& s, DType dtype) {
   return ProductFlops(s) / best;
 }
 
+// The time of this thread's own work: other programs do not count.
+int64_t ThreadNanos() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec;
+}
+double ThreadSeconds() { return 1e-9 * static_cast<double>(ThreadNanos()); }
+
+struct OpsSeconds {
+  double products = 0;
+  double attention = 0;
+  double rest = 0;
+
+  void Add(TimedOps::Kind kind, int64_t begin, int64_t end) {
+    double& sum = kind == TimedOps::Kind::kProduct     ? products
+                  : kind == TimedOps::Kind::kAttention ? attention
+                                                       : rest;
+    sum += 1e-9 * static_cast<double>(end - begin);
+  }
+};
+
 absl::Status Pass(TransformerBlock& block, const Sizes& s, Tensor& x, Tensor& y,
                   BlockActivations& activations, int64_t* held) {
   absl::Status status =
@@ -110,7 +133,11 @@ absl::Status Pass(TransformerBlock& block, const Sizes& s, Tensor& x, Tensor& y,
 void BM_Block(benchmark::State& state, Sizes s, DType dtype,
               Recompute recompute) {
   CpuOps cpu({.threads = 1});
-  TimedOps ops(cpu);
+  OpsSeconds of;
+  TimedOps ops(cpu, ThreadNanos,
+               [&of](TimedOps::Kind kind, int64_t begin, int64_t end) {
+                 of.Add(kind, begin, end);
+               });
   const TensorGroup group(ops);
   auto block = TransformerBlock::Create(
       group, {group, *SequenceLayout::Contiguous(s.length, 1)},
@@ -133,7 +160,7 @@ void BM_Block(benchmark::State& state, Sizes s, DType dtype,
   int64_t held = 0;
   Pass(*block, s, x, y, activations, &held).IgnoreError();
   const double rate = PlainRate(s, dtype);
-  ops.Reset();
+  of = {};
   double seconds = 0;
   for (auto _ : state) {
     const double start = ThreadSeconds();
@@ -142,7 +169,6 @@ void BM_Block(benchmark::State& state, Sizes s, DType dtype,
       state.SkipWithError(std::string(status.message()).c_str());
     seconds += ThreadSeconds() - start;
   }
-  const TimedOps::Seconds& of = ops.seconds();
   const double flops = (ProductFlops(s) + AttentionFlops(s)) *
                        static_cast<double>(state.iterations());
   state.counters["Gflops"] = flops / seconds / 1e9;

@@ -18,8 +18,8 @@
 #include "tools/checkpoint/reshard_run.h"
 #include "tools/checkpoint/verify_run.h"
 #include "tools/cli/output_format.h"
-#include "tools/train/checkpoint/resolve_checkpoint.h"
-#include "tools/train/settings/user_path.h"
+#include "tools/train/checkpoint/saved_run.h"
+#include "tools/train/settings/settings.h"
 
 ABSL_FLAG(
     std::string, action, "list",

@@ -13,11 +13,11 @@
 #include "base/file.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/model_files/element_type.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/llama_names.h"
+#include "tools/model_files/safetensors_header.h"
 #include "tools/model_files/safetensors_set.h"
-#include "tools/train/checkpoint/model_reader.h"
+#include "tools/train/checkpoint/saved_run.h"
 #include "zero3/checkpoint/file_calls.h"
 
 namespace tessera::tools {
@@ -128,13 +128,11 @@ class Export {
   std::vector<std::byte> converted_;
 };
 
-// Everything in `from` is on its device; then it gets its name.
+// Syncs the directory `from` and renames it.
 absl::Status Publish(const std::string& from, const std::string& to) {
   zero3::FileCalls& calls = zero3::FileCalls::System();
   TESSERA_RETURN_IF_ERROR(calls.SyncDirectory(from));
-  std::error_code error;
-  fs::rename(from, to, error);
-  TESSERA_RETURN_IF_ERROR(SystemError(error, "rename to", to));
+  TESSERA_RETURN_IF_ERROR(calls.Rename(from, to));
   const std::string parent = fs::path(to).parent_path().string();
   return calls.SyncDirectory(parent.empty() ? "." : parent);
 }

@@ -20,7 +20,7 @@
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_set.h"
-#include "tools/train/checkpoint/run_tensor_names.h"
+#include "tools/train/checkpoint/saved_run.h"
 
 namespace tessera::tools {
 namespace {
@@ -29,7 +29,7 @@ using model_files::HuggingFacePiece;
 using model_files::LlamaParameter;
 using model_files::ModelConfig;
 using model_files::SafetensorsSet;
-using model_files::TensorSpec;
+using model_files::StoredTensor;
 using tensor_parallel::IndexRange;
 using train::HeldTensor;
 using zero3::StateArray;
@@ -39,9 +39,9 @@ constexpr int64_t kWeightsAtOnce = int64_t{1} << 22;
 
 absl::Status CheckTensors(const SafetensorsSet& set, const ModelConfig& config,
                           const std::string& model) {
-  for (const TensorSpec& needed : model_files::HuggingFaceTensors(
+  for (const StoredTensor& needed : model_files::HuggingFaceTensors(
            config, model_files::ElementType::kF32)) {
-    const TensorSpec* const found = set.Find(needed.name);
+    const StoredTensor* const found = set.Find(needed.name);
     if (found == nullptr) {
       return absl::NotFoundError(
           absl::StrCat(QuotedPath(model), " has no tensor ",
@@ -177,7 +177,7 @@ absl::StatusOr<std::string> ImportModel(const std::string& model,
       const model_files::HuggingFaceConfig config,
       model_files::LoadHuggingFaceConfig(absl::StrCat(model, "/config.json")),
       AsDamage(_));
-  RunPlan plan = {.identity = {.model = config.model},
+  CheckpointPlan plan = {.identity = {.model = config.model},
                   .mesh = options.mesh,
                   .zero = options.zero};
   plan.dtype = options.dtype.value_or(

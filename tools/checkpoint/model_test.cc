@@ -23,10 +23,8 @@
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_set.h"
 #include "tools/train/checkpoint/mesh_run.h"
-#include "tools/train/checkpoint/model_reader.h"
-#include "tools/train/checkpoint/restore_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
-#include "tools/train/checkpoint/run_tensor_names.h"
+#include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/testing/whole_llama.h"
 
 namespace tessera::tools {

@@ -7,8 +7,6 @@
 #include "base/status_macros.h"
 #include "tools/checkpoint/run_plan.h"
 #include "tools/checkpoint/write_run.h"
-#include "tools/train/checkpoint/resolve_checkpoint.h"
-#include "tools/train/checkpoint/run_tensor_names.h"
 #include "tools/train/checkpoint/saved_run.h"
 
 namespace tessera::tools {
@@ -23,7 +21,7 @@ absl::StatusOr<std::string> ReshardRun(const std::string& checkpoint,
   TESSERA_ASSIGN_OR_RETURN(const train::SavedTensor* const embedding,
                            saved->Get(train::kEmbeddingTensor));
   const zero3::CheckpointPart& part = saved->manifest().parts[0];
-  const RunPlan plan = {
+  const CheckpointPlan plan = {
       .identity = saved->identity(),
       .mesh = options.mesh,
       .zero = options.zero,

@@ -9,8 +9,7 @@
 #include "tensor_parallel/sharding/fused_partition.h"
 #include "tensor_parallel/sharding/partition.h"
 #include "tools/model_files/llama_names.h"
-#include "tools/train/checkpoint/part_name.h"
-#include "tools/train/checkpoint/run_tensor_names.h"
+#include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "zero3/parameters/model_parameters.h"
 
@@ -145,7 +144,7 @@ absl::StatusOr<zero3::ModelParameters> ModelOf(const Stage& stage,
   return builder.Build();
 }
 
-absl::StatusOr<PlannedPart> PlanPart(const RunPlan& plan, Stage stage,
+absl::StatusOr<PlannedPart> PlanPart(const CheckpointPlan& plan, Stage stage,
                                      std::string name) {
   TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters model,
                            ModelOf(stage, plan.dtype));
@@ -174,7 +173,7 @@ absl::StatusOr<PlannedPart> PlanPart(const RunPlan& plan, Stage stage,
 
 }  // namespace
 
-absl::StatusOr<std::vector<PlannedPart>> PlanParts(const RunPlan& plan) {
+absl::StatusOr<std::vector<PlannedPart>> PlanParts(const CheckpointPlan& plan) {
   const model_files::ModelConfig& config = plan.identity.model;
   TESSERA_RETURN_IF_ERROR(config.Validate());
   if (plan.mesh.pp > config.layers) {

@@ -1,4 +1,4 @@
-// RunPlan: the checkpoint of a run that no ranks have to write: its parts, and
+// CheckpointPlan: the checkpoint of a run that no ranks have to write: its parts, and
 // what each of them holds.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -23,7 +23,7 @@
 
 namespace tessera::tools {
 
-struct RunPlan {
+struct CheckpointPlan {
   train::RunIdentity identity = {};
   train::MeshSizes mesh = {};
   int zero = 3;
@@ -43,7 +43,7 @@ struct PlannedPart {
 // By pipeline rank, then tensor rank. InvalidArgument where the model is not
 // valid or cannot be divided so: more stages than layers, or heads that tensor
 // ranks cannot share.
-absl::StatusOr<std::vector<PlannedPart>> PlanParts(const RunPlan& plan);
+absl::StatusOr<std::vector<PlannedPart>> PlanParts(const CheckpointPlan& plan);
 
 }  // namespace tessera::tools
 

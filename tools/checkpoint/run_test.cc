@@ -19,8 +19,6 @@
 #include "tools/checkpoint/verify_run.h"
 #include "tools/checkpoint/write_run.h"
 #include "tools/train/checkpoint/mesh_run.h"
-#include "tools/train/checkpoint/part_name.h"
-#include "tools/train/checkpoint/restore_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 

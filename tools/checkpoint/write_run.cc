@@ -27,7 +27,7 @@ constexpr int64_t kBlockElements = int64_t{1} << 20;  // Of whole moment blocks.
 class RunWriter {
  public:
   RunWriter(zero3::FileCalls& calls, const std::string& directory,
-            const RunPlan& plan, BlockSource source)
+            const CheckpointPlan& plan, BlockSource source)
       : calls_(calls),
         plan_(plan),
         source_(source),
@@ -104,7 +104,7 @@ class RunWriter {
   }
 
   zero3::FileCalls& calls_;
-  const RunPlan& plan_;
+  const CheckpointPlan& plan_;
   const BlockSource source_;
   zero3::CheckpointDirectory directory_;
   std::vector<std::byte> bytes_;
@@ -114,7 +114,7 @@ class RunWriter {
 
 absl::StatusOr<std::string> WriteRun(zero3::FileCalls& calls,
                                      const std::string& directory,
-                                     const RunPlan& plan, BlockSource source) {
+                                     const CheckpointPlan& plan, BlockSource source) {
   const std::string path =
       absl::StrCat(directory, "/", zero3::CheckpointName(plan.optimizer_steps));
   if (access(path.c_str(), F_OK) == 0) {

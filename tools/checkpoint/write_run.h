@@ -32,7 +32,7 @@ using BlockSource = absl::FunctionRef<absl::Status(
 // where the directory has one of that step.
 absl::StatusOr<std::string> WriteRun(zero3::FileCalls& calls,
                                      const std::string& directory,
-                                     const RunPlan& plan, BlockSource source);
+                                     const CheckpointPlan& plan, BlockSource source);
 
 }  // namespace tessera::tools
 

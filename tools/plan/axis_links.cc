@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "topology/placement/collective_cost.h"
+#include "topology/placement/link_profile.h"
 #include "topology/placement/traffic.h"
 
 namespace tessera::plan {

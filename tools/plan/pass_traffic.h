@@ -18,8 +18,8 @@
 #include <cstdint>
 
 #include "pipeline/schedule/action.h"
+#include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/rank_traffic.h"
-#include "tools/train/predict/stage_shapes.h"
 
 namespace tessera::plan {
 

@@ -46,8 +46,8 @@ void ExpectAsCounted(const train::RunOptions& options) {
                             ",tp", options.mesh.tp, " ", options.schedule,
                             " sequence ", options.sequence_parallel,
                             " recompute ", options.recompute));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const train::RunPlan plan,
-                               train::RunPlan::Create(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const train::PipelinePlan plan,
+                               train::PipelinePlan::Create(options));
   for (int64_t pp = 0; pp < options.mesh.pp; ++pp) {
     const train::RankPlace place = {
         .pp = pp, .cp = options.mesh.cp - 1, .tp = options.mesh.tp - 1};

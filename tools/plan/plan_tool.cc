@@ -14,7 +14,7 @@
 #include "tools/cli/output_format.h"
 #include "tools/mesh/placement_report.h"
 #include "tools/model_files/hugging_face_config.h"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
 #include "tools/plan/print_plan.h"
 #include "tools/plan/search.h"
 #include "topology/config/strategies.h"

@@ -11,7 +11,7 @@
 #include "pipeline/simulate/simulate.h"
 #include "tools/plan/pass_traffic.h"
 #include "tools/train/predict/predict_rank.h"
-#include "tools/train/predict/stage_work.h"
+#include "tools/train/predict/pipeline_plan.h"
 
 namespace tessera::plan {
 namespace {
@@ -52,7 +52,7 @@ std::string PassesName(const Candidate& c) {
 
 }  // namespace
 
-absl::StatusOr<const train::RunPlan*> Pricer::PlanOf(
+absl::StatusOr<const train::PipelinePlan*> Pricer::PlanOf(
     const Candidate& candidate) {
   const int64_t count = FillingMicroBatches(candidate, request_.batch);
   const Pipeline key = {candidate.schedule, candidate.chunks, candidate.mesh.pp,
@@ -61,7 +61,7 @@ absl::StatusOr<const train::RunPlan*> Pricer::PlanOf(
   if (found == plans_.end()) {
     train::RunOptions options = RunOptionsOf(request_, candidate);
     options.batch = options.mesh.dp * options.micro_batch * count;
-    found = plans_.emplace(key, train::RunPlan::Create(options)).first;
+    found = plans_.emplace(key, train::PipelinePlan::Create(options)).first;
   }
   TESSERA_RETURN_IF_ERROR(found->second.status());
   return &*found->second;
@@ -104,9 +104,9 @@ absl::StatusOr<const Pricer::PassCost*> Pricer::PassesOf(
   if (const auto found = passes_.find(key); found != passes_.end()) {
     return &found->second;
   }
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
+  TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan* const filling,
                            PlanOf(candidate));
-  const train::RunPlan plan = filling->With(RunOptionsOf(request_, candidate));
+  const train::PipelinePlan plan = filling->With(RunOptionsOf(request_, candidate));
   PassCost cost;
   // Stages of as many layers are alike but for their ends.
   std::map<std::tuple<int64_t, bool, bool>, pipeline::StageCosts> alike;
@@ -166,7 +166,7 @@ struct Held {
   int64_t most_layers = 0;  // Of a stage.
 };
 
-absl::StatusOr<Held> HeldBy(const train::RunPlan& plan, int64_t rank) {
+absl::StatusOr<Held> HeldBy(const train::PipelinePlan& plan, int64_t rank) {
   Held held;
   for (const train::StageSpan& span : plan.StagesOf(rank)) {
     TESSERA_ASSIGN_OR_RETURN(
@@ -218,8 +218,8 @@ absl::StatusOr<const Pricer::LayerCost*> Pricer::LayerOf(
       run.batch = run.micro_batch * micro_batches;
       run.state.stage = 0;
       run.model.layers = layers;
-      TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                               train::RunPlan::Create(run));
+      TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan plan,
+                               train::PipelinePlan::Create(run));
       TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction rank,
                                train::PredictRank(plan, {}, {}));
       const train::ActivationMemory& held = rank.activations;
@@ -239,7 +239,7 @@ absl::StatusOr<const Pricer::LayerCost*> Pricer::LayerOf(
 
 // The most layers times micro-batches that a rank holds between their forward
 // and their backward.
-int64_t Pricer::MostInFlight(const train::RunPlan& plan, int64_t rank) {
+int64_t Pricer::MostInFlight(const train::PipelinePlan& plan, int64_t rank) {
   std::map<int32_t, int64_t> layers;
   for (const train::StageSpan& span : plan.StagesOf(rank)) {
     layers[span.stage] = span.layers.size();
@@ -259,9 +259,9 @@ int64_t Pricer::MostInFlight(const train::RunPlan& plan, int64_t rank) {
 }
 
 absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
+  TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan* const filling,
                            PlanOf(candidate));
-  const train::RunPlan plan = filling->With(RunOptionsOf(request_, candidate));
+  const train::PipelinePlan plan = filling->With(RunOptionsOf(request_, candidate));
   int64_t most = 0;
   // The first and the last have the tables as well.
   for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
@@ -285,8 +285,8 @@ absl::StatusOr<std::vector<train::RankPrediction>> Pricer::RunDry(
     const std::vector<int64_t>& ranks) const {
   train::RunOptions run = RunOptionsOf(request_, candidate);
   run.batch = run.mesh.dp * run.micro_batch * micro_batches;
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan plan,
-                           train::RunPlan::Create(run));
+  TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan plan,
+                           train::PipelinePlan::Create(run));
   std::vector<RankPlace> places;
   for (const int64_t rank : ranks) places.push_back({.pp = rank});
   return train::PredictRanks(plan, places, {});
@@ -447,10 +447,10 @@ absl::StatusOr<const Pricer::PipelineCost*> Pricer::Simulated(
 absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
   TESSERA_ASSIGN_OR_RETURN(const PipelineCost* const cost,
                            Simulated(candidate));
-  TESSERA_ASSIGN_OR_RETURN(const train::RunPlan* const filling,
+  TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan* const filling,
                            PlanOf(candidate));
   TESSERA_ASSIGN_OR_RETURN(const PassCost* const passes, PassesOf(candidate));
-  const train::RunPlan plan = filling->With(RunOptionsOf(request_, candidate));
+  const train::PipelinePlan plan = filling->With(RunOptionsOf(request_, candidate));
   StepSeconds step = {.pipeline = cost->seconds, .bubble = cost->bubble};
   const auto along_dp = [&](OpKind kind, int64_t bytes) {
     return links_.Seconds(candidate.mesh, TrafficAxis::kDp, kind,

@@ -38,8 +38,7 @@
 #include "tools/plan/axis_links.h"
 #include "tools/plan/candidate.h"
 #include "tools/train/predict/predict_rank.h"
-#include "tools/train/predict/rank_place.h"
-#include "tools/train/predict/stage_shapes.h"
+#include "tools/train/predict/pipeline_plan.h"
 
 namespace tessera::plan {
 
@@ -98,7 +97,7 @@ class Pricer {
     double bubble = 0;
   };
 
-  absl::StatusOr<const train::RunPlan*> PlanOf(const Candidate& candidate);
+  absl::StatusOr<const train::PipelinePlan*> PlanOf(const Candidate& candidate);
   absl::StatusOr<const pipeline::Schedule*> ScheduleOf(
       const Candidate& candidate);
   absl::StatusOr<const PipelineCost*> Simulated(const Candidate& candidate);
@@ -116,12 +115,12 @@ class Pricer {
                      const train::RankPrediction& rank, double gathers,
                      double computed);
   absl::StatusOr<const LayerCost*> LayerOf(const Candidate& candidate);
-  static int64_t MostInFlight(const train::RunPlan& plan, int64_t rank);
+  static int64_t MostInFlight(const train::PipelinePlan& plan, int64_t rank);
   double DeviceBandwidth() const;
 
   const PlanRequest& request_;
   AxisLinks links_;
-  std::map<Pipeline, absl::StatusOr<train::RunPlan>> plans_;
+  std::map<Pipeline, absl::StatusOr<train::PipelinePlan>> plans_;
   std::map<Pipeline, absl::StatusOr<pipeline::Schedule>> schedules_;
   std::map<std::string, PassCost> passes_;
   std::map<std::string, RankCost> ranks_;

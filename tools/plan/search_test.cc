@@ -12,12 +12,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/blocks/recompute.h"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
 #include "tools/plan/axis_links.h"
 #include "tools/plan/pricer.h"
 #include "tools/train/predict/predict_rank.h"
 #include "tools/train/settings/check_settings.h"
-#include "topology/cluster/cluster_spec.h"
+#include "topology/cluster/cluster_file.h"
 
 namespace tessera::plan {
 namespace {
@@ -125,7 +125,8 @@ TEST(FindPlansTest, BoundsAreBounds) {
 // Of the busiest pipeline rank, by a dry run of all micro-batches of a step.
 double CountedDataSeconds(const PlanRequest& request,
                           const Candidate& candidate) {
-  const auto plan = train::RunPlan::Create(RunOptionsOf(request, candidate));
+  const auto plan =
+      train::PipelinePlan::Create(RunOptionsOf(request, candidate));
   EXPECT_THAT(plan, IsOk());
   AxisLinks links(request.cluster, request.ranks);
   double most = 0;

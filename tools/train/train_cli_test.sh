@@ -101,7 +101,7 @@ expect_usage_error "--resume" --resume=nowhere
 expect_usage_error "bytes) are available of the" --model=llama-70b --mesh=dp8 --batch=2048 --length=4096 --micro_batch=16
 expect_usage_error "--force" --model=llama-70b --mesh=dp8 --batch=2048 --length=4096 --micro_batch=16
 RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=1 \
-  expect_usage_error "its rank here needs" --engine=gloo --model=llama-70b --mesh=dp2 --batch=2048 --length=4096 --micro_batch=16
+  expect_usage_error "its rank on this machine needs" --engine=gloo --model=llama-70b --mesh=dp2 --batch=2048 --length=4096 --micro_batch=16
 RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 \
   "$train" $tiny --engine=gloo --model=llama-70b --mesh=dp2 --batch=2048 --length=4096 --micro_batch=16 --run_dir=never >out 2>err
 [ $? = 2 ] && [ ! -s err ] && [ ! -e never ] || fail "only one rank of a host says that it has no room: $(cat err)"

@@ -1,4 +1,4 @@
-// //tools/train as a library: its flags and what it does.
+// //tools/train as a library.
 //
 //   int main(int argc, char** argv) {
 //     return tessera::train::TrainMain(argc, argv);
@@ -16,16 +16,15 @@ namespace tessera::train {
 // Name, summary and flags of the tool.
 const tools::Tool& TrainTool();
 
-// What the flags say: trains, or predicts with --dry_run. The table, summary
-// and sample go to `out`, what is being done to `err`. In a process that a
-// launcher started as a rank: that rank's part of it; rank 0 prints.
-// InvalidArgument for flags, data or a model that make no sense, before
-// anything was started. Sets `exit_code` where a signal ended the run.
+// Trains, or predicts with --dry_run. The summary and the sample go to `out`,
+// progress to `err`. In a process that a launcher started as a rank it runs
+// that rank only, and rank 0 prints. InvalidArgument for invalid flags, data or
+// models; nothing was started then. Sets `exit_code` if a signal ended the run.
 absl::Status RunTrainTool(std::ostream& out, std::ostream& err, int& exit_code);
 
-// The whole program: the tool, and in processes that it starts, their ranks.
-// Exit codes: 0; 1 for a failed run; 2 for bad usage; 128 + n where signal n
-// ended it.
+// The whole program: the tool, or a rank in processes that the tool started.
+// Exit codes: 0; 1 for a failed run; 2 for bad usage; 128 + n if signal n ended
+// it.
 int TrainMain(int argc, char** argv);
 
 }  // namespace tessera::train

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/os/unique_fd.h"
-#include "offload/file/io_error.h"
+#include "offload/file/async_file.h"
 
 namespace tessera::zero3 {
 namespace {

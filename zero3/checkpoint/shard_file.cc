@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "offload/file/async_file.h"
 #include "offload/file/crc32c.h"
-#include "offload/file/io_error.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -674,13 +674,13 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAll() {
   return offload::GradientStatistics{sums[0], static_cast<int64_t>(sums[1])};
 }
 
-absl::StatusOr<StepReport> ShardedState::Step() {
-  absl::StatusOr<StepReport> report = StepAlone();
+absl::StatusOr<UpdateReport> ShardedState::Step() {
+  absl::StatusOr<UpdateReport> report = StepAlone();
   TESSERA_RETURN_IF_ERROR(Tell(report.status()));
   return report;
 }
 
-absl::StatusOr<StepReport> ShardedState::StepAlone() {
+absl::StatusOr<UpdateReport> ShardedState::StepAlone() {
   TESSERA_RETURN_IF_ERROR(prefetch_->BeginStep());
   if (gathered_ != nullptr) TESSERA_RETURN_IF_ERROR(gathered_->EndStep());
   TESSERA_RETURN_IF_ERROR(CheckAllReduced());
@@ -688,7 +688,7 @@ absl::StatusOr<StepReport> ShardedState::StepAlone() {
   TESSERA_RETURN_IF_ERROR(gradients_->Finish());
   TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics statistics,
                            MeasureAll());
-  StepReport report;
+  UpdateReport report;
   report.loss_scale = scaler_.scale();
   report.skipped = !statistics.IsFinite();
   report.gradient_norm = statistics.Norm() / report.loss_scale;

@@ -128,7 +128,7 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
 //   // Backward gathers in the same way; reductions overlap the next layer.
 //   TESSERA_ASSIGN_OR_RETURN(TensorView gradient, state->Gradient(id));
 //   TESSERA_RETURN_IF_ERROR(state->ReduceGradients(layer));
-//   TESSERA_ASSIGN_OR_RETURN(StepReport report, state->Step());
+//   TESSERA_ASSIGN_OR_RETURN(UpdateReport report, state->Step());
 //
 //   stage   whole on every rank                  sharded
 //   0       everything
@@ -161,7 +161,7 @@ struct ShardedStateGroups {
   collectives::Communicator* model = nullptr;
 };
 
-struct StepReport {
+struct UpdateReport {
   double gradient_norm = 0;  // Of the whole model, unscaled, before clipping.
   double clip_factor = 1;
   double loss_scale = 1;  // Of this step's gradients.
@@ -231,7 +231,7 @@ class ShardedState {
   // Runs the optimizer with the gradients of this step. FailedPrecondition on
   // every rank, naming a rank and a parameter, if a gradient was not reduced
   // (unless options.allow_unused).
-  absl::StatusOr<StepReport> Step();
+  absl::StatusOr<UpdateReport> Step();
 
   // For checkpoints: the elements that this rank owns and the steps taken.
   // FinishRestoring publishes restored values to the other ranks.
@@ -261,7 +261,7 @@ class ShardedState {
   absl::Status FillOne(const Parameter& parameter, Filler fill);
   // Breaks the groups, so that no rank waits for this one; returns `status`.
   absl::Status Tell(absl::Status status);
-  absl::StatusOr<StepReport> StepAlone();
+  absl::StatusOr<UpdateReport> StepAlone();
   absl::Status CheckAllReduced();
   absl::Status CloseOwnGradients();
   absl::StatusOr<offload::GradientStatistics> MeasureOne(

@@ -151,7 +151,7 @@ TEST(ShardedStateFaultTest, WhereAllowedUnusedParametersHaveZeroGradients) {
           for (float& x : sums) x = 2;
           TESSERA_RETURN_IF_ERROR(state.ReduceGradients(model.group(1)));
           TESSERA_RETURN_IF_ERROR(state.ReduceGradients(model.group(0)));
-          TESSERA_ASSIGN_OR_RETURN(const StepReport report, state.Step());
+          TESSERA_ASSIGN_OR_RETURN(const UpdateReport report, state.Step());
           double squares = 0;
           for (int64_t i = 0; i < 3; ++i) {
             squares += 4. * static_cast<double>(model[ParameterId(i)].elements);

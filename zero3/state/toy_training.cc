@@ -127,7 +127,7 @@ absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
           RunPart(*state, step, rank + i * world_size, reduce));
     }
     if (options.holds_gradients) TESSERA_RETURN_IF_ERROR(ReduceAll(*state));
-    TESSERA_ASSIGN_OR_RETURN(const StepReport report, state->Step());
+    TESSERA_ASSIGN_OR_RETURN(const UpdateReport report, state->Step());
     result.reports.push_back(report);
   }
   result.usage = state->usage();

@@ -40,7 +40,7 @@ struct ToyOptions {
 struct ToyResult {
   // Of every parameter, as f64, at the end.
   std::vector<std::vector<double>> values;
-  std::vector<StepReport> reports;
+  std::vector<UpdateReport> reports;
   offload::Usage usage;  // At the end, of this rank's own memory.
 };
 

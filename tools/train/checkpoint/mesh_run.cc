@@ -9,10 +9,10 @@
 #include "base/status_macros.h"
 #include "collectives/testing/run_ranks.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/text/byte_tokenizer.h"
 #include "tools/text/samples.h"
+#include "tools/text/tokenizer.h"
 #include "tools/train/checkpoint/held_tensor.h"
-#include "tools/train/checkpoint/run_tensor_names.h"
+#include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/testing/small_text.h"
 #include "zero3/checkpoint/state_blocks.h"
 

@@ -1,7 +1,5 @@
 // Train on one mesh, checkpoint, go on on another: the state is the same in
 // every bit and the losses are those of a run that was not interrupted.
-#include "tools/train/checkpoint/restore_run.h"
-
 #include <cmath>
 #include <filesystem>
 #include <fstream>

@@ -1,3 +1,34 @@
+// PartNameOf: what the part of a checkpoint is called that a rank has.
+#ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
+#define TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "offload/tier/accounting.h"
+#include "tools/train/checkpoint/run_identity.h"
+#include "tools/train/loop/train_rank.h"
+#include "zero3/checkpoint/checkpoint_writer.h"
+#include "zero3/checkpoint/file_calls.h"
+
+namespace tessera::train {
+
+// "tp0-pp1".
+inline std::string PartName(int64_t tensor_rank, int64_t pipeline_rank) {
+  return absl::StrCat("tp", tensor_rank, "-pp", pipeline_rank);
+}
+
+inline std::string PartNameOf(const TrainRank& rank) {
+  return PartName(rank.groups().tp->rank().value(),
+                  rank.groups().pp->rank().value());
+}
+
 // RunCheckpoints: checkpoints of a training run, written while it goes on, or
 // from the state itself once nothing trains any more.
 //
@@ -13,24 +44,6 @@
 // A checkpoint has a part for each pair of tensor and pipeline ranks, "tp0-pp1"
 // with a file for each of its data ranks, and says of each part which rows and
 // columns of which whole tensors it has: restore_run.h takes it up on any mesh.
-#ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
-#define TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
-
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "offload/tier/accounting.h"
-#include "tools/train/checkpoint/run_identity.h"
-#include "tools/train/loop/train_rank.h"
-#include "zero3/checkpoint/checkpoint_writer.h"
-#include "zero3/checkpoint/file_calls.h"
-
-namespace tessera::train {
 
 struct RunCheckpointOptions {
   std::string directory = "";  // Made where it is missing.
@@ -82,6 +95,30 @@ class RunCheckpoints {
   std::optional<zero3::PendingCheckpoint> pending_;
   std::string last_path_;
 };
+
+// RestoreRun: a rank of a run takes up a checkpoint of any other mesh.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto rank, TrainRank::Create(...));
+//   TESSERA_RETURN_IF_ERROR(RestoreRun("run/checkpoints", identity, *rank));
+//   rank->steps();  // the next step
+//
+// The sizes of dp, pp, cp and tp, the schedule, the ZeRO stage, the layout and
+// where state lives may all differ: each rank reads the elements that it owns
+// from whichever files have them. Values, master weights, moments, the number
+// of steps and the loss scale become those that were saved, in every bit.
+
+// A collective of the rank's world, between steps. `path` is a checkpoint or a
+// directory of them, of which rank 0's newest complete one is taken.
+//
+// Errors are the same on every rank and name the one that met them. With
+// nothing changed: NotFound; InvalidArgument where it is a checkpoint of
+// another run (CheckSameRun), of weights or moments of another type, or where
+// 8-bit moments would be cut inside a block; FailedPrecondition where ranks
+// see different checkpoints; DataLoss where the manifest is damaged or parts
+// are missing. DataLoss of the files themselves leaves the state partly
+// restored: restore another checkpoint.
+absl::Status RestoreRun(const std::string& path, const RunIdentity& identity,
+                        TrainRank& rank);
 
 }  // namespace tessera::train
 

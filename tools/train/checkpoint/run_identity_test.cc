@@ -7,7 +7,7 @@
 #include "base/text_mutator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
 
 namespace tessera::train {
 namespace {

@@ -1,5 +1,7 @@
 #include "tools/train/checkpoint/saved_run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -7,12 +9,54 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/dtype/convert.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tools/train/checkpoint/run_tensor_names.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 
 namespace tessera::train {
+
+namespace {
+
+using model_files::LlamaPart;
+
+std::string OfLayer(int64_t layer, std::string_view name) {
+  return absl::StrCat("layers.", layer, ".", name);
+}
+
+}  // namespace
+
+std::string RunTensorName(LlamaPart part, int64_t layer) {
+  switch (part) {
+    case LlamaPart::kEmbedding:
+      return std::string(kEmbeddingTensor);
+    case LlamaPart::kAttentionNorm:
+      return OfLayer(layer, "attention_norm.weight");
+    case LlamaPart::kQkv:
+      return OfLayer(layer, "attention.qkv.weight");
+    case LlamaPart::kAttentionOutput:
+      return OfLayer(layer, "attention.output.weight");
+    case LlamaPart::kMlpNorm:
+      return OfLayer(layer, "mlp_norm.weight");
+    case LlamaPart::kGateUp:
+      return OfLayer(layer, "mlp.gate_up.weight");
+    case LlamaPart::kDown:
+      return OfLayer(layer, "mlp.down.weight");
+    case LlamaPart::kFinalNorm:
+      return "head.norm.weight";
+    case LlamaPart::kHead:
+      break;
+  }
+  return std::string(kHeadTensor);
+}
+
+std::string_view SourceOfTied(const model_files::ModelConfig& config,
+                              std::string_view name) {
+  return config.tied_embeddings && name == kHeadTensor ? kEmbeddingTensor
+                                                       : name;
+}
+
 namespace {
 
 using zero3::CheckpointPart;
@@ -244,6 +288,88 @@ absl::Status SavedRun::Read(const SavedTensor& tensor, StatePart part,
             : StateArray{to.format, copy.from, copy.columns, At(to, copy.to)};
     TESSERA_RETURN_IF_ERROR(reader->Read(holder.id, part, copy.from,
                                          copy.from + copy.columns, run));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path) {
+  const std::string manifest = absl::StrCat(path, "/", zero3::kManifestName);
+  if (access(manifest.c_str(), F_OK) == 0) return path;
+  TESSERA_ASSIGN_OR_RETURN(const zero3::FoundCheckpoint latest,
+                           zero3::LatestCheckpoint(path));
+  return latest.path;
+}
+
+namespace {
+
+using model_files::LlamaParameter;
+using model_files::LlamaPart;
+using zero3::StatePart;
+
+// Converted at once.
+constexpr int64_t kChunkElements = int64_t{1} << 22;
+
+bool IsInLayer(LlamaPart part) {
+  return part > LlamaPart::kEmbedding && part < LlamaPart::kFinalNorm;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelReader>> ModelReader::Open(
+    const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(std::string found, ResolveCheckpoint(path));
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<SavedRun> saved,
+                           SavedRun::Open(std::move(found)));
+  const auto parameters = model_files::LlamaParameters(saved->identity().model);
+  for (const LlamaParameter& parameter : parameters) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const SavedTensor* const tensor,
+        saved->Get(RunTensorName(parameter.part, parameter.layer)));
+    if (tensor->shape == parameter.shape) continue;
+    return absl::DataLossError(
+        absl::StrCat(saved->path(), ": tensor ", Quoted(tensor->name),
+                     " has not the shape that its model needs"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const embedding,
+                           saved->Get(kEmbeddingTensor));
+  const DType dtype = embedding->dtype;
+  return std::unique_ptr<ModelReader>(new ModelReader(std::move(saved), dtype));
+}
+
+absl::Status ModelReader::Read(LlamaPart part, int64_t layer, int64_t row_begin,
+                               int64_t row_end, std::span<float> target) {
+  if (IsInLayer(part) && (layer < 0 || layer >= config().layers)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer ", layer, "; the model has layers 0 to ", config().layers - 1));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const tensor,
+                           saved_->Get(RunTensorName(part, layer)));
+  HeldTensor rows = WholeTensor(tensor->name, tensor->shape);
+  const int64_t width = rows.width();
+  if (row_begin < 0 || row_begin > row_end || row_end > tensor->shape[0] ||
+      static_cast<int64_t>(target.size()) != (row_end - row_begin) * width) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rows ", row_begin, " to ", row_end, " of ",
+                     Quoted(tensor->name), ", of ", tensor->shape[0],
+                     " rows of ", width, ", into ", target.size(), " numbers"));
+  }
+  StatePart state = StatePart::kMaster;
+  if (!saved_->FormatOf(*tensor, state)) state = StatePart::kValue;
+  const zero3::StateFormat format = *saved_->FormatOf(*tensor, state);
+  for (int64_t begin = row_begin * width; begin < row_end * width;) {
+    const int64_t end = std::min(begin + kChunkElements, row_end * width);
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::vector<TensorCopy> copies,
+        saved_->CopiesOf(*tensor, state, rows, begin, end));
+    stored_.resize(static_cast<size_t>(format.BytesOf(end - begin)));
+    TESSERA_RETURN_IF_ERROR(saved_->Read(
+        *tensor, state, copies, {format, begin, end - begin, stored_.data()}));
+    TESSERA_RETURN_IF_ERROR(
+        Convert(format.dtype, stored_, DType::kF32,
+                std::as_writable_bytes(target.subspan(
+                    static_cast<size_t>(begin - row_begin * width),
+                    static_cast<size_t>(end - begin)))));
+    begin = end;
   }
   return absl::OkStatus();
 }

@@ -1,18 +1,7 @@
-// SavedRun: the checkpoint of a run as whole tensors, wherever their elements
-// are.
+// The names of a run's tensors: what LlamaStage calls the parameters of
+// llama_names.h.
 //
-//   TESSERA_ASSIGN_OR_RETURN(auto saved, SavedRun::Open(path));
-//   TESSERA_ASSIGN_OR_RETURN(const SavedTensor* tensor,
-//                            saved->Get("layers.3.mlp.down.weight"));
-//   TESSERA_ASSIGN_OR_RETURN(
-//       const auto copies,
-//       saved->CopiesOf(*tensor, StatePart::kMaster, held, begin, end));
-//   TESSERA_RETURN_IF_ERROR(
-//       saved->Read(*tensor, StatePart::kMaster, copies, array));
-//
-// Opening reads the manifest alone. Everything that is read is checked; what is
-// wrong is DataLoss that names file, offset and parameter. One thread at a
-// time.
+//   RunTensorName(LlamaPart::kQkv, 3);  // "layers.3.attention.qkv.weight"
 #ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_SAVED_RUN_H_
 #define TESSERA_TOOLS_TRAIN_CHECKPOINT_SAVED_RUN_H_
 
@@ -29,14 +18,42 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
+#include "tools/model_files/llama_names.h"
+#include "tools/model_files/model_config.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/run_identity.h"
-#include "tools/train/checkpoint/tensor_copies.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/checkpoint_reader.h"
 #include "zero3/checkpoint/state_format.h"
 
 namespace tessera::train {
+
+inline constexpr std::string_view kEmbeddingTensor = "embedding.weight";
+inline constexpr std::string_view kHeadTensor = "head.output.weight";
+
+// `layer` counts for the parts of layers alone. The shapes and the order of the
+// rows are those of llama_names.h.
+std::string RunTensorName(model_files::LlamaPart part, int64_t layer = -1);
+
+// The name of the tensor that has these weights: of a tied head the embedding.
+std::string_view SourceOfTied(const model_files::ModelConfig& config,
+                              std::string_view name);
+
+// SavedRun: the checkpoint of a run as whole tensors, wherever their elements
+// are.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto saved, SavedRun::Open(path));
+//   TESSERA_ASSIGN_OR_RETURN(const SavedTensor* tensor,
+//                            saved->Get("layers.3.mlp.down.weight"));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       const auto copies,
+//       saved->CopiesOf(*tensor, StatePart::kMaster, held, begin, end));
+//   TESSERA_RETURN_IF_ERROR(
+//       saved->Read(*tensor, StatePart::kMaster, copies, array));
+//
+// Opening reads the manifest alone. Everything that is read is checked; what is
+// wrong is DataLoss that names file, offset and parameter. One thread at a
+// time.
 
 // The keys of a part's metadata, beside those of RunIdentity.
 inline constexpr std::string_view kTensorsKey = "tensors";  // FormatHeldTensors
@@ -115,6 +132,56 @@ class SavedRun {
   std::map<std::string, SavedTensor> tensors_;
   std::map<size_t, std::unique_ptr<zero3::CheckpointReader>> readers_;
   std::vector<std::byte> rows_;
+};
+
+// ResolveCheckpoint: which checkpoint a path means.
+//
+//   ResolveCheckpoint("run/checkpoints");                // the newest there
+//   ResolveCheckpoint("run/checkpoints/step-00000020");  // itself
+
+// A directory with a manifest.json is itself; of another one, the newest
+// complete checkpoint. NotFound where there is none, with what was passed over.
+absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path);
+
+// ModelReader: the weights of a checkpoint as whole tensors, on one process.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto reader,
+//   ModelReader::Open("run/checkpoints")); std::vector<float> rows(64 *
+//   reader->config().hidden); TESSERA_RETURN_IF_ERROR(
+//       reader->Read(LlamaPart::kQkv, /*layer=*/3, 0, 64, rows));
+
+// One thread at a time.
+class ModelReader {
+ public:
+  // A checkpoint, or the newest complete one of a directory of them. Errors of
+  // ResolveCheckpoint and SavedRun::Open; DataLoss where a tensor of the model
+  // is missing.
+  static absl::StatusOr<std::unique_ptr<ModelReader>> Open(
+      const std::string& path);
+
+  const model_files::ModelConfig& config() const {
+    return saved_->identity().model;
+  }
+  const SavedRun& saved() const { return *saved_; }
+  // Of the values that the run computed with.
+  DType dtype() const { return dtype_; }
+
+  // Rows [row_begin, row_end) of a whole parameter (llama_names.h has their
+  // order), row by row; a norm's rows are its elements. From master weights
+  // where there are, else the values. Of tied embeddings the head is the
+  // embedding. InvalidArgument, with nothing read, where there are no such
+  // rows or `target` has another size; DataLoss where files are damaged.
+  absl::Status Read(model_files::LlamaPart part, int64_t layer,
+                    int64_t row_begin, int64_t row_end,
+                    std::span<float> target);
+
+ private:
+  ModelReader(std::unique_ptr<SavedRun> saved, DType dtype)
+      : saved_(std::move(saved)), dtype_(dtype) {}
+
+  const std::unique_ptr<SavedRun> saved_;
+  const DType dtype_;
+  std::vector<std::byte> stored_;
 };
 
 }  // namespace tessera::train

@@ -1,6 +1,4 @@
 // Against a map from every element to where it lies.
-#include "tools/train/checkpoint/tensor_copies.h"
-
 #include <algorithm>
 #include <map>
 #include <random>
@@ -9,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/train/checkpoint/held_tensor.h"
 
 namespace tessera::train {
 namespace {

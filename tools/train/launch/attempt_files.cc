@@ -21,8 +21,9 @@ namespace {
 constexpr size_t kMaxMessage = 4096;
 constexpr int64_t kMaxReportBytes = 8192;
 
-// How little a status says about what went wrong first: an error of this rank's
-// own, then what follows from another one's failure, the vaguest last.
+// Orders errors by how little they say about the root cause: a rank's own
+// errors first, then those that follow from another rank's failure, the vaguest
+// last.
 int Vagueness(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kAborted:
@@ -55,7 +56,7 @@ void AttemptFiles::Remove() const {
 }
 
 void AttemptFiles::MarkStep() const {
-  // Where it cannot be written the attempt counts as one without a step.
+  // If it cannot be written the attempt counts as one without a step.
   const UniqueFd file(
       open(stepped().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
 }

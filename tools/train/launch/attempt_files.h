@@ -1,9 +1,9 @@
-// AttemptFiles: what the process that the user started and the ranks tell each
-// other, as files of one directory.
+// AttemptFiles: the files in one directory through which the process that the
+// user started and its ranks exchange settings, results and errors.
 //
 //   const AttemptFiles files = {"/run/.ranks"};
 //   TESSERA_RETURN_IF_ERROR(files.Make());
-//   ... ranks read files.settings(), and write files.result() ...
+//   ... ranks read files.settings(), rank 0 writes files.result() ...
 //   files.Remove();
 #ifndef TESSERA_TOOLS_TRAIN_LAUNCH_ATTEMPT_FILES_H_
 #define TESSERA_TOOLS_TRAIN_LAUNCH_ATTEMPT_FILES_H_
@@ -19,7 +19,7 @@
 
 namespace tessera::train {
 
-// A rank's last words.
+// The error with which a rank ended.
 struct RankReport {
   int64_t rank = 0;
   int64_t nanos = 0;  // CLOCK_MONOTONIC, to order reports of one host.
@@ -38,19 +38,19 @@ struct AttemptFiles {
     return absl::StrCat(directory, "/rank", rank, ".failed");
   }
 
-  // An empty directory, in place of what was there. PermissionDenied and the
-  // like, with the path.
+  // Creates an empty directory, and removes an existing one with its contents.
+  // Errors of the file system name the path.
   absl::Status Make() const;
   void Remove() const;
 
-  // That the attempt has taken a step. Thread-safe.
+  // Records that the attempt has taken a step. Thread-safe.
   void MarkStep() const;
   bool TookAStep() const;
 
-  // Readers see a whole report or none. Messages are cut at 4 KiB.
+  // Atomic: readers see a whole report or none. Truncates messages to 4 KiB.
   absl::Status WriteReport(const RankReport& report) const;
-  // Those of ranks [0, ranks) that there are. What cannot be understood is a
-  // report that says so.
+  // The existing reports of ranks [0, ranks). An unreadable report becomes one
+  // whose status says so.
   std::vector<RankReport> ReadReports(int64_t ranks) const;
 };
 
@@ -58,15 +58,14 @@ struct AttemptFiles {
 std::string FormatReport(const RankReport& report);
 absl::StatusOr<RankReport> ParseReport(int64_t rank, std::string_view text);
 
-// The report that explains the others: an error of a rank's own before those
-// that a rank has because another one failed or is gone, then the earliest.
-// Null where there is none.
+// The root cause: a rank's own error before errors that follow from another
+// rank's failure, then the earliest. Null if there are no reports.
 const RankReport* FindCause(const std::vector<RankReport>& reports);
 
-// "rank 3: why", where the message does not begin with that already.
+// The status with "rank 3: " in front, unless the message begins with it.
 absl::Status NameRank(const RankReport& report);
 
-// Whether a rank with this status may only have noticed another one's end.
+// True if this status may only follow from another rank's failure.
 bool MayBeConsequence(const absl::Status& status);
 
 }  // namespace tessera::train

@@ -1,7 +1,5 @@
 // Real processes and threads with a program that does what its settings say.
 // The test's binary is also the program of its ranks.
-#include "tools/train/launch/attempt.h"
-
 #include <signal.h>
 #include <unistd.h>
 
@@ -20,8 +18,8 @@
 #include "collectives/engine/engine_registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/launch/children.h"
 #include "tools/launch/launch_command.h"
+#include "tools/launch/rank_processes.h"
 #include "tools/train/launch/rank_process.h"
 #include "tools/train/launch/supervise.h"
 #include "tools/train/launch/world.h"

@@ -1,20 +1,247 @@
 #include "tools/train/launch/finish.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/dtype/dtype.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/train/launch/run_outcome.h"
-#include "tools/train/launch/run_result_json.h"
-#include "tools/train/launch/summary.h"
-#include "tools/train/launch/verify_losses.h"
-#include "tools/train/report/print_report.h"
+#include "tools/train/loop/run_result.h"
 #include "tools/train/report/run_report.h"
 #include "tools/train/sample/generate.h"
+#include "topology/config/strategies.h"
 
 namespace tessera::train {
 namespace {
 
-// Empty where none is asked for.
+// The mean over at least one rank.
+TimeShares MeanShares(std::span<const RankResult> ranks) {
+  TimeShares mean;
+  const double part = 1.0 / static_cast<double>(ranks.size());
+  for (const RankResult& rank : ranks) mean.Add(rank.shares, part);
+  return mean;
+}
+
+}  // namespace
+
+Settings OneRankSettings(const Settings& settings) {
+  Settings alone = settings;
+  alone.parallel.mesh = {};
+  alone.engine = "in_process";
+  alone.parallel.strategy = topology::CommunicationStrategy::kAllReduce;
+  alone.parallel.schedule = "1f1b";
+  alone.parallel.chunks = 1;
+  alone.sequence_parallel = false;
+  alone.recompute = "none";
+  alone.zero = 0;
+  alone.offload = "none";
+  alone.offload_dir = "";
+  alone.compression = "none";
+  alone.parallel.memory_limit = {};
+  alone.run_dir = "";
+  alone.checkpoint_every = 0;
+  alone.metrics = "";
+  alone.trace = "";
+  alone.max_restarts = 0;
+  alone.elastic = false;
+  alone.quiet = true;
+  return alone;
+}
+
+LossDifference CompareLosses(const RunResult& run, const RunResult& alone) {
+  std::map<int64_t, double> expected;
+  for (const StepMetrics& step : alone.steps) {
+    expected[step.record.step] = step.record.loss;
+  }
+  LossDifference difference;
+  for (const StepMetrics& step : run.steps) {
+    const auto found = expected.find(step.record.step);
+    if (found == expected.end()) continue;
+    const double relative =
+        std::abs(step.record.loss - found->second) / std::abs(found->second);
+    const bool is_larger = !(relative <= difference.largest);
+    if (difference.steps++ == 0 ||
+        (is_larger && !std::isnan(difference.largest))) {
+      difference.largest = relative;
+      difference.at_step = step.record.step;
+    }
+  }
+  return difference;
+}
+
+double AllowedDifference(const Settings& settings) {
+  return settings.parallel.dtype == DType::kF32 && settings.moments == "f32"
+             ? 1e-5
+             : 2e-2;
+}
+
+absl::Status CheckDifference(const LossDifference& difference,
+                             const Settings& settings) {
+  if (difference.steps == 0) {
+    return absl::DataLossError("--verify: no step is in both runs");
+  }
+  const double allowed = AllowedDifference(settings);
+  if (difference.largest <= allowed) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("--verify: ", DescribeDifference(difference),
+                   absl::StrFormat(", and %g is allowed for ", allowed),
+                   topology::EnumName(settings.parallel.dtype)));
+}
+
+std::string DescribeDifference(const LossDifference& difference) {
+  return absl::StrFormat(
+      "the losses of %d steps on one rank differ by at most %.2g of their "
+      "value (step %d)",
+      difference.steps, difference.largest, difference.at_step);
+}
+
+namespace {
+
+// "compute 41 %, communication 30 %, ..."
+std::string ShowShares(const TimeShares& shares) {
+  return absl::StrFormat(
+      "compute %.0f %%, communication %.0f %%, bubble %.0f %%, offload %.0f %%",
+      100 * shares.compute, 100 * shares.communication, 100 * shares.bubble,
+      100 * shares.offload);
+}
+
+std::string ShowSteps(const Settings& settings, const RunResult& result) {
+  const int64_t tokens = settings.batch * settings.length;
+  std::string text = absl::StrFormat(
+      "%d steps of %d tokens in %.1f s, %.0f tokens/s", result.steps.size(),
+      tokens, result.seconds, result.tokens_per_second);
+  if (result.first_step > 0) {
+    absl::StrAppend(&text, ", behind step ", result.first_step);
+  }
+  return text;
+}
+
+std::string ShowLosses(const RunResult& result) {
+  const StepRecord& first = result.steps.front().record;
+  const StepRecord& last = result.steps.back().record;
+  return absl::StrFormat("%.4f at step %d, %.4f at step %d", first.loss,
+                         first.step, last.loss, last.step);
+}
+
+std::string ShowTime(const RunResult& result) {
+  const auto least =
+      std::min_element(result.ranks.begin(), result.ranks.end(),
+                       [](const RankResult& a, const RankResult& b) {
+                         return a.shares.compute < b.shares.compute;
+                       });
+  return absl::StrFormat("%s; rank %d computes least, %.0f %%",
+                         ShowShares(MeanShares(result.ranks)),
+                         least - result.ranks.begin(),
+                         100 * least->shares.compute);
+}
+
+std::string ShowMemory(const RunResult& result) {
+  const auto most =
+      std::max_element(result.ranks.begin(), result.ranks.end(),
+                       [](const RankResult& a, const RankResult& b) {
+                         return a.memory.peak_resident < b.memory.peak_resident;
+                       });
+  const std::string bytes = absl::StrFormat(
+      "%.1f MiB resident",
+      static_cast<double>(most->memory.peak_resident) / (1 << 20));
+  if (result.memory_is_shared) return absl::StrCat(bytes, " for all ranks");
+  return absl::StrCat(bytes, " at most, of rank ", most - result.ranks.begin());
+}
+
+}  // namespace
+
+std::string SummaryText(const Settings& settings, const RunResult& result) {
+  std::string text = absl::StrCat("\n", ShowSteps(settings, result), "\n");
+  const auto line = [&](std::string_view name, const std::string& value) {
+    absl::StrAppend(&text, absl::StrFormat("%-11s", name), value, "\n");
+  };
+  if (!result.steps.empty()) line("loss", ShowLosses(result));
+  if (!result.ranks.empty()) {
+    line("time", ShowTime(result));
+    line("memory", ShowMemory(result));
+  }
+  for (const StrategyChange& change : result.strategy_changes) {
+    line("strategy", absl::StrCat(change.strategy, " after ", change.steps,
+                                  " steps: ", change.flags));
+  }
+  if (!result.checkpoint.empty()) line("checkpoint", result.checkpoint);
+  return text;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int64_t MostResident(const RunResult& result) {
+  int64_t most = 0;
+  for (const RankResult& rank : result.ranks) {
+    most = std::max(most, rank.memory.peak_resident);
+  }
+  return most;
+}
+
+void AddShares(const TimeShares& shares, Json& json) {
+  json["compute"] = shares.compute;
+  json["communication"] = shares.communication;
+  json["bubble"] = shares.bubble;
+  json["offload"] = shares.offload;
+  json["state_traffic"] = shares.state_traffic;
+  json["state_hidden"] = shares.state_hidden;
+}
+
+}  // namespace
+
+std::string OutcomeAsJson(const RunOutcome& outcome) {
+  const Settings& settings = outcome.settings;
+  const RunResult& result = outcome.result;
+  Json json;
+  json["run_dir"] = outcome.run_dir;
+  json["checkpoint"] = result.checkpoint;
+  json["model"] = settings.model;
+  json["mesh"] = settings.parallel.mesh.ToFlag();
+  json["first_step"] = result.first_step;
+  json["steps"] = result.steps.size();
+  json["tokens"] = settings.batch * settings.length *
+                   static_cast<int64_t>(result.steps.size());
+  json["seconds"] = result.seconds;
+  json["tokens_per_second"] = result.tokens_per_second;
+  if (!result.steps.empty()) {
+    json["first_loss"] = result.steps.front().record.loss;
+    json["last_loss"] = result.steps.back().record.loss;
+  }
+  if (!result.ranks.empty()) AddShares(MeanShares(result.ranks), json);
+  json["memory_bytes"] = MostResident(result);
+  json["strategy_changes"] = Json::array();
+  for (const StrategyChange& change : result.strategy_changes) {
+    json["strategy_changes"].push_back({{"steps", change.steps},
+                                        {"used", change.used},
+                                        {"strategy", change.strategy},
+                                        {"flags", change.flags}});
+  }
+  json["sample"] = outcome.sample;
+  if (outcome.report) {
+    json["report"] = Json::parse(RunReportAsJson(*outcome.report));
+  }
+  if (outcome.verified) {
+    json["verified"] = {{"steps", outcome.verified->steps},
+                        {"largest_difference", outcome.verified->largest},
+                        {"at_step", outcome.verified->at_step}};
+  }
+  // The sample may be invalid UTF-8.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+namespace {
+
+// Empty if no sample is requested.
 absl::StatusOr<std::string> DrawSample(const FinishedRun& run,
                                        const RunResult& result) {
   const Settings& settings = run.settings;
@@ -30,7 +257,7 @@ absl::StatusOr<std::string> DrawSample(const FinishedRun& run,
 absl::StatusOr<LossDifference> Verify(const FinishedRun& run,
                                       const RunResult& result,
                                       std::ostream& err) {
-  err << "train: the same steps on one rank, to compare the losses"
+  err << "train: repeats the steps on one rank to compare the losses"
       << std::endl;
   TESSERA_ASSIGN_OR_RETURN(const std::string text,
                            run.train(OneRankSettings(run.settings)),
@@ -39,7 +266,7 @@ absl::StatusOr<LossDifference> Verify(const FinishedRun& run,
   return CompareLosses(result, alone);
 }
 
-// Piece by piece: some take long.
+// Prints each part as soon as it is ready, since some take long.
 absl::Status FinishAsText(const FinishedRun& run, RunOutcome& outcome,
                           std::ostream& out, std::ostream& err) {
   out << SummaryText(run.settings, outcome.result) << std::flush;

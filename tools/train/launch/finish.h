@@ -1,4 +1,5 @@
-// FinishRun: what a run ends with, once its last rank is done.
+// FinishRun: the end of a run after its last rank has finished: result.json,
+// the summary, a sample, and the outputs of --report and --verify.
 //
 //   TESSERA_RETURN_IF_ERROR(FinishRun(
 //       {settings, tokenizer, prediction, directory,
@@ -7,6 +8,7 @@
 #ifndef TESSERA_TOOLS_TRAIN_LAUNCH_FINISH_H_
 #define TESSERA_TOOLS_TRAIN_LAUNCH_FINISH_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,7 +19,9 @@
 #include "absl/status/statusor.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/launch/run_directory.h"
+#include "tools/train/loop/run_result.h"
 #include "tools/train/predict/run_prediction.h"
+#include "tools/train/report/run_report.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
@@ -25,19 +29,69 @@ namespace tessera::train {
 struct FinishedRun {
   Settings settings;
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  // For --report: from before the run.
+  // For --report, made before the run.
   std::optional<RunPrediction> prediction;
   RunDirectory directory;
-  // For --verify: another run, which returns FormatRunResult.
+  // For --verify: trains another run and returns its FormatRunResult.
   std::function<absl::StatusOr<std::string>(const Settings&)> train;
 };
 
-// Writes `result`, of FormatRunResult, into the directory; prints the summary
-// and a sample, and with --report and --verify what those say, as text or, with
-// --format=json, in one object. DataLoss where
-// the losses are not those of one rank.
+// `result` is a FormatRunResult. Writes it into the directory and prints to
+// `out` as text or, with --format=json, as one object. DataLoss if --verify
+// finds losses that differ from those of one rank.
 absl::Status FinishRun(const FinishedRun& run, const std::string& result,
                        std::ostream& out, std::ostream& err);
+
+// The run for people in a few lines: steps, tokens and time, losses, shares of
+// time (the mean over ranks, and the rank that computes least), memory, and the
+// path of the checkpoint.
+std::string SummaryText(const Settings& settings, const RunResult& result);
+
+// --verify: the same steps on one rank, which is a thread. Nothing is
+// partitioned, offloaded, recomputed or pipelined; leaves no files and prints
+// no table.
+//
+//   TESSERA_ASSIGN_OR_RETURN(RunResult alone, Run(OneRankSettings(settings)));
+//   const LossDifference difference = CompareLosses(result, alone);
+//   TESSERA_RETURN_IF_ERROR(CheckDifference(difference, settings));
+Settings OneRankSettings(const Settings& settings);
+
+struct LossDifference {
+  int64_t steps = 0;    // Steps in both runs.
+  double largest = 0;   // |a - b| / |b|; NaN if a loss is NaN.
+  int64_t at_step = 0;  // The step with the largest difference.
+};
+
+// Compares the steps that are in both runs.
+LossDifference CompareLosses(const RunResult& run, const RunResult& alone);
+
+// 1e-5 for fp32 with moments of f32; 2e-2 if either is rounded.
+double AllowedDifference(const Settings& settings);
+
+// DataLoss if the difference is larger than allowed, or no step was compared.
+absl::Status CheckDifference(const LossDifference& difference,
+                             const Settings& settings);
+
+// "the losses of 60 steps on one rank differ by at most 3.1e-07 (step 12)"
+std::string DescribeDifference(const LossDifference& difference);
+
+// The run for programs.
+struct RunOutcome {
+  Settings settings = {};
+  RunResult result = {};
+  std::string run_dir = {};
+  std::string sample = {};                                // Empty: none.
+  std::optional<RunReport> report = std::nullopt;         // --report
+  std::optional<LossDifference> verified = std::nullopt;  // --verify
+};
+
+// An object with the keys run_dir, checkpoint, model, mesh, first_step, steps,
+// tokens, seconds, tokens_per_second, first_loss, last_loss, compute,
+// communication, bubble, offload (shares of time, the mean over ranks),
+// memory_bytes (the largest resident size of a rank), strategy_changes, sample,
+// and if requested report (RunReportAsJson) and verified. Losses that are not
+// finite are null. Ends with a line feed.
+std::string OutcomeAsJson(const RunOutcome& outcome);
 
 }  // namespace tessera::train
 

@@ -1,10 +1,9 @@
-#include "tools/train/launch/product_memory.h"
-
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/model_files/presets.h"
-#include "tools/train/loop/process_memory.h"
+#include "tools/model_files/model_config.h"
+#include "tools/train/launch/memory_check.h"
+#include "tools/train/loop/memory_watch.h"
 
 namespace tessera::train {
 namespace {

@@ -1,6 +1,7 @@
 #include "tools/train/launch/rank_process.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -8,20 +9,26 @@
 #include <iostream>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"
 #include "collectives/engine/operation_context.h"
+#include "collectives/groups/agreement.h"
 #include "collectives/in_process/in_process.h"
+#include "tools/cli/cli.h"
 #include "tools/train/launch/world.h"
-#include "tools/train/settings/settings_json.h"
+#include "tools/train/settings/settings.h"
 
 namespace tessera::train {
+
 namespace {
 
 using collectives::Engine;
@@ -30,9 +37,10 @@ constexpr std::string_view kRankArgument = "--rank_of";
 constexpr std::string_view kTerminal = "terminal";
 constexpr std::string_view kNoTerminal = "no_terminal";
 
-// What ranks of this process tell; thread-safe.
+// Callbacks of this process's ranks. Thread-safe.
 struct RankEvents {
-  // A rank's failure, before the others hear of it: theirs come later.
+  // Called before the other ranks learn of the failure, so that their reports
+  // come later.
   std::function<void(const RankReport&)> on_failure;
   std::function<void()> on_step = [] {};
   std::ostream* progress = nullptr;
@@ -43,7 +51,7 @@ RankReport ReportOf(int64_t rank, absl::Status status) {
   return {rank, collectives::MonotonicNanos(), std::move(status)};
 }
 
-// Runs the program; the others stop waiting for a rank that failed.
+// Runs the program. If it fails, aborts the collectives of the other ranks.
 absl::StatusOr<std::string> RunRank(const World& world,
                                     const RankProgram& program,
                                     const RankEvents& events) {
@@ -114,7 +122,7 @@ absl::Status RunProcess(const AttemptFiles& files, const MakeRankProgram& make,
   return WriteFile(files.result(), result);
 }
 
-// The rank that this process is for its launcher; 0 where it does not say.
+// The rank of this process by its launcher's variables; 0 if there are none.
 int64_t RankOfProcess(const Settings& settings) {
   const auto place = topology::ReadLauncherEnvironment(
       RankVariables(settings, collectives::ProcessEnvironment()));
@@ -142,7 +150,7 @@ int RankProcessMain(int argc, char** argv, const MakeRankProgram& make) {
   RankEvents events;
   events.on_failure = [&](const RankReport& failure) {
     has_reported = true;
-    // Where this fails too, the exit code is what is left to tell.
+    // If this fails too, the exit code still reports the failure.
     files.WriteReport(failure).IgnoreError();
   };
   events.on_step = [&] { std::call_once(stepped, [&] { files.MarkStep(); }); };
@@ -174,6 +182,118 @@ absl::StatusOr<std::string> RunThreads(const Settings& settings,
   const RankReport* const cause = FindCause(reports);
   if (cause == nullptr) return result;
   return NameRank(*cause);
+}
+
+namespace {
+
+using collectives::Communicator;
+using topology::LauncherEnvironment;
+using topology::Rank;
+
+// Rank 0 creates the run directory and writes config.json; returns the
+// directory on every rank.
+absl::StatusOr<RunDirectory> ShareRunDirectory(Communicator& world,
+                                               const Settings& settings) {
+  absl::StatusOr<RunDirectory> made = RunDirectory("");
+  if (world.rank() == Rank(0)) {
+    made = RunDirectory::Create(settings);
+    if (made.ok()) {
+      absl::Status written = WriteSettings(settings, made->config());
+      if (!written.ok()) made = std::move(written);
+    }
+  }
+  // "" if rank 0 failed; it reports why.
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> paths,
+      collectives::ExchangeTexts(world, made.ok() ? made->path() : "",
+                                 settings.parallel.timeout));
+  const std::string& path = paths.front();
+  if (!made.ok()) return made.status();
+  if (path.empty()) return absl::AbortedError("rank 0 has no run directory");
+  if (world.rank() == Rank(0)) return made;
+  if (access(path.c_str(), W_OK | X_OK) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the run directory of rank 0, ", path,
+        ", is not there or cannot be written here; give --run_dir=DIR of a "
+        "file system that all hosts share"));
+  }
+  return RunDirectory(path);
+}
+
+Settings In(const RunDirectory& directory, Settings settings) {
+  settings.run_dir = directory.path();
+  if (settings.metrics.empty()) settings.metrics = directory.metrics();
+  if (settings.resume == "latest") settings.resume = directory.LastCheckpoint();
+  return settings;
+}
+
+absl::StatusOr<LaunchedRun> Run(const Settings& settings, World& world,
+                                const MakeRankProgram& make,
+                                std::ostream& progress) {
+  Communicator& everyone = *world.communicator;
+  TESSERA_ASSIGN_OR_RETURN(RunDirectory directory,
+                           ShareRunDirectory(everyone, settings));
+  Settings here = In(directory, settings);
+  TESSERA_ASSIGN_OR_RETURN(const RankProgram program, make(here));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::string result, program({.world = everyone,
+                                   .collectives = world.collectives,
+                                   .progress = &progress,
+                                   .is_terminal = isatty(STDERR_FILENO) == 1}));
+  // No rank ends while others still read its memory.
+  TESSERA_RETURN_IF_ERROR(everyone.Barrier());
+  return LaunchedRun{everyone.rank() == Rank(0), std::move(directory),
+                     std::move(here), std::move(result)};
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<LauncherEnvironment>> FindLauncher(
+    const Settings& settings) {
+  const absl::StatusOr<LauncherEnvironment> found =
+      topology::ReadLauncherEnvironment(
+          RankVariables(settings, collectives::ProcessEnvironment()));
+  if (absl::IsNotFound(found.status())) return std::nullopt;
+  if (!found.ok()) return found.status();
+  TESSERA_ASSIGN_OR_RETURN(const int64_t ranks, WorldSize(settings));
+  const std::string_view name = topology::LauncherName(found->launcher);
+  if (settings.engine == "in_process") {
+    return tools::FlagError(
+        "engine", settings.engine,
+        absl::InvalidArgumentError(absl::StrCat(
+            "its ranks are threads of one process, and ", name,
+            " started this one as rank ", found->rank.value(), " of ",
+            found->world_size.value(), "; run it without ", name)));
+  }
+  if (found->world_size.value() != ranks) {
+    return tools::FlagError(
+        "mesh", settings.parallel.mesh.ToFlag(),
+        absl::InvalidArgumentError(
+            absl::StrCat("it has ", ranks, ranks == 1 ? " rank" : " ranks",
+                         ", and ", name, " started ", found->world_size.value(),
+                         "; start as many as the mesh has")));
+  }
+  if (settings.max_restarts > 0) {
+    return tools::FlagError(
+        "max_restarts", absl::StrCat(settings.max_restarts),
+        absl::InvalidArgumentError(absl::StrCat(
+            name,
+            " started this process as a rank, and only the launcher can "
+            "restart ranks; let it restart them with --resume=latest")));
+  }
+  return *found;
+}
+
+absl::StatusOr<LaunchedRun> RunLaunchedRank(const Settings& settings,
+                                            World& world,
+                                            const MakeRankProgram& make,
+                                            std::ostream& progress) {
+  absl::StatusOr<LaunchedRun> run = Run(settings, world, make, progress);
+  if (!run.ok()) {
+    world.collectives->AbortAll(run.status());
+    world.communicator->Abort(run.status().message());
+  }
+  return run;
 }
 
 }  // namespace tessera::train

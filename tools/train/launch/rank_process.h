@@ -1,38 +1,102 @@
-// A process that holds ranks of a job which another process started: one rank,
-// or all of them as threads.
+// RankProgram: what each rank of a job does once all ranks have met. The
+// processes that run it: those that this tool starts (RankProcessMain), and
+// those that another launcher starts (RunLaunchedRank).
 //
 //   int main(int argc, char** argv) {
 //     if (IsRankProcess(argc, argv)) return RankProcessMain(argc, argv, make);
 //     ...
 //   }
+//
+// This header separates how ranks are started and watched from what they
+// compute: `make` opens the data once per process and returns a function that
+// trains one rank.
 #ifndef TESSERA_TOOLS_TRAIN_LAUNCH_RANK_PROCESS_H_
 #define TESSERA_TOOLS_TRAIN_LAUNCH_RANK_PROCESS_H_
 
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "collectives/communicator.h"
 #include "tools/train/launch/attempt_files.h"
-#include "tools/train/launch/rank_program.h"
+#include "tools/train/launch/run_directory.h"
+#include "tools/train/launch/world.h"
+#include "tools/train/loop/collective_log.h"
 #include "tools/train/settings/settings.h"
+#include "topology/discovery/launcher_environment.h"
 
 namespace tessera::train {
 
-// The arguments, behind the program's name, that make it a rank of `files`,
-// whose standard output reaches a terminal or not.
+struct RankContext {
+  collectives::Communicator& world;
+  // Logs all collectives of the world and of the groups made from it.
+  std::shared_ptr<CollectiveLog> collectives = nullptr;
+  // The rank calls it after each step. Cheap.
+  std::function<void()> on_step = [] {};
+  // Rank 0 writes its progress here; null: nowhere.
+  std::ostream* progress = nullptr;
+  bool is_terminal = false;  // `progress` is a terminal.
+};
+
+// Runs one rank to its end. The result of rank 0 reaches the process that the
+// user started; results of other ranks are dropped. Ranks that are threads of
+// one process call the same function concurrently.
+using RankProgram =
+    std::function<absl::StatusOr<std::string>(const RankContext& rank)>;
+
+// Called once in each process, before its ranks meet the others.
+using MakeRankProgram =
+    std::function<absl::StatusOr<RankProgram>(const Settings& settings)>;
+
+// The command-line arguments that make this program a rank of `files`.
+// `is_terminal`: its standard error reaches a terminal.
 std::vector<std::string> RankArguments(const AttemptFiles& files,
                                        bool is_terminal);
 bool IsRankProcess(int argc, char** argv);
 
-// Takes the settings from the attempt's files, joins the others, and leaves
-// what rank 0 returns, or why a rank failed, in the files. Prints nothing. The
-// process's exit code: 0, or 1 where a rank failed.
+// The main function of a process with one rank, or with all ranks as threads.
+// Reads the settings from the attempt's files and writes the result of rank 0,
+// or the error of a rank, to them. Prints nothing but progress. Returns the
+// exit code: 0, or 1 if a rank failed.
 int RankProcessMain(int argc, char** argv, const MakeRankProgram& make);
 
-// All ranks of the settings' mesh as threads of this process. Returns what rank
-// 0 returned, or the error that explains the others', with its rank in front.
+// Runs all ranks of the settings' mesh as threads of this process. Returns the
+// result of rank 0, or the root cause of a failure with its rank in front.
 absl::StatusOr<std::string> RunThreads(const Settings& settings,
                                        const RankProgram& program);
+
+// The environment of the launcher (mpirun, srun, torchrun, //tools/launch) that
+// started this process as one rank; nullopt if none did. InvalidArgument if its
+// variables are inconsistent, the job's size is not that of --mesh, or a
+// setting needs a process that starts ranks (--max_restarts,
+// --engine=in_process).
+absl::StatusOr<std::optional<topology::LauncherEnvironment>> FindLauncher(
+    const Settings& settings);
+
+struct LaunchedRun {
+  bool is_first = false;  // This is rank 0.
+  RunDirectory directory;
+  Settings settings;        // With the path that --resume=latest selected.
+  std::string result = "";  // On rank 0.
+};
+
+// Runs this process's rank of a launched job. A collective of the joined
+// `world`. Rank 0 creates the run directory, which all ranks must see, and
+// writes to `progress`. Errors are those of RunDirectory and of the program; a
+// rank that fails aborts the others.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       const LaunchedRun run,
+//       RunLaunchedRank(settings, world, make, std::cerr));
+//   if (run.is_first) Print(run.result);
+absl::StatusOr<LaunchedRun> RunLaunchedRank(const Settings& settings,
+                                            World& world,
+                                            const MakeRankProgram& make,
+                                            std::ostream& progress);
 
 }  // namespace tessera::train
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <vector>
 
@@ -13,10 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
-#include "tools/train/settings/user_path.h"
+#include "tools/train/checkpoint/saved_run.h"
+#include "tools/train/settings/settings.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 
 namespace tessera::train {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -26,9 +29,9 @@ absl::StatusOr<std::string> MakeTemporary() {
   std::string path = absl::StrCat(
       parent == nullptr || *parent == '\0' ? "/tmp" : parent, "/train-XXXXXX");
   if (mkdtemp(path.data()) == nullptr) {
-    return absl::ErrnoToStatus(errno,
-                               absl::StrCat("cannot make a directory as ", path,
-                                            "; name one with --run_dir=DIR"));
+    return absl::ErrnoToStatus(
+        errno, absl::StrCat("cannot create a directory such as ", path,
+                            "; name one with --run_dir=DIR"));
   }
   return path;
 }
@@ -48,7 +51,7 @@ absl::Status RefuseCheckpoints(const Settings& settings,
       "run_dir", run.path(),
       absl::InvalidArgumentError(absl::StrCat(
           "it has a checkpoint of an earlier run, ", run.LastCheckpoint(),
-          "; go on with it by --resume=latest, or name another directory")));
+          "; continue it with --resume=latest, or name another directory")));
 }
 
 }  // namespace
@@ -98,6 +101,43 @@ bool RunDirectory::CleanUp() const {
   if (!is_temporary_ || !LastCheckpoint().empty()) return true;
   fs::remove_all(path_, ignored);
   return false;
+}
+
+namespace {
+
+absl::Status CheckSameRunAt(const std::string& path,
+                            const RunIdentity& identity) {
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<SavedRun> saved,
+                           SavedRun::Open(path));
+  return Annotate(CheckSameRun(saved->identity(), saved->steps(), identity),
+                  path);
+}
+
+absl::StatusOr<std::string> Find(const Settings& settings,
+                                 const RunIdentity& identity) {
+  std::string path;
+  if (settings.resume != "latest") {
+    TESSERA_ASSIGN_OR_RETURN(path,
+                             ResolveCheckpoint(UserPath(settings.resume)));
+  } else if (settings.run_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "it selects the newest checkpoint of --run_dir, which is not given");
+  } else {
+    path = RunDirectory(RunDirectory::PathOf(settings)).LastCheckpoint();
+  }
+  if (path.empty()) return path;
+  TESSERA_RETURN_IF_ERROR(CheckSameRunAt(path, identity));
+  return path;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindResumePoint(const Settings& settings,
+                                            const RunIdentity& identity) {
+  if (settings.resume.empty()) return "";
+  absl::StatusOr<std::string> found = Find(settings, identity);
+  if (found.ok()) return found;
+  return tools::FlagError("resume", settings.resume, found.status());
 }
 
 }  // namespace tessera::train

@@ -1,10 +1,10 @@
-// RunDirectory: where a run leaves what it makes.
+// RunDirectory: the directory of a run's outputs.
 //
 //   DIR/config.json      the settings, for --config
-//   DIR/metrics.jsonl    one JSON object a step
+//   DIR/metrics.jsonl    one JSON object per step
 //   DIR/checkpoints/     step-00000060/, ...
-//   DIR/result.json      what the run came to
-//   DIR/.ranks/          while ranks run: attempt_files.h
+//   DIR/result.json      FormatRunResult
+//   DIR/.ranks/          exists while ranks run: attempt_files.h
 //
 //   TESSERA_ASSIGN_OR_RETURN(const RunDirectory run,
 //                            RunDirectory::Create(settings));
@@ -16,22 +16,22 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
 
 class RunDirectory {
  public:
-  // Makes settings.run_dir, or where that is empty a new directory for
-  // temporary files. PermissionDenied and the like where it cannot be written;
-  // InvalidArgument where it has checkpoints, with which this run would mix,
-  // and the settings do not resume.
+  // Creates settings.run_dir, or if that is empty a new temporary directory.
+  // Errors of the file system if it cannot be written; InvalidArgument if it
+  // has checkpoints of an earlier run and the settings do not resume.
   static absl::StatusOr<RunDirectory> Create(const Settings& settings);
 
-  // The absolute path of settings.run_dir; "" where it is empty.
+  // The absolute path of settings.run_dir; "" if that is empty.
   static std::string PathOf(const Settings& settings);
 
-  // One that another process has made. `path` is absolute.
+  // A directory that another process has created. `path` is absolute.
   explicit RunDirectory(std::string path) : path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
@@ -41,21 +41,29 @@ class RunDirectory {
   std::string result() const { return path_ + "/result.json"; }
   std::string exchange() const { return path_ + "/.ranks"; }
 
-  // The newest complete checkpoint, or "" where there is none.
+  // The newest complete checkpoint; "" if there is none.
   std::string LastCheckpoint() const;
 
-  // Whether this run made the directory for temporary files.
+  // True if Create made a temporary directory.
   bool is_temporary() const { return is_temporary_; }
 
-  // After the last rank has ended: takes away what was being written, and the
-  // whole directory where it is temporary and has no checkpoint. True where the
-  // directory is still there.
+  // For after the last rank has ended. Removes incomplete checkpoints, and the
+  // whole directory if it is temporary and has no checkpoint. Returns whether
+  // the directory still exists.
   bool CleanUp() const;
 
  private:
   std::string path_;
   bool is_temporary_ = false;
 };
+
+// The path of the complete checkpoint that --resume selects for a run of
+// `identity`. "" if the settings do not resume, and for "latest" if the run
+// directory has no checkpoint yet, so that a job that is started repeatedly can
+// always pass it. InvalidArgument, with the flag, if there is no such
+// checkpoint or it belongs to another run.
+absl::StatusOr<std::string> FindResumePoint(const Settings& settings,
+                                            const RunIdentity& identity);
 
 }  // namespace tessera::train
 

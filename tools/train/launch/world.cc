@@ -13,15 +13,15 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/adaptive/create_adaptive.h"
-#include "collectives/algorithms/strategy_chooser.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/bootstrap/join_job.h"
 #include "collectives/channel/deadline.h"
-#include "collectives/channel/local_address.h"
+#include "collectives/channel/socket.h"
 #include "collectives/engine/engine_registry.h"
 #include "collectives/groups/host_hierarchy.h"
 #include "collectives/shared_memory/shared_memory.h"
 #include "tools/cli/cli.h"
-#include "tools/train/loop/measured_engine.h"
+#include "tools/train/loop/collective_log.h"
 #include "topology/config/strategies.h"
 
 namespace tessera::train {
@@ -33,12 +33,13 @@ using collectives::Job;
 using topology::CommunicationStrategy;
 using topology::EnvironmentLookup;
 
-// torchrun's, which count before mpirun's for every reader.
+// torchrun's variables, which every reader prefers to mpirun's.
 constexpr std::array<std::string_view, 5> kTorchrunVariables = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"};
 
-// Where other hosts reach this rank's sockets: the interface that the user
-// names as for PyTorch, or the address by which this host sees rank 0.
+// The address on which other hosts reach this rank: the interface in
+// GLOO_SOCKET_IFNAME, as for PyTorch, or the local address of the route to
+// MASTER_ADDR.
 absl::StatusOr<std::map<std::string, std::string>> GlooAddress(
     const EnvironmentLookup& lookup, absl::Duration timeout) {
   if (const auto name = lookup("GLOO_SOCKET_IFNAME"); name && !name->empty()) {
@@ -46,11 +47,10 @@ absl::StatusOr<std::map<std::string, std::string>> GlooAddress(
   }
   const auto master = lookup("MASTER_ADDR");
   if (!master || master->empty()) return std::map<std::string, std::string>();
-  TESSERA_ASSIGN_OR_RETURN(
-      std::string address,
-      collectives::bootstrap::LocalAddressTowards(
-          *master, collectives::bootstrap::Deadline::After(timeout)),
-      Annotate(_, absl::StrCat("MASTER_ADDR=", *master)));
+  TESSERA_ASSIGN_OR_RETURN(std::string address,
+                           collectives::LocalAddressTowards(
+                               *master, collectives::Deadline::After(timeout)),
+                           Annotate(_, absl::StrCat("MASTER_ADDR=", *master)));
   return std::map<std::string, std::string>{{"hostname", std::move(address)}};
 }
 
@@ -75,7 +75,7 @@ bool SpansHosts(std::string_view engine) {
   return engine != "shared_memory" && engine != "in_process";
 }
 
-// MPI knows its ranks itself, all others meet in a store.
+// MPI knows its ranks; with all other engines they meet in a store.
 absl::StatusOr<Job> JoinRanks(const Settings& settings,
                               const EnvironmentLookup& lookup) {
   if (settings.engine != "mpi") {
@@ -104,14 +104,14 @@ absl::Status CheckEngine(const Settings& settings) {
   if (engine == "nccl") {
     return absl::UnimplementedError(
         "--engine=nccl: its buffers are device memory, and this trainer "
-        "computes on the CPU; take shared_memory, or mpi or gloo on several "
+        "computes on the CPU; use shared_memory, or mpi or gloo on several "
         "hosts");
   }
   const std::vector<std::string> names = collectives::RegisteredEngines();
   if (std::find(names.begin(), names.end(), engine) != names.end()) {
     return absl::OkStatus();
   }
-  // Says that it is missing here, or that there is none of this name.
+  // Its error says that the engine is not built in, or does not exist.
   const absl::Status status = collectives::CreateEngine(engine, {}).status();
   return absl::IsInvalidArgument(status)
              ? tools::FlagError("engine", engine,
@@ -137,7 +137,7 @@ absl::StatusOr<World> MakeWorld(const Settings& settings,
                                 std::unique_ptr<Engine> engine) {
   collectives::CommunicatorOptions options;
   options.timeout = settings.parallel.timeout;
-  // Whatever algorithm is chosen, the same mesh has the same bits.
+  // The same mesh has the same bits, whatever algorithm is chosen.
   options.reproducible = true;
   const CommunicationStrategy strategy = settings.parallel.strategy;
   World world;

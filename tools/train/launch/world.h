@@ -1,4 +1,4 @@
-// World: the group of all ranks, as a rank's settings describe it.
+// World: the communicator of all ranks of a job, as the settings describe it.
 //
 //   TESSERA_ASSIGN_OR_RETURN(World world,
 //                            JoinWorld(settings, ProcessEnvironment()));
@@ -23,32 +23,33 @@
 namespace tessera::train {
 
 struct World {
-  std::unique_ptr<collectives::Store> store;   // Where the ranks met, if so.
-  std::shared_ptr<CollectiveLog> collectives;  // Of the communicator.
+  std::unique_ptr<collectives::Store>
+      store;  // The rendezvous; null without one.
+  std::shared_ptr<CollectiveLog> collectives;  // Logs the communicator.
   std::unique_ptr<collectives::Communicator> communicator;
 };
 
-// Ranks of --mesh. InvalidArgument as topology::ParseAxes.
+// The number of ranks of --mesh. InvalidArgument if the mesh is invalid.
 absl::StatusOr<int64_t> WorldSize(const Settings& settings);
 
-// OK where this program can train over --engine on this machine.
-// InvalidArgument where there is no such engine; FailedPrecondition where it
-// was not built in; Unimplemented for nccl, whose buffers are device memory.
+// OK if this program can train over --engine on this machine. InvalidArgument
+// if there is no such engine; FailedPrecondition if it was not built in;
+// Unimplemented for nccl, whose buffers are device memory.
 absl::Status CheckEngine(const Settings& settings);
 
-// What a launcher's variables say about this process, without those of an outer
-// one that count nothing here: under mpirun alone MPI's own.
+// The launcher's environment variables for this process. With --engine=mpi it
+// hides torchrun's variables, which may be those of an outer launcher.
 topology::EnvironmentLookup RankVariables(
     const Settings& settings, const topology::EnvironmentLookup& lookup);
 
-// A process that is one rank finds the others. A collective. InvalidArgument
-// where the job has another number of ranks than the mesh; else what JoinJob
-// and the engine refuse.
+// For a process that is one rank: meets the other ranks. A collective of the
+// job. InvalidArgument if the job's size differs from the mesh's; otherwise
+// errors of JoinJob and of the engine.
 absl::StatusOr<World> JoinWorld(const Settings& settings,
                                 const topology::EnvironmentLookup& lookup);
 
-// A rank that is a thread: a collective of the threads that have the engines of
-// one CreateInProcessEngines.
+// For a rank that is a thread. A collective of the threads that hold the
+// engines of one CreateInProcessEngines call.
 absl::StatusOr<World> MakeWorld(const Settings& settings,
                                 std::unique_ptr<collectives::Engine> engine);
 

@@ -1,14 +1,17 @@
-// CollectiveLog: when a rank's collectives began and ended, in all of its
-// groups, and a way to end all of these.
+// CollectiveLog: the times of a rank's collectives in all of its groups, and a
+// way to abort all of these groups.
 //
 //   auto log = std::make_shared<CollectiveLog>();
-//   auto engine = MeasureEngine(std::move(inner), log);   // measured_engine.h
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto world, Communicator::Create(
+//                       MeasureEngine(std::move(engine), log), options));
 //   ...
 //   for (const LoggedCollective& one : log->Take()) ...
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_COLLECTIVE_LOG_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_COLLECTIVE_LOG_H_
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -23,11 +26,11 @@ namespace tessera::train {
 // Times are MonotonicNanos.
 struct LoggedCollective {
   collectives::OpKind kind = collectives::OpKind::kBarrier;
-  int64_t bytes = 0;  // Of the message; 0 where ranks may differ.
+  int64_t bytes = 0;  // Of the message; 0 if it may differ between ranks.
   int64_t ranks = 1;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  // Of model state: a gather of weights or a reduction of gradients.
+  // A gather of weights or a reduction of gradients.
   bool is_state = false;
 };
 
@@ -36,21 +39,21 @@ class CollectiveLog {
  public:
   void Add(const LoggedCollective& one);
 
-  // All since the last call, in the order of their ends. Of more than a million
-  // the last are left out.
+  // All entries since the last call, in the order of their ends. Keeps at most
+  // the first 2^20 of them.
   std::vector<LoggedCollective> Take();
 
-  // Groups that are made while it is off are not logged, as those of work in
-  // the background, which a rank does not wait for.
+  // Groups that are created while it is off are not logged. For groups of
+  // background work, which a rank does not wait for.
   void SetOn(bool on);
   bool is_on() const;
 
-  // Ends every group of the rank, those of the background too, as
-  // Engine::Abort. Without it an error in one group reaches the others' waiters
-  // only by their deadlines.
+  // Aborts every group of the rank (Engine::Abort), including background
+  // groups. Without this, an error in one group reaches waiters in other groups
+  // only at their deadlines.
   void AbortAll(const absl::Status& reason);
 
-  // For engines, while they live.
+  // Registers a live engine for AbortAll.
   void Join(collectives::Engine* engine);
   void Leave(collectives::Engine* engine);
 
@@ -61,6 +64,13 @@ class CollectiveLog {
   std::mutex engines_mutex_;  // Before mutex_.
   std::set<collectives::Engine*> engines_;
 };
+
+// Wraps an engine and logs its collectives and those of all groups that are
+// created from it. Point-to-point messages are not logged. Neither argument is
+// null.
+std::unique_ptr<collectives::Engine> MeasureEngine(
+    std::unique_ptr<collectives::Engine> engine,
+    std::shared_ptr<CollectiveLog> log);
 
 }  // namespace tessera::train
 

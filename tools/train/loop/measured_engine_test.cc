@@ -1,5 +1,3 @@
-#include "tools/train/loop/measured_engine.h"
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,6 +14,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/train/loop/collective_log.h"
 
 namespace tessera::train {
 namespace {

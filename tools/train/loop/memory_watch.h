@@ -1,17 +1,17 @@
-// MemoryWatch: how much memory a rank's process takes in each step, and freed
-// memory given back to the system when that comes near its share of
+// MemoryWatch: the memory that a rank's process takes in each step. Returns
+// freed memory to the system when a step comes near the rank's share of
 // --memory_limit.
 //
 //   MemoryWatch watch(300 << 20);
 //   const MemoryWatch::Usage usage = watch.AfterStep();
-//   if (usage.notice) Say("rank 0 " + *usage.notice);
+//   if (usage.notice) Print("rank 0 " + *usage.notice);
 //
-// A step is judged by its peak, which is what a limit of the system would have
-// met, where the system can restart the peak (man proc_pid_clear_refs); else by
-// what is resident after it. From 90 % of the share on, what the process has
-// freed but still holds goes back to the system. A notice says so the first
-// time, and again only after the pressure has fallen in between
-// (offload/pressure/pressure_gauge.h).
+// A step is judged by its peak if the system can restart the peak (man
+// proc_pid_clear_refs), since a limit of the system applies to the peak;
+// otherwise by the resident memory after it. From 90 % of the share on, freed
+// memory that the process still holds is returned to the system. The first time
+// there is a notice, and another one only after the pressure has fallen in
+// between (offload/pressure/pressure_gauge.h).
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_MEMORY_WATCH_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_MEMORY_WATCH_H_
 
@@ -19,42 +19,63 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "offload/pressure/pressure_gauge.h"
-#include "tools/train/loop/process_memory.h"
 
 namespace tessera::train {
 
+// The resident memory of this process. Bytes; 0 if the system does not report
+// it.
+struct ProcessMemory {
+  int64_t resident = 0;       // VmRSS
+  int64_t peak_resident = 0;  // VmHWM
+};
+
+ProcessMemory ReadProcessMemory();
+
+// Parses the format of /proc/PID/status (man proc_pid_status).
+ProcessMemory ParseProcessStatus(std::string_view text);
+
+// Makes the C library return freed blocks of 1 MiB or more to the system at
+// once. By default its threshold grows with the blocks that are freed, up to
+// 32 MiB, and the heap then keeps tens of MiB of freed tensors.
+void ReturnFreedBlocks();
+
+// Restarts the peak from the current value. False if the system does not allow
+// that (man proc_pid_clear_refs).
+bool RestartPeakMemory();
+
 class MemoryWatch {
  public:
-  // What it reads and calls; tests give their own.
+  // The system calls that it makes. Tests replace them.
   struct System {
     std::function<ProcessMemory()> read;
-    std::function<bool()> restart_peak;  // False: the peak goes on.
+    std::function<bool()> restart_peak;  // False: the peak continues.
     std::function<void()> return_free_memory;
     std::function<int64_t()> now_ns;
   };
   static System RealSystem();
 
   struct Usage {
-    // Bytes of the step, less what was given back to the system since.
+    // Bytes of the step, minus what was returned to the system after it.
     int64_t used = 0;
-    // Where memory was given back and nothing was said yet, what is to be said
-    // of the rank: "had 95.0MiB of its 100.0MiB of --memory_limit; ...".
+    // Set when memory is returned for the first time: "had 95.0MiB of its
+    // 100.0MiB of --memory_limit; ...".
     std::optional<std::string> notice = std::nullopt;
   };
 
   explicit MemoryWatch(int64_t share, System system = RealSystem())
       : share_(share), system_(std::move(system)) {}
 
-  // The step begins, or what was before it shall not count.
+  // Begins a step: earlier peaks do not count.
   void Restart();
 
-  // Of everything since Restart or the call before. Restarts.
+  // The usage since the last Restart or AfterStep. Restarts.
   Usage AfterStep();
 
-  // The most that was resident at any time in steps.
+  // The peak over all steps.
   int64_t peak() const { return peak_; }
 
  private:

@@ -10,9 +10,9 @@
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "tools/train/report/timed_tier.h"
-#include "tools/train/settings/tier_codecs.h"
-#include "tools/train/settings/user_path.h"
+#include "tools/train/report/tier_log.h"
+#include "tools/train/settings/offload_choice.h"
+#include "tools/train/settings/settings.h"
 
 namespace tessera::train {
 namespace {
@@ -24,7 +24,7 @@ std::shared_ptr<offload::Accounting> CountedAs(std::string_view name) {
                                                offload::kUnlimited);
 }
 
-// With the codec that each kind of state may have.
+// Each purpose gets the codec that TierCodecName allows.
 absl::StatusOr<std::shared_ptr<offload::MemoryTier>> Compressed(
     const Settings& settings, std::shared_ptr<offload::MemoryTier> base) {
   TESSERA_ASSIGN_OR_RETURN(auto codec,
@@ -78,9 +78,9 @@ absl::Status OffloadTiers::MakeDirectory(const std::string& path) {
   }
   std::filesystem::create_directories(path, error);
   if (!error) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("--offload_dir=", path, " cannot be made: ", error.message(),
-                   "; give a directory that can be written"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "--offload_dir=", path, " cannot be created: ", error.message(),
+      "; give a writable directory"));
 }
 
 absl::Status OffloadTiers::CreateTier(const Settings& settings,

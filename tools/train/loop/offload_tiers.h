@@ -1,12 +1,11 @@
-// OffloadTiers: where a rank's offloaded state and activations lie, as
-// --offload,
-// --offload_dir and --compression say.
+// OffloadTiers: a rank's tiers for offloaded state and activations, from
+// --offload, --offload_dir and --compression.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto tiers,
 //                            OffloadTiers::Create(settings, tier_log));
 //   tiers->AddTo(options);
 //
-// Files have no name: whatever ends the process, they are gone.
+// Files are unlinked, so that they are gone however the process ends.
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_OFFLOAD_TIERS_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_OFFLOAD_TIERS_H_
 
@@ -28,22 +27,23 @@ namespace tessera::train {
 
 class OffloadTiers {
  public:
-  // Makes --offload_dir where it is missing. InvalidArgument where the codec is
-  // unknown; else, with the flag, what the file system says.
+  // Creates --offload_dir if it does not exist. InvalidArgument if the codec is
+  // unknown; otherwise errors of the file system with the flag.
   static absl::StatusOr<std::unique_ptr<OffloadTiers>> Create(
       const Settings& settings, std::shared_ptr<TierLog> log);
 
-  // Takes away the directories that Create made, where they are empty.
+  // Removes the directories that Create made if they are empty.
   ~OffloadTiers();
 
   OffloadTiers(const OffloadTiers&) = delete;
   OffloadTiers& operator=(const OffloadTiers&) = delete;
 
-  // Points `options` at the tiers. Gradients follow the parameters where they
-  // are sharded (stages 2 and 3) and all is offloaded. They outlive the run.
+  // Points `options` at the tiers, which must outlive the run. With
+  // --offload=all, gradients that are partitioned (stages 2 and 3) are
+  // offloaded too.
   void AddTo(RunOptions& options) const;
 
-  // The most that was held in host tiers, and in files.
+  // Peaks of the bytes held in host tiers, and in files.
   BytesByPurpose host_bytes() const;
   BytesByPurpose file_bytes() const;
 
@@ -56,8 +56,8 @@ class OffloadTiers {
   BytesByPurpose Peaks(bool of_file) const;
 
   const OffloadChoice offload_;
-  const std::shared_ptr<offload::Accounting> buffers_;  // Of files.
-  std::vector<std::string> made_directories_;           // The innermost first.
+  const std::shared_ptr<offload::Accounting> buffers_;  // Of the file tier.
+  std::vector<std::string> made_directories_;           // Innermost first.
   std::unique_ptr<offload::MemoryTier> tier_;  // Null: nothing is offloaded.
 };
 

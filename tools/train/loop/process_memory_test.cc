@@ -1,5 +1,3 @@
-#include "tools/train/loop/process_memory.h"
-
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,6 +9,7 @@
 
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
+#include "tools/train/loop/memory_watch.h"
 
 namespace tessera::train {
 namespace {

@@ -7,12 +7,12 @@
 
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
-#include "tools/train/loop/process_memory.h"
+#include "tools/train/loop/memory_watch.h"
 
 namespace tessera::train {
 namespace {
 
-// One of every rank's, as plain numbers.
+// All-gathers one value per rank as plain numbers.
 template <typename Number, typename Value>
 absl::StatusOr<std::vector<Value>> GatherAll(collectives::Communicator& world,
                                              const Value& own) {
@@ -55,9 +55,9 @@ void ResultGatherer::Begin(int64_t first_step) {
   last_end_ns_ = collectives::MonotonicNanos();
 }
 
-absl::StatusOr<StepResult> ResultGatherer::AddStep(const StepRecord& record,
-                                                   const StepAccount& account,
-                                                   int64_t tokens) {
+absl::StatusOr<StepMetrics> ResultGatherer::AddStep(const StepRecord& record,
+                                                    const StepAccount& account,
+                                                    int64_t tokens) {
   const int64_t now = collectives::MonotonicNanos();
   const RankStep own = {
       .resident = static_cast<double>(ReadProcessMemory().resident),
@@ -66,16 +66,16 @@ absl::StatusOr<StepResult> ResultGatherer::AddStep(const StepRecord& record,
   last_end_ns_ = now;
   TESSERA_ASSIGN_OR_RETURN(const std::vector<RankStep> ranks,
                            (GatherAll<double, RankStep>(world_, own)),
-                           Annotate(_, "what the ranks measured"));
-  StepResult step = {.record = record, .seconds = ranks[0].seconds};
+                           Annotate(_, "exchanging the ranks' measurements"));
+  StepMetrics step = {.record = record, .seconds = ranks[0].seconds};
   step.tokens_per_second = static_cast<double>(tokens) / step.seconds;
   for (const RankStep& rank : ranks) {
     step.memory_bytes =
         std::max(step.memory_bytes, static_cast<int64_t>(rank.resident));
     step.shares.Add(rank.shares, 1 / static_cast<double>(ranks.size()));
   }
-  // The first step allocates, and learns the order of parameters: it counts
-  // where there is no other.
+  // The first step allocates memory and learns the order of parameters. It
+  // counts only if there is no other.
   if (result_.steps.size() == 1) {
     counted_seconds_ = 0;
     counted_tokens_ = 0;
@@ -116,11 +116,11 @@ absl::StatusOr<RunResult> ResultGatherer::Result(int64_t resident_before,
   memory_.resident_before = resident_before;
   TESSERA_ASSIGN_OR_RETURN(const std::vector<RankMemory> memory,
                            (GatherAll<int64_t, RankMemory>(world_, memory_)),
-                           Annotate(_, "the ranks' memory"));
+                           Annotate(_, "exchanging the ranks' memory"));
   TESSERA_ASSIGN_OR_RETURN(
       const std::vector<OffloadTraffic> traffic,
       (GatherAll<int64_t, OffloadTraffic>(world_, traffic_)),
-      Annotate(_, "the ranks' offloaded blocks"));
+      Annotate(_, "exchanging the ranks' offload traffic"));
   RunResult result = std::move(result_);
   result.memory_is_shared =
       world_.engine_name() == "in_process" && world_.size() > 1;

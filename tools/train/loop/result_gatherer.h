@@ -1,8 +1,8 @@
-// ResultGatherer: makes a RunResult of what the ranks measure.
+// ResultGatherer: collects the measurements of all ranks into a RunResult.
 //
 //   ResultGatherer results(world);
 //   results.Begin(first_step);
-//   TESSERA_ASSIGN_OR_RETURN(const StepResult step,
+//   TESSERA_ASSIGN_OR_RETURN(const StepMetrics step,
 //                            results.AddStep(record, account, tokens));
 //   results.AddRank(rank, tiers);
 //   return results.Result(before, peak, checkpoint);
@@ -17,7 +17,6 @@
 #include "collectives/communicator.h"
 #include "tools/train/loop/offload_tiers.h"
 #include "tools/train/loop/run_result.h"
-#include "tools/train/loop/step_record.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/report/step_activity.h"
 
@@ -31,26 +30,26 @@ class ResultGatherer {
   // The first step begins now.
   void Begin(int64_t first_step);
 
-  // A collective, as Result; the same on every rank. `tokens` are those of the
-  // step, of all ranks.
-  absl::StatusOr<StepResult> AddStep(const StepRecord& record,
-                                     const StepAccount& account,
-                                     int64_t tokens);
+  // A collective. Returns the same on every rank. `tokens` counts the tokens of
+  // the step over all ranks.
+  absl::StatusOr<StepMetrics> AddStep(const StepRecord& record,
+                                      const StepAccount& account,
+                                      int64_t tokens);
 
-  // What a rank's state and tiers held and moved, before they go. A run that
-  // changes its strategy has several, one after the other.
+  // Adds the peaks and traffic of a rank's state and tiers before they are
+  // destroyed. A run that changes its strategy calls it for each of them.
   void AddRank(TrainRank& rank, const OffloadTiers& tiers);
 
-  // Resident bytes of this process before the run's own state was made, and the
-  // most in steps if that is more than the system's own peak.
+  // A collective. `resident_before`: resident bytes of this process before the
+  // run allocated its state. `peak`: a lower bound of the process's peak.
   absl::StatusOr<RunResult> Result(int64_t resident_before, int64_t peak,
                                    std::string checkpoint);
 
  private:
-  // What ranks tell each other of a step: doubles hold it exactly.
+  // Exchanged by the ranks after a step; doubles represent it exactly.
   struct RankStep {
     double resident = 0;
-    double seconds = 0;  // Since the step before.
+    double seconds = 0;  // Since the previous step.
     TimeShares shares = {};
   };
 
@@ -58,7 +57,7 @@ class ResultGatherer {
 
   collectives::Communicator& world_;
   RunResult result_;
-  // Seconds of steps that count, and on what each rank spent them.
+  // Over the steps that count: seconds, and each rank's seconds by activity.
   double counted_seconds_ = 0;
   int64_t counted_tokens_ = 0;
   int64_t last_end_ns_ = 0;

@@ -9,8 +9,8 @@
 #include "collectives/in_process/in_process.h"
 #include "collectives/testing/run_ranks.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/text/byte_tokenizer.h"
-#include "tools/train/loop/measured_engine.h"
+#include "tools/text/tokenizer.h"
+#include "tools/train/loop/collective_log.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/testing/small_text.h"
@@ -74,7 +74,7 @@ TrainingData SmallData(const Settings& settings) {
 
 std::vector<double> JobRun::losses() const {
   std::vector<double> losses;
-  for (const StepResult& step : result.steps) {
+  for (const StepMetrics& step : result.steps) {
     losses.push_back(step.record.loss);
   }
   return losses;

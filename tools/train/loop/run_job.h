@@ -1,4 +1,4 @@
-// RunJob: a small model trained by RunWorker with threads for ranks.
+// RunJob: trains a small model with RunWorker on threads as ranks. For tests.
 //
 //   const JobRun run = RunJob(SmallSettings());
 //   run.result.steps.back().record.loss;
@@ -20,15 +20,15 @@
 
 namespace tessera::train {
 
-// Four layers, learnt in four steps on one rank, offloading nothing.
+// Four layers, four steps, one rank, no offloading.
 Settings SmallSettings();
 model_files::ModelConfig SmallModel();
 TrainingData SmallData(const Settings& settings);
 
 struct JobRun {
   std::vector<absl::Status> statuses;  // By rank.
-  RunResult result;                    // Of rank 0, where all are OK.
-  std::string table;                   // What rank 0 wrote.
+  RunResult result;                    // Of rank 0, if all statuses are OK.
+  std::string table;                   // The output of rank 0.
   absl::Duration took;
 
   std::vector<double> losses() const;

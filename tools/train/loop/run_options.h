@@ -1,9 +1,13 @@
-// RunOptions: a training run, as all of its ranks know it.
+// RunOptions: the options of a training run, the same on all ranks. settings/
+// makes them from the command line (RunOptionsFrom).
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
+#include <numbers>
 #include <string>
 
 #include "base/dtype/dtype.h"
@@ -11,7 +15,6 @@
 #include "offload/tier/memory_tier.h"
 #include "tensor_parallel/blocks/recompute.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/learning_rate.h"
 #include "topology/config/parallel_config.h"
 #include "zero3/state/sharded_state.h"
 
@@ -19,8 +22,31 @@ namespace tessera::train {
 
 using topology::MeshSizes;
 
+// Linear warm-up, then half a cosine (Loshchilov and Hutter, SGDR, arXiv
+// 1608.03983, without restarts).
+struct LearningRate {
+  double peak = 3e-4;
+  double least = 3e-5;       // At the end, and after it.
+  int64_t warmup_steps = 0;  // The first step has 1 / warmup_steps of the peak.
+  int64_t total_steps = 1;
+
+  // `step` counts from 0.
+  double At(int64_t step) const {
+    if (step < warmup_steps) {
+      return peak * static_cast<double>(step + 1) /
+             static_cast<double>(warmup_steps);
+    }
+    const double span =
+        static_cast<double>(std::max<int64_t>(total_steps - warmup_steps, 1));
+    const double done =
+        std::min(static_cast<double>(step - warmup_steps) / span, 1.0);
+    return least +
+           (peak - least) * 0.5 * (1 + std::cos(std::numbers::pi * done));
+  }
+};
+
 enum class ReduceChoice {
-  kAuto,            // What is simulated to be faster, else what holds less.
+  kAuto,            // The faster one in simulation, or the smaller if equal.
   kEachMicroBatch,  // Least memory.
   kLastMicroBatch,  // Least traffic; holds whole gradients for a step.
 };
@@ -30,41 +56,40 @@ struct RunOptions {
   model_files::ModelConfig model = {};
   DType dtype = DType::kF32;
 
-  // Of a step, over all ranks, and of a micro-batch.
-  int64_t batch = 8;
-  int64_t micro_batch = 1;
+  int64_t batch = 8;        // Sequences of a step, over all ranks.
+  int64_t micro_batch = 1;  // Sequences of a micro-batch.
   int64_t length = 128;
   int64_t steps = 1;
   uint64_t seed = 1;
   LearningRate learning_rate = {};
 
-  // A generator's name, "auto", or "file" for that of `schedule_table`.
+  // A generator's name, "auto", or "file" for `schedule_table`.
   std::string schedule = "1f1b";
-  std::string schedule_table = "";  // As pipeline/schedule/csv.h reads it.
-  int64_t chunks = 1;               // Stages of a pipeline rank.
+  std::string schedule_table = "";  // See pipeline/schedule/csv.h.
+  int64_t chunks = 1;               // Stages per pipeline rank.
   bool sequence_parallel = false;
   bool zigzag = true;  // Layout of sequences over context ranks.
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
 
-  // Stage 3: how many computations ahead a layer's weights are gathered; and
-  // the most bytes that gathered weights may take, 0: any number. With a limit
-  // the distance is chosen.
+  // Stage 3: the number of computations by which a layer's weights are gathered
+  // ahead, and the limit of bytes of gathered weights (0: none). With a limit
+  // the distance is chosen automatically.
   int64_t gather_ahead = 1;
   int64_t max_gathered_bytes = 0;
   // Stages 2 and 3: when a layer's gradients are reduced.
   ReduceChoice reduce = ReduceChoice::kAuto;
 
-  // Who gives out the memory of activations and layers, and of tensors between
-  // stages, on this rank. Null: the host, and where messages go to another rank
-  // the engine. What the state takes: state.memory.
+  // Allocates activations, the layers' working memory and the tensors between
+  // stages of this rank. Null: host memory, and the engine for tensors that are
+  // sent to another rank. The state is allocated by state.memory.
   std::shared_ptr<MemoryResource> memory = nullptr;
 
-  // Where what layers keep of a micro-batch lies between its forward and its
-  // backward (model/activation_store.h). Not owned. Null: in memory.
+  // Holds saved activations between a forward and its backward
+  // (model/activation_store.h). Not owned. Null: they stay in memory.
   offload::MemoryTier* activation_tier = nullptr;
 
-  // Its learning rate, key prefix and what counts in the norm are set by the
-  // run.
+  // The run sets its learning rate, its key prefix and which elements the norm
+  // counts.
   zero3::ShardedStateOptions state = {};
 };
 

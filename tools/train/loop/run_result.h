@@ -1,80 +1,147 @@
-// RunResult: what came of a run, the same on every rank.
+// RunResult: the steps of a run, and each rank's time and memory; the same on
+// every rank.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const RunResult result, RunWorker(...));
 //   result.steps.back().record.loss;
 //   result.ranks[3].shares.communication;
+//
+// As JSON it passes from rank 0 to the process that the user started, and is
+// result.json of the run directory:
+//
+//   {"seconds": 41.2, "tokens_per_second": 2970, "first_step": 0,
+//    "checkpoint": "/tmp/train-x/checkpoints/step-00000060",
+//    "memory_is_shared": false, "steps": [{"step": 0, ...}, ...],
+//    "ranks": [{"shares": {...}, "memory": {...}}, ...]}
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_RESULT_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_RUN_RESULT_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "offload/tier/purpose.h"
-#include "tools/train/loop/step_record.h"
-#include "tools/train/loop/time_shares.h"
+#include "absl/status/statusor.h"
+#include "offload/tier/accounting.h"
 
 namespace tessera::train {
 
-struct StepResult {
+// How a rank spent its time, as shares of a step or of several. The first four
+// add up to 1. README.md describes the measurement.
+struct TimeShares {
+  double compute = 0;        // On the rank's own processor.
+  double communication = 0;  // In collectives and messages.
+  double bubble = 0;   // Waiting for what a pipeline peer has not computed yet.
+  double offload = 0;  // Waiting for memory tiers.
+
+  // Parts of compute: matrix products and attention; the optimizer's step.
+  double products = 0;
+  double optimizer = 0;
+
+  // The share of time in which weights are gathered or gradients reduced,
+  // concurrently with anything else; and the part of it in which the rank
+  // computes.
+  double state_traffic = 0;
+  double state_hidden = 0;
+  // 1 if there is no such traffic.
+  double HiddenShare() const {
+    return state_traffic > 0 ? state_hidden / state_traffic : 1;
+  }
+
+  void Add(const TimeShares& other, double factor) {
+    compute += factor * other.compute;
+    communication += factor * other.communication;
+    bubble += factor * other.bubble;
+    offload += factor * other.offload;
+    products += factor * other.products;
+    optimizer += factor * other.optimizer;
+    state_traffic += factor * other.state_traffic;
+    state_hidden += factor * other.state_hidden;
+  }
+
+  double Sum() const { return compute + communication + bubble + offload; }
+};
+
+// The numbers of a step. The same on every rank.
+struct StepRecord {
+  int64_t step = 0;  // From 0.
+  double loss = 0;   // The mean over all tokens of the step.
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double loss_scale = 1;
+  bool skipped = false;  // The gradients were not finite.
+};
+
+// A step with its time and memory.
+struct StepMetrics {
   StepRecord record = {};
-  double seconds = 0;  // Of rank 0, from one step's begin to its end.
+  double seconds = 0;  // On rank 0, since the end of the previous step.
   double tokens_per_second = 0;
-  int64_t memory_bytes = 0;  // Resident, of the rank that has most.
+  int64_t memory_bytes = 0;  // The largest resident size of a rank.
   TimeShares shares = {};    // The mean over the ranks.
 };
 
-// Bytes by purpose, in the order of offload::kAllPurposes; each the most that
-// there was at any moment.
+// Bytes by purpose, in the order of offload::kAllPurposes; each a peak.
 using BytesByPurpose = std::array<int64_t, offload::kAllPurposes.size()>;
 
 struct RankMemory {
-  int64_t resident = 0;       // VmRSS behind the last step.
+  int64_t resident = 0;       // VmRSS after the last step.
   int64_t peak_resident = 0;  // Since the run began.
-  // Resident bytes before the run's own state was made.
+  // Resident bytes before the run allocated its own state.
   int64_t resident_before = 0;
-  BytesByPurpose device = {};  // In the rank's own memory,
-  BytesByPurpose host = {};    // in host tiers,
-  BytesByPurpose file = {};    // and in files.
+  BytesByPurpose device = {};  // In the rank's own memory.
+  BytesByPurpose host = {};    // In host tiers.
+  BytesByPurpose file = {};    // In files.
 };
 
-// Offloaded blocks that are brought near before they are used, over all steps.
-// Blocks that are used in place are not in it.
+// Offloaded blocks that are copied to near memory before use, over all steps.
+// Blocks that are used in place do not count.
 struct OffloadTraffic {
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
   int64_t stall_ns = 0;        // Spent waiting for them.
-  int64_t least_stall_ns = 0;  // What no order of reads avoids.
+  int64_t least_stall_ns = 0;  // Unavoidable with any order of reads.
 };
 
 struct RankResult {
-  TimeShares shares = {};  // Of all steps but the first, if there are more.
+  TimeShares shares = {};  // Over all steps but the first, if there are more.
   RankMemory memory = {};
   OffloadTraffic traffic = {};
 };
 
-// A change of strategy during the run, to stay within --memory_limit.
+// A change of the memory strategy during the run, to stay within
+// --memory_limit.
 struct StrategyChange {
-  int64_t steps = 0;          // Taken before it.
-  int64_t used = 0;           // Bytes of the last of them, of all ranks.
+  int64_t steps = 0;          // Taken before the change.
+  int64_t used = 0;           // Bytes of all ranks in the last of these steps.
   std::string strategy = {};  // "aggressive"
-  std::string flags = {};     // What was changed: "--zero=3".
+  std::string flags = {};     // The changed flags: "--zero=3".
 };
 
 struct RunResult {
-  std::vector<StepResult> steps = {};  // Those that this run took.
-  int64_t first_step = 0;              // More than 0 where it was resumed.
-  std::vector<RankResult> ranks = {};  // By rank of the world.
+  std::vector<StepMetrics> steps = {};  // The steps that this run took.
+  int64_t first_step = 0;               // More than 0 if it was resumed.
+  std::vector<RankResult> ranks = {};   // By rank of the world.
   std::vector<StrategyChange> strategy_changes = {};
   // Ranks are threads of one process: each rank's resident bytes are those of
-  // all of them.
+  // the whole process.
   bool memory_is_shared = false;
-  std::string checkpoint = {};  // The last one; empty: none was written.
+  std::string checkpoint = {};  // The last one; empty if none was written.
   // Over all steps but the first, if there are more.
   double tokens_per_second = 0;
-  double seconds = 0;  // Of the steps.
+  double seconds = 0;  // Over all steps.
 };
+
+inline constexpr size_t kMaxRunResultBytes = size_t{1} << 30;
+
+// Exact, except that numbers which are not finite become null. ParseRunResult
+// reads null as NaN.
+std::string FormatRunResult(const RunResult& result);
+
+// InvalidArgument, with the place, for JSON that FormatRunResult does not
+// write.
+absl::StatusOr<RunResult> ParseRunResult(std::string_view json);
 
 }  // namespace tessera::train
 

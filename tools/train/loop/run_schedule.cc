@@ -13,7 +13,7 @@
 #include "pipeline/synthesize/placement.h"
 #include "pipeline/synthesize/synthesize.h"
 #include "tensor_parallel/sharding/partition.h"
-#include "tools/text/batch_partition.h"
+#include "tools/text/samples.h"
 
 namespace tessera::train {
 namespace {
@@ -26,12 +26,11 @@ using pipeline::StageCosts;
 // The share of a step's simulated time that may be spent to hold less.
 constexpr double kSlack = 0.05;
 
-// The elements of the windows' parameters on a tensor rank, without regard to
-// what does not divide.
+// Elements of the windows' parameters on a tensor rank, rounded up.
 struct WindowSizes {
   int64_t embedding = 0;
   int64_t layer = 0;
-  int64_t head = 0;  // Without a table that it shares.
+  int64_t head = 0;  // Without a shared table.
   int64_t shared = 0;
 };
 
@@ -52,7 +51,7 @@ WindowSizes SizesOf(const RunOptions& options) {
   return sizes;
 }
 
-// Of a window with so many elements and operations a forward.
+// The costs of a window. `flops` are those of a forward.
 StageCosts CostsOf(const RunOptions& options, const StepRates& rates,
                    int64_t elements, int64_t shared, double flops) {
   const double rate = rates.flops_per_second * options.state.adamw.threads;
@@ -99,7 +98,7 @@ absl::Status CheckShape(const Schedule& schedule, const RunOptions& options,
   return absl::OkStatus();
 }
 
-// Computations alone: messages are added anew.
+// Removes the messages of a table; AddCommunication adds them again.
 Schedule WithoutMessages(Schedule schedule) {
   for (std::vector<Action>& actions : schedule.ranks) {
     std::vector<Action> kept;
@@ -111,7 +110,7 @@ Schedule WithoutMessages(Schedule schedule) {
   return schedule;
 }
 
-// A table may be of windows already, and say itself when they are gathered.
+// A table may have a stage per window and place gathers and reductions itself.
 bool IsByWindow(const RunOptions& options, const Schedule& schedule) {
   return options.schedule == "file" &&
          schedule.map.stages() == options.model.layers + 2;
@@ -172,8 +171,9 @@ absl::StatusOr<Schedule> StageSchedule(const RunOptions& options,
   return schedule;
 }
 
-// The embedding is a window of the first stage, the head one of the last. Of
-// more stages than layers some have none, and hand on what they get.
+// The number of windows per stage. The first stage has the embedding, the last
+// one the head. With more stages than layers some have no layer and forward
+// their input.
 absl::StatusOr<std::vector<int64_t>> WindowsOfStages(const RunOptions& options,
                                                      int64_t stages) {
   TESSERA_ASSIGN_OR_RETURN(
@@ -187,16 +187,16 @@ absl::StatusOr<std::vector<int64_t>> WindowsOfStages(const RunOptions& options,
   return windows;
 }
 
-// Gradients that lie where they stay take no memory less if they are reduced
-// earlier, and what is summed over tensor ranks in place must be summed once.
+// True if gradients are not partitioned: reducing them earlier saves no memory,
+// and the sum over tensor ranks, which is in place, must happen once.
 bool ReducesInPlace(const RunOptions& options) {
   return options.state.stage < 2 || (options.mesh.shard_ranks() == 1 &&
                                      options.state.gradient_tier == nullptr);
 }
 
 std::vector<ReducePlacement> ReducesFor(const RunOptions& options) {
-  // A rank that is alone adds micro-batches up in the same order, and so gets
-  // the same bits, wherever its gradients go afterwards.
+  // A single rank sums its micro-batches in the same order either way, and so
+  // has the same bits with and without offloaded gradients.
   const bool is_alone =
       options.mesh.shard_ranks() == 1 && options.reduce == ReduceChoice::kAuto;
   if (ReducesInPlace(options) || is_alone ||
@@ -221,12 +221,13 @@ absl::Status CheckGatheredLimit(const RunOptions& options,
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "gathered weights may take ", options.max_gathered_bytes, " bytes, and ",
+      "gathered weights are limited to ", options.max_gathered_bytes,
+      " bytes, and ",
       WindowName(options, static_cast<int32_t>(largest - costs.stages.begin())),
       " alone has ", largest->unsharded_bytes, "; allow at least as many"));
 }
 
-// What a table places itself it has to place for all windows.
+// A table that places gathers or reductions must place them for all windows.
 absl::Status CheckOwnPlacement(const Schedule& schedule,
                                const RunOptions& options,
                                const pipeline::Costs& costs) {

@@ -3,11 +3,11 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(const RunSchedule schedule,
 //                            RunSchedule::Create(options));
-//   schedule.layers();    // A pipeline::Schedule whose stages are windows of
-//                         // LlamaLayers, with UNSHARD, RESHARD and
-//                         REDUCE_GRAD.
+//   schedule.layers();   // by window of LlamaLayers, with UNSHARD, RESHARD
+//                        // and REDUCE_GRAD
+//   schedule.lowered();  // with messages
 //
-// It depends on the options alone, so every rank computes the same one.
+// It depends only on the options, so every rank computes the same schedule.
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_SCHEDULE_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_RUN_SCHEDULE_H_
 
@@ -27,7 +27,7 @@ namespace tessera::train {
 // The rates that the simulated times assume. Only their ratio affects the
 // choice of a placement.
 struct StepRates {
-  double flops_per_second = 40e9;  // Of a thread.
+  double flops_per_second = 40e9;  // Per thread.
   double bytes_per_second = 4e9;   // Between data-parallel ranks.
 };
 // The simulator's costs of each window for one micro-batch on one rank: times

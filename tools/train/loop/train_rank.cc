@@ -1,8 +1,11 @@
 #include "tools/train/loop/train_rank.h"
 
 #include <algorithm>
+#include <map>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -10,13 +13,54 @@
 #include "offload/tier/accounting.h"
 #include "pipeline/schedule/stage_map.h"
 #include "tensor_parallel/context/sequence_layout.h"
-#include "tools/text/batch_partition.h"
-#include "tools/train/model/first_weights.h"
+#include "tools/text/samples.h"
+#include "tools/train/model/sharded_model.h"
 #include "topology/mesh.h"
 
 namespace tessera::train {
 
+// The tokens of a data-parallel rank's micro-batches, step by step.
+class StepTokens final : public TokenSource {
+ public:
+  // `samples` outlives this.
+  StepTokens(const text::Samples& samples, const text::BatchPartition& batch,
+             int64_t data_rank)
+      : samples_(samples), batch_(batch), data_rank_(data_rank) {}
+
+  void BeginStep(int64_t step) {
+    step_ = step;
+    tokens_.clear();
+  }
+
+  absl::StatusOr<std::span<const int64_t>> Tokens(int32_t microbatch) override;
+
+ private:
+  const text::Samples& samples_;
+  const text::BatchPartition batch_;
+  const int64_t data_rank_;
+  int64_t step_ = 0;
+  std::map<int32_t, std::vector<int64_t>> tokens_;
+};
+
+absl::StatusOr<std::span<const int64_t>> StepTokens::Tokens(
+    int32_t microbatch) {
+  const auto found = tokens_.find(microbatch);
+  if (found != tokens_.end()) return std::span<const int64_t>(found->second);
+  const int64_t first = batch_.FirstIndex(step_, data_rank_, microbatch);
+  std::vector<text::TokenId> sample(
+      static_cast<size_t>(samples_.sequence() + 1));
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < batch_.micro_batch(); ++i) {
+    TESSERA_RETURN_IF_ERROR(samples_.ReadTraining(first + i, sample));
+    tokens.insert(tokens.end(), sample.begin(), sample.end());
+  }
+  return std::span<const int64_t>(tokens_[microbatch] = std::move(tokens));
+}
+
 namespace tp = tensor_parallel;
+
+TrainRank::TrainRank(const RunOptions& options) : options_(options) {}
+TrainRank::~TrainRank() = default;
 
 absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
     collectives::Communicator& world, const RunOptions& options,
@@ -29,7 +73,7 @@ absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
     collectives::Communicator& world, const RunOptions& options,
     RunSchedule schedule, const text::Samples& samples, tp::Ops& ops) {
   std::unique_ptr<TrainRank> rank(new TrainRank(options));
-  // State and activations count together.
+  // State and activations share one account.
   std::shared_ptr<offload::Accounting>& device = rank->options_.state.device;
   if (device == nullptr) {
     device =
@@ -67,8 +111,8 @@ absl::Status TrainRank::JoinGroups(collectives::Communicator& world) {
 absl::Status TrainRank::PlanData(const text::Samples& samples) {
   if (samples.sequence() != options_.length) {
     return absl::InvalidArgumentError(
-        absl::StrCat("samples of ", samples.sequence(),
-                     " tokens for sequences of ", options_.length));
+        absl::StrCat("the samples have ", samples.sequence(),
+                     " tokens, but sequences have ", options_.length));
   }
   TESSERA_ASSIGN_OR_RETURN(
       const text::BatchPartition batch,
@@ -85,7 +129,7 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
                            layout_of(options_.length, options_.mesh.cp));
   const auto memory =
       options_.memory == nullptr ? HostMemory() : options_.memory;
-  // The state holds the weights.
+  // The weights are in the memory of the state.
   const tp::TensorGroup tensor =
       tp::TensorGroup(ops, options_.mesh.tp > 1 ? groups_.tp : nullptr)
           .WithMemory(memory)
@@ -116,15 +160,15 @@ bool TrainRank::SharesTable() const {
   return !map.two_way() && map.RankOf(0) == map.RankOf(last);
 }
 
-// Two-way maps give every stage to two ranks.
+// With two-way maps two ranks hold each stage; this is the one with the higher
+// rank.
 bool TrainRank::IsSecondCopy(int32_t stage) const {
   const pipeline::StageMap& map = schedule_.layers().map;
   const auto rank = static_cast<int32_t>(groups_.pp->rank().value());
   return rank > std::min(map.RankOf(stage), map.RankFromBack(stage));
 }
 
-// Where another rank has the same stage, that one's weights are what norms
-// count and checkpoints read.
+// Norms count, and checkpoints read, only the weights of the first copy.
 absl::Status TrainRank::LeaveToFirstCopy(const ParameterWindow& window) {
   for (tp::Parameter* parameter : window) {
     std::vector<tp::ParameterRows> rows = parameter->rows();
@@ -145,8 +189,8 @@ absl::Status TrainRank::CreateModel() {
     copied_tables.push_back(copy);
   }
   zero3::ShardedStateOptions state = options_.state;
-  // The gradients of copies are added up shard by shard, so that the shards
-  // must be the same on the ranks of all copies, whatever else these have.
+  // The gradients of copies are summed shard by shard, so all ranks with a copy
+  // must have the same shards.
   if (options_.model.tied_embeddings && !SharesTable()) {
     state.layout = zero3::LayoutKind::kChunks;
   }
@@ -229,7 +273,7 @@ absl::Status TrainRank::CreateStages() {
   if (options_.model.tied_embeddings && !SharesTable()) {
     options.tied.push_back({"embedding", {0, last}});
   }
-  // All stages hand on the same: no rank needs to ask another.
+  // All boundaries are equal, so no rank needs to ask another.
   options.boundaries.assign(static_cast<size_t>(last), BoundaryOf(*layers_));
   options.memory = options_.memory;
   TESSERA_ASSIGN_OR_RETURN(
@@ -263,7 +307,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   }
   times_.pipeline = PipelineBegin();
   times_.update_begin = collectives::MonotonicNanos();
-  TESSERA_ASSIGN_OR_RETURN(const zero3::StepReport report, model_->Step());
+  TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, model_->Step());
   times_.update_end = collectives::MonotonicNanos();
   TESSERA_ASSIGN_OR_RETURN(record.loss, MeanOverData(result.loss));
   record.gradient_norm = report.gradient_norm;
@@ -274,7 +318,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   return record;
 }
 
-// The first computation is the first pass of a stage.
+// The timeline begins with the first pass of a stage.
 int64_t TrainRank::PipelineBegin() const {
   return passes_->first_pass_ns -
          static_cast<int64_t>(executor_->timeline().first() * 1e9);
@@ -291,7 +335,7 @@ zero3::ShardTraffic TrainRank::offload_traffic() const {
   return traffic;
 }
 
-// Context ranks have parts of each loss, data ranks losses of their own.
+// Context ranks have parts of one loss; data ranks have different losses.
 absl::StatusOr<double> TrainRank::MeanOverData(double loss) {
   TESSERA_RETURN_IF_ERROR(groups_.data->AllReduce(
       collectives::Buffer(std::span(&loss, 1)), collectives::Reduction::Sum()));

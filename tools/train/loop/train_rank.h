@@ -27,18 +27,18 @@
 #include "tensor_parallel/ops/ops.h"
 #include "tools/text/samples.h"
 #include "tools/train/loop/run_options.h"
+#include "tools/train/loop/run_result.h"
 #include "tools/train/loop/run_schedule.h"
-#include "tools/train/loop/step_record.h"
-#include "tools/train/loop/step_tokens.h"
 #include "tools/train/model/activation_store.h"
-#include "tools/train/model/llama_layers.h"
 #include "tools/train/model/llama_stage.h"
 #include "tools/train/model/sharded_model.h"
 #include "zero3/state/shard_prefetch.h"
 
 namespace tessera::train {
 
-// When the parts of a rank's last step began and ended, in MonotonicNanos.
+class StepTokens;  // train_rank.cc
+
+// The times of the parts of a rank's last step, in MonotonicNanos.
 struct StepTimes {
   int64_t begin = 0;
   // The origin of executor().timeline(): the common start of the pipeline.
@@ -61,6 +61,10 @@ class TrainRank {
       collectives::Communicator& world, const RunOptions& options,
       RunSchedule schedule, const text::Samples& samples,
       tensor_parallel::Ops& ops);
+
+  ~TrainRank();
+  TrainRank(const TrainRank&) = delete;
+  TrainRank& operator=(const TrainRank&) = delete;
 
   // Runs the next step. A collective of the world. Returns infinite and NaN
   // losses like any other.
@@ -104,7 +108,7 @@ class TrainRank {
   void SetSteps(int64_t steps) { step_ = steps; }
 
  private:
-  explicit TrainRank(const RunOptions& options) : options_(options) {}
+  explicit TrainRank(const RunOptions& options);
 
   absl::Status JoinGroups(collectives::Communicator& world);
   absl::Status PlanData(const text::Samples& samples);
@@ -132,7 +136,7 @@ class TrainRank {
   std::unique_ptr<StepTokens> tokens_;
   std::unique_ptr<LlamaLayers> layers_;
   std::unique_ptr<ShardedModel> model_;
-  std::unique_ptr<ActivationStore> activations_;  // Null: they stay.
+  std::unique_ptr<ActivationStore> activations_;  // Null: not offloaded.
   std::unique_ptr<LlamaPasses> passes_;
   std::vector<std::unique_ptr<pipeline::Stage>> stages_;  // By window.
   std::unique_ptr<pipeline::Executor> executor_;

@@ -1,4 +1,5 @@
-// OpenTrainingData: what --data, --tokenizer and --length mean.
+// OpenTrainingData: opens the tokenizer, corpus and samples of --tokenizer,
+// --data and --length.
 //
 //   TESSERA_ASSIGN_OR_RETURN(TrainingData data, OpenTrainingData(settings));
 //   data.tokenizer->vocabulary_size();
@@ -6,8 +7,11 @@
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_TRAINING_DATA_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_TRAINING_DATA_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "tools/text/corpus.h"
@@ -17,20 +21,47 @@
 
 namespace tessera::train {
 
-// Of what OpenTrainingData returns, nothing is missing. Const calls may be made
-// by several threads at once.
+// OpenTrainingData sets all members. Const calls are thread-safe.
 struct TrainingData {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::Corpus> corpus;
   std::optional<text::Samples> samples;  // Shuffled by the seed.
 };
 
-// Paths are as UserPath takes them. Where no tokenizer is named: that of the
-// model's directory, or bytes. Where no data is named: texts of the
-// repository (repository_texts.h). The same on every rank that sees the same
-// files. InvalidArgument, with the flag, where the tokenizer or the data cannot
-// be read, or has too few tokens for one sequence.
+// Paths are relative to UserPath. Without --tokenizer: that of the model's
+// directory, or bytes. Without --data: FindRepositoryTexts. Returns the same on
+// every rank that sees the same files. InvalidArgument, with the flag, if the
+// tokenizer or the data cannot be read, or has too few tokens for one sequence.
 absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings);
+
+// The default data: the sources and documents of this repository.
+
+// Enough for thousands of steps of the smallest model. Every rank holds all
+// tokens, so it is kept small.
+inline constexpr int64_t kMostRepositoryBytes = int64_t{4} << 20;
+
+// Where the texts may be. Empty and missing paths are skipped.
+struct RepositoryPlaces {
+  std::string workspace;              // The root of the repository.
+  std::vector<std::string> runfiles;  // Roots of the binary's runfiles.
+};
+
+// The workspace is BUILD_WORKSPACE_DIRECTORY, which `bazel run` sets. Runfiles
+// are in Bazel's variables, or beside the program.
+RepositoryPlaces PlacesOfProcess();
+
+// FindTextsBelow the workspace; without one, a file in the runfiles with the
+// headers of the trainer's libraries. NotFound, with the remedy, if neither
+// exists.
+absl::StatusOr<std::vector<std::string>> FindRepositoryTexts(
+    const RepositoryPlaces& places = PlacesOfProcess());
+
+// The files *.md, then *.h, then *.cc below a directory, each sorted by path,
+// up to the first that would exceed `most_bytes`. Skips hidden files, symbolic
+// links, build outputs (bazel-*), and files that are empty, binary or
+// unreadable. Looks at 100,000 names at most.
+std::vector<std::string> FindTextsBelow(const std::string& directory,
+                                        int64_t most_bytes);
 
 }  // namespace tessera::train
 

@@ -11,8 +11,7 @@
 #include "base/file.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/text/byte_tokenizer.h"
-#include "tools/train/loop/repository_texts.h"
+#include "tools/text/tokenizer.h"
 
 namespace tessera::train {
 namespace {
@@ -211,7 +210,7 @@ TEST_F(TrainingDataTest, LooksForTextsInTheOrderOfPlaces) {
                        HasSubstr("such as --data=docs,src/*.cc")));
   EXPECT_THAT(FindRepositoryTexts({}), StatusIs(absl::StatusCode::kNotFound));
   const std::string carried =
-      Write("second/tessera/tools/train/data/repository_texts_file.txt", "x");
+      Write("second/tessera/tools/train/loop/repository_texts_file.txt", "x");
   EXPECT_THAT(
       FindRepositoryTexts(
           {.workspace = "", .runfiles = {"", Path("first"), Path("second")}}),

@@ -24,15 +24,12 @@
 #include "collectives/groups/agreement.h"
 #include "offload/pressure/return_memory.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/train/checkpoint/restore_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/loop/memory_watch.h"
 #include "tools/train/loop/offload_tiers.h"
-#include "tools/train/loop/process_memory.h"
 #include "tools/train/loop/result_gatherer.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/predict/run_prediction.h"
-#include "tools/train/report/clock_offset.h"
 #include "tools/train/report/live_table.h"
 #include "tools/train/report/metrics_file.h"
 #include "tools/train/report/run_trace.h"
@@ -40,8 +37,7 @@
 #include "tools/train/report/step_meter.h"
 #include "tools/train/settings/memory_ladder.h"
 #include "tools/train/settings/run_options_from.h"
-#include "tools/train/settings/settings_json.h"
-#include "tools/train/settings/user_path.h"
+#include "tools/train/settings/settings.h"
 #include "topology/config/strategies.h"
 
 namespace tessera::train {
@@ -49,11 +45,11 @@ namespace {
 
 using collectives::MonotonicNanos;
 
-// For the slowest rank, which may be writing.
+// The slowest rank may be writing.
 constexpr absl::Duration kPatience = absl::Minutes(30);
 
-// A directory for temporary files that all ranks use. Rank 0 makes it, and
-// takes it away with all that is in it.
+// A temporary directory that all ranks use. Rank 0 creates it, and removes it
+// with its contents.
 class CommonDirectory {
  public:
   // A collective of the world.
@@ -85,7 +81,7 @@ class CommonDirectory {
     const auto parent = std::filesystem::temp_directory_path(error);
     path_ = absl::StrCat(error ? "/tmp" : parent.string(), "/train-XXXXXX");
     if (mkdtemp(path_.data()) == nullptr) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path_));
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", path_));
     }
     is_own_ = true;
     return absl::OkStatus();
@@ -109,12 +105,12 @@ class Worker {
         ops_({.threads = static_cast<int>(settings.threads)}),
         results_(world) {}
 
-  // Where it fails it ends the world, before anything waits for it.
+  // Aborts the world if it fails.
   absl::StatusOr<RunResult> Run();
 
  private:
   bool is_first() const { return world_.rank() == collectives::Rank(0); }
-  // Ranks are threads, with one process's memory.
+  // Ranks are threads and share one process's memory.
   bool shares_process() const { return world_.engine_name() == "in_process"; }
   RunIdentity Identity() const;
   std::string RankName() const;
@@ -145,13 +141,13 @@ class Worker {
   absl::Status Finish();
 
   collectives::Communicator& world_;
-  Settings settings_;  // Change with the strategy.
+  Settings settings_;  // Changes with the strategy.
   const model_files::ModelConfig& model_;
   const TrainingData& data_;
   const WorkerSinks& sinks_;
   const int64_t memory_before_;
 
-  // What comes later refers to what is before it.
+  // Members refer to earlier ones.
   tensor_parallel::CpuOps ops_;
   int64_t clock_offset_ = 0;
   std::optional<StepMeter> meter_;
@@ -164,11 +160,11 @@ class Worker {
   std::optional<MemoryWatch> watch_;  // With --memory_limit.
   int64_t memory_limit_ = 0;
   int64_t peak_ = 0;              // Resident, outside of watched steps.
-  bool changes_strategy_ = true;  // There may be a rung left.
+  bool changes_strategy_ = true;  // A rung may be left.
   topology::MemoryStrategy strategy_ = topology::MemoryStrategy::kBasic;
   std::vector<StrategyChange> strategy_changes_;
   ResultGatherer results_;
-  int64_t checkpointed_ = -1;  // Steps of the last checkpoint.
+  int64_t checkpointed_ = -1;  // Steps at the last checkpoint.
 };
 
 RunIdentity Worker::Identity() const {
@@ -203,7 +199,7 @@ absl::StatusOr<RunResult> Worker::Run() {
 }
 
 absl::StatusOr<RunResult> Worker::RunOrFail() {
-  // Not of reading the text and measuring what collectives cost.
+  // The peak excludes reading the text and measuring collectives.
   offload::ReturnFreeMemory();
   RestartPeakMemory();
   TESSERA_RETURN_IF_ERROR(MakeMeter());
@@ -276,8 +272,8 @@ absl::Status Worker::Restore() {
 
 absl::Status Worker::MakeCheckpoints() {
   if (settings_.run_dir.empty()) return absl::OkStatus();
-  // They are written in the background, and what that waits for is not waited
-  // for by the rank.
+  // Checkpoints are written in the background: the rank does not wait for the
+  // collectives of their groups.
   if (sinks_.collectives != nullptr) sinks_.collectives->SetOn(false);
   absl::StatusOr<std::unique_ptr<RunCheckpoints>> checkpoints =
       RunCheckpoints::Create(
@@ -304,7 +300,7 @@ absl::Status Worker::OpenOutputs() {
   return absl::OkStatus();
 }
 
-// Steps count from 0 there, as in metrics.
+// The message counts steps from 0, like the metrics.
 absl::Status CheckFinite(const StepRecord& record, bool scales) {
   const bool is_bad = record.skipped && !scales;
   if (std::isfinite(record.loss) && !is_bad) return absl::OkStatus();
@@ -313,7 +309,7 @@ absl::Status CheckFinite(const StepRecord& record, bool scales) {
       ", the gradient norm ", record.gradient_norm, ", at learning rate ",
       record.learning_rate, " and loss scale ", record.loss_scale,
       "; both must be finite. Lower --learning_rate, raise --warmup_steps, set "
-      "--clip_norm, or take --dtype=fp32"));
+      "--clip_norm, or use --dtype=fp32"));
 }
 
 absl::Status Worker::TakeStep() {
@@ -336,7 +332,7 @@ absl::Status Worker::Report(const StepRecord& record) {
   const StepAccount account = AccountOf(activity);
   if (trace_ != nullptr) trace_->Add(activity, account);
   TESSERA_ASSIGN_OR_RETURN(
-      const StepResult step,
+      const StepMetrics step,
       results_.AddStep(record, account, settings_.batch * settings_.length));
   if (metrics_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(metrics_->Add(step, world_.size()));
@@ -345,7 +341,7 @@ absl::Status Worker::Report(const StepRecord& record) {
   return absl::OkStatus();
 }
 
-// Rank 0's, for every rank knows the same.
+// Prints on rank 0.
 void Worker::Say(std::string_view line) {
   if (!is_first() || sinks_.table == nullptr || settings_.quiet) return;
   if (table_) table_->Finish();
@@ -359,8 +355,7 @@ void Worker::RestartWatch() {
   watch_->Restart();
 }
 
-// --memory_limit is for all ranks together, for no run with it has ranks on
-// other machines.
+// --memory_limit applies to the sum over all ranks, which are on one machine.
 absl::Status Worker::WatchMemory() {
   if (!watch_) return absl::OkStatus();
   const MemoryWatch::Usage own = watch_->AfterStep();
@@ -370,7 +365,7 @@ absl::Status Worker::WatchMemory() {
       world_.AllReduce(collectives::Buffer(std::span(&used, 1)),
                        shares_process() ? collectives::Reduction::Max()
                                         : collectives::Reduction::Sum()),
-      Annotate(_, "the ranks' memory"));
+      Annotate(_, "exchanging the ranks' memory"));
   // Another thread may have restarted the peak before this one read it.
   if (shares_process()) peak_ = std::max(peak_, used);
   const bool is_over = ExceedsMemoryLimit(used, memory_limit_);
@@ -386,14 +381,14 @@ absl::Status Worker::ChangeStrategy(int64_t used) {
       "memory: after %d steps: %.1fMiB of --memory_limit=%s: ", rank_->steps(),
       static_cast<double>(used) / (1 << 20),
       settings_.parallel.memory_limit.ToString());
-  // An error of the checkpoint before is the run's, as it is without a change.
+  // An error of the previous checkpoint fails the run, as without a change.
   if (checkpoints_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(checkpoints_->Wait().status());
   }
   const absl::StatusOr<MemoryRung> rung = NextRung(used);
   if (rung.ok() && rung->flags.empty()) {
     changes_strategy_ = false;
-    Say(absl::StrCat(why, "no strategy is left that needs less; goes on"));
+    Say(absl::StrCat(why, "no strategy is left that needs less; continues"));
     return absl::OkStatus();
   }
   std::unique_ptr<CommonDirectory> scratch;
@@ -401,7 +396,7 @@ absl::Status Worker::ChangeStrategy(int64_t used) {
   TESSERA_RETURN_IF_ERROR(world_.status());
   if (!saved.ok()) {
     changes_strategy_ = false;
-    Say(absl::StrCat(why, "goes on, for its strategy cannot be changed: ",
+    Say(absl::StrCat(why, "continues, since its strategy cannot be changed: ",
                      saved.status().message()));
     return absl::OkStatus();
   }
@@ -418,8 +413,8 @@ absl::Status Worker::ChangeStrategy(int64_t used) {
   return absl::OkStatus();
 }
 
-// Rank 0's choice, for predictions differ a little from one to the next. They
-// are compared with each other alone: what the run really takes is `used`.
+// The rung that rank 0 chooses, since predictions differ slightly between
+// ranks. Only differences of predictions count; the actual memory is `used`.
 absl::StatusOr<MemoryRung> Worker::NextRung(int64_t used) const {
   const auto predict =
       [&](const Settings& settings) -> absl::StatusOr<int64_t> {
@@ -450,7 +445,7 @@ absl::StatusOr<MemoryRung> Worker::NextRung(int64_t used) const {
   return rung;
 }
 
-// A collective: rank 0's text.
+// A collective. Replaces `text` by rank 0's.
 absl::Status Worker::TakeFromFirst(std::string& text) const {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                            collectives::ExchangeTexts(world_, text, kPatience));
@@ -458,10 +453,10 @@ absl::Status Worker::TakeFromFirst(std::string& text) const {
   return absl::OkStatus();
 }
 
-// The path of a checkpoint of the state as it is, written without a copy, once
-// every rank can put its state where the rung wants it. Where the run keeps no
-// checkpoints it is in `scratch`. Nothing is given up yet: whatever fails
-// leaves the run as it was.
+// Writes a checkpoint of the current state, without a copy, after every rank
+// has verified that it can create the tiers of the rung. Returns its path,
+// which is in `scratch` if the run keeps no checkpoints. Errors leave the run
+// unchanged.
 absl::StatusOr<std::string> Worker::SaveFor(
     const absl::StatusOr<MemoryRung>& rung,
     std::unique_ptr<CommonDirectory>& scratch) {
@@ -473,7 +468,7 @@ absl::StatusOr<std::string> Worker::SaveFor(
     if (ready.ok()) tried = *std::move(tiers);
   }
   TESSERA_RETURN_IF_ERROR(collectives::AgreeOnStatus(world_, ready, kPatience));
-  // Directories that were made go with it: only now that all ranks have tried.
+  // Removes the directories that it created, after all ranks have tried.
   tried.reset();
   if (checkpoints_ != nullptr) return checkpoints_->Save();
   TESSERA_ASSIGN_OR_RETURN(scratch, CommonDirectory::Create(world_));
@@ -491,7 +486,7 @@ absl::Status Worker::GoOnWith(const Settings& next,
   rank_.reset();
   tiers_.reset();
   offload::ReturnFreeMemory();
-  // A directory of the old tiers may be that of the new ones.
+  // The new tiers may use the directory of the old ones.
   TESSERA_RETURN_IF_ERROR(world_.Barrier());
   settings_ = next;
   TESSERA_RETURN_IF_ERROR(MakeRank());
@@ -504,7 +499,7 @@ absl::Status Worker::GoOnWith(const Settings& next,
   return absl::OkStatus();
 }
 
-// The last step's checkpoint is SaveLast's.
+// SaveLast writes the checkpoint of the last step.
 absl::Status Worker::CheckpointIfDue() {
   const int64_t every = settings_.checkpoint_every;
   if (checkpoints_ == nullptr || every == 0 || rank_->steps() % every != 0 ||
@@ -523,7 +518,7 @@ absl::Status Worker::StartCheckpoint() {
   return absl::OkStatus();
 }
 
-// Nothing trains any more, so that the state needs no copy to be written.
+// Training has ended, so the state is written without a copy.
 absl::Status Worker::SaveLast() {
   if (checkpoints_ == nullptr) return absl::OkStatus();
   const int64_t begin = MonotonicNanos();
@@ -551,8 +546,8 @@ absl::StatusOr<RunResult> RunWorker(collectives::Communicator& world,
                                     const WorkerSinks& sinks) {
   if (data.tokenizer == nullptr || data.corpus == nullptr || !data.samples) {
     return absl::InvalidArgumentError(
-        "the training data has no tokenizer, corpus or samples; take what "
-        "OpenTrainingData returns");
+        "the training data has no tokenizer, corpus or samples; use "
+        "OpenTrainingData");
   }
   return Worker(world, settings, model, data, sinks).Run();
 }

@@ -10,17 +10,17 @@
 //       RunWorker(*world, settings, model, data,
 //                 {.table = &std::cerr, .collectives = log}));
 //
-// With --memory_limit the ranks compare what they took after each step. If that
-// is near the limit or above it, and freed memory does not help, all of them
-// climb the memory ladder (settings/memory_ladder.h) together: they write a
-// checkpoint, give up their state, and go on from it with the next strategy.
-// Rank 0 says so in one line. On the last rung, and where the checkpoint cannot
-// be written, it says that and the run goes on as it is.
+// With --memory_limit the ranks compare their memory after each step. If the
+// sum is near the limit or above it, and returning freed memory does not help,
+// they climb the memory ladder (settings/memory_ladder.h) together: they write
+// a checkpoint, release their state, and restore the checkpoint with the
+// settings of the next rung. Rank 0 prints one line. If no rung is left, or the
+// checkpoint cannot be written, it prints that and the run continues unchanged.
 //
 // Every rank of the world calls it with the same settings. An error of one rank
-// ends all: it aborts the world, and every rank returns an error that names
-// what failed first as far as the engine can tell. Files and blocks of offload
-// tiers are gone when it returns; checkpoints and metrics stay.
+// aborts the world, and every rank returns an error that names the root cause
+// as far as the engine knows it. Files and blocks of offload tiers are gone
+// when it returns; checkpoints and metrics remain.
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_WORKER_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_WORKER_H_
 
@@ -42,26 +42,26 @@
 
 namespace tessera::train {
 
-// What a rank's run is told besides its settings. Nothing is owned.
+// The outputs and callbacks of a rank. Nothing is owned.
 struct WorkerSinks {
-  // Where rank 0 writes the live table; null: nowhere. On a terminal one line
-  // is written anew at every step.
+  // Rank 0 writes the live table here; null: no table. On a terminal one line
+  // is rewritten at every step.
   std::ostream* table = nullptr;
   bool is_terminal = false;
-  // What the rank's engine writes its collectives to (measured_engine.h). Null:
-  // time in collectives counts as computation.
+  // The log of the rank's engine (MeasureEngine). Null: time in collectives
+  // counts as computation.
   std::shared_ptr<CollectiveLog> collectives = nullptr;
   // Called before each step; an error ends the run. For supervisors and tests.
   std::function<absl::Status(int64_t step)> before_step = nullptr;
   // Called after each step.
   std::function<void()> on_step = nullptr;
-  // Memory readings for --memory_limit; unset: those of the process. For tests.
+  // Memory readings for --memory_limit; unset: of the process. For tests.
   std::optional<MemoryWatch::System> memory = std::nullopt;
 };
 
-// A collective. `settings` has passed CheckSettings, and its run_dir, where
-// checkpoints go, exists; empty: no checkpoints are written. `data` has samples
-// of settings.length.
+// A collective. `settings` has passed CheckSettings, and its run_dir, which
+// holds the checkpoints, exists; if empty, no checkpoints are written. `data`
+// has samples of settings.length.
 absl::StatusOr<RunResult> RunWorker(collectives::Communicator& world,
                                     const Settings& settings,
                                     const model_files::ModelConfig& model,

@@ -19,7 +19,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/tier/purpose.h"
+#include "offload/tier/accounting.h"
 #include "tools/train/loop/run_job.h"
 #include "topology/config/parallel_config.h"
 
@@ -182,7 +182,7 @@ TEST_F(WorkerMemoryTest, ClimbsAsFarAsItMustAndAgainWhereThatWasNotEnough) {
   ASSERT_EQ(notices.size(), 3u);
   EXPECT_THAT(notices[2], HasSubstr("after 4 steps: 953.7MiB of "
                                     "--memory_limit=100MB: no strategy is "
-                                    "left that needs less; goes on"));
+                                    "left that needs less; continues"));
   // The state was in memory first, and in files at the end.
   const auto optimizer = static_cast<size_t>(offload::Purpose::kOptimizer);
   for (const RankResult& rank : run.result.ranks) {
@@ -259,7 +259,7 @@ TEST_F(WorkerMemoryTest, GoesOnWhereTheStrategyCannotBeChanged) {
     ASSERT_EQ(notices.size(), 1u);
     EXPECT_THAT(notices[0], HasSubstr("after 1 steps"));
     EXPECT_THAT(notices[0],
-                HasSubstr("goes on, for its strategy cannot be changed: "));
+                HasSubstr("continues, since its strategy cannot be changed: "));
     EXPECT_THAT(notices[0], HasSubstr(path));
   }
 }

@@ -30,7 +30,7 @@ std::string NewDirectory(std::string_view name) {
 }
 
 void ExpectSharesAddUp(const RunResult& result) {
-  for (const StepResult& step : result.steps) {
+  for (const StepMetrics& step : result.steps) {
     EXPECT_NEAR(step.shares.Sum(), 1, 1e-9);
   }
   for (const RankResult& rank : result.ranks) {
@@ -207,7 +207,7 @@ TEST(WorkerTest, TimesAndRatesFitEachOther) {
   const RunResult result = RunJob(settings).result;
   ASSERT_EQ(result.steps.size(), 4u);
   double seconds = 0;
-  for (const StepResult& step : result.steps) {
+  for (const StepMetrics& step : result.steps) {
     seconds += step.seconds;
     EXPECT_NEAR(step.tokens_per_second * step.seconds, 8 * 16, 1e-6);
     EXPECT_GT(step.memory_bytes, 1 << 20);

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/tensor/memory.h"
-#include "offload/tier/purpose.h"
+#include "offload/tier/accounting.h"
 
 namespace tessera::train {
 namespace {

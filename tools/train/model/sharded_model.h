@@ -1,15 +1,11 @@
-// ShardedModel: the weights of a rank's layers, with their state partitioned
-// over data-parallel ranks.
+// FirstWeights: what a model begins with, the same on every mesh.
 //
-//   TESSERA_ASSIGN_OR_RETURN(auto model, ShardedModel::Create(
-//       layers->windows(), options, {.shard = data_group, .model =
-//       model_group}, first_values));
-//   LlamaPasses passes(tokens, *model);
-//   model->BeginStep();
-//   ... the pipeline gathers, computes and reduces through WeightAccess ...
-//   TESSERA_ASSIGN_OR_RETURN(zero3::StepReport report, model->Step());
+//   const FirstWeights first({.seed = 7, .deviation = 0.02});
+//   TESSERA_RETURN_IF_ERROR(first.Draw(parameter, begin, elements));
 //
-// The layers' parameters are bound to the state's memory. One thread at a time.
+// Norms are ones; every other element is normal with the deviation, drawn by
+// the seed, its tensor's name and its place in the whole tensor. A tied head's
+// are those of the embedding.
 #ifndef TESSERA_TOOLS_TRAIN_MODEL_SHARDED_MODEL_H_
 #define TESSERA_TOOLS_TRAIN_MODEL_SHARDED_MODEL_H_
 
@@ -24,11 +20,42 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/parameter.h"
-#include "tools/train/model/llama_layers.h"
-#include "tools/train/model/weight_access.h"
+#include "tools/train/model/llama_stage.h"
 #include "zero3/state/sharded_state.h"
 
 namespace tessera::train {
+
+class FirstWeights {
+ public:
+  struct Options {
+    uint64_t seed = 0;
+    double deviation = 0;
+    bool tied_embeddings = false;
+  };
+
+  explicit FirstWeights(const Options& options) : options_(options) {}
+
+  // Sets `elements`, contiguous in host memory, to those that the parameter
+  // holds from `begin` on, rounded to its type. It needs no memory of its own.
+  absl::Status Draw(const tensor_parallel::Parameter& parameter, int64_t begin,
+                    TensorView elements) const;
+
+ private:
+  const Options options_;
+};
+
+// ShardedModel: the weights of a rank's layers, with their state partitioned
+// over data-parallel ranks.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto model, ShardedModel::Create(
+//       layers->windows(), options, {.shard = data_group, .model =
+//       model_group}, first_values));
+//   LlamaPasses passes(tokens, *model);
+//   model->BeginStep();
+//   ... the pipeline gathers, computes and reduces through WeightAccess ...
+//   TESSERA_ASSIGN_OR_RETURN(zero3::UpdateReport report, model->Step());
+//
+// The layers' parameters are bound to the state's memory. One thread at a time.
 
 class ShardedModel final : public WeightAccess {
  public:
@@ -60,7 +87,7 @@ class ShardedModel final : public WeightAccess {
     gather_order_ = std::move(windows);
   }
   void BeginStep() { gathers_ = 0; }
-  absl::StatusOr<zero3::StepReport> Step() { return state_->Step(); }
+  absl::StatusOr<zero3::UpdateReport> Step() { return state_->Step(); }
 
   // WeightAccess.
   absl::Status StartGather(size_t window) override;

@@ -60,7 +60,7 @@ class Generator {
     return CoveringRow(factors(), kNotChosen);
   }
 
-  // Whether the rest can be chosen, in the order of the factors.
+  // True if the row can be completed; searches in the order of the factors.
   bool CanComplete(CoveringRow& row, size_t factor = 0) const {
     if (!problem_.allowed(row)) return false;
     while (factor < factors() && row[factor] != kNotChosen) ++factor;
@@ -107,7 +107,7 @@ class Generator {
     return row;
   }
 
-  // There is one, since the row can be completed.
+  // The row can be completed, so there is one.
   int BestValue(CoveringRow& row, size_t factor) {
     const auto levels = static_cast<size_t>(problem_.levels[factor]);
     const size_t first = RandomBelow(levels);
@@ -131,7 +131,7 @@ class Generator {
                  : missing_[PlaceOf({g, f, w, v})];
   }
 
-  // Missing pairs that the value makes with what is chosen.
+  // The number of missing pairs of this value with the chosen ones.
   int GainOf(const CoveringRow& row, size_t factor, int value) const {
     int gain = 0;
     for (size_t g = 0; g < factors(); ++g) {
@@ -160,9 +160,9 @@ class Generator {
   const CoveringProblem& problem_;
   std::mt19937_64 random_;
   std::vector<size_t> first_value_;  // By factor.
-  size_t values_ = 0;                // Of all factors.
-  std::vector<bool> missing_;        // By the two values of a pair.
-  std::vector<Pair> pairs_;          // Those.
+  size_t values_ = 0;                // The total over all factors.
+  std::vector<bool> missing_;        // Indexed by PlaceOf.
+  std::vector<Pair> pairs_;          // The missing pairs.
 };
 
 }  // namespace

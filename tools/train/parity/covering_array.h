@@ -1,5 +1,5 @@
-// CoveringArray: few rows that have every pair of values of two factors
-// together at least once, where not everything goes with everything.
+// CoveringArray: a small set of rows that contains every allowed pair of values
+// of two factors at least once.
 //
 //   const CoveringProblem problem = {
 //       .levels = {4, 2, 3},                    // values of each factor
@@ -8,10 +8,10 @@
 //       }};
 //   for (const CoveringRow& row : CoveringArray(problem)) ...
 //
-// Rows are made one by one, each the best of some candidates that begin with a
-// pair which is missing and take, factor by factor, the value that adds most
-// pairs (Cohen, Dalal, Fredman and Patton, The AETG System, IEEE TSE 23, 1997).
-// The same problem has the same rows everywhere.
+// Greedy: each row is the best of several candidates that start with a missing
+// pair and choose, factor by factor, the value that adds most pairs (Cohen,
+// Dalal, Fredman and Patton, The AETG System, IEEE TSE 23, 1997).
+// Deterministic on every platform.
 #ifndef TESSERA_TOOLS_TRAIN_PARITY_COVERING_ARRAY_H_
 #define TESSERA_TOOLS_TRAIN_PARITY_COVERING_ARRAY_H_
 
@@ -27,17 +27,17 @@ inline constexpr int kNotChosen = -1;
 
 struct CoveringProblem {
   std::vector<int> levels;  // At least 1 each.
-  // Whether a row may be. False for a row in part only where no choice of the
-  // rest may be; what is true then is tried out.
+  // True if the row is allowed. For a partial row, false only if no completion
+  // is allowed; when true, completions are searched.
   std::function<bool(const CoveringRow&)> allowed = [](const CoveringRow&) {
     return true;
   };
-  int candidates = 12;  // A row.
+  int candidates = 12;  // Per row.
   uint64_t seed = 1;
 };
 
-// Complete rows, each allowed. Every pair that an allowed row can have is in
-// one of them. None where no row is allowed.
+// Complete, allowed rows that together contain every pair that an allowed row
+// can contain. Empty if no row is allowed.
 std::vector<CoveringRow> CoveringArray(const CoveringProblem& problem);
 
 }  // namespace tessera::train

@@ -14,8 +14,6 @@
 #include "gtest/gtest.h"
 #include "tools/train/parity/covering_array.h"
 #include "tools/train/parity/parity_case.h"
-#include "tools/train/parity/parity_options.h"
-#include "tools/train/parity/parity_report.h"
 #include "tools/train/parity/train_case.h"
 
 namespace tessera::train {

@@ -11,7 +11,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/train/parity/every_mesh.h"
 #include "tools/train/parity/parity_case.h"
 #include "tools/train/parity/train_case.h"
 

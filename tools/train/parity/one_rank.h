@@ -1,5 +1,5 @@
-// OneRank: what trains, on one rank without a pipeline, with weights that are
-// given: for tests that hold it against ReferenceLlama.
+// OneRank: the trainer's layers on one rank without a pipeline, with given
+// weights, for comparison with RunReference.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto rank, OneRank::Create(options, weights));
 //   TESSERA_ASSIGN_OR_RETURN(double loss, rank->Forward(tokens));
@@ -18,9 +18,8 @@
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/train/model/llama_layers.h"
-#include "tools/train/model/token_source.h"
-#include "tools/train/parity/reference_weights.h"
+#include "tools/train/model/llama_stage.h"
+#include "tools/train/parity/reference_llama.h"
 #include "tools/train/testing/whole_llama.h"
 
 namespace tessera::train {
@@ -30,21 +29,21 @@ class OneRank final : private TokenSource {
   static absl::StatusOr<std::unique_ptr<OneRank>> Create(
       const LlamaOptions& options, ReferenceWeights weights);
 
-  // Numbers to differentiate by; SetWeights hands them to the stage.
+  // For finite differences: change these, then call SetWeights.
   ReferenceWeights& weights() { return weights_; }
   absl::Status SetWeights();
 
-  // The loss of one micro-batch, [sequences, length + 1] tokens; Backward goes
-  // on from it, and the other ends without.
+  // The loss of one micro-batch of [sequences, length + 1] tokens. Backward
+  // follows Forward; Loss needs no backward.
   absl::StatusOr<double> Forward(std::vector<int64_t> tokens);
   absl::StatusOr<double> Loss(std::vector<int64_t> tokens);
-  // At once, or the gradients of the inputs first, as schedules without bubbles
-  // have it.
+  // In one pass, or split into input and weight gradients as zero-bubble
+  // schedules do.
   absl::Status Backward(bool split = false);
 
-  // What the loss is multiplied by, for the gradients.
+  // Scales the loss, and so the gradients.
   void SetLossFactor(double factor) { whole_->SetLossFactor(factor); }
-  // The sums of all backward passes.
+  // Summed over all backward passes.
   absl::StatusOr<ReferenceWeights> Gradients();
 
  private:

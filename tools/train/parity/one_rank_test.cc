@@ -14,9 +14,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/train/parity/finite_difference.h"
 #include "tools/train/parity/reference_llama.h"
-#include "tools/train/parity/reference_weights.h"
 
 namespace tessera::train {
 namespace {

@@ -1,23 +1,50 @@
-// ParityCase: a way to train one small model; which way must not matter.
+// ParityCase: one configuration of a small training run. Every configuration
+// must give the same losses.
 //
 //   ParityCase run = {.mesh = {.dp = 2, .tp = 4}, .stage = 3};
-//   TESSERA_ASSIGN_OR_RETURN(auto records, TrainCase(run));   // train_case.h
+//   TESSERA_ASSIGN_OR_RETURN(auto records, TrainCase(run));  // train_case.h
 //
-// The model is made of sizes that nothing divides: 257 words, 8 sequences of 13
-// tokens a step, 3 layers, 6 heads of 4 in 20 numbers, 27 of the MLP.
+// No size of the model divides evenly: 257 words, 8 sequences of 13 tokens a
+// step, 3 layers, 6 heads of 4 elements, hidden size 20, MLP size 27.
+//
+// ParityOptions lists the values of each option as the factors of a
+// CoveringProblem:
+//
+//   for (const CoveringRow& row : CoveringArray(ParityProblem())) {
+//     const ParityCase run = CaseOf(row);
+//   }
 #ifndef TESSERA_TOOLS_TRAIN_PARITY_PARITY_CASE_H_
 #define TESSERA_TOOLS_TRAIN_PARITY_PARITY_CASE_H_
 
 #include <cstdint>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "base/dtype/dtype.h"
 #include "tensor_parallel/blocks/recompute.h"
 #include "tools/train/loop/run_options.h"
+#include "tools/train/parity/covering_array.h"
 #include "zero3/layout/layout_options.h"
 
 namespace tessera::train {
+
+// All 35 meshes of 1, 2, 4 and 8 ranks over dp, pp, cp and tp.
+inline std::vector<MeshSizes> EveryMesh() {
+  constexpr int64_t kSizes[] = {1, 2, 4, 8};
+  std::vector<MeshSizes> meshes;
+  for (const int64_t ranks : kSizes) {
+    for (const int64_t dp : kSizes) {
+      for (const int64_t pp : kSizes) {
+        for (const int64_t cp : kSizes) {
+          if (ranks % (dp * pp * cp) != 0) continue;
+          meshes.push_back({dp, pp, cp, ranks / (dp * pp * cp)});
+        }
+      }
+    }
+  }
+  return meshes;
+}
 
 struct ParityCase {
   MeshSizes mesh = {};
@@ -28,7 +55,7 @@ struct ParityCase {
   bool sequence_parallel = false;
   bool zigzag = true;
 
-  int stage = 0;  // Of ZeRO.
+  int stage = 0;  // ZeRO stage.
   zero3::LayoutKind layout = zero3::LayoutKind::kChunks;
   int64_t bucket_bytes = 25'000'000;
   int64_t persistence_threshold = 0;
@@ -41,7 +68,7 @@ struct ParityCase {
   std::string tier = "none";  // none, host, file
   bool lossless = false;
 
-  // What the losses do depend on.
+  // The losses depend on these.
   bool quantized_weights = false;
   bool quantized_gradients = false;
   bool tied = false;
@@ -54,19 +81,49 @@ struct ParityCase {
   int64_t steps = 20;
 };
 
-// The same model, trained in the plainest way on one rank.
+// The same model on one rank with all options at their defaults.
 ParityCase PlainCase(const ParityCase& run);
 
-// How much further than with moments of f32 the losses of two ways to train may
-// lie apart: where moments are rounded, what the order of sums changes in the
-// last bit can send an element next to a boundary the other way.
+// The factor on the allowed difference of losses, 1 for moments of f32. With
+// rounded moments, a difference in the last bit of a sum can round an element
+// the other way.
 double RoundingFactor(const ParityCase& run);
 
-// Without tiers.
+// The options of the run, without tiers.
 RunOptions RunOptionsOf(const ParityCase& run);
 
 // "dp2,tp4 schedule=1f1b/1 micro_batch=1 ..."
 std::ostream& operator<<(std::ostream& os, const ParityCase& run);
+
+struct ParityOption {
+  std::string name;
+  std::vector<std::string> values;
+};
+
+// One option per factor of ParityProblem: the sizes of dp, pp, cp and tp with
+// at most 8 ranks; every schedule, with 1 to 3 chunks; recomputation; and so
+// on.
+const std::vector<ParityOption>& ParityOptions();
+
+// Excludes impossible rows, and for most schedules rows with more than two
+// ranks along another axis.
+CoveringProblem ParityProblem();
+
+// False for rows that TrainRank rejects (chunks that a schedule does not have,
+// kv heads that tp does not divide, offloaded state that ZeRO does not
+// partition), and for rows that test nothing (a tier but nothing offloaded,
+// compression without a tier, gather_ahead of weights that are never gathered,
+// tp with moments that round differently in a slice of a parameter). Accepts
+// partial rows like CoveringProblem::allowed.
+bool IsPossible(const CoveringRow& row);
+
+// The factor with this name, and the index of one of its values. Both must
+// exist.
+int OptionNumber(const std::string& name);
+int ValueNumber(const std::string& option, const std::string& value);
+
+// `row` is complete.
+ParityCase CaseOf(const CoveringRow& row);
 
 }  // namespace tessera::train
 

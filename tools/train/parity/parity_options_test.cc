@@ -1,5 +1,3 @@
-#include "tools/train/parity/parity_options.h"
-
 #include <cstddef>
 #include <sstream>
 #include <string>
@@ -10,7 +8,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "pipeline/generate/generate.h"
-#include "tools/train/parity/parity_report.h"
+#include "tools/train/parity/parity_case.h"
+#include "tools/train/parity/train_case.h"
 
 namespace tessera::train {
 namespace {

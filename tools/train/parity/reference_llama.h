@@ -1,6 +1,6 @@
-// RunReference: a Llama model forward and backward in plain float64 loops, to
-// measure others by. It is written from the papers, formula by formula, and
-// shares no code with what trains.
+// RunReference: the forward and backward of a Llama model in plain float64
+// loops, as a reference for tests. It is written from the papers, formula by
+// formula, and shares no code with the trainer.
 //
 //   ReferenceWeights weights = ReferenceZeros(model);
 //   FillByFormula(weights);
@@ -9,24 +9,104 @@
 //
 // Sources: Touvron et al., LLaMA, arXiv 2302.13971, section 2.2; Zhang and
 // Sennrich, RMSNorm, arXiv 1910.07467, equation 4; Su et al., RoFormer, arXiv
-// 2104.09864, section 3.2, with the pairs (j, j + d/2) that Hugging Face's
-// weights are for; Ainslie et al., GQA, arXiv 2305.13245; Vaswani et al., arXiv
+// 2104.09864, section 3.2, with the pairs (j, j + d/2) of Hugging Face's
+// weights; Ainslie et al., GQA, arXiv 2305.13245; Vaswani et al., arXiv
 // 1706.03762, equation 1; Shazeer, GLU variants, arXiv 2002.05202, equation 6.
 #ifndef TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
 #define TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tools/model_files/model_config.h"
-#include "tools/train/parity/reference_weights.h"
 
 namespace tessera::train {
 
-// [sequences, length + 1] tokens below the vocabulary: inputs, and shifted by
-// one the targets.
+// d f() / d x[i] for every i, by central differences of fourth order, accurate
+// to about 1e-10. Restores x.
+template <typename Function>
+std::vector<double> FiniteDifferences(Function f, std::span<double> x,
+                                      double step = 2e-4) {
+  std::vector<double> derivatives;
+  for (double& value : x) {
+    const double middle = value;
+    const auto at = [&](double offset) {
+      value = middle + offset;
+      return f();
+    };
+    const double near = at(step) - at(-step);
+    const double far = at(2 * step) - at(-2 * step);
+    value = middle;
+    derivatives.push_back((8 * near - far) / (12 * step));
+  }
+  return derivatives;
+}
+
+// The largest absolute difference, relative to the largest magnitude in
+// `expected` or to `least`, whichever is larger. Infinite if the sizes differ,
+// a number is not finite, or `expected` is all zeros and `actual` is not.
+inline double RelativeDifference(const std::vector<double>& actual,
+                                 const std::vector<double>& expected,
+                                 double least = 0) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (actual.size() != expected.size()) return kInfinity;
+  double difference = 0, largest = least;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const double d = std::abs(actual[i] - expected[i]);
+    if (!std::isfinite(d)) return kInfinity;
+    difference = std::max(difference, d);
+    largest = std::max(largest, std::abs(expected[i]));
+  }
+  return difference == 0 ? 0 : difference / largest;
+}
+
+// Matrices are [outputs, inputs], row by row.
+struct ReferenceLayer {
+  std::vector<double> attention_norm, query, key, value, output;
+  std::vector<double> mlp_norm, gate, up, down;
+};
+
+struct ReferenceWeights {
+  std::vector<double> embedding;
+  std::vector<ReferenceLayer> layers;
+  std::vector<double> final_norm;
+  std::vector<double> head;  // Empty if it is tied to the embedding.
+};
+
+// Zeros in the sizes of the model.
+ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model);
+
+// Not owned. Names are those of Hugging Face's Llama:
+// "model.layers.0.self_attn.q_proj.weight".
+struct NamedWeights {
+  std::string name;
+  std::vector<double>* values;
+};
+
+// The embedding, the layers in order (norm, q, k, v, o, norm, gate, up, down),
+// the final norm, and the head unless it is tied.
+std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights);
+
+// Sets values that a program in any language can reproduce to the last bit.
+// With u the first 53 bits of SplitMix64(i 2^32 + j) as a fraction of 1, and
+// s = 2 u - 1, element j of tensor i of TensorsOf is 1 + s / 4 for norms and
+// s / 2 for all others. (Steele, Lea and Flood, Fast splittable pseudorandom
+// number generators, OOPSLA 2014, figure 16.)
+void FillByFormula(ReferenceWeights& weights);
+
+// `count` tokens below `vocabulary`: token i is SplitMix64 of `seed` 2^32 + i,
+// modulo the vocabulary.
+std::vector<int64_t> TokensByFormula(uint64_t seed, int64_t count,
+                                     int64_t vocabulary);
+
+// [sequences, length + 1] tokens below the vocabulary: the inputs, and shifted
+// by one the targets.
 struct ReferenceBatch {
   std::span<const int64_t> tokens;
   size_t sequences = 1;
@@ -43,7 +123,7 @@ ReferencePass RunReference(const model_files::ModelConfig& model,
                            const ReferenceWeights& weights,
                            const ReferenceBatch& batch);
 
-// The loss alone.
+// Only the loss.
 double ReferenceLoss(const model_files::ModelConfig& model,
                      const ReferenceWeights& weights,
                      const ReferenceBatch& batch);

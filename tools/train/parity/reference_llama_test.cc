@@ -9,12 +9,11 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/model_files/parse_json.h"
-#include "tools/train/parity/finite_difference.h"
-#include "tools/train/parity/reference_weights.h"
+#include "nlohmann/json.hpp"
 
 namespace tessera::train {
 namespace {
@@ -40,7 +39,7 @@ nlohmann::json Fixture() {
       ReadFile("tools/train/parity/testdata/llama_logits.json", 1 << 20);
   EXPECT_THAT(text, IsOk());
   if (!text.ok()) return {};
-  const auto json = model_files::ParseJson(*text, {.max_bytes = 1 << 20});
+  const auto json = ParseJson(*text, {.max_bytes = 1 << 20});
   EXPECT_THAT(json, IsOk());
   return json.ok() ? *json : nlohmann::json();
 }

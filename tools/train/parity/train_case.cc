@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/in_process/in_process.h"
@@ -25,9 +26,11 @@
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/text/samples.h"
 #include "tools/train/loop/train_rank.h"
+#include "tools/train/parity/parity_case.h"
 #include "tools/train/testing/small_text.h"
 
 namespace tessera::train {
+
 namespace {
 
 using Tier = std::shared_ptr<offload::MemoryTier>;
@@ -37,7 +40,7 @@ std::string TemporaryDirectory() {
   return directory == nullptr ? "/tmp" : directory;
 }
 
-// Null where there is none.
+// Null if the run has no tier.
 absl::StatusOr<Tier> MakeTier(const ParityCase& run) {
   Tier tier;
   if (run.tier == "host") {
@@ -85,7 +88,7 @@ bool IsSame(const StepRecord& a, const StepRecord& b) {
          a.skipped == b.skipped;
 }
 
-// The first error that is not about another rank's.
+// The first error that does not follow from another rank's (Aborted).
 absl::Status FirstError(const std::vector<absl::Status>& results) {
   absl::Status error;
   for (size_t rank = 0; rank < results.size(); ++rank) {
@@ -113,7 +116,7 @@ absl::StatusOr<std::vector<StepRecord>> TrainCase(const ParityCase& run) {
   OffloadTo(tier.get(), run.offload, options);
   const int64_t ranks = run.mesh.world_size();
   std::vector<std::vector<StepRecord>> records(static_cast<size_t>(ranks));
-  // There are more ranks than processors: who waits had better sleep.
+  // There are more ranks than processors, so waiting ranks should sleep.
   auto engines = collectives::CreateInProcessEngines(
       ranks, {.tuning = {.spins = 1, .yield_us = 0}});
   TESSERA_RETURN_IF_ERROR(FirstError(collectives::RunRanksOn(
@@ -158,6 +161,44 @@ ParityDifference DifferenceOf(const std::vector<StepRecord>& actual,
                  PartOf(actual[s].gradient_norm, expected[s].gradient_norm));
   }
   return largest;
+}
+
+namespace {
+
+void Enlarge(const ParityDifference& difference, ParityDifference& largest) {
+  largest.loss = std::max(largest.loss, difference.loss);
+  largest.gradient_norm =
+      std::max(largest.gradient_norm, difference.gradient_norm);
+}
+
+std::string LineOf(const std::string& name, int64_t runs,
+                   const ParityDifference& largest) {
+  return absl::StrFormat("%-28s %5d runs, loss %.1e, gradient norm %.1e\n",
+                         name, runs, largest.loss, largest.gradient_norm);
+}
+
+}  // namespace
+
+void ParityReport::Add(const CoveringRow& row,
+                       const ParityDifference& difference) {
+  ++runs_;
+  Enlarge(difference, largest_);
+  for (size_t factor = 0; factor < row.size(); ++factor) {
+    Line& line = lines_[{factor, row[factor]}];
+    ++line.runs;
+    Enlarge(difference, line.largest);
+  }
+}
+
+std::ostream& operator<<(std::ostream& os, const ParityReport& report) {
+  os << LineOf("all", report.runs_, report.largest_);
+  for (const auto& [place, line] : report.lines_) {
+    const ParityOption& option = ParityOptions()[place.first];
+    os << LineOf(
+        option.name + "=" + option.values[static_cast<size_t>(place.second)],
+        line.runs, line.largest);
+  }
+  return os;
 }
 
 }  // namespace tessera::train

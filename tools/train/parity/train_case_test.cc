@@ -9,7 +9,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/train/parity/every_mesh.h"
+#include "tools/train/parity/parity_case.h"
 
 namespace tessera::train {
 namespace {

@@ -18,10 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/train/parity/covering_array.h"
-#include "tools/train/parity/every_mesh.h"
 #include "tools/train/parity/parity_case.h"
-#include "tools/train/parity/parity_options.h"
-#include "tools/train/parity/parity_report.h"
 #include "tools/train/parity/train_case.h"
 
 namespace tessera::train {

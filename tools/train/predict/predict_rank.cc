@@ -22,7 +22,7 @@
 #include "tools/train/loop/run_schedule.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/predict/counting_tier.h"
-#include "tools/train/predict/stage_shapes.h"
+#include "tools/train/predict/pipeline_plan.h"
 #include "zero3/checkpoint/state_blocks.h"
 
 namespace tessera::train {
@@ -93,8 +93,8 @@ int64_t MostMicroBatches(const std::vector<pipeline::Action>& actions) {
 
 class DryRun {
  public:
-  DryRun(const RunPlan& plan, const RankPlace& place, const StateHomes& homes,
-         MemoryAccess access)
+  DryRun(const PipelinePlan& plan, const RankPlace& place,
+         const StateHomes& homes, MemoryAccess access)
       : options_(plan.options()),
         place_(place),
         homes_(homes),
@@ -315,7 +315,7 @@ int64_t SnapshotOf(const RankPlace& place, const MeshSizes& mesh,
 }
 
 // What a rank's memory and messages depend on, beside the plan.
-absl::StatusOr<std::string> SizesOf(const RunPlan& plan,
+absl::StatusOr<std::string> SizesOf(const PipelinePlan& plan,
                                     const RankPlace& place) {
   std::string sizes = absl::StrCat("pp", place.pp);
   for (const StageSpan& span : plan.StagesOf(place.pp)) {
@@ -335,7 +335,7 @@ absl::StatusOr<std::string> SizesOf(const RunPlan& plan,
 
 }  // namespace
 
-absl::StatusOr<RankPrediction> PredictRank(const RunPlan& plan,
+absl::StatusOr<RankPrediction> PredictRank(const PipelinePlan& plan,
                                            const RankPlace& place,
                                            const StateHomes& homes,
                                            MemoryAccess access) {
@@ -350,7 +350,7 @@ absl::StatusOr<RankPrediction> PredictRank(const RunPlan& plan,
 }
 
 absl::StatusOr<std::vector<RankPrediction>> PredictRanks(
-    const RunPlan& plan, std::span<const RankPlace> places,
+    const PipelinePlan& plan, std::span<const RankPlace> places,
     const StateHomes& homes) {
   struct Alike {
     RankPrediction rank;

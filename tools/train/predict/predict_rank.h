@@ -2,8 +2,8 @@
 // TrainRank takes a step on memory, messages and arithmetic that are only
 // counted.
 //
-//   TESSERA_ASSIGN_OR_RETURN(const RunPlan plan, RunPlan::Create(options));
-//   TESSERA_ASSIGN_OR_RETURN(
+//   TESSERA_ASSIGN_OR_RETURN(const PipelinePlan plan,
+//   PipelinePlan::Create(options)); TESSERA_ASSIGN_OR_RETURN(
 //       const RankPrediction rank,
 //       PredictRank(plan, {.dp = 1}, {.optimizer = StateHome::kHost}));
 //
@@ -19,7 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/tensor/counting_memory.h"
-#include "tools/train/predict/rank_place.h"
+#include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/rank_traffic.h"
 
 namespace tessera::train {
@@ -97,13 +97,13 @@ using MemoryAccess = CountingMemory::Access;
 // Errors are TrainRank's. With MemoryAccess::kTrapped a dry run that touches
 // its memory ends the process.
 absl::StatusOr<RankPrediction> PredictRank(
-    const RunPlan& plan, const RankPlace& place, const StateHomes& homes,
+    const PipelinePlan& plan, const RankPlace& place, const StateHomes& homes,
     MemoryAccess access = MemoryAccess::kZeros);
 
 // The predictions of `places`, in their order. Of ranks whose stages have equal
 // sizes only one is run.
 absl::StatusOr<std::vector<RankPrediction>> PredictRanks(
-    const RunPlan& plan, std::span<const RankPlace> places,
+    const PipelinePlan& plan, std::span<const RankPlace> places,
     const StateHomes& homes);
 
 }  // namespace tessera::train

@@ -147,7 +147,7 @@ void ExpectAsMeasured(const RunOptions& options, const StateHomes& homes = {},
                             options.schedule));
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto measured,
                                MeasureRun(options, prepare));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPlan plan, RunPlan::Create(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan, PipelinePlan::Create(options));
   for (int64_t r = 0; r < mesh.world_size(); ++r) {
     const RankPlace place = RankPlace::Of(r, mesh);
     SCOPED_TRACE(place.ToString());
@@ -348,7 +348,7 @@ TEST(PredictRankTest, EveryWayToSendFewerBytesIsAsMeasured) {
 TEST(PredictRankTest, QuantisedMessagesHaveTheBytesOfTheirFormulas) {
   const MeshSizes mesh = {.dp = 2};
   const auto bytes_of = [&](const FewerBytes& fewer, OpKind kind) {
-    const auto plan = RunPlan::Create(FewerBytesRun(fewer, mesh));
+    const auto plan = PipelinePlan::Create(FewerBytesRun(fewer, mesh));
     const auto rank = PredictRank(*plan, {}, {});
     const auto& all = rank->traffic.all();
     const auto found = all.find({TrafficAxis::kDp, kind});
@@ -382,7 +382,7 @@ TEST(PredictRankTest, TensorsThatAreStartedAreCountedUntilTheyMustBeOver) {
   options.length = 96;
   options.mesh = {.pp = 2};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto measured, MeasureRun(options));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPlan plan, RunPlan::Create(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan, PipelinePlan::Create(options));
   const int64_t boundary = options.length * options.model.hidden * 4;
   ASSERT_GE(boundary, 32 << 10);
   for (int64_t r = 0; r < 2; ++r) {
@@ -443,7 +443,7 @@ void ExpectTieredAsMeasured(const Tiered& tiered) {
     return absl::OkStatus();
   });
   if (tiered.compressed) return;
-  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPlan plan, RunPlan::Create(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan, PipelinePlan::Create(options));
   for (int64_t r = 0; r < options.mesh.world_size(); ++r) {
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const RankPrediction rank,
@@ -495,7 +495,7 @@ TEST(PredictRankTest, ActivationsInFilesTakeTheMemoryOfFourLayers) {
     RunOptions options = SmallRun();
     options.model.layers = 8;
     options.recompute = recompute;
-    TESSERA_ASSERT_OK_AND_ASSIGN(const RunPlan plan, RunPlan::Create(options));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan, PipelinePlan::Create(options));
     TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction here,
                                  PredictRank(plan, {}, {}, kTrapped));
     TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -520,16 +520,16 @@ TEST(PredictRankTest, RefusesWhatTheRunRefuses) {
   RunOptions options = SmallRun();
   options.batch = 7;
   options.mesh.dp = 2;
-  EXPECT_THAT(RunPlan::Create(options),
+  EXPECT_THAT(PipelinePlan::Create(options),
               StatusIs(absl::StatusCode::kInvalidArgument));
   options = SmallRun();
   options.schedule = "2f2b";
-  EXPECT_THAT(RunPlan::Create(options),
+  EXPECT_THAT(PipelinePlan::Create(options),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        testing::HasSubstr("no generator")));
   options = SmallRun();
   options.mesh.tp = 5;
-  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPlan plan, RunPlan::Create(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan, PipelinePlan::Create(options));
   EXPECT_THAT(PredictRank(plan, {}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }

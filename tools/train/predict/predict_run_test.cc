@@ -1,5 +1,3 @@
-#include "tools/train/predict/predict_run.h"
-
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -8,8 +6,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
 #include "tools/train/predict/print_prediction.h"
+#include "tools/train/predict/run_prediction.h"
 
 namespace tessera::train {
 namespace {

@@ -1,8 +1,11 @@
 #include "tools/train/predict/rank_traffic.h"
 
 #include <algorithm>
+#include <map>
 
+#include "collectives/operation/operation.h"
 #include "collectives/record/flight_recorder.h"
+#include "collectives/shared_memory/window_memory.h"
 
 namespace tessera::train {
 
@@ -74,6 +77,91 @@ double RankTraffic::SentAlong(TrafficAxis axis) const {
   for (const auto& [key, traffic] : all_) {
     if (key.first == axis) bytes += traffic.sent;
   }
+  return bytes;
+}
+
+namespace {
+
+using collectives::OpKind;
+using collectives::WindowUser;
+
+int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
+                  const RankPlace& place) {
+  switch (axis) {
+    case TrafficAxis::kTp:
+      return place.tp;
+    case TrafficAxis::kCp:
+      return place.cp;
+    case TrafficAxis::kPp:
+      return place.pp;
+    case TrafficAxis::kDp:
+      return place.cp + mesh.cp * (place.dp % mesh.dp_shard());
+    case TrafficAxis::kReplicate:
+      return place.dp / mesh.dp_shard();
+    case TrafficAxis::kData:
+      return place.cp + mesh.cp * place.dp;
+    case TrafficAxis::kModel:
+      return place.tp + mesh.tp * place.pp;
+  }
+  return 0;
+}
+
+// The state has a group for gathers, one for reductions and one for what ranks
+// agree on, beside that of the mesh, and checkpoints have one; and there is
+// another one for the norm, and one for sums over replicas.
+int64_t GroupsAlong(TrafficAxis axis) {
+  if (axis == TrafficAxis::kDp) return 5;
+  const bool has_two =
+      axis == TrafficAxis::kModel || axis == TrafficAxis::kReplicate;
+  return has_two ? 2 : 1;
+}
+
+// Pipelines have neighbours on both sides; context parallel ranks send to the
+// next one and receive from the one before.
+int64_t PeersOf(TrafficAxis axis, int64_t ranks) {
+  return axis == TrafficAxis::kPp ? std::min<int64_t>(ranks - 1, 2) : 1;
+}
+
+}  // namespace
+
+int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
+                      const RankTraffic& traffic,
+                      const SharingOptions& options) {
+  // The world's, and that of checkpoints.
+  int64_t bytes = collectives::GroupMemory(mesh.world_size(), true) +
+                  collectives::GroupMemory(mesh.world_size(), false);
+  for (const TrafficAxis axis : kTrafficAxes) {
+    const bool is_hybrid =
+        axis == TrafficAxis::kReplicate || axis == TrafficAxis::kData;
+    if (is_hybrid && mesh.dp_replicate == 1) continue;
+    bytes += GroupsAlong(axis) *
+             collectives::GroupMemory(RanksAlong(axis, mesh), false);
+  }
+  // One window for all that a group does, but along dp.
+  std::map<TrafficAxis, int64_t> largest;
+  for (const auto& [key, messages] : traffic.all()) {
+    const auto [axis, kind] = key;
+    WindowUser user;
+    user.ranks = RanksAlong(axis, mesh);
+    user.rank = RankAlong(axis, mesh, place);
+    user.crowded = options.crowded;
+    const int64_t own = collectives::WindowMemory(user, kind, messages.largest);
+    if (kind == OpKind::kSend || kind == OpKind::kReceive) {
+      bytes += PeersOf(axis, user.ranks) * own;
+      continue;
+    }
+    if (axis != TrafficAxis::kDp) {
+      largest[axis] = std::max(largest[axis], own);
+      continue;
+    }
+    bytes += own;
+    // Small messages and the largest of a run, each in its way.
+    if (options.crowded &&
+        options.strategy == topology::CommunicationStrategy::kAdaptive) {
+      bytes += collectives::ChannelMemory(user, kind, messages.largest);
+    }
+  }
+  for (const auto& [axis, own] : largest) bytes += own;
   return bytes;
 }
 

@@ -19,6 +19,8 @@
 #include "collectives/counting/counting_engine.h"
 #include "collectives/operation/operation.h"
 #include "tools/train/loop/run_options.h"
+#include "tools/train/predict/pipeline_plan.h"
+#include "topology/config/strategies.h"
 
 namespace tessera::train {
 
@@ -73,6 +75,24 @@ class RankTraffic {
   MeshSizes mesh_;
   std::map<Key, OperationTraffic> all_;
 };
+
+// SharedWindows: the shared memory that a rank's messages need with the engine
+// shared_memory, in bytes.
+//
+//   const int64_t bytes = SharedWindows(mesh, place, traffic,
+//                                       {.crowded = true});
+
+struct SharingOptions {
+  bool crowded = false;  // There are more ranks than processors.
+  topology::CommunicationStrategy strategy =
+      topology::CommunicationStrategy::kAdaptive;
+};
+
+// Computed with collectives/shared_memory/window_memory.h for the groups of
+// TrainRank and ShardedState.
+int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
+                      const RankTraffic& traffic,
+                      const SharingOptions& options);
 
 }  // namespace tessera::train
 

@@ -1,5 +1,3 @@
-#include "tools/train/report/clock_offset.h"
-
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -10,6 +8,7 @@
 #include "collectives/engine/operation_context.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
+#include "tools/train/report/step_meter.h"
 
 namespace tessera::train {
 namespace {

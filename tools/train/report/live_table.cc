@@ -30,7 +30,7 @@ std::string LiveTableHeader() {
                          "comp", "comm", "bubble", "offload");
 }
 
-std::string LiveTableRow(const StepResult& step, int64_t steps) {
+std::string LiveTableRow(const StepMetrics& step, int64_t steps) {
   const StepRecord& record = step.record;
   const TimeShares& shares = step.shares;
   return absl::StrFormat("%13s %8.4f %9.3g %9.2e %9.0f %9s %5s %5s %6s %7s%s",
@@ -48,7 +48,7 @@ bool LiveTable::IsDue(int64_t step) const {
          step == options_.steps || options_.now() - last_ >= options_.interval;
 }
 
-void LiveTable::Add(const StepResult& step) {
+void LiveTable::Add(const StepMetrics& step) {
   if (!IsDue(step.record.step + 1)) return;
   if (!has_header_) out_ << LiveTableHeader() << "\n";
   has_header_ = true;

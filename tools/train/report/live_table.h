@@ -1,12 +1,11 @@
-// LiveTable: a run's steps as its user watches them.
+// LiveTable: prints a run's steps as a table for its user.
 //
 //   LiveTable table(std::cerr, {.is_terminal = true, .steps = 60});
 //   table.Add(step);
 //   table.Finish();
 //
-//    step     loss  grad norm        lr  tokens/s   memory  comp  comm  bubb
-//    offl 7/60   3.2512      0.512  2.81e-03      9012   31 MiB   72%   15% 9%
-//    4%
+//  step    loss grad norm       lr tokens/s  memory comp comm bubb offl
+//  7/60  3.2512     0.512 2.81e-03     9012  31 MiB  72%  15%   9%   4%
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_LIVE_TABLE_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_LIVE_TABLE_H_
 
@@ -23,18 +22,18 @@
 namespace tessera::train {
 
 struct LiveTableOptions {
-  // One line that is written anew at each step. Elsewhere a line for the first
-  // and the last step, each twentieth of the run, and whenever `interval` has
-  // gone by.
+  // On a terminal one line is rewritten at each step. Otherwise there is a line
+  // for the first and the last step, for every twentieth of the run, and
+  // whenever `interval` has passed.
   bool is_terminal = false;
   int64_t steps = 1;  // Of the whole run.
   absl::Duration interval = absl::Seconds(10);
   std::function<absl::Time()> now = absl::Now;
 };
 
-// Both end without an end of line.
+// Without a line feed.
 std::string LiveTableHeader();
-std::string LiveTableRow(const StepResult& step, int64_t steps);
+std::string LiveTableRow(const StepMetrics& step, int64_t steps);
 
 class LiveTable {
  public:
@@ -46,8 +45,8 @@ class LiveTable {
   LiveTable(const LiveTable&) = delete;
   LiveTable& operator=(const LiveTable&) = delete;
 
-  void Add(const StepResult& step);
-  // Ends the line that a terminal shows, so that others can write.
+  void Add(const StepMetrics& step);
+  // Ends the current line of a terminal, so that others can write.
   void Finish();
 
  private:

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-StepResult StepAt(int64_t step) {
+StepMetrics StepAt(int64_t step) {
   return {.record = {.step = step,
                      .loss = 3.25,
                      .gradient_norm = 0.5,
@@ -42,7 +42,7 @@ TEST(LiveTableTest, ARowHasEveryNumberUnderItsName) {
 }
 
 TEST(LiveTableTest, SaysThatAStepWasSkippedAndShowsGibibytes) {
-  StepResult step = StepAt(0);
+  StepMetrics step = StepAt(0);
   step.record.skipped = true;
   step.memory_bytes = int64_t{24} << 30;
   EXPECT_THAT(LiveTableRow(step, 1), HasSubstr("24.0 GiB"));

@@ -10,10 +10,53 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
-#include "tools/train/report/metrics_line.h"
+#include "nlohmann/json.hpp"
 
 namespace tessera::train {
+
+namespace {
+
+constexpr size_t kMostLineBytes = size_t{1} << 20;
+constexpr int64_t kMostSteps = int64_t{1} << 62;
+
+}  // namespace
+
+std::string MetricsLine(const StepMetrics& step, int64_t ranks) {
+  const StepRecord& record = step.record;
+  const TimeShares& shares = step.shares;
+  const nlohmann::ordered_json line = {
+      {"step", record.step},
+      {"loss", record.loss},
+      {"grad_norm", record.gradient_norm},
+      {"lr", record.learning_rate},
+      {"tokens_per_second", step.tokens_per_second},
+      {"memory_bytes", step.memory_bytes},
+      {"compute", shares.compute},
+      {"communication", shares.communication},
+      {"bubble", shares.bubble},
+      {"offload", shares.offload},
+      {"skipped", record.skipped},
+      {"loss_scale", record.loss_scale},
+      {"seconds", step.seconds},
+      {"products", shares.products},
+      {"optimizer", shares.optimizer},
+      {"state_traffic", shares.state_traffic},
+      {"state_hidden", shares.state_hidden},
+      {"ranks", ranks}};
+  return line.dump();
+}
+
+std::optional<int64_t> StepOfMetricsLine(std::string_view line) {
+  const auto parsed = ParseJson(line, {.max_bytes = kMostLineBytes});
+  if (!parsed.ok() || !parsed->is_object()) return std::nullopt;
+  const auto step = parsed->find("step");
+  if (step == parsed->end()) return std::nullopt;
+  const std::optional<int64_t> number = JsonInteger(*step);
+  return number >= 0 && number <= kMostSteps ? number : std::nullopt;
+}
+
 namespace {
 
 constexpr int64_t kMostBytes = int64_t{1} << 32;
@@ -53,7 +96,7 @@ absl::StatusOr<std::unique_ptr<MetricsFile>> MetricsFile::Open(
   return std::unique_ptr<MetricsFile>(new MetricsFile(path, fd));
 }
 
-absl::Status MetricsFile::Add(const StepResult& step, int64_t ranks) {
+absl::Status MetricsFile::Add(const StepMetrics& step, int64_t ranks) {
   const std::string line = MetricsLine(step, ranks) + "\n";
   std::string_view rest = line;
   while (!rest.empty()) {

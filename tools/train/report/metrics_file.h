@@ -1,14 +1,25 @@
-// MetricsFile: a line of JSON for each step, in a file that may be read while
-// it grows.
+// MetricsFile: one line of JSON per step, in a file that may be read while it
+// grows.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto file, MetricsFile::Open("run.jsonl", 0));
 //   TESSERA_RETURN_IF_ERROR(file->Add(step, ranks));
+//
+//   {"step":7,"loss":3.25,"grad_norm":0.5,"lr":0.003,"tokens_per_second":9000,
+//    "memory_bytes":1048576,"compute":0.7,"communication":0.1,"bubble":0.1,
+//    "offload":0.1,...}
+//
+// These ten keys are stable; `skipped`, `loss_scale`, `seconds`, `products`,
+// `optimizer` and `ranks` follow. The shares compute, communication, bubble and
+// offload add up to 1; products and optimizer are parts of compute. Steps count
+// from 0.
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_METRICS_FILE_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_METRICS_FILE_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -18,16 +29,23 @@
 
 namespace tessera::train {
 
+// One line without a line feed. Numbers round-trip exactly; numbers that are
+// not finite become null.
+std::string MetricsLine(const StepMetrics& step, int64_t ranks);
+
+// The step of a line; nullopt if it has no valid `step`. Accepts any line.
+std::optional<int64_t> StepOfMetricsLine(std::string_view line);
+
 class MetricsFile {
  public:
-  // Makes the file, or takes up one whose lines of steps before `first_step`
-  // stay; lines of later steps, and what is no step's, go: all at once, so
-  // that no reader sees half. What the file system says, with the flag.
+  // Creates the file, or continues one: keeps its lines of steps before
+  // `first_step` and atomically drops lines of later steps and invalid lines.
+  // Errors of the file system with the flag.
   static absl::StatusOr<std::unique_ptr<MetricsFile>> Open(
       const std::string& path, int64_t first_step);
 
-  // Appends a line, in one piece.
-  absl::Status Add(const StepResult& step, int64_t ranks);
+  // Appends a line with one write.
+  absl::Status Add(const StepMetrics& step, int64_t ranks);
 
  private:
   MetricsFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}

@@ -16,7 +16,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/train/report/metrics_line.h"
 
 namespace tessera::train {
 namespace {
@@ -26,7 +25,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
-StepResult StepAt(int64_t step) {
+StepMetrics StepAt(int64_t step) {
   return {.record = {.step = step,
                      .loss = 1.0 / 3,
                      .gradient_norm = std::sqrt(2.0),
@@ -83,7 +82,7 @@ TEST(MetricsLineTest, HasTheKeysOfTheContractAndExactNumbers) {
 }
 
 TEST(MetricsLineTest, WhatIsNotFiniteIsStillJson) {
-  StepResult step = StepAt(0);
+  StepMetrics step = StepAt(0);
   step.record.gradient_norm = std::numeric_limits<double>::infinity();
   const std::string line = MetricsLine(step, 1);
   EXPECT_TRUE(Json::parse(line)["grad_norm"].is_null());

@@ -1,14 +1,14 @@
-// How much of the traffic of model state hides behind computation:
-// data-parallel ranks as threads, over wires of a given bandwidth that need no
+// Measures how much of the traffic of model state overlaps computation, with
+// data-parallel ranks as threads, over links of a given bandwidth that need no
 // processor.
 //
 //   bazel run -c opt //tools/train/report:overlap_benchmark
 //
-// Counters, the means over ranks and steps: `traffic`, the part of a step in
-// which weights are gathered or gradients reduced; `hidden`, the part of that
-// beside computation; `ratio`, computation over traffic. The limit of `hidden`
-// at a ratio of 1 and more is 1, less the first gather and the last reduction
-// of a step.
+// Counters, the means over ranks and steps: `traffic`, the share of a step in
+// which weights are gathered or gradients reduced; `hidden`, the share of that
+// which overlaps computation; `ratio`, computation over traffic. The limit of
+// `hidden` at a ratio of 1 or more is 1, less the first gather and the last
+// reduction of a step.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,10 +22,10 @@
 #include "collectives/in_process/in_process.h"
 #include "collectives/testing/wire_engine.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/model_files/presets.h"
-#include "tools/text/byte_tokenizer.h"
+#include "tools/model_files/model_config.h"
 #include "tools/text/corpus.h"
-#include "tools/train/loop/measured_engine.h"
+#include "tools/text/tokenizer.h"
+#include "tools/train/loop/collective_log.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/report/step_activity.h"
 #include "tools/train/report/step_meter.h"
@@ -74,7 +74,7 @@ absl::Status RunRank(std::unique_ptr<collectives::Engine> engine,
   return absl::OkStatus();
 }
 
-// Arguments: stage, pipeline ranks, megabytes a second of a wire.
+// Arguments: ZeRO stage, pipeline ranks, MB/s of a link.
 void BM_Overlap(benchmark::State& state) {
   RunOptions options;
   options.mesh = {.dp = 2, .pp = state.range(1)};

@@ -4,11 +4,158 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "tools/train/report/report_changes.h"
+#include "nlohmann/json.hpp"
+#include "tools/train/settings/offload_choice.h"
 
 namespace tessera::train {
+
 namespace {
+
+// The mesh with half as many ranks along one axis and twice the data ranks.
+std::string HalfMesh(MeshSizes mesh, int64_t MeshSizes::*axis) {
+  mesh.*axis /= 2;
+  mesh.dp *= 2;
+  return absl::StrCat("--mesh=", mesh.ToString());
+}
+
+std::string LargerBatch(const Settings& settings, int64_t factor) {
+  return absl::StrCat("--batch=", settings.batch * factor);
+}
+
+std::string ChangeForDataRanks(const Settings& settings) {
+  const std::string batch = absl::StrCat(
+      LargerBatch(settings, 2),
+      ", whose gradients are summed as often as those of half of it");
+  return settings.zero == 3 ? absl::StrCat(
+                                  "--zero=1, which gathers weights only after "
+                                  "the optimizer, if memory allows; or ",
+                                  batch)
+                            : batch;
+}
+
+// The axis along which the ranks send most, by prediction.
+TrafficAxis BusiestAxis(const RunPrediction& prediction) {
+  TrafficAxis busiest = TrafficAxis::kDp;
+  double most = -1;
+  for (const TrafficAxis axis : kTrafficAxes) {
+    double sent = 0;
+    for (const RankPrediction& rank : prediction.ranks) {
+      sent += rank.traffic.SentAlong(axis);
+    }
+    if (sent <= most) continue;
+    most = sent;
+    busiest = axis;
+  }
+  return busiest;
+}
+
+// Each of these returns a sentence with flags and values for these settings.
+std::string ChangeForCommunication(const Settings& settings,
+                                   const RunPrediction& prediction) {
+  const MeshSizes& mesh = prediction.mesh;
+  const TrafficAxis axis = BusiestAxis(prediction);
+  const std::string where =
+      absl::StrCat("most bytes go along ", TrafficAxisName(axis), ": ");
+  if (axis == TrafficAxis::kTp && mesh.tp % 2 == 0) {
+    return absl::StrCat(where, HalfMesh(mesh, &MeshSizes::tp));
+  }
+  if (axis == TrafficAxis::kCp && mesh.cp % 2 == 0) {
+    return absl::StrCat(where, HalfMesh(mesh, &MeshSizes::cp));
+  }
+  if (axis == TrafficAxis::kPp && mesh.pp % 2 == 0) {
+    return absl::StrCat(where, HalfMesh(mesh, &MeshSizes::pp));
+  }
+  return absl::StrCat(where, ChangeForDataRanks(settings));
+}
+
+std::string ChangeForMemory(const Settings& settings,
+                            const RunPrediction& prediction) {
+  const MeshSizes& mesh = prediction.mesh;
+  if (settings.recompute == "none") {
+    return "--recompute=selective, or --recompute=full for still less";
+  }
+  if (settings.zero < 3 && mesh.dp * mesh.cp > 1) {
+    return "--zero=3, which partitions weights and gradients too";
+  }
+  if (settings.parallel.micro_batch > 1) {
+    return absl::StrCat("--micro_batch=", settings.parallel.micro_batch / 2);
+  }
+  if (settings.recompute != "full") return "--recompute=full";
+  if (settings.offload == "none" || settings.offload_dir.empty()) {
+    return "--offload=optimizer --offload_dir=DIR, a directory on a fast disk";
+  }
+  return absl::StrCat("--length=", settings.length / 2,
+                      ", or more ranks on more machines");
+}
+
+std::string ChangeForPipeline(const Settings& settings,
+                              const RunPrediction& prediction) {
+  const int64_t pp = prediction.mesh.pp;
+  if (prediction.micro_batches < 4 * pp) {
+    if (settings.parallel.micro_batch > 1) {
+      return absl::StrCat("--micro_batch=", settings.parallel.micro_batch / 2,
+                          ", which makes twice as many micro-batches");
+    }
+    const int64_t batch =
+        4 * pp * prediction.mesh.dp * settings.parallel.micro_batch;
+    return absl::StrCat("--batch=", batch, ", which makes ", 4 * pp,
+                        " micro-batches of a pipeline of ", pp);
+  }
+  if (settings.parallel.schedule == "zb_h1" ||
+      settings.parallel.schedule == "zb_v") {
+    return HalfMesh(prediction.mesh, &MeshSizes::pp);
+  }
+  return "--schedule=zb_h1, which fills bubbles with gradients of weights";
+}
+
+std::string ChangeForTensor(const Settings& settings,
+                            const RunPrediction& prediction) {
+  if (prediction.mesh.tp % 2 == 0) {
+    return absl::StrCat(HalfMesh(prediction.mesh, &MeshSizes::tp),
+                        ", whose products are twice as large for each message");
+  }
+  return absl::StrCat("--micro_batch=", settings.parallel.micro_batch * 2,
+                      ", whose messages are fewer");
+}
+
+std::string ChangeForStraggler(int64_t rank) {
+  return absl::StrCat("check what else runs on the machine of rank ", rank,
+                      ", and that ranks have no more --threads than there are "
+                      "cores");
+}
+
+std::string ChangeForOverlap(const Settings& settings) {
+  if (settings.zero == 3) {
+    return absl::StrCat("--gather_ahead=", settings.gather_ahead + 1,
+                        ", which has more time to hide gathers behind; or "
+                        "--micro_batch=",
+                        settings.parallel.micro_batch * 2,
+                        ", with more computation for the same bytes");
+  }
+  return absl::StrCat("--micro_batch=", settings.parallel.micro_batch * 2,
+                      ", with more computation for the same bytes");
+}
+
+std::string ChangeForOffload(const Settings& settings) {
+  if (settings.offload_dir.empty()) {
+    return settings.compression == "none"
+               ? "--offload=none, if memory allows"
+               : "--compression=none, which needs no decoding";
+  }
+  const OffloadChoice offload = OffloadChoice::Of(settings.offload);
+  if (offload.activations) {
+    return "--recompute=full, which keeps less of each layer, or --offload "
+           "without activations, if memory allows; or an --offload_dir on a "
+           "faster disk";
+  }
+  return offload.gradients
+             ? "--offload=optimizer, which is read once a step; or an "
+               "--offload_dir on a faster disk"
+             : "--offload_dir= (host memory), if there is room; or one on a "
+               "faster disk";
+}
 
 // The mean over ranks.
 template <typename Value>
@@ -20,7 +167,7 @@ double Mean(const std::vector<RankResult>& ranks, Value value) {
 
 double Ratio(double part, double whole) { return whole > 0 ? part / whole : 1; }
 
-// Of the bytes that ranks send, those along tp.
+// The share of the bytes along tp in all bytes that ranks send.
 double TensorShare(const RunPrediction& prediction) {
   double tensor = 0, all = 0;
   for (const RankPrediction& rank : prediction.ranks) {
@@ -96,8 +243,8 @@ class Reporter {
       return Ratio(busy, busy + of.bubble);
     });
     Add(ReportRule::kPipeline, efficiency, limits_.pipeline,
-        absl::StrFormat("pipeline ranks work %.1f %% of the time in which they "
-                        "could (the schedule allows %.1f %%)",
+        absl::StrFormat("pipeline ranks are busy for %.1f %% of the time (the "
+                        "schedule allows %.1f %%)",
                         100 * efficiency, 100 * (1 - prediction_.bubble)),
         ChangeForPipeline(settings_, prediction_));
   }
@@ -108,13 +255,13 @@ class Reporter {
       return Ratio(of.products, of.products + tensor * of.communication);
     });
     Add(ReportRule::kTensor, efficiency, limits_.tensor,
-        absl::StrFormat("of products and messages of tensor ranks, %.1f %% are "
-                        "products",
+        absl::StrFormat("products take %.1f %% of the time of products and "
+                        "messages of tensor ranks",
                         100 * efficiency),
         ChangeForTensor(settings_, prediction_));
   }
 
-  // Among the ranks that have the same stages.
+  // Compares ranks with the same stages.
   void ReportStragglers() {
     std::map<int64_t, std::vector<std::pair<double, int64_t>>> by_stage;
     for (size_t r = 0; r < result_.ranks.size(); ++r) {
@@ -152,7 +299,7 @@ class Reporter {
         ChangeForStraggler(rank), rank);
   }
 
-  // What takes a hundredth of a step is not worth hiding.
+  // Traffic below 1 % of a step is not worth hiding.
   void ReportOverlap() {
     const double traffic = Mean(
         result_.ranks, [](const TimeShares& of) { return of.state_traffic; });
@@ -183,7 +330,7 @@ class Reporter {
         ChangeForOffload(settings_), rank);
   }
 
-  // Empty where all is used in place.
+  // Empty if all blocks are used in place.
   std::string StallBesideBound(const OffloadTraffic& traffic) const {
     const auto steps = static_cast<double>(result_.steps.size());
     if (traffic.bytes_read == 0 || steps == 0) return "";
@@ -232,6 +379,49 @@ RunReport MakeRunReport(const RunResult& result, const Settings& settings,
                         const RunPrediction& prediction,
                         const ReportLimits& limits) {
   return Reporter(result, settings, prediction, limits).Run();
+}
+
+namespace {
+
+// Shares as percentages, ratios as numbers.
+std::string Number(ReportRule rule, double value) {
+  return rule == ReportRule::kStraggler
+             ? absl::StrFormat("%.2f", value)
+             : absl::StrFormat("%.1f %%", 100 * value);
+}
+
+}  // namespace
+
+void PrintRunReport(const RunReport& report, std::ostream& out) {
+  out << absl::StrFormat("report of %d steps, %.4g tokens/s\n", report.steps,
+                         report.tokens_per_second);
+  for (const Measurement& one : report.measurements) {
+    out << absl::StrFormat(
+        "%-8s %-13s %8s (%s %s): %s\n", one.broken ? "CHANGE" : "ok",
+        ReportRuleName(one.rule), Number(one.rule, one.measured),
+        IsUpperLimit(one.rule) ? "limit" : "at least",
+        Number(one.rule, one.limit), one.meaning);
+    if (one.broken) out << "         try " << one.change << "\n";
+  }
+  if (report.all_well()) out << "nothing holds the run back\n";
+}
+
+std::string RunReportAsJson(const RunReport& report) {
+  nlohmann::ordered_json json;
+  json["steps"] = report.steps;
+  json["tokens_per_second"] = report.tokens_per_second;
+  json["all_well"] = report.all_well();
+  json["measurements"] = nlohmann::ordered_json::array();
+  for (const Measurement& one : report.measurements) {
+    json["measurements"].push_back({{"rule", ReportRuleName(one.rule)},
+                                    {"measured", one.measured},
+                                    {"limit", one.limit},
+                                    {"broken", one.broken},
+                                    {"rank", one.rank},
+                                    {"meaning", one.meaning},
+                                    {"change", one.change}});
+  }
+  return json.dump(2) + "\n";
 }
 
 }  // namespace tessera::train

@@ -1,32 +1,33 @@
-// RunReport: what held a run back, with what was measured, from where on it is
-// told, and which flag to change.
+// RunReport: the measurements of a run against limits, with the flag to change
+// for each that is out of its limit.
 //
 //   const RunReport report = MakeRunReport(result, settings, prediction);
-//   PrintRunReport(report, std::cout);                  // print_report.h
+//   PrintRunReport(report, std::cout);
 //
-//   rule            measured                                   told
+//   rule            measured                                   reported
 //   communication   share of time in collectives and           above 30 %
 //                   messages, the mean over ranks
-//   memory          what the run's ranks took of what the      above 90 %
-//                   machine had left before it
+//   memory          memory taken by the run's ranks, of the    above 90 %
+//                   memory that was available before
 //   pipeline        1 - bubble / (computation + messages +     below 70 %
 //                   bubble), the mean over ranks
 //   tensor          products / (products + messages of tensor  below 80 %
 //                   ranks), the mean over ranks
 //   straggler       computation of a rank over the median of   above 1.2
 //                   the ranks with the same stages
-//   overlap         of the time in which weights are gathered    below 80 %
-//                   and gradients reduced, the share beside
+//   overlap         share of the gathers of weights and        below 80 %
+//                   reductions of gradients that overlaps
 //                   computation, the mean over ranks
-//   offload         share of time that a rank waits for tiers,  above 10 %
-//                   the most of any rank
+//   offload         share of time that a rank waits for tiers, above 10 %
+//                   the maximum over ranks
 //
-// Messages of tensor ranks are told from others by the bytes along each axis
-// (RunPrediction): their share of the bytes is taken for that of the time.
+// The time of tensor ranks' messages is estimated by their share of the
+// predicted bytes along all axes (RunPrediction).
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_RUN_REPORT_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_RUN_REPORT_H_
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,7 +61,7 @@ enum class ReportRule {
 // "communication", "memory", ...
 std::string_view ReportRuleName(ReportRule rule);
 
-// Whether the rule is broken above its limit, not below it.
+// True if the rule is broken above its limit, false if below.
 constexpr bool IsUpperLimit(ReportRule rule) {
   return rule != ReportRule::kPipeline && rule != ReportRule::kTensor &&
          rule != ReportRule::kOverlap;
@@ -71,26 +72,34 @@ struct Measurement {
   double measured = 0;
   double limit = 0;
   bool broken = false;
-  int64_t rank = -1;         // That it is of; -1: of all.
+  int64_t rank = -1;         // The rank measured; -1: all.
   std::string meaning = {};  // A sentence.
-  std::string change = {};   // Flags and values; empty where all is well.
+  std::string change = {};   // Flags and values; empty if not broken.
 };
 
 struct RunReport {
   int64_t steps = 0;
   double tokens_per_second = 0;
-  // One for each rule that applies, in their order; of stragglers one for each,
-  // or the slowest rank where there are none.
+  // One per applicable rule, in their order. One per straggler, or the slowest
+  // rank if there are none.
   std::vector<Measurement> measurements;
 
   bool all_well() const;
 };
 
-// `prediction` is of the same settings, from before the run. A result without
+// `prediction` is for the same settings, from before the run. A result without
 // ranks has no measurements.
 RunReport MakeRunReport(const RunResult& result, const Settings& settings,
                         const RunPrediction& prediction,
                         const ReportLimits& limits = {});
+
+// One line per measurement, and under each broken one the change.
+void PrintRunReport(const RunReport& report, std::ostream& out);
+
+// An object with the keys steps, tokens_per_second, all_well and measurements
+// (each with rule, measured, limit, broken, rank, meaning, change). Ends with a
+// line feed.
+std::string RunReportAsJson(const RunReport& report);
 
 }  // namespace tessera::train
 

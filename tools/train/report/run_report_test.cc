@@ -8,9 +8,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
 #include "tools/train/predict/run_prediction.h"
-#include "tools/train/report/print_report.h"
 
 namespace tessera::train {
 namespace {

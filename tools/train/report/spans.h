@@ -1,4 +1,4 @@
-// Spans: sets of moments, as sorted and disjoint spans of time.
+// Spans: sets of moments as sorted, disjoint intervals.
 //
 //   Spans busy = Merged(std::move(raw));
 //   Spans rest = Without({whole}, busy);
@@ -11,7 +11,7 @@
 
 namespace tessera::train {
 
-// Nanoseconds from `begin` up to and without `end`.
+// Nanoseconds [begin, end).
 struct Span {
   int64_t begin = 0;
   int64_t end = 0;
@@ -20,18 +20,18 @@ struct Span {
   friend bool operator==(const Span&, const Span&) = default;
 };
 
-// In order, none empty, none touching the next.
+// Sorted; none is empty or touches the next.
 using Spans = std::vector<Span>;
 
-// The moments of any of `raw`, which may overlap and be in any order.
+// The union of `raw`, which may overlap and be in any order.
 Spans Merged(std::vector<Span> raw);
 
-// The moments of both; of the first and not the second; of either.
+// The intersection, the difference and the union.
 Spans Both(const Spans& a, const Spans& b);
 Spans Without(const Spans& a, const Spans& b);
 Spans Either(const Spans& a, const Spans& b);
 
-// The earliest moments, `ns` of them, or all where there are fewer.
+// The earliest `ns` nanoseconds, or all if there are fewer.
 Spans Earliest(const Spans& spans, int64_t ns);
 
 int64_t Length(const Spans& spans);

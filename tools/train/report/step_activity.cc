@@ -6,7 +6,7 @@
 namespace tessera::train {
 namespace {
 
-// Gives out the moments of a step, each once.
+// Assigns each moment of a step once.
 class Ledger {
  public:
   explicit Ledger(StepAccount& account)
@@ -14,7 +14,7 @@ class Ledger {
 
   const Spans& rest() const { return rest_; }
 
-  // What is left of `spans` goes to `doing`.
+  // Assigns the moments of `spans` that are still free to `doing`.
   void Book(Doing doing, const Spans& spans) {
     Spans& booked = account_.spans[static_cast<size_t>(doing)];
     booked = Either(booked, Both(rest_, spans));
@@ -61,7 +61,8 @@ Spans StateTraffic(const StepActivity& activity) {
   return Both(Merged(std::move(traffic)), {activity.whole});
 }
 
-// Of each segment as much as the thread slept, while operations were under way.
+// In each segment, the time that the thread slept while operations were under
+// way.
 Spans TierWaits(const TierTime& tiers, const Spans& rest) {
   const Spans flights = Both(Merged(tiers.in_flight), rest);
   std::vector<Span> waits;

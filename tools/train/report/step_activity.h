@@ -1,11 +1,11 @@
-// StepActivity: what was measured of a rank in one step, and StepAccount, the
-// one thing that it did at each moment.
+// StepActivity: the measured activity of a rank in one step. StepAccount
+// assigns each moment of the step to one kind of activity.
 //
 //   const StepAccount account = AccountOf(activity);
 //   account.shares().bubble;
 //   Length(account.of(Doing::kCommunication));
 //
-// README.md says what counts as what, and why.
+// loop/README.md describes the assignment.
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_STEP_ACTIVITY_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_STEP_ACTIVITY_H_
 
@@ -16,14 +16,21 @@
 
 #include "pipeline/schedule/action.h"
 #include "tools/train/loop/collective_log.h"
-#include "tools/train/loop/time_shares.h"
+#include "tools/train/loop/run_result.h"
 #include "tools/train/report/spans.h"
 #include "tools/train/report/tier_log.h"
-#include "tools/train/report/timed_ops.h"
 
 namespace tessera::train {
 
-// A forward or backward pass of the rank, or a message.
+// The times of operations of tensor_parallel::Ops.
+struct OpsTime {
+  // Operations less than 300 ns apart are one span: reading the clock takes
+  // part of that time.
+  Spans spans = {};
+  int64_t products_ns = 0;  // In Gemm, Attend and AttendGradient.
+};
+
+// A forward or backward pass of the rank.
 struct ActivePass {
   pipeline::Action action = {};
   Span span = {};
@@ -33,16 +40,14 @@ struct ActivePass {
 struct MessageWait {
   pipeline::Action action = {};
   Span span = {};
-  // When the peer had computed what it sends; at the end or before the begin
-  // where the message is the rank's own to send.
+  // When the peer had computed the tensor; 0 if this rank sends it.
   int64_t computed_ns = 0;
 };
 
 struct StepActivity {
   int64_t step = 0;
   Span whole = {};
-  Span update =
-      {};  // Of the optimizer's part, gradients and parameters included.
+  Span update = {};  // ShardedState::Step.
   OpsTime ops = {};
   std::vector<ActivePass> passes = {};
   std::vector<MessageWait> messages = {};
@@ -68,11 +73,11 @@ constexpr std::string_view DoingName(Doing doing) {
 struct StepAccount {
   Span whole = {};
   int64_t products_ns = 0;
-  // Gathers of weights and reductions of gradients, and those moments of them
-  // in which the rank computed.
+  // The time with gathers of weights or reductions of gradients under way, and
+  // the part of it in which the rank computed.
   int64_t state_traffic_ns = 0;
   int64_t state_hidden_ns = 0;
-  // By Doing. Together all moments of `whole`, each once.
+  // By Doing. A partition of `whole`.
   std::array<Spans, kAllDoings.size()> spans = {};
 
   const Spans& of(Doing doing) const {

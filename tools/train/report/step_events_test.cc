@@ -1,5 +1,3 @@
-#include "tools/train/report/step_events.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -10,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/train/report/slices.h"
+#include "tools/train/report/run_trace.h"
 
 namespace tessera::train {
 namespace {

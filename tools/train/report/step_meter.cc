@@ -2,13 +2,95 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "base/status_macros.h"
 
 namespace tessera::train {
+
+namespace {
+
+using collectives::Buffer;
+using collectives::Communicator;
+using collectives::ConstBuffer;
+using collectives::Rank;
+
+constexpr int kRoundTrips = 8;
+// Shorter gaps between operations are not recorded; see OpsTime.
+constexpr int64_t kLeastGapNs = 300;
+
+// FNV-1a (Fowler, Noll, Vo) in 64 bits, shifted to be positive.
+int64_t HashOf(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  return static_cast<int64_t>(hash >> 1);
+}
+
+absl::Status Answer(Communicator& world, Rank asker,
+                    const std::function<int64_t()>& now) {
+  for (int i = 0; i < kRoundTrips; ++i) {
+    int64_t word = 0;
+    TESSERA_RETURN_IF_ERROR(world.Receive(Buffer(std::span(&word, 1)), asker));
+    word = now();
+    TESSERA_RETURN_IF_ERROR(
+        world.Send(ConstBuffer(std::span<const int64_t>(&word, 1)), asker));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> Ask(Communicator& world,
+                            const std::function<int64_t()>& now) {
+  int64_t offset = 0;
+  int64_t shortest = std::numeric_limits<int64_t>::max();
+  for (int i = 0; i < kRoundTrips; ++i) {
+    int64_t word = 0;
+    const int64_t begin = now();
+    TESSERA_RETURN_IF_ERROR(
+        world.Send(ConstBuffer(std::span<const int64_t>(&word, 1)), Rank(0)));
+    TESSERA_RETURN_IF_ERROR(
+        world.Receive(Buffer(std::span(&word, 1)), Rank(0)));
+    const int64_t took = now() - begin;
+    if (took >= shortest) continue;
+    shortest = took;
+    offset = word - (begin + took / 2);
+  }
+  return offset;
+}
+
+}  // namespace
+
+std::string_view BootId() {
+  static const std::string id =
+      ReadFile("/proc/sys/kernel/random/boot_id", 4096).value_or("");
+  return id;
+}
+
+absl::StatusOr<int64_t> ClockOffset(Communicator& world,
+                                    std::string_view system,
+                                    const std::function<int64_t()>& now) {
+  const int64_t mine = HashOf(system);
+  std::vector<int64_t> all(static_cast<size_t>(world.size()));
+  TESSERA_RETURN_IF_ERROR(
+      world.AllGather(ConstBuffer(std::span<const int64_t>(&mine, 1)),
+                      Buffer(std::span(all))),
+      Annotate(_, "comparing the ranks' clocks"));
+  for (int64_t rank = 1; rank < world.size(); ++rank) {
+    if (all[static_cast<size_t>(rank)] == all[0]) continue;
+    if (world.rank() == Rank(rank)) return Ask(world, now);
+    if (world.rank() != Rank(0)) continue;
+    TESSERA_RETURN_IF_ERROR(Answer(world, Rank(rank), now));
+  }
+  return 0;
+}
+
 namespace {
 
 using pipeline::Action;
@@ -22,8 +104,8 @@ Span SpanOf(const pipeline::TimedAction& timed, int64_t origin) {
   return {origin + Nanos(timed.begin), origin + Nanos(timed.end)};
 }
 
-// What a stage computed of a micro-batch: its output, or the gradient of its
-// input.
+// A tensor that one stage sends to another: the output of a micro-batch, or the
+// gradient of its input.
 struct Computed {
   bool is_output = true;
   int32_t stage = 0;
@@ -32,7 +114,7 @@ struct Computed {
   friend auto operator<=>(const Computed&, const Computed&) = default;
 };
 
-// When everything that goes from stage to stage was computed, on this rank's
+// The times at which the tensors between stages were computed, on this rank's
 // clock.
 class ComputedTimes {
  public:
@@ -45,7 +127,7 @@ class ComputedTimes {
     }
   }
 
-  // For a receive; 0 for all else.
+  // When the tensor of a receive was computed; 0 for other actions.
   int64_t Of(const Action& action) const {
     if (!pipeline::Receives(action.kind)) return 0;
     const bool is_output = action.kind == ActionKind::kReceiveForward;
@@ -68,7 +150,7 @@ class ComputedTimes {
   int64_t last_ = 0;
 };
 
-// Where each pipeline rank's timeline begins, on this rank's clock.
+// The origins of the pipeline ranks' timelines, on this rank's clock.
 absl::StatusOr<std::vector<int64_t>> Origins(collectives::Communicator& group,
                                              int64_t own, int64_t offset) {
   const int64_t common = own + offset;
@@ -77,15 +159,38 @@ absl::StatusOr<std::vector<int64_t>> Origins(collectives::Communicator& group,
       group.AllGather(
           collectives::ConstBuffer(std::span<const int64_t>(&common, 1)),
           collectives::Buffer(std::span(origins))),
-      Annotate(_, "the begin of a pipeline's step"));
+      Annotate(_, "comparing the begin of a pipeline's step"));
   for (int64_t& origin : origins) origin -= offset;
   return origins;
 }
 
 }  // namespace
 
+StepMeter::StepMeter(tensor_parallel::Ops& ops,
+                     std::shared_ptr<CollectiveLog> collectives,
+                     int64_t clock_offset)
+    : ops_(ops, collectives::MonotonicNanos,
+           [this](tensor_parallel::TimedOps::Kind kind, int64_t begin,
+                  int64_t end) { AddOperation(kind, begin, end); }),
+      tiers_(std::make_shared<TierLog>()),
+      collectives_(std::move(collectives)),
+      clock_offset_(clock_offset) {}
+
+void StepMeter::AddOperation(tensor_parallel::TimedOps::Kind kind,
+                             int64_t begin, int64_t end) {
+  if (kind != tensor_parallel::TimedOps::Kind::kOther) {
+    ops_time_.products_ns += end - begin;
+  }
+  Spans& spans = ops_time_.spans;
+  if (!spans.empty() && begin - spans.back().end < kLeastGapNs) {
+    spans.back().end = end;
+  } else if (end > begin) {
+    spans.push_back({begin, end});
+  }
+}
+
 void StepMeter::Begin() {
-  ops_.Take();
+  ops_time_ = {};
   tiers_->Stamp();
   tiers_->Take();
   if (collectives_ != nullptr) collectives_->Take();
@@ -98,7 +203,7 @@ absl::StatusOr<StepActivity> StepMeter::End(TrainRank& rank) {
   const StepTimes& times = rank.times();
   activity.whole = {times.begin, times.end};
   activity.update = {times.update_begin, times.update_end};
-  activity.ops = ops_.Take();
+  activity.ops = std::exchange(ops_time_, {});
   activity.tiers = tiers_->Take();
   if (collectives_ != nullptr) activity.collectives = collectives_->Take();
   TESSERA_RETURN_IF_ERROR(AddPipeline(rank, activity));
@@ -120,7 +225,7 @@ absl::Status StepMeter::AddPipeline(TrainRank& rank, StepActivity& activity) {
   int64_t last = activity.passes.empty() ? activity.whole.begin
                                          : activity.passes.back().span.end;
   for (const auto& timed : line.communications) {
-    // Gathers and reductions only start there.
+    // Gathers and reductions only start at these times.
     if (!pipeline::Communicates(timed.action.kind)) continue;
     const Span span = SpanOf(timed, origin);
     activity.messages.push_back(

@@ -1,56 +1,75 @@
-// StepMeter: measures what a rank does in each step.
+// StepMeter: measures the activity of a rank in each step.
 //
-//   StepMeter meter(cpu_ops, collective_log, clock_offset);
+//   TESSERA_ASSIGN_OR_RETURN(const int64_t offset, ClockOffset(world));
+//   StepMeter meter(cpu_ops, collective_log, offset);
 //   ... TrainRank::Create(world, options, samples, meter.ops()) ...
 //   meter.Begin();
 //   rank->Step();
 //   TESSERA_ASSIGN_OR_RETURN(const StepActivity activity, meter.End(*rank));
-//
-// Made and used by the rank's thread.
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_STEP_METER_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_STEP_METER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "collectives/engine/operation_context.h"
 #include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops/timed_ops.h"
 #include "tools/train/loop/collective_log.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/report/step_activity.h"
 #include "tools/train/report/tier_log.h"
-#include "tools/train/report/timed_ops.h"
 
 namespace tessera::train {
 
+// An identifier of the running system, which changes at every boot; its
+// processes share a clock. Empty if there is none.
+std::string_view BootId();
+
+// The offset to add to this rank's MonotonicNanos to get rank 0's. A
+// collective. Exactly 0 for ranks with rank 0's `system`. For others it is
+// measured by the shortest of eight round trips, assuming equal times in both
+// directions (Cristian, Probabilistic clock synchronization, 1989), so that the
+// error is at most half of that round trip. `now` is this rank's clock.
+absl::StatusOr<int64_t> ClockOffset(
+    collectives::Communicator& world, std::string_view system = BootId(),
+    const std::function<int64_t()>& now = collectives::MonotonicNanos);
+
+// Created and used by the rank's thread.
 class StepMeter {
  public:
-  // `ops` outlives this; `collectives` may be null. The offset is
+  // `ops` outlives this; `collectives` may be null. `clock_offset` is
   // ClockOffset's.
   StepMeter(tensor_parallel::Ops& ops,
-            std::shared_ptr<CollectiveLog> collectives, int64_t clock_offset)
-      : ops_(ops),
-        tiers_(std::make_shared<TierLog>()),
-        collectives_(std::move(collectives)),
-        clock_offset_(clock_offset) {}
+            std::shared_ptr<CollectiveLog> collectives, int64_t clock_offset);
 
-  // What the rank is to compute with, and what its tiers log to.
+  StepMeter(const StepMeter&) = delete;
+  StepMeter& operator=(const StepMeter&) = delete;
+
+  // The rank must compute with these ops, and its tiers must write to this log.
   tensor_parallel::Ops& ops() { return ops_; }
   const std::shared_ptr<TierLog>& tiers() const { return tiers_; }
 
-  // Forgets what was before.
+  // Begins a step: drops earlier measurements.
   void Begin();
 
-  // Of the step that the rank has just taken. A collective of its pipeline.
-  // Times are this rank's MonotonicNanos.
+  // The activity of the step that the rank has just taken. A collective of its
+  // pipeline group. Times are this rank's MonotonicNanos.
   absl::StatusOr<StepActivity> End(TrainRank& rank);
 
  private:
+  void AddOperation(tensor_parallel::TimedOps::Kind kind, int64_t begin,
+                    int64_t end);
   absl::Status AddPipeline(TrainRank& rank, StepActivity& activity);
 
-  TimedOps ops_;
+  OpsTime ops_time_;
+  tensor_parallel::TimedOps ops_;
   const std::shared_ptr<TierLog> tiers_;
   const std::shared_ptr<CollectiveLog> collectives_;
   const int64_t clock_offset_;

@@ -1,5 +1,5 @@
-// A model of 50 million parameters on one rank and one thread: how much of a
-// step is matrix products and attention, and how far from the processor's peak.
+// A model of 50 million parameters on one rank and one thread: the share of
+// matrix products and attention in a step, and in the processor's peak.
 //
 //   bazel run -c opt //tools/train/report:step_meter_benchmark
 #include <algorithm>
@@ -16,9 +16,9 @@
 #include "collectives/engine/operation_context.h"
 #include "collectives/in_process/in_process.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/model_files/presets.h"
-#include "tools/text/byte_tokenizer.h"
+#include "tools/model_files/model_config.h"
 #include "tools/text/corpus.h"
+#include "tools/text/tokenizer.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/report/step_activity.h"
 #include "tools/train/report/step_meter.h"
@@ -28,7 +28,7 @@ namespace {
 
 using collectives::MonotonicNanos;
 
-// Operations a second of one large product, the best of several.
+// FLOP/s of one large product, the best of several.
 absl::StatusOr<double> ProductRate(tensor_parallel::Ops& ops) {
   constexpr int64_t kSize = 1024;
   std::vector<Tensor> tensors;

@@ -11,6 +11,7 @@
 #include "collectives/engine/operation_context.h"
 
 namespace tessera::train {
+
 namespace {
 
 int64_t ProcessorNanos() {
@@ -19,7 +20,7 @@ int64_t ProcessorNanos() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// The second number of schedstat: nanoseconds ready, and without a processor.
+// The second number of schedstat: nanoseconds ready without a processor.
 int64_t KeptOffNanos(int fd) {
   std::array<char, 128> text = {};
   if (fd < 0 || pread(fd, text.data(), text.size() - 1, 0) <= 0) return 0;
@@ -77,6 +78,68 @@ TierTime TierLog::Take() {
   }
   return {std::exchange(calls_, {}), std::exchange(in_flight_, {}),
           std::exchange(segments_, {})};
+}
+
+using collectives::MonotonicNanos;
+using offload::BlockInfo;
+using offload::BlockView;
+using offload::Operation;
+
+Operation TimedTier::Logged(int64_t begin_ns, Operation operation) {
+  const uint64_t number = log_->Began(begin_ns);
+  operation.OnDone(
+      [log = log_, number](const absl::Status&) { log->Ended(number); });
+  log_->Called(begin_ns);
+  return operation;
+}
+
+Operation TimedTier::StartPut(std::string_view key,
+                              std::span<const std::byte> bytes,
+                              BlockInfo info) {
+  const int64_t begin = MonotonicNanos();
+  return Logged(begin, inner_->StartPut(key, bytes, info));
+}
+
+Operation TimedTier::StartPrefetch(std::string_view key) {
+  const int64_t begin = MonotonicNanos();
+  return Logged(begin, inner_->StartPrefetch(key));
+}
+
+Operation TimedTier::StartRead(std::string_view key,
+                               std::optional<int64_t> offset,
+                               std::span<std::byte> out) {
+  const int64_t begin = MonotonicNanos();
+  return Logged(begin, offset ? inner_->StartGetRange(key, *offset, out)
+                              : inner_->StartGet(key, out));
+}
+
+absl::Status TimedTier::Drop(std::string_view key) {
+  const int64_t begin = MonotonicNanos();
+  absl::Status status = inner_->Drop(key);
+  log_->Called(begin);
+  return status;
+}
+
+absl::StatusOr<BlockView> TimedTier::Map(std::string_view key) {
+  const int64_t begin = MonotonicNanos();
+  absl::StatusOr<BlockView> view = inner_->Map(key);
+  log_->Called(begin);
+  return view;
+}
+
+absl::StatusOr<BlockView> TimedTier::MapNew(std::string_view key, int64_t bytes,
+                                            BlockInfo info) {
+  const int64_t begin = MonotonicNanos();
+  absl::StatusOr<BlockView> view = inner_->MapNew(key, bytes, info);
+  log_->Called(begin);
+  return view;
+}
+
+absl::Status TimedTier::Flush() {
+  const int64_t begin = MonotonicNanos();
+  absl::Status status = inner_->Flush();
+  log_->Called(begin);
+  return status;
 }
 
 }  // namespace tessera::train

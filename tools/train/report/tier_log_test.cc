@@ -14,7 +14,6 @@
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
 #include "tools/train/report/step_activity.h"
-#include "tools/train/report/timed_tier.h"
 
 namespace tessera::train {
 namespace {

@@ -1,11 +1,10 @@
-#include "tools/train/sample/choose_token.h"
-
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "tools/train/sample/generate.h"
 
 namespace tessera::train {
 namespace {

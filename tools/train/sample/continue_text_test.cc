@@ -1,5 +1,3 @@
-#include "tools/train/sample/continue_text.h"
-
 #include <cmath>
 #include <optional>
 #include <string>
@@ -8,11 +6,9 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/text/byte_tokenizer.h"
-#include "tools/train/sample/choose_token.h"
+#include "tools/text/tokenizer.h"
+#include "tools/train/sample/generate.h"
 #include "tools/train/sample/llama_decoder.h"
-#include "tools/train/sample/llama_weights.h"
-#include "tools/train/sample/printable_text.h"
 #include "tools/train/sample/testing_weights.h"
 
 namespace tessera::train {

@@ -6,7 +6,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/text/byte_tokenizer.h"
+#include "tools/text/tokenizer.h"
 #include "tools/train/checkpoint/mesh_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 

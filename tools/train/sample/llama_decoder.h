@@ -1,3 +1,83 @@
+// WeightReader: the weights of a Llama model as whole tensors, wherever they
+// lie.
+#ifndef TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
+#define TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tools/model_files/llama_names.h"
+#include "tools/model_files/model_config.h"
+
+namespace tessera::train {
+
+class WeightReader {
+ public:
+  virtual ~WeightReader() = default;
+
+  virtual const model_files::ModelConfig& config() const = 0;
+
+  // Rows [row_begin, row_end) of a whole parameter in the order of
+  // llama_names.h, row by row; a norm's rows are its elements. The head of tied
+  // embeddings is not asked for. InvalidArgument where there are no such rows
+  // or `target` has another size.
+  virtual absl::Status Read(model_files::LlamaPart part, int64_t layer,
+                            int64_t row_begin, int64_t row_end,
+                            std::span<float> target) = 0;
+};
+
+// LlamaWeights: all weights of a model in the memory of one rank.
+
+// As llama_names.h has their shapes.
+struct LlamaLayerWeights {
+  Tensor attention_norm;
+  Tensor qkv;
+  Tensor attention_output;
+  Tensor mlp_norm;
+  Tensor gate_up;
+  Tensor down;
+};
+
+class LlamaWeights {
+ public:
+  // As f32 or f64. Hands on what the reader refuses; InvalidArgument where the
+  // type is another or the model not valid.
+  static absl::StatusOr<LlamaWeights> Read(WeightReader& reader, DType dtype);
+
+  const model_files::ModelConfig& config() const { return config_; }
+  ConstTensorView embedding() const { return embedding_.view(); }
+  const std::vector<LlamaLayerWeights>& layers() const { return layers_; }
+  ConstTensorView norm() const { return norm_.view(); }
+  // The embedding where these are tied.
+  ConstTensorView head() const { return head_ ? head_->view() : embedding(); }
+
+ private:
+  LlamaWeights(const model_files::ModelConfig& config, Tensor embedding,
+               std::vector<LlamaLayerWeights> layers, Tensor norm,
+               std::optional<Tensor> head)
+      : config_(config),
+        embedding_(std::move(embedding)),
+        layers_(std::move(layers)),
+        norm_(std::move(norm)),
+        head_(std::move(head)) {}
+
+  model_files::ModelConfig config_;
+  Tensor embedding_;
+  std::vector<LlamaLayerWeights> layers_;
+  Tensor norm_;
+  std::optional<Tensor> head_;
+};
+
 // LlamaDecoder: a Llama model that reads tokens one after another and says what
 // may come next, with the work of one token for each.
 //
@@ -11,23 +91,6 @@
 //
 // Keys and values of the tokens before are kept: 2 * KvRows() numbers a layer
 // and token.
-#ifndef TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
-#define TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
-
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "base/tensor/tensor.h"
-#include "base/tensor/tensor_view.h"
-#include "tensor_parallel/ops/ops.h"
-#include "tools/train/sample/llama_weights.h"
-
-namespace tessera::train {
 
 // One thread at a time.
 class LlamaDecoder {

@@ -12,9 +12,8 @@
 #include "benchmark/benchmark.h"
 #include "offload/optimizer/triad.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
 #include "tools/train/sample/llama_decoder.h"
-#include "tools/train/sample/llama_weights.h"
 #include "tools/train/sample/testing_weights.h"
 
 namespace tessera::train {

@@ -1,11 +1,10 @@
-#include "tools/train/sample/printable_text.h"
-
 #include <cstdint>
 #include <random>
 #include <set>
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tools/train/sample/generate.h"
 
 namespace tessera::train {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "tensor_parallel/random/philox.h"
-#include "tools/train/sample/weight_reader.h"
+#include "tools/train/sample/llama_decoder.h"
 
 namespace tessera::train {
 

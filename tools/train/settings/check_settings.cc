@@ -17,12 +17,11 @@
 #include "absl/time/time.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
-#include "offload/tier/purpose.h"
+#include "offload/tier/accounting.h"
 #include "pipeline/generate/generate.h"
 #include "tools/cli/cli.h"
 #include "tools/train/settings/flag_checks.h"
 #include "tools/train/settings/offload_choice.h"
-#include "tools/train/settings/tier_codecs.h"
 #include "topology/config/strategies.h"
 
 namespace tessera::train {

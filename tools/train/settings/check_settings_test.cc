@@ -16,11 +16,10 @@
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
 #include "pipeline/generate/generate.h"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/run_options_from.h"
-#include "tools/train/settings/settings_fields.h"
-#include "tools/train/settings/tier_codecs.h"
+#include "tools/train/settings/settings.h"
 
 namespace tessera::train {
 namespace {

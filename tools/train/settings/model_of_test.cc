@@ -1,5 +1,3 @@
-#include "tools/train/settings/model_of.h"
-
 #include <unistd.h>
 
 #include <cstdlib>
@@ -10,7 +8,8 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/hugging_face_config.h"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
+#include "tools/train/settings/run_options_from.h"
 
 namespace tessera::train {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
 
 namespace tessera::train {
 namespace {

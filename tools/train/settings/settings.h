@@ -1,3 +1,26 @@
+// UserPath: a path as the person who gave the command means it.
+#ifndef TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_H_
+#define TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "topology/config/parallel_config.h"
+
+namespace tessera::train {
+
+// A relative path is one of BUILD_WORKING_DIRECTORY, where that is set: the
+// directory in which `bazel run` was called, which starts programs in another.
+// All else is as it was, "" too.
+std::string UserPath(std::string_view path);
+
 // Settings: a training run as its command line says it, one field for a flag of
 // the same name; what `parallel` holds has flags of its own.
 //
@@ -6,16 +29,6 @@
 //
 // A plain value. check_settings.h refuses what makes no sense, settings_json.h
 // reads and writes it, settings_flags.h takes it from the command line.
-#ifndef TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_H_
-#define TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_H_
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "topology/config/parallel_config.h"
-
-namespace tessera::train {
 
 struct Settings {
   // What is trained, on what.
@@ -98,6 +111,88 @@ struct Settings {
 
   friend bool operator==(const Settings&, const Settings&) = default;
 };
+
+// SettingsFields: the fields of Settings by name, for flags and files.
+//
+//   for (const SettingsField& field : SettingsFields()) {
+//     std::visit([&](auto member) { Show(field.name, GetField(member,
+//     settings)); },
+//                field.member);
+//   }
+
+// A field of Settings::parallel, as flags and files have it: a number or a
+// text.
+template <typename T>
+struct ParallelField {
+  T (*get)(const topology::ParallelConfig& parallel);
+  // InvalidArgument as CheckSettings: "--flag=value: what is allowed, ...".
+  absl::Status (*set)(const T& value, topology::ParallelConfig& parallel);
+};
+
+struct SettingsField {
+  std::string_view name;  // Of the field, its flag, and its key in files.
+  std::variant<bool Settings::*, int64_t Settings::*, double Settings::*,
+               std::string Settings::*, std::vector<std::string> Settings::*,
+               ParallelField<int64_t>, ParallelField<std::string>>
+      member;
+  std::string_view help;
+};
+
+template <typename T>
+const T& GetField(T Settings::*member, const Settings& settings) {
+  return settings.*member;
+}
+template <typename T>
+T GetField(const ParallelField<T>& field, const Settings& settings) {
+  return field.get(settings.parallel);
+}
+
+template <typename T>
+absl::Status SetField(const T& value, T Settings::*member, Settings& settings) {
+  settings.*member = value;
+  return absl::OkStatus();
+}
+template <typename T>
+absl::Status SetField(const T& value, const ParallelField<T>& field,
+                      Settings& settings) {
+  return field.set(value, settings.parallel);
+}
+
+// All of them, in the order in which --help and files have them. Lives as long
+// as the program.
+std::span<const SettingsField> SettingsFields();
+
+// Null where there is none.
+const SettingsField* FindSettingsField(std::string_view name);
+
+// Settings as JSON: one object, a key for each flag, none inside another.
+//
+//   {"mesh": "dp2,tp2", "data": ["docs", "more.u16"], "steps": 1000}
+//
+//   TESSERA_RETURN_IF_ERROR(WriteSettings(settings, "run/config.json"));
+//   TESSERA_ASSIGN_OR_RETURN(Settings same, ReadSettings("run/config.json"));
+//
+// Keys that are not there keep their defaults. Source: RFC 8259, with the added
+// rule that no key comes twice.
+
+inline constexpr size_t kMaxSettingsBytes = size_t{1} << 20;
+
+// InvalidArgument where it is no JSON object, too long or nested, a key is
+// unknown (the nearest one is named) or comes twice, or a value has another
+// type than its field or says nothing ("mesh": "dp0"). What values mean is
+// CheckSettings's.
+absl::StatusOr<Settings> ParseSettings(std::string_view json);
+
+// Every field, one on a line; ParseSettings reads back the same settings, to
+// the last bit (timeouts in whole seconds). InvalidArgument, with the key,
+// where JSON cannot say that: a number that is not finite, a text that is no
+// UTF-8, and where it would be longer than kMaxSettingsBytes.
+absl::StatusOr<std::string> FormatSettings(const Settings& settings);
+
+// The same from and to a file. Errors name it. Writing replaces it as a whole,
+// so that there is always the old one or the new one.
+absl::StatusOr<Settings> ReadSettings(const std::string& path);
+absl::Status WriteSettings(const Settings& settings, const std::string& path);
 
 }  // namespace tessera::train
 

@@ -11,9 +11,7 @@
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
 #include "tools/train/settings/given_flag.h"
-#include "tools/train/settings/settings_fields.h"
-#include "tools/train/settings/settings_json.h"
-#include "tools/train/settings/user_path.h"
+#include "tools/train/settings/settings.h"
 
 ABSL_FLAG(std::string, config, "",
           "a JSON file of settings; the other flags override what it says");

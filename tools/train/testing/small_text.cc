@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "tools/text/byte_tokenizer.h"
+#include "tools/text/tokenizer.h"
 
 namespace tessera::train::testing {
 

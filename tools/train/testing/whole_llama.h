@@ -15,10 +15,7 @@
 #include "base/tensor/tensor.h"
 #include "pipeline/execute/stage.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tools/train/model/llama_layers.h"
 #include "tools/train/model/llama_stage.h"
-#include "tools/train/model/token_source.h"
-#include "tools/train/model/weight_access.h"
 
 namespace tessera::train {
 

@@ -1,0 +1,203 @@
+// TimedOps: forwards operations to another Ops and reports when each ran.
+//
+//   CpuOps cpu({.threads = 1});
+//   TimedOps ops(cpu, clock, [&](TimedOps::Kind kind, int64_t begin, int64_t
+//   end) {
+//     if (kind != TimedOps::Kind::kOther) products += end - begin;
+//   });
+//   ...  // layers on `ops`
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_TIMED_OPS_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_TIMED_OPS_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/attention_block.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/sharding/index_range.h"
+
+namespace tessera::tensor_parallel {
+
+class TimedOps final : public Ops {
+ public:
+  enum class Kind {
+    kProduct,    // Gemm.
+    kAttention,  // Attend, AttendGradient.
+    kOther,
+  };
+  using Clock = int64_t (*)();
+  // Called after each operation, on its thread, with its times by the clock.
+  using Observer = std::function<void(Kind kind, int64_t begin, int64_t end)>;
+
+  // `ops` outlives this.
+  TimedOps(Ops& ops, Clock clock, Observer observer)
+      : ops_(ops), clock_(clock), observer_(std::move(observer)) {}
+
+  absl::Status Gemm(const GemmOptions& options, ConstTensorView a,
+                    ConstTensorView b, TensorView c) override {
+    return Time(Kind::kProduct, [&] { return ops_.Gemm(options, a, b, c); });
+  }
+  absl::Status AddBias(ConstTensorView bias, TensorView x) override {
+    return Rest([&] { return ops_.AddBias(bias, x); });
+  }
+  absl::Status SumRows(ConstTensorView gradient,
+                       TensorView bias_gradient) override {
+    return Rest([&] { return ops_.SumRows(gradient, bias_gradient); });
+  }
+  absl::Status Copy(ConstTensorView x, TensorView y) override {
+    return Rest([&] { return ops_.Copy(x, y); });
+  }
+  absl::Status Add(ConstTensorView x, TensorView y) override {
+    return Rest([&] { return ops_.Add(x, y); });
+  }
+  absl::Status Scale(double factor, TensorView x) override {
+    return Rest([&] { return ops_.Scale(factor, x); });
+  }
+  absl::Status Fill(double value, TensorView x) override {
+    return Rest([&] { return ops_.Fill(value, x); });
+  }
+  absl::Status Cast(ConstTensorView x, TensorView y) override {
+    return Rest([&] { return ops_.Cast(x, y); });
+  }
+  absl::Status RmsNorm(double epsilon, ConstTensorView x,
+                       ConstTensorView weight, TensorView y,
+                       TensorView inverse) override {
+    return Rest([&] { return ops_.RmsNorm(epsilon, x, weight, y, inverse); });
+  }
+  absl::Status RmsNormInputGradient(ConstTensorView gradient, ConstTensorView x,
+                                    ConstTensorView weight,
+                                    ConstTensorView inverse,
+                                    TensorView x_gradient) override {
+    return Rest([&] {
+      return ops_.RmsNormInputGradient(gradient, x, weight, inverse,
+                                       x_gradient);
+    });
+  }
+  absl::Status RmsNormWeightGradient(ConstTensorView gradient,
+                                     ConstTensorView x, ConstTensorView inverse,
+                                     TensorView weight_gradient) override {
+    return Rest([&] {
+      return ops_.RmsNormWeightGradient(gradient, x, inverse, weight_gradient);
+    });
+  }
+  absl::Status LayerNorm(double epsilon, ConstTensorView x,
+                         ConstTensorView weight, ConstTensorView bias,
+                         TensorView y, TensorView mean,
+                         TensorView inverse) override {
+    return Rest([&] {
+      return ops_.LayerNorm(epsilon, x, weight, bias, y, mean, inverse);
+    });
+  }
+  absl::Status LayerNormInputGradient(ConstTensorView gradient,
+                                      ConstTensorView x, ConstTensorView weight,
+                                      ConstTensorView mean,
+                                      ConstTensorView inverse,
+                                      TensorView x_gradient) override {
+    return Rest([&] {
+      return ops_.LayerNormInputGradient(gradient, x, weight, mean, inverse,
+                                         x_gradient);
+    });
+  }
+  absl::Status LayerNormWeightGradient(ConstTensorView gradient,
+                                       ConstTensorView x, ConstTensorView mean,
+                                       ConstTensorView inverse,
+                                       TensorView weight_gradient) override {
+    return Rest([&] {
+      return ops_.LayerNormWeightGradient(gradient, x, mean, inverse,
+                                          weight_gradient);
+    });
+  }
+  absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,
+                      TensorView y) override {
+    return Rest([&] { return ops_.SwiGlu(gate, up, y); });
+  }
+  absl::Status SwiGluGradient(ConstTensorView gradient, ConstTensorView gate,
+                              ConstTensorView up, TensorView gate_gradient,
+                              TensorView up_gradient) override {
+    return Rest([&] {
+      return ops_.SwiGluGradient(gradient, gate, up, gate_gradient,
+                                 up_gradient);
+    });
+  }
+  absl::Status Rotate(double base, bool inverse,
+                      std::span<const int64_t> positions,
+                      TensorView x) override {
+    return Rest([&] { return ops_.Rotate(base, inverse, positions, x); });
+  }
+  absl::Status GatherRows(ConstTensorView table, IndexRange held,
+                          std::span<const int64_t> ids, TensorView y) override {
+    return Rest([&] { return ops_.GatherRows(table, held, ids, y); });
+  }
+  absl::Status AddRows(ConstTensorView gradient, IndexRange held,
+                       std::span<const int64_t> ids,
+                       TensorView table_gradient) override {
+    return Rest(
+        [&] { return ops_.AddRows(gradient, held, ids, table_gradient); });
+  }
+  absl::Status RowMax(ConstTensorView logits, TensorView largest) override {
+    return Rest([&] { return ops_.RowMax(logits, largest); });
+  }
+  absl::Status SumExp(ConstTensorView logits, ConstTensorView largest,
+                      TensorView sum) override {
+    return Rest([&] { return ops_.SumExp(logits, largest, sum); });
+  }
+  absl::Status Pick(ConstTensorView logits, IndexRange held,
+                    std::span<const int64_t> targets,
+                    TensorView picked) override {
+    return Rest([&] { return ops_.Pick(logits, held, targets, picked); });
+  }
+  absl::Status CrossEntropyLosses(ConstTensorView largest, ConstTensorView sum,
+                                  ConstTensorView picked,
+                                  std::span<double> losses) override {
+    return Rest(
+        [&] { return ops_.CrossEntropyLosses(largest, sum, picked, losses); });
+  }
+  absl::Status CrossEntropyGradient(ConstTensorView largest,
+                                    ConstTensorView sum, IndexRange held,
+                                    std::span<const int64_t> targets,
+                                    std::span<const double> scales,
+                                    TensorView logits) override {
+    return Rest([&] {
+      return ops_.CrossEntropyGradient(largest, sum, held, targets, scales,
+                                       logits);
+    });
+  }
+  absl::Status Attend(const AttentionBlock& block,
+                      const AttentionState& state) override {
+    return Time(Kind::kAttention, [&] { return ops_.Attend(block, state); });
+  }
+  absl::Status AttendGradient(const AttentionBlock& block,
+                              const AttentionGradients& gradients) override {
+    return Time(Kind::kAttention,
+                [&] { return ops_.AttendGradient(block, gradients); });
+  }
+  absl::Status RowDots(ConstTensorView output, ConstTensorView output_gradient,
+                       TensorView dots) override {
+    return Rest([&] { return ops_.RowDots(output, output_gradient, dots); });
+  }
+
+ private:
+  template <typename Operation>
+  absl::Status Time(Kind kind, const Operation& operation) {
+    const int64_t begin = clock_();
+    absl::Status status = operation();
+    observer_(kind, begin, clock_());
+    return status;
+  }
+  template <typename Operation>
+  absl::Status Rest(const Operation& operation) {
+    return Time(Kind::kOther, operation);
+  }
+
+  Ops& ops_;
+  const Clock clock_;
+  const Observer observer_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_TIMED_OPS_H_

@@ -1,0 +1,227 @@
+#include "tools/train/launch/finish.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/byte_size.h"
+#include "base/dtype/dtype.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace tessera::train {
+
+namespace {
+
+using Json = nlohmann::json;
+
+RunOutcome Example() {
+  RunOutcome outcome;
+  outcome.run_dir = "/run";
+  outcome.sample = "The end\n";
+  RunResult& result = outcome.result;
+  result.first_step = 7;
+  result.steps.resize(2);
+  result.steps[0].record.loss = 5.5;
+  result.steps[1].record.loss = 2.25;
+  result.ranks.resize(2);
+  result.ranks[0].shares = {0.5, 0.3, 0.1, 0.1, 0, 0, 0.4, 0.2};
+  result.ranks[1].shares = {0.3, 0.3, 0.3, 0.1, 0, 0, 0.8, 0.2};
+  result.ranks[0].memory.peak_resident = 1000;
+  result.ranks[1].memory.peak_resident = 3000;
+  result.strategy_changes = {{8, 1 << 20, "aggressive", "--zero=3"}};
+  result.checkpoint = "/run/checkpoints/step-00000009";
+  result.seconds = 4;
+  result.tokens_per_second = 1024;
+  return outcome;
+}
+
+TEST(OutcomeAsJsonTest, HasWhatARunCameTo) {
+  const Json json = Json::parse(OutcomeAsJson(Example()));
+  EXPECT_EQ(json["run_dir"], "/run");
+  EXPECT_EQ(json["checkpoint"], "/run/checkpoints/step-00000009");
+  EXPECT_EQ(json["model"], "llama-1m");
+  EXPECT_EQ(json["mesh"], "dp2,pp2,tp2");
+  EXPECT_EQ(json["first_step"], 7);
+  EXPECT_EQ(json["steps"], 2);
+  EXPECT_EQ(json["tokens"], 2 * 16 * 128);
+  EXPECT_EQ(json["seconds"], 4);
+  EXPECT_EQ(json["tokens_per_second"], 1024);
+  EXPECT_EQ(json["first_loss"], 5.5);
+  EXPECT_EQ(json["last_loss"], 2.25);
+  EXPECT_NEAR(json["compute"].get<double>(), 0.4, 1e-12);
+  EXPECT_NEAR(json["bubble"].get<double>(), 0.2, 1e-12);
+  EXPECT_NEAR(json["state_traffic"].get<double>(), 0.6, 1e-12);
+  EXPECT_NEAR(json["state_hidden"].get<double>(), 0.2, 1e-12);
+  EXPECT_EQ(json["memory_bytes"], 3000);
+  ASSERT_EQ(json["strategy_changes"].size(), 1u);
+  EXPECT_EQ(json["strategy_changes"][0]["steps"], 8);
+  EXPECT_EQ(json["strategy_changes"][0]["used"], 1 << 20);
+  EXPECT_EQ(json["strategy_changes"][0]["strategy"], "aggressive");
+  EXPECT_EQ(json["strategy_changes"][0]["flags"], "--zero=3");
+  EXPECT_EQ(json["sample"], "The end\n");
+  EXPECT_FALSE(json.contains("report"));
+  EXPECT_FALSE(json.contains("verified"));
+}
+
+TEST(OutcomeAsJsonTest, HasReportAndComparisonWhereTheyWereAskedFor) {
+  RunOutcome outcome = Example();
+  outcome.report.emplace();
+  outcome.report->steps = 2;
+  outcome.verified = LossDifference{.steps = 2, .largest = 3e-8, .at_step = 1};
+  const Json json = Json::parse(OutcomeAsJson(outcome));
+  EXPECT_EQ(json["report"]["steps"], 2);
+  EXPECT_EQ(json["verified"]["steps"], 2);
+  EXPECT_EQ(json["verified"]["largest_difference"], 3e-8);
+  EXPECT_EQ(json["verified"]["at_step"], 1);
+}
+
+TEST(OutcomeAsJsonTest, AnyTextAndAnyNumberIsJson) {
+  RunOutcome outcome = Example();
+  outcome.sample = std::string("\xff\xfe quote \" \x01 \xc3", 13);
+  outcome.result.steps[1].record.loss =
+      std::numeric_limits<double>::quiet_NaN();
+  const Json json = Json::parse(OutcomeAsJson(outcome));
+  EXPECT_TRUE(json["last_loss"].is_null());
+  EXPECT_NE(json["sample"].get<std::string>().find("quote \""),
+            std::string::npos);
+}
+
+TEST(OutcomeAsJsonTest, ARunWithoutStepsHasNoLosses) {
+  const Json json = Json::parse(OutcomeAsJson({}));
+  EXPECT_EQ(json["steps"], 0);
+  EXPECT_FALSE(json.contains("first_loss"));
+  EXPECT_FALSE(json.contains("compute"));
+}
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RunResult SummaryExample() {
+  RunResult result;
+  result.steps.resize(2);
+  result.steps[0].record.loss = 5.5;
+  result.steps[1].record = {.step = 1, .loss = 2.25};
+  result.ranks.resize(2);
+  result.ranks[0].shares = {0.5, 0.3, 0.1, 0.1, 0, 0};
+  result.ranks[1].shares = {0.3, 0.3, 0.3, 0.1, 0, 0};
+  result.ranks[1].memory.peak_resident = 3 << 19;
+  result.checkpoint = "/run/checkpoints/step-00000002";
+  result.seconds = 4;
+  result.tokens_per_second = 1024;
+  return result;
+}
+
+TEST(SummaryTextTest, SaysWhatARunCameTo) {
+  EXPECT_EQ(SummaryText({}, SummaryExample()),
+            "\n2 steps of 2048 tokens in 4.0 s, 1024 tokens/s\n"
+            "loss       5.5000 at step 0, 2.2500 at step 1\n"
+            "time       compute 40 %, communication 30 %, bubble 20 %, offload "
+            "10 %; rank 1 computes least, 30 %\n"
+            "memory     1.5 MiB resident at most, of rank 1\n"
+            "checkpoint /run/checkpoints/step-00000002\n");
+}
+
+TEST(SummaryTextTest, SaysWhatWasGivenUpForMemory) {
+  RunResult result = SummaryExample();
+  result.strategy_changes = {{3, 1 << 20, "standard", "--recompute=full"},
+                             {5, 1 << 20, "aggressive", "--zero=3"}};
+  EXPECT_THAT(SummaryText({}, result),
+              HasSubstr("strategy   standard after 3 steps: --recompute=full\n"
+                        "strategy   aggressive after 5 steps: --zero=3\n"));
+}
+
+TEST(SummaryTextTest, LeavesOutWhatThereIsNot) {
+  RunResult result;
+  result.first_step = 60;
+  EXPECT_EQ(SummaryText({}, result),
+            "\n0 steps of 2048 tokens in 0.0 s, 0 tokens/s, behind step 60\n");
+}
+
+TEST(SummaryTextTest, ThreadsShareTheirMemory) {
+  RunResult result = SummaryExample();
+  result.memory_is_shared = true;
+  EXPECT_THAT(SummaryText({}, result), HasSubstr("1.5 MiB resident for all"));
+  EXPECT_THAT(SummaryText({}, result), Not(HasSubstr("of rank")));
+}
+
+using ::testing::HasSubstr;
+
+RunResult Losses(std::vector<double> losses, int64_t first = 0) {
+  RunResult result;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    StepMetrics step;
+    step.record.step = first + static_cast<int64_t>(i);
+    step.record.loss = losses[i];
+    result.steps.push_back(step);
+  }
+  return result;
+}
+
+TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
+  const Settings settings = {.model = "llama-10m",
+                             .batch = 12,
+                             .seed = 5,
+                             .parallel = {.mesh = {.dp = 2, .cp = 2},
+                                          .dtype = DType::kBF16,
+                                          .memory_limit = ByteSize(1 << 30)},
+                             .recompute = "full",
+                             .offload = "all",
+                             .run_dir = "/run",
+                             .resume = "from",
+                             .metrics = "m",
+                             .max_restarts = 2};
+  const Settings alone = OneRankSettings(settings);
+  Settings expected = settings;
+  expected.parallel.mesh = {};
+  expected.parallel.memory_limit = {};
+  expected.engine = "in_process";
+  expected.parallel.strategy = topology::CommunicationStrategy::kAllReduce;
+  expected.recompute = "none";
+  expected.zero = 0;
+  expected.offload = "none";
+  expected.run_dir = "";
+  expected.metrics = "";
+  expected.max_restarts = 0;
+  expected.quiet = true;
+  EXPECT_EQ(alone, expected);
+}
+
+TEST(CompareLossesTest, FindsTheLargestOfTheStepsInBoth) {
+  const LossDifference difference =
+      CompareLosses(Losses({2, 4.4, 5, 9}, 10), Losses({7, 2, 4, 5}, 9));
+  EXPECT_EQ(difference.steps, 3);
+  EXPECT_NEAR(difference.largest, 0.1, 1e-12);
+  EXPECT_EQ(difference.at_step, 11);
+  EXPECT_EQ(CompareLosses(Losses({1, 2}), Losses({1, 2})).largest, 0);
+}
+
+TEST(CompareLossesTest, ALossThatIsNoNumberIsTheLargestDifference) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [a, b] : {std::pair(nan, 2.0), std::pair(2.0, nan)}) {
+    const LossDifference difference =
+        CompareLosses(Losses({1, a, 50}), Losses({1, b, 2}));
+    EXPECT_TRUE(std::isnan(difference.largest));
+    EXPECT_EQ(difference.at_step, 1);
+    EXPECT_THAT(CheckDifference(difference, {}),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("step 1")));
+  }
+}
+
+TEST(CheckDifferenceTest, AllowsWhatTheTypeAllows) {
+  const Settings fp32;
+  const Settings bf16 = {.parallel = {.dtype = DType::kBF16}};
+  TESSERA_EXPECT_OK(CheckDifference({3, 9e-6, 1}, fp32));
+  EXPECT_THAT(CheckDifference({3, 1.1e-5, 1}, fp32),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("1.1e-05")));
+  TESSERA_EXPECT_OK(CheckDifference({3, 1.9e-2, 1}, bf16));
+  EXPECT_FALSE(CheckDifference({3, 2.1e-2, 1}, bf16).ok());
+  EXPECT_FALSE(CheckDifference({0, 0, 0}, fp32).ok());
+}
+
+}  // namespace
+
+}  // namespace tessera::train

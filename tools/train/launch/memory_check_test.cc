@@ -1,0 +1,192 @@
+#include "tools/train/launch/memory_check.h"
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "base/byte_size.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/model_files/model_config.h"
+#include "tools/train/predict/run_prediction.h"
+#include "tools/train/settings/check_settings.h"
+#include "tools/train/settings/offload_choice.h"
+
+namespace tessera::train {
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using topology::MemoryStrategy;
+
+constexpr int64_t kMiB = 1 << 20;
+
+// 400 MiB as given; each step saves some.
+absl::StatusOr<int64_t> Need(const Settings& settings) {
+  int64_t needed = 400;
+  if (settings.recompute == "selective") needed -= 50;
+  if (settings.recompute == "full") needed -= 100;
+  if (settings.zero == 3) needed -= 100;
+  const OffloadChoice offload = OffloadChoice::Of(settings.offload);
+  if (offload.gradients) needed += 10;  // And near memory.
+  if (offload.activations && !settings.offload_dir.empty()) needed -= 5;
+  if (!settings.offload_dir.empty()) needed -= 150;
+  return needed * kMiB;
+}
+
+class MemoryStrategyTest : public ::testing::Test {
+ protected:
+  MemoryStrategyTest() {
+    settings_.zero = 1;
+    settings_.offload = "none";
+  }
+  absl::StatusOr<MemoryRung> Fit(const std::string& limit) {
+    settings_.parallel.memory_limit = *ParseByteSize(limit);
+    return FitMemoryLimit(settings_, *model_files::PresetConfig("llama-1m"),
+                          "/scratch", Need);
+  }
+
+  Settings settings_;
+};
+
+TEST_F(MemoryStrategyTest, TakesTheMildestThatFits) {
+  struct Case {
+    std::string limit;
+    MemoryStrategy strategy;
+    std::string flags;
+  };
+  const std::vector<Case> cases = {
+      {"420MiB", MemoryStrategy::kBasic, ""},
+      {"419MiB", MemoryStrategy::kStandard, "--recompute=selective"},
+      {"315MiB", MemoryStrategy::kStandard, "--recompute=full"},
+      {"314MiB", MemoryStrategy::kAggressive, "--recompute=full --zero=3"},
+      {"70MiB", MemoryStrategy::kExtreme,
+       "--recompute=full --zero=3 --offload=all --offload_dir=/scratch"},
+      {"58MiB", MemoryStrategy::kExtreme,
+       "--recompute=full --zero=3 --offload=all,activations "
+       "--offload_dir=/scratch"}};
+  for (const Case& c : cases) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const MemoryRung choice, Fit(c.limit));
+    EXPECT_EQ(choice.strategy, c.strategy) << c.limit;
+    EXPECT_EQ(choice.flags, c.flags);
+    EXPECT_EQ(choice.needed, *Need(choice.settings));
+    EXPECT_EQ(choice.as_given, 400 * kMiB);
+    TESSERA_EXPECT_OK(CheckSettings(choice.settings));
+    EXPECT_FALSE(absl::StrContains(DescribeChoice(choice), "\n"));
+  }
+}
+
+TEST_F(MemoryStrategyTest, SaysWhatItDid) {
+  EXPECT_EQ(DescribeChoice(*Fit("420MiB")),
+            "memory: strategy basic: as given (predicted 400.0MiB of "
+            "--memory_limit=420MiB)");
+  EXPECT_EQ(DescribeChoice(*Fit("210MiB")),
+            "memory: strategy aggressive: --recompute=full --zero=3 (predicted "
+            "200.0MiB of --memory_limit=210MiB; 400.0MiB as given)");
+}
+
+TEST_F(MemoryStrategyTest, WhatIsSaidAlreadyIsNotAStep) {
+  settings_.recompute = "full";
+  settings_.zero = 3;
+  settings_.offload = "all,activations";
+  settings_.offload_dir = "/mine";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const MemoryRung choice, Fit("58MiB"));
+  EXPECT_EQ(choice.strategy, MemoryStrategy::kBasic);
+  EXPECT_THAT(Fit("57MiB"), Not(IsOk()));
+}
+
+TEST_F(MemoryStrategyTest, RefusesALimitThatNothingFits) {
+  const absl::Status status = Fit("50MiB").status();
+  EXPECT_THAT(
+      status,
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("--memory_limit=50MiB: the run needs more even "
+                               "with strategy extreme"),
+                     HasSubstr("--offload_dir=/scratch"),
+                     HasSubstr("57671680 bytes on this machine"),
+                     HasSubstr("alone has"), HasSubstr("bytes of weights"),
+                     HasSubstr("give for example --memory_limit=58MiB"))));
+  EXPECT_FALSE(absl::StrContains(status.message(), "\n"));
+}
+
+TEST_F(MemoryStrategyTest, PassesErrorsOfThePredictionOn) {
+  settings_.parallel.memory_limit = ByteSize(1 << 20);
+  EXPECT_THAT(
+      FitMemoryLimit(settings_, *model_files::PresetConfig("llama-1m"), "/s",
+                     [](const Settings&) -> absl::StatusOr<int64_t> {
+                       return absl::NotFoundError("no limit");
+                     }),
+      StatusIs(absl::StatusCode::kNotFound));
+}
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RunPrediction PredictIn(const Settings& settings, int64_t bytes) {
+  return *PredictRun(settings, *model_files::PresetConfig(settings.model),
+                     {.room = MachineRoom{.bytes = bytes,
+                                          .limit = "cgroup /job memory.max",
+                                          .process = 1 << 20}});
+}
+
+TEST(CheckRoomTest, SaysNothingWhereTheRunFits) {
+  const Settings settings;
+  std::ostringstream err;
+  EXPECT_THAT(CheckRoom(settings, PredictIn(settings, int64_t{1} << 40), err),
+              IsOk());
+  EXPECT_EQ(err.str(), "");
+}
+
+TEST(CheckRoomTest, RefusesWithBytesAndAdvice) {
+  Settings settings;
+  settings.model = "llama-10m";
+  settings.zero = 1;
+  const RunPrediction prediction = PredictIn(settings, 100 << 20);
+  ASSERT_FALSE(prediction.fits());
+  ASSERT_FALSE(prediction.advice.empty());
+  std::ostringstream err;
+  const absl::Status status = CheckRoom(settings, prediction, err);
+  EXPECT_THAT(
+      status,
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr(
+                         "--model=llama-10m: its 8 ranks on this machine need"),
+                     HasSubstr(std::to_string(prediction.needed) + " bytes"),
+                     HasSubstr("0.1 GiB (104857600 bytes) are available of "
+                               "the cgroup /job memory.max"),
+                     HasSubstr(prediction.advice.front().flag),
+                     HasSubstr("--force"), Not(HasSubstr("\n")))));
+  EXPECT_EQ(err.str(), "");
+}
+
+TEST(CheckRoomTest, SaysWhereNoFlagHelps) {
+  Settings settings;
+  settings.parallel.mesh = {};
+  settings.recompute = "full";
+  settings.offload_dir = "files";
+  settings.offload = "all";
+  const RunPrediction prediction = PredictIn(settings, 100);
+  std::ostringstream err;
+  EXPECT_THAT(CheckRoom(settings, prediction, err),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("its rank on this machine needs"),
+                             HasSubstr("no flag helps"))));
+}
+
+TEST(CheckRoomTest, ForceTurnsTheRefusalIntoAWarning) {
+  Settings settings;
+  settings.force = true;
+  std::ostringstream err;
+  EXPECT_THAT(CheckRoom(settings, PredictIn(settings, 1000), err), IsOk());
+  EXPECT_THAT(err.str(), AllOf(HasSubstr("1000 bytes) are available"),
+                               HasSubstr("because of --force")));
+}
+
+}  // namespace
+
+}  // namespace tessera::train

@@ -1,0 +1,233 @@
+#include "tools/train/predict/pipeline_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "pipeline/simulate/simulate.h"
+#include "tensor_parallel/context/sequence_layout.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/sharding/fused_partition.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::train {
+
+RankPlace RankPlace::Of(int64_t rank, const MeshSizes& mesh) {
+  RankPlace place;
+  place.tp = rank % mesh.tp;
+  place.cp = rank / mesh.tp % mesh.cp;
+  place.dp = rank / (mesh.tp * mesh.cp) % mesh.dp;
+  place.pp = rank / (mesh.tp * mesh.cp * mesh.dp);
+  return place;
+}
+
+std::string RankPlace::ToString() const {
+  return absl::StrCat("dp ", dp, ", pp ", pp, ", cp ", cp, ", tp ", tp);
+}
+
+absl::StatusOr<PipelinePlan> PipelinePlan::Create(const RunOptions& options) {
+  PipelinePlan plan;
+  plan.options_ = options;
+  TESSERA_ASSIGN_OR_RETURN(RunStages stages, StagesOfRun(options));
+  plan.stages_ = std::make_shared<const RunStages>(std::move(stages));
+  return plan;
+}
+
+PipelinePlan PipelinePlan::With(const RunOptions& options) const {
+  PipelinePlan plan = *this;
+  plan.options_ = options;
+  return plan;
+}
+
+// Window 0 is the embedding, then come the layers and the head.
+StageSpan PipelinePlan::SpanOf(int32_t stage) const {
+  const std::vector<int64_t>& windows = stages_->windows;
+  int64_t begin = 0;
+  for (int32_t before = 0; before < stage; ++before) {
+    begin += windows[static_cast<size_t>(before)];
+  }
+  const int64_t end = begin + windows[static_cast<size_t>(stage)];
+  const int64_t layers = options_.model.layers;
+  return {.stage = stage,
+          .layers = {std::clamp<int64_t>(begin - 1, 0, layers),
+                     std::clamp<int64_t>(end - 1, 0, layers)},
+          .is_first = begin == 0,
+          .is_last = end == layers + 2};
+}
+
+std::vector<StageSpan> PipelinePlan::StagesOf(int64_t pipeline_rank) const {
+  std::vector<StageSpan> spans;
+  for (const int32_t stage :
+       schedule().map.StagesOf(static_cast<int32_t>(pipeline_rank))) {
+    spans.push_back(SpanOf(stage));
+  }
+  return spans;
+}
+
+namespace tp = tensor_parallel;
+
+namespace {
+
+absl::Status SetTokens(const RunOptions& options, const RankPlace& place,
+                       StageShapes& shapes) {
+  const auto layout_of = options.zigzag ? tp::SequenceLayout::Zigzag
+                                        : tp::SequenceLayout::Contiguous;
+  TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
+                           layout_of(options.length, options.mesh.cp));
+  for (int64_t rank = 0; rank < options.mesh.cp; ++rank) {
+    shapes.positions.push_back(layout.SizeOf(rank));
+  }
+  shapes.context_rank = place.cp;
+  shapes.sequences = options.micro_batch;
+  shapes.tokens = shapes.sequences * layout.SizeOf(place.cp);
+  TESSERA_ASSIGN_OR_RETURN(
+      const tp::Partition tokens,
+      tp::Partition::Balanced(shapes.tokens, options.mesh.tp));
+  shapes.rows =
+      options.sequence_parallel ? tokens.SizeOf(place.tp) : shapes.tokens;
+  return absl::OkStatus();
+}
+
+absl::Status SetAttention(const RunOptions& options, const RankPlace& place,
+                          StageShapes& shapes) {
+  const model_files::ModelConfig& model = options.model;
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<tp::FusedPart> parts,
+                           tp::QkvParts(model.heads, model.kv_heads,
+                                        model.head_size, options.mesh.tp));
+  TESSERA_ASSIGN_OR_RETURN(const tp::FusedPartition partition,
+                           tp::FusedPartition::Create(parts, options.mesh.tp));
+  shapes.head_size = model.head_size;
+  shapes.qkv = partition.SizeOf(place.tp);
+  shapes.query = partition.RangeOf(0, place.tp).size();
+  shapes.heads = shapes.query / model.head_size;
+  shapes.kv_heads = partition.RangeOf(1, place.tp).size() / model.head_size;
+  for (int64_t part = 0; part < static_cast<int64_t>(parts.size()); ++part) {
+    const tp::FusedPart& fused = parts[static_cast<size_t>(part)];
+    if (!fused.replicated || fused.groups == options.mesh.tp) continue;
+    shapes.shared_kv += partition.LocalRange(part, place.tp).size();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetWide(const RunOptions& options, const RankPlace& place,
+                     StageShapes& shapes) {
+  const std::vector<tp::FusedPart> parts =
+      tp::GatedMlpParts(options.model.intermediate);
+  TESSERA_ASSIGN_OR_RETURN(const tp::FusedPartition partition,
+                           tp::FusedPartition::Create(parts, options.mesh.tp));
+  shapes.gate_up = partition.SizeOf(place.tp);
+  shapes.intermediate = partition.RangeOf(0, place.tp).size();
+  TESSERA_ASSIGN_OR_RETURN(
+      const tp::Partition vocabulary,
+      tp::Partition::Balanced(options.model.vocabulary, options.mesh.tp));
+  shapes.vocabulary = vocabulary.SizeOf(place.tp);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<StageShapes> StageShapes::Of(const RunOptions& options,
+                                            const RankPlace& place,
+                                            const StageSpan& span) {
+  StageShapes shapes;
+  shapes.layers = span.layers.size();
+  shapes.is_first = span.is_first;
+  shapes.is_last = span.is_last;
+  shapes.tied_here =
+      options.model.tied_embeddings && span.is_first && span.is_last;
+  shapes.sequence_parallel = options.sequence_parallel;
+  shapes.recompute = options.recompute;
+  shapes.dtype = options.dtype;
+  shapes.statistics = tp::GradientDType(options.dtype);
+  shapes.hidden = options.model.hidden;
+  TESSERA_RETURN_IF_ERROR(SetTokens(options, place, shapes));
+  TESSERA_RETURN_IF_ERROR(SetAttention(options, place, shapes));
+  TESSERA_RETURN_IF_ERROR(SetWide(options, place, shapes));
+  return shapes;
+}
+
+namespace {
+
+using tensor_parallel::Recompute;
+
+// Queries times the keys that each sees, of a micro-batch.
+double CausalPairs(const RunOptions& options) {
+  const auto length = static_cast<double>(options.length);
+  return static_cast<double>(options.micro_batch) * length * (length + 1) / 2 /
+         static_cast<double>(options.mesh.cp);
+}
+
+}  // namespace
+
+StageWork StageWorkOf(const StageShapes& shapes, const RunOptions& options) {
+  const double tokens = static_cast<double>(options.micro_batch) *
+                        static_cast<double>(options.length) /
+                        static_cast<double>(options.mesh.cp);
+  const auto layers = static_cast<double>(shapes.layers);
+  const int64_t weights =
+      shapes.hidden *
+      (shapes.qkv + shapes.query + shapes.gate_up + shapes.intermediate);
+  const double products = layers * 2 * tokens * static_cast<double>(weights);
+  const double attention =
+      layers * 4 * CausalPairs(options) * static_cast<double>(shapes.query);
+  const double head =
+      shapes.is_last ? 2 * tokens * static_cast<double>(shapes.vocabulary) *
+                           static_cast<double>(shapes.hidden)
+                     : 0;
+  StageWork work;
+  work.forward = products + attention + head;
+  work.attention = attention;
+  if (shapes.recompute == Recompute::kSelective) work.recomputed = attention;
+  if (shapes.recompute == Recompute::kFull) {
+    // All but the last product of a layer.
+    const double down = layers * 2 * tokens *
+                        static_cast<double>(shapes.hidden) *
+                        static_cast<double>(shapes.intermediate);
+    work.recomputed = work.forward - down;
+  }
+  work.backward_input = products + 2 * attention + head + work.recomputed;
+  work.backward_weight = products + head;
+  return work;
+}
+
+RunWork RunWorkOf(const RunOptions& options) {
+  RunWork work;
+  const double tokens =
+      static_cast<double>(options.batch) * static_cast<double>(options.length);
+  work.model = options.model.TrainingFlopsPerToken(options.length) * tokens;
+  RunOptions alone = options;
+  alone.mesh = {};
+  const auto whole = StageShapes::Of(
+      alone, {},
+      {.layers = {0, options.model.layers}, .is_first = true, .is_last = true});
+  if (!whole.ok()) return work;
+  work.recomputed = StageWorkOf(*whole, alone).recomputed *
+                    static_cast<double>(options.batch) /
+                    static_cast<double>(options.micro_batch);
+  return work;
+}
+
+absl::StatusOr<double> PredictBubble(const PipelinePlan& plan) {
+  pipeline::Costs costs;
+  for (int32_t stage = 0; stage < plan.stages(); ++stage) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const StageShapes shapes,
+        StageShapes::Of(plan.options(), {}, plan.SpanOf(stage)));
+    const StageWork work = StageWorkOf(shapes, plan.options());
+    costs.stages.push_back({.forward = work.forward,
+                            .backward_input = work.backward_input,
+                            .backward_weight = work.backward_weight});
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const pipeline::Timeline timeline,
+      pipeline::Simulate(plan.schedule(), costs, {.traces = false}));
+  if (timeline.makespan <= 0) return 0.0;
+  double idle = 0;
+  for (const pipeline::RankTimeline& rank : timeline.ranks) {
+    idle += 1 - rank.busy / timeline.makespan;
+  }
+  return idle / static_cast<double>(timeline.ranks.size());
+}
+
+}  // namespace tessera::train

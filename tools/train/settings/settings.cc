@@ -1,0 +1,407 @@
+#include "tools/train/settings/settings.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/byte_size.h"
+#include "base/file.h"
+#include "base/json/json.h"
+#include "base/nearest_name.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "tools/train/settings/flag_checks.h"
+#include "topology/config/named_enum.h"
+
+namespace tessera::train {
+
+std::string UserPath(std::string_view path) {
+  const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  if (directory == nullptr || *directory == '\0' || path.empty() ||
+      absl::StartsWith(path, "/")) {
+    return std::string(path);
+  }
+  return absl::StrCat(directory, "/", path);
+}
+
+namespace {
+
+using topology::ParallelConfig;
+
+std::vector<std::string_view> Names(const auto& table) {
+  std::vector<std::string_view> names;
+  for (const auto& entry : table) names.push_back(entry.name);
+  return names;
+}
+
+// A field of ParallelConfig that has its value as it is.
+template <auto member, typename T>
+constexpr ParallelField<T> Plain() {
+  return {[](const ParallelConfig& parallel) { return parallel.*member; },
+          [](const T& value, ParallelConfig& parallel) {
+            parallel.*member = value;
+            return absl::OkStatus();
+          }};
+}
+
+// One of topology's table, by name.
+template <typename Enum>
+absl::Status SetNamed(std::string_view flag, const std::string& name,
+                      Enum& value) {
+  TESSERA_RETURN_IF_ERROR(
+      CheckChoice(flag, name, Names(topology::EnumNames<Enum>::kTable)));
+  TESSERA_ASSIGN_OR_RETURN(value, topology::ParseEnum<Enum>(name));
+  return absl::OkStatus();
+}
+
+constexpr ParallelField<std::string> kDType = {
+    [](const ParallelConfig& parallel) {
+      return std::string(topology::EnumName(parallel.dtype));
+    },
+    [](const std::string& text, ParallelConfig& parallel) {
+      return SetNamed("dtype", text, parallel.dtype);
+    }};
+
+constexpr ParallelField<std::string> kStrategy = {
+    [](const ParallelConfig& parallel) {
+      return std::string(topology::EnumName(parallel.strategy));
+    },
+    [](const std::string& text, ParallelConfig& parallel) {
+      return SetNamed("strategy", text, parallel.strategy);
+    }};
+
+constexpr ParallelField<std::string> kMesh = {
+    [](const ParallelConfig& parallel) { return parallel.mesh.ToFlag(); },
+    [](const std::string& text, ParallelConfig& parallel) {
+      const auto mesh = topology::MeshSizes::Parse(text);
+      if (!mesh.ok()) {
+        return RefuseFlag("mesh", text,
+                          absl::StrCat(mesh.status().message(),
+                                       "; give such as --mesh=dp2,pp2,tp2"));
+      }
+      parallel.mesh = *mesh;
+      return absl::OkStatus();
+    }};
+
+constexpr ParallelField<std::string> kMemoryLimit = {
+    [](const ParallelConfig& parallel) {
+      return parallel.memory_limit == ByteSize()
+                 ? std::string()
+                 : parallel.memory_limit.ToString();
+    },
+    [](const std::string& text, ParallelConfig& parallel) {
+      const absl::StatusOr<ByteSize> limit =
+          text.empty() ? ByteSize() : ParseByteSize(text);
+      if (!limit.ok() || (!text.empty() && limit->bytes() == 0)) {
+        return RefuseFlag("memory_limit", text,
+                          "must be a number of bytes above 0, such as "
+                          "--memory_limit=300MiB");
+      }
+      parallel.memory_limit = *limit;
+      return absl::OkStatus();
+    }};
+
+constexpr ParallelField<int64_t> kTimeoutSeconds = {
+    [](const ParallelConfig& parallel) {
+      return absl::ToInt64Seconds(parallel.timeout);
+    },
+    [](const int64_t& seconds, ParallelConfig& parallel) {
+      parallel.timeout = absl::Seconds(seconds);
+      return absl::OkStatus();
+    }};
+
+constexpr SettingsField kFields[] = {
+    {"model", &Settings::model,
+     "a preset, llama-1m to llama-70b, or a directory with a Hugging Face "
+     "config.json"},
+    {"data", &Settings::data,
+     "text files, directories, patterns, and token files (.u16, .u32), "
+     "separated by commas; empty: the repository's own sources and documents"},
+    {"tokenizer", &Settings::tokenizer,
+     "a directory with a Hugging Face tokenizer.json; empty: --model's, where "
+     "it has one, else bytes"},
+    {"dtype", kDType, "of weights and activations: fp32, bf16"},
+    {"length", &Settings::length, "tokens of a sequence"},
+    {"batch", &Settings::batch, "sequences of a step, over all ranks"},
+    {"micro_batch", Plain<&ParallelConfig::micro_batch, int64_t>(),
+     "sequences that a rank computes with at a time"},
+    {"steps", &Settings::steps, "steps of the whole run"},
+    {"seed", &Settings::seed, "of first weights, order of the data and sample"},
+
+    {"mesh", kMesh,
+     "ranks along the axes dp (or dp_replicate and dp_shard), pp, cp and tp; "
+     "an "
+     "axis that is not named has 1"},
+    {"engine", &Settings::engine,
+     "what ranks talk through: in_process, shared_memory, mpi, gloo, nccl"},
+    {"strategy", kStrategy,
+     "of collectives: ring, tree, hierarchical, adaptive, all_reduce"},
+    {"schedule", Plain<&ParallelConfig::schedule, std::string>(),
+     "pipeline schedule: 1f1b, gpipe, interleaved_1f1b, zb_h1, zb_v and more "
+     "(//tools/schedule shows them), auto (synthesized for the model), or a "
+     "CSV "
+     "file"},
+    {"chunks", Plain<&ParallelConfig::chunks, int64_t>(),
+     "stages of each pipeline rank"},
+    {"sequence_parallel", &Settings::sequence_parallel,
+     "tensor ranks share out the tokens between layers"},
+    {"context", &Settings::context,
+     "positions of context ranks: zigzag, contiguous"},
+    {"recompute", &Settings::recompute,
+     "what the backward computes again: none, selective, full"},
+
+    {"zero", &Settings::zero,
+     "what data ranks share out: 0 nothing, 1 optimizer state, 2 and "
+     "gradients, 3 and parameters"},
+    {"offload", &Settings::offload,
+     "what lives outside the rank's own memory: none, or any of optimizer, "
+     "params, all (of the model's state) and activations, such as "
+     "all,activations"},
+    {"offload_dir", &Settings::offload_dir,
+     "a directory for files with it; empty: host memory"},
+    {"compression", &Settings::compression,
+     "codec for offloaded data: none, lossless; fp16, bf16, int8 and "
+     "quantization round gradients and 16-bit parameters, never the "
+     "optimizer's state and activations"},
+    {"moments", &Settings::moments,
+     "how AdamW's moments are kept: f32, bf16, int8 (8 bits and a scale for "
+     "each block)"},
+    {"bucket_bytes", &Settings::bucket_bytes,
+     "gradients of a layer that are packed into one message"},
+    {"gather_ahead", &Settings::gather_ahead,
+     "with --zero=3, layers whose weights are gathered ahead of their use"},
+    {"max_gathered_bytes", &Settings::max_gathered_bytes,
+     "with --zero=3, most bytes of gathered weights; --gather_ahead is then "
+     "chosen; 0: no limit"},
+    {"persistence_threshold", &Settings::persistence_threshold,
+     "with --zero=3, parameters with fewer elements stay whole on every rank"},
+    {"reduce", &Settings::reduce,
+     "with --zero=2 and 3, when a layer's gradients are reduced: after each "
+     "micro-batch (each: least memory), after the last one (last: least "
+     "traffic), or auto"},
+    {"quantized_weights", &Settings::quantized_weights,
+     "gathers weights as int8 blocks (ZeRO++ qwZ); needs --zero=3"},
+    {"quantized_gradients", &Settings::quantized_gradients,
+     "reduces gradients as int8 blocks (ZeRO++ qgZ); needs --zero=1 or more"},
+    {"hpz_partition_size", &Settings::hpz_partition_size,
+     "ranks, such as those of a host, that keep a second copy of the weights "
+     "together, for all gathers of a step but the first (ZeRO++ hpZ); 0: none; "
+     "needs --zero=3"},
+
+    {"learning_rate", &Settings::learning_rate, "at its peak"},
+    {"min_learning_rate", &Settings::min_learning_rate,
+     "where the cosine ends; -1: at a tenth of --learning_rate"},
+    {"warmup_steps", &Settings::warmup_steps,
+     "steps in which the learning rate rises"},
+    {"weight_decay", &Settings::weight_decay, "of AdamW, decoupled"},
+    {"beta1", &Settings::beta1, "of AdamW"},
+    {"beta2", &Settings::beta2, "of AdamW"},
+    {"epsilon", &Settings::epsilon, "of AdamW"},
+    {"clip_norm", &Settings::clip_norm,
+     "largest norm of the gradients; 0: they are not clipped"},
+
+    {"run_dir", &Settings::run_dir,
+     "a directory for checkpoints, settings and logs; empty: a new one for "
+     "temporary files"},
+    {"checkpoint_every", &Settings::checkpoint_every,
+     "steps from one checkpoint to the next; 0: one at the end"},
+    {"keep_checkpoints", &Settings::keep_checkpoints,
+     "the newest ones that are kept; 0: all"},
+    {"resume", &Settings::resume,
+     "a checkpoint, a directory of them, or latest: of --run_dir; empty: anew"},
+    {"metrics", &Settings::metrics, "a file of one JSON object a step"},
+    {"trace", &Settings::trace, "a file for Perfetto"},
+    {"sample_prompt", &Settings::sample_prompt,
+     "what the sample of text at the end begins with"},
+    {"sample_tokens", &Settings::sample_tokens,
+     "tokens of the sample; 0: no sample"},
+    {"sample_temperature", &Settings::sample_temperature,
+     "of the sample; 0: always the likeliest token"},
+
+    {"max_restarts", &Settings::max_restarts,
+     "how often the run goes on from its last checkpoint when a rank dies"},
+    {"elastic", &Settings::elastic,
+     "restarts with fewer data-parallel ranks where some are gone"},
+    {"timeout_seconds", kTimeoutSeconds, "how long ranks wait for each other"},
+    {"threads", &Settings::threads, "of each rank's arithmetic"},
+    {"memory_limit", kMemoryLimit,
+     "memory of all ranks on this machine, such as 300MiB: the run gives up "
+     "speed until it fits; empty: no limit"},
+    {"report", &Settings::report, "prints bottlenecks and what to change"},
+    {"verify", &Settings::verify,
+     "repeats the steps on one rank and compares the losses"},
+    {"dry_run", &Settings::dry_run,
+     "prints mesh, memory, traffic and bubble, and does not train"},
+    {"force", &Settings::force,
+     "starts a run that is predicted to need more memory than there is"},
+    {"format", &Settings::format, "of standard output: text, json"},
+    {"quiet", &Settings::quiet, "shows no table of steps"},
+};
+
+}  // namespace
+
+std::span<const SettingsField> SettingsFields() { return kFields; }
+
+const SettingsField* FindSettingsField(std::string_view name) {
+  for (const SettingsField& field : kFields) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
+}
+
+namespace {
+
+using Json = nlohmann::json;
+
+absl::Status Expected(std::string_view what, const Json& found) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected ", what, ", found ", DescribeJson(found)));
+}
+
+absl::Status Read(const Json& json, bool& value) {
+  if (!json.is_boolean()) return Expected("true or false", json);
+  value = json.get<bool>();
+  return absl::OkStatus();
+}
+
+absl::Status Read(const Json& json, int64_t& value) {
+  const std::optional<int64_t> number = JsonInteger(json);
+  if (!number) return Expected("a whole number, -2^63 to 2^63-1", json);
+  value = *number;
+  return absl::OkStatus();
+}
+
+absl::Status Read(const Json& json, double& value) {
+  if (!json.is_number()) return Expected("a number", json);
+  value = json.get<double>();
+  return absl::OkStatus();
+}
+
+absl::Status Read(const Json& json, std::string& value) {
+  if (!json.is_string()) return Expected("a text in quotes", json);
+  value = json.get<std::string>();
+  return absl::OkStatus();
+}
+
+absl::Status Read(const Json& json, std::vector<std::string>& value) {
+  constexpr std::string_view kWhat = "a list of texts such as [\"docs\"]";
+  if (!json.is_array()) return Expected(kWhat, json);
+  value.clear();
+  for (const Json& item : json) {
+    if (!item.is_string()) return Expected(kWhat, item);
+    value.push_back(item.get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnknownKey(std::string_view key) {
+  std::vector<std::string_view> names;
+  for (const SettingsField& field : SettingsFields()) {
+    names.push_back(field.name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown key ", Quoted(key), "; the nearest there is: \"",
+                   NearestName(key, names), "\""));
+}
+
+absl::Status CheckFinite(double value) {
+  if (std::isfinite(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(value, " cannot be written as JSON; give a finite number"));
+}
+
+absl::Status ReadField(const Json& json, const SettingsField& field,
+                       Settings& settings) {
+  return std::visit(
+      [&](const auto& member) -> absl::Status {
+        auto given = GetField(member, settings);
+        TESSERA_RETURN_IF_ERROR(Read(json, given));
+        return SetField(given, member, settings);
+      },
+      field.member);
+}
+
+absl::StatusOr<Settings> SettingsOf(const Json& document) {
+  if (!document.is_object()) {
+    return Expected("an object such as {\"steps\": 100}", document);
+  }
+  Settings settings;
+  for (const auto& [key, value] : document.items()) {
+    const SettingsField* field = FindSettingsField(key);
+    if (field == nullptr) return UnknownKey(key);
+    TESSERA_RETURN_IF_ERROR(
+        ReadField(value, *field, settings),
+        Annotate(_, absl::StrCat("key \"", field->name, "\"")));
+  }
+  return settings;
+}
+
+// A text of one field, or why JSON cannot hold it.
+absl::StatusOr<std::string> FormatField(const SettingsField& field,
+                                        const Settings& settings) {
+  if (const auto* member = std::get_if<double Settings::*>(&field.member)) {
+    TESSERA_RETURN_IF_ERROR(CheckFinite(settings.**member));
+  }
+  const Json value = std::visit(
+      [&](const auto& member) { return Json(GetField(member, settings)); },
+      field.member);
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (Json::parse(text) == value) return text;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a text that is no UTF-8 cannot be written as JSON: ",
+      value.is_string() ? Quoted(value.get_ref<const std::string&>())
+                        : std::string("one of a list")));
+}
+
+}  // namespace
+
+absl::StatusOr<Settings> ParseSettings(std::string_view json) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const Json document,
+      ParseJson(json, {.max_bytes = kMaxSettingsBytes, .max_depth = 2}),
+      Annotate(_, "settings"));
+  TESSERA_ASSIGN_OR_RETURN(Settings settings, SettingsOf(document),
+                           Annotate(_, "settings"));
+  return settings;
+}
+
+absl::StatusOr<std::string> FormatSettings(const Settings& settings) {
+  std::string text = "{";
+  for (const SettingsField& field : SettingsFields()) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::string value, FormatField(field, settings),
+        Annotate(_, absl::StrCat("key \"", field.name, "\"")));
+    absl::StrAppend(&text, text.size() > 1 ? "," : "", "\n  \"", field.name,
+                    "\": ", value);
+  }
+  text += "\n}\n";
+  if (text.size() <= kMaxSettingsBytes) return text;
+  return absl::InvalidArgumentError(
+      absl::StrCat("settings of ", text.size(), " bytes of JSON; at most ",
+                   kMaxSettingsBytes, " are allowed"));
+}
+
+absl::StatusOr<Settings> ReadSettings(const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::string text,
+      ReadFile(path, static_cast<int64_t>(kMaxSettingsBytes)));
+  TESSERA_ASSIGN_OR_RETURN(Settings settings, ParseSettings(text),
+                           Annotate(_, QuotedPath(path)));
+  return settings;
+}
+
+absl::Status WriteSettings(const Settings& settings, const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, FormatSettings(settings),
+                           Annotate(_, QuotedPath(path)));
+  return WriteFile(path, text);
+}
+
+}  // namespace tessera::train

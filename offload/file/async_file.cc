@@ -1,13 +1,48 @@
 #include "offload/file/async_file.h"
 
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
+#include <cstdlib>
+#include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "offload/file/io_error.h"
+#include "absl/time/clock.h"
 
 namespace tessera::offload {
+
+absl::Status IoError(int error, std::string_view what, int64_t bytes,
+                     int64_t offset, std::string_view path) {
+  const absl::Status status = absl::ErrnoToStatus(
+      error, absl::StrCat(what, " of ", bytes, " bytes at offset ", offset,
+                          " of file ", path));
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(
+          absl::StrCat(status.message(),
+                       "; free space on the device, raise its limit, or lower "
+                       "the tier's budget"));
+    case ENOMEM:
+      return absl::ResourceExhaustedError(
+          absl::StrCat(status.message(),
+                       "; the kernel has no memory for the request: free "
+                       "memory, or lower the queue depth"));
+    case EIO:
+      return absl::DataLossError(status.message());
+    default:
+      return status;
+  }
+}
+
 namespace {
 
 // Results in a row that moved nothing before it is given up.
@@ -120,6 +155,136 @@ absl::Status AsyncFile::WriteNow(int64_t offset,
   });
   over.WaitForNotification();
   return status;
+}
+
+namespace {
+
+constexpr int64_t kTrialAlignment = 4096;
+
+// What the kernel states; {0, 0} where it has no direct I/O for the file,
+// nothing (1, 1) where it does not say.
+IoAlignment StatedAlignment([[maybe_unused]] int fd) {
+#ifdef STATX_DIOALIGN
+  struct statx info = {};
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
+      (info.stx_mask & STATX_DIOALIGN) != 0) {
+    return {info.stx_dio_mem_align, info.stx_dio_offset_align};
+  }
+#endif
+  return {};
+}
+
+// Reads at 4096 in 4096 aligned bytes, as every transfer here does at least.
+bool TrialPasses(int fd) {
+  void* buffer = nullptr;
+  if (posix_memalign(&buffer, kTrialAlignment, kTrialAlignment) != 0) {
+    return false;
+  }
+  const bool passes = pread(fd, buffer, kTrialAlignment, 0) >= 0;
+  free(buffer);
+  return passes;
+}
+
+bool SetDirect(int fd, bool on) {
+  const int flags = fcntl(fd, F_GETFL);
+  return flags >= 0 &&
+         fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
+void TryDirect(OpenedFile& file) {
+  IoAlignment stated = StatedAlignment(file.fd.get());
+  const bool told = stated != IoAlignment{};
+  if (!told) stated = {kTrialAlignment, kTrialAlignment};
+  if (stated.memory == 0 || stated.offset == 0) {
+    file.why_not_direct = "the file system has no direct I/O for this file";
+  } else if (stated.memory > kTrialAlignment ||
+             stated.offset > kTrialAlignment) {
+    file.why_not_direct = absl::StrCat("direct I/O needs an alignment of ",
+                                       stated.offset, " bytes");
+  } else if (!SetDirect(file.fd.get(), true)) {
+    file.why_not_direct = "the file system refuses O_DIRECT";
+  } else if (!told && !TrialPasses(file.fd.get())) {
+    SetDirect(file.fd.get(), false);
+    file.why_not_direct = "a direct read at an alignment of 4096 bytes failed";
+  } else {
+    file.direct = true;
+    file.alignment = stated;
+  }
+}
+
+OpenedFile Opened(UniqueFd fd, std::string path, bool want_direct) {
+  OpenedFile file;
+  file.fd = std::move(fd);
+  file.path = std::move(path);
+  if (want_direct) {
+    TryDirect(file);
+  } else {
+    file.why_not_direct = "the options ask for the page cache";
+  }
+  return file;
+}
+
+// After a power failure a new file is found only where its directory was
+// written too.
+absl::Status SyncDirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string directory =
+      slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY));
+  // Some file systems cannot, and say EINVAL.
+  if (fd.valid() && (fsync(fd.get()) == 0 || errno == EINVAL)) {
+    return absl::OkStatus();
+  }
+  return absl::ErrnoToStatus(errno,
+                             absl::StrCat("fsync of directory ", directory));
+}
+
+UniqueFd MakeUnlinked(const std::string& directory) {
+  std::string name = directory + "/tessera-scratch-XXXXXX";
+  UniqueFd fd(mkostemp(name.data(), O_CLOEXEC));
+  if (fd.valid()) unlink(name.c_str());
+  return fd;
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedFile> OpenScratchFile(const std::string& directory,
+                                           bool want_direct) {
+  UniqueFd fd(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!fd.valid() && errno != ENOENT && errno != ENOTDIR && errno != EACCES) {
+    fd = MakeUnlinked(directory);
+  }
+  if (!fd.valid()) {
+    return absl::ErrnoToStatus(
+        errno, absl::StrCat("no scratch file can be made in \"", directory,
+                            "\"; name a directory that can be written"));
+  }
+  return Opened(std::move(fd), directory + "/(scratch)", want_direct);
+}
+
+absl::StatusOr<OpenedFile> OpenKeptFile(const std::string& path,
+                                        bool want_direct,
+                                        absl::Duration lock_wait) {
+  UniqueFd fd(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  if (!fd.valid()) {
+    return absl::ErrnoToStatus(
+        errno, absl::StrCat("the block file \"", path, "\" cannot be opened"));
+  }
+  const absl::Time deadline = absl::Now() + lock_wait;
+  while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (absl::Now() >= deadline) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the block file \"", path,
+                       "\" is in use by another tier or "
+                       "process; end that one, or name another file"));
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  struct stat info = {};
+  if (fstat(fd.get(), &info) == 0 && info.st_size == 0) {
+    if (absl::Status s = SyncDirectoryOf(path); !s.ok()) return s;
+  }
+  return Opened(std::move(fd), path, want_direct);
 }
 
 }  // namespace tessera::offload

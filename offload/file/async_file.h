@@ -1,11 +1,11 @@
-// AsyncFile: ranges of one file, read and written completely or with an error
-// that says where.
+// AsyncFile: reads and writes ranges of one file completely, or returns an
+// error with the file and the offset. Also opens files for offload.
 //
 //   AsyncFile file(engine, fd, path, alignment);
 //   file.Write(0, bytes, /*sync=*/false, [](absl::Status status) { ... });
 //
-// Short reads and writes go on where they stopped, EINTR and EAGAIN are tried
-// again. Under O_DIRECT the caller keeps to the alignment; see open_file.h.
+// Short reads and writes are continued; EINTR and EAGAIN are retried. With
+// O_DIRECT the caller must respect IoAlignment.
 #ifndef TESSERA_OFFLOAD_FILE_ASYNC_FILE_H_
 #define TESSERA_OFFLOAD_FILE_ASYNC_FILE_H_
 
@@ -15,13 +15,24 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/os/unique_fd.h"
 #include "offload/file/io_engine.h"
 
 namespace tessera::offload {
 
-// What memory addresses, and what offsets and lengths, must be multiples of.
+// Converts errno of a file operation to a status, such as
+// "write of 4096 bytes at offset 8192 of file /x/y: No space left on device".
+// A full device, quota, file-size limit or kernel memory is ResourceExhausted;
+// EIO is DataLoss; all others are converted by absl::ErrnoToStatus.
+absl::Status IoError(int error, std::string_view what, int64_t bytes,
+                     int64_t offset, std::string_view path);
+
+// Required alignment of memory addresses, and of offsets and lengths.
 struct IoAlignment {
   int64_t memory = 1;
   int64_t offset = 1;
@@ -31,7 +42,8 @@ struct IoAlignment {
 // Safe for concurrent use. `engine` and the descriptor outlive every request.
 class AsyncFile {
  public:
-  // On a thread of the engine; quick, never waiting for other requests.
+  // Called on an engine thread; must be quick and never wait for other
+  // requests.
   using Done = std::function<void(absl::Status)>;
 
   AsyncFile(IoEngine& engine, int fd, std::string path, IoAlignment alignment)
@@ -44,14 +56,14 @@ class AsyncFile {
   const IoAlignment& alignment() const { return alignment_; }
   IoEngine& engine() const { return engine_; }
 
-  // DataLoss where the file ends before; else as IoError. After an error the
-  // contents of `out`, or of the range of the file, are undefined. The bytes
-  // stay, untouched, until `done`.
+  // DataLoss if the file ends before; other errors as in IoError. After an
+  // error the contents of `out`, or of the range of the file, are undefined.
+  // The bytes must stay valid and untouched until `done`.
   void Read(int64_t offset, std::span<std::byte> out, Done done);
   void Write(int64_t offset, std::span<const std::byte> bytes, bool sync,
              Done done);
 
-  // The same, for callers that have nothing else to do.
+  // Blocking versions.
   absl::Status ReadNow(int64_t offset, std::span<std::byte> out);
   absl::Status WriteNow(int64_t offset, std::span<const std::byte> bytes,
                         bool sync);
@@ -68,6 +80,31 @@ class AsyncFile {
   const std::string path_;
   const IoAlignment alignment_;
 };
+
+// An open file, without the page cache if the file system allows it.
+
+struct OpenedFile {
+  UniqueFd fd;
+  std::string path;  // for messages; "DIRECTORY/(scratch)" for a scratch file
+  // Reported by the kernel (statx, STATX_DIOALIGN), or 4096 if a trial
+  // succeeds. 1 and 1 without O_DIRECT.
+  IoAlignment alignment;
+  bool direct = false;
+  std::string why_not_direct;
+};
+
+// Opens a file without a name in `directory`. It vanishes with its descriptor,
+// even after SIGKILL (O_TMPFILE, or unlinked at once).
+absl::StatusOr<OpenedFile> OpenScratchFile(const std::string& directory,
+                                           bool want_direct);
+
+// Opens and locks the file at `path`; creates it if it does not exist.
+// FailedPrecondition if another process (or another tier of this one) still
+// holds the lock after `lock_wait`: the kernel keeps the files of a killed
+// process open until its last requests are done, which takes milliseconds.
+absl::StatusOr<OpenedFile> OpenKeptFile(const std::string& path,
+                                        bool want_direct,
+                                        absl::Duration lock_wait);
 
 }  // namespace tessera::offload
 

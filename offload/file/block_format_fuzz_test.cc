@@ -11,7 +11,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/file/block_format.h"
+#include "offload/file/block_table.h"
 
 namespace tessera::offload {
 namespace {

@@ -1,34 +1,71 @@
-// BlockTransfer: whole blocks between memory and a file, in pieces that are on
-// their way at once, with checksums.
+// BlockTransfer: transfers whole blocks between memory and a file, in concurrent
+// pieces with checksums.
 //
 //   BlockTransfer transfer(file, pool, /*piece_bytes=*/1 << 20);
 //   transfer.Write(offset, bytes, /*sync=*/false,
 //                  [](absl::StatusOr<BlockChecksums> sums) { ... });
 //   transfer.Read({offset, length, sums}, 0, out, [](absl::Status s) { ... });
 //
-// A piece goes straight from or to the caller's memory where the alignment of
-// the file allows it, else through a bounce buffer. Checksums are taken while
-// other pieces are under way.
+// A piece is transferred directly from or to the caller's memory if the
+// alignment of the file allows it, else through a bounce buffer. Checksums are
+// computed while other pieces are in flight.
 #ifndef TESSERA_OFFLOAD_FILE_BLOCK_TRANSFER_H_
 #define TESSERA_OFFLOAD_FILE_BLOCK_TRANSFER_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "base/tensor/memory.h"
 #include "offload/file/async_file.h"
-#include "offload/file/bounce_pool.h"
+#include "offload/tier/accounting.h"
 
 namespace tessera::offload {
 
+// A fixed number of aligned bounce buffers between callers' memory and the
+// device. Safe for concurrent use.
+//
+//   pool->Acquire([=](std::byte* buffer) { ...; pool->Release(buffer); });
+class BouncePool {
+ public:
+  static constexpr size_t kAlignment = 4096;
+
+  // Allocates `count` buffers (at least 1) of `buffer_bytes` from `resource`,
+  // counted by `accounting` (Purpose::kBuffers) while the pool lives.
+  static absl::StatusOr<std::unique_ptr<BouncePool>> Create(
+      std::shared_ptr<Accounting> accounting,
+      std::shared_ptr<MemoryResource> resource, int64_t buffer_bytes,
+      int64_t count);
+
+  int64_t buffer_bytes() const { return buffer_bytes_; }
+
+  // Calls `use` with a buffer: now, on this thread, if one is free; else in the
+  // order of the calls, on the thread that releases one.
+  void Acquire(std::function<void(std::byte*)> use);
+  void Release(std::byte* buffer);
+
+ private:
+  BouncePool(Reservation room, Buffer memory, int64_t buffer_bytes);
+
+  const Reservation room_;
+  Buffer memory_;
+  const int64_t buffer_bytes_;
+  absl::Mutex mutex_;
+  std::vector<std::byte*> free_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<void(std::byte*)>> waiting_ ABSL_GUARDED_BY(mutex_);
+};
+
 // CRC-32C of every `unit_bytes` of a block; the last may cover fewer.
 struct BlockChecksums {
-  // At most so many a block: larger blocks have larger units.
+  // Maximum per block; larger blocks have larger units.
   static constexpr int64_t kMost = 512;
 
   int64_t unit_bytes = 0;  // a power of two
@@ -37,7 +74,7 @@ struct BlockChecksums {
                          const BlockChecksums&) = default;
 };
 
-// Where a block lies.
+// The location of a block in the file.
 struct BlockLocation {
   int64_t offset = 0;
   int64_t bytes = 0;
@@ -51,13 +88,13 @@ class BlockTransfer {
   BlockTransfer(AsyncFile& file, BouncePool& pool, int64_t piece_bytes)
       : file_(file), pool_(pool), piece_bytes_(piece_bytes) {}
 
-  // Writes at `offset`, a multiple of 4096, up to the next such multiple behind
-  // the bytes. `bytes` stay until `done`.
+  // Writes `bytes`, padded to a multiple of 4096, at `offset`, a multiple of
+  // 4096. `bytes` must stay valid until `done`.
   void Write(int64_t offset, std::span<const std::byte> bytes, bool sync,
              std::function<void(absl::StatusOr<BlockChecksums>)> done);
 
-  // Reads out.size() bytes from `from` of the block on, and checks every unit
-  // that they touch: DataLoss names the file and the range of it.
+  // Reads out.size() bytes from offset `from` of the block and checks every
+  // unit that they touch: DataLoss names the file and the range.
   void Read(BlockLocation block, int64_t from, std::span<std::byte> out,
             std::function<void(absl::Status)> done);
 

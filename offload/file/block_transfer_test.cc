@@ -15,9 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/file/async_file.h"
-#include "offload/file/bounce_pool.h"
 #include "offload/file/io_engine.h"
-#include "offload/file/open_file.h"
 
 namespace tessera::offload {
 namespace {

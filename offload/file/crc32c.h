@@ -23,11 +23,12 @@ inline uint32_t Crc32c(std::span<const std::byte> bytes) {
   return ExtendCrc32c(0, bytes);
 }
 
-// The checksum of a followed by b, from the two and the length of b. O(log n).
+// Returns the checksum of a followed by b, from their checksums and the length
+// of b. O(log n).
 uint32_t CombineCrc32c(uint32_t crc_a, uint32_t crc_b, uint64_t bytes_b);
 
 namespace crc32c_internal {
-// What ExtendCrc32c does without the instruction.
+// ExtendCrc32c without the crc32 instruction.
 uint32_t ExtendPortable(uint32_t crc, std::span<const std::byte> b);
 }  // namespace crc32c_internal
 

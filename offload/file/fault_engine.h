@@ -1,4 +1,4 @@
-// FaultEngine: an IoEngine whose requests go wrong as a test says.
+// FaultEngine: an IoEngine that injects faults into requests, for tests.
 //
 //   auto engine = std::make_unique<FaultEngine>(std::move(inner),
 //       [](const IoRequest& r) { return FaultEngine::Fault{.error = EIO}; });
@@ -20,11 +20,11 @@ namespace tessera::offload {
 class FaultEngine final : public IoEngine {
  public:
   struct Fault {
-    int error = 0;                 // instead of doing anything
-    size_t most_bytes = SIZE_MAX;  // move no more
-    int64_t understate = 0;        // report so many fewer than were moved
+    int error = 0;                 // fail without doing anything
+    size_t most_bytes = SIZE_MAX;  // transfer at most this
+    int64_t understate = 0;        // report this many bytes less
   };
-  // Called on the thread that submits; safe for concurrent use.
+  // Called on the submitting thread; safe for concurrent use.
   using Plan = std::function<Fault(const IoRequest&)>;
 
   FaultEngine(std::unique_ptr<IoEngine> inner, Plan plan)
@@ -35,7 +35,7 @@ class FaultEngine final : public IoEngine {
   void Submit(IoRequest request) override {
     const Fault fault = plan_(request);
     if (fault.error != 0) {
-      // Through the engine, so that `done` runs where it must.
+      // Goes through the engine, so that `done` runs on its thread.
       request.kind = IoRequest::Kind::kRead;
       request.bytes = 0;
       request.done = [done = std::move(request.done), fault](int64_t) {
@@ -53,7 +53,7 @@ class FaultEngine final : public IoEngine {
 
  private:
   const Plan plan_;
-  const std::unique_ptr<IoEngine> inner_;  // the first to go
+  const std::unique_ptr<IoEngine> inner_;  // destroyed first
 };
 
 }  // namespace tessera::offload

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "offload/file/io_error.h"
+#include "offload/file/async_file.h"
 
 namespace tessera::offload {
 namespace {

@@ -1,11 +1,11 @@
-// FileSpace: which parts of a file are free, and the file's growth.
+// FileSpace: allocates ranges of a file and grows it.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto extent, space->Allocate(bytes));
 //   file.Write(extent->offset(), ...);
 //
 // Space is allocated on the device before it is used (fallocate), so that a
-// full device is found here, not in the middle of a write. Freed extents are
-// used again before the file grows.
+// full device fails here and not in the middle of a write. Freed extents are
+// reused before the file grows.
 #ifndef TESSERA_OFFLOAD_FILE_FILE_SPACE_H_
 #define TESSERA_OFFLOAD_FILE_FILE_SPACE_H_
 
@@ -24,7 +24,7 @@ namespace tessera::offload {
 
 class FileSpace;
 
-// A range of the file that is in use while it lives.
+// A range of the file, in use during its lifetime.
 class FileExtent {
  public:
   FileExtent(std::shared_ptr<FileSpace> space, int64_t offset, int64_t bytes)
@@ -54,18 +54,18 @@ class FileSpace : public std::enable_shared_from_this<FileSpace> {
     int64_t max_bytes = std::numeric_limits<int64_t>::max();
   };
 
-  // `fd` outlives it. What the file holds already is free until claimed.
+  // `fd` outlives it. Existing contents of the file are free until claimed.
   static absl::StatusOr<std::shared_ptr<FileSpace>> Create(int fd,
                                                            std::string path,
                                                            Options options);
 
-  // At least `bytes` bytes (0 included, which need none). ResourceExhausted,
-  // with the file and the offset, where the device is full or max_bytes would
-  // be exceeded; nothing has changed then.
+  // Allocates at least `bytes` bytes (0 needs none). ResourceExhausted, with
+  // the file and the offset and without side effects, if the device is full or
+  // max_bytes would be exceeded.
   absl::StatusOr<std::shared_ptr<const FileExtent>> Allocate(int64_t bytes);
 
-  // This very range, as a file that is opened again has it. InvalidArgument
-  // where it is in use or lies outside the file.
+  // Allocates exactly this range, for a file that is opened again.
+  // InvalidArgument if it is in use or outside the file.
   absl::StatusOr<std::shared_ptr<const FileExtent>> Claim(int64_t offset,
                                                           int64_t bytes);
 

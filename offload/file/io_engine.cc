@@ -1,10 +1,85 @@
 #include "offload/file/io_engine.h"
 
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "offload/file/thread_engine.h"
+#include "absl/synchronization/mutex.h"
 #include "offload/file/uring_engine.h"
 
 namespace tessera::offload {
+namespace {
+
+int64_t Perform(const IoRequest& request) {
+  iovec part = {request.data, request.bytes};
+  const int flags = request.sync ? RWF_DSYNC : 0;
+  const ssize_t moved =
+      request.kind == IoRequest::Kind::kRead
+          ? preadv(request.fd, &part, 1, request.offset)
+          : pwritev2(request.fd, &part, 1, request.offset, flags);
+  return moved < 0 ? -errno : moved;
+}
+
+// Threads that call pread and pwrite.
+class ThreadEngine final : public IoEngine {
+ public:
+  explicit ThreadEngine(int threads) {
+    for (int i = 0; i < threads; ++i) {
+      threads_.emplace_back([this] { Work(); });
+    }
+  }
+
+  ~ThreadEngine() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  std::string_view name() const override { return "threads"; }
+
+  void Submit(IoRequest request) override {
+    absl::MutexLock lock(&mutex_);
+    waiting_.push_back(std::move(request));
+  }
+
+ private:
+  // There is work, or there will be none: running requests may still submit.
+  bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !waiting_.empty() || (stopping_ && running_ == 0);
+  }
+
+  void Work() {
+    absl::MutexLock lock(&mutex_);
+    while (true) {
+      mutex_.Await(absl::Condition(this, &ThreadEngine::Ready));
+      if (waiting_.empty()) return;
+      const IoRequest request = std::move(waiting_.front());
+      waiting_.pop_front();
+      ++running_;
+      mutex_.Unlock();
+      request.done(Perform(request));
+      mutex_.Lock();
+      --running_;
+    }
+  }
+
+  absl::Mutex mutex_;
+  std::deque<IoRequest> waiting_ ABSL_GUARDED_BY(mutex_);
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<IoEngine>> CreateIoEngine(IoEngineKind kind,
                                                          int queue_depth) {
@@ -17,7 +92,8 @@ absl::StatusOr<std::unique_ptr<IoEngine>> CreateIoEngine(IoEngineKind kind,
         CreateUringEngine(queue_depth);
     if (uring.ok() || kind == IoEngineKind::kIoUring) return uring;
   }
-  return CreateThreadEngine(queue_depth);
+  constexpr int kMostThreads = 32;
+  return std::make_unique<ThreadEngine>(std::min(queue_depth, kMostThreads));
 }
 
 }  // namespace tessera::offload

@@ -1,5 +1,3 @@
-#include "offload/file/open_file.h"
-
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,6 +10,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/file/async_file.h"
 
 namespace tessera::offload {
 namespace {

@@ -200,7 +200,7 @@ void UringEngine::Fail(int error) {
   refused_since_.reset();
 }
 
-// False where there is none.
+// False if there is none.
 bool UringEngine::TakeCompletion() {
   io_uring_cqe* completion = nullptr;
   if (io_uring_peek_cqe(&ring_, &completion) != 0) return false;

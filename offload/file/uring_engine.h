@@ -14,19 +14,19 @@ struct io_uring;
 namespace tessera::offload {
 
 struct UringOptions {
-  // How long the kernel may refuse requests (EAGAIN: it is short of memory)
-  // before those that it has not taken fail with ENOMEM, as all that wait
-  // behind them do. It is asked again at every completion, or every millisecond
-  // where none is to come. Any other refusal fails them at once, with its own
-  // number.
+  // Timeout for requests that the kernel refuses with EAGAIN (it is short of
+  // memory); they and all requests behind them then fail with ENOMEM. Retries
+  // happen at every completion, or every millisecond if none is pending. Any
+  // other error fails them at once with its errno.
   absl::Duration patience = absl::Seconds(5);
-  // Stands for io_uring_submit, to inject refusals. Called under a lock, by any
-  // thread.
+  // Replaces io_uring_submit, to inject errors in tests. Called under a lock,
+  // by any thread.
   std::function<int(io_uring*)> submit = nullptr;
 };
 
-// One ring of `queue_depth` requests, and a thread that waits for completions.
-// Unimplemented without liburing; Unavailable where the kernel refuses.
+// Uses one ring of `queue_depth` requests and a thread that waits for
+// completions. Unimplemented without liburing; Unavailable if the kernel
+// refuses.
 absl::StatusOr<std::unique_ptr<IoEngine>> CreateUringEngine(
     int queue_depth, UringOptions options = {});
 

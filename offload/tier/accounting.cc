@@ -42,7 +42,7 @@ absl::Status Accounting::Add(std::string_view key, int64_t bytes,
     return absl::InvalidArgumentError(absl::StrCat(
         "tier ", name_, ": cannot count ", bytes, " bytes of purpose ",
         PurposeName(purpose), "; bytes are at least 0, purposes are listed in ",
-        "purpose.h"));
+        "accounting.h"));
   }
   if (bytes > usage_.budget - usage_.current) {
     return Refusal(key, bytes, purpose);
@@ -68,8 +68,8 @@ absl::Status Accounting::Refusal(std::string_view key, int64_t bytes,
   return absl::ResourceExhaustedError(absl::StrCat(
       block, "; ", usage_.current, " of the budget of ", usage_.budget,
       " bytes are in use, ", usage_.budget - usage_.current,
-      " are free. Drop blocks, raise the budget, or put a layered "
-      "tier in front of a larger one"));
+      " are free. Drop blocks, raise the budget, or put the block into a "
+      "lower tier"));
 }
 
 void Accounting::Remove(int64_t bytes, Purpose purpose) {

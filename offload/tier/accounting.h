@@ -1,4 +1,4 @@
-// Accounting: a byte budget that is never exceeded, and who uses it.
+// Accounting: a byte budget that is never exceeded, counted by Purpose.
 //
 //   auto accounting = std::make_shared<Accounting>("host", 32LL << 30);
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -12,26 +12,59 @@
 #define TESSERA_OFFLOAD_TIER_ACCOUNTING_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <string_view>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "offload/tier/purpose.h"
 
 namespace tessera::offload {
 
+// The kind of model state in a block. Block files store the values; never
+// change them.
+enum class Purpose : uint8_t {
+  kParameters = 0,
+  kGradients = 1,
+  kOptimizer = 2,
+  kActivations = 3,
+  kBuffers = 4,  // temporary: staging, bounce buffers
+};
+
+inline constexpr std::array<Purpose, 5> kAllPurposes = {
+    Purpose::kParameters, Purpose::kGradients, Purpose::kOptimizer,
+    Purpose::kActivations, Purpose::kBuffers};
+
+// Returns whether `purpose` is one of the above; a number from a file may not
+// be.
+constexpr bool IsValid(Purpose purpose) {
+  return static_cast<size_t>(purpose) < kAllPurposes.size();
+}
+
+// "parameters", "gradients", "optimizer", "activations", "buffers"; "invalid"
+// where `purpose` is not valid.
+constexpr std::string_view PurposeName(Purpose purpose) {
+  constexpr std::array<std::string_view, kAllPurposes.size()> kNames = {
+      "parameters", "gradients", "optimizer", "activations", "buffers"};
+  return IsValid(purpose) ? kNames[static_cast<size_t>(purpose)] : "invalid";
+}
+
+inline std::ostream& operator<<(std::ostream& os, Purpose purpose) {
+  return os << PurposeName(purpose);
+}
+
 inline constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
-// One moment of an Accounting, in bytes.
+// A snapshot of an Accounting, in bytes.
 struct Usage {
   struct Part {
     int64_t current = 0;
-    int64_t peak = 0;  // the most at any moment, of this part alone
+    int64_t peak = 0;  // of this part alone
     friend bool operator==(const Part&, const Part&) = default;
   };
 
@@ -51,23 +84,23 @@ class Reservation;
 // Safe for concurrent use.
 class Accounting {
  public:
-  // `name` is what errors call it. `budget` is at least 0; kUnlimited counts
-  // without refusing.
+  // Errors name it `name`. `budget` is at least 0; kUnlimited counts without a
+  // limit.
   Accounting(std::string name, int64_t budget);
 
   const std::string& name() const { return name_; }
 
-  // Counts `bytes` (at least 0) from now until the Reservation goes.
-  // ResourceExhausted, with nothing changed, where they would exceed the
-  // budget; another message where they alone exceed it. `key` is named in the
-  // message. The Reservation keeps `accounting` alive.
+  // Counts `bytes` (at least 0) until the Reservation is destroyed.
+  // ResourceExhausted, without side effects, if they would exceed the budget;
+  // the message names `key` and says if they alone exceed the whole budget. The
+  // Reservation keeps `accounting` alive.
   static absl::StatusOr<Reservation> Reserve(
       std::shared_ptr<Accounting> accounting, std::string_view key,
       int64_t bytes, Purpose purpose);
 
   Usage usage() const;
 
-  // Every peak becomes the current value: a new measurement begins.
+  // Sets every peak to the current value.
   void ResetPeaks();
 
  private:
@@ -85,8 +118,8 @@ class Accounting {
   Usage usage_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Bytes that are counted while it lives. Move-only; a moved-from or
-// default-constructed one counts nothing. Not safe for concurrent use.
+// Counts bytes for its lifetime. Move-only; counts nothing if moved-from or
+// default-constructed. Not safe for concurrent use.
 class Reservation {
  public:
   Reservation() = default;
@@ -97,12 +130,12 @@ class Reservation {
   int64_t bytes() const { return bytes_; }
   Purpose purpose() const { return purpose_; }
 
-  // Counts `bytes` from now on. Shrinking always works; growing is refused as
-  // by Reserve, with nothing changed.
+  // Counts `bytes` from now on. Shrinking always succeeds; growing fails like
+  // Reserve, without side effects.
   absl::Status Resize(std::string_view key, int64_t bytes);
   // Counts the same bytes for another purpose. The total stays.
   void SetPurpose(Purpose purpose);
-  // Counts nothing any more.
+  // Stops counting.
   void Release();
 
  private:

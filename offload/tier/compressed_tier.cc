@@ -11,7 +11,7 @@
 namespace tessera::offload {
 namespace {
 
-// Memory that counts while it lives.
+// Memory that is counted for its lifetime.
 struct Scratch {
   Reservation room;
   Buffer memory;
@@ -43,7 +43,7 @@ CompressedTier::CompressedTier(std::shared_ptr<const Codec> codec,
       name_(absl::StrCat(codec_->name(), " over ", base_->name())),
       workers_(options.threads) {}
 
-// Valid purposes only: blocks are checked on their way in.
+// Valid purposes only: blocks are checked in flight in.
 const Codec& CompressedTier::CodecOf(Purpose purpose) const {
   const auto& own = codec_of_[static_cast<size_t>(purpose)];
   return own != nullptr ? *own : *codec_;
@@ -107,7 +107,7 @@ absl::Status CompressedTier::Decode(std::string_view key,
     TESSERA_ASSIGN_OR_RETURN(const BlockStat held, base_->Stat(key));
     absl::Status status = DecodeFrom(key, held, offset, out);
     if (status.ok()) return status;
-    // Another Put may have come between.
+    // Another Put may have replaced the block.
     const absl::StatusOr<BlockStat> now = base_->Stat(key);
     if (now.ok() && now->bytes == held.bytes && now->info == held.info) {
       return status;

@@ -1,17 +1,16 @@
-// CompressedTier: any tier, holding encodings instead of the blocks.
+// CompressedTier: stores encoded blocks in another tier.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto codec, CreateCodec("lossless"));
 //   CompressedTier tier(std::move(codec), disk);   // over a FileTier
 //   TESSERA_RETURN_IF_ERROR(tier.Put("w", bytes, {.dtype = DType::kBF16}));
 //   double ratio = tier.compression().ratio();     // measured
 //
-// The budget and the accounting are those of the tier below, and so count the
-// bytes really held. Blocks are encoded and decoded on threads of its own, with
-// scratch memory (Codec::MaxEncodedBytes of a block per thread at most, and for
-// a part of a block the whole of it), which `scratch` counts. A block is a
-// whole number of elements of its dtype (InvalidArgument). A lossy codec
-// changes values: IsLossless says of which purposes and types, and Options can
-// give a purpose a codec of its own.
+// Budget and accounting are those of the tier below and count encoded bytes.
+// Blocks are encoded and decoded on its own threads, with scratch memory (at
+// most Codec::MaxEncodedBytes of a block per thread; GetRange also needs the
+// whole block) that `scratch` counts. A block is a whole number of elements of
+// its dtype (InvalidArgument). Lossy codecs change values: IsLossless tells for
+// which purposes and types; Options can set a codec for each purpose.
 #ifndef TESSERA_OFFLOAD_TIER_COMPRESSED_TIER_H_
 #define TESSERA_OFFLOAD_TIER_COMPRESSED_TIER_H_
 
@@ -21,15 +20,15 @@
 
 #include "offload/codec/codec.h"
 #include "offload/tier/memory_tier.h"
-#include "offload/tier/worker_pool.h"
+#include "offload/tier/operation.h"
 
 namespace tessera::offload {
 
-// What blocks were, and what is held of them.
+// Sizes of blocks before and after encoding.
 struct Compression {
   int64_t original_bytes = 0;
   int64_t held_bytes = 0;
-  // 1 where nothing is held.
+  // 1 if nothing is held.
   double ratio() const {
     return held_bytes == 0 ? 1.0
                            : static_cast<double>(original_bytes) /
@@ -43,12 +42,12 @@ class CompressedTier final : public MemoryTier {
     int threads = 1;
     // Null: counted without a limit.
     std::shared_ptr<Accounting> scratch = nullptr;
-    // By purpose: the codec of its blocks. Null: the tier's.
+    // Codec of the blocks of each purpose; null selects the tier's.
     std::array<std::shared_ptr<const Codec>, kAllPurposes.size()> codec_of = {};
   };
 
-  // `base` holds nothing but what such a tier of the same codec put there, as
-  // a file that is opened again may.
+  // `base` is empty or holds blocks of a CompressedTier with the same codecs,
+  // such as a file that is opened again.
   CompressedTier(std::shared_ptr<const Codec> codec,
                  std::shared_ptr<MemoryTier> base)
       : CompressedTier(std::move(codec), std::move(base), Options()) {}
@@ -62,12 +61,12 @@ class CompressedTier final : public MemoryTier {
   absl::Status Drop(std::string_view key) override;
   absl::StatusOr<BlockStat> Stat(std::string_view key) const override;
   std::vector<std::string> Keys() const override;
-  // Those of the tier below, then that of the scratch memory.
+  // The budgets of the tier below, then that of the scratch memory.
   std::vector<TierUsage> usage() const override;
   bool IsLossless(Purpose purpose, DType dtype) const override;
   absl::Status Flush() override { return base_->Flush(); }
 
-  // Over all blocks that are held now.
+  // Totals of all current blocks.
   Compression compression() const;
 
  protected:
@@ -89,7 +88,7 @@ class CompressedTier final : public MemoryTier {
   const std::shared_ptr<MemoryTier> base_;
   const std::shared_ptr<Accounting> scratch_;
   const std::string name_;
-  WorkerPool workers_;  // the first to go
+  WorkerPool workers_;  // destroyed first
 };
 
 }  // namespace tessera::offload

@@ -12,7 +12,6 @@
 #include "gtest/gtest.h"
 #include "offload/codec/codec.h"
 #include "offload/tier/host_tier.h"
-#include "offload/tier/layered_tier.h"
 
 namespace tessera::offload {
 namespace {
@@ -92,10 +91,6 @@ TEST(CompressedTierTest, SaysWhatComesBackBitForBit) {
   const CompressedTier stack(*CreateCodec("lossless"), tier);
   EXPECT_TRUE(stack.IsLossless(Purpose::kOptimizer, DType::kF32));
   EXPECT_FALSE(stack.IsLossless(Purpose::kParameters, DType::kF32));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const auto layered,
-                               LayeredTier::Create(Host(), tier, {}));
-  EXPECT_TRUE(layered->IsLossless(Purpose::kOptimizer, DType::kF32));
-  EXPECT_FALSE(layered->IsLossless(Purpose::kParameters, DType::kF32));
 }
 
 TEST(CompressedTierTest, ABudgetHoldsMoreThanItsBytes) {

@@ -1,4 +1,3 @@
-#include "offload/tier/conformance.h"
 
 #include <algorithm>
 #include <atomic>

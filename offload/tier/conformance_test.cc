@@ -1,5 +1,5 @@
 // Every tier, and stacks of them, under the contract.
-#include "offload/tier/conformance.h"
+#include "offload/tier/tier_model.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +14,6 @@
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "offload/tier/layered_tier.h"
 #include "offload/tier/pinned_arena.h"
 
 namespace tessera::offload {
@@ -72,13 +71,6 @@ std::shared_ptr<MemoryTier> Compressed(const char* codec,
                                           options);
 }
 
-std::shared_ptr<MemoryTier> Layered(std::shared_ptr<MemoryTier> front,
-                                    std::shared_ptr<MemoryTier> back) {
-  auto tier = LayeredTier::Create(std::move(front), std::move(back), {});
-  EXPECT_TRUE(tier.ok()) << tier.status();
-  return *std::move(tier);
-}
-
 // In place where the size is the same, else both for a moment.
 int64_t HostExtra(std::optional<int64_t> old, int64_t bytes) {
   return old == bytes ? 0 : bytes;
@@ -94,7 +86,6 @@ TierCase FileCase(std::string name, IoEngineKind engine, bool direct,
           true, FileExtra};
 }
 
-constexpr int64_t kLarge = int64_t{1} << 30;
 constexpr auto kThreads = IoEngineKind::kThreads;
 constexpr auto kBest = IoEngineKind::kAuto;
 
@@ -128,25 +119,6 @@ INSTANTIATE_TEST_SUITE_P(
         TierCase{"LosslessOverKeptFile",
                  [](int64_t b) {
                    return Compressed("lossless", File(kBest, true, true, b));
-                 },
-                 false, nullptr},
-        TierCase{"HostBeforeFile",
-                 [](int64_t b) {
-                   return Layered(Heap(b), File(kBest, true, false, kLarge));
-                 },
-                 false, nullptr},
-        TierCase{"PinnedBeforeLosslessFile",
-                 [](int64_t b) {
-                   return Layered(
-                       Pinned(b),
-                       Compressed("lossless", File(kBest, true, true, kLarge)));
-                 },
-                 false, nullptr},
-        TierCase{"LosslessOverHostBeforeFile",
-                 [](int64_t b) {
-                   return Compressed(
-                       "lossless",
-                       Layered(Heap(b), File(kThreads, false, false, kLarge)));
                  },
                  false, nullptr}),
     TierCaseName);

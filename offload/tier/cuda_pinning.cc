@@ -6,7 +6,7 @@ namespace tessera::offload {
 
 Pinning CudaPinning() {
   return {.pin = CudaPin,
-          // An arena that is going away has nobody to tell.
+          // An arena that is going away has no one to tell.
           .unpin = [](void* data, size_t) { CudaUnpin(data).IgnoreError(); }};
 }
 

@@ -1,4 +1,4 @@
-// CudaPinning: page locks of the CUDA runtime for a PinnedArena, so that
+// CudaPinning: page-locks a PinnedArena through the CUDA runtime, so that
 // devices copy from and to it at full speed.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -6,7 +6,7 @@
 //                                        .pinning = CudaPinning()}));
 //   if (!arena->pinned()) Warn(arena->pin_status());
 //
-// Without a toolkit or a device the arena goes on unpinned and says so.
+// Without a toolkit or a device the arena stays usable but is not pinned.
 #ifndef TESSERA_OFFLOAD_TIER_CUDA_PINNING_H_
 #define TESSERA_OFFLOAD_TIER_CUDA_PINNING_H_
 

@@ -1,4 +1,4 @@
-// FileTier: blocks in a file, on their way while the program computes.
+// FileTier: blocks in a file, transferred while the program computes.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::unique_ptr<FileTier> disk,
@@ -6,17 +6,16 @@
 //                        {.path = "/scratch"}));
 //   Operation store = disk->StartPut("adam.m.17", bytes, info);
 //
-// Every Put writes a new version elsewhere and then switches: until it is over,
-// and after any error, the old one is read. Every read checks CRC-32C, and
-// DataLoss names the file, the block and the offset. What the budget counts is
-// the bytes of blocks (while a Put is in flight, the larger of the two
-// versions); the file itself is larger by rounding to 4096 bytes and by
-// versions in flight, see file_bytes().
+// Every Put writes a new version elsewhere and then switches: until it is done,
+// and after any error, reads return the old one. Every read checks CRC-32C, and
+// DataLoss names the file, the block and the offset. The budget counts the
+// bytes of blocks (during a Put, of the larger version); the file itself is
+// larger by rounding to 4096 bytes and by versions in flight, see file_bytes().
 //
-// Kept files (keep = true) are opened again with every block whose Put was
-// over when the process died, at any moment and by any signal; a Put in flight
-// then leaves the old version or the new. Power failures need sync = true too.
-// Files that are not kept have no name and vanish with the process.
+// Kept files (keep = true) are opened again with every block whose Put was done
+// when the process died, at any moment and by any signal; a Put in flight
+// leaves the old version or the new. Power failures also need sync = true.
+// Other files have no name and vanish with the process.
 #ifndef TESSERA_OFFLOAD_TIER_FILE_TIER_H_
 #define TESSERA_OFFLOAD_TIER_FILE_TIER_H_
 
@@ -35,10 +34,8 @@
 #include "offload/file/async_file.h"
 #include "offload/file/block_table.h"
 #include "offload/file/block_transfer.h"
-#include "offload/file/bounce_pool.h"
 #include "offload/file/file_space.h"
 #include "offload/file/io_engine.h"
-#include "offload/file/open_file.h"
 #include "offload/tier/memory_tier.h"
 
 namespace tessera::offload {
@@ -46,38 +43,38 @@ namespace tessera::offload {
 struct FileTierOptions {
   std::string path = {};  // a directory; with `keep` the file
   bool keep = false;
-  bool direct = true;  // O_DIRECT where the file system allows it
-  bool sync = false;   // a Put is on stable storage when it is over (O_DSYNC)
-  bool verify = true;  // a kept file is read through when it is opened
+  bool direct = true;  // O_DIRECT if the file system allows it
+  bool sync = false;   // a Put is on stable storage when it is done (O_DSYNC)
+  bool verify = true;  // read every block of a kept file when it is opened
   IoEngineKind engine = IoEngineKind::kAuto;
   int queue_depth = 32;
   // Blocks move in pieces of this size (a power of two from 4096 on).
   int64_t piece_bytes = int64_t{1} << 20;
-  // For memory that is not aligned as the device wants it, a multiple of
-  // piece_bytes; counted by `bounce_accounting` where there is one.
+  // Bounce buffers for memory without the device's alignment, a multiple of
+  // piece_bytes; counted by `bounce_accounting` if it is not null.
   int64_t bounce_bytes = int64_t{16} << 20;
   std::shared_ptr<Accounting> bounce_accounting = nullptr;
   std::shared_ptr<MemoryResource> bounce_memory = HostMemory();
   FileSpace::Options space = {};
-  // For a kept file that a killed process has not let go yet.
+  // Timeout for the lock of a kept file that a killed process still holds.
   absl::Duration lock_wait = absl::Seconds(5);
-  // Stands between the tier and its engine, to inject faults.
+  // Wraps the tier's engine, to inject faults in tests.
   std::function<std::unique_ptr<IoEngine>(std::unique_ptr<IoEngine>)> wrap =
       nullptr;
 };
 
-// What opening a kept file found.
+// Result of opening a kept file.
 struct FileRecovery {
   int64_t blocks = 0;
-  int64_t older = 0;              // of which in the version before the last
-  std::vector<std::string> lost;  // keys without a version that is whole
+  int64_t older = 0;              // of these, restored to the previous version
+  std::vector<std::string> lost;  // keys without an intact version
 };
 
 class FileTier final : public MemoryTier {
  public:
-  // The tier's name is that of `accounting`. InvalidArgument for options;
-  // ResourceExhausted where the blocks of a kept file exceed the budget;
-  // FailedPrecondition where it is in use; else what opening it says.
+  // The tier has the name of `accounting`. InvalidArgument for bad options;
+  // ResourceExhausted if the blocks of a kept file exceed the budget;
+  // FailedPrecondition if the file is in use; else the error of opening it.
   static absl::StatusOr<std::unique_ptr<FileTier>> Create(
       std::shared_ptr<Accounting> accounting, FileTierOptions options);
   ~FileTier() override;
@@ -93,7 +90,7 @@ class FileTier final : public MemoryTier {
 
   const FileRecovery& recovery() const { return recovery_; }
   std::string_view engine_name() const { return engine_->name(); }
-  // Whether O_DIRECT is in use; if not, why.
+  // Returns whether O_DIRECT is in use; if not, why.
   bool direct() const { return opened_.direct; }
   const std::string& why_not_direct() const { return opened_.why_not_direct; }
   int64_t file_bytes() const { return space_->file_bytes(); }
@@ -109,10 +106,10 @@ class FileTier final : public MemoryTier {
     BlockInfo info;
   };
   struct Entry {
-    std::shared_ptr<const Version> version;  // null until its first Put is over
+    std::shared_ptr<const Version> version;  // null until the first Put is done
     std::optional<uint32_t> slot;            // of a kept file
     Reservation room;
-    bool busy = false;  // a Put or Drop is under way
+    bool busy = false;  // a Put or Drop is in progress
   };
   using Entries = std::map<std::string, Entry, std::less<>>;
   struct Store;

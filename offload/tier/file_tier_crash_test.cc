@@ -100,7 +100,7 @@ std::unique_ptr<FileTier> Open(const std::string& path, IoEngineKind engine) {
   }
 }
 
-// Whether `tier` holds this state of the key. 0 is: never put.
+// Returns whether `tier` holds this state of the key. 0 is: never put.
 bool Holds(FileTier& tier, size_t key, uint64_t version) {
   const absl::StatusOr<BlockStat> stat = tier.Stat(Key(key));
   if (version == 0 || (version & kDropped) != 0) return !stat.ok();

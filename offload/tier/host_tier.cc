@@ -37,7 +37,7 @@ std::shared_ptr<HostTier::Block> HostTier::Find(std::string_view key) const {
   return found == blocks_.end() ? nullptr : found->second;
 }
 
-// False where there is no block of this size under `key`.
+// False if there is no block of this size under `key`.
 bool HostTier::Overwrite(std::string_view key, std::span<const std::byte> bytes,
                          BlockInfo info) {
   while (const std::shared_ptr<Block> block = Find(key)) {

@@ -1,13 +1,13 @@
-// HostTier: blocks in memory that the CPU reaches.
+// HostTier: blocks in memory that the CPU can access.
 //
 //   HostTier heap(std::make_shared<Accounting>("host", 32LL << 30));
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto arena, PinnedArena::Create({.cap = cap}));
 //   HostTier pinned(std::make_shared<Accounting>("pinned", cap), arena);
 //
-// Holds exactly the bytes of its blocks. Put of a block of the same size writes
-// in place; of another size it holds both for a moment, and both count. Every
-// operation is a copy by the calling thread, over when its Start returns.
+// Uses exactly the bytes of its blocks. A Put of the same size writes in place;
+// a Put of another size briefly needs both blocks, and both count. Every
+// operation is a copy by the calling thread and done when its Start returns.
 #ifndef TESSERA_OFFLOAD_TIER_HOST_TIER_H_
 #define TESSERA_OFFLOAD_TIER_HOST_TIER_H_
 
@@ -24,8 +24,8 @@ namespace tessera::offload {
 
 class HostTier final : public MemoryTier {
  public:
-  // `resource` gives memory of the host. Its refusals are handed on, behind
-  // the block's name. The tier's name is that of `accounting`.
+  // `resource` allocates host memory; its errors are returned with the block's
+  // name. The tier has the name of `accounting`.
   explicit HostTier(std::shared_ptr<Accounting> accounting,
                     std::shared_ptr<MemoryResource> resource = HostMemory());
   ~HostTier() override;

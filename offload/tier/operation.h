@@ -1,10 +1,10 @@
-// Operation: something that goes on by itself and ends with a status.
+// Operation: an asynchronous operation that ends with a status.
 //
 //   Operation load = tier.StartGet("layer.4", buffer);
 //   Compute(layer3);
 //   TESSERA_RETURN_IF_ERROR(load.Wait());
 //
-// Who does the work holds the other end:
+// The implementation holds the Completion:
 //
 //   auto [operation, completion] = Operation::Pending();
 //   engine.Submit(..., [c = completion](absl::Status s) { c.Finish(s); });
@@ -12,8 +12,10 @@
 #ifndef TESSERA_OFFLOAD_TIER_OPERATION_H_
 #define TESSERA_OFFLOAD_TIER_OPERATION_H_
 
+#include <deque>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -35,10 +37,10 @@ struct State {
 
 }  // namespace operation_internal
 
-// The end that finishes. Copies share one Operation; the first Finish counts.
+// Finishes an Operation. Copies share one Operation; the first Finish counts.
 class Completion {
  public:
-  // Ends the operation and calls its listeners, on this thread.
+  // Ends the operation and calls its listeners on this thread.
   void Finish(absl::Status status) const;
 
  private:
@@ -49,12 +51,12 @@ class Completion {
   std::shared_ptr<operation_internal::State> state_;
 };
 
-// The end that waits. Move-only: whoever owns it owns the right to assume that
-// the buffers of the operation are in use until it is over. The destructor
-// waits, and drops the status. Safe for concurrent use, moving excepted.
+// Waits for an operation, whose buffers are in use until it is done. Move-only.
+// The destructor waits and ignores the status. Safe for concurrent use, except
+// for moving.
 class [[nodiscard]] Operation {
  public:
-  // Over already, with `status`.
+  // Already done, with `status`.
   explicit Operation(absl::Status status = absl::OkStatus())
       : status_(std::move(status)) {}
   ~Operation();
@@ -63,18 +65,43 @@ class [[nodiscard]] Operation {
 
   static std::pair<Operation, Completion> Pending();
 
-  // Whether it is over. Never blocks.
+  // Returns whether it is done. Never blocks.
   bool Test() const;
-  // Blocks until it is over. The same status at every call.
+  // Blocks until it is done. Returns the same status at every call.
   absl::Status Wait() const;
-  // Calls `listener` once: now where it is over, else on the thread that
-  // finishes it. A listener must be quick, and must not wait for operations of
-  // the same tier.
+  // Calls `listener` once: now if it is done, else on the thread that finishes
+  // it. A listener must be quick and must not wait for operations of the same
+  // tier.
   void OnDone(std::function<void(const absl::Status&)> listener) const;
 
  private:
-  std::shared_ptr<operation_internal::State> state_;  // null: over
-  absl::Status status_;                               // where state_ is null
+  std::shared_ptr<operation_internal::State> state_;  // null if done
+  absl::Status status_;                               // if state_ is null
+};
+
+// WorkerPool: threads that run blocking work as Operations.
+//
+//   WorkerPool pool(2);
+//   Operation op = pool.Run([&] { return tier.Put(key, bytes, info); });
+
+// Safe for concurrent use. The destructor finishes all queued work.
+class WorkerPool {
+ public:
+  // At least one thread.
+  explicit WorkerPool(int threads);
+  ~WorkerPool();
+
+  // Work starts in the order of the calls. It must not wait for work that is
+  // queued after it.
+  Operation Run(std::function<absl::Status()> work);
+
+ private:
+  void Loop();
+
+  absl::Mutex mutex_;
+  std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace tessera::offload

@@ -1,15 +1,15 @@
-// PinnedArena: page-locked memory of the host, taken once and given out in
-// exact sizes.
+// PinnedArena: page-locked host memory, allocated once and given out in exact
+// sizes.
 //
 //   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<PinnedArena> arena,
 //                            PinnedArena::Create({.cap = 4LL << 30}));
-//   if (!arena->pinned()) Warn(arena->pin_status());  // usable all the same
+//   if (!arena->pinned()) Warn(arena->pin_status());  // still usable
 //   TESSERA_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Allocate(arena, bytes));
 //
 // Allocators of pinned memory commonly round every request up to a power of
-// two, and so hold up to twice what was asked. Here `cap` bytes (rounded up to
-// a page) are mapped and locked at once, and a request costs what it asks for
-// plus what its alignment skips, which later requests may fill.
+// two and use up to twice the requested size. The arena maps and locks `cap`
+// bytes (rounded up to a page) at once; a request costs its size plus alignment
+// gaps, which later requests may fill.
 #ifndef TESSERA_OFFLOAD_TIER_PINNED_ARENA_H_
 #define TESSERA_OFFLOAD_TIER_PINNED_ARENA_H_
 
@@ -27,15 +27,15 @@
 
 namespace tessera::offload {
 
-// How memory is locked. The default is mlock; a program with a GPU hands in
+// Functions that lock memory. The default is mlock; a program with a GPU passes
 // CudaPinning (offload/tier/cuda_pinning.h).
 struct Pinning {
   std::function<absl::Status(void* data, size_t bytes)> pin;
   std::function<void(void* data, size_t bytes)> unpin;
 };
 
-// mlock and munlock. Where the limit is too low the message says which limit
-// (RLIMIT_MEMLOCK), how much it allows and how to raise it.
+// mlock and munlock. If RLIMIT_MEMLOCK is too low, the message says how much it
+// allows and how to raise it.
 Pinning MlockPinning();
 
 // Safe for concurrent use. Buffers keep it alive.
@@ -46,14 +46,14 @@ class PinnedArena final : public MemoryResource {
     Pinning pinning = MlockPinning();
   };
 
-  // InvalidArgument for a cap that is not positive; ResourceExhausted where
-  // the address space or memory cannot be had. Memory that cannot be pinned is
+  // InvalidArgument for a cap that is not positive; ResourceExhausted if the
+  // address space or memory is not available. Memory that cannot be pinned is
   // no error: see pinned().
   static absl::StatusOr<std::shared_ptr<PinnedArena>> Create(Options options);
   ~PinnedArena() override;
 
-  // Whether the arena is page-locked; if not, pin_status() says why, and the
-  // memory is as any other.
+  // Returns whether the arena is page-locked. If not, pin_status() has the
+  // reason, and the memory is ordinary memory.
   bool pinned() const { return pin_status_.ok(); }
   const absl::Status& pin_status() const { return pin_status_; }
 
@@ -61,9 +61,10 @@ class PinnedArena final : public MemoryResource {
   int64_t used_bytes() const;
   int64_t largest_free() const;
 
-  // kPinnedHost where pinned(), else kHost.
+  // kPinnedHost if pinned(), else kHost.
   MemoryKind kind() const override;
-  // ResourceExhausted names the cap, what is used and the longest free run.
+  // ResourceExhausted names the cap, the bytes in use and the largest free
+  // extent.
   absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override;
   void Deallocate(void* data, size_t bytes, size_t alignment) override;
 

@@ -79,7 +79,7 @@ void TierModel::PutOne(const std::string& key) {
   }
 }
 
-// Blocks of different keys on their way at once.
+// Blocks of different keys in flight at once.
 void TierModel::PutSeveral() {
   std::vector<std::string> keys = keys_;
   std::shuffle(keys.begin(), keys.end(), random_);

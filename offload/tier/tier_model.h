@@ -1,9 +1,11 @@
-// A tier and a map side by side: every step is done to both and compared.
+// TierModel: compares a tier with a map over random steps; TierConformanceTest:
+// the contract of MemoryTier as tests.
 #ifndef TESSERA_OFFLOAD_TIER_TIER_MODEL_H_
 #define TESSERA_OFFLOAD_TIER_TIER_MODEL_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,9 +13,24 @@
 #include <string>
 #include <vector>
 
-#include "offload/tier/tier_case.h"
+#include "gtest/gtest.h"
+#include "offload/tier/memory_tier.h"
 
 namespace tessera::offload {
+
+// A tier under test.
+struct TierCase {
+  std::string name;
+  // Creates a tier whose nearest budget is `budget`.
+  std::function<std::shared_ptr<MemoryTier>(int64_t budget)> make;
+  // True if a block uses exactly its bytes of that budget.
+  bool exact = true;
+  // Bytes that a Put needs beyond what is in use; `old` is the replaced block.
+  // Null if it depends on the encoding.
+  std::function<int64_t(std::optional<int64_t> old, int64_t bytes)> extra;
+};
+
+// A tier and a map side by side: every step is done to both and compared.
 
 // Bytes that tell their block and place: the same for the same arguments.
 std::vector<std::byte> PatternBytes(size_t bytes, uint64_t seed);
@@ -58,6 +75,18 @@ class TierModel {
   std::map<std::string, Block> model_;
   int64_t refused_ = 0;
 };
+
+// The contract of MemoryTier as tests (conformance.cc), for every tier and
+// stack of tiers:
+//
+//   INSTANTIATE_TEST_SUITE_P(Host, TierConformanceTest,
+//                            testing::Values(TierCase{.name = "Host", ...}),
+//                            TierCaseName);
+class TierConformanceTest : public testing::TestWithParam<TierCase> {};
+
+inline std::string TierCaseName(const testing::TestParamInfo<TierCase>& info) {
+  return info.param.name;
+}
 
 }  // namespace tessera::offload
 

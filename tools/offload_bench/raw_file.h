@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/tensor/memory.h"
-#include "offload/file/open_file.h"
+#include "offload/file/async_file.h"
 #include "tools/offload_bench/raw_mover.h"
 
 namespace tessera::offload_bench {

@@ -1,6 +1,6 @@
-// CountEngine: an engine like another one, that counts the bytes of its
-// collectives, and those of all groups made from it, by the group's ranks in
-// the world. For tests.
+// MeasureRun: the memory and traffic of the ranks of a small run by the
+// runtime's own accounting. CountEngine: counts the bytes of collectives by
+// group. For tests.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_MEASURED_RUN_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_MEASURED_RUN_H_
 
@@ -32,7 +32,7 @@ class CollectiveCount {
     const std::lock_guard lock(mutex_);
     table_[{group, kind}] += bytes;
   }
-  // All since the last call.
+  // The counts since the last call.
   Table Take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(table_, {});
@@ -43,27 +43,25 @@ class CollectiveCount {
   Table table_;
 };
 
-// Of the world; `count` outlives the engine and its groups.
+// Wraps the world's engine and counts the bytes of its collectives and those of
+// all groups made from it. `count` outlives the engine and its groups.
 std::unique_ptr<collectives::Engine> CountEngine(
     std::unique_ptr<collectives::Engine> engine, CollectiveCount& count);
 
-// MeasureRun: what the ranks of a small run hold and send, by the runtime's own
-// accounting. For tests.
-
 struct MeasuredRank {
-  // Of ShardedState, over the whole run.
+  // ShardedState::usage() over the whole run.
   offload::Usage state;
-  // Of pools and of tensors between stages, after the last step.
+  // Activation pools and tensors between stages, after the last step.
   int64_t activations = 0;
-  // Collectives of one step, the last.
+  // The collectives of the last step.
   CollectiveCount::Table collectives;
-  // Messages of the last step in the pipeline's group and the context group.
+  // The messages of the last step in the pipeline group and the context group.
   std::map<collectives::OpKind, int64_t> pipeline_messages;
   std::map<collectives::OpKind, int64_t> context_messages;
 };
 
-// Three steps with threads for ranks. `prepare` may give a rank's options
-// tiers; null: as they are.
+// Runs three steps with threads as ranks. `prepare` may add tiers to a rank's
+// options; null: no change.
 absl::StatusOr<std::vector<MeasuredRank>> MeasureRun(
     const RunOptions& options,
     const std::function<absl::Status(int64_t rank, RunOptions&)>& prepare = {});

@@ -1,5 +1,4 @@
-#include "offload/tier/accounting.h"
-
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <random>
@@ -8,11 +7,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/tier/accounting.h"
+#include "offload/tier/operation.h"
 
 namespace tessera::offload {
+
 namespace {
 
 using ::testing::AllOf;
@@ -134,5 +139,102 @@ TEST(AccountingTest, ThreadsNeverPassTheBudgetAndLeaveNothing) {
   for (const Usage::Part& part : usage.parts) EXPECT_EQ(part.current, 0);
 }
 
+TEST(OperationTest, IsOverWithItsStatusFromTheStart) {
+  EXPECT_TRUE(Operation().Test());
+  TESSERA_EXPECT_OK(Operation().Wait());
+  const Operation failed(absl::DataLossError("torn"));
+  EXPECT_THAT(failed.Wait(), StatusIs(absl::StatusCode::kDataLoss, "torn"));
+  EXPECT_THAT(failed.Wait(), StatusIs(absl::StatusCode::kDataLoss, "torn"));
+}
+
+TEST(OperationTest, WaitsForTheOtherThread) {
+  auto [operation, completion] = Operation::Pending();
+  EXPECT_FALSE(operation.Test());
+  std::atomic<bool> finished = false;
+  std::thread thread([&finished, c = completion] {
+    absl::SleepFor(absl::Milliseconds(5));
+    finished = true;
+    c.Finish(absl::AbortedError("stop"));
+  });
+  EXPECT_THAT(operation.Wait(), StatusIs(absl::StatusCode::kAborted, "stop"));
+  EXPECT_TRUE(finished);
+  thread.join();
+}
+
+TEST(OperationTest, TheFirstFinishCounts) {
+  auto [operation, completion] = Operation::Pending();
+  completion.Finish(absl::OkStatus());
+  completion.Finish(absl::AbortedError("late"));
+  TESSERA_EXPECT_OK(operation.Wait());
+}
+
+TEST(OperationTest, TheDestructorAndAssignmentWait) {
+  std::atomic<int> finished = 0;
+  std::vector<std::thread> threads;
+  {
+    auto [first, c1] = Operation::Pending();
+    auto [second, c2] = Operation::Pending();
+    for (const Completion& c : {c1, c2}) {
+      threads.emplace_back([&finished, c] {
+        absl::SleepFor(absl::Milliseconds(5));
+        ++finished;
+        c.Finish(absl::OkStatus());
+      });
+    }
+    first = std::move(second);
+    EXPECT_GE(finished, 1);
+  }
+  EXPECT_EQ(finished, 2);
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(OperationTest, ListenersHearOnceBeforeOrAfterTheEnd) {
+  auto [operation, completion] = Operation::Pending();
+  std::vector<absl::StatusCode> heard;
+  const auto listen = [&heard](const absl::Status& s) {
+    heard.push_back(s.code());
+  };
+  operation.OnDone(listen);
+  EXPECT_TRUE(heard.empty());
+  completion.Finish(absl::DataLossError("x"));
+  operation.OnDone(listen);
+  Operation(absl::AbortedError("y")).OnDone(listen);
+  EXPECT_THAT(heard, testing::ElementsAre(absl::StatusCode::kDataLoss,
+                                          absl::StatusCode::kDataLoss,
+                                          absl::StatusCode::kAborted));
+}
+
+TEST(WorkerPoolTest, RunsInOrderAndHandsStatusesBack) {
+  WorkerPool pool(0);  // One thread at least.
+  std::vector<int> order;
+  std::vector<Operation> operations;
+  for (int i = 0; i < 10; ++i) {
+    operations.push_back(pool.Run([&order, i] {
+      order.push_back(i);
+      return i == 3 ? absl::AbortedError("three") : absl::OkStatus();
+    }));
+  }
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(operations[i].Wait().ok(), i != 3);
+  }
+  EXPECT_THAT(order, testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
+}
+
+TEST(WorkerPoolTest, TheDestructorRunsWhatIsLeft) {
+  std::atomic<int> ran = 0;
+  std::vector<Operation> operations;
+  {
+    WorkerPool pool(3);
+    for (int i = 0; i < 100; ++i) {
+      operations.push_back(pool.Run([&ran] {
+        ++ran;
+        return absl::OkStatus();
+      }));
+    }
+  }
+  EXPECT_EQ(ran, 100);
+}
+
 }  // namespace
+
 }  // namespace tessera::offload

@@ -15,15 +15,13 @@
 namespace tessera {
 
 // The file's bytes. NotFound or PermissionDenied (or another code) with the
-// path and the system's words; InvalidArgument where it holds more than
+// path and the system's words; InvalidArgument if it holds more than
 // `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path,
                                      int64_t max_bytes);
 
-// Writes `contents` under a temporary name beside `path`, syncs it and renames
-// it to `path`: after a crash, `path` holds the old bytes or the new ones. On
-// an error the temporary file is removed and `path` is as it was. Two writers
-// at once do not mix: the later rename wins.
+// Replaces the file by `contents` with an AtomicFile: after a crash or an
+// error, `path` holds the old bytes or the new ones.
 absl::Status WriteFile(const std::string& path, std::string_view contents);
 
 }  // namespace tessera

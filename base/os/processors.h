@@ -19,7 +19,7 @@ int64_t AvailableProcessors();
 std::vector<int> AllowedProcessors();
 
 // Share `index` of `count` of `processors`: consecutive ones, as even as can
-// be; one each, in turn, where there are fewer processors than shares.
+// be; one each, in turn, if there are fewer processors than shares.
 std::vector<int> ShareOfProcessors(const std::vector<int>& processors,
                                    int64_t index, int64_t count);
 
@@ -27,7 +27,7 @@ std::vector<int> ShareOfProcessors(const std::vector<int>& processors,
 absl::Status BindThisThread(const std::vector<int>& processors);
 
 // The quota of a cgroup v2 `cpu.max` ("200000 100000" is 2), rounded up; 0
-// where there is none ("max 100000") or the text is something else.
+// if there is none ("max 100000") or the text is something else.
 int64_t ParseCpuMax(std::string_view text);
 
 }  // namespace tessera

@@ -30,7 +30,7 @@ absl::Status NotSupported(std::string_view key, std::string_view supported,
                    " is not supported; supported is ", supported));
 }
 
-// Null where the key is missing or has the value null.
+// Null if the key is missing or null.
 const Json* Find(const Json& object, const char* key) {
   const auto found = object.find(key);
   return found == object.end() || found->is_null() ? nullptr : &*found;
@@ -44,7 +44,7 @@ absl::Status ReadInteger(std::string_view key, const Json& value,
   return absl::OkStatus();
 }
 
-// Left as it is where the key is missing.
+// A missing key leaves the value unchanged.
 absl::Status Read(const Json& object, const char* key, int64_t& target) {
   const Json* const value = Find(object, key);
   if (value == nullptr) return absl::OkStatus();
@@ -73,7 +73,7 @@ absl::Status ReadNeeded(const Json& object, const char* key, int64_t& target) {
       absl::StrCat("key \"", key, "\" is missing"));
 }
 
-// Keys with one supported value; missing ones have it.
+// Keys with one supported value, also their default.
 absl::Status CheckFixedKeys(const Json& object) {
   static const auto* const fixed =
       new std::vector<std::pair<const char*, Json>>{
@@ -113,7 +113,7 @@ absl::Status CheckArchitecture(const Json& object) {
   return NotSupported("architectures", kArchitecture, architectures->front());
 }
 
-// Either form of the rotary positions' parameters.
+// Both forms of the parameters of rotary positions.
 absl::Status ReadRope(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(Read(object, "rope_theta", model.rope_theta));
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -202,7 +202,7 @@ absl::Status ReadTokens(const Json& object, HuggingFaceConfig& config) {
   return absl::OkStatus();
 }
 
-// As torch calls them.
+// torch's names.
 std::string TorchName(DType dtype) {
   switch (dtype) {
     case DType::kF64:

@@ -1,16 +1,16 @@
-// HuggingFaceConfig: a model's config.json, of model_type "llama".
+// HuggingFaceConfig: the config.json of a model of model_type "llama".
 //
 //   TESSERA_ASSIGN_OR_RETURN(HuggingFaceConfig config,
 //                            LoadHuggingFaceConfig("smollm/config.json"));
 //   config.model.layers;
 //
-// Read are the keys of transformers' LlamaConfig that change what a model
-// computes, in the form of version 4 (rope_theta, torch_dtype) and of version 5
-// (rope_parameters, dtype). A value that Tessera's model has no counterpart for
-// is refused, not passed over:
+// Reads the keys of transformers' LlamaConfig that change the computation, in
+// the form of version 4 (rope_theta, torch_dtype) and of version 5
+// (rope_parameters, dtype). Values that Tessera's model does not support are
+// errors:
 //
 //   model_type                       llama
-//   architectures                    with LlamaForCausalLM, where there are any
+//   architectures                    with LlamaForCausalLM, if present
 //   hidden_act                       silu
 //   attention_bias, mlp_bias         false
 //   rope_scaling, rope_parameters    none, or of type default
@@ -20,7 +20,7 @@
 //   quantization_config, sliding_window, layer_types, query_pre_attn_scalar,
 //   logit_scale, final_logit_softcapping, num_local_experts   none
 //
-// Other keys are passed over.
+// Other keys are ignored.
 #ifndef TESSERA_TOOLS_MODEL_FILES_HUGGING_FACE_CONFIG_H_
 #define TESSERA_TOOLS_MODEL_FILES_HUGGING_FACE_CONFIG_H_
 
@@ -39,7 +39,7 @@ namespace tessera::model_files {
 
 struct HuggingFaceConfig {
   ModelConfig model = {};
-  std::optional<DType> dtype = {};           // Of the stored weights.
+  std::optional<DType> dtype = {};           // The stored weights.
   std::optional<int64_t> bos_token_id = {};  // Begin of a text.
   std::vector<int64_t> eos_token_ids = {};   // Ends of texts; may be none.
 
@@ -49,19 +49,20 @@ struct HuggingFaceConfig {
 
 inline constexpr int64_t kMaxModelConfigBytes = 1 << 20;
 
-// InvalidArgument where it is no JSON object, a needed key is missing, a value
-// is of a wrong type or refused by ModelConfig::Validate; Unimplemented where
-// the model is none of Tessera's. The message names the key, what was found and
-// what is supported.
+// InvalidArgument if it is not a JSON object, a required key is missing, or a
+// value has a wrong type or is refused by ModelConfig::Validate; Unimplemented
+// for an unsupported model. The message names the key, its value and the
+// supported values.
 absl::StatusOr<HuggingFaceConfig> ParseHuggingFaceConfig(std::string_view json);
 
-// Every key above, so that transformers' defaults do not matter, in the form
-// that versions 4 and 5 both read. ParseHuggingFaceConfig reads it back as the
-// same. InvalidArgument where the model is not valid.
+// Writes every key above, so that transformers' defaults do not matter, in the
+// form that versions 4 and 5 both read. ParseHuggingFaceConfig is the inverse.
+// InvalidArgument if the model is invalid.
 absl::StatusOr<std::string> FormatHuggingFaceConfig(
     const HuggingFaceConfig& config);
 
-// The same from and to a file, which is replaced as a whole. Errors name it.
+// The same from and to a file, which is replaced as a whole. Errors name the
+// file.
 absl::StatusOr<HuggingFaceConfig> LoadHuggingFaceConfig(
     const std::string& path);
 absl::Status SaveHuggingFaceConfig(const HuggingFaceConfig& config,

@@ -10,7 +10,7 @@
 #include "base/status_matchers.h"
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
 
 namespace tessera::model_files {
 namespace {

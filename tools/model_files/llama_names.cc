@@ -20,7 +20,7 @@ std::string HuggingFaceName(std::string_view name, int64_t layer) {
                    : absl::StrCat("model.layers.", layer, ".", name);
 }
 
-// What of Hugging Face a part is made of.
+// The Hugging Face tensors of a part.
 std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
   switch (part) {
     case LlamaPart::kEmbedding:
@@ -96,7 +96,7 @@ constexpr LlamaPart kLayerParts[] = {
     LlamaPart::kAttentionNorm, LlamaPart::kQkv,    LlamaPart::kAttentionOutput,
     LlamaPart::kMlpNorm,       LlamaPart::kGateUp, LlamaPart::kDown};
 
-// The order in which transformers' LlamaDecoderLayer has its modules.
+// The order of modules in transformers' LlamaDecoderLayer.
 constexpr LlamaPart kHuggingFaceLayerParts[] = {
     LlamaPart::kQkv,  LlamaPart::kAttentionOutput, LlamaPart::kGateUp,
     LlamaPart::kDown, LlamaPart::kAttentionNorm,   LlamaPart::kMlpNorm};
@@ -153,9 +153,9 @@ std::vector<HuggingFacePiece> PiecesOfRows(const LlamaParameter& parameter,
   return pieces;
 }
 
-std::vector<TensorSpec> HuggingFaceTensors(const ModelConfig& config,
-                                           ElementType type) {
-  std::vector<TensorSpec> tensors;
+std::vector<StoredTensor> HuggingFaceTensors(const ModelConfig& config,
+                                             ElementType type) {
+  std::vector<StoredTensor> tensors;
   const auto add = [&](LlamaPart part, int64_t layer = -1) {
     const LlamaParameter parameter = MakeLlamaParameter(config, part, layer);
     for (const HuggingFacePiece& piece : parameter.pieces) {

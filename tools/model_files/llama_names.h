@@ -1,33 +1,34 @@
-// The parameters of a Llama-architecture model: Tessera's own, and where each
-// of their rows is among those of Hugging Face.
+// LlamaParameters: Tessera's parameters of a Llama-architecture model, and the
+// place of each of their rows in the tensors of Hugging Face.
 //
 //   for (const LlamaParameter& parameter : LlamaParameters(config)) {
 //     for (const HuggingFacePiece& piece :
 //          PiecesOfRows(parameter, shard.begin, shard.end)) {
-//       set.ReadRows(piece.name, piece.source_row, rows of the shard from
-//                    piece.target_row - shard.begin on, piece.rows of them);
+//       set.ReadRows(piece.name, piece.source_row, rows_of_shard);
 //     }
 //   }
 //
 // With q = heads * head_size rows, k = kv_heads * head_size, m = intermediate:
 //
-//   Tessera                            shape           Hugging Face (model.
-//   ...) embedding.weight                   vocab, hidden   embed_tokens.weight
-//   layers.N.attention_norm.weight     hidden          layers.N.input_layernorm
-//   layers.N.qkv.weight                q+2k, hidden ...self_attn.{q,k,v}_proj
-//   layers.N.attention_output.weight   hidden, q       ...self_attn.o_proj
-//   layers.N.mlp_norm.weight           hidden ...post_attention_layernorm
-//   layers.N.gate_up.weight            2m, hidden      ...mlp.{gate,up}_proj
-//   layers.N.down.weight               hidden, m       ...mlp.down_proj
-//   norm.weight                        hidden          norm.weight
-//   head.weight                        vocab, hidden   lm_head.weight
+// clang-format off
+//   Tessera                            shape         Hugging Face (model. ...)
+//   embedding.weight                   vocab, hidden embed_tokens.weight
+//   layers.N.attention_norm.weight     hidden        layers.N.input_layernorm
+//   layers.N.qkv.weight                q+2k, hidden  ...self_attn.{q,k,v}_proj
+//   layers.N.attention_output.weight   hidden, q     ...self_attn.o_proj
+//   layers.N.mlp_norm.weight           hidden        ...post_attention_layernorm
+//   layers.N.gate_up.weight            2m, hidden    ...mlp.{gate,up}_proj
+//   layers.N.down.weight               hidden, m     ...mlp.down_proj
+//   norm.weight                        hidden        norm.weight
+//   head.weight                        vocab, hidden lm_head.weight
+// clang-format on
 //
-// The order of the fused rows is that of tensor_parallel's QkvParts and
+// The fused rows are in the order of tensor_parallel's QkvParts and
 // GatedMlpParts. Tied models have no head.weight. Nothing is transposed (both
-// sides compute x w^T) and no row moves within a head: Hugging Face's weights
-// are for rotary positions that turn the pairs (i, i + head_size / 2), as
-// tensor_parallel's Ops::Rotate does. (Meta's own files are for pairs (2i,
-// 2i + 1), and are not read here.) Source: transformers' modeling_llama.py.
+// sides compute x w^T) and rows keep their order within a head: Hugging Face's
+// weights are for rotary positions that rotate the pairs (i, i + head_size /
+// 2), as in tensor_parallel's Ops::Rotate. Meta's own files are for pairs (2i,
+// 2i + 1) and are not supported. Source: transformers' modeling_llama.py.
 #ifndef TESSERA_TOOLS_MODEL_FILES_LLAMA_NAMES_H_
 #define TESSERA_TOOLS_MODEL_FILES_LLAMA_NAMES_H_
 
@@ -35,8 +36,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/model_files/header.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/safetensors_header.h"
 
 namespace tessera::model_files {
 
@@ -52,8 +53,8 @@ enum class LlamaPart {
   kHead,
 };
 
-// `rows` rows of the Hugging Face tensor `name` from `source_row` on are the
-// rows of a parameter of Tessera's from `target_row` on. A norm's rows are its
+// `rows` rows of the Hugging Face tensor `name`, from `source_row` on, are the
+// rows of a parameter from `target_row` on. The rows of a norm are its
 // elements.
 struct HuggingFacePiece {
   std::string name;
@@ -67,30 +68,30 @@ struct HuggingFacePiece {
 
 struct LlamaParameter {
   LlamaPart part = LlamaPart::kEmbedding;
-  int64_t layer = -1;  // -1 for those outside the layers.
+  int64_t layer = -1;  // -1 outside of the layers.
   std::string name;
   std::vector<int64_t> shape;
-  std::vector<HuggingFacePiece> pieces;  // Whole tensors, in order of the rows.
+  std::vector<HuggingFacePiece> pieces;  // Whole tensors, in the order of rows.
 };
 
-// "layers.3.qkv.weight"; `layer` counts for the parts of layers alone.
+// "layers.3.qkv.weight"; `layer` is ignored for parts outside of layers.
 std::string LlamaParameterName(LlamaPart part, int64_t layer = -1);
 
 // In the order of the forward pass. `config` is valid.
 std::vector<LlamaParameter> LlamaParameters(const ModelConfig& config);
 
-// Those of one part or layer, for pipeline stages that hold some of them.
+// One parameter, for pipeline stages that hold some of them.
 LlamaParameter MakeLlamaParameter(const ModelConfig& config, LlamaPart part,
                                   int64_t layer = -1);
 
-// The rows [begin, end) of a parameter, which are inside it, in pieces.
+// The pieces of the rows [begin, end) of a parameter.
 std::vector<HuggingFacePiece> PiecesOfRows(const LlamaParameter& parameter,
                                            int64_t begin, int64_t end);
 
 // The tensors of a Hugging Face model with their whole shapes, in the order of
 // its state_dict. `config` is valid.
-std::vector<TensorSpec> HuggingFaceTensors(const ModelConfig& config,
-                                           ElementType type);
+std::vector<StoredTensor> HuggingFaceTensors(const ModelConfig& config,
+                                             ElementType type);
 
 }  // namespace tessera::model_files
 

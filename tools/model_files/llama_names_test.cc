@@ -9,7 +9,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/sharding/fused_partition.h"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
 
 namespace tessera::model_files {
 namespace {
@@ -29,12 +29,12 @@ ModelConfig Small() {
 
 TEST(LlamaNamesTest, HuggingFacesTensorsAreThoseOfTransformers) {
   // As LlamaForCausalLM(config).state_dict() lists them for Small().
-  const std::vector<TensorSpec> tensors =
+  const std::vector<StoredTensor> tensors =
       HuggingFaceTensors(Small(), ElementType::kBF16);
   const auto spec = [](std::string name, std::vector<int64_t> shape) {
-    return TensorSpec{std::move(name), ElementType::kBF16, std::move(shape)};
+    return StoredTensor{std::move(name), ElementType::kBF16, std::move(shape)};
   };
-  std::vector<TensorSpec> expected = {
+  std::vector<StoredTensor> expected = {
       spec("model.embed_tokens.weight", {11, 12})};
   for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
     for (const auto& [name, shape] :
@@ -62,7 +62,7 @@ TEST(LlamaNamesTest, OwnParametersAreMadeOfEveryTensorOnce) {
                                  PresetConfig(preset));
     std::map<std::string, int64_t> rows_left;
     int64_t elements = 0;
-    for (const TensorSpec& tensor :
+    for (const StoredTensor& tensor :
          HuggingFaceTensors(config, ElementType::kU8)) {
       rows_left[tensor.name] = tensor.shape[0];
       elements += *TensorBytes(tensor);

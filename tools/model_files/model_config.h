@@ -7,57 +7,61 @@
 //   int64_t parameters = config.ParameterCount();
 //
 // Source: Touvron et al., LLaMA, arXiv 2302.13971; Ainslie et al., GQA, arXiv
-// 2305.13245; names and defaults as transformers' LlamaConfig has them.
+// 2305.13245; names and defaults of transformers' LlamaConfig.
 #ifndef TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 #define TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 
 namespace tessera::model_files {
 
 struct ModelConfig {
   int64_t vocabulary = 0;    // vocab_size
-  int64_t hidden = 0;        // hidden_size: of the residual stream
-  int64_t intermediate = 0;  // intermediate_size: of gate and up
+  int64_t hidden = 0;        // hidden_size, of the residual stream
+  int64_t intermediate = 0;  // intermediate_size, of gate and up
   int64_t layers = 0;        // num_hidden_layers
-  int64_t heads = 0;         // num_attention_heads: of the queries
+  int64_t heads = 0;         // num_attention_heads, of the queries
   int64_t kv_heads = 0;      // num_key_value_heads
   int64_t head_size = 0;     // head_dim; heads * head_size need not be hidden
   double rope_theta = 10000;
   double norm_epsilon = 1e-6;  // rms_norm_eps
-  // The head has the weights of the embedding: tie_word_embeddings.
+  // tie_word_embeddings: the head shares the weights of the embedding.
   bool tied_embeddings = false;
-  int64_t max_positions = 2048;     // max_position_embeddings
-  double initializer_range = 0.02;  // Standard deviation of the first weights.
+  int64_t max_positions = 2048;  // max_position_embeddings
+  double initializer_range =
+      0.02;  // Standard deviation of the initial weights.
 
-  // InvalidArgument, which names the field, what it is and what is allowed, for
-  // the first number that is out of its range: vocabulary and max_positions
-  // [1, 2^31-1], hidden and heads * head_size [1, 2^20], intermediate [1,
-  // 2^22], layers [1, 4096]; kv_heads divides heads; head_size is even. The
-  // functions below are exact for what it allows.
+  // InvalidArgument, with the field, its value and the allowed range, for the
+  // first number out of range: vocabulary and max_positions [1, 2^31-1], hidden
+  // and heads * head_size [1, 2^20], intermediate [1, 2^22], layers [1, 4096];
+  // kv_heads divides heads; head_size is even. The functions below are exact
+  // for valid configurations.
   absl::Status Validate() const;
 
-  // Rows of the query projection, and of those of keys and of values.
+  // Rows of the projections of queries, and of keys or values.
   int64_t QueryRows() const { return heads * head_size; }
   int64_t KvRows() const { return kv_heads * head_size; }
 
-  // Of one layer with its norms; of the whole model, where tied embeddings
-  // count once.
+  // Parameters of one layer with its norms, and of the whole model; tied
+  // embeddings count once.
   int64_t LayerParameterCount() const;
   int64_t ParameterCount() const;
   int64_t ParameterBytes(DType dtype) const {
     return ParameterCount() * SizeInBytes(dtype);
   }
 
-  // Floating-point operations that training needs for each token of sequences
-  // of `sequence` tokens, averaged over these: an addition or multiplication is
-  // one. Counted are the matrix products: two for every weight of the layers
-  // and the head, and causal attention, in which token i meets i + 1 keys; the
-  // backward takes twice as many. Nothing is counted for recomputation, norms,
-  // rotation and softmax, nor for looking up embeddings.
+  // Floating-point operations per token, averaged over sequences of `sequence`
+  // tokens; an addition or a multiplication is one. Counts the matrix products:
+  // two operations for every weight of the layers and the head, and causal
+  // attention, in which token i attends to i + 1 keys; the backward pass takes
+  // twice as many. Recomputation, norms, rotation, softmax and embedding
+  // look-ups do not count.
   double ForwardFlopsPerToken(int64_t sequence) const;
   double TrainingFlopsPerToken(int64_t sequence) const {
     return 3 * ForwardFlopsPerToken(sequence);
@@ -65,6 +69,15 @@ struct ModelConfig {
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
+
+// A model by name, from a million parameters to published shapes. Those up to
+// llama-50m are for byte tokens: 256 bytes, the end of text, and spare ones up
+// to a multiple of 8. InvalidArgument, with the known names, for an unknown
+// one.
+absl::StatusOr<ModelConfig> PresetConfig(std::string_view name);
+
+// From the smallest model to the largest.
+std::vector<std::string_view> PresetNames();
 
 }  // namespace tessera::model_files
 

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/model_files/presets.h"
 
 namespace tessera::model_files {
 namespace {

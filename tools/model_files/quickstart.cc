@@ -1,4 +1,5 @@
-// A model's directory, as Hugging Face has it, and a rank's part of a matrix.
+// Writes a model directory in Hugging Face's form and reads a rank's part of a
+// matrix.
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -8,7 +9,7 @@
 #include "base/tensor/tensor.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/llama_names.h"
-#include "tools/model_files/presets.h"
+#include "tools/model_files/model_config.h"
 #include "tools/model_files/safetensors_set.h"
 
 absl::Status Run(const std::string& directory) {
@@ -19,12 +20,12 @@ absl::Status Run(const std::string& directory) {
   TESSERA_RETURN_IF_ERROR(SaveHuggingFaceConfig(
       {.model = config, .dtype = DType::kBF16}, directory + "/config.json"));
 
-  const std::vector<TensorSpec> tensors =
+  const std::vector<StoredTensor> tensors =
       HuggingFaceTensors(config, ElementType::kBF16);
   TESSERA_ASSIGN_OR_RETURN(
       auto writer, SafetensorsSetWriter::Create(directory, tensors,
                                                 /*max_file_bytes=*/1 << 20));
-  for (const TensorSpec& tensor : tensors) {
+  for (const StoredTensor& tensor : tensors) {
     TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, TensorBytes(tensor));
     const std::vector<std::byte> zeros(static_cast<size_t>(bytes));
     TESSERA_RETURN_IF_ERROR(writer.Write(tensor.name, zeros));

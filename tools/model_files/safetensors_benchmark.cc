@@ -1,5 +1,5 @@
-// Reading and writing a tensor of a file that is in the page cache: the floor
-// is one copy, by the kernel, of every byte.
+// Reads and writes a tensor of a file in the page cache. The lower bound is one
+// copy of every byte by the kernel.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -12,7 +12,6 @@
 #include "base/dtype/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
 #include "tools/model_files/safetensors_file.h"
-#include "tools/model_files/safetensors_writer.h"
 
 namespace tessera::model_files {
 namespace {
@@ -46,7 +45,7 @@ void BM_Read(benchmark::State& state) {
 }
 BENCHMARK(BM_Read)->Arg(1 << 20)->Arg(64 << 20);
 
-// With the file's making, sync and renaming: on a disk its speed is the floor.
+// Includes creating, syncing and renaming the file; the bound is the disk.
 void BM_Write(benchmark::State& state) {
   const std::vector<std::byte> data(static_cast<size_t>(state.range(0)));
   BandwidthMeter meter(2 * data.size());

@@ -1,4 +1,5 @@
-// SafetensorsFile: the tensors of one file, read one by one.
+// SafetensorsFile and SafetensorsWriter: the tensors of one file, read one by
+// one and written in pieces.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto file,
 //                            SafetensorsFile::Open("model.safetensors"));
@@ -7,56 +8,57 @@
 //       file.Read("bias", std::as_writable_bytes(std::span(bias))));
 //   TESSERA_RETURN_IF_ERROR(file.ReadRows("weight", 512, shard.view()));
 //
-// Opening reads the header alone. Data is read where it is asked for, straight
-// into the caller's memory. Const calls may be made by several threads at once.
-// Every error names the file, and the tensor where there is one.
+// Every error names the file, and the tensor if there is one.
 #ifndef TESSERA_TOOLS_MODEL_FILES_SAFETENSORS_FILE_H_
 #define TESSERA_TOOLS_MODEL_FILES_SAFETENSORS_FILE_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/os/atomic_file.h"
 #include "base/os/unique_fd.h"
 #include "base/tensor/tensor_view.h"
-#include "tools/model_files/header.h"
+#include "tools/model_files/safetensors_header.h"
 
 namespace tessera::model_files {
 
+// Open reads only the header; data is read directly into the caller's memory.
+// Const calls are thread-safe.
 class SafetensorsFile {
  public:
-  // NotFound or PermissionDenied (or another code) where the file cannot be
-  // opened; InvalidArgument where it is too short, its header is too long or is
-  // refused by ParseHeader.
+  // The system's error if the file cannot be opened; InvalidArgument if it is
+  // too short, its header is too long, or ParseHeader refuses it.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
   const Header& header() const { return header_; }
 
-  // Good for as long as the file lives; null where there is none.
+  // Valid as long as this object; null if there is none.
   const TensorEntry* Find(std::string_view name) const;
-  // NotFound where there is none.
+  // NotFound if there is none.
   absl::StatusOr<const TensorEntry*> Get(std::string_view name) const;
 
-  // The bytes [begin, begin + target.size()) of a tensor, as they are in the
-  // file (little-endian). NotFound where there is no such tensor, OutOfRange
-  // where the range is not inside it, DataLoss where the file has become
-  // shorter.
+  // Reads the bytes [begin, begin + target.size()) of a tensor, little-endian
+  // as in the file. NotFound if there is no such tensor, OutOfRange if the
+  // range is not inside it, DataLoss if the file has become shorter.
   absl::Status ReadBytes(std::string_view name, int64_t begin,
                          std::span<std::byte> target) const;
-  // All of its bytes; InvalidArgument where `target` has another size.
+  // Reads all bytes; InvalidArgument if `target` has another size.
   absl::Status Read(std::string_view name, std::span<std::byte> target) const;
 
-  // The rows [first, first + target.shape()[0]) of a tensor with at least one
-  // dimension, converted to the dtype of `target`, which is contiguous, on the
-  // host, and of the tensor's shape but for the first dimension. Errors as
-  // above; InvalidArgument where the shapes do not fit, Unimplemented where the
+  // Reads the rows [first, first + target.shape()[0]) of a tensor with at least
+  // one dimension, converted to the dtype of `target`, which is contiguous, in
+  // host memory, and of the tensor's shape except for the first dimension.
+  // Errors as above; InvalidArgument if the shapes differ, Unimplemented if the
   // tensor's type has no DType.
   absl::Status ReadRows(std::string_view name, int64_t first,
                         TensorView target) const;
@@ -73,6 +75,61 @@ class SafetensorsFile {
   int64_t data_start_;
   Header header_;
   absl::flat_hash_map<std::string, size_t> index_;
+};
+
+// Writes a file that readers see as a whole or not at all (AtomicFile).
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto writer,
+//       SafetensorsWriter::Create(path, {{"w", ElementType::kF32, {2, 8}}}));
+//   TESSERA_RETURN_IF_ERROR(writer.Write("w", 32, second_row));
+//   TESSERA_RETURN_IF_ERROR(writer.Write("w", 0, first_row));
+//   TESSERA_RETURN_IF_ERROR(writer.Commit());
+//
+// Every byte must be written exactly once. Without Commit the old file stays.
+// Use it on one thread at a time.
+class SafetensorsWriter {
+ public:
+  // The errors of LayOut, FormatHeader and AtomicFile::Create, which reserves
+  // the whole size.
+  static absl::StatusOr<SafetensorsWriter> Create(
+      const std::string& path, std::vector<StoredTensor> tensors,
+      std::map<std::string, std::string> metadata = {});
+
+  const std::string& path() const { return file_.path(); }
+  const Header& header() const { return header_; }
+
+  // Writes `bytes` at byte `begin` of a tensor. NotFound if there is no such
+  // tensor, OutOfRange if the range is not inside it, AlreadyExists if a part
+  // of it was written before.
+  absl::Status Write(std::string_view name, int64_t begin,
+                     std::span<const std::byte> bytes);
+  // Writes a whole tensor; InvalidArgument if `bytes` has another size.
+  absl::Status Write(std::string_view name, std::span<const std::byte> bytes);
+
+  // OK if every byte was written; otherwise FailedPrecondition with the tensor
+  // and its first missing byte.
+  absl::Status CheckComplete() const;
+
+  // Replaces path(); the last call. With an error of CheckComplete, writing may
+  // continue.
+  absl::Status Commit();
+
+ private:
+  // The written ranges of a tensor, disjoint: end by begin.
+  struct Progress {
+    const TensorEntry* entry;
+    std::map<int64_t, int64_t> written;
+  };
+
+  SafetensorsWriter(AtomicFile file, int64_t data_start, Header header);
+
+  absl::StatusOr<Progress*> Find(std::string_view name);
+
+  AtomicFile file_;
+  int64_t data_start_;
+  Header header_;
+  absl::flat_hash_map<std::string, Progress> progress_;
 };
 
 }  // namespace tessera::model_files

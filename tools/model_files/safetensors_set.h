@@ -1,19 +1,24 @@
 // SafetensorsSet and SafetensorsSetWriter: the tensors of a model's directory,
-// in one file or in several.
+// in one file or several; ShardIndex: model.safetensors.index.json.
 //
+// clang-format off
 //   TESSERA_ASSIGN_OR_RETURN(auto set, SafetensorsSet::Open("models/smollm"));
 //   TESSERA_RETURN_IF_ERROR(set.ReadRows("lm_head.weight", 0, rows.view()));
 //
-//   TESSERA_ASSIGN_OR_RETURN(auto writer, SafetensorsSetWriter::Create(
-//       "export", tensors, /*max_file_bytes=*/int64_t{5} << 30));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto writer,
+//       SafetensorsSetWriter::Create("export", tensors,
+//                                    /*max_file_bytes=*/int64_t{5} << 30));
 //   TESSERA_RETURN_IF_ERROR(writer.Write("lm_head.weight", 0, bytes));
 //   TESSERA_RETURN_IF_ERROR(writer.Commit());
+// clang-format on
 #ifndef TESSERA_TOOLS_MODEL_FILES_SAFETENSORS_SET_H_
 #define TESSERA_TOOLS_MODEL_FILES_SAFETENSORS_SET_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,30 +29,61 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
 #include "tools/model_files/safetensors_file.h"
-#include "tools/model_files/safetensors_writer.h"
-#include "tools/model_files/shard_index.h"
+#include "tools/model_files/safetensors_header.h"
 
 namespace tessera::model_files {
+
+inline constexpr int64_t kMaxIndexBytes = 100'000'000;
+
+// The files of the tensors of a set, as in transformers' save_pretrained:
+//
+//   {"metadata": {"total_size": 96}, "weight_map": {"w": "a.safetensors"}}
+struct ShardIndex {
+  std::map<std::string, std::string> weight_map = {};  // File by tensor.
+  std::optional<int64_t> total_size = {};              // Bytes of all tensors.
+
+  friend bool operator==(const ShardIndex&, const ShardIndex&) = default;
+};
+
+// InvalidArgument if it is not a JSON object, has no "weight_map", or the name
+// of a file has a directory. A total_size that is not an integer and other keys
+// are ignored.
+absl::StatusOr<ShardIndex> ParseShardIndex(std::string_view json);
+// InvalidArgument if a name is not UTF-8 or has a directory.
+absl::StatusOr<std::string> FormatShardIndex(const ShardIndex& index);
+
+// One file of a set.
+struct ShardPlan {
+  std::string file;  // "model-00001-of-00003.safetensors"
+  std::vector<StoredTensor> tensors;
+};
+
+// Distributes the tensors, in order, over files of up to `max_bytes` of data; a
+// larger tensor has a file of its own. A single file is named
+// "model.safetensors". InvalidArgument if `max_bytes` is below 1 or TensorBytes
+// refuses a shape.
+absl::StatusOr<std::vector<ShardPlan>> PlanShards(
+    const std::vector<StoredTensor>& tensors, int64_t max_bytes);
 
 inline constexpr std::string_view kSingleFile = "model.safetensors";
 inline constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
-// Const calls may be made by several threads at once.
+// Const calls are thread-safe.
 class SafetensorsSet {
  public:
   // Opens `path`: a .safetensors file, or a directory with model.safetensors or
-  // else with model.safetensors.index.json and its files. Reads their headers,
-  // no data. NotFound where there is neither; InvalidArgument where the index
-  // or a header is refused or a tensor is not in the file that the index names.
-  // Tensors that the index does not name are not in the set.
+  // otherwise with model.safetensors.index.json and its files. Reads only
+  // headers. NotFound if there is neither; InvalidArgument if the index or a
+  // header is malformed or a tensor is not in the file that the index names.
+  // Tensors outside of the index are not in the set.
   static absl::StatusOr<SafetensorsSet> Open(const std::string& path);
 
   // All names, sorted.
   std::vector<std::string> Names() const;
-  // Null where there is none.
-  const TensorSpec* Find(std::string_view name) const;
+  // Null if there is none.
+  const StoredTensor* Find(std::string_view name) const;
 
-  // safetensors_file.h says what these do.
+  // See SafetensorsFile.
   absl::Status ReadBytes(std::string_view name, int64_t begin,
                          std::span<std::byte> target) const;
   absl::Status Read(std::string_view name, std::span<std::byte> target) const;
@@ -66,27 +102,26 @@ class SafetensorsSet {
   absl::flat_hash_map<std::string, size_t> file_of_;
 };
 
-// Calls of one writer are made by one thread at a time.
+// Use it on one thread at a time.
 class SafetensorsSetWriter {
  public:
-  // The directory exists. Temporary files are made at once; each of them goes
-  // away where the writer is destroyed before Commit.
+  // The directory must exist. Creates temporary files, which the destructor
+  // removes unless they are committed.
   static absl::StatusOr<SafetensorsSetWriter> Create(
-      const std::string& directory, const std::vector<TensorSpec>& tensors,
+      const std::string& directory, const std::vector<StoredTensor>& tensors,
       int64_t max_file_bytes,
       const std::map<std::string, std::string>& metadata = {});
 
   size_t file_count() const { return writers_.size(); }
 
-  // safetensors_writer.h says what these do.
+  // See SafetensorsWriter.
   absl::Status Write(std::string_view name, int64_t begin,
                      std::span<const std::byte> bytes);
   absl::Status Write(std::string_view name, std::span<const std::byte> bytes);
 
-  // Gives the files their names, then writes the index where there are several,
-  // then removes the index or the single file of an earlier set, by which
-  // readers would find that one. Each file is atomic; a directory of its own
-  // makes the set so.
+  // Renames the files, then writes the index if there are several, then removes
+  // the index or the single file of an earlier set. Each file is atomic, the
+  // set is not: write it into a directory of its own.
   absl::Status Commit();
 
  private:

@@ -29,17 +29,17 @@ std::string NewDirectory(std::string_view name) {
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-const std::vector<TensorSpec>& Specs() {
-  static const auto* const specs =
-      new std::vector<TensorSpec>{{"a", ElementType::kF32, {2, 3}},  // 24 bytes
-                                  {"b", ElementType::kU8, {5}},
-                                  {"c", ElementType::kBF16, {50}},  // 100 bytes
-                                  {"d", ElementType::kU8, {0}},
-                                  {"e", ElementType::kU8, {3}}};
+const std::vector<StoredTensor>& Specs() {
+  static const auto* const specs = new std::vector<StoredTensor>{
+      {"a", ElementType::kF32, {2, 3}},  // 24 bytes
+      {"b", ElementType::kU8, {5}},
+      {"c", ElementType::kBF16, {50}},  // 100 bytes
+      {"d", ElementType::kU8, {0}},
+      {"e", ElementType::kU8, {3}}};
   return *specs;
 }
 
-std::vector<std::byte> ContentOf(const TensorSpec& spec) {
+std::vector<std::byte> ContentOf(const StoredTensor& spec) {
   std::vector<std::byte> bytes(static_cast<size_t>(*TensorBytes(spec)));
   for (size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<std::byte>(spec.name[0] + static_cast<int>(i));
@@ -51,7 +51,7 @@ absl::Status WriteSet(const std::string& directory, int64_t max_bytes) {
   TESSERA_ASSIGN_OR_RETURN(
       auto writer, SafetensorsSetWriter::Create(directory, Specs(), max_bytes,
                                                 {{"format", "pt"}}));
-  for (const TensorSpec& spec : Specs()) {
+  for (const StoredTensor& spec : Specs()) {
     TESSERA_RETURN_IF_ERROR(writer.Write(spec.name, ContentOf(spec)));
   }
   return writer.Commit();
@@ -60,7 +60,7 @@ absl::Status WriteSet(const std::string& directory, int64_t max_bytes) {
 void ExpectSet(const std::string& path) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto set, SafetensorsSet::Open(path));
   EXPECT_THAT(set.Names(), ElementsAre("a", "b", "c", "d", "e"));
-  for (const TensorSpec& spec : Specs()) {
+  for (const StoredTensor& spec : Specs()) {
     ASSERT_NE(set.Find(spec.name), nullptr);
     EXPECT_EQ(*set.Find(spec.name), spec);
     std::vector<std::byte> bytes(ContentOf(spec).size());
@@ -89,7 +89,7 @@ TEST(PlanShardsTest, FillsFilesInOrder) {
     const auto shards = PlanShards(Specs(), max_bytes);
     for (const ShardPlan& shard : *shards) {
       files.push_back(shard.file + ":");
-      for (const TensorSpec& spec : shard.tensors) files.back() += spec.name;
+      for (const StoredTensor& spec : shard.tensors) files.back() += spec.name;
     }
     return files;
   };

@@ -1,5 +1,3 @@
-#include "tools/model_files/safetensors_writer.h"
-
 #include <dirent.h>
 #include <sys/stat.h>
 

@@ -1,8 +1,10 @@
-#include "tools/model_files/header.h"
+#include "tools/model_files/safetensors_header.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -15,6 +17,64 @@
 #include "nlohmann/json.hpp"
 
 namespace tessera::model_files {
+
+namespace {
+
+struct Entry {
+  std::string_view name;
+  int64_t bytes;
+  std::optional<DType> dtype;
+};
+
+// By ElementType.
+constexpr Entry kEntries[] = {
+    {"BOOL", 1, std::nullopt},      {"U8", 1, DType::kU8},
+    {"I8", 1, DType::kI8},          {"F8_E5M2", 1, DType::kF8E5M2},
+    {"F8_E4M3", 1, DType::kF8E4M3}, {"I16", 2, std::nullopt},
+    {"U16", 2, std::nullopt},       {"F16", 2, DType::kF16},
+    {"BF16", 2, DType::kBF16},      {"I32", 4, DType::kI32},
+    {"U32", 4, std::nullopt},       {"F32", 4, DType::kF32},
+    {"I64", 8, DType::kI64},        {"U64", 8, std::nullopt},
+    {"F64", 8, DType::kF64},
+};
+
+const Entry& EntryOf(ElementType type) {
+  return kEntries[static_cast<size_t>(type)];
+}
+
+}  // namespace
+
+std::string_view ElementTypeName(ElementType type) {
+  return EntryOf(type).name;
+}
+
+int64_t ElementBytes(ElementType type) { return EntryOf(type).bytes; }
+
+absl::StatusOr<ElementType> ParseElementType(std::string_view name) {
+  std::string known;
+  for (size_t i = 0; i < std::size(kEntries); ++i) {
+    if (kEntries[i].name == name) return static_cast<ElementType>(i);
+    absl::StrAppend(&known, i == 0 ? "" : " ", kEntries[i].name);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "dtype ", Quoted(name), " is not known; the known ones are ", known));
+}
+
+absl::StatusOr<DType> ToDType(ElementType type) {
+  if (EntryOf(type).dtype.has_value()) return *EntryOf(type).dtype;
+  return absl::UnimplementedError(absl::StrCat("tensors have no dtype ",
+                                               ElementTypeName(type),
+                                               "; read the bytes instead"));
+}
+
+absl::StatusOr<ElementType> FromDType(DType dtype) {
+  for (size_t i = 0; i < std::size(kEntries); ++i) {
+    if (kEntries[i].dtype == dtype) return static_cast<ElementType>(i);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype ", static_cast<int>(dtype), " is no valid DType"));
+}
+
 namespace {
 
 using Json = nlohmann::json;
@@ -132,10 +192,10 @@ absl::Status CheckTiling(const Header& header, int64_t data_bytes) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> TensorBytes(const TensorSpec& spec) {
+absl::StatusOr<int64_t> TensorBytes(const StoredTensor& spec) {
   int64_t bytes = ElementBytes(spec.type);
   bool overflow = false;
-  // A zero anywhere makes it nothing, however large the others are.
+  // A zero makes the product zero, however large the other sizes are.
   const bool empty =
       std::find(spec.shape.begin(), spec.shape.end(), 0) != spec.shape.end();
   for (const int64_t size : spec.shape) {
@@ -179,16 +239,16 @@ absl::StatusOr<Header> ParseHeader(std::string_view json, int64_t data_bytes) {
   return header;
 }
 
-absl::StatusOr<Header> LayOut(std::vector<TensorSpec> tensors,
+absl::StatusOr<Header> LayOut(std::vector<StoredTensor> tensors,
                               std::map<std::string, std::string> metadata) {
   std::stable_sort(tensors.begin(), tensors.end(),
-                   [](const TensorSpec& a, const TensorSpec& b) {
+                   [](const StoredTensor& a, const StoredTensor& b) {
                      return ElementBytes(a.type) > ElementBytes(b.type);
                    });
   Header header = {.metadata = std::move(metadata)};
   std::set<std::string_view> names = {kMetadata};
   int64_t end = 0;
-  for (TensorSpec& spec : tensors) {
+  for (StoredTensor& spec : tensors) {
     if (!names.insert(spec.name).second) {
       return Malformed(spec.name, spec.name == kMetadata
                                       ? "the format keeps this name for texts"
@@ -218,7 +278,8 @@ absl::StatusOr<std::string> FormatHeader(const Header& header) {
   std::string json =
       document.dump(-1, ' ', false, Json::error_handler_t::replace);
   json.resize((json.size() + 7) / 8 * 8, ' ');
-  // What cannot be read back as it was is not written: wrong UTF-8 above all.
+  // Strings that would not survive a round trip, above all invalid UTF-8, are
+  // refused.
   TESSERA_ASSIGN_OR_RETURN(const Header back,
                            ParseHeader(json, header.data_bytes()));
   if (back.metadata == header.metadata &&

@@ -1,4 +1,4 @@
-#include "tools/model_files/temporary_file.h"
+#include "base/os/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -6,13 +6,19 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "base/quoted.h"
-#include "base/status_macros.h"
 
-namespace tessera::model_files {
+namespace tessera {
 namespace {
+
+absl::Status SystemError(int error, std::string_view action,
+                         const std::string& path) {
+  return absl::ErrnoToStatus(
+      error, absl::StrCat("cannot ", action, " ", QuotedPath(path)));
+}
 
 std::string DirectoryOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -20,7 +26,7 @@ std::string DirectoryOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// A name that no other writer of any process has; the least free number.
+// A file beside `path` under a new name, the one with the least free number.
 UniqueFd OpenNew(const std::string& path, std::string* name) {
   for (int64_t number = 0;; ++number) {
     *name = absl::StrCat(path, ".", getpid(), ".", number, ".tmp");
@@ -30,7 +36,8 @@ UniqueFd OpenNew(const std::string& path, std::string* name) {
   }
 }
 
-// Room on the disk, where the file system can promise it; else only the length.
+// Reserves disk space if the file system can, otherwise only sets the length.
+// Returns an errno or 0.
 int Reserve(int fd, int64_t bytes) {
   if (bytes == 0) return 0;
   const int error = posix_fallocate(fd, 0, bytes);
@@ -40,71 +47,65 @@ int Reserve(int fd, int64_t bytes) {
 
 }  // namespace
 
-absl::Status TemporaryFile::SystemError(const char* action) const {
-  return absl::ErrnoToStatus(
-      errno, absl::StrCat("cannot ", action, " ", QuotedPath(path_)));
-}
-
-absl::StatusOr<TemporaryFile> TemporaryFile::Create(const std::string& path,
-                                                    int64_t bytes) {
+absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& path,
+                                              int64_t bytes) {
   std::string temporary;
   UniqueFd fd = OpenNew(path, &temporary);
   if (!fd.valid()) {
-    return absl::ErrnoToStatus(
-        errno,
-        absl::StrCat("cannot make a new file beside ", QuotedPath(path)));
+    return SystemError(errno, "make a new file beside", path);
   }
-  TemporaryFile file(path, std::move(temporary), std::move(fd));
+  AtomicFile file(path, std::move(temporary), std::move(fd));
   if (const int error = Reserve(file.fd_.get(), bytes); error != 0) {
-    return absl::ErrnoToStatus(
-        error, absl::StrCat("cannot reserve ", bytes, " bytes for ",
-                            QuotedPath(path)));
+    return SystemError(error, absl::StrCat("reserve ", bytes, " bytes for"),
+                       path);
   }
   return file;
 }
 
-TemporaryFile& TemporaryFile::operator=(TemporaryFile&& other) noexcept {
+AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(temporary_, other.temporary_);
   std::swap(fd_, other.fd_);
   return *this;
 }
 
-TemporaryFile::~TemporaryFile() {
+AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
-absl::Status TemporaryFile::Write(int64_t offset,
-                                  std::span<const std::byte> bytes) {
+absl::Status AtomicFile::Write(int64_t offset,
+                               std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written =
         pwrite(fd_.get(), bytes.data(), bytes.size(), offset);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return SystemError("write");
+    if (written < 0) return SystemError(errno, "write", path_);
     bytes = bytes.subspan(static_cast<size_t>(written));
     offset += written;
   }
   return absl::OkStatus();
 }
 
-absl::Status TemporaryFile::Commit() {
+absl::Status AtomicFile::Commit() {
   struct stat old_file;
   if (stat(path_.c_str(), &old_file) == 0 &&
       fchmod(fd_.get(), old_file.st_mode & 07777) != 0) {
-    return SystemError("keep the mode of");
+    return SystemError(errno, "keep the mode of", path_);
   }
-  if (fsync(fd_.get()) != 0) return SystemError("sync");
+  if (fsync(fd_.get()) != 0) return SystemError(errno, "sync", path_);
+  if (close(fd_.Release()) != 0) return SystemError(errno, "close", path_);
   if (rename(temporary_.c_str(), path_.c_str()) != 0) {
-    return SystemError("replace");
+    return SystemError(errno, "replace", path_);
   }
   temporary_.clear();
-  fd_.Reset();
+  // A rename is durable when its directory is synced.
   const std::string directory = DirectoryOf(path_);
-  UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd fd(
+      open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid() || fsync(fd.get()) != 0) {
-    return SystemError("sync the directory of");
+    return SystemError(errno, "sync the directory of", path_);
   }
   return absl::OkStatus();
 }
 
-}  // namespace tessera::model_files
+}  // namespace tessera

@@ -1,4 +1,4 @@
-#include "tools/model_files/header.h"
+#include "tools/model_files/safetensors_header.h"
 
 #include <limits>
 #include <string>
@@ -10,7 +10,37 @@
 #include "gtest/gtest.h"
 
 namespace tessera::model_files {
+
 namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ElementTypeTest, NamesReadBack) {
+  for (int i = 0; i <= static_cast<int>(ElementType::kF64); ++i) {
+    const auto type = static_cast<ElementType>(i);
+    EXPECT_THAT(ParseElementType(ElementTypeName(type)), IsOkAndHolds(type));
+  }
+}
+
+TEST(ElementTypeTest, EveryDTypeHasOneOfTheSameSize) {
+  for (const DType dtype : kAllDTypes) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const ElementType type, FromDType(dtype));
+    EXPECT_THAT(ToDType(type), IsOkAndHolds(dtype));
+    EXPECT_EQ(ElementBytes(type), SizeInBytes(dtype));
+  }
+  EXPECT_EQ(ElementTypeName(*FromDType(DType::kF8E4M3)), "F8_E4M3");
+}
+
+TEST(ElementTypeTest, RefusesWhatItHasNot) {
+  EXPECT_THAT(ToDType(ElementType::kBool),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("BOOL")));
+  EXPECT_THAT(FromDType(static_cast<DType>(99)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("99")));
+  EXPECT_THAT(ParseElementType("bf16"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("\"bf16\" is not known; the known ones are "
+                                 "BOOL U8 I8")));
+}
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -124,7 +154,7 @@ TEST(LayOutTest, WiderElementsComeFirstAndAllAreAligned) {
 }
 
 TEST(LayOutTest, Refuses) {
-  const TensorSpec w = {"w", ElementType::kU8, {4}};
+  const StoredTensor w = {"w", ElementType::kU8, {4}};
   EXPECT_THAT(LayOut({w, w}, {}), Refused("tensor \"w\": comes twice"));
   EXPECT_THAT(LayOut({{"__metadata__", ElementType::kU8, {}}}, {}),
               Refused("keeps this name"));
@@ -170,4 +200,5 @@ TEST(HeaderFuzzTest, DamagedHeadersAreRefusedOrReadBackAsTheyWere) {
 }
 
 }  // namespace
+
 }  // namespace tessera::model_files

@@ -6,10 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/run_algorithm.h"
-#include "collectives/algorithms/strategy_chooser.h"
-#include "collectives/algorithms/supports.h"
-#include "collectives/engine/process_generation.h"
+#include "collectives/engine/engine.h"
 
 namespace tessera::collectives {
 namespace {
@@ -18,12 +17,12 @@ constexpr uint32_t kWorldGroup = 1;
 
 absl::Status ValidateTimeout(absl::Duration timeout) {
   if (timeout > absl::ZeroDuration()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a timeout of ",
-                                                 absl::FormatDuration(timeout),
-                                                 "; it must be more than 0"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "timeout of ", absl::FormatDuration(timeout),
+      " is invalid; give more than 0, for example absl::Seconds(30)"));
 }
 
-// The same on every rank and in every build, which absl::Hash is not.
+// Equal on all ranks and in all builds, unlike absl::Hash.
 uint32_t HashMembers(uint32_t group, std::span<const Rank> members) {
   uint64_t hash = 0xcbf29ce484222325ULL ^ group;  // FNV-1a's constants.
   for (Rank member : members) {
@@ -43,19 +42,20 @@ int64_t LargestHost(const CommunicatorOptions& options, int64_t size) {
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     std::unique_ptr<Engine> engine, CommunicatorOptions options) {
   if (engine == nullptr) {
-    return absl::InvalidArgumentError("a communicator needs an engine");
+    return absl::InvalidArgumentError(
+        "engine is null; a communicator needs an engine");
   }
   TESSERA_RETURN_IF_ERROR(ValidateTimeout(options.timeout));
   if (options.recorded_operations < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("recorded_operations of ",
+    return absl::InvalidArgumentError(absl::StrCat("recorded_operations is ",
                                                    options.recorded_operations,
                                                    "; at least 1 is needed"));
   }
   if (options.hierarchy != nullptr &&
       options.hierarchy->ranks() != engine->size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the hierarchy has ", options.hierarchy->ranks(), " ranks, the group ",
-        engine->size(), "; they must be the same"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the hierarchy has ", options.hierarchy->ranks(),
+                     " ranks, but the group has ", engine->size()));
   }
   if (options.chooser == nullptr) {
     options.chooser = std::make_shared<StrategyChooser>(
@@ -82,7 +82,7 @@ Communicator::Communicator(std::unique_ptr<Engine> engine,
 
 Communicator::~Communicator() {
   if (ProcessGeneration() == generation_) return;
-  // A forked child has no threads to join: what they would wait for stays.
+  // A forked child has none of the lanes' threads, so it cannot join them.
   static_cast<void>(collectives_.release());
   static_cast<void>(messages_.release());
 }
@@ -91,8 +91,8 @@ absl::Status Communicator::CheckUsable() const {
   if (ProcessGeneration() != generation_) {
     return absl::FailedPreconditionError(absl::StrCat(
         "communicator ", options_.name,
-        " was created before this process was forked; a child must create its "
-        "own (start ranks with exec, not fork)"));
+        " was created before this process was forked; create a communicator in "
+        "the child, or start ranks with exec instead of fork"));
   }
   if (!broken_.load(std::memory_order_acquire)) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -109,8 +109,9 @@ absl::Status Communicator::CheckCall(const Operation& operation,
   if (call.timeout) TESSERA_RETURN_IF_ERROR(ValidateTimeout(*call.timeout));
   if (!IsCollective(operation.kind)) {
     if (messages_ != nullptr) return absl::OkStatus();
-    return absl::UnimplementedError(absl::StrCat(
-        "engine ", engine_->name(), " has no point-to-point messages"));
+    return absl::UnimplementedError(
+        absl::StrCat("engine ", engine_->name(),
+                     " does not support point-to-point messages"));
   }
   if (!call.algorithm || *call.algorithm == Algorithm::kEngine) {
     return absl::OkStatus();
@@ -118,13 +119,14 @@ absl::Status Communicator::CheckCall(const Operation& operation,
   if (!Supports(*call.algorithm, operation.kind, operation.uneven())) {
     return absl::InvalidArgumentError(absl::StrCat(
         options_.name, ": algorithm ", AlgorithmName(*call.algorithm),
-        " has no ", operation.uneven() ? "uneven " : "",
+        " does not support ", operation.uneven() ? "uneven " : "",
         OpKindName(operation.kind)));
   }
   if (messages_ != nullptr) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat("engine ", engine_->name(),
-                   " has no point-to-point messages to run algorithms on"));
+                   " has no point-to-point messages, which algorithms other "
+                   "than its own need"));
 }
 
 int64_t Communicator::DeadlineOf(const CallOptions& call, int64_t begin) const {
@@ -140,21 +142,19 @@ absl::Status Communicator::Run(const Operation& operation,
   const int64_t begin = MonotonicNanos();
   const int64_t deadline = DeadlineOf(call, begin);
   if (!IsCollective(operation.kind)) {
-    return Settle(messages_->Run(operation, deadline));
+    return BreakOnError(messages_->Run(operation, deadline));
   }
   if (collectives_->TryEnter()) {
-    absl::Status status = Carry(operation, call, begin, deadline);
+    absl::Status status = RunCollective(operation, call, begin, deadline);
     collectives_->Leave();
     return status;
   }
-  TESSERA_ASSIGN_OR_RETURN(const Work work, Start(operation, call));
-  return work.Wait();
+  return StartCollective(operation, call, deadline).Wait();
 }
 
 absl::StatusOr<Work> Communicator::Start(Operation operation,
                                          const CallOptions& call) {
   TESSERA_RETURN_IF_ERROR(CheckCall(operation, call));
-  const int64_t deadline = DeadlineOf(call, MonotonicNanos());
   const auto state = std::make_shared<WorkState>();
   if (engine_->TakesNoTime()) {
     absl::Status status = Run(operation, call);
@@ -165,51 +165,62 @@ absl::StatusOr<Work> Communicator::Start(Operation operation,
     }
     return Work(state);
   }
+  const int64_t deadline = DeadlineOf(call, MonotonicNanos());
   if (IsCollective(operation.kind)) {
-    collectives_->Push(
-        [this, state, deadline, call, operation = std::move(operation)] {
-          const absl::Status usable = CheckUsable();
-          state->Finish(usable.ok()
-                            ? Carry(operation, call, MonotonicNanos(), deadline)
-                            : usable);
-        });
-    return Work(state);
+    return StartCollective(std::move(operation), call, deadline);
   }
   TESSERA_RETURN_IF_ERROR(
       messages_->Start(operation, deadline, [this, state](absl::Status status) {
-        state->Finish(Settle(std::move(status)));
+        state->Finish(BreakOnError(std::move(status)));
       }));
   return Work(state);
 }
 
-// Runs one collective on the lane.
-absl::Status Communicator::Carry(const Operation& operation,
-                                 const CallOptions& call, int64_t begin,
-                                 int64_t deadline) {
-  const Algorithm algorithm = call.algorithm.value_or(Choose(operation));
+// Queues a valid collective on the lane's thread.
+Work Communicator::StartCollective(Operation operation, const CallOptions& call,
+                                   int64_t deadline) {
+  const auto state = std::make_shared<WorkState>();
+  collectives_->Push(
+      [this, state, deadline, call, operation = std::move(operation)] {
+        absl::Status status = CheckUsable();
+        if (status.ok()) {
+          status = RunCollective(operation, call, MonotonicNanos(), deadline);
+        }
+        state->Finish(std::move(status));
+      });
+  return Work(state);
+}
+
+// Runs one collective. The calling thread holds the collective lane.
+absl::Status Communicator::RunCollective(const Operation& operation,
+                                         const CallOptions& call, int64_t begin,
+                                         int64_t deadline) {
+  const int64_t bytes = BytesOf(operation);
+  const Algorithm algorithm =
+      call.algorithm ? *call.algorithm
+                     : options_.chooser->Choose(QuestionOf(operation, bytes));
   OperationRecord record;
   record.signature =
       SignatureOf(operation, size(), group_, ++sequence_, algorithm);
   record.kind = operation.kind;
-  record.bytes =
-      MessageCount(operation, size()) * SizeInBytes(record.signature.dtype);
+  record.bytes = bytes;
   record.begin_ns = begin;
   const uint64_t ticket = recorder_.Begin(record);
   OperationContext context(record.signature, deadline, scratch_,
                            operation.label);
   engine_->Enter(context);
-  absl::Status status = CarryOut(operation, algorithm, context);
+  absl::Status status = RunWith(algorithm, operation, context);
   engine_->Leave(context);
   scratch_.Reset();
   record.end_ns = MonotonicNanos();
   record.code = status.code();
   recorder_.End(ticket, record);
-  return Settle(std::move(status));
+  return BreakOnError(std::move(status));
 }
 
-absl::Status Communicator::CarryOut(const Operation& operation,
-                                    Algorithm algorithm,
-                                    OperationContext& context) {
+absl::Status Communicator::RunWith(Algorithm algorithm,
+                                   const Operation& operation,
+                                   OperationContext& context) {
   if (algorithm == Algorithm::kEngine) {
     return engine_->Run(operation, context);
   }
@@ -221,15 +232,21 @@ absl::Status Communicator::CarryOut(const Operation& operation,
                       context);
 }
 
-ChoiceQuestion Communicator::QuestionOf(const Operation& operation) const {
+// Bytes of the whole message.
+int64_t Communicator::BytesOf(const Operation& operation) const {
+  return MessageCount(operation, size()) * SizeInBytes(DTypeOf(operation));
+}
+
+ChoiceQuestion Communicator::QuestionOf(const Operation& operation,
+                                        int64_t bytes) const {
   ChoiceQuestion question;
   question.kind = operation.kind;
   question.dtype = DTypeOf(operation);
   question.uneven = operation.uneven();
-  if (operation.kind != OpKind::kAllToAll || !operation.uneven()) {
-    question.bytes =
-        MessageCount(operation, size()) * SizeInBytes(question.dtype);
-  }
+  // The ranks of an uneven all_to_all have different sizes.
+  const bool sizes_differ =
+      operation.kind == OpKind::kAllToAll && operation.uneven();
+  question.bytes = sizes_differ ? 0 : bytes;
   question.ranks = size();
   question.ranks_per_host = ranks_per_host_;
   question.has_transport = messages_ != nullptr;
@@ -240,22 +257,18 @@ ChoiceQuestion Communicator::QuestionOf(const Operation& operation) const {
   return question;
 }
 
-Algorithm Communicator::Choose(const Operation& operation) const {
-  return options_.chooser->Choose(QuestionOf(operation));
-}
-
 absl::StatusOr<Algorithm> Communicator::AlgorithmFor(
     const Operation& operation) const {
   TESSERA_RETURN_IF_ERROR(CheckCall(operation, {}));
-  return Choose(operation);
+  return options_.chooser->Choose(QuestionOf(operation, BytesOf(operation)));
 }
 
 std::string Communicator::ExplainAlgorithm(const Operation& operation) const {
-  return options_.chooser->Explain(QuestionOf(operation));
+  return options_.chooser->Explain(QuestionOf(operation, BytesOf(operation)));
 }
 
-// What an engine's status means for the group.
-absl::Status Communicator::Settle(absl::Status status) {
+// Any error of a running operation breaks the group.
+absl::Status Communicator::BreakOnError(absl::Status status) {
   if (status.ok()) return status;
   status = Annotate(status, options_.name);
   Break(status);
@@ -305,7 +318,7 @@ void Communicator::WriteDump(const absl::Status& reason) const {
   std::replace(name.begin(), name.end(), '/', '-');
   const std::string path = absl::StrCat(options_.dump_directory, "/", name,
                                         ".rank-", rank().value(), ".json");
-  // Where it cannot be written, the error itself still reaches the caller.
+  // If the dump cannot be written, the caller still gets the original error.
   static_cast<void>(WriteFile(
       path, RecordsToJson(Recorded(rank().value()), recorder_.Recent(),
                           recorder_.Statistics(), reason)));
@@ -341,18 +354,18 @@ absl::Status ValidateMembers(std::span<const Rank> members, Rank self,
     if (member.value() < 0 || member.value() >= size) {
       return absl::InvalidArgumentError(absl::StrCat(
           "subgroup: rank ", member.value(),
-          " is not in the group, whose ranks are 0 to ", size - 1));
+          " is not in the group, which has ranks 0 to ", size - 1));
     }
     if (seen[static_cast<size_t>(member.value())]) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "subgroup: rank ", member.value(), " is named more than once"));
+          "subgroup: rank ", member.value(), " is listed more than once"));
     }
     seen[static_cast<size_t>(member.value())] = true;
   }
   if (seen[static_cast<size_t>(self.value())]) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("subgroup: rank ", self.value(),
-                   " is not among the members; only members may call"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "subgroup: rank ", self.value(),
+      " is not among the members; only members may call Subgroup"));
 }
 
 }  // namespace

@@ -1,29 +1,37 @@
-// Communicator: a group of ranks that exchange and combine data.
+// Communicator: a group of ranks that exchange and reduce data.
 //
-//   // On every rank, one after the other or at once:
-//   communicator->AllReduce(Buffer(std::span(gradients)),
-//   Reduction::Average()); TESSERA_ASSIGN_OR_RETURN(
-//       Work work, communicator->Start(AllGatherOf(mine, all)));
-//   Compute();
-//   TESSERA_RETURN_IF_ERROR(work.Wait());
+//   // Every rank of the group calls this with its own `gradients`.
+//   absl::Status Step(Communicator& communicator, std::vector<float>&
+//   gradients,
+//                     std::span<const float> mine, std::span<float> all) {
+//     // Blocking: afterwards `gradients` holds the average over all ranks.
+//     TESSERA_RETURN_IF_ERROR(communicator.AllReduce(
+//         Buffer(std::span(gradients)), Reduction::Average()));
+//     // Non-blocking: runs while this thread computes.
+//     TESSERA_ASSIGN_OR_RETURN(
+//         Work work,
+//         communicator.Start(AllGatherOf(ConstBuffer(mine), Buffer(all))));
+//     Compute();
+//     return work.Wait();  // Afterwards `all` may be read.
+//   }
 //
-// Collectives are called by every rank of the group, in the same order with
-// matching arguments. Blocking calls return when this rank's buffers may be
-// used again. Send and Receive match by rank and order alone: the n-th message
-// from a to b is the n-th that b receives from a.
+// Every rank of the group calls the same collectives in the same order with
+// matching arguments. A blocking call returns when this rank's buffers may be
+// reused. Send and Receive match by rank and order only: the n-th message from
+// a to b is the n-th message that b receives from a.
 //
-// Errors. InvalidArgument: the arguments of this call cannot be; nothing
-// happened and the group is whole. Any other error breaks the group, for every
-// rank in it: DeadlineExceeded (some ranks did not come: they are named, with
-// what they last did), Unavailable (a rank has died), FailedPrecondition (ranks
-// called different operations: both are shown), Aborted. From then on every
-// call is refused with FailedPrecondition that repeats the reason.
+// Errors. InvalidArgument and Unimplemented: this call is invalid or not
+// supported; no side effects, and the communicator stays usable. Any other
+// error breaks the group for all of its ranks: DeadlineExceeded (some ranks did
+// not call in time; the message names them and their last operation),
+// Unavailable (a rank died), FailedPrecondition (ranks called different
+// operations; the message shows both), Aborted. Later calls fail with
+// FailedPrecondition and repeat the first error.
 //
-// Threads: any thread may call. Collectives of one communicator run one at a
-// time in the order of the calls, so calls from several threads need an order
-// of their own that is the same on every rank; messages run beside them.
-// A communicator must not be used in a child that the process forked: calls are
-// refused there.
+// Threads: thread-safe. Collectives of one communicator run one at a time in
+// the order of the calls, so threads that share a communicator must agree on an
+// order that is the same on every rank. Messages run concurrently with
+// collectives. After fork, calls in the child fail.
 #ifndef TESSERA_COLLECTIVES_COMMUNICATOR_H_
 #define TESSERA_COLLECTIVES_COMMUNICATOR_H_
 
@@ -42,13 +50,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/engine/collective_lane.h"
 #include "collectives/engine/engine.h"
-#include "collectives/engine/message_lane.h"
-#include "collectives/engine/scratch.h"
+#include "collectives/engine/lanes.h"
+#include "collectives/engine/operation_context.h"
 #include "collectives/operation/operation.h"
 #include "collectives/options.h"
-#include "collectives/record/dump.h"
 #include "collectives/record/flight_recorder.h"
 #include "collectives/work.h"
 
@@ -56,13 +62,13 @@ namespace tessera::collectives {
 
 class Communicator {
  public:
-  // One rank's seat in the group of `engine`; all ranks give the same options
-  // but for dump_directory. InvalidArgument where an option cannot be.
+  // Creates this rank's communicator on `engine`. All ranks must give the same
+  // options except for dump_directory. InvalidArgument if an option is invalid.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(
       std::unique_ptr<Engine> engine, CommunicatorOptions options = {});
 
-  // Waits until what was started is done (its deadlines bound this), then
-  // leaves the group.
+  // Waits for started operations (at most until their deadlines), then leaves
+  // the group.
   ~Communicator();
 
   Communicator(const Communicator&) = delete;
@@ -74,8 +80,9 @@ class Communicator {
   std::string_view engine_name() const { return engine_->name(); }
   const CommunicatorOptions& options() const { return options_; }
 
-  // The blocking calls. What each reads and writes, and what in place means:
-  // collectives/operation/operation.h. The forms with one buffer work in place.
+  // Blocking calls. collectives/operation/operation.h has a table of what each
+  // reads and writes and of what may be in place. Forms with a single buffer
+  // work in place.
   absl::Status AllReduce(ConstBuffer input, Buffer output, Reduction reduction,
                          const CallOptions& call = {}) {
     return Run(AllReduceOf(input, output, reduction), call);
@@ -157,41 +164,44 @@ class Communicator {
     return Run(SendReceiveOf(input, destination, output, source), call);
   }
 
-  // Any operation, blocking, and started: it goes on by itself, on a thread of
-  // the communicator. Collectives keep the order in which they were given,
-  // whether run or started.
+  // Run executes any operation and waits for it. Start returns at once; the
+  // operation runs on a thread of the communicator. Collectives run in the
+  // order of the calls, whether run or started.
   absl::Status Run(const Operation& operation, const CallOptions& call = {});
   absl::StatusOr<Work> Start(Operation operation, const CallOptions& call = {});
 
-  // The ranks that give the same `colour`, in the order of `key`, then of rank:
-  // a collective over this group. Null where `colour` is negative.
+  // A collective that splits the group: ranks that give the same `colour` form
+  // a new group, ordered by `key`, then by rank. Returns null if `colour` is
+  // negative.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(
       int64_t colour, int64_t key, std::string_view name = "");
 
-  // The group of `members`, in this order; only they call. It does not share
-  // traffic, order or errors with this group, and may outlive it.
+  // Creates a group of `members`, in this order; called only by them. The new
+  // group shares no traffic, order or errors with this one and may outlive it.
   absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(
       std::span<const Rank> members, std::string_view name = "");
 
-  // Memory on which this engine's collectives are fastest. Not a collective.
+  // Allocates memory on which this engine's collectives are fastest. A local
+  // call, not a collective.
   absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateShared(int64_t bytes) {
     return engine_->AllocateShared(bytes);
   }
 
-  // Breaks the group: every waiting call, here and where the engine can reach,
-  // returns Aborted with `reason`. From any thread.
+  // Breaks the group: waiting calls on this rank, and on all ranks that the
+  // engine can reach, return Aborted with `reason`. Any thread may call it.
   void Abort(std::string_view reason);
 
-  // OK, or what broke the group.
+  // OK, or the error that broke the group.
   absl::Status status() const;
 
-  // The algorithm that an operation would take, and why.
+  // The algorithm that would execute an operation, and the reason.
   absl::StatusOr<Algorithm> AlgorithmFor(const Operation& operation) const;
   std::string ExplainAlgorithm(const Operation& operation) const;
 
-  // What ran: totals per operation and algorithm, the last operations, as JSON,
-  // as events of a trace (collectives/record/dump.h). `world_rank` names this
-  // process in the trace. From any thread.
+  // The recorded operations (collectives/record/flight_recorder.h): totals per
+  // operation and algorithm, the most recent operations, both as JSON, and as
+  // trace events in which `world_rank` names this process. Any thread may call
+  // these.
   StatisticsTable Statistics() const { return recorder_.Statistics(); }
   std::vector<OperationRecord> RecentOperations() const {
     return recorder_.Recent();
@@ -207,13 +217,16 @@ class Communicator {
   absl::Status CheckCall(const Operation& operation,
                          const CallOptions& call) const;
   int64_t DeadlineOf(const CallOptions& call, int64_t begin) const;
-  ChoiceQuestion QuestionOf(const Operation& operation) const;
-  Algorithm Choose(const Operation& operation) const;
-  absl::Status Carry(const Operation& operation, const CallOptions& call,
-                     int64_t begin, int64_t deadline);
-  absl::Status CarryOut(const Operation& operation, Algorithm algorithm,
-                        OperationContext& context);
-  absl::Status Settle(absl::Status status);
+  int64_t BytesOf(const Operation& operation) const;
+  ChoiceQuestion QuestionOf(const Operation& operation, int64_t bytes) const;
+  Work StartCollective(Operation operation, const CallOptions& call,
+                       int64_t deadline);
+  absl::Status RunCollective(const Operation& operation,
+                             const CallOptions& call, int64_t begin,
+                             int64_t deadline);
+  absl::Status RunWith(Algorithm algorithm, const Operation& operation,
+                       OperationContext& context);
+  absl::Status BreakOnError(absl::Status status);
   void Break(const absl::Status& reason);
   void WriteDump(const absl::Status& reason) const;
   RecordedGroup Recorded(int64_t world_rank) const;
@@ -230,12 +243,12 @@ class Communicator {
   mutable std::mutex status_mutex_;
   absl::Status status_;
 
-  // Of the collective lane.
+  // Used only by the thread that holds the collective lane.
   uint64_t sequence_ = 0;
   Scratch scratch_;
 
   std::mutex subgroups_mutex_;
-  absl::flat_hash_map<uint32_t, uint32_t> subgroups_;  // Members: how often.
+  absl::flat_hash_map<uint32_t, uint32_t> subgroups_;  // Count by hash.
 
   std::unique_ptr<MessageLane> messages_;  // Null without a transport.
   std::unique_ptr<CollectiveLane> collectives_;

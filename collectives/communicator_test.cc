@@ -7,7 +7,7 @@
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/algorithms/strategy_chooser.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/in_process/in_process.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
@@ -158,7 +158,7 @@ TEST(CommunicatorTest, SubgroupRefusesMembersThatCannotBe) {
                          const Rank me = c.rank();
                          const Rank other((me.value() + 1) % 3);
                          refused({me, Rank(3)}, "rank 3 is not in the group");
-                         refused({me, me}, "named more than once");
+                         refused({me, me}, "listed more than once");
                          refused({other}, "is not among the members");
                          return SumOnes(c, 10);
                        }),

@@ -1,4 +1,12 @@
-// What a communicator and a single call can be told.
+// The options of a communicator and of a single call.
+//
+//   CommunicatorOptions options;
+//   options.name = "data_parallel";
+//   options.timeout = absl::Minutes(2);
+//   TESSERA_ASSIGN_OR_RETURN(auto communicator,
+//                            Communicator::Create(std::move(engine), options));
+//   TESSERA_RETURN_IF_ERROR(communicator->AllReduce(
+//       buffer, Reduction::Sum(), {.algorithm = Algorithm::kRing}));
 #ifndef TESSERA_COLLECTIVES_OPTIONS_H_
 #define TESSERA_COLLECTIVES_OPTIONS_H_
 
@@ -10,7 +18,7 @@
 #include "absl/time/time.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/hierarchy.h"
-#include "collectives/operation/algorithm.h"
+#include "collectives/operation/operation.h"
 
 namespace tessera::collectives {
 
@@ -18,39 +26,40 @@ struct CommunicatorOptions {
   // The group's name in errors, records and traces.
   std::string name = "world";
 
-  // How long an operation may take, from call to return, unless the call says
-  // otherwise. More than 0; infinite is allowed.
+  // The longest time from call to return of an operation. More than 0; may be
+  // infinite. CallOptions::timeout overrides it.
   absl::Duration timeout = absl::Seconds(30);
 
-  // Which algorithm each operation takes. Null: the engine's own wherever it
-  // has one (the strategy all_reduce). Subgroups inherit it.
+  // Selects the algorithm of each operation. Null: the engine's own algorithm
+  // if it has one, else DefaultAlgorithm. Subgroups inherit it.
   std::shared_ptr<const AlgorithmChooser> chooser;
 
-  // Which ranks are near each other, for hierarchical algorithms. Null: all
-  // equally. Subgroups inherit their part of it.
+  // The groups of nearby ranks, for hierarchical algorithms. Null: all ranks
+  // are equally near. Subgroups inherit their part.
   std::shared_ptr<const Hierarchy> hierarchy;
 
-  // The same bits for a given set of ranks whatever the algorithm, the size and
-  // the chunks: every reduction is a left fold in the order of ranks, rounded
-  // once. See collectives/README.md for what it costs.
+  // If true, every reduction folds the inputs from left to right in rank order
+  // and rounds once, so that results have the same bits for every algorithm,
+  // message size and chunk size. collectives/README.md lists the cost.
   bool reproducible = false;
 
-  // Messages longer than this move in pieces. 0: chosen by the algorithm.
+  // Algorithms split longer messages into chunks of this size. 0: the default.
   int64_t chunk_bytes = 0;
 
-  // How many operations the flight recorder keeps.
+  // The number of operations that the flight recorder keeps. At least 1.
   int64_t recorded_operations = 512;
 
-  // Where the flight recorder is written when the group breaks, as
-  // NAME.rank-R.json. Empty: nowhere.
+  // If not empty, the recorded operations are written to NAME.rank-R.json in
+  // this directory when the group breaks.
   std::string dump_directory;
 };
 
 struct CallOptions {
-  // Instead of CommunicatorOptions::timeout.
+  // Overrides CommunicatorOptions::timeout.
   std::optional<absl::Duration> timeout = {};
 
-  // Instead of the chooser's. The same on every rank of the group.
+  // Overrides the choice of CommunicatorOptions::chooser. Must be equal on all
+  // ranks of the group.
   std::optional<Algorithm> algorithm = {};
 };
 

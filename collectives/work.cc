@@ -47,8 +47,8 @@ absl::StatusOr<bool> Work::Test() const {
 absl::Status Work::WaitFor(absl::Duration timeout) const {
   if (state_->WaitUntil(absl::Now() + timeout)) return state_->status();
   return absl::DeadlineExceededError(
-      absl::StrCat("the operation is not done after ",
-                   absl::FormatDuration(timeout), "; it goes on"));
+      absl::StrCat("the operation has not completed after ",
+                   absl::FormatDuration(timeout), "; it continues"));
 }
 
 }  // namespace tessera::collectives

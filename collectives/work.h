@@ -1,11 +1,13 @@
-// Work: an operation that was started and goes on by itself.
+// Work: a handle to an operation that was started with Communicator::Start.
 //
-//   TESSERA_ASSIGN_OR_RETURN(Work work, communicator.Start(AllReduceOf(...)));
-//   Compute();                             // the operation goes on meanwhile
-//   TESSERA_RETURN_IF_ERROR(work.Wait());  // now the output may be read
+//   TESSERA_ASSIGN_OR_RETURN(
+//       Work work, communicator.Start(AllReduceOf(input, output,
+//                                                 Reduction::Sum())));
+//   Compute();                             // Overlaps with the all-reduce.
+//   TESSERA_RETURN_IF_ERROR(work.Wait());  // Now `output` may be read.
 //
-// A handle: copies are the same operation. Dropping it does not stop the
-// operation; the buffers must live until it is done. Thread-safe.
+// Copies refer to the same operation. Destroying the handle does not stop the
+// operation; its buffers must stay valid until it completes. Thread-safe.
 #ifndef TESSERA_COLLECTIVES_WORK_H_
 #define TESSERA_COLLECTIVES_WORK_H_
 
@@ -21,19 +23,19 @@
 
 namespace tessera::collectives {
 
-// What a Work and those who carry it out share.
+// The state shared by Work and the thread that executes the operation.
 class WorkState {
  public:
-  // Called once; frees all waiters.
+  // Completes the operation and wakes all waiters. Called once.
   void Finish(absl::Status status);
 
-  // Called once, instead: the operation is done as soon as somebody waits.
+  // Called once instead of Finish: the operation completes at the first wait.
   void FinishWhenWaitedFor(absl::Status status);
 
   bool done() const { return done_.load(std::memory_order_acquire); }
-  const absl::Status& status() const { return status_; }  // Once done.
+  const absl::Status& status() const { return status_; }  // Valid if done.
 
-  // False where it is not done by then.
+  // Waits until `deadline`; returns false if the operation is still running.
   bool WaitUntil(absl::Time deadline);
 
  private:
@@ -48,16 +50,16 @@ class Work {
  public:
   explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
 
-  // Returns when the operation is done, with its status. The operation's own
-  // deadline bounds this.
+  // Waits until the operation completes and returns its status. Takes no longer
+  // than the operation's own deadline.
   absl::Status Wait() const;
 
-  // True when it is done and succeeded, false while it goes on, its error when
-  // it failed. Does not wait.
+  // Returns true if the operation succeeded, false while it is running, its
+  // error if it failed. Does not wait.
   absl::StatusOr<bool> Test() const;
 
-  // As Wait, but gives up after `timeout` with DeadlineExceeded; the operation
-  // goes on.
+  // Like Wait, but returns DeadlineExceeded after `timeout`; the operation
+  // continues.
   absl::Status WaitFor(absl::Duration timeout) const;
 
  private:

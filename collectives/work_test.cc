@@ -14,7 +14,7 @@ TEST(WorkTest, TestsFalseUntilFinished) {
   EXPECT_THAT(work.Test(), IsOkAndHolds(false));
   EXPECT_THAT(work.WaitFor(absl::Milliseconds(1)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       ::testing::HasSubstr("it goes on")));
+                       ::testing::HasSubstr("it continues")));
   state->Finish(absl::OkStatus());
   EXPECT_THAT(work.Test(), IsOkAndHolds(true));
   EXPECT_THAT(work.Wait(), IsOk());

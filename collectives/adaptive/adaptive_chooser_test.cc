@@ -3,8 +3,7 @@
 #include <optional>
 #include <random>
 
-#include "collectives/algorithms/strategy_chooser.h"
-#include "collectives/algorithms/supports.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,10 +1,9 @@
-#include "collectives/adaptive/cost_cache.h"
-
 #include <cstdlib>
 #include <string>
 
 #include "base/file.h"
 #include "base/status_matchers.h"
+#include "collectives/adaptive/create_adaptive.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

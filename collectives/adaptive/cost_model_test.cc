@@ -1,9 +1,8 @@
-#include "collectives/adaptive/cost_model.h"
-
 #include <cmath>
 #include <random>
 
-#include "collectives/algorithms/supports.h"
+#include "collectives/adaptive/adaptive_chooser.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,13 +1,185 @@
 #include "collectives/adaptive/cost_table.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace tessera::collectives {
+
+namespace {
+
+double LogBytes(int64_t bytes) {
+  return std::log(static_cast<double>(std::max<int64_t>(bytes, 1)));
+}
+
+// Between `a` and `b`, or on beyond them.
+double OnLogLine(const SizePoint& a, const SizePoint& b, int64_t bytes,
+                 double slope_low, double slope_high) {
+  const double width = LogBytes(b.bytes) - LogBytes(a.bytes);
+  if (width <= 0) return b.value;
+  const double slope = std::clamp(
+      (std::log(b.value) - std::log(a.value)) / width, slope_low, slope_high);
+  const SizePoint& from = bytes >= b.bytes ? b : a;
+  return from.value *
+         std::exp(slope * (LogBytes(bytes) - LogBytes(from.bytes)));
+}
+
+// The first point that is not below `bytes`; strictly between two of them.
+size_t UpperIndex(std::span<const SizePoint> points, int64_t bytes) {
+  const auto upper = std::lower_bound(
+      points.begin(), points.end(), bytes,
+      [](const SizePoint& point, int64_t b) { return point.bytes < b; });
+  return static_cast<size_t>(upper - points.begin());
+}
+
+constexpr double kAnySlope = 1e9;
+
+double Inside(std::span<const SizePoint> points, int64_t bytes) {
+  const size_t upper = UpperIndex(points, bytes);
+  return OnLogLine(points[upper - 1], points[upper], bytes, -kAnySlope,
+                   kAnySlope);
+}
+
+}  // namespace
+
+Line FitLine(std::span<const SizePoint> points) {
+  // Minimises sum ((alpha + beta x) / y - 1)^2.
+  double aa = 0, ab = 0, bb = 0, a = 0, b = 0;
+  for (const SizePoint& point : points) {
+    const double u = 1 / point.value;
+    const double v = static_cast<double>(point.bytes) / point.value;
+    aa += u * u;
+    ab += u * v;
+    bb += v * v;
+    a += u;
+    b += v;
+  }
+  if (aa == 0) return {};
+  const double determinant = aa * bb - ab * ab;
+  if (bb == 0 || determinant <= 1e-12 * aa * bb) return {a / aa, 0};
+  const Line line = {(a * bb - b * ab) / determinant,
+                     (b * aa - a * ab) / determinant};
+  if (line.alpha < 0) return {0, b / bb};
+  if (line.beta < 0) return {a / aa, 0};
+  return line;
+}
+
+double CurveAt(std::span<const SizePoint> points, int64_t bytes) {
+  if (points.empty()) return 0;
+  if (bytes <= points.front().bytes) return points.front().value;
+  if (bytes < points.back().bytes) return Inside(points, bytes);
+  if (points.size() == 1) {
+    return points[0].value * static_cast<double>(bytes) /
+           static_cast<double>(std::max<int64_t>(points[0].bytes, 1));
+  }
+  return OnLogLine(points[points.size() - 2], points.back(), bytes, 0, 1);
+}
+
+double FactorAt(std::span<const SizePoint> points, int64_t bytes) {
+  if (points.empty()) return 1;
+  if (bytes <= points.front().bytes) return points.front().value;
+  if (bytes >= points.back().bytes) return points.back().value;
+  return Inside(points, bytes);
+}
+
+namespace {
+
+constexpr double kLeast = 1e-9;
+
+// The formulas' letters.
+struct Letters {
+  double n;
+  double m;
+  double p;
+  double r;
+  double a;
+  double b;
+  double g;
+};
+
+Letters LettersOf(OpKind kind, double ranks, double bytes, const Line& line,
+                  double gamma) {
+  return {ranks,
+          bytes,
+          bytes * (ranks - 1) / ranks,
+          std::ceil(std::log2(ranks)),
+          line.alpha,
+          line.beta,
+          Reduces(kind) ? gamma : 0};
+}
+
+double HalvingDoubling(OpKind kind, const Letters& x) {
+  if (kind == OpKind::kReduceScatter) return x.r * x.a + x.p * (x.b + x.g);
+  return 2 * x.r * x.a + 2 * x.p * x.b + x.p * x.g;
+}
+
+double Tree(OpKind kind, const Letters& x) {
+  if (kind == OpKind::kGather || kind == OpKind::kScatter) {
+    return x.r * x.a + x.p * x.b;
+  }
+  const double once = x.r * x.a + x.m * (x.b + x.g);
+  return kind == OpKind::kAllReduce || kind == OpKind::kBarrier ? 2 * once
+                                                                : once;
+}
+
+double Flat(Algorithm algorithm, OpKind kind, const Letters& x) {
+  const bool all_reduce = kind == OpKind::kAllReduce;
+  switch (algorithm) {
+    case Algorithm::kRing:
+      return all_reduce ? 2 * (x.n - 1) * x.a + 2 * x.p * x.b + x.p * x.g
+                        : (x.n - 1) * x.a + x.p * (x.b + x.g);
+    case Algorithm::kRecursiveDoubling:
+      return kind == OpKind::kAllGather ? x.r * x.a + x.p * x.b
+                                        : x.r * (x.a + x.m * (x.b + x.g));
+    case Algorithm::kHalvingDoubling:
+      return HalvingDoubling(kind, x);
+    case Algorithm::kChain:
+      return (all_reduce ? 2 : 1) * ((x.n - 1) * x.a + x.m * (x.b + x.g));
+    case Algorithm::kBruck:
+      return kind == OpKind::kAllToAll ? x.r * (x.a + x.m / 2 * x.b)
+                                       : x.r * x.a + x.p * x.b;
+    case Algorithm::kPairwise:
+      return (x.n - 1) * x.a + x.p * (x.b + x.g);
+    default:
+      return Tree(kind, x);
+  }
+}
+
+double Level(OpKind kind, double ranks, double bytes, const Line& line,
+             double gamma) {
+  if (ranks <= 1) return 0;
+  const Letters letters = LettersOf(kind, ranks, bytes, line, gamma);
+  const bool by_halves = kind == OpKind::kAllReduce ||
+                         kind == OpKind::kReduceScatter ||
+                         kind == OpKind::kAllGather;
+  return by_halves ? HalvingDoubling(kind, letters) : Tree(kind, letters);
+}
+
+}  // namespace
+
+double FormulaSeconds(const FormulaCosts& costs, Algorithm algorithm,
+                      OpKind kind, int64_t bytes, int64_t ranks,
+                      int64_t ranks_per_host) {
+  if (ranks <= 1) return kLeast;
+  const auto n = static_cast<double>(ranks);
+  const auto m = static_cast<double>(bytes);
+  const auto host =
+      static_cast<double>(std::clamp<int64_t>(ranks_per_host, 1, ranks));
+  if (algorithm == Algorithm::kHierarchical) {
+    return kLeast + Level(kind, host, m, costs.near, costs.gamma) +
+           Level(kind, std::ceil(n / host), m, costs.far, costs.gamma);
+  }
+  const Line& line = host < n ? costs.far : costs.near;
+  return kLeast +
+         Flat(algorithm, kind, LettersOf(kind, n, m, line, costs.gamma));
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -107,107 +279,53 @@ std::string Dump(const Json& json) {
 
 std::string PayloadText(const CostTable& table) { return Dump(Payload(table)); }
 
-// Takes typed fields out of an object; remembers whether all were there.
-class Fields {
- public:
-  explicit Fields(const Json& json) : json_(json) {}
+Line ReadLine(JsonReader& costs, std::string_view name) {
+  JsonReader fields = costs.Child(name);
+  return {fields.Number("alpha"), fields.Number("beta")};
+}
 
-  bool ok() const { return ok_; }
-
-  std::string Text(const char* name) {
-    const Json* field = Find(name);
-    ok_ = ok_ && field != nullptr && field->is_string();
-    return ok_ ? field->get<std::string>() : "";
-  }
-  int64_t Integer(const char* name) {
-    const Json* field = Find(name);
-    ok_ = ok_ && field != nullptr && IsInteger(*field);
-    return ok_ ? field->get<int64_t>() : 0;
-  }
-  bool Boolean(const char* name) {
-    const Json* field = Find(name);
-    ok_ = ok_ && field != nullptr && field->is_boolean();
-    return ok_ && field->get<bool>();
-  }
-  double Number(const char* name) {
-    const Json* field = Find(name);
-    ok_ = ok_ && field != nullptr && field->is_number();
-    return ok_ ? field->get<double>() : 0;
-  }
-  Line LineOf(const char* name) {
-    const Json* field = Find(name);
-    ok_ = ok_ && field != nullptr && field->is_object();
-    if (!ok_) return {};
-    Fields fields(*field);
-    const Line line = {fields.Number("alpha"), fields.Number("beta")};
-    ok_ = fields.ok();
-    return line;
-  }
-  // Null where it is missing or has more than `most` elements.
-  const Json* Array(const char* name, size_t most) {
-    const Json* field = Find(name);
-    ok_ = ok_ && field != nullptr && field->is_array() && field->size() <= most;
-    return ok_ ? field : nullptr;
-  }
-
-  static bool IsInteger(const Json& json) {
-    return json.is_number_integer() &&
-           (!json.is_number_unsigned() ||
-            json.get<uint64_t>() <= uint64_t{INT64_MAX});
-  }
-
- private:
-  const Json* Find(const char* name) const {
-    const auto found = json_.find(name);
-    return found == json_.end() ? nullptr : &*found;
-  }
-
-  const Json& json_;
-  bool ok_ = true;
-};
-
-absl::Status ReadCurve(const Json& json, CostTable* table) {
-  if (!json.is_object()) return Refuse("a curve is no object");
-  Fields fields(json);
+absl::Status ReadCurve(const nlohmann::json& json, std::string path,
+                       CostTable* table) {
+  JsonProblems problems;
+  JsonReader fields(json, std::move(path), problems);
   const std::string op = fields.Text("op");
   const std::string name = fields.Text("algorithm");
-  const Json* bytes = fields.Array("bytes", kMaxCostPoints);
-  const Json* seconds = fields.Array("seconds", kMaxCostPoints);
-  if (!fields.ok() || bytes->size() != seconds->size()) {
-    return Refuse("a curve lacks op, algorithm, bytes or seconds");
+  const std::vector<int64_t> bytes = fields.Integers("bytes", 0, kMaxCostBytes);
+  const std::vector<double> seconds = fields.Numbers("seconds");
+  if (bytes.size() != seconds.size()) {
+    fields.Refuse("seconds", absl::StrCat(seconds.size(), " times for ",
+                                          bytes.size(), " sizes"));
   }
+  TESSERA_RETURN_IF_ERROR(problems.ToStatus("collective costs"));
   TESSERA_ASSIGN_OR_RETURN(const OpKind kind, ParseOpKind(op));
   TESSERA_ASSIGN_OR_RETURN(const Algorithm algorithm, ParseAlgorithm(name));
   std::vector<SizePoint> points;
-  for (size_t i = 0; i < bytes->size(); ++i) {
-    if (!Fields::IsInteger((*bytes)[i]) || !(*seconds)[i].is_number()) {
-      return Refuse("a curve holds something other than numbers");
-    }
-    points.push_back({(*bytes)[i].get<int64_t>(), (*seconds)[i].get<double>()});
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    points.push_back({bytes[i], seconds[i]});
   }
   if (table->measured.emplace(std::pair(kind, algorithm), points).second) {
     return absl::OkStatus();
   }
-  return Refuse("a curve is there twice");
+  return Refuse(absl::StrCat("two curves for ", op, ", ", name));
 }
 
-absl::StatusOr<CostTable> ReadPayload(const Json& json) {
-  if (!json.is_object()) return Refuse("no costs");
-  Fields fields(json);
+absl::StatusOr<CostTable> ReadPayload(const nlohmann::json& json) {
+  JsonProblems problems;
+  JsonReader fields(json, "costs", problems);
   CostTable table;
   table.key.hardware = fields.Text("hardware");
   table.key.engine = fields.Text("engine");
-  table.key.ranks = fields.Integer("ranks");
-  table.key.ranks_per_host = fields.Integer("ranks_per_host");
+  table.key.ranks = fields.Integer("ranks", 1, kMaxRanks);
+  table.key.ranks_per_host = fields.Integer("ranks_per_host", 1, kMaxRanks);
   table.key.reproducible = fields.Boolean("reproducible");
-  table.costs.near = fields.LineOf("near");
-  table.costs.far = fields.LineOf("far");
+  table.costs.near = ReadLine(fields, "near");
+  table.costs.far = ReadLine(fields, "far");
   table.costs.gamma = fields.Number("gamma");
-  const Json* curves =
-      fields.Array("curves", kCollectiveKinds.size() * kAllAlgorithms.size());
-  if (!fields.ok()) return Refuse("a field is missing or of another type");
-  for (const Json& curve : *curves) {
-    TESSERA_RETURN_IF_ERROR(ReadCurve(curve, &table));
+  const nlohmann::json& curves = fields.Array("curves");
+  TESSERA_RETURN_IF_ERROR(problems.ToStatus("collective costs"));
+  for (size_t i = 0; i < curves.size(); ++i) {
+    TESSERA_RETURN_IF_ERROR(
+        ReadCurve(curves[i], absl::StrCat("costs.curves[", i, "]"), &table));
   }
   TESSERA_RETURN_IF_ERROR(CheckCostTable(table));
   return table;
@@ -244,18 +362,22 @@ absl::StatusOr<CostTable> CostTableFromJson(std::string_view text) {
     return Refuse(absl::StrCat(text.size(), " bytes; at most ", kMaxCostText,
                                " are allowed"));
   }
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return Refuse("the text is no JSON object");
-  Fields fields(json);
-  if (fields.Text("format") != kFormat ||
-      fields.Integer("version") != kVersion) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const nlohmann::json json,
+      ParseJson(text, {.max_bytes = kMaxCostText, .max_depth = 5}),
+      Annotate(_, "collective costs"));
+  JsonProblems problems;
+  JsonReader fields(json, "", problems);
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  const std::string format = fields.Text("format");
+  if (fields.Integer("version", 0, kMax) != kVersion || format != kFormat) {
     return Refuse(
         absl::StrCat("not of format \"", kFormat, "\", version ", kVersion));
   }
   const std::string checksum = fields.Text("checksum");
-  const auto costs = json.find("costs");
-  if (!fields.ok() || costs == json.end()) return Refuse("no costs");
-  TESSERA_ASSIGN_OR_RETURN(CostTable table, ReadPayload(*costs));
+  const nlohmann::json& costs = fields.Object("costs");
+  TESSERA_RETURN_IF_ERROR(problems.ToStatus("collective costs"));
+  TESSERA_ASSIGN_OR_RETURN(CostTable table, ReadPayload(costs));
   if (checksum != absl::StrFormat("%016x", ChecksumOf(PayloadText(table)))) {
     return Refuse("the checksum does not fit: the file is damaged");
   }

@@ -10,7 +10,6 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/adaptive/cost_cache.h"
 #include "collectives/in_process/in_process.h"
 #include "gtest/gtest.h"
 

@@ -1,9 +1,8 @@
-#include "collectives/adaptive/decision_memo.h"
-
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "collectives/adaptive/adaptive_chooser.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,9 +1,8 @@
-#include "collectives/adaptive/fit.h"
-
 #include <cmath>
 #include <random>
 #include <vector>
 
+#include "collectives/adaptive/cost_table.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,6 +1,5 @@
-#include "collectives/adaptive/formula.h"
-
-#include "collectives/algorithms/supports.h"
+#include "collectives/adaptive/cost_table.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,5 +1,4 @@
-#include "collectives/adaptive/hardware.h"
-
+#include "collectives/adaptive/measure_costs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,19 +1,330 @@
 #include "collectives/adaptive/measure_costs.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/os/processors.h"
 #include "base/status_macros.h"
-#include "collectives/adaptive/cost_model.h"
-#include "collectives/adaptive/hardware.h"
-#include "collectives/adaptive/measure_links.h"
-#include "collectives/adaptive/trial.h"
-#include "collectives/algorithms/supports.h"
+#include "collectives/adaptive/adaptive_chooser.h"
+#include "collectives/algorithms/algorithm_chooser.h"
+#include "collectives/reduction/combine.h"
 
 namespace tessera::collectives {
+
+namespace {
+
+constexpr size_t kMaxPart = 120;
+
+// The first bytes of a file of the system; empty where there is none.
+std::string ReadStart(const std::string& path) {
+  std::ifstream file(path);
+  std::string text(4096, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+// Printable ASCII of it.
+std::string Shortened(std::string_view text) {
+  const std::string_view stripped =
+      absl::StripAsciiWhitespace(text).substr(0, kMaxPart);
+  std::string shortened = stripped.empty() ? "?" : std::string(stripped);
+  for (char& c : shortened) c = absl::ascii_isprint(c) ? c : '?';
+  return shortened;
+}
+
+// Data and unified caches of the first CPU, smallest first.
+std::string CacheSizes() {
+  std::string sizes;
+  for (int index = 0; index < 8; ++index) {
+    const std::string directory =
+        absl::StrCat("/sys/devices/system/cpu/cpu0/cache/index", index, "/");
+    const std::string size = ReadStart(directory + "size");
+    if (size.empty()) break;
+    if (absl::StrContains(ReadStart(directory + "type"), "Instruction")) {
+      continue;
+    }
+    absl::StrAppend(&sizes, " ", Shortened(size).substr(0, 16));
+  }
+  return sizes.empty() ? " ?" : sizes;
+}
+
+std::string OwnHostName() {
+  std::array<char, 256> name = {};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "?";
+  return Shortened(name.data());
+}
+
+}  // namespace
+
+std::string ModelNameIn(std::string_view cpuinfo) {
+  for (std::string_view line : absl::StrSplit(cpuinfo, '\n')) {
+    if (!absl::StartsWith(line, "model name")) continue;
+    const size_t colon = line.find(':');
+    if (colon != std::string_view::npos)
+      return Shortened(line.substr(colon + 1));
+  }
+  return "?";
+}
+
+std::string DescribeHardware() {
+  return absl::StrCat(ModelNameIn(ReadStart("/proc/cpuinfo")), "; ",
+                      AvailableProcessors(), " cpus; caches", CacheSizes(),
+                      "; host ", OwnHostName());
+}
+
+namespace {
+
+bool IsParted(OpKind kind) {
+  return kind == OpKind::kReduceScatter || kind == OpKind::kAllGather ||
+         kind == OpKind::kGather || kind == OpKind::kScatter ||
+         kind == OpKind::kAllToAll;
+}
+
+absl::StatusOr<double> TakeTurn(Communicator& communicator,
+                                const Operation& operation,
+                                const Trial& trial) {
+  CallOptions call;
+  call.algorithm = trial.algorithm;
+  TESSERA_RETURN_IF_ERROR(communicator.Barrier());
+  const int64_t begin = MonotonicNanos();
+  for (int64_t i = 0; i < trial.batch; ++i) {
+    TESSERA_RETURN_IF_ERROR(communicator.Run(operation, call));
+  }
+  const auto elapsed = static_cast<double>(MonotonicNanos() - begin) * 1e-9;
+  return std::max(elapsed, 1e-9) / static_cast<double>(trial.batch);
+}
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+int64_t TrialBytes(OpKind kind, int64_t bytes, int64_t ranks) {
+  if (kind == OpKind::kBarrier) return 0;
+  const int64_t unit = IsParted(kind) ? 4 * ranks : 4;
+  return std::max<int64_t>(1, bytes / unit) * unit;
+}
+
+Operation TrialBuffers::OperationOf(OpKind kind, int64_t bytes,
+                                    const Communicator& communicator) {
+  const int64_t whole = bytes / 4;
+  const int64_t block = whole / communicator.size();
+  const bool is_root = communicator.rank() == Rank(0);
+  const auto buffer = [](std::vector<float>& memory, int64_t count) {
+    return Buffer(memory.data(), count, DType::kF32);
+  };
+  const bool parts_input =
+      kind == OpKind::kReduceScatter || kind == OpKind::kScatter;
+  const bool parts_output =
+      kind == OpKind::kAllGather || kind == OpKind::kGather;
+  Operation operation;
+  operation.kind = kind;
+  operation.input = buffer(input_, parts_output ? block : whole);
+  operation.output = buffer(output_, parts_input ? block : whole);
+  // What a rank other than the root does not have.
+  if (!is_root) {
+    if (kind == OpKind::kScatter || kind == OpKind::kBroadcast) {
+      operation.input.count = 0;
+    }
+    if (kind == OpKind::kGather || kind == OpKind::kReduce) {
+      operation.output.count = 0;
+    }
+  }
+  return operation;
+}
+
+absl::Status RunTrials(Communicator& communicator, TrialBuffers& buffers,
+                       int64_t turns, std::span<Trial> trials) {
+  if (trials.empty()) return absl::OkStatus();
+  std::vector<Operation> operations;
+  for (const Trial& trial : trials) {
+    operations.push_back(
+        buffers.OperationOf(trial.kind, trial.bytes, communicator));
+  }
+  // By turn, then by trial.
+  std::vector<double> seconds;
+  for (int64_t turn = -1; turn < turns; ++turn) {
+    for (size_t i = 0; i < trials.size(); ++i) {
+      TESSERA_ASSIGN_OR_RETURN(
+          const double elapsed,
+          TakeTurn(communicator, operations[i], trials[i]));
+      if (turn >= 0) seconds.push_back(elapsed);
+    }
+  }
+  TESSERA_RETURN_IF_ERROR(
+      communicator.AllReduce(Buffer(std::span(seconds)), Reduction::Max()));
+  for (size_t i = 0; i < trials.size(); ++i) {
+    std::vector<double> own;
+    for (size_t at = i; at < seconds.size(); at += trials.size()) {
+      own.push_back(seconds[at]);
+    }
+    trials[i].seconds = Median(std::move(own));
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+constexpr std::array<int64_t, 5> kSizes = {64, 1024, 16 << 10, 128 << 10,
+                                           1 << 20};
+constexpr int kRepeats = 7;
+
+double Since(int64_t begin) {
+  return static_cast<double>(MonotonicNanos() - begin) * 1e-9;
+}
+
+// The first rank that is near rank 0, or is not.
+std::optional<Rank> PeerOfRankZero(const Communicator& communicator,
+                                   bool near) {
+  const Hierarchy* hierarchy = communicator.options().hierarchy.get();
+  for (int64_t r = 1; r < communicator.size(); ++r) {
+    bool is_near = true;
+    if (hierarchy != nullptr && hierarchy->levels() > 0) {
+      const int64_t outermost = hierarchy->levels() - 1;
+      is_near = hierarchy->GroupOf(outermost, Rank(r)) ==
+                hierarchy->GroupOf(outermost, Rank(0));
+    }
+    if (is_near == near) return Rank(r);
+  }
+  return std::nullopt;
+}
+
+absl::Status SendAndReturn(Communicator& communicator, Buffer buffer,
+                           Rank peer) {
+  if (communicator.rank() == Rank(0)) {
+    TESSERA_RETURN_IF_ERROR(communicator.Send(buffer, peer));
+    return communicator.Receive(buffer, peer);
+  }
+  if (communicator.rank() != peer) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(communicator.Receive(buffer, Rank(0)));
+  return communicator.Send(buffer, Rank(0));
+}
+
+// Half of the fastest way to and fro, at each size; known to rank 0 and `peer`.
+absl::StatusOr<std::vector<SizePoint>> MeasureMessages(
+    Communicator& communicator, Rank peer) {
+  std::vector<uint8_t> memory(static_cast<size_t>(kSizes.back()));
+  std::vector<SizePoint> points;
+  for (const int64_t size : kSizes) {
+    const Buffer buffer(memory.data(), size, DType::kU8);
+    double fastest = 1e3;
+    for (int i = 0; i < kRepeats; ++i) {
+      const int64_t begin = MonotonicNanos();
+      TESSERA_RETURN_IF_ERROR(SendAndReturn(communicator, buffer, peer));
+      if (i > 0) fastest = std::min(fastest, Since(begin) / 2);
+    }
+    points.push_back({size, std::max(fastest, 1e-9)});
+  }
+  return points;
+}
+
+// Seconds a byte of adding one array to another, and of copying one.
+std::array<double, 2> MeasureMemory() {
+  constexpr int64_t kCount = 64 << 10;
+  std::vector<float> a(kCount, 1.0f), b(kCount, 0.0f);
+  const std::array<const void*, 2> sources = {a.data(), b.data()};
+  const std::array<void*, 1> destinations = {b.data()};
+  Combination sum;
+  sum.dtype = DType::kF32;
+  double add = 1e3, copy = 1e3;
+  for (int i = 0; i < kRepeats; ++i) {
+    int64_t begin = MonotonicNanos();
+    Combine(sum, sources, destinations, kCount);
+    add = std::min(add, Since(begin));
+    begin = MonotonicNanos();
+    CopyBytes(b.data(), a.data(), kCount * 4);
+    copy = std::min(copy, Since(begin));
+  }
+  return {std::max(add, 1e-9) / (kCount * 4),
+          std::max(copy, 1e-9) / (kCount * 4)};
+}
+
+// Whether the engine has point-to-point messages, which every rank finds out by
+// itself: by one of no bytes to itself.
+absl::StatusOr<bool> HasMessages(Communicator& communicator) {
+  const Rank self = communicator.rank();
+  const absl::Status status =
+      communicator.SendReceive(ConstBuffer(), self, Buffer(), self);
+  if (absl::IsUnimplemented(status)) return false;
+  TESSERA_RETURN_IF_ERROR(status);
+  return true;
+}
+
+// Seconds of one round of a barrier: what a message of a collective costs,
+// where messages that users send take a detour over other threads.
+absl::StatusOr<double> MeasureRound(Communicator& communicator) {
+  constexpr int kBatch = 8;
+  CallOptions call;
+  call.algorithm = Algorithm::kRecursiveDoubling;
+  const double rounds = std::ceil(std::log2(
+      static_cast<double>(std::max<int64_t>(communicator.size(), 2))));
+  double fastest = 1e3;
+  for (int i = 0; i < kRepeats; ++i) {
+    const int64_t begin = MonotonicNanos();
+    for (int j = 0; j < kBatch; ++j) {
+      TESSERA_RETURN_IF_ERROR(communicator.Barrier(call));
+    }
+    fastest = std::min(fastest, Since(begin));
+  }
+  return std::max(fastest / kBatch / rounds, 1e-9);
+}
+
+// `other` where there is no such peer.
+absl::StatusOr<Line> MeasureLine(Communicator& communicator,
+                                 std::optional<Rank> peer, const Line& other) {
+  if (!peer.has_value()) return other;
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<SizePoint> points,
+                           MeasureMessages(communicator, *peer));
+  TESSERA_RETURN_IF_ERROR(communicator.Barrier());
+  return FitLine(points);
+}
+
+}  // namespace
+
+absl::StatusOr<FormulaCosts> MeasureLinks(Communicator& communicator) {
+  const std::array<double, 2> memory = MeasureMemory();
+  const Line copy = {1e-6, memory[1]};
+  FormulaCosts costs = {copy, copy, memory[0]};
+  TESSERA_ASSIGN_OR_RETURN(const bool has_messages, HasMessages(communicator));
+  if (has_messages) {
+    const auto near_peer = PeerOfRankZero(communicator, /*near=*/true);
+    const auto far_peer = PeerOfRankZero(communicator, /*near=*/false);
+    TESSERA_RETURN_IF_ERROR(communicator.Barrier());
+    TESSERA_ASSIGN_OR_RETURN(costs.near,
+                             MeasureLine(communicator, near_peer, copy));
+    TESSERA_ASSIGN_OR_RETURN(costs.far,
+                             MeasureLine(communicator, far_peer, costs.near));
+    if (!near_peer.has_value()) costs.near = costs.far;
+    TESSERA_ASSIGN_OR_RETURN(const double round, MeasureRound(communicator));
+    costs.near.alpha = std::min(costs.near.alpha, round);
+    costs.far.alpha = std::min(costs.far.alpha, round);
+  }
+  // Only rank 0 and its peers know.
+  std::array<double, 5> values = {costs.near.alpha, costs.near.beta,
+                                  costs.far.alpha, costs.far.beta, costs.gamma};
+  TESSERA_RETURN_IF_ERROR(
+      communicator.Broadcast(Buffer(values.data(), 5, DType::kF64), Rank(0)));
+  return FormulaCosts{
+      {values[0], values[1]}, {values[2], values[3]}, values[4]};
+}
+
 namespace {
 
 // The most used first: where the time is up, the others keep what the smaller

@@ -7,9 +7,8 @@
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/adaptive/trial.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/hierarchy.h"
-#include "collectives/algorithms/supports.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
 

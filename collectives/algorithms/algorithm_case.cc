@@ -6,9 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/element.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/run_algorithm.h"
-#include "collectives/algorithms/supports.h"
 #include "collectives/reduction/combine.h"
 
 namespace tessera::collectives {
@@ -24,7 +23,7 @@ uint64_t Hash(uint64_t a, uint64_t b) {
   return x ^ x >> 29;
 }
 
-// Inputs that no order of a product takes out of range.
+// Inputs whose product stays in range in any order.
 double ValueOf(const AlgorithmCase& c, uint64_t hash) {
   if (IsInteger(c.dtype)) {
     const auto value = static_cast<double>(hash % 100);
@@ -85,7 +84,7 @@ PreparedCase::PreparedCase(const AlgorithmCase& test_case, int64_t ranks)
   }
 }
 
-// The block that `from` has for `to`, of the parted kinds.
+// The size of the block that `from` sends to `to`.
 int64_t PreparedCase::CountFor(int64_t from, int64_t to) const {
   if (!case_.uneven) return case_.count;
   const uint64_t row =

@@ -16,7 +16,7 @@
 #include "collectives/algorithms/cost.h"
 #include "collectives/algorithms/run_algorithm.h"
 #include "collectives/engine/engine.h"
-#include "collectives/engine/scratch.h"
+#include "collectives/engine/operation_context.h"
 #include "collectives/in_process/in_process.h"
 
 namespace tessera::collectives {

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "collectives/algorithms/algorithm_case.h"
-#include "collectives/algorithms/supports.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

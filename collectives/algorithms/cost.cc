@@ -7,34 +7,31 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/bruck_schedule.h"
-#include "collectives/algorithms/check_question.h"
-#include "collectives/algorithms/chunks.h"
-#include "collectives/algorithms/fold.h"
-#include "collectives/algorithms/tree_kind.h"
+#include "collectives/algorithms/algorithm_chooser.h"
+#include "collectives/algorithms/schedule.h"
 
 namespace tessera::collectives {
 namespace {
 
-// Seconds of the parts that algorithms are made of, for n ranks, messages of up
-// to S bytes and one link.
+// Times of the building blocks of algorithms, for n ranks, messages of up to S
+// bytes and one link.
 class Parts {
  public:
   Parts(int64_t ranks, const LinkCost& link, int64_t chunk)
       : n_(ranks), link_(link), chunk_(std::max<int64_t>(1, chunk)) {}
 
-  // One message of m bytes, not cut up.
+  // One message of m bytes in one piece.
   double Message(double m) const {
     return link_.alpha_s + link_.beta_s_per_byte * m;
   }
 
-  // m bytes in chunks: a latency for each.
+  // m bytes in chunks, with one latency each.
   double Stream(double m) const {
     return ChunksIn(m) * link_.alpha_s + link_.beta_s_per_byte * m;
   }
 
-  // m bytes in chunks, each combined while the next one travels: the slower of
-  // the two for all chunks, the faster one for one.
+  // m bytes in chunks, each reduced while the next is in transit: the slower of
+  // the two for all chunks, the faster one for one chunk.
   double CombiningStream(double m) const {
     const double travel = Stream(m);
     const double combine = link_.gamma_s_per_byte * m;
@@ -48,7 +45,7 @@ class Parts {
     return Others() * Stream(s / Ranks());
   }
 
-  // All contributions to the own block, each from its own rank.
+  // Receives all contributions to this rank's block directly.
   double PairwiseReduceScatter(double s) const {
     const double block = s / Ranks();
     return Others() * Stream(block) +
@@ -63,7 +60,7 @@ class Parts {
     return seconds;
   }
 
-  // What virtual rank 0 sends: of the ranks' blocks, those of its range.
+  // The blocks that virtual rank 0 sends.
   double DoublingAllGather(double s) const {
     const Fold fold(n_);
     double seconds = 0;
@@ -75,7 +72,7 @@ class Parts {
     return seconds;
   }
 
-  // Reduce-scatter of the ranks' blocks: what virtual rank 0 keeps.
+  // Reduce-scatter of the ranks' blocks: those that virtual rank 0 keeps.
   double HalvingBlocks(double s) const {
     const Fold fold(n_);
     double seconds = 0;
@@ -108,7 +105,7 @@ class Parts {
     return Fold(n_).extra() > 0 ? Message(s) : 0;
   }
 
-  // A binomial tree of which the root sends or receives parts of S.
+  // A binomial tree whose root sends or receives parts of S.
   double BinomialParts(double s) const {
     double seconds = 0;
     for (int64_t width = 1; width < n_; width *= 2) {
@@ -127,7 +124,7 @@ class Parts {
     return seconds;
   }
 
-  // Up a tree, down it, or both. See trees.h: a wavefront of units of time.
+  // Up a tree, down it, or both, as a wavefront of time units (see trees.h).
   double Tree(TreeKind kind, double s, bool up, bool down) const {
     if (kind == TreeKind::kBinomial) return Binomial(s, up, down);
     const bool twice = kind == TreeKind::kDouble;
@@ -138,8 +135,8 @@ class Parts {
         !twice ? Others()
                : static_cast<double>(rooted ? 1 + FloorLog2(n_ - 1)
                                             : FloorLog2(n_));
-    // Messages of a unit on one rank's port, and vectors that it combines. A
-    // chain's ends do half of the work, and of two ranks both are ends.
+    // Messages per time unit on one rank's port, and vectors that it reduces.
+    // The ends of a chain do half of the work; with two ranks both are ends.
     const double messages = twice ? 2 : 1;
     const double travel = messages * Message(chunk);
     const double combine = messages * link_.gamma_s_per_byte * chunk;
@@ -157,8 +154,9 @@ class Parts {
     return std::max(1.0, std::ceil(m / static_cast<double>(chunk_)));
   }
 
-  // The root sends (receives) CeilLog2 n times. Up, a rank combines all that
-  // its children send at once: of the longest path, 1 + 2 + ... vectors.
+  // The root sends (receives) CeilLog2 n times. On the way up a rank reduces
+  // all its children's vectors at once: 1 + 2 + ... vectors on the longest
+  // path.
   double Binomial(double s, bool up, bool down) const {
     const auto steps = static_cast<double>(CeilLog2(n_));
     double seconds = 0;
@@ -168,7 +166,7 @@ class Parts {
                                          ChunksIn(s);
     }
     if (down) seconds += steps * Stream(s);
-    // Chunks go both ways at once.
+    // Chunks travel both ways concurrently.
     if (up && down) seconds -= steps * Stream(s) * (1 - 1 / ChunksIn(s));
     return seconds;
   }
@@ -263,7 +261,7 @@ double FlatSeconds(const CostQuestion& question, double s, const Parts& parts) {
   }
 }
 
-// What flat_choice.h takes.
+// The algorithm that layered.cc uses among equally near ranks.
 Algorithm FlatChoice(OpKind kind, double s) {
   const bool small = s <= static_cast<double>(kSmallMessageBytes);
   switch (kind) {
@@ -278,7 +276,7 @@ Algorithm FlatChoice(OpKind kind, double s) {
   }
 }
 
-// One level of kHierarchical and what follows.
+// The time of kHierarchical from one level outwards.
 class Levels {
  public:
   Levels(std::span<const LevelCost> levels, int64_t chunk)
@@ -319,6 +317,80 @@ class Levels {
   int64_t chunk_;
 };
 
+// Bytes that virtual rank 0 sends while doubling, and to the rank that folded
+// into it.
+int64_t DoublingAllGatherBytes(int64_t s, int64_t n) {
+  const Fold fold(n);
+  int64_t blocks = 0;
+  for (int64_t width = 1; width < fold.power(); width *= 2) {
+    blocks += width + std::min(width, fold.extra());
+  }
+  return blocks * (s / n) + (fold.extra() > 0 ? s : 0);
+}
+
+int64_t AllReduceBytes(Algorithm algorithm, int64_t s, int64_t n) {
+  const Fold fold(n);
+  const int64_t folded = fold.extra() > 0 ? s : 0;
+  switch (algorithm) {
+    case Algorithm::kTree:
+      if (TreeKindFor(s, n) == TreeKind::kBinomial) return CeilLog2(n) * s;
+      return n == 3 ? s + s / 2 : 2 * s;
+    case Algorithm::kChain:
+      return n == 2 ? s : 2 * s;
+    case Algorithm::kRecursiveDoubling:
+      return FloorLog2(n) * s + folded;
+    case Algorithm::kHalvingDoubling:
+      return 2 * (s - s / fold.power()) + folded;
+    default:  // kRing, kPairwise
+      return 2 * (s - s / n);
+  }
+}
+
+int64_t ReduceBytes(Algorithm algorithm, int64_t s, int64_t n) {
+  if (algorithm != Algorithm::kHalvingDoubling) return s;
+  return s - s / Fold(n).power() + s / 2;
+}
+
+int64_t BroadcastBytes(Algorithm algorithm, int64_t s, int64_t n) {
+  switch (algorithm) {
+    case Algorithm::kTree:
+      return TreeKindFor(s, n) == TreeKind::kBinomial ? CeilLog2(n) * s : s;
+    case Algorithm::kChain:
+      return s;
+    default:  // kHalvingDoubling
+      return s - s / n + DoublingAllGatherBytes(s, n);
+  }
+}
+
+// The largest subtree below the root of the binomial tree.
+int64_t GatherBytes(Algorithm algorithm, int64_t s, int64_t n) {
+  if (algorithm == Algorithm::kPairwise) return s / n;
+  const int64_t half = int64_t{1} << (CeilLog2(n) - 1);
+  return std::max(n - half, half / 2) * (s / n);
+}
+
+int64_t AllToAllBytes(Algorithm algorithm, int64_t s, int64_t n) {
+  if (algorithm == Algorithm::kPairwise) return s - s / n;
+  int64_t slots = 0;
+  for (int64_t k = 0; k < CeilLog2(n); ++k) slots += BruckMovingSlots(n, k);
+  return slots * (s / n);
+}
+
+absl::Status CheckQuestion(const CostQuestion& question) {
+  if (!Supports(question.algorithm, question.kind, false)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm ", AlgorithmName(question.algorithm),
+                     " does not support ", OpKindName(question.kind)));
+  }
+  if (question.bytes >= 0 && question.ranks >= 1 && question.chunk_bytes >= 1) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cannot predict a cost for ", question.bytes, " bytes, ", question.ranks,
+      " ranks and chunks of ", question.chunk_bytes,
+      " bytes; give at least 0 bytes, 1 rank and chunks of 1 byte"));
+}
+
 }  // namespace
 
 absl::StatusOr<double> PredictSeconds(const CostQuestion& question,
@@ -344,13 +416,50 @@ absl::StatusOr<double> PredictSeconds(const CostQuestion& question,
   int64_t ranks = 1;
   for (const LevelCost& level : levels) ranks *= level.groups;
   if (ranks != question.ranks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "levels of ", ranks, " ranks for ", question.ranks, " ranks"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the levels have ", ranks, " ranks, but the question has ",
+                     question.ranks));
   }
   const bool barrier = question.kind == OpKind::kBarrier;
   return Levels(levels, question.chunk_bytes)
       .At(0, barrier ? OpKind::kAllReduce : question.kind,
           barrier ? 0 : static_cast<double>(question.bytes));
+}
+
+absl::StatusOr<int64_t> BytesOnWire(const CostQuestion& question) {
+  TESSERA_RETURN_IF_ERROR(CheckQuestion(question));
+  const Algorithm algorithm = question.algorithm;
+  if (algorithm == Algorithm::kHierarchical) {
+    return absl::UnimplementedError(
+        "no bytes on the wire for hierarchical algorithms; ask for each level");
+  }
+  const int64_t s = question.bytes;
+  const int64_t n = question.ranks;
+  if (n == 1) return 0;
+  switch (question.kind) {
+    case OpKind::kAllReduce:
+      return AllReduceBytes(algorithm, s, n);
+    case OpKind::kReduce:
+      return ReduceBytes(algorithm, s, n);
+    case OpKind::kBroadcast:
+      return BroadcastBytes(algorithm, s, n);
+    case OpKind::kReduceScatter:
+      return algorithm == Algorithm::kHalvingDoubling && Fold(n).extra() > 0
+                 ? s
+                 : s - s / n;
+    case OpKind::kAllGather:
+      return algorithm == Algorithm::kRecursiveDoubling
+                 ? DoublingAllGatherBytes(s, n)
+                 : s - s / n;
+    case OpKind::kGather:
+      return GatherBytes(algorithm, s, n);
+    case OpKind::kScatter:
+      return s - s / n;
+    case OpKind::kAllToAll:
+      return AllToAllBytes(algorithm, s, n);
+    default:
+      return 0;
+  }
 }
 
 }  // namespace tessera::collectives

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/status_matchers.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/run_algorithm.h"
-#include "collectives/algorithms/supports.h"
-#include "collectives/engine/scratch.h"
-#include "collectives/engine/testing/thread_transport.h"
+#include "collectives/engine/operation_context.h"
+#include "collectives/testing/thread_transport.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
@@ -247,7 +247,7 @@ TEST(CostTest, RefusesWhatCannotBe) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(
       PredictSeconds({Algorithm::kRing, OpKind::kBarrier, 0, 2}, LinkCost()),
-      StatusIs(kInvalid, HasSubstr("ring has no barrier")));
+      StatusIs(kInvalid, HasSubstr("ring does not support barrier")));
   EXPECT_THAT(
       PredictSeconds({Algorithm::kRing, OpKind::kAllReduce, -1, 2}, LinkCost()),
       StatusIs(kInvalid, HasSubstr("a cost for -1 bytes")));
@@ -256,9 +256,11 @@ TEST(CostTest, RefusesWhatCannotBe) {
   EXPECT_THAT(BytesOnWire({Algorithm::kHierarchical, OpKind::kAllReduce, 1, 2}),
               StatusIs(absl::StatusCode::kUnimplemented));
   const std::vector<LevelCost> levels = {{2, {}}, {2, {}}};
-  EXPECT_THAT(PredictSeconds(
-                  {Algorithm::kHierarchical, OpKind::kAllReduce, 8, 6}, levels),
-              StatusIs(kInvalid, HasSubstr("levels of 4 ranks for 6 ranks")));
+  EXPECT_THAT(
+      PredictSeconds({Algorithm::kHierarchical, OpKind::kAllReduce, 8, 6},
+                     levels),
+      StatusIs(kInvalid,
+               HasSubstr("levels have 4 ranks, but the question has 6")));
   EXPECT_THAT(
       PredictSeconds({Algorithm::kRing, OpKind::kAllReduce, 8, 4}, levels),
       StatusIs(kInvalid, HasSubstr("algorithm ring has no levels")));

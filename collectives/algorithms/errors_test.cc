@@ -2,8 +2,8 @@
 
 #include "base/status_matchers.h"
 #include "collectives/algorithms/algorithm_case.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/run_algorithm.h"
-#include "collectives/algorithms/supports.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
@@ -135,16 +135,17 @@ TEST(ErrorsTest, RefusesWhatAlgorithmsHaveNoFormOf) {
   AlgorithmCase form{.algorithm = Algorithm::kRing, .kind = OpKind::kBarrier};
   EXPECT_THAT(RunForm(world.transport(0), form, 1, kMillisecond),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       "algorithm ring has no barrier; there are tree, "
+                       "algorithm ring does not support barrier; use tree, "
                        "recursive_doubling, hierarchical"));
   form.algorithm = Algorithm::kEngine;
   EXPECT_THAT(RunForm(world.transport(0), form, 1, kMillisecond),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("algorithm engine has no barrier")));
+                       HasSubstr("algorithm engine does not support barrier")));
   form.kind = OpKind::kSend;
-  EXPECT_THAT(RunForm(world.transport(0), form, 1, kMillisecond),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("has no send; no algorithm has")));
+  EXPECT_THAT(
+      RunForm(world.transport(0), form, 1, kMillisecond),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("does not support send; no algorithm supports it")));
 }
 
 TEST(ErrorsTest, RefusesOptionsThatCannotBe) {

@@ -2,8 +2,8 @@
 
 #include "base/status_matchers.h"
 #include "collectives/algorithms/algorithm_case.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/hierarchy.h"
-#include "collectives/algorithms/supports.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

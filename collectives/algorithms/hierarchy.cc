@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 
 namespace tessera::collectives {
+
 namespace {
 
 using topology::Rank;
@@ -17,7 +18,7 @@ absl::Status Refuse(int64_t level, std::string_view what) {
       absl::StrCat("hierarchy, level ", level, ": ", what));
 }
 
-// Labels become numbers in the order in which they first appear.
+// Renumbers labels in the order in which they first appear.
 std::vector<int64_t> Number(std::span<const int64_t> labels) {
   absl::flat_hash_map<int64_t, int64_t> numbers;
   std::vector<int64_t> result;
@@ -38,7 +39,7 @@ std::vector<int64_t> SizesOf(std::span<const int64_t> groups) {
   return sizes;
 }
 
-// One label for each rank.
+// Returns one label per rank.
 absl::StatusOr<std::vector<int64_t>> LabelsOf(const Hierarchy::Groups& groups,
                                               int64_t level) {
   size_t ranks = 0;
@@ -66,7 +67,7 @@ absl::StatusOr<std::vector<int64_t>> LabelsOf(const Hierarchy::Groups& groups,
   return labels;
 }
 
-// Ranks that share a group share one at the next level.
+// Checks that ranks that share a group also share one at the next level.
 absl::Status CheckNested(std::span<const int64_t> inner,
                          std::span<const int64_t> outer, int64_t level) {
   std::vector<int64_t> outer_of(inner.size(), -1);
@@ -87,8 +88,8 @@ absl::Status CheckNested(std::span<const int64_t> inner,
 
 absl::StatusOr<Hierarchy> Hierarchy::Flat(int64_t ranks) {
   if (ranks >= 1) return Hierarchy(ranks, {});
-  return absl::InvalidArgumentError(
-      absl::StrCat("a hierarchy of ", ranks, " ranks; at least 1 is needed"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cannot create a hierarchy of ", ranks, " ranks; at least 1 is needed"));
 }
 
 absl::StatusOr<Hierarchy> Hierarchy::FromGroups(const Groups& groups) {
@@ -158,6 +159,74 @@ std::string Hierarchy::Describe() const {
     if (*least != *most) absl::StrAppend(&text, " to ", *most);
   }
   return text;
+}
+
+namespace {
+
+void Append(RankList& to, const RankList& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+RankList Layer::Leaders() const {
+  RankList leaders;
+  for (const RankList& members : groups) leaders.push_back(members.front());
+  return leaders;
+}
+
+RankList Layer::AtPlace(int64_t place) const {
+  RankList list;
+  for (const RankList& members : groups) {
+    list.push_back(members[static_cast<size_t>(place)]);
+  }
+  return list;
+}
+
+Layer LayerOf(const Hierarchy& hierarchy, int64_t level,
+              std::span<const int64_t> list, int64_t me) {
+  Layer layer;
+  std::vector<int64_t> number(static_cast<size_t>(hierarchy.ranks()), -1);
+  for (int64_t rank : list) {
+    int64_t& group = number[static_cast<size_t>(
+        hierarchy.GroupOf(level, topology::Rank(rank)))];
+    if (group < 0) {
+      group = static_cast<int64_t>(layer.groups.size());
+      layer.groups.emplace_back();
+    }
+    RankList& members = layer.groups[static_cast<size_t>(group)];
+    if (rank == me) {
+      layer.group = group;
+      layer.place = static_cast<int64_t>(members.size());
+    }
+    members.push_back(rank);
+  }
+  layer.even = std::all_of(layer.groups.begin(), layer.groups.end(),
+                           [&](const RankList& members) {
+                             return members.size() == layer.groups[0].size();
+                           });
+  return layer;
+}
+
+RankList BlockOrder(const Hierarchy& hierarchy, int64_t level,
+                    const RankList& list) {
+  if (level == hierarchy.levels()) return list;
+  const Layer layer = LayerOf(hierarchy, level, list, -1);
+  if (layer.IsTrivial()) return BlockOrder(hierarchy, level + 1, list);
+  RankList order;
+  if (layer.even) {
+    const auto places = static_cast<int64_t>(layer.groups[0].size());
+    for (int64_t place = 0; place < places; ++place) {
+      Append(order, BlockOrder(hierarchy, level + 1, layer.AtPlace(place)));
+    }
+    return order;
+  }
+  const RankList leaders = layer.Leaders();
+  for (int64_t leader : BlockOrder(hierarchy, level + 1, leaders)) {
+    const auto group = std::find(leaders.begin(), leaders.end(), leader);
+    Append(order, layer.groups[static_cast<size_t>(group - leaders.begin())]);
+  }
+  return order;
 }
 
 }  // namespace tessera::collectives

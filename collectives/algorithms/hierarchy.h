@@ -1,13 +1,12 @@
-// Hierarchy: which ranks are near each other: a partition of the ranks into
-// groups (sockets), a coarser one (hosts), and so on.
+// Hierarchy: nested groups of nearby ranks, for example sockets within hosts.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       Hierarchy hierarchy,
 //       Hierarchy::FromGroups({{Rank(0), Rank(1)}, {Rank(2), Rank(3)}}));
 //
-// Levels are numbered from the innermost one, 0. Groups may differ in size.
-// cluster_hierarchy.h makes one of a topology::Cluster. Immutable; any thread
-// may read it.
+// Level 0 is the innermost. Groups may differ in size. groups/host_hierarchy.h
+// creates hierarchies from a topology::Cluster or from the ranks' hosts.
+// Immutable and thread-safe.
 #ifndef TESSERA_COLLECTIVES_ALGORITHMS_HIERARCHY_H_
 #define TESSERA_COLLECTIVES_ALGORITHMS_HIERARCHY_H_
 
@@ -27,37 +26,38 @@ class Hierarchy {
   // The groups of one level, in any order.
   using Groups = std::vector<std::vector<topology::Rank>>;
 
-  // `ranks` ranks, at least 1, all equally near: no levels.
+  // A hierarchy of `ranks` >= 1 ranks without levels.
   static absl::StatusOr<Hierarchy> Flat(int64_t ranks);
 
-  // One level. InvalidArgument where a group is empty or a rank is missing,
-  // there twice or out of place: the ranks are 0 to their number less one.
+  // One level. The groups must contain each of the ranks 0 to n - 1 exactly
+  // once, and none may be empty; InvalidArgument otherwise.
   static absl::StatusOr<Hierarchy> FromGroups(const Groups& groups);
 
-  // Innermost first. InvalidArgument as above, and where a group does not lie
-  // within a group of the next level.
+  // Innermost level first. Each group must lie within one group of the next
+  // level. InvalidArgument otherwise.
   static absl::StatusOr<Hierarchy> FromLevels(std::span<const Groups> levels);
 
-  // Innermost first: labels[level][rank]; ranks with the same label are in one
-  // group. InvalidArgument as above, and where levels differ in length.
+  // Innermost level first: labels[level][rank]; ranks with equal labels form a
+  // group. InvalidArgument if levels differ in length or are not nested.
   static absl::StatusOr<Hierarchy> FromLabels(
       std::span<const std::vector<int64_t>> labels);
 
   int64_t ranks() const { return ranks_; }
   int64_t levels() const { return static_cast<int64_t>(groups_.size()); }
 
-  // The number of the rank's group at a level, numbered by their first ranks.
+  // The index of the rank's group at a level; groups are numbered in the order
+  // of their first ranks.
   int64_t GroupOf(int64_t level, topology::Rank rank) const {
     return groups_[static_cast<size_t>(level)]
                   [static_cast<size_t>(rank.value())];
   }
 
-  // The ranks of the largest group of the outermost level; all of them where
-  // there are no levels.
+  // The size of the largest group of the outermost level; ranks() without
+  // levels.
   int64_t LargestGroup() const;
 
-  // The part of it that concerns `members`: rank i of the result is members[i].
-  // They are distinct ranks of this one, at least one.
+  // The hierarchy restricted to `members`: rank i of the result is members[i].
+  // `members` must be distinct and not empty.
   Hierarchy Restrict(std::span<const topology::Rank> members) const;
 
   // "8 ranks, in 4 groups of 2, in 2 groups of 4".
@@ -72,6 +72,37 @@ class Hierarchy {
   int64_t ranks_;
   std::vector<std::vector<int64_t>> groups_;  // [level][rank]
 };
+
+// Ranks in the order in which an algorithm numbers them.
+using RankList = std::vector<int64_t>;
+
+// A list of ranks split into the groups of one level of a hierarchy.
+struct Layer {
+  std::vector<RankList> groups;  // In the order of their first members.
+  bool even = true;              // All groups have the same size.
+  int64_t group = -1;            // The group of `me` and its index in it;
+  int64_t place = -1;            // -1 if `me` is in no group.
+
+  // True if there is a single group or every rank is its own group.
+  bool IsTrivial() const {
+    return groups.size() <= 1 || (even && groups[0].size() == 1);
+  }
+  const RankList& mine() const { return groups[static_cast<size_t>(group)]; }
+
+  // The first rank of each group; the ranks at one index of every group (even
+  // groups only).
+  RankList Leaders() const;
+  RankList AtPlace(int64_t place) const;
+};
+
+Layer LayerOf(const Hierarchy& hierarchy, int64_t level,
+              std::span<const int64_t> list, int64_t me);
+
+// The block order of hierarchical all-gather and reduce-scatter: a permutation
+// of `list` in which the ranks that cooperate at any level from `level` on have
+// adjacent blocks.
+RankList BlockOrder(const Hierarchy& hierarchy, int64_t level,
+                    const RankList& list);
 
 }  // namespace tessera::collectives
 

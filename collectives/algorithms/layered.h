@@ -1,12 +1,14 @@
-// Hierarchical algorithms: within each group first, then across groups, so that
-// the slow links between groups carry each byte as seldom as can be.
+// Layered: hierarchical algorithms. They run within each group first, then
+// across groups, so that the slow links between groups carry as few bytes as
+// possible.
 //
-// Where groups are equal in size, an all-reduce is a reduce-scatter within, an
-// all-reduce across (all places of a group at once, each with its part), an
-// all-gather within; groups on slow links then exchange one message's worth per
-// group, whatever their size. Where they are not, or the message is small,
-// leaders act for their groups. Levels nest: across, the same begins anew.
-// Plans are made anew for every operation, in O(ranks * levels).
+// If all groups have the same size, an all-reduce is a reduce-scatter within
+// each group, an all-reduce across groups (one for every position in a group,
+// each with its part) and an all-gather within each group: a group sends one
+// message's worth of bytes over the slow links, whatever its size. If group
+// sizes differ or the message is small, leaders act for their groups. Levels
+// nest: across groups the same steps apply to the next level. Plans are made
+// for every operation, in O(ranks * levels).
 #ifndef TESSERA_COLLECTIVES_ALGORITHMS_LAYERED_H_
 #define TESSERA_COLLECTIVES_ALGORITHMS_LAYERED_H_
 
@@ -17,21 +19,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/algorithms/hierarchy.h"
-#include "collectives/algorithms/layers.h"
-#include "collectives/algorithms/party.h"
-#include "collectives/algorithms/reducer.h"
-#include "collectives/algorithms/vector_view.h"
+#include "collectives/algorithms/rank_group.h"
 #include "collectives/operation/blocks.h"
 
 namespace tessera::collectives {
 
 class Layered {
  public:
-  // `party` is the whole group, `hierarchy` is over its ranks and outlives
-  // this. Chunks of `chunk` elements.
-  Layered(const Party& party, const Hierarchy& hierarchy, int64_t chunk);
+  // `hierarchy` covers the ranks of `group` and must outlive this. Chunks of
+  // `chunk` elements.
+  Layered(const RankGroup& group, const Hierarchy& hierarchy, int64_t chunk);
 
-  // As the functions of flat algorithms.
+  // The same arguments as the functions of ring.h, trees.h, ...
   absl::Status AllReduce(int64_t count, ConstVectorView input,
                          VectorView output, const Reducer& reducer);
   absl::Status Reduce(int64_t root, int64_t count, ConstVectorView input,
@@ -42,26 +41,26 @@ class Layered {
                              VectorView own, const Reducer& reducer);
 
  private:
-  // Blocks in the order of BlockOrder: where each rank's begins, and how many
-  // elements a rank acts for (its group's, of a leader).
+  // The blocks in BlockOrder: the offset of each rank's block, and the number
+  // of elements that a rank stands for (a leader stands for its group).
   struct Layout {
     RankList order;
     std::vector<int64_t> offset;
     std::vector<int64_t> count;
-    bool in_order = true;  // As the ranks are.
+    bool in_order = true;  // `order` is the order of ranks.
 
     int64_t Start(const RankList& list) const;
     int64_t Total(const RankList& list) const;
     Blocks BlocksOf(const RankList& list) const;
-    // Groups' leaders act for them.
+    // The same with leaders standing for their groups.
     Layout OfLeaders(const Layer& layer) const;
   };
   Layout LayoutOf(const Blocks& blocks) const;
 
-  // The ranks of `list`, this one among them, as a party.
-  absl::StatusOr<Party> Among(const RankList& list, std::string_view what);
+  // A RankGroup of the ranks of `list`, which contains this rank.
+  absl::StatusOr<RankGroup> Among(const RankList& list, std::string_view what);
   absl::StatusOr<VectorView> Take(int64_t count, int64_t element);
-  // Everybody, `root` first: lists made of it keep it first.
+  // All ranks, `root` first. Lists derived from it keep it first.
   RankList RootFirst(int64_t root) const;
 
   absl::Status AllReduceAt(const RankList& list, int64_t level, int64_t count,
@@ -70,8 +69,8 @@ class Layered {
   absl::Status AllReduceByLeaders(const Layer& layer, int64_t level,
                                   int64_t count, ConstVectorView input,
                                   VectorView output, const Reducer& reducer);
-  // The first of the list is the root; `output` is where a rank may keep
-  // partial results, null where it has no place yet.
+  // The first rank of the list is the root. `output` is memory for partial
+  // results, or null.
   absl::Status ReduceAt(const RankList& list, int64_t level, int64_t count,
                         ConstVectorView input, VectorView output,
                         const Reducer& reducer);
@@ -91,7 +90,7 @@ class Layered {
                                       ConstVectorView input, VectorView own,
                                       const Reducer& reducer);
 
-  Party party_;
+  RankGroup group_;
   const Hierarchy& hierarchy_;
   int64_t chunk_;
   RankList everybody_;

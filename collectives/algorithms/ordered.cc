@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "base/status_macros.h"
-#include "collectives/algorithms/chunks.h"
-#include "collectives/algorithms/reducer.h"
+#include "collectives/algorithms/rank_group.h"
+#include "collectives/algorithms/schedule.h"
 
 namespace tessera::collectives {
 namespace {
 
-// What all contributions to one chunk may take together, so that many ranks do
-// not mean much memory; they are read while still in cache.
+// Limit for all contributions to one chunk together, so that memory does not
+// grow with the number of ranks and data is read while still in cache.
 constexpr int64_t kLandingBytes = 4 << 20;
 constexpr int64_t kShortestChunkBytes = 1 << 10;
 
@@ -20,71 +20,72 @@ int64_t ChunkFor(int64_t ranks, int64_t element, int64_t chunk) {
   return std::clamp<int64_t>(chunk, 1, most);
 }
 
-// Of one chunk while the one before it is combined.
+// Two chunks: one is received while the previous one is reduced.
 int64_t LandingBytes(int64_t ranks, const Chunks& mine, int64_t element) {
   return (mine.count() > 1 ? 2 : 1) * (ranks - 1) * mine.longest() * element;
 }
 
 class OrderedRun {
  public:
-  OrderedRun(Party& party, const Blocks& blocks, ConstVectorView input,
+  OrderedRun(RankGroup& group, const Blocks& blocks, ConstVectorView input,
              VectorView own, const Combination& combination, int64_t chunk)
-      : party_(party),
+      : group_(group),
         blocks_(blocks),
         input_(input),
         own_(own),
         combination_(combination),
-        chunk_(ChunkFor(party.size(), input.element, chunk)),
-        mine_(blocks.count(party.rank()), chunk_) {}
+        chunk_(ChunkFor(group.size(), input.element, chunk)),
+        mine_(blocks.count(group.rank()), chunk_) {}
 
   absl::Status Run() {
-    const int64_t n = party_.size();
-    TESSERA_ASSIGN_OR_RETURN(receives_, party_.ScratchOf<Request>(2 * n));
-    TESSERA_ASSIGN_OR_RETURN(sends_, party_.ScratchOf<Request>(2 * n));
-    TESSERA_ASSIGN_OR_RETURN(sources_, party_.ScratchOf<const void*>(n));
+    const int64_t n = group_.size();
+    TESSERA_ASSIGN_OR_RETURN(receives_, group_.ScratchOf<Request>(2 * n));
+    TESSERA_ASSIGN_OR_RETURN(sends_, group_.ScratchOf<Request>(2 * n));
+    TESSERA_ASSIGN_OR_RETURN(sources_, group_.ScratchOf<const void*>(n));
     TESSERA_ASSIGN_OR_RETURN(
         const std::span<std::byte> memory,
-        party_.Scratch(LandingBytes(n, mine_, input_.element)));
+        group_.Scratch(LandingBytes(n, mine_, input_.element)));
     landing_ = {memory.data(), input_.element};
     const int64_t rounds = Chunks(blocks_.largest(), chunk_).count();
     for (int64_t k = -1; k < rounds; ++k) {
-      party_.Step(k + 1, rounds);
+      group_.Step(k + 1, rounds);
       TESSERA_RETURN_IF_ERROR(Start(k + 1));
       if (k >= 0) TESSERA_RETURN_IF_ERROR(Take(k));
     }
-    return party_.Finish(sends_);
+    return group_.Finish(sends_);
   }
 
  private:
   std::span<Request> OfRound(std::span<Request> requests, int64_t k) const {
-    const auto n = static_cast<size_t>(party_.size());
+    const auto n = static_cast<size_t>(group_.size());
     return requests.subspan(static_cast<size_t>(k % 2) * n, n);
   }
-  // Where rank's contribution to chunk k of the own block lands.
+  // The landing buffer of a rank's contribution to chunk k of this rank's
+  // block.
   VectorView Landing(int64_t rank, int64_t k) const {
-    const int64_t others = party_.size() - 1;
-    const int64_t place = rank < party_.rank() ? rank : rank - 1;
+    const int64_t others = group_.size() - 1;
+    const int64_t place = rank < group_.rank() ? rank : rank - 1;
     return landing_.From(((k % 2) * others + place) * mine_.longest());
   }
 
   absl::Status Start(int64_t k) {
-    const int64_t n = party_.size();
+    const int64_t n = group_.size();
     const std::span<Request> receives = OfRound(receives_, k);
     const std::span<Request> sends = OfRound(sends_, k);
-    TESSERA_RETURN_IF_ERROR(party_.Finish(sends));
+    TESSERA_RETURN_IF_ERROR(group_.Finish(sends));
     for (int64_t step = 1; step < n; ++step) {
-      const int64_t from = (party_.rank() + n - step) % n;
-      const int64_t to = (party_.rank() + step) % n;
+      const int64_t from = (group_.rank() + n - step) % n;
+      const int64_t to = (group_.rank() + step) % n;
       const Chunks theirs(blocks_.count(to), chunk_);
       if (k < mine_.count()) {
         TESSERA_ASSIGN_OR_RETURN(
             receives[static_cast<size_t>(from)],
-            party_.Receive(from, Landing(from, k).Range(0, mine_.length(k))));
+            group_.Receive(from, Landing(from, k).Range(0, mine_.length(k))));
       }
       if (k < theirs.count()) {
         TESSERA_ASSIGN_OR_RETURN(
             sends[static_cast<size_t>(to)],
-            party_.Send(to, input_.Range(blocks_.offset(to) + theirs.first(k),
+            group_.Send(to, input_.Range(blocks_.offset(to) + theirs.first(k),
                                          theirs.length(k))));
       }
     }
@@ -93,12 +94,12 @@ class OrderedRun {
 
   absl::Status Take(int64_t k) {
     if (k >= mine_.count()) return absl::OkStatus();
-    TESSERA_RETURN_IF_ERROR(party_.Finish(OfRound(receives_, k)));
+    TESSERA_RETURN_IF_ERROR(group_.Finish(OfRound(receives_, k)));
     if (mine_.length(k) == 0) return absl::OkStatus();
-    party_.Enter(Phase::kReducing);
-    for (int64_t rank = 0; rank < party_.size(); ++rank) {
+    group_.Enter(Phase::kReducing);
+    for (int64_t rank = 0; rank < group_.size(); ++rank) {
       sources_[static_cast<size_t>(rank)] =
-          rank == party_.rank()
+          rank == group_.rank()
               ? input_.at(blocks_.offset(rank) + mine_.first(k))
               : Landing(rank, k).data;
     }
@@ -107,7 +108,7 @@ class OrderedRun {
     return absl::OkStatus();
   }
 
-  Party& party_;
+  RankGroup& group_;
   const Blocks& blocks_;
   ConstVectorView input_;
   VectorView own_;
@@ -128,15 +129,15 @@ int64_t OrderedLandingBytes(int64_t ranks, int64_t block, int64_t element,
                       element);
 }
 
-absl::Status OrderedReduceScatter(Party party, const Blocks& blocks,
+absl::Status OrderedReduceScatter(RankGroup group, const Blocks& blocks,
                                   ConstVectorView input, VectorView own,
                                   const Combination& combination,
                                   int64_t chunk) {
-  if (party.size() == 1) {
+  if (group.size() == 1) {
     CombineOne(combination, input.data, own.data, blocks.total());
     return absl::OkStatus();
   }
-  return OrderedRun(party, blocks, input, own, combination, chunk).Run();
+  return OrderedRun(group, blocks, input, own, combination, chunk).Run();
 }
 
 }  // namespace tessera::collectives

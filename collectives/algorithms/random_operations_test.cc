@@ -2,7 +2,7 @@
 // without a barrier between them.
 
 #include "collectives/algorithms/algorithm_case.h"
-#include "collectives/algorithms/supports.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -2,7 +2,7 @@
 // inputs in the order of ranks, whatever the size and the chunks.
 
 #include "collectives/algorithms/algorithm_case.h"
-#include "collectives/algorithms/supports.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -4,24 +4,23 @@
 #include <array>
 
 #include "base/status_macros.h"
-#include "collectives/algorithms/ring_walk.h"
+#include "collectives/algorithms/schedule.h"
 
 namespace tessera::collectives {
 namespace {
 
-// Chunks of a block that are under way together, and how many receives are
-// posted ahead of the one that is waited for.
+// Chunks of a block in flight, and number of receives posted ahead.
 constexpr int64_t kDepth = 2;
 constexpr int64_t kAhead = 2;
-// Partial results wait in slots until the right neighbour has taken them, which
-// it does a step later: two steps of chunks, and those that are posted.
+// Partial results stay in slots until the right neighbour has received them one
+// step later: two steps of chunks plus the posted receives.
 constexpr int64_t kSlots = 2 * kDepth + kAhead;
 
-// What one run of the ring works on.
+// The data of one ring operation.
 struct RingTask {
   const Blocks& blocks;
   RingShape shape;
-  int64_t element;             // Bytes of one.
+  int64_t element;             // Bytes per element.
   ConstVectorView input = {};  // All ranks' blocks, for reduce-scatter steps.
   VectorView own = {};         // The rank's own block of the output.
   VectorView all = {};         // All ranks' blocks, for all-gather steps.
@@ -34,36 +33,36 @@ struct RingTask {
 
 class RingRun {
  public:
-  RingRun(Party& party, const RingTask& task)
-      : party_(party),
+  RingRun(RankGroup& group, const RingTask& task)
+      : group_(group),
         task_(task),
-        posted_(task.blocks, party.rank(), task.shape),
-        at_(task.blocks, party.rank(), task.shape) {}
+        posted_(task.blocks, group.rank(), task.shape),
+        at_(task.blocks, group.rank(), task.shape) {}
 
   absl::Status Run() {
     TESSERA_RETURN_IF_ERROR(Prepare());
     TESSERA_RETURN_IF_ERROR(SendFirst(0));
     for (; !at_.done(); ++index_) {
-      party_.Step(1 + at_.step() - task_.shape.first_step,
+      group_.Step(1 + at_.step() - task_.shape.first_step,
                   task_.shape.end_step - task_.shape.first_step);
       TESSERA_RETURN_IF_ERROR(PostAhead());
-      TESSERA_RETURN_IF_ERROR(party_.Finish(receives_[Slot(index_)]));
+      TESSERA_RETURN_IF_ERROR(group_.Finish(receives_[Slot(index_)]));
       TESSERA_RETURN_IF_ERROR(Take());
       const int64_t window = at_.window();
       at_.Next();
       TESSERA_RETURN_IF_ERROR(SendFirstsAfter(window));
     }
-    TESSERA_RETURN_IF_ERROR(party_.Finish(firsts_));
-    return party_.Finish(sends_);
+    TESSERA_RETURN_IF_ERROR(group_.Finish(firsts_));
+    return group_.Finish(sends_);
   }
 
  private:
   static size_t Slot(int64_t index) {
     return static_cast<size_t>(index % kSlots);
   }
-  int64_t right() const { return (party_.rank() + 1) % party_.size(); }
+  int64_t right() const { return (group_.rank() + 1) % group_.size(); }
   int64_t left() const {
-    return (party_.rank() + party_.size() - 1) % party_.size();
+    return (group_.rank() + group_.size() - 1) % group_.size();
   }
 
   absl::Status Prepare() {
@@ -71,24 +70,23 @@ class RingRun {
     const int64_t longest = std::min(task_.shape.chunk, task_.blocks.largest());
     for (VectorView& slot : slots_) {
       TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> memory,
-                               party_.Scratch(longest * task_.element));
+                               group_.Scratch(longest * task_.element));
       slot = {memory.data(), task_.element};
     }
     return absl::OkStatus();
   }
 
-  // Those of the windows that have come up since, where nothing comes in from
-  // some of them.
+  // Also sends the start chunks of windows from which nothing is received.
   absl::Status SendFirstsAfter(int64_t window) {
     const int64_t last = std::min(at_.window(), at_.windows() - 1);
     while (window < last) TESSERA_RETURN_IF_ERROR(SendFirst(++window));
     return absl::OkStatus();
   }
 
-  // The chunks of `window` that the ring starts with go out as they are.
+  // Sends the chunks of `window` with which the ring starts, unchanged.
   absl::Status SendFirst(int64_t window) {
     const int64_t block =
-        RingBlock(task_.ranks(), party_.rank(), task_.shape.first_step - 1);
+        RingBlock(task_.ranks(), group_.rank(), task_.shape.first_step - 1);
     const bool raw = task_.Reduces(task_.shape.first_step);
     const int64_t offset = task_.blocks.offset(block);
     for (int64_t k = 0; k < at_.ChunksIn(window, block); ++k) {
@@ -97,17 +95,18 @@ class RingRun {
       const int64_t length =
           std::min(task_.shape.chunk, task_.blocks.count(block) - first);
       Request& request = firsts_[static_cast<size_t>(k)];
-      TESSERA_RETURN_IF_ERROR(party_.Finish(request));
+      TESSERA_RETURN_IF_ERROR(group_.Finish(request));
       const ConstVectorView from = raw ? task_.input : task_.all;
       TESSERA_ASSIGN_OR_RETURN(
-          request, party_.Send(right(), from.Range(offset + first, length)));
+          request, group_.Send(right(), from.Range(offset + first, length)));
     }
     return absl::OkStatus();
   }
 
-  // Whether the next receive may be posted now. In place, an all-gather step
-  // lands where the same block was read as input n steps before; the first one
-  // where the ring started, which the right neighbour takes in step 0.
+  // Returns true if the next receive may be posted now. In place, an all-gather
+  // step overwrites the block that was read as input n steps before; the first
+  // one overwrites the start block, which the right neighbour receives in step
+  // 0.
   bool MayPost() const {
     if (posted_.done() || posted_index_ - index_ >= kAhead) return false;
     if (posted_index_ == index_ || task_.Reduces(posted_.step())) return true;
@@ -119,7 +118,7 @@ class RingRun {
   absl::Status PostAhead() {
     for (; MayPost(); ++posted_index_, posted_.Next()) {
       const size_t slot = Slot(posted_index_);
-      TESSERA_RETURN_IF_ERROR(party_.Finish(sends_[slot]));
+      TESSERA_RETURN_IF_ERROR(group_.Finish(sends_[slot]));
       VectorView landing = slots_[slot];
       if (!task_.Reduces(posted_.step())) {
         landing = task_.all.From(task_.blocks.offset(posted_.block()) +
@@ -127,17 +126,17 @@ class RingRun {
         if (task_.Reduces(task_.shape.first_step) &&
             posted_.step() == task_.ranks() - 1) {
           TESSERA_RETURN_IF_ERROR(
-              party_.Finish(firsts_[static_cast<size_t>(posted_.chunk())]));
+              group_.Finish(firsts_[static_cast<size_t>(posted_.chunk())]));
         }
       }
       TESSERA_ASSIGN_OR_RETURN(
           receives_[slot],
-          party_.Receive(left(), landing.Range(0, posted_.length())));
+          group_.Receive(left(), landing.Range(0, posted_.length())));
     }
     return absl::OkStatus();
   }
 
-  // What came in is combined where the step combines, and goes on.
+  // Reduces the received chunk if the step reduces, and forwards it.
   absl::Status Take() {
     const int64_t first = at_.first();
     const int64_t length = at_.length();
@@ -148,18 +147,18 @@ class RingRun {
       const bool complete = task_.Completes(at_.step());
       const std::byte* incoming = result;
       if (complete) result = task_.own.at(first);
-      party_.Enter(Phase::kReducing);
+      group_.Enter(Phase::kReducing);
       CombineTwo(task_.reducer.At(complete), incoming, task_.input.at(offset),
                  result, length);
     }
     if (at_.step() + 1 == task_.shape.end_step) return absl::OkStatus();
     const std::span<const std::byte> bytes(
         result, static_cast<size_t>(length * task_.element));
-    TESSERA_ASSIGN_OR_RETURN(sends_[Slot(index_)], party_.Send(right(), bytes));
+    TESSERA_ASSIGN_OR_RETURN(sends_[Slot(index_)], group_.Send(right(), bytes));
     return absl::OkStatus();
   }
 
-  Party& party_;
+  RankGroup& group_;
   const RingTask& task_;
   RingWalk posted_;  // The next receive to post, the posted_index_-th.
   RingWalk at_;      // The next one to take, the index_-th.
@@ -171,21 +170,21 @@ class RingRun {
   std::array<Request, kDepth> firsts_ = {};
 };
 
-absl::Status RunRing(Party& party, const RingTask& task) {
-  return RingRun(party, task).Run();
+absl::Status RunRing(RankGroup& group, const RingTask& task) {
+  return RingRun(group, task).Run();
 }
 
 }  // namespace
 
-absl::Status RingReduceScatter(Party party, const Blocks& blocks,
+absl::Status RingReduceScatter(RankGroup group, const Blocks& blocks,
                                ConstVectorView input, VectorView own,
                                const Reducer& reducer, int64_t chunk) {
-  const int64_t n = party.size();
+  const int64_t n = group.size();
   if (n == 1) {
     CombineOne(reducer.last, input.data, own.data, blocks.total());
     return absl::OkStatus();
   }
-  return RunRing(party, {.blocks = blocks,
+  return RunRing(group, {.blocks = blocks,
                          .shape = {0, n - 1, chunk, kDepth},
                          .element = reducer.element(),
                          .input = input,
@@ -193,30 +192,30 @@ absl::Status RingReduceScatter(Party party, const Blocks& blocks,
                          .reducer = reducer});
 }
 
-absl::Status RingAllGather(Party party, const Blocks& blocks, VectorView all,
-                           int64_t chunk) {
-  const int64_t n = party.size();
+absl::Status RingAllGather(RankGroup group, const Blocks& blocks,
+                           VectorView all, int64_t chunk) {
+  const int64_t n = group.size();
   if (n == 1) return absl::OkStatus();
-  return RunRing(party, {.blocks = blocks,
+  return RunRing(group, {.blocks = blocks,
                          .shape = {n - 1, 2 * n - 2, chunk, kDepth},
                          .element = all.element,
                          .all = all});
 }
 
-absl::Status RingAllReduce(Party party, int64_t count, ConstVectorView input,
-                           VectorView output, const Reducer& reducer,
-                           int64_t chunk) {
-  const int64_t n = party.size();
+absl::Status RingAllReduce(RankGroup group, int64_t count,
+                           ConstVectorView input, VectorView output,
+                           const Reducer& reducer, int64_t chunk) {
+  const int64_t n = group.size();
   if (n == 1) {
     CombineOne(reducer.last, input.data, output.data, count);
     return absl::OkStatus();
   }
   const Blocks blocks = Blocks::Balanced(n, count);
-  return RunRing(party, {.blocks = blocks,
+  return RunRing(group, {.blocks = blocks,
                          .shape = {0, 2 * n - 2, chunk, kDepth},
                          .element = reducer.element(),
                          .input = input,
-                         .own = output.From(blocks.offset(party.rank())),
+                         .own = output.From(blocks.offset(group.rank())),
                          .all = output,
                          .reducer = reducer});
 }

@@ -1,4 +1,4 @@
-// RunAlgorithm: carries out a collective over point-to-point messages.
+// RunAlgorithm: executes a collective over point-to-point messages.
 //
 //   TESSERA_RETURN_IF_ERROR(RunAlgorithm(
 //       Algorithm::kRing, AllReduceOf(in, out, Reduction::Sum()), transport,
@@ -7,26 +7,25 @@
 #define TESSERA_COLLECTIVES_ALGORITHMS_RUN_ALGORITHM_H_
 
 #include "absl/status/status.h"
-#include "collectives/algorithms/algorithm_options.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/engine/transport.h"
-#include "collectives/operation/algorithm.h"
 #include "collectives/operation/operation.h"
 
 namespace tessera::collectives {
 
-// Carries out `operation`, which ValidateOperation accepts, by `algorithm`.
-// Called by every rank of the transport's group with the same arguments but for
-// the buffers; some ranks may work in place and others not. Returns when this
-// rank's part is done, its buffers may be reused and no request is left.
+// Executes a valid `operation` (see ValidateOperation) with `algorithm`. Every
+// rank of the transport's group calls it with the same arguments except for the
+// buffers; some ranks may work in place and others not. Returns when this
+// rank's part is done and its buffers may be reused; no requests remain.
 //
-// Messages carry the context's signature on the collective lane. Works under
-// rendezvous and under eager sends alike. Scratch comes from the context; how
-// much each algorithm takes is in the README.
+// Messages use the collective lane with the context's signature. Works with
+// rendezvous and eager sends. Scratch memory comes from the context; the README
+// lists how much each algorithm uses.
 //
-// InvalidArgument, before anything was sent, where Supports says no or an
-// option cannot be. Errors of the transport come back with their code, behind
-// the algorithm and the step; requests may then be under way, and the group is
+// InvalidArgument, before anything was sent, if Supports returns false or an
+// option is invalid. Transport errors keep their code and are prefixed with the
+// algorithm and step; requests may then still be in flight, and the group is
 // broken.
 absl::Status RunAlgorithm(Algorithm algorithm, const Operation& operation,
                           Transport& transport, const AlgorithmOptions& options,

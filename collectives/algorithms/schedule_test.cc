@@ -1,11 +1,15 @@
+#include "collectives/algorithms/schedule.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <tuple>
 #include <vector>
 
-#include "collectives/algorithms/bruck_schedule.h"
-#include "collectives/algorithms/chunks.h"
-#include "collectives/algorithms/fold.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
+
 namespace {
 
 constexpr int64_t kMost = 64;
@@ -106,5 +110,204 @@ TEST(BruckScheduleTest, AllToAllBringsEveryBlockToItsRank) {
   }
 }
 
+struct Item {
+  int64_t window, step, block, first, length;
+  friend bool operator==(const Item&, const Item&) = default;
+};
+
+std::vector<Item> ItemsOf(const Blocks& blocks, int64_t rank,
+                          const RingShape& shape) {
+  std::vector<Item> items;
+  for (RingWalk walk(blocks, rank, shape); !walk.done(); walk.Next()) {
+    items.push_back({walk.window(), walk.step(), walk.block(), walk.first(),
+                     walk.length()});
+  }
+  return items;
+}
+
+Blocks SomeBlocks(int64_t ranks, int64_t seed) {
+  std::vector<int64_t> counts;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    counts.push_back((rank * 5 + seed) * 7 % 11 * (seed % 3));
+  }
+  return Blocks::Of(counts);
+}
+
+TEST(RingWalkTest, CoversEveryBlockOfEveryStepInOrder) {
+  for (int64_t n = 2; n <= 12; ++n) {
+    for (int64_t seed = 0; seed < 6; ++seed) {
+      const Blocks blocks = SomeBlocks(n, seed);
+      for (const RingShape& shape :
+           {RingShape{0, n - 1, 3, 2}, RingShape{0, 2 * n - 2, 4, 1},
+            RingShape{n - 1, 2 * n - 2, 1, 3}}) {
+        for (int64_t rank = 0; rank < n; ++rank) {
+          std::map<std::pair<int64_t, int64_t>, int64_t> covered;
+          Item last = {0, 0, 0, 0, 0};
+          for (const Item& item : ItemsOf(blocks, rank, shape)) {
+            ASSERT_LE(std::tie(last.window, last.step),
+                      std::tie(item.window, item.step));
+            ASSERT_EQ(item.block, RingBlock(n, rank, item.step));
+            int64_t& at = covered[{item.step, item.block}];
+            ASSERT_EQ(item.first, at);
+            ASSERT_LE(item.length, shape.chunk);
+            at += item.length;
+            last = item;
+          }
+          for (int64_t s = shape.first_step; s < shape.end_step; ++s) {
+            const int64_t block = RingBlock(n, rank, s);
+            const auto it = covered.find({s, block});
+            ASSERT_NE(it, covered.end());
+            ASSERT_EQ(it->second, blocks.count(block));
+          }
+        }
+      }
+    }
+  }
+}
+
+// What a rank receives in one step it sends in the next, to a right neighbour
+// that expects just that: window by window the same chunks.
+TEST(RingWalkTest, RightNeighbourExpectsWhatIsSent) {
+  for (int64_t n = 2; n <= 12; ++n) {
+    for (int64_t seed = 0; seed < 6; ++seed) {
+      const Blocks blocks = SomeBlocks(n, seed);
+      const RingShape shape = {0, 2 * n - 2, 3, 2};
+      for (int64_t rank = 0; rank < n; ++rank) {
+        std::vector<Item> sent;
+        const RingWalk walk(blocks, rank, shape);
+        const std::vector<Item> taken = ItemsOf(blocks, rank, shape);
+        for (int64_t w = 0; w < walk.windows(); ++w) {
+          const int64_t block = RingBlock(n, rank, -1);
+          for (int64_t k = 0; k < walk.ChunksIn(w, block); ++k) {
+            const int64_t first = (w * shape.depth + k) * shape.chunk;
+            sent.push_back(
+                {w, 0, block, first,
+                 std::min(shape.chunk, blocks.count(block) - first)});
+          }
+          for (const Item& item : taken) {
+            if (item.window != w || item.step + 1 == shape.end_step) continue;
+            sent.push_back(item);
+            ++sent.back().step;
+          }
+        }
+        ASSERT_EQ(sent, ItemsOf(blocks, (rank + 1) % n, shape));
+      }
+    }
+  }
+}
+
+TEST(RingWalkTest, ReduceScatterEndsWithTheOwnBlock) {
+  for (int64_t n = 2; n <= 64; ++n) {
+    for (int64_t rank = 0; rank < n; ++rank) {
+      EXPECT_EQ(RingBlock(n, rank, n - 2), rank);
+      EXPECT_EQ(RingBlock(n, rank, -1), (rank + n - 1) % n);
+    }
+  }
+}
+
+std::vector<TreePlace> All(int64_t n,
+                           const std::function<TreePlace(int64_t)>& place_of) {
+  std::vector<TreePlace> places;
+  for (int64_t rank = 0; rank < n; ++rank) places.push_back(place_of(rank));
+  return places;
+}
+
+// One root; parents and children agree; everybody hangs below the root at the
+// depth that it says, which is at most `height`.
+void ExpectTree(const std::vector<TreePlace>& places, int64_t height) {
+  const auto n = static_cast<int64_t>(places.size());
+  int64_t roots = 0;
+  for (int64_t rank = 0; rank < n; ++rank) {
+    const TreePlace& place = places[static_cast<size_t>(rank)];
+    EXPECT_LE(place.depth, height);
+    for (int64_t child : place.children()) {
+      ASSERT_TRUE(child >= 0 && child < n);
+      EXPECT_EQ(places[static_cast<size_t>(child)].parent, rank);
+    }
+    if (place.parent < 0) {
+      ++roots;
+      EXPECT_EQ(place.depth, 0);
+      continue;
+    }
+    const TreePlace& parent = places[static_cast<size_t>(place.parent)];
+    EXPECT_EQ(parent.depth + 1, place.depth);
+    EXPECT_EQ(
+        std::count(parent.children().begin(), parent.children().end(), rank),
+        1);
+  }
+  EXPECT_EQ(roots, 1);  // With parents one step less deep: no cycles either.
+}
+
+TEST(TreePlaceTest, ChainIsATree) {
+  for (int64_t n = 1; n <= kMost; ++n) {
+    ExpectTree(All(n, [&](int64_t r) { return ChainPlace(n, r); }), n - 1);
+  }
+}
+
+TEST(TreePlaceTest, BinomialIsATreeWithTheLargestChildFirst) {
+  for (int64_t n = 1; n <= kMost; ++n) {
+    const auto places = All(n, [&](int64_t r) { return BinomialPlace(n, r); });
+    ExpectTree(places, CeilLog2(n));
+    EXPECT_EQ(places[0].parent, -1);
+    EXPECT_EQ(places[0].child_count, CeilLog2(n));
+    for (const TreePlace& place : places) {
+      EXPECT_TRUE(
+          std::is_sorted(place.children().rbegin(), place.children().rend()));
+    }
+  }
+}
+
+TEST(TreePlaceTest, InOrderTreeHasItsLeavesAtEvenRanks) {
+  for (int64_t n = 1; n <= kMost; ++n) {
+    const auto places = All(n, [&](int64_t r) { return InOrderPlace(n, r); });
+    ExpectTree(places, FloorLog2(n));
+    for (int64_t rank = 0; rank < n; ++rank) {
+      const TreePlace& place = places[static_cast<size_t>(rank)];
+      EXPECT_LE(place.child_count, 2);
+      if (rank % 2 == 0) {
+        EXPECT_EQ(place.child_count, 0);
+      }
+    }
+  }
+}
+
+TEST(TreePlaceTest, EveryRankIsALeafOfOneOfTheTwoTrees) {
+  for (int64_t n = 1; n <= kMost; ++n) {
+    std::vector<int64_t> children(static_cast<size_t>(n));
+    std::vector<int> inner(static_cast<size_t>(n));
+    for (int which : {0, 1}) {
+      const auto places =
+          All(n, [&](int64_t r) { return DoubleTreePlace(n, r, which); });
+      ExpectTree(places, FloorLog2(n));
+      for (size_t rank = 0; rank < places.size(); ++rank) {
+        inner[rank] += places[rank].child_count > 0 ? 1 : 0;
+        children[rank] += places[rank].child_count;
+      }
+    }
+    for (size_t rank = 0; rank < inner.size(); ++rank) {
+      EXPECT_LE(inner[rank], 1) << rank << " of " << n;
+      EXPECT_LE(children[rank], 2);
+    }
+  }
+}
+
+TEST(TreePlaceTest, RootedDoubleTreeHasRankZeroAboveBothTrees) {
+  for (int64_t n = 1; n <= kMost; ++n) {
+    std::vector<int> inner(static_cast<size_t>(n));
+    for (int which : {0, 1}) {
+      const auto places =
+          All(n, [&](int64_t r) { return RootedDoubleTree(n, r, which); });
+      ExpectTree(places, n == 1 ? 0 : 1 + FloorLog2(n - 1));
+      EXPECT_EQ(places[0].parent, -1);
+      EXPECT_EQ(places[0].child_count, n == 1 ? 0 : 1);
+      for (size_t rank = 1; rank < places.size(); ++rank) {
+        inner[rank] += places[rank].child_count > 0 ? 1 : 0;
+      }
+    }
+    for (int trees : inner) EXPECT_LE(trees, 1);
+  }
+}
+
 }  // namespace
+
 }  // namespace tessera::collectives

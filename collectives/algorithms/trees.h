@@ -1,42 +1,56 @@
-// Reductions and broadcasts along one or two trees, pipelined in chunks: the
-// double binary tree, the binomial tree and the chain are different places in
-// the same machine.
-//
-// Messages move in a wavefront. Chunk k is combined at depth d at time
-// k + H - d (H: the height) and passed down at time k + H + d (k + d in a
-// broadcast alone), so every message is sent one unit before it is taken, both
-// trees and both directions keep the same order on a shared channel, and no
-// rank ever waits for a later time: it cannot deadlock, and the pipe is full.
+// Broadcast, reduce, all-reduce, gather and scatter along trees.
 #ifndef TESSERA_COLLECTIVES_ALGORITHMS_TREES_H_
 #define TESSERA_COLLECTIVES_ALGORITHMS_TREES_H_
 
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
-#include "collectives/algorithms/party.h"
-#include "collectives/algorithms/reducer.h"
-#include "collectives/algorithms/tree_kind.h"
-#include "collectives/algorithms/vector_view.h"
+#include "collectives/algorithms/rank_group.h"
+#include "collectives/algorithms/schedule.h"
+#include "collectives/operation/blocks.h"
 
 namespace tessera::collectives {
 
-// What moves. Chunks of `chunk` elements.
+// Gather to and scatter from rank `root` of `group` along a binomial tree:
+// CeilLog2(n) steps; a block moves once per level. `all` counts on the root
+// only; `own` is this rank's block and may be its place in `all`. Inner ranks
+// use scratch memory of the size of their subtree's blocks.
+absl::Status BinomialGather(const RankGroup& group, int64_t root,
+                            const Blocks& blocks, ConstVectorView own,
+                            VectorView all);
+absl::Status BinomialScatter(const RankGroup& group, int64_t root,
+                             const Blocks& blocks, ConstVectorView all,
+                             VectorView own);
+
+// Reductions and broadcasts along one or two trees, pipelined in chunks. The
+// double binary tree, the binomial tree and the chain differ only in the ranks'
+// places (schedule.h).
+//
+// Messages move in a wavefront. Chunk k is combined at depth d at time
+// k + H - d (H: the height) and passed down at time k + H + d (k + d in a
+// broadcast alone), so every message is sent one time unit before it is
+// received, both trees and both directions use the same order on a shared
+// channel, and no rank waits for a later time. So it cannot deadlock, and the
+// pipeline stays full.
+
+// The data of a tree operation, in chunks of `chunk` elements.
 struct TreeTask {
   TreeKind kind = TreeKind::kBinomial;
   int64_t count = 0;
   int64_t chunk = 1;
-  ConstVectorView input;  // Where a reduction, or at the root a broadcast,
-                          // reads; may be the output.
+  ConstVectorView input;  // Source of a reduction, or of a broadcast at the
+                          // root; may be the output.
   VectorView output;
   Reducer reducer;
 };
 
-// The root is number 0 of the party (see Party::From).
-absl::Status TreeBroadcast(Party party, const TreeTask& task);
-// Only the root has an output.
-absl::Status TreeReduce(Party party, const TreeTask& task);
-// The root, or the two of them, is of the algorithm's choosing.
-absl::Status TreeAllReduce(Party party, const TreeTask& task);
+// The root is rank 0 of `group` (see RankGroup::From).
+absl::Status TreeBroadcast(RankGroup group, const TreeTask& task);
+// Only the root needs an output.
+absl::Status TreeReduce(RankGroup group, const TreeTask& task);
+// The algorithm chooses the roots.
+absl::Status TreeAllReduce(RankGroup group, const TreeTask& task);
 
 }  // namespace tessera::collectives
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -17,32 +18,136 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/send_fd.h"
-#include "collectives/channel/byte_codec.h"
 #include "collectives/channel/deadline.h"
-#include "collectives/channel/random.h"
+#include "collectives/channel/job_secret.h"
+#include "collectives/channel/message.h"
 #include "collectives/channel/socket.h"
-#include "collectives/channel/socket_address.h"
 
 namespace tessera::collectives {
+
 namespace {
 
-using bootstrap::Deadline;
-using bootstrap::SocketAddress;
+constexpr size_t kMaxToken = 64;
+constexpr size_t kMaxFds = 8;
 
-constexpr size_t kTokenBytes = 32;  // Hexadecimal digits: 128 bits.
+// A control message buffer for descriptors, aligned as the kernel requires.
+template <size_t fds>
+struct Control {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * fds)> bytes = {};
+};
+
+std::vector<UniqueFd> TakeFds(msghdr& message) {
+  std::vector<UniqueFd> fds;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+       part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+  return fds;
+}
+
+// recvmsg that waits for the first byte.
+absl::StatusOr<size_t> ReceiveMessage(const UniqueFd& socket, msghdr& message,
+                                      const Deadline& deadline) {
+  while (true) {
+    TESSERA_ASSIGN_OR_RETURN(const bool ready,
+                             WaitReady(socket.get(), POLLIN, deadline));
+    if (!ready) {
+      return absl::DeadlineExceededError(
+          "the deadline passed before a descriptor was received");
+    }
+    const ssize_t got =
+        recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (got > 0) return static_cast<size_t>(got);
+    if (got == 0) {
+      return absl::UnavailableError("the other end closed the connection");
+    }
+    if (errno != EAGAIN && errno != EINTR) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot receive: ", std::strerror(errno)));
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status SendFd(const UniqueFd& socket, const UniqueFd& fd,
+                    std::string_view token, const Deadline& deadline) {
+  if (token.empty() || token.size() > kMaxToken) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the token has ", token.size(), " bytes; use 1 to ", kMaxToken));
+  }
+  Control<1> control;
+  // The descriptor is sent with the first byte; the rest of the token follows.
+  iovec bytes = {const_cast<char*>(token.data()), 1};
+  msghdr message = {};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = control.bytes.size();
+  cmsghdr* part = CMSG_FIRSTHDR(&message);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = SCM_RIGHTS;
+  part->cmsg_len = CMSG_LEN(sizeof(int));
+  const int number = fd.get();
+  std::memcpy(CMSG_DATA(part), &number, sizeof(int));
+  while (sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot send a descriptor: ", std::strerror(errno)));
+    }
+    TESSERA_ASSIGN_OR_RETURN(const bool ready,
+                             WaitReady(socket.get(), POLLOUT, deadline));
+    if (!ready) return absl::DeadlineExceededError("cannot send a descriptor");
+  }
+  return SendAll(socket, token.substr(1), deadline);
+}
+
+absl::StatusOr<UniqueFd> ReceiveFd(const UniqueFd& socket,
+                                   std::string_view token,
+                                   const Deadline& deadline) {
+  std::string got(token.size(), '\0');
+  Control<kMaxFds> control;
+  iovec bytes = {got.data(), got.size()};
+  msghdr message = {};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = control.bytes.size();
+  TESSERA_ASSIGN_OR_RETURN(const size_t size,
+                           ReceiveMessage(socket, message, deadline));
+  std::vector<UniqueFd> fds = TakeFds(message);
+  TESSERA_RETURN_IF_ERROR(
+      ReceiveAll(socket, std::span(got).subspan(size), deadline));
+  if (fds.size() == 1 && SecretsEqual(got, token)) return std::move(fds[0]);
+  return absl::PermissionDeniedError(
+      absl::StrCat("the other end sent ", fds.size(), " descriptors",
+                   SecretsEqual(got, token) ? "" : " and the wrong token"));
+}
+
+namespace {
+
+constexpr size_t kTokenBytes = 32;  // 128 bits in hexadecimal.
 constexpr size_t kRequestBytes = kTokenBytes + sizeof(uint32_t);
 constexpr size_t kMaxPending = 64;
-// When more wait than that, the oldest is dropped after this time.
+// If more connections wait, the oldest is dropped after this time.
 constexpr absl::Duration kMaxSilence = absl::Seconds(1);
-// How often the first member looks whether the others still live.
+// How often the first member checks that the others are alive.
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 
-// What the first member publishes.
+// Published by the first member.
 struct Meeting {
   std::string socket_name;
-  std::string client_token;  // Those who connect show it.
-  std::string server_token;  // It comes with the descriptor.
+  std::string client_token;  // Sent by connecting members.
+  std::string server_token;  // Sent with the descriptor.
 
   std::string ToString() const {
     return absl::StrCat(socket_name, " ", client_token, " ", server_token);
@@ -51,13 +156,10 @@ struct Meeting {
 
 absl::StatusOr<Meeting> MakeMeeting() {
   Meeting meeting;
-  TESSERA_ASSIGN_OR_RETURN(const std::string name,
-                           bootstrap::RandomHex(kTokenBytes / 2));
+  TESSERA_ASSIGN_OR_RETURN(const std::string name, RandomHex(kTokenBytes / 2));
   meeting.socket_name = absl::StrCat("tessera-", name);
-  TESSERA_ASSIGN_OR_RETURN(meeting.client_token,
-                           bootstrap::RandomHex(kTokenBytes / 2));
-  TESSERA_ASSIGN_OR_RETURN(meeting.server_token,
-                           bootstrap::RandomHex(kTokenBytes / 2));
+  TESSERA_ASSIGN_OR_RETURN(meeting.client_token, RandomHex(kTokenBytes / 2));
+  TESSERA_ASSIGN_OR_RETURN(meeting.server_token, RandomHex(kTokenBytes / 2));
   return meeting;
 }
 
@@ -72,7 +174,7 @@ absl::StatusOr<Meeting> ParseMeeting(std::string_view text, Rank first) {
                    text.empty() ? "" : ": ", text));
 }
 
-// The first member's side: hands the descriptor to every other member.
+// The first member's side: sends the descriptor to every other member.
 class Giver {
  public:
   Giver(Store& store, std::span<const Rank> members, const Meeting& meeting,
@@ -95,7 +197,7 @@ class Giver {
 
   absl::Status WaitForSomething();
   absl::Status AcceptAll();
-  // True when the connection is over, served or refused.
+  // Returns true if the connection is finished (served or rejected).
   bool Serve(Pending& pending);
   std::optional<Rank> RankOf(std::string_view request) const;
   absl::Status CheckMissing() const;
@@ -127,7 +229,7 @@ absl::Status Giver::Run() {
 }
 
 absl::Status Giver::WaitForSomething() {
-  // Nobody more is accepted while too many wait.
+  // Accepts no more connections while too many are pending.
   const bool full = pending_.size() == kMaxPending;
   std::vector<pollfd> fds = {{full ? -1 : listener_.get(), POLLIN, 0}};
   for (const Pending& pending : pending_) {
@@ -143,14 +245,14 @@ absl::Status Giver::WaitForSomething() {
 }
 
 absl::Status Giver::AcceptAll() {
-  // A member speaks at once: who has been silent for long is none.
+  // Members send their token at once; drop connections that stay silent.
   if (pending_.size() == kMaxPending && pending_[0].silence.Expired()) {
     pending_.erase(pending_.begin());
   }
   while (pending_.size() < kMaxPending) {
-    TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, bootstrap::Accept(listener_));
+    TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, Accept(listener_));
     if (!socket.valid()) return absl::OkStatus();
-    if (!bootstrap::CheckSameUser(socket).ok()) continue;
+    if (!CheckSameUser(socket).ok()) continue;
     pending_.push_back({std::move(socket), "", Deadline::After(kMaxSilence)});
   }
   return absl::OkStatus();
@@ -166,24 +268,23 @@ bool Giver::Serve(Pending& pending) {
   pending.request.append(buffer, static_cast<size_t>(got));
   if (pending.request.size() < kRequestBytes) return false;
   const std::optional<Rank> rank = RankOf(pending.request);
-  // The message fits a fresh socket's buffer, so that this does not wait.
+  // The message fits into a new socket's buffer, so this does not block.
   if (rank &&
-      bootstrap::SendFd(pending.socket, fd_, meeting_.server_token, deadline_)
-          .ok()) {
+      SendFd(pending.socket, fd_, meeting_.server_token, deadline_).ok()) {
     served_.insert(*rank);
   }
   return true;
 }
 
-// The member that asks, where the token is right.
+// Returns the requesting member if its token is correct.
 std::optional<Rank> Giver::RankOf(std::string_view request) const {
   const std::string_view token = request.substr(0, kTokenBytes);
-  if (!bootstrap::SecretsEqual(token, meeting_.client_token)) {
+  if (!SecretsEqual(token, meeting_.client_token)) {
     return std::nullopt;
   }
   request.remove_prefix(kTokenBytes);
   uint32_t number = 0;
-  bootstrap::TakeInt(&request, &number);
+  TakeInt(&request, &number);
   const Rank rank(number);
   const bool member =
       rank != members_.front() &&
@@ -191,21 +292,21 @@ std::optional<Rank> Giver::RankOf(std::string_view request) const {
   return member ? std::optional(rank) : std::nullopt;
 }
 
-// An error where a member is gone or the time is up.
+// Returns an error if a member is gone or the deadline passed.
 absl::Status Giver::CheckMissing() const {
   std::vector<Rank> missing;
   for (const Rank rank : members_.subspan(1)) {
     if (!served_.contains(rank)) missing.push_back(rank);
   }
-  TESSERA_ASSIGN_OR_RETURN(Absence absence,
+  TESSERA_ASSIGN_OR_RETURN(MissingMembers absence,
                            store_.AwaitAll("", missing, absl::InfinitePast()));
   if (absence.AnyGone()) {
-    return absl::UnavailableError(DescribeAbsence(absence));
+    return absl::UnavailableError(DescribeMissing(absence));
   }
   if (!deadline_.Expired()) return absl::OkStatus();
   std::vector<std::string> numbers;
   for (const Rank rank : missing) {
-    if (numbers.size() < Absence::kMaxNamed) {
+    if (numbers.size() < MissingMembers::kMaxNamed) {
       numbers.push_back(absl::StrCat(rank.value()));
     }
   }
@@ -225,7 +326,7 @@ absl::StatusOr<UniqueFd> Give(Store& store, std::span<const Rank> members,
   TESSERA_ASSIGN_OR_RETURN(const Meeting meeting, MakeMeeting());
   TESSERA_ASSIGN_OR_RETURN(const SocketAddress address,
                            SocketAddress::Abstract(meeting.socket_name));
-  TESSERA_ASSIGN_OR_RETURN(const UniqueFd listener, bootstrap::Listen(address));
+  TESSERA_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(address));
   TESSERA_RETURN_IF_ERROR(
       store.SetFor(reads, key, meeting.ToString(), deadline.AsTime()));
   TESSERA_RETURN_IF_ERROR(
@@ -242,17 +343,15 @@ absl::StatusOr<UniqueFd> TakeFrom(Store& store, Rank first,
   TESSERA_ASSIGN_OR_RETURN(const SocketAddress address,
                            SocketAddress::Abstract(meeting.socket_name));
   std::string request = meeting.client_token;
-  bootstrap::PutInt(static_cast<uint32_t>(store.rank().value()), &request);
+  PutInt(static_cast<uint32_t>(store.rank().value()), &request);
   const std::string who = absl::StrCat("rank ", first.value(), ", who has it");
-  TESSERA_ASSIGN_OR_RETURN(const UniqueFd socket,
-                           bootstrap::Connect(address, deadline),
+  TESSERA_ASSIGN_OR_RETURN(const UniqueFd socket, Connect(address, deadline),
                            Annotate(_, who));
-  TESSERA_RETURN_IF_ERROR(bootstrap::CheckSameUser(socket), Annotate(_, who));
-  TESSERA_RETURN_IF_ERROR(bootstrap::SendAll(socket, request, deadline),
-                          Annotate(_, who));
-  TESSERA_ASSIGN_OR_RETURN(
-      UniqueFd fd, bootstrap::ReceiveFd(socket, meeting.server_token, deadline),
-      Annotate(_, who));
+  TESSERA_RETURN_IF_ERROR(CheckSameUser(socket), Annotate(_, who));
+  TESSERA_RETURN_IF_ERROR(SendAll(socket, request, deadline), Annotate(_, who));
+  TESSERA_ASSIGN_OR_RETURN(UniqueFd fd,
+                           ReceiveFd(socket, meeting.server_token, deadline),
+                           Annotate(_, who));
   return fd;
 }
 
@@ -262,8 +361,8 @@ absl::Status CheckMembers(const Store& store, std::span<const Rank> members) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("the members must be distinct ranks with this one, ",
-                   store.rank().value(), ", among them"));
+      absl::StrCat("the members must be distinct ranks that include this one, ",
+                   store.rank().value()));
 }
 
 }  // namespace

@@ -1,4 +1,35 @@
-// Passing a descriptor (a memfd, say) between the ranks of one host.
+// Passes a file descriptor (for example a memfd) between the ranks of one host.
+#ifndef TESSERA_COLLECTIVES_BOOTSTRAP_FD_PASSING_H_
+#define TESSERA_COLLECTIVES_BOOTSTRAP_FD_PASSING_H_
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/os/unique_fd.h"
+#include "collectives/bootstrap/store.h"
+#include "collectives/channel/deadline.h"
+
+namespace tessera::collectives {
+
+// Sends `fd` with `token` (1 to 64 bytes) over a connected unix socket. The
+// receiver gets its own descriptor; the sender may close `fd` at once.
+absl::Status SendFd(const UniqueFd& socket, const UniqueFd& fd,
+                    std::string_view token, const Deadline& deadline);
+
+// Receives one descriptor (close-on-exec) sent with `token`. PermissionDenied
+// if another token, no descriptor or more than one is received; all received
+// ones are closed. Unavailable if the other end closed, DeadlineExceeded at the
+// deadline.
+absl::StatusOr<UniqueFd> ReceiveFd(const UniqueFd& socket,
+                                   std::string_view token,
+                                   const Deadline& deadline);
+
+// ShareFd: gives all members a copy of the first member's descriptor.
 //
 //   UniqueFd mine;
 //   if (store.rank() == members[0]) mine.Reset(memfd_create(...));
@@ -7,34 +38,21 @@
 //       ShareFd(store, members, "engine/7/segment", std::move(mine),
 //               deadline));
 //
-// The first member listens on an abstract unix socket whose name is 128 random
-// bits, published through the store together with two tokens. The others
-// connect; both sides check that the other is of the same user (SO_PEERCRED)
-// and knows its token before the descriptor travels (SCM_RIGHTS). Whoever else
-// connects is turned away and disturbs nobody.
-#ifndef TESSERA_COLLECTIVES_BOOTSTRAP_FD_PASSING_H_
-#define TESSERA_COLLECTIVES_BOOTSTRAP_FD_PASSING_H_
+// The first member listens on an abstract unix socket with a random 128-bit
+// name, published through the store together with two tokens. The others
+// connect. Both sides check that the other belongs to the same user
+// (SO_PEERCRED) and knows its token before the descriptor is sent (SCM_RIGHTS).
+// Other connections are rejected without effect.
 
-#include <span>
-#include <string_view>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "base/os/unique_fd.h"
-#include "collectives/bootstrap/store.h"
-
-namespace tessera::collectives {
-
-// Gives every member a descriptor of what the first one has in `mine`: the
-// first its own back, the others a new one, closed on exec. Every member calls
-// it with the same members (distinct ranks of one host, the caller among them)
-// and name, used once in a job. `mine` counts on the first member only; where
-// it is not valid there, FailedPrecondition on all of them.
+// Returns `mine` on the first member and a new close-on-exec descriptor of it
+// on the others. Every member calls it with the same `members` (distinct ranks
+// of one host including the caller) and the same `name`, which is used once per
+// job. `mine` counts on the first member only; if it is invalid there, all
+// members get FailedPrecondition.
 //
-// DeadlineExceeded at the deadline, or Unavailable as soon as a member is gone,
-// naming those that did not come. Others than the first may have their
-// descriptor while one fails: agree on the outcome afterwards (Barrier).
+// DeadlineExceeded at the deadline, or Unavailable as soon as a member is gone;
+// the message names the missing members. Some members may succeed while others
+// fail: agree on the outcome afterwards (Barrier).
 absl::StatusOr<UniqueFd> ShareFd(Store& store, std::span<const Rank> members,
                                  std::string_view name, UniqueFd mine,
                                  absl::Time deadline);

@@ -16,17 +16,13 @@
 #include "collectives/bootstrap/in_process_store.h"
 #include "collectives/bootstrap/inherited_sockets.h"
 #include "collectives/bootstrap/ranks.h"
-#include "collectives/bootstrap/send_fd.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
-#include "collectives/channel/socket_address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
 namespace {
-
-using bootstrap::Deadline;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -147,7 +143,7 @@ TEST_F(ShareFdTest, RefusesMembersThatAreNoGroup) {
        {std::vector<Rank>{}, {Rank(1)}, {Rank(0), Rank(0)}}) {
     EXPECT_THAT(ShareFd(*stores_[0], members, "x", UniqueFd(), Soon()),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("distinct ranks with this one, 0")));
+                         HasSubstr("distinct ranks that include this one, 0")));
   }
 }
 
@@ -173,16 +169,15 @@ TEST_F(ShareFdTest, StrangersGetNothing) {
     std::vector<UniqueFd> kept;
     while (!done) {
       for (const std::string& name : ListeningNames()) {
-        auto address = bootstrap::SocketAddress::Abstract(name);
-        auto socket =
-            bootstrap::Connect(*address, Deadline::After(absl::Seconds(1)));
+        auto address = SocketAddress::Abstract(name);
+        auto socket = Connect(*address, Deadline::After(absl::Seconds(1)));
         if (!socket.ok()) continue;
         ++connected;
         std::string request(random() % 100, 'a');
-        bootstrap::SendAll(*socket, request, Deadline::After(absl::Seconds(1)))
+        SendAll(*socket, request, Deadline::After(absl::Seconds(1)))
             .IgnoreError();
-        const auto fd = bootstrap::ReceiveFd(
-            *socket, "x", Deadline::After(absl::Milliseconds(1)));
+        const auto fd =
+            ReceiveFd(*socket, "x", Deadline::After(absl::Milliseconds(1)));
         if (fd.ok() || absl::IsPermissionDenied(fd.status())) ++received;
         if (kept.size() < 100) kept.push_back(*std::move(socket));
       }
@@ -206,28 +201,26 @@ TEST_F(ShareFdTest, StrangersGetNothing) {
 
 TEST(SendFdTest, OnlyOneDescriptorWithTheTokenIsTaken) {
   const Deadline deadline = Deadline::After(absl::Seconds(5));
-  TESSERA_ASSERT_OK_AND_ASSIGN(auto pair, bootstrap::SocketPair());
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto pair, SocketPair());
   const UniqueFd memory = MakeMemory(1);
   const int before = CountDescriptors();
-  TESSERA_ASSERT_OK(bootstrap::SendFd(pair.first, memory, "token", deadline));
-  TESSERA_EXPECT_OK(
-      bootstrap::ReceiveFd(pair.second, "token", deadline).status());
-  TESSERA_ASSERT_OK(bootstrap::SendFd(pair.first, memory, "other", deadline));
-  EXPECT_THAT(bootstrap::ReceiveFd(pair.second, "token", deadline),
+  TESSERA_ASSERT_OK(SendFd(pair.first, memory, "token", deadline));
+  TESSERA_EXPECT_OK(ReceiveFd(pair.second, "token", deadline).status());
+  TESSERA_ASSERT_OK(SendFd(pair.first, memory, "other", deadline));
+  EXPECT_THAT(ReceiveFd(pair.second, "token", deadline),
               StatusIs(absl::StatusCode::kPermissionDenied,
                        HasSubstr("the wrong token")));
-  TESSERA_ASSERT_OK(bootstrap::SendAll(pair.first, "token", deadline));
-  EXPECT_THAT(bootstrap::ReceiveFd(pair.second, "token", deadline),
+  TESSERA_ASSERT_OK(SendAll(pair.first, "token", deadline));
+  EXPECT_THAT(ReceiveFd(pair.second, "token", deadline),
               StatusIs(absl::StatusCode::kPermissionDenied,
                        HasSubstr("sent 0 descriptors")));
+  EXPECT_THAT(SendFd(pair.first, memory, std::string(65, 't'), deadline),
+              StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(
-      bootstrap::SendFd(pair.first, memory, std::string(65, 't'), deadline),
-      StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(bootstrap::ReceiveFd(pair.second, "token",
-                                   Deadline::After(absl::Milliseconds(10))),
-              StatusIs(absl::StatusCode::kDeadlineExceeded));
+      ReceiveFd(pair.second, "token", Deadline::After(absl::Milliseconds(10))),
+      StatusIs(absl::StatusCode::kDeadlineExceeded));
   pair.first.Reset();
-  EXPECT_THAT(bootstrap::ReceiveFd(pair.second, "token", deadline),
+  EXPECT_THAT(ReceiveFd(pair.second, "token", deadline),
               StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_EQ(CountDescriptors(), before - 1);
 }

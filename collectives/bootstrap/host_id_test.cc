@@ -1,6 +1,5 @@
-#include "collectives/bootstrap/host_id.h"
-
 #include "base/status_matchers.h"
+#include "collectives/bootstrap/peer_process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -38,7 +37,7 @@ TEST(HostIdTest, RefusesOtherTexts) {
         id.substr(1), std::string(100'000, ':'), "z" + id.substr(1)}) {
     EXPECT_THAT(HostId::Parse(text),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("is no host id")));
+                         HasSubstr("is not a host id")));
   }
 }
 

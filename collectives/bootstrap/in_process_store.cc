@@ -5,8 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/host_id.h"
-#include "collectives/bootstrap/table_seat.h"
+#include "collectives/bootstrap/peer_process.h"
+#include "collectives/bootstrap/store_table.h"
 
 namespace tessera::collectives {
 namespace {
@@ -19,15 +19,14 @@ absl::StatusOr<std::vector<std::unique_ptr<Store>>> MakeInProcessStores(
     int64_t size) {
   if (size < 1 || size > kMaxRanks) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a job of ", size, " ranks; use 1 to ", kMaxRanks));
+        absl::StrCat("the job has ", size, " ranks; use 1 to ", kMaxRanks));
   }
-  const auto table = std::make_shared<bootstrap::StoreTable>(size);
+  const auto table = std::make_shared<StoreTable>(size);
   const std::string where = DescribePlace(HostName(), getpid());
   std::vector<std::unique_ptr<Store>> stores;
   for (int64_t rank = 0; rank < size; ++rank) {
-    TESSERA_ASSIGN_OR_RETURN(
-        stores.emplace_back(),
-        bootstrap::TableSeat::Take(table, Rank(rank), where));
+    TESSERA_ASSIGN_OR_RETURN(stores.emplace_back(),
+                             TableStore::Take(table, Rank(rank), where));
   }
   return stores;
 }

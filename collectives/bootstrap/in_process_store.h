@@ -1,5 +1,5 @@
-// In-process stores: the ranks of a job are threads of one process. For tests
-// and for embedding.
+// Stores for a job whose ranks are threads of one process. For tests and
+// embedding.
 //
 //   TESSERA_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Store>> stores,
 //                            MakeInProcessStores(4));
@@ -16,9 +16,9 @@
 
 namespace tessera::collectives {
 
-// The seats of ranks 0 to size - 1. A rank has left when its store dies; the
-// table lives as long as one of them. InvalidArgument where size is below 1 or
-// above 2^18.
+// Creates the stores of ranks 0 to size - 1. A rank leaves when its store is
+// destroyed; the table lives until the last one is. InvalidArgument unless 1 <=
+// size <= 2^18.
 absl::StatusOr<std::vector<std::unique_ptr<Store>>> MakeInProcessStores(
     int64_t size);
 

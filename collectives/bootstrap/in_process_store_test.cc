@@ -36,7 +36,7 @@ TEST(InProcessStoresTest, NameARankThatLeft) {
 TEST(InProcessStoresTest, RefuseASizeThatIsNone) {
   EXPECT_THAT(MakeInProcessStores(0),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("a job of 0 ranks; use 1 to")));
+                       HasSubstr("the job has 0 ranks; use 1 to")));
 }
 
 TEST(InProcessStoresTest, AreOfNoUseToAForkedChild) {

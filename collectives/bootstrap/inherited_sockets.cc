@@ -13,21 +13,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/internal/store_client.h"
-#include "collectives/bootstrap/internal/store_server.h"
-#include "collectives/bootstrap/served_store.h"
+#include "collectives/bootstrap/store_client.h"
+#include "collectives/bootstrap/store_server.h"
 #include "collectives/channel/byte_channel.h"
 #include "collectives/channel/deadline.h"
-#include "collectives/channel/plain_channel.h"
 #include "collectives/channel/socket.h"
 
 namespace tessera::collectives {
 namespace {
-
-using bootstrap::ByteChannel;
-using bootstrap::PlainChannel;
-using bootstrap::StoreServer;
-using bootstrap::StoreTable;
 
 constexpr int64_t kMaxRanks = 65536;
 
@@ -43,15 +36,15 @@ int SocketOption(int fd, int option) {
   return getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0 ? value : -1;
 }
 
-// A descriptor that survived exec is not closed on exec; one that an earlier
-// join took over is, or is gone.
+// An inherited descriptor is not close-on-exec; one used by an earlier join is
+// close-on-exec or closed.
 absl::Status CheckInherited(int fd) {
   const int flags = fcntl(fd, F_GETFD);
   if (flags >= 0 && (flags & FD_CLOEXEC) == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "descriptor ", fd, flags < 0 ? " is not open" : " is in use",
       ": this process has joined its job already, or its launcher did not pass "
-      "the descriptor on; join once, and start every rank by the launcher"));
+      "the descriptor; join once, and start every rank with the launcher"));
 }
 
 absl::Status CheckSocket(int fd) {
@@ -64,15 +57,15 @@ absl::Status CheckSocket(int fd) {
       getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("descriptor ", fd, " is no connected unix stream socket"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "descriptor ", fd, " is not a connected unix stream socket"));
 }
 
 absl::Status CheckDescriptor(int fd) {
   TESSERA_RETURN_IF_ERROR(CheckInherited(fd));
   TESSERA_RETURN_IF_ERROR(CheckSocket(fd));
   UniqueFd borrowed(fd);
-  const absl::Status status = bootstrap::CheckSameUser(borrowed);
+  const absl::Status status = CheckSameUser(borrowed);
   borrowed.Release();
   return Annotate(status, absl::StrCat("descriptor ", fd));
 }
@@ -94,11 +87,11 @@ absl::StatusOr<std::vector<int>> ParseDescriptors(std::string_view value,
   const size_t wanted_commas = expected == 0 ? 0 : expected - 1;
   if (fds.size() == expected && commas == wanted_commas) return fds;
   return absl::InvalidArgumentError(
-      absl::StrCat("it must be a list of ", expected,
-                   " different descriptor numbers with commas between them"));
+      absl::StrCat("it must be a comma-separated list of ", expected,
+                   " different descriptor numbers"));
 }
 
-// Checks all, then takes all over.
+// Checks all descriptors, then takes ownership of all.
 absl::StatusOr<std::vector<std::unique_ptr<ByteChannel>>> TakeOver(
     std::string_view value, size_t expected) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int> fds,
@@ -107,7 +100,7 @@ absl::StatusOr<std::vector<std::unique_ptr<ByteChannel>>> TakeOver(
   std::vector<std::unique_ptr<ByteChannel>> channels;
   for (const int fd : fds) {
     UniqueFd owned(fd);
-    // Both cannot fail on an open descriptor.
+    // Neither call fails on an open descriptor.
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     channels.push_back(std::make_unique<PlainChannel>(std::move(owned)));
@@ -127,12 +120,12 @@ bool InheritedSockets::PassOn() const {
 absl::StatusOr<std::vector<InheritedSockets>> MakeInheritedSockets(
     int64_t size) {
   if (size < 1 || size > kMaxRanks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sockets for ", size, " ranks; use 1 to ", kMaxRanks));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot create sockets for ", size, " ranks; use 1 to ", kMaxRanks));
   }
   std::vector<InheritedSockets> all(static_cast<size_t>(size));
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    TESSERA_ASSIGN_OR_RETURN(auto pair, bootstrap::SocketPair(),
+    TESSERA_ASSIGN_OR_RETURN(auto pair, SocketPair(),
                              absl::ResourceExhaustedError(absl::StrCat(
                                  _.message(), "; ", size, " ranks need ",
                                  2 * (size - 1), " descriptors (ulimit -n)")));
@@ -151,25 +144,24 @@ absl::StatusOr<std::unique_ptr<Store>> OpenInheritedStore(
       absl::StrCat(Show(value), " of rank ", rank.value(), " of ", size);
   if (size < 1 || size > kMaxRanks || rank < Rank(0) || rank.value() >= size) {
     return absl::InvalidArgumentError(absl::StrCat(
-        context, ": use a rank below the size, and a size up to ", kMaxRanks));
+        context, ": the rank must be less than the size, and the size at most ",
+        kMaxRanks));
   }
   const size_t expected =
       rank == Rank(0) ? static_cast<size_t>(size - 1) : size_t{1};
   TESSERA_ASSIGN_OR_RETURN(auto channels, TakeOver(value, expected),
                            Annotate(_, context));
   if (rank == Rank(0)) {
-    bootstrap::ServerOptions options;
+    ServerOptions options;
     options.on_refusal = std::move(on_refusal);
-    return bootstrap::ServeTable(
-        size, 0, [&](std::shared_ptr<StoreTable> table) {
-          return StoreServer::Adopt(std::move(table), std::move(options),
-                                    std::move(channels));
-        });
+    return ServeTable(size, 0, [&](std::shared_ptr<StoreTable> table) {
+      return StoreServer::Adopt(std::move(table), std::move(options),
+                                std::move(channels));
+    });
   }
   TESSERA_ASSIGN_OR_RETURN(
       std::unique_ptr<Store> store,
-      bootstrap::StoreClient::Join(std::move(channels[0]), rank, size,
-                                   bootstrap::Deadline(deadline)),
+      StoreClient::Join(std::move(channels[0]), rank, size, Deadline(deadline)),
       Annotate(_, absl::StrCat("rank ", rank.value(), " of ", size,
                                " cannot reach rank 0 over its socket")));
   return store;

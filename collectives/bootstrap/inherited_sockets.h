@@ -1,6 +1,6 @@
-// Inherited sockets: on one host the program that starts the ranks hands each
-// of them connected unix sockets. The job's store runs over these: no port, and
-// no secret, because nobody else has them.
+// Inherited sockets: on a single host the launcher passes connected unix
+// sockets to every rank, and the job's store runs over them. This needs no port
+// and no secret, because no other process has the sockets.
 //
 // The launcher:
 //
@@ -9,10 +9,10 @@
 //   // In the child of rank i, between fork and exec:
 //   sockets[i].PassOn();
 //   setenv(kInheritedSocketsVariable, sockets[i].value.c_str(), 1);
-//   // In the parent, once all are started: sockets.clear(), so that each rank
-//   // sees when another one closes.
+// In the parent, after all have started: sockets.clear(), so that ranks notice
+//    // when a peer closes its socket.
 //
-// A rank (JoinJob does this):
+// A rank (done by JoinJob):
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::unique_ptr<Store> store,
@@ -35,34 +35,35 @@
 
 namespace tessera::collectives {
 
-// Descriptor numbers with commas between them: rank 0 has one for each other
-// rank, in the order of ranks 1, 2, ...; every other rank has one, to rank 0.
+// Comma-separated descriptor numbers: rank 0 has one for each of the ranks 1,
+// 2, ... in this order; every other rank has one, connected to rank 0.
 inline constexpr char kInheritedSocketsVariable[] = "TESSERA_INHERITED_SOCKETS";
 
-// One rank's.
+// The sockets of one rank.
 struct InheritedSockets {
-  std::string value;  // Of the variable.
+  std::string value;  // Value of the variable.
   std::vector<UniqueFd> sockets;
 
-  // Lets them survive exec. Only makes system calls: may be called between fork
-  // and exec. False, with errno set, where one fails.
+  // Clears close-on-exec. Makes only system calls, so it may be called between
+  // fork and exec. Returns false and sets errno on failure.
   bool PassOn() const;
 };
 
-// For ranks 0 to size - 1. All are closed on exec until PassOn, so that a rank
-// has no other's. InvalidArgument where size is below 1 or above 65536;
-// ResourceExhausted where the process may not open so many.
+// Creates the sockets of ranks 0 to size - 1. They are close-on-exec until
+// PassOn, so that no rank inherits another rank's. InvalidArgument unless 1 <=
+// size <= 65536; ResourceExhausted if the process may not open enough
+// descriptors.
 absl::StatusOr<std::vector<InheritedSockets>> MakeInheritedSockets(
     int64_t size);
 
-// Opens the store over the sockets that `value` names and takes them over: they
-// are closed on exec from now on, which also marks them as used. Rank 0 does
+// Opens the store over the sockets listed in `value` and takes ownership of
+// them; they become close-on-exec, which also marks them as used. Rank 0 does
 // not wait for the others; the others wait for rank 0 until the deadline.
 //
-// InvalidArgument where the value is no list of as many descriptors as this
-// rank must have, or one of them is no connected unix stream socket;
-// PermissionDenied where one was made by another user; FailedPrecondition where
-// one was not inherited or is used already. Then no descriptor was touched.
+// InvalidArgument if `value` does not list the right number of descriptors or
+// one is not a connected unix stream socket; PermissionDenied if one belongs to
+// another user; FailedPrecondition if one was not inherited or is already in
+// use. On error no descriptor was changed.
 absl::StatusOr<std::unique_ptr<Store>> OpenInheritedStore(
     std::string_view value, Rank rank, int64_t size, absl::Time deadline,
     std::function<void(std::string)> on_refusal = nullptr);

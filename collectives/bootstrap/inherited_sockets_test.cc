@@ -140,7 +140,7 @@ TEST(InheritedSocketsTest, RefusesWhatIsNoListOfDescriptors) {
         " 3,4", "3;4", "99999999999,4"}) {
     EXPECT_THAT(OpenInheritedStore(value, Rank(0), 3, Soon()),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("a list of 2 different descriptor"),
+                         AllOf(HasSubstr("list of 2 different descriptor"),
                                HasSubstr("of rank 0 of 3"))))
         << value;
   }
@@ -154,7 +154,7 @@ void ExpectNoSocket(int fd) {
   const std::string value = absl::StrCat(fd);
   EXPECT_THAT(OpenInheritedStore(value, Rank(1), 2, Soon()),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("no connected unix stream socket")));
+                       HasSubstr("not a connected unix stream socket")));
   EXPECT_EQ(fcntl(fd, F_GETFD), 0);  // Open, and as it was.
   close(fd);
 }
@@ -190,7 +190,7 @@ TEST(InheritedSocketsTest, RefusesGarbageFromTheOtherEnd) {
   EXPECT_THAT(Barrier(*zero, "b", Soon()),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
   zero.reset();
-  EXPECT_THAT(line, HasSubstr("no message of the store's protocol"));
+  EXPECT_THAT(line, HasSubstr("not a message of the store's protocol"));
   CloseAll(values[1]);
 }
 
@@ -200,7 +200,7 @@ TEST(InheritedSocketsTest, RefusesARankOverAnothersSocket) {
       auto zero, OpenInheritedStore(values[0], Rank(0), 3, Soon()));
   EXPECT_THAT(OpenInheritedStore(values[1], Rank(2), 3, Soon()),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rank 2 came over the socket of rank 1")));
+                       HasSubstr("rank 2 used the socket of rank 1")));
   CloseAll(values[2]);
 }
 

@@ -16,7 +16,7 @@
 #include "collectives/bootstrap/tls_store.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/job_secret.h"
-#include "collectives/channel/socket_address.h"
+#include "collectives/channel/socket.h"
 
 namespace tessera::collectives {
 namespace {
@@ -29,11 +29,10 @@ absl::StatusOr<std::unique_ptr<Store>> OpenAlone() {
   return std::move(stores.front());
 }
 
-// Whether nobody but processes of this host can reach `host`.
+// Returns true if `host` is reachable from this host only.
 absl::StatusOr<bool> IsLocalHost(const std::string& host, absl::Time deadline) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const auto addresses,
-      bootstrap::ResolveTcp(host, 0, bootstrap::Deadline(deadline)));
+  TESSERA_ASSIGN_OR_RETURN(const auto addresses,
+                           ResolveTcp(host, 0, Deadline(deadline)));
   return std::all_of(addresses.begin(), addresses.end(),
                      [](const auto& address) { return address.IsLocal(); });
 }
@@ -49,7 +48,7 @@ absl::StatusOr<bool> IsLocal(const Rendezvous& place, absl::Time deadline) {
   return bound;
 }
 
-// Says which variable to change.
+// Adds to `status` which variable to change.
 absl::Status ExplainTls(const absl::Status& status, const Rendezvous& place) {
   if (status.ok()) return status;
   if (place.kind == Rendezvous::Kind::kAbstractSocket) {

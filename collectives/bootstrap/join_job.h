@@ -1,18 +1,19 @@
-// JoinJob: finds the other ranks of this process's job, whatever started it.
+// JoinJob: connects this process with the other ranks of its job, for any
+// launcher.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Job job, JoinJob(lookup, {.on_refusal =
 //   LogLine})); job.rank; job.world_size; *job.store ...
 //
-// Reads the variables of torchrun, mpirun (Open MPI, MPICH) or Slurm
-// (topology/discovery/launcher_environment.h); rendezvous/rendezvous.h
-// says where the ranks meet, secret/job_secret.h which secret they prove to
-// each other.
+// Reads the environment variables of torchrun, mpirun (Open MPI, MPICH) or
+// Slurm (see topology::LauncherEnvironment). rendezvous.h describes where the
+// ranks meet, channel/job_secret.h which secret they use to authenticate each
+// other.
 //
-// Who can connect: with MASTER_ADDR=127.0.0.1 (or localhost) rank 0 binds to
-// loopback. Any other MASTER_ADDR tells it to bind to that address, so that
-// other hosts reach it; TESSERA_BIND_ADDRESS names another one ("0.0.0.0":
-// all), where MASTER_ADDR is an address that only the others know rank 0 by.
-// Off loopback the secret must be set: the user's key file does not do.
+// Network exposure: rank 0 binds to MASTER_ADDR. With 127.0.0.1 or localhost
+// only this host can connect. TESSERA_BIND_ADDRESS overrides the address
+// ("0.0.0.0": all interfaces), for example if MASTER_ADDR is rank 0's address
+// behind a translation. Unless rank 0 binds to loopback, a secret must be set;
+// the user's key file is not enough.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_JOIN_JOB_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_JOIN_JOB_H_
 
@@ -31,9 +32,9 @@ namespace tessera::collectives {
 using topology::AxisSize;
 
 struct JoinOptions {
-  // How long the ranks wait for each other.
+  // The longest time to wait for the other ranks.
   absl::Duration timeout = absl::Minutes(5);
-  // Rank 0: one line for each stranger that it refused, at a bounded rate.
+  // Rank 0: receives one line per rejected connection, at a bounded rate.
   // Called by a thread of the store.
   std::function<void(std::string line)> on_refusal = nullptr;
 };
@@ -45,15 +46,15 @@ struct Job {
   std::unique_ptr<Store> store;
 };
 
-// Returns when every rank of the job has come. NotFound where no launcher's
-// variables are set; InvalidArgument or FailedPrecondition where they are wrong
-// or say too little, naming what to set; AlreadyExists where rank 0 finds its
-// port taken; PermissionDenied where rank 0 has another secret;
-// DeadlineExceeded or Unavailable naming the ranks that did not come or died.
+// Waits until every rank of the job has joined. NotFound if no launcher's
+// variables are set; InvalidArgument or FailedPrecondition if they are wrong or
+// incomplete, naming what to set; AlreadyExists if rank 0's port is in use;
+// PermissionDenied if rank 0 has another secret; DeadlineExceeded or
+// Unavailable naming the ranks that did not join or died.
 absl::StatusOr<Job> JoinJob(const topology::EnvironmentLookup& lookup,
                             const JoinOptions& options = {});
 
-// The variables of this process.
+// Looks up the environment variables of this process.
 topology::EnvironmentLookup ProcessEnvironment();
 
 }  // namespace tessera::collectives

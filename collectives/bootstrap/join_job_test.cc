@@ -9,20 +9,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
-#include "collectives/bootstrap/free_port.h"
 #include "collectives/bootstrap/inherited_sockets.h"
 #include "collectives/bootstrap/ranks.h"
 #include "collectives/channel/deadline.h"
-#include "collectives/channel/random.h"
+#include "collectives/channel/job_secret.h"
 #include "collectives/channel/socket.h"
-#include "collectives/channel/socket_address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
 namespace {
-
-using bootstrap::Deadline;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
@@ -97,11 +93,11 @@ TEST(JoinJobTest, ByTcpUnderTorchrun) {
 TEST(JoinJobTest, BesideTorchrunsAgentStore) {
   // The agent's store has MASTER_PORT.
   auto addresses =
-      bootstrap::ResolveTcp("127.0.0.1", 0, Deadline::After(absl::Seconds(5)));
+      ResolveTcp("127.0.0.1", 0, Deadline::After(absl::Seconds(5)));
   TESSERA_ASSERT_OK_AND_ASSIGN(const UniqueFd agent,
-                               bootstrap::Listen(addresses->front()));
-  const int port = bootstrap::LocalAddress(agent)->port();
-  const std::string run = *bootstrap::RandomHex(8);
+                               Listen(addresses->front()));
+  const int port = LocalAddress(agent)->port();
+  const std::string run = *RandomHex(8);
   std::vector<Variables> ranks;
   for (int i = 0; i < 3; ++i) {
     ranks.push_back(
@@ -115,7 +111,7 @@ TEST(JoinJobTest, BesideTorchrunsAgentStore) {
 TEST(JoinJobTest, ByAnAbstractSocketUnderMpirunWithTheUsersSecret) {
   std::string home = absl::StrCat(::testing::TempDir(), "/homeXXXXXX");
   ASSERT_NE(mkdtemp(home.data()), nullptr);
-  const std::string job = *bootstrap::RandomHex(8);
+  const std::string job = *RandomHex(8);
   const int before = CountDescriptors();
   for (int size = 2; size <= 5; ++size) {
     std::vector<Variables> ranks;
@@ -187,10 +183,10 @@ TEST(JoinJobTest, EveryRankNamesRankZeroWhereThatIsLate) {
 
 TEST(JoinJobTest, APortThatIsTakenNamesTheVariable) {
   auto addresses =
-      bootstrap::ResolveTcp("127.0.0.1", 0, Deadline::After(absl::Seconds(5)));
+      ResolveTcp("127.0.0.1", 0, Deadline::After(absl::Seconds(5)));
   TESSERA_ASSERT_OK_AND_ASSIGN(const UniqueFd other,
-                               bootstrap::Listen(addresses->front()));
-  const int port = bootstrap::LocalAddress(other)->port();
+                               Listen(addresses->front()));
+  const int port = LocalAddress(other)->port();
   EXPECT_THAT(JoinJob(Lookup(Tcp(0, 2, port))),
               StatusIs(absl::StatusCode::kAlreadyExists,
                        AllOf(HasSubstr(absl::StrCat("MASTER_PORT=", port)),

@@ -1,13 +1,16 @@
 #include "collectives/bootstrap/peer_process.h"
 
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -20,12 +23,68 @@
 #endif
 
 namespace tessera::collectives {
+
+namespace {
+
+constexpr size_t kMaxText = 100;
+
+// The number of a namespace; equal for all of its processes.
+absl::StatusOr<uint64_t> NamespaceNumber(const char* path) {
+  struct stat info = {};
+  if (stat(path, &info) == 0) return static_cast<uint64_t>(info.st_ino);
+  return absl::UnavailableError(
+      absl::StrCat("cannot determine this process's namespaces: ", path,
+                   " is missing; mount /proc"));
+}
+
+bool IsBootId(std::string_view text) {
+  if (text.size() != 36) return false;
+  for (const char c : text) {
+    if (!absl::ascii_isxdigit(c) && c != '-') return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<HostId> HostId::Self() {
+  constexpr char kBootId[] = "/proc/sys/kernel/random/boot_id";
+  TESSERA_ASSIGN_OR_RETURN(const std::string boot, ReadFile(kBootId, 1024),
+                           absl::UnavailableError(_.message()));
+  TESSERA_ASSIGN_OR_RETURN(const uint64_t pids,
+                           NamespaceNumber("/proc/self/ns/pid"));
+  TESSERA_ASSIGN_OR_RETURN(const uint64_t network,
+                           NamespaceNumber("/proc/self/ns/net"));
+  return Parse(
+      absl::StrCat(absl::StripAsciiWhitespace(boot), ":", pids, ":", network));
+}
+
+absl::StatusOr<HostId> HostId::Parse(std::string_view text) {
+  const std::vector<std::string_view> parts =
+      absl::StrSplit(text.substr(0, kMaxText + 1), ':');
+  uint64_t pids = 0, network = 0;
+  if (parts.size() == 3 && IsBootId(parts[0]) &&
+      absl::SimpleAtoi(parts[1], &pids) &&
+      absl::SimpleAtoi(parts[2], &network) &&
+      absl::StrCat(parts[0], ":", pids, ":", network) == text) {
+    return HostId(std::string(text));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", absl::CHexEscape(text.substr(0, kMaxText)), "\" is not a host id"));
+}
+
+std::string HostName() {
+  char name[65] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "?";
+  return absl::CHexEscape(name).substr(0, 64);
+}
+
 namespace {
 
 constexpr size_t kMaxHostNameBytes = 64;
 
 // Field 22 of /proc/PID/stat. The command's name, field 2, may hold anything,
-// so counting begins after the last ")".
+// so fields are counted after the last ")".
 absl::StatusOr<uint64_t> StartTicks(pid_t pid) {
   TESSERA_ASSIGN_OR_RETURN(
       const std::string stat,
@@ -40,7 +99,7 @@ absl::StatusOr<uint64_t> StartTicks(pid_t pid) {
     }
   }
   return absl::UnavailableError(absl::StrCat(
-      "/proc/", pid, "/stat does not say when the process started"));
+      "/proc/", pid, "/stat does not contain the start time of the process"));
 }
 
 absl::Status EndedError(pid_t pid) {
@@ -81,7 +140,7 @@ absl::StatusOr<PeerProcess> PeerProcess::Parse(std::string_view text) {
 }
 
 absl::StatusOr<UniqueFd> OpenPidFd(pid_t pid) {
-  // The descriptor is closed on exec by itself.
+  // The descriptor is close-on-exec by default.
   UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (fd.valid()) return fd;
   if (errno == ESRCH) return EndedError(pid);
@@ -100,8 +159,8 @@ absl::StatusOr<UniqueFd> OpenPidFd(const PeerProcess& process) {
                      here.ToString(), "), and cannot be watched from here"));
   }
   TESSERA_ASSIGN_OR_RETURN(UniqueFd fd, OpenPidFd(process.pid));
-  // The descriptor holds the process, so the pid cannot change hands now; it
-  // may have before.
+  // The descriptor keeps the pid from being reused; check that it was not
+  // reused before.
   const absl::StatusOr<uint64_t> ticks = StartTicks(process.pid);
   if (!ticks.ok() || *ticks != process.start_ticks) {
     return EndedError(process.pid);

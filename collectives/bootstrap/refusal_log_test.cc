@@ -1,11 +1,10 @@
-#include "collectives/bootstrap/internal/refusal_log.h"
-
 #include <vector>
 
+#include "collectives/bootstrap/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
 using ::testing::HasSubstr;
@@ -34,4 +33,4 @@ TEST(RefusalLogTest, CountsWithoutAListener) {
 }
 
 }  // namespace
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

@@ -57,7 +57,7 @@ std::optional<std::string> FirstSet(
   return std::nullopt;
 }
 
-// What the launcher calls the job, where it is told apart by that from others.
+// The launcher's name of the job, if it is unique.
 std::string LaunchersName(const EnvironmentLookup& lookup, Launcher launcher) {
   const auto value = [&](std::string_view name) {
     return lookup(name).value_or("");
@@ -73,7 +73,7 @@ std::string LaunchersName(const EnvironmentLookup& lookup, Launcher launcher) {
                                 value("SLURM_STEP_ID"));
     case Launcher::kTorchrun: {
       const std::string id = value("TORCHELASTIC_RUN_ID");
-      // "none" is what torchrun says where it was given none.
+      // torchrun uses "none" if no id was given.
       return id.empty() || id == "none"
                  ? ""
                  : absl::StrCat(id, "/", value("TORCHELASTIC_RESTART_COUNT"));
@@ -84,7 +84,7 @@ std::string LaunchersName(const EnvironmentLookup& lookup, Launcher launcher) {
   return "";
 }
 
-// Empty where nothing names the job.
+// Empty if no variable names the job.
 absl::StatusOr<std::string> JobName(const EnvironmentLookup& lookup,
                                     Launcher launcher) {
   const std::optional<std::string> set = lookup("TESSERA_JOB_ID");
@@ -96,9 +96,9 @@ absl::StatusOr<std::string> JobName(const EnvironmentLookup& lookup,
   bool plain = !set->empty() && set->size() <= kMaxJobName;
   for (const char c : *set) plain = plain && absl::ascii_isgraph(c);
   if (plain) return *set;
-  return absl::InvalidArgumentError(
-      absl::StrCat(Show("TESSERA_JOB_ID", *set), " is no name; use 1 to ",
-                   kMaxJobName, " visible characters without spaces"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      Show("TESSERA_JOB_ID", *set), " is not a valid name; use 1 to ",
+      kMaxJobName, " visible characters without spaces"));
 }
 
 absl::Status FindPort(const EnvironmentLookup& lookup, Launcher launcher,
@@ -151,7 +151,8 @@ absl::Status NowhereError(const LauncherEnvironment& environment) {
   return absl::FailedPreconditionError(absl::StrCat(
       "rank ", environment.rank.value(), " of ", environment.world_size.value(),
       ", started by ", LauncherName(environment.launcher),
-      ", is not told where the ranks meet: set MASTER_ADDR (rank 0's host) and "
+      " does not know where the ranks meet: set MASTER_ADDR (rank 0's host) "
+      "and "
       "MASTER_PORT (a free port there) to the same on every rank",
       one_host ? ", or TESSERA_JOB_ID to a name that no other job on this host "
                  "has"

@@ -1,21 +1,21 @@
-// Rendezvous: where the ranks of a job meet, by what their launcher set. Pure:
-// reads variables and opens nothing.
+// Rendezvous: determines where the ranks of a job meet from their launcher's
+// environment variables. Pure: opens no sockets.
 //
-// The first of these that there is:
-//   a world of one                 meets nobody
-//   TESSERA_INHERITED_SOCKETS      sockets that the launcher connected
+// The first that applies:
+//   world size 1                   no rendezvous
+//   TESSERA_INHERITED_SOCKETS      sockets connected by the launcher
 //   MASTER_ADDR and a port         TCP to rank 0
 //   all ranks on one host          an abstract unix socket named after the job
 //
 // The port is TESSERA_MASTER_PORT, else MASTER_PORT. Under torchrun with
-// TORCHELASTIC_USE_AGENT_STORE=True the agent itself listens at MASTER_PORT, so
-// the port is made of MASTER_PORT, TORCHELASTIC_RUN_ID and
-// TORCHELASTIC_RESTART_COUNT (AgentStorePort), the same on every rank.
+// TORCHELASTIC_USE_AGENT_STORE=True the agent itself listens on MASTER_PORT, so
+// every rank derives another port from MASTER_PORT, TORCHELASTIC_RUN_ID and
+// TORCHELASTIC_RESTART_COUNT (AgentStorePort).
 //
 // The job's name is TESSERA_JOB_ID, else PMIX_NAMESPACE or
 // OMPI_MCA_ess_base_jobid (Open MPI), SLURM_JOB_ID and SLURM_STEP_ID (Slurm),
-// TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT (torchrun). It keeps jobs
-// of one user, and attempts of one job, apart.
+// TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT (torchrun). It
+// distinguishes jobs of one user and attempts of one job.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_RENDEZVOUS_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_RENDEZVOUS_H_
 
@@ -35,7 +35,7 @@ struct Rendezvous {
   std::string inherited;      // kInheritedSockets: the variable's value.
   std::string host;           // kTcp.
   int port = 0;               // kTcp: 1 to 65535.
-  std::string port_source;    // kTcp: "MASTER_PORT=29500", for messages.
+  std::string port_source;    // kTcp: "MASTER_PORT=29500", for error messages.
   std::string bind_address;   // kTcp: TESSERA_BIND_ADDRESS, or empty.
   std::string abstract_name;  // kAbstractSocket.
   std::string job;            // kTcp, kAbstractSocket: the job's name.
@@ -43,14 +43,14 @@ struct Rendezvous {
   friend bool operator==(const Rendezvous&, const Rendezvous&) = default;
 };
 
-// InvalidArgument where a variable's value is wrong or one of a pair is
-// missing, FailedPrecondition where nothing says where to meet: the message
-// names what to set.
+// InvalidArgument if a variable is invalid or one of a pair is missing,
+// FailedPrecondition if no rendezvous is configured; the message names what to
+// set.
 absl::StatusOr<Rendezvous> PlanRendezvous(
     const topology::EnvironmentLookup& lookup,
     const topology::LauncherEnvironment& environment);
 
-// From 20000 to 32767 (below the ports that Linux gives out by itself), never
+// Returns a port from 20000 to 32767 (below Linux's ephemeral ports) other than
 // `master_port`: a 64-bit FNV-1a hash of "MASTER_PORT/RUN_ID/RESTART_COUNT".
 int AgentStorePort(int master_port, std::string_view run_id,
                    std::string_view restart_count);

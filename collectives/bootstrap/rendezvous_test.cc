@@ -142,7 +142,7 @@ TEST(RendezvousTest, NamesTheVariableThatIsMissing) {
   for (const std::string& name : {std::string(), std::string("a b"),
                                   std::string(81, 'n'), std::string("\n")}) {
     EXPECT_THAT(Plan(With(kTcp, {{"TESSERA_JOB_ID", name}})),
-                invalid("is no name; use 1 to 80 visible characters"));
+                invalid("is not a valid name; use 1 to 80 visible characters"));
   }
 }
 

@@ -5,25 +5,73 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "collectives/channel/byte_codec.h"
+#include "collectives/channel/message.h"
 
 namespace tessera::collectives {
+
 namespace {
 
-using bootstrap::PutInt;
-using bootstrap::PutText;
-using bootstrap::TakeInt;
-using bootstrap::TakeText;
+std::string_view DescribeState(MemberState state) {
+  switch (state) {
+    case MemberState::kNeverJoined:
+      return " never joined the job";
+    case MemberState::kPresent:
+      return " has not come";
+    case MemberState::kLeft:
+      return " has left the job";
+    case MemberState::kLost:
+      break;
+  }
+  return " is lost: its connection broke, most likely because it died";
+}
+
+}  // namespace
+
+std::string DescribePlace(const std::string& host, int64_t pid) {
+  return absl::StrCat("host ", host, ", pid ", pid);
+}
+
+std::string DescribeMember(const JobMember& member) {
+  return absl::StrCat("rank ", member.rank.value(),
+                      member.where.empty() ? "" : " (", member.where,
+                      member.where.empty() ? "" : ")",
+                      DescribeState(member.state));
+}
+
+std::string DescribeMissing(const MissingMembers& absence) {
+  std::vector<std::string> texts;
+  for (const JobMember& member : absence.named) {
+    if (member.IsGone() || !absence.AnyGone()) {
+      texts.push_back(DescribeMember(member));
+    }
+  }
+  const int64_t more =
+      absence.AnyGone()
+          ? 0
+          : absence.count - static_cast<int64_t>(absence.named.size());
+  if (more > 0) {
+    texts.push_back(
+        absl::StrCat(more, more == 1 ? " more rank" : " more ranks"));
+  }
+  if (texts.empty()) return "nobody";
+  const std::string last = texts.back();
+  texts.pop_back();
+  if (texts.empty()) return last;
+  return absl::StrCat(absl::StrJoin(texts, ", "), " and ", last);
+}
+
+namespace {
 
 constexpr size_t kMaxNameBytes = 200;
 constexpr size_t kPieceBytes = kMaxStoreValueBytes - sizeof(uint32_t);
 constexpr absl::Duration kGrace = absl::Milliseconds(200);
 
-// One rank's part in an all-gather. The first member is the root: each member
-// sets PREFIX/RANK; the root waits for them all, sets the result (or why there
-// is none) in pieces, PREFIX/all/PIECE, and erases what it has read.
+// One rank's part in an all-gather. The first member is the root. Each member
+// sets PREFIX/RANK; the root waits for all, sets the result or the error in
+// pieces, PREFIX/all/PIECE, and erases the keys that it has read.
 class Gather {
  public:
   Gather(Store& store, std::span<const Rank> members, std::string_view name,
@@ -47,8 +95,8 @@ class Gather {
                         absl::StrCat("all-gather \"", name_, "\" on rank ",
                                      store_.rank().value(), ": ", text));
   }
-  absl::Status Missing(const Absence& absence) const;
-  // The deadline of what waits for nobody but rank 0.
+  absl::Status Missing(const MissingMembers& absence) const;
+  // The deadline of requests that wait for rank 0 only.
   absl::Time Shortly() const {
     return std::max(deadline_, absl::Now() + kGrace);
   }
@@ -66,7 +114,7 @@ class Gather {
   absl::Time deadline_;
 };
 
-// What is published: a status code, then a message or one text per member.
+// The result: a status code, then an error message or one text per member.
 std::string Pack(const absl::StatusOr<std::vector<std::string>>& values) {
   std::string text;
   PutInt(static_cast<uint8_t>(values.status().code()), &text);
@@ -81,12 +129,12 @@ std::string Pack(const absl::StatusOr<std::vector<std::string>>& values) {
 absl::StatusOr<std::vector<std::string>> Unpack(std::string_view text,
                                                 size_t members) {
   uint8_t code = 0;
-  if (!TakeInt(&text, &code)) return absl::InternalError("an empty result");
+  if (!TakeInt(&text, &code)) return absl::InternalError("the result is empty");
   if (code != 0) return absl::Status(static_cast<absl::StatusCode>(code), text);
   std::vector<std::string> values(members);
   for (std::string& value : values) {
     if (!TakeText(&text, kMaxStoreValueBytes, &value)) {
-      return absl::InternalError("a result with too few texts");
+      return absl::InternalError("the result has too few texts");
     }
   }
   return values;
@@ -95,23 +143,24 @@ absl::StatusOr<std::vector<std::string>> Unpack(std::string_view text,
 absl::Status Gather::Check(std::string_view mine) const {
   if (name_.empty() || name_.size() > kMaxNameBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("an all-gather's name has ", name_.size(),
+        absl::StrCat("the name of an all-gather has ", name_.size(),
                      " bytes; use 1 to ", kMaxNameBytes));
   }
   if (mine.size() > kMaxStoreValueBytes) {
     return Fail(absl::StatusCode::kInvalidArgument,
-                absl::StrCat("a text of ", mine.size(), " bytes; use at most ",
-                             kMaxStoreValueBytes));
+                absl::StrCat("the text has ", mine.size(),
+                             " bytes; use at most ", kMaxStoreValueBytes));
   }
   absl::flat_hash_set<Rank> seen;
   for (const Rank member : members_) {
     const bool in_job = member >= Rank(0) && member.value() < store_.size();
     if (!in_job || !seen.insert(member).second) {
-      return Fail(absl::StatusCode::kInvalidArgument,
-                  absl::StrCat("member ", member.value(),
-                               in_job ? " is listed twice"
-                                      : absl::StrCat(" is not below the job's ",
-                                                     store_.size(), " ranks")));
+      return Fail(
+          absl::StatusCode::kInvalidArgument,
+          absl::StrCat("member ", member.value(),
+                       in_job ? " is listed twice"
+                              : absl::StrCat(" is out of range; the job has ",
+                                             store_.size(), " ranks")));
     }
   }
   if (seen.contains(store_.rank())) return absl::OkStatus();
@@ -119,21 +168,21 @@ absl::Status Gather::Check(std::string_view mine) const {
               "this rank is not among the members");
 }
 
-absl::Status Gather::Missing(const Absence& absence) const {
+absl::Status Gather::Missing(const MissingMembers& absence) const {
   return Fail(absence.AnyGone() ? absl::StatusCode::kUnavailable
                                 : absl::StatusCode::kDeadlineExceeded,
               absl::StrCat(absence.AnyGone() ? "cannot complete: "
                                              : "the deadline passed: ",
-                           DescribeAbsence(absence)));
+                           DescribeMissing(absence)));
 }
 
 absl::StatusOr<std::vector<std::string>> Gather::Collect() {
-  TESSERA_ASSIGN_OR_RETURN(const Absence absence,
+  TESSERA_ASSIGN_OR_RETURN(const MissingMembers absence,
                            store_.AwaitAll(prefix_, members_, deadline_));
   if (absence.count > 0) return Missing(absence);
   std::vector<std::string> values;
   for (const Rank member : members_) {
-    // They are all there, so that this does not wait for anybody but rank 0.
+    // All keys are set, so this waits for rank 0 only.
     TESSERA_ASSIGN_OR_RETURN(
         values.emplace_back(),
         store_.GetFrom(member, absl::StrCat(prefix_, member.value()),
@@ -142,8 +191,9 @@ absl::StatusOr<std::vector<std::string>> Gather::Collect() {
   return values;
 }
 
-// The first piece, which says how many there are, is set last. Every other
-// member reads it once: an error too, so that rank 0 stays until all know it.
+// The first piece, which holds the number of pieces, is set last. Every other
+// member reads it once (also an error), so that rank 0 stays until all have
+// read it.
 absl::Status Gather::Publish(
     const absl::StatusOr<std::vector<std::string>>& values) {
   const std::string text = Pack(values);
@@ -163,7 +213,7 @@ absl::Status Gather::Publish(
 absl::StatusOr<std::vector<std::string>> Gather::RunAsRoot() {
   absl::StatusOr<std::vector<std::string>> values = Collect();
   if (absl::Status status = Publish(values); !status.ok()) {
-    // Told to the others where it still can be.
+    // Publish the error to the others if possible.
     if (values.ok()) Publish(status).IgnoreError();
     values = values.ok() ? status : values.status();
   }
@@ -176,7 +226,8 @@ absl::StatusOr<std::string> Gather::ReadPublished(absl::Time deadline) {
                            store_.GetFrom(root(), PieceKey(0), deadline));
   std::string_view rest = first;
   uint32_t pieces = 0;
-  if (!TakeInt(&rest, &pieces)) return absl::InternalError("an empty result");
+  if (!TakeInt(&rest, &pieces))
+    return absl::InternalError("the result is empty");
   std::string text(rest);
   for (uint32_t piece = 1; piece < pieces; ++piece) {
     TESSERA_ASSIGN_OR_RETURN(
@@ -194,9 +245,9 @@ absl::StatusOr<std::string> Gather::AwaitPublished() {
     if (text.ok()) return text;
     return Fail(text.status().code(), text.status().message());
   }
-  const absl::StatusOr<Absence> absence =
+  const absl::StatusOr<MissingMembers> absence =
       store_.AwaitAll(prefix_, members_, absl::InfinitePast());
-  // The root may have ended it in the meantime.
+  // The root may have published an error in the meantime.
   text = ReadPublished(absl::InfinitePast());
   if (text.ok()) return text;
   if (!absence.ok()) {
@@ -204,8 +255,8 @@ absl::StatusOr<std::string> Gather::AwaitPublished() {
   }
   if (absence->count > 0) return Missing(*absence);
   return Fail(absl::StatusCode::kDeadlineExceeded,
-              absl::StrCat("the deadline passed: everybody came, but rank ",
-                           root().value(), " has not handed out the result"));
+              absl::StrCat("the deadline passed: all members called, but rank ",
+                           root().value(), " has not published the result"));
 }
 
 absl::StatusOr<std::vector<std::string>> Gather::Run(std::string_view mine) {

@@ -1,4 +1,4 @@
-#include "collectives/bootstrap/internal/store_client.h"
+#include "collectives/bootstrap/store_client.h"
 
 #include <poll.h>
 
@@ -8,18 +8,17 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/entry_check.h"
-#include "collectives/bootstrap/host_id.h"
-#include "collectives/channel/payload.h"
+#include "collectives/bootstrap/peer_process.h"
+#include "collectives/bootstrap/store_table.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
-// For the answer that it is asked for at a deadline.
+// How long the server may take to answer at a deadline.
 constexpr absl::Duration kGrace = absl::Milliseconds(200);
 constexpr absl::Duration kFarewell = absl::Milliseconds(200);
 
-// The server's first message, after ours.
+// The server's reply to the greeting.
 absl::StatusOr<Message> Greet(Connection& connection, const Message& hello,
                               const Deadline& deadline) {
   connection.Queue(hello);
@@ -33,7 +32,7 @@ absl::StatusOr<Message> Greet(Connection& connection, const Message& hello,
         WaitReady(connection.fd(), connection.events(), deadline));
     if (!ready) {
       return absl::DeadlineExceededError(
-          "the connection stands, but the other end says nothing");
+          "connected, but the other end sent nothing");
     }
   }
 }
@@ -42,7 +41,7 @@ absl::StatusOr<std::string> ServerName(const Message& welcome) {
   if (welcome.type == MessageType::kRefuse && !welcome.value.empty() &&
       welcome.code != absl::StatusCode::kOk) {
     return absl::Status(welcome.code,
-                        absl::StrCat("rank 0 refuses this rank: ",
+                        absl::StrCat("rank 0 rejected this rank: ",
                                      welcome.value.substr(0, 1000)));
   }
   if (welcome.type != MessageType::kWelcome) {
@@ -85,7 +84,7 @@ StoreClient::StoreClient(Connection connection, WakeFd wake, Rank rank,
 
 StoreClient::~StoreClient() {
   if (pid_ != getpid()) {
-    // The thread is the parent's.
+    // In a forked child the thread does not exist.
     thread_.detach();
     return;
   }
@@ -181,16 +180,15 @@ absl::Status StoreClient::Erase(std::string_view prefix,
       .status();
 }
 
-absl::StatusOr<Absence> StoreClient::AwaitAll(std::string_view prefix,
-                                              std::span<const Rank> ranks,
-                                              absl::Time deadline) {
+absl::StatusOr<MissingMembers> StoreClient::AwaitAll(
+    std::string_view prefix, std::span<const Rank> ranks, absl::Time deadline) {
   TESSERA_RETURN_IF_ERROR(CheckRankList(prefix, ranks, size_));
   TESSERA_ASSIGN_OR_RETURN(const std::string value,
                            AskUntil({.type = MessageType::kAbsent,
                                      .key = std::string(prefix),
                                      .value = FormatRanks(ranks)},
                                     deadline));
-  return ParseAbsence(value);
+  return ParseMissingMembers(value);
 }
 
 void StoreClient::Run() {
@@ -200,7 +198,7 @@ void StoreClient::Run() {
   connection_.Close();
 }
 
-// Waits for something to do and does it.
+// Waits for events and handles them.
 void StoreClient::Step(const Deadline& until) {
   pollfd fds[] = {{wake_.fd(), POLLIN, 0},
                   {connection_.fd(), connection_.events(), 0}};
@@ -273,4 +271,4 @@ void StoreClient::SayFarewell() {
   }
 }
 
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

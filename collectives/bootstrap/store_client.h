@@ -1,5 +1,5 @@
-// StoreClient: the Store of a rank that reaches rank 0's table over a
-// connection. One thread of its own moves the bytes; callers wait for answers.
+// StoreClient: the Store of a rank that is connected to rank 0's table. Its own
+// thread sends and receives; callers wait for answers.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_STORE_CLIENT_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_STORE_CLIENT_H_
 
@@ -21,25 +21,24 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "collectives/bootstrap/one_shot.h"
 #include "collectives/bootstrap/store.h"
+#include "collectives/bootstrap/store_table.h"
 #include "collectives/channel/byte_channel.h"
 #include "collectives/channel/connection.h"
 #include "collectives/channel/deadline.h"
-#include "collectives/channel/wake_fd.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 
 class StoreClient final : public Store {
  public:
-  // Greets the server at the other end as `rank` of `size` and waits to be
-  // welcome. Errors: the server's own where it refuses this rank, Unavailable
-  // where the connection broke, DeadlineExceeded, ByteChannel's.
+  // Joins the server at the other end of `channel` as `rank` of `size`. Errors:
+  // the server's if it rejects this rank, Unavailable if the connection broke,
+  // DeadlineExceeded, and those of ByteChannel.
   static absl::StatusOr<std::unique_ptr<StoreClient>> Join(
       std::unique_ptr<ByteChannel> channel, Rank rank, int64_t size,
       const Deadline& deadline);
 
-  // Takes leave and ends the thread.
+  // Leaves the job and stops the thread.
   ~StoreClient() override;
 
   Rank rank() const override { return rank_; }
@@ -50,9 +49,9 @@ class StoreClient final : public Store {
                                       absl::Time deadline) override;
   absl::Status Erase(std::string_view prefix, std::span<const Rank> ranks,
                      absl::Time deadline) override;
-  absl::StatusOr<Absence> AwaitAll(std::string_view prefix,
-                                   std::span<const Rank> ranks,
-                                   absl::Time deadline) override;
+  absl::StatusOr<MissingMembers> AwaitAll(std::string_view prefix,
+                                          std::span<const Rank> ranks,
+                                          absl::Time deadline) override;
 
  private:
   using Answer = OneShot<absl::StatusOr<std::string>>;
@@ -60,17 +59,17 @@ class StoreClient final : public Store {
   StoreClient(Connection connection, WakeFd wake, Rank rank, int64_t size,
               std::string server);
 
-  // Sends a request and waits for its answer, one that the server gives soon.
+  // Sends a request that the server answers immediately; waits for the answer.
   absl::StatusOr<std::string> Ask(Message request, absl::Time deadline);
-  // The same for one that may wait; at the deadline the server is asked to
-  // answer with what there is.
+  // Sends a request that may wait; at the deadline asks the server for the
+  // current result.
   absl::StatusOr<std::string> AskUntil(Message request, absl::Time deadline);
   absl::StatusOr<std::shared_ptr<Answer>> Send(Message& request);
   absl::StatusOr<std::string> Finish(uint64_t id, Answer& answer,
                                      absl::Time deadline);
   absl::Status CheckProcess() const;
 
-  // The thread.
+  // Run by the thread.
   void Run();
   void Step(const Deadline& until);
   void TakeOutbox();
@@ -84,8 +83,8 @@ class StoreClient final : public Store {
   const pid_t pid_ = getpid();
   const WakeFd wake_;
   std::atomic<bool> stopping_ = false;
-  Connection connection_;  // The thread's.
-  bool over_ = false;      // The thread's: the connection is.
+  Connection connection_;  // Used only by the thread.
+  bool over_ = false;      // Used only by the thread: the connection ended.
 
   absl::Mutex mutex_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
@@ -94,9 +93,9 @@ class StoreClient final : public Store {
   absl::flat_hash_map<uint64_t, std::shared_ptr<Answer>> waiting_
       ABSL_GUARDED_BY(mutex_);
 
-  std::thread thread_;  // Last: it uses all of the above.
+  std::thread thread_;  // Last member: uses all of the above.
 };
 
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives
 
 #endif  // TESSERA_COLLECTIVES_BOOTSTRAP_STORE_CLIENT_H_

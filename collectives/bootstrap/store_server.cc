@@ -1,6 +1,7 @@
-#include "collectives/bootstrap/internal/store_server.h"
+#include "collectives/bootstrap/store_server.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -9,16 +10,232 @@
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/internal/refusal_log.h"
-#include "collectives/bootstrap/internal/server_peer.h"
+#include "collectives/bootstrap/peer_process.h"
+#include "collectives/bootstrap/store.h"
+#include "collectives/bootstrap/store_table.h"
 #include "collectives/channel/connection.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
-#include "collectives/channel/wake_fd.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
+
+namespace {
+
+constexpr size_t kMaxWaits = 4096;
+constexpr size_t kMaxMessageText = 4096;
+
+Message MakeReply(uint64_t id, const absl::Status& status, std::string value) {
+  Message reply = {
+      .type = MessageType::kReply, .code = status.code(), .id = id};
+  reply.value = status.ok()
+                    ? std::move(value)
+                    : std::string(status.message().substr(0, kMaxMessageText));
+  return reply;
+}
+
+Message MakeAbsenceReply(uint64_t id,
+                         const absl::StatusOr<MissingMembers>& absence) {
+  return MakeReply(id, absence.status(),
+                   absence.ok() ? FormatMissingMembers(*absence) : "");
+}
+
+}  // namespace
+
+ServerPeer::ServerPeer(uint64_t number, std::string name, Connection connection,
+                       std::optional<Rank> expected, Deadline greet_by,
+                       std::shared_ptr<StoreTable> table,
+                       std::shared_ptr<AnswerQueue> answers)
+    : number_(number),
+      name_(std::move(name)),
+      connection_(std::move(connection)),
+      expected_(expected),
+      greet_by_(greet_by),
+      table_(std::move(table)),
+      answers_(std::move(answers)) {}
+
+absl::Status ServerPeer::Advance() {
+  std::vector<Message> in;
+  absl::Status status = connection_.Advance(&in);
+  for (const Message& message : in) {
+    if (state_ != State::kGreeting && state_ != State::kMember) break;
+    if (absl::Status handled = Handle(message); !handled.ok()) {
+      status = handled;
+      break;
+    }
+  }
+  // Sends answers now instead of after the next poll.
+  if (status.ok() && connection_.queued_bytes() > 0) {
+    in.clear();
+    status = connection_.Advance(&in);
+    for (const Message& message : in) {
+      if (status.ok() && state_ == State::kMember) status = Handle(message);
+    }
+  }
+  const bool flushed = connection_.queued_bytes() == 0;
+  const bool greeting = state_ == State::kGreeting;
+  if (!status.ok() || (state_ == State::kLeaving && flushed)) Close();
+  return greeting ? status : absl::OkStatus();
+}
+
+void ServerPeer::Close() {
+  if (state_ == State::kOver) return;
+  CancelAll();
+  connection_.Close();
+  if (state_ == State::kMember) {
+    table_->LeaveSeat(rank_, MemberState::kLost);
+  } else if (state_ == State::kGreeting && expected_) {
+    // No other rank can use this socket.
+    table_->LeaveSeat(*expected_, MemberState::kLost);
+  }
+  state_ = State::kOver;
+}
+
+void ServerPeer::SayBye() {
+  if (state_ != State::kMember) return;
+  CancelAll();
+  table_->LeaveSeat(rank_, MemberState::kLeft);
+  connection_.Queue({.type = MessageType::kBye});
+  state_ = State::kLeaving;
+}
+
+absl::Status ServerPeer::Handle(const Message& message) {
+  if (state_ == State::kMember) return HandleRequest(message);
+  if (message.type == MessageType::kHello) return HandleHello(message);
+  return absl::InvalidArgumentError("its first message is not a greeting");
+}
+
+absl::Status ServerPeer::HandleHello(const Message& hello) {
+  const absl::Status status = TakeMember(hello);
+  if (status.ok()) {
+    state_ = State::kMember;
+    connection_.Queue({.type = MessageType::kWelcome,
+                       .key = HostName(),
+                       .value = FormatHello({table_->size(), getpid()})});
+    return absl::OkStatus();
+  }
+  connection_.Queue({.type = MessageType::kRefuse,
+                     .code = status.code(),
+                     .value = std::string(status.message())});
+  // Sends without waiting; the message is small and the first one.
+  std::vector<Message> ignored;
+  connection_.Advance(&ignored).IgnoreError();
+  return status;
+}
+
+absl::Status ServerPeer::TakeMember(const Message& hello) {
+  TESSERA_ASSIGN_OR_RETURN(const HelloBody body, ParseHello(hello.value));
+  const Rank rank(hello.number);
+  if (body.world_size != table_->size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank.value(), " has world size ", body.world_size,
+                     ", rank 0 has ", table_->size(),
+                     "; start all ranks of a job with the same world size"));
+  }
+  if (expected_ && rank != *expected_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank.value(), " used the socket of rank ", expected_->value(),
+        "; give rank 0 its sockets in the order of ranks"));
+  }
+  TESSERA_RETURN_IF_ERROR(table_->TakeMember(
+      rank,
+      DescribePlace(absl::CHexEscape(hello.key).substr(0, 128), body.pid)));
+  rank_ = rank;
+  return absl::OkStatus();
+}
+
+absl::Status ServerPeer::HandleRequest(const Message& request) {
+  switch (request.type) {
+    case MessageType::kSet:
+      Reply(request.id,
+            table_->Set(request.number, request.key, request.value));
+      return absl::OkStatus();
+    case MessageType::kGet:
+    case MessageType::kAbsent:
+      if (waits_.size() >= kMaxWaits || waits_.contains(request.id)) {
+        return absl::InvalidArgumentError("too many waits, or a duplicate one");
+      }
+      if (request.type == MessageType::kAbsent) return Await(request);
+      Get(request);
+      return absl::OkStatus();
+    case MessageType::kCancel:
+      Cancel(request.id);
+      return absl::OkStatus();
+    case MessageType::kErase: {
+      TESSERA_ASSIGN_OR_RETURN(const auto ranks, ParseRanks(request.value));
+      table_->Erase(request.key, ranks);
+      Reply(request.id, absl::OkStatus());
+      return absl::OkStatus();
+    }
+    case MessageType::kBye:
+      CancelAll();
+      table_->LeaveSeat(rank_, MemberState::kLeft);
+      state_ = State::kLeaving;
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(
+          "received a message that only rank 0 may send");
+  }
+}
+
+void ServerPeer::Get(const Message& request) {
+  // Register the wait first: another thread may answer before the ticket is
+  // known. The answer is queued and delivered later.
+  Wait& wait = waits_[request.id];
+  wait.ticket = table_->Get(
+      Rank(request.number), request.key,
+      [answers = answers_, peer = number_,
+       id = request.id](absl::StatusOr<std::string> value) {
+        answers->Put(peer, MakeReply(id, value.status(),
+                                     value.ok() ? *std::move(value) : ""));
+      });
+}
+
+absl::Status ServerPeer::Await(const Message& request) {
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Rank> ranks, ParseRanks(request.value));
+  Wait& wait = waits_[request.id];
+  wait = {0, true, request.key, std::move(ranks)};
+  wait.ticket =
+      table_->AwaitAll(request.key, wait.ranks,
+                       [answers = answers_, peer = number_, id = request.id](
+                           const absl::StatusOr<MissingMembers>& absence) {
+                         answers->Put(peer, MakeAbsenceReply(id, absence));
+                       });
+  return absl::OkStatus();
+}
+
+void ServerPeer::Cancel(uint64_t id) {
+  const auto it = waits_.find(id);
+  // If it cannot be cancelled, its answer is already queued.
+  if (it == waits_.end() || !table_->Cancel(it->second.ticket)) return;
+  const Wait wait = std::move(it->second);
+  waits_.erase(it);
+  if (!wait.absent) {
+    Reply(id, absl::DeadlineExceededError(
+                  "the deadline passed before a rank set it"));
+    return;
+  }
+  connection_.Queue(
+      MakeAbsenceReply(id, table_->FindAbsent(wait.prefix, wait.ranks)));
+}
+
+void ServerPeer::CancelAll() {
+  for (const auto& [id, wait] : waits_) table_->Cancel(wait.ticket);
+  waits_.clear();
+}
+
+void ServerPeer::Answer(const Message& answer) {
+  if (state_ != State::kMember || waits_.erase(answer.id) == 0) return;
+  connection_.Queue(answer);
+}
+
+void ServerPeer::Reply(uint64_t id, const absl::Status& status,
+                       std::string value) {
+  connection_.Queue(MakeReply(id, status, std::move(value)));
+}
+
 namespace {
 
 constexpr absl::Duration kFarewell = absl::Milliseconds(500);
@@ -26,7 +243,7 @@ constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 
 }  // namespace
 
-// All that the server's thread touches.
+// The state of the server's thread.
 class StoreServer::Loop {
  public:
   Loop(std::shared_ptr<StoreTable> table, ServerOptions options, WakeFd wake,
@@ -38,7 +255,7 @@ class StoreServer::Loop {
         listener_(std::move(listener)),
         make_channel_(std::move(make_channel)) {}
 
-  // Before the thread starts.
+  // Called before the thread starts.
   void AddPeer(std::unique_ptr<ByteChannel> channel, std::string name,
                std::optional<Rank> expected);
 
@@ -74,7 +291,7 @@ class StoreServer::Loop {
   const ChannelMaker make_channel_;
   std::atomic<bool> stopping_ = false;
   uint64_t next_number_ = 0;
-  Peers peers_;  // In the order in which they came.
+  Peers peers_;  // In the order of connecting.
   absl::flat_hash_map<uint64_t, ServerPeer*> peer_of_;
   Deadline accept_again_ = Deadline::After(absl::ZeroDuration());
 };
@@ -115,7 +332,7 @@ void StoreServer::Loop::Step(const Deadline& until) {
       poll(fds.data(), fds.size(), NextDeadline(until).PollMillis());
   if (ready < 0 && errno != EINTR) return;
   if (ready > 0 && fds[0].revents != 0) answers_->wake().Drain();
-  // The peers of the poll are the first of the list, in its order.
+  // The polled peers are the first of the list, in order.
   auto peer = peers_.begin();
   for (size_t i = 2; ready > 0 && i < fds.size(); ++i, ++peer) {
     if (fds[i].revents != 0) Advance(*peer);
@@ -174,7 +391,7 @@ Deadline StoreServer::Loop::NextDeadline(const Deadline& until) const {
 
 void StoreServer::Loop::Advance(ServerPeer& peer) {
   const absl::Status status = peer.Advance();
-  // A socket that its own rank closed is no stranger's.
+  // A socket that its rank closed is not a rejected connection.
   if (status.ok() || (peer.adopted() && absl::IsUnavailable(status))) return;
   refusals_.Report(peer.name(), status.message());
 }
@@ -205,7 +422,7 @@ void StoreServer::Loop::AcceptOne(UniqueFd socket) {
   if (Greeting() >= options_.max_greeting) {
     ServerPeer* oldest = OldestGreeting();
     refusals_.Report(oldest->name(),
-                     "it has not shown the secret, and others wait to");
+                     "it did not authenticate, and others wait to");
     oldest->Close();
   }
   std::string name = PeerName(socket);
@@ -222,7 +439,7 @@ void StoreServer::Loop::Expire() {
   for (auto it = peers_.begin(); it != peers_.end();) {
     if (it->state() == ServerPeer::State::kGreeting &&
         it->greet_by().Expired()) {
-      refusals_.Report(it->name(), "it has not shown the secret in time");
+      refusals_.Report(it->name(), "it did not authenticate in time");
       it->Close();
     }
     const auto peer = it++;
@@ -253,7 +470,7 @@ StoreServer::StoreServer(std::shared_ptr<Loop> loop)
 
 StoreServer::~StoreServer() {
   if (pid_ != getpid()) {
-    // The thread is the parent's.
+    // In a forked child the thread does not exist.
     thread_.detach();
     return;
   }
@@ -286,4 +503,17 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Adopt(
 
 int64_t StoreServer::refusals() const { return loop_->refusals(); }
 
-}  // namespace tessera::collectives::bootstrap
+absl::StatusOr<std::unique_ptr<ServedStore>> ServeTable(
+    int64_t size, int port,
+    const std::function<absl::StatusOr<std::unique_ptr<StoreServer>>(
+        std::shared_ptr<StoreTable>)>& start) {
+  const auto table = std::make_shared<StoreTable>(size);
+  TESSERA_ASSIGN_OR_RETURN(
+      std::unique_ptr<TableStore> member,
+      TableStore::Take(table, Rank(0), DescribePlace(HostName(), getpid())));
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<StoreServer> server, start(table));
+  return std::make_unique<ServedStore>(std::move(member), std::move(server),
+                                       port);
+}
+
+}  // namespace tessera::collectives

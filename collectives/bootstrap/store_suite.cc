@@ -39,10 +39,10 @@ void CheckBounds(Store& store) {
               invalid("has 1048577 bytes; use at most 1048576"));
   EXPECT_THAT(store.SetFor(-1, "bounds", "v", Soon()), invalid("for -1 reads"));
   EXPECT_THAT(store.GetFrom(Rank(store.size()), "bounds", absl::Now()),
-              invalid("is not below the job's"));
+              invalid("is out of range; the job has"));
   EXPECT_THAT(
       store.AwaitAll("p", std::vector<Rank>{Rank(store.size())}, absl::Now()),
-      invalid("is not below the job's"));
+      invalid("is out of range; the job has"));
   // None of it left a trace.
   EXPECT_THAT(store.Get("bounds", absl::InfinitePast()),
               StatusIs(absl::StatusCode::kDeadlineExceeded));

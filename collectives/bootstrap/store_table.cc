@@ -2,21 +2,154 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/entry_check.h"
 #include "collectives/bootstrap/store.h"
+#include "collectives/channel/message.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
+
+std::string ShowKey(std::string_view key) {
+  return absl::StrCat("\"", absl::CHexEscape(key.substr(0, 80)), "\"",
+                      key.size() > 80 ? "..." : "");
+}
+
+absl::Status CheckKey(std::string_view key) {
+  if (!key.empty() && key.size() <= kMaxStoreKeyBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the key ", ShowKey(key), " has ", key.size(),
+                   " bytes; use 1 to ", kMaxStoreKeyBytes));
+}
+
+absl::Status CheckEntry(int64_t reads, std::string_view key,
+                        std::string_view value) {
+  TESSERA_RETURN_IF_ERROR(CheckKey(key));
+  if (value.size() > kMaxStoreValueBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the value of ", ShowKey(key), " has ", value.size(),
+                     " bytes; use at most ", kMaxStoreValueBytes));
+  }
+  if (reads >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(ShowKey(key), " is set for ", reads,
+                   " reads; use a positive number, or 0 for unlimited"));
+}
+
+absl::Status CheckRankList(std::string_view prefix, std::span<const Rank> ranks,
+                           int64_t size) {
+  if (prefix.size() > kMaxStoreKeyBytes || ranks.size() > kMaxListedRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot wait for ", ranks.size(), " ranks under the prefix ",
+        ShowKey(prefix), " of ", prefix.size(), " bytes; use at most ",
+        kMaxListedRanks, " and ", kMaxStoreKeyBytes));
+  }
+  for (const Rank rank : ranks) {
+    if (rank >= Rank(0) && rank.value() < size) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank.value(), " is out of range; the job has ",
+                     size, " ranks"));
+  }
+  return absl::OkStatus();
+}
+
 namespace {
 
-absl::Status GoneError(const Seat& seat, std::string_view key) {
-  return absl::UnavailableError(
-      absl::StrCat(DescribeSeat(seat), ", and it has not set ", ShowKey(key)));
+constexpr size_t kMaxPlaceBytes = 512;
+
+bool TakeMember(std::string_view* value, JobMember* member) {
+  uint32_t rank = 0;
+  uint8_t state = 0;
+  if (!TakeInt(value, &rank) || !TakeInt(value, &state) ||
+      state > static_cast<uint8_t>(MemberState::kLost)) {
+    return false;
+  }
+  member->rank = Rank(rank);
+  member->state = static_cast<MemberState>(state);
+  return TakeText(value, kMaxPlaceBytes, &member->where);
+}
+
+}  // namespace
+
+std::string FormatHello(const HelloBody& hello) {
+  std::string value;
+  PutInt(hello.world_size, &value);
+  PutInt(hello.pid, &value);
+  return value;
+}
+
+absl::StatusOr<HelloBody> ParseHello(std::string_view value) {
+  HelloBody hello;
+  if (TakeInt(&value, &hello.world_size) && TakeInt(&value, &hello.pid) &&
+      value.empty() && hello.world_size >= 1 && hello.pid >= 0) {
+    return hello;
+  }
+  return absl::InvalidArgumentError(
+      "a greeting needs a world size from 1 and a pid from 0");
+}
+
+std::string FormatRanks(std::span<const Rank> ranks) {
+  std::string value;
+  for (const Rank rank : ranks) {
+    PutInt(static_cast<uint32_t>(rank.value()), &value);
+  }
+  return value;
+}
+
+absl::StatusOr<std::vector<Rank>> ParseRanks(std::string_view value) {
+  if (value.size() % sizeof(uint32_t) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a list of ranks has ", value.size(),
+                     " bytes, which is not a multiple of 4"));
+  }
+  std::vector<Rank> ranks;
+  ranks.reserve(value.size() / sizeof(uint32_t));
+  for (uint32_t rank = 0; TakeInt(&value, &rank);) ranks.emplace_back(rank);
+  return ranks;
+}
+
+std::string FormatMissingMembers(const MissingMembers& absence) {
+  std::string value;
+  PutInt(absence.count, &value);
+  for (const JobMember& member : absence.named) {
+    PutInt(static_cast<uint32_t>(member.rank.value()), &value);
+    PutInt(static_cast<uint8_t>(member.state), &value);
+    PutText(std::string_view(member.where).substr(0, kMaxPlaceBytes), &value);
+  }
+  return value;
+}
+
+absl::StatusOr<MissingMembers> ParseMissingMembers(std::string_view value) {
+  const auto wrong = [] {
+    return absl::InvalidArgumentError("malformed list of missing ranks");
+  };
+  MissingMembers absence;
+  if (!TakeInt(&value, &absence.count)) return wrong();
+  while (!value.empty()) {
+    JobMember member;
+    if (absence.named.size() == MissingMembers::kMaxNamed ||
+        !TakeMember(&value, &member)) {
+      return wrong();
+    }
+    absence.named.push_back(std::move(member));
+  }
+  if (absence.count < static_cast<int64_t>(absence.named.size())) {
+    return wrong();
+  }
+  return absence;
+}
+
+namespace {
+
+absl::Status GoneError(const JobMember& member, std::string_view key) {
+  return absl::UnavailableError(absl::StrCat(
+      DescribeMember(member), ", and it has not set ", ShowKey(key)));
 }
 
 void RunAll(std::vector<std::function<void()>>& calls) {
@@ -28,7 +161,7 @@ void RunAll(std::vector<std::function<void()>>& calls) {
 StoreTable::StoreTable(int64_t size, TableLimits limits)
     : size_(size), limits_(limits) {
   absl::MutexLock lock(&mutex_);
-  for (int64_t i = 0; i < size; ++i) seats_.push_back({.rank = Rank(i)});
+  for (int64_t i = 0; i < size; ++i) members_.push_back({.rank = Rank(i)});
 }
 
 absl::Status StoreTable::CheckRoom(std::string_view key, int64_t bytes) const {
@@ -70,20 +203,20 @@ absl::Status StoreTable::CheckWait() const {
   if (!closed_.ok()) return closed_;
   const auto waits = static_cast<int64_t>(getters_.size() + watches_.size());
   if (waits < limits_.waits) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the job's store has ", waits, " waits, as many as it may"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the job's store has ", waits, " waits, which is its limit"));
 }
 
 absl::Status StoreTable::CheckGet(Rank owner, std::string_view key) const {
   TESSERA_RETURN_IF_ERROR(CheckWait());
   if (owner == Store::kAnyRank) return absl::OkStatus();
   if (owner < Rank(0) || owner.value() >= size_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", owner.value(), ", who is to set ", ShowKey(key),
-                     ", is not below the job's ", size_, " ranks"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", owner.value(), ", which should set ", ShowKey(key),
+        ", is out of range; the job has ", size_, " ranks"));
   }
-  const Seat& seat = seats_[owner.value()];
-  return seat.IsGone() ? GoneError(seat, key) : absl::OkStatus();
+  const JobMember& member = members_[owner.value()];
+  return member.IsGone() ? GoneError(member, key) : absl::OkStatus();
 }
 
 StoreTable::Ticket StoreTable::Get(Rank owner, std::string_view key,
@@ -134,7 +267,7 @@ void StoreTable::ServeGetters(std::string_view key, Calls* calls) {
   std::vector<Ticket> tickets = std::move(it->second);
   getters_of_.erase(it);
   for (size_t i = 0; i < tickets.size(); ++i) {
-    if (!entries_.contains(key)) {  // Its reads are used up.
+    if (!entries_.contains(key)) {  // All reads are used up.
       getters_of_[key].assign(tickets.begin() + static_cast<int64_t>(i),
                               tickets.end());
       return;
@@ -168,10 +301,11 @@ void StoreTable::ServeWatches(std::string_view key, Calls* calls) {
       complete.push_back(ticket);
     }
   }
-  for (const Ticket ticket : complete) EndWatch(ticket, Absence(), calls);
+  for (const Ticket ticket : complete)
+    EndWatch(ticket, MissingMembers(), calls);
 }
 
-void StoreTable::EndWatch(Ticket ticket, absl::StatusOr<Absence> result,
+void StoreTable::EndWatch(Ticket ticket, absl::StatusOr<MissingMembers> result,
                           Calls* calls) {
   const auto it = watches_.find(ticket);
   calls->push_back(
@@ -186,30 +320,31 @@ void StoreTable::Erase(std::string_view prefix, std::span<const Rank> ranks) {
 }
 
 bool StoreTable::IsThere(std::string_view prefix, Rank rank) const {
-  if (prefix.empty()) return seats_[rank.value()].state == SeatState::kPresent;
+  if (prefix.empty())
+    return members_[rank.value()].state == MemberState::kPresent;
   return entries_.contains(absl::StrCat(prefix, rank.value()));
 }
 
-Absence StoreTable::Absent(std::string_view prefix,
-                           std::span<const Rank> ranks) const {
-  Absence absence;
-  std::vector<Seat> there;
+MissingMembers StoreTable::Absent(std::string_view prefix,
+                                  std::span<const Rank> ranks) const {
+  MissingMembers absence;
+  std::vector<JobMember> there;
   for (const Rank rank : ranks) {
     if (IsThere(prefix, rank)) continue;
     ++absence.count;
-    const Seat& seat = seats_[rank.value()];
-    std::vector<Seat>& list = seat.IsGone() ? absence.named : there;
-    if (list.size() < Absence::kMaxNamed) list.push_back(seat);
+    const JobMember& member = members_[rank.value()];
+    std::vector<JobMember>& list = member.IsGone() ? absence.named : there;
+    if (list.size() < MissingMembers::kMaxNamed) list.push_back(member);
   }
-  for (Seat& seat : there) {
-    if (absence.named.size() == Absence::kMaxNamed) break;
-    absence.named.push_back(std::move(seat));
+  for (JobMember& member : there) {
+    if (absence.named.size() == MissingMembers::kMaxNamed) break;
+    absence.named.push_back(std::move(member));
   }
   return absence;
 }
 
-absl::StatusOr<Absence> StoreTable::FindAbsent(std::string_view prefix,
-                                               std::span<const Rank> ranks) {
+absl::StatusOr<MissingMembers> StoreTable::FindAbsent(
+    std::string_view prefix, std::span<const Rank> ranks) {
   TESSERA_RETURN_IF_ERROR(CheckRankList(prefix, ranks, size_));
   absl::MutexLock lock(&mutex_);
   if (!closed_.ok()) return closed_;
@@ -219,10 +354,10 @@ absl::StatusOr<Absence> StoreTable::FindAbsent(std::string_view prefix,
 StoreTable::Ticket StoreTable::AwaitAll(std::string_view prefix,
                                         std::span<const Rank> ranks,
                                         AwaitDone done) {
-  absl::StatusOr<Absence> absent = FindAbsent(prefix, ranks);
+  absl::StatusOr<MissingMembers> absent = FindAbsent(prefix, ranks);
   if (absent.ok() && absent->count > 0 && !absent->AnyGone()) {
     absl::MutexLock lock(&mutex_);
-    // Again, and now for as long as it takes to say what to wait for.
+    // Register the wait.
     absent = Absent(prefix, ranks);
     if (absl::Status status = CheckWait(); !status.ok()) {
       absent = std::move(status);
@@ -250,41 +385,43 @@ bool StoreTable::Cancel(Ticket ticket) {
   return true;
 }
 
-absl::Status StoreTable::TakeSeat(Rank rank, std::string where) {
+absl::Status StoreTable::TakeMember(Rank rank, std::string where) {
   Calls calls;
   {
     absl::MutexLock lock(&mutex_);
     if (!closed_.ok()) return closed_;
     if (rank < Rank(0) || rank.value() >= size_) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "rank ", rank.value(), " is not below the job's ", size_, " ranks"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", rank.value(), " is out of range; the job has ",
+                       size_, " ranks"));
     }
-    Seat& seat = seats_[rank.value()];
-    if (seat.state != SeatState::kNeverCame) {
+    JobMember& member = members_[rank.value()];
+    if (member.state != MemberState::kNeverJoined) {
       return absl::AlreadyExistsError(absl::StrCat(
-          "the seat of rank ", rank.value(), " is taken: ", DescribeSeat(seat),
-          "; start every rank of a job once, and a new job under a new name"));
+          "rank ", rank.value(),
+          " has already joined: ", DescribeMember(member),
+          "; start every rank of a job once, and give a new job a new name"));
     }
-    seat.state = SeatState::kPresent;
-    seat.where = std::move(where);
-    SeatChanged(rank, &calls);
+    member.state = MemberState::kPresent;
+    member.where = std::move(where);
+    JobMemberChanged(rank, &calls);
   }
   RunAll(calls);
   return absl::OkStatus();
 }
 
-void StoreTable::LeaveSeat(Rank rank, SeatState state) {
+void StoreTable::LeaveSeat(Rank rank, MemberState state) {
   Calls calls;
   {
     absl::MutexLock lock(&mutex_);
-    seats_[rank.value()].state = state;
-    SeatChanged(rank, &calls);
+    members_[rank.value()].state = state;
+    JobMemberChanged(rank, &calls);
   }
   RunAll(calls);
 }
 
-void StoreTable::SeatChanged(Rank rank, Calls* calls) {
-  const bool gone = seats_[rank.value()].IsGone();
+void StoreTable::JobMemberChanged(Rank rank, Calls* calls) {
+  const bool gone = members_[rank.value()].IsGone();
   std::vector<Ticket> ended;
   for (auto& [ticket, watch] : watches_) {
     if (!watch.missing.contains(rank.value())) continue;
@@ -303,14 +440,14 @@ void StoreTable::SeatChanged(Rank rank, Calls* calls) {
   for (const Ticket ticket : ended) {
     FailGetter(
         ticket,
-        GoneError(seats_[rank.value()], getters_.find(ticket)->second.key),
+        GoneError(members_[rank.value()], getters_.find(ticket)->second.key),
         calls);
   }
 }
 
-Seat StoreTable::seat(Rank rank) const {
+JobMember StoreTable::member(Rank rank) const {
   absl::MutexLock lock(&mutex_);
-  return seats_[rank.value()];
+  return members_[rank.value()];
 }
 
 bool StoreTable::HasUnread() const {
@@ -333,4 +470,77 @@ void StoreTable::Close(absl::Status reason) {
   RunAll(calls);
 }
 
-}  // namespace tessera::collectives::bootstrap
+namespace {
+
+// Waits for the operation that `start` begins and returns its result; nullopt
+// at the deadline, after cancelling it.
+template <typename T, typename Start>
+std::optional<T> WaitFor(StoreTable& table, absl::Time deadline, Start start) {
+  const auto shot = std::make_shared<OneShot<T>>();
+  const StoreTable::Ticket ticket =
+      start([shot](T value) { shot->Put(std::move(value)); });
+  std::optional<T> value = shot->Take(deadline);
+  if (value || table.Cancel(ticket)) return value;
+  // The callback is running now.
+  return shot->Take(absl::InfiniteFuture());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TableStore>> TableStore::Take(
+    std::shared_ptr<StoreTable> table, Rank rank, std::string where) {
+  TESSERA_RETURN_IF_ERROR(table->TakeMember(rank, std::move(where)));
+  return std::unique_ptr<TableStore>(new TableStore(std::move(table), rank));
+}
+
+TableStore::~TableStore() {
+  if (pid_ == getpid()) table_->LeaveSeat(rank_, MemberState::kLeft);
+}
+
+absl::Status TableStore::CheckProcess() const {
+  if (pid_ == getpid()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the store of rank ", rank_.value(), " belongs to pid ",
+                   pid_, ", not to its child ", getpid(),
+                   "; join the job after fork, not before"));
+}
+
+absl::Status TableStore::SetFor(int64_t reads, std::string_view key,
+                                std::string_view value, absl::Time) {
+  TESSERA_RETURN_IF_ERROR(CheckProcess());
+  return table_->Set(reads, key, value);
+}
+
+absl::StatusOr<std::string> TableStore::GetFrom(Rank owner,
+                                                std::string_view key,
+                                                absl::Time deadline) {
+  TESSERA_RETURN_IF_ERROR(CheckProcess());
+  auto value = WaitFor<absl::StatusOr<std::string>>(
+      *table_, deadline, [&](StoreTable::GetDone done) {
+        return table_->Get(owner, key, std::move(done));
+      });
+  if (value) return *std::move(value);
+  return absl::DeadlineExceededError(absl::StrCat(
+      "no rank has set \"", absl::CHexEscape(key.substr(0, 80)), "\" in time"));
+}
+
+absl::Status TableStore::Erase(std::string_view prefix,
+                               std::span<const Rank> ranks, absl::Time) {
+  TESSERA_RETURN_IF_ERROR(CheckProcess());
+  table_->Erase(prefix, ranks);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MissingMembers> TableStore::AwaitAll(std::string_view prefix,
+                                                    std::span<const Rank> ranks,
+                                                    absl::Time deadline) {
+  TESSERA_RETURN_IF_ERROR(CheckProcess());
+  auto absence = WaitFor<absl::StatusOr<MissingMembers>>(
+      *table_, deadline, [&](StoreTable::AwaitDone done) {
+        return table_->AwaitAll(prefix, ranks, std::move(done));
+      });
+  if (absence) return *std::move(absence);
+  return table_->FindAbsent(prefix, ranks);
+}
+
+}  // namespace tessera::collectives

@@ -1,17 +1,21 @@
-// StoreTable: the table behind every Store: entries, who waits for them, and
-// where each rank is. In rank 0's process, or shared by threads.
+// StoreTable: the key-value table behind every Store. Also the checks and
+// message formats shared by the store's client and server.
 //
-// Nothing here blocks: a wait is a callback, called once: before the function
-// returns, or later from the thread that ends the wait. Callbacks must not
-// block; they may call the table. Thread-safe.
+// Checks of keys, values and lists of ranks, made by both ends.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_STORE_TABLE_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_STORE_TABLE_H_
 
+#include <unistd.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -20,11 +24,88 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "collectives/bootstrap/seat.h"
+#include "absl/time/time.h"
+#include "collectives/bootstrap/store.h"
+#include "topology/rank.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 
-// What all ranks together may leave in the table.
+// InvalidArgument if a key is empty or too long, the value is too long, or the
+// number of reads is negative.
+absl::Status CheckKey(std::string_view key);
+absl::Status CheckEntry(int64_t reads, std::string_view key,
+                        std::string_view value);
+// InvalidArgument if a list of ranks or the prefix is too long, or a rank is
+// out of range.
+absl::Status CheckRankList(std::string_view prefix, std::span<const Rank> ranks,
+                           int64_t size);
+
+// The key in quotes, escaped and shortened, for error messages.
+std::string ShowKey(std::string_view key);
+
+// Formats of message values with several parts: greetings, lists of ranks, and
+// missing ranks.
+
+// What each side sends about itself in kHello and kWelcome, besides its host.
+struct HelloBody {
+  int64_t world_size = 0;
+  int64_t pid = 0;
+
+  friend bool operator==(const HelloBody&, const HelloBody&) = default;
+};
+std::string FormatHello(const HelloBody& hello);
+// InvalidArgument if malformed, the size is less than 1 or the pid is negative.
+absl::StatusOr<HelloBody> ParseHello(std::string_view value);
+
+// A list of at most kMaxListedRanks ranks less than 2^32.
+inline constexpr size_t kMaxListedRanks = size_t{1} << 18;
+std::string FormatRanks(std::span<const topology::Rank> ranks);
+// InvalidArgument if the value has a partial rank.
+absl::StatusOr<std::vector<topology::Rank>> ParseRanks(std::string_view value);
+
+// The missing ranks. InvalidArgument if malformed: a count less than the number
+// of named ranks, too many named ranks, or an unknown state.
+std::string FormatMissingMembers(const MissingMembers& absence);
+absl::StatusOr<MissingMembers> ParseMissingMembers(std::string_view value);
+
+// OneShot: a value that one thread waits for and another one sets.
+//
+//   const auto shot = std::make_shared<OneShot<int>>();
+//   table.Get(..., [shot](int value) { shot->Put(value); });
+//   std::optional<int> value = shot->Take(deadline);
+template <typename T>
+class OneShot {
+ public:
+  void Put(T value) {
+    absl::MutexLock lock(&mutex_);
+    value_ = std::move(value);
+  }
+
+  // Waits for the value; nullopt at the deadline.
+  std::optional<T> Take(absl::Time deadline) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithDeadline(absl::Condition(this, &OneShot::IsThere),
+                             deadline);
+    return std::exchange(value_, std::nullopt);
+  }
+
+ private:
+  bool IsThere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return value_.has_value();
+  }
+
+  absl::Mutex mutex_;
+  std::optional<T> value_ ABSL_GUARDED_BY(mutex_);
+};
+
+// StoreTable: the entries, the waits for them, and the state of each rank.
+// Lives in rank 0's process, or is shared by threads.
+//
+// No function blocks. A wait takes a callback, which is called once: before the
+// function returns, or later by the thread that ends the wait. Callbacks must
+// not block; they may call the table. Thread-safe.
+
+// The capacity of the table, for all ranks together.
 struct TableLimits {
   int64_t entries = int64_t{1} << 18;
   int64_t bytes = int64_t{256} << 20;
@@ -34,50 +115,51 @@ struct TableLimits {
 class StoreTable {
  public:
   using GetDone = std::function<void(absl::StatusOr<std::string>)>;
-  using AwaitDone = std::function<void(absl::StatusOr<Absence>)>;
+  using AwaitDone = std::function<void(absl::StatusOr<MissingMembers>)>;
   using Ticket = uint64_t;
 
-  // Every rank below `size` has a seat that nobody has taken.
+  // A table for ranks 0 to size - 1, none of which has joined.
   explicit StoreTable(int64_t size, TableLimits limits = {});
 
   int64_t size() const { return size_; }
 
-  // As Store's functions of these names.
+  // Like Store's functions of these names.
   absl::Status Set(int64_t reads, std::string_view key, std::string_view value);
   Ticket Get(Rank owner, std::string_view key, GetDone done);
   void Erase(std::string_view prefix, std::span<const Rank> ranks);
   Ticket AwaitAll(std::string_view prefix, std::span<const Rank> ranks,
                   AwaitDone done);
-  // Who is absent now.
-  absl::StatusOr<Absence> FindAbsent(std::string_view prefix,
-                                     std::span<const Rank> ranks);
+  // The ranks that are missing now.
+  absl::StatusOr<MissingMembers> FindAbsent(std::string_view prefix,
+                                            std::span<const Rank> ranks);
 
-  // Ends a wait without calling its callback. False where it was called, or is
-  // being called now.
+  // Cancels a wait without calling its callback. Returns false if the callback
+  // was called or is being called.
   bool Cancel(Ticket ticket);
 
-  // Takes, or leaves, a seat. AlreadyExists where it is taken or was.
-  absl::Status TakeSeat(Rank rank, std::string where);
-  void LeaveSeat(Rank rank, SeatState state);
-  Seat seat(Rank rank) const;
+  // A rank joins or leaves. AlreadyExists if it has joined before.
+  absl::Status TakeMember(Rank rank, std::string where);
+  void LeaveSeat(Rank rank, MemberState state);
+  JobMember member(Rank rank) const;
 
-  // Whether an entry with a number of reads still has some left.
+  // True if an entry with limited reads has reads left.
   bool HasUnread() const;
 
-  // Ends every wait, and every later call, with `reason`.
+  // Ends all waits and makes all later calls fail with `reason`.
   void Close(absl::Status reason);
 
  private:
   struct Entry {
     std::string value;
-    int64_t reads_left = 0;  // 0: no end of them.
+    int64_t reads_left = 0;  // 0: unlimited.
   };
   struct Getter {
     Rank owner;
     std::string key;
     GetDone done;
   };
-  // A wait for ranks: `keys` are those not set yet; ranks where by_seat.
+  // A wait for ranks: `keys` are those that are not set yet, or ranks if
+  // by_seat.
   struct Watch {
     std::string prefix;
     std::vector<Rank> ranks;
@@ -88,13 +170,14 @@ class StoreTable {
 
   absl::Status CheckRoom(std::string_view key, int64_t bytes) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Why a Get need not wait; OK where it must.
+  // The error of a Get that need not wait; OK if it must wait.
   absl::Status CheckGet(Rank owner, std::string_view key) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status CheckWait() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   bool IsThere(std::string_view prefix, Rank rank) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  Absence Absent(std::string_view prefix, std::span<const Rank> ranks) const
+  MissingMembers Absent(std::string_view prefix,
+                        std::span<const Rank> ranks) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   std::string Read(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -102,11 +185,11 @@ class StoreTable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ServeWatches(std::string_view key, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndWatch(Ticket ticket, absl::StatusOr<Absence> result, Calls* calls)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndWatch(Ticket ticket, absl::StatusOr<MissingMembers> result,
+                Calls* calls) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailGetter(Ticket ticket, const absl::Status& status, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SeatChanged(Rank rank, Calls* calls)
+  void JobMemberChanged(Rank rank, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t size_;
@@ -121,9 +204,42 @@ class StoreTable {
   absl::flat_hash_map<std::string, std::vector<Ticket>> getters_of_
       ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<Ticket, Watch> watches_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Seat> seats_ ABSL_GUARDED_BY(mutex_);
+  std::vector<JobMember> members_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace tessera::collectives::bootstrap
+// TableStore: the Store of a rank in the process of the table.
+
+class TableStore final : public Store {
+ public:
+  // Joins as `rank`; leaves when this object is destroyed. Errors as
+  // StoreTable::TakeMember.
+  static absl::StatusOr<std::unique_ptr<TableStore>> Take(
+      std::shared_ptr<StoreTable> table, Rank rank, std::string where);
+  ~TableStore() override;
+
+  Rank rank() const override { return rank_; }
+  int64_t size() const override { return table_->size(); }
+  absl::Status SetFor(int64_t reads, std::string_view key,
+                      std::string_view value, absl::Time deadline) override;
+  absl::StatusOr<std::string> GetFrom(Rank owner, std::string_view key,
+                                      absl::Time deadline) override;
+  absl::Status Erase(std::string_view prefix, std::span<const Rank> ranks,
+                     absl::Time deadline) override;
+  absl::StatusOr<MissingMembers> AwaitAll(std::string_view prefix,
+                                          std::span<const Rank> ranks,
+                                          absl::Time deadline) override;
+
+ private:
+  TableStore(std::shared_ptr<StoreTable> table, Rank rank)
+      : table_(std::move(table)), rank_(rank) {}
+
+  absl::Status CheckProcess() const;
+
+  const std::shared_ptr<StoreTable> table_;
+  const Rank rank_;
+  const pid_t pid_ = getpid();
+};
+
+}  // namespace tessera::collectives
 
 #endif  // TESSERA_COLLECTIVES_BOOTSTRAP_STORE_TABLE_H_

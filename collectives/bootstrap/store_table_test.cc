@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
 using ::testing::AllOf;
@@ -22,9 +22,11 @@ struct Getter {
   }
 };
 struct Waiter {
-  std::optional<absl::StatusOr<Absence>> absence;
+  std::optional<absl::StatusOr<MissingMembers>> absence;
   StoreTable::AwaitDone Done() {
-    return [this](absl::StatusOr<Absence> got) { absence = std::move(got); };
+    return [this](absl::StatusOr<MissingMembers> got) {
+      absence = std::move(got);
+    };
   }
 };
 
@@ -70,7 +72,7 @@ TEST(StoreTableTest, AwaitAllEndsWithTheLastKey) {
   }
   EXPECT_FALSE(waiter.absence.has_value());
   TESSERA_EXPECT_OK(table.Set(0, "k/11", ""));
-  EXPECT_THAT(*waiter.absence, IsOkAndHolds(Absence()));
+  EXPECT_THAT(*waiter.absence, IsOkAndHolds(MissingMembers()));
 }
 
 TEST(StoreTableTest, AwaitAllWithoutAPrefixWaitsForSeats) {
@@ -78,20 +80,20 @@ TEST(StoreTableTest, AwaitAllWithoutAPrefixWaitsForSeats) {
   Waiter both, gone;
   const std::vector<Rank> ranks = {Rank(0), Rank(2)};
   table.AwaitAll("", ranks, both.Done());
-  TESSERA_EXPECT_OK(table.TakeSeat(Rank(2), "here"));
+  TESSERA_EXPECT_OK(table.TakeMember(Rank(2), "here"));
   EXPECT_FALSE(both.absence.has_value());
-  TESSERA_EXPECT_OK(table.TakeSeat(Rank(0), "there"));
-  EXPECT_THAT(*both.absence, IsOkAndHolds(Absence()));
-  table.LeaveSeat(Rank(2), SeatState::kLost);
+  TESSERA_EXPECT_OK(table.TakeMember(Rank(0), "there"));
+  EXPECT_THAT(*both.absence, IsOkAndHolds(MissingMembers()));
+  table.LeaveSeat(Rank(2), MemberState::kLost);
   table.AwaitAll("", ranks, gone.Done());
-  const Absence expected = {1, {{Rank(2), SeatState::kLost, "here"}}};
+  const MissingMembers expected = {1, {{Rank(2), MemberState::kLost, "here"}}};
   EXPECT_THAT(*gone.absence, IsOkAndHolds(expected));
 }
 
 TEST(StoreTableTest, ALostRankEndsOnlyTheWaitsForIt) {
   StoreTable table(3);
   for (int i = 0; i < 3; ++i) {
-    TESSERA_EXPECT_OK(table.TakeSeat(Rank(i), absl::StrCat("place ", i)));
+    TESSERA_EXPECT_OK(table.TakeMember(Rank(i), absl::StrCat("place ", i)));
   }
   Getter of_lost, of_other, of_any;
   Waiter waiter;
@@ -99,7 +101,7 @@ TEST(StoreTableTest, ALostRankEndsOnlyTheWaitsForIt) {
   table.Get(Rank(2), "a", of_other.Done());
   table.Get(Store::kAnyRank, "a", of_any.Done());
   table.AwaitAll("k/", std::vector<Rank>{Rank(1), Rank(2)}, waiter.Done());
-  table.LeaveSeat(Rank(1), SeatState::kLost);
+  table.LeaveSeat(Rank(1), MemberState::kLost);
   EXPECT_THAT(*of_lost.value,
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("rank 1 (place 1) is lost"),
@@ -113,16 +115,16 @@ TEST(StoreTableTest, ALostRankEndsOnlyTheWaitsForIt) {
 
 TEST(StoreTableTest, ASeatIsTakenOnce) {
   StoreTable table(2);
-  TESSERA_EXPECT_OK(table.TakeSeat(Rank(1), "a"));
-  EXPECT_THAT(table.TakeSeat(Rank(1), "b"),
+  TESSERA_EXPECT_OK(table.TakeMember(Rank(1), "a"));
+  EXPECT_THAT(table.TakeMember(Rank(1), "b"),
               StatusIs(absl::StatusCode::kAlreadyExists,
-                       HasSubstr("the seat of rank 1 is taken: rank 1 (a)")));
-  EXPECT_EQ(table.seat(Rank(1)).where, "a");
-  EXPECT_THAT(table.TakeSeat(Rank(2), "c"),
+                       HasSubstr("rank 1 has already joined: rank 1 (a)")));
+  EXPECT_EQ(table.member(Rank(1)).where, "a");
+  EXPECT_THAT(table.TakeMember(Rank(2), "c"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rank 2 is not below the job's 2")));
-  table.LeaveSeat(Rank(1), SeatState::kLeft);
-  EXPECT_THAT(table.TakeSeat(Rank(1), "b"),
+                       HasSubstr("rank 2 is out of range; the job has 2")));
+  table.LeaveSeat(Rank(1), MemberState::kLeft);
+  EXPECT_THAT(table.TakeMember(Rank(1), "b"),
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("left")));
 }
 
@@ -166,8 +168,8 @@ TEST(StoreTableTest, CloseEndsEverything) {
   EXPECT_THAT(table.Set(0, "a", ""), closed);
   table.Get(Store::kAnyRank, "there", late.Done());
   EXPECT_THAT(*late.value, closed);
-  EXPECT_THAT(table.TakeSeat(Rank(0), ""), closed);
+  EXPECT_THAT(table.TakeMember(Rank(0), ""), closed);
 }
 
 }  // namespace
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

@@ -37,7 +37,7 @@ TEST_F(StoreTest, RefusesMembersThatAreNoGroup) {
   EXPECT_THAT(Gather({Rank(0), Rank(1), Rank(0)}, "a"),
               Invalid("member 0 is listed twice"));
   EXPECT_THAT(Gather({Rank(0), Rank(4)}, "a"),
-              Invalid("member 4 is not below the job's 4 ranks"));
+              Invalid("member 4 is out of range; the job has 4 ranks"));
   EXPECT_THAT(Gather({Rank(-1), Rank(0)}, "a"), Invalid("member -1"));
 }
 
@@ -45,7 +45,7 @@ TEST_F(StoreTest, RefusesNamesAndTextsThatAreTooLong) {
   EXPECT_THAT(Gather({Rank(0)}, ""), Invalid("has 0 bytes; use 1 to 200"));
   EXPECT_THAT(Gather({Rank(0)}, std::string(201, 'n')), Invalid("201 bytes"));
   EXPECT_THAT(Gather({Rank(0)}, "a", std::string(kMaxStoreValueBytes + 1, 'x')),
-              Invalid("a text of 1048577 bytes"));
+              Invalid("the text has 1048577 bytes"));
 }
 
 TEST_F(StoreTest, NamesOnlyTheGoneWhereSomeAre) {

@@ -16,14 +16,11 @@
 #include "collectives/bootstrap/tls_store.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
-#include "collectives/channel/socket_address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
 namespace {
-
-using bootstrap::Deadline;
 using ::testing::HasSubstr;
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
@@ -38,10 +35,9 @@ TlsStoreOptions Options(int rank, int size, int port = 0) {
 }
 
 UniqueFd ConnectTo(int port) {
-  auto addresses = bootstrap::ResolveTcp("127.0.0.1", port,
-                                         Deadline::After(absl::Seconds(5)));
-  auto socket =
-      bootstrap::Connect(addresses->front(), Deadline::After(absl::Seconds(5)));
+  auto addresses =
+      ResolveTcp("127.0.0.1", port, Deadline::After(absl::Seconds(5)));
+  auto socket = Connect(addresses->front(), Deadline::After(absl::Seconds(5)));
   return socket.ok() ? *std::move(socket) : UniqueFd();
 }
 
@@ -56,7 +52,7 @@ bool IsClosed(const UniqueFd& socket, absl::Duration patience) {
   const Deadline deadline = Deadline::After(patience);
   char buffer[4096];
   while (true) {
-    const auto ready = bootstrap::WaitReady(socket.get(), POLLIN, deadline);
+    const auto ready = WaitReady(socket.get(), POLLIN, deadline);
     if (!ready.ok() || !*ready) return false;
     const ssize_t got = recv(socket.get(), buffer, sizeof(buffer), 0);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return true;
@@ -83,8 +79,8 @@ class Strangers {
     std::mt19937_64 random(1);
     while (!stop_) {
       const UniqueFd socket = ConnectTo(port_);
-      bootstrap::SendAll(socket, RandomBytes(random, random() % 500),
-                         Deadline::After(absl::Seconds(1)))
+      SendAll(socket, RandomBytes(random, random() % 500),
+              Deadline::After(absl::Seconds(1)))
           .IgnoreError();
       IsClosed(socket, absl::Milliseconds(20));
     }
@@ -95,9 +91,8 @@ class Strangers {
       const UniqueFd socket = ConnectTo(port_);
       // As a handshake record begins, so that it is not refused at once.
       std::string bytes = "\x16\x03\x01\x40";
-      while (!stop_ && bootstrap::SendAll(socket, bytes,
-                                          Deadline::After(absl::Seconds(1)))
-                           .ok()) {
+      while (!stop_ &&
+             SendAll(socket, bytes, Deadline::After(absl::Seconds(1))).ok()) {
         bytes = RandomBytes(random, 100'000);
       }
     }
@@ -195,19 +190,17 @@ TEST(StrangersTest, WhoFillsTheQueueGivesWay) {
 TEST(StrangersTest, AServiceThatIsNoStoreIsTold) {
   // Plays another program at rank 0's port, which answers in its own words.
   auto addresses =
-      bootstrap::ResolveTcp("127.0.0.1", 0, Deadline::After(absl::Seconds(5)));
+      ResolveTcp("127.0.0.1", 0, Deadline::After(absl::Seconds(5)));
   TESSERA_ASSERT_OK_AND_ASSIGN(const UniqueFd listener,
-                               bootstrap::Listen(addresses->front()));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const auto address,
-                               bootstrap::LocalAddress(listener));
+                               Listen(addresses->front()));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto address, LocalAddress(listener));
   std::thread service([&] {
-    bootstrap::WaitReady(listener.get(), POLLIN,
-                         Deadline::After(absl::Seconds(10)))
+    WaitReady(listener.get(), POLLIN, Deadline::After(absl::Seconds(10)))
         .IgnoreError();
-    auto socket = bootstrap::Accept(listener);
+    auto socket = Accept(listener);
     if (!socket.ok() || !socket->valid()) return;
-    bootstrap::SendAll(*socket, "220 mail.example ready\r\n",
-                       Deadline::After(absl::Seconds(1)))
+    SendAll(*socket, "220 mail.example ready\r\n",
+            Deadline::After(absl::Seconds(1)))
         .IgnoreError();
     IsClosed(*socket, absl::Seconds(10));
   });

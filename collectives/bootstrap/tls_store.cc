@@ -11,24 +11,15 @@
 #include "absl/time/clock.h"
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/internal/store_client.h"
-#include "collectives/bootstrap/internal/store_server.h"
+#include "collectives/bootstrap/store_client.h"
+#include "collectives/bootstrap/store_server.h"
 #include "collectives/channel/byte_channel.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
-#include "collectives/channel/socket_address.h"
 #include "collectives/channel/tls_channel.h"
 
 namespace tessera::collectives {
 namespace {
-
-using bootstrap::ByteChannel;
-using bootstrap::Deadline;
-using bootstrap::SocketAddress;
-using bootstrap::StoreClient;
-using bootstrap::StoreServer;
-using bootstrap::StoreTable;
-using bootstrap::TlsContext;
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(250);
@@ -37,12 +28,12 @@ constexpr int64_t kMaxRanks = int64_t{1} << 18;
 absl::Status CheckOptions(const TlsStoreOptions& options) {
   if (options.size < 1 || options.size > kMaxRanks) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a job of ", options.size, " ranks; use 1 to ", kMaxRanks));
+        "the job has ", options.size, " ranks; use 1 to ", kMaxRanks));
   }
   if (options.rank < Rank(0) || options.rank.value() >= options.size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank.value(),
-                     " is not from 0 to the job's size, ", options.size));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", options.rank.value(),
+        " is out of range; the job has ranks 0 to ", options.size - 1));
   }
   return absl::OkStatus();
 }
@@ -59,7 +50,7 @@ absl::StatusOr<std::vector<SocketAddress>> AddressesOf(
     const TlsStoreOptions& options, const std::string& host,
     const Deadline& deadline) {
   if (options.abstract_name.empty()) {
-    return bootstrap::ResolveTcp(host, options.port, deadline);
+    return ResolveTcp(host, options.port, deadline);
   }
   TESSERA_ASSIGN_OR_RETURN(const SocketAddress address,
                            SocketAddress::Abstract(options.abstract_name));
@@ -72,28 +63,27 @@ absl::StatusOr<UniqueFd> ListenAt(const TlsStoreOptions& options,
       options.bind_address.empty() ? options.host : options.bind_address;
   TESSERA_ASSIGN_OR_RETURN(const auto addresses,
                            AddressesOf(options, host, deadline));
-  absl::StatusOr<UniqueFd> listener = bootstrap::Listen(addresses.front());
+  absl::StatusOr<UniqueFd> listener = Listen(addresses.front());
   if (absl::IsAlreadyExists(listener.status())) {
     return Annotate(listener.status(),
                     "rank 0 finds its port taken by another program");
   }
   if (listener.ok()) return listener;
   return Annotate(listener.status(),
-                  "rank 0 must listen at an address of its own host");
+                  "rank 0 must listen on an address of its own host");
 }
 
 absl::StatusOr<std::unique_ptr<ByteChannel>> ConnectOnce(
     TlsContext& context, const SocketAddress& address,
     const Deadline& deadline) {
-  TESSERA_ASSIGN_OR_RETURN(UniqueFd socket,
-                           bootstrap::Connect(address, deadline));
+  TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, deadline));
   if (address.family() == AF_UNIX) {
-    TESSERA_RETURN_IF_ERROR(bootstrap::CheckSameUser(socket));
+    TESSERA_RETURN_IF_ERROR(CheckSameUser(socket));
   }
   return context.Wrap(std::move(socket));
 }
 
-// The error of an attempt, with what to do about it.
+// Adds to an attempt's error how to fix it.
 absl::Status ExplainFatal(const TlsStoreOptions& options,
                           const absl::Status& status) {
   const std::string who = absl::StrCat("rank ", options.rank.value(), " of ",
@@ -102,7 +92,7 @@ absl::Status ExplainFatal(const TlsStoreOptions& options,
     return Annotate(
         status,
         absl::StrCat(who,
-                     " was refused: rank 0 has another secret, or is of "
+                     " was rejected: rank 0 has another secret or belongs to "
                      "another job than \"",
                      absl::CHexEscape(options.job),
                      "\"; give every rank the same"));
@@ -136,7 +126,7 @@ class Caller {
   }
 
  private:
-  // Rank 0, or its host's name, may yet come.
+  // Rank 0 may not listen yet, or its host name may not be known yet.
   static bool MayTryAgain(const absl::Status& status) {
     return absl::IsUnavailable(status) || absl::IsNotFound(status) ||
            absl::IsDeadlineExceeded(status);
@@ -184,20 +174,19 @@ absl::StatusOr<std::unique_ptr<ServedStore>> ServeTlsStore(
                                               options.job, options.secret));
   TESSERA_ASSIGN_OR_RETURN(UniqueFd listener,
                            ListenAt(options, Deadline(deadline)));
-  TESSERA_ASSIGN_OR_RETURN(const SocketAddress address,
-                           bootstrap::LocalAddress(listener));
+  TESSERA_ASSIGN_OR_RETURN(const SocketAddress address, LocalAddress(listener));
   const bool is_unix = address.family() == AF_UNIX;
-  bootstrap::ServerOptions server;
+  ServerOptions server;
   server.greeting_timeout = options.greeting_timeout;
   server.max_greeting = std::max(options.max_greeting, 1);
   server.on_refusal = options.on_refusal;
   const auto make_channel =
       [context, is_unix](
           UniqueFd socket) -> absl::StatusOr<std::unique_ptr<ByteChannel>> {
-    if (is_unix) TESSERA_RETURN_IF_ERROR(bootstrap::CheckSameUser(socket));
+    if (is_unix) TESSERA_RETURN_IF_ERROR(CheckSameUser(socket));
     return context->Wrap(std::move(socket));
   };
-  return bootstrap::ServeTable(
+  return ServeTable(
       options.size, address.port(), [&](std::shared_ptr<StoreTable> table) {
         return StoreServer::Listen(std::move(table), std::move(server),
                                    std::move(listener), make_channel);

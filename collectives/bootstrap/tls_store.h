@@ -1,4 +1,4 @@
-// A job's store over TLS: rank 0 serves it, the others connect.
+// A job's store over TLS: rank 0 serves it and the other ranks connect.
 //
 //   TlsStoreOptions options;
 //   options.rank = Rank(3);
@@ -10,8 +10,8 @@
 //                            OpenTlsStore(options, deadline));
 //
 // Both sides prove that they know the secret (TLS 1.3 with a pre-shared key,
-// see channel/tls_channel.h) before either says anything else. A stranger is
-// closed, counted and reported, and disturbs nobody.
+// see channel/tls_channel.h) before any other message. Connections without it
+// are closed, counted and reported; they have no other effect.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_TLS_STORE_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_TLS_STORE_H_
 
@@ -22,8 +22,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/bootstrap/served_store.h"
 #include "collectives/bootstrap/store.h"
+#include "collectives/bootstrap/store_server.h"
 #include "topology/rank.h"
 
 namespace tessera::collectives {
@@ -31,45 +31,47 @@ namespace tessera::collectives {
 struct TlsStoreOptions {
   Rank rank;
   int64_t size = 1;
-  // 16 to 4096 bytes that nobody else knows.
+  // The secret, 16 to 4096 bytes.
   std::string secret;
-  // Tells this job from others with the same secret; travels in the clear. 1 to
-  // 128 bytes.
+  // The job's name, which distinguishes jobs with the same secret. Sent in
+  // clear text. 1 to 128 bytes.
   std::string job = "job";
 
-  // Where rank 0 is: a name or number and a port; or, where it is not empty, a
-  // name in the abstract unix namespace, on which both sides also check that
-  // the other is of the same user.
+  // The address of rank 0: host name or IP address and port; or, if
+  // abstract_name is not empty, an abstract unix socket, on which both sides
+  // also check that the other belongs to the same user.
   std::string host = "127.0.0.1";
   int port = 0;
   std::string abstract_name;
 
-  // Where rank 0 listens, if not at `host`: "0.0.0.0" is every interface. With
-  // the default it binds to loopback, and other hosts cannot reach it.
+  // The address on which rank 0 listens if not `host`; "0.0.0.0": all
+  // interfaces. By default it binds to loopback, which other hosts cannot
+  // reach.
   std::string bind_address;
 
-  // Rank 0: one line for each refused stranger, ten at once, then one a second.
-  // Called by the server's thread, which waits for it.
+  // Rank 0: receives one line per rejected connection, at most ten at once and
+  // one per second. Called by the server's thread, so it must not block.
   std::function<void(std::string line)> on_refusal;
-  // Rank 0: how long one may take to prove itself, and how many may be at it.
+  // Rank 0: the longest time to authenticate, and the number of connections
+  // that may do so at a time.
   absl::Duration greeting_timeout = absl::Seconds(10);
   int max_greeting = 64;
 };
 
-// Rank 0's. AlreadyExists where somebody else listens there, InvalidArgument
-// where an option is wrong or this host has no such address. Port 0: any that
-// is free. `deadline` bounds the resolver's time.
+// Opens rank 0's store. AlreadyExists if the address is in use, InvalidArgument
+// if an option is invalid or this host does not have the address. Port 0 uses
+// any free port. `deadline` limits name resolution.
 absl::StatusOr<std::unique_ptr<ServedStore>> ServeTlsStore(
     const TlsStoreOptions& options, absl::Time deadline);
 
-// Another rank's. Tries again until the deadline while nobody listens there
-// (DeadlineExceeded). At once: PermissionDenied where rank 0 has another secret
-// or job; InvalidArgument where what listens there is no store, or rank 0
-// another size; AlreadyExists where this rank has come already.
+// Opens another rank's store. Retries until the deadline (DeadlineExceeded)
+// while no process listens there. Fails at once with PermissionDenied if rank 0
+// has another secret or job; InvalidArgument if the other end is not a store or
+// has another size; AlreadyExists if this rank has already joined.
 absl::StatusOr<std::unique_ptr<Store>> ConnectTlsStore(
     const TlsStoreOptions& options, absl::Time deadline);
 
-// One or the other, by the rank.
+// Opens the store of options.rank.
 absl::StatusOr<std::unique_ptr<Store>> OpenTlsStore(
     const TlsStoreOptions& options, absl::Time deadline);
 

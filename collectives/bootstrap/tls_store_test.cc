@@ -9,10 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
-#include "collectives/bootstrap/free_port.h"
 #include "collectives/bootstrap/ranks.h"
 #include "collectives/bootstrap/store_suite.h"
-#include "collectives/channel/random.h"
+#include "collectives/channel/job_secret.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -46,7 +45,7 @@ int64_t AwaitRefusals(const ServedStore& store, int64_t count) {
 void OpenAll(int size, bool tcp, Stores* stores) {
   TlsStoreOptions options = Options(0, size);
   if (!tcp) {
-    options.abstract_name = *bootstrap::RandomHex(16);
+    options.abstract_name = *RandomHex(16);
   }
   TESSERA_ASSERT_OK_AND_ASSIGN(auto served, ServeTlsStore(options, Soon()));
   options.port = served->port();
@@ -141,10 +140,10 @@ TEST(TlsStoreTest, ARankIsWelcomeOnceAndWithTheRightSize) {
                                ConnectTlsStore(Options(1, 3, port), Soon()));
   EXPECT_THAT(ConnectTlsStore(Options(1, 3, port), Soon()),
               StatusIs(absl::StatusCode::kAlreadyExists,
-                       HasSubstr("the seat of rank 1 is taken")));
+                       HasSubstr("rank 1 has already joined")));
   EXPECT_THAT(ConnectTlsStore(Options(2, 4, port), Soon()),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("told of 4 ranks, rank 0 of 3")));
+                       HasSubstr("has world size 4, rank 0 has 3")));
   EXPECT_THAT(ConnectTlsStore(Options(0, 3, port), Soon()),
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(ConnectTlsStore(Options(3, 3, port), Soon()),
@@ -214,7 +213,7 @@ TEST(TlsStoreProcessTest, AKilledRankEndsTheWaitsForIt) {
 
 TEST(TlsStoreProcessTest, RankZerosDeathEndsEveryWait) {
   TlsStoreOptions options = Options(0, 3);
-  options.abstract_name = *bootstrap::RandomHex(16);
+  options.abstract_name = *RandomHex(16);
   const pid_t zero = StartProcess([&] {
     auto store = ServeTlsStore(options, Soon());
     if (store.ok()) pause();
@@ -244,7 +243,7 @@ TEST(TlsStoreProcessTest, RankZerosDeathEndsEveryWait) {
 
 TEST(TlsStoreProcessTest, ARankZeroThatStandsStillIsNamedInTime) {
   TlsStoreOptions options = Options(0, 2);
-  options.abstract_name = *bootstrap::RandomHex(16);
+  options.abstract_name = *RandomHex(16);
   const pid_t zero = StartProcess([&] {
     auto store = ServeTlsStore(options, Soon());
     if (store.ok()) pause();

@@ -1,46 +1,66 @@
-// ByteChannel: a stream of bytes to another process that never blocks: a plain
-// socket, or TLS over one.
+// ByteChannel: a non-blocking byte stream to another process: a plain socket,
+// or TLS over one.
 #ifndef TESSERA_COLLECTIVES_CHANNEL_BYTE_CHANNEL_H_
 #define TESSERA_COLLECTIVES_CHANNEL_BYTE_CHANNEL_H_
 
 #include <cstddef>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/os/unique_fd.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 
-// Why a call did not go on: what the socket must be ready for.
+// The event that a call must wait for.
 enum class Want { kNothing, kRead, kWrite };
 
 struct Progress {
-  size_t bytes = 0;            // Moved by this call; at least 1 where kNothing.
-  Want want = Want::kNothing;  // Where not kNothing, no byte was moved.
+  size_t bytes = 0;  // Bytes moved by this call; at least 1 if kNothing.
+  Want want = Want::kNothing;  // If not kNothing, no byte was moved.
 };
 
-// Errors: Unavailable where the connection is over (closed, reset);
-// PermissionDenied where the other end is not who it must be;
-// InvalidArgument where it does not speak the protocol. After an error the
-// channel is over. One thread at a time.
+// Errors: Unavailable if the connection was closed or reset; PermissionDenied
+// if the other end fails authentication; InvalidArgument if it does not use the
+// protocol. After an error the channel is unusable. Not thread-safe.
 class ByteChannel {
  public:
   virtual ~ByteChannel() = default;
 
   virtual int fd() const = 0;
 
-  // One step towards a connection that may be used; kNothing: it is.
+  // Makes progress on the handshake; kNothing when the channel is ready for
+  // use.
   virtual absl::StatusOr<Want> Handshake() = 0;
 
-  // Up to `bytes.size()` bytes (at least 16 KiB), or as many as go out.
+  // Read up to `bytes.size()` bytes (at least 16 KiB); write as many as
+  // possible.
   virtual absl::StatusOr<Progress> Read(std::span<char> bytes) = 0;
   virtual absl::StatusOr<Progress> Write(std::string_view bytes) = 0;
 
-  // Ends the stream for the other end too. Does not wait.
+  // Closes the stream for both ends. Does not wait.
   virtual void Close() = 0;
 };
 
-}  // namespace tessera::collectives::bootstrap
+// PlainChannel: a connected socket without encryption. For sockets that only
+// the two processes can have.
+
+class PlainChannel final : public ByteChannel {
+ public:
+  explicit PlainChannel(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  int fd() const override { return socket_.get(); }
+  absl::StatusOr<Want> Handshake() override { return Want::kNothing; }
+  absl::StatusOr<Progress> Read(std::span<char> bytes) override;
+  absl::StatusOr<Progress> Write(std::string_view bytes) override;
+  void Close() override;
+
+ private:
+  UniqueFd socket_;
+};
+
+}  // namespace tessera::collectives
 
 #endif  // TESSERA_COLLECTIVES_CHANNEL_BYTE_CHANNEL_H_

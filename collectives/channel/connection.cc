@@ -7,12 +7,13 @@
 
 #include "base/status_macros.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
-constexpr size_t kReadBytes = size_t{64} << 10;  // More than a TLS record.
+constexpr size_t kReadBytes = size_t{64} << 10;  // Larger than a TLS record.
 constexpr size_t kReadsInARow = 4;
-// With so much to send, nothing more is read: who asks must also listen.
+// With more unsent bytes than this, reading pauses until the peer has received
+// answers.
 constexpr size_t kMaxQueued = size_t{8} << 20;
 
 int16_t EventsOf(Want want) {
@@ -38,7 +39,7 @@ absl::Status Connection::Advance(std::vector<Message>* in) {
   if (!handshaken_) TESSERA_RETURN_IF_ERROR(Shake());
   if (!handshaken_) return absl::OkStatus();
   const absl::Status sent = Send();
-  // What the other end said before it closed still counts.
+  // Messages received before the other end closed are still delivered.
   TESSERA_RETURN_IF_ERROR(Receive(in));
   return sent;
 }
@@ -62,7 +63,7 @@ absl::Status Connection::Send() {
     write_want_ = Want::kWrite;
     sent_ += progress.bytes;
   }
-  // What has gone out is dropped when it is the greater part.
+  // Drops sent bytes when they are more than half of the buffer.
   if (sent_ * 2 >= out_.size()) {
     out_.erase(0, sent_);
     sent_ = 0;
@@ -91,4 +92,4 @@ absl::Status Connection::Cut(std::vector<Message>* in) {
   }
 }
 
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

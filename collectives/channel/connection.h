@@ -1,14 +1,17 @@
-// Connection: messages over a ByteChannel, as far as they go without waiting.
+// Connection: messages over a ByteChannel. WakeFd: wakes its thread.
 //
-//   pollfd one = {connection.fd(), connection.events(), 0};
-//   poll(&one, 1, -1);
-//   std::vector<Message> in;
-//   TESSERA_RETURN_IF_ERROR(connection.Advance(&in));
+// WakeFd: interrupts another thread's poll(2).
 //
-// One thread at a time.
+//   wake.Wake();                           // any thread
+//   pollfd fds[] = {{wake.fd(), POLLIN, 0}, ...};
+//   poll(fds, ...); wake.Drain();          // the thread that polls
 #ifndef TESSERA_COLLECTIVES_CHANNEL_CONNECTION_H_
 #define TESSERA_COLLECTIVES_CHANNEL_CONNECTION_H_
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,10 +20,47 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/os/unique_fd.h"
 #include "collectives/channel/byte_channel.h"
 #include "collectives/channel/message.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
+
+class WakeFd {
+ public:
+  static absl::StatusOr<WakeFd> Create() {
+    UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!fd.valid())
+      return absl::ErrnoToStatus(errno, "cannot make an eventfd");
+    return WakeFd(std::move(fd));
+  }
+
+  int fd() const { return fd_.get(); }
+
+  void Wake() const {
+    const uint64_t one = 1;
+    // Fails only if it was woken already.
+    [[maybe_unused]] const ssize_t written = write(fd(), &one, sizeof(one));
+  }
+  void Drain() const {
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = read(fd(), &count, sizeof(count));
+  }
+
+ private:
+  explicit WakeFd(UniqueFd fd) : fd_(std::move(fd)) {}
+  UniqueFd fd_;
+};
+
+// Connection: sends and receives messages over a ByteChannel without blocking.
+//
+//   pollfd one = {connection.fd(), connection.events(), 0};
+//   poll(&one, 1, -1);
+//   std::vector<Message> in;
+//   TESSERA_RETURN_IF_ERROR(connection.Advance(&in));
+//
+// Not thread-safe.
 
 class Connection {
  public:
@@ -30,22 +70,22 @@ class Connection {
   Connection& operator=(Connection&&) = default;
 
   int fd() const { return channel_->fd(); }
-  // What poll(2) must wait for.
+  // The events for poll(2).
   int16_t events() const;
 
-  // Goes on with the handshake, sends what is queued, and appends the messages
-  // that have come to `in`: those of at most 256 KiB, so that nobody starves.
-  // Errors as ByteChannel's, after which the connection is over; what came
-  // before one is in `in`.
+  // Continues the handshake, sends queued messages, and appends received
+  // messages to `in` (at most 256 KiB per call, for fairness). Errors are those
+  // of ByteChannel and end the connection; messages received before the error
+  // are in `in`.
   absl::Status Advance(std::vector<Message>* in);
 
-  // To be sent by Advance. A message that CheckMessage accepts.
+  // Queues a message (valid by CheckMessage) for Advance.
   void Queue(const Message& message) { AppendMessage(message, &out_); }
 
   bool handshaken() const { return handshaken_; }
   size_t queued_bytes() const { return out_.size() - sent_; }
 
-  // Ends it for the other end too.
+  // Closes the connection for both ends.
   void Close() { channel_->Close(); }
 
  private:
@@ -56,13 +96,13 @@ class Connection {
 
   std::unique_ptr<ByteChannel> channel_;
   bool handshaken_ = false;
-  Want want_ = Want::kRead;  // Of the handshake, then of the last read.
+  Want want_ = Want::kRead;  // What the handshake or the last read waits for.
   Want write_want_ = Want::kWrite;
   MessageReader reader_;
   std::string out_;
-  size_t sent_ = 0;  // Bytes of out_ that have gone out.
+  size_t sent_ = 0;  // Bytes of out_ that were sent.
 };
 
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives
 
 #endif  // TESSERA_COLLECTIVES_CHANNEL_CONNECTION_H_

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
@@ -61,4 +61,4 @@ absl::StatusOr<bool> WaitReady(int fd, int16_t events,
   }
 }
 
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

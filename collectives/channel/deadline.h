@@ -1,5 +1,5 @@
-// Deadline: a moment of the monotonic clock, and waiting for a descriptor until
-// then. A step of the wall clock after it was made does not move it.
+// Deadline: a time on the monotonic clock, so that changes of the wall clock do
+// not affect it. WaitReady: waits for a descriptor until a deadline.
 //
 //   const Deadline deadline(absl::Now() + absl::Seconds(5));
 //   TESSERA_ASSIGN_OR_RETURN(const bool ready,
@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 
 class Deadline {
  public:
@@ -22,9 +22,10 @@ class Deadline {
   bool Expired() const { return Left() <= absl::ZeroDuration(); }
   // Never negative.
   absl::Duration Left() const;
-  // For poll(2): rounded up, so that 0 means expired; an hour at the most.
+  // The timeout for poll(2): rounded up, so that 0 means expired; at most an
+  // hour.
   int PollMillis() const;
-  // The same moment as the wall clock stands now.
+  // The deadline in terms of the current wall clock.
   absl::Time AsTime() const;
 
   friend bool operator<(const Deadline& a, const Deadline& b) {
@@ -36,11 +37,11 @@ class Deadline {
   int64_t nanos_;
 };
 
-// Waits until `fd` has one of `events` (POLLIN, POLLOUT) or an error to read.
-// False where the deadline comes first. Signals do not end it.
+// Waits until `fd` has one of `events` (POLLIN, POLLOUT) or an error. Returns
+// false at the deadline. Signals do not interrupt it.
 absl::StatusOr<bool> WaitReady(int fd, int16_t events,
                                const Deadline& deadline);
 
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives
 
 #endif  // TESSERA_COLLECTIVES_CHANNEL_DEADLINE_H_

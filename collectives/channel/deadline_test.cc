@@ -9,10 +9,10 @@
 
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
-#include "collectives/channel/wake_fd.h"
+#include "collectives/channel/connection.h"
 #include "gtest/gtest.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
 TEST(DeadlineTest, CountsDownAndNeverBelowZero) {
@@ -76,4 +76,4 @@ TEST(WaitReadyTest, SignalsDoNotEndIt) {
 }
 
 }  // namespace
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

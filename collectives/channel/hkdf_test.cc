@@ -1,12 +1,11 @@
 // Needs OpenSSL: skipped where the build has none.
-#include "collectives/channel/hkdf.h"
-
 #include "absl/strings/escaping.h"
 #include "base/status_matchers.h"
+#include "collectives/channel/job_secret.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
 using ::testing::HasSubstr;
@@ -35,4 +34,4 @@ TEST(HkdfTest, RefusesSizesThatItCannotGive) {
 }
 
 }  // namespace
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

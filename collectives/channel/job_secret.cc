@@ -1,6 +1,7 @@
 #include "collectives/channel/job_secret.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,13 +12,103 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
-#include "collectives/channel/random.h"
+
+#ifdef TESSERA_HAVE_OPENSSL
+#include <openssl/core_names.h>
+#include <openssl/err.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
+
+#include <array>
+#include <memory>
+#endif
 
 namespace tessera::collectives {
+
+absl::StatusOr<std::string> RandomBytes(size_t bytes) {
+  std::string result(bytes, '\0');
+  size_t have = 0;
+  while (have < bytes) {
+    const ssize_t got = getrandom(result.data() + have, bytes - have, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      return absl::UnavailableError(
+          "the system's random source (getrandom) does not work");
+    }
+    have += static_cast<size_t>(got);
+  }
+  return result;
+}
+
+absl::StatusOr<std::string> RandomHex(size_t bytes) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string raw, RandomBytes(bytes));
+  return absl::BytesToHexString(raw);
+}
+
+bool SecretsEqual(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  volatile unsigned char difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference = static_cast<unsigned char>(
+        difference |
+        (static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i])));
+  }
+  return difference == 0;
+}
+
+#ifdef TESSERA_HAVE_OPENSSL
+namespace {
+
+struct FreeKdf {
+  void operator()(EVP_KDF* kdf) const { EVP_KDF_free(kdf); }
+  void operator()(EVP_KDF_CTX* context) const { EVP_KDF_CTX_free(context); }
+};
+
+OSSL_PARAM Octets(const char* name, std::string_view bytes) {
+  return OSSL_PARAM_construct_octet_string(
+      name, const_cast<char*>(bytes.data()), bytes.size());
+}
+
+}  // namespace
+#endif
+
+absl::StatusOr<std::string> HkdfSha256([[maybe_unused]] std::string_view secret,
+                                       [[maybe_unused]] std::string_view salt,
+                                       [[maybe_unused]] std::string_view info,
+                                       size_t bytes) {
+  if (bytes < 1 || bytes > 255 * 32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("HKDF-SHA256 gives 1 to 8160 bytes, not ", bytes));
+  }
+#ifdef TESSERA_HAVE_OPENSSL
+  char digest[] = "SHA256";
+  std::array<OSSL_PARAM, 5> params = {
+      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
+      Octets(OSSL_KDF_PARAM_KEY, secret), Octets(OSSL_KDF_PARAM_SALT, salt),
+      Octets(OSSL_KDF_PARAM_INFO, info), OSSL_PARAM_construct_end()};
+  std::unique_ptr<EVP_KDF, FreeKdf> kdf(
+      EVP_KDF_fetch(nullptr, "HKDF", nullptr));
+  std::unique_ptr<EVP_KDF_CTX, FreeKdf> context(EVP_KDF_CTX_new(kdf.get()));
+  std::string key(bytes, '\0');
+  if (context != nullptr &&
+      EVP_KDF_derive(context.get(),
+                     reinterpret_cast<unsigned char*>(key.data()), key.size(),
+                     params.data()) == 1) {
+    return key;
+  }
+  ERR_clear_error();
+  return absl::InternalError("OpenSSL has no HKDF with SHA-256");
+#else
+  return absl::UnimplementedError(
+      "this build has no OpenSSL; install libssl-dev and build again");
+#endif
+}
+
 namespace {
 
 constexpr size_t kMinBytes = 16;
@@ -42,7 +133,7 @@ absl::Status CheckSize(size_t bytes, std::string_view where) {
 absl::Status CheckFile(const struct stat& info, const std::string& path) {
   if (!S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the secret's file \"", path, "\" is no regular file"));
+        absl::StrCat("the secret's file \"", path, "\" is not a regular file"));
   }
   if (info.st_uid != geteuid()) {
     return absl::PermissionDeniedError(absl::StrFormat(
@@ -71,7 +162,7 @@ absl::StatusOr<std::string> ReadUpTo(const UniqueFd& fd, size_t limit,
   return bytes;
 }
 
-// A directory, and the one above it, closed to others where they are new.
+// Creates a directory and its parent if missing, accessible only to this user.
 absl::Status MakeDirectory(const std::string& directory) {
   const size_t slash = directory.rfind('/');
   if (slash != std::string::npos && slash > 0) {
@@ -96,14 +187,13 @@ absl::Status WriteNew(const std::string& path, std::string_view bytes) {
   return absl::OkStatus();
 }
 
-// Writes the file under another name and links it: link(2) fails where the file
-// has come into being, and then that one counts.
+// Writes the file under a temporary name and links it. link(2) fails if another
+// process created the file meanwhile; then that file counts.
 absl::Status MakeSecretFile(const std::string& directory,
                             const std::string& path) {
   TESSERA_RETURN_IF_ERROR(MakeDirectory(directory));
-  TESSERA_ASSIGN_OR_RETURN(const std::string secret,
-                           bootstrap::RandomHex(kRandomBytes));
-  TESSERA_ASSIGN_OR_RETURN(const std::string suffix, bootstrap::RandomHex(8));
+  TESSERA_ASSIGN_OR_RETURN(const std::string secret, RandomHex(kRandomBytes));
+  TESSERA_ASSIGN_OR_RETURN(const std::string suffix, RandomHex(8));
   const std::string temporary = absl::StrCat(path, ".", suffix, ".tmp");
   absl::Status status = WriteNew(temporary, absl::StrCat(secret, "\n"));
   if (status.ok() && link(temporary.c_str(), path.c_str()) != 0 &&
@@ -122,20 +212,20 @@ absl::StatusOr<std::string> UserDirectory(const EnvironmentVariable& lookup) {
     return absl::StrCat(home, "/.cache/tessera");
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "no place for the job's secret: set ", kJobSecretVariable,
+      "cannot store the job's secret: set ", kJobSecretVariable,
       " to the same 16 or more random bytes on every rank, or HOME"));
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
-  // Does not wait for a writer where it is a pipe.
+  // Does not block if it is a pipe.
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) return SystemError("open", path);
   struct stat info = {};
   if (fstat(fd.get(), &info) != 0) return SystemError("look at", path);
   TESSERA_RETURN_IF_ERROR(CheckFile(info, path));
-  // Room for a secret of full length and the end of its line.
+  // Room for the longest secret and its end of line.
   TESSERA_ASSIGN_OR_RETURN(const std::string bytes,
                            ReadUpTo(fd, kMaxBytes + 3, path));
   std::string secret(absl::StripTrailingAsciiWhitespace(bytes));

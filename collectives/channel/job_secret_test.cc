@@ -108,10 +108,10 @@ TEST_F(JobSecretTest, AFileMustBeThisUsers) {
 TEST_F(JobSecretTest, AFileMustBeAFileOfTheRightSize) {
   EXPECT_THAT(ReadSecretFile(path_),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(path_)));
-  EXPECT_THAT(ReadSecretFile(directory_), Invalid("is no regular file"));
-  EXPECT_THAT(ReadSecretFile("/dev/zero"), Invalid("is no regular file"));
+  EXPECT_THAT(ReadSecretFile(directory_), Invalid("is not a regular file"));
+  EXPECT_THAT(ReadSecretFile("/dev/zero"), Invalid("is not a regular file"));
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
-  EXPECT_THAT(ReadSecretFile(path_), Invalid("is no regular file"));
+  EXPECT_THAT(ReadSecretFile(path_), Invalid("is not a regular file"));
   ASSERT_EQ(unlink(path_.c_str()), 0);
   Write("short\n");
   EXPECT_THAT(ReadSecretFile(path_), Invalid("has 5 bytes"));
@@ -168,7 +168,7 @@ TEST_F(JobSecretTest, SaysWhatToSet) {
                              HasSubstr("TESSERA_JOB_SECRET_FILE"))));
   EXPECT_THAT(FindJobSecret(Lookup(), true),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("no place for the job's secret")));
+                       HasSubstr("cannot store the job's secret")));
   variables_["HOME"] = "/proc/nowhere";
   EXPECT_FALSE(FindJobSecret(Lookup(), true).ok());
 }

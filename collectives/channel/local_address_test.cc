@@ -1,13 +1,12 @@
-#include "collectives/channel/local_address.h"
-
 #include <string>
 
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
+#include "collectives/channel/socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
 using ::testing::AnyOf;
@@ -40,4 +39,4 @@ TEST(LocalAddressTest, AnAddressWithoutARouteIsNamed) {
 }
 
 }  // namespace
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

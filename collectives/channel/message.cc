@@ -4,12 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/channel/byte_codec.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
-// What a type may carry. A number from `low` up; 0 where it has none.
+// The fields that a type may use. A number must be at least `low`; 0 if unused.
 struct Shape {
   std::string_view name;
   bool code, id, number, key, value;
@@ -38,7 +37,7 @@ struct Header {
 
 absl::Status Malformed(std::string_view what) {
   return absl::InvalidArgumentError(
-      absl::StrCat("this is no message of the store's protocol: ", what));
+      absl::StrCat("this is not a message of the store's protocol: ", what));
 }
 
 absl::Status CheckHeader(const Header& header) {
@@ -67,7 +66,7 @@ absl::Status CheckHeader(const Header& header) {
   return absl::OkStatus();
 }
 
-// `bytes` holds kHeaderBytes at least.
+// Requires at least kHeaderBytes bytes.
 Header TakeHeader(std::string_view bytes) {
   Header header;
   TakeInt(&bytes, &header.version);
@@ -127,7 +126,7 @@ absl::StatusOr<std::optional<Message>> MessageReader::Next() {
 
 absl::StatusOr<std::optional<Message>> MessageReader::Parse() {
   std::string_view rest = std::string_view(buffer_).substr(taken_);
-  // A stranger is known by its first byte.
+  // The first byte identifies other protocols early.
   if (!rest.empty() && static_cast<uint8_t>(rest[0]) != kWireVersion) {
     return Malformed(absl::StrCat("version ", static_cast<uint8_t>(rest[0]),
                                   ", not ", kWireVersion));
@@ -146,7 +145,7 @@ absl::StatusOr<std::optional<Message>> MessageReader::Parse() {
   message.key = rest.substr(0, header.key_bytes);
   message.value = rest.substr(header.key_bytes, header.value_bytes);
   taken_ += kHeaderBytes + body;
-  // What is cut is dropped when it is the greater part.
+  // Drops returned bytes when they are more than half of the buffer.
   if (taken_ * 2 >= buffer_.size()) {
     buffer_.erase(0, taken_);
     taken_ = 0;
@@ -154,4 +153,4 @@ absl::StatusOr<std::optional<Message>> MessageReader::Parse() {
   return message;
 }
 
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

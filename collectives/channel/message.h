@@ -1,31 +1,7 @@
-// Message: what ranks and their job's store say to each other, framed.
+// Messages between the ranks and their job's store, and the encoding of
+// integers and texts that they use.
 //
-//   std::string bytes;
-//   AppendMessage({.type = MessageType::kSet, .id = 7, .key = "a"}, &bytes);
-//   MessageReader reader;
-//   reader.Append(bytes);
-//   TESSERA_ASSIGN_OR_RETURN(std::optional<Message> next, reader.Next());
-//
-// A frame is 28 bytes, little-endian, then the key and the value:
-//
-//   0 version (1)   1 type   2 code   3 zero
-//   4 key size (4 bytes)     8 value size (4 bytes)
-//   12 id (8 bytes)          20 number (8 bytes)
-//
-// The two sides' parts, each `id` chosen by the client:
-//
-//   kHello    key: host; number: rank; value: world size and pid (HelloBody)
-//   kWelcome  the answer; key: the server's host; value: its HelloBody
-//   kRefuse   the other answer; code: a status code; value: the reason
-//   kSet      key, value; number: how many reads it is there for, 0: forever
-//   kGet      key; number: the rank that will set it, -1: any
-//   kCancel   the id of a kGet or kAbsent to answer now, whatever the answer
-//   kErase    key: a prefix; value: ranks (FormatRanks)
-//   kAbsent   key: a prefix; value: ranks; answered (FormatAbsence) when
-//             nobody of them is absent or one of the absent is gone
-//   kReply    id of kSet, kGet, kErase or kAbsent; code: 0 or a status code;
-//             value: what was asked for, or the error's message
-//   kBye      the sender leaves in order
+// Integers and texts are encoded little-endian.
 #ifndef TESSERA_COLLECTIVES_CHANNEL_MESSAGE_H_
 #define TESSERA_COLLECTIVES_CHANNEL_MESSAGE_H_
 
@@ -34,11 +10,83 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
+
+template <typename Int>
+void PutInt(Int value, std::string* bytes) {
+  auto bits = static_cast<std::make_unsigned_t<Int>>(value);
+  for (size_t i = 0; i < sizeof(Int); ++i) {
+    bytes->push_back(static_cast<char>(bits >> (8 * i)));
+  }
+}
+
+// Removes an integer from the front of `bytes`. Returns false without a change
+// if `bytes` is too short.
+template <typename Int>
+bool TakeInt(std::string_view* bytes, Int* value) {
+  if (bytes->size() < sizeof(Int)) return false;
+  uint64_t bits = 0;
+  for (size_t i = 0; i < sizeof(Int); ++i) {
+    bits |= uint64_t{static_cast<unsigned char>((*bytes)[i])} << (8 * i);
+  }
+  *value = static_cast<Int>(bits);
+  bytes->remove_prefix(sizeof(Int));
+  return true;
+}
+
+// A text preceded by its size. TakeText accepts at most `max_bytes`.
+inline void PutText(std::string_view text, std::string* bytes) {
+  PutInt(static_cast<uint32_t>(text.size()), bytes);
+  bytes->append(text);
+}
+
+inline bool TakeText(std::string_view* bytes, size_t max_bytes,
+                     std::string* text) {
+  uint32_t size = 0;
+  std::string_view rest = *bytes;
+  if (!TakeInt(&rest, &size) || size > max_bytes || size > rest.size()) {
+    return false;
+  }
+  text->assign(rest.substr(0, size));
+  rest.remove_prefix(size);
+  *bytes = rest;
+  return true;
+}
+
+// Message: one message between a rank and its job's store.
+//
+//   std::string bytes;
+//   AppendMessage({.type = MessageType::kSet, .id = 7, .key = "a"}, &bytes);
+//   MessageReader reader;
+//   reader.Append(bytes);
+//   TESSERA_ASSIGN_OR_RETURN(std::optional<Message> next, reader.Next());
+//
+// A message is sent as a header of 28 bytes (little-endian), the key and the
+// value:
+//
+//   0 version (1)   1 type   2 code   3 zero
+//   4 key size (4 bytes)     8 value size (4 bytes)
+//   12 id (8 bytes)          20 number (8 bytes)
+//
+// The message types; the client chooses each `id`:
+//
+//   kHello    key: host; number: rank; value: world size and pid (HelloBody)
+//   kWelcome  accepts kHello; key: the server's host; value: its HelloBody
+//   kRefuse   rejects kHello; code: a status code; value: the reason
+//   kSet      key, value; number: reads until it is erased, 0: never
+//   kGet      key; number: the rank that will set it, -1: any
+//   kCancel   asks for an immediate answer to the kGet or kAbsent with this id
+//   kErase    key: a prefix; value: ranks (FormatRanks)
+//   kAbsent   key: a prefix; value: ranks; answered (FormatMissingMembers)
+//              when none is missing or a missing one is gone
+//   kReply    id of kSet, kGet, kErase or kAbsent; code: 0 or a status code;
+//             value: the result, or the error message
+//   kBye      the sender leaves
 
 inline constexpr uint8_t kWireVersion = 1;
 inline constexpr size_t kHeaderBytes = 28;
@@ -69,23 +117,22 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
-// InvalidArgument where the message is not one of the above: an unknown type or
-// code, a key or value that is too long or does not belong to the type, a
-// negative count.
+// InvalidArgument if the message is none of the above: an unknown type or code,
+// a key or value that is too long or does not belong to the type, or a negative
+// count.
 absl::Status CheckMessage(const Message& message);
 
-// Appends the frame of a message that CheckMessage accepts.
+// Appends the encoding of a valid message.
 void AppendMessage(const Message& message, std::string* bytes);
 
-// Cuts a stream into messages. Holds what it was given and has not cut, so the
-// caller takes all messages out between two reads.
+// Splits a stream into messages. Buffers incomplete data; take out all messages
+// between two reads.
 class MessageReader {
  public:
   void Append(std::string_view bytes) { buffer_.append(bytes); }
 
-  // The next message, or nothing where it is not complete. InvalidArgument
-  // where the stream is none of messages, as soon as that shows; then the
-  // stream is lost, and every further call gives the error again.
+  // The next message, or nullopt if it is incomplete. InvalidArgument as soon
+  // as the stream is malformed; all later calls return the same error.
   absl::StatusOr<std::optional<Message>> Next();
 
   size_t buffered_bytes() const { return buffer_.size() - taken_; }
@@ -94,10 +141,10 @@ class MessageReader {
   absl::StatusOr<std::optional<Message>> Parse();
 
   std::string buffer_;
-  size_t taken_ = 0;  // Bytes of buffer_ that are cut already.
+  size_t taken_ = 0;  // Bytes of buffer_ that were returned already.
   absl::Status broken_;
 };
 
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives
 
 #endif  // TESSERA_COLLECTIVES_CHANNEL_MESSAGE_H_

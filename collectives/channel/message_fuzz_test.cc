@@ -3,11 +3,11 @@
 
 #include "base/status_matchers.h"
 #include "base/text_mutator.h"
+#include "collectives/bootstrap/store_table.h"
 #include "collectives/channel/message.h"
-#include "collectives/channel/payload.h"
 #include "gtest/gtest.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
 std::string Frames(const std::vector<Message>& messages) {
@@ -21,8 +21,8 @@ const std::vector<Rank>& SomeRanks() {
   return ranks;
 }
 
-Absence SomeAbsence() {
-  return {3, {{Rank(1), SeatState::kLost, "host a, pid 1"}, {Rank(9)}}};
+MissingMembers SomeMissingMembers() {
+  return {3, {{Rank(1), MemberState::kLost, "host a, pid 1"}, {Rank(9)}}};
 }
 
 TEST(MessageFuzzTest, AStreamGivesMessagesThatReadBackOrSaysWhyNot) {
@@ -104,15 +104,16 @@ TEST(PayloadFuzzTest, ListsOfRanksReadBackOrSayWhyNot) {
 }
 
 TEST(PayloadFuzzTest, AbsencesReadBackOrSayWhyNot) {
-  FuzzPayload(FormatAbsence(SomeAbsence()), ParseAbsence, FormatAbsence);
+  FuzzPayload(FormatMissingMembers(SomeMissingMembers()), ParseMissingMembers,
+              FormatMissingMembers);
 }
 
 TEST(PayloadTest, ReadsBack) {
-  EXPECT_THAT(ParseAbsence(FormatAbsence(SomeAbsence())),
-              IsOkAndHolds(SomeAbsence()));
+  EXPECT_THAT(ParseMissingMembers(FormatMissingMembers(SomeMissingMembers())),
+              IsOkAndHolds(SomeMissingMembers()));
   EXPECT_THAT(ParseRanks(FormatRanks(SomeRanks())), IsOkAndHolds(SomeRanks()));
   EXPECT_THAT(ParseHello(FormatHello({2, 3})), IsOkAndHolds(HelloBody{2, 3}));
 }
 
 }  // namespace
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

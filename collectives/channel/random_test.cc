@@ -1,11 +1,10 @@
-#include "collectives/channel/random.h"
-
 #include <set>
 
 #include "base/status_matchers.h"
+#include "collectives/channel/job_secret.h"
 #include "gtest/gtest.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
 TEST(RandomTest, GivesAsMuchAsAskedAndNeverTheSame) {
@@ -39,4 +38,4 @@ TEST(SecretsEqualTest, ComparesEveryByte) {
 }
 
 }  // namespace
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

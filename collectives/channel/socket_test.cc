@@ -11,11 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
-#include "collectives/channel/random.h"
+#include "collectives/channel/job_secret.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
 using ::testing::HasSubstr;
@@ -55,9 +55,10 @@ TEST(SocketAddressTest, RefusesWhatIsNone) {
   EXPECT_THAT(ResolveTcp(std::string(254, 'h'), 1, Soon()), invalid);
   EXPECT_THAT(ResolveTcp(std::string("a\0b", 3), 1, Soon()), invalid);
   EXPECT_THAT(ResolveTcp("127.0.0.1", -1, Soon()), invalid);
-  EXPECT_THAT(ResolveTcp("127.0.0.1", 65536, Soon()),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("port 65536 is not from 0 to 65535")));
+  EXPECT_THAT(
+      ResolveTcp("127.0.0.1", 65536, Soon()),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("port 65536 is out of range; use 0 to 65535")));
   EXPECT_THAT(SocketAddress::Abstract(""), invalid);
   EXPECT_THAT(SocketAddress::Abstract(std::string(108, 'n')), invalid);
   TESSERA_EXPECT_OK(SocketAddress::Abstract(std::string(107, 'n')).status());
@@ -141,4 +142,4 @@ TEST(SocketTest, KnowsTheOtherEndsProcess) {
 }
 
 }  // namespace
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

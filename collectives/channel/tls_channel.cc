@@ -4,20 +4,21 @@
 
 #ifndef TESSERA_HAVE_OPENSSL
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 
 absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(
     Role, std::string_view, std::string_view) {
   return absl::UnimplementedError(
       "this build has no OpenSSL, which the rendezvous over a socket needs: "
       "install libssl-dev and build again, or start the ranks with a launcher "
-      "that hands them connected sockets");
+      "that passes them connected sockets");
 }
 
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives
 
 #else  // TESSERA_HAVE_OPENSSL
 
+#include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
@@ -26,18 +27,96 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/channel/hkdf.h"
-#include "collectives/channel/random.h"
-#include "collectives/channel/socket_bio.h"
+#include "collectives/channel/job_secret.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
+
+// A BIO that reads and writes a socket without blocking and without SIGPIPE
+// (OpenSSL's own socket BIO calls write(2), which raises it).
+class SocketBioMethod {
+ public:
+  SocketBioMethod();
+  bool valid() const { return method_ != nullptr; }
+
+  // A BIO over `socket`, which the caller keeps. Null if memory is short. This
+  // object must outlive it.
+  BIO* NewBio(int socket) const;
+
+ private:
+  struct Free {
+    void operator()(BIO_METHOD* method) const { BIO_meth_free(method); }
+  };
+  std::unique_ptr<BIO_METHOD, Free> method_;
+};
+
+// The BIO's data pointer holds the descriptor.
+int SocketOf(BIO* bio) {
+  return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
+}
+
+bool ForNow() { return errno == EAGAIN || errno == EINTR; }
+
+int Write(BIO* bio, const char* bytes, int size) {
+  BIO_clear_retry_flags(bio);
+  const ssize_t sent = send(SocketOf(bio), bytes, static_cast<size_t>(size),
+                            MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0 && ForNow()) BIO_set_retry_write(bio);
+  return static_cast<int>(sent);
+}
+
+int Read(BIO* bio, char* bytes, int size) {
+  BIO_clear_retry_flags(bio);
+  BIO_clear_flags(bio, BIO_FLAGS_IN_EOF);
+  const ssize_t got =
+      recv(SocketOf(bio), bytes, static_cast<size_t>(size), MSG_DONTWAIT);
+  if (got < 0 && ForNow()) BIO_set_retry_read(bio);
+  if (got == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+  return static_cast<int>(got);
+}
+
+long Control(BIO* bio, int command, long, void*) {  // NOLINT: OpenSSL's type.
+  switch (command) {
+    case BIO_CTRL_FLUSH:
+      return 1;
+    case BIO_CTRL_EOF:
+      return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0 ? 1 : 0;
+    default:
+      return 0;
+  }
+}
+
+int Create(BIO* bio) {
+  BIO_set_init(bio, 1);
+  return 1;
+}
+
+SocketBioMethod::SocketBioMethod()
+    : method_(BIO_meth_new(BIO_TYPE_SOURCE_SINK, "tessera socket")) {
+  if (method_ == nullptr) return;
+  if (BIO_meth_set_write(method_.get(), &Write) != 1 ||
+      BIO_meth_set_read(method_.get(), &Read) != 1 ||
+      BIO_meth_set_ctrl(method_.get(), &Control) != 1 ||
+      BIO_meth_set_create(method_.get(), &Create) != 1) {
+    method_.reset();
+  }
+}
+
+BIO* SocketBioMethod::NewBio(int socket) const {
+  BIO* bio = BIO_new(method_.get());
+  if (bio != nullptr) {
+    BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(socket)));
+  }
+  return bio;
+}
 
 constexpr std::string_view kSalt = "tessera rendezvous 1";
 constexpr size_t kPskBytes = 32;
@@ -53,8 +132,7 @@ struct FreeSession {
   void operator()(SSL_SESSION* session) const { SSL_SESSION_free(session); }
 };
 
-// OpenSSL's queued words on what failed, the first of them, and clears the
-// queue.
+// The first message of OpenSSL's error queue; clears the queue.
 std::string TakeReason() {
   const unsigned long error = ERR_get_error();  // NOLINT: OpenSSL's type.
   ERR_clear_error();
@@ -77,7 +155,7 @@ class PskContext final : public TlsContext,
   static int UseSession(SSL* ssl, const EVP_MD* digest,
                         const unsigned char** identity, size_t* size,
                         SSL_SESSION** session);
-  // The key as a session, which is how OpenSSL takes one. Null on an error.
+  // The key as a session, as OpenSSL requires. Null on error.
   SSL_SESSION* MakeSession(SSL* ssl) const;
 
   const Role role_;
@@ -132,7 +210,7 @@ absl::Status PskContext::Init() {
   if (role_ == Role::kServer) {
     SSL_CTX_set_psk_find_session_callback(context, &FindSession);
   } else {
-    // A server with a certificate instead of the key fails: none is trusted.
+    // Trusts no certificates, so a server without the key fails.
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
     SSL_CTX_set_psk_use_session_callback(context, &UseSession);
   }
@@ -157,7 +235,7 @@ int PskContext::FindSession(SSL* ssl, const unsigned char* identity,
   const auto* self = static_cast<const PskContext*>(SSL_get_app_data(ssl));
   *session = nullptr;
   const std::string_view given(reinterpret_cast<const char*>(identity), size);
-  // Without a session the handshake goes on and fails for want of any other
+  // Without a session the handshake fails, because there is no other
   // authentication.
   if (!SecretsEqual(given, self->identity_)) return 1;
   *session = self->MakeSession(ssl);
@@ -169,7 +247,7 @@ int PskContext::UseSession(SSL* ssl, const EVP_MD* digest,
                            SSL_SESSION** session) {
   const auto* self = static_cast<const PskContext*>(SSL_get_app_data(ssl));
   *session = nullptr;
-  // Asked again for another hash, there is no key for it.
+  // The key is valid for one hash only.
   if (digest != nullptr && EVP_MD_get_type(digest) != NID_sha256) return 1;
   *session = self->MakeSession(ssl);
   *identity = reinterpret_cast<const unsigned char*>(self->identity_.data());
@@ -185,7 +263,7 @@ absl::StatusOr<std::unique_ptr<ByteChannel>> PskContext::Wrap(UniqueFd socket) {
     return absl::ResourceExhaustedError(
         absl::StrCat("OpenSSL cannot make a connection: ", TakeReason()));
   }
-  SSL_set_bio(ssl.get(), bio, bio);  // Takes it over.
+  SSL_set_bio(ssl.get(), bio, bio);  // Takes ownership.
   SSL_set_app_data(ssl.get(), this);
   if (role_ == Role::kServer) {
     SSL_set_accept_state(ssl.get());
@@ -196,7 +274,7 @@ absl::StatusOr<std::unique_ptr<ByteChannel>> PskContext::Wrap(UniqueFd socket) {
                                       std::move(ssl));
 }
 
-// What a reason code tells about the other end.
+// Maps OpenSSL's reason to a status code.
 absl::StatusCode CodeOfReason(int reason) {
   if (reason == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
     return absl::StatusCode::kUnavailable;
@@ -208,7 +286,7 @@ absl::StatusCode CodeOfReason(int reason) {
     case SSL_R_NO_SUITABLE_KEY_SHARE:
     case SSL_R_CERTIFICATE_VERIFY_FAILED:
       return absl::StatusCode::kPermissionDenied;
-    // The same, as the other end's alerts tell it.
+    // The same, reported by the other end's alerts.
     case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
     case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
@@ -219,7 +297,7 @@ absl::StatusCode CodeOfReason(int reason) {
   }
 }
 
-// Reads OpenSSL's answer to a call that moved nothing.
+// Interprets the result of a call that moved no bytes.
 absl::StatusOr<Want> TlsChannel::WantOf(int result) {
   const int system_error = errno;
   switch (SSL_get_error(ssl_.get(), result)) {
@@ -248,7 +326,7 @@ absl::StatusOr<Want> TlsChannel::Handshake() {
   errno = 0;
   const int result = SSL_do_handshake(ssl_.get());
   if (result != 1) return WantOf(result);
-  // Done with the key, and not in any other way.
+  // Accept only a handshake that used the key.
   if (SSL_session_reused(ssl_.get()) == 1) return Want::kNothing;
   return absl::PermissionDeniedError("the other end did not use the secret");
 }
@@ -301,6 +379,6 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(
   return context;
 }
 
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives
 
 #endif  // TESSERA_HAVE_OPENSSL

@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "base/status_matchers.h"
+#include "collectives/channel/byte_channel.h"
 #include "collectives/channel/connection.h"
 #include "collectives/channel/deadline.h"
-#include "collectives/channel/plain_channel.h"
 #include "collectives/channel/socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tessera::collectives::bootstrap {
+namespace tessera::collectives {
 namespace {
 
 using ::testing::HasSubstr;
@@ -181,4 +181,4 @@ TEST(TlsChannelTest, ManyMessagesSurviveSmallBuffers) {
 }
 
 }  // namespace
-}  // namespace tessera::collectives::bootstrap
+}  // namespace tessera::collectives

@@ -7,14 +7,9 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "collectives/engine/backoff.h"
-#include "collectives/engine/failure.h"
-#include "collectives/engine/message_header.h"
-#include "collectives/engine/ordinary_memory.h"
+#include "collectives/engine/library_engine.h"
+#include "collectives/engine/operation_context.h"
 #include "collectives/engine/peer_table.h"
-#include "collectives/engine/reduction_steps.h"
-#include "collectives/engine/scratch.h"
-#include "collectives/engine/self_messages.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,9 +1,8 @@
-#include "collectives/engine/collective_lane.h"
-
 #include <atomic>
 #include <thread>
 #include <vector>
 
+#include "collectives/engine/lanes.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,16 +1,8 @@
-// Engine: one rank's membership of one group, on one way of moving bytes
-// (threads, shared memory, MPI, Gloo, NCCL, your own). Communicator is what
-// users hold; an engine is what it stands on.
+// ProcessGeneration: tells a process from the children that it forks.
 //
-// An engine must bring a Transport or implement every kind itself: what it does
-// not implement, Communicator carries out with an algorithm over the transport.
-// Communicator validates operations, numbers them, chooses the algorithm, keeps
-// the order, counts, and refuses further work after an error: an engine need
-// not.
-//
-// Threads: Run is called by one thread at a time, in the same order on all
-// ranks of the group. transport() may be used at the same time (see there).
-// Abort and Peers may be called from any thread at any time.
+//   const uint64_t born = ProcessGeneration();
+//   ...
+//   if (ProcessGeneration() != born) { /* this is a forked child */ }
 #ifndef TESSERA_COLLECTIVES_ENGINE_ENGINE_H_
 #define TESSERA_COLLECTIVES_ENGINE_ENGINE_H_
 
@@ -33,8 +25,30 @@
 
 namespace tessera::collectives {
 
-// Memory that an engine's ranks can reach without staging. Owned: given back
-// when the value dies, which must be before its communicator does.
+// A counter that fork increments in the child, to detect use of an object in a
+// forked child. Costs one load (getpid is a system call). Thread-safe.
+//
+//   const uint64_t created = ProcessGeneration();
+//   ...
+//   if (ProcessGeneration() != created) return;  // A forked child.
+uint64_t ProcessGeneration();
+
+// Engine: moves the bytes of one rank in one group (threads, shared memory,
+// MPI, Gloo, NCCL, or your own). Users hold a Communicator, which runs on an
+// engine.
+//
+// An engine must provide a Transport or implement every kind of collective:
+// Communicator executes the kinds that the engine does not implement with an
+// algorithm over the transport. Communicator also validates, numbers, orders
+// and records operations, chooses the algorithm, and rejects calls after an
+// error; an engine need not.
+//
+// Threads: one thread at a time calls Run, in the same order on all ranks of
+// the group. The transport may be used concurrently (see transport.h). Any
+// thread may call Abort and Peers at any time.
+
+// Memory that all ranks of an engine can access without staging. Freed by the
+// destructor, which must run before that of the communicator.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
@@ -50,52 +64,52 @@ class Engine {
   virtual Rank rank() const = 0;
   virtual int64_t size() const = 0;
 
-  // Whether Run carries out this kind of collective.
+  // Returns true if Run supports this kind of collective.
   virtual bool Implements(OpKind kind) const = 0;
 
-  // Whether Run's reductions are left folds over the ranks' inputs in the order
-  // of ranks, rounded once: the same bits whatever the size and the chunks.
+  // Returns true if Run's reductions fold the inputs from left to right in rank
+  // order and round once, so that results do not depend on size or chunks.
   virtual bool FoldsInRankOrder() const { return false; }
 
   // True if operations take no time, for example because they are only counted.
-  // Then none is started on another thread, and a started message counts as
-  // under way until it is waited for: the latest possible end.
+  // Then no operation is started on another thread, and a started message stays
+  // in flight until it is waited for.
   virtual bool TakesNoTime() const { return false; }
 
-  // Called around every collective, whoever carries it out, so that an engine
-  // whose peers can see it may publish what this rank is in.
+  // Called before and after every collective, also those executed over the
+  // transport, so that an engine can publish this rank's state to its peers.
   virtual void Enter(OperationContext&) {}
   virtual void Leave(OperationContext&) {}
 
-  // Carries out a valid collective operation with the engine's own means.
-  // Returns when this rank's part is done and its buffers may be reused. Errors
-  // as Transport::Wait. After an error the group is broken.
+  // Executes a valid collective for which Implements returns true. Returns when
+  // this rank's part is done and its buffers may be reused. Errors are those of
+  // Transport::Wait; after an error the group is broken.
   virtual absl::Status Run(const Operation& operation,
                            OperationContext& context) = 0;
 
-  // Null where the engine has no point-to-point messages.
+  // Null if the engine has no point-to-point messages.
   virtual Transport* transport() = 0;
 
-  // A new group of `members` (ranks of this group, distinct, this rank among
-  // them; their order is the new group's). Only the members call, all with the
-  // same list, in the same order where their lists are the same. Waits for the
-  // other members until `deadline` (MonotonicNanos). `group` is the new group's
-  // number, the same on all members.
+  // Creates a group of `members`: distinct ranks of this group including this
+  // rank, in the new group's order. Only the members call it, all with the same
+  // list; calls with equal lists come in the same order on all members. Waits
+  // for the other members until `deadline` (MonotonicNanos). `group` is the new
+  // group's id, equal on all members.
   virtual absl::StatusOr<std::unique_ptr<Engine>> CreateSubgroup(
       std::span<const Rank> members, uint32_t group, int64_t deadline) = 0;
 
-  // Memory on which this engine's collectives are fastest; local, not a
-  // collective. Aligned to 64 bytes. Engines that know no such memory give
-  // ordinary memory. ResourceExhausted where there is not enough, naming how
-  // much there is.
+  // Allocates memory on which this engine's collectives are fastest, aligned to
+  // 64 bytes; ordinary memory if the engine has no special memory. A local
+  // call, not a collective. ResourceExhausted if there is not enough; the
+  // message says how much is available.
   virtual absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateShared(
       int64_t bytes) = 0;
 
-  // Frees every waiter of this group, on every rank that can be told, with
-  // `reason`; whatever is called later fails with it. `reason` is not OK.
+  // Makes all current and later calls of this group fail with `reason` (not
+  // OK), on every rank that can be reached.
   virtual void Abort(const absl::Status& reason) = 0;
 
-  // What is known of every rank of the group, in the order of ranks.
+  // The known state of every rank of the group, in rank order.
   virtual std::vector<PeerReport> Peers() const = 0;
 };
 

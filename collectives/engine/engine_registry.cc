@@ -1,18 +1,79 @@
 #include "collectives/engine/engine_registry.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 
 namespace tessera::collectives {
+
+const std::string* OptionReader::Find(std::string_view name) {
+  known_.emplace_back(name);
+  const auto option = options_.find(std::string(name));
+  return option == options_.end() ? nullptr : &option->second;
+}
+
+void OptionReader::Refuse(std::string_view name, std::string_view allowed) {
+  const std::string& given = options_.at(std::string(name));
+  status_.Update(absl::InvalidArgumentError(
+      absl::StrCat("engine ", engine_, ": option ", name, " is \"",
+                   given.substr(0, 64), "\"; ", allowed)));
+}
+
+void OptionReader::Read(std::string_view name, std::string& value) {
+  if (const std::string* text = Find(name)) value = *text;
+}
+
+void OptionReader::Read(std::string_view name, bool& value) {
+  const std::string* const text = Find(name);
+  if (text == nullptr) return;
+  if (*text != "true" && *text != "false") {
+    return Refuse(name, "use true or false");
+  }
+  value = *text == "true";
+}
+
+void OptionReader::Read(std::string_view name, int& value) {
+  const std::string* const text = Find(name);
+  if (text == nullptr) return;
+  int number = 0;
+  if (!absl::SimpleAtoi(*text, &number)) {
+    return Refuse(name, "use an integer");
+  }
+  value = number;
+}
+
+void OptionReader::Read(std::string_view name, absl::Duration& value) {
+  const std::string* const text = Find(name);
+  if (text == nullptr) return;
+  absl::Duration duration;
+  if (!absl::ParseDuration(*text, &duration)) {
+    return Refuse(name, "use a duration such as 500ms or 1m30s");
+  }
+  value = duration;
+}
+
+absl::Status OptionReader::Finish() const {
+  if (!status_.ok()) return status_;
+  for (const auto& [name, unused] : options_) {
+    if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("engine ", engine_, " has no option \"",
+                     name.substr(0, 64), "\"; there is ",
+                     known_.empty() ? "none" : absl::StrJoin(known_, ", ")));
+  }
+  return absl::OkStatus();
+}
+
 namespace {
 
 struct Entry {
-  EngineFactory factory;  // Null where the engine is missing.
-  std::string reason;     // Why it is.
+  EngineFactory factory;  // Null if the engine is not built in.
+  std::string reason;     // Why it is not built in.
 };
 
 struct Registry {
@@ -20,7 +81,7 @@ struct Registry {
   std::map<std::string, Entry, std::less<>> entries;
 };
 
-// Made by the first registration, before main, and never destroyed.
+// Created by the first registration, before main, and never destroyed.
 Registry& TheRegistry() {
   static auto* const registry = new Registry;
   return *registry;
@@ -51,7 +112,7 @@ absl::StatusOr<EngineFactory> Find(std::string_view name) {
     std::vector<std::string_view> names;
     for (const auto& [known, unused] : registry.entries) names.push_back(known);
     return absl::InvalidArgumentError(absl::StrCat(
-        "no engine \"", name.substr(0, 64), "\" is linked in; there is ",
+        "no engine \"", name.substr(0, 64), "\" is linked in; use ",
         names.empty() ? "none" : absl::StrJoin(names, ", "),
         ". An engine is linked in by a dependency on its register target"));
   }

@@ -2,8 +2,7 @@
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/engine/option_reader.h"
-#include "collectives/engine/testing/engine_checks.h"
+#include "collectives/testing/engine_checks.h"
 #include "collectives/in_process/in_process.h"
 #include "gtest/gtest.h"
 

@@ -1,38 +1,81 @@
-// OperationContext: what surrounds one operation while it runs: its deadline,
-// how far it has come, and memory to work in.
+// Scratch: working memory that is kept from one operation to the next.
 //
-// One thread runs an operation; any thread may ask how far it has come.
+//   Scratch scratch;
+//   TESSERA_ASSIGN_OR_RETURN(std::span<std::byte> work,
+//   scratch.Allocate(4096)); scratch.Reset();   // all of it is free again
+//
+// Not thread-safe.
 #ifndef TESSERA_COLLECTIVES_ENGINE_OPERATION_CONTEXT_H_
 #define TESSERA_COLLECTIVES_ENGINE_OPERATION_CONTEXT_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
-#include "collectives/engine/scratch.h"
+#include "absl/status/statusor.h"
 #include "collectives/operation/signature.h"
 #include "topology/rank.h"
 
 namespace tessera::collectives {
 
-// What a rank is doing within an operation. The values are stable: other
-// processes read them.
+class Scratch {
+ public:
+  // Up to `kept_bytes` are kept by Reset; what exceeds that is given back.
+  explicit Scratch(int64_t kept_bytes = int64_t{64} << 20)
+      : kept_bytes_(kept_bytes) {}
+
+  // `bytes` bytes aligned to 64. InvalidArgument where bytes is negative,
+  // ResourceExhausted where the machine has none.
+  absl::StatusOr<std::span<std::byte>> Allocate(int64_t bytes);
+
+  // Everything that was allocated is free.
+  void Reset();
+
+  // What is held at present.
+  int64_t held_bytes() const { return held_bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  struct Block {
+    std::unique_ptr<std::byte[], Free> memory;
+    int64_t size = 0;
+    int64_t used = 0;
+
+    int64_t left() const { return size - used; }
+  };
+
+  int64_t kept_bytes_;
+  int64_t held_bytes_ = 0;
+  std::vector<Block> blocks_;
+};
+
+// OperationContext: the deadline, progress and working memory of one running
+// operation.
+//
+// One thread runs an operation; any thread may read its phase.
+
+// The phase of an operation. The values are stable because other processes read
+// them.
 enum class Phase : uint8_t {
   kIdle = 0,
-  kEntering = 1,   // Waiting for the others to enter.
+  kEntering = 1,   // Waiting for other ranks to enter.
   kSending = 2,    //
   kReceiving = 3,  //
   kReducing = 4,   //
   kCopying = 5,    //
-  kLeaving = 6,    // Waiting for the others to be done with its memory.
+  kLeaving = 6,    // Waiting until others stop using its memory.
 };
 
 // "entering", "sending", ...
 std::string_view PhaseName(Phase phase);
 
-// A phase and the peer that it concerns, in one word that can be published.
+// A phase and the peer that it concerns, packed into one word.
 class PhaseWord {
  public:
   static constexpr uint32_t kNoPeer = 0xffffff;
@@ -48,7 +91,7 @@ class PhaseWord {
   uint32_t bits_ = 0;
 };
 
-// Nanoseconds of CLOCK_MONOTONIC: the clock of deadlines, the same for all
+// Nanoseconds of CLOCK_MONOTONIC, the clock of all deadlines; equal for all
 // processes of a host.
 int64_t MonotonicNanos();
 
@@ -70,7 +113,7 @@ class OperationContext {
   uint32_t label() const { return label_; }  // Operation::label.
   bool Expired() const { return MonotonicNanos() >= deadline_; }
 
-  // Publishes the phase where the engine wants it (PublishTo), else only here.
+  // Sets the phase, in the word given to PublishTo if there is one.
   void Enter(Phase phase, uint32_t peer = PhaseWord::kNoPeer) {
     published_->store(PhaseWord(phase, peer).bits(), std::memory_order_relaxed);
   }
@@ -81,12 +124,12 @@ class OperationContext {
     return PhaseWord(published_->load(std::memory_order_relaxed));
   }
 
-  // From now on phases are written to `word`, which outlives the operation.
-  // For engines whose peers can read each other's memory.
+  // Writes phases to `word` from now on; it must outlive the operation. For
+  // engines whose peers can read each other's memory.
   void PublishTo(std::atomic<uint32_t>* word) { published_ = word; }
 
-  // Working memory, aligned to 64 bytes, valid until the operation ends. Each
-  // call gives other memory. ResourceExhausted where there is none.
+  // Allocates working memory, aligned to 64 bytes and valid until the operation
+  // ends. ResourceExhausted if memory is short.
   absl::StatusOr<std::span<std::byte>> AllocateScratch(int64_t bytes) {
     return scratch_.Allocate(bytes);
   }

@@ -1,4 +1,4 @@
-// PeerReport: what a rank knows of another one, for error messages.
+// PeerReport: what a rank knows about a peer, for error messages.
 #ifndef TESSERA_COLLECTIVES_ENGINE_PEER_REPORT_H_
 #define TESSERA_COLLECTIVES_ENGINE_PEER_REPORT_H_
 
@@ -14,7 +14,7 @@
 namespace tessera::collectives {
 
 enum class PeerState : uint8_t {
-  kUnknown,  // The engine cannot tell.
+  kUnknown,  // The engine does not know.
   kAlive,
   kDead,      // Its process has ended.
   kDeparted,  // It has closed its communicator.
@@ -23,9 +23,9 @@ enum class PeerState : uint8_t {
 struct PeerReport {
   topology::Rank rank = {};
   PeerState state = PeerState::kUnknown;
-  std::string host = {};  // Empty where not known.
-  int64_t pid = 0;        // 0 where not known.
-  uint64_t sequence = 0;  // Of the collective that it entered last.
+  std::string host = {};  // Empty if unknown.
+  int64_t pid = 0;        // 0 if unknown.
+  uint64_t sequence = 0;  // Sequence number of the last collective entered.
   PhaseWord phase = {};   // kIdle: it has left that collective.
 };
 
@@ -34,9 +34,9 @@ struct PeerReport {
 // "rank 3 (pid 71) is in operation #12, receiving from rank 2".
 std::string DescribePeer(const PeerReport& peer, uint64_t my_sequence);
 
-// The error for a wait that ended without `missing`: DeadlineExceeded, or
-// Unavailable where one of them is dead or departed. Names the operation of
-// `context`, its phase, how long it had, and every missing peer.
+// The error of a wait for the peers `missing`: DeadlineExceeded, or Unavailable
+// if one of them is dead or departed. Names the operation of `context`, its
+// phase and every missing peer.
 absl::Status MissingPeersError(const OperationContext& context,
                                std::span<const PeerReport> missing);
 

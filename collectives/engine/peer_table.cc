@@ -6,7 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/bootstrap/host_id.h"
+#include "collectives/bootstrap/peer_process.h"
 
 namespace tessera::collectives {
 

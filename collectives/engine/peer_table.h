@@ -1,11 +1,16 @@
-// PeerTable: where the ranks of a group are, exchanged once when it is made.
+// Failure and PeerTable: error state and peer information of engines whose
+// library provides neither.
 //
-//   const std::string mine = PeerTable::DescribeSelf();   // to all others
-//   PeerTable peers = PeerTable::Of(texts_of_all_ranks);
+// Failure: the first error of a group.
+//
+//   if (failure.failed()) return failure.status();
+//   failure.Set(absl::AbortedError("..."));
 #ifndef TESSERA_COLLECTIVES_ENGINE_PEER_TABLE_H_
 #define TESSERA_COLLECTIVES_ENGINE_PEER_TABLE_H_
 
+#include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,28 +23,61 @@
 
 namespace tessera::collectives {
 
+// Thread-safe. failed() costs one load.
+class Failure {
+ public:
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+
+  // OK until Set.
+  absl::Status status() const {
+    if (!failed()) return absl::OkStatus();
+    const std::lock_guard lock(mutex_);
+    return status_;
+  }
+
+  // Returns true if this is the first error; later ones are ignored. `status`
+  // must not be OK.
+  bool Set(const absl::Status& status) {
+    const std::lock_guard lock(mutex_);
+    if (!status_.ok()) return false;
+    status_ = status;
+    failed_.store(true, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  std::atomic<bool> failed_ = false;
+  mutable std::mutex mutex_;
+  absl::Status status_;
+};
+
+// PeerTable: the hosts and processes of a group's ranks, exchanged once at
+// creation.
+//
+//   const std::string mine = PeerTable::DescribeSelf();   // to all others
+//   PeerTable peers = PeerTable::Of(texts_of_all_ranks);
+
 class PeerTable {
  public:
   static constexpr size_t kMaxDescriptionBytes = 96;
 
-  // This process, for the others: its pid and its host's name. At most
-  // kMaxDescriptionBytes.
+  // This process's pid and host name as text of at most kMaxDescriptionBytes.
   static std::string DescribeSelf();
 
-  // From what DescribeSelf gave on every rank. What cannot be read is a rank of
-  // which nothing is known.
+  // Builds the table from every rank's DescribeSelf. Malformed texts become
+  // unknown ranks.
   static PeerTable Of(std::span<const std::string> descriptions);
 
-  // The table of a group of these members.
+  // The table of a subgroup.
   PeerTable Restrict(std::span<const topology::Rank> members) const;
 
-  // All in state kUnknown: these libraries do not say.
+  // All states are kUnknown: these libraries do not report peer states.
   const std::vector<PeerReport>& reports() const { return reports_; }
 
-  // How many ranks run on the host of `rank`.
+  // The number of ranks on the host of `rank`.
   int64_t RanksOnHostOf(topology::Rank rank) const;
 
-  // MissingPeersError for `missing`; for all others where it is empty.
+  // MissingPeersError for `missing`, or for all other ranks if it is empty.
   absl::Status Missing(const OperationContext& context, topology::Rank self,
                        std::span<const topology::Rank> missing = {}) const;
 

@@ -1,8 +1,7 @@
-#include "collectives/engine/process_generation.h"
-
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "collectives/engine/engine.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

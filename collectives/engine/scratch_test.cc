@@ -1,9 +1,8 @@
-#include "collectives/engine/scratch.h"
-
 #include <cstring>
 #include <set>
 
 #include "base/status_matchers.h"
+#include "collectives/engine/operation_context.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,5 +1,5 @@
-// Transport: point-to-point messages between the ranks of a group. What
-// algorithms are written against, and all that an engine must have.
+// Transport: point-to-point messages between the ranks of a group. The
+// collective algorithms run on it; an engine needs nothing else.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       Request in, transport.StartReceive(left, Lane::kCollective, s, block));
@@ -7,15 +7,15 @@
 //       Request out, transport.StartSend(right, Lane::kCollective, s, bytes));
 //   TESSERA_RETURN_IF_ERROR(transport.Wait({{in, out}}, context));
 //
-// A channel is an ordered pair of ranks and a lane. Its messages arrive in the
-// order in which they were started, and a receive takes the next one: its size
-// and its signature must be those that the receiver expects. A send may
-// complete only when it is received (rendezvous), or before: nothing may depend
-// on either. A rank may send to itself.
+// A channel is an ordered pair of ranks and a lane. Messages of a channel
+// arrive in the order in which they were started. A receive matches the next
+// message, whose size and signature must be the expected ones. A send may
+// complete before it is received (eager) or only then (rendezvous); callers
+// must not depend on either. A rank may send to itself.
 //
-// Threads: requests of one channel end are started by one thread at a time;
-// different channels and directions are independent and may be used, and waited
-// on, by different threads at once.
+// Threads: one thread at a time starts requests on one end of a channel;
+// different channels and directions are independent and may be used
+// concurrently.
 #ifndef TESSERA_COLLECTIVES_ENGINE_TRANSPORT_H_
 #define TESSERA_COLLECTIVES_ENGINE_TRANSPORT_H_
 
@@ -31,15 +31,15 @@
 
 namespace tessera::collectives {
 
-// Collectives and point-to-point calls do not see each other's messages.
+// Separates the messages of collectives from point-to-point messages.
 enum class Lane : uint8_t { kCollective = 0, kPointToPoint = 1 };
 inline constexpr int kLaneCount = 2;
 
 enum class Direction : uint8_t { kSend = 0, kReceive = 1 };
 
-// One started message. A small value; nothing to free.
+// A started message. Cheap to copy; owns nothing.
 struct Request {
-  uint64_t number = 0;  // On its channel end, from 1.
+  uint64_t number = 0;  // Number on its channel end, from 1.
   Rank peer;
   Lane lane = Lane::kCollective;
   Direction direction = Direction::kSend;
@@ -52,8 +52,8 @@ class Transport {
   virtual Rank rank() const = 0;
   virtual int64_t size() const = 0;
 
-  // Starts a message. Returns without waiting; `bytes` stay the caller's and
-  // must live until the request is complete. Any size from 0.
+  // Starts a message of any size from 0. Does not wait; `bytes` must stay valid
+  // until the request is complete.
   virtual absl::StatusOr<Request> StartSend(
       Rank to, Lane lane, const Signature& signature,
       std::span<const std::byte> bytes) = 0;
@@ -61,13 +61,13 @@ class Transport {
                                                const Signature& expected,
                                                std::span<std::byte> bytes) = 0;
 
-  // True when the request is complete. Moves bytes where it can, never waits.
-  // An error: the group is broken and the request will not complete.
+  // Returns true if the request is complete. Makes progress but never waits. On
+  // error the group is broken and the request will not complete.
   virtual absl::StatusOr<bool> Test(const Request& request) = 0;
 
-  // Returns when all requests are complete. DeadlineExceeded at the context's
-  // deadline, naming the peers that are missing; Unavailable where a peer is
-  // dead; FailedPrecondition on a mismatch; Aborted after Abort.
+  // Waits until all requests are complete. DeadlineExceeded at the context's
+  // deadline, naming the missing peers; Unavailable if a peer is dead;
+  // FailedPrecondition on a mismatch; after Abort its reason.
   virtual absl::Status Wait(std::span<const Request> requests,
                             OperationContext& context) = 0;
 };

@@ -7,7 +7,7 @@
 #include "collectives/bootstrap/in_process_store.h"
 #include "collectives/communicator.h"
 #include "collectives/engine/engine_registry.h"
-#include "collectives/engine/testing/engine_checks.h"
+#include "collectives/testing/engine_checks.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -18,7 +18,6 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/engine/engine_registry.h"
-#include "collectives/engine/option_reader.h"
 #include "collectives/examples/links.h"
 #include "collectives/examples/socket_transport.h"
 

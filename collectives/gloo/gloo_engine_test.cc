@@ -10,7 +10,7 @@
 #include "base/status_matchers.h"
 #include "collectives/bootstrap/in_process_store.h"
 #include "collectives/engine/engine_registry.h"
-#include "collectives/engine/testing/engine_checks.h"
+#include "collectives/testing/engine_checks.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,3 +1,72 @@
+// MessageChannel: one end of the messages to or from one other rank on one
+// lane.
+#ifndef TESSERA_COLLECTIVES_GLOO_GLOO_TRANSPORT_H_
+#define TESSERA_COLLECTIVES_GLOO_GLOO_TRANSPORT_H_
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/engine/library_engine.h"
+#include "collectives/engine/transport.h"
+#include "collectives/gloo/gloo_group.h"
+
+namespace tessera::collectives {
+
+// Thread-safe, but for Start, which one thread at a time calls. Messages
+// complete in their order.
+class MessageChannel {
+ public:
+  MessageChannel(GlooGroup& group, Rank peer, Lane lane, Direction direction)
+      : group_(group), peer_(peer), lane_(lane), direction_(direction) {}
+  // Nothing is under way, or the group is broken.
+  ~MessageChannel();
+
+  // The message's number. A receive writes to `data`, a send does not.
+  absl::StatusOr<uint64_t> Start(const Signature& signature, std::byte* data,
+                                 size_t bytes);
+  // True where message `number` is complete. Never waits.
+  absl::StatusOr<bool> Test(uint64_t number);
+  // Waits for it until the context's deadline.
+  absl::Status Wait(uint64_t number, const OperationContext& context);
+
+  bool Idle();
+
+ private:
+  struct Message;
+
+  absl::Status Post(Message& message);
+  absl::Status Await(Message& message, int64_t deadline);
+  absl::Status DriveFront(std::unique_lock<std::mutex>& lock, int64_t deadline,
+                          const OperationContext* context);
+  void Work();
+
+  GlooGroup& group_;
+  const Rank peer_;
+  const Lane lane_;
+  const Direction direction_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Message>> pending_;  // Oldest first.
+  uint64_t started_ = 0;
+  uint64_t completed_ = 0;
+  uint64_t tested_ = 0;  // The last message that somebody asked about.
+  bool driven_ = false;  // A thread waits for the oldest one.
+  bool closing_ = false;
+  absl::Status status_;
+  std::thread worker_;  // Waits for what is asked about.
+};
+
 // GlooTransport: messages through Gloo's unbound buffers.
 //
 // A message is a frame with its header and, up to 4 KiB, its bytes; longer
@@ -7,22 +76,6 @@
 //
 // Gloo can wait, but not be asked: who waits in Wait waits in Gloo, and the
 // first Test of a channel end starts a thread that waits for its messages.
-#ifndef TESSERA_COLLECTIVES_GLOO_GLOO_TRANSPORT_H_
-#define TESSERA_COLLECTIVES_GLOO_GLOO_TRANSPORT_H_
-
-#include <array>
-#include <cstddef>
-#include <memory>
-#include <mutex>
-#include <span>
-#include <vector>
-
-#include "collectives/engine/self_messages.h"
-#include "collectives/engine/transport.h"
-#include "collectives/gloo/gloo_group.h"
-#include "collectives/gloo/message_channel.h"
-
-namespace tessera::collectives {
 
 class GlooTransport : public Transport {
  public:

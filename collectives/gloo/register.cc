@@ -4,7 +4,6 @@
 #if TESSERA_HAVE_GLOO
 #include "absl/status/status.h"
 #include "base/status_macros.h"
-#include "collectives/engine/option_reader.h"
 #include "collectives/gloo/gloo_engine.h"
 #endif
 

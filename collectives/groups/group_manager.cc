@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "topology/group_name.h"
+#include "topology/mesh.h"
 
 namespace tessera::collectives {
 

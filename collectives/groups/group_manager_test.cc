@@ -9,7 +9,7 @@
 #include "base/status_matchers.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
-#include "topology/axis.h"
+#include "topology/mesh.h"
 
 namespace tessera::collectives {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "collectives/operation/blocks.h"
 
-namespace tessera::collectives::direct {
+namespace tessera::collectives::host_memory {
 
 ByteRange LineSlice(int64_t bytes, int64_t ranks, int64_t i) {
   constexpr int64_t kLine = 64;
@@ -17,4 +17,4 @@ void Move(std::byte* to, const std::byte* from, int64_t bytes, StoreMode mode) {
   if (to != from) CopyBytes(to, from, bytes, mode);
 }
 
-}  // namespace tessera::collectives::direct
+}  // namespace tessera::collectives::host_memory

@@ -1,4 +1,5 @@
-// Call: one collective as the direct collectives see it.
+// Call: one collective of HostMemoryCollectives: its operation, sizes and
+// state.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_CALL_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_CALL_H_
 
@@ -8,35 +9,36 @@
 #include "absl/container/inlined_vector.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/host_memory/group.h"
-#include "collectives/host_memory/notes.h"
 #include "collectives/host_memory/window.h"
 #include "collectives/operation/operation.h"
 #include "collectives/operation/signature.h"
 #include "collectives/reduction/combine.h"
 
-namespace tessera::collectives::direct {
+namespace tessera::collectives::host_memory {
 
 using Sources = absl::InlinedVector<const void*, 16>;
 using Destinations = absl::InlinedVector<void*, 16>;
 
-// A group and the means of its collectives, which one thread uses at a time.
-struct Means {
-  explicit Means(Group& group) : group(group), notes(group), window(group) {}
+// The state of a group's collectives. Used by one thread at a time.
+struct CollectiveState {
+  explicit CollectiveState(Group& group)
+      : group(group), notes(group), window(group) {}
 
   Group& group;
   Notes notes;
   Window window;
-  uint64_t next_piece = 0;  // The first that no collective has used.
+  uint64_t next_piece = 0;  // First unused piece number.
 };
 
 struct Call {
-  Call(const Operation& operation, OperationContext& context, Means& means)
+  Call(const Operation& operation, OperationContext& context,
+       CollectiveState& state)
       : operation(operation),
         context(context),
-        means(means),
+        state(state),
         fingerprint(Fingerprint(context.signature())),
-        ranks(means.group.size()),
-        me(means.group.rank()),
+        ranks(state.group.size()),
+        me(state.group.rank()),
         element(SizeInBytes(DTypeOf(operation))),
         bytes(MessageCount(operation, ranks) * element),
         whole(Combination::Whole(operation.reduction, DTypeOf(operation),
@@ -46,18 +48,18 @@ struct Call {
   const std::byte* input() const { return operation.input.Bytes(); }
   std::byte* output() const { return operation.output.Bytes(); }
 
-  // The ranks other than this one, those after it first, so that not all turn
-  // to the same one.
+  // The i-th peer, starting after this rank, so that ranks do not all access
+  // the same peer first.
   int64_t PeerAt(int64_t i) const { return (me + i) % ranks; }
 
   const Operation& operation;
   OperationContext& context;
-  Means& means;
+  CollectiveState& state;
   const uint32_t fingerprint;
   const int64_t ranks;
   const int64_t me;
   const int64_t element;  // Bytes.
-  const int64_t bytes;    // Of the whole message.
+  const int64_t bytes;    // Size of the whole message.
   const Combination whole;
 };
 
@@ -69,13 +71,14 @@ struct ByteRange {
   bool empty() const { return first >= last; }
 };
 
-// Slice `i` of `bytes` bytes parted among `ranks` ranks at whole cache lines.
+// Slice `i` of `bytes` bytes, split among `ranks` ranks at cache line
+// boundaries.
 ByteRange LineSlice(int64_t bytes, int64_t ranks, int64_t i);
 
-// Copies unless both are the same place.
+// Copies `bytes` bytes unless source and destination are the same.
 void Move(std::byte* to, const std::byte* from, int64_t bytes,
           StoreMode mode = StoreMode::kCached);
 
-}  // namespace tessera::collectives::direct
+}  // namespace tessera::collectives::host_memory
 
 #endif  // TESSERA_COLLECTIVES_HOST_MEMORY_CALL_H_

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tessera::collectives::direct {
+namespace tessera::collectives::host_memory {
 
 void Domain::Retire(const GroupBlock& block, bool owns_block,
                     std::vector<std::byte*> memory) {
@@ -20,7 +20,7 @@ void Domain::Reclaim() {
                 [this](Retired& retired) { return TryFree(retired); });
 }
 
-// True when nothing of it is left.
+// Returns true if everything has been freed.
 bool Domain::TryFree(Retired& retired) {
   GroupHeader& header = retired.block.header();
   const auto all = static_cast<uint32_t>(retired.block.size());
@@ -29,7 +29,7 @@ bool Domain::TryFree(Retired& retired) {
     for (std::byte* memory : retired.memory) Free(memory);
     retired.memory.clear();
     retired.released = true;
-    // From here on only the owner may touch the block.
+    // From here on only the owner may access the block.
     header.released.fetch_add(1, std::memory_order_acq_rel);
   }
   if (!retired.owns_block) return true;
@@ -38,4 +38,4 @@ bool Domain::TryFree(Retired& retired) {
   return true;
 }
 
-}  // namespace tessera::collectives::direct
+}  // namespace tessera::collectives::host_memory

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tessera::collectives::direct {
+namespace tessera::collectives::host_memory {
 namespace {
 
 constexpr int kYieldsBetweenLooks = 16;
@@ -26,7 +26,7 @@ constexpr int64_t kSleepNs = 10'000'000;
 void StoreSignature(const Signature& signature, SharedSignature& shared) {
   uint64_t words[4];
   std::memcpy(words, &signature, sizeof(words));
-  // Whoever reads a torn one sees that its first word is not what it expects.
+  // The first word is written last, so a reader of a torn signature notices.
   shared.words[0].store(0, std::memory_order_release);
   for (int i = 3; i >= 0; --i) {
     shared.words[i].store(words[i], std::memory_order_release);
@@ -46,8 +46,8 @@ Group::Group(std::shared_ptr<Domain> domain, GroupBlock block,
       crowded_((tuning_.processors > 0
                     ? tuning_.processors
                     : domain_->processors()) < domain_->size()),
-      // With fewer processors than ranks, who spins keeps the one it waits for
-      // from running.
+      // With fewer processors than ranks, spinning keeps the awaited rank from
+      // running.
       spins_(crowded_ ? 1 : tuning_.spins),
       owns_block_(owns_block) {}
 
@@ -112,8 +112,8 @@ absl::Status Group::CheckWait(OperationContext& context, Missing missing,
     }
   }
   if (!expired && elsewhere.empty() && gone.empty()) return absl::OkStatus();
-  // What a rank did before it went on, or away, is still good, though others
-  // may be missing: it counts whether it is missing now.
+  // A peer may have delivered before it moved on or left: only ranks that are
+  // still missing count.
   if (ready()) return absl::OkStatus();
   const std::vector<int64_t> still = ListOf(missing);
   const auto is_still_missing = [&still](int64_t peer) {
@@ -163,7 +163,7 @@ absl::Status Group::Mismatch(const OperationContext& context, int64_t peer) {
   const Signature& mine = context.signature();
   Signature theirs;
   if (!ReadSignature(peer, mine.sequence, theirs)) {
-    // It has gone on: what it calls now tells the difference as well.
+    // The peer has moved on; report its current call instead.
     const uint64_t now =
         of(peer).status.sequence.load(std::memory_order_acquire);
     if (!ReadSignature(peer, now, theirs)) theirs.sequence = now;
@@ -180,7 +180,7 @@ absl::Status Group::MissingError(OperationContext& context,
   const auto gone = [](const PeerReport& peer) {
     return peer.state == PeerState::kDead || peer.state == PeerState::kDeparted;
   };
-  // Where somebody is gone, those who are merely late do not matter.
+  // If a rank is gone, do not report ranks that are merely late.
   if (std::any_of(reports.begin(), reports.end(), gone)) {
     std::erase_if(reports, [&](const PeerReport& p) { return !gone(p); });
   }
@@ -189,7 +189,7 @@ absl::Status Group::MissingError(OperationContext& context,
 
 absl::Status Group::Lost(OperationContext& context, int64_t peer,
                          const absl::Status& status) {
-  // The memory of a process goes a little before the process.
+  // A dying process loses its memory slightly before it is reported dead.
   constexpr int64_t kPatienceNs = 100'000'000;
   const int64_t until = MonotonicNanos() + kPatienceNs;
   do {
@@ -235,8 +235,8 @@ absl::Status Group::Break(const absl::Status& reason) {
     Wake();
     return reason;
   }
-  // Somebody else was first: all ranks tell the same reason, unless the writer
-  // dies within these few instructions.
+  // Another rank was first. Return its reason, so that all ranks report the
+  // same one, unless the writer died while writing it.
   for (int i = 0; i < 10'000; ++i) {
     if (record.state.load(std::memory_order_acquire) == BrokenRecord::kBroken) {
       return BrokenStatus();
@@ -282,4 +282,4 @@ void Group::WakeSleepers() {
   }
 }
 
-}  // namespace tessera::collectives::direct
+}  // namespace tessera::collectives::host_memory

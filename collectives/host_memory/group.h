@@ -1,8 +1,9 @@
-// Group: one rank's seat at a GroupBlock: publishing, waiting, breaking.
+// Group: one rank's view of a group: publishes its state, waits for peers, and
+// breaks the group on errors.
 //
-// Threads: Await, Wake and the announcing calls may be used by several threads
-// of a rank at once (its collectives and its messages); Enter and Leave by the
-// one that runs collectives.
+//  Threads: several threads of a rank (collectives and messages) may call
+// Await, Wake and Break at once; only the thread that runs collectives calls
+//  Enter and Leave.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_GROUP_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_GROUP_H_
 
@@ -19,11 +20,10 @@
 #include "collectives/engine/operation_context.h"
 #include "collectives/engine/peer_report.h"
 #include "collectives/host_memory/domain.h"
-#include "collectives/host_memory/layout.h"
 
-namespace tessera::collectives::direct {
+namespace tessera::collectives::host_memory {
 
-// Lets the other hyperthread run, and saves power, between two looks.
+// Spin-loop hint: yields to the other hyperthread and saves power.
 inline void SpinPause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -34,12 +34,12 @@ inline void SpinPause() {
 
 class Group {
  public:
-  // `members`: the ranks of the domain that are the group's, in its order.
-  // `rank`: this one's index among them.
-  // `owns_block`: its domain allocated the block.
+  // `members`: the group's ranks as indices in the domain, in group order.
+  // `rank`: this rank's index in `members`.
+  // `owns_block`: this rank's domain allocated the block.
   Group(std::shared_ptr<Domain> domain, GroupBlock block,
         std::vector<int64_t> members, int64_t rank, bool owns_block);
-  // Gives the group's memory back once all ranks have left it.
+  // Frees the group's memory once all ranks have left the group.
   ~Group();
 
   Group(const Group&) = delete;
@@ -53,18 +53,18 @@ class Group {
   RankBlock& mine() const { return *mine_; }
   RankBlock& of(int64_t rank) const { return block_.rank(rank); }
   const Tuning& tuning() const { return tuning_; }
-  // Whether ranks share processors; the same on all of them.
+  // True if there are fewer processors than ranks. The same on all ranks.
   bool crowded() const { return crowded_; }
   std::span<const int64_t> members() const { return members_; }
 
-  // This rank is in the collective of `context`; it has left it.
+  // Publishes that this rank entered the collective of `context`, or left it.
   void Enter(OperationContext& context);
   void Leave();
 
-  // Returns when `ready` is true. `missing` lists the ranks that it waits for
-  // now; it is called only after a while. An error breaks the group: the
-  // deadline of `context`, a rank that is dead or has left, one that called
-  // another operation, or what broke the group before.
+  // Waits until ready() returns true. `missing` lists the ranks that are still
+  // awaited; it is called only in long waits. On error the group is broken: the
+  // deadline of `context` passed, a peer died, left, or called another
+  // operation, or the group was broken before.
   template <typename Ready, typename Missing>
   absl::Status Await(OperationContext& context, const Ready& ready,
                      const Missing& missing) {
@@ -80,15 +80,15 @@ class Group {
     return AwaitLong(context, ready, missing);
   }
 
-  // Wakes whoever sleeps; after every store that somebody may wait for, which
-  // must be sequentially consistent.
+  // Wakes sleeping ranks. Call it after every store that a peer may wait for;
+  // the store must be sequentially consistent.
   void Wake() {
     if (block_.header().sleepers.load(std::memory_order_seq_cst) != 0) {
       WakeSleepers();
     }
   }
 
-  // OK, or why the group is broken.
+  // OK, or the error that broke the group.
   absl::Status Whole() const {
     const auto& state = block_.header().broken.state;
     if (state.load(std::memory_order_acquire) != BrokenRecord::kBroken) {
@@ -97,23 +97,23 @@ class Group {
     return BrokenStatus();
   }
 
-  // Breaks the group for all of its ranks, if it is whole; returns what broke
-  // it.
+  // Breaks the group for all ranks unless it is already broken; returns the
+  // error that broke it.
   absl::Status Break(const absl::Status& reason);
 
-  // The error of a flag of `peer` whose fingerprint is not that of `context`.
+  // Breaks the group because `peer` called another operation than `context`;
+  // returns the error.
   absl::Status Mismatch(const OperationContext& context, int64_t peer);
 
-  // The error of what could not be had from `peer`: that it is dead, where it
-  // is, or else `status`.
+  // Breaks the group after reading from `peer` failed with `status`; returns
+  // the error: that `peer` is dead if it is, else `status`.
   absl::Status Lost(OperationContext& context, int64_t peer,
                     const absl::Status& status);
 
-  // This rank has left the group.
+  // Publishes that this rank has left the group.
   void Depart();
 
-  // Memory of the domain that other ranks of the group may use until they have
-  // left: freed after that.
+  // Frees `memory` of the domain after all ranks have left the group.
   void FreeLater(std::byte* memory);
 
   PeerReport Report(int64_t peer, bool look_at_process) const;
@@ -121,9 +121,8 @@ class Group {
  private:
   using Missing = absl::FunctionRef<void(std::vector<int64_t>&)>;
 
-  // Looking pays where it finds something: it is the less the more often it was
-  // in vain, as when other work keeps the peer, or both of them, on this
-  // processor.
+  // Adapts the number of spins: fewer after spinning failed, for example
+  // because the peer shares this processor, more after it succeeded.
   void LearnSpins(int64_t wanted) {
     spin_limit_.store(
         std::clamp(wanted, std::min(kFewestSpins, spins_), spins_),
@@ -137,8 +136,8 @@ class Group {
                          absl::FunctionRef<bool()> ready,
                          bool look_at_processes);
   static std::vector<int64_t> ListOf(Missing missing);
-  // Whether `peer` has called something else than the collective of `context`,
-  // or has gone so far beyond it that nobody knows any more.
+  // True if `peer` has called another collective than that of `context`, or has
+  // advanced so far that its history no longer holds it.
   bool IsElsewhere(const OperationContext& context, int64_t peer) const;
   absl::Status MissingError(OperationContext& context,
                             std::span<const int64_t> missing) const;
@@ -162,6 +161,6 @@ class Group {
   std::vector<std::byte*> retired_;
 };
 
-}  // namespace tessera::collectives::direct
+}  // namespace tessera::collectives::host_memory
 
 #endif  // TESSERA_COLLECTIVES_HOST_MEMORY_GROUP_H_

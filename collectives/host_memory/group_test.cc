@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "collectives/host_memory/direct_engine.h"
+#include "collectives/host_memory/host_memory_engine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tessera::collectives::direct {
+namespace tessera::collectives::host_memory {
 namespace {
 
 using ::testing::AllOf;
@@ -163,4 +163,4 @@ TEST_F(GroupTest, OnlyWhoIsMissingAtTheDeadlineIsNamed) {
 }
 
 }  // namespace
-}  // namespace tessera::collectives::direct
+}  // namespace tessera::collectives::host_memory

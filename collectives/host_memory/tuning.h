@@ -1,7 +1,6 @@
-// Tuning: the sizes at which the direct collectives change their way.
+// Tuning: thresholds and buffer sizes of in_process and shared_memory.
 //
-// All ranks of a group must have the same values: the group's first rank's hold
-// for all.
+// All ranks of a group use the values of the group's first rank.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_TUNING_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_TUNING_H_
 
@@ -10,47 +9,52 @@
 namespace tessera::collectives {
 
 struct Tuning {
-  // One piece of a window; a multiple of 64. Larger: fewer synchronisations.
-  // All ranks' pieces together should stay in the last-level cache.
+  // Size of one piece of a window; a multiple of 64. Larger pieces need fewer
+  // synchronisations; the pieces of all ranks together should fit into the
+  // last-level cache.
   int64_t piece_bytes = 128 << 10;
 
-  // A window has this many pieces, so that ranks need not go in step. 2 to 8.
+  // Number of pieces in a window, 2 to 8; more pieces let ranks run further
+  // apart.
   int64_t pieces = 4;
 
-  // A whole message up to this size goes to every rank, which combines it for
+  // In an all_reduce of up to this size every rank reduces the whole message
   // itself: one synchronisation, but n times the bytes. At most piece_bytes.
   int64_t one_shot_bytes = 4 << 10;
 
-  // From here on the ranks ask each other whether all buffers are shared, and
-  // if so use them where they are. The question is one more synchronisation.
+  // From this size on the ranks exchange the addresses of their buffers and, if
+  // all are in shared memory, use them in place. The exchange costs one more
+  // synchronisation.
   int64_t zero_copy_bytes = 16 << 10;
 
-  // Where they are not, the next calls do not ask: at most so many. 0 to 255.
+  // After an exchange that found unshared buffers, up to this many calls skip
+  // it. 0 to 255.
   int64_t place_skips = 7;
 
-  // From here on the kernel copies ordinary buffers straight out of a peer's
-  // memory (process_vm_readv), where it lets the ranks do that and every rank
-  // has a processor: one copy less for what only moves (all_gather, all_to_all,
-  // broadcast, scatter). At least zero_copy_bytes counts.
+  // From this size on (and from zero_copy_bytes on) all_gather, all_to_all,
+  // broadcast and scatter read ordinary buffers directly from a peer's memory
+  // (process_vm_readv), which saves one copy. Used only if the kernel permits
+  // it and every rank has its own processor.
   int64_t peer_copy_bytes = 32 << 10;
 
-  // Working sets beyond this are written past the caches.
+  // Results of larger working sets are written with non-temporal stores.
   int64_t streaming_bytes = 48 << 20;
 
-  // A message from shared memory of this size or more is copied by the receiver
-  // straight from where it is, instead of through the channel.
+  // The receiver copies a message of this size or more directly from the
+  // sender's buffer, if that is in shared memory, instead of through the
+  // channel.
   int64_t direct_message_bytes = 16 << 10;
 
-  // The bytes that a channel between two ranks holds; a multiple of 64.
+  // Capacity of a channel between two ranks in bytes; a multiple of 64.
   int64_t channel_bytes = 64 << 10;
 
-  // How a rank waits: looks at most this often, where there is a processor for
-  // every rank, and less often where that was in vain; then lets others run for
-  // so long; then sleeps.
+  // How a rank waits: it spins up to `spins` times (fewer if spinning failed
+  // before, once if ranks share processors), then yields for `yield_us`, then
+  // sleeps.
   int64_t spins = 2000;
   int64_t yield_us = 1000;
 
-  // The processors to count on; 0: those that the ranks have.
+  // Number of processors to assume; 0: detect it.
   int64_t processors = 0;
 };
 

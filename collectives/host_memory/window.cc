@@ -4,7 +4,69 @@
 
 #include "base/status_macros.h"
 
-namespace tessera::collectives::direct {
+namespace tessera::collectives::host_memory {
+
+absl::Status Notes::AwaitAll(OperationContext& context, uint32_t fingerprint) {
+  // Prefetch all flags, then wait for each.
+  for (int64_t peer = 0; peer < group_.size(); ++peer) {
+    __builtin_prefetch(&SlotOf(peer));
+  }
+  int64_t next = 0;
+  const int64_t size = group_.size();
+  uint64_t seen = 0;
+  TESSERA_RETURN_IF_ERROR(group_.Await(
+      context,
+      [&] {
+        for (; next < size; ++next) {
+          seen = SlotOf(next).flag.load(std::memory_order_seq_cst);
+          if (!IsRound(seen, round_)) return false;
+          if (FingerprintIn(seen) != fingerprint) return true;
+        }
+        return true;
+      },
+      [&](std::vector<int64_t>& missing) {
+        ListMissing(next, size, missing);
+      }));
+  return next == size ? absl::OkStatus() : group_.Mismatch(context, next);
+}
+
+void Notes::ListMissing(int64_t from, int64_t to,
+                        std::vector<int64_t>& missing) const {
+  for (int64_t peer = from; peer < to; ++peer) {
+    if (!IsRound(SlotOf(peer).flag.load(std::memory_order_seq_cst), round_)) {
+      missing.push_back(peer);
+    }
+  }
+}
+
+absl::Status Notes::AwaitFreeSlot(OperationContext& context) {
+  const auto done = [&](int64_t peer) {
+    return group_.of(peer).notes_done.value.load(std::memory_order_seq_cst);
+  };
+  const uint64_t needed = round_ - slots_ + 1;
+  int64_t next = 0;
+  uint64_t slowest = round_;
+  TESSERA_RETURN_IF_ERROR(group_.Await(
+      context,
+      [&] {
+        for (; next < group_.size(); ++next) {
+          if (next == group_.rank()) continue;
+          const uint64_t rounds = done(next);
+          if (rounds < needed) return false;
+          slowest = std::min(slowest, rounds);
+        }
+        return true;
+      },
+      [&](std::vector<int64_t>& missing) {
+        for (int64_t peer = 0; peer < group_.size(); ++peer) {
+          if (peer != group_.rank() && done(peer) < needed) {
+            missing.push_back(peer);
+          }
+        }
+      }));
+  safe_round_ = slowest + slots_;
+  return absl::OkStatus();
+}
 
 Window::~Window() {
   if (memory_ != nullptr) group_.FreeLater(memory_);
@@ -15,9 +77,9 @@ absl::Status Window::Allocate() {
   TESSERA_ASSIGN_OR_RETURN(
       memory_, group_.domain().Allocate(bytes),
       Annotate(_,
-               "a window for ordinary buffers (Tuning::piece_bytes and "
-               "pieces make it smaller)"));
-  // The first flag that is shown publishes this.
+               "a window for ordinary buffers (reduce Tuning::piece_bytes "
+               "or pieces to make it smaller)"));
+  // Published to the peers by the first flag.
   group_.mine().status.window.store(*group_.domain().PlaceOf(memory_, bytes),
                                     std::memory_order_release);
   return absl::OkStatus();
@@ -94,4 +156,4 @@ const std::byte* Window::MemoryOf(int64_t peer) {
   return memory;
 }
 
-}  // namespace tessera::collectives::direct
+}  // namespace tessera::collectives::host_memory

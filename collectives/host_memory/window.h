@@ -1,26 +1,109 @@
-// Window: the memory through which a rank shows the others pieces of buffers
-// that they cannot reach.
+// How ranks exchange data through shared memory: Notes for short messages,
+// Window for pieces of large buffers.
 //
-// A window has Tuning::pieces places, each for one piece of a contribution and
-// one of a result. Pieces are numbered on and on, the same on all ranks; a
-// place is used again when every rank has said that it is done with it.
+// Notes: messages of up to kNoteBytes to all ranks, each stored behind its own
+// flag.
+//
+//   notes.Write(context, fingerprint, payload);  // this rank's note
+//   notes.AwaitAll(context, fingerprint);        // all notes of the round
+//   notes.Of(2);                                 // rank 2's payload
+//   notes.FinishRound();                         // done reading
+//
+// All ranks go through the same rounds; in a round a rank may write a note,
+// await some, or do neither. A writer may be ahead of the slowest reader by the
+// number of slots.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_WINDOW_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_WINDOW_H_
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/status_macros.h"
 #include "collectives/host_memory/group.h"
 
-namespace tessera::collectives::direct {
+namespace tessera::collectives::host_memory {
+
+class Notes {
+ public:
+  explicit Notes(Group& group)
+      : group_(group),
+        slots_(static_cast<uint64_t>(group.block().header().note_slots)) {}
+
+  // Publishes at most kNoteBytes bytes as this rank's note of the round.
+  // `fingerprint` identifies the call.
+  absl::Status Write(OperationContext& context, uint32_t fingerprint,
+                     std::span<const std::byte> payload) {
+    if (round_ >= safe_round_) {
+      TESSERA_RETURN_IF_ERROR(AwaitFreeSlot(context));
+    }
+    NoteSlot& slot = SlotOf(group_.rank());
+    if (!payload.empty()) {
+      std::memcpy(slot.payload, payload.data(), payload.size());
+    }
+    slot.flag.store(FlagOf(round_, fingerprint), std::memory_order_seq_cst);
+    group_.Wake();
+    return absl::OkStatus();
+  }
+
+  absl::Status Await(OperationContext& context, uint32_t fingerprint,
+                     int64_t peer) {
+    const std::atomic<uint64_t>& flag = SlotOf(peer).flag;
+    uint64_t seen = 0;
+    TESSERA_RETURN_IF_ERROR(group_.Await(
+        context,
+        [&] {
+          seen = flag.load(std::memory_order_seq_cst);
+          return IsRound(seen, round_);
+        },
+        [&](std::vector<int64_t>& missing) {
+          ListMissing(peer, peer + 1, missing);
+        }));
+    if (FingerprintIn(seen) == fingerprint) return absl::OkStatus();
+    return group_.Mismatch(context, peer);
+  }
+
+  absl::Status AwaitAll(OperationContext& context, uint32_t fingerprint);
+
+  const std::byte* Of(int64_t peer) const { return SlotOf(peer).payload; }
+
+  void FinishRound() {
+    ++round_;
+    group_.mine().notes_done.value.store(round_, std::memory_order_seq_cst);
+    // Only a writer that is far ahead sleeps on this.
+    group_.Wake();
+  }
+
+ private:
+  NoteSlot& SlotOf(int64_t peer) const {
+    return group_.block().notes(peer)[round_ % slots_];
+  }
+  absl::Status AwaitFreeSlot(OperationContext& context);
+  void ListMissing(int64_t from, int64_t to,
+                   std::vector<int64_t>& missing) const;
+
+  Group& group_;
+  const uint64_t slots_;
+  uint64_t round_ = 1;
+  // All ranks have read the slots of rounds before this.
+  uint64_t safe_round_ = slots_;
+};
+
+// Window: memory through which a rank shows other ranks pieces of buffers that
+// they cannot access.
+//
+// A window has Tuning::pieces slots, each for one piece of input and one of
+//  results. Piece numbers grow forever and agree on all ranks; a slot is reused
+//  after every rank has finished with it.
 
 class Window {
  public:
   explicit Window(Group& group) : group_(group) {}
-  // Gives the memory back once all ranks have left the group.
+  // Frees the memory once all ranks have left the group.
   ~Window();
 
   Window(const Window&) = delete;
@@ -28,9 +111,10 @@ class Window {
 
   int64_t piece_bytes() const { return group_.tuning().piece_bytes; }
 
-  // The bytes of a piece of a message of `bytes`: several pieces, so that ranks
-  // that run at once write and read at once; where they take turns, as few as
-  // can be, for each is a turn.
+  // The piece size for a message of `bytes` bytes. Ranks that run concurrently
+  // use several pieces, to overlap writing and reading; ranks that share
+  // processors use as few as possible, because every piece costs a context
+  // switch.
   int64_t PieceFor(int64_t bytes) const {
     constexpr int64_t kPiecesOfMessage = 4;
     constexpr int64_t kLeast = 8 << 10;
@@ -39,15 +123,15 @@ class Window {
                       std::min(kLeast, piece_bytes()), piece_bytes());
   }
 
-  // This rank's place for contributions or results of piece `piece`, once all
-  // ranks are done with what was there. Allocates the window at first.
+  // Waits until all ranks have finished with the piece that used the slot of
+  // `piece` before. Allocates the window on the first call.
   absl::Status AwaitFree(OperationContext& context, uint64_t piece);
   std::byte* MyInput(uint64_t piece) const { return memory_ + Offset(piece); }
   std::byte* MyResult(uint64_t piece) const {
     return memory_ + Offset(piece) + piece_bytes();
   }
 
-  // Shows them to the others.
+  // Publish this rank's input or result of a piece.
   void ShowInput(uint64_t piece, uint32_t fingerprint) {
     Show(group_.mine().staged, piece, fingerprint);
   }
@@ -55,7 +139,7 @@ class Window {
     Show(group_.mine().combined, piece, fingerprint);
   }
 
-  // Another rank's, once it is shown.
+  // Wait until `peer` has published its input or result of a piece.
   absl::Status AwaitInput(OperationContext& context, uint64_t piece,
                           uint32_t fingerprint, int64_t peer) {
     return AwaitFlag(context, &RankBlock::staged, piece, fingerprint, peer);
@@ -71,7 +155,7 @@ class Window {
     return MemoryOf(peer) + Offset(piece) + piece_bytes();
   }
 
-  // This rank is done with all pieces up to and including `piece`.
+  // This rank has finished with all pieces up to and including `piece`.
   void Finish(uint64_t piece) {
     group_.mine().pieces_done.value.store(piece + 1, std::memory_order_seq_cst);
     group_.Wake();
@@ -93,10 +177,10 @@ class Window {
 
   Group& group_;
   std::byte* memory_ = nullptr;
-  uint64_t safe_piece_ = 0;  // Places of pieces before this are free.
+  uint64_t safe_piece_ = 0;  // Slots of earlier pieces are free.
   std::vector<const std::byte*> peers_;
 };
 
-}  // namespace tessera::collectives::direct
+}  // namespace tessera::collectives::host_memory
 
 #endif  // TESSERA_COLLECTIVES_HOST_MEMORY_WINDOW_H_

@@ -7,10 +7,10 @@
 
 #include "base/status_macros.h"
 
-namespace tessera::collectives::direct {
+namespace tessera::collectives::host_memory {
 namespace {
 
-// What a rank tells about its buffers.
+// A rank's buffers, as sent to its peers.
 struct PlaceNote {
   Place input = 0;
   Place output = 0;
@@ -32,27 +32,28 @@ uint32_t Reach(const Domain& domain, const BasicBuffer<Void>& buffer,
 }
 
 PlaceNote MyPlaces(const Call& call) {
-  const Domain& domain = call.means.group.domain();
+  const Domain& domain = call.state.group.domain();
   PlaceNote note;
   note.input_reachable = Reach(domain, call.operation.input, note.input);
   note.output_reachable = Reach(domain, call.operation.output, note.output);
   note.input_address = reinterpret_cast<uintptr_t>(call.input());
-  // One buffer is written while the others still read the other's place in it.
+  // In place, a rank would overwrite blocks that others still read.
   const bool overwritten =
       call.operation.kind == OpKind::kAllToAll && call.input() == call.output();
   if (overwritten) note.input_reachable = note.input_address = 0;
   return note;
 }
 
-// Whether the kernel is to copy from peers' own memory. Where ranks take turns
-// on processors, the windows stay in the caches and are faster.
+// Returns true if the kernel should copy from peers' private memory. If ranks
+// share processors, windows stay in the caches and are faster.
 bool KernelCopies(const Call& call) {
-  const Group& group = call.means.group;
+  const Group& group = call.state.group;
   return group.domain().ReadsPeers() && !group.crowded() &&
          call.bytes >= group.tuning().peer_copy_bytes;
 }
 
-// Whether the kind can do with what is reachable of rank `rank`.
+// Returns true if the buffers of `rank` that are accessible suffice for this
+// kind.
 bool Suffices(const Call& call, int64_t rank, const PlaceNote& note) {
   const bool root = rank == call.operation.root.value();
   const bool readable =
@@ -77,25 +78,26 @@ bool Suffices(const Call& call, int64_t rank, const PlaceNote& note) {
   }
 }
 
-// Nobody leaves while another one uses its buffers.
+// A barrier: no rank returns while another one uses its buffers.
 absl::Status AwaitEnd(Call& call) {
   call.context.Enter(Phase::kLeaving);
   TESSERA_RETURN_IF_ERROR(
-      call.means.notes.Write(call.context, call.fingerprint, {}));
+      call.state.notes.Write(call.context, call.fingerprint, {}));
   TESSERA_RETURN_IF_ERROR(
-      call.means.notes.AwaitAll(call.context, call.fingerprint));
-  call.means.notes.FinishRound();
+      call.state.notes.AwaitAll(call.context, call.fingerprint));
+  call.state.notes.FinishRound();
   return absl::OkStatus();
 }
 
-// Past the caches where they cannot hold what all ranks touch.
+// Uses non-temporal stores if the caches cannot hold the working set of all
+// ranks.
 StoreMode StoresFor(const Call& call, int64_t bytes_of_all) {
-  return bytes_of_all > call.means.group.tuning().streaming_bytes
+  return bytes_of_all > call.state.group.tuning().streaming_bytes
              ? StoreMode::kStreaming
              : StoreMode::kCached;
 }
 
-// This rank's slice of all inputs, into the outputs of `to`.
+// Reduces this rank's slice of all inputs into the outputs of `to`.
 void ReduceSlice(Call& call, const Reachable& reachable,
                  std::span<std::byte* const> to) {
   call.context.Enter(Phase::kReducing);
@@ -125,7 +127,7 @@ void ReduceScatterInto(Call& call, const Reachable& reachable) {
   Combine(combination, sources, destination, blocks.count(call.me));
 }
 
-// Bytes [first, first + bytes) of a peer's input.
+// Copies bytes [first, first + bytes) of a peer's input.
 absl::Status Fetch(Call& call, const Reachable& reachable, int64_t peer,
                    int64_t first, std::byte* to, int64_t bytes,
                    StoreMode mode) {
@@ -137,7 +139,7 @@ absl::Status Fetch(Call& call, const Reachable& reachable, int64_t peer,
     Move(to, input + first, bytes, mode);
     return absl::OkStatus();
   }
-  Group& group = call.means.group;
+  Group& group = call.state.group;
   const absl::Status read = group.domain().ReadPeer(
       group.members()[p],
       reachable.addresses[p] + static_cast<uintptr_t>(first), to, bytes);
@@ -170,7 +172,7 @@ absl::Status AllToAllFrom(Call& call, const Reachable& reachable) {
   return absl::OkStatus();
 }
 
-// From or to the root.
+// Rooted kinds: copies from or to the root.
 absl::Status MoveWithRoot(Call& call, const Reachable& reachable) {
   call.context.Enter(Phase::kCopying);
   const int64_t root = call.operation.root.value();
@@ -194,12 +196,12 @@ absl::Status MoveWithRoot(Call& call, const Reachable& reachable) {
 }  // namespace
 
 absl::StatusOr<Reachable> ExchangePlaces(Call& call) {
-  Notes& notes = call.means.notes;
+  Notes& notes = call.state.notes;
   const PlaceNote mine = MyPlaces(call);
   TESSERA_RETURN_IF_ERROR(notes.Write(call.context, call.fingerprint,
                                       std::as_bytes(std::span(&mine, 1))));
   TESSERA_RETURN_IF_ERROR(notes.AwaitAll(call.context, call.fingerprint));
-  const Domain& domain = call.means.group.domain();
+  const Domain& domain = call.state.group.domain();
   Reachable reachable;
   reachable.enough = true;
   for (int64_t rank = 0; rank < call.ranks; ++rank) {
@@ -239,4 +241,4 @@ absl::Status RunZeroCopy(Call& call, const Reachable& reachable) {
   return AwaitEnd(call);
 }
 
-}  // namespace tessera::collectives::direct
+}  // namespace tessera::collectives::host_memory

@@ -1,7 +1,7 @@
-// Collectives on buffers that every rank can reach: each rank reads what it
-// needs from where it is and writes results to where they belong, 2S bytes a
-// rank for an all_reduce of S. What only moves may also lie in a peer's own
-// memory, where the kernel reads it.
+// Zero-copy collectives: all ranks access each other's buffers directly. An
+// all_reduce of S bytes moves 2S bytes per rank. Collectives that only move
+// data can also read a peer's private memory through the kernel
+// (process_vm_readv).
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_ZERO_COPY_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_ZERO_COPY_H_
 
@@ -13,24 +13,24 @@
 #include "absl/status/statusor.h"
 #include "collectives/host_memory/call.h"
 
-namespace tessera::collectives::direct {
+namespace tessera::collectives::host_memory {
 
-// Everybody's buffers, as this rank reaches them.
+// The buffers of all ranks, as this rank can access them.
 struct Reachable {
-  // Null where only the kernel reaches it, at `addresses`.
+  // Null if only the kernel can read the buffer, at `addresses`.
   std::vector<const std::byte*> inputs;
   std::vector<uintptr_t> addresses;
   std::vector<std::byte*> outputs;
-  bool enough = false;  // RunZeroCopy can carry out the call.
+  bool enough = false;  // RunZeroCopy can execute the call.
 };
 
-// Tells the others where this rank's buffers are, and hears it from them. All
-// ranks come to the same answer. One synchronisation.
+// Exchanges the addresses of all ranks' buffers. All ranks get the same
+// `enough`. One synchronisation.
 absl::StatusOr<Reachable> ExchangePlaces(Call& call);
 
-// Not for an uneven all_to_all or one in place.
+// Requires reachable.enough. Does not support an uneven or in-place all_to_all.
 absl::Status RunZeroCopy(Call& call, const Reachable& reachable);
 
-}  // namespace tessera::collectives::direct
+}  // namespace tessera::collectives::host_memory
 
 #endif  // TESSERA_COLLECTIVES_HOST_MEMORY_ZERO_COPY_H_

@@ -14,14 +14,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
-#include "collectives/host_memory/direct_engine.h"
 #include "collectives/host_memory/domain.h"
+#include "collectives/host_memory/host_memory_engine.h"
 
 namespace tessera::collectives {
 namespace {
 
-using direct::Announcement;
-using direct::kAnnouncements;
+using host_memory::Announcement;
+using host_memory::kAnnouncements;
 
 // What the ranks of one world share.
 class World {
@@ -70,7 +70,7 @@ class World {
   absl::flat_hash_set<std::byte*> allocated_;
 };
 
-class InProcessDomain : public direct::Domain {
+class InProcessDomain : public host_memory::Domain {
  public:
   InProcessDomain(std::shared_ptr<World> world, int64_t rank, int64_t size,
                   bool reach_buffers)
@@ -116,16 +116,16 @@ absl::StatusOr<std::vector<std::unique_ptr<Engine>>> CreateInProcessEngines(
   std::vector<int64_t> members(static_cast<size_t>(ranks));
   std::iota(members.begin(), members.end(), 0);
   std::vector<std::unique_ptr<Engine>> engines;
-  direct::GroupBlock block;
+  host_memory::GroupBlock block;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     auto domain = std::make_shared<InProcessDomain>(world, rank, ranks,
                                                     options.reach_buffers);
     if (rank == 0) {
       TESSERA_ASSIGN_OR_RETURN(
-          block, direct::CreateGroupBlock(*domain, ranks, direct::kWorldGroup,
-                                          options.tuning));
+          block, host_memory::CreateGroupBlock(
+                     *domain, ranks, host_memory::kWorldGroup, options.tuning));
     }
-    engines.push_back(std::make_unique<direct::DirectEngine>(
+    engines.push_back(std::make_unique<host_memory::HostMemoryEngine>(
         "in_process", std::move(domain), block, members, rank == 0));
   }
   return engines;

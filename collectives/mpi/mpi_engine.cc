@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/engine/ordinary_memory.h"
+#include "collectives/engine/library_engine.h"
 #include "collectives/mpi/mpi_collective.h"
 #include "collectives/mpi/mpi_group.h"
 #include "collectives/mpi/mpi_transport.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "collectives/engine/testing/engine_checks.h"
+#include "collectives/testing/engine_checks.h"
 #include "collectives/mpi/mpi_engine.h"
 #include "gtest/gtest.h"
 

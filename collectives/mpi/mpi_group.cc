@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
-#include "collectives/mpi/mpi_poll.h"
 
 namespace tessera::collectives {
 namespace {

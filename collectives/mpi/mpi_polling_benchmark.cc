@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/engine/scratch.h"
+#include "collectives/engine/operation_context.h"
 #include "collectives/mpi/mpi_engine.h"
 
 namespace tessera::collectives {

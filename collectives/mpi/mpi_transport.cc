@@ -6,9 +6,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/engine/backoff.h"
-#include "collectives/engine/message_header.h"
-#include "collectives/mpi/mpi_runtime.h"
+#include "collectives/engine/library_engine.h"
+#include "collectives/mpi/mpi_types.h"
 #include "collectives/mpi/pieces.h"
 
 namespace tessera::collectives {

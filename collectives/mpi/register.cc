@@ -3,7 +3,6 @@
 
 #if TESSERA_HAVE_MPI
 #include "base/status_macros.h"
-#include "collectives/engine/option_reader.h"
 #include "collectives/mpi/mpi_engine.h"
 #endif
 

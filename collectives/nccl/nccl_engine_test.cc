@@ -11,7 +11,7 @@
 #include "base/status_matchers.h"
 #include "collectives/bootstrap/join_job.h"
 #include "collectives/engine/engine_registry.h"
-#include "collectives/engine/testing/engine_checks.h"
+#include "collectives/testing/engine_checks.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "collectives/engine/backoff.h"
+#include "collectives/engine/library_engine.h"
 #include "collectives/nccl/nccl_types.h"
 
 namespace tessera::collectives {

@@ -15,10 +15,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/bootstrap/store.h"
-#include "collectives/engine/failure.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/engine/peer_table.h"
-#include "collectives/nccl/nccl_options.h"
+#include "collectives/nccl/nccl_engine.h"
 
 namespace tessera::collectives {
 

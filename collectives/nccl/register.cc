@@ -4,7 +4,6 @@
 #if TESSERA_NCCL_LINKED
 #include "absl/status/status.h"
 #include "base/status_macros.h"
-#include "collectives/engine/option_reader.h"
 #include "collectives/nccl/nccl_engine.h"
 #endif
 

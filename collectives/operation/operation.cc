@@ -1,11 +1,40 @@
 #include "collectives/operation/operation.h"
 
+#include <functional>
+#include <limits>
+#include <span>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status_macros.h"
 
 namespace tessera::collectives {
+
+namespace {
+
+constexpr std::array<std::string_view, kAllAlgorithms.size()> kNames = {
+    "engine",       "ring",  "tree",  "recursive_doubling", "halving_doubling",
+    "hierarchical", "chain", "bruck", "pairwise",
+};
+
+}  // namespace
+
+std::string_view AlgorithmName(Algorithm algorithm) {
+  const auto index = static_cast<size_t>(algorithm);
+  return index < kNames.size() ? kNames[index] : "invalid";
+}
+
+absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view text) {
+  for (Algorithm algorithm : kAllAlgorithms) {
+    if (AlgorithmName(algorithm) == text) return algorithm;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no algorithm is named \"", text.substr(0, 64),
+                   "\"; there are ", absl::StrJoin(kNames, ", ")));
+}
+
 namespace {
 
 constexpr std::array<std::string_view, 12> kKindNames = {
@@ -189,6 +218,258 @@ std::string DescribeOperation(const Operation& operation) {
     absl::StrAppend(&text, " from rank ", operation.source.value());
   }
   return text;
+}
+
+// What ValidateOperation refuses.
+
+namespace {
+
+template <typename... Parts>
+absl::Status Refuse(const Operation& operation, const Parts&... parts) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(OpKindName(operation.kind), ": ", parts...));
+}
+
+// As many of the largest elements as have an address.
+constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 8;
+
+// The sides of an operation that this rank takes part in.
+struct Sides {
+  bool input;
+  bool output;
+};
+
+Sides SidesOf(const Operation& operation, Rank rank) {
+  const bool root = rank == operation.root;
+  switch (operation.kind) {
+    case OpKind::kReduce:
+    case OpKind::kGather:
+      return {true, root};
+    case OpKind::kBroadcast:
+    case OpKind::kScatter:
+      return {root, true};
+    case OpKind::kSend:
+      return {true, false};
+    case OpKind::kReceive:
+      return {false, true};
+    case OpKind::kBarrier:
+      return {false, false};
+    default:
+      return {true, true};
+  }
+}
+
+absl::Status ValidateBuffer(const Operation& operation, std::string_view side,
+                            ConstBuffer buffer) {
+  if (!IsValid(buffer.dtype)) {
+    return Refuse(operation, "the ", side, "'s type ",
+                  static_cast<int>(buffer.dtype), " is no element type");
+  }
+  const int64_t size = SizeInBytes(buffer.dtype);
+  // Sizes are powers of two, and a division would be half of the check's cost.
+  if (buffer.count < 0 || buffer.count > kMostElements) {
+    return Refuse(operation, "the ", side, " has ", buffer.count,
+                  " elements; 0 to ", kMostElements, " are allowed");
+  }
+  if (buffer.count > 0 && buffer.data == nullptr) {
+    return Refuse(operation, "the ", side, " is null, but has ", buffer.count,
+                  " elements");
+  }
+  if ((reinterpret_cast<uintptr_t>(buffer.data) &
+       static_cast<uintptr_t>(size - 1)) != 0) {
+    return Refuse(operation, "the ", side, " is not aligned to its ", size,
+                  "-byte elements of type ", DTypeName(buffer.dtype));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidatePeer(const Operation& operation, std::string_view what,
+                          Rank peer, int64_t world) {
+  if (peer.value() >= 0 && peer.value() < world) return absl::OkStatus();
+  return Refuse(operation, what, " ", peer.value(),
+                " is not in the group, whose ranks are 0 to ", world - 1);
+}
+
+absl::Status ValidateCounts(const Operation& operation, std::string_view what,
+                            std::span<const int64_t> counts, int64_t world) {
+  if (static_cast<int64_t>(counts.size()) != world) {
+    return Refuse(operation, counts.size(), " ", what, " for ", world,
+                  " ranks; one for each is needed");
+  }
+  int64_t left = std::numeric_limits<int64_t>::max() / 8;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] < 0 || counts[i] > left) {
+      return Refuse(operation, what, " of rank ", i, " is ", counts[i],
+                    "; 0 or more are allowed, less than 2^60 together");
+    }
+    left -= counts[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpectCount(const Operation& operation, std::string_view side,
+                         int64_t given, int64_t needed, std::string_view why) {
+  if (given == needed) return absl::OkStatus();
+  return Refuse(operation, "the ", side, " has ", given, " elements; ", needed,
+                " are needed, ", why);
+}
+
+bool IsParted(OpKind kind) {
+  return kind == OpKind::kReduceScatter || kind == OpKind::kAllGather ||
+         kind == OpKind::kAllToAll;
+}
+
+absl::Status ValidateUneven(const Operation& operation, Rank rank,
+                            int64_t world) {
+  if (!IsParted(operation.kind)) {
+    return Refuse(operation, "has no uneven form; counts must be empty");
+  }
+  TESSERA_RETURN_IF_ERROR(
+      ValidateCounts(operation, "counts", operation.counts, world));
+  const bool all_to_all = operation.kind == OpKind::kAllToAll;
+  if (all_to_all) {
+    TESSERA_RETURN_IF_ERROR(ValidateCounts(operation, "receive counts",
+                                           operation.receive_counts, world));
+    const auto self = static_cast<size_t>(rank.value());
+    if (operation.counts[self] != operation.receive_counts[self]) {
+      return Refuse(operation, "this rank sends itself ",
+                    operation.counts[self], " elements but receives ",
+                    operation.receive_counts[self], " from itself");
+    }
+  }
+  const Blocks in = InputBlocks(operation, world);
+  const Blocks out = OutputBlocks(operation, world);
+  const bool gathers = operation.kind == OpKind::kAllGather;
+  const bool scatters = operation.kind == OpKind::kReduceScatter;
+  TESSERA_RETURN_IF_ERROR(ExpectCount(
+      operation, "input", operation.input.count,
+      gathers ? in.count(rank.value()) : in.total(), "as counts say"));
+  return ExpectCount(operation, "output", operation.output.count,
+                     scatters ? out.count(rank.value()) : out.total(),
+                     "as counts say");
+}
+
+absl::Status ValidateEven(const Operation& operation, Sides sides,
+                          int64_t world) {
+  const int64_t in = operation.input.count;
+  const int64_t out = operation.output.count;
+  switch (operation.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+    case OpKind::kBroadcast:
+      if (!sides.input || !sides.output) return absl::OkStatus();
+      return ExpectCount(operation, "output", out, in, "as many as the input");
+    case OpKind::kReduceScatter:
+    case OpKind::kScatter:
+      if (!sides.input) return absl::OkStatus();
+      return ExpectCount(operation, "input", in, world * out,
+                         "a block of the output's size for every rank");
+    case OpKind::kAllGather:
+    case OpKind::kGather:
+      if (!sides.output) return absl::OkStatus();
+      return ExpectCount(operation, "output", out, world * in,
+                         "a block of the input's size for every rank");
+    case OpKind::kAllToAll:
+      if (in % world != 0) {
+        return Refuse(operation, "the input has ", in, " elements, which ",
+                      world, " ranks do not divide; give counts");
+      }
+      return ExpectCount(operation, "output", out, in, "as many as the input");
+    default:
+      return absl::OkStatus();
+  }
+}
+
+// The one place where input and output may be the same memory: the part of the
+// input that must be the whole output, or the other way round.
+bool IsInPlace(const Operation& operation, Rank rank, int64_t world) {
+  const ConstBuffer in = operation.input;
+  const ConstBuffer out = operation.output;
+  switch (operation.kind) {
+    case OpKind::kReduceScatter:
+    case OpKind::kScatter: {
+      const int64_t offset = InputBlocks(operation, world).offset(rank.value());
+      return out.data == in.Slice(offset, 0).data;
+    }
+    case OpKind::kAllGather:
+    case OpKind::kGather: {
+      const int64_t offset =
+          OutputBlocks(operation, world).offset(rank.value());
+      return in.data == out.Slice(offset, 0).data;
+    }
+    case OpKind::kAllToAll:
+      return in.data == out.data && !operation.uneven();
+    case OpKind::kSendReceive:
+      return false;
+    default:
+      return in.data == out.data;
+  }
+}
+
+absl::Status ValidateOverlap(const Operation& operation, Rank rank,
+                             int64_t world) {
+  const ConstBuffer in = operation.input;
+  const ConstBuffer out = operation.output;
+  if (in.bytes() == 0 || out.bytes() == 0) return absl::OkStatus();
+  const std::less<const std::byte*> before;
+  const bool apart = !before(in.Bytes(), out.Bytes() + out.bytes()) ||
+                     !before(out.Bytes(), in.Bytes() + in.bytes());
+  if (apart || IsInPlace(operation, rank, world)) return absl::OkStatus();
+  return Refuse(operation,
+                "input and output overlap in another way than in place; use "
+                "separate memory or the place that operation.h names");
+}
+
+absl::Status ValidatePeers(const Operation& operation, int64_t world) {
+  if (HasRoot(operation.kind)) {
+    return ValidatePeer(operation, "root", operation.root, world);
+  }
+  if (operation.kind == OpKind::kSend ||
+      operation.kind == OpKind::kSendReceive) {
+    TESSERA_RETURN_IF_ERROR(
+        ValidatePeer(operation, "destination", operation.destination, world));
+  }
+  if (operation.kind == OpKind::kReceive ||
+      operation.kind == OpKind::kSendReceive) {
+    return ValidatePeer(operation, "source", operation.source, world);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTypes(const Operation& operation, Sides sides) {
+  if (sides.input && sides.output && operation.kind != OpKind::kSendReceive &&
+      operation.input.dtype != operation.output.dtype) {
+    return Refuse(operation, "the input is of ",
+                  DTypeName(operation.input.dtype), ", the output of ",
+                  DTypeName(operation.output.dtype), "; they must be the same");
+  }
+  if (!Reduces(operation.kind)) return absl::OkStatus();
+  return Annotate(Validate(operation.reduction, operation.input.dtype),
+                  OpKindName(operation.kind));
+}
+
+}  // namespace
+
+absl::Status ValidateOperation(const Operation& operation, Rank rank,
+                               int64_t world) {
+  TESSERA_RETURN_IF_ERROR(ValidatePeers(operation, world));
+  const Sides sides = SidesOf(operation, rank);
+  if (sides.input) {
+    TESSERA_RETURN_IF_ERROR(
+        ValidateBuffer(operation, "input", operation.input));
+  }
+  if (sides.output) {
+    TESSERA_RETURN_IF_ERROR(
+        ValidateBuffer(operation, "output", operation.output));
+  }
+  TESSERA_RETURN_IF_ERROR(ValidateTypes(operation, sides));
+  if (operation.uneven() || !operation.receive_counts.empty()) {
+    TESSERA_RETURN_IF_ERROR(ValidateUneven(operation, rank, world));
+  } else {
+    TESSERA_RETURN_IF_ERROR(ValidateEven(operation, sides, world));
+  }
+  if (!sides.input || !sides.output) return absl::OkStatus();
+  return ValidateOverlap(operation, rank, world);
 }
 
 }  // namespace tessera::collectives

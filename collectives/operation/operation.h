@@ -1,3 +1,123 @@
+// Algorithm: how an operation is carried out.
+#ifndef TESSERA_COLLECTIVES_OPERATION_OPERATION_H_
+#define TESSERA_COLLECTIVES_OPERATION_OPERATION_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/dtype/dtype_traits.h"
+#include "collectives/operation/blocks.h"
+#include "collectives/reduction/reduction.h"
+#include "topology/rank.h"
+
+namespace tessera::collectives {
+
+// The values are stable: they are sent.
+enum class Algorithm : uint8_t {
+  kEngine = 0,             // The engine's own, whatever it is.
+  kRing = 1,               //
+  kTree = 2,               // Double binary tree; binomial for small messages.
+  kRecursiveDoubling = 3,  //
+  kHalvingDoubling = 4,    // Rabenseifner's.
+  kHierarchical = 5,       // Within each host (or socket), then across.
+  kChain = 6,              // Pipelined along a chain.
+  kBruck = 7,              //
+  kPairwise = 8,           // Every rank exchanges with every other in turn.
+};
+
+inline constexpr std::array<Algorithm, 9> kAllAlgorithms = {
+    Algorithm::kEngine,
+    Algorithm::kRing,
+    Algorithm::kTree,
+    Algorithm::kRecursiveDoubling,
+    Algorithm::kHalvingDoubling,
+    Algorithm::kHierarchical,
+    Algorithm::kChain,
+    Algorithm::kBruck,
+    Algorithm::kPairwise,
+};
+
+// "engine" "ring" "tree" "recursive_doubling" "halving_doubling"
+// "hierarchical" "chain" "bruck" "pairwise".
+std::string_view AlgorithmName(Algorithm algorithm);
+
+// InvalidArgument lists what is allowed.
+absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view text);
+
+inline std::ostream& operator<<(std::ostream& os, Algorithm algorithm) {
+  return os << AlgorithmName(algorithm);
+}
+
+// Buffer: the elements that an operation reads or writes, owned by the caller.
+//
+//   std::vector<float> gradients(1000);
+//   communicator.AllReduce(Buffer(std::span(gradients)), Reduction::Sum());
+//   communicator.Send(ConstBuffer(pointer, 10, DType::kBF16), Rank(1));
+//
+// A buffer is contiguous. It stays the caller's and must live, unmoved, until
+// the operation is complete. Where it lies (host, shared, device memory) is
+// between the caller and the engine.
+
+// What a buffer of `Void` may hold: constant elements may only be read.
+template <typename T, typename Void>
+concept BufferElement = std::is_const_v<Void> || !std::is_const_v<T>;
+
+// `Void` is void or const void.
+template <typename Void>
+struct BasicBuffer {
+  Void* data = nullptr;
+  int64_t count = 0;  // Elements.
+  DType dtype = DType::kU8;
+
+  constexpr BasicBuffer() = default;
+  constexpr BasicBuffer(Void* data, int64_t count, DType dtype)
+      : data(data), count(count), dtype(dtype) {}
+
+  // The elements of a span of a type that has a DType.
+  template <BufferElement<Void> T, size_t extent>
+  explicit constexpr BasicBuffer(std::span<T, extent> elements)
+      : data(elements.data()),
+        count(static_cast<int64_t>(elements.size())),
+        dtype(kDTypeOf<std::remove_const_t<T>>) {}
+
+  // What may be written may be read.
+  constexpr operator BasicBuffer<const void>() const
+      requires(!std::is_const_v<Void>) {
+    return {data, count, dtype};
+  }
+
+  constexpr int64_t bytes() const { return count * SizeInBytes(dtype); }
+
+  // Elements [first, first + length).
+  constexpr BasicBuffer Slice(int64_t first, int64_t length) const {
+    return {Bytes() + first * SizeInBytes(dtype), length, dtype};
+  }
+
+ private:
+  using Byte =
+      std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
+
+ public:
+  // The same memory as bytes.
+  constexpr Byte* Bytes() const { return static_cast<Byte*>(data); }
+  constexpr std::span<Byte> AsBytes() const {
+    return {Bytes(), static_cast<size_t>(bytes())};
+  }
+};
+
+using Buffer = BasicBuffer<void>;
+using ConstBuffer = BasicBuffer<const void>;
+
 // Operation: one collective or point-to-point call as a value. Communicator's
 // named methods make one; engines and algorithms execute it.
 //
@@ -21,24 +141,6 @@
 // scatter: the output is the rank's own block of the input; all_gather and
 // gather: the input is the rank's own block of the output; all_to_all: the same
 // pointer, even blocks. Otherwise input and output do not overlap.
-#ifndef TESSERA_COLLECTIVES_OPERATION_OPERATION_H_
-#define TESSERA_COLLECTIVES_OPERATION_OPERATION_H_
-
-#include <array>
-#include <cstdint>
-#include <ostream>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "collectives/operation/blocks.h"
-#include "collectives/operation/buffer.h"
-#include "collectives/reduction/reduction.h"
-#include "topology/rank.h"
-
-namespace tessera::collectives {
 
 using topology::Rank;
 

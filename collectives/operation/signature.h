@@ -10,7 +10,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "collectives/operation/algorithm.h"
 #include "collectives/operation/operation.h"
 
 namespace tessera::collectives {

@@ -1,8 +1,7 @@
-#include "collectives/record/dump.h"
-
 #include <string>
 #include <vector>
 
+#include "collectives/record/flight_recorder.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

@@ -1,8 +1,15 @@
 #include "collectives/record/flight_recorder.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+
 namespace tessera::collectives {
+
 namespace {
 
 constexpr size_t kKinds = static_cast<size_t>(OpKind::kSendReceive) + 1;
@@ -106,6 +113,116 @@ StatisticsTable FlightRecorder::Statistics() const {
     }
   }
   return table;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Name(std::string_view name) { return std::string(name); }
+
+// Text from elsewhere may hold bytes that are no UTF-8.
+std::string Dump(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+Json RecordToJson(const OperationRecord& record) {
+  Json json;
+  json["sequence"] = record.signature.sequence;
+  json["operation"] = Name(OpKindName(record.kind));
+  json["algorithm"] = Name(AlgorithmName(record.signature.algorithm));
+  json["dtype"] = Name(DTypeName(record.signature.dtype));
+  json["count"] = record.signature.count;
+  json["bytes"] = record.bytes;
+  if (Reduces(record.kind)) {
+    json["reduction"] = Name(ReduceOpName(record.signature.reduce));
+  }
+  if (record.signature.root >= 0) json["root"] = record.signature.root;
+  if (record.peer >= 0) json["peer"] = record.peer;
+  json["begin_ns"] = record.begin_ns;
+  json["end_ns"] = record.end_ns == 0 ? Json() : Json(record.end_ns);
+  json["status"] =
+      record.end_ns == 0 ? "RUNNING" : absl::StatusCodeToString(record.code);
+  return json;
+}
+
+Json TotalsToJson(OpKind kind, Algorithm algorithm,
+                  const OperationTotals& totals) {
+  Json json;
+  json["operation"] = Name(OpKindName(kind));
+  json["algorithm"] = Name(AlgorithmName(algorithm));
+  json["count"] = totals.count;
+  json["failed"] = totals.failed;
+  json["bytes"] = totals.bytes;
+  json["ns"] = totals.ns;
+  json["shortest_ns"] = totals.shortest_ns;
+  json["longest_ns"] = totals.longest_ns;
+  json["algbw_GBps"] = totals.AlgorithmBandwidth();
+  json["busbw_GBps"] = totals.BusBandwidth();
+  return json;
+}
+
+Json ErrorToJson(const absl::Status& error) {
+  if (error.ok()) return nullptr;
+  return {{"code", absl::StatusCodeToString(error.code())},
+          {"message", Name(error.message())}};
+}
+
+Json TraceEvent(const RecordedGroup& group, const OperationRecord& record) {
+  Json event;
+  event["name"] = Name(OpKindName(record.kind));
+  event["cat"] = "communication";
+  event["ph"] = "X";
+  event["ts"] = static_cast<double>(record.begin_ns) / 1e3;
+  event["dur"] = static_cast<double>(record.end_ns - record.begin_ns) / 1e3;
+  event["pid"] = group.world_rank;
+  event["tid"] = group.name;
+  event["args"] = RecordToJson(record);
+  return event;
+}
+
+}  // namespace
+
+std::string RecordsToJson(const RecordedGroup& group,
+                          std::span<const OperationRecord> records,
+                          const StatisticsTable& statistics,
+                          const absl::Status& error) {
+  Json json;
+  json["group"] = group.name;
+  json["engine"] = group.engine;
+  json["rank"] = group.rank;
+  json["ranks"] = group.ranks;
+  json["world_rank"] = group.world_rank;
+  json["pid"] = getpid();
+  json["error"] = ErrorToJson(error);
+  json["operations"] = Json::array();
+  for (const OperationRecord& record : records) {
+    json["operations"].push_back(RecordToJson(record));
+  }
+  json["statistics"] = Json::array();
+  for (const auto& [key, totals] : statistics) {
+    json["statistics"].push_back(TotalsToJson(key.first, key.second, totals));
+  }
+  return Dump(json, 1) + "\n";
+}
+
+std::string RecordsToTraceEvents(const RecordedGroup& group,
+                                 std::span<const OperationRecord> records) {
+  std::vector<std::string> lines;
+  for (const OperationRecord& record : records) {
+    if (record.end_ns == 0) continue;
+    lines.push_back(Dump(TraceEvent(group, record), -1));
+  }
+  return absl::StrJoin(lines, ",\n");
+}
+
+std::string TraceOf(std::span<const std::string> events) {
+  std::vector<std::string_view> filled;
+  for (const std::string& some : events) {
+    if (!some.empty()) filled.push_back(some);
+  }
+  return absl::StrCat("{\"traceEvents\": [\n", absl::StrJoin(filled, ",\n"),
+                      "\n]}\n");
 }
 
 }  // namespace tessera::collectives

@@ -1,5 +1,3 @@
-#include "collectives/shared_memory/read_process.h"
-
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
+#include "collectives/shared_memory/shared_memory_domain.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -2,7 +2,6 @@
 #include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "collectives/engine/engine_registry.h"
-#include "collectives/engine/option_reader.h"
 #include "collectives/shared_memory/shared_memory.h"
 
 namespace tessera::collectives {

@@ -7,7 +7,7 @@
 
 #include "collectives/communicator.h"
 #include "collectives/shared_memory/shared_memory.h"
-#include "collectives/testing/run_processes.h"
+#include "collectives/testing/run_ranks.h"
 
 namespace tessera::collectives {
 

@@ -5,45 +5,97 @@
 #include <algorithm>
 #include <atomic>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/fd_passing.h"
 #include "collectives/bootstrap/peer_process.h"
-#include "collectives/host_memory/direct_engine.h"
-#include "collectives/shared_memory/rank_means.h"
-#include "collectives/shared_memory/segment.h"
+#include "collectives/host_memory/host_memory_engine.h"
 #include "collectives/shared_memory/shared_memory_domain.h"
 
 namespace tessera::collectives {
+
 namespace {
 
-using direct::Announcement;
-using direct::kAnnouncements;
-using internal::kSegmentMagic;
-using internal::SegmentHeader;
-using internal::SharedMemoryDomain;
+absl::Status MalformedCapabilities(std::string_view text) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text.substr(0, 64),
+                   "\" are not the means of a rank, such as \"2 1 0,1\""));
+}
 
-std::string MyMeans(
+}  // namespace
+
+std::string RankCapabilities::ToString() const {
+  return absl::StrCat(usable_processors, " ", reads_peers ? 1 : 0, " ",
+                      absl::StrJoin(allowed_processors, ","));
+}
+
+absl::StatusOr<RankCapabilities> RankCapabilities::Parse(
+    std::string_view text) {
+  const std::vector<std::string_view> parts = absl::StrSplit(text, ' ');
+  RankCapabilities capabilities;
+  if (parts.size() != 3 ||
+      !absl::SimpleAtoi(parts[0], &capabilities.usable_processors) ||
+      capabilities.usable_processors < 1 ||
+      (parts[1] != "0" && parts[1] != "1")) {
+    return MalformedCapabilities(text);
+  }
+  capabilities.reads_peers = parts[1] == "1";
+  for (std::string_view number :
+       absl::StrSplit(parts[2], ',', absl::SkipEmpty())) {
+    if (!absl::SimpleAtoi(number,
+                          &capabilities.allowed_processors.emplace_back())) {
+      return MalformedCapabilities(text);
+    }
+  }
+  return capabilities;
+}
+
+int64_t ProcessorsTogether(std::span<const RankCapabilities> ranks) {
+  std::set<int> all;
+  for (const RankCapabilities& rank : ranks) {
+    all.insert(rank.allowed_processors.begin(), rank.allowed_processors.end());
+  }
+  auto together = std::max<int64_t>(1, static_cast<int64_t>(all.size()));
+  for (const RankCapabilities& rank : ranks) {
+    const auto allowed = static_cast<int64_t>(rank.allowed_processors.size());
+    if (rank.usable_processors < allowed) {
+      together = std::min(together, rank.usable_processors);
+    }
+  }
+  return together;
+}
+
+namespace {
+
+using host_memory::Announcement;
+using host_memory::kAnnouncements;
+
+std::string MyCapabilities(
     const absl::StatusOr<std::shared_ptr<SharedMemoryDomain>>& domain) {
-  RankMeans means;
-  means.usable_processors = AvailableProcessors();
-  means.allowed_processors = AllowedProcessors();
-  means.reads_peers = domain.ok() && (*domain)->MayReadPeers();
-  return means.ToString();
+  RankCapabilities capabilities;
+  capabilities.usable_processors = AvailableProcessors();
+  capabilities.allowed_processors = AllowedProcessors();
+  capabilities.reads_peers = domain.ok() && (*domain)->MayReadPeers();
+  return capabilities.ToString();
 }
 
 // All ranks come to the same answers.
-absl::Status UseMeans(const std::vector<std::string>& texts,
-                      SharedMemoryDomain& domain) {
-  std::vector<RankMeans> ranks;
+absl::Status UseCapabilities(const std::vector<std::string>& texts,
+                             SharedMemoryDomain& domain) {
+  std::vector<RankCapabilities> ranks;
   bool reads_peers = true;
   for (const std::string& text : texts) {
-    TESSERA_ASSIGN_OR_RETURN(ranks.emplace_back(), RankMeans::Parse(text));
+    TESSERA_ASSIGN_OR_RETURN(ranks.emplace_back(),
+                             RankCapabilities::Parse(text));
     reads_peers = reads_peers && ranks.back().reads_peers;
   }
   domain.UseProcessors(ProcessorsTogether(ranks));
@@ -106,9 +158,9 @@ absl::Status PrepareSegment(SharedMemoryDomain& domain, const Tuning& tuning) {
   TESSERA_ASSIGN_OR_RETURN(std::byte* const announcements,
                            domain.Allocate(bytes));
   TESSERA_ASSIGN_OR_RETURN(
-      const direct::GroupBlock world,
-      direct::CreateGroupBlock(domain, domain.size(), direct::kWorldGroup,
-                               tuning));
+      const host_memory::GroupBlock world,
+      host_memory::CreateGroupBlock(domain, domain.size(),
+                                    host_memory::kWorldGroup, tuning));
   SegmentHeader& header = domain.header();
   header.announcements = *domain.PlaceOf(announcements, bytes);
   header.world = *domain.PlaceOf(world.start(), 1);
@@ -177,22 +229,23 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateSharedMemoryEngine(
       ShareFd(store, everybody, name + "segment", *std::move(file), deadline));
   absl::StatusOr<std::shared_ptr<SharedMemoryDomain>> domain =
       OpenDomain(store, options, std::move(shared), std::move(peers));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> means,
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> capabilities,
                            Agree(store, name + "mapped", domain.status(),
-                                 MyMeans(domain), deadline));
+                                 MyCapabilities(domain), deadline));
   const SegmentHeader& header = (*domain)->header();
   if (header.magic != kSegmentMagic) {
     return absl::InternalError("shared memory: the segment has no header");
   }
-  TESSERA_RETURN_IF_ERROR(UseMeans(means, **domain));
+  TESSERA_RETURN_IF_ERROR(UseCapabilities(capabilities, **domain));
   TESSERA_RETURN_IF_ERROR(AwaitAttached(**domain, deadline));
-  const direct::GroupBlock world((*domain)->At(header.world), store.size());
+  const host_memory::GroupBlock world((*domain)->At(header.world),
+                                      store.size());
   std::vector<int64_t> members(static_cast<size_t>(store.size()));
   std::iota(members.begin(), members.end(), 0);
   const bool owns_block = store.rank() == Rank(0);
-  return std::make_unique<direct::DirectEngine>("shared_memory",
-                                                *std::move(domain), world,
-                                                std::move(members), owns_block);
+  return std::make_unique<host_memory::HostMemoryEngine>(
+      "shared_memory", *std::move(domain), world, std::move(members),
+      owns_block);
 }
 
 }  // namespace tessera::collectives

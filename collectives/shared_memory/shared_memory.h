@@ -1,3 +1,42 @@
+// RankCapabilities: what a rank has, as the others must know it: all ranks wait
+// and copy by the same rules.
+#ifndef TESSERA_COLLECTIVES_SHARED_MEMORY_SHARED_MEMORY_H_
+#define TESSERA_COLLECTIVES_SHARED_MEMORY_SHARED_MEMORY_H_
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/bootstrap/store.h"
+#include "collectives/engine/engine.h"
+#include "collectives/host_memory/tuning.h"
+
+namespace tessera::collectives {
+
+struct RankCapabilities {
+  int64_t usable_processors = 1;        // At once, by mask and quota.
+  std::vector<int> allowed_processors;  // Which they are.
+  bool reads_peers = false;             // It may read its peers' memory.
+
+  // A text that Parse reads back: "2 1 0,1". InvalidArgument where it is none.
+  std::string ToString() const;
+  static absl::StatusOr<RankCapabilities> Parse(std::string_view text);
+
+  friend bool operator==(const RankCapabilities&,
+                         const RankCapabilities&) = default;
+};
+
+// How many processors the ranks of a host have together; at least 1. Bound to
+// one each, they still have one each. A quota of one rank's cgroup is taken for
+// everybody's.
+int64_t ProcessorsTogether(std::span<const RankCapabilities> ranks);
+
 // shared_memory: ranks are processes of one host.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Job job, JoinJob(ProcessEnvironment()));
@@ -11,21 +50,6 @@
 // All ranks map one segment, a memfd that has no name and goes with the last
 // process. Collectives on buffers from AllocateShared copy nothing; other
 // buffers are staged through windows in the caches. See collectives/README.md.
-#ifndef TESSERA_COLLECTIVES_SHARED_MEMORY_SHARED_MEMORY_H_
-#define TESSERA_COLLECTIVES_SHARED_MEMORY_SHARED_MEMORY_H_
-
-#include <cstdint>
-#include <limits>
-#include <memory>
-#include <string>
-
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "collectives/bootstrap/store.h"
-#include "collectives/engine/engine.h"
-#include "collectives/host_memory/tuning.h"
-
-namespace tessera::collectives {
 
 struct SharedMemoryOptions {
   Tuning tuning = {};  // Rank 0's holds for all.

@@ -1,11 +1,290 @@
 #include "collectives/shared_memory/shared_memory_domain.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <limits>
 #include <utility>
 
-#include "collectives/shared_memory/read_process.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/byte_size.h"
+#include "base/status_macros.h"
 
-namespace tessera::collectives::internal {
+namespace tessera::collectives {
+
+namespace {
+
+constexpr int64_t kSmallestSlice = 16 << 20;
+constexpr int64_t kSliceStep = 2 << 20;  // A huge page.
+
+int64_t Limit(int resource) {
+  rlimit limit;
+  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 ||
+      limit.rlim_cur == RLIM_INFINITY) {
+    return std::numeric_limits<int64_t>::max();
+  }
+  return static_cast<int64_t>(
+      std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int64_t>::max()));
+}
+
+absl::Status Failed(std::string_view what) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("shared memory: ", what, ": ", std::strerror(errno)));
+}
+
+void* MapFile(int fd, int64_t bytes) {
+  return mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+              MAP_SHARED | MAP_NORESERVE, fd, 0);
+}
+
+// Whether this process can map so much.
+bool CanMap(int fd, int64_t bytes) {
+  void* const mapped = MapFile(fd, bytes);
+  if (mapped == MAP_FAILED) return false;
+  munmap(mapped, static_cast<size_t>(bytes));
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> CreateSegmentFile(int64_t ranks, int64_t slice_bytes) {
+  UniqueFd file(memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.valid()) return Failed("memfd_create");
+  // A file beyond RLIMIT_FSIZE would be a signal, not an error.
+  const int64_t most =
+      std::min(Limit(RLIMIT_FSIZE), Limit(RLIMIT_AS) / 4) / ranks;
+  int64_t slice = std::min(slice_bytes, most) / kSliceStep * kSliceStep;
+  for (; slice >= kSmallestSlice; slice = slice / 2 / kSliceStep * kSliceStep) {
+    if (ftruncate(file.get(), ranks * slice) != 0) continue;
+    if (!CanMap(file.get(), ranks * slice)) continue;
+    if (fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+      return Failed("sealing the segment");
+    }
+    return file;
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "shared memory: this process cannot map ", ranks, " slices of ",
+      ByteSize(kSmallestSlice).ToString(),
+      "; look at the limits of addresses and file sizes (ulimit -v, -f)"));
+}
+
+absl::StatusOr<Segment> Segment::Map(UniqueFd file, int64_t ranks) {
+  struct stat status;
+  if (fstat(file.get(), &status) != 0) return Failed("fstat of the segment");
+  Segment segment;
+  void* const mapped = MapFile(file.get(), status.st_size);
+  if (mapped == MAP_FAILED) {
+    return Failed(
+        absl::StrCat("mapping ", ByteSize(status.st_size).ToString()));
+  }
+  // A core file need not hold all ranks' tensors.
+  madvise(mapped, static_cast<size_t>(status.st_size), MADV_DONTDUMP);
+  segment.file_ = std::move(file);
+  segment.base_ = static_cast<std::byte*>(mapped);
+  segment.bytes_ = status.st_size;
+  segment.slice_bytes_ = segment.bytes_ / ranks;
+  return segment;
+}
+
+Segment::~Segment() {
+  if (base_ != nullptr) munmap(base_, static_cast<size_t>(bytes_));
+}
+
+Segment::Segment(Segment&& other) noexcept { *this = std::move(other); }
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  std::swap(file_, other.file_);
+  std::swap(base_, other.base_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(slice_bytes_, other.slice_bytes_);
+  return *this;
+}
+
+namespace {
+
+constexpr int64_t kLine = 64;
+constexpr int64_t kPage = 4096;
+constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kLarge = 256 << 10;
+constexpr int64_t kArena = 1 << 20;
+
+int64_t RoundUp(int64_t bytes, int64_t step) {
+  return (bytes + step - 1) / step * step;
+}
+
+int64_t FreeMemory() {
+  return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) *
+         static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+SliceAllocator::SliceAllocator(int fd, std::byte* base, int64_t first,
+                               int64_t last, int64_t limit)
+    : fd_(fd), base_(base), first_(first), limit_(limit) {
+  free_ranges_[first] = last - first;
+}
+
+int64_t SliceAllocator::reserved_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return reserved_;
+}
+
+absl::StatusOr<std::byte*> SliceAllocator::Allocate(int64_t bytes) {
+  if (bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shared memory of ", bytes, " bytes"));
+  }
+  const std::lock_guard lock(mutex_);
+  TESSERA_ASSIGN_OR_RETURN(const int64_t offset,
+                           bytes < kLarge
+                               ? AllocateSmall(RoundUp(bytes, kLine))
+                               : AllocateLarge(RoundUp(bytes, kPage)));
+  return base_ + offset;
+}
+
+absl::StatusOr<int64_t> SliceAllocator::AllocateSmall(int64_t bytes) {
+  std::vector<int64_t>& freed = free_small_[bytes];
+  if (!freed.empty()) {
+    const int64_t offset = freed.back();
+    freed.pop_back();
+    std::memset(base_ + offset, 0, static_cast<size_t>(bytes));
+    used_[offset] = bytes;
+    return offset;
+  }
+  if (arena_end_ - arena_next_ < bytes) {
+    // What is left of the old arena is too little to be worth keeping.
+    TESSERA_ASSIGN_OR_RETURN(arena_next_, AllocateLarge(kArena));
+    used_.erase(arena_next_);
+    arena_end_ = arena_next_ + kArena;
+  }
+  const int64_t offset = arena_next_;
+  arena_next_ += bytes;
+  used_[offset] = bytes;
+  return offset;
+}
+
+absl::StatusOr<int64_t> SliceAllocator::AllocateLarge(int64_t bytes) {
+  const int64_t alignment = bytes >= kHugePage ? kHugePage : kPage;
+  for (const auto& [start, length] : free_ranges_) {
+    const int64_t offset = first_ + RoundUp(start - first_, alignment);
+    if (offset + bytes > start + length) continue;
+    TESSERA_RETURN_IF_ERROR(Reserve(offset, bytes));
+    const int64_t range_start = start;
+    const int64_t range_end = start + length;
+    free_ranges_.erase(range_start);
+    if (offset > range_start) free_ranges_[range_start] = offset - range_start;
+    if (range_end > offset + bytes) {
+      free_ranges_[offset + bytes] = range_end - offset - bytes;
+    }
+    used_[offset] = bytes;
+    return offset;
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "shared memory: no ", ByteSize(bytes).ToString(),
+      " in one piece are left in this rank's slice of the segment, of which ",
+      ByteSize(reserved_).ToString(), " are used"));
+}
+
+absl::Status SliceAllocator::Reserve(int64_t offset, int64_t bytes) {
+  if (bytes > limit_ - reserved_) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "shared memory: ", ByteSize(bytes).ToString(), " are asked for, ",
+        ByteSize(limit_ - reserved_).ToString(), " of this rank's limit of ",
+        ByteSize(limit_).ToString(), " are left"));
+  }
+  int result = 0;
+  do {
+    result = fallocate(fd_, 0, offset, bytes);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    const int error = errno;
+    // What it had reserved before it failed.
+    Return(offset, bytes);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("shared memory: the machine has no ",
+                     ByteSize(bytes).ToString(), " (", std::strerror(error),
+                     "); this rank holds ", ByteSize(reserved_).ToString(),
+                     ", ", ByteSize(FreeMemory()).ToString(), " are free"));
+  }
+  reserved_ += bytes;
+  return absl::OkStatus();
+}
+
+void SliceAllocator::Return(int64_t offset, int64_t bytes) {
+  // Where this fails, the memory stays reserved until the segment goes.
+  static_cast<void>(fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                              offset, bytes));
+}
+
+void SliceAllocator::Free(std::byte* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto used = used_.find(memory - base_);
+  if (used == used_.end()) return;
+  int64_t offset = used->first;
+  int64_t bytes = used->second;
+  used_.erase(used);
+  if (bytes < kLarge) {
+    free_small_[bytes].push_back(offset);
+    return;
+  }
+  Return(offset, bytes);
+  reserved_ -= bytes;
+  const auto next = free_ranges_.lower_bound(offset);
+  if (next != free_ranges_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) {
+      offset = previous->first;
+      bytes += previous->second;
+      free_ranges_.erase(previous);
+    }
+  }
+  if (next != free_ranges_.end() && offset + bytes == next->first) {
+    bytes += next->second;
+    free_ranges_.erase(next);
+  }
+  free_ranges_[offset] = bytes;
+}
+
+bool MayReadProcess(pid_t pid) {
+  // Who may not is told so before anything is looked at; nothing is mapped at
+  // the first page.
+  std::byte byte;
+  const iovec local = {&byte, 1};
+  const iovec remote = {nullptr, 1};
+  return process_vm_readv(pid, &local, 1, &remote, 1, 0) >= 0 ||
+         errno == EFAULT;
+}
+
+absl::Status ReadProcess(pid_t pid, uintptr_t address, std::byte* to,
+                         int64_t bytes) {
+  int64_t done = 0;
+  while (done < bytes) {
+    const auto left = static_cast<size_t>(bytes - done);
+    const iovec local = {to + done, left};
+    const iovec remote = {
+        reinterpret_cast<void*>(address + static_cast<uintptr_t>(done)), left};
+    const ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    if (got <= 0) {
+      if (got < 0 && errno == EINTR) continue;
+      return absl::UnavailableError(absl::StrCat(
+          "reading ", bytes, " bytes of process ", pid, " stopped after ", done,
+          ": ", got < 0 ? std::strerror(errno) : "no more"));
+    }
+    done += got;
+  }
+  return absl::OkStatus();
+}
+
 namespace {
 
 // Where a rank's slice begins to be used. Ranks allocate alike, and buffers of
@@ -52,9 +331,10 @@ bool SharedMemoryDomain::MayReadPeers() const {
   });
 }
 
-direct::Announcement* SharedMemoryDomain::AnnouncementsOf(int64_t rank) {
-  return reinterpret_cast<direct::Announcement*>(At(header().announcements)) +
-         rank * direct::kAnnouncements;
+host_memory::Announcement* SharedMemoryDomain::AnnouncementsOf(int64_t rank) {
+  return reinterpret_cast<host_memory::Announcement*>(
+             At(header().announcements)) +
+         rank * host_memory::kAnnouncements;
 }
 
 bool SharedMemoryDomain::IsDead(int64_t rank) {
@@ -75,4 +355,4 @@ int64_t SharedMemoryDomain::PidOf(int64_t rank) const {
   return peers_[static_cast<size_t>(rank)].pid;
 }
 
-}  // namespace tessera::collectives::internal
+}  // namespace tessera::collectives

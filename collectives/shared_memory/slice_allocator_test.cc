@@ -1,5 +1,3 @@
-#include "collectives/shared_memory/slice_allocator.h"
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -7,7 +5,7 @@
 #include <random>
 
 #include "base/status_matchers.h"
-#include "collectives/shared_memory/segment.h"
+#include "collectives/shared_memory/shared_memory_domain.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "collectives/algorithms/algorithm_options.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/ordered.h"
-#include "collectives/host_memory/layout.h"
+#include "collectives/host_memory/domain.h"
 #include "collectives/options.h"
 #include "collectives/record/flight_recorder.h"
 
@@ -133,8 +133,8 @@ int64_t ChannelMemory(const WindowUser& user, OpKind kind, int64_t bytes) {
 int64_t GroupMemory(int64_t ranks, bool is_world) {
   if (ranks <= 1) return 0;
   const int64_t slots =
-      is_world ? direct::kWorldNoteSlots : direct::kGroupNoteSlots;
-  return Pages(direct::GroupBlockBytes(ranks, slots)) +
+      is_world ? host_memory::kWorldNoteSlots : host_memory::kGroupNoteSlots;
+  return Pages(host_memory::GroupBlockBytes(ranks, slots)) +
          Pages(FlightRecorder::BytesFor(
              CommunicatorOptions().recorded_operations));
 }

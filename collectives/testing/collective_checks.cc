@@ -7,8 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/run_algorithm.h"
-#include "collectives/engine/testing/element.h"
-#include "collectives/engine/testing/engine_checks.h"
+#include "collectives/testing/engine_checks.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
@@ -151,9 +150,9 @@ class Trial {
   }
   void Fill(Buffer buffer, int64_t rank, int64_t first) {
     for (int64_t i = 0; i < buffer.count; ++i) {
-      Store(case_.dtype,
-            Element(case_.dtype, case_.reduction.op, rank, first + i),
-            buffer.Bytes() + i * size_);
+      StoreElement(case_.dtype,
+                   Element(case_.dtype, case_.reduction.op, rank, first + i),
+                   buffer.Bytes() + i * size_);
     }
   }
   Operation Prepare();
@@ -267,7 +266,7 @@ Operation Trial::Prepare() {
 
 void Trial::ExpectElements(ConstBuffer got, int64_t rank, int64_t first) {
   for (int64_t i = 0; i < got.count; ++i) {
-    const double value = Load(case_.dtype, got.Bytes() + i * size_);
+    const double value = LoadElement(case_.dtype, got.Bytes() + i * size_);
     const double expected =
         Element(case_.dtype, case_.reduction.op, rank, first + i);
     if (value == expected) continue;
@@ -279,7 +278,7 @@ void Trial::ExpectElements(ConstBuffer got, int64_t rank, int64_t first) {
 
 void Trial::ExpectReduced(ConstBuffer got, int64_t first) {
   for (int64_t i = 0; i < got.count; ++i) {
-    const double value = Load(case_.dtype, got.Bytes() + i * size_);
+    const double value = LoadElement(case_.dtype, got.Bytes() + i * size_);
     const Reference expected =
         ReduceElements(case_.dtype, case_.reduction, n_, first + i);
     if (std::abs(value - expected.value) <= expected.tolerance) continue;

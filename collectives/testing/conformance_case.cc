@@ -1,17 +1,150 @@
 #include "collectives/testing/conformance_case.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <memory>
+#include <optional>
+#include <random>
 #include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/dtype/dtype_traits.h"
 #include "base/status_macros.h"
-#include "collectives/testing/case_values.h"
-#include "collectives/testing/guarded_memory.h"
+#include "collectives/communicator.h"
 
 namespace tessera::collectives {
 namespace {
+
+// Memory for `count` elements with guards on both sides, aligned to elements
+// only.
+class GuardedMemory {
+ public:
+  static absl::StatusOr<GuardedMemory> Create(Communicator& communicator,
+                                              bool shared, int64_t count,
+                                              DType dtype) {
+    GuardedMemory memory;
+    memory.size_ = SizeInBytes(dtype);
+    memory.bytes_ = count * memory.size_;
+    const int64_t all = memory.bytes_ + 2 * kGuard;
+    std::byte* start = nullptr;
+    if (shared) {
+      TESSERA_ASSIGN_OR_RETURN(memory.shared_,
+                               communicator.AllocateShared(all));
+      start = memory.shared_->bytes().data();
+    } else {
+      memory.own_ = std::make_unique<std::byte[]>(static_cast<size_t>(all));
+      start = memory.own_.get();
+    }
+    memory.start_ = start;
+    std::memset(start, kGuardByte, static_cast<size_t>(all));
+    memory.buffer_ = Buffer(start + memory.Offset(), count, dtype);
+    return memory;
+  }
+
+  Buffer buffer() const { return buffer_; }
+
+  bool Intact() const {
+    const auto guarded = [&](int64_t from, int64_t to) {
+      return std::all_of(start_ + from, start_ + to, [](std::byte b) {
+        return b == static_cast<std::byte>(kGuardByte);
+      });
+    };
+    return guarded(0, Offset()) &&
+           guarded(Offset() + bytes_, bytes_ + 2 * kGuard);
+  }
+
+ private:
+  static constexpr int64_t kGuard = 128;
+  static constexpr int kGuardByte = 0x5a;
+
+  // One element past the guard: aligned to elements, not to vectors.
+  int64_t Offset() const { return kGuard - 3 * size_; }
+
+  std::unique_ptr<std::byte[]> own_;
+  std::unique_ptr<SharedMemory> shared_;
+  std::byte* start_ = nullptr;
+  int64_t size_ = 1;
+  int64_t bytes_ = 0;
+  Buffer buffer_;
+};
+
+inline uint64_t Hash(uint64_t x) {
+  x *= 0x9e3779b97f4a7c15ULL;
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93ULL;
+  return x ^ x >> 32;
+}
+
+// Element `index` of the input of `rank`.
+inline int64_t ValueOf(const ConformanceCase& test_case, int64_t rank,
+                       int64_t index) {
+  const uint64_t hash =
+      Hash(test_case.seed ^ static_cast<uint64_t>(rank) << 48 ^
+           static_cast<uint64_t>(index));
+  const bool is_signed = test_case.dtype != DType::kU8;
+  if (Reduces(test_case.kind) && test_case.reduction.op == ReduceOp::kProduct) {
+    constexpr int64_t kFactors[] = {1, 2, 1, -1};
+    return kFactors[hash % (is_signed ? 4 : 3)];
+  }
+  return static_cast<int64_t>(hash % 9) - (is_signed ? 4 : 0);
+}
+
+// The reduction of all ranks' elements `index`.
+template <typename T>
+T ReducedValue(const ConformanceCase& test_case, int64_t ranks, int64_t index) {
+  int64_t result = ValueOf(test_case, 0, index);
+  for (int64_t r = 1; r < ranks; ++r) {
+    const int64_t value = ValueOf(test_case, r, index);
+    switch (test_case.reduction.op) {
+      case ReduceOp::kProduct:
+        result *= value;
+        break;
+      case ReduceOp::kMin:
+        result = std::min(result, value);
+        break;
+      case ReduceOp::kMax:
+        result = std::max(result, value);
+        break;
+      default:
+        result += value;
+    }
+  }
+  if constexpr (std::is_integral_v<T>) {
+    if (test_case.reduction.op == ReduceOp::kAverage) result /= ranks;
+    if (test_case.reduction.op == ReduceOp::kScaledSum) {
+      result *= static_cast<int64_t>(test_case.reduction.scale);
+    }
+    return static_cast<T>(result);
+  } else {
+    using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    Wide wide = static_cast<Wide>(result);
+    if (test_case.reduction.op == ReduceOp::kAverage) {
+      wide /= static_cast<Wide>(ranks);
+    }
+    if (test_case.reduction.op == ReduceOp::kScaledSum) {
+      wide *= static_cast<Wide>(test_case.reduction.scale);
+    }
+    return T(wide);
+  }
+}
+
+template <typename T>
+T Element(int64_t value) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(value);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return static_cast<double>(value);
+  } else {
+    return T(static_cast<float>(value));
+  }
+}
 
 // Elements of a rank's block for one peer lie this far apart in its values.
 constexpr int64_t kPeerStride = 1'000'003;
@@ -25,8 +158,8 @@ int64_t UnevenCount(const ConformanceCase& test_case, int64_t from,
                               static_cast<uint64_t>(2 * test_case.count + 1));
 }
 
-// The case as this rank sees it.
-struct Seat {
+// The case on this rank.
+struct RankCase {
   Operation operation;
   GuardedMemory input;
   GuardedMemory output;
@@ -147,35 +280,35 @@ absl::Status CheckOutput(const ConformanceCase& test_case, int64_t rank,
 }
 
 // The buffers, in place or apart, and the operation on them.
-absl::StatusOr<Seat> TakeSeat(Communicator& communicator,
-                              const ConformanceCase& test_case,
-                              const Shape& shape) {
+absl::StatusOr<RankCase> TakeSeat(Communicator& communicator,
+                                  const ConformanceCase& test_case,
+                                  const Shape& shape) {
   const int64_t rank = communicator.rank().value();
   const bool root = communicator.rank() == test_case.root;
   const bool shared = test_case.memory == CaseMemory::kShared ||
                       (test_case.memory == CaseMemory::kMixed && rank % 2 == 0);
-  Seat seat;
-  seat.has_input = (test_case.kind != OpKind::kBroadcast &&
+  RankCase part;
+  part.has_input = (test_case.kind != OpKind::kBroadcast &&
                     test_case.kind != OpKind::kScatter) ||
                    root;
-  seat.has_output = (test_case.kind != OpKind::kReduce &&
+  part.has_output = (test_case.kind != OpKind::kReduce &&
                      test_case.kind != OpKind::kGather) ||
                     root;
   TESSERA_ASSIGN_OR_RETURN(
-      seat.input, GuardedMemory::Create(communicator, shared, shape.input,
+      part.input, GuardedMemory::Create(communicator, shared, shape.input,
                                         test_case.dtype));
   TESSERA_ASSIGN_OR_RETURN(
-      seat.output, GuardedMemory::Create(communicator, shared, shape.output,
+      part.output, GuardedMemory::Create(communicator, shared, shape.output,
                                          test_case.dtype));
-  Operation& operation = seat.operation;
+  Operation& operation = part.operation;
   operation.kind = test_case.kind;
   operation.reduction = test_case.reduction;
   operation.root = test_case.root;
   operation.counts = shape.counts;
   operation.receive_counts = shape.receive_counts;
-  if (seat.has_input) operation.input = seat.input.buffer();
-  if (seat.has_output) operation.output = seat.output.buffer();
-  if (!test_case.in_place || !seat.has_input || !seat.has_output) return seat;
+  if (part.has_input) operation.input = part.input.buffer();
+  if (part.has_output) operation.output = part.output.buffer();
+  if (!test_case.in_place || !part.has_input || !part.has_output) return part;
   const int64_t ranks = communicator.size();
   if (shape.input > shape.output ||
       (shape.input == shape.output && test_case.kind != OpKind::kAllGather &&
@@ -184,15 +317,15 @@ absl::StatusOr<Seat> TakeSeat(Communicator& communicator,
                         test_case.kind == OpKind::kScatter;
     const int64_t offset =
         parted ? InputBlocks(operation, ranks).offset(rank) : 0;
-    operation.output = seat.input.buffer().Slice(offset, shape.output);
+    operation.output = part.input.buffer().Slice(offset, shape.output);
   } else {
     const bool parted = test_case.kind == OpKind::kAllGather ||
                         test_case.kind == OpKind::kGather;
     const int64_t offset =
         parted ? OutputBlocks(operation, ranks).offset(rank) : 0;
-    operation.input = seat.output.buffer().Slice(offset, shape.input);
+    operation.input = part.output.buffer().Slice(offset, shape.input);
   }
-  return seat;
+  return part;
 }
 
 absl::Status Carry(Communicator& communicator, const Operation& operation,
@@ -211,25 +344,26 @@ absl::Status RunTypedCase(Communicator& communicator,
   const int64_t rank = communicator.rank().value();
   const int64_t ranks = communicator.size();
   const Shape shape = ShapeOf(test_case, rank, ranks);
-  TESSERA_ASSIGN_OR_RETURN(Seat seat, TakeSeat(communicator, test_case, shape));
-  const Operation& operation = seat.operation;
+  TESSERA_ASSIGN_OR_RETURN(RankCase part,
+                           TakeSeat(communicator, test_case, shape));
+  const Operation& operation = part.operation;
   std::vector<std::byte> before;
-  if (seat.has_input) {
+  if (part.has_input) {
     const Buffer input(const_cast<void*>(operation.input.data),
                        operation.input.count, operation.input.dtype);
     FillInput<T>(test_case, rank, ranks, shape, input);
     before.assign(input.AsBytes().begin(), input.AsBytes().end());
   }
   TESSERA_RETURN_IF_ERROR(Carry(communicator, operation, test_case));
-  if (seat.has_output) {
+  if (part.has_output) {
     TESSERA_RETURN_IF_ERROR(
         CheckOutput<T>(test_case, rank, ranks, operation, operation.output));
   }
-  if (!seat.input.Intact() || !seat.output.Intact()) {
+  if (!part.input.Intact() || !part.output.Intact()) {
     return absl::InternalError("memory around a buffer was written");
   }
-  const bool apart = !test_case.in_place || !seat.has_output;
-  if (seat.has_input && apart && !before.empty() &&
+  const bool apart = !test_case.in_place || !part.has_output;
+  if (part.has_input && apart && !before.empty() &&
       std::memcmp(before.data(), operation.input.data, before.size()) != 0) {
     return absl::InternalError("the input was changed");
   }

@@ -1,8 +1,8 @@
-// ConformanceCase: one operation with an input that every rank can compute for
-// every other one, and the check of its output.
+// ConformanceCase: one operation on every rank with a check of its output.
 //
-// Values are small whole numbers, such that every type holds every result: the
-// check is for equality, whatever the order of the reduction.
+// Every rank can compute the input of every other rank. Values are small whole
+// numbers that every type represents exactly, so the check is for equality in
+// any order of the reduction.
 #ifndef TESSERA_COLLECTIVES_TESTING_CONFORMANCE_CASE_H_
 #define TESSERA_COLLECTIVES_TESTING_CONFORMANCE_CASE_H_
 
@@ -10,14 +10,13 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "collectives/communicator.h"
 
 namespace tessera::collectives {
 
-// Where a case's buffers lie.
+// The memory of a case's buffers.
 enum class CaseMemory : uint8_t {
   kOrdinary,
   kShared,  // Communicator::AllocateShared
@@ -28,8 +27,8 @@ struct ConformanceCase {
   OpKind kind = OpKind::kAllReduce;
   DType dtype = DType::kF32;
   Reduction reduction = {};
-  int64_t count = 0;    // Of the whole message of the unparted kinds, else of
-                        // each block.
+  int64_t count = 0;    // Elements of the whole message, or of each block if
+                        // the kind has blocks.
   bool uneven = false;  // Blocks of about `count`, some empty.
   Rank root = {};
   bool in_place = false;
@@ -41,14 +40,14 @@ struct ConformanceCase {
 
 std::string Describe(const ConformanceCase& test_case);
 
-// Runs it on this rank of the group and checks the output, that nothing around
-// it was written, and that an input that is not in place is what it was. All
-// ranks call with the same case. Internal where something is wrong.
+// Runs the case on this rank. Checks the output, the memory around it, and that
+// an input that is not in place is unchanged. All ranks call it with the same
+// case. Internal if a check fails.
 absl::Status RunCase(Communicator& communicator,
                      const ConformanceCase& test_case);
 
-// A random case that `ranks` ranks can run; the same for the same state of
-// `random`. `largest` bounds the count.
+// A random case for `ranks` ranks with a count of at most `largest`.
+// Deterministic for a given state of `random`.
 ConformanceCase RandomCase(std::mt19937_64& random, int64_t ranks,
                            int64_t largest);
 

@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/testing/conformance_case.h"
-#include "collectives/testing/conformance_ways.h"
 
 namespace tessera::collectives {
 

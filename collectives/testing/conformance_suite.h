@@ -1,23 +1,39 @@
-// The conformance suite: what every engine must do, as one set of tests.
-//
-//   // in my_engine_conformance_test.cc, linked with :conformance_suite
-//   INSTANTIATE_TEST_SUITE_P(MyEngine, ConformanceTest,
-//                            ::testing::Values(MyEngineUnderTest()));
+// The ways in which the conformance suite has an operation carried out.
 #ifndef TESSERA_COLLECTIVES_TESTING_CONFORMANCE_SUITE_H_
 #define TESSERA_COLLECTIVES_TESTING_CONFORMANCE_SUITE_H_
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/communicator.h"
+#include "collectives/operation/operation.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
+
+// The engine's choice and every algorithm by name.
+inline std::vector<std::optional<Algorithm>> WaysOf(OpKind kind, bool uneven) {
+  std::vector<std::optional<Algorithm>> ways = {std::nullopt};
+  for (Algorithm algorithm : kAllAlgorithms) {
+    if (algorithm != Algorithm::kEngine && Supports(algorithm, kind, uneven)) {
+      ways.push_back(algorithm);
+    }
+  }
+  return ways;
+}
+
+// The conformance suite: what every engine must do, as one set of tests.
+//
+//   // in my_engine_conformance_test.cc, linked with :conformance_suite
+//   INSTANTIATE_TEST_SUITE_P(MyEngine, ConformanceTest,
+//                            ::testing::Values(MyEngineUnderTest()));
 
 // How the suite reaches an engine.
 struct EngineUnderTest {

@@ -1,3 +1,125 @@
+// Elements of any type as double, for tests: stored, loaded, and what a
+// reduction of all ranks' elements should give.
+#ifndef TESSERA_COLLECTIVES_TESTING_ENGINE_CHECKS_H_
+#define TESSERA_COLLECTIVES_TESTING_ENGINE_CHECKS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/dtype/dtype_traits.h"
+#include "collectives/engine/engine.h"
+#include "collectives/engine/operation_context.h"
+#include "collectives/operation/operation.h"
+#include "collectives/operation/signature.h"
+#include "collectives/reduction/reduction.h"
+
+namespace tessera::collectives {
+
+inline double LoadElement(DType dtype, const void* at) {
+  return DispatchDType(dtype, [&]<typename T>(std::type_identity<T>) {
+    T value;
+    std::memcpy(&value, at, sizeof(T));
+    return static_cast<double>(value);
+  });
+}
+
+inline void StoreElement(DType dtype, double value, void* at) {
+  DispatchDType(dtype, [&]<typename T>(std::type_identity<T>) {
+    T stored;
+    if constexpr (std::is_integral_v<T>) {
+      stored = static_cast<T>(static_cast<int64_t>(value));
+    } else if constexpr (std::is_same_v<T, double>) {
+      stored = value;
+    } else {
+      stored = T(static_cast<float>(value));
+    }
+    std::memcpy(at, &stored, sizeof(T));
+  });
+}
+
+// What `dtype` makes of the value.
+inline double Rounded(DType dtype, double value) {
+  std::byte memory[8] = {};
+  StoreElement(dtype, value, memory);
+  return LoadElement(dtype, memory);
+}
+
+// Element `i` of the input of `rank`: a value that `dtype` holds exactly, small
+// enough that products of nine ranks stay in range.
+inline double Element(DType dtype, ReduceOp op, int64_t rank, int64_t i) {
+  uint64_t hash = static_cast<uint64_t>(rank * 1'000'003 + i + 1);
+  hash *= 0x9e3779b97f4a7c15ULL;
+  hash ^= hash >> 32;
+  const bool product = op == ReduceOp::kProduct;
+  if (IsInteger(dtype)) {
+    const auto range = static_cast<int64_t>(hash % (product ? 3 : 13));
+    return static_cast<double>(dtype == DType::kU8 ? range
+                                                   : range - (product ? 1 : 6));
+  }
+  const double unit = static_cast<double>(hash % 4096) / 4096.0;
+  return Rounded(dtype, product ? 0.5 + unit : 4 * unit - 2);
+}
+
+struct Reference {
+  double value = 0;
+  double tolerance = 0;
+};
+
+// The reduction of element `i` of all ranks in double precision, and how far a
+// result may be from it when every step is rounded to `dtype`.
+inline Reference ReduceElements(DType dtype, const Reduction& reduction,
+                                int64_t ranks, int64_t i) {
+  Reference reference;
+  double magnitude = 0;
+  for (int64_t r = 0; r < ranks; ++r) {
+    double x = Element(dtype, reduction.op, r, i);
+    if (reduction.op == ReduceOp::kScaledSum) x *= reduction.scale;
+    double& sum = reference.value;
+    switch (r == 0 ? ReduceOp::kSum : reduction.op) {
+      case ReduceOp::kProduct:
+        sum *= x;
+        break;
+      case ReduceOp::kMin:
+        sum = std::min(sum, x);
+        break;
+      case ReduceOp::kMax:
+        sum = std::max(sum, x);
+        break;
+      default:
+        sum += x;
+    }
+    magnitude += std::abs(x);
+  }
+  if (reduction.op == ReduceOp::kProduct) magnitude = 2 * reference.value;
+  if (IsInteger(dtype)) reference.value = Rounded(dtype, reference.value);
+  if (reduction.op == ReduceOp::kAverage) {
+    reference.value /= static_cast<double>(ranks);
+    if (IsInteger(dtype)) reference.value = std::trunc(reference.value);
+  }
+  const bool exact = IsInteger(dtype) || reduction.op == ReduceOp::kMin ||
+                     reduction.op == ReduceOp::kMax;
+  const double unit = dtype == DType::kF64    ? 1.2e-16
+                      : dtype == DType::kF32  ? 6e-8
+                      : dtype == DType::kF16  ? 5e-4
+                      : dtype == DType::kBF16 ? 4e-3
+                                              : 0;
+  if (!exact) {
+    reference.tolerance =
+        unit * std::abs(magnitude) * static_cast<double>(ranks + 1);
+  }
+  return reference;
+}
+
 // What every engine must do, checked one layer below Communicator, on any
 // engine that is there.
 //
@@ -6,23 +128,6 @@
 //
 // Every rank of the group calls the same checks in the same order; what is
 // wrong is reported through GoogleTest on the rank that sees it.
-#ifndef TESSERA_COLLECTIVES_TESTING_ENGINE_CHECKS_H_
-#define TESSERA_COLLECTIVES_TESTING_ENGINE_CHECKS_H_
-
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "collectives/engine/engine.h"
-#include "collectives/engine/scratch.h"
-#include "collectives/operation/operation.h"
-#include "collectives/operation/signature.h"
-
-namespace tessera::collectives {
 
 // Runs collectives on an engine as Communicator does.
 class Caller {

@@ -14,7 +14,6 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/testing/fault_calls.h"
 #include "collectives/testing/fault_suite.h"
 
 namespace tessera::collectives {

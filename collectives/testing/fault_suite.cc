@@ -11,7 +11,6 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/testing/fault_calls.h"
 
 namespace tessera::collectives {
 

@@ -1,10 +1,10 @@
-#include "collectives/engine/testing/thread_transport.h"
+#include "collectives/testing/thread_transport.h"
 
 #include <array>
 #include <thread>
 
 #include "base/status_matchers.h"
-#include "collectives/engine/scratch.h"
+#include "collectives/engine/operation_context.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,0 +1,24 @@
+#include "collectives/engine/engine.h"
+
+#include <pthread.h>
+
+#include <atomic>
+
+namespace tessera::collectives {
+
+namespace {
+
+// Only the handler below writes it, in a child that has a single thread.
+std::atomic<uint64_t> generation = 0;
+
+void CountFork() { generation.fetch_add(1, std::memory_order_relaxed); }
+
+}  // namespace
+
+uint64_t ProcessGeneration() {
+  static const int registered = pthread_atfork(nullptr, nullptr, CountFork);
+  static_cast<void>(registered);
+  return generation.load(std::memory_order_relaxed);
+}
+
+}  // namespace tessera::collectives

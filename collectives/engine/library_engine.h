@@ -1,0 +1,181 @@
+// Helpers for engines over a communication library (MPI, Gloo, NCCL): polling
+// with Backoff, checks that ranks agree (MessageHeader, CheckSignatures), parts
+// of reductions that the library lacks, messages of a rank to itself, ordinary
+// memory.
+//
+// Backoff: paces the polling of a condition.
+//
+//   Backoff backoff(/*may_spin=*/ranks_here <= processors);
+//   while (!Look()) {
+//     if (backoff.Pause() == Backoff::Stage::kSpinning) continue;
+//     ... deadlines, aborts ...
+//   }
+//
+// For libraries that progress only when they are called (MPI): it yields for
+// the first second and then sleeps briefly.
+#ifndef TESSERA_COLLECTIVES_ENGINE_LIBRARY_ENGINE_H_
+#define TESSERA_COLLECTIVES_ENGINE_LIBRARY_ENGINE_H_
+
+#include <sched.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/engine/engine.h"
+#include "collectives/engine/operation_context.h"
+#include "collectives/operation/operation.h"
+#include "collectives/operation/signature.h"
+#include "collectives/reduction/combine.h"
+#include "topology/rank.h"
+
+namespace tessera::collectives {
+
+class Backoff {
+ public:
+  enum class Stage : uint8_t { kSpinning, kYielding, kSleeping };
+
+  // Pass false if there may be more waiting ranks than processors: then it
+  // yields from the start, because spinning would keep the awaited rank from
+  // running.
+  explicit Backoff(bool may_spin) : spins_(may_spin ? kSpins : 0) {}
+
+  Stage Pause() {
+    if (spins_ > 0) {
+      --spins_;
+      return Stage::kSpinning;
+    }
+    const int64_t now = MonotonicNanos();
+    if (begin_ == 0) begin_ = now;
+    if (now - begin_ < kPatience) {
+      sched_yield();
+      return Stage::kYielding;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    return Stage::kSleeping;
+  }
+
+ private:
+  static constexpr int kSpins = 2000;
+  static constexpr int64_t kPatience = 1'000'000'000;
+
+  int spins_;
+  int64_t begin_ = 0;
+};
+
+// MessageHeader: sent ahead of a message, so that both ends can check that they
+// agree.
+
+// Trivially copyable; sent as raw bytes.
+struct MessageHeader {
+  Signature signature;
+  int64_t bytes = 0;  // Size of the message that follows.
+
+  friend bool operator==(const MessageHeader&, const MessageHeader&) = default;
+};
+static_assert(sizeof(MessageHeader) == 40);
+
+// OK, or FailedPrecondition that shows what both ranks called, or both sizes if
+// only these differ.
+absl::Status CheckHeader(const MessageHeader& mine, Rank my_rank,
+                         const MessageHeader& theirs, Rank their_rank);
+
+// The same for a collective: `all` holds every rank's signature.
+absl::Status CheckSignatures(std::span<const Signature> all, Rank my_rank);
+
+// The steps of a reduction that a library which only sums lacks: scaling before
+// a scaled sum, dividing after an average.
+
+inline bool ScalesInput(const Reduction& reduction) {
+  return reduction.op == ReduceOp::kScaledSum && reduction.scale != 1.0;
+}
+
+// output[i] = input[i] * scale. `output` may be `input` but must not overlap it
+// otherwise.
+inline void ScaleInto(const Reduction& reduction, ConstBuffer input,
+                      Buffer output) {
+  const void* source = input.data;
+  Combine(Combination::ScaleInput(reduction, input.dtype), {&source, 1},
+          {&output.data, 1}, input.count);
+}
+
+// Completes the sum of `world` ranks: divides it if the reduction is an
+// average.
+inline void Finish(const Reduction& reduction, Buffer sum, int64_t world) {
+  const Combination divide =
+      Combination::DivideResult(reduction, sum.dtype, world);
+  if (divide.KeepsSingleSource()) return;
+  const void* source = sum.data;
+  Combine(divide, {&source, 1}, {&sum.data, 1}, sum.count);
+}
+
+// output[i] = a[i] op b[i].
+inline void CombineTwo(const Combination& partial, const void* a, const void* b,
+                       void* output, int64_t count) {
+  const void* sources[] = {a, b};
+  Combine(partial, sources, {&output, 1}, count);
+}
+
+// SelfMessages: what a rank sends to itself on one lane, for libraries that
+// connect ranks only to others.
+
+// A message is copied when both its ends are there. Thread-safe. Numbers are
+// from 1, of sends and of receives; both ends of a message have the same.
+class SelfMessages {
+ public:
+  explicit SelfMessages(Rank self) : self_(self) {}
+
+  absl::StatusOr<uint64_t> StartSend(const Signature& signature,
+                                     std::span<const std::byte> bytes);
+  absl::StatusOr<uint64_t> StartReceive(const Signature& expected,
+                                        std::span<std::byte> bytes);
+
+  // Whether message `number` has been copied.
+  absl::StatusOr<bool> Test(uint64_t number) const;
+
+  // Waits for that until `deadline` (MonotonicNanos); false where it passes.
+  absl::StatusOr<bool> Wait(uint64_t number, int64_t deadline) const;
+
+  // Ends every wait; whatever is called later fails with `reason`.
+  void Fail(const absl::Status& reason);
+
+ private:
+  struct Out {
+    Signature signature;
+    std::span<const std::byte> bytes;
+  };
+  struct In {
+    Signature expected;
+    std::span<std::byte> bytes;
+  };
+
+  void Match();
+
+  const Rank self_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::deque<Out> out_;
+  std::deque<In> in_;
+  uint64_t sends_ = 0;
+  uint64_t receives_ = 0;
+  uint64_t matched_ = 0;
+  absl::Status status_;
+};
+
+// OrdinaryMemory: what engines that know no better memory allocate.
+
+// `bytes` zeroed bytes, aligned to 64. InvalidArgument where `bytes` is
+// negative, ResourceExhausted where the machine has none.
+absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateOrdinary(int64_t bytes);
+
+}  // namespace tessera::collectives
+
+#endif  // TESSERA_COLLECTIVES_ENGINE_LIBRARY_ENGINE_H_

@@ -25,7 +25,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "topology/device_id.h"
 #include "topology/mesh.h"
 #include "topology/rank.h"
 
@@ -48,7 +47,7 @@ class DeviceMesh {
   };
 
   // A grid of 1 to 3 axes, the slowest-varying first. InvalidArgument, with
-  // everything that is wrong, where there is another number of axes, an axis
+  // everything that is wrong, if there is another number of axes, an axis
   // has no name or another's or a size below 1, there are more than kMaxCells
   // cells, no device, more devices than cells, or a negative or repeated id.
   static absl::StatusOr<DeviceMesh> Create(std::vector<GridAxis> axes,
@@ -67,7 +66,7 @@ class DeviceMesh {
   // rows along dp and columns along tp, or {"pp", "dp,cp", "tp"}: those ranks
   // that agree with `member` in all other coordinates. The devices have the
   // numbers of the ranks, the axes the names of the sets. InvalidArgument as
-  // Create and Mesh::GroupsAlong, and where two sets share an axis or no
+  // Create and Mesh::GroupsAlong, and if two sets share an axis or no
   // division of the mesh has them all.
   static absl::StatusOr<DeviceMesh> FromMesh(
       const Mesh& mesh, std::span<const std::string_view> axis_sets,
@@ -83,13 +82,13 @@ class DeviceMesh {
   // Every device, in the order of the cells.
   std::span<const DeviceId> devices() const { return devices_; }
 
-  // The device at coordinates, one for each axis. InvalidArgument where one is
+  // The device at coordinates, one for each axis. InvalidArgument if one is
   // outside (the message has axis, value and range) or there are not as many as
-  // axes; NotFound, with the cell, where it is empty.
+  // axes; NotFound, with the cell, if it is empty.
   absl::StatusOr<DeviceId> At(std::span<const int64_t> coordinates) const;
   absl::StatusOr<DeviceId> At(std::initializer_list<int64_t> coordinates) const;
 
-  // The coordinates of a device. NotFound where the grid does not have it.
+  // The coordinates of a device. NotFound if the grid does not have it.
   absl::StatusOr<GridCoordinates> CoordinatesOf(DeviceId device) const;
   bool Contains(DeviceId device) const { return cell_of_.contains(device); }
 
@@ -97,7 +96,7 @@ class DeviceMesh {
   std::vector<GridCoordinates> EmptyCells() const;
 
   // The devices of each row, column and plane, without empty cells: a list for
-  // each, in row-major order of the other coordinates, and an empty list where
+  // each, in row-major order of the other coordinates, and an empty list if
   // all cells are. A grid of fewer axes has one row or one plane.
   std::vector<std::vector<DeviceId>> Rows() const;
   std::vector<std::vector<DeviceId>> Columns() const;
@@ -113,7 +112,7 @@ class DeviceMesh {
  private:
   DeviceMesh() = default;
 
-  // Planes, rows, columns; 1 where there is no such axis.
+  // Planes, rows, columns; 1 if there is no such axis.
   using Shape = std::array<int64_t, kMaxAxes>;
 
   absl::StatusOr<int64_t> CellAt(std::span<const int64_t> coordinates) const;

@@ -1,4 +1,4 @@
-// Groups: the ranks of a mesh, parted into the groups along a set of axes.
+// Groups: the ranks of a mesh, divided into the groups along a set of axes.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Groups tp, mesh.GroupsAlong("tp"));
 //   tp.count();                    // how many tensor groups there are
@@ -16,13 +16,76 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
-#include "topology/digits.h"
 #include "topology/rank.h"
 
 namespace tessera::topology {
+
+// One digit of a number in a mixed radix: (offset / stride) % size.
+struct Digit {
+  int64_t stride = 1;
+  int64_t size = 1;
+
+  friend bool operator==(const Digit&, const Digit&) = default;
+};
+
+// Some of the digits of a rank's offset in a mesh, whose digits are the
+// coordinates. Gather reads the number they spell in an offset, Spread writes a
+// number into them. An axis is one digit (several if it was put together from
+// parts of others), a set of axes their union.
+class Digits {
+ public:
+  Digits() = default;
+
+  // The union of digits that do not overlap, in any order. Neighbours are
+  // merged and digits of size 1 dropped: {1,2} and {2,4} become {1,8}.
+  explicit Digits(std::span<const Digit> digits);
+
+  // The number of values of the digits: the product of their sizes.
+  int64_t count() const { return count_; }
+
+  // The number that the digits spell in `offset`, least stride first.
+  int64_t Gather(int64_t offset) const {
+    int64_t number = 0;
+    int64_t weight = 1;
+    for (const Digit& digit : digits_) {
+      number += offset / digit.stride % digit.size * weight;
+      weight *= digit.size;
+    }
+    return number;
+  }
+
+  // The offset in which the digits spell `number` and all others are 0.
+  // Inverse of Gather for 0 <= number < count().
+  int64_t Spread(int64_t number) const {
+    int64_t offset = 0;
+    for (const Digit& digit : digits_) {
+      offset += number % digit.size * digit.stride;
+      number /= digit.size;
+    }
+    return offset;
+  }
+
+  // Splits the digits into parts of the given sizes, the least significant
+  // first; the sizes must multiply to count().
+  // InvalidArgument if a cut would fall inside a digit.
+  absl::StatusOr<std::vector<Digits>> Split(
+      std::span<const int64_t> sizes) const;
+
+  // Ascending by stride, none of size 1, no two that could be merged.
+  std::span<const Digit> digits() const { return digits_; }
+
+  friend Digits Union(const Digits& a, const Digits& b);
+
+ private:
+  absl::InlinedVector<Digit, 4> digits_;
+  int64_t count_ = 1;
+};
 
 // What lies beyond the ends of a group.
 enum class Boundary {
@@ -37,15 +100,15 @@ class Groups {
   int64_t size() const { return inside_.count(); }
 
   // The number of the rank's group, from 0 to count() - 1, and the rank's index
-  // in it, from 0 to size() - 1. InvalidArgument where the mesh has no such
+  // in it, from 0 to size() - 1. InvalidArgument if the mesh has no such
   // rank.
   absl::StatusOr<int64_t> GroupOf(Rank rank) const;
   absl::StatusOr<int64_t> IndexOf(Rank rank) const;
 
-  // The member of `group` at `index`. InvalidArgument where there is none.
+  // The member of `group` at `index`. InvalidArgument if there is none.
   absl::StatusOr<Rank> RankAt(int64_t group, int64_t index) const;
 
-  // The ranks of one group, ascending. InvalidArgument where there is no such
+  // The ranks of one group, ascending. InvalidArgument if there is no such
   // group or the mesh no such rank.
   absl::StatusOr<std::vector<Rank>> Members(int64_t group) const;
   absl::StatusOr<std::vector<Rank>> MembersWith(Rank rank) const;
@@ -53,8 +116,8 @@ class Groups {
   // Every group in turn. Takes count() * size() ranks of memory.
   std::vector<std::vector<Rank>> All() const;
 
-  // The rank `steps` further along its group (negative: back), or nothing where
-  // an open group ends before. InvalidArgument where the mesh has no such rank.
+  // The rank `steps` further along its group (negative: back), or nothing if
+  // an open group ends before. InvalidArgument if the mesh has no such rank.
   absl::StatusOr<std::optional<Rank>> Shift(Rank rank, int64_t steps,
                                             Boundary boundary) const;
 
@@ -62,7 +125,7 @@ class Groups {
   absl::StatusOr<Rank> Head(Rank rank) const;
   absl::StatusOr<Rank> Tail(Rank rank) const;
 
-  // Head and tail of every group, once where they are one: along the pipeline
+  // Head and tail of every group, once if they are one: along the pipeline
   // axis these are the embedding groups, the stages that hold the tied input
   // and output embedding.
   std::vector<std::vector<Rank>> Ends() const;

@@ -1,15 +1,202 @@
 #include "topology/mesh.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
 namespace tessera::topology {
+
+namespace {
+
+constexpr std::array<std::string_view, 5> kUsualNames = {"dp", "tp", "pp", "cp",
+                                                         "ep"};
+
+constexpr size_t kMaxNameLength = 32;
+constexpr size_t kMaxTextLength = 1024;
+
+// What an error message shows of text that may be long.
+std::string Shown(std::string_view text) {
+  return absl::StrCat("\"", text.substr(0, 60), text.size() > 60 ? "..." : "",
+                      "\"");
+}
+
+bool IsValidName(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxNameLength &&
+         absl::ascii_islower(name[0]) && absl::c_all_of(name, [](char c) {
+           return absl::ascii_islower(c) || c == '_';
+         });
+}
+
+std::string NamesOf(std::span<const Axis> axes) {
+  return absl::StrJoin(axes, ", ", [](std::string* out, const Axis& axis) {
+    absl::StrAppend(out, axis.name);
+  });
+}
+
+const Axis* Find(std::span<const Axis> axes, std::string_view name) {
+  const auto it = absl::c_find_if(
+      axes, [&](const Axis& axis) { return axis.name == name; });
+  return it == axes.end() ? nullptr : &*it;
+}
+
+void CheckAxis(std::span<const Axis> axes, size_t i,
+               std::vector<std::string>* problems) {
+  const Axis& axis = axes[i];
+  if (!IsValidName(axis.name)) {
+    problems->push_back(absl::StrCat(
+        "axis ", Shown(axis.name),
+        " is no name; expected up to 32 lower-case letters and underscores, "
+        "such as dp or dp_shard"));
+  }
+  if (axis.size < AxisSize(1)) {
+    problems->push_back(absl::StrCat("axis ", Shown(axis.name), " has size ",
+                                     axis.size.value(),
+                                     "; give it a size of 1 or more"));
+  }
+  if (Find(axes.subspan(0, i), axis.name) != nullptr) {
+    problems->push_back(absl::StrCat("axis ", Shown(axis.name),
+                                     " stands there twice; name each once"));
+  }
+}
+
+bool ProductOverflows(std::span<const Axis> axes) {
+  int64_t product = 1;
+  return absl::c_any_of(axes, [&](const Axis& axis) {
+    return __builtin_mul_overflow(product, axis.size.value(), &product);
+  });
+}
+
+absl::StatusOr<Axis> ParseAxis(std::string_view item) {
+  const size_t name_length = static_cast<size_t>(
+      absl::c_find_if(item,
+                      [](char c) {
+                        return c == '=' || c == '-' || absl::ascii_isdigit(c);
+                      }) -
+      item.begin());
+  std::string_view digits = item.substr(name_length);
+  if (!digits.empty() && digits[0] == '=') digits.remove_prefix(1);
+  int64_t size = 0;
+  if (!absl::SimpleAtoi(digits, &size)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "axis ", Shown(item),
+        " is no name with a size below 2^63; expected a list such as "
+        "dp2,pp2,tp2"));
+  }
+  return Axis{std::string(item.substr(0, name_length)), AxisSize(size)};
+}
+
+}  // namespace
+
+absl::Status ValidateAxes(std::span<const Axis> axes) {
+  std::vector<std::string> problems;
+  for (size_t i = 0; i < axes.size(); ++i) CheckAxis(axes, i, &problems);
+  if (axes.size() > kMaxAxes) {
+    problems.push_back(absl::StrCat(axes.size(), " axes are given; at most ",
+                                    kMaxAxes, " are allowed"));
+  }
+  if (problems.empty() && ProductOverflows(axes)) {
+    problems.push_back(
+        absl::StrCat("the sizes of ", FormatAxes(axes),
+                     " multiply to more than 2^63-1 ranks; give smaller ones"));
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "; "));
+}
+
+absl::StatusOr<std::vector<Axis>> ParseAxes(std::string_view text) {
+  text = absl::StripAsciiWhitespace(text);
+  if (text.empty() || text.size() > kMaxTextLength) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a mesh of ", text.size(),
+                     " characters; expected 1 to 1024, such as dp2,pp2,tp2"));
+  }
+  std::vector<Axis> axes;
+  for (std::string_view item : absl::StrSplit(text, ',')) {
+    TESSERA_ASSIGN_OR_RETURN(Axis axis,
+                             ParseAxis(absl::StripAsciiWhitespace(item)));
+    axes.push_back(std::move(axis));
+  }
+  TESSERA_RETURN_IF_ERROR(ValidateAxes(axes));
+  return axes;
+}
+
+std::string FormatAxes(std::span<const Axis> axes) {
+  return absl::StrJoin(axes, ",", [](std::string* out, const Axis& axis) {
+    absl::StrAppend(out, axis.name, axis.size.value());
+  });
+}
+
+absl::StatusOr<std::vector<Axis>> OrderAxes(std::span<const Axis> axes,
+                                            std::string_view order) {
+  TESSERA_RETURN_IF_ERROR(ValidateAxes(axes));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           ParseAxisNames(order),
+                           Annotate(_, absl::StrCat("order ", Shown(order))));
+  std::vector<Axis> ordered;
+  for (const std::string& name : names) {
+    if (const Axis* axis = Find(axes, name); axis != nullptr) {
+      ordered.push_back(*axis);
+    } else if (absl::c_find(kUsualNames, name) == kUsualNames.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("order ", Shown(order), " names the unknown axis ",
+                       Shown(name), "; the mesh has ", NamesOf(axes)));
+    }
+  }
+  for (const Axis& axis : axes) {
+    if (Find(ordered, axis.name) != nullptr) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("order ", Shown(order), " misses axis \"", axis.name,
+                     "\"; name every axis of the mesh, for example ",
+                     absl::StrCat(order, "-", axis.name)));
+  }
+  return ordered;
+}
+
+absl::StatusOr<std::vector<std::string>> ParseAxisNames(std::string_view text) {
+  if (text.size() > kMaxTextLength) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a list of axes of ", text.size(),
+                     " characters; expected at most 1024"));
+  }
+  std::vector<std::string> names;
+  for (std::string_view item : absl::StrSplit(text, absl::ByAnyChar(",-"))) {
+    const std::string name(absl::StripAsciiWhitespace(item));
+    if (name.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a list of axes ", Shown(text),
+                       " has an empty name; expected names such as tp,pp"));
+    }
+    if (absl::c_find(names, name) != names.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a list of axes ", Shown(text), " names ", Shown(name),
+                       " twice; name each once"));
+    }
+    names.push_back(name);
+  }
+  return names;
+}
+
+bool CanonicalAxisLess(std::string_view a, std::string_view b) {
+  const auto key = [](std::string_view name) {
+    const auto usual = absl::c_find(kUsualNames, name) - kUsualNames.begin();
+    return std::make_pair(usual, name);
+  };
+  return key(a) < key(b);
+}
+
 namespace {
 
 void AppendName(std::string* out, const Axis& axis) {
@@ -220,6 +407,211 @@ absl::StatusOr<Groups> Mesh::GroupsAlong(
     std::span<const std::string> axes) const {
   TESSERA_ASSIGN_OR_RETURN(const size_t number, DivisionWith(axes));
   return MakeGroups(divisions_[number], axes);
+}
+
+namespace {
+
+constexpr std::array<Preset, 5> kPresets = {{
+    {"megatron", "tp-cp-ep-dp-pp",
+     "Megatron-LM's default: tensor fastest, pipeline slowest"},
+    {"megatron-tp-pp-dp", "tp-cp-ep-pp-dp",
+     "Megatron-LM with --use-tp-pp-dp-mapping: data slowest"},
+    {"megatron-moe", "tp-ep-cp-dp-pp",
+     "Megatron-LM's order with experts next to tensor"},
+    {"pipeline-tensor-data", "pp-tp-cp-ep-dp",
+     "pipeline fastest, then tensor, then data: dp_rank = r / (pp * tp)"},
+    {"data-pipeline-context-tensor", "tp-cp-ep-pp-dp",
+     "data, pipeline, context, tensor from slowest to fastest: torchtitan and "
+     "picotron"},
+}};
+
+}  // namespace
+
+std::span<const Preset> Presets() { return kPresets; }
+
+absl::StatusOr<Preset> FindPreset(std::string_view name) {
+  for (const Preset& preset : kPresets) {
+    if (preset.name == name) return preset;
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "no preset \"", name.substr(0, 60), "\"; there are ",
+      absl::StrJoin(kPresets, ", ", [](std::string* out, const Preset& preset) {
+        absl::StrAppend(out, preset.name);
+      })));
+}
+
+namespace {
+
+// The divisors of n that the message can list: all of them up to the 12th.
+std::string Divisors(int64_t n) {
+  constexpr size_t kMost = 12;
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d <= n / d && divisors.size() < kMost; ++d) {
+    if (n % d == 0) divisors.push_back(d);
+  }
+  for (size_t i = divisors.size(); i-- > 0 && divisors.size() < kMost;) {
+    const int64_t other = n / divisors[i];
+    if (other != divisors[i]) divisors.push_back(other);
+  }
+  absl::c_sort(divisors);
+  return absl::StrCat(absl::StrJoin(divisors, ", "),
+                      divisors.size() == kMost ? ", ..." : "");
+}
+
+}  // namespace
+
+absl::StatusOr<Mesh> WithExpertAxes(const Mesh& mesh, AxisSize ep,
+                                    AxisSize etp) {
+  std::vector<std::string> names;
+  int64_t product = 1;
+  for (const Axis& axis : mesh.axes()) {
+    if (axis.name != "dp" && axis.name != "cp" && axis.name != "tp") continue;
+    names.push_back(axis.name);
+    product *= axis.size.value();
+  }
+  if (names.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expert axes are taken out of dp, cp and tp, and the mesh "
+                     "\"",
+                     mesh.order(), "\" has none of them"));
+  }
+  const bool fits = ep >= AxisSize(1) && etp >= AxisSize(1) &&
+                    product % ep.value() == 0 &&
+                    product / ep.value() % etp.value() == 0;
+  if (!fits) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ep ", ep.value(), " x etp ", etp.value(), " does not divide ",
+        absl::StrJoin(names, " x "), " = ", product,
+        "; choose sizes whose product is one of ", Divisors(product)));
+  }
+  const std::vector<Axis> parts = {
+      {"etp", etp},
+      {"ep", ep},
+      {"edp", AxisSize(product / ep.value() / etp.value())}};
+  return mesh.Redivide(absl::StrJoin(names, ","), parts);
+}
+
+namespace {
+
+constexpr std::string_view kGroup = "_group";
+
+// The names of a division's axes that are not in `axes`, canonically.
+std::vector<std::string> OtherAxes(std::span<const Axis> division,
+                                   std::span<const std::string> axes) {
+  std::vector<std::string> others;
+  for (const Axis& axis : division) {
+    if (absl::c_find(axes, axis.name) == axes.end()) {
+      others.push_back(axis.name);
+    }
+  }
+  absl::c_sort(others, CanonicalAxisLess);
+  return others;
+}
+
+absl::Status NoSuchGroup(const Mesh& mesh, std::string_view name,
+                         std::string_view reason) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", name.substr(0, 80), "\" names no group of the mesh ",
+                   FormatAxes(mesh.axes()), ": ", reason,
+                   "; expected a name such as tp_group_dp1_pp0"));
+}
+
+// Takes "_tp3" off the front of `text` and returns the 3.
+absl::StatusOr<int64_t> ConsumeCoordinate(std::string_view axis,
+                                          std::string_view* text) {
+  if (!absl::ConsumePrefix(text, absl::StrCat("_", axis))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its coordinate along ", axis, " is missing"));
+  }
+  const std::string_view digits = text->substr(0, text->find('_'));
+  int64_t coordinate = 0;
+  if (!absl::SimpleAtoi(digits, &coordinate) ||
+      absl::StrCat(coordinate) != digits) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its coordinate along ", axis, " is no number"));
+  }
+  text->remove_prefix(digits.size());
+  return coordinate;
+}
+
+// The first rank of the group along `axes` at the coordinates "_dp1_pp0".
+absl::StatusOr<Rank> FindHead(const Mesh& mesh,
+                              std::span<const std::string> axes,
+                              std::string_view coordinates) {
+  TESSERA_ASSIGN_OR_RETURN(const size_t division, mesh.DivisionWith(axes));
+  Rank head = mesh.first_rank();
+  for (const std::string& axis : OtherAxes(mesh.division(division), axes)) {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t coordinate,
+                             ConsumeCoordinate(axis, &coordinates));
+    TESSERA_ASSIGN_OR_RETURN(const Groups along, mesh.GroupsAlong(axis));
+    if (coordinate >= along.size() || coordinate < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("coordinate ", coordinate, " is outside axis ", axis,
+                       ", 0 to ", along.size() - 1));
+    }
+    TESSERA_ASSIGN_OR_RETURN(const Rank at, along.RankAt(0, coordinate));
+    head = head + (at - mesh.first_rank());
+  }
+  if (!coordinates.empty()) {
+    return absl::InvalidArgumentError("more follows its coordinates");
+  }
+  return head;
+}
+
+int64_t SizeOr1(const Mesh& mesh, std::string_view axis) {
+  for (const Axis& known : mesh.axes()) {
+    if (known.name == axis) return known.size.value();
+  }
+  return 1;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> GroupName(const Mesh& mesh, std::string_view axes,
+                                      Rank rank) {
+  TESSERA_ASSIGN_OR_RETURN(std::vector<std::string> names,
+                           ParseAxisNames(axes));
+  TESSERA_ASSIGN_OR_RETURN(const size_t division, mesh.DivisionWith(names));
+  absl::c_sort(names, CanonicalAxisLess);
+  std::string name = absl::StrCat(absl::StrJoin(names, "-"), kGroup);
+  for (const std::string& axis : OtherAxes(mesh.division(division), names)) {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t coordinate,
+                             mesh.CoordinateOf(rank, axis));
+    absl::StrAppend(&name, "_", axis, coordinate);
+  }
+  return name;
+}
+
+absl::StatusOr<std::vector<Rank>> FindGroup(const Mesh& mesh,
+                                            std::string_view name) {
+  // An axis may itself be called "my_group": every place is tried.
+  for (size_t end = name.find(kGroup); end != std::string_view::npos;
+       end = name.find(kGroup, end + 1)) {
+    const absl::StatusOr<std::vector<std::string>> axes =
+        ParseAxisNames(name.substr(0, end));
+    if (!axes.ok() || !mesh.DivisionWith(*axes).ok()) continue;
+    absl::StatusOr<Rank> head =
+        FindHead(mesh, *axes, name.substr(end + kGroup.size()));
+    if (!head.ok()) return NoSuchGroup(mesh, name, head.status().message());
+    TESSERA_ASSIGN_OR_RETURN(const Groups groups, mesh.GroupsAlong(*axes));
+    return groups.MembersWith(*head);
+  }
+  return NoSuchGroup(mesh, name, "it does not begin with axes and \"_group\"");
+}
+
+std::string DescribeRank(const Mesh& mesh, Rank rank) {
+  constexpr std::array<std::string_view, 4> kAlways = {"tp", "cp", "pp", "dp"};
+  std::vector<std::string> parts;
+  const auto append = [&](std::string_view axis) {
+    parts.push_back(absl::StrCat(absl::AsciiStrToUpper(axis), "(",
+                                 SizeOr1(mesh, axis), ")"));
+  };
+  for (std::string_view axis : kAlways) append(axis);
+  for (const Axis& axis : mesh.axes()) {
+    if (absl::c_find(kAlways, axis.name) == kAlways.end()) append(axis.name);
+  }
+  parts.push_back(absl::StrCat("Rank(", rank.value(), ")"));
+  return absl::StrJoin(parts, "-");
 }
 
 }  // namespace tessera::topology

@@ -28,13 +28,53 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "topology/axis.h"
-#include "topology/digits.h"
 #include "topology/groups.h"
 #include "topology/rank.h"
 
 namespace tessera::topology {
+
+// A dimension of parallelism and the number of ranks along it. The usual names
+// are dp (data), tp (tensor), pp (pipeline), cp (context) and ep (expert); any
+// other name of lower-case letters and underscores is valid too.
+struct Axis {
+  std::string name;
+  AxisSize size;
+
+  friend bool operator==(const Axis&, const Axis&) = default;
+};
+
+// A mesh has at most this many axes.
+inline constexpr size_t kMaxAxes = 16;
+
+// InvalidArgument naming every axis that has no valid name, a size below 1 or
+// the name of an earlier one, and if there are more than kMaxAxes or their
+// sizes multiply to more than 2^63-1 ranks. No axis at all is a world of one.
+absl::Status ValidateAxes(std::span<const Axis> axes);
+
+// Reads the compact form, "dp2,pp2,tp2" or "dp=2,pp=2,tp=2", in the order of
+// the text. InvalidArgument if an item is no name with a size, and as
+// ValidateAxes.
+absl::StatusOr<std::vector<Axis>> ParseAxes(std::string_view text);
+
+// The compact form of `axes`: "dp2,pp2,tp2". ParseAxes reads it back.
+std::string FormatAxes(std::span<const Axis> axes);
+
+// Sorts `axes` by an order string of names joined by "-", fastest-varying
+// first, such as Megatron-LM's "tp-cp-ep-dp-pp". The order may name usual axes
+// that are not there (they have size 1) and must name every axis that is.
+// InvalidArgument if it misses one, repeats one or names an unknown one.
+absl::StatusOr<std::vector<Axis>> OrderAxes(std::span<const Axis> axes,
+                                            std::string_view order);
+
+// Splits a set of axis names, "tp,pp" or "tp-pp". InvalidArgument if it is
+// empty or holds an empty or repeated name.
+absl::StatusOr<std::vector<std::string>> ParseAxisNames(std::string_view text);
+
+// The place of a name in listings that must not depend on a mesh's order: dp,
+// tp, pp, cp, ep, then every other name alphabetically.
+bool CanonicalAxisLess(std::string_view a, std::string_view b);
 
 // One coordinate for each axis of a mesh, in the order of Mesh::axes().
 using Coordinates = absl::InlinedVector<int64_t, 8>;
@@ -43,7 +83,7 @@ class Mesh {
  public:
   // A mesh of the axes as they stand, fastest first. The ranks are
   // [first_rank, first_rank + world_size). InvalidArgument as ValidateAxes, and
-  // where first_rank is negative or the last rank would exceed 2^63-1.
+  // if first_rank is negative or the last rank would exceed 2^63-1.
   static absl::StatusOr<Mesh> Create(std::span<const Axis> axes,
                                      Rank first_rank = Rank(0));
 
@@ -67,7 +107,7 @@ class Mesh {
   // A mesh with one more division of the same ranks: in the first division that
   // has all of `axes` ("dp" or "tp,cp,dp"), these give way to `parts`, which
   // share out their coordinates, fastest first. The parts are usable by name
-  // beside the old axes. InvalidArgument where an axis is unknown, a part's
+  // beside the old axes. InvalidArgument if an axis is unknown, a part's
   // name is taken, the sizes do not multiply to those of `axes`, or another
   // axis lies between `axes` and a part would reach across it unevenly.
   absl::StatusOr<Mesh> Redivide(std::string_view axes,
@@ -80,12 +120,12 @@ class Mesh {
     return divisions_[number].axes;
   }
 
-  // The size of an axis of any division. InvalidArgument where there is none of
+  // The size of an axis of any division. InvalidArgument if there is none of
   // that name; the message lists those there are.
   absl::StatusOr<AxisSize> SizeOf(std::string_view axis) const;
 
   // The coordinates of a rank along axes(), and the rank at coordinates.
-  // InvalidArgument where the rank or a coordinate lies outside, or there are
+  // InvalidArgument if the rank or a coordinate lies outside, or there are
   // not as many coordinates as axes.
   absl::StatusOr<Coordinates> CoordinatesOf(Rank rank) const;
   absl::StatusOr<Rank> RankAt(std::span<const int64_t> coordinates) const;
@@ -94,7 +134,7 @@ class Mesh {
   absl::StatusOr<int64_t> CoordinateOf(Rank rank, std::string_view axis) const;
 
   // The groups along a set of axes, "tp" or "dp,cp" or "dp-cp", all of one
-  // division. InvalidArgument where an axis is unknown or no division has them
+  // division. InvalidArgument if an axis is unknown or no division has them
   // all.
   absl::StatusOr<Groups> GroupsAlong(std::string_view axes) const;
   absl::StatusOr<Groups> GroupsAlong(std::span<const std::string> axes) const;
@@ -122,6 +162,55 @@ class Mesh {
   int64_t world_size_ = 1;
   std::vector<Division> divisions_;
 };
+
+// An axis order that a system of the field uses:
+//
+//   Mesh::Create(axes, FindPreset("megatron")->order)   // "tp-cp-ep-dp-pp"
+struct Preset {
+  std::string_view name;
+  std::string_view order;        // Fastest first, as OrderAxes takes it.
+  std::string_view description;  // The systems that use it.
+};
+
+// All presets, the default first.
+std::span<const Preset> Presets();
+
+// The preset of that name. NotFound, listing the names there are.
+absl::StatusOr<Preset> FindPreset(std::string_view name);
+
+// `mesh` with an expert division: its axes dp, cp and tp (those that it has)
+// give way to etp (tensor inside an expert, fastest), ep (which experts) and
+// edp (replicas of an expert, slowest; the rest of the product), as in
+// Megatron-LM's "MoE Parallel Folding", arXiv 2504.14960. Dense layers go on
+// using dp, cp and tp. InvalidArgument, with the sizes that do, if etp * ep
+// does not divide the product.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Mesh moe, WithExpertAxes(mesh, AxisSize(8)));
+//   moe.GroupsAlong("ep");
+//   moe.GroupsAlong("edp");
+absl::StatusOr<Mesh> WithExpertAxes(const Mesh& mesh, AxisSize ep,
+                                    AxisSize etp = AxisSize(1));
+
+// Names of groups and ranks for logs, traces and look-up. A group's name is its
+// axes and its coordinates along the other axes of their division: unique in
+// the mesh, the same on every member, and independent of the mesh's order. Axes
+// follow CanonicalAxisLess.
+//
+// The name of the group of `rank` along `axes`: "tp_group_dp1_pp0" or, along
+// several, "dp-cp_group_tp0_pp1". A group of the whole division, which has no
+// other axes, is "dp-tp-pp_group". InvalidArgument as Mesh::GroupsAlong and
+// if the mesh has no such rank.
+absl::StatusOr<std::string> GroupName(const Mesh& mesh, std::string_view axes,
+                                      Rank rank);
+
+// The members, ascending, of the group of that name. InvalidArgument if it
+// is no name of a group of `mesh`.
+absl::StatusOr<std::vector<Rank>> FindGroup(const Mesh& mesh,
+                                            std::string_view name);
+
+// The sizes of the mesh's axes and the rank: TP, CP, PP and DP always (1 if
+// the mesh has none), then the mesh's other axes in its order.
+std::string DescribeRank(const Mesh& mesh, Rank rank);
 
 }  // namespace tessera::topology
 

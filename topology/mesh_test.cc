@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,18 +12,107 @@
 #include "gtest/gtest.h"
 
 namespace tessera::topology {
+
 namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
 Axis A(std::string name, int64_t size) {
   return {std::move(name), AxisSize(size)};
 }
+
+TEST(ParseAxesTest, ReadsTheCompactForm) {
+  EXPECT_THAT(ParseAxes("dp2,pp2,tp8"),
+              IsOkAndHolds(ElementsAre(A("dp", 2), A("pp", 2), A("tp", 8))));
+  EXPECT_THAT(ParseAxes(" dp=2, dp_shard=16 "),
+              IsOkAndHolds(ElementsAre(A("dp", 2), A("dp_shard", 16))));
+  EXPECT_THAT(ParseAxes("tp1"), IsOkAndHolds(ElementsAre(A("tp", 1))));
+}
+
+TEST(ParseAxesTest, FormatsBack) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto axes, ParseAxes("dp=2,pp3,tp=5"));
+  EXPECT_EQ(FormatAxes(axes), "dp2,pp3,tp5");
+  EXPECT_THAT(ParseAxes(FormatAxes(axes)), IsOkAndHolds(axes));
+}
+
+TEST(ParseAxesTest, RefusesWhatIsNoMeshAndSaysWhy) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "0 characters"},
+      {"dp", "\"dp\" is no name with a size"},
+      {"dp2,", "\"\" is no name with a size"},
+      {"dp2,,tp2", "\"\" is no name with a size"},
+      {"2", "\"\" is no name"},
+      {"dp2x", "\"dp2x\" is no name with a size"},
+      {"DP2", "\"DP\" is no name"},
+      {"dp0", "\"dp\" has size 0; give it a size of 1 or more"},
+      {"dp-3", "\"dp\" has size -3"},
+      {"dp2,tp2,dp4", "\"dp\" stands there twice"},
+      {"dp99999999999999999999", "size below 2^63"},
+      {"dp4294967296,tp4294967296", "multiply to more than 2^63-1"},
+      {"a1,b1,c1,d1,e1,f1,g1,h1,i1,j1,k1,l1,m1,n1,o1,p1,q1",
+       "17 axes are given; at most 16"},
+      {std::string(5000, 'a'), "5000 characters"},
+  };
+  for (const auto& [text, reason] : cases) {
+    EXPECT_THAT(ParseAxes(text), StatusIs(kInvalid, HasSubstr(reason))) << text;
+  }
+}
+
+TEST(ValidateAxesTest, ReportsEveryProblemAtOnce) {
+  const std::vector<Axis> axes = {A("dp", 0), A("Tp", 2), A("dp", 3)};
+  EXPECT_THAT(
+      ValidateAxes(axes),
+      StatusIs(kInvalid, AllOf(HasSubstr("\"dp\" has size 0"),
+                               HasSubstr("\"Tp\" is no name"),
+                               HasSubstr("\"dp\" stands there twice"))));
+  EXPECT_THAT(ValidateAxes({}), IsOk());
+}
+
+TEST(OrderAxesTest, SortsFastestFirstAndIgnoresUsualAxesThatAreNotThere) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto axes, ParseAxes("dp2,pp3,tp4"));
+  EXPECT_THAT(OrderAxes(axes, "tp-cp-ep-dp-pp"),
+              IsOkAndHolds(ElementsAre(A("tp", 4), A("dp", 2), A("pp", 3))));
+  EXPECT_THAT(OrderAxes(axes, "pp-tp-dp"),
+              IsOkAndHolds(ElementsAre(A("pp", 3), A("tp", 4), A("dp", 2))));
+}
+
+TEST(OrderAxesTest, RefusesAnOrderThatDoesNotFit) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto axes, ParseAxes("dp2,pp3,tp4"));
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"tp-dp",
+       "misses axis \"pp\"; name every axis of the mesh, for example "
+       "tp-dp-pp"},
+      {"tp-dp-pp-zz", "unknown axis \"zz\"; the mesh has dp, pp, tp"},
+      {"tp-dp-pp-tp", "names \"tp\" twice"},
+      {"tp--pp", "empty name"},
+      {"", "empty name"},
+  };
+  for (const auto& [order, reason] : cases) {
+    EXPECT_THAT(OrderAxes(axes, order), StatusIs(kInvalid, HasSubstr(reason)))
+        << order;
+  }
+}
+
+TEST(ParseAxisNamesTest, TakesCommasAndDashes) {
+  EXPECT_THAT(ParseAxisNames("tp,pp"), IsOkAndHolds(ElementsAre("tp", "pp")));
+  EXPECT_THAT(ParseAxisNames("dp-cp"), IsOkAndHolds(ElementsAre("dp", "cp")));
+  EXPECT_THAT(ParseAxisNames(""), StatusIs(kInvalid, HasSubstr("empty name")));
+  EXPECT_THAT(ParseAxisNames("tp,tp"), StatusIs(kInvalid, HasSubstr("twice")));
+  EXPECT_THAT(ParseAxisNames(std::string(2000, 'a')),
+              StatusIs(kInvalid, HasSubstr("2000 characters")));
+}
+
+TEST(CanonicalAxisLessTest, UsualNamesFirstThenAlphabetically) {
+  std::vector<std::string> names = {"zz", "ep", "cp", "aa", "tp", "pp", "dp"};
+  std::sort(names.begin(), names.end(), CanonicalAxisLess);
+  EXPECT_THAT(names, ElementsAre("dp", "tp", "pp", "cp", "ep", "aa", "zz"));
+}
+
+using ::testing::Not;
 
 Mesh Make(std::string_view axes, std::string_view order = "tp-cp-ep-dp-pp") {
   return *Mesh::Create(*ParseAxes(axes), order);
@@ -174,5 +264,168 @@ TEST(RedivideTest, RefusesPartsThatDoNotFit) {
               StatusIs(kInvalid, HasSubstr("part of size 3")));
 }
 
+TEST(PresetTest, EveryPresetOrdersEveryUsualAxis) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto axes,
+                               ParseAxes("cp2,dp2,ep2,pp2,tp2"));
+  for (const Preset& preset : Presets()) {
+    EXPECT_THAT(Mesh::Create(axes, preset.order), IsOk()) << preset.name;
+    EXPECT_EQ(FindPreset(preset.name)->order, preset.order);
+    EXPECT_FALSE(preset.description.empty());
+  }
+}
+
+TEST(PresetTest, PipelineFastestThenTensorThenData) {
+  const int64_t pp = 3, tp = 2;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto axes, ParseAxes("dp4,pp3,tp2"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Mesh mesh,
+      Mesh::Create(axes, FindPreset("pipeline-tensor-data")->order));
+  for (int64_t r = 0; r < mesh.world_size(); ++r) {
+    EXPECT_THAT(mesh.CoordinateOf(Rank(r), "dp"), IsOkAndHolds(r / (pp * tp)));
+    EXPECT_THAT(mesh.CoordinateOf(Rank(r), "tp"), IsOkAndHolds(r / pp % tp));
+    EXPECT_THAT(mesh.CoordinateOf(Rank(r), "pp"), IsOkAndHolds(r % pp));
+  }
+}
+
+TEST(PresetTest, DataPipelineContextTensorHasTensorFastest) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto axes, ParseAxes("dp2,pp3,cp5,tp7"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Mesh mesh,
+      Mesh::Create(axes, FindPreset("data-pipeline-context-tensor")->order));
+  const int64_t rank = ((1 * 3 + 2) * 5 + 4) * 7 + 6;
+  EXPECT_THAT(mesh.CoordinateOf(Rank(rank), "dp"), IsOkAndHolds(1));
+  EXPECT_THAT(mesh.CoordinateOf(Rank(rank), "pp"), IsOkAndHolds(2));
+  EXPECT_THAT(mesh.CoordinateOf(Rank(rank), "cp"), IsOkAndHolds(4));
+  EXPECT_THAT(mesh.CoordinateOf(Rank(rank), "tp"), IsOkAndHolds(6));
+}
+
+TEST(PresetTest, AnUnknownNameListsTheKnown) {
+  EXPECT_THAT(FindPreset("mega"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("\"mega\""), HasSubstr("megatron, "))));
+}
+
+// Expert ranks by counting: within each pipeline stage the ranks, in order, are
+// numbered, and the number's digits are etp, ep, edp.
+TEST(ExpertTest, DividesEveryStageAnew) {
+  for (std::string_view order :
+       {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-tp-cp-ep-dp"}) {
+    const Mesh dense = Make("dp4,pp2,tp2,cp2", order);
+    for (int64_t etp : {1, 2}) {
+      for (int64_t ep : {1, 2, 4, 8}) {
+        TESSERA_ASSERT_OK_AND_ASSIGN(
+            const Mesh mesh,
+            WithExpertAxes(dense, AxisSize(ep), AxisSize(etp)));
+        std::vector<int64_t> seen(2, 0);
+        for (int64_t r = 0; r < 32; ++r) {
+          const auto stage =
+              static_cast<size_t>(*mesh.CoordinateOf(Rank(r), "pp"));
+          const int64_t number = seen[stage]++;
+          EXPECT_THAT(mesh.CoordinateOf(Rank(r), "etp"),
+                      IsOkAndHolds(number % etp));
+          EXPECT_THAT(mesh.CoordinateOf(Rank(r), "ep"),
+                      IsOkAndHolds(number / etp % ep));
+          EXPECT_THAT(mesh.CoordinateOf(Rank(r), "edp"),
+                      IsOkAndHolds(number / etp / ep));
+        }
+        EXPECT_EQ(mesh.GroupsAlong("edp")->size(), 16 / ep / etp);
+      }
+    }
+  }
+}
+
+TEST(ExpertTest, ExpertSizesNeedNotNestWithTensorAndData) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Mesh mesh,
+      WithExpertAxes(Make("tp2,cp3,dp2", "tp-cp-dp"), AxisSize(4)));
+  EXPECT_THAT(
+      mesh.GroupsAlong("ep")->Members(1),
+      IsOkAndHolds(std::vector<Rank>{Rank(4), Rank(5), Rank(6), Rank(7)}));
+}
+
+TEST(ExpertTest, RefusesSizesThatDoNotDivideAndListsThoseThatDo) {
+  const Mesh mesh = Make("dp4,tp2", "tp-dp");
+  EXPECT_THAT(
+      WithExpertAxes(mesh, AxisSize(3)),
+      StatusIs(kInvalid, AllOf(HasSubstr("ep 3 x etp 1"), HasSubstr("= 8"),
+                               HasSubstr("one of 1, 2, 4, 8"))));
+  EXPECT_THAT(WithExpertAxes(mesh, AxisSize(8), AxisSize(2)),
+              StatusIs(kInvalid, HasSubstr("ep 8 x etp 2")));
+  EXPECT_THAT(WithExpertAxes(mesh, AxisSize(0)), StatusIs(kInvalid));
+  EXPECT_THAT(WithExpertAxes(Make("pp4", "pp"), AxisSize(1)),
+              StatusIs(kInvalid, HasSubstr("has none of them")));
+}
+
+TEST(GroupNameTest, NamesTheOtherCoordinatesCanonically) {
+  const Mesh mesh = Make("dp2,pp2,tp2");
+  // tp fastest, then dp, then pp: rank 4 is tp0 dp0 pp1, rank 3 is tp1 dp1 pp0.
+  EXPECT_THAT(GroupName(mesh, "dp", Rank(4)), IsOkAndHolds("dp_group_tp0_pp1"));
+  EXPECT_THAT(GroupName(mesh, "tp", Rank(3)), IsOkAndHolds("tp_group_dp1_pp0"));
+  EXPECT_THAT(GroupName(mesh, "pp", Rank(3)), IsOkAndHolds("pp_group_dp1_tp1"));
+  EXPECT_THAT(GroupName(mesh, "pp,tp", Rank(3)),
+              IsOkAndHolds("tp-pp_group_dp1"));
+  EXPECT_THAT(GroupName(mesh, "dp,tp,pp", Rank(3)),
+              IsOkAndHolds("dp-tp-pp_group"));
+}
+
+TEST(GroupNameTest, IsUniqueSharedByMembersAndFindsThem) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Mesh mesh, WithExpertAxes(Make("dp4,pp2,tp2,cp3"), AxisSize(2)));
+  for (std::string_view axes :
+       {"dp", "tp", "pp", "cp", "ep", "edp", "dp-cp", "tp-pp", "ep-etp"}) {
+    const Groups groups = *mesh.GroupsAlong(axes);
+    std::set<std::string> names;
+    for (const std::vector<Rank>& members : groups.All()) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const std::string name,
+                                   GroupName(mesh, axes, members.front()));
+      EXPECT_TRUE(names.insert(name).second) << name;
+      EXPECT_THAT(FindGroup(mesh, name), IsOkAndHolds(members));
+      for (const Rank rank : members) {
+        EXPECT_THAT(GroupName(mesh, axes, rank), IsOkAndHolds(name));
+      }
+    }
+  }
+}
+
+TEST(GroupNameTest, DoesNotDependOnTheOrder) {
+  EXPECT_THAT(GroupName(Make("dp2,pp2,tp2", "pp-tp-dp"), "dp", Rank(1)),
+              IsOkAndHolds("dp_group_tp0_pp1"));
+}
+
+TEST(GroupNameTest, AnAxisMayBeCalledGroup) {
+  const Mesh mesh = Make("a_group2,tp2", "a_group-tp");
+  for (std::string_view axes : {"a_group", "tp"}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string name,
+                                 GroupName(mesh, axes, Rank(3)));
+    EXPECT_THAT(FindGroup(mesh, name),
+                IsOkAndHolds(*mesh.GroupsAlong(axes)->MembersWith(Rank(3))));
+  }
+}
+
+TEST(GroupNameTest, RefusesWhatNamesNoGroup) {
+  const Mesh mesh = Make("dp2,pp2,tp2");
+  EXPECT_THAT(GroupName(mesh, "zz", Rank(0)),
+              StatusIs(kInvalid, HasSubstr("unknown axis \"zz\"")));
+  EXPECT_THAT(GroupName(mesh, "dp", Rank(8)),
+              StatusIs(kInvalid, HasSubstr("rank 8 is outside")));
+  for (std::string_view name :
+       {"", "dp", "dp_group", "dp_group_tp0", "dp_group_tp0_pp2",
+        "dp_group_pp0_tp0", "dp_group_tp0_pp0_", "dp_group_tp00_pp0",
+        "dp_group_tp-1_pp0", "zz_group_tp0", "_group",
+        "dp_group_tp0_pp99999999999999999999"}) {
+    EXPECT_THAT(FindGroup(mesh, name),
+                StatusIs(kInvalid, HasSubstr("names no group of the mesh")))
+        << name;
+  }
+}
+
+TEST(DescribeRankTest, ShowsTheUsualAxesAlwaysAndOthersWhereTheyAre) {
+  EXPECT_EQ(DescribeRank(Make("dp2,pp2,tp2"), Rank(3)),
+            "TP(2)-CP(1)-PP(2)-DP(2)-Rank(3)");
+  EXPECT_EQ(DescribeRank(Make("dp2,ep4", "ep-dp"), Rank(7)),
+            "TP(1)-CP(1)-PP(1)-DP(2)-EP(4)-Rank(7)");
+}
+
 }  // namespace
+
 }  // namespace tessera::topology

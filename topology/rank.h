@@ -1,4 +1,4 @@
-// Rank: the number of one process of a job, from 0 to world size - 1.
+// Strong types for ranks, axis sizes and devices.
 #ifndef TESSERA_TOPOLOGY_RANK_H_
 #define TESSERA_TOPOLOGY_RANK_H_
 
@@ -6,11 +6,15 @@
 
 namespace tessera::topology {
 
-// A process's number. Not interchangeable with a coordinate or a size.
+// The number of a process in its job, from 0 to world size - 1.
 using Rank = StrongInt<struct RankTag>;
 
-// How many ranks lie along an axis or in a world.
+// The number of ranks along an axis or in a world.
 using AxisSize = StrongInt<struct AxisSizeTag>;
+
+// The number of a device, such as a GPU, in its job. A rank may have several
+// devices or none.
+using DeviceId = StrongInt<struct DeviceIdTag>;
 
 }  // namespace tessera::topology
 

@@ -39,8 +39,8 @@ namespace tessera::tensor_parallel {
 
 class Dropout {
  public:
-  // `probability` is that of an element's being dropped. InvalidArgument where
-  // it is not in [0, 1) or an axis is named twice.
+  // `probability` is that of an element's being dropped. InvalidArgument if it
+  // is not in [0, 1) or an axis is named twice.
   static absl::StatusOr<Dropout> Create(
       const RandomKey& key, double probability,
       std::vector<std::string> differs_along = {});
@@ -48,15 +48,15 @@ class Dropout {
   double probability() const { return probability_; }
 
   // The key of a rank's mask: that of the constructor, with the rank's place
-  // along `differs_along` folded in. InvalidArgument where the mesh has no such
+  // along `differs_along` folded in. InvalidArgument if the mesh has no such
   // rank or axis.
   absl::StatusOr<RandomKey> KeyOf(const topology::Mesh& mesh,
                                   topology::Rank rank) const;
 
   // The rank's shard of a tensor of `shape`; both views are contiguous, in host
   // memory, of one floating-point type, and may be the same memory.
-  // InvalidArgument, with nothing written, where they are not so, and where
-  // `spec` uses an axis of `differs_along`.
+  // InvalidArgument, with nothing written, if they are not so, and where `spec`
+  // uses an axis of `differs_along`.
   absl::Status Apply(const topology::Mesh& mesh, topology::Rank rank,
                      const ShardSpec& spec, std::span<const int64_t> shape,
                      const ConstTensorView& input,

@@ -10,7 +10,8 @@
 namespace tessera::tensor_parallel {
 namespace {
 
-// Whether the rank has the values of a tensor whose addends elsewhere are zero.
+// Returns whether the rank has the values of a tensor whose addends elsewhere
+// are zero.
 absl::StatusOr<bool> IsAtZero(const topology::Mesh& mesh, topology::Rank rank,
                               std::span<const std::string> axes) {
   for (const std::string& axis : axes) {

@@ -81,9 +81,9 @@ class DistributedTensor {
   Tensor local_;
 };
 
-// Whether shape, dtype, spec, shard and every bit of the local elements, which
-// are in host memory, are the same. NaNs are equal where their bits are; zeros
-// of different sign differ.
+// Returns whether shape, dtype, spec, shard and every bit of the local
+// elements, which are in host memory, are the same. NaNs are equal where their
+// bits are; zeros of different sign differ.
 bool SameBits(const DistributedTensor& a, const DistributedTensor& b);
 
 }  // namespace tessera::tensor_parallel

@@ -39,7 +39,7 @@ struct FusedPart {
 // The parts of a fused query, key and value projection. With fewer kv heads
 // than ranks, ranks / kv_heads neighbours hold the same kv head and share its
 // query heads; otherwise a rank has the query heads of its kv heads.
-// InvalidArgument where a number is below 1, kv heads do not divide the query
+// InvalidArgument if a number is below 1, kv heads do not divide the query
 // heads, or there are fewer of them than ranks and they do not divide these.
 absl::StatusOr<std::vector<FusedPart>> QkvParts(int64_t query_heads,
                                                 int64_t kv_heads,
@@ -51,8 +51,8 @@ std::vector<FusedPart> GatedMlpParts(int64_t hidden);
 
 class FusedPartition {
  public:
-  // InvalidArgument where there is no part, a size is negative, a unit, groups
-  // or `ranks` is below 1, groups do not divide the ranks or the size, or the
+  // InvalidArgument if there is no part, a size is negative, a unit, groups or
+  // `ranks` is below 1, groups do not divide the ranks or the size, or the
   // sizes add up to more than 2^63-1.
   static absl::StatusOr<FusedPartition> Create(std::span<const FusedPart> parts,
                                                int64_t ranks);

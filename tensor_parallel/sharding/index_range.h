@@ -21,7 +21,7 @@ struct IndexRange {
   friend bool operator==(const IndexRange&, const IndexRange&) = default;
 };
 
-// What both hold; empty where that is nothing.
+// What both hold; empty if that is nothing.
 constexpr IndexRange Intersection(IndexRange a, IndexRange b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};

@@ -171,7 +171,7 @@ class Steps {
     Add(kind, group, std::move(to));
   }
 
-  // Whether all ranks then have what their group has.
+  // Returns whether all ranks then have what their group has.
   bool OnlyTakesAxes(const ShardSpec& to) const {
     for (size_t dim = 0; dim < to.dims.size(); ++dim) {
       const DimSharding& a = spec_.dims[dim];

@@ -31,7 +31,7 @@ class Partition {
   // One part of nothing.
   Partition() = default;
 
-  // InvalidArgument where `size` is negative or `parts` is below 1; for Blocks
+  // InvalidArgument if `size` is negative or `parts` is below 1; for Blocks
   // also where `block` is.
   static absl::StatusOr<Partition> CeilChunks(int64_t size, int64_t parts);
   static absl::StatusOr<Partition> Balanced(int64_t size, int64_t parts);
@@ -55,7 +55,7 @@ class Partition {
   // The largest of all parts: that of part 0.
   int64_t largest() const { return SizeOf(0); }
 
-  // Whether all parts have the same size.
+  // Returns whether all parts have the same size.
   bool even() const { return SizeOf(0) == SizeOf(parts_ - 1); }
 
   // The part that holds element `index`, which is in [0, size()).

@@ -45,9 +45,8 @@ class PartitionRule {
   const std::vector<FusedPart>& parts() const { return parts_; }
 
   // What the rank at `coordinates` along axes of `sizes` has of a dimension of
-  // `size` elements: ascending ranges with gaps between
-  // them, none empty. InvalidArgument
-  // where the rule cannot cut it so.
+  // `size` elements: ascending ranges with gaps between them, none empty.
+  // InvalidArgument if the rule cannot cut it so.
   absl::StatusOr<std::vector<IndexRange>> RangesOf(
       int64_t size, std::span<const int64_t> sizes,
       std::span<const int64_t> coordinates) const;

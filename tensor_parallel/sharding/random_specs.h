@@ -11,7 +11,6 @@
 
 #include "base/tensor/layout.h"
 #include "tensor_parallel/sharding/shard_spec.h"
-#include "topology/axis.h"
 #include "topology/mesh.h"
 
 namespace tessera::tensor_parallel {

@@ -35,7 +35,7 @@ absl::StatusOr<DistributedTensor> Redistribute(
     collectives::GroupManager& groups, const DistributedTensor& tensor,
     const RedistributionPlan& plan);
 
-// With no axis left on dimension `dim`. InvalidArgument where there is no such
+// With no axis left on dimension `dim`. InvalidArgument if there is no such
 // dimension.
 absl::StatusOr<DistributedTensor> Gather(collectives::GroupManager& groups,
                                          const DistributedTensor& tensor,

@@ -32,7 +32,7 @@ struct PlanOptions {
   // What the latency of one collective is worth: the bytes that a link carries
   // in that time. 20 us at 1 GB/s; 1 us at 20 GB/s.
   int64_t latency_bytes = 20'000;
-  // The search ends after so many specs and takes the best plan of those.
+  // The search ends after that many specs and takes the best plan of those.
   int64_t most_specs = 2'000;
 };
 
@@ -45,7 +45,7 @@ struct RedistributionPlan {
   int64_t cost = 0;      // As above, in bytes.
   bool cheapest = true;  // False where the search ended early.
 
-  // Of all steps together. InvalidArgument where the mesh has no such rank.
+  // Of all steps together. InvalidArgument if the mesh has no such rank.
   absl::StatusOr<StepBytes> BytesOf(const topology::Mesh& mesh,
                                     topology::Rank rank) const;
 
@@ -59,8 +59,8 @@ absl::StatusOr<int64_t> CostOf(const topology::Mesh& mesh,
                                const RedistributionStep& step,
                                const PlanOptions& options = {});
 
-// InvalidArgument where a spec does not fit the mesh or the shape, no division
-// of the mesh has the axes of both, or a partial sum must be reduced of a type
+// InvalidArgument if a spec does not fit the mesh or the shape, no division of
+// the mesh has the axes of both, or a partial sum must be reduced of a type
 // that cannot be.
 absl::StatusOr<RedistributionPlan> PlanRedistribution(
     const topology::Mesh& mesh, std::span<const int64_t> shape, DType dtype,

@@ -45,8 +45,8 @@ Message SharedWith(std::span<const Shard> shards, const Shard& mine) {
   return MessageOf(std::move(blocks));
 }
 
-// Whether the blocks, one after the other, are the elements of `shard` as they
-// lie: then the message needs no memory of its own.
+// Returns whether the blocks, one after the other, are the elements of `shard`
+// as they lie: then the message needs no memory of its own.
 bool LiesIn(const Message& message, const Shard& shard) {
   int64_t start = 0;
   for (size_t i = 0; i < message.blocks.size(); ++i) {

@@ -24,12 +24,12 @@ namespace tessera::tensor_parallel {
 Shard WholeOf(std::span<const int64_t> shape);
 
 // Where the elements of `part` begin in the row-major elements of `whole`,
-// which holds all of them; nothing where they do not lie in one row there, in
+// which holds all of them; nothing if they do not lie in one row there, in
 // their order.
 std::optional<int64_t> OffsetIn(const Shard& whole, const Shard& part);
 
 // Copies what `from` and `to` share, from the one to the other. The views have
-// the shards' shapes and do not share memory. InvalidArgument where a view has
+// the shards' shapes and do not share memory. InvalidArgument if a view has
 // another shape or the dtypes differ; else as Copy.
 absl::Status CopyShared(const Shard& from, const ConstTensorView& source,
                         const Shard& to, const TensorView& target);

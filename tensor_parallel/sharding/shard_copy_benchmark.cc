@@ -19,7 +19,7 @@
 #include "benchmark/benchmark.h"
 #include "tensor_parallel/sharding/distributed_tensor.h"
 #include "tensor_parallel/sharding/shard_copy.h"
-#include "topology/axis.h"
+#include "topology/mesh.h"
 
 namespace tessera::tensor_parallel {
 namespace {

@@ -41,7 +41,7 @@ struct ShardSpec {
   std::vector<DimSharding> dims = {};
   std::vector<std::string> partial = {};  // A set: the order does not matter.
 
-  // Of a tensor of so many dimensions, the same on all ranks.
+  // Of a tensor of that many dimensions, the same on all ranks.
   static ShardSpec Replicated(size_t dims) {
     return {.dims = std::vector<DimSharding>(dims)};
   }
@@ -67,7 +67,7 @@ struct ShardSpec {
 bool operator==(const ShardSpec& a, const ShardSpec& b);
 std::ostream& operator<<(std::ostream& os, const ShardSpec& spec);
 
-// InvalidArgument where an axis is unknown to the mesh, is used twice, or no
+// InvalidArgument if an axis is unknown to the mesh, is used twice, or no
 // division of the mesh has all of them; or a rule's block is below 1.
 absl::Status Validate(const ShardSpec& spec, const topology::Mesh& mesh);
 

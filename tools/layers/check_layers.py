@@ -41,7 +41,7 @@ ALLOWED = {
 
 
 def module_of(label):
-    """//topology:preset -> topology; @com_google_absl//absl/status -> @com_google_absl."""
+    """//topology:mesh -> topology; @com_google_absl//absl/status -> @com_google_absl."""
     repository, _, rest = label.partition("//")
     return repository.replace("@@", "@") if repository.strip("@") else rest.split(":")[0].split("/")[0]
 

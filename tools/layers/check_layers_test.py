@@ -11,7 +11,7 @@ import check_layers  # noqa: E402
 
 class CheckLayersTest(unittest.TestCase):
     def test_names_the_module_or_the_repository_of_a_label(self):
-        self.assertEqual(check_layers.module_of("//topology:preset"), "topology")
+        self.assertEqual(check_layers.module_of("//topology:mesh"), "topology")
         self.assertEqual(check_layers.module_of("//base:byte_size.h"), "base")
         self.assertEqual(check_layers.module_of("@hwloc//:hwloc"), "@hwloc")
         self.assertEqual(check_layers.module_of("@@hwloc//:hwloc"), "@hwloc")

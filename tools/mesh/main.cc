@@ -1,6 +1,104 @@
+// //tools/mesh as a library: its flags and what it does.
+#include <cstdint>
 #include <iostream>
+#include <optional>
+#include <ostream>
+#include <string>
 
-#include "tools/mesh/mesh_tool.h"
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "tools/cli/cli.h"
+#include "tools/mesh/print.h"
+#include "tools/mesh/report.h"
+
+ABSL_FLAG(std::string, mesh, "dp2,pp2,tp2",
+          "axes and their sizes, as name and number, separated by commas");
+ABSL_FLAG(std::string, order, "",
+          "axes from the fastest to the slowest, such as tp-cp-ep-dp-pp; "
+          "instead of --preset");
+ABSL_FLAG(std::string, preset, "megatron",
+          "a named order: megatron, megatron-tp-pp-dp, megatron-moe, "
+          "pipeline-tensor-data or data-pipeline-context-tensor");
+ABSL_FLAG(std::string, axes, "",
+          "lists the groups along these axes, such as tp or dp,cp; without it "
+          "along every axis (JSON: the fastest)");
+ABSL_FLAG(std::string, split, "",
+          "divides an axis into parts, fastest first, such as "
+          "dp:dp_shard4,dp_replicate2; several separated by ;");
+ABSL_FLAG(int64_t, ep, 1, "expert axis to take out of dp x cp x tp");
+ABSL_FLAG(int64_t, etp, 1, "tensor axis inside an expert, beside --ep");
+ABSL_FLAG(int64_t, first_rank, 0, "the number of the mesh's first rank");
+ABSL_FLAG(std::optional<int64_t>, world_size, std::nullopt,
+          "checks that the mesh has this many ranks");
+ABSL_FLAG(std::optional<int64_t>, rank, std::nullopt,
+          "shows one rank, its groups and its neighbours");
+ABSL_FLAG(std::string, grid, "",
+          "also lays the ranks out as rows and columns, such as dp/tp, or as "
+          "planes, rows and columns, such as pp/dp,cp/tp; of --rank's part of "
+          "the mesh");
+ABSL_FLAG(std::string, cluster, "",
+          "also says how the mesh lies on these machines and which order of "
+          "the axes would communicate faster: here (this machine), FILE.json, "
+          "or a line such as hosts=16,gpus=8");
+ABSL_FLAG(std::string, model, "",
+          "whose traffic --cluster counts, as changes to Llama 2 7B such as "
+          "layers=80,hidden=8192,parameters=7e10,zero=3");
+ABSL_FLAG(tessera::tools::OutputFormat, format,
+          tessera::tools::OutputFormat::kText, "text, json or csv");
+ABSL_FLAG(std::string, svg, "",
+          "also draws the ranks, coloured by group, into this file");
+
+namespace tessera::tools {
+namespace {
+
+MeshOptions OptionsFromFlags() {
+  MeshOptions options;
+  options.mesh = absl::GetFlag(FLAGS_mesh);
+  options.order = absl::GetFlag(FLAGS_order);
+  options.preset = absl::GetFlag(FLAGS_preset);
+  options.axes = absl::GetFlag(FLAGS_axes);
+  options.split = absl::GetFlag(FLAGS_split);
+  options.ep = absl::GetFlag(FLAGS_ep);
+  options.etp = absl::GetFlag(FLAGS_etp);
+  options.first_rank = absl::GetFlag(FLAGS_first_rank);
+  options.world_size = absl::GetFlag(FLAGS_world_size);
+  options.rank = absl::GetFlag(FLAGS_rank);
+  options.grid = absl::GetFlag(FLAGS_grid);
+  options.cluster = absl::GetFlag(FLAGS_cluster);
+  options.model = absl::GetFlag(FLAGS_model);
+  return options;
+}
+
+}  // namespace
+
+const Tool& MeshTool() {
+  static const Tool* const tool = new Tool{
+      .name = "mesh",
+      .summary = "Ranks, coordinates and groups of a mesh of parallel axes.",
+      .example = "--mesh=tp2,dp2,pp4 --axes=tp,pp --format=json",
+      .flags = {"mesh", "order", "preset", "axes", "split", "ep", "etp",
+                "first_rank", "world_size", "rank", "grid", "cluster", "model",
+                "format", "svg"}};
+  return *tool;
+}
+
+absl::Status RunMeshTool(std::ostream& out) {
+  TESSERA_ASSIGN_OR_RETURN(const MeshReport report,
+                           MakeReport(OptionsFromFlags()));
+  if (const std::string path = absl::GetFlag(FLAGS_svg); !path.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const std::string svg, DrawSvg(report),
+                             FlagError("svg", path, _));
+    TESSERA_RETURN_IF_ERROR(WriteFile(path, svg),
+                            Annotate(_, absl::StrCat("--svg=", path)));
+  }
+  PrintReport(report, absl::GetFlag(FLAGS_format), out);
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::tools
 
 int main(int argc, char** argv) {
   using namespace tessera::tools;

@@ -3,8 +3,10 @@
 #define TESSERA_TOOLS_MESH_PRINT_H_
 
 #include <ostream>
+#include <string>
 
-#include "tools/cli/output_format.h"
+#include "absl/status/statusor.h"
+#include "tools/cli/cli.h"
 #include "tools/mesh/report.h"
 
 namespace tessera::tools {
@@ -25,6 +27,17 @@ namespace tessera::tools {
 // Rows are written as they are made: memory does not grow with the mesh.
 void PrintReport(const MeshReport& report, OutputFormat format,
                  std::ostream& out);
+
+// A picture of a mesh: its ranks on a grid, coloured by group.
+
+// A picture has at most this many cells.
+inline constexpr int64_t kMaxDrawnRanks = 16384;
+
+// An SVG document. Axes go across and down in turn, fastest first, the third
+// and later ones as blocks of blocks; a cell has the colour of its group along
+// the first listing, and its tooltip says where it lies. The legend shows up to
+// 24 groups. InvalidArgument for a mesh of more than kMaxDrawnRanks.
+absl::StatusOr<std::string> DrawSvg(const MeshReport& report);
 
 }  // namespace tessera::tools
 

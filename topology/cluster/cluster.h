@@ -15,8 +15,11 @@
 #ifndef TESSERA_TOPOLOGY_CLUSTER_CLUSTER_H_
 #define TESSERA_TOPOLOGY_CLUSTER_CLUSTER_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <ostream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,10 +29,164 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/strong_int.h"
-#include "topology/cluster/host.h"
-#include "topology/cluster/link.h"
 
 namespace tessera::topology {
+
+// How far apart two devices are, nearest first.
+enum class LinkLevel {
+  kDevice,    // The same device.
+  kNvlink,    // The same NVLink domain, within a host or across hosts.
+  kNumaNode,  // The same NUMA node: a PCIe switch, or shared memory.
+  kSocket,    // The same socket, another NUMA node.
+  kHost,      // The same host, another socket.
+  kNetwork,   // Another host.
+};
+
+inline constexpr int kLinkLevels = 6;
+inline constexpr std::array<LinkLevel, kLinkLevels> kAllLinkLevels = {
+    LinkLevel::kDevice, LinkLevel::kNvlink, LinkLevel::kNumaNode,
+    LinkLevel::kSocket, LinkLevel::kHost,   LinkLevel::kNetwork};
+
+// The medium.
+enum class LinkKind {
+  kMemory,
+  kNvlink,
+  kPcie,
+  kSharedMemory,
+  kSocketInterconnect,  // UPI, Infinity Fabric.
+  kInfiniband,
+  kEthernet,
+};
+
+inline constexpr int kLinkKinds = 7;
+
+// A message costs latency + bytes / bandwidth (the alpha-beta or Hockney model:
+// R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20,
+// 1994). A bandwidth is that of one direction, as seen by one device. Data
+// sheets often add both directions: NVLink 4's 900 GB/s is 450e9 here.
+struct LinkSpeed {
+  LinkKind kind = LinkKind::kMemory;
+  double latency = 0;    // Seconds, finite, at least 0.
+  double bandwidth = 1;  // Bytes per second, finite, above 0.
+
+  friend bool operator==(const LinkSpeed&, const LinkSpeed&) = default;
+};
+
+// The speed at each level of one host; that of kNetwork is one network card's.
+using LinkTable = std::array<LinkSpeed, kLinkLevels>;
+
+inline LinkSpeed& LinkAt(LinkTable& table, LinkLevel level) {
+  return table[static_cast<size_t>(level)];
+}
+inline const LinkSpeed& LinkAt(const LinkTable& table, LinkLevel level) {
+  return table[static_cast<size_t>(level)];
+}
+
+// A level with its speed: the answer of Cluster::LinkBetween.
+struct Link {
+  LinkLevel level = LinkLevel::kDevice;
+  LinkSpeed speed;
+
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
+// "device", "nvlink", "numa_node", "socket", "host", "network".
+std::string_view LinkLevelName(LinkLevel level);
+std::optional<LinkLevel> ParseLinkLevel(std::string_view name);
+
+// "memory", "nvlink", "pcie", "shared_memory", "socket_interconnect",
+// "infiniband", "ethernet".
+std::string_view LinkKindName(LinkKind kind);
+std::optional<LinkKind> ParseLinkKind(std::string_view name);
+
+// All names, separated by ", ", for messages.
+std::string LinkLevelNames();
+std::string LinkKindNames();
+
+// Figures of a host with GPUs, after one HGX H100 board with a 400 Gb/s card
+// for each GPU:
+//   level      bandwidth  source
+//   device     3.35 TB/s  HBM3, NVIDIA H100 data sheet
+//   nvlink     450 GB/s   900 GB/s in both directions, same data sheet
+//   numa_node  63 GB/s    PCIe 5.0 x16: 32 GT/s * 16 lanes * 128/130 / 8
+//   socket     63 GB/s    as numa_node
+//   host       22 GB/s    UPI of Sapphire Rapids as NCCL counts it
+//                         (SRP_QPI_BW, nccl/src/graph/topo.h)
+//   network    50 GB/s    NDR InfiniBand, 400 Gb/s
+// Latencies of nvlink (3.4 us), numa_node and socket (5.7 us) and network
+// (14 us) are a ring step of NCCL's Simple protocol (hwLat,
+// nccl/src/graph/tuning.cc); host takes the PCIe figure twice. Figures measured
+// on the cluster at hand are better than any default.
+LinkTable GpuLinks();
+
+// Figures of a host whose ranks are processes on CPU cores: the order of
+// magnitude of one core copying through shared memory (10 GB/s within a NUMA
+// node, 8 between those of a socket, 5 between sockets; 1, 1.5 and 2 us) and of
+// 100 Gb/s Ethernet (12.5 GB/s, 20 us). They rank the levels; measure for more.
+LinkTable CpuLinks();
+
+inline std::ostream& operator<<(std::ostream& os, LinkLevel level) {
+  return os << LinkLevelName(level);
+}
+inline std::ostream& operator<<(std::ostream& os, LinkKind kind) {
+  return os << LinkKindName(kind);
+}
+
+enum class DeviceKind {
+  kGpu,
+  kCpu,  // A slot for one rank: a core or a processing unit.
+};
+
+// "gpu" or "cpu".
+std::string_view DeviceKindName(DeviceKind kind);
+
+// A device holds one rank.
+struct Device {
+  static constexpr int64_t kNoNvlink = -1;
+
+  DeviceKind kind = DeviceKind::kGpu;
+  std::string model;         // "NVIDIA H100 80GB HBM3"; may be empty.
+  std::string bus_id;        // PCI address of a GPU; may be empty.
+  int64_t memory_bytes = 0;  // 0 where it is not known.
+  int64_t socket = 0;
+  int64_t numa_node = 0;
+  // Devices of a host that have the same domain reach each other over NVLink,
+  // each pair directly or through a switch.
+  int64_t nvlink_domain = kNoNvlink;
+
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+// `count` hosts that are alike: node0, node1, ...; a group of one host keeps
+// the name unchanged. Cluster::Create checks it.
+struct HostGroup {
+  std::string name = "host";
+  int64_t count = 1;
+  std::vector<Device> devices;
+  LinkTable links = GpuLinks();
+  // Network cards of a host, each as fast as `links` says for kNetwork. What
+  // leaves a host at one time shares them.
+  int64_t nics = 1;
+  // An NVLink domain stretches over this many consecutive hosts of the group
+  // (18 for a GB200 NVL72 rack with 4 GPUs a host); divides `count`.
+  int64_t nvlink_hosts = 1;
+
+  friend bool operator==(const HostGroup&, const HostGroup&) = default;
+};
+
+// The limits that Cluster::Create and every reader keep.
+inline constexpr int64_t kMaxHosts = int64_t{1} << 20;
+inline constexpr int64_t kMaxDevicesPerHost = 4096;
+inline constexpr int64_t kMaxClusterDevices = int64_t{1} << 26;
+inline constexpr int64_t kMaxNics = 1024;
+inline constexpr int64_t kMaxDomain = 1'000'000;
+inline constexpr size_t kMaxHostNameLength = 253;
+inline constexpr size_t kMaxDeviceTextLength = 128;
+
+// The problems of `groups`, one line each with its fix; empty if they make a
+// cluster. Places are named as in the JSON form:
+// "hosts[3].devices[1].socket".
+std::vector<std::string> HostProblems(const std::vector<HostGroup>& groups);
 
 // A device's number in the cluster, and a host's.
 using DeviceIndex = StrongInt<struct DeviceIndexTag>;
@@ -61,7 +218,7 @@ class Cluster {
     return host.value() >= 0 && host.value() < num_hosts();
   }
 
-  // OutOfRange where the cluster has no such device, host or name; the message
+  // OutOfRange if the cluster has no such device, host or name; the message
   // says how many there are.
   absl::StatusOr<DevicePlace> Locate(DeviceIndex device) const;
   absl::StatusOr<HostIndex> HostOf(DeviceIndex device) const;

@@ -64,7 +64,7 @@ std::string AllowedNames() {
 }
 
 // The value of a name, exactly as the table spells it. InvalidArgument, listing
-// the names, where there is no such name.
+// the names, if there is no such name.
 template <NamedEnum Enum>
 absl::StatusOr<Enum> ParseEnum(std::string_view name) {
   for (const auto& entry : EnumNames<Enum>::kTable) {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "topology/axis.h"
+#include "topology/mesh.h"
 #include "topology/rank.h"
 
 namespace tessera::topology {
@@ -20,7 +20,7 @@ struct NamedSizes {
   int64_t pp = 0, cp = 0, tp = 0;
 };
 
-// Null where training has no such axis.
+// Null if training has no such axis.
 int64_t* SizeOf(std::string_view axis, NamedSizes& sizes) {
   if (axis == "dp") return &sizes.dp;
   if (axis == "dp_replicate") return &sizes.dp_replicate;

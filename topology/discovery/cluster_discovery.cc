@@ -131,7 +131,7 @@ void SetNvlinkBandwidth(const std::vector<NvmlGpu>& gpus, LinkTable& links) {
   if (least > 0) LinkAt(links, LinkLevel::kNvlink).bandwidth = least;
 }
 
-// GPUs by NVML or, where it is not there, by the PCI bus; empty where there is
+// GPUs by NVML or, if it is not there, by the PCI bus; empty if there is
 // none.
 void FindGpus(const DiscoveryOptions& options, const MachineTopology& machine,
               HostGroup& host, std::vector<std::string>& notes) {

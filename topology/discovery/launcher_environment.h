@@ -1,5 +1,5 @@
-// LauncherEnvironment: what the program that started this process says about
-// it.
+// LauncherEnvironment: this process's rank and place, from the environment
+// variables of the program that started it.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       LauncherEnvironment here,
@@ -9,8 +9,9 @@
 //       }));
 //   TESSERA_ASSIGN_OR_RETURN(DeviceIndex device, DeviceOf(here, cluster));
 //
-// The launchers, the innermost first; the first whose variables are set is
-// believed, because an outer one's are inherited (torchrun within a Slurm job):
+// Launchers in the order in which their variables are looked up; the innermost
+// comes first, because variables of an outer one are inherited (torchrun within
+// a Slurm job):
 //
 //   torchrun   RANK WORLD_SIZE LOCAL_RANK [LOCAL_WORLD_SIZE] [GROUP_RANK]
 //   Open MPI   OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
@@ -21,7 +22,7 @@
 //              [SLURMD_NODENAME]
 //
 // PMI_RANK without MPI_LOCALRANKID inside Slurm is srun's own PMI, and Slurm's
-// variables tell more. A rank's place is never guessed as rank % 8.
+// variables are more complete. A rank's place is never guessed as rank % 8.
 #ifndef TESSERA_TOPOLOGY_DISCOVERY_LAUNCHER_ENVIRONMENT_H_
 #define TESSERA_TOPOLOGY_DISCOVERY_LAUNCHER_ENVIRONMENT_H_
 
@@ -30,12 +31,40 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "topology/cluster/cluster.h"
 #include "topology/rank.h"
 
 namespace tessera::topology {
+
+// A run of SLURM_TASKS_PER_NODE ("OUTPUT ENVIRONMENT VARIABLES" of the sbatch
+// manual): `nodes` nodes in a row with `tasks` tasks each.
+struct SlurmTaskRun {
+  int64_t tasks = 1;
+  int64_t nodes = 1;
+
+  friend bool operator==(const SlurmTaskRun&, const SlurmTaskRun&) = default;
+};
+
+// ParseSlurmTasksPerNode("2(x3),1");    // {{2, 3}, {1, 1}}: 2, 2, 2, 1
+//
+// InvalidArgument if the text is no such list, a number is below 1, or all
+// nodes together exceed 2^20 or their tasks 2^40.
+absl::StatusOr<std::vector<SlurmTaskRun>> ParseSlurmTasksPerNode(
+    std::string_view text);
+
+// The text of `runs`; ParseSlurmTasksPerNode reads it back.
+std::string FormatSlurmTasksPerNode(const std::vector<SlurmTaskRun>& runs);
+
+// The number of nodes and of tasks in all.
+int64_t SlurmNodeCount(const std::vector<SlurmTaskRun>& runs);
+int64_t SlurmTaskCount(const std::vector<SlurmTaskRun>& runs);
+
+// The tasks of one node, or nothing if there is no such node.
+std::optional<int64_t> SlurmTasksOfNode(const std::vector<SlurmTaskRun>& runs,
+                                        int64_t node);
 
 enum class Launcher { kTorchrun, kOpenMpi, kMpich, kSlurm };
 
@@ -55,24 +84,24 @@ struct LauncherEnvironment {
                          const LauncherEnvironment&) = default;
 };
 
-// The value of an environment variable, or nothing where it is not set.
+// The value of an environment variable, or nothing if it is not set.
 using EnvironmentLookup =
     std::function<std::optional<std::string>(std::string_view name)>;
 
-// NotFound where no launcher's variables are set. InvalidArgument where one of
-// a launcher's is missing, is no number, or contradicts another: the message
+// NotFound if no launcher's variables are set. InvalidArgument if one of
+// a launcher's is missing, is not a number, or contradicts another: the message
 // names the variables and their values.
 absl::StatusOr<LauncherEnvironment> ReadLauncherEnvironment(
     const EnvironmentLookup& lookup);
 
-// The device of a rank where nothing but the cluster is known: ranks fill the
-// hosts in order, each with as many as it has devices. OutOfRange where the
+// The device of a rank if nothing but the cluster is known: ranks fill the
+// hosts in order, each with as many as it has devices. OutOfRange if the
 // cluster has fewer devices.
 absl::StatusOr<DevicePlace> PlaceOfRank(const Cluster& cluster, Rank rank);
 
 // The device of this process: number `local_rank` of its host. The host is the
 // one of that name where the cluster has it, else host number `host_rank`, else
-// the one that PlaceOfRank says. InvalidArgument where the host has no such
+// the one that PlaceOfRank says. InvalidArgument if the host has no such
 // device or, in the last case, PlaceOfRank says another local rank.
 absl::StatusOr<DeviceIndex> DeviceOf(const LauncherEnvironment& environment,
                                      const Cluster& cluster);

@@ -69,7 +69,7 @@ struct MachineTopology {
 // The machine, without processing units that the operating system's cpuset
 // denies to this process. A binding of the process to fewer (taskset, mpirun
 // --bind-to) does not count: it is a rank's, not the machine's. Unimplemented
-// where Tessera is built without hwloc 2; InvalidArgument where hwloc refuses
+// if Tessera is built without hwloc 2; InvalidArgument if hwloc refuses
 // the text.
 absl::StatusOr<MachineTopology> ReadMachineTopology(
     const MachineSource& source);

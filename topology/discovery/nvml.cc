@@ -51,7 +51,7 @@ class Nvml {
   absl::Status Start();
   double NvlinkBandwidth(nvml_abi::Device device) const;
 
-  // Sets `function`, or leaves it null where the library does not have it.
+  // Sets `function`, or leaves it null if the library does not have it.
   template <typename Function>
   bool Find(const char* name, Function& function) const {
     function = reinterpret_cast<Function>(dlsym(handle_.get(), name));

@@ -24,7 +24,7 @@ struct NvmlGpu {
   std::string name;
   std::string bus_id;  // "0000:18:00.0"
   int64_t memory_bytes = 0;
-  // All active NVLinks together, bytes per second in one direction; 0 where it
+  // All active NVLinks together, bytes per second in one direction; 0 if it
   // has none or the library is too old to say.
   double nvlink_bandwidth = 0;
   // Whether each GPU of the answer can be reached over NVLink.
@@ -32,8 +32,8 @@ struct NvmlGpu {
 };
 
 // The GPUs that this process may use, in NVML's order (that of the PCI bus).
-// NotFound where there is no such library, Unimplemented where it lacks an
-// entry point, Unavailable where it fails to start (no driver), Internal where
+// NotFound if there is no such library, Unimplemented if it lacks an
+// entry point, Unavailable if it fails to start (no driver), Internal if
 // a query fails; the message names the library and the call. The library is
 // shut down and closed before this returns.
 absl::StatusOr<std::vector<NvmlGpu>> ReadNvml(

@@ -3,7 +3,7 @@
 #include "base/status_matchers.h"
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
-#include "topology/discovery/slurm_tasks.h"
+#include "topology/discovery/launcher_environment.h"
 
 namespace tessera::topology {
 namespace {

@@ -3,8 +3,6 @@
 
 #include <iostream>
 
-#include "topology/expert.h"
-#include "topology/group_name.h"
 #include "topology/mesh.h"
 
 namespace {

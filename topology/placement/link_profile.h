@@ -9,7 +9,7 @@
 // Rank r is on device r. A group of `size` ranks is base, base + stride, base +
 // 2 * stride, ...; all groups of the axis communicate at the same time.
 //
-// What crosses the network is slowed by what else leaves or enters the host. A
+// Messages over the network share the cards of a host. A
 // host with cards of b bytes/s and B together, out of which f flows of the axis
 // lead, gives each B / f. Moreover a ring gets at most b for each member that
 // its group has on the host (NCCL runs one ring a card, each leaving by another
@@ -18,13 +18,55 @@
 #ifndef TESSERA_TOPOLOGY_PLACEMENT_LINK_PROFILE_H_
 #define TESSERA_TOPOLOGY_PLACEMENT_LINK_PROFILE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "topology/cluster/cluster.h"
+#include "topology/placement/traffic.h"
 
 namespace tessera::topology {
+
+// Groups of `size` ranks that lie `stride` apart. A block of size * stride
+// consecutive ranks holds `stride` whole groups.
+class AxisRanks {
+ public:
+  AxisRanks(int64_t size, int64_t stride) : size_(size), stride_(stride) {}
+
+  int64_t size() const { return size_; }
+  int64_t stride() const { return stride_; }
+  int64_t block() const { return size_ * stride_; }
+
+  int64_t Coordinate(int64_t rank) const { return rank / stride_ % size_; }
+  bool IsLast(int64_t rank) const { return Coordinate(rank) == size_ - 1; }
+  bool IsFirst(int64_t rank) const { return Coordinate(rank) == 0; }
+  // The group's first rank.
+  int64_t Base(int64_t rank) const { return rank - Coordinate(rank) * stride_; }
+  // Neighbours on the group's ring.
+  int64_t Next(int64_t rank) const {
+    return IsLast(rank) ? Base(rank) : rank + stride_;
+  }
+  int64_t Previous(int64_t rank) const {
+    return IsFirst(rank) ? rank + (size_ - 1) * stride_ : rank - stride_;
+  }
+  // How many ranks of this rank's group lie in [first, end).
+  int64_t MembersIn(int64_t rank, int64_t first, int64_t end) const {
+    const int64_t base = Base(rank);
+    const int64_t low = std::max<int64_t>(CeilDivide(first - base), 0);
+    const int64_t high = std::min(CeilDivide(end - base), size_);
+    return std::max<int64_t>(high - low, 0);
+  }
+
+ private:
+  // Of a by the stride, rounded up; 0 for every negative a.
+  int64_t CeilDivide(int64_t a) const {
+    return a <= 0 ? 0 : (a - 1) / stride_ + 1;
+  }
+
+  int64_t size_;
+  int64_t stride_;
+};
 
 // The time of a message of b bytes is latency + b * seconds_per_byte.
 struct LinkCost {
@@ -39,7 +81,7 @@ struct LinkCost {
 class SlowestLinks {
  public:
   void Add(LinkCost link);
-  // Seconds that the slowest takes for so many bytes; 0 where there is none.
+  // Seconds that the slowest takes for so many bytes; 0 if there is none.
   double Seconds(double bytes) const;
   std::span<const LinkCost> links() const { return links_; }
 
@@ -58,7 +100,7 @@ struct LinkProfile {
   LinkCost exchange;
 };
 
-// Which parts of a profile are wanted; the others stay empty.
+// The requested parts of a profile; the others stay empty.
 struct LinkNeeds {
   bool ring = true;
   bool chain = true;
@@ -66,12 +108,12 @@ struct LinkNeeds {
 };
 
 // The profile. `size` * `stride` divides `world_size`, and that is at most the
-// number of the cluster's devices; anything else is the caller's mistake, and
-// ends the program.
+// number of the cluster's devices; anything else is a programmer's mistake
+// and ends the program.
 //
 // Hosts that lie alike in their groups' blocks of size * stride ranks have like
-// links, and only the first of each kind is looked at. With alike hosts of d
-// devices (those of an NVLink rack, where that is more than a host) there are
+// links, and only the first of each kind is computed. With alike hosts of d
+// devices (those of an NVLink rack, if that is more than a host) there are
 // O(d) kinds; host groups of their own add theirs. So this takes O(hosts) plus
 // O(d) for each kind, or O(d * size) with `exchange`.
 LinkProfile MeasureLinks(const Cluster& cluster, int64_t world_size,
@@ -81,6 +123,42 @@ LinkProfile MeasureLinks(const Cluster& cluster, int64_t world_size,
 LinkProfile MeasureAllLinks(const Cluster& cluster, int64_t world_size,
                             int64_t size, int64_t stride,
                             const LinkNeeds& needs);
+
+// The time of collectives by the alpha-beta model.
+//
+// With n ranks in each group, m bytes, and for a link its latency a and its
+// seconds per byte b (contention included):
+//
+//   collective      algorithm          seconds
+//   all_gather      ring               (n-1) * max(a + m/n * b)
+//   reduce_scatter  ring               (n-1) * max(a + m/n * b)
+//   all_reduce      ring               2 (n-1) * max(a + m/n * b)
+//   all_to_all      pairwise exchange  (n-1) * max a + m/n * max(sum of b)
+//   send_recv       one message        max(a + m * b)
+//
+// where max is over all links of all groups, and the sum over a rank's peers,
+// or over what leaves a host: a step ends when its slowest link is done.
+//
+// Sources: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+// Communication Operations in MPICH", IJHPCA 19(1), 2005 (ring all-gather,
+// pairwise exchange); P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce
+// algorithms for clusters of workstations", JPDC 69(2), 2009 (ring all-reduce);
+// R. W. Hockney, Parallel Computing 20, 1994 (the model). The cost of the
+// reduction itself is left out, as is overlap with computation.
+
+// Seconds for one transfer, all its times together. 0 for a group of one.
+double TransferSeconds(const Transfer& transfer, const LinkProfile& profile);
+
+// The sum over transfers, which come one after another.
+double TrafficSeconds(std::span<const Transfer> transfers,
+                      const LinkProfile& profile);
+
+// The parts of a profile that the transfers' formulas use.
+LinkNeeds NeedsOf(std::span<const Transfer> transfers);
+
+// Bytes that one rank sends in one transfer, once: along each link to the next
+// rank, or, for kAllToAll, to each peer.
+double BytesPerLink(const Transfer& transfer, int64_t group_size);
 
 }  // namespace tessera::topology
 

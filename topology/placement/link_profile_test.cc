@@ -1,17 +1,52 @@
 #include "topology/placement/link_profile.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "topology/cluster/cluster_spec.h"
-#include "topology/placement/collective_cost.h"
+#include "topology/cluster/cluster_file.h"
+#include "topology/mesh.h"
 #include "topology/placement/reference_cost.h"
 
 namespace tessera::topology {
+
 namespace {
+
+TEST(AxisRanksTest, AgreesWithTheGroupsOfAMesh) {
+  for (int64_t size = 1; size <= 5; ++size) {
+    for (int64_t stride = 1; stride <= 4; ++stride) {
+      const int64_t world = size * stride * 3;
+      const std::vector<Axis> axes = {{"inner", AxisSize(stride)},
+                                      {"own", AxisSize(size)},
+                                      {"outer", AxisSize(3)}};
+      const Groups groups = *Mesh::Create(axes)->GroupsAlong("own");
+      const AxisRanks ranks(size, stride);
+      for (int64_t rank = 0; rank < world; ++rank) {
+        const std::vector<Rank> members = *groups.MembersWith(Rank(rank));
+        const auto index = static_cast<size_t>(*groups.IndexOf(Rank(rank)));
+        const size_t n = members.size();
+        ASSERT_EQ(ranks.Coordinate(rank), static_cast<int64_t>(index));
+        ASSERT_EQ(ranks.Base(rank), members[0].value());
+        ASSERT_EQ(ranks.IsFirst(rank), index == 0);
+        ASSERT_EQ(ranks.IsLast(rank), index + 1 == n);
+        ASSERT_EQ(ranks.Next(rank), members[(index + 1) % n].value());
+        ASSERT_EQ(ranks.Previous(rank), members[(index + n - 1) % n].value());
+        for (int64_t first = 0; first <= world; ++first) {
+          for (int64_t end = first; end <= world; ++end) {
+            ASSERT_EQ(
+                ranks.MembersIn(rank, first, end),
+                std::count_if(members.begin(), members.end(), [&](Rank member) {
+                  return member.value() >= first && member.value() < end;
+                }));
+          }
+        }
+      }
+    }
+  }
+}
 
 HostGroup RandomGroup(std::mt19937_64& random, std::string name) {
   HostGroup group;
@@ -204,5 +239,68 @@ TEST(SlowestLinksTest, KeepsThoseThatMayDecide) {
   EXPECT_EQ(slowest.links().size(), 1u);
 }
 
+LinkProfile Profile(int64_t size) {
+  LinkProfile profile;
+  profile.size = size;
+  profile.ring.Add({1, 0.25});
+  profile.chain.Add({2, 0.5});
+  profile.exchange = {3, 10};
+  return profile;
+}
+
+TEST(CollectiveCostTest, FollowsTheFormulas) {
+  const LinkProfile profile = Profile(4);
+  // 16 bytes over 4 ranks: parts of 4 bytes; 3 steps.
+  const std::map<CollectiveKind, double> seconds = {
+      {CollectiveKind::kAllReduce, 2 * 3 * (1 + 4 * 0.25)},
+      {CollectiveKind::kAllGather, 3 * (1 + 4 * 0.25)},
+      {CollectiveKind::kReduceScatter, 3 * (1 + 4 * 0.25)},
+      {CollectiveKind::kAllToAll, 3 * 3 + 4 * 10},
+      {CollectiveKind::kSendRecv, 2 + 16 * 0.5},
+  };
+  for (const auto& [kind, expected] : seconds) {
+    EXPECT_DOUBLE_EQ(TransferSeconds({kind, 16, 1}, profile), expected) << kind;
+    EXPECT_DOUBLE_EQ(TransferSeconds({kind, 16, 7}, profile), 7 * expected);
+    EXPECT_EQ(TransferSeconds({kind, 16, 1}, Profile(1)), 0) << kind;
+    EXPECT_EQ(TransferSeconds({kind, 16, 0}, profile), 0) << kind;
+  }
+}
+
+TEST(CollectiveCostTest, TrafficIsTheSumOfItsTransfers) {
+  const LinkProfile profile = Profile(4);
+  const std::vector<Transfer> transfers = {{CollectiveKind::kAllReduce, 16, 2},
+                                           {CollectiveKind::kSendRecv, 4, 3}};
+  EXPECT_DOUBLE_EQ(TrafficSeconds(transfers, profile),
+                   TransferSeconds(transfers[0], profile) +
+                       TransferSeconds(transfers[1], profile));
+  EXPECT_EQ(TrafficSeconds({}, profile), 0);
+}
+
+TEST(CollectiveCostTest, NeedsAreThoseOfTheFormulas) {
+  const auto needs = [](CollectiveKind kind) {
+    const std::vector<Transfer> transfers = {{kind, 1, 1}};
+    const LinkNeeds needs = NeedsOf(transfers);
+    return std::vector<bool>{needs.ring, needs.chain, needs.exchange};
+  };
+  const std::vector<bool> ring = {true, false, false};
+  EXPECT_EQ(needs(CollectiveKind::kAllReduce), ring);
+  EXPECT_EQ(needs(CollectiveKind::kAllGather), ring);
+  EXPECT_EQ(needs(CollectiveKind::kReduceScatter), ring);
+  EXPECT_EQ(needs(CollectiveKind::kSendRecv),
+            (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(needs(CollectiveKind::kAllToAll),
+            (std::vector<bool>{false, false, true}));
+}
+
+TEST(CollectiveCostTest, BytesPerLink) {
+  EXPECT_EQ(BytesPerLink({CollectiveKind::kAllReduce, 16, 5}, 4), 24);
+  EXPECT_EQ(BytesPerLink({CollectiveKind::kAllGather, 16, 5}, 4), 12);
+  EXPECT_EQ(BytesPerLink({CollectiveKind::kReduceScatter, 16, 5}, 4), 12);
+  EXPECT_EQ(BytesPerLink({CollectiveKind::kAllToAll, 16, 5}, 4), 4);
+  EXPECT_EQ(BytesPerLink({CollectiveKind::kSendRecv, 16, 5}, 4), 16);
+  EXPECT_EQ(BytesPerLink({CollectiveKind::kSendRecv, 16, 5}, 1), 0);
+}
+
 }  // namespace
+
 }  // namespace tessera::topology

@@ -8,12 +8,12 @@
 //   std::string text = Describe(placement);
 //
 // Rank r runs on device r of the cluster: the axis that varies fastest has its
-// groups on neighbouring devices. Costs are those of collective_cost.h; axes
+// groups on neighbouring devices. Costs are those of link_profile.h; axes
 // communicate one after another, groups of one axis at the same time.
 //
-// Not done: splitting an axis over two levels (a data axis into one within and
-// one across hosts). Give its parts as axes of their own, and it is. Nor are
-// hosts put in another order than the cluster's.
+// Limits: an axis is not split over two levels (a data axis into one within and
+// one across hosts) unless its parts are given as axes of their own, and hosts
+// keep the cluster's order.
 #ifndef TESSERA_TOPOLOGY_PLACEMENT_PLACEMENT_H_
 #define TESSERA_TOPOLOGY_PLACEMENT_PLACEMENT_H_
 
@@ -24,13 +24,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "topology/axis.h"
 #include "topology/cluster/cluster.h"
+#include "topology/mesh.h"
 #include "topology/placement/traffic.h"
 
 namespace tessera::topology {
 
-// How one axis lies on the cluster.
+// The placement of one axis on the cluster.
 struct AxisPlacement {
   Axis axis;
   int64_t stride = 1;           // Between neighbours of a group, in ranks.
@@ -53,7 +53,7 @@ struct Placement {
   double busiest_host_bytes = 0;
   int64_t world_size = 1;
   int64_t device_count = 1;
-  // What a person should know or change, a sentence each.
+  // Advice for the user, one sentence each.
   std::vector<std::string> warnings;
 };
 
@@ -67,7 +67,7 @@ struct Placement {
 // Held and Karp do, J. SIAM 10(1), 1962): 2^k * k steps for k axes, and one
 // LinkProfile for each distinct size and stride, whose cost is given there.
 //
-// InvalidArgument as ValidateTraffic, and where there are more ranks than
+// InvalidArgument as ValidateTraffic, and if there are more ranks than
 // devices; the message gives both numbers.
 absl::StatusOr<Placement> FindPlacement(std::span<const AxisTraffic> traffic,
                                         const Cluster& cluster);

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "topology/axis.h"
 #include "topology/cluster/cluster.h"
-#include "topology/cluster/cluster_spec.h"
+#include "topology/cluster/cluster_file.h"
+#include "topology/mesh.h"
 #include "topology/placement/placement.h"
-#include "topology/placement/transformer_traffic.h"
+#include "topology/placement/traffic.h"
 
 namespace tessera::topology {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "topology/cluster/cluster_spec.h"
+#include "topology/cluster/cluster_file.h"
 #include "topology/mesh.h"
-#include "topology/placement/transformer_traffic.h"
+#include "topology/placement/traffic.h"
 
 namespace tessera::topology {
 namespace {

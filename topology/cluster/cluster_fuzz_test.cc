@@ -1,13 +1,57 @@
+#include <cmath>
 #include <string>
 
 #include "base/status_matchers.h"
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
-#include "topology/cluster/cluster_json.h"
-#include "topology/cluster/cluster_spec.h"
+#include "topology/cluster/cluster_file.h"
 
 namespace tessera::topology {
+
 namespace {
+
+TEST(ClusterSpecFuzzTest, GivesAValidClusterOrSaysWhyNot) {
+  TextMutator mutator(
+      {"hosts=16,gpus=8", "hosts=2,cpus=4",
+       "hosts=4,gpus=8,sockets=2,numa=2,memory=80GB,nvlink=900GB,name=a",
+       "gpus=3,network=400Gb/s,nics=2,network_latency=14us,nvlink=none",
+       "hosts=18,gpus=4,nvlink_hosts=18,host=22GB,host_latency=1.5ms"},
+      {",", "=", "hosts=", "gpus=8", "cpus=1", "nvlink=none", "us", "GB/s",
+       "Gb", "e9", "inf", "nan", "0x10", "-", ".", " ", "1.", "name=x"},
+      1);
+  int valid = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    const std::string text = mutator.Next();
+    const auto cluster = ParseCluster(text);
+    if (!cluster.ok()) {
+      ASSERT_THAT(cluster, StatusIs(absl::StatusCode::kInvalidArgument));
+      ASSERT_FALSE(cluster.status().message().empty());
+      ASSERT_LT(cluster.status().message().size(), 4000u);
+      continue;
+    }
+    ++valid;
+    // A cluster that was let through passes the checks once more.
+    const std::vector<HostGroup> groups(cluster->groups().begin(),
+                                        cluster->groups().end());
+    ASSERT_THAT(Cluster::Create(groups), IsOkAndHolds(*cluster)) << text;
+  }
+  EXPECT_GT(valid, 1000);
+}
+
+TEST(UnitsFuzzTest, FiguresAreFiniteAndWithinTheirRange) {
+  TextMutator mutator(
+      {"450GB/s", "400Gb", "3.4us", "500ns", "12.5GBps", "1s"},
+      {"us", "ms", "GB", "b", "/s", ".", "e9", "inf", "nan", "-"}, 2);
+  for (int i = 0; i < 100'000; ++i) {
+    const std::string text = mutator.Next();
+    if (const auto value = ParseBandwidth(text); value.ok()) {
+      ASSERT_TRUE(std::isfinite(*value) && *value > 0) << text;
+    }
+    if (const auto value = ParseLatency(text); value.ok()) {
+      ASSERT_TRUE(*value >= 0 && *value <= 1000) << text;
+    }
+  }
+}
 
 TEST(ClusterJsonFuzzTest, GivesAClusterThatReadsBackOrSaysWhyNot) {
   TextMutator mutator(
@@ -79,4 +123,5 @@ TEST(ClusterJsonFuzzTest, ATextAboveTheLimitIsRefusedUnread) {
 }
 
 }  // namespace
+
 }  // namespace tessera::topology

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "benchmark/benchmark.h"
 #include "topology/cluster/cluster.h"
-#include "topology/cluster/cluster_json.h"
+#include "topology/cluster/cluster_file.h"
 
 namespace tessera::topology {
 namespace {

@@ -1,4 +1,4 @@
-#include "topology/placement/transformer_traffic.h"
+#include "topology/placement/traffic.h"
 
 #include <cmath>
 #include <string>
@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 
 namespace tessera::topology {
+
 namespace {
 
 using ::testing::AllOf;
@@ -107,4 +108,5 @@ TEST(TrafficTest, RefusesAmountsThatAreNone) {
 }
 
 }  // namespace
+
 }  // namespace tessera::topology

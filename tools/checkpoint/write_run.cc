@@ -6,17 +6,210 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "tensor_parallel/sharding/fused_partition.h"
+#include "tensor_parallel/sharding/partition.h"
+#include "tools/model_files/llama_names.h"
+#include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/checkpoint/saved_run.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
-#include "zero3/checkpoint/manifest_json.h"
-#include "zero3/checkpoint/shard_writer.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
+#include "zero3/checkpoint/shard_file.h"
+#include "zero3/parameters/model_parameters.h"
 
 namespace tessera::tools {
+
+namespace {
+
+using model_files::LlamaPart;
+using tensor_parallel::FusedPart;
+using tensor_parallel::FusedPartition;
+using tensor_parallel::Partition;
+using train::HeldTensor;
+
+// What one tensor rank has of each of the tensors.
+class TensorRank {
+ public:
+  static absl::StatusOr<TensorRank> Create(const model_files::ModelConfig& c,
+                                           int64_t rank, int64_t ranks) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const auto qkv_parts,
+        tensor_parallel::QkvParts(c.heads, c.kv_heads, c.head_size, ranks));
+    TESSERA_ASSIGN_OR_RETURN(FusedPartition qkv,
+                             FusedPartition::Create(qkv_parts, ranks));
+    const auto mlp_parts = tensor_parallel::GatedMlpParts(c.intermediate);
+    TESSERA_ASSIGN_OR_RETURN(FusedPartition mlp,
+                             FusedPartition::Create(mlp_parts, ranks));
+    TESSERA_ASSIGN_OR_RETURN(const Partition words,
+                             Partition::Balanced(c.vocabulary, ranks));
+    return TensorRank(c, rank, std::move(qkv), std::move(mlp), words);
+  }
+
+  HeldTensor Of(LlamaPart part, int64_t layer) const {
+    HeldTensor held = train::WholeTensor(
+        train::RunTensorName(part, layer),
+        model_files::MakeLlamaParameter(config_, part, layer).shape);
+    switch (part) {
+      case LlamaPart::kEmbedding:
+      case LlamaPart::kHead:
+        held.rows = {{words_.RangeOf(rank_)}};
+        break;
+      case LlamaPart::kQkv:
+        held.rows = RowsOf(qkv_);
+        break;
+      case LlamaPart::kGateUp:
+        held.rows = RowsOf(mlp_);
+        break;
+      case LlamaPart::kAttentionOutput:
+        held.columns = qkv_.RangeOf(0, rank_);
+        break;
+      case LlamaPart::kDown:
+        held.columns = mlp_.RangeOf(0, rank_);
+        break;
+      case LlamaPart::kAttentionNorm:
+      case LlamaPart::kMlpNorm:
+      case LlamaPart::kFinalNorm:
+        held.rows[0].primary = rank_ == 0;
+        break;
+    }
+    return held;
+  }
+
+ private:
+  TensorRank(const model_files::ModelConfig& config, int64_t rank,
+             FusedPartition qkv, FusedPartition mlp, const Partition& words)
+      : config_(config),
+        rank_(rank),
+        qkv_(std::move(qkv)),
+        mlp_(std::move(mlp)),
+        words_(words) {}
+
+  // Of neighbours that share a part the first is its primary holder.
+  std::vector<tensor_parallel::ParameterRows> RowsOf(
+      const FusedPartition& partition) const {
+    std::vector<tensor_parallel::ParameterRows> rows;
+    const auto ranges = partition.RangesOf(rank_);
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      const FusedPart& part = partition.parts()[i];
+      const int64_t sharers =
+          part.replicated ? partition.ranks() / part.groups : 1;
+      rows.push_back({ranges[i], rank_ % sharers == 0});
+    }
+    return rows;
+  }
+
+  model_files::ModelConfig config_;
+  int64_t rank_;
+  FusedPartition qkv_;
+  FusedPartition mlp_;
+  Partition words_;
+};
+
+struct Stage {
+  std::vector<HeldTensor> tensors;
+  std::vector<int64_t> groups;  // By tensor: what is used at once.
+};
+
+Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
+              tensor_parallel::IndexRange layers, bool is_first, bool is_last) {
+  Stage stage;
+  int64_t group = 0;
+  const auto add = [&](LlamaPart part, int64_t layer = -1) {
+    stage.tensors.push_back(rank.Of(part, layer));
+    stage.groups.push_back(group);
+  };
+  if (is_first) {
+    add(LlamaPart::kEmbedding);
+    ++group;
+  }
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer, ++group) {
+    for (const LlamaPart part :
+         {LlamaPart::kAttentionNorm, LlamaPart::kQkv,
+          LlamaPart::kAttentionOutput, LlamaPart::kMlpNorm, LlamaPart::kGateUp,
+          LlamaPart::kDown}) {
+      add(part, layer);
+    }
+  }
+  if (!is_last) return stage;
+  add(LlamaPart::kFinalNorm);
+  // A tied head has a table of its own where the first stage is another's.
+  if (!config.tied_embeddings || !is_first) add(LlamaPart::kHead);
+  return stage;
+}
+
+absl::StatusOr<zero3::ModelParameters> ModelOf(const Stage& stage,
+                                               DType dtype) {
+  zero3::ModelParameters::Builder builder;
+  for (size_t i = 0; i < stage.tensors.size(); ++i) {
+    builder.Add({.name = stage.tensors[i].name,
+                 .shape = stage.tensors[i].held_shape(),
+                 .dtype = dtype,
+                 .group = stage.groups[i]});
+  }
+  return builder.Build();
+}
+
+absl::StatusOr<PlannedPart> PlanPart(const CheckpointPlan& plan, Stage stage,
+                                     std::string name) {
+  TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters model,
+                           ModelOf(stage, plan.dtype));
+  TESSERA_ASSIGN_OR_RETURN(
+      zero3::StateLayout layout,
+      zero3::StateLayout::Create(model, {.ranks = plan.mesh.shard_ranks(),
+                                         .alignment = std::max<int64_t>(
+                                             plan.moments.format.block, 1)}));
+  PlannedPart planned = {
+      .part = {.name = std::move(name),
+               .stage = plan.zero,
+               .layout = std::move(layout),
+               .moments = plan.moments.format,
+               .moment_count = plan.moments.count,
+               .loss_scale = plan.loss_scale,
+               .steps_since_scale_change = plan.steps_since_scale_change},
+      .tensors = std::move(stage.tensors)};
+  zero3::CheckpointMetadata& metadata = planned.part.metadata;
+  TESSERA_RETURN_IF_ERROR(train::AddTo(plan.identity, metadata));
+  metadata[std::string(train::kTensorsKey)] =
+      train::FormatHeldTensors(planned.tensors);
+  metadata[std::string(train::kStepsKey)] = absl::StrCat(plan.steps);
+  metadata[std::string(train::kMeshKey)] = plan.mesh.ToString();
+  return planned;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<PlannedPart>> PlanParts(const CheckpointPlan& plan) {
+  const model_files::ModelConfig& config = plan.identity.model;
+  TESSERA_RETURN_IF_ERROR(config.Validate());
+  if (plan.mesh.pp > config.layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a mesh of pp", plan.mesh.pp, " for ", config.layers,
+                     " layers; give each pipeline rank one at least"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Partition layers,
+                           Partition::Balanced(config.layers, plan.mesh.pp));
+  std::vector<PlannedPart> parts;
+  for (int64_t p = 0; p < plan.mesh.pp; ++p) {
+    for (int64_t t = 0; t < plan.mesh.tp; ++t) {
+      TESSERA_ASSIGN_OR_RETURN(const TensorRank rank,
+                               TensorRank::Create(config, t, plan.mesh.tp));
+      TESSERA_ASSIGN_OR_RETURN(PlannedPart part,
+                               PlanPart(plan,
+                                        StageOf(config, rank, layers.RangeOf(p),
+                                                p == 0, p + 1 == plan.mesh.pp),
+                                        train::PartName(t, p)));
+      parts.push_back(std::move(part));
+    }
+  }
+  return parts;
+}
+
 namespace {
 
 using zero3::BlockRange;
@@ -114,7 +307,8 @@ class RunWriter {
 
 absl::StatusOr<std::string> WriteRun(zero3::FileCalls& calls,
                                      const std::string& directory,
-                                     const CheckpointPlan& plan, BlockSource source) {
+                                     const CheckpointPlan& plan,
+                                     BlockSource source) {
   const std::string path =
       absl::StrCat(directory, "/", zero3::CheckpointName(plan.optimizer_steps));
   if (access(path.c_str(), F_OK) == 0) {
@@ -123,6 +317,39 @@ absl::StatusOr<std::string> WriteRun(zero3::FileCalls& calls,
   }
   TESSERA_RETURN_IF_ERROR(RunWriter(calls, directory, plan, source).Write());
   return path;
+}
+
+absl::StatusOr<std::string> ReshardRun(const std::string& checkpoint,
+                                       const std::string& directory,
+                                       const ReshardOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(std::string found,
+                           train::ResolveCheckpoint(checkpoint));
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<train::SavedRun> saved,
+                           train::SavedRun::Open(std::move(found)));
+  TESSERA_ASSIGN_OR_RETURN(const train::SavedTensor* const embedding,
+                           saved->Get(train::kEmbeddingTensor));
+  const zero3::CheckpointPart& part = saved->manifest().parts[0];
+  const CheckpointPlan plan = {
+      .identity = saved->identity(),
+      .mesh = options.mesh,
+      .zero = options.zero,
+      .dtype = embedding->dtype,
+      .moments = saved->moments(),
+      .optimizer_steps = saved->manifest().step,
+      .steps = saved->steps(),
+      .loss_scale = part.loss_scale,
+      .steps_since_scale_change = part.steps_since_scale_change};
+  return WriteRun(
+      zero3::FileCalls::System(), directory, plan,
+      [&](const train::HeldTensor& held, zero3::StatePart state,
+          const zero3::StateArray& to) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const train::SavedTensor* const tensor,
+                                 saved->Get(held.name));
+        TESSERA_ASSIGN_OR_RETURN(const std::vector<train::TensorCopy> copies,
+                                 saved->CopiesOf(*tensor, state, held, to.begin,
+                                                 to.begin + to.capacity));
+        return saved->Read(*tensor, state, copies, to);
+      });
 }
 
 }  // namespace tessera::tools

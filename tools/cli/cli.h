@@ -1,3 +1,46 @@
+// OutputFormat: the value of --format, the same in every tool.
+#ifndef TESSERA_TOOLS_CLI_CLI_H_
+#define TESSERA_TOOLS_CLI_CLI_H_
+
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
+namespace tessera::tools {
+
+enum class OutputFormat { kText, kJson, kCsv };
+
+inline bool AbslParseFlag(std::string_view text, OutputFormat* format,
+                          std::string* error) {
+  if (text == "text") {
+    *format = OutputFormat::kText;
+  } else if (text == "json") {
+    *format = OutputFormat::kJson;
+  } else if (text == "csv") {
+    *format = OutputFormat::kCsv;
+  } else {
+    *error = "expected text, json or csv";
+    return false;
+  }
+  return true;
+}
+
+inline std::string AbslUnparseFlag(OutputFormat format) {
+  switch (format) {
+    case OutputFormat::kJson:
+      return "json";
+    case OutputFormat::kCsv:
+      return "csv";
+    case OutputFormat::kText:
+      break;
+  }
+  return "text";
+}
+
 // The command line of every tool: flags, --help and exit codes.
 //
 //   ABSL_FLAG(std::string, mesh, "dp2,pp2,tp2", "axes and their sizes");
@@ -13,18 +56,6 @@
 // taken. Exit codes: 0 success, 1 a failed run, 2 bad usage. Bad usage prints
 // one line on stderr that names the flag, the value, what is allowed and an
 // example that works.
-#ifndef TESSERA_TOOLS_CLI_CLI_H_
-#define TESSERA_TOOLS_CLI_CLI_H_
-
-#include <ostream>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
-
-namespace tessera::tools {
 
 struct Tool {
   std::string_view name;                // The Bazel target under //tools.

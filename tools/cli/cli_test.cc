@@ -10,7 +10,6 @@
 #include "absl/flags/reflection.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/cli/output_format.h"
 
 ABSL_FLAG(int, stages, 4, "how many stages");
 ABSL_FLAG(std::string, schedule, "1f1b", "the schedule's name");

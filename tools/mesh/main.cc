@@ -1,4 +1,4 @@
-// //tools/mesh as a library: its flags and what it does.
+// The mesh tool: ranks, coordinates, groups and placement of a mesh.
 #include <cstdint>
 #include <iostream>
 #include <optional>
@@ -72,8 +72,6 @@ MeshOptions OptionsFromFlags() {
   return options;
 }
 
-}  // namespace
-
 const Tool& MeshTool() {
   static const Tool* const tool = new Tool{
       .name = "mesh",
@@ -98,6 +96,7 @@ absl::Status RunMeshTool(std::ostream& out) {
   return absl::OkStatus();
 }
 
+}  // namespace
 }  // namespace tessera::tools
 
 int main(int argc, char** argv) {

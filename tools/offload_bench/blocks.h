@@ -1,4 +1,5 @@
-// Blocks of one size, cut from one piece of memory, and tiers that hold them.
+// The data of every measurement: normally distributed weights, the same in
+// every run and on every machine.
 #ifndef TESSERA_TOOLS_OFFLOAD_BENCH_BLOCKS_H_
 #define TESSERA_TOOLS_OFFLOAD_BENCH_BLOCKS_H_
 
@@ -15,6 +16,18 @@
 #include "offload/tier/memory_tier.h"
 
 namespace tessera::offload_bench {
+
+// The deviation of the weights of a large model's layers.
+inline constexpr double kDeviation = 0.02;
+
+// `count` elements of normal(0, kDeviation), computed in f64 and rounded to
+// `dtype`, a floating type. Aligned to 4096 bytes.
+absl::StatusOr<Buffer> NormalWeights(DType dtype, int64_t count, uint64_t seed);
+
+// `count` bytes with nothing in common, which no device stores in fewer.
+absl::StatusOr<Buffer> RandomBytes(int64_t count, uint64_t seed);
+
+// Blocks of one size, cut from one piece of memory, and tiers that hold them.
 
 // The values, and room to read them back into; keys are "0", "1", ...
 class Blocks {

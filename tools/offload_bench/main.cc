@@ -1,4 +1,141 @@
-#include "tools/offload_bench/offload_bench_tool.h"
+// The offload_bench tool: codecs, tiers and CPU optimizers against their
+// bandwidth limits.
+#include <cstdint>
+#include <iostream>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "base/byte_size.h"
+#include "base/os/processors.h"
+#include "base/status_macros.h"
+#include "tools/cli/cli.h"
+#include "tools/comm_bench/bench_options.h"
+#include "tools/offload_bench/bench_options.h"
+#include "tools/offload_bench/measure_file.h"
+#include "tools/offload_bench/measure_memory.h"
+#include "tools/offload_bench/measurement.h"
+
+using tessera::offload_bench::OffloadBenchFlags;
+
+ABSL_FLAG(std::string, what, OffloadBenchFlags().what,
+          "parts to measure, with commas between");
+ABSL_FLAG(tessera::ByteSize, size, tessera::ByteSize(OffloadBenchFlags().size),
+          "bytes of values; an optimizer's parameters take as many in f32");
+ABSL_FLAG(std::string, threads, OffloadBenchFlags().threads,
+          "threads of the optimizers, such as 1,2; auto: 1, 2, 4 ... up to the "
+          "processors");
+ABSL_FLAG(double, seconds, OffloadBenchFlags().seconds,
+          "about how long each line is measured, its limit included");
+ABSL_FLAG(tessera::offload_bench::TimeKind, clock,
+          tessera::offload_bench::TimeKind::kWall,
+          "what codecs, optimizer and tiers are timed by: wall, or processor, "
+          "which does not count what other processes take; file and prefetch "
+          "are timed by wall");
+ABSL_FLAG(std::string, codecs, OffloadBenchFlags().codecs,
+          "codecs to measure, such as lossless,int8, or all");
+ABSL_FLAG(std::string, dir, OffloadBenchFlags().dir,
+          "where the files of file and prefetch lie: on the device to measure");
+ABSL_FLAG(tessera::ByteSize, min_bytes,
+          tessera::ByteSize(OffloadBenchFlags().min_bytes),
+          "the smallest block of file, tiers and prefetch; -b");
+ABSL_FLAG(tessera::ByteSize, max_bytes,
+          tessera::ByteSize(OffloadBenchFlags().max_bytes),
+          "the largest block; -e");
+ABSL_FLAG(int64_t, factor, OffloadBenchFlags().factor,
+          "from each size to the next; -f");
+ABSL_FLAG(int64_t, depth, OffloadBenchFlags().depth,
+          "requests in flight, of the file tier and of the raw device");
+ABSL_FLAG(tessera::tools::OutputFormat, format,
+          tessera::tools::OutputFormat::kText,
+          "text, json or csv; share is the limit's time over the measured one: "
+          "1 is as fast as the limit");
+ABSL_FLAG(bool, quiet, false, "no progress on stderr");
+
+namespace tessera::offload_bench {
+namespace {
+
+OffloadBenchFlags FlagValues() {
+  OffloadBenchFlags flags;
+  flags.what = absl::GetFlag(FLAGS_what);
+  flags.size = absl::GetFlag(FLAGS_size).bytes();
+  flags.threads = absl::GetFlag(FLAGS_threads);
+  flags.seconds = absl::GetFlag(FLAGS_seconds);
+  flags.codecs = absl::GetFlag(FLAGS_codecs);
+  flags.dir = absl::GetFlag(FLAGS_dir);
+  flags.min_bytes = absl::GetFlag(FLAGS_min_bytes).bytes();
+  flags.max_bytes = absl::GetFlag(FLAGS_max_bytes).bytes();
+  flags.factor = absl::GetFlag(FLAGS_factor);
+  flags.depth = absl::GetFlag(FLAGS_depth);
+  return flags;
+}
+
+absl::Status MeasurePart(const std::string& part, const OffloadBenchOptions& o,
+                         const Sink& sink) {
+  const TimeKind time = absl::GetFlag(FLAGS_clock);
+  if (part == "codecs") {
+    return MeasureCodecs({o.codecs, o.size, o.seconds, time}, sink);
+  }
+  if (part == "optimizer") {
+    return MeasureOptimizers({o.size, o.threads, o.seconds, time}, sink);
+  }
+  if (part == "file") {
+    return MeasureFileTier({o.directory, o.size, o.blocks, o.depth, o.seconds},
+                           sink);
+  }
+  if (part == "tiers")
+    return MeasureTiers({o.size, o.blocks, o.seconds, time}, sink);
+  return MeasurePrefetch({o.directory, o.size, o.blocks, o.depth, o.seconds},
+                         sink);
+}
+
+const tools::Tool& OffloadBenchTool() {
+  static const tools::Tool* const tool = new tools::Tool{
+      .name = "offload_bench",
+      .summary =
+          "Times codecs, CPU optimizers, memory tiers and prefetching, each "
+          "against the limit that it cannot beat, measured in turns with it.",
+      .example = "--what=codecs,optimizer --size=64M --threads=1,2",
+      .flags = {"what", "size", "threads", "seconds", "clock", "codecs", "dir",
+                "min_bytes", "max_bytes", "factor", "depth", "format",
+                "quiet"}};
+  return *tool;
+}
+
+absl::Status RunOffloadBench(std::ostream& out, std::ostream& err) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const OffloadBenchOptions options,
+      ParseOffloadBenchFlags(FlagValues(), AvailableProcessors()));
+  MeasurementPrinter printer(absl::GetFlag(FLAGS_format), out);
+  for (const std::string& part : options.parts) {
+    if (!absl::GetFlag(FLAGS_quiet)) {
+      err << "offload_bench: measuring " << part << "\n" << std::flush;
+    }
+    TESSERA_RETURN_IF_ERROR(MeasurePart(
+        part, options, [&](const Measurement& m) { printer.Print(m); }));
+  }
+  printer.Finish();
+  return absl::OkStatus();
+}
+
+int OffloadBenchMain(int argc, char** argv) {
+  const std::vector<std::string> arguments =
+      tools::LongArguments(std::vector<std::string>(argv + 1, argv + argc));
+  const int code =
+      tools::RunTool(OffloadBenchTool(), arguments, std::cout, std::cerr,
+                     [] { return RunOffloadBench(std::cout, std::cerr); });
+  std::cout.flush();
+  if (code == 0 && !std::cout) {
+    std::cerr << "offload_bench: standard output could not be written\n";
+    return 1;
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace tessera::offload_bench
 
 int main(int argc, char** argv) {
   return tessera::offload_bench::OffloadBenchMain(argc, argv);

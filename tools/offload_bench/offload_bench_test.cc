@@ -16,12 +16,9 @@
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
 #include "tools/offload_bench/blocks.h"
-#include "tools/offload_bench/codecs.h"
-#include "tools/offload_bench/file.h"
+#include "tools/offload_bench/measure_file.h"
+#include "tools/offload_bench/measure_memory.h"
 #include "tools/offload_bench/measurement.h"
-#include "tools/offload_bench/optimizer.h"
-#include "tools/offload_bench/prefetch.h"
-#include "tools/offload_bench/tiers.h"
 
 namespace tessera::offload_bench {
 namespace {

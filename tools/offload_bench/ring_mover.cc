@@ -7,7 +7,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "tools/offload_bench/raw_mover.h"
+#include "tools/offload_bench/raw_file.h"
 
 namespace tessera::offload_bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/offload_bench/raw_mover.h"
+#include "tools/offload_bench/raw_file.h"
 
 namespace tessera::offload_bench {
 

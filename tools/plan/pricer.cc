@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "offload/optimizer/moment.h"
+#include "offload/optimizer/parameter_range.h"
 #include "pipeline/generate/generate.h"
 #include "pipeline/simulate/simulate.h"
-#include "tools/plan/pass_traffic.h"
-#include "tools/train/predict/predict_rank.h"
+#include "tools/plan/traffic.h"
 #include "tools/train/predict/pipeline_plan.h"
+#include "tools/train/predict/predict_rank.h"
 
 namespace tessera::plan {
 namespace {
@@ -106,7 +106,8 @@ absl::StatusOr<const Pricer::PassCost*> Pricer::PassesOf(
   }
   TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan* const filling,
                            PlanOf(candidate));
-  const train::PipelinePlan plan = filling->With(RunOptionsOf(request_, candidate));
+  const train::PipelinePlan plan =
+      filling->With(RunOptionsOf(request_, candidate));
   PassCost cost;
   // Stages of as many layers are alike but for their ends.
   std::map<std::tuple<int64_t, bool, bool>, pipeline::StageCosts> alike;
@@ -261,7 +262,8 @@ int64_t Pricer::MostInFlight(const train::PipelinePlan& plan, int64_t rank) {
 absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
   TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan* const filling,
                            PlanOf(candidate));
-  const train::PipelinePlan plan = filling->With(RunOptionsOf(request_, candidate));
+  const train::PipelinePlan plan =
+      filling->With(RunOptionsOf(request_, candidate));
   int64_t most = 0;
   // The first and the last have the tables as well.
   for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
@@ -450,7 +452,8 @@ absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
   TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan* const filling,
                            PlanOf(candidate));
   TESSERA_ASSIGN_OR_RETURN(const PassCost* const passes, PassesOf(candidate));
-  const train::PipelinePlan plan = filling->With(RunOptionsOf(request_, candidate));
+  const train::PipelinePlan plan =
+      filling->With(RunOptionsOf(request_, candidate));
   StepSeconds step = {.pipeline = cost->seconds, .bubble = cost->bubble};
   const auto along_dp = [&](OpKind kind, int64_t bytes) {
     return links_.Seconds(candidate.mesh, TrafficAxis::kDp, kind,

@@ -35,10 +35,10 @@
 #include "absl/status/statusor.h"
 #include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/costs.h"
-#include "tools/plan/axis_links.h"
 #include "tools/plan/candidate.h"
-#include "tools/train/predict/predict_rank.h"
+#include "tools/plan/traffic.h"
 #include "tools/train/predict/pipeline_plan.h"
+#include "tools/train/predict/predict_rank.h"
 
 namespace tessera::plan {
 

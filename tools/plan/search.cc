@@ -1,14 +1,20 @@
 #include "tools/plan/search.h"
 
 #include <algorithm>
+#include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "topology/cluster/cluster.h"
 
 namespace tessera::plan {
+
 namespace {
 
 struct Bounded {
@@ -160,6 +166,195 @@ absl::StatusOr<PlanReport> FindPlans(const PlanRequest& request) {
   if (!report.plans.empty()) return report;
   return report.too_large > 0 ? NothingFits(request, report)
                               : NoMesh(request, report);
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Gibibytes(int64_t bytes) {
+  return absl::StrFormat("%.3g", static_cast<double>(bytes) /
+                                     static_cast<double>(int64_t{1} << 30));
+}
+
+double TokensPerSecond(const PlanRequest& request, const Plan& plan) {
+  return static_cast<double>(request.batch) *
+         static_cast<double>(request.length) / plan.step.total();
+}
+
+// Of the devices' peak, by what the model needs (arXiv 2204.02311, appendix B).
+double Utilisation(const PlanRequest& request, const Plan& plan) {
+  return request.model.TrainingFlopsPerToken(request.length) *
+         TokensPerSecond(request, plan) /
+         (request.flops * static_cast<double>(request.ranks));
+}
+
+std::vector<std::string> Assumptions(const PlanRequest& request) {
+  return {
+      topology::Describe(request.cluster),
+      absl::StrFormat("a device makes %.4g Tflop/s at its peak; products and "
+                      "attention reach %.0f %% of it, whatever their sizes",
+                      request.flops / 1e12, 100 * request.efficiency),
+      "messages take latency and bytes over bandwidth of the links between "
+      "neighbours (topology/placement); ranks lie tensor first, then context, "
+      "data, pipeline",
+      "those of tensor ranks wait for nothing and hide behind nothing; those "
+      "of context ranks hide behind attention, those between stages behind "
+      "other micro-batches; of those of data ranks the first micro-batch's "
+      "hide behind nothing, those of every other one behind its computation",
+      "the optimizer is bound by the device's memory; norms, softmax and data "
+      "are free",
+      "memory as //tools/train takes it, without what a process has anyway",
+      "state is not offloaded; tensor ranks have sequence parallelism"};
+}
+
+std::string ScheduleName(const Candidate& candidate) {
+  if (candidate.mesh.pp == 1) return "-";
+  return candidate.chunks == 1
+             ? candidate.schedule
+             : absl::StrCat(candidate.schedule, " x", candidate.chunks);
+}
+
+void PrintTable(const PlanRequest& request, const PlanReport& report,
+                std::ostream& out) {
+  out << absl::StrFormat(
+      "%2s  %-22s %-19s %4s %-6s %-9s %5s %4s %9s %6s %6s %6s %9s %5s %7s\n",
+      "", "mesh", "schedule", "zero", "reduce", "recompute", "batch", "m",
+      "step s", "pipe", "data", "bubble", "tokens/s", "mfu", "GiB");
+  int64_t number = 0;
+  for (const Plan& plan : report.plans) {
+    const Candidate& c = plan.candidate;
+    const StepSeconds& step = plan.step;
+    out << absl::StrFormat(
+        "%2d  %-22s %-19s %4d %-6s %-9s %5d %4d %9.4g %5.1f%% %5.1f%% "
+        "%5.1f%% %9.4g %4.1f%% %7s\n",
+        ++number, MeshNameOf(c), ScheduleName(c), c.zero,
+        ReduceNameOf(c).empty() ? "-" : ReduceNameOf(c),
+        RecomputeName(c.recompute), c.micro_batch,
+        c.micro_batches(request.batch), step.total(),
+        100 * step.pipeline / step.total(), 100 * step.data / step.total(),
+        100 * step.bubble, TokensPerSecond(request, plan),
+        100 * Utilisation(request, plan), Gibibytes(plan.memory));
+  }
+}
+
+void PrintLeftOut(const PlanReport& report, std::ostream& out) {
+  out << report.candidates << " candidates; " << report.priced
+      << " looked at, which could be among the best; of these "
+      << report.too_large << " do not fit";
+  if (report.too_large > 0) {
+    out << " (such as " << MeshNameOf(report.smallest) << " zero "
+        << report.smallest.zero << ", which needs "
+        << Gibibytes(report.smallest_memory) << " GiB or more)";
+  }
+  out << "\n";
+  if (report.refused > 0) {
+    out << report.refused << " have a schedule that does not suit their "
+        << "micro-batches\n";
+  }
+  for (const auto& [reason, count] : report.meshes) {
+    out << count << " meshes left out: " << reason << "\n";
+  }
+}
+
+void PrintText(const PlanRequest& request, const PlanReport& report,
+               std::ostream& out) {
+  out << absl::StrFormat(
+      "%s (%.4g parameters) on %d ranks of %s GiB, %d sequences of %d tokens, "
+      "%s\n\n",
+      request.model_name, static_cast<double>(request.model.ParameterCount()),
+      request.ranks, Gibibytes(request.memory), request.batch, request.length,
+      DTypeName(request.dtype));
+  PrintTable(request, report, out);
+  out << "\n" << CommandOf(request, report.plans.front().candidate) << "\n\n";
+  PrintLeftOut(report, out);
+  out << "\nassumed:\n";
+  for (const std::string& line : Assumptions(request)) {
+    out << "  - " << line << "\n";
+  }
+}
+
+Json PlanAsJson(const PlanRequest& request, const Plan& plan) {
+  const Candidate& c = plan.candidate;
+  return {{"mesh", MeshNameOf(c)},
+          {"dp", c.mesh.dp},
+          {"pp", c.mesh.pp},
+          {"cp", c.mesh.cp},
+          {"tp", c.mesh.tp},
+          {"schedule", c.schedule},
+          {"chunks", c.chunks},
+          {"zero", c.zero},
+          {"reduce", ReduceNameOf(c)},
+          {"recompute", RecomputeName(c.recompute)},
+          {"micro_batch", c.micro_batch},
+          {"micro_batches", c.micro_batches(request.batch)},
+          {"sequence_parallel", c.sequence_parallel()},
+          {"step_seconds", plan.step.total()},
+          {"pipeline_seconds", plan.step.pipeline},
+          {"data_seconds", plan.step.data},
+          {"optimizer_seconds", plan.step.optimizer},
+          {"bubble", plan.step.bubble},
+          {"tokens_per_second", TokensPerSecond(request, plan)},
+          {"mfu", Utilisation(request, plan)},
+          {"memory_bytes", plan.memory},
+          {"command", CommandOf(request, c)}};
+}
+
+void PrintJson(const PlanRequest& request, const PlanReport& report,
+               std::ostream& out) {
+  Json json;
+  json["model"] = request.model_name;
+  json["parameters"] = request.model.ParameterCount();
+  json["ranks"] = request.ranks;
+  json["memory"] = request.memory;
+  json["batch"] = request.batch;
+  json["length"] = request.length;
+  json["dtype"] = DTypeName(request.dtype);
+  json["plans"] = Json::array();
+  for (const Plan& plan : report.plans) {
+    json["plans"].push_back(PlanAsJson(request, plan));
+  }
+  json["candidates"] = report.candidates;
+  json["priced"] = report.priced;
+  json["too_large"] = report.too_large;
+  json["refused"] = report.refused;
+  json["meshes_refused"] = report.meshes;
+  json["assumptions"] = Assumptions(request);
+  out << json.dump(2) << "\n";
+}
+
+void PrintCsv(const PlanRequest& request, const PlanReport& report,
+              std::ostream& out) {
+  bool first = true;
+  for (const Plan& plan : report.plans) {
+    const Json json = PlanAsJson(request, plan);
+    std::vector<std::string> names, cells;
+    for (const auto& [name, value] : json.items()) {
+      names.push_back(name);
+      const std::string text =
+          value.is_string() ? value.get<std::string>() : value.dump();
+      cells.push_back(text.find(',') == std::string::npos
+                          ? text
+                          : absl::StrCat("\"", text, "\""));
+    }
+    if (first) out << absl::StrJoin(names, ",") << "\n";
+    first = false;
+    out << absl::StrJoin(cells, ",") << "\n";
+  }
+}
+
+}  // namespace
+
+void PrintPlans(const PlanRequest& request, const PlanReport& report,
+                tools::OutputFormat format, std::ostream& out) {
+  switch (format) {
+    case tools::OutputFormat::kText:
+      return PrintText(request, report, out);
+    case tools::OutputFormat::kJson:
+      return PrintJson(request, report, out);
+    case tools::OutputFormat::kCsv:
+      return PrintCsv(request, report, out);
+  }
 }
 
 }  // namespace tessera::plan

@@ -12,10 +12,12 @@
 
 #include <cstdint>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/cli/cli.h"
 #include "tools/plan/candidate.h"
 #include "tools/plan/pricer.h"
 
@@ -45,6 +47,16 @@ struct PlanReport {
 // ResourceExhausted where nothing fits: says what would need least;
 // InvalidArgument where no mesh is possible.
 absl::StatusOr<PlanReport> FindPlans(const PlanRequest& request);
+
+// PrintPlans: a PlanReport for people and for programs.
+
+// Text: the plans as a table, the command that starts the first, what was left
+// out and what was assumed. JSON: an object with the keys model, ranks, memory,
+// batch, length, dtype, plans (each with its command), candidates, priced,
+// too_large, refused, meshes_refused and assumptions. CSV: a line for each
+// plan.
+void PrintPlans(const PlanRequest& request, const PlanReport& report,
+                tools::OutputFormat format, std::ostream& out);
 
 }  // namespace tessera::plan
 

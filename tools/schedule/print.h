@@ -1,18 +1,31 @@
-// ScheduleReports as text, JSON or CSV.
+// ScheduleReports as JSON.
 #ifndef TESSERA_TOOLS_SCHEDULE_PRINT_H_
 #define TESSERA_TOOLS_SCHEDULE_PRINT_H_
 
 #include <ostream>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "pipeline/draw/exhibit.h"
 #include "pipeline/draw/terminal.h"
-#include "tools/cli/output_format.h"
+#include "tools/cli/cli.h"
 #include "tools/schedule/report.h"
 
 namespace tessera::tools {
+
+// Of one schedule an object: `schedule`, `origin`, `stages` (ranks),
+// `chunks`, `microbatches`, `valid`, `error` (where it is not), `unit`,
+// `makespan`, `longest_stage`, `bubble_rate`, `lower_bound`, `gap`,
+// `memory_limit`, `exceeds_limit` (ranks), and lists by rank: `peak_memory`,
+// `peak_activations`, `idle` (its bubble rate), `ranks` (its actions, "2F7");
+// `map` (as WriteJson has it), `critical_path`. --input reads it again. What an
+// invalid schedule has none of is null or empty. Of several: `schedules`, their
+// list.
+std::string ReportsToJson(std::span<const ScheduleReport> reports);
+
+// ScheduleReports as text, JSON or CSV.
 
 struct PrintOptions {
   OutputFormat format = OutputFormat::kText;

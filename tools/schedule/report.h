@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/timeline.h"
-#include "tools/schedule/costs.h"
 #include "tools/schedule/source.h"
 
 namespace tessera::tools {

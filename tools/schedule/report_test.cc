@@ -11,8 +11,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "pipeline/generate/generate.h"
-#include "pipeline/schedule/csv.h"
-#include "pipeline/schedule/json.h"
+#include "pipeline/schedule/schedule_text.h"
 
 namespace tessera::tools {
 namespace {

@@ -1,4 +1,7 @@
 // Weights out of and into checkpoints, against what transformers computed.
+
+#include "tools/checkpoint/hugging_face_model.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,8 +20,6 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/checkpoint/export_model.h"
-#include "tools/checkpoint/import_model.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_set.h"
@@ -28,6 +29,7 @@
 #include "tools/train/testing/whole_llama.h"
 
 namespace tessera::tools {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -393,4 +395,5 @@ TEST_F(BadModelTest, AnInterruptedExportIsMadeAnew) {
 }
 
 }  // namespace
+
 }  // namespace tessera::tools

@@ -1,3 +1,5 @@
+#include "tools/offload_bench/raw_file.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -11,8 +13,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/offload_bench/raw_file.h"
-#include "tools/offload_bench/raw_mover.h"
 
 namespace tessera::offload_bench {
 namespace {

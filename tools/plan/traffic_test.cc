@@ -1,5 +1,6 @@
 // The formula against what a dry run of a whole rank counts.
-#include "tools/plan/pass_traffic.h"
+
+#include "tools/plan/traffic.h"
 
 #include <cstdint>
 #include <string>
@@ -9,10 +10,11 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "pipeline/schedule/action.h"
+#include "pipeline/schedule/schedule.h"
 #include "tools/train/predict/predict_rank.h"
 
 namespace tessera::plan {
+
 namespace {
 
 using collectives::OpKind;
@@ -102,4 +104,5 @@ TEST(PassTrafficTest, IsWhatADryRunCounts) {
 }
 
 }  // namespace
+
 }  // namespace tessera::plan

@@ -1,4 +1,4 @@
-#include "tools/schedule/costs.h"
+#include "tools/schedule/source.h"
 
 #include <cstdint>
 #include <fstream>
@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 
 namespace tessera::tools {
+
 namespace {
 
 using pipeline::Costs;
@@ -170,4 +171,5 @@ TEST(CostsFuzzTest, DamagedFilesGiveCostsOrAReason) {
 }
 
 }  // namespace
+
 }  // namespace tessera::tools

@@ -11,7 +11,6 @@
 #include "base/status_macros.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/gradient_statistics.h"
-#include "offload/optimizer/moment.h"
 #include "offload/optimizer/parameter_range.h"
 
 absl::Status Run() {

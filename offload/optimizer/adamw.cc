@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
+#include "offload/optimizer/kernels.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/step_job.h"
 #include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
 
@@ -18,13 +18,13 @@ namespace tessera::offload {
 namespace {
 
 absl::Status CheckOptions(const AdamWOptions& options) {
-  TESSERA_RETURN_IF_ERROR(step_scale_internal::CheckNumbers(
-      "AdamW", {{"learning_rate", options.learning_rate},
-                {"beta1", options.beta1, 1},
-                {"beta2", options.beta2, 1},
-                {"epsilon", options.epsilon},
-                {"weight_decay", options.weight_decay}}));
-  return step_scale_internal::CheckThreads("AdamW", options.threads);
+  TESSERA_RETURN_IF_ERROR(
+      CheckNumbers("AdamW", {{"learning_rate", options.learning_rate},
+                             {"beta1", options.beta1, 1},
+                             {"beta2", options.beta2, 1},
+                             {"epsilon", options.epsilon},
+                             {"weight_decay", options.weight_decay}}));
+  return CheckThreads("AdamW", options.threads);
 }
 
 StepNumbers NumbersOf(const AdamWOptions& options, int64_t step,
@@ -67,7 +67,7 @@ absl::Status AdamW::SetLearningRate(double learning_rate) {
 
 absl::Status AdamW::Step(int64_t step, const StepScale& scale,
                          std::span<const ParameterRange> ranges) {
-  TESSERA_RETURN_IF_ERROR(step_scale_internal::CheckStep("AdamW", step, scale));
+  TESSERA_RETURN_IF_ERROR(CheckStep("AdamW", step, scale));
   const RangesStep all = {
       .rule = StepRule::kAdamW,
       .moments = 2,

@@ -58,9 +58,8 @@ struct AdamWOptions {
 
 class AdamW {
  public:
-  // InvalidArgument where a number is not finite or out of range:
-  // learning_rate, weight_decay and epsilon at least 0, betas in [0, 1),
-  // threads in 1 to 1024.
+  // InvalidArgument if a number is not finite or out of range: learning_rate,
+  // weight_decay and epsilon at least 0, betas in [0, 1), threads in 1 to 1024.
   static absl::StatusOr<std::unique_ptr<AdamW>> Create(
       const AdamWOptions& options);
 

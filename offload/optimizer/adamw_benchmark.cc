@@ -18,7 +18,6 @@
 #include "hwy/aligned_allocator.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/gradient_statistics.h"
-#include "offload/optimizer/moment.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/triad.h"
 

@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
+#include "offload/optimizer/kernels.h"
 #include "offload/optimizer/parallel_for_pool.h"
-#include "offload/optimizer/statistics_kernel.h"
-#include "offload/optimizer/typed_span.h"
+#include "offload/optimizer/parameter_range.h"
 
 namespace tessera::offload {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "offload/optimizer/parallel_for_pool.h"
-#include "offload/optimizer/typed_span.h"
+#include "offload/optimizer/parameter_range.h"
 
 namespace tessera::offload {
 
@@ -45,7 +45,7 @@ absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient);
 
 // What brings a norm down to `max_norm`: at most 1, max_norm / (norm + 1e-6) as
-// torch.nn.utils.clip_grad_norm_. 1 where `max_norm` is 0 or less: no clipping.
+// torch.nn.utils.clip_grad_norm_. 1 if `max_norm` is 0 or less: no clipping.
 double ClipFactor(double norm, double max_norm);
 
 }  // namespace tessera::offload

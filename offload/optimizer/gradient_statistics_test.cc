@@ -15,8 +15,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/optimizer/instruction_sets.h"
 #include "offload/optimizer/parallel_for_pool.h"
+#include "offload/optimizer/step_state.h"
 
 namespace tessera::offload {
 namespace {

@@ -14,8 +14,6 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "offload/optimizer/adamw.h"
-#include "offload/optimizer/instruction_sets.h"
-#include "offload/optimizer/moment.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/sgd.h"
 #include "offload/optimizer/step_state.h"
@@ -25,7 +23,7 @@ namespace {
 
 using StepFunction =
     std::function<absl::Status(int64_t, std::span<const ParameterRange>)>;
-// An optimizer with so many threads.
+// An optimizer with that many threads.
 using Make = std::function<StepFunction(int)>;
 
 constexpr StepScale kScale = {.unscale = 1 / 3.0, .clip_factor = 0.9};

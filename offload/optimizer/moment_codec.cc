@@ -6,9 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "offload/optimizer/moment.h"
-#include "offload/optimizer/moment_kernel.h"
-#include "offload/optimizer/moment_pointer.h"
+#include "offload/optimizer/kernels.h"
+#include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/step_runner.h"
 
 namespace tessera::offload {
 namespace {

@@ -14,17 +14,17 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "offload/optimizer/moment.h"
+#include "offload/optimizer/parameter_range.h"
 
 namespace tessera::offload {
 
 // 8-bit first moments are signed, second ones are not.
 enum class MomentSign : uint8_t { kSigned, kUnsigned };
 
-// InvalidArgument, with nothing written, where the lengths differ, a format is
-// not valid or is f64, which takes no codec. A value that is not finite makes
-// its 8-bit block NaN; the magnitude of a negative one is what an unsigned
-// block keeps.
+// InvalidArgument, with nothing written, if the lengths differ, a format is not
+// valid or is f64, which takes no codec. A value that is not finite makes its
+// 8-bit block NaN; the magnitude of a negative one is what an unsigned block
+// keeps.
 absl::Status ReadMoments(const MomentSpan& moment, MomentSign sign,
                          std::span<float> values);
 absl::Status WriteMoments(std::span<const float> values, MomentSign sign,

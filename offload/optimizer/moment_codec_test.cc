@@ -15,8 +15,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/optimizer/dynamic_map.h"
-#include "offload/optimizer/instruction_sets.h"
-#include "offload/optimizer/moment.h"
+#include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/step_state.h"
 
 namespace tessera::offload {
 namespace {

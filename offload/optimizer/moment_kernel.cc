@@ -1,9 +1,8 @@
-#include "offload/optimizer/moment_kernel.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include "offload/optimizer/kernels.h"
 #include "offload/optimizer/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/optimizer/moment_kernel.cc"

@@ -1,3 +1,163 @@
+// TypedSpan and ConstTypedSpan: contiguous elements of a DType that is known at
+// run time.
+//
+//   std::vector<BF16> gradient(n);
+//   ConstTypedSpan g = std::span<const BF16>(gradient);
+//   TESSERA_ASSIGN_OR_RETURN(TypedSpan p, TypedSpan::Of(tensor.view()));
+//
+// Somebody else's memory, which must outlive the span.
+#ifndef TESSERA_OFFLOAD_OPTIMIZER_PARAMETER_RANGE_H_
+#define TESSERA_OFFLOAD_OPTIMIZER_PARAMETER_RANGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/bfloat16.h"
+#include "base/dtype/dtype.h"
+#include "base/dtype/dtype_traits.h"
+#include "base/tensor/memory.h"
+#include "base/tensor/tensor_view.h"
+
+namespace tessera::offload {
+
+// `Byte` is std::byte or const std::byte.
+template <typename Byte>
+class BasicTypedSpan {
+ public:
+  BasicTypedSpan() = default;
+  // No check: `data` holds `size` elements of `dtype`.
+  BasicTypedSpan(Byte* data, DType dtype, int64_t size)
+      : data_(data), dtype_(dtype), size_(size) {}
+  template <typename T>
+  requires DTypeElement<std::remove_const_t<T>> &&(std::is_const_v<Byte> ||
+                                                   !std::is_const_v<T>)
+      BasicTypedSpan(std::span<T> elements)  // NOLINT: as std::span converts.
+      : data_(reinterpret_cast<Byte*>(elements.data())),
+        dtype_(kDTypeOf<std::remove_const_t<T>>),
+        size_(static_cast<int64_t>(elements.size())) {}
+
+  // The elements of a view in row-major order. FailedPrecondition if there are
+  // gaps between them or the CPU cannot read them.
+  static absl::StatusOr<BasicTypedSpan> Of(const BasicTensorView<Byte>& view) {
+    if (!view.IsContiguous() || view.kind() == MemoryKind::kCudaDevice) {
+      return absl::FailedPreconditionError(
+          "the optimizer steps contiguous tensors in host memory: copy the "
+          "view to one first");
+    }
+    return BasicTypedSpan(view.data(), view.dtype(), view.element_count());
+  }
+
+  operator BasicTypedSpan<const std::byte>() const {
+    return BasicTypedSpan<const std::byte>(data_, dtype_, size_);
+  }
+
+  Byte* data() const { return data_; }
+  DType dtype() const { return dtype_; }
+  int64_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  int64_t size_in_bytes() const { return size_ * SizeInBytes(dtype_); }
+
+  // The element at `index`, which may be the one past the last.
+  Byte* At(int64_t index) const {
+    return data_ == nullptr ? nullptr : data_ + index * SizeInBytes(dtype_);
+  }
+
+ private:
+  Byte* data_ = nullptr;
+  DType dtype_ = DType::kF32;
+  int64_t size_ = 0;
+};
+
+using TypedSpan = BasicTypedSpan<std::byte>;
+using ConstTypedSpan = BasicTypedSpan<const std::byte>;
+
+// MomentFormat and MomentSpan: how the running averages of an optimizer are
+// kept, and a range of them.
+//
+//   const MomentFormat format = MomentFormat::Blockwise8(2048);
+//   TESSERA_ASSIGN_OR_RETURN(int64_t bytes, MomentBytes(format, elements));
+//   std::vector<std::byte> storage(bytes);   // All zero: moments of zero.
+//   TESSERA_ASSIGN_OR_RETURN(MomentSpan moment,
+//                            MomentSpan::Over(format, elements, storage));
+//
+// | format     | bytes for n elements         | worst relative rounding       |
+// | ---------- | ---------------------------- | ----------------------------- |
+// | F64        | 8 n (f64 parameters alone)   | 2^-53                         |
+// | F32        | 4 n                          | 2^-24                         |
+// | BF16       | 2 n                          | 2^-8 stochastic, 2^-9 nearest |
+// | Blockwise8 | n + 4 ceil(n / block)        | dynamic_map.h                 |
+
+enum class MomentType : uint8_t { kF64, kF32, kBF16, kBlockwise8 };
+
+struct MomentFormat {
+  MomentType type = MomentType::kF32;
+  int64_t block = 0;  // Elements that share a scale; 0 unless kBlockwise8.
+
+  static constexpr int64_t kDefaultBlock = 2048;
+
+  static constexpr MomentFormat F64() { return {MomentType::kF64}; }
+  static constexpr MomentFormat F32() { return {MomentType::kF32}; }
+  static constexpr MomentFormat BF16() { return {MomentType::kBF16}; }
+  // One byte an element by the map of dynamic_map.h, and one f32, the largest
+  // magnitude, a block. `block` is a power of two from 64 to 2048.
+  static constexpr MomentFormat Blockwise8(int64_t block = kDefaultBlock) {
+    return {MomentType::kBlockwise8, block};
+  }
+
+  // "f64", "f32", "bf16", "8-bit/2048".
+  std::string ToString() const;
+
+  friend bool operator==(const MomentFormat&, const MomentFormat&) = default;
+};
+
+// F32 for "f32", BF16 for "bf16", Blockwise8() for "int8". InvalidArgument for
+// another name.
+absl::StatusOr<MomentFormat> ParseMomentFormat(std::string_view name);
+
+// OK, or InvalidArgument for a block that is not allowed.
+absl::Status CheckMomentFormat(const MomentFormat& format);
+
+// Exactly what `elements` of one moment take. InvalidArgument for a format or
+// a number that is not valid.
+absl::StatusOr<int64_t> MomentBytes(const MomentFormat& format,
+                                    int64_t elements);
+
+// Somebody else's memory, which must outlive the span.
+struct MomentSpan {
+  MomentFormat format;
+  int64_t size = 0;               // Elements.
+  std::byte* values = nullptr;    // f64, f32, bf16, or codes.
+  std::span<float> largest = {};  // Of each block; empty for other formats.
+
+  // Over typed memory.
+  static MomentSpan Of(std::span<float> values);
+  static MomentSpan Of(std::span<double> values);
+  static MomentSpan Of(std::span<tessera::BF16> values);
+
+  // Over MomentBytes(format, elements) bytes: the scales of the blocks, if any,
+  // then the values. InvalidArgument if `storage` has another size or is not
+  // aligned for its elements (4 bytes for Blockwise8).
+  static absl::StatusOr<MomentSpan> Over(const MomentFormat& format,
+                                         int64_t elements,
+                                         std::span<std::byte> storage);
+
+  // Elements [begin, begin + count). InvalidArgument if they are not all
+  // within, or `begin` is inside a block: the message names the nearest starts.
+  absl::StatusOr<MomentSpan> Piece(int64_t begin, int64_t count) const;
+};
+
+// OK if element `begin` starts a block of `format`, or it has none.
+absl::Status CheckBlockBoundary(const MomentFormat& format, int64_t begin);
+
+// Sets every element to zero.
+void SetToZero(const MomentSpan& moment);
+
 // ParameterRange: what an optimizer's step needs of a range of one parameter.
 //
 //   ParameterRange range = {
@@ -11,18 +171,6 @@
 //
 // A range may be a whole parameter, a shard of it, or a piece that is in memory
 // just now. Stepping the pieces gives the bits of stepping the whole.
-#ifndef TESSERA_OFFLOAD_OPTIMIZER_PARAMETER_RANGE_H_
-#define TESSERA_OFFLOAD_OPTIMIZER_PARAMETER_RANGE_H_
-
-#include <cstdint>
-#include <span>
-#include <string_view>
-
-#include "absl/status/status.h"
-#include "offload/optimizer/moment.h"
-#include "offload/optimizer/typed_span.h"
-
-namespace tessera::offload {
 
 struct ParameterRange {
   std::string_view name = {};  // For messages.
@@ -44,11 +192,10 @@ struct ParameterRange {
   bool frozen = false;  // Nothing is read, written or checked.
 };
 
-// OK, or InvalidArgument, with the range's name and number, where lengths
-// differ, a type is not supported, data is not aligned to its elements, `begin`
-// or the end is inside a block, or memory that is written overlaps other
-// memory of any of the ranges. `moments` (0 to 2) are needed; others are
-// ignored.
+// OK, or InvalidArgument, with the range's name and number, if lengths differ,
+// a type is not supported, data is not aligned to its elements, `begin` or the
+// end is inside a block, or memory that is written overlaps other memory of any
+// of the ranges. `moments` (0 to 2) are needed; others are ignored.
 absl::Status CheckRanges(std::span<const ParameterRange> ranges, int moments);
 
 }  // namespace tessera::offload

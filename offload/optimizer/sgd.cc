@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
+#include "offload/optimizer/kernels.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/step_job.h"
 #include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
 
@@ -17,16 +17,16 @@ namespace tessera::offload {
 namespace {
 
 absl::Status CheckOptions(const SgdOptions& options) {
-  TESSERA_RETURN_IF_ERROR(step_scale_internal::CheckNumbers(
-      "Sgd", {{"learning_rate", options.learning_rate},
-              {"momentum", options.momentum, 1},
-              {"dampening", options.dampening, 1},
-              {"weight_decay", options.weight_decay}}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckNumbers("Sgd", {{"learning_rate", options.learning_rate},
+                           {"momentum", options.momentum, 1},
+                           {"dampening", options.dampening, 1},
+                           {"weight_decay", options.weight_decay}}));
   if (options.nesterov && (options.momentum == 0 || options.dampening != 0)) {
     return absl::InvalidArgumentError(
         "Sgd: nesterov takes a momentum above 0 and a dampening of 0");
   }
-  return step_scale_internal::CheckThreads("Sgd", options.threads);
+  return CheckThreads("Sgd", options.threads);
 }
 
 StepRule RuleOf(const SgdOptions& options) {
@@ -64,7 +64,7 @@ absl::Status Sgd::SetLearningRate(double learning_rate) {
 
 absl::Status Sgd::Step(int64_t step, const StepScale& scale,
                        std::span<const ParameterRange> ranges) {
-  TESSERA_RETURN_IF_ERROR(step_scale_internal::CheckStep("Sgd", step, scale));
+  TESSERA_RETURN_IF_ERROR(CheckStep("Sgd", step, scale));
   const StepRule rule = RuleOf(options_);
   const RangesStep all = {
       .rule = rule,

@@ -50,9 +50,9 @@ struct SgdOptions {
 
 class Sgd {
  public:
-  // InvalidArgument where a number is not finite or out of range: learning_rate
-  // and weight_decay at least 0, momentum and dampening in [0, 1), threads in
-  // 1 to 1024; or nesterov without momentum, or with dampening.
+  // InvalidArgument if a number is not finite or out of range: learning_rate
+  // and weight_decay at least 0, momentum and dampening in [0, 1), threads in 1
+  // to 1024; or nesterov without momentum, or with dampening.
   static absl::StatusOr<std::unique_ptr<Sgd>> Create(const SgdOptions& options);
 
   const SgdOptions& options() const { return options_; }

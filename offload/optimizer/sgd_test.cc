@@ -11,7 +11,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/optimizer/moment.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/step_state.h"
 

@@ -1,5 +1,3 @@
-#include "offload/optimizer/statistics_kernel.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +5,7 @@
 #include <limits>
 
 #include "base/dtype/dtype.h"
+#include "offload/optimizer/kernels.h"
 #include "offload/optimizer/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/optimizer/statistics_kernel.cc"

@@ -1,5 +1,3 @@
-#include "offload/optimizer/step_kernel.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +8,8 @@
 #include "base/dtype/bfloat16.h"
 #include "base/dtype/dtype.h"
 #include "gtest/gtest.h"
-#include "offload/optimizer/instruction_sets.h"
-#include "offload/optimizer/step_job.h"
+#include "offload/optimizer/kernels.h"
+#include "offload/optimizer/step_state.h"
 
 namespace tessera::offload {
 namespace {

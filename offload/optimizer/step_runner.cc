@@ -3,20 +3,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
-#include "offload/optimizer/moment.h"
-#include "offload/optimizer/moment_pointer.h"
+#include "offload/optimizer/kernels.h"
 #include "offload/optimizer/parallel_for_pool.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/step_job.h"
-#include "offload/optimizer/step_kernel.h"
 
 namespace tessera::offload {
 namespace {
@@ -121,6 +121,38 @@ uint32_t RandomKey(uint64_t seed, int64_t step) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return static_cast<uint32_t>((z ^ (z >> 31)) >> 32);
+}
+
+absl::Status CheckNumbers(std::string_view optimizer,
+                          std::initializer_list<NamedNumber> numbers) {
+  for (const NamedNumber& number : numbers) {
+    const bool is_below = number.limit == 0 || number.value < number.limit;
+    if (std::isfinite(number.value) && number.value >= 0 && is_below) continue;
+    const std::string allowed =
+        number.limit == 0 ? std::string("a finite number of at least 0")
+                          : absl::StrCat("at least 0 and below ", number.limit);
+    return absl::InvalidArgumentError(absl::StrCat(optimizer, ": ", number.name,
+                                                   " is ", number.value,
+                                                   "; give ", allowed));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckThreads(std::string_view optimizer, int threads) {
+  constexpr int kMost = 1024;
+  if (threads >= 1 && threads <= kMost) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(optimizer, ": ", threads, " threads; give 1 to ", kMost));
+}
+
+absl::Status CheckStep(std::string_view optimizer, int64_t step,
+                       const StepScale& scale) {
+  if (step < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(optimizer, ": step ", step, "; the first one is step 1"));
+  }
+  return CheckNumbers(optimizer, {{"unscale", scale.unscale},
+                                  {"clip_factor", scale.clip_factor}});
 }
 
 }  // namespace tessera::offload

@@ -1,16 +1,37 @@
-// RunRanges: a step over ranges, in parts that threads take.
+// What a kernel takes of a MomentSpan.
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_STEP_RUNNER_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_STEP_RUNNER_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
+#include <string_view>
 
 #include "absl/status/status.h"
+#include "offload/optimizer/kernels.h"
 #include "offload/optimizer/parallel_for_pool.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/step_job.h"
+#include "offload/optimizer/step_scale.h"
 
 namespace tessera::offload {
+
+static_assert(static_cast<int>(MomentType::kF64) ==
+                  static_cast<int>(StoredMoment::kF64) &&
+              static_cast<int>(MomentType::kF32) ==
+                  static_cast<int>(StoredMoment::kF32) &&
+              static_cast<int>(MomentType::kBF16) ==
+                  static_cast<int>(StoredMoment::kBF16) &&
+              static_cast<int>(MomentType::kBlockwise8) ==
+                  static_cast<int>(StoredMoment::kBlockwise8));
+
+inline MomentPointer PointerTo(const MomentSpan& moment) {
+  return {.type = static_cast<StoredMoment>(moment.format.type),
+          .block = moment.format.block,
+          .values = moment.values,
+          .largest = moment.largest.data()};
+}
+
+// RunRanges: a step over ranges, in parts that threads take.
 
 // Elements that a thread takes at a time: whole tiles, and whole blocks.
 inline constexpr int64_t kElementsOfPart = int64_t{1} << 16;
@@ -31,6 +52,22 @@ absl::Status RunRanges(const RangesStep& step,
 
 // The key of random rounding of a step.
 uint32_t RandomKey(uint64_t seed, int64_t step);
+
+// Checks of the arguments of an optimizer; messages begin with its name.
+
+struct NamedNumber {
+  std::string_view name;
+  double value;
+  double limit = 0;  // Values are below it; 0: no limit.
+};
+
+// InvalidArgument for the first number that is not finite, is negative or
+// reaches its limit.
+absl::Status CheckNumbers(std::string_view optimizer,
+                          std::initializer_list<NamedNumber> numbers);
+absl::Status CheckThreads(std::string_view optimizer, int threads);
+absl::Status CheckStep(std::string_view optimizer, int64_t step,
+                       const StepScale& scale);
 
 }  // namespace tessera::offload
 

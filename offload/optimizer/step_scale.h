@@ -3,10 +3,6 @@
 #define TESSERA_OFFLOAD_OPTIMIZER_STEP_SCALE_H_
 
 #include <cstdint>
-#include <initializer_list>
-#include <string_view>
-
-#include "absl/status/status.h"
 
 namespace tessera::offload {
 
@@ -29,24 +25,6 @@ enum class WeightDecay : uint8_t {
 // the seed, the step and the element's place modulo 2^32: repeatable, and the
 // same for every instruction set, number of threads and partition.
 enum class MomentRounding : uint8_t { kStochastic, kNearest };
-
-namespace step_scale_internal {
-
-struct NamedNumber {
-  std::string_view name;
-  double value;
-  double limit = 0;  // Values are below it; 0: no limit.
-};
-
-// InvalidArgument for the first number that is not finite, is negative or
-// reaches its limit.
-absl::Status CheckNumbers(std::string_view optimizer,
-                          std::initializer_list<NamedNumber> numbers);
-absl::Status CheckThreads(std::string_view optimizer, int threads);
-absl::Status CheckStep(std::string_view optimizer, int64_t step,
-                       const StepScale& scale);
-
-}  // namespace step_scale_internal
 }  // namespace tessera::offload
 
 #endif  // TESSERA_OFFLOAD_OPTIMIZER_STEP_SCALE_H_

@@ -1,11 +1,5 @@
-// StepState: a parameter with everything that a step needs, of any types, in
-// memory of exactly the right size.
-//
-//   StepState state({.moments = MomentFormat::BF16(), .copy = DType::kF16},
-//                   /*size=*/1000, /*seed=*/1);
-//   state.SetGradient(random);
-//   ... adamw->Step(1, {}, state.Ranges({0, 300, 1000})) ...
-//   EXPECT_EQ(state.Bytes(), other.Bytes());
+// Helpers for the optimizer's tests: StepState, a parameter with everything
+// that a step needs, and ForEachInstructionSet.
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_STEP_STATE_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_STEP_STATE_H_
 
@@ -15,11 +9,37 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "base/dtype/dtype.h"
-#include "offload/optimizer/moment.h"
 #include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/targets.h"
+// Must come after targets.h.
+#include "hwy/highway.h"
 
 namespace tessera::offload {
+
+// Runs `body` once for each instruction set that the processor supports and the
+// kernels are compiled for, including the scalar one. Returns their number.
+inline int ForEachInstructionSet(absl::FunctionRef<void()> body) {
+  int count = 0;
+  for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0;
+       left &= left - 1) {
+    hwy::SetSupportedTargetsForTest(left & -left);
+    body();
+    ++count;
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  return count;
+}
+
+// StepState: a parameter with everything that a step needs, of any types, in
+// memory of exactly the right size.
+//
+//   StepState state({.moments = MomentFormat::BF16(), .copy = DType::kF16},
+//                   /*size=*/1000, /*seed=*/1);
+//   state.SetGradient(random);
+//   ... adamw->Step(1, {}, state.Ranges({0, 300, 1000})) ...
+//   EXPECT_EQ(state.Bytes(), other.Bytes());
 
 struct StepTypes {
   DType parameter = DType::kF32;

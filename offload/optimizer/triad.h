@@ -23,6 +23,7 @@
 #define TESSERA_OFFLOAD_OPTIMIZER_TRIAD_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -44,10 +45,10 @@ enum class TriadStores { kOrdinary, kStreaming };
 class Triad {
  public:
   // `threads` threads (the caller of Measure is one) over three arrays of f64
-  // that have `bytes` bytes together. More bytes than four times the
-  // last-level cache measure memory; fewer, the caches. InvalidArgument unless
-  // 1 <= threads <= 1024 and there are 4 KiB for each thread;
-  // ResourceExhausted where there is no memory for it.
+  // that have `bytes` bytes together. More bytes than four times the last-level
+  // cache measure memory; fewer, the caches. InvalidArgument unless 1 <=
+  // threads <= 1024 and there are 4 KiB for each thread; ResourceExhausted if
+  // there is no memory for it.
   static absl::StatusOr<std::unique_ptr<Triad>> Create(int threads,
                                                        int64_t bytes);
   ~Triad();
@@ -75,6 +76,25 @@ class Triad {
 // InvalidArgument unless passes >= 1.
 absl::StatusOr<TriadBandwidth> MeasureTriad(int threads, int64_t bytes,
                                             int passes = 10);
+
+// The kernels: a[i] = b[i] + s * c[i] with the best instruction set of the
+// processor.
+
+// `count` of TriadArrays is a multiple of this.
+inline constexpr size_t kTriadStep = 64;
+
+// Arrays are aligned to 64 bytes, `count` is a multiple of kTriadStep.
+struct TriadArrays {
+  double* a;
+  const double* b;
+  const double* c;
+  size_t count;
+};
+
+void RunTriad(const TriadArrays& arrays, double scale);
+
+// With non-temporal stores, complete when it returns.
+void RunStreamingTriad(const TriadArrays& arrays, double scale);
 
 }  // namespace tessera::offload
 

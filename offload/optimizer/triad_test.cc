@@ -9,7 +9,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hwy/aligned_allocator.h"
-#include "offload/optimizer/triad_kernel.h"
 
 namespace tessera::offload {
 namespace {

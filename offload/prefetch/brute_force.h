@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "offload/prefetch/block_use.h"
+#include "offload/prefetch/replacement.h"
 
 namespace tessera::offload {
 

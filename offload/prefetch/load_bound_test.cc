@@ -1,5 +1,3 @@
-#include "offload/prefetch/load_bound.h"
-
 #include <limits>
 #include <random>
 
@@ -7,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/prefetch/brute_force.h"
+#include "offload/prefetch/prefetch_plan.h"
 
 namespace tessera::offload {
 namespace {

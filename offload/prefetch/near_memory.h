@@ -1,16 +1,17 @@
-// NearMemory: keeps blocks of a far tier in near memory, and loads and stores
-// them with threads of its own. Prefetcher is built on it; use prefetcher.h.
+// BufferPool: memory under a budget, given out in exact sizes and used again.
 //
-// With a plan (a Replacement), loads start in the plan's order as soon as their
-// victims are evicted, as many at once as Flow allows. A block that is acquired
-// and not being loaded is loaded next, before all others and beyond the depth.
-// If the uses deviate from the plan, the block that the plan needs last is
-// evicted. Without a plan, announced blocks are loaded in the order of their
-// announcements, into room that no announced or used block has.
+//   BufferPool pool(HostMemory(), 2LL << 30);
+//   if (pool.free_bytes() >= bytes) {
+//     TESSERA_ASSIGN_OR_RETURN(Buffer buffer, pool.Take(bytes));
+//     ...
+//     pool.GiveBack(std::move(buffer));
+//   }
 //
-// Threads: `threads` of its own call the tier's Start functions, which may copy
-// or compress before they return; the tier's threads report completion. The
-// functions here are for one caller at a time.
+// What is given back is kept for the next request of the same size, since
+// fresh pages cost about as much as filling them, and freed where another size
+// needs the room. Taken and kept bytes together never exceed the budget.
+// Addresses are multiples of 4096, as direct I/O asks. Not safe for concurrent
+// use.
 #ifndef TESSERA_OFFLOAD_PREFETCH_NEAR_MEMORY_H_
 #define TESSERA_OFFLOAD_PREFETCH_NEAR_MEMORY_H_
 
@@ -30,14 +31,54 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "offload/prefetch/block_use.h"
-#include "offload/prefetch/buffer_pool.h"
+#include "base/tensor/memory.h"
 #include "offload/prefetch/flow.h"
 #include "offload/prefetch/replacement.h"
 #include "offload/tier/accounting.h"
 #include "offload/tier/memory_tier.h"
 
 namespace tessera::offload {
+
+class BufferPool {
+ public:
+  BufferPool(std::shared_ptr<MemoryResource> resource, int64_t budget);
+
+  int64_t budget() const { return budget_; }
+  void Grow(int64_t bytes) { budget_ += bytes; }
+  // What Take can give.
+  int64_t free_bytes() const { return budget_ - taken_bytes_; }
+  int64_t taken_bytes() const { return taken_bytes_; }
+  int64_t kept_bytes() const { return kept_bytes_; }
+
+  // ResourceExhausted if `bytes` exceed free_bytes(), or as the resource says.
+  absl::StatusOr<Buffer> Take(int64_t bytes);
+  void GiveBack(Buffer buffer);
+  // Frees what is kept.
+  void Trim();
+
+ private:
+  void Shrink(int64_t bytes);
+
+  const std::shared_ptr<MemoryResource> resource_;
+  int64_t budget_;
+  int64_t taken_bytes_ = 0;
+  int64_t kept_bytes_ = 0;
+  std::map<int64_t, std::vector<Buffer>> kept_;  // by size, none empty
+};
+
+// NearMemory: keeps blocks of a far tier in near memory, and loads and stores
+// them with threads of its own. Prefetcher is built on it; use prefetcher.h.
+//
+// With a plan (a Replacement), loads start in the plan's order as soon as their
+// victims are evicted, as many at once as Flow allows. A block that is acquired
+// and not being loaded is loaded next, before all others and beyond the depth.
+// If the uses deviate from the plan, the block that the plan needs last is
+// evicted. Without a plan, announced blocks are loaded in the order of their
+// announcements, into room that no announced or used block has.
+//
+// Threads: `threads` of its own call the tier's Start functions, which may copy
+// or compress before they return; the tier's threads report completion. The
+// functions here are for one caller at a time.
 
 class NearMemory : public std::enable_shared_from_this<NearMemory> {
  public:

@@ -4,9 +4,9 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/prefetch/buffer_pool.h"
 #include "offload/prefetch/flow.h"
-#include "offload/prefetch/step_recorder.h"
+#include "offload/prefetch/near_memory.h"
+#include "offload/prefetch/prefetcher.h"
 
 namespace tessera::offload {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "base/status_macros.h"
 #include "benchmark/benchmark.h"
-#include "offload/prefetch/load_bound.h"
+#include "offload/prefetch/prefetch_plan.h"
 #include "offload/prefetch/prefetcher.h"
 #include "offload/tier/file_tier.h"
 

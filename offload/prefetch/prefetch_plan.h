@@ -1,3 +1,54 @@
+// The least time that a step can take when its blocks have to be loaded.
+//
+//   TESSERA_ASSIGN_OR_RETURN(int64_t bound_ns,
+//                            StepBound(order, budget, {}, 2'000'000'000));
+//
+// The model: one channel brings `load_bytes_per_second` into a near memory of
+// `budget` bytes; a block takes its bytes there from the start of its load
+// until it is evicted; the computes of the uses run one after another, each
+// from when its block is there, and no block leaves while it is in use. Stores
+// are free. Then for every use k
+//
+//   time of the step >= time to load L(k) bytes + compute of k, k+1, ...
+//
+// where L(k) is a number of bytes that every schedule has loaded when the
+// compute of k starts, and the bound is the largest of these over k.
+// - Blocks of one size: L(k) is what Replacement loads up to k, the least
+//   possible.
+// - Several sizes: L(0) and the rest as first loads (each block up to k that
+//   was not near), and over any j < k at least the bytes of the different
+//   blocks used in j..k less the budget on top of L(j), since no more than the
+//   budget was there when the compute of j began.
+// A block whose first use (of all, or after j) overwrites it need not be
+// loaded for it and is left out of these sums.
+#ifndef TESSERA_OFFLOAD_PREFETCH_PREFETCH_PLAN_H_
+#define TESSERA_OFFLOAD_PREFETCH_PREFETCH_PLAN_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "offload/prefetch/replacement.h"
+
+namespace tessera::offload {
+
+// L(k) for every use k. Refuses what Replacement::Create refuses. For several
+// sizes O(n * min(n, 2048)).
+absl::StatusOr<std::vector<int64_t>> LeastBytesLoaded(
+    std::span<const BlockUse> order, int64_t budget,
+    std::span<const NearBlock> near);
+
+// The bound in nanoseconds; 0 for no uses. InvalidArgument if
+// `load_bytes_per_second` is not positive.
+absl::StatusOr<int64_t> StepBound(std::span<const BlockUse> order,
+                                  int64_t budget,
+                                  std::span<const NearBlock> near,
+                                  int64_t load_bytes_per_second);
+
+// Nanoseconds that `bytes` take, rounded up. `bytes_per_second` is positive.
+int64_t TransferNs(int64_t bytes, int64_t bytes_per_second);
+
 // PrefetchPlan: when everything of a step would happen.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -25,17 +76,6 @@
 //
 // Pure integer arithmetic, deterministic. The model is load_bound.h's, with a
 // second channel for stores that runs beside the first.
-#ifndef TESSERA_OFFLOAD_PREFETCH_PREFETCH_PLAN_H_
-#define TESSERA_OFFLOAD_PREFETCH_PREFETCH_PLAN_H_
-
-#include <cstdint>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "offload/prefetch/block_use.h"
-#include "offload/prefetch/replacement.h"
-
-namespace tessera::offload {
 
 class PrefetchPlan {
  public:
@@ -56,16 +96,16 @@ class PrefetchPlan {
     int64_t end_ns = 0;
     friend bool operator==(const Span&, const Span&) = default;
   };
-  // A transfer of the block of `use`. A load is before it; a store is after
-  // it, and `use` is -1 where the block was dirty before the step.
+  // A transfer of the block of `use`. A load is before it; a store is after it,
+  // and `use` is -1 if the block was dirty before the step.
   struct Transfer {
     int64_t use = 0;
     size_t block = 0;
     Span time;
   };
 
-  // InvalidArgument where a bandwidth is not positive or the times exceed 63
-  // bits of nanoseconds; else as Replacement::Create.
+  // InvalidArgument if a bandwidth is not positive or the times exceed 63 bits
+  // of nanoseconds; else as Replacement::Create.
   static absl::StatusOr<PrefetchPlan> Create(Input input);
 
   const Input& input() const { return input_; }

@@ -1,3 +1,60 @@
+// StepRecorder: the uses of a step as they happen.
+//
+//   StepRecorder recorder;
+//   recorder.Ask(now_ns);
+//   recorder.Begin("layer.0", bytes, now_ns);
+//   recorder.End("layer.0", /*dirty=*/false);
+//   std::vector<BlockUse> order = recorder.Take(now_ns);
+//
+// A use computes from when its block is there to when the next block is asked
+// for, or to the end of the step. Not safe for concurrent use.
+#ifndef TESSERA_OFFLOAD_PREFETCH_PREFETCHER_H_
+#define TESSERA_OFFLOAD_PREFETCH_PREFETCHER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/memory.h"
+#include "offload/prefetch/near_memory.h"
+#include "offload/prefetch/prefetch_plan.h"
+#include "offload/prefetch/replacement.h"
+#include "offload/tier/accounting.h"
+#include "offload/tier/memory_tier.h"
+
+namespace tessera::offload {
+
+class StepRecorder {
+ public:
+  // A block is asked for: the compute of the use before is over. The clock of
+  // that use runs on where no Begin follows.
+  void Ask(int64_t now_ns) { asked_ns_ = now_ns; }
+  // It is there.
+  void Begin(std::string_view key, int64_t bytes, int64_t now_ns,
+             bool overwrite = false);
+  // The latest use of `key` that has not ended ends; nothing if there is none.
+  void End(std::string_view key, bool dirty);
+
+  int64_t uses() const { return static_cast<int64_t>(order_.size()); }
+
+  // What was recorded; the recorder is empty again.
+  std::vector<BlockUse> Take(int64_t now_ns);
+
+ private:
+  std::vector<BlockUse> order_;
+  std::map<std::string, std::vector<size_t>, std::less<>> open_;  // uses
+  int64_t asked_ns_ = 0;
+  int64_t began_ns_ = 0;
+};
+
 // Prefetcher: the blocks of a tier brought near before a step needs them.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -30,29 +87,6 @@
 // stored when the plan evicts them and at Flush. Until then the tier holds the
 // old bytes: whoever reads or writes it directly calls Flush before, and
 // Invalidate after. Purposes and dtypes are kept.
-#ifndef TESSERA_OFFLOAD_PREFETCH_PREFETCHER_H_
-#define TESSERA_OFFLOAD_PREFETCH_PREFETCHER_H_
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "base/tensor/memory.h"
-#include "offload/prefetch/block_use.h"
-#include "offload/prefetch/near_memory.h"
-#include "offload/prefetch/prefetch_plan.h"
-#include "offload/prefetch/step_recorder.h"
-#include "offload/tier/accounting.h"
-#include "offload/tier/memory_tier.h"
-
-namespace tessera::offload {
 
 struct PrefetchOptions {
   int64_t budget = 0;  // bytes of near memory, above 0
@@ -116,7 +150,7 @@ struct StepReport {
 class Prefetcher {
  public:
   // `far` outlives the prefetcher. InvalidArgument for options that are not
-  // positive; ResourceExhausted where the accounting has no room.
+  // positive; ResourceExhausted if the accounting has no room.
   static absl::StatusOr<std::unique_ptr<Prefetcher>> Create(
       MemoryTier& far, PrefetchOptions options);
   // Stores what is dirty (Flush tells of errors, this does not) and waits for
@@ -133,12 +167,12 @@ class Prefetcher {
   // begun then.
   absl::Status BeginStep(std::span<const std::string> order);
 
-  // The block's bytes, to read and write until Done; the call waits for them.
-  // A block may be in use several times. An error of the tier names the key,
-  // and the next Use tries again. ResourceExhausted where the block is larger
-  // than the budget or blocks in use leave no room; where a dirty block cannot
-  // be stored to make room, the error of that store. Nothing is lost: a block
-  // that could not be stored stays near.
+  // The block's bytes, to read and write until Done; the call waits for them. A
+  // block may be in use several times. An error of the tier names the key, and
+  // the next Use tries again. ResourceExhausted if the block is larger than the
+  // budget or blocks in use leave no room; where a dirty block cannot be stored
+  // to make room, the error of that store. Nothing is lost: a block that could
+  // not be stored stays near.
   absl::StatusOr<std::span<std::byte>> Use(std::string_view key) {
     return Use(key, Access::kUpdate);
   }
@@ -150,8 +184,8 @@ class Prefetcher {
   // `dirty`: its bytes were changed.
   absl::Status Done(std::string_view key, bool dirty = false);
 
-  // `key` is used soon, behind what was announced before. Nothing where a plan
-  // is followed, which knows better, or without options.prefetch.
+  // `key` is used soon, behind what was announced before. Nothing if a plan is
+  // followed, which knows better, or without options.prefetch.
   void Announce(std::string_view key);
 
   // FailedPrecondition, and the step goes on, while a block is in use.
@@ -186,7 +220,7 @@ class Prefetcher {
   Prefetcher(MemoryTier& far, PrefetchOptions options, Reservation room);
   absl::Status Start(std::vector<BlockUse> order, bool given);
   absl::StatusOr<PrefetchPlan> MakePlan(std::vector<BlockUse> order) const;
-  // The index in the order, -1 where it is not ahead.
+  // The index in the order, -1 if it is not ahead.
   int64_t Locate(std::string_view key) const;
   void Measure(const NearMemory::Traffic& now);
   int64_t Bound(const std::vector<BlockUse>& order) const;

@@ -1,11 +1,10 @@
-#include "offload/prefetch/queue_depth.h"
-
 #include <algorithm>
 #include <functional>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "offload/prefetch/flow.h"
 
 namespace tessera::offload {
 namespace {

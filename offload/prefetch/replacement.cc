@@ -109,7 +109,7 @@ class Replacement::Builder {
   }
 
   // The next use that reads a block, with those of the next step behind all of
-  // this one; none where an overwriting use comes first.
+  // this one; none if an overwriting use comes first.
   void FindNextUses() {
     const auto count = static_cast<int64_t>(order_.size());
     next_.assign(order_.size(), kNever);

@@ -1,3 +1,41 @@
+// BlockUse: one use of a block in a step, as planning sees it.
+//
+//   std::vector<BlockUse> order = {
+//       {.key = "layer.0", .bytes = 1 << 20, .compute_ns = 300'000},
+//       {.key = "layer.1", .bytes = 1 << 20, .compute_ns = 300'000},
+//       {.key = "layer.1", .bytes = 1 << 20, .compute_ns = 600'000,
+//        .dirty = true}};
+#ifndef TESSERA_OFFLOAD_PREFETCH_REPLACEMENT_H_
+#define TESSERA_OFFLOAD_PREFETCH_REPLACEMENT_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace tessera::offload {
+
+struct BlockUse {
+  std::string key;
+  int64_t bytes = 0;       // at least 0, the same at every use of the key
+  int64_t compute_ns = 0;  // from having this block to asking for the next one
+  bool dirty = false;      // changed by this use: stored before it is evicted
+  int64_t held = 0;        // stays in use through so many uses that follow
+  // All of it is written anew: it needs room, and nothing is loaded.
+  bool overwrite = false;
+  friend bool operator==(const BlockUse&, const BlockUse&) = default;
+};
+
+// A block that is in the near memory when a step begins.
+struct NearBlock {
+  std::string key;
+  int64_t bytes = 0;
+  bool dirty = false;
+  friend bool operator==(const NearBlock&, const NearBlock&) = default;
+};
+
 // Replacement: what to load and what to evict when the order of uses is known.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Replacement r,
@@ -25,18 +63,6 @@
 //
 // Source: L. Belady, "A study of replacement algorithms for a virtual-storage
 // computer", 1966.
-#ifndef TESSERA_OFFLOAD_PREFETCH_REPLACEMENT_H_
-#define TESSERA_OFFLOAD_PREFETCH_REPLACEMENT_H_
-
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "offload/prefetch/block_use.h"
-
-namespace tessera::offload {
 
 class Replacement {
  public:
@@ -65,8 +91,8 @@ class Replacement {
 
   // O(n log n) for n uses, times the blocks in use at once. InvalidArgument for
   // negative numbers, a key with two sizes or twice in `near`, or `near` above
-  // the budget; ResourceExhausted, naming the use, where a block or the blocks
-  // in use at once exceed the budget.
+  // the budget; ResourceExhausted, naming the use, if a block or the blocks in
+  // use at once exceed the budget.
   static absl::StatusOr<Replacement> Create(std::span<const BlockUse> order,
                                             int64_t budget,
                                             std::span<const NearBlock> near,

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
-#include "offload/pressure/memory_files.h"
+#include "offload/pressure/system_memory.h"
 
 namespace tessera::offload {
 namespace {

@@ -1,10 +1,9 @@
-#include "offload/pressure/memory_files.h"
-
 #include <string>
 
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/pressure/system_memory.h"
 
 namespace tessera::offload {
 namespace {

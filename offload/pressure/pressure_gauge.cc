@@ -1,8 +1,21 @@
 #include "offload/pressure/pressure_gauge.h"
 
 #include <algorithm>
+#include <cstdlib>  // defines __GLIBC__ where it is
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace tessera::offload {
+
+bool ReturnFreeMemory() {
+#ifdef __GLIBC__
+  return malloc_trim(0) == 1;
+#else
+  return false;
+#endif
+}
 
 std::string_view PressureLevelName(PressureLevel level) {
   constexpr std::array<std::string_view, 5> kNames = {

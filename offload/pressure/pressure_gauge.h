@@ -1,3 +1,28 @@
+// ReturnFreeMemory: hands memory that is free within the process back to the
+// system.
+//
+//   TESSERA_RETURN_IF_ERROR(tier.Drop("layer.7"));
+//   ReturnFreeMemory();
+//
+// A block that is freed does not leave the process by itself: glibc maps only
+// blocks from 128 KiB on, raises that limit up to 32 MiB whenever such a block
+// is freed, and from then on keeps what lies below the top of its heap.
+#ifndef TESSERA_OFFLOAD_PRESSURE_PRESSURE_GAUGE_H_
+#define TESSERA_OFFLOAD_PRESSURE_PRESSURE_GAUGE_H_
+
+#include <array>
+#include <cstdint>
+#include <ostream>
+#include <string_view>
+
+#include "offload/pressure/system_memory.h"
+
+namespace tessera::offload {
+
+// Some microseconds for each free run of pages, in every arena. False if
+// nothing was handed back, or the C library is another than glibc.
+bool ReturnFreeMemory();
+
 // PressureGauge: levels of memory pressure that rise at once and fall late.
 //
 //   PressureGauge gauge;
@@ -11,17 +36,6 @@
 // The pressure is used / limit of the tightest limit, or what stalls tell where
 // that is more: tasks that wait for memory are in trouble whatever the numbers
 // of bytes are.
-#ifndef TESSERA_OFFLOAD_PRESSURE_PRESSURE_GAUGE_H_
-#define TESSERA_OFFLOAD_PRESSURE_PRESSURE_GAUGE_H_
-
-#include <array>
-#include <cstdint>
-#include <ostream>
-#include <string_view>
-
-#include "offload/pressure/memory_reading.h"
-
-namespace tessera::offload {
 
 enum class PressureLevel {
   kNone,      // below 40 %

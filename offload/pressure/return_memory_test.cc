@@ -1,5 +1,3 @@
-#include "offload/pressure/return_memory.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -7,6 +5,7 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "offload/pressure/pressure_gauge.h"
 #include "offload/pressure/system_memory.h"
 
 namespace tessera::offload {

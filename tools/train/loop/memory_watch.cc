@@ -12,7 +12,7 @@
 #include "absl/strings/strip.h"
 #include "base/file.h"
 #include "collectives/engine/operation_context.h"
-#include "offload/pressure/return_memory.h"
+#include "offload/pressure/pressure_gauge.h"
 
 namespace tessera::train {
 

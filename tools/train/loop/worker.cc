@@ -22,7 +22,7 @@
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/groups/agreement.h"
-#include "offload/pressure/return_memory.h"
+#include "offload/pressure/pressure_gauge.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/loop/memory_watch.h"

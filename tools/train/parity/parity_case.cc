@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "absl/strings/numbers.h"
-#include "offload/optimizer/moment.h"
+#include "offload/optimizer/parameter_range.h"
 #include "pipeline/generate/generate.h"
 #include "topology/config/named_enum.h"
 

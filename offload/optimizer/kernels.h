@@ -1,0 +1,90 @@
+// The optimizer's kernels: StepJob, a checked range of a parameter, and
+// RunStep, one pass over it; conversion of moments; statistics of gradients.
+//
+// Internal to offload/optimizer.
+#ifndef TESSERA_OFFLOAD_OPTIMIZER_KERNELS_H_
+#define TESSERA_OFFLOAD_OPTIMIZER_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype/dtype.h"
+
+namespace tessera::offload {
+
+// Elements of a tile, which stays in the first-level cache. Larger blocks of
+// 8-bit moments are tiles of their own.
+inline constexpr int64_t kTile = 512;
+inline constexpr int64_t kLargestTile = 2048;
+
+enum class StepRule : uint8_t { kAdamW, kMomentum, kNesterov, kPlain };
+
+// Storage of a moment; the same values as MomentType, which kernels do not
+// include.
+enum class StoredMoment : uint8_t { kF64, kF32, kBF16, kBlockwise8 };
+
+struct MomentPointer {
+  StoredMoment type = StoredMoment::kF32;
+  int64_t block = 0;  // A divisor or a multiple of kTile.
+  std::byte* values = nullptr;
+  float* largest = nullptr;
+};
+
+// The constant factors of a step.
+struct StepNumbers {
+  double gradient_scale = 1;  // Unscale times clip factor.
+  double decay_in_gradient = 0;
+  double kept = 1;  // Factor of the parameter: decoupled decay.
+  double beta1 = 0, fresh1 = 1;
+  double beta2 = 0, fresh2 = 1;
+  double root_correction = 1;  // 1 / sqrt(1 - beta2^t).
+  double epsilon = 0;
+  double rate = 0;
+};
+
+struct StepJob {
+  StepRule rule = StepRule::kAdamW;
+  StepNumbers numbers;
+
+  DType parameter_type = DType::kF32;
+  DType gradient_type = DType::kF32;
+  DType copy_type = DType::kBF16;
+  std::byte* parameter = nullptr;
+  const std::byte* gradient = nullptr;
+  MomentPointer first = {}, second = {};
+  std::byte* copy = nullptr;  // May be null.
+  int64_t count = 0;
+
+  bool streams_copy = false;      // Stores bypass the caches.
+  bool rounds_at_random = false;  // bf16 moments.
+  uint32_t random_key = 0;        // Same for all elements of a step.
+  uint32_t random_index = 0;      // Index of the first element.
+};
+
+// The kernels run in the calling thread with the best instruction set of the
+// processor. Results have the same bits on every instruction set.
+
+// Updates one range. The result does not depend on how a range is partitioned
+// (at blocks, if there are any).
+void RunStep(const StepJob& job);
+
+// Converts elements [0, count) of a moment, not f64, to f32 and back.
+// `is_signed`: a first moment.
+void DecodeMoments(const MomentPointer& moment, bool is_signed, int64_t count,
+                   float* values);
+void EncodeMoments(const MomentPointer& moment, bool is_signed, int64_t count,
+                   const float* values);
+
+struct RunStatistics {
+  double sum_of_squares = 0;  // of the finite elements
+  int64_t non_finite = 0;
+};
+
+// Statistics of `count` elements of f64, f32, bf16 or f16. The sum has 32
+// partial sums in f64, of the elements at indices congruent modulo 32, added as
+// a tree.
+RunStatistics StatisticsOf(DType dtype, const std::byte* data, int64_t count);
+
+}  // namespace tessera::offload
+
+#endif  // TESSERA_OFFLOAD_OPTIMIZER_KERNELS_H_

@@ -43,8 +43,8 @@ bool CostModel::HasMeasuredShape(const ChoiceQuestion& question) const {
          question.ranks_per_host == table_.key.ranks_per_host;
 }
 
-// An algorithm that was not measured is held to be off as the others of the
-// kind are (in the geometric mean).
+// An algorithm that was not measured gets the geometric mean of the factors of
+// the other algorithms of its kind.
 double CostModel::FactorOf(Algorithm algorithm,
                            const ChoiceQuestion& question) const {
   const auto own = factors_.find({question.kind, algorithm});
@@ -173,9 +173,8 @@ void DecisionMemo::Keep(const ChoiceQuestion& question, Algorithm algorithm) {
 
 namespace {
 
-// What is measured again differs by a tenth: an algorithm is taken instead of
-// the engine's own way where it is predicted to take less than this share of
-// its time.
+// Repeated measurements differ by a tenth: an algorithm replaces the engine's
+// own only if its predicted time is less than this share.
 constexpr double kWorthIt = 0.9;
 
 std::string Microseconds(double seconds) {
@@ -200,7 +199,7 @@ std::string TableLine(const Prediction& prediction) {
         absl::StrFormat(" x measured factor %.3g", prediction.factor));
   }
   if (prediction.left_out) {
-    absl::StrAppend(&line, "; not taken: far behind at smaller sizes");
+    absl::StrAppend(&line, "; not chosen: far slower at smaller sizes");
   }
   return line;
 }
@@ -238,7 +237,7 @@ std::string AdaptiveChooser::Explain(const ChoiceQuestion& question) const {
       question.uneven ? "uneven " : "", OpKindName(question.kind), " of ",
       question.bytes, " bytes on ", question.ranks, " ranks");
   if (question.ranks <= 1 || predictions.empty()) {
-    return absl::StrCat(what, ": the default, because nothing is predicted");
+    return absl::StrCat(what, ": the default, because there is no prediction");
   }
   std::string text =
       absl::StrCat(what,

@@ -1,17 +1,20 @@
-// CostModel: how long an operation takes by each algorithm.
+// AdaptiveChooser: selects the algorithm with the least predicted time.
+// CostModel: the predictions.
+//
+// CostModel: predicts the time of an operation for each algorithm.
 //
 //   CostModel model(table);
 //   std::optional<double> seconds =
 //       model.Predict(Algorithm::kRing, question);
 //
-// An algorithm's time is its formula of latency, bandwidth and reduction
-// (formula.h) times a factor: measured over formula at a
-// few sizes, between them interpolated on logarithmic scales. The engine's own
-// way, of which no formula is known, is the curve through its measured times.
+// The time of an algorithm is its formula (FormulaSeconds in cost_table.h)
+// times a correction factor: measured time over formula at a few sizes,
+// interpolated on logarithmic scales. The engine's own algorithm has no
+// formula; its time is the curve through its measured times.
 //
-// For a group of another shape than the measured one the formulas take that
-// shape and the factors stay; the engine's curve is scaled as the fastest
-// formula is.
+// For a group of another shape than the measured one the formulas use that
+// shape with the same factors; the engine's curve is scaled like the fastest
+// formula.
 #ifndef TESSERA_COLLECTIVES_ADAPTIVE_ADAPTIVE_CHOOSER_H_
 #define TESSERA_COLLECTIVES_ADAPTIVE_ADAPTIVE_CHOOSER_H_
 
@@ -32,31 +35,31 @@
 
 namespace tessera::collectives {
 
-// A prediction and what it was made of.
+// A prediction and its parts.
 struct Prediction {
   Algorithm algorithm = Algorithm::kEngine;
   double seconds = 0;
-  double formula = 0;  // 0 for the engine's own.
+  double formula = 0;  // 0 for kEngine.
   double factor = 1;
-  // Others of the kind were measured about this size, and it was left out there
-  // for being far behind at smaller ones: the prediction is a guess.
+  // True if the algorithm was not measured at about this size because it was
+  // far slower than others at smaller sizes; the prediction is then a guess.
   bool left_out = false;
 };
 
 class CostModel {
  public:
-  // `table` is one that CheckCostTable allows.
+  // `table` must be valid (CheckCostTable).
   explicit CostModel(CostTable table);
 
   const CostTable& table() const { return table_; }
 
-  // Nothing where the algorithm has no such operation, or it is the engine's
-  // own and that was not measured. `algorithm` may be chosen for `question`.
+  // nullopt if the algorithm does not support the operation, or is kEngine and
+  // was not measured. `algorithm` must be available for `question`.
   std::optional<Prediction> Predict(Algorithm algorithm,
                                     const ChoiceQuestion& question) const;
 
-  // Of every algorithm that may be chosen, fastest first, those that were left
-  // out last; the lower number first where two are as fast.
+  // The predictions of all available algorithms, fastest first, those with
+  // left_out last; ties in enum order.
   std::vector<Prediction> PredictAll(const ChoiceQuestion& question) const;
 
  private:
@@ -69,21 +72,21 @@ class CostModel {
 
   CostTable table_;
   std::map<What, std::vector<SizePoint>> factors_;
-  std::map<OpKind, std::set<int64_t>> sizes_;  // At which any was measured.
+  std::map<OpKind, std::set<int64_t>>
+      sizes_;  // Sizes at which any algorithm was measured.
 };
 
-// DecisionMemo: decisions that were made, by their questions.
+// DecisionMemo: caches decisions.
 //
-// A training step asks the same few questions over and over: reading takes some
-// nanoseconds and no lock. Entries are never taken out; when it is full, it
-// keeps what it has.
+// A training step repeats the same few questions, so a lookup takes no lock and
+// a few nanoseconds. Entries are never removed; a full memo ignores new ones.
 
 class DecisionMemo {
  public:
   static constexpr size_t kMaxDecisions = 1024;
 
-  // Thread-safe, both of them. Find makes no promise after a Keep by another
-  // thread: it may still find nothing.
+  // Both are thread-safe. Find may miss an entry that another thread has just
+  // kept.
   std::optional<Algorithm> Find(const ChoiceQuestion& question) const;
   void Keep(const ChoiceQuestion& question, Algorithm algorithm);
 
@@ -92,7 +95,7 @@ class DecisionMemo {
     ChoiceQuestion question;
     Algorithm algorithm;
   };
-  // Open addressing with linear steps, at most half full.
+  // Open addressing with linear probing, at most half full.
   static constexpr size_t kSlots = 2 * kMaxDecisions;
 
   std::array<std::atomic<const Decision*>, kSlots> slots_ = {};
@@ -100,29 +103,28 @@ class DecisionMemo {
   std::vector<std::unique_ptr<const Decision>> decisions_;
 };
 
-// AdaptiveChooser: the algorithm whose predicted time is the least; the
-// engine's own way where nothing else is predicted to save a tenth of its time,
-// for as much do two measurements differ.
+// AdaptiveChooser: chooses the algorithm with the least predicted time, but
+// kEngine unless another one is predicted to save at least a tenth of its time
+// (repeated measurements differ by as much).
 //
 //   AdaptiveChooser chooser(table);
 //   chooser.Choose(question);     // Algorithm::kHalvingDoubling
-//   chooser.Explain(question);    // the predicted times of all, and of what
-//                                 // they are made
+//   chooser.Explain(question);    // all predicted times and their parts
 //
-// create_adaptive.h makes one for a group. All ranks choose alike because their
-// tables are the same to the last bit.
+// create_adaptive.h creates one for a group. All ranks choose the same
+// algorithm because their tables are identical.
 
 class AdaptiveChooser final : public AlgorithmChooser {
  public:
-  // `table` is one that CheckCostTable allows. `origin` says where it comes
-  // from, for Explain: "measured", "from FILE".
+  // `table` must be valid (CheckCostTable). `origin` describes its source for
+  // Explain: "measured", "from FILE".
   explicit AdaptiveChooser(CostTable table, std::string origin = "given")
       : model_(std::move(table)), origin_(std::move(origin)) {}
 
   const CostTable& table() const { return model_.table(); }
   const std::string& origin() const { return origin_; }
 
-  // DefaultAlgorithm where nothing is predicted (a group of one rank, an engine
+  // DefaultAlgorithm if there is no prediction (a single rank, or an engine
   // without messages that was not measured).
   Algorithm Choose(const ChoiceQuestion& question) const override;
   std::string Explain(const ChoiceQuestion& question) const override;

@@ -18,7 +18,7 @@ double LogBytes(int64_t bytes) {
   return std::log(static_cast<double>(std::max<int64_t>(bytes, 1)));
 }
 
-// Between `a` and `b`, or on beyond them.
+// Interpolates between `a` and `b`, or extrapolates.
 double OnLogLine(const SizePoint& a, const SizePoint& b, int64_t bytes,
                  double slope_low, double slope_high) {
   const double width = LogBytes(b.bytes) - LogBytes(a.bytes);
@@ -30,7 +30,7 @@ double OnLogLine(const SizePoint& a, const SizePoint& b, int64_t bytes,
          std::exp(slope * (LogBytes(bytes) - LogBytes(from.bytes)));
 }
 
-// The first point that is not below `bytes`; strictly between two of them.
+// The first point of at least `bytes` bytes.
 size_t UpperIndex(std::span<const SizePoint> points, int64_t bytes) {
   const auto upper = std::lower_bound(
       points.begin(), points.end(), bytes,
@@ -92,7 +92,7 @@ namespace {
 
 constexpr double kLeast = 1e-9;
 
-// The formulas' letters.
+// The symbols of the formulas.
 struct Letters {
   double n;
   double m;
@@ -185,8 +185,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "tessera collective costs";
-// Of the format, and of what measured: raised whenever an algorithm or the way
-// of measuring changes what costs mean.
+// The version of the format and of the measurement. Increase it when an
+// algorithm or the measurement changes the meaning of costs.
 constexpr int64_t kVersion = 1;
 
 constexpr size_t kMaxKeyText = 1024;
@@ -204,8 +204,8 @@ bool IsCost(double value) {
 
 absl::Status CheckPoints(const std::vector<SizePoint>& points) {
   if (points.empty() || points.size() > kMaxCostPoints) {
-    return Refuse(absl::StrCat(points.size(), " points of a curve; 1 to ",
-                               kMaxCostPoints, " are allowed"));
+    return Refuse(absl::StrCat(points.size(), " points in a curve; use 1 to ",
+                               kMaxCostPoints));
   }
   int64_t last = -1;
   for (const SizePoint& point : points) {
@@ -213,7 +213,7 @@ absl::Status CheckPoints(const std::vector<SizePoint>& points) {
       return Refuse("sizes of a curve do not ascend");
     }
     if (!IsCost(point.value) || point.value <= 0) {
-      return Refuse("a time is not above 0 and at most an hour");
+      return Refuse("a time is not greater than 0 and at most an hour");
     }
     last = point.bytes;
   }
@@ -231,8 +231,7 @@ absl::Status CheckKey(const CostKey& key) {
   return absl::OkStatus();
 }
 
-// FNV-1a (Fowler, Noll and Vo; RFC draft-eastlake-fnv): finds damage, proves
-// nothing.
+// FNV-1a (RFC draft-eastlake-fnv): detects damage, not tampering.
 uint64_t ChecksumOf(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) {
@@ -245,7 +244,7 @@ Json LineToJson(const Line& line) {
   return {{"alpha", line.alpha}, {"beta", line.beta}};
 }
 
-// Everything but version and checksum.
+// The document without version and checksum.
 Json Payload(const CostTable& table) {
   Json json;
   json["hardware"] = table.key.hardware;
@@ -272,7 +271,7 @@ Json Payload(const CostTable& table) {
   return json;
 }
 
-// Text that is no UTF-8 (a host's name, say) must not throw.
+// Text that is not UTF-8 (for example a host name) must not throw.
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
@@ -341,7 +340,8 @@ absl::Status CheckCostTable(const CostTable& table) {
     if (!IsCost(cost)) return Refuse("a parameter is out of range");
   }
   for (const auto& [what, points] : table.measured) {
-    if (!IsCollective(what.first)) return Refuse("a curve of no collective");
+    if (!IsCollective(what.first))
+      return Refuse("a curve for a kind that is not a collective");
     TESSERA_RETURN_IF_ERROR(CheckPoints(points));
   }
   return absl::OkStatus();
@@ -359,8 +359,8 @@ std::string CostTableToJson(const CostTable& table) {
 
 absl::StatusOr<CostTable> CostTableFromJson(std::string_view text) {
   if (text.size() > kMaxCostText) {
-    return Refuse(absl::StrCat(text.size(), " bytes; at most ", kMaxCostText,
-                               " are allowed"));
+    return Refuse(
+        absl::StrCat(text.size(), " bytes; use at most ", kMaxCostText));
   }
   TESSERA_ASSIGN_OR_RETURN(
       const nlohmann::json json,
@@ -379,7 +379,7 @@ absl::StatusOr<CostTable> CostTableFromJson(std::string_view text) {
   TESSERA_RETURN_IF_ERROR(problems.ToStatus("collective costs"));
   TESSERA_ASSIGN_OR_RETURN(CostTable table, ReadPayload(costs));
   if (checksum != absl::StrFormat("%016x", ChecksumOf(PayloadText(table)))) {
-    return Refuse("the checksum does not fit: the file is damaged");
+    return Refuse("the checksum does not match: the file is damaged");
   }
   return table;
 }

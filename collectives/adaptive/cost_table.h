@@ -1,5 +1,7 @@
-// Fitting of measured times: a line of latency and bandwidth, and a curve
-// through points.
+// CostTable: the measured communication costs of a group on an engine. Also the
+// fits and the cost formulas that use them.
+//
+// Fits of measured times:
 //
 //   Line line = FitLine(points);            // seconds = alpha + beta * bytes
 //   double seconds = CurveAt(points, 3000); // between the measured sizes
@@ -20,7 +22,7 @@
 
 namespace tessera::collectives {
 
-// A size and what was measured there: seconds, or a factor.
+// A message size and the value measured there: seconds, or a factor.
 struct SizePoint {
   int64_t bytes = 0;
   double value = 0;
@@ -28,34 +30,31 @@ struct SizePoint {
   friend bool operator==(const SizePoint&, const SizePoint&) = default;
 };
 
-// The model of Hockney (Parallel Computing 20, 1994): latency and the inverse
-// of bandwidth.
+// Hockney's model (Parallel Computing 20, 1994): latency and inverse bandwidth.
 struct Line {
   double alpha = 0;  // Seconds.
-  double beta = 0;   // Seconds a byte.
+  double beta = 0;   // Seconds per byte.
 
   friend bool operator==(const Line&, const Line&) = default;
 };
 
-// The line of least squares of the relative errors, so that a microsecond
-// counts at small sizes as much as a millisecond at large ones. Neither
-// coefficient is negative: where one would be, the other is fitted alone.
-// Values are above 0; no points give zeros.
+// The least-squares fit of the relative errors, so that small and large sizes
+// count equally. Coefficients are not negative: if one would be, the other is
+// fitted alone. Values must be greater than 0; without points both are 0.
 Line FitLine(std::span<const SizePoint> points);
 
-// The curve through points of ascending sizes, straight between neighbours on
-// logarithmic scales. Below the first it is level; above the last it grows with
-// the size as the last two points say (level to proportional). Values are above
-// 0; without points 0.
+// The curve through points of ascending sizes, linear between neighbours on
+// logarithmic scales. Constant below the first point; above the last it
+// continues the slope of the last two points (between constant and
+// proportional). Values must be greater than 0; without points 0.
 double CurveAt(std::span<const SizePoint> points, int64_t bytes);
 
-// As CurveAt, but level beyond the last point as well: for factors.
+// Like CurveAt, but also constant above the last point; for factors.
 double FactorAt(std::span<const SizePoint> points, int64_t bytes);
 
-// The cost of each algorithm by latency, bandwidth and reduction, as far as
-// such formulas go. With n ranks, messages of m bytes, r = ceil(log2 n), alpha
-// seconds a message, beta seconds a byte moved, gamma seconds a byte combined
-// (0 for what does not reduce), and p = m (n-1)/n:
+// The cost formulas of the algorithms, for n ranks and messages of m bytes,
+// with r = ceil(log2 n), p = m (n-1)/n, alpha seconds per message, beta seconds
+// per byte moved, and gamma seconds per byte reduced (0 without reduction):
 //
 //   ring                all_reduce       2(n-1) alpha + 2 p beta + p gamma
 //                       parted kinds     (n-1) alpha + p (beta + gamma)
@@ -72,9 +71,9 @@ double FactorAt(std::span<const SizePoint> points, int64_t bytes);
 //                       all_gather       r alpha + p beta
 //   pairwise            all              (n-1) alpha + p (beta + gamma)
 //   hierarchical        halving_doubling (a tree for rooted kinds and barriers)
-//                       within a host and across hosts, one after the other
+//                       within each host, then across hosts
 //
-// Where a group spans hosts, flat algorithms pay the far link's alpha and beta.
+// If a group spans hosts, flat algorithms use alpha and beta of the far link.
 //
 // Sources: Thakur, Rabenseifner and Gropp, Optimization of Collective
 // Communication Operations in MPICH (IJHPCA 19, 2005); Sanders, Speck and
@@ -82,22 +81,23 @@ double FactorAt(std::span<const SizePoint> points, int64_t bytes);
 // (IEEE TPDS 8, 1997).
 
 struct FormulaCosts {
-  Line near;         // A message within a host (or socket).
-  Line far;          // Between them; as near where there is only one.
-  double gamma = 0;  // Seconds to combine a byte with another.
+  Line near;  // Messages within a host (or socket).
+  Line far;   // Messages between hosts; equals `near` if there is only one.
+  double gamma = 0;  // Seconds to reduce one byte.
 
   friend bool operator==(const FormulaCosts&, const FormulaCosts&) = default;
 };
 
-// More than 0 (a nanosecond is added), also for what is not listed above.
+// Greater than 0 (a nanosecond is added), also for combinations that are not
+// listed above.
 double FormulaSeconds(const FormulaCosts& costs, Algorithm algorithm,
                       OpKind kind, int64_t bytes, int64_t ranks,
                       int64_t ranks_per_host);
 
-// CostTable: what was measured of one group on one engine: the parameters of
-// the cost model, and times of operations that correct it.
+// CostTable: the measured parameters of the formulas and the measured times of
+// operations.
 
-// What costs hold for. Costs of another key are of no use.
+// The configuration for which costs are valid.
 struct CostKey {
   std::string hardware;  // DescribeHardware() of rank 0.
   std::string engine;
@@ -113,8 +113,8 @@ struct CostTable {
 
   FormulaCosts costs;
 
-  // Seconds by bytes of the whole message, ascending. Only of what the engine
-  // has.
+  // Seconds by size of the whole message, ascending, for the algorithms that
+  // were measured.
   std::map<std::pair<OpKind, Algorithm>, std::vector<SizePoint>> measured;
 
   friend bool operator==(const CostTable&, const CostTable&) = default;
@@ -123,16 +123,16 @@ struct CostTable {
 inline constexpr size_t kMaxCostPoints = 32;
 inline constexpr size_t kMaxCostText = size_t{1} << 18;
 
-// OK where every number is finite and in range, sizes ascend and kinds are
-// collectives; else InvalidArgument.
+// InvalidArgument unless all numbers are finite and in range, sizes ascend and
+// kinds are collectives.
 absl::Status CheckCostTable(const CostTable& table);
 
-// A JSON document with the format's version and a checksum. `table` is one that
-// CheckCostTable allows.
+// A JSON document with the format's version and a checksum. `table` must be
+// valid.
 std::string CostTableToJson(const CostTable& table);
 
-// Reads it back, to the last bit. InvalidArgument where the text is larger than
-// kMaxCostText, no such document, of another version, or damaged.
+// Parses the document; restores all bits. InvalidArgument if the text is larger
+// than kMaxCostText, malformed, of another version, or damaged.
 absl::StatusOr<CostTable> CostTableFromJson(std::string_view text);
 
 }  // namespace tessera::collectives

@@ -35,7 +35,7 @@ absl::Status MakeDirectory(const std::string& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", path));
 }
 
-// With its parent, such as ~/.cache.
+// Creates `directory` and its parent, such as ~/.cache.
 absl::Status MakeDirectories(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash != std::string::npos && slash > 0) {
@@ -48,7 +48,7 @@ absl::Status MakeDirectories(const std::string& path) {
 
 std::string DefaultCacheDirectory() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
-  // The specification: a relative path is to be ignored.
+  // The specification requires ignoring relative paths.
   if (cache != nullptr && cache[0] == '/')
     return absl::StrCat(cache, "/tessera");
   const char* home = std::getenv("HOME");
@@ -91,8 +91,7 @@ absl::Status StoreCosts(const std::string& directory, const CostTable& table) {
 
 namespace {
 
-// Costs that rank 0 keeps, as text; empty on the others and where there are
-// none.
+// Rank 0's cached costs as text; empty on other ranks and if there are none.
 std::string CachedText(const Communicator& communicator,
                        const std::string& directory) {
   if (communicator.rank() != Rank(0) || directory.empty()) return "";
@@ -100,7 +99,8 @@ std::string CachedText(const Communicator& communicator,
   return table.ok() ? CostTableToJson(*table) : "";
 }
 
-// Measures, and keeps the result on rank 0; says what became of it.
+// Measures the costs and stores them on rank 0; `origin` says whether that
+// worked.
 absl::StatusOr<CostTable> MeasureAndKeep(Communicator& communicator,
                                          const AdaptiveOptions& options,
                                          const std::string& directory,
@@ -111,9 +111,9 @@ absl::StatusOr<CostTable> MeasureAndKeep(Communicator& communicator,
   if (communicator.rank() != Rank(0) || directory.empty()) return table;
   const absl::Status kept = StoreCosts(directory, table);
   if (kept.ok()) {
-    absl::StrAppend(origin, ", kept in ", CostPath(directory, table.key));
+    absl::StrAppend(origin, ", stored in ", CostPath(directory, table.key));
   } else {
-    absl::StrAppend(origin, ", not kept: ", kept.message());
+    absl::StrAppend(origin, ", not stored: ", kept.message());
   }
   return table;
 }
@@ -132,7 +132,7 @@ absl::StatusOr<std::shared_ptr<const AdaptiveChooser>> CreateAdaptiveChooser(
       text.empty() ? MeasureAndKeep(communicator, options, directory, &origin)
                    : CostTableFromJson(text);
   if (!table.ok()) return table.status();
-  // The same words on every rank.
+  // The same text on every rank.
   TESSERA_ASSIGN_OR_RETURN(origin,
                            BroadcastText(communicator, std::move(origin)));
   return std::make_shared<const AdaptiveChooser>(*std::move(table),
@@ -143,16 +143,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateAdaptiveCommunicator(
     std::unique_ptr<Engine> engine, CommunicatorOptions options,
     const AdaptiveOptions& adaptive) {
   if (engine == nullptr) {
-    return absl::InvalidArgumentError("engine is null; a communicator needs an engine");
+    return absl::InvalidArgumentError(
+        "engine is null; a communicator needs an engine");
   }
   if (options.chooser != nullptr) {
     return absl::InvalidArgumentError(
-        "an adaptive communicator makes its own chooser; leave "
+        "an adaptive communicator creates its own chooser; leave "
         "options.chooser null, or use Communicator::Create");
   }
   std::vector<Rank> everyone;
   for (int64_t r = 0; r < engine->size(); ++r) everyone.push_back(Rank(r));
-  // A number that no user's subgroup has: those are hashes of lists.
+  // An id that no user's subgroup has, because those are hashes of member
+  // lists.
   constexpr uint32_t kMeasuringGroup = 2;
   const int64_t deadline =
       MonotonicNanos() +

@@ -1,11 +1,14 @@
-// The files in which measured costs are kept from one run to the next.
+// Adaptive communicators (strategy `adaptive`) and the cache of their measured
+// costs.
+//
+// The cache has one file per key:
 //
 //   const std::string directory = DefaultCacheDirectory();
 //   absl::StatusOr<CostTable> costs = LoadCosts(directory, key);
 //   if (!costs.ok()) { ... measure ...; StoreCosts(directory, measured); }
 //
-// One file for each key, named by a hash of it and replaced as a whole. A file
-// that is damaged, of another version or of another key counts as none.
+// Files are named by a hash of the key and replaced atomically. A file that is
+// damaged, of another version or of another key is ignored.
 #ifndef TESSERA_COLLECTIVES_ADAPTIVE_CREATE_ADAPTIVE_H_
 #define TESSERA_COLLECTIVES_ADAPTIVE_CREATE_ADAPTIVE_H_
 
@@ -23,44 +26,44 @@
 namespace tessera::collectives {
 
 // $XDG_CACHE_HOME/tessera, or ~/.cache/tessera (XDG Base Directory
-// Specification 0.8); empty where neither variable is set.
+// Specification 0.8); empty if neither variable is set.
 std::string DefaultCacheDirectory();
 
-// Where the costs of a key are kept.
+// The path of the file for a key.
 std::string CostPath(const std::string& directory, const CostKey& key);
 
-// NotFound where there are none that serve, saying why.
+// NotFound if there are no usable costs; the message says why.
 absl::StatusOr<CostTable> LoadCosts(const std::string& directory,
                                     const CostKey& key);
 
-// Creates the directory where it is missing (not its parents' parents).
+// Creates the directory and its parent if they are missing.
 absl::Status StoreCosts(const std::string& directory, const CostTable& table);
 
-// Adaptive choosers and communicators: the strategy `adaptive`.
+// An adaptive communicator:
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::unique_ptr<Communicator> communicator,
 //       CreateAdaptiveCommunicator(std::move(engine), options));
-//   communicator->AllReduce(...);              // by the fastest algorithm
-//   communicator->ExplainAlgorithm(operation); // which, and why
+//   communicator->AllReduce(...);              // the fastest algorithm
+//   communicator->ExplainAlgorithm(operation); // which one, and why
 
 struct AdaptiveOptions {
   MeasureOptions measure = {};
-  // Where costs are kept; the default is DefaultCacheDirectory() of rank 0.
-  // Empty: nowhere.
+  // The cache directory; nullopt: DefaultCacheDirectory() of rank 0; empty: no
+  // cache.
   std::optional<std::string> cache_directory = std::nullopt;
 };
 
-// A chooser for a group like this one: of the costs that rank 0 has in its
-// cache, or of new ones, which rank 0 keeps there if it can (the chooser's
-// origin() says whether). A collective, as MeasureCosts; all ranks' choosers
-// are alike.
+// Creates a chooser for this group from the costs in rank 0's cache, or from
+// new measurements, which rank 0 stores there if possible (origin() of the
+// chooser says whether). A collective like MeasureCosts; all ranks get the same
+// costs.
 absl::StatusOr<std::shared_ptr<const AdaptiveChooser>> CreateAdaptiveChooser(
     Communicator& communicator, const AdaptiveOptions& options = {});
 
-// A communicator over `engine` with such a chooser, for which the costs are
-// measured on a group beside it. A collective. `options.chooser` is null: it is
-// what this sets.
+// Creates a communicator over `engine` with such a chooser. Costs are measured
+// on a separate group. A collective. `options.chooser` must be null; this
+// function sets it.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateAdaptiveCommunicator(
     std::unique_ptr<Engine> engine, CommunicatorOptions options,
     const AdaptiveOptions& adaptive = {});

@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t kMaxPart = 120;
 
-// The first bytes of a file of the system; empty where there is none.
+// The first bytes of a system file; empty if it is missing.
 std::string ReadStart(const std::string& path) {
   std::ifstream file(path);
   std::string text(4096, '\0');
@@ -37,7 +37,7 @@ std::string ReadStart(const std::string& path) {
   return text;
 }
 
-// Printable ASCII of it.
+// Keeps printable ASCII characters.
 std::string Shortened(std::string_view text) {
   const std::string_view stripped =
       absl::StripAsciiWhitespace(text).substr(0, kMaxPart);
@@ -138,7 +138,7 @@ Operation TrialBuffers::OperationOf(OpKind kind, int64_t bytes,
   operation.kind = kind;
   operation.input = buffer(input_, parts_output ? block : whole);
   operation.output = buffer(output_, parts_input ? block : whole);
-  // What a rank other than the root does not have.
+  // Ranks other than the root have no such buffer.
   if (!is_root) {
     if (kind == OpKind::kScatter || kind == OpKind::kBroadcast) {
       operation.input.count = 0;
@@ -158,7 +158,7 @@ absl::Status RunTrials(Communicator& communicator, TrialBuffers& buffers,
     operations.push_back(
         buffers.OperationOf(trial.kind, trial.bytes, communicator));
   }
-  // By turn, then by trial.
+  // Indexed by round, then by trial.
   std::vector<double> seconds;
   for (int64_t turn = -1; turn < turns; ++turn) {
     for (size_t i = 0; i < trials.size(); ++i) {
@@ -190,7 +190,7 @@ double Since(int64_t begin) {
   return static_cast<double>(MonotonicNanos() - begin) * 1e-9;
 }
 
-// The first rank that is near rank 0, or is not.
+// The first rank on the host of rank 0, or on another host.
 std::optional<Rank> PeerOfRankZero(const Communicator& communicator,
                                    bool near) {
   const Hierarchy* hierarchy = communicator.options().hierarchy.get();
@@ -217,7 +217,7 @@ absl::Status SendAndReturn(Communicator& communicator, Buffer buffer,
   return communicator.Send(buffer, Rank(0));
 }
 
-// Half of the fastest way to and fro, at each size; known to rank 0 and `peer`.
+// Half of the fastest round trip at each size; known to rank 0 and `peer`.
 absl::StatusOr<std::vector<SizePoint>> MeasureMessages(
     Communicator& communicator, Rank peer) {
   std::vector<uint8_t> memory(static_cast<size_t>(kSizes.back()));
@@ -235,7 +235,7 @@ absl::StatusOr<std::vector<SizePoint>> MeasureMessages(
   return points;
 }
 
-// Seconds a byte of adding one array to another, and of copying one.
+// Seconds per byte of adding two arrays, and of copying one.
 std::array<double, 2> MeasureMemory() {
   constexpr int64_t kCount = 64 << 10;
   std::vector<float> a(kCount, 1.0f), b(kCount, 0.0f);
@@ -256,8 +256,8 @@ std::array<double, 2> MeasureMemory() {
           std::max(copy, 1e-9) / (kCount * 4)};
 }
 
-// Whether the engine has point-to-point messages, which every rank finds out by
-// itself: by one of no bytes to itself.
+// Checks whether the engine has point-to-point messages by sending an empty
+// message to this rank.
 absl::StatusOr<bool> HasMessages(Communicator& communicator) {
   const Rank self = communicator.rank();
   const absl::Status status =
@@ -267,8 +267,8 @@ absl::StatusOr<bool> HasMessages(Communicator& communicator) {
   return true;
 }
 
-// Seconds of one round of a barrier: what a message of a collective costs,
-// where messages that users send take a detour over other threads.
+// Seconds of one round of a barrier: the cost of a message in a collective,
+// where user messages may go through other threads.
 absl::StatusOr<double> MeasureRound(Communicator& communicator) {
   constexpr int kBatch = 8;
   CallOptions call;
@@ -286,7 +286,7 @@ absl::StatusOr<double> MeasureRound(Communicator& communicator) {
   return std::max(fastest / kBatch / rounds, 1e-9);
 }
 
-// `other` where there is no such peer.
+// Returns `other` if there is no such peer.
 absl::StatusOr<Line> MeasureLine(Communicator& communicator,
                                  std::optional<Rank> peer, const Line& other) {
   if (!peer.has_value()) return other;
@@ -316,7 +316,7 @@ absl::StatusOr<FormulaCosts> MeasureLinks(Communicator& communicator) {
     costs.near.alpha = std::min(costs.near.alpha, round);
     costs.far.alpha = std::min(costs.far.alpha, round);
   }
-  // Only rank 0 and its peers know.
+  // Known to rank 0 and its peers only.
   std::array<double, 5> values = {costs.near.alpha, costs.near.beta,
                                   costs.far.alpha, costs.far.beta, costs.gamma};
   TESSERA_RETURN_IF_ERROR(
@@ -327,8 +327,8 @@ absl::StatusOr<FormulaCosts> MeasureLinks(Communicator& communicator) {
 
 namespace {
 
-// The most used first: where the time is up, the others keep what the smaller
-// sizes said.
+// The most used kinds first: when the budget is spent, the others are
+// extrapolated from smaller sizes.
 constexpr std::array<OpKind, 9> kByUse = {
     OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kAllGather,
     OpKind::kBroadcast, OpKind::kAllToAll,      OpKind::kReduce,
@@ -337,13 +337,13 @@ constexpr std::array<OpKind, 9> kByUse = {
 
 constexpr int64_t kFirstBytes = 64;
 constexpr int64_t kSizeFactor = 4;
-// What is predicted to take so many times as long as the fastest, and did take
-// so many times as long at the last size, is left out.
+// An algorithm is left out if it is predicted to be slower than the fastest by
+// this factor, and was so at the previous size.
 constexpr double kFarBehind = 2.5;
 constexpr double kWasBehind = 1.6;
-// Where the time does not reach for all, only what is predicted to be as near
-// as this is measured, and the engine's own way; for this many times the budget
-// at most.
+// If the budget is short, only algorithms predicted within this factor of the
+// fastest, and the engine's own, are measured; for at most this multiple of the
+// budget.
 constexpr double kContender = 1.6;
 constexpr int64_t kContenderTurns = 3;
 constexpr double kOverdraft = 2;
@@ -351,7 +351,7 @@ constexpr double kOverdraft = 2;
 constexpr double kTurnSeconds = 120e-6;
 constexpr int64_t kMaxBatch = 64;
 
-// Where nothing is known yet, few of each.
+// Few repetitions while nothing is known.
 constexpr int64_t kFirstTurns = 5;
 constexpr int64_t kFirstBatch = 4;
 
@@ -366,8 +366,8 @@ int64_t BatchFor(double seconds) {
                              kMaxBatch);
 }
 
-// Measures kind by kind and size by size. Everything that it decides by is the
-// same on all ranks.
+// Measures kind by kind and size by size. All its decisions depend only on
+// values that are equal on all ranks.
 class Measurement {
  public:
   Measurement(Communicator& communicator, const MeasureOptions& options)
@@ -403,7 +403,7 @@ class Measurement {
   absl::Status UpdateClock();
   std::vector<Trial> TrialsOf(OpKind kind, int64_t bytes) const;
   Plan PlanTrials(OpKind kind, int64_t bytes, bool first) const;
-  // Seconds, as predicted.
+  // Predicted seconds.
   static double CostOf(const Plan& plan);
   absl::Status MeasureKind(OpKind kind, int64_t size);
   double PredictTrials(std::vector<Trial>* trials) const;
@@ -414,13 +414,14 @@ class Measurement {
   const MeasureOptions& options_;
   TrialBuffers buffers_;
   int64_t start_ns_;
-  double spent_ = 0;  // Seconds, of the slowest rank.
+  double spent_ = 0;  // Seconds of the slowest rank.
   bool has_messages_ = false;
   bool engine_has_[kCollectiveKinds.size()] = {};
   CostTable table_;
 };
 
-// AlgorithmFor is the engine's own where it has one, by the default strategy.
+// With the default strategy AlgorithmFor returns kEngine if the engine
+// implements the kind.
 absl::Status Measurement::FindCandidates() {
   const Rank self = communicator_.rank();
   const absl::Status messages =
@@ -460,7 +461,8 @@ std::vector<Trial> Measurement::TrialsOf(OpKind kind, int64_t bytes) const {
   return trials;
 }
 
-// Sets what is known so far to predict, 0 where that is nothing; the least.
+// Sets the predictions from the measurements so far (0 if unknown); returns the
+// least.
 double Measurement::PredictTrials(std::vector<Trial>* trials) const {
   const CostModel model(table_);
   double fastest = 1e9;
@@ -479,8 +481,7 @@ double Measurement::PredictTrials(std::vector<Trial>* trials) const {
   return fastest;
 }
 
-// Whether it was, at the largest size at which it was measured, much slower
-// than the fastest one.
+// True if it was much slower than the fastest at the largest size measured.
 bool Measurement::WasBehind(const Trial& trial) const {
   const auto own = table_.measured.find({trial.kind, trial.algorithm});
   if (own == table_.measured.end()) return false;
@@ -496,7 +497,7 @@ bool Measurement::WasBehind(const Trial& trial) const {
   return false;
 }
 
-// The largest message of this kind that was measured; -1 where none was.
+// The largest message measured for this kind; -1 if none.
 int64_t Measurement::LastBytes(OpKind kind) const {
   int64_t last = -1;
   for (const auto& [what, points] : table_.measured) {
@@ -505,15 +506,15 @@ int64_t Measurement::LastBytes(OpKind kind) const {
   return last;
 }
 
-// What is left of the budget decides how many are measured, and how often: all
-// that are not far behind, or the contenders, or (never at the first size)
+// The remaining budget decides what is measured and how often: all algorithms
+// that are not far slower, or the contenders, or (except at the first size)
 // none.
 Measurement::Plan Measurement::PlanTrials(OpKind kind, int64_t bytes,
                                           bool first) const {
   Plan plan{.trials = TrialsOf(kind, bytes)};
   const double fastest = PredictTrials(&plan.trials);
   plan.turns = TurnsFor(fastest);
-  // The same for all: what is not for each operation counts alike.
+  // Equal for all trials, so that constant overheads count alike.
   for (Trial& trial : plan.trials) trial.batch = BatchFor(fastest);
   std::erase_if(plan.trials, [&](const Trial& trial) {
     return trial.seconds > kFarBehind * fastest && WasBehind(trial);
@@ -539,7 +540,7 @@ double Measurement::CostOf(const Plan& plan) {
 absl::Status Measurement::MeasureKind(OpKind kind, int64_t size) {
   const int64_t bytes = TrialBytes(kind, size, communicator_.size());
   const int64_t last = LastBytes(kind);
-  // A barrier, or blocks of one element still.
+  // A barrier, or blocks of still one element.
   if (bytes <= last) return absl::OkStatus();
   Plan plan = PlanTrials(kind, bytes, /*first=*/last < 0);
   if (plan.trials.empty()) return absl::OkStatus();
@@ -570,7 +571,7 @@ absl::StatusOr<CostTable> MeasureCosts(Communicator& communicator,
                                        const MeasureOptions& options) {
   Measurement measurement(communicator, options);
   TESSERA_ASSIGN_OR_RETURN(CostTable table, measurement.Run());
-  // The hardware differs from host to host.
+  // Hosts may have different hardware; use rank 0's.
   TESSERA_ASSIGN_OR_RETURN(const std::string text,
                            BroadcastText(communicator, CostTableToJson(table)));
   return CostTableFromJson(text);
@@ -584,7 +585,7 @@ absl::StatusOr<std::string> BroadcastText(Communicator& communicator,
       communicator.Broadcast(Buffer(&bytes, 1, DType::kI64), Rank(0)));
   if (bytes < 0 || bytes > kMaxBytes) {
     return absl::InternalError(
-        absl::StrCat("rank 0 has a text of ", bytes, " bytes"));
+        absl::StrCat("rank 0's text has ", bytes, " bytes; use at most 2^30"));
   }
   text.resize(static_cast<size_t>(bytes));
   TESSERA_RETURN_IF_ERROR(

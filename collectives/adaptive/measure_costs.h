@@ -1,4 +1,14 @@
-// What a machine is, as far as the costs of communication depend on it.
+// MeasureCosts: measures the communication costs of a group.
+//
+//   TESSERA_ASSIGN_OR_RETURN(CostTable table, MeasureCosts(communicator, {}));
+//
+// First it measures the parameters of the formulas: ping-pong messages of
+// several sizes between rank 0 and a near and a far rank, and a local
+// reduction. Then every available algorithm of every operation, at sizes that
+// grow by a factor of four; algorithms that are predicted to be far slower are
+// left out, and once the budget is spent only the contenders are measured.
+// Algorithms alternate; the result is the median over the rounds of the slowest
+// rank's time.
 #ifndef TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_COSTS_H_
 #define TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_COSTS_H_
 
@@ -17,29 +27,29 @@
 namespace tessera::collectives {
 
 // "AMD EPYC 9654; 2 cpus; caches 32K 1024K 32768K; host a": the processor's
-// name, the CPUs that this process may run on, the sizes of the data caches and
-// the host's name. At most 512 bytes; "?" for what the system does not say.
+// name, the number of usable CPUs, the sizes of the data caches and the host
+// name. At most 512 bytes; "?" for unknown parts.
 std::string DescribeHardware();
 
-// The value of the first "model name" of /proc/cpuinfo's text, shortened; "?"
-// where there is none.
+// The first "model name" in the text of /proc/cpuinfo, shortened; "?" if there
+// is none.
 std::string ModelNameIn(std::string_view cpuinfo);
 
-// Trial: one way of one operation at one size, timed in turns with others.
+// Trial: one algorithm of one operation at one size.
 
 struct Trial {
   OpKind kind = OpKind::kBarrier;
   Algorithm algorithm = Algorithm::kEngine;
-  int64_t bytes = 0;   // Of the whole message.
-  int64_t batch = 1;   // Operations in a turn.
+  int64_t bytes = 0;   // Size of the whole message.
+  int64_t batch = 1;   // Operations per round.
   double seconds = 0;  // The result.
 };
 
-// The bytes of the whole message nearest to `bytes` that `ranks` ranks can
-// part, at least an element for each; 0 for a barrier. Elements are f32.
+// The message size nearest to `bytes` that splits into equal blocks for `ranks`
+// ranks, at least one f32 element each; 0 for a barrier.
 int64_t TrialBytes(OpKind kind, int64_t bytes, int64_t ranks);
 
-// Memory for the largest trial.
+// Buffers for the largest trial.
 class TrialBuffers {
  public:
   TrialBuffers(int64_t max_bytes, int64_t ranks)
@@ -54,48 +64,36 @@ class TrialBuffers {
   std::vector<float> output_;
 };
 
-// Runs every trial once untimed, then `turns` times in turns; sets the median
-// over the turns of the slowest rank's seconds of one operation. A collective;
-// results are the same on every rank. Trials are of algorithms that the group
-// has.
+// Runs every trial once untimed, then `turns` rounds of all trials. Sets
+// Trial::seconds to the median over the rounds of the slowest rank's time of
+// one operation. A collective; all ranks get the same results. The group must
+// support the trials' algorithms.
 absl::Status RunTrials(Communicator& communicator, TrialBuffers& buffers,
                        int64_t turns, std::span<Trial> trials);
 
-// The parameters of the cost formulas, measured.
-
-// A collective; the same on every rank. Without point-to-point messages both
-// lines are those of a copy by the processor. Takes some milliseconds.
+// Measures the parameters of the cost formulas. A collective; all ranks get the
+// same result. Without point-to-point messages both lines are those of a local
+// copy. Takes some milliseconds.
 absl::StatusOr<FormulaCosts> MeasureLinks(Communicator& communicator);
 
-// MeasureCosts: the costs of a group, measured on the spot.
-//
-//   TESSERA_ASSIGN_OR_RETURN(CostTable table, MeasureCosts(communicator, {}));
-//
-// First the parameters of the formulas: messages of several sizes to and fro
-// between rank 0 and a near and a far rank, and a local reduction. Then every
-// algorithm that the group has of every operation, at sizes that grow by a
-// factor of four; what the costs so far predict to be far behind is left out,
-// and once the budget is spent all but the contenders. Algorithms take turns,
-// the slowest rank counts, and the median of the turns.
-
 struct MeasureOptions {
-  // About how long it takes; twice that where large messages are slow.
+  // Approximate duration; up to twice as long if large messages are slow.
   absl::Duration budget = absl::Milliseconds(900);
-  // Of the largest message, and of the two buffers that each rank needs.
+  // Size of the largest message, and of each of the two buffers per rank.
   int64_t max_bytes = int64_t{16} << 20;
 };
 
-// The key of a group's costs; hardware is this rank's.
+// The key of a group's costs, with this rank's hardware.
 CostKey CostKeyOf(const Communicator& communicator);
 
-// A collective; all ranks give the same options and get the same table, to the
-// last bit, with rank 0's hardware as its key. The communicator's chooser is
-// the default one (strategy all_reduce), and nothing else runs on it meanwhile.
-// An error has broken the group.
+// A collective; all ranks give the same options and get identical tables with
+// rank 0's hardware in the key. Requires the default chooser (strategy
+// all_reduce) and no other operations on the communicator meanwhile. An error
+// breaks the group.
 absl::StatusOr<CostTable> MeasureCosts(Communicator& communicator,
                                        const MeasureOptions& options);
 
-// `text` of rank 0, on every rank. At most 2^30 bytes.
+// Returns rank 0's `text` on every rank. At most 2^30 bytes.
 absl::StatusOr<std::string> BroadcastText(Communicator& communicator,
                                           std::string text);
 

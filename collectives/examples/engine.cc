@@ -1,8 +1,8 @@
-// An engine of one's own, complete: TCP on loopback under the name "sockets".
+// A complete custom engine: TCP over loopback under the name "sockets".
 //
-// It brings messages between two ranks (socket_transport.h) and a way for ranks
-// to find each other (links.h); every collective follows from the algorithms.
-// Linking this target makes the name known: nothing else is needed.
+// It provides messages between two ranks (socket_transport.h) and connects the
+// ranks (links.h); Tessera's algorithms provide all collectives. Linking this
+// target registers the name.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto engine, CreateEngine("sockets", {.rank = rank, .size = size,
@@ -24,7 +24,7 @@
 namespace tessera::collectives::example {
 namespace {
 
-// Ordinary memory will do.
+// Uses ordinary memory.
 class Memory : public SharedMemory {
  public:
   explicit Memory(int64_t bytes) : memory_(static_cast<size_t>(bytes) + 63) {}
@@ -60,11 +60,11 @@ class SocketEngine : public Engine {
   Rank rank() const override { return transport_.rank(); }
   int64_t size() const override { return transport_.size(); }
 
-  // No collective of its own: Communicator runs algorithms over the messages.
+  // Implements no collective: Communicator runs algorithms over the messages.
   bool Implements(OpKind) const override { return false; }
   absl::Status Run(const Operation& operation, OperationContext&) override {
-    return absl::UnimplementedError(
-        absl::StrCat("sockets has no ", OpKindName(operation.kind)));
+    return absl::UnimplementedError(absl::StrCat("sockets does not implement ",
+                                                 OpKindName(operation.kind)));
   }
   Transport* transport() override { return &transport_; }
 
@@ -85,7 +85,7 @@ class SocketEngine : public Engine {
       int64_t bytes) override {
     if (bytes < 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat(bytes, " bytes; 0 or more are allowed"));
+          absl::StrCat("cannot allocate ", bytes, " bytes; use at least 0"));
     }
     return std::make_unique<Memory>(bytes);
   }
@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineSetup& setup) {
   TESSERA_RETURN_IF_ERROR(reader.Finish());
   if (setup.store == nullptr) {
     return absl::InvalidArgumentError(
-        "engine sockets needs a store where its ranks meet");
+        "engine sockets needs a store through which its ranks meet");
   }
   std::vector<Rank> members;
   for (int64_t r = 0; r < setup.size; ++r) members.push_back(Rank(r));

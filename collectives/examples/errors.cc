@@ -1,4 +1,4 @@
-// What the ranks of a group hear when one of them calls something else.
+// Shows the errors of all ranks when one rank calls a different operation.
 #include <iostream>
 #include <span>
 #include <thread>

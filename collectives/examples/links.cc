@@ -22,8 +22,8 @@
 namespace tessera::collectives::example {
 namespace {
 
-// The first bytes on a connection: who calls. The secret, which only the job's
-// store hands out, keeps strangers away.
+// The first bytes on a connection identify the caller. The secret, published
+// only through the job's store, rejects other connections.
 struct Hello {
   uint64_t secret = 0;
   int32_t rank = 0;
@@ -65,7 +65,7 @@ absl::Status MakeNonBlocking(int fd) {
   return absl::OkStatus();
 }
 
-// False where nothing can be read before the deadline.
+// Returns false if nothing can be read before the deadline.
 bool AwaitReadable(int fd, absl::Time deadline) {
   const int64_t ms = absl::ToInt64Milliseconds(deadline - absl::Now());
   pollfd entry{fd, POLLIN, 0};
@@ -150,7 +150,7 @@ absl::Status Links::ConnectTo(const Meeting& meeting, Rank peer, Lane lane) {
   return absl::OkStatus();
 }
 
-// One rank's connection; strangers are turned away.
+// Accepts one rank's connection; rejects others.
 absl::Status Links::Accept(const Meeting& meeting) {
   while (AwaitReadable(meeting.listener.fd(), meeting.deadline)) {
     Socket socket(

@@ -1,7 +1,7 @@
-// Links: a TCP connection on loopback to every other rank, for every lane.
+// Links: a TCP connection over loopback to every other rank, for every lane.
 //
-// Part of the example of an engine of one's own (engine.cc): how ranks find
-// each other through a job's Store.
+// Part of the example of a custom engine (engine.cc): shows how ranks find each
+// other through a job's Store.
 #ifndef TESSERA_COLLECTIVES_EXAMPLES_LINKS_H_
 #define TESSERA_COLLECTIVES_EXAMPLES_LINKS_H_
 
@@ -38,9 +38,9 @@ class Socket {
 
 class Links {
  public:
-  // Connects `members`, ranks of the job, this one among them, in this order.
-  // `name` tells the group from all others of the job. DeadlineExceeded or
-  // Unavailable naming the ranks that did not come.
+  // Connects `members` (ranks of the job including this one), in this order.
+  // `name` is unique in the job. DeadlineExceeded or Unavailable naming the
+  // missing ranks.
   static absl::StatusOr<Links> Connect(Store& store,
                                        const std::vector<Rank>& members,
                                        std::string_view name,

@@ -1,4 +1,4 @@
-// Gradients are averaged while those of the next layers are still computed.
+// Averages gradients while those of the next layers are computed.
 #include <iostream>
 #include <span>
 #include <thread>
@@ -22,7 +22,7 @@ absl::Status Train(Communicator& communicator) {
       g = static_cast<float>(static_cast<int64_t>(layer) +
                              communicator.rank().value());
     }
-    // Goes on while the next layer computes.
+    // Runs while the next layer computes.
     const Buffer buffer{std::span(gradients[layer])};
     TESSERA_ASSIGN_OR_RETURN(
         Work reduction,

@@ -1,5 +1,5 @@
-// One rank of a job whose processes share memory. Start it with //tools/launch,
-// torchrun, mpirun or srun: launch --np=4 -- processes
+// One rank of a job of processes that share memory. Start it with
+// //tools/launch, torchrun, mpirun or srun: launch --np=4 -- processes
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -18,7 +18,7 @@ absl::Status Run() {
   TESSERA_ASSIGN_OR_RETURN(auto engine, CreateSharedMemoryEngine(*job.store));
   TESSERA_ASSIGN_OR_RETURN(auto communicator,
                            Communicator::Create(std::move(engine)));
-  // On memory of the engine's own, an all-reduce copies nothing.
+  // On memory from AllocateShared an all-reduce makes no copies.
   constexpr int64_t kCount = 1 << 20;
   TESSERA_ASSIGN_OR_RETURN(
       auto memory, communicator->AllocateShared(kCount * sizeof(float)));

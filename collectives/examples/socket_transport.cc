@@ -89,8 +89,8 @@ absl::Status SocketTransport::Wait(std::span<const Request> requests,
   return absl::OkStatus();
 }
 
-// Until a connection can move something that waits, at most a while: another
-// thread may start more, or abort.
+// Waits until a connection is ready, for a short time only: another thread may
+// start more messages, or abort.
 void SocketTransport::AwaitEvent(int64_t deadline) {
   std::vector<pollfd> entries;
   {

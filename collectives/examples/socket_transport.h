@@ -1,8 +1,8 @@
 // SocketTransport: messages as bytes on connections: a header, then the
 // payload.
 //
-// Part of the example of an engine of one's own (engine.cc): all that an engine
-// must have.
+// Part of the example of a custom engine (engine.cc): the only part that an
+// engine needs.
 #ifndef TESSERA_COLLECTIVES_EXAMPLES_SOCKET_TRANSPORT_H_
 #define TESSERA_COLLECTIVES_EXAMPLES_SOCKET_TRANSPORT_H_
 
@@ -37,8 +37,8 @@ class SocketTransport : public Transport {
   absl::Status Wait(std::span<const Request> requests,
                     OperationContext& context) override;
 
-  // Fails everything from now on, and closes the connections, so that the other
-  // ranks find out too.
+  // Makes all current and later calls fail and closes the connections, so that
+  // the other ranks notice.
   void Abort(const absl::Status& reason);
 
   std::vector<PeerReport> Peers() const;
@@ -49,12 +49,12 @@ class SocketTransport : public Transport {
     int64_t bytes = 0;
   };
   struct Message {
-    Header header;      // What is sent, or expected.
-    Header arrived;     // Of a receive.
-    std::byte* data;    // Only read, of a send.
+    Header header;      // Sent or expected header.
+    Header arrived;     // Received header.
+    std::byte* data;    // Not written by sends.
     int64_t moved = 0;  // Bytes of header and payload.
   };
-  // One direction of a connection; or, to this rank itself, of none.
+  // One direction of a connection, or messages to this rank itself.
   struct Channel {
     Rank peer;
     Lane lane = Lane::kCollective;
@@ -67,11 +67,11 @@ class SocketTransport : public Transport {
   Channel& ChannelOf(Rank peer, Lane lane, Direction direction);
   absl::StatusOr<Request> Start(Channel& channel, const Signature& signature,
                                 std::byte* data, size_t bytes);
-  // Moves what can be moved, on all channels.
+  // Makes progress on all channels.
   absl::Status Advance();
   absl::Status AdvanceChannel(Channel& channel);
   absl::Status AdvanceSelf(Lane lane);
-  // The bytes that were moved; 0 where the connection has no room or no data.
+  // Returns the number of bytes moved; 0 if the connection is not ready.
   absl::StatusOr<int64_t> Move(Channel& channel, Message& message);
   absl::Status CheckArrived(const Channel& channel, const Message& message);
   void AwaitEvent(int64_t deadline);

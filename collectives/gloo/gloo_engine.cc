@@ -26,7 +26,7 @@
 namespace tessera::collectives {
 namespace {
 
-// One call. Gloo throws where it fails.
+// One collective call. Gloo reports errors by exceptions.
 struct Call {
   GlooGroup& group;
   const Operation& operation;
@@ -35,7 +35,7 @@ struct Call {
   int root() const { return static_cast<int>(operation.root.value()); }
   bool is_root() const { return operation.root == group.rank(); }
 
-  // What all of Gloo's options have.
+  // Sets what all Gloo options have in common.
   template <typename Options>
   Options MakeOptions() const {
     Options options(group.context());
@@ -45,7 +45,7 @@ struct Call {
   }
 };
 
-// Gloo takes its buffers as bytes that it may write; inputs it only reads.
+// Gloo takes non-const pointers but does not write to inputs.
 uint8_t* BytesOf(ConstBuffer buffer) {
   return static_cast<uint8_t*>(const_cast<void*>(buffer.data));
 }
@@ -58,7 +58,7 @@ void CopyUnlessSame(Buffer to, ConstBuffer from) {
   if (to.data != from.data) CopyBytes(to.data, from.data, from.bytes());
 }
 
-// Gives `options` the buffer to reduce in, as elements of their size.
+// Sets the reduction buffer, as elements of their size.
 template <typename Options>
 void SetReduced(Options& options, Buffer buffer) {
   const auto set = [&]<typename T>(T* data) {
@@ -85,7 +85,7 @@ void SetReduction(Options& options, const Reduction& reduction, DType dtype) {
       });
 }
 
-// The input, scaled where it must be, at `place`: reductions work there.
+// Copies the input to `place`, scaled if necessary; Gloo reduces there.
 void Prime(const Operation& operation, Buffer place) {
   if (ScalesInput(operation.reduction)) {
     ScaleInto(operation.reduction, operation.input, place);
@@ -106,7 +106,8 @@ absl::Status AllReduce(Call& call) {
   return absl::OkStatus();
 }
 
-// Every rank's output is worked in; that of the others is scratch.
+// Gloo reduces in every rank's output; ranks other than the root use scratch
+// memory.
 absl::Status Reduce(Call& call) {
   const ConstBuffer input = call.operation.input;
   if (input.count == 0) return absl::OkStatus();
@@ -139,7 +140,7 @@ absl::Status Broadcast(Call& call) {
   return absl::OkStatus();
 }
 
-// The bytes of each block.
+// The size of each block in bytes.
 template <typename Int>
 std::vector<Int> BlockBytes(const Blocks& blocks, DType dtype) {
   std::vector<Int> bytes;
@@ -270,12 +271,12 @@ absl::Status RunCall(Call& call) {
     case OpKind::kBarrier:
       return Barrier(call);
     default:
-      return absl::UnimplementedError(
-          absl::StrCat("Gloo has no ", OpKindName(call.operation.kind)));
+      return absl::UnimplementedError(absl::StrCat(
+          "Gloo does not support ", OpKindName(call.operation.kind)));
   }
 }
 
-// A group of one: the output is the input.
+// Collectives of a group of one rank.
 absl::Status RunAlone(const Operation& operation) {
   const Buffer output = operation.output;
   if (output.count == 0) return absl::OkStatus();
@@ -350,15 +351,15 @@ class GlooEngine : public Engine {
 
 absl::Status Validate(const GlooOptions& options) {
   if (options.timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "gloo: a timeout of ", absl::FormatDuration(options.timeout),
-        "; it must be more than 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("gloo: timeout is ", absl::FormatDuration(options.timeout),
+                     "; it must be more than 0"));
   }
   constexpr size_t kMaxNameBytes = 64;
   if (options.name.empty() || options.name.size() > kMaxNameBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("gloo: a name of ", options.name.size(), " bytes; 1 to ",
-                     kMaxNameBytes, " are allowed"));
+        absl::StrCat("gloo: the name has ", options.name.size(),
+                     " bytes; use 1 to ", kMaxNameBytes));
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,21 @@
-// What the gloo engine can be told.
+// The gloo engine: ranks connected by TCP with Facebook's Gloo.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Job job, JoinJob(ProcessEnvironment()));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto engine, CreateGlooEngine(*job.store, {.interface = "eth0"}));
+//
+// Implements every collective except reduce_scatter, which runs as one of
+// Tessera's algorithms over Gloo's messages. Uses Tessera's reduction kernels,
+// so f16 and bf16 accumulate as in other engines. Ranks may be threads of one
+// process.
+//
+// Errors. A rank that dies causes Unavailable at once on its peers, a late rank
+// DeadlineExceeded. Both, and an abort, close all connections of the group:
+// this is how Gloo ends waits and notifies other ranks. Buffers are not
+// accessed after that.
+//
+// Threads: one of Gloo for all groups of a world, and one more for every
+// channel end on which asynchronous messages are started.
 #ifndef TESSERA_COLLECTIVES_GLOO_GLOO_ENGINE_H_
 #define TESSERA_COLLECTIVES_GLOO_GLOO_ENGINE_H_
 
@@ -13,47 +30,30 @@
 namespace tessera::collectives {
 
 struct GlooOptions {
-  // Where this rank listens: an interface ("eth0") or, where that is empty, a
-  // host name or address. Loopback serves the ranks of one host and is reached
-  // by nobody else; Gloo's connections are neither encrypted nor authenticated.
+  // The address on which this rank listens: an interface ("eth0") or, if that
+  // is empty, a host name or IP address. Other hosts cannot reach loopback.
+  // Gloo's connections are neither encrypted nor authenticated.
   std::string interface = "";
   std::string hostname = "127.0.0.1";
 
-  // Tells this world from others that meet at the same store; the same on all
-  // ranks.
+  // Distinguishes this world from others that use the same store. Must be equal
+  // on all ranks.
   std::string name = "world";
 
-  // Every collective begins with an exchange of 32 bytes a rank: calls that do
-  // not match are errors at once, which show both sides. Otherwise the ranks
-  // wait for each other until the deadline. Messages are always checked: they
-  // bring their signature. The same on all ranks.
+  // If true, collectives start with an exchange of 32 bytes per rank, so that
+  // mismatched calls fail at once with an error that shows both sides.
+  // Otherwise they time out. Messages are always checked. Must be equal on all
+  // ranks.
   bool check_signatures = false;
 
-  // How long the ranks wait for each other when the engine is created.
+  // The longest time to wait for the other ranks when creating the engine.
   absl::Duration timeout = absl::Seconds(30);
 };
 
-// gloo: ranks connected by TCP, through Facebook's Gloo.
-//
-//   TESSERA_ASSIGN_OR_RETURN(Job job, JoinJob(ProcessEnvironment()));
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto engine, CreateGlooEngine(*job.store, {.interface = "eth0"}));
-//
-// Implements every collective but reduce_scatter, with our own reduction, so
-// that f16 and bf16 work and accumulate as elsewhere; reduce_scatter is one of
-// our algorithms over its messages. Ranks may be threads of one process.
-//
-// Errors. A rank that dies is Unavailable at once for those that talk to it,
-// one that is late a DeadlineExceeded. Either, and an abort, closes all
-// connections of the group: that is how Gloo ends a wait, and how the others
-// learn of it. Buffers are not touched after that.
-//
-// Threads: one of Gloo's for all groups of a world, and one more for every
-// channel end on which messages are started asynchronously.
-
-// The world of all ranks of `store`, which outlives the engine and its
-// subgroups. Called by every rank. InvalidArgument where an option cannot be;
-// DeadlineExceeded or Unavailable naming the ranks that did not come.
+// Creates the world of all ranks of `store`, which must outlive the engine and
+// its subgroups. Every rank calls it. InvalidArgument if an option is invalid;
+// DeadlineExceeded or Unavailable naming the ranks that did not call it or
+// died.
 absl::StatusOr<std::unique_ptr<Engine>> CreateGlooEngine(
     Store& store, const GlooOptions& options = {});
 

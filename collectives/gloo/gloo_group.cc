@@ -20,7 +20,7 @@ namespace tessera::collectives {
 
 namespace {
 
-// A key without the number at its end.
+// The key without the number at its end.
 std::string_view StemOf(std::string_view key) {
   while (!key.empty() && std::isdigit(static_cast<unsigned char>(key.back()))) {
     key.remove_suffix(1);
@@ -72,14 +72,14 @@ absl::Status StoreAdapter::Erase() {
 
 namespace {
 
-// A message that nobody sends.
+// A tag that no message uses.
 constexpr uint64_t kSilentSlot = uint64_t{0xff} << 56;
 
 absl::Time TimeOf(int64_t deadline) {
   return absl::Now() + absl::Nanoseconds(deadline - MonotonicNanos());
 }
 
-// A number for the group `group` of the group `id`.
+// The id of subgroup `group` of the group `id`.
 std::string IdOf(std::string_view id, std::span<const Rank> members,
                  uint32_t group) {
   uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a.
@@ -92,7 +92,7 @@ std::string IdOf(std::string_view id, std::span<const Rank> members,
   return absl::StrCat(absl::Hex(hash, absl::kZeroPad16), "-", group);
 }
 
-// Gloo itself leaks memory on an interface that there is not.
+// Checked here because Gloo leaks memory if the interface does not exist.
 absl::Status CheckInterface(const std::string& interface) {
   if (interface.empty() || if_nametoindex(interface.c_str()) != 0) {
     return absl::OkStatus();
@@ -169,7 +169,7 @@ absl::StatusOr<std::shared_ptr<GlooGroup>> GlooGroup::Subgroup(
   return Connect(store_, std::move(in_job), id, device_, options_, deadline);
 }
 
-// Who is missing is known before anybody connects.
+// Exchange first, so that missing ranks are known before connecting.
 absl::Status GlooGroup::Meet(int64_t deadline) {
   TESSERA_ASSIGN_OR_RETURN(
       const std::vector<std::string> all,
@@ -233,15 +233,15 @@ absl::Status GlooGroup::Explain(const std::exception& error,
 
 void GlooGroup::Abort(const absl::Status& reason) {
   if (!failure_.Set(reason) || context_ == nullptr) return;
-  // A wait that times out is Gloo's way of closing every connection and waking
-  // whoever waits: one for what never comes.
+  // A timed-out wait makes Gloo close all connections and wake all waiters;
+  // wait for a message that is never sent.
   std::byte nothing{};
   try {
     const auto silent = context_->createUnboundBuffer(&nothing, 1);
     silent->recv(rank_ == Rank(0) ? 1 : 0, kSilentSlot);
     silent->waitRecv(std::chrono::milliseconds(1));
   } catch (const std::exception&) {
-    // As intended.
+    // Expected.
   }
 }
 

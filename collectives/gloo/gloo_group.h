@@ -1,4 +1,5 @@
-// StoreAdapter: a job's Store as Gloo's rendezvous wants it.
+// GlooGroup: a Gloo context with deadlines and error handling. StoreAdapter: a
+// job's Store for Gloo's rendezvous.
 #ifndef TESSERA_COLLECTIVES_GLOO_GLOO_GROUP_H_
 #define TESSERA_COLLECTIVES_GLOO_GLOO_GROUP_H_
 
@@ -27,7 +28,7 @@
 
 namespace tessera::collectives {
 
-// What the adapter throws through Gloo.
+// The exception that the adapter throws through Gloo.
 class StoreError : public std::exception {
  public:
   explicit StoreError(absl::Status status)
@@ -40,8 +41,8 @@ class StoreError : public std::exception {
   std::string text_;
 };
 
-// Gloo's keys end with the rank that sets them, in the group; `members` are
-// those ranks in the job. Errors are thrown as StoreError.
+// Gloo's keys end with the group rank that sets them; `members` maps group
+// ranks to job ranks. Errors are thrown as StoreError.
 class StoreAdapter : public gloo::rendezvous::Store {
  public:
   StoreAdapter(collectives::Store& store, std::string prefix,
@@ -52,13 +53,13 @@ class StoreAdapter : public gloo::rendezvous::Store {
         deadline_(deadline) {}
 
   void set(const std::string& key, const std::vector<char>& data) override;
-  // Waits for the key.
+  // Waits until the key is set.
   std::vector<char> get(const std::string& key) override;
   void wait(const std::vector<std::string>&) override {}
   void wait(const std::vector<std::string>&,
             const std::chrono::milliseconds&) override {}
 
-  // Removes what this rank has set; nobody reads it any more.
+  // Erases the keys of this rank, which are no longer needed.
   absl::Status Erase();
 
  private:
@@ -69,51 +70,50 @@ class StoreAdapter : public gloo::rendezvous::Store {
   std::vector<std::string> set_keys_;
 };
 
-// GlooGroup: one rank's seat in a Gloo context, and what its exceptions mean.
+// GlooGroup: one rank's Gloo context and its error state.
 
-// A device by the options. InvalidArgument where there is no such interface or
-// host name.
+// Creates the device for the options. InvalidArgument if the interface or host
+// name does not exist.
 absl::StatusOr<std::shared_ptr<gloo::transport::Device>> CreateGlooDevice(
     const GlooOptions& options);
 
-// What is left until `deadline` (MonotonicNanos) as Gloo wants it: at least
-// 1 ms, at most some weeks.
+// The time until `deadline` (MonotonicNanos) as a Gloo timeout: at least 1 ms,
+// at most some weeks.
 std::chrono::milliseconds TimeUntil(int64_t deadline);
 
 // Thread-safe.
 class GlooGroup {
  public:
-  // Meets the others of `members`, ranks of the job, this one among them, at
-  // the store, until `deadline`. `id` tells the group from all others of the
-  // job.
+  // Connects `members` (ranks of the job including this one) through the store,
+  // until `deadline`. `id` is unique in the job.
   static absl::StatusOr<std::shared_ptr<GlooGroup>> Connect(
       Store& store, std::vector<Rank> members, const std::string& id,
       std::shared_ptr<gloo::transport::Device> device,
       const GlooOptions& options, int64_t deadline);
 
-  // As Engine::CreateSubgroup.
+  // Like Engine::CreateSubgroup.
   absl::StatusOr<std::shared_ptr<GlooGroup>> Subgroup(
       std::span<const Rank> members, uint32_t group, int64_t deadline);
 
   Rank rank() const { return rank_; }
   int64_t size() const { return static_cast<int64_t>(members_.size()); }
-  // Null in a group of one.
+  // Null if the group has one rank.
   const std::shared_ptr<gloo::Context>& context() const { return context_; }
   const PeerTable& peers() const { return peers_; }
   const GlooOptions& options() const { return options_; }
   const Failure& failure() const { return failure_; }
 
-  // The number of the next collective, for Gloo's slots.
+  // The number of the next collective, for Gloo's tags.
   uint32_t NextTag() { return next_tag_++; }
 
-  // What an exception of Gloo's means: the reason of an abort, the deadline, or
-  // a connection that was lost; of `peer`, where that is known.
+  // Converts an exception of Gloo to a status: the reason of an abort, the
+  // deadline, or a lost connection (to `peer` if known).
   absl::Status Explain(const std::exception& error,
                        const OperationContext* context,
                        std::optional<Rank> peer = std::nullopt) const;
 
-  // Closes all connections, which ends every wait on them, here and at the
-  // other ends. When it returns Gloo touches no buffer of this group any more.
+  // Closes all connections, which ends all waits on both ends. Afterwards Gloo
+  // does not access buffers of this group.
   void Abort(const absl::Status& reason);
 
  private:

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kInlineBytes = 4096;
 
-// Collectives of Gloo's own use small numbers in the highest byte.
+// Gloo's own collectives use small numbers in the highest byte.
 uint64_t FrameSlot(Lane lane) {
   return (uint64_t{0x80} | static_cast<uint64_t>(lane)) << 56;
 }
@@ -37,7 +37,7 @@ struct MessageChannel::Message {
   MessageHeader mine;
   std::byte* data = nullptr;
   std::unique_ptr<Frame> frame;
-  // After the memory that they are for: they go first.
+  // Declared after the memory that they use, so destroyed before it.
   std::unique_ptr<gloo::transport::UnboundBuffer> frame_buffer;
   std::unique_ptr<gloo::transport::UnboundBuffer> payload_buffer;
 
@@ -72,7 +72,7 @@ absl::StatusOr<uint64_t> MessageChannel::Start(const Signature& signature,
 }
 
 absl::Status MessageChannel::Post(Message& message) {
-  // Not cleared: only what is sent matters.
+  // Not cleared; only the sent part matters.
   message.frame.reset(new Frame);
   const auto bytes = static_cast<size_t>(message.mine.bytes);
   const int peer = static_cast<int>(peer_.value());
@@ -171,7 +171,7 @@ void MessageChannel::Work() {
       return closing_ || (completed_ < tested_ && !driven_ && status_.ok());
     });
     if (closing_) return;
-    // Its error stays in status_.
+    // Its error is kept in status_.
     static_cast<void>(DriveFront(lock, kNever, nullptr));
   }
 }
@@ -202,7 +202,7 @@ GlooTransport::~GlooTransport() {
   for (const std::unique_ptr<MessageChannel>& channel : channels_) {
     if (channel == nullptr || channel->Idle()) continue;
     group_->Abort(
-        absl::AbortedError("the engine was destroyed with messages under way"));
+        absl::AbortedError("the engine was destroyed with messages in flight"));
   }
 }
 
@@ -238,7 +238,7 @@ absl::StatusOr<Request> GlooTransport::StartSend(
     TESSERA_ASSIGN_OR_RETURN(request.number,
                              SelfOn(lane).StartSend(signature, bytes));
   } else {
-    // Gloo reads it only.
+    // Gloo only reads it.
     TESSERA_ASSIGN_OR_RETURN(
         request.number,
         ChannelOf(request).Start(

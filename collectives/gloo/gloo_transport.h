@@ -1,5 +1,6 @@
-// MessageChannel: one end of the messages to or from one other rank on one
-// lane.
+// GlooTransport: the Transport over Gloo's unbound buffers.
+//
+// MessageChannel: the messages to or from one peer on one lane.
 #ifndef TESSERA_COLLECTIVES_GLOO_GLOO_TRANSPORT_H_
 #define TESSERA_COLLECTIVES_GLOO_GLOO_TRANSPORT_H_
 
@@ -22,21 +23,21 @@
 
 namespace tessera::collectives {
 
-// Thread-safe, but for Start, which one thread at a time calls. Messages
-// complete in their order.
+// Thread-safe, except that one thread at a time may call Start. Messages
+// complete in order.
 class MessageChannel {
  public:
   MessageChannel(GlooGroup& group, Rank peer, Lane lane, Direction direction)
       : group_(group), peer_(peer), lane_(lane), direction_(direction) {}
-  // Nothing is under way, or the group is broken.
+  // Requires that no message is in flight, or that the group is broken.
   ~MessageChannel();
 
-  // The message's number. A receive writes to `data`, a send does not.
+  // Starts a message and returns its number. Only receives write to `data`.
   absl::StatusOr<uint64_t> Start(const Signature& signature, std::byte* data,
                                  size_t bytes);
-  // True where message `number` is complete. Never waits.
+  // Returns true if message `number` is complete. Does not wait.
   absl::StatusOr<bool> Test(uint64_t number);
-  // Waits for it until the context's deadline.
+  // Waits until message `number` is complete or the context's deadline.
   absl::Status Wait(uint64_t number, const OperationContext& context);
 
   bool Idle();
@@ -60,27 +61,27 @@ class MessageChannel {
   std::deque<std::shared_ptr<Message>> pending_;  // Oldest first.
   uint64_t started_ = 0;
   uint64_t completed_ = 0;
-  uint64_t tested_ = 0;  // The last message that somebody asked about.
-  bool driven_ = false;  // A thread waits for the oldest one.
+  uint64_t tested_ = 0;  // The last message passed to Test.
+  bool driven_ = false;  // A thread waits for the oldest message.
   bool closing_ = false;
   absl::Status status_;
-  std::thread worker_;  // Waits for what is asked about.
+  std::thread worker_;  // Waits for messages passed to Test.
 };
 
-// GlooTransport: messages through Gloo's unbound buffers.
+// GlooTransport: the Transport of the gloo engine.
 //
-// A message is a frame with its header and, up to 4 KiB, its bytes; longer
-// payloads follow on a slot that names their size, so that a payload can only
-// meet a buffer that it fits (Gloo ends the process where it does not). Both
-// are given to Gloo when the message is started and move on Gloo's thread.
+// A message is a frame with a header and up to 4 KiB of payload. Longer
+// payloads follow with a tag that contains their size, so that a payload never
+// meets a buffer of another size (which would make Gloo terminate the process).
+// Both parts are passed to Gloo at the start and progress on Gloo's thread.
 //
-// Gloo can wait, but not be asked: who waits in Wait waits in Gloo, and the
-// first Test of a channel end starts a thread that waits for its messages.
+// Gloo supports waiting but not polling: Wait waits in Gloo, and the first Test
+// on a channel end starts a thread that waits for its messages.
 
 class GlooTransport : public Transport {
  public:
   explicit GlooTransport(std::shared_ptr<GlooGroup> group);
-  // Breaks the group where messages are still under way.
+  // Breaks the group if messages are still in flight.
   ~GlooTransport() override;
 
   Rank rank() const override { return group_->rank(); }
@@ -95,7 +96,8 @@ class GlooTransport : public Transport {
   absl::Status Wait(std::span<const Request> requests,
                     OperationContext& context) override;
 
-  // Ends the waits for messages to itself; Gloo's end with the group.
+  // Ends waits for messages to this rank itself; other waits end with the
+  // group.
   void Abort(const absl::Status& reason);
 
  private:

@@ -1,4 +1,4 @@
-// "gloo" by name.
+// Registers the engine "gloo".
 #include "collectives/engine/engine_registry.h"
 
 #if TESSERA_HAVE_GLOO
@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineSetup& setup) {
   TESSERA_RETURN_IF_ERROR(reader.Finish());
   if (setup.store == nullptr) {
     return absl::InvalidArgumentError(
-        "engine gloo needs a store where its ranks meet; JoinJob gives one");
+        "engine gloo needs a store through which its ranks meet; use JoinJob");
   }
   return CreateGlooEngine(*setup.store, options);
 }
@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineSetup& setup) {
 #else
 [[maybe_unused]] const bool registered = RegisterMissingEngine(
     "gloo",
-    "this program was built where no Gloo was found; install it with its "
+    "no Gloo was found when this program was built; install it with its "
     "headers (libgloo-dev) and build again");
 #endif
 

@@ -11,7 +11,7 @@
 namespace tessera::collectives {
 namespace {
 
-// Of messages on their way.
+// Limit for messages that are sent.
 constexpr size_t kLongestMessage = 2000;
 
 }  // namespace
@@ -54,7 +54,7 @@ absl::Status FirstError(std::string_view group,
 
 absl::Status AgreeOnStatus(Communicator& group, const absl::Status& mine,
                            absl::Duration timeout) {
-  // The code in front, then the message.
+  // The status code followed by the message.
   const std::string text =
       absl::StrCat(std::string(1, static_cast<char>(mine.raw_code())),
                    mine.message().substr(0, kLongestMessage));

@@ -1,10 +1,10 @@
-// What ranks must know of each other before they go on together: texts and
-// statuses from every rank to every rank.
+// Exchanges texts and statuses between all ranks, so that they continue or fail
+// together.
 //
 //   TESSERA_RETURN_IF_ERROR(AgreeOnStatus(group, WriteMine(), timeout));
-//   // Here every rank has written, or none has come.
+// Reached only if every rank succeeded.
 //
-// Slow (two collectives, copies): for what happens once in a while.
+// Slow (two collectives and copies); for rare events.
 #ifndef TESSERA_COLLECTIVES_GROUPS_AGREEMENT_H_
 #define TESSERA_COLLECTIVES_GROUPS_AGREEMENT_H_
 
@@ -19,21 +19,22 @@
 
 namespace tessera::collectives {
 
-// Collectives, which wait up to `timeout` for the slowest rank. Errors are the
-// group's: see collectives/communicator.h.
+// Collectives that wait up to `timeout` for the slowest rank. Errors as
+// described in collectives/communicator.h.
 
-// By rank. Any lengths, of some MiB together at most.
+// Returns the texts of all ranks, by rank. Lengths may differ; a few MiB in
+// total.
 absl::StatusOr<std::vector<std::string>> ExchangeTexts(Communicator& group,
                                                        std::string_view mine,
                                                        absl::Duration timeout);
 
-// OK where all ranks give OK. Otherwise, on every rank, the error of the first
-// rank that has one, which is named, and how many more there are. Of a message
-// the first 2000 bytes.
+// OK if all ranks pass OK. Otherwise every rank gets the error of the first
+// failed rank, with that rank's number, the number of other failed ranks, and
+// up to 2000 bytes of the message.
 absl::Status AgreeOnStatus(Communicator& group, const absl::Status& mine,
                            absl::Duration timeout);
 
-// What AgreeOnStatus returns for these statuses.
+// The result of AgreeOnStatus for these statuses.
 absl::Status FirstError(std::string_view group,
                         const std::vector<absl::Status>& by_rank);
 

@@ -39,7 +39,7 @@ absl::Status GroupManager::FindStages() {
   return absl::OkStatus();
 }
 
-// The group of these mesh ranks. The caller holds mutex_.
+// The group of these mesh ranks. Requires mutex_.
 absl::StatusOr<Communicator*> GroupManager::GroupOf(
     std::span<const topology::Rank> members, const std::string& name) {
   std::unique_ptr<Communicator>& group = groups_[name];

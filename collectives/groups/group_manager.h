@@ -1,4 +1,4 @@
-// GroupManager: a communicator for every group that a rank has on a mesh.
+// GroupManager: the communicators of a rank's groups on a mesh.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto groups, GroupManager::Create(world, mesh));
 //   groups->AllReduce("dp", Buffer(std::span(gradient)), Reduction::Average());
@@ -7,11 +7,11 @@
 //     groups->SendToNextStage(ConstBuffer(std::span(activations)));
 //   }
 //
-// Each group is one of its own: no group shares another's traffic, order or
-// errors. Members are in the order of their coordinates along the axes.
+// Groups are independent: they share no traffic, order or errors. Members are
+// ordered by their coordinates along the axes.
 //
-// Threads: Group may be called from any thread; a group that does not exist yet
-// is created by the first call, which is a collective over its members.
+// Threads: Group is thread-safe. The first call for a group creates it, which
+// is a collective over its members.
 #ifndef TESSERA_COLLECTIVES_GROUPS_GROUP_MANAGER_H_
 #define TESSERA_COLLECTIVES_GROUPS_GROUP_MANAGER_H_
 
@@ -32,39 +32,38 @@
 namespace tessera::collectives {
 
 struct GroupOptions {
-  // The axis along which the pipeline's stages lie, if the mesh has it.
+  // The axis of the pipeline's stages, if the mesh has it.
   std::string pipeline_axis = "pp";
 };
 
 class GroupManager {
  public:
-  // The groups of `mesh`, whose ranks, in order, are those of `world`: rank 0
-  // of the world is mesh.first_rank(). A collective over the world; creates the
-  // groups along each single axis. `world` outlives the manager.
-  // InvalidArgument where mesh and world differ in size.
+  // Creates the groups along each single axis of `mesh`. A collective over
+  // `world`, whose rank 0 is mesh.first_rank(). `world` must outlive the
+  // manager. InvalidArgument if mesh and world differ in size.
   static absl::StatusOr<std::unique_ptr<GroupManager>> Create(
       Communicator& world, topology::Mesh mesh, GroupOptions options = {});
 
   const topology::Mesh& mesh() const { return mesh_; }
   Communicator& world() { return world_; }
 
-  // This rank in the mesh.
+  // This rank's number in the mesh.
   Rank mesh_rank() const { return mesh_.first_rank() + world_.rank().value(); }
 
-  // This rank's group along a set of axes: "tp", "dp,cp". Named as
-  // topology::GroupName names it. InvalidArgument as Mesh::GroupsAlong.
+  // This rank's group along a set of axes: "tp", "dp,cp". Its name is
+  // topology::GroupName. Errors as Mesh::GroupsAlong.
   absl::StatusOr<Communicator*> Group(std::string_view axes);
 
-  // The group of that name ("tp_group_dp1_pp0"). InvalidArgument where the mesh
-  // has none of that name or this rank is not in it.
+  // The group with a name such as "tp_group_dp1_pp0". InvalidArgument if the
+  // mesh has no such group or this rank is not a member.
   absl::StatusOr<Communicator*> GroupNamed(std::string_view name);
 
-  // The first and the last rank along `axis` (along the pipeline: the stages
-  // that hold a tied embedding). Null where this rank is neither, or both are
-  // one.
+  // The group of the first and the last rank along `axis` (along the pipeline:
+  // the stages with a tied embedding). Null if this rank is neither, or both
+  // are the same.
   absl::StatusOr<Communicator*> EndsGroup(std::string_view axis);
 
-  // Collectives over this rank's group along `axes`.
+  // Collectives in this rank's group along `axes`.
   absl::Status AllReduce(std::string_view axes, Buffer buffer,
                          Reduction reduction, const CallOptions& call = {});
   absl::Status AllGather(std::string_view axes, ConstBuffer input,
@@ -73,15 +72,15 @@ class GroupManager {
                              Buffer output, Reduction reduction,
                              const CallOptions& call = {});
 
-  // The pipeline. A mesh without the pipeline axis has one stage.
+  // The pipeline; one stage if the mesh has no pipeline axis.
   int64_t stage() const { return stage_; }
   int64_t stages() const { return stages_; }
   bool IsFirstStage() const { return stage_ == 0; }
   bool IsLastStage() const { return stage_ == stages_ - 1; }
 
-  // The rank of the pipeline group that is `steps` stages further (negative:
-  // back). Open: InvalidArgument beyond the ends. Cyclic: around, as
-  // interleaved schedules send from the last rank to the first.
+  // The rank of the pipeline group `steps` stages further (negative: back).
+  // kOpen: InvalidArgument beyond the ends. kCyclic: wraps around, as
+  // interleaved schedules need.
   absl::StatusOr<Rank> StageAt(
       int64_t steps,
       topology::Boundary boundary = topology::Boundary::kOpen) const;
@@ -101,9 +100,9 @@ class GroupManager {
       Buffer output, topology::Boundary boundary = topology::Boundary::kOpen,
       const CallOptions& call = {});
 
-  // The pipeline's communicator, for started messages:
+  // The pipeline's communicator, for non-blocking messages:
   //   groups.pipeline().Start(SendOf(x, *groups.StageAt(+1)))
-  // InvalidArgument where there is one stage.
+  // Requires more than one stage.
   absl::StatusOr<Communicator*> pipeline();
 
  private:
@@ -122,8 +121,8 @@ class GroupManager {
 
   std::mutex mutex_;
   absl::flat_hash_map<std::string, std::unique_ptr<Communicator>> groups_;
-  absl::flat_hash_map<std::string, Communicator*> by_axes_;  // As they were
-                                                             // asked for.
+  absl::flat_hash_map<std::string, Communicator*>
+      by_axes_;  // By the axes as requested.
 };
 
 }  // namespace tessera::collectives

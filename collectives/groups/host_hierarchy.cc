@@ -21,8 +21,8 @@ namespace tessera::collectives {
 
 namespace {
 
-// All ranks again, by a number that no user's subgroup has: those are hashes of
-// lists.
+// All ranks, with an id that no user's subgroup has (those are hashes of
+// lists).
 absl::StatusOr<std::unique_ptr<Communicator>> GroupBeside(
     Engine& engine, absl::Duration timeout) {
   constexpr uint32_t kHostsGroup = 3;
@@ -72,11 +72,11 @@ using topology::Device;
 using topology::DeviceIndex;
 using topology::DevicePlace;
 
-// What ranks of one group have in common: a kind of place and its numbers.
+// A kind of location and its numbers; equal for the ranks of one group.
 using Place = std::tuple<int, int64_t, int64_t>;
 enum : int { kHost, kSocket, kNumaNode, kNvlink, kNvlinkOfHosts };
 
-// The places of a device, innermost first.
+// The locations of a device, innermost first.
 std::vector<Place> PlacesOf(const Cluster& cluster, const DevicePlace& where,
                             const Device& device) {
   const int64_t host = where.host.value();
@@ -120,7 +120,7 @@ absl::StatusOr<Hierarchy> HierarchyOf(const Cluster& cluster,
     }
   }
   TESSERA_ASSIGN_OR_RETURN(const Hierarchy all, Hierarchy::FromLabels(labels));
-  // Levels that tell no more than the next one, or that part all ranks.
+  // Drops levels that equal the next one or separate all ranks.
   std::vector<std::vector<int64_t>> telling;
   for (size_t level = 0; level < kLevels; ++level) {
     std::vector<int64_t> groups;

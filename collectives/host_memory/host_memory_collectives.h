@@ -1,9 +1,9 @@
 // HostMemoryCollectives: every collective over memory that ranks can access.
 //
-//    condition                                 method
-//    message fits into notes (up to 312 bytes) notes
-//    large, all buffers accessible             zero copy
-//    otherwise                                 staged through windows
+//   condition                                 method
+//   message fits into notes (up to 312 bytes) notes
+//   large, all buffers accessible             zero copy
+//   otherwise                                 staged through windows
 //
 // Every method reduces as a left fold in rank order with one rounding: the bits
 // of a result depend only on the inputs.
@@ -24,10 +24,10 @@ namespace tessera::collectives::host_memory {
 // PlaceHistory: decides whether a call should ask its peers where their buffers
 // are.
 //
-//    if (history.Asks(kind, bytes)) {
+//   if (history.Asks(kind, bytes)) {
 //      const bool enough = ...;  // Exchange addresses.
 //      history.Learn(kind, bytes, enough);
-//    }
+//   }
 //
 // Asking costs a synchronisation (a third of the time of a small all_gather),
 // which is wasted if buffers are not in shared memory. After a negative answer

@@ -23,7 +23,7 @@ namespace {
 using host_memory::Announcement;
 using host_memory::kAnnouncements;
 
-// What the ranks of one world share.
+// The memory shared by the ranks of a world.
 class World {
  public:
   explicit World(int64_t ranks)
@@ -37,7 +37,7 @@ class World {
         ::operator new(static_cast<size_t>(bytes), kAlignment, std::nothrow));
     if (memory == nullptr) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for ", bytes, " bytes"));
+          absl::StrCat("cannot allocate ", bytes, " bytes"));
     }
     std::memset(memory, 0, static_cast<size_t>(bytes));
     const std::lock_guard lock(mutex_);
@@ -66,7 +66,7 @@ class World {
 
   std::vector<Announcement> announcements_;
   std::mutex mutex_;
-  // What nobody has given back when the last rank goes.
+  // Frees blocks that are still allocated when the last rank leaves.
   absl::flat_hash_set<std::byte*> allocated_;
 };
 
@@ -91,7 +91,7 @@ class InProcessDomain : public host_memory::Domain {
   Announcement* AnnouncementsOf(int64_t rank) override {
     return world_->AnnouncementsOf(rank);
   }
-  // Threads do not die without leaving; a rank that has left says so itself.
+  // Threads do not die without leaving, and leaving is recorded in RankStatus.
   bool IsDead(int64_t) override { return false; }
   std::string HostOf(int64_t) const override { return ""; }
   int64_t PidOf(int64_t) const override { return getpid(); }
@@ -109,8 +109,8 @@ class InProcessDomain : public host_memory::Domain {
 absl::StatusOr<std::vector<std::unique_ptr<Engine>>> CreateInProcessEngines(
     int64_t ranks, const InProcessOptions& options) {
   if (ranks < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a world of ", ranks, " ranks; at least 1 is needed"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot create a world of ", ranks, " ranks; at least 1 is needed"));
   }
   const auto world = std::make_shared<World>(ranks);
   std::vector<int64_t> members(static_cast<size_t>(ranks));

@@ -6,8 +6,8 @@
 //     ...
 //   });
 //
-// For embedding, and the reference for tests. Every rank reaches every buffer,
-// so that nothing is staged and nothing copied twice.
+// For embedding and as the reference for tests. Every rank can access every
+// buffer, so data is not staged or copied twice.
 #ifndef TESSERA_COLLECTIVES_IN_PROCESS_IN_PROCESS_H_
 #define TESSERA_COLLECTIVES_IN_PROCESS_IN_PROCESS_H_
 
@@ -24,14 +24,14 @@ namespace tessera::collectives {
 struct InProcessOptions {
   Tuning tuning = {};
 
-  // False: buffers are treated as if they were another process's, and staged.
-  // For tests of that.
+  // If false, buffers are staged as if they belonged to other processes. For
+  // tests.
   bool reach_buffers = true;
 };
 
-// The engines of a new world, by rank. Each belongs to one thread at a time,
-// and a rank has left when its engine is destroyed. InvalidArgument where there
-// is no rank or the tuning cannot be.
+// Creates the engines of a new world, by rank. One thread at a time may use an
+// engine; a rank leaves when its engine is destroyed. InvalidArgument if
+// `ranks` is less than 1 or the tuning is invalid.
 absl::StatusOr<std::vector<std::unique_ptr<Engine>>> CreateInProcessEngines(
     int64_t ranks, const InProcessOptions& options = {});
 

@@ -1,4 +1,4 @@
-// "in_process" by name: one rank, for what runs without a launcher.
+// Registers "in_process": a world of one rank, for programs without a launcher.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

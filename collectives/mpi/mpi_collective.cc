@@ -22,7 +22,7 @@
 namespace tessera::collectives {
 namespace {
 
-// A block that goes to or comes from `peer`.
+// A block that is sent to or received from `peer`.
 template <typename Void>
 struct BlockOf {
   int peer;
@@ -55,14 +55,13 @@ struct MpiCall {
     return Annotate(group.Await({&request, 1}, context), name);
   }
 
-  // Sends and receives blocks of any size, each to and from its peer, and waits
-  // for all of them. A block that goes to or comes from this rank is copied.
+  // Exchanges blocks of any size with their peers and waits for all of them.
+  // Blocks of this rank itself are copied.
   absl::Status Exchange(std::span<const BlockOf<const void>> out,
                         std::span<const BlockOf<void>> in);
 
-  // The input with the factor of a scaled sum applied: in `place` where that is
-  // not null, else in scratch memory; the input itself where there is no
-  // factor.
+  // The input multiplied by the factor of a scaled sum, in `place` or, if that
+  // is null, in scratch memory; the input itself if there is no factor.
   absl::StatusOr<ConstBuffer> ScaledInput(void* place);
 };
 
@@ -79,10 +78,10 @@ absl::StatusOr<ConstBuffer> MpiCall::ScaledInput(void* place) {
   return ConstBuffer(scaled);
 }
 
-// The requests of an exchange, and what its receives should bring.
+// The requests of an exchange and the expected sizes of its receives.
 struct Posted {
   std::vector<MPI_Request> requests;
-  std::vector<int> expected;  // Of the receives, which come first.
+  std::vector<int> expected;  // Sizes of the receives, which come first.
   std::vector<int> peers;
 };
 
@@ -93,7 +92,7 @@ absl::Status CheckSizes(const Posted& posted,
     MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
     if (bytes == posted.expected[i]) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", posted.peers[i], " sent ", bytes, " bytes where ",
+        "rank ", posted.peers[i], " sent ", bytes, " bytes, but ",
         posted.expected[i], " are expected: the ranks' counts differ"));
   }
   return absl::OkStatus();
@@ -140,7 +139,7 @@ absl::Status MpiCall::Exchange(std::span<const BlockOf<const void>> out,
 using Out = std::vector<BlockOf<const void>>;
 using In = std::vector<BlockOf<void>>;
 
-// Block r of `buffer` for every rank r.
+// Block r of `buffer` to every rank r.
 Out OutBlocks(ConstBuffer buffer, const Blocks& blocks) {
   Out out;
   for (int r = 0; r < blocks.ranks(); ++r) {
@@ -157,7 +156,7 @@ In InBlocks(Buffer buffer, const Blocks& blocks) {
   return in;
 }
 
-// The same block for every rank.
+// The same block to every rank.
 Out ToAll(ConstBuffer block, int ranks) {
   Out out;
   for (int r = 0; r < ranks; ++r) out.push_back({r, block});
@@ -170,7 +169,7 @@ bool IsOwnBlock(ConstBuffer own, ConstBuffer whole, int64_t offset) {
 
 absl::Status MpiBroadcast(MpiCall& call) {
   const Buffer output = call.operation.output;
-  // MPI writes the root's buffer no more than it must: not at all.
+  // MPI does not write to the root's buffer.
   void* const data = call.is_root()
                          ? const_cast<void*>(call.operation.input.data)
                          : output.data;
@@ -302,8 +301,8 @@ absl::Status MpiAllToAll(MpiCall& call) {
   const Buffer output = call.operation.output;
   const Blocks out = InputBlocks(call.operation, call.size());
   const Blocks in = OutputBlocks(call.operation, call.size());
-  // Ranks of an uneven one must not choose by counts of which each knows only
-  // its own.
+  // Ranks of an uneven all_to_all know only their own counts and must not base
+  // the choice on them.
   if (call.operation.uneven() || out.largest() > call.limit()) {
     if (input.data == output.data && input.count > 0) {
       TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> copy,
@@ -336,12 +335,12 @@ absl::Status MpiBarrier(MpiCall& call) {
       [&] { return MPI_Barrier(call.comm()); });
 }
 
-// MPI's operand: its mark for in place where source and target are the same.
+// The send operand: MPI_IN_PLACE if source and target are equal.
 const void* SendPointer(const void* source, const void* target) {
   return source == target ? MPI_IN_PLACE : source;
 }
 
-// MPICH 4.0 crashes where a root other than rank 0 reduces in place.
+// MPICH 4.0 crashes if a root other than rank 0 reduces in place.
 #ifdef MPICH_VERSION
 constexpr bool kOnlyRankZeroReducesInPlace = true;
 #else
@@ -416,7 +415,7 @@ absl::Status MpiReduce(MpiCall& call) {
   return absl::OkStatus();
 }
 
-// MPI takes blocks as ints: where they do not fit, block after block.
+// MPI counts are ints; larger blocks are reduced one after the other.
 absl::Status ReduceBlocks(MpiCall& call, ConstBuffer input,
                           const Blocks& blocks, void* output) {
   for (int r = 0; r < call.size(); ++r) {
@@ -462,7 +461,7 @@ absl::Status MpiReduceScatter(MpiCall& call) {
   const Blocks blocks = InputBlocks(call.operation, call.size());
   if (blocks.total() == 0) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const ConstBuffer input, call.ScaledInput(nullptr));
-  // MPI's way of working in place wants the output elsewhere than ours.
+  // MPI's in-place mode places the output differently.
   const std::byte* const end = input.Bytes() + input.bytes();
   const bool inside = output.count > 0 && output.Bytes() >= input.Bytes() &&
                       output.Bytes() < end;
@@ -485,7 +484,7 @@ absl::Status MpiReduceScatter(MpiCall& call) {
   return absl::OkStatus();
 }
 
-// Every rank learns what every other one called.
+// Checks that all ranks called the same operation.
 absl::Status ExchangeSignatures(MpiCall& call) {
   constexpr int kBytes = static_cast<int>(sizeof(Signature));
   TESSERA_ASSIGN_OR_RETURN(

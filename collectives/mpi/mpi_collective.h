@@ -1,4 +1,4 @@
-// MpiCall: what one collective's MPI calls have in common.
+// RunMpiCollective: executes a collective with MPI's own functions.
 #ifndef TESSERA_COLLECTIVES_MPI_MPI_COLLECTIVE_H_
 #define TESSERA_COLLECTIVES_MPI_MPI_COLLECTIVE_H_
 
@@ -17,9 +17,7 @@
 
 namespace tessera::collectives {
 
-// MpiCollective: one collective by MPI's calls.
-
-// As Engine::Run. All kinds, types and reductions, any count.
+// Like Engine::Run. All kinds, types, reductions and counts.
 absl::Status RunMpiCollective(MpiGroup& group, const Operation& operation,
                               OperationContext& context);
 

@@ -61,14 +61,13 @@ class MpiEngine : public Engine {
 absl::StatusOr<std::unique_ptr<Engine>> CreateMpiEngine(
     const MpiOptions& options) {
   if (options.largest_count < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("mpi: largest_count of ",
-                                                   options.largest_count,
-                                                   "; 1 or more is needed"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mpi: largest_count is ", options.largest_count, "; use at least 1"));
   }
   if (options.timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "mpi: a timeout of ", absl::FormatDuration(options.timeout),
-        "; it must be more than 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("mpi: timeout is ", absl::FormatDuration(options.timeout),
+                     "; it must be more than 0"));
   }
   TESSERA_ASSIGN_OR_RETURN(auto world, MpiGroup::World(options));
   return std::make_unique<MpiEngine>(std::move(world));

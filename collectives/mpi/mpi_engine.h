@@ -1,4 +1,24 @@
-// What the mpi engine can be told.
+// The mpi engine: ranks are the processes of an MPI job (Open MPI, MPICH).
+//
+//   // Under mpirun -n 4:
+//   TESSERA_ASSIGN_OR_RETURN(auto engine, CreateMpiEngine());
+//   TESSERA_ASSIGN_OR_RETURN(auto communicator,
+//                            Communicator::Create(std::move(engine)));
+//
+// Implements every collective and has point-to-point messages, so that
+// Tessera's algorithms can run on it too. Initialises MPI if it is not
+// initialised (mpi_types.h).
+//
+// Errors. A rank that is missing at the deadline causes DeadlineExceeded, which
+// names all other ranks because MPI does not report which one is missing. An
+// abort or an error on any rank reaches waiting ranks within about a
+// millisecond. MPI cannot cancel a collective: after an error it may still
+// write to the buffers of running operations, so keep them until the process
+// ends.
+//
+// Subgroups: MPI_Comm_create_group has no deadline, so the members first
+// exchange messages; if a member dies between the two, the others keep waiting.
+// MPICH supports about 2000 groups per process.
 #ifndef TESSERA_COLLECTIVES_MPI_MPI_ENGINE_H_
 #define TESSERA_COLLECTIVES_MPI_MPI_ENGINE_H_
 
@@ -13,54 +33,35 @@
 
 namespace tessera::collectives {
 
-// The same on every rank.
+// Must be equal on all ranks.
 struct MpiOptions {
-  // The ranks of the engine's world. It is duplicated: the engine's messages
-  // and yours do not meet.
+  // The ranks of the engine's world. It is duplicated, so the engine's messages
+  // do not interfere with others.
   MPI_Comm communicator = MPI_COMM_WORLD;
 
-  // Every message brings its signature, and every collective begins with an
-  // exchange of 32 bytes a rank: calls that do not match are errors at once,
-  // which show both sides. Otherwise MPI notices some (a message too long), and
-  // others at the deadline or never.
+  // If true, messages carry their signature and collectives start with an
+  // exchange of 32 bytes per rank, so that mismatched calls fail at once with
+  // an error that shows both sides. Otherwise MPI detects some mismatches (a
+  // message that is too long); others time out or stay undetected.
   bool check_signatures = false;
 
-  // Collectives by MPI's blocking calls: the algorithms that the MPI library is
-  // tuned for, but deadlines, aborts and missing ranks are not noticed during
-  // one. False: by its non-blocking calls, asked until the deadline.
+  // If true, collectives use MPI's blocking functions, for which MPI libraries
+  // are tuned; deadlines, aborts and missing ranks are not detected during a
+  // call. If false, they use non-blocking functions and poll until the
+  // deadline.
   bool blocking = false;
 
-  // How long the ranks wait for each other when the engine is created.
+  // The longest time to wait for the other ranks when creating the engine.
   absl::Duration timeout = absl::Seconds(30);
 
-  // Counts above it go in pieces. MPI's own limit is the default.
+  // Larger counts are split. The default is MPI's limit.
   int largest_count = std::numeric_limits<int>::max();
 };
 
-// mpi: ranks are the processes of an MPI job (Open MPI, MPICH).
-//
-//   // under mpirun -n 4
-//   TESSERA_ASSIGN_OR_RETURN(auto engine, CreateMpiEngine());
-//   TESSERA_ASSIGN_OR_RETURN(auto communicator,
-//                            Communicator::Create(std::move(engine)));
-//
-// Implements every collective and has point-to-point messages, so that our
-// algorithms run on it too. Starts MPI where nobody has (mpi_runtime.h).
-//
-// Errors. A rank that is missing at the deadline is a DeadlineExceeded that
-// names all others: MPI does not say which. An abort, and an error on any rank,
-// reaches those that wait within about a millisecond. After an error MPI may
-// still write to the buffers of operations that were under way: it cannot take
-// a collective back. Keep such buffers until the process ends.
-//
-// Subgroups: MPI_Comm_create_group cannot be waited for until a deadline, so
-// the members first meet by messages; a member that dies between the two leaves
-// the others waiting. MPICH has about 2000 groups a process.
-
-// Called by every rank of the options' communicator, in the same order with
-// other calls on it. InvalidArgument where an option cannot be,
-// FailedPrecondition where MPI cannot be used (StartMpi), DeadlineExceeded
-// where ranks do not come.
+// Every rank of the options' communicator calls it, in the same order relative
+// to other calls on it. InvalidArgument if an option is invalid,
+// FailedPrecondition if MPI cannot be used (StartMpi), DeadlineExceeded if
+// ranks do not call it in time.
 absl::StatusOr<std::unique_ptr<Engine>> CreateMpiEngine(
     const MpiOptions& options = {});
 

@@ -150,7 +150,7 @@ TEST(MpiEngineTest, RefusesOptionsThatCannotBe) {
   options.largest_count = 0;
   EXPECT_THAT(CreateMpiEngine(options),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("largest_count of 0")));
+                       HasSubstr("largest_count is 0")));
   options = {};
   options.timeout = absl::ZeroDuration();
   EXPECT_THAT(

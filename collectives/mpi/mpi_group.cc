@@ -17,13 +17,13 @@ using topology::Rank;
 
 using PeerText = std::array<char, PeerTable::kMaxDescriptionBytes>;
 
-// How an abort travels.
+// The message of an abort.
 struct AbortNote {
   int32_t code;
   char text[508];
 };
 
-// Memory of operations that were given up: MPI may still read it.
+// Memory of abandoned operations, which MPI may still read.
 void KeepForGood(std::shared_ptr<const void> memory) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<const void>>;
@@ -33,8 +33,8 @@ void KeepForGood(std::shared_ptr<const void> memory) {
 
 absl::Status Late(int64_t deadline, const char* what) {
   if (MonotonicNanos() < deadline) return absl::OkStatus();
-  return absl::DeadlineExceededError(
-      absl::StrCat(what, ": the other ranks had not come at the deadline"));
+  return absl::DeadlineExceededError(absl::StrCat(
+      what, ": the deadline passed before the other ranks called"));
 }
 
 }  // namespace
@@ -146,7 +146,7 @@ absl::StatusOr<std::shared_ptr<MpiGroup>> MpiGroup::Subgroup(
     MPI_Group_free(&all);
   }
   if (code == MPI_SUCCESS) {
-    // Has no non-blocking form; but all members are here.
+    // This function has no non-blocking form, but all members have arrived.
     code = MPI_Comm_create_group(comm_, part, tag, &comm);
     MPI_Group_free(&part);
   }
@@ -159,14 +159,14 @@ absl::StatusOr<std::shared_ptr<MpiGroup>> MpiGroup::Subgroup(
 
 namespace {
 
-// The messages of one meeting: every member to the first, and back.
+// The messages of a meeting: from every member to the first, and back.
 struct Meeting {
   uint32_t mine = 0;
   std::vector<uint32_t> others;
   std::vector<MPI_Request> requests;
 };
 
-// "; missing: rank 1, 2": those whose messages are not complete.
+// "; missing: rank 1, 2": the members whose messages are not complete.
 std::string MissingIn(const Meeting& meeting, std::span<const Rank> peers) {
   std::string missing;
   for (size_t i = 0; i < meeting.requests.size(); ++i) {
@@ -189,7 +189,7 @@ absl::Status CheckGroups(const Meeting& meeting) {
 
 }  // namespace
 
-// Returns when all members have called.
+// Waits until all members have called.
 absl::Status MpiGroup::Meet(std::span<const Rank> members, uint32_t group,
                             int tag, int64_t deadline) {
   const auto meeting = std::make_shared<Meeting>();
@@ -263,7 +263,7 @@ void MpiGroup::HearAbort() {
   auto code = static_cast<absl::StatusCode>(note.code);
   if (code == absl::StatusCode::kOk) code = absl::StatusCode::kAborted;
   failure_.Set(absl::Status(
-      code, absl::StrCat("rank ", status.MPI_SOURCE, " gave up: ", note.text)));
+      code, absl::StrCat("rank ", status.MPI_SOURCE, " aborted: ", note.text)));
 }
 
 void MpiGroup::Abort(const absl::Status& reason) {

@@ -1,5 +1,6 @@
-// Poll: asks MPI about requests until they are complete or something else ends
-// the wait.
+// MpiGroup: a duplicated MPI communicator with deadlines and aborts.
+//
+// Poll: polls MPI until requests are complete or `stop` returns an error.
 #ifndef TESSERA_COLLECTIVES_MPI_MPI_GROUP_H_
 #define TESSERA_COLLECTIVES_MPI_MPI_GROUP_H_
 
@@ -24,9 +25,9 @@
 
 namespace tessera::collectives {
 
-// OK once all are complete. `stop` is asked now and then, never at first; what
-// it returns ends the wait unless it is OK. One question moves all of MPI's
-// messages, so requests are asked about one after the other.
+// Returns OK when all are complete. Calls `stop` occasionally, not in the first
+// iterations; its error ends the wait. Every poll progresses all of MPI's
+// messages, so requests are polled one after the other.
 template <typename Stop>
 absl::Status Poll(std::span<MPI_Request> requests, MPI_Status* statuses,
                   bool may_spin, const Stop& stop) {
@@ -48,30 +49,29 @@ absl::Status Poll(std::span<MPI_Request> requests, MPI_Status* statuses,
   return absl::OkStatus();
 }
 
-// MpiGroup: one rank's seat in an MPI communicator of our own, and how it
-// waits.
+// MpiGroup: one rank's MPI communicator, its waits and its error state.
 
 // The tags of a group's messages.
 inline constexpr int kPayloadTag = 0;  // Plus the lane.
 inline constexpr int kHeaderTag = 2;   // Plus the lane.
-inline constexpr int kBlockTag = 4;    // Blocks that a collective exchanges.
+inline constexpr int kBlockTag = 4;    // Blocks exchanged by collectives.
 inline constexpr int kAbortTag = 5;
 inline constexpr int kFirstSubgroupTag = 16;
 
 // Thread-safe.
 class MpiGroup {
  public:
-  // A duplicate of the options' communicator.
+  // Creates a group on a duplicate of the options' communicator.
   static absl::StatusOr<std::shared_ptr<MpiGroup>> World(
       const MpiOptions& options);
 
-  // As Engine::CreateSubgroup.
+  // Like Engine::CreateSubgroup.
   absl::StatusOr<std::shared_ptr<MpiGroup>> Subgroup(
       std::span<const topology::Rank> members, uint32_t group,
       int64_t deadline);
 
-  // Frees the communicator; that of a broken group stays, for MPI may still be
-  // at work on it.
+  // Frees the communicator unless the group is broken, because MPI may still
+  // use it then.
   ~MpiGroup();
 
   MpiGroup(const MpiGroup&) = delete;
@@ -84,25 +84,27 @@ class MpiGroup {
   const MpiOptions& options() const { return options_; }
   const PeerTable& peers() const { return peers_; }
 
-  // Whether every rank of this host has a processor of its own.
+  // True if every rank of this host has its own processor.
   bool may_spin() const { return may_spin_; }
 
-  // Waits until all requests are complete, by asking. Errors as
-  // Transport::Wait; DeadlineExceeded names all other ranks. The statuses, if
-  // any, are of the requests. Completed requests are MPI_REQUEST_NULL.
+  // Polls until all requests are complete. Errors as Transport::Wait;
+  // DeadlineExceeded names all other ranks. Fills `statuses` if it is not
+  // empty. Completed requests become MPI_REQUEST_NULL.
   absl::Status Await(std::span<MPI_Request> requests, OperationContext& context,
                      MPI_Status* statuses = nullptr);
 
-  // OK, or why the group is broken: Abort here, or a peer that said so.
+  // OK, or the error that broke the group: Abort on this rank, or an error
+  // reported by a peer.
   absl::Status CheckAlive();
 
-  // Breaks the group here and tells the others, who find out when they wait.
+  // Breaks the group on this rank and notifies the others, which notice in
+  // their next wait.
   void Abort(const absl::Status& reason);
 
   bool failed() const { return failure_.failed(); }
 
-  // Working memory of the collective that runs; after an error it is never
-  // given back, for MPI may still be at work on it.
+  // Working memory of the running collective. Leaked after an error, because
+  // MPI may still use it.
   absl::StatusOr<std::span<std::byte>> AllocateScratch(int64_t bytes) {
     return scratch_->Allocate(bytes);
   }

@@ -12,12 +12,12 @@
 
 namespace tessera::collectives {
 
-// Requests: the header's, where there is one, then the payload's pieces.
+// Requests: the header's, if any, then those of the payload's pieces.
 struct MpiTransport::Message {
   MessageHeader mine;
-  std::unique_ptr<MessageHeader> travelling;  // MPI reads or writes it.
+  std::unique_ptr<MessageHeader> travelling;  // Accessed by MPI.
   absl::InlinedVector<MPI_Request, 2> requests;
-  size_t next = 0;  // The first that is not complete.
+  size_t next = 0;  // The first incomplete request.
 };
 
 struct MpiTransport::Channel {
@@ -56,7 +56,7 @@ MpiTransport::Channel& MpiTransport::ChannelOf(Rank peer, Lane lane,
 absl::StatusOr<Request> MpiTransport::StartSend(
     Rank to, Lane lane, const Signature& signature,
     std::span<const std::byte> bytes) {
-  // MPI_Isend takes a const pointer; only the common path does not.
+  // MPI_Isend does not write; only the shared code path is not const.
   return Start(to, lane, Direction::kSend, signature,
                const_cast<std::byte*>(bytes.data()),
                static_cast<int64_t>(bytes.size()));
@@ -165,7 +165,7 @@ absl::StatusOr<bool> MpiTransport::ProgressMessage(const Channel& channel,
   return true;
 }
 
-// What request `next` of a receive brought is what was expected.
+// Checks that request `next` of a receive delivered what was expected.
 absl::Status MpiTransport::CheckArrived(const Channel& channel,
                                         const Message& message,
                                         const MPI_Status& status) {

@@ -15,7 +15,7 @@ namespace tessera::collectives {
 
 namespace {
 
-// MPI is one per process and so is what is known of it.
+// MPI exists once per process, and so does its state.
 std::mutex start_mutex;
 std::atomic<bool> abandoned = false;
 
@@ -28,7 +28,7 @@ absl::Status CheckThreads(int level) {
   return absl::FailedPreconditionError(absl::StrCat(
       "MPI was initialised with thread level ", level,
       "; a communicator needs MPI_THREAD_MULTIPLE (", MPI_THREAD_MULTIPLE,
-      "): call MPI_Init_thread with it, or leave MPI to the engine"));
+      "): call MPI_Init_thread with it, or let the engine initialise MPI"));
 }
 
 }  // namespace
@@ -46,7 +46,8 @@ absl::Status StartMpi() {
   MPI_Finalized(&ended);
   if (ended != 0) {
     return absl::FailedPreconditionError(
-        "MPI_Finalize was called; MPI cannot start again in this process");
+        "MPI_Finalize was called; MPI cannot be initialised again in this "
+        "process");
   }
   int level = 0;
   if (MpiRuns()) {
@@ -73,7 +74,7 @@ absl::Status MpiStatus(int code, const char* call) {
   switch (kind) {
     case MPI_ERR_TRUNCATE:
       return absl::FailedPreconditionError(
-          absl::StrCat(message, "; a rank sent more than another one expects"));
+          absl::StrCat(message, "; a rank sent more than its peer expects"));
     case MPI_ERR_NO_MEM:
       return absl::ResourceExhaustedError(message);
     default:
@@ -97,7 +98,8 @@ size_t IndexOf(ReduceOp fold, DType dtype) {
   return index * kAllDTypes.size() + static_cast<size_t>(dtype);
 }
 
-// What MPI calls: `inout` = `in` op `inout`, where `in` is of the lower ranks.
+// The user function: `inout` = `in` op `inout`, where `in` comes from lower
+// ranks.
 template <ReduceOp kFold, DType kType>
 void Apply(void* in, void* inout, int* count, MPI_Datatype*) {
   CombineTwo({.dtype = kType, .op = kFold}, in, inout, inout, *count);
@@ -110,7 +112,7 @@ MPI_User_function* FunctionOf(DType dtype) {
   if (dtype == DType::kBF16) return Apply<kFold, DType::kBF16>;
   if (kExtreme && dtype == DType::kF32) return Apply<kFold, DType::kF32>;
   if (kExtreme && dtype == DType::kF64) return Apply<kFold, DType::kF64>;
-  return nullptr;  // MPI's own.
+  return nullptr;  // MPI's own operator.
 }
 
 MPI_User_function* FunctionOf(ReduceOp fold, DType dtype) {

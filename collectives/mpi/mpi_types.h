@@ -1,5 +1,4 @@
-// The MPI of this process: started where nobody has, ended by whom it was
-// started.
+// MPI's initialisation, errors, types and operators.
 #ifndef TESSERA_COLLECTIVES_MPI_MPI_TYPES_H_
 #define TESSERA_COLLECTIVES_MPI_MPI_TYPES_H_
 
@@ -16,45 +15,47 @@
 
 namespace tessera::collectives {
 
-// Starts MPI with MPI_THREAD_MULTIPLE unless it runs already. What this starts
-// ends when the process exits: MPI cannot start twice, so it does not end with
-// the last engine. FailedPrecondition where MPI has ended, or gives less than
-// MPI_THREAD_MULTIPLE: a communicator calls it from several threads.
+// Initialises MPI with MPI_THREAD_MULTIPLE if it is not initialised; then it is
+// finalised when the process exits, because MPI cannot be initialised twice.
+// FailedPrecondition if MPI was finalised, or does not provide
+// MPI_THREAD_MULTIPLE, which a communicator needs because it calls MPI from
+// several threads.
 absl::Status StartMpi();
 
-// Started and not ended.
+// True if MPI is initialised and not finalised.
 bool MpiRuns();
 
-// From now on MPI is not ended at exit: a rank is gone or operations are under
-// way that never end, and MPI_Finalize would wait for them for good. mpirun
-// then reports the job as failed, which it is.
+// Disables MPI_Finalize at exit, because a rank is gone or operations never
+// complete, for which MPI_Finalize would wait forever. mpirun then reports the
+// job as failed.
 void AbandonMpi();
 
-// OK, or the error for MPI's code `code` from `call`.
+// Converts MPI's error code from `call` to a status.
 absl::Status MpiStatus(int code, const char* call);
 
-// MpiTypes: MPI's types and operators for ours.
+// MpiTypes: the MPI types and operators for DType and ReduceOp.
 
-// Made once and shared by all groups of a world. Thread-safe.
+// Created once and shared by all groups of a world. Thread-safe.
 class MpiTypes {
  public:
-  // MPI runs.
+  // Requires that MPI is initialised.
   static absl::StatusOr<std::shared_ptr<const MpiTypes>> Create();
   ~MpiTypes();
 
   MpiTypes(const MpiTypes&) = delete;
   MpiTypes& operator=(const MpiTypes&) = delete;
 
-  // MPI's own type; for f16 and bf16, which it does not have, one of two bytes
-  // each; for fp8 bytes.
+  // MPI's own type; for f16 and bf16, which MPI lacks, a type of two bytes; for
+  // fp8 bytes.
   MPI_Datatype TypeOf(DType dtype) const {
     return types_[static_cast<size_t>(dtype)];
   }
 
-  // MPI's own operator where it means what ours means. Ours for f16 and bf16
-  // (combined in f32), and for the minimum and maximum of floating-point
-  // numbers, where MPI leaves open what a NaN gives. Averages and scaled sums
-  // add. The type is reducible.
+  // MPI's own operator if its semantics match. Otherwise a user-defined
+  // operator: for f16 and bf16 (reduced in f32), and for the minimum and
+  // maximum of floating-point numbers, because MPI does not define them for
+  // NaN. The operator of averages and scaled sums is the sum. `dtype` must be
+  // reducible.
   MPI_Op OpOf(ReduceOp op, DType dtype) const;
 
  private:
@@ -64,7 +65,7 @@ class MpiTypes {
   absl::Status CreateOps();
 
   std::array<MPI_Datatype, kAllDTypes.size()> types_{};
-  // Ours, by fold (sum, product, min, max) and type.
+  // User-defined operators by operation (sum, product, min, max) and type.
   std::array<MPI_Op, 4 * kAllDTypes.size()> ops_;
 };
 

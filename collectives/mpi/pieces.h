@@ -1,4 +1,4 @@
-// Pieces: counts that do not fit MPI's int, cut.
+// Pieces: splits counts that exceed MPI's int.
 #ifndef TESSERA_COLLECTIVES_MPI_PIECES_H_
 #define TESSERA_COLLECTIVES_MPI_PIECES_H_
 
@@ -14,8 +14,8 @@ struct Piece {
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
-// [0, count) in order, in pieces of at most `limit`: one empty piece where
-// count is 0.
+// Splits [0, count) into pieces of at most `limit`, in order; one empty piece
+// if count is 0.
 //
 //   for (Piece piece : Pieces(count, limit)) ...
 class Pieces {

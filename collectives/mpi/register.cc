@@ -1,4 +1,4 @@
-// "mpi" by name.
+// Registers the engine "mpi".
 #include "collectives/engine/engine_registry.h"
 
 #if TESSERA_HAVE_MPI
@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineSetup& setup) {
 #else
 [[maybe_unused]] const bool registered = RegisterMissingEngine(
     "mpi",
-    "this program was built where no MPI was found; install Open MPI or MPICH "
+    "no MPI was found when this program was built; install Open MPI or MPICH "
     "with its headers (libopenmpi-dev, libmpich-dev) and build again");
 #endif
 

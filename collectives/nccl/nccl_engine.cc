@@ -16,7 +16,7 @@ namespace {
 
 size_t CountOf(ConstBuffer buffer) { return static_cast<size_t>(buffer.count); }
 
-// The first result that is an error, if any.
+// Keeps the first error.
 class Results {
  public:
   void operator+=(ncclResult_t result) {
@@ -28,7 +28,7 @@ class Results {
   ncclResult_t first_ = ncclSuccess;
 };
 
-// One call. The functions put its NCCL calls on the stream.
+// One collective call. Its functions enqueue NCCL calls on the stream.
 class Call {
  public:
   Call(NcclGroup& group, const Operation& operation, ncclRedOp_t op)
@@ -182,7 +182,7 @@ Enqueue EnqueueOf(OpKind kind) {
   }
 }
 
-// Every rank passes through it, or none.
+// All ranks execute it, or none.
 absl::Status Barrier(NcclGroup& group, OperationContext& context) {
   TESSERA_ASSIGN_OR_RETURN(void* const word, group.control().Reserve(64));
   return group.Run("ncclAllReduce (barrier)", context, [&] {
@@ -225,7 +225,7 @@ absl::StatusOr<ConstBuffer> CopyOf(NcclGroup& group, ConstBuffer input) {
   return ConstBuffer(copy, input.count, input.dtype);
 }
 
-// NCCL's operator for a scaled sum, while it lives.
+// Owns NCCL's operator for a scaled sum.
 class Operator {
  public:
   Operator(NcclGroup& group, const Reduction& reduction, DType dtype)
@@ -269,7 +269,7 @@ absl::Status RunNcclCollective(NcclGroup& group, const Operation& operation,
     return absl::InvalidArgumentError(
         absl::StrCat(OpKindName(operation.kind), " is not a collective"));
   }
-  // Every rank knows that nothing moves, or none does.
+  // All ranks agree that there is nothing to move.
   if (MessageCount(operation, group.size()) == 0 &&
       (operation.kind != OpKind::kAllToAll || !operation.uneven())) {
     return absl::OkStatus();
@@ -331,8 +331,8 @@ class NcclEngine : public Engine {
   absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateShared(
       int64_t bytes) override {
     if (bytes < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("nccl: ", bytes, " bytes; 0 or more are allowed"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "nccl: cannot allocate ", bytes, " bytes; use at least 0"));
     }
     TESSERA_RETURN_IF_ERROR(
         CudaStatus(cudaSetDevice(*group_->options().device), "cudaSetDevice"));
@@ -353,15 +353,15 @@ class NcclEngine : public Engine {
 
 absl::Status Validate(const NcclOptions& options) {
   if (options.timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "nccl: a timeout of ", absl::FormatDuration(options.timeout),
-        "; it must be more than 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("nccl: timeout is ", absl::FormatDuration(options.timeout),
+                     "; it must be more than 0"));
   }
   constexpr size_t kMaxNameBytes = 64;
   if (options.name.empty() || options.name.size() > kMaxNameBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("nccl: a name of ", options.name.size(), " bytes; 1 to ",
-                     kMaxNameBytes, " are allowed"));
+        absl::StrCat("nccl: the name has ", options.name.size(),
+                     " bytes; use 1 to ", kMaxNameBytes));
   }
   int devices = 0;
   TESSERA_RETURN_IF_ERROR(

@@ -1,4 +1,21 @@
-// What the nccl engine can be told.
+// The nccl engine: each rank is a GPU, with NVIDIA's NCCL.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Job job, JoinJob(ProcessEnvironment()));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto engine, CreateNcclEngine(*job.store, {.device = local_rank}));
+//
+// Buffers are device memory of the rank's GPU. Implements every collective;
+// uneven forms are groups of NCCL calls. Reductions are NCCL's own: f16 and
+// bf16 are rounded at every hop, and the minimum and maximum of NaN are
+// undefined. A call returns when the stream has executed the operation;
+// completion is polled, so deadlines hold. There are no point-to-point messages
+// yet: an NCCL communicator executes its calls one after the other, so messages
+// of independent channels could deadlock.
+//
+// Errors. A rank that is missing at the deadline causes DeadlineExceeded, which
+// names all other ranks because NCCL does not report which one is missing. Any
+// error tears down the communicator, which ends its kernels; other ranks notice
+// at their deadline.
 #ifndef TESSERA_COLLECTIVES_NCCL_NCCL_ENGINE_H_
 #define TESSERA_COLLECTIVES_NCCL_NCCL_ENGINE_H_
 
@@ -16,49 +33,31 @@
 namespace tessera::collectives {
 
 struct NcclOptions {
-  // The GPU of this rank; none: the calling thread's current device.
+  // The GPU of this rank; nullopt: the calling thread's current device.
   std::optional<int> device = std::nullopt;
 
-  // The stream that collectives run on, behind what is there already; it
-  // outlives the engine. None: one of the engine's own. Then the caller's work
-  // on the buffers must be done before it calls.
+  // The stream on which collectives run after its previous work; it must
+  // outlive the engine. Nullopt: a stream of the engine; then the caller's work
+  // on the buffers must be complete before a call.
   std::optional<cudaStream_t> stream = std::nullopt;
 
-  // Tells this world from others that meet at the same store; the same on all
-  // ranks.
+  // Distinguishes this world from others that use the same store. Must be equal
+  // on all ranks.
   std::string name = "world";
 
-  // Every collective begins with an exchange of 32 bytes a rank: calls that do
-  // not match are errors at once, which show both sides. Otherwise the ranks
-  // wait for each other until the deadline. The same on all ranks.
+  // If true, collectives start with an exchange of 32 bytes per rank, so that
+  // mismatched calls fail at once with an error that shows both sides.
+  // Otherwise they time out. Must be equal on all ranks.
   bool check_signatures = false;
 
-  // How long the ranks wait for each other when the engine is created.
+  // The longest time to wait for the other ranks when creating the engine.
   absl::Duration timeout = absl::Seconds(120);
 };
 
-// nccl: each rank is a GPU, through NVIDIA's NCCL.
-//
-//   TESSERA_ASSIGN_OR_RETURN(Job job, JoinJob(ProcessEnvironment()));
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto engine, CreateNcclEngine(*job.store, {.device = local_rank}));
-//
-// Buffers are device memory that the rank's GPU reaches. Implements every
-// collective, uneven forms by groups of NCCL calls; reductions are NCCL's own
-// (f16 and bf16 are rounded at every hop, minimum and maximum leave open what a
-// NaN gives). Returns when the stream has carried the operation out: completion
-// is asked for, never waited for, so deadlines hold. It has no messages yet:
-// one NCCL communicator carries out its calls one after the other, so that
-// messages of independent channels could wait for each other for good.
-//
-// Errors. A rank that is missing at the deadline is a DeadlineExceeded that
-// names all others: NCCL does not say which. At any error the communicator is
-// torn down, which ends its kernels; other ranks find out at their deadline.
-
-// The world of all ranks of `store`, which outlives the engine and its
-// subgroups. Called by every rank. InvalidArgument where an option cannot be;
-// FailedPrecondition where there is no GPU or no such device;
-// DeadlineExceeded or Unavailable naming the ranks that did not come.
+// Creates the world of all ranks of `store`, which must outlive the engine and
+// its subgroups. Every rank calls it. InvalidArgument if an option is invalid;
+// FailedPrecondition if there is no GPU or no such device; DeadlineExceeded or
+// Unavailable naming the ranks that did not call it or died.
 absl::StatusOr<std::unique_ptr<Engine>> CreateNcclEngine(
     Store& store, const NcclOptions& options = {});
 

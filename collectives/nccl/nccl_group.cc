@@ -77,7 +77,7 @@ absl::StatusOr<std::shared_ptr<NcclGroup>> NcclGroup::Subgroup(
   return Connect(store_, std::move(in_job), id, options_, deadline);
 }
 
-// The device, the stream and the event.
+// Sets up the device, the stream and the event.
 absl::Status NcclGroup::Prepare() {
   int device = 0;
   if (options_.device.has_value()) {
@@ -100,7 +100,7 @@ absl::Status NcclGroup::Prepare() {
                     "cudaEventCreateWithFlags");
 }
 
-// The first rank's text begins with the id that NCCL makes.
+// The first rank's text begins with NCCL's unique id.
 absl::Status NcclGroup::Meet(int64_t deadline, ncclUniqueId& unique) {
   std::string mine;
   if (rank_ == Rank(0)) {

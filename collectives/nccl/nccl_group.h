@@ -1,4 +1,4 @@
-// NcclGroup: one rank's NCCL communicator, and how it waits.
+// NcclGroup: one rank's NCCL communicator with deadlines.
 #ifndef TESSERA_COLLECTIVES_NCCL_NCCL_GROUP_H_
 #define TESSERA_COLLECTIVES_NCCL_NCCL_GROUP_H_
 
@@ -21,7 +21,7 @@
 
 namespace tessera::collectives {
 
-// Device memory that gives itself back.
+// Owned device memory.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -29,7 +29,7 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  // At least `bytes` bytes; what was there before is lost where it grows.
+  // Grows to at least `bytes` bytes; the contents are lost if it grows.
   absl::StatusOr<void*> Reserve(size_t bytes);
 
  private:
@@ -37,16 +37,16 @@ class DeviceMemory {
   size_t bytes_ = 0;
 };
 
-// Used by one thread at a time, but for Abort and what is const.
+// Not thread-safe except for Abort and const functions.
 class NcclGroup {
  public:
-  // Meets the others of `members`, ranks of the job, this one among them, at
-  // the store. `id` tells the group from all others of the job.
+  // Connects `members` (ranks of the job including this one) through the store.
+  // `id` is unique in the job.
   static absl::StatusOr<std::shared_ptr<NcclGroup>> Connect(
       Store& store, std::vector<Rank> members, const std::string& id,
       const NcclOptions& options, int64_t deadline);
 
-  // As Engine::CreateSubgroup.
+  // Like Engine::CreateSubgroup.
   absl::StatusOr<std::shared_ptr<NcclGroup>> Subgroup(
       std::span<const Rank> members, uint32_t group, int64_t deadline);
 
@@ -64,17 +64,17 @@ class NcclGroup {
   DeviceMemory& scratch() { return scratch_; }
   DeviceMemory& control() { return control_; }
 
-  // Lets `enqueue` put NCCL calls on the stream, as one NCCL group, and waits
-  // until the stream has carried them out. Errors as Transport::Wait; at a
-  // deadline, and at any error, the communicator is torn down, which ends the
-  // kernels: the buffers are free.
+  // Calls `enqueue` to put NCCL calls on the stream as one NCCL group, and
+  // waits until the stream has executed them. Errors as Transport::Wait. Any
+  // error tears down the communicator, which ends its kernels, so the buffers
+  // may be reused.
   absl::Status Run(const char* call, OperationContext& context,
                    const std::function<ncclResult_t()>& enqueue);
 
-  // The same for work that is CUDA's alone.
+  // The same for CUDA work without NCCL calls.
   absl::Status AwaitStream(const char* call, OperationContext& context);
 
-  // The thread that waits tears the communicator down.
+  // The waiting thread tears the communicator down.
   void Abort(const absl::Status& reason) { failure_.Set(reason); }
 
  private:
@@ -84,8 +84,8 @@ class NcclGroup {
   absl::Status Prepare();
   absl::Status Meet(int64_t deadline, ncclUniqueId& unique);
   absl::Status Initialise(const ncclUniqueId& unique, int64_t deadline);
-  // Until NCCL has taken what it was given. `late` says what a passed deadline
-  // means.
+  // Waits until NCCL has accepted its calls. `late` creates the error for a
+  // passed deadline.
   absl::Status AwaitComm(ncclResult_t result, const char* call,
                          int64_t deadline,
                          const std::function<absl::Status()>& late);

@@ -1,4 +1,4 @@
-// NCCL's types, operators and errors for ours.
+// Maps DType, ReduceOp and errors to NCCL's.
 #ifndef TESSERA_COLLECTIVES_NCCL_NCCL_TYPES_H_
 #define TESSERA_COLLECTIVES_NCCL_NCCL_TYPES_H_
 
@@ -15,24 +15,24 @@
 
 namespace tessera::collectives {
 
-// The type of the same elements. fp8 elements are bytes: they are only moved.
+// The NCCL type of `dtype`. fp8 maps to bytes, because it is only moved.
 ncclDataType_t NcclTypeOf(DType dtype);
 
-// NCCL's operator. A scaled sum has none of its own: NCCL makes one for each
-// factor (ncclRedOpCreatePreMulSum); this is the sum behind it.
+// NCCL's operator. For a scaled sum this is the sum; ncclRedOpCreatePreMulSum
+// creates the operator for each factor.
 ncclRedOp_t NcclOpOf(ReduceOp op);
 
-// `value` as one element of a reducible type, as NCCL takes a factor.
+// `value` as an element of a reducible type, for NCCL's factor.
 std::array<std::byte, 8> ScalarOf(DType dtype, double value);
 
-// OK, or the error: InvalidArgument for a call that NCCL refuses, Unavailable
-// for a peer or network that is gone, Internal otherwise. `detail` is NCCL's
-// last message, if any. ncclInProgress is OK.
+// Converts NCCL's result: InvalidArgument if NCCL rejects a call, Unavailable
+// if a peer or network failed, Internal otherwise; ncclInProgress is OK.
+// `detail` is NCCL's last message, if any.
 absl::Status NcclStatus(ncclResult_t result, std::string_view call,
                         std::string_view detail = "");
 
-// FailedPrecondition where there is no GPU or no fitting driver,
-// ResourceExhausted for memory, Internal otherwise.
+// FailedPrecondition if there is no GPU or matching driver, ResourceExhausted
+// if memory is short, Internal otherwise.
 absl::Status CudaStatus(cudaError_t error, std::string_view call);
 
 }  // namespace tessera::collectives

@@ -1,4 +1,4 @@
-// "nccl" by name.
+// Registers the engine "nccl".
 #include "collectives/engine/engine_registry.h"
 
 #if TESSERA_NCCL_LINKED
@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineSetup& setup) {
   if (device >= 0) options.device = device;
   if (setup.store == nullptr) {
     return absl::InvalidArgumentError(
-        "engine nccl needs a store where its ranks meet; JoinJob gives one");
+        "engine nccl needs a store through which its ranks meet; use JoinJob");
   }
   return CreateNcclEngine(*setup.store, options);
 }
@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineSetup& setup) {
 #else
 [[maybe_unused]] const bool registered = RegisterMissingEngine(
     "nccl",
-    "this program was built where no CUDA toolkit with NCCL was found; set "
+    "no CUDA toolkit with NCCL was found when this program was built; set "
     "CUDA_HOME to one and build again");
 #endif
 

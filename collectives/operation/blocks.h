@@ -1,4 +1,4 @@
-// Blocks: a buffer parted into one contiguous block for each rank.
+// Blocks: splits a buffer into one contiguous block per rank.
 //
 //   Blocks even = Blocks::Even(4, 100);        // 4 blocks of 100
 //   Blocks uneven = Blocks::Of({3, 0, 5});     // offsets 0, 3, 3
@@ -19,7 +19,7 @@ class Blocks {
   static Blocks Even(int64_t ranks, int64_t count) {
     return Blocks(ranks, count, 0);
   }
-  // `total` elements, parted so that sizes differ by at most one.
+  // `total` elements, split so that block sizes differ by at most one.
   static Blocks Balanced(int64_t ranks, int64_t total) {
     return Blocks(ranks, total / ranks, total % ranks);
   }
@@ -37,7 +37,7 @@ class Blocks {
   int64_t ranks() const { return ranks_; }
   int64_t total() const { return offset(ranks_); }
 
-  // The first element of block `i`; the end of the last one for i == ranks().
+  // The first element of block `i`; total() for i == ranks().
   int64_t offset(int64_t i) const {
     if (!offsets_.empty()) return offsets_[static_cast<size_t>(i)];
     return i * quotient_ + std::min(i, remainder_);
@@ -56,8 +56,8 @@ class Blocks {
 
   int64_t ranks_;
   int64_t quotient_;
-  int64_t remainder_;             // The first blocks have one element more.
-  std::vector<int64_t> offsets_;  // Only of blocks made by Of.
+  int64_t remainder_;  // Number of leading blocks with one extra element.
+  std::vector<int64_t> offsets_;  // Only for blocks created by Of.
 };
 
 }  // namespace tessera::collectives

@@ -30,9 +30,9 @@ absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view text) {
   for (Algorithm algorithm : kAllAlgorithms) {
     if (AlgorithmName(algorithm) == text) return algorithm;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no algorithm is named \"", text.substr(0, 64),
-                   "\"; there are ", absl::StrJoin(kNames, ", ")));
+  return absl::InvalidArgumentError(absl::StrCat("no algorithm is named \"",
+                                                 text.substr(0, 64), "\"; use ",
+                                                 absl::StrJoin(kNames, ", ")));
 }
 
 namespace {
@@ -55,8 +55,8 @@ absl::StatusOr<OpKind> ParseOpKind(std::string_view text) {
     if (kKindNames[i] == text) return static_cast<OpKind>(i);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("no operation is named \"", text.substr(0, 64),
-                   "\"; there are ", absl::StrJoin(kKindNames, ", ")));
+      absl::StrCat("no operation is named \"", text.substr(0, 64), "\"; use ",
+                   absl::StrJoin(kKindNames, ", ")));
 }
 
 Operation AllReduceOf(ConstBuffer input, Buffer output, Reduction reduction) {
@@ -220,7 +220,7 @@ std::string DescribeOperation(const Operation& operation) {
   return text;
 }
 
-// What ValidateOperation refuses.
+// The error of an invalid operation.
 
 namespace {
 
@@ -230,10 +230,10 @@ absl::Status Refuse(const Operation& operation, const Parts&... parts) {
       absl::StrCat(OpKindName(operation.kind), ": ", parts...));
 }
 
-// As many of the largest elements as have an address.
+// The largest count whose bytes are addressable for every type.
 constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 8;
 
-// The sides of an operation that this rank takes part in.
+// The buffers of an operation that this rank uses.
 struct Sides {
   bool input;
   bool output;
@@ -263,10 +263,10 @@ absl::Status ValidateBuffer(const Operation& operation, std::string_view side,
                             ConstBuffer buffer) {
   if (!IsValid(buffer.dtype)) {
     return Refuse(operation, "the ", side, "'s type ",
-                  static_cast<int>(buffer.dtype), " is no element type");
+                  static_cast<int>(buffer.dtype), " is not an element type");
   }
   const int64_t size = SizeInBytes(buffer.dtype);
-  // Sizes are powers of two, and a division would be half of the check's cost.
+  // Sizes are powers of two; a division would double the cost of the check.
   if (buffer.count < 0 || buffer.count > kMostElements) {
     return Refuse(operation, "the ", side, " has ", buffer.count,
                   " elements; 0 to ", kMostElements, " are allowed");
@@ -363,12 +363,12 @@ absl::Status ValidateEven(const Operation& operation, Sides sides,
     case OpKind::kScatter:
       if (!sides.input) return absl::OkStatus();
       return ExpectCount(operation, "input", in, world * out,
-                         "a block of the output's size for every rank");
+                         "one block of the output's size per rank");
     case OpKind::kAllGather:
     case OpKind::kGather:
       if (!sides.output) return absl::OkStatus();
       return ExpectCount(operation, "output", out, world * in,
-                         "a block of the input's size for every rank");
+                         "one block of the input's size per rank");
     case OpKind::kAllToAll:
       if (in % world != 0) {
         return Refuse(operation, "the input has ", in, " elements, which ",
@@ -380,8 +380,8 @@ absl::Status ValidateEven(const Operation& operation, Sides sides,
   }
 }
 
-// The one place where input and output may be the same memory: the part of the
-// input that must be the whole output, or the other way round.
+// The memory that input and output of an in-place operation share: the part of
+// the input that is the whole output, or vice versa.
 bool IsInPlace(const Operation& operation, Rank rank, int64_t world) {
   const ConstBuffer in = operation.input;
   const ConstBuffer out = operation.output;
@@ -415,9 +415,10 @@ absl::Status ValidateOverlap(const Operation& operation, Rank rank,
   const bool apart = !before(in.Bytes(), out.Bytes() + out.bytes()) ||
                      !before(out.Bytes(), in.Bytes() + in.bytes());
   if (apart || IsInPlace(operation, rank, world)) return absl::OkStatus();
-  return Refuse(operation,
-                "input and output overlap in another way than in place; use "
-                "separate memory or the place that operation.h names");
+  return Refuse(
+      operation,
+      "input and output overlap but are not in place; use "
+      "separate memory or the in-place form described in operation.h");
 }
 
 absl::Status ValidatePeers(const Operation& operation, int64_t world) {

@@ -1,4 +1,28 @@
-// Algorithm: how an operation is carried out.
+// Operation: a collective or point-to-point call as a value. Communicator's
+// methods create operations; engines and algorithms execute them. Also
+// Algorithm and Buffer, its parts.
+//
+// Input and output of each kind, on n ranks:
+//
+//   kind            input                        output
+//   all_reduce      count                        count
+//   reduce          count                        count, on the root
+//   reduce_scatter  blocks of all ranks          the rank's own block
+//   all_gather      the rank's own block         blocks of all ranks
+//   broadcast       count, on the root           count
+//   gather          count                        n * count, on the root
+//   scatter         n * count, on the root       count
+//   all_to_all      a block for every rank       a block from every rank
+//   send            count                        -
+//   receive         -                            count
+//   send_receive    count                        count
+//   barrier         -                            -
+//
+// In-place operations: for all_reduce, reduce and broadcast input and output
+// are the same memory; for reduce_scatter and scatter the output is the rank's
+// own block of the input; for all_gather and gather the input is the rank's own
+// block of the output; for all_to_all with even blocks they are the same
+// memory. Otherwise input and output must not overlap.
 #ifndef TESSERA_COLLECTIVES_OPERATION_OPERATION_H_
 #define TESSERA_COLLECTIVES_OPERATION_OPERATION_H_
 
@@ -22,13 +46,13 @@
 
 namespace tessera::collectives {
 
-// The values are stable: they are sent.
+// The values are stable because they are sent between processes.
 enum class Algorithm : uint8_t {
-  kEngine = 0,             // The engine's own, whatever it is.
+  kEngine = 0,             // The engine's own algorithm.
   kRing = 1,               //
   kTree = 2,               // Double binary tree; binomial for small messages.
   kRecursiveDoubling = 3,  //
-  kHalvingDoubling = 4,    // Rabenseifner's.
+  kHalvingDoubling = 4,    // Rabenseifner's algorithm.
   kHierarchical = 5,       // Within each host (or socket), then across.
   kChain = 6,              // Pipelined along a chain.
   kBruck = 7,              //
@@ -51,7 +75,7 @@ inline constexpr std::array<Algorithm, 9> kAllAlgorithms = {
 // "hierarchical" "chain" "bruck" "pairwise".
 std::string_view AlgorithmName(Algorithm algorithm);
 
-// InvalidArgument lists what is allowed.
+// InvalidArgument lists the allowed names.
 absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view text);
 
 inline std::ostream& operator<<(std::ostream& os, Algorithm algorithm) {
@@ -64,11 +88,11 @@ inline std::ostream& operator<<(std::ostream& os, Algorithm algorithm) {
 //   communicator.AllReduce(Buffer(std::span(gradients)), Reduction::Sum());
 //   communicator.Send(ConstBuffer(pointer, 10, DType::kBF16), Rank(1));
 //
-// A buffer is contiguous. It stays the caller's and must live, unmoved, until
-// the operation is complete. Where it lies (host, shared, device memory) is
-// between the caller and the engine.
+// A buffer is contiguous. The caller owns it and must keep it valid until the
+// operation completes. The engine defines which memory (host, shared, device)
+// it accepts.
 
-// What a buffer of `Void` may hold: constant elements may only be read.
+// The element types of a buffer of `Void`: const elements need a ConstBuffer.
 template <typename T, typename Void>
 concept BufferElement = std::is_const_v<Void> || !std::is_const_v<T>;
 
@@ -90,7 +114,7 @@ struct BasicBuffer {
         count(static_cast<int64_t>(elements.size())),
         dtype(kDTypeOf<std::remove_const_t<T>>) {}
 
-  // What may be written may be read.
+  // A Buffer converts to a ConstBuffer.
   constexpr operator BasicBuffer<const void>() const
       requires(!std::is_const_v<Void>) {
     return {data, count, dtype};
@@ -118,33 +142,9 @@ struct BasicBuffer {
 using Buffer = BasicBuffer<void>;
 using ConstBuffer = BasicBuffer<const void>;
 
-// Operation: one collective or point-to-point call as a value. Communicator's
-// named methods make one; engines and algorithms execute it.
-//
-// What each kind reads and writes, on n ranks:
-//
-//   kind            input                        output
-//   all_reduce      count                        count
-//   reduce          count                        count, on the root
-//   reduce_scatter  blocks of all ranks          the rank's own block
-//   all_gather      the rank's own block         blocks of all ranks
-//   broadcast       count, on the root           count
-//   gather          count                        n * count, on the root
-//   scatter         n * count, on the root       count
-//   all_to_all      a block for every rank       a block from every rank
-//   send            count                        -
-//   receive         -                            count
-//   send_receive    count                        count
-//   barrier         -                            -
-//
-// In place: all_reduce, reduce, broadcast: the same pointer; reduce_scatter and
-// scatter: the output is the rank's own block of the input; all_gather and
-// gather: the input is the rank's own block of the output; all_to_all: the same
-// pointer, even blocks. Otherwise input and output do not overlap.
-
 using topology::Rank;
 
-// The values are stable: they are sent.
+// The values are stable because they are sent between processes.
 enum class OpKind : uint8_t {
   kAllReduce = 0,
   kReduce = 1,
@@ -182,27 +182,26 @@ struct Operation {
   ConstBuffer input = {};
   Buffer output = {};
   Reduction reduction = {};
-  Rank root = {};         // Of the kinds that have one.
-  Rank destination = {};  // Of send and send_receive.
-  Rank source = {};       // Of receive and send_receive.
+  Rank root = {};         // If HasRoot(kind).
+  Rank destination = {};  // For send and send_receive.
+  Rank source = {};       // For receive and send_receive.
 
-  // The uneven forms: elements of each rank's block. reduce_scatter and
-  // all_gather: `counts`, the same on every rank. all_to_all: `counts` for what
-  // goes out, `receive_counts` for what comes in; the count that one rank sends
-  // another is the count that the other receives from it. Blocks follow one
-  // another without gaps. Empty: even blocks.
+  // Elements of each rank's block in uneven forms; empty: even blocks.
+  // reduce_scatter and all_gather use `counts`, equal on every rank. all_to_all
+  // uses `counts` for sent and `receive_counts` for received blocks, which must
+  // match between each pair of ranks. Blocks are stored without gaps.
   std::vector<int64_t> counts = {};
   std::vector<int64_t> receive_counts = {};
 
-  // What the call is about, such as the number of a parameter: ranks that make
-  // calls with different labels get an error, as for different counts. 0: none.
+  // An optional label, for example a parameter's number, which must match
+  // between ranks like the count. 0: no label.
   uint32_t label = 0;
 
   bool uneven() const { return !counts.empty(); }
 };
 
-// One constructor for each kind. The in-place forms of the kinds whose input
-// and output are the same memory pass the buffer twice.
+// One constructor per kind. For in-place forms with the same memory pass the
+// buffer twice.
 Operation AllReduceOf(ConstBuffer input, Buffer output, Reduction reduction);
 Operation ReduceOf(ConstBuffer input, Buffer output, Reduction reduction,
                    Rank root);
@@ -222,25 +221,24 @@ Operation ReceiveOf(Buffer output, Rank source);
 Operation SendReceiveOf(ConstBuffer input, Rank destination, Buffer output,
                         Rank source);
 
-// The blocks of the operation's parted side: the input of reduce_scatter,
-// scatter and all_to_all, the output of all_gather and gather. `world` is the
-// number of ranks.
+// The blocks of the input (reduce_scatter, scatter, all_to_all) or output
+// (all_gather, gather, all_to_all). `world` is the number of ranks.
 Blocks InputBlocks(const Operation& operation, int64_t world);
 Blocks OutputBlocks(const Operation& operation, int64_t world);
 
 // The type of the elements.
 DType DTypeOf(const Operation& operation);
 
-// The elements of the whole message, the same number on every rank: what
-// algorithms are chosen by and statistics count. all_reduce, reduce, broadcast:
-// count; the parted kinds: all blocks together (of this rank's side, for an
-// uneven all_to_all).
+// The number of elements of the whole message, equal on every rank, which
+// chooses the algorithm and is counted in statistics. all_reduce, reduce,
+// broadcast: the count; kinds with blocks: all blocks together (for an uneven
+// all_to_all those of this rank).
 int64_t MessageCount(const Operation& operation, int64_t world);
 
-// OK, or InvalidArgument that names the operation, what was given and what is
-// allowed: a null or misaligned pointer with a count above 0, a negative count,
-// counts that do not fit, types that differ or cannot be reduced, no such root
-// or peer, buffers that overlap in another way than in place.
+// InvalidArgument, naming the operation, the given and the allowed value, for:
+// a null or misaligned pointer with a count greater than 0, a negative count,
+// counts that do not match, types that differ or cannot be reduced, an invalid
+// root or peer, or buffers that overlap but are not in place.
 absl::Status ValidateOperation(const Operation& operation, Rank rank,
                                int64_t world);
 

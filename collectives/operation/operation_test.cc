@@ -93,7 +93,7 @@ TEST_F(ValidateOperationTest, RefusesBadMemory) {
           "not aligned to its 4-byte elements of type f32");
   Refused(
       SendOf(ConstBuffer(memory_.data(), 3, static_cast<DType>(77)), Rank(0)),
-      "77 is no element type");
+      "77 is not an element type");
 }
 
 TEST_F(ValidateOperationTest, RefusesCountsThatDoNotFit) {

@@ -8,8 +8,7 @@
 namespace tessera::collectives {
 namespace {
 
-// The finaliser of MurmurHash3: every bit of the input moves every bit of the
-// output.
+// The finaliser of MurmurHash3: every input bit affects every output bit.
 constexpr uint64_t Mix(uint64_t x) {
   x ^= x >> 33;
   x *= 0xff51afd7ed558ccdULL;
@@ -34,7 +33,7 @@ uint32_t HashDetails(const Operation& operation) {
   return static_cast<uint32_t>(hash ^ hash >> 32);
 }
 
-// What the calls differ in, the most telling first; null where in nothing.
+// The most important difference between the calls; null if there is none.
 const char* FirstDifference(const Signature& a, const Signature& b) {
   if (a.group != b.group) return "group";
   if (a.kind != b.kind) return "operation";
@@ -104,7 +103,7 @@ std::string DescribeSignature(const Signature& signature) {
 
 absl::Status MismatchError(const Signature& mine, Rank my_rank,
                            const Signature& theirs, Rank their_rank) {
-  // The same text whoever notices.
+  // The text does not depend on the rank that notices.
   if (their_rank < my_rank) {
     return MismatchError(theirs, their_rank, mine, my_rank);
   }

@@ -80,7 +80,7 @@ uint64_t FlightRecorder::Begin(const OperationRecord& record) {
 void FlightRecorder::End(uint64_t ticket, const OperationRecord& record) {
   const std::lock_guard lock(mutex_);
   Slot& slot = slots_[ticket % slots_.size()];
-  // A newer one may have taken its place.
+  // A newer operation may have replaced it.
   if (slot.ticket == ticket) slot.record = record;
   OperationTotals& totals =
       totals_[TotalsIndex(record.kind, record.signature.algorithm)];
@@ -121,7 +121,7 @@ using Json = nlohmann::ordered_json;
 
 std::string Name(std::string_view name) { return std::string(name); }
 
-// Text from elsewhere may hold bytes that are no UTF-8.
+// Text may contain bytes that are not UTF-8.
 std::string Dump(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }

@@ -1,13 +1,13 @@
-// Combine: the elements of several buffers combined into one, written to any
-// number of places.
+// Combine: reduces several buffers element by element and writes the result to
+// any number of destinations.
 //
 //   const float* in[] = {a, b, c};
 //   float* out[] = {a, d};
 //   Combine(Combination::Whole(Reduction::Average(), DType::kF32, 3),
 //           {in, 3}, {out, 2}, count);
 //
-// The instruction set is chosen at run time (Highway); results are the same
-// bits on all of them, whatever the alignment and however a range is split.
+// The instruction set is chosen at run time (Highway). Results have the same
+// bits for every instruction set, alignment and split of the range.
 #ifndef TESSERA_COLLECTIVES_REDUCTION_COMBINE_H_
 #define TESSERA_COLLECTIVES_REDUCTION_COMBINE_H_
 
@@ -22,23 +22,23 @@ namespace tessera::collectives {
 
 struct Combination {
   DType dtype = DType::kF32;
-  ReduceOp op = ReduceOp::kSum;  // kAverage and kScaledSum add, as kSum.
-  double input_scale = 1.0;      // Every element times this, first.
-  int64_t divisor = 1;           // The result divided by this, last; positive.
+  ReduceOp op = ReduceOp::kSum;  // kAverage and kScaledSum are sums.
+  double input_scale = 1.0;      // First multiplies every element.
+  int64_t divisor = 1;           // Finally divides the result; positive.
   StoreMode stores = StoreMode::kCached;
 
-  // The contributions of all `world` ranks, seen at once.
+  // Combines the contributions of all `world` ranks at once.
   static Combination Whole(const Reduction& reduction, DType dtype,
                            int64_t world);
 
-  // The parts of one that travels: elements are scaled where they start,
-  // partial results combined on the way, divided where they end.
+  // The steps of a reduction over several hops: scale the inputs, combine
+  // partial results, divide the final result.
   static Combination ScaleInput(const Reduction& reduction, DType dtype);
   static Combination Partial(const Reduction& reduction, DType dtype);
   static Combination DivideResult(const Reduction& reduction, DType dtype,
                                   int64_t world);
 
-  // Whether combining a single source changes it.
+  // True if combining a single source leaves it unchanged.
   bool KeepsSingleSource() const { return input_scale == 1.0 && divisor == 1; }
 };
 

@@ -1,4 +1,4 @@
-// CombineJob: one call of Combine as the kernels see it. Internal.
+// CombineJob: the arguments of Combine for its kernels. Internal.
 #ifndef TESSERA_COLLECTIVES_REDUCTION_COMBINE_JOB_H_
 #define TESSERA_COLLECTIVES_REDUCTION_COMBINE_JOB_H_
 
@@ -14,8 +14,8 @@ enum class Fold : uint8_t { kAdd, kMultiply, kMin, kMax };
 struct CombineJob {
   DType dtype;
   Fold fold;
-  bool stream;   // Stores go past the caches where addresses allow it.
-  double scale;  // 1.0: none.
+  bool stream;   // Use non-temporal stores if addresses allow it.
+  double scale;  // 1.0: no scaling.
   int64_t divisor;
   const void* const* sources;
   size_t source_count;
@@ -24,8 +24,9 @@ struct CombineJob {
   int64_t count;
 };
 
-// By the best instruction set that this processor has. The job's type is one
-// of the family, its counts are positive; the caller fences streaming stores.
+// Run with the best instruction set of this processor. The job's type must
+// belong to the family and its counts must be positive; the caller fences
+// streaming stores.
 void CombineFloats(const CombineJob& job);
 void CombineIntegers(const CombineJob& job);
 

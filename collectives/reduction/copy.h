@@ -1,4 +1,4 @@
-// CopyBytes: a copy that can go past the caches.
+// CopyBytes: memcpy with optional non-temporal stores.
 #ifndef TESSERA_COLLECTIVES_REDUCTION_COPY_H_
 #define TESSERA_COLLECTIVES_REDUCTION_COPY_H_
 
@@ -8,12 +8,12 @@ namespace tessera::collectives {
 
 enum class StoreMode : uint8_t {
   kCached,
-  kStreaming,  // Non-temporal: for working sets past the last-level cache,
-               // where reading a line only to overwrite it costs bandwidth.
+  kStreaming,  // Non-temporal stores, for working sets larger than the
+               // last-level cache: saves reading lines that are overwritten.
 };
 
 // Copies `bytes` bytes between buffers that do not overlap. Streaming stores
-// are visible to whoever sees what this thread releases afterwards.
+// become visible with the thread's next release.
 void CopyBytes(void* destination, const void* source, int64_t bytes,
                StoreMode mode = StoreMode::kCached);
 

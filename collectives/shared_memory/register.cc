@@ -1,4 +1,4 @@
-// "shared_memory" by name.
+// Registers the engine "shared_memory".
 #include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "collectives/engine/engine_registry.h"
@@ -15,8 +15,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineSetup& setup) {
   TESSERA_RETURN_IF_ERROR(reader.Finish());
   if (setup.store == nullptr) {
     return absl::InvalidArgumentError(
-        "engine shared_memory needs a store where its ranks meet; JoinJob "
-        "gives one");
+        "engine shared_memory needs a store through which its ranks meet; use "
+        "JoinJob");
   }
   return CreateSharedMemoryEngine(*setup.store, options);
 }

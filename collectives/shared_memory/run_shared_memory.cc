@@ -14,7 +14,7 @@ std::vector<RankOutcome> RunSharedMemory(
     const SharedMemoryOptions& shared_memory) {
   auto sockets = MakeInheritedSockets(ranks);
   if (!sockets.ok()) return {{sockets.status(), 0, absl::ZeroDuration()}};
-  // Lives as long as the rank's process.
+  // Lives until the rank's process ends.
   std::unique_ptr<Store> store;
   const auto engine =
       [&](int64_t rank) -> absl::StatusOr<std::unique_ptr<Engine>> {
@@ -24,7 +24,7 @@ std::vector<RankOutcome> RunSharedMemory(
     }
     if (!(*sockets)[self].PassOn()) return absl::InternalError("PassOn");
     for (UniqueFd& socket : (*sockets)[self].sockets) {
-      static_cast<void>(socket.Release());  // The store takes it over.
+      static_cast<void>(socket.Release());  // The store takes ownership.
     }
     TESSERA_ASSIGN_OR_RETURN(
         store, OpenInheritedStore((*sockets)[self].value, Rank(rank), ranks,

@@ -1,4 +1,4 @@
-// Runs a test's body on processes that share memory.
+// Runs the body of a test on processes that share memory.
 #ifndef TESSERA_COLLECTIVES_SHARED_MEMORY_RUN_SHARED_MEMORY_H_
 #define TESSERA_COLLECTIVES_SHARED_MEMORY_RUN_SHARED_MEMORY_H_
 

@@ -26,9 +26,9 @@ namespace tessera::collectives {
 namespace {
 
 absl::Status MalformedCapabilities(std::string_view text) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", text.substr(0, 64),
-                   "\" are not the means of a rank, such as \"2 1 0,1\""));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", text.substr(0, 64),
+      "\" are malformed rank capabilities; expected for example \"2 1 0,1\""));
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ std::string MyCapabilities(
   return capabilities.ToString();
 }
 
-// All ranks come to the same answers.
+// All ranks derive the same values.
 absl::Status UseCapabilities(const std::vector<std::string>& texts,
                              SharedMemoryDomain& domain) {
   std::vector<RankCapabilities> ranks;
@@ -114,8 +114,8 @@ absl::Status CheckOneHost(std::span<const PeerProcess> peers) {
   return absl::OkStatus();
 }
 
-// The rank that keeps the store is about to fail and go: not before all have
-// heard the reason, or too long has passed.
+// The rank that serves the store is about to fail: it waits until all ranks
+// have read the error, at most for a while.
 void AwaitHeard(Store& store, const std::string& name, absl::Time deadline) {
   const absl::Time patience = absl::Now() + absl::Seconds(2);
   static_cast<void>(
@@ -123,7 +123,7 @@ void AwaitHeard(Store& store, const std::string& name, absl::Time deadline) {
           .status());
 }
 
-// Every rank tells how it fared; an error of one is an error on all.
+// Exchanges the ranks' statuses; an error on one rank becomes an error on all.
 absl::StatusOr<std::vector<std::string>> Agree(Store& store,
                                                const std::string& name,
                                                const absl::Status& mine,
@@ -145,13 +145,14 @@ absl::StatusOr<std::vector<std::string>> Agree(Store& store,
   return all;
 }
 
-// What rank 0 prepares for all: announcements and the world's block.
+// Rank 0 allocates the announcements and the world's block.
 absl::Status PrepareSegment(SharedMemoryDomain& domain, const Tuning& tuning) {
-  // The first allocation is the segment's first bytes.
+  // The first allocation returns the segment's first bytes.
   TESSERA_ASSIGN_OR_RETURN(std::byte* const first,
                            domain.Allocate(sizeof(SegmentHeader)));
   if (first != reinterpret_cast<std::byte*>(&domain.header())) {
-    return absl::InternalError("shared memory: the header is out of place");
+    return absl::InternalError(
+        "shared memory: the header is not at the start of the segment");
   }
   const int64_t bytes = domain.size() * kAnnouncements *
                         static_cast<int64_t>(sizeof(Announcement));
@@ -168,7 +169,7 @@ absl::Status PrepareSegment(SharedMemoryDomain& domain, const Tuning& tuning) {
   return absl::OkStatus();
 }
 
-// Returns when no rank needs the store any more: a rank may end at once.
+// Waits until no rank needs the store any more.
 absl::Status AwaitAttached(SharedMemoryDomain& domain, absl::Time deadline) {
   std::atomic<uint32_t>& attached = domain.header().attached;
   attached.fetch_add(1, std::memory_order_acq_rel);

@@ -46,7 +46,7 @@ void* MapFile(int fd, int64_t bytes) {
               MAP_SHARED | MAP_NORESERVE, fd, 0);
 }
 
-// Whether this process can map so much.
+// Returns true if this process can map `bytes` bytes.
 bool CanMap(int fd, int64_t bytes) {
   void* const mapped = MapFile(fd, bytes);
   if (mapped == MAP_FAILED) return false;
@@ -59,7 +59,7 @@ bool CanMap(int fd, int64_t bytes) {
 absl::StatusOr<UniqueFd> CreateSegmentFile(int64_t ranks, int64_t slice_bytes) {
   UniqueFd file(memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.valid()) return Failed("memfd_create");
-  // A file beyond RLIMIT_FSIZE would be a signal, not an error.
+  // Exceeding RLIMIT_FSIZE would raise a signal instead of an error.
   const int64_t most =
       std::min(Limit(RLIMIT_FSIZE), Limit(RLIMIT_AS) / 4) / ranks;
   int64_t slice = std::min(slice_bytes, most) / kSliceStep * kSliceStep;
@@ -74,7 +74,7 @@ absl::StatusOr<UniqueFd> CreateSegmentFile(int64_t ranks, int64_t slice_bytes) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "shared memory: this process cannot map ", ranks, " slices of ",
       ByteSize(kSmallestSlice).ToString(),
-      "; look at the limits of addresses and file sizes (ulimit -v, -f)"));
+      "; check the limits of address space and file size (ulimit -v, -f)"));
 }
 
 absl::StatusOr<Segment> Segment::Map(UniqueFd file, int64_t ranks) {
@@ -86,7 +86,7 @@ absl::StatusOr<Segment> Segment::Map(UniqueFd file, int64_t ranks) {
     return Failed(
         absl::StrCat("mapping ", ByteSize(status.st_size).ToString()));
   }
-  // A core file need not hold all ranks' tensors.
+  // Excludes the segment from core dumps.
   madvise(mapped, static_cast<size_t>(status.st_size), MADV_DONTDUMP);
   segment.file_ = std::move(file);
   segment.base_ = static_cast<std::byte*>(mapped);
@@ -141,8 +141,8 @@ int64_t SliceAllocator::reserved_bytes() const {
 
 absl::StatusOr<std::byte*> SliceAllocator::Allocate(int64_t bytes) {
   if (bytes < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shared memory of ", bytes, " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot allocate ", bytes, " bytes of shared memory; use at least 1"));
   }
   const std::lock_guard lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const int64_t offset,
@@ -162,7 +162,7 @@ absl::StatusOr<int64_t> SliceAllocator::AllocateSmall(int64_t bytes) {
     return offset;
   }
   if (arena_end_ - arena_next_ < bytes) {
-    // What is left of the old arena is too little to be worth keeping.
+    // The rest of the old arena is too small to keep.
     TESSERA_ASSIGN_OR_RETURN(arena_next_, AllocateLarge(kArena));
     used_.erase(arena_next_);
     arena_end_ = arena_next_ + kArena;
@@ -208,7 +208,7 @@ absl::Status SliceAllocator::Reserve(int64_t offset, int64_t bytes) {
   } while (result != 0 && errno == EINTR);
   if (result != 0) {
     const int error = errno;
-    // What it had reserved before it failed.
+    // Releases what was reserved before the failure.
     Return(offset, bytes);
     return absl::ResourceExhaustedError(
         absl::StrCat("shared memory: the machine has no ",
@@ -221,7 +221,7 @@ absl::Status SliceAllocator::Reserve(int64_t offset, int64_t bytes) {
 }
 
 void SliceAllocator::Return(int64_t offset, int64_t bytes) {
-  // Where this fails, the memory stays reserved until the segment goes.
+  // On failure the memory stays reserved until the segment is freed.
   static_cast<void>(fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                               offset, bytes));
 }
@@ -256,8 +256,8 @@ void SliceAllocator::Free(std::byte* memory) {
 }
 
 bool MayReadProcess(pid_t pid) {
-  // Who may not is told so before anything is looked at; nothing is mapped at
-  // the first page.
+  // The kernel checks permission before it accesses the address; the first page
+  // is never mapped.
   std::byte byte;
   const iovec local = {&byte, 1};
   const iovec remote = {nullptr, 1};
@@ -287,10 +287,10 @@ absl::Status ReadProcess(pid_t pid, uintptr_t address, std::byte* to,
 
 namespace {
 
-// Where a rank's slice begins to be used. Ranks allocate alike, and buffers of
-// all ranks at one distance of a large power of two share few places of the
-// caches and of the TLB: 8 ranks that read and write 16 of them at once lose a
-// quarter of their speed. An odd number of pages more for each rank parts them.
+// The first used offset of a rank's slice. All ranks allocate alike, and
+// buffers whose addresses differ by a large power of two conflict in caches and
+// TLB: 8 ranks that access 16 of them at once lose a quarter of their speed. An
+// odd number of pages per rank avoids that.
 int64_t FirstUsed(const Segment& segment, int64_t rank) {
   constexpr int64_t kStaggerBytes = 17 * 4096;
   constexpr int64_t kStaggers = 64;
@@ -319,7 +319,7 @@ absl::Status SharedMemoryDomain::Watch() {
     if (!pidfd.ok() && !absl::IsNotFound(pidfd.status())) {
       return pidfd.status();
     }
-    // Not found: it is dead already.
+    // Not found: it has already ended.
     pidfds_.push_back(pidfd.ok() ? *std::move(pidfd) : UniqueFd());
   }
   return absl::OkStatus();

@@ -1,5 +1,7 @@
-// Segment: one memfd that all ranks of a world map, each with a slice of its
-// own.
+// SharedMemoryDomain: the processes of a host that map one segment, and the
+// segment's memory.
+//
+// Segment: a memfd that all ranks of a world map; each rank owns one slice.
 #ifndef TESSERA_COLLECTIVES_SHARED_MEMORY_SHARED_MEMORY_DOMAIN_H_
 #define TESSERA_COLLECTIVES_SHARED_MEMORY_SHARED_MEMORY_DOMAIN_H_
 
@@ -22,9 +24,9 @@
 
 namespace tessera::collectives {
 
-// A memfd with room for `ranks` slices of at most `slice_bytes`, fewer where
-// this process may not have such a file or so many addresses. Sparse: it takes
-// no memory yet. Sealed: it keeps its size, so that a mapping stays valid.
+// Creates a memfd with `ranks` slices of at most `slice_bytes`, less if this
+// process may not have such a large file or mapping. It is sparse (uses no
+// memory yet) and sealed (keeps its size, so mappings stay valid).
 absl::StatusOr<UniqueFd> CreateSegmentFile(int64_t ranks, int64_t slice_bytes);
 
 class Segment {
@@ -34,14 +36,14 @@ class Segment {
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;
 
-  // Maps all of the file, which `ranks` ranks share.
+  // Maps the whole file, which `ranks` ranks share.
   static absl::StatusOr<Segment> Map(UniqueFd file, int64_t ranks);
 
   int fd() const { return file_.get(); }
   std::byte* base() const { return base_; }
   int64_t bytes() const { return bytes_; }
 
-  // Where a rank's slice begins, and its length.
+  // The offset of a rank's slice, and its length.
   int64_t SliceStart(int64_t rank) const { return rank * slice_bytes_; }
   int64_t slice_bytes() const { return slice_bytes_; }
 
@@ -52,29 +54,27 @@ class Segment {
   int64_t slice_bytes_ = 0;
 };
 
-// SliceAllocator: memory from one rank's slice of a segment.
+// SliceAllocator: allocates memory in one rank's slice of a segment.
 //
-// Pages are reserved with fallocate before they are given out, so that a lack
-// of memory is an error here and never a SIGBUS later; large ones go back to
-// the machine when they are freed. Everything is zero when it is given out.
-// Thread-safe.
+// Pages are reserved with fallocate, so that a lack of memory is an error here
+// and never a SIGBUS later. Large blocks are returned to the system when freed.
+// Memory is zeroed. Thread-safe.
 
 class SliceAllocator {
  public:
-  // Bytes [first, last) of the file `fd`, which is mapped at `base` and stays
-  // so. At most `limit` bytes of it are reserved at a time. `first` is the
-  // beginning of a page.
+  // Manages bytes [first, last) of the file `fd`, which must stay mapped at
+  // `base`. Reserves at most `limit` bytes. `first` must be page-aligned.
   SliceAllocator(int fd, std::byte* base, int64_t first, int64_t last,
                  int64_t limit);
 
-  // `bytes` (at least 1) bytes, aligned to 64; from 256 KiB on to pages, from 2
-  // MiB on whole huge pages after `first`. ResourceExhausted where the slice,
-  // the limit or the machine's memory does not have them, naming how much is
-  // held and free.
+  // Allocates `bytes` >= 1 bytes, aligned to 64; from 256 KiB on to pages, from
+  // 2 MiB on to huge pages relative to `first`. ResourceExhausted if the slice,
+  // the limit or the system's memory is exhausted; the message says how much is
+  // used and free.
   absl::StatusOr<std::byte*> Allocate(int64_t bytes);
   void Free(std::byte* memory);
 
-  // What is reserved at present.
+  // The number of reserved bytes.
   int64_t reserved_bytes() const;
 
  private:
@@ -92,35 +92,33 @@ class SliceAllocator {
   int64_t reserved_ = 0;
   std::map<int64_t, int64_t> free_ranges_;  // Offset: length; never adjacent.
   std::map<int64_t, int64_t> used_;         // Offset: length.
-  // Small ones: freed, by length; and what is left of the newest arena.
+  // Small blocks: freed ones by length, and the rest of the newest arena.
   std::map<int64_t, std::vector<int64_t>> free_small_;
   int64_t arena_next_ = 0;
   int64_t arena_end_ = 0;
 };
 
-// Reading the memory of another process, by the kernel: one copy and no memory
-// in common (process_vm_readv(2)).
+// Reads of another process's memory through the kernel (process_vm_readv(2)):
+// one copy, no shared memory.
 
-// Whether this process may read that of `pid`: both are of one user, and no
-// setting (Yama's ptrace_scope, a seccomp filter) forbids it.
+// Returns true if this process may read the memory of `pid`: both belong to one
+// user, and no setting (Yama's ptrace_scope, a seccomp filter) forbids it.
 bool MayReadProcess(pid_t pid);
 
-// Copies `bytes` bytes at `address` of the process to `to`. Unavailable where
-// the process is gone or has no such memory; what is at `to` is then undefined.
+// Copies `bytes` bytes at `address` of the process to `to`. Unavailable if the
+// process has ended or the range is not mapped; then `to` is undefined.
 absl::Status ReadProcess(pid_t pid, uintptr_t address, std::byte* to,
                          int64_t bytes);
 
-// SharedMemoryDomain: the processes of a host that map one segment.
-
 inline constexpr uint64_t kSegmentMagic = 0x31304d4853535354;  // "TSSSHM01"
 
-// At the beginning of the segment, by rank 0; the first bytes of its slice.
+// The header at the start of the segment, written by rank 0.
 struct SegmentHeader {
   uint64_t magic;
   host_memory::Place
       announcements;               // host_memory::kAnnouncements for each rank.
   host_memory::Place world;        // The block of the world's group.
-  std::atomic<uint32_t> attached;  // Ranks that need the store no more.
+  std::atomic<uint32_t> attached;  // Ranks that no longer need the store.
 };
 
 class SharedMemoryDomain : public host_memory::Domain {
@@ -128,10 +126,10 @@ class SharedMemoryDomain : public host_memory::Domain {
   SharedMemoryDomain(Segment segment, const Store& store,
                      std::vector<PeerProcess> peers, int64_t memory_limit);
 
-  // Watches the processes of all ranks.
+  // Opens descriptors of all ranks' processes, for IsDead.
   absl::Status Watch();
 
-  // Whether this process may read the memory of all others.
+  // True if this process may read the memory of all others.
   bool MayReadPeers() const;
 
   SegmentHeader& header() const {

@@ -19,14 +19,13 @@ int64_t RoundUp(int64_t bytes, int64_t unit) {
 }
 int64_t Pages(int64_t bytes) { return RoundUp(bytes, kPage); }
 
-// One place of a window after the other is used, so that all are touched.
+// The slots of a window are used in turn, so all of them are accessed.
 class Touched {
  public:
   explicit Touched(const WindowUser& user) : user_(user) {}
 
-  // It writes its input but its own slice, which it combines, and that slice of
-  // the result; it reads its slice of every input, and all other slices of the
-  // result.
+  // It writes its input except its own slice, and its slice of the result; it
+  // reads its slice of every input, and all other slices of the result.
   int64_t AllReduce(int64_t bytes) const {
     if (bytes <= tuning().one_shot_bytes) {
       return ranks() * AllPlaces(Pages(bytes));
@@ -42,7 +41,7 @@ class Touched {
     return AllPlaces(Pages(piece - piece / ranks()) + InputsRead(piece));
   }
 
-  // `streams` of `bytes` each, its own or read whole.
+  // `streams` streams of `bytes` bytes each, written or read completely.
   int64_t Streams(int64_t streams, int64_t bytes) const {
     return streams * AllPlaces(Pages(std::min(Piece(bytes), bytes)));
   }
@@ -58,7 +57,7 @@ class Touched {
   int64_t ranks() const { return user_.ranks; }
   int64_t AllPlaces(int64_t bytes) const { return tuning().pieces * bytes; }
 
-  // Of the other ranks' pieces, each without that rank's own slice.
+  // The other ranks' pieces, each without that rank's own slice.
   int64_t InputsRead(int64_t piece) const {
     const int64_t slice = piece / ranks();
     const int64_t first = user_.rank * slice / kFaultAround * kFaultAround;
@@ -75,7 +74,7 @@ class Touched {
     return bytes;
   }
 
-  // As Window::PieceFor.
+  // Equals Window::PieceFor.
   int64_t Piece(int64_t bytes) const {
     constexpr int64_t kPiecesOfMessage = 4;
     constexpr int64_t kLeast = 8 << 10;

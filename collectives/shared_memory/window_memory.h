@@ -1,22 +1,19 @@
-// WindowMemory: shared memory that a rank has in its process because of what it
-// does in a group, beside its own buffers: for those who plan how much memory a
-// job takes.
+// WindowMemory: predicts the resident shared memory that a rank needs for
+// collectives in a group, besides its own buffers. For memory planning.
 //
 //   int64_t bytes = GroupMemory(8, /*is_world=*/true) +
 //                   WindowMemory({.ranks = 8, .crowded = true},
 //                                OpKind::kReduceScatter, 1 << 20);
 //
-// Ordinary buffers are shown to the other ranks through windows, of which every
-// rank has one for each of its groups, made at the first collective that needs
-// it. A page counts in every process that has touched it: those of a rank's own
-// window, and what it reads of the others'. So they are resident from the first
-// few collectives of a kind on, and the more of them the larger its messages
-// are, up to a few MiB. Buffers of AllocateShared need none.
+// Ordinary buffers are staged through windows. A rank has one window per group,
+// created by the first collective that needs it. A page counts in every process
+// that accessed it: those of the rank's own window and those it reads of
+// others. Up to a few MiB become resident within the first collectives of a
+// kind, more for larger messages. Buffers from AllocateShared need no window.
 //
-// By what the collectives of collectives/host_memory do, in whole pages. Linux
-// maps those around one that is read as well where somebody has written them
-// already (fault-around, 64 KiB), so that a process may have a third less or
-// more.
+// Derived from the algorithms in collectives/host_memory, in whole pages. Linux
+// also maps written pages around one that is read (fault-around, 64 KiB), so
+// the actual value may differ by a third.
 #ifndef TESSERA_COLLECTIVES_SHARED_MEMORY_WINDOW_MEMORY_H_
 #define TESSERA_COLLECTIVES_SHARED_MEMORY_WINDOW_MEMORY_H_
 
@@ -30,22 +27,21 @@ namespace tessera::collectives {
 struct WindowUser {
   int64_t rank = 0;
   int64_t ranks = 1;
-  // The machine has fewer processors than the job has ranks on it.
+  // True if the host has fewer processors than ranks.
   bool crowded = false;
   Tuning tuning = {};
 };
 
-// Of collectives of one kind whose largest message has `bytes`, as
-// Communicator::Statistics counts them. Sends and receives: of one peer.
+// Bytes for collectives of one kind whose largest message has `bytes` bytes (as
+// in Communicator::Statistics). For sends and receives: per peer.
 int64_t WindowMemory(const WindowUser& user, OpKind kind, int64_t bytes);
 
-// The same where an algorithm over messages carries collectives out, as
-// choosers may have it for large ones where ranks share processors: channels to
-// all ranks, and the scratch of reductions in the order of ranks.
+// The same if an algorithm over messages executes the collectives, which
+// choosers may prefer for large messages if ranks share processors: channels to
+// all ranks, and scratch memory of rank-order reductions.
 int64_t ChannelMemory(const WindowUser& user, OpKind kind, int64_t bytes);
 
-// What the ranks of a group share to synchronise, and what a communicator
-// records.
+// Bytes of a group's control block and of a communicator's records.
 int64_t GroupMemory(int64_t ranks, bool is_world);
 
 }  // namespace tessera::collectives

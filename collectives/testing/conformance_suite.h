@@ -1,4 +1,4 @@
-// The ways in which the conformance suite has an operation carried out.
+// The conformance suite: tests that every engine must pass.
 #ifndef TESSERA_COLLECTIVES_TESTING_CONFORMANCE_SUITE_H_
 #define TESSERA_COLLECTIVES_TESTING_CONFORMANCE_SUITE_H_
 
@@ -18,7 +18,7 @@
 
 namespace tessera::collectives {
 
-// The engine's choice and every algorithm by name.
+// The default choice and every algorithm by name.
 inline std::vector<std::optional<Algorithm>> WaysOf(OpKind kind, bool uneven) {
   std::vector<std::optional<Algorithm>> ways = {std::nullopt};
   for (Algorithm algorithm : kAllAlgorithms) {
@@ -29,18 +29,18 @@ inline std::vector<std::optional<Algorithm>> WaysOf(OpKind kind, bool uneven) {
   return ways;
 }
 
-// The conformance suite: what every engine must do, as one set of tests.
+// Instantiate the suite for an engine:
 //
 //   // in my_engine_conformance_test.cc, linked with :conformance_suite
 //   INSTANTIATE_TEST_SUITE_P(MyEngine, ConformanceTest,
 //                            ::testing::Values(MyEngineUnderTest()));
 
-// How the suite reaches an engine.
+// An engine under test.
 struct EngineUnderTest {
   std::string name;
 
-  // Runs the body on every rank of a new world of that many ranks; the statuses
-  // of those ranks that this process can see.
+  // Runs the body on every rank of a new world; returns the statuses of the
+  // ranks that this process can see.
   std::function<std::vector<absl::Status>(int64_t ranks, const RankBody& body,
                                           const CommunicatorOptions& options)>
       run;
@@ -49,8 +49,8 @@ struct EngineUnderTest {
   int64_t largest_count = 100'003;
   int64_t random_operations = 1000;
 
-  // Whether every rank takes part in every case of the full product of kinds,
-  // types, reductions and algorithms, or in a sample of it (slow engines).
+  // If true, runs the full product of kinds, types, reductions and algorithms;
+  // otherwise a sample (for slow engines).
   int64_t keep_one_case_in = 1;
 };
 

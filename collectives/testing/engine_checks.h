@@ -1,5 +1,4 @@
-// Elements of any type as double, for tests: stored, loaded, and what a
-// reduction of all ranks' elements should give.
+// Checks of an engine below Communicator, and helpers for elements of any type.
 #ifndef TESSERA_COLLECTIVES_TESTING_ENGINE_CHECKS_H_
 #define TESSERA_COLLECTIVES_TESTING_ENGINE_CHECKS_H_
 
@@ -47,15 +46,15 @@ inline void StoreElement(DType dtype, double value, void* at) {
   });
 }
 
-// What `dtype` makes of the value.
+// `value` rounded to `dtype`.
 inline double Rounded(DType dtype, double value) {
   std::byte memory[8] = {};
   StoreElement(dtype, value, memory);
   return LoadElement(dtype, memory);
 }
 
-// Element `i` of the input of `rank`: a value that `dtype` holds exactly, small
-// enough that products of nine ranks stay in range.
+// Element `i` of the input of `rank`: exact in `dtype`, and small enough for
+// the product over nine ranks.
 inline double Element(DType dtype, ReduceOp op, int64_t rank, int64_t i) {
   uint64_t hash = static_cast<uint64_t>(rank * 1'000'003 + i + 1);
   hash *= 0x9e3779b97f4a7c15ULL;
@@ -75,8 +74,8 @@ struct Reference {
   double tolerance = 0;
 };
 
-// The reduction of element `i` of all ranks in double precision, and how far a
-// result may be from it when every step is rounded to `dtype`.
+// The reduction of element `i` over all ranks in double precision, and the
+// tolerance if every step is rounded to `dtype`.
 inline Reference ReduceElements(DType dtype, const Reduction& reduction,
                                 int64_t ranks, int64_t i) {
   Reference reference;
@@ -120,14 +119,13 @@ inline Reference ReduceElements(DType dtype, const Reduction& reduction,
   return reference;
 }
 
-// What every engine must do, checked one layer below Communicator, on any
-// engine that is there.
+// Checks that every engine must pass, one layer below Communicator.
 //
 //   // on every rank of the group, as threads or processes
 //   CheckCollectives(*engine, {});
 //
-// Every rank of the group calls the same checks in the same order; what is
-// wrong is reported through GoogleTest on the rank that sees it.
+// Every rank of the group calls the same checks in the same order; failures are
+// reported through GoogleTest on the rank that sees them.
 
 // Runs collectives on an engine as Communicator does.
 class Caller {
@@ -135,7 +133,7 @@ class Caller {
   explicit Caller(Engine& engine, absl::Duration timeout = absl::Seconds(60))
       : engine_(engine), timeout_(timeout) {}
 
-  // By the engine where it implements the kind, else by an algorithm over its
+  // Uses the engine if it implements the kind, else an algorithm over its
   // messages.
   absl::Status Run(const Operation& operation);
 
@@ -154,7 +152,8 @@ struct CollectiveChecks {
   std::vector<int64_t> counts = {0, 1, 7, 1001};
   std::vector<int64_t> large_counts = {70'001};  // f32 and bf16 alone.
 
-  // Memory that this process and the engine reach. Null: ordinary memory.
+  // Allocates memory that this process and the engine can access. Null:
+  // ordinary memory.
   std::function<std::shared_ptr<std::byte>(int64_t bytes)> allocate = nullptr;
 };
 
@@ -162,16 +161,16 @@ struct CollectiveChecks {
 // against exact or double-precision references.
 void CheckCollectives(Engine& engine, const CollectiveChecks& checks);
 
-// Messages of all sizes on both lanes: order, many under way, to itself,
-// everybody to everybody with sends waited for first, Test until complete.
+// Messages of all sizes on both lanes: order, many in flight, to itself, all to
+// all with sends awaited first, Test until complete.
 void CheckMessages(Engine& engine);
 
-// The last rank stays away: the others get DeadlineExceeded in time, from a
+// The last rank does not call: the others get DeadlineExceeded in time, from a
 // collective (`collective`) or a message. Breaks the group. Every rank returns.
 void CheckLateRank(Engine& engine, bool collective);
 
 // Rank 0 aborts while all others wait, from a collective or for a message; they
-// return long before their deadline where `reaches_peers`. Breaks the group.
+// return long before their deadline if `reaches_peers`. Breaks the group.
 void CheckAbort(Engine& engine, bool collective, bool reaches_peers);
 
 // Rank 0's call differs (`collective`) or its message does: FailedPrecondition

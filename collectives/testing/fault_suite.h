@@ -1,4 +1,5 @@
-// Calls that the fault suite makes.
+// The fault suite: tests of what every engine must do when something goes
+// wrong.
 #ifndef TESSERA_COLLECTIVES_TESTING_FAULT_SUITE_H_
 #define TESSERA_COLLECTIVES_TESTING_FAULT_SUITE_H_
 
@@ -25,7 +26,7 @@ inline CommunicatorOptions WithTimeout(absl::Duration timeout) {
   return options;
 }
 
-// An operation on buffers of its own.
+// A sum over its own buffers.
 using Call = std::function<absl::Status(Communicator&)>;
 
 inline absl::Status SumOf(Communicator& communicator, int64_t count,
@@ -40,7 +41,7 @@ struct NamedCall {
   Call call;
 };
 
-// Collectives that no rank can leave without all others.
+// Collectives that no rank can complete without all others.
 inline std::vector<NamedCall> SymmetricCalls() {
   return {
       {"barrier", [](Communicator& c) { return c.Barrier(); }},
@@ -63,8 +64,7 @@ inline bool Says(const absl::Status& status, std::string_view part) {
   return absl::StrContains(status.message(), part);
 }
 
-// The fault suite: what every engine must do when something goes wrong, as one
-// set of tests.
+// Instantiate the suite for an engine:
 //
 //   INSTANTIATE_TEST_SUITE_P(MyEngine, FaultTest,
 //                            ::testing::Values(MyEngineUnderFault()));
@@ -76,9 +76,10 @@ struct EngineUnderFault {
       run;
 
   bool ranks_are_processes = false;  // They can be killed one by one.
-  bool knows_peers = true;           // Errors say where the missing ranks are.
-  bool notices_death = true;         // Before the deadline.
-  bool notices_mismatch = true;      // Before the deadline.
+  bool knows_peers =
+      true;  // Errors contain the hosts and pids of missing ranks.
+  bool notices_death = true;     // Before the deadline.
+  bool notices_mismatch = true;  // Before the deadline.
   bool abort_reaches_peers = true;
 };
 
@@ -88,7 +89,7 @@ inline std::ostream& operator<<(std::ostream& os, const EngineUnderFault& e) {
 
 class FaultTest : public ::testing::TestWithParam<EngineUnderFault> {
  protected:
-  // No child process is left.
+  // Checks that no child process is left.
   void TearDown() override;
 };
 

@@ -58,7 +58,7 @@ namespace {
 
 struct Child {
   pid_t pid = -1;
-  int pipe = -1;  // Where its status comes from; -1 once it is closed.
+  int pipe = -1;  // Source of its status; -1 when closed.
   std::string text;
 };
 
@@ -75,7 +75,8 @@ struct Child {
             ? Communicator::Create(*std::move(made), options)
             : absl::StatusOr<std::unique_ptr<Communicator>>(made.status());
     status = communicator.ok() ? body(**communicator) : communicator.status();
-    // Before the communicator goes, which waits for what still runs.
+    // Report before destroying the communicator, which waits for running
+    // operations.
     if (status.ok() && ::testing::Test::HasFailure()) {
       status = absl::InternalError("an expectation failed in the child");
     }
@@ -85,7 +86,7 @@ struct Child {
     close(pipe);
   }
   std::cout.flush();
-  // Not exit: what the parent registered to run at its end is not the child's.
+  // Not exit: the parent's exit handlers must not run in the child.
   _exit(0);
 }
 
@@ -111,7 +112,7 @@ bool IsStopped(const Child& child) {
          info.si_pid == child.pid;
 }
 
-// Takes what has come from the children; false when all pipes are closed.
+// Reads from the children; returns false when all pipes are closed.
 bool ReadOnce(std::vector<Child>& children, std::vector<RankOutcome>& outcomes,
               absl::Time start) {
   std::vector<pollfd> polls;
@@ -149,8 +150,7 @@ absl::Status ParseStatus(const std::string& text) {
                       text.substr(space + 1));
 }
 
-// Kills those that are still there when `only_stopped` is false, else those
-// that have stopped themselves.
+// Kills the remaining children, or only stopped ones if `only_stopped`.
 void Kill(const std::vector<Child>& children, bool only_stopped) {
   for (const Child& child : children) {
     if (child.pipe < 0) continue;
@@ -184,8 +184,8 @@ std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
   }
   for (size_t r = 0; r < children.size(); ++r) {
     outcomes[r].status = ParseStatus(children[r].text);
-    // A child that reported may still wait for what it started: bounded by its
-    // own deadlines.
+    // A child that has reported may still wait for started operations until
+    // their deadlines.
     int status = 0;
     waitpid(children[r].pid, &status, 0);
     if (WIFSIGNALED(status)) outcomes[r].signal = WTERMSIG(status);

@@ -1,4 +1,5 @@
-// RunRanks: a test's body on every rank of a world, as threads.
+// RunRanks: runs the body of a test on every rank of a world, as threads.
+// RunProcesses: as processes.
 //
 //   EXPECT_THAT(RunRanks(4, [](Communicator& communicator) {
 //     return communicator.Barrier();
@@ -21,38 +22,38 @@ namespace tessera::collectives {
 
 using RankBody = std::function<absl::Status(Communicator&)>;
 
-// The statuses of the bodies, by rank. A rank whose body fails aborts its
-// group, so that the others do not wait for it.
+// Returns the statuses of the bodies, by rank. A rank whose body fails aborts
+// its group, so that the others do not wait for it.
 std::vector<absl::Status> RunRanks(int64_t ranks, const RankBody& body,
                                    const CommunicatorOptions& options = {});
 
-// The same on given engines, one a rank.
+// The same on given engines, one per rank.
 std::vector<absl::Status> RunRanksOn(
     absl::StatusOr<std::vector<std::unique_ptr<Engine>>> engines,
     const RankBody& body, const CommunicatorOptions& options = {});
 
-// RunProcesses: a test's body on every rank of a world, as forked processes.
+// RunProcesses: runs the body on every rank of a world, as forked processes.
 //
 //   const std::vector<RankOutcome> outcomes = RunProcesses(
 //       4, [&](int64_t rank) { return MakeEngine(rank); },
 //       [](Communicator& communicator) { return communicator.Barrier(); });
 //   EXPECT_THAT(outcomes[0].status, IsOk());
 //
-// Every child ends: one that stops itself or does not return is killed once the
-// others are done or the time is up.
+// A child that stops or does not return is killed when the others are done or
+// at the deadline.
 
 struct RankOutcome {
-  absl::Status status;  // Of the body; Unknown where it did not return.
-  int signal = 0;       // That ended the process; 0 where it exited.
+  absl::Status status;  // Status of the body; Unknown if it did not return.
+  int signal = 0;       // Signal that killed the process; 0 if it exited.
   absl::Duration took;  // From the fork to the status.
 };
 
-// Makes the engine of a rank, within its process.
+// Creates the engine of a rank, in its process.
 using EngineOfRank =
     std::function<absl::StatusOr<std::unique_ptr<Engine>>(int64_t rank)>;
 
-// The outcomes by rank. A failed expectation of GoogleTest in a child is an
-// Internal status. `forked` is called in the parent when all ranks are there.
+// Returns the outcomes by rank. A failed GoogleTest expectation in a child
+// becomes an Internal status. `forked` is called in the parent after all forks.
 std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
                                       const RankBody& body,
                                       const CommunicatorOptions& options = {},

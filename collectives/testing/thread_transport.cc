@@ -29,11 +29,11 @@ namespace {
 struct Outgoing {
   Signature signature;
   std::span<const std::byte> bytes;
-  std::vector<std::byte> copy;  // Of an eager one.
+  std::vector<std::byte> copy;  // For eager sends.
   bool eager = false;
   bool lazy = false;
-  int delay = 0;      // How often it is still passed over.
-  double depart = 0;  // Modelled.
+  int delay = 0;      // Remaining polls before it may match.
+  double depart = 0;  // Modelled time.
 };
 
 struct Incoming {
@@ -42,20 +42,20 @@ struct Incoming {
   bool waited_for = false;
 };
 
-// From one rank to another on one lane. Matched messages are popped.
+// The messages from one rank to another on one lane. Matched messages are
+// removed.
 struct Channel {
   std::deque<Outgoing> sends;
   std::deque<Incoming> receives;
   uint64_t started_sends = 0;
   uint64_t started_receives = 0;
   uint64_t matched = 0;
-  // Modelled, of the messages by number: when they set out, and when they have
-  // left.
+  // Modelled times by message number: departure, and end of sending.
   std::vector<double> departures;
   std::vector<double> left;
 };
 
-// What tells a request apart on its rank, and the memory that it uses.
+// The identity of a request on its rank, and its memory.
 using Key = std::tuple<Direction, int64_t, Lane, uint64_t>;
 struct Use {
   const std::byte* begin;
@@ -110,10 +110,11 @@ class ThreadWorld::Impl {
   const int64_t size;
   std::vector<Port> ports;
   mutable std::mutex mutex;
-  std::vector<std::map<Key, Use>> open;  // By rank: not seen complete.
+  std::vector<std::map<Key, Use>>
+      open;  // By rank: requests that are not completed.
   std::vector<Traffic> sent;
   std::vector<double> clock;
-  std::vector<double> send_port;     // Free again, modelled.
+  std::vector<double> send_port;     // Modelled time at which the port is free.
   std::vector<double> receive_port;  //
 
  private:
@@ -130,7 +131,7 @@ class ThreadWorld::Impl {
   void Shape(Outgoing& message);
   absl::Status CheckPeer(Rank peer) const;
   absl::Status CheckUse(int64_t me, Direction direction, const Use& use) const;
-  // Matches what can be matched.
+  // Matches sends and receives.
   void Progress(int64_t from, int64_t to, Lane lane);
   void Match(Channel& channel, int64_t from, int64_t to);
   bool IsComplete(int64_t me, const Request& request);
@@ -190,7 +191,7 @@ absl::Status ThreadWorld::Impl::CheckUse(int64_t me, Direction direction,
     if (both_read || !Overlap(use, other)) continue;
     return absl::InternalError(absl::StrCat(
         "rank ", me, direction == Direction::kSend ? " sends" : " receives",
-        " where a request is under way that ",
+        " where a request is in flight that ",
         std::get<0>(key) == Direction::kSend ? "sends to" : "receives from",
         " rank ", std::get<1>(key), " (message ", std::get<3>(key), ")"));
   }
@@ -316,7 +317,7 @@ void ThreadWorld::Impl::MarkWaited(int64_t me, const Request& request) {
   }
 }
 
-// The owner has seen the request complete.
+// The owner has completed the request.
 void ThreadWorld::Impl::Close(int64_t me, const Request& request) {
   const auto rank = static_cast<size_t>(me);
   const auto it = open[rank].find(KeyOf(request));
@@ -380,7 +381,7 @@ absl::Status ThreadWorld::Impl::Wait(int64_t me,
   return absl::OkStatus();
 }
 
-// In the order in which the messages set out, as far as the model goes.
+// Messages in the order of their modelled departure.
 void ThreadWorld::Impl::CloseAll(int64_t me,
                                  std::span<const Request> requests) {
   std::vector<std::pair<double, const Request*>> order;

@@ -1,14 +1,13 @@
-// ThreadWorld: a transport between threads of a test, which is strict about
-// what Transport promises and asks.
+// ThreadWorld: a transport between the threads of a test that strictly checks
+// Transport's contract.
 //
 //   ThreadWorld world(4, {.mode = ThreadMode::kLazy});
 //   const std::vector<absl::Status> statuses = world.Run(
 //       [](Transport& transport) { return RunRing(transport); });
 //
-// It refuses what an algorithm must not do: a size that the other side does not
-// expect, a buffer that is received into while another request uses it; and
-// CheckIdle finds requests that nobody waited for. It counts messages and
-// bytes, and models their time.
+// It rejects a size that the receiver does not expect and a receive into a
+// buffer that another request uses. CheckIdle finds requests that were not
+// awaited. It also counts messages and bytes and models their time.
 #ifndef TESSERA_COLLECTIVES_TESTING_THREAD_TRANSPORT_H_
 #define TESSERA_COLLECTIVES_TESTING_THREAD_TRANSPORT_H_
 
@@ -23,9 +22,9 @@
 namespace tessera::collectives {
 
 enum class ThreadMode : uint8_t {
-  kEager,       // A send is complete at once.
-  kRendezvous,  // When its receive is posted; bytes are read then.
-  kLazy,        // When its receive is waited for, and not before.
+  kEager,       // A send completes at once.
+  kRendezvous,  // When its receive is posted; reads the bytes then.
+  kLazy,        // When its receive is waited for.
   kRandom,      // Each message one of the above, after a random delay.
 };
 inline constexpr ThreadMode kAllThreadModes[] = {
@@ -34,10 +33,10 @@ inline constexpr ThreadMode kAllThreadModes[] = {
 
 struct ThreadWorldOptions {
   ThreadMode mode = ThreadMode::kEager;
-  uint64_t seed = 1;  // Of kRandom.
+  uint64_t seed = 1;  // For kRandom.
 
-  // What clock() goes by: a message of m bytes takes alpha + beta * m, and a
-  // rank sends one and receives one at a time.
+  // The time model of clock(): a message of m bytes takes alpha + beta * m, and
+  // a rank sends and receives one message at a time.
   double alpha = 0;
   double beta = 0;
 };
@@ -57,19 +56,19 @@ class ThreadWorld {
   int64_t size() const;
   Transport& transport(int64_t rank);
 
-  // `body` on every rank, each on a thread of its own; their statuses by rank.
-  // A rank that fails aborts the world.
+  // Runs `body` on every rank, each on its own thread; returns the statuses by
+  // rank. A rank that fails aborts the world.
   std::vector<absl::Status> Run(
       const std::function<absl::Status(Transport&)>& body);
 
-  // Frees every waiter; all later calls fail with `reason`.
+  // Makes all current and later calls fail with `reason`.
   void Abort(const absl::Status& reason);
 
-  // Internal where the rank has requests that it has not seen complete.
+  // Internal if the rank has requests that it has not completed.
   absl::Status CheckIdle(int64_t rank) const;
 
-  // What the rank has sent, and the modelled time that it has reached, since
-  // the last ResetCounts. Read while no rank is at work.
+  // The traffic sent by the rank and its modelled time since the last
+  // ResetCounts. Call it only while no rank is running.
   Traffic sent(int64_t rank) const;
   double clock(int64_t rank) const;
   void ResetCounts();

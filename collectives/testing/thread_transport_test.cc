@@ -129,7 +129,7 @@ TEST(ThreadTransportTest, RefusesABufferThatIsInUse) {
   EXPECT_THAT(transport.StartReceive(Rank(1), Lane::kCollective, Call(1),
                                      BytesOf(value).last(1)),
               StatusIs(absl::StatusCode::kInternal,
-                       HasSubstr("receives where a request is under way")));
+                       HasSubstr("receives where a request is in flight")));
   EXPECT_THAT(world.CheckIdle(0), StatusIs(absl::StatusCode::kInternal,
                                            HasSubstr("rank 0 has 2 requests")));
   EXPECT_THAT(transport.StartSend(Rank(2), Lane::kCollective, Call(1), {}),

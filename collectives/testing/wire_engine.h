@@ -1,11 +1,10 @@
-// WireEngine: an engine whose collectives take the time that a wire of a given
-// bandwidth would, without a processor, as a network card works.
+// WireEngine: an engine whose collectives take as long as on a network of a
+// given bandwidth, without using a processor.
 //
 //   auto engine = WireEngine::Wrap(std::move(in_process), 125e6);
 //
-// For benchmarks of what hides such time: the bytes go through the wrapped
-// engine, and the rest of the time is slept. So do those of all groups made
-// from it.
+// For benchmarks of overlap: the wrapped engine moves the bytes, then the call
+// sleeps for the rest of the time. The same holds for its subgroups.
 #ifndef TESSERA_COLLECTIVES_TESTING_WIRE_ENGINE_H_
 #define TESSERA_COLLECTIVES_TESTING_WIRE_ENGINE_H_
 
@@ -29,7 +28,7 @@ namespace tessera::collectives {
 
 class WireEngine final : public Engine {
  public:
-  // A collective takes its bytes times BusFactor over `bytes_per_second`.
+  // A collective takes its bytes times BusFactor divided by `bytes_per_second`.
   static std::unique_ptr<Engine> Wrap(std::unique_ptr<Engine> engine,
                                       double bytes_per_second) {
     return std::unique_ptr<Engine>(

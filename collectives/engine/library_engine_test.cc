@@ -1,4 +1,7 @@
 // The small parts that the adapters to other libraries share.
+
+#include "collectives/engine/library_engine.h"
+
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -7,12 +10,12 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "collectives/engine/library_engine.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/engine/peer_table.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
+
 namespace {
 
 using ::testing::AllOf;
@@ -177,4 +180,5 @@ TEST(PeerTableTest, NamesTheMissingOrElseAllOthers) {
 }
 
 }  // namespace
+
 }  // namespace tessera::collectives

@@ -1,10 +1,12 @@
+#include "collectives/engine/engine.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collectives/engine/engine.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
+
 namespace {
 
 TEST(ProcessGenerationTest, ChangesInTheChildOnly) {
@@ -19,4 +21,5 @@ TEST(ProcessGenerationTest, ChangesInTheChildOnly) {
 }
 
 }  // namespace
+
 }  // namespace tessera::collectives

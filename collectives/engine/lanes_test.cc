@@ -1,11 +1,13 @@
+#include "collectives/engine/lanes.h"
+
 #include <atomic>
 #include <thread>
 #include <vector>
 
-#include "collectives/engine/lanes.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
+
 namespace {
 
 TEST(CollectiveLaneTest, JobsRunOneAtATimeInTheirOrder) {
@@ -72,4 +74,5 @@ TEST(CollectiveLaneTest, BlockingAndStartedCallsShareTheLane) {
 }
 
 }  // namespace
+
 }  // namespace tessera::collectives

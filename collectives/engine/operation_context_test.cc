@@ -1,11 +1,13 @@
+#include "collectives/engine/operation_context.h"
+
 #include <cstring>
 #include <set>
 
 #include "base/status_matchers.h"
-#include "collectives/engine/operation_context.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
+
 namespace {
 
 TEST(ScratchTest, GivesApartAlignedMemory) {
@@ -68,4 +70,5 @@ TEST(ScratchTest, RefusesWhatCannotBe) {
 }
 
 }  // namespace
+
 }  // namespace tessera::collectives

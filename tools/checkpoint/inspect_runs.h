@@ -1,4 +1,5 @@
-// ListRuns: the checkpoints of a directory.
+// ListRuns: the checkpoints of a directory; VerifyRun: reads and checks every
+// byte of one.
 #ifndef TESSERA_TOOLS_CHECKPOINT_INSPECT_RUNS_H_
 #define TESSERA_TOOLS_CHECKPOINT_INSPECT_RUNS_H_
 
@@ -16,27 +17,25 @@ namespace tessera::tools {
 
 struct ListedRun {
   std::string path = "";
-  std::string state = "";  // "complete", or why it is not.
+  std::string state = "";  // "complete", or the reason why not.
   int64_t step = 0;
-  int64_t ranks = 0;      // That wrote it.
-  std::string mesh = "";  // Empty where it is of no run.
+  int64_t ranks = 0;      // That wrote the checkpoint.
+  std::string mesh = "";  // Empty if it is not a run's.
   int64_t zero = 0;
-  int64_t parameters = 0;  // Of the model; 0 where it is of no run.
+  int64_t parameters = 0;  // Of the model; 0 if it is not a run's.
   int64_t bytes = 0;       // Of its files.
 
   friend bool operator==(const ListedRun&, const ListedRun&) = default;
 };
 
-// In the order of their names, with those that were interrupted. A checkpoint
-// is listed alone. The system's code where the directory cannot be read,
-// NotFound where there is none.
+// The checkpoints of a directory by name, interrupted ones included, or the one
+// checkpoint at `path`. The system's error if the directory cannot be read,
+// NotFound if it has none.
 absl::StatusOr<std::vector<ListedRun>> ListRuns(const std::string& path);
 
 // JSON: an array of objects with the fields above.
 void PrintRuns(std::span<const ListedRun> runs, OutputFormat format,
                std::ostream& out);
-
-// VerifyRun: reads and checks every byte of a run's checkpoint.
 
 struct VerifiedBytes {
   int64_t files = 0;
@@ -45,11 +44,11 @@ struct VerifiedBytes {
   int64_t all_bytes = 0;
 };
 
-// Of the checkpoint at `path`. After each file `progress` is told how far it
-// is. Checked are the manifest, that there are no other files, each block's
-// place, format and checksum, those of whole files, and that the parts have
-// each element of each tensor once. DataLoss with the first mistake, and how
-// many files have one; InvalidArgument where it is of no run.
+// Calls `progress` after each file. Checks the manifest, that there are no
+// other files, the place, format and checksum of each block and file, and that
+// the parts have each element of each tensor once. DataLoss with the first
+// error and the number of damaged files; InvalidArgument if the checkpoint is
+// not a run's.
 absl::StatusOr<VerifiedBytes> VerifyRun(
     const std::string& path,
     absl::FunctionRef<void(const VerifiedBytes&)> progress);

@@ -24,30 +24,31 @@
 
 ABSL_FLAG(
     std::string, action, "list",
-    "what to do: list (the checkpoints of --checkpoint), verify (read "
+    "list (the checkpoints of --checkpoint), verify (read "
     "and check every byte), reshard (to --mesh and --zero, into --to), "
-    "export (weights as transformers reads them, into --to) or import "
+    "export (weights in the form of transformers, into --to) or import "
     "(--from, a Hugging Face model, as a checkpoint at step 0 into --to)");
 ABSL_FLAG(std::string, checkpoint, "",
-          "a checkpoint of //tools/train, or a directory of them, whose newest "
-          "complete one is taken");
+          "a checkpoint of //tools/train, or a directory of checkpoints, whose "
+          "newest complete one is used");
 ABSL_FLAG(std::string, from, "",
           "the directory to import, with config.json and safetensors");
-ABSL_FLAG(std::string, to, "",
-          "the directory to write: of checkpoints for reshard and import; for "
-          "export a new one");
+ABSL_FLAG(
+    std::string, to, "",
+    "the output directory: of checkpoints for reshard and import, a new one "
+    "for export");
 ABSL_FLAG(std::string, mesh, "dp1,pp1,cp1,tp1",
           "axes of the mesh to reshard or import for, such as dp2,pp2,tp2");
 ABSL_FLAG(int64_t, zero, 3, "ZeRO stage to reshard or import for, 0 to 3");
-ABSL_FLAG(std::string, dtype, "",
-          "export: f32 (default) or bf16, the type of the weights in the "
-          "files; import: of those that the run computes with (default: as "
-          "config.json says); fp32 is f32");
+ABSL_FLAG(
+    std::string, dtype, "",
+    "export: f32 (default) or bf16, the type of the weights in the "
+    "files; import: the type of the run (default: from config.json); fp32 "
+    "is f32");
 ABSL_FLAG(tessera::ByteSize, max_shard_bytes, tessera::ByteSize(5'000'000'000),
-          "export: bytes of weights in one file at most");
+          "export: largest number of bytes of weights in a file");
 ABSL_FLAG(std::string, tokenizer, "",
-          "export: a directory whose tokenizer.json, and what belongs to it, "
-          "is copied");
+          "export: a directory whose tokenizer files are copied");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
           tessera::tools::OutputFormat::kText, "list: text, json or csv");
 
@@ -117,7 +118,7 @@ absl::Status Verify(std::ostream& out, std::ostream& progress) {
                                       << std::endl;
                            }));
   out << found << ": " << verified.files << " files, " << verified.bytes
-      << " bytes, all as they were written\n";
+      << " bytes, all intact\n";
   return absl::OkStatus();
 }
 

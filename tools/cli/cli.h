@@ -1,4 +1,20 @@
-// OutputFormat: the value of --format, the same in every tool.
+// RunTool: the command line of every tool: flags, --help and exit codes.
+//
+// clang-format off
+//   ABSL_FLAG(std::string, mesh, "dp2,pp2,tp2", "axes and their sizes");
+//
+//   int main(int argc, char** argv) {
+//     return tessera::tools::RunTool(
+//         {.name = "mesh", .summary = "...", .example = "--mesh=dp2,tp2",
+//          .flags = {"mesh"}},
+//         argc, argv, [] { return PrintMesh(std::cout); });
+//   }
+// clang-format on
+//
+// Flags are declared with ABSL_FLAG; only those that the tool lists are
+// accepted. Exit codes: 0 success, 1 a failed run, 2 bad usage. Bad usage
+// prints one line on stderr with the flag, its value, the allowed values and a
+// working example.
 #ifndef TESSERA_TOOLS_CLI_CLI_H_
 #define TESSERA_TOOLS_CLI_CLI_H_
 
@@ -12,6 +28,7 @@
 
 namespace tessera::tools {
 
+// The value of --format, the same in every tool.
 enum class OutputFormat { kText, kJson, kCsv };
 
 inline bool AbslParseFlag(std::string_view text, OutputFormat* format,
@@ -41,45 +58,30 @@ inline std::string AbslUnparseFlag(OutputFormat format) {
   return "text";
 }
 
-// The command line of every tool: flags, --help and exit codes.
-//
-//   ABSL_FLAG(std::string, mesh, "dp2,pp2,tp2", "axes and their sizes");
-//
-//   int main(int argc, char** argv) {
-//     return tessera::tools::RunTool(
-//         {.name = "mesh", .summary = "...", .example = "--mesh=dp2,tp2",
-//          .flags = {"mesh"}},
-//         argc, argv, [] { return PrintMesh(std::cout); });
-//   }
-//
-// Flags are declared with ABSL_FLAG, and only those that the tool lists are
-// taken. Exit codes: 0 success, 1 a failed run, 2 bad usage. Bad usage prints
-// one line on stderr that names the flag, the value, what is allowed and an
-// example that works.
-
+// The name, summary and flags of a tool.
 struct Tool {
   std::string_view name;                // The Bazel target under //tools.
   std::string_view summary;             // One sentence.
-  std::string_view example;             // Arguments that work.
-  std::vector<std::string_view> flags;  // In the order in which --help shows.
+  std::string_view example;             // Working arguments.
+  std::vector<std::string_view> flags;  // In the order of --help.
 };
 
 // Sets the tool's flags from `arguments` (without the program's name):
 // "--name=value", "--name value", and for booleans "--name" and "--noname".
-// InvalidArgument, naming flag and value, at the first that is unknown,
-// malformed or no flag at all.
+// InvalidArgument, with the flag and its value, for the first argument that is
+// unknown, malformed or not a flag.
 absl::Status ParseFlags(const Tool& tool,
                         const std::vector<std::string>& arguments);
 
-// What --help prints.
+// The output of --help.
 std::string HelpText(const Tool& tool);
 
-// `status` as InvalidArgument behind "--flag=value: ", for a value that parsed
-// as text but says nothing sensible. OK stays OK.
+// `status` as InvalidArgument after "--flag=value: ", for a value that parses
+// but is invalid. OK stays OK.
 absl::Status FlagError(std::string_view flag, std::string_view value,
                        const absl::Status& status);
 
-// Parses the flags, runs `body` unless help was asked for, reports an error on
+// Parses the flags, runs `body` unless --help is given, reports an error on
 // `err`, and returns the exit code: InvalidArgument from either is bad usage.
 int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
             std::ostream& out, std::ostream& err,

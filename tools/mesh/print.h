@@ -1,4 +1,5 @@
-// A MeshReport as text, JSON or CSV.
+// PrintReport: a MeshReport as text, JSON or CSV; DrawSvg: the same as a
+// picture.
 #ifndef TESSERA_TOOLS_MESH_PRINT_H_
 #define TESSERA_TOOLS_MESH_PRINT_H_
 
@@ -19,24 +20,23 @@ namespace tessera::tools {
 // its coordinates, name -> number). For one rank: rank and description too, and
 // groups and ranks hold just its own.
 //
-// Where the report has a grid or a placement, text ends with them and JSON has
-// the keys grid (axes, shape, ranks in row-major order) and placement.
+// If the report has a grid or a placement, text ends with them and JSON has the
+// keys grid (axes, shape, ranks in row-major order) and placement.
 //
 // CSV: a row for each rank: rank, its coordinates, its group in each listing.
 //
-// Rows are written as they are made: memory does not grow with the mesh.
+// Rows are written one by one: memory does not grow with the mesh.
 void PrintReport(const MeshReport& report, OutputFormat format,
                  std::ostream& out);
 
-// A picture of a mesh: its ranks on a grid, coloured by group.
-
-// A picture has at most this many cells.
+// The largest mesh of a picture.
 inline constexpr int64_t kMaxDrawnRanks = 16384;
 
-// An SVG document. Axes go across and down in turn, fastest first, the third
-// and later ones as blocks of blocks; a cell has the colour of its group along
-// the first listing, and its tooltip says where it lies. The legend shows up to
-// 24 groups. InvalidArgument for a mesh of more than kMaxDrawnRanks.
+// An SVG document with the ranks on a grid, coloured by group. Axes go across
+// and down in turn, fastest first, the third and later ones as blocks of
+// blocks; a cell has the colour of its group in the first listing and a tooltip
+// with its coordinates. The legend shows up to 24 groups. InvalidArgument for
+// more than kMaxDrawnRanks ranks.
 absl::StatusOr<std::string> DrawSvg(const MeshReport& report);
 
 }  // namespace tessera::tools

@@ -1,4 +1,5 @@
-// How a mesh lies on a cluster: --cluster and --model of //tools/mesh.
+// MeshReport: the properties of a mesh that //tools/mesh prints;
+// PlacementReport: the placement of the mesh on a cluster.
 #ifndef TESSERA_TOOLS_MESH_REPORT_H_
 #define TESSERA_TOOLS_MESH_REPORT_H_
 
@@ -22,49 +23,48 @@ namespace tessera::tools {
 
 struct PlacementReport {
   topology::Cluster cluster;
-  topology::Placement given;       // In the mesh's own order.
-  topology::Placement best;        // In the order of least cost.
-  std::vector<std::string> notes;  // What discovery could not find.
+  topology::Placement given;       // In the order of the mesh.
+  topology::Placement best;        // In the cheapest order.
+  std::vector<std::string> notes;  // Facts that discovery could not determine.
 };
 
-// The cluster that --cluster means: "here" for this machine, a name ending in
-// .json for a file, else a line such as "hosts=16,gpus=8". Appends to `notes`
-// what this machine does not tell about itself.
+// The cluster of --cluster: "here" for this machine, a name ending in .json for
+// a file, otherwise a line such as "hosts=16,gpus=8". Appends to `notes` the
+// facts that this machine does not provide.
 absl::StatusOr<topology::Cluster> ReadCluster(const std::string& text,
                                               std::vector<std::string>* notes);
 
-// The shape that --model means: "key=value" items separated by commas over the
+// The shape of --model: comma-separated "key=value" items that override the
 // shape of Llama 2 7B, with the keys layers, hidden, kv_hidden, sequence,
 // micro_batch, micro_batches, parameters, expert_parameters, experts_per_token
 // and zero.
 absl::StatusOr<topology::TransformerShape> ReadModel(std::string_view text);
 
-// Errors name the flag, its value and what is allowed.
+// Errors name the flag, its value and the allowed values.
 absl::StatusOr<PlacementReport> MakePlacementReport(const topology::Mesh& mesh,
                                                     const std::string& cluster,
                                                     const std::string& model);
 
-// A section of text after the mesh's own, or the value of the key "placement".
+// The section of text for the placement, and the value of the JSON key
+// "placement".
 void PrintPlacementText(const PlacementReport& report, std::ostream& out);
 void PrintPlacementJson(const PlacementReport& report, std::ostream& out);
 
-// MeshReport: what //tools/mesh says about a mesh, before it is printed.
-
-// The flags, as text where a library parses them.
+// The flags; text if a library parses them.
 struct MeshOptions {
   std::string mesh = "dp2,pp2,tp2";
-  std::string order;   // Empty: the preset's, with the mesh's other axes after.
+  std::string order;   // Empty: the preset's, followed by other axes.
   std::string preset;  // Empty: the first of Presets().
   std::string axes;    // Empty: every axis by itself.
   std::string split;   // "dp:dp_shard4,dp_replicate2;tp:..."
   int64_t ep = 1;
   int64_t etp = 1;
   int64_t first_rank = 0;
-  std::optional<int64_t> world_size;  // What the mesh must multiply to.
+  std::optional<int64_t> world_size;  // The required product of the mesh.
   std::optional<int64_t> rank;        // The one rank to show.
   std::string grid;     // "pp/dp,cp/tp": planes, rows, columns. Empty: none.
-  std::string cluster;  // Empty: nothing is said about machines.
-  std::string model;    // What ReadModel takes.
+  std::string cluster;  // Empty: no placement.
+  std::string model;    // For ReadModel.
 };
 
 // The groups along one set of axes.
@@ -75,18 +75,18 @@ struct Listing {
 
 struct MeshReport {
   topology::Mesh mesh;
-  std::string order;              // As given or as the preset has it.
-  std::vector<std::string> axes;  // Of every division, each once.
-  std::vector<Listing> listings;  // The first is the one that JSON prints.
+  std::string order;              // As given, or from the preset.
+  std::vector<std::string> axes;  // The axes of all listings, each once.
+  std::vector<Listing> listings;  // JSON prints the first.
   std::optional<topology::Rank> rank;
   std::optional<topology::DeviceMesh> grid;
   std::optional<PlacementReport> placement;
 };
 
-// At most this many ranks are listed; a larger mesh needs --rank.
+// The largest mesh that is listed; a larger one needs --rank.
 inline constexpr int64_t kMaxListedRanks = int64_t{1} << 24;
 
-// InvalidArgument that names the flag, its value and what is allowed.
+// InvalidArgument with the flag, its value and the allowed values.
 absl::StatusOr<MeshReport> MakeReport(const MeshOptions& options);
 
 // Calls `visit` with the ranks to print (one, or all in order) and with the

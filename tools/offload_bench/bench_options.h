@@ -1,4 +1,4 @@
-// OffloadBenchOptions: what the benchmark is asked to measure.
+// OffloadBenchOptions: the parsed flags of the benchmark.
 #ifndef TESSERA_TOOLS_OFFLOAD_BENCH_BENCH_OPTIONS_H_
 #define TESSERA_TOOLS_OFFLOAD_BENCH_BENCH_OPTIONS_H_
 
@@ -16,7 +16,7 @@ namespace tessera::offload_bench {
 inline constexpr std::array<std::string_view, 5> kParts = {
     "codecs", "optimizer", "file", "tiers", "prefetch"};
 
-// The flags as they are given: lists with commas between.
+// The flags as given; lists are separated by commas.
 struct OffloadBenchFlags {
   std::string what = "codecs,optimizer,file,tiers,prefetch";
   int64_t size = int64_t{64} << 20;
@@ -34,15 +34,15 @@ struct OffloadBenchOptions {
   std::vector<std::string> parts;
   int64_t size = 0;  // Bytes of values: a multiple of 4096.
   std::vector<int64_t> threads;
-  double seconds = 0;  // Of each line.
+  double seconds = 0;  // Per measurement.
   std::vector<std::string> codecs;
   std::string directory;
   std::vector<int64_t> blocks;  // Bytes, ascending: multiples of 4096.
   int64_t depth = 0;
 };
 
-// InvalidArgument that names the flag, its value and what is allowed.
-// `processors` is what --threads=auto goes up to.
+// InvalidArgument with the flag, its value and the allowed values.
+// --threads=auto goes up to `processors`.
 absl::StatusOr<OffloadBenchOptions> ParseOffloadBenchFlags(
     const OffloadBenchFlags& flags, int64_t processors);
 

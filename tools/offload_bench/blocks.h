@@ -1,5 +1,5 @@
-// The data of every measurement: normally distributed weights, the same in
-// every run and on every machine.
+// Blocks: equal blocks of one buffer of deterministic data, and the transfers
+// of all of them to and from a tier.
 #ifndef TESSERA_TOOLS_OFFLOAD_BENCH_BLOCKS_H_
 #define TESSERA_TOOLS_OFFLOAD_BENCH_BLOCKS_H_
 
@@ -17,22 +17,20 @@
 
 namespace tessera::offload_bench {
 
-// The deviation of the weights of a large model's layers.
+// The standard deviation of the weights of a large model.
 inline constexpr double kDeviation = 0.02;
 
 // `count` elements of normal(0, kDeviation), computed in f64 and rounded to
 // `dtype`, a floating type. Aligned to 4096 bytes.
 absl::StatusOr<Buffer> NormalWeights(DType dtype, int64_t count, uint64_t seed);
 
-// `count` bytes with nothing in common, which no device stores in fewer.
+// `count` incompressible random bytes.
 absl::StatusOr<Buffer> RandomBytes(int64_t count, uint64_t seed);
 
-// Blocks of one size, cut from one piece of memory, and tiers that hold them.
-
-// The values, and room to read them back into; keys are "0", "1", ...
+// The values, and buffers to read them back into; the keys are "0", "1", ...
 class Blocks {
  public:
-  // As many blocks of `block_bytes` as `values` holds, which are of `dtype`.
+  // Cuts `values`, of type `dtype`, into blocks of `block_bytes`.
   static absl::StatusOr<Blocks> Cut(Buffer values, DType dtype,
                                     int64_t block_bytes);
 
@@ -47,14 +45,14 @@ class Blocks {
     return room_.bytes().subspan(At(index), At(1));
   }
 
-  // All of them, started one after another and then waited for.
+  // Start the transfers of all blocks in order, then wait for them.
   absl::Status PutAll(offload::MemoryTier& tier) const;
   absl::Status GetAll(offload::MemoryTier& tier);
-  // As PutAll and GetAll, without a tier.
+  // The same with copies instead of a tier.
   absl::Status CopyAll();
 
-  // DataLoss, with the tier's name and the block, where GetAll got anything but
-  // the values.
+  // DataLoss, with the tier's name and the block, if GetAll returned other
+  // values.
   absl::Status CheckRoom(const offload::MemoryTier& tier) const;
 
  private:

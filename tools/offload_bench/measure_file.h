@@ -1,4 +1,4 @@
-// The file tier against the raw device.
+// The measurements of the file tier and of prefetching from it.
 #ifndef TESSERA_TOOLS_OFFLOAD_BENCH_MEASURE_FILE_H_
 #define TESSERA_TOOLS_OFFLOAD_BENCH_MEASURE_FILE_H_
 
@@ -15,29 +15,27 @@ struct FileBenchOptions {
   std::string directory;
   int64_t size = 0;             // Bytes of all blocks together.
   std::vector<int64_t> blocks;  // Bytes of a block: multiples of 4096.
-  int64_t depth = 32;           // Requests in flight, of tier and device.
-  double seconds = 0;           // Of each measurement.
+  int64_t depth = 32;           // Requests in flight, for tier and device.
+  double seconds = 0;           // Per measurement.
 };
 
 // Put, of blocks that exist, and Get of all blocks, started at once. The limit
 // writes or reads one file of as many bytes in order, with requests of the same
-// size and as many in flight, by O_DIRECT where the file system has it; the
-// note says where it has not. ResourceExhausted, with nothing written, where
-// there is too little room; DataLoss where other bytes come back. Files have no
-// name: nothing is left, whatever ends the process.
+// size and as many in flight, with O_DIRECT if the file system supports it; the
+// note says so if not. ResourceExhausted, with nothing written, without enough
+// disk space; DataLoss if other bytes are read back. Files have no name, so
+// they disappear with the process.
 absl::Status MeasureFileTier(const FileBenchOptions& options, const Sink& sink);
 
-// The most bytes that it has in files at once.
+// The largest total size of its files at any time.
 int64_t FileBenchBytes(const FileBenchOptions& options);
-
-// Steps through a prefetcher against the time that no schedule beats.
 
 struct PrefetchBenchOptions {
   std::string directory;
   int64_t size = 0;             // Bytes of all blocks together, at most.
   std::vector<int64_t> blocks;  // Bytes of a block: multiples of 4096.
   int64_t depth = 32;           // Requests in flight, of the file tier.
-  double seconds = 0;           // Of each measurement.
+  double seconds = 0;           // Per measurement.
 };
 
 // Steps that use up to 48 blocks of a file tier once each, in order, through

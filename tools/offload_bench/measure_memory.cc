@@ -249,7 +249,8 @@ absl::Status MeasureTiers(const TiersOptions& options, const Sink& sink) {
     for (const TierCase& c : cases) {
       TESSERA_ASSIGN_OR_RETURN(
           Buffer values,
-          NormalWeights(c.dtype, options.size / SizeInBytes(c.dtype), kTierSeed));
+          NormalWeights(c.dtype, options.size / SizeInBytes(c.dtype),
+                        kTierSeed));
       TESSERA_ASSIGN_OR_RETURN(
           Blocks blocks, Blocks::Cut(std::move(values), c.dtype, block_bytes));
       TESSERA_RETURN_IF_ERROR(MeasureTier(c, blocks, options, sink));
@@ -286,8 +287,8 @@ class State {
     state.count_ = count;
     TESSERA_ASSIGN_OR_RETURN(state.parameter_,
                              NormalWeights(DType::kF32, count, kOptimizerSeed));
-    TESSERA_ASSIGN_OR_RETURN(state.gradient_,
-                             NormalWeights(DType::kF32, count, kOptimizerSeed + 1));
+    TESSERA_ASSIGN_OR_RETURN(
+        state.gradient_, NormalWeights(DType::kF32, count, kOptimizerSeed + 1));
     return state;
   }
 

@@ -1,4 +1,5 @@
-// Codecs against memcpy.
+// The measurements of codecs, memory tiers and CPU optimizers, whose limits are
+// memcpy and a triad.
 #ifndef TESSERA_TOOLS_OFFLOAD_BENCH_MEASURE_MEMORY_H_
 #define TESSERA_TOOLS_OFFLOAD_BENCH_MEASURE_MEMORY_H_
 
@@ -12,38 +13,34 @@
 namespace tessera::offload_bench {
 
 struct CodecsOptions {
-  std::vector<std::string> codecs;  // Names that CreateCodec takes.
+  std::vector<std::string> codecs;  // Names for CreateCodec.
   int64_t size = 0;                 // Bytes of values, a multiple of 4.
-  double seconds = 0;               // Of each measurement.
+  double seconds = 0;               // Per measurement.
   TimeKind time = TimeKind::kWall;
 };
 
 // Encode and decode of bf16 and f32 weights by each codec, in this thread. GB/s
 // are of the values; the limit is a memcpy that reads and writes as many bytes
-// as the codec does. Internal where a lossless codec changed a bit.
+// as the codec. Internal if a lossless codec changed a bit.
 absl::Status MeasureCodecs(const CodecsOptions& options, const Sink& sink);
-
-// Tiers that hold blocks in memory, against memcpy.
 
 struct TiersOptions {
   int64_t size = 0;             // Bytes of all blocks together.
   std::vector<int64_t> blocks;  // Bytes of a block: multiples of 4096.
-  double seconds = 0;           // Of each measurement.
+  double seconds = 0;           // Per measurement.
   TimeKind time = TimeKind::kWall;
 };
 
 // Put, of blocks that exist, and Get of all blocks one after another: host,
 // pinned, lossless_fast over host (bf16) and int8 over host (f32). The limit
 // copies the same blocks, or for encodings reads and writes as many bytes as
-// the codec does. DataLoss where a lossless tier gave back other bytes.
+// the codec. DataLoss if a lossless tier returned other bytes.
 absl::Status MeasureTiers(const TiersOptions& options, const Sink& sink);
-
-// Steps of the CPU optimizers against a triad.
 
 struct OptimizerBenchOptions {
   int64_t size = 0;  // Bytes of f32 parameters, a multiple of 4.
   std::vector<int64_t> threads;
-  double seconds = 0;  // Of each measurement.
+  double seconds = 0;  // Per measurement.
   TimeKind time = TimeKind::kWall;
 };
 

@@ -1,8 +1,14 @@
-// Stopwatch: seconds by the clock on the wall, or of the processor.
+// Measurement: one line of the benchmark's result; CompareInTurns: measures a
+// subject and its limit in turns, so that disturbances of the machine affect
+// both alike.
 //
-//   const Stopwatch watch(TimeKind::kProcessor, /*threads=*/2);
-//   Work();
-//   double seconds = watch.Seconds();
+// clang-format off
+//   TESSERA_ASSIGN_OR_RETURN(
+//       Comparison times,
+//       CompareInTurns(Timed([&] { return tier.Put(key, bytes, info); }),
+//                      Timed([&] { return Copy(bytes); }), /*seconds=*/0.5));
+//   times.share;  // 0.4: takes 2.5 times as long as the limit.
+// clang-format on
 #ifndef TESSERA_TOOLS_OFFLOAD_BENCH_MEASUREMENT_H_
 #define TESSERA_TOOLS_OFFLOAD_BENCH_MEASUREMENT_H_
 
@@ -26,9 +32,9 @@ namespace tessera::offload_bench {
 
 enum class TimeKind {
   kWall,
-  // Of the whole process, over the number of threads that share the work. What
-  // the process waits, and what other processes take from it, does not count:
-  // for machines that others use too, and work that never waits.
+  // CPU time of the whole process divided by the threads that share the work.
+  // Excludes waiting and other processes: for shared machines and work that
+  // never waits.
   kProcessor,
 };
 
@@ -36,7 +42,7 @@ constexpr std::string_view TimeKindName(TimeKind kind) {
   return kind == TimeKind::kWall ? "wall" : "processor";
 }
 
-// Starts when it is made.
+// Seconds since its construction, on the wall clock or of CPU time.
 class Stopwatch {
  public:
   explicit Stopwatch(TimeKind kind, int64_t threads = 1)
@@ -75,20 +81,10 @@ inline std::string AbslUnparseFlag(TimeKind kind) {
   return std::string(TimeKindName(kind));
 }
 
-// What is measured and its limit, in turns, so that whatever else the machine
-// does hits both alike.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       Comparison times,
-//       CompareInTurns(Timed([&] { return tier.Put(key, bytes, info); }),
-//                      Timed([&] { return Copy(bytes); }), /*seconds=*/0.5));
-//   times.share   // 0.4: takes 2.5 times as long as the limit
-
-// Works once and tells how many seconds it took.
+// Executes the work once and returns its seconds.
 using Pass = std::function<absl::StatusOr<double>()>;
 
-// Seconds of one pass: the median, and how far the middle half of them spreads
-// around it (upper less lower quartile, over the median).
+// Seconds of one pass: the median, and the interquartile range over the median.
 struct PassTime {
   double seconds = 0;
   double spread = 0;
@@ -103,51 +99,48 @@ struct Comparison {
   int64_t turns = 0;
 };
 
-// Fewer turns than this are never taken, however long they are.
+// The minimum number of turns, however long they take.
 inline constexpr int64_t kLeastTurns = 5;
 
-// Passes of both, the one that goes first changing from turn to turn, for
-// about `seconds` altogether. The first failure of either ends it. The first
-// turn warms caches up and does not count.
+// Passes of both in alternating order, for about `seconds` in total. The first
+// turn warms up caches and does not count. Returns the first error of either.
 absl::StatusOr<Comparison> CompareInTurns(const Pass& subject,
                                           const Pass& limit, double seconds);
 
-// The same from times that were taken already: as many of each, at least one.
+// The same from measured times, as many of each, at least one.
 Comparison Compare(std::vector<double> subject, std::vector<double> limit);
 
-// `work`, by `threads` threads, as often as it takes for a pass of a
-// millisecond. Seconds are of one call.
+// Repeats `work`, by `threads` threads, for at least a millisecond a pass.
+// Seconds are of one call.
 Pass Timed(std::function<absl::Status()> work, TimeKind kind = TimeKind::kWall,
            int64_t threads = 1);
 
-// memcpy that reads and writes `bytes` bytes altogether, half and half, in this
-// thread. ResourceExhausted where there is no memory for it.
+// memcpy in this thread that reads and writes `bytes` bytes in total, half and
+// half. ResourceExhausted without enough memory.
 absl::StatusOr<Pass> MemcpyPass(int64_t bytes, TimeKind kind);
 
-// The better of the triad's two kinds of stores, for `bytes` as it counts them.
+// A triad over `bytes`, with ordinary or streaming stores, whichever is faster.
 Pass TriadPass(std::shared_ptr<offload::Triad> triad, double bytes,
                TimeKind kind);
-
-// Measurement: one line of the benchmark's result.
 
 struct Measurement {
   std::string what;       // "codecs": the part of the benchmark
   std::string name;       // "lossless", "adamw", "pinned"
   std::string operation;  // "encode", "step", "get"
   std::string data;       // "bf16", "f32 moments and bf16 copy"
-  int64_t threads = 1;    // That compute.
+  int64_t threads = 1;    // Computing threads.
   int64_t block_bytes = 0;
-  int64_t bytes = 0;  // That a pass is counted as.
+  int64_t bytes = 0;  // Bytes of a pass.
   Comparison times;
   TimeKind time = TimeKind::kWall;
   std::string limit;  // "memcpy", "triad", "device", "bound"
-  // Bytes of the values over bytes held.
+  // Bytes of the values over stored bytes.
   std::optional<double> ratio = std::nullopt;
-  // Root of the mean square of what values changed by, over that of the values.
+  // Root mean square of the change of values over that of the values.
   std::optional<double> error = std::nullopt;
-  // That an optimizer's step must move.
+  // Bytes that an optimizer step must move.
   std::optional<double> bytes_per_parameter = std::nullopt;
-  std::string note = {};  // What else whoever reads the numbers must know.
+  std::string note = {};  // Remarks for the reader of the numbers.
 
   // GB/s (10^9) of `bytes`, and what it would be at the limit.
   double Rate() const {
@@ -160,8 +153,6 @@ struct Measurement {
 
 using Sink = std::function<void(const Measurement&)>;
 
-// Measurements as text, JSON or CSV.
-
 // CSV's first line. The columns are stable; a value that does not apply is
 // empty. JSON has the same names, and null.
 inline constexpr std::string_view kColumns =
@@ -170,7 +161,9 @@ inline constexpr std::string_view kColumns =
     "spread,limit,limit_GBps,limit_spread,share,ratio,error,"
     "bytes_per_parameter,note";
 
-// Prints each as it comes; JSON is one document, {"measurements": [...]}.
+// Prints measurements as text, JSON or CSV while they are made; JSON is one
+// document,
+// {"measurements": [...]}.
 class MeasurementPrinter {
  public:
   MeasurementPrinter(tools::OutputFormat format, std::ostream& out)

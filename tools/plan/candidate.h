@@ -1,4 +1,5 @@
-// Candidate: a way to train a model on a cluster, and all that there are.
+// Candidate: one way to train a model on a cluster; EnumerateCandidates: all
+// ways.
 //
 //   for (const Candidate& candidate : EnumerateCandidates(request, refused))
 //     RunOptionsOf(request, candidate);
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "base/dtype/dtype.h"
-#include "tensor_parallel/blocks/recompute.h"
+#include "tensor_parallel/blocks/transformer_block.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/loop/run_options.h"
 #include "topology/cluster/cluster.h"
@@ -19,7 +20,7 @@
 namespace tessera::plan {
 
 struct PlanRequest {
-  std::string model_name;  // As --model of //tools/train takes it.
+  std::string model_name;  // For --model of //tools/train.
   model_files::ModelConfig model;
   topology::Cluster cluster;
   int64_t ranks = 1;
@@ -27,8 +28,8 @@ struct PlanRequest {
   int64_t batch = 1;   // Sequences of a step.
   int64_t length = 1;
   DType dtype = DType::kBF16;
-  double flops = 0;       // Of a device, in a second, at its peak,
-  double efficiency = 1;  // of which products reach this share.
+  double flops = 0;       // Peak operations per second of a device,
+  double efficiency = 1;  // and the share that matrix products reach.
   int64_t top = 5;
 };
 
@@ -37,38 +38,37 @@ struct Candidate {
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   int64_t zero = 0;
-  // kAuto where there is one time to reduce gradients.
+  // kAuto if there is only one time to reduce gradients.
   train::ReduceChoice reduce = train::ReduceChoice::kAuto;
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
   int64_t micro_batch = 1;
 
-  // Wherever there are tensor ranks: as many bytes, fewer activations.
+  // With tensor ranks always: the same bytes, fewer activations.
   bool sequence_parallel() const { return mesh.tp > 1; }
   int64_t micro_batches(int64_t batch) const {
     return batch / (mesh.dp * micro_batch);
   }
 };
 
-// Why meshes are none, and how many.
+// The number of refused meshes by reason.
 using Refusals = std::map<std::string, int64_t>;
 
-// Every mesh of so many ranks that the model allows, with every schedule, ZeRO
-// stage, time to reduce gradients, kind of recomputation and size of
-// micro-batches up to 16 that makes sense on it: one schedule where there is no
-// pipeline, stage 0 where nobody shares state.
+// Every mesh of the ranks that the model allows, with every useful schedule,
+// ZeRO stage, time to reduce gradients, kind of recomputation and micro-batch
+// up to 16: one schedule without a pipeline, stage 0 without data ranks.
 std::vector<Candidate> EnumerateCandidates(const PlanRequest& request,
                                            Refusals& refused);
 
 train::RunOptions RunOptionsOf(const PlanRequest& request,
                                const Candidate& candidate);
 
-// "each", "last" or, where there is one time, "".
+// "each", "last", or "" if there is only one time.
 std::string ReduceNameOf(const Candidate& candidate);
 
 // "dp2,pp2,cp1,tp2".
 std::string MeshNameOf(const Candidate& candidate);
 
-// What starts it: "bazel run //tools/train -- --model=...".
+// The command that starts it: "bazel run //tools/train -- --model=...".
 std::string CommandOf(const PlanRequest& request, const Candidate& candidate);
 
 }  // namespace tessera::plan

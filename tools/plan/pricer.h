@@ -1,27 +1,28 @@
-// Pricer: what a candidate needs of memory, and how long its step takes.
+// Pricer: the memory and the step time of a candidate.
 //
 //   Pricer pricer(request);
-//   pricer.LeastSeconds(candidate);              // no step is shorter
+//   pricer.LeastSeconds(candidate);  // A lower bound of the step time.
 //   TESSERA_ASSIGN_OR_RETURN(int64_t bytes, pricer.Memory(candidate));
 //   TESSERA_ASSIGN_OR_RETURN(StepSeconds step, pricer.Time(candidate));
 //
-// Memory is that of tools/train/predict, of a dry run of the ranks that may
-// have most. Time, in seconds of a step:
+// Memory is the prediction of tools/train/predict: a dry run of the ranks that
+// may need most. Time, in seconds of a step:
 //
-//   pipeline    what pipeline::Simulate says of the schedule, where a pass
-//               takes its operations over flops * efficiency, its messages
-//               along tp one after the other, and what of those along cp is
-//               longer than the attention that they hide behind; messages
-//               between stages travel beside computations
-//   data        gradients and weights along dp and cp: what one micro-batch
-//               sends hides behind nothing; of what each further one sends
-//               again (gathers at stage 3, reductions at each micro-batch), the
-//               part that is longer than the rank's computation for it
+//   pipeline    pipeline::Simulate of the schedule. A pass takes its operations
+//               over flops * efficiency, its messages along tp in sequence, and
+//               the part of those along cp that is longer than the attention
+//               that hides them; messages between stages overlap with
+//               computations.
+//   data        gradients and weights along dp and cp. Nothing hides the
+//   messages
+//               of one micro-batch; of those that each further one repeats
+//               (gathers at stage 3, reductions at each micro-batch) the part
+//               counts that is longer than the rank's computation.
 //   optimizer   its state and the gradients, read and written once at the
-//               bandwidth of the device's memory
+//   memory
+//               bandwidth of the device.
 //
-// Candidates that have something in common share what was found: one thread at
-// a time.
+// Candidates share intermediate results: one thread at a time.
 #ifndef TESSERA_TOOLS_PLAN_PRICER_H_
 #define TESSERA_TOOLS_PLAN_PRICER_H_
 
@@ -46,47 +47,47 @@ struct StepSeconds {
   double pipeline = 0;
   double data = 0;
   double optimizer = 0;
-  double bubble = 0;  // Share of the pipeline's time, the mean over its ranks.
+  double bubble = 0;  // Share of the pipeline time, mean over its ranks.
 
   double total() const { return pipeline + data + optimizer; }
 };
 
 class Pricer {
  public:
-  // `request` outlives this.
+  // `request` must outlive the pricer.
   explicit Pricer(const PlanRequest& request)
       : request_(request), links_(request.cluster, request.ranks) {}
 
-  // The busiest rank's computations: no more than Time says. InvalidArgument
-  // where the schedule cannot be of such a pipeline.
+  // The computations of the busiest rank, a lower bound of Time.
+  // InvalidArgument if the schedule does not support the pipeline.
   absl::StatusOr<double> LeastSeconds(const Candidate& candidate);
 
-  // By the sizes of weights, and by what layers hold: no more than Memory and
-  // Time say, but for pools' rounding.
+  // Lower bounds of Memory and Time, except for the rounding of pools: from the
+  // sizes of weights, and from the activations of layers.
   absl::StatusOr<int64_t> LeastMemory(const Candidate& candidate);
   absl::StatusOr<StepSeconds> LeastTime(const Candidate& candidate);
 
-  // What PredictRank says of the pipeline ranks that may have most, after as
-  // many micro-batches as fill the pipeline: bytes, and seconds of a candidate
-  // that has the memory. What they gather grows from there as it does with pp
-  // micro-batches more.
+  // PredictRank for the pipeline ranks that may need most, with enough
+  // micro-batches to fill the pipeline: bytes, and the seconds of a candidate
+  // that fits. Further gathers are extrapolated from pp more micro-batches.
   absl::StatusOr<int64_t> Memory(const Candidate& candidate);
   absl::StatusOr<StepSeconds> Time(const Candidate& candidate);
 
  private:
   using Pipeline = std::tuple<std::string, int64_t, int64_t, int64_t>;
-  // Of a candidate's ranks, by dry runs.
+  // The cost of a candidate's ranks, from dry runs.
   struct RankCost {
-    int64_t bytes = 0;  // Of the rank that needs most.
+    int64_t bytes = 0;  // Of the rank with the highest need.
     double data_seconds = 0;
     double optimizer_seconds = 0;
   };
-  // What a layer holds of its first micro-batch in flight, and of each more.
+  // The bytes of a layer for its first micro-batch in flight, and for each
+  // further one.
   struct LayerCost {
     int64_t first = 0;
     int64_t next = 0;
   };
-  // Of a micro-batch: of stages, and of pipeline ranks.
+  // The cost of a micro-batch, for stages and for pipeline ranks.
   struct PassCost {
     std::vector<pipeline::StageCosts> stages;
     std::vector<double> ranks;

@@ -11,7 +11,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/blocks/recompute.h"
+#include "tensor_parallel/blocks/transformer_block.h"
 #include "tools/model_files/model_config.h"
 #include "tools/plan/pricer.h"
 #include "tools/plan/traffic.h"

@@ -1,9 +1,11 @@
-// AxisLinks: how long messages take along the axes of a mesh, given where the
-// ranks are: tensor ranks next to each other, then context, data and pipeline
-// ranks, as //tools/train lays them out.
+// AxisLinks: the time of messages along the axes of a mesh; AddPasses: the
+// messages of the layers of a stage.
 //
 //   AxisLinks links(cluster, ranks);
 //   links.Seconds(mesh, TrafficAxis::kTp, OpKind::kAllReduce, bytes, 12);
+//
+// Ranks are placed as in //tools/train: tensor ranks are neighbours, then
+// context, data and pipeline ranks.
 #ifndef TESSERA_TOOLS_PLAN_TRAFFIC_H_
 #define TESSERA_TOOLS_PLAN_TRAFFIC_H_
 
@@ -21,19 +23,18 @@
 
 namespace tessera::plan {
 
-// By the alpha-beta model of topology/placement. One thread at a time: it
-// remembers the links of each axis.
+// Uses the alpha-beta model of topology/placement. Caches the links of each
+// axis: one thread at a time.
 class AxisLinks {
  public:
   AxisLinks(const topology::Cluster& cluster, int64_t ranks)
       : cluster_(cluster), ranks_(ranks) {}
 
-  // `times` messages of `bytes` each; of a kSend to the next rank of a ring.
+  // `times` messages of `bytes` each; a kSend goes to the next rank of a ring.
   double Seconds(const train::MeshSizes& mesh, train::TrafficAxis axis,
                  collectives::OpKind kind, double bytes, double times);
 
-  // A rank's messages of one kind along an axis, one after the other; and of
-  // all kinds.
+  // A rank's messages along an axis in sequence: of one kind, and of all kinds.
   double SecondsOf(const train::MeshSizes& mesh, train::TrafficAxis axis,
                    collectives::OpKind kind, const train::RankTraffic& traffic);
   double SecondsAlong(const train::MeshSizes& mesh, train::TrafficAxis axis,
@@ -49,22 +50,22 @@ class AxisLinks {
   std::map<std::pair<int64_t, int64_t>, topology::LinkProfile> profiles_;
 };
 
-// AddPasses: what the layers of a stage send in one pass, along the tensor and
-// the context axis: a formula, since a search prices thousands of stages. The
-// test compares it with what a dry run counts.
+// Adds the messages of `times` passes of a computing kind along the tensor and
+// context axes, by a formula, because a search prices thousands of stages. A
+// test compares it with a dry run.
 //
-// Of a micro-batch and layer, with x the bytes of all its tokens on the rank:
+// clang-format off
+// For a micro-batch and layer, with x the bytes of all its tokens on the rank:
 //
-//   tp            forward             whole backward      I           W
-//   plain         2 all_reduce x      2 all_reduce        the same    none
-//   sequence      2 all_gather,       4 all_gather,       2 and 2     4
-//   parallel      2 reduce_scatter    2 reduce_scatter all_gather
+//   tp            forward             whole backward      I                  W
+//   plain         2 all_reduce x      2 all_reduce        the same           none
+//   sequence      2 all_gather,       4 all_gather,       2 all_gather and   2 all_gather
+//   parallel      2 reduce_scatter    2 reduce_scatter    2 reduce_scatter
 //
-// and for a layer that is computed again 1 all_reduce, or 2 all_gather and 1
-// reduce_scatter. cp: keys and values go round n ranks in n - 1 messages, in
-// the backward again, and their gradients in n.
-
-// Of `times` passes of a kind that computes.
+// A recomputed layer adds 1 all_reduce, or 2 all_gather and 1 reduce_scatter. cp: keys
+// and values pass round n ranks in n - 1 messages, again in the backward, and their
+// gradients in n.
+// clang-format on
 void AddPasses(const train::StageShapes& shapes, pipeline::ActionKind kind,
                int64_t times, train::RankTraffic& traffic);
 

@@ -1,4 +1,4 @@
-// ScheduleReports as JSON.
+// PrintReports: ScheduleReports as text, JSON or CSV.
 #ifndef TESSERA_TOOLS_SCHEDULE_PRINT_H_
 #define TESSERA_TOOLS_SCHEDULE_PRINT_H_
 
@@ -15,36 +15,34 @@
 
 namespace tessera::tools {
 
-// Of one schedule an object: `schedule`, `origin`, `stages` (ranks),
-// `chunks`, `microbatches`, `valid`, `error` (where it is not), `unit`,
+// For one schedule an object: `schedule`, `origin`, `stages` (ranks),
+// `chunks`, `microbatches`, `valid`, `error` (if not), `unit`,
 // `makespan`, `longest_stage`, `bubble_rate`, `lower_bound`, `gap`,
 // `memory_limit`, `exceeds_limit` (ranks), and lists by rank: `peak_memory`,
 // `peak_activations`, `idle` (its bubble rate), `ranks` (its actions, "2F7");
-// `map` (as WriteJson has it), `critical_path`. --input reads it again. What an
-// invalid schedule has none of is null or empty. Of several: `schedules`, their
+// `map` (see WriteJson), `critical_path`. --input reads it. Values that an
+// invalid schedule does not have are null or empty. For several: `schedules`, a
 // list.
 std::string ReportsToJson(std::span<const ScheduleReport> reports);
-
-// ScheduleReports as text, JSON or CSV.
 
 struct PrintOptions {
   OutputFormat format = OutputFormat::kText;
   pipeline::TerminalOptions picture;
 };
 
-// Text: of one schedule what it is, whether it is valid, times, memory by rank
-// and a picture; of several a table.
+// Text: for one schedule its name, validity, times, memory by rank and a
+// picture; for several a table.
 //
-// JSON: see print_json.h.
+// JSON: ReportsToJson.
 //
-// CSV: of one schedule the table that PyTorch reads; of several the table of
-// text, with a header. An invalid schedule's table is as it was read.
+// CSV: for one schedule the table that PyTorch reads, unchanged if it is
+// invalid; for several the table of text, with a header.
 //
-// InvalidArgument where the picture cannot be drawn as asked.
+// InvalidArgument if the picture cannot be drawn with these options.
 absl::Status PrintReports(std::span<const ScheduleReport> reports,
                           const PrintOptions& options, std::ostream& out);
 
-// What there is to draw: the schedules that are valid.
+// The valid schedules, for drawing.
 std::vector<pipeline::Exhibit> ExhibitsOf(
     std::span<const ScheduleReport> reports);
 

@@ -1,5 +1,4 @@
-// ScheduleReport: what //tools/schedule says about a schedule, before it is
-// printed.
+// ScheduleReport: the properties of a schedule that //tools/schedule prints.
 #ifndef TESSERA_TOOLS_SCHEDULE_REPORT_H_
 #define TESSERA_TOOLS_SCHEDULE_REPORT_H_
 
@@ -16,7 +15,7 @@
 
 namespace tessera::tools {
 
-// The flags, as text where a library parses them.
+// The flags; text if a library parses them.
 struct ScheduleOptions {
   std::vector<std::string> schedules;
   std::string input;  // A file. Empty: none.
@@ -29,26 +28,27 @@ struct ScheduleOptions {
 struct ScheduleReport {
   std::string name;
   std::string origin;
-  pipeline::Schedule schedule;  // As it is printed and priced.
+  pipeline::Schedule schedule;  // As printed and priced.
   int64_t chunks = 1;
   int64_t memory_limit = 0;
-  absl::Status validity;  // Validate's words.
-  // Whether memory is in bytes, not in micro-batches.
+  absl::Status validity;  // The result of Validate.
+  // True: memory is in bytes; false: in micro-batches.
   bool has_bytes = false;
 
-  // Where it is valid; times in milliseconds.
+  // Set if the schedule is valid; times in milliseconds.
   std::optional<pipeline::Timeline> timeline;
-  std::optional<double> lower_bound;       // Of timeline->longest_stage.
-  std::vector<int64_t> over_limit;         // The ranks that exceed the limit.
-  std::vector<std::string> critical_path;  // "0F0", "1F0", ... in time's order.
+  std::optional<double> lower_bound;  // Of timeline->longest_stage.
+  std::vector<int64_t> over_limit;    // The ranks that exceed the limit.
+  std::vector<std::string>
+      critical_path;  // "0F0", "1F0", ... in order of time.
 
-  // How far the longest stage may be from the best.
+  // longest_stage relative to its lower bound.
   std::optional<double> gap() const;
 };
 
-// One for each schedule in their order, that of the file first. A schedule
-// that is wrong is a report too, one that cannot be made is an error:
-// InvalidArgument names the flag.
+// One for each schedule in order, that of the file first. An invalid schedule
+// has a report; one that cannot be made is an error: InvalidArgument with the
+// flag.
 absl::StatusOr<std::vector<ScheduleReport>> MakeReports(
     const ScheduleOptions& options);
 

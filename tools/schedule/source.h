@@ -1,4 +1,6 @@
-// What --times, --memory and the flags of links say, as costs of stages.
+// MakeSchedule, ReadSchedule: a schedule from a generator, the synthesiser or a
+// file, with its costs; MakeCosts: the costs of stages from --times, --memory
+// and the flags of links.
 #ifndef TESSERA_TOOLS_SCHEDULE_SOURCE_H_
 #define TESSERA_TOOLS_SCHEDULE_SOURCE_H_
 
@@ -15,7 +17,7 @@
 
 namespace tessera::tools {
 
-// Whose the times and bytes of --times and --memory are.
+// The unit of --times and --memory: a stage, or all stages of a rank.
 enum class CostsOf { kStage, kRank };
 
 struct CostOptions {
@@ -29,30 +31,28 @@ struct CostOptions {
   bool overlap = true;
 };
 
-// "18.522,18.086,9.337,0.601": F, B, W and communication in milliseconds, the
-// last of which may be missing. InvalidArgument where it is no such list, or a
-// time is negative or more than 1e9.
+// "18.522,18.086,9.337,0.601": F, B, W and optional communication in
+// milliseconds. InvalidArgument for a malformed list, or a time that is
+// negative or above 1e9.
 absl::StatusOr<pipeline::StageCosts> ParseTimes(std::string_view text);
 
-// "f,b,w": what the three add (more than 0) or free. The sizes are at most
+// "f,b,w": the bytes that the three passes add (above 0) or free, each at most
 // 2^50.
 absl::Status ParseMemory(std::string_view text, pipeline::StageCosts& costs);
 
-// A line for each stage: times as above, and where it likes ",f,b,w" after
-// them, which count in place of what `memory` says. "#" begins a comment; empty
-// lines are left out. InvalidArgument with the line; at most 2^20 stages.
+// A line for each stage: times as above, optionally followed by ",f,b,w", which
+// overrides `memory`. "#" begins a comment; empty lines are ignored.
+// InvalidArgument with the line; at most 2^20 stages.
 absl::StatusOr<std::vector<pipeline::StageCosts>> ParseTimesFile(
     std::string_view text, std::string_view memory);
 
 // The costs of `stages` stages, `chunks` of them on a rank, in milliseconds.
-// Of a rank: each of its stages has an equal share of --times and --memory, and
-// bytes that a forward adds and its backwards free stay in balance; a file says
-// the times of stages and is as it is. InvalidArgument that names the flag;
-// other codes where a file cannot be read.
+// With CostsOf::kRank each of its stages has an equal share of --times and
+// --memory, and the bytes that a forward pass adds and its backward passes free
+// stay balanced; a file has the times of stages. InvalidArgument with the flag;
+// other codes if a file cannot be read.
 absl::StatusOr<pipeline::Costs> MakeCosts(const CostOptions& options,
                                           int64_t stages, int64_t chunks);
-
-// Where a schedule comes from: a generator, the synthesiser or a file.
 
 struct ShapeOptions {
   std::optional<int64_t> stages;        // Ranks. Not set: 4, or the file's.
@@ -64,8 +64,8 @@ struct SourcedSchedule {
   pipeline::Schedule schedule;
   int64_t chunks = 1;
   pipeline::Costs costs;
-  std::string origin;        // The paper, or how it was made.
-  int64_t memory_limit = 0;  // That it was made for, or is held against.
+  std::string origin;        // The paper or the method.
+  int64_t memory_limit = 0;  // The limit for its synthesis or its check.
 };
 
 // "auto", "zb_1p", "zb_2p" and the generators' names.
@@ -73,16 +73,16 @@ std::vector<std::string> ScheduleNames();
 
 // The schedule of that name. zb_1p and zb_2p are synthesised for a limit of p
 // and 2p times what a forward adds, unless another is given, with a stage on
-// each rank where chunks are 1; auto may also give each rank two, one for each
-// way that micro-batches go. InvalidArgument that names the flag.
+// each rank if chunks is 1; auto may also give each rank two, one for each
+// direction of micro-batches. InvalidArgument with the flag.
 absl::StatusOr<SourcedSchedule> MakeSchedule(std::string_view name,
                                              const ShapeOptions& shape,
                                              const CostOptions& costs,
                                              int64_t memory_limit);
 
-// The schedule of a file, CSV or JSON, as it is: whether it is right says
-// Validate. FailedPrecondition where it is no schedule; InvalidArgument where
-// it has other counts than `shape`; other codes where it cannot be read.
+// The schedule of a CSV or JSON file, not validated. FailedPrecondition if it
+// is not a schedule; InvalidArgument if its counts contradict `shape`; other
+// codes if it cannot be read.
 absl::StatusOr<SourcedSchedule> ReadSchedule(const std::string& path,
                                              const ShapeOptions& shape,
                                              const CostOptions& costs,

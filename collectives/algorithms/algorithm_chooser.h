@@ -40,10 +40,8 @@ struct AlgorithmOptions {
   bool reproducible = false;
 };
 
-// AlgorithmChooser: which algorithm carries out an operation.
-//
-// Every rank of a group must come to the same choice: an implementation looks
-// only at what is equal on all of them.
+// All ranks of a group must make the same choice, so implementations use only
+// values that are equal on all ranks.
 
 // The properties of an operation that are equal on all ranks of its group.
 struct ChoiceQuestion {

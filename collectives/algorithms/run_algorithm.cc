@@ -12,7 +12,6 @@
 #include "collectives/algorithms/doubling.h"
 #include "collectives/algorithms/exchange.h"
 #include "collectives/algorithms/layered.h"
-#include "collectives/algorithms/ordered.h"
 #include "collectives/algorithms/rank_group.h"
 #include "collectives/algorithms/ring.h"
 #include "collectives/algorithms/schedule.h"

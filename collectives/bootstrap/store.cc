@@ -56,7 +56,7 @@ std::string DescribeMissing(const MissingMembers& absence) {
     texts.push_back(
         absl::StrCat(more, more == 1 ? " more rank" : " more ranks"));
   }
-  if (texts.empty()) return "nobody";
+  if (texts.empty()) return "no rank";
   const std::string last = texts.back();
   texts.pop_back();
   if (texts.empty()) return last;

@@ -409,7 +409,7 @@ void StoreServer::Loop::AcceptAll() {
   while (MayAccept()) {
     absl::StatusOr<UniqueFd> socket = Accept(listener_);
     if (!socket.ok()) {
-      refusals_.Report("somebody", socket.status().message());
+      refusals_.Report("an unknown peer", socket.status().message());
       accept_again_ = Deadline::After(kAcceptPause);
       return;
     }

@@ -1,4 +1,4 @@
-// What every kind of Store must do, for the tests of each.
+// Conformance tests for implementations of Store.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_STORE_SUITE_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_STORE_SUITE_H_
 
@@ -19,7 +19,7 @@ void CheckSetAndGet(Stores& stores);
 // and over random members.
 void CheckAllGather(Stores& stores, int seed);
 
-// A wait ends at its deadline, naming who did not come.
+// A wait ends at its deadline and names the missing ranks.
 void CheckDeadline(Stores& stores);
 
 // The last rank leaves: the others' waits for it end at once. Ends its store.

@@ -24,7 +24,7 @@ TEST(JobMemberTest, SaysWhereARankIs) {
 }
 
 TEST(AbsenceTest, ListsTheAbsent) {
-  EXPECT_EQ(DescribeMissing({}), "nobody");
+  EXPECT_EQ(DescribeMissing({}), "no rank");
   EXPECT_EQ(DescribeMissing({1, {{Rank(2)}}}), "rank 2 never joined the job");
   EXPECT_EQ(DescribeMissing({2, {{Rank(2)}, {Rank(5)}}}),
             "rank 2 never joined the job and rank 5 never joined the job");

@@ -269,12 +269,13 @@ std::string PeerName(const UniqueFd& socket) {
   sockaddr_storage storage = {};
   socklen_t length = sizeof(storage);
   auto* address = reinterpret_cast<sockaddr*>(&storage);
-  if (getpeername(socket.get(), address, &length) != 0) return "somebody";
+  if (getpeername(socket.get(), address, &length) != 0)
+    return "an unknown peer";
   if (storage.ss_family != AF_UNIX) {
     return SocketAddress(address, length).ToString();
   }
   const auto credentials = CredentialsOf(socket);
-  if (!credentials.ok()) return "somebody";
+  if (!credentials.ok()) return "an unknown peer";
   return absl::StrCat("pid ", credentials->pid, " of uid ", credentials->uid);
 }
 

@@ -170,7 +170,7 @@ TEST(SocketTest, KnowsTheOtherEndsProcess) {
   EXPECT_EQ(PeerName(pair.first),
             absl::StrCat("pid ", getpid(), " of uid ", geteuid()));
   EXPECT_FALSE(CheckSameUser(UniqueFd()).ok());
-  EXPECT_EQ(PeerName(UniqueFd()), "somebody");
+  EXPECT_EQ(PeerName(UniqueFd()), "an unknown peer");
 }
 
 }  // namespace

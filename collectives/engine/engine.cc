@@ -8,7 +8,7 @@ namespace tessera::collectives {
 
 namespace {
 
-// Only the handler below writes it, in a child that has a single thread.
+// Written only by the fork handler below, in a child with a single thread.
 std::atomic<uint64_t> generation = 0;
 
 void CountFork() { generation.fetch_add(1, std::memory_order_relaxed); }

@@ -124,11 +124,12 @@ inline void CombineTwo(const Combination& partial, const void* a, const void* b,
   Combine(partial, sources, {&output, 1}, count);
 }
 
-// SelfMessages: what a rank sends to itself on one lane, for libraries that
+// SelfMessages: messages of a rank to itself on one lane, for libraries that
 // connect ranks only to others.
 
-// A message is copied when both its ends are there. Thread-safe. Numbers are
-// from 1, of sends and of receives; both ends of a message have the same.
+// A message is copied once both its send and its receive were started. Sends
+// and receives are numbered from 1; both ends of a message have the same
+// number. Thread-safe.
 class SelfMessages {
  public:
   explicit SelfMessages(Rank self) : self_(self) {}
@@ -138,13 +139,14 @@ class SelfMessages {
   absl::StatusOr<uint64_t> StartReceive(const Signature& expected,
                                         std::span<std::byte> bytes);
 
-  // Whether message `number` has been copied.
+  // Returns true if message `number` has been copied.
   absl::StatusOr<bool> Test(uint64_t number) const;
 
-  // Waits for that until `deadline` (MonotonicNanos); false where it passes.
+  // Waits until it has been copied; returns false at `deadline`
+  // (MonotonicNanos).
   absl::StatusOr<bool> Wait(uint64_t number, int64_t deadline) const;
 
-  // Ends every wait; whatever is called later fails with `reason`.
+  // Makes all current and later calls fail with `reason`.
   void Fail(const absl::Status& reason);
 
  private:
@@ -170,10 +172,10 @@ class SelfMessages {
   absl::Status status_;
 };
 
-// OrdinaryMemory: what engines that know no better memory allocate.
+// OrdinaryMemory: SharedMemory for engines without special memory.
 
-// `bytes` zeroed bytes, aligned to 64. InvalidArgument where `bytes` is
-// negative, ResourceExhausted where the machine has none.
+// Allocates `bytes` zeroed bytes, aligned to 64. InvalidArgument if `bytes` is
+// negative, ResourceExhausted if memory is short.
 absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateOrdinary(int64_t bytes);
 
 }  // namespace tessera::collectives

@@ -1,8 +1,11 @@
-// Scratch: working memory that is kept from one operation to the next.
+// OperationContext: the deadline, progress and working memory of one operation.
+//
+// Scratch: working memory that is reused by later operations.
 //
 //   Scratch scratch;
 //   TESSERA_ASSIGN_OR_RETURN(std::span<std::byte> work,
-//   scratch.Allocate(4096)); scratch.Reset();   // all of it is free again
+//   scratch.Allocate(4096));
+//   scratch.Reset();  // Frees all of it.
 //
 // Not thread-safe.
 #ifndef TESSERA_COLLECTIVES_ENGINE_OPERATION_CONTEXT_H_
@@ -24,18 +27,18 @@ namespace tessera::collectives {
 
 class Scratch {
  public:
-  // Up to `kept_bytes` are kept by Reset; what exceeds that is given back.
+  // Reset keeps up to `kept_bytes` and frees the rest.
   explicit Scratch(int64_t kept_bytes = int64_t{64} << 20)
       : kept_bytes_(kept_bytes) {}
 
-  // `bytes` bytes aligned to 64. InvalidArgument where bytes is negative,
-  // ResourceExhausted where the machine has none.
+  // Allocates `bytes` bytes, aligned to 64. InvalidArgument if `bytes` is
+  // negative, ResourceExhausted if memory is short.
   absl::StatusOr<std::span<std::byte>> Allocate(int64_t bytes);
 
-  // Everything that was allocated is free.
+  // Frees all allocations.
   void Reset();
 
-  // What is held at present.
+  // The number of bytes currently held.
   int64_t held_bytes() const { return held_bytes_; }
 
  private:

@@ -49,7 +49,7 @@ std::string DescribePeer(const PeerReport& peer, uint64_t my_sequence) {
         within ? absl::StrCat(", ", DescribePhase(peer.phase)) : "");
   }
   if (peer.state == PeerState::kUnknown) {
-    return absl::StrCat(where, " (the engine cannot tell where it is)");
+    return absl::StrCat(where, " (the engine does not know its state)");
   }
   if (peer.sequence < my_sequence) {
     return absl::StrCat(

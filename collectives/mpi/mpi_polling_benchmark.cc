@@ -1,5 +1,5 @@
-// What it costs to ask MPI until a collective is complete, against MPI's
-// blocking call, which is the floor: run by every rank of an MPI job.
+// Measures the cost of polling MPI until a collective is complete, compared
+// with MPI's blocking call (the lower bound). Run by every rank of an MPI job.
 //
 //   mpirun -n 2 bazel-bin/collectives/mpi/mpi_polling_benchmark
 #include <mpi.h>
@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kRounds = 25;
 
-// The slowest rank's microseconds a call, of the best round: what the calls
-// take where nothing else disturbs them.
+// The slowest rank's microseconds per call in the best round, that is without
+// disturbance.
 double Measure(int iterations, const std::function<void()>& call) {
   std::vector<double> rounds;
   for (int round = 0; round < kRounds; ++round) {

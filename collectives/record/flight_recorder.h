@@ -28,10 +28,10 @@ namespace tessera::collectives {
 // One operation. Times are MonotonicNanos.
 struct OperationRecord {
   Signature signature;
-  OpKind kind = OpKind::kBarrier;  // Of the call: a receive's signature says
-                                   // send.
+  OpKind kind = OpKind::kBarrier;  // Kind of the call (the signature of a
+                                   // receive has kSend).
   int64_t bytes = 0;
-  int64_t peer = -1;  // Of point-to-point.
+  int64_t peer = -1;  // For point-to-point operations.
   int64_t begin_ns = 0;
   int64_t end_ns = 0;  // 0: still running.
   absl::StatusCode code = absl::StatusCode::kOk;
@@ -41,23 +41,23 @@ struct OperationRecord {
 struct OperationTotals {
   int64_t count = 0;
   int64_t failed = 0;
-  int64_t bytes = 0;       // Of those that succeeded, as ns.
-  int64_t busy_bytes = 0;  // On the busiest wire: see BusFactor.
+  int64_t bytes = 0;       // Bytes and nanoseconds of successful operations.
+  int64_t busy_bytes = 0;  // Bytes on the busiest link (BusFactor).
   int64_t ns = 0;
   int64_t shortest_ns = 0;
   int64_t longest_ns = 0;
 
-  // GB/s (10^9): bytes over time, and what a wire carried of it (the "busbw" of
-  // nccl-tests, doc/PERFORMANCE.md). 0 where nothing was measured.
+  // GB/s (10^9): bytes per time, and per link (the "busbw" of nccl-tests,
+  // doc/PERFORMANCE.md). 0 without measurements.
   double AlgorithmBandwidth() const;
   double BusBandwidth() const;
 };
 
 using StatisticsTable = std::map<std::pair<OpKind, Algorithm>, OperationTotals>;
 
-// What share of a message each wire carries at best: all_reduce 2(n-1)/n;
-// reduce_scatter, all_gather, all_to_all (n-1)/n; the others 1. Source:
-// nccl-tests, doc/PERFORMANCE.md.
+// The share of a message that each link carries with an optimal algorithm:
+// all_reduce 2(n-1)/n; reduce_scatter, all_gather, all_to_all (n-1)/n; the
+// others 1. Source: nccl-tests, doc/PERFORMANCE.md.
 double BusFactor(OpKind kind, int64_t ranks);
 
 class FlightRecorder {
@@ -65,12 +65,12 @@ class FlightRecorder {
   // Keeps the last `capacity` (at least 1) operations of a group of `ranks`.
   FlightRecorder(int64_t capacity, int64_t ranks);
 
-  // What a recorder of so many operations takes.
+  // The memory of a recorder of `capacity` operations.
   static int64_t BytesFor(int64_t capacity);
 
-  // The operation has begun; its number for End.
+  // Records the start of an operation; returns its number for End.
   uint64_t Begin(const OperationRecord& record);
-  // It has ended as `record`, now whole, says.
+  // Records the end of the operation with the complete `record`.
   void End(uint64_t ticket, const OperationRecord& record);
 
   std::vector<OperationRecord> Recent() const;
@@ -89,10 +89,10 @@ class FlightRecorder {
   std::vector<OperationTotals> totals_;  // By kind, then algorithm.
 };
 
-// What a flight recorder holds, as JSON for people and programs and as a trace
-// for Perfetto (ui.perfetto.dev) or chrome://tracing.
+// The contents of a flight recorder as JSON, and as a trace for Perfetto
+// (ui.perfetto.dev) or chrome://tracing.
 
-// Whose records these are.
+// The group and rank of the records.
 struct RecordedGroup {
   std::string name;
   std::string engine;
@@ -102,7 +102,7 @@ struct RecordedGroup {
 };
 
 // One JSON object: `group`, `engine`, `rank`, `ranks`, `pid`, `error` (code and
-// message, null where there is none), `operations` (oldest first: `sequence`,
+// message, null if there is none), `operations` (oldest first: `sequence`,
 // `operation`, `algorithm`, `dtype`, `count`, `bytes`, `peer`, `begin_ns`,
 // `end_ns` (null while it runs), `status`) and `statistics`.
 std::string RecordsToJson(const RecordedGroup& group,
@@ -110,10 +110,10 @@ std::string RecordsToJson(const RecordedGroup& group,
                           const StatisticsTable& statistics,
                           const absl::Status& error);
 
-// Trace events in the Trace Event Format, without the surrounding list: one a
-// line, each but the last followed by a comma. The process is the rank in the
-// world, the thread the group; times are CLOCK_MONOTONIC in microseconds, so
-// that ranks of one host line up.
+// Events in the Trace Event Format without the surrounding list: one per line,
+// separated by commas. The process is the rank in the world, the thread the
+// group; times are CLOCK_MONOTONIC in microseconds, so that ranks of one host
+// are aligned.
 std::string RecordsToTraceEvents(const RecordedGroup& group,
                                  std::span<const OperationRecord> records);
 

@@ -1,6 +1,6 @@
-// What kernels-inl.h does with vectors of values: folds, and the division at
-// the end. Compiled once for every instruction set, of which none may give
-// other bits than another: products and sums are separate instructions.
+// Vector arithmetic for kernels-inl.h: folds, and the final division. Compiled
+// once per instruction set. All instruction sets must produce the same bits, so
+// products and sums are separate instructions.
 #if defined(TESSERA_COLLECTIVES_REDUCTION_ARITHMETIC_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_COLLECTIVES_REDUCTION_ARITHMETIC_INL_H_
@@ -38,7 +38,7 @@ HWY_INLINE V Multiply(V a, V b) {
                          static_cast<uint32_t>(hn::GetLane(b));
     return hn::Set(d, static_cast<LaneOf<V>>(product));
 #else
-    // The low byte of a product depends on the low bytes of its factors alone.
+    // The low byte of a product depends only on the low bytes of its factors.
     const hn::Repartition<uint16_t, decltype(d)> wide;
     const auto a16 = hn::BitCast(wide, a), b16 = hn::BitCast(wide, b);
     const auto low = hn::Mul(a16, b16);
@@ -49,7 +49,8 @@ HWY_INLINE V Multiply(V a, V b) {
   }
 }
 
-// The smaller (larger) of two, the later one of equals, NaN where one is.
+// The smaller (larger) of two values; the later one of equals; NaN if one is
+// NaN.
 template <class V>
 HWY_INLINE V Smaller(V a, V b) {
   if constexpr (std::is_floating_point_v<LaneOf<V>>) {
@@ -75,19 +76,19 @@ HWY_INLINE V Apply(V a, V b) {
   if constexpr (fold == Fold::kMax) return Larger(a, b);
 }
 
-// What happens to folded values before they are stored (kGeneral) for any
-// divisor, or for those of which IsPlain is true.
+// Final step on folded values before they are stored, for any divisor
+// (kGeneral) or for those with IsPlain.
 template <class D, bool kGeneral,
           bool kFloat = std::is_floating_point_v<hn::TFromD<D>>>
 class Finish;
 
-// Whether a product with 1 / divisor has the bits of the quotient.
+// True if multiplying by 1 / divisor gives the bits of the quotient.
 constexpr bool HasExactReciprocal(int64_t divisor) {
   return (divisor & (divisor - 1)) == 0;
 }
 
-// Floating point. At last there is one NaN for all: which operand's payload
-// survives an addition is the compiler's choice.
+// Floating point. NaN results are canonicalised, because the compiler chooses
+// which operand's payload survives an addition.
 template <class D, bool kGeneral>
 class Finish<D, kGeneral, true> {
  public:
@@ -114,8 +115,8 @@ class Finish<D, kGeneral, true> {
   V factor_;
 };
 
-// Integers: towards zero. Quotients of short ones are exact after rounding to
-// a floating-point type twice as long, which vectors divide faster.
+// Integers divide towards zero. Quotients of narrow types are exact in a
+// floating-point type of twice the width, whose vector division is faster.
 template <class D, bool kGeneral>
 class Finish<D, kGeneral, false> {
  public:
@@ -145,7 +146,7 @@ class Finish<D, kGeneral, false> {
   int64_t divisor_;
 };
 
-// Whether Finish<D, false> does for the job.
+// True if Finish<D, false> suffices for the job.
 template <class D>
 HWY_INLINE bool IsPlain(const CombineJob& job) {
   if (job.scale != 1.0) return false;

@@ -27,7 +27,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr size_t kLineBytes = 64;
 
-// Whether four vectors are whole lines, as streaming stores should be.
+// True if four vectors fill whole cache lines, as streaming stores should.
 template <class Lanes>
 inline constexpr bool kWholeLines =
     4 * hn::MaxLanes(typename Lanes::Tag()) *
@@ -62,7 +62,7 @@ HWY_INLINE void StoreFirst(hn::Vec<D> v, D d, T* to, size_t count) {
   }
 }
 
-// Where a job reads: kCount pointers in registers, or any number in memory.
+// The sources of a job: kCount pointers in registers, or any number in memory.
 template <typename T, size_t kCount>
 struct Sources {
   HWY_INLINE explicit Sources(const CombineJob& job) {
@@ -246,7 +246,8 @@ inline constexpr const Kernel* kKernels[] = {
     kKernelsOf<Lanes, Fold::kMax>,
 };
 
-// Elements before the first destination's next line, where it pays to align it.
+// Number of elements before the first destination's next cache line, if
+// aligning it pays off.
 template <class Lanes>
 HWY_INLINE int64_t Lead(const CombineJob& job) {
   constexpr int64_t kSize = sizeof(typename Lanes::Stored);

@@ -3,7 +3,7 @@
 //   communicator.AllReduce(gradients, Reduction::Average());
 //   communicator.AllReduce(gradients, Reduction::ScaledSum(1.0 / loss_scale));
 //
-// f16 and bf16 are combined in f32 and rounded once where one rank sees all
+// f16 and bf16 are combined in f32 and rounded once if one rank sees all
 // contributions, once per hop where partial results travel. Integers wrap.
 // Minimum and maximum of floating-point numbers are NaN where any is NaN.
 #ifndef TESSERA_COLLECTIVES_REDUCTION_REDUCTION_H_

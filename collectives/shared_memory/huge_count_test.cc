@@ -8,7 +8,7 @@
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/shared_memory/run_shared_memory.h"
+#include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,5 +1,5 @@
-#include "collectives/shared_memory/run_shared_memory.h"
 #include "collectives/testing/fault_suite.h"
+#include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "collectives/algorithms/algorithm_chooser.h"
-#include "collectives/algorithms/ordered.h"
+#include "collectives/algorithms/exchange.h"
 #include "collectives/host_memory/domain.h"
 #include "collectives/options.h"
 #include "collectives/record/flight_recorder.h"

@@ -18,17 +18,6 @@
 
 namespace tessera::collectives {
 
-// The default choice and every algorithm by name.
-inline std::vector<std::optional<Algorithm>> WaysOf(OpKind kind, bool uneven) {
-  std::vector<std::optional<Algorithm>> ways = {std::nullopt};
-  for (Algorithm algorithm : kAllAlgorithms) {
-    if (algorithm != Algorithm::kEngine && Supports(algorithm, kind, uneven)) {
-      ways.push_back(algorithm);
-    }
-  }
-  return ways;
-}
-
 // Instantiate the suite for an engine:
 //
 //   // in my_engine_conformance_test.cc, linked with :conformance_suite

@@ -20,50 +20,6 @@
 
 namespace tessera::collectives {
 
-inline CommunicatorOptions WithTimeout(absl::Duration timeout) {
-  CommunicatorOptions options;
-  options.timeout = timeout;
-  return options;
-}
-
-// A sum over its own buffers.
-using Call = std::function<absl::Status(Communicator&)>;
-
-inline absl::Status SumOf(Communicator& communicator, int64_t count,
-                          const CallOptions& call = {}) {
-  std::vector<float> values(static_cast<size_t>(count), 1.0f);
-  return communicator.AllReduce(Buffer(std::span(values)), Reduction::Sum(),
-                                call);
-}
-
-struct NamedCall {
-  std::string name;
-  Call call;
-};
-
-// Collectives that no rank can complete without all others.
-inline std::vector<NamedCall> SymmetricCalls() {
-  return {
-      {"barrier", [](Communicator& c) { return c.Barrier(); }},
-      {"small all_reduce", [](Communicator& c) { return SumOf(c, 4); }},
-      {"large all_reduce", [](Communicator& c) { return SumOf(c, 1 << 20); }},
-      {"ring all_reduce",
-       [](Communicator& c) {
-         return SumOf(c, 10'000, {.algorithm = Algorithm::kRing});
-       }},
-      {"all_gather",
-       [](Communicator& c) {
-         const std::vector<float> in(1000);
-         std::vector<float> out(static_cast<size_t>(1000 * c.size()));
-         return c.AllGather(ConstBuffer(std::span(in)), Buffer(std::span(out)));
-       }},
-  };
-}
-
-inline bool Says(const absl::Status& status, std::string_view part) {
-  return absl::StrContains(status.message(), part);
-}
-
 // Instantiate the suite for an engine:
 //
 //   INSTANTIATE_TEST_SUITE_P(MyEngine, FaultTest,

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
+#include "collectives/shared_memory/shared_memory.h"
 
 namespace tessera::collectives {
 
@@ -59,6 +60,13 @@ std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
                                       const CommunicatorOptions& options = {},
                                       absl::Duration limit = absl::Seconds(60),
                                       const std::function<void()>& forked = {});
+
+// Runs the body of a test on processes that share memory.
+
+std::vector<RankOutcome> RunSharedMemory(
+    int64_t ranks, const RankBody& body,
+    const CommunicatorOptions& options = {},
+    const SharedMemoryOptions& shared_memory = {});
 
 }  // namespace tessera::collectives
 

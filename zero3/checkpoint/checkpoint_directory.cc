@@ -12,7 +12,7 @@
 #include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "zero3/checkpoint/manifest_json.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "zero3/checkpoint/manifest_json.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 
 namespace tessera::zero3 {
 namespace {

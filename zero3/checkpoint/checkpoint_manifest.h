@@ -1,11 +1,22 @@
-// CheckpointManifest: what a checkpoint consists of.
+// CheckpointManifest: the contents of a checkpoint.
 //
-//   manifest.json      written last: with it the checkpoint is complete
+//   manifest.json      written last, which completes the checkpoint
 //   rank-00000.state   a shard of the part ""
 //   tp1-pp0.rank-00000.state   a shard of the part "tp1-pp0"
 //
 // A part is the model of one shard group: a checkpoint of tensor and pipeline
 // parallel training has one for each pair of coordinates, otherwise one.
+//
+// As JSON (RFC 8259) it has a checksum in its second line, over all bytes after
+// that line, so that the document is verified and is still plain JSON.
+// README.md lists all keys.
+//
+//   {
+//     "crc32c": "0a1b2c3d",
+//     "format": "tessera checkpoint",
+//     "version": 1,
+//     "step": 20,
+//     ...
 #ifndef TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_MANIFEST_H_
 #define TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_MANIFEST_H_
 
@@ -17,7 +28,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "offload/optimizer/moment.h"
+#include "base/json/json.h"
+#include "offload/optimizer/parameter_range.h"
 #include "zero3/checkpoint/state_format.h"
 #include "zero3/layout/state_layout.h"
 
@@ -26,7 +38,7 @@ namespace tessera::zero3 {
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr size_t kMaxPartName = 64;
 
-// The caller's own: data position, state of random numbers, schedule. UTF-8.
+// Entries of the caller: data position, random state, schedule. UTF-8.
 using CheckpointMetadata = std::map<std::string, std::string>;
 
 struct CheckpointFile {
@@ -74,8 +86,29 @@ struct CheckpointManifest {
 // The file of a shard: "rank-00003.state", "tp1-pp0.rank-00003.state".
 std::string ShardFileName(std::string_view part, int64_t rank);
 
-// OK for up to kMaxPartName letters, digits, '-' and '_', and for none.
+// OK for "" and for up to kMaxPartName letters, digits, '-' and '_'.
 absl::Status CheckPartName(std::string_view part);
+
+inline constexpr int64_t kManifestVersion = 1;
+inline constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
+
+// InvalidArgument if a string is not UTF-8 or a value is invalid, so that the
+// result can always be parsed.
+absl::StatusOr<std::string> FormatManifest(const CheckpointManifest& manifest);
+
+// DataLoss if the checksum is wrong. InvalidArgument, with the place, if the
+// document is too long or too deep, has another version, lacks a key or has an
+// invalid value.
+absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text);
+
+// A part as ranks exchange it, without files and checksum.
+absl::StatusOr<std::string> FormatPart(const CheckpointPart& part);
+absl::StatusOr<CheckpointPart> ParsePart(std::string_view text);
+
+// A checksum as a text: "0a1b2c3d". ReadHex32 takes it from a field; a text of
+// another form is a problem of the reader, and 0.
+std::string FormatHex32(uint32_t value);
+uint32_t ReadHex32(JsonReader& fields, std::string_view key);
 
 }  // namespace tessera::zero3
 

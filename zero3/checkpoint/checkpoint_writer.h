@@ -1,35 +1,38 @@
-// CheckpointWriter: checkpoints of a ShardedState, every rank its shard, while
-// training goes on.
+// CheckpointWriter: writes checkpoints of a ShardedState, each rank its shard,
+// while training continues.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto writer, CheckpointWriter::Create(
 //                        {.shard = &data_group},
 //                        {.directory = "/ckpt", .keep = 3}));
-//   // After a step; the state may step on at once:
+//   // After a step; the state may take the next one at once:
 //   TESSERA_ASSIGN_OR_RETURN(
 //       PendingCheckpoint pending,
 //       writer->Start(*state, {{"data", position}}));
 //   ...
 //   TESSERA_ASSIGN_OR_RETURN(const std::string path, pending.Wait());
 //
-// The ranks share a file system. A checkpoint becomes complete at once, after
-// every rank has written and synced its file and rank 0 the manifest; until
-// then, and if a rank fails, there is only what was there before, and every
-// rank gets an error that names the rank and its reason.
+// The ranks share a file system. A checkpoint becomes complete atomically,
+// after every rank has written and synced its file and rank 0 the manifest. If
+// a rank fails, the directory is unchanged, and every rank gets an error that
+// names the rank and the reason.
 //
 // Create, Start and Save are collectives: all ranks call them in the same
 // order, after the same step and between steps (gradients are not saved).
-// Ranks agree over a group of their own, so that these neither wait for other
-// traffic nor hold it up. One thread at a time.
+// Ranks agree over a group of their own, independent of other traffic. One
+// thread at a time.
 #ifndef TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_WRITER_H_
 #define TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_WRITER_H_
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -39,15 +42,100 @@
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "offload/tier/accounting.h"
-#include "zero3/checkpoint/checkpoint_groups.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/file_calls.h"
-#include "zero3/checkpoint/save_job.h"
-#include "zero3/checkpoint/save_report.h"
 #include "zero3/checkpoint/state_blocks.h"
 #include "zero3/state/sharded_state.h"
+#include "zero3/state/state_device.h"
 
 namespace tessera::zero3 {
+
+// Not owned.
+// The ranks that write or read a checkpoint together.
+//
+//   // Data parallel:
+//   {.shard = &data_group}
+//   // Hybrid sharding:
+//   {.shard = &shard_group, .replicas = &replica_group, .world = &world}
+//   // With tensor and pipeline parallel ranks:
+//   {.shard = &data_group, .world = &world, .part = "tp1-pp0"}
+struct CheckpointGroups {
+  // Those of the state (ShardedStateGroups).
+  collectives::Communicator* shard = nullptr;
+  // The ranks with the same place in other groups that have the same state:
+  // the first of them writes.
+  collectives::Communicator* replicas = nullptr;
+  // All ranks of the checkpoint; null: those of `shard`.
+  collectives::Communicator* world = nullptr;
+  // What the part of the model is called that this shard group has.
+  std::string part = "";
+};
+
+// A copy of the bytes of blocks of a state, so that the state can change.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Snapshot snapshot,
+//                            Snapshot::Take(state, blocks, accounting));
+//   TESSERA_RETURN_IF_ERROR(snapshot.ForEachBlock(write));  // on any thread
+class Snapshot {
+ public:
+  // Counts as buffers against `accounting` (null: against nothing) while it
+  // lives. ResourceExhausted where there is no room.
+  static absl::StatusOr<Snapshot> Take(
+      ShardedState& state, std::vector<BlockRange> blocks,
+      std::shared_ptr<offload::Accounting> accounting);
+
+  absl::Status ForEachBlock(BlockUse use) const;
+
+ private:
+  std::vector<BlockRange> blocks_;
+  AccountedMemory memory_;  // One block after the other.
+};
+
+// What ranks exchange about their parts of a checkpoint.
+struct SaveReport {
+  absl::Status status = absl::OkStatus();
+  int64_t step = 0;
+  // The shard that this rank has: its part, and its place there.
+  std::string part = "";
+  int64_t shard_rank = 0;
+  int64_t shard_ranks = 1;
+  // Whether it writes the shard: the first of the replicas does.
+  bool writes = true;
+  CheckpointFile file = {};  // Once it is written.
+  // FormatPart, of the rank that writes shard 0.
+  std::string description = "";
+
+  friend bool operator==(const SaveReport&, const SaveReport&) = default;
+};
+
+std::string FormatReport(const SaveReport& report);
+absl::StatusOr<SaveReport> ParseReport(std::string_view text);
+
+// OK if all ranks are at the same step and write each shard of each part once.
+// Otherwise FailedPrecondition, with the rank and the remedy.
+absl::Status CheckReports(const std::vector<SaveReport>& by_rank);
+
+// The manifest of the written files. Preconditions: CheckReports and all
+// statuses are OK.
+absl::StatusOr<CheckpointManifest> ManifestOf(
+    const std::vector<SaveReport>& by_rank);
+
+// One rank's part in writing a checkpoint.
+struct SaveJob {
+  std::string directory = "";
+  int64_t keep = 0;
+  absl::Duration timeout = absl::InfiniteDuration();
+  FileCalls* files = nullptr;
+  // What is known before: with an error, this rank takes part to say so.
+  SaveReport report = {};
+  // Hands over the blocks of this rank's file. Not called unless it writes.
+  std::function<absl::Status(BlockUse)> for_each_block = {};
+};
+
+// A collective of `group`. Returns the path of the complete checkpoint, or the
+// same error on every rank.
+absl::StatusOr<std::string> RunSaveJob(collectives::Communicator& group,
+                                       SaveJob job);
 
 struct CheckpointWriterOptions {
   std::string directory = "";
@@ -63,7 +151,8 @@ struct CheckpointWriterOptions {
   FileCalls* files = nullptr;  // Null: FileCalls::System().
 };
 
-// A checkpoint on its way. Copies are of the same one. Any thread may call.
+// A checkpoint that is being written. Copies refer to the same one.
+// Thread-safe.
 class PendingCheckpoint {
  public:
   // The directory of the complete checkpoint, or why there is none; the same
@@ -123,7 +212,7 @@ class CheckpointWriter {
   std::thread thread_;
 };
 
-// One checkpoint, with a writer that lives as long.
+// Writes one checkpoint with a temporary writer.
 absl::StatusOr<std::string> SaveCheckpoint(
     const CheckpointGroups& groups, const CheckpointWriterOptions& options,
     ShardedState& state, CheckpointMetadata metadata = {});

@@ -21,10 +21,7 @@
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/load_checkpoint.h"
-#include "zero3/checkpoint/rank_threads.h"
-#include "zero3/checkpoint/small_state.h"
-#include "zero3/checkpoint/state_bits.h"
-#include "zero3/checkpoint/toy_run.h"
+#include "zero3/checkpoint/testing_state.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
 #include "offload/file/crc32c.h"
-#include "zero3/checkpoint/manifest_json.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 
 namespace tessera::zero3 {
 namespace {

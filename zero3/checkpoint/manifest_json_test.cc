@@ -1,5 +1,3 @@
-#include "zero3/checkpoint/manifest_json.h"
-
 #include <string>
 
 #include "absl/strings/match.h"
@@ -10,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/file/crc32c.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 
 namespace tessera::zero3 {
 namespace {

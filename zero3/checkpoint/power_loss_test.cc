@@ -1,7 +1,5 @@
 // The machine stops at every call in turn: whatever of the rest the disk has,
 // the last complete checkpoint is there, whole, and saving goes on from it.
-#include "zero3/checkpoint/power_loss.h"
-
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -11,8 +9,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
-#include "zero3/checkpoint/small_state.h"
-#include "zero3/checkpoint/toy_run.h"
+#include "zero3/checkpoint/testing_files.h"
+#include "zero3/checkpoint/testing_state.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -12,10 +12,7 @@
 #include "gtest/gtest.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/load_checkpoint.h"
-#include "zero3/checkpoint/rank_threads.h"
-#include "zero3/checkpoint/state_bits.h"
-#include "zero3/checkpoint/toy_run.h"
-#include "zero3/checkpoint/verify_checkpoint.h"
+#include "zero3/checkpoint/testing_state.h"
 #include "zero3/state/toy_training.h"
 
 namespace tessera::zero3 {

@@ -1,9 +1,8 @@
-#include "zero3/checkpoint/save_report.h"
-
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "zero3/checkpoint/manifest_json.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
+#include "zero3/checkpoint/checkpoint_writer.h"
 
 namespace tessera::zero3 {
 namespace {

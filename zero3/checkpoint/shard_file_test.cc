@@ -11,7 +11,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/file/crc32c.h"
-#include "zero3/checkpoint/shard_writer.h"
 
 namespace tessera::zero3 {
 namespace {

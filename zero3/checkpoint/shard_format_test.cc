@@ -1,5 +1,3 @@
-#include "zero3/checkpoint/shard_format.h"
-
 #include <functional>
 #include <string>
 
@@ -7,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/file/crc32c.h"
-#include "zero3/checkpoint/little_endian.h"
+#include "zero3/checkpoint/shard_file.h"
 
 namespace tessera::zero3 {
 namespace {

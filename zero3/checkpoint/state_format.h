@@ -6,7 +6,7 @@
 //
 // A part is an array over the elements of the parameter. With a block, the
 // scales of the blocks come first, one f32 each, then one byte an element
-// (offload/optimizer/moment.h).
+// (offload/optimizer/parameter_range.h).
 #ifndef TESSERA_ZERO3_CHECKPOINT_STATE_FORMAT_H_
 #define TESSERA_ZERO3_CHECKPOINT_STATE_FORMAT_H_
 
@@ -18,8 +18,8 @@
 #include <string_view>
 
 #include "base/dtype/dtype.h"
-#include "offload/optimizer/moment.h"
-#include "zero3/parameters/parameter.h"
+#include "offload/optimizer/parameter_range.h"
+#include "zero3/parameters/model_parameters.h"
 
 namespace tessera::zero3 {
 

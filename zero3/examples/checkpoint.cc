@@ -12,7 +12,6 @@
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/load_checkpoint.h"
-#include "zero3/checkpoint/verify_checkpoint.h"
 
 namespace {
 

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "topology/rank.h"
 #include "zero3/layout/state_layout.h"
-#include "zero3/parameters/parameter.h"
+#include "zero3/parameters/model_parameters.h"
 
 namespace tessera::zero3 {
 

@@ -1,5 +1,5 @@
-// StateLayout: which rank of a shard group holds which elements of a model's
-// state, and where.
+// StateLayout: the partition of a model's state over the ranks of a shard
+// group: which rank holds which elements, and where.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const StateLayout layout,
@@ -30,17 +30,56 @@
 #ifndef TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
 #define TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "topology/config/named_enum.h"
 #include "topology/rank.h"
-#include "zero3/layout/layout_options.h"
 #include "zero3/parameters/model_parameters.h"
 
 namespace tessera::zero3 {
+
+// Found by argument-dependent look-up for the enumerations of this namespace.
+using topology::AbslParseFlag;
+using topology::AbslUnparseFlag;
+using topology::operator<<;
+
+enum class LayoutKind {
+  kChunks,      // each parameter in even chunks, one for each rank
+  kRoundRobin,  // whole parameters: number i belongs to rank i mod ranks
+  kBalanced,    // whole parameters: the heaviest first to the lightest rank
+};
+
+inline constexpr int64_t kMaxShardRanks = int64_t{1} << 20;
+inline constexpr int64_t kMaxAlignment = int64_t{1} << 20;
+// Elements of a layout with all padding, so that sizes in bytes never overflow.
+inline constexpr int64_t kMaxLayoutElements = int64_t{1} << 48;
+inline constexpr int64_t kMaxOptimizerBytes = 64;
+
+// How model state is partitioned over the ranks of a shard group.
+struct LayoutOptions {
+  LayoutKind kind = LayoutKind::kChunks;
+  // The size of the shard group; from 1 to kMaxShardRanks.
+  int64_t ranks = 1;
+  // Offsets and sizes of slots are multiples of this many elements, for example
+  // of the block of a block-wise optimizer. From 1 to kMaxAlignment.
+  int64_t alignment = 1;
+  // Parameters with fewer elements are small: every rank keeps them whole, and
+  // only their optimizer state is sharded, so their slots are separate. 0:
+  // none.
+  int64_t small_below = 0;
+  // For kBalanced: bytes of optimizer state per trained element (master weight
+  // and moments), in addition to its own. From 0 to kMaxOptimizerBytes.
+  int64_t optimizer_bytes = 12;
+
+  friend bool operator==(const LayoutOptions&, const LayoutOptions&) = default;
+};
 
 // Elements [begin, end) of a rank's index space.
 struct LocalRange {
@@ -153,5 +192,15 @@ class StateLayout {
 };
 
 }  // namespace tessera::zero3
+
+template <>
+struct tessera::topology::EnumNames<tessera::zero3::LayoutKind> {
+  static constexpr std::string_view kWhat = "layout";
+  static constexpr auto kTable = std::to_array<NamedValue<zero3::LayoutKind>>({
+      {"chunks", zero3::LayoutKind::kChunks},
+      {"round_robin", zero3::LayoutKind::kRoundRobin},
+      {"balanced", zero3::LayoutKind::kBalanced},
+  });
+};
 
 #endif  // TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_

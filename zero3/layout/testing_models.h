@@ -6,7 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "zero3/layout/layout_options.h"
+#include "zero3/layout/state_layout.h"
 #include "zero3/parameters/model_parameters.h"
 
 namespace tessera::zero3 {

@@ -1,5 +1,3 @@
-#include "zero3/state/buffer_pool.h"
-
 #include <cstddef>
 #include <memory>
 #include <random>
@@ -8,6 +6,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "zero3/state/state_device.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "zero3/state/accounted_memory.h"
 #include "zero3/state/int8_blocks.h"
+#include "zero3/state/state_device.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -46,7 +46,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "zero3/state/buffer_pool.h"
 #include "zero3/state/state_device.h"
 
 namespace tessera::zero3 {

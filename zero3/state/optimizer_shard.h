@@ -24,14 +24,72 @@
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/sgd.h"
 #include "zero3/state/gradient_reducer.h"
-#include "zero3/state/optimizer_kind.h"
-#include "zero3/state/own_values.h"
-#include "zero3/state/shard_prefetch.h"
 #include "zero3/state/shard_store.h"
-#include "zero3/state/state_seat.h"
-#include "zero3/state/tier_choice.h"
+#include "zero3/state/state_device.h"
+#include "zero3/state/whole_parameters.h"
 
 namespace tessera::zero3 {
+
+enum class OptimizerKind {
+  kAdamW,  // offload/optimizer/adamw.h
+  kSgd,    // offload/optimizer/sgd.h
+};
+
+// Moments per element: two for AdamW, one for SGD with momentum, otherwise
+// none.
+inline int MomentCount(OptimizerKind kind, const offload::SgdOptions& sgd) {
+  if (kind == OptimizerKind::kAdamW) return 2;
+  return sgd.momentum == 0 ? 0 : 1;
+}
+
+struct LossScaleOptions {
+  bool dynamic = false;  // Otherwise the scale is constant.
+  double initial = 1;
+  double least = 1;
+  double largest = 1 << 24;
+  int64_t growth_interval = 1000;
+  // The number of overflows without growth in between until it halves.
+  int64_t hysteresis = 1;
+};
+
+// InvalidArgument if a number is not positive and finite, or out of order.
+absl::Status CheckLossScale(const LossScaleOptions& options);
+
+// The factor on the loss that keeps gradients of 16-bit types from
+// underflowing. It halves when gradients overflow (those steps are skipped) and
+// doubles after `growth_interval` steps without overflow. Micikevicius et al.,
+// Mixed Precision Training, arXiv 1710.03740, section 3.2.
+//
+//   LossScaler scaler({.initial = 65536});
+//   loss * scaler.scale();
+//   ...
+//   scaler.Update(/*overflowed=*/!statistics.IsFinite());
+class LossScaler {
+ public:
+  // Precondition: CheckLossScale(options).ok().
+  explicit LossScaler(const LossScaleOptions& options)
+      : options_(options),
+        scale_(options.initial),
+        patience_(options.hysteresis) {}
+
+  double scale() const { return scale_; }
+  int64_t steps_since_change() const { return good_steps_; }
+
+  void Update(bool overflowed);
+
+  // Restores the state of a checkpoint; the hysteresis restarts.
+  void Restore(double scale, int64_t steps_since_change) {
+    scale_ = scale;
+    good_steps_ = steps_since_change;
+    patience_ = options_.hysteresis;
+  }
+
+ private:
+  LossScaleOptions options_;
+  double scale_;
+  int64_t good_steps_ = 0;
+  int64_t patience_;  // Overflows left until it halves.
+};
 
 // The kinds of state that an optimizer keeps, as checkpoints name them.
 enum class OptimizerPart { kMaster, kFirstMoment, kSecondMoment };

@@ -1,5 +1,3 @@
-#include "zero3/state/reduce_buckets.h"
-
 #include <map>
 #include <set>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "zero3/state/gradient_reducer.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -16,11 +16,26 @@
 // depend on how long a shard stays near.
 //
 // One thread at a time.
+//
+// ShardPrefetch reads the shards of a state from tiers before they are used. It
+// has one offload::Prefetcher per tier without in-place access, which all
+// stores of the state share, so that it sees the uses of a whole step in order.
+//
+//   auto prefetch = std::make_shared<ShardPrefetch>(ShardPrefetch::Options{
+//       .near_bytes = 64 << 20, .device = device});
+//   TESSERA_RETURN_IF_ERROR(prefetch->BeginStep());   // gathers, optimizer ...
+//   TESSERA_ASSIGN_OR_RETURN(ShardTraffic traffic, prefetch->EndStep());
+//
+// In the first step, and outside of steps, it reads the blocks that stores
+// announce; in later steps it follows the order of the previous step. One
+// thread at a time.
 #ifndef TESSERA_ZERO3_STATE_SHARD_STORE_H_
 #define TESSERA_ZERO3_STATE_SHARD_STORE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,11 +44,116 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
+#include "offload/prefetch/prefetcher.h"
 #include "offload/tier/memory_tier.h"
-#include "zero3/state/accounted_memory.h"
-#include "zero3/state/shard_prefetch.h"
+#include "zero3/state/state_device.h"
 
 namespace tessera::zero3 {
+
+// The traffic of a step with tiers. Blocks that are used in place do not count.
+struct ShardTraffic {
+  int64_t bytes_read = 0;
+  int64_t bytes_written = 0;
+  int64_t stall_ns = 0;  // Time spent waiting for blocks.
+  // A lower bound on the stall for any order of reads with this near memory and
+  // the highest bandwidth measured (offload/prefetch/prefetch_plan.h).
+  int64_t least_stall_ns = 0;
+  int64_t near_bytes = 0;  // The maximum of near memory.
+
+  // Adds all fields, except for near_bytes, which becomes the larger one.
+  void Add(const ShardTraffic& other) {
+    bytes_read += other.bytes_read;
+    bytes_written += other.bytes_written;
+    stall_ns += other.stall_ns;
+    least_stall_ns += other.least_stall_ns;
+    near_bytes = std::max(near_bytes, other.near_bytes);
+  }
+  friend bool operator==(const ShardTraffic&, const ShardTraffic&) = default;
+};
+
+// The offloaded bytes of one slot: its value, and all blocks that the optimizer
+// opens at once (value, gradient, master weight, moments).
+struct OffloadedBytes {
+  int64_t value = 0;
+  int64_t update = 0;
+};
+
+// The near memory for tiers without in-place access: room for the optimizer to
+// step one parameter while the next is read and the previous one is written,
+// and for the shards that gathers read ahead. The largest sum of `updates`
+// consecutive slots, or of `values` consecutive values; both are at least 1.
+inline int64_t NearBytes(std::span<const OffloadedBytes> by_slot,
+                         int64_t updates, int64_t values) {
+  int64_t most = 0, update_sum = 0, value_sum = 0;
+  for (size_t i = 0; i < by_slot.size(); ++i) {
+    update_sum += by_slot[i].update;
+    value_sum += by_slot[i].value;
+    const auto leaves = [i](int64_t length) {
+      return i - static_cast<size_t>(length);
+    };
+    if (i >= static_cast<size_t>(updates)) {
+      update_sum -= by_slot[leaves(updates)].update;
+    }
+    if (i >= static_cast<size_t>(values)) {
+      value_sum -= by_slot[leaves(values)].value;
+    }
+    most = std::max({most, update_sum, value_sum});
+  }
+  return most;
+}
+
+class ShardPrefetch {
+ public:
+  struct Options {
+    // Near memory for each tier. Grows if the blocks in use at once need more.
+    int64_t near_bytes = 1;
+    bool reads_ahead = true;
+    // Allocates the near memory, which counts as buffers.
+    StateDevice device;
+  };
+
+  explicit ShardPrefetch(const Options& options);
+  ~ShardPrefetch();
+
+  // The prefetcher of `tier`, which must outlive this. ResourceExhausted if the
+  // device has too little room for its near memory.
+  absl::StatusOr<offload::Prefetcher*> For(offload::MemoryTier& tier);
+
+  // Does nothing during a step.
+  absl::Status BeginStep();
+  // FailedPrecondition while a block is open. Zeros outside of a step.
+  absl::StatusOr<ShardTraffic> EndStep();
+
+ private:
+  const Options options_;
+  bool in_step_ = false;
+  std::map<offload::MemoryTier*, std::unique_ptr<offload::Prefetcher>>
+      prefetchers_;
+};
+
+// Chooses the tier of a block of offloaded state: the near tier
+// while its budget lasts, and then the far one.
+//
+//   TierChoice choice(files, 1 << 30);
+//   block.tier = choice.For(host, block.bytes);
+class TierChoice {
+ public:
+  // If `far` is null everything goes to the near tier.
+  TierChoice(offload::MemoryTier* far, int64_t near_budget)
+      : far_(far), left_(near_budget) {}
+
+  // Null if `near` is null: the block is not offloaded.
+  offload::MemoryTier* For(offload::MemoryTier* near, int64_t bytes) {
+    if (near == nullptr) return nullptr;
+    if (far_ != nullptr && bytes > left_) return far_;
+    left_ -= bytes;
+    return near;
+  }
+
+ private:
+  offload::MemoryTier* const far_;
+  int64_t left_;
+};
 
 struct ShardBlock {
   std::string key;

@@ -13,8 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
-#include "zero3/state/far_tier.h"
-#include "zero3/state/tier_choice.h"
+#include "zero3/state/testing_tiers.h"
 
 namespace tessera::zero3 {
 namespace {

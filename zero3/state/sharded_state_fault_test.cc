@@ -14,8 +14,8 @@
 #include "collectives/in_process/in_process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "zero3/state/far_tier.h"
 #include "zero3/state/sharded_state.h"
+#include "zero3/state/testing_tiers.h"
 #include "zero3/state/toy_training.h"
 
 namespace tessera::zero3 {

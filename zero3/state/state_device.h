@@ -17,9 +17,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,8 +33,9 @@
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/sgd.h"
 #include "offload/optimizer/step_scale.h"
-#include "offload/optimizer/typed_span.h"
 #include "offload/tier/accounting.h"
+#include "topology/rank.h"
+#include "zero3/layout/state_layout.h"
 
 namespace tessera::zero3 {
 
@@ -86,6 +90,79 @@ struct StateDevice {
   std::shared_ptr<offload::Accounting> accounting;
   std::shared_ptr<MemoryResource> memory = HostMemory();
   std::shared_ptr<StateOps> ops = HostStateOps();
+};
+
+// A rank's position in a layout, and the device of its state.
+struct StateSeat {
+  StateLayout layout;
+  topology::Rank rank;
+  StateDevice device;
+
+  const ModelParameters& model() const { return layout.model(); }
+  Extent OwnExtent(ParameterId id) const { return layout.ExtentOf(rank, id); }
+};
+
+// Memory of this rank that counts against a budget until it is destroyed.
+// Move-only; empty by default.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       AccountedMemory shard,
+//       AccountedMemory::Allocate(device, "layer.0", bytes,
+//                                 offload::Purpose::kParameters));
+class AccountedMemory {
+ public:
+  AccountedMemory() = default;
+
+  // Uninitialised bytes, aligned to 64. ResourceExhausted if the budget or the
+  // memory of `device` has too little room.
+  static absl::StatusOr<AccountedMemory> Allocate(const StateDevice& device,
+                                                  std::string_view key,
+                                                  int64_t bytes,
+                                                  offload::Purpose purpose);
+
+  std::span<std::byte> bytes() const {
+    return {const_cast<std::byte*>(memory_.data()), memory_.size()};
+  }
+
+ private:
+  // Destroyed after the memory, so that no byte is uncounted.
+  offload::Reservation reservation_;
+  Buffer memory_;
+};
+
+// Reusable blocks of memory for gathered parameters and whole gradients.
+//
+//   BufferPool pool(device);
+//   TESSERA_ASSIGN_OR_RETURN(AccountedMemory block, pool.Take("w", bytes));
+//   ...
+//   pool.Give(std::move(block));
+//   pool.Trim();                      // Frees unused blocks.
+//
+// A returned block is reused for the next request of its size. The pool never
+// holds more bytes, used and free together, than the maximum in use since the
+// last Trim: it frees unused blocks before it allocates more. Not thread-safe.
+class BufferPool {
+ public:
+  // Blocks count against `device` as buffers. They are private memory of the
+  // rank: shared memory would map the blocks of other ranks that it reads into
+  // this process, up to (n - 1) / n of their bytes.
+  explicit BufferPool(const StateDevice& device) : device_(device) {}
+
+  // Uninitialised. ResourceExhausted if the budget has too little room.
+  absl::StatusOr<AccountedMemory> Take(std::string_view key, int64_t bytes);
+  // Returns a block of Take. Ignores an empty one.
+  void Give(AccountedMemory block);
+  // Frees all unused blocks.
+  void Trim();
+
+ private:
+  void DropFree(int64_t bytes);
+
+  const StateDevice device_;
+  std::map<int64_t, std::vector<AccountedMemory>> free_;  // By size.
+  int64_t free_bytes_ = 0;
+  int64_t used_bytes_ = 0;
+  int64_t most_used_bytes_ = 0;
 };
 
 }  // namespace tessera::zero3

@@ -23,7 +23,7 @@
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "zero3/state/bound_tier.h"
+#include "zero3/state/testing_tiers.h"
 #include "zero3/state/toy_training.h"
 
 namespace tessera::zero3 {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "zero3/state/gather_operation.h"
+#include "zero3/state/weight_gather.h"
 
 namespace tessera::zero3 {
 

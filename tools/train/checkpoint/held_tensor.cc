@@ -12,9 +12,9 @@
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/layers/parameter.h"
-#include "tensor_parallel/sharding/index_range.h"
-#include "zero3/layout/layout_options.h"
-#include "zero3/parameters/parameter.h"
+#include "tensor_parallel/sharding/partition.h"
+#include "zero3/layout/state_layout.h"
+#include "zero3/parameters/model_parameters.h"
 
 namespace tessera::train {
 
@@ -23,7 +23,7 @@ namespace {
 using tensor_parallel::IndexRange;
 using tensor_parallel::ParameterRows;
 
-// Digits alone, so that there is one way to write a number.
+// Accepts only digits, so that each number has one representation.
 absl::StatusOr<int64_t> ParseSize(std::string_view text) {
   int64_t size = 0;
   const bool is_plain =
@@ -190,16 +190,15 @@ using tensor_parallel::IndexRange;
 using tensor_parallel::Intersection;
 using tensor_parallel::ParameterRows;
 
-// A rectangle of the whole tensor, of which a part of a tensor holds the first
-// element at `place`.
+// A rectangle of the whole tensor, whose first element is at `place` in a part.
 struct Rectangle {
   IndexRange rows = {};
   IndexRange columns = {};
   int64_t place = 0;
 };
 
-// Elements [begin, end) of one range of rows as rectangles: the rest of a row,
-// whole rows, the beginning of a row. `place` is where the range begins.
+// Splits elements [begin, end) of one range of rows into rectangles: the rest
+// of a row, whole rows, the beginning of a row. The range begins at `place`.
 void AddRectangles(IndexRange rows, IndexRange columns, int64_t place,
                    int64_t begin, int64_t end, std::vector<Rectangle>& to) {
   const int64_t width = columns.size();
@@ -305,7 +304,7 @@ bool CoverOnce(std::span<const HeldTensor* const> sources) {
     return a.rows.begin < b.rows.begin;
   });
   for (size_t i = 0; i < all.size(); ++i) {
-    // None before has more than is left, so this does not overflow.
+    // Does not overflow: no earlier part exceeds the rest.
     left -= all[i].rows.size() * all[i].columns.size();
     if (left < 0) return false;
     for (size_t j = i + 1;

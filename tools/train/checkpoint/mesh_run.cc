@@ -21,7 +21,7 @@ namespace {
 
 using zero3::StatePart;
 
-// The whole tensor's element of each that is held.
+// The index in the whole tensor of each element held.
 std::vector<int64_t> WholeElements(const HeldTensor& held) {
   const int64_t width = held.shape.size() == 2 ? held.shape[1] : 1;
   std::vector<int64_t> elements;
@@ -78,7 +78,7 @@ std::vector<absl::Status> OnEachRank(
                              TrainRank::Create(world, options, *samples, ops));
     return body(*rank);
   };
-  // An error is not handed on: nobody is aborted for another one's.
+  // Returns all statuses: a failing rank does not abort the others.
   for (const absl::Status& status :
        collectives::RunRanks(ranks, [&](collectives::Communicator& world) {
          results[static_cast<size_t>(world.rank().value())] = run(world);

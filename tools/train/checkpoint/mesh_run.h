@@ -20,36 +20,37 @@
 
 namespace tessera::train::testing {
 
-// Fewer kv heads than four tensor ranks, query heads and words that do not
-// divide evenly.
+// A model with fewer kv heads than four tensor ranks, and query heads and words
+// that do not divide evenly.
 RunOptions SmallRun();
 
-// What such a run says of itself.
+// The identity of such a run.
 RunIdentity IdentityOf(const RunOptions& options);
 
-// On a thread for each rank of options.mesh; by rank, what each returned.
+// Runs `body` on one thread per rank of options.mesh. Returns the statuses by
+// rank.
 std::vector<absl::Status> OnEachRank(
     const RunOptions& options,
     const std::function<absl::Status(TrainRank&)>& body);
 
-// The first that is not OK, if any.
+// The first error of OnEachRank, if any.
 absl::Status OnRanks(const RunOptions& options,
                      const std::function<absl::Status(TrainRank&)>& body);
 
 // The losses of steps [rank.steps(), end).
 absl::StatusOr<std::vector<double>> TrainTo(TrainRank& rank, int64_t end);
 
-// The bits of whole tensors, by name and part of the state; collected from the
-// ranks of a run. Scales of blocks are not in it.
+// The bits of whole tensors by name and part of the state, collected from the
+// ranks of a run. Without the scales of blocks.
 using WholeBits =
     std::map<std::pair<std::string, zero3::StatePart>, std::vector<uint32_t>>;
 
 class WholeState {
  public:
-  // Adds what the rank owns. DataLoss where an element is there with other
-  // bits, as copies of one must not be.
+  // Adds the rank's elements. DataLoss if an element exists with other bits:
+  // copies must be equal.
   absl::Status Add(TrainRank& rank);
-  // InvalidArgument where an element is missing.
+  // InvalidArgument if an element is missing.
   absl::StatusOr<WholeBits> bits() const;
 
  private:
@@ -65,7 +66,7 @@ class WholeState {
       ABSL_GUARDED_BY(mutex_);
 };
 
-// A new empty directory below that of the test.
+// Creates an empty directory below that of the test.
 std::string NewRunDirectory(const std::string& name);
 
 }  // namespace tessera::train::testing

@@ -14,9 +14,9 @@
 #include "offload/file/crc32c.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/saved_run.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/compare_models.h"
 #include "zero3/checkpoint/load_checkpoint.h"
-#include "zero3/checkpoint/manifest_json.h"
 #include "zero3/checkpoint/state_blocks.h"
 
 namespace tessera::train {
@@ -81,7 +81,7 @@ namespace {
 
 using zero3::StatePart;
 
-// For the slowest rank, which may be reading.
+// The slowest rank may be reading.
 constexpr absl::Duration kPatience = absl::Minutes(30);
 
 class Restoration {
@@ -122,7 +122,7 @@ class Restoration {
   }
 
  private:
-  // What is to be read of one part of a parameter's state.
+  // The copies for one part of a parameter's state.
   struct ReadPlan {
     const SavedTensor* tensor = nullptr;
     zero3::Extent extent = {};
@@ -130,7 +130,7 @@ class Restoration {
     std::vector<TensorCopy> copies = {};
   };
 
-  // Rank 0's, for a newer one may become complete meanwhile.
+  // Rank 0's choice, since a newer checkpoint may become complete meanwhile.
   absl::Status Resolve(const std::string& path) {
     absl::StatusOr<std::string> found = path;
     if (rank_.world().rank() == collectives::Rank(0)) {
@@ -151,8 +151,8 @@ class Restoration {
         CheckSameRun(saved_->identity(), saved_->steps(), identity_), path_);
   }
 
-  // Whether the part of the same name is the same, so that each rank's files
-  // are of it.
+  // True if the part with this rank's name is identical, so that each rank can
+  // read its own file.
   bool HasSamePart() const {
     const auto found = saved_->manifest().Find(PartNameOf(rank_));
     if (!found.ok() || !zero3::CompareModels(**found, state_.layout().model(),
@@ -213,7 +213,8 @@ class Restoration {
     return absl::OkStatus();
   }
 
-  // All ranks have read the same manifest; and whether all have their part.
+  // Checks that all ranks have read the same manifest, and whether all have
+  // their part.
   absl::Status AgreeOnCheckpoint() {
     TESSERA_ASSIGN_OR_RETURN(const std::string manifest,
                              zero3::FormatManifest(saved_->manifest()));

@@ -1,4 +1,22 @@
-// PartNameOf: what the part of a checkpoint is called that a rank has.
+// RunCheckpoints: writes checkpoints of a training run, in the background from
+// a copy while training continues, or directly from the state after the last
+// step. RestoreRun: restores a checkpoint of any mesh.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto checkpoints,
+//       RunCheckpoints::Create(*rank, {.directory = "run/checkpoints",
+//                                      .keep = 2, .identity = identity}));
+//   ...  // rank->Step()
+//   TESSERA_RETURN_IF_ERROR(checkpoints->Start());  // training may continue
+//   ...
+//   TESSERA_ASSIGN_OR_RETURN(const std::string path, checkpoints->Save());
+//
+//   TESSERA_RETURN_IF_ERROR(RestoreRun("run/checkpoints", identity, *rank));
+//   rank->steps();  // the next step
+//
+// A checkpoint has a part for each pair of tensor and pipeline ranks,
+// "tp0-pp1", with a file for each of its data ranks, and the rows and columns
+// of the whole tensors that each part holds.
 #ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
 #define TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
 
@@ -29,58 +47,42 @@ inline std::string PartNameOf(const TrainRank& rank) {
                   rank.groups().pp->rank().value());
 }
 
-// RunCheckpoints: checkpoints of a training run, written while it goes on, or
-// from the state itself once nothing trains any more.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto checkpoints,
-//       RunCheckpoints::Create(*rank, {.directory = "run/checkpoints",
-//                                      .keep = 2, .identity = identity}));
-//   ... rank->Step() ...
-//   TESSERA_RETURN_IF_ERROR(checkpoints->Start());  // training may go on
-//   ...
-//   TESSERA_ASSIGN_OR_RETURN(const std::string path, checkpoints->Save());
-//
-// A checkpoint has a part for each pair of tensor and pipeline ranks, "tp0-pp1"
-// with a file for each of its data ranks, and says of each part which rows and
-// columns of which whole tensors it has: restore_run.h takes it up on any mesh.
-
 struct RunCheckpointOptions {
-  std::string directory = "";  // Made where it is missing.
+  std::string directory = "";  // Created if it does not exist.
   int64_t keep = 0;            // The newest ones; 0: all.
   RunIdentity identity = {};
-  // How long ranks wait for the slowest one's writing.
+  // How long ranks wait for the slowest one to write.
   absl::Duration timeout = absl::Minutes(30);
-  // What the copies count against; null: nothing.
+  // Accounts for the copies; null: no accounting.
   std::shared_ptr<offload::Accounting> snapshot_memory = nullptr;
   zero3::FileCalls* files = nullptr;  // Null: the system's.
 };
 
 class RunCheckpoints {
  public:
-  // A collective of the rank's world, as Start and Save are; `rank` outlives
-  // this.
-  // InvalidArgument, on the rank that gave them, for options that cannot be.
+  // A collective of the rank's world, like Start and Save. `rank` must outlive
+  // this. InvalidArgument, on the rank that gave them, for invalid options.
   static absl::StatusOr<std::unique_ptr<RunCheckpoints>> Create(
       TrainRank& rank, const RunCheckpointOptions& options);
 
-  // Of the state behind the last step: copies it, then writes in the
-  // background. Waits for the checkpoint before, whose error this returns
-  // where it has one that Wait has not; the new one is begun all the same.
+  // Copies the current state, then writes it in the background. First waits for
+  // the previous checkpoint; returns its error unless Wait has returned it. The
+  // new checkpoint is started in any case.
   absl::Status Start();
 
-  // Writes the state behind the last step on this thread, block by block and
-  // without a copy: memory stays bounded by the largest block. Waits for the
-  // checkpoint before as Start does. The path of the complete checkpoint, or
-  // the error, which all ranks get alike.
+  // Writes the current state on this thread, block by block and without a copy:
+  // the extra memory is bounded by the largest block. First waits for the
+  // previous checkpoint like Start. Returns the path of the complete
+  // checkpoint, or the same error on all ranks.
   absl::StatusOr<std::string> Save();
 
-  // The path of the last complete checkpoint once none is on its way, "" where
-  // none was begun; or the error of the one that was on its way, which all
-  // ranks get alike.
+  // Waits for the checkpoint that is being written. Returns the path of the
+  // last complete checkpoint, "" if none was started, or the same error on all
+  // ranks.
   absl::StatusOr<std::string> Wait();
 
-  // Of the last one that Wait or Start saw complete; "" before.
+  // The path of the last checkpoint that Wait or Start found complete; ""
+  // before.
   const std::string& last_path() const { return last_path_; }
 
  private:
@@ -90,33 +92,28 @@ class RunCheckpoints {
   zero3::CheckpointMetadata MetadataNow() const;
 
   TrainRank& rank_;
-  const zero3::CheckpointMetadata metadata_;  // But for the steps.
+  const zero3::CheckpointMetadata metadata_;  // Without the steps.
   std::unique_ptr<zero3::CheckpointWriter> writer_;
   std::optional<zero3::PendingCheckpoint> pending_;
   std::string last_path_;
 };
 
-// RestoreRun: a rank of a run takes up a checkpoint of any other mesh.
+// Restores a checkpoint into a rank. The sizes of dp, pp, cp and tp, the
+// schedule, the ZeRO stage, the layout and the places of state may all differ:
+// each rank reads the elements that it owns from the files that have them.
+// Values, master weights, moments, the number of steps and the loss scale are
+// restored exactly.
 //
-//   TESSERA_ASSIGN_OR_RETURN(auto rank, TrainRank::Create(...));
-//   TESSERA_RETURN_IF_ERROR(RestoreRun("run/checkpoints", identity, *rank));
-//   rank->steps();  // the next step
-//
-// The sizes of dp, pp, cp and tp, the schedule, the ZeRO stage, the layout and
-// where state lives may all differ: each rank reads the elements that it owns
-// from whichever files have them. Values, master weights, moments, the number
-// of steps and the loss scale become those that were saved, in every bit.
-
 // A collective of the rank's world, between steps. `path` is a checkpoint or a
-// directory of them, of which rank 0's newest complete one is taken.
+// directory of them, of which rank 0's newest complete one is used.
 //
-// Errors are the same on every rank and name the one that met them. With
-// nothing changed: NotFound; InvalidArgument where it is a checkpoint of
-// another run (CheckSameRun), of weights or moments of another type, or where
-// 8-bit moments would be cut inside a block; FailedPrecondition where ranks
-// see different checkpoints; DataLoss where the manifest is damaged or parts
-// are missing. DataLoss of the files themselves leaves the state partly
-// restored: restore another checkpoint.
+// Errors are the same on every rank and name the rank that failed. Without side
+// effects: NotFound; InvalidArgument for a checkpoint of another run
+// (CheckSameRun), for weights or moments of another type, and if 8-bit moments
+// would be cut inside of a block; FailedPrecondition if ranks see different
+// checkpoints; DataLoss if the manifest is damaged or parts are missing. After
+// DataLoss of the files themselves the state is partly restored: restore
+// another checkpoint.
 absl::Status RestoreRun(const std::string& path, const RunIdentity& identity,
                         TrainRank& rank);
 

@@ -1,4 +1,4 @@
-// RunIdentity: what the losses of a run follow from, whatever its mesh.
+// RunIdentity: what determines the losses of a run, independent of its mesh.
 //
 //   RunIdentity identity = {.model = config, .seed = 1, .batch = 16,
 //                           .length = 128, .corpus = corpus->fingerprint(),
@@ -21,30 +21,31 @@ namespace tessera::train {
 struct RunIdentity {
   model_files::ModelConfig model = {};
   uint64_t seed = 0;
-  int64_t batch = 0;       // Sequences of a step, over all ranks.
-  int64_t length = 0;      // Tokens of a sequence.
+  int64_t batch = 0;       // Sequences per step, over all ranks.
+  int64_t length = 0;      // Tokens per sequence.
   uint64_t corpus = 0;     // text::Corpus::fingerprint().
   int64_t vocabulary = 0;  // Of the tokenizer.
 
   friend bool operator==(const RunIdentity&, const RunIdentity&) = default;
 };
 
-// Under the keys "model" (a config.json), "seed", "batch", "length", "corpus"
-// and "vocabulary". InvalidArgument where the model is not valid.
+// Sets the keys "model" (a config.json), "seed", "batch", "length", "corpus"
+// and "vocabulary". InvalidArgument if the model is invalid.
 absl::Status AddTo(const RunIdentity& identity,
                    zero3::CheckpointMetadata& metadata);
 
-// Untrusted. InvalidArgument that names the key where one is missing or wrong.
+// For untrusted metadata. InvalidArgument, with the key, if one is missing or
+// wrong.
 absl::StatusOr<RunIdentity> IdentityFrom(
     const zero3::CheckpointMetadata& metadata);
 
-// OK where a run that is `now` can go on behind a checkpoint of `saved`, taken
-// after `steps` steps. InvalidArgument names the fields that differ, with both
-// values. Harmless, so not compared:
+// OK if a run `now` can continue a checkpoint of `saved` after `steps` steps.
+// Otherwise InvalidArgument, with both values of the fields that differ. Not
+// compared, since they do not matter:
 //
 //   always        max_positions and initializer_range of the model
 //   at step 0     seed, batch, length, corpus and vocabulary: no data has been
-//                 used, as in what was imported
+//                 used, as in imported checkpoints
 absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
                           const RunIdentity& now);
 

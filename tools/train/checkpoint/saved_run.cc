@@ -64,9 +64,9 @@ using zero3::CheckpointReader;
 using zero3::StateArray;
 using zero3::StatePart;
 
-// Each may have 64 open files.
+// Each reader may have 64 open files.
 constexpr size_t kMostOpenReaders = 8;
-// Of the rows that are read at once, where not all of their columns are wanted.
+// The limit of bytes read at once if only some columns of rows are needed.
 constexpr int64_t kRowElements = int64_t{1} << 20;
 
 std::vector<const HeldTensor*> HeldOf(const SavedTensor& tensor) {
@@ -281,7 +281,7 @@ absl::Status SavedRun::Read(const SavedTensor& tensor, StatePart part,
       TESSERA_RETURN_IF_ERROR(ReadRows(*reader, holder.id, part, copy, to));
       continue;
     }
-    // With blocks, the elements have the same numbers on both sides.
+    // With blocks, elements have the same indices on both sides.
     const StateArray run =
         to.format.block > 0
             ? to
@@ -306,7 +306,7 @@ using model_files::LlamaParameter;
 using model_files::LlamaPart;
 using zero3::StatePart;
 
-// Converted at once.
+// Elements converted at once.
 constexpr int64_t kChunkElements = int64_t{1} << 22;
 
 bool IsInLayer(LlamaPart part) {

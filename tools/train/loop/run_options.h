@@ -13,7 +13,7 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/memory.h"
 #include "offload/tier/memory_tier.h"
-#include "tensor_parallel/blocks/recompute.h"
+#include "tensor_parallel/blocks/transformer_block.h"
 #include "tools/model_files/model_config.h"
 #include "topology/config/parallel_config.h"
 #include "zero3/state/sharded_state.h"
@@ -65,7 +65,7 @@ struct RunOptions {
 
   // A generator's name, "auto", or "file" for `schedule_table`.
   std::string schedule = "1f1b";
-  std::string schedule_table = "";  // See pipeline/schedule/csv.h.
+  std::string schedule_table = "";  // See pipeline/schedule/schedule_text.h.
   int64_t chunks = 1;               // Stages per pipeline rank.
   bool sequence_parallel = false;
   bool zigzag = true;  // Layout of sequences over context ranks.

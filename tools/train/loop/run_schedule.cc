@@ -9,7 +9,7 @@
 #include "pipeline/generate/generate.h"
 #include "pipeline/passes/add_communication.h"
 #include "pipeline/passes/split_stages.h"
-#include "pipeline/schedule/csv.h"
+#include "pipeline/schedule/schedule_text.h"
 #include "pipeline/synthesize/placement.h"
 #include "pipeline/synthesize/synthesize.h"
 #include "tensor_parallel/sharding/partition.h"

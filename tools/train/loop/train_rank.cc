@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
 #include "offload/tier/accounting.h"
-#include "pipeline/schedule/stage_map.h"
+#include "pipeline/schedule/schedule.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tools/text/samples.h"
 #include "tools/train/model/sharded_model.h"

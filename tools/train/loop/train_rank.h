@@ -32,7 +32,7 @@
 #include "tools/train/model/activation_store.h"
 #include "tools/train/model/llama_stage.h"
 #include "tools/train/model/sharded_model.h"
-#include "zero3/state/shard_prefetch.h"
+#include "zero3/state/shard_store.h"
 
 namespace tessera::train {
 

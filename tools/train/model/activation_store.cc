@@ -17,7 +17,7 @@ using tensor_parallel::KeptTensor;
 using zero3::ShardAccess;
 
 constexpr int64_t kNearBlocks = 2;
-// How many of the next backwards are announced.
+// The number of next backwards that are announced to the prefetcher.
 constexpr size_t kAnnounced = 2;
 
 int64_t RoundedUp(int64_t bytes) {
@@ -159,7 +159,7 @@ absl::Status ActivationStore::BringBack(const ActivationPlace& place,
   return absl::OkStatus();
 }
 
-// The lowest one that is free.
+// The lowest free slot.
 absl::StatusOr<ActivationStore::Slot*> ActivationStore::FindSlot(
     size_t window, int64_t bytes) {
   std::vector<std::unique_ptr<Slot>>& slots = slots_[window];
@@ -200,7 +200,7 @@ absl::Status ActivationStore::MakeRoom(Slot& slot, int64_t bytes) {
   return absl::OkStatus();
 }
 
-// In the first step; later ones follow the order of the one before.
+// For the first step; later steps use the order of the previous one.
 void ActivationStore::AnnounceAfter(const ActivationPlace& place) {
   const auto from =
       backwards_.begin() + static_cast<std::ptrdiff_t>(next_backward_);
@@ -219,8 +219,8 @@ std::string ActivationStore::NameOf(const ActivationPlace& place) const {
                       place.microbatch);
 }
 
-// A block is written when its room is needed: the error is then another
-// place's.
+// A block is written when its near memory is needed, so an error may belong to
+// another place.
 absl::Status ActivationStore::At(const ActivationPlace& place,
                                  std::string_view what,
                                  const absl::Status& status) const {

@@ -41,7 +41,6 @@
 #include "offload/tier/memory_tier.h"
 #include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/ops/ops.h"
-#include "zero3/state/shard_prefetch.h"
 #include "zero3/state/shard_store.h"
 #include "zero3/state/state_device.h"
 

@@ -19,7 +19,7 @@
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/host_tier.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "zero3/state/far_tier.h"
+#include "zero3/state/testing_tiers.h"
 
 namespace tessera::train {
 namespace {

@@ -136,7 +136,7 @@ int64_t Now() {
       .count();
 }
 
-// What stages keep of micro-batches, used again and again.
+// Reusable storage of the activations of micro-batches in flight.
 template <typename Flight>
 class Flights {
  public:
@@ -206,7 +206,7 @@ class LlamaStage : public pipeline::Stage {
     return gradients;
   }
 
-  // Of the table that the embedding and the head both have: "embedding".
+  // Only "embedding", the table that embedding and head share.
   absl::StatusOr<TensorView> TiedGradient(std::string_view name) override {
     const tp::Parameter* const table = layers_.TiedTable(window_);
     if (name != "embedding" || table == nullptr) {
@@ -229,7 +229,7 @@ class LlamaStage : public pipeline::Stage {
   }
 
  protected:
-  // Behind a forward: what was kept goes away, where that is wanted.
+  // After a forward: offloads saved activations if there is a store.
   template <typename Flight>
   absl::Status SendAway(const pipeline::ForwardPass& pass, Flight& flight) {
     const ActivationPlace place = {window_, pass.microbatch};
@@ -239,7 +239,7 @@ class LlamaStage : public pipeline::Stage {
     }
     return passes_.store->Put(place, flight.Kept());
   }
-  // Before a backward: what is away comes back.
+  // Before a backward: restores offloaded activations.
   template <typename Flight>
   absl::Status BringBack(const pipeline::BackwardPass& pass, Flight& flight) {
     if (!KeepsInput(pass.microbatch)) return absl::OkStatus();
@@ -253,8 +253,8 @@ class LlamaStage : public pipeline::Stage {
     return passes_.weights.UseValues(window_);
   }
 
-  // The tokens of the rank's positions, sequence by sequence, or those behind
-  // them, which are to be predicted.
+  // The input tokens of the rank's positions, sequence by sequence, or the
+  // targets.
   absl::Status ReadTokens(int32_t microbatch, int64_t shift,
                           std::vector<int64_t>& tokens) {
     const LlamaOptions& options = layers_.options();

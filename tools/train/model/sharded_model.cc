@@ -11,13 +11,13 @@
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
-#include "offload/optimizer/typed_span.h"
+#include "offload/optimizer/parameter_range.h"
 
 namespace tessera::train {
 
 namespace {
 
-// FNV-1a (Fowler, Noll, Vo), 64 bits: the same for ever.
+// FNV-1a (Fowler, Noll, Vo) in 64 bits. Must not change.
 uint64_t HashOf(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : name) {
@@ -28,7 +28,7 @@ uint64_t HashOf(std::string_view name) {
 
 constexpr int64_t kElementsAtATime = 4096;
 
-// As many bytes as `count` elements of `elements` have, from `first` on.
+// `count` elements from `first` on.
 std::span<std::byte> BytesOf(const TensorView& elements, int64_t first,
                              int64_t count) {
   const int64_t width = SizeInBytes(elements.dtype());
@@ -65,7 +65,7 @@ absl::Status FirstWeights::Draw(const tensor_parallel::Parameter& parameter,
 
 namespace {
 
-// What no rank before this one holds.
+// Rows of which this rank is the primary holder.
 std::vector<zero3::ElementRange> PrimaryElements(
     const tensor_parallel::Parameter& parameter) {
   std::vector<zero3::ElementRange> elements;
@@ -134,7 +134,7 @@ absl::Status ShardedModel::SetValues(const FirstValues& first) {
   return absl::OkStatus();
 }
 
-// Below stage 3 values stay where they are; at stage 3 the small ones do.
+// Values that are never gathered: all below stage 3, small ones at stage 3.
 absl::Status ShardedModel::BindWhole() {
   if (stage_ == 3) return absl::OkStatus();
   for (tensor_parallel::Parameter* parameter : parameters_) {

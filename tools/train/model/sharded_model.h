@@ -1,11 +1,18 @@
-// FirstWeights: what a model begins with, the same on every mesh.
+// ShardedModel: the weights of a rank's layers, with their state partitioned
+// over data-parallel ranks.
 //
 //   const FirstWeights first({.seed = 7, .deviation = 0.02});
-//   TESSERA_RETURN_IF_ERROR(first.Draw(parameter, begin, elements));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto model,
+//       ShardedModel::Create(layers->windows(), options,
+//                            {.shard = data_group, .model = model_group},
+//                            first_values));
+//   LlamaPasses passes(tokens, *model);
+//   model->BeginStep();
+//   ...  // the pipeline gathers, computes and reduces through WeightAccess
+//   TESSERA_ASSIGN_OR_RETURN(zero3::UpdateReport report, model->Step());
 //
-// Norms are ones; every other element is normal with the deviation, drawn by
-// the seed, its tensor's name and its place in the whole tensor. A tied head's
-// are those of the embedding.
+// The layers' parameters are bound to the state's memory. One thread at a time.
 #ifndef TESSERA_TOOLS_TRAIN_MODEL_SHARDED_MODEL_H_
 #define TESSERA_TOOLS_TRAIN_MODEL_SHARDED_MODEL_H_
 
@@ -25,6 +32,9 @@
 
 namespace tessera::train {
 
+// The initial weights of a model, the same on every mesh. Norms are ones; every
+// other element is normal with the deviation, drawn by the seed, its tensor's
+// name and its index in the whole tensor. A tied head equals the embedding.
 class FirstWeights {
  public:
   struct Options {
@@ -35,27 +45,15 @@ class FirstWeights {
 
   explicit FirstWeights(const Options& options) : options_(options) {}
 
-  // Sets `elements`, contiguous in host memory, to those that the parameter
-  // holds from `begin` on, rounded to its type. It needs no memory of its own.
+  // Sets `elements`, contiguous in host memory, to the parameter's elements
+  // from `begin` on, rounded to its type. The parameter needs no memory of its
+  // own.
   absl::Status Draw(const tensor_parallel::Parameter& parameter, int64_t begin,
                     TensorView elements) const;
 
  private:
   const Options options_;
 };
-
-// ShardedModel: the weights of a rank's layers, with their state partitioned
-// over data-parallel ranks.
-//
-//   TESSERA_ASSIGN_OR_RETURN(auto model, ShardedModel::Create(
-//       layers->windows(), options, {.shard = data_group, .model =
-//       model_group}, first_values));
-//   LlamaPasses passes(tokens, *model);
-//   model->BeginStep();
-//   ... the pipeline gathers, computes and reduces through WeightAccess ...
-//   TESSERA_ASSIGN_OR_RETURN(zero3::UpdateReport report, model->Step());
-//
-// The layers' parameters are bound to the state's memory. One thread at a time.
 
 class ShardedModel final : public WeightAccess {
  public:
@@ -65,10 +63,10 @@ class ShardedModel final : public WeightAccess {
                                  int64_t begin, TensorView elements)>;
 
   // A collective. The parameters need no memory of their own, and have none
-  // afterwards. A parameter of several windows belongs to the first: its
-  // gradient is reduced with that. Gradients of `uncounted` are not counted in
-  // the norm (a copy that another rank counts), nor elements that this rank is
-  // not the primary holder of.
+  // afterwards. A parameter of several windows belongs to the first one, and
+  // its gradient is reduced with that. The norm excludes gradients of
+  // `uncounted` (copies that another rank counts), and elements of which this
+  // rank is not the primary holder.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Create(
       std::span<const ParameterWindow> windows,
       zero3::ShardedStateOptions options,
@@ -76,13 +74,13 @@ class ShardedModel final : public WeightAccess {
       std::span<const tensor_parallel::Parameter* const> uncounted = {});
 
   zero3::ShardedState& state() { return *state_; }
-  // In the order of the state's ids; what a rank holds of which whole tensor.
+  // In the order of the state's ids.
   std::span<tensor_parallel::Parameter* const> parameters() const {
     return parameters_;
   }
 
-  // The windows that a step gathers, in this order: shards of the next ones are
-  // read from their tier while one is gathered.
+  // The windows that a step gathers, in order. While one is gathered, shards of
+  // the next ones are read from their tier.
   void SetGatherOrder(std::vector<size_t> windows) {
     gather_order_ = std::move(windows);
   }

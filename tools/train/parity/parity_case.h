@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "base/dtype/dtype.h"
-#include "tensor_parallel/blocks/recompute.h"
+#include "tensor_parallel/blocks/transformer_block.h"
 #include "tools/train/loop/run_options.h"
 #include "tools/train/parity/covering_array.h"
-#include "zero3/layout/layout_options.h"
+#include "zero3/layout/state_layout.h"
 
 namespace tessera::train {
 

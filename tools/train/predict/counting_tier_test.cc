@@ -15,7 +15,7 @@ using offload::BlockInfo;
 using offload::Purpose;
 using ::testing::ElementsAre;
 
-// Of memory that nobody may touch.
+// For memory that must not be accessed.
 std::span<std::byte> Untouchable(int64_t bytes) {
   static const auto memory =
       std::make_shared<CountingMemory>(CountingMemory::Access::kTrapped);
@@ -34,7 +34,7 @@ TEST(CountingTierTest, CountsBlocksByPurposeAndTouchesNothing) {
   TESSERA_ASSERT_OK(tier.Put("a", Untouchable(1000), moments));
   TESSERA_ASSERT_OK(
       tier.Put("b", Untouchable(500), {Purpose::kGradients, DType::kF32}));
-  // In place of the same; another size is beside it for a moment.
+  // Replaces in place if the size is equal; otherwise both exist for a moment.
   TESSERA_ASSERT_OK(tier.Put("a", Untouchable(1000), moments));
   EXPECT_EQ(accounting->usage().peak, 1500);
   EXPECT_EQ(accounting->usage().of(Purpose::kOptimizer).current, 1000);
@@ -64,7 +64,7 @@ TEST(CountingTierTest, RefusesAsATierDoes) {
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(tier.GetRange("a", 95, Untouchable(10)),
               StatusIs(absl::StatusCode::kOutOfRange));
-  // Blocks in files and under codecs are reached through buffers.
+  // Blocks in files and compressed blocks are accessed through buffers.
   EXPECT_THAT(tier.Map("a"), StatusIs(absl::StatusCode::kUnimplemented));
 }
 

@@ -151,7 +151,7 @@ namespace {
 
 using tensor_parallel::Recompute;
 
-// Queries times the keys that each sees, of a micro-batch.
+// The number of (query, visible key) pairs of a micro-batch.
 double CausalPairs(const RunOptions& options) {
   const auto length = static_cast<double>(options.length);
   return static_cast<double>(options.micro_batch) * length * (length + 1) / 2 /
@@ -180,7 +180,7 @@ StageWork StageWorkOf(const StageShapes& shapes, const RunOptions& options) {
   work.attention = attention;
   if (shapes.recompute == Recompute::kSelective) work.recomputed = attention;
   if (shapes.recompute == Recompute::kFull) {
-    // All but the last product of a layer.
+    // All products of a layer but the last one.
     const double down = layers * 2 * tokens *
                         static_cast<double>(shapes.hidden) *
                         static_cast<double>(shapes.intermediate);

@@ -1,9 +1,15 @@
-// RankPlace: a rank of a training run by its coordinates, and the stages of the
-// pipeline that it has.
+// PipelinePlan: the stages of a run's pipeline and the ranks that have them,
+// and from that the sizes of a stage's tensors (StageShapes) and its
+// floating-point operations (StageWork).
 //
 //   TESSERA_ASSIGN_OR_RETURN(const PipelinePlan plan,
-//   PipelinePlan::Create(options)); for (const StageSpan& span :
-//   plan.StagesOf(place.pp)) span.layers.size();
+//                            PipelinePlan::Create(options));
+//   const RankPlace place = {.dp = 1, .pp = 0};
+//   for (const StageSpan& span : plan.StagesOf(place.pp)) {
+//     TESSERA_ASSIGN_OR_RETURN(const StageShapes shapes,
+//                              StageShapes::Of(options, place, span));
+//     const StageWork work = StageWorkOf(shapes, options);
+//   }
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_PIPELINE_PLAN_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_PIPELINE_PLAN_H_
 
@@ -15,8 +21,8 @@
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "pipeline/schedule/schedule.h"
-#include "tensor_parallel/blocks/recompute.h"
-#include "tensor_parallel/sharding/index_range.h"
+#include "tensor_parallel/blocks/transformer_block.h"
+#include "tensor_parallel/sharding/partition.h"
 #include "tools/train/loop/run_options.h"
 #include "tools/train/loop/run_schedule.h"
 
@@ -47,20 +53,20 @@ struct StageSpan {
   bool is_last = false;   // Has the head.
 };
 
-// What all ranks of a run know of its pipeline.
+// The pipeline of a run. The same on all ranks.
 class PipelinePlan {
  public:
-  // InvalidArgument where the options do not fit each other: as TrainRank.
+  // InvalidArgument as TrainRank::Create if the options contradict each other.
   static absl::StatusOr<PipelinePlan> Create(const RunOptions& options);
 
-  // The same for other options of as many pipeline ranks and layers, with the
-  // pipeline's schedule of this one: for those who try many.
+  // A plan for other options with as many pipeline ranks and layers, which
+  // reuses this one's schedule. For trying many options.
   PipelinePlan With(const RunOptions& options) const;
 
   const RunOptions& options() const { return options_; }
   int64_t micro_batches() const { return schedule().microbatches; }
   int64_t stages() const { return schedule().map.stages(); }
-  // Of the computations of pipeline stages.
+  // The computations of the pipeline stages.
   const pipeline::Schedule& schedule() const { return stages_->schedule; }
 
   StageSpan SpanOf(int32_t stage) const;
@@ -71,12 +77,8 @@ class PipelinePlan {
   std::shared_ptr<const RunStages> stages_;
 };
 
-// StageShapes: the sizes of a stage's tensors on one rank, as LlamaStage and
-// the layers of tensor_parallel make them.
-//
-//   TESSERA_ASSIGN_OR_RETURN(const StageShapes shapes,
-//                            StageShapes::Of(options, place, span));
-
+// The sizes of a stage's tensors on one rank, as the layers of tensor_parallel
+// make them.
 struct StageShapes {
   static absl::StatusOr<StageShapes> Of(const RunOptions& options,
                                         const RankPlace& place,
@@ -85,23 +87,23 @@ struct StageShapes {
   int64_t layers = 0;
   bool is_first = false;
   bool is_last = false;
-  bool tied_here = false;  // The head has the embedding's table.
+  bool tied_here = false;  // The head uses the embedding's table.
   bool sequence_parallel = false;
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
   DType dtype = DType::kF32;
   DType statistics = DType::kF32;
 
-  // Of a micro-batch: of the rank's positions; and what it has of them between
-  // the sharded layers.
+  // Per micro-batch: the tokens of the rank's positions, and the rows of them
+  // that it has between the sharded layers.
   int64_t sequences = 0;
   int64_t tokens = 0;
   int64_t rows = 0;
-  // Positions of each context rank, in the order of the group.
+  // The positions of each context rank, in the order of the group.
   std::vector<int64_t> positions = {};
   int64_t context_rank = 0;
 
   int64_t hidden = 0;
-  // Of this rank.
+  // On this rank.
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
@@ -110,7 +112,8 @@ struct StageShapes {
   int64_t gate_up = 0;       // Rows of the fused gate and up.
   int64_t intermediate = 0;  // Columns of down.
   int64_t vocabulary = 0;
-  // Key and value rows that are summed over the ranks that share them; 0: none.
+  // Key and value rows whose gradients are summed over the ranks that share
+  // them.
   int64_t shared_kv = 0;
 
   // Bytes.
@@ -120,26 +123,20 @@ struct StageShapes {
   int64_t Statistics(int64_t elements) const {
     return elements * SizeInBytes(statistics);
   }
-  // Of a tensor between layers, and of one of all the rank's positions.
+  // Of a tensor between layers, and of a tensor of all the rank's positions.
   int64_t row_bytes() const { return Values(rows * hidden); }
   int64_t token_bytes() const { return Values(tokens * hidden); }
 };
 
-// StageWork: the floating-point operations of a stage's passes on one rank, of
-// a micro-batch, and of a whole step.
-//
-//   const StageWork work = StageWorkOf(shapes, options);
-//   work.forward;                    // of matrix products and attention
-//
-// Counted as ModelConfig::ForwardFlopsPerToken counts, with what is computed
-// again on top, in the backward of inputs. Context ranks have equal shares of
-// the causal attention, as zigzag gives them.
-
+// The floating-point operations of a stage's passes on one rank for one
+// micro-batch. Counted like ModelConfig::ForwardFlopsPerToken, plus
+// recomputation, which counts as backward of inputs. Context ranks have equal
+// shares of the causal attention, as with the zigzag layout.
 struct StageWork {
   double forward = 0;
-  double attention = 0;       // Of these; the backward has twice as many.
-  double backward_input = 0;  // With what is computed again,
-  double recomputed = 0;      // which is this.
+  double attention = 0;  // Part of forward; its backward has twice as many.
+  double backward_input = 0;  // Including recomputation,
+  double recomputed = 0;      // which is this part.
   double backward_weight = 0;
 
   double all() const { return forward + backward_input + backward_weight; }
@@ -147,16 +144,16 @@ struct StageWork {
 
 StageWork StageWorkOf(const StageShapes& shapes, const RunOptions& options);
 
-// Of a step, over all ranks.
+// The operations of a step over all ranks.
 struct RunWork {
-  double model = 0;       // What the model needs: 3 times the forward.
-  double recomputed = 0;  // On top of it.
+  double model = 0;       // Needed by the model: 3 times the forward.
+  double recomputed = 0;  // In addition.
 };
 RunWork RunWorkOf(const RunOptions& options);
 
-// The share of a step's pipeline in which a rank waits for others, the mean
-// over its ranks, by pipeline::Simulate: passes take their operations, messages
-// nothing.
+// The share of a step in which a pipeline rank waits for others, the mean over
+// the ranks. By pipeline::Simulate with times proportional to operations, and
+// no time for messages.
 absl::StatusOr<double> PredictBubble(const PipelinePlan& plan);
 
 }  // namespace tessera::train

@@ -14,7 +14,7 @@
 #include "collectives/counting/counting_engine.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "pipeline/schedule/action.h"
+#include "pipeline/schedule/schedule.h"
 #include "tensor_parallel/ops/counting_ops.h"
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
@@ -32,7 +32,7 @@ using collectives::Communicator;
 using collectives::MessageCounts;
 using offload::Purpose;
 
-// The one token that every vocabulary has.
+// Every vocabulary has token 0.
 class FirstToken final : public text::Tokenizer {
  public:
   int64_t vocabulary_size() const override { return 1; }
@@ -53,7 +53,8 @@ absl::StatusOr<text::Samples> SomeSamples(int64_t length) {
   return text::Samples::Create(std::move(corpus), {.sequence = length});
 }
 
-// A part of memory, which counts for itself as well. One thread at a time.
+// Allocates from another resource and counts its own share. One thread at a
+// time.
 class CountedPart final : public MemoryResource {
  public:
   explicit CountedPart(std::shared_ptr<MemoryResource> whole)
@@ -77,7 +78,8 @@ class CountedPart final : public MemoryResource {
   int64_t live_bytes_ = 0;
 };
 
-// Of a stage, between their forward and the end of their backward.
+// The maximum number of micro-batches of a stage between the begin of their
+// forward and the end of their backward.
 int64_t MostMicroBatches(const std::vector<pipeline::Action>& actions) {
   std::map<int32_t, int64_t> held;
   int64_t most = 0;
@@ -110,7 +112,7 @@ class DryRun {
   }
   absl::Status Run(std::shared_ptr<const RunSchedule> steps);
   RankPrediction Result() const;
-  // By data rank, what a checkpoint copies.
+  // The bytes that a checkpoint copies, by data rank.
   absl::StatusOr<std::vector<int64_t>> Snapshots() const;
 
  private:
@@ -186,7 +188,7 @@ absl::Status DryRun::Run(std::shared_ptr<const RunSchedule> steps) {
   return rank_->Step().status();  // All steps are alike.
 }
 
-// Groups are known by what they did last.
+// The operations of each group in the last step.
 absl::Status DryRun::FindAxes() {
   const TrainRank::Groups& groups = rank_->groups();
   std::vector<std::pair<Communicator*, TrafficAxis>> all = {
@@ -206,8 +208,8 @@ absl::Status DryRun::FindAxes() {
   return absl::OkStatus();
 }
 
-// That of the group or of the one that it was made from; of others the first
-// that has all of its ranks.
+// The axis of a group, or of the group that it was made from; for other groups
+// the first axis that contains all of its ranks.
 std::optional<TrafficAxis> DryRun::AxisOf(
     const std::vector<MessageCounts::Group>& groups, size_t group) const {
   for (std::optional<size_t> at = group; at.has_value();
@@ -302,19 +304,19 @@ absl::StatusOr<std::vector<int64_t>> DryRun::Snapshots() const {
   return snapshots;
 }
 
-// Among those that share the state.
+// The rank among those that share the state.
 int64_t DataRankOf(const RankPlace& place, const MeshSizes& mesh) {
   return place.cp + mesh.cp * (place.dp % mesh.dp_shard());
 }
 
-// The first replica writes.
+// Only the first replica writes.
 int64_t SnapshotOf(const RankPlace& place, const MeshSizes& mesh,
                    const std::vector<int64_t>& snapshots) {
   if (place.dp >= mesh.dp_shard()) return 0;
   return snapshots[static_cast<size_t>(DataRankOf(place, mesh))];
 }
 
-// What a rank's memory and messages depend on, beside the plan.
+// Besides the plan, a rank's memory and messages depend on these.
 absl::StatusOr<std::string> SizesOf(const PipelinePlan& plan,
                                     const RankPlace& place) {
   std::string sizes = absl::StrCat("pp", place.pp);

@@ -1,4 +1,4 @@
-// What is predicted against what the runtime counts.
+// Compares predictions with the runtime's own accounting.
 #include "tools/train/predict/predict_rank.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ RunOptions SmallRun() {
   return options;
 }
 
-// The ranks of the world along an axis, through `place`.
+// The ranks of the world along an axis through `place`.
 CollectiveCount::Group GroupOf(TrafficAxis axis, const RankPlace& place,
                                const MeshSizes& mesh) {
   CollectiveCount::Group group;
@@ -72,8 +72,8 @@ CollectiveCount::Group GroupOf(TrafficAxis axis, const RankPlace& place,
   return group;
 }
 
-// Sharers of key and value heads, and holders of tied tables, are some ranks of
-// the axis: they count as it.
+// Groups of ranks that share key and value heads, or hold tied tables, are part
+// of an axis and count as that axis.
 CollectiveCount::Table WithoutSubsets(
     const CollectiveCount::Table& measured,
     const std::vector<CollectiveCount::Group>& axes) {
@@ -147,7 +147,8 @@ void ExpectAsMeasured(const RunOptions& options, const StateHomes& homes = {},
                             options.schedule));
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto measured,
                                MeasureRun(options, prepare));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan, PipelinePlan::Create(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,
+                               PipelinePlan::Create(options));
   for (int64_t r = 0; r < mesh.world_size(); ++r) {
     const RankPlace place = RankPlace::Of(r, mesh);
     SCOPED_TRACE(place.ToString());
@@ -275,7 +276,7 @@ TEST(PredictRankTest, TiedTablesAndNarrowWeightsAreAsMeasured) {
   }
 }
 
-// Two stages of one rank have the table: their gradients are added up there.
+// Two stages of one rank use the same table: the rank sums their gradients.
 TEST(PredictRankTest, TiedTablesOfTwoWayPipelinesAreAsMeasured) {
   RunOptions options = SmallRun();
   options.model.tied_embeddings = true;
@@ -303,7 +304,7 @@ TEST(PredictRankTest, EveryPlaceOfGathersAndReductionsIsAsMeasured) {
   }
 }
 
-// ZeRO++: each way to send less alone, and all three together.
+// ZeRO++: each of its three options alone, and all together.
 struct FewerBytes {
   bool weights = false;
   int64_t hpz = 0;
@@ -343,8 +344,8 @@ TEST(PredictRankTest, EveryWayToSendFewerBytesIsAsMeasured) {
   }
 }
 
-// What is sent is what the formulas of zero3/state say: so a dry run and a
-// run cannot be wrong alike.
+// Compares the traffic with the formulas of zero3/state, so that an error that
+// a dry run and a run have in common is found.
 TEST(PredictRankTest, QuantisedMessagesHaveTheBytesOfTheirFormulas) {
   const MeshSizes mesh = {.dp = 2};
   const auto bytes_of = [&](const FewerBytes& fewer, OpKind kind) {
@@ -374,15 +375,16 @@ TEST(PredictRankTest, QuantisedMessagesHaveTheBytesOfTheirFormulas) {
   EXPECT_EQ(bytes_of({.hpz = 2}, OpKind::kAllGather), gathers);
 }
 
-// Boundaries of 32 KiB and more are sent while the rank goes on: when their
-// memory is free again depends on who is faster.
+// Boundaries of 32 KiB and more are sent asynchronously: when their memory is
+// released depends on timing.
 TEST(PredictRankTest, TensorsThatAreStartedAreCountedUntilTheyMustBeOver) {
   RunOptions options = SmallRun();
   options.model.hidden = 96;
   options.length = 96;
   options.mesh = {.pp = 2};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto measured, MeasureRun(options));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan, PipelinePlan::Create(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,
+                               PipelinePlan::Create(options));
   const int64_t boundary = options.length * options.model.hidden * 4;
   ASSERT_GE(boundary, 32 << 10);
   for (int64_t r = 0; r < 2; ++r) {
@@ -443,7 +445,8 @@ void ExpectTieredAsMeasured(const Tiered& tiered) {
     return absl::OkStatus();
   });
   if (tiered.compressed) return;
-  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan, PipelinePlan::Create(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,
+                               PipelinePlan::Create(options));
   for (int64_t r = 0; r < options.mesh.world_size(); ++r) {
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const RankPrediction rank,
@@ -488,14 +491,15 @@ TEST(PredictRankTest, ActivationsInTiersAreAsMeasured) {
        .mesh = {.pp = 2}});
 }
 
-// Of eight layers memory has one, two on their way, and one on its way to a
-// tier that does not have it yet.
+// Of eight layers, memory holds one that computes, two that are being read, and
+// one that is being written for the first time.
 TEST(PredictRankTest, ActivationsInFilesTakeTheMemoryOfFourLayers) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
     RunOptions options = SmallRun();
     options.model.layers = 8;
     options.recompute = recompute;
-    TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan, PipelinePlan::Create(options));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,
+                                 PipelinePlan::Create(options));
     TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction here,
                                  PredictRank(plan, {}, {}, kTrapped));
     TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -529,7 +533,8 @@ TEST(PredictRankTest, RefusesWhatTheRunRefuses) {
                        testing::HasSubstr("no generator")));
   options = SmallRun();
   options.mesh.tp = 5;
-  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan, PipelinePlan::Create(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,
+                               PipelinePlan::Create(options));
   EXPECT_THAT(PredictRank(plan, {}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// In a unit that leaves three digits.
+// With a unit that leaves at most three digits before the point.
 std::string Bytes(double bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   size_t unit = 0;
@@ -33,7 +33,7 @@ std::string Bytes(double bytes) {
 }
 std::string Bytes(int64_t bytes) { return Bytes(static_cast<double>(bytes)); }
 
-// Purposes as columns; the names are those of the JSON too.
+// One column per purpose. The names are also the JSON keys.
 using Column = std::pair<const char*, int64_t>;
 std::vector<Column> MemoryOf(const RunPrediction& run,
                              const RankPrediction& rank) {

@@ -1,4 +1,4 @@
-// PrintPrediction: a RunPrediction for people and for programs.
+// Prints a RunPrediction as text and as JSON.
 //
 //   PrintPredictionText(prediction, std::cout);
 //   std::string json = PredictionAsJson(prediction);
@@ -12,9 +12,9 @@
 
 namespace tessera::train {
 
-// Mesh, memory of each rank (of more than 16 the first of each pipeline rank)
-// by purpose, bytes along each axis of the rank with most, the bubble, and
-// whether it fits, or what to change.
+// The mesh, the memory of each rank by purpose (with more than 16 ranks, of the
+// first of each pipeline rank), the bytes along each axis of the rank that
+// sends most, the bubble, and whether the run fits, or what to change.
 void PrintPredictionText(const RunPrediction& prediction, std::ostream& out);
 
 // An object with the keys mesh, world_size, schedule, placement (when weights

@@ -106,9 +106,9 @@ int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
   return 0;
 }
 
-// The state has a group for gathers, one for reductions and one for what ranks
-// agree on, beside that of the mesh, and checkpoints have one; and there is
-// another one for the norm, and one for sums over replicas.
+// ShardedState has a group for gathers, one for reductions and one for
+// agreement, in addition to the mesh's; checkpoints have one, the norm has one,
+// and sums over replicas have one.
 int64_t GroupsAlong(TrafficAxis axis) {
   if (axis == TrafficAxis::kDp) return 5;
   const bool has_two =
@@ -116,8 +116,8 @@ int64_t GroupsAlong(TrafficAxis axis) {
   return has_two ? 2 : 1;
 }
 
-// Pipelines have neighbours on both sides; context parallel ranks send to the
-// next one and receive from the one before.
+// Pipeline ranks have neighbours on both sides; context parallel ranks send to
+// the next rank and receive from the previous one.
 int64_t PeersOf(TrafficAxis axis, int64_t ranks) {
   return axis == TrafficAxis::kPp ? std::min<int64_t>(ranks - 1, 2) : 1;
 }
@@ -127,7 +127,7 @@ int64_t PeersOf(TrafficAxis axis, int64_t ranks) {
 int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
                       const RankTraffic& traffic,
                       const SharingOptions& options) {
-  // The world's, and that of checkpoints.
+  // The groups of the world and of checkpoints.
   int64_t bytes = collectives::GroupMemory(mesh.world_size(), true) +
                   collectives::GroupMemory(mesh.world_size(), false);
   for (const TrafficAxis axis : kTrafficAxes) {
@@ -137,7 +137,7 @@ int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
     bytes += GroupsAlong(axis) *
              collectives::GroupMemory(RanksAlong(axis, mesh), false);
   }
-  // One window for all that a group does, but along dp.
+  // One window per group, but more along dp.
   std::map<TrafficAxis, int64_t> largest;
   for (const auto& [key, messages] : traffic.all()) {
     const auto [axis, kind] = key;
@@ -155,7 +155,7 @@ int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
       continue;
     }
     bytes += own;
-    // Small messages and the largest of a run, each in its way.
+    // Small messages and the largest message use different algorithms.
     if (options.crowded &&
         options.strategy == topology::CommunicationStrategy::kAdaptive) {
       bytes += collectives::ChannelMemory(user, kind, messages.largest);

@@ -76,20 +76,15 @@ class RankTraffic {
   std::map<Key, OperationTraffic> all_;
 };
 
-// SharedWindows: the shared memory that a rank's messages need with the engine
-// shared_memory, in bytes.
-//
-//   const int64_t bytes = SharedWindows(mesh, place, traffic,
-//                                       {.crowded = true});
-
 struct SharingOptions {
   bool crowded = false;  // There are more ranks than processors.
   topology::CommunicationStrategy strategy =
       topology::CommunicationStrategy::kAdaptive;
 };
 
-// Computed with collectives/shared_memory/window_memory.h for the groups of
-// TrainRank and ShardedState.
+// The bytes of shared memory that a rank's messages need with the engine
+// shared_memory. Computed with collectives/shared_memory/window_memory.h for
+// the groups of TrainRank and ShardedState.
 int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
                       const RankTraffic& traffic,
                       const SharingOptions& options);

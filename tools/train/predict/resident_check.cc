@@ -1,10 +1,10 @@
-// The memory that the processes of a run really have, beside what is predicted:
+// Compares the resident memory of a run's processes with the prediction:
 //
 //   bazel run //tools/train/predict:resident_check --
 //       --model=llama-10m --mesh=dp2 --zero=1 --batch=8
 //
-// Takes the flags of //tools/train, without offload. Each rank is a process,
-// which trains four steps over shared memory.
+// Takes the flags of //tools/train, without offload. Each rank is a process
+// that trains four steps over shared memory.
 #include <cstdint>
 #include <iostream>
 #include <memory>
@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
-#include "collectives/shared_memory/run_shared_memory.h"
+#include "collectives/testing/run_ranks.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/cli/cli.h"
 #include "tools/text/corpus.h"

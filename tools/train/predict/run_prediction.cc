@@ -69,7 +69,8 @@ void AddWindows(topology::CommunicationStrategy strategy,
   }
 }
 
-// By the ranks on this machine; of fewer than all, the largest.
+// The needs of the ranks on this machine; if those are not all ranks, of the
+// largest ones.
 int64_t NeededHere(const RunPrediction& prediction) {
   std::vector<int64_t> peaks;
   for (const RankPrediction& rank : prediction.ranks) {
@@ -152,7 +153,7 @@ struct Change {
   std::function<void(Settings&)> make;
 };
 
-// From what costs least time to what costs most.
+// Sorted from the cheapest in time to the most expensive.
 std::vector<Change> ChangesOf(const Settings& settings, const MeshSizes& mesh) {
   std::vector<Change> changes;
   const auto add = [&](bool applies, std::string flag, auto make) {

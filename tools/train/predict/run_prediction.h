@@ -1,7 +1,14 @@
-// MachineRoom: how much memory this machine has for a run.
+// PredictRun: the needs of a run before it starts: memory of each rank by
+// purpose, bytes along each axis, the bubble, and whether it fits into this
+// machine.
 //
-//   TESSERA_ASSIGN_OR_RETURN(const MachineRoom room, ReadMachineRoom());
-//   if (needed > room.bytes) ...
+//   TESSERA_ASSIGN_OR_RETURN(const RunPrediction prediction,
+//                            PredictRun(settings, model));
+//   if (!prediction.fits()) prediction.advice.front().flag;
+//
+// Memory is counted by running the trainer's code on counted memory
+// (README.md). Tests compare it with the runtime's own accounting. Bytes and
+// floating-point operations throughout.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_RUN_PREDICTION_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_RUN_PREDICTION_H_
 
@@ -11,7 +18,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "offload/pressure/memory_reading.h"
+#include "offload/pressure/system_memory.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/predict_rank.h"
@@ -19,22 +26,20 @@
 
 namespace tessera::train {
 
+// The memory that this machine has for a run.
 struct MachineRoom {
-  int64_t bytes = 0;       // That may be taken, by all processes together.
-  std::string limit = "";  // Whose: "machine", "cgroup /job memory.max".
-  // Resident, of a process before it has a rank's state.
+  int64_t bytes = 0;       // Available to all processes together.
+  std::string limit = "";  // The limit: "machine", "cgroup /job memory.max".
+  // Resident bytes of a process before it has a rank's state.
   int64_t process = 0;
-  int64_t processors = 0;  // That ranks share; 0: as many as they are.
+  int64_t processors = 0;  // Shared by the ranks; 0: one per rank.
 };
 
-// This process, and the tightest limit of the machine (MemAvailable) and of the
-// control groups; limits of single processes do not count. Errors are the
-// source's; NotFound where it has no such limit.
+// Measures this process, and reads the tightest limit of the machine
+// (MemAvailable) and of the control groups. Limits of single processes do not
+// count. Errors of the source; NotFound if it has no such limit.
 absl::StatusOr<MachineRoom> ReadMachineRoom(offload::MemorySource& source);
 absl::StatusOr<MachineRoom> ReadMachineRoom();
-
-// RunPrediction: the memory, traffic and work of a run, predicted before it
-// starts (predict_run.h). Bytes and floating-point operations throughout.
 
 // Up to this world size every rank is predicted; above it, the first rank of
 // each pipeline rank, which needs most.
@@ -91,43 +96,29 @@ struct RunPrediction {
   }
 };
 
-// The places of model state that --offload and --offload_dir select.
-StateHomes HomesOf(const Settings& settings);
+// Includes advice if the run does not fit. InvalidArgument as CheckSettings,
+// and if the model cannot be split over the mesh.
+absl::StatusOr<RunPrediction> PredictRun(const Settings& settings,
+                                         const model_files::ModelConfig& model,
+                                         const PredictOptions& options = {});
 
-// The prediction without advice. InvalidArgument as CheckSettings, and if the
-// model cannot be split over the mesh.
+// PredictRun without advice.
 absl::StatusOr<RunPrediction> MakePrediction(
     const Settings& settings, const model_files::ModelConfig& model,
     const PredictOptions& options);
 
-// AdviceFor: which flags to change so that a run needs less memory.
-
-// Each change is tried by itself, those that leave most first; where none of
-// them fits, one after the other, together with all before it, as long as it
-// helps. Empty: nothing helps. `prediction` is of these settings. With
-// `first_only` the list may end after its first element, which takes half of
-// the time.
+// The changes of flags that make a run need less memory. Each change is tried
+// alone, and sorted by what it saves. If none of them fits alone, they are
+// combined one after the other as long as that helps. Empty if nothing helps.
+// `prediction` is for these settings. With `first_only` the list may end after
+// its first element, which takes half of the time.
 std::vector<MemoryAdvice> AdviceFor(const Settings& settings,
                                     const model_files::ModelConfig& model,
                                     const RunPrediction& prediction,
                                     bool first_only = false);
 
-// PredictRun: what a run needs and does, before it runs: memory of each rank by
-// purpose, bytes along each axis, the bubble, and whether it fits into this
-// machine.
-//
-//   TESSERA_ASSIGN_OR_RETURN(const RunPrediction prediction,
-//                            PredictRun(settings, model));
-//   if (!prediction.fits()) prediction.advice.front().flag;
-//
-// Memory is counted by the rules that the runtime follows (README.md), and
-// tests hold it against the runtime's own accounting.
-
-// With advice where it does not fit. InvalidArgument as CheckSettings, and
-// where the model does not fit the mesh.
-absl::StatusOr<RunPrediction> PredictRun(const Settings& settings,
-                                         const model_files::ModelConfig& model,
-                                         const PredictOptions& options = {});
+// The places of model state that --offload and --offload_dir select.
+StateHomes HomesOf(const Settings& settings);
 
 }  // namespace tessera::train
 

@@ -13,7 +13,7 @@
 #include "collectives/engine/operation_context.h"
 #include "collectives/record/flight_recorder.h"
 #include "nlohmann/json.hpp"
-#include "pipeline/schedule/action.h"
+#include "pipeline/schedule/schedule.h"
 
 namespace tessera::train {
 

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "pipeline/schedule/action.h"
+#include "pipeline/schedule/schedule.h"
 #include "tools/train/loop/collective_log.h"
 #include "tools/train/loop/run_result.h"
 #include "tools/train/report/spans.h"

@@ -54,7 +54,8 @@ absl::StatusOr<int64_t> ChooseToken(std::span<const double> logits,
     sum += std::exp((logits[i] - *largest) / temperature);
     sums[i] = sum;
   }
-  // The first whose sum is above: never one of probability 0.
+  // The first token whose cumulative sum exceeds it, so never one of
+  // probability 0.
   const auto chosen = std::upper_bound(sums.begin(), sums.end(), uniform * sum);
   if (chosen == sums.end()) return largest - logits.begin();
   return chosen - sums.begin();
@@ -69,7 +70,7 @@ struct Utf8Bytes {
   size_t length = 1;  // Of a whole one.
 };
 
-// What may follow a first byte (The Unicode Standard, table 3-7).
+// The bytes that may follow a first byte (The Unicode Standard, table 3-7).
 struct Follow {
   size_t length = 0;           // With the first byte; 0: it begins nothing.
   unsigned char least = 0x80;  // Of the second byte.
@@ -89,7 +90,7 @@ Follow FollowOf(unsigned char first) {
   return {};
 }
 
-// The character that `text`, which is not empty, begins with.
+// The first character of `text`, which is not empty.
 Utf8Bytes FirstCharacter(std::string_view text) {
   const Follow follow = FollowOf(static_cast<unsigned char>(text[0]));
   if (follow.length == 0) return {};
@@ -103,7 +104,7 @@ Utf8Bytes FirstCharacter(std::string_view text) {
   return {.form = Form::kWhole, .length = follow.length};
 }
 
-// C0 but line ends and tabs, DEL, and C1: U+0080 to U+009F.
+// C0 except line feeds and tabs, DEL, and C1: U+0080 to U+009F.
 bool IsControl(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   if (character == "\n" || character == "\t") return false;
@@ -134,10 +135,10 @@ std::string PrintableText(std::string_view text) {
 
 namespace {
 
-// Of the random numbers that choose tokens: "sample" in ASCII.
+// The random stream for choosing tokens: "sample" in ASCII.
 constexpr uint64_t kSampleStream = 0x73616d706c65;
 
-// The tokens of a text, and a decoder that has seen the last of them.
+// The tokens of a text, and a decoder that has read the last ones.
 class Writer {
  public:
   Writer(std::unique_ptr<LlamaDecoder> decoder, std::vector<int64_t> prompt)
@@ -146,7 +147,7 @@ class Writer {
   const std::vector<int64_t>& tokens() const { return tokens_; }
   void Add(int64_t token) { tokens_.push_back(token); }
 
-  // For the token behind the last one.
+  // The logits of the next token.
   absl::StatusOr<std::vector<double>> Logits() {
     auto fresh = std::span<const int64_t>(tokens_).subspan(read_);
     const auto room =
@@ -157,8 +158,8 @@ class Writer {
   }
 
  private:
-  // Of a prompt that is too long, as many tokens as there is room for; else
-  // half as many, so that room is left.
+  // Keeps as many tokens of a long prompt as fit; later half of them, which
+  // leaves room for more.
   std::span<const int64_t> StartAgain() {
     const auto capacity = static_cast<size_t>(decoder_->capacity());
     const size_t keep =
@@ -192,19 +193,19 @@ absl::Status CheckVocabulary(const text::Tokenizer& tokenizer,
       model.vocabulary, "; give the tokenizer that it was trained with"));
 }
 
-// Room for all tokens but the last, whose successor nobody asks for.
+// Room for all tokens but the last one, which is not read.
 int64_t CapacityFor(const model_files::ModelConfig& model, size_t prompt,
                     int64_t tokens) {
   return std::min(model.max_positions,
                   static_cast<int64_t>(prompt) + tokens - 1);
 }
 
-// Appends tokens until there are enough or one ends the text.
+// Appends tokens until there are enough or the text ends.
 absl::Status Write(const text::Tokenizer& tokenizer,
                    const SampleOptions& options, Writer& writer) {
   const tensor_parallel::Philox random(
       {.seed = options.seed, .stream = kSampleStream});
-  // The model may have spare tokens, which are no text.
+  // The model may have padding tokens, which are not text.
   const auto known = static_cast<size_t>(tokenizer.vocabulary_size());
   for (int64_t i = 0; i < options.tokens; ++i) {
     TESSERA_ASSIGN_OR_RETURN(const std::vector<double> logits, writer.Logits());

@@ -1,4 +1,9 @@
-// ChooseToken: the next token, from what a model says of each.
+// GenerateText: continues a prompt with the model of a checkpoint.
+//
+//   tensor_parallel::CpuOps ops;
+//   TESSERA_ASSIGN_OR_RETURN(
+//       std::string text,
+//       GenerateText("run/checkpoints", tokenizer, ops, {.prompt = "The "}));
 #ifndef TESSERA_TOOLS_TRAIN_SAMPLE_GENERATE_H_
 #define TESSERA_TOOLS_TRAIN_SAMPLE_GENERATE_H_
 
@@ -15,67 +20,51 @@
 
 namespace tessera::train {
 
-// At temperature 0 the first of the largest logits. Else token i with a
-// probability proportional to exp(logits[i] / temperature), where `uniform`, in
-// [0, 1), says which. InvalidArgument where there are no logits or the
-// temperature is negative or not finite; FailedPrecondition where a logit is
-// not a number or infinite, as of a model that has diverged.
-absl::StatusOr<int64_t> ChooseToken(std::span<const double> logits,
-                                    double temperature, double uniform);
-
-// PrintableText: text that a model wrote, as a terminal may show it.
-
-// UTF-8 whose only control characters are line ends and tabs. Other control
-// characters, and bytes that are no character, become "\x1b"; the bytes of a
-// character that the end cuts off are left out.
-std::string PrintableText(std::string_view text);
-
-// ContinueText: what a model writes behind a prompt.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       std::string text,
-//       ContinueText(reader, tokenizer, ops, {.prompt = "The ", .tokens =
-//       99}));
-
 struct SampleOptions {
   std::string prompt = "The ";
-  int64_t tokens = 200;      // At most; fewer where the model ends its text.
-  double temperature = 0.8;  // 0: always the likeliest token.
-  uint64_t seed = 1;         // The same one gives the same text.
+  int64_t tokens = 200;      // At most; fewer if the model ends its text.
+  double temperature = 0.8;  // 0: always the most likely token.
+  uint64_t seed = 1;         // The same seed gives the same text.
 };
 
-// InvalidArgument, which names the option and what is allowed.
-absl::Status CheckSampleOptions(const SampleOptions& options);
+// `checkpoint` is one, or a directory of them, of which the newest is used.
+// Reads all weights into this process. Errors are those of ContinueText and of
+// ModelReader::Open.
+absl::StatusOr<std::string> GenerateText(const std::string& checkpoint,
+                                         const text::Tokenizer& tokenizer,
+                                         tensor_parallel::Ops& ops,
+                                         const SampleOptions& options);
 
-// The prompt and what follows it, made printable (printable_text.h). The model
-// computes in f32, all of it in this process.
+// Returns the prompt and its continuation through PrintableText. Computes in
+// f32 in this process.
 //
-// It sees as many tokens as it has positions: of a longer prompt the last ones,
-// and where these are used up, the last half of them again. An empty prompt
-// begins a text, behind the token that ends one.
+// The model sees as many tokens as it has positions: of a longer prompt the
+// last ones; when they are used up, it restarts with their last half. An empty
+// prompt starts after the token that ends a text.
 //
-// InvalidArgument also where the tokenizer has more tokens than the model, or
-// the prompt is empty and no token ends a text; else what the reader and
-// ChooseToken refuse.
+// InvalidArgument for invalid options, if the tokenizer has more tokens than
+// the model, and if the prompt is empty and no token ends a text; otherwise
+// errors of the reader and of ChooseToken.
 absl::StatusOr<std::string> ContinueText(WeightReader& reader,
                                          const text::Tokenizer& tokenizer,
                                          tensor_parallel::Ops& ops,
                                          const SampleOptions& options);
 
-// GenerateText: what the model of a checkpoint writes behind a prompt.
-//
-//   tensor_parallel::CpuOps ops;
-//   TESSERA_ASSIGN_OR_RETURN(
-//       std::string text,
-//       GenerateText("run/checkpoints", tokenizer, ops, {.prompt = "The "}));
+// InvalidArgument, with the option and the allowed values.
+absl::Status CheckSampleOptions(const SampleOptions& options);
 
-// `checkpoint` is one, or a directory of them, whose newest is taken. Reads all
-// weights into this process. As ContinueText; else what ModelReader::Open
-// refuses.
-absl::StatusOr<std::string> GenerateText(const std::string& checkpoint,
-                                         const text::Tokenizer& tokenizer,
-                                         tensor_parallel::Ops& ops,
-                                         const SampleOptions& options);
+// The next token. At temperature 0 the first of the largest logits. Otherwise
+// token i with a probability proportional to exp(logits[i] / temperature),
+// selected by `uniform` in [0, 1). InvalidArgument if there are no logits or
+// the temperature is negative or not finite; FailedPrecondition if a logit is
+// not finite, for example after a divergence.
+absl::StatusOr<int64_t> ChooseToken(std::span<const double> logits,
+                                    double temperature, double uniform);
+
+// Returns text that is safe for terminals: UTF-8 whose only control characters
+// are line feeds and tabs. Other control characters and invalid bytes become
+// "\x1b"; an incomplete character at the end is dropped.
+std::string PrintableText(std::string_view text);
 
 }  // namespace tessera::train
 

@@ -90,10 +90,10 @@ absl::StatusOr<LlamaWeights> LlamaWeights::Read(WeightReader& reader,
 
 namespace {
 
-// Tokens that go through the model at once.
+// Tokens per batch.
 constexpr int64_t kMostAtOnce = 128;
 
-// A matrix of heads, seen as [rows, heads, head size].
+// A matrix of heads viewed as [rows, heads, head size].
 absl::StatusOr<TensorView> HeadsOf(const TensorView& x, int64_t heads) {
   return x.Reshape({{x.shape()[0], heads, x.shape()[1] / heads}});
 }

@@ -1,5 +1,16 @@
-// WeightReader: the weights of a Llama model as whole tensors, wherever they
-// lie.
+// LlamaDecoder: a Llama model that reads tokens one after another and predicts
+// the next one, with the work of one token for each.
+//
+//   TESSERA_ASSIGN_OR_RETURN(LlamaWeights weights,
+//                            LlamaWeights::Read(reader, DType::kF32));
+//   TESSERA_ASSIGN_OR_RETURN(auto decoder,
+//                            LlamaDecoder::Create(weights, ops, 1024));
+//   TESSERA_ASSIGN_OR_RETURN(std::vector<double> logits,
+//                            decoder->Append(prompt));
+//   TESSERA_ASSIGN_OR_RETURN(logits, decoder->Append({{ArgMax(logits)}}));
+//
+// Keeps the keys and values of previous tokens: 2 * KvRows() numbers per layer
+// and token.
 #ifndef TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
 #define TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
 
@@ -21,24 +32,23 @@
 
 namespace tessera::train {
 
+// Reads the weights of a Llama model as whole tensors.
 class WeightReader {
  public:
   virtual ~WeightReader() = default;
 
   virtual const model_files::ModelConfig& config() const = 0;
 
-  // Rows [row_begin, row_end) of a whole parameter in the order of
-  // llama_names.h, row by row; a norm's rows are its elements. The head of tied
-  // embeddings is not asked for. InvalidArgument where there are no such rows
-  // or `target` has another size.
+  // Reads rows [row_begin, row_end) of a whole parameter in the order of
+  // llama_names.h; a norm's rows are its elements. Not called for the head of
+  // tied embeddings. InvalidArgument if there are no such rows or `target` has
+  // another size.
   virtual absl::Status Read(model_files::LlamaPart part, int64_t layer,
                             int64_t row_begin, int64_t row_end,
                             std::span<float> target) = 0;
 };
 
-// LlamaWeights: all weights of a model in the memory of one rank.
-
-// As llama_names.h has their shapes.
+// Shapes are those of llama_names.h.
 struct LlamaLayerWeights {
   Tensor attention_norm;
   Tensor qkv;
@@ -48,17 +58,18 @@ struct LlamaLayerWeights {
   Tensor down;
 };
 
+// All weights of a model in the memory of this process.
 class LlamaWeights {
  public:
-  // As f32 or f64. Hands on what the reader refuses; InvalidArgument where the
-  // type is another or the model not valid.
+  // `dtype` is f32 or f64. InvalidArgument for other types and invalid models;
+  // otherwise errors of the reader.
   static absl::StatusOr<LlamaWeights> Read(WeightReader& reader, DType dtype);
 
   const model_files::ModelConfig& config() const { return config_; }
   ConstTensorView embedding() const { return embedding_.view(); }
   const std::vector<LlamaLayerWeights>& layers() const { return layers_; }
   ConstTensorView norm() const { return norm_.view(); }
-  // The embedding where these are tied.
+  // The embedding if they are tied.
   ConstTensorView head() const { return head_ ? head_->view() : embedding(); }
 
  private:
@@ -78,49 +89,35 @@ class LlamaWeights {
   std::optional<Tensor> head_;
 };
 
-// LlamaDecoder: a Llama model that reads tokens one after another and says what
-// may come next, with the work of one token for each.
-//
-//   TESSERA_ASSIGN_OR_RETURN(LlamaWeights weights,
-//                            LlamaWeights::Read(reader, DType::kF32));
-//   TESSERA_ASSIGN_OR_RETURN(auto decoder,
-//                            LlamaDecoder::Create(weights, ops, 1024));
-//   TESSERA_ASSIGN_OR_RETURN(std::vector<double> logits,
-//                            decoder->Append(prompt));
-//   TESSERA_ASSIGN_OR_RETURN(logits, decoder->Append({{ArgMax(logits)}}));
-//
-// Keys and values of the tokens before are kept: 2 * KvRows() numbers a layer
-// and token.
-
 // One thread at a time.
 class LlamaDecoder {
  public:
-  // For up to `capacity` tokens, which need not be the model's positions.
-  // `weights` and `ops`, on the CPU, outlive this. InvalidArgument where
+  // For up to `capacity` tokens, which may differ from the model's positions.
+  // `weights` and `ops`, on the CPU, must outlive this. InvalidArgument if
   // `capacity` is below 1.
   static absl::StatusOr<std::unique_ptr<LlamaDecoder>> Create(
       const LlamaWeights& weights, tensor_parallel::Ops& ops, int64_t capacity);
 
   int64_t capacity() const { return capacity_; }
-  // Tokens so far.
+  // The number of tokens so far.
   int64_t length() const { return static_cast<int64_t>(positions_.size()); }
 
-  // The tokens that come next; at least one. Returns the logits of the whole
-  // vocabulary for the one behind them. InvalidArgument, with nothing taken,
-  // where a token is not in the vocabulary or there is none; OutOfRange where
-  // there is no room.
+  // Appends at least one token and returns the logits of the whole vocabulary
+  // for the next one. InvalidArgument, without side effects, if there is no
+  // token or one is not in the vocabulary; OutOfRange if the capacity is
+  // exceeded.
   absl::StatusOr<std::vector<double>> Append(std::span<const int64_t> tokens);
 
   // Forgets all tokens.
   void Clear() { positions_.clear(); }
 
  private:
-  // Of a layer: [capacity, kv rows].
+  // Per layer: [capacity, kv rows].
   struct Cache {
     Tensor keys;
     Tensor values;
   };
-  // Of a batch of tokens: rows of these.
+  // One row per token of a batch.
   struct Scratch {
     Tensor hidden;      // [, hidden]
     Tensor normed;      // [, hidden]
@@ -146,7 +143,7 @@ class LlamaDecoder {
   absl::Status RunBatch(std::span<const int64_t> tokens);
   absl::Status RunAttention(const LlamaLayerWeights& layer, Cache& cache,
                             int64_t first, int64_t count);
-  // attended = what the last tokens, at positions `now`, see of all.
+  // attended = attention of the last tokens, at positions `now`, over all.
   absl::Status Attend(Cache& cache, ConstTensorView query,
                       std::span<const int64_t> now);
   absl::Status RunMlp(const LlamaLayerWeights& layer, int64_t count);

@@ -1,7 +1,7 @@
-// Tokens a second behind a prompt, one at a time.
+// Tokens per second after a prompt, one at a time.
 //
-// Counters: GB/s of weights, each of which is read once for a token, and
-// share_of_triad: that over the triad of one thread in the same run
+// Counters: GB/s of weights, each of which is read once per token, and
+// share_of_triad: its ratio to the triad of one thread in the same run
 // (offload/optimizer/triad.h). Keys and values are not counted.
 #include <algorithm>
 #include <chrono>
@@ -42,7 +42,7 @@ void DecodeToken(benchmark::State& state, const char* preset) {
     state.SetIterationTime(time.count());
     seconds += time.count();
   }
-  // Of the embedding one row is read.
+  // Only one row of the embedding is read.
   const auto bytes = static_cast<double>(
       4 * (config.ParameterCount() - config.vocabulary * config.hidden));
   const double tokens_per_second =

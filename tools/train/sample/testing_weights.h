@@ -1,4 +1,4 @@
-// For tests: weights that are made up.
+// Synthetic weights for tests.
 #ifndef TESSERA_TOOLS_TRAIN_SAMPLE_TESTING_WEIGHTS_H_
 #define TESSERA_TOOLS_TRAIN_SAMPLE_TESTING_WEIGHTS_H_
 

@@ -83,7 +83,7 @@ absl::Status CheckBatch(const Settings& settings, const MeshSizes& mesh) {
                    std::max<int64_t>(settings.batch / unit, 1) * unit));
 }
 
-// Every rank of the context group has to have a position.
+// Every rank of the context group needs at least one position.
 absl::Status CheckLength(const Settings& settings, const MeshSizes& mesh) {
   constexpr std::string_view kLayouts[] = {"zigzag", "contiguous"};
   TESSERA_RETURN_IF_ERROR(CheckChoice("context", settings.context, kLayouts));
@@ -91,7 +91,7 @@ absl::Status CheckLength(const Settings& settings, const MeshSizes& mesh) {
   const int64_t parts = settings.context == "zigzag" ? 2 * mesh.cp : mesh.cp;
   if (settings.length >= parts) return absl::OkStatus();
   return RefuseFlag("length", settings.length,
-                    absl::StrCat("must be at least ", parts, ", for cp ",
+                    absl::StrCat("must be at least ", parts, ", since cp ",
                                  mesh.cp, " with --context=", settings.context,
                                  " cuts sequences into ", parts,
                                  ", such as --length=", parts));
@@ -108,7 +108,7 @@ absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("chunks", settings.parallel.chunks, {1, int64_t{1} << 20}));
   const topology::ParallelConfig& parallel = settings.parallel;
-  // They are made or read, and checked, once the model is known.
+  // Checked once the model is known.
   if (IsScheduleFile(parallel.schedule) || parallel.schedule == "auto") {
     return absl::OkStatus();
   }
@@ -137,31 +137,31 @@ absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
   return tools::FlagError("schedule", parallel.schedule, schedule.status());
 }
 
-// Batch, length and schedule fit the mesh.
+// Checks that batch, length and schedule fit the mesh.
 absl::Status CheckMesh(const Settings& settings) {
   const MeshSizes& mesh = settings.parallel.mesh;
   if (const absl::Status status = mesh.Validate(); !status.ok()) {
-    return RefuseFlag(
-        "mesh", mesh.ToFlag(),
-        absl::StrCat(status.message(), "; give such as --mesh=dp2,pp2,tp2"));
+    return RefuseFlag("mesh", mesh.ToFlag(),
+                      absl::StrCat(status.message(),
+                                   "; give for example --mesh=dp2,pp2,tp2"));
   }
   TESSERA_RETURN_IF_ERROR(CheckBatch(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLength(settings, mesh));
   return CheckSchedule(settings, mesh);
 }
 
-// What ZeRO++ makes smaller must be sent in the first place.
+// ZeRO++ options need the traffic that they reduce.
 absl::Status CheckZeroPlusPlus(const Settings& settings) {
   if (settings.quantized_weights && settings.zero < 3) {
     return RefuseFlag(
         "quantized_weights", "true",
-        absl::StrCat("needs --zero=3, for with --zero=", settings.zero,
+        absl::StrCat("needs --zero=3, because with --zero=", settings.zero,
                      " weights are not sharded; give --zero=3"));
   }
   if (settings.quantized_gradients && settings.zero < 1) {
     return RefuseFlag("quantized_gradients", "true",
                       "needs sharded optimizer state, and --zero=0 sums "
-                      "gradients on every rank; give such as --zero=1");
+                      "gradients on every rank; give for example --zero=1");
   }
   TESSERA_RETURN_IF_ERROR(CheckRange("hpz_partition_size",
                                      settings.hpz_partition_size,
@@ -170,29 +170,28 @@ absl::Status CheckZeroPlusPlus(const Settings& settings) {
   if (settings.zero < 3) {
     return RefuseFlag(
         "hpz_partition_size", settings.hpz_partition_size,
-        absl::StrCat("needs --zero=3, for with --zero=", settings.zero,
+        absl::StrCat("needs --zero=3, because with --zero=", settings.zero,
                      " every rank has all weights; give --zero=3"));
   }
   const MeshSizes& mesh = settings.parallel.mesh;
   const int64_t ranks = mesh.shard_ranks();
   if (ranks % settings.hpz_partition_size == 0) return absl::OkStatus();
-  return RefuseFlag("hpz_partition_size", settings.hpz_partition_size,
-                    absl::StrCat("must divide the ", ranks,
-                                 " ranks that share the weights "
-                                 "(dp_shard ",
-                                 mesh.dp_shard(), " x cp ", mesh.cp,
-                                 "), such as --hpz_partition_size=",
-                                 std::gcd(ranks, settings.hpz_partition_size)));
+  return RefuseFlag(
+      "hpz_partition_size", settings.hpz_partition_size,
+      absl::StrCat("must divide the ", ranks,
+                   " ranks that share the weights (dp_shard ", mesh.dp_shard(),
+                   " x cp ", mesh.cp, "), such as --hpz_partition_size=",
+                   std::gcd(ranks, settings.hpz_partition_size)));
 }
 
-// --compression has something to do, and does not round what must not be.
+// --compression must have an effect, and must not round exact data.
 absl::Status CheckCompression(const Settings& settings) {
   const std::string& codec = settings.compression;
   if (codec == "none") return absl::OkStatus();
   if (settings.offload == "none") {
     return RefuseFlag("compression", codec,
-                      "is of what is offloaded, and --offload=none; give such "
-                      "as --offload=optimizer");
+                      "applies to offloaded data, and --offload=none; give for "
+                      "example --offload=optimizer");
   }
   if (codec == "lossless" ||
       TierCodecRounds(settings, offload::Purpose::kParameters) ||
@@ -203,32 +202,31 @@ absl::Status CheckCompression(const Settings& settings) {
   if (!choice.parameters) {
     return RefuseFlag(
         "compression", codec,
-        absl::StrCat("rounds, and --offload=", settings.offload, " sends away ",
-                     !choice.activations ? "master weights and moments"
-                     : choice.optimizer
-                         ? "master weights, moments and activations"
-                         : "activations",
-                     " alone, which no codec may round; give "
-                     "--compression=none or lossless",
-                     choice.optimizer
-                         ? ", and for smaller moments such as --moments=int8"
-                         : ""));
+        absl::StrCat(
+            "rounds, and --offload=", settings.offload, " offloads only ",
+            !choice.activations ? "master weights and moments"
+            : choice.optimizer  ? "master weights, moments and activations"
+                                : "activations",
+            ", which no codec may round; give --compression=none or lossless",
+            choice.optimizer
+                ? ", and for smaller moments such as --moments=int8"
+                : ""));
   }
   if (settings.parallel.dtype == DType::kF32) {
     return RefuseFlag(
         "compression", codec,
-        absl::StrCat("rounds, and parameters of --dtype=fp32 are their own "
-                     "master weights, which no codec may round; give "
-                     "--compression=none or lossless, or --dtype=bf16 such as "
-                     "with --compression=int8"));
+        absl::StrCat(
+            "rounds, and parameters of --dtype=fp32 are their own master "
+            "weights, which no codec may round; give --compression=none or "
+            "lossless, or --dtype=bf16 such as with --compression=int8"));
   }
-  return RefuseFlag("compression", codec,
-                    "saves nothing of the parameters of --dtype=bf16, which "
-                    "have 16 bits; give lossless, int8 or quantization, such "
-                    "as --compression=int8");
+  return RefuseFlag(
+      "compression", codec,
+      "does not shrink parameters of --dtype=bf16, which have 16 bits; give "
+      "lossless, int8 or quantization, such as --compression=int8");
 }
 
-// What is about gathered weights needs stage 3, and --reduce stage 2 or 3.
+// Flags for gathered weights need stage 3, and --reduce stage 2 or 3.
 absl::Status CheckGathers(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("gather_ahead", settings.gather_ahead, {0, 1'000'000}));
@@ -243,7 +241,7 @@ absl::Status CheckGathers(const Settings& settings) {
                                const absl::AlphaNum& value, int64_t stage) {
     return RefuseFlag(flag, value,
                       absl::StrCat("has no effect with --zero=", settings.zero,
-                                   "; give such as --zero=", stage));
+                                   "; give for example --zero=", stage));
   };
   if (settings.reduce != defaults.reduce && settings.zero < 2) {
     return needs_stage("reduce", settings.reduce, 2);
@@ -273,7 +271,7 @@ absl::Status CheckOffload(const std::string& offload) {
     return RefuseFlag(
         "offload", offload,
         absl::StrCat(what.Piece(),
-                     "; give such as --offload=optimizer,activations"));
+                     "; give for example --offload=optimizer,activations"));
   };
   for (size_t i = 0; i < names.size(); ++i) {
     if (!absl::c_linear_search(kNames, names[i])) {
@@ -293,8 +291,8 @@ absl::Status CheckOffload(const std::string& offload) {
   return absl::OkStatus();
 }
 
-// Parameters are whole on every rank below stage 3, so they cannot live
-// elsewhere; the optimizer's state may at any stage.
+// Below stage 3 every rank holds all parameters, so they cannot be offloaded;
+// the optimizer's state can be at any stage.
 absl::Status CheckState(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckRange("zero", settings.zero, {0, 3}));
   TESSERA_RETURN_IF_ERROR(CheckOffload(settings.offload));
@@ -311,7 +309,7 @@ absl::Status CheckState(const Settings& settings) {
   if (OffloadChoice::Of(settings.offload).parameters && settings.zero < 3) {
     return RefuseFlag(
         "offload", settings.offload,
-        absl::StrCat("needs --zero=3, for with --zero=", settings.zero,
+        absl::StrCat("needs --zero=3, because with --zero=", settings.zero,
                      " every rank computes with all parameters at any time; "
                      "give --zero=3 or --offload=",
                      WithActivationsOf(settings.offload, "optimizer")));
@@ -321,8 +319,8 @@ absl::Status CheckState(const Settings& settings) {
     return absl::OkStatus();
   }
   return RefuseFlag("offload_dir", settings.offload_dir,
-                    "is for what is offloaded, and --offload=none; give such "
-                    "as --offload=optimizer");
+                    "applies to offloaded data, and --offload=none; give for "
+                    "example --offload=optimizer");
 }
 
 absl::Status CheckLearning(const Settings& settings) {
@@ -370,14 +368,14 @@ absl::Status CheckOutputs(const Settings& settings) {
                                      {.below = kInfinity, .example = "0.8"}));
   if (settings.resume == "latest" && settings.run_dir.empty()) {
     return RefuseFlag("resume", settings.resume,
-                      "is the newest checkpoint of --run_dir, which is empty; "
-                      "give such as --run_dir=run");
+                      "selects the newest checkpoint of --run_dir, which is "
+                      "empty; give for example --run_dir=run");
   }
   if (settings.metrics.empty() || settings.metrics != settings.trace) {
     return absl::OkStatus();
   }
   return RefuseFlag("trace", settings.trace,
-                    "is the file of --metrics too; give another, such as "
+                    "is also the file of --metrics; give another, such as "
                     "--trace=trace.json");
 }
 
@@ -385,9 +383,9 @@ absl::Status CheckRestarts(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("max_restarts", settings.max_restarts, {0, 1'000'000}));
   if (!settings.elastic || settings.max_restarts > 0) return absl::OkStatus();
-  return RefuseFlag("elastic", "true",
-                    "is how a run restarts, and --max_restarts=0; give such as "
-                    "--max_restarts=3");
+  return RefuseFlag(
+      "elastic", "true",
+      "has no effect with --max_restarts=0; give for example --max_restarts=3");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// CheckSettings: whether a run of these settings makes sense, as far as that
-// shows without the model, the data and other ranks.
+// CheckSettings: checks everything about settings that does not need the model,
+// the data or other ranks.
 //
 //   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
 //   // --batch=10: must be a multiple of 8 (dp 2 x --micro_batch=4), such as
@@ -17,7 +17,7 @@ namespace tessera::train {
 // True if --schedule names a file: it ends in .csv or contains a slash.
 bool IsScheduleFile(std::string_view schedule);
 
-// InvalidArgument for the first that does not: one line, "--flag=value: what is
+// InvalidArgument for the first invalid value: one line, "--flag=value: what is
 // allowed, such as ...".
 absl::Status CheckSettings(const Settings& settings);
 

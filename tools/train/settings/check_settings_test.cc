@@ -167,8 +167,8 @@ TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
       {"--mesh=: a mesh of 0 characters", "mesh", ""},
       {"--mesh=dp0: axis \"dp\" has size 0", "mesh", "dp0"},
       {"--mesh=dp2,dp2: axis \"dp\" stands there twice", "mesh", "dp2,dp2"},
-      {"--mesh=ep2: there is no axis \"ep\"; the axes are dp (or "
-       "dp_replicate and dp_shard), pp, cp and tp",
+      {"--mesh=ep2: there is no axis \"ep\"; the axes are dp (or dp_replicate "
+       "and dp_shard), pp, cp and tp",
        "mesh", "ep2"},
       {"--mesh=dp4,dp_shard3: dp_shard3 does not divide dp4; give", "mesh",
        "dp4,dp_shard3"},
@@ -236,9 +236,9 @@ TEST(CheckSettingsTest, RefusesMeshesAndBatchesThatDoNotFit) {
        [](auto& s) { s.batch = 1; }},
       {"--batch=16: must be a multiple of 2199023255552",
        [](auto& s) { s.parallel.micro_batch = int64_t{1} << 40; }},
-      {"--length=7: must be at least 8, for cp 4 with --context=zigzag",
+      {"--length=7: must be at least 8, since cp 4 with --context=zigzag",
        [](auto& s) { s.parallel.mesh = {.cp = 4}, s.length = 7; }},
-      {"--length=3: must be at least 4, for cp 4 with --context=contiguous",
+      {"--length=3: must be at least 4, since cp 4 with --context=contiguous",
        [](auto& s) {
          s.parallel.mesh = {.cp = 4}, s.length = 3, s.context = "contiguous";
        }},
@@ -252,13 +252,14 @@ TEST(CheckSettingsTest, RefusesMeshesAndBatchesThatDoNotFit) {
 
 TEST(CheckSettingsTest, RefusesZeroPlusPlusWithoutShards) {
   ExpectRefused({
-      {"--quantized_weights=true: needs --zero=3, for with --zero=2 weights",
+      {"--quantized_weights=true: needs --zero=3, because with --zero=2 "
+       "weights",
        [](auto& s) { s.quantized_weights = true, s.zero = 2; }},
       {"--quantized_gradients=true: needs sharded optimizer state",
        [](auto& s) { s.quantized_gradients = true, s.zero = 0; }},
       {"--hpz_partition_size=-1: must be at least 0",
        [](auto& s) { s.hpz_partition_size = -1; }},
-      {"--hpz_partition_size=2: needs --zero=3, for with --zero=1",
+      {"--hpz_partition_size=2: needs --zero=3, because with --zero=1",
        [](auto& s) { s.hpz_partition_size = 2, s.zero = 1; }},
       {"--hpz_partition_size=4: must divide the 6 ranks that share the weights "
        "(dp_shard 3 x cp 2), such as --hpz_partition_size=2",
@@ -300,41 +301,41 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
        [](auto& s) { s.offload = "disk"; }},
       {"--offload=: must be one of", [](auto& s) { s.offload = ""; }},
       {"--offload=optimizer,disk: each part must be one of none, optimizer, "
-       "params, all, activations, and \"disk\" is not; give such as "
+       "params, all, activations, and \"disk\" is not; give for example "
        "--offload=optimizer,activations",
        [](auto& s) { s.offload = "optimizer,disk"; }},
       {"--offload=optimizer,: each part must be one of",
        [](auto& s) { s.offload = "optimizer,"; }},
-      {"--offload=none,activations: none must stand alone; give such as",
+      {"--offload=none,activations: none must stand alone; give for example",
        [](auto& s) { s.offload = "none,activations"; }},
-      {"--offload=activations,activations: names activations twice; give such",
+      {"--offload=activations,activations: names activations twice; give for",
        [](auto& s) { s.offload = "activations,activations"; }},
-      {"--offload=all,optimizer: all includes optimizer; give such as",
+      {"--offload=all,optimizer: all includes optimizer; give for example",
        [](auto& s) { s.offload = "all,optimizer"; }},
-      {"--offload=params,activations: needs --zero=3, for with --zero=1 every "
-       "rank computes with all parameters at any time; give --zero=3 or "
+      {"--offload=params,activations: needs --zero=3, because with --zero=1 "
+       "every rank computes with all parameters at any time; give --zero=3 or "
        "--offload=optimizer,activations",
        [](auto& s) { s.offload = "params,activations", s.zero = 1; }},
-      {"--compression=int8: rounds, and --offload=activations sends away "
-       "activations alone, which no codec may round; give --compression=none "
-       "or lossless",
+      {"--compression=int8: rounds, and --offload=activations offloads only "
+       "activations, which no codec may round; give --compression=none or "
+       "lossless",
        [](auto& s) { s.compression = "int8", s.offload = "activations"; }},
       {"--compression=int8: rounds, and --offload=optimizer,activations sends "
        "away master weights, moments and activations alone",
        [](auto& s) {
          s.compression = "int8", s.offload = "optimizer,activations";
        }},
-      {"--offload=params: needs --zero=3, for with --zero=2",
+      {"--offload=params: needs --zero=3, because with --zero=2",
        [](auto& s) { s.offload = "params", s.zero = 2; }},
       {"--offload=all: needs --zero=3",
        [](auto& s) { s.offload = "all", s.zero = 0; }},
       {"--compression=zip: must be one of none, fp16, bf16, int8, "
        "quantization, lossless",
        [](auto& s) { s.compression = "zip"; }},
-      {"--compression=int8: is of what is offloaded, and --offload=none",
+      {"--compression=int8: applies to offloaded data, and --offload=none",
        [](auto& s) { s.compression = "int8", s.offload = "none"; }},
-      {"--compression=int8: rounds, and --offload=optimizer sends away master "
-       "weights and moments alone, which no codec may round; give "
+      {"--compression=int8: rounds, and --offload=optimizer offloads only "
+       "master weights and moments, which no codec may round; give "
        "--compression=none or lossless, and for smaller moments such as "
        "--moments=int8",
        [](auto& s) { s.compression = "int8"; }},
@@ -352,7 +353,7 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
        }},
       {"--moments=fp32: must be one of f32, bf16, int8, such as --moments=f32",
        [](auto& s) { s.moments = "fp32"; }},
-      {"--offload_dir=/d: is for what is offloaded, and --offload=none",
+      {"--offload_dir=/d: applies to offloaded data, and --offload=none",
        [](auto& s) { s.offload_dir = "/d", s.offload = "none"; }},
       {"--bucket_bytes=0: must be", [](auto& s) { s.bucket_bytes = 0; }},
       {"--timeout_seconds=0: must",
@@ -449,12 +450,13 @@ TEST(CheckSettingsTest, RefusesOutputsAndRestartsThatCannotBe) {
       {"--sample_tokens=-1: must be", [](auto& s) { s.sample_tokens = -1; }},
       {"--sample_temperature=-1: must be at least 0 and finite",
        [](auto& s) { s.sample_temperature = -1; }},
-      {"--resume=latest: is the newest checkpoint of --run_dir, which is empty",
+      {"--resume=latest: selects the newest checkpoint of --run_dir, which is "
+       "empty",
        [](auto& s) { s.resume = "latest"; }},
-      {"--trace=x: is the file of --metrics too",
+      {"--trace=x: is also the file of --metrics",
        [](auto& s) { s.trace = s.metrics = "x"; }},
       {"--max_restarts=-1: must be", [](auto& s) { s.max_restarts = -1; }},
-      {"--elastic=true: is how a run restarts, and --max_restarts=0",
+      {"--elastic=true: has no effect with --max_restarts=0",
        [](auto& s) { s.elastic = true; }},
   });
 }

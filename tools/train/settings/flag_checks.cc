@@ -13,7 +13,7 @@
 namespace tessera::train {
 namespace {
 
-// The name that was probably meant, or the first.
+// The nearest name, or the first one.
 std::string_view Example(std::string_view value,
                          std::span<const std::string_view> names) {
   const std::string_view nearest = NearestName(value, names);

@@ -1,4 +1,4 @@
-// Checks of a flag's value, each with a message of one line.
+// Checks of flag values with one-line errors.
 //
 //   TESSERA_RETURN_IF_ERROR(CheckRange("batch", settings.batch, {1, 1 << 20}));
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_FLAG_CHECKS_H_
@@ -17,15 +17,15 @@ namespace tessera::train {
 absl::Status RefuseFlag(std::string_view flag, const absl::AlphaNum& value,
                         const absl::AlphaNum& what);
 
-// What a whole number may be, the ends included.
+// An inclusive range of integers.
 struct WholeRange {
   int64_t least = 0;
   int64_t most = 0;
 };
 absl::Status CheckRange(std::string_view flag, int64_t value, WholeRange range);
 
-// What a number may be, the least one included or not, and the most, which is
-// not and may be infinite.
+// A range of numbers: `least` is included or not, `below` is not and may be
+// infinite.
 struct RealRange {
   double least = 0;
   bool with_least = true;
@@ -35,7 +35,8 @@ struct RealRange {
 absl::Status CheckRange(std::string_view flag, double value,
                         const RealRange& range);
 
-// One of `names`; the message has all of them, and the nearest first.
+// InvalidArgument if `value` is not one of `names`; the error lists all, and
+// gives the nearest as an example.
 absl::Status CheckChoice(std::string_view flag, std::string_view value,
                          std::span<const std::string_view> names);
 

@@ -31,7 +31,7 @@ void OffloadState(Settings& settings) {
   settings.offload = WithActivationsOf(settings.offload, "all");
 }
 
-// From what costs least time to what costs most.
+// Sorted from the cheapest in time to the most expensive.
 constexpr Change kChanges[] = {
     {MemoryStrategy::kStandard,
      [](Settings& s, const std::string&) { s.reduce = "each"; }},
@@ -43,7 +43,7 @@ constexpr Change kChanges[] = {
      [](Settings& s, const std::string&) { s.recompute = "full"; }},
     {MemoryStrategy::kAggressive,
      [](Settings& s, const std::string&) { s.zero = 3; }},
-    // Now that the stage allows it.
+    // The stage now allows it.
     {MemoryStrategy::kAggressive,
      [](Settings& s, const std::string&) { s.reduce = "each"; }},
     {MemoryStrategy::kAggressive,
@@ -84,8 +84,7 @@ std::string ChangedFlags(const Settings& from, const Settings& to) {
   return absl::StrJoin(flags, " ");
 }
 
-// Worth a rung: 1 %. What is held while files are read and written differs by
-// less from one prediction to the next.
+// A rung must save 1 %. Predictions of buffers for files vary by less.
 bool Saves(int64_t needed, int64_t before) {
   return needed <= before - before / 100 && needed < before;
 }
@@ -119,7 +118,7 @@ class Climb {
 
  private:
   absl::StatusOr<bool> Try(const Change& change) {
-    // Nobody knows whether it is enough, so nothing else is taken with it.
+    // Whether it suffices is unknown, so it is not combined with other changes.
     const bool is_alone =
         use_ == LadderUse::kWhileRunning && rung_.flags.empty();
     if (change.is_measured && !is_alone) return false;

@@ -1,7 +1,7 @@
-// The memory ladder: what a run gives up, rung by rung, so that it needs less
-// memory. Before it starts FitMemoryLimit climbs by predictions alone
-// (job/memory_strategy.h); while it runs the worker climbs on when ranks have
-// more than was predicted (worker/worker.h).
+// The memory ladder: settings of a run that need less and less memory and cost
+// more and more time. FitMemoryLimit climbs it by predictions before a run
+// starts (launch/memory_check.h); the worker climbs further while it runs if
+// the ranks need more than predicted (loop/worker.h).
 //
 //   strategy     on top of the rungs before
 //   basic        nothing
@@ -10,11 +10,11 @@
 //                host memory; while running also --compression=lossless
 //   extreme      --offload=all in files (--offload_dir), then activations too
 //
-// No rung changes what is computed beyond the order of sums. A rung is left out
-// where the settings have it already, where CheckSettings refuses it (--reduce
-// below stage 2), and where it is predicted to save less than 1 %. How much
-// compression saves depends on the values, so nothing can be promised before a
-// run: it is tried alone, by a run that has all its state in host memory.
+// No rung changes the results beyond the order of sums. A rung is skipped if
+// the settings have it already, if CheckSettings rejects it (--reduce below
+// stage 2), and if it is predicted to save less than 1 %. The savings of
+// compression depend on the values and cannot be predicted: a running job with
+// all its state in host memory tries it alone.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const MemoryRung rung,

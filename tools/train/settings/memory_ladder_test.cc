@@ -76,8 +76,8 @@ TEST(MemoryLadderTest, StopsAtTheLowestRungThatIsEnough) {
       {599, MemoryStrategy::kAggressive,
        "--recompute=full --zero=3 --reduce=each --gather_ahead=0"},
       {579, MemoryStrategy::kExtreme,
-       "--recompute=full --zero=3 --reduce=each --gather_ahead=0 "
-       "--offload=all --offload_dir=/scratch"},
+       "--recompute=full --zero=3 --reduce=each --gather_ahead=0 --offload=all "
+       "--offload_dir=/scratch"},
       {289, MemoryStrategy::kExtreme,
        "--recompute=full --zero=3 --reduce=each --gather_ahead=0 "
        "--offload=all,activations --offload_dir=/scratch"}};

@@ -41,8 +41,8 @@ TEST(ModelOfTest, RefusesModelsThatAreNotThere) {
   Settings settings;
   settings.model = "lama-1m";
   EXPECT_THAT(ModelOf(settings, 257),
-              Refused("--model=lama-1m: is no directory with a config.json and "
-                      "no preset; there are llama-1m, "));
+              Refused("--model=lama-1m: is neither a preset nor a directory "
+                      "with a config.json; presets are llama-1m, "));
   EXPECT_THAT(ModelOf(settings, 257).status().message(),
               HasSubstr("such as --model=llama-1m"));
   settings.model = "/does/not/exist";
@@ -56,15 +56,17 @@ TEST(ModelOfTest, RefusesMeshesThatTheModelDoesNotFit) {
     TESSERA_EXPECT_OK(ModelOf(settings, 257)) << mesh;
   }
   settings.parallel.mesh = {.tp = 3};
-  EXPECT_THAT(ModelOf(settings, 257),
-              Refused("--mesh=tp3: tp 3 cannot share out the 2 kv heads of "
-                      "--model=llama-1m; tp may be up to 2, or a multiple of "
-                      "it, such as tp2"));
+  EXPECT_THAT(
+      ModelOf(settings, 257),
+      Refused(
+          "--mesh=tp3: tp 3 cannot divide the 2 kv heads of --model=llama-1m; "
+          "tp may be up to 2, or a multiple of it, such as tp2"));
   settings.parallel.mesh = {.pp = 5};
-  EXPECT_THAT(ModelOf(settings, 257),
-              Refused("--mesh=pp5: pp 5 x --chunks=1 are 5 stages, and "
-                      "--model=llama-1m has 4 layers; give at most as many "
-                      "stages, such as pp4"));
+  EXPECT_THAT(
+      ModelOf(settings, 257),
+      Refused(
+          "--mesh=pp5: pp 5 x --chunks=1 are 5 stages, and --model=llama-1m "
+          "has 4 layers; give at most as many stages, such as pp4"));
   settings.parallel.mesh = {.pp = 2};
   settings.parallel.chunks = 5;
   EXPECT_THAT(ModelOf(settings, 257), Refused("--mesh=pp2: pp 2 x --chunks=5"));
@@ -98,10 +100,9 @@ TEST_F(ModelDirectoryTest, IsTakenAsItIs) {
 }
 
 TEST_F(ModelDirectoryTest, RefusesTokensAndPositionsThatDoNotFit) {
-  EXPECT_THAT(
-      ModelOf(settings_, 301).status().message(),
-      HasSubstr("has a vocabulary of 300, and the tokenizer one of 301; "
-                "give the model's own, such as --tokenizer="));
+  EXPECT_THAT(ModelOf(settings_, 301).status().message(),
+              HasSubstr("has a vocabulary of 300, and the tokenizer one of "
+                        "301; give the model's own, such as --tokenizer="));
   settings_.length = 201;
   EXPECT_THAT(ModelOf(settings_, 257),
               Refused("--length=201: the model has 200 positions"));

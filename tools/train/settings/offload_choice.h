@@ -1,9 +1,20 @@
-// OffloadChoice: the kinds of data that --offload sends to a tier.
+// OffloadChoice: the kinds of data that --offload sends to a tier, and the
+// codecs that --compression gives them.
 //
-//   OffloadChoice::Of("optimizer,activations").activations;   // true
+//   OffloadChoice::Of("optimizer,activations").activations;  // true
 //
 // "all" means all model state: optimizer, parameters and gradients. Activations
 // are not model state and are named separately.
+//
+//   settings.compression = "int8";
+//   TierCodecName(settings, offload::Purpose::kGradients);  // "int8"
+//   TierCodecName(settings, offload::Purpose::kOptimizer);  // "lossless"
+//
+// A rounding codec is used only for gradients, and for 16-bit parameters, which
+// each step recomputes from their master weights. Master weights, moments, fp32
+// parameters (their own master weights) and activations, from which gradients
+// are computed, are compressed without loss. A second moment rounded to 0 would
+// divide the update by epsilon alone.
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_OFFLOAD_CHOICE_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_OFFLOAD_CHOICE_H_
 
@@ -33,24 +44,11 @@ struct OffloadChoice {
 // `state`, followed by ",activations" if `offload` has them.
 std::string WithActivationsOf(std::string_view offload, std::string_view state);
 
-// The codec that --compression gives each kind of offloaded state.
-//
-//   settings.compression = "int8";
-//   TierCodecName(settings, offload::Purpose::kGradients);   // "int8"
-//   TierCodecName(settings, offload::Purpose::kOptimizer);   // "lossless"
-//
-// A codec that rounds is for state with a second, exact copy or none to come:
-// gradients, and parameters of 16 bits, which are made anew from their master
-// weights in every step. Master weights and moments have neither, and
-// parameters of fp32 are their own master weights: these are compressed without
-// loss, and so are activations, from which gradients are computed. A second
-// moment rounded to 0 would divide the update by epsilon alone.
-
-// A name for offload::CreateCodec; "none" with --compression=none. The settings
-// need not be checked.
+// A name for offload::CreateCodec; "none" with --compression=none. Also for
+// unchecked settings.
 std::string TierCodecName(const Settings& settings, offload::Purpose purpose);
 
-// Whether that codec rounds anything of this kind that --offload sends away.
+// True if --offload includes this purpose and its codec rounds.
 bool TierCodecRounds(const Settings& settings, offload::Purpose purpose);
 
 }  // namespace tessera::train

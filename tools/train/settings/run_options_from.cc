@@ -15,8 +15,8 @@
 #include "base/nearest_name.h"
 #include "base/status_macros.h"
 #include "offload/optimizer/adamw.h"
-#include "offload/optimizer/moment.h"
-#include "tensor_parallel/blocks/recompute.h"
+#include "offload/optimizer/parameter_range.h"
+#include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 #include "tools/cli/cli.h"
 #include "tools/model_files/hugging_face_config.h"
@@ -69,11 +69,11 @@ absl::StatusOr<ModelConfig> ModelOfDirectory(const Settings& settings,
                      settings.model.substr(0, 200)));
   }
   if (settings.length > model.max_positions) {
-    return RefuseFlag("length", settings.length,
-                      absl::StrCat("the model has ", model.max_positions,
-                                   " positions; give at most as many, such as "
-                                   "--length=",
-                                   model.max_positions));
+    return RefuseFlag(
+        "length", settings.length,
+        absl::StrCat("the model has ", model.max_positions,
+                     " positions; give at most as many, such as --length=",
+                     model.max_positions));
   }
   return model;
 }
@@ -82,13 +82,13 @@ absl::Status NoSuchModel(const Settings& settings) {
   const std::vector<std::string_view> names = model_files::PresetNames();
   return RefuseFlag(
       "model", settings.model,
-      absl::StrCat("is no directory with a config.json and no preset; there "
-                   "are ",
+      absl::StrCat("is neither a preset nor a directory with a config.json; "
+                   "presets are ",
                    absl::StrJoin(names, ", "),
                    ", such as --model=", NearestName(settings.model, names)));
 }
 
-// As the layers share heads out.
+// The rule of the attention layers.
 bool CanShareHeads(const ModelConfig& model, int64_t ranks) {
   return tensor_parallel::QkvParts(model.heads, model.kv_heads, model.head_size,
                                    ranks)
@@ -102,7 +102,7 @@ absl::Status CheckHeads(const Settings& settings, const ModelConfig& model,
   while (!CanShareHeads(model, fits)) --fits;
   return RefuseFlag(
       "mesh", mesh.ToFlag(),
-      absl::StrCat("tp ", mesh.tp, " cannot share out the ", model.kv_heads,
+      absl::StrCat("tp ", mesh.tp, " cannot divide the ", model.kv_heads,
                    " kv heads of --model=", settings.model.substr(0, 60),
                    "; tp may be up to ", model.kv_heads,
                    ", or a multiple of it, such as tp", fits));
@@ -197,7 +197,7 @@ absl::Status SetSchedule(const Settings& settings, RunOptions& options) {
   return absl::OkStatus();
 }
 
-// What can only be checked with the model, by the flag that is to be changed.
+// Checks that need the model; errors name the flag to change.
 absl::Status CheckPlan(const Settings& settings, const RunOptions& options) {
   if (options.schedule_table.empty() && options.max_gathered_bytes == 0) {
     return absl::OkStatus();

@@ -1,8 +1,12 @@
-// ModelOf: the model that --model names, which fits the tokens and the mesh.
+// ModelOf and RunOptionsFrom: the model and the options of the ranks that the
+// settings select.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
-//       model_files::ModelConfig model,
+//       const model_files::ModelConfig model,
 //       ModelOf(settings, data.tokenizer->vocabulary_size()));
+//   TESSERA_ASSIGN_OR_RETURN(RunOptions options,
+//                            RunOptionsFrom(settings, model));
+//   options.state.optimizer_tier = tier;  // if --offload says so
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_FROM_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_FROM_H_
 
@@ -15,29 +19,21 @@
 
 namespace tessera::train {
 
-// A preset (model_files/model_config/presets.h), or what the config.json of a
-// directory says (a path as UserPath takes it; a name with a slash is always
-// one).
+// A preset (model_files/presets.h), or the config.json of a directory (relative
+// to UserPath; a name with a slash is always a directory).
 //
-// A preset has at least `vocabulary` tokens, rounded up to a multiple of 8, and
-// at least --length positions. A directory's model is as it is: InvalidArgument
-// where the tokens or the positions do not fit into it.
+// A preset gets at least `vocabulary` tokens, rounded up to a multiple of 8,
+// and at least --length positions. A directory's model is used unchanged:
+// InvalidArgument if the tokens or the positions do not fit into it.
 //
-// InvalidArgument, with the flag, also where there is no such model, it has
-// fewer layers than the pipeline has stages, or its heads cannot be shared out
-// over the tensor ranks. Expects settings that CheckSettings passes.
+// InvalidArgument, with the flag, also if there is no such model, it has fewer
+// layers than the pipeline has stages, or the tensor ranks cannot divide its
+// heads. `settings` have passed CheckSettings.
 absl::StatusOr<model_files::ModelConfig> ModelOf(const Settings& settings,
                                                  int64_t vocabulary);
 
-// RunOptionsFrom: what the ranks of a run are to do, from its settings.
-//
-//   TESSERA_ASSIGN_OR_RETURN(ModelConfig model, ModelOf(settings, vocabulary));
-//   TESSERA_ASSIGN_OR_RETURN(RunOptions options,
-//                            RunOptionsFrom(settings, model));
-//   options.state.optimizer_tier = tier;   // As --offload says.
-
-// Without tiers, which belong to the process, and without the model's checks.
-// Refuses what CheckSettings refuses.
+// Without tiers, which belong to the process. Does not check the model. Errors
+// are those of CheckSettings.
 absl::StatusOr<RunOptions> RunOptionsFrom(
     const Settings& settings, const model_files::ModelConfig& model);
 

@@ -42,7 +42,7 @@ std::vector<std::string_view> Names(const auto& table) {
   return names;
 }
 
-// A field of ParallelConfig that has its value as it is.
+// A field of ParallelConfig without conversion.
 template <auto member, typename T>
 constexpr ParallelField<T> Plain() {
   return {[](const ParallelConfig& parallel) { return parallel.*member; },
@@ -52,7 +52,7 @@ constexpr ParallelField<T> Plain() {
           }};
 }
 
-// One of topology's table, by name.
+// Sets an enum of topology by name.
 template <typename Enum>
 absl::Status SetNamed(std::string_view flag, const std::string& name,
                       Enum& value) {
@@ -83,9 +83,10 @@ constexpr ParallelField<std::string> kMesh = {
     [](const std::string& text, ParallelConfig& parallel) {
       const auto mesh = topology::MeshSizes::Parse(text);
       if (!mesh.ok()) {
-        return RefuseFlag("mesh", text,
-                          absl::StrCat(mesh.status().message(),
-                                       "; give such as --mesh=dp2,pp2,tp2"));
+        return RefuseFlag(
+            "mesh", text,
+            absl::StrCat(mesh.status().message(),
+                         "; give for example --mesh=dp2,pp2,tp2"));
       }
       parallel.mesh = *mesh;
       return absl::OkStatus();
@@ -101,9 +102,9 @@ constexpr ParallelField<std::string> kMemoryLimit = {
       const absl::StatusOr<ByteSize> limit =
           text.empty() ? ByteSize() : ParseByteSize(text);
       if (!limit.ok() || (!text.empty() && limit->bytes() == 0)) {
-        return RefuseFlag("memory_limit", text,
-                          "must be a number of bytes above 0, such as "
-                          "--memory_limit=300MiB");
+        return RefuseFlag(
+            "memory_limit", text,
+            "must be a number of bytes above 0, such as --memory_limit=300MiB");
       }
       parallel.memory_limit = *limit;
       return absl::OkStatus();
@@ -128,59 +129,59 @@ constexpr SettingsField kFields[] = {
     {"tokenizer", &Settings::tokenizer,
      "a directory with a Hugging Face tokenizer.json; empty: --model's, where "
      "it has one, else bytes"},
-    {"dtype", kDType, "of weights and activations: fp32, bf16"},
+    {"dtype", kDType, "type of weights and activations: fp32, bf16"},
     {"length", &Settings::length, "tokens of a sequence"},
     {"batch", &Settings::batch, "sequences of a step, over all ranks"},
     {"micro_batch", Plain<&ParallelConfig::micro_batch, int64_t>(),
      "sequences that a rank computes with at a time"},
     {"steps", &Settings::steps, "steps of the whole run"},
-    {"seed", &Settings::seed, "of first weights, order of the data and sample"},
+    {"seed", &Settings::seed,
+     "seed of the initial weights, the order of the data and the sample"},
 
     {"mesh", kMesh,
      "ranks along the axes dp (or dp_replicate and dp_shard), pp, cp and tp; "
-     "an "
-     "axis that is not named has 1"},
+     "an axis that is not named has 1"},
     {"engine", &Settings::engine,
-     "what ranks talk through: in_process, shared_memory, mpi, gloo, nccl"},
+     "communication engine: in_process, shared_memory, mpi, gloo, nccl"},
     {"strategy", kStrategy,
-     "of collectives: ring, tree, hierarchical, adaptive, all_reduce"},
+     "algorithm of collectives: ring, tree, hierarchical, adaptive, "
+     "all_reduce"},
     {"schedule", Plain<&ParallelConfig::schedule, std::string>(),
      "pipeline schedule: 1f1b, gpipe, interleaved_1f1b, zb_h1, zb_v and more "
      "(//tools/schedule shows them), auto (synthesized for the model), or a "
-     "CSV "
-     "file"},
+     "CSV file"},
     {"chunks", Plain<&ParallelConfig::chunks, int64_t>(),
      "stages of each pipeline rank"},
     {"sequence_parallel", &Settings::sequence_parallel,
-     "tensor ranks share out the tokens between layers"},
+     "splits the tokens over tensor ranks between layers"},
     {"context", &Settings::context,
-     "positions of context ranks: zigzag, contiguous"},
+     "layout of positions over context ranks: zigzag, contiguous"},
     {"recompute", &Settings::recompute,
-     "what the backward computes again: none, selective, full"},
+     "activations that the backward recomputes: none, selective, full"},
 
     {"zero", &Settings::zero,
-     "what data ranks share out: 0 nothing, 1 optimizer state, 2 and "
-     "gradients, 3 and parameters"},
+     "ZeRO stage; data ranks partition: 0 nothing, 1 optimizer state, 2 also "
+     "gradients, 3 also parameters"},
     {"offload", &Settings::offload,
-     "what lives outside the rank's own memory: none, or any of optimizer, "
+     "data kept outside of the rank's own memory: none, or any of optimizer, "
      "params, all (of the model's state) and activations, such as "
      "all,activations"},
     {"offload_dir", &Settings::offload_dir,
-     "a directory for files with it; empty: host memory"},
+     "a directory for offloaded data; empty: host memory"},
     {"compression", &Settings::compression,
      "codec for offloaded data: none, lossless; fp16, bf16, int8 and "
      "quantization round gradients and 16-bit parameters, never the "
      "optimizer's state and activations"},
     {"moments", &Settings::moments,
-     "how AdamW's moments are kept: f32, bf16, int8 (8 bits and a scale for "
-     "each block)"},
+     "type of AdamW's moments: f32, bf16, int8 (8 bits and a scale for each "
+     "block)"},
     {"bucket_bytes", &Settings::bucket_bytes,
      "gradients of a layer that are packed into one message"},
     {"gather_ahead", &Settings::gather_ahead,
      "with --zero=3, layers whose weights are gathered ahead of their use"},
     {"max_gathered_bytes", &Settings::max_gathered_bytes,
-     "with --zero=3, most bytes of gathered weights; --gather_ahead is then "
-     "chosen; 0: no limit"},
+     "with --zero=3, limit of bytes of gathered weights; --gather_ahead is "
+     "then chosen; 0: no limit"},
     {"persistence_threshold", &Settings::persistence_threshold,
      "with --zero=3, parameters with fewer elements stay whole on every rank"},
     {"reduce", &Settings::reduce,
@@ -196,17 +197,18 @@ constexpr SettingsField kFields[] = {
      "together, for all gathers of a step but the first (ZeRO++ hpZ); 0: none; "
      "needs --zero=3"},
 
-    {"learning_rate", &Settings::learning_rate, "at its peak"},
+    {"learning_rate", &Settings::learning_rate, "peak learning rate"},
     {"min_learning_rate", &Settings::min_learning_rate,
-     "where the cosine ends; -1: at a tenth of --learning_rate"},
+     "learning rate at the end of the cosine; -1: a tenth of --learning_rate"},
     {"warmup_steps", &Settings::warmup_steps,
-     "steps in which the learning rate rises"},
-    {"weight_decay", &Settings::weight_decay, "of AdamW, decoupled"},
-    {"beta1", &Settings::beta1, "of AdamW"},
-    {"beta2", &Settings::beta2, "of AdamW"},
-    {"epsilon", &Settings::epsilon, "of AdamW"},
+     "steps of linear warm-up of the learning rate"},
+    {"weight_decay", &Settings::weight_decay,
+     "decoupled weight decay of AdamW"},
+    {"beta1", &Settings::beta1, "AdamW's decay rate of the first moment"},
+    {"beta2", &Settings::beta2, "AdamW's decay rate of the second moment"},
+    {"epsilon", &Settings::epsilon, "AdamW's epsilon"},
     {"clip_norm", &Settings::clip_norm,
-     "largest norm of the gradients; 0: they are not clipped"},
+     "limit of the gradient norm; 0: no clipping"},
 
     {"run_dir", &Settings::run_dir,
      "a directory for checkpoints, settings and logs; empty: a new one for "
@@ -214,24 +216,26 @@ constexpr SettingsField kFields[] = {
     {"checkpoint_every", &Settings::checkpoint_every,
      "steps from one checkpoint to the next; 0: one at the end"},
     {"keep_checkpoints", &Settings::keep_checkpoints,
-     "the newest ones that are kept; 0: all"},
+     "number of newest checkpoints to keep; 0: all"},
     {"resume", &Settings::resume,
-     "a checkpoint, a directory of them, or latest: of --run_dir; empty: anew"},
-    {"metrics", &Settings::metrics, "a file of one JSON object a step"},
+     "a checkpoint, a directory of them, or latest (in --run_dir); empty: a "
+     "new run"},
+    {"metrics", &Settings::metrics, "a file with one JSON object per step"},
     {"trace", &Settings::trace, "a file for Perfetto"},
     {"sample_prompt", &Settings::sample_prompt,
-     "what the sample of text at the end begins with"},
+     "beginning of the text sample after training"},
     {"sample_tokens", &Settings::sample_tokens,
      "tokens of the sample; 0: no sample"},
     {"sample_temperature", &Settings::sample_temperature,
-     "of the sample; 0: always the likeliest token"},
+     "temperature of the sample; 0: always the most likely token"},
 
     {"max_restarts", &Settings::max_restarts,
-     "how often the run goes on from its last checkpoint when a rank dies"},
+     "number of restarts from the last checkpoint after a rank dies"},
     {"elastic", &Settings::elastic,
-     "restarts with fewer data-parallel ranks where some are gone"},
-    {"timeout_seconds", kTimeoutSeconds, "how long ranks wait for each other"},
-    {"threads", &Settings::threads, "of each rank's arithmetic"},
+     "restarts with fewer data-parallel ranks if ranks are lost"},
+    {"timeout_seconds", kTimeoutSeconds,
+     "seconds that ranks wait for each other"},
+    {"threads", &Settings::threads, "threads of each rank's computation"},
     {"memory_limit", kMemoryLimit,
      "memory of all ranks on this machine, such as 300MiB: the run gives up "
      "speed until it fits; empty: no limit"},
@@ -241,9 +245,9 @@ constexpr SettingsField kFields[] = {
     {"dry_run", &Settings::dry_run,
      "prints mesh, memory, traffic and bubble, and does not train"},
     {"force", &Settings::force,
-     "starts a run that is predicted to need more memory than there is"},
-    {"format", &Settings::format, "of standard output: text, json"},
-    {"quiet", &Settings::quiet, "shows no table of steps"},
+     "starts a run even if it is predicted to need more memory than there is"},
+    {"format", &Settings::format, "format of standard output: text, json"},
+    {"quiet", &Settings::quiet, "prints no table of steps"},
 };
 
 }  // namespace
@@ -344,7 +348,7 @@ absl::StatusOr<Settings> SettingsOf(const Json& document) {
   return settings;
 }
 
-// A text of one field, or why JSON cannot hold it.
+// Formats one field. InvalidArgument if JSON cannot represent it.
 absl::StatusOr<std::string> FormatField(const SettingsField& field,
                                         const Settings& settings) {
   if (const auto* member = std::get_if<double Settings::*>(&field.member)) {

@@ -1,20 +1,69 @@
 #include "tools/train/settings/settings_flags.h"
 
+#include <cstdint>
+#include <string>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <variant>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
+#include "absl/flags/marshalling.h"
 #include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
-#include "tools/train/settings/given_flag.h"
 #include "tools/train/settings/settings.h"
 
+namespace tessera::train {
+
+// A flag value that records whether it was given: then it overrides a file,
+// also with the default.
+template <typename T>
+struct GivenFlag {
+  GivenFlag() = default;
+  explicit GivenFlag(T first) : value(std::move(first)) {}
+
+  T value = {};
+  bool given = false;
+};
+
+// What a text that is no T should have been.
+template <typename T>
+constexpr std::string_view ExpectedFlagValue() {
+  if (std::is_same_v<T, bool>) return "expected true or false";
+  if (std::is_same_v<T, int64_t>) {
+    return "expected a whole number, -2^63 to 2^63-1";
+  }
+  if (std::is_same_v<T, double>) return "expected a number such as 3e-4";
+  return "expected names separated by commas, none of them empty";
+}
+
+template <typename T>
+bool AbslParseFlag(std::string_view text, GivenFlag<T>* flag,
+                   std::string* error) {
+  bool parsed = absl::ParseFlag(text, &flag->value, error);
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    parsed = parsed && !absl::c_linear_search(flag->value, "");
+  }
+  flag->given = true;
+  if (!parsed) *error = std::string(ExpectedFlagValue<T>());
+  return parsed;
+}
+
+template <typename T>
+std::string AbslUnparseFlag(const GivenFlag<T>& flag) {
+  return absl::UnparseFlag(flag.value);
+}
+
+}  // namespace tessera::train
+
 ABSL_FLAG(std::string, config, "",
-          "a JSON file of settings; the other flags override what it says");
+          "a JSON file of settings, which the other flags override");
 
 // A flag for the field of that name; PARALLEL: of what `parallel` holds, which
 // is a T there.

@@ -11,8 +11,8 @@
 //         });
 //   }
 //
-// Linking this library declares an Abseil flag for every field of Settings and
-// of its `parallel`, with its name and default, and --config.
+// Linking this library declares --config and an Abseil flag for every field of
+// Settings and of its `parallel`, with its name and default.
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_FLAGS_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_FLAGS_H_
 
@@ -25,19 +25,19 @@
 
 namespace tessera::train {
 
-// --config, then one for each field, in the order of Settings.
+// --config, then one per field, in the order of Settings.
 std::vector<std::string_view> TrainFlags();
 
-// "--quiet" becomes "--quiet=true", as tools::ParseFlags wants of flags that
-// remember whether they were given; likewise all yes-or-no fields. What is the
-// value of the flag before it stays as it is.
+// Replaces "--quiet" by "--quiet=true", and likewise for all boolean fields:
+// tools::ParseFlags needs that for flags that record whether they were given.
+// Does not change an argument that is the value of the previous flag.
 std::vector<std::string> TrainArguments(
     const std::vector<std::string>& arguments);
 
-// The file of --config (a path as UserPath takes it), or the defaults where
-// there is none, with every flag that was given on top. Only what a text cannot
-// say (--mesh=dp0) is refused, the rest is for CheckSettings. Errors are
-// InvalidArgument and name the flag.
+// The file of --config (relative to UserPath), or the defaults, overridden by
+// every flag that was given. Rejects only values that do not parse
+// (--mesh=dp0); CheckSettings checks the rest. Errors are InvalidArgument and
+// name the flag.
 absl::StatusOr<Settings> SettingsFromFlags();
 
 }  // namespace tessera::train

@@ -211,8 +211,8 @@ TEST_F(SettingsTest, ErrorsOfTheFileAreBadUsageThatNamesTheFlag) {
   const std::string path = Path("bad.json");
   TESSERA_EXPECT_OK(WriteFile(path, R"({"step": 3})"));
   TESSERA_EXPECT_OK(Parse({absl::StrCat("--config=", path)}));
-  EXPECT_THAT(SettingsFromFlags(), Refused("unknown key \"step\"; the nearest "
-                                           "there is: \"steps\""));
+  EXPECT_THAT(SettingsFromFlags(),
+              Refused("unknown key \"step\"; the nearest there is: \"steps\""));
 }
 
 TEST_F(SettingsTest, TheHelpShowsEveryFlag) {
@@ -310,8 +310,8 @@ TEST_F(SettingsTest, RefusesJsonThatIsNoSettings) {
   EXPECT_THAT(ParseSettings(""), Refused("settings: invalid JSON at byte"));
   EXPECT_THAT(ParseSettings("[]"), Refused("expected an object such as"));
   EXPECT_THAT(ParseSettings(R"({"steps": "3"})"),
-              Refused("key \"steps\": expected a whole number, -2^63 to 2^63-1,"
-                      " found \"3\""));
+              Refused("key \"steps\": expected a whole number, -2^63 to "
+                      "2^63-1, found \"3\""));
   EXPECT_THAT(ParseSettings(R"({"steps": 3.0})"), Refused("a whole number"));
   EXPECT_THAT(ParseSettings(R"({"steps": 9223372036854775808})"),
               Refused("a whole number"));

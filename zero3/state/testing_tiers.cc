@@ -1,4 +1,4 @@
-#include "zero3/state/bound_tier.h"
+#include "zero3/state/testing_tiers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +10,7 @@
 #include "offload/tier/host_tier.h"
 
 namespace tessera::zero3::testing {
+
 namespace {
 
 absl::StatusOr<std::vector<double>> AsDoubles(

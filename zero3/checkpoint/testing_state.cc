@@ -1,13 +1,98 @@
-#include "zero3/checkpoint/state_bits.h"
+#include "zero3/checkpoint/testing_state.h"
 
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/dtype/convert.h"
 #include "base/status_macros.h"
+#include "collectives/in_process/in_process.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/state_blocks.h"
+#include "zero3/state/toy_training.h"
 
 namespace tessera::zero3::testing {
+
+namespace {
+
+absl::Status RunRank(
+    std::unique_ptr<collectives::Engine> engine, int64_t ranks, int64_t groups,
+    const std::function<absl::Status(const RankGroups&)>& body) {
+  collectives::CommunicatorOptions options;
+  options.timeout = absl::Minutes(2);
+  TESSERA_ASSIGN_OR_RETURN(auto world, collectives::Communicator::Create(
+                                           std::move(engine), options));
+  const int64_t rank = world->rank().value();
+  TESSERA_ASSIGN_OR_RETURN(auto shard,
+                           world->Split(rank / ranks, rank, "data"));
+  TESSERA_ASSIGN_OR_RETURN(auto replicas,
+                           world->Split(rank % ranks, rank, "replicas"));
+  return body({.rank = rank,
+               .world = world.get(),
+               .shard = shard.get(),
+               .replicas = groups > 1 ? replicas.get() : nullptr});
+}
+
+}  // namespace
+
+std::vector<absl::Status> OnRanks(
+    int64_t ranks, int64_t groups,
+    const std::function<absl::Status(const RankGroups&)>& body) {
+  auto engines = collectives::CreateInProcessEngines(ranks * groups);
+  std::vector<absl::Status> results(static_cast<size_t>(ranks * groups));
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < results.size(); ++r) {
+    threads.emplace_back([&, r] {
+      results[r] = RunRank(std::move((*engines)[r]), ranks, groups, body);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+ModelParameters SmallModel() {
+  return *ModelParameters::Builder()
+              .Add({.name = "weight", .shape = {13}, .dtype = DType::kBF16})
+              .Add({.name = "bias", .shape = {3}})
+              .Build();
+}
+
+std::vector<absl::Status> SaveSmall(const CheckpointWriterOptions& options,
+                                    int64_t ranks, int64_t seed) {
+  return OnRanks(ranks, 1, [&](const RankGroups& groups) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(
+        auto state, ShardedState::Create(SmallModel(), {}, groups.of_state()));
+    TESSERA_RETURN_IF_ERROR(Stamp(*state, seed));
+    return SaveCheckpoint(groups.of_checkpoint(), options, *state).status();
+  });
+}
+
+absl::Status CheckSmall(const std::string& path, int64_t seed) {
+  return OnRanks(1, 1, [&](const RankGroups& groups) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(
+        auto state, ShardedState::Create(SmallModel(), {}, groups.of_state()));
+    TESSERA_RETURN_IF_ERROR(
+        LoadCheckpoint(path, groups.of_checkpoint(), *state).status());
+    return CheckStamp(*state, seed);
+  })[0];
+}
+
+absl::StatusOr<int64_t> CheckLatestSmall(const std::string& directory) {
+  TESSERA_ASSIGN_OR_RETURN(const FoundCheckpoint latest,
+                           LatestCheckpoint(directory));
+  TESSERA_RETURN_IF_ERROR(CheckSmall(latest.path, latest.step));
+  return latest.step;
+}
+
 namespace {
 
 using Visit = absl::FunctionRef<absl::Status(const Parameter&, StatePart,
@@ -135,6 +220,50 @@ absl::Status CheckStamp(ShardedState& state, int64_t seed) {
         }
         return absl::OkStatus();
       });
+}
+
+absl::Status FillFirst(ShardedState& state) {
+  return state.Fill(
+      [](const Parameter& parameter, int64_t begin, TensorView elements) {
+        std::vector<double> values;
+        for (int64_t i = 0; i < elements.element_count(); ++i) {
+          values.push_back(FirstValue(parameter.id.value(), begin + i));
+        }
+        return Convert(
+            DType::kF64, std::as_bytes(std::span(values)), elements.dtype(),
+            {elements.data(), static_cast<size_t>(elements.size_in_bytes())});
+      });
+}
+
+absl::Status TrainSteps(ShardedState& state, const RankGroups& groups,
+                        int64_t parts, int64_t begin, int64_t end) {
+  const int64_t world = groups.world->size();
+  const int64_t mine = parts / world;
+  for (int64_t step = begin; step < end; ++step) {
+    for (int64_t i = 0; i < mine; ++i) {
+      const bool reduce = state.options().stage >= 2 || i + 1 == mine;
+      TESSERA_RETURN_IF_ERROR(
+          RunPart(state, step, groups.rank + i * world, reduce));
+    }
+    TESSERA_RETURN_IF_ERROR(state.Step().status());
+  }
+  return absl::OkStatus();
+}
+
+std::string NewDirectory(const std::string& name) {
+  static std::atomic<int> counter = 0;
+  const char* const base = std::getenv("TEST_TMPDIR");
+  const std::string path =
+      absl::StrCat(base != nullptr ? base : "/tmp", "/", name, ".", counter++);
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directory(path);
+  return path;
+}
+
+absl::Status AllOk(const std::vector<absl::Status>& statuses) {
+  absl::Status first;
+  for (const absl::Status& status : statuses) first.Update(status);
+  return first;
 }
 
 }  // namespace tessera::zero3::testing

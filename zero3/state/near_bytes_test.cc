@@ -1,10 +1,9 @@
-#include "zero3/layout/near_bytes.h"
-
 #include <algorithm>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "zero3/state/shard_store.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -1,4 +1,4 @@
-#include "zero3/checkpoint/power_loss.h"
+#include "zero3/checkpoint/testing_files.h"
 
 #include <filesystem>
 #include <fstream>
@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 
 namespace tessera::zero3::testing {
+
 namespace {
 
 std::string ReadAll(const std::string& path) {

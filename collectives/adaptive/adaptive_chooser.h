@@ -80,7 +80,6 @@ class CostModel {
 //
 // A training step repeats the same few questions, so a lookup takes no lock and
 // a few nanoseconds. Entries are never removed; a full memo ignores new ones.
-
 class DecisionMemo {
  public:
   static constexpr size_t kMaxDecisions = 1024;
@@ -113,7 +112,6 @@ class DecisionMemo {
 //
 // create_adaptive.h creates one for a group. All ranks choose the same
 // algorithm because their tables are identical.
-
 class AdaptiveChooser final : public AlgorithmChooser {
  public:
   // `table` must be valid (CheckCostTable). `origin` describes its source for

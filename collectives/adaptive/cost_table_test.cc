@@ -270,7 +270,7 @@ TEST(CostTableTest, EveryTruncationIsRefused) {
 TEST(CostTableTest, TextsThatAreTooLongAreNotParsed) {
   EXPECT_THAT(CostTableFromJson(std::string(kMaxCostText + 1, '[')),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("bytes; at most")));
+                       HasSubstr("bytes; use at most")));
   EXPECT_THAT(CostTableFromJson(std::string(kMaxCostText, '[')),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }

@@ -36,7 +36,6 @@ std::string DescribeHardware();
 std::string ModelNameIn(std::string_view cpuinfo);
 
 // Trial: one algorithm of one operation at one size.
-
 struct Trial {
   OpKind kind = OpKind::kBarrier;
   Algorithm algorithm = Algorithm::kEngine;

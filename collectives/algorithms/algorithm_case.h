@@ -85,7 +85,6 @@ inline double EpsilonOf(DType dtype) {
 }
 
 // One operation with one algorithm.
-
 struct AlgorithmCase {
   Algorithm algorithm = Algorithm::kRing;
   OpKind kind = OpKind::kAllReduce;

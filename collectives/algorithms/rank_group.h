@@ -62,7 +62,6 @@ using ConstVectorView = BasicVectorView<const std::byte>;
 // Inputs are scaled before the first step and results divided in the last one,
 // so that messages hold plain sums (products, ...) of the type itself. Partial
 // results of f16 and bf16 are rounded once per hop.
-
 struct Reducer {
   Combination partial;
   Combination last;  // Completes a result (divides averages).
@@ -115,7 +114,6 @@ inline void CombineOne(const Combination& combination, const std::byte* source,
 // publishes its phase and peer. Transport errors are prefixed with the
 // algorithm and its step: "ring, step 2 of 6: ...". Cheap to copy; the
 // transport, context and members must outlive it. Not thread-safe.
-
 class RankGroup {
  public:
   // All ranks of the transport. `name` is a string literal used in errors.

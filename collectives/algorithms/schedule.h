@@ -38,7 +38,6 @@ constexpr TreeKind TreeKindFor(int64_t bytes, int64_t ranks) {
 //
 // There is always at least one chunk: an empty range is sent as an empty
 // message, so that ranks that disagree about a count notice.
-
 class Chunks {
  public:
   // `total` elements in pieces of `size`; size is at least 1.
@@ -120,7 +119,6 @@ constexpr int64_t BruckMovingSlots(int64_t ranks, int64_t k) {
 // virtual rank 0. Source: Thakur, Rabenseifner, Gropp, "Optimization of
 // Collective Communication Operations in MPICH", IJHPCA 19(1), 2005,
 // section 4.3.
-
 class Fold {
  public:
   explicit constexpr Fold(int64_t ranks)
@@ -272,7 +270,6 @@ class RingWalk {
 // wasted on leaves that only receive. Source: Sanders, Speck, Traeff, "Two-tree
 // algorithms for full bandwidth broadcast, reduction and scan", Parallel
 // Computing 35(12), 2009.
-
 struct TreePlace {
   int64_t parent = -1;  // -1 at the root.
   int64_t depth = 0;    // Steps from the root.

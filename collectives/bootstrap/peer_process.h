@@ -68,7 +68,6 @@ std::string HostName();
 //     TESSERA_ASSIGN_OR_RETURN(UniqueFd pidfd, OpenPidFd(peers[1]));
 //     ... poll(pidfd) wakes with POLLIN when it dies; IsDead(pidfd) ...
 //   }
-
 struct PeerProcess {
   pid_t pid = 0;
   // Start time in clock ticks after boot; unique on a host together with the

@@ -208,7 +208,6 @@ class StoreTable {
 };
 
 // TableStore: the Store of a rank in the process of the table.
-
 class TableStore final : public Store {
  public:
   // Joins as `rank`; leaves when this object is destroyed. Errors as

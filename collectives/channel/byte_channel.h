@@ -46,7 +46,6 @@ class ByteChannel {
 
 // PlainChannel: a connected socket without encryption. For sockets that only
 // the two processes can have.
-
 class PlainChannel final : public ByteChannel {
  public:
   explicit PlainChannel(UniqueFd socket) : socket_(std::move(socket)) {}

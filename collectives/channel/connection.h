@@ -61,7 +61,6 @@ class WakeFd {
 //   TESSERA_RETURN_IF_ERROR(connection.Advance(&in));
 //
 // Not thread-safe.
-
 class Connection {
  public:
   explicit Connection(std::unique_ptr<ByteChannel> channel)

@@ -25,7 +25,6 @@ bool SecretsEqual(std::string_view a, std::string_view b);
 
 // HKDF with SHA-256 (RFC 5869): derives a key of 1 to 255 * 32 bytes from a
 // secret. Unimplemented if the build has no OpenSSL.
-
 absl::StatusOr<std::string> HkdfSha256(std::string_view secret,
                                        std::string_view salt,
                                        std::string_view info, size_t bytes);

@@ -65,7 +65,6 @@ class CollectiveLane {
 //
 // Thread-safe. A call on a channel waits while another thread is in a blocking
 // call on the same channel.
-
 class MessageLane {
  public:
   // Called once when a started operation completes.

@@ -29,7 +29,7 @@ TEST(PeerReportTest, SaysWhatThePeerDid) {
   EXPECT_EQ(DescribePeer(Peer(PeerState::kAlive, 12, entering), 12),
             "rank 3 (host a, pid 71) is in operation #12, entering");
   EXPECT_EQ(DescribePeer(PeerReport{.rank = Rank(1)}, 12),
-            "rank 1 (the engine cannot tell where it is)");
+            "rank 1 (the engine does not know its state)");
 }
 
 TEST(PeerReportTest, ErrorNamesOperationPhaseAndEveryMissingRank) {

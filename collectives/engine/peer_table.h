@@ -56,7 +56,6 @@ class Failure {
 //
 //   const std::string mine = PeerTable::DescribeSelf();   // to all others
 //   PeerTable peers = PeerTable::Of(texts_of_all_ranks);
-
 class PeerTable {
  public:
   static constexpr size_t kMaxDescriptionBytes = 96;

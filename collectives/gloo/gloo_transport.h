@@ -77,7 +77,6 @@ class MessageChannel {
 //
 // Gloo supports waiting but not polling: Wait waits in Gloo, and the first Test
 // on a channel end starts a thread that waits for its messages.
-
 class GlooTransport : public Transport {
  public:
   explicit GlooTransport(std::shared_ptr<GlooGroup> group);

@@ -99,7 +99,6 @@ class Notes {
 // A window has Tuning::pieces slots, each for one piece of input and one of
 //  results. Piece numbers grow forever and agree on all ranks; a slot is reused
 //  after every rank has finished with it.
-
 class Window {
  public:
   explicit Window(Group& group) : group_(group) {}

@@ -59,7 +59,6 @@ class Segment {
 // Pages are reserved with fallocate, so that a lack of memory is an error here
 // and never a SIGBUS later. Large blocks are returned to the system when freed.
 // Memory is zeroed. Thread-safe.
-
 class SliceAllocator {
  public:
   // Manages bytes [first, last) of the file `fd`, which must stay mapped at

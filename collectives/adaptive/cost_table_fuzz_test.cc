@@ -1,4 +1,4 @@
-// Damaged cache files are refused with words, or are costs that come back.
+// Damaged cache files are rejected with an error, or parse to valid costs.
 
 #include "base/status_matchers.h"
 #include "base/text_mutator.h"

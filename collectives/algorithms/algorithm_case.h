@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/dtype/bfloat16.h"
 #include "base/dtype/dtype.h"
-#include "base/dtype/float16.h"
+#include "base/dtype/small_float.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/operation/operation.h"

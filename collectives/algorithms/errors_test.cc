@@ -1,4 +1,4 @@
-// Errors come up at once, with their code, and say where they happened.
+// Errors are returned at once, keep their code, and name the algorithm and step.
 
 #include "base/status_matchers.h"
 #include "collectives/algorithms/algorithm_case.h"

@@ -1,4 +1,5 @@
-// Hierarchical algorithms over hierarchies of every shape.
+// Random sequences of operations, reproducible results, hierarchical
+// algorithms.
 
 #include "base/status_matchers.h"
 #include "collectives/algorithms/algorithm_case.h"
@@ -7,6 +8,99 @@
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
+
+namespace {
+
+std::vector<AlgorithmCase> RandomCases(std::mt19937_64& random, int64_t ranks,
+                                       const Hierarchy& hierarchy, int number) {
+  std::vector<AlgorithmCase> cases;
+  for (int i = 0; i < number; ++i) {
+    const Algorithm algorithm =
+        kAllAlgorithms[1 + random() % (kAllAlgorithms.size() - 1)];
+    cases.push_back(RandomCase(algorithm, random, ranks, 400));
+    if (random() % 2 == 0) cases.back().options.hierarchy = &hierarchy;
+  }
+  return cases;
+}
+
+// Two levels of random groups.
+Hierarchy RandomHierarchy(std::mt19937_64& random, int64_t ranks) {
+  std::vector<std::vector<int64_t>> labels(2);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    labels[0].push_back(static_cast<int64_t>(random() % 4));
+    labels[1].push_back(labels[0].back() / 2);
+  }
+  return *Hierarchy::FromLabels(labels);
+}
+
+class RandomOperationsTest : public ::testing::TestWithParam<ThreadMode> {};
+
+TEST_P(RandomOperationsTest, FiveHundredOperations) {
+  std::mt19937_64 random(static_cast<uint64_t>(GetParam()) + 11);
+  for (int round = 0; round < 10; ++round) {
+    const int64_t ranks = 2 + static_cast<int64_t>(random() % 8);
+    const Hierarchy hierarchy = RandomHierarchy(random, ranks);
+    ASSERT_EQ(RunCases(ranks, {.mode = GetParam(), .seed = random()},
+                       RandomCases(random, ranks, hierarchy, 50)),
+              "")
+        << hierarchy.Describe();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, RandomOperationsTest,
+                         ::testing::ValuesIn(kAllThreadModes));
+
+}  // namespace
+
+// With options.reproducible every algorithm gives the bits of Combine over the
+// inputs in the order of ranks, whatever the size and the chunks.
+
+namespace {
+
+class ReproducibleTest : public ::testing::TestWithParam<Algorithm> {};
+
+TEST_P(ReproducibleTest, BitsAreThoseOfALeftFoldRoundedOnce) {
+  const Hierarchy uneven =
+      *Hierarchy::FromGroups({{Rank(0), Rank(3)}, {Rank(1), Rank(2), Rank(4)}});
+  for (int64_t ranks : {1, 2, 3, 5, 8, 12}) {
+    std::vector<AlgorithmCase> cases;
+    for (OpKind kind :
+         {OpKind::kAllReduce, OpKind::kReduce, OpKind::kReduceScatter}) {
+      if (!Supports(GetParam(), kind, false)) continue;
+      for (DType dtype :
+           {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
+        for (ReduceOp op : kAllReduceOps) {
+          for (int64_t count : {1, 7, 150}) {
+            AlgorithmCase c{
+                .algorithm = GetParam(), .kind = kind, .dtype = dtype};
+            c.reduction = {op, op == ReduceOp::kScaledSum ? 0.3 : 1.0};
+            c.count = count;
+            c.root = Rank(ranks - 1);
+            c.in_place = count == 7;
+            c.options.reproducible = true;
+            c.options.chunk_bytes = count == 1 ? kDefaultChunkBytes : 40;
+            if (ranks == 5) c.options.hierarchy = &uneven;
+            c.uneven = count == 150 && Supports(GetParam(), kind, true);
+            c.seed = static_cast<uint64_t>(count);
+            cases.push_back(c);
+          }
+        }
+      }
+    }
+    ASSERT_EQ(RunCases(ranks, {.mode = ThreadMode::kLazy}, cases), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ReproducibleTest,
+                         ::testing::ValuesIn(kAllAlgorithms),
+                         [](const auto& info) {
+                           return std::string(AlgorithmName(info.param));
+                         });
+
+}  // namespace
+
+// Hierarchical algorithms over hierarchies of every shape.
+
 namespace {
 
 struct Shape {
@@ -97,4 +191,5 @@ TEST(HierarchicalTrafficTest, AcrossGroupsEachRankSendsItsSliceOnly) {
 }
 
 }  // namespace
+
 }  // namespace tessera::collectives

@@ -1,4 +1,4 @@
-// Needs OpenSSL: skipped where the build has none.
+// Needs OpenSSL; skipped if the build has none.
 #include "collectives/bootstrap/join_job.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Needs OpenSSL: skipped where the build has none.
-// Strangers at the store's port while a job forms: none disturbs it.
+// Needs OpenSSL; skipped if the build has none.
+// Unauthenticated connections to the store while a job forms have no effect.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-// Needs OpenSSL: skipped where the build has none.
+// Needs OpenSSL; skipped if the build has none.
 #include "absl/strings/escaping.h"
 #include "base/status_matchers.h"
 #include "collectives/channel/job_secret.h"

@@ -1,4 +1,4 @@
-// Needs OpenSSL: skipped where the build has none.
+// Needs OpenSSL; skipped if the build has none.
 #include "collectives/channel/tls_channel.h"
 
 #include <poll.h>

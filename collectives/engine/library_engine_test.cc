@@ -1,4 +1,4 @@
-// The small parts that the adapters to other libraries share.
+// Tests of the helpers in library_engine.h and peer_table.h.
 
 #include "collectives/engine/library_engine.h"
 

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/dtype/bfloat16.h"
+#include "base/dtype/small_float.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/algorithm_chooser.h"

@@ -1,10 +1,12 @@
+#include "collectives/bootstrap/store_server.h"
+
 #include <vector>
 
-#include "collectives/bootstrap/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -33,4 +35,5 @@ TEST(RefusalLogTest, CountsWithoutAListener) {
 }
 
 }  // namespace
+
 }  // namespace tessera::collectives

@@ -39,7 +39,7 @@ constexpr std::array<Unit, 13> kUnits = {{
 
 bool IsBinary(const Unit& unit) { return unit.name.size() == 3; }
 
-// The unit's size in bytes, or 0 where there is no such unit.
+// The unit's size in bytes, or 0 if there is no such unit.
 int64_t UnitBytes(std::string_view name) {
   if (name.empty()) return 1;
   for (const Unit& unit : kUnits) {
@@ -60,7 +60,7 @@ struct Decimal {
 
 constexpr int kMaxDigits = 19;
 
-// Takes the number off the front of `text`; false where there is none or it
+// Takes the number off the front of `text`; false if there is none or it
 // has more than 19 digits.
 bool ConsumeDecimal(std::string_view* text, Decimal* number) {
   int digits = 0;

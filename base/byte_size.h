@@ -40,7 +40,7 @@ class ByteSize {
   int64_t bytes_ = 0;
 };
 
-// Reads "2GiB", "1.5 GB", "64M", "4096". InvalidArgument where the text is no
+// Reads "2GiB", "1.5 GB", "64M", "4096". InvalidArgument if the text is no
 // number with a unit, is negative, is no whole number of bytes, or exceeds
 // 2^63-1 bytes.
 absl::StatusOr<ByteSize> ParseByteSize(std::string_view text);

@@ -71,7 +71,7 @@ MATCHER_P(IsOkAndHolds, value, "is OK and holds the value") {
 #define TESSERA_MATCHERS_CONCAT_INNER_(a, b) a##b
 #define TESSERA_MATCHERS_CONCAT_(a, b) TESSERA_MATCHERS_CONCAT_INNER_(a, b)
 
-// Declares or assigns `lhs` from a StatusOr; ends the test where it is an
+// Declares or assigns `lhs` from a StatusOr; ends the test if it is an
 // error.
 #define TESSERA_ASSERT_OK_AND_ASSIGN(lhs, expression)                \
   TESSERA_ASSERT_OK_AND_ASSIGN_NAMED_(                               \

@@ -5,7 +5,7 @@
 //
 // Gives the same bits as Convert (base/dtype/convert.h), NaNs included: both
 // compile base/dtype/convert_value.h. Memory-bound: each element is read and
-// written once, in accesses of up to 16 bytes where both pointers are aligned
+// written once, in accesses of up to 16 bytes if both pointers are aligned
 // to 16.
 #ifndef TESSERA_BASE_DEVICE_CUDA_CONVERT_H_
 #define TESSERA_BASE_DEVICE_CUDA_CONVERT_H_
@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "base/dtype/dtype.h"
-#include "base/dtype/float_format.h"
+#include "base/dtype/small_float.h"
 
 namespace tessera {
 
@@ -24,7 +24,7 @@ namespace tessera {
 // and returns at once; errors of the run itself appear at a later call on the
 // stream. Both pointers must be accessible to the device and aligned for their
 // elements, and the ranges must not overlap. InvalidArgument, with nothing
-// enqueued, where a dtype is not valid, `count` is negative, a pointer is null
+// enqueued, if a dtype is not valid, `count` is negative, a pointer is null
 // (unless `count` is 0) or not aligned.
 absl::Status CudaConvert(
     DType from, const void* source, DType to, void* target, int64_t count,

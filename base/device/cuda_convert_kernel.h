@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/dtype/dtype.h"
-#include "base/dtype/float_format.h"
+#include "base/dtype/small_float.h"
 
 namespace tessera {
 

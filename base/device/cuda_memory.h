@@ -27,7 +27,7 @@ absl::StatusOr<int> CudaDeviceCount();
 
 // The memory of one device, from cudaMalloc. Each allocation synchronises the
 // device and costs tens of microseconds or more: allocate once and keep it.
-// OutOfRange where there is no such device.
+// OutOfRange if there is no such device.
 absl::StatusOr<std::shared_ptr<MemoryResource>> CudaDeviceMemory(int ordinal);
 
 // Page-locked host memory, from cudaHostAlloc, usable with every device.
@@ -46,7 +46,7 @@ struct CudaMemoryUse {
   int64_t free = 0;  // bytes
   int64_t total = 0;
 };
-// OutOfRange where there is no such device.
+// OutOfRange if there is no such device.
 absl::StatusOr<CudaMemoryUse> CudaMemoryUseOf(int ordinal);
 
 // Copies between any two of host, pinned and device memory, also of different

@@ -15,8 +15,8 @@
 namespace tessera {
 
 // OK for cudaSuccess. Else "`what`: " and the runtime's name and text for the
-// error, as Unavailable where there is no usable device or driver,
-// ResourceExhausted where memory ran out, InvalidArgument for a wrong value or
+// error, as Unavailable if there is no usable device or driver,
+// ResourceExhausted if memory ran out, InvalidArgument for a wrong value or
 // device, Internal for everything else.
 absl::Status CudaStatus(cudaError_t error, std::string_view what);
 

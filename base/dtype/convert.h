@@ -18,12 +18,12 @@
 
 #include "absl/status/status.h"
 #include "base/dtype/dtype.h"
-#include "base/dtype/float_format.h"
+#include "base/dtype/small_float.h"
 
 namespace tessera {
 
 // Converts source.size() / SizeInBytes(from) elements. Neither span needs to be
-// aligned. InvalidArgument, with nothing written, where a dtype is not valid,
+// aligned. InvalidArgument, with nothing written, if a dtype is not valid,
 // `source` is no whole number of elements, `target` does not have room for
 // exactly as many, or the two overlap.
 absl::Status Convert(DType from, std::span<const std::byte> source, DType to,

@@ -26,8 +26,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/dtype/float_format.h"
-#include "base/dtype/host_device.h"
 #include "base/dtype/small_float.h"
 
 namespace tessera {

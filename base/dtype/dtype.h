@@ -43,7 +43,7 @@ constexpr bool IsValid(DType dtype) {
   return static_cast<uint8_t>(dtype) < kAllDTypes.size();
 }
 
-// Bytes of one element; 0 where `dtype` is not valid.
+// Bytes of one element; 0 if `dtype` is not valid.
 constexpr int64_t SizeInBytes(DType dtype) {
   constexpr std::array<int64_t, kAllDTypes.size()> kSizes = {8, 4, 2, 2, 1,
                                                              1, 8, 4, 1, 1};

@@ -14,10 +14,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/dtype/bfloat16.h"
 #include "base/dtype/dtype.h"
-#include "base/dtype/float16.h"
-#include "base/dtype/float8.h"
+#include "base/dtype/small_float.h"
 
 namespace tessera {
 namespace dtype_traits_internal {

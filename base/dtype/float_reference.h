@@ -6,7 +6,7 @@
 //   uint16_t bits = reference.Round(0.1);
 //
 // Slow and simple on purpose; shares nothing with
-// base/dtype/float_format.h.
+// base/dtype/small_float.h.
 #ifndef TESSERA_BASE_DTYPE_FLOAT_REFERENCE_H_
 #define TESSERA_BASE_DTYPE_FLOAT_REFERENCE_H_
 

@@ -8,13 +8,11 @@
 #include <sstream>
 #include <type_traits>
 
-#include "base/dtype/bfloat16.h"
-#include "base/dtype/float16.h"
-#include "base/dtype/float8.h"
 #include "base/dtype/float_reference.h"
 #include "gtest/gtest.h"
 
 namespace tessera {
+
 namespace {
 
 template <typename T>
@@ -233,5 +231,144 @@ TYPED_TEST(SmallFloatTest, ComparesAndPrintsByValue) {
   EXPECT_EQ(out.str(), "-1.5");
 }
 
+TEST(Float16Test, HasTheConstantsOfBinary16) {
+  EXPECT_EQ(static_cast<float>(F16::Max()), 65504.0f);
+  EXPECT_EQ(static_cast<float>(F16::MinNormal()), 0x1p-14f);
+  EXPECT_EQ(static_cast<float>(F16::MinSubnormal()), 0x1p-24f);
+  EXPECT_EQ(F16::Infinity().bits(), 0x7c00);
+  EXPECT_EQ(F16::QuietNan().bits(), 0x7e00);
+  EXPECT_EQ(F16(1.0f).bits(), 0x3c00);
+  EXPECT_EQ(F16(-2.0).bits(), 0xc000);
+  EXPECT_EQ(F16(0.1f).bits(), 0x2e66);
+}
+
+TEST(Float16Test, OverflowsFromTheMiddlePastTheLargestValue) {
+  EXPECT_EQ(F16(std::nextafter(65520.0f, 0.0f)), F16::Max());
+  EXPECT_EQ(F16(65520.0f), F16::Infinity());
+  EXPECT_EQ(F16::Saturated(65520.0f), F16::Max());
+}
+
+// clang 14 has _Float16 only where the processor computes in it.
+#if defined(__FLT16_MANT_DIG__) && !defined(__clang__)
+
+void ExpectAsCompiler(float x) {
+  const auto expected = static_cast<_Float16>(x);
+  ASSERT_EQ(F16(x).bits(), std::bit_cast<uint16_t>(expected))
+      << std::hexfloat << x;
+}
+
+TEST(Float16Test, DecodesEveryPatternAsTheCompilerDoes) {
+  for (int i = 0; i < 1 << 16; ++i) {
+    const auto bits = static_cast<uint16_t>(i);
+    const auto expected = static_cast<float>(std::bit_cast<_Float16>(bits));
+    ASSERT_EQ(std::bit_cast<uint32_t>(static_cast<float>(F16::FromBits(bits))),
+              std::bit_cast<uint32_t>(expected))
+        << i;
+  }
+}
+
+TEST(Float16Test, EncodesRandomFloatsAsTheCompilerDoes) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 4'000'000; ++i) {
+    const auto bits = static_cast<uint32_t>(random());
+    ExpectAsCompiler(std::bit_cast<float>(bits));
+    // Every other one near the format's own range.
+    const uint32_t near = (bits & 0x87ffffff) | 0x38000000;
+    ExpectAsCompiler(std::bit_cast<float>(near));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Float16Test, EncodesRandomDoublesAsTheCompilerDoes) {
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 2'000'000; ++i) {
+    const double significand =
+        static_cast<double>(static_cast<int64_t>(random())) / 0x1p63;
+    const double x =
+        std::ldexp(significand, static_cast<int>(random() % 45) - 27);
+    ASSERT_EQ(F16(x).bits(), std::bit_cast<uint16_t>(static_cast<_Float16>(x)))
+        << std::hexfloat << x;
+  }
+}
+
+#endif
+
+TEST(Bfloat16Test, HasTheConstantsOfBfloat16) {
+  EXPECT_EQ(static_cast<float>(BF16::Max()), 0x1.fep127f);
+  EXPECT_EQ(static_cast<float>(BF16::MinNormal()), 0x1p-126f);
+  EXPECT_EQ(static_cast<float>(BF16::MinSubnormal()), 0x1p-133f);
+  EXPECT_EQ(BF16::Infinity().bits(), 0x7f80);
+  EXPECT_EQ(BF16::QuietNan().bits(), 0x7fc0);
+  EXPECT_EQ(static_cast<float>(BF16(3.14159f)), 3.140625f);
+}
+
+TEST(Bfloat16Test, IsTheUpperHalfOfAFloat) {
+  for (uint32_t i = 0; i < 1 << 16; ++i) {
+    const BF16 x = BF16::FromBits(static_cast<uint16_t>(i));
+    const uint32_t quiet = x.IsNan() ? 0x400000 : 0;
+    ASSERT_EQ(std::bit_cast<uint32_t>(static_cast<float>(x)), i << 16 | quiet);
+  }
+}
+
+TEST(Bfloat16Test, TheLargestFloatOverflows) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  EXPECT_EQ(BF16(kMax), BF16::Infinity());
+  EXPECT_EQ(BF16::Saturated(kMax), BF16::Max());
+}
+
+TEST(Float8Test, E4M3HasTheConstantsOfTheSpecification) {
+  EXPECT_EQ(static_cast<float>(F8E4M3::Max()), 448.0f);
+  EXPECT_EQ(F8E4M3::Max().bits(), 0x7e);
+  EXPECT_EQ(static_cast<float>(F8E4M3::MinNormal()), 0x1p-6f);
+  EXPECT_EQ(static_cast<float>(F8E4M3::MinSubnormal()), 0x1p-9f);
+  EXPECT_EQ(F8E4M3::QuietNan().bits(), 0x7f);
+  for (int i = 0; i < 256; ++i) {
+    const F8E4M3 x = F8E4M3::FromBits(static_cast<uint8_t>(i));
+    EXPECT_EQ(x.IsNan(), i == 0x7f || i == 0xff);
+    EXPECT_FALSE(x.IsInfinite());
+  }
+}
+
+TEST(Float8Test, E4M3RoundsPastTheTieAt464ToNan) {
+  EXPECT_EQ(F8E4M3(449.0f), F8E4M3::Max());
+  EXPECT_EQ(F8E4M3(464.0f), F8E4M3::Max());
+  EXPECT_EQ(F8E4M3(std::nextafter(464.0f, 500.0f)).bits(), 0x7f);
+  EXPECT_EQ(F8E4M3(std::nextafter(464.0, 500.0)).bits(), 0x7f);
+  EXPECT_EQ(F8E4M3(-480.0f).bits(), 0xff);
+  EXPECT_EQ(F8E4M3(-INFINITY).bits(), 0xff);
+  EXPECT_EQ(F8E4M3::Saturated(-480.0f), -F8E4M3::Max());
+  EXPECT_EQ(F8E4M3::Saturated(INFINITY), F8E4M3::Max());
+  EXPECT_TRUE(F8E4M3::Saturated(NAN).IsNan());
+}
+
+TEST(Float8Test, E5M2HasTheConstantsOfTheSpecification) {
+  EXPECT_EQ(static_cast<float>(F8E5M2::Max()), 57344.0f);
+  EXPECT_EQ(F8E5M2::Max().bits(), 0x7b);
+  EXPECT_EQ(static_cast<float>(F8E5M2::MinNormal()), 0x1p-14f);
+  EXPECT_EQ(static_cast<float>(F8E5M2::MinSubnormal()), 0x1p-16f);
+  EXPECT_EQ(F8E5M2::Infinity().bits(), 0x7c);
+  for (int i = 0; i < 256; ++i) {
+    const F8E5M2 x = F8E5M2::FromBits(static_cast<uint8_t>(i));
+    EXPECT_EQ(x.IsNan(), (i & 0x7f) > 0x7c);
+    EXPECT_EQ(x.IsInfinite(), (i & 0x7f) == 0x7c);
+  }
+}
+
+TEST(Float8Test, E5M2OverflowsToInfinity) {
+  EXPECT_EQ(F8E5M2(std::nextafter(61440.0f, 0.0f)), F8E5M2::Max());
+  EXPECT_EQ(F8E5M2(61440.0f), F8E5M2::Infinity());
+  EXPECT_EQ(F8E5M2(-1e30f), -F8E5M2::Infinity());
+}
+
+TEST(Float8Test, E5M2IsTheUpperByteOfAnF16) {
+  for (int i = 0; i < 256; ++i) {
+    const F8E5M2 x = F8E5M2::FromBits(static_cast<uint8_t>(i));
+    if (x.IsNan()) continue;
+    EXPECT_EQ(static_cast<float>(x),
+              static_cast<float>(F16::FromBits(static_cast<uint16_t>(i << 8))));
+  }
+}
+
 }  // namespace
+
 }  // namespace tessera

@@ -90,8 +90,8 @@ void CopyTiled(const std::byte* source, std::byte* target, const LoopDim& row,
   }
 }
 
-// The loop, other than the innermost, along which the source is densest, where
-// it is denser there than along the innermost; -1 where there is none, or the
+// The loop, other than the innermost, along which the source is densest, if
+// it is denser there than along the innermost; -1 if there is none, or the
 // innermost is dense enough already.
 int FindSourceRow(const StridedLoop& loop) {
   int best = -1;

@@ -24,8 +24,8 @@ namespace tessera {
 // is as if the source had been read completely before (which then costs a
 // temporary of its size, where the ranges of memory intersect).
 //
-// InvalidArgument, with nothing written, where the shapes or dtypes differ or
-// the target has several indices for one element; FailedPrecondition where the
+// InvalidArgument, with nothing written, if the shapes or dtypes differ or
+// the target has several indices for one element; FailedPrecondition if the
 // CPU cannot access either.
 absl::Status Copy(ConstTensorView source, TensorView target);
 

@@ -40,7 +40,7 @@ constexpr int64_t kFarApart = 4096;
 constexpr int64_t kMostAsked = 512;
 constexpr int64_t kLine = 64;
 
-// What of each row is asked for; 0 where rows are near.
+// What of each row is asked for; 0 if rows are near.
 int64_t AskedBytes(const RowCopy& copy) {
   const int64_t gap = std::abs(copy.source_step) - copy.bytes;
   return gap < kFarApart / 2 || std::abs(copy.source_step) < kFarApart

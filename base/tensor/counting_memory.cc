@@ -18,7 +18,7 @@ constexpr size_t kMaxBytes = size_t{1} << 46;
 
 size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-// Null where the system refuses. Where memory is promised strictly
+// Null if the system refuses. Where memory is promised strictly
 // (vm.overcommit_memory=2), writable pages count although nobody uses them:
 // then address space alone is reserved.
 std::byte* Map(size_t bytes, CountingMemory::Access access) {

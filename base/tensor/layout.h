@@ -26,7 +26,7 @@ using Dims = absl::InlinedVector<int64_t, 6>;
 // "[4,3]".
 std::string DimsToString(std::span<const int64_t> dims);
 
-// The product. InvalidArgument where a size is negative or the product exceeds
+// The product. InvalidArgument if a size is negative or the product exceeds
 // 2^63-1. A zero size makes it 0, whatever the others.
 absl::StatusOr<int64_t> ElementCount(std::span<const int64_t> shape);
 
@@ -40,7 +40,7 @@ class Layout {
   // The last dimension is contiguous, without gaps.
   static absl::StatusOr<Layout> RowMajor(std::span<const int64_t> shape);
 
-  // Strides are in elements. InvalidArgument where the lengths differ, a size
+  // Strides are in elements. InvalidArgument if the lengths differ, a size
   // is negative, or the distance between two elements could exceed 2^63-1.
   static absl::StatusOr<Layout> Strided(std::span<const int64_t> shape,
                                         std::span<const int64_t> strides);
@@ -51,12 +51,12 @@ class Layout {
   int64_t element_count() const { return element_count_; }
 
   // Offsets, relative to the element at index zero, of the elements that lie
-  // lowest and highest. Both 0 where there is no element.
+  // lowest and highest. Both 0 if there is no element.
   int64_t lowest_offset() const { return lowest_offset_; }
   int64_t highest_offset() const { return highest_offset_; }
 
   // Row-major without gaps; the strides of dimensions of size 1 do not matter.
-  // True where there is no element.
+  // True if there is no element.
   bool IsContiguous() const;
 
   // False where two indices may mean the same element, as with a stride of 0.
@@ -64,8 +64,8 @@ class Layout {
   // row-major one; may be false for other layouts that are free of overlap.
   bool HasDistinctElements() const;
 
-  // The offset of an element. InvalidArgument where there are not rank()
-  // indices, OutOfRange where one is not in [0, size).
+  // The offset of an element. InvalidArgument if there are not rank()
+  // indices, OutOfRange if one is not in [0, size).
   absl::StatusOr<int64_t> OffsetOf(std::span<const int64_t> indices) const;
 
   // Indices [start, start + length) of `dim`. The rank stays.
@@ -76,7 +76,7 @@ class Layout {
   // Exchanges two dimensions.
   absl::StatusOr<Layout> Transpose(int dim_a, int dim_b) const;
   // The same elements in the same row-major order. FailedPrecondition unless
-  // contiguous, InvalidArgument where the element counts differ.
+  // contiguous, InvalidArgument if the element counts differ.
   absl::StatusOr<Layout> Reshape(std::span<const int64_t> shape) const;
 
   friend bool operator==(const Layout& a, const Layout& b) {

@@ -50,7 +50,7 @@ class MemoryResource {
   virtual int device_ordinal() const { return -1; }
 
   // At least `bytes` bytes, uninitialised, at a multiple of `alignment`.
-  // `bytes` is positive, `alignment` a power of two. ResourceExhausted where
+  // `bytes` is positive, `alignment` a power of two. ResourceExhausted if
   // there is not so much.
   virtual absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) = 0;
 
@@ -72,7 +72,7 @@ class Buffer {
   Buffer& operator=(Buffer&& other) noexcept;
 
   // Uninitialised memory. Zero bytes need none: data() is null. The alignment
-  // is at least 64. InvalidArgument where `resource` is null or `alignment` no
+  // is at least 64. InvalidArgument if `resource` is null or `alignment` no
   // power of two; else what the resource says.
   static absl::StatusOr<Buffer> Allocate(
       std::shared_ptr<MemoryResource> resource, size_t bytes,

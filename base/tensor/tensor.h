@@ -26,7 +26,7 @@ namespace tessera {
 // view.
 class Tensor {
  public:
-  // Uninitialised elements in the memory of `resource`. InvalidArgument where
+  // Uninitialised elements in the memory of `resource`. InvalidArgument if
   // the dtype is not valid or the shape has a negative size or too many
   // elements; else what the resource says.
   static absl::StatusOr<Tensor> Create(

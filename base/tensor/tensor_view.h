@@ -51,9 +51,9 @@ class BasicTensorView {
   using Like = std::conditional_t<std::is_const_v<Byte>,
                                   const std::remove_const_t<T>, T>;
 
-  // Row-major, at the front of `storage`. InvalidArgument where the dtype is
+  // Row-major, at the front of `storage`. InvalidArgument if the dtype is
   // not valid or the shape has a negative size or too many elements;
-  // OutOfRange where `storage` is too small.
+  // OutOfRange if `storage` is too small.
   static absl::StatusOr<BasicTensorView> Create(
       std::span<Byte> storage, DType dtype, std::span<const int64_t> shape,
       MemoryKind kind = MemoryKind::kHost) {
@@ -125,8 +125,8 @@ class BasicTensorView {
     return At({std::move(layout), 0});
   }
 
-  // The elements as T. InvalidArgument where the dtype is another or the data
-  // is not aligned for T, FailedPrecondition where the CPU cannot read it.
+  // The elements as T. InvalidArgument if the dtype is another or the data
+  // is not aligned for T, FailedPrecondition if the CPU cannot read it.
   template <DTypeElement T>
   absl::StatusOr<Elements<Like<T>>> As() const {
     TESSERA_RETURN_IF_ERROR(tensor_view_internal::CheckTyped(

@@ -78,7 +78,7 @@ TEST(TensorViewTest, ChainsOfSlicesShowTheRightElements) {
   for (int i = 0; i < 5000; ++i) {
     TESSERA_ASSERT_OK_AND_ASSIGN(
         TensorView view, TensorView::Of(std::span(values), {{3, 4, 5}}));
-    // For each dimension of the whole: the first index and, where it is still
+    // For each dimension of the whole: the first index and, if it is still
     // there, which dimension of the view it is.
     int64_t start[3] = {0, 0, 0};
     std::vector<int> origin = {0, 1, 2};

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/dtype/bfloat16.h"
+#include "base/dtype/small_float.h"
 #include "base/status_macros.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/gradient_statistics.h"

@@ -18,9 +18,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype/bfloat16.h"
 #include "base/dtype/dtype.h"
 #include "base/dtype/dtype_traits.h"
+#include "base/dtype/small_float.h"
 #include "base/tensor/memory.h"
 #include "base/tensor/tensor_view.h"
 

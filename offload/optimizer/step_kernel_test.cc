@@ -5,8 +5,8 @@
 #include <random>
 #include <vector>
 
-#include "base/dtype/bfloat16.h"
 #include "base/dtype/dtype.h"
+#include "base/dtype/small_float.h"
 #include "gtest/gtest.h"
 #include "offload/optimizer/kernels.h"
 #include "offload/optimizer/step_state.h"

@@ -2,15 +2,121 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "pipeline/draw/ticks.h"
 
 namespace tessera::pipeline {
+
+std::vector<double> TicksTo(double last, int most) {
+  std::vector<double> ticks = {0};
+  if (!(last > 0) || !std::isfinite(last)) return ticks;
+  const double least = last / (most - 1);
+  const double power = std::pow(10, std::floor(std::log10(least)) - 1);
+  double step = power;
+  for (const double factor : {2, 5, 10, 20, 50, 100, 200}) {
+    if (std::floor(last / step * (1 + 1e-12)) < most) break;
+    step = factor * power;
+  }
+  const double count = std::floor(last / step * (1 + 1e-12));
+  for (double i = 1; i <= count; ++i) ticks.push_back(i * step);
+  return ticks;
+}
+
+std::string NumberText(double value) { return absl::StrFormat("%.5g", value); }
+
+std::string BytesText(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (std::abs(value) >= 999.5 && unit + 1 < std::size(kUnits)) {
+    value /= 1000;
+    ++unit;
+  }
+  return absl::StrFormat("%.3g %s", value, kUnits[unit]);
+}
+
+namespace {
+
+Curve HeldBy(const RankTimeline& rank) {
+  // Changes by one, in the order of time; what ends goes before what begins.
+  std::vector<std::pair<double, int64_t>> changes;
+  for (const TimedAction& timed : rank.computations) {
+    if (timed.action.kind == ActionKind::kForward) {
+      changes.emplace_back(timed.begin, 1);
+    } else if (GivesWeightGradient(timed.action.kind)) {
+      changes.emplace_back(timed.end, -1);
+    }
+  }
+  std::sort(changes.begin(), changes.end());
+  Curve curve;
+  int64_t held = 0;
+  for (const auto& [time, change] : changes) {
+    held += change;
+    curve.push_back({time, held});
+  }
+  return curve;
+}
+
+// Of several changes at one time only the last.
+Curve Settled(const Curve& curve) {
+  Curve settled;
+  for (const MemoryChange& change : curve) {
+    if (!settled.empty() && settled.back().time == change.time) {
+      settled.pop_back();
+    }
+    settled.push_back(change);
+  }
+  return settled;
+}
+
+// Adds the change unless the curve is there already.
+void Append(Curve& curve, double time, int64_t bytes) {
+  if (curve.empty() || curve.back().bytes != bytes) {
+    curve.push_back({time, bytes});
+  }
+}
+
+}  // namespace
+
+Curves CurvesOf(const Timeline& timeline) {
+  Curves curves;
+  for (const RankTimeline& rank : timeline.ranks) {
+    curves.are_bytes |= !rank.memory.empty();
+  }
+  for (const RankTimeline& rank : timeline.ranks) {
+    curves.ranks.push_back(
+        Settled(curves.are_bytes ? rank.memory : HeldBy(rank)));
+    for (const MemoryChange& change : curves.ranks.back()) {
+      curves.peak = std::max(curves.peak, change.bytes);
+    }
+  }
+  return curves;
+}
+
+Curve Thinned(const Curve& curve, double step) {
+  if (!(step > 0)) return curve;
+  Curve thinned;
+  for (size_t i = 0; i < curve.size();) {
+    const double interval = std::floor(curve[i].time / step);
+    size_t end = i;
+    size_t most = i;
+    for (; end < curve.size() && std::floor(curve[end].time / step) == interval;
+         ++end) {
+      if (curve[end].bytes > curve[most].bytes) most = end;
+    }
+    for (const size_t kept : {i, most, end - 1}) {
+      Append(thinned, curve[kept].time, curve[kept].bytes);
+    }
+    i = end;
+  }
+  return thinned;
+}
+
 namespace {
 
 bool IsTime(double time) { return std::isfinite(time) && time >= 0; }

@@ -6,11 +6,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "pipeline/draw/boxes.h"
-#include "pipeline/draw/chunks.h"
-#include "pipeline/draw/curve.h"
-#include "pipeline/draw/lanes.h"
-#include "pipeline/draw/ticks.h"
+#include "pipeline/draw/exhibit.h"
+#include "pipeline/draw/panels.h"
+#include "pipeline/draw/perfetto.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -1,5 +1,3 @@
-#include "pipeline/draw/palette.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "pipeline/draw/svg_writer.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <queue>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -10,10 +12,36 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "pipeline/draw/curve.h"
-#include "pipeline/draw/lanes.h"
+#include "pipeline/draw/exhibit.h"
 
 namespace tessera::pipeline {
+
+namespace {
+
+template <typename T>
+using Smallest = std::priority_queue<T, std::vector<T>, std::greater<T>>;
+
+}  // namespace
+
+std::vector<size_t> LanesOf(std::span<const TimedAction> actions) {
+  std::vector<size_t> lane_of;
+  lane_of.reserve(actions.size());
+  Smallest<std::pair<double, size_t>> taken;  // The end, and the lane.
+  Smallest<size_t> free;
+  size_t lanes = 0;
+  for (const TimedAction& timed : actions) {
+    while (!taken.empty() && taken.top().first <= timed.begin) {
+      free.push(taken.top().second);
+      taken.pop();
+    }
+    if (free.empty()) free.push(lanes++);
+    lane_of.push_back(free.top());
+    taken.push({timed.end, free.top()});
+    free.pop();
+  }
+  return lane_of;
+}
+
 namespace {
 
 // With its quotation marks; bytes that are no UTF-8 become U+FFFD.

@@ -1,3 +1,25 @@
+// Lanes: actions that overlap in time, side by side.
+//
+//   LanesOf(rank.communications);    // {0, 1, 0}: the second beside the first
+#ifndef TESSERA_PIPELINE_DRAW_PERFETTO_H_
+#define TESSERA_PIPELINE_DRAW_PERFETTO_H_
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "pipeline/draw/exhibit.h"
+#include "pipeline/simulate/timeline.h"
+
+namespace tessera::pipeline {
+
+// For each action, which are in the order of their begins, the first lane that
+// is free then: actions of a lane never overlap, and there are as many lanes as
+// actions run at once, and no more.
+std::vector<size_t> LanesOf(std::span<const TimedAction> actions);
+
 // DrawPerfetto: timelines as a trace for ui.perfetto.dev or chrome://tracing.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -9,17 +31,7 @@
 // by side, and a counter for what each rank holds. An event is named "2F7"; its
 // category is the kind ("F", "SEND_F"), its arguments are stage and
 // micro-batch. Times are microseconds, to the nanosecond.
-#ifndef TESSERA_PIPELINE_DRAW_PERFETTO_H_
-#define TESSERA_PIPELINE_DRAW_PERFETTO_H_
-
-#include <span>
-#include <string>
-
-#include "absl/status/statusor.h"
-#include "pipeline/draw/exhibit.h"
-
-namespace tessera::pipeline {
-
+//
 // One JSON object, an event a line. InvalidArgument as CheckExhibits.
 absl::StatusOr<std::string> DrawPerfetto(std::span<const Exhibit> exhibits,
                                          const TimeUnit& unit = {});

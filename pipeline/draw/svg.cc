@@ -6,10 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "pipeline/draw/layout.h"
-#include "pipeline/draw/legend.h"
-#include "pipeline/draw/memory_panel.h"
-#include "pipeline/draw/rows.h"
+#include "pipeline/draw/panels.h"
 #include "pipeline/draw/svg_writer.h"
 
 namespace tessera::pipeline {

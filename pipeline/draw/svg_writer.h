@@ -1,3 +1,55 @@
+// SvgWriter and the palette of the pictures.
+#ifndef TESSERA_PIPELINE_DRAW_SVG_WRITER_H_
+#define TESSERA_PIPELINE_DRAW_SVG_WRITER_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "pipeline/schedule/schedule.h"
+
+namespace tessera::pipeline {
+
+// The colours of a picture: one for each kind of action, a shade for each chunk
+// of a rank, told apart by people with any colour vision (after Okabe and
+// Ito, "Color Universal Design", 2008), on a white ground.
+//
+//   ColourOf(ActionKind::kForward, 0, 2).ToHex();    // "#3a93c2"
+
+// Parts of 255.
+struct Colour {
+  double red = 0;
+  double green = 0;
+  double blue = 0;
+
+  // "#rrggbb"
+  std::string ToHex() const;
+  // 0 black to 1 white, as WCAG 2 defines relative luminance.
+  double Luminance() const;
+};
+
+inline constexpr Colour kWhite = {255, 255, 255};
+inline constexpr Colour kOptimizer = {120, 116, 132};
+inline constexpr Colour kInk = {26, 26, 32};      // Text and outlines.
+inline constexpr Colour kIdle = {236, 237, 241};  // A rank's row.
+
+// `share` 0 gives `a`, 1 gives `b`.
+Colour Mix(const Colour& a, const Colour& b, double share);
+
+// Of an action of the `chunk`-th of the rank's `chunks` stages: the first has
+// the darkest shade.
+Colour ColourOf(ActionKind kind, int64_t chunk = 0, int64_t chunks = 1);
+
+// Ink or white, whichever reads better on `ground`.
+Colour TextOn(const Colour& ground);
+
+// Of a rank's curve: from dark to light over the ranks.
+Colour ColourOfRank(int64_t rank, int64_t ranks);
+
+// "forward", "send"...: what the legend says of it. Kinds that share a colour
+// share the words.
+std::string_view LegendOf(ActionKind kind);
+
 // SvgWriter: the elements of an SVG document, one a line.
 //
 //   SvgWriter svg(640, 480);
@@ -5,13 +57,6 @@
 //   std::string document = std::move(svg).Finish();
 //
 // Coordinates are pixels, written with two decimals at most. Texts are escaped.
-#ifndef TESSERA_PIPELINE_DRAW_SVG_WRITER_H_
-#define TESSERA_PIPELINE_DRAW_SVG_WRITER_H_
-
-#include <string>
-#include <string_view>
-
-namespace tessera::pipeline {
 
 // `text` as XML's text or attribute: & < > " ' escaped, bytes that are no UTF-8
 // or no character of XML 1.0 as "?".
@@ -43,7 +88,7 @@ class SvgWriter {
   // (left), right and middle (small, aligned otherwise).
   SvgWriter(double width, double height, std::string_view description);
 
-  // A tooltip is left out where it is empty.
+  // A tooltip is left out if it is empty.
   void Box(const SvgBox& box, std::string_view tooltip = "");
   void Text(const SvgLabel& label, std::string_view text);
   void Line(double x1, double y1, double x2, double y2,

@@ -11,9 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "pipeline/draw/chunks.h"
-#include "pipeline/draw/ticks.h"
-#include "pipeline/schedule/action.h"
+#include "pipeline/draw/exhibit.h"
+#include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {
 namespace {
@@ -64,7 +63,7 @@ int64_t MostDigits(std::span<const Exhibit> exhibits) {
   return static_cast<int64_t>(absl::StrCat(last).size());
 }
 
-// A whole number of characters for the shortest computation, where there is
+// A whole number of characters for the shortest computation, if there is
 // room for one, and no more than its letter and number need.
 Scale ScaleFor(std::span<const Exhibit> exhibits, int64_t room) {
   const double extent = ExtentOf(exhibits);

@@ -6,7 +6,7 @@
 //   ...
 //
 // A character is a stretch of time. A computation is its letter and its
-// micro-batch, filled up with "-", where it is wide enough, else its letter;
+// micro-batch, filled up with "-", if it is wide enough, else its letter;
 // the optimizer's step is "O", idle time ".". Where a character covers several
 // computations it shows what takes most of it. Letters of a rank's further
 // stages are lower case.
@@ -30,7 +30,7 @@ struct TerminalOptions {
 };
 
 // The exhibits below each other, on one scale. InvalidArgument as
-// CheckExhibits, or where the width is outside its bounds.
+// CheckExhibits, or if the width is outside its bounds.
 absl::StatusOr<std::string> DrawTerminal(std::span<const Exhibit> exhibits,
                                          const TimeUnit& unit = {},
                                          const TerminalOptions& options = {});

@@ -6,9 +6,8 @@
 #include "base/status_matchers.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
-#include "pipeline/execute/stack_step.h"
+#include "pipeline/execute/layer_stack.h"
 #include "pipeline/passes/add_communication.h"
-#include "pipeline/passes/fuse_messages.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -57,7 +57,7 @@ PlannedAction ExecutionPlan::PlanOf(const Schedule& schedule,
       action.kind == ActionKind::kBackwardWeight) {
     return planned;
   }
-  const Direction direction = DirectionOf(action.kind);
+  const PassDirection direction = DirectionOf(action.kind);
   const int32_t other = Receives(action.kind)
                             ? SourceOf(schedule, direction, action.stage)
                             : TargetOf(schedule, direction, action.stage);

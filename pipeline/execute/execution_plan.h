@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/schedule/action.h"
 #include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {
@@ -24,7 +23,7 @@ struct PlannedAction {
   int32_t local = 0;       // Which of the rank's stages; see ExecutionPlan.
   int32_t peer = kNobody;  // The rank at a message's other end.
   // The tensor that a computation gives or a message carries lies between the
-  // stages `boundary` and `boundary` + 1; kNobody where there is none.
+  // stages `boundary` and `boundary` + 1; kNobody if there is none.
   int32_t boundary = kNobody;
   // Which of the rank's stages takes a computation's result; kNobody where it
   // is sent, or there is none.

@@ -10,8 +10,6 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "pipeline/execute/agreement.h"
-#include "pipeline/execute/gather_timeline.h"
-#include "pipeline/execute/negotiate.h"
 #include "pipeline/passes/add_communication.h"
 
 namespace tessera::pipeline {

@@ -25,7 +25,7 @@
 //
 // Errors. Whatever fails on a rank, a stage or a message, breaks the group: the
 // call returns the error on that rank, and one that repeats it on all others,
-// as far as the engine reaches them and by the deadline where it does not. It
+// as far as the engine reaches them and by the deadline if it does not. It
 // names rank, action, stage and micro-batch. From then on every call is
 // refused. Errors of Create break nothing.
 //
@@ -42,7 +42,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "pipeline/execute/boundary_pool.h"
 #include "pipeline/execute/execution_plan.h"
 #include "pipeline/execute/messenger.h"
 #include "pipeline/execute/options.h"
@@ -70,9 +69,9 @@ struct StepResult {
 class Executor {
  public:
   // A collective. `stages`: all that the rank holds (StageMap::StagesOf), in
-  // any order. InvalidArgument where the schedule is wrong (with Validate's
+  // any order. InvalidArgument if the schedule is wrong (with Validate's
   // words), its ranks are not the group's, a stage is missing or another rank's
-  // or an option cannot be; FailedPrecondition where it is another rank that
+  // or an option cannot be; FailedPrecondition if it is another rank that
   // has failed, or the ranks' schedules differ: who is named. The communicator
   // outlives the executor.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(

@@ -8,9 +8,9 @@
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
 #include "pipeline/execute/executor.h"
-#include "pipeline/execute/stack_step.h"
+#include "pipeline/execute/layer_stack.h"
 #include "pipeline/passes/place_parameters.h"
-#include "pipeline/schedule/csv.h"
+#include "pipeline/schedule/schedule_text.h"
 
 namespace tessera::pipeline {
 namespace {
@@ -29,7 +29,7 @@ auto Refuses(const std::string& part) {
   return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
 }
 
-// Fails, or is late, where it is told to.
+// Fails, or is late, if it is told to.
 class TestStage : public LayerStage<double> {
  public:
   using LayerStage::LayerStage;

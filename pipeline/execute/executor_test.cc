@@ -7,9 +7,9 @@
 #include "base/status_matchers.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
-#include "pipeline/execute/stack_step.h"
+#include "pipeline/execute/layer_stack.h"
 #include "pipeline/passes/place_parameters.h"
-#include "pipeline/schedule/csv.h"
+#include "pipeline/schedule/schedule_text.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -318,7 +318,7 @@ double LargestError(const Layer<T>& layer, const Layer<T>& expected) {
     for (size_t i = 0; i < want.size(); ++i) {
       const double off = std::abs(static_cast<double>(got[i] - want[i]));
       largest = std::max(largest, std::abs(static_cast<double>(want[i])));
-      // Also where it is not a number.
+      // Also if it is not a number.
       if (!(off <= error)) error = off;
     }
   };

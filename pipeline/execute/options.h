@@ -10,7 +10,7 @@
 
 #include "absl/time/time.h"
 #include "base/tensor/memory.h"
-#include "pipeline/execute/tensor_spec.h"
+#include "pipeline/execute/stage.h"
 
 namespace tessera::pipeline {
 

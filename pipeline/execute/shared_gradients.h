@@ -29,7 +29,7 @@
 
 namespace tessera::pipeline {
 
-// InvalidArgument where tied weights have no name, another's name, fewer than
+// InvalidArgument if tied weights have no name, another's name, fewer than
 // two stages, one twice, or one that there is not.
 absl::Status CheckTied(const std::vector<TiedWeights>& tied, int64_t stages);
 
@@ -53,7 +53,7 @@ class SharedGradients {
 
  private:
   // Stages of this rank that are added up, with those of the other ranks of
-  // `group`; null where there are none.
+  // `group`; null if there are none.
   struct Tie {
     std::string name;
     std::vector<int32_t> stages;

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "base/status_matchers.h"
-#include "collectives/shared_memory/run_shared_memory.h"
+#include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
-#include "pipeline/execute/stack_step.h"
+#include "pipeline/execute/layer_stack.h"
 
 namespace tessera::pipeline {
 namespace {

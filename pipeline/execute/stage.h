@@ -1,3 +1,56 @@
+// Stage: the part of a model that a pipeline rank computes, and the shapes of
+// its boundary tensors.
+#ifndef TESSERA_PIPELINE_EXECUTE_STAGE_H_
+#define TESSERA_PIPELINE_EXECUTE_STAGE_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/layout.h"
+#include "base/tensor/tensor_view.h"
+
+namespace tessera::pipeline {
+
+// TensorSpec: what a tensor that stages hand to each other is, without its
+// memory.
+//
+//   const TensorSpec spec{DType::kBF16, {4, 2048, 4096}};
+//   spec.ToString();                      // "bf16 [4,2048,4096]"
+struct TensorSpec {
+  static constexpr size_t kMostDims = 8;
+
+  DType dtype = DType::kF32;
+  Dims shape = {};
+
+  // Of a checked spec.
+  int64_t elements() const;
+  int64_t bytes() const { return elements() * SizeInBytes(dtype); }
+
+  std::string ToString() const;
+
+  friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
+};
+
+// InvalidArgument if the type is none, there are more than kMostDims
+// dimensions, a size is negative, or the bytes exceed 2^62.
+absl::Status CheckSpec(const TensorSpec& spec);
+
+// A checked spec as it is sent: type, number of dimensions, sizes, zeros.
+inline constexpr size_t kWireSpecSize = 2 + TensorSpec::kMostDims;
+using WireSpec = std::array<int64_t, kWireSpecSize>;
+WireSpec ToWire(const TensorSpec& spec);
+
+// InvalidArgument if the numbers are not those of a spec.
+absl::StatusOr<TensorSpec> FromWire(
+    std::span<const int64_t, kWireSpecSize> wire);
+
 // Stage: a piece of a model, as its user writes it for the Executor.
 //
 //   class Block : public Stage {
@@ -10,7 +63,7 @@
 //
 // Who owns what. The tensors between stages are the Executor's: a stage's input
 // is there from its Forward to its Backward or BackwardWeight of the same
-// micro-batch (to the end of its Forward where it KeepsInput), the gradient of
+// micro-batch (to the end of its Forward if it KeepsInput), the gradient of
 // its output from its Backward or BackwardInput to its Backward or
 // BackwardWeight, what it writes only during the call. All else that a stage
 // keeps of a micro-batch is its own, until Release.
@@ -21,19 +74,6 @@
 //
 // Calls come one at a time, from the thread that calls Executor::Run. An error
 // ends the step on every rank, with the stage's message.
-#ifndef TESSERA_PIPELINE_EXECUTE_STAGE_H_
-#define TESSERA_PIPELINE_EXECUTE_STAGE_H_
-
-#include <cstdint>
-#include <string_view>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "base/tensor/tensor_view.h"
-#include "pipeline/execute/tensor_spec.h"
-
-namespace tessera::pipeline {
 
 // The views live as long as the call. Tensors are row-major.
 struct ForwardPass {
@@ -46,7 +86,7 @@ struct ForwardPass {
 
 struct BackwardPass {
   int32_t microbatch = 0;
-  // As in Forward; null where the stage has said that it keeps its own copy.
+  // As in Forward; null if the stage has said that it keeps its own copy.
   const ConstTensorView* input = nullptr;
   const ConstTensorView* output_gradient = nullptr;  // Null at the last stage.
   // Uninitialised; null at the first stage, and in BackwardWeight.
@@ -79,7 +119,7 @@ class Stage {
   virtual absl::Status Backward(const BackwardPass& pass);
 
   // The micro-batch is done with: what is kept of it can go. Called after
-  // Backward or BackwardWeight, or after Forward where there is no backward.
+  // Backward or BackwardWeight, or after Forward if there is no backward.
   virtual void Release(int32_t microbatch);
 
   // The gradients of all weights, in an order that is the same on both copies

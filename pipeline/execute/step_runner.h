@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "pipeline/execute/boundary_pool.h"
 #include "pipeline/execute/execution_plan.h"
 #include "pipeline/execute/messenger.h"
 #include "pipeline/execute/stage.h"
@@ -31,7 +30,7 @@ class StepRunner {
   absl::Status Run(std::span<double> losses);
 
  private:
-  // The boundary tensors of one micro-batch in one stage; null where there is
+  // The boundary tensors of one micro-batch in one stage; null if there is
   // none, or none yet, or no longer.
   struct Live {
     BoundaryBuffer* input = nullptr;

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "pipeline/schedule/action.h"
+#include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/timeline.h"
 
 namespace tessera::pipeline {
@@ -24,7 +24,7 @@ class StepTrace {
   // Forgets everything. It is 0 seconds now, and nothing is held.
   void Begin();
 
-  // Seconds; 0 where not enabled.
+  // Seconds; 0 if not enabled.
   double Now() const;
 
   // What began then ends now.

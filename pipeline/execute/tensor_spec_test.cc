@@ -1,10 +1,9 @@
-#include "pipeline/execute/tensor_spec.h"
-
 #include <limits>
 #include <random>
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "pipeline/execute/stage.h"
 
 namespace tessera::pipeline {
 namespace {

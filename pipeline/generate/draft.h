@@ -1,3 +1,34 @@
+// PipelineShape, and the tools that generators share: rules of valid shapes and
+// lists of actions.
+#ifndef TESSERA_PIPELINE_GENERATE_DRAFT_H_
+#define TESSERA_PIPELINE_GENERATE_DRAFT_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "pipeline/schedule/schedule.h"
+
+namespace tessera::pipeline {
+
+// PipelineShape: how many of everything a pipeline schedule is made for.
+//
+//   GenerateInterleavedOneFOneB({.ranks = 4, .chunks = 2, .microbatches = 8});
+struct PipelineShape {
+  int64_t ranks = 1;
+  // Stages of a rank that one micro-batch passes: 2 for the V-shaped methods, 1
+  // for those that have no chunks (DualPipe, whose ranks hold a stage of each
+  // direction, among them).
+  int64_t chunks = 1;
+  int64_t microbatches = 1;
+
+  friend bool operator==(const PipelineShape&, const PipelineShape&) = default;
+};
+
 // What generators of schedules share: the check of their shape, and lists of
 // actions that leave out micro-batches that are not there.
 //
@@ -14,23 +45,6 @@
 // order that has no cycle has none. So a method that wants a multiple of p
 // micro-batches, or at least 2p, is written down for that many and serves all
 // smaller numbers too, with no more live activations.
-#ifndef TESSERA_PIPELINE_GENERATE_DRAFT_H_
-#define TESSERA_PIPELINE_GENERATE_DRAFT_H_
-
-#include <algorithm>
-#include <cstdint>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "pipeline/generate/shape.h"
-#include "pipeline/schedule/action.h"
-#include "pipeline/schedule/schedule.h"
-#include "pipeline/schedule/stage_map.h"
-
-namespace tessera::pipeline {
 
 // What a method asks of a shape.
 struct ShapeRule {
@@ -57,7 +71,7 @@ inline int64_t RanksOrLimit(const PipelineShape& shape) {
   return std::clamp<int64_t>(shape.ranks, 1, kMostActions);
 }
 
-// InvalidArgument where a count is less than 1, breaks the rule, or makes more
+// InvalidArgument if a count is less than 1, breaks the rule, or makes more
 // than kMostActions actions; the message has the counts given and those near
 // them that do work.
 absl::Status CheckShape(const ShapeRule& rule, const PipelineShape& shape);
@@ -106,7 +120,7 @@ class StageTurns {
   void Forward() { Add(ActionKind::kForward, forwards_++); }
   void BackwardInput() { Add(ActionKind::kBackwardInput, backwards_++); }
   void BackwardWeight() { Add(ActionKind::kBackwardWeight, finished_++); }
-  // Only where no micro-batch waits for its BackwardWeight.
+  // Only if no micro-batch waits for its BackwardWeight.
   void Backward() {
     Add(ActionKind::kBackward, backwards_++);
     ++finished_;

@@ -12,7 +12,6 @@
 
 #include "absl/status/statusor.h"
 #include "pipeline/generate/draft.h"
-#include "pipeline/generate/shape.h"
 #include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {
@@ -35,9 +34,9 @@ void DualPipeSteps(const DualPipeRank& rank, ActionList& list, StageTurns& near,
 // hides behind what the other computes (arXiv 2412.19437, section 3.2.1).
 //
 //   GenerateDualPipe({.ranks = 4, .chunks = 1, .microbatches = 8});
-
+//
 // Ranks r and p - 1 - r hold the same two stages (StageMap::TwoWay); the first
-// half of the micro-batches, the larger one where they are odd, enters at rank
+// half of the micro-batches, the larger one if they are odd, enters at rank
 // 0 and the other at rank p - 1. A forward and a backward run as a pair
 // (Action::with_next) in the steady part. Every rank holds at most p + 1
 // activations; the bubble, for an even m >= 2 p, is the paper's
@@ -54,7 +53,7 @@ absl::StatusOr<Schedule> GenerateDualPipe(const PipelineShape& shape);
 // "cut-in-half" of arXiv 2412.19437's DualPipe, as published with its code).
 //
 //   GenerateDualPipeV({.ranks = 4, .chunks = 2, .microbatches = 8});
-
+//
 // A forward and a backward run as a pair (Action::with_next) in the steady
 // part. Every rank holds at most 2 p + 1 activations of a chunk. Any ranks and
 // micro-batches (fewer than 2 p are the pattern of 2 p without those that are

@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "pipeline/generate/every_shape.h"
 #include "pipeline/generate/schedule_checker.h"
-#include "pipeline/schedule/csv.h"
+#include "pipeline/schedule/schedule_text.h"
 
 namespace tessera::pipeline {
 

@@ -8,7 +8,7 @@
 #include <ostream>
 #include <vector>
 
-#include "pipeline/generate/shape.h"
+#include "pipeline/generate/draft.h"
 
 namespace tessera::pipeline {
 

@@ -8,12 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "pipeline/generate/dualpipe.h"
 #include "pipeline/generate/gpipe.h"
-#include "pipeline/generate/looped_bfs.h"
 #include "pipeline/generate/one_f_one_b.h"
-#include "pipeline/generate/round_robin.h"
-#include "pipeline/generate/sequential.h"
 #include "pipeline/generate/v_shaped.h"
-#include "pipeline/generate/zb_h.h"
 
 namespace tessera::pipeline {
 namespace {

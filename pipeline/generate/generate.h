@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "pipeline/generate/shape.h"
+#include "pipeline/generate/draft.h"
 #include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {
 
 struct Generator {
   std::string_view name;
-  // The paper, "arXiv 2401.10241"; "" where there is none.
+  // The paper, "arXiv 2401.10241"; "" if there is none.
   std::string_view paper;
   // The only number of chunks that the method has; 0: any.
   int64_t chunks;
@@ -33,7 +33,7 @@ struct Generator {
 std::span<const Generator> Generators();
 std::vector<std::string_view> GeneratorNames();
 
-// The schedule of the generator of that name. InvalidArgument where there is
+// The schedule of the generator of that name. InvalidArgument if there is
 // none (the message names those there are), or as the generator.
 absl::StatusOr<Schedule> Generate(std::string_view name,
                                   const PipelineShape& shape);

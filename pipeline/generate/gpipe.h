@@ -1,21 +1,63 @@
-// GPipe: all micro-batches forward, then all of them backward (arXiv
-// 1811.06965, figure 2).
-//
-//   GenerateGpipe({.ranks = 4, .chunks = 1, .microbatches = 8});
+// Schedules without interleaved forward and backward passes of different
+// micro-batches: sequential, GPipe, looped breadth-first and round robin.
 #ifndef TESSERA_PIPELINE_GENERATE_GPIPE_H_
 #define TESSERA_PIPELINE_GENERATE_GPIPE_H_
 
 #include "absl/status/statusor.h"
-#include "pipeline/generate/shape.h"
+#include "pipeline/generate/draft.h"
 #include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {
 
+// Sequential: no pipelining. One micro-batch at a time goes forward through all
+// stages and back again; the schedule that others are measured against.
+//
+//   GenerateSequential({.ranks = 4, .chunks = 1, .microbatches = 8});
+//
+// Stages lie in turn over the ranks (StageMap::Loop). Takes p m (F + B) in
+// stages of F and B; holds `chunks` activations on each rank. Any counts.
+// InvalidArgument as CheckShape.
+absl::StatusOr<Schedule> GenerateSequential(const PipelineShape& shape);
+
+// GPipe: all micro-batches forward, then all of them backward (arXiv
+// 1811.06965, figure 2).
+//
+//   GenerateGpipe({.ranks = 4, .chunks = 1, .microbatches = 8});
+//
 // Backward goes from the last micro-batch to the first, as in figure 2 of the
 // paper: the activations made last are the first to be freed. Bubble
 // (p - 1) (F + B); holds m activations. Any ranks and micro-batches, 1 chunk.
 // InvalidArgument as CheckShape.
 absl::StatusOr<Schedule> GenerateGpipe(const PipelineShape& shape);
+
+// Looped breadth-first: all micro-batches through a chunk of the model before
+// any enters the rank's next chunk (arXiv 2211.05953, section 4).
+//
+//   GenerateLoopedBfs({.ranks = 4, .chunks = 2, .microbatches = 8});
+//
+// A chunk's parameters are used in two runs only, one forward and one backward,
+// which is what a fully sharded data parallelism wants: one gather for each.
+//
+// Chunks lie in a loop (StageMap::Loop); backward goes from the last chunk to
+// the first, micro-batches in the order in which they came. Bubble
+// (p - 1) (F + B) of one chunk where m >= p; holds chunks x m activations. Any
+// counts. InvalidArgument as CheckShape.
+absl::StatusOr<Schedule> GenerateLoopedBfs(const PipelineShape& shape);
+
+// Round-robin: micro-batches go round the ranks depth-first, all forward, then
+// all backward.
+//
+//   GenerateRoundRobin({.ranks = 4, .chunks = 2, .microbatches = 8});
+//
+// Stages lie in turn over the ranks (StageMap::Loop). p micro-batches fill the
+// ring and go round it, chunk by chunk, before the next p enter: the
+// depth-first order of arXiv 2211.05953, without the alternation
+// of forward and backward that interleaved 1F1B has. With 1 chunk it is GPipe.
+//
+// Backward is the mirror image of forward. Bubble (p - 1) (F + B) of one chunk
+// where p divides m; holds chunks x m activations. Any counts. InvalidArgument
+// as CheckShape.
+absl::StatusOr<Schedule> GenerateRoundRobin(const PipelineShape& shape);
 
 }  // namespace tessera::pipeline
 

@@ -6,9 +6,10 @@
 #include "gtest/gtest.h"
 #include "pipeline/generate/every_shape.h"
 #include "pipeline/generate/schedule_checker.h"
-#include "pipeline/schedule/csv.h"
+#include "pipeline/schedule/schedule_text.h"
 
 namespace tessera::pipeline {
+
 namespace {
 
 TEST(OneFOneBTest, WarmsUpAlternatesAndCoolsDown) {
@@ -37,5 +38,116 @@ TEST(OneFOneBTest, BubbleAndMemoryAreThoseOfThePaper) {
   }
 }
 
+TEST(InterleavedOneFOneBTest, ChunksTakeTurns) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Schedule schedule,
+      GenerateInterleavedOneFOneB(
+          {.ranks = 2, .chunks = 2, .microbatches = 4}));
+  EXPECT_EQ(WriteCsv(schedule),
+            "0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,2B2,2B3,0B2,0B3\n"
+            "1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1B2,1B3"
+            "\n");
+}
+
+TEST(InterleavedOneFOneBTest, BubbleIsDividedByTheChunks) {
+  for (const PipelineShape& shape : EveryShape(0)) {
+    const auto [p, v, m] = shape;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                                 GenerateInterleavedOneFOneB(shape));
+    const Execution run = Execute(schedule);
+    ASSERT_EQ(run.error, "") << shape;
+    if (m % p == 0) {
+      EXPECT_EQ(run.makespan, 3 * (v * m + p - 1)) << shape;
+      EXPECT_EQ(Execute(schedule, {.forward = 5, .backward = 7}).makespan,
+                12 * (v * m + p - 1))
+          << shape;
+    } else {
+      // No later than with the micro-batches that are not there.
+      const int64_t next = (m + p - 1) / p * p;
+      EXPECT_LE(run.makespan, 3 * (v * next + p - 1)) << shape;
+    }
+  }
+}
+
+TEST(InterleavedOneFOneBTest, MemoryIsThatOfTheWarmUp) {
+  for (const PipelineShape& shape : EveryShape(0)) {
+    const auto [p, v, m] = shape;
+    if (v == 1) continue;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                                 GenerateInterleavedOneFOneB(shape));
+    const Execution run = Execute(schedule);
+    for (int64_t rank = 0; rank < p; ++rank) {
+      const int64_t peak = run.peaks[static_cast<size_t>(rank)];
+      const int64_t most =
+          std::min(2 * (p - 1 - rank) + (v - 1) * p + 1, v * m);
+      EXPECT_LE(peak, most) << shape << ", rank " << rank;
+      if (m % p == 0) {
+        EXPECT_EQ(peak, most) << shape << ", rank " << rank;
+      }
+    }
+  }
+}
+
+TEST(InterleavedOneFOneBTest, IsOneFOneBWithOneChunk) {
+  for (const PipelineShape& shape : EveryShape(1)) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,
+                                 GenerateInterleavedOneFOneB(shape));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule plain, GenerateOneFOneB(shape));
+    if (shape.microbatches % shape.ranks == 0) {
+      EXPECT_EQ(schedule.ranks, plain.ranks) << shape;
+    }
+    EXPECT_EQ(Execute(schedule).makespan, Execute(plain).makespan) << shape;
+  }
+}
+
+TEST(ZbHTest, WeightsLagBehind) {
+  const PipelineShape shape = {.ranks = 2, .chunks = 1, .microbatches = 3};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule h1, GenerateZbH1(shape));
+  EXPECT_EQ(WriteCsv(h1),
+            "0F0,0F1,0I0,0W0,0F2,0I1,0W1,0I2,0W2\n"
+            "1F0,1I0,1F1,1I1,1W0,1F2,1I2,1W1,1W2\n");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule h2, GenerateZbH2(shape));
+  EXPECT_EQ(WriteCsv(h2),
+            "0F0,0F1,0F2,0I0,0W0,0I1,0W1,0I2,0W2\n"
+            "1F0,1I0,1F1,1I1,1F2,1I2,1W0,1W1,1W2\n");
+}
+
+TEST(ZbHTest, H1HasAThirdOfTheBubbleInTheMemoryOf1F1B) {
+  for (const PipelineShape& shape : EveryShape(1)) {
+    const auto [p, v, m] = shape;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule, GenerateZbH1(shape));
+    const Execution run = Execute(schedule);
+    ASSERT_EQ(run.error, "") << shape;
+    for (const int64_t peak : run.peaks) {
+      EXPECT_EQ(peak, std::min(p, m)) << shape;
+    }
+    EXPECT_LE(run.makespan, 3 * (m + p - 1)) << shape;
+    if (m < p) continue;
+    // (p - 1) (F + I - W).
+    EXPECT_EQ(run.makespan, 3 * m + p - 1) << shape;
+    EXPECT_EQ(run.longest_span, 3 * m + p - 1) << shape;
+    const UnitTimes times = {
+        .forward = 5, .backward_input = 5, .backward_weight = 4};
+    EXPECT_EQ(Execute(schedule, times).longest_span, 14 * m + 6 * (p - 1))
+        << shape;
+  }
+}
+
+TEST(ZbHTest, H2HasNoBubbleInTwiceTheMemory) {
+  for (const PipelineShape& shape : EveryShape(1)) {
+    const auto [p, v, m] = shape;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule, GenerateZbH2(shape));
+    const Execution run = Execute(schedule);
+    ASSERT_EQ(run.error, "") << shape;
+    for (const int64_t peak : run.peaks) {
+      EXPECT_EQ(peak, std::min(2 * p - 1, m)) << shape;
+    }
+    if (m < 2 * p - 1) continue;
+    EXPECT_EQ(run.longest_span, 3 * m) << shape;
+    EXPECT_EQ(run.makespan, 3 * m + p - 1) << shape;
+  }
+}
+
 }  // namespace
+
 }  // namespace tessera::pipeline

@@ -13,7 +13,7 @@
 #include "pipeline/generate/generate.h"
 #include "pipeline/passes/add_communication.h"
 #include "pipeline/proof/validate.h"
-#include "pipeline/schedule/json.h"
+#include "pipeline/schedule/schedule_text.h"
 #include "pipeline/simulate/simulate.h"
 
 namespace tessera::pipeline {

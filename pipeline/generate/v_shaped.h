@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "pipeline/generate/shape.h"
+#include "pipeline/generate/draft.h"
 #include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {
@@ -31,7 +31,7 @@ struct BuildingBlock {
 // with which no two actions of a rank ever meet: of all such those with the
 // fewest activations, and then the fewest steps. The order within ranks is what
 // counts: where the block waits, ranks that run it do not.
-// Unimplemented where there is no such number of steps (there is for those used
+// Unimplemented if there is no such number of steps (there is for those used
 // here); InvalidArgument as CheckShape.
 absl::StatusOr<Schedule> RepeatBlock(std::string_view name,
                                      const BuildingBlock& block,
@@ -40,9 +40,9 @@ absl::StatusOr<Schedule> RepeatBlock(std::string_view name,
 // V-Half: half of 1F1B's activations (arXiv 2405.15362).
 //
 //   GenerateVHalf({.ranks = 4, .chunks = 2, .microbatches = 8});
-
+//
 // Building block with 2 steps between ranks down and 1 up. Every rank holds at
-// most p + 1 activations of a chunk where p is odd, p + 2 where it is even
+// most p + 1 activations of a chunk where p is odd, p + 2 if it is even
 // (1F1B holds 2 p of them); the bubble with unit times (F = I = W) is at most
 // 7 / 2 (p - 1) + 3 / 2 where m >= p, 1F1B's being 6 (p - 1). Where times
 // differ from each other, each repetition of the block may wait a little, as
@@ -55,7 +55,7 @@ absl::StatusOr<Schedule> GenerateVHalf(const PipelineShape& shape);
 // 2405.15362).
 //
 //   GenerateVMin({.ranks = 4, .chunks = 2, .microbatches = 8});
-
+//
 // Building block with 1 step between ranks in all passes. Every rank holds at
 // most 2 p / 3 + 2 activations of a chunk, rounded up (1F1B holds 2 p of them);
 // the bubble with unit times (F = I = W) is at most 4 (p - 1) + 1, 1F1B's being
@@ -70,7 +70,7 @@ absl::StatusOr<Schedule> GenerateVMin(const PipelineShape& shape);
 // began (arXiv 2401.10241, section 6).
 //
 //   GenerateZbV({.ranks = 4, .chunks = 2, .microbatches = 8});
-
+//
 // No bubble on any rank (from its first action to its last) with unit times
 // (F = I = W) and m >= 2 p - 1; every rank holds at most 2 p activations of a
 // chunk, as many as 1F1B on rank 0. Any ranks and micro-batches (fewer than

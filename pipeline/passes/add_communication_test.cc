@@ -1,5 +1,6 @@
 #include "pipeline/passes/add_communication.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <random>
 #include <string>
@@ -7,12 +8,14 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "pipeline/generate/generate.h"
 #include "pipeline/passes/place_parameters.h"
 #include "pipeline/proof/oracle.h"
 #include "pipeline/proof/schedules.h"
 #include "pipeline/proof/validate.h"
 
 namespace tessera::pipeline {
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -145,5 +148,166 @@ TEST(AddCommunicationTest, OrdersThatCannotCompleteAreRefused) {
                        HasSubstr("(0SEND_F0) is communication")));
 }
 
+Schedule Lowered(std::string_view name, const PipelineShape& shape) {
+  return *AddCommunication(*Generate(name, shape));
+}
+
+int64_t Pairs(const std::vector<Action>& actions) {
+  return std::count_if(actions.begin(), actions.end(), [](const Action& a) {
+    return a.with_next && Communicates(a.kind);
+  });
+}
+
+TEST(FuseMessagesTest, NeighboursWithOnePeerBecomeAnExchange) {
+  const auto fused = FuseMessages(
+      FromCsv("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+              "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"));
+  ASSERT_THAT(fused, IsOk());
+  EXPECT_EQ(WriteCsv(*fused),
+            "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B0),0B0,0RECV_B1,0B1\n"
+            "1RECV_F0,1F0,1B0,(1SEND_B0;1RECV_F1),1F1,1B1,1SEND_B1\n");
+  EXPECT_THAT(Validate(*fused), IsOk());
+  EXPECT_THAT(Validate(*fused, {.buffers = 1}), IsOk());
+}
+
+TEST(FuseMessagesTest, TheSteadyStateOf1F1BIsFused) {
+  constexpr int64_t kMicroBatches = 20;
+  const auto fused = FuseMessages(Lowered("1f1b", {4, 1, kMicroBatches}));
+  ASSERT_THAT(fused, IsOk());
+  for (size_t rank = 0; rank < 4; ++rank) {
+    // Between two neighbours, every backward but those of the cool-down hands
+    // a gradient against an activation.
+    const int64_t neighbours = rank == 0 || rank == 3 ? 1 : 2;
+    EXPECT_GE(Pairs(fused->ranks[rank]), neighbours * (kMicroBatches - 4))
+        << "rank " << rank;
+  }
+}
+
+TEST(FuseMessagesTest, EveryGeneratorsScheduleStaysValid) {
+  int64_t pairs = 0;
+  for (const Generator& generator : Generators()) {
+    for (const int64_t ranks : {1, 2, 3, 4, 6}) {
+      if (generator.even_ranks && ranks % 2 != 0) continue;
+      for (const int64_t microbatches : {1, 3, 4, 13}) {
+        const int64_t chunks = generator.chunks == 0 ? 2 : generator.chunks;
+        const Schedule lowered =
+            Lowered(generator.name, {ranks, chunks, microbatches});
+        const auto fused = FuseMessages(lowered);
+        ASSERT_THAT(fused, IsOk());
+        for (const int64_t buffers : {0, 1, 2}) {
+          ASSERT_THAT(Validate(*fused, {.buffers = buffers}), IsOk())
+              << WriteCsv(*fused);
+        }
+        const auto proof = Validate(*fused);
+        const auto before = Validate(lowered);
+        EXPECT_EQ(proof->messages, before->messages);
+        EXPECT_EQ(proof->peak_activations, before->peak_activations);
+        for (const auto& actions : fused->ranks) pairs += Pairs(actions);
+        // It is what it was but for with_next, and fused once for all.
+        EXPECT_THAT(FuseMessages(*fused), IsOkAndHolds(*fused));
+        EXPECT_THAT(ReadCsv(WriteCsv(*fused)), IsOk());
+      }
+    }
+  }
+  EXPECT_GT(pairs, 1000);
+}
+
+TEST(FuseMessagesTest, RanksThatBothSendFirstAreMended) {
+  const Schedule crossing = FromCsv(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1F0,1I0,1SEND_B0,1RECV_F1,1W0,1F1,1B1,1SEND_B1\n");
+  EXPECT_THAT(Validate(crossing),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("deadlock: rank 0, action 3 (0SEND_F1) waits "
+                                 "for rank 1, action 4 (1RECV_F1)")));
+  const auto fused = FuseMessages(crossing);
+  ASSERT_THAT(fused, IsOk());
+  EXPECT_THAT(Validate(*fused), IsOk());
+}
+
+TEST(FuseMessagesTest, ADeadlockOfExchangesIsNamed) {
+  // Rank 0 exchanges with rank 1 what rank 1 gives only later.
+  const Schedule schedule = FromCsv(
+      "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B1),0RECV_B0,0B0,0B1\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
+  EXPECT_THAT(Validate(schedule),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("(0RECV_B1) waits for its message, but the "
+                                 "next")));
+  const Schedule late = FromCsv(
+      "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B0),0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n");
+  EXPECT_THAT(Validate(late), IsOk());
+  // Three ranks: 1 exchanges with 2 what 2 only has after 1 went on.
+  const Schedule stuck = FromCsv(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1F0,(1SEND_F0;1RECV_B0),1RECV_F1,1F1,1SEND_F1,1B0,1SEND_B0,"
+      "1RECV_B1,1B1,1SEND_B1\n"
+      "2RECV_F0,2F0,2RECV_F1,2F1,2B0,2SEND_B0,2B1,2SEND_B1\n");
+  for (const int64_t buffers : {0, 1}) {
+    EXPECT_THAT(
+        Validate(stuck, {.buffers = buffers}),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr("deadlock: rank 1, action 3 (1RECV_B0) waits for "
+                           "rank 2, action 5 (2SEND_B0), which comes after "
+                           "rank 2, action 2 (2RECV_F1), which waits for rank "
+                           "1, action 6 (1SEND_F1), which comes after rank 1, "
+                           "action 3 (1RECV_B0)")));
+  }
+}
+
+TEST(FuseMessagesTest, OtherPairsOfMessagesAreRefusedByValidate) {
+  Schedule schedule = FromCsv(
+      "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1\n"
+      "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1B1,1SEND_B0,1SEND_B1\n");
+  schedule.ranks[0][2].with_next = true;
+  EXPECT_THAT(Validate(schedule),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("(0SEND_F0) runs together with rank 0, action "
+                                 "3 (0SEND_F1); only")));
+  schedule.ranks[0][2].with_next = false;
+  schedule.ranks[0][1].with_next = true;
+  EXPECT_THAT(Validate(schedule),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("(0F1) runs together with rank 0, action 2 "
+                                 "(0SEND_F0); only")));
+  // A receive from one rank, a send to another.
+  Schedule three = FromCsv(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1F0,1RECV_F1,1SEND_F0,1F1,1SEND_F1,1RECV_B0,1B0,"
+      "1SEND_B0,1RECV_B1,1B1,1SEND_B1\n"
+      "2RECV_F0,2F0,2RECV_F1,2F1,2B0,2SEND_B0,2B1,2SEND_B1\n");
+  ASSERT_THAT(Validate(three), IsOk());
+  const auto fused = FuseMessages(three);
+  ASSERT_THAT(fused, IsOk());
+  EXPECT_FALSE(fused->ranks[1][2].with_next);
+  three.ranks[1][2].with_next = true;
+  EXPECT_THAT(Validate(three),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("a send and a receive with the same rank")));
+}
+
+TEST(FuseMessagesTest, WhatIsNoScheduleIsRefused) {
+  Schedule schedule = FromCsv(
+      "0F0,0SEND_F0,0RECV_B0,0B0\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0\n");
+  const auto refuses = [](const char* part) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
+  };
+  for (const int32_t stage : {-1, 1, 2}) {
+    schedule.ranks[0][1].stage = stage;
+    EXPECT_THAT(FuseMessages(schedule),
+                refuses("has no other end: there are 2 stages"));
+  }
+  schedule.ranks[0][1] = {ActionKind::kSendForward, 0, 1};
+  EXPECT_THAT(FuseMessages(schedule), refuses("and 1 micro-batches"));
+  schedule.ranks[0][1] = {ActionKind::kSendForward, 0, 0};
+  schedule.ranks[0][3].with_next = true;
+  EXPECT_THAT(FuseMessages(schedule), refuses("but is the last"));
+  schedule.ranks.pop_back();
+  EXPECT_THAT(FuseMessages(schedule), refuses("1 lists of actions"));
+}
+
 }  // namespace
+
 }  // namespace tessera::pipeline

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "pipeline/passes/units.h"
 #include "pipeline/proof/place.h"
 
 namespace tessera::pipeline {

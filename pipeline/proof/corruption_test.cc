@@ -7,7 +7,6 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "pipeline/passes/add_communication.h"
-#include "pipeline/passes/fuse_messages.h"
 #include "pipeline/passes/place_parameters.h"
 #include "pipeline/proof/oracle.h"
 #include "pipeline/proof/schedules.h"

@@ -1,8 +1,5 @@
-// Coverage: where each action on a micro-batch is, and the proof that every
-// micro-batch passes every stage, forward and backward, exactly once.
-//
-//   TESSERA_ASSIGN_OR_RETURN(Coverage coverage, Coverage::Of(schedule));
-//   coverage.PositionOf(ActionKind::kForward, 2, 7);    // of 2F7 in its list
+// Proofs about single ranks: every action exists exactly once on the right
+// rank, and each rank's actions are in a valid order.
 #ifndef TESSERA_PIPELINE_PROOF_COVERAGE_H_
 #define TESSERA_PIPELINE_PROOF_COVERAGE_H_
 
@@ -10,20 +7,26 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {
 
+// Coverage: where each action on a micro-batch is, and the proof that every
+// micro-batch passes every stage, forward and backward, exactly once.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Coverage coverage, Coverage::Of(schedule));
+//   coverage.PositionOf(ActionKind::kForward, 2, 7);    // of 2F7 in its list
 class Coverage {
  public:
-  // InvalidArgument where a stage or micro-batch does not exist, an action is
+  // InvalidArgument if a stage or micro-batch does not exist, an action is
   // another rank's, is done twice, or a forward or backward is missing. Sends
   // and receives may be missing (see MatchMessages). Memory and time are
   // linear in the number of actions.
   static absl::StatusOr<Coverage> Of(const Schedule& schedule);
 
-  // In the list of schedule.RankOf(stage, microbatch); kAbsent where it is not
+  // In the list of schedule.RankOf(stage, microbatch); kAbsent if it is not
   // there. `kind` is of a micro-batch.
   static constexpr int32_t kAbsent = -1;
   int32_t PositionOf(ActionKind kind, int32_t stage, int32_t microbatch) const {
@@ -53,6 +56,19 @@ class Coverage {
   int32_t microbatches_;
   std::vector<Positions> positions_;
 };
+
+// The proof that on each rank nothing comes before what it needs of the same
+// rank, and that what runs together may.
+//
+// A forward needs the forward of the stage before it; a backward its own
+// forward and the backward of the stage after it, a weight's gradient that of
+// the input, a send what it sends. What another rank computes is needed as its
+// receive where `receives`, and not here otherwise. The actions of a pair start
+// together: none may need the other. InvalidArgument names the action that
+// comes too early, or the pair that is neither a forward and a B or I, nor a
+// send and a receive with one rank.
+absl::Status CheckLocalOrder(const Schedule& schedule, const Coverage& coverage,
+                             bool receives);
 
 }  // namespace tessera::pipeline
 

@@ -1,23 +1,29 @@
 #include "pipeline/proof/messages.h"
 
+#include <algorithm>
 #include <array>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "pipeline/proof/place.h"
 
 namespace tessera::pipeline {
+
 namespace {
 
-constexpr std::array kDirections = {Direction::kForward, Direction::kBackward};
+constexpr std::array kDirections = {PassDirection::kForward,
+                                    PassDirection::kBackward};
 
 // Calls visit(direction, source, target, microbatch) for each message, until
 // it fails.
 template <typename Visit>
 absl::Status ForEachMessage(const Schedule& schedule, const Visit& visit) {
-  for (const Direction direction : kDirections) {
+  for (const PassDirection direction : kDirections) {
     for (int32_t target = 0; target < schedule.map.stages(); ++target) {
       const int32_t source = SourceOf(schedule, direction, target);
       if (source == kNoStage) continue;
@@ -33,7 +39,7 @@ absl::Status ForEachMessage(const Schedule& schedule, const Visit& visit) {
 }
 
 absl::Status CheckPresent(const Schedule& schedule, const Coverage& coverage) {
-  return ForEachMessage(schedule, [&](Direction direction, int32_t source,
+  return ForEachMessage(schedule, [&](PassDirection direction, int32_t source,
                                       int32_t target, int32_t microbatch) {
     const Action send{SendOf(direction), source, microbatch};
     const Action receive{ReceiveOf(direction), target, microbatch};
@@ -53,11 +59,11 @@ absl::Status CheckPresent(const Schedule& schedule, const Coverage& coverage) {
   });
 }
 
-// The stage at the other end of a send or receive. InvalidArgument where there
+// The stage at the other end of a send or receive. InvalidArgument if there
 // is none, or it is on the same rank.
 absl::StatusOr<int32_t> OtherEnd(const Schedule& schedule, Place place) {
   const Action& action = ActionAt(schedule, place);
-  const Direction direction = DirectionOf(action.kind);
+  const PassDirection direction = DirectionOf(action.kind);
   const int32_t other = Sends(action.kind)
                             ? TargetOf(schedule, direction, action.stage)
                             : SourceOf(schedule, direction, action.stage);
@@ -76,7 +82,7 @@ absl::StatusOr<int32_t> OtherEnd(const Schedule& schedule, Place place) {
 
 class ChannelTable {
  public:
-  Channel& At(int32_t sender, int32_t receiver, Direction direction) {
+  Channel& At(int32_t sender, int32_t receiver, PassDirection direction) {
     const auto [entry, added] = indices_.try_emplace(
         std::tuple(sender, receiver, direction), channels_.size());
     if (added) channels_.push_back({sender, receiver, direction, {}, {}});
@@ -86,7 +92,8 @@ class ChannelTable {
 
  private:
   std::vector<Channel> channels_;
-  absl::flat_hash_map<std::tuple<int32_t, int32_t, Direction>, size_t> indices_;
+  absl::flat_hash_map<std::tuple<int32_t, int32_t, PassDirection>, size_t>
+      indices_;
 };
 
 absl::Status Enter(const Schedule& schedule, Place place, ChannelTable& table) {
@@ -94,7 +101,7 @@ absl::Status Enter(const Schedule& schedule, Place place, ChannelTable& table) {
   if (!Communicates(action.kind)) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const int32_t other, OtherEnd(schedule, place));
   const int32_t peer = schedule.RankOf(other, action.microbatch);
-  const Direction direction = DirectionOf(action.kind);
+  const PassDirection direction = DirectionOf(action.kind);
   if (Sends(action.kind)) {
     table.At(place.rank, peer, direction).sends.push_back(place.position);
   } else {
@@ -142,7 +149,7 @@ absl::StatusOr<std::vector<Channel>> MatchMessages(const Schedule& schedule,
       TESSERA_RETURN_IF_ERROR(Enter(schedule, place, table));
     }
   }
-  // None is in vain and none is twice (Coverage): where none is missing either,
+  // None is in vain and none is twice (Coverage): if none is missing either,
   // the two sides of every channel are equally many.
   TESSERA_RETURN_IF_ERROR(CheckPresent(schedule, coverage));
   std::vector<Channel> channels = table.Take();
@@ -164,6 +171,253 @@ absl::Status CheckNoMessages(const Schedule& schedule) {
     }
   }
   return absl::OkStatus();
+}
+
+namespace {
+
+constexpr int32_t kNobody = -1;
+// Of a cycle's ranks, how many an error names.
+constexpr size_t kMostNamed = 8;
+
+// Runs the ranks until all are done or none can go on.
+class Progress {
+ public:
+  Progress(const Schedule& schedule, bool rendezvous)
+      : schedule_(schedule),
+        rendezvous_(rendezvous),
+        at_(schedule.ranks.size(), 0),
+        completed_(schedule.ranks.size()) {
+    for (const auto& actions : schedule.ranks) {
+      waits_.emplace_back(actions.size());
+      waiters_.emplace_back(actions.size(), kNobody);
+    }
+  }
+
+  // `place` cannot complete before `wait` has; under rendezvous both wait so
+  // for each other. Each may be waited for by one place.
+  void AddWait(Place place, Place wait) {
+    waits_[static_cast<size_t>(place.rank)]
+          [static_cast<size_t>(place.position)] = wait;
+  }
+
+  absl::Status Run() {
+    for (size_t rank = 0; rank < at_.size(); ++rank) {
+      ready_.push_back(static_cast<int32_t>(rank));
+      while (!ready_.empty()) {
+        const int32_t next = ready_.back();
+        ready_.pop_back();
+        Advance(next);
+      }
+    }
+    for (size_t rank = 0; rank < at_.size(); ++rank) {
+      if (!Done(rank)) return Stalled(static_cast<int32_t>(rank));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  bool Done(size_t rank) const {
+    return static_cast<size_t>(at_[rank]) == schedule_.ranks[rank].size();
+  }
+  const Place& WaitOf(Place place) const {
+    return waits_[static_cast<size_t>(place.rank)]
+                 [static_cast<size_t>(place.position)];
+  }
+  // How many actions start together where `rank` is.
+  int32_t SizeAt(int32_t rank) const {
+    const auto index = static_cast<size_t>(rank);
+    return UnitSize(schedule_.ranks[index], at_[index]);
+  }
+  bool& Completed(Place place) {
+    const auto rank = static_cast<size_t>(place.rank);
+    return completed_[rank][static_cast<size_t>(place.position - at_[rank])];
+  }
+
+  // Whether the place's rank has come to it and not passed it.
+  bool IsOpen(Place place) const {
+    const int32_t at = at_[static_cast<size_t>(place.rank)];
+    return !Done(static_cast<size_t>(place.rank)) && place.position >= at &&
+           place.position < at + SizeAt(place.rank);
+  }
+  bool HasHappened(Place place) const {
+    const auto rank = static_cast<size_t>(place.rank);
+    const int32_t at = at_[rank];
+    return place.position < at ||
+           (IsOpen(place) &&
+            completed_[rank][static_cast<size_t>(place.position - at)]);
+  }
+  // Whether a place that is open cannot complete yet.
+  bool IsHeld(Place place) const {
+    const Place& wait = WaitOf(place);
+    if (wait.rank == kNobody || HasHappened(place)) return false;
+    return rendezvous_ ? !IsOpen(wait) : !HasHappened(wait);
+  }
+
+  // The first place of the unit at which `rank` is that cannot complete; its
+  // position is kNobody if all can.
+  Place HeldAt(int32_t rank) const {
+    const int32_t start = at_[static_cast<size_t>(rank)];
+    for (int32_t i = 0; i < SizeAt(rank); ++i) {
+      if (IsHeld({rank, start + i})) return {rank, start + i};
+    }
+    return {rank, kNobody};
+  }
+
+  void Advance(int32_t rank) {
+    while (!Done(static_cast<size_t>(rank)) && CompleteUnit(rank)) Pass(rank);
+  }
+
+  // Completes what can be at the unit at which `rank` is: messages one by one,
+  // computations that run together only all at once. True if all are.
+  bool CompleteUnit(int32_t rank) {
+    const auto index = static_cast<size_t>(rank);
+    const int32_t start = at_[index];
+    const bool alone = Communicates(ActionAt(schedule_, {rank, start}).kind);
+    const int32_t size = SizeAt(rank);
+    bool all = true;
+    for (int32_t i = 0; i < size; ++i) {
+      const Place place{rank, start + i};
+      if (IsHeld(place)) {
+        all = false;
+        AddWaiter(WaitOf(place), rank);
+      } else if (alone) {
+        Complete(place);
+      }
+    }
+    return all;
+  }
+
+  // Under rendezvous the one who comes second completes both, and nobody needs
+  // to be woken by coming to a place.
+  void AddWaiter(Place wait, int32_t rank) {
+    if (rendezvous_) return;
+    waiters_[static_cast<size_t>(wait.rank)]
+            [static_cast<size_t>(wait.position)] = rank;
+  }
+
+  void Complete(Place place) {
+    if (std::exchange(Completed(place), true)) return;
+    Wake(place);
+    const Place& peer = WaitOf(place);
+    if (!rendezvous_ || peer.rank == kNobody) return;
+    Completed(peer) = true;
+    ready_.push_back(peer.rank);
+  }
+
+  void Wake(Place place) {
+    const int32_t waiter = waiters_[static_cast<size_t>(place.rank)]
+                                   [static_cast<size_t>(place.position)];
+    if (waiter != kNobody) ready_.push_back(waiter);
+  }
+
+  void Pass(int32_t rank) {
+    const auto index = static_cast<size_t>(rank);
+    const int32_t start = at_[index];
+    const int32_t size = SizeAt(rank);
+    at_[index] += size;
+    completed_[index] = {};
+    for (int32_t i = 0; i < size; ++i) Wake({rank, start + i});
+  }
+
+  // What holds up a place that is held, itself held: what it waits for, or
+  // what the rank of that is at.
+  Place Next(Place held) const {
+    const Place& wait = WaitOf(held);
+    return IsOpen(wait) && IsHeld(wait) ? wait : HeldAt(wait.rank);
+  }
+
+  // Every rank that has stalled waits for another that has: following them
+  // from any one leads into a cycle.
+  absl::Status Stalled(int32_t rank) const {
+    const auto order = [](const Place& a, const Place& b) {
+      return std::pair(a.rank, a.position) < std::pair(b.rank, b.position);
+    };
+    std::set<Place, decltype(order)> seen(order);
+    Place at = HeldAt(rank);
+    while (seen.insert(at).second) at = Next(at);
+    std::vector<Place> cycle = {at};
+    for (Place on = Next(at); on != at; on = Next(on)) cycle.push_back(on);
+    std::rotate(cycle.begin(),
+                std::min_element(cycle.begin(), cycle.end(), order),
+                cycle.end());
+    return absl::InvalidArgumentError(
+        absl::StrCat("deadlock: ", DescribeCycle(cycle)));
+  }
+
+  std::string DescribeCycle(std::span<const Place> cycle) const {
+    std::string text = Describe(schedule_, cycle[0]);
+    for (size_t i = 0; i < std::min(cycle.size(), kMostNamed); ++i) {
+      const Place wait = WaitOf(cycle[i]);
+      const Place next = cycle[(i + 1) % cycle.size()];
+      absl::StrAppend(&text, i == 0 ? " waits for " : ", which waits for ",
+                      Describe(schedule_, wait));
+      if (wait != next) {
+        absl::StrAppend(&text, ", which comes after ",
+                        Describe(schedule_, next));
+      }
+    }
+    if (cycle.size() > kMostNamed) {
+      absl::StrAppend(&text, ", and so on over ", cycle.size(), " ranks");
+    }
+    return text;
+  }
+
+  const Schedule& schedule_;
+  const bool rendezvous_;
+  std::vector<int32_t> at_;  // By rank, the position it has come to,
+  std::vector<std::array<bool, 2>>
+      completed_;  // and what of that unit is done.
+  std::vector<std::vector<Place>> waits_;
+  std::vector<std::vector<int32_t>> waiters_;  // Who is held by the place.
+  std::vector<int32_t> ready_;
+};
+
+}  // namespace
+
+absl::Status CheckMessagesFlow(const Schedule& schedule,
+                               std::span<const Channel> channels,
+                               int64_t buffers) {
+  Progress progress(schedule, /*rendezvous=*/buffers == 0);
+  for (const Channel& channel : channels) {
+    for (size_t i = 0; i < channel.sends.size(); ++i) {
+      const Place send{channel.sender, channel.sends[i]};
+      progress.AddWait({channel.receiver, channel.receives[i]}, send);
+      // With buffers, a send waits for the receive that makes room for it.
+      const int64_t room = static_cast<int64_t>(i) - buffers;
+      if (room < 0) continue;
+      progress.AddWait(send, {channel.receiver,
+                              channel.receives[static_cast<size_t>(room)]});
+    }
+  }
+  return progress.Run();
+}
+
+absl::Status CheckComputationsFlow(const Schedule& schedule,
+                                   const Coverage& coverage) {
+  Progress progress(schedule, /*rendezvous=*/false);
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    const auto& actions = schedule.ranks[rank];
+    for (size_t i = 0; i < actions.size(); ++i) {
+      const Action& action = actions[i];
+      if (action.kind != ActionKind::kForward &&
+          !GivesInputGradient(action.kind)) {
+        continue;
+      }
+      const PassDirection direction = DirectionOf(action.kind);
+      const int32_t source = SourceOf(schedule, direction, action.stage);
+      if (source == kNoStage) continue;
+      const int32_t microbatch = action.microbatch;
+      const int32_t owner = schedule.RankOf(source, microbatch);
+      if (owner == static_cast<int32_t>(rank)) continue;
+      const int32_t position =
+          direction == PassDirection::kForward
+              ? coverage.PositionOf(action.kind, source, microbatch)
+              : coverage.PositionOfInputGradient(source, microbatch);
+      progress.AddWait({static_cast<int32_t>(rank), static_cast<int32_t>(i)},
+                       {owner, position});
+    }
+  }
+  return progress.Run();
 }
 
 }  // namespace tessera::pipeline

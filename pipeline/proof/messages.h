@@ -1,14 +1,10 @@
-// The messages of a schedule, and the channels that carry them.
-//
-// A message brings a micro-batch's activations, or their gradient, from a stage
-// on one rank to its neighbour on another. Stages on the same rank need none.
-// There is one channel for each ordered pair of ranks and each direction
-// (forward, backward). It keeps order: the i-th receive of a channel takes what
-// its i-th send gave.
+// Proofs about messages: every send has its receive, in the same order, and no
+// ranks wait for each other forever.
 #ifndef TESSERA_PIPELINE_PROOF_MESSAGES_H_
 #define TESSERA_PIPELINE_PROOF_MESSAGES_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,10 +15,17 @@
 
 namespace tessera::pipeline {
 
+// The messages of a schedule, and the channels that carry them.
+//
+// A message brings a micro-batch's activations, or their gradient, from a stage
+// on one rank to its neighbour on another. Stages on the same rank need none.
+// There is one channel for each ordered pair of ranks and each direction
+// (forward, backward). It keeps order: the i-th receive of a channel takes what
+// its i-th send gave.
 struct Channel {
   int32_t sender = 0;
   int32_t receiver = 0;
-  Direction direction = Direction::kForward;
+  PassDirection direction = PassDirection::kForward;
   // Positions in the two ranks' lists: sends[i] belongs to receives[i].
   std::vector<int32_t> sends;
   std::vector<int32_t> receives;
@@ -31,14 +34,35 @@ struct Channel {
 // How many messages the schedule needs.
 int64_t CountMessages(const Schedule& schedule);
 
-// The channels of a lowered schedule. InvalidArgument where a message is not
+// The channels of a lowered schedule. InvalidArgument if a message is not
 // sent, not received or not needed, or a receive would take another message
 // than its own.
 absl::StatusOr<std::vector<Channel>> MatchMessages(const Schedule& schedule,
                                                    const Coverage& coverage);
 
-// InvalidArgument where a schedule has sends or receives.
+// InvalidArgument if a schedule has sends or receives.
 absl::Status CheckNoMessages(const Schedule& schedule);
+
+// The proof that a schedule runs to its end.
+//
+// Each rank does its list in order. What an action of another rank must do
+// first is a Wait. Computations that run together start when all can; of a send
+// and a receive that do, each completes when it can, and the rank goes on when
+// both have. The ranks are deterministic and share nothing but the
+// waits, so that whether they stall does not depend on their speeds: running
+// them once, in any order, decides it.
+//
+// InvalidArgument with the cycle of ranks that wait for each other, if the
+// schedule's sends and receives stall. A channel holds `buffers` messages; with
+// 0 a send and its receive wait for each other (rendezvous). Linear time.
+absl::Status CheckMessagesFlow(const Schedule& schedule,
+                               std::span<const Channel> channels,
+                               int64_t buffers);
+
+// The same of a schedule without sends and receives: a computation waits for
+// its input from another rank.
+absl::Status CheckComputationsFlow(const Schedule& schedule,
+                                   const Coverage& coverage);
 
 }  // namespace tessera::pipeline
 

@@ -210,7 +210,7 @@ class Oracle {
     return list[at_[rank]].with_next && at_[rank] + 1 < list.size() ? 2 : 1;
   }
 
-  // The rank at the other end, or -1 where there is none.
+  // The rank at the other end, or -1 if there is none.
   int32_t OtherEnd(size_t rank, const Action& a) const {
     const bool forward = a.kind == kSendForward || a.kind == kReceiveForward;
     const int32_t other = a.stage + (forward == Sends(a.kind) ? 1 : -1);

@@ -5,9 +5,11 @@
 #define TESSERA_PIPELINE_PROOF_PLACE_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "pipeline/schedule/schedule.h"
 
@@ -33,45 +35,46 @@ inline std::string Describe(const Schedule& schedule, Place place) {
 
 // What a micro-batch passes on: activations go from a stage to the one after
 // it, gradients to the one before it.
-enum class Direction : uint8_t { kForward, kBackward };
+enum class PassDirection : uint8_t { kForward, kBackward };
 
-constexpr Direction DirectionOf(ActionKind kind) {
+constexpr PassDirection DirectionOf(ActionKind kind) {
   return kind == ActionKind::kForward || kind == ActionKind::kSendForward ||
                  kind == ActionKind::kReceiveForward
-             ? Direction::kForward
-             : Direction::kBackward;
+             ? PassDirection::kForward
+             : PassDirection::kBackward;
 }
-constexpr ActionKind SendOf(Direction direction) {
-  return direction == Direction::kForward ? ActionKind::kSendForward
-                                          : ActionKind::kSendBackward;
+constexpr ActionKind SendOf(PassDirection direction) {
+  return direction == PassDirection::kForward ? ActionKind::kSendForward
+                                              : ActionKind::kSendBackward;
 }
-constexpr ActionKind ReceiveOf(Direction direction) {
-  return direction == Direction::kForward ? ActionKind::kReceiveForward
-                                          : ActionKind::kReceiveBackward;
+constexpr ActionKind ReceiveOf(PassDirection direction) {
+  return direction == PassDirection::kForward ? ActionKind::kReceiveForward
+                                              : ActionKind::kReceiveBackward;
 }
 
 inline constexpr int32_t kNoStage = -1;
 
 // The stage that hands something on to `stage` in that direction, or kNoStage
 // at the pipeline's end.
-inline int32_t SourceOf(const Schedule& schedule, Direction direction,
+inline int32_t SourceOf(const Schedule& schedule, PassDirection direction,
                         int32_t stage) {
-  if (direction == Direction::kForward) return stage - 1;
+  if (direction == PassDirection::kForward) return stage - 1;
   return stage + 1 < schedule.map.stages() ? stage + 1 : kNoStage;
 }
 
 // The stage that `stage` hands something on to, or kNoStage.
-inline int32_t TargetOf(const Schedule& schedule, Direction direction,
+inline int32_t TargetOf(const Schedule& schedule, PassDirection direction,
                         int32_t stage) {
   return SourceOf(schedule,
-                  direction == Direction::kForward ? Direction::kBackward
-                                                   : Direction::kForward,
+                  direction == PassDirection::kForward
+                      ? PassDirection::kBackward
+                      : PassDirection::kForward,
                   stage);
 }
 
 // The rank at the other end of a send or receive that has one.
 inline int32_t PeerOf(const Schedule& schedule, const Action& action) {
-  const Direction direction = DirectionOf(action.kind);
+  const PassDirection direction = DirectionOf(action.kind);
   const int32_t other = Sends(action.kind)
                             ? TargetOf(schedule, direction, action.stage)
                             : SourceOf(schedule, direction, action.stage);
@@ -83,6 +86,14 @@ inline int32_t UnitSize(const std::vector<Action>& actions, int32_t position) {
   const auto at = static_cast<size_t>(position);
   return actions[at].with_next && at + 1 < actions.size() ? 2 : 1;
 }
+
+// Units: what a rank starts at once, an action or a pair that runs together.
+//
+// The units of a rank's list, in order; they point into `schedule`.
+// InvalidArgument, with rank and position, if a list's last action runs
+// together with one after it, or three actions run together.
+absl::StatusOr<std::vector<std::span<const Action>>> UnitsOf(
+    const Schedule& schedule, size_t rank);
 
 }  // namespace tessera::pipeline
 

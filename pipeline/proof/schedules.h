@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "pipeline/schedule/csv.h"
 #include "pipeline/schedule/schedule.h"
+#include "pipeline/schedule/schedule_text.h"
 
 namespace tessera::pipeline {
 

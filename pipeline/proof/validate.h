@@ -1,3 +1,61 @@
+// Validate: proves that a schedule is complete, ordered and free of deadlocks,
+// and that parameters are gathered whenever they are used.
+#ifndef TESSERA_PIPELINE_PROOF_VALIDATE_H_
+#define TESSERA_PIPELINE_PROOF_VALIDATE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "pipeline/schedule/schedule.h"
+
+namespace tessera::pipeline {
+
+// CheckParameters: proves that a schedule gathers parameters and reduces
+// gradients correctly, within a memory limit.
+
+// The bytes of a stage's gathered parameters and whole gradients, in addition
+// to the shards that a rank always holds. Indexed by stage; empty for zeros.
+struct ParameterSizes {
+  // Held from UNSHARD to RESHARD.
+  std::vector<int64_t> unsharded_bytes = {};
+  // Held from the first B or W after a REDUCE_GRAD to the end of the next
+  // reduction. It ends at the latest at the rank's next REDUCE_GRAD, since at
+  // most one reduction is under way.
+  std::vector<int64_t> unreduced_bytes = {};
+  // Maximum of both together on a rank; 0: unlimited.
+  int64_t limit = 0;
+};
+
+struct ParameterPeaks {
+  // By rank, the maxima over time: gathered stages, bytes of gathered
+  // parameters, and bytes of these and unreduced gradients together.
+  std::vector<int64_t> unsharded;
+  std::vector<int64_t> unsharded_bytes;
+  std::vector<int64_t> bytes;
+};
+
+// Checks three properties. (1) If a rank gathers a stage at all, UNSHARD and
+// RESHARD of it alternate, the last one is a RESHARD, and every F, B and I of
+// the stage is between the two (W needs no parameters). (2) If the schedule
+// reduces any stage, it reduces every stage on each rank that holds it, after
+// the last weight gradient of the stage; a weight gradient precedes the first
+// reduction, if the rank computes one, and each further reduction. (3) The
+// limit of `sizes` is never exceeded. InvalidArgument otherwise, with the rank,
+// the position and the action, and for the limit the stages held and their
+// bytes. Precondition: stages exist (see Coverage).
+//
+// Replicas. The ranks that share the parameters of a stage (data-parallel
+// ranks) run the same list, each in a pipeline of its own, and UNSHARD and
+// REDUCE_GRAD are collectives among them. That cannot deadlock if one pipeline
+// alone cannot: a run of one pipeline puts all messages and collectives into
+// one total order, which agrees with every list. Take the first event in that
+// order that some replica has not completed. All replicas have completed the
+// events before it, so its participants have reached it in every replica, and
+// it completes.
+absl::StatusOr<ParameterPeaks> CheckParameters(
+    const Schedule& schedule, const ParameterSizes& sizes = {});
+
 // Validate: proves that a schedule is right, or says what is wrong with it.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Proof proof, Validate(schedule));
@@ -13,24 +71,12 @@
 //     and each direction, forward and backward;
 //   - pairs that run together are a forward and a B or I, of which neither
 //     needs the other, or a send and a receive with one rank (FuseMessages);
-//   - parameters are gathered where they are used, gradients reduced after the
+//   - parameters are gathered if they are used, gradients reduced after the
 //     last of them, and no rank holds more bytes of either than it may;
 //     replicas that share parameters do not deadlock (CheckParameters in
 //     parameters.h);
 //   - no deadlock, even where a send completes only when its receive is reached
 //     (rendezvous), or with a given number of buffers per channel.
-#ifndef TESSERA_PIPELINE_PROOF_VALIDATE_H_
-#define TESSERA_PIPELINE_PROOF_VALIDATE_H_
-
-#include <cstdint>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "pipeline/proof/parameters.h"
-#include "pipeline/schedule/schedule.h"
-
-namespace tessera::pipeline {
-
 enum class Communication : uint8_t {
   kExplicit,  // The schedule is lowered: it has all sends and receives.
   kImplied,   // It has none: computations wait for those of other ranks.
@@ -65,7 +111,7 @@ struct Proof {
   std::vector<int64_t> peak_parameter_bytes;
 };
 
-// InvalidArgument where the schedule is wrong. It names the rank, the position
+// InvalidArgument if the schedule is wrong. It names the rank, the position
 // in its list from 0, the action and what it waits for, and for a deadlock the
 // cycle: "deadlock: rank 0, action 1 (0SEND_F0) waits for rank 1, action 5
 // (1RECV_F0), which comes after rank 1, action 4 (1SEND_B3), which waits for

@@ -364,7 +364,7 @@ bool ReplicasFinish(const Schedule& schedule, size_t replicas,
     const auto peer = static_cast<size_t>(PeerOf(schedule, *action));
     const Action* const theirs = action_at(replica, peer);
     if (theirs == nullptr || !Communicates(theirs->kind)) return false;
-    const Direction direction = DirectionOf(action->kind);
+    const PassDirection direction = DirectionOf(action->kind);
     const bool meets = Sends(action->kind) != Sends(theirs->kind) &&
                        DirectionOf(theirs->kind) == direction &&
                        theirs->microbatch == action->microbatch &&

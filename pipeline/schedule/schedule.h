@@ -1,4 +1,4 @@
-// Schedule: what every rank of a pipeline does, in which order.
+// Schedule: the ordered actions of every rank of a pipeline.
 //
 //   Schedule schedule;
 //   schedule.name = "gpipe";
@@ -7,29 +7,198 @@
 //   schedule.ranks = {{{ActionKind::kForward, 0, 0}, ...}, {...}};
 //   WriteCsv(schedule);                           // "0F0,..."
 //
-// A value without behaviour: generators make it (pipeline/generate), passes
-// lower it (pipeline/passes), Validate proves it, Simulate prices it, Executor
-// runs it, and it is drawn.
+// A plain value: generators make it (pipeline/generate), passes lower it
+// (pipeline/passes), Validate proves it, Simulate prices it, Executor runs it,
+// and pipeline/draw draws it.
 #ifndef TESSERA_PIPELINE_SCHEDULE_SCHEDULE_H_
 #define TESSERA_PIPELINE_SCHEDULE_SCHEDULE_H_
 
+#include <array>
 #include <cstdint>
+#include <ostream>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "pipeline/schedule/action.h"
-#include "pipeline/schedule/stage_map.h"
+#include "absl/status/statusor.h"
 
 namespace tessera::pipeline {
+
+enum class ActionKind : uint8_t {
+  kForward,          // F: activations of a stage from those of the one before.
+  kBackward,         // B: gradients of input and weights at once.
+  kBackwardInput,    // I: the gradient of the stage's input alone,
+  kBackwardWeight,   // W: and, at any time after it, that of its weights.
+  kSendForward,      // SEND_F: the stage's output, to the stage after it.
+  kReceiveForward,   // RECV_F: the stage's input, from the stage before it.
+  kSendBackward,     // SEND_B: the gradient of its input, to the one before.
+  kReceiveBackward,  // RECV_B: the gradient of its output, from the one after.
+  kUnshard,          // UNSHARD: its parameters are gathered (ZeRO-3).
+  kReshard,          // RESHARD: and freed again.
+  kReduceGradient,   // REDUCE_GRAD: its gradients are reduced over replicas.
+};
+
+inline constexpr std::array kActionKinds = {
+    ActionKind::kForward,        ActionKind::kBackward,
+    ActionKind::kBackwardInput,  ActionKind::kBackwardWeight,
+    ActionKind::kSendForward,    ActionKind::kReceiveForward,
+    ActionKind::kSendBackward,   ActionKind::kReceiveBackward,
+    ActionKind::kUnshard,        ActionKind::kReshard,
+    ActionKind::kReduceGradient,
+};
+
+// "F", "SEND_F"...
+std::string_view ActionKindName(ActionKind kind);
+
+// F, B, I or W: occupies the rank's processor.
+constexpr bool Computes(ActionKind kind) {
+  return kind <= ActionKind::kBackwardWeight;
+}
+// SEND_F, RECV_F, SEND_B or RECV_B.
+constexpr bool Communicates(ActionKind kind) {
+  return kind >= ActionKind::kSendForward &&
+         kind <= ActionKind::kReceiveBackward;
+}
+constexpr bool Sends(ActionKind kind) {
+  return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward;
+}
+constexpr bool Receives(ActionKind kind) {
+  return kind == ActionKind::kReceiveForward ||
+         kind == ActionKind::kReceiveBackward;
+}
+// The action belongs to a micro-batch; those on parameters do not.
+constexpr bool HasMicroBatch(ActionKind kind) {
+  return kind <= ActionKind::kReceiveBackward;
+}
+// B or I: gives the gradient to the stage before.
+constexpr bool GivesInputGradient(ActionKind kind) {
+  return kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
+}
+// F, B or I: computes with the stage's parameters. The gradients of
+// weights are products of activations and gradients alone.
+constexpr bool NeedsParameters(ActionKind kind) {
+  return kind <= ActionKind::kBackwardInput;
+}
+// B or W: finishes the micro-batch in the stage.
+constexpr bool GivesWeightGradient(ActionKind kind) {
+  return kind == ActionKind::kBackward || kind == ActionKind::kBackwardWeight;
+}
+
+inline constexpr int32_t kNoMicroBatch = -1;
+// The largest number of a stage or micro-batch.
+inline constexpr int32_t kMostIndex = (1 << 24) - 1;
+
+// One action of a rank.
+//
+//   const Action forward{ActionKind::kForward, /*stage=*/2, /*microbatch=*/7};
+//   forward.ToString();                         // "2F7"
+//   ParseCell("(0F8;7B4)OVERLAP_F_B");          // two actions, run together
+//   ParseCell("(1SEND_F3;1RECV_B0)");           // both messages at once
+//
+// The notation is the one of PyTorch's pipeline schedules (torch.distributed
+// .pipelining.schedules): stage, kind, micro-batch. It has no notation for a
+// send and a receive at once; ours is the pair in brackets.
+struct Action {
+  ActionKind kind = ActionKind::kForward;
+  int32_t stage = 0;
+  int32_t microbatch = kNoMicroBatch;
+  // Runs together with the action after it in the rank's list: a forward and a
+  // backward, of different micro-batches, whose communication hides behind each
+  // other's computation (DualPipe, arXiv 2412.19437, section 3.2.1). Or a send
+  // and a receive with the same rank, which both happen at once, in whatever
+  // order the other rank does them.
+  bool with_next = false;
+
+  // "2F7", "3UNSHARD"; without regard to with_next.
+  std::string ToString() const;
+
+  friend bool operator==(const Action&, const Action&) = default;
+};
+
+std::ostream& operator<<(std::ostream& os, const Action& action);
+
+// The action of a text such as "2F7" or "3UNSHARD". InvalidArgument for any
+// other text.
+absl::StatusOr<Action> ParseAction(std::string_view text);
+
+// A cell of a schedule's table: one action, or a pair that runs together. An
+// empty cell has none. InvalidArgument if it is neither.
+absl::StatusOr<std::vector<Action>> ParseCell(std::string_view text);
+
+// The rank of each stage of a model.
+//
+//   StageMap::Loop(4, 2)->RankOf(5);     // 1: stages 1 and 5 are rank 1's
+//
+//   linear    stage s on rank s
+//   loop      chunk c of rank r is stage c p + r (interleaved 1F1B, arXiv
+//             2104.04473, section 2.2)
+//   zigzag    chunks go forth and back, so that the first and the last stage
+//             are rank 0's; with two chunks a V (arXiv 2401.10241, section 6)
+//   two-way   stage s is held by ranks s and p - 1 - s: micro-batches enter at
+//             both ends (DualPipe, arXiv 2412.19437, section 3.2.1)
+class StageMap {
+ public:
+  // One stage, one rank.
+  StageMap() : rank_of_({0}) {}
+
+  // InvalidArgument if a count is less than 1 or there are more than
+  // kMostStages stages.
+  static constexpr int64_t kMostStages = int64_t{1} << 20;
+  static absl::StatusOr<StageMap> Linear(int64_t ranks);
+  static absl::StatusOr<StageMap> Loop(int64_t ranks, int64_t chunks);
+  static absl::StatusOr<StageMap> Zigzag(int64_t ranks, int64_t chunks);
+  static absl::StatusOr<StageMap> TwoWay(int64_t ranks);
+
+  // Any other map: the rank of each stage. InvalidArgument if a rank below the
+  // largest has no stage.
+  static absl::StatusOr<StageMap> Of(std::vector<int32_t> rank_of_stage);
+  // The same for a two-way map: the rank of each stage for micro-batches that
+  // enter at the front; those that enter at the back use rank p - 1 - r.
+  static absl::StatusOr<StageMap> TwoWayOf(std::vector<int32_t> rank_of_stage);
+
+  // Divides each stage s into parts[s] consecutive stages of the same rank or
+  // ranks; one of no parts is left out, and a rank may then have none.
+  // InvalidArgument unless `parts` has one entry for each stage, of which one
+  // is above 0.
+  absl::StatusOr<StageMap> Split(std::span<const int64_t> parts) const;
+
+  int64_t ranks() const { return ranks_; }
+  int64_t stages() const { return static_cast<int64_t>(rank_of_.size()); }
+  bool two_way() const { return two_way_; }
+
+  // The rank of `stage`, for micro-batches that enter at the front.
+  int32_t RankOf(int32_t stage) const {
+    return rank_of_[static_cast<size_t>(stage)];
+  }
+  // For those that enter at the back: the same unless the map is two-way.
+  int32_t RankFromBack(int32_t stage) const {
+    return two_way_ ? static_cast<int32_t>(ranks_) - 1 - RankOf(stage)
+                    : RankOf(stage);
+  }
+
+  // The stages that a rank holds, ascending.
+  std::vector<int32_t> StagesOf(int32_t rank) const;
+
+  friend bool operator==(const StageMap&, const StageMap&) = default;
+
+ private:
+  StageMap(std::vector<int32_t> rank_of, int64_t ranks, bool two_way)
+      : rank_of_(std::move(rank_of)), ranks_(ranks), two_way_(two_way) {}
+
+  std::vector<int32_t> rank_of_;
+  int64_t ranks_ = 1;
+  bool two_way_ = false;
+};
 
 struct Schedule {
   std::string name;
   StageMap map;
   int32_t microbatches = 0;
-  // What each rank does, by rank: map.ranks() lists.
+  // The actions of each rank: map.ranks() lists.
   std::vector<std::vector<Action>> ranks;
 
-  // Of a two-way map the first half of the micro-batches (the larger one where
+  // Of a two-way map the first half of the micro-batches (the larger one if
   // they are odd) enters at the front, the other at the back.
   bool EntersAtFront(int32_t microbatch) const {
     return !map.two_way() || microbatch < microbatches - microbatches / 2;

@@ -1,3 +1,53 @@
+// Costs: the time and memory of a pipeline's actions, and the links between its
+// ranks.
+#ifndef TESSERA_PIPELINE_SIMULATE_COSTS_H_
+#define TESSERA_PIPELINE_SIMULATE_COSTS_H_
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "pipeline/schedule/schedule.h"
+
+namespace tessera::pipeline {
+
+// Links: how fast messages travel between the ranks of a pipeline.
+//
+//   Links links;
+//   links.everywhere = {.latency = 5e-6, .bandwidth = 25e9};
+//   links.exceptions[{3, 4}] = {.latency = 2e-5, .bandwidth = 5e9};
+//
+// A message of n bytes takes latency + n / bandwidth (Hockney, "The
+// communication challenge for MPP", 1994). For n / bandwidth of it the link is
+// taken: the next message of the same ordered pair of ranks starts after that.
+// The two directions between two ranks are two links. Stages of one rank need
+// none.
+struct Link {
+  double latency = 0;  // In the unit of the other times, seconds as a rule.
+  // Bytes in such a unit; infinite: messages take the latency only and never
+  // wait for each other.
+  double bandwidth = std::numeric_limits<double>::infinity();
+};
+
+struct Links {
+  Link everywhere;
+  // By sender and receiver.
+  std::map<std::pair<int32_t, int32_t>, Link> exceptions;
+
+  const Link& Of(int32_t sender, int32_t receiver) const {
+    const auto exception = exceptions.find({sender, receiver});
+    return exception == exceptions.end() ? everywhere : exception->second;
+  }
+};
+
+// InvalidArgument if a latency is negative or not finite, a bandwidth is not
+// more than 0, or an exception is for a rank that is not one of `ranks`, or for
+// a rank and itself.
+absl::Status CheckLinks(const Links& links, int64_t ranks);
+
 // Costs: what the actions of a schedule take, of time and memory.
 //
 //   Costs costs = Costs::Uniform(4, {.forward = 1, .backward_input = 1,
@@ -7,17 +57,6 @@
 //   costs.overlap_communication = false;
 //
 // Times are seconds, or any unit: results are in the same. Memory is bytes.
-#ifndef TESSERA_PIPELINE_SIMULATE_COSTS_H_
-#define TESSERA_PIPELINE_SIMULATE_COSTS_H_
-
-#include <cstdint>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "pipeline/schedule/action.h"
-#include "pipeline/simulate/links.h"
-
-namespace tessera::pipeline {
 
 // Of a micro-batch in a stage, as far as nothing else is said.
 struct StageCosts {
@@ -77,7 +116,7 @@ struct Costs {
   static Costs Uniform(int64_t stages, const StageCosts& costs);
 };
 
-// InvalidArgument where there are not as many as `stages`, a time is negative
+// InvalidArgument if there are not as many as `stages`, a time is negative
 // or not finite, a message's or the parameters' size is negative, or the links
 // are wrong (CheckLinks, for as many ranks as stages, which is the most that
 // there may be).

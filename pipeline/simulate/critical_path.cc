@@ -1,11 +1,319 @@
 #include "pipeline/simulate/critical_path.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "pipeline/simulate/event_graph.h"
+#include "pipeline/proof/place.h"
 
 namespace tessera::pipeline {
+
+std::string_view CauseName(Cause cause) {
+  switch (cause) {
+    case Cause::kStart:
+      return "start";
+    case Cause::kSameRank:
+      return "same rank";
+    case Cause::kInput:
+      return "input";
+    case Cause::kLink:
+      return "link";
+    case Cause::kPeer:
+      return "peer";
+    case Cause::kParameters:
+      return "parameters";
+    case Cause::kAllRanks:
+      return "all ranks";
+  }
+  return "?";
+}
+
+namespace {
+
+// What a stage sends on for a micro-batch.
+using ResultKey = std::tuple<PassDirection, int32_t, int32_t>;
+using EventOf = absl::flat_hash_map<ResultKey, int32_t>;
+
+// What the walk through a rank's list has come by.
+struct RankWalk {
+  size_t computations = 0;    // In the timeline.
+  size_t others = 0;          // Among its communications.
+  int32_t last = kNoEvent;    // That took the rank's own time.
+  int32_t stream = kNoEvent;  // That took its stream's.
+  absl::flat_hash_map<int32_t, int32_t> gathered;  // By stage, its UNSHARD.
+};
+
+bool HasMessages(const Schedule& schedule) {
+  for (const auto& actions : schedule.ranks) {
+    for (const Action& action : actions) {
+      if (Communicates(action.kind)) return true;
+    }
+  }
+  return false;
+}
+
+class Builder {
+ public:
+  Builder(const Schedule& schedule, const Timeline& timeline, bool overlap)
+      : schedule_(schedule),
+        timeline_(timeline),
+        overlap_(overlap),
+        lowered_(HasMessages(schedule)) {}
+
+  absl::StatusOr<std::vector<Event>> Build() {
+    if (timeline_.ranks.size() != schedule_.ranks.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a timeline of ", timeline_.ranks.size(),
+                       " ranks for a schedule of ", schedule_.ranks.size()));
+    }
+    AddResults();
+    std::vector<RankWalk> walks(schedule_.ranks.size());
+    for (size_t rank = 0; rank < walks.size(); ++rank) {
+      TESSERA_RETURN_IF_ERROR(Walk(static_cast<int32_t>(rank), walks[rank]));
+    }
+    AddOptimizer(walks);
+    return std::move(events_);
+  }
+
+ private:
+  const RankTimeline& Line(int32_t rank) const {
+    return timeline_.ranks[static_cast<size_t>(rank)];
+  }
+
+  int32_t Add(PathKind kind, int32_t rank, const TimedAction& timed) {
+    events_.push_back({kind, rank, timed.action, timed.begin, timed.end, {}});
+    return static_cast<int32_t>(events_.size()) - 1;
+  }
+
+  void After(int32_t event, int32_t before, Cause cause) {
+    if (before == kNoEvent) return;
+    events_[static_cast<size_t>(event)].before.push_back({before, cause});
+  }
+
+  static int32_t Find(const EventOf& events, const ResultKey& key) {
+    const auto found = events.find(key);
+    return found == events.end() ? kNoEvent : found->second;
+  }
+
+  // The events that other ranks' events refer to.
+  void AddResults() {
+    for (int32_t rank = 0; rank < static_cast<int32_t>(timeline_.ranks.size());
+         ++rank) {
+      first_computation_.push_back(static_cast<int32_t>(events_.size()));
+      for (const TimedAction& timed : Line(rank).computations) {
+        const int32_t event = Add(PathKind::kAction, rank, timed);
+        const auto [kind, stage, mb, with_next] = timed.action;
+        if (kind == ActionKind::kBackwardWeight) continue;
+        producers_[{DirectionOf(kind), stage, mb}] = event;
+      }
+      for (const TimedAction& timed : Line(rank).communications) {
+        const auto [kind, stage, mb, with_next] = timed.action;
+        if (!Sends(kind)) continue;
+        messages_[{DirectionOf(kind), stage, mb}] =
+            Add(PathKind::kAction, rank, timed);
+      }
+    }
+    for (const RankTimeline& line : timeline_.ranks) {
+      for (const TimedAction& timed : line.communications) {
+        if (!Receives(timed.action.kind)) continue;
+        const int32_t message = Find(messages_, InputOf(timed.action));
+        if (message == kNoEvent) continue;
+        events_[static_cast<size_t>(message)].end = timed.end;
+      }
+    }
+  }
+
+  // What an action of a stage takes from its neighbour.
+  ResultKey InputOf(const Action& action) const {
+    const PassDirection direction = DirectionOf(action.kind);
+    return {direction, SourceOf(schedule_, direction, action.stage),
+            action.microbatch};
+  }
+
+  ResultKey OutputOf(const Action& action) const {
+    return {DirectionOf(action.kind), action.stage, action.microbatch};
+  }
+
+  absl::Status Walk(int32_t rank, RankWalk& walk) {
+    const auto& actions = schedule_.ranks[static_cast<size_t>(rank)];
+    for (size_t at = 0; at < actions.size(); ++at) {
+      const Place place{rank, static_cast<int32_t>(at)};
+      const auto [kind, stage, mb, with_next] = actions[at];
+      if (stage < 0 || stage >= schedule_.map.stages()) return NotThere(place);
+      if (Computes(kind)) {
+        TESSERA_RETURN_IF_ERROR(Compute(place, walk));
+      } else if (Communicates(kind)) {
+        const int32_t before = walk.last;
+        TESSERA_RETURN_IF_ERROR(Communicate(place, before, walk));
+        if (!with_next || at + 1 == actions.size() ||
+            !Communicates(actions[at + 1].kind)) {
+          continue;
+        }
+        TESSERA_RETURN_IF_ERROR(
+            Communicate({rank, static_cast<int32_t>(++at)}, before, walk));
+      } else if (kind == ActionKind::kReshard) {
+        walk.gathered.erase(stage);
+      } else {
+        TESSERA_RETURN_IF_ERROR(UseStream(place, walk));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status NotThere(Place place) const {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Describe(schedule_, place),
+        " is not at its place in the timeline; is it of this schedule, and "
+        "with traces?"));
+  }
+
+  absl::Status Compute(Place place, RankWalk& walk) {
+    const Action& action = ActionAt(schedule_, place);
+    const auto& computations = Line(place.rank).computations;
+    const size_t index = walk.computations++;
+    if (index >= computations.size() ||
+        !(computations[index].action == action)) {
+      return NotThere(place);
+    }
+    const int32_t event = first_computation_[static_cast<size_t>(place.rank)] +
+                          static_cast<int32_t>(index);
+    After(event, walk.last, Cause::kSameRank);
+    walk.last = event;
+    if (action.kind != ActionKind::kBackwardWeight) {
+      const ResultKey input = InputOf(action);
+      const int32_t message = Find(messages_, input);
+      After(event, message != kNoEvent ? message : Find(producers_, input),
+            Cause::kInput);
+    }
+    const auto gathered = walk.gathered.find(action.stage);
+    if (gathered != walk.gathered.end()) {
+      After(event, gathered->second, Cause::kParameters);
+    }
+    SendImplied(place.rank, action, event, walk);
+    return absl::OkStatus();
+  }
+
+  // The message of a schedule that has no SEND for it.
+  void SendImplied(int32_t rank, const Action& action, int32_t computation,
+                   RankWalk& walk) {
+    if (action.kind == ActionKind::kBackwardWeight || lowered_) return;
+    const int32_t message = Find(
+        messages_, {DirectionOf(action.kind), action.stage, action.microbatch});
+    if (message == kNoEvent) return;
+    After(message, computation, Cause::kSameRank);
+    Queue(rank, action, message);
+    if (!overlap_) walk.last = message;
+  }
+
+  // A send or receive, of which the rank has come to from `before`.
+  absl::Status Communicate(Place place, int32_t before, RankWalk& walk) {
+    const Action& action = ActionAt(schedule_, place);
+    if (action.stage < 0 || action.stage >= schedule_.map.stages()) {
+      return NotThere(place);
+    }
+    const bool sends = Sends(action.kind);
+    if (!sends && overlap_) return absl::OkStatus();
+    const int32_t message =
+        Find(messages_, sends ? OutputOf(action) : InputOf(action));
+    if (message == kNoEvent) return NotThere(place);
+    After(message, before, sends ? Cause::kSameRank : Cause::kPeer);
+    if (sends) Queue(place.rank, action, message);
+    if (overlap_) return absl::OkStatus();
+    // Of two messages at once the rank waits for the later one.
+    if (walk.last == before || EndOf(message) > EndOf(walk.last)) {
+      walk.last = message;
+    }
+    return absl::OkStatus();
+  }
+
+  double EndOf(int32_t event) const {
+    return events_[static_cast<size_t>(event)].end;
+  }
+
+  // Behind the link's message before.
+  void Queue(int32_t rank, const Action& action, int32_t message) {
+    const int32_t target =
+        TargetOf(schedule_, DirectionOf(action.kind), action.stage);
+    if (target == kNoStage) return;
+    const int32_t peer = schedule_.RankOf(target, action.microbatch);
+    int32_t& last =
+        last_on_link_.try_emplace({rank, peer}, kNoEvent).first->second;
+    After(message, last, Cause::kLink);
+    last = message;
+  }
+
+  // UNSHARD or REDUCE_GRAD.
+  absl::Status UseStream(Place place, RankWalk& walk) {
+    const Action& action = ActionAt(schedule_, place);
+    const auto& others = Line(place.rank).communications;
+    while (walk.others < others.size() &&
+           (HasMicroBatch(others[walk.others].action.kind) ||
+            others[walk.others].action.kind == ActionKind::kReshard)) {
+      ++walk.others;
+    }
+    if (walk.others == others.size() ||
+        !(others[walk.others].action == action)) {
+      return NotThere(place);
+    }
+    const int32_t event =
+        Add(PathKind::kAction, place.rank, others[walk.others++]);
+    After(event, walk.last, Cause::kSameRank);
+    After(event, walk.stream, Cause::kParameters);
+    walk.stream = event;
+    if (action.kind == ActionKind::kUnshard) {
+      walk.gathered[action.stage] = event;
+    }
+    return absl::OkStatus();
+  }
+
+  void AddOptimizer(const std::vector<RankWalk>& walks) {
+    int32_t all = kNoEvent;
+    const TimeSpan& together = timeline_.synchronisation;
+    if (together.end > 0) {
+      all = Add(PathKind::kSynchronisation, 0,
+                {{}, together.begin, together.end});
+      for (const RankWalk& walk : walks) {
+        After(all, walk.last, Cause::kAllRanks);
+        After(all, walk.stream, Cause::kAllRanks);
+      }
+    }
+    for (size_t rank = 0; rank < walks.size(); ++rank) {
+      const TimeSpan& span = timeline_.ranks[rank].optimizer;
+      if (span.end <= 0) continue;
+      const int32_t event =
+          Add(PathKind::kOptimizer, static_cast<int32_t>(rank),
+              {{}, span.begin, span.end});
+      if (all != kNoEvent) {
+        After(event, all, Cause::kAllRanks);
+        continue;
+      }
+      After(event, walks[rank].last, Cause::kSameRank);
+      After(event, walks[rank].stream, Cause::kParameters);
+    }
+  }
+
+  const Schedule& schedule_;
+  const Timeline& timeline_;
+  const bool overlap_;
+  const bool lowered_;
+  std::vector<Event> events_;
+  std::vector<int32_t> first_computation_;  // By rank.
+  EventOf producers_;
+  EventOf messages_;
+  absl::flat_hash_map<std::pair<int32_t, int32_t>, int32_t> last_on_link_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<Event>> EventGraph(const Schedule& schedule,
+                                              const Timeline& timeline,
+                                              bool overlap) {
+  return Builder(schedule, timeline, overlap).Build();
+}
+
 namespace {
 
 void AddUp(const PathStep& step, Path& path) {
@@ -30,7 +338,7 @@ class Walk {
  public:
   explicit Walk(const std::vector<Event>& events) : events_(events) {}
 
-  // InvalidArgument where events wait for each other in a circle.
+  // InvalidArgument if events wait for each other in a circle.
   absl::StatusOr<Path> From(double makespan) {
     const int32_t last = LastEvent();
     if (last == kNoEvent) return Path();
@@ -53,7 +361,7 @@ class Walk {
     return events_[static_cast<size_t>(event)];
   }
 
-  // A message that travels beside the computations is last of all only where
+  // A message that travels beside the computations is last of all only if
   // nobody needs it.
   int32_t LastEvent() const {
     int32_t last = kNoEvent;

@@ -8,7 +8,7 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "pipeline/schedule/csv.h"
+#include "pipeline/schedule/schedule_text.h"
 #include "pipeline/simulate/longest_path.h"
 #include "pipeline/simulate/random_cases.h"
 #include "pipeline/simulate/simulate.h"

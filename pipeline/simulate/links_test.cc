@@ -1,7 +1,5 @@
 // What links, and messages that do or do not overlap, do to a timeline: worked
 // out by hand.
-#include "pipeline/simulate/links.h"
-
 #include <limits>
 #include <string>
 #include <vector>
@@ -9,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "pipeline/schedule/csv.h"
+#include "pipeline/schedule/schedule_text.h"
 #include "pipeline/simulate/costs.h"
 #include "pipeline/simulate/simulate.h"
 

@@ -7,7 +7,6 @@
 #include <random>
 
 #include "pipeline/passes/add_communication.h"
-#include "pipeline/passes/fuse_messages.h"
 #include "pipeline/passes/place_parameters.h"
 #include "pipeline/proof/schedules.h"
 #include "pipeline/schedule/schedule.h"

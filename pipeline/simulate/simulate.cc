@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "pipeline/simulate/check.h"
 #include "pipeline/simulate/simulation.h"
 
 namespace tessera::pipeline {

@@ -51,8 +51,8 @@ struct SimulateOptions {
   bool traces = true;
 };
 
-// InvalidArgument where costs are wrong (CheckCosts, CheckLinks) or an action
-// is none of this schedule. FailedPrecondition where the schedule cannot be
+// InvalidArgument if costs are wrong (CheckCosts, CheckLinks) or an action
+// is none of this schedule. FailedPrecondition if the schedule cannot be
 // completed: names the rank, the position, the action and what it waits for.
 // Whether it is right in all other ways says Validate.
 absl::StatusOr<Timeline> Simulate(const Schedule& schedule, const Costs& costs,

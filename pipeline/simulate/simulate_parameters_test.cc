@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "pipeline/schedule/csv.h"
+#include "pipeline/schedule/schedule_text.h"
 #include "pipeline/simulate/simulate.h"
 
 namespace tessera::pipeline {

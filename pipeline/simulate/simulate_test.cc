@@ -6,7 +6,7 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "pipeline/schedule/csv.h"
+#include "pipeline/schedule/schedule_text.h"
 
 namespace tessera::pipeline {
 namespace {

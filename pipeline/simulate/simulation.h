@@ -1,8 +1,4 @@
-// Simulation: one run of Simulate.
-//
-//   Simulation run(schedule, costs, contents, /*traces=*/true);
-//   TESSERA_RETURN_IF_ERROR(run.Run());
-//   return std::move(run).TakeTimeline();
+// What Simulate refuses before it begins.
 #ifndef TESSERA_PIPELINE_SIMULATE_SIMULATION_H_
 #define TESSERA_PIPELINE_SIMULATE_SIMULATION_H_
 
@@ -13,20 +9,33 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "pipeline/proof/place.h"
 #include "pipeline/schedule/schedule.h"
-#include "pipeline/simulate/check.h"
 #include "pipeline/simulate/costs.h"
-#include "pipeline/simulate/hops.h"
-#include "pipeline/simulate/meetings.h"
-#include "pipeline/simulate/memory_meter.h"
-#include "pipeline/simulate/parameter_stream.h"
-#include "pipeline/simulate/results.h"
-#include "pipeline/simulate/stuck.h"
+#include "pipeline/simulate/rank_memory.h"
 #include "pipeline/simulate/timeline.h"
+#include "pipeline/simulate/transfers.h"
 
 namespace tessera::pipeline {
 
+// What there is besides computations.
+struct Contents {
+  bool messages = false;    // Sends or receives: the schedule is lowered.
+  bool parameters = false;  // UNSHARD, RESHARD or REDUCE_GRAD.
+};
+
+// InvalidArgument if the costs are wrong or not for the schedule, an action
+// is of a stage or micro-batch that there is not or is not its rank's, a
+// message joins no two ranks, or bytes could add up to more than 2^62.
+absl::StatusOr<Contents> CheckInputs(const Schedule& schedule,
+                                     const Costs& costs);
+
+// Simulation: one run of Simulate.
+//
+//   Simulation run(schedule, costs, contents, /*traces=*/true);
+//   TESSERA_RETURN_IF_ERROR(run.Run());
+//   return std::move(run).TakeTimeline();
 class Simulation {
  public:
   // `contents` is what CheckInputs says of the other two, which must outlive
@@ -34,7 +43,7 @@ class Simulation {
   Simulation(const Schedule& schedule, const Costs& costs,
              const Contents& contents, bool traces);
 
-  // FailedPrecondition where a rank waits for ever.
+  // FailedPrecondition if a rank waits for ever.
   absl::Status Run();
   Timeline TakeTimeline() && { return std::move(timeline_); }
 
@@ -60,7 +69,7 @@ class Simulation {
     return costs_.stages[static_cast<size_t>(stage)];
   }
 
-  // Does the rank's next action; false where it has to wait.
+  // Does the rank's next action; false if it has to wait.
   bool Step(int32_t rank);
   bool Compute(int32_t rank, const Action& action);
   void Hold(int32_t rank, const Action& action, double begin, double end);

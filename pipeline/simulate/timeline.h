@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pipeline/schedule/action.h"
+#include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {
 
@@ -63,7 +63,7 @@ struct Timeline {
   // which that is longest: what a step takes where the next one's warm-up fills
   // this one's cool-down (arXiv 2401.10241, section 5.3).
   double longest_stage = 0;
-  // All ranks together, before the optimizer; empty where there is none.
+  // All ranks together, before the optimizer; empty if there is none.
   TimeSpan synchronisation;
 
   // The share of longest_stage in which the rank computes nothing.

@@ -42,7 +42,7 @@ Evaluation Evaluator::Evaluate(const Order& order) {
   return evaluation;
 }
 
-// Goes on until the rank waits. False where it breaks the memory limit.
+// Goes on until the rank waits. False if it breaks the memory limit.
 bool Evaluator::Advance(int32_t rank, const std::vector<Op>& ops) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   state.awaited.lane = kNoLane;

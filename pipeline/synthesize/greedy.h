@@ -28,11 +28,11 @@
 #include <memory>
 #include <optional>
 #include <queue>
+#include <random>
 #include <utility>
 #include <vector>
 
 #include "pipeline/synthesize/model.h"
-#include "pipeline/synthesize/order.h"
 
 namespace tessera::pipeline::synthesis {
 
@@ -73,7 +73,7 @@ class Greedy {
   // The model must outlive it.
   explicit Greedy(const Model& model);
 
-  // None where a rank has no room for what it must do.
+  // None if a rank has no room for what it must do.
   std::optional<Order> Run(const Policy& policy);
 
  private:
@@ -123,6 +123,17 @@ class Greedy {
   const Policy* policy_ = nullptr;
   Order order_;
 };
+
+// The policies that a search begins with, and how it goes on from one.
+//
+//   for (const Policy& policy : FirstPolicies(model)) greedy.Run(policy);
+//   greedy.Run(Vary(model, best, random));
+
+// All ranks keen on the same, the most promising first.
+std::vector<Policy> FirstPolicies(const Model& model);
+
+// A policy that differs in one respect, on one rank, some or all.
+Policy Vary(const Model& model, const Policy& policy, std::mt19937_64& random);
 
 }  // namespace tessera::pipeline::synthesis
 

@@ -2,10 +2,9 @@
 
 #include "gtest/gtest.h"
 #include "pipeline/synthesize/evaluator.h"
-#include "pipeline/synthesize/policies.h"
 #include "pipeline/synthesize/random_order.h"
 #include "pipeline/synthesize/random_problem.h"
-#include "pipeline/synthesize/sequential.h"
+#include "pipeline/synthesize/search.h"
 
 namespace tessera::pipeline::synthesis {
 namespace {

@@ -6,10 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "pipeline/schedule/action.h"
+#include "pipeline/schedule/schedule.h"
 #include "pipeline/synthesize/model.h"
 #include "pipeline/synthesize/rank_bound.h"
-#include "pipeline/synthesize/ways.h"
 
 namespace tessera::pipeline {
 namespace {

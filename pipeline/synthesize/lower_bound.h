@@ -44,7 +44,7 @@
 // Ranks that micro-batches pass in both directions have 1, 2, 5, and 6 with the
 // work of a direction.
 //
-// Memory counts on ranks where nothing that is held is less than 0 bytes. The
+// Memory counts on ranks if nothing that is held is less than 0 bytes. The
 // bound is rounded down by a relative 1e-12 for the rounding of sums. Where
 // messages wait for each other or take the ranks' own time, or there is an
 // optimizer, that only makes schedules slower.
@@ -54,13 +54,13 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "pipeline/schedule/stage_map.h"
+#include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/costs.h"
 
 namespace tessera::pipeline {
 
 // In the unit of the costs' times. memory_limit is in bytes per rank; 0: none.
-// InvalidArgument where the costs are not the map's (CheckCosts), there is no
+// InvalidArgument if the costs are not the map's (CheckCosts), there is no
 // micro-batch, or the limit is negative. Time is linear in stages x
 // micro-batches.
 absl::StatusOr<double> LowerBound(const StageMap& map, int64_t microbatches,

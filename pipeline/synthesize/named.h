@@ -21,7 +21,7 @@ struct Named {
 };
 
 // Of every generator that makes one for the problem's ranks, chunks and
-// micro-batches, on its map where there is one, in their order. The problem was
+// micro-batches, on its map if there is one, in their order. The problem was
 // checked.
 std::vector<Named> NamedSchedules(const SynthesisProblem& problem);
 

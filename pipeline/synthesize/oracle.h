@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <limits>
 
-#include "pipeline/schedule/stage_map.h"
+#include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/costs.h"
 
 namespace tessera::pipeline {
 
-// Infinite where nothing keeps to the limit.
+// Infinite if nothing keeps to the limit.
 struct Oracle {
   double longest_stage = std::numeric_limits<double>::infinity();
   double makespan = std::numeric_limits<double>::infinity();

@@ -1,10 +1,9 @@
-#include "pipeline/synthesize/order.h"
-
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "pipeline/generate/generate.h"
-#include "pipeline/passes/split_backward.h"
+#include "pipeline/passes/split_stages.h"
 #include "pipeline/proof/validate.h"
+#include "pipeline/synthesize/model.h"
 #include "pipeline/synthesize/random_order.h"
 
 namespace tessera::pipeline::synthesis {

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "pipeline/schedule/stage_map.h"
+#include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/costs.h"
 
 namespace tessera::pipeline {
@@ -31,7 +31,7 @@ struct SynthesisProblem {
   std::optional<StageMap> map = std::nullopt;
 };
 
-// InvalidArgument where a count is less than 1, there are more than 16 Mi
+// InvalidArgument if a count is less than 1, there are more than 16 Mi
 // actions, the costs or the map are not of so many stages or ranks, or the
 // limit is negative.
 absl::Status CheckProblem(const SynthesisProblem& problem);

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "pipeline/synthesize/model.h"
-#include "pipeline/synthesize/order.h"
 
 namespace tessera::pipeline::synthesis {
 

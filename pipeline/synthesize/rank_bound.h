@@ -7,7 +7,6 @@
 #include <cstddef>
 
 #include "pipeline/synthesize/model.h"
-#include "pipeline/synthesize/ways.h"
 
 namespace tessera::pipeline::synthesis {
 

@@ -1,11 +1,9 @@
-#include "pipeline/synthesize/refine.h"
-
 #include <algorithm>
 
 #include "gtest/gtest.h"
 #include "pipeline/synthesize/random_order.h"
 #include "pipeline/synthesize/random_problem.h"
-#include "pipeline/synthesize/sequential.h"
+#include "pipeline/synthesize/search.h"
 
 namespace tessera::pipeline::synthesis {
 namespace {

@@ -1,5 +1,3 @@
-#include "pipeline/synthesize/sequential.h"
-
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "pipeline/simulate/simulate.h"
@@ -7,6 +5,7 @@
 #include "pipeline/synthesize/oracle.h"
 #include "pipeline/synthesize/random_order.h"
 #include "pipeline/synthesize/random_problem.h"
+#include "pipeline/synthesize/search.h"
 
 namespace tessera::pipeline::synthesis {
 namespace {

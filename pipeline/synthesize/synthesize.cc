@@ -12,10 +12,7 @@
 #include "pipeline/synthesize/lower_bound.h"
 #include "pipeline/synthesize/model.h"
 #include "pipeline/synthesize/named.h"
-#include "pipeline/synthesize/objective.h"
-#include "pipeline/synthesize/order.h"
 #include "pipeline/synthesize/search.h"
-#include "pipeline/synthesize/sequential.h"
 
 namespace tessera::pipeline {
 namespace {

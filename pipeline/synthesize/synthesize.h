@@ -21,7 +21,7 @@
 //
 // The search takes messages to travel beside computations without waiting for
 // each other. Busy links, messages in the ranks' own time and the optimizer
-// count where its result is compared with the generators' schedules.
+// count if its result is compared with the generators' schedules.
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_SYNTHESIZE_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_SYNTHESIZE_H_
 
@@ -51,7 +51,7 @@ struct Synthesis {
   // No schedule on schedule.map that keeps to the limit has a longest_stage (or
   // makespan) below this: LowerBound.
   double lower_bound = 0;
-  // Of longest_stage (or of the makespan, where that is preferred) over the
+  // Of longest_stage (or of the makespan, if that is preferred) over the
   // lower bound, less 1.
   double gap = 0;
   // The generator or search that found it: "zb_h2", "greedy, refined".
@@ -59,12 +59,12 @@ struct Synthesis {
 };
 
 // A schedule that is in the preferred time no worse than any that a generator
-// makes with so many chunks, on the problem's map where there is one, and that
+// makes with so many chunks, on the problem's map if there is one, and that
 // keeps to the limit. It is in both times no worse than the best of those on
 // maps that hold every stage once (or on the problem's, or the result's own),
 // if such a candidate was found. Deterministic.
 //
-// InvalidArgument where the problem is wrong (CheckProblem), effort is negative
+// InvalidArgument if the problem is wrong (CheckProblem), effort is negative
 // or not finite, or nothing fits the memory limit: the message has the least
 // limit that would do, one micro-batch at a time, and the rank that needs it.
 absl::StatusOr<Synthesis> Synthesize(const SynthesisProblem& problem,

@@ -88,7 +88,7 @@ int64_t ModelConfig::ParameterCount() const {
 double ModelConfig::ForwardFlopsPerToken(int64_t sequence) const {
   const int64_t weights =
       layers * (LayerParameterCount() - 2 * hidden) + hidden * vocabulary;
-  // Of a sequence: scores and values, 2 * QueryRows() operations for a key
+  // For a sequence: scores and values, 2 * QueryRows() operations for a key
   // each.
   const double keys = (static_cast<double>(sequence) + 1) / 2;
   const double attention = 4.0 * static_cast<double>(layers * QueryRows());

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/dtype/bfloat16.h"
+#include "base/dtype/small_float.h"
 #include "base/status_matchers.h"
 #include "base/tensor/tensor_view.h"
 #include "gtest/gtest.h"

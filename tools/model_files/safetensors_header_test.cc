@@ -44,7 +44,6 @@ TEST(ElementTypeTest, RefusesWhatItHasNot) {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::Pair;
 
 template <typename... Words>

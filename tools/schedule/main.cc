@@ -20,42 +20,45 @@
 #include "tools/schedule/print.h"
 #include "tools/schedule/report.h"
 
-ABSL_FLAG(std::string, schedule, "",
-          "1f1b where there is no --input; also sequential, gpipe, "
-          "round_robin, interleaved_1f1b, looped_bfs, zb_h1, zb_h2, zb_v, "
-          "v_half, v_min, dualpipe, dualpipev; auto, made for the given times "
-          "and memory, and zb_1p and zb_2p, the same with the memory of p and "
-          "2p micro-batches. Several, separated by commas, are compared");
+ABSL_FLAG(
+    std::string, schedule, "",
+    "default without --input: 1f1b; also sequential, gpipe, "
+    "round_robin, interleaved_1f1b, looped_bfs, zb_h1, zb_h2, zb_v, "
+    "v_half, v_min, dualpipe, dualpipev; auto, synthesised for the given "
+    "times and memory, and zb_1p and zb_2p, the same with the memory of p and "
+    "2p micro-batches. Several, separated by commas, are compared");
 ABSL_FLAG(std::string, input, "",
           "a schedule from a file: PyTorch's table, with or without sends and "
           "receives, or JSON");
 ABSL_FLAG(std::optional<int64_t>, stages, std::nullopt,
-          "stages of the pipeline, one on each rank, p; 4 where not given. "
+          "stages of the pipeline, one on each rank, p; default 4. "
           "With chunks, ranks: each has that many stages");
 ABSL_FLAG(std::optional<int64_t>, microbatches, std::nullopt,
-          "micro-batches of a step, m; 8 where not given");
+          "micro-batches of a step, m; default 8");
 ABSL_FLAG(int64_t, chunks, 0,
           "stages of a rank, v, of the schedules that have a choice; 0: 2 for "
           "interleaved_1f1b and looped_bfs, 1 for others");
-ABSL_FLAG(std::string, times, "1,1,1,0",
-          "F,B,W,comm: milliseconds of a forward, of the backward of inputs "
-          "and of weights, and between two ranks, in a stage; or a file with "
-          "such a line for each stage, which may go on with f,b,w as --memory");
+ABSL_FLAG(
+    std::string, times, "1,1,1,0",
+    "F,B,W,comm: milliseconds of a forward, of the backward of inputs "
+    "and of weights, and between two ranks, in a stage; or a file with "
+    "such a line for each stage, optionally followed by f,b,w as --memory");
 ABSL_FLAG(std::string, times_of, "stage",
-          "whose --times and --memory are: stage, or rank, whose stages have "
-          "an equal share of them");
+          "unit of --times and --memory: stage, or rank, whose stages have "
+          "equal shares");
 ABSL_FLAG(std::string, memory, "1,0,-1",
           "f,b,w: bytes that a forward, a backward of inputs and one of "
           "weights add (more than 0) or free (less)");
 ABSL_FLAG(int64_t, memory_limit, 0,
           "bytes that a rank may hold; 0: any, for zb_1p and zb_2p p and 2p "
           "times what a forward adds");
-ABSL_FLAG(double, latency, 0, "milliseconds of a message, beside --times'");
+ABSL_FLAG(double, latency, 0,
+          "milliseconds of a message, added to those of --times");
 ABSL_FLAG(double, bandwidth, 0,
           "GB/s of a link, for messages of --activation_bytes; 0: no limit");
 ABSL_FLAG(tessera::ByteSize, activation_bytes, tessera::ByteSize(0),
           "size of a message between stages, such as 16MiB");
-ABSL_FLAG(bool, overlap, true, "messages travel beside computations");
+ABSL_FLAG(bool, overlap, true, "messages overlap with computations");
 ABSL_FLAG(double, optimizer, 0,
           "milliseconds of the optimizer's step in a stage");
 ABSL_FLAG(bool, lowered, false,
@@ -64,10 +67,11 @@ ABSL_FLAG(tessera::tools::OutputFormat, format,
           tessera::tools::OutputFormat::kText,
           "text, json, or csv: the table that PyTorch reads");
 ABSL_FLAG(std::string, svg, "", "also draws the timelines into this file");
-ABSL_FLAG(std::string, trace, "",
-          "also writes them as a trace for ui.perfetto.dev into this file");
+ABSL_FLAG(
+    std::string, trace, "",
+    "also writes the timelines as a trace for ui.perfetto.dev into this file");
 ABSL_FLAG(int64_t, width, 100, "columns of the picture in text");
-ABSL_FLAG(bool, colour, false, "with the colours of ANSI terminals");
+ABSL_FLAG(bool, colour, false, "uses ANSI colours");
 ABSL_FLAG(bool, quiet, false, "prints nothing: for --svg, --trace or a check");
 
 namespace tessera::tools {

@@ -50,7 +50,7 @@ Json RanksOf(const pipeline::Schedule& schedule) {
   return ranks;
 }
 
-// As WriteJson has it: the rank of each stage.
+// The rank of each stage, as in WriteJson.
 Json MapOf(const pipeline::StageMap& map) {
   Json ranks = Json::array();
   for (int64_t stage = 0; stage < map.stages(); ++stage) {
@@ -109,9 +109,6 @@ std::string ReportsToJson(std::span<const ScheduleReport> reports) {
 }
 
 namespace {
-
-using pipeline::RankTimeline;
-using pipeline::Timeline;
 
 std::string Milliseconds(double time) { return absl::StrFormat("%.6g", time); }
 

@@ -85,7 +85,7 @@ absl::Status Price(const pipeline::Costs& costs, ScheduleReport& report) {
   TESSERA_ASSIGN_OR_RETURN(
       report.critical_path,
       PathOf(report.schedule, *report.timeline, costs.overlap_communication));
-  // What exceeds the limit is held against the bound without one.
+  // A schedule above the limit is compared with the bound without a limit.
   TESSERA_ASSIGN_OR_RETURN(
       report.lower_bound,
       pipeline::LowerBound(
@@ -123,13 +123,13 @@ absl::StatusOr<ScheduleReport> ReportOfFile(const ScheduleOptions& options,
     return report;
   }
   TESSERA_RETURN_IF_ERROR(read.status());
-  // What it is compared with has its counts.
+  // The other schedules get the counts of the file.
   shape.stages = read->schedule.map.ranks();
   shape.microbatches = read->schedule.microbatches;
   return ReportOf(*std::move(read), options.input, options.lowered);
 }
 
-// Of several, each has what it can have.
+// Of several schedules, each has the number of chunks that it supports.
 absl::Status CheckChunks(const std::string& name, int64_t asked,
                          int64_t actual) {
   if (asked == 0 || asked == actual) return absl::OkStatus();

@@ -108,7 +108,7 @@ bool IsFile(std::string_view times) {
          !absl::SimpleAtod(times.substr(0, times.find(',')), &unused);
 }
 
-// What --times says: of one stage for all, or of each.
+// The costs of --times: one for all stages, or one for each.
 absl::StatusOr<std::vector<StageCosts>> ReadTimes(const CostOptions& options) {
   if (IsFile(options.times)) {
     TESSERA_ASSIGN_OR_RETURN(
@@ -244,7 +244,6 @@ absl::StatusOr<Costs> MakeCosts(const CostOptions& options, int64_t stages,
 
 namespace {
 
-using pipeline::Costs;
 using pipeline::Generator;
 using pipeline::Schedule;
 
@@ -375,7 +374,7 @@ absl::StatusOr<Schedule> ReadAnyJson(const std::string& text) {
       part.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-// As a failed run: the schedule is wrong, not the flags.
+// A failed run, not bad usage: the schedule is wrong, not the flags.
 absl::Status AsWrongSchedule(const absl::Status& status) {
   return absl::FailedPreconditionError(status.message());
 }

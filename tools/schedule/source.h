@@ -26,7 +26,7 @@ struct CostOptions {
   CostsOf of = CostsOf::kStage;
   double latency = 0;            // Milliseconds.
   double bandwidth = 0;          // GB/s; 0: messages take no time on the wire.
-  int64_t activation_bytes = 0;  // Of a message, either way.
+  int64_t activation_bytes = 0;  // Of a message in either direction.
   double optimizer = 0;          // Milliseconds of a stage.
   bool overlap = true;
 };

@@ -1,0 +1,210 @@
+// The messages of a simulation: results that are ready, hops over links, ranks
+// that meet for a transfer, and the report of a stuck schedule.
+#ifndef TESSERA_PIPELINE_SIMULATE_TRANSFERS_H_
+#define TESSERA_PIPELINE_SIMULATE_TRANSFERS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "pipeline/proof/place.h"
+#include "pipeline/schedule/schedule.h"
+#include "pipeline/simulate/costs.h"
+#include "pipeline/simulate/timeline.h"
+
+namespace tessera::pipeline {
+
+// Results: which results of computations are there, and since when.
+
+inline constexpr double kNever = -1;
+
+class Results {
+ public:
+  explicit Results(const Schedule& schedule)
+      : microbatches_(static_cast<size_t>(schedule.microbatches)),
+        cells_(static_cast<size_t>(schedule.map.stages()) * microbatches_) {
+    // The pipeline's ends wait for nobody.
+    for (size_t mb = 0; mb < microbatches_; ++mb) {
+      cells_[mb].input = 0;
+      cells_[cells_.size() - 1 - mb].output_gradient = 0;
+    }
+  }
+
+  // When all is there that a computation needs; kNever while something is not.
+  double ReadyFor(const Action& action) const {
+    const Cell& cell = At(action.stage, action.microbatch);
+    if (action.kind == ActionKind::kForward) return cell.input;
+    if (action.kind == ActionKind::kBackwardWeight) return cell.input_gradient;
+    if (cell.forward == kNever || cell.output_gradient == kNever) return kNever;
+    return std::max(cell.forward, cell.output_gradient);
+  }
+
+  // A computation has ended.
+  void Done(const Action& action, double end) {
+    Cell& cell = At(action.stage, action.microbatch);
+    if (action.kind == ActionKind::kForward) cell.forward = end;
+    if (GivesInputGradient(action.kind)) cell.input_gradient = end;
+  }
+
+  // What a stage has to send on in the direction; kNever before it is computed.
+  double Sendable(PassDirection direction, int32_t stage,
+                  int32_t microbatch) const {
+    const Cell& cell = At(stage, microbatch);
+    return direction == PassDirection::kForward ? cell.forward
+                                                : cell.input_gradient;
+  }
+
+  // What a stage waits for has come, from its neighbour on either side.
+  void Arrived(PassDirection direction, int32_t stage, int32_t microbatch,
+               double time) {
+    Cell& cell = At(stage, microbatch);
+    (direction == PassDirection::kForward ? cell.input : cell.output_gradient) =
+        time;
+  }
+
+ private:
+  struct Cell {
+    double input = kNever;
+    double forward = kNever;
+    double output_gradient = kNever;
+    double input_gradient = kNever;
+  };
+
+  size_t Index(int32_t stage, int32_t microbatch) const {
+    return static_cast<size_t>(stage) * microbatches_ +
+           static_cast<size_t>(microbatch);
+  }
+  Cell& At(int32_t stage, int32_t microbatch) {
+    return cells_[Index(stage, microbatch)];
+  }
+  const Cell& At(int32_t stage, int32_t microbatch) const {
+    return cells_[Index(stage, microbatch)];
+  }
+
+  size_t microbatches_;
+  std::vector<Cell> cells_;
+};
+
+// Meetings: sends and receives that wait for each other.
+class Meetings {
+ public:
+  explicit Meetings(const Schedule& schedule)
+      : microbatches_(static_cast<size_t>(schedule.microbatches)),
+        posts_(static_cast<size_t>(schedule.map.stages()) * microbatches_ * 2) {
+  }
+
+  // The sender or the receiver has come to the message of `send` at `time`. The
+  // time when both have, which then is forgotten; nothing while one has not.
+  std::optional<double> Meet(const Action& send, bool sends, double time) {
+    Posts& posts = posts_[Index(send)];
+    (sends ? posts.send : posts.receive) = time;
+    if (posts.send == kNever || posts.receive == kNever) return std::nullopt;
+    const double both = std::max(posts.send, posts.receive);
+    posts = Posts();
+    return both;
+  }
+
+  // Whether that end has come, and waits for the other.
+  bool Waits(const Action& send, bool sends) const {
+    const Posts& posts = posts_[Index(send)];
+    return (sends ? posts.send : posts.receive) != kNever;
+  }
+
+ private:
+  struct Posts {
+    double send = kNever;
+    double receive = kNever;
+  };
+
+  size_t Index(const Action& send) const {
+    const size_t row = static_cast<size_t>(send.stage) * 2 +
+                       (send.kind == ActionKind::kSendBackward ? 1 : 0);
+    return row * microbatches_ + static_cast<size_t>(send.microbatch);
+  }
+
+  size_t microbatches_;
+  std::vector<Posts> posts_;
+};
+
+// Hops: what carries a stage's results to its neighbours, looked up once for
+// all messages.
+//
+//   const Hop& hop = hops.Of(PassDirection::kForward, stage, microbatch);
+//   if (hop.travels()) wire.Carry(hop, ready);
+
+inline constexpr int32_t kNoLink = -1;
+
+struct Hop {
+  int32_t target = kNoStage;  // The stage, kNoStage at the pipeline's end.
+  int32_t sender = 0;         // The ranks.
+  int32_t receiver = 0;
+  int32_t link = kNoLink;  // On which messages queue; none where they do not.
+  double wire = 0;         // How long the link is taken,
+  double total = 0;        // and how long the message is under way.
+
+  bool travels() const { return target != kNoStage && sender != receiver; }
+};
+
+class Hops {
+ public:
+  // Both arguments must be checked; `schedule` must outlive it.
+  Hops(const Schedule& schedule, const Costs& costs);
+
+  // From `stage`, for one of the micro-batches.
+  const Hop& Of(PassDirection direction, int32_t stage,
+                int32_t microbatch) const {
+    const bool back = !schedule_.EntersAtFront(microbatch);
+    return hops_[Index(direction, stage, back)];
+  }
+
+  size_t links() const { return links_; }
+  // Whether any message takes time.
+  bool take_time() const { return take_time_; }
+
+ private:
+  static size_t Index(PassDirection direction, int32_t stage, bool back) {
+    return static_cast<size_t>(stage) * 4 +
+           (direction == PassDirection::kBackward ? 2 : 0) + (back ? 1 : 0);
+  }
+
+  const Schedule& schedule_;
+  std::vector<Hop> hops_;
+  size_t links_ = 0;
+  bool take_time_ = false;
+};
+
+// The links while messages travel.
+class Wire {
+ public:
+  explicit Wire(const Hops& hops) : free_at_(hops.links()) {}
+
+  // When the message travels, and takes its link for it. Of a link's messages
+  // the one that is called for first goes first.
+  TimeSpan Carry(const Hop& hop, double ready) {
+    if (hop.link == kNoLink) return {ready, ready + hop.total};
+    double& free_at = free_at_[static_cast<size_t>(hop.link)];
+    const double begin = std::max(ready, free_at);
+    free_at = begin + hop.wire;
+    return {begin, begin + hop.total};
+  }
+
+ private:
+  std::vector<double> free_at_;
+};
+
+// What a rank waits for that waits for ever.
+enum class Messages : uint8_t {
+  kImplied,     // The schedule has none.
+  kBeside,      // A computation waits until its message has been sent.
+  kRendezvous,  // Sends and receives wait for each other.
+};
+
+// FailedPrecondition: "rank 0, action 1 (0B0) waits for ever for 1B0".
+absl::Status WaitsForEver(const Schedule& schedule, Place place,
+                          const Results& results, Messages messages);
+
+}  // namespace tessera::pipeline
+
+#endif  // TESSERA_PIPELINE_SIMULATE_TRANSFERS_H_

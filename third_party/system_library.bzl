@@ -1,6 +1,6 @@
 """system_library: a library that the machine has, or says that it has not.
 
-@NAME//:NAME is a cc_library. Where the machine has the library it carries the headers, the shared object and
+@NAME//:NAME is a cc_library. If the machine has the library, it has the headers, the shared object and
 -DTESSERA_HAVE_NAME=1; elsewhere it is empty. @NAME//:defs.bzl has REQUIRES_NAME, for target_compatible_with: a
 target that names it is skipped where the library is missing.
 

@@ -168,7 +168,7 @@ absl::Status ExportModel(const std::string& checkpoint,
                            train::ModelReader::Open(checkpoint));
   const std::string writing = target + ".writing";
   std::error_code error;
-  fs::remove_all(writing, error);  // Of one that was interrupted.
+  fs::remove_all(writing, error);  // Left by an interrupted export.
   TESSERA_RETURN_IF_ERROR(SystemError(error, "remove", writing));
   fs::create_directory(writing, error);
   TESSERA_RETURN_IF_ERROR(SystemError(error, "make the directory", writing));
@@ -180,8 +180,6 @@ absl::Status ExportModel(const std::string& checkpoint,
 
 namespace {
 
-using model_files::HuggingFacePiece;
-using model_files::LlamaParameter;
 using model_files::ModelConfig;
 using model_files::SafetensorsSet;
 using model_files::StoredTensor;
@@ -211,7 +209,7 @@ absl::Status CheckTensors(const SafetensorsSet& set, const ModelConfig& config,
   return absl::OkStatus();
 }
 
-// What is wrong with files is no misuse.
+// Errors in files are not bad usage.
 absl::Status AsDamage(const absl::Status& status) {
   if (!absl::IsInvalidArgument(status)) return status;
   return absl::DataLossError(status.message());
@@ -228,7 +226,7 @@ class Weights {
     }
   }
 
-  // As a BlockSource.
+  // A BlockSource.
   absl::Status Read(const HeldTensor& held, StatePart part,
                     const StateArray& to) {
     if (part != StatePart::kValue && part != StatePart::kMaster) {
@@ -301,7 +299,7 @@ class Weights {
     return absl::OkStatus();
   }
 
-  // What of a row belongs to the elements of `to`.
+  // Copies the part of a row that belongs to the elements of `to`.
   static absl::Status CopyRow(std::span<const float> row, int64_t place,
                               const StateArray& to) {
     const int64_t begin = std::max(place, to.begin);

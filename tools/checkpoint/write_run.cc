@@ -33,7 +33,7 @@ using tensor_parallel::FusedPartition;
 using tensor_parallel::Partition;
 using train::HeldTensor;
 
-// What one tensor rank has of each of the tensors.
+// The parts of each tensor on one tensor rank.
 class TensorRank {
  public:
   static absl::StatusOr<TensorRank> Create(const model_files::ModelConfig& c,
@@ -90,7 +90,7 @@ class TensorRank {
         mlp_(std::move(mlp)),
         words_(words) {}
 
-  // Of neighbours that share a part the first is its primary holder.
+  // The first of neighbours that share a part is its primary holder.
   std::vector<tensor_parallel::ParameterRows> RowsOf(
       const FusedPartition& partition) const {
     std::vector<tensor_parallel::ParameterRows> rows;
@@ -215,7 +215,7 @@ namespace {
 using zero3::BlockRange;
 using zero3::StatePart;
 
-constexpr int64_t kBlockElements = int64_t{1} << 20;  // Of whole moment blocks.
+constexpr int64_t kBlockElements = int64_t{1} << 20;  // Whole moment blocks.
 
 class RunWriter {
  public:

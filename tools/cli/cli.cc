@@ -72,7 +72,7 @@ absl::StatusOr<Argument> FindFlag(const Tool& tool, std::string_view text) {
   return argument;
 }
 
-// What the flag's own parser says, without the words that FlagError adds.
+// The message of the flag's own parser, without the text that FlagError adds.
 std::string_view ParserMessage(std::string_view error) {
   const size_t end = error.find("'; ");
   return end == std::string_view::npos ? "not a value of this flag's type"

@@ -113,8 +113,6 @@ TEST(BenchOptionsTest, RegretIsOverAllAlgorithms) {
   EXPECT_THAT(ParseBenchFlags(flags), IsOk());
 }
 
-using ::testing::ElementsAre;
-
 TEST(ArgumentsTest, ShortFlagsBecomeLongOnes) {
   EXPECT_THAT(LongArguments({"-b", "8", "-e", "64M", "-f", "4", "-n", "20",
                              "-w", "5", "-d", "bf16", "-o", "max", "-c", "0"}),

@@ -58,7 +58,7 @@ std::vector<Variant> Named(const std::string& name, const Capabilities& engine,
     variant.source = AlgorithmSource::kAdaptive;
     return {variant};
   }
-  // What the engine does not implement is carried out by default algorithms.
+  // Default algorithms execute operations that the engine does not implement.
   if (name == AlgorithmName(Algorithm::kEngine)) return {variant};
   const auto algorithm = collectives::ParseAlgorithm(name);
   if (!algorithm.ok() || !HasAlgorithm(engine, op, *algorithm)) return {};
@@ -287,8 +287,6 @@ double MedianOfSlowest(const std::vector<std::vector<double>>& by_rank) {
 }
 
 namespace {
-
-using collectives::OpKind;
 
 // Measures all variants in turns; a row for each contestant, in their order.
 absl::StatusOr<std::vector<Row>> MeasureCase(

@@ -15,7 +15,6 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
-#include "tools/cli/output_format.h"
 #include "tools/comm_bench/bench_options.h"
 #include "tools/comm_bench/bench_run.h"
 #include "tools/comm_bench/engine_catalogue.h"

@@ -240,11 +240,9 @@ absl::Status Pattern::CheckValue(const std::byte* expected,
 
 namespace {
 
-using collectives::Buffer;
 using collectives::Communicator;
 using collectives::Operation;
 using collectives::OpKind;
-using topology::Rank;
 
 constexpr int64_t kPage = 4096;
 constexpr int64_t kLine = 64;

@@ -119,7 +119,6 @@ using collectives::ConstBuffer;
 using collectives::kAllReduceOps;
 using collectives::ReduceOp;
 using collectives::Reduction;
-using ::testing::HasSubstr;
 using topology::Rank;
 
 class Memory {

@@ -14,7 +14,7 @@
 
 #include "base/dtype/dtype.h"
 #include "collectives/operation/operation.h"
-#include "tools/cli/output_format.h"
+#include "tools/cli/cli.h"
 
 namespace tessera::tools {
 

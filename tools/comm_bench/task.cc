@@ -15,7 +15,7 @@ using collectives::Deadline;
 using collectives::ReceiveAll;
 using collectives::SendAll;
 
-// What an answer may hold.
+// Limits of an answer.
 constexpr uint64_t kMaxSeconds = uint64_t{1} << 20;
 constexpr uint64_t kMaxText = uint64_t{1} << 20;
 

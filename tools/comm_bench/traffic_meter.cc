@@ -108,7 +108,6 @@ void MoveTraffic(const TrafficBuffers& buffers, int64_t rank, OpKind kind,
 namespace {
 
 using collectives::Deadline;
-using collectives::OpKind;
 using collectives::ReceiveAll;
 using collectives::SendAll;
 

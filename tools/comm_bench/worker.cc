@@ -171,10 +171,7 @@ absl::StatusOr<std::vector<double>> TimeOverlap(Communicator& communicator,
   return seconds;
 }
 
-using collectives::CallOptions;
-using collectives::Communicator;
 using collectives::Engine;
-using collectives::MonotonicNanos;
 using topology::Rank;
 
 Capabilities CapabilitiesOf(Engine& engine) {
@@ -318,10 +315,8 @@ namespace {
 using collectives::CheckSameUser;
 using collectives::Connect;
 using collectives::Deadline;
-using collectives::Engine;
 using collectives::ReceiveAll;
 using collectives::SocketAddress;
-using topology::Rank;
 
 constexpr std::string_view kWorkerArgument = "--comm_bench_worker";
 

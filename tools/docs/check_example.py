@@ -23,13 +23,13 @@ def without_leading_comment(source):
 
 
 def problems(markdown, source, output):
-    """What is wrong, in words; nothing where all is right."""
+    """The problems as text; empty if there are none."""
     blocks = code_blocks(markdown)
     found = []
     if source.strip() not in blocks and without_leading_comment(source) not in blocks:
-        found.append("no code block holds the example's source as it is:\n" + without_leading_comment(source))
+        found.append("no code block equals the example's source:\n" + without_leading_comment(source))
     if output.strip() not in blocks:
-        found.append("no code block holds what the example prints:\n" + output)
+        found.append("no code block equals the output of the example:\n" + output)
     return found
 
 

@@ -1,4 +1,4 @@
-"""readme_example_test: a README shows a program as it is, and what it really prints."""
+"""readme_example_test: compares a README with an example program and its output."""
 
 def readme_example_test(name, readme, source, binary, **kwargs):
     """Fails unless `readme` has the whole of `source` as a code block and the output of `binary` as another.

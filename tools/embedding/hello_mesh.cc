@@ -1,4 +1,4 @@
-// What an engineer who wants only rank mapping writes.
+// A program of an embedding workspace that uses only rank mapping.
 
 #include <iostream>
 

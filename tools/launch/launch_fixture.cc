@@ -39,7 +39,7 @@ LaunchTest::LaunchTest()
   const auto* const info =
       ::testing::UnitTest::GetInstance()->current_test_info();
   marker_ = absl::StrCat("TESSERA_LAUNCH_TEST=", info->name(), ".", getpid());
-  // What the test runner left open is none of the ranks' business.
+  // The ranks do not inherit descriptors of the test runner.
   for (int fd = 3; fd < 256; ++fd) fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 

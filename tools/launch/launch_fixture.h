@@ -1,5 +1,5 @@
-// LaunchTest: a fixture that launches rank_program and fails where any process
-// is left afterwards.
+// LaunchTest: a fixture that launches rank_program and fails if a process is
+// left afterwards.
 //
 //   TEST_F(LaunchTest, Greets) {
 //     EXPECT_EQ(Run({"say:hello"}, {.np = 2}).ExitCode(), 0);
@@ -36,10 +36,10 @@ class LaunchTest : public ::testing::Test {
 
   // Launches with files as the sinks.
   absl::StatusOr<LaunchOutcome> TryRun(const LaunchPlan& plan);
-  // The same, of a plan that can be launched.
+  // The same for a valid plan.
   LaunchOutcome Run(std::vector<std::string> actions, LaunchPlan plan = {});
 
-  // What has been written so far.
+  // The output so far.
   std::string Out() const { return Contents(out_); }
   std::string Err() const { return Contents(err_); }
   std::vector<std::string> OutLines() const;
@@ -49,7 +49,7 @@ class LaunchTest : public ::testing::Test {
   pid_t Fork(const LaunchPlan& plan);
   // The child's wait status.
   static int Wait(pid_t child);
-  // False where it is not so within ten seconds.
+  // False if the condition does not hold within ten seconds.
   static bool Await(const std::function<bool()>& condition);
   bool AwaitOut(const std::string& text) const;
 

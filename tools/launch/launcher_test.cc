@@ -315,9 +315,6 @@ TEST_F(LauncherTest, AHardDescriptorLimitThatIsTooLowIsSaid) {
   EXPECT_EQ(Wait(child), 0);
 }
 
-using ::testing::HasSubstr;
-using topology::Rank;
-
 LaunchPlan ValidPlan() {
   LaunchPlan plan;
   plan.command = {"program"};
@@ -431,7 +428,6 @@ TEST(LaunchOutcomeTest, ASignalIs128AndItsNumber) {
   EXPECT_EQ(outcome.ExitCode(), 130);
 }
 
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 using LauncherOutputTest = LaunchTest;

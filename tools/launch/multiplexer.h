@@ -186,7 +186,7 @@ class OutputMultiplexer {
   // ends every line. Complete if all writers have exited.
   absl::Status ReadRemaining();
 
-  // Whether bytes wait for a slow reader; Service writes them.
+  // True if bytes wait for a slow reader; Service writes them.
   bool has_pending() const;
 
  private:

@@ -146,7 +146,7 @@ class RankProcesses {
   RankProcesses() = default;
   bool IsMember(pid_t pid) const;
   std::vector<pid_t> Orphans() const;
-  // What is left after killing everything once.
+  // The processes left after one round of kills.
   std::vector<pid_t> KillOnce();
 
   Subreaper subreaper_;

@@ -96,7 +96,7 @@ TEST(SpawnTest, ItsInputIsEmpty) {
   EXPECT_EQ(ExitOf(SessionShell("read line || exit 3")), 3);
 }
 
-// What sched_yield needs.
+// sched_yield needs one session.
 TEST(SpawnTest, ItStaysInThisSessionInAGroupOfItsOwn) {
   const auto process = Spawn(SessionShell("sleep 60"));
   TESSERA_ASSERT_OK(process);

@@ -240,7 +240,6 @@ void PrintReport(const MeshReport& report, OutputFormat format,
 namespace {
 
 using topology::Axis;
-using topology::Rank;
 
 constexpr double kCell = 34;  // Side of a cell, in pixels.
 constexpr double kGap = 4;    // Between cells; doubled at each level.

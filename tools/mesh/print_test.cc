@@ -101,8 +101,6 @@ TEST(PrintTest, AGridHasRowsAndColumns) {
                               "shape":[2,2],"ranks":[4,5,6,7]})"));
 }
 
-using ::testing::HasSubstr;
-
 std::string Draw(std::string mesh, std::string axes) {
   MeshOptions options;
   options.mesh = std::move(mesh);

@@ -268,8 +268,8 @@ absl::StatusOr<Mesh> MakeMesh(const MeshOptions& options, std::string* order) {
   return mesh;
 }
 
-// "tp , pp" or "tp-pp" -> "tp,pp"; text that is no list stays as it is, for the
-// message of whoever refuses it.
+// "tp , pp" or "tp-pp" -> "tp,pp"; text that is not a list is unchanged, for
+// the error message of its parser.
 std::string Normalised(std::string_view names, std::string_view separator) {
   const auto parsed = topology::ParseAxisNames(names);
   return parsed.ok() ? absl::StrJoin(*parsed, separator) : std::string(names);

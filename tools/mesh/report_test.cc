@@ -122,7 +122,6 @@ TEST(ReportTest, OneRankOfAHugeMeshCanBeShown) {
 }
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using topology::Mesh;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;

@@ -21,23 +21,24 @@
 using tessera::offload_bench::OffloadBenchFlags;
 
 ABSL_FLAG(std::string, what, OffloadBenchFlags().what,
-          "parts to measure, with commas between");
+          "parts to measure, separated by commas");
 ABSL_FLAG(tessera::ByteSize, size, tessera::ByteSize(OffloadBenchFlags().size),
           "bytes of values; an optimizer's parameters take as many in f32");
 ABSL_FLAG(std::string, threads, OffloadBenchFlags().threads,
           "threads of the optimizers, such as 1,2; auto: 1, 2, 4 ... up to the "
           "processors");
 ABSL_FLAG(double, seconds, OffloadBenchFlags().seconds,
-          "about how long each line is measured, its limit included");
+          "approximate duration of each measurement, including its limit");
 ABSL_FLAG(tessera::offload_bench::TimeKind, clock,
           tessera::offload_bench::TimeKind::kWall,
-          "what codecs, optimizer and tiers are timed by: wall, or processor, "
-          "which does not count what other processes take; file and prefetch "
-          "are timed by wall");
+          "clock for codecs, optimizer and tiers: wall, or processor, which "
+          "excludes the time of other processes; file and prefetch always use "
+          "wall");
 ABSL_FLAG(std::string, codecs, OffloadBenchFlags().codecs,
           "codecs to measure, such as lossless,int8, or all");
-ABSL_FLAG(std::string, dir, OffloadBenchFlags().dir,
-          "where the files of file and prefetch lie: on the device to measure");
+ABSL_FLAG(
+    std::string, dir, OffloadBenchFlags().dir,
+    "directory for the files of file and prefetch, on the device to measure");
 ABSL_FLAG(tessera::ByteSize, min_bytes,
           tessera::ByteSize(OffloadBenchFlags().min_bytes),
           "the smallest block of file, tiers and prefetch; -b");
@@ -45,9 +46,9 @@ ABSL_FLAG(tessera::ByteSize, max_bytes,
           tessera::ByteSize(OffloadBenchFlags().max_bytes),
           "the largest block; -e");
 ABSL_FLAG(int64_t, factor, OffloadBenchFlags().factor,
-          "from each size to the next; -f");
+          "factor from each size to the next; -f");
 ABSL_FLAG(int64_t, depth, OffloadBenchFlags().depth,
-          "requests in flight, of the file tier and of the raw device");
+          "requests in flight, for the file tier and the raw device");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
           tessera::tools::OutputFormat::kText,
           "text, json or csv; share is the limit's time over the measured one: "
@@ -96,7 +97,7 @@ const tools::Tool& OffloadBenchTool() {
       .name = "offload_bench",
       .summary =
           "Times codecs, CPU optimizers, memory tiers and prefetching, each "
-          "against the limit that it cannot beat, measured in turns with it.",
+          "against a physical limit that is measured in turns with it.",
       .example = "--what=codecs,optimizer --size=64M --threads=1,2",
       .flags = {"what", "size", "threads", "seconds", "clock", "codecs", "dir",
                 "min_bytes", "max_bytes", "factor", "depth", "format",

@@ -116,10 +116,6 @@ absl::Status MeasureFileTier(const FileBenchOptions& options,
 
 namespace {
 
-using offload::Accounting;
-using offload::FileTier;
-using offload::FileTierOptions;
-using offload::kUnlimited;
 using offload::Prefetcher;
 using offload::PrefetchOptions;
 using offload::StepReport;
@@ -127,7 +123,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kPrefetchSeed = 6;
 constexpr int64_t kMostBlocks = 48;
-constexpr int64_t kPart = 4;  // Of the blocks are near.
+constexpr int64_t kPart = 4;  // One in kPart blocks is near.
 constexpr double kNano = 1e-9;
 
 // Passes over the block until the time is over.
@@ -261,7 +257,7 @@ absl::Status MeasureBlocks(const PrefetchBenchOptions& options,
 
 absl::Status MeasurePrefetch(const PrefetchBenchOptions& options,
                              const Sink& sink) {
-  constexpr int64_t kGrowth = int64_t{64} << 20;  // Of the tier's file.
+  constexpr int64_t kGrowth = int64_t{64} << 20;  // Growth of the tier's file.
   TESSERA_RETURN_IF_ERROR(
       CheckFreeSpace(options.directory, options.size + kGrowth));
   for (const int64_t block_bytes : options.blocks) {

@@ -310,7 +310,7 @@ class State {
     return range;
   }
 
-  // What a step reads and writes.
+  // The values that a step reads and writes.
   absl::StatusOr<int64_t> MovedBytes(const StepCase& c) const {
     TESSERA_ASSIGN_OR_RETURN(const int64_t moment,
                              offload::MomentBytes(c.format, count_));
@@ -392,7 +392,7 @@ absl::Status MeasureOptimizers(const OptimizerBenchOptions& options,
   const int64_t count = options.size / SizeInBytes(DType::kF32);
   TESSERA_ASSIGN_OR_RETURN(State state, State::Create(count));
   for (const int64_t threads : options.threads) {
-    // As much memory as AdamW with f32 moments has, or what a triad needs.
+    // The memory of AdamW with f32 moments, or the minimum of a triad.
     const int64_t bytes = std::max(4 * options.size, threads * 4096);
     TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Triad> triad,
                              Triad::Create(static_cast<int>(threads), bytes));

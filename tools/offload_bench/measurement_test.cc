@@ -187,7 +187,6 @@ TEST(WeightsTest, AreTheSameForASeedAndOthersForAnother) {
   EXPECT_EQ(bytes(1, 0), "");
 }
 
-using ::testing::HasSubstr;
 using ::testing::Not;
 using tools::OutputFormat;
 

@@ -63,7 +63,7 @@ class OffloadBenchTest : public testing::Test {
   std::vector<Measurement> measured_;
 };
 
-// What issue 6 asks of the lossless codec. The data are the same everywhere.
+// The requirement on the lossless codec. The data are the same everywhere.
 TEST_F(OffloadBenchTest, LosslessShrinksNormalWeights) {
   TESSERA_ASSERT_OK(MeasureCodecs({{"lossless"}, 8 << 20, 0}, Collect()));
   EXPECT_EQ(measured_.size(), 4u);

@@ -22,23 +22,25 @@
 
 ABSL_FLAG(std::string, model, "llama-7b",
           "a preset, or a directory with a config.json of Hugging Face");
-ABSL_FLAG(std::string, cluster, "hosts=1,gpus=8,memory=80GB",
-          "here, a .json file, or such as hosts=16,gpus=8,memory=80GB (README "
-          "of topology/cluster)");
-ABSL_FLAG(int64_t, ranks, 0, "how many ranks; 0: a rank for each device");
+ABSL_FLAG(
+    std::string, cluster, "hosts=1,gpus=8,memory=80GB",
+    "here, a .json file, or a line such as hosts=16,gpus=8,memory=80GB (README "
+    "of topology/cluster)");
+ABSL_FLAG(int64_t, ranks, 0, "number of ranks; 0: one for each device");
 ABSL_FLAG(tessera::ByteSize, memory, tessera::ByteSize(0),
-          "of a rank, such as 80GB; 0: what the cluster says of its devices");
-ABSL_FLAG(int64_t, batch, 0,
-          "sequences of a step, over all ranks; 0: as many as make four "
-          "million tokens, a multiple of the ranks");
+          "memory of a rank, such as 80GB; 0: that of the cluster's devices");
+ABSL_FLAG(
+    int64_t, batch, 0,
+    "sequences of a step, over all ranks; 0: about four million tokens, a "
+    "multiple of the ranks");
 ABSL_FLAG(int64_t, length, 2048, "tokens of a sequence");
 ABSL_FLAG(std::string, dtype, "bf16", "fp32 or bf16");
 ABSL_FLAG(double, tflops, 0,
-          "10^12 operations a second of a device at its peak; 0: for GPUs "
-          "those of an H100 (989 in bf16, 67 in fp32), for CPU ranks 0.05");
+          "peak of a device in 10^12 operations per second; 0: for GPUs "
+          "that of an H100 (989 in bf16, 67 in fp32), for CPU ranks 0.05");
 ABSL_FLAG(double, efficiency, 0.5,
-          "the share of it that products and attention reach");
-ABSL_FLAG(int64_t, top, 5, "how many meshes to print");
+          "the share of the peak that products and attention reach");
+ABSL_FLAG(int64_t, top, 5, "number of meshes to print");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
           tessera::tools::OutputFormat::kText, "text, json or csv");
 
@@ -75,7 +77,7 @@ absl::Status SetModel(PlanRequest& request) {
   return absl::OkStatus();
 }
 
-// Of the device that has least; 0 where one does not say.
+// The memory of the smallest device; 0 if one is unknown.
 int64_t DeviceMemory(const topology::Cluster& cluster) {
   int64_t least = -1;
   for (const topology::HostGroup& group : cluster.groups()) {
@@ -110,9 +112,10 @@ absl::Status SetMachine(PlanRequest& request) {
   request.memory = absl::GetFlag(FLAGS_memory).bytes();
   if (request.memory == 0) request.memory = DeviceMemory(request.cluster);
   if (request.memory == 0) {
-    return Refuse("memory", "0",
-                  "the cluster does not say what memory its devices have; give "
-                  "such as --memory=80GB");
+    return Refuse(
+        "memory", "0",
+        "the memory of the cluster's devices is unknown; give it, for "
+        "example --memory=80GB");
   }
   const double tflops = absl::GetFlag(FLAGS_tflops);
   if (!(tflops >= 0) || tflops > 1e9) {

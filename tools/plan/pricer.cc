@@ -22,13 +22,13 @@ using train::RankPlace;
 using train::StageShapes;
 using train::TrafficAxis;
 
-// Whether backwards are whole, so that their messages go once.
+// True if backward passes are not split, so that their messages are sent once.
 bool HasWholeBackwards(const Candidate& candidate) {
   return candidate.schedule == "1f1b" ||
          candidate.schedule == "interleaved_1f1b";
 }
 
-// As many as fill the pipeline, if there are so many.
+// The micro-batches that fill the pipeline, if there are enough.
 int64_t FillingMicroBatches(const Candidate& candidate, int64_t batch) {
   return std::min(candidate.micro_batches(batch), 2 * candidate.mesh.pp);
 }
@@ -152,7 +152,7 @@ double Pricer::DeviceBandwidth() const {
 
 namespace {
 
-// Of this rank, as whole as its stages compute with them.
+// The weights of a stage, unpartitioned.
 int64_t WeightsOf(const StageShapes& s) {
   const int64_t layer =
       s.hidden * (s.qkv + s.query + s.gate_up + s.intermediate + 2);
@@ -161,7 +161,7 @@ int64_t WeightsOf(const StageShapes& s) {
          (s.is_last ? s.hidden + (s.tied_here ? 0 : table) : 0);
 }
 
-// Of a pipeline rank.
+// The weights of a pipeline rank.
 struct Held {
   int64_t weights = 0;
   int64_t most_layers = 0;  // Of a stage.
@@ -179,8 +179,8 @@ absl::StatusOr<Held> HeldBy(const train::PipelinePlan& plan, int64_t rank) {
   return held;
 }
 
-// What ZeRO shares out (Rajbhandari et al., arXiv 1910.02054, section 5), of
-// AdamW, rounded down.
+// The bytes that ZeRO partitions (Rajbhandari et al., arXiv 1910.02054, section
+// 5) for AdamW, rounded down.
 absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
                                    int64_t weights) {
   const int64_t sharers = run.mesh.shard_ranks();
@@ -294,8 +294,8 @@ absl::StatusOr<std::vector<train::RankPrediction>> Pricer::RunDry(
   return train::PredictRanks(plan, places, {});
 }
 
-// Seconds that each of the ranks gathers weights for a further micro-batch:
-// whatever its size and recomputation, and whenever gradients are reduced.
+// Seconds of each rank to gather weights for a further micro-batch. They do not
+// depend on its size, on recomputation or on the time of gradient reductions.
 absl::StatusOr<const std::vector<double>*> Pricer::GathersAgain(
     const Candidate& candidate,
     const std::vector<train::RankPrediction>& filled) {

@@ -85,8 +85,8 @@ class Search {
     return found == best_.end() ? kNever : found->second.step.total();
   }
 
-  // What costs least to know comes first: ranks are run for those alone that
-  // may fit, and may be the best of their mesh.
+  // Checks the cheapest bounds first: only candidates that may fit and may be
+  // the best of their mesh get a dry run.
   absl::Status Consider(const Candidate& candidate) {
     ++report_.priced;
     const double best = BestOf(candidate);
@@ -182,7 +182,8 @@ double TokensPerSecond(const PlanRequest& request, const Plan& plan) {
          static_cast<double>(request.length) / plan.step.total();
 }
 
-// Of the devices' peak, by what the model needs (arXiv 2204.02311, appendix B).
+// The share of the devices' peak, from the model's operations (arXiv
+// 2204.02311, appendix B).
 double Utilisation(const PlanRequest& request, const Plan& plan) {
   return request.model.TrainingFlopsPerToken(request.length) *
          TokensPerSecond(request, plan) /
@@ -193,7 +194,7 @@ std::vector<std::string> Assumptions(const PlanRequest& request) {
   return {
       topology::Describe(request.cluster),
       absl::StrFormat("a device makes %.4g Tflop/s at its peak; products and "
-                      "attention reach %.0f %% of it, whatever their sizes",
+                      "attention reach %.0f %% of it, independent of size",
                       request.flops / 1e12, 100 * request.efficiency),
       "messages take latency and bytes over bandwidth of the links between "
       "neighbours (topology/placement); ranks lie tensor first, then context, "

@@ -92,12 +92,10 @@ double AxisLinks::SecondsAlong(const train::MeshSizes& mesh, TrafficAxis axis,
 
 namespace {
 
-using collectives::OpKind;
 using pipeline::ActionKind;
 using tensor_parallel::Recompute;
 using train::RankTraffic;
 using train::StageShapes;
-using train::TrafficAxis;
 
 class PassTraffic {
  public:
@@ -133,7 +131,7 @@ class PassTraffic {
   void Add(OpKind kind, int64_t bytes, int64_t count) {
     traffic_.Add(TrafficAxis::kTp, kind, bytes, count * times_);
   }
-  // Of partial results: a sum on every rank, or each rank's tokens of it.
+  // The sum of partial results, on every rank or for each rank's tokens.
   void Sums(int64_t count) {
     Add(shapes_.sequence_parallel ? OpKind::kReduceScatter : OpKind::kAllReduce,
         shapes_.token_bytes(), count);

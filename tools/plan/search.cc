@@ -193,19 +193,19 @@ double Utilisation(const PlanRequest& request, const Plan& plan) {
 std::vector<std::string> Assumptions(const PlanRequest& request) {
   return {
       topology::Describe(request.cluster),
-      absl::StrFormat("a device makes %.4g Tflop/s at its peak; products and "
+      absl::StrFormat("the peak of a device is %.4g Tflop/s; products and "
                       "attention reach %.0f %% of it, independent of size",
                       request.flops / 1e12, 100 * request.efficiency),
-      "messages take latency and bytes over bandwidth of the links between "
-      "neighbours (topology/placement); ranks lie tensor first, then context, "
-      "data, pipeline",
-      "those of tensor ranks wait for nothing and hide behind nothing; those "
-      "of context ranks hide behind attention, those between stages behind "
-      "other micro-batches; of those of data ranks the first micro-batch's "
-      "hide behind nothing, those of every other one behind its computation",
+      "a message takes the latency of the link between neighbours plus its "
+      "bytes over the bandwidth (topology/placement); ranks are ordered "
+      "tensor, context, data, pipeline",
+      "messages of tensor ranks are not overlapped; those of context ranks "
+      "overlap with attention, those between stages with other micro-batches; "
+      "those of data ranks overlap with the computation of their micro-batch, "
+      "except the first",
       "the optimizer is bound by the device's memory; norms, softmax and data "
       "are free",
-      "memory as //tools/train takes it, without what a process has anyway",
+      "memory is that of //tools/train without the base of a process",
       "state is not offloaded; tensor ranks have sequence parallelism"};
 }
 
@@ -241,8 +241,8 @@ void PrintTable(const PlanRequest& request, const PlanReport& report,
 
 void PrintLeftOut(const PlanReport& report, std::ostream& out) {
   out << report.candidates << " candidates; " << report.priced
-      << " looked at, which could be among the best; of these "
-      << report.too_large << " do not fit";
+      << " examined that could be among the best; " << report.too_large
+      << " of these do not fit";
   if (report.too_large > 0) {
     out << " (such as " << MeshNameOf(report.smallest) << " zero "
         << report.smallest.zero << ", which needs "
@@ -250,7 +250,7 @@ void PrintLeftOut(const PlanReport& report, std::ostream& out) {
   }
   out << "\n";
   if (report.refused > 0) {
-    out << report.refused << " have a schedule that does not suit their "
+    out << report.refused << " have a schedule that does not support their "
         << "micro-batches\n";
   }
   for (const auto& [reason, count] : report.meshes) {

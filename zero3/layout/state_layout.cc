@@ -183,8 +183,6 @@ absl::StatusOr<StateLayout> StateLayout::Create(const ModelParameters& model,
   return Maker(model, options).Make();
 }
 
-using topology::Rank;
-
 StateLayout::StateLayout(std::shared_ptr<const State> state)
     : state_(std::move(state)) {}
 

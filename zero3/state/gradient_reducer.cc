@@ -105,12 +105,6 @@ ReduceBuckets ReduceBuckets::Of(const StateLayout& layout,
   return result;
 }
 
-namespace {
-
-size_t IndexOf(ParameterId id) { return static_cast<size_t>(id.value()); }
-
-}  // namespace
-
 GradientReducer::GradientReducer(const StateSeat& seat,
                                  const std::vector<DType>& dtypes,
                                  const GradientOptions& options,

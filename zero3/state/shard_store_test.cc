@@ -211,8 +211,32 @@ TEST(ShardStoreTest, WhatCannotBeWrittenStaysAndIsTriedAgain) {
   EXPECT_THAT(held, Each(std::byte{42}));
 }
 
-// Stores of one state, one order of uses: what is announced is read ahead in
-// the first step, and what the step before used in later ones.
+// Opens all blocks of both stores, which contain `step`, and sets them to
+// step + 1. In the first step the next blocks are announced.
+void UpdateBlocks(int step, ShardPrefetch& prefetch, ShardStore& first,
+                  ShardStore& second) {
+  for (size_t i = 0; i < 4; ++i) {
+    if (step == 0 && i + 1 < 4) {
+      first.Announce(i + 1);
+      second.Announce(i + 1);
+    }
+    for (ShardStore* store : {&first, &second}) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto bytes, store->Open(i));
+      EXPECT_THAT(bytes, Each(static_cast<std::byte>(step)));
+    }
+    EXPECT_THAT(prefetch.EndStep(),
+                StatusIs(absl::StatusCode::kFailedPrecondition));
+    for (ShardStore* store : {&first, &second}) {
+      const auto bytes = *store->Open(i);
+      std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(step + 1));
+      ASSERT_THAT(store->Close(i, false), IsOk());
+      ASSERT_THAT(store->Close(i, true), IsOk());
+    }
+  }
+}
+
+// The stores of a state share one order of uses: in the first step announced
+// blocks are read ahead, later the blocks in the order of the previous step.
 TEST(ShardStoreTest, StoresShareOneNearMemoryAndReportItsTraffic) {
   FarTier tier;
   const auto device = Device();
@@ -235,24 +259,7 @@ TEST(ShardStoreTest, StoresShareOneNearMemoryAndReportItsTraffic) {
   for (int step = 0; step < 4; ++step) {
     TESSERA_ASSERT_OK(prefetch->BeginStep());
     TESSERA_ASSERT_OK(prefetch->BeginStep());  // Nothing.
-    for (size_t i = 0; i < 4; ++i) {
-      if (step == 0 && i + 1 < 4) {
-        first->Announce(i + 1);
-        second->Announce(i + 1);
-      }
-      for (ShardStore* store : {first.get(), second.get()}) {
-        TESSERA_ASSERT_OK_AND_ASSIGN(const auto bytes, store->Open(i));
-        EXPECT_THAT(bytes, Each(static_cast<std::byte>(step)));
-      }
-      EXPECT_THAT(prefetch->EndStep(),
-                  StatusIs(absl::StatusCode::kFailedPrecondition));
-      for (ShardStore* store : {first.get(), second.get()}) {
-        const auto bytes = *store->Open(i);
-        std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(step + 1));
-        ASSERT_THAT(store->Close(i, false), IsOk());
-        ASSERT_THAT(store->Close(i, true), IsOk());
-      }
-    }
+    ASSERT_NO_FATAL_FAILURE(UpdateBlocks(step, *prefetch, *first, *second));
     TESSERA_ASSERT_OK(first->Settle());
     TESSERA_ASSERT_OK_AND_ASSIGN(const ShardTraffic traffic,
                                  prefetch->EndStep());

@@ -186,9 +186,7 @@ absl::StatusOr<std::vector<HeldTensor>> ParseHeldTensors(
 
 namespace {
 
-using tensor_parallel::IndexRange;
 using tensor_parallel::Intersection;
-using tensor_parallel::ParameterRows;
 
 // A rectangle of the whole tensor, whose first element is at `place` in a part.
 struct Rectangle {

@@ -303,8 +303,6 @@ absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path) {
 namespace {
 
 using model_files::LlamaParameter;
-using model_files::LlamaPart;
-using zero3::StatePart;
 
 // Elements converted at once.
 constexpr int64_t kChunkElements = int64_t{1} << 22;

@@ -148,8 +148,6 @@ TEST(SummaryTextTest, ThreadsShareTheirMemory) {
   EXPECT_THAT(SummaryText({}, result), Not(HasSubstr("of rank")));
 }
 
-using ::testing::HasSubstr;
-
 RunResult Losses(std::vector<double> losses, int64_t first = 0) {
   RunResult result;
   for (size_t i = 0; i < losses.size(); ++i) {

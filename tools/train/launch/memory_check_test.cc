@@ -123,10 +123,6 @@ TEST_F(MemoryStrategyTest, PassesErrorsOfThePredictionOn) {
       StatusIs(absl::StatusCode::kNotFound));
 }
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 RunPrediction PredictIn(const Settings& settings, int64_t bytes) {
   return *PredictRun(settings, *model_files::PresetConfig(settings.model),
                      {.room = MachineRoom{.bytes = bytes,

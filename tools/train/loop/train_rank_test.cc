@@ -97,7 +97,28 @@ RunOptions OddOptions(const MeshSizes& mesh, std::string schedule,
   return options;
 }
 
-// Every bit of it, wherever activations lie, and with less memory for them.
+std::unique_ptr<offload::MemoryTier> MakeTier(bool in_place) {
+  if (!in_place) return std::make_unique<zero3::testing::FarTier>();
+  return std::make_unique<offload::HostTier>(
+      std::make_shared<offload::Accounting>("host", offload::kUnlimited));
+}
+
+// The same losses and norms in every bit, with less memory for activations.
+void ExpectOffloaded(const TrainedRank& away, const TrainedRank& here,
+                     const offload::MemoryTier& tier, bool in_place) {
+  for (size_t step = 0; step < 3; ++step) {
+    EXPECT_EQ(away.records[step].loss, here.records[step].loss);
+    EXPECT_EQ(away.records[step].gradient_norm,
+              here.records[step].gradient_norm);
+  }
+  EXPECT_LT(away.activation_bytes, here.activation_bytes);
+  EXPECT_GT(tier.usage()[0].usage.of(Purpose::kActivations).peak, 0);
+  EXPECT_EQ(tier.usage()[0].usage.current, 0);
+  if (in_place) {
+    EXPECT_EQ(away.traffic.bytes_read, 0);
+  }
+}
+
 TEST(TrainRankTest, ActivationsInATierChangeNoBit) {
   using tensor_parallel::Recompute;
   struct Case {
@@ -123,30 +144,14 @@ TEST(TrainRankTest, ActivationsInATierChangeNoBit) {
                                 run.recompute, in_place));
       std::vector<std::unique_ptr<offload::MemoryTier>> tiers;
       for (size_t r = 0; r < here.size(); ++r) {
-        if (in_place) {
-          tiers.push_back(std::make_unique<offload::HostTier>(
-              std::make_shared<offload::Accounting>("host",
-                                                    offload::kUnlimited)));
-        } else {
-          tiers.push_back(std::make_unique<zero3::testing::FarTier>());
-        }
+        tiers.push_back(MakeTier(in_place));
       }
       ASSERT_THAT(
           Train(
               options, [&](size_t rank) { return tiers[rank].get(); }, away),
           Each(IsOk()));
       for (size_t r = 0; r < here.size(); ++r) {
-        for (size_t step = 0; step < 3; ++step) {
-          EXPECT_EQ(away[r].records[step].loss, here[r].records[step].loss);
-          EXPECT_EQ(away[r].records[step].gradient_norm,
-                    here[r].records[step].gradient_norm);
-        }
-        EXPECT_LT(away[r].activation_bytes, here[r].activation_bytes);
-        EXPECT_GT(tiers[r]->usage()[0].usage.of(Purpose::kActivations).peak, 0);
-        EXPECT_EQ(tiers[r]->usage()[0].usage.current, 0);
-        if (in_place) {
-          EXPECT_EQ(away[r].traffic.bytes_read, 0);
-        }
+        ExpectOffloaded(away[r], here[r], *tiers[r], in_place);
       }
     }
   }

@@ -82,7 +82,6 @@ double RankTraffic::SentAlong(TrafficAxis axis) const {
 
 namespace {
 
-using collectives::OpKind;
 using collectives::WindowUser;
 
 int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,

@@ -112,6 +112,9 @@ TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
   for (const Change& change : changes) {
     TESSERA_EXPECT_OK(CheckSettings(With(change)));
   }
+}
+
+TEST(CheckSettingsTest, AllEnginesAndNamedValuesPass) {
   for (const char* engine :
        {"in_process", "shared_memory", "mpi", "gloo", "nccl"}) {
     TESSERA_EXPECT_OK(
@@ -320,8 +323,9 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
        "activations, which no codec may round; give --compression=none or "
        "lossless",
        [](auto& s) { s.compression = "int8", s.offload = "activations"; }},
-      {"--compression=int8: rounds, and --offload=optimizer,activations sends "
-       "away master weights, moments and activations alone",
+      {"--compression=int8: rounds, and --offload=optimizer,activations "
+       "offloads "
+       "only master weights, moments and activations, which",
        [](auto& s) {
          s.compression = "int8", s.offload = "optimizer,activations";
        }},
@@ -346,7 +350,7 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
       {"--compression=int8: rounds, and parameters of --dtype=fp32 are their "
        "own master weights",
        [](auto& s) { s.compression = "int8", s.offload = "params"; }},
-      {"--compression=fp16: saves nothing of the parameters of --dtype=bf16",
+      {"--compression=fp16: does not shrink parameters of --dtype=bf16",
        [](auto& s) {
          s.compression = "fp16", s.offload = "params",
          s.parallel.dtype = DType::kBF16;

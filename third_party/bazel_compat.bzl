@@ -6,7 +6,7 @@ def _native_rules_impl(ctx):
     ctx.file(ctx.attr.directory + "/defs.bzl", "".join(["%s = native.%s\n" % (r, r) for r in ctx.attr.rules]))
 
 native_rules = repository_rule(
-    doc = "A rules_* repository whose defs.bzl hands out the rules that are built into Bazel.",
+    doc = "A rules_* repository whose defs.bzl exports the rules that are built into Bazel.",
     implementation = _native_rules_impl,
     attrs = {
         "directory": attr.string(mandatory = True),

@@ -1,4 +1,4 @@
-"""The module extension that gives MODULE.bazel the repositories of repositories.bzl. Bazel 7 and later.
+"""The module extension that provides the repositories of repositories.bzl to MODULE.bazel. Bazel 7 and later.
 
 A root module replaces one of them with override_repo (Bazel 7.4 and later), for example to link its own Abseil:
 

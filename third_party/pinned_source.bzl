@@ -1,12 +1,12 @@
-"""pinned_source: an http_archive with a second way in, the distribution's source package.
+"""pinned_source: an http_archive with a fallback, the distribution's source package.
 
-The bytes are pinned by sha256 whichever way they come. Where upstream's host can be found: Bazel's repository cache,
---distdir, upstream's address. Then `apt-get source` on Debian and Ubuntu (private lists: no root, nothing installed, the
-system's apt state untouched). With no network at all: the repository cache and --distdir. The archive stays in the
+The bytes are pinned by sha256 for every origin. The order is: Bazel's repository cache, --distdir, upstream's address if
+its host resolves. Then `apt-get source` on Debian and Ubuntu (private lists: no root, nothing installed, the
+system's apt state untouched). Without a network: only the repository cache and --distdir. The archive stays in the
 repository as @NAME//distfile, so that tests can rebuild offline from it.
 """
 
-# Turns the machine's binary package sources into source ones, in this directory alone.
+# Derives source package lists from the machine's binary ones, in this directory only.
 _CONFIGURE_APT = """
 mkdir -p parts lists/partial cache/archives/partial
 for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do

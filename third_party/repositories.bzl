@@ -1,7 +1,7 @@
-"""How Tessera's dependencies are found, in a WORKSPACE and in a MODULE.bazel.
+"""The repositories of Tessera's dependencies, for a WORKSPACE and for a MODULE.bazel.
 
-A WORKSPACE that embeds Tessera calls one function. Every repository is declared through maybe(), so one that the
-workspace declared before this call is kept:
+A WORKSPACE that embeds Tessera calls one function. Every repository is declared through maybe(), so earlier declarations
+of the workspace are kept:
 
     local_repository(name = "tessera", path = "...")
     load("@tessera//third_party:repositories.bzl", "tessera_repositories")

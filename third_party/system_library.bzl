@@ -1,10 +1,10 @@
-"""system_library: a library that the machine has, or says that it has not.
+"""system_library: a library of the machine, or an empty one if the machine has none.
 
 @NAME//:NAME is a cc_library. If the machine has the library, it has the headers, the shared object and
 -DTESSERA_HAVE_NAME=1; elsewhere it is empty. @NAME//:defs.bzl has REQUIRES_NAME, for target_compatible_with: a
-target that names it is skipped where the library is missing.
+target that names it is skipped if the library is missing.
 
-TESSERA_NAME=off (--repo_env) hides it; TESSERA_NAME=FLAVOR insists on one of its flavors.
+TESSERA_NAME=off (--repo_env) hides it; TESSERA_NAME=FLAVOR requires one of its flavors.
 """
 
 _INCLUDE_DIRS = ["/usr/include", "/usr/local/include"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails where a package depends on what its layer may not: check_layers.py PACKAGE FILE_OF_LABELS."""
+"""Fails on a dependency that the layer of a package does not allow: check_layers.py PACKAGE FILE_OF_LABELS."""
 
 import sys
 

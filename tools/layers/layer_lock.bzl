@@ -1,7 +1,7 @@
-"""layer_lock: the test that a package depends only on what its layer may depend on.
+"""layer_lock: the test that a package has only dependencies that its layer allows.
 
 Call it at the end of every BUILD file of a module, with no arguments. It asks Bazel itself, through a genquery, for the
-direct dependencies of every rule of the package that ships (tests, benchmarks and other testonly rules are free), and
+direct dependencies of every shipped rule of the package (tests, benchmarks and other testonly rules are exempt), and
 fails on an edge that //tools/layers:check_layers.py does not allow.
 """
 

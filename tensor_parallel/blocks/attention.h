@@ -1,3 +1,152 @@
+// What an attention block is made of: its sizes, and the ranks that share the
+// positions of its sequences.
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_ATTENTION_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_ATTENTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/context/context_attention.h"
+#include "tensor_parallel/context/sequence_layout.h"
+#include "tensor_parallel/layers/linear.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/sharding/fused_partition.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel {
+
+struct AttentionOptions {
+  int64_t width = 0;
+  int64_t heads = 1;     // Of all ranks; kv_heads divide them.
+  int64_t kv_heads = 1;  // Fewer than ranks only where they divide these.
+  int64_t head_size = 0;
+  // Even head sizes only; none: no rotary positions.
+  std::optional<double> rotary_base = 10000;
+  bool causal = true;
+  bool qkv_bias = false;
+  bool output_bias = false;
+  DType dtype = DType::kF32;
+  bool sequence_parallel = false;
+  // In how many tokens are gathered and sums sent (column_parallel_linear.h).
+  int64_t overlap_chunks = 0;
+};
+
+// The ranks that share the positions of a sequence, with ops of their own
+// device; of one rank where there is no context parallelism.
+struct ContextGroup {
+  TensorGroup group;
+  SequenceLayout layout;
+  // How they share the work: of Attention::CoreOptions. None: RingAttention.
+  // Blocks that run one after the other may share it, and so its memory.
+  std::shared_ptr<ContextAttention> core = nullptr;
+};
+
+// Tokens of a micro-batch that a rank has to do with.
+struct TokenBatch {
+  int64_t sequences = 0;
+  Partition tokens;  // Of the rank's positions, among the tensor group.
+};
+
+// AttentionCore: what lies between the two projections of an attention block:
+// heads cut out of the fused projection, rotated, and attended to, sequence by
+// sequence.
+
+// What is kept of a micro-batch between its passes.
+struct AttentionActivations {
+  explicit AttentionActivations(TensorPool& pool)
+      : query(pool),
+        key(pool),
+        value(pool),
+        output(pool),
+        log_sum_exp(pool),
+        qkv_gradient(pool) {}
+
+  int64_t bytes() const;
+  void Clear();
+  // Of the core: the backward computes them again where they are not there.
+  void ClearCore() {
+    output.Release();
+    log_sum_exp.Release();
+  }
+
+  PooledTensor query;  // [tokens, its heads, head_size], rotated.
+  PooledTensor key;    // [tokens, its kv heads, head_size], rotated.
+  PooledTensor value;
+  PooledTensor output;       // [tokens, its heads, head_size]
+  PooledTensor log_sum_exp;  // [tokens, its heads], statistics.
+  PooledTensor qkv_gradient;
+};
+
+class AttentionCore {
+ public:
+  // Refuses what Attention::Create does.
+  static absl::StatusOr<AttentionCore> Create(const TensorGroup& group,
+                                              const ContextGroup& context,
+                                              const AttentionOptions& options);
+  static absl::StatusOr<ContextAttentionOptions> OptionsOf(
+      const TensorGroup& group, const AttentionOptions& options);
+
+  // Of the fused projection: queries, keys, values.
+  const FusedPartition& partition() const { return partition_; }
+  const std::shared_ptr<ContextAttention>& attention() const {
+    return attention_;
+  }
+  absl::StatusOr<TokenBatch> BatchOf(int64_t sequences) const;
+
+  // Query, key and value from the projection's result.
+  absl::Status SetHeads(const TokenBatch& batch, TensorView qkv,
+                        AttentionActivations& activations);
+  // Output and log_sum_exp from query, key and value.
+  absl::Status Attend(const TokenBatch& batch,
+                      AttentionActivations& activations);
+  // qkv_gradient from that of the output, as [tokens, its heads x head_size];
+  // what is not needed after that is released.
+  absl::Status Backward(const TokenBatch& batch,
+                        ConstTensorView output_gradient,
+                        AttentionActivations& activations);
+
+ private:
+  AttentionCore(const TensorGroup& group, const AttentionOptions& options,
+                const ContextAttentionOptions& local, FusedPartition partition,
+                std::vector<int64_t> positions,
+                std::shared_ptr<ContextAttention> attention)
+      : group_(group),
+        options_(options),
+        local_(local),
+        partition_(std::move(partition)),
+        positions_(std::move(positions)),
+        attention_(std::move(attention)) {}
+
+  absl::StatusOr<TensorView> ReserveHeads(const TokenBatch& batch,
+                                          int64_t heads,
+                                          PooledTensor& memory) const;
+  absl::StatusOr<TensorView> PartOf(TensorView qkv, int64_t part) const;
+  absl::Status Rotate(const TokenBatch& batch, bool inverse, TensorView x);
+  absl::Status Propagate(const TokenBatch& batch,
+                         ConstTensorView output_gradient,
+                         const AttentionActivations& activations,
+                         const ContextAttention::Gradients& gradients);
+  absl::Status SetQkvGradient(const TokenBatch& batch,
+                              const ContextAttention::Gradients& gradients,
+                              AttentionActivations& activations);
+
+  TensorGroup group_;
+  AttentionOptions options_;
+  ContextAttentionOptions local_;  // With the heads of this rank.
+  FusedPartition partition_;
+  std::vector<int64_t> positions_;
+  std::shared_ptr<ContextAttention> attention_;  // None without heads.
+};
+
 // Attention: grouped-query self-attention with rotary positions, from its
 // input to its output projection, over a tensor group that shares the heads
 // and a context group that shares the positions.
@@ -28,38 +177,18 @@
 //                   heads has three ranges of rows, and kv heads that several
 //                   ranks hold are of the first of them (ParameterRows)
 //   output.weight   [width, heads head_size]                  o_proj
-#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_ATTENTION_H_
-#define TESSERA_TENSOR_PARALLEL_BLOCKS_ATTENTION_H_
-
-#include <cstdint>
-#include <memory>
-#include <string_view>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "base/tensor/tensor_view.h"
-#include "tensor_parallel/blocks/attention_core.h"
-#include "tensor_parallel/blocks/attention_options.h"
-#include "tensor_parallel/context/context_attention.h"
-#include "tensor_parallel/layers/column_parallel_linear.h"
-#include "tensor_parallel/layers/parameter.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
-#include "tensor_parallel/layers/tensor_group.h"
-
-namespace tessera::tensor_parallel {
 
 class Attention {
  public:
-  // A collective of both groups. InvalidArgument where heads cannot be dealt
-  // out, the head size is odd though positions are rotary, or the core or
-  // layout is of other options or ranks.
+  // A collective of both groups. InvalidArgument if heads cannot be dealt out,
+  // the head size is odd though positions are rotary, or the core or layout is
+  // of other options or ranks.
   static absl::StatusOr<Attention> Create(const TensorGroup& group,
                                           const ContextGroup& context,
                                           const AttentionOptions& options);
 
-  // What a core has to be made of: the heads of the rank, 0 where there are
-  // more ranks than heads (then none is used).
+  // What a core has to be made of: the heads of the rank, 0 if there are more
+  // ranks than heads (then none is used).
   static absl::StatusOr<ContextAttentionOptions> CoreOptions(
       const TensorGroup& group, const AttentionOptions& options) {
     return AttentionCore::OptionsOf(group, options);
@@ -67,7 +196,7 @@ class Attention {
 
   ColumnParallelLinear& qkv() { return qkv_; }
   RowParallelLinear& output() { return output_; }
-  // None where the rank has no heads.
+  // None if the rank has no heads.
   const std::shared_ptr<ContextAttention>& core() const {
     return core_.attention();
   }
@@ -75,12 +204,12 @@ class Attention {
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
 
-  // InvalidArgument where there are fewer than 0.
+  // InvalidArgument if there are fewer than 0.
   absl::StatusOr<TokenBatch> BatchOf(int64_t sequences) const {
     return core_.BatchOf(sequences);
   }
 
-  // FailedPrecondition, here and below, where what is needed of the weights or
+  // FailedPrecondition, here and below, if what is needed of the weights or
   // their gradients is released, or of the activations is not there.
   absl::Status Forward(const TokenBatch& batch, ConstTensorView x, TensorView y,
                        AttentionActivations& activations);

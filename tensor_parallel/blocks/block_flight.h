@@ -8,8 +8,6 @@
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor.h"
-#include "tensor_parallel/blocks/block_activations.h"
-#include "tensor_parallel/blocks/recompute.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/layer_case.h"

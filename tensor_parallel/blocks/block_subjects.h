@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/attention.h"
-#include "tensor_parallel/blocks/block_activations.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
 #include "tensor_parallel/blocks/layer_subjects.h"
 #include "tensor_parallel/blocks/output_head.h"

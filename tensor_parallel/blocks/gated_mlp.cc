@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/blocks/linear_places.h"
+#include "tensor_parallel/layers/linear.h"
 #include "tensor_parallel/sharding/fused_partition.h"
-#include "tensor_parallel/sharding/index_range.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
 namespace {

@@ -25,9 +25,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/layers/column_parallel_linear.h"
+#include "tensor_parallel/layers/linear.h"
 #include "tensor_parallel/layers/parameter.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/sharding/partition.h"
@@ -61,8 +60,8 @@ struct GatedMlpActivations {
 
 class GatedMlp {
  public:
-  // A collective. InvalidArgument where a size is negative or the type is none
-  // of f64, f32 and bf16.
+  // A collective. InvalidArgument if a size is negative or the type is none of
+  // f64, f32 and bf16.
   static absl::StatusOr<GatedMlp> Create(const TensorGroup& group,
                                          const GatedMlpOptions& options);
 
@@ -72,7 +71,7 @@ class GatedMlp {
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
 
-  // FailedPrecondition, here and below, where what is needed of the weights or
+  // FailedPrecondition, here and below, if what is needed of the weights or
   // their gradients is released, or of the activations is not there.
   absl::Status Forward(const Partition& tokens, ConstTensorView x, TensorView y,
                        GatedMlpActivations& activations);

@@ -13,14 +13,13 @@
 #include "base/tensor/copy.h"
 #include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/blocks/attention_options.h"
+#include "tensor_parallel/blocks/attention.h"
 #include "tensor_parallel/blocks/subject.h"
-#include "tensor_parallel/layers/norm_options.h"
-#include "tensor_parallel/layers/norm_state.h"
+#include "tensor_parallel/layers/norm.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
-#include "tensor_parallel/layers/vocabulary_parallel_embedding.h"
+#include "tensor_parallel/layers/vocabulary.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::subject_internal {

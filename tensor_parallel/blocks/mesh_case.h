@@ -16,7 +16,7 @@
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
-#include "tensor_parallel/sharding/index_range.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
 
@@ -69,13 +69,13 @@ absl::StatusOr<Tensor> CastTo(DType dtype, ConstTensorView values);
 absl::StatusOr<Tensor> PartOf(const Parameter& parameter,
                               ConstTensorView whole);
 
-// OK where `actual` is within `tolerance` times the largest magnitude of
-// `whole` of `expected`, which is a part of it; else InternalError.
+// OK if `actual` is within `tolerance` times the largest magnitude of `whole`
+// of `expected`, which is a part of it; else InternalError.
 absl::Status ExpectNearPart(std::string_view what, ConstTensorView actual,
                             ConstTensorView expected, ConstTensorView whole,
                             double tolerance);
 
-// OK where both have the same bits.
+// OK if both have the same bits.
 absl::Status ExpectSameBits(std::string_view what, ConstTensorView actual,
                             ConstTensorView expected);
 

@@ -35,14 +35,12 @@
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/blocks/recompute.h"
-#include "tensor_parallel/layers/norm_state.h"
+#include "tensor_parallel/blocks/transformer_block.h"
+#include "tensor_parallel/layers/norm.h"
 #include "tensor_parallel/layers/parameter.h"
-#include "tensor_parallel/layers/rms_norm.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
-#include "tensor_parallel/layers/vocabulary_parallel_cross_entropy.h"
-#include "tensor_parallel/layers/vocabulary_parallel_projection.h"
+#include "tensor_parallel/layers/vocabulary.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {

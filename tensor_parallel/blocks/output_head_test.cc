@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "tensor_parallel/blocks/mesh_case.h"
 #include "tensor_parallel/layers/layer_case.h"
-#include "tensor_parallel/layers/vocabulary_parallel_embedding.h"
+#include "tensor_parallel/layers/vocabulary.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

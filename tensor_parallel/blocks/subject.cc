@@ -10,11 +10,9 @@
 #include "tensor_parallel/blocks/layer_subjects.h"
 #include "tensor_parallel/blocks/output_head.h"
 #include "tensor_parallel/blocks/transformer_block.h"
-#include "tensor_parallel/layers/column_parallel_linear.h"
-#include "tensor_parallel/layers/layer_norm.h"
-#include "tensor_parallel/layers/rms_norm.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
-#include "tensor_parallel/layers/vocabulary_parallel_embedding.h"
+#include "tensor_parallel/layers/linear.h"
+#include "tensor_parallel/layers/norm.h"
+#include "tensor_parallel/layers/vocabulary.h"
 
 namespace tessera::tensor_parallel {
 namespace {

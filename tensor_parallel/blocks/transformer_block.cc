@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/layers/norm_options.h"
+#include "tensor_parallel/layers/norm.h"
 
 namespace tessera::tensor_parallel {
 namespace {

@@ -24,7 +24,6 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor.h"
 #include "benchmark/benchmark.h"
-#include "tensor_parallel/blocks/block_activations.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/parameter.h"

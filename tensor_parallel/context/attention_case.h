@@ -1,13 +1,9 @@
-// What the tests of the ways to share attention have in common: cases, the
-// comparison with one rank, and with finite differences.
-//
-//   TESSERA_ASSERT_OK_AND_ASSIGN(const auto whole, MakeWholeAttention(c));
-//   EXPECT_THAT(RunRanks(c.ranks, [&](Communicator& communicator) {
-//     return CheckAttention(communicator, c, whole, MakeRingAttention);
-//   }), Each(IsOk()));
+// Attention over a whole sequence by its definition, in float64: what the ways
+// to share it among ranks are held against.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,11 +16,56 @@
 #include "base/tensor/tensor.h"
 #include "collectives/communicator.h"
 #include "tensor_parallel/context/context_attention.h"
-#include "tensor_parallel/context/plain_attention.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/tensor_group.h"
 
 namespace tessera::tensor_parallel {
+
+// A tensor [length, heads, size], by position.
+struct PlainTensor {
+  PlainTensor(int64_t length, int64_t heads, int64_t size)
+      : length(length),
+        heads(heads),
+        size(size),
+        values(static_cast<size_t>(length * heads * size)) {}
+
+  double& at(int64_t position, int64_t head, int64_t d) {
+    return values[static_cast<size_t>((position * heads + head) * size + d)];
+  }
+  double at(int64_t position, int64_t head, int64_t d) const {
+    return values[static_cast<size_t>((position * heads + head) * size + d)];
+  }
+
+  int64_t length;
+  int64_t heads;
+  int64_t size;
+  std::vector<double> values;
+};
+
+struct PlainAttention {
+  PlainTensor output;
+  PlainTensor query_gradient;
+  PlainTensor key_gradient;
+  PlainTensor value_gradient;
+};
+
+// softmax(q k^T / sqrt(size)) v of every head, and the gradients of the sum of
+// the output times `gradient`.
+PlainAttention Attend(const PlainTensor& query, const PlainTensor& key,
+                      const PlainTensor& value, const PlainTensor& gradient,
+                      bool causal);
+
+// Turns the pairs (x[i], x[i + size/2]) at position p by p base^(-2i/size), or
+// back by it: the definition of rotary positions (arXiv 2104.09864).
+void Rotate(double base, bool back, PlainTensor& x);
+
+// What the tests of the ways to share attention have in common: cases, the
+// comparison with one rank, and with finite differences.
+//
+//   TESSERA_ASSERT_OK_AND_ASSIGN(const auto whole, MakeWholeAttention(c));
+//   EXPECT_THAT(RunRanks(c.ranks, [&](Communicator& communicator) {
+//     return CheckAttention(communicator, c, whole, MakeRingAttention);
+//   }), Each(IsOk()));
 
 struct AttentionCase {
   int64_t ranks = 1;
@@ -63,14 +104,14 @@ using AttentionMaker =
     std::function<absl::StatusOr<std::unique_ptr<ContextAttention>>(
         const TensorGroup&, const AttentionCase&)>;
 
-// OK where this rank's part of the output and of all gradients is that of
-// `whole`. A collective.
+// OK if this rank's part of the output and of all gradients is that of `whole`.
+// A collective.
 absl::Status CheckAttention(collectives::Communicator& communicator,
                             const AttentionCase& c, const WholeAttention& whole,
                             const AttentionMaker& make);
 
-// OK where all gradients are those that central differences of the forward
-// give, within 1e-7. In f64, without rotary positions. A collective.
+// OK if all gradients are those that central differences of the forward give,
+// within 1e-7. In f64, without rotary positions. A collective.
 absl::Status CheckDifferences(collectives::Communicator& communicator,
                               const AttentionCase& c,
                               const AttentionMaker& make);

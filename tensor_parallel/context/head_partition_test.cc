@@ -1,11 +1,10 @@
-#include "tensor_parallel/context/head_partition.h"
-
 #include <algorithm>
 #include <map>
 
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tensor_parallel/context/ulysses_attention.h"
 
 namespace tessera::tensor_parallel {
 namespace {

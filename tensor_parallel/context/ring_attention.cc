@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/parameter.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -43,7 +43,7 @@ int64_t RingAttention::RankAt(int64_t step) const {
   return (group_.rank() + n - step % n) % n;
 }
 
-// Whether this rank's queries see nothing of the block of `rank`.
+// Returns whether this rank's queries see nothing of the block of `rank`.
 bool RingAttention::IsHidden(int64_t rank) const {
   const auto& queries = positions_[static_cast<size_t>(group_.rank())];
   const auto& keys = positions_[static_cast<size_t>(rank)];

@@ -25,10 +25,9 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/context/context_attention.h"
-#include "tensor_parallel/context/operand_shapes.h"
 #include "tensor_parallel/context/sequence_layout.h"
-#include "tensor_parallel/layers/reusable_tensor.h"
 #include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 
 namespace tessera::tensor_parallel {
 
@@ -36,9 +35,9 @@ using RingAttentionOptions = ContextAttentionOptions;
 
 class RingAttention final : public ContextAttention {
  public:
-  // InvalidArgument where the layout is not of the group's ranks, a count is
-  // below 1, kv heads do not divide the heads, or the type is none of f64, f32
-  // and bf16.
+  // InvalidArgument if the layout is not of the group's ranks, a count is below
+  // 1, kv heads do not divide the heads, or the type is none of f64, f32 and
+  // bf16.
   static absl::StatusOr<RingAttention> Create(
       const TensorGroup& group, const SequenceLayout& layout,
       const RingAttentionOptions& options);

@@ -19,14 +19,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tensor_parallel/sharding/index_range.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
 
 class SequenceLayout {
  public:
-  // InvalidArgument where the length is negative or there is no rank.
+  // InvalidArgument if the length is negative or there is no rank.
   static absl::StatusOr<SequenceLayout> Contiguous(int64_t length,
                                                    int64_t ranks);
   static absl::StatusOr<SequenceLayout> Zigzag(int64_t length, int64_t ranks);

@@ -1,3 +1,155 @@
+// HeadPartition: which heads each rank has, where ranks share the heads of an
+// attention instead of its positions.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto partition, HeadPartition::Create(8, 2, 4));
+//   partition.RunsOf(1);          // query heads 2 and 3, kv head 0
+//   partition.shares_kv_heads();  // true: ranks 0 and 1 both need kv head 0
+//
+// Query heads are dealt out evenly, at most one more to some than to others;
+// with more ranks than heads the last ranks have none. With them a rank needs
+// the kv heads at which they look: where ranks do not divide the kv heads, two
+// or more ranks need the same one. Pure arithmetic.
+#ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_ULYSSES_ATTENTION_H_
+#define TESSERA_TENSOR_PARALLEL_CONTEXT_ULYSSES_ATTENTION_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/context/context_attention.h"
+#include "tensor_parallel/context/sequence_layout.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel {
+
+// Query heads side by side, and the kv heads at which they look: as many of the
+// first for each of the second, so that they are an attention by themselves.
+struct HeadRun {
+  IndexRange heads;
+  IndexRange kv_heads;
+
+  friend bool operator==(const HeadRun&, const HeadRun&) = default;
+};
+
+class HeadPartition {
+ public:
+  // InvalidArgument if a number is below 1 or kv heads do not divide the heads.
+  static absl::StatusOr<HeadPartition> Create(int64_t heads, int64_t kv_heads,
+                                              int64_t ranks);
+
+  int64_t heads() const { return heads_.size(); }
+  int64_t kv_heads() const { return heads_.size() / heads_per_kv_head_; }
+  int64_t ranks() const { return heads_.parts(); }
+
+  // `rank` is in [0, ranks()). Ascending, none empty, no kv head twice: a part
+  // of the first kv head's heads, those of whole kv heads, a part of the last
+  // one's, as far as there are any.
+  std::vector<HeadRun> RunsOf(int64_t rank) const;
+  IndexRange HeadsOf(int64_t rank) const { return heads_.RangeOf(rank); }
+  IndexRange KvHeadsOf(int64_t rank) const;
+
+  // Returns whether two ranks need the same kv head.
+  bool shares_kv_heads() const;
+
+ private:
+  HeadPartition(const Partition& heads, int64_t heads_per_kv_head)
+      : heads_(heads), heads_per_kv_head_(heads_per_kv_head) {}
+
+  Partition heads_;
+  int64_t heads_per_kv_head_;
+};
+
+// HeadExchange: the all-to-all that turns tensors of a rank's positions and all
+// heads into tensors of all positions and the rank's heads, and back.
+//
+//   HeadExchange exchange(group, layout, heads);
+//   // q [4 positions, 8 heads, 64] on each of 4 ranks -> [16, 2, 64]
+//   exchange.ToHeads({{{HeadKind::kQuery, q, {q_of_run_0}}}});
+//   exchange.ToPositions({{{HeadKind::kQuery, {output_of_run_0}, output}}});
+//
+// By position a tensor is [positions of the rank, heads, ...]; by head it is
+// one contiguous tensor [length, heads of the run, ...] for each run of the
+// rank's heads, in the order of the sequence. All tensors of a call travel in
+// one all-to-all of bytes. A message to a rank is one piece for each of its
+// runs and each tensor, each padded to a multiple of 8 bytes.
+//
+// A collective. Errors are the communicator's. Shapes are the caller's to
+// check; a copy names those that differ. Internal to this folder.
+
+enum class HeadKind { kQuery, kKeyValue };
+
+class HeadExchange {
+ public:
+  struct ToHeadsField {
+    HeadKind kind = HeadKind::kQuery;
+    ConstTensorView by_position;
+    std::vector<TensorView> by_head;  // For each run of this rank.
+  };
+  struct ToPositionsField {
+    HeadKind kind = HeadKind::kQuery;
+    std::vector<ConstTensorView> by_head;
+    TensorView by_position;
+    // Of keys and values that several ranks have: what comes is added up, in
+    // the order of ranks, in the type of `by_position`, which is that of
+    // `by_head`.
+    bool sum = false;
+  };
+
+  // The three are of the same ranks.
+  HeadExchange(const TensorGroup& group, const SequenceLayout& layout,
+               const HeadPartition& heads);
+
+  absl::Status ToHeads(std::span<const ToHeadsField> fields);
+  absl::Status ToPositions(std::span<const ToPositionsField> fields);
+
+ private:
+  // What is known of a tensor without its memory.
+  struct Shape {
+    HeadKind kind = HeadKind::kQuery;
+    DType dtype = DType::kF32;
+    std::vector<int64_t> rest = {};  // After positions and heads.
+  };
+  // A part of a message: of run `run` and tensor `field`.
+  struct Piece {
+    int64_t peer = 0;
+    size_t run = 0;
+    size_t field = 0;
+    IndexRange heads = {};  // Of the tensor's kind.
+    int64_t offset = 0;     // In the memory of all messages.
+    DType dtype = DType::kF32;
+    std::vector<int64_t> shape = {};
+  };
+  // The messages to or from all ranks.
+  struct Traffic {
+    std::vector<Piece> pieces = {};
+    std::vector<int64_t> counts = {};  // Bytes, by rank.
+    int64_t bytes = 0;
+  };
+
+  static absl::StatusOr<TensorView> ViewOf(const TensorView& messages,
+                                           const Piece& piece);
+  void AddMessage(std::span<const Shape> shapes, int64_t positions_of,
+                  int64_t heads_of, int64_t peer, Traffic& traffic) const;
+  Traffic PositionSide(std::span<const Shape> shapes) const;
+  Traffic HeadSide(std::span<const Shape> shapes) const;
+  absl::StatusOr<TensorView> Exchange(const Traffic& out, TensorView sent,
+                                      const Traffic& in);
+  absl::Status Keep(const ToPositionsField& field, const Piece& piece,
+                    ConstTensorView part) const;
+
+  TensorGroup group_;
+  SequenceLayout layout_;
+  std::vector<std::vector<HeadRun>> runs_;  // By rank.
+  ReusableTensor sent_{group_.memory()};
+  ReusableTensor received_{group_.memory()};
+};
+
 // UlyssesAttention: attention over a sequence whose positions are parted among
 // the ranks, by all-to-all: each rank gets all positions of some heads, attends
 // over the whole sequence, and gives the result back by position.
@@ -26,32 +178,12 @@
 //
 // with g = s where ranks share kv heads, else e; each tensor of a message is
 // padded to 8 bytes. Two collectives each way, whatever the number of ranks.
-#ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_ULYSSES_ATTENTION_H_
-#define TESSERA_TENSOR_PARALLEL_CONTEXT_ULYSSES_ATTENTION_H_
-
-#include <cstdint>
-#include <span>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "base/dtype/dtype.h"
-#include "base/tensor/tensor_view.h"
-#include "tensor_parallel/context/context_attention.h"
-#include "tensor_parallel/context/head_exchange.h"
-#include "tensor_parallel/context/head_partition.h"
-#include "tensor_parallel/context/operand_shapes.h"
-#include "tensor_parallel/context/sequence_layout.h"
-#include "tensor_parallel/layers/reusable_tensor.h"
-#include "tensor_parallel/layers/tensor_group.h"
-
-namespace tessera::tensor_parallel {
 
 class UlyssesAttention final : public ContextAttention {
  public:
-  // InvalidArgument where the layout is not of the group's ranks, a count is
-  // below 1, kv heads do not divide the heads, or the type is none of f64, f32
-  // and bf16.
+  // InvalidArgument if the layout is not of the group's ranks, a count is below
+  // 1, kv heads do not divide the heads, or the type is none of f64, f32 and
+  // bf16.
   static absl::StatusOr<UlyssesAttention> Create(
       const TensorGroup& group, const SequenceLayout& layout,
       const ContextAttentionOptions& options);

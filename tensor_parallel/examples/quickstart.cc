@@ -8,8 +8,7 @@
 #include "base/tensor/copy.h"
 #include "base/tensor/tensor.h"
 #include "collectives/in_process/in_process.h"
-#include "tensor_parallel/layers/column_parallel_linear.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
+#include "tensor_parallel/layers/linear.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 using namespace tessera;

@@ -1,5 +1,5 @@
-// What the tests of layers share: cases, random tensors, and one-rank results
-// to compare with.
+// Helpers for tests of layers: cases, random tensors, and one-rank results to
+// compare with.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LAYER_CASE_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_LAYER_CASE_H_
 
@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor.h"
-#include "tensor_parallel/sharding/index_range.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
 
@@ -42,7 +42,7 @@ absl::StatusOr<std::vector<double>> ValuesOf(ConstTensorView x);
 absl::StatusOr<Tensor> Take(ConstTensorView x, int dim,
                             std::span<const IndexRange> ranges);
 
-// OK where both are as near as `tolerance` times the largest magnitude of
+// OK if both are as near as `tolerance` times the largest magnitude of
 // `expected` (at least 1); else InternalError that names `what` and the worst
 // element.
 absl::Status ExpectNear(std::string_view what, ConstTensorView actual,

@@ -1,5 +1,7 @@
 // What the norms refuse and keep. Parity over ranks and gradients:
 // blocks/testing.
+#include "tensor_parallel/layers/norm.h"
+
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -13,8 +15,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/layers/layer_case.h"
-#include "tensor_parallel/layers/layer_norm.h"
-#include "tensor_parallel/layers/rms_norm.h"
 #include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 

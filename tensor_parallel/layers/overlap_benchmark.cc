@@ -12,10 +12,10 @@
 //
 // Each is the median of rounds in which all three take turns. Ranks that share
 // memory copy with the processors that multiply: with as many processors as
-// ranks nothing can be hidden but waiting (wire:0). With a wire of so many MB/s
-// (collectives/testing/wire_engine.h) collectives need no processor, as with a
-// network card. speed_of_compute is the share of the products' speed alone that
-// the call reaches.
+// ranks nothing can be hidden but waiting (wire:0). With a wire of that many
+// MB/s (collectives/testing/wire_engine.h) collectives need no processor, as
+// with a network card. speed_of_compute is the share of the products' speed
+// alone that the call reaches.
 #include <algorithm>
 #include <barrier>
 #include <chrono>
@@ -35,9 +35,8 @@
 #include "collectives/communicator.h"
 #include "collectives/in_process/in_process.h"
 #include "collectives/testing/wire_engine.h"
-#include "tensor_parallel/layers/column_parallel_linear.h"
 #include "tensor_parallel/layers/layer_case.h"
-#include "tensor_parallel/layers/row_parallel_linear.h"
+#include "tensor_parallel/layers/linear.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

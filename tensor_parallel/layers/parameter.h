@@ -10,11 +10,10 @@
 //   TESSERA_RETURN_IF_ERROR(p->Bind(gathered));  // just before the block runs
 //
 // A parameter begins with memory of its own, values and gradients of zeros, or
-// with none where it is to be bound. It gives its own back when it is bound to
-// memory of others, or released. Binding
-// copies nothing: the bound memory is what the parameter is, for as long as it
-// is bound. Layers that are called while what they need is released return
-// FailedPrecondition with the name.
+// with none if it is to be bound. It gives its own back when it is bound to
+// memory of others, or released. Binding copies nothing: the bound memory is
+// what the parameter is, for as long as it is bound. Layers that are called
+// while what they need is released return FailedPrecondition with the name.
 //
 // The values are [rows held, columns held] (or [elements held] of a vector):
 // the ranges of rows() one behind the other. A tensor that ranks of the tensor
@@ -36,7 +35,7 @@
 #include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/random/philox.h"
-#include "tensor_parallel/sharding/index_range.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
 
@@ -68,8 +67,8 @@ class Parameter {
     bool has_memory = true;     // Else it begins released.
   };
 
-  // InvalidArgument where the type is another, the shape has not one or two
-  // sizes, or what is held is not within it.
+  // InvalidArgument if the type is another, the shape has not one or two sizes,
+  // or what is held is not within it.
   static absl::StatusOr<Parameter> Create(Spec spec);
 
   const std::string& name() const { return spec_.name; }
@@ -97,13 +96,13 @@ class Parameter {
   TensorView gradient() const;
   bool has_value() const { return value_.view.has_value(); }
   bool has_gradient() const { return gradient_.view.has_value(); }
-  // FailedPrecondition, with the name, where there is none.
+  // FailedPrecondition, with the name, if there is none.
   absl::Status CheckValue() const;
   absl::Status CheckGradient() const;
 
   // Contiguous memory of local_shape(): values of dtype(), gradients of dtype()
   // or of GradientDType(dtype()). It must outlive the binding. InvalidArgument,
-  // with everything as it was, where the view is another.
+  // with everything as it was, if the view is another.
   absl::Status Bind(TensorView value);
   absl::Status BindGradient(TensorView gradient);
   void Release() { value_.Reset(); }
@@ -143,6 +142,78 @@ class Parameter {
   std::vector<int64_t> local_shape_;
   Memory value_;
   Memory gradient_;
+};
+
+// LinearWeights: a rank's part of the matrix [out, in] of a linear layer, its
+// gradient, and those of the bias.
+//
+//   layer.AppendParameters("mlp.down", parameters);   // mlp.down.weight, .bias
+//
+// The values do not depend on how the matrix is cut: each is drawn by its place
+// in the whole matrix.
+
+class LinearWeights {
+ public:
+  struct Shape {
+    int64_t in = 0;  // Of the whole matrix.
+    std::vector<IndexRange> rows = {};
+    IndexRange columns = {};
+    bool bias = false;
+    DType dtype = DType::kF32;
+    bool has_memory = true;  // As Parameter::Spec.
+    // Of the whole matrix; where not given, the end of the last rows.
+    std::optional<int64_t> out = {};
+  };
+
+  // All zeros, or without memory. InvalidArgument for a dtype other than f64,
+  // f32 and bf16.
+  static absl::StatusOr<LinearWeights> Create(const Shape& shape);
+
+  int64_t out() const { return weight_.local_shape()[0]; }  // Rows held.
+  int64_t in() const { return weight_.local_shape()[1]; }   // Columns held.
+  bool has_bias() const { return bias_.has_value(); }
+
+  Parameter& weight_parameter() { return weight_; }
+  Parameter& bias_parameter() { return *bias_; }  // Only where has_bias().
+
+  // As Parameter::value and gradient: of shape [0, 0] while released.
+  TensorView weight() { return weight_.value(); }
+  TensorView weight_gradient() { return weight_.gradient(); }
+  // [out()]; only where has_bias().
+  TensorView bias() { return bias_->value(); }
+  TensorView bias_gradient() { return bias_->gradient(); }
+
+  // FailedPrecondition, with the name, if something is released.
+  absl::Status CheckValues() const;
+  absl::Status CheckGradients() const;
+
+  // What the rank's part is of, where the shape could not say it: the outputs
+  // of the whole matrix; by range of rows whether this rank is the first to
+  // hold them; and whether all ranks hold the whole bias.
+  struct Place {
+    int64_t out = 0;
+    std::vector<bool> primary = {};  // Empty: all are.
+    bool bias_replicated = false;
+    bool bias_primary = true;  // Where it is replicated.
+  };
+  absl::Status Describe(const Place& place);
+
+  // Names the weight "prefix.weight" and the bias "prefix.bias", and appends
+  // them. The pointers are good until the layer is moved or gone.
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+
+  // As Parameter::FillNormal. The bias stays.
+  absl::Status FillNormal(const RandomKey& key, double deviation);
+
+  absl::Status ZeroGradients();
+  absl::Status ScaleGradients(double factor);
+
+ private:
+  explicit LinearWeights(Parameter weight) : weight_(std::move(weight)) {}
+
+  Parameter weight_;
+  std::optional<Parameter> bias_;
 };
 
 }  // namespace tessera::tensor_parallel

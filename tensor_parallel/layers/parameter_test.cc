@@ -10,7 +10,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/layers/layer_case.h"
-#include "tensor_parallel/layers/linear_weights.h"
 #include "tensor_parallel/random/philox.h"
 
 namespace tessera::tensor_parallel {

@@ -25,7 +25,7 @@ int64_t WidthOf(const ConstTensorView& x) {
   return width;
 }
 
-// By rank, the elements of its rows; none where all have as many.
+// By rank, the elements of its rows; none if all have as many.
 std::vector<int64_t> UnevenCounts(std::span<const int64_t> rows,
                                   int64_t width) {
   if (std::adjacent_find(rows.begin(), rows.end(), std::not_equal_to<>()) ==

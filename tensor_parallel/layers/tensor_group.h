@@ -11,7 +11,7 @@
 //
 // Tensors are [tokens, ...], contiguous, on the memory that the communicator
 // takes. Calls are collectives. Errors are the communicator's, or
-// InvalidArgument where a shape is not what the partition says.
+// InvalidArgument if a shape is not what the partition says.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
 
@@ -45,7 +45,7 @@ class Pending {
   std::optional<collectives::Work> work_;
 };
 
-// InvalidArgument, with the name, where x has not `tokens` rows.
+// InvalidArgument, with the name, if x has not `tokens` rows.
 absl::Status CheckTokenRows(std::string_view name, const ConstTensorView& x,
                             int64_t tokens);
 
@@ -112,8 +112,8 @@ class TensorGroup {
                                               ConstTensorView all,
                                               TensorView mine) const;
 
-  // InvalidArgument where `tokens` are not parted among the group's ranks, or
-  // the two are not contiguous tensors of this rank's tokens, and of all.
+  // InvalidArgument if `tokens` are not parted among the group's ranks, or the
+  // two are not contiguous tensors of this rank's tokens, and of all.
   absl::Status CheckTokens(const Partition& tokens, ConstTensorView mine,
                            ConstTensorView all) const;
 

@@ -17,9 +17,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
+#include "base/status_macros.h"
+#include "base/tensor/layout.h"
 #include "base/tensor/memory.h"
 #include "base/tensor/tensor_view.h"
 
@@ -35,7 +38,7 @@ class TensorPool {
   // A free block of the size's class, else a new one. A class has sizes that
   // are at most an eighth apart (or 64 bytes), rounded up to the largest: so a
   // step that takes and gives in the order of the one before allocates nothing.
-  // ResourceExhausted where there is no more memory.
+  // ResourceExhausted if there is no more memory.
   absl::StatusOr<Buffer> Take(size_t bytes);
   void Give(Buffer buffer);
 
@@ -79,7 +82,7 @@ class PooledTensor {
   bool held() const { return view_.has_value(); }
   // Only where held().
   TensorView view() const { return *view_; }
-  // Of the elements; 0 where there are none.
+  // Of the elements; 0 if there are none.
   int64_t bytes() const { return held() ? view_->size_in_bytes() : 0; }
   TensorPool& pool() const { return *pool_; }
 
@@ -90,19 +93,48 @@ class PooledTensor {
 };
 
 // One of the tensors that a layer keeps of a micro-batch between its passes,
-// for whoever moves them out of memory meanwhile. It is in memory of a pool, or
-// the caller's and only seen (`view`, which is null for tensors that are never
-// borrowed). Neither is owned.
+// for whoever moves them out of memory in the meantime. It is in memory of a
+// pool, or the caller's and only seen (`view`, which is null for tensors that
+// are never borrowed). Neither is owned.
 struct KeptTensor {
   PooledTensor* own = nullptr;
   std::optional<ConstTensorView>* view = nullptr;
 
-  // None where nothing is held.
+  // None if nothing is held.
   std::optional<ConstTensorView> value() const;
   // Memory of the pool for such a tensor, which the layer then takes for it.
   absl::StatusOr<TensorView> Reserve(DType dtype,
                                      std::span<const int64_t> shape) const;
   void Release() const;
+};
+
+// ReusableTensor: working memory of a layer, which grows to the largest shape
+// asked for and stays.
+//
+//   ReusableTensor all_tokens(group.memory());
+//   TESSERA_ASSIGN_OR_RETURN(TensorView x, all_tokens.Get(dtype, shape));
+
+class ReusableTensor {
+ public:
+  explicit ReusableTensor(std::shared_ptr<MemoryResource> memory)
+      : memory_(std::move(memory)) {}
+
+  // Row-major, with any elements; good until the next call.
+  absl::StatusOr<TensorView> Get(DType dtype, std::span<const int64_t> shape) {
+    TESSERA_ASSIGN_OR_RETURN(Layout layout, Layout::RowMajor(shape));
+    const auto bytes =
+        static_cast<size_t>(layout.element_count() * SizeInBytes(dtype));
+    if (buffer_.size() < bytes) {
+      buffer_ = Buffer();
+      TESSERA_ASSIGN_OR_RETURN(buffer_, Buffer::Allocate(memory_, bytes));
+    }
+    return TensorView::Create(buffer_.bytes().first(bytes), dtype,
+                              std::move(layout), /*offset=*/0, buffer_.kind());
+  }
+
+ private:
+  std::shared_ptr<MemoryResource> memory_;
+  Buffer buffer_;
 };
 
 }  // namespace tessera::tensor_parallel

@@ -1,10 +1,9 @@
-#include "tensor_parallel/layers/token_chunks.h"
-
 #include <algorithm>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tensor_parallel/layers/chunked_collectives.h"
 
 namespace tessera::tensor_parallel {
 namespace {

@@ -1,5 +1,7 @@
 // The embedding and the loss over a vocabulary that the ranks share give what
 // one rank gives.
+#include "tensor_parallel/layers/vocabulary.h"
+
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -13,8 +15,6 @@
 #include "gtest/gtest.h"
 #include "tensor_parallel/layers/layer_case.h"
 #include "tensor_parallel/layers/tensor_pool.h"
-#include "tensor_parallel/layers/vocabulary_parallel_cross_entropy.h"
-#include "tensor_parallel/layers/vocabulary_parallel_embedding.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

@@ -17,9 +17,8 @@
 
 #include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/ops/attention_block.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/sharding/index_range.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
 

@@ -1,13 +1,12 @@
-#include "tensor_parallel/ops_cpu/vector/targets.h"
+#include "tensor_parallel/ops_cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE \
-  "tensor_parallel/ops_cpu/rowwise/activation_kernels.cc"
+#define HWY_TARGET_INCLUDE "tensor_parallel/ops_cpu/activation_kernels.cc"
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "tensor_parallel/ops_cpu/block-inl.h"
 #include "tensor_parallel/ops_cpu/exp-inl.h"
-#include "tensor_parallel/ops_cpu/rowwise/activation_kernels.h"
+#include "tensor_parallel/ops_cpu/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::tensor_parallel::cpu {

@@ -1,5 +1,3 @@
-#include "tensor_parallel/ops_cpu/rowwise/activation.h"
-
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -11,7 +9,8 @@
 #include "base/tensor/layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops_cpu/testing/matrices.h"
+#include "tensor_parallel/ops_cpu/elementwise.h"
+#include "tensor_parallel/ops_cpu/matrices.h"
 
 namespace tessera::tensor_parallel::cpu {
 namespace {

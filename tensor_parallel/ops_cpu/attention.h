@@ -1,3 +1,114 @@
+// Heads of [tokens, heads, d] tensors as matrices of statistics.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_ATTENTION_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CPU_ATTENTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops_cpu/kernels.h"
+#include "tensor_parallel/ops_cpu/sight.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel::cpu {
+
+// Uninitialised values; there may be none.
+template <typename S>
+std::unique_ptr<S[]> Scratch(int64_t size) {
+  return std::make_unique_for_overwrite<S[]>(static_cast<size_t>(size));
+}
+
+// Copies to `rows`: for each token its heads, d values each. S is the type of
+// x's statistics, here and below.
+template <typename S>
+void ReadHeads(const ConstTensorView& x, IndexRange tokens, IndexRange heads,
+               S* rows);
+
+// The other way, for statistics: x = rows, or x += rows.
+enum class Writing { kSet, kAdd };
+template <typename S>
+void WriteHeads(Writing writing, const S* rows, IndexRange tokens,
+                IndexRange heads, const TensorView& x);
+
+// All tokens of one head, as a matrix: where it lies if it is of type S and
+// BLAS takes its stride, else a copy. (Copies without gaps were not faster,
+// though heads lie a power of two apart.)
+template <typename S>
+class Head {
+ public:
+  Head(const ConstTensorView& x, int64_t head);
+
+  const S* row(int64_t token) const { return data_ + token * stride_; }
+  int64_t stride() const { return stride_; }
+
+ private:
+  std::unique_ptr<S[]> copy_;
+  const S* data_;
+  int64_t stride_;
+};
+
+// Tiling: the sizes of a block of attention, how it is cut, and the tile of
+// scores that both directions work on. Internal.
+
+// Scores of a tile take 128 KiB in f32: they stay in the second-level cache.
+inline constexpr int64_t kTileKeys = 256;
+inline constexpr int64_t kTileRows = 128;
+
+struct Tiling {
+  explicit Tiling(const AttentionBlock& block);
+
+  // The query heads of a key head.
+  IndexRange HeadsOf(int64_t kv_head) const {
+    return {kv_head * group, (kv_head + 1) * group};
+  }
+  // The tile of queries from `begin` on.
+  IndexRange QueriesFrom(int64_t begin) const;
+
+  int64_t queries;
+  int64_t keys;
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t group;  // heads / kv_heads
+  int64_t d;
+  int64_t tile_queries;  // Rows of a tile are queries times group.
+};
+
+// Scores of a tile of queries, a row for each head of each, and which of them
+// count.
+template <typename S>
+class Scores {
+ public:
+  explicit Scores(const Tiling& tiling);
+
+  // scores = scale rows key^T; rows is [queries * group, d]. Scores that are
+  // not seen become minus infinity unless those seen are the first ones.
+  void Compute(const AttentionBlock& block, const Sight& sight,
+               const KeyTile& tile, IndexRange queries, int64_t width,
+               const S* rows, const Head<S>& key);
+
+  const ScoreTile<S>& tile() const { return tile_; }
+
+ private:
+  void Hide(const Sight& sight, const KeyTile& tile, IndexRange queries);
+
+  Tiling tiling_;
+  std::vector<int64_t> counts_;
+  std::unique_ptr<S[]> scores_;
+  ScoreTile<S> tile_;
+};
+
+// The two directions of attention.h on tensors that were checked. Internal.
+
+// S is the type of the statistics: float or double.
+template <typename S>
+void RunAttend(const AttentionBlock& block, const AttentionState& state);
+template <typename S>
+void RunAttendGradient(const AttentionBlock& block,
+                       const AttentionGradients& gradients);
+
 // Attend and AttendGradient of ops/ops.h on the CPU.
 //
 // Tiles of queries (all heads that share a key head together) against tiles of
@@ -8,13 +119,6 @@
 // converted to f32, which takes keys x d floats for each of the two.
 //
 // State and gradients must not overlap anything else.
-#ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_ATTENTION_H_
-#define TESSERA_TENSOR_PARALLEL_OPS_CPU_ATTENTION_H_
-
-#include "absl/status/status.h"
-#include "tensor_parallel/ops/attention_block.h"
-
-namespace tessera::tensor_parallel::cpu {
 
 absl::Status Attend(const AttentionBlock& block, const AttentionState& state);
 absl::Status AttendGradient(const AttentionBlock& block,

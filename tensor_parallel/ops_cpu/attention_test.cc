@@ -1,4 +1,4 @@
-#include "tensor_parallel/ops_cpu/attention/attention.h"
+#include "tensor_parallel/ops_cpu/attention.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +13,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops/attention_block.h"
-#include "tensor_parallel/ops_cpu/testing/matrices.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops_cpu/matrices.h"
 
 namespace tessera::tensor_parallel::cpu {
 namespace {

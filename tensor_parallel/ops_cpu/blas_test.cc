@@ -1,9 +1,8 @@
-#include "tensor_parallel/ops_cpu/blas.h"
-
 #include <limits>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tensor_parallel/ops_cpu/gemm.h"
 
 namespace tessera::tensor_parallel::cpu {
 namespace {

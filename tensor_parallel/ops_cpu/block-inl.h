@@ -20,7 +20,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "base/dtype/bfloat16.h"
+#include "base/dtype/small_float.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -8,17 +8,11 @@
 #include "base/os/processors.h"
 #include "base/tensor/copy.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/ops/attention_block.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops_cpu/attention/attention.h"
-#include "tensor_parallel/ops_cpu/blas.h"
+#include "tensor_parallel/ops_cpu/attention.h"
+#include "tensor_parallel/ops_cpu/elementwise.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
-#include "tensor_parallel/ops_cpu/rowwise/activation.h"
-#include "tensor_parallel/ops_cpu/rowwise/cross_entropy.h"
-#include "tensor_parallel/ops_cpu/rowwise/elementwise.h"
-#include "tensor_parallel/ops_cpu/rowwise/norms.h"
-#include "tensor_parallel/ops_cpu/rowwise/row_table.h"
-#include "tensor_parallel/sharding/index_range.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
 namespace {

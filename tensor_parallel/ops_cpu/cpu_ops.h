@@ -20,10 +20,9 @@
 
 #include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/ops/attention_block.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops_cpu/rowwise/rotary.h"
-#include "tensor_parallel/sharding/index_range.h"
+#include "tensor_parallel/ops_cpu/elementwise.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
 

@@ -22,10 +22,9 @@
 #include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
 #include "benchmark/benchmark.h"
-#include "tensor_parallel/ops/attention_block.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops_cpu/blas.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tensor_parallel/ops_cpu/gemm.h"
 
 namespace tessera::tensor_parallel {
 namespace {

@@ -15,8 +15,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops_cpu/blas.h"
-#include "tensor_parallel/ops_cpu/testing/matrices.h"
+#include "tensor_parallel/ops_cpu/gemm.h"
+#include "tensor_parallel/ops_cpu/matrices.h"
 
 namespace tessera::tensor_parallel {
 namespace {

@@ -1,4 +1,4 @@
-#include "tensor_parallel/ops_cpu/rowwise/elementwise.h"
+#include "tensor_parallel/ops_cpu/elementwise.h"
 
 #include <cstdint>
 #include <limits>
@@ -12,8 +12,8 @@
 #include "base/tensor/tensor_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops_cpu/operand/operand_checker.h"
-#include "tensor_parallel/ops_cpu/testing/matrices.h"
+#include "tensor_parallel/ops_cpu/matrices.h"
+#include "tensor_parallel/ops_cpu/operand_checker.h"
 
 namespace tessera::tensor_parallel::cpu {
 namespace {

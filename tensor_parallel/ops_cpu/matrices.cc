@@ -1,4 +1,4 @@
-#include "tensor_parallel/ops_cpu/testing/matrices.h"
+#include "tensor_parallel/ops_cpu/matrices.h"
 
 #include <algorithm>
 #include <cmath>

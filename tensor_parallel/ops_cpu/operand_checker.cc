@@ -1,4 +1,4 @@
-#include "tensor_parallel/ops_cpu/operand/operand_checker.h"
+#include "tensor_parallel/ops_cpu/operand_checker.h"
 
 #include <algorithm>
 #include <cstdint>

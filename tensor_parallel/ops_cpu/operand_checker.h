@@ -1,3 +1,49 @@
+// RowsView: a matrix, or a vector as its only row, without its type. Kernels
+// take these; OperandChecker has looked at the views before.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_OPERAND_CHECKER_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CPU_OPERAND_CHECKER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor_view.h"
+
+namespace tessera::tensor_parallel::cpu {
+
+// `Byte` is std::byte or const std::byte.
+template <typename Byte>
+class BasicRowsView {
+ public:
+  template <typename T>
+  using Like = std::conditional_t<std::is_const_v<Byte>, const T, T>;
+
+  BasicRowsView() = default;
+  // Of one or two dimensions.
+  explicit BasicRowsView(const BasicTensorView<Byte>& view)
+      : data_(view.data()), stride_(view.rank() == 2 ? view.strides()[0] : 0) {}
+  BasicRowsView(Byte* data, int64_t stride) : data_(data), stride_(stride) {}
+
+  // Elements from one row to the next.
+  int64_t stride() const { return stride_; }
+
+  template <typename T>
+  Like<T>* row(int64_t index) const {
+    return reinterpret_cast<Like<T>*>(data_) + index * stride_;
+  }
+
+ private:
+  Byte* data_ = nullptr;
+  int64_t stride_ = 0;
+};
+
+using RowsView = BasicRowsView<std::byte>;
+using ConstRowsView = BasicRowsView<const std::byte>;
+
 // OperandChecker: refuses what an operation cannot work on, before it begins.
 //
 //   OperandChecker check("RmsNorm");
@@ -9,18 +55,6 @@
 //
 // Keeps the first error: InvalidArgument that names the operation, the tensor,
 // what it is and what it should be.
-#ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_OPERAND_CHECKER_H_
-#define TESSERA_TENSOR_PARALLEL_OPS_CPU_OPERAND_CHECKER_H_
-
-#include <cstdint>
-#include <span>
-#include <string_view>
-
-#include "absl/status/status.h"
-#include "base/dtype/dtype.h"
-#include "base/tensor/tensor_view.h"
-
-namespace tessera::tensor_parallel::cpu {
 
 // In what values of `dtype` are summed up: f64 for f64, else f32.
 constexpr DType StatisticsOf(DType dtype) {

@@ -1,11 +1,11 @@
-#include "tensor_parallel/ops_cpu/vector/targets.h"
+#include "tensor_parallel/ops_cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "tensor_parallel/ops_cpu/rowwise/rotary_kernels.cc"
+#define HWY_TARGET_INCLUDE "tensor_parallel/ops_cpu/rotary_kernels.cc"
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "tensor_parallel/ops_cpu/block-inl.h"
-#include "tensor_parallel/ops_cpu/rowwise/rotary_kernels.h"
+#include "tensor_parallel/ops_cpu/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::tensor_parallel::cpu {

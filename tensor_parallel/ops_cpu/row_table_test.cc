@@ -1,5 +1,3 @@
-#include "tensor_parallel/ops_cpu/rowwise/row_table.h"
-
 #include <cstdint>
 #include <random>
 #include <span>
@@ -10,9 +8,10 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops_cpu/operand/operand_checker.h"
-#include "tensor_parallel/ops_cpu/testing/matrices.h"
-#include "tensor_parallel/sharding/index_range.h"
+#include "tensor_parallel/ops_cpu/elementwise.h"
+#include "tensor_parallel/ops_cpu/matrices.h"
+#include "tensor_parallel/ops_cpu/operand_checker.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::cpu {
 namespace {

@@ -1,10 +1,10 @@
-#include "tensor_parallel/ops_cpu/attention/sight.h"
+#include "tensor_parallel/ops_cpu/sight.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <span>
 
-#include "tensor_parallel/sharding/index_range.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::cpu {
 

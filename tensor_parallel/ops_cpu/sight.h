@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "tensor_parallel/sharding/index_range.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::cpu {
 
@@ -35,7 +35,7 @@ class Sight {
   const std::vector<KeyTile>& tiles() const { return tiles_; }
 
   // How many keys of the tile, from its first on, have all that any of
-  // `queries` sees; 0 where none sees any.
+  // `queries` sees; 0 if none sees any.
   int64_t Width(const KeyTile& tile, IndexRange queries) const;
 
   // The same for one query. It sees all of these where SeesPrefix(tile).

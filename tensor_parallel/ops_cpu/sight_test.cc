@@ -1,4 +1,4 @@
-#include "tensor_parallel/ops_cpu/attention/sight.h"
+#include "tensor_parallel/ops_cpu/sight.h"
 
 #include <algorithm>
 #include <cstdint>

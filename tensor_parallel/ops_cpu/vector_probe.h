@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "base/dtype/bfloat16.h"
+#include "base/dtype/small_float.h"
 
 namespace tessera::tensor_parallel::cpu {
 

@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "base/dtype/bfloat16.h"
+#include "base/dtype/small_float.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops_cpu/testing/matrices.h"
-#include "tensor_parallel/ops_cpu/vector/vector_probe.h"
+#include "tensor_parallel/ops_cpu/matrices.h"
+#include "tensor_parallel/ops_cpu/vector_probe.h"
 
 namespace tessera::tensor_parallel::cpu {
 namespace {

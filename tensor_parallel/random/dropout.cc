@@ -9,7 +9,7 @@
 #include "base/dtype/convert_value.h"
 #include "base/dtype/dtype_traits.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/sharding/shard_runs.h"
+#include "tensor_parallel/sharding/shard_spec.h"
 
 namespace tessera::tensor_parallel {
 namespace {

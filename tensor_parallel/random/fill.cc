@@ -10,7 +10,7 @@
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
-#include "tensor_parallel/sharding/shard_runs.h"
+#include "tensor_parallel/sharding/shard_spec.h"
 
 namespace tessera::tensor_parallel {
 namespace {

@@ -10,9 +10,9 @@
 // once. Along partial axes the rank at 0 has the values, the others zeros.
 // Numbers of different tensors are independent where their streams differ.
 //
-// All return InvalidArgument, with nothing written, where the tensor is of no
-// floating-point type or a parameter cannot be, and FailedPrecondition where it
-// is not in host memory.
+// All return InvalidArgument, with nothing written, if the tensor is of no
+// floating-point type or a parameter cannot be, and FailedPrecondition if it is
+// not in host memory.
 #ifndef TESSERA_TENSOR_PARALLEL_RANDOM_FILL_H_
 #define TESSERA_TENSOR_PARALLEL_RANDOM_FILL_H_
 

@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/sharding/random_specs.h"
-#include "tensor_parallel/sharding/shard_runs.h"
+#include "tensor_parallel/sharding/shard_spec.h"
 
 namespace tessera::tensor_parallel {
 namespace {

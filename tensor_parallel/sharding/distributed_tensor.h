@@ -1,3 +1,46 @@
+// CopyShared: the elements that two shards of a tensor have in common.
+//
+//   // Out of a whole tensor, and back into it.
+//   const Shard whole = WholeOf(full.shape());
+//   CopyShared(whole, full.view(), mine, local.view());
+//   CopyShared(mine, local.view(), whole, full.view());
+//
+// Slicing, packing for a collective, and unpacking are all this: a packed piece
+// is the shard that it contains.
+#ifndef TESSERA_TENSOR_PARALLEL_SHARDING_DISTRIBUTED_TENSOR_H_
+#define TESSERA_TENSOR_PARALLEL_SHARDING_DISTRIBUTED_TENSOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/memory.h"
+#include "base/tensor/tensor.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/sharding/shard_spec.h"
+#include "topology/mesh.h"
+
+namespace tessera::tensor_parallel {
+
+// The whole of a tensor as one shard.
+Shard WholeOf(std::span<const int64_t> shape);
+
+// Where the elements of `part` begin in the row-major elements of `whole`,
+// which holds all of them; nothing if they do not lie in one row there, in
+// their order.
+std::optional<int64_t> OffsetIn(const Shard& whole, const Shard& part);
+
+// Copies what `from` and `to` share, from the one to the other. The views have
+// the shards' shapes and do not share memory. InvalidArgument if a view has
+// another shape or the dtypes differ; else as Copy.
+absl::Status CopyShared(const Shard& from, const ConstTensorView& source,
+                        const Shard& to, const TensorView& target);
+
 // DistributedTensor: one rank's shard of a tensor that lies on a mesh.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -8,23 +51,6 @@
 // tensor_parallel/sharding/redistribute.h gathers and moves it,
 // tensor_parallel/random/fill.h initialises it. A value: nothing here speaks to
 // other ranks.
-#ifndef TESSERA_TENSOR_PARALLEL_SHARDING_DISTRIBUTED_TENSOR_H_
-#define TESSERA_TENSOR_PARALLEL_SHARDING_DISTRIBUTED_TENSOR_H_
-
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <utility>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "base/tensor/memory.h"
-#include "base/tensor/tensor.h"
-#include "tensor_parallel/sharding/shard_spec.h"
-#include "topology/mesh.h"
-
-namespace tessera::tensor_parallel {
 
 // Move-only, as Tensor.
 class DistributedTensor {

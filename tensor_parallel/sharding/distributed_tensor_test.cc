@@ -7,7 +7,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/sharding/random_specs.h"
-#include "tensor_parallel/sharding/shard_copy.h"
 
 namespace tessera::tensor_parallel {
 namespace {

@@ -1,3 +1,40 @@
+// IndexRange: the elements [begin, end) of a dimension.
+#ifndef TESSERA_TENSOR_PARALLEL_SHARDING_PARTITION_H_
+#define TESSERA_TENSOR_PARALLEL_SHARDING_PARTITION_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace tessera::tensor_parallel {
+
+struct IndexRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  constexpr int64_t size() const { return end - begin; }
+  constexpr bool empty() const { return begin >= end; }
+  constexpr bool contains(int64_t index) const {
+    return begin <= index && index < end;
+  }
+
+  friend bool operator==(const IndexRange&, const IndexRange&) = default;
+};
+
+// What both hold; empty if that is nothing.
+constexpr IndexRange Intersection(IndexRange a, IndexRange b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+inline std::ostream& operator<<(std::ostream& os, IndexRange range) {
+  return os << "[" << range.begin << ", " << range.end << ")";
+}
+
 // Partition: which part of a dimension each rank of a group holds.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Partition rows, Partition::Balanced(10, 4));
@@ -13,18 +50,6 @@
 // has fewer elements (or blocks) than there are parts, the last ones are empty,
 // and they begin and end within the dimension. A value of four integers:
 // everything is computed, nothing is stored by part.
-#ifndef TESSERA_TENSOR_PARALLEL_SHARDING_PARTITION_H_
-#define TESSERA_TENSOR_PARALLEL_SHARDING_PARTITION_H_
-
-#include <cstdint>
-#include <ostream>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "tensor_parallel/sharding/index_range.h"
-
-namespace tessera::tensor_parallel {
 
 class Partition {
  public:

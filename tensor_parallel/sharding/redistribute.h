@@ -1,3 +1,25 @@
+// RunStep: one step of a redistribution, carried out.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto next, RunStep(groups, tensor, step));
+#ifndef TESSERA_TENSOR_PARALLEL_SHARDING_REDISTRIBUTE_H_
+#define TESSERA_TENSOR_PARALLEL_SHARDING_REDISTRIBUTE_H_
+
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor.h"
+#include "collectives/groups/group_manager.h"
+#include "tensor_parallel/sharding/distributed_tensor.h"
+#include "tensor_parallel/sharding/redistribution_plan.h"
+#include "tensor_parallel/sharding/shard_spec.h"
+
+namespace tessera::tensor_parallel {
+
+// `tensor` is as step.from says. A collective over this rank's group along
+// step.axes. Blocks that lie in one row in the shards are sent and received
+// where they are, others by way of packed memory.
+absl::StatusOr<DistributedTensor> RunStep(collectives::GroupManager& groups,
+                                          const DistributedTensor& tensor,
+                                          const RedistributionStep& step);
+
 // Redistribute: a distributed tensor under another spec; Gather: without its
 // shards.
 //
@@ -10,17 +32,6 @@
 // and shape, and the same target. Elements are moved as bits, in host memory.
 // Partial sums are added by the communicators, in their order and rounding.
 // Threads: as of the group manager's communicators.
-#ifndef TESSERA_TENSOR_PARALLEL_SHARDING_REDISTRIBUTE_H_
-#define TESSERA_TENSOR_PARALLEL_SHARDING_REDISTRIBUTE_H_
-
-#include "absl/status/statusor.h"
-#include "base/tensor/tensor.h"
-#include "collectives/groups/group_manager.h"
-#include "tensor_parallel/sharding/distributed_tensor.h"
-#include "tensor_parallel/sharding/redistribution_plan.h"
-#include "tensor_parallel/sharding/shard_spec.h"
-
-namespace tessera::tensor_parallel {
 
 // By the cheapest plan. InvalidArgument, with nothing sent, as
 // PlanRedistribution, and where the tensor is not of the group manager's rank;

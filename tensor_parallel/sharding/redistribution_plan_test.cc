@@ -9,7 +9,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/sharding/next_steps.h"
 #include "tensor_parallel/sharding/random_specs.h"
 
 namespace tessera::tensor_parallel {

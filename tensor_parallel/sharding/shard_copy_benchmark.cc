@@ -18,7 +18,6 @@
 #include "base/tensor/copy.h"
 #include "benchmark/benchmark.h"
 #include "tensor_parallel/sharding/distributed_tensor.h"
-#include "tensor_parallel/sharding/shard_copy.h"
 #include "topology/mesh.h"
 
 namespace tessera::tensor_parallel {

@@ -1,11 +1,10 @@
-#include "tensor_parallel/sharding/shard_runs.h"
-
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/sharding/random_specs.h"
+#include "tensor_parallel/sharding/shard_spec.h"
 
 namespace tessera::tensor_parallel {
 namespace {

@@ -1,4 +1,4 @@
-#include "tensor_parallel/context/operand_shapes.h"
+#include "tensor_parallel/context/context_attention.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/layers/linear_weights.h"
+#include "tensor_parallel/layers/parameter.h"
 
 namespace tessera::tensor_parallel {
 

@@ -1,0 +1,153 @@
+// NormOptions: what both norms are made of.
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_NORM_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_NORM_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
+
+namespace tessera::tensor_parallel {
+
+struct NormOptions {
+  int64_t width = 0;
+  double epsilon = 1e-5;
+  DType dtype = DType::kF32;
+  // Each rank has some of the tokens: gradients of weights are to be summed.
+  bool sequence_parallel = false;
+};
+
+// NormState: what a norm keeps of a forward for its backward, by row.
+
+struct NormState {
+  // `pool` must outlive the state.
+  explicit NormState(TensorPool& pool) : mean(pool), inverse(pool) {}
+
+  int64_t bytes() const { return mean.bytes() + inverse.bytes(); }
+  void Clear() {
+    mean.Release();
+    inverse.Release();
+  }
+
+  PooledTensor mean;     // Of LayerNorm alone. [rows], statistics.
+  PooledTensor inverse;  // 1 / the root. [rows], statistics.
+};
+
+// What the norms have in common: their weights, and what they ask for.
+
+// A vector of the options' width that every rank has, filled with `value`.
+absl::StatusOr<Parameter> CreateWeight(const TensorGroup& group,
+                                       const NormOptions& options,
+                                       std::string_view name, double value);
+
+// The rows of x, where that has two dimensions.
+absl::StatusOr<int64_t> RowsOf(std::string_view norm, const ConstTensorView& x);
+
+// FailedPrecondition if the state is not of a forward with the rows of x.
+absl::Status CheckState(std::string_view norm, const ConstTensorView& x,
+                        const PooledTensor& statistics);
+
+// RmsNorm: y = x / sqrt(mean(x^2) + epsilon) * weight, by token (Zhang and
+// Sennrich, arXiv 1910.07467), on ranks that share the weight.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto norm, RmsNorm::Create(group, {.width =
+//   512})); NormState state(pool);                            // one a
+//   micro-batch TESSERA_RETURN_IF_ERROR(norm.Forward(x, y, state));
+//   TESSERA_RETURN_IF_ERROR(norm.BackwardInput(dy, x, state, dx));
+//   TESSERA_RETURN_IF_ERROR(norm.BackwardWeight(dy, x, state));
+//   TESSERA_RETURN_IF_ERROR(norm.FinishGradients());  // once a step
+//
+// x, y and their gradients are [tokens, width] of one dtype: all tokens, the
+// same on every rank, or under sequence parallelism those of the rank. y may be
+// x where the backward is not to follow, and x_gradient may be the gradient.
+// Nothing moves but in FinishGradients. The weight begins with ones.
+
+class RmsNorm {
+ public:
+  // InvalidArgument if the width or epsilon is negative, or the type is none of
+  // f64, f32 and bf16.
+  static absl::StatusOr<RmsNorm> Create(const TensorGroup& group,
+                                        const NormOptions& options);
+
+  Parameter& weight() { return weight_; }
+  // Appends "prefix.weight". Good until the norm is moved or gone.
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+
+  // All but the last return FailedPrecondition if the weight, or its gradient,
+  // is released, or `state` is not that of a forward.
+  absl::Status Forward(ConstTensorView x, TensorView y, NormState& state);
+  absl::Status BackwardInput(ConstTensorView gradient, ConstTensorView x,
+                             const NormState& state, TensorView x_gradient);
+  // Adds to the gradient of the weight.
+  absl::Status BackwardWeight(ConstTensorView gradient, ConstTensorView x,
+                              const NormState& state);
+
+  // After the last backward of a step. A collective under sequence parallelism.
+  absl::Status FinishGradients();
+
+ private:
+  RmsNorm(const TensorGroup& group, const NormOptions& options,
+          Parameter weight)
+      : group_(group), options_(options), weight_(std::move(weight)) {}
+
+  TensorGroup group_;
+  NormOptions options_;
+  Parameter weight_;
+};
+
+// LayerNorm: y = (x - mean) / sqrt(variance + epsilon) * weight + bias, by
+// token (Ba, Kiros and Hinton, arXiv 1607.06450), on ranks that share weight
+// and bias. Otherwise as RmsNorm.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto norm,
+//                            LayerNorm::Create(group, {.width = 512}));
+//   TESSERA_RETURN_IF_ERROR(norm.Forward(x, y, state));
+//
+// The weight begins with ones, the bias with zeros.
+
+class LayerNorm {
+ public:
+  // Refuses as RmsNorm.
+  static absl::StatusOr<LayerNorm> Create(const TensorGroup& group,
+                                          const NormOptions& options);
+
+  Parameter& weight() { return weight_; }
+  Parameter& bias() { return bias_; }
+  // Appends "prefix.weight" and "prefix.bias".
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+
+  absl::Status Forward(ConstTensorView x, TensorView y, NormState& state);
+  absl::Status BackwardInput(ConstTensorView gradient, ConstTensorView x,
+                             const NormState& state, TensorView x_gradient);
+  // Adds to the gradients of weight and bias.
+  absl::Status BackwardWeight(ConstTensorView gradient, ConstTensorView x,
+                              const NormState& state);
+
+  absl::Status FinishGradients();
+
+ private:
+  LayerNorm(const TensorGroup& group, const NormOptions& options,
+            Parameter weight, Parameter bias)
+      : group_(group),
+        options_(options),
+        weight_(std::move(weight)),
+        bias_(std::move(bias)) {}
+
+  TensorGroup group_;
+  NormOptions options_;
+  Parameter weight_;
+  Parameter bias_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_NORM_H_

@@ -1,0 +1,295 @@
+#include "tensor_parallel/layers/vocabulary.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tensor_parallel/layers/parameter.h"
+
+namespace tessera::tensor_parallel {
+
+absl::StatusOr<VocabularyParallelEmbedding> VocabularyParallelEmbedding::Create(
+    const TensorGroup& group, const EmbeddingOptions& options) {
+  if (options.width < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an embedding of width ", options.width, "; 0 and more are allowed"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const Partition vocabulary,
+      Partition::Balanced(options.vocabulary, group.size()));
+  TESSERA_ASSIGN_OR_RETURN(
+      LinearWeights weights,
+      LinearWeights::Create({.in = options.width,
+                             .rows = {vocabulary.RangeOf(group.rank())},
+                             .columns = {0, options.width},
+                             .bias = false,
+                             .dtype = options.dtype,
+                             .has_memory = group.has_weight_memory(),
+                             .out = options.vocabulary}));
+  return VocabularyParallelEmbedding(group, options, vocabulary,
+                                     std::move(weights));
+}
+
+absl::Status VocabularyParallelEmbedding::CheckIds(
+    const Partition& tokens, std::span<const int64_t> ids) const {
+  if (static_cast<int64_t>(ids.size()) != tokens.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        ids.size(), " ids for ", tokens.size(), " tokens; give one for each"));
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (0 <= ids[i] && ids[i] < options_.vocabulary) continue;
+    return absl::InvalidArgumentError(absl::StrCat("token ", i, " is ", ids[i],
+                                                   "; the vocabulary has 0 to ",
+                                                   options_.vocabulary - 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VocabularyParallelEmbedding::Forward(const Partition& tokens,
+                                                  std::span<const int64_t> ids,
+                                                  TensorView y) {
+  TESSERA_RETURN_IF_ERROR(CheckIds(tokens, ids));
+  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
+  const IndexRange held = vocabulary_.RangeOf(group_.rank());
+  if (!options_.sequence_parallel) {
+    TESSERA_RETURN_IF_ERROR(
+        group_.ops().GatherRows(weights_.weight(), held, ids, y));
+    return group_.SumOver(y);
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView all,
+      all_y_.Get(options_.dtype, {{tokens.size(), options_.width}}));
+  TESSERA_RETURN_IF_ERROR(
+      group_.ops().GatherRows(weights_.weight(), held, ids, all));
+  return group_.ScatterSums(tokens, all, y);
+}
+
+absl::Status VocabularyParallelEmbedding::BackwardWeight(
+    const Partition& tokens, std::span<const int64_t> ids,
+    ConstTensorView y_gradient) {
+  TESSERA_RETURN_IF_ERROR(CheckIds(tokens, ids));
+  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
+  const IndexRange held = vocabulary_.RangeOf(group_.rank());
+  ConstTensorView gradient = y_gradient;
+  if (options_.sequence_parallel) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView all,
+        all_y_.Get(options_.dtype, {{tokens.size(), options_.width}}));
+    TESSERA_RETURN_IF_ERROR(group_.GatherTokens(tokens, y_gradient, all));
+    gradient = all;
+  }
+  return group_.ops().AddRows(gradient, held, ids, weights_.weight_gradient());
+}
+
+namespace {
+
+absl::Status CheckTied(const Parameter& table, const Parameter::Spec& wanted) {
+  if (table.shape() == wanted.shape && table.rows() == wanted.rows &&
+      table.columns() == wanted.columns && table.dtype() == wanted.dtype) {
+    return absl::OkStatus();
+  }
+  const auto describe = [](const std::vector<int64_t>& shape,
+                           const std::vector<ParameterRows>& rows,
+                           DType dtype) {
+    const IndexRange range = rows.empty() ? IndexRange{} : rows[0].range;
+    return absl::StrCat("rows ", range.begin, " to ", range.end, " of ",
+                        shape[0], " x ", shape.size() < 2 ? 1 : shape[1], " ",
+                        DTypeName(dtype));
+  };
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a projection tied to \"", table.name(), "\", which is ",
+      describe(table.shape(), table.rows(), table.dtype()), "; it should be ",
+      describe(wanted.shape, wanted.rows, wanted.dtype)));
+}
+
+}  // namespace
+
+absl::StatusOr<VocabularyParallelProjection>
+VocabularyParallelProjection::Create(const TensorGroup& group,
+                                     const EmbeddingOptions& options,
+                                     Parameter* tied) {
+  if (options.width < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a projection of width ", options.width, "; 0 and more are allowed"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const Partition vocabulary,
+      Partition::Balanced(options.vocabulary, group.size()));
+  const Parameter::Spec spec = {.name = "weight",
+                                .shape = {options.vocabulary, options.width},
+                                .rows = {{vocabulary.RangeOf(group.rank())}},
+                                .columns = {0, options.width},
+                                .dtype = options.dtype,
+                                .has_memory = group.has_weight_memory()};
+  if (tied != nullptr) {
+    TESSERA_RETURN_IF_ERROR(CheckTied(*tied, spec));
+    return VocabularyParallelProjection(group, options, vocabulary, nullptr,
+                                        tied);
+  }
+  TESSERA_ASSIGN_OR_RETURN(Parameter table, Parameter::Create(spec));
+  auto own = std::make_unique<Parameter>(std::move(table));
+  Parameter* const pointer = own.get();
+  return VocabularyParallelProjection(group, options, vocabulary,
+                                      std::move(own), pointer);
+}
+
+void VocabularyParallelProjection::AppendParameters(
+    std::string_view prefix, std::vector<Parameter*>& parameters) {
+  if (tied()) return;
+  table_->Rename(ParameterName(prefix, "weight"));
+  parameters.push_back(table_);
+}
+
+absl::StatusOr<ConstTensorView> VocabularyParallelProjection::AllTokens(
+    const Partition& tokens, ConstTensorView x) {
+  if (!options_.sequence_parallel) return x;
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView all,
+      all_x_.Get(options_.dtype, {{tokens.size(), options_.width}}));
+  TESSERA_RETURN_IF_ERROR(group_.GatherTokens(tokens, x, all));
+  return ConstTensorView(all);
+}
+
+absl::Status VocabularyParallelProjection::Forward(const Partition& tokens,
+                                                   ConstTensorView x,
+                                                   TensorView logits) {
+  TESSERA_RETURN_IF_ERROR(table_->CheckValue());
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all, AllTokens(tokens, x));
+  return group_.ops().Gemm({.transpose_b = true}, all, table_->value(), logits);
+}
+
+absl::StatusOr<Pending> VocabularyParallelProjection::StartBackwardInput(
+    const Partition& tokens, ConstTensorView gradient, TensorView x_gradient) {
+  TESSERA_RETURN_IF_ERROR(table_->CheckValue());
+  if (!options_.sequence_parallel) {
+    TESSERA_RETURN_IF_ERROR(
+        group_.ops().Gemm({}, gradient, table_->value(), x_gradient));
+    return group_.StartSumOver(x_gradient);
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView all,
+      all_x_gradient_.Get(options_.dtype, {{tokens.size(), options_.width}}));
+  TESSERA_RETURN_IF_ERROR(
+      group_.ops().Gemm({}, gradient, table_->value(), all));
+  return group_.StartScatterSums(tokens, all, x_gradient);
+}
+
+absl::Status VocabularyParallelProjection::BackwardInput(
+    const Partition& tokens, ConstTensorView gradient, TensorView x_gradient) {
+  TESSERA_ASSIGN_OR_RETURN(Pending sum,
+                           StartBackwardInput(tokens, gradient, x_gradient));
+  return sum.Wait();
+}
+
+absl::Status VocabularyParallelProjection::BackwardWeight(
+    const Partition& tokens, ConstTensorView gradient, ConstTensorView x) {
+  TESSERA_RETURN_IF_ERROR(table_->CheckGradient());
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all, AllTokens(tokens, x));
+  return group_.ops().Gemm({.transpose_a = true, .beta = 1}, gradient, all,
+                           table_->gradient());
+}
+
+absl::Status VocabularyParallelProjection::Backward(const Partition& tokens,
+                                                    ConstTensorView gradient,
+                                                    ConstTensorView x,
+                                                    TensorView x_gradient) {
+  TESSERA_RETURN_IF_ERROR(table_->CheckGradient());
+  ConstTensorView all = x;
+  Pending gathered;
+  if (options_.sequence_parallel) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView to,
+        all_x_.Get(options_.dtype, {{tokens.size(), options_.width}}));
+    TESSERA_ASSIGN_OR_RETURN(gathered, group_.StartGatherTokens(tokens, x, to));
+    all = to;
+  }
+  absl::StatusOr<Pending> sum =
+      StartBackwardInput(tokens, gradient, x_gradient);
+  // What was started must end before its buffers may go, error or not.
+  absl::Status status = gathered.Wait();
+  if (status.ok() && sum.ok()) {
+    status = group_.ops().Gemm({.transpose_a = true, .beta = 1}, gradient, all,
+                               table_->gradient());
+  }
+  if (!sum.ok()) return sum.status();
+  status.Update(sum->Wait());
+  return status;
+}
+
+absl::Status VocabularyParallelCrossEntropy::Check(
+    const ConstTensorView& logits, std::span<const int64_t> targets,
+    size_t numbers) const {
+  const auto tokens = static_cast<int64_t>(targets.size());
+  const int64_t held = vocabulary_.SizeOf(group_.rank());
+  if (logits.dtype() != dtype_ || logits.rank() != 2 ||
+      logits.shape()[0] != tokens || logits.shape()[1] != held) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "logits of rank ", group_.rank(), " should be ", DTypeName(dtype_),
+        " of ", tokens, " tokens (as many as targets) and ", held,
+        " of the vocabulary's ", vocabulary_.size()));
+  }
+  if (numbers != targets.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(numbers, " losses or scales for ", tokens, " tokens"));
+  }
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (0 <= targets[i] && targets[i] < vocabulary_.size()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the target of token ", i, " is ", targets[i],
+                     "; the vocabulary has 0 to ", vocabulary_.size() - 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VocabularyParallelCrossEntropy::MaxOver(TensorView x) const {
+  if (group_.size() == 1) return absl::OkStatus();
+  return group_.communicator()->AllReduce(
+      collectives::Buffer(x.data(), x.element_count(), x.dtype()),
+      collectives::Reduction::Max());
+}
+
+absl::Status VocabularyParallelCrossEntropy::Forward(
+    ConstTensorView logits, std::span<const int64_t> targets,
+    std::span<double> losses, CrossEntropyState& state) {
+  TESSERA_RETURN_IF_ERROR(Check(logits, targets, losses.size()));
+  const auto tokens = static_cast<int64_t>(targets.size());
+  const DType statistics = GradientDType(dtype_);
+  TESSERA_ASSIGN_OR_RETURN(const TensorView largest,
+                           state.largest.Reserve(statistics, {{tokens}}));
+  // The sums, then the targets' logits, so that one message has both.
+  TESSERA_ASSIGN_OR_RETURN(const TensorView both,
+                           state.sums.Reserve(statistics, {{2, tokens}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, both.Select(0, 0));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView picked, both.Select(0, 1));
+  Ops& ops = group_.ops();
+  TESSERA_RETURN_IF_ERROR(ops.RowMax(logits, largest));
+  TESSERA_RETURN_IF_ERROR(MaxOver(largest));
+  TESSERA_RETURN_IF_ERROR(ops.SumExp(logits, largest, sum));
+  TESSERA_RETURN_IF_ERROR(
+      ops.Pick(logits, vocabulary_.RangeOf(group_.rank()), targets, picked));
+  TESSERA_RETURN_IF_ERROR(group_.SumOver(both));
+  return ops.CrossEntropyLosses(largest, sum, picked, losses);
+}
+
+absl::Status VocabularyParallelCrossEntropy::Backward(
+    std::span<const double> scales, std::span<const int64_t> targets,
+    const CrossEntropyState& state, TensorView logits) {
+  TESSERA_RETURN_IF_ERROR(Check(logits, targets, scales.size()));
+  const auto tokens = static_cast<int64_t>(targets.size());
+  const bool held = state.largest.held() && state.sums.held();
+  if (!held || state.largest.view().shape()[0] != tokens) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the gradient of ", tokens, " tokens; ",
+        held ? absl::StrCat("the forward had ", state.largest.view().shape()[0])
+             : std::string("there was no forward")));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum,
+                           state.sums.view().Select(0, 0));
+  return group_.ops().CrossEntropyGradient(state.largest.view(), sum,
+                                           vocabulary_.RangeOf(group_.rank()),
+                                           targets, scales, logits);
+}
+
+}  // namespace tessera::tensor_parallel

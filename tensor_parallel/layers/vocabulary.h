@@ -1,0 +1,224 @@
+// VocabularyParallelEmbedding: rows of a table [vocabulary, n] by token, where
+// each rank has the rows of some tokens of the vocabulary (Shoeybi et al.,
+// arXiv 1909.08053, section 3).
+//
+//   tensor        every rank has               under sequence parallelism
+//   ids           of all tokens                of all tokens
+//   y, gradient   [tokens, n], the same        [its tokens, n]
+//
+// A rank finds the rows that it has, zeros for the others, and the sum over the
+// ranks is the result: exact, for all but one of its terms are zeros. Otherwise
+// as ColumnParallelLinear.
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_VOCABULARY_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_VOCABULARY_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel {
+
+struct EmbeddingOptions {
+  int64_t vocabulary = 0;
+  int64_t width = 0;
+  DType dtype = DType::kF32;
+  bool sequence_parallel = false;
+};
+
+class VocabularyParallelEmbedding {
+ public:
+  // InvalidArgument if a size is negative.
+  static absl::StatusOr<VocabularyParallelEmbedding> Create(
+      const TensorGroup& group, const EmbeddingOptions& options);
+
+  // The table is the weight: row by row as FillNormal of a linear layer with
+  // `vocabulary` outputs.
+  LinearWeights& weights() { return weights_; }
+  Parameter& table() { return weights_.weight_parameter(); }
+  // Appends the table, named "prefix.weight".
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters) {
+    weights_.AppendParameters(prefix, parameters);
+  }
+  // The rows that each rank has.
+  const Partition& vocabulary() const { return vocabulary_; }
+
+  // InvalidArgument if an id is not in [0, vocabulary), FailedPrecondition if
+  // the table (or its gradient, in the backward) is released.
+  absl::Status Forward(const Partition& tokens, std::span<const int64_t> ids,
+                       TensorView y);
+  // Adds to the gradient of the table. There is none of the ids.
+  absl::Status BackwardWeight(const Partition& tokens,
+                              std::span<const int64_t> ids,
+                              ConstTensorView y_gradient);
+
+ private:
+  VocabularyParallelEmbedding(const TensorGroup& group,
+                              const EmbeddingOptions& options,
+                              const Partition& vocabulary,
+                              LinearWeights weights)
+      : group_(group),
+        options_(options),
+        vocabulary_(vocabulary),
+        weights_(std::move(weights)) {}
+
+  absl::Status CheckIds(const Partition& tokens,
+                        std::span<const int64_t> ids) const;
+
+  TensorGroup group_;
+  EmbeddingOptions options_;
+  Partition vocabulary_;
+  LinearWeights weights_;
+  ReusableTensor all_y_{group_.memory()};
+};
+
+// VocabularyParallelProjection: logits = x table^T, where each rank has the
+// rows of some words of the table [vocabulary, width]: a column-parallel layer
+// whose weight may be that of the embedding.
+//
+//   // Untied: a table of its own.
+//   auto projection = VocabularyParallelProjection::Create(group, options);
+//   // Tied, both on one rank: one parameter, to whose gradient both add.
+//   auto projection = VocabularyParallelProjection::Create(
+//       group, options, &embedding.table());
+//
+// Tied over pipeline stages, the first and the last one have a table each, of
+// the same name and values: sum the gradients of embedding.table() and
+// projection.table() over the two before each step, and both stay equal. The
+// two hold the same rows of the table.
+//
+//   tensor             every rank has                under sequence parallelism
+//   x, gradient        [tokens, width], the same     [its tokens, width]
+//   logits, gradient   [tokens, its vocabulary]      the same
+//
+// Otherwise as ColumnParallelLinear.
+
+class VocabularyParallelProjection {
+ public:
+  // `tied` is not owned; it must outlive this, and stay where it is.
+  // InvalidArgument if a size is negative, or `tied` is not a part of such a
+  // table as the options and the rank say.
+  static absl::StatusOr<VocabularyParallelProjection> Create(
+      const TensorGroup& group, const EmbeddingOptions& options,
+      Parameter* tied = nullptr);
+
+  Parameter& table() { return *table_; }
+  const Parameter& table() const { return *table_; }
+  bool tied() const { return own_table_ == nullptr; }
+  // The words that each rank has.
+  const Partition& vocabulary() const { return vocabulary_; }
+  // Appends the table as "prefix.weight", unless it is somebody else's.
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+
+  // FailedPrecondition if the table, or its gradient, is released.
+  absl::Status Forward(const Partition& tokens, ConstTensorView x,
+                       TensorView logits);
+  absl::Status BackwardInput(const Partition& tokens, ConstTensorView gradient,
+                             TensorView x_gradient);
+  // Adds to the gradient of the table.
+  absl::Status BackwardWeight(const Partition& tokens, ConstTensorView gradient,
+                              ConstTensorView x);
+  // Both: one is computed while the other travels.
+  absl::Status Backward(const Partition& tokens, ConstTensorView gradient,
+                        ConstTensorView x, TensorView x_gradient);
+
+ private:
+  VocabularyParallelProjection(const TensorGroup& group,
+                               const EmbeddingOptions& options,
+                               const Partition& vocabulary,
+                               std::unique_ptr<Parameter> own_table,
+                               Parameter* table)
+      : group_(group),
+        options_(options),
+        vocabulary_(vocabulary),
+        own_table_(std::move(own_table)),
+        table_(table) {}
+
+  absl::StatusOr<ConstTensorView> AllTokens(const Partition& tokens,
+                                            ConstTensorView x);
+  absl::StatusOr<Pending> StartBackwardInput(const Partition& tokens,
+                                             ConstTensorView gradient,
+                                             TensorView x_gradient);
+
+  TensorGroup group_;
+  EmbeddingOptions options_;
+  Partition vocabulary_;
+  std::unique_ptr<Parameter> own_table_;
+  Parameter* table_;
+  ReusableTensor all_x_{group_.memory()};
+  ReusableTensor all_x_gradient_{group_.memory()};
+};
+
+// VocabularyParallelCrossEntropy: the loss of logits of which each rank has
+// some of the vocabulary, without ever gathering them.
+//
+//   VocabularyParallelCrossEntropy loss(group, vocabulary, DType::kF32);
+//   CrossEntropyState state(pool);                    // one a micro-batch
+//   TESSERA_RETURN_IF_ERROR(loss.Forward(logits, targets, losses, state));
+//   TESSERA_RETURN_IF_ERROR(loss.Backward(scales, targets, state, logits));
+//
+// Of each token the ranks exchange three numbers: the largest logit, then the
+// sum of exponentials and the target's logit (Shoeybi et al., arXiv 1909.08053,
+// section 3). Logits are [tokens, those of the rank's vocabulary], f64, f32 or
+// bf16; every rank has all tokens, and the same losses. Calls are collectives.
+
+// What a forward keeps for its backward, by token: the largest logit, and the
+// sum of exponentials (and the target's logit), of all ranks.
+struct CrossEntropyState {
+  // `pool` must outlive the state.
+  explicit CrossEntropyState(TensorPool& pool) : largest(pool), sums(pool) {}
+
+  int64_t bytes() const { return largest.bytes() + sums.bytes(); }
+  void Clear() {
+    largest.Release();
+    sums.Release();
+  }
+
+  PooledTensor largest;  // [tokens], statistics.
+  PooledTensor sums;     // [2, tokens], statistics.
+};
+
+class VocabularyParallelCrossEntropy {
+ public:
+  // `vocabulary` is parted among the group's ranks.
+  VocabularyParallelCrossEntropy(const TensorGroup& group,
+                                 const Partition& vocabulary, DType dtype)
+      : group_(group), vocabulary_(vocabulary), dtype_(dtype) {}
+
+  // losses[i] = log(sum of exp(logits of token i)) - logit of targets[i].
+  // InvalidArgument if a shape is wrong, or a target is not of the vocabulary,
+  // or that is empty.
+  absl::Status Forward(ConstTensorView logits, std::span<const int64_t> targets,
+                       std::span<double> losses, CrossEntropyState& state);
+
+  // Overwrites the logits of the forward that left `state` by the gradient of
+  // the sum over i of scales[i] losses[i]; a scale of 0 leaves a token out.
+  // FailedPrecondition if the state is of no such forward.
+  absl::Status Backward(std::span<const double> scales,
+                        std::span<const int64_t> targets,
+                        const CrossEntropyState& state, TensorView logits);
+
+ private:
+  absl::Status Check(const ConstTensorView& logits,
+                     std::span<const int64_t> targets, size_t numbers) const;
+  absl::Status MaxOver(TensorView x) const;
+
+  TensorGroup group_;
+  Partition vocabulary_;
+  DType dtype_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_VOCABULARY_H_

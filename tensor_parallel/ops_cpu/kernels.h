@@ -1,0 +1,156 @@
+// The vector kernels of CpuOps. Each Run function uses the best instruction set
+// of the processor; results have the same bits on every instruction set. Jobs
+// are checked by the callers. Internal to tensor_parallel/ops_cpu.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_KERNELS_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CPU_KERNELS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "base/dtype/dtype.h"
+#include "tensor_parallel/ops_cpu/operand_checker.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel::cpu {
+
+struct ElementwiseJob {
+  enum class Step {
+    kAddToRows,  // y[i] += x[0]
+    kAdd,        // y[i] += x[i]
+    kScale,      // y[i] *= factor
+    kCast,       // y[i] = x[i]
+    kSumRows,    // y[0] += the sum of x[i]
+    kDots,       // y[0][i] = the sum of x[i] * z[i]
+  };
+  Step step = Step::kAdd;
+  DType x_type = DType::kF32;
+  DType y_type =
+      DType::kF32;  // That of statistics, or x_type; of z under kDots.
+  int64_t rows = 0;
+  int64_t n = 0;
+  double factor = 1;
+  ConstRowsView x = {};
+  ConstRowsView z = {};
+  RowsView y = {};
+};
+
+void RunElementwise(const ElementwiseJob& job);
+
+struct SwiGluJob {
+  bool backward = false;
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t n = 0;
+  ConstRowsView gate = {};
+  ConstRowsView up = {};
+  ConstRowsView gradient = {};
+  RowsView y = {};  // Forward.
+  RowsView gate_gradient = {};
+  RowsView up_gradient = {};
+};
+
+void RunSwiGlu(const SwiGluJob& job);
+
+struct NormJob {
+  enum class Step { kForward, kInputGradient, kWeightGradient };
+  Step step = Step::kForward;
+  bool centred = false;  // LayerNorm, with mean and bias.
+  DType dtype = DType::kF32;
+  DType target_type = DType::kF32;  // Of the weight's gradient.
+  double epsilon = 0;
+  int64_t rows = 0;
+  int64_t n = 0;
+  ConstRowsView gradient = {};
+  ConstRowsView x = {};
+  ConstRowsView weight = {};
+  ConstRowsView bias = {};
+  // Statistics, written by kForward alone.
+  RowsView mean = {};
+  RowsView inverse = {};
+  RowsView y = {};  // Or the gradient that is asked for.
+};
+
+void RunNorm(const NormJob& job);
+
+// All heads of a token.
+struct RotaryJob {
+  DType dtype = DType::kF32;
+  bool inverse = false;
+  int64_t heads = 0;
+  int64_t d = 0;
+  const void* table = nullptr;  // Statistics: d/2 cosines, then d/2 sines.
+  RowsView x = {};
+};
+
+void RunRotary(const RotaryJob& job);
+
+// Adds some rows of `gradient` to the one row of `target`.
+struct AddRowsJob {
+  DType dtype = DType::kF32;
+  DType target_type = DType::kF32;
+  int64_t n = 0;
+  ConstRowsView gradient = {};
+  std::span<const int64_t> rows = {};
+  RowsView target = {};
+};
+
+void RunAddRows(const AddRowsJob& job);
+
+struct CrossEntropyJob {
+  enum class Step { kMax, kSumExp, kPick, kGradient };
+  Step step = Step::kMax;
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  IndexRange held = {};
+  ConstRowsView logits = {};
+  ConstRowsView largest = {};  // Statistics, as the next two.
+  ConstRowsView sum = {};
+  RowsView result = {};  // Of kGradient: the logits.
+  std::span<const int64_t> targets = {};
+  std::span<const double> scales = {};
+};
+
+void RunCrossEntropy(const CrossEntropyJob& job);
+
+// A tile of rows, `stride` elements apart: a multiple of 64 bytes that can be
+// read and written to its end. `counts` of each are seen; at and after that,
+// up to `width`, results are zero.
+template <typename S>
+struct ScoreTile {
+  int64_t rows = 0;
+  int64_t width = 0;
+  int64_t stride = 0;
+  const int64_t* counts = nullptr;
+  S* scores = nullptr;
+};
+
+// Turns scores s to exp(s - largest), where `largest` is that of this tile and
+// before; adds these to `sum` and scales what was there, and the rows of
+// `output` [rows, d], to the new `largest`.
+template <typename S>
+struct SoftmaxJob {
+  ScoreTile<S> tile;
+  S* largest = nullptr;
+  S* sum = nullptr;
+  S* output = nullptr;
+  int64_t d = 0;
+};
+
+// Turns scores s to p = exp(s - log_sum_exp), and `products` g of the output's
+// gradient and values, laid out as scores, to p (g - delta).
+template <typename S>
+struct SoftmaxGradientJob {
+  ScoreTile<S> tile;
+  const S* log_sum_exp = nullptr;
+  const S* delta = nullptr;
+  S* products = nullptr;
+};
+
+void RunSoftmax(const SoftmaxJob<float>& job);
+void RunSoftmax(const SoftmaxJob<double>& job);
+void RunSoftmaxGradient(const SoftmaxGradientJob<float>& job);
+void RunSoftmaxGradient(const SoftmaxGradientJob<double>& job);
+
+}  // namespace tessera::tensor_parallel::cpu
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CPU_KERNELS_H_

@@ -15,15 +15,9 @@
 
 namespace tessera::pipeline {
 
-// Numbers on an axis, and numbers as people read them.
-//
-//   TicksTo(69, 8);       // step 10: 0, 10, ..., 60
-//   NumberText(0.03333);  // "0.03333"
-//   BytesText(1609728);   // "1.61 MB"
-
 // 0 and the multiples, up to `last`, of the smallest step of 1, 2 or 5 times a
 // power of ten that gives at most `most` (2 or more) of them. Only 0 if
-// `last` is not positive.
+// `last` is not positive. TicksTo(69, 8) is 0, 10, ..., 60.
 std::vector<double> TicksTo(double last, int most);
 
 // At most four digits after the leading one, and no zeros at the end.
@@ -32,7 +26,7 @@ std::string NumberText(double value);
 // In powers of 1000, with three digits: "950 B", "1.61 MB".
 std::string BytesText(int64_t bytes);
 
-// Chunks: the stages that a rank computes, numbered from the first.
+// The stages that a rank computes, numbered from the first.
 //
 //   Chunks(rank).Of(5);     // 1, if the rank has stages 1 and 5
 class Chunks {
@@ -59,12 +53,8 @@ class Chunks {
   std::vector<int32_t> stages_;
 };
 
-// Curve: what a rank holds over time, bytes or micro-batches.
-//
-//   const Curves curves = CurvesOf(timeline);
-//   curves.ranks[0];     // steps: from each time on, so much
-
-// From `time` on, until the next change.
+// The bytes or micro-batches that a rank holds over time: each value holds from
+// `time` until the next change.
 using Curve = std::vector<MemoryChange>;
 
 struct Curves {
@@ -82,13 +72,13 @@ Curves CurvesOf(const Timeline& timeline);
 // its end, and at most three changes in it. `step` of 0 leaves it as it is.
 Curve Thinned(const Curve& curve, double step);
 
-// Exhibit: a timeline to be drawn, and what is said about it.
+// A timeline to draw, with its title.
 //
 //   std::vector<Exhibit> exhibits = {{"predicted", predicted},
 //                                    {"measured", measured}};
 //   TESSERA_ASSIGN_OR_RETURN(std::string svg, DrawSvg(exhibits));
 //
-// DrawSvg, DrawTerminal and DrawPerfetto take the same.
+// DrawSvg, DrawTerminal and DrawPerfetto all take exhibits.
 struct Exhibit {
   std::string title = {};  // Any bytes: what a format cannot hold is replaced.
   // Where no rank has `memory`, the micro-batches that it holds are drawn.
@@ -96,7 +86,7 @@ struct Exhibit {
   int64_t memory_limit = 0;  // Bytes of a rank; 0: none.
 };
 
-// What the times of a timeline are in.
+// The unit of a timeline's times.
 struct TimeUnit {
   std::string_view name = "s";
   double microseconds = 1e6;
@@ -114,7 +104,7 @@ absl::Status CheckExhibits(std::span<const Exhibit> exhibits);
 double ExtentOf(const Timeline& timeline);
 double ExtentOf(std::span<const Exhibit> exhibits);
 
-// The rank whose bubble is least is what Timeline::BubbleRate() tells.
+// Timeline::BubbleRate() is that of the rank with the smallest bubble.
 // "makespan 69 ms, bubble 30.4 %, peak 1.6 MB, 4 micro-batches": one line.
 std::string SummaryOf(const Exhibit& exhibit, const TimeUnit& unit);
 

@@ -15,8 +15,8 @@
 
 namespace tessera::pipeline {
 
-// Boxes: a rank's actions as they are drawn, each by itself or, where too
-// narrow to see, as runs.
+// A box of a picture: one action of a rank or, if they are too narrow to see, a
+// run of them.
 //
 //   for (const Box& box : BoxesOf(rank.computations, /*least=*/0.5)) ...
 struct Box {
@@ -32,9 +32,8 @@ struct Box {
 // there are at most 2 extent / least + 2 boxes of actions that do not overlap.
 std::vector<Box> BoxesOf(std::span<const TimedAction> actions, double least);
 
-// Layout: where everything of a picture is, in pixels.
-
-// The same for all panels, so that they compare.
+// Positions of everything in a picture, in pixels. The same for all panels, so
+// that they compare.
 struct Layout {
   double left = 64;   // Where time 0 is; names of ranks before it.
   double right = 72;  // After the end of time: bubbles, names of curves.
@@ -63,7 +62,7 @@ Layout LayOut(std::span<const Exhibit> exhibits);
 // Width of a text in digits, about.
 double WidthOf(int64_t characters, double size);
 
-// The legend of a picture: what its colours mean.
+// The legend of a picture.
 
 double HeightOfLegend(const Layout& layout, std::span<const Exhibit> exhibits);
 
@@ -72,17 +71,13 @@ double HeightOfLegend(const Layout& layout, std::span<const Exhibit> exhibits);
 void DrawLegend(const Layout& layout, std::span<const Exhibit> exhibits,
                 double top, SvgWriter& svg);
 
-// The curves below the rows: what each rank holds over time.
-
-// With the space below.
+// The height of the memory curves, with the space below.
 double HeightOfMemoryPanel(const Layout& layout);
 
 // The ranks' curves over each other from `top` on, with an axis before them,
 // the names of up to eight ranks after them, and the limit if there is one.
 void DrawMemoryPanel(const Layout& layout, const Exhibit& exhibit, double top,
                      SvgWriter& svg);
-
-// The rows of a picture: what every rank does over time.
 
 // The height of the rows of a timeline with the axis below.
 double HeightOfRows(const Layout& layout, const Timeline& timeline);

@@ -17,39 +17,37 @@
 
 namespace tessera::pipeline {
 
-// What the ranks of a pipeline must have in common before they run.
-//
-//   TESSERA_RETURN_IF_ERROR(
-//       Agree(communicator, HashOf(schedule, options), own_status));
-
-// Of everything in which the ranks must not differ: every rank's actions, the
-// map, the boundaries, the tied weights, whether there is a trace. The same in
+// A hash of everything in which the ranks must not differ: every rank's
+// actions, the map, the boundaries, the tied weights, and tracing. The same in
 // every build.
 uint64_t HashOf(const Schedule& schedule, const ExecutorOptions& options);
 
-// A collective. OK where every rank's `own` is, and all hashes are the same.
-// Otherwise an error on every rank, that names the ranks that failed and with
-// what, or those that differ from the most: FailedPrecondition, or on a rank
-// that failed its own error. Breaks nothing.
+// A collective. OK if `own` is OK on every rank and all hashes are equal.
+// Otherwise every rank returns an error that names the ranks that failed and
+// their errors, or those that differ from the majority: FailedPrecondition, or
+// on a rank that failed its own error. The communicator stays usable.
+//
+//   TESSERA_RETURN_IF_ERROR(
+//       Agree(communicator, HashOf(schedule, options), own_status));
 absl::Status Agree(collectives::Communicator& communicator, uint64_t hash,
                    const absl::Status& own,
                    const collectives::CallOptions& call);
 
-// Negotiate: what every stage hands to the next, asked of the stages.
+// The shapes of the tensors between stages, requested from the stages.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::vector<TensorSpec> boundaries,
 //       Negotiate(communicator, schedule.map, stage_of, call));
 //
-// A collective: stage by stage, the rank that holds it asks it for its output,
-// and tells all others in a message of 80 bytes. The second copy of a stage
-// under a two-way map must say the same. An error names the rank and the stage;
-// the other ranks wait until the caller aborts the group.
+// A collective: stage by stage, the rank that holds it requests its output's
+// shape and sends it to all others in 80 bytes. The second copy of a stage
+// under a two-way map must return the same. An error names the rank and the
+// stage; the other ranks wait until the caller aborts the group.
 absl::StatusOr<std::vector<TensorSpec>> Negotiate(
     collectives::Communicator& communicator, const StageMap& map,
     const StageOf& stage_of, const collectives::CallOptions& call);
 
-// GatherTimeline: what every rank measured, on every rank.
+// The measured timelines of all ranks, on every rank.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       Timeline measured,

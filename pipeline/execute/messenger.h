@@ -100,7 +100,7 @@ class BoundaryPool {
 // in the same order, whatever their directions, because each is sent and
 // received at one moment. So receives can be posted in the order of the list.
 //
-// Why nothing waits for ever: each call waits at most for messages whose place
+// Why nothing waits forever: each call waits at most for messages whose place
 // is at or before its own, on a rank that has come to its own place. That is
 // what the rendezvous of the proof waits for, or less.
 class Messenger {

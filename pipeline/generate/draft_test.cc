@@ -123,7 +123,7 @@ TEST(ScheduleCheckerTest, APairStartsWhenBothAreReady) {
 TEST(ScheduleCheckerTest, WhatIsWrongIsFound) {
   EXPECT_EQ(ErrorOf("0F0,0B0\n1F0,1B0\n"), "");
   EXPECT_THAT(ErrorOf("0B0,0F0\n1F0,1B0\n"),
-              "rank 0, position 0: 0B0 waits for ever");
+              "rank 0, position 0: 0B0 waits forever");
   EXPECT_THAT(ErrorOf("0F0,0B0\n1F0,1F0,1B0\n"),
               HasSubstr("1F0 is there twice"));
   EXPECT_THAT(ErrorOf("0F0,0W0,0I0\n1F0,1B0\n"), HasSubstr("0W0 waits"));
@@ -131,7 +131,7 @@ TEST(ScheduleCheckerTest, WhatIsWrongIsFound) {
   EXPECT_THAT(ErrorOf("0F0,0F1,0B0\n1F0,1F1,1B1,1B0\n"),
               "a micro-batch misses a stage");
   EXPECT_THAT(ErrorOf("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n"),
-              HasSubstr("waits for ever"));
+              HasSubstr("waits forever"));
   Schedule wrong_rank = *ReadCsv("0F0,0B0\n1F0,1B0\n");
   std::swap(wrong_rank.ranks[0], wrong_rank.ranks[1]);
   EXPECT_THAT(Execute(wrong_rank).error, HasSubstr("no action of this rank"));

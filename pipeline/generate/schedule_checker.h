@@ -178,7 +178,7 @@ class Runner {
   void CheckComplete() {
     for (size_t rank = 0; rank < at_.size(); ++rank) {
       if (at_[rank] < schedule_.ranks[rank].size()) {
-        Fail(rank, "waits for ever");
+        Fail(rank, "waits forever");
         return;
       }
     }

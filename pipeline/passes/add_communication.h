@@ -9,7 +9,7 @@
 namespace tessera::pipeline {
 
 // AddCommunication: lowers a schedule of computations to one that sends and
-// receives what stages on different ranks hand to each other.
+// receives what stages on different ranks exchange.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Schedule lowered, AddCommunication(schedule));
 //
@@ -29,9 +29,9 @@ namespace tessera::pipeline {
 // the run F, I and W last 1 each, B lasts 2, a pair as long as both of its
 // actions and a message no time.
 //
-// `schedule` has computations and, if it likes, UNSHARD, RESHARD and
+// `schedule` has computations and, optionally, UNSHARD, RESHARD and
 // REDUCE_GRAD, which keep their places between the computations.
-// InvalidArgument, with Validate's words, if it is not valid (Communication
+// InvalidArgument, with Validate's message, if it is not valid (Communication
 // ::kImplied): the rank, the action's position and what it waits for.
 absl::StatusOr<Schedule> AddCommunication(const Schedule& schedule);
 
@@ -54,7 +54,7 @@ absl::StatusOr<Schedule> AddCommunication(const Schedule& schedule);
 // send and receive in a row, in either order, that have the same peer and are
 // in no pair yet become one. InvalidArgument, with rank and position, if a
 // message has no stage, micro-batch or rank at its other end, or more than two
-// actions run together; whatever else there is says Validate.
+// actions run together; Validate finds other errors.
 absl::StatusOr<Schedule> FuseMessages(const Schedule& schedule);
 
 }  // namespace tessera::pipeline

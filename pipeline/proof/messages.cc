@@ -68,14 +68,17 @@ absl::StatusOr<int32_t> OtherEnd(const Schedule& schedule, Place place) {
                             ? TargetOf(schedule, direction, action.stage)
                             : SourceOf(schedule, direction, action.stage);
   if (other == kNoStage) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Describe(schedule, place), " is in vain: stage ",
-                     action.stage, " is the pipeline's end"));
+    const bool last =
+        (direction == PassDirection::kForward) == Sends(action.kind);
+    return absl::InvalidArgumentError(absl::StrCat(
+        Describe(schedule, place),
+        Sends(action.kind) ? " has no receiver" : " has no sender", ": stage ",
+        action.stage, " is the ", last ? "last" : "first", " stage"));
   }
   if (schedule.RankOf(other, action.microbatch) == place.rank) {
-    return absl::InvalidArgumentError(absl::StrCat(Describe(schedule, place),
-                                                   " is in vain: stage ", other,
-                                                   " is on the same rank"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(schedule, place), " is not needed: stage ", other,
+                     " is on the same rank"));
   }
   return other;
 }
@@ -149,8 +152,8 @@ absl::StatusOr<std::vector<Channel>> MatchMessages(const Schedule& schedule,
       TESSERA_RETURN_IF_ERROR(Enter(schedule, place, table));
     }
   }
-  // None is in vain and none is twice (Coverage): if none is missing either,
-  // the two sides of every channel are equally many.
+  // None is superfluous and none is twice (Coverage): if none is missing
+  // either, the two sides of every channel are equally many.
   TESSERA_RETURN_IF_ERROR(CheckPresent(schedule, coverage));
   std::vector<Channel> channels = table.Take();
   for (const Channel& channel : channels) {

@@ -56,25 +56,24 @@ struct ParameterPeaks {
 absl::StatusOr<ParameterPeaks> CheckParameters(
     const Schedule& schedule, const ParameterSizes& sizes = {});
 
-// Validate: proves that a schedule is right, or says what is wrong with it.
+// Validate: proves that a schedule is correct, or returns its first error.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Proof proof, Validate(schedule));
 //   proof.peak_activations[0];      // micro-batches alive on rank 0 at most
 //
-// What it proves
+// It proves that
 //   - every micro-batch passes every stage forward and backward exactly once
 //     (B, or I and then W), on the rank that schedule.RankOf names;
 //   - nothing comes before what it needs, on its rank and across ranks;
 //   - every message between neighbouring stages on different ranks is sent once
-//     and received once, none in vain, and each receive takes its own message:
-//     there is one first-in-first-out channel for each ordered pair of ranks
-//     and each direction, forward and backward;
+//     and received once, none is superfluous, and each receive takes its own
+//     message: there is one first-in-first-out channel for each ordered pair of
+//     ranks and each direction, forward and backward;
 //   - pairs that run together are a forward and a B or I, of which neither
 //     needs the other, or a send and a receive with one rank (FuseMessages);
 //   - parameters are gathered if they are used, gradients reduced after the
 //     last of them, and no rank holds more bytes of either than it may;
-//     replicas that share parameters do not deadlock (CheckParameters in
-//     parameters.h);
+//     replicas that share parameters do not deadlock (CheckParameters);
 //   - no deadlock, even where a send completes only when its receive is reached
 //     (rendezvous), or with a given number of buffers per channel.
 enum class Communication : uint8_t {
@@ -84,9 +83,9 @@ enum class Communication : uint8_t {
 
 struct ValidateOptions {
   Communication communication = Communication::kExplicit;
-  // How many messages each channel holds that are not yet received. 0 is
-  // rendezvous, the strictest: what it allows, any number allows. Without
-  // meaning where communication is implied.
+  // The number of sent messages that a channel holds before they are
+  // received. 0 is rendezvous, the strictest: a schedule that passes with 0
+  // passes with any number. Unused if communication is implied.
   int64_t buffers = 0;
   // Sizes and limit of gathered parameters and unreduced gradients.
   ParameterSizes parameters = {};

@@ -157,7 +157,7 @@ TEST(ValidateTest, PairsAreAForwardAndAnIndependentBackward) {
   EXPECT_THAT(Validate(schedule), Refuses("and the one after it"));
 }
 
-TEST(ValidateTest, MessagesThatAreMissingOrInVainAreRefused) {
+TEST(ValidateTest, MissingAndSuperfluousMessagesAreRefused) {
   EXPECT_THAT(Validate(FromCsv("0F0,0RECV_B0,0B0\n"
                                "1RECV_F0,1F0,1B0,1SEND_B0\n")),
               Refuses("rank 0 never does 0SEND_F0, for which rank 1 waits with "
@@ -165,10 +165,11 @@ TEST(ValidateTest, MessagesThatAreMissingOrInVainAreRefused) {
   EXPECT_THAT(Validate(FromCsv("0F0,0SEND_F0,0RECV_B0,0B0\n"
                                "1F0,1B0,1SEND_B0\n")),
               Refuses("rank 1 never does 1RECV_F0, for which rank 0 waits"));
-  EXPECT_THAT(Validate(FromCsv("0F0,0B0,0SEND_B0\n")),
-              Refuses("(0SEND_B0) is in vain: stage 0 is the pipeline's end"));
+  EXPECT_THAT(
+      Validate(FromCsv("0F0,0B0,0SEND_B0\n")),
+      Refuses("(0SEND_B0) has no receiver: stage 0 is the first stage"));
   EXPECT_THAT(Validate(FromCsv("0F0,0SEND_F0,1F0,1B0,0B0\n")),
-              Refuses("(0SEND_F0) is in vain: stage 1 is on the same rank"));
+              Refuses("(0SEND_F0) is not needed: stage 1 is on the same rank"));
   EXPECT_THAT(Validate(FromCsv(kOneMessageEach), kImplied),
               Refuses("rank 0, action 1 (0SEND_F0) is communication"));
 }

@@ -37,7 +37,7 @@ absl::Status CheckLinks(const Links& links, int64_t ranks) {
     const auto is_rank = [&](int32_t r) { return r >= 0 && r < ranks; };
     if (is_rank(sender) && is_rank(receiver) && sender != receiver) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(name, " joins no two of ", ranks,
+        absl::StrCat(name, " connects no two of ", ranks,
                      " ranks; both are from 0 to ", ranks - 1, " and differ"));
   }
   return absl::OkStatus();

@@ -1,5 +1,12 @@
 // Costs: the time and memory of a pipeline's actions, and the links between its
 // ranks.
+//
+//   Costs costs = Costs::Uniform(
+//       4, {.forward = 1, .backward_input = 1, .backward_weight = 1});
+//   costs.links.everywhere = {.latency = 5e-6, .bandwidth = 25e9};
+//   costs.overlap_communication = false;
+//
+// Times are seconds, or any unit: results are in the same. Memory is bytes.
 #ifndef TESSERA_PIPELINE_SIMULATE_COSTS_H_
 #define TESSERA_PIPELINE_SIMULATE_COSTS_H_
 
@@ -14,7 +21,7 @@
 
 namespace tessera::pipeline {
 
-// Links: how fast messages travel between the ranks of a pipeline.
+// Latency and bandwidth between the ranks of a pipeline.
 //
 //   Links links;
 //   links.everywhere = {.latency = 5e-6, .bandwidth = 25e9};
@@ -48,17 +55,7 @@ struct Links {
 // a rank and itself.
 absl::Status CheckLinks(const Links& links, int64_t ranks);
 
-// Costs: what the actions of a schedule take, of time and memory.
-//
-//   Costs costs = Costs::Uniform(4, {.forward = 1, .backward_input = 1,
-//                                    .backward_weight = 1, .communication =
-//                                    0});
-//   costs.links.everywhere = {.latency = 5e-6, .bandwidth = 25e9};
-//   costs.overlap_communication = false;
-//
-// Times are seconds, or any unit: results are in the same. Memory is bytes.
-
-// Of a micro-batch in a stage, as far as nothing else is said.
+// The costs of one micro-batch in a stage, unless a field says otherwise.
 struct StageCosts {
   double forward = 1;
   double backward_input = 1;

@@ -20,7 +20,7 @@ namespace tessera::pipeline {
 //     std::cout << step.action << " after " << CauseName(step.cause) << "\n";
 //   }
 
-// What takes a step's time.
+// The kinds of steps on a path.
 enum class PathKind : uint8_t {
   kAction,           // A computation, a message (its SEND), UNSHARD...
   kSynchronisation,  // Of all ranks, before the optimizer.
@@ -28,7 +28,7 @@ enum class PathKind : uint8_t {
   kWait,  // Nothing that the schedule knows; in measured timelines.
 };
 
-// Why a step did not begin earlier: what the one before it is to it.
+// Why a step did not begin earlier: its relation to the step before it.
 enum class Cause : uint8_t {
   kStart,       // It begins with the training step.
   kSameRank,    // The rank was not free before.
@@ -65,8 +65,7 @@ struct Path {
   }
 };
 
-// EventGraph: everything that takes time in a timeline, and what each waits
-// for.
+// The graph of everything that takes time in a timeline.
 
 inline constexpr int32_t kNoEvent = -1;
 
@@ -82,21 +81,22 @@ struct Event {
   Action action;  // Of a message its SEND.
   double begin = 0;
   double end = 0;
-  std::vector<EventBefore> before;  // The most telling cause first.
+  std::vector<EventBefore> before;  // The most specific cause first.
 };
 
 // Errors as CriticalPath. A message begins with its SEND and ends with its
-// RECV; `overlap` tells whether it travels beside the computations.
+// RECV; `overlap`: it travels beside the computations.
 absl::StatusOr<std::vector<Event>> EventGraph(const Schedule& schedule,
                                               const Timeline& timeline,
                                               bool overlap);
 
-// CriticalPath: the chain of actions that decides how long a step takes.
+// The options of CriticalPath, which returns the chain of actions that
+// determines a step's time.
 //
-//   TESSERA_ASSIGN_OR_RETURN(const Path path, CriticalPath(schedule,
-//   timeline)); for (const PathStep& step : path.steps) ...   // From 0 to the
-//   makespan. path.SumOf(ActionKind::kForward); path.waits; // 0 of a simulated
-//   timeline.
+//   TESSERA_ASSIGN_OR_RETURN(const Path path,
+//                            CriticalPath(schedule, timeline));
+//   path.SumOf(ActionKind::kForward);
+//   path.waits;  // 0 for a simulated timeline
 //
 // Each step ends where the next begins, so that they add up to the makespan.
 // What is not on the path may become faster without any effect; what is on it

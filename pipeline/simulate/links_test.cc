@@ -156,7 +156,7 @@ TEST(LinksTest, TheHalfOfAnExchangeThatHangsIsNamed) {
                                 "1RECV_F0,1F0,1B0,1RECV_F1,1F1\n"),
                        costs),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("rank 0, action 4 (0RECV_B0) waits for ever "
+                       HasSubstr("rank 0, action 4 (0RECV_B0) waits forever "
                                  "for 1SEND_B0")));
 }
 
@@ -169,28 +169,28 @@ TEST(LinksTest, SendsThatDoNotMeetAreNamed) {
   costs.overlap_communication = false;
   EXPECT_THAT(Simulate(crossed, costs),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("rank 0, action 3 (0SEND_F1) waits for ever "
+                       HasSubstr("rank 0, action 3 (0SEND_F1) waits forever "
                                  "for 1RECV_F1")));
   const Schedule unsent = *ReadCsv("0F0,0F1,0SEND_F1\n1RECV_F0,1F0\n");
   EXPECT_THAT(Simulate(unsent, costs),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("(0SEND_F1) waits for ever for 1RECV_F1")));
+                       HasSubstr("(0SEND_F1) waits forever for 1RECV_F1")));
   costs.overlap_communication = true;
   EXPECT_THAT(Simulate(unsent, costs),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("(1F0) waits for ever for 0SEND_F0")));
+                       HasSubstr("(1F0) waits forever for 0SEND_F0")));
   EXPECT_THAT(Simulate(*ReadCsv("0SEND_F0,0F0\n1F0\n"), costs),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("(0SEND_F0) waits for ever for 0F0")));
+                       HasSubstr("(0SEND_F0) waits forever for 0F0")));
 }
 
 TEST(LinksTest, MessagesThatJoinNoTwoRanksAreRefused) {
   const Costs costs = Costs::Uniform(2, {});
   for (const auto& [table, message] :
        std::vector<std::pair<const char*, const char*>>{
-           {"0F0,1F0,1SEND_F0\n", "(1SEND_F0) joins no two ranks"},
-           {"0F0,0SEND_F0,1F0\n", "(0SEND_F0) joins no two ranks"},
-           {"0RECV_F0,0F0\n1F0\n", "(0RECV_F0) joins no two ranks"},
+           {"0F0,1F0,1SEND_F0\n", "(1SEND_F0) connects no two ranks"},
+           {"0F0,0SEND_F0,1F0\n", "(0SEND_F0) connects no two ranks"},
+           {"0RECV_F0,0F0\n1F0\n", "(0RECV_F0) connects no two ranks"},
            {"0F0\n1F0,0SEND_F0\n", "(0SEND_F0) is to be done by rank 0"}}) {
     EXPECT_THAT(
         Simulate(*ReadCsv(table), costs),
@@ -232,7 +232,7 @@ TEST(LinksTest, WrongLinksAndSizesAreRefused) {
   for (const auto& ends :
        std::vector<std::pair<int32_t, int32_t>>{{0, 2}, {-1, 0}, {1, 1}}) {
     refusal([&](Costs& c) { c.links.exceptions[ends]; },
-            "joins no two of 2 ranks");
+            "connects no two of 2 ranks");
   }
   for (int64_t StageCosts::*bytes :
        {&StageCosts::activation_bytes, &StageCosts::gradient_bytes,

@@ -16,7 +16,7 @@
 
 namespace tessera::pipeline {
 
-// MemoryMeter: what a rank holds over time.
+// The bytes that a rank holds over time.
 //
 //   MemoryMeter meter(/*keep_curve=*/true);
 //   meter.Change(0.5, +100);
@@ -70,7 +70,7 @@ class MemoryMeter {
   int64_t peak_ = 0;
 };
 
-// ParameterStream: the gathers and reductions of a rank's parameters, one at a
+// The gathers and reductions of a rank's parameters, one at a
 // time, beside its computations.
 class ParameterStream {
  public:
@@ -127,8 +127,6 @@ class ParameterStream {
   absl::flat_hash_set<int32_t> unreduced_;  // Stages with whole gradients.
   double free_at_ = 0;
 };
-
-// The optimizer's step, after everything else.
 
 // Appends the step of each rank for all stages that it holds, from `ready`, by
 // rank, or once all ranks are.

@@ -173,7 +173,7 @@ TEST(SimulateTest, WhatCannotBeDoneIsNamed) {
                                ReadCsv("0F0,0B0\n1B0,1F0\n"));
   EXPECT_THAT(Simulate(stuck, Costs::Uniform(2, {})),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("rank 0, action 1 (0B0) waits for ever for "
+                       HasSubstr("rank 0, action 1 (0B0) waits forever for "
                                  "1B0")));
   Schedule wrong = Gpipe(2, 2);
   wrong.ranks[1][0].microbatch = 2;

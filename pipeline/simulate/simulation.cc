@@ -43,10 +43,10 @@ absl::Status CheckMessage(const Schedule& schedule, Place place) {
       schedule.RankOf(other, action.microbatch) != place.rank) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(Describe(schedule, place),
-                   " joins no two ranks: it is to be left out; Validate tells "
-                   "what else is wrong with the schedule"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      Describe(schedule, place),
+      " connects no two ranks; remove it, and see Validate for other "
+      "errors of the schedule"));
 }
 
 absl::Status CheckSize(const Schedule& schedule) {

@@ -27,7 +27,7 @@ struct Contents {
 
 // InvalidArgument if the costs are wrong or not for the schedule, an action
 // is of a stage or micro-batch that there is not or is not its rank's, a
-// message joins no two ranks, or bytes could add up to more than 2^62.
+// message connects no two ranks, or bytes could add up to more than 2^62.
 absl::StatusOr<Contents> CheckInputs(const Schedule& schedule,
                                      const Costs& costs);
 
@@ -43,7 +43,7 @@ class Simulation {
   Simulation(const Schedule& schedule, const Costs& costs,
              const Contents& contents, bool traces);
 
-  // FailedPrecondition if a rank waits for ever.
+  // FailedPrecondition if a rank waits forever.
   absl::Status Run();
   Timeline TakeTimeline() && { return std::move(timeline_); }
 

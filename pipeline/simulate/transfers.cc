@@ -115,7 +115,7 @@ Action Missing(const Schedule& schedule, const Action& action,
 absl::Status WaitsForEver(const Schedule& schedule, Place place,
                           const Results& results, Messages messages) {
   return absl::FailedPreconditionError(absl::StrCat(
-      Describe(schedule, place), " waits for ever for ",
+      Describe(schedule, place), " waits forever for ",
       Missing(schedule, ActionAt(schedule, place), results, messages)
           .ToString()));
 }

@@ -128,8 +128,8 @@ class Meetings {
   std::vector<Posts> posts_;
 };
 
-// Hops: what carries a stage's results to its neighbours, looked up once for
-// all messages.
+// Hops: the links from each stage to its neighbours, looked up once for all
+// messages.
 //
 //   const Hop& hop = hops.Of(PassDirection::kForward, stage, microbatch);
 //   if (hop.travels()) wire.Carry(hop, ready);
@@ -194,14 +194,14 @@ class Wire {
   std::vector<double> free_at_;
 };
 
-// What a rank waits for that waits for ever.
+// How ranks wait for messages.
 enum class Messages : uint8_t {
   kImplied,     // The schedule has none.
   kBeside,      // A computation waits until its message has been sent.
   kRendezvous,  // Sends and receives wait for each other.
 };
 
-// FailedPrecondition: "rank 0, action 1 (0B0) waits for ever for 1B0".
+// FailedPrecondition: "rank 0, action 1 (0B0) waits forever for 1B0".
 absl::Status WaitsForEver(const Schedule& schedule, Place place,
                           const Results& results, Messages messages);
 

@@ -13,7 +13,7 @@
 
 namespace tessera::pipeline::synthesis {
 
-// Model: what a synthesiser has to order, without names.
+// The model orders lanes without names of actions.
 //
 //   const Model model = MakeModel(map, microbatches, costs, memory_limit);
 //   for (const Lane& lane : model.lanes) ...
@@ -23,9 +23,9 @@ namespace tessera::pipeline::synthesis {
 // alike, so that an order only says which lane's forward, backward-input or
 // backward-weight comes next: the n-th is that of the lane's n-th micro-batch.
 // Nothing is lost by that. Take any schedule with its times and let the n-th
-// action of a kind in time, in each lane, be the n-th micro-batch's. When the
-// n-th forward begins, n forwards of the lane before have ended: the first n.
-// The same holds for backward-inputs and the lane after, and for what a lane
+// action of a kind in time, in each lane, be that of the n-th micro-batch. When
+// the n-th forward begins, n forwards of the lane before have ended: the first
+// n. The same holds for backward-inputs and the lane after, and for what a lane
 // needs of itself. Times, and memory over time, stay what they were.
 
 inline constexpr int32_t kNoLane = -1;
@@ -80,7 +80,7 @@ struct Model {
 Model MakeModel(const StageMap& map, int64_t microbatches, const Costs& costs,
                 int64_t memory_limit);
 
-// Ways: the least times between what happens to a micro-batch in the lanes of a
+// The least times between the actions of a micro-batch in the lanes of a
 // direction.
 //
 //   const Ways ways(model);
@@ -128,7 +128,7 @@ class Ways {
   std::vector<double> up_;
 };
 
-// Order: what each rank does, in the terms of a Model.
+// The order of each rank's actions, in terms of a Model.
 //
 //   Order order = OrderOf(model, *Generate("zb_h1", shape));
 //   Schedule schedule = ScheduleOf(model, map, m, order, "auto");

@@ -17,21 +17,21 @@
 namespace tessera::pipeline::synthesis {
 
 // One micro-batch at a time: the order that needs least memory, on any map.
-
+//
 // Each micro-batch's forwards, then for each stage from the last its
 // backward-input and backward-weight. A rank has to do all its forwards of a
 // micro-batch before the first backward-input, so that if no action but a
 // forward adds memory no order needs less.
 Order SequentialOrder(const Model& model);
 
-// What the rank with the most needs for that.
+// The memory of the rank that needs most for that order.
 struct MemoryNeed {
   int64_t rank = 0;
   int64_t bytes = 0;
 };
 MemoryNeed LeastMemory(const Model& model);
 
-// Refine: makes an order better by small moves on its critical path.
+// Improves an order by small moves on its critical path.
 //
 //   Refiner refiner(model, objective, /*seed=*/1);
 //   refiner.Refine(order, evaluation, effort);

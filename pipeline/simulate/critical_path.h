@@ -90,8 +90,12 @@ absl::StatusOr<std::vector<Event>> EventGraph(const Schedule& schedule,
                                               const Timeline& timeline,
                                               bool overlap);
 
-// The options of CriticalPath, which returns the chain of actions that
-// determines a step's time.
+struct CriticalPathOptions {
+  // As in Costs: whether computations wait for the rank's own messages.
+  bool overlap_communication = true;
+};
+
+// The chain of actions that determines a step's time.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const Path path,
 //                            CriticalPath(schedule, timeline));
@@ -99,14 +103,10 @@ absl::StatusOr<std::vector<Event>> EventGraph(const Schedule& schedule,
 //   path.waits;  // 0 for a simulated timeline
 //
 // Each step ends where the next begins, so that they add up to the makespan.
-// What is not on the path may become faster without any effect; what is on it
-// may not become slower without one. Where several chains are as long, this is
-// one of them: it stays on a rank as long as it can.
-struct CriticalPathOptions {
-  // As in Costs: whether computations wait for the rank's own messages.
-  bool overlap_communication = true;
-};
-
+// Faster actions outside the path have no effect; slower actions on it delay
+// the step. Of several chains of equal length this is the one that stays on a
+// rank as long as possible.
+//
 // `timeline` is of `schedule`, with traces (SimulateOptions). Linear in the
 // number of actions. InvalidArgument if its computations, or in a lowered
 // schedule its messages, are not those of the schedule.

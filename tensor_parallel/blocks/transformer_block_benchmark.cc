@@ -35,6 +35,14 @@
 namespace tessera::tensor_parallel {
 namespace {
 
+// Processor time of this thread.
+int64_t ThreadNanos() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec;
+}
+double ThreadSeconds() { return 1e-9 * static_cast<double>(ThreadNanos()); }
+
 struct Sizes {
   int64_t width, heads, kv_heads, hidden, length, sequences;
   int64_t head_size() const { return width / heads; }
@@ -98,14 +106,6 @@ double PlainRate(const Sizes& s, DType dtype) {
   }
   return ProductFlops(s) / best;
 }
-
-// The time of this thread's own work: other programs do not count.
-int64_t ThreadNanos() {
-  timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec;
-}
-double ThreadSeconds() { return 1e-9 * static_cast<double>(ThreadNanos()); }
 
 struct OpsSeconds {
   double products = 0;

@@ -1,4 +1,5 @@
-// Errors are returned at once, keep their code, and name the algorithm and step.
+// Errors are returned at once, keep their code, and name the algorithm and
+// step.
 
 #include "base/status_matchers.h"
 #include "collectives/algorithms/algorithm_case.h"

@@ -2,8 +2,8 @@
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/testing/engine_checks.h"
 #include "collectives/in_process/in_process.h"
+#include "collectives/testing/engine_checks.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "collectives/testing/engine_checks.h"
 #include "collectives/mpi/mpi_engine.h"
+#include "collectives/testing/engine_checks.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

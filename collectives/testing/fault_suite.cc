@@ -42,7 +42,7 @@ CommunicatorOptions WithTimeout(absl::Duration timeout) {
 using Call = std::function<absl::Status(Communicator&)>;
 
 absl::Status SumOf(Communicator& communicator, int64_t count,
-                          const CallOptions& call = {}) {
+                   const CallOptions& call = {}) {
   std::vector<float> values(static_cast<size_t>(count), 1.0f);
   return communicator.AllReduce(Buffer(std::span(values)), Reduction::Sum(),
                                 call);

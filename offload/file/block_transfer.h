@@ -1,5 +1,5 @@
-// BlockTransfer: transfers whole blocks between memory and a file, in concurrent
-// pieces with checksums.
+// BlockTransfer: transfers whole blocks between memory and a file, in
+// concurrent pieces with checksums.
 //
 //   BlockTransfer transfer(file, pool, /*piece_bytes=*/1 << 20);
 //   transfer.Write(offset, bytes, /*sync=*/false,

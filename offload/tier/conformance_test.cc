@@ -1,6 +1,4 @@
 // Every tier, and stacks of them, under the contract.
-#include "offload/tier/tier_model.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -15,6 +13,7 @@
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
 #include "offload/tier/pinned_arena.h"
+#include "offload/tier/tier_model.h"
 
 namespace tessera::offload {
 namespace {

@@ -382,7 +382,8 @@ TEST(ShardedStateTest, OwnGradientsCanBeChangedBeforeTheStep) {
                 auto* const values = reinterpret_cast<float*>(own.data());
                 std::fill(values, values + own.size(), 2.0f);
               }
-              TESSERA_ASSIGN_OR_RETURN(const UpdateReport report, state->Step());
+              TESSERA_ASSIGN_OR_RETURN(const UpdateReport report,
+                                       state->Step());
               const auto trained =
                   static_cast<double>(state->layout().model().elements() - 25);
               EXPECT_NEAR(report.gradient_norm, 2 * std::sqrt(trained), 1e-9);

@@ -1,3 +1,5 @@
+#include "tools/train/loop/run_result.h"
+
 #include <cmath>
 #include <limits>
 #include <random>
@@ -5,7 +7,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/train/loop/run_result.h"
 
 namespace tessera::train {
 namespace {

@@ -47,7 +47,8 @@ void ExpectAsCounted(const RunOptions& options) {
   SCOPED_TRACE(::testing::Message() << "stage " << options.state.stage);
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const auto counted, CountCopies(options, NewRunDirectory("snapshots")));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan, PipelinePlan::Create(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,
+                               PipelinePlan::Create(options));
   ASSERT_EQ(static_cast<int64_t>(counted.size()), options.mesh.world_size());
   for (const auto& [number, bytes] : counted) {
     RankPlace place;

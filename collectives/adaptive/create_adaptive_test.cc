@@ -187,7 +187,7 @@ TEST(CreateAdaptiveTest, ADamagedCacheIsMeasuredAnewAndReplaced) {
   const std::string path = first.substr(begin, first.find(')', begin) - begin);
   TESSERA_ASSERT_OK(WriteFile(path, "{\"format\":"));
   EXPECT_THAT(Explanations(options).at(0),
-              HasSubstr("measured just now, kept"));
+              HasSubstr("measured just now, stored in"));
   EXPECT_THAT(Explanations(options).at(0), HasSubstr("from the cache"));
 }
 

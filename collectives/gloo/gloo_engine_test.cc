@@ -195,12 +195,12 @@ TEST(GlooEngineTest, RefusesOptionsThatCannotBe) {
   options.timeout = absl::ZeroDuration();
   EXPECT_THAT(
       CreateGlooEngine(*stores[0], options),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("timeout of 0")));
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("timeout is 0")));
   options = {};
   options.name = "";
-  EXPECT_THAT(
-      CreateGlooEngine(*stores[0], options),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name of 0")));
+  EXPECT_THAT(CreateGlooEngine(*stores[0], options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("the name has 0 bytes")));
 }
 
 TEST(GlooEngineTest, IsCreatedByName) {

@@ -155,7 +155,7 @@ TEST(MpiEngineTest, RefusesOptionsThatCannotBe) {
   options.timeout = absl::ZeroDuration();
   EXPECT_THAT(
       CreateMpiEngine(options),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("timeout of 0")));
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("timeout is 0")));
 }
 
 }  // namespace

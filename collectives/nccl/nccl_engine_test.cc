@@ -56,12 +56,12 @@ TEST(NcclEngineTest, RefusesOptionsThatCannotBe) {
   options.timeout = absl::ZeroDuration();
   EXPECT_THAT(
       CreateNcclEngine(*store, options),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("timeout of 0")));
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("timeout is 0")));
   options = {};
   options.name = "";
-  EXPECT_THAT(
-      CreateNcclEngine(*store, options),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name of 0")));
+  EXPECT_THAT(CreateNcclEngine(*store, options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("the name has 0 bytes")));
   EXPECT_THAT(
       CreateEngine("nccl", {}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs a store")));

@@ -207,7 +207,7 @@ TEST_F(TrainingDataTest, LooksForTextsInTheOrderOfPlaces) {
                                  .runfiles = {"", Path("neither")}};
   EXPECT_THAT(FindRepositoryTexts(none),
               StatusIs(absl::StatusCode::kNotFound,
-                       HasSubstr("such as --data=docs,src/*.cc")));
+                       HasSubstr("for example --data=docs,src/*.cc")));
   EXPECT_THAT(FindRepositoryTexts({}), StatusIs(absl::StatusCode::kNotFound));
   const std::string carried =
       Write("second/tessera/tools/train/loop/repository_texts_file.txt", "x");

@@ -322,8 +322,9 @@ TEST_F(SettingsTest, RefusesJsonThatIsNoSettings) {
               Refused("key \"mesh\": --mesh=dp0: axis \"dp\" has size 0"));
   EXPECT_THAT(ParseSettings(R"({"dtype": "f32"})"),
               Refused("key \"dtype\": --dtype=f32: must be one of fp32, bf16"));
-  EXPECT_THAT(ParseSettings(R"({"data": "docs"})"),
-              Refused("a list of texts such as [\"docs\"], found the string"));
+  EXPECT_THAT(
+      ParseSettings(R"({"data": "docs"})"),
+      Refused("expected a list of texts such as [\"docs\"], found \"docs\""));
   EXPECT_THAT(ParseSettings(R"({"data": ["a", 3]})"), Refused("found 3"));
   EXPECT_THAT(ParseSettings(R"({"data": [["a"]]})"), Refused("2 deep"));
   EXPECT_THAT(ParseSettings(R"({"steps": 3, "steps": 3})"), Refused("twice"));

@@ -87,7 +87,7 @@ class Digits {
   int64_t count_ = 1;
 };
 
-// What lies beyond the ends of a group.
+// The neighbours of the ends of a group.
 enum class Boundary {
   kOpen,    // nothing: the last rank has no next one
   kCyclic,  // the other end: a ring

@@ -11,7 +11,8 @@
 
 namespace tessera {
 
-// As CudaConvert, whose checks the arguments have passed; `count` is positive.
+// Like CudaConvert. Precondition: CudaConvert has checked the arguments;
+// `count` is positive.
 cudaError_t LaunchConvertKernel(DType from, const void* source, DType to,
                                 void* target, int64_t count,
                                 cudaStream_t stream, FloatOverflow overflow);

@@ -196,7 +196,7 @@ TESSERA_HOST_DEVICE constexpr typename Format::Bits EncodeFloat(Source value) {
       kShift);
 }
 
-// As above, for an integer of up to 64 bits.
+// The same for an integer of up to 64 bits.
 template <typename Format, FloatOverflow overflow, std::integral Source>
 TESSERA_HOST_DEVICE constexpr typename Format::Bits EncodeFloat(Source value) {
   if constexpr (sizeof(Source) <= 4) {
@@ -255,8 +255,8 @@ class SmallFloat {
   using Format = FormatType;
   using Bits = typename Format::Bits;
 
-  // As a float: SmallFloat() is zero, a variable without initialiser is not
-  // set.
+  // Like a float: SmallFloat() is zero; a variable without an initialiser is
+  // uninitialised.
   SmallFloat() = default;
 
   // Rounds to nearest, ties to even. Overflow gives an infinity, or NaN where
@@ -265,7 +265,7 @@ class SmallFloat {
   TESSERA_HOST_DEVICE explicit constexpr SmallFloat(T value)
       : bits_(EncodeFloat<Format, FloatOverflow::kInfinityOrNan>(value)) {}
 
-  // As the constructor, but overflow and infinities give the largest finite
+  // Like the constructor, but overflow and infinities give the largest finite
   // value of their sign. NaN stays NaN.
   template <SmallFloatSource T>
   TESSERA_HOST_DEVICE static constexpr SmallFloat Saturated(T value) {

@@ -114,7 +114,7 @@ class JsonReader {
   JsonReader(const nlohmann::json* object, std::string path,
              JsonProblems& problems);
 
-  // As Find, but a missing field is a problem.
+  // Like Find, but a missing field is a problem.
   const nlohmann::json* Need(std::string_view key, std::string_view allowed);
   void Wrong(const std::string& path, const nlohmann::json& value,
              std::string_view allowed);

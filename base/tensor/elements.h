@@ -29,7 +29,7 @@ class Elements {
   T* data() const { return data_; }
   const Layout& layout() const { return layout_; }
 
-  // As many indices as there are dimensions, each in [0, size).
+  // Takes one index per dimension, each in [0, size).
   template <std::integral... Index>
   T& operator()(Index... indices) const {
     assert(layout_.rank() == static_cast<int>(sizeof...(indices)));

@@ -99,7 +99,7 @@ class BasicTensorView {
   const Dims& strides() const { return layout_.strides(); }
   int64_t element_count() const { return layout_.element_count(); }
   bool IsContiguous() const { return layout_.IsContiguous(); }
-  // Of the elements, without gaps between them.
+  // Bytes of the elements, excluding gaps between them.
   int64_t size_in_bytes() const {
     return element_count() * SizeInBytes(dtype_);
   }

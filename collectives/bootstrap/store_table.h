@@ -46,7 +46,8 @@ std::string ShowKey(std::string_view key);
 // Formats of message values with several parts: greetings, lists of ranks, and
 // missing ranks.
 
-// What each side sends about itself in kHello and kWelcome, besides its host.
+// The body of kHello and kWelcome: each side describes itself, besides its
+// host.
 struct HelloBody {
   int64_t world_size = 0;
   int64_t pid = 0;

@@ -91,7 +91,7 @@ class ReceiveEnd {
       : group_(group), from_(from), lane_(lane) {}
 
   uint64_t Start(const Signature& expected, std::span<std::byte> bytes);
-  // As SendEnd::Progress. Breaks the group and returns an error if a message
+  // Like SendEnd::Progress. Breaks the group and returns an error if a message
   // differs from the expected one.
   absl::StatusOr<uint64_t> Progress();
   int64_t peer() const { return from_; }

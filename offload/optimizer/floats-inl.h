@@ -161,7 +161,7 @@ HWY_INLINE void Narrow(bool is_bf16, const float* from, uint16_t* to,
 alignas(64) inline constexpr uint32_t kLaneNumbers[16] = {
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// Where the random bits of an element come from.
+// The source of the random bits of an element.
 struct RandomBits {
   uint32_t key = 0;
   uint32_t index = 0;  // Of the first element.

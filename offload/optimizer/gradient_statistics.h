@@ -35,17 +35,19 @@ struct GradientStatistics {
   }
 };
 
-// Of f64, f32, bf16 or f16 elements; memory-bound. Sums in f64, in an order
-// that depends on the number of elements alone: the same bits for every
-// instruction set and number of threads. InvalidArgument for other types and
+// Measures f64, f32, bf16 or f16 elements; memory-bound. Sums in f64, in an
+// order that depends only on the number of elements, so every instruction set
+// and number of threads gives the same bits. InvalidArgument for other types
+// and
 // for data that is not aligned to its elements.
 absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient, ParallelForPool& pool);
 absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient);
 
-// What brings a norm down to `max_norm`: at most 1, max_norm / (norm + 1e-6) as
-// torch.nn.utils.clip_grad_norm_. 1 if `max_norm` is 0 or less: no clipping.
+// The factor that reduces a norm to `max_norm`: min(1, max_norm / (norm +
+// 1e-6)), like torch.nn.utils.clip_grad_norm_. 1 (no clipping) if `max_norm` is
+// 0 or less.
 double ClipFactor(double norm, double max_norm);
 
 }  // namespace tessera::offload

@@ -28,7 +28,7 @@ namespace HWY_NAMESPACE {
 template <bool kSigned>
 inline constexpr std::array<float, 256> kValues = DynamicMap<kSigned>::Values();
 
-// What DynamicMap says of each decade; repeated, for vectors of 16.
+// The values of DynamicMap for each decade, repeated for vectors of 16.
 template <bool kSigned>
 struct DecadeTables {
   using Map = DynamicMap<kSigned>;
@@ -94,7 +94,7 @@ HWY_INLINE hn::Vec<D> ValuesOf(D d, const uint8_t* codes) {
 template <bool kSigned>
 HWY_INLINE void DecodeBlock(const uint8_t* codes, float largest, float* values,
                             size_t count) {
-  // What is not finite makes one NaN of every product.
+  // A value that is not finite turns every product into one NaN.
   const bool is_finite = largest <= std::numeric_limits<float>::max();
   const float scale =
       is_finite ? largest : std::numeric_limits<float>::quiet_NaN();
@@ -237,7 +237,7 @@ HWY_INLINE void StoreCodes(D d, hn::Vec<D> values, float up, float down,
                 hn::IfThenElse(is_negative, hn::Sub(zero, distance), distance));
     StoreBytes(d, hn::Max(code, zero), codes);
   } else {
-    // What is above zero stays above it: a divisor comes of it.
+    // A value above zero stays above zero, since it becomes a divisor.
     const auto is_zero = hn::Eq(magnitude, hn::Zero(d));
     const auto code =
         hn::IfThenZeroElse(hn::RebindMask(wide, is_zero),

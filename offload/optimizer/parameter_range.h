@@ -175,10 +175,11 @@ void SetToZero(const MomentSpan& moment);
 struct ParameterRange {
   std::string_view name = {};  // For messages.
 
-  // Where the range starts in what its moments belong to (the parameter, or
-  // this rank's shard of it), and how many elements that has. With 8-bit
-  // moments the range must start at a block and end at one or at the end of
-  // all; stochastic rounding depends on `begin`. `whole` 0: it ends there.
+  // The start of the range within the parameter (or this rank's shard of it)
+  // that its moments belong to, and the number of elements of that whole. With
+  // 8-bit moments the range must start at a block boundary and end at one or at
+  // the end of the whole; stochastic rounding depends on `begin`. `whole` 0:
+  // the whole ends with the range.
   int64_t begin = 0;
   int64_t whole = 0;
 

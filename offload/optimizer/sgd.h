@@ -60,7 +60,7 @@ class Sgd {
   // For schedules; refused as by Create.
   absl::Status SetLearningRate(double learning_rate);
 
-  // As AdamW::Step, with one moment (`first`) or none.
+  // Like AdamW::Step, with one moment (`first`) or none.
   absl::Status Step(int64_t step, const StepScale& scale,
                     std::span<const ParameterRange> ranges);
 

@@ -1,4 +1,4 @@
-// What a kernel takes of a MomentSpan.
+// The operands that a step kernel reads from a MomentSpan.
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_STEP_RUNNER_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_STEP_RUNNER_H_
 

@@ -6,8 +6,8 @@
 
 namespace tessera::offload {
 
-// What gradients are multiplied with: unscale * clip_factor, computed in f64
-// and rounded to f32 once. A power of two changes no bits but the exponent.
+// The factor that gradients are multiplied by: unscale * clip_factor, computed
+// in f64 and rounded to f32 once. A power of two changes only the exponent.
 struct StepScale {
   double unscale = 1;      // One over the loss scale.
   double clip_factor = 1;  // ClipFactor of gradient_statistics.h.

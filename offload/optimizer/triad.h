@@ -5,8 +5,8 @@
 //                            MeasureTriad(threads, int64_t{1} << 28));
 //   double share = bytes_moved / seconds / triad.best();
 //
-// Where other work shares the machine, one pass in turn with each pass of what
-// is compared says more than the best of all:
+// On a machine that runs other work, compare pass by pass, alternating with the
+// code under test, instead of the best passes of each:
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto triad, Triad::Create(threads, 1 << 28));
 //   for (...) { Step(); bandwidths.push_back(triad->Measure().best()); }
@@ -61,7 +61,7 @@ class Triad {
   TriadBandwidth Measure();
 
   int threads() const;
-  // What a pass is counted as: `bytes`, rounded down to whole steps.
+  // The bytes that a pass counts: `bytes`, rounded down to whole steps.
   double counted_bytes() const;
 
  private:

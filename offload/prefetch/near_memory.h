@@ -7,9 +7,9 @@
 //     pool.GiveBack(std::move(buffer));
 //   }
 //
-// What is given back is kept for the next request of the same size, since
-// fresh pages cost about as much as filling them, and freed where another size
-// needs the room. Taken and kept bytes together never exceed the budget.
+// Returned buffers are kept for the next request of the same size, since fresh
+// pages cost about as much as filling them, and freed when another size needs
+// the room. Taken and kept bytes together never exceed the budget.
 // Addresses are multiples of 4096, as direct I/O asks. Not safe for concurrent
 // use.
 #ifndef TESSERA_OFFLOAD_PREFETCH_NEAR_MEMORY_H_
@@ -45,7 +45,7 @@ class BufferPool {
 
   int64_t budget() const { return budget_; }
   void Grow(int64_t bytes) { budget_ += bytes; }
-  // What Take can give.
+  // The bytes that Take can still return.
   int64_t free_bytes() const { return budget_ - taken_bytes_; }
   int64_t taken_bytes() const { return taken_bytes_; }
   int64_t kept_bytes() const { return kept_bytes_; }

@@ -59,13 +59,12 @@ int64_t TransferNs(int64_t bytes, int64_t bytes_per_second);
 //                             .store_bytes_per_second = 2'000'000'000}));
 //   double share = double(plan.bound_ns()) / double(plan.step_ns());
 //
-// What is loaded and evicted is a Replacement. Its loads are made in the order
-// of need, and each starts at the first moment at which the channel is free and
-// the bytes are there: a victim leaves when its last use is over, a dirty one
-// when it is stored, and its store starts as soon as the use is over that
-// changed it. Replacements that spare 0, 1, 2, 3, 4, 6, 8, ... 64 uses are all
-// priced, and the plan is the one that ends first, of equals the one that loads
-// less.
+// Loads and evictions form a Replacement. Loads run in the order of need; each
+// starts as soon as the channel is free and its room is free. A victim is
+// evicted after its last use, a dirty one after its store, which starts as soon
+// as the use that changed it ends. Replacements that spare 0, 1, 2, 3, 4, 6, 8,
+// ... 64 uses are all priced; the plan is the one that ends first, or among
+// equals the one that loads less.
 //
 // The replacement that spares 0 is the rule "conservative" of Cao, Felten,
 // Karlin and Li, "A Study of Integrated Prefetching and Caching Strategies",

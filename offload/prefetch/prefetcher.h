@@ -45,7 +45,7 @@ class StepRecorder {
 
   int64_t uses() const { return static_cast<int64_t>(order_.size()); }
 
-  // What was recorded; the recorder is empty again.
+  // Returns the recorded uses and empties the recorder.
   std::vector<BlockUse> Take(int64_t now_ns);
 
  private:
@@ -83,10 +83,10 @@ class StepRecorder {
 // order in which they are announced; so they are within a first step. These
 // uses are not recorded.
 //
-// What is near stays near, dirty or not, from step to step; dirty blocks are
+// Near blocks stay near from step to step, dirty or not; dirty blocks are
 // stored when the plan evicts them and at Flush. Until then the tier holds the
-// old bytes: whoever reads or writes it directly calls Flush before, and
-// Invalidate after. Purposes and dtypes are kept.
+// old bytes: call Flush before reading or writing it directly, and Invalidate
+// afterwards. Purposes and dtypes are preserved.
 
 struct PrefetchOptions {
   int64_t budget = 0;  // bytes of near memory, above 0
@@ -94,7 +94,7 @@ struct PrefetchOptions {
   // for one that is asked for. Without: ResourceExhausted.
   bool grows = false;
   std::shared_ptr<MemoryResource> resource = HostMemory();
-  // Where there is one, the whole budget counts there, as buffers.
+  // If not null, the whole budget is reserved here, as buffers.
   std::shared_ptr<Accounting> accounting = {};
   // The most transfers in flight; at first there are 2.
   int most_loads = 16;
@@ -103,8 +103,8 @@ struct PrefetchOptions {
   // host and compressed ones do, moves this many blocks at once.
   int threads = 1;
   bool prefetch = true;  // false: every block is loaded when it is asked for
-  // What the tier can do, for the plan and the bound. 0: measured, as the
-  // best of the steps so far.
+  // The tier's bandwidth, for the plan and the bound. 0: measured, as the best
+  // of the steps so far.
   int64_t load_bytes_per_second = 0;
   int64_t store_bytes_per_second = 0;
 };
@@ -134,7 +134,8 @@ struct StepReport {
   int store_depth = 0;
   absl::Status store_status;  // a block that could not be stored, and is near
 
-  // What no order of loads avoids: the part of the bound that is not compute.
+  // The stall that no order of loads avoids: the part of the bound that is not
+  // compute.
   int64_t least_stall_ns() const {
     return bound_ns > compute_ns ? bound_ns - compute_ns : 0;
   }

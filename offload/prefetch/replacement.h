@@ -101,7 +101,7 @@ class Replacement {
   const std::vector<Block>& blocks() const { return blocks_; }
   // One for each use, in order.
   const std::vector<Step>& steps() const { return steps_; }
-  // What is near at the end.
+  // The blocks that are near at the end.
   const std::vector<NearBlock>& left() const { return left_; }
 
   int64_t loads() const { return loads_; }

@@ -88,7 +88,7 @@ struct CgroupMembership {
 // /proc/self/cgroup.
 absl::StatusOr<CgroupMembership> ParseCgroupMembership(std::string_view text);
 
-// Where a hierarchy that may count memory is mounted.
+// The mount point of a hierarchy that may count memory.
 struct CgroupMount {
   bool v2 = false;
   std::string root;   // the part of the hierarchy that is mounted
@@ -136,15 +136,15 @@ struct MemoryReading {
   std::vector<MemoryLimit> limits;
   std::optional<PressureStall> stall;  // the control group's, else the system's
   int64_t resident = 0;                // of this process
-  // Of this control group, since it exists: kills for lack of memory, and
-  // times at which memory.high or memory.max made it wait.
+  // Since the control group was created: kills for lack of memory, and the
+  // number of times that memory.high or memory.max throttled it.
   int64_t oom_kills = 0;
   int64_t throttled = 0;
-  // What was there and could not be read, and why.
+  // Files that exist but could not be read, and why.
   std::vector<std::string> unread;
 };
 
-// Where readings come from. Safe for concurrent use.
+// The source of readings. Safe for concurrent use.
 class MemorySource {
  public:
   virtual ~MemorySource() = default;

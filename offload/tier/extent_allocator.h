@@ -32,7 +32,7 @@ class ExtentAllocator {
   // The number of free extents, and the size of the largest.
   int64_t fragments() const { return static_cast<int64_t>(by_start_.size()); }
   int64_t largest_free() const;
-  // Where the last used byte ends; 0 if none is used.
+  // The end of the last used byte; 0 if none is used.
   int64_t used_end() const;
 
   // Allocates `bytes` bytes and returns their start, a multiple of `alignment`

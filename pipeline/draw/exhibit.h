@@ -81,7 +81,8 @@ Curve Thinned(const Curve& curve, double step);
 // DrawSvg, DrawTerminal and DrawPerfetto all take exhibits.
 struct Exhibit {
   std::string title = {};  // Any bytes: what a format cannot hold is replaced.
-  // Where no rank has `memory`, the micro-batches that it holds are drawn.
+  // If no rank has `memory`, the picture shows the micro-batches that each
+  // holds.
   Timeline timeline = {};
   int64_t memory_limit = 0;  // Bytes of a rank; 0: none.
 };

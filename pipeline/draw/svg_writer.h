@@ -36,14 +36,14 @@ inline constexpr Colour kIdle = {236, 237, 241};  // A rank's row.
 // `share` 0 gives `a`, 1 gives `b`.
 Colour Mix(const Colour& a, const Colour& b, double share);
 
-// Of an action of the `chunk`-th of the rank's `chunks` stages: the first has
-// the darkest shade.
+// The colour of an action of the `chunk`-th of the rank's `chunks` stages; the
+// first has the darkest shade.
 Colour ColourOf(ActionKind kind, int64_t chunk = 0, int64_t chunks = 1);
 
 // Ink or white, whichever reads better on `ground`.
 Colour TextOn(const Colour& ground);
 
-// Of a rank's curve: from dark to light over the ranks.
+// The colour of a rank's curve: from dark to light over the ranks.
 Colour ColourOfRank(int64_t rank, int64_t ranks);
 
 // "forward", "send"...: what the legend says of it. Kinds that share a colour
@@ -96,7 +96,7 @@ class SvgWriter {
   // `data` is what stands in a path's d.
   void Path(std::string_view data, std::string_view attributes);
 
-  // What comes between is one group: "panel", "rank 3".
+  // Elements between Begin and End form one group: "panel", "rank 3".
   void Begin(std::string_view name);
   void End();
 

@@ -40,7 +40,7 @@ enum class Passes : uint8_t {
 
 class ExecutionPlan {
  public:
-  // Of a schedule that Validate has proven.
+  // The plan of a rank. Precondition: Validate accepts the schedule.
   static ExecutionPlan Of(const Schedule& schedule, int32_t rank,
                           Passes passes);
 

@@ -98,9 +98,9 @@ class Executor {
   const Schedule& schedule() const { return schedule_; }  // Lowered.
   const Proof& proof() const { return proof_; }
 
-  // Of the last step on this rank, in seconds from its begin. Bytes are those
-  // of the tensors between stages. A receive lasts from when it is waited for,
-  // a started send until its end is noticed.
+  // The timeline of the last step on this rank, in seconds from its begin.
+  // Bytes are those of the tensors between stages. A receive lasts from the
+  // begin of its wait, a started send until its completion is noticed.
   const RankTimeline& timeline() const { return trace_.timeline(); }
 
   // The last step of all ranks. Their clocks start at one barrier. A

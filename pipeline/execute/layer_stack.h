@@ -164,7 +164,7 @@ absl::Status CheckAgainst(const Reference<T>& expected, const StepResult& step,
   return absl::OkStatus();
 }
 
-// What every step leaves, whatever the schedule.
+// Checks the timeline that every step leaves, for any schedule.
 inline absl::Status CheckTimeline(const Executor& executor, int64_t rank) {
   const RankTimeline& line = executor.timeline();
   const int64_t peak =

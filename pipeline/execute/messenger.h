@@ -53,8 +53,9 @@ class BoundaryPool {
         memory_(std::move(memory)),
         trace_(trace) {}
 
-  // Of each boundary; checked (CheckSpec). `crossed`, by boundary, says whether
-  // messages cross it. Frees all buffers: none is out.
+  // Sets the spec of each boundary, which CheckSpec accepts. `crossed` tells
+  // for each boundary whether messages cross it. Frees all buffers; none may be
+  // in use.
   void SetSpecs(std::vector<TensorSpec> specs,
                 const std::vector<bool>& crossed);
   const std::vector<TensorSpec>& specs() const { return specs_; }
@@ -64,7 +65,7 @@ class BoundaryPool {
 
   // A buffer with any contents. An error is the memory's.
   absl::StatusOr<BoundaryBuffer*> Acquire(int32_t boundary);
-  // Of null nothing.
+  // Does nothing for null.
   void Release(BoundaryBuffer* buffer);
 
  private:
@@ -109,8 +110,8 @@ class Messenger {
   Messenger(collectives::Communicator& communicator, BoundaryPool& pool,
             StepTrace& trace, const ExecutorOptions& options);
 
-  // What is sent and received from now on is in `plan`, which outlives it.
-  // Posts the first receives.
+  // Starts a step: later sends and receives follow `plan`, which must outlive
+  // the step. Posts the first receives.
   absl::Status Begin(const ExecutionPlan& plan);
 
   // Sends the buffer and gives it back to the pool as soon as it can.

@@ -1,4 +1,4 @@
-// What an Executor can be told.
+// The options of an Executor.
 #ifndef TESSERA_PIPELINE_EXECUTE_OPTIONS_H_
 #define TESSERA_PIPELINE_EXECUTE_OPTIONS_H_
 
@@ -50,8 +50,9 @@ struct ExecutorOptions {
   // the ranks' clocks are set. The same on every rank.
   bool trace = true;
 
-  // Where the tensors between stages lie. Null: on the host, those between
-  // ranks in the engine's own memory (Communicator::AllocateShared).
+  // The memory of the tensors between stages. Null: host memory; tensors
+  // between ranks are in the engine's own memory
+  // (Communicator::AllocateShared).
   std::shared_ptr<MemoryResource> memory = {};
 };
 

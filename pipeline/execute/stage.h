@@ -29,7 +29,7 @@ struct TensorSpec {
   DType dtype = DType::kF32;
   Dims shape = {};
 
-  // Of a checked spec.
+  // Precondition: the spec is valid.
   int64_t elements() const;
   int64_t bytes() const { return elements() * SizeInBytes(dtype); }
 
@@ -61,12 +61,12 @@ absl::StatusOr<TensorSpec> FromWire(
 //     absl::Status BackwardWeight(const BackwardPass& pass) override { ... }
 //   };
 //
-// Who owns what. The tensors between stages are the Executor's: a stage's input
-// is there from its Forward to its Backward or BackwardWeight of the same
-// micro-batch (to the end of its Forward if it KeepsInput), the gradient of
-// its output from its Backward or BackwardInput to its Backward or
-// BackwardWeight, what it writes only during the call. All else that a stage
-// keeps of a micro-batch is its own, until Release.
+// Ownership. The Executor owns the tensors between stages: a stage's input is
+// valid from its Forward to its Backward or BackwardWeight of the same micro-
+// batch (to the end of its Forward if it KeepsInput), the gradient of its
+// output from its Backward or BackwardInput to its Backward or BackwardWeight,
+// and its outputs only during the call. The stage owns everything else that it
+// keeps of a micro-batch, until Release.
 //
 // The first stage has no input: it takes its data from its user by the
 // micro-batch's number. The last has no output: it computes the loss, and its
@@ -86,12 +86,12 @@ struct ForwardPass {
 
 struct BackwardPass {
   int32_t microbatch = 0;
-  // As in Forward; null if the stage has said that it keeps its own copy.
+  // The input of Forward; null if the stage keeps its own copy (KeepsInput).
   const ConstTensorView* input = nullptr;
   const ConstTensorView* output_gradient = nullptr;  // Null at the last stage.
   // Uninitialised; null at the first stage, and in BackwardWeight.
   const TensorView* input_gradient = nullptr;
-  // What the last stage multiplies the gradient of its loss by: 1 / the number
+  // The last stage multiplies the gradient of its loss by this: 1 / the number
   // of micro-batches, so that gradients add up to those of the mean loss.
   double loss_scale = 1;
 };
@@ -100,9 +100,9 @@ class Stage {
  public:
   virtual ~Stage() = default;
 
-  // What Forward gives for such an input (null at the first stage), the same
-  // for every micro-batch. Called for all but the last stage, where
-  // ExecutorOptions::boundaries does not say it.
+  // The spec of Forward's output for such an input (null at the first stage),
+  // the same for every micro-batch. Called for all stages but the last, if
+  // ExecutorOptions::boundaries does not give it.
   virtual absl::StatusOr<TensorSpec> OutputSpec(const TensorSpec* input);
 
   virtual absl::Status Forward(const ForwardPass& pass) = 0;

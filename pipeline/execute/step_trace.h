@@ -18,7 +18,7 @@ namespace tessera::pipeline {
 
 class StepTrace {
  public:
-  // Where not `enabled` no times are taken; peaks are, all the same.
+  // If not `enabled`, records peaks but no times.
   explicit StepTrace(bool enabled) : enabled_(enabled) {}
 
   // Forgets everything. It is 0 seconds now, and nothing is held.
@@ -27,7 +27,7 @@ class StepTrace {
   // Seconds; 0 if not enabled.
   double Now() const;
 
-  // What began then ends now.
+  // Records a computation that began at `begin` and ends now.
   void Computed(const Action& action, double begin);
   void Communicated(const Action& action, double begin);
 

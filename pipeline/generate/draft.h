@@ -29,8 +29,8 @@ struct PipelineShape {
   friend bool operator==(const PipelineShape&, const PipelineShape&) = default;
 };
 
-// What generators of schedules share: the check of their shape, and lists of
-// actions that leave out micro-batches that are not there.
+// Shared by the generators of schedules: the check of their shape, and lists of
+// actions that skip micro-batches that do not exist.
 //
 //   TESSERA_RETURN_IF_ERROR(CheckShape({.name = "zb_v", .chunks = 2}, shape));
 //   ActionList list(shape.microbatches);
@@ -46,7 +46,7 @@ struct PipelineShape {
 // micro-batches, or at least 2p, is written down for that many and serves all
 // smaller numbers too, with no more live activations.
 
-// What a method asks of a shape.
+// The requirements of a method on the shape.
 struct ShapeRule {
   std::string_view name;
   // The only number of chunks that there may be; 0: any.

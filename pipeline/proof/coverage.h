@@ -32,7 +32,8 @@ class Coverage {
   int32_t PositionOf(ActionKind kind, int32_t stage, int32_t microbatch) const {
     return positions_[IndexOf(stage, microbatch)][static_cast<size_t>(kind)];
   }
-  // Of what gives the gradient of the stage's input: B or I.
+  // The position of the action that computes the gradient of the stage's input:
+  // B or I.
   int32_t PositionOfInputGradient(int32_t stage, int32_t microbatch) const {
     const int32_t whole = PositionOf(ActionKind::kBackward, stage, microbatch);
     return whole != kAbsent

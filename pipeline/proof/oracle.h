@@ -9,7 +9,7 @@
 
 namespace tessera::pipeline {
 
-// Whether the schedule runs to its end and has done everything once.
+// Returns true if the schedule runs to its end and does everything once.
 bool OracleAllows(const Schedule& schedule, const ValidateOptions& options);
 
 }  // namespace tessera::pipeline

@@ -33,8 +33,8 @@ inline std::string Describe(const Schedule& schedule, Place place) {
                       ActionAt(schedule, place).ToString(), ")");
 }
 
-// What a micro-batch passes on: activations go from a stage to the one after
-// it, gradients to the one before it.
+// The direction of a message: activations go from a stage to the next one,
+// gradients to the previous one.
 enum class PassDirection : uint8_t { kForward, kBackward };
 
 constexpr PassDirection DirectionOf(ActionKind kind) {

@@ -198,8 +198,8 @@ struct Schedule {
   // The actions of each rank: map.ranks() lists.
   std::vector<std::vector<Action>> ranks;
 
-  // Of a two-way map the first half of the micro-batches (the larger one if
-  // they are odd) enters at the front, the other at the back.
+  // In a two-way map the first half of the micro-batches (the larger half if
+  // their number is odd) enters at the front, the other at the back.
   bool EntersAtFront(int32_t microbatch) const {
     return !map.two_way() || microbatch < microbatches - microbatches / 2;
   }

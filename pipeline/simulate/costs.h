@@ -66,8 +66,8 @@ struct StageCosts {
   // each other because of this.
   double communication = 0;
 
-  // What an action adds to the rank's memory when it begins (more than 0) or
-  // gives back when it ends (less). A whole backward does both of its parts.
+  // Bytes that an action adds to the rank's memory when it begins (positive) or
+  // releases when it ends (negative). A whole backward does both of its parts.
   int64_t forward_bytes = 1;
   int64_t backward_input_bytes = 0;
   int64_t backward_weight_bytes = -1;
@@ -77,21 +77,21 @@ struct StageCosts {
   int64_t activation_bytes = 0;
   int64_t gradient_bytes = 0;
 
-  // Of the stage's parameters: the times of UNSHARD and REDUCE_GRAD (RESHARD
-  // takes none), what is held from the begin of an UNSHARD to the RESHARD, and
-  // the time of the optimizer's step.
+  // Costs of the stage's parameters: the times of UNSHARD and REDUCE_GRAD
+  // (RESHARD takes none), the bytes held from the begin of an UNSHARD to the
+  // RESHARD, and the time of the optimizer's step.
   double unshard = 0;
   double reduce_gradient = 0;
   int64_t unsharded_bytes = 0;
-  // Of whole gradients: held from the begin of the first B or W after a
-  // REDUCE_GRAD to the end of the next one. 0 if the stage's gradients are part
-  // of what the rank holds at all times.
+  // Bytes of whole gradients, held from the begin of the first B or W after a
+  // REDUCE_GRAD to the end of the next one. 0 if the rank holds the stage's
+  // gradients at all times.
   int64_t unreduced_bytes = 0;
   double optimizer = 0;
 
   // The time of a computation, UNSHARD or REDUCE_GRAD; 0 for all else.
   double TimeOf(ActionKind kind) const;
-  // What a computation adds or gives back; 0 for what is none.
+  // The bytes that a computation adds or releases; 0 for other actions.
   int64_t BytesOf(ActionKind kind) const;
 };
 
@@ -100,12 +100,12 @@ struct Costs {
 
   // Messages take nothing unless a link says so.
   Links links;
-  // Whether messages travel beside the computations of both ranks. Otherwise
-  // they take the ranks' own time: see Simulate.
+  // If true, messages overlap the computations of both ranks. Otherwise they
+  // take the ranks' own time: see Simulate.
   bool overlap_communication = true;
-  // Whether all ranks wait for each other before the optimizer's step (norm of
-  // the gradients, search for overflows), and how long that takes once the last
-  // one is there.
+  // If `synchronise_optimizer`, all ranks wait for each other before the
+  // optimizer's step (norm of the gradients, search for overflows); the
+  // exchange takes the given time once the last rank has arrived.
   bool synchronise_optimizer = false;
   double synchronisation = 0;
 

@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<Event>> EventGraph(const Schedule& schedule,
                                               bool overlap);
 
 struct CriticalPathOptions {
-  // As in Costs: whether computations wait for the rank's own messages.
+  // See Costs: if false, computations wait for the rank's own messages.
   bool overlap_communication = true;
 };
 

@@ -25,7 +25,7 @@ class LongestPath {
   LongestPath(const Schedule& schedule, const Costs& costs);
 
   double makespan() const { return makespan_; }
-  // Of a computation, UNSHARD or REDUCE_GRAD.
+  // The begin of a computation, UNSHARD or REDUCE_GRAD.
   double BeginOf(size_t rank, size_t position) const {
     return nodes_[static_cast<size_t>(place_.at({rank, position}))].begin;
   }
@@ -37,7 +37,7 @@ class LongestPath {
   void Stretch(size_t rank, size_t position, double by);
 
  private:
-  // Whether a message is on its way or has its link may differ.
+  // A message that is in flight is distinct from one that occupies its link.
   struct Node {
     double time = 0;
     double wire = 0;

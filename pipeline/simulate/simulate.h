@@ -44,17 +44,17 @@
 namespace tessera::pipeline {
 
 struct SimulateOptions {
-  // Whether RankTimeline's `communications` and `memory` are filled in. Without
-  // them it is faster: for those who try many schedules and want the totals.
-  // Implied messages that are there at once are not among `communications`;
-  // sends, receives and RESHARD of the schedule's own are, whatever they take.
+  // Fills in RankTimeline's `communications` and `memory`. Simulate is faster
+  // without them, for callers that try many schedules and need the totals.
+  // Implied messages that take no time are not among `communications`; the
+  // schedule's own sends, receives and RESHARD always are.
   bool traces = true;
 };
 
 // InvalidArgument if costs are wrong (CheckCosts, CheckLinks) or an action
 // is none of this schedule. FailedPrecondition if the schedule cannot be
 // completed: names the rank, the position, the action and what it waits for.
-// Whether it is right in all other ways says Validate.
+// Checks only that the schedule can run to its end; Validate checks the rest.
 absl::StatusOr<Timeline> Simulate(const Schedule& schedule, const Costs& costs,
                                   const SimulateOptions& options = {});
 

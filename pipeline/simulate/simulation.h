@@ -1,4 +1,4 @@
-// What Simulate refuses before it begins.
+// The checks of Simulate's arguments.
 #ifndef TESSERA_PIPELINE_SIMULATE_SIMULATION_H_
 #define TESSERA_PIPELINE_SIMULATE_SIMULATION_H_
 
@@ -19,7 +19,7 @@
 
 namespace tessera::pipeline {
 
-// What there is besides computations.
+// The kinds of actions that a schedule has besides computations.
 struct Contents {
   bool messages = false;    // Sends or receives: the schedule is lowered.
   bool parameters = false;  // UNSHARD, RESHARD or REDUCE_GRAD.
@@ -91,8 +91,8 @@ class Simulation {
   void Record(int32_t rank, const TimedAction& timed) {
     if (traces_) Line(rank).communications.push_back(timed);
   }
-  // Whether the rank that the message has got to stands at a computation of
-  // that stage and micro-batch: ranks wait for nothing else but to meet.
+  // Returns true if the rank that the message has reached is waiting at a
+  // computation of that stage and micro-batch.
   bool WaitsFor(const Hop& hop, int32_t microbatch) const;
   // The rank may go on.
   void Wake(int32_t rank);

@@ -47,7 +47,7 @@ struct RankTimeline {
   int64_t peak_activations = 0;
   TimeSpan optimizer;  // The optimizer's step; empty where there is none.
 
-  // Of the computations.
+  // The begin of the first computation.
   double first() const {
     return computations.empty() ? 0 : computations.front().begin;
   }
@@ -68,7 +68,7 @@ struct Timeline {
 
   // The share of longest_stage in which the rank computes nothing.
   double BubbleRate(int32_t rank) const;
-  // Of the rank that computes most.
+  // The bubble rate of the rank that computes most.
   double BubbleRate() const;
 };
 

@@ -48,7 +48,8 @@ class Results {
     if (GivesInputGradient(action.kind)) cell.input_gradient = end;
   }
 
-  // What a stage has to send on in the direction; kNever before it is computed.
+  // The time at which a stage can send its result in the direction; kNever
+  // before it is computed.
   double Sendable(PassDirection direction, int32_t stage,
                   int32_t microbatch) const {
     const Cell& cell = At(stage, microbatch);
@@ -56,7 +57,7 @@ class Results {
                                                 : cell.input_gradient;
   }
 
-  // What a stage waits for has come, from its neighbour on either side.
+  // Records the arrival of a stage's input or gradient from its neighbour.
   void Arrived(PassDirection direction, int32_t stage, int32_t microbatch,
                double time) {
     Cell& cell = At(stage, microbatch);
@@ -106,7 +107,7 @@ class Meetings {
     return both;
   }
 
-  // Whether that end has come, and waits for the other.
+  // Returns true if that end of the message is waiting for the other.
   bool Waits(const Action& send, bool sends) const {
     const Posts& posts = posts_[Index(send)];
     return (sends ? posts.send : posts.receive) != kNever;
@@ -160,7 +161,7 @@ class Hops {
   }
 
   size_t links() const { return links_; }
-  // Whether any message takes time.
+  // True if any message takes time.
   bool take_time() const { return take_time_; }
 
  private:

@@ -39,10 +39,10 @@ class Evaluator {
 
   Evaluation Evaluate(const Order& order);
 
-  // Of the order that was evaluated last, and was valid: the actions, from the
-  // last back, each of which began when the one behind it in the list ended
-  // (or its message was there), from the end of the rank with the longest
-  // stage, or for `of_makespan` of the rank that ends last.
+  // The critical path of the order that was evaluated last and was valid: a
+  // list of actions from the last to the first. Each began when the next one in
+  // the list ended (or its message arrived). It starts at the end of the rank
+  // with the longest stage or, with `of_makespan`, of the rank that ends last.
   std::vector<Place> CriticalPath(const Order& order, bool of_makespan) const;
 
   // When an action began, and ended.

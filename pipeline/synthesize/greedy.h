@@ -53,8 +53,8 @@ struct RankPolicy {
   // before a backward-input; and where one has arrived for which there is no
   // room, a backward-weight comes to make it.
   int32_t eager = 0;
-  // Of several stages: the last one's forward first, the first one's
-  // backward-input first.
+  // Among several stages, prefers the last one's forward and the first one's
+  // backward-input.
   bool late_forward_first = true;
   bool early_input_first = false;
 };
@@ -63,8 +63,8 @@ struct Policy {
   explicit Policy(const Model& model) : ranks(model.ranks()) {}
 
   std::vector<RankPolicy> ranks;
-  // Where given, forwards and backward-inputs keep its order: only
-  // backward-weights are placed anew, as lag and gap say.
+  // If given, forwards and backward-inputs keep its order; only backward-
+  // weights are placed again, by lag and gap.
   std::shared_ptr<const Order> script;
 };
 

@@ -44,7 +44,7 @@ struct Lane {
   // the lane before: 0 if that is on the same rank.
   double forward_delay = 0;
   double input_delay = 0;
-  // What the forward adds, and what is left after it, after the
+  // The bytes that the forward adds, and those left after it, after the
   // backward-input and after the backward-weight.
   int64_t forward_bytes = 0;
   int64_t input_bytes = 0;

@@ -1,4 +1,4 @@
-// What the generators have to offer for a problem.
+// The schedules that the generators offer for a problem.
 //
 //   for (const Named& named : NamedSchedules(problem)) ...
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_NAMED_H_
@@ -20,9 +20,9 @@ struct Named {
   bool fits = false;  // The memory limit.
 };
 
-// Of every generator that makes one for the problem's ranks, chunks and
-// micro-batches, on its map if there is one, in their order. The problem was
-// checked.
+// The schedule of every generator that supports the problem's ranks, chunks and
+// micro-batches, on the problem's map if it has one, in the order of the
+// generators. Precondition: the problem is valid.
 std::vector<Named> NamedSchedules(const SynthesisProblem& problem);
 
 }  // namespace tessera::pipeline::synthesis

@@ -20,9 +20,9 @@ struct Oracle {
   int64_t schedules = 0;  // That were tried.
 };
 
-// Of every order of F, I and W on every rank. `in_turn`: only those in which a
-// stage's micro-batches take their turns in each kind of action. For a handful
-// of actions per rank.
+// Tries every order of F, I and W on every rank. `in_turn`: only orders in
+// which each kind of action of a stage processes the micro-batches in order.
+// Feasible for a handful of actions per rank.
 Oracle BestOfAll(const StageMap& map, int32_t microbatches, const Costs& costs,
                  int64_t memory_limit, bool in_turn);
 

@@ -30,7 +30,7 @@ struct PlacementOptions {
   std::vector<int64_t> prefetches = {0, 1, 2, 4, 8, 16};
   std::vector<ReducePlacement> reduces = {ReducePlacement::kLastMicroBatch,
                                           ReducePlacement::kEachMicroBatch};
-  // Of gathered parameters on a rank; 0: any number.
+  // Limit of gathered parameters on a rank; 0: no limit.
   int64_t max_unsharded_bytes = 0;
   // RankTimeline::peak_bytes of any rank: activations, gathered parameters and
   // unreduced gradients as the costs have them; 0: any number.

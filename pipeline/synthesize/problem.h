@@ -22,7 +22,7 @@ struct SynthesisProblem {
   int64_t chunks = 1;  // Stages of a rank.
   int64_t microbatches = 1;
   Costs costs = {};  // Of ranks x chunks stages.
-  // What a rank may hold, RankTimeline::peak_bytes; 0: no limit.
+  // Limit of RankTimeline::peak_bytes; 0: no limit.
   int64_t memory_limit = 0;
   // Which rank holds which stage. Where none is given: linear for one chunk,
   // for more the better of loop and zigzag; and a map that holds every stage

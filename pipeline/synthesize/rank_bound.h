@@ -10,14 +10,14 @@
 
 namespace tessera::pipeline::synthesis {
 
-// What is known of a rank: from its first begin to its last end, and from its
-// first forward (of a direction) to its last backward-input.
+// Lower bounds for a rank: the time from its first begin to its last end, and
+// from its first forward (of a direction) to its last backward-input.
 struct Spans {
   double to_weight = 0;
   double to_input = 0;
 };
 
-// Of a rank whose micro-batches all come one way.
+// The bound of a rank whose micro-batches all travel in one direction.
 Spans BoundOfOneWayRank(const Model& model, const Ways& ways, size_t rank);
 
 }  // namespace tessera::pipeline::synthesis

@@ -36,11 +36,11 @@
 namespace tessera::pipeline {
 
 struct SynthesisOptions {
-  // What is made short: Timeline::longest_stage, what a step takes where steps
-  // follow each other, or the makespan. The other one comes second.
+  // Minimises the makespan instead of Timeline::longest_stage, the time of a
+  // step when steps follow each other. The other one breaks ties.
   bool prefer_makespan = false;
-  // Of the time spent; 0 leaves the generators and a few policies. What is
-  // found depends on it, but not on the machine.
+  // Scales the time spent; 0 tries only the generators and a few policies. The
+  // result depends on it but not on the machine.
   double effort = 1;
   uint64_t seed = 1;
 };
@@ -51,8 +51,8 @@ struct Synthesis {
   // No schedule on schedule.map that keeps to the limit has a longest_stage (or
   // makespan) below this: LowerBound.
   double lower_bound = 0;
-  // Of longest_stage (or of the makespan, if that is preferred) over the
-  // lower bound, less 1.
+  // longest_stage (or the makespan, if preferred) divided by the lower bound,
+  // minus 1.
   double gap = 0;
   // The generator or search that found it: "zb_h2", "greedy, refined".
   std::string origin;

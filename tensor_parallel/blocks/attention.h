@@ -1,5 +1,5 @@
-// What an attention block is made of: its sizes, and the ranks that share the
-// positions of its sequences.
+// An attention block: its sizes, the ranks that share the positions of its
+// sequences, and its forward and backward passes.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_ATTENTION_H_
 
@@ -60,7 +60,7 @@ struct TokenBatch {
 // heads cut out of the fused projection, rotated, and attended to, sequence by
 // sequence.
 
-// What is kept of a micro-batch between its passes.
+// The activations of a micro-batch that are kept from forward to backward.
 struct AttentionActivations {
   explicit AttentionActivations(TensorPool& pool)
       : query(pool),
@@ -72,7 +72,7 @@ struct AttentionActivations {
 
   int64_t bytes() const;
   void Clear();
-  // Of the core: the backward computes them again where they are not there.
+  // Drops the core's activations; the backward recomputes missing ones.
   void ClearCore() {
     output.Release();
     log_sum_exp.Release();
@@ -95,7 +95,7 @@ class AttentionCore {
   static absl::StatusOr<ContextAttentionOptions> OptionsOf(
       const TensorGroup& group, const AttentionOptions& options);
 
-  // Of the fused projection: queries, keys, values.
+  // The partition of the fused projection: queries, keys, values.
   const FusedPartition& partition() const { return partition_; }
   const std::shared_ptr<ContextAttention>& attention() const {
     return attention_;
@@ -187,8 +187,8 @@ class Attention {
                                           const ContextGroup& context,
                                           const AttentionOptions& options);
 
-  // What a core has to be made of: the heads of the rank, 0 if there are more
-  // ranks than heads (then none is used).
+  // The options of a core for the heads of the rank. With more ranks than heads
+  // some ranks have 0 heads and no core.
   static absl::StatusOr<ContextAttentionOptions> CoreOptions(
       const TensorGroup& group, const AttentionOptions& options) {
     return AttentionCore::OptionsOf(group, options);

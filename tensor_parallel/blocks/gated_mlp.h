@@ -43,7 +43,7 @@ struct GatedMlpOptions {
   int64_t overlap_chunks = 0;
 };
 
-// What is kept of a micro-batch between its passes.
+// The activations of a micro-batch that are kept from forward to backward.
 struct GatedMlpActivations {
   explicit GatedMlpActivations(TensorPool& pool)
       : gate_up(pool), product(pool) {}

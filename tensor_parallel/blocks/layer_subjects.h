@@ -24,7 +24,7 @@
 
 namespace tessera::tensor_parallel::subject_internal {
 
-// What a subject works on.
+// The groups, sizes and types that a subject is created with.
 struct Setting {
   TensorGroup tensor;
   ContextGroup context;

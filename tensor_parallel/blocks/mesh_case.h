@@ -41,7 +41,7 @@ std::ostream& operator<<(std::ostream& os, const MeshCase& c);
 // of nothing, and of fewer positions than ranks.
 std::vector<MeshCase> AllMeshCases();
 
-// What a rank is given: its groups, with ops of its own.
+// The body of a rank. Arguments: its groups, with ops of its own.
 using MeshBody = std::function<absl::Status(const TensorGroup& tensor,
                                             const TensorGroup& context)>;
 

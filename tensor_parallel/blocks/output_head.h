@@ -58,7 +58,8 @@ struct OutputHeadOptions {
   bool borrows_tensors = false;
 };
 
-// What is kept of a micro-batch between its passes; as BlockActivations.
+// The activations of a micro-batch that are kept from forward to backward, like
+// BlockActivations.
 class HeadActivations {
  public:
   explicit HeadActivations(TensorPool& pool)
@@ -72,12 +73,12 @@ class HeadActivations {
   enum class Stage { kForward, kBackwardInput, kBackwardWeight };
   Stage stage() const { return stage_; }
 
-  // Of tensors held now; the targets (8 a token) come to them.
+  // Bytes of the tensors held now, plus 8 per token for the targets.
   int64_t bytes() const {
     return input_.bytes() + norm_.bytes() + normalised_.bytes() +
            logits_.bytes() + loss_.bytes() + normalised_gradient_.bytes();
   }
-  // As BlockActivations::Kept.
+  // Like BlockActivations::Kept.
   std::vector<KeptTensor> Kept() {
     return {{&input_, &input_view_},
             {&norm_.mean},
@@ -127,7 +128,8 @@ class OutputHead {
   absl::Status Forward(const Partition& tokens, ConstTensorView x,
                        std::span<const int64_t> targets,
                        std::span<double> losses, HeadActivations& activations);
-  // Of the sum over i of scales[i] losses[i]; a scale of 0 leaves a token out.
+  // The gradient of the sum over i of scales[i] * losses[i]; a scale of 0
+  // excludes a token.
   absl::Status BackwardInput(std::span<const double> scales,
                              TensorView x_gradient,
                              HeadActivations& activations);

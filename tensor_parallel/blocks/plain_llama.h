@@ -57,7 +57,7 @@ std::vector<T> Linear(const std::vector<T>& matrix, const std::vector<T>& bias,
   return y;
 }
 
-// Of one head: elements j and j + d/2 are a pair, turned by position times
+// Rotates one head: elements j and j + d/2 form a pair, rotated by position *
 // base^(-2j/d).
 template <typename T>
 void Rotate(T* head, size_t d, double base, size_t position) {

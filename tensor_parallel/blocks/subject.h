@@ -57,7 +57,8 @@ class Subject {
  public:
   virtual ~Subject() = default;
 
-  // Of y; and whether that is of all tokens under sequence parallelism too.
+  // The width of y, and whether y has all tokens under sequence parallelism as
+  // well.
   virtual int64_t out_width() const = 0;
   virtual DType out_dtype() const = 0;
   virtual bool whole_output() const { return false; }

@@ -59,8 +59,8 @@ PlainAttention Attend(const PlainTensor& query, const PlainTensor& key,
 // back by it: the definition of rotary positions (arXiv 2104.09864).
 void Rotate(double base, bool back, PlainTensor& x);
 
-// What the tests of the ways to share attention have in common: cases, the
-// comparison with one rank, and with finite differences.
+// Shared by the tests of context attention: cases, the comparison with one
+// rank, and the comparison with finite differences.
 //
 //   TESSERA_ASSERT_OK_AND_ASSIGN(const auto whole, MakeWholeAttention(c));
 //   EXPECT_THAT(RunRanks(c.ranks, [&](Communicator& communicator) {

@@ -102,7 +102,8 @@ class OperandShapes {
       const TensorGroup& group, const SequenceLayout& layout,
       const ContextAttentionOptions& options);
 
-  // Of a rank that has that many positions; the options were checked.
+  // The shapes of a rank with that many positions. Precondition: the options
+  // are valid.
   OperandShapes(int64_t rank, int64_t positions,
                 const ContextAttentionOptions& options)
       : rank_(rank), positions_(positions), options_(options) {}

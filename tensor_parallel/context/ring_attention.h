@@ -79,7 +79,7 @@ class RingAttention final : public ContextAttention {
                                        Pending* pending);
   absl::Status Attend(const Inputs& inputs, const AttentionState& state);
 
-  // What all steps of a backward have in common.
+  // State that all steps of one backward share.
   struct Backpropagation {
     const Inputs& inputs;
     ConstTensorView output_gradient;
@@ -96,7 +96,8 @@ class RingAttention final : public ContextAttention {
   RingAttentionOptions options_;
   std::vector<std::vector<int64_t>> positions_;  // By rank.
 
-  // What goes round: one is worked on while the other comes.
+  // The keys and values that travel the ring: one pair is in use while the next
+  // arrives.
   std::array<ReusableTensor, 2> pairs_{ReusableTensor(group_.memory()),
                                        ReusableTensor(group_.memory())};
   std::array<ReusableTensor, 2> pair_gradients_{

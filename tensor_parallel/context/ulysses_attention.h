@@ -95,9 +95,8 @@ class HeadExchange {
     HeadKind kind = HeadKind::kQuery;
     std::vector<ConstTensorView> by_head;
     TensorView by_position;
-    // Of keys and values that several ranks have: what comes is added up, in
-    // the order of ranks, in the type of `by_position`, which is that of
-    // `by_head`.
+    // For keys and values that several ranks hold: sums the received values in
+    // rank order, in the type of `by_position`, which equals that of `by_head`.
     bool sum = false;
   };
 
@@ -109,7 +108,7 @@ class HeadExchange {
   absl::Status ToPositions(std::span<const ToPositionsField> fields);
 
  private:
-  // What is known of a tensor without its memory.
+  // The description of a tensor without its memory.
   struct Shape {
     HeadKind kind = HeadKind::kQuery;
     DType dtype = DType::kF32;

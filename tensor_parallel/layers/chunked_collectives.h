@@ -28,8 +28,8 @@ namespace tessera::tensor_parallel {
 
 class TokenChunks {
  public:
-  // As many chunks as asked for, but no more than the largest rank has tokens,
-  // and at least one. Chunks of a rank differ by at most one token.
+  // Makes `chunks` chunks, but at least one and at most as many as the largest
+  // rank has tokens. Chunks of a rank differ by at most one token.
   TokenChunks(const Partition& tokens, int64_t chunks);
 
   const Partition& tokens() const { return tokens_; }

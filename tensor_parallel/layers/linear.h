@@ -154,7 +154,7 @@ struct RowParallelOptions {
   bool bias = false;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
-  // As of ColumnParallelOptions.
+  // See ColumnParallelOptions.
   int64_t overlap_chunks = 0;
 };
 

@@ -40,7 +40,7 @@ struct NormState {
   PooledTensor inverse;  // 1 / the root. [rows], statistics.
 };
 
-// What the norms have in common: their weights, and what they ask for.
+// Shared by the norms: creation of their weights and checks of operands.
 
 // A vector of the options' width that every rank has, filled with `value`.
 absl::StatusOr<Parameter> CreateWeight(const TensorGroup& group,

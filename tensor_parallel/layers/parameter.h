@@ -74,7 +74,7 @@ class Parameter {
   const std::string& name() const { return spec_.name; }
   void Rename(std::string name) { spec_.name = std::move(name); }
 
-  // Of the whole tensor, and of what is held.
+  // The shape of the whole tensor, and of the part that this rank holds.
   const std::vector<int64_t>& shape() const { return spec_.shape; }
   const std::vector<int64_t>& local_shape() const { return local_shape_; }
   int64_t element_count() const;  // Held.
@@ -161,7 +161,7 @@ class LinearWeights {
     bool bias = false;
     DType dtype = DType::kF32;
     bool has_memory = true;  // As Parameter::Spec.
-    // Of the whole matrix; where not given, the end of the last rows.
+    // Output features of the whole matrix; default: the end of the last rows.
     std::optional<int64_t> out = {};
   };
 
@@ -176,7 +176,7 @@ class LinearWeights {
   Parameter& weight_parameter() { return weight_; }
   Parameter& bias_parameter() { return *bias_; }  // Only where has_bias().
 
-  // As Parameter::value and gradient: of shape [0, 0] while released.
+  // Like Parameter::value and gradient; shape [0, 0] while released.
   TensorView weight() { return weight_.value(); }
   TensorView weight_gradient() { return weight_.gradient(); }
   // [out()]; only where has_bias().
@@ -187,9 +187,9 @@ class LinearWeights {
   absl::Status CheckValues() const;
   absl::Status CheckGradients() const;
 
-  // What the rank's part is of, where the shape could not say it: the outputs
-  // of the whole matrix; by range of rows whether this rank is the first to
-  // hold them; and whether all ranks hold the whole bias.
+  // Facts about the rank's part that its shape does not determine: the outputs
+  // of the whole matrix; for each range of rows, whether this rank is the first
+  // that holds them; and whether all ranks hold the whole bias.
   struct Place {
     int64_t out = 0;
     std::vector<bool> primary = {};  // Empty: all are.
@@ -203,7 +203,7 @@ class LinearWeights {
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
 
-  // As Parameter::FillNormal. The bias stays.
+  // Like Parameter::FillNormal. The bias is unchanged.
   absl::Status FillNormal(const RandomKey& key, double deviation);
 
   absl::Status ZeroGradients();

@@ -45,8 +45,8 @@ class TensorPool {
   // Gives the free blocks back to the system.
   void Trim();
 
-  // Of blocks that are taken, and that lie ready; and how many there were ever
-  // made, which stays where the pool serves from what it has.
+  // Bytes of blocks that are in use and of blocks that are free, and the number
+  // of allocations so far, which stops growing once the pool reuses its blocks.
   int64_t taken_bytes() const { return taken_bytes_; }
   int64_t free_bytes() const { return free_bytes_; }
   int64_t blocks_made() const { return blocks_made_; }
@@ -82,7 +82,7 @@ class PooledTensor {
   bool held() const { return view_.has_value(); }
   // Only where held().
   TensorView view() const { return *view_; }
-  // Of the elements; 0 if there are none.
+  // Bytes of the elements; 0 if there are none.
   int64_t bytes() const { return held() ? view_->size_in_bytes() : 0; }
   TensorPool& pool() const { return *pool_; }
 

@@ -168,13 +168,14 @@ class VocabularyParallelProjection {
 //   TESSERA_RETURN_IF_ERROR(loss.Forward(logits, targets, losses, state));
 //   TESSERA_RETURN_IF_ERROR(loss.Backward(scales, targets, state, logits));
 //
-// Of each token the ranks exchange three numbers: the largest logit, then the
+// For each token the ranks exchange three numbers: the largest logit, then the
 // sum of exponentials and the target's logit (Shoeybi et al., arXiv 1909.08053,
-// section 3). Logits are [tokens, those of the rank's vocabulary], f64, f32 or
-// bf16; every rank has all tokens, and the same losses. Calls are collectives.
+// section 3). Logits are [tokens, the rank's part of the vocabulary], f64, f32
+// or bf16; every rank has all tokens and gets the same losses. Calls are
+// collective.
 
-// What a forward keeps for its backward, by token: the largest logit, and the
-// sum of exponentials (and the target's logit), of all ranks.
+// State that a forward keeps for its backward, per token and over all ranks:
+// the largest logit, the sum of exponentials and the target's logit.
 struct CrossEntropyState {
   // `pool` must outlive the state.
   explicit CrossEntropyState(TensorPool& pool) : largest(pool), sums(pool) {}

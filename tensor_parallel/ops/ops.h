@@ -26,15 +26,15 @@ struct AttentionBlock {
   ConstTensorView query;  // [queries, heads, d]
   ConstTensorView key;    // [keys, kv_heads, d]
   ConstTensorView value;  // [keys, kv_heads, d]
-  // Where each is in the sequence. Under `causal` a query sees the keys of its
-  // own position and before.
+  // Positions in the sequence. With `causal` a query sees the keys of its own
+  // and earlier positions.
   std::span<const int64_t> query_positions;
   std::span<const int64_t> key_positions;
   bool causal = true;
   double scale = 1;  // Of the products; mostly 1 / sqrt(d).
 };
 
-// What was seen so far, to which a block is merged.
+// The running result of attention, into which a block of keys is merged.
 struct AttentionState {
   // [queries, heads, d] and [queries, heads], statistics (f64 for f64, else
   // f32). Begin with zeros and minus infinity, as they also stay for a query

@@ -23,7 +23,7 @@ class BasicRowsView {
   using Like = std::conditional_t<std::is_const_v<Byte>, const T, T>;
 
   BasicRowsView() = default;
-  // Of one or two dimensions.
+  // `view` has one or two dimensions.
   explicit BasicRowsView(const BasicTensorView<Byte>& view)
       : data_(view.data()), stride_(view.rank() == 2 ? view.strides()[0] : 0) {}
   BasicRowsView(Byte* data, int64_t stride) : data_(data), stride_(stride) {}
@@ -79,7 +79,7 @@ class OperandChecker {
   // Written, of the leader's type or of its statistics.
   OperandChecker& WritesEither(std::string_view name, const TensorView& view,
                                std::span<const int64_t> shape);
-  // Of statistics, contiguous.
+  // A contiguous operand of statistics.
   OperandChecker& ReadsStatistics(std::string_view name,
                                   const ConstTensorView& view,
                                   std::span<const int64_t> shape);

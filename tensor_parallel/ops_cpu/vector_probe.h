@@ -1,5 +1,5 @@
-// What the tests look at of block-inl.h and exp-inl.h, by the instruction set
-// that is chosen for the test.
+// Gives tests access to block-inl.h and exp-inl.h with the instruction set that
+// the test chose.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_VECTOR_PROBE_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_VECTOR_PROBE_H_
 

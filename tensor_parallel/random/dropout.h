@@ -6,9 +6,9 @@
 //   TESSERA_RETURN_IF_ERROR(dropout.Apply(x, y));      // forward
 //   TESSERA_RETURN_IF_ERROR(dropout.Apply(dy, dx));    // backward
 //
-// Whether an element is kept is a function of the key and of its number in the
-// whole tensor: it is never stored, and the backward pass, which is the same
-// linear map, computes it again. What is equal along an axis and what differs:
+// The key and the number of an element in the whole tensor determine whether it
+// is kept. The mask is never stored; the backward pass, which is the same
+// linear map, computes it again. Masks along an axis:
 //
 //   the axis shards the tensor        ranks have other elements, so other masks
 //   ranks hold the same, or addends   the same mask: replicas stay replicas

@@ -25,8 +25,8 @@ namespace tessera::tensor_parallel {
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
                                    std::array<uint32_t, 2> key);
 
-// What numbers are drawn for: `stream` tells apart the tensors of a model, the
-// layers that drop out, the steps.
+// Identifies a sequence of random numbers: `stream` distinguishes the tensors
+// of a model, the dropout layers and the steps.
 struct RandomKey {
   uint64_t seed = 0;
   uint64_t stream = 0;
@@ -56,7 +56,7 @@ class Philox {
   void FillNormal(uint64_t first, std::span<T> values) const;
 
  private:
-  // Of the indices 2 * `pair` and 2 * `pair` + 1.
+  // The numbers with indices 2 * `pair` and 2 * `pair` + 1.
   std::array<uint64_t, 2> PairOf(uint64_t pair) const;
 
   RandomKey key_;

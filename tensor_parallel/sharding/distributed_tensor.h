@@ -30,9 +30,8 @@ namespace tessera::tensor_parallel {
 // The whole of a tensor as one shard.
 Shard WholeOf(std::span<const int64_t> shape);
 
-// Where the elements of `part` begin in the row-major elements of `whole`,
-// which holds all of them; nothing if they do not lie in one row there, in
-// their order.
+// The offset of the elements of `part` in the row-major elements of `whole`,
+// which contains them; nullopt if they are not contiguous and in order there.
 std::optional<int64_t> OffsetIn(const Shard& whole, const Shard& part);
 
 // Copies what `from` and `to` share, from the one to the other. The views have
@@ -61,14 +60,14 @@ class DistributedTensor {
       DType dtype, std::span<const int64_t> shape,
       std::shared_ptr<MemoryResource> resource = HostMemory());
 
-  // Of a shard that is there already. InvalidArgument also where its shape is
-  // not that of the rank's shard.
+  // Wraps an existing shard. InvalidArgument if its shape is not that of the
+  // rank's shard.
   static absl::StatusOr<DistributedTensor> FromLocal(
       const topology::Mesh& mesh, topology::Rank rank, const ShardSpec& spec,
       std::span<const int64_t> shape, Tensor local);
 
-  // Of a whole tensor in host memory, the same on every rank: a copy of this
-  // rank's part. Along partial axes the rank at 0 has the values, the others
+  // Copies this rank's part of a whole tensor in host memory, which is the same
+  // on every rank. Along partial axes the rank at 0 gets the values, the others
   // zeros.
   static absl::StatusOr<DistributedTensor> FromFull(const topology::Mesh& mesh,
                                                     topology::Rank rank,
@@ -81,7 +80,7 @@ class DistributedTensor {
   const Dims& shape() const { return shape_; }
   DType dtype() const { return local_.dtype(); }
 
-  // What the rank holds, and its elements.
+  // The shard that the rank holds, and its elements.
   const Shard& shard() const { return shard_; }
   Tensor& local() { return local_; }
   const Tensor& local() const { return local_; }

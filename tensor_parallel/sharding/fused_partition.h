@@ -59,7 +59,7 @@ class FusedPartition {
   static absl::StatusOr<FusedPartition> Create(std::span<const FusedPart> parts,
                                                int64_t ranks);
 
-  // Of the whole dimension.
+  // The size of the whole dimension.
   int64_t size() const { return starts_.back(); }
   int64_t ranks() const { return ranks_; }
   const std::vector<FusedPart>& parts() const { return parts_; }
@@ -69,7 +69,7 @@ class FusedPartition {
   IndexRange RangeOf(int64_t part, int64_t rank) const;
   std::vector<IndexRange> RangesOf(int64_t rank) const;
 
-  // Of the rank's shard, and where the part lies in it.
+  // The size of the rank's shard, and the position of the part in it.
   int64_t SizeOf(int64_t rank) const;
   IndexRange LocalRange(int64_t part, int64_t rank) const;
 
@@ -100,7 +100,7 @@ class PartitionRule {
   // CeilChunks.
   PartitionRule() = default;
 
-  // As the functions of those names: tensor_parallel/sharding.
+  // The rules of the functions of the same names in partition.h.
   static PartitionRule CeilChunks() { return PartitionRule(); }
   static PartitionRule Balanced() { return {Kind::kBalanced, 1, {}}; }
   static PartitionRule Blocks(int64_t block) {
@@ -115,9 +115,9 @@ class PartitionRule {
   int64_t block() const { return block_; }
   const std::vector<FusedPart>& parts() const { return parts_; }
 
-  // What the rank at `coordinates` along axes of `sizes` has of a dimension of
-  // `size` elements: ascending ranges with gaps between them, none empty.
-  // InvalidArgument if the rule cannot cut it so.
+  // The part of a dimension of `size` elements of the rank at `coordinates`
+  // along axes of `sizes`: ascending, non-empty ranges with gaps between them.
+  // InvalidArgument if the rule cannot split the dimension in this way.
   absl::StatusOr<std::vector<IndexRange>> RangesOf(
       int64_t size, std::span<const int64_t> sizes,
       std::span<const int64_t> coordinates) const;

@@ -25,7 +25,7 @@ struct IndexRange {
   friend bool operator==(const IndexRange&, const IndexRange&) = default;
 };
 
-// What both hold; empty if that is nothing.
+// The indices in both ranges; empty if there are none.
 constexpr IndexRange Intersection(IndexRange a, IndexRange b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};

@@ -9,9 +9,9 @@
 //   all_to_all      sharded -> sharded elsewhere  what others need of its shard
 //   all_reduce      partial -> same               reduce_scatter + all_gather
 //
-// What a rank receives mirrors it. These are the bytes of the algorithms that
-// move the fewest (each byte goes straight from who has it to who needs it);
-// BytesOf has them exactly, uneven shards included.
+// A rank receives as many. These are the bytes of algorithms that move the
+// fewest (each byte goes directly from a rank that holds it to a rank that
+// needs it); BytesOf computes them exactly, including uneven shards.
 #ifndef TESSERA_TENSOR_PARALLEL_SHARDING_REDISTRIBUTION_PLAN_H_
 #define TESSERA_TENSOR_PARALLEL_SHARDING_REDISTRIBUTION_PLAN_H_
 
@@ -46,7 +46,8 @@ constexpr bool IsLocal(StepKind kind) { return kind <= StepKind::kZeroPad; }
 
 struct RedistributionStep {
   StepKind kind = StepKind::kSlice;
-  // Of the group that communicates; of zero_pad, the one that becomes partial.
+  // The axes of the group that communicates; for zero_pad, the axis that
+  // becomes partial.
   std::vector<std::string> axes = {};
   ShardSpec from = {};
   ShardSpec to = {};
@@ -78,9 +79,9 @@ std::vector<int64_t> ReceiveCounts(const StepGroup& group, StepKind kind);
 struct StepBytes {
   int64_t sent = 0;      // To other ranks.
   int64_t received = 0;  // From other ranks.
-  // What Communicator::Statistics counts: the message, with the rank's own
-  // block (all_gather, reduce_scatter: all blocks; all_to_all: what goes out;
-  // all_reduce: the tensor once).
+  // The bytes that Communicator::Statistics counts: the message with the rank's
+  // own block (all_gather, reduce_scatter: all blocks; all_to_all: the blocks
+  // sent; all_reduce: the tensor once).
   int64_t counted = 0;
 
   friend bool operator==(const StepBytes&, const StepBytes&) = default;
@@ -123,8 +124,8 @@ std::vector<RedistributionStep> NextSteps(const topology::Mesh& mesh,
 // the same plan by itself.
 
 struct PlanOptions {
-  // What the latency of one collective is worth: the bytes that a link carries
-  // in that time. 20 us at 1 GB/s; 1 us at 20 GB/s.
+  // The latency of one collective in bytes: those that a link transfers in that
+  // time. 20 us at 1 GB/s; 1 us at 20 GB/s.
   int64_t latency_bytes = 20'000;
   // The search ends after that many specs and takes the best plan of those.
   int64_t most_specs = 2'000;
@@ -139,7 +140,8 @@ struct RedistributionPlan {
   int64_t cost = 0;      // As above, in bytes.
   bool cheapest = true;  // False where the search ended early.
 
-  // Of all steps together. InvalidArgument if the mesh has no such rank.
+  // The bytes of all steps together. InvalidArgument if the mesh has no such
+  // rank.
   absl::StatusOr<StepBytes> BytesOf(const topology::Mesh& mesh,
                                     topology::Rank rank) const;
 
@@ -147,7 +149,7 @@ struct RedistributionPlan {
   std::string ToString() const;
 };
 
-// What one step costs.
+// The cost of one step.
 absl::StatusOr<int64_t> CostOf(const topology::Mesh& mesh,
                                std::span<const int64_t> shape, DType dtype,
                                const RedistributionStep& step,

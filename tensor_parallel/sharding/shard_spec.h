@@ -42,7 +42,7 @@ struct ShardSpec {
   std::vector<DimSharding> dims = {};
   std::vector<std::string> partial = {};  // A set: the order does not matter.
 
-  // Of a tensor of that many dimensions, the same on all ranks.
+  // A tensor of that many dimensions that is the same on all ranks.
   static ShardSpec Replicated(size_t dims) {
     return {.dims = std::vector<DimSharding>(dims)};
   }
@@ -72,8 +72,8 @@ std::ostream& operator<<(std::ostream& os, const ShardSpec& spec);
 // division of the mesh has all of them; or a rule's block is below 1.
 absl::Status Validate(const ShardSpec& spec, const topology::Mesh& mesh);
 
-// What one rank holds of a tensor: for each dimension ascending ranges, in the
-// local shard one after the other.
+// The part of a tensor that one rank holds: for each dimension ascending
+// ranges, which are adjacent in the local shard.
 struct Shard {
   std::vector<std::vector<IndexRange>> ranges;
 
@@ -84,7 +84,7 @@ struct Shard {
   friend bool operator==(const Shard&, const Shard&) = default;
 };
 
-// What both hold.
+// The elements in both shards.
 Shard Intersection(const Shard& a, const Shard& b);
 
 // The shard of `rank` of a tensor of `shape`. InvalidArgument as Validate, and

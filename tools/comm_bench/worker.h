@@ -34,7 +34,7 @@ struct Capabilities {
   bool Implements(collectives::OpKind kind) const {
     return (kinds >> static_cast<int>(kind) & 1) != 0;
   }
-  // As one number of an Answer.
+  // The value as one number of an Answer.
   double Pack() const { return kinds * 2.0 + (has_transport ? 1 : 0); }
   static Capabilities Unpack(double packed);
 
@@ -85,8 +85,8 @@ class RankSession {
   // [reproducible][adaptive]; created on first use.
   std::unique_ptr<collectives::Communicator> others_[2][2];
 
-  // Of the last task; destroyed before the communicator whose memory it may
-  // hold.
+  // The operands of the last task; destroyed before the communicator, whose
+  // memory they may hold.
   std::optional<Operands> operands_;
   Task operands_task_;
   const collectives::Communicator* operands_owner_ = nullptr;

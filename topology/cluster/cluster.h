@@ -192,7 +192,7 @@ std::vector<std::string> HostProblems(const std::vector<HostGroup>& groups);
 using DeviceIndex = StrongInt<struct DeviceIndexTag>;
 using HostIndex = StrongInt<struct HostIndexTag>;
 
-// Where a device is. Made by Cluster::Locate.
+// The place of a device. Made by Cluster::Locate.
 struct DevicePlace {
   HostIndex host;
   int64_t group = 0;   // The host's group, an index into groups().
@@ -237,8 +237,8 @@ class Cluster {
   // The same for places that Locate made; cannot fail.
   Link LinkBetween(const DevicePlace& a, const DevicePlace& b) const;
 
-  // What all network cards of a host carry together, in bytes per second and
-  // one direction.
+  // Total bandwidth of all network cards of a host, in bytes per second in one
+  // direction.
   absl::StatusOr<double> NetworkBandwidth(HostIndex host) const;
 
   friend bool operator==(const Cluster& a, const Cluster& b) {

@@ -53,7 +53,7 @@ struct MeshSizes {
 
   // Every axis: "dp2,pp1,cp1,tp4". Parse reads it back.
   std::string ToString() const;
-  // As one would give it: "dp2,tp4"; axes of size 1 are left out. Parse reads
+  // The value of the flag: "dp2,tp4"; axes of size 1 are omitted. Parse reads
   // it back.
   std::string ToFlag() const;
 

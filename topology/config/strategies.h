@@ -14,7 +14,7 @@
 
 namespace tessera::topology {
 
-// What becomes of activations between forward and backward pass.
+// The treatment of activations between the forward and backward passes.
 enum class MemoryStrategy {
   kBasic,       // all are kept
   kStandard,    // checkpointing: some are kept, the rest recomputed from them

@@ -36,7 +36,8 @@ struct DiscoveryOptions {
 struct DiscoveredCluster {
   Cluster cluster;
   MachineTopology machine;
-  // What could not be found, and what was assumed instead, a sentence each.
+  // One sentence for each fact that was not found, with the assumption made
+  // instead.
   std::vector<std::string> notes;
 };
 

@@ -18,7 +18,8 @@
 
 namespace tessera::topology {
 
-// What to describe. The text forms are for machines that are not at hand.
+// The machine to describe. The text forms describe other machines than this
+// one.
 struct MachineSource {
   enum class Kind { kThisMachine, kSynthetic, kXml };
 
@@ -27,7 +28,7 @@ struct MachineSource {
   static MachineSource Synthetic(std::string description) {
     return {Kind::kSynthetic, std::move(description)};
   }
-  // What `lstopo FILE.xml` writes.
+  // The document that `lstopo FILE.xml` writes.
   static MachineSource Xml(std::string document) {
     return {Kind::kXml, std::move(document)};
   }

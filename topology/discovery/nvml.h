@@ -27,7 +27,7 @@ struct NvmlGpu {
   // All active NVLinks together, bytes per second in one direction; 0 if it
   // has none or the library is too old to say.
   double nvlink_bandwidth = 0;
-  // Whether each GPU of the answer can be reached over NVLink.
+  // For each GPU of the answer, true if NVLink reaches it.
   std::vector<bool> nvlink_peers;
 };
 

@@ -59,7 +59,7 @@ class AxisRanks {
   }
 
  private:
-  // Of a by the stride, rounded up; 0 for every negative a.
+  // a divided by the stride, rounded up; 0 for negative a.
   int64_t CeilDivide(int64_t a) const {
     return a <= 0 ? 0 : (a - 1) / stride_ + 1;
   }

@@ -62,7 +62,7 @@ class CheckpointDirectory {
   CheckpointDirectory(FileCalls& calls, std::string path)
       : calls_(calls), path_(std::move(path)) {}
 
-  // Where the checkpoint of `step` is written.
+  // The path that the checkpoint of `step` is written to before its commit.
   std::string writing_path(int64_t step) const;
 
   // Makes writing_path(step), empty, and the directory itself where it is

@@ -7,9 +7,9 @@
 // A part is the model of one shard group: a checkpoint of tensor and pipeline
 // parallel training has one for each pair of coordinates, otherwise one.
 //
-// As JSON (RFC 8259) it has a checksum in its second line, over all bytes after
-// that line, so that the document is verified and is still plain JSON.
-// README.md lists all keys.
+// The JSON document (RFC 8259) has a checksum in its second line, over all
+// bytes after that line: it can be verified and is still plain JSON. README.md
+// lists all keys.
 //
 //   {
 //     "crc32c": "0a1b2c3d",
@@ -44,8 +44,8 @@ using CheckpointMetadata = std::map<std::string, std::string>;
 struct CheckpointFile {
   int64_t bytes = 0;
   uint32_t crc32c = 0;  // Of the whole file.
-  // Of its index, which has those of all blocks: a reader of a few blocks
-  // knows that they are of this checkpoint.
+  // The checksum of the file's index, which has the checksums of all blocks: a
+  // reader of a few blocks can verify that they belong to this checkpoint.
   uint32_t index_crc32c = 0;
 
   friend bool operator==(const CheckpointFile&,
@@ -56,8 +56,8 @@ struct CheckpointPart {
   std::string name = "";
   int64_t stage = 0;
   int64_t replicas = 1;  // Groups that had the same state; one wrote it.
-  // Who wrote what: elements of the model by the ranks of the files. At stage
-  // 0, where all ranks have everything, even chunks.
+  // The elements of the model that each rank wrote to its file. At stage 0,
+  // where all ranks have everything, these are even chunks.
   StateLayout layout;
   offload::MomentFormat moments = {};
   int64_t moment_count = 2;  // Of each trained element: state_format.h.

@@ -67,7 +67,7 @@ struct CheckpointGroups {
   collectives::Communicator* replicas = nullptr;
   // All ranks of the checkpoint; null: those of `shard`.
   collectives::Communicator* world = nullptr;
-  // What the part of the model is called that this shard group has.
+  // The name of the part of the model that this shard group holds.
   std::string part = "";
 };
 
@@ -91,7 +91,7 @@ class Snapshot {
   AccountedMemory memory_;  // One block after the other.
 };
 
-// What ranks exchange about their parts of a checkpoint.
+// The reports that ranks exchange about their parts of a checkpoint.
 struct SaveReport {
   absl::Status status = absl::OkStatus();
   int64_t step = 0;
@@ -99,7 +99,7 @@ struct SaveReport {
   std::string part = "";
   int64_t shard_rank = 0;
   int64_t shard_ranks = 1;
-  // Whether it writes the shard: the first of the replicas does.
+  // True if the rank writes the shard: it is the first of the replicas.
   bool writes = true;
   CheckpointFile file = {};  // Once it is written.
   // FormatPart, of the rank that writes shard 0.
@@ -126,7 +126,8 @@ struct SaveJob {
   int64_t keep = 0;
   absl::Duration timeout = absl::InfiniteDuration();
   FileCalls* files = nullptr;
-  // What is known before: with an error, this rank takes part to say so.
+  // The rank's report so far. With an error the rank still takes part, so that
+  // all ranks learn of it.
   SaveReport report = {};
   // Hands over the blocks of this rank's file. Not called unless it writes.
   std::function<absl::Status(BlockUse)> for_each_block = {};
@@ -142,7 +143,7 @@ struct CheckpointWriterOptions {
   // Complete checkpoints that stay, with the newest; older ones are removed
   // once it is complete. 0: all stay.
   int64_t keep = 0;
-  // What snapshots of Start count against; null: against nothing.
+  // Snapshots of Start are counted here; null: not counted.
   std::shared_ptr<offload::Accounting> snapshot_memory = nullptr;
   // How long ranks wait for each other: the slowest one's writing.
   absl::Duration timeout = absl::Minutes(30);

@@ -1,4 +1,4 @@
-// Whether a checkpoint is of this model, and what differs.
+// Checks that a checkpoint belongs to this model, and lists the differences.
 #ifndef TESSERA_ZERO3_CHECKPOINT_COMPARE_MODELS_H_
 #define TESSERA_ZERO3_CHECKPOINT_COMPARE_MODELS_H_
 

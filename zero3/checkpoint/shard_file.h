@@ -138,7 +138,7 @@ class ShardFile {
   // entry.range.bytes() bytes.
   absl::Status Read(const BlockEntry& entry, std::span<std::byte> to) const;
 
-  // Of the whole file, as the checksums of its pieces make it.
+  // The checksum of the whole file, combined from those of its pieces.
   uint32_t Crc32c() const;
 
  private:

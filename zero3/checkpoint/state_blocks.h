@@ -1,4 +1,5 @@
-// What a rank writes of a ShardedState and reads into one: blocks of elements.
+// The blocks of elements that a rank writes from a ShardedState and reads into
+// one.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const StateShare share,
 //                            ShareOf(state, shard_group, replicas));
@@ -23,9 +24,9 @@
 
 namespace tessera::zero3 {
 
-// Who writes which elements. At stages 1 to 3 that is the layout of the state:
-// what a rank owns. At stage 0 every rank owns everything, and each writes an
-// even chunk.
+// The elements that each rank writes. At stages 1 to 3 these are the elements
+// that the rank owns by the layout of the state. At stage 0 every rank owns
+// everything, and each writes an even chunk.
 struct StateShare {
   StateLayout layout;
   topology::Rank rank;
@@ -33,12 +34,12 @@ struct StateShare {
 absl::StatusOr<StateShare> ShareOf(const ShardedState& state,
                                    topology::Rank shard_rank,
                                    int64_t shard_ranks);
-// Of a state that is not there yet: of that stage, in `layout`.
+// The share for a state that does not exist yet, of that stage and `layout`.
 absl::StatusOr<StateShare> ShareOf(int stage, const StateLayout& layout,
                                    topology::Rank shard_rank,
                                    int64_t shard_ranks);
 
-// What the optimizer of a state keeps.
+// The moments that the optimizer of a state keeps.
 MomentKinds MomentsOf(const ShardedState& state);
 
 // The blocks of a share, in the order of a shard file, of at most `elements`

@@ -23,7 +23,8 @@
 
 namespace tessera::zero3 {
 
-// What is kept of each element. The values are stored: they are stable.
+// The kinds of state of an element. The enumerators' values are stored in files
+// and stable.
 enum class StatePart : uint8_t {
   kValue = 0,
   kMaster = 1,
@@ -59,7 +60,7 @@ struct StateFormat {
   friend bool operator==(const StateFormat&, const StateFormat&) = default;
 };
 
-// What an optimizer keeps of each trained element.
+// The moments that an optimizer keeps for each trained element.
 struct MomentKinds {
   // Implicit: two moments of a format, as AdamW has them.
   MomentKinds(const offload::MomentFormat& of = {}, int64_t moments = 2)

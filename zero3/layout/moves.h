@@ -25,9 +25,8 @@
 namespace tessera::zero3 {
 
 struct Move {
-  // As the target's model numbers it. Whether there is state other than the
-  // value to move is for the caller to see: a parameter that was frozen has no
-  // moments.
+  // Numbered as in the target's model. The caller decides which state besides
+  // the value to move: a frozen parameter has no moments.
   ParameterId parameter = {};
   // The first element moved.
   int64_t element = 0;
@@ -38,10 +37,10 @@ struct Move {
   friend bool operator==(const Move&, const Move&) = default;
 };
 
-// What one rank of `to` takes, in ascending order of its offsets.
-// InvalidArgument where there is no such rank, or where a parameter of one
-// model is missing in the other or has another number of elements there; the
-// parameter is named.
+// The moves into one rank of `to`, in ascending order of its offsets.
+// InvalidArgument if there is no such rank, or if a parameter of one model is
+// missing from the other or has another number of elements there; the message
+// names the parameter.
 absl::StatusOr<std::vector<Move>> MovesTo(const StateLayout& from,
                                           const StateLayout& to,
                                           topology::Rank rank);

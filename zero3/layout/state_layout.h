@@ -114,7 +114,7 @@ struct Extent {
   topology::Rank rank = {};
   int64_t begin = 0;
   int64_t end = 0;
-  // Where element `begin` lies, and the size of the slot from there on.
+  // The offset of element `begin`, and the size of the slot from there on.
   int64_t offset = 0;
   int64_t slot = 0;
 
@@ -136,12 +136,12 @@ class StateLayout {
     return rank >= topology::Rank(0) && rank.value() < ranks();
   }
 
-  // Where an element lies, in O(1). InvalidArgument where there is no such
-  // parameter or element.
+  // The rank and offset of an element, in O(1). InvalidArgument if there is no
+  // such parameter or element.
   absl::StatusOr<LocalIndex> LocalOf(ParameterId parameter,
                                      int64_t element) const;
-  // What lies at an offset, in O(log parameters). InvalidArgument where there
-  // is no such rank or offset.
+  // The element at an offset, in O(log parameters). InvalidArgument if there is
+  // no such rank or offset.
   absl::StatusOr<GlobalIndex> GlobalOf(topology::Rank rank,
                                        int64_t offset) const;
 
@@ -151,8 +151,9 @@ class StateLayout {
   std::vector<Extent> ExtentsOf(topology::Rank rank) const;
   // The rank's slot of a parameter, in O(1); of size 0 where it has none.
   Extent ExtentOf(topology::Rank rank, ParameterId parameter) const;
-  // Where elements [begin, end) of a parameter lie, in ascending order; each
-  // extent is cut to them, and none is empty. Precondition: 0 <= begin <= end
+  // The extents of elements [begin, end) of a parameter, in ascending order;
+  // each is cut to that range, and none is empty. Precondition: 0 <= begin <=
+  // end
   // <= elements.
   std::vector<Extent> Locate(ParameterId parameter, int64_t begin,
                              int64_t end) const;
@@ -161,10 +162,10 @@ class StateLayout {
   LocalRange all(topology::Rank rank) const;
   LocalRange trainable(topology::Rank rank) const;
   LocalRange sharded(topology::Rank rank) const;
-  // Of all ranks together; without the model's own elements that is padding.
+  // The elements of all ranks together, including padding.
   int64_t padded_elements() const;
 
-  // Whether every rank keeps the parameter whole (LayoutOptions::small_below).
+  // True if every rank keeps the parameter whole (LayoutOptions::small_below).
   bool IsSmall(ParameterId parameter) const;
   // The elements of a buffer into which all ranks' slots of a parameter are
   // gathered, rank after rank; the first ones are the parameter's.

@@ -41,7 +41,7 @@ struct ParameterSpec {
   std::string name = {};
   // Elements along each dimension; none for a scalar, 0 for an empty tensor.
   std::vector<int64_t> shape = {};
-  // Of the values that forward and backward pass compute with.
+  // The type of the values that the forward and backward passes compute with.
   DType dtype = DType::kF32;
   // False for frozen parameters and for buffers: no gradient, no optimizer
   // state. Only floating types are trainable.
@@ -100,7 +100,7 @@ class ModelParameters {
   // OK, or InvalidArgument where the model has no such parameter.
   absl::Status CheckId(ParameterId id) const;
 
-  // Of all parameters together.
+  // The elements of all parameters together.
   int64_t elements() const;
   int64_t bytes() const;
 

@@ -102,7 +102,7 @@ struct ReduceBucket : BucketContents {
 // bucket, and smaller ones are packed.
 class ReduceBuckets {
  public:
-  // As BucketsOf.
+  // Like BucketsOf.
   static ReduceBuckets Of(const StateLayout& layout,
                           std::span<const DType> dtypes, int64_t bucket_bytes);
 

@@ -38,7 +38,7 @@ struct ToyOptions {
 };
 
 struct ToyResult {
-  // Of every parameter, as f64, at the end.
+  // The values of every parameter at the end, as f64.
   std::vector<std::vector<double>> values;
   std::vector<UpdateReport> reports;
   offload::Usage usage;  // At the end, of this rank's own memory.

@@ -37,7 +37,7 @@ struct HeldTensor {
   tensor_parallel::IndexRange columns = {0, 1};
 
   int64_t width() const { return columns.size(); }
-  // Of the whole tensor, and of the held part.
+  // The number of elements of the whole tensor, and of the held part.
   int64_t whole_elements() const;
   int64_t element_count() const;
   std::vector<int64_t> held_shape() const;

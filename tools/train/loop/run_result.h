@@ -5,8 +5,8 @@
 //   result.steps.back().record.loss;
 //   result.ranks[3].shares.communication;
 //
-// As JSON it passes from rank 0 to the process that the user started, and is
-// result.json of the run directory:
+// Rank 0 sends it as JSON to the process that the user started, which stores it
+// as result.json in the run directory:
 //
 //   {"seconds": 41.2, "tokens_per_second": 2970, "first_step": 0,
 //    "checkpoint": "/tmp/train-x/checkpoints/step-00000060",

@@ -40,7 +40,7 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings);
 // tokens, so it is kept small.
 inline constexpr int64_t kMostRepositoryBytes = int64_t{4} << 20;
 
-// Where the texts may be. Empty and missing paths are skipped.
+// The places to search for the texts. Empty and missing paths are skipped.
 struct RepositoryPlaces {
   std::string workspace;              // The root of the repository.
   std::vector<std::string> runfiles;  // Roots of the binary's runfiles.

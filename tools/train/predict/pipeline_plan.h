@@ -123,7 +123,8 @@ struct StageShapes {
   int64_t Statistics(int64_t elements) const {
     return elements * SizeInBytes(statistics);
   }
-  // Of a tensor between layers, and of a tensor of all the rank's positions.
+  // Bytes of a tensor between layers, and of a tensor of all the rank's
+  // positions.
   int64_t row_bytes() const { return Values(rows * hidden); }
   int64_t token_bytes() const { return Values(tokens * hidden); }
 };

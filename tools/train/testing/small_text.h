@@ -9,7 +9,7 @@
 
 namespace tessera::train::testing {
 
-// As bytes: tokens of text::ByteTokenizer.
+// The text as bytes, the tokens of text::ByteTokenizer.
 std::shared_ptr<const text::Corpus> SmallText();
 
 }  // namespace tessera::train::testing

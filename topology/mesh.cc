@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 5> kUsualNames = {"dp", "tp", "pp", "cp",
 constexpr size_t kMaxNameLength = 32;
 constexpr size_t kMaxTextLength = 1024;
 
-// What an error message shows of text that may be long.
+// A text for an error message, shortened if it is long.
 std::string Shown(std::string_view text) {
   return absl::StrCat("\"", text.substr(0, 60), text.size() > 60 ? "..." : "",
                       "\"");

@@ -199,7 +199,7 @@ absl::Status CheckCopy(const ConstTensorView& source,
   return CheckTarget(target);
 }
 
-// Whether the ranges of memory between the lowest and the highest element
+// Returns true if the memory ranges from the lowest to the highest element
 // intersect.
 bool RangesIntersect(const ConstTensorView& a, const ConstTensorView& b) {
   const int64_t size = SizeInBytes(a.dtype());

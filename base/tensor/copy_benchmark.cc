@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-// What is copied out of a matrix of `rows` by `columns`.
+// The part of a matrix of `rows` by `columns` that is copied.
 enum class Part { kAll, kLeftHalf, kTransposed, kEveryOther };
 
 absl::StatusOr<TensorView> Choose(TensorView matrix, Part part) {

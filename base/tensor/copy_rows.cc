@@ -40,7 +40,7 @@ constexpr int64_t kFarApart = 4096;
 constexpr int64_t kMostAsked = 512;
 constexpr int64_t kLine = 64;
 
-// What of each row is asked for; 0 if rows are near.
+// The bytes of each row to prefetch; 0 if rows are close together.
 int64_t AskedBytes(const RowCopy& copy) {
   const int64_t gap = std::abs(copy.source_step) - copy.bytes;
   return gap < kFarApart / 2 || std::abs(copy.source_step) < kFarApart
@@ -100,7 +100,7 @@ void CopyLong(const RowCopy& copy, const std::byte* source, std::byte* target) {
 // reading each line before it is written. Rows must have whole lines enough.
 constexpr int64_t kStreamedSpan = int64_t{16} << 20;
 constexpr int64_t kStreamedRow = 128;
-// Of long rows that lie far apart memcpy's own way is faster.
+// For longer rows that are far apart, memcpy alone is faster.
 constexpr int64_t kMostStreamedApart = 1024;
 
 bool IsStreamed(const RowCopy& copy) {

@@ -130,7 +130,7 @@ class Trial {
  private:
   static Blocks BlocksOf(const Case& c, int64_t n);
   bool is_root() const { return root_.value() == me_; }
-  // What rank `from` sends `to` in an all_to_all.
+  // The elements that rank `from` sends to rank `to` in an all_to_all.
   int64_t PairCount(int64_t from, int64_t to) const {
     if (!case_.uneven) return case_.count;
     return (from + to) % 3 == 0 ? 0 : case_.count + from - to;

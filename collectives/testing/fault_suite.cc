@@ -169,8 +169,8 @@ TEST_P(FaultTest, AStartedReceiveWithoutASendEndsAtTheDeadline) {
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
-// What rank 1 calls instead of an all_reduce of 16 f32, sum, and what the error
-// must say of it.
+// A call that rank 1 makes instead of an all_reduce (sum) of 16 f32, and the
+// expected text of the error.
 struct Difference {
   std::string other;
   Call call;

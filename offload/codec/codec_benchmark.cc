@@ -22,8 +22,8 @@ namespace {
 
 enum class Way { kEncode, kDecode };
 
-// Of this thread, which does all the work: other load of the machine does not
-// count.
+// CPU time of this thread, which does all the work; excludes other load of the
+// machine.
 double CpuSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -101,7 +101,7 @@ void AsyncFile::Advance(const std::shared_ptr<Transfer>& transfer,
   const bool at_end = result == 0 && transfer->kind == IoRequest::Kind::kRead;
   const bool failed = result < 0 && result != -EINTR && result != -EAGAIN;
   if (!at_end && !failed) {
-    // What is left starts where a direct request may start.
+    // The rest starts at an offset that direct I/O accepts.
     transfer->moved -= transfer->moved % static_cast<size_t>(alignment_.offset);
     transfer->stalls = transfer->moved > before ? 0 : transfer->stalls + 1;
     if (transfer->stalls < kMostStalls) {
@@ -161,8 +161,8 @@ namespace {
 
 constexpr int64_t kTrialAlignment = 4096;
 
-// What the kernel states; {0, 0} where it has no direct I/O for the file,
-// nothing (1, 1) where it does not say.
+// The alignment that the kernel reports; {0, 0} if it has no direct I/O for the
+// file, {1, 1} if it reports none.
 IoAlignment StatedAlignment([[maybe_unused]] int fd) {
 #ifdef STATX_DIOALIGN
   struct statx info = {};

@@ -205,7 +205,7 @@ void BlockTransfer::Write(
   const auto writing =
       std::make_shared<Writing>(pieces, offset, bytes, sync, std::move(done));
   for (size_t piece = 0; piece < pieces; ++piece) WritePiece(writing, piece);
-  // What goes straight is in flight; here it is summed in the meantime.
+  // Computes the checksum of the direct part while its request is in flight.
   const auto step = static_cast<size_t>(piece_bytes_);
   for (size_t piece = 0; piece < pieces; ++piece) {
     const auto part = bytes.subspan(

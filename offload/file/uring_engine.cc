@@ -135,7 +135,8 @@ void UringEngine::Submit(IoRequest request) {
   if (refused_since_.has_value() || !failed_.empty()) Wake();
 }
 
-// Where the kernel refuses, the reaper asks again before more is added.
+// If the kernel refuses requests, the reaper submits them again before adding
+// more.
 void UringEngine::Fill() {
   while (!waiting_.empty() && in_flight_ < depth_ &&
          !refused_since_.has_value()) {

@@ -25,7 +25,7 @@ void Decode(const MomentPointer& moment, int64_t count, float* values) {
   }
 }
 
-// As the step does, NaN is made the canonical one first.
+// Like the step, replaces NaN by the canonical NaN first.
 template <bool kSigned>
 void Encode(const MomentPointer& moment, int64_t count, const float* values) {
   alignas(64) float canonical[kLargestTile];

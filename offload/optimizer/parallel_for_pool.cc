@@ -44,7 +44,7 @@ void ParallelForPool::Run(int64_t count,
     ++number_;
   }
   loop.TakePart();
-  // Who has not woken up yet finds no loop any more.
+  // A worker that has not woken up yet finds no loop.
   absl::MutexLock lock(&mutex_);
   loop_ = nullptr;
   mutex_.Await(absl::Condition(

@@ -359,7 +359,7 @@ absl::Status CheckOverlaps(std::span<const ParameterRange> ranges,
   }
   std::sort(extents.begin(), extents.end(),
             [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
-  // Of those so far, the ones that reach farthest.
+  // The extents so far that reach farthest.
   const Extent* any = nullptr;
   const Extent* written = nullptr;
   for (const Extent& extent : extents) {

@@ -103,7 +103,7 @@ class Search {
     out.insert(m);
   }
 
-  // What must stay: what is held by uses whose compute has begun.
+  // The blocks that must stay: those held by uses whose compute has begun.
   Mask Pinned(const Moment& m) const {
     if (m.use >= order_.size()) return 0;
     if (m.compute_left > 0) return bits_.pinned[m.use];
@@ -183,7 +183,8 @@ std::vector<int64_t> BruteForceLeastBytes(const std::vector<BlockUse>& order,
   std::vector<int64_t> least;
   for (size_t use = 0; use < order.size(); ++use) {
     const Mask needed = bits.pinned[use];
-    // What was held before and still is cannot have left in between.
+    // A block that was held before and still is cannot have been evicted in
+    // between.
     const Mask stays = use == 0 ? 0 : bits.pinned[use - 1] & needed;
     std::vector<int64_t> next(end, kInfinite);
     for (Mask from = 0; from < end; ++from) {

@@ -41,7 +41,7 @@ std::vector<BlockUse> StepRecorder::Take(int64_t now_ns) {
 
 namespace {
 
-// Where nothing has been measured: a byte a nanosecond.
+// The bandwidth before the first measurement: one byte per nanosecond.
 constexpr int64_t kNominalSpeed = 1'000'000'000;
 
 int64_t NowNs() {

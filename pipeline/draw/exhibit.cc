@@ -62,7 +62,7 @@ Curve HeldBy(const RankTimeline& rank) {
   return curve;
 }
 
-// Of several changes at one time only the last.
+// Keeps only the last of several changes at the same time.
 Curve Settled(const Curve& curve) {
   Curve settled;
   for (const MemoryChange& change : curve) {

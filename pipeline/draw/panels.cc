@@ -41,7 +41,7 @@ constexpr int64_t kMostTooltips = 6000;
 constexpr double kLargestNumber = 12;
 constexpr double kSmallestNumber = 6.5;
 
-// What the whole picture shows.
+// The extents of the whole picture.
 struct Survey {
   double usual = 0;  // A quarter of the computations is shorter.
   int64_t computations = 0;
@@ -191,7 +191,7 @@ double WidthOf(const Entry& entry) {
          kCharacter * static_cast<double>(entry.words.size()) + 18;
 }
 
-// Where an entry goes that comes after `x` on line `line`.
+// The position of an entry of the legend.
 struct Place {
   double x;
   double line = 0;
@@ -326,7 +326,7 @@ class MemoryPanel {
               absl::StrCat("limit ", BytesText(exhibit_.memory_limit)));
   }
 
-  // Of all ranks, or of some evenly from the first to the last.
+  // Names all ranks, or an evenly spaced selection from the first to the last.
   void DrawNames() {
     const auto ranks = static_cast<int64_t>(curves_.ranks.size());
     const int64_t names = std::min(ranks, kMostNames);

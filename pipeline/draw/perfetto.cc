@@ -75,7 +75,7 @@ class Trace {
   }
 
  private:
-  // What all events begin with.
+  // Writes the fields that all events begin with.
   void Begin(char phase, size_t thread, std::string_view name) {
     absl::StrAppend(&events_, events_.empty() ? "" : ",\n", "{\"ph\":\"",
                     std::string_view(&phase, 1), "\",\"pid\":", process_,

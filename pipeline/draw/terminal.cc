@@ -181,7 +181,7 @@ class Line {
     }
   }
 
-  // What short computations leave in a character that none has to itself.
+  // Chooses the character of a column that several short computations share.
   void Settle(size_t column) {
     const std::array<double, kKinds>& shares = shares_[column];
     const auto most = std::max_element(shares.begin(), shares.end());

@@ -44,7 +44,7 @@ uint64_t Packed(const Action& action) {
          static_cast<uint64_t>(action.stage) << 32 | microbatch;
 }
 
-// What each rank tells the others. Plain bytes.
+// The report of a rank to the others. Trivially copyable.
 struct Report {
   uint64_t hash = 0;
   int64_t code = 0;
@@ -197,7 +197,7 @@ namespace {
 constexpr size_t kEntry = 6;
 using Entry = std::array<double, kEntry>;
 
-// What precedes a rank's entries.
+// The header before a rank's entries.
 struct Counts {
   int64_t computations = 0;
   int64_t communications = 0;

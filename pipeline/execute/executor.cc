@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<Stage*>> InOrder(
   return stages;
 }
 
-// What one rank can find out alone.
+// The checks and plan that one rank makes alone.
 struct Prepared {
   Schedule schedule;
   Proof proof;
@@ -235,8 +235,8 @@ absl::StatusOr<StepResult> Executor::ShareLosses() {
 }
 
 absl::Status Executor::Break(const absl::Status& error) {
-  // Where the group was broken already, a call was refused or cut short by
-  // chance; why it is broken counts.
+  // If the group was broken before, it depends on timing whether this call was
+  // refused or cut short: report the code for which the group is broken.
   const absl::Status group = communicator_.status();
   broken_ = !group.ok() && absl::IsFailedPrecondition(error)
                 ? absl::Status(group.code(), error.message())

@@ -1,4 +1,4 @@
-// What the executor adds to each action, beside what its messages cost.
+// Overhead of the executor per action, beyond the cost of its messages.
 //
 // The stages do nothing. Each repetition times a step of the executor and,
 // right after it, the same messages and collectives on the communicator alone;
@@ -51,7 +51,7 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// What a step asks of the communicator, and nothing else.
+// The calls of a step to the communicator, without anything else.
 absl::Status RawStep(Communicator& c, const ExecutionPlan& plan, bool trace,
                      std::span<double> losses, std::span<double> tensor) {
   if (trace) TESSERA_RETURN_IF_ERROR(c.Barrier());

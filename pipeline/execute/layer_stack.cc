@@ -86,7 +86,7 @@ std::vector<T> LossGradient(int64_t microbatch, std::span<const T> y,
   return gradient;
 }
 
-// Of what tanh took: dy (1 - y^2).
+// The gradient of tanh's input: dy (1 - y^2).
 template <typename T>
 std::vector<T> ThroughTanh(std::span<const T> y, std::span<const T> dy) {
   std::vector<T> gradient(y.size());
@@ -223,7 +223,7 @@ absl::Status LayerStage<T>::BackwardWeight(const BackwardPass& pass) {
   }
   std::vector<T> gradient = kept->second.gradient;
   if (pass.output_gradient != nullptr) {
-    // What BackwardInput was given is there still.
+    // The gradient that BackwardInput received is still valid.
     TESSERA_ASSIGN_OR_RETURN(const std::span<const T> dy,
                              pass.output_gradient->template AsSpan<T>());
     gradient = ThroughTanh<T>(kept->second.output, dy);

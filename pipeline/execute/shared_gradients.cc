@@ -13,7 +13,7 @@ namespace {
 
 using collectives::Rank;
 
-// As a message, of a tensor that has no gaps.
+// The buffer of a message. InvalidArgument if the tensor has gaps.
 absl::StatusOr<collectives::Buffer> MessageOf(const TensorView& view) {
   if (view.IsContiguous()) {
     return collectives::Buffer(view.data(), view.element_count(), view.dtype());

@@ -76,13 +76,14 @@ class Lowering {
   const std::vector<Action>& ActionsOf(int32_t rank) const {
     return schedule_.ranks[static_cast<size_t>(rank)];
   }
-  // Of a forward, backward or receive: what it has from the stage beside it.
+  // The input of a forward, backward or receive from the neighbouring stage.
   Input& InputOf(const Action& action) {
     return inputs_[static_cast<size_t>(DirectionOf(action.kind))]
                   [IndexOf(action.stage, action.microbatch)];
   }
 
-  // Whether what a forward or backward takes from the stage beside it is there.
+  // Returns true if the input of a forward or backward from the neighbouring
+  // stage has arrived.
   bool HasInput(const Action& action) {
     if (action.kind != ActionKind::kForward &&
         !GivesInputGradient(action.kind)) {
@@ -207,7 +208,7 @@ absl::StatusOr<int32_t> CheckedPeer(const Schedule& schedule, Place place) {
   return PeerOf(schedule, action);
 }
 
-// Of each unit that is one message, the peer; kNoPeer of the others.
+// The peer of each unit that is one message; kNoPeer for the others.
 absl::StatusOr<std::vector<int32_t>> PeersOf(
     const Schedule& schedule, size_t rank,
     std::span<const std::span<const Action>> units) {

@@ -31,7 +31,7 @@ std::vector<Action> Split(const Units& units) {
   return list;
 }
 
-// Whether `unit` is the W of `action`.
+// Returns true if `unit` is the W of `action`.
 bool IsWeightOf(const Action& action, std::span<const Action> unit) {
   return action.kind == ActionKind::kBackwardInput && unit.size() == 1 &&
          unit[0] == Action{ActionKind::kBackwardWeight, action.stage,

@@ -11,8 +11,8 @@ namespace tessera::pipeline {
 
 namespace {
 
-// Whether there are lists for all ranks, and computations enough for a table of
-// all stages and micro-batches to be worth its memory.
+// Checks that all ranks have lists, and that there are enough computations to
+// justify the memory of a table of all stages and micro-batches.
 absl::Status CheckSizes(const Schedule& schedule) {
   const auto lists = static_cast<int64_t>(schedule.ranks.size());
   if (lists != schedule.map.ranks()) {
@@ -223,7 +223,8 @@ class LocalOrder {
            PeerOf(schedule_, first) == PeerOf(schedule_, second);
   }
 
-  // Of what the action needs, the positions in its own rank's list, or kAbsent.
+  // The positions in the rank's own list of the actions that it needs, or
+  // kAbsent.
   std::array<int32_t, 2> NeedsOf(const Action& action) const {
     const auto own = [&](ActionKind kind) {
       return coverage_.PositionOf(kind, action.stage, action.microbatch);
@@ -248,7 +249,7 @@ class LocalOrder {
     }
   }
 
-  // Where a forward or backward has its input from.
+  // The position of the action that gives a forward or backward its input.
   int32_t InputOf(const Action& action) const {
     const PassDirection direction = DirectionOf(action.kind);
     const int32_t source = SourceOf(schedule_, direction, action.stage);

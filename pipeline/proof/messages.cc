@@ -179,7 +179,7 @@ absl::Status CheckNoMessages(const Schedule& schedule) {
 namespace {
 
 constexpr int32_t kNobody = -1;
-// Of a cycle's ranks, how many an error names.
+// The number of a cycle's ranks that an error names.
 constexpr size_t kMostNamed = 8;
 
 // Runs the ranks until all are done or none can go on.
@@ -236,7 +236,7 @@ class Progress {
     return completed_[rank][static_cast<size_t>(place.position - at_[rank])];
   }
 
-  // Whether the place's rank has come to it and not passed it.
+  // Returns true if the place's rank has reached it and not passed it.
   bool IsOpen(Place place) const {
     const int32_t at = at_[static_cast<size_t>(place.rank)];
     return !Done(static_cast<size_t>(place.rank)) && place.position >= at &&
@@ -249,7 +249,7 @@ class Progress {
            (IsOpen(place) &&
             completed_[rank][static_cast<size_t>(place.position - at)]);
   }
-  // Whether a place that is open cannot complete yet.
+  // Returns true if an open place cannot complete yet.
   bool IsHeld(Place place) const {
     const Place& wait = WaitOf(place);
     if (wait.rank == kNobody || HasHappened(place)) return false;
@@ -322,8 +322,8 @@ class Progress {
     for (int32_t i = 0; i < size; ++i) Wake({rank, start + i});
   }
 
-  // What holds up a place that is held, itself held: what it waits for, or
-  // what the rank of that is at.
+  // The held place that blocks `held`: the place that it waits for, or the
+  // current place of that place's rank.
   Place Next(Place held) const {
     const Place& wait = WaitOf(held);
     return IsOpen(wait) && IsHeld(wait) ? wait : HeldAt(wait.rank);

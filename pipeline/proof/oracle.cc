@@ -82,8 +82,8 @@ class Oracle {
     return false;
   }
 
-  // What a computation takes and gives lies with a rank, or with all of them
-  // (-1) where communication is implied.
+  // Inputs and results of computations are on one rank, or on all of them (-1)
+  // if communication is implied.
   bool Has(size_t rank, const std::string& thing) const {
     const bool implied = options_.communication == Communication::kImplied;
     return has_.count({implied ? -1 : static_cast<int>(rank), thing}) != 0;

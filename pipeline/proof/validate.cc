@@ -60,7 +60,8 @@ class RankParameters {
     return state != states_.end() && state->second.reduced != kNever &&
            !state->second.unreduced;
   }
-  // Of a stage that is reduced too early: the last reduction; else empty.
+  // Describes the last reduction of a stage that is reduced too early; empty if
+  // it is not.
   std::string TooEarly(int32_t stage) const {
     const auto state = states_.find(stage);
     if (state == states_.end() || state->second.reduced == kNever) return "";

@@ -33,11 +33,12 @@ std::string_view CauseName(Cause cause) {
 
 namespace {
 
-// What a stage sends on for a micro-batch.
+// The result that a stage sends for a micro-batch: direction, stage, micro-
+// batch.
 using ResultKey = std::tuple<PassDirection, int32_t, int32_t>;
 using EventOf = absl::flat_hash_map<ResultKey, int32_t>;
 
-// What the walk through a rank's list has come by.
+// The state of the walk through a rank's list.
 struct RankWalk {
   size_t computations = 0;    // In the timeline.
   size_t others = 0;          // Among its communications.
@@ -126,7 +127,7 @@ class Builder {
     }
   }
 
-  // What an action of a stage takes from its neighbour.
+  // The result of the neighbouring stage that an action reads.
   ResultKey InputOf(const Action& action) const {
     const PassDirection direction = DirectionOf(action.kind);
     return {direction, SourceOf(schedule_, direction, action.stage),
@@ -222,7 +223,7 @@ class Builder {
     After(message, before, sends ? Cause::kSameRank : Cause::kPeer);
     if (sends) Queue(place.rank, action, message);
     if (overlap_) return absl::OkStatus();
-    // Of two messages at once the rank waits for the later one.
+    // With two messages at the same time the rank waits for the later one.
     if (walk.last == before || EndOf(message) > EndOf(walk.last)) {
       walk.last = message;
     }

@@ -50,7 +50,7 @@ absl::Status CheckMessage(const Schedule& schedule, Place place) {
 }
 
 absl::Status CheckSize(const Schedule& schedule) {
-  // As many as the generators' and the readers' limits allow, and more.
+  // Larger than the limits of the generators and readers.
   constexpr int64_t kMost = int64_t{1} << 24;
   const int64_t microbatches = schedule.microbatches;
   if (microbatches < 0 || microbatches > kMost / schedule.map.stages()) {

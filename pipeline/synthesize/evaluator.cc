@@ -122,8 +122,8 @@ void Evaluator::Wake(int32_t lane, Pass pass, int32_t turn) {
   awake_.push_back(rank);
 }
 
-// What the action at `place` waited for last: the rank's action before it, or
-// that of another rank whose result it needs.
+// The action that the one at `place` waited for last: the rank's previous
+// action, or the action of another rank whose result it needs.
 Place Evaluator::CameFrom(
     const Order& order, Place place,
     const std::vector<std::vector<int32_t>>& turn_at) const {

@@ -112,7 +112,7 @@ int32_t Greedy::Choose(int32_t rank, double now, Pass& pass) {
   return forward != kNoLane ? forward : input;
 }
 
-// Where there is no backward-input to do: the forward, unless a gradient is
+// The choice without a ready backward-input: the forward, unless a gradient is
 // about to arrive, or a backward-weight if there is time for it.
 int32_t Greedy::Fill(int32_t rank, int32_t forward, double now, Pass& pass) {
   const RankPolicy& policy = policy_->ranks[At(rank)];
@@ -190,7 +190,7 @@ int32_t Greedy::ReadyForward(int32_t rank, double now, bool& blocked) {
   return best;
 }
 
-// Of several the one that gives most memory back for its time.
+// The pending backward-weight that releases most memory for its time.
 int32_t Greedy::PendingWeight(int32_t rank) const {
   int32_t best = kNoLane;
   double most = 0;
@@ -266,8 +266,8 @@ bool Greedy::Admits(int32_t rank, int32_t admitted) const {
   return chunks ? CanFinish(lanes, admitted, held) : model_.Fits(held);
 }
 
-// Whether the direction's micro-batches can be finished one after another if
-// the rank holds so much after admitting that forward.
+// Returns true if the direction's micro-batches can finish one after another
+// after the rank admits that forward.
 bool Greedy::CanFinish(const std::vector<int32_t>& lanes, int32_t admitted,
                        int64_t held) const {
   const int32_t direction = model_.lane(admitted).first_microbatch;

@@ -78,7 +78,7 @@ std::vector<Passage> PassagesOf(const Model& model, const Ways& ways,
   return passages;
 }
 
-// What a rank behind a rank's first lane asks of the latter.
+// The bound that ranks after a rank's first lane impose on it.
 double OfOtherRanks(const Model& model, const Ways& ways,
                     std::vector<Passage> passages) {
   std::sort(

@@ -9,7 +9,7 @@ namespace tessera::pipeline::synthesis {
 
 namespace {
 
-// What a message takes that waits for no other.
+// The time of a message that waits for no other.
 double Delay(const Costs& costs, const StageCosts& cost, int64_t bytes,
              int32_t from, int32_t to) {
   if (from == to) return 0;
@@ -69,7 +69,7 @@ Model MakeModel(const StageMap& map, int64_t microbatches, const Costs& costs,
   model.lanes_of_rank.resize(static_cast<size_t>(map.ranks()));
   model.memory_limit = memory_limit;
   const auto m = static_cast<int32_t>(microbatches);
-  // As Schedule::EntersAtFront.
+  // Like Schedule::EntersAtFront.
   const int32_t front = map.two_way() ? m - m / 2 : m;
   model.most_microbatches = front;
   AddDirection(

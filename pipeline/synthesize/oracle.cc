@@ -9,7 +9,7 @@
 namespace tessera::pipeline {
 namespace {
 
-// What a rank does, as indices of jobs.
+// The jobs of a rank in order, by index.
 using List = std::vector<int>;
 
 struct Job {
@@ -91,8 +91,8 @@ class Exhaustion {
     jobs_.push_back(job);
   }
 
-  // Whether `job` comes after all that it needs, on other ranks too, as far as
-  // that is this rank's.
+  // Returns true if `job` comes after everything of this rank that it needs,
+  // directly or through other ranks.
   bool Allowed(int job, const List& list) const {
     const Job& next = jobs_[static_cast<size_t>(job)];
     for (int other = 0; other < static_cast<int>(jobs_.size()); ++other) {

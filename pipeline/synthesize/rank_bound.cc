@@ -98,7 +98,7 @@ class OneWayRank {
             std::min(apart.to_input, together.to_input)};
   }
 
-  // Where the first I comes before the last F.
+  // The case that the first I comes before the last F.
   Spans Apart() const {
     const double at_begin =
         std::max(0.0, ways_.Turn(first_, last_) - MostForwardsBeforeInput());
@@ -179,7 +179,7 @@ class OneWayRank {
     return std::max(0.0, ways_.Turn(last_, last_) - last.forward - fill);
   }
 
-  // Of one stage, where memory is limited.
+  // The bound for one stage with limited memory.
   Spans Slots() const {
     const Lane& lane = model_.lane(first_);
     const double life = ways_.Turn(first_, first_) + lane.input;

@@ -122,7 +122,7 @@ void Refiner::Refine(Order& order, Evaluation& evaluation, int64_t effort) {
 
 namespace {
 
-// Of an action, in units of evaluating one.
+// The cost of placing an action greedily, in evaluations of an action.
 constexpr int64_t kGreedyCost = 4;
 constexpr size_t kPoliciesKept = 6;
 constexpr int64_t kKeptOfOrigin = 3;
@@ -186,7 +186,8 @@ void Search::Try(Order order, std::string_view origin) {
 void Search::TryPolicies() {
   size_t tried = 0;
   for (Policy& policy : FirstPolicies(model_)) {
-    // Of what reaches the bound the other time counts.
+    // At the bound only the second objective is left to improve, which gets
+    // less effort.
     const int64_t until = AtBound() ? effort_ * 3 / 4 : effort_ / 2;
     if (++tried > kFewestPolicies && left_ < until) return;
     const Evaluation evaluation = RunPolicy(policy, "greedy");

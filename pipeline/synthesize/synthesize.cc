@@ -32,7 +32,7 @@ bool Has(const std::vector<StageMap>& maps, const StageMap& map) {
   return std::find(maps.begin(), maps.end(), map) != maps.end();
 }
 
-// What is known on the maps.
+// The objective, from the best times known on the maps.
 Objective ObjectiveOf(const std::vector<Named>& all,
                       const std::vector<StageMap>& maps, bool prefer_makespan) {
   Objective objective{.prefer_makespan = prefer_makespan};

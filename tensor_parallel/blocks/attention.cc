@@ -370,7 +370,7 @@ absl::Status Attention::Forward(const TokenBatch& batch, ConstTensorView x,
   return output_.Forward(batch.tokens, output, y);
 }
 
-// Where the forward's result was not kept.
+// Recomputes a result of the forward that was not kept.
 absl::Status Attention::AttendAgain(const TokenBatch& batch,
                                     AttentionActivations& activations) {
   return activations.output.held() ? absl::OkStatus()

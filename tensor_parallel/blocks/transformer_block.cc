@@ -160,7 +160,7 @@ absl::Status TransformerBlock::ComputeAgain(BlockActivations& a) {
   return mlp_.ForwardActivations(a.batch_.tokens, a.mlp_input_.view(), a.mlp_);
 }
 
-// What both backwards begin with.
+// The common begin of both backwards.
 absl::Status TransformerBlock::StartBackward(ConstTensorView y_gradient,
                                              const TensorView& x_gradient,
                                              BlockActivations& a) {

@@ -29,7 +29,8 @@ absl::StatusOr<HeadPartition> HeadPartition::Create(int64_t heads,
 std::vector<HeadRun> HeadPartition::RunsOf(int64_t rank) const {
   const int64_t group = heads_per_kv_head_;
   const IndexRange mine = HeadsOf(rank);
-  // Where whole kv heads begin and end; not in this order within one of them.
+  // The range of whole kv heads. If all heads lie within one kv head, the
+  // rounded begin exceeds the rounded end; min and max make the range empty.
   const int64_t whole_begin =
       std::min(mine.end, (mine.begin + group - 1) / group * group);
   const int64_t whole_end = std::max(whole_begin, mine.end / group * group);
@@ -108,8 +109,8 @@ HeadExchange::HeadExchange(const TensorGroup& group,
   }
 }
 
-// What a rank's positions and another's heads have in common; `peer` is the one
-// of the two that is not this rank.
+// Adds the message with the elements in both one rank's positions and the
+// other's heads; `peer` is the other of the two ranks.
 void HeadExchange::AddMessage(std::span<const Shape> shapes,
                               int64_t positions_of, int64_t heads_of,
                               int64_t peer, Traffic& traffic) const {
@@ -137,7 +138,7 @@ void HeadExchange::AddMessage(std::span<const Shape> shapes,
   traffic.counts.push_back(traffic.bytes - begin);
 }
 
-// Of this rank's positions, with the heads of each rank.
+// The traffic of this rank's positions with the heads of each rank.
 HeadExchange::Traffic HeadExchange::PositionSide(
     std::span<const Shape> shapes) const {
   Traffic traffic;
@@ -147,7 +148,7 @@ HeadExchange::Traffic HeadExchange::PositionSide(
   return traffic;
 }
 
-// Of each rank's positions, with the heads of this one.
+// The traffic of each rank's positions with the heads of this one.
 HeadExchange::Traffic HeadExchange::HeadSide(
     std::span<const Shape> shapes) const {
   Traffic traffic;
@@ -165,7 +166,7 @@ absl::StatusOr<TensorView> HeadExchange::ViewOf(const TensorView& messages,
       piece.dtype, piece.shape);
 }
 
-// What the ranks have sent to this one.
+// Returns the elements that the ranks sent to this one.
 absl::StatusOr<TensorView> HeadExchange::Exchange(const Traffic& out,
                                                   TensorView sent,
                                                   const Traffic& in) {
@@ -368,7 +369,8 @@ absl::Status UlyssesAttention::Forward(const Inputs& inputs, TensorView output,
         {HeadKind::kQuery, ToConst(statistic), log_sum_exp}}});
 }
 
-// Of this rank's positions, where the output is; only it need travel.
+// Computes delta for this rank's positions, which hold the output, so that only
+// delta is sent.
 absl::StatusOr<TensorView> UlyssesAttention::DeltaOf(
     ConstTensorView output, ConstTensorView output_gradient) {
   const std::vector<int64_t> shape(output.shape().begin(),
@@ -386,7 +388,7 @@ absl::StatusOr<TensorView> UlyssesAttention::DeltaOf(
   return delta;
 }
 
-// Where the sums of a gradient come to be.
+// The memory for the sums of a gradient.
 absl::StatusOr<TensorView> UlyssesAttention::SumOf(ReusableTensor& memory,
                                                    TensorView gradient) {
   if (!heads_.shares_kv_heads() || statistics() == options_.dtype) {
@@ -398,7 +400,7 @@ absl::StatusOr<TensorView> UlyssesAttention::SumOf(ReusableTensor& memory,
 
 absl::Status UlyssesAttention::ReturnGradients(const Gathered& wide,
                                                const Gradients& gradients) {
-  // Where ranks share kv heads, what is rounded is the sum, once.
+  // If ranks share kv heads, only the sum is rounded, once.
   const bool shares = heads_.shares_kv_heads();
   Gathered narrow = wide;
   TESSERA_ASSIGN_OR_RETURN(

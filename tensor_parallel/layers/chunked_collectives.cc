@@ -10,7 +10,8 @@ namespace tessera::tensor_parallel {
 
 namespace {
 
-// Of `size` elements dealt out to `parts`, how many the first `index` get.
+// The number of elements that the first `index` of `parts` parts get of `size`
+// elements.
 int64_t FirstOf(int64_t size, int64_t parts, int64_t index) {
   return size / parts * index + std::min(index, size % parts);
 }
@@ -118,7 +119,8 @@ absl::Status ChunkedGather::ForEach(Visit visit) {
 
 namespace {
 
-// What all ranks' tokens of a chunk give, in its rows of the buffer.
+// Computes the results of all ranks' tokens of a chunk into its rows of the
+// buffer.
 absl::Status ComputeChunk(const TokenChunks& chunks, int64_t chunk,
                           const TensorView& buffer,
                           ChunkedSums::Compute compute) {

@@ -337,7 +337,8 @@ absl::Status RowParallelLinear::AddWeightGradient(IndexRange tokens,
                            weights_.weight_gradient());
 }
 
-// Of this rank's tokens: FinishGradients adds up those of all.
+// Adds the bias gradient of this rank's tokens; FinishGradients sums over
+// ranks.
 absl::Status RowParallelLinear::AddBiasGradient(ConstTensorView y_gradient) {
   return weights_.has_bias()
              ? group_.ops().SumRows(y_gradient, weights_.bias_gradient())

@@ -84,7 +84,7 @@ absl::StatusOr<Tensors> MakeTensors(const Question& q) {
                  std::move(e)};
 }
 
-// What the layer multiplies: forward one product, backward two more.
+// The products of the layer: one in the forward, two in the backward.
 absl::Status Compute(const Question& q, Ops& ops, LinearWeights& weights,
                      Tensors& t) {
   // The layer's input and output, all tokens of both.

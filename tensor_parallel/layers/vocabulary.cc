@@ -207,7 +207,8 @@ absl::Status VocabularyParallelProjection::Backward(const Partition& tokens,
   }
   absl::StatusOr<Pending> sum =
       StartBackwardInput(tokens, gradient, x_gradient);
-  // What was started must end before its buffers may go, error or not.
+  // Waits even after an error: the started collective uses buffers that are
+  // about to be freed.
   absl::Status status = gathered.Wait();
   if (status.ok() && sum.ok()) {
     status = group_.ops().Gemm({.transpose_a = true, .beta = 1}, gradient, all,

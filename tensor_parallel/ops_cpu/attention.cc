@@ -151,8 +151,8 @@ template class Scores<double>;
 
 namespace {
 
-// What a tile of queries has seen so far: what came before counts as one key
-// whose score is its log_sum_exp and whose value is its output.
+// The running softmax of a tile of queries: earlier keys count as one key whose
+// score is their log_sum_exp and whose value is their output.
 template <typename S>
 class RunningState {
  public:

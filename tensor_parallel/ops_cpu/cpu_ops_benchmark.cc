@@ -29,7 +29,7 @@
 namespace tessera::tensor_parallel {
 namespace {
 
-// Of this thread's own time: other programs do not count.
+// CPU time of this thread; excludes other programs.
 double SecondsOf(const std::function<void()>& body) {
   const auto now = [] {
     timespec time;
@@ -141,7 +141,7 @@ class AttentionProblem {
     return {query_.view(),  log_sum_exp_.view(),  log_sum_exp_.view(),
             output_.view(), key_gradient_.view(), value_gradient_.view()};
   }
-  // Of one product: half of tokens x tokens is seen.
+  // Flops of one product: a causal mask keeps half of tokens x tokens.
   double Flops() const {
     const auto pairs = static_cast<double>(tokens_ * (tokens_ + 1)) / 2;
     return 2 * pairs * static_cast<double>(kHeads * d_);
@@ -179,7 +179,7 @@ void BM_AttendGradient(benchmark::State& state, DType dtype) {
 constexpr int64_t kRows = 4096;
 constexpr int64_t kColumns = 2048;
 
-// What the memory-bound operations work on.
+// The operands of the memory-bound operations.
 struct Activations {
   explicit Activations(DType dtype)
       : x(Made(dtype, {kRows, kColumns})),

@@ -221,7 +221,7 @@ NormJob JobOn(NormJob::Step step, const ConstTensorView& x) {
           .x = ConstRowsView(x)};
 }
 
-// What both forwards ask of what both have.
+// The checks that both forwards share.
 absl::Status CheckForward(OperandChecker& check, double epsilon,
                           const ConstTensorView& x,
                           const ConstTensorView& weight, const TensorView& y,

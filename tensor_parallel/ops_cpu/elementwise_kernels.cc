@@ -23,7 +23,7 @@ struct RowTerm {
   ConstRowsView x;
 };
 
-// What becomes of a row, block by block.
+// Transforms a row block by block.
 template <typename X, typename Y>
 void ElementwiseRow(const ElementwiseJob& job, const X* x, Y* y) {
   using S = StatisticOf<Y>;

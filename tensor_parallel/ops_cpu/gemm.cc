@@ -85,8 +85,8 @@ int BlasThreads() { return openblas_get_num_threads(); }
 
 namespace {
 
-// Of panels of bf16: f32 buffers of 4, 8 and 8 MiB. Each element converted is
-// used in at least 2048 operations where matrices are as large.
+// Sizes of panels for bf16: f32 buffers of 4, 8 and 8 MiB. Each converted
+// element is used in at least 2048 operations if the matrices are as large.
 constexpr int64_t kPanelM = 1024;
 constexpr int64_t kPanelN = 2048;
 constexpr int64_t kPanelK = 1024;

@@ -18,7 +18,7 @@ struct Piece {
   int64_t length = 0;
 };
 
-// Of a dimension, and of all; mostly so few that they need no memory.
+// The pieces of a dimension; usually few enough to need no allocation.
 using Pieces = absl::InlinedVector<Piece, 4>;
 using PiecesByDim = absl::InlinedVector<Pieces, 4>;
 

@@ -80,7 +80,7 @@ collectives::ConstBuffer BufferOf(const ConstTensorView& view) {
   return {view.data(), view.element_count(), view.dtype()};
 }
 
-// What goes out: the elements of the shard themselves, or a packed copy.
+// The data to send: the elements of the shard themselves, or a packed copy.
 class Outgoing {
  public:
   static absl::StatusOr<Outgoing> Create(const Message& message,
@@ -111,7 +111,8 @@ class Outgoing {
   collectives::ConstBuffer buffer_;
 };
 
-// Where it comes in: the result itself, or memory that Unpack copies from.
+// The memory to receive into: the result itself, or memory that Unpack copies
+// from.
 class Incoming {
  public:
   static absl::StatusOr<Incoming> Create(Message message, const Shard& shard,

@@ -20,7 +20,7 @@ namespace tessera::tensor_parallel {
 
 namespace {
 
-// Of all but the rank's own block.
+// The sum of all blocks but the rank's own.
 int64_t SumOfOthers(std::span<const int64_t> counts, size_t self) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0}) -
          counts[self];
@@ -267,7 +267,8 @@ class Steps {
     }
   }
 
-  // Where the axes that the target has there and this has not are all partial.
+  // Handles targets whose additional axes of this dimension are all partial
+  // here.
   void AddScatterToTarget(size_t dim, std::span<const std::string> reducible) {
     const DimSharding& from = spec_.dims[dim];
     const DimSharding& to = target_.dims[dim];

@@ -209,7 +209,7 @@ constexpr size_t kMostNameCharacters = 64;
 bool IsNameCharacter(char c) { return (c >= 'a' && c <= 'z') || c == '_'; }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// What is left of a text.
+// The unparsed rest of a text.
 class Cursor {
  public:
   explicit Cursor(std::string_view text) : text_(text) {}

@@ -129,7 +129,7 @@ absl::StatusOr<ScheduleReport> ReportOfFile(const ScheduleOptions& options,
   return ReportOf(*std::move(read), options.input, options.lowered);
 }
 
-// Of several schedules, each has the number of chunks that it supports.
+// With several schedules, each uses the number of chunks that it supports.
 absl::Status CheckChunks(const std::string& name, int64_t asked,
                          int64_t actual) {
   if (asked == 0 || asked == actual) return absl::OkStatus();

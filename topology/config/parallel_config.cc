@@ -69,7 +69,7 @@ std::vector<Axis> AxesOf(const MeshSizes& sizes) {
           {"pp", AxisSize(sizes.pp)}};
 }
 
-// As texts have them.
+// The axes in the order of the text form.
 std::vector<Axis> TextAxesOf(const MeshSizes& sizes) {
   std::vector<Axis> axes = {{"dp", AxisSize(sizes.dp)}};
   if (sizes.dp_replicate > 1) {

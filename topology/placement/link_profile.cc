@@ -59,7 +59,7 @@ class Measurement {
   int64_t Neighbour(int64_t rank, End end) const {
     return end == End::kSource ? ranks_.Next(rank) : ranks_.Previous(rank);
   }
-  // Whether the edge that leaves or enters here closes the ring.
+  // Returns true if the edge that leaves or enters here closes the ring.
   bool ClosesRing(int64_t rank, End end) const {
     return end == End::kSource ? ranks_.IsLast(rank) : ranks_.IsFirst(rank);
   }
@@ -158,8 +158,8 @@ class Kinds {
     }
   }
 
-  // Whether ranks [first, end), of this host group, may differ from all that
-  // were asked about before. A stretch that the world cuts always may.
+  // Returns true if ranks [first, end) of this host group may differ from all
+  // earlier queries. A range that the end of the world cuts always may.
   bool IsNew(int64_t group, int64_t first, int64_t end) {
     if (end > world_) return true;
     const int64_t phase = first % ranks_.block();

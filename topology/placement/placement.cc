@@ -175,7 +175,7 @@ int64_t SmallestHost(const Cluster& cluster) {
   return static_cast<int64_t>(least);
 }
 
-// What to change so that groups of the axis stay within hosts.
+// Suggests a change that keeps groups of the axis within hosts.
 std::string Advice(const AxisPlacement& placement, const Cluster& cluster) {
   const int64_t devices = SmallestHost(cluster);
   const int64_t size = placement.axis.size.value();
@@ -270,7 +270,7 @@ absl::Status Check(std::span<const AxisTraffic> traffic,
                    " devices; use smaller axes or more hosts"));
 }
 
-// What an axis costs at a stride, remembered.
+// A cache of the cost of an axis at a stride.
 class Costs {
  public:
   Costs(std::span<const AxisTraffic> traffic, const Cluster& cluster)

@@ -298,7 +298,7 @@ absl::StatusOr<CheckpointManifest> ToManifest(const json& document) {
   return manifest;
 }
 
-// What is behind the line of the checksum, which is right.
+// Checks the checksum of the text after its line.
 absl::Status CheckChecksum(std::string_view text) {
   const size_t begin = kBeforeCrc.size() + kCrcDigits + kAfterCrc.size();
   if (text.size() < begin || !absl::StartsWith(text, kBeforeCrc) ||

@@ -261,8 +261,8 @@ class SaveRun {
     TESSERA_ASSIGN_OR_RETURN(const std::string text, FormatManifest(manifest));
     TESSERA_RETURN_IF_ERROR(directory_.Commit(step(), text));
     has_begun_ = false;
-    // What cannot be removed does not make the new one less complete, and is
-    // tried again next time.
+    // A failure to remove an old checkpoint does not affect the new one; the
+    // next save tries again.
     if (job_.keep > 0) directory_.Prune(step(), job_.keep).IgnoreError();
     return absl::OkStatus();
   }
@@ -313,7 +313,7 @@ absl::Status CheckArguments(const CheckpointGroups& groups,
   return absl::OkStatus();
 }
 
-// What the manifest will say of the part.
+// The manifest's description of the part.
 absl::StatusOr<std::string> Describe(const StateShare& share,
                                      ShardedState& state, std::string part,
                                      CheckpointMetadata metadata) {

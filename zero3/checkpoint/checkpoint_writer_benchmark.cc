@@ -1,4 +1,5 @@
-// What a checkpoint of one rank costs, against what its bytes must cost:
+// The cost of a checkpoint of one rank, compared with the cost of moving its
+// bytes:
 //
 //   start   the time for which training stands still; floor: memcpy
 //   save    streamed to a synced file; floor: write and fsync of as many bytes

@@ -186,7 +186,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenFor(
   return reader;
 }
 
-// What the same checkpoint has on every rank.
+// The identity of a checkpoint, the same on every rank.
 absl::StatusOr<std::string> IdentityOf(const CheckpointManifest& manifest) {
   TESSERA_ASSIGN_OR_RETURN(const std::string text, FormatManifest(manifest));
   // Up to the end of the line of its checksum.

@@ -29,7 +29,7 @@ constexpr size_t kHeaderCrc = kShardHeaderBytes - 4;
 constexpr size_t kFooterCrc = 20;
 constexpr size_t kFooterMagicAt = 24;
 
-// Of the format's fields one after the other.
+// Writes the fields of the format in order.
 class Putter {
  public:
   explicit Putter(std::byte* at) : at_(at) {}

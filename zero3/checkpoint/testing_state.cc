@@ -131,7 +131,7 @@ uint64_t StampOf(int64_t seed, const std::string& name, StatePart part,
   return Mix(x ^ static_cast<uint64_t>(number));
 }
 
-// Where the bytes of an element and of its scale are.
+// The addresses of an element and of its scale.
 std::byte* ElementIn(const StateArray& array, int64_t element) {
   return array.bytes + array.format.ScaleBytes(array.capacity) +
          (element - array.begin) * SizeInBytes(array.format.dtype);

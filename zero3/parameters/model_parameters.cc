@@ -17,7 +17,7 @@ struct ModelParameters::State {
   // Views into `parameters`, which is not changed once they are taken.
   absl::flat_hash_map<std::string_view, ParameterId> by_name;
   std::vector<ParameterId> in_use_order;
-  // Where each group starts in `in_use_order`, and the end.
+  // The start of each group in `in_use_order`, and the end.
   std::vector<size_t> group_starts = {0};
   int64_t elements = 0;
   int64_t bytes = 0;

@@ -10,7 +10,7 @@
 namespace tessera::zero3 {
 namespace {
 
-// Of sorted sizes, at least one.
+// Precondition: `sorted` is sorted and not empty.
 void SetMedian(const std::vector<int64_t>& sorted,
                ParameterStatistics& statistics) {
   const size_t middle = sorted.size() / 2;

@@ -14,8 +14,8 @@ namespace {
 
 size_t IndexOf(ParameterId id) { return static_cast<size_t>(id.value()); }
 
-// Whether a bucket of several gradients has to be packed: with chunks, each
-// rank owns a piece of every gradient.
+// Returns true if a bucket of several gradients must be packed: with chunks,
+// each rank owns a piece of every gradient.
 bool IsPacked(const StateLayout& layout) {
   return layout.options().kind == LayoutKind::kChunks && layout.ranks() > 1;
 }

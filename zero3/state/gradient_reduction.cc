@@ -87,7 +87,8 @@ struct PendingReduction::State {
   GradientReduction* reduction = nullptr;
   collectives::Buffer own = {};
   float divisor = 1;
-  // Of the first hop; what was received is of `owners`, by sender.
+  // Buffers of the first hop; the received data belongs to `owners`, ordered by
+  // sender.
   AccountedMemory sent, received;
   std::vector<int64_t> owner_counts;
   std::optional<collectives::Work> work;

@@ -134,7 +134,7 @@ absl::StatusOr<int64_t> OptimizerShard::BytesOf(OptimizerPart part,
   return offload::MomentBytes(FormatOf(id), slot);
 }
 
-// What codecs take the bytes for.
+// The type that codecs see.
 DType OptimizerShard::DTypeOf(OptimizerPart part, ParameterId id) const {
   if (part == OptimizerPart::kMaster) return DType::kF32;
   switch (FormatOf(id).type) {
@@ -227,7 +227,7 @@ absl::Status OptimizerShard::Settle() {
 
 void OptimizerShard::Announce(ParameterId id, GradientReducer& gradients,
                               OwnValues& values) {
-  // Of padding alone nothing is opened.
+  // A slot that consists of padding is not opened.
   if (seat_.OwnExtent(id).size() == 0) return;
   for (OptimizerPart part : kAllOptimizerParts) {
     const size_t block = BlockOf(part, id);

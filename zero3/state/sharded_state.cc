@@ -333,7 +333,8 @@ bool ShardedState::IsWhole(const Parameter& parameter) const {
          seat_.layout.IsSmall(parameter.id);
 }
 
-// What OptimizerShard and the stores put into tiers, by slot.
+// Bytes in near memory of the slots that OptimizerShard and the stores keep in
+// tiers.
 int64_t ShardedState::NearBytesOfTiers() const {
   constexpr int64_t kValuesAhead = 16;
   std::vector<OffloadedBytes> by_slot;

@@ -49,7 +49,7 @@ std::span<std::byte> SlotIn(const StateLayout& layout, ParameterId id,
 
 namespace {
 
-// What an even split leaves to each, the first ones first.
+// The sizes of an even split; the first ranks get the remainder.
 std::vector<int64_t> Split(int64_t elements, int64_t ranks) {
   const int64_t slot = (elements + ranks - 1) / ranks;
   std::vector<int64_t> slots;
@@ -127,7 +127,7 @@ absl::Status WeightGather::Start(std::span<const std::byte> own,
                      "\" is on its way: finish it before the next one"));
   }
   TESSERA_RETURN_IF_ERROR(CheckSizes(own, whole));
-  // What a Start that failed has left.
+  // Returns the buffer of a failed Start.
   pool_.Give(std::exchange(encoded_, {}));
   whole_ = whole;
   starts_secondary_ = has_secondary_;

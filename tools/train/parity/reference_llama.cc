@@ -218,7 +218,8 @@ Numbers Attend(const HeadSizes& sizes, const Numbers& q, const Numbers& k,
   return y;
 }
 
-// Of a softmax p of scores s: ds[j] = p[j] (dp[j] - sum over i of p[i] dp[i]).
+// The gradient of a softmax p of scores s is ds[j] = p[j] (dp[j] - sum over i
+// of p[i] dp[i]).
 void AttendBackward(const HeadSizes& sizes, const Numbers& dy, const Numbers& q,
                     const Numbers& k, const Numbers& v, Numbers& dq,
                     Numbers& dk, Numbers& dv) {
@@ -337,7 +338,7 @@ namespace {
 
 using plain::Numbers;
 
-// What a layer computes on its way.
+// The intermediate results of a layer.
 struct LayerPass {
   Numbers input, normalised, query, key, value, attended;
   Numbers middle, middle_normalised, gate, up, product;

@@ -118,7 +118,8 @@ class Climb {
 
  private:
   absl::StatusOr<bool> Try(const Change& change) {
-    // Whether it suffices is unknown, so it is not combined with other changes.
+    // Its effect is unknown in advance, so it is not combined with other
+    // changes.
     const bool is_alone =
         use_ == LadderUse::kWhileRunning && rung_.flags.empty();
     if (change.is_measured && !is_alone) return false;

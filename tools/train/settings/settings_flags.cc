@@ -32,7 +32,7 @@ struct GivenFlag {
   bool given = false;
 };
 
-// What a text that is no T should have been.
+// Describes the values that a T accepts, for an error message.
 template <typename T>
 constexpr std::string_view ExpectedFlagValue() {
   if (std::is_same_v<T, bool>) return "expected true or false";
@@ -156,7 +156,7 @@ absl::StatusOr<Settings> SettingsOfConfig() {
   return settings;
 }
 
-// Whether the flag `--name` stands there without a value.
+// The field if the argument is its flag without a value, else null.
 const SettingsField* BareFlag(std::string_view argument) {
   if (!absl::StartsWith(argument, "--")) return nullptr;
   return FindSettingsField(argument.substr(2));

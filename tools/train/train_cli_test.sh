@@ -169,7 +169,7 @@ for mesh in tp4 dp8 dp1; do
   cp thirty/metrics.jsonl "on_$mesh/"
   "$train" $tiny --mesh=$mesh --steps=30 --resume=thirty/checkpoints/step-00000020 --run_dir="on_$mesh" >out 2>err ||
     fail "resume on $mesh: $(cat err)"
-  grep -q "10 steps of 256 tokens.*behind step 20" out || fail "resume on $mesh: $(cat out)"
+  grep -q "10 steps of 256 tokens.*after step 20" out || fail "resume on $mesh: $(cat out)"
   compare "on_$mesh" thirty 1e-5
 done
 "$train" $tiny --steps=30 --run_dir=on_tp4 --resume=latest >out 2>err || fail "nothing left to do: $(cat err)"

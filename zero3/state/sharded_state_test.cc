@@ -401,66 +401,76 @@ TEST(ShardedStateTest, ABudgetThatIsTooSmallIsRefused) {
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("device")));
 }
 
-TEST(ShardedStateTest, RefusesOptionsThatCannotBe) {
+// CheckOptions of the toy model with changed default options.
+absl::Status CheckChanged(
+    const std::function<void(ShardedStateOptions&)>& change) {
+  ShardedStateOptions options;
+  change(options);
+  return CheckOptions(options, testing::ToyModel(DType::kF32));
+}
+
+auto IsInvalid(const char* text) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+}
+
+TEST(ShardedStateTest, RefusesInvalidOptions) {
   const ModelParameters model = testing::ToyModel(DType::kF32);
-  const auto refusal = [&](auto change) {
-    ShardedStateOptions options;
-    change(options);
-    return CheckOptions(options, model);
-  };
-  const auto says = [](const char* text) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
-  };
-  offload::HostTier tier(std::make_shared<offload::Accounting>("host", 0));
-  EXPECT_THAT(refusal([](auto&) {}), IsOk());
-  EXPECT_THAT(refusal([](auto& o) { o.stage = 4; }),
-              says("stage 4; there are stages 0 to 3"));
-  EXPECT_THAT(refusal([](auto& o) { o.bucket_bytes = 0; }),
-              says("bucket_bytes is 0"));
-  EXPECT_THAT(refusal([](auto& o) { o.clip_norm = -1; }),
-              says("clip_norm is -1"));
-  EXPECT_THAT(refusal([](auto& o) { o.counted_in_norm = {{}}; }),
-              says("counted_in_norm has 1 entries"));
-  EXPECT_THAT(refusal([&](auto& o) {
+  EXPECT_THAT(CheckChanged([](auto&) {}), IsOk());
+  EXPECT_THAT(CheckChanged([](auto& o) { o.stage = 4; }),
+              IsInvalid("stage 4; there are stages 0 to 3"));
+  EXPECT_THAT(CheckChanged([](auto& o) { o.bucket_bytes = 0; }),
+              IsInvalid("bucket_bytes is 0"));
+  EXPECT_THAT(CheckChanged([](auto& o) { o.clip_norm = -1; }),
+              IsInvalid("clip_norm is -1"));
+  EXPECT_THAT(CheckChanged([](auto& o) { o.counted_in_norm = {{}}; }),
+              IsInvalid("counted_in_norm has 1 entries"));
+  EXPECT_THAT(CheckChanged([&](auto& o) {
                 o.counted_in_norm.resize(static_cast<size_t>(model.count()));
                 o.counted_in_norm[0] = {{70, 79}};
               }),
-              says("[70, 79) of parameter \"embedding\", which has 78"));
-  EXPECT_THAT(refusal([](auto& o) { o.gradient_dtype = DType::kI32; }),
-              says("gradients of i32"));
-  EXPECT_THAT(refusal([&](auto& o) {
+              IsInvalid("[70, 79) of parameter \"embedding\", which has 78"));
+  EXPECT_THAT(CheckChanged([](auto& o) { o.gradient_dtype = DType::kI32; }),
+              IsInvalid("gradients of i32"));
+}
+
+TEST(ShardedStateTest, RefusesInvalidTiers) {
+  offload::HostTier tier(std::make_shared<offload::Accounting>("host", 0));
+  EXPECT_THAT(CheckChanged([&](auto& o) {
                 o.stage = 2;
                 o.parameter_tier = &tier;
               }),
-              says("use stage 3"));
-  EXPECT_THAT(refusal([&](auto& o) {
+              IsInvalid("use stage 3"));
+  EXPECT_THAT(CheckChanged([&](auto& o) {
                 o.stage = 1;
                 o.gradient_tier = &tier;
               }),
-              says("use stage 2 or 3"));
-  EXPECT_THAT(refusal([&](auto& o) { o.far_tier = &tier; }),
-              says("a far tier without a near one"));
-  EXPECT_THAT(refusal([](auto& o) { o.near_bytes = -1; }),
-              says("near_bytes is -1"));
-  EXPECT_THAT(refusal([](auto& o) { o.tier_budget = -1; }),
-              says("tier_budget is -1"));
-  EXPECT_THAT(refusal([](auto& o) {
+              IsInvalid("use stage 2 or 3"));
+  EXPECT_THAT(CheckChanged([&](auto& o) { o.far_tier = &tier; }),
+              IsInvalid("a far tier without a near one"));
+  EXPECT_THAT(CheckChanged([](auto& o) { o.near_bytes = -1; }),
+              IsInvalid("near_bytes is -1"));
+  EXPECT_THAT(CheckChanged([](auto& o) { o.tier_budget = -1; }),
+              IsInvalid("tier_budget is -1"));
+}
+
+TEST(ShardedStateTest, RefusesZeroPlusPlusBelowItsStage) {
+  EXPECT_THAT(CheckChanged([](auto& o) {
                 o.stage = 0;
                 o.quantized_gradients = true;
               }),
-              says("quantized_gradients at stage 0"));
-  EXPECT_THAT(refusal([](auto& o) {
+              IsInvalid("quantized_gradients at stage 0"));
+  EXPECT_THAT(CheckChanged([](auto& o) {
                 o.stage = 2;
                 o.quantized_weights = true;
               }),
-              says("quantized_weights at stage 2: below stage 3"));
-  EXPECT_THAT(refusal([](auto& o) {
+              IsInvalid("quantized_weights at stage 2: below stage 3"));
+  EXPECT_THAT(CheckChanged([](auto& o) {
                 o.stage = 1;
                 o.hpz_partition_size = 2;
               }),
-              says("hpz_partition_size at stage 1: below stage 3"));
-  EXPECT_THAT(refusal([](auto& o) { o.hpz_partition_size = -1; }),
-              says("hpz_partition_size is -1"));
+              IsInvalid("hpz_partition_size at stage 1: below stage 3"));
+  EXPECT_THAT(CheckChanged([](auto& o) { o.hpz_partition_size = -1; }),
+              IsInvalid("hpz_partition_size is -1"));
 }
 
 TEST(ShardedStateTest, RefusesTiersThatRoundWhatTrainingGoesOnFrom) {

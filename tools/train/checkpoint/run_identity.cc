@@ -134,7 +134,7 @@ absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
   const Differences data = OfData(saved, now);
   if (steps == 0 || data.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "the checkpoint is of a run on other data, which cannot go on behind "
+      "the checkpoint is of a run on other data, which cannot continue after "
       "step ",
       steps, ": ", data.ToString(),
       "; give what it was trained with, or export its weights and import them "

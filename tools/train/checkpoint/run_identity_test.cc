@@ -107,7 +107,7 @@ TEST(RunIdentityTest, OtherDataIsRefusedOnceSomeWasUsed) {
   EXPECT_THAT(
       CheckSameRun(Identity(), 20, other),
       StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(HasSubstr("behind step 20"), HasSubstr("seed is"),
+               AllOf(HasSubstr("continue after step 20"), HasSubstr("seed is"),
                      HasSubstr("batch is 16 there and 8 here"),
                      HasSubstr("length is 128 there and 64 here"),
                      HasSubstr("fingerprint of the data is"),

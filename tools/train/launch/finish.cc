@@ -119,7 +119,7 @@ std::string ShowSteps(const Settings& settings, const RunResult& result) {
       "%d steps of %d tokens in %.1f s, %.0f tokens/s", result.steps.size(),
       tokens, result.seconds, result.tokens_per_second);
   if (result.first_step > 0) {
-    absl::StrAppend(&text, ", behind step ", result.first_step);
+    absl::StrAppend(&text, ", after step ", result.first_step);
   }
   return text;
 }

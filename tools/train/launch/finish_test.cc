@@ -138,7 +138,7 @@ TEST(SummaryTextTest, LeavesOutWhatThereIsNot) {
   RunResult result;
   result.first_step = 60;
   EXPECT_EQ(SummaryText({}, result),
-            "\n0 steps of 2048 tokens in 0.0 s, 0 tokens/s, behind step 60\n");
+            "\n0 steps of 2048 tokens in 0.0 s, 0 tokens/s, after step 60\n");
 }
 
 TEST(SummaryTextTest, ThreadsShareTheirMemory) {

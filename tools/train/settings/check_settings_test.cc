@@ -50,9 +50,18 @@ auto Refused(const std::string& beginning) {
   return StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(beginning));
 }
 
-TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
+void ExpectAccepted(const std::vector<Change>& changes) {
+  for (const Change& change : changes) {
+    TESSERA_EXPECT_OK(CheckSettings(With(change)));
+  }
+}
+
+TEST(CheckSettingsTest, TheDefaultsPass) {
   TESSERA_EXPECT_OK(CheckSettings(Settings()));
-  const std::vector<Change> changes = {
+}
+
+TEST(CheckSettingsTest, MeshesAndSchedulesPass) {
+  ExpectAccepted({
       [](Settings& s) { s.parallel.mesh = {.tp = 1}; },
       [](Settings& s) { s.zero = 1, s.quantized_gradients = true; },
       [](Settings& s) {
@@ -73,6 +82,11 @@ TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
       [](Settings& s) {
         s.parallel.mesh = {.cp = 128}, s.length = 128, s.context = "contiguous";
       },
+  });
+}
+
+TEST(CheckSettingsTest, OffloadAndCompressionPass) {
+  ExpectAccepted({
       [](Settings& s) { s.zero = 0; },
       [](Settings& s) { s.zero = 0, s.offload = "none"; },
       [](Settings& s) { s.offload = "all", s.compression = "lossless"; },
@@ -97,6 +111,11 @@ TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
         s.parallel.dtype = DType::kBF16;
       },
       [](Settings& s) { s.moments = "bf16", s.offload = "none"; },
+  });
+}
+
+TEST(CheckSettingsTest, RecipesAndOutputsPass) {
+  ExpectAccepted({
       [](Settings& s) { s.warmup_steps = s.steps + 1; },
       [](Settings& s) { s.min_learning_rate = 0, s.clip_norm = 0; },
       [](Settings& s) { s.learning_rate = 1e-6, s.format = "json"; },
@@ -108,10 +127,7 @@ TEST(CheckSettingsTest, TheDefaultsAndOtherGoodRunsPass) {
       [](Settings& s) {
         s.parallel.dtype = DType::kBF16, s.recompute = "full";
       },
-  };
-  for (const Change& change : changes) {
-    TESSERA_EXPECT_OK(CheckSettings(With(change)));
-  }
+  });
 }
 
 TEST(CheckSettingsTest, AllEnginesAndNamedValuesPass) {
@@ -292,13 +308,26 @@ TEST(CheckSettingsTest, RefusesSchedulesThatDoNotFit) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
+TEST(CheckSettingsTest, RefusesUnknownValuesAndWrongNumbers) {
   ExpectRefused({
       {"--engine=tcp: must be one of", [](auto& s) { s.engine = "tcp"; }},
       {"--recompute=half: must be one of none, selective, full",
        [](auto& s) { s.recompute = "half"; }},
       {"--zero=4: must be at most 3", [](auto& s) { s.zero = 4; }},
       {"--zero=-1: must be at least 0", [](auto& s) { s.zero = -1; }},
+      {"--moments=fp32: must be one of f32, bf16, int8, such as --moments=f32",
+       [](auto& s) { s.moments = "fp32"; }},
+      {"--bucket_bytes=0: must be", [](auto& s) { s.bucket_bytes = 0; }},
+      {"--timeout_seconds=0: must",
+       [](auto& s) { s.parallel.timeout = absl::ZeroDuration(); }},
+      {"--threads=0: must be at least 1", [](auto& s) { s.threads = 0; }},
+      {"--threads=1025: must be at most 1024",
+       [](auto& s) { s.threads = 1025; }},
+  });
+}
+
+TEST(CheckSettingsTest, RefusesInvalidOffload) {
+  ExpectRefused({
       {"--offload=disk: must be one of none, optimizer, params, all, "
        "activations",
        [](auto& s) { s.offload = "disk"; }},
@@ -319,6 +348,17 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
        "every rank computes with all parameters at any time; give --zero=3 or "
        "--offload=optimizer,activations",
        [](auto& s) { s.offload = "params,activations", s.zero = 1; }},
+      {"--offload=params: needs --zero=3, because with --zero=2",
+       [](auto& s) { s.offload = "params", s.zero = 2; }},
+      {"--offload=all: needs --zero=3",
+       [](auto& s) { s.offload = "all", s.zero = 0; }},
+      {"--offload_dir=/d: applies to offloaded data, and --offload=none",
+       [](auto& s) { s.offload_dir = "/d", s.offload = "none"; }},
+  });
+}
+
+TEST(CheckSettingsTest, RefusesCompressionThatRoundsOrSavesNothing) {
+  ExpectRefused({
       {"--compression=int8: rounds, and --offload=activations offloads only "
        "activations, which no codec may round; give --compression=none or "
        "lossless",
@@ -329,10 +369,6 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
        [](auto& s) {
          s.compression = "int8", s.offload = "optimizer,activations";
        }},
-      {"--offload=params: needs --zero=3, because with --zero=2",
-       [](auto& s) { s.offload = "params", s.zero = 2; }},
-      {"--offload=all: needs --zero=3",
-       [](auto& s) { s.offload = "all", s.zero = 0; }},
       {"--compression=zip: must be one of none, fp16, bf16, int8, "
        "quantization, lossless",
        [](auto& s) { s.compression = "zip"; }},
@@ -355,16 +391,6 @@ TEST(CheckSettingsTest, RefusesStateThatCannotLiveThere) {
          s.compression = "fp16", s.offload = "params",
          s.parallel.dtype = DType::kBF16;
        }},
-      {"--moments=fp32: must be one of f32, bf16, int8, such as --moments=f32",
-       [](auto& s) { s.moments = "fp32"; }},
-      {"--offload_dir=/d: applies to offloaded data, and --offload=none",
-       [](auto& s) { s.offload_dir = "/d", s.offload = "none"; }},
-      {"--bucket_bytes=0: must be", [](auto& s) { s.bucket_bytes = 0; }},
-      {"--timeout_seconds=0: must",
-       [](auto& s) { s.parallel.timeout = absl::ZeroDuration(); }},
-      {"--threads=0: must be at least 1", [](auto& s) { s.threads = 0; }},
-      {"--threads=1025: must be at most 1024",
-       [](auto& s) { s.threads = 1025; }},
   });
 }
 

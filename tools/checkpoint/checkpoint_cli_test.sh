@@ -1,5 +1,5 @@
 #!/bin/bash
-# The binary as people run it: a model of Hugging Face's in, through every action, and out; exit codes; one line on errors.
+# The binary as people run it: a model of Hugging Face's in, through every verb, and out; exit codes; one line on errors.
 set -uo pipefail
 checkpoint=$PWD/$1
 model=$PWD/$(dirname "$2")
@@ -7,22 +7,22 @@ cd "$TEST_TMPDIR"
 failures=0
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
 
-imported=$("$checkpoint" --action=import --from="$model" --to=checkpoints --mesh=dp2,pp2,tp2) || fail "import"
+imported=$("$checkpoint" import "$model" checkpoints --mesh=dp2,pp2,tp2) || fail "import"
 [ "$imported" = "$PWD/checkpoints/step-00000000" ] || [ "$imported" = checkpoints/step-00000000 ] || fail "import printed $imported"
-"$checkpoint" --checkpoint=checkpoints --format=json >list.json || fail "list"
+"$checkpoint" list checkpoints --format=json >list.json || fail "list"
 python3 - <<'END' || fail "list: $(cat list.json)"
 import json
 (run,) = json.load(open("list.json"))
 assert run["state"] == "complete" and run["mesh"] == "dp2,pp2,cp1,tp2" and run["ranks"] == 8 and run["zero"] == 3, run
 assert run["step"] == 0 and run["parameters"] == 1784, run
 END
-"$checkpoint" --action=verify --checkpoint=checkpoints >out 2>err || fail "verify"
+"$checkpoint" verify checkpoints >out 2>err || fail "verify"
 grep -q "8 files" out || fail "verify printed $(cat out)"
 [ "$(grep -c '^verified ' err)" = 8 ] || fail "verify said $(cat err)"
-"$checkpoint" --action=reshard --checkpoint=checkpoints --to=resharded --mesh=tp4 --zero=0 >/dev/null || fail "reshard"
-"$checkpoint" --checkpoint=resharded --format=csv | grep -q '^0,4,"dp1,pp1,cp1,tp4",0,1784,' || fail "csv"
-"$checkpoint" --action=export --checkpoint=resharded --to=exported --max_shard_bytes=3KiB >/dev/null || fail "export"
-"$checkpoint" --action=import --from=exported --to=again --mesh=dp2,pp2,tp2 >/dev/null || fail "import of the export"
+"$checkpoint" reshard checkpoints resharded --mesh=tp4 --zero=0 >/dev/null || fail "reshard"
+"$checkpoint" list --format=csv resharded | grep -q '^0,4,"dp1,pp1,cp1,tp4",0,1784,' || fail "csv"
+"$checkpoint" export resharded exported --max_shard_bytes=3KiB >/dev/null || fail "export"
+"$checkpoint" import exported again --mesh=dp2,pp2,tp2 >/dev/null || fail "import of the export"
 for file in checkpoints/step-00000000/*.state; do
   cmp "$file" "again/step-00000000/$(basename "$file")" || fail "$file is another after export and import"
 done
@@ -38,28 +38,34 @@ expect_error() {
 }
 expect_usage_error() {
   expect_error 2 "$@"
-  grep -q -- "for example: ./bazelw run //tools/checkpoint -- --action=" err || fail "$* gave no example"
+  grep -q -- "for example: ./bazelw run //tools/checkpoint -- [a-z]* " err || fail "$* gave no example"
 }
 expect_usage_error
-grep -q -- "--checkpoint" err || fail "no --checkpoint: $(cat err)"
-expect_usage_error --action=destroy
-grep -q "list, verify, reshard, export, import" err || fail "--action=destroy: $(cat err)"
-expect_usage_error --action=import --to=x
-expect_usage_error --action=export --checkpoint=checkpoints
-expect_usage_error --action=export --checkpoint=checkpoints --to=x --dtype=f16
-expect_usage_error --action=reshard --checkpoint=checkpoints --to=x --mesh=zz2
-expect_usage_error --action=reshard --checkpoint=checkpoints --to=x --mesh=pp3
-expect_usage_error --action=reshard --checkpoint=checkpoints --to=x --zero=4
-expect_usage_error word
-expect_error 1 --action=verify --checkpoint=missing
-expect_error 1 --action=export --checkpoint=checkpoints --to=exported
-expect_error 1 --action=import --from=missing --to=x
+grep -q "no verb; expected list, verify, reshard, export, import" err || fail "no verb: $(cat err)"
+expect_usage_error destroy
+grep -q 'unknown verb "destroy"; expected list, verify, reshard, export, import' err || fail "destroy: $(cat err)"
+expect_usage_error list
+grep -q "list takes RUN, got none" err || fail "list of nothing: $(cat err)"
+expect_usage_error list checkpoints --mesh=tp2
+grep -q "unknown flag --mesh" err || fail "list --mesh: $(cat err)"
+expect_usage_error import x
+expect_usage_error export checkpoints
+expect_usage_error export checkpoints x --dtype=f16
+expect_usage_error reshard checkpoints x --mesh=zz2
+expect_usage_error reshard checkpoints x --mesh=pp3
+expect_usage_error reshard checkpoints x --zero=4
+expect_usage_error verify checkpoints word
+expect_error 1 verify missing
+expect_error 1 export checkpoints exported
+expect_error 1 import missing x
 grep -q "missing" err || fail "import of nothing: $(cat err)"
 [ ! -e x ] || fail "an error left something"
 
 printf '#' | dd of=checkpoints/step-00000000/tp1-pp1.rank-00000.state bs=1 seek=60 conv=notrunc 2>/dev/null
-"$checkpoint" --action=verify --checkpoint=checkpoints >out 2>err
+"$checkpoint" verify checkpoints >out 2>err
 [ $? = 1 ] || fail "a damaged checkpoint is verified"
 tail -1 err | grep -q "tp1-pp1.rank-00000.state" || fail "the damaged file is not named: $(cat err)"
-"$checkpoint" --help | grep -q -- --max_shard_bytes || fail "--help"
+"$checkpoint" --help | grep -q "reshard RUN DIR" || fail "--help"
+"$checkpoint" export --help | grep -q -- --max_shard_bytes || fail "export --help"
+"$checkpoint" export --help | grep -q -- --mesh && fail "export --help lists flags of other verbs"
 exit $((failures > 0))

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <iostream>
 #include <optional>
-#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,58 +21,23 @@
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/settings/settings.h"
 
-ABSL_FLAG(
-    std::string, action, "list",
-    "list (the checkpoints of --checkpoint), verify (read "
-    "and check every byte), reshard (to --mesh and --zero, into --to), "
-    "export (weights in the form of transformers, into --to) or import "
-    "(--from, a Hugging Face model, as a checkpoint at step 0 into --to)");
-ABSL_FLAG(std::string, checkpoint, "",
-          "a checkpoint of //tools/train, or a directory of checkpoints, whose "
-          "newest complete one is used");
-ABSL_FLAG(std::string, from, "",
-          "the directory to import, with config.json and safetensors");
-ABSL_FLAG(
-    std::string, to, "",
-    "the output directory: of checkpoints for reshard and import, a new one "
-    "for export");
 ABSL_FLAG(std::string, mesh, "dp1,pp1,cp1,tp1",
-          "axes of the mesh to reshard or import for, such as dp2,pp2,tp2");
-ABSL_FLAG(int64_t, zero, 3, "ZeRO stage to reshard or import for, 0 to 3");
-ABSL_FLAG(
-    std::string, dtype, "",
-    "export: f32 (default) or bf16, the type of the weights in the "
-    "files; import: the type of the run (default: from config.json); fp32 "
-    "is f32");
+          "axes of the mesh to write for, such as dp2,pp2,tp2");
+ABSL_FLAG(int64_t, zero, 3, "ZeRO stage to write for, 0 to 3");
+ABSL_FLAG(std::string, dtype, "",
+          "fp32 or bf16: export: the type of the weights in the files (default "
+          "fp32); import: the type of the run (default: from config.json)");
 ABSL_FLAG(tessera::ByteSize, max_shard_bytes, tessera::ByteSize(5'000'000'000),
-          "export: largest number of bytes of weights in a file");
+          "largest number of bytes of weights in a file");
 ABSL_FLAG(std::string, tokenizer, "",
-          "export: a directory whose tokenizer files are copied");
+          "a directory with tokenizer files to copy into the export");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
-          tessera::tools::OutputFormat::kText, "list: text, json or csv");
+          tessera::tools::OutputFormat::kText, "text, json or csv");
 
 namespace tessera::tools {
 namespace {
 
-absl::StatusOr<std::string> PathFlag(const absl::Flag<std::string>& flag,
-                                     std::string_view name,
-                                     std::string_view what) {
-  const std::string path = absl::GetFlag(flag);
-  if (!path.empty()) return train::UserPath(path);
-  return FlagError(
-      name, path,
-      absl::InvalidArgumentError(absl::StrCat(
-          "--action=", absl::GetFlag(FLAGS_action), " needs ", what)));
-}
-
-absl::StatusOr<std::string> CheckpointFlag() {
-  return PathFlag(FLAGS_checkpoint, "checkpoint",
-                  "a checkpoint or a directory of them");
-}
-
-absl::StatusOr<std::string> ToFlag() {
-  return PathFlag(FLAGS_to, "to", "a directory to write");
-}
+using Operands = std::vector<std::string>;
 
 absl::StatusOr<train::MeshSizes> MeshFlag() {
   const std::string text = absl::GetFlag(FLAGS_mesh);
@@ -98,45 +62,42 @@ absl::StatusOr<std::optional<DType>> DTypeFlag() {
                    absl::InvalidArgumentError("allowed: f32, bf16"));
 }
 
-absl::Status List(std::ostream& out) {
-  TESSERA_ASSIGN_OR_RETURN(const std::string path, CheckpointFlag());
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<ListedRun> runs, ListRuns(path));
-  PrintRuns(runs, absl::GetFlag(FLAGS_format), out);
+absl::Status List(const Operands& operands) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<ListedRun> runs,
+                           ListRuns(train::UserPath(operands[0])));
+  PrintRuns(runs, absl::GetFlag(FLAGS_format), std::cout);
   return absl::OkStatus();
 }
 
-absl::Status Verify(std::ostream& out, std::ostream& progress) {
-  TESSERA_ASSIGN_OR_RETURN(const std::string path, CheckpointFlag());
-  TESSERA_ASSIGN_OR_RETURN(const std::string found,
-                           train::ResolveCheckpoint(path));
+absl::Status Verify(const Operands& operands) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::string found,
+      train::ResolveCheckpoint(train::UserPath(operands[0])));
   TESSERA_ASSIGN_OR_RETURN(const VerifiedBytes verified,
                            VerifyRun(found, [&](const VerifiedBytes& so_far) {
-                             progress << "verified " << so_far.files << " of "
-                                      << so_far.all_files << " files, "
-                                      << so_far.bytes << " of "
-                                      << so_far.all_bytes << " bytes"
-                                      << std::endl;
+                             std::cerr << "verified " << so_far.files << " of "
+                                       << so_far.all_files << " files, "
+                                       << so_far.bytes << " of "
+                                       << so_far.all_bytes << " bytes"
+                                       << std::endl;
                            }));
-  out << found << ": " << verified.files << " files, " << verified.bytes
-      << " bytes, all intact\n";
+  std::cout << found << ": " << verified.files << " files, " << verified.bytes
+            << " bytes, all intact\n";
   return absl::OkStatus();
 }
 
-absl::Status Reshard(std::ostream& out) {
-  TESSERA_ASSIGN_OR_RETURN(const std::string checkpoint, CheckpointFlag());
-  TESSERA_ASSIGN_OR_RETURN(const std::string to, ToFlag());
+absl::Status Reshard(const Operands& operands) {
   ReshardOptions options;
   TESSERA_ASSIGN_OR_RETURN(options.mesh, MeshFlag());
   TESSERA_ASSIGN_OR_RETURN(options.zero, ZeroFlag());
   TESSERA_ASSIGN_OR_RETURN(const std::string path,
-                           ReshardRun(checkpoint, to, options));
-  out << path << "\n";
+                           ReshardRun(train::UserPath(operands[0]),
+                                      train::UserPath(operands[1]), options));
+  std::cout << path << "\n";
   return absl::OkStatus();
 }
 
-absl::Status Export(std::ostream& out) {
-  TESSERA_ASSIGN_OR_RETURN(const std::string checkpoint, CheckpointFlag());
-  TESSERA_ASSIGN_OR_RETURN(const std::string to, ToFlag());
+absl::Status Export(const Operands& operands) {
   TESSERA_ASSIGN_OR_RETURN(const std::optional<DType> dtype, DTypeFlag());
   ExportOptions options = {
       .dtype = dtype.value_or(DType::kF32),
@@ -147,23 +108,22 @@ absl::Status Export(std::ostream& out) {
   }
   const std::string tokenizer = absl::GetFlag(FLAGS_tokenizer);
   if (!tokenizer.empty()) options.tokenizer = train::UserPath(tokenizer);
-  TESSERA_RETURN_IF_ERROR(ExportModel(checkpoint, to, options));
-  out << to << "\n";
+  const std::string to = train::UserPath(operands[1]);
+  TESSERA_RETURN_IF_ERROR(
+      ExportModel(train::UserPath(operands[0]), to, options));
+  std::cout << to << "\n";
   return absl::OkStatus();
 }
 
-absl::Status Import(std::ostream& out) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::string from,
-      PathFlag(FLAGS_from, "from", "the directory of a Hugging Face model"));
-  TESSERA_ASSIGN_OR_RETURN(const std::string to, ToFlag());
+absl::Status Import(const Operands& operands) {
   ImportOptions options;
   TESSERA_ASSIGN_OR_RETURN(options.mesh, MeshFlag());
   TESSERA_ASSIGN_OR_RETURN(options.zero, ZeroFlag());
   TESSERA_ASSIGN_OR_RETURN(options.dtype, DTypeFlag());
   TESSERA_ASSIGN_OR_RETURN(const std::string path,
-                           ImportModel(from, to, options));
-  out << path << "\n";
+                           ImportModel(train::UserPath(operands[0]),
+                                       train::UserPath(operands[1]), options));
+  std::cout << path << "\n";
   return absl::OkStatus();
 }
 
@@ -172,23 +132,46 @@ const Tool& CheckpointTool() {
       .name = "checkpoint",
       .summary =
           "Lists, verifies, reshards, exports and imports checkpoints of "
-          "//tools/train.",
-      .example = "--action=list --checkpoint=run/checkpoints",
-      .flags = {"action", "checkpoint", "from", "to", "mesh", "zero", "dtype",
-                "max_shard_bytes", "tokenizer", "format"}};
+          "//tools/train. RUN is a checkpoint, or a directory of checkpoints, "
+          "whose newest complete one is used.",
+      .example = "list run/checkpoints",
+      .flags = {}};
   return *tool;
 }
 
-absl::Status RunCheckpointTool(std::ostream& out, std::ostream& progress) {
-  const std::string action = absl::GetFlag(FLAGS_action);
-  if (action == "list") return List(out);
-  if (action == "verify") return Verify(out, progress);
-  if (action == "reshard") return Reshard(out);
-  if (action == "export") return Export(out);
-  if (action == "import") return Import(out);
-  return FlagError("action", action,
-                   absl::InvalidArgumentError(
-                       "allowed: list, verify, reshard, export, import"));
+std::vector<Verb> CheckpointVerbs() {
+  return {
+      {.name = "list",
+       .operands = {"RUN"},
+       .summary = "Lists the checkpoints of a directory and their states.",
+       .example = "list run/checkpoints",
+       .flags = {"format"},
+       .body = List},
+      {.name = "verify",
+       .operands = {"RUN"},
+       .summary = "Reads and checks every byte of a checkpoint.",
+       .example = "verify run/checkpoints",
+       .flags = {},
+       .body = Verify},
+      {.name = "reshard",
+       .operands = {"RUN", "DIR"},
+       .summary = "Writes the checkpoint for another mesh or ZeRO stage.",
+       .example = "reshard run/checkpoints resharded --mesh=dp2,tp2",
+       .flags = {"mesh", "zero"},
+       .body = Reshard},
+      {.name = "export",
+       .operands = {"RUN", "DIR"},
+       .summary = "Writes the weights as a Hugging Face model.",
+       .example = "export run/checkpoints model --dtype=bf16",
+       .flags = {"dtype", "max_shard_bytes", "tokenizer"},
+       .body = Export},
+      {.name = "import",
+       .operands = {"MODEL", "DIR"},
+       .summary = "Writes a Hugging Face model as a checkpoint of step 0.",
+       .example = "import models/smollm run/checkpoints --mesh=dp2,pp2",
+       .flags = {"mesh", "zero", "dtype"},
+       .body = Import},
+  };
 }
 
 }  // namespace
@@ -196,6 +179,5 @@ absl::Status RunCheckpointTool(std::ostream& out, std::ostream& progress) {
 
 int main(int argc, char** argv) {
   using namespace tessera::tools;
-  return RunTool(CheckpointTool(), argc, argv,
-                 [] { return RunCheckpointTool(std::cout, std::cerr); });
+  return RunVerb(CheckpointTool(), CheckpointVerbs(), argc, argv);
 }

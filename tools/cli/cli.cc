@@ -9,6 +9,8 @@
 #include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -92,11 +94,16 @@ bool IsHelp(std::string_view argument) {
   return argument == "--help" || argument == "-h" || argument == "-help";
 }
 
-}  // namespace
-
-absl::Status ParseFlags(const Tool& tool,
-                        const std::vector<std::string>& arguments) {
+// Sets flags; returns the other arguments where the tool takes operands.
+absl::StatusOr<std::vector<std::string>> ParseArguments(
+    const Tool& tool, bool has_operands,
+    const std::vector<std::string>& arguments) {
+  std::vector<std::string> operands;
   for (size_t i = 0; i < arguments.size(); ++i) {
+    if (has_operands && !absl::StartsWith(arguments[i], "--")) {
+      operands.push_back(arguments[i]);
+      continue;
+    }
     TESSERA_ASSIGN_OR_RETURN(Argument argument, FindFlag(tool, arguments[i]));
     if (!argument.value.has_value()) {
       if (argument.flag->IsOfType<bool>()) {
@@ -111,14 +118,12 @@ absl::Status ParseFlags(const Tool& tool,
     }
     TESSERA_RETURN_IF_ERROR(SetFlag(argument));
   }
-  return absl::OkStatus();
+  return operands;
 }
 
-std::string HelpText(const Tool& tool) {
-  std::string text = absl::StrCat(tool.name, ": ", tool.summary, "\n\n",
-                                  "  ./bazelw run //tools/", tool.name, " -- ",
-                                  tool.example, "\n\nFlags:\n");
-  for (std::string_view name : tool.flags) {
+std::string FlagsText(const std::vector<std::string_view>& flags) {
+  std::string text;
+  for (std::string_view name : flags) {
     const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
     if (flag == nullptr) continue;
     const std::string value = flag->DefaultValue();
@@ -127,6 +132,90 @@ std::string HelpText(const Tool& tool) {
         absl::StrReplaceAll(flag->Help(), {{"\n", "\n      "}}), "\n");
   }
   return text;
+}
+
+std::string ExampleCommand(const Tool& tool) {
+  return absl::StrCat("./bazelw run //tools/", tool.name, " -- ", tool.example);
+}
+
+std::string Synopsis(const Verb& verb) {
+  return absl::StrCat(verb.name, verb.operands.empty() ? "" : " ",
+                      absl::StrJoin(verb.operands, " "));
+}
+
+std::string VerbNames(const std::vector<Verb>& verbs) {
+  return absl::StrJoin(verbs, ", ", [](std::string* out, const Verb& verb) {
+    out->append(verb.name);
+  });
+}
+
+// The output of --help without a verb.
+std::string VerbsText(const Tool& tool, const std::vector<Verb>& verbs) {
+  std::string text = absl::StrCat(tool.name, ": ", tool.summary, "\n\n  ",
+                                  ExampleCommand(tool), "\n\n");
+  for (const Verb& verb : verbs) {
+    absl::StrAppendFormat(&text, "  %-22s %s\n", Synopsis(verb), verb.summary);
+  }
+  absl::StrAppend(&text, "\n", tool.name,
+                  " VERB --help lists the flags of a verb.\n");
+  return text;
+}
+
+std::string VerbHelp(const Tool& tool, const Verb& verb) {
+  return absl::StrCat(tool.name, " ", Synopsis(verb), "\n  ", verb.summary,
+                      "\n\n  ", ExampleCommand(tool), "\n",
+                      verb.flags.empty() ? "" : "\nFlags:\n",
+                      FlagsText(verb.flags));
+}
+
+absl::Status RunWithOperands(const Tool& tool, const Verb& verb,
+                             const std::vector<std::string>& arguments) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> operands,
+                           ParseArguments(tool, true, arguments));
+  if (operands.size() == verb.operands.size()) return verb.body(operands);
+  return absl::InvalidArgumentError(absl::StrCat(
+      verb.name, " takes ",
+      verb.operands.empty() ? "no operands"
+                            : absl::StrJoin(verb.operands, " and "),
+      ", got ",
+      operands.empty()
+          ? "none"
+          : absl::StrCat("\"", Shown(absl::StrJoin(operands, "\", \"")),
+                         "\"")));
+}
+
+// Writes the error of a run and returns its exit code.
+int Report(const Tool& tool, const absl::Status& status, std::ostream& err) {
+  if (status.ok()) return 0;
+  const bool is_usage = absl::IsInvalidArgument(status);
+  err << tool.name << ": "
+      << absl::StrReplaceAll(status.message(), {{"\n", " "}});
+  if (is_usage) err << "; for example: " << ExampleCommand(tool);
+  err << std::endl;
+  return is_usage ? 2 : 1;
+}
+
+// Exit code of a program that wrote to standard output.
+int AfterOutput(const Tool& tool, int code) {
+  std::cout.flush();
+  if (code == 0 && !std::cout) {
+    std::cerr << tool.name << ": cannot write to standard output\n";
+    return 1;
+  }
+  return code;
+}
+
+}  // namespace
+
+absl::Status ParseFlags(const Tool& tool,
+                        const std::vector<std::string>& arguments) {
+  return ParseArguments(tool, false, arguments).status();
+}
+
+std::string HelpText(const Tool& tool) {
+  return absl::StrCat(tool.name, ": ", tool.summary, "\n\n  ",
+                      ExampleCommand(tool), "\n\nFlags:\n",
+                      FlagsText(tool.flags));
 }
 
 absl::Status FlagError(std::string_view flag, std::string_view value,
@@ -145,28 +234,55 @@ int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
   }
   absl::Status status = ParseFlags(tool, arguments);
   if (status.ok()) status = body();
-  if (status.ok()) return 0;
-  const bool is_usage = absl::IsInvalidArgument(status);
-  err << tool.name << ": "
-      << absl::StrReplaceAll(status.message(), {{"\n", " "}});
-  if (is_usage) {
-    err << "; for example: ./bazelw run //tools/" << tool.name << " -- "
-        << tool.example;
+  return Report(tool, status, err);
+}
+
+int RunVerb(const Tool& tool, const std::vector<Verb>& verbs,
+            const std::vector<std::string>& arguments, std::ostream& out,
+            std::ostream& err) {
+  if (!arguments.empty() && IsHelp(arguments[0])) {
+    out << VerbsText(tool, verbs);
+    return 0;
   }
-  err << std::endl;
-  return is_usage ? 2 : 1;
+  const auto verb = absl::c_find_if(verbs, [&](const Verb& one) {
+    return !arguments.empty() && one.name == arguments[0];
+  });
+  if (verb == verbs.end()) {
+    return Report(
+        tool,
+        absl::InvalidArgumentError(absl::StrCat(
+            arguments.empty()
+                ? "no verb"
+                : absl::StrCat("unknown verb \"", Shown(arguments[0]), "\""),
+            "; expected ", VerbNames(verbs))),
+        err);
+  }
+  const Tool of_verb = {.name = tool.name,
+                        .summary = verb->summary,
+                        .example = verb->example,
+                        .flags = verb->flags};
+  if (absl::c_any_of(arguments, IsHelp)) {
+    out << VerbHelp(of_verb, *verb);
+    return 0;
+  }
+  return Report(
+      of_verb,
+      RunWithOperands(of_verb, *verb, {arguments.begin() + 1, arguments.end()}),
+      err);
 }
 
 int RunTool(const Tool& tool, int argc, char** argv,
             absl::FunctionRef<absl::Status()> body) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const int code = RunTool(tool, arguments, std::cout, std::cerr, body);
-  std::cout.flush();
-  if (code == 0 && !std::cout) {
-    std::cerr << tool.name << ": standard output could not be written\n";
-    return 1;
-  }
-  return code;
+  return AfterOutput(tool,
+                     RunTool(tool, arguments, std::cout, std::cerr, body));
+}
+
+int RunVerb(const Tool& tool, const std::vector<Verb>& verbs, int argc,
+            char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  return AfterOutput(tool,
+                     RunVerb(tool, verbs, arguments, std::cout, std::cerr));
 }
 
 }  // namespace tessera::tools

@@ -11,6 +11,10 @@
 //   }
 // clang-format on
 //
+// A tool that does several things has a verb for each, as git and docker do:
+// `checkpoint list RUN`, `checkpoint reshard RUN DIR --mesh=dp2`. Each verb has
+// flags and a --help of its own.
+//
 // Flags are declared with ABSL_FLAG; only those that the tool lists are
 // accepted. Exit codes: 0 success, 1 a failed run, 2 bad usage. Bad usage
 // prints one line on stderr with the flag, its value, the allowed values and a
@@ -18,6 +22,7 @@
 #ifndef TESSERA_TOOLS_CLI_CLI_H_
 #define TESSERA_TOOLS_CLI_CLI_H_
 
+#include <functional>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -66,6 +71,18 @@ struct Tool {
   std::vector<std::string_view> flags;  // In the order of --help.
 };
 
+// One verb of a tool. `name`, `summary`, `example` and `flags` are the verb's;
+// the example contains the verb.
+struct Verb {
+  std::string_view name;
+  std::vector<std::string_view> operands;  // Such as RUN and DIR; all required.
+  std::string_view summary;                // One sentence.
+  std::string_view example;
+  std::vector<std::string_view> flags;
+  // Takes the values of the operands, in their order.
+  std::function<absl::Status(const std::vector<std::string>&)> body;
+};
+
 // Sets the tool's flags from `arguments` (without the program's name):
 // "--name=value", "--name value", and for booleans "--name" and "--noname".
 // InvalidArgument, with the flag and its value, for the first argument that is
@@ -87,9 +104,17 @@ int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
             std::ostream& out, std::ostream& err,
             absl::FunctionRef<absl::Status()> body);
 
+// Runs the verb that the first argument names. --help alone lists the verbs,
+// after a verb its operands and flags. `tool` has no flags of its own.
+int RunVerb(const Tool& tool, const std::vector<Verb>& verbs,
+            const std::vector<std::string>& arguments, std::ostream& out,
+            std::ostream& err);
+
 // The same on a program's arguments, standard output and standard error.
 int RunTool(const Tool& tool, int argc, char** argv,
             absl::FunctionRef<absl::Status()> body);
+int RunVerb(const Tool& tool, const std::vector<Verb>& verbs, int argc,
+            char** argv);
 
 }  // namespace tessera::tools
 

@@ -104,5 +104,80 @@ TEST_F(CliTest, HelpNamesEveryFlagAndExitsWith0) {
   EXPECT_EQ(err_.str(), "");
 }
 
+class VerbTest : public ::testing::Test {
+ protected:
+  int Run(std::vector<std::string> arguments) {
+    out_.str("");
+    err_.str("");
+    operands_.clear();
+    const auto keep = [this](const std::vector<std::string>& operands) {
+      operands_ = operands;
+      return absl::OkStatus();
+    };
+    return RunVerb({.name = "demo",
+                    .summary = "Has verbs.",
+                    .example = "draw a.svg",
+                    .flags = {}},
+                   {{.name = "draw",
+                     .operands = {"FROM", "TO"},
+                     .summary = "Draws a schedule.",
+                     .example = "draw a.csv a.svg",
+                     .flags = {"stages"},
+                     .body = keep},
+                    {.name = "list",
+                     .operands = {},
+                     .summary = "Lists schedules.",
+                     .example = "list",
+                     .flags = {"format"},
+                     .body = keep}},
+                   arguments, out_, err_);
+  }
+
+  absl::FlagSaver saver_;
+  std::ostringstream out_;
+  std::ostringstream err_;
+  std::vector<std::string> operands_;
+};
+
+TEST_F(VerbTest, TakesOperandsAndFlagsInAnyOrder) {
+  EXPECT_EQ(Run({"draw", "x", "--stages", "9", "y"}), 0);
+  EXPECT_EQ(operands_, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(absl::GetFlag(FLAGS_stages), 9);
+  EXPECT_EQ(Run({"list", "--format=json"}), 0);
+  EXPECT_EQ(absl::GetFlag(FLAGS_format), OutputFormat::kJson);
+}
+
+TEST_F(VerbTest, BadUsageExitsWith2AndTheExampleOfTheVerb) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{},
+       "no verb; expected draw, list; for example: ./bazelw run "
+       "//tools/demo -- draw a.svg\n"},
+      {{"paint"}, "unknown verb \"paint\"; expected draw, list; "},
+      {{"--stages=4"}, "unknown verb \"--stages=4\""},
+      {{"draw", "x"},
+       "draw takes FROM and TO, got \"x\"; for example: "
+       "./bazelw run //tools/demo -- draw a.csv a.svg\n"},
+      {{"draw"}, "draw takes FROM and TO, got none; "},
+      {{"list", "x"}, "list takes no operands, got \"x\"; "},
+      {{"list", "--stages=4"}, "unknown flag --stages; --help lists"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    EXPECT_EQ(Run(arguments), 2) << message;
+    EXPECT_THAT(err_.str(), StartsWith("demo: " + message));
+    EXPECT_EQ(out_.str(), "");
+    EXPECT_TRUE(operands_.empty());
+  }
+}
+
+TEST_F(VerbTest, HelpOfAVerbNamesOnlyItsFlags) {
+  EXPECT_EQ(Run({"--help"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("draw FROM TO"));
+  EXPECT_THAT(out_.str(), HasSubstr("Lists schedules."));
+  EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("--stages")));
+  EXPECT_EQ(Run({"draw", "--help"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("--stages=4"));
+  EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("--format")));
+}
+
 }  // namespace
 }  // namespace tessera::tools

@@ -150,14 +150,4 @@ absl::StatusOr<Rank> Groups::Tail(Rank rank) const {
   return RankOf(group, size() - 1);
 }
 
-std::vector<std::vector<Rank>> Groups::Ends() const {
-  std::vector<std::vector<Rank>> ends;
-  ends.reserve(static_cast<size_t>(count()));
-  for (int64_t group = 0; group < count(); ++group) {
-    ends.push_back({RankOf(group, 0)});
-    if (size() > 1) ends.back().push_back(RankOf(group, size() - 1));
-  }
-  return ends;
-}
-
 }  // namespace tessera::topology

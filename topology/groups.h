@@ -125,11 +125,6 @@ class Groups {
   absl::StatusOr<Rank> Head(Rank rank) const;
   absl::StatusOr<Rank> Tail(Rank rank) const;
 
-  // Head and tail of every group, once if they are one: along the pipeline
-  // axis these are the embedding groups, the stages that hold the tied input
-  // and output embedding.
-  std::vector<std::vector<Rank>> Ends() const;
-
  private:
   friend class Mesh;
   Groups(Rank first_rank, Digits inside, Digits outside)

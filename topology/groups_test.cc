@@ -138,14 +138,11 @@ TEST(GroupsTest, ShiftTakesAnyNumberOfSteps) {
               IsOkAndHolds(std::optional<Rank>()));
 }
 
-TEST(GroupsTest, HeadTailAndEmbeddingGroups) {
+TEST(GroupsTest, HeadAndTailAreTheFirstAndLastRanks) {
   const Mesh mesh = Make("tp2,pp4");
   const Groups pp = *mesh.GroupsAlong("pp");
   EXPECT_THAT(pp.Head(Rank(5)), IsOkAndHolds(Rank(1)));
   EXPECT_THAT(pp.Tail(Rank(5)), IsOkAndHolds(Rank(7)));
-  EXPECT_THAT(pp.Ends(), ElementsAre(Ranks({0, 6}), Ranks({1, 7})));
-  EXPECT_THAT(Make("tp2,pp1").GroupsAlong("pp")->Ends(),
-              ElementsAre(Ranks({0}), Ranks({1})));
 }
 
 TEST(GroupsTest, RanksStartAtTheOffset) {

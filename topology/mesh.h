@@ -191,7 +191,7 @@ absl::StatusOr<Preset> FindPreset(std::string_view name);
 absl::StatusOr<Mesh> WithExpertAxes(const Mesh& mesh, AxisSize ep,
                                     AxisSize etp = AxisSize(1));
 
-// Names of groups and ranks for logs, traces and look-up. A group's name is its
+// Names of groups and ranks for logs and traces. A group's name is its
 // axes and its coordinates along the other axes of their division: unique in
 // the mesh, the same on every member, and independent of the mesh's order. Axes
 // follow CanonicalAxisLess.
@@ -202,11 +202,6 @@ absl::StatusOr<Mesh> WithExpertAxes(const Mesh& mesh, AxisSize ep,
 // if the mesh has no such rank.
 absl::StatusOr<std::string> GroupName(const Mesh& mesh, std::string_view axes,
                                       Rank rank);
-
-// The members, ascending, of the group of that name. InvalidArgument if it
-// is no name of a group of `mesh`.
-absl::StatusOr<std::vector<Rank>> FindGroup(const Mesh& mesh,
-                                            std::string_view name);
 
 // The sizes of the mesh's axes and the rank: TP, CP, PP and DP always (1 if
 // the mesh has none), then the mesh's other axes in its order.

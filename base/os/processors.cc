@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -75,6 +77,21 @@ std::vector<int> AllowedProcessors() {
     if (CPU_ISSET(i, &set)) processors.push_back(i);
   }
   return processors;
+}
+
+std::optional<int64_t> SocketOf(const std::vector<int>& processors,
+                                const std::string& directory) {
+  std::optional<int64_t> socket;
+  for (int processor : processors) {
+    int64_t id = 0;
+    const std::string text = ReadSmallFile(absl::StrCat(
+        directory, "/cpu", processor, "/topology/physical_package_id"));
+    // -1 is the kernel's "unknown".
+    if (!absl::SimpleAtoi(text, &id) || id < 0) return std::nullopt;
+    if (socket.has_value() && *socket != id) return std::nullopt;
+    socket = id;
+  }
+  return socket;
 }
 
 std::vector<int> ShareOfProcessors(const std::vector<int>& processors,

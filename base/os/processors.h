@@ -3,6 +3,7 @@
 #define TESSERA_BASE_OS_PROCESSORS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,13 @@ int64_t AvailableProcessors();
 
 // The processors of the calling thread's affinity mask, ascending.
 std::vector<int> AllowedProcessors();
+
+// The socket (the kernel's physical_package_id) that holds all of `processors`.
+// Nothing if there are none, they lie on several sockets, or the kernel does
+// not tell. `directory` is that of sysfs, which tests replace.
+std::optional<int64_t> SocketOf(
+    const std::vector<int>& processors,
+    const std::string& directory = "/sys/devices/system/cpu");
 
 // Share `index` of `count` of `processors`: consecutive ones, as even as can
 // be; one each, in turn, if there are fewer processors than shares.

@@ -1,8 +1,13 @@
 #include "base/os/processors.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -64,6 +69,25 @@ TEST(ProcessorsTest, SharesAreEvenAndTakenInTurnWhereThereAreFew) {
     }
   }
   EXPECT_TRUE(ShareOfProcessors({}, 0, 1).empty());
+}
+
+TEST(ProcessorsTest, FindsTheSocketThatHoldsAllProcessors) {
+  const std::string directory = ::testing::TempDir() + "/cpus";
+  // Processors 0 to 4; there is no cpu5.
+  const std::vector<std::string> ids = {"0\n", "0\n", "1\n", "-1\n", "?"};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const std::string topology =
+        absl::StrCat(directory, "/cpu", i, "/topology");
+    std::filesystem::create_directories(topology);
+    std::ofstream(topology + "/physical_package_id") << ids[i];
+  }
+  EXPECT_EQ(SocketOf({0, 1}, directory), 0);
+  EXPECT_EQ(SocketOf({2}, directory), 1);
+  for (const std::vector<int>& unknown :
+       {std::vector<int>{}, {1, 2}, {3}, {0, 3}, {4}, {5}}) {
+    EXPECT_EQ(SocketOf(unknown, directory), std::nullopt)
+        << ::testing::PrintToString(unknown);
+  }
 }
 
 }  // namespace

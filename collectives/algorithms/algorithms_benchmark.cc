@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "collectives/algorithms/cost.h"
 #include "collectives/algorithms/run_algorithm.h"
+#include "collectives/algorithms/traffic_formulas.h"
 #include "collectives/engine/engine.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/in_process/in_process.h"
@@ -53,7 +53,8 @@ double CopySeconds(int64_t ranks, int64_t bytes) {
 
 // Seconds of one operation on the slowest rank, the mean of kRepeats.
 double OperationSeconds(std::vector<std::unique_ptr<Engine>>& engines,
-                        const CostQuestion& question, uint64_t& sequence) {
+                        const TrafficQuestion& question, int64_t chunk_bytes,
+                        uint64_t& sequence) {
   const auto ranks = static_cast<int64_t>(engines.size());
   std::vector<double> seconds(engines.size());
   std::barrier start(ranks);
@@ -75,7 +76,7 @@ double OperationSeconds(std::vector<std::unique_ptr<Engine>>& engines,
         engines[rank]->Enter(context);
         const absl::Status status = RunAlgorithm(
             question.algorithm, operation, *engines[rank]->transport(),
-            {.chunk_bytes = question.chunk_bytes}, context);
+            {.chunk_bytes = chunk_bytes}, context);
         engines[rank]->Leave(context);
         if (!status.ok()) return;
         scratch.Reset();
@@ -92,10 +93,10 @@ double OperationSeconds(std::vector<std::unique_ptr<Engine>>& engines,
 
 // Arguments: algorithm, kind, ranks, bytes, chunk bytes.
 void BM_Algorithm(benchmark::State& state) {
-  const CostQuestion question = {static_cast<Algorithm>(state.range(0)),
-                                 static_cast<OpKind>(state.range(1)),
-                                 state.range(3), state.range(2),
-                                 state.range(4)};
+  const TrafficQuestion question = {static_cast<Algorithm>(state.range(0)),
+                                    static_cast<OpKind>(state.range(1)),
+                                    state.range(3), state.range(2)};
+  const int64_t chunk_bytes = state.range(4);
   state.SetLabel(std::string(AlgorithmName(question.algorithm)) + " " +
                  std::string(OpKindName(question.kind)));
   auto engines = CreateInProcessEngines(question.ranks);
@@ -103,13 +104,14 @@ void BM_Algorithm(benchmark::State& state) {
   uint64_t sequence = 1;
   double total = 0;
   for (auto _ : state) {
-    const double seconds = OperationSeconds(*engines, question, sequence);
+    const double seconds =
+        OperationSeconds(*engines, question, chunk_bytes, sequence);
     if (seconds < 0) return state.SkipWithError("an operation failed");
     state.SetIterationTime(seconds);
     total += seconds;
   }
   const double mean = total / static_cast<double>(state.iterations());
-  const int64_t wire = BytesOnWire(question).value_or(0);
+  const int64_t wire = BytesOnWire(question);
   const double floor = CopySeconds(question.ranks, std::max<int64_t>(1, wire));
   state.counters["floor_us"] = floor * 1e6;
   state.counters["of_floor"] = floor / mean;

@@ -39,34 +39,6 @@ std::vector<int64_t> SizesOf(std::span<const int64_t> groups) {
   return sizes;
 }
 
-// Returns one label per rank.
-absl::StatusOr<std::vector<int64_t>> LabelsOf(const Hierarchy::Groups& groups,
-                                              int64_t level) {
-  size_t ranks = 0;
-  for (const std::vector<Rank>& group : groups) ranks += group.size();
-  std::vector<int64_t> labels(ranks, -1);
-  for (size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g].empty()) {
-      return Refuse(level, absl::StrCat("group ", g, " has no ranks"));
-    }
-    for (Rank rank : groups[g]) {
-      if (rank.value() < 0 || rank.value() >= static_cast<int64_t>(ranks)) {
-        return Refuse(level, absl::StrCat("rank ", rank.value(),
-                                          " is not one of the ranks 0 to ",
-                                          ranks - 1, " that its groups hold"));
-      }
-      int64_t& label = labels[static_cast<size_t>(rank.value())];
-      if (label >= 0) {
-        return Refuse(
-            level, absl::StrCat("rank ", rank.value(), " is in groups ", label,
-                                " and ", g, "; each rank is in one"));
-      }
-      label = static_cast<int64_t>(g);
-    }
-  }
-  return labels;
-}
-
 // Checks that ranks that share a group also share one at the next level.
 absl::Status CheckNested(std::span<const int64_t> inner,
                          std::span<const int64_t> outer, int64_t level) {
@@ -90,22 +62,6 @@ absl::StatusOr<Hierarchy> Hierarchy::Flat(int64_t ranks) {
   if (ranks >= 1) return Hierarchy(ranks, {});
   return absl::InvalidArgumentError(absl::StrCat(
       "cannot create a hierarchy of ", ranks, " ranks; at least 1 is needed"));
-}
-
-absl::StatusOr<Hierarchy> Hierarchy::FromGroups(const Groups& groups) {
-  return FromLevels(std::span(&groups, 1));
-}
-
-absl::StatusOr<Hierarchy> Hierarchy::FromLevels(
-    std::span<const Groups> levels) {
-  std::vector<std::vector<int64_t>> labels;
-  for (size_t level = 0; level < levels.size(); ++level) {
-    TESSERA_ASSIGN_OR_RETURN(
-        std::vector<int64_t> of_level,
-        LabelsOf(levels[level], static_cast<int64_t>(level)));
-    labels.push_back(std::move(of_level));
-  }
-  return FromLabels(labels);
 }
 
 absl::StatusOr<Hierarchy> Hierarchy::FromLabels(
@@ -148,17 +104,6 @@ Hierarchy Hierarchy::Restrict(std::span<const Rank> members) const {
     groups.push_back(Number(labels));
   }
   return Hierarchy(static_cast<int64_t>(members.size()), std::move(groups));
-}
-
-std::string Hierarchy::Describe() const {
-  std::string text = absl::StrCat(ranks_, " ranks");
-  for (const std::vector<int64_t>& level : groups_) {
-    const std::vector<int64_t> sizes = SizesOf(level);
-    const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
-    absl::StrAppend(&text, ", in ", sizes.size(), " groups of ", *least);
-    if (*least != *most) absl::StrAppend(&text, " to ", *most);
-  }
-  return text;
 }
 
 namespace {

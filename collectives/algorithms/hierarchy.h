@@ -1,18 +1,17 @@
 // Hierarchy: nested groups of nearby ranks, for example sockets within hosts.
 //
-//   TESSERA_ASSIGN_OR_RETURN(
-//       Hierarchy hierarchy,
-//       Hierarchy::FromGroups({{Rank(0), Rank(1)}, {Rank(2), Rank(3)}}));
+//   const std::vector<std::vector<int64_t>> hosts = {{0, 0, 1, 1}};
+//   TESSERA_ASSIGN_OR_RETURN(Hierarchy hierarchy,
+//                            Hierarchy::FromLabels(hosts));
 //
 // Level 0 is the innermost. Groups may differ in size. groups/host_hierarchy.h
-// creates hierarchies from a topology::Cluster or from the ranks' hosts.
+// creates the hierarchy of the ranks' hosts and sockets.
 // Immutable and thread-safe.
 #ifndef TESSERA_COLLECTIVES_ALGORITHMS_HIERARCHY_H_
 #define TESSERA_COLLECTIVES_ALGORITHMS_HIERARCHY_H_
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,19 +22,8 @@ namespace tessera::collectives {
 
 class Hierarchy {
  public:
-  // The groups of one level, in any order.
-  using Groups = std::vector<std::vector<topology::Rank>>;
-
   // A hierarchy of `ranks` >= 1 ranks without levels.
   static absl::StatusOr<Hierarchy> Flat(int64_t ranks);
-
-  // One level. The groups must contain each of the ranks 0 to n - 1 exactly
-  // once, and none may be empty; InvalidArgument otherwise.
-  static absl::StatusOr<Hierarchy> FromGroups(const Groups& groups);
-
-  // Innermost level first. Each group must lie within one group of the next
-  // level. InvalidArgument otherwise.
-  static absl::StatusOr<Hierarchy> FromLevels(std::span<const Groups> levels);
 
   // Innermost level first: labels[level][rank]; ranks with equal labels form a
   // group. InvalidArgument if levels differ in length or are not nested.
@@ -59,9 +47,6 @@ class Hierarchy {
   // The hierarchy restricted to `members`: rank i of the result is members[i].
   // `members` must be distinct and not empty.
   Hierarchy Restrict(std::span<const topology::Rank> members) const;
-
-  // "8 ranks, in 4 groups of 2, in 2 groups of 4".
-  std::string Describe() const;
 
   friend bool operator==(const Hierarchy&, const Hierarchy&) = default;
 

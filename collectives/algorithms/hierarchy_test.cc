@@ -18,27 +18,26 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 TEST(HierarchyTest, GroupsAreNumberedByTheirFirstRanks) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Hierarchy hierarchy,
-      Hierarchy::FromGroups({{Rank(3), Rank(1)}, {Rank(4), Rank(0), Rank(2)}}));
+      Hierarchy::FromLabels(
+          std::vector<std::vector<int64_t>>{{7, -1, 7, -1, 7}}));
   EXPECT_EQ(hierarchy.ranks(), 5);
   EXPECT_EQ(hierarchy.levels(), 1);
   EXPECT_EQ(hierarchy.GroupOf(0, Rank(0)), 0);
   EXPECT_EQ(hierarchy.GroupOf(0, Rank(1)), 1);
   EXPECT_EQ(hierarchy.GroupOf(0, Rank(4)), 0);
   EXPECT_EQ(hierarchy.LargestGroup(), 3);
-  EXPECT_EQ(hierarchy.Describe(), "5 ranks, in 2 groups of 2 to 3");
 }
 
 TEST(HierarchyTest, LevelsNest) {
-  const std::vector<Hierarchy::Groups> levels = {
-      {{Rank(0), Rank(1)}, {Rank(2)}, {Rank(3)}},
-      {{Rank(0), Rank(1), Rank(3)}, {Rank(2)}}};
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Hierarchy hierarchy,
-                               Hierarchy::FromLevels(levels));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Hierarchy hierarchy,
+      Hierarchy::FromLabels(
+          std::vector<std::vector<int64_t>>{{7, 7, -1, 9}, {5, 5, 2, 5}}));
   EXPECT_EQ(hierarchy.levels(), 2);
   EXPECT_EQ(hierarchy.LargestGroup(), 3);
-  const std::vector<std::vector<int64_t>> labels = {{7, 7, -1, 9},
-                                                    {5, 5, 2, 5}};
-  EXPECT_THAT(Hierarchy::FromLabels(labels), IsOkAndHolds(hierarchy));
+  EXPECT_EQ(hierarchy.GroupOf(0, Rank(3)), 2);
+  EXPECT_EQ(hierarchy.GroupOf(1, Rank(2)), 1);
+  EXPECT_EQ(hierarchy.GroupOf(1, Rank(3)), 0);
 }
 
 TEST(HierarchyTest, FlatHasNoLevels) {
@@ -62,20 +61,11 @@ TEST(HierarchyTest, RestrictKeepsWhoIsNearWhom) {
   EXPECT_EQ(hierarchy.Restrict(members).LargestGroup(), 3);
 }
 
-TEST(HierarchyTest, RefusesWhatIsNoPartition) {
-  EXPECT_THAT(Hierarchy::FromGroups({{Rank(0)}, {}}),
-              StatusIs(kInvalid, HasSubstr("group 1 has no ranks")));
-  EXPECT_THAT(Hierarchy::FromGroups({{Rank(0), Rank(2)}}),
-              StatusIs(kInvalid, HasSubstr("rank 2 is not one of the ranks 0 "
-                                           "to 1 that its groups hold")));
-  EXPECT_THAT(Hierarchy::FromGroups({{Rank(-1)}}),
-              StatusIs(kInvalid, HasSubstr("rank -1")));
-  EXPECT_THAT(Hierarchy::FromGroups({{Rank(0)}, {Rank(0)}}),
-              StatusIs(kInvalid, HasSubstr("rank 0 is in groups 0 and 1")));
-  EXPECT_THAT(Hierarchy::FromGroups({}),
-              StatusIs(kInvalid, HasSubstr("at least one rank")));
-  EXPECT_THAT(Hierarchy::FromLevels({}),
+TEST(HierarchyTest, RefusesNoLevelsAndNoRanks) {
+  EXPECT_THAT(Hierarchy::FromLabels({}),
               StatusIs(kInvalid, HasSubstr("at least one level")));
+  EXPECT_THAT(Hierarchy::FromLabels(std::vector<std::vector<int64_t>>{{}}),
+              StatusIs(kInvalid, HasSubstr("at least one rank")));
 }
 
 TEST(HierarchyTest, RefusesLevelsThatDoNotNest) {

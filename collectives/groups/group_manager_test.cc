@@ -16,7 +16,6 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
-using topology::Boundary;
 using topology::Mesh;
 
 Mesh MeshOf(std::string_view axes, topology::Rank first = topology::Rank(0)) {
@@ -47,8 +46,10 @@ TEST(GroupManagerTest, EveryAxisGroupReducesOverItsOwnMembers) {
                  for (const char* axes :
                       {"tp", "dp", "pp", "dp,tp", "tp,pp", "tp,dp,pp"}) {
                    int64_t value = 1000 + groups->mesh_rank().value();
-                   TESSERA_RETURN_IF_ERROR(groups->AllReduce(
-                       axes, Buffer(std::span(&value, 1)), Reduction::Sum()));
+                   TESSERA_ASSIGN_OR_RETURN(Communicator* const group,
+                                            groups->Group(axes));
+                   TESSERA_RETURN_IF_ERROR(group->AllReduce(
+                       Buffer(std::span(&value, 1)), Reduction::Sum()));
                    TESSERA_ASSIGN_OR_RETURN(
                        const int64_t expected,
                        SumOfMembers(mesh, axes, groups->mesh_rank()));
@@ -111,128 +112,39 @@ TEST(GroupManagerTest, GathersAndScattersAlongAnAxis) {
                  const int32_t mine =
                      static_cast<int32_t>(groups->mesh_rank().value());
                  std::vector<int32_t> all(3);
-                 TESSERA_RETURN_IF_ERROR(
-                     groups->AllGather("tp", ConstBuffer(std::span(&mine, 1)),
-                                       Buffer(std::span(all))));
+                 TESSERA_ASSIGN_OR_RETURN(Communicator* const tp,
+                                          groups->Group("tp"));
+                 TESSERA_RETURN_IF_ERROR(tp->AllGather(
+                     ConstBuffer(std::span(&mine, 1)), Buffer(std::span(all))));
                  const int32_t first = mine < 13 ? 10 : 13;
                  TESSERA_RETURN_IF_ERROR(Expect(
                      all == std::vector<int32_t>{first, first + 1, first + 2},
                      "gathered"));
                  int32_t sum = 0;
-                 TESSERA_RETURN_IF_ERROR(groups->ReduceScatter(
-                     "tp", ConstBuffer(std::span<const int32_t>(all)),
+                 TESSERA_RETURN_IF_ERROR(tp->ReduceScatter(
+                     ConstBuffer(std::span<const int32_t>(all)),
                      Buffer(std::span(&sum, 1)), Reduction::Sum()));
                  return Expect(sum == 3 * mine, "scattered");
                }),
       Each(IsOk()));
 }
 
-TEST(GroupManagerTest, ActivationsPassThroughTheStages) {
-  EXPECT_THAT(
-      RunRanks(
-          6,
-          [&](Communicator& world) -> absl::Status {
-            TESSERA_ASSIGN_OR_RETURN(
-                auto groups, GroupManager::Create(world, MeshOf("tp2,pp3")));
-            std::vector<float> x(1000, 0.0f);
-            const float column =
-                static_cast<float>(groups->mesh_rank().value() % 2);
-            if (groups->IsFirstStage()) {
-              std::fill(x.begin(), x.end(), column);
-            } else {
-              TESSERA_RETURN_IF_ERROR(
-                  groups->ReceiveFromPrevStage(Buffer(std::span(x))));
-            }
-            for (float& v : x) v += 10;
-            if (!groups->IsLastStage()) {
-              TESSERA_RETURN_IF_ERROR(
-                  groups->SendToNextStage(ConstBuffer(std::span(x))));
-              TESSERA_RETURN_IF_ERROR(
-                  groups->ReceiveFromNextStage(Buffer(std::span(x))));
-            }
-            if (!groups->IsFirstStage()) {
-              TESSERA_RETURN_IF_ERROR(
-                  groups->SendToPrevStage(ConstBuffer(std::span(x))));
-            }
-            return Expect(x == std::vector<float>(1000, 30 + column), "value");
-          }),
-      Each(IsOk()));
-}
-
-TEST(GroupManagerTest, StagesGoAroundOnlyWhereAsked) {
-  EXPECT_THAT(
-      RunRanks(3,
-               [&](Communicator& world) -> absl::Status {
-                 TESSERA_ASSIGN_OR_RETURN(
-                     auto groups, GroupManager::Create(world, MeshOf("pp3")));
-                 const int64_t me = groups->stage();
-                 EXPECT_THAT(groups->StageAt(1, Boundary::kCyclic),
-                             IsOkAndHolds(Rank((me + 1) % 3)));
-                 EXPECT_THAT(groups->StageAt(-4, Boundary::kCyclic),
-                             IsOkAndHolds(Rank((me + 2) % 3)));
-                 if (groups->IsLastStage()) {
-                   EXPECT_THAT(
-                       groups->SendToNextStage(ConstBuffer()),
-                       StatusIs(absl::StatusCode::kInvalidArgument,
-                                HasSubstr("rank 2 is stage 2 of 3: there is no "
-                                          "stage 3")));
-                 }
-                 if (groups->IsFirstStage()) {
-                   EXPECT_THAT(groups->StageAt(-1),
-                               StatusIs(absl::StatusCode::kInvalidArgument));
-                 }
-                 return absl::OkStatus();
-               }),
-      Each(IsOk()));
-}
-
-TEST(GroupManagerTest, EndsGroupJoinsTheFirstAndTheLastStage) {
-  EXPECT_THAT(
-      RunRanks(
-          8,
-          [&](Communicator& world) -> absl::Status {
-            TESSERA_ASSIGN_OR_RETURN(
-                auto groups, GroupManager::Create(world, MeshOf("tp2,pp4")));
-            TESSERA_ASSIGN_OR_RETURN(Communicator* const ends,
-                                     groups->EndsGroup("pp"));
-            const bool at_end = groups->IsFirstStage() || groups->IsLastStage();
-            TESSERA_RETURN_IF_ERROR(
-                Expect((ends != nullptr) == at_end, "membership"));
-            if (ends == nullptr) return absl::OkStatus();
-            int64_t sum = groups->mesh_rank().value();
-            TESSERA_RETURN_IF_ERROR(
-                ends->AllReduce(Buffer(std::span(&sum, 1)), Reduction::Sum()));
-            return Expect(sum == 6 + 2 * (groups->mesh_rank().value() % 2),
-                          "sum of ends");
-          }),
-      Each(IsOk()));
-}
-
-TEST(GroupManagerTest, FindsGroupsByName) {
-  EXPECT_THAT(
-      RunRanks(
-          4,
-          [&](Communicator& world) -> absl::Status {
-            TESSERA_ASSIGN_OR_RETURN(
-                auto groups, GroupManager::Create(world, MeshOf("tp2,dp2")));
-            TESSERA_ASSIGN_OR_RETURN(Communicator* const tp,
-                                     groups->Group("tp"));
-            const int64_t dp = groups->mesh_rank().value() / 2;
-            EXPECT_EQ(tp->name(), absl::StrCat("tp_group_dp", dp));
-            EXPECT_THAT(groups->GroupNamed(tp->name()), IsOkAndHolds(tp));
-            EXPECT_THAT(groups->GroupNamed(absl::StrCat("tp_group_dp", 1 - dp)),
-                        StatusIs(absl::StatusCode::kInvalidArgument,
-                                 HasSubstr("is not in group")));
-            EXPECT_THAT(groups->GroupNamed("nonsense"),
-                        StatusIs(absl::StatusCode::kInvalidArgument));
-            EXPECT_THAT(groups->Group("xx"),
-                        StatusIs(absl::StatusCode::kInvalidArgument));
-            EXPECT_THAT(groups->pipeline(),
-                        StatusIs(absl::StatusCode::kInvalidArgument,
-                                 HasSubstr("one pipeline stage")));
-            return absl::OkStatus();
-          }),
-      Each(IsOk()));
+TEST(GroupManagerTest, GroupsHaveTheNamesOfTheMesh) {
+  EXPECT_THAT(RunRanks(4,
+                       [&](Communicator& world) -> absl::Status {
+                         TESSERA_ASSIGN_OR_RETURN(
+                             auto groups,
+                             GroupManager::Create(world, MeshOf("tp2,dp2")));
+                         TESSERA_ASSIGN_OR_RETURN(Communicator* const tp,
+                                                  groups->Group("tp"));
+                         const int64_t dp = groups->mesh_rank().value() / 2;
+                         EXPECT_EQ(tp->name(), absl::StrCat("tp_group_dp", dp));
+                         EXPECT_THAT(
+                             groups->Group("xx"),
+                             StatusIs(absl::StatusCode::kInvalidArgument));
+                         return absl::OkStatus();
+                       }),
+              Each(IsOk()));
 }
 
 TEST(GroupManagerTest, RefusesAMeshOfAnotherSize) {

@@ -1,16 +1,16 @@
 #include "collectives/groups/host_hierarchy.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <map>
 #include <set>
-#include <string>
-#include <tuple>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/os/processors.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/peer_process.h"
 #include "collectives/communicator.h"
@@ -39,113 +39,90 @@ absl::StatusOr<std::unique_ptr<Communicator>> GroupBeside(
   return Communicator::Create(std::move(beside), std::move(options));
 }
 
+// "1 HOST"; "? HOST" if the socket is unknown.
+std::string ToText(const RankLocation& location) {
+  return absl::StrCat(
+      location.socket ? absl::StrCat(*location.socket) : std::string("?"), " ",
+      location.host);
+}
+
+absl::StatusOr<RankLocation> FromText(std::string_view text) {
+  const size_t space = text.find(' ');
+  if (space == std::string_view::npos) {
+    return absl::InternalError(
+        absl::StrCat("a rank sent the location ", Quoted(text),
+                     ", expected \"SOCKET HOST\"; all ranks must run the same "
+                     "program"));
+  }
+  RankLocation location;
+  location.host = std::string(text.substr(space + 1));
+  int64_t socket = 0;
+  if (absl::SimpleAtoi(text.substr(0, space), &socket)) {
+    location.socket = socket;
+  }
+  return location;
+}
+
+// Numbers equal keys equally.
+template <typename Key>
+std::vector<int64_t> Number(const std::vector<Key>& keys) {
+  std::map<Key, int64_t> numbers;
+  std::vector<int64_t> labels;
+  for (const Key& key : keys) {
+    const auto next = static_cast<int64_t>(numbers.size());
+    labels.push_back(numbers.try_emplace(key, next).first->second);
+  }
+  return labels;
+}
+
+bool SeparatesRanks(const std::vector<int64_t>& labels) {
+  const size_t groups = std::set(labels.begin(), labels.end()).size();
+  return groups > 1 && groups < labels.size();
+}
+
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const Hierarchy>> HostHierarchy(
-    Engine& engine, std::string_view host, absl::Duration timeout) {
+absl::StatusOr<RankLocation> RankLocation::Self() {
+  TESSERA_ASSIGN_OR_RETURN(const HostId host, HostId::Self());
+  return RankLocation{host.ToString(), SocketOf(AllowedProcessors())};
+}
+
+std::shared_ptr<const Hierarchy> HostHierarchy(
+    std::span<const RankLocation> locations) {
+  std::set<std::string_view> one_socket;
+  for (const RankLocation& location : locations) {
+    if (!location.socket) one_socket.insert(location.host);
+  }
+  std::vector<std::pair<std::string_view, int64_t>> sockets;
+  std::vector<std::string_view> hosts;
+  for (const RankLocation& location : locations) {
+    const bool known = !one_socket.contains(location.host);
+    sockets.emplace_back(location.host, known ? *location.socket : 0);
+    hosts.push_back(location.host);
+  }
+  const std::vector<int64_t> of_sockets = Number(sockets);
+  const std::vector<int64_t> of_hosts = Number(hosts);
+  std::vector<std::vector<int64_t>> levels;
+  if (SeparatesRanks(of_sockets) && of_sockets != of_hosts) {
+    levels.push_back(of_sockets);
+  }
+  if (SeparatesRanks(of_hosts)) levels.push_back(of_hosts);
+  if (levels.empty()) return nullptr;
+  // Always valid: a socket lies within one host, so the levels are nested.
+  return std::make_shared<const Hierarchy>(*Hierarchy::FromLabels(levels));
+}
+
+absl::StatusOr<std::vector<RankLocation>> ExchangeLocations(
+    Engine& engine, const RankLocation& mine, absl::Duration timeout) {
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> group,
                            GroupBeside(engine, timeout));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
-                           ExchangeTexts(*group, host, timeout));
-  std::map<std::string, int64_t> numbers;
-  std::vector<int64_t> labels;
-  for (const std::string& name : hosts) {
-    const auto next = static_cast<int64_t>(numbers.size());
-    labels.push_back(numbers.try_emplace(name, next).first->second);
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                           ExchangeTexts(*group, ToText(mine), timeout));
+  std::vector<RankLocation> locations;
+  for (const std::string& text : texts) {
+    TESSERA_ASSIGN_OR_RETURN(locations.emplace_back(), FromText(text));
   }
-  if (numbers.size() == 1 || numbers.size() == hosts.size()) return nullptr;
-  TESSERA_ASSIGN_OR_RETURN(Hierarchy hierarchy,
-                           Hierarchy::FromLabels({{std::move(labels)}}));
-  return std::make_shared<const Hierarchy>(std::move(hierarchy));
-}
-
-absl::StatusOr<std::shared_ptr<const Hierarchy>> HostHierarchy(
-    Engine& engine, absl::Duration timeout) {
-  TESSERA_ASSIGN_OR_RETURN(const HostId host, HostId::Self());
-  return HostHierarchy(engine, host.ToString(), timeout);
-}
-
-namespace {
-
-using topology::Cluster;
-using topology::Device;
-using topology::DeviceIndex;
-using topology::DevicePlace;
-
-// A kind of location and its numbers; equal for the ranks of one group.
-using Place = std::tuple<int, int64_t, int64_t>;
-enum : int { kHost, kSocket, kNumaNode, kNvlink, kNvlinkOfHosts };
-
-// The locations of a device, innermost first.
-std::vector<Place> PlacesOf(const Cluster& cluster, const DevicePlace& where,
-                            const Device& device) {
-  const int64_t host = where.host.value();
-  const Place own_host = {kHost, host, 0};
-  if (device.nvlink_domain == Device::kNoNvlink) {
-    return {{kNumaNode, host, device.numa_node},
-            {kSocket, host, device.socket},
-            own_host};
-  }
-  const topology::HostGroup& group =
-      cluster.groups()[static_cast<size_t>(where.group)];
-  if (group.nvlink_hosts == 1) {
-    const Place domain = {kNvlink, host, device.nvlink_domain};
-    return {domain, domain, own_host};
-  }
-  const int64_t first_host = host - where.member % group.nvlink_hosts;
-  const Place domain = {kNvlinkOfHosts, first_host, device.nvlink_domain};
-  return {domain, domain, domain};
-}
-
-bool AllDiffer(const std::vector<int64_t>& labels) {
-  return std::set<int64_t>(labels.begin(), labels.end()).size() ==
-         labels.size();
-}
-
-}  // namespace
-
-absl::StatusOr<Hierarchy> HierarchyOf(const Cluster& cluster,
-                                      std::span<const DeviceIndex> devices) {
-  constexpr size_t kLevels = 3;
-  std::vector<std::vector<int64_t>> labels(kLevels);
-  std::map<Place, int64_t> numbers;
-  for (DeviceIndex index : devices) {
-    TESSERA_ASSIGN_OR_RETURN(const DevicePlace where, cluster.Locate(index));
-    TESSERA_ASSIGN_OR_RETURN(const Device device, cluster.DeviceAt(index));
-    const std::vector<Place> places = PlacesOf(cluster, where, device);
-    for (size_t level = 0; level < kLevels; ++level) {
-      const auto next = static_cast<int64_t>(numbers.size());
-      labels[level].push_back(
-          numbers.emplace(places[level], next).first->second);
-    }
-  }
-  TESSERA_ASSIGN_OR_RETURN(const Hierarchy all, Hierarchy::FromLabels(labels));
-  // Drops levels that equal the next one or separate all ranks.
-  std::vector<std::vector<int64_t>> telling;
-  for (size_t level = 0; level < kLevels; ++level) {
-    std::vector<int64_t> groups;
-    bool same = level + 1 < kLevels;
-    for (int64_t rank = 0; rank < all.ranks(); ++rank) {
-      const auto number = static_cast<int64_t>(level);
-      groups.push_back(all.GroupOf(number, topology::Rank(rank)));
-      same = same &&
-             groups.back() == all.GroupOf(number + 1, topology::Rank(rank));
-    }
-    if (level + 1 < kLevels && (same || AllDiffer(groups))) continue;
-    telling.push_back(std::move(groups));
-  }
-  return Hierarchy::FromLabels(telling);
-}
-
-absl::StatusOr<Hierarchy> HierarchyOf(const Cluster& cluster, int64_t ranks) {
-  if (ranks > cluster.num_devices()) {
-    return absl::OutOfRangeError(
-        absl::StrCat(ranks, " ranks on ", cluster.num_devices(),
-                     " devices; give the device of each rank"));
-  }
-  std::vector<DeviceIndex> devices;
-  for (int64_t rank = 0; rank < ranks; ++rank) devices.emplace_back(rank);
-  return HierarchyOf(cluster, devices);
+  return locations;
 }
 
 }  // namespace tessera::collectives

@@ -1,12 +1,14 @@
-// HostHierarchy and HierarchyOf: create the Hierarchy for algorithms that
-// reduce traffic between hosts.
-//
-// HostHierarchy: groups ranks by host.
+// The hosts and sockets on which ranks run, and from these the Hierarchy for
+// algorithms that reduce traffic between hosts and between sockets.
 //
 //   CommunicatorOptions options;
-//   TESSERA_ASSIGN_OR_RETURN(options.hierarchy, HostHierarchy(*engine,
-//   timeout)); communicator = Communicator::Create(std::move(engine),
-//   std::move(options));
+//   TESSERA_ASSIGN_OR_RETURN(const RankLocation here, RankLocation::Self());
+//   TESSERA_ASSIGN_OR_RETURN(const std::vector<RankLocation> locations,
+//                            ExchangeLocations(*engine, here, timeout));
+//   options.hierarchy = HostHierarchy(locations);
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto communicator,
+//       Communicator::Create(std::move(engine), std::move(options)));
 //
 // For engines that span hosts. Each container counts as a host (HostId).
 #ifndef TESSERA_COLLECTIVES_GROUPS_HOST_HIERARCHY_H_
@@ -14,45 +16,40 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string_view>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/algorithms/hierarchy.h"
 #include "collectives/engine/engine.h"
-#include "topology/cluster/cluster.h"
 
 namespace tessera::collectives {
 
-// A collective of all ranks of the engine, on a separate group. Null if all
-// ranks are on one host or every rank is on its own. Errors are those of the
-// group and of HostId::Self.
-absl::StatusOr<std::shared_ptr<const Hierarchy>> HostHierarchy(
-    Engine& engine, absl::Duration timeout);
+struct RankLocation {
+  std::string host;               // HostId, or any other name of the host.
+  std::optional<int64_t> socket;  // Of that host; nothing if unknown.
 
-// The same with this rank's host given by the caller.
-absl::StatusOr<std::shared_ptr<const Hierarchy>> HostHierarchy(
-    Engine& engine, std::string_view host, absl::Duration timeout);
+  // This process: HostId::Self and the socket of its affinity mask, which is
+  // unknown if the mask spans several. Errors of HostId::Self.
+  static absl::StatusOr<RankLocation> Self();
 
-// HierarchyOf: the hierarchy of ranks on the devices of a cluster.
-//
-//   TESSERA_ASSIGN_OR_RETURN(Cluster cluster, ParseCluster("hosts=4,gpus=8"));
-//   TESSERA_ASSIGN_OR_RETURN(Hierarchy hierarchy, HierarchyOf(cluster, 32));
+  friend bool operator==(const RankLocation&, const RankLocation&) = default;
+};
 
-// Rank i runs on devices[i]; ranks may share devices. Levels, innermost first:
-// the NUMA nodes, sockets and hosts of the devices; with NVLink its domains
-// replace NUMA nodes and sockets, and hosts if a domain spans several. Levels
-// that do not separate ranks are omitted except for the outermost.
-// InvalidArgument if there are no ranks; OutOfRange if the cluster has no such
-// device.
-absl::StatusOr<Hierarchy> HierarchyOf(
-    const topology::Cluster& cluster,
-    std::span<const topology::DeviceIndex> devices);
+// The locations of all ranks of the engine, by rank. A collective on a separate
+// group, whose errors it returns.
+absl::StatusOr<std::vector<RankLocation>> ExchangeLocations(
+    Engine& engine, const RankLocation& mine, absl::Duration timeout);
 
-// Rank i runs on device i, as in topology::Placement.
-absl::StatusOr<Hierarchy> HierarchyOf(const topology::Cluster& cluster,
-                                      int64_t ranks);
+// locations[r] is that of rank r. Levels, innermost first: sockets, hosts. A
+// level is omitted if its groups hold one rank each, if it has one group, or if
+// the next level has the same groups. Null if no level is left. A host counts
+// as one socket if the socket of any of its ranks is unknown.
+std::shared_ptr<const Hierarchy> HostHierarchy(
+    std::span<const RankLocation> locations);
 
 }  // namespace tessera::collectives
 

@@ -1,13 +1,16 @@
 #include "collectives/groups/host_hierarchy.h"
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/communicator.h"
@@ -19,63 +22,43 @@ namespace tessera::collectives {
 
 namespace {
 
-using Found = absl::StatusOr<std::shared_ptr<const Hierarchy>>;
+RankLocation At(std::string host, std::optional<int64_t> socket) {
+  return {std::move(host), socket};
+}
 
-// On a rank for each host named; "" is this process's own.
-std::vector<Found> FindOn(const std::vector<std::string>& hosts,
-                          std::vector<std::unique_ptr<Engine>>& engines) {
-  std::vector<Found> found(hosts.size(), nullptr);
+TEST(ExchangeLocationsTest, EveryRankGetsTheLocationsOfAll) {
+  const std::vector<RankLocation> at = {At("a b", 0), At("", 12), At("a b", 1),
+                                        At("c", std::nullopt)};
+  auto engines = *CreateInProcessEngines(static_cast<int64_t>(at.size()));
   std::vector<std::thread> ranks;
-  for (size_t r = 0; r < hosts.size(); ++r) {
+  for (size_t r = 0; r < at.size(); ++r) {
     ranks.emplace_back([&, r] {
-      found[r] = hosts[r].empty()
-                     ? HostHierarchy(*engines[r], absl::Seconds(30))
-                     : HostHierarchy(*engines[r], hosts[r], absl::Seconds(30));
+      EXPECT_THAT(ExchangeLocations(*engines[r], at[r], absl::Seconds(30)),
+                  IsOkAndHolds(at));
     });
   }
   for (std::thread& rank : ranks) rank.join();
-  return found;
 }
 
-std::vector<Found> FindOn(const std::vector<std::string>& hosts) {
-  auto engines = *CreateInProcessEngines(static_cast<int64_t>(hosts.size()));
-  return FindOn(hosts, engines);
-}
-
-TEST(HostHierarchyTest, RanksOfAHostAreAGroupWhereverTheyAre) {
-  for (const Found& found : FindOn({"b", "a", "b", "c", "a"})) {
-    TESSERA_ASSERT_OK(found.status());
-    ASSERT_NE(*found, nullptr);
-    const Hierarchy& hierarchy = **found;
-    ASSERT_EQ(hierarchy.levels(), 1);
-    const std::vector<int64_t> want = {0, 1, 0, 2, 1};
-    for (size_t r = 0; r < want.size(); ++r) {
-      EXPECT_EQ(hierarchy.GroupOf(0, Rank(static_cast<int64_t>(r))), want[r]);
-    }
-  }
-}
-
-TEST(HostHierarchyTest, IsNullWhereNothingTellsRanksApart) {
-  for (const std::vector<std::string>& hosts :
-       {std::vector<std::string>{"a", "a", "a"},
-        {"a", "b", "c"},
-        {"a"},
-        {"", "", ""}}) {
-    for (const Found& found : FindOn(hosts)) {
-      EXPECT_THAT(found, IsOkAndHolds(nullptr));
-    }
-  }
+TEST(RankLocationTest, ThisProcessHasOneHost) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RankLocation here, RankLocation::Self());
+  EXPECT_NE(here.host, "");
+  EXPECT_THAT(RankLocation::Self(), IsOkAndHolds(here));
 }
 
 // The engine is as it was, and hierarchical algorithms have what they need.
 TEST(HostHierarchyTest, TheStrategyTakesIt) {
+  const std::vector<RankLocation> at = {At("a", 0), At("a", 0), At("b", 0),
+                                        At("b", 0)};
   auto engines = *CreateInProcessEngines(4);
-  const std::vector<Found> found = FindOn({"a", "a", "b", "b"}, engines);
   std::vector<std::thread> ranks;
   for (size_t r = 0; r < engines.size(); ++r) {
     ranks.emplace_back([&, r] {
+      const auto locations =
+          ExchangeLocations(*engines[r], at[r], absl::Seconds(30));
+      TESSERA_ASSERT_OK(locations.status());
       CommunicatorOptions options;
-      options.hierarchy = *found[r];
+      options.hierarchy = HostHierarchy(*locations);
       options.chooser = std::make_shared<StrategyChooser>(
           topology::CommunicationStrategy::kHierarchical);
       auto world = Communicator::Create(std::move(engines[r]), options);
@@ -94,79 +77,118 @@ TEST(HostHierarchyTest, TheStrategyTakesIt) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-using ::testing::HasSubstr;
-using topology::Cluster;
-using topology::Device;
-using topology::DeviceIndex;
-using topology::HostGroup;
+// The groups of each level, as lists of ranks.
+using GroupsOfLevel = std::set<std::vector<int64_t>>;
 
-Device Cpu(int64_t socket, int64_t numa_node) {
-  Device device;
-  device.kind = topology::DeviceKind::kCpu;
-  device.socket = socket;
-  device.numa_node = numa_node;
-  return device;
+std::vector<GroupsOfLevel> GroupsOf(const Hierarchy* hierarchy) {
+  std::vector<GroupsOfLevel> levels;
+  if (hierarchy == nullptr) return levels;
+  for (int64_t level = 0; level < hierarchy->levels(); ++level) {
+    std::map<int64_t, std::vector<int64_t>> members;
+    for (int64_t r = 0; r < hierarchy->ranks(); ++r) {
+      members[hierarchy->GroupOf(level, Rank(r))].push_back(r);
+    }
+    GroupsOfLevel& groups = levels.emplace_back();
+    for (auto& [group, ranks] : members) groups.insert(ranks);
+  }
+  return levels;
 }
 
-Device Gpu(int64_t domain) {
-  Device device;
-  device.nvlink_domain = domain;
-  return device;
+std::vector<GroupsOfLevel> GroupsFor(
+    const std::vector<RankLocation>& locations) {
+  return GroupsOf(HostHierarchy(locations).get());
 }
 
-Cluster OneGroup(int64_t hosts, std::vector<Device> devices,
-                 int64_t nvlink_hosts = 1) {
-  HostGroup group;
-  group.count = hosts;
-  group.devices = std::move(devices);
-  group.nvlink_hosts = nvlink_hosts;
-  return *Cluster::Create({group});
+TEST(HostHierarchyTest, HasSocketsAndHosts) {
+  EXPECT_EQ(GroupsFor({At("a", 0), At("a", 0), At("a", 1), At("a", 1),
+                       At("b", 0), At("b", 0), At("b", 1), At("b", 1)}),
+            (std::vector<GroupsOfLevel>{{{0, 1}, {2, 3}, {4, 5}, {6, 7}},
+                                        {{0, 1, 2, 3}, {4, 5, 6, 7}}}));
 }
 
-TEST(ClusterHierarchyTest, NumaNodesSocketsHosts) {
-  const Cluster cluster =
-      OneGroup(2, {Cpu(0, 0), Cpu(0, 0), Cpu(0, 1), Cpu(0, 1), Cpu(1, 2),
-                   Cpu(1, 2), Cpu(1, 3), Cpu(1, 3)});
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Hierarchy hierarchy,
-                               HierarchyOf(cluster, 16));
-  EXPECT_EQ(hierarchy.Describe(),
-            "16 ranks, in 8 groups of 2, in 4 groups of 4, in 2 groups of 8");
+TEST(HostHierarchyTest, TakesUnevenHostsAndInterleavedRanks) {
+  EXPECT_EQ(GroupsFor({At("b", 1), At("a", 0), At("b", 0), At("a", 0),
+                       At("b", 1), At("c", 0)}),
+            (std::vector<GroupsOfLevel>{{{0, 4}, {1, 3}, {2}, {5}},
+                                        {{0, 2, 4}, {1, 3}, {5}}}));
 }
 
-TEST(ClusterHierarchyTest, LevelsThatTellNothingAreLeftOut) {
-  const Cluster cluster =
-      OneGroup(2, {Cpu(0, 0), Cpu(0, 0), Cpu(1, 1), Cpu(1, 1)});
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Hierarchy hierarchy,
-                               HierarchyOf(cluster, 8));
-  EXPECT_EQ(hierarchy.Describe(),
-            "8 ranks, in 4 groups of 2, in 2 groups of 4");
-  const std::vector<DeviceIndex> apart = {DeviceIndex(0), DeviceIndex(2),
-                                          DeviceIndex(4), DeviceIndex(6)};
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Hierarchy hosts,
-                               HierarchyOf(cluster, apart));
-  EXPECT_EQ(hosts.Describe(), "4 ranks, in 2 groups of 2");
+TEST(HostHierarchyTest, OmitsLevelsThatDoNotSeparateRanks) {
+  // One socket per host.
+  EXPECT_EQ(GroupsFor({At("a", 0), At("a", 0), At("b", 1), At("b", 1)}),
+            (std::vector<GroupsOfLevel>{{{0, 1}, {2, 3}}}));
+  // One rank per socket.
+  EXPECT_EQ(GroupsFor({At("a", 0), At("a", 1), At("b", 0), At("b", 1)}),
+            (std::vector<GroupsOfLevel>{{{0, 1}, {2, 3}}}));
+  // One host.
+  EXPECT_EQ(GroupsFor({At("a", 0), At("a", 1), At("a", 0), At("a", 1)}),
+            (std::vector<GroupsOfLevel>{{{0, 2}, {1, 3}}}));
 }
 
-TEST(ClusterHierarchyTest, NvlinkDomainsWithinAndAcrossHosts) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(
-      const Hierarchy within,
-      HierarchyOf(OneGroup(2, {Gpu(0), Gpu(0), Gpu(1), Gpu(1)}), 8));
-  EXPECT_EQ(within.Describe(), "8 ranks, in 4 groups of 2, in 2 groups of 4");
-  TESSERA_ASSERT_OK_AND_ASSIGN(
-      const Hierarchy racks, HierarchyOf(OneGroup(4, {Gpu(0), Gpu(0)}, 2), 8));
-  EXPECT_EQ(racks.Describe(), "8 ranks, in 2 groups of 4");
+TEST(HostHierarchyTest, IsNullIfNothingSeparatesRanks) {
+  for (const std::vector<RankLocation>& at :
+       {std::vector<RankLocation>{At("a", 0), At("a", 0), At("a", 0)},
+        {At("a", 0), At("b", 0), At("c", 1)},
+        {At("a", 0), At("a", 1), At("a", 2)},
+        {At("a", std::nullopt), At("a", 1)},
+        {At("a", 1)}}) {
+    EXPECT_EQ(HostHierarchy(at), nullptr);
+  }
 }
 
-TEST(ClusterHierarchyTest, RefusesMoreRanksThanDevices) {
-  const Cluster cluster = OneGroup(1, {Cpu(0, 0)});
-  EXPECT_THAT(HierarchyOf(cluster, 2),
-              StatusIs(absl::StatusCode::kOutOfRange,
-                       HasSubstr("2 ranks on 1 devices")));
-  EXPECT_THAT(HierarchyOf(cluster, 0),
-              StatusIs(absl::StatusCode::kInvalidArgument));
-  const std::vector<DeviceIndex> beyond = {DeviceIndex(1)};
-  EXPECT_THAT(HierarchyOf(cluster, beyond),
-              StatusIs(absl::StatusCode::kOutOfRange));
+TEST(HostHierarchyTest, AHostWithAnUnknownSocketCountsAsOneSocket) {
+  EXPECT_EQ(GroupsFor({At("a", 0), At("a", 1), At("a", std::nullopt),
+                       At("b", 0), At("b", 0), At("b", 1)}),
+            (std::vector<GroupsOfLevel>{{{0, 1, 2}, {3, 4}, {5}},
+                                        {{0, 1, 2}, {3, 4, 5}}}));
+}
+
+// The definition, pair by pair: the ranks that share `same` with rank r.
+GroupsOfLevel GroupsWith(size_t ranks,
+                         const std::function<bool(size_t, size_t)>& same) {
+  GroupsOfLevel groups;
+  for (size_t r = 0; r < ranks; ++r) {
+    std::vector<int64_t> members;
+    for (size_t other = 0; other < ranks; ++other) {
+      if (same(r, other)) members.push_back(static_cast<int64_t>(other));
+    }
+    groups.insert(members);
+  }
+  return groups;
+}
+
+// Every placement of five ranks on two hosts of two sockets each, one of which
+// may be unknown.
+TEST(HostHierarchyTest, AgreesWithTheDefinitionForEveryPlacement) {
+  constexpr size_t kRanks = 5, kPlaces = 6;
+  size_t cases = 1;
+  for (size_t i = 0; i < kRanks; ++i) cases *= kPlaces;
+  for (size_t number = 0; number < cases; ++number) {
+    std::vector<RankLocation> at;
+    for (size_t rest = number; at.size() < kRanks; rest /= kPlaces) {
+      const size_t place = rest % kPlaces;
+      at.push_back(At(place % 2 == 0 ? "a" : "b", std::nullopt));
+      if (place >= 2) at.back().socket = static_cast<int64_t>(place / 2 - 1);
+    }
+    const auto same_host = [&](size_t i, size_t j) {
+      return at[i].host == at[j].host;
+    };
+    const auto same_socket = [&](size_t i, size_t j) {
+      if (!same_host(i, j)) return false;
+      for (size_t k = 0; k < kRanks; ++k) {
+        if (same_host(i, k) && !at[k].socket) return true;
+      }
+      return at[i].socket == at[j].socket;
+    };
+    std::vector<GroupsOfLevel> want;
+    const GroupsOfLevel hosts = GroupsWith(kRanks, same_host);
+    const GroupsOfLevel sockets = GroupsWith(kRanks, same_socket);
+    for (const GroupsOfLevel& groups : {sockets, hosts}) {
+      if (groups.size() == 1 || groups.size() == kRanks) continue;
+      if (want.empty() || want.back() != groups) want.push_back(groups);
+    }
+    ASSERT_EQ(GroupsFor(at), want) << "case " << number;
+  }
 }
 
 }  // namespace

@@ -16,6 +16,8 @@
 #include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"
+#include "collectives/groups/agreement.h"
+#include "collectives/groups/host_hierarchy.h"
 #include "tools/launch/launch_command.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/launch/finish.h"
@@ -28,6 +30,7 @@
 #include "tools/train/loop/run_result.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/loop/worker.h"
+#include "tools/train/predict/choose_order.h"
 #include "tools/train/predict/print_prediction.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/check_settings.h"
@@ -208,16 +211,37 @@ struct RankInputs {
   model_files::ModelConfig model;
 };
 
+// --order, which rank 0 chooses for all if it is "auto".
+absl::StatusOr<std::string> AgreeOnOrder(const RankInputs& inputs,
+                                         const RankContext& rank) {
+  const Settings& settings = inputs.settings;
+  if (settings.order != kAutoOrder) return settings.order;
+  absl::StatusOr<std::string> chosen = std::string();
+  if (rank.world.rank().value() == 0) {
+    chosen = ChooseOrder(settings, inputs.model, rank.locations);
+  }
+  const absl::Duration timeout = settings.parallel.timeout;
+  TESSERA_RETURN_IF_ERROR(
+      collectives::AgreeOnStatus(rank.world, chosen.status(), timeout));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::vector<std::string> orders,
+      collectives::ExchangeTexts(rank.world, *chosen, timeout));
+  return std::move(orders.front());
+}
+
 absl::StatusOr<std::string> TrainOneRank(const RankInputs& inputs,
                                          const RankContext& rank) {
+  Settings settings = inputs.settings;
+  TESSERA_ASSIGN_OR_RETURN(settings.order, AgreeOnOrder(inputs, rank));
   WorkerSinks sinks;
-  if (!inputs.settings.quiet) sinks.table = rank.progress;
+  if (!settings.quiet) sinks.table = rank.progress;
   sinks.is_terminal = rank.is_terminal;
   sinks.collectives = rank.collectives;
   sinks.on_step = rank.on_step;
   TESSERA_ASSIGN_OR_RETURN(
-      const RunResult result,
-      RunWorker(rank.world, inputs.settings, inputs.model, inputs.data, sinks));
+      RunResult result,
+      RunWorker(rank.world, settings, inputs.model, inputs.data, sinks));
+  result.order = settings.order;
   return FormatRunResult(result);
 }
 
@@ -347,6 +371,14 @@ absl::Status FitIntoLimit(const model_files::ModelConfig& model,
   return absl::OkStatus();
 }
 
+// The locations of ranks as far as this process knows them before ranks meet.
+std::vector<collectives::RankLocation> LocationsBeforeStart(
+    const Settings& settings) {
+  const auto launcher = FindLauncher(settings);
+  if (!launcher.ok() || !launcher->has_value()) return {};
+  return LocationsOf(**launcher);
+}
+
 absl::StatusOr<CheckedRun> CheckRun(const Settings& settings,
                                     std::ostream& err) {
   CheckedRun run = {.settings = settings};
@@ -367,6 +399,11 @@ absl::StatusOr<CheckedRun> CheckRun(const Settings& settings,
                            RoomFor(settings, model, *data.corpus));
   if (is_limited) {
     TESSERA_RETURN_IF_ERROR(FitIntoLimit(model, err, room, run.settings));
+  }
+  if (settings.dry_run) {
+    TESSERA_ASSIGN_OR_RETURN(
+        run.settings.order,
+        ChooseOrder(run.settings, model, LocationsBeforeStart(settings)));
   }
   TESSERA_ASSIGN_OR_RETURN(run.prediction,
                            PredictRun(run.settings, model, {.room = room}));

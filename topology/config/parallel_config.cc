@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "topology/mesh.h"
@@ -21,7 +22,7 @@ struct NamedSizes {
 };
 
 // Null if training has no such axis.
-int64_t* SizeOf(std::string_view axis, NamedSizes& sizes) {
+int64_t* FindSize(std::string_view axis, NamedSizes& sizes) {
   if (axis == "dp") return &sizes.dp;
   if (axis == "dp_replicate") return &sizes.dp_replicate;
   if (axis == "dp_shard") return &sizes.dp_shard;
@@ -63,10 +64,12 @@ MeshSizes SizesOf(const NamedSizes& given) {
 
 // Fastest first.
 std::vector<Axis> AxesOf(const MeshSizes& sizes) {
-  return {{"tp", AxisSize(sizes.tp)},
-          {"cp", AxisSize(sizes.cp)},
-          {"dp", AxisSize(sizes.dp)},
-          {"pp", AxisSize(sizes.pp)}};
+  std::vector<Axis> axes;
+  for (const MeshAxis axis : sizes.order) {
+    axes.push_back(
+        {std::string(MeshAxisName(axis)), AxisSize(sizes.SizeOf(axis))});
+  }
+  return axes;
 }
 
 // The axes in the order of the text form.
@@ -84,6 +87,73 @@ std::vector<Axis> TextAxesOf(const MeshSizes& sizes) {
 
 }  // namespace
 
+std::string_view MeshAxisName(MeshAxis axis) {
+  switch (axis) {
+    case MeshAxis::kTp:
+      return "tp";
+    case MeshAxis::kCp:
+      return "cp";
+    case MeshAxis::kDp:
+      return "dp";
+    case MeshAxis::kPp:
+      return "pp";
+  }
+  return "none";
+}
+
+std::string FormatAxisOrder(const AxisOrder& order) {
+  return absl::StrJoin(order, "-", [](std::string* text, MeshAxis axis) {
+    absl::StrAppend(text, MeshAxisName(axis));
+  });
+}
+
+int64_t MeshSizes::SizeOf(MeshAxis axis) const {
+  switch (axis) {
+    case MeshAxis::kTp:
+      return tp;
+    case MeshAxis::kCp:
+      return cp;
+    case MeshAxis::kDp:
+      return dp;
+    case MeshAxis::kPp:
+      return pp;
+  }
+  return 1;
+}
+
+int64_t MeshSizes::StrideOf(MeshAxis axis) const {
+  int64_t stride = 1;
+  for (const MeshAxis faster : order) {
+    if (faster == axis) break;
+    stride *= SizeOf(faster);
+  }
+  return stride;
+}
+
+bool MeshSizes::Precedes(MeshAxis first, MeshAxis second) const {
+  return absl::c_find(order, first) < absl::c_find(order, second);
+}
+
+absl::StatusOr<AxisOrder> MeshSizes::ParseOrder(std::string_view text) const {
+  std::vector<Axis> axes = AxesOf(*this);
+  std::erase_if(axes,
+                [](const Axis& axis) { return axis.size == AxisSize(1); });
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Axis> ordered,
+                           OrderAxes(axes, text));
+  AxisOrder result = kDefaultAxisOrder;
+  // Axes that are not named come last.
+  const auto place = [&](MeshAxis axis) {
+    return absl::c_find_if(ordered,
+                           [&](const Axis& named) {
+                             return named.name == MeshAxisName(axis);
+                           }) -
+           ordered.begin();
+  };
+  std::stable_sort(result.begin(), result.end(),
+                   [&](MeshAxis a, MeshAxis b) { return place(a) < place(b); });
+  return result;
+}
+
 absl::StatusOr<MeshSizes> MeshSizes::Parse(std::string_view text) {
   if (!absl::c_all_of(text, absl::ascii_isprint)) {
     return absl::InvalidArgumentError(
@@ -92,7 +162,7 @@ absl::StatusOr<MeshSizes> MeshSizes::Parse(std::string_view text) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Axis> axes, ParseAxes(text));
   NamedSizes given;
   for (const Axis& axis : axes) {
-    int64_t* const size = SizeOf(axis.name, given);
+    int64_t* const size = FindSize(axis.name, given);
     if (size == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("there is no axis ", Quoted(axis.name),

@@ -5,11 +5,11 @@
 //   sizes.world_size();                              // 8
 //   const ParallelConfig config = {.mesh = sizes, .dtype = DType::kBF16};
 //   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, config.mesh.MakeMesh());
-//   mesh.GroupsAlong("cp,dp");                       // Who share the
-//   gradients.
+//   mesh.GroupsAlong("cp,dp");    // the ranks that share the gradients
 #ifndef TESSERA_TOPOLOGY_CONFIG_PARALLEL_CONFIG_H_
 #define TESSERA_TOPOLOGY_CONFIG_PARALLEL_CONFIG_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -24,8 +24,24 @@
 
 namespace tessera::topology {
 
-// Sizes of the axes of a training mesh; tensor ranks are next to each other,
-// then come context, data and pipeline ranks.
+enum class MeshAxis { kTp, kCp, kDp, kPp };
+
+// The axes of a training mesh, fastest-varying first.
+using AxisOrder = std::array<MeshAxis, 4>;
+
+// Tensor ranks are next to each other, then come context, data and pipeline
+// ranks.
+inline constexpr AxisOrder kDefaultAxisOrder = {MeshAxis::kTp, MeshAxis::kCp,
+                                                MeshAxis::kDp, MeshAxis::kPp};
+
+// "tp", "cp", "dp", "pp".
+std::string_view MeshAxisName(MeshAxis axis);
+
+// "tp-cp-dp-pp".
+std::string FormatAxisOrder(const AxisOrder& order);
+
+// Sizes of the axes of a training mesh, and the order in which they number the
+// ranks.
 struct MeshSizes {
   static constexpr int64_t kMaxRanks = int64_t{1} << 20;
 
@@ -37,10 +53,16 @@ struct MeshSizes {
   // nearest to each other. Model state is sharded over dp_shard x cp ranks and
   // replicated over dp_replicate. Divides dp.
   int64_t dp_replicate = 1;
+  AxisOrder order = kDefaultAxisOrder;
 
   int64_t dp_shard() const { return dp / dp_replicate; }
   int64_t shard_ranks() const { return dp_shard() * cp; }
   int64_t world_size() const { return dp * pp * cp * tp; }
+  int64_t SizeOf(MeshAxis axis) const;
+  // The distance in ranks between neighbours along the axis.
+  int64_t StrideOf(MeshAxis axis) const;
+  // True if `first` varies faster than `second`.
+  bool Precedes(MeshAxis first, MeshAxis second) const;
 
   friend bool operator==(const MeshSizes&, const MeshSizes&) = default;
 
@@ -61,7 +83,11 @@ struct MeshSizes {
   // and more than kMaxRanks ranks.
   absl::Status Validate() const;
 
-  // The mesh with axes tp, cp, dp and pp, fastest first; with replicas also
+  // Reads names joined by "-", fastest-varying first, such as "tp-cp-dp-pp".
+  // Axes of size 1 may be omitted. InvalidArgument as OrderAxes.
+  absl::StatusOr<AxisOrder> ParseOrder(std::string_view text) const;
+
+  // The mesh with axes tp, cp, dp and pp in their order; with replicas also
   // dp_shard and dp_replicate. InvalidArgument as Validate.
   absl::StatusOr<Mesh> MakeMesh() const;
 };

@@ -1,5 +1,6 @@
 #include "topology/config/parallel_config.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -128,6 +129,42 @@ TEST(MeshSizesTest, TensorRanksAreNextToEachOtherThenContextDataPipeline) {
       }
     }
   }
+}
+
+// Against the mesh, for every order.
+TEST(MeshSizesTest, EveryOrderNumbersRanksByItsStrides) {
+  MeshSizes sizes = {.dp = 4, .pp = 3, .cp = 2, .tp = 5};
+  std::sort(sizes.order.begin(), sizes.order.end());
+  do {
+    const std::string order = FormatAxisOrder(sizes.order);
+    EXPECT_THAT(sizes.ParseOrder(order), IsOkAndHolds(sizes.order));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, sizes.MakeMesh());
+    EXPECT_EQ(mesh.order(), order);
+    for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+      for (const MeshAxis axis : sizes.order) {
+        EXPECT_THAT(
+            mesh.CoordinateOf(Rank(rank), MeshAxisName(axis)),
+            IsOkAndHolds(rank / sizes.StrideOf(axis) % sizes.SizeOf(axis)));
+      }
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      for (size_t j = 0; j < 4; ++j) {
+        EXPECT_EQ(sizes.Precedes(sizes.order[i], sizes.order[j]), i < j);
+      }
+    }
+  } while (std::next_permutation(sizes.order.begin(), sizes.order.end()));
+}
+
+TEST(MeshSizesTest, OrdersMayOmitAxesOfSizeOne) {
+  const MeshSizes sizes = {.dp = 2, .tp = 2};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const AxisOrder order,
+                               sizes.ParseOrder("dp-ep-tp"));
+  EXPECT_EQ(FormatAxisOrder(order), "dp-tp-cp-pp");
+  EXPECT_THAT(sizes.ParseOrder("tp-pp"),
+              Refused("misses axis \"dp\"; name every axis of the mesh"));
+  EXPECT_THAT(sizes.ParseOrder("tp-dp-tp"), Refused("twice"));
+  EXPECT_THAT(sizes.ParseOrder("tp-dp-xp"), Refused("unknown axis \"xp\""));
+  EXPECT_THAT(sizes.ParseOrder(""), Refused("empty name"));
 }
 
 TEST(MeshSizesTest, RanksOfAShardGroupAreNear) {

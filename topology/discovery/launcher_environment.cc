@@ -71,13 +71,6 @@ absl::StatusOr<std::vector<SlurmTaskRun>> ParseSlurmTasksPerNode(
   return runs;
 }
 
-std::string FormatSlurmTasksPerNode(const std::vector<SlurmTaskRun>& runs) {
-  return absl::StrJoin(runs, ",", [](std::string* out, const auto& run) {
-    absl::StrAppend(out, run.tasks);
-    if (run.nodes > 1) absl::StrAppend(out, "(x", run.nodes, ")");
-  });
-}
-
 int64_t SlurmNodeCount(const std::vector<SlurmTaskRun>& runs) {
   int64_t nodes = 0;
   for (const SlurmTaskRun& run : runs) nodes += run.nodes;
@@ -251,31 +244,6 @@ absl::StatusOr<LauncherEnvironment> ReadSlurm(const Reader& reader) {
   return result;
 }
 
-absl::StatusOr<HostIndex> HostOf(const LauncherEnvironment& environment,
-                                 const Cluster& cluster) {
-  if (environment.host_name) {
-    const auto named = cluster.FindHost(*environment.host_name);
-    if (named.ok()) return named;
-  }
-  if (environment.host_rank) {
-    const HostIndex host(*environment.host_rank);
-    if (cluster.Contains(host)) return host;
-    return absl::InvalidArgumentError(absl::StrCat(
-        LauncherName(environment.launcher), " says that this is host ",
-        host.value(), ", but the cluster has ", cluster.num_hosts(),
-        " hosts; describe every host of the job"));
-  }
-  TESSERA_ASSIGN_OR_RETURN(const DevicePlace place,
-                           PlaceOfRank(cluster, environment.rank));
-  if (place.local == environment.local_rank) return place.host;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "rank ", environment.rank.value(), " is local rank ",
-      environment.local_rank, " by ", LauncherName(environment.launcher),
-      ", but local rank ", place.local,
-      " where ranks fill the cluster's hosts in order; start as many ranks on "
-      "each host as the cluster says it has devices"));
-}
-
 }  // namespace
 
 std::string_view LauncherName(Launcher launcher) {
@@ -302,26 +270,6 @@ absl::StatusOr<LauncherEnvironment> ReadLauncherEnvironment(
       "no launcher's variables are set: neither RANK and LOCAL_RANK "
       "(torchrun), OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH) nor "
       "SLURM_PROCID (Slurm); start the program with one of these");
-}
-
-absl::StatusOr<DevicePlace> PlaceOfRank(const Cluster& cluster, Rank rank) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const DevicePlace place, cluster.Locate(DeviceIndex(rank.value())),
-      Annotate(_, absl::StrCat("rank ", rank.value(), " has no device")));
-  return place;
-}
-
-absl::StatusOr<DeviceIndex> DeviceOf(const LauncherEnvironment& environment,
-                                     const Cluster& cluster) {
-  TESSERA_ASSIGN_OR_RETURN(const HostIndex host, HostOf(environment, cluster));
-  TESSERA_ASSIGN_OR_RETURN(const int64_t devices, cluster.DeviceCount(host));
-  TESSERA_ASSIGN_OR_RETURN(const DeviceIndex first, cluster.FirstDevice(host));
-  if (environment.local_rank < devices) return first + environment.local_rank;
-  TESSERA_ASSIGN_OR_RETURN(const std::string name, cluster.HostName(host));
-  return absl::InvalidArgumentError(absl::StrCat(
-      "rank ", environment.rank.value(), " is local rank ",
-      environment.local_rank, " of host \"", name, "\", which has ", devices,
-      " devices; start at most ", devices, " ranks there"));
 }
 
 }  // namespace tessera::topology

@@ -7,7 +7,6 @@
 //         const char* value = std::getenv(std::string(name).c_str());
 //         return value ? std::optional<std::string>(value) : std::nullopt;
 //       }));
-//   TESSERA_ASSIGN_OR_RETURN(DeviceIndex device, DeviceOf(here, cluster));
 //
 // Launchers in the order in which their variables are looked up; the innermost
 // comes first, because variables of an outer one are inherited (torchrun within
@@ -34,7 +33,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "topology/cluster/cluster.h"
 #include "topology/rank.h"
 
 namespace tessera::topology {
@@ -54,9 +52,6 @@ struct SlurmTaskRun {
 // nodes together exceed 2^20 or their tasks 2^40.
 absl::StatusOr<std::vector<SlurmTaskRun>> ParseSlurmTasksPerNode(
     std::string_view text);
-
-// The text of `runs`; ParseSlurmTasksPerNode reads it back.
-std::string FormatSlurmTasksPerNode(const std::vector<SlurmTaskRun>& runs);
 
 // The number of nodes and of tasks in all.
 int64_t SlurmNodeCount(const std::vector<SlurmTaskRun>& runs);
@@ -93,18 +88,6 @@ using EnvironmentLookup =
 // names the variables and their values.
 absl::StatusOr<LauncherEnvironment> ReadLauncherEnvironment(
     const EnvironmentLookup& lookup);
-
-// The device of a rank if nothing but the cluster is known: ranks fill the
-// hosts in order, each with as many as it has devices. OutOfRange if the
-// cluster has fewer devices.
-absl::StatusOr<DevicePlace> PlaceOfRank(const Cluster& cluster, Rank rank);
-
-// The device of this process: number `local_rank` of its host. The host is the
-// one of that name where the cluster has it, else host number `host_rank`, else
-// the one that PlaceOfRank says. InvalidArgument if the host has no such
-// device or, in the last case, PlaceOfRank says another local rank.
-absl::StatusOr<DeviceIndex> DeviceOf(const LauncherEnvironment& environment,
-                                     const Cluster& cluster);
 
 }  // namespace tessera::topology
 

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "topology/cluster/cluster_file.h"
 
 namespace tessera::topology {
 
@@ -35,15 +34,17 @@ TEST(SlurmTasksTest, CountsAsTheListWrittenOut) {
   for (int round = 0; round < 2000; ++round) {
     std::vector<SlurmTaskRun> runs(1 + random() % 5);
     std::vector<int64_t> nodes;
+    std::string text;
     int64_t tasks = 0;
     for (SlurmTaskRun& run : runs) {
       run.tasks = 1 + static_cast<int64_t>(random() % 9);
       run.nodes = 1 + static_cast<int64_t>(random() % 4);
       nodes.insert(nodes.end(), static_cast<size_t>(run.nodes), run.tasks);
       tasks += run.tasks * run.nodes;
+      absl::StrAppend(&text, text.empty() ? "" : ",", run.tasks);
+      if (run.nodes > 1) absl::StrAppend(&text, "(x", run.nodes, ")");
     }
-    EXPECT_THAT(ParseSlurmTasksPerNode(FormatSlurmTasksPerNode(runs)),
-                IsOkAndHolds(runs));
+    EXPECT_THAT(ParseSlurmTasksPerNode(text), IsOkAndHolds(runs));
     EXPECT_EQ(SlurmNodeCount(runs), static_cast<int64_t>(nodes.size()));
     EXPECT_EQ(SlurmTaskCount(runs), tasks);
     for (size_t node = 0; node < nodes.size(); ++node) {
@@ -281,73 +282,6 @@ TEST(LauncherEnvironmentTest, LaunchersHaveNames) {
   EXPECT_EQ(LauncherName(Launcher::kOpenMpi), "Open MPI");
   EXPECT_EQ(LauncherName(Launcher::kMpich), "MPICH");
   EXPECT_EQ(LauncherName(Launcher::kSlurm), "Slurm");
-}
-
-// Hosts of 3, 1 and 4 devices.
-Cluster Uneven() {
-  std::vector<HostGroup> groups(3);
-  for (size_t i = 0; i < 3; ++i) {
-    groups[i].name = absl::StrCat("node", i + 1);
-    groups[i].devices.resize(std::vector<size_t>{3, 1, 4}[i]);
-  }
-  return *Cluster::Create(std::move(groups));
-}
-
-TEST(PlaceOfRankTest, WalksHostsWithTheirOwnDeviceCounts) {
-  const Cluster cluster = Uneven();
-  const std::vector<std::pair<int64_t, int64_t>> expected = {
-      {0, 0}, {0, 1}, {0, 2}, {1, 0}, {2, 0}, {2, 1}, {2, 2}, {2, 3}};
-  for (size_t rank = 0; rank < expected.size(); ++rank) {
-    TESSERA_ASSERT_OK_AND_ASSIGN(
-        const DevicePlace place,
-        PlaceOfRank(cluster, Rank(static_cast<int64_t>(rank))));
-    EXPECT_EQ(place.host.value(), expected[rank].first);
-    EXPECT_EQ(place.local, expected[rank].second);
-  }
-  EXPECT_THAT(PlaceOfRank(cluster, Rank(8)),
-              StatusIs(absl::StatusCode::kOutOfRange,
-                       AllOf(HasSubstr("rank 8 has no device"),
-                             HasSubstr("8 devices"))));
-}
-
-LauncherEnvironment Here(int64_t rank, int64_t local_rank) {
-  LauncherEnvironment here;
-  here.rank = Rank(rank);
-  here.world_size = AxisSize(8);
-  here.local_rank = local_rank;
-  return here;
-}
-
-TEST(DeviceOfTest, ByHostNameThenHostRankThenTheClustersOrder) {
-  const Cluster cluster = Uneven();
-  LauncherEnvironment here = Here(5, 1);
-  EXPECT_THAT(DeviceOf(here, cluster), IsOkAndHolds(DeviceIndex(5)));
-  here.host_rank = 0;
-  EXPECT_THAT(DeviceOf(here, cluster), IsOkAndHolds(DeviceIndex(1)));
-  here.host_name = "node3";
-  EXPECT_THAT(DeviceOf(here, cluster), IsOkAndHolds(DeviceIndex(5)));
-  here.host_name = "elsewhere";
-  EXPECT_THAT(DeviceOf(here, cluster), IsOkAndHolds(DeviceIndex(1)));
-}
-
-TEST(DeviceOfTest, RefusesWhatContradictsTheCluster) {
-  const Cluster cluster = Uneven();
-  LauncherEnvironment here = Here(3, 3);
-  EXPECT_THAT(DeviceOf(here, cluster),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("rank 3 is local rank 3 by torchrun"),
-                             HasSubstr("local rank 0"))));
-  here.host_rank = 0;
-  EXPECT_THAT(DeviceOf(here, cluster),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("local rank 3 of host \"node1\", which has 3 "
-                                 "devices")));
-  here.host_rank = 3;
-  EXPECT_THAT(DeviceOf(here, cluster),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("this is host 3, but the cluster has 3")));
-  EXPECT_THAT(DeviceOf(Here(8, 0), cluster),
-              StatusIs(absl::StatusCode::kOutOfRange));
 }
 
 }  // namespace

@@ -53,13 +53,14 @@ collectives::CommunicatorOptions OptionsFor(const Hosts& hosts) {
   collectives::CommunicatorOptions options;
   options.reproducible = true;
   if (hosts.empty()) return options;
-  Hierarchy::Groups groups;
-  for (const auto& host : hosts) {
-    groups.emplace_back();
-    for (const int64_t r : host) groups.back().emplace_back(r);
+  std::map<int64_t, int64_t> host_of;
+  for (size_t h = 0; h < hosts.size(); ++h) {
+    for (const int64_t r : hosts[h]) host_of[r] = static_cast<int64_t>(h);
   }
+  std::vector<std::vector<int64_t>> levels(1);
+  for (const auto& [rank, host] : host_of) levels[0].push_back(host);
   options.hierarchy =
-      std::make_shared<const Hierarchy>(*Hierarchy::FromGroups(groups));
+      std::make_shared<const Hierarchy>(*Hierarchy::FromLabels(levels));
   return options;
 }
 

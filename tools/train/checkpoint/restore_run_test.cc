@@ -3,10 +3,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +21,7 @@
 #include "offload/tier/host_tier.h"
 #include "tools/train/checkpoint/mesh_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
+#include "topology/config/parallel_config.h"
 
 namespace tessera::train {
 namespace {
@@ -33,6 +36,7 @@ using testing::SmallRun;
 using testing::TrainTo;
 using testing::WholeBits;
 using testing::WholeState;
+using topology::AxisOrder;
 
 constexpr int64_t kSavedStep = 3;
 
@@ -125,6 +129,46 @@ TEST(RestoreRunTest, EveryMeshGoesOnWithTheSameStateAndLosses) {
                                               {{.pp = 4, .tp = 2}, 0}}) {
     ExpectResumes(run, With(options, mesh, stage), 1e-5);
   }
+}
+
+AxisOrder OrderOf(const MeshSizes& mesh, std::string_view text) {
+  return *mesh.ParseOrder(text);
+}
+
+// Sums are in the order of ranks: a group along two axes has the same order of
+// members if the axes keep theirs.
+TEST(RestoreRunTest, EveryOrderOfAxesHasTheSameLosses) {
+  const MeshSizes mesh = {.dp = 2, .pp = 2, .cp = 2};
+  const RunOptions options = With(SmallRun(), mesh, 3);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                               TrainAndSave(options, "orders"));
+  for (const auto& [order, tolerance] :
+       std::map<std::string, double>{{"pp-cp-dp", 0},
+                                     {"cp-pp-dp-tp", 0},
+                                     {"dp-cp-pp", 1e-5},
+                                     {"dp-pp-cp", 1e-5}}) {
+    RunOptions other = options;
+    other.mesh.order = OrderOf(mesh, order);
+    ExpectResumes(run, other, tolerance);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted trained,
+                                 TrainAndSave(other, "order"));
+    ASSERT_EQ(trained.losses.size(), run.losses.size());
+    for (size_t i = 0; i < run.losses.size(); ++i) {
+      EXPECT_NEAR(trained.losses[i], run.losses[i],
+                  tolerance * std::abs(run.losses[i]))
+          << order;
+    }
+    ExpectResumes(trained, options, 1e-5);
+  }
+}
+
+TEST(RestoreRunTest, ReplicasTakeOtherOrders) {
+  MeshSizes mesh = {.dp = 4, .tp = 2, .dp_replicate = 2};
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Uninterrupted run,
+      TrainAndSave(With(SmallRun(), mesh, 3), "replicas"));
+  mesh.order = OrderOf(mesh, "dp-tp");
+  ExpectResumes(run, With(SmallRun(), mesh, 3), 0);
 }
 
 // Hybrid sharding: the first replica writes, every replica reads.

@@ -307,8 +307,12 @@ absl::Status FinishRun(const FinishedRun& run, const std::string& text,
   TESSERA_ASSIGN_OR_RETURN(outcome.result, ParseRunResult(text));
   TESSERA_RETURN_IF_ERROR(WriteFile(run.directory.result(), text));
   if (run.prediction.has_value()) {
-    outcome.report =
-        MakeRunReport(outcome.result, run.settings, *run.prediction);
+    RunPrediction prediction = *run.prediction;
+    if (const std::string& order = outcome.result.order; !order.empty()) {
+      TESSERA_ASSIGN_OR_RETURN(prediction.mesh.order,
+                               prediction.mesh.ParseOrder(order));
+    }
+    outcome.report = MakeRunReport(outcome.result, run.settings, prediction);
   }
   return run.settings.format == "json" ? FinishAsJson(run, outcome, out, err)
                                        : FinishAsText(run, outcome, out, err);

@@ -57,6 +57,7 @@ absl::StatusOr<std::string> RunRank(const World& world,
                                     const RankEvents& events) {
   absl::StatusOr<std::string> result =
       program({.world = *world.communicator,
+               .locations = world.locations,
                .collectives = world.collectives,
                .on_step = events.on_step,
                .progress = events.progress,
@@ -237,6 +238,7 @@ absl::StatusOr<LaunchedRun> Run(const Settings& settings, World& world,
   TESSERA_ASSIGN_OR_RETURN(const RankProgram program, make(here));
   TESSERA_ASSIGN_OR_RETURN(
       std::string result, program({.world = everyone,
+                                   .locations = world.locations,
                                    .collectives = world.collectives,
                                    .progress = &progress,
                                    .is_terminal = isatty(STDERR_FILENO) == 1}));

@@ -17,11 +17,13 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
+#include "collectives/groups/host_hierarchy.h"
 #include "tools/train/launch/attempt_files.h"
 #include "tools/train/launch/run_directory.h"
 #include "tools/train/launch/world.h"
@@ -33,6 +35,8 @@ namespace tessera::train {
 
 struct RankContext {
   collectives::Communicator& world;
+  // World::locations.
+  std::span<const collectives::RankLocation> locations = {};
   // Logs all collectives of the world and of the groups made from it.
   std::shared_ptr<CollectiveLog> collectives = nullptr;
   // The rank calls it after each step. Cheap.

@@ -143,8 +143,12 @@ absl::StatusOr<World> MakeWorld(const Settings& settings,
   World world;
   world.collectives = std::make_shared<CollectiveLog>();
   if (SpansHosts(settings.engine)) {
-    TESSERA_ASSIGN_OR_RETURN(options.hierarchy, collectives::HostHierarchy(
-                                                    *engine, options.timeout));
+    TESSERA_ASSIGN_OR_RETURN(const collectives::RankLocation here,
+                             collectives::RankLocation::Self());
+    TESSERA_ASSIGN_OR_RETURN(
+        world.locations,
+        collectives::ExchangeLocations(*engine, here, options.timeout));
+    options.hierarchy = collectives::HostHierarchy(world.locations);
   }
   engine = MeasureEngine(std::move(engine), world.collectives);
   if (strategy == CommunicationStrategy::kAdaptive) {

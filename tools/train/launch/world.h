@@ -16,6 +16,7 @@
 #include "collectives/bootstrap/store.h"
 #include "collectives/communicator.h"
 #include "collectives/engine/engine.h"
+#include "collectives/groups/host_hierarchy.h"
 #include "tools/train/loop/collective_log.h"
 #include "tools/train/settings/settings.h"
 #include "topology/discovery/launcher_environment.h"
@@ -27,6 +28,8 @@ struct World {
       store;  // The rendezvous; null without one.
   std::shared_ptr<CollectiveLog> collectives;  // Logs the communicator.
   std::unique_ptr<collectives::Communicator> communicator;
+  // By rank; empty if the engine does not span hosts.
+  std::vector<collectives::RankLocation> locations;
 };
 
 // The number of ranks of --mesh. InvalidArgument if the mesh is invalid.

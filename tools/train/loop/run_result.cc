@@ -156,6 +156,7 @@ constexpr auto kRun = [](auto& io, RunResult& run) {
   io.Value("tokens_per_second", run.tokens_per_second);
   io.Value("first_step", run.first_step);
   io.Value("checkpoint", run.checkpoint);
+  io.Value("order", run.order);
   io.Value("memory_is_shared", run.memory_is_shared);
   io.List("steps", run.steps, kStep);
   io.List("ranks", run.ranks, kRank);

@@ -128,6 +128,7 @@ struct RunResult {
   // the whole process.
   bool memory_is_shared = false;
   std::string checkpoint = {};  // The last one; empty if none was written.
+  std::string order = {};       // Of the axes: --order, as it was chosen.
   // Over all steps but the first, if there are more.
   double tokens_per_second = 0;
   double seconds = 0;  // Over all steps.

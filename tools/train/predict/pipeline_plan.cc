@@ -10,16 +10,25 @@
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 #include "tensor_parallel/sharding/partition.h"
+#include "topology/config/parallel_config.h"
 
 namespace tessera::train {
 
+using topology::MeshAxis;
+
 RankPlace RankPlace::Of(int64_t rank, const MeshSizes& mesh) {
-  RankPlace place;
-  place.tp = rank % mesh.tp;
-  place.cp = rank / mesh.tp % mesh.cp;
-  place.dp = rank / (mesh.tp * mesh.cp) % mesh.dp;
-  place.pp = rank / (mesh.tp * mesh.cp * mesh.dp);
-  return place;
+  const auto along = [&](MeshAxis axis) {
+    return rank / mesh.StrideOf(axis) % mesh.SizeOf(axis);
+  };
+  return {.dp = along(MeshAxis::kDp),
+          .pp = along(MeshAxis::kPp),
+          .cp = along(MeshAxis::kCp),
+          .tp = along(MeshAxis::kTp)};
+}
+
+int64_t RankPlace::RankIn(const MeshSizes& mesh) const {
+  return dp * mesh.StrideOf(MeshAxis::kDp) + pp * mesh.StrideOf(MeshAxis::kPp) +
+         cp * mesh.StrideOf(MeshAxis::kCp) + tp * mesh.StrideOf(MeshAxis::kTp);
 }
 
 std::string RankPlace::ToString() const {

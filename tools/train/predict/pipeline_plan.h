@@ -34,10 +34,8 @@ struct RankPlace {
   int64_t cp = 0;
   int64_t tp = 0;
 
-  // Tensor ranks are next to each other, then context, data and pipeline ranks.
-  int64_t RankIn(const MeshSizes& mesh) const {
-    return tp + mesh.tp * (cp + mesh.cp * (dp + mesh.dp * pp));
-  }
+  // The rank in the order of the mesh's axes, and its inverse.
+  int64_t RankIn(const MeshSizes& mesh) const;
   static RankPlace Of(int64_t rank, const MeshSizes& mesh);
   // "dp 0, pp 1, cp 0, tp 1".
   std::string ToString() const;

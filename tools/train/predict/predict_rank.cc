@@ -304,16 +304,12 @@ absl::StatusOr<std::vector<int64_t>> DryRun::Snapshots() const {
   return snapshots;
 }
 
-// The rank among those that share the state.
-int64_t DataRankOf(const RankPlace& place, const MeshSizes& mesh) {
-  return place.cp + mesh.cp * (place.dp % mesh.dp_shard());
-}
-
 // Only the first replica writes.
 int64_t SnapshotOf(const RankPlace& place, const MeshSizes& mesh,
                    const std::vector<int64_t>& snapshots) {
   if (place.dp >= mesh.dp_shard()) return 0;
-  return snapshots[static_cast<size_t>(DataRankOf(place, mesh))];
+  return snapshots[static_cast<size_t>(
+      RankAlong(TrafficAxis::kDp, mesh, place))];
 }
 
 // Besides the plan, a rank's memory and messages depend on these.
@@ -330,7 +326,8 @@ absl::StatusOr<std::string> SizesOf(const PipelinePlan& plan,
   }
   // Ranks have different shards.
   if (plan.options().state.layout != zero3::LayoutKind::kChunks) {
-    absl::StrAppend(&sizes, "/data", DataRankOf(place, plan.options().mesh));
+    absl::StrAppend(&sizes, "/data",
+                    RankAlong(TrafficAxis::kDp, plan.options().mesh, place));
   }
   return sizes;
 }

@@ -27,6 +27,7 @@ namespace {
 using collectives::OpKind;
 using offload::Purpose;
 using tensor_parallel::Recompute;
+using topology::MeshAxis;
 
 // A dry run that touches its memory ends the test.
 constexpr MemoryAccess kTrapped = MemoryAccess::kTrapped;
@@ -165,13 +166,25 @@ void ExpectAsMeasured(const RunOptions& options, const StateHomes& homes = {},
 TEST(RankPlaceTest, PlacesAndGroupsAreThoseOfTheMesh) {
   for (const MeshSizes& sizes :
        {MeshSizes{}, MeshSizes{.dp = 2, .pp = 3, .cp = 2, .tp = 2},
-        MeshSizes{.dp = 6, .pp = 2, .cp = 2, .tp = 3, .dp_replicate = 3}}) {
+        MeshSizes{.dp = 6, .pp = 2, .cp = 2, .tp = 3, .dp_replicate = 3},
+        MeshSizes{
+            .dp = 4,
+  .pp = 2,
+  .cp = 3,
+  .tp = 2,
+  .dp_replicate = 2,
+  .order = {MeshAxis::kPp, MeshAxis::kDp, MeshAxis::kTp, MeshAxis::kCp}}}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const topology::Mesh mesh, sizes.MakeMesh());
     for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
       const RankPlace place = RankPlace::Of(rank, sizes);
-      EXPECT_THAT(mesh.CoordinatesOf(topology::Rank(rank)),
-                  IsOkAndHolds(::testing::ElementsAre(place.tp, place.cp,
-                                                      place.dp, place.pp)));
+      for (const auto& [axis, index] :
+           std::map<std::string, int64_t>{{"tp", place.tp},
+                                          {"cp", place.cp},
+                                          {"dp", place.dp},
+                                          {"pp", place.pp}}) {
+        EXPECT_THAT(mesh.CoordinateOf(topology::Rank(rank), axis),
+                    IsOkAndHolds(index));
+      }
       EXPECT_EQ(place.RankIn(sizes), rank);
     }
     const bool is_hybrid = sizes.dp_replicate > 1;
@@ -182,7 +195,13 @@ TEST(RankPlaceTest, PlacesAndGroupsAreThoseOfTheMesh) {
              {TrafficAxis::kDp, is_hybrid ? "cp,dp_shard" : "cp,dp"},
              {TrafficAxis::kData, "cp,dp"},
              {TrafficAxis::kModel, "tp,pp"}}) {
-      EXPECT_EQ(RanksAlong(axis, sizes), mesh.GroupsAlong(axes)->size());
+      const auto groups = mesh.GroupsAlong(axes);
+      EXPECT_EQ(RanksAlong(axis, sizes), groups->size());
+      for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+        EXPECT_THAT(
+            groups->IndexOf(topology::Rank(rank)),
+            IsOkAndHolds(RankAlong(axis, sizes, RankPlace::Of(rank, sizes))));
+      }
     }
     if (is_hybrid) {
       EXPECT_EQ(RanksAlong(TrafficAxis::kReplicate, sizes),

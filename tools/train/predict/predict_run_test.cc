@@ -250,7 +250,8 @@ TEST(PredictRunTest, TextAndJsonSayTheSame) {
   std::ostringstream text;
   PrintPredictionText(run, text);
   for (const char* part :
-       {"mesh dp2,pp2,cp1,tp2: 8 ranks", "1f1b of 2 stages and 8 micro-batches",
+       {"mesh dp2,pp2,cp1,tp2, order tp-cp-dp-pp: 8 ranks",
+        "1f1b of 2 stages and 8 micro-batches",
         "gathers weights 1 layer ahead, reduces gradients at each micro-batch",
         "activations", "all_reduce", "it fits"}) {
     EXPECT_THAT(text.str(), HasSubstr(part));

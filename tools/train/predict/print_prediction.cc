@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "collectives/operation/operation.h"
 #include "nlohmann/json.hpp"
+#include "topology/config/parallel_config.h"
 
 namespace tessera::train {
 namespace {
@@ -153,9 +154,10 @@ Json RankAsJson(const RunPrediction& run, const RankPrediction& rank) {
 }  // namespace
 
 void PrintPredictionText(const RunPrediction& run, std::ostream& out) {
-  out << "mesh " << run.mesh.ToString() << ": " << run.mesh.world_size()
-      << " ranks; " << run.schedule << " of " << run.stages << " stages and "
-      << run.micro_batches << " micro-batches\n"
+  out << "mesh " << run.mesh.ToString() << ", order "
+      << topology::FormatAxisOrder(run.mesh.order) << ": "
+      << run.mesh.world_size() << " ranks; " << run.schedule << " of "
+      << run.stages << " stages and " << run.micro_batches << " micro-batches\n"
       << run.ranks.front().placement << "\n"
       << absl::StrFormat("model of %.4g parameters; a step takes %.4g flops",
                          static_cast<double>(run.parameters), run.work.model);
@@ -176,6 +178,7 @@ void PrintPredictionText(const RunPrediction& run, std::ostream& out) {
 std::string PredictionAsJson(const RunPrediction& run) {
   Json json;
   json["mesh"] = run.mesh.ToString();
+  json["order"] = topology::FormatAxisOrder(run.mesh.order);
   json["world_size"] = run.mesh.world_size();
   json["schedule"] = run.schedule;
   json["placement"] = run.ranks.front().placement;

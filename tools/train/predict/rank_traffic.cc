@@ -6,6 +6,7 @@
 #include "collectives/operation/operation.h"
 #include "collectives/record/flight_recorder.h"
 #include "collectives/shared_memory/window_memory.h"
+#include "topology/config/parallel_config.h"
 
 namespace tessera::train {
 
@@ -51,6 +52,51 @@ int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh) {
   return 1;
 }
 
+namespace {
+
+using topology::MeshAxis;
+
+// An axis with a rank's index along it.
+struct IndexAlong {
+  MeshAxis axis;
+  int64_t size;
+  int64_t index;
+};
+
+// The index in the group along both axes, whose members ascend.
+int64_t IndexAlongBoth(const MeshSizes& mesh, const IndexAlong& a,
+                       const IndexAlong& b) {
+  return mesh.Precedes(a.axis, b.axis) ? a.index + a.size * b.index
+                                       : b.index + b.size * a.index;
+}
+
+}  // namespace
+
+int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
+                  const RankPlace& place) {
+  const IndexAlong cp = {MeshAxis::kCp, mesh.cp, place.cp};
+  switch (axis) {
+    case TrafficAxis::kTp:
+      return place.tp;
+    case TrafficAxis::kCp:
+      return place.cp;
+    case TrafficAxis::kPp:
+      return place.pp;
+    case TrafficAxis::kDp:
+      return IndexAlongBoth(
+          mesh, cp,
+          {MeshAxis::kDp, mesh.dp_shard(), place.dp % mesh.dp_shard()});
+    case TrafficAxis::kReplicate:
+      return place.dp / mesh.dp_shard();
+    case TrafficAxis::kData:
+      return IndexAlongBoth(mesh, cp, {MeshAxis::kDp, mesh.dp, place.dp});
+    case TrafficAxis::kModel:
+      return IndexAlongBoth(mesh, {MeshAxis::kTp, mesh.tp, place.tp},
+                            {MeshAxis::kPp, mesh.pp, place.pp});
+  }
+  return 0;
+}
+
 void RankTraffic::Add(TrafficAxis axis, OpKind kind,
                       const collectives::OperationCount& count) {
   const int64_t ranks = RanksAlong(axis, mesh_);
@@ -83,27 +129,6 @@ double RankTraffic::SentAlong(TrafficAxis axis) const {
 namespace {
 
 using collectives::WindowUser;
-
-int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
-                  const RankPlace& place) {
-  switch (axis) {
-    case TrafficAxis::kTp:
-      return place.tp;
-    case TrafficAxis::kCp:
-      return place.cp;
-    case TrafficAxis::kPp:
-      return place.pp;
-    case TrafficAxis::kDp:
-      return place.cp + mesh.cp * (place.dp % mesh.dp_shard());
-    case TrafficAxis::kReplicate:
-      return place.dp / mesh.dp_shard();
-    case TrafficAxis::kData:
-      return place.cp + mesh.cp * place.dp;
-    case TrafficAxis::kModel:
-      return place.tp + mesh.tp * place.pp;
-  }
-  return 0;
-}
 
 // ShardedState has a group for gathers, one for reductions and one for
 // agreement, in addition to the mesh's; checkpoints have one, the norm has one,

@@ -41,8 +41,10 @@ inline constexpr std::array kTrafficAxes = {
 
 // "tp", "cp", "pp", "dp", "dp_replicate", "data", "tp,pp".
 std::string_view TrafficAxisName(TrafficAxis axis);
-// The size of the group along the axis.
+// The size of the group along the axis, and a rank's index in it.
 int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh);
+int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
+                  const RankPlace& place);
 
 struct OperationTraffic {
   int64_t count = 0;

@@ -145,6 +145,10 @@ absl::Status CheckMesh(const Settings& settings) {
                       absl::StrCat(status.message(),
                                    "; give for example --mesh=dp2,pp2,tp2"));
   }
+  if (settings.order != kAutoOrder) {
+    TESSERA_RETURN_IF_ERROR(tools::FlagError(
+        "order", settings.order, mesh.ParseOrder(settings.order).status()));
+  }
   TESSERA_RETURN_IF_ERROR(CheckBatch(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLength(settings, mesh));
   return CheckSchedule(settings, mesh);

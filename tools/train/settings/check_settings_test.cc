@@ -311,6 +311,8 @@ TEST(CheckSettingsTest, RefusesSchedulesThatDoNotFit) {
 TEST(CheckSettingsTest, RefusesUnknownValuesAndWrongNumbers) {
   ExpectRefused({
       {"--engine=tcp: must be one of", [](auto& s) { s.engine = "tcp"; }},
+      {"--order=tp-dp: order \"tp-dp\" misses axis \"pp\"",
+       [](auto& s) { s.order = "tp-dp"; }},
       {"--recompute=half: must be one of none, selective, full",
        [](auto& s) { s.recompute = "half"; }},
       {"--zero=4: must be at most 3", [](auto& s) { s.zero = 4; }},

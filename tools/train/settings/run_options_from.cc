@@ -220,6 +220,10 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
   RunOptions options;
   options.mesh = settings.parallel.mesh;
+  if (settings.order != kAutoOrder) {
+    TESSERA_ASSIGN_OR_RETURN(options.mesh.order,
+                             options.mesh.ParseOrder(settings.order));
+  }
   options.model = model;
   options.dtype = settings.parallel.dtype;
   options.batch = settings.batch;

@@ -32,8 +32,9 @@ namespace tessera::train {
 absl::StatusOr<model_files::ModelConfig> ModelOf(const Settings& settings,
                                                  int64_t vocabulary);
 
-// Without tiers, which belong to the process. Does not check the model. Errors
-// are those of CheckSettings.
+// Without tiers, which belong to the process. Does not check the model. With
+// --order=auto the axes have the default order (predict/choose_order.h selects
+// one). Errors are those of CheckSettings.
 absl::StatusOr<RunOptions> RunOptionsFrom(
     const Settings& settings, const model_files::ModelConfig& model);
 

@@ -141,6 +141,10 @@ constexpr SettingsField kFields[] = {
     {"mesh", kMesh,
      "ranks along the axes dp (or dp_replicate and dp_shard), pp, cp and tp; "
      "an axis that is not named has 1"},
+    {"order", &Settings::order,
+     "order in which the axes number the ranks, fastest-varying first, such as "
+     "tp-cp-dp-pp; auto: the order that communicates fastest on the job's "
+     "hosts"},
     {"engine", &Settings::engine,
      "communication engine: in_process, shared_memory, mpi, gloo, nccl"},
     {"strategy", kStrategy,

@@ -24,6 +24,9 @@
 
 namespace tessera::train {
 
+// The value of --order that chooses the order.
+inline constexpr std::string_view kAutoOrder = "auto";
+
 struct Settings {
   // The model and the data.
   std::string model = "llama-1m";  // A preset, or a Hugging Face directory.
@@ -42,6 +45,9 @@ struct Settings {
   // --mesh, --schedule, --chunks, --micro_batch, --strategy, --dtype,
   // --memory_limit and, in whole seconds, --timeout_seconds.
   topology::ParallelConfig parallel = {.mesh = {.dp = 2, .pp = 2, .tp = 2}};
+  // The axes of the mesh joined by "-", fastest-varying first, or "auto". See
+  // predict/choose_order.h.
+  std::string order = "tp-cp-dp-pp";
   std::string engine = "shared_memory";
   bool sequence_parallel = false;
   std::string context = "zigzag";  // zigzag, contiguous

@@ -220,7 +220,6 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
 INSTANTIATE_TEST_SUITE_P(
     AllCases, ParityTest,
     ::testing::Combine(::testing::Values(SubjectKind::kRmsNorm,
-                                         SubjectKind::kLayerNorm,
                                          SubjectKind::kEmbedding,
                                          SubjectKind::kGatedMlp,
                                          SubjectKind::kAttention,

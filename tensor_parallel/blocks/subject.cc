@@ -83,7 +83,6 @@ std::ostream& operator<<(std::ostream& os, SubjectKind kind) {
   constexpr const char* kNames[] = {"ColumnParallelLinear",
                                     "RowParallelLinear",
                                     "RmsNorm",
-                                    "LayerNorm",
                                     "Embedding",
                                     "GatedMlp",
                                     "Attention",
@@ -101,11 +100,8 @@ absl::StatusOr<std::unique_ptr<Subject>> MakeSubject(
     case SubjectKind::kRowParallelLinear:
       return MakeLinear(setting, kind == SubjectKind::kColumnParallelLinear);
     case SubjectKind::kRmsNorm:
-      return Wrap<NormSubject<RmsNorm>>(
-          setting, RmsNorm::Create(tensor, setting.norm()));
-    case SubjectKind::kLayerNorm:
-      return Wrap<NormSubject<LayerNorm>>(
-          setting, LayerNorm::Create(tensor, setting.norm()));
+      return Wrap<NormSubject>(setting,
+                               RmsNorm::Create(tensor, setting.norm()));
     case SubjectKind::kEmbedding:
       return Wrap<EmbeddingSubject>(
           setting, VocabularyParallelEmbedding::Create(

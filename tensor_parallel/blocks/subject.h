@@ -23,7 +23,6 @@ enum class SubjectKind {
   kColumnParallelLinear,
   kRowParallelLinear,
   kRmsNorm,
-  kLayerNorm,
   kEmbedding,
   kGatedMlp,
   kAttention,

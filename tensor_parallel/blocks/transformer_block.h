@@ -92,7 +92,6 @@ class BlockActivations {
   // types and shapes.
   std::vector<KeptTensor> Kept() {
     return {{&input_, &input_view_},
-            {&attention_norm_.mean},
             {&attention_norm_.inverse},
             {&attention_input_},
             {&attention_.query},
@@ -101,7 +100,6 @@ class BlockActivations {
             {&attention_.output},
             {&attention_.log_sum_exp},
             {&middle_},
-            {&mlp_norm_.mean},
             {&mlp_norm_.inverse},
             {&mlp_input_},
             {&mlp_.gate_up},

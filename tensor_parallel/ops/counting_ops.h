@@ -50,21 +50,6 @@ class CountingOps final : public Ops {
                                      ConstTensorView, TensorView) override {
     return Count();
   }
-  absl::Status LayerNorm(double, ConstTensorView, ConstTensorView,
-                         ConstTensorView, TensorView, TensorView,
-                         TensorView) override {
-    return Count();
-  }
-  absl::Status LayerNormInputGradient(ConstTensorView, ConstTensorView,
-                                      ConstTensorView, ConstTensorView,
-                                      ConstTensorView, TensorView) override {
-    return Count();
-  }
-  absl::Status LayerNormWeightGradient(ConstTensorView, ConstTensorView,
-                                       ConstTensorView, ConstTensorView,
-                                       TensorView) override {
-    return Count();
-  }
   absl::Status SwiGlu(ConstTensorView, ConstTensorView, TensorView) override {
     return Count();
   }

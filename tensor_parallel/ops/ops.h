@@ -132,22 +132,6 @@ class Ops {
                                              ConstTensorView inverse,
                                              TensorView weight_gradient) = 0;
 
-  // y = (x - mean) / sqrt(variance + epsilon) * weight + bias (Ba, Kiros and
-  // Hinton, arXiv 1607.06450); `mean` and `inverse` [rows] are statistics. The
-  // gradient of the bias is SumRows.
-  virtual absl::Status LayerNorm(double epsilon, ConstTensorView x,
-                                 ConstTensorView weight, ConstTensorView bias,
-                                 TensorView y, TensorView mean,
-                                 TensorView inverse) = 0;
-  virtual absl::Status LayerNormInputGradient(
-      ConstTensorView gradient, ConstTensorView x, ConstTensorView weight,
-      ConstTensorView mean, ConstTensorView inverse, TensorView x_gradient) = 0;
-  virtual absl::Status LayerNormWeightGradient(ConstTensorView gradient,
-                                               ConstTensorView x,
-                                               ConstTensorView mean,
-                                               ConstTensorView inverse,
-                                               TensorView weight_gradient) = 0;
-
   // y = gate / (1 + exp(-gate)) * up, all [rows, n] (Shazeer, arXiv
   // 2002.05202).
   virtual absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,

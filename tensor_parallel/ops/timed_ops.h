@@ -83,33 +83,6 @@ class TimedOps final : public Ops {
       return ops_.RmsNormWeightGradient(gradient, x, inverse, weight_gradient);
     });
   }
-  absl::Status LayerNorm(double epsilon, ConstTensorView x,
-                         ConstTensorView weight, ConstTensorView bias,
-                         TensorView y, TensorView mean,
-                         TensorView inverse) override {
-    return Rest([&] {
-      return ops_.LayerNorm(epsilon, x, weight, bias, y, mean, inverse);
-    });
-  }
-  absl::Status LayerNormInputGradient(ConstTensorView gradient,
-                                      ConstTensorView x, ConstTensorView weight,
-                                      ConstTensorView mean,
-                                      ConstTensorView inverse,
-                                      TensorView x_gradient) override {
-    return Rest([&] {
-      return ops_.LayerNormInputGradient(gradient, x, weight, mean, inverse,
-                                         x_gradient);
-    });
-  }
-  absl::Status LayerNormWeightGradient(ConstTensorView gradient,
-                                       ConstTensorView x, ConstTensorView mean,
-                                       ConstTensorView inverse,
-                                       TensorView weight_gradient) override {
-    return Rest([&] {
-      return ops_.LayerNormWeightGradient(gradient, x, mean, inverse,
-                                          weight_gradient);
-    });
-  }
   absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,
                       TensorView y) override {
     return Rest([&] { return ops_.SwiGlu(gate, up, y); });

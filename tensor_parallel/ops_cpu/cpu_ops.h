@@ -64,19 +64,6 @@ class CpuOps final : public Ops {
   absl::Status RmsNormWeightGradient(ConstTensorView gradient,
                                      ConstTensorView x, ConstTensorView inverse,
                                      TensorView weight_gradient) override;
-  absl::Status LayerNorm(double epsilon, ConstTensorView x,
-                         ConstTensorView weight, ConstTensorView bias,
-                         TensorView y, TensorView mean,
-                         TensorView inverse) override;
-  absl::Status LayerNormInputGradient(ConstTensorView gradient,
-                                      ConstTensorView x, ConstTensorView weight,
-                                      ConstTensorView mean,
-                                      ConstTensorView inverse,
-                                      TensorView x_gradient) override;
-  absl::Status LayerNormWeightGradient(ConstTensorView gradient,
-                                       ConstTensorView x, ConstTensorView mean,
-                                       ConstTensorView inverse,
-                                       TensorView weight_gradient) override;
   absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,
                       TensorView y) override;
   absl::Status SwiGluGradient(ConstTensorView gradient, ConstTensorView gate,

@@ -68,7 +68,8 @@ struct RunOptions {
   std::string schedule_table = "";  // See pipeline/schedule/schedule_text.h.
   int64_t chunks = 1;               // Stages per pipeline rank.
   bool sequence_parallel = false;
-  bool zigzag = true;  // Layout of sequences over context ranks.
+  int64_t overlap_chunks = 0;  // See tensor_parallel/layers/linear.h.
+  bool zigzag = true;          // Layout of sequences over context ranks.
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
 
   // Stage 3: the number of computations by which a layer's weights are gathered

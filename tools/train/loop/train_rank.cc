@@ -148,6 +148,7 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
            .length = options_.length,
            .dtype = options_.dtype,
            .sequence_parallel = options_.sequence_parallel,
+           .overlap_chunks = options_.overlap_chunks,
            .recompute = options_.recompute,
            .shares_table = !map.two_way()},
           map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value()))));

@@ -113,6 +113,7 @@ struct LlamaOptions {
   int64_t length = 0;     // Tokens per sequence.
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
+  int64_t overlap_chunks = 0;  // Of the blocks' linear layers.
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
   // A head on the rank of the embedding shares its table, if the model ties
   // them. Otherwise each has a table, and the caller sums their gradients.

@@ -52,6 +52,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.schedule = run.schedule;
   options.chunks = run.chunks;
   options.sequence_parallel = run.sequence_parallel;
+  options.overlap_chunks = run.overlap_chunks;
   options.zigzag = run.zigzag;
   options.recompute = run.recompute;
   options.gather_ahead = run.gather_ahead;
@@ -76,6 +77,7 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << run.chunks << " micro_batch=" << run.micro_batch
             << " recompute=" << run.recompute
             << " sequence_parallel=" << run.sequence_parallel
+            << " overlap_chunks=" << run.overlap_chunks
             << " zigzag=" << run.zigzag << " zero=" << run.stage
             << " layout=" << run.layout << " bucket_bytes=" << run.bucket_bytes
             << " persistence_threshold=" << run.persistence_threshold
@@ -105,6 +107,7 @@ enum Place {
   kMicroBatch,
   kRecompute,
   kSequenceParallel,
+  kOverlap,
   kContext,
   kZero,
   kLayout,
@@ -148,6 +151,7 @@ std::vector<ParityOption> MakeOptions() {
           {"micro_batch", {"1", "2"}},
           {"recompute", {"none", "selective", "full"}},
           {"sequence_parallel", off_on},
+          {"overlap_chunks", {"0", "3"}},
           {"context", {"contiguous", "zigzag"}},
           {"zero", {"0", "1", "2", "3"}},
           {"layout", {"chunks", "round_robin", "balanced"}},
@@ -189,6 +193,12 @@ class Chosen {
     int64_t number = 0;
     return has(place) && absl::SimpleAtoi(value(place), &number) ? number : 0;
   }
+  // The size of a mesh axis; if it is not chosen, the least that the other
+  // options need.
+  int64_t ranks(Place axis) const {
+    if (has(axis)) return number(axis);
+    return axis == kTp && is_not(kOverlap, "0") ? 2 : 1;
+  }
 
  private:
   const CoveringRow& row_;
@@ -197,28 +207,26 @@ class Chosen {
 constexpr int64_t kMostRanks = 8;
 constexpr int64_t kBatch = 8;
 
-bool RanksArePossible(const Chosen& chosen) {
+int64_t WorldSize(const Chosen& chosen) {
   int64_t ranks = 1;
-  for (const Place place : {kDp, kPp, kCp, kTp}) {
-    ranks *= std::max<int64_t>(chosen.number(place), 1);
-  }
+  for (const Place axis : {kDp, kPp, kCp, kTp}) ranks *= chosen.ranks(axis);
+  return ranks;
+}
+
+bool RanksArePossible(const Chosen& chosen) {
   const int64_t tp = chosen.number(kTp), kv = chosen.number(kKvHeads);
   const bool heads = tp == 0 || kv == 0 || kv >= tp || tp % kv == 0;
   const bool batch = chosen.number(kDp) * chosen.number(kMicroBatch) <= kBatch;
-  return ranks <= kMostRanks && heads && batch;
+  return WorldSize(chosen) <= kMostRanks && heads && batch;
 }
 
 // dp_replicate must divide dp, and hpZ needs stage 3 and as many shard ranks.
 // An axis that is not chosen may still take any size that kMostRanks allows.
 bool ReplicasArePossible(const Chosen& chosen) {
   if (chosen.is(kHpz, "2") && chosen.is_not(kZero, "3")) return false;
-  int64_t ranks = 1;
-  for (const Place place : {kDp, kPp, kCp, kTp}) {
-    ranks *= std::max<int64_t>(chosen.number(place), 1);
-  }
-  const int64_t more = kMostRanks / ranks;
+  const int64_t more = kMostRanks / WorldSize(chosen);
   const int64_t dp = chosen.has(kDp) ? chosen.number(kDp) : more;
-  const int64_t cp = std::max<int64_t>(chosen.number(kCp), 1);
+  const int64_t cp = chosen.ranks(kCp);
   const int64_t replicas = std::max<int64_t>(chosen.number(kReplicas), 1);
   if (dp < replicas) return false;
   const int64_t most =
@@ -239,7 +247,7 @@ bool ParameterActionsSaySomething(const Chosen& chosen) {
 }
 
 int64_t LargestOtherAxis(const Chosen& chosen) {
-  return std::max({chosen.number(kDp), chosen.number(kCp), chosen.number(kTp)});
+  return std::max({chosen.ranks(kDp), chosen.ranks(kCp), chosen.ranks(kTp)});
 }
 
 // These represent all schedules when another axis has more than two ranks, or
@@ -283,7 +291,13 @@ bool OffloadIsPossible(const Chosen& chosen) {
 // A tensor rank rounds moments in blocks of its slice, one rank in blocks of
 // the whole parameter.
 bool MomentsAreComparable(const Chosen& chosen) {
-  return !(chosen.is_not(kMoments, "f32") && chosen.is_not(kTp, "1"));
+  return !(chosen.is_not(kMoments, "f32") && chosen.ranks(kTp) > 1);
+}
+
+// Tokens travel in chunks between tensor ranks under sequence parallelism.
+bool OverlapSaysSomething(const Chosen& chosen) {
+  return !(chosen.is_not(kOverlap, "0") &&
+           (chosen.is(kTp, "1") || chosen.is(kSequenceParallel, "off")));
 }
 
 tensor_parallel::Recompute RecomputeNamed(std::string_view name) {
@@ -317,7 +331,8 @@ bool IsPossible(const CoveringRow& row) {
   const Chosen chosen(row);
   return RanksArePossible(chosen) && ReplicasArePossible(chosen) &&
          ParameterActionsSaySomething(chosen) && ScheduleIsPossible(chosen) &&
-         OffloadIsPossible(chosen) && MomentsAreComparable(chosen);
+         OffloadIsPossible(chosen) && MomentsAreComparable(chosen) &&
+         OverlapSaysSomething(chosen);
 }
 
 int OptionNumber(const std::string& name) {
@@ -348,6 +363,7 @@ ParityCase CaseOf(const CoveringRow& row) {
       .micro_batch = chosen.number(kMicroBatch),
       .recompute = RecomputeNamed(chosen.value(kRecompute)),
       .sequence_parallel = chosen.on(kSequenceParallel),
+      .overlap_chunks = chosen.number(kOverlap),
       .zigzag = chosen.is(kContext, "zigzag"),
       .stage = static_cast<int>(chosen.number(kZero)),
       .layout = *topology::ParseEnum<zero3::LayoutKind>(chosen.value(kLayout)),

@@ -53,6 +53,7 @@ struct ParityCase {
   int64_t micro_batch = 1;
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
   bool sequence_parallel = false;
+  int64_t overlap_chunks = 0;
   bool zigzag = true;
 
   int stage = 0;  // ZeRO stage.
@@ -113,7 +114,8 @@ CoveringProblem ParityProblem();
 // kv heads that tp does not divide, offloaded state that ZeRO does not
 // partition), and for rows that test nothing (a tier but nothing offloaded,
 // compression without a tier, gather_ahead of weights that are never gathered,
-// tp with moments that round differently in a slice of a parameter). Accepts
+// tp with moments that round differently in a slice of a parameter, chunks of
+// tokens that do not travel). Accepts
 // partial rows like CoveringProblem::allowed.
 bool IsPossible(const CoveringRow& row);
 

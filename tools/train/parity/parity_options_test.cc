@@ -81,6 +81,12 @@ TEST_F(ParityOptionsTest, PairsOfAxesAndReplicasAreThere) {
   EXPECT_GE(RowsWith("tp", "8", "kv_heads", "2"), 1);
   EXPECT_GE(RowsWith("tp", "2", "kv_heads", "3"), 1);
   EXPECT_GE(RowsWith("cp", "8", "context", "contiguous"), 1);
+  for (const char* size : {"2", "4", "8"}) {
+    EXPECT_GE(RowsWith("tp", size, "overlap_chunks", "3"), 1);
+  }
+  for (const char* recompute : {"none", "selective", "full"}) {
+    EXPECT_GE(RowsWith("recompute", recompute, "overlap_chunks", "3"), 1);
+  }
   for (const char* zero : {"0", "1", "2", "3"}) {
     EXPECT_GE(RowsWith("dp_replicate", "2", "zero", zero), 1);
   }
@@ -152,6 +158,8 @@ TEST_F(ParityOptionsTest, WhatIsNotAllowedIsNotThere) {
   EXPECT_EQ(RowsWith("reduce", "each", "zero", "1"), 0);
   EXPECT_EQ(RowsWith("hpz", "2", "tp", "8"), 0);
   EXPECT_EQ(RowsWith("schedule", "zb_h1", "tp", "4"), 0);
+  EXPECT_EQ(RowsWith("overlap_chunks", "3", "tp", "1"), 0);
+  EXPECT_EQ(RowsWith("overlap_chunks", "3", "sequence_parallel", "off"), 0);
   EXPECT_TRUE(IsPossible(CoveringRow(ParityOptions().size(), kNotChosen)));
   CoveringRow row = rows_[0];
   row[Place("tier")] = ValueNumber("tier", "none");
@@ -176,6 +184,7 @@ TEST_F(ParityOptionsTest, ACaseIsWhatItsRowSays) {
     EXPECT_EQ(tensor_parallel::RecomputeName(run.recompute),
               ValueOf(row, "recompute"));
     EXPECT_EQ(run.sequence_parallel, ValueOf(row, "sequence_parallel") == "on");
+    EXPECT_EQ(absl::StrCat(run.overlap_chunks), ValueOf(row, "overlap_chunks"));
     EXPECT_EQ(run.zigzag, ValueOf(row, "context") == "zigzag");
     EXPECT_EQ(absl::StrCat(run.stage), ValueOf(row, "zero"));
     EXPECT_EQ(absl::StrCat(run.bucket_bytes), ValueOf(row, "bucket_bytes"));

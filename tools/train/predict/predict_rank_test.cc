@@ -262,6 +262,19 @@ TEST(PredictRankTest, EveryWayToRecomputeIsAsMeasured) {
   }
 }
 
+TEST(PredictRankTest, ChunksOfTokensAreAsMeasured) {
+  for (const int64_t chunks : {1, 3}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      RunOptions options = SmallRun();
+      options.mesh = {.pp = 2, .tp = 2};
+      options.sequence_parallel = true;
+      options.overlap_chunks = chunks;
+      options.recompute = recompute;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
 TEST(PredictRankTest, TiedTablesAndNarrowWeightsAreAsMeasured) {
   for (const int64_t pp : {1, 2}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -137,6 +137,22 @@ absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
   return tools::FlagError("schedule", parallel.schedule, schedule.status());
 }
 
+// Chunks of tokens travel only where tensor ranks share them.
+absl::Status CheckOverlap(const Settings& settings, const MeshSizes& mesh) {
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("overlap_chunks", settings.overlap_chunks, {0, 1024}));
+  if (settings.overlap_chunks == 0) return absl::OkStatus();
+  if (mesh.tp == 1) {
+    return RefuseFlag("overlap_chunks", settings.overlap_chunks,
+                      "has no effect with tp 1, where no tokens travel between "
+                      "tensor ranks; give for example --mesh=tp2");
+  }
+  if (settings.sequence_parallel) return absl::OkStatus();
+  return RefuseFlag("overlap_chunks", settings.overlap_chunks,
+                    "applies to gathered and scattered tokens; give also "
+                    "--sequence_parallel");
+}
+
 // Checks that batch, length and schedule fit the mesh.
 absl::Status CheckMesh(const Settings& settings) {
   const MeshSizes& mesh = settings.parallel.mesh;
@@ -147,6 +163,7 @@ absl::Status CheckMesh(const Settings& settings) {
   }
   TESSERA_RETURN_IF_ERROR(CheckBatch(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLength(settings, mesh));
+  TESSERA_RETURN_IF_ERROR(CheckOverlap(settings, mesh));
   return CheckSchedule(settings, mesh);
 }
 

@@ -269,6 +269,23 @@ TEST(CheckSettingsTest, RefusesMeshesAndBatchesThatDoNotFit) {
   });
 }
 
+TEST(CheckSettingsTest, RefusesOverlapChunksWithoutSequenceParallelism) {
+  ExpectRefused({
+      {"--overlap_chunks=-1: must be at least 0",
+       [](auto& s) { s.overlap_chunks = -1; }},
+      {"--overlap_chunks=1025: must be at most 1024",
+       [](auto& s) { s.overlap_chunks = 1025; }},
+      {"--overlap_chunks=4: has no effect with tp 1",
+       [](auto& s) {
+         s.parallel.mesh = {.dp = 2};
+         s.overlap_chunks = 4, s.sequence_parallel = true;
+       }},
+      {"--overlap_chunks=4: applies to gathered and scattered tokens; give "
+       "also --sequence_parallel",
+       [](auto& s) { s.overlap_chunks = 4; }},
+  });
+}
+
 TEST(CheckSettingsTest, RefusesZeroPlusPlusWithoutShards) {
   ExpectRefused({
       {"--quantized_weights=true: needs --zero=3, because with --zero=2 "

@@ -239,6 +239,7 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
                                                : ReduceChoice::kAuto;
   options.chunks = settings.parallel.chunks;
   options.sequence_parallel = settings.sequence_parallel;
+  options.overlap_chunks = settings.overlap_chunks;
   options.zigzag = settings.context == "zigzag";
   options.recompute = RecomputeOf(settings.recompute);
   options.state = StateOf(settings);

@@ -23,6 +23,7 @@ Settings Unusual() {
   settings.parallel.schedule = "interleaved_1f1b";
   settings.parallel.chunks = 2;
   settings.sequence_parallel = true;
+  settings.overlap_chunks = 3;
   settings.context = "contiguous";
   settings.recompute = "selective";
   settings.zero = 1;
@@ -58,6 +59,7 @@ TEST_F(RunOptionsFromTest, HasWhatIsTrainedAndHowItIsShared) {
   EXPECT_EQ(options.schedule, "interleaved_1f1b");
   EXPECT_EQ(options.chunks, 2);
   EXPECT_TRUE(options.sequence_parallel);
+  EXPECT_EQ(options.overlap_chunks, 3);
   EXPECT_FALSE(options.zigzag);
   EXPECT_EQ(options.recompute, tensor_parallel::Recompute::kSelective);
 }

@@ -154,6 +154,9 @@ constexpr SettingsField kFields[] = {
      "stages of each pipeline rank"},
     {"sequence_parallel", &Settings::sequence_parallel,
      "splits the tokens over tensor ranks between layers"},
+    {"overlap_chunks", &Settings::overlap_chunks,
+     "with --sequence_parallel, chunks in which linear layers gather and "
+     "scatter tokens while they multiply others; 0: all at once"},
     {"context", &Settings::context,
      "layout of positions over context ranks: zigzag, contiguous"},
     {"recompute", &Settings::recompute,

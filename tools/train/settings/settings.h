@@ -44,6 +44,7 @@ struct Settings {
   topology::ParallelConfig parallel = {.mesh = {.dp = 2, .pp = 2, .tp = 2}};
   std::string engine = "shared_memory";
   bool sequence_parallel = false;
+  int64_t overlap_chunks = 0;      // Under sequence parallelism; 0: none.
   std::string context = "zigzag";  // zigzag, contiguous
   std::string recompute = "none";  // none, selective, full
 

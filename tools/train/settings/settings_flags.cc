@@ -98,6 +98,7 @@ TESSERA_PARALLEL_FLAG(std::string, strategy);
 TESSERA_PARALLEL_FLAG(std::string, schedule);
 TESSERA_PARALLEL_FLAG(int64_t, chunks);
 TESSERA_SETTINGS_FLAG(sequence_parallel);
+TESSERA_SETTINGS_FLAG(overlap_chunks);
 TESSERA_SETTINGS_FLAG(context);
 TESSERA_SETTINGS_FLAG(recompute);
 TESSERA_SETTINGS_FLAG(zero);

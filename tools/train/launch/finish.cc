@@ -41,6 +41,7 @@ Settings OneRankSettings(const Settings& settings) {
   alone.parallel.chunks = 1;
   alone.sequence_parallel = false;
   alone.overlap_chunks = 0;
+  alone.context_attention = "ring";
   alone.recompute = "none";
   alone.zero = 0;
   alone.offload = "none";

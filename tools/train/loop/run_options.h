@@ -70,6 +70,8 @@ struct RunOptions {
   bool sequence_parallel = false;
   int64_t overlap_chunks = 0;  // See tensor_parallel/layers/linear.h.
   bool zigzag = true;          // Layout of sequences over context ranks.
+  tensor_parallel::ContextAlgorithm context_attention =
+      tensor_parallel::ContextAlgorithm::kRing;
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
 
   // Stage 3: the number of computations by which a layer's weights are gathered

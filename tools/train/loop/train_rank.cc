@@ -135,9 +135,10 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
           .WithMemory(memory)
           .WithoutWeightMemory();
   const tp::ContextGroup context = {
-      tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr)
-          .WithMemory(memory),
-      layout};
+      .group = tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr)
+                   .WithMemory(memory),
+      .layout = layout,
+      .algorithm = options_.context_attention};
   const pipeline::StageMap& map = schedule_.layers().map;
   TESSERA_ASSIGN_OR_RETURN(
       layers_,

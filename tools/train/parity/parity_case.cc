@@ -54,6 +54,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.sequence_parallel = run.sequence_parallel;
   options.overlap_chunks = run.overlap_chunks;
   options.zigzag = run.zigzag;
+  options.context_attention = run.context_attention;
   options.recompute = run.recompute;
   options.gather_ahead = run.gather_ahead;
   options.max_gathered_bytes = run.max_gathered_bytes;
@@ -78,8 +79,10 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " recompute=" << run.recompute
             << " sequence_parallel=" << run.sequence_parallel
             << " overlap_chunks=" << run.overlap_chunks
-            << " zigzag=" << run.zigzag << " zero=" << run.stage
-            << " layout=" << run.layout << " bucket_bytes=" << run.bucket_bytes
+            << " zigzag=" << run.zigzag
+            << " context_attention=" << run.context_attention
+            << " zero=" << run.stage << " layout=" << run.layout
+            << " bucket_bytes=" << run.bucket_bytes
             << " persistence_threshold=" << run.persistence_threshold
             << " gather_ahead=" << run.gather_ahead
             << " max_gathered_bytes=" << run.max_gathered_bytes
@@ -109,6 +112,7 @@ enum Place {
   kSequenceParallel,
   kOverlap,
   kContext,
+  kContextAttention,
   kZero,
   kLayout,
   kBucket,
@@ -153,6 +157,7 @@ std::vector<ParityOption> MakeOptions() {
           {"sequence_parallel", off_on},
           {"overlap_chunks", {"0", "3"}},
           {"context", {"contiguous", "zigzag"}},
+          {"context_attention", {"ring", "ulysses"}},
           {"zero", {"0", "1", "2", "3"}},
           {"layout", {"chunks", "round_robin", "balanced"}},
           {"bucket_bytes", {"25000000", "700"}},
@@ -197,7 +202,10 @@ class Chosen {
   // options need.
   int64_t ranks(Place axis) const {
     if (has(axis)) return number(axis);
-    return axis == kTp && is_not(kOverlap, "0") ? 2 : 1;
+    const bool travels = axis == kTp   ? is_not(kOverlap, "0")
+                         : axis == kCp ? is(kContextAttention, "ulysses")
+                                       : false;
+    return travels ? 2 : 1;
   }
 
  private:
@@ -294,6 +302,10 @@ bool MomentsAreComparable(const Chosen& chosen) {
   return !(chosen.is_not(kMoments, "f32") && chosen.ranks(kTp) > 1);
 }
 
+bool ContextAttentionSaysSomething(const Chosen& chosen) {
+  return !(chosen.is(kContextAttention, "ulysses") && chosen.is(kCp, "1"));
+}
+
 // Tokens travel in chunks between tensor ranks under sequence parallelism.
 bool OverlapSaysSomething(const Chosen& chosen) {
   return !(chosen.is_not(kOverlap, "0") &&
@@ -332,7 +344,7 @@ bool IsPossible(const CoveringRow& row) {
   return RanksArePossible(chosen) && ReplicasArePossible(chosen) &&
          ParameterActionsSaySomething(chosen) && ScheduleIsPossible(chosen) &&
          OffloadIsPossible(chosen) && MomentsAreComparable(chosen) &&
-         OverlapSaysSomething(chosen);
+         OverlapSaysSomething(chosen) && ContextAttentionSaysSomething(chosen);
 }
 
 int OptionNumber(const std::string& name) {
@@ -365,6 +377,9 @@ ParityCase CaseOf(const CoveringRow& row) {
       .sequence_parallel = chosen.on(kSequenceParallel),
       .overlap_chunks = chosen.number(kOverlap),
       .zigzag = chosen.is(kContext, "zigzag"),
+      .context_attention = chosen.is(kContextAttention, "ulysses")
+                               ? tensor_parallel::ContextAlgorithm::kUlysses
+                               : tensor_parallel::ContextAlgorithm::kRing,
       .stage = static_cast<int>(chosen.number(kZero)),
       .layout = *topology::ParseEnum<zero3::LayoutKind>(chosen.value(kLayout)),
       .bucket_bytes = chosen.number(kBucket),

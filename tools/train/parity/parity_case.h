@@ -55,6 +55,8 @@ struct ParityCase {
   bool sequence_parallel = false;
   int64_t overlap_chunks = 0;
   bool zigzag = true;
+  tensor_parallel::ContextAlgorithm context_attention =
+      tensor_parallel::ContextAlgorithm::kRing;
 
   int stage = 0;  // ZeRO stage.
   zero3::LayoutKind layout = zero3::LayoutKind::kChunks;
@@ -115,7 +117,7 @@ CoveringProblem ParityProblem();
 // partition), and for rows that test nothing (a tier but nothing offloaded,
 // compression without a tier, gather_ahead of weights that are never gathered,
 // tp with moments that round differently in a slice of a parameter, chunks of
-// tokens that do not travel). Accepts
+// tokens that do not travel, all-to-all attention on one context rank). Accepts
 // partial rows like CoveringProblem::allowed.
 bool IsPossible(const CoveringRow& row);
 

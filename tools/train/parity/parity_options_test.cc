@@ -84,7 +84,15 @@ TEST_F(ParityOptionsTest, PairsOfAxesAndReplicasAreThere) {
   for (const char* size : {"2", "4", "8"}) {
     EXPECT_GE(RowsWith("tp", size, "overlap_chunks", "3"), 1);
   }
+  for (const char* size : {"2", "4", "8"}) {
+    EXPECT_GE(RowsWith("cp", size, "context_attention", "ulysses"), 1);
+  }
+  for (const char* layout : {"contiguous", "zigzag"}) {
+    EXPECT_GE(RowsWith("context", layout, "context_attention", "ulysses"), 1);
+  }
   for (const char* recompute : {"none", "selective", "full"}) {
+    EXPECT_GE(RowsWith("recompute", recompute, "context_attention", "ulysses"),
+              1);
     EXPECT_GE(RowsWith("recompute", recompute, "overlap_chunks", "3"), 1);
   }
   for (const char* zero : {"0", "1", "2", "3"}) {
@@ -159,6 +167,7 @@ TEST_F(ParityOptionsTest, WhatIsNotAllowedIsNotThere) {
   EXPECT_EQ(RowsWith("hpz", "2", "tp", "8"), 0);
   EXPECT_EQ(RowsWith("schedule", "zb_h1", "tp", "4"), 0);
   EXPECT_EQ(RowsWith("overlap_chunks", "3", "tp", "1"), 0);
+  EXPECT_EQ(RowsWith("context_attention", "ulysses", "cp", "1"), 0);
   EXPECT_EQ(RowsWith("overlap_chunks", "3", "sequence_parallel", "off"), 0);
   EXPECT_TRUE(IsPossible(CoveringRow(ParityOptions().size(), kNotChosen)));
   CoveringRow row = rows_[0];
@@ -186,6 +195,8 @@ TEST_F(ParityOptionsTest, ACaseIsWhatItsRowSays) {
     EXPECT_EQ(run.sequence_parallel, ValueOf(row, "sequence_parallel") == "on");
     EXPECT_EQ(absl::StrCat(run.overlap_chunks), ValueOf(row, "overlap_chunks"));
     EXPECT_EQ(run.zigzag, ValueOf(row, "context") == "zigzag");
+    EXPECT_EQ(tensor_parallel::ContextAlgorithmName(run.context_attention),
+              ValueOf(row, "context_attention"));
     EXPECT_EQ(absl::StrCat(run.stage), ValueOf(row, "zero"));
     EXPECT_EQ(absl::StrCat(run.bucket_bytes), ValueOf(row, "bucket_bytes"));
     EXPECT_EQ(absl::StrCat(run.persistence_threshold),

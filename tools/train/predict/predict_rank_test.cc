@@ -275,6 +275,19 @@ TEST(PredictRankTest, ChunksOfTokensAreAsMeasured) {
   }
 }
 
+TEST(PredictRankTest, AllToAllAttentionIsAsMeasured) {
+  for (const MeshSizes mesh : {MeshSizes{.cp = 2}, MeshSizes{.cp = 3},
+                               MeshSizes{.dp = 2, .cp = 2, .tp = 2}}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      RunOptions options = SmallRun();
+      options.mesh = mesh;
+      options.context_attention = tensor_parallel::ContextAlgorithm::kUlysses;
+      options.recompute = recompute;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
 TEST(PredictRankTest, TiedTablesAndNarrowWeightsAreAsMeasured) {
   for (const int64_t pp : {1, 2}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {

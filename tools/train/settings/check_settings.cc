@@ -137,6 +137,19 @@ absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
   return tools::FlagError("schedule", parallel.schedule, schedule.status());
 }
 
+absl::Status CheckContextAttention(const Settings& settings,
+                                   const MeshSizes& mesh) {
+  constexpr std::string_view kAlgorithms[] = {"ring", "ulysses"};
+  TESSERA_RETURN_IF_ERROR(CheckChoice("context_attention",
+                                      settings.context_attention, kAlgorithms));
+  if (mesh.cp > 1 || settings.context_attention == "ring") {
+    return absl::OkStatus();
+  }
+  return RefuseFlag("context_attention", settings.context_attention,
+                    "has no effect with cp 1, where every rank has whole "
+                    "sequences; give for example --mesh=cp2");
+}
+
 // Chunks of tokens travel only where tensor ranks share them.
 absl::Status CheckOverlap(const Settings& settings, const MeshSizes& mesh) {
   TESSERA_RETURN_IF_ERROR(
@@ -163,6 +176,7 @@ absl::Status CheckMesh(const Settings& settings) {
   }
   TESSERA_RETURN_IF_ERROR(CheckBatch(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLength(settings, mesh));
+  TESSERA_RETURN_IF_ERROR(CheckContextAttention(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckOverlap(settings, mesh));
   return CheckSchedule(settings, mesh);
 }

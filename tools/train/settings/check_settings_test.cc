@@ -266,6 +266,11 @@ TEST(CheckSettingsTest, RefusesMeshesAndBatchesThatDoNotFit) {
       {"--context=zig: must be one of zigzag, contiguous, such as "
        "--context=zigzag",
        [](auto& s) { s.context = "zig"; }},
+      {"--context_attention=rings: must be one of ring, ulysses, such as "
+       "--context_attention=ring",
+       [](auto& s) { s.context_attention = "rings"; }},
+      {"--context_attention=ulysses: has no effect with cp 1",
+       [](auto& s) { s.context_attention = "ulysses"; }},
   });
 }
 

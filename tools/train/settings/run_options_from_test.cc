@@ -25,6 +25,7 @@ Settings Unusual() {
   settings.sequence_parallel = true;
   settings.overlap_chunks = 3;
   settings.context = "contiguous";
+  settings.context_attention = "ulysses";
   settings.recompute = "selective";
   settings.zero = 1;
   settings.bucket_bytes = 1000;
@@ -61,6 +62,8 @@ TEST_F(RunOptionsFromTest, HasWhatIsTrainedAndHowItIsShared) {
   EXPECT_TRUE(options.sequence_parallel);
   EXPECT_EQ(options.overlap_chunks, 3);
   EXPECT_FALSE(options.zigzag);
+  EXPECT_EQ(options.context_attention,
+            tensor_parallel::ContextAlgorithm::kUlysses);
   EXPECT_EQ(options.recompute, tensor_parallel::Recompute::kSelective);
 }
 

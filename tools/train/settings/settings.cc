@@ -159,6 +159,9 @@ constexpr SettingsField kFields[] = {
      "scatter tokens while they multiply others; 0: all at once"},
     {"context", &Settings::context,
      "layout of positions over context ranks: zigzag, contiguous"},
+    {"context_attention", &Settings::context_attention,
+     "attention over context ranks: ring (keys and values go round), ulysses "
+     "(all-to-all; each rank attends with some of the heads)"},
     {"recompute", &Settings::recompute,
      "activations that the backward recomputes: none, selective, full"},
 

@@ -46,7 +46,8 @@ struct Settings {
   bool sequence_parallel = false;
   int64_t overlap_chunks = 0;      // Under sequence parallelism; 0: none.
   std::string context = "zigzag";  // zigzag, contiguous
-  std::string recompute = "none";  // none, selective, full
+  std::string context_attention = "ring";  // ring, ulysses
+  std::string recompute = "none";          // none, selective, full
 
   // The state and its memory.
   int64_t zero = 3;

@@ -51,13 +51,16 @@ Made MakeLinear(const Setting& setting, bool columns) {
 
 Made MakeBlock(const Setting& setting) {
   return Wrap<BlockSubject>(
-      setting,
-      TransformerBlock::Create(setting.tensor, setting.context,
-                               {.attention = setting.attention(),
-                                .hidden = setting.options.hidden,
-                                .mlp_bias = setting.options.bias,
-                                .norm_epsilon = 1e-3,
-                                .recompute = setting.options.recompute}));
+      setting, TransformerBlock::Create(
+                   setting.tensor, setting.context,
+                   {.attention = setting.attention(),
+                    .hidden = setting.options.hidden,
+                    .mlp_bias = setting.options.bias,
+                    .norm_epsilon = 1e-3,
+                    .recompute = setting.options.recompute,
+                    .dropout = {.probability = setting.options.dropout,
+                                .seed = 3,
+                                .layer = 2}}));
 }
 
 Made MakeHead(const Setting& setting) {

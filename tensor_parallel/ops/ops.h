@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/random/dropout.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -112,6 +113,9 @@ class Ops {
   virtual absl::Status Scale(double factor, TensorView x) = 0;
   virtual absl::Status Fill(double value, TensorView x) = 0;
   virtual absl::Status Cast(ConstTensorView x, TensorView y) = 0;
+
+  // Drops elements of x [rows, width], contiguous (random/dropout.h).
+  virtual absl::Status Dropout(const DropoutMask& mask, TensorView x) = 0;
 
   // y = x / sqrt(mean(x^2) + epsilon) * weight over rows of x [rows, n],
   // keeping 1 / sqrt(...) in `inverse` [rows], of statistics (Zhang and

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/random/dropout.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -61,6 +62,9 @@ class TimedOps final : public Ops {
   }
   absl::Status Cast(ConstTensorView x, TensorView y) override {
     return Rest([&] { return ops_.Cast(x, y); });
+  }
+  absl::Status Dropout(const DropoutMask& mask, TensorView x) override {
+    return Rest([&] { return ops_.Dropout(mask, x); });
   }
   absl::Status RmsNorm(double epsilon, ConstTensorView x,
                        ConstTensorView weight, TensorView y,

@@ -63,6 +63,10 @@ absl::Status CpuOps::Cast(ConstTensorView x, TensorView y) {
   return cpu::Cast(x, y);
 }
 
+absl::Status CpuOps::Dropout(const DropoutMask& mask, TensorView x) {
+  return ApplyDropout(mask, x);
+}
+
 absl::Status CpuOps::RmsNorm(double epsilon, ConstTensorView x,
                              ConstTensorView weight, TensorView y,
                              TensorView inverse) {

@@ -61,6 +61,7 @@ struct RunOptions {
   int64_t length = 128;
   int64_t steps = 1;
   uint64_t seed = 1;
+  double dropout = 0;  // See tensor_parallel/blocks/transformer_block.h.
   LearningRate learning_rate = {};
 
   // A generator's name, "auto", or "file" for `schedule_table`.

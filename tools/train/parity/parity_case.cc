@@ -16,6 +16,7 @@ namespace tessera::train {
 ParityCase PlainCase(const ParityCase& run) {
   return {.tied = run.tied,
           .clip = run.clip,
+          .dropout = run.dropout,
           .kv_heads = run.kv_heads,
           .moments = run.moments,
           .length = run.length,
@@ -44,6 +45,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.batch = 8;
   options.micro_batch = run.micro_batch;
   options.length = run.length;
+  options.dropout = run.dropout;
   options.steps = run.steps;
   options.learning_rate = {.peak = 0.01,
                            .least = 0.001,
@@ -91,10 +93,10 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " quantized=" << run.quantized_weights << run.quantized_gradients
             << " offload=" << run.offload << " tier=" << run.tier
             << " lossless=" << run.lossless << " tied=" << run.tied
-            << " clip=" << run.clip << " kv_heads=" << run.kv_heads
-            << " moments=" << run.moments << " length=" << run.length
-            << " layers=" << run.layers << " " << DTypeName(run.dtype)
-            << " steps=" << run.steps;
+            << " clip=" << run.clip << " dropout=" << run.dropout
+            << " kv_heads=" << run.kv_heads << " moments=" << run.moments
+            << " length=" << run.length << " layers=" << run.layers << " "
+            << DTypeName(run.dtype) << " steps=" << run.steps;
 }
 
 namespace {
@@ -127,6 +129,7 @@ enum Place {
   kLossless,
   kTied,
   kClip,
+  kDropout,
   kKvHeads,
   kMoments,
 };
@@ -142,6 +145,8 @@ std::vector<std::string> Schedules() {
 // Bytes. In f32 on one tensor rank the head, the largest window, takes 20640,
 // and a layer with 6 kv heads 14320: two layers fit, or the head alone.
 constexpr const char* kGatheredLimit = "30000";
+
+constexpr const char* kDropoutProbability = "0.1";
 
 std::vector<ParityOption> MakeOptions() {
   const std::vector<std::string> sizes = {"1", "2", "4", "8"};
@@ -173,6 +178,7 @@ std::vector<ParityOption> MakeOptions() {
           {"lossless", off_on},
           {"tied", off_on},
           {"clip", off_on},
+          {"dropout", {"0", kDropoutProbability}},
           {"kv_heads", {"1", "2", "3", "6"}},
           {"moments", {"f32", "bf16", "int8"}}};
 }
@@ -393,6 +399,7 @@ ParityCase CaseOf(const CoveringRow& row) {
       .lossless = chosen.on(kLossless),
       .tied = chosen.on(kTied),
       .clip = chosen.on(kClip),
+      .dropout = chosen.is_not(kDropout, "0") ? 0.1 : 0,
       .kv_heads = chosen.number(kKvHeads),
       .moments = chosen.value(kMoments)};
 }

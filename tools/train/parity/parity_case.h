@@ -76,6 +76,7 @@ struct ParityCase {
   bool quantized_gradients = false;
   bool tied = false;
   bool clip = false;
+  double dropout = 0;
   int64_t kv_heads = 2;
   std::string moments = "f32";  // f32, bf16, int8
   int64_t length = 13;

@@ -67,6 +67,7 @@ TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
       EXPECT_GE(RowsWith(axis, size, "lossless", "on"), 1) << axis << size;
       EXPECT_GE(RowsWith(axis, size, "recompute", "full"), 1) << axis << size;
       EXPECT_GE(RowsWith(axis, size, "tied", "on"), 1) << axis << size;
+      EXPECT_GE(RowsWith(axis, size, "dropout", "0.1"), 1) << axis << size;
     }
   }
   for (const char* schedule : {"1f1b", "interleaved_1f1b", "zb_v"}) {
@@ -213,6 +214,7 @@ TEST_F(ParityOptionsTest, ACaseIsWhatItsRowSays) {
     EXPECT_EQ(run.lossless, ValueOf(row, "lossless") == "on");
     EXPECT_EQ(run.tied, ValueOf(row, "tied") == "on");
     EXPECT_EQ(run.clip, ValueOf(row, "clip") == "on");
+    EXPECT_EQ(absl::StrCat(run.dropout), ValueOf(row, "dropout"));
     EXPECT_EQ(absl::StrCat(run.kv_heads), ValueOf(row, "kv_heads"));
     EXPECT_EQ(run.moments, ValueOf(row, "moments"));
   }

@@ -288,6 +288,20 @@ TEST(PredictRankTest, AllToAllAttentionIsAsMeasured) {
   }
 }
 
+TEST(PredictRankTest, DropoutIsAsMeasured) {
+  for (const std::string schedule : {"1f1b", "zb_h1"}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      RunOptions options = SmallRun();
+      options.dropout = 0.1;
+      options.schedule = schedule;
+      options.recompute = recompute;
+      options.mesh = {.pp = 2, .cp = 2, .tp = 2};
+      options.sequence_parallel = true;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
 TEST(PredictRankTest, TiedTablesAndNarrowWeightsAreAsMeasured) {
   for (const int64_t pp : {1, 2}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {

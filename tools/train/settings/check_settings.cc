@@ -381,8 +381,10 @@ absl::Status CheckLearning(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("epsilon", settings.epsilon,
                  {.with_least = false, .below = kInfinity, .example = "1e-8"}));
-  return CheckRange("clip_norm", settings.clip_norm,
-                    {.below = kInfinity, .example = "1"});
+  TESSERA_RETURN_IF_ERROR(CheckRange("clip_norm", settings.clip_norm,
+                                     {.below = kInfinity, .example = "1"}));
+  return CheckRange("dropout", settings.dropout,
+                    {.below = 1, .example = "0.1"});
 }
 
 absl::Status CheckOutputs(const Settings& settings) {

@@ -259,6 +259,7 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
                    : settings.reduce == "last" ? ReduceChoice::kLastMicroBatch
                                                : ReduceChoice::kAuto;
   options.chunks = settings.parallel.chunks;
+  options.dropout = settings.dropout;
   options.sequence_parallel = settings.sequence_parallel;
   options.overlap_chunks = settings.overlap_chunks;
   options.zigzag = settings.context == "zigzag";

@@ -35,6 +35,7 @@ Settings Unusual() {
   settings.beta2 = 0.7;
   settings.epsilon = 1e-4;
   settings.clip_norm = 3;
+  settings.dropout = 0.2;
   settings.threads = 2;
   return settings;
 }
@@ -70,6 +71,7 @@ TEST_F(RunOptionsFromTest, HasWhatIsTrainedAndHowItIsShared) {
 TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
                                RunOptionsFrom(settings_, model_));
+  EXPECT_EQ(options.dropout, 0.2);
   EXPECT_EQ(options.learning_rate.peak, 0.5);
   EXPECT_EQ(options.learning_rate.least, 0.25);
   EXPECT_EQ(options.learning_rate.warmup_steps, 6);

@@ -215,6 +215,9 @@ constexpr SettingsField kFields[] = {
     {"epsilon", &Settings::epsilon, "AdamW's epsilon"},
     {"clip_norm", &Settings::clip_norm,
      "limit of the gradient norm; 0: no clipping"},
+    {"dropout", &Settings::dropout,
+     "probability with which elements of the outputs of attention and MLP are "
+     "dropped; the same ones on every mesh"},
 
     {"run_dir", &Settings::run_dir,
      "a directory for checkpoints, settings and logs; empty: a new one for "

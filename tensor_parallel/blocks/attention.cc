@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/context/ring_attention.h"
+#include "tensor_parallel/context/ulysses_attention.h"
 #include "tensor_parallel/layers/linear.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_pool.h"
@@ -60,6 +61,14 @@ absl::Status CheckContext(const ContextGroup& context) {
                    " ranks; the context group has ", context.group.size()));
 }
 
+template <typename Core>
+absl::StatusOr<std::shared_ptr<ContextAttention>> MakeCore(
+    const ContextGroup& context, const ContextAttentionOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(
+      Core core, Core::Create(context.group, context.layout, options));
+  return std::make_shared<Core>(std::move(core));
+}
+
 absl::StatusOr<std::shared_ptr<ContextAttention>> CoreOf(
     const ContextGroup& context, const ContextAttentionOptions& options) {
   if (options.heads == 0) return std::shared_ptr<ContextAttention>();
@@ -68,10 +77,9 @@ absl::StatusOr<std::shared_ptr<ContextAttention>> CoreOf(
                                       context.group.rank()));
     return context.core;
   }
-  TESSERA_ASSIGN_OR_RETURN(
-      RingAttention ring,
-      RingAttention::Create(context.group, context.layout, options));
-  return std::make_shared<RingAttention>(std::move(ring));
+  return context.algorithm == ContextAlgorithm::kRing
+             ? MakeCore<RingAttention>(context, options)
+             : MakeCore<UlyssesAttention>(context, options);
 }
 
 absl::StatusOr<FusedPartition> QkvPartition(const TensorGroup& group,

@@ -45,9 +45,10 @@ struct AttentionOptions {
 struct ContextGroup {
   TensorGroup group;
   SequenceLayout layout;
-  // How they share the work: of Attention::CoreOptions. None: RingAttention.
-  // Blocks that run one after the other may share it, and so its memory.
+  // An attention of Attention::CoreOptions. Blocks that run one after the other
+  // may share it, and so its memory. None: each makes its own by `algorithm`.
   std::shared_ptr<ContextAttention> core = nullptr;
+  ContextAlgorithm algorithm = ContextAlgorithm::kRing;
 };
 
 // Tokens of a micro-batch that a rank has to do with.

@@ -97,7 +97,8 @@ class BlockSubject final : public Subject {
   }
   absl::Status Forward(int64_t sequences, ConstTensorView x,
                        TensorView y) override {
-    return block_.Forward(sequences, x, y, activations_);
+    return block_.Forward(sequences, x, y, activations_,
+                          /*first_sequence=*/5);
   }
   absl::Status BackwardInput(ConstTensorView gradient,
                              TensorView x_gradient) override {

@@ -141,10 +141,9 @@ class LinearSubject final : public LayerSubject {
   Layer layer_;
 };
 
-template <typename Norm>
 class NormSubject final : public LayerSubject {
  public:
-  NormSubject(const Setting& setting, Norm norm)
+  NormSubject(const Setting& setting, RmsNorm norm)
       : LayerSubject(setting), norm_(std::move(norm)), state_(*setting.pool) {}
   void AppendParameters(std::vector<Parameter*>& parameters) override {
     norm_.AppendParameters("norm", parameters);
@@ -161,7 +160,7 @@ class NormSubject final : public LayerSubject {
   absl::Status FinishGradients() override { return norm_.FinishGradients(); }
 
  private:
-  Norm norm_;
+  RmsNorm norm_;
   NormState state_;
 };
 

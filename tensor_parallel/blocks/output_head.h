@@ -80,13 +80,9 @@ class HeadActivations {
   }
   // Like BlockActivations::Kept.
   std::vector<KeptTensor> Kept() {
-    return {{&input_, &input_view_},
-            {&norm_.mean},
-            {&norm_.inverse},
-            {&normalised_},
-            {&logits_},
-            {&loss_.largest},
-            {&loss_.sums}};
+    return {{&input_, &input_view_}, {&norm_.inverse},
+            {&normalised_},          {&logits_},
+            {&loss_.largest},        {&loss_.sums}};
   }
   void Clear();
 

@@ -206,7 +206,9 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
   const auto& [kind, c] = GetParam();
   SubjectOptions options = {.dtype = c.dtype,
                             .sequence_parallel = c.sequence_parallel,
-                            .overlap_chunks = c.zigzag ? 3 : 0};
+                            .overlap_chunks = c.zigzag ? 3 : 0,
+                            // Its scale, 2, rounds nothing.
+                            .dropout = c.zigzag ? 0.5 : 0};
   options.SetHeadsFor(c.tp);
   TESSERA_ASSERT_OK_AND_ASSIGN(const Whole whole, RunWhole(kind, c, options));
   EXPECT_THAT(
@@ -220,7 +222,6 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
 INSTANTIATE_TEST_SUITE_P(
     AllCases, ParityTest,
     ::testing::Combine(::testing::Values(SubjectKind::kRmsNorm,
-                                         SubjectKind::kLayerNorm,
                                          SubjectKind::kEmbedding,
                                          SubjectKind::kGatedMlp,
                                          SubjectKind::kAttention,

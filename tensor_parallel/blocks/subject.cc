@@ -51,13 +51,16 @@ Made MakeLinear(const Setting& setting, bool columns) {
 
 Made MakeBlock(const Setting& setting) {
   return Wrap<BlockSubject>(
-      setting,
-      TransformerBlock::Create(setting.tensor, setting.context,
-                               {.attention = setting.attention(),
-                                .hidden = setting.options.hidden,
-                                .mlp_bias = setting.options.bias,
-                                .norm_epsilon = 1e-3,
-                                .recompute = setting.options.recompute}));
+      setting, TransformerBlock::Create(
+                   setting.tensor, setting.context,
+                   {.attention = setting.attention(),
+                    .hidden = setting.options.hidden,
+                    .mlp_bias = setting.options.bias,
+                    .norm_epsilon = 1e-3,
+                    .recompute = setting.options.recompute,
+                    .dropout = {.probability = setting.options.dropout,
+                                .seed = 3,
+                                .layer = 2}}));
 }
 
 Made MakeHead(const Setting& setting) {
@@ -83,7 +86,6 @@ std::ostream& operator<<(std::ostream& os, SubjectKind kind) {
   constexpr const char* kNames[] = {"ColumnParallelLinear",
                                     "RowParallelLinear",
                                     "RmsNorm",
-                                    "LayerNorm",
                                     "Embedding",
                                     "GatedMlp",
                                     "Attention",
@@ -101,11 +103,8 @@ absl::StatusOr<std::unique_ptr<Subject>> MakeSubject(
     case SubjectKind::kRowParallelLinear:
       return MakeLinear(setting, kind == SubjectKind::kColumnParallelLinear);
     case SubjectKind::kRmsNorm:
-      return Wrap<NormSubject<RmsNorm>>(
-          setting, RmsNorm::Create(tensor, setting.norm()));
-    case SubjectKind::kLayerNorm:
-      return Wrap<NormSubject<LayerNorm>>(
-          setting, LayerNorm::Create(tensor, setting.norm()));
+      return Wrap<NormSubject>(setting,
+                               RmsNorm::Create(tensor, setting.norm()));
     case SubjectKind::kEmbedding:
       return Wrap<EmbeddingSubject>(
           setting, VocabularyParallelEmbedding::Create(

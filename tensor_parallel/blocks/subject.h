@@ -23,7 +23,6 @@ enum class SubjectKind {
   kColumnParallelLinear,
   kRowParallelLinear,
   kRmsNorm,
-  kLayerNorm,
   kEmbedding,
   kGatedMlp,
   kAttention,
@@ -46,6 +45,7 @@ struct SubjectOptions {
   bool sequence_parallel = false;
   int64_t overlap_chunks = 0;
   bool bias = true;
+  double dropout = 0;  // Of blocks.
   Recompute recompute = Recompute::kNone;
 
   // For `ranks` of the tensor group: 3 cannot share 2 heads.

@@ -34,11 +34,21 @@ absl::Status CheckStage(const BlockActivations& activations, Stage wanted) {
                    "; call the passes in order, or clear the activations"));
 }
 
+absl::Status CheckDropout(const ResidualDropout& dropout) {
+  if (dropout.probability >= 0 && dropout.probability < 1) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a transformer block with dropout of probability ",
+                   dropout.probability, "; it must be in [0, 1)"));
+}
+
 }  // namespace
 
 absl::StatusOr<TransformerBlock> TransformerBlock::Create(
     const TensorGroup& group, const ContextGroup& context,
     const TransformerBlockOptions& options) {
+  TESSERA_RETURN_IF_ERROR(CheckDropout(options.dropout));
   const AttentionOptions& common = options.attention;
   const NormOptions norm = {.width = common.width,
                             .epsilon = options.norm_epsilon,
@@ -57,7 +67,7 @@ absl::StatusOr<TransformerBlock> TransformerBlock::Create(
                                .dtype = common.dtype,
                                .sequence_parallel = common.sequence_parallel,
                                .overlap_chunks = common.overlap_chunks}));
-  TransformerBlock block(group, options, std::move(attention_norm),
+  TransformerBlock block(group, context, options, std::move(attention_norm),
                          std::move(attention), std::move(mlp_norm),
                          std::move(mlp));
   std::vector<Parameter*> named;
@@ -105,6 +115,48 @@ absl::StatusOr<TensorView> TransformerBlock::Reserve(
                                         common.width}});
 }
 
+// Sets dropped elements of a sublayer's output, or of its gradient, to zero.
+absl::Status TransformerBlock::Drop(Sublayer sublayer,
+                                    const BlockActivations& a,
+                                    TensorView x) const {
+  const ResidualDropout& dropout = options_.dropout;
+  if (dropout.probability == 0 || !a.first_sequence_) return absl::OkStatus();
+  // Far from the streams of weights, which are hashes of their names.
+  constexpr uint64_t kStreams = 0x64726f706f757400;  // "dropout"
+  const uint64_t stream = kStreams + 2 * static_cast<uint64_t>(dropout.layer) +
+                          static_cast<uint64_t>(sublayer);
+  const IndexRange mine = options_.attention.sequence_parallel
+                              ? a.batch_.tokens.RangeOf(group_.rank())
+                              : IndexRange{0, a.batch_.tokens.size()};
+  const auto positions = static_cast<int64_t>(positions_.size());
+  std::vector<int64_t> rows;
+  rows.reserve(static_cast<size_t>(mine.size()));
+  for (int64_t token = mine.begin; token < mine.end; ++token) {
+    const int64_t sequence = *a.first_sequence_ + token / positions;
+    rows.push_back(sequence * length_ +
+                   positions_[static_cast<size_t>(token % positions)]);
+  }
+  return group_.ops().Dropout({.key = {.seed = dropout.seed, .stream = stream},
+                               .probability = dropout.probability,
+                               .rows = rows},
+                              x);
+}
+
+// The gradient of a sublayer's output from that of the sum to which it was
+// added: the same tensor without dropout, else a copy in `memory`.
+absl::StatusOr<ConstTensorView> TransformerBlock::GradientOf(
+    Sublayer sublayer, const BlockActivations& a,
+    ConstTensorView residual_gradient, PooledTensor& memory) const {
+  if (options_.dropout.probability == 0 || !a.first_sequence_) {
+    return residual_gradient;
+  }
+  TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
+                           Reserve(a.batch_, memory));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(residual_gradient, gradient));
+  TESSERA_RETURN_IF_ERROR(Drop(sublayer, a, gradient));
+  return ConstTensorView(gradient);
+}
+
 // middle = input + attention(norm(input)).
 absl::Status TransformerBlock::ForwardAttention(BlockActivations& a) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView normalised,
@@ -115,6 +167,7 @@ absl::Status TransformerBlock::ForwardAttention(BlockActivations& a) {
                            Reserve(a.batch_, a.middle_));
   TESSERA_RETURN_IF_ERROR(
       attention_.Forward(a.batch_, normalised, middle, a.attention_));
+  TESSERA_RETURN_IF_ERROR(Drop(Sublayer::kAttention, a, middle));
   return group_.ops().Add(*a.input_view_, middle);
 }
 
@@ -125,11 +178,13 @@ absl::Status TransformerBlock::NormaliseMiddle(BlockActivations& a) {
 }
 
 absl::Status TransformerBlock::Forward(int64_t sequences, ConstTensorView x,
-                                       TensorView y, BlockActivations& a) {
+                                       TensorView y, BlockActivations& a,
+                                       std::optional<int64_t> first_sequence) {
   TESSERA_RETURN_IF_ERROR(CheckStage(a, Stage::kForward));
   TESSERA_ASSIGN_OR_RETURN(a.batch_, BatchOf(sequences));
   TESSERA_RETURN_IF_ERROR(CheckTensor("x", x, a.batch_));
   TESSERA_RETURN_IF_ERROR(CheckTensor("y", y, a.batch_));
+  a.first_sequence_ = first_sequence;
   a.input_view_ = x;
   if (!options_.borrows_tensors) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView input,
@@ -146,6 +201,7 @@ absl::Status TransformerBlock::Forward(int64_t sequences, ConstTensorView x,
   TESSERA_RETURN_IF_ERROR(NormaliseMiddle(a));
   TESSERA_RETURN_IF_ERROR(
       mlp_.Forward(a.batch_.tokens, a.mlp_input_.view(), y, a.mlp_));
+  TESSERA_RETURN_IF_ERROR(Drop(Sublayer::kMlp, a, y));
   TESSERA_RETURN_IF_ERROR(group_.ops().Add(a.middle_.view(), y));
   if (options_.recompute == Recompute::kFull) a.ClearAllButInput();
   a.stage_ = Stage::kBackwardInput;
@@ -189,17 +245,22 @@ absl::Status TransformerBlock::BackwardInput(ConstTensorView y_gradient,
                                              BlockActivations& a) {
   TESSERA_RETURN_IF_ERROR(StartBackward(y_gradient, x_gradient, a));
   Ops& ops = group_.ops();
-  TESSERA_RETURN_IF_ERROR(
-      mlp_.BackwardInput(a.batch_.tokens, *a.output_gradient_view_,
-                         a.mlp_input_gradient_.view(), a.mlp_));
+  PooledTensor dropped(a.pool());
+  TESSERA_ASSIGN_OR_RETURN(
+      ConstTensorView gradient,
+      GradientOf(Sublayer::kMlp, a, *a.output_gradient_view_, dropped));
+  TESSERA_RETURN_IF_ERROR(mlp_.BackwardInput(
+      a.batch_.tokens, gradient, a.mlp_input_gradient_.view(), a.mlp_));
   TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardInput(a.mlp_input_gradient_.view(),
                                                   a.middle_.view(), a.mlp_norm_,
                                                   a.middle_gradient_.view()));
   TESSERA_RETURN_IF_ERROR(
       ops.Add(*a.output_gradient_view_, a.middle_gradient_.view()));
+  TESSERA_ASSIGN_OR_RETURN(
+      gradient,
+      GradientOf(Sublayer::kAttention, a, a.middle_gradient_.view(), dropped));
   TESSERA_RETURN_IF_ERROR(attention_.BackwardInput(
-      a.batch_, a.middle_gradient_.view(), a.attention_input_gradient_.view(),
-      a.attention_));
+      a.batch_, gradient, a.attention_input_gradient_.view(), a.attention_));
   TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardInput(
       a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_,
       x_gradient));
@@ -210,13 +271,19 @@ absl::Status TransformerBlock::BackwardInput(ConstTensorView y_gradient,
 
 absl::Status TransformerBlock::BackwardWeight(BlockActivations& a) {
   TESSERA_RETURN_IF_ERROR(CheckStage(a, Stage::kBackwardWeight));
-  TESSERA_RETURN_IF_ERROR(mlp_.BackwardWeight(
-      a.batch_.tokens, *a.output_gradient_view_, a.mlp_input_.view(), a.mlp_));
+  PooledTensor dropped(a.pool());
+  TESSERA_ASSIGN_OR_RETURN(
+      ConstTensorView gradient,
+      GradientOf(Sublayer::kMlp, a, *a.output_gradient_view_, dropped));
+  TESSERA_RETURN_IF_ERROR(mlp_.BackwardWeight(a.batch_.tokens, gradient,
+                                              a.mlp_input_.view(), a.mlp_));
   TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardWeight(
       a.mlp_input_gradient_.view(), a.middle_.view(), a.mlp_norm_));
-  TESSERA_RETURN_IF_ERROR(
-      attention_.BackwardWeight(a.batch_, a.middle_gradient_.view(),
-                                a.attention_input_.view(), a.attention_));
+  TESSERA_ASSIGN_OR_RETURN(
+      gradient,
+      GradientOf(Sublayer::kAttention, a, a.middle_gradient_.view(), dropped));
+  TESSERA_RETURN_IF_ERROR(attention_.BackwardWeight(
+      a.batch_, gradient, a.attention_input_.view(), a.attention_));
   TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardWeight(
       a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_));
   a.Clear();
@@ -228,9 +295,13 @@ absl::Status TransformerBlock::Backward(ConstTensorView y_gradient,
                                         BlockActivations& a) {
   TESSERA_RETURN_IF_ERROR(StartBackward(y_gradient, x_gradient, a));
   Ops& ops = group_.ops();
-  TESSERA_RETURN_IF_ERROR(
-      mlp_.Backward(a.batch_.tokens, *a.output_gradient_view_,
-                    a.mlp_input_.view(), a.mlp_input_gradient_.view(), a.mlp_));
+  PooledTensor dropped(a.pool());
+  TESSERA_ASSIGN_OR_RETURN(
+      ConstTensorView gradient,
+      GradientOf(Sublayer::kMlp, a, *a.output_gradient_view_, dropped));
+  TESSERA_RETURN_IF_ERROR(mlp_.Backward(a.batch_.tokens, gradient,
+                                        a.mlp_input_.view(),
+                                        a.mlp_input_gradient_.view(), a.mlp_));
   TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardWeight(
       a.mlp_input_gradient_.view(), a.middle_.view(), a.mlp_norm_));
   TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardInput(a.mlp_input_gradient_.view(),
@@ -238,9 +309,12 @@ absl::Status TransformerBlock::Backward(ConstTensorView y_gradient,
                                                   a.middle_gradient_.view()));
   TESSERA_RETURN_IF_ERROR(
       ops.Add(*a.output_gradient_view_, a.middle_gradient_.view()));
-  TESSERA_RETURN_IF_ERROR(attention_.Backward(
-      a.batch_, a.middle_gradient_.view(), a.attention_input_.view(),
-      a.attention_input_gradient_.view(), a.attention_));
+  TESSERA_ASSIGN_OR_RETURN(
+      gradient,
+      GradientOf(Sublayer::kAttention, a, a.middle_gradient_.view(), dropped));
+  TESSERA_RETURN_IF_ERROR(
+      attention_.Backward(a.batch_, gradient, a.attention_input_.view(),
+                          a.attention_input_gradient_.view(), a.attention_));
   TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardWeight(
       a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_));
   TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardInput(

@@ -8,6 +8,7 @@
 #include <optional>
 #include <ostream>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -92,7 +93,6 @@ class BlockActivations {
   // types and shapes.
   std::vector<KeptTensor> Kept() {
     return {{&input_, &input_view_},
-            {&attention_norm_.mean},
             {&attention_norm_.inverse},
             {&attention_input_},
             {&attention_.query},
@@ -101,7 +101,6 @@ class BlockActivations {
             {&attention_.output},
             {&attention_.log_sum_exp},
             {&middle_},
-            {&mlp_norm_.mean},
             {&mlp_norm_.inverse},
             {&mlp_input_},
             {&mlp_.gate_up},
@@ -133,8 +132,12 @@ class BlockActivations {
     output_gradient_view_.reset();
   }
 
+  // For temporary tensors.
+  TensorPool& pool() const { return input_.pool(); }
+
   Stage stage_ = Stage::kForward;
   TokenBatch batch_;
+  std::optional<int64_t> first_sequence_;  // None: no dropout.
   PooledTensor input_;  // [tokens of the rank, width], as the next ones.
   std::optional<ConstTensorView> input_view_;  // Of it, or borrowed.
   NormState attention_norm_;
@@ -153,7 +156,8 @@ class BlockActivations {
 };
 
 // TransformerBlock: a block of a Llama-like model, m = x + attention(norm(x)),
-// y = m + mlp(norm(m)), over a tensor group and a context group.
+// y = m + mlp(norm(m)), over a tensor group and a context group; with dropout,
+// m = x + drop(attention(norm(x))), y = m + drop(mlp(norm(m))).
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto block, TransformerBlock::Create(
@@ -186,8 +190,17 @@ class BlockActivations {
 //   mlp.gate_up.weight      mlp.gate_proj, up_proj, by rows
 //   mlp.down.weight         mlp.down_proj
 //
-// There is no dropout. Calls are collectives of both groups, one at a time.
+// Dropout masks depend on the seed, the layer and the place of a token in the
+// data alone: they are the same on every mesh, and where a forward is computed
+// again. Calls are collectives of both groups, one at a time.
 // After an error the activations are to be cleared.
+
+// Residual dropout: of the outputs of attention and MLP, before they are added.
+struct ResidualDropout {
+  double probability = 0;  // In [0, 1).
+  uint64_t seed = 0;
+  int64_t layer = 0;  // Layers have masks of their own.
+};
 
 struct TransformerBlockOptions {
   // Its width, type, sequence parallelism and overlap are those of the block.
@@ -196,6 +209,7 @@ struct TransformerBlockOptions {
   bool mlp_bias = false;
   double norm_epsilon = 1e-5;
   Recompute recompute = Recompute::kNone;
+  ResidualDropout dropout = {};
   // The caller keeps x and dy as they are until the micro-batch's last
   // backward, as pipeline::Executor does: they are not copied, y is not x and
   // dx is not dy.
@@ -227,8 +241,11 @@ class TransformerBlock {
   // or what is needed of the weights or their gradients is released (the
   // backward of weights needs no values, the others no gradients);
   // InvalidArgument if a tensor is not as above.
+  // `first_sequence` is the number of the first sequence in the data, from
+  // which the masks of dropout follow; without it nothing is dropped.
   absl::Status Forward(int64_t sequences, ConstTensorView x, TensorView y,
-                       BlockActivations& activations);
+                       BlockActivations& activations,
+                       std::optional<int64_t> first_sequence = std::nullopt);
   absl::Status BackwardInput(ConstTensorView y_gradient, TensorView x_gradient,
                              BlockActivations& activations);
   // Adds to the gradients of the weights.
@@ -242,11 +259,13 @@ class TransformerBlock {
   absl::Status FinishGradients();
 
  private:
-  TransformerBlock(const TensorGroup& group,
+  TransformerBlock(const TensorGroup& group, const ContextGroup& context,
                    const TransformerBlockOptions& options,
                    RmsNorm attention_norm, Attention attention,
                    RmsNorm mlp_norm, GatedMlp mlp)
       : group_(group),
+        length_(context.layout.length()),
+        positions_(context.layout.PositionsOf(context.group.rank())),
         options_(options),
         attention_norm_(std::move(attention_norm)),
         attention_(std::move(attention)),
@@ -257,6 +276,13 @@ class TransformerBlock {
                            const TokenBatch& batch) const;
   absl::StatusOr<TensorView> Reserve(const TokenBatch& batch,
                                      PooledTensor& memory) const;
+  // A sublayer whose output is dropped.
+  enum class Sublayer { kAttention, kMlp };
+  absl::Status Drop(Sublayer sublayer, const BlockActivations& activations,
+                    TensorView x) const;
+  absl::StatusOr<ConstTensorView> GradientOf(
+      Sublayer sublayer, const BlockActivations& activations,
+      ConstTensorView residual_gradient, PooledTensor& memory) const;
   absl::Status ForwardAttention(BlockActivations& activations);
   absl::Status NormaliseMiddle(BlockActivations& activations);
   absl::Status ComputeAgain(BlockActivations& activations);
@@ -265,6 +291,8 @@ class TransformerBlock {
                              BlockActivations& activations);
 
   TensorGroup group_;
+  int64_t length_;                  // Of a sequence, over all context ranks.
+  std::vector<int64_t> positions_;  // Of this context rank.
   TransformerBlockOptions options_;
   RmsNorm attention_norm_;
   Attention attention_;

@@ -31,6 +31,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <span>
 #include <string_view>
 
@@ -42,6 +43,27 @@
 #include "tensor_parallel/layers/tensor_group.h"
 
 namespace tessera::tensor_parallel {
+
+// How the ranks share the work.
+enum class ContextAlgorithm {
+  kRing,     // RingAttention.
+  kUlysses,  // UlyssesAttention.
+};
+
+// "ring", "ulysses".
+constexpr std::string_view ContextAlgorithmName(ContextAlgorithm algorithm) {
+  switch (algorithm) {
+    case ContextAlgorithm::kRing:
+      return "ring";
+    case ContextAlgorithm::kUlysses:
+      return "ulysses";
+  }
+  return "unknown";
+}
+
+inline std::ostream& operator<<(std::ostream& os, ContextAlgorithm algorithm) {
+  return os << ContextAlgorithmName(algorithm);
+}
 
 struct ContextAttentionOptions {
   int64_t heads = 1;

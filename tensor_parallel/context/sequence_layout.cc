@@ -1,7 +1,5 @@
 #include "tensor_parallel/context/sequence_layout.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -37,29 +35,12 @@ int64_t SequenceLayout::SizeOf(int64_t rank) const {
   return size;
 }
 
-int64_t SequenceLayout::largest() const {
-  int64_t largest = 0;
-  for (int64_t rank = 0; rank < ranks(); ++rank) {
-    largest = std::max(largest, SizeOf(rank));
-  }
-  return largest;
-}
-
 std::vector<int64_t> SequenceLayout::PositionsOf(int64_t rank) const {
   std::vector<int64_t> positions;
   for (const IndexRange& range : RangesOf(rank)) {
     for (int64_t i = range.begin; i < range.end; ++i) positions.push_back(i);
   }
   return positions;
-}
-
-int64_t SequenceLayout::CausalPairsOf(int64_t rank) const {
-  int64_t pairs = 0;
-  for (const IndexRange& range : RangesOf(rank)) {
-    // The query at position i sees i + 1 keys.
-    pairs += range.size() * (range.begin + range.end + 1) / 2;
-  }
-  return pairs;
 }
 
 }  // namespace tessera::tensor_parallel

@@ -38,15 +38,11 @@ class SequenceLayout {
 
   // How many positions a rank has: `rank` is in [0, ranks()).
   int64_t SizeOf(int64_t rank) const;
-  int64_t largest() const;
 
   // One range, or two; they may be empty.
   std::vector<IndexRange> RangesOf(int64_t rank) const;
   // All of them, ascending.
   std::vector<int64_t> PositionsOf(int64_t rank) const;
-
-  // Pairs of a query of `rank` and a key that it sees under a causal mask.
-  int64_t CausalPairsOf(int64_t rank) const;
 
  private:
   SequenceLayout(const Partition& chunks, bool zigzag)

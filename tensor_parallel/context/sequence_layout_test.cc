@@ -13,6 +13,13 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+// Pairs of a query of `rank` and a key that it sees under a causal mask.
+int64_t CausalPairs(const SequenceLayout& layout, int64_t rank) {
+  int64_t pairs = 0;
+  for (const int64_t position : layout.PositionsOf(rank)) pairs += position + 1;
+  return pairs;
+}
+
 TEST(SequenceLayoutTest, EveryPositionIsOneRanks) {
   for (int64_t ranks = 1; ranks <= 9; ++ranks) {
     for (int64_t length = 0; length <= 50; ++length) {
@@ -29,13 +36,9 @@ TEST(SequenceLayoutTest, EveryPositionIsOneRanks) {
           EXPECT_TRUE(std::is_sorted(positions.begin(), positions.end()));
           EXPECT_EQ(layout.SizeOf(rank),
                     static_cast<int64_t>(positions.size()));
-          EXPECT_LE(layout.SizeOf(rank), layout.largest());
-          int64_t pairs = 0;
           for (const int64_t position : positions) {
             ++holders[static_cast<size_t>(position)];
-            pairs += position + 1;
           }
-          EXPECT_EQ(layout.CausalPairsOf(rank), pairs);
         }
         EXPECT_EQ(std::count(holders.begin(), holders.end(), 1), length);
       }
@@ -57,11 +60,11 @@ TEST(SequenceLayoutTest, CausalWorkUnderZigzagDiffersByLessThanABlock) {
     for (int64_t length = 2 * ranks; length <= 1000; length += 7) {
       TESSERA_ASSERT_OK_AND_ASSIGN(const SequenceLayout layout,
                                    SequenceLayout::Zigzag(length, ranks));
-      int64_t least = layout.CausalPairsOf(0);
+      int64_t least = CausalPairs(layout, 0);
       int64_t most = least;
       for (int64_t rank = 1; rank < ranks; ++rank) {
-        least = std::min(least, layout.CausalPairsOf(rank));
-        most = std::max(most, layout.CausalPairsOf(rank));
+        least = std::min(least, CausalPairs(layout, rank));
+        most = std::max(most, CausalPairs(layout, rank));
       }
       const bool even = length % (2 * ranks) == 0;
       EXPECT_LE(2 * (most - least), even ? 0 : 3 * length)
@@ -101,7 +104,7 @@ TEST(SequenceLayoutTest, EveryStepOfARingIsTheSameWorkUnderZigzag) {
           EXPECT_EQ(pairs, 2 * chunk * chunk + (other == rank ? chunk : 0));
           all += pairs;
         }
-        EXPECT_EQ(all, layout.CausalPairsOf(rank));
+        EXPECT_EQ(all, CausalPairs(layout, rank));
       }
     }
   }

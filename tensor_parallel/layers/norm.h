@@ -1,4 +1,4 @@
-// NormOptions: what both norms are made of.
+// RMS normalisation of tokens over the ranks of a tensor group.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_NORM_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_NORM_H_
 
@@ -24,42 +24,24 @@ struct NormOptions {
   bool sequence_parallel = false;
 };
 
-// NormState: what a norm keeps of a forward for its backward, by row.
-
+// The statistics that a norm keeps from a forward to its backward.
 struct NormState {
   // `pool` must outlive the state.
-  explicit NormState(TensorPool& pool) : mean(pool), inverse(pool) {}
+  explicit NormState(TensorPool& pool) : inverse(pool) {}
 
-  int64_t bytes() const { return mean.bytes() + inverse.bytes(); }
-  void Clear() {
-    mean.Release();
-    inverse.Release();
-  }
+  int64_t bytes() const { return inverse.bytes(); }
+  void Clear() { inverse.Release(); }
 
-  PooledTensor mean;     // Of LayerNorm alone. [rows], statistics.
   PooledTensor inverse;  // 1 / the root. [rows], statistics.
 };
-
-// Shared by the norms: creation of their weights and checks of operands.
-
-// A vector of the options' width that every rank has, filled with `value`.
-absl::StatusOr<Parameter> CreateWeight(const TensorGroup& group,
-                                       const NormOptions& options,
-                                       std::string_view name, double value);
-
-// The rows of x, where that has two dimensions.
-absl::StatusOr<int64_t> RowsOf(std::string_view norm, const ConstTensorView& x);
-
-// FailedPrecondition if the state is not of a forward with the rows of x.
-absl::Status CheckState(std::string_view norm, const ConstTensorView& x,
-                        const PooledTensor& statistics);
 
 // RmsNorm: y = x / sqrt(mean(x^2) + epsilon) * weight, by token (Zhang and
 // Sennrich, arXiv 1910.07467), on ranks that share the weight.
 //
-//   TESSERA_ASSIGN_OR_RETURN(auto norm, RmsNorm::Create(group, {.width =
-//   512})); NormState state(pool);                            // one a
-//   micro-batch TESSERA_RETURN_IF_ERROR(norm.Forward(x, y, state));
+//   TESSERA_ASSIGN_OR_RETURN(auto norm,
+//                            RmsNorm::Create(group, {.width = 512}));
+//   NormState state(pool);                            // one a micro-batch
+//   TESSERA_RETURN_IF_ERROR(norm.Forward(x, y, state));
 //   TESSERA_RETURN_IF_ERROR(norm.BackwardInput(dy, x, state, dx));
 //   TESSERA_RETURN_IF_ERROR(norm.BackwardWeight(dy, x, state));
 //   TESSERA_RETURN_IF_ERROR(norm.FinishGradients());  // once a step
@@ -68,7 +50,6 @@ absl::Status CheckState(std::string_view norm, const ConstTensorView& x,
 // same on every rank, or under sequence parallelism those of the rank. y may be
 // x where the backward is not to follow, and x_gradient may be the gradient.
 // Nothing moves but in FinishGradients. The weight begins with ones.
-
 class RmsNorm {
  public:
   // InvalidArgument if the width or epsilon is negative, or the type is none of
@@ -101,51 +82,6 @@ class RmsNorm {
   TensorGroup group_;
   NormOptions options_;
   Parameter weight_;
-};
-
-// LayerNorm: y = (x - mean) / sqrt(variance + epsilon) * weight + bias, by
-// token (Ba, Kiros and Hinton, arXiv 1607.06450), on ranks that share weight
-// and bias. Otherwise as RmsNorm.
-//
-//   TESSERA_ASSIGN_OR_RETURN(auto norm,
-//                            LayerNorm::Create(group, {.width = 512}));
-//   TESSERA_RETURN_IF_ERROR(norm.Forward(x, y, state));
-//
-// The weight begins with ones, the bias with zeros.
-
-class LayerNorm {
- public:
-  // Refuses as RmsNorm.
-  static absl::StatusOr<LayerNorm> Create(const TensorGroup& group,
-                                          const NormOptions& options);
-
-  Parameter& weight() { return weight_; }
-  Parameter& bias() { return bias_; }
-  // Appends "prefix.weight" and "prefix.bias".
-  void AppendParameters(std::string_view prefix,
-                        std::vector<Parameter*>& parameters);
-
-  absl::Status Forward(ConstTensorView x, TensorView y, NormState& state);
-  absl::Status BackwardInput(ConstTensorView gradient, ConstTensorView x,
-                             const NormState& state, TensorView x_gradient);
-  // Adds to the gradients of weight and bias.
-  absl::Status BackwardWeight(ConstTensorView gradient, ConstTensorView x,
-                              const NormState& state);
-
-  absl::Status FinishGradients();
-
- private:
-  LayerNorm(const TensorGroup& group, const NormOptions& options,
-            Parameter weight, Parameter bias)
-      : group_(group),
-        options_(options),
-        weight_(std::move(weight)),
-        bias_(std::move(bias)) {}
-
-  TensorGroup group_;
-  NormOptions options_;
-  Parameter weight_;
-  Parameter bias_;
 };
 
 }  // namespace tessera::tensor_parallel

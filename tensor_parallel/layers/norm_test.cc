@@ -1,5 +1,4 @@
-// What the norms refuse and keep. Parity over ranks and gradients:
-// blocks/testing.
+// Parity over ranks and gradients: tensor_parallel/blocks.
 #include "tensor_parallel/layers/norm.h"
 
 #include <cmath>
@@ -25,16 +24,10 @@ using collectives::Communicator;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-template <typename Norm>
-class NormTest : public ::testing::Test {};
-
-using BothNorms = ::testing::Types<RmsNorm, LayerNorm>;
-TYPED_TEST_SUITE(NormTest, BothNorms);
-
-TYPED_TEST(NormTest, KeepsItsStatisticsInTheState) {
+TEST(NormTest, KeepsItsStatisticsInTheState) {
   CpuOps ops({.threads = 1});
-  TESSERA_ASSERT_OK_AND_ASSIGN(
-      auto norm, TypeParam::Create(TensorGroup(ops), {.width = 4}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto norm,
+                               RmsNorm::Create(TensorGroup(ops), {.width = 4}));
   TensorPool pool;
   NormState first(pool), second(pool);
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor a,
@@ -60,10 +53,10 @@ TYPED_TEST(NormTest, KeepsItsStatisticsInTheState) {
   EXPECT_EQ(first.bytes(), 0);
 }
 
-TYPED_TEST(NormTest, StatesOfOtherForwardsAreRefused) {
+TEST(NormTest, StatesOfOtherForwardsAreRefused) {
   CpuOps ops({.threads = 1});
-  TESSERA_ASSERT_OK_AND_ASSIGN(
-      auto norm, TypeParam::Create(TensorGroup(ops), {.width = 4}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto norm,
+                               RmsNorm::Create(TensorGroup(ops), {.width = 4}));
   TensorPool pool;
   NormState state(pool);
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor x,
@@ -84,10 +77,10 @@ TYPED_TEST(NormTest, StatesOfOtherForwardsAreRefused) {
                        HasSubstr("1 dimensions; give [tokens, width]")));
 }
 
-TYPED_TEST(NormTest, ReleasedWeightsAreNamed) {
+TEST(NormTest, ReleasedWeightsAreNamed) {
   CpuOps ops({.threads = 1});
-  TESSERA_ASSERT_OK_AND_ASSIGN(
-      auto norm, TypeParam::Create(TensorGroup(ops), {.width = 4}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto norm,
+                               RmsNorm::Create(TensorGroup(ops), {.width = 4}));
   std::vector<Parameter*> parameters;
   norm.AppendParameters("final", parameters);
   TensorPool pool;
@@ -109,25 +102,25 @@ TYPED_TEST(NormTest, ReleasedWeightsAreNamed) {
                        HasSubstr(parameters.back()->name())));
 }
 
-TYPED_TEST(NormTest, WrongOptionsAreRefused) {
+TEST(NormTest, WrongOptionsAreRefused) {
   CpuOps ops({.threads = 1});
   const TensorGroup group(ops);
   EXPECT_THAT(
-      TypeParam::Create(group, {.width = -1}).status(),
+      RmsNorm::Create(group, {.width = -1}).status(),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("width -1")));
   for (const double epsilon :
        {-1e-5, std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_THAT(
-        TypeParam::Create(group, {.width = 2, .epsilon = epsilon}).status(),
+        RmsNorm::Create(group, {.width = 2, .epsilon = epsilon}).status(),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("epsilon")));
   }
   EXPECT_THAT(
-      TypeParam::Create(group, {.width = 2, .dtype = DType::kI8}).status(),
+      RmsNorm::Create(group, {.width = 2, .dtype = DType::kI8}).status(),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("weights of i8")));
 }
 
 // Nothing moves without sequence parallelism, and with it the gradients alone.
-TYPED_TEST(NormTest, MovesTheGradientsOfWeightsOnceAStep) {
+TEST(NormTest, MovesTheGradientsOfWeightsOnceAStep) {
   for (const bool sequence_parallel : {false, true}) {
     EXPECT_THAT(
         collectives::RunRanks(
@@ -136,7 +129,7 @@ TYPED_TEST(NormTest, MovesTheGradientsOfWeightsOnceAStep) {
               CpuOps ops({.threads = 1});
               TESSERA_ASSIGN_OR_RETURN(
                   auto norm,
-                  TypeParam::Create(
+                  RmsNorm::Create(
                       TensorGroup(ops, &communicator),
                       {.width = 4, .sequence_parallel = sequence_parallel}));
               TensorPool pool;

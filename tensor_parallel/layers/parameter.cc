@@ -8,8 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/dtype/convert.h"
-#include "base/dtype/convert_value.h"
-#include "base/dtype/dtype_traits.h"
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
 
@@ -231,19 +229,6 @@ absl::Status Parameter::ZeroGradient() {
   return tessera::Fill(*gradient_.view, 0.0);
 }
 
-absl::Status Parameter::ScaleGradient(double factor) {
-  TESSERA_RETURN_IF_ERROR(CheckGradient());
-  return DispatchDType(
-      gradient_dtype(), [&]<typename T>(std::type_identity<T>) -> absl::Status {
-        TESSERA_ASSIGN_OR_RETURN(const auto values,
-                                 gradient_.view->AsSpan<T>());
-        for (T& value : values) {
-          value = ConvertValue<T>(ConvertValue<double>(value) * factor);
-        }
-        return absl::OkStatus();
-      });
-}
-
 absl::StatusOr<LinearWeights> LinearWeights::Create(const Shape& shape) {
   int64_t out = 0;
   std::vector<ParameterRows> rows;
@@ -307,16 +292,6 @@ void LinearWeights::AppendParameters(std::string_view prefix,
 
 absl::Status LinearWeights::FillNormal(const RandomKey& key, double deviation) {
   return weight_.FillNormal(key, deviation);
-}
-
-absl::Status LinearWeights::ZeroGradients() {
-  TESSERA_RETURN_IF_ERROR(weight_.ZeroGradient());
-  return has_bias() ? bias_->ZeroGradient() : absl::OkStatus();
-}
-
-absl::Status LinearWeights::ScaleGradients(double factor) {
-  TESSERA_RETURN_IF_ERROR(weight_.ScaleGradient(factor));
-  return has_bias() ? bias_->ScaleGradient(factor) : absl::OkStatus();
 }
 
 }  // namespace tessera::tensor_parallel

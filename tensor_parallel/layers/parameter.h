@@ -117,9 +117,8 @@ class Parameter {
   void DrawNormals(const RandomKey& key, double deviation, int64_t first,
                    std::span<double> values) const;
   absl::Status Fill(double value);
-  // Need the gradient, in host memory.
+  // Needs the gradient, in host memory.
   absl::Status ZeroGradient();
-  absl::Status ScaleGradient(double factor);
 
  private:
   // Its own, somebody else's, or none.
@@ -205,9 +204,6 @@ class LinearWeights {
 
   // Like Parameter::FillNormal. The bias is unchanged.
   absl::Status FillNormal(const RandomKey& key, double deviation);
-
-  absl::Status ZeroGradients();
-  absl::Status ScaleGradients(double factor);
 
  private:
   explicit LinearWeights(Parameter weight) : weight_(std::move(weight)) {}

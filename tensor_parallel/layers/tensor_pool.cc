@@ -50,11 +50,6 @@ void TensorPool::Give(Buffer buffer) {
   free_.emplace(bytes, std::move(buffer));
 }
 
-void TensorPool::Trim() {
-  free_.clear();
-  free_bytes_ = 0;
-}
-
 PooledTensor::PooledTensor(PooledTensor&& other) noexcept
     : pool_(other.pool_),
       buffer_(std::move(other.buffer_)),

@@ -42,9 +42,6 @@ class TensorPool {
   absl::StatusOr<Buffer> Take(size_t bytes);
   void Give(Buffer buffer);
 
-  // Gives the free blocks back to the system.
-  void Trim();
-
   // Bytes of blocks that are in use and of blocks that are free, and the number
   // of allocations so far, which stops growing once the pool reuses its blocks.
   int64_t taken_bytes() const { return taken_bytes_; }

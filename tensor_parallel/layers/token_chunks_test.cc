@@ -44,7 +44,6 @@ TEST(TokenChunksTest, EveryTokenIsInOneChunk) {
     for (int64_t ranks = 1; ranks <= 5; ++ranks) {
       for (int64_t chunks = 0; chunks <= 7; ++chunks) {
         CheckCover(*Partition::Balanced(size, ranks), chunks);
-        CheckCover(*Partition::CeilChunks(size, ranks), chunks);
         CheckCover(*Partition::Blocks(size, ranks, 4), chunks);
       }
     }

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/random/dropout.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -37,6 +38,9 @@ class CountingOps final : public Ops {
   absl::Status Scale(double, TensorView) override { return Count(); }
   absl::Status Fill(double, TensorView) override { return Count(); }
   absl::Status Cast(ConstTensorView, TensorView) override { return Count(); }
+  absl::Status Dropout(const DropoutMask&, TensorView) override {
+    return Count();
+  }
   absl::Status RmsNorm(double, ConstTensorView, ConstTensorView, TensorView,
                        TensorView) override {
     return Count();
@@ -48,21 +52,6 @@ class CountingOps final : public Ops {
   }
   absl::Status RmsNormWeightGradient(ConstTensorView, ConstTensorView,
                                      ConstTensorView, TensorView) override {
-    return Count();
-  }
-  absl::Status LayerNorm(double, ConstTensorView, ConstTensorView,
-                         ConstTensorView, TensorView, TensorView,
-                         TensorView) override {
-    return Count();
-  }
-  absl::Status LayerNormInputGradient(ConstTensorView, ConstTensorView,
-                                      ConstTensorView, ConstTensorView,
-                                      ConstTensorView, TensorView) override {
-    return Count();
-  }
-  absl::Status LayerNormWeightGradient(ConstTensorView, ConstTensorView,
-                                       ConstTensorView, ConstTensorView,
-                                       TensorView) override {
     return Count();
   }
   absl::Status SwiGlu(ConstTensorView, ConstTensorView, TensorView) override {

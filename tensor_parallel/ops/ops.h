@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/random/dropout.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -113,6 +114,9 @@ class Ops {
   virtual absl::Status Fill(double value, TensorView x) = 0;
   virtual absl::Status Cast(ConstTensorView x, TensorView y) = 0;
 
+  // Drops elements of x [rows, width], contiguous (random/dropout.h).
+  virtual absl::Status Dropout(const DropoutMask& mask, TensorView x) = 0;
+
   // y = x / sqrt(mean(x^2) + epsilon) * weight over rows of x [rows, n],
   // keeping 1 / sqrt(...) in `inverse` [rows], of statistics (Zhang and
   // Sennrich, Root Mean Square Layer Normalization, NeurIPS 2019). The backward
@@ -131,22 +135,6 @@ class Ops {
                                              ConstTensorView x,
                                              ConstTensorView inverse,
                                              TensorView weight_gradient) = 0;
-
-  // y = (x - mean) / sqrt(variance + epsilon) * weight + bias (Ba, Kiros and
-  // Hinton, arXiv 1607.06450); `mean` and `inverse` [rows] are statistics. The
-  // gradient of the bias is SumRows.
-  virtual absl::Status LayerNorm(double epsilon, ConstTensorView x,
-                                 ConstTensorView weight, ConstTensorView bias,
-                                 TensorView y, TensorView mean,
-                                 TensorView inverse) = 0;
-  virtual absl::Status LayerNormInputGradient(
-      ConstTensorView gradient, ConstTensorView x, ConstTensorView weight,
-      ConstTensorView mean, ConstTensorView inverse, TensorView x_gradient) = 0;
-  virtual absl::Status LayerNormWeightGradient(ConstTensorView gradient,
-                                               ConstTensorView x,
-                                               ConstTensorView mean,
-                                               ConstTensorView inverse,
-                                               TensorView weight_gradient) = 0;
 
   // y = gate / (1 + exp(-gate)) * up, all [rows, n] (Shazeer, arXiv
   // 2002.05202).

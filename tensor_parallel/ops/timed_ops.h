@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/random/dropout.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -62,6 +63,9 @@ class TimedOps final : public Ops {
   absl::Status Cast(ConstTensorView x, TensorView y) override {
     return Rest([&] { return ops_.Cast(x, y); });
   }
+  absl::Status Dropout(const DropoutMask& mask, TensorView x) override {
+    return Rest([&] { return ops_.Dropout(mask, x); });
+  }
   absl::Status RmsNorm(double epsilon, ConstTensorView x,
                        ConstTensorView weight, TensorView y,
                        TensorView inverse) override {
@@ -81,33 +85,6 @@ class TimedOps final : public Ops {
                                      TensorView weight_gradient) override {
     return Rest([&] {
       return ops_.RmsNormWeightGradient(gradient, x, inverse, weight_gradient);
-    });
-  }
-  absl::Status LayerNorm(double epsilon, ConstTensorView x,
-                         ConstTensorView weight, ConstTensorView bias,
-                         TensorView y, TensorView mean,
-                         TensorView inverse) override {
-    return Rest([&] {
-      return ops_.LayerNorm(epsilon, x, weight, bias, y, mean, inverse);
-    });
-  }
-  absl::Status LayerNormInputGradient(ConstTensorView gradient,
-                                      ConstTensorView x, ConstTensorView weight,
-                                      ConstTensorView mean,
-                                      ConstTensorView inverse,
-                                      TensorView x_gradient) override {
-    return Rest([&] {
-      return ops_.LayerNormInputGradient(gradient, x, weight, mean, inverse,
-                                         x_gradient);
-    });
-  }
-  absl::Status LayerNormWeightGradient(ConstTensorView gradient,
-                                       ConstTensorView x, ConstTensorView mean,
-                                       ConstTensorView inverse,
-                                       TensorView weight_gradient) override {
-    return Rest([&] {
-      return ops_.LayerNormWeightGradient(gradient, x, mean, inverse,
-                                          weight_gradient);
     });
   }
   absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,

@@ -63,6 +63,10 @@ absl::Status CpuOps::Cast(ConstTensorView x, TensorView y) {
   return cpu::Cast(x, y);
 }
 
+absl::Status CpuOps::Dropout(const DropoutMask& mask, TensorView x) {
+  return ApplyDropout(mask, x);
+}
+
 absl::Status CpuOps::RmsNorm(double epsilon, ConstTensorView x,
                              ConstTensorView weight, TensorView y,
                              TensorView inverse) {
@@ -82,29 +86,6 @@ absl::Status CpuOps::RmsNormWeightGradient(ConstTensorView gradient,
                                            ConstTensorView inverse,
                                            TensorView weight_gradient) {
   return cpu::RmsNormWeightGradient(gradient, x, inverse, weight_gradient);
-}
-
-absl::Status CpuOps::LayerNorm(double epsilon, ConstTensorView x,
-                               ConstTensorView weight, ConstTensorView bias,
-                               TensorView y, TensorView mean,
-                               TensorView inverse) {
-  return cpu::LayerNorm(epsilon, x, weight, bias, y, mean, inverse);
-}
-
-absl::Status CpuOps::LayerNormInputGradient(
-    ConstTensorView gradient, ConstTensorView x, ConstTensorView weight,
-    ConstTensorView mean, ConstTensorView inverse, TensorView x_gradient) {
-  return cpu::LayerNormInputGradient(gradient, x, weight, mean, inverse,
-                                     x_gradient);
-}
-
-absl::Status CpuOps::LayerNormWeightGradient(ConstTensorView gradient,
-                                             ConstTensorView x,
-                                             ConstTensorView mean,
-                                             ConstTensorView inverse,
-                                             TensorView weight_gradient) {
-  return cpu::LayerNormWeightGradient(gradient, x, mean, inverse,
-                                      weight_gradient);
 }
 
 absl::Status CpuOps::SwiGlu(ConstTensorView gate, ConstTensorView up,

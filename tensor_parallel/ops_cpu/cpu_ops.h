@@ -22,6 +22,7 @@
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/elementwise.h"
+#include "tensor_parallel/random/dropout.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -54,6 +55,7 @@ class CpuOps final : public Ops {
   absl::Status Scale(double factor, TensorView x) override;
   absl::Status Fill(double value, TensorView x) override;
   absl::Status Cast(ConstTensorView x, TensorView y) override;
+  absl::Status Dropout(const DropoutMask& mask, TensorView x) override;
   absl::Status RmsNorm(double epsilon, ConstTensorView x,
                        ConstTensorView weight, TensorView y,
                        TensorView inverse) override;
@@ -64,19 +66,6 @@ class CpuOps final : public Ops {
   absl::Status RmsNormWeightGradient(ConstTensorView gradient,
                                      ConstTensorView x, ConstTensorView inverse,
                                      TensorView weight_gradient) override;
-  absl::Status LayerNorm(double epsilon, ConstTensorView x,
-                         ConstTensorView weight, ConstTensorView bias,
-                         TensorView y, TensorView mean,
-                         TensorView inverse) override;
-  absl::Status LayerNormInputGradient(ConstTensorView gradient,
-                                      ConstTensorView x, ConstTensorView weight,
-                                      ConstTensorView mean,
-                                      ConstTensorView inverse,
-                                      TensorView x_gradient) override;
-  absl::Status LayerNormWeightGradient(ConstTensorView gradient,
-                                       ConstTensorView x, ConstTensorView mean,
-                                       ConstTensorView inverse,
-                                       TensorView weight_gradient) override;
   absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,
                       TensorView y) override;
   absl::Status SwiGluGradient(ConstTensorView gradient, ConstTensorView gate,

@@ -232,11 +232,6 @@ constexpr MemoryBound kMemoryBound[] = {
        return ops.RmsNormWeightGradient(a.x.view(), a.y.view(), a.sums.view(),
                                         a.weight.view());
      }},
-    {"LayerNorm", 2,
-     [](Ops& ops, Activations& a) {
-       return ops.LayerNorm(1e-5, a.x.view(), a.weight.view(), a.weight.view(),
-                            a.y.view(), a.sums.view(), a.sums.view());
-     }},
     {"SwiGlu", 3,
      [](Ops& ops, Activations& a) {
        return ops.SwiGlu(a.x.view(), a.y.view(), a.z.view());

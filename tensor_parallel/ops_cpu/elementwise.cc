@@ -221,20 +221,6 @@ NormJob JobOn(NormJob::Step step, const ConstTensorView& x) {
           .x = ConstRowsView(x)};
 }
 
-// The checks that both forwards share.
-absl::Status CheckForward(OperandChecker& check, double epsilon,
-                          const ConstTensorView& x,
-                          const ConstTensorView& weight, const TensorView& y,
-                          const TensorView& inverse) {
-  TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
-  return check.Reads("weight", weight, {{x.shape()[1]}})
-      .Writes("y", y, x.shape())
-      .WritesStatistics("inverse", inverse, {{x.shape()[0]}})
-      .Requires(epsilon >= 0, absl::StrCat("epsilon is ", epsilon,
-                                           "; it should be at least 0."))
-      .status();
-}
-
 absl::Status CheckGradient(OperandChecker& check,
                            const ConstTensorView& gradient,
                            const ConstTensorView& x,
@@ -245,57 +231,19 @@ absl::Status CheckGradient(OperandChecker& check,
       .status();
 }
 
-absl::Status InputGradient(OperandChecker& check,
-                           const ConstTensorView& gradient,
-                           const ConstTensorView& x,
-                           const ConstTensorView& weight,
-                           const ConstTensorView* mean,
-                           const ConstTensorView& inverse,
-                           const TensorView& x_gradient) {
-  TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
-  check.Reads("weight", weight, {{x.shape()[1]}})
-      .Writes("x_gradient", x_gradient, x.shape());
-  if (mean != nullptr) check.ReadsStatistics("mean", *mean, {{x.shape()[0]}});
-  TESSERA_RETURN_IF_ERROR(check.status());
-  NormJob job = JobOn(NormJob::Step::kInputGradient, x);
-  job.gradient = ConstRowsView(gradient);
-  job.weight = ConstRowsView(weight);
-  job.centred = mean != nullptr;
-  if (mean != nullptr) job.mean = StatisticsView(*mean);
-  job.inverse = StatisticsView(inverse);
-  job.y = RowsView(x_gradient);
-  RunNorm(job);
-  return absl::OkStatus();
-}
-
-absl::Status WeightGradient(OperandChecker& check,
-                            const ConstTensorView& gradient,
-                            const ConstTensorView& x,
-                            const ConstTensorView* mean,
-                            const ConstTensorView& inverse,
-                            const TensorView& weight_gradient) {
-  TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
-  check.WritesEither("weight_gradient", weight_gradient, {{x.shape()[1]}});
-  if (mean != nullptr) check.ReadsStatistics("mean", *mean, {{x.shape()[0]}});
-  TESSERA_RETURN_IF_ERROR(check.status());
-  NormJob job = JobOn(NormJob::Step::kWeightGradient, x);
-  job.target_type = weight_gradient.dtype();
-  job.gradient = ConstRowsView(gradient);
-  job.centred = mean != nullptr;
-  if (mean != nullptr) job.mean = StatisticsView(*mean);
-  job.inverse = StatisticsView(inverse);
-  job.y = RowsView(weight_gradient);
-  RunNorm(job);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status RmsNorm(double epsilon, const ConstTensorView& x,
                      const ConstTensorView& weight, const TensorView& y,
                      const TensorView& inverse) {
   OperandChecker check("RmsNorm");
-  TESSERA_RETURN_IF_ERROR(CheckForward(check, epsilon, x, weight, y, inverse));
+  TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
+  check.Reads("weight", weight, {{x.shape()[1]}})
+      .Writes("y", y, x.shape())
+      .WritesStatistics("inverse", inverse, {{x.shape()[0]}})
+      .Requires(epsilon >= 0, absl::StrCat("epsilon is ", epsilon,
+                                           "; it should be at least 0."));
+  TESSERA_RETURN_IF_ERROR(check.status());
   NormJob job = JobOn(NormJob::Step::kForward, x);
   job.epsilon = epsilon;
   job.weight = ConstRowsView(weight);
@@ -311,8 +259,17 @@ absl::Status RmsNormInputGradient(const ConstTensorView& gradient,
                                   const ConstTensorView& inverse,
                                   const TensorView& x_gradient) {
   OperandChecker check("RmsNormInputGradient");
-  return InputGradient(check, gradient, x, weight, nullptr, inverse,
-                       x_gradient);
+  TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
+  check.Reads("weight", weight, {{x.shape()[1]}})
+      .Writes("x_gradient", x_gradient, x.shape());
+  TESSERA_RETURN_IF_ERROR(check.status());
+  NormJob job = JobOn(NormJob::Step::kInputGradient, x);
+  job.gradient = ConstRowsView(gradient);
+  job.weight = ConstRowsView(weight);
+  job.inverse = StatisticsView(inverse);
+  job.y = RowsView(x_gradient);
+  RunNorm(job);
+  return absl::OkStatus();
 }
 
 absl::Status RmsNormWeightGradient(const ConstTensorView& gradient,
@@ -320,47 +277,16 @@ absl::Status RmsNormWeightGradient(const ConstTensorView& gradient,
                                    const ConstTensorView& inverse,
                                    const TensorView& weight_gradient) {
   OperandChecker check("RmsNormWeightGradient");
-  return WeightGradient(check, gradient, x, nullptr, inverse, weight_gradient);
-}
-
-absl::Status LayerNorm(double epsilon, const ConstTensorView& x,
-                       const ConstTensorView& weight,
-                       const ConstTensorView& bias, const TensorView& y,
-                       const TensorView& mean, const TensorView& inverse) {
-  OperandChecker check("LayerNorm");
-  TESSERA_RETURN_IF_ERROR(CheckForward(check, epsilon, x, weight, y, inverse));
-  check.Reads("bias", bias, {{x.shape()[1]}})
-      .WritesStatistics("mean", mean, {{x.shape()[0]}});
+  TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
+  check.WritesEither("weight_gradient", weight_gradient, {{x.shape()[1]}});
   TESSERA_RETURN_IF_ERROR(check.status());
-  NormJob job = JobOn(NormJob::Step::kForward, x);
-  job.centred = true;
-  job.epsilon = epsilon;
-  job.weight = ConstRowsView(weight);
-  job.bias = ConstRowsView(bias);
-  job.mean = RowsView(mean);
-  job.inverse = RowsView(inverse);
-  job.y = RowsView(y);
+  NormJob job = JobOn(NormJob::Step::kWeightGradient, x);
+  job.target_type = weight_gradient.dtype();
+  job.gradient = ConstRowsView(gradient);
+  job.inverse = StatisticsView(inverse);
+  job.y = RowsView(weight_gradient);
   RunNorm(job);
   return absl::OkStatus();
-}
-
-absl::Status LayerNormInputGradient(const ConstTensorView& gradient,
-                                    const ConstTensorView& x,
-                                    const ConstTensorView& weight,
-                                    const ConstTensorView& mean,
-                                    const ConstTensorView& inverse,
-                                    const TensorView& x_gradient) {
-  OperandChecker check("LayerNormInputGradient");
-  return InputGradient(check, gradient, x, weight, &mean, inverse, x_gradient);
-}
-
-absl::Status LayerNormWeightGradient(const ConstTensorView& gradient,
-                                     const ConstTensorView& x,
-                                     const ConstTensorView& mean,
-                                     const ConstTensorView& inverse,
-                                     const TensorView& weight_gradient) {
-  OperandChecker check("LayerNormWeightGradient");
-  return WeightGradient(check, gradient, x, &mean, inverse, weight_gradient);
 }
 
 absl::Status RotaryTable::Rotate(double base, bool inverse,

@@ -36,10 +36,9 @@ absl::Status SwiGluGradient(const ConstTensorView& gradient,
                             const TensorView& gate_gradient,
                             const TensorView& up_gradient);
 
-// The norms of ops/ops.h on the CPU: RMSNorm and LayerNorm, one algorithm with
-// and without a mean. Memory-bound; in the calling thread. Sums are taken in
-// statistics, variances around the mean. y and the gradient of x may be x or
-// the gradient; other tensors must not overlap.
+// RMSNorm of ops/ops.h on the CPU. Memory-bound; in the calling thread. Sums
+// are taken in statistics. y and the gradient of x may be x or the gradient;
+// other tensors must not overlap.
 
 absl::Status RmsNorm(double epsilon, const ConstTensorView& x,
                      const ConstTensorView& weight, const TensorView& y,
@@ -53,22 +52,6 @@ absl::Status RmsNormWeightGradient(const ConstTensorView& gradient,
                                    const ConstTensorView& x,
                                    const ConstTensorView& inverse,
                                    const TensorView& weight_gradient);
-
-absl::Status LayerNorm(double epsilon, const ConstTensorView& x,
-                       const ConstTensorView& weight,
-                       const ConstTensorView& bias, const TensorView& y,
-                       const TensorView& mean, const TensorView& inverse);
-absl::Status LayerNormInputGradient(const ConstTensorView& gradient,
-                                    const ConstTensorView& x,
-                                    const ConstTensorView& weight,
-                                    const ConstTensorView& mean,
-                                    const ConstTensorView& inverse,
-                                    const TensorView& x_gradient);
-absl::Status LayerNormWeightGradient(const ConstTensorView& gradient,
-                                     const ConstTensorView& x,
-                                     const ConstTensorView& mean,
-                                     const ConstTensorView& inverse,
-                                     const TensorView& weight_gradient);
 
 // Rotary positions of ops/ops.h on the CPU.
 //

@@ -54,7 +54,6 @@ void RunSwiGlu(const SwiGluJob& job);
 struct NormJob {
   enum class Step { kForward, kInputGradient, kWeightGradient };
   Step step = Step::kForward;
-  bool centred = false;  // LayerNorm, with mean and bias.
   DType dtype = DType::kF32;
   DType target_type = DType::kF32;  // Of the weight's gradient.
   double epsilon = 0;
@@ -63,11 +62,8 @@ struct NormJob {
   ConstRowsView gradient = {};
   ConstRowsView x = {};
   ConstRowsView weight = {};
-  ConstRowsView bias = {};
-  // Statistics, written by kForward alone.
-  RowsView mean = {};
-  RowsView inverse = {};
-  RowsView y = {};  // Or the gradient that is asked for.
+  RowsView inverse = {};  // Statistics, written by kForward alone.
+  RowsView y = {};        // Or the gradient that is asked for.
 };
 
 void RunNorm(const NormJob& job);

@@ -21,57 +21,33 @@ HWY_INLINE S Count(int64_t n) {
 }
 
 template <typename T>
-struct Plain {
-  HWY_INLINE Block<StatisticOf<T>> operator()(int64_t j, int64_t left) const {
-    return Load(x + j, left);
-  }
-  const T* x;
-};
-
-// (x - mean)^2.
-template <typename T, bool kCentred>
 struct Square {
   HWY_INLINE Block<StatisticOf<T>> operator()(int64_t j, int64_t left) const {
-    Block<StatisticOf<T>> value = Load(x + j, left);
-    if constexpr (kCentred) {
-      value = First(value - centre, left, StatisticOf<T>{0});
-    }
+    const Block<StatisticOf<T>> value = Load(x + j, left);
     return value * value;
   }
   const T* x;
-  Block<StatisticOf<T>> centre;
 };
 
-template <typename T, bool kCentred>
+template <typename T>
 void ForwardRow(const NormJob& job, int64_t i) {
   using S = StatisticOf<T>;
   const T* const x = job.x.row<T>(i);
-  S mean{0};
-  if constexpr (kCentred) {
-    mean = SumOf<T>(Plain<T>{x}, job.n) / Count<S>(job.n);
-    job.mean.row<S>(0)[i] = mean;
-  }
-  const Square<T, kCentred> squares{x, SetBlock(mean)};
-  const S square = SumOf<T>(squares, job.n) / Count<S>(job.n);
+  const S square = SumOf<T>(Square<T>{x}, job.n) / Count<S>(job.n);
   const S inverse = S{1} / std::sqrt(square + static_cast<S>(job.epsilon));
   job.inverse.row<S>(0)[i] = inverse;
 
   const T* const weight = job.weight.row<T>(0);
-  const T* const bias = job.bias.row<T>(0);
   T* const y = job.y.row<T>(i);
-  const Block<S> centre = SetBlock(mean), factor = SetBlock(inverse);
+  const Block<S> factor = SetBlock(inverse);
   for (int64_t j = 0; j < job.n; j += kBlock<T>) {
     const int64_t left = job.n - j;
-    Block<S> value = Load(x + j, left);
-    if constexpr (kCentred) value = value - centre;
-    value = value * factor * Load(weight + j, left);
-    if constexpr (kCentred) value = value + Load(bias + j, left);
-    Store(value, y + j, left);
+    Store(Load(x + j, left) * factor * Load(weight + j, left), y + j, left);
   }
 }
 
-// (x - mean) * inverse of a row, and the gradient of that.
-template <typename T, bool kCentred>
+// x * inverse of a row, and the gradient of that.
+template <typename T>
 class NormalisedRow {
  public:
   using S = StatisticOf<T>;
@@ -80,13 +56,10 @@ class NormalisedRow {
       : x_(job.x.row<T>(i)),
         gradient_(job.gradient.row<T>(i)),
         weight_(job.weight.row<T>(0)),
-        centre_(SetBlock(kCentred ? job.mean.row<S>(0)[i] : S{0})),
         factor_(SetBlock(job.inverse.row<S>(0)[i])) {}
 
   HWY_INLINE Block<S> Value(int64_t j, int64_t left) const {
-    Block<S> value = Load(x_ + j, left);
-    if constexpr (kCentred) value = value - centre_;
-    return value * factor_;
+    return Load(x_ + j, left) * factor_;
   }
   // Zeros beyond the end.
   HWY_INLINE Block<S> Gradient(int64_t j, int64_t left) const {
@@ -101,58 +74,45 @@ class NormalisedRow {
   const T* x_;
   const T* gradient_;
   const T* weight_;
-  Block<S> centre_;
   Block<S> factor_;
 };
 
-template <typename T, bool kCentred>
-struct GradientTerm {
-  HWY_INLINE Block<StatisticOf<T>> operator()(int64_t j, int64_t left) const {
-    return row.Gradient(j, left);
-  }
-  const NormalisedRow<T, kCentred>& row;
-};
-template <typename T, bool kCentred>
+template <typename T>
 struct ProductTerm {
   HWY_INLINE Block<StatisticOf<T>> operator()(int64_t j, int64_t left) const {
     return row.Gradient(j, left) * row.Value(j, left);
   }
-  const NormalisedRow<T, kCentred>& row;
+  const NormalisedRow<T>& row;
 };
 
-// With v the normalised row and g its gradient:
-// (g - mean(g) - v mean(g v)) * inverse, without mean(g) where not centred.
-template <typename T, bool kCentred>
+// With v the normalised row and g its gradient: (g - v mean(g v)) * inverse.
+template <typename T>
 void InputGradientRow(const NormJob& job, int64_t i) {
   using S = StatisticOf<T>;
-  const NormalisedRow<T, kCentred> row(job, i);
-  const S n = Count<S>(job.n);
-  const Block<S> mean = SetBlock(
-      kCentred ? SumOf<T>(GradientTerm<T, kCentred>{row}, job.n) / n : S{0});
+  const NormalisedRow<T> row(job, i);
   const Block<S> share =
-      SetBlock(SumOf<T>(ProductTerm<T, kCentred>{row}, job.n) / n);
+      SetBlock(SumOf<T>(ProductTerm<T>{row}, job.n) / Count<S>(job.n));
   T* const y = job.y.row<T>(i);
   for (int64_t j = 0; j < job.n; j += kBlock<T>) {
     const int64_t left = job.n - j;
-    Block<S> value = row.Gradient(j, left) - row.Value(j, left) * share;
-    if constexpr (kCentred) value = value - mean;
-    Store(value * row.factor(), y + j, left);
+    Store((row.Gradient(j, left) - row.Value(j, left) * share) * row.factor(),
+          y + j, left);
   }
 }
 
-template <typename T, bool kCentred>
+template <typename T>
 struct WeightTerm {
   HWY_INLINE Block<StatisticOf<T>> operator()(int64_t i, int64_t at,
                                               int64_t left) const {
-    return NormalisedRow<T, kCentred>(job, i).WeightGradient(at, left);
+    return NormalisedRow<T>(job, i).WeightGradient(at, left);
   }
   const NormJob& job;
 };
 
-template <typename T, bool kCentred>
-void RunNormAs(const NormJob& job) {
+template <typename T>
+void RunNormOf(const NormJob& job) {
   if (job.step == NormJob::Step::kWeightGradient) {
-    const WeightTerm<T, kCentred> term{job};
+    const WeightTerm<T> term{job};
     if (job.target_type == job.dtype) {
       AddColumns(term, job.rows, job.n, job.y.row<T>(0));
     } else {
@@ -162,16 +122,11 @@ void RunNormAs(const NormJob& job) {
   }
   for (int64_t i = 0; i < job.rows; ++i) {
     if (job.step == NormJob::Step::kForward) {
-      ForwardRow<T, kCentred>(job, i);
+      ForwardRow<T>(job, i);
     } else {
-      InputGradientRow<T, kCentred>(job, i);
+      InputGradientRow<T>(job, i);
     }
   }
-}
-
-template <typename T>
-void RunNormOf(const NormJob& job) {
-  job.centred ? RunNormAs<T, true>(job) : RunNormAs<T, false>(job);
 }
 
 void RunNormHere(const NormJob& job) {

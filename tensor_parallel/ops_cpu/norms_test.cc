@@ -21,75 +21,52 @@ using ::testing::HasSubstr;
 
 constexpr double kEpsilon = 1e-3;
 
-// Either norm, as one problem.
 struct Norm {
-  Norm(DType dtype, bool centred, int64_t rows, int64_t n,
-       std::mt19937_64& random)
-      : centred(centred),
-        rows(rows),
+  Norm(DType dtype, int64_t rows, int64_t n, std::mt19937_64& random)
+      : rows(rows),
         n(n),
         x(dtype, {rows, n}, 3),
         weight(dtype, {n}),
-        bias(dtype, {n}),
         y(dtype, {rows, n}, 2),
         gradient(dtype, {rows, n}, 1),
         x_gradient(dtype, {rows, n}, 4),
         weight_gradient(StatisticsOf(dtype), {n}),
-        mean(StatisticsOf(dtype), {rows}),
         inverse(StatisticsOf(dtype), {rows}) {
     x.Randomise(random);
     weight.Randomise(random);
-    bias.Randomise(random);
     gradient.Randomise(random);
     FindStatistics();
   }
 
   absl::Status Forward() {
-    return centred ? LayerNorm(kEpsilon, x.view(), weight.view(), bias.view(),
-                               y.view(), mean.view(), inverse.view())
-                   : RmsNorm(kEpsilon, x.view(), weight.view(), y.view(),
-                             inverse.view());
+    return RmsNorm(kEpsilon, x.view(), weight.view(), y.view(), inverse.view());
   }
   absl::Status InputGradient() {
-    return centred
-               ? LayerNormInputGradient(gradient.view(), x.view(),
-                                        weight.view(), mean.view(),
-                                        inverse.view(), x_gradient.view())
-               : RmsNormInputGradient(gradient.view(), x.view(), weight.view(),
-                                      inverse.view(), x_gradient.view());
+    return RmsNormInputGradient(gradient.view(), x.view(), weight.view(),
+                                inverse.view(), x_gradient.view());
   }
   absl::Status WeightGradient(TestTensor& target) {
-    return centred
-               ? LayerNormWeightGradient(gradient.view(), x.view(), mean.view(),
-                                         inverse.view(), target.view())
-               : RmsNormWeightGradient(gradient.view(), x.view(),
-                                       inverse.view(), target.view());
+    return RmsNormWeightGradient(gradient.view(), x.view(), inverse.view(),
+                                 target.view());
   }
 
   // The reference in f64, of what x is.
   void FindStatistics() {
-    means.assign(rows, 0);
     inverses.assign(rows, 0);
     const double count = std::max<double>(1, static_cast<double>(n));
     for (int64_t i = 0; i < rows; ++i) {
-      double sum = 0, squares = 0;
-      for (int64_t j = 0; j < n; ++j) sum += x.at(i * n + j);
-      if (centred) means[i] = sum / count;
-      for (int64_t j = 0; j < n; ++j) {
-        squares += std::pow(x.at(i * n + j) - means[i], 2);
-      }
+      double squares = 0;
+      for (int64_t j = 0; j < n; ++j) squares += std::pow(x.at(i * n + j), 2);
       inverses[i] = 1 / std::sqrt(squares / count + kEpsilon);
     }
   }
   double Normalised(int64_t i, int64_t j) const {
-    return (x.at(i * n + j) - means[i]) * inverses[i];
+    return x.at(i * n + j) * inverses[i];
   }
 
-  bool centred;
   int64_t rows, n;
-  TestTensor x, weight, bias, y, gradient, x_gradient, weight_gradient;
-  TestTensor mean, inverse;
-  std::vector<double> means, inverses;
+  TestTensor x, weight, y, gradient, x_gradient, weight_gradient, inverse;
+  std::vector<double> inverses;
 };
 
 struct Shape {
@@ -101,14 +78,11 @@ constexpr Shape kShapes[] = {{1, 1},    {3, 5}, {2, 16}, {5, 67},
 void ForEachNorm(const std::function<void(Norm&)>& body) {
   std::mt19937_64 random(1);
   for (const DType dtype : kComputedTypes) {
-    for (const bool centred : {false, true}) {
-      for (const Shape& shape : kShapes) {
-        SCOPED_TRACE(testing::Message()
-                     << dtype << " " << shape.rows << "x" << shape.n
-                     << (centred ? " LayerNorm" : " RmsNorm"));
-        Norm norm(dtype, centred, shape.rows, shape.n, random);
-        body(norm);
-      }
+    for (const Shape& shape : kShapes) {
+      SCOPED_TRACE(testing::Message()
+                   << dtype << " " << shape.rows << "x" << shape.n);
+      Norm norm(dtype, shape.rows, shape.n, random);
+      body(norm);
     }
   }
 }
@@ -119,13 +93,11 @@ TEST(Norms, AreTheirFormulas) {
     std::vector<double> y;
     for (int64_t i = 0; i < norm.rows; ++i) {
       for (int64_t j = 0; j < norm.n; ++j) {
-        const double bias = norm.centred ? norm.bias.at(j) : 0;
-        y.push_back(norm.Normalised(i, j) * norm.weight.at(j) + bias);
+        y.push_back(norm.Normalised(i, j) * norm.weight.at(j));
       }
     }
     ExpectClose(norm.y, y, 4);
     ExpectClose(norm.inverse, norm.inverses);
-    if (norm.centred) ExpectClose(norm.mean, norm.means);
     EXPECT_TRUE(norm.y.GapsAreIntact());
   });
 }
@@ -137,19 +109,16 @@ TEST(Norms, InputGradientsAreTheirFormulas) {
     std::vector<double> expected;
     const auto n = static_cast<double>(norm.n);
     for (int64_t i = 0; i < norm.rows; ++i) {
-      double sum = 0, product = 0;
+      double product = 0;
       const auto g = [&](int64_t j) {
         return norm.gradient.at(i * norm.n + j) * norm.weight.at(j);
       };
       for (int64_t j = 0; j < norm.n; ++j) {
-        sum += g(j);
         product += g(j) * norm.Normalised(i, j);
       }
       for (int64_t j = 0; j < norm.n; ++j) {
-        const double centre = norm.centred ? sum / n : 0;
-        expected.push_back(
-            (g(j) - centre - norm.Normalised(i, j) * product / n) *
-            norm.inverses[i]);
+        expected.push_back((g(j) - norm.Normalised(i, j) * product / n) *
+                           norm.inverses[i]);
       }
     }
     // Where a row has one element the terms cancel: they are as large as this.
@@ -179,94 +148,86 @@ TEST(Norms, WeightGradientsAddUpInEitherType) {
 
 TEST(Norms, GradientsAreFiniteDifferences) {
   std::mt19937_64 random(2);
-  for (const bool centred : {false, true}) {
-    Norm norm(DType::kF64, centred, 3, 11, random);
-    const auto f = [&] {
-      EXPECT_THAT(norm.Forward(), IsOk());
-      return Dot(norm.gradient, norm.y);
-    };
-    f();
-    TESSERA_ASSERT_OK(norm.InputGradient());
-    TESSERA_ASSERT_OK(norm.WeightGradient(norm.weight_gradient));
-    for (int64_t i = 0; i < norm.x.size(); ++i) {
-      EXPECT_NEAR(norm.x_gradient.at(i), Slope(norm.x, i, f), 1e-7);
-    }
-    for (int64_t j = 0; j < 11; ++j) {
-      EXPECT_NEAR(norm.weight_gradient.at(j), Slope(norm.weight, j, f), 1e-7);
-    }
+  Norm norm(DType::kF64, 3, 11, random);
+  const auto f = [&] {
+    EXPECT_THAT(norm.Forward(), IsOk());
+    return Dot(norm.gradient, norm.y);
+  };
+  f();
+  TESSERA_ASSERT_OK(norm.InputGradient());
+  TESSERA_ASSERT_OK(norm.WeightGradient(norm.weight_gradient));
+  for (int64_t i = 0; i < norm.x.size(); ++i) {
+    EXPECT_NEAR(norm.x_gradient.at(i), Slope(norm.x, i, f), 1e-7);
+  }
+  for (int64_t j = 0; j < 11; ++j) {
+    EXPECT_NEAR(norm.weight_gradient.at(j), Slope(norm.weight, j, f), 1e-7);
   }
 }
 
 TEST(Norms, HaveTheSameBitsForEveryInstructionSet) {
   std::mt19937_64 random(3);
   for (const DType dtype : kComputedTypes) {
-    for (const bool centred : {false, true}) {
-      Norm norm(dtype, centred, 4, 133, random);
-      std::vector<std::vector<double>> first;
-      ForEachInstructionSet([&] {
-        norm.weight_gradient.Set(std::vector<double>(133, 0));
-        TESSERA_ASSERT_OK(norm.Forward());
-        TESSERA_ASSERT_OK(norm.InputGradient());
-        TESSERA_ASSERT_OK(norm.WeightGradient(norm.weight_gradient));
-        const std::vector<std::vector<double>> now = {
-            norm.y.values(), norm.x_gradient.values(),
-            norm.weight_gradient.values(), norm.inverse.values()};
-        if (first.empty()) first = now;
-        EXPECT_EQ(now, first);
-      });
-    }
+    Norm norm(dtype, 4, 133, random);
+    std::vector<std::vector<double>> first;
+    ForEachInstructionSet([&] {
+      norm.weight_gradient.Set(std::vector<double>(133, 0));
+      TESSERA_ASSERT_OK(norm.Forward());
+      TESSERA_ASSERT_OK(norm.InputGradient());
+      TESSERA_ASSERT_OK(norm.WeightGradient(norm.weight_gradient));
+      const std::vector<std::vector<double>> now = {
+          norm.y.values(), norm.x_gradient.values(),
+          norm.weight_gradient.values(), norm.inverse.values()};
+      if (first.empty()) first = now;
+      EXPECT_EQ(now, first);
+    });
   }
 }
 
 TEST(Norms, OfARowAloneHaveTheBitsOfTheBatch) {
   std::mt19937_64 random(4);
   for (const DType dtype : kComputedTypes) {
-    for (const bool centred : {false, true}) {
-      Norm batch(dtype, centred, 6, 77, random);
-      TESSERA_ASSERT_OK(batch.Forward());
-      TESSERA_ASSERT_OK(batch.InputGradient());
-      TESSERA_ASSERT_OK(batch.WeightGradient(batch.weight_gradient));
-      TestTensor weight_gradient(batch.weight_gradient.dtype(), {77});
-      for (int64_t i = 0; i < 6; ++i) {
-        Norm alone(dtype, centred, 1, 77, random);
-        alone.weight = batch.weight;
-        alone.bias = batch.bias;
-        for (int64_t j = 0; j < 77; ++j) {
-          alone.x.set(j, batch.x.at(i * 77 + j));
-          alone.gradient.set(j, batch.gradient.at(i * 77 + j));
-        }
-        TESSERA_ASSERT_OK(alone.Forward());
-        TESSERA_ASSERT_OK(alone.InputGradient());
-        TESSERA_ASSERT_OK(alone.WeightGradient(weight_gradient));
-        for (int64_t j = 0; j < 77; ++j) {
-          EXPECT_EQ(alone.y.at(j), batch.y.at(i * 77 + j));
-          EXPECT_EQ(alone.x_gradient.at(j), batch.x_gradient.at(i * 77 + j));
-        }
+    Norm batch(dtype, 6, 77, random);
+    TESSERA_ASSERT_OK(batch.Forward());
+    TESSERA_ASSERT_OK(batch.InputGradient());
+    TESSERA_ASSERT_OK(batch.WeightGradient(batch.weight_gradient));
+    TestTensor weight_gradient(batch.weight_gradient.dtype(), {77});
+    for (int64_t i = 0; i < 6; ++i) {
+      Norm alone(dtype, 1, 77, random);
+      alone.weight = batch.weight;
+      for (int64_t j = 0; j < 77; ++j) {
+        alone.x.set(j, batch.x.at(i * 77 + j));
+        alone.gradient.set(j, batch.gradient.at(i * 77 + j));
       }
-      EXPECT_EQ(weight_gradient.values(), batch.weight_gradient.values());
+      TESSERA_ASSERT_OK(alone.Forward());
+      TESSERA_ASSERT_OK(alone.InputGradient());
+      TESSERA_ASSERT_OK(alone.WeightGradient(weight_gradient));
+      for (int64_t j = 0; j < 77; ++j) {
+        EXPECT_EQ(alone.y.at(j), batch.y.at(i * 77 + j));
+        EXPECT_EQ(alone.x_gradient.at(j), batch.x_gradient.at(i * 77 + j));
+      }
     }
+    EXPECT_EQ(weight_gradient.values(), batch.weight_gradient.values());
   }
 }
 
 TEST(Norms, MayWriteOverTheirInput) {
   std::mt19937_64 random(5);
-  Norm norm(DType::kF32, true, 3, 50, random);
+  Norm norm(DType::kF32, 3, 50, random);
   TESSERA_ASSERT_OK(norm.Forward());
   TESSERA_ASSERT_OK(norm.InputGradient());
   const std::vector<double> x_gradient = norm.x_gradient.values();
-  TESSERA_ASSERT_OK(LayerNormInputGradient(
-      norm.gradient.view(), norm.x.view(), norm.weight.view(), norm.mean.view(),
+  TESSERA_ASSERT_OK(RmsNormInputGradient(
+      norm.gradient.view(), norm.x.view(), norm.weight.view(),
       norm.inverse.view(), norm.gradient.view()));
   EXPECT_EQ(norm.gradient.values(), x_gradient);
-  TESSERA_ASSERT_OK(LayerNorm(kEpsilon, norm.x.view(), norm.weight.view(),
-                              norm.bias.view(), norm.x.view(), norm.mean.view(),
-                              norm.inverse.view()));
+  TESSERA_ASSERT_OK(RmsNorm(kEpsilon, norm.x.view(), norm.weight.view(),
+                            norm.x.view(), norm.inverse.view()));
   EXPECT_EQ(norm.x.values(), norm.y.values());
 }
 
 TEST(Norms, RefuseWhatDoesNotFitAndWriteNothing) {
   std::mt19937_64 random(6);
-  Norm norm(DType::kBF16, true, 3, 5, random);
+  Norm norm(DType::kBF16, 3, 5, random);
   const auto before = norm.y.bytes();
   const auto refused = [](const char* text) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
@@ -281,14 +242,10 @@ TEST(Norms, RefuseWhatDoesNotFitAndWriteNothing) {
   EXPECT_THAT(RmsNorm(-1, norm.x.view(), norm.weight.view(), norm.y.view(),
                       norm.inverse.view()),
               refused("RmsNorm: epsilon is -1; it should be at least 0."));
-  EXPECT_THAT(
-      LayerNorm(kEpsilon, norm.x.view(), norm.weight.view(), four.view(),
-                norm.y.view(), norm.mean.view(), norm.inverse.view()),
-      refused("LayerNorm: \"bias\" has shape [4]"));
-  EXPECT_THAT(LayerNormInputGradient(
-                  norm.gradient.view(), norm.x.view(), norm.weight.view(),
-                  narrow.view(), norm.inverse.view(), norm.x_gradient.view()),
-              refused("LayerNormInputGradient: \"mean\" is of bf16"));
+  EXPECT_THAT(RmsNormInputGradient(norm.gradient.view(), norm.x.view(),
+                                   norm.weight.view(), narrow.view(),
+                                   norm.x_gradient.view()),
+              refused("RmsNormInputGradient: \"inverse\" is of bf16"));
   EXPECT_THAT(RmsNormInputGradient(norm.gradient.view(), norm.x.view(),
                                    norm.weight.view(), norm.inverse.view(),
                                    four.view()),
@@ -296,10 +253,9 @@ TEST(Norms, RefuseWhatDoesNotFitAndWriteNothing) {
   EXPECT_THAT(RmsNormWeightGradient(norm.gradient.view(), norm.x.view(),
                                     norm.inverse.view(), four.view()),
               refused("RmsNormWeightGradient: \"weight_gradient\" has shape"));
-  EXPECT_THAT(
-      LayerNormWeightGradient(four.view(), norm.x.view(), norm.mean.view(),
-                              norm.inverse.view(), norm.weight.view()),
-      refused("LayerNormWeightGradient: \"gradient\" has shape [4]"));
+  EXPECT_THAT(RmsNormWeightGradient(four.view(), norm.x.view(),
+                                    norm.inverse.view(), norm.weight.view()),
+              refused("RmsNormWeightGradient: \"gradient\" has shape [4]"));
   EXPECT_EQ(norm.y.bytes(), before);
 }
 

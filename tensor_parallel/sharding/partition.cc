@@ -32,11 +32,6 @@ int64_t CeilOfQuotient(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 }  // namespace
 
-absl::StatusOr<Partition> Partition::CeilChunks(int64_t size, int64_t parts) {
-  TESSERA_RETURN_IF_ERROR(CheckCounts(size, parts, 1));
-  return Partition(size, parts, 1, CeilOfQuotient(size, parts), parts, 0);
-}
-
 absl::StatusOr<Partition> Partition::Balanced(int64_t size, int64_t parts) {
   return Blocks(size, parts, 1);
 }
@@ -44,22 +39,12 @@ absl::StatusOr<Partition> Partition::Balanced(int64_t size, int64_t parts) {
 absl::StatusOr<Partition> Partition::Blocks(int64_t size, int64_t parts,
                                             int64_t block) {
   TESSERA_RETURN_IF_ERROR(CheckCounts(size, parts, block));
-  const int64_t blocks = CeilOfQuotient(size, block);
-  const int64_t longer = blocks % parts;
-  return Partition(size, parts, block, blocks / parts + (longer != 0), longer,
-                   blocks / parts);
+  return Partition(size, parts, block);
 }
 
-// Unsigned: the blocks of all parts may be more than the dimension has, and
-// than int64_t holds.
 int64_t Partition::FirstBlockOf(int64_t part) const {
-  const int64_t long_parts = std::min(part, first_parts_);
-  const uint64_t blocks =
-      static_cast<uint64_t>(long_parts) * static_cast<uint64_t>(first_blocks_) +
-      static_cast<uint64_t>(part - long_parts) *
-          static_cast<uint64_t>(other_blocks_);
-  return static_cast<int64_t>(
-      std::min(blocks, static_cast<uint64_t>(CeilOfQuotient(size_, block_))));
+  const int64_t blocks = CeilOfQuotient(size_, block_);
+  return blocks / parts_ * part + std::min(part, blocks % parts_);
 }
 
 IndexRange Partition::RangeOf(int64_t part) const {
@@ -70,17 +55,6 @@ IndexRange Partition::RangeOf(int64_t part) const {
     return block == CeilOfQuotient(size_, block_) ? size_ : block * block_;
   };
   return {element(begin), element(end)};
-}
-
-int64_t Partition::PaddedSizeOf(int64_t part) const {
-  return (FirstBlockOf(part + 1) - FirstBlockOf(part)) * block_;
-}
-
-int64_t Partition::PartOf(int64_t index) const {
-  const int64_t block = index / block_;
-  const int64_t in_first = FirstBlockOf(first_parts_);
-  return block < in_first ? block / first_blocks_
-                          : first_parts_ + (block - in_first) / other_blocks_;
 }
 
 std::vector<int64_t> Partition::Sizes() const {

@@ -1,4 +1,4 @@
-// IndexRange: the elements [begin, end) of a dimension.
+// The parts of a dimension that the ranks of a group hold.
 #ifndef TESSERA_TENSOR_PARALLEL_SHARDING_PARTITION_H_
 #define TESSERA_TENSOR_PARALLEL_SHARDING_PARTITION_H_
 
@@ -12,6 +12,7 @@
 
 namespace tessera::tensor_parallel {
 
+// The elements [begin, end) of a dimension.
 struct IndexRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -39,18 +40,15 @@ inline std::ostream& operator<<(std::ostream& os, IndexRange range) {
 //
 //   TESSERA_ASSIGN_OR_RETURN(Partition rows, Partition::Balanced(10, 4));
 //   rows.RangeOf(1);              // {3, 6}: 3, 3, 2, 2
-//   rows.PartOf(5);               // 1
 //
 //   rule         sizes of 10 in 4 parts
-//   CeilChunks   3 3 3 1          torch.chunk, DTensor: later parts are shorter
 //   Balanced     3 3 2 2          at most one apart
 //   Blocks(4)    4 4 2 0          whole blocks of 4; only the last one is cut
 //
 // Parts are in order, do not overlap and cover the dimension exactly; where it
 // has fewer elements (or blocks) than there are parts, the last ones are empty,
-// and they begin and end within the dimension. A value of four integers:
-// everything is computed, nothing is stored by part.
-
+// and they begin and end within the dimension. A value of three
+// integers.
 class Partition {
  public:
   // One part of nothing.
@@ -58,11 +56,9 @@ class Partition {
 
   // InvalidArgument if `size` is negative or `parts` is below 1; for Blocks
   // also where `block` is.
-  static absl::StatusOr<Partition> CeilChunks(int64_t size, int64_t parts);
   static absl::StatusOr<Partition> Balanced(int64_t size, int64_t parts);
   // Blocks of `block` elements, which stay whole, are dealt out as Balanced
-  // deals elements. The last block of the dimension may be short: PaddedSizeOf
-  // says what a part takes where it is padded to whole blocks.
+  // deals elements. The last block of the dimension may be short.
   static absl::StatusOr<Partition> Blocks(int64_t size, int64_t parts,
                                           int64_t block);
 
@@ -74,17 +70,11 @@ class Partition {
   IndexRange RangeOf(int64_t part) const;
   int64_t SizeOf(int64_t part) const { return RangeOf(part).size(); }
 
-  // The size in whole blocks; SizeOf where a block is one element.
-  int64_t PaddedSizeOf(int64_t part) const;
-
   // The largest of all parts: that of part 0.
   int64_t largest() const { return SizeOf(0); }
 
   // Returns whether all parts have the same size.
   bool even() const { return SizeOf(0) == SizeOf(parts_ - 1); }
-
-  // The part that holds element `index`, which is in [0, size()).
-  int64_t PartOf(int64_t index) const;
 
   // By part; for collectives of uneven counts.
   std::vector<int64_t> Sizes() const;
@@ -95,25 +85,14 @@ class Partition {
   friend bool operator==(const Partition&, const Partition&) = default;
 
  private:
-  Partition(int64_t size, int64_t parts, int64_t block, int64_t first_blocks,
-            int64_t first_parts, int64_t other_blocks)
-      : size_(size),
-        parts_(parts),
-        block_(block),
-        first_blocks_(first_blocks),
-        first_parts_(first_parts),
-        other_blocks_(other_blocks) {}
+  Partition(int64_t size, int64_t parts, int64_t block)
+      : size_(size), parts_(parts), block_(block) {}
 
   int64_t FirstBlockOf(int64_t part) const;
 
   int64_t size_ = 0;
   int64_t parts_ = 1;
   int64_t block_ = 1;
-  // The first `first_parts_` parts have `first_blocks_` blocks, the others
-  // `other_blocks_`, as far as the dimension goes.
-  int64_t first_blocks_ = 0;
-  int64_t first_parts_ = 0;
-  int64_t other_blocks_ = 0;
 };
 
 std::ostream& operator<<(std::ostream& os, const Partition& partition);

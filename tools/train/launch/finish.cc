@@ -40,6 +40,8 @@ Settings OneRankSettings(const Settings& settings) {
   alone.parallel.schedule = "1f1b";
   alone.parallel.chunks = 1;
   alone.sequence_parallel = false;
+  alone.overlap_chunks = 0;
+  alone.context_attention = "ring";
   alone.recompute = "none";
   alone.zero = 0;
   alone.offload = "none";

@@ -61,6 +61,7 @@ struct RunOptions {
   int64_t length = 128;
   int64_t steps = 1;
   uint64_t seed = 1;
+  double dropout = 0;  // See tensor_parallel/blocks/transformer_block.h.
   LearningRate learning_rate = {};
 
   // A generator's name, "auto", or "file" for `schedule_table`.
@@ -68,7 +69,10 @@ struct RunOptions {
   std::string schedule_table = "";  // See pipeline/schedule/schedule_text.h.
   int64_t chunks = 1;               // Stages per pipeline rank.
   bool sequence_parallel = false;
-  bool zigzag = true;  // Layout of sequences over context ranks.
+  int64_t overlap_chunks = 0;  // See tensor_parallel/layers/linear.h.
+  bool zigzag = true;          // Layout of sequences over context ranks.
+  tensor_parallel::ContextAlgorithm context_attention =
+      tensor_parallel::ContextAlgorithm::kRing;
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
 
   // Stage 3: the number of computations by which a layer's weights are gathered

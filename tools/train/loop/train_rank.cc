@@ -33,6 +33,9 @@ class StepTokens final : public TokenSource {
   }
 
   absl::StatusOr<std::span<const int64_t>> Tokens(int32_t microbatch) override;
+  int64_t FirstSequence(int32_t microbatch) const override {
+    return batch_.FirstIndex(step_, data_rank_, microbatch);
+  }
 
  private:
   const text::Samples& samples_;
@@ -46,7 +49,7 @@ absl::StatusOr<std::span<const int64_t>> StepTokens::Tokens(
     int32_t microbatch) {
   const auto found = tokens_.find(microbatch);
   if (found != tokens_.end()) return std::span<const int64_t>(found->second);
-  const int64_t first = batch_.FirstIndex(step_, data_rank_, microbatch);
+  const int64_t first = FirstSequence(microbatch);
   std::vector<text::TokenId> sample(
       static_cast<size_t>(samples_.sequence() + 1));
   std::vector<int64_t> tokens;
@@ -135,9 +138,10 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
           .WithMemory(memory)
           .WithoutWeightMemory();
   const tp::ContextGroup context = {
-      tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr)
-          .WithMemory(memory),
-      layout};
+      .group = tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr)
+                   .WithMemory(memory),
+      .layout = layout,
+      .algorithm = options_.context_attention};
   const pipeline::StageMap& map = schedule_.layers().map;
   TESSERA_ASSIGN_OR_RETURN(
       layers_,
@@ -148,7 +152,10 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
            .length = options_.length,
            .dtype = options_.dtype,
            .sequence_parallel = options_.sequence_parallel,
+           .overlap_chunks = options_.overlap_chunks,
            .recompute = options_.recompute,
+           .dropout = options_.dropout,
+           .seed = options_.seed,
            .shares_table = !map.two_way()},
           map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value()))));
   return absl::OkStatus();

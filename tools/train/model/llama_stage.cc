@@ -3,6 +3,7 @@
 #include <chrono>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -77,10 +78,14 @@ absl::Status LlamaLayers::CreateBlock(size_t window) {
                          .head_size = model.head_size,
                          .rotary_base = model.rope_theta,
                          .dtype = options_.dtype,
-                         .sequence_parallel = options_.sequence_parallel},
+                         .sequence_parallel = options_.sequence_parallel,
+                         .overlap_chunks = options_.overlap_chunks},
            .hidden = model.intermediate,
            .norm_epsilon = model.norm_epsilon,
            .recompute = options_.recompute,
+           .dropout = {.probability = options_.dropout,
+                       .seed = options_.seed,
+                       .layer = numbers_[window] - 1},
            .borrows_tensors = true}));
   blocks_[window] = std::make_unique<tp::TransformerBlock>(std::move(block));
   blocks_[window]->AppendParameters(
@@ -318,8 +323,13 @@ class BlockStage final : public LlamaStage {
     TESSERA_RETURN_IF_ERROR(BeginForward());
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Start(pass.microbatch, passes_.pool));
-    TESSERA_RETURN_IF_ERROR(block().Forward(
-        layers_.options().sequences, *pass.input, *pass.output, *flight));
+    const std::optional<int64_t> first_sequence =
+        pass.training
+            ? std::optional(passes_.tokens.FirstSequence(pass.microbatch))
+            : std::nullopt;
+    TESSERA_RETURN_IF_ERROR(block().Forward(layers_.options().sequences,
+                                            *pass.input, *pass.output, *flight,
+                                            first_sequence));
     return SendAway(pass, *flight);
   }
   absl::Status BackwardInput(const pipeline::BackwardPass& pass) override {

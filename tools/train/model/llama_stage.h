@@ -60,6 +60,10 @@ class TokenSource {
   // ends.
   virtual absl::StatusOr<std::span<const int64_t>> Tokens(
       int32_t microbatch) = 0;
+
+  // The number of the micro-batch's first sequence in the whole run, on which
+  // the masks of dropout depend.
+  virtual int64_t FirstSequence(int32_t /*microbatch*/) const { return 0; }
 };
 
 // Access to the values and gradients of a rank's layers during a step, window
@@ -113,7 +117,12 @@ struct LlamaOptions {
   int64_t length = 0;     // Tokens per sequence.
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
+  int64_t overlap_chunks = 0;  // Of the blocks' linear layers.
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
+  // Residual dropout of the blocks, in training; its masks follow from the
+  // seed.
+  double dropout = 0;
+  uint64_t seed = 0;
   // A head on the rank of the embedding shares its table, if the model ties
   // them. Otherwise each has a table, and the caller sums their gradients.
   bool shares_table = true;

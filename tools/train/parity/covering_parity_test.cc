@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/status_matchers.h"
@@ -57,12 +58,13 @@ class CoveringParityTest
 TEST_P(CoveringParityTest, EveryPairOfOptionsHasTheLossesOfOneRank) {
   const std::vector<CoveringRow> rows = RowsOfModel();
   ASSERT_FALSE(rows.empty());
-  std::map<std::string, std::vector<StepRecord>> by_moments;
+  // By moments and dropout.
+  std::map<std::pair<std::string, double>, std::vector<StepRecord>> alone;
   ParityReport exact, rounded;  // By whether moments are of f32.
   for (const CoveringRow& row : rows) {
     const ParityCase run = ShortCase(row);
     SCOPED_TRACE(::testing::Message() << run);
-    std::vector<StepRecord>& expected = by_moments[run.moments];
+    std::vector<StepRecord>& expected = alone[{run.moments, run.dropout}];
     if (expected.empty()) {
       TESSERA_ASSERT_OK_AND_ASSIGN(expected, TrainCase(PlainCase(run)));
       EXPECT_LT(expected.back().loss, 0.8 * expected.front().loss);

@@ -16,6 +16,7 @@ namespace tessera::train {
 ParityCase PlainCase(const ParityCase& run) {
   return {.tied = run.tied,
           .clip = run.clip,
+          .dropout = run.dropout,
           .kv_heads = run.kv_heads,
           .moments = run.moments,
           .length = run.length,
@@ -44,6 +45,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.batch = 8;
   options.micro_batch = run.micro_batch;
   options.length = run.length;
+  options.dropout = run.dropout;
   options.steps = run.steps;
   options.learning_rate = {.peak = 0.01,
                            .least = 0.001,
@@ -52,7 +54,9 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.schedule = run.schedule;
   options.chunks = run.chunks;
   options.sequence_parallel = run.sequence_parallel;
+  options.overlap_chunks = run.overlap_chunks;
   options.zigzag = run.zigzag;
+  options.context_attention = run.context_attention;
   options.recompute = run.recompute;
   options.gather_ahead = run.gather_ahead;
   options.max_gathered_bytes = run.max_gathered_bytes;
@@ -76,8 +80,11 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << run.chunks << " micro_batch=" << run.micro_batch
             << " recompute=" << run.recompute
             << " sequence_parallel=" << run.sequence_parallel
-            << " zigzag=" << run.zigzag << " zero=" << run.stage
-            << " layout=" << run.layout << " bucket_bytes=" << run.bucket_bytes
+            << " overlap_chunks=" << run.overlap_chunks
+            << " zigzag=" << run.zigzag
+            << " context_attention=" << run.context_attention
+            << " zero=" << run.stage << " layout=" << run.layout
+            << " bucket_bytes=" << run.bucket_bytes
             << " persistence_threshold=" << run.persistence_threshold
             << " gather_ahead=" << run.gather_ahead
             << " max_gathered_bytes=" << run.max_gathered_bytes
@@ -86,10 +93,10 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " quantized=" << run.quantized_weights << run.quantized_gradients
             << " offload=" << run.offload << " tier=" << run.tier
             << " lossless=" << run.lossless << " tied=" << run.tied
-            << " clip=" << run.clip << " kv_heads=" << run.kv_heads
-            << " moments=" << run.moments << " length=" << run.length
-            << " layers=" << run.layers << " " << DTypeName(run.dtype)
-            << " steps=" << run.steps;
+            << " clip=" << run.clip << " dropout=" << run.dropout
+            << " kv_heads=" << run.kv_heads << " moments=" << run.moments
+            << " length=" << run.length << " layers=" << run.layers << " "
+            << DTypeName(run.dtype) << " steps=" << run.steps;
 }
 
 namespace {
@@ -105,7 +112,9 @@ enum Place {
   kMicroBatch,
   kRecompute,
   kSequenceParallel,
+  kOverlap,
   kContext,
+  kContextAttention,
   kZero,
   kLayout,
   kBucket,
@@ -120,6 +129,7 @@ enum Place {
   kLossless,
   kTied,
   kClip,
+  kDropout,
   kKvHeads,
   kMoments,
 };
@@ -136,6 +146,8 @@ std::vector<std::string> Schedules() {
 // and a layer with 6 kv heads 14320: two layers fit, or the head alone.
 constexpr const char* kGatheredLimit = "30000";
 
+constexpr const char* kDropoutProbability = "0.1";
+
 std::vector<ParityOption> MakeOptions() {
   const std::vector<std::string> sizes = {"1", "2", "4", "8"};
   const std::vector<std::string> off_on = {"off", "on"};
@@ -148,7 +160,9 @@ std::vector<ParityOption> MakeOptions() {
           {"micro_batch", {"1", "2"}},
           {"recompute", {"none", "selective", "full"}},
           {"sequence_parallel", off_on},
+          {"overlap_chunks", {"0", "3"}},
           {"context", {"contiguous", "zigzag"}},
+          {"context_attention", {"ring", "ulysses"}},
           {"zero", {"0", "1", "2", "3"}},
           {"layout", {"chunks", "round_robin", "balanced"}},
           {"bucket_bytes", {"25000000", "700"}},
@@ -164,6 +178,7 @@ std::vector<ParityOption> MakeOptions() {
           {"lossless", off_on},
           {"tied", off_on},
           {"clip", off_on},
+          {"dropout", {"0", kDropoutProbability}},
           {"kv_heads", {"1", "2", "3", "6"}},
           {"moments", {"f32", "bf16", "int8"}}};
 }
@@ -189,6 +204,15 @@ class Chosen {
     int64_t number = 0;
     return has(place) && absl::SimpleAtoi(value(place), &number) ? number : 0;
   }
+  // The size of a mesh axis; if it is not chosen, the least that the other
+  // options need.
+  int64_t ranks(Place axis) const {
+    if (has(axis)) return number(axis);
+    const bool travels = axis == kTp   ? is_not(kOverlap, "0")
+                         : axis == kCp ? is(kContextAttention, "ulysses")
+                                       : false;
+    return travels ? 2 : 1;
+  }
 
  private:
   const CoveringRow& row_;
@@ -197,28 +221,26 @@ class Chosen {
 constexpr int64_t kMostRanks = 8;
 constexpr int64_t kBatch = 8;
 
-bool RanksArePossible(const Chosen& chosen) {
+int64_t WorldSize(const Chosen& chosen) {
   int64_t ranks = 1;
-  for (const Place place : {kDp, kPp, kCp, kTp}) {
-    ranks *= std::max<int64_t>(chosen.number(place), 1);
-  }
+  for (const Place axis : {kDp, kPp, kCp, kTp}) ranks *= chosen.ranks(axis);
+  return ranks;
+}
+
+bool RanksArePossible(const Chosen& chosen) {
   const int64_t tp = chosen.number(kTp), kv = chosen.number(kKvHeads);
   const bool heads = tp == 0 || kv == 0 || kv >= tp || tp % kv == 0;
   const bool batch = chosen.number(kDp) * chosen.number(kMicroBatch) <= kBatch;
-  return ranks <= kMostRanks && heads && batch;
+  return WorldSize(chosen) <= kMostRanks && heads && batch;
 }
 
 // dp_replicate must divide dp, and hpZ needs stage 3 and as many shard ranks.
 // An axis that is not chosen may still take any size that kMostRanks allows.
 bool ReplicasArePossible(const Chosen& chosen) {
   if (chosen.is(kHpz, "2") && chosen.is_not(kZero, "3")) return false;
-  int64_t ranks = 1;
-  for (const Place place : {kDp, kPp, kCp, kTp}) {
-    ranks *= std::max<int64_t>(chosen.number(place), 1);
-  }
-  const int64_t more = kMostRanks / ranks;
+  const int64_t more = kMostRanks / WorldSize(chosen);
   const int64_t dp = chosen.has(kDp) ? chosen.number(kDp) : more;
-  const int64_t cp = std::max<int64_t>(chosen.number(kCp), 1);
+  const int64_t cp = chosen.ranks(kCp);
   const int64_t replicas = std::max<int64_t>(chosen.number(kReplicas), 1);
   if (dp < replicas) return false;
   const int64_t most =
@@ -239,7 +261,7 @@ bool ParameterActionsSaySomething(const Chosen& chosen) {
 }
 
 int64_t LargestOtherAxis(const Chosen& chosen) {
-  return std::max({chosen.number(kDp), chosen.number(kCp), chosen.number(kTp)});
+  return std::max({chosen.ranks(kDp), chosen.ranks(kCp), chosen.ranks(kTp)});
 }
 
 // These represent all schedules when another axis has more than two ranks, or
@@ -283,7 +305,17 @@ bool OffloadIsPossible(const Chosen& chosen) {
 // A tensor rank rounds moments in blocks of its slice, one rank in blocks of
 // the whole parameter.
 bool MomentsAreComparable(const Chosen& chosen) {
-  return !(chosen.is_not(kMoments, "f32") && chosen.is_not(kTp, "1"));
+  return !(chosen.is_not(kMoments, "f32") && chosen.ranks(kTp) > 1);
+}
+
+bool ContextAttentionSaysSomething(const Chosen& chosen) {
+  return !(chosen.is(kContextAttention, "ulysses") && chosen.is(kCp, "1"));
+}
+
+// Tokens travel in chunks between tensor ranks under sequence parallelism.
+bool OverlapSaysSomething(const Chosen& chosen) {
+  return !(chosen.is_not(kOverlap, "0") &&
+           (chosen.is(kTp, "1") || chosen.is(kSequenceParallel, "off")));
 }
 
 tensor_parallel::Recompute RecomputeNamed(std::string_view name) {
@@ -317,7 +349,8 @@ bool IsPossible(const CoveringRow& row) {
   const Chosen chosen(row);
   return RanksArePossible(chosen) && ReplicasArePossible(chosen) &&
          ParameterActionsSaySomething(chosen) && ScheduleIsPossible(chosen) &&
-         OffloadIsPossible(chosen) && MomentsAreComparable(chosen);
+         OffloadIsPossible(chosen) && MomentsAreComparable(chosen) &&
+         OverlapSaysSomething(chosen) && ContextAttentionSaysSomething(chosen);
 }
 
 int OptionNumber(const std::string& name) {
@@ -348,7 +381,11 @@ ParityCase CaseOf(const CoveringRow& row) {
       .micro_batch = chosen.number(kMicroBatch),
       .recompute = RecomputeNamed(chosen.value(kRecompute)),
       .sequence_parallel = chosen.on(kSequenceParallel),
+      .overlap_chunks = chosen.number(kOverlap),
       .zigzag = chosen.is(kContext, "zigzag"),
+      .context_attention = chosen.is(kContextAttention, "ulysses")
+                               ? tensor_parallel::ContextAlgorithm::kUlysses
+                               : tensor_parallel::ContextAlgorithm::kRing,
       .stage = static_cast<int>(chosen.number(kZero)),
       .layout = *topology::ParseEnum<zero3::LayoutKind>(chosen.value(kLayout)),
       .bucket_bytes = chosen.number(kBucket),
@@ -362,6 +399,7 @@ ParityCase CaseOf(const CoveringRow& row) {
       .lossless = chosen.on(kLossless),
       .tied = chosen.on(kTied),
       .clip = chosen.on(kClip),
+      .dropout = chosen.is_not(kDropout, "0") ? 0.1 : 0,
       .kv_heads = chosen.number(kKvHeads),
       .moments = chosen.value(kMoments)};
 }

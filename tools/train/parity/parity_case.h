@@ -53,7 +53,10 @@ struct ParityCase {
   int64_t micro_batch = 1;
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
   bool sequence_parallel = false;
+  int64_t overlap_chunks = 0;
   bool zigzag = true;
+  tensor_parallel::ContextAlgorithm context_attention =
+      tensor_parallel::ContextAlgorithm::kRing;
 
   int stage = 0;  // ZeRO stage.
   zero3::LayoutKind layout = zero3::LayoutKind::kChunks;
@@ -73,6 +76,7 @@ struct ParityCase {
   bool quantized_gradients = false;
   bool tied = false;
   bool clip = false;
+  double dropout = 0;
   int64_t kv_heads = 2;
   std::string moments = "f32";  // f32, bf16, int8
   int64_t length = 13;
@@ -113,7 +117,8 @@ CoveringProblem ParityProblem();
 // kv heads that tp does not divide, offloaded state that ZeRO does not
 // partition), and for rows that test nothing (a tier but nothing offloaded,
 // compression without a tier, gather_ahead of weights that are never gathered,
-// tp with moments that round differently in a slice of a parameter). Accepts
+// tp with moments that round differently in a slice of a parameter, chunks of
+// tokens that do not travel, all-to-all attention on one context rank). Accepts
 // partial rows like CoveringProblem::allowed.
 bool IsPossible(const CoveringRow& row);
 

@@ -67,6 +67,7 @@ TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
       EXPECT_GE(RowsWith(axis, size, "lossless", "on"), 1) << axis << size;
       EXPECT_GE(RowsWith(axis, size, "recompute", "full"), 1) << axis << size;
       EXPECT_GE(RowsWith(axis, size, "tied", "on"), 1) << axis << size;
+      EXPECT_GE(RowsWith(axis, size, "dropout", "0.1"), 1) << axis << size;
     }
   }
   for (const char* schedule : {"1f1b", "interleaved_1f1b", "zb_v"}) {
@@ -81,6 +82,20 @@ TEST_F(ParityOptionsTest, PairsOfAxesAndReplicasAreThere) {
   EXPECT_GE(RowsWith("tp", "8", "kv_heads", "2"), 1);
   EXPECT_GE(RowsWith("tp", "2", "kv_heads", "3"), 1);
   EXPECT_GE(RowsWith("cp", "8", "context", "contiguous"), 1);
+  for (const char* size : {"2", "4", "8"}) {
+    EXPECT_GE(RowsWith("tp", size, "overlap_chunks", "3"), 1);
+  }
+  for (const char* size : {"2", "4", "8"}) {
+    EXPECT_GE(RowsWith("cp", size, "context_attention", "ulysses"), 1);
+  }
+  for (const char* layout : {"contiguous", "zigzag"}) {
+    EXPECT_GE(RowsWith("context", layout, "context_attention", "ulysses"), 1);
+  }
+  for (const char* recompute : {"none", "selective", "full"}) {
+    EXPECT_GE(RowsWith("recompute", recompute, "context_attention", "ulysses"),
+              1);
+    EXPECT_GE(RowsWith("recompute", recompute, "overlap_chunks", "3"), 1);
+  }
   for (const char* zero : {"0", "1", "2", "3"}) {
     EXPECT_GE(RowsWith("dp_replicate", "2", "zero", zero), 1);
   }
@@ -152,6 +167,9 @@ TEST_F(ParityOptionsTest, WhatIsNotAllowedIsNotThere) {
   EXPECT_EQ(RowsWith("reduce", "each", "zero", "1"), 0);
   EXPECT_EQ(RowsWith("hpz", "2", "tp", "8"), 0);
   EXPECT_EQ(RowsWith("schedule", "zb_h1", "tp", "4"), 0);
+  EXPECT_EQ(RowsWith("overlap_chunks", "3", "tp", "1"), 0);
+  EXPECT_EQ(RowsWith("context_attention", "ulysses", "cp", "1"), 0);
+  EXPECT_EQ(RowsWith("overlap_chunks", "3", "sequence_parallel", "off"), 0);
   EXPECT_TRUE(IsPossible(CoveringRow(ParityOptions().size(), kNotChosen)));
   CoveringRow row = rows_[0];
   row[Place("tier")] = ValueNumber("tier", "none");
@@ -176,7 +194,10 @@ TEST_F(ParityOptionsTest, ACaseIsWhatItsRowSays) {
     EXPECT_EQ(tensor_parallel::RecomputeName(run.recompute),
               ValueOf(row, "recompute"));
     EXPECT_EQ(run.sequence_parallel, ValueOf(row, "sequence_parallel") == "on");
+    EXPECT_EQ(absl::StrCat(run.overlap_chunks), ValueOf(row, "overlap_chunks"));
     EXPECT_EQ(run.zigzag, ValueOf(row, "context") == "zigzag");
+    EXPECT_EQ(tensor_parallel::ContextAlgorithmName(run.context_attention),
+              ValueOf(row, "context_attention"));
     EXPECT_EQ(absl::StrCat(run.stage), ValueOf(row, "zero"));
     EXPECT_EQ(absl::StrCat(run.bucket_bytes), ValueOf(row, "bucket_bytes"));
     EXPECT_EQ(absl::StrCat(run.persistence_threshold),
@@ -193,6 +214,7 @@ TEST_F(ParityOptionsTest, ACaseIsWhatItsRowSays) {
     EXPECT_EQ(run.lossless, ValueOf(row, "lossless") == "on");
     EXPECT_EQ(run.tied, ValueOf(row, "tied") == "on");
     EXPECT_EQ(run.clip, ValueOf(row, "clip") == "on");
+    EXPECT_EQ(absl::StrCat(run.dropout), ValueOf(row, "dropout"));
     EXPECT_EQ(absl::StrCat(run.kv_heads), ValueOf(row, "kv_heads"));
     EXPECT_EQ(run.moments, ValueOf(row, "moments"));
   }

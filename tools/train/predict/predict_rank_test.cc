@@ -281,6 +281,46 @@ TEST(PredictRankTest, EveryWayToRecomputeIsAsMeasured) {
   }
 }
 
+TEST(PredictRankTest, ChunksOfTokensAreAsMeasured) {
+  for (const int64_t chunks : {1, 3}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      RunOptions options = SmallRun();
+      options.mesh = {.pp = 2, .tp = 2};
+      options.sequence_parallel = true;
+      options.overlap_chunks = chunks;
+      options.recompute = recompute;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
+TEST(PredictRankTest, AllToAllAttentionIsAsMeasured) {
+  for (const MeshSizes mesh : {MeshSizes{.cp = 2}, MeshSizes{.cp = 3},
+                               MeshSizes{.dp = 2, .cp = 2, .tp = 2}}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      RunOptions options = SmallRun();
+      options.mesh = mesh;
+      options.context_attention = tensor_parallel::ContextAlgorithm::kUlysses;
+      options.recompute = recompute;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
+TEST(PredictRankTest, DropoutIsAsMeasured) {
+  for (const std::string schedule : {"1f1b", "zb_h1"}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      RunOptions options = SmallRun();
+      options.dropout = 0.1;
+      options.schedule = schedule;
+      options.recompute = recompute;
+      options.mesh = {.pp = 2, .cp = 2, .tp = 2};
+      options.sequence_parallel = true;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
 TEST(PredictRankTest, TiedTablesAndNarrowWeightsAreAsMeasured) {
   for (const int64_t pp : {1, 2}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {

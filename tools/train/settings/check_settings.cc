@@ -137,6 +137,35 @@ absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
   return tools::FlagError("schedule", parallel.schedule, schedule.status());
 }
 
+absl::Status CheckContextAttention(const Settings& settings,
+                                   const MeshSizes& mesh) {
+  constexpr std::string_view kAlgorithms[] = {"ring", "ulysses"};
+  TESSERA_RETURN_IF_ERROR(CheckChoice("context_attention",
+                                      settings.context_attention, kAlgorithms));
+  if (mesh.cp > 1 || settings.context_attention == "ring") {
+    return absl::OkStatus();
+  }
+  return RefuseFlag("context_attention", settings.context_attention,
+                    "has no effect with cp 1, where every rank has whole "
+                    "sequences; give for example --mesh=cp2");
+}
+
+// Chunks of tokens travel only where tensor ranks share them.
+absl::Status CheckOverlap(const Settings& settings, const MeshSizes& mesh) {
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("overlap_chunks", settings.overlap_chunks, {0, 1024}));
+  if (settings.overlap_chunks == 0) return absl::OkStatus();
+  if (mesh.tp == 1) {
+    return RefuseFlag("overlap_chunks", settings.overlap_chunks,
+                      "has no effect with tp 1, where no tokens travel between "
+                      "tensor ranks; give for example --mesh=tp2");
+  }
+  if (settings.sequence_parallel) return absl::OkStatus();
+  return RefuseFlag("overlap_chunks", settings.overlap_chunks,
+                    "applies to gathered and scattered tokens; give also "
+                    "--sequence_parallel");
+}
+
 // Checks that batch, length and schedule fit the mesh.
 absl::Status CheckMesh(const Settings& settings) {
   const MeshSizes& mesh = settings.parallel.mesh;
@@ -151,6 +180,8 @@ absl::Status CheckMesh(const Settings& settings) {
   }
   TESSERA_RETURN_IF_ERROR(CheckBatch(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLength(settings, mesh));
+  TESSERA_RETURN_IF_ERROR(CheckContextAttention(settings, mesh));
+  TESSERA_RETURN_IF_ERROR(CheckOverlap(settings, mesh));
   return CheckSchedule(settings, mesh);
 }
 
@@ -354,8 +385,10 @@ absl::Status CheckLearning(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("epsilon", settings.epsilon,
                  {.with_least = false, .below = kInfinity, .example = "1e-8"}));
-  return CheckRange("clip_norm", settings.clip_norm,
-                    {.below = kInfinity, .example = "1"});
+  TESSERA_RETURN_IF_ERROR(CheckRange("clip_norm", settings.clip_norm,
+                                     {.below = kInfinity, .example = "1"}));
+  return CheckRange("dropout", settings.dropout,
+                    {.below = 1, .example = "0.1"});
 }
 
 absl::Status CheckOutputs(const Settings& settings) {

@@ -266,6 +266,28 @@ TEST(CheckSettingsTest, RefusesMeshesAndBatchesThatDoNotFit) {
       {"--context=zig: must be one of zigzag, contiguous, such as "
        "--context=zigzag",
        [](auto& s) { s.context = "zig"; }},
+      {"--context_attention=rings: must be one of ring, ulysses, such as "
+       "--context_attention=ring",
+       [](auto& s) { s.context_attention = "rings"; }},
+      {"--context_attention=ulysses: has no effect with cp 1",
+       [](auto& s) { s.context_attention = "ulysses"; }},
+  });
+}
+
+TEST(CheckSettingsTest, RefusesOverlapChunksWithoutSequenceParallelism) {
+  ExpectRefused({
+      {"--overlap_chunks=-1: must be at least 0",
+       [](auto& s) { s.overlap_chunks = -1; }},
+      {"--overlap_chunks=1025: must be at most 1024",
+       [](auto& s) { s.overlap_chunks = 1025; }},
+      {"--overlap_chunks=4: has no effect with tp 1",
+       [](auto& s) {
+         s.parallel.mesh = {.dp = 2};
+         s.overlap_chunks = 4, s.sequence_parallel = true;
+       }},
+      {"--overlap_chunks=4: applies to gathered and scattered tokens; give "
+       "also --sequence_parallel",
+       [](auto& s) { s.overlap_chunks = 4; }},
   });
 }
 
@@ -472,6 +494,9 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
       {"--beta2=nan: must be", [](auto& s) { s.beta2 = kNan; }},
       {"--epsilon=0: must be more than 0", [](auto& s) { s.epsilon = 0; }},
       {"--clip_norm=-1: must be", [](auto& s) { s.clip_norm = -1; }},
+      {"--dropout=1: must be at least 0 and below 1, such as --dropout=0.1",
+       [](auto& s) { s.dropout = 1; }},
+      {"--dropout=-0.5: must be", [](auto& s) { s.dropout = -0.5; }},
   });
 }
 

@@ -108,6 +108,25 @@ absl::Status CheckHeads(const Settings& settings, const ModelConfig& model,
                    ", or a multiple of it, such as tp", fits));
 }
 
+// All-to-all attention gives each context rank as many of a tensor rank's
+// heads.
+absl::Status CheckContextHeads(const Settings& settings,
+                               const ModelConfig& model,
+                               const MeshSizes& mesh) {
+  if (settings.context_attention != "ulysses") return absl::OkStatus();
+  const auto divides = [&](int64_t cp) {
+    return model.heads % (mesh.tp * cp) == 0 &&
+           model.kv_heads % (mesh.tp * cp) == 0;
+  };
+  if (divides(mesh.cp)) return absl::OkStatus();
+  return RefuseFlag(
+      "context_attention", "ulysses",
+      absl::StrCat("tp ", mesh.tp, " x cp ", mesh.cp, " must divide the ",
+                   model.heads, " heads and ", model.kv_heads,
+                   " kv heads of --model=", settings.model.substr(0, 60),
+                   "; give a smaller cp, or --context_attention=ring"));
+}
+
 absl::Status CheckLayers(const Settings& settings, const ModelConfig& model,
                          const MeshSizes& mesh) {
   const int64_t stages = mesh.pp * settings.parallel.chunks;
@@ -141,12 +160,14 @@ absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
       tools::FlagError("model", settings.model, model.Validate()));
   const MeshSizes& mesh = settings.parallel.mesh;
   TESSERA_RETURN_IF_ERROR(CheckHeads(settings, model, mesh));
+  TESSERA_RETURN_IF_ERROR(CheckContextHeads(settings, model, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLayers(settings, model, mesh));
   return model;
 }
 
 namespace {
 
+using tensor_parallel::ContextAlgorithm;
 using tensor_parallel::Recompute;
 
 constexpr int64_t kMaxScheduleBytes = int64_t{1} << 26;
@@ -242,8 +263,13 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
                    : settings.reduce == "last" ? ReduceChoice::kLastMicroBatch
                                                : ReduceChoice::kAuto;
   options.chunks = settings.parallel.chunks;
+  options.dropout = settings.dropout;
   options.sequence_parallel = settings.sequence_parallel;
+  options.overlap_chunks = settings.overlap_chunks;
   options.zigzag = settings.context == "zigzag";
+  options.context_attention = settings.context_attention == "ulysses"
+                                  ? ContextAlgorithm::kUlysses
+                                  : ContextAlgorithm::kRing;
   options.recompute = RecomputeOf(settings.recompute);
   options.state = StateOf(settings);
   TESSERA_ASSIGN_OR_RETURN(options.state.moments,

@@ -23,7 +23,9 @@ Settings Unusual() {
   settings.parallel.schedule = "interleaved_1f1b";
   settings.parallel.chunks = 2;
   settings.sequence_parallel = true;
+  settings.overlap_chunks = 3;
   settings.context = "contiguous";
+  settings.context_attention = "ulysses";
   settings.recompute = "selective";
   settings.zero = 1;
   settings.bucket_bytes = 1000;
@@ -33,6 +35,7 @@ Settings Unusual() {
   settings.beta2 = 0.7;
   settings.epsilon = 1e-4;
   settings.clip_norm = 3;
+  settings.dropout = 0.2;
   settings.threads = 2;
   return settings;
 }
@@ -58,13 +61,17 @@ TEST_F(RunOptionsFromTest, HasWhatIsTrainedAndHowItIsShared) {
   EXPECT_EQ(options.schedule, "interleaved_1f1b");
   EXPECT_EQ(options.chunks, 2);
   EXPECT_TRUE(options.sequence_parallel);
+  EXPECT_EQ(options.overlap_chunks, 3);
   EXPECT_FALSE(options.zigzag);
+  EXPECT_EQ(options.context_attention,
+            tensor_parallel::ContextAlgorithm::kUlysses);
   EXPECT_EQ(options.recompute, tensor_parallel::Recompute::kSelective);
 }
 
 TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
                                RunOptionsFrom(settings_, model_));
+  EXPECT_EQ(options.dropout, 0.2);
   EXPECT_EQ(options.learning_rate.peak, 0.5);
   EXPECT_EQ(options.learning_rate.least, 0.25);
   EXPECT_EQ(options.learning_rate.warmup_steps, 6);

@@ -158,8 +158,14 @@ constexpr SettingsField kFields[] = {
      "stages of each pipeline rank"},
     {"sequence_parallel", &Settings::sequence_parallel,
      "splits the tokens over tensor ranks between layers"},
+    {"overlap_chunks", &Settings::overlap_chunks,
+     "with --sequence_parallel, chunks in which linear layers gather and "
+     "scatter tokens while they multiply others; 0: all at once"},
     {"context", &Settings::context,
      "layout of positions over context ranks: zigzag, contiguous"},
+    {"context_attention", &Settings::context_attention,
+     "attention over context ranks: ring (keys and values go round), ulysses "
+     "(all-to-all; each rank attends with some of the heads)"},
     {"recompute", &Settings::recompute,
      "activations that the backward recomputes: none, selective, full"},
 
@@ -213,6 +219,9 @@ constexpr SettingsField kFields[] = {
     {"epsilon", &Settings::epsilon, "AdamW's epsilon"},
     {"clip_norm", &Settings::clip_norm,
      "limit of the gradient norm; 0: no clipping"},
+    {"dropout", &Settings::dropout,
+     "probability with which elements of the outputs of attention and MLP are "
+     "dropped; the same ones on every mesh"},
 
     {"run_dir", &Settings::run_dir,
      "a directory for checkpoints, settings and logs; empty: a new one for "

@@ -50,8 +50,10 @@ struct Settings {
   std::string order = "tp-cp-dp-pp";
   std::string engine = "shared_memory";
   bool sequence_parallel = false;
+  int64_t overlap_chunks = 0;      // Under sequence parallelism; 0: none.
   std::string context = "zigzag";  // zigzag, contiguous
-  std::string recompute = "none";  // none, selective, full
+  std::string context_attention = "ring";  // ring, ulysses
+  std::string recompute = "none";          // none, selective, full
 
   // The state and its memory.
   int64_t zero = 3;
@@ -83,6 +85,7 @@ struct Settings {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double clip_norm = 1;
+  double dropout = 0;  // Of the outputs of attention and MLP.
 
   // The outputs. Paths are relative to UserPath.
   std::string run_dir = "";      // Empty: a new temporary directory.

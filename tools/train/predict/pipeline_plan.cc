@@ -22,10 +22,6 @@ RankPlace RankPlace::Of(int64_t rank, const MeshSizes& mesh) {
   return place;
 }
 
-std::string RankPlace::ToString() const {
-  return absl::StrCat("dp ", dp, ", pp ", pp, ", cp ", cp, ", tp ", tp);
-}
-
 absl::StatusOr<PipelinePlan> PipelinePlan::Create(const RunOptions& options) {
   PipelinePlan plan;
   plan.options_ = options;

@@ -39,8 +39,6 @@ struct RankPlace {
     return tp + mesh.tp * (cp + mesh.cp * (dp + mesh.dp * pp));
   }
   static RankPlace Of(int64_t rank, const MeshSizes& mesh);
-  // "dp 0, pp 1, cp 0, tp 1".
-  std::string ToString() const;
 
   friend bool operator==(const RankPlace&, const RankPlace&) = default;
 };

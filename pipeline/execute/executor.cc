@@ -174,6 +174,17 @@ StageOf Executor::FindStage() {
   };
 }
 
+std::vector<int32_t> Executor::UnshardOrder(Passes passes) const {
+  std::vector<int32_t> stages;
+  for (const PlannedAction& planned :
+       (passes == Passes::kBoth ? training_plan_ : forward_plan_).actions()) {
+    if (planned.action.kind == ActionKind::kUnshard) {
+      stages.push_back(planned.action.stage);
+    }
+  }
+  return stages;
+}
+
 absl::StatusOr<StepResult> Executor::Run() {
   return RunPlan(training_, /*trains=*/true);
 }

@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
   collectives::CallOptions call;
   if (prepared.ok()) call.timeout = options.timeout;
   TESSERA_RETURN_IF_ERROR(
-      Agree(communicator, hash, prepared.status(), call),
+      CheckSameSchedule(communicator, hash, prepared.status(), call),
       Annotate(_, absl::StrCat("rank ", communicator.rank().value())));
   TESSERA_ASSIGN_OR_RETURN(
       SharedGradients shared,

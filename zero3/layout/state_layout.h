@@ -1,3 +1,36 @@
+// Balance: whole things onto ranks so that none carries much more than another.
+//
+//   BalanceLargestFirst(std::vector<int64_t>{5, 4, 3, 3, 3}, 2);
+//   // ranks 0, 1, 1, 0, 1: loads 8 and 10
+//
+// Longest processing time first: in descending order of weight, each goes to
+// the rank with the least load. The largest load is at most 4/3 - 1/(3 ranks)
+// times the least possible: R. Graham, "Bounds on multiprocessing timing
+// anomalies", SIAM Journal on Applied Mathematics 17, 1969.
+#ifndef TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
+#define TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "topology/config/named_enum.h"
+#include "topology/rank.h"
+#include "zero3/parameters/model_parameters.h"
+
+namespace tessera::zero3 {
+
+// The rank of each weight. Of equal weights the first goes first, of equal
+// loads the lowest rank is taken. O(n log n). InvalidArgument where ranks is
+// below 1, a weight is negative, or the sum exceeds 2^63-1.
+absl::StatusOr<std::vector<topology::Rank>> BalanceLargestFirst(
+    std::span<const int64_t> weights, int64_t ranks);
+
 // StateLayout: the partition of a model's state over the ranks of a shard
 // group: which rank holds which elements, and where.
 //
@@ -24,22 +57,6 @@
 //
 // Ranks are positions in the shard group, from 0. An immutable value: copies
 // share their contents; methods may be called from any thread.
-#ifndef TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
-#define TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string_view>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "topology/config/named_enum.h"
-#include "topology/rank.h"
-#include "zero3/parameters/model_parameters.h"
-
-namespace tessera::zero3 {
 
 // Found by argument-dependent look-up for the enumerations of this namespace.
 using topology::AbslParseFlag;

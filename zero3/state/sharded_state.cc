@@ -11,7 +11,7 @@
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
 #include "base/tensor/tensor.h"
-#include "zero3/layout/balance.h"
+#include "zero3/layout/state_layout.h"
 
 namespace tessera::zero3 {
 

@@ -1,5 +1,3 @@
-#include "offload/codec/lossy_codec.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -15,6 +13,7 @@
 #include "base/status_macros.h"
 #include "offload/codec/block_kernels.h"
 #include "offload/codec/checked_codec.h"
+#include "offload/codec/codecs.h"
 #include "offload/codec/half_conversion.h"
 
 namespace tessera::offload {

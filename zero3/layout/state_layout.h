@@ -128,8 +128,7 @@ class StateLayout {
   Extent ExtentOf(topology::Rank rank, ParameterId parameter) const;
   // The extents of elements [begin, end) of a parameter, in ascending order;
   // each is cut to that range, and none is empty. Precondition: 0 <= begin <=
-  // end
-  // <= elements.
+  // end <= elements.
   std::vector<Extent> Locate(ParameterId parameter, int64_t begin,
                              int64_t end) const;
 

@@ -6,8 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "offload/codec/lossless_codec.h"
-#include "offload/codec/lossy_codec.h"
+#include "offload/codec/codecs.h"
 
 namespace tessera::offload {
 namespace {

@@ -1,5 +1,3 @@
-#include "offload/codec/lossless_codec.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -15,6 +13,7 @@
 #include "base/status_macros.h"
 #include "offload/codec/byte_planes.h"
 #include "offload/codec/checked_codec.h"
+#include "offload/codec/codecs.h"
 #include "offload/codec/plane_coder.h"
 
 namespace tessera::offload {

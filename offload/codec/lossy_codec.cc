@@ -1,5 +1,3 @@
-#include "offload/codec/lossy_codec.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -15,6 +13,7 @@
 #include "base/status_macros.h"
 #include "offload/codec/block_kernels.h"
 #include "offload/codec/checked_codec.h"
+#include "offload/codec/codecs.h"
 #include "offload/codec/half_conversion.h"
 
 namespace tessera::offload {
@@ -154,10 +153,62 @@ ErrorBound ThroughFloat(DType dtype, const ErrorBound& floats) {
   return bound;
 }
 
+// Encodes arrays of some types and stores those of the others unchanged.
+class RoundingCodec : public CheckedCodec {
+ protected:
+  using CheckedCodec::CheckedCodec;
+
+ private:
+  // Returns whether arrays of the type are encoded. The other calls are for
+  // such types.
+  virtual bool Rounds(DType dtype) const = 0;
+  virtual ErrorBound RoundingError(DType dtype) const = 0;
+  virtual int64_t EncodedBytes(int64_t elements) const = 0;
+  // `payload` has EncodedBytes(count).
+  virtual absl::Status EncodeValues(DType dtype,
+                                    std::span<const std::byte> values,
+                                    int64_t count,
+                                    std::span<std::byte> payload) const = 0;
+  virtual absl::Status DecodeValues(DType dtype,
+                                    std::span<const std::byte> payload,
+                                    int64_t count,
+                                    std::span<std::byte> values) const = 0;
+
+  ErrorBound PayloadError(DType dtype) const final {
+    return Rounds(dtype) ? RoundingError(dtype) : ErrorBound{};
+  }
+  int64_t MaxPayloadBytes(DType dtype, int64_t elements) const final {
+    return Rounds(dtype) ? EncodedBytes(elements)
+                         : elements * SizeInBytes(dtype);
+  }
+  absl::StatusOr<int64_t> EncodePayload(
+      DType dtype, std::span<const std::byte> values,
+      std::span<std::byte> payload) const final {
+    const int64_t count =
+        static_cast<int64_t>(values.size()) / SizeInBytes(dtype);
+    if (Rounds(dtype)) {
+      TESSERA_RETURN_IF_ERROR(EncodeValues(dtype, values, count, payload));
+    } else {
+      std::copy(values.begin(), values.end(), payload.begin());
+    }
+    return MaxPayloadBytes(dtype, count);
+  }
+  absl::Status DecodePayload(DType dtype, std::span<const std::byte> payload,
+                             std::span<std::byte> values) const final {
+    const int64_t count =
+        static_cast<int64_t>(values.size()) / SizeInBytes(dtype);
+    TESSERA_RETURN_IF_ERROR(
+        CheckPayloadBytes(payload, MaxPayloadBytes(dtype, count)));
+    if (Rounds(dtype)) return DecodeValues(dtype, payload, count, values);
+    std::copy(payload.begin(), payload.end(), values.begin());
+    return absl::OkStatus();
+  }
+};
+
 constexpr int64_t kHeldBytes = 2;
 constexpr int64_t kChunk = 4096;  // Elements: in the first-level cache.
 
-class NarrowCodec final : public CheckedCodec {
+class NarrowCodec final : public RoundingCodec {
  public:
   struct Held {
     DType dtype;
@@ -166,31 +217,22 @@ class NarrowCodec final : public CheckedCodec {
   };
 
   NarrowCodec(std::string_view name, CodecFormat format, const Held* held)
-      : CheckedCodec(name, format), held_(held) {}
+      : RoundingCodec(name, format), held_(held) {}
 
  private:
-  bool Narrows(DType dtype) const {
+  bool Rounds(DType dtype) const override {
     return held_ != nullptr && IsFloating(dtype) &&
            SizeInBytes(dtype) > kHeldBytes;
   }
-
-  ErrorBound PayloadError(DType dtype) const override {
-    return Narrows(dtype) ? held_->error : ErrorBound{};
+  ErrorBound RoundingError(DType) const override { return held_->error; }
+  int64_t EncodedBytes(int64_t elements) const override {
+    return elements * kHeldBytes;
   }
 
-  int64_t MaxPayloadBytes(DType dtype, int64_t elements) const override {
-    return elements * (Narrows(dtype) ? kHeldBytes : SizeInBytes(dtype));
-  }
-
-  absl::StatusOr<int64_t> EncodePayload(
-      DType dtype, std::span<const std::byte> values,
-      std::span<std::byte> payload) const override {
-    if (!Narrows(dtype)) {
-      std::copy(values.begin(), values.end(), payload.begin());
-      return static_cast<int64_t>(values.size());
-    }
+  absl::Status EncodeValues(DType dtype, std::span<const std::byte> values,
+                            int64_t count,
+                            std::span<std::byte> payload) const override {
     const int64_t size = SizeInBytes(dtype);
-    const int64_t count = static_cast<int64_t>(values.size()) / size;
     for (int64_t at = 0; at < count; at += kChunk) {
       const int64_t n = std::min(kChunk, count - at);
       const auto held = payload.subspan(at * kHeldBytes, n * kHeldBytes);
@@ -200,17 +242,13 @@ class NarrowCodec final : public CheckedCodec {
         TESSERA_RETURN_IF_ERROR(CheckInfinities(dtype, values, at, held));
       }
     }
-    return count * kHeldBytes;
+    return absl::OkStatus();
   }
 
-  absl::Status DecodePayload(DType dtype, std::span<const std::byte> payload,
-                             std::span<std::byte> values) const override {
-    const int64_t count =
-        static_cast<int64_t>(values.size()) / SizeInBytes(dtype);
-    TESSERA_RETURN_IF_ERROR(
-        CheckPayloadBytes(payload, MaxPayloadBytes(dtype, count)));
-    return ConvertFloats(Narrows(dtype) ? held_->dtype : dtype, payload, dtype,
-                         values);
+  absl::Status DecodeValues(DType dtype, std::span<const std::byte> payload,
+                            int64_t,
+                            std::span<std::byte> values) const override {
+    return ConvertFloats(held_->dtype, payload, dtype, values);
   }
 
   // Fails if an infinity in `held` was finite in the values from `at` on.
@@ -241,144 +279,149 @@ constexpr NarrowCodec::Held kBf16 = {
     "finite values past 3.38953e+38 would become infinite; scale them, or use "
     "lossless"};
 
-// All scales, then all codes.
-class Int8Codec final : public CheckedCodec {
- public:
-  Int8Codec() : CheckedCodec("int8", CodecFormat::kInt8) {}
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+// Quantises blocks of floats, each with a scale, its largest magnitude: all
+// scales, then all codes.
+class BlockCodec : public RoundingCodec {
+ protected:
+  static constexpr int64_t kMostBlocks = kScalesOfGroup;  // Of a chunk.
+  static constexpr int64_t kMostCodeBytes = 8192;
+
+  BlockCodec(std::string_view name, CodecFormat format, int64_t block,
+             int64_t chunk)
+      : RoundingCodec(name, format), block_(block), chunk_(chunk) {}
+
+  int64_t BlocksOf(int64_t elements) const { return CeilDiv(elements, block_); }
+
+  // The bytes of all scales, and of codes.
+  virtual int64_t ScaleBytes(int64_t elements) const {
+    return BlocksOf(elements) * int64_t{sizeof(float)};
+  }
+  virtual int64_t CodeBytes(int64_t elements) const = 0;
+
+  virtual void Quantize(const float* values, size_t blocks, const float* scales,
+                        std::byte* codes) const = 0;
+  virtual void Dequantize(const std::byte* codes, size_t blocks,
+                          const float* scales, float* values) const = 0;
+
+  // Writes the scales of the chunk at element `at` of `count`, and replaces
+  // them with their decoded values.
+  virtual void WriteScales(int64_t at, int64_t, std::span<float> scales,
+                           std::span<std::byte> payload) const {
+    std::memcpy(&payload[ScaleBytes(at)], scales.data(), scales.size_bytes());
+  }
+  // Returns false if the scales are invalid.
+  virtual bool ReadScales(int64_t at, int64_t,
+                          std::span<const std::byte> payload,
+                          std::span<float> scales) const {
+    std::memcpy(scales.data(), &payload[ScaleBytes(at)], scales.size_bytes());
+    return AllScales(scales);
+  }
 
  private:
-  static constexpr int64_t kBlock = kInt8Block;
-  static constexpr int64_t kChunkBlocks = 32;
-  static constexpr int64_t kChunk = kChunkBlocks * kBlock;
-  static constexpr int64_t kScaleBytes = sizeof(float);
-
-  static constexpr int64_t BlocksOf(int64_t elements) {
-    return elements / kBlock + (elements % kBlock != 0);
+  int64_t EncodedBytes(int64_t elements) const final {
+    return ScaleBytes(elements) + CodeBytes(elements);
   }
 
-  static bool Quantizes(DType dtype) {
-    return IsFloating(dtype) && SizeInBytes(dtype) > 1;
-  }
-
-  ErrorBound PayloadError(DType dtype) const override {
-    if (!Quantizes(dtype)) return {};
-    // Half a step plus four roundings of up to 127 steps.
-    return ThroughFloat(dtype, {.of_block = 0.5 / 127 + 0x1p-21,
-                                .absolute = 0x1p-149,
-                                .block = kBlock});
-  }
-
-  int64_t MaxPayloadBytes(DType dtype, int64_t elements) const override {
-    if (!Quantizes(dtype)) return elements * SizeInBytes(dtype);
-    return BlocksOf(elements) * kScaleBytes + elements;
-  }
-
-  absl::StatusOr<int64_t> EncodePayload(
-      DType dtype, std::span<const std::byte> values,
-      std::span<std::byte> payload) const override {
-    if (!Quantizes(dtype)) {
-      std::copy(values.begin(), values.end(), payload.begin());
-      return static_cast<int64_t>(values.size());
-    }
-    const int64_t count =
-        static_cast<int64_t>(values.size()) / SizeInBytes(dtype);
-    std::byte* scales_at = payload.data();
-    std::byte* codes_at = scales_at + BlocksOf(count) * kScaleBytes;
-    FloatSource source(dtype, values, kChunk);
-    std::array<float, kChunkBlocks> scales;
-    std::array<int8_t, kChunk> codes;
-    for (int64_t at = 0; at < count; at += kChunk) {
-      const int64_t n = std::min(kChunk, count - at);
-      const int64_t blocks = BlocksOf(n);
+  absl::Status EncodeValues(DType dtype, std::span<const std::byte> values,
+                            int64_t count,
+                            std::span<std::byte> payload) const final {
+    FloatSource source(dtype, values, chunk_);
+    std::array<float, kMostBlocks> room;
+    std::array<std::byte, kMostCodeBytes> codes;
+    for (int64_t at = 0; at < count; at += chunk_) {
+      const int64_t n = std::min(chunk_, count - at);
+      const auto scales = std::span(room).first(BlocksOf(n));
       TESSERA_ASSIGN_OR_RETURN(const float* floats, source.Read(at, n));
-      LargestMagnitudes(floats, blocks, kBlock, scales.data());
-      if (!AllFinite({scales.data(), static_cast<size_t>(blocks)})) {
+      LargestMagnitudes(floats, scales.size(), block_, scales.data());
+      if (!AllFinite(scales)) {
         return CannotHold(dtype, values, at + FirstNotFinite(floats, n),
                           kOnlyFinite);
       }
-      QuantizeInt8(floats, blocks, scales.data(), codes.data());
-      std::memcpy(scales_at, scales.data(), blocks * kScaleBytes);
-      std::memcpy(codes_at, codes.data(), n);
-      scales_at += blocks * kScaleBytes;
-      codes_at += n;
+      WriteScales(at, count, scales, payload);
+      Quantize(floats, scales.size(), scales.data(), codes.data());
+      std::memcpy(&payload[ScaleBytes(count) + CodeBytes(at)], codes.data(),
+                  CodeBytes(n));
     }
-    return MaxPayloadBytes(dtype, count);
+    return absl::OkStatus();
   }
 
-  absl::Status DecodePayload(DType dtype, std::span<const std::byte> payload,
-                             std::span<std::byte> values) const override {
-    const int64_t count =
-        static_cast<int64_t>(values.size()) / SizeInBytes(dtype);
-    TESSERA_RETURN_IF_ERROR(
-        CheckPayloadBytes(payload, MaxPayloadBytes(dtype, count)));
-    if (!Quantizes(dtype)) {
-      std::copy(payload.begin(), payload.end(), values.begin());
-      return absl::OkStatus();
-    }
-    const std::byte* scales_at = payload.data();
-    const std::byte* codes_at = scales_at + BlocksOf(count) * kScaleBytes;
-    FloatSink sink(dtype, values, kChunk);
-    std::array<float, kChunkBlocks> scales;
-    std::array<int8_t, kChunk> codes = {};
-    for (int64_t at = 0; at < count; at += kChunk) {
-      const int64_t n = std::min(kChunk, count - at);
-      const int64_t blocks = BlocksOf(n);
-      std::memcpy(scales.data(), scales_at, blocks * kScaleBytes);
-      std::memcpy(codes.data(), codes_at, n);
-      scales_at += blocks * kScaleBytes;
-      codes_at += n;
-      if (!AllScales({scales.data(), static_cast<size_t>(blocks)})) {
-        return Damaged(absl::StrCat("a scale of blocks ", at / kBlock, " to ",
-                                    at / kBlock + blocks - 1,
+  absl::Status DecodeValues(DType dtype, std::span<const std::byte> payload,
+                            int64_t count,
+                            std::span<std::byte> values) const final {
+    FloatSink sink(dtype, values, chunk_);
+    std::array<float, kMostBlocks> room;
+    std::array<std::byte, kMostCodeBytes> codes = {};
+    for (int64_t at = 0; at < count; at += chunk_) {
+      const int64_t n = std::min(chunk_, count - at);
+      const auto scales = std::span(room).first(BlocksOf(n));
+      if (!ReadScales(at, count, payload, scales)) {
+        return Damaged(absl::StrCat("a scale of blocks ", at / block_, " to ",
+                                    at / block_ + BlocksOf(n) - 1,
                                     " is negative or not finite"));
       }
-      DequantizeInt8(codes.data(), blocks, scales.data(), sink.Place(at, n));
+      std::memcpy(codes.data(), &payload[ScaleBytes(count) + CodeBytes(at)],
+                  CodeBytes(n));
+      Dequantize(codes.data(), scales.size(), scales.data(), sink.Place(at, n));
       TESSERA_RETURN_IF_ERROR(sink.Finish(at, n));
     }
     return absl::OkStatus();
   }
+
+  const int64_t block_;
+  const int64_t chunk_;
 };
 
-// kFloat: all scales, then all codes. kDouble: all groups, then the codes of
-// all scales, then all codes.
-class Nf4Codec final : public CheckedCodec {
+class Int8Codec final : public BlockCodec {
+ public:
+  Int8Codec()
+      : BlockCodec("int8", CodecFormat::kInt8, kInt8Block, 32 * kInt8Block) {}
+
+ private:
+  bool Rounds(DType dtype) const override {
+    return IsFloating(dtype) && SizeInBytes(dtype) > 1;
+  }
+  ErrorBound RoundingError(DType dtype) const override {
+    // Half a step plus four roundings of up to 127 steps.
+    return ThroughFloat(dtype, {.of_block = 0.5 / 127 + 0x1p-21,
+                                .absolute = 0x1p-149,
+                                .block = kInt8Block});
+  }
+  int64_t CodeBytes(int64_t elements) const override { return elements; }
+  void Quantize(const float* values, size_t blocks, const float* scales,
+                std::byte* codes) const override {
+    QuantizeInt8(values, blocks, scales, reinterpret_cast<int8_t*>(codes));
+  }
+  void Dequantize(const std::byte* codes, size_t blocks, const float* scales,
+                  float* values) const override {
+    DequantizeInt8(reinterpret_cast<const int8_t*>(codes), blocks, scales,
+                   values);
+  }
+};
+
+// kDouble: all groups, then the codes of all scales, then all codes.
+class Nf4Codec final : public BlockCodec {
  public:
   explicit Nf4Codec(Nf4Scales scales)
-      : CheckedCodec(scales == Nf4Scales::kDouble ? "nf4_double" : "nf4",
-                     scales == Nf4Scales::kDouble ? CodecFormat::kNf4Double
-                                                  : CodecFormat::kNf4),
-        is_double_(scales == Nf4Scales::kDouble),
-        chunk_(is_double_ ? kGroup : kGroup / 4) {}
+      : BlockCodec(scales == Nf4Scales::kDouble ? "nf4_double" : "nf4",
+                   scales == Nf4Scales::kDouble ? CodecFormat::kNf4Double
+                                                : CodecFormat::kNf4,
+                   kNf4Block,
+                   scales == Nf4Scales::kDouble ? kGroup : kGroup / 4),
+        is_double_(scales == Nf4Scales::kDouble) {}
 
  private:
   static constexpr int64_t kBlock = kNf4Block;
   static constexpr int64_t kGroup = kScalesOfGroup * kBlock;
+  static_assert(kGroup / 2 <= kMostCodeBytes);
 
-  static constexpr int64_t CeilDiv(int64_t a, int64_t b) {
-    return a / b + (a % b != 0);
+  static int64_t GroupBytes(int64_t elements) {
+    return CeilDiv(elements, kGroup) * int64_t{sizeof(ScaleGroup)};
   }
 
-  // Truncates the last block after the last byte in use.
-  static constexpr int64_t PackedBytes(int64_t elements) {
-    constexpr int64_t kHalf = kNf4BlockBytes;
-    return elements / kBlock * kHalf + std::min(elements % kBlock, kHalf);
-  }
-
-  // Offsets of the parts of a payload.
-  struct Places {
-    int64_t scales = 0;  // Or the codes of scales.
-    int64_t codes = 0;
-  };
-  Places PlacesOf(int64_t elements) const {
-    const int64_t blocks = CeilDiv(elements, kBlock);
-    if (!is_double_) return {0, blocks * int64_t{sizeof(float)}};
-    const int64_t groups = CeilDiv(elements, kGroup);
-    const int64_t group_bytes = groups * int64_t{sizeof(ScaleGroup)};
-    return {group_bytes, group_bytes + blocks};
-  }
-
-  ErrorBound PayloadError(DType dtype) const override {
-    if (!IsFloating(dtype)) return {};
+  bool Rounds(DType dtype) const override { return IsFloating(dtype); }
+  ErrorBound RoundingError(DType dtype) const override {
     constexpr double kHalfGap =
         (double{kNf4Levels[1]} - double{kNf4Levels[0]}) / 2;
     ErrorBound bound = {
@@ -391,114 +434,54 @@ class Nf4Codec final : public CheckedCodec {
     return ThroughFloat(dtype, bound);
   }
 
-  int64_t MaxPayloadBytes(DType dtype, int64_t elements) const override {
-    if (!IsFloating(dtype)) return elements * SizeInBytes(dtype);
-    return PlacesOf(elements).codes + PackedBytes(elements);
+  int64_t ScaleBytes(int64_t elements) const override {
+    return is_double_ ? GroupBytes(elements) + BlocksOf(elements)
+                      : BlockCodec::ScaleBytes(elements);
+  }
+  // Truncates the last block after the last byte in use.
+  int64_t CodeBytes(int64_t elements) const override {
+    constexpr int64_t kHalf = kNf4BlockBytes;
+    return elements / kBlock * kHalf + std::min(elements % kBlock, kHalf);
   }
 
-  // Writes the scales of the chunk at element `at` and replaces `scales` with
-  // their decoded values.
-  void WriteScales(int64_t at, const Places& places, std::span<float> scales,
-                   std::span<std::byte> payload) const {
-    const int64_t block = at / kBlock;
+  void Quantize(const float* values, size_t blocks, const float* scales,
+                std::byte* codes) const override {
+    QuantizeNf4(values, blocks, scales, reinterpret_cast<uint8_t*>(codes));
+  }
+  void Dequantize(const std::byte* codes, size_t blocks, const float* scales,
+                  float* values) const override {
+    DequantizeNf4(reinterpret_cast<const uint8_t*>(codes), blocks, scales,
+                  values);
+  }
+
+  void WriteScales(int64_t at, int64_t count, std::span<float> scales,
+                   std::span<std::byte> payload) const override {
     if (!is_double_) {
-      std::memcpy(&payload[places.scales + block * int64_t{sizeof(float)}],
-                  scales.data(), scales.size_bytes());
-      return;
+      return BlockCodec::WriteScales(at, count, scales, payload);
     }
     std::array<int8_t, kScalesOfGroup> codes;
     const std::span<int8_t> used = std::span(codes).first(scales.size());
     const ScaleGroup group = QuantizeScales(scales, used);
     DequantizeScales(group, used, scales);
-    std::memcpy(&payload[at / kGroup * int64_t{sizeof(group)}], &group,
-                sizeof(group));
-    std::memcpy(&payload[places.scales + block], used.data(), used.size());
+    std::memcpy(&payload[GroupBytes(at)], &group, sizeof(group));
+    std::memcpy(&payload[GroupBytes(count) + BlocksOf(at)], used.data(),
+                used.size());
   }
 
-  // Returns false if the scales are invalid.
-  bool ReadScales(int64_t at, const Places& places,
-                  std::span<const std::byte> payload,
-                  std::span<float> scales) const {
-    const int64_t block = at / kBlock;
-    if (!is_double_) {
-      std::memcpy(scales.data(),
-                  &payload[places.scales + block * int64_t{sizeof(float)}],
-                  scales.size_bytes());
-      return AllScales(scales);
-    }
+  bool ReadScales(int64_t at, int64_t count, std::span<const std::byte> payload,
+                  std::span<float> scales) const override {
+    if (!is_double_) return BlockCodec::ReadScales(at, count, payload, scales);
     ScaleGroup group;
-    std::memcpy(&group, &payload[at / kGroup * int64_t{sizeof(group)}],
-                sizeof(group));
+    std::memcpy(&group, &payload[GroupBytes(at)], sizeof(group));
     if (!AllScales(std::array{group.mean, group.step})) return false;
     std::array<int8_t, kScalesOfGroup> codes;
-    std::memcpy(codes.data(), &payload[places.scales + block], scales.size());
+    std::memcpy(codes.data(), &payload[GroupBytes(count) + BlocksOf(at)],
+                scales.size());
     DequantizeScales(group, std::span(codes).first(scales.size()), scales);
     return true;
   }
 
-  absl::StatusOr<int64_t> EncodePayload(
-      DType dtype, std::span<const std::byte> values,
-      std::span<std::byte> payload) const override {
-    if (!IsFloating(dtype)) {
-      std::copy(values.begin(), values.end(), payload.begin());
-      return static_cast<int64_t>(values.size());
-    }
-    const int64_t count =
-        static_cast<int64_t>(values.size()) / SizeInBytes(dtype);
-    const Places places = PlacesOf(count);
-    FloatSource source(dtype, values, chunk_);
-    std::array<float, kScalesOfGroup> room;
-    std::array<uint8_t, PackedBytes(kGroup)> packed;
-    for (int64_t at = 0; at < count; at += chunk_) {
-      const int64_t n = std::min(chunk_, count - at);
-      const auto scales = std::span(room).first(CeilDiv(n, kBlock));
-      TESSERA_ASSIGN_OR_RETURN(const float* floats, source.Read(at, n));
-      LargestMagnitudes(floats, scales.size(), kBlock, scales.data());
-      if (!AllFinite(scales)) {
-        return CannotHold(dtype, values, at + FirstNotFinite(floats, n),
-                          kOnlyFinite);
-      }
-      WriteScales(at, places, scales, payload);
-      QuantizeNf4(floats, scales.size(), scales.data(), packed.data());
-      std::memcpy(&payload[places.codes + PackedBytes(at)], packed.data(),
-                  PackedBytes(n));
-    }
-    return MaxPayloadBytes(dtype, count);
-  }
-
-  absl::Status DecodePayload(DType dtype, std::span<const std::byte> payload,
-                             std::span<std::byte> values) const override {
-    const int64_t count =
-        static_cast<int64_t>(values.size()) / SizeInBytes(dtype);
-    TESSERA_RETURN_IF_ERROR(
-        CheckPayloadBytes(payload, MaxPayloadBytes(dtype, count)));
-    if (!IsFloating(dtype)) {
-      std::copy(payload.begin(), payload.end(), values.begin());
-      return absl::OkStatus();
-    }
-    const Places places = PlacesOf(count);
-    FloatSink sink(dtype, values, chunk_);
-    std::array<float, kScalesOfGroup> room;
-    std::array<uint8_t, PackedBytes(kGroup)> packed = {};
-    for (int64_t at = 0; at < count; at += chunk_) {
-      const int64_t n = std::min(chunk_, count - at);
-      const auto scales = std::span(room).first(CeilDiv(n, kBlock));
-      if (!ReadScales(at, places, payload, scales)) {
-        return Damaged(absl::StrCat("a scale of blocks ", at / kBlock, " to ",
-                                    at / kBlock + scales.size() - 1,
-                                    " is negative or not finite"));
-      }
-      std::memcpy(packed.data(), &payload[places.codes + PackedBytes(at)],
-                  PackedBytes(n));
-      DequantizeNf4(packed.data(), scales.size(), scales.data(),
-                    sink.Place(at, n));
-      TESSERA_RETURN_IF_ERROR(sink.Finish(at, n));
-    }
-    return absl::OkStatus();
-  }
-
-  bool is_double_;
-  int64_t chunk_;
+  const bool is_double_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "offload/codec/lossy_codec.h"
+#include "offload/codec/codecs.h"
 
 #include <algorithm>
 #include <bit>

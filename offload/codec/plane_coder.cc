@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "offload/codec/window_code.h"
 
 #ifdef TESSERA_HAVE_LZ4
 #include <lz4.h>

@@ -10,7 +10,6 @@
 #include "gtest/gtest.h"
 #include "offload/codec/arrays.h"
 #include "offload/codec/byte_planes.h"
-#include "offload/codec/window_code.h"
 
 namespace tessera::offload {
 
@@ -85,7 +84,7 @@ Bytes Falling(size_t count, int top, uint64_t seed) {
   return bytes;
 }
 
-// By the table of window_code.h, one byte after the other.
+// By the table of plane_coder.h, one byte after the other.
 Bytes Reference(const Bytes& plane, int top) {
   const size_t groups = (plane.size() + 63) / 64;
   Bytes held(1 + 24 * groups), escapes;

@@ -1,10 +1,10 @@
-#include "offload/codec/window_code.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
+
+#include "offload/codec/plane_coder.h"
 
 // SSSE3 without SSE4 is obsolete; of the others, only vectors of known size.
 #define HWY_DISABLED_TARGETS                                                   \

@@ -68,13 +68,6 @@ struct StepJob {
 // (at blocks, if there are any).
 void RunStep(const StepJob& job);
 
-// Converts elements [0, count) of a moment, not f64, to f32 and back.
-// `is_signed`: a first moment.
-void DecodeMoments(const MomentPointer& moment, bool is_signed, int64_t count,
-                   float* values);
-void EncodeMoments(const MomentPointer& moment, bool is_signed, int64_t count,
-                   const float* values);
-
 struct RunStatistics {
   double sum_of_squares = 0;  // of the finite elements
   int64_t non_finite = 0;

@@ -6,7 +6,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "offload/optimizer/kernels.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/step_runner.h"
 

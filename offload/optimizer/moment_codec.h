@@ -1,5 +1,4 @@
-// Moments of any format to f32 and back, for checkpoints, for a change of
-// format and for tests. A step does the same on the way.
+// For tests: moments of any format to f32 and back, as a step converts them.
 //
 //   std::vector<float> m(n);
 //   TESSERA_RETURN_IF_ERROR(ReadMoments(moment, MomentSign::kSigned, m));
@@ -14,6 +13,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "offload/optimizer/kernels.h"
 #include "offload/optimizer/parameter_range.h"
 
 namespace tessera::offload {
@@ -29,6 +29,13 @@ absl::Status ReadMoments(const MomentSpan& moment, MomentSign sign,
                          std::span<float> values);
 absl::Status WriteMoments(std::span<const float> values, MomentSign sign,
                           const MomentSpan& moment);
+
+// Converts elements [0, count) of a moment, not f64, to f32 and back.
+// `is_signed`: a first moment.
+void DecodeMoments(const MomentPointer& moment, bool is_signed, int64_t count,
+                   float* values);
+void EncodeMoments(const MomentPointer& moment, bool is_signed, int64_t count,
+                   const float* values);
 
 }  // namespace tessera::offload
 

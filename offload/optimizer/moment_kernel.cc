@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "offload/optimizer/kernels.h"
+#include "offload/optimizer/moment_codec.h"
 #include "offload/optimizer/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/optimizer/moment_kernel.cc"

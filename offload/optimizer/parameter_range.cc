@@ -170,16 +170,6 @@ absl::Status CheckBlockBoundary(const MomentFormat& format, int64_t begin) {
       " and ", below + format.block));
 }
 
-void SetToZero(const MomentSpan& moment) {
-  // Signed codes have another zero than unsigned ones, and a largest magnitude
-  // of zero makes every code one.
-  std::fill(moment.largest.begin(), moment.largest.end(), 0.0f);
-  if (moment.size == 0) return;
-  std::memset(
-      moment.values, 0,
-      static_cast<size_t>(moment.size * ValueBytes(moment.format.type)));
-}
-
 namespace {
 
 constexpr size_t kLongestName = 80;

@@ -155,9 +155,6 @@ struct MomentSpan {
 // OK if element `begin` starts a block of `format`, or it has none.
 absl::Status CheckBlockBoundary(const MomentFormat& format, int64_t begin);
 
-// Sets every element to zero.
-void SetToZero(const MomentSpan& moment);
-
 // ParameterRange: what an optimizer's step needs of a range of one parameter.
 //
 //   ParameterRange range = {

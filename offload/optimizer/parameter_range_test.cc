@@ -145,22 +145,6 @@ TEST(MomentSpan, HasPiecesAtBlocks) {
       StatusIs(kInvalid, HasSubstr("nearest boundaries are 64 and 128")));
 }
 
-TEST(MomentSpan, IsSetToZero) {
-  std::vector<std::byte> storage(70 + 4 * 2, std::byte{77});
-  TESSERA_ASSERT_OK_AND_ASSIGN(
-      const MomentSpan codes,
-      MomentSpan::Over(MomentFormat::Blockwise8(64), 70, storage));
-  SetToZero(codes);
-  EXPECT_EQ(storage, std::vector<std::byte>(78));
-  std::vector<BF16> values(3, BF16(1.0f));
-  SetToZero(MomentSpan::Of(std::span(values)));
-  for (BF16 value : values) EXPECT_EQ(static_cast<float>(value), 0.0f);
-  std::vector<double> wide(2, 1.0);
-  SetToZero(MomentSpan::Of(std::span(wide)));
-  EXPECT_EQ(wide, std::vector<double>(2));
-  SetToZero(MomentSpan());
-}
-
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

@@ -123,9 +123,9 @@ uint64_t HashOf(const Schedule& schedule, const ExecutorOptions& options) {
   return hasher.hash();
 }
 
-absl::Status Agree(collectives::Communicator& communicator, uint64_t hash,
-                   const absl::Status& own,
-                   const collectives::CallOptions& call) {
+absl::Status CheckSameSchedule(collectives::Communicator& communicator,
+                               uint64_t hash, const absl::Status& own,
+                               const collectives::CallOptions& call) {
   Report mine;
   mine.hash = hash;
   mine.code = static_cast<int64_t>(own.code());

@@ -28,10 +28,11 @@ uint64_t HashOf(const Schedule& schedule, const ExecutorOptions& options);
 // on a rank that failed its own error. The communicator stays usable.
 //
 //   TESSERA_RETURN_IF_ERROR(
-//       Agree(communicator, HashOf(schedule, options), own_status));
-absl::Status Agree(collectives::Communicator& communicator, uint64_t hash,
-                   const absl::Status& own,
-                   const collectives::CallOptions& call);
+//       CheckSameSchedule(communicator, HashOf(schedule, options),
+//       own_status));
+absl::Status CheckSameSchedule(collectives::Communicator& communicator,
+                               uint64_t hash, const absl::Status& own,
+                               const collectives::CallOptions& call);
 
 // The shapes of the tensors between stages, requested from the stages.
 //

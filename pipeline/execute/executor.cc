@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
   collectives::CallOptions call;
   if (prepared.ok()) call.timeout = options.timeout;
   TESSERA_RETURN_IF_ERROR(
-      Agree(communicator, hash, prepared.status(), call),
+      CheckSameSchedule(communicator, hash, prepared.status(), call),
       Annotate(_, absl::StrCat("rank ", communicator.rank().value())));
   TESSERA_ASSIGN_OR_RETURN(
       SharedGradients shared,
@@ -172,6 +172,17 @@ StageOf Executor::FindStage() {
     const auto at = std::lower_bound(held.begin(), held.end(), stage);
     return *stages_[static_cast<size_t>(at - held.begin())];
   };
+}
+
+std::vector<int32_t> Executor::UnshardOrder(Passes passes) const {
+  std::vector<int32_t> stages;
+  for (const PlannedAction& planned :
+       (passes == Passes::kBoth ? training_plan_ : forward_plan_).actions()) {
+    if (planned.action.kind == ActionKind::kUnshard) {
+      stages.push_back(planned.action.stage);
+    }
+  }
+  return stages;
 }
 
 absl::StatusOr<StepResult> Executor::Run() {

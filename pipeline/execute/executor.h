@@ -98,6 +98,10 @@ class Executor {
   const Schedule& schedule() const { return schedule_; }  // Lowered.
   const Proof& proof() const { return proof_; }
 
+  // The stages that Run (kBoth) or RunForward (kForward) unshards on this rank,
+  // in order.
+  std::vector<int32_t> UnshardOrder(Passes passes) const;
+
   // The timeline of the last step on this rank, in seconds from its begin.
   // Bytes are those of the tensors between stages. A receive lasts from the
   // begin of its wait, a started send until its completion is noticed.

@@ -1,13 +1,3 @@
-// Passes that lower a schedule's communication: AddCommunication inserts sends
-// and receives, FuseMessages pairs those that can happen at once.
-#ifndef TESSERA_PIPELINE_PASSES_ADD_COMMUNICATION_H_
-#define TESSERA_PIPELINE_PASSES_ADD_COMMUNICATION_H_
-
-#include "absl/status/statusor.h"
-#include "pipeline/schedule/schedule.h"
-
-namespace tessera::pipeline {
-
 // AddCommunication: lowers a schedule of computations to one that sends and
 // receives what stages on different ranks exchange.
 //
@@ -28,34 +18,19 @@ namespace tessera::pipeline {
 // next send or receive of the rank that must stay behind it in the order. In
 // the run F, I and W last 1 each, B lasts 2, a pair as long as both of its
 // actions and a message no time.
-//
+#ifndef TESSERA_PIPELINE_PASSES_ADD_COMMUNICATION_H_
+#define TESSERA_PIPELINE_PASSES_ADD_COMMUNICATION_H_
+
+#include "absl/status/statusor.h"
+#include "pipeline/schedule/schedule.h"
+
+namespace tessera::pipeline {
+
 // `schedule` has computations and, optionally, UNSHARD, RESHARD and
 // REDUCE_GRAD, which keep their places between the computations.
 // InvalidArgument, with Validate's message, if it is not valid (Communication
 // ::kImplied): the rank, the action's position and what it waits for.
 absl::StatusOr<Schedule> AddCommunication(const Schedule& schedule);
-
-// FuseMessages: a send and a receive with one rank that stand next to each
-// other become one exchange.
-//
-//   1SEND_F3, 1RECV_B0      ->  (1SEND_F3;1RECV_B0)
-//
-// In a list both are still there, the first with with_next. They are started at
-// once, each completes when it can, and the rank goes on when both have. So the
-// messages of 1F1B's steady state, an activation one way and a gradient the
-// other, cross on the wire (PyTorch batches them likewise, as batch_isend_irecv
-// must be used).
-//
-// A schedule that cannot deadlock stays so: a rank waits for the same messages
-// as before, and holds none of them back until another is done. One that
-// deadlocks because two ranks each send first may be mended.
-//
-// `schedule` is lowered (AddCommunication). From the begin of each list, every
-// send and receive in a row, in either order, that have the same peer and are
-// in no pair yet become one. InvalidArgument, with rank and position, if a
-// message has no stage, micro-batch or rank at its other end, or more than two
-// actions run together; Validate finds other errors.
-absl::StatusOr<Schedule> FuseMessages(const Schedule& schedule);
 
 }  // namespace tessera::pipeline
 

@@ -1,35 +1,3 @@
-// Passes that divide actions: SplitBackward divides backward passes into input
-// and weight gradients, SplitStages divides stages.
-#ifndef TESSERA_PIPELINE_PASSES_SPLIT_STAGES_H_
-#define TESSERA_PIPELINE_PASSES_SPLIT_STAGES_H_
-
-#include <cstdint>
-#include <span>
-
-#include "absl/status/statusor.h"
-#include "pipeline/schedule/schedule.h"
-
-namespace tessera::pipeline {
-
-// SplitBackward and MergeBackward: a stage's backward as one computation or
-// two.
-//
-//   SplitBackward: 1B0            ->  1I0, 1W0
-//   MergeBackward: 1I0, 1W0       ->  1B0
-//
-// In a pair that runs together the input's gradient takes the backward's place
-// and the weights' follows the pair: (0F8;1B0) -> (0F8;1I0), 1W0. MergeBackward
-// undoes it. It leaves an I alone whose W is not the next thing that the rank
-// does, be it only for a send between them: merge before AddCommunication.
-//
-// The schedule with I and W for every B. InvalidArgument, with rank and
-// position, if a rank's last action runs together with one after it, or
-// three actions run together.
-absl::StatusOr<Schedule> SplitBackward(const Schedule& schedule);
-
-// The schedule with B for every I that its W follows at once. Errors as above.
-absl::StatusOr<Schedule> MergeBackward(const Schedule& schedule);
-
 // SplitStages: divides stages into smaller ones on the same rank, so that the
 // work per stage (gathering parameters, reducing gradients) becomes work per
 // layer.
@@ -45,9 +13,20 @@ absl::StatusOr<Schedule> MergeBackward(const Schedule& schedule);
 // becomes pairs of one part each, until one of the two has no parts left.
 // Parts on one rank exchange no messages, so the messages between ranks are
 // those between the remaining stages.
-//
-// `schedule` has computations only. InvalidArgument if it has other actions or
-// a malformed pair, with the rank and position, and as StageMap::Split.
+#ifndef TESSERA_PIPELINE_PASSES_SPLIT_STAGES_H_
+#define TESSERA_PIPELINE_PASSES_SPLIT_STAGES_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "pipeline/schedule/schedule.h"
+
+namespace tessera::pipeline {
+
+// Returns the schedule of the smaller stages. `schedule` has computations only.
+// InvalidArgument if it has other actions or a malformed pair, with the rank
+// and position, and as StageMap::Split.
 absl::StatusOr<Schedule> SplitStages(const Schedule& schedule,
                                      std::span<const int64_t> parts);
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "pipeline/proof/place.h"
 #include "pipeline/schedule/schedule.h"
 #include "pipeline/schedule/schedule_text.h"
 
@@ -92,6 +93,25 @@ inline Schedule RandomOrder(StageMap map, int32_t microbatches, bool split,
       if (stage > 0) add_backward(stage - 1, mb);
       if (kind == ActionKind::kBackwardInput) {
         ready.push_back({ActionKind::kBackwardWeight, stage, mb});
+      }
+    }
+  }
+  return schedule;
+}
+
+// The lowered schedule with every neighbouring send and receive that have the
+// same peer as one exchange: 1SEND_F3,1RECV_B0 -> (1SEND_F3;1RECV_B0).
+inline Schedule FuseMessages(Schedule schedule) {
+  for (std::vector<Action>& actions : schedule.ranks) {
+    for (size_t at = 0; at + 1 < actions.size(); ++at) {
+      const Action& next = actions[at + 1];
+      if (actions[at].with_next) {
+        ++at;
+      } else if (Communicates(actions[at].kind) && Communicates(next.kind) &&
+                 !next.with_next &&
+                 Sends(actions[at].kind) != Sends(next.kind) &&
+                 PeerOf(schedule, actions[at]) == PeerOf(schedule, next)) {
+        actions[at++].with_next = true;
       }
     }
   }

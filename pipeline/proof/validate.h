@@ -70,7 +70,7 @@ absl::StatusOr<ParameterPeaks> CheckParameters(
 //     message: there is one first-in-first-out channel for each ordered pair of
 //     ranks and each direction, forward and backward;
 //   - pairs that run together are a forward and a B or I, of which neither
-//     needs the other, or a send and a receive with one rank (FuseMessages);
+//     needs the other, or a send and a receive with one rank (an exchange);
 //   - parameters are gathered if they are used, gradients reduced after the
 //     last of them, and no rank holds more bytes of either than it may;
 //     replicas that share parameters do not deadlock (CheckParameters);

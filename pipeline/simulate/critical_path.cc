@@ -11,26 +11,6 @@
 
 namespace tessera::pipeline {
 
-std::string_view CauseName(Cause cause) {
-  switch (cause) {
-    case Cause::kStart:
-      return "start";
-    case Cause::kSameRank:
-      return "same rank";
-    case Cause::kInput:
-      return "input";
-    case Cause::kLink:
-      return "link";
-    case Cause::kPeer:
-      return "peer";
-    case Cause::kParameters:
-      return "parameters";
-    case Cause::kAllRanks:
-      return "all ranks";
-  }
-  return "?";
-}
-
 namespace {
 
 // The result that a stage sends for a micro-batch: direction, stage, micro-

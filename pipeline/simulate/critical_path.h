@@ -17,7 +17,7 @@ namespace tessera::pipeline {
 // Path: the actions of a training step that follow each other without a gap.
 //
 //   for (const PathStep& step : path.steps) {
-//     std::cout << step.action << " after " << CauseName(step.cause) << "\n";
+//     std::cout << step.action << " at " << step.begin << "\n";
 //   }
 
 // The kinds of steps on a path.
@@ -39,7 +39,6 @@ enum class Cause : uint8_t {
   kParameters,  // The stage's parameters, or their stream, were not there.
   kAllRanks,    // The slowest rank, or what all ranks do together.
 };
-std::string_view CauseName(Cause cause);
 
 struct PathStep {
   PathKind kind = PathKind::kAction;

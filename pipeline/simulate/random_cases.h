@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <random>
+#include <utility>
 
 #include "pipeline/passes/add_communication.h"
 #include "pipeline/passes/place_parameters.h"
@@ -84,7 +85,7 @@ inline RandomCase MakeRandomCase(std::mt19937_64& random) {
   }
   if (random() % 2 == 0) {
     schedule = *AddCommunication(schedule);
-    if (random() % 2 == 0) schedule = *FuseMessages(schedule);
+    if (random() % 2 == 0) schedule = FuseMessages(std::move(schedule));
   }
   Costs costs = RandomCosts(schedule, random);
   return {std::move(schedule), std::move(costs)};

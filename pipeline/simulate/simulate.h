@@ -19,7 +19,7 @@
 //     a RECV takes nothing, the computation that needs the message waits.
 //   - Not beside them: they take the ranks' own time. Lowered, by rendezvous: a
 //     SEND and its RECV wait for each other, and both ranks are taken until the
-//     message is there, or both messages of an exchange (FuseMessages) are.
+//     message is there, or both messages of an exchange (a pair) are.
 //     Implied, with buffers: a sender is taken from the end
 //     of the computation until its result is there, a receiver only waits.
 //

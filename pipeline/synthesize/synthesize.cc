@@ -2,17 +2,61 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "pipeline/generate/generate.h"
+#include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/simulate.h"
+#include "pipeline/simulate/timeline.h"
 #include "pipeline/synthesize/evaluator.h"
 #include "pipeline/synthesize/lower_bound.h"
 #include "pipeline/synthesize/model.h"
-#include "pipeline/synthesize/named.h"
+#include "pipeline/synthesize/problem.h"
 #include "pipeline/synthesize/search.h"
+
+namespace tessera::pipeline::synthesis {
+namespace {
+
+struct Named {
+  std::string_view name;
+  Schedule schedule;
+  Timeline timeline;
+  bool fits = false;  // The memory limit.
+};
+
+bool Fits(const Timeline& timeline, int64_t limit) {
+  return limit <= 0 || std::all_of(timeline.ranks.begin(), timeline.ranks.end(),
+                                   [limit](const RankTimeline& rank) {
+                                     return rank.peak_bytes <= limit;
+                                   });
+}
+
+// The schedule of every generator that supports the problem's ranks, chunks and
+// micro-batches, on the problem's map if it has one, in the order of the
+// generators. Precondition: the problem is valid.
+std::vector<Named> NamedSchedules(const SynthesisProblem& problem) {
+  std::vector<Named> all;
+  for (const Generator& generator : Generators()) {
+    if (generator.chunks != 0 && generator.chunks != problem.chunks) continue;
+    absl::StatusOr<Schedule> schedule = generator.generate(
+        {problem.ranks, problem.chunks, problem.microbatches});
+    if (!schedule.ok()) continue;  // Not for this shape.
+    if (problem.map && schedule->map != *problem.map) continue;
+    absl::StatusOr<Timeline> timeline = Simulate(*schedule, problem.costs);
+    if (!timeline.ok()) continue;
+    const bool fits = Fits(*timeline, problem.memory_limit);
+    all.push_back(
+        {generator.name, *std::move(schedule), *std::move(timeline), fits});
+  }
+  return all;
+}
+
+}  // namespace
+}  // namespace tessera::pipeline::synthesis
 
 namespace tessera::pipeline {
 namespace {

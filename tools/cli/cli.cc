@@ -271,11 +271,15 @@ int RunVerb(const Tool& tool, const std::vector<Verb>& verbs,
       err);
 }
 
-int RunTool(const Tool& tool, int argc, char** argv,
+int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
             absl::FunctionRef<absl::Status()> body) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
   return AfterOutput(tool,
                      RunTool(tool, arguments, std::cout, std::cerr, body));
+}
+
+int RunTool(const Tool& tool, int argc, char** argv,
+            absl::FunctionRef<absl::Status()> body) {
+  return RunTool(tool, {argv + 1, argv + argc}, body);
 }
 
 int RunVerb(const Tool& tool, const std::vector<Verb>& verbs, int argc,

@@ -110,7 +110,10 @@ int RunVerb(const Tool& tool, const std::vector<Verb>& verbs,
             const std::vector<std::string>& arguments, std::ostream& out,
             std::ostream& err);
 
-// The same on a program's arguments, standard output and standard error.
+// The same on a program's arguments, standard output and standard error. A
+// standard output that cannot be written is an error, too.
+int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
+            absl::FunctionRef<absl::Status()> body);
 int RunTool(const Tool& tool, int argc, char** argv,
             absl::FunctionRef<absl::Status()> body);
 int RunVerb(const Tool& tool, const std::vector<Verb>& verbs, int argc,

@@ -122,17 +122,9 @@ absl::Status RunOffloadBench(std::ostream& out, std::ostream& err) {
 }
 
 int OffloadBenchMain(int argc, char** argv) {
-  const std::vector<std::string> arguments =
-      tools::LongArguments(std::vector<std::string>(argv + 1, argv + argc));
-  const int code =
-      tools::RunTool(OffloadBenchTool(), arguments, std::cout, std::cerr,
-                     [] { return RunOffloadBench(std::cout, std::cerr); });
-  std::cout.flush();
-  if (code == 0 && !std::cout) {
-    std::cerr << "offload_bench: standard output could not be written\n";
-    return 1;
-  }
-  return code;
+  return tools::RunTool(OffloadBenchTool(),
+                        tools::LongArguments({argv + 1, argv + argc}),
+                        [] { return RunOffloadBench(std::cout, std::cerr); });
 }
 
 }  // namespace

@@ -32,33 +32,6 @@ void AddByRank(const Timeline& timeline, Json& json) {
   }
 }
 
-// The cells of each rank's line, as in the CSV.
-Json RanksOf(const pipeline::Schedule& schedule) {
-  Json ranks = Json::array();
-  const std::string csv = pipeline::WriteCsv(schedule);
-  std::string_view rest = csv;
-  while (ranks.size() < schedule.ranks.size()) {
-    const size_t end = rest.find('\n');
-    const std::string_view line = rest.substr(0, end);
-    ranks.push_back(Json::array());
-    for (const std::string_view cell :
-         absl::StrSplit(line, ',', absl::SkipEmpty())) {
-      ranks.back().push_back(std::string(cell));
-    }
-    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-  }
-  return ranks;
-}
-
-// The rank of each stage, as in WriteJson.
-Json MapOf(const pipeline::StageMap& map) {
-  Json ranks = Json::array();
-  for (int64_t stage = 0; stage < map.stages(); ++stage) {
-    ranks.push_back(map.RankOf(static_cast<int32_t>(stage)));
-  }
-  return {{"ranks", std::move(ranks)}, {"two_way", map.two_way()}};
-}
-
 Json JsonOf(const ScheduleReport& report) {
   const bool is_priced = report.timeline.has_value();
   const auto number = [&](double value) {
@@ -87,8 +60,9 @@ Json JsonOf(const ScheduleReport& report) {
   json["peak_activations"] = Json::array();
   json["idle"] = Json::array();
   AddByRank(timeline, json);
-  json["map"] = MapOf(report.schedule.map);
-  json["ranks"] = RanksOf(report.schedule);
+  const Json schedule = Json::parse(pipeline::WriteJson(report.schedule));
+  json["map"] = schedule["map"];
+  json["ranks"] = schedule["ranks"];
   json["critical_path"] = report.critical_path;
   return json;
 }

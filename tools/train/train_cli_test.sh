@@ -97,6 +97,7 @@ for bad in --mesh=dp2,xx2 --mesh=dp0 --batch=7 --engine=tin_cans --schedule=none
 done
 expect_usage_error "--mesh" --mesh=tp3
 expect_usage_error "--order=tp-dp" --mesh=dp2,pp2,tp2 --order=tp-dp
+expect_usage_error "--eval_batches=1000" --eval_every=2 --validation_fraction=0.1 --eval_batches=1000
 expect_usage_error "--resume" --resume=nowhere
 # More memory than any machine of today has.
 expect_usage_error "bytes) are available of the" --model=llama-70b --mesh=dp8 --batch=2048 --length=4096 --micro_batch=16

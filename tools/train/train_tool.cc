@@ -85,16 +85,9 @@ int TrainMain(int argc, char** argv) {
     return RankProcessMain(argc, argv, MakeTrainer);
   }
   int outcome = 0;
-  const std::vector<std::string> arguments =
-      TrainArguments(std::vector<std::string>(argv + 1, argv + argc));
   const int code = tools::RunTool(
-      TrainTool(), arguments, std::cout, std::cerr,
+      TrainTool(), TrainArguments({argv + 1, argv + argc}),
       [&] { return RunTrainTool(std::cout, std::cerr, outcome); });
-  std::cout.flush();
-  if (code == 0 && !std::cout) {
-    std::cerr << "train: standard output could not be written\n";
-    return 1;
-  }
   // RunTool does not know of signals and of failures that another rank reports.
   return outcome != 0 && code != 2 ? outcome : code;
 }

@@ -8,8 +8,7 @@
 #include "base/tensor/counting_memory.h"
 #include "collectives/communicator.h"
 #include "collectives/counting/counting_engine.h"
-#include "zero3/layout/moves.h"
-#include "zero3/parameters/statistics.h"
+#include "zero3/parameters/model_parameters.h"
 #include "zero3/state/sharded_state.h"
 
 namespace {
@@ -58,8 +57,8 @@ absl::StatusOr<offload::Usage> UsageOf(const ModelParameters& model, int stage,
 
 absl::Status Run() {
   TESSERA_ASSIGN_OR_RETURN(const ModelParameters model, TwentyFourLayers());
-  std::cout << StatisticsOf(model).ToString() << "\n\n"
-            << "stage  N    parameters     gradients     optimizer\n";
+  std::cout << model.elements() << " elements, " << model.bytes()
+            << " bytes\n\nstage  N    parameters     gradients     optimizer\n";
   for (const int stage : {0, 1, 2, 3}) {
     for (const int64_t ranks : {1, 8}) {
       TESSERA_ASSIGN_OR_RETURN(const offload::Usage usage,
@@ -73,16 +72,6 @@ absl::Status Run() {
       std::cout << "\n";
     }
   }
-  // From a checkpoint of 8 ranks into 6 with another layout.
-  TESSERA_ASSIGN_OR_RETURN(const StateLayout saved,
-                           StateLayout::Create(model, {.ranks = 8}));
-  TESSERA_ASSIGN_OR_RETURN(
-      const StateLayout layout,
-      StateLayout::Create(model, {.kind = LayoutKind::kBalanced, .ranks = 6}));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Move> moves,
-                           MovesTo(saved, layout, topology::Rank(0)));
-  std::cout << "\nrank 0 of 6 reads " << moves.size() << " pieces of 8 shards, "
-            << layout.all(topology::Rank(0)).size() << " elements\n";
   return absl::OkStatus();
 }
 

@@ -1,5 +1,3 @@
-#include "zero3/layout/balance.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -9,6 +7,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "zero3/layout/state_layout.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -2,26 +2,66 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
+#include <queue>
 #include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "zero3/layout/balance.h"
 
 namespace tessera::zero3 {
 
-// The slots of one rank, or of each rank alike, in the order of offsets.
-struct StateLayout::Slots {
-  std::vector<ParameterId> parameters;
-  std::vector<int64_t> offsets;
-  LocalRange all;
-  LocalRange trainable;
-  LocalRange sharded;
-};
+namespace {
+
+absl::Status Check(std::span<const int64_t> weights, int64_t ranks) {
+  if (ranks < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks is ", ranks, "; allowed: 1 or more"));
+  }
+  int64_t sum = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "weight ", i, " is ", weights[i], "; allowed: 0 or more"));
+    }
+    if (__builtin_add_overflow(sum, weights[i], &sum)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the weights exceed 2^63-1 in all at number ", i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<topology::Rank>> BalanceLargestFirst(
+    std::span<const int64_t> weights, int64_t ranks) {
+  TESSERA_RETURN_IF_ERROR(Check(weights, ranks));
+  std::vector<size_t> order(weights.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return weights[a] > weights[b]; });
+  // No more ranks than weights can be used.
+  const int64_t used = std::min(ranks, static_cast<int64_t>(weights.size()));
+  using Load = std::pair<int64_t, topology::Rank>;
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
+  for (int64_t rank = 0; rank < used; ++rank) {
+    loads.push({0, topology::Rank(rank)});
+  }
+  std::vector<topology::Rank> owners(weights.size());
+  for (const size_t i : order) {
+    const auto [load, rank] = loads.top();
+    loads.pop();
+    owners[i] = rank;
+    loads.push({load + weights[i], rank});
+  }
+  return owners;
+}
 
 struct StateLayout::State {
   ModelParameters model;
@@ -30,9 +70,8 @@ struct StateLayout::State {
   std::vector<int64_t> slot_sizes;
   std::vector<int64_t> slot_offsets;
   std::vector<topology::Rank> owners;
-  // By rank; a single one that serves all with kChunks.
-  std::vector<Slots> slots;
-  int64_t padded_elements = 0;
+  // The slots by rank, in order; a single list that serves all with kChunks.
+  std::vector<std::vector<ParameterId>> held;
 
   bool in_chunks() const { return options.kind == LayoutKind::kChunks; }
   bool IsSmall(const Parameter& parameter) const {
@@ -103,15 +142,16 @@ class StateLayout::Maker {
     const LayoutOptions& options = state_->options;
     const int64_t parts = state_->in_chunks() ? options.ranks : 1;
     const int64_t unit = parts * options.alignment;
+    int64_t padded = 0;
     for (const Parameter& parameter : state_->model.all()) {
       const int64_t units = CeilDivide(parameter.elements, unit);
-      if (units > (kMaxLayoutElements - state_->padded_elements) / unit) {
+      if (units > (kMaxLayoutElements - padded) / unit) {
         return absl::InvalidArgumentError(absl::StrCat(
             "with parameter ", parameter.id.value(), " of ", parameter.elements,
             " elements the layout exceeds 2^48 elements with its padding; use "
             "fewer ranks or a smaller alignment"));
       }
-      state_->padded_elements += units * unit;
+      padded += units * unit;
       state_->slot_sizes.push_back(units * options.alignment);
     }
     return absl::OkStatus();
@@ -142,36 +182,24 @@ class StateLayout::Maker {
   }
 
   void PlaceSlots() {
-    const bool in_chunks = state_->in_chunks();
-    state_->slots.resize(
-        in_chunks ? 1 : static_cast<size_t>(state_->options.ranks));
+    const size_t lists =
+        state_->in_chunks() ? 1 : static_cast<size_t>(state_->options.ranks);
+    state_->held.resize(lists);
     state_->slot_offsets.resize(state_->slot_sizes.size());
-    std::vector<std::array<int64_t, 4>> ends(state_->slots.size());
+    std::vector<int64_t> ends(lists);
     for (int part = 0; part < 4; ++part) {
       for (const Parameter& parameter : state_->model.all()) {
-        if (PartOf(parameter.trainable(), state_->IsSmall(parameter)) == part) {
-          const size_t id = Index(parameter.id);
-          Place(id, in_chunks
-                        ? 0
-                        : static_cast<size_t>(state_->owners[id].value()));
+        if (PartOf(parameter.trainable(), state_->IsSmall(parameter)) != part) {
+          continue;
         }
-      }
-      for (size_t i = 0; i < ends.size(); ++i) {
-        ends[i][static_cast<size_t>(part)] = state_->slots[i].all.end;
+        const size_t id = Index(parameter.id);
+        const size_t list =
+            lists == 1 ? 0 : static_cast<size_t>(state_->owners[id].value());
+        state_->held[list].push_back(parameter.id);
+        state_->slot_offsets[id] = ends[list];
+        ends[list] += state_->slot_sizes[id];
       }
     }
-    for (size_t i = 0; i < ends.size(); ++i) {
-      state_->slots[i].trainable = {0, ends[i][1]};
-      state_->slots[i].sharded = {ends[i][0], ends[i][2]};
-    }
-  }
-
-  void Place(size_t id, size_t rank) {
-    Slots& slots = state_->slots[rank];
-    slots.parameters.push_back(ParameterId(static_cast<int64_t>(id)));
-    slots.offsets.push_back(slots.all.end);
-    state_->slot_offsets[id] = slots.all.end;
-    slots.all.end += state_->slot_sizes[id];
   }
 
   std::shared_ptr<State> state_;
@@ -188,56 +216,6 @@ StateLayout::StateLayout(std::shared_ptr<const State> state)
 
 const ModelParameters& StateLayout::model() const { return state_->model; }
 const LayoutOptions& StateLayout::options() const { return state_->options; }
-
-const StateLayout::Slots& StateLayout::SlotsOf(Rank rank) const {
-  return state_
-      ->slots[state_->in_chunks() ? 0 : static_cast<size_t>(rank.value())];
-}
-
-absl::StatusOr<LocalIndex> StateLayout::LocalOf(ParameterId parameter,
-                                                int64_t element) const {
-  TESSERA_RETURN_IF_ERROR(model().CheckId(parameter));
-  const int64_t elements = model()[parameter].elements;
-  if (element < 0 || element >= elements) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("parameter ", parameter.value(), " has no element ",
-                     element, "; allowed: 0 to below ", elements));
-  }
-  const size_t id = Index(parameter);
-  const int64_t offset = state_->slot_offsets[id];
-  if (!state_->in_chunks()) {
-    return LocalIndex{state_->owners[id], offset + element};
-  }
-  const int64_t chunk = state_->slot_sizes[id];
-  return LocalIndex{Rank(element / chunk), offset + element % chunk};
-}
-
-absl::StatusOr<GlobalIndex> StateLayout::GlobalOf(Rank rank,
-                                                  int64_t offset) const {
-  if (!Contains(rank)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the layout has no rank ", rank.value(),
-                     "; allowed: 0 to below ", ranks()));
-  }
-  const Slots& slots = SlotsOf(rank);
-  if (offset < 0 || offset >= slots.all.end) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank.value(), " has no offset ", offset,
-                     "; allowed: 0 to below ", slots.all.end));
-  }
-  // The last slot that starts at or before the offset; empty slots before it
-  // start where it does.
-  const auto after =
-      std::upper_bound(slots.offsets.begin(), slots.offsets.end(), offset);
-  const auto at = static_cast<size_t>(after - slots.offsets.begin()) - 1;
-  const ParameterId parameter = slots.parameters[at];
-  const int64_t first =
-      state_->in_chunks() ? rank.value() * state_->slot_sizes[Index(parameter)]
-                          : 0;
-  const int64_t element = first + offset - slots.offsets[at];
-  return GlobalIndex{parameter, element,
-                     element >= model()[parameter].elements};
-}
 
 Extent StateLayout::ExtentOf(Rank rank, ParameterId parameter) const {
   const size_t id = Index(parameter);
@@ -256,7 +234,9 @@ Extent StateLayout::ExtentOf(Rank rank, ParameterId parameter) const {
 
 std::vector<Extent> StateLayout::ExtentsOf(Rank rank) const {
   std::vector<Extent> extents;
-  for (const ParameterId parameter : SlotsOf(rank).parameters) {
+  const size_t list =
+      state_->in_chunks() ? 0 : static_cast<size_t>(rank.value());
+  for (const ParameterId parameter : state_->held[list]) {
     extents.push_back(ExtentOf(rank, parameter));
   }
   return extents;
@@ -283,15 +263,6 @@ std::vector<Extent> StateLayout::Locate(ParameterId parameter, int64_t begin,
   return extents;
 }
 
-LocalRange StateLayout::all(Rank rank) const { return SlotsOf(rank).all; }
-LocalRange StateLayout::trainable(Rank rank) const {
-  return SlotsOf(rank).trainable;
-}
-LocalRange StateLayout::sharded(Rank rank) const {
-  return SlotsOf(rank).sharded;
-}
-int64_t StateLayout::padded_elements() const { return state_->padded_elements; }
-
 bool StateLayout::IsSmall(ParameterId parameter) const {
   return state_->IsSmall(model()[parameter]);
 }
@@ -299,29 +270,6 @@ bool StateLayout::IsSmall(ParameterId parameter) const {
 int64_t StateLayout::GatheredElements(ParameterId parameter) const {
   const int64_t slot = state_->slot_sizes[Index(parameter)];
   return state_->in_chunks() ? slot * ranks() : slot;
-}
-
-absl::StatusOr<std::vector<Rank>> StateLayout::HoldersOf(
-    std::span<const ParameterId> parameters) const {
-  std::vector<Rank> holders;
-  // With chunks the holders are the first ranks, as many as of the parameter
-  // that reaches farthest.
-  int64_t reach = 0;
-  for (const ParameterId parameter : parameters) {
-    TESSERA_RETURN_IF_ERROR(model().CheckId(parameter));
-    const int64_t elements = model()[parameter].elements;
-    if (elements == 0) continue;
-    const size_t id = Index(parameter);
-    if (state_->in_chunks()) {
-      reach = std::max(reach, CeilDivide(elements, state_->slot_sizes[id]));
-    } else {
-      holders.push_back(state_->owners[id]);
-    }
-  }
-  for (int64_t rank = 0; rank < reach; ++rank) holders.push_back(Rank(rank));
-  std::sort(holders.begin(), holders.end());
-  holders.erase(std::unique(holders.begin(), holders.end()), holders.end());
-  return holders;
 }
 
 }  // namespace tessera::zero3

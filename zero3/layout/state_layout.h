@@ -1,32 +1,12 @@
-// StateLayout: the partition of a model's state over the ranks of a shard
-// group: which rank holds which elements, and where.
+// Balance: whole things onto ranks so that none carries much more than another.
 //
-//   TESSERA_ASSIGN_OR_RETURN(
-//       const StateLayout layout,
-//       StateLayout::Create(model, {.kind = LayoutKind::kChunks, .ranks = 8}));
-//   layout.LocalOf(ParameterId(3), 1000);     // rank and offset of an element
-//   layout.GlobalOf(Rank(5), 77);             // and back
-//   layout.ExtentsOf(Rank(5));                // all that rank 5 holds
+//   BalanceLargestFirst(std::vector<int64_t>{5, 4, 3, 3, 3}, 2);
+//   // ranks 0, 1, 1, 0, 1: loads 8 and 10
 //
-// A rank has one flat index space of elements, made of one slot for each
-// parameter of which it can hold a part. A buffer of any state (parameters,
-// gradients, a moment) is a range of it, whatever the bytes of an element:
-//
-//   | small, trained | large, trained | large, frozen | small, frozen |
-//   '------- trainable(rank) --------'
-//                    '-------- sharded(rank) --------'
-//
-// Gradients and optimizer state need trainable(rank); parameters that are
-// gathered for use need sharded(rank). Within each of the four, slots follow
-// the ids. The elements of a slot behind those it holds are padding.
-//
-// With kChunks every rank has a slot of alignment * ceil(E / (alignment *
-// ranks)) elements of each parameter of E elements, at the same offset; rank r
-// holds the r-th part. With the other kinds a parameter has one slot, of E
-// rounded up to the alignment, on its owner.
-//
-// Ranks are positions in the shard group, from 0. An immutable value: copies
-// share their contents; methods may be called from any thread.
+// Longest processing time first: in descending order of weight, each goes to
+// the rank with the least load. The largest load is at most 4/3 - 1/(3 ranks)
+// times the least possible: R. Graham, "Bounds on multiprocessing timing
+// anomalies", SIAM Journal on Applied Mathematics 17, 1969.
 #ifndef TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
 #define TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
 
@@ -44,6 +24,39 @@
 #include "zero3/parameters/model_parameters.h"
 
 namespace tessera::zero3 {
+
+// The rank of each weight. Of equal weights the first goes first, of equal
+// loads the lowest rank is taken. O(n log n). InvalidArgument where ranks is
+// below 1, a weight is negative, or the sum exceeds 2^63-1.
+absl::StatusOr<std::vector<topology::Rank>> BalanceLargestFirst(
+    std::span<const int64_t> weights, int64_t ranks);
+
+// StateLayout: the partition of a model's state over the ranks of a shard
+// group: which rank holds which elements, and where.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       const StateLayout layout,
+//       StateLayout::Create(model, {.kind = LayoutKind::kChunks, .ranks = 8}));
+//   layout.ExtentsOf(Rank(5));                   // all that rank 5 holds
+//   layout.Locate(ParameterId(3), 1000, 2000);   // the holders of elements
+//
+// A rank has one flat index space of elements, made of one slot for each
+// parameter of which it can hold a part. A buffer of any state (parameters,
+// gradients, a moment) is a range of it, whatever the bytes of an element:
+//
+//   | small, trained | large, trained | large, frozen | small, frozen |
+//
+// Gradients and optimizer state need the first two; parameters that are
+// gathered for use are the middle ones. Within each of the four, slots follow
+// the ids. The elements of a slot behind those it holds are padding.
+//
+// With kChunks every rank has a slot of alignment * ceil(E / (alignment *
+// ranks)) elements of each parameter of E elements, at the same offset; rank r
+// holds the r-th part. With the other kinds a parameter has one slot, of E
+// rounded up to the alignment, on its owner.
+//
+// Ranks are positions in the shard group, from 0. An immutable value: copies
+// share their contents; methods may be called from any thread.
 
 // Found by argument-dependent look-up for the enumerations of this namespace.
 using topology::AbslParseFlag;
@@ -81,32 +94,6 @@ struct LayoutOptions {
   friend bool operator==(const LayoutOptions&, const LayoutOptions&) = default;
 };
 
-// Elements [begin, end) of a rank's index space.
-struct LocalRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  int64_t size() const { return end - begin; }
-  friend bool operator==(const LocalRange&, const LocalRange&) = default;
-};
-
-struct LocalIndex {
-  topology::Rank rank;
-  int64_t offset = 0;
-
-  friend bool operator==(const LocalIndex&, const LocalIndex&) = default;
-};
-
-struct GlobalIndex {
-  ParameterId parameter;
-  // Not below the parameter's elements where the offset is padding: as if the
-  // parameter went on.
-  int64_t element = 0;
-  bool is_padding = false;
-
-  friend bool operator==(const GlobalIndex&, const GlobalIndex&) = default;
-};
-
 // Elements [begin, end) of a parameter in a slot of a rank. Empty where the
 // rank's part of the parameter is padding alone.
 struct Extent {
@@ -132,49 +119,24 @@ class StateLayout {
   const ModelParameters& model() const;
   const LayoutOptions& options() const;
   int64_t ranks() const { return options().ranks; }
-  bool Contains(topology::Rank rank) const {
-    return rank >= topology::Rank(0) && rank.value() < ranks();
-  }
-
-  // The rank and offset of an element, in O(1). InvalidArgument if there is no
-  // such parameter or element.
-  absl::StatusOr<LocalIndex> LocalOf(ParameterId parameter,
-                                     int64_t element) const;
-  // The element at an offset, in O(log parameters). InvalidArgument if there is
-  // no such rank or offset.
-  absl::StatusOr<GlobalIndex> GlobalOf(topology::Rank rank,
-                                       int64_t offset) const;
 
   // The slots of a rank in the order of their offsets, without gaps.
-  // Precondition of this and the rest: Contains(rank), and the model contains
-  // the parameter.
+  // Precondition of this and the rest: 0 <= rank < ranks(), and the model
+  // contains the parameter.
   std::vector<Extent> ExtentsOf(topology::Rank rank) const;
   // The rank's slot of a parameter, in O(1); of size 0 where it has none.
   Extent ExtentOf(topology::Rank rank, ParameterId parameter) const;
   // The extents of elements [begin, end) of a parameter, in ascending order;
   // each is cut to that range, and none is empty. Precondition: 0 <= begin <=
-  // end
-  // <= elements.
+  // end <= elements.
   std::vector<Extent> Locate(ParameterId parameter, int64_t begin,
                              int64_t end) const;
-
-  // All elements of a rank's index space, and the two ranges drawn above.
-  LocalRange all(topology::Rank rank) const;
-  LocalRange trainable(topology::Rank rank) const;
-  LocalRange sharded(topology::Rank rank) const;
-  // The elements of all ranks together, including padding.
-  int64_t padded_elements() const;
 
   // True if every rank keeps the parameter whole (LayoutOptions::small_below).
   bool IsSmall(ParameterId parameter) const;
   // The elements of a buffer into which all ranks' slots of a parameter are
   // gathered, rank after rank; the first ones are the parameter's.
   int64_t GatheredElements(ParameterId parameter) const;
-
-  // The ranks that hold at least one element of one of the parameters,
-  // ascending. InvalidArgument where the model has no such parameter.
-  absl::StatusOr<std::vector<topology::Rank>> HoldersOf(
-      std::span<const ParameterId> parameters) const;
 
   // The same model and options.
   friend bool operator==(const StateLayout& a, const StateLayout& b) {
@@ -183,11 +145,8 @@ class StateLayout {
 
  private:
   struct State;
-  struct Slots;
   class Maker;
   explicit StateLayout(std::shared_ptr<const State> state);
-
-  const Slots& SlotsOf(topology::Rank rank) const;
 
   std::shared_ptr<const State> state_;
 };

@@ -5,7 +5,6 @@
 #include <limits>
 #include <map>
 #include <random>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -20,6 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 using topology::Rank;
 
 // A layout worked out the long way: each rank's index space as a list of what
@@ -27,8 +27,6 @@ using topology::Rank;
 struct Dealt {
   // Parameter and element, the element going on into the padding.
   std::vector<std::vector<std::pair<int64_t, int64_t>>> ranks;
-  // For each rank, where the four parts end.
-  std::vector<std::vector<int64_t>> part_ends;
 };
 
 // Deals the elements of one parameter, padding included, to the ranks.
@@ -69,7 +67,6 @@ Dealt DealAll(const StateLayout& layout) {
   const auto owners = OwnersOf(layout);
   Dealt dealt;
   dealt.ranks.resize(static_cast<size_t>(options.ranks));
-  dealt.part_ends.resize(dealt.ranks.size());
   for (int part = 0; part < 4; ++part) {
     for (const Parameter& parameter : layout.model().all()) {
       const bool is_small = parameter.elements < options.small_below;
@@ -79,34 +76,37 @@ Dealt DealAll(const StateLayout& layout) {
                                       : !parameter.trainable() && is_small;
       if (wanted) Deal(parameter, options, owners, dealt);
     }
-    for (size_t rank = 0; rank < dealt.ranks.size(); ++rank) {
-      dealt.part_ends[rank].push_back(
-          static_cast<int64_t>(dealt.ranks[rank].size()));
-    }
   }
   return dealt;
+}
+
+// The place of one element: rank and offset.
+std::pair<Rank, int64_t> PlaceOf(const StateLayout& layout,
+                                 ParameterId parameter, int64_t element) {
+  const auto extents = layout.Locate(parameter, element, element + 1);
+  EXPECT_THAT(extents, SizeIs(1));
+  return {extents.at(0).rank, extents.at(0).offset};
+}
+
+int64_t ElementsOf(const StateLayout& layout, int64_t rank) {
+  int64_t elements = 0;
+  for (const Extent& extent : layout.ExtentsOf(Rank(rank))) {
+    elements += extent.slot;
+  }
+  return elements;
 }
 
 void ExpectRank(const StateLayout& layout, const Dealt& dealt, int64_t number) {
   const Rank rank(number);
   const auto& index_space = dealt.ranks[static_cast<size_t>(number)];
-  const auto& ends = dealt.part_ends[static_cast<size_t>(number)];
   const auto size = static_cast<int64_t>(index_space.size());
-  ASSERT_EQ(layout.all(rank), (LocalRange{0, size}));
-  ASSERT_EQ(layout.trainable(rank), (LocalRange{0, ends[1]}));
-  ASSERT_EQ(layout.sharded(rank), (LocalRange{ends[0], ends[2]}));
+  ASSERT_EQ(ElementsOf(layout, number), size);
   for (int64_t offset = 0; offset < size; ++offset) {
     const auto [id, element] = index_space[static_cast<size_t>(offset)];
     const ParameterId parameter(id);
-    const bool is_padding = element >= layout.model()[parameter].elements;
-    ASSERT_THAT(layout.GlobalOf(rank, offset),
-                IsOkAndHolds(GlobalIndex{parameter, element, is_padding}));
-    if (is_padding) continue;
-    ASSERT_THAT(layout.LocalOf(parameter, element),
-                IsOkAndHolds(LocalIndex{rank, offset}));
+    if (element >= layout.model()[parameter].elements) continue;
+    ASSERT_EQ(PlaceOf(layout, parameter, element), std::pair(rank, offset));
   }
-  EXPECT_THAT(layout.GlobalOf(rank, size),
-              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 void ExpectExtents(const StateLayout& layout, Rank rank) {
@@ -117,13 +117,11 @@ void ExpectExtents(const StateLayout& layout, Rank rank) {
     ASSERT_EQ(extent.slot % layout.options().alignment, 0);
     ASSERT_LE(extent.size(), extent.slot);
     for (int64_t i = extent.begin; i < extent.end; ++i) {
-      ASSERT_THAT(
-          layout.LocalOf(extent.parameter, i),
-          IsOkAndHolds(LocalIndex{rank, extent.offset + i - extent.begin}));
+      ASSERT_EQ(PlaceOf(layout, extent.parameter, i),
+                std::pair(rank, extent.offset + i - extent.begin));
     }
     offset += extent.slot;
   }
-  ASSERT_EQ(offset, layout.all(rank).end);
 }
 
 void ExpectLocated(const StateLayout& layout, const Parameter& parameter,
@@ -139,28 +137,13 @@ void ExpectLocated(const StateLayout& layout, const Parameter& parameter,
     // What is cut off in front is cut off the slot too.
     const Extent whole = layout.ExtentOf(extent.rank, parameter.id);
     ASSERT_EQ(extent.offset + extent.slot, whole.offset + whole.slot);
-    ASSERT_THAT(layout.LocalOf(parameter.id, extent.begin),
-                IsOkAndHolds(LocalIndex{extent.rank, extent.offset}));
-    ASSERT_THAT(layout.LocalOf(parameter.id, extent.end - 1),
-                IsOkAndHolds(LocalIndex{extent.rank,
-                                        extent.offset + extent.size() - 1}));
+    ASSERT_EQ(PlaceOf(layout, parameter.id, extent.begin),
+              std::pair(extent.rank, extent.offset));
+    ASSERT_EQ(PlaceOf(layout, parameter.id, extent.end - 1),
+              std::pair(extent.rank, extent.offset + extent.size() - 1));
     next = extent.end;
   }
   ASSERT_EQ(next, std::max(a, b));
-}
-
-void ExpectHolders(const StateLayout& layout, std::mt19937_64& random) {
-  std::vector<ParameterId> some;
-  std::set<Rank> holders;
-  for (const Parameter& parameter : layout.model().all()) {
-    if (random() % 2 == 0) continue;
-    some.push_back(parameter.id);
-    for (int64_t i = 0; i < parameter.elements; ++i) {
-      holders.insert(layout.LocalOf(parameter.id, i)->rank);
-    }
-  }
-  ASSERT_THAT(layout.HoldersOf(some),
-              IsOkAndHolds(std::vector<Rank>(holders.begin(), holders.end())));
 }
 
 TEST(StateLayoutTest, EqualsDealingTheElementsOneByOne) {
@@ -175,9 +158,8 @@ TEST(StateLayoutTest, EqualsDealingTheElementsOneByOne) {
     for (int64_t rank = 0; rank < layout.ranks(); ++rank) {
       ASSERT_NO_FATAL_FAILURE(ExpectRank(layout, dealt, rank));
       ASSERT_NO_FATAL_FAILURE(ExpectExtents(layout, Rank(rank)));
-      padded += layout.all(Rank(rank)).size();
+      padded += ElementsOf(layout, rank);
     }
-    ASSERT_EQ(layout.padded_elements(), padded);
     int64_t gathered = 0;
     for (const Parameter& parameter : model.all()) {
       ASSERT_NO_FATAL_FAILURE(ExpectLocated(layout, parameter, random));
@@ -186,7 +168,6 @@ TEST(StateLayoutTest, EqualsDealingTheElementsOneByOne) {
       gathered += layout.GatheredElements(parameter.id);
     }
     ASSERT_EQ(gathered, padded);
-    ASSERT_NO_FATAL_FAILURE(ExpectHolders(layout, random));
   }
 }
 
@@ -202,9 +183,8 @@ TEST(StateLayoutTest, EveryRankHasTheSameChunks) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const StateLayout layout,
       StateLayout::Create(ModelOf({10, 1}), {.ranks = 4, .alignment = 2}));
-  EXPECT_EQ(layout.padded_elements(), 16 + 8);
   for (int64_t rank = 0; rank < 4; ++rank) {
-    EXPECT_EQ(layout.all(Rank(rank)).size(), 6);
+    EXPECT_EQ(ElementsOf(layout, rank), 6);
   }
   EXPECT_EQ(layout.ExtentOf(Rank(2), ParameterId(0)),
             (Extent{ParameterId(0), Rank(2), 8, 10, 0, 4}));
@@ -225,12 +205,12 @@ TEST(StateLayoutTest, BalancedWeighsTheOptimizerOfWhatIsTrained) {
       StateLayout::Create(
           model,
           {.kind = LayoutKind::kBalanced, .ranks = 2, .optimizer_bytes = 0}));
-  EXPECT_EQ(plain.all(Rank(0)).size(), 80);
+  EXPECT_EQ(ElementsOf(plain, 0), 80);
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const StateLayout weighed,
       StateLayout::Create(model, {.kind = LayoutKind::kBalanced, .ranks = 2}));
-  EXPECT_EQ(weighed.all(Rank(0)).size(), 50);
-  EXPECT_EQ(weighed.trainable(Rank(1)).size(), 30);
+  EXPECT_EQ(ElementsOf(weighed, 0), 50);
+  EXPECT_EQ(ElementsOf(weighed, 1), 110);
 }
 
 TEST(StateLayoutTest, AnEmptyModelHasNothingOnAnyRank) {
@@ -239,9 +219,7 @@ TEST(StateLayoutTest, AnEmptyModelHasNothingOnAnyRank) {
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const StateLayout layout,
         StateLayout::Create(ModelParameters(), {.kind = kind, .ranks = 3}));
-    EXPECT_EQ(layout.padded_elements(), 0);
     EXPECT_THAT(layout.ExtentsOf(Rank(2)), IsEmpty());
-    EXPECT_THAT(layout.HoldersOf({}), IsOkAndHolds(IsEmpty()));
   }
 }
 
@@ -281,26 +259,6 @@ TEST(StateLayoutTest, LayoutsThatWouldOverflowAreRefused) {
   }
   EXPECT_THAT(StateLayout::Create(ModelOf({kHuge}), {.ranks = 3}),
               StatusIs(absl::StatusCode::kInvalidArgument));
-}
-
-TEST(StateLayoutTest, IndicesOutsideAreRefused) {
-  const StateLayout layout = *StateLayout::Create(ModelOf({3}), {.ranks = 2});
-  const auto message = [](const auto& result) {
-    return std::string(result.status().message());
-  };
-  EXPECT_THAT(message(layout.LocalOf(ParameterId(1), 0)),
-              HasSubstr("no parameter with the id 1"));
-  EXPECT_THAT(message(layout.LocalOf(ParameterId(0), 3)),
-              HasSubstr("no element 3; allowed: 0 to below 3"));
-  EXPECT_THAT(message(layout.LocalOf(ParameterId(0), -1)),
-              HasSubstr("no element -1"));
-  EXPECT_THAT(message(layout.GlobalOf(Rank(2), 0)),
-              HasSubstr("no rank 2; allowed: 0 to below 2"));
-  EXPECT_THAT(message(layout.GlobalOf(Rank(0), 2)),
-              HasSubstr("rank 0 has no offset 2; allowed: 0 to below 2"));
-  const ParameterId unknown(9);
-  EXPECT_THAT(message(layout.HoldersOf({&unknown, 1})),
-              HasSubstr("no parameter with the id 9"));
 }
 
 TEST(LayoutKindTest, NamesReadAndPrint) {

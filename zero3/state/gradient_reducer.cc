@@ -61,11 +61,6 @@ std::vector<BucketContents> BucketsOf(const StateLayout& layout,
   return buckets;
 }
 
-bool ReduceBucket::IsEven() const {
-  return std::adjacent_find(counts.begin(), counts.end(),
-                            std::not_equal_to<>()) == counts.end();
-}
-
 void ReduceBuckets::Place(const StateLayout& layout, ReduceBucket& bucket) {
   const auto ranks = static_cast<size_t>(layout.ranks());
   bucket.counts.assign(ranks, 0);

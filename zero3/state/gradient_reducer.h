@@ -79,9 +79,6 @@ struct ReduceBucket : BucketContents {
   // By rank: elements and pieces. The pieces of a rank are contiguous.
   std::vector<int64_t> counts;
   std::vector<std::vector<BucketPiece>> pieces;
-
-  // True if all counts are equal.
-  bool IsEven() const;
 };
 
 // Assigns gradients to messages (buckets), and places within them.

@@ -11,7 +11,7 @@
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
 #include "base/tensor/tensor.h"
-#include "zero3/layout/balance.h"
+#include "zero3/layout/state_layout.h"
 
 namespace tessera::zero3 {
 
@@ -506,16 +506,27 @@ absl::Status ShardedState::CheckIds(std::span<const ParameterId> window) const {
   return absl::OkStatus();
 }
 
+// An evaluation loads blocks when it uses them, outside of the steps whose
+// order of uses the prefetcher follows.
+absl::Status ShardedState::BeginTraffic() {
+  return is_evaluating_ ? absl::OkStatus() : Tell(prefetch_->BeginStep());
+}
+
+absl::Status ShardedState::EndEvaluation() {
+  is_evaluating_ = false;
+  return gathered_ == nullptr ? absl::OkStatus() : Tell(gathered_->EndStep());
+}
+
 absl::Status ShardedState::AnnounceGather(std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(CheckIds(window));
-  TESSERA_RETURN_IF_ERROR(Tell(prefetch_->BeginStep()));
+  TESSERA_RETURN_IF_ERROR(BeginTraffic());
   if (gathered_ != nullptr) gathered_->Announce(window);
   return absl::OkStatus();
 }
 
 absl::Status ShardedState::StartGather(std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(CheckIds(window));
-  TESSERA_RETURN_IF_ERROR(Tell(prefetch_->BeginStep()));
+  TESSERA_RETURN_IF_ERROR(BeginTraffic());
   return gathered_ == nullptr ? absl::OkStatus()
                               : Tell(gathered_->Start(window));
 }

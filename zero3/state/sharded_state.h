@@ -228,6 +228,13 @@ class ShardedState {
   // (unless options.allow_unused).
   absl::StatusOr<UpdateReport> Step();
 
+  // Between these two calls, which come between steps and on every rank,
+  // weights may be gathered, used and released, but no gradients computed, as
+  // in validation. Later steps have the same bits, times and traffic as
+  // without. EndEvaluation is FailedPrecondition while a parameter is gathered.
+  void BeginEvaluation() { is_evaluating_ = true; }
+  absl::Status EndEvaluation();
+
   // For checkpoints: the elements that this rank owns and the steps taken.
   // FinishRestoring publishes restored values to the other ranks.
   OwnValues& own_values() { return *own_values_; }
@@ -246,6 +253,7 @@ class ShardedState {
   absl::Status JoinGroups(const ShardedStateGroups& groups);
   absl::Status JoinSecondary(collectives::Communicator& shard);
   absl::Status CheckIds(std::span<const ParameterId> window) const;
+  absl::Status BeginTraffic();
   ShardStoreOptions StoreOptions(offload::Purpose purpose) const;
   bool IsWhole(const Parameter& parameter) const;
   int64_t NearBytesOfTiers() const;
@@ -269,6 +277,7 @@ class ShardedState {
   LossScaler scaler_;
   TierChoice tiers_;
   int64_t steps_ = 0;
+  bool is_evaluating_ = false;
   ShardTraffic total_traffic_;
   std::vector<ParameterId> open_gradients_;  // By OwnGradient.
 

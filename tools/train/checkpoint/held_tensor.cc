@@ -114,12 +114,6 @@ int64_t HeldTensor::whole_elements() const {
   return shape.size() == 2 ? shape[0] * shape[1] : shape[0];
 }
 
-int64_t HeldTensor::element_count() const {
-  int64_t held = 0;
-  for (const ParameterRows& one : rows) held += one.range.size();
-  return held * width();
-}
-
 std::vector<int64_t> HeldTensor::held_shape() const {
   int64_t held = 0;
   for (const ParameterRows& one : rows) held += one.range.size();

@@ -37,9 +37,8 @@ struct HeldTensor {
   tensor_parallel::IndexRange columns = {0, 1};
 
   int64_t width() const { return columns.size(); }
-  // The number of elements of the whole tensor, and of the held part.
+  // The number of elements of the whole tensor.
   int64_t whole_elements() const;
-  int64_t element_count() const;
   std::vector<int64_t> held_shape() const;
 
   friend bool operator==(const HeldTensor&, const HeldTensor&) = default;
@@ -77,7 +76,8 @@ struct TensorCopy {
 
 // Copies primary rows only; ascending by `to` within each source. Rectangles
 // that are contiguous on both sides become one row. Preconditions: all are
-// parts of one tensor, 0 <= begin <= end <= target.element_count().
+// parts of one tensor, 0 <= begin <= end, and `end` is within
+// the held part of `target`.
 std::vector<TensorCopy> CopiesTo(const HeldTensor& target, int64_t begin,
                                  int64_t end,
                                  std::span<const HeldTensor* const> sources);

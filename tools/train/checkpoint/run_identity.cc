@@ -85,6 +85,8 @@ Differences OfData(const RunIdentity& saved, const RunIdentity& now) {
   found.Compare("vocabulary of the tokenizer", saved.vocabulary,
                 now.vocabulary);
   found.Compare("fingerprint of the data", saved.corpus, now.corpus);
+  found.Compare("number of validation samples", saved.validation_samples,
+                now.validation_samples);
   return found;
 }
 
@@ -99,6 +101,9 @@ absl::Status AddTo(const RunIdentity& identity, CheckpointMetadata& metadata) {
   metadata["length"] = absl::StrCat(identity.length);
   metadata["corpus"] = absl::StrCat(identity.corpus);
   metadata["vocabulary"] = absl::StrCat(identity.vocabulary);
+  if (identity.validation_samples > 0) {
+    metadata["validation_samples"] = absl::StrCat(identity.validation_samples);
+  }
   return absl::OkStatus();
 }
 
@@ -120,6 +125,10 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
                            GetNumber(metadata, "corpus", kMost));
   TESSERA_ASSIGN_OR_RETURN(identity.vocabulary,
                            GetCount(metadata, "vocabulary"));
+  if (metadata.contains("validation_samples")) {
+    TESSERA_ASSIGN_OR_RETURN(identity.validation_samples,
+                             GetCount(metadata, "validation_samples"));
+  }
   return identity;
 }
 

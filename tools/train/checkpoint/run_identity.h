@@ -25,12 +25,15 @@ struct RunIdentity {
   int64_t length = 0;      // Tokens per sequence.
   uint64_t corpus = 0;     // text::Corpus::fingerprint().
   int64_t vocabulary = 0;  // Of the tokenizer.
+  // Samples that are held out of training.
+  int64_t validation_samples = 0;
 
   friend bool operator==(const RunIdentity&, const RunIdentity&) = default;
 };
 
-// Sets the keys "model" (a config.json), "seed", "batch", "length", "corpus"
-// and "vocabulary". InvalidArgument if the model is invalid.
+// Sets the keys "model" (a config.json), "seed", "batch", "length", "corpus",
+// "vocabulary" and, unless it is 0, "validation_samples". InvalidArgument if
+// the model is invalid.
 absl::Status AddTo(const RunIdentity& identity,
                    zero3::CheckpointMetadata& metadata);
 
@@ -44,8 +47,8 @@ absl::StatusOr<RunIdentity> IdentityFrom(
 // compared, since they do not matter:
 //
 //   always        max_positions and initializer_range of the model
-//   at step 0     seed, batch, length, corpus and vocabulary: no data has been
-//                 used, as in imported checkpoints
+//   at step 0     seed, batch, length, corpus, vocabulary and samples: no data
+//                 has been used, as in imported checkpoints
 absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
                           const RunIdentity& now);
 

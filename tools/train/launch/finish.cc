@@ -50,6 +50,7 @@ Settings OneRankSettings(const Settings& settings) {
   alone.parallel.memory_limit = {};
   alone.run_dir = "";
   alone.checkpoint_every = 0;
+  alone.eval_every = 0;
   alone.metrics = "";
   alone.trace = "";
   alone.max_restarts = 0;
@@ -133,6 +134,14 @@ std::string ShowLosses(const RunResult& result) {
                          first.step, last.loss, last.step);
 }
 
+// Null if there was none.
+const StepRecord* LastValidation(const RunResult& result) {
+  for (size_t i = result.steps.size(); i-- > 0;) {
+    if (result.steps[i].record.eval_loss) return &result.steps[i].record;
+  }
+  return nullptr;
+}
+
 std::string ShowTime(const RunResult& result) {
   const auto least =
       std::min_element(result.ranks.begin(), result.ranks.end(),
@@ -166,6 +175,12 @@ std::string SummaryText(const Settings& settings, const RunResult& result) {
     absl::StrAppend(&text, absl::StrFormat("%-11s", name), value, "\n");
   };
   if (!result.steps.empty()) line("loss", ShowLosses(result));
+  if (const StepRecord* last = LastValidation(result)) {
+    line("validation",
+         absl::StrFormat("loss %.4f, perplexity %.4g after step %d",
+                         *last->eval_loss, std::exp(*last->eval_loss),
+                         last->step));
+  }
   if (!result.ranks.empty()) {
     line("time", ShowTime(result));
     line("memory", ShowMemory(result));
@@ -218,6 +233,10 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
   if (!result.steps.empty()) {
     json["first_loss"] = result.steps.front().record.loss;
     json["last_loss"] = result.steps.back().record.loss;
+  }
+  if (const StepRecord* last = LastValidation(result)) {
+    json["eval_loss"] = *last->eval_loss;
+    json["eval_perplexity"] = std::exp(*last->eval_loss);
   }
   if (!result.ranks.empty()) AddShares(MeanShares(result.ranks), json);
   json["memory_bytes"] = MostResident(result);

@@ -16,6 +16,7 @@ namespace tessera::train {
 
 namespace {
 
+using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 RunOutcome Example() {
@@ -90,6 +91,17 @@ TEST(OutcomeAsJsonTest, AnyTextAndAnyNumberIsJson) {
             std::string::npos);
 }
 
+TEST(OutcomeAsJsonTest, HasTheLastValidation) {
+  RunOutcome outcome = Example();
+  EXPECT_FALSE(Json::parse(OutcomeAsJson(outcome)).contains("eval_loss"));
+  outcome.result.steps[0].record.eval_loss = 2;
+  const Json json = Json::parse(OutcomeAsJson(outcome));
+  EXPECT_EQ(json["eval_loss"], 2.0);
+  EXPECT_NEAR(json["eval_perplexity"].get<double>(), 7.389, 1e-3);
+  EXPECT_THAT(SummaryText({}, outcome.result),
+              HasSubstr("\nvalidation loss 2.0000, perplexity 7.389 after"));
+}
+
 TEST(OutcomeAsJsonTest, ARunWithoutStepsHasNoLosses) {
   const Json json = Json::parse(OutcomeAsJson({}));
   EXPECT_EQ(json["steps"], 0);
@@ -97,7 +109,6 @@ TEST(OutcomeAsJsonTest, ARunWithoutStepsHasNoLosses) {
   EXPECT_FALSE(json.contains("compute"));
 }
 
-using ::testing::HasSubstr;
 using ::testing::Not;
 
 RunResult SummaryExample() {

@@ -36,6 +36,9 @@ class ResultGatherer {
                                       const StepAccount& account,
                                       int64_t tokens);
 
+  // Leaves `nanos` before now out of the time of the current step.
+  void LeaveOut(int64_t nanos) { last_end_ns_ += nanos; }
+
   // Adds the peaks and traffic of a rank's state and tiers before they are
   // destroyed. A run that changes its strategy calls it for each of them.
   void AddRank(TrainRank& rank, const OffloadTiers& tiers);

@@ -68,6 +68,7 @@ TrainingData SmallData(const Settings& settings) {
   data.corpus = testing::SmallText();
   data.samples = *text::Samples::Create(
       data.corpus, {.sequence = settings.length,
+                    .validation_fraction = settings.validation_fraction,
                     .seed = static_cast<uint64_t>(settings.seed)});
   return data;
 }

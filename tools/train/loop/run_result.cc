@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +25,9 @@ class Writer {
   template <typename T>
   void Value(const char* key, const T& value) {
     json_[key] = value;
+  }
+  void Value(const char* key, const std::optional<double>& value) {
+    if (value) json_[key] = *value;
   }
   template <typename T, typename Describe>
   void Object(const char* key, T& value, Describe describe) {
@@ -60,6 +64,9 @@ class Reader {
     const bool is_nan = found != nullptr && found->is_null();
     value =
         is_nan ? std::numeric_limits<double>::quiet_NaN() : fields_.Number(key);
+  }
+  void Value(const char* key, std::optional<double>& value) {
+    if (fields_.Find(key) != nullptr) Value(key, value.emplace());
   }
   void Value(const char* key, int64_t& value) {
     using Limits = std::numeric_limits<int64_t>;
@@ -110,6 +117,7 @@ constexpr auto kStep = [](auto& io, StepMetrics& step) {
   io.Value("lr", step.record.learning_rate);
   io.Value("loss_scale", step.record.loss_scale);
   io.Value("skipped", step.record.skipped);
+  io.Value("eval_loss", step.record.eval_loss);
   io.Value("seconds", step.seconds);
   io.Value("tokens_per_second", step.tokens_per_second);
   io.Value("memory_bytes", step.memory_bytes);

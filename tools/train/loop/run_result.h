@@ -18,6 +18,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,6 +72,8 @@ struct StepRecord {
   double learning_rate = 0;
   double loss_scale = 1;
   bool skipped = false;  // The gradients were not finite.
+  // The mean loss over the validation batches after the step; if it was due.
+  std::optional<double> eval_loss = {};
 };
 
 // A step with its time and memory.

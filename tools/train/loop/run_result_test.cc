@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <random>
 
 #include "base/status_matchers.h"
@@ -30,7 +31,9 @@ RunResult Example(uint64_t seed, size_t steps, size_t ranks) {
   for (size_t i = 0; i < steps; ++i) {
     result.steps.push_back(
         {.record = {whole(), real(random), real(random), real(random),
-                    real(random), random() % 2 == 0},
+                    real(random), random() % 2 == 0,
+                    random() % 2 == 0 ? std::optional(real(random))
+                                      : std::nullopt},
          .seconds = real(random),
          .tokens_per_second = real(random),
          .memory_bytes = whole(),
@@ -63,6 +66,8 @@ TEST(RunResultJsonTest, EverythingComesBack) {
     ASSERT_EQ(back.steps.size(), result.steps.size());
     for (size_t i = 0; i < back.steps.size(); ++i) {
       EXPECT_EQ(back.steps[i].record.loss, result.steps[i].record.loss);
+      EXPECT_EQ(back.steps[i].record.eval_loss,
+                result.steps[i].record.eval_loss);
       EXPECT_EQ(back.steps[i].shares.optimizer,
                 result.steps[i].shares.optimizer);
     }

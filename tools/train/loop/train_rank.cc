@@ -19,7 +19,8 @@
 
 namespace tessera::train {
 
-// The tokens of a data-parallel rank's micro-batches, step by step.
+// The tokens of a data-parallel rank's micro-batches: of training, step by
+// step, or of validation, batch by batch.
 class StepTokens final : public TokenSource {
  public:
   // `samples` outlives this.
@@ -27,9 +28,9 @@ class StepTokens final : public TokenSource {
              int64_t data_rank)
       : samples_(samples), batch_(batch), data_rank_(data_rank) {}
 
-  void BeginStep(int64_t step) {
-    step_ = step;
-    tokens_.clear();
+  void BeginStep(int64_t step) { Begin(step, &text::Samples::ReadTraining); }
+  void BeginValidation(int64_t batch) {
+    Begin(batch, &text::Samples::ReadValidation);
   }
 
   absl::StatusOr<std::span<const int64_t>> Tokens(int32_t microbatch) override;
@@ -38,10 +39,20 @@ class StepTokens final : public TokenSource {
   }
 
  private:
+  using Read = absl::Status (text::Samples::*)(int64_t,
+                                               std::span<text::TokenId>) const;
+
+  void Begin(int64_t step, Read read) {
+    step_ = step;
+    read_ = read;
+    tokens_.clear();
+  }
+
   const text::Samples& samples_;
   const text::BatchPartition batch_;
   const int64_t data_rank_;
   int64_t step_ = 0;
+  Read read_ = &text::Samples::ReadTraining;
   std::map<int32_t, std::vector<int64_t>> tokens_;
 };
 
@@ -54,7 +65,7 @@ absl::StatusOr<std::span<const int64_t>> StepTokens::Tokens(
       static_cast<size_t>(samples_.sequence() + 1));
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < batch_.micro_batch(); ++i) {
-    TESSERA_RETURN_IF_ERROR(samples_.ReadTraining(first + i, sample));
+    TESSERA_RETURN_IF_ERROR((samples_.*read_)(first + i, sample));
     tokens.insert(tokens.end(), sample.begin(), sample.end());
   }
   return std::span<const int64_t>(tokens_[microbatch] = std::move(tokens));
@@ -217,12 +228,6 @@ absl::Status TrainRank::CreateModel() {
                     return first.Draw(parameter, begin, elements);
                   },
                   copied_tables));
-  std::vector<size_t> gathers;
-  for (const pipeline::Action& action : OwnActions()) {
-    if (action.kind != pipeline::ActionKind::kUnshard) continue;
-    gathers.push_back(WindowOf(action.stage));
-  }
-  model_->SetGatherOrder(std::move(gathers));
   return absl::OkStatus();
 }
 
@@ -286,12 +291,19 @@ absl::Status TrainRank::CreateStages() {
   TESSERA_ASSIGN_OR_RETURN(
       executor_, pipeline::Executor::Create(*groups_.pp, schedule_.lowered(),
                                             bindings, std::move(options)));
+  for (const int32_t stage : executor_->UnshardOrder(pipeline::Passes::kBoth)) {
+    step_gathers_.push_back(WindowOf(stage));
+  }
+  for (const int32_t stage :
+       executor_->UnshardOrder(pipeline::Passes::kForward)) {
+    evaluation_gathers_.push_back(WindowOf(stage));
+  }
   return absl::OkStatus();
 }
 
 void TrainRank::BeginStep() {
   tokens_->BeginStep(step_);
-  model_->BeginStep();
+  model_->BeginStep(step_gathers_);
   passes_->BeginStep();
   passes_->loss_factor =
       model_->state().loss_scale() / static_cast<double>(options_.mesh.dp);
@@ -312,6 +324,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   if (activations_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(activations_->EndStep().status());
   }
+  boundary_bytes_ = executor_->timeline().peak_bytes;
   times_.pipeline = PipelineBegin();
   times_.update_begin = collectives::MonotonicNanos();
   TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, model_->Step());
@@ -325,6 +338,22 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   return record;
 }
 
+absl::StatusOr<double> TrainRank::Evaluate(int64_t batches) {
+  double sum = 0;
+  model_->state().BeginEvaluation();
+  for (int64_t batch = 0; batch < batches; ++batch) {
+    tokens_->BeginValidation(batch);
+    model_->BeginStep(evaluation_gathers_);
+    TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result,
+                             executor_->RunForward(),
+                             Annotate(_, "validation"));
+    TESSERA_ASSIGN_OR_RETURN(const double loss, MeanOverData(result.loss));
+    sum += loss;
+  }
+  TESSERA_RETURN_IF_ERROR(model_->state().EndEvaluation());
+  return sum / static_cast<double>(batches);
+}
+
 // The timeline begins with the first pass of a stage.
 int64_t TrainRank::PipelineBegin() const {
   return passes_->first_pass_ns -
@@ -332,7 +361,7 @@ int64_t TrainRank::PipelineBegin() const {
 }
 
 int64_t TrainRank::activation_bytes() const {
-  return executor_->timeline().peak_bytes + passes_->pool.taken_bytes() +
+  return boundary_bytes_ + passes_->pool.taken_bytes() +
          passes_->pool.free_bytes();
 }
 

@@ -70,6 +70,12 @@ class TrainRank {
   // losses like any other.
   absl::StatusOr<StepRecord> Step();
 
+  // The mean loss over the first `batches` batches of validation samples, the
+  // same samples on every mesh, by forwards alone. Called between steps. A
+  // collective of the world. Changes nothing about later steps. OutOfRange if
+  // there are fewer validation samples.
+  absl::StatusOr<double> Evaluate(int64_t batches);
+
   // The groups that this rank is in. Not owned.
   struct Groups {
     collectives::Communicator* tp = nullptr;
@@ -136,11 +142,14 @@ class TrainRank {
   std::unique_ptr<StepTokens> tokens_;
   std::unique_ptr<LlamaLayers> layers_;
   std::unique_ptr<ShardedModel> model_;
+  std::vector<size_t> step_gathers_;  // Windows, in order.
+  std::vector<size_t> evaluation_gathers_;
   std::unique_ptr<ActivationStore> activations_;  // Null: not offloaded.
   std::unique_ptr<LlamaPasses> passes_;
   std::vector<std::unique_ptr<pipeline::Stage>> stages_;  // By window.
   std::unique_ptr<pipeline::Executor> executor_;
   int64_t step_ = 0;
+  int64_t boundary_bytes_ = 0;  // The peak of the last step.
   StepTimes times_;
 };
 

@@ -53,17 +53,21 @@ RunOptions Options() {
 
 struct TrainedRank {
   std::vector<StepRecord> records;
+  std::vector<double> evaluations;
   int64_t activation_bytes = 0;
   zero3::ShardTraffic traffic;
 };
 
-// Three steps on every rank; `tier_of` a rank's activations, or null.
+// Three steps on every rank; `tier_of` a rank's activations, or null. A
+// validation of so many batches after every step.
 using TierOf = std::function<offload::MemoryTier*(size_t rank)>;
 std::vector<absl::Status> Train(const RunOptions& options,
                                 const TierOf& tier_of,
-                                std::vector<TrainedRank>& ranks) {
+                                std::vector<TrainedRank>& ranks,
+                                int64_t eval_batches = 0) {
   const auto samples = text::Samples::Create(
-      testing::SmallText(), {.sequence = options.length, .seed = 5});
+      testing::SmallText(),
+      {.sequence = options.length, .validation_fraction = 0.2, .seed = 5});
   ranks.assign(static_cast<size_t>(options.mesh.world_size()), {});
   return collectives::RunRanks(
       options.mesh.world_size(),
@@ -77,6 +81,9 @@ std::vector<absl::Status> Train(const RunOptions& options,
         for (int step = 0; step < 3; ++step) {
           TESSERA_ASSIGN_OR_RETURN(ranks[r].records.emplace_back(),
                                    rank->Step());
+          if (eval_batches == 0) continue;
+          TESSERA_ASSIGN_OR_RETURN(ranks[r].evaluations.emplace_back(),
+                                   rank->Evaluate(eval_batches));
         }
         ranks[r].activation_bytes = rank->activation_bytes();
         ranks[r].traffic = rank->offload_traffic();
@@ -186,6 +193,78 @@ TEST(TrainRankTest, ATierThatRoundsActivationsIsRefused) {
                   Options(), [&](size_t) { return &rounds; }, ranks),
               Each(StatusIs(absl::StatusCode::kInvalidArgument,
                             HasSubstr("rounds activations of f32"))));
+}
+
+// The losses and memory of the steps are the same with and without.
+TEST(TrainRankTest, ValidatesTheSameSamplesOnEveryMeshAndChangesNoStep) {
+  using tensor_parallel::Recompute;
+  struct Case {
+    MeshSizes mesh;
+    const char* schedule = "1f1b";
+    bool offloads = false;
+  };
+  std::vector<TrainedRank> alone;
+  ASSERT_THAT(
+      Train(OddOptions({}, "1f1b", Recompute::kNone), nullptr, alone, 2),
+      Each(IsOk()));
+  ASSERT_EQ(alone[0].evaluations.size(), 3u);
+  EXPECT_NE(alone[0].evaluations[0], alone[0].records[0].loss);
+  EXPECT_LT(alone[0].evaluations[2], alone[0].evaluations[0]);
+  for (const Case& run :
+       {Case{{}}, Case{{}, "gpipe", true}, Case{{.dp = 2}},
+        Case{{.dp = 2}, "1f1b", true}, Case{{.pp = 2}},
+        Case{{.pp = 2}, "zb_h1", true}, Case{{.pp = 2}, "dualpipe"},
+        Case{{.tp = 2}}, Case{{.cp = 2}}, Case{{.dp = 2, .pp = 2}, "gpipe"}}) {
+    SCOPED_TRACE(absl::StrCat(run.schedule, " dp", run.mesh.dp, " pp",
+                              run.mesh.pp, " tp", run.mesh.tp));
+    RunOptions options = OddOptions(run.mesh, run.schedule, Recompute::kNone);
+    const auto size = static_cast<size_t>(options.mesh.world_size());
+    std::vector<TrainedRank> with, without;
+    for (const int64_t batches : {2, 0}) {
+      std::vector<std::unique_ptr<offload::MemoryTier>> tiers;
+      for (size_t r = 0; r < size; ++r) tiers.push_back(MakeTier(false));
+      const TierOf tier_of = [&](size_t rank) { return tiers[rank].get(); };
+      ASSERT_THAT(Train(options, run.offloads ? tier_of : nullptr,
+                        batches > 0 ? with : without, batches),
+                  Each(IsOk()));
+    }
+    for (size_t r = 0; r < size; ++r) {
+      EXPECT_EQ(with[r].activation_bytes, without[r].activation_bytes);
+      for (size_t step = 0; step < 3; ++step) {
+        EXPECT_EQ(with[r].records[step].loss, without[r].records[step].loss);
+        EXPECT_EQ(with[r].records[step].gradient_norm,
+                  without[r].records[step].gradient_norm);
+        EXPECT_NEAR(with[r].evaluations[step], alone[0].evaluations[step],
+                    1e-5 * alone[0].evaluations[step]);
+      }
+    }
+  }
+}
+
+// At stage 3 with weights in a tier that is not used in place.
+TEST(TrainRankTest, ValidatesWithWeightsInATier) {
+  RunOptions options =
+      OddOptions({.dp = 2}, "1f1b", tensor_parallel::Recompute::kSelective);
+  std::vector<TrainedRank> here, away, unread;
+  ASSERT_THAT(Train(options, nullptr, here, 2), Each(IsOk()));
+  zero3::testing::FarTier weights, others;
+  options.state.parameter_tier = &weights;
+  ASSERT_THAT(Train(options, nullptr, away, 2), Each(IsOk()));
+  options.state.parameter_tier = &others;
+  ASSERT_THAT(Train(options, nullptr, unread, 0), Each(IsOk()));
+  for (size_t step = 0; step < 3; ++step) {
+    EXPECT_EQ(away[0].evaluations[step], here[0].evaluations[step]);
+    EXPECT_EQ(away[0].records[step].loss, here[0].records[step].loss);
+    EXPECT_EQ(away[0].records[step].loss, unread[0].records[step].loss);
+  }
+}
+
+TEST(TrainRankTest, ValidationNeedsItsSamples) {
+  std::vector<TrainedRank> ranks;
+  EXPECT_THAT(
+      Train(Options(), nullptr, ranks, 1000000),
+      Each(StatusIs(absl::StatusCode::kOutOfRange,
+                    AllOf(HasSubstr("validation"), HasSubstr("there are")))));
 }
 
 TEST(TrainRankTest, LearnsOnOneRank) {

@@ -192,6 +192,21 @@ absl::StatusOr<std::shared_ptr<const text::Corpus>> OpenCorpus(
   return text::Corpus::Open(paths, tokenizer);
 }
 
+absl::Status CheckValidation(const Settings& settings,
+                             const text::Samples& samples) {
+  const int64_t batches = samples.validation_count() / settings.batch;
+  if (settings.eval_every == 0 || batches >= settings.eval_batches) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--eval_batches=", settings.eval_batches, ": --validation_fraction=",
+      settings.validation_fraction, " of the data has ",
+      samples.validation_count(), " sequences of ", settings.length,
+      " tokens, which fill ", batches, " batches of ", settings.batch,
+      "; give more data, a larger --validation_fraction or fewer "
+      "--eval_batches"));
+}
+
 }  // namespace
 
 absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
@@ -202,10 +217,12 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
                            tools::FlagError("data", names, _));
   TESSERA_ASSIGN_OR_RETURN(
       data.samples,
-      text::Samples::Create(data.corpus,
-                            {.sequence = settings.length,
-                             .seed = static_cast<uint64_t>(settings.seed)}),
+      text::Samples::Create(
+          data.corpus, {.sequence = settings.length,
+                        .validation_fraction = settings.validation_fraction,
+                        .seed = static_cast<uint64_t>(settings.seed)}),
       tools::FlagError("data", names, _));
+  TESSERA_RETURN_IF_ERROR(CheckValidation(settings, *data.samples));
   return data;
 }
 

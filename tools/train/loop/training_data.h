@@ -25,13 +25,15 @@ namespace tessera::train {
 struct TrainingData {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::Corpus> corpus;
-  std::optional<text::Samples> samples;  // Shuffled by the seed.
+  // Shuffled by the seed; the last --validation_fraction held out.
+  std::optional<text::Samples> samples;
 };
 
 // Paths are relative to UserPath. Without --tokenizer: that of the model's
 // directory, or bytes. Without --data: FindRepositoryTexts. Returns the same on
 // every rank that sees the same files. InvalidArgument, with the flag, if the
-// tokenizer or the data cannot be read, or has too few tokens for one sequence.
+// tokenizer or the data cannot be read, or has too few tokens for one sequence,
+// or too few validation samples for --eval_batches.
 absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings);
 
 // The default data: the sources and documents of this repository.

@@ -128,6 +128,27 @@ TEST_F(TrainingDataTest, RefusesDataThatIsNotThereOrTooShort) {
   EXPECT_THAT(OpenTrainingData(settings), refused("4660"));
 }
 
+TEST_F(TrainingDataTest, HoldsOutTheEndForValidation) {
+  Settings settings = Short();
+  settings.data = {Write("a.txt", std::string(400, 'x'))};  // 100 samples.
+  settings.batch = 3;
+  settings.validation_fraction = 0.1;
+  settings.eval_batches = 4;
+  // Unused without --eval_every.
+  TESSERA_ASSERT_OK_AND_ASSIGN(TrainingData data, OpenTrainingData(settings));
+  EXPECT_EQ(data.samples->validation_count(), 10);
+  EXPECT_EQ(data.samples->samples_per_epoch(), 90);
+  settings.eval_every = 5;
+  EXPECT_THAT(
+      OpenTrainingData(settings),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "--eval_batches=4: --validation_fraction=0.1 of the data has 10 "
+               "sequences of 4 tokens, which fill 3 batches of 3; give more "
+               "data, a larger --validation_fraction or fewer --eval_batches"));
+  settings.eval_batches = 3;
+  TESSERA_EXPECT_OK(OpenTrainingData(settings));
+}
+
 TEST_F(TrainingDataTest, ReadsATokenizer) {
   // "a" and "b", and what they are together.
   Write("tok/tokenizer.json",

@@ -124,7 +124,8 @@ class Worker {
   absl::Status MakeCheckpoints();
   absl::Status OpenOutputs();
   absl::Status TakeStep();
-  absl::Status Report(const StepRecord& record);
+  absl::Status Report(StepRecord record);
+  absl::Status EvaluateIfDue(StepRecord& record);
   void Say(std::string_view line);
   void RestartWatch();
   absl::Status WatchMemory();
@@ -173,7 +174,8 @@ RunIdentity Worker::Identity() const {
           .batch = settings_.batch,
           .length = settings_.length,
           .corpus = data_.corpus->fingerprint(),
-          .vocabulary = data_.tokenizer->vocabulary_size()};
+          .vocabulary = data_.tokenizer->vocabulary_size(),
+          .validation_samples = data_.samples->validation_count()};
 }
 
 // "rank 3 (dp1 pp0 cp0 tp1)".
@@ -327,8 +329,9 @@ absl::Status Worker::TakeStep() {
   return absl::OkStatus();
 }
 
-absl::Status Worker::Report(const StepRecord& record) {
+absl::Status Worker::Report(StepRecord record) {
   TESSERA_ASSIGN_OR_RETURN(const StepActivity activity, meter_->End(*rank_));
+  TESSERA_RETURN_IF_ERROR(EvaluateIfDue(record));
   const StepAccount account = AccountOf(activity);
   if (trace_ != nullptr) trace_->Add(activity, account);
   TESSERA_ASSIGN_OR_RETURN(
@@ -338,6 +341,19 @@ absl::Status Worker::Report(const StepRecord& record) {
     TESSERA_RETURN_IF_ERROR(metrics_->Add(step, world_.size()));
   }
   if (table_) table_->Add(step);
+  return absl::OkStatus();
+}
+
+absl::Status Worker::EvaluateIfDue(StepRecord& record) {
+  const int64_t every = settings_.eval_every;
+  if (every == 0 ||
+      (rank_->steps() % every != 0 && rank_->steps() != settings_.steps)) {
+    return absl::OkStatus();
+  }
+  const int64_t begin = MonotonicNanos();
+  TESSERA_ASSIGN_OR_RETURN(record.eval_loss,
+                           rank_->Evaluate(settings_.eval_batches));
+  results_.LeaveOut(MonotonicNanos() - begin);
   return absl::OkStatus();
 }
 

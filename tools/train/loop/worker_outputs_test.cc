@@ -1,9 +1,11 @@
 // What a run leaves behind: metrics, checkpoints that others go on from,
 // traces.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -112,6 +114,45 @@ TEST(WorkerOutputsTest, AResumedRunGoesOnAsThoughItHadNotStopped) {
   ASSERT_THAT(elsewhere.statuses, Each(IsOk()));
   ASSERT_EQ(elsewhere.losses().size(), 2u);
   EXPECT_NEAR(elsewhere.losses()[1], expected[5], 1e-5 * expected[5]);
+}
+
+TEST(WorkerOutputsTest, ValidationIsInMetricsAndResultAndChangesNoLoss) {
+  Settings settings = SixSteps("validated");
+  settings.steps = 5;
+  settings.validation_fraction = 0.2;
+  settings.eval_batches = 2;
+  const JobRun without = RunJob(settings);
+  ASSERT_THAT(without.statuses, Each(IsOk()));
+  settings = SixSteps("validated");
+  settings.steps = 5;
+  settings.validation_fraction = 0.2;
+  settings.eval_batches = 2;
+  settings.eval_every = 2;
+  const JobRun run = RunJob(settings);
+  ASSERT_THAT(run.statuses, Each(IsOk()));
+  EXPECT_EQ(run.losses(), without.losses());
+  const std::string text = *ReadFile(settings.metrics, 1 << 20);
+  const std::vector<std::string> lines =
+      absl::StrSplit(text, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 5u);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const Json line = Json::parse(lines[i]);
+    const auto& loss = run.result.steps[i].record.eval_loss;
+    EXPECT_EQ(without.result.steps[i].record.eval_loss, std::nullopt);
+    // After every second step and the last.
+    ASSERT_EQ(loss.has_value(), i == 1 || i == 3 || i == 4);
+    ASSERT_EQ(line.contains("eval_loss"), loss.has_value());
+    if (!loss) continue;
+    EXPECT_EQ(line["eval_loss"].get<double>(), *loss);
+    EXPECT_EQ(line["eval_perplexity"].get<double>(), std::exp(*loss));
+  }
+  // It cannot continue with other samples held out.
+  settings.resume = "latest";
+  settings.steps = 6;
+  settings.validation_fraction = 0.1;
+  EXPECT_THAT(RunJob(settings).statuses,
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            HasSubstr("number of validation samples"))));
 }
 
 // What a trace says, in microseconds.

@@ -79,12 +79,13 @@ class ShardedModel final : public WeightAccess {
     return parameters_;
   }
 
-  // The windows that a step gathers, in order. While one is gathered, shards of
+  // Begins a step, or the forwards of an evaluation. `gathers`, the windows
+  // that it gathers in order, must outlive it: while one is gathered, shards of
   // the next ones are read from their tier.
-  void SetGatherOrder(std::vector<size_t> windows) {
-    gather_order_ = std::move(windows);
+  void BeginStep(std::span<const size_t> gathers = {}) {
+    gather_order_ = gathers;
+    gathers_ = 0;
   }
-  void BeginStep() { gathers_ = 0; }
   absl::StatusOr<zero3::UpdateReport> Step() { return state_->Step(); }
 
   // WeightAccess.
@@ -114,7 +115,7 @@ class ShardedModel final : public WeightAccess {
   absl::flat_hash_map<const tensor_parallel::Parameter*, zero3::ParameterId>
       ids_;
   std::unique_ptr<zero3::ShardedState> state_;
-  std::vector<size_t> gather_order_;
+  std::span<const size_t> gather_order_;
   size_t gathers_ = 0;  // Started in this step.
 };
 

@@ -31,10 +31,6 @@ int64_t RankPlace::RankIn(const MeshSizes& mesh) const {
          cp * mesh.StrideOf(MeshAxis::kCp) + tp * mesh.StrideOf(MeshAxis::kTp);
 }
 
-std::string RankPlace::ToString() const {
-  return absl::StrCat("dp ", dp, ", pp ", pp, ", cp ", cp, ", tp ", tp);
-}
-
 absl::StatusOr<PipelinePlan> PipelinePlan::Create(const RunOptions& options) {
   PipelinePlan plan;
   plan.options_ = options;

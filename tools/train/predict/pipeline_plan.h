@@ -37,8 +37,6 @@ struct RankPlace {
   // The rank in the order of the mesh's axes, and its inverse.
   int64_t RankIn(const MeshSizes& mesh) const;
   static RankPlace Of(int64_t rank, const MeshSizes& mesh);
-  // "dp 0, pp 1, cp 0, tp 1".
-  std::string ToString() const;
 
   friend bool operator==(const RankPlace&, const RankPlace&) = default;
 };

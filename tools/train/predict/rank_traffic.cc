@@ -110,14 +110,6 @@ void RankTraffic::Add(TrafficAxis axis, OpKind kind,
       static_cast<double>(count.bytes) * collectives::BusFactor(kind, ranks);
 }
 
-int64_t RankTraffic::BytesOf(TrafficAxis axis) const {
-  int64_t bytes = 0;
-  for (const auto& [key, traffic] : all_) {
-    if (key.first == axis) bytes += traffic.bytes;
-  }
-  return bytes;
-}
-
 double RankTraffic::SentAlong(TrafficAxis axis) const {
   double bytes = 0;
   for (const auto& [key, traffic] : all_) {

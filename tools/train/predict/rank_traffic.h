@@ -3,7 +3,7 @@
 //   RankTraffic traffic(mesh);
 //   traffic.Add(TrafficAxis::kTp, collectives::OpKind::kAllReduce,
 //               {.count = 12, .bytes = 12 * 4096, .largest = 4096});
-//   traffic.BytesOf(TrafficAxis::kTp);
+//   traffic.SentAlong(TrafficAxis::kTp);
 //
 // Bytes are those of Communicator::Statistics: the whole message of a reduction
 // or gather. Groups of one rank send nothing.
@@ -70,7 +70,6 @@ class RankTraffic {
 
   using Key = std::pair<TrafficAxis, collectives::OpKind>;
   const std::map<Key, OperationTraffic>& all() const { return all_; }
-  int64_t BytesOf(TrafficAxis axis) const;
   double SentAlong(TrafficAxis axis) const;
 
  private:

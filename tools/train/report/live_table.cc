@@ -1,6 +1,7 @@
 #include "tools/train/report/live_table.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -22,6 +23,11 @@ std::string Percent(double share) {
   return absl::StrFormat("%.0f%%", share * 100);
 }
 
+std::string ValidationText(double loss) {
+  return absl::StrFormat("  validation %.4f, perplexity %.4g", loss,
+                         std::exp(loss));
+}
+
 }  // namespace
 
 std::string LiveTableHeader() {
@@ -39,7 +45,8 @@ std::string LiveTableRow(const StepMetrics& step, int64_t steps) {
                          step.tokens_per_second, Rounded(step.memory_bytes),
                          Percent(shares.compute), Percent(shares.communication),
                          Percent(shares.bubble), Percent(shares.offload),
-                         record.skipped ? " skipped" : "");
+                         record.skipped ? " skipped" : "") +
+         (record.eval_loss ? ValidationText(*record.eval_loss) : "");
 }
 
 bool LiveTable::IsDue(int64_t step) const {
@@ -49,7 +56,7 @@ bool LiveTable::IsDue(int64_t step) const {
 }
 
 void LiveTable::Add(const StepMetrics& step) {
-  if (!IsDue(step.record.step + 1)) return;
+  if (!step.record.eval_loss && !IsDue(step.record.step + 1)) return;
   if (!has_header_) out_ << LiveTableHeader() << "\n";
   has_header_ = true;
   last_ = options_.now();

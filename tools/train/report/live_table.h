@@ -23,8 +23,8 @@ namespace tessera::train {
 
 struct LiveTableOptions {
   // On a terminal one line is rewritten at each step. Otherwise there is a line
-  // for the first and the last step, for every twentieth of the run, and
-  // whenever `interval` has passed.
+  // for the first and the last step, for every twentieth of the run, after
+  // each validation, and whenever `interval` has passed.
   bool is_terminal = false;
   int64_t steps = 1;  // Of the whole run.
   absl::Duration interval = absl::Seconds(10);

@@ -49,6 +49,19 @@ TEST(LiveTableTest, SaysThatAStepWasSkippedAndShowsGibibytes) {
   EXPECT_THAT(LiveTableRow(step, 1), HasSubstr("skipped"));
 }
 
+TEST(LiveTableTest, EachValidationHasALine) {
+  StepMetrics step = StepAt(7);
+  step.record.eval_loss = 2;
+  std::ostringstream out;
+  LiveTable table(out, {.steps = 100});
+  table.Add(StepAt(0));
+  table.Add(StepAt(6));
+  table.Add(step);
+  EXPECT_EQ(out.str(), LiveTableHeader() + "\n" + LiveTableRow(StepAt(0), 100) +
+                           "\n" + LiveTableRow(StepAt(7), 100) +
+                           "  validation 2.0000, perplexity 7.389\n");
+}
+
 TEST(LiveTableTest, OnATerminalOneLineIsWrittenAnew) {
   std::ostringstream out;
   {

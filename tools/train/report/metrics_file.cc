@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 
@@ -26,25 +27,28 @@ constexpr int64_t kMostSteps = int64_t{1} << 62;
 std::string MetricsLine(const StepMetrics& step, int64_t ranks) {
   const StepRecord& record = step.record;
   const TimeShares& shares = step.shares;
-  const nlohmann::ordered_json line = {
-      {"step", record.step},
-      {"loss", record.loss},
-      {"grad_norm", record.gradient_norm},
-      {"lr", record.learning_rate},
-      {"tokens_per_second", step.tokens_per_second},
-      {"memory_bytes", step.memory_bytes},
-      {"compute", shares.compute},
-      {"communication", shares.communication},
-      {"bubble", shares.bubble},
-      {"offload", shares.offload},
-      {"skipped", record.skipped},
-      {"loss_scale", record.loss_scale},
-      {"seconds", step.seconds},
-      {"products", shares.products},
-      {"optimizer", shares.optimizer},
-      {"state_traffic", shares.state_traffic},
-      {"state_hidden", shares.state_hidden},
-      {"ranks", ranks}};
+  nlohmann::ordered_json line = {{"step", record.step},
+                                 {"loss", record.loss},
+                                 {"grad_norm", record.gradient_norm},
+                                 {"lr", record.learning_rate},
+                                 {"tokens_per_second", step.tokens_per_second},
+                                 {"memory_bytes", step.memory_bytes},
+                                 {"compute", shares.compute},
+                                 {"communication", shares.communication},
+                                 {"bubble", shares.bubble},
+                                 {"offload", shares.offload},
+                                 {"skipped", record.skipped},
+                                 {"loss_scale", record.loss_scale},
+                                 {"seconds", step.seconds},
+                                 {"products", shares.products},
+                                 {"optimizer", shares.optimizer},
+                                 {"state_traffic", shares.state_traffic},
+                                 {"state_hidden", shares.state_hidden},
+                                 {"ranks", ranks}};
+  if (record.eval_loss) {
+    line["eval_loss"] = *record.eval_loss;
+    line["eval_perplexity"] = std::exp(*record.eval_loss);
+  }
   return line.dump();
 }
 

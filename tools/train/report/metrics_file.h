@@ -9,7 +9,8 @@
 //    "offload":0.1,...}
 //
 // These ten keys are stable; `skipped`, `loss_scale`, `seconds`, `products`,
-// `optimizer` and `ranks` follow. The shares compute, communication, bubble and
+// `optimizer` and `ranks` follow, and after a validation `eval_loss` and
+// `eval_perplexity`. The shares compute, communication, bubble and
 // offload add up to 1; products and optimizer are parts of compute. Steps count
 // from 0.
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_METRICS_FILE_H_

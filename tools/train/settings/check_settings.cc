@@ -55,8 +55,21 @@ absl::Status CheckModelAndData(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("micro_batch", settings.parallel.micro_batch, {1, kMany}));
   TESSERA_RETURN_IF_ERROR(CheckRange("steps", settings.steps, {1, kMany}));
-  return CheckRange("seed", settings.seed,
-                    {0, std::numeric_limits<int64_t>::max()});
+  TESSERA_RETURN_IF_ERROR(CheckRange("seed", settings.seed,
+                                     {0, std::numeric_limits<int64_t>::max()}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("validation_fraction",
+                                     settings.validation_fraction,
+                                     {.below = 1, .example = "0.05"}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("eval_every", settings.eval_every, {0, kMany}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("eval_batches", settings.eval_batches, {1, kMany}));
+  if (settings.eval_every > 0 && settings.validation_fraction == 0) {
+    return RefuseFlag("eval_every", settings.eval_every,
+                      "needs data that is not trained on; give for example "
+                      "--validation_fraction=0.05");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckExecution(const Settings& settings) {

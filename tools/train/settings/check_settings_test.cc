@@ -500,6 +500,18 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
   });
 }
 
+TEST(CheckSettingsTest, RefusesValidationWithoutDataOfItsOwn) {
+  ExpectRefused({
+      {"--validation_fraction=1: must be at least 0 and below 1",
+       [](auto& s) { s.validation_fraction = 1; }},
+      {"--eval_every=-1: must be", [](auto& s) { s.eval_every = -1; }},
+      {"--eval_batches=0: must be", [](auto& s) { s.eval_batches = 0; }},
+      {"--eval_every=10: needs data that is not trained on; give for example "
+       "--validation_fraction=0.05",
+       [](auto& s) { s.eval_every = 10; }},
+  });
+}
+
 TEST(CheckSettingsTest, RefusesOutputsAndRestartsThatCannotBe) {
   ExpectRefused({
       {"--checkpoint_every=-1", [](auto& s) { s.checkpoint_every = -1; }},

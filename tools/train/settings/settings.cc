@@ -137,6 +137,14 @@ constexpr SettingsField kFields[] = {
     {"steps", &Settings::steps, "steps of the whole run"},
     {"seed", &Settings::seed,
      "seed of the initial weights, the order of the data and the sample"},
+    {"validation_fraction", &Settings::validation_fraction,
+     "share of the data, its end, that is kept for validation and not trained "
+     "on"},
+    {"eval_every", &Settings::eval_every,
+     "steps from one validation to the next; 0: none; needs "
+     "--validation_fraction"},
+    {"eval_batches", &Settings::eval_batches,
+     "batches of --batch sequences in each validation"},
 
     {"mesh", kMesh,
      "ranks along the axes dp (or dp_replicate and dp_shard), pp, cp and tp; "

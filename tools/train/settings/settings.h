@@ -40,6 +40,11 @@ struct Settings {
   int64_t batch = 16;    // Sequences per step, over all ranks.
   int64_t steps = 240;
   int64_t seed = 1;
+  // The share of the samples, the last ones, that validation uses and training
+  // does not.
+  double validation_fraction = 0;
+  int64_t eval_every = 0;    // Steps; 0: no validation.
+  int64_t eval_batches = 8;  // Of --batch sequences, in each validation.
 
   // The ranks. `parallel` has
   // --mesh, --schedule, --chunks, --micro_batch, --strategy, --dtype,

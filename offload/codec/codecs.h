@@ -1,14 +1,16 @@
-// Codecs that round: narrower floats (fp16, bf16), 8-bit integers (int8) and
-// 4-bit NormalFloat (nf4); and the codec that stores values unchanged (none).
+// The codecs. lossy_codec.cc has those that round: narrower floats (fp16,
+// bf16), 8-bit integers (int8) and 4-bit NormalFloat (nf4); and the one that
+// stores values unchanged (none). lossless_codec.cc has the lossless ones.
 //
 //   std::unique_ptr<Codec> codec = MakeFp16Codec();
 //
 // Internal to offload/codec; users call CreateCodec.
-#ifndef TESSERA_OFFLOAD_CODEC_LOSSY_CODEC_H_
-#define TESSERA_OFFLOAD_CODEC_LOSSY_CODEC_H_
+#ifndef TESSERA_OFFLOAD_CODEC_CODECS_H_
+#define TESSERA_OFFLOAD_CODEC_CODECS_H_
 
 #include <memory>
 
+#include "absl/status/statusor.h"
 #include "offload/codec/codec.h"
 
 namespace tessera::offload {
@@ -64,6 +66,32 @@ enum class Nf4Scales {
 // arXiv 2305.14314, section 3 and appendix E.
 std::unique_ptr<Codec> MakeNf4Codec(Nf4Scales scales);
 
+// The lossless codecs: every bit of every input is restored.
+//
+// Elements are cut into independent frames of 64 Ki, a frame into byte planes
+// (offload/codec/byte_planes.h). A plane of one repeated byte is stored as that
+// byte, a plane that an entropy coder shrinks as its output, and any other
+// unchanged: an encoding is at most 4 bytes a plane and frame longer than the
+// values. Working memory of each concurrent call: the planes of one frame and
+// the coder's context.
+//
+// The exponents of weights compress to 2.6 of 8 bits, their mantissas not at
+// all: Hershcovitch et al., "ZipNN: Lossless Compression for AI Models",
+// arXiv 2411.05239.
+
+// Encodes with zstd, or with the window code in a build without zstd. Each
+// lossless codec decodes what the others encode; Unimplemented if the build
+// does not have the library.
+std::unique_ptr<Codec> MakeLosslessCodec();
+
+// Encodes with the window code (EncodeWindow, plane_coder.h), which needs no
+// library: 3.2 bits for the exponent of a weight, several times as fast.
+std::unique_ptr<Codec> MakeLosslessFastCodec();
+
+// Encodes with LZ4, which has no entropy coder: for planes that repeat.
+// Unimplemented in a build without LZ4.
+absl::StatusOr<std::unique_ptr<Codec>> MakeLosslessLz4Codec();
+
 }  // namespace tessera::offload
 
-#endif  // TESSERA_OFFLOAD_CODEC_LOSSY_CODEC_H_
+#endif  // TESSERA_OFFLOAD_CODEC_CODECS_H_

@@ -41,7 +41,7 @@ std::vector<DeviceId> FirstIds(int64_t count) {
   return devices;
 }
 
-// Distinct ids in no order.
+// Distinct ids in random order.
 std::vector<DeviceId> ShuffledIds(int64_t count, uint64_t seed) {
   std::vector<DeviceId> devices;
   for (int64_t i = 0; i < count; ++i) devices.push_back(DeviceId(i * 7 + 3));

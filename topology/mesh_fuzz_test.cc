@@ -1,5 +1,5 @@
-// Mutated texts through every parser of the module: each is refused with a
-// message or gives a mesh that reads back.
+// Mutated texts through every parser of the module: each is rejected with an
+// error or gives a mesh that survives a round trip.
 
 #include <string>
 #include <string_view>
@@ -60,7 +60,7 @@ TEST(MeshFuzzTest, OrdersAreRefusedOrSortTheAxes) {
   EXPECT_GT(accepted, 100);
 }
 
-// Mutated group names: each is refused with a message or names a group.
+// Mutated group names: each is rejected with an error or names a group.
 
 TEST(GroupNameFuzzTest, NamesAreRefusedOrNameThemselves) {
   TextMutator mutator({"dp_group_tp0_pp1", "tp-pp_group_dp2"},

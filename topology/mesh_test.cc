@@ -202,7 +202,7 @@ TEST(RedivideTest, HybridShardingSplitsTheDataAxis) {
               StatusIs(kInvalid, HasSubstr("share coordinates")));
 }
 
-// The parts must spell the number that the replaced axes spell.
+// The parts' coordinates must combine to the replaced axes' coordinate.
 TEST(RedivideTest, PartsShareOutTheCoordinatesOfTheAxes) {
   std::mt19937 random(3);
   int divided = 0;
@@ -257,7 +257,7 @@ TEST(RedivideTest, RefusesPartsThatDoNotFit) {
               StatusIs(kInvalid, HasSubstr("already has an axis \"tp\"")));
   EXPECT_THAT(mesh.Redivide("dp", zero),
               StatusIs(kInvalid, HasSubstr("size 0")));
-  // pp lies between tp (2) and dp (3), and 3 cuts neither evenly.
+  // pp lies between tp (2) and dp (3), and 3 divides neither.
   const Mesh apart = Make("dp3,pp2,tp2", "tp-pp-dp");
   const std::vector<Axis> across = {A("x", 3), A("y", 2)};
   EXPECT_THAT(apart.Redivide("tp,dp", across),
@@ -305,8 +305,8 @@ TEST(PresetTest, AnUnknownNameListsTheKnown) {
                        AllOf(HasSubstr("\"mega\""), HasSubstr("megatron, "))));
 }
 
-// Expert ranks by counting: within each pipeline stage the ranks, in order, are
-// numbered, and the number's digits are etp, ep, edp.
+// Expert ranks by counting: within each pipeline stage the ranks are numbered
+// in order, and the digits of the number are etp, ep, edp.
 TEST(ExpertTest, DividesEveryStageAnew) {
   for (std::string_view order :
        {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-tp-cp-ep-dp"}) {

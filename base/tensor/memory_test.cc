@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Counts, and hands on to the host's memory.
+// Counts allocations and forwards them to host memory.
 class CountingMemory final : public MemoryResource {
  public:
   MemoryKind kind() const override { return MemoryKind::kPinnedHost; }

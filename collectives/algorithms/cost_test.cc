@@ -1,5 +1,5 @@
-// The formulas of cost.h against what algorithms really send, counted and timed
-// message by message by ThreadWorld, and against values worked by hand.
+// Compares the formulas of cost.h with the messages that algorithms send,
+// counted and timed by ThreadWorld, and with values computed by hand.
 
 #include "collectives/algorithms/cost.h"
 
@@ -20,13 +20,14 @@ namespace {
 using ::testing::DoubleNear;
 using ::testing::HasSubstr;
 
-// What happened.
+// The observed traffic and times.
 struct Seen {
   int64_t most_bytes = 0;
   double seconds = 0;
 };
 
-// `question.bytes` of u8; all ranks' blocks together for the parted kinds.
+// `question.bytes` of u8: the blocks of all ranks together for kinds with
+// blocks.
 Operation OperationOf(const CostQuestion& question, std::vector<uint8_t>& in,
                       std::vector<uint8_t>& out) {
   const int64_t block = question.bytes / question.ranks;
@@ -85,8 +86,8 @@ std::vector<CostQuestion> Questions() {
     for (OpKind kind : kCollectiveKinds) {
       if (!Supports(algorithm, kind, false)) continue;
       for (int64_t ranks : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17}) {
-        // Both divide by ranks, by every power of two up to 16, and are on
-        // either side of what is small.
+        // Both are divisible by the number of ranks and by every power of two
+        // up to 16; they lie on either side of the limit for small messages.
         const int64_t unit = 16 * ranks;
         for (int64_t bytes : {unit, 40'000 / unit * unit}) {
           questions.push_back({algorithm, kind, bytes, ranks});
@@ -107,7 +108,7 @@ TEST(CostTest, BytesOnTheWireAreThoseOfTheFormula) {
   }
 }
 
-// With a cost for messages alone, and with one for bytes alone.
+// Compares with a cost for messages alone, and with one for bytes alone.
 void ExpectModelHolds(const CostQuestion& question, const LinkCost& link,
                       double least, double most) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const double predicted,
@@ -121,8 +122,8 @@ void ExpectModelHolds(const CostQuestion& question, const LinkCost& link,
   EXPECT_LE(seen / predicted, most) << Name(question);
 }
 
-// Double trees of few ranks do not have both ports of all ranks busy in every
-// unit, for which the formula stands.
+// With few ranks, double trees do not keep both ports of all ranks busy in
+// every unit, so the formula is an upper bound.
 bool IsBound(const CostQuestion& question) {
   return question.algorithm == Algorithm::kTree && question.ranks > 2 &&
          question.bytes > (16 << 10);
@@ -165,7 +166,7 @@ TEST(CostTest, TextbookFormulas) {
   EXPECT_DOUBLE_EQ(
       seconds(Algorithm::kRecursiveDoubling, OpKind::kAllReduce, 800, 8),
       3 * (1 + 400 + 200));
-  // Two more for a number that is no power of two.
+  // Two more steps if the number of ranks is not a power of two.
   EXPECT_DOUBLE_EQ(
       seconds(Algorithm::kRecursiveDoubling, OpKind::kAllReduce, 800, 9),
       4 * (1 + 400 + 200) + 401);
@@ -213,7 +214,7 @@ TEST(CostTest, HierarchicalAddsUpItsLevels) {
   EXPECT_THAT(PredictSeconds(question, levels),
               IsOkAndHolds(DoubleNear(across + within, 1e-9)));
   question.kind = OpKind::kBarrier;
-  // Up and down 2 steps within, 1 + 1 and a fold across.
+  // Up and down: 2 steps within groups; 1 + 1 steps and a fold across.
   EXPECT_THAT(PredictSeconds(question, levels),
               IsOkAndHolds(DoubleNear(4 * 1 + 3 * 20, 1e-9)));
 }

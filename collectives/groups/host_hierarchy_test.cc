@@ -21,7 +21,7 @@ namespace {
 
 using Found = absl::StatusOr<std::shared_ptr<const Hierarchy>>;
 
-// On a rank for each host named; "" is this process's own.
+// Runs one rank per named host; "" is the host of this process.
 std::vector<Found> FindOn(const std::vector<std::string>& hosts,
                           std::vector<std::unique_ptr<Engine>>& engines) {
   std::vector<Found> found(hosts.size(), nullptr);
@@ -67,7 +67,7 @@ TEST(HostHierarchyTest, IsNullWhereNothingTellsRanksApart) {
   }
 }
 
-// The engine is as it was, and hierarchical algorithms have what they need.
+// The engine is unchanged, and hierarchical algorithms are available.
 TEST(HostHierarchyTest, TheStrategyTakesIt) {
   auto engines = *CreateInProcessEngines(4);
   const std::vector<Found> found = FindOn({"a", "a", "b", "b"}, engines);

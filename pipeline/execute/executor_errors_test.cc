@@ -1,4 +1,4 @@
-// What the ranks hear when something is wrong, and how soon.
+// Tests which errors ranks report, and how soon.
 #include <memory>
 #include <string>
 
@@ -29,7 +29,7 @@ auto Refuses(const std::string& part) {
   return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
 }
 
-// Fails, or is late, if it is told to.
+// Fails or stalls on request.
 class TestStage : public LayerStage<double> {
  public:
   using LayerStage::LayerStage;
@@ -67,7 +67,7 @@ class TestStage : public LayerStage<double> {
   }
 };
 
-// A step in which one rank's stage does `where` wrong or late.
+// Runs a step in which one rank's stage fails or stalls in `where`.
 std::vector<absl::Status> RunWith(int64_t ranks, int64_t wrong,
                                   const Action& where, absl::Duration late,
                                   const ExecutorOptions& options) {
@@ -139,7 +139,7 @@ TEST(ExecutorErrorsTest, ALateRankIsNamedAtTheDeadline) {
     const auto statuses = RunWith(
         3, 1, {ActionKind::kForward, 1, 2}, absl::Seconds(1),
         {.timeout = absl::Milliseconds(200), .start_from_bytes = start_from});
-    // The first to be tired of it, and who hears of it.
+    // At least one rank times out itself; others may report its error.
     int deadlines = 0;
     for (const size_t rank : {0, 2}) {
       EXPECT_FALSE(statuses[rank].ok());
@@ -161,7 +161,7 @@ TEST(ExecutorErrorsTest, RanksWithDifferentSchedulesAreNamed) {
                                     : OneFOneB(3, 4);
       const absl::Status status =
           MakeStackRank<double>(c, schedule, ShapeFor(schedule)).status();
-      EXPECT_THAT(c.Barrier(), IsOk());  // The group is whole.
+      EXPECT_THAT(c.Barrier(), IsOk());  // The group is still usable.
       return status;
     });
     EXPECT_THAT(
@@ -205,7 +205,7 @@ TEST(ExecutorErrorsTest, ARankWithoutAnExecutorIsNamedByTheOthers) {
   }
 }
 
-// What Create says on one rank.
+// The status of Create on one rank.
 absl::Status Created(const Schedule& schedule,
                      const std::vector<StageBinding>& stages,
                      const ExecutorOptions& options = {}) {
@@ -252,7 +252,7 @@ TEST(ExecutorErrorsTest, CreateRefusesWhatCannotBe) {
               Refuses("there are stages 0 to 1"));
 }
 
-// Only what a stage must have.
+// Implements only the required methods of a stage.
 class Bare : public Stage {
  public:
   absl::Status Forward(const ForwardPass&) override { return absl::OkStatus(); }
@@ -264,7 +264,7 @@ class Bare : public Stage {
   }
 };
 
-// A step of bare stages, on rank 0.
+// Runs a step of bare stages on rank 0.
 absl::Status BareStep(const Schedule& schedule,
                       const ExecutorOptions& options) {
   return RunRanks(schedule.map.ranks(), [&](Communicator& c) -> absl::Status {

@@ -97,8 +97,8 @@ TEST(SplitStagesTest, PairsBecomePairsOfParts) {
       HasSubstr("4F0,(0F1;4B0)OVERLAP_F_B,(1F1;3B0)OVERLAP_F_B,2F1,3F1"));
 }
 
-// Every generator's schedule stays valid, keeps its messages, and can still be
-// written and read.
+// Every generator's schedule stays valid, keeps its messages, and survives a
+// round trip through text.
 TEST(SplitStagesTest, AnySplitOfAnyScheduleIsValid) {
   std::mt19937_64 random(3);
   for (const Generator& generator : Generators()) {

@@ -1,5 +1,5 @@
-// What the norms refuse and keep. Parity over ranks and gradients:
-// blocks/testing.
+// Errors and memory of the norms. blocks/testing checks parity over ranks and
+// gradients.
 #include "tensor_parallel/layers/norm.h"
 
 #include <cmath>
@@ -49,7 +49,7 @@ TYPED_TEST(NormTest, KeepsItsStatisticsInTheState) {
   TESSERA_ASSERT_OK(norm.Forward(a.view(), y.view(), first));
   TESSERA_ASSERT_OK(
       norm.BackwardInput(gradient.view(), a.view(), first, alone.view()));
-  // Another micro-batch in between.
+  // Runs another micro-batch in between.
   TESSERA_ASSERT_OK(norm.Forward(a.view(), y.view(), first));
   TESSERA_ASSERT_OK(norm.Forward(b.view(), y.view(), second));
   TESSERA_ASSERT_OK(
@@ -126,7 +126,7 @@ TYPED_TEST(NormTest, WrongOptionsAreRefused) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("weights of i8")));
 }
 
-// Nothing moves without sequence parallelism, and with it the gradients alone.
+// Only sequence parallelism moves data, and only the gradients.
 TYPED_TEST(NormTest, MovesTheGradientsOfWeightsOnceAStep) {
   for (const bool sequence_parallel : {false, true}) {
     EXPECT_THAT(

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr double kEpsilon = 1e-3;
 
-// Either norm, as one problem.
+// Either norm behind one interface.
 struct Norm {
   Norm(DType dtype, bool centred, int64_t rows, int64_t n,
        std::mt19937_64& random)
@@ -66,7 +66,7 @@ struct Norm {
                                        inverse.view(), target.view());
   }
 
-  // The reference in f64, of what x is.
+  // The f64 reference for the statistics of x.
   void FindStatistics() {
     means.assign(rows, 0);
     inverses.assign(rows, 0);
@@ -152,7 +152,7 @@ TEST(Norms, InputGradientsAreTheirFormulas) {
             norm.inverses[i]);
       }
     }
-    // Where a row has one element the terms cancel: they are as large as this.
+    // In rows with one element terms of this size cancel.
     ExpectClose(norm.x_gradient, expected, 4 / std::sqrt(kEpsilon));
     EXPECT_TRUE(norm.x_gradient.GapsAreIntact());
   });

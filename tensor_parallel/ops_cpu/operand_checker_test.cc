@@ -81,7 +81,7 @@ TEST_F(OperandCheckerTest, RefusesStridesThatDoNotServe) {
                   .ReadsStatistics("s", Strided({3, 4}, {5, 1}), {{3, 4}})
                   .status(),
               Refused("statistics should be contiguous"));
-  // A row that repeats may be read.
+  // Reading may alias rows.
   EXPECT_THAT(OperandChecker("Op").Leads("x", Strided({3, 4}, {0, 1})), IsOk());
 }
 

@@ -152,7 +152,7 @@ TEST(DropoutTest, MasksDifferAlongTheAxesThatAreNamedAndNoOthers) {
     }
     EXPECT_EQ(places.size(), expected);
   }
-  // The order in which axes are named does not matter; the axis does.
+  // The order of the named axes does not matter; the set does.
   const auto key = [&](std::vector<std::string> axes) {
     return *Dropout::Create(kKey, 0.5, axes)->KeyOf(mesh, topology::Rank(11));
   };

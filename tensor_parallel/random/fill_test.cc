@@ -49,7 +49,7 @@ DistributedTensor OneRank(const Filler& fill, DType dtype, const Dims& shape) {
   return tensor;
 }
 
-// Bit for bit, along runs.
+// Compares the part with the whole bit for bit, run by run.
 void ExpectPartOf(const DistributedTensor& part, const DistributedTensor& whole,
                   bool zeros) {
   const auto size = static_cast<size_t>(SizeInBytes(part.dtype()));
@@ -94,7 +94,7 @@ TEST(FillTest, EveryMeshAndSpecStartsFromTheSameBits) {
   }
 }
 
-// Longer than what is drawn at a time.
+// Longer than the internal block of random numbers.
 TEST(FillTest, LongRowsToo) {
   const topology::Mesh mesh = MeshOf("tp3");
   for (const Filler& fill : Fillers()) {
@@ -130,8 +130,8 @@ TEST(FillTest, ElementsAreTheKeysNumbersRoundedOnce) {
   }
 }
 
-// The distance between the distribution of the sample and what it should be:
-// Kolmogorov's, below 1.95 in all but one of a thousand samples.
+// Kolmogorov's distance between the distribution of the sample and the expected
+// one: below 1.95 in all but one of a thousand samples.
 TEST(FillTest, TruncatedNumbersAreDistributedAsThoseThatFit) {
   constexpr int64_t kCount = 100'000;
   const DistributedTensor tensor = OneRank(

@@ -42,8 +42,8 @@ TEST(DistributedTensorTest, SlicesOfAWholeTensorAndBack) {
           const DistributedTensor tensor,
           DistributedTensor::FromFull(mesh, topology::Rank(r), spec,
                                       full.view()));
-      // The counting tensor's values are their own indices: those of the
-      // ranges, row by row.
+      // The values of the counting tensor are its indices: those of the ranges,
+      // row by row.
       std::vector<int64_t> expected = {0};
       for (size_t dim = 0; dim < shape.size(); ++dim) {
         std::vector<int64_t> next;
@@ -84,7 +84,7 @@ TEST(OffsetInTest, IsWhereTheElementsLieInARow) {
     const Shard part =
         Intersection(whole, *ShardOf(mesh, random.Spec(mesh, shape), shape,
                                      topology::Rank(random.Below(12))));
-    // Where each element of the part lies in the whole.
+    // The position of each element of the part in the whole.
     Tensor places = Counting(whole.shape());
     Tensor taken = *Tensor::Create(DType::kI32, part.shape());
     TESSERA_ASSERT_OK(

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 using Sizes = std::vector<int64_t>;
 
-// Element by element: torch.chunk's rule, and dealing blocks out in turn.
+// Element by element: torch.chunk's rule, and round-robin blocks.
 Sizes ChunkedSizes(int64_t size, int64_t parts) {
   Sizes sizes(static_cast<size_t>(parts));
   int64_t chunk = 0;
@@ -41,7 +41,8 @@ Sizes DealtSizes(int64_t size, int64_t parts, int64_t block) {
   return sizes;
 }
 
-// In order, without gaps, within the dimension, and PartOf agrees.
+// Checks that parts are in order, without gaps, within the dimension, and agree
+// with PartOf.
 void ExpectCovers(const Partition& partition) {
   int64_t next = 0;
   for (int64_t part = 0; part < partition.parts(); ++part) {

@@ -34,7 +34,7 @@ struct Case {
   ShardSpec to = {};
 };
 
-// The place of a rank among the addends of a partial tensor.
+// The index of a rank among the addends of a partial tensor.
 int64_t AddendOf(const topology::Mesh& mesh, const ShardSpec& spec,
                  topology::Rank rank) {
   int64_t addend = 0;
@@ -52,12 +52,12 @@ int64_t Addends(const topology::Mesh& mesh, const ShardSpec& spec) {
   return addends;
 }
 
-// Element `index` of an addend: small, so that sums are exact in every type.
+// Element `index` of an addend: small, so that sums are exact in all types.
 double ValueOf(int64_t addend, int64_t index) {
   return static_cast<double>((index * 7 + addend * 13 + index / 11) % 15 - 7);
 }
 
-// Every element of a shard: its number in the shard and in the whole tensor.
+// Visits every element of a shard with its index in the shard and in the whole.
 template <typename Visit>
 void ForEachElement(const Shard& shard, const Dims& shape, const Visit& visit) {
   std::vector<int64_t> offsets = {0};
@@ -107,7 +107,7 @@ void ExpectRight(const topology::Mesh& mesh, const Case& c,
       expected[i] += ValueOf(addend, static_cast<int64_t>(i));
     }
   }
-  // Ranks that differ in partial coordinates alone are one sum.
+  // Ranks that differ only in partial coordinates hold addends of one sum.
   std::set<topology::Rank> seen;
   for (const auto& result : results) {
     const topology::Rank rank = result->rank();
@@ -135,7 +135,7 @@ void ExpectRight(const topology::Mesh& mesh, const Case& c,
   }
 }
 
-// What the communicators of a plan's steps have counted.
+// The bytes counted by the communicators of a plan's steps.
 absl::StatusOr<int64_t> CountedBytes(GroupManager& groups,
                                      const RedistributionPlan& plan) {
   std::set<Communicator*> communicators;
@@ -176,7 +176,7 @@ void RunCases(const topology::Mesh& mesh, const std::vector<Case>& cases) {
   for (auto& result : results) {
     result.resize(static_cast<size_t>(mesh.world_size()));
   }
-  // Once for all ranks: it is the most of the work.
+  // Computed once for all ranks because it dominates the test's time.
   std::vector<RedistributionPlan> plans;
   for (const Case& c : cases) {
     TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -212,7 +212,7 @@ void RunCases(const topology::Mesh& mesh, const std::vector<Case>& cases) {
 
 class RedistributeTest : public ::testing::TestWithParam<const char*> {};
 
-// A hundred random pairs of specs on each mesh: values, and bytes counted.
+// A hundred random pairs of specs per mesh: compares values and counted bytes.
 TEST_P(RedistributeTest, GivesWhatGatheringAddingAndSlicingGive) {
   const topology::Mesh mesh = MeshOf(GetParam());
   RandomSpecs random(static_cast<uint64_t>(mesh.world_size()) * 31 +
@@ -236,7 +236,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, RedistributeTest,
                                            "tp2,cp2,dp2", "tp2,cp3,dp2",
                                            "tp2,ep1,dp3"));
 
-// Each pair of specs of a matrix over two axes.
+// Every pair of specs of a matrix over two axes.
 TEST(RedistributeAllPairsTest, EveryPairOfSpecsOfAMatrix) {
   const topology::Mesh mesh = MeshOf("tp2,dp3");
   std::vector<ShardSpec> specs;
@@ -346,7 +346,7 @@ TEST(RedistributeRefusalTest, RefusesAnotherTensorsPlanAndAnotherRanksTensor) {
             EXPECT_THAT(Gather(*groups, tensor, -1),
                         StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("gather along dimension -1")));
-            // Nothing was lost.
+            // No data was lost.
             return GatherAll(*groups, tensor).status();
           }),
       Each(IsOk()));

@@ -24,7 +24,7 @@ std::vector<StepKind> KindsOf(const RedistributionPlan& plan) {
   return kinds;
 }
 
-// Every sequence of steps without a spec twice, with the cost of the best.
+// Tries every sequence of steps that repeats no spec; returns the lowest cost.
 class EverySequence {
  public:
   EverySequence(const topology::Mesh& mesh, const Dims& shape,
@@ -40,8 +40,7 @@ class EverySequence {
   }
 
  private:
-  // Costs are those of the step alone, so they are remembered; sequences are
-  // not.
+  // The cost of a step does not depend on the sequence, so it is cached.
   int64_t CostOfStep(const RedistributionStep& step) {
     const auto [at, is_new] = costs_.try_emplace(step.ToString(), 0);
     if (is_new) {
@@ -69,7 +68,7 @@ class EverySequence {
   int64_t best_ = std::numeric_limits<int64_t>::max();
 };
 
-// The rules of dimensions that are whole, as the target has them.
+// Gives whole dimensions the rules of the target.
 ShardSpec Alike(ShardSpec spec, const ShardSpec& target) {
   for (size_t dim = 0; dim < spec.dims.size(); ++dim) {
     if (spec.dims[dim].axes.empty()) {
@@ -101,8 +100,8 @@ TEST(PlanRedistributionTest, NoSequenceOfUpToFourStepsIsCheaper) {
   }
 }
 
-// Without partial sums each rank must receive what it lacks and has no way to
-// compute: no plan is below that, and with even shards plans reach it.
+// Without partial sums each rank must receive the bytes it lacks: a lower bound
+// for every plan, which plans reach if shards are even.
 TEST(PlanRedistributionTest, EvenShardsReceiveNoByteThatTheyDoNotLack) {
   const topology::Mesh mesh = MeshOf("tp2,dp2,cp2");
   RandomSpecs random(17);
@@ -200,7 +199,7 @@ TEST_F(PlanOfAMatrixTest, BytesAreThoseOfTheTable) {
   EXPECT_EQ(BytesOf(Plan(whole_, rows_)), StepBytes{});
 }
 
-// What another axis takes away need not be gathered.
+// Elements that another axis removes need not be gathered.
 TEST_F(PlanOfAMatrixTest, OnlyTheColumnsThatARankKeepsReachIt) {
   const RedistributionPlan plan = Plan(rows_, {.dims = {{}, {{"dp"}}}});
   EXPECT_EQ(plan.ToString(), "all_to_all over tp: [tp, -] -> [-, dp]");

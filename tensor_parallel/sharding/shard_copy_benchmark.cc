@@ -1,9 +1,9 @@
-// Cutting a tensor into the shards of all ranks, and putting them together
-// again, against the bandwidth of memcpy.
+// Splits a tensor into the shards of all ranks and reassembles it, compared
+// with the bandwidth of memcpy.
 //
-// share_of_memcpy: time that one memcpy of the whole tensor needs over that of
-// the copies, which take turns: medians of both. 0.8 is asked of shards that
-// are contiguous, 0.5 of strided ones.
+// share_of_memcpy: time of one memcpy of the whole tensor divided by that of
+// the copies; the two alternate, medians of both. The targets are 0.8 for
+// contiguous shards and 0.5 for strided ones.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -112,7 +112,7 @@ void BM_Shards(benchmark::State& state, const Question& question, bool gather) {
   if (!status.ok()) state.SkipWithError(status.ToString().c_str());
 }
 
-// The rows, or the columns, of a matrix over `ranks` ranks.
+// Splits a matrix by rows or by columns over `ranks` ranks.
 Question Rows(int64_t side, int64_t ranks) {
   return {"tp" + std::to_string(ranks), {side, side}, {{{{"tp"}}, {}}, {}}};
 }

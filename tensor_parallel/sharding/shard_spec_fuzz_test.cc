@@ -1,5 +1,5 @@
-// Damaged specs are refused with a message, or read as a spec that prints and
-// reads back as itself.
+// Damaged specs are rejected with an error, or parse to a spec that survives a
+// round trip.
 #include <string>
 #include <vector>
 

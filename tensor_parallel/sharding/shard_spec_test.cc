@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 using Indices = std::vector<int64_t>;
 
-// torch.chunk, or blocks dealt out, of a list of indices.
+// Splits a list of indices by torch.chunk's rule or into round-robin blocks.
 Indices Cut(const Indices& all, const PartitionRule& rule, int64_t parts,
             int64_t part) {
   const auto size = static_cast<int64_t>(all.size());
@@ -100,7 +100,7 @@ TEST(ShardOfTest, RandomSpecsCutAsAListOfIndicesIsCutAxisByAxis) {
   }
 }
 
-// As DTensor gives it: 10 in 5 and 5, each in 3 and 2.
+// As in DTensor: 10 into 5 and 5, each into 3 and 2.
 TEST(ShardOfTest, TheFirstAxisCutsFirst) {
   const topology::Mesh mesh = MeshOf("tp2,dp2");
   const ShardSpec spec = {.dims = {{{"dp", "tp"}}}};
@@ -207,7 +207,7 @@ TEST(ShardSpecTest, EqualityIsOfWhatRanksHold) {
   const ShardSpec a = {.dims = {{{"dp"}}, {}}, .partial = {"tp", "ep"}};
   ShardSpec b = a;
   b.partial = {"ep", "tp"};
-  b.dims[1].rule = PartitionRule::Balanced();  // Of a dimension that is whole.
+  b.dims[1].rule = PartitionRule::Balanced();  // For a dimension that is whole.
   EXPECT_EQ(a, b);
   b.dims[0].rule = PartitionRule::Balanced();
   EXPECT_FALSE(a == b);

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 using Bytes = std::vector<std::byte>;
 
-// Holds one byte of payload for an array.
+// Encodes every array to one byte of payload.
 class OneByteCodec final : public CheckedCodec {
  public:
   OneByteCodec() : CheckedCodec("one_byte", CodecFormat::kInt8) {}

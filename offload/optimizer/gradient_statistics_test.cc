@@ -96,7 +96,7 @@ TYPED_TEST(GradientStatisticsTest, TakesTheLargestElements) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const GradientStatistics statistics,
                                MeasureGradient(std::span(values)));
   EXPECT_TRUE(statistics.IsFinite());
-  // The squares of f64 overflow, and the elements are finite.
+  // Squares of f64 overflow although the elements are finite.
   EXPECT_EQ(std::isinf(statistics.sum_of_squares),
             (std::is_same_v<TypeParam, double>));
 }

@@ -199,7 +199,7 @@ TEST_F(CheckRangesTest, AcceptsWhatIsSupported) {
   EXPECT_THAT(Check([](ParameterRange& r) { r = {}; }), IsOk());
   EXPECT_THAT(Check([](ParameterRange& r) { r.whole = 100; }), IsOk());
   EXPECT_THAT(CheckRanges({}, 2), IsOk());
-  // What is not needed is not looked at.
+  // Unused spans are not checked.
   EXPECT_THAT(Check([](ParameterRange& r) { r.second = {}; }, 1), IsOk());
   EXPECT_THAT(Check([](ParameterRange& r) { r.first = r.second = {}; }, 0),
               IsOk());
@@ -304,14 +304,14 @@ TEST_F(CheckRangesTest, RefusesOverlaps) {
               StatusIs(kInvalid, HasSubstr("overlaps the")));
   EXPECT_THAT(Check([](ParameterRange& r) { r.second = r.first; }),
               StatusIs(kInvalid, HasSubstr("moment of range 0 (w) overlaps")));
-  // The last byte of one and the first of the next.
+  // The last byte of one overlaps the first of the next.
   std::vector<float> both(199);
   EXPECT_THAT(Check([&](ParameterRange& r) {
                 r.first = MomentSpan::Of(std::span(both).first(100));
                 r.second = MomentSpan::Of(std::span(both).last(100));
               }),
               StatusIs(kInvalid, HasSubstr("second moment")));
-  // Gradients alone may be shared.
+  // Only gradients may be shared.
   std::vector<float> p(100), m(100), v(100);
   const ParameterRange ranges[] = {
       Valid(),

@@ -71,7 +71,7 @@ TEST(CompressedTierTest, APurposeCanHaveACodecOfItsOwn) {
   TESSERA_ASSERT_OK(tier.Put("g", bytes, {Purpose::kGradients, DType::kF32}));
   EXPECT_EQ(read("m"), values);
   EXPECT_NE(read("g"), values);
-  // A block that is put again for another purpose has that one's codec.
+  // A block that is put again with another purpose gets that purpose's codec.
   TESSERA_ASSERT_OK(tier.Put("g", bytes, {Purpose::kOptimizer, DType::kF32}));
   EXPECT_EQ(read("g"), values);
 }
@@ -87,7 +87,7 @@ TEST(CompressedTierTest, SaysWhatComesBackBitForBit) {
   EXPECT_TRUE(tier->IsLossless(Purpose::kParameters, DType::kBF16));
   EXPECT_FALSE(tier->IsLossless(static_cast<Purpose>(99), DType::kBF16));
   EXPECT_TRUE(Host()->IsLossless(Purpose::kParameters, DType::kF32));
-  // Of a stack every tier counts.
+  // In a stack every tier counts.
   const CompressedTier stack(*CreateCodec("lossless"), tier);
   EXPECT_TRUE(stack.IsLossless(Purpose::kOptimizer, DType::kF32));
   EXPECT_FALSE(stack.IsLossless(Purpose::kParameters, DType::kF32));

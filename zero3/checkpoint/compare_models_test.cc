@@ -81,7 +81,7 @@ TEST(CompareModelsTest, OtherMomentsAreRefusedWhereThereAreAny) {
                                  "those of the state bf16")));
   EXPECT_THAT(CompareModels(f32, f32.model(), MomentFormat::Blockwise8(128)),
               StatusIs(absl::StatusCode::kInvalidArgument));
-  // Other optimizers.
+  // Different optimizers.
   EXPECT_THAT(
       CompareModels(f32, f32.model(), {MomentFormat::Blockwise8(64), 1}),
       StatusIs(absl::StatusCode::kInvalidArgument,
@@ -92,7 +92,7 @@ TEST(CompareModelsTest, OtherMomentsAreRefusedWhereThereAreAny) {
   plain.moment_count = 0;
   EXPECT_THAT(CompareModels(plain, plain.model(), {MomentFormat::BF16(), 0}),
               IsOk());
-  // Always f64, or none.
+  // Saved as f64, or not at all.
   const CheckpointPart f64 = saved(DType::kF64, true);
   EXPECT_THAT(CompareModels(f64, f64.model(), MomentFormat::BF16()), IsOk());
   const CheckpointPart ice = saved(DType::kF32, false);

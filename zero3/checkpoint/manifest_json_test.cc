@@ -83,7 +83,7 @@ TEST(ManifestJsonTest, EveryFlippedBitIsDataLoss) {
   }
 }
 
-// With the checksum made right again.
+// Recomputes the checksum.
 std::string Sealed(std::string text) {
   const std::string_view rest = std::string_view(text).substr(26);
   const uint32_t crc =

@@ -19,12 +19,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using topology::Rank;
 
-// For each rank a buffer in which every element has a value of its own; padding
-// is -1.
+// One buffer per rank in which every element has a unique value; padding is -1.
 using Buffers = std::vector<std::vector<int64_t>>;
 
 int64_t ValueOf(const Parameter& parameter, int64_t element) {
-  // The number in the name, which stays when the order of parameters changes.
+  // The number in the name does not depend on the order of parameters.
   return 1000 * std::stoll(parameter.name().substr(1)) + element;
 }
 
@@ -42,7 +41,7 @@ Buffers Filled(const StateLayout& layout) {
   return buffers;
 }
 
-// Follows the moves; fails where one writes what another wrote.
+// Applies the moves; fails if a move writes an element twice.
 Buffers Moved(const std::vector<Move>& moves, const Buffers& from,
               const StateLayout& to) {
   Buffers result;

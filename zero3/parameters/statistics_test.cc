@@ -52,8 +52,8 @@ TEST(StatisticsTest, HugeSizesAreExact) {
             std::string::npos);
 }
 
-// The definitions, literally: the mean times the count is the sum, and at
-// least half of the sizes lie on each side of the median.
+// By definition: the mean times the count is the sum, and at least half of the
+// sizes are on each side of the median.
 TEST(StatisticsTest, EqualsItsDefinitionOnRandomSizes) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 300; ++round) {

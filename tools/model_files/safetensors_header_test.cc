@@ -115,7 +115,7 @@ TEST(HeaderTest, RefusesWrongShapesTypesAndNumbers) {
               Refused("data_offsets has 3 numbers"));
   EXPECT_THAT(ParseHeader(one("\"F32\"", "[1], \"x\": 1", "[0,4]"), 4),
               Refused("unknown key \"x\""));
-  // Nothing, however large the other sizes are.
+  // Empty tensors are valid, however large the other sizes are.
   TESSERA_EXPECT_OK(
       ParseHeader(one("\"F64\"", "[4294967296,4294967296,0]", "[0,0]"), 0));
 }

@@ -17,8 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kElements =
-    300'000;  // 1.2 MB per part, which exceeds the buffer.
+constexpr int64_t kElements = 300'000;  // 1.2 MB, more than the buffer.
 constexpr StateFormat kF32 = {.dtype = DType::kF32};
 
 class ShardFileTest : public ::testing::Test {

@@ -1,4 +1,4 @@
-// That a run learns; ../parity compares every mesh with one rank.
+// Tests that a run learns; ../parity compares every mesh with one rank.
 #include "tools/train/loop/train_rank.h"
 
 #include <cmath>
@@ -57,7 +57,8 @@ struct TrainedRank {
   zero3::ShardTraffic traffic;
 };
 
-// Three steps on every rank; `tier_of` a rank's activations, or null.
+// Runs three steps on every rank; `tier_of` returns a rank's tier for
+// activations, or null.
 using TierOf = std::function<offload::MemoryTier*(size_t rank)>;
 std::vector<absl::Status> Train(const RunOptions& options,
                                 const TierOf& tier_of,
@@ -103,7 +104,7 @@ std::unique_ptr<offload::MemoryTier> MakeTier(bool in_place) {
       std::make_shared<offload::Accounting>("host", offload::kUnlimited));
 }
 
-// The same losses and norms in every bit, with less memory for activations.
+// Expects losses and norms equal bit for bit, with less memory for activations.
 void ExpectOffloaded(const TrainedRank& away, const TrainedRank& here,
                      const offload::MemoryTier& tier, bool in_place) {
   for (size_t step = 0; step < 3; ++step) {
@@ -157,7 +158,7 @@ TEST(TrainRankTest, ActivationsInATierChangeNoBit) {
   }
 }
 
-// On all ranks, and soon.
+// Every rank reports it soon.
 TEST(TrainRankTest, ATierThatFailsNamesLayerAndMicroBatch) {
   for (const MeshSizes mesh : {MeshSizes{.dp = 2}, MeshSizes{.pp = 2}}) {
     zero3::testing::FarTier good, full;

@@ -19,8 +19,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t kSteps =
-    15;  // Limits the test's time; whole_matrix_test has 20.
+constexpr int64_t kSteps = 15;  // Saves time; whole_matrix_test has 20.
 constexpr double kLossTolerance = 1e-5;
 // For norms, which are sums of less accurate squares.
 constexpr double kNormTolerance = 1e-4;

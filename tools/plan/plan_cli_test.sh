@@ -1,5 +1,5 @@
 #!/bin/bash
-# The binary as people run it: output, exit codes, and one line on bad usage.
+# Tests the command line: output, exit codes, and one line on bad usage.
 set -uo pipefail
 plan=$PWD/$1
 cd "$TEST_TMPDIR"
@@ -30,7 +30,7 @@ assert [row["mesh"] for row in rows] == [plan["mesh"] for plan in plans]
 END
 "$plan" $small --ranks=2 --top=1 --format=csv | tail -n +2 | grep -c . | grep -qx 1 || fail "--top=1"
 
-# Refusals: one line that names the flag, exit code 2; nothing that fits: 1.
+# Bad usage: one line that names the flag, exit code 2. No plan fits: exit code 1.
 refuse() {
   local want=$1 code=$2
   shift 2

@@ -223,7 +223,7 @@ absl::Status TryConvert(DType from, size_t source_bytes, DType to,
 TEST(ConvertTest, RefusesWhatDoesNotFitAndWritesNothing) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(TryConvert(DType::kF32, 7, DType::kF16, 2),
-              StatusIs(kInvalid, HasSubstr("7 bytes is no whole number of "
+              StatusIs(kInvalid, HasSubstr("7 bytes is not a whole number of "
                                            "f32 elements of 4 bytes")));
   EXPECT_THAT(
       TryConvert(DType::kF32, 8, DType::kF16, 6),

@@ -115,7 +115,7 @@ TEST(BufferTest, RefusesMoreThanThereCanBe) {
 TEST(BufferTest, RefusesWhatTheMachineDoesNotHave) {
   EXPECT_THAT(Buffer::Allocate(HostMemory(), size_t{1} << 50),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("ask for less")));
+                       HasSubstr("request less")));
 }
 
 TEST(BufferTest, RefusesOddAlignmentsAndNoResource) {

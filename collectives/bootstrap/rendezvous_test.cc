@@ -120,10 +120,11 @@ TEST(AgentStorePortTest, IsSpreadAndNeverTheAgentsOwn) {
 TEST(RendezvousTest, RefusesPortsThatAreNone) {
   for (const char* port : {"", "0", "65536", "-1", "+80", " 80", "80 ", "0x50",
                            "1e3", "99999999999999999999", "port"}) {
-    EXPECT_THAT(Plan(With(kTcp, {{"MASTER_PORT", port}})),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr(absl::StrCat("MASTER_PORT=\"", port,
-                                                "\" is no port; use 1 to"))));
+    EXPECT_THAT(
+        Plan(With(kTcp, {{"MASTER_PORT", port}})),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr(absl::StrCat("MASTER_PORT=\"", port,
+                                        "\" is not a port; use 1 to"))));
     EXPECT_THAT(Plan(With(kTcp, {{"TESSERA_MASTER_PORT", port}})),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("TESSERA_MASTER_PORT=")));

@@ -167,7 +167,7 @@ TEST_F(SliceAllocatorTest, RefusesWhatIsNotThereAndGoesOn) {
   SliceAllocator allocator = Allocator(0, /*limit=*/4 << 20);
   EXPECT_THAT(allocator.Allocate(5 << 20),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("5MiB are asked for, 4MiB of this rank's "
+                       HasSubstr("5MiB were requested, 4MiB of this rank's "
                                  "limit of 4MiB are left")));
   EXPECT_THAT(allocator.Allocate(3 << 20).status(), IsOk());
   EXPECT_THAT(allocator.Allocate(2 << 20),

@@ -90,7 +90,7 @@ TEST(SharedMemoryTest, TooLittleMemoryIsAnErrorThatNamesRankAndSize) {
         TESSERA_RETURN_IF_ERROR(c.Barrier());
         EXPECT_THAT(c.AllocateShared(10 << 20),
                     StatusIs(absl::StatusCode::kResourceExhausted,
-                             HasSubstr("10MiB are asked for")));
+                             HasSubstr("10MiB were requested")));
         return SumOnes(c, 1 << 20);
       },
       {}, little);

@@ -112,11 +112,11 @@ TEST(MomentSpan, LiesOverStorageOfItsSizeAlone) {
       StatusIs(kInvalid, HasSubstr("take 108 bytes, and the storage has 107")));
   EXPECT_THAT(
       MomentSpan::Over(MomentFormat::Blockwise8(64), 100, {storage + 2, 108}),
-      StatusIs(kInvalid, HasSubstr("no multiple of 4")));
+      StatusIs(kInvalid, HasSubstr("not a multiple of 4")));
   EXPECT_THAT(MomentSpan::Over(MomentFormat::BF16(), 3, {storage + 2, 6}),
               IsOk());
   EXPECT_THAT(MomentSpan::Over(MomentFormat::BF16(), 3, {storage + 1, 6}),
-              StatusIs(kInvalid, HasSubstr("no multiple of 2")));
+              StatusIs(kInvalid, HasSubstr("not a multiple of 2")));
   EXPECT_THAT(MomentSpan::Over(MomentFormat::F32(), 0, {}), IsOk());
 }
 
@@ -258,13 +258,13 @@ TEST_F(CheckRangesTest, RefusesMissingAndMisalignedData) {
                 r.gradient = ConstTypedSpan(r.gradient.data(), DType::kF32, 1);
               }),
               StatusIs(kInvalid, HasSubstr("parameter starts at an address "
-                                           "that is no multiple of 4")));
+                                           "that is not a multiple of 4")));
   EXPECT_THAT(Check([](ParameterRange& r) { ++r.second.values; }),
               StatusIs(kInvalid, HasSubstr("second moment starts at")));
   EXPECT_THAT(Check([](ParameterRange& r) {
                 r.copy = TypedSpan(r.copy.data() + 1, DType::kBF16, 100);
               }),
-              StatusIs(kInvalid, HasSubstr("no multiple of 2")));
+              StatusIs(kInvalid, HasSubstr("not a multiple of 2")));
 }
 
 TEST_F(CheckRangesTest, RefusesRangesThatCutBlocks) {

@@ -153,7 +153,7 @@ TEST(PrefetcherFaultTest, MisuseIsRefused) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"nothing\"")));
   TESSERA_ASSERT_OK(prefetcher->BeginStep());
   EXPECT_THAT(prefetcher->BeginStep(),
-              StatusIs(kPrecondition, HasSubstr("under way")));
+              StatusIs(kPrecondition, HasSubstr("in progress")));
   EXPECT_THAT(prefetcher->Use("nothing"),
               StatusIs(absl::StatusCode::kNotFound));
   TESSERA_ASSERT_OK(prefetcher->Use("a"));

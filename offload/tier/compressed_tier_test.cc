@@ -124,7 +124,7 @@ TEST(CompressedTierTest, RefusesPartsOfElementsAndForeignBlocks) {
   floats.dtype = DType::kF32;
   EXPECT_THAT(tier.Put("w", std::vector<std::byte>(7), floats),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("7 bytes, no whole number of elements of "
+                       HasSubstr("7 bytes, not a whole number of elements of "
                                  "f32")));
   TESSERA_ASSERT_OK(host->Put("raw", std::vector<std::byte>(8), {}));
   std::vector<std::byte> got(8);

@@ -374,9 +374,10 @@ TEST(FileTierRecoveryTest, AnotherFileIsNeverOverwritten) {
       const UniqueFd fd(open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600));
       ASSERT_EQ(write(fd.get(), bytes.data(), size), size);
     }
-    EXPECT_THAT(FileTier::Create(Budget(), Options(path, true)),
-                StatusIs(absl::StatusCode::kDataLoss,
-                         AllOf(HasSubstr(path), HasSubstr("no block file"))));
+    EXPECT_THAT(
+        FileTier::Create(Budget(), Options(path, true)),
+        StatusIs(absl::StatusCode::kDataLoss,
+                 AllOf(HasSubstr(path), HasSubstr("not a block file"))));
     Bytes got(size);
     const UniqueFd fd(open(path.c_str(), O_RDONLY));
     EXPECT_EQ(read(fd.get(), got.data(), size), size);

@@ -73,7 +73,7 @@ absl::StatusOr<std::vector<Stage*>> InOrder(
   for (const auto& [stage, implementation] : bindings) {
     const auto at = std::lower_bound(held.begin(), held.end(), stage);
     if (at == held.end() || *at != stage) {
-      return refuse(stage, " is given, and not this rank's");
+      return refuse(stage, " is given, but it is on another rank");
     }
     Stage*& slot = stages[static_cast<size_t>(at - held.begin())];
     if (slot != nullptr || implementation == nullptr) {
@@ -185,7 +185,7 @@ absl::StatusOr<StepResult> Executor::RunForward() {
 absl::StatusOr<StepResult> Executor::RunPlan(StepRunner& runner, bool trains) {
   if (!broken_.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the executor has failed and refuses further work; the error was ",
+        "the executor failed and accepts no further work; the error was ",
         broken_.ToString()));
   }
   absl::StatusOr<StepResult> result = RunOrFail(runner, trains);
@@ -200,7 +200,7 @@ absl::StatusOr<StepResult> Executor::RunOrFail(StepRunner& runner,
     TESSERA_RETURN_IF_ERROR(
         communicator_.Barrier(Call()),
         Annotate(_, absl::StrCat("rank ", communicator_.rank().value(),
-                                 ": the begin of a step")));
+                                 ": the start of a step")));
   }
   trace_.Begin();
   std::fill(losses_.begin(), losses_.end(), 0.0);

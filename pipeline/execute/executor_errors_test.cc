@@ -85,7 +85,7 @@ std::vector<absl::Status> RunWith(int64_t ranks, int64_t wrong,
     if (!status.ok()) {
       EXPECT_THAT(executor->Run(),
                   StatusIs(absl::StatusCode::kFailedPrecondition,
-                           AllOf(HasSubstr("refuses further work"),
+                           AllOf(HasSubstr("accepts no further work"),
                                  HasSubstr(std::string(status.message())))));
     }
     return status;
@@ -195,8 +195,8 @@ TEST(ExecutorErrorsTest, ARankWithoutAnExecutorIsNamedByTheOthers) {
     EXPECT_THAT(c.Barrier(), IsOk());
     return status;
   });
-  EXPECT_THAT(statuses[1], Refuses("rank 1: stage 2 is given, and not this "
-                                   "rank's; the rank holds stage 1"));
+  EXPECT_THAT(statuses[1], Refuses("rank 1: stage 2 is given, but it is on "
+                                   "another rank; the rank holds stage 1"));
   for (const size_t rank : {0, 2}) {
     EXPECT_THAT(
         statuses[rank],
@@ -225,9 +225,10 @@ TEST(ExecutorErrorsTest, CreateRefusesWhatCannotBe) {
               Refuses("stage 0 is given twice"));
   EXPECT_THAT(Created(schedule, {{0, &a}, {1, nullptr}}),
               Refuses("stage 1 is null"));
-  EXPECT_THAT(Created(schedule, {{0, &a}, {7, &b}}),
-              Refuses("stage 7 is given, and not this rank's; the rank holds "
-                      "stages 0, 1"));
+  EXPECT_THAT(
+      Created(schedule, {{0, &a}, {7, &b}}),
+      Refuses("stage 7 is given, but it is on another rank; the rank holds "
+              "stages 0, 1"));
   EXPECT_THAT(Created(OneFOneB(2, 2), both),
               Refuses("a schedule of 2 ranks for a group of 1"));
   EXPECT_THAT(Created(*ReadCsv("0F0,1F0,0B0,1B0\n"), both),

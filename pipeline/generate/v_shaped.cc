@@ -144,9 +144,10 @@ absl::StatusOr<Schedule> RepeatBlock(std::string_view name,
   TESSERA_RETURN_IF_ERROR(CheckShape({.name = name, .chunks = 2}, shape));
   const std::optional<Delays> delays = BestDelays(shape.ranks, block);
   if (!delays) {
-    return absl::UnimplementedError(absl::StrCat(
-        name, " for ", shape.ranks,
-        " ranks: the passes of its building block always meet on some rank"));
+    return absl::UnimplementedError(
+        absl::StrCat(name, " for ", shape.ranks,
+                     " ranks: the passes of its building block always collide "
+                     "on some rank"));
   }
   TESSERA_ASSIGN_OR_RETURN(Schedule schedule,
                            EmptySchedule(name, StageMap::Zigzag(shape.ranks, 2),

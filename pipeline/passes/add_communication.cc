@@ -201,7 +201,7 @@ absl::StatusOr<int32_t> CheckedPeer(const Schedule& schedule, Place place) {
                             : SourceOf(schedule, direction, action.stage);
   if (other == kNoStage) {
     return absl::InvalidArgumentError(
-        absl::StrCat(Describe(schedule, place), " has no other end: there are ",
+        absl::StrCat(Describe(schedule, place), " has no peer: there are ",
                      schedule.map.stages(), " stages and ",
                      schedule.microbatches, " micro-batches"));
   }

@@ -297,7 +297,7 @@ TEST(FuseMessagesTest, WhatIsNoScheduleIsRefused) {
   for (const int32_t stage : {-1, 1, 2}) {
     schedule.ranks[0][1].stage = stage;
     EXPECT_THAT(FuseMessages(schedule),
-                refuses("has no other end: there are 2 stages"));
+                refuses("has no peer: there are 2 stages"));
   }
   schedule.ranks[0][1] = {ActionKind::kSendForward, 0, 1};
   EXPECT_THAT(FuseMessages(schedule), refuses("and 1 micro-batches"));

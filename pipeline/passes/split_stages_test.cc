@@ -176,7 +176,8 @@ TEST(SplitStagesTest, MisuseIsRefused) {
   EXPECT_THAT(SplitStages(schedule, one),
               refuses("for 1 stages; the map has 2"));
   EXPECT_THAT(SplitStages(schedule, less), refuses("stage 1 in -1 parts"));
-  EXPECT_THAT(SplitStages(schedule, none), refuses("no stage is left"));
+  EXPECT_THAT(SplitStages(schedule, none),
+              refuses("at least one needs a part"));
   EXPECT_THAT(SplitStages(*PlaceParameters(schedule), two),
               refuses("(0UNSHARD): only a schedule of computations"));
   Schedule wrong = schedule;

@@ -49,11 +49,11 @@ absl::Status CheckPresent(const Schedule& schedule, const Coverage& coverage) {
           Coverage::kAbsent) {
         continue;
       }
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", schedule.RankOf(action.stage, microbatch),
-                       " never does ", action.ToString(), ", for which rank ",
-                       schedule.RankOf(other.stage, microbatch), " waits with ",
-                       other.ToString()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rank ", schedule.RankOf(action.stage, microbatch),
+          " never executes ", action.ToString(), ", for which rank ",
+          schedule.RankOf(other.stage, microbatch), " waits with ",
+          other.ToString()));
     }
     return absl::OkStatus();
   });

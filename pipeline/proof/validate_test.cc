@@ -83,20 +83,19 @@ TEST(ValidateTest, BothOfAPairAreAliveAtOnce) {
 TEST(ValidateTest, CoverageIsRefusedWithRankPositionAndAction) {
   Schedule schedule = FromCsv(kOneMessageEach);
   schedule.ranks[0].pop_back();
-  EXPECT_THAT(Validate(schedule), Refuses("rank 0 never does 0B0"));
+  EXPECT_THAT(Validate(schedule), Refuses("rank 0 never executes 0B0"));
   schedule = FromCsv(kOneMessageEach);
   schedule.ranks[1].push_back({ActionKind::kForward, 1, 0});
   EXPECT_THAT(Validate(schedule),
-              Refuses("rank 1, action 4 (1F0) does again what rank 1, action 1 "
-                      "(1F0) has done"));
+              Refuses("rank 1, action 4 (1F0) repeats rank 1, action 1 (1F0)"));
   schedule = FromCsv(kOneMessageEach);
   schedule.ranks[1].push_back({ActionKind::kBackwardWeight, 1, 0});
-  EXPECT_THAT(Validate(schedule), Refuses("(1W0) does again"));
+  EXPECT_THAT(Validate(schedule), Refuses("(1W0) repeats"));
   schedule = FromCsv(kOneMessageEach);
   schedule.ranks[1][2].kind = ActionKind::kBackwardInput;
-  EXPECT_THAT(Validate(schedule), Refuses("rank 1 never does 1W0"));
+  EXPECT_THAT(Validate(schedule), Refuses("rank 1 never executes 1W0"));
   schedule.ranks[1][2].kind = ActionKind::kBackwardWeight;
-  EXPECT_THAT(Validate(schedule), Refuses("rank 1 never does 1I0"));
+  EXPECT_THAT(Validate(schedule), Refuses("rank 1 never executes 1I0"));
   schedule = FromCsv(kOneMessageEach);
   schedule.ranks[0][0].stage = 2;
   EXPECT_THAT(
@@ -158,13 +157,15 @@ TEST(ValidateTest, PairsAreAForwardAndAnIndependentBackward) {
 }
 
 TEST(ValidateTest, MissingAndSuperfluousMessagesAreRefused) {
-  EXPECT_THAT(Validate(FromCsv("0F0,0RECV_B0,0B0\n"
-                               "1RECV_F0,1F0,1B0,1SEND_B0\n")),
-              Refuses("rank 0 never does 0SEND_F0, for which rank 1 waits with "
-                      "1RECV_F0"));
-  EXPECT_THAT(Validate(FromCsv("0F0,0SEND_F0,0RECV_B0,0B0\n"
-                               "1F0,1B0,1SEND_B0\n")),
-              Refuses("rank 1 never does 1RECV_F0, for which rank 0 waits"));
+  EXPECT_THAT(
+      Validate(FromCsv("0F0,0RECV_B0,0B0\n"
+                       "1RECV_F0,1F0,1B0,1SEND_B0\n")),
+      Refuses("rank 0 never executes 0SEND_F0, for which rank 1 waits with "
+              "1RECV_F0"));
+  EXPECT_THAT(
+      Validate(FromCsv("0F0,0SEND_F0,0RECV_B0,0B0\n"
+                       "1F0,1B0,1SEND_B0\n")),
+      Refuses("rank 1 never executes 1RECV_F0, for which rank 0 waits"));
   EXPECT_THAT(
       Validate(FromCsv("0F0,0B0,0SEND_B0\n")),
       Refuses("(0SEND_B0) has no receiver: stage 0 is the first stage"));
@@ -301,12 +302,12 @@ TEST(ValidateTest, GradientsAreReducedAfterTheLastOfThem) {
   EXPECT_THAT(Validate(FromCsv("0F0,0B0,0REDUCE_GRAD,0F1,0B1,0REDUCE_GRAD\n")),
               IsOk());
   EXPECT_THAT(Validate(FromCsv("0F0,1F0,1B0,0B0,0REDUCE_GRAD\n")),
-              Refuses("rank 0 never does 1REDUCE_GRAD"));
+              Refuses("rank 0 never executes 1REDUCE_GRAD"));
   Schedule schedule = FromCsv(kOneMessageEach);
   schedule.ranks[0].push_back({ActionKind::kReduceGradient, 1});
   EXPECT_THAT(Validate(schedule), Refuses("the stage is rank 1's"));
   schedule.ranks[0].back() = {ActionKind::kUnshard, 0, 0};
-  EXPECT_THAT(Validate(schedule), Refuses("is of no micro-batch"));
+  EXPECT_THAT(Validate(schedule), Refuses("takes no micro-batch"));
 }
 
 TEST(ValidateTest, BytesOfParametersAndGradientsAreCountedAndLimited) {

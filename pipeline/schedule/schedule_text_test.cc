@@ -182,7 +182,7 @@ TEST(JsonTest, WhatIsWrongIsNamed) {
       {"[0, 1]", "[0, -1]", "map.ranks[1] is -1"},
       {"[0, 1]", "[0, 9]", "rank 9 of a stage"},
       {"[0, 1]", "[0, [1]]", "map.ranks[1] is an array; use a whole number"},
-      {"\"1F0\"", "\"1X0\"", "ranks[1][0]: \"1X0\" is no action"},
+      {"\"1F0\"", "\"1X0\"", "ranks[1][0]: \"1X0\" is not an action"},
       {"\"1B0\"", "\"\"", "ranks[1][1] is empty"},
       {"\"1B0\"", "7", "ranks[1][1] is 7; use a string"},
       {"\"1B0\"", "[\"1B0\"]", "ranks[1][1] is an array"},

@@ -165,10 +165,11 @@ class Builder {
   }
 
   absl::Status NotThere(Place place) const {
-    return absl::InvalidArgumentError(absl::StrCat(
-        Describe(schedule_, place),
-        " is not at its place in the timeline; is it of this schedule, and "
-        "with traces?"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(schedule_, place),
+                     " is not at its place in the timeline; give the timeline "
+                     "of this schedule, "
+                     "with traces"));
   }
 
   absl::Status Compute(Place place, RankWalk& walk) {
@@ -348,7 +349,7 @@ class Walk {
     for (int32_t event = last; event != kNoEvent;) {
       if (path_.steps.size() > 2 * events_.size() + 1) {
         return absl::InvalidArgumentError(
-            "the timeline's actions wait for each other in a circle");
+            "the timeline's actions wait for each other in a cycle");
       }
       event = Step(event, end);
     }

@@ -191,7 +191,7 @@ TEST(LinksTest, MessagesThatJoinNoTwoRanksAreRefused) {
            {"0F0,1F0,1SEND_F0\n", "(1SEND_F0) connects no two ranks"},
            {"0F0,0SEND_F0,1F0\n", "(0SEND_F0) connects no two ranks"},
            {"0RECV_F0,0F0\n1F0\n", "(0RECV_F0) connects no two ranks"},
-           {"0F0\n1F0,0SEND_F0\n", "(0SEND_F0) is to be done by rank 0"}}) {
+           {"0F0\n1F0,0SEND_F0\n", "(0SEND_F0) belongs to rank 0"}}) {
     EXPECT_THAT(
         Simulate(*ReadCsv(table), costs),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));

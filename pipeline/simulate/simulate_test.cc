@@ -184,7 +184,7 @@ TEST(SimulateTest, WhatCannotBeDoneIsNamed) {
   std::swap(wrong.ranks[0], wrong.ranks[1]);
   EXPECT_THAT(Simulate(wrong, Costs::Uniform(2, {})),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("(1F0) is to be done by rank 1")));
+                       HasSubstr("(1F0) belongs to rank 1")));
   wrong.ranks.pop_back();
   EXPECT_THAT(Simulate(wrong, Costs::Uniform(2, {})),
               StatusIs(absl::StatusCode::kInvalidArgument,

@@ -119,7 +119,7 @@ TEST(ChoosePlacementTest, MisuseIsRefused) {
   const Costs costs = LayerCosts(2, 1, 1);
   EXPECT_THAT(
       ChoosePlacement(schedule, costs, {.memory_limit = 50}),
-      refuses("memory limit of 50 bytes; the least that one needs is "));
+      refuses("memory limit of 50 bytes; at least this much is needed: "));
   EXPECT_THAT(ChoosePlacement(schedule, costs, {.prefetches = {}}),
               refuses("0 prefetch distances"));
   EXPECT_THAT(ChoosePlacement(schedule, costs, {.slack = -1}),

@@ -130,7 +130,7 @@ absl::Status Dropout::Apply(const DistributedTensor& input,
       input.shape() != output.shape()) {
     return absl::InvalidArgumentError(
         absl::StrCat("dropout from ", input.ToString(), " to ",
-                     output.ToString(), "; they must be alike"));
+                     output.ToString(), "; they must be equal"));
   }
   return Apply(input.mesh(), input.rank(), input.spec(), input.shape(),
                input.local().view(), output.local().view());

@@ -186,7 +186,7 @@ TEST(DropoutTest, WhatCannotBeIsRefusedAndNothingIsWritten) {
   const Dropout dropout = *Dropout::Create(kKey, 0.1);
   DistributedTensor other =
       Random(mesh, topology::Rank(1), spec, DType::kF32, {8});
-  refusal(dropout.Apply(x, other), HasSubstr("they must be alike"));
+  refusal(dropout.Apply(x, other), HasSubstr("they must be equal"));
   DistributedTensor wider =
       Random(mesh, topology::Rank(0), spec, DType::kF64, {8});
   refusal(dropout.Apply(x, wider),

@@ -443,8 +443,9 @@ class Search {
       const ShardSpec spec = reached_.at(key).spec;
       TESSERA_RETURN_IF_ERROR(Expand(key, cost, spec, axes));
     }
-    return absl::InternalError(absl::StrCat("no way from ", from.ToString(),
-                                            " to ", target_.ToString()));
+    return absl::InternalError(absl::StrCat("no redistribution from ",
+                                            from.ToString(), " to ",
+                                            target_.ToString()));
   }
 
   void Fill(RedistributionPlan& plan) const {

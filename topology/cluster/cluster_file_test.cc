@@ -352,7 +352,7 @@ TEST(ClusterJsonTest, RefusesWhatIsNoClusterAtAll) {
       {R"({"hosts": [{"name": "a", "devices": []}]})", "devices is empty"},
       {R"({"hosts": [{"name": "a", "devices": [{}]},
                      {"name": "a", "devices": [{}]}]})",
-       "hosts[1].name \"a\" names a host that hosts[0]"},
+       "hosts[1].name \"a\" names a host that is already named by hosts[0]"},
       {R"({"hosts": [{"name": "a", "name": "b", "devices": [{}]}]})",
        "key \"name\" comes twice"},
       {R"({"hosts": [{"name": "a", "devices": [{"count": 4096}, {}]}]})",

@@ -154,10 +154,11 @@ TEST(HostProblemsTest, NvlinkHostsMustDivideTheGroup) {
 TEST(HostProblemsTest, NamesThatMeetAreReportedOnce) {
   EXPECT_THAT(HostProblems({Host("a"), Host("a")}),
               ElementsAre(HasSubstr("hosts[1].name \"a\" names a host that "
-                                    "hosts[0] \"a\" names too")));
+                                    "is already named by hosts[0] \"a\"")));
   EXPECT_THAT(HostProblems({Host("n", 4), Host("n3")}),
               ElementsAre(HasSubstr("hosts[1].name \"n3\" names a host that "
-                                    "hosts[0] \"n\" (numbered)")));
+                                    "is already named by hosts[0] \"n\" "
+                                    "(numbered)")));
   EXPECT_THAT(HostProblems({Host("n", 4), Host("n4")}), IsEmpty());
   EXPECT_THAT(HostProblems({Host("n", 4), Host("n03")}), IsEmpty());
   EXPECT_THAT(HostProblems({Host("n", 11), Host("n1", 2)}), SizeIs(1));

@@ -78,9 +78,9 @@ TEST(MeshSizesTest, BothTextsSayAllSizes) {
 TEST(MeshSizesTest, RefusesTextsThatAreNoSizes) {
   EXPECT_THAT(MeshSizes::Parse(""), Refused("a mesh of 0 characters"));
   EXPECT_THAT(MeshSizes::Parse("dp0"), Refused("axis \"dp\" has size 0"));
-  EXPECT_THAT(MeshSizes::Parse("dp2,dp2"), Refused("stands there twice"));
+  EXPECT_THAT(MeshSizes::Parse("dp2,dp2"), Refused("is named twice"));
   EXPECT_THAT(MeshSizes::Parse("ep2"),
-              Refused("there is no axis \"ep\"; the axes are dp (or "
+              Refused("unknown axis \"ep\"; the axes are dp (or "
                       "dp_replicate and dp_shard), pp, cp and tp"));
   EXPECT_THAT(MeshSizes::Parse("dp4,dp_shard3"),
               Refused("dp_shard3 does not divide dp4"));

@@ -88,7 +88,7 @@ TEST(PlacementTest, WarnsWhereATensorGroupSpansHosts) {
                                                  AllReduce("tp", 4, 1)},
                         cluster));
   EXPECT_THAT(placement.warnings,
-              ElementsAre(HasSubstr("lessen the axes that vary faster")));
+              ElementsAre(HasSubstr("reduce the axes that vary faster")));
 }
 
 TEST(PlacementTest, WarnsWhereSizesDoNotDivideTheHost) {

@@ -87,7 +87,7 @@ absl::Status CheckComplete(const FoundCheckpoint& checkpoint) {
                            ReadManifest(checkpoint.path));
   if (manifest.step != checkpoint.step) {
     return absl::DataLossError(absl::StrCat(
-        checkpoint.path, ": its manifest is of step ", manifest.step));
+        checkpoint.path, ": its manifest names step ", manifest.step));
   }
   for (const CheckpointPart& part : manifest.parts) {
     for (size_t rank = 0; rank < part.files.size(); ++rank) {

@@ -113,7 +113,7 @@ TEST_F(CheckpointDirectoryTest, TornOnesArePassedOverAndTheReasonTold) {
   EXPECT_THAT(
       LatestCheckpoint(path_),
       StatusIs(absl::StatusCode::kNotFound,
-               AllOf(HasSubstr("of 5"), HasSubstr("its manifest is of step 5"),
+               AllOf(HasSubstr("of 5"), HasSubstr("its manifest names step 5"),
                      HasSubstr("cannot find"))));
 }
 

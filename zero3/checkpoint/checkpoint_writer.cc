@@ -197,7 +197,7 @@ class SaveRun {
     if (has_begun_) directory_.Discard(step()).IgnoreError();
     return Annotate(status,
                     absl::StrCat("checkpoint of step ", step(),
-                                 " was not written, earlier ones are intact"));
+                                 " was not written; earlier ones are intact"));
   }
 
  private:

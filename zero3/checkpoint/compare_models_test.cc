@@ -50,13 +50,17 @@ TEST(CompareModelsTest, EveryKindOfDifferenceIsNamed) {
                {.name = "new"},
                {.name = "type", .dtype = DType::kF16},
                {.name = "ice"}}),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(HasSubstr("missing in the checkpoint: \"new\""),
-                     HasSubstr("only in the checkpoint: \"old\""),
-                     HasSubstr("\"a\" is f32 [2, 3] there and f32 [3, 2] here"),
-                     HasSubstr("\"type\" is bf16 [] there and f16 [] here"),
-                     HasSubstr("without moments: \"ice\""),
-                     HasSubstr("load it into the model that it is of"))));
+      StatusIs(
+          absl::StatusCode::kInvalidArgument,
+          AllOf(
+              HasSubstr("missing in the checkpoint: \"new\""),
+              HasSubstr("only in the checkpoint: \"old\""),
+              HasSubstr(
+                  "\"a\" is f32 [2, 3] in the checkpoint and f32 [3, 2] here"),
+              HasSubstr(
+                  "\"type\" is bf16 [] in the checkpoint and f16 [] here"),
+              HasSubstr("without moments: \"ice\""),
+              HasSubstr("load it into the model that it was saved from"))));
 }
 
 TEST(CompareModelsTest, ManyDifferencesAreCounted) {

@@ -159,7 +159,7 @@ TEST(FaultTest, FilesOfOtherCheckpointsAreRefused) {
   EXPECT_THAT(copy_from(absl::StrCat(other, "/", CheckpointName(6)),
                         "rank-00000.state"),
               StatusIs(absl::StatusCode::kDataLoss,
-                       HasSubstr("not the file that the manifest means")));
+                       HasSubstr("not the file that the manifest describes")));
 }
 
 // The large parameter belongs to rank 1, whose file exceeds the size limit.
@@ -309,7 +309,7 @@ TEST(FaultTest, ACheckpointOfAnotherModelChangesNothing) {
         for (const char* text :
              {"missing in the checkpoint: \"gain\"",
               "only in the checkpoint: \"bias\"",
-              "\"weight\" is bf16 [13] there and bf16 [14] here"}) {
+              "\"weight\" is bf16 [13] in the checkpoint and bf16 [14] here"}) {
           if (!absl::StrContains(status.message(), text)) {
             return absl::UnknownError(status.ToString());
           }

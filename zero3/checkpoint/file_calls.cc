@@ -84,7 +84,7 @@ class SystemFileCalls final : public FileCalls {
     if (result != 0 && (errno == EINVAL || errno == ENOSYS)) {
       return absl::FailedPreconditionError(absl::StrCat(
           b,
-          " is there, and the file system cannot replace it at once; "
+          " exists, and the file system cannot replace it atomically; "
           "remove it first"));
     }
     return StatusOf(result, absl::StrCat("exchange with ", b, " the file"), a);

@@ -310,7 +310,7 @@ TEST(FormatsTest, AnyElementsAreReadAndCutBlocksRefused) {
   EXPECT_THAT(refusal(half, StatePart::kFirstMoment, 1, 128, moment),
               HasSubstr("blocks of 64 cannot be cut"));
   EXPECT_THAT(refusal(half, StatePart::kValue, 0, 64, moment),
-              HasSubstr("kept as bf16, not as 8-bit/64"));
+              HasSubstr("stored as bf16, not as 8-bit/64"));
   EXPECT_THAT(refusal(half, StatePart::kFirstMoment, 0, 2000, moment),
               HasSubstr("it has elements 0 to 1147"));
   EXPECT_THAT(refusal(half, StatePart::kValue, 0, 9, {bf16, 0, 8, nullptr}),

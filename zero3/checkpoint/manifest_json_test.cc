@@ -156,7 +156,7 @@ TEST(ManifestJsonTest, PartsHaveNamesOfTheirOwn) {
 TEST(ManifestJsonTest, AManifestHasParts) {
   EXPECT_THAT(FormatManifest({.step = 1}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("there are no parts")));
+                       HasSubstr("it has no parts")));
 }
 
 TEST(CheckpointManifestTest, NamesOfFilesAndParts) {

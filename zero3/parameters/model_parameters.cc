@@ -154,7 +154,7 @@ absl::StatusOr<ModelParameters> ModelParameters::Builder::Build() const {
     mistakes.push_back(absl::StrCat(
         "parameter ", parameter.id.value(), " ", Quoted(parameter.name()),
         ": the name is taken by parameter ", first->second.value(),
-        "; each name may come once"));
+        "; names must be unique"));
   }
   if (const absl::Status status = ToStatus(mistakes); !status.ok()) {
     return status;
@@ -180,7 +180,7 @@ absl::StatusOr<ParameterId> ModelParameters::Find(std::string_view name) const {
   const auto found = state_->by_name.find(name);
   if (found != state_->by_name.end()) return found->second;
   return absl::NotFoundError(absl::StrCat(
-      "no parameter is called ", Quoted(name), " among the ", count(),
+      "unknown parameter ", Quoted(name), " among the ", count(),
       " of the model",
       count() > 0
           ? absl::StrCat("; the first is ", Quoted(all().front().name()))

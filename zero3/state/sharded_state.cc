@@ -52,9 +52,10 @@ absl::Status CheckLossless(std::string_view option,
   if (tier == nullptr || tier->IsLossless(purpose, dtype)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      option, " \"", tier->name(), "\" rounds ", offload::PurposeName(purpose),
-      " of ", DTypeName(dtype), ", from which training goes on; ", advice));
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " \"", tier->name(), "\" rounds ",
+                   offload::PurposeName(purpose), " of ", DTypeName(dtype),
+                   ", which the next step needs exactly; ", advice));
 }
 
 // State that has no other copy must come back from its tier bit for bit.

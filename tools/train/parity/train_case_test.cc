@@ -94,7 +94,7 @@ TEST(TrainCaseTest, PlainCaseKeepsTheModelAlone) {
 TEST(TrainCaseTest, AnErrorNamesTheRank) {
   EXPECT_THAT(TrainCase({.mesh = {.dp = 2}, .schedule = "none"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rank 0: no generator is named \"none\"")));
+                       HasSubstr("rank 0: unknown generator \"none\"")));
   EXPECT_THAT(
       TrainCase({.stage = 2, .offload = "params", .tier = "host"}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("use stage 3")));

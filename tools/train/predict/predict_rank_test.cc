@@ -530,7 +530,7 @@ TEST(PredictRankTest, RefusesWhatTheRunRefuses) {
   options.schedule = "2f2b";
   EXPECT_THAT(PipelinePlan::Create(options),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       testing::HasSubstr("no generator")));
+                       testing::HasSubstr("unknown generator")));
   options = SmallRun();
   options.mesh.tp = 5;
   TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,

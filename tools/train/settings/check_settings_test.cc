@@ -185,8 +185,8 @@ TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
       {"--dtype=\\n\\x1b[0m: must be one of", "dtype", "\n\x1b[0m"},
       {"--mesh=: a mesh of 0 characters", "mesh", ""},
       {"--mesh=dp0: axis \"dp\" has size 0", "mesh", "dp0"},
-      {"--mesh=dp2,dp2: axis \"dp\" stands there twice", "mesh", "dp2,dp2"},
-      {"--mesh=ep2: there is no axis \"ep\"; the axes are dp (or dp_replicate "
+      {"--mesh=dp2,dp2: axis \"dp\" is named twice", "mesh", "dp2,dp2"},
+      {"--mesh=ep2: unknown axis \"ep\"; the axes are dp (or dp_replicate "
        "and dp_shard), pp, cp and tp",
        "mesh", "ep2"},
       {"--mesh=dp4,dp_shard3: dp_shard3 does not divide dp4; give", "mesh",

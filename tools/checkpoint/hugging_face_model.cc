@@ -61,8 +61,8 @@ absl::Status CheckTarget(const std::string& directory) {
   }
   return absl::AlreadyExistsError(
       absl::StrCat(QuotedPath(directory),
-                   " is there and not an empty directory; give the "
-                   "name of a new one"));
+                   " exists and is not an empty directory; give a new "
+                   "directory"));
 }
 
 class Export {
@@ -336,9 +336,9 @@ absl::StatusOr<std::string> ImportModel(const std::string& model,
   plan.dtype = options.dtype.value_or(
       config.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32);
   if (plan.dtype != DType::kF32 && plan.dtype != DType::kBF16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a run does not compute with ", DTypeName(plan.dtype),
-                     "; give f32 or bf16"));
+    return absl::InvalidArgumentError(absl::StrCat("a run cannot compute with ",
+                                                   DTypeName(plan.dtype),
+                                                   "; give f32 or bf16"));
   }
   TESSERA_ASSIGN_OR_RETURN(const SafetensorsSet set,
                            SafetensorsSet::Open(model), AsDamage(_));

@@ -213,8 +213,9 @@ TEST(ListRunsTest, SaysWhatIsThereAndWhatIsNotComplete) {
   EXPECT_THAT(runs[1].state, HasSubstr("tp0-pp0.rank-00001.state"));
   EXPECT_THAT(runs[2].state, HasSubstr("interrupted"));
   EXPECT_THAT(ListRuns(path), IsOkAndHolds(std::vector<ListedRun>{runs[0]}));
-  EXPECT_THAT(ListRuns(directory + "/other"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("has none")));
+  EXPECT_THAT(
+      ListRuns(directory + "/other"),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("contains none")));
 
   std::ostringstream text, json, csv;
   PrintRuns(runs, OutputFormat::kText, text);

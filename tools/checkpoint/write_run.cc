@@ -313,7 +313,7 @@ absl::StatusOr<std::string> WriteRun(zero3::FileCalls& calls,
       absl::StrCat(directory, "/", zero3::CheckpointName(plan.optimizer_steps));
   if (access(path.c_str(), F_OK) == 0) {
     return absl::AlreadyExistsError(absl::StrCat(
-        QuotedPath(path), " is there already; give another directory"));
+        QuotedPath(path), " already exists; give another directory"));
   }
   TESSERA_RETURN_IF_ERROR(RunWriter(calls, directory, plan, source).Write());
   return path;

@@ -362,7 +362,7 @@ TEST(CheckPlanTest, NamesTheFlagTheValueAndWhatIsAllowed) {
   ExpectRefused(plan, "--grace=-1s: expected a time from 0 up");
   plan = ValidPlan();
   plan.command = {};
-  ExpectRefused(plan, "no program; write it and its arguments after --");
+  ExpectRefused(plan, "no program; give it and its arguments after --");
 }
 
 RankExit Exit(int64_t rank) { return {.rank = Rank(rank), .pid = 100}; }

@@ -138,7 +138,7 @@ absl::StatusOr<TransformerShape> ReadModel(std::string_view text) {
     if (SetField(item, &shape)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("\"", item.substr(0, 60),
-                     "\" is no key with a number; expected items such as "
+                     "\" is not a key with a number; expected items such as "
                      "layers=32, with the keys ",
                      KeyNames()));
   }

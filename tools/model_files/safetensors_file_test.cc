@@ -169,7 +169,7 @@ TEST(SafetensorsFileTest, RefusesFilesThatAreNone) {
                        HasSubstr("cannot open \"/nix/da\"")));
   EXPECT_THAT(SafetensorsFile::Open(::testing::TempDir()),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("no regular file")));
+                       HasSubstr("not a regular file")));
   const auto open = [](std::string_view bytes) {
     return SafetensorsFile::Open(WriteTemporary("bad.safetensors", bytes));
   };

@@ -156,7 +156,7 @@ TEST(LayOutTest, Refuses) {
   const StoredTensor w = {"w", ElementType::kU8, {4}};
   EXPECT_THAT(LayOut({w, w}, {}), Refused("tensor \"w\": comes twice"));
   EXPECT_THAT(LayOut({{"__metadata__", ElementType::kU8, {}}}, {}),
-              Refused("keeps this name"));
+              Refused("reserves this name"));
   EXPECT_THAT(LayOut({{"w", ElementType::kU8, {-1}}}, {}),
               Refused("tensor \"w\": size -1 is negative"));
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();

@@ -31,7 +31,7 @@ std::string WhyNot(const PlanRequest& request, const MeshSizes& mesh) {
                                  mesh.tp)
            .ok()) {
     return absl::StrCat("heads (", model.heads, ", ", model.kv_heads,
-                        " of keys and values) cannot be shared out over tp");
+                        " of keys and values) cannot be divided over tp");
   }
   if (mesh.pp > model.layers) {
     return absl::StrCat("fewer layers (", model.layers, ") than pp");

@@ -54,7 +54,7 @@ refuse "--tflops=-1" 2 $small --tflops=-1
 refuse "--batch=-1" 2 $small --batch=-1
 refuse "--memory=many" 2 $small --memory=many
 refuse "--colour" 2 --colour
-refuse "nothing fits" 1 $small --memory=1MB
+refuse "no plan fits" 1 $small --memory=1MB
 "$plan" --help >help || fail "--help"
 grep -q -- "--cluster" help || fail "help does not name --cluster"
 

@@ -153,7 +153,7 @@ absl::Status NoMesh(const PlanRequest& request, const PlanReport& report) {
 
 absl::Status NothingFits(const PlanRequest& request, const PlanReport& report) {
   return absl::ResourceExhaustedError(absl::StrCat(
-      "nothing fits into ", request.memory, " bytes a rank; what needs least, ",
+      "no plan fits into ", request.memory, " bytes per rank; the smallest, ",
       report.smallest_memory,
       " bytes or more, is: ", CommandOf(request, report.smallest),
       "; give more ranks or memory, a smaller batch or shorter sequences"));

@@ -145,7 +145,7 @@ TEST(BpeTokenizerTest, RefusesIdsThatCannotBe) {
               refused("token \"b\" has id 2147483647"));
   EXPECT_THAT(create(3, 3), refused("have the same id, 3"));
   EXPECT_THAT(BpeTokenizer::Create({.end_of_text = 7}),
-              refused("the end of text, 7, is no token's id"));
+              refused("the end-of-text id 7 is not a token's id"));
 }
 
 TEST(BpeTokenizerTest, ManyDifferentWordsOutgrowTheCache) {

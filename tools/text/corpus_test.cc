@@ -108,7 +108,7 @@ TEST_F(CorpusTest, RefusalsNameThePath) {
   refused({Path("emp*")}, kInvalidArgument, "has no text");
   refused({Write("binary", std::string_view("\0", 1))}, kInvalidArgument,
           "binary\" is binary", ".u16");
-  refused({"/dev/null"}, kInvalidArgument, "no regular file");
+  refused({"/dev/null"}, kInvalidArgument, "not a regular file");
   refused({}, kInvalidArgument, "no data; give files");
   refused({Write("ok", "x"), Path("nix")}, kNotFound, "nix\"");
   if (geteuid() != 0) {
@@ -203,10 +203,10 @@ TEST_F(CorpusTest, TokenFilesRefuseWhatTheyCannotBe) {
               refused("odd.u32", "has 6 bytes", "4 bytes each"));
   EXPECT_THAT(TokenFile::Open(Write("none.bin", ""), 9), refused("0 bytes"));
   EXPECT_THAT(TokenFile::Open(Write("x.txt", "ab"), 9),
-              refused("x.txt", "is no token file"));
+              refused("x.txt", "is not a token file"));
   EXPECT_THAT(TokenFile::Open(Path("nix.u16"), 9),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("nix.u16")));
-  EXPECT_THAT(WriteTokenFile(Path("x.txt"), {}), refused("no token file"));
+  EXPECT_THAT(WriteTokenFile(Path("x.txt"), {}), refused("not a token file"));
   EXPECT_THAT(WriteTokenFile(Path("x.u16"), std::vector<TokenId>{65536}),
               refused("id 65536 does not fit 2"));
   EXPECT_THAT(WriteTokenFile(Path("x.u32"), std::vector<TokenId>{-1}),
@@ -223,8 +223,8 @@ TEST_F(CorpusTest, TokenFilesRefuseWhatTheyCannotBe) {
               refused("y.u32", "token 2 is 300; the vocabulary has 257"));
   EXPECT_THAT(file.Read(3, tokens), StatusIs(absl::StatusCode::kOutOfRange));
   ASSERT_EQ(truncate(Path("y.u32").c_str(), 4), 0);
-  EXPECT_THAT(file.Read(0, tokens),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("was cut")));
+  EXPECT_THAT(file.Read(0, tokens), StatusIs(absl::StatusCode::kDataLoss,
+                                             HasSubstr("was truncated")));
   // The largest 32-bit value is not a valid id, nor a negative one.
   Write("z.u32", "\xff\xff\xff\xff");
   EXPECT_THAT(Corpus::Open({{Path("z.u32")}}, ByteTokenizer()),

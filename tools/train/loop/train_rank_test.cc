@@ -167,11 +167,12 @@ TEST(TrainRankTest, ATierThatFailsNamesLayerAndMicroBatch) {
     const auto statuses = Train(
         OddOptions(mesh, "1f1b", tensor_parallel::Recompute::kNone),
         [&](size_t rank) { return rank == 0 ? &full : &good; }, ranks);
-    EXPECT_THAT(statuses[0],
-                StatusIs(absl::StatusCode::kResourceExhausted,
-                         AllOf(HasSubstr("layer 0, micro-batch 0: sending its "
-                                         "activations away"),
-                               HasSubstr("far: no room for"))));
+    EXPECT_THAT(
+        statuses[0],
+        StatusIs(absl::StatusCode::kResourceExhausted,
+                 AllOf(HasSubstr("layer 0, micro-batch 0: offloading its "
+                                 "activations"),
+                       HasSubstr("far: no room for"))));
     EXPECT_FALSE(statuses[1].ok());
   }
 }

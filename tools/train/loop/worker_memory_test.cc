@@ -179,9 +179,10 @@ TEST_F(WorkerMemoryTest, ClimbsAsFarAsItMustAndAgainWhereThatWasNotEnough) {
   // Only once, although three more steps exceed the limit.
   const std::vector<std::string> notices = Notices(run);
   ASSERT_EQ(notices.size(), 3u);
-  EXPECT_THAT(notices[2], HasSubstr("after 4 steps: 953.7MiB of "
-                                    "--memory_limit=100MB: no strategy is "
-                                    "left that needs less; continues"));
+  EXPECT_THAT(notices[2],
+              HasSubstr("after 4 steps: 953.7MiB of "
+                        "--memory_limit=100MB: no strategy needs less memory; "
+                        "continues"));
   // The state is in memory at first and in files at the end.
   const auto optimizer = static_cast<size_t>(offload::Purpose::kOptimizer);
   for (const RankResult& rank : run.result.ranks) {

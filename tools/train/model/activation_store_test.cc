@@ -303,8 +303,8 @@ TEST_F(ActivationStoreTest, ErrorsNameLayerAndMicroBatch) {
   flight.Compute(1);
   EXPECT_THAT(store->Take({1, 3}, flight.Kept()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("layer 0, micro-batch 3: bringing its "
-                                       "activations back"),
+                       AllOf(HasSubstr("layer 0, micro-batch 3: restoring its "
+                                       "activations"),
                              HasSubstr("call Put before Take"))));
   TESSERA_ASSERT_OK(store->Put({1, 3}, flight.Kept()));
   EXPECT_THAT(store->Put({1, 3}, flight.Kept()),
@@ -314,8 +314,8 @@ TEST_F(ActivationStoreTest, ErrorsNameLayerAndMicroBatch) {
   flight.Compute(2);
   EXPECT_THAT(store->Put({2, 4}, flight.Kept()),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("layer 1, micro-batch 4: sending its "
-                                       "activations away"),
+                       AllOf(HasSubstr("layer 1, micro-batch 4: offloading its "
+                                       "activations"),
                              HasSubstr("far: no room for"))));
 }
 
@@ -337,7 +337,7 @@ TEST_F(ActivationStoreTest, ErrorsOfLateWritesNameWhatIsWritten) {
   EXPECT_THAT(
       status,
       StatusIs(absl::StatusCode::kResourceExhausted,
-               AllOf(HasSubstr("layer 0, micro-batch 2: sending its"),
+               AllOf(HasSubstr("layer 0, micro-batch 2: offloading its"),
                      HasSubstr("\"rank 5/activations/layer 0/0\" has the "
                                "activations of layer 0, micro-batch 0"))));
 }

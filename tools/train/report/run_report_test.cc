@@ -66,7 +66,7 @@ TEST_F(RunReportTest, AGoodRunIsTold) {
   }
   std::ostringstream text;
   PrintRunReport(report, text);
-  EXPECT_THAT(text.str(), HasSubstr("nothing holds the run back"));
+  EXPECT_THAT(text.str(), HasSubstr("no bottleneck found"));
   EXPECT_THAT(text.str(), HasSubstr("report of 3 steps, 1234 tokens/s"));
 }
 

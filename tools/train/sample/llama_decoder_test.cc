@@ -104,11 +104,11 @@ TEST_P(LlamaDecoderTest, RefusesTokensThatCannotBeAndTakesNone) {
   EXPECT_THAT(decoder->Append({{-1}}), StatusIs(code, HasSubstr("token -1")));
   EXPECT_THAT(decoder->Append(Tokens(3, 1)),
               StatusIs(absl::StatusCode::kOutOfRange,
-                       HasSubstr("3 tokens behind 2; there is room for 4")));
+                       HasSubstr("3 tokens after 2; there is room for 4")));
   EXPECT_EQ(decoder->length(), 2);
   TESSERA_EXPECT_OK(decoder->Append(Tokens(2, 3)));
   EXPECT_THAT(LlamaDecoder::Create(*weights_, ops_, 0),
-              StatusIs(code, HasSubstr("room for 0 tokens")));
+              StatusIs(code, HasSubstr("capacity of 0 tokens")));
 }
 
 // The weight that corresponds to a stage's parameter.

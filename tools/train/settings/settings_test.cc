@@ -344,7 +344,7 @@ TEST_F(SettingsTest, RefusesToWriteWhatJsonCannotSayAndKeepsTheOldFile) {
   settings = {};
   settings.sample_prompt = "\xff";
   EXPECT_THAT(WriteSettings(settings, path),
-              Refused("key \"sample_prompt\": a text that is no UTF-8"));
+              Refused("key \"sample_prompt\": text that is not UTF-8"));
   settings = {};
   settings.data = {"a", "\xc3"};
   EXPECT_THAT(WriteSettings(settings, path), Refused("key \"data\""));

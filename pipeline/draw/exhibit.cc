@@ -43,7 +43,7 @@ std::string BytesText(int64_t bytes) {
 namespace {
 
 Curve HeldBy(const RankTimeline& rank) {
-  // Changes by one, in the order of time; what ends goes before what begins.
+  // Changes by one, in order of time; at the same time ends precede begins.
   std::vector<std::pair<double, int64_t>> changes;
   for (const TimedAction& timed : rank.computations) {
     if (timed.action.kind == ActionKind::kForward) {

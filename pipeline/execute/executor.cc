@@ -51,7 +51,7 @@ bool HasMessages(const Schedule& schedule) {
   return false;
 }
 
-// By boundary, whether its stages are on different ranks.
+// Returns for each boundary whether its stages are on different ranks.
 std::vector<bool> CrossedBoundaries(const StageMap& map) {
   std::vector<bool> crossed;
   for (int32_t stage = 0; stage + 1 < map.stages(); ++stage) {
@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<Stage*>> InOrder(
   return stages;
 }
 
-// The checks and plan that one rank makes alone.
+// The checks and the plan of one rank, without communication.
 struct Prepared {
   Schedule schedule;
   Proof proof;
@@ -219,8 +219,8 @@ absl::Status Executor::AgreeOnShapes() {
   return absl::OkStatus();
 }
 
-// Each loss is on one rank, and 0 on all others: sums are exact, and the mean
-// is the same whatever the schedule.
+// Each loss is on one rank, and 0 on all others, so sums are exact and the mean
+// does not depend on the schedule.
 absl::StatusOr<StepResult> Executor::ShareLosses() {
   TESSERA_RETURN_IF_ERROR(
       communicator_.AllReduce(collectives::Buffer(std::span(losses_)),
@@ -235,8 +235,8 @@ absl::StatusOr<StepResult> Executor::ShareLosses() {
 }
 
 absl::Status Executor::Break(const absl::Status& error) {
-  // If the group was broken before, it depends on timing whether this call was
-  // refused or cut short: report the code for which the group is broken.
+  // If the group was broken before, timing decides whether this call was
+  // rejected or interrupted: report the code that broke the group.
   const absl::Status group = communicator_.status();
   broken_ = !group.ok() && absl::IsFailedPrecondition(error)
                 ? absl::Status(group.code(), error.message())

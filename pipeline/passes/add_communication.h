@@ -1,5 +1,5 @@
 // Passes that lower a schedule's communication: AddCommunication inserts sends
-// and receives, FuseMessages pairs those that can happen at once.
+// and receives, FuseMessages pairs those that can run concurrently.
 #ifndef TESSERA_PIPELINE_PASSES_ADD_COMMUNICATION_H_
 #define TESSERA_PIPELINE_PASSES_ADD_COMMUNICATION_H_
 
@@ -8,26 +8,26 @@
 
 namespace tessera::pipeline {
 
-// AddCommunication: lowers a schedule of computations to one that sends and
-// receives what stages on different ranks exchange.
+// AddCommunication: inserts the sends and receives between stages on different
+// ranks into a schedule of computations.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Schedule lowered, AddCommunication(schedule));
 //
-// The result cannot deadlock, even where a send completes only when its receive
-// is reached. Proof: the pass runs the schedule once and writes every action
-// down as it comes in that run, a message on both of its ranks at the same
-// moment. So there is one total order of all computations and messages, and
-// each rank's list agrees with it on all messages. The first message in that
-// order that has not happened yet is on both of its ranks the next one, and all
-// that they compute before it needs only messages that come before it: it
-// always can happen, and so does every one.
+// The result cannot deadlock, even if a send completes only when its receive is
+// reached. Proof: the pass executes the schedule once and records every action
+// in execution order, a message on both of its ranks at the same moment. So
+// there is one total order of all computations and messages, and each rank's
+// list agrees with it on all messages. Consider the first message in that order
+// that has not completed: it is the next one on both of its ranks, and the
+// computations before it need only earlier messages. So it can complete, and by
+// induction all can.
 //
-// A send comes right after its computation (or the pair that runs together),
-// but for receives of messages that were sent while that ran. A receive comes
-// as late as it may: right before the first computation that needs it, or the
-// next send or receive of the rank that must stay behind it in the order. In
-// the run F, I and W last 1 each, B lasts 2, a pair as long as both of its
-// actions and a message no time.
+// A send follows its computation (or the pair that runs together) directly,
+// except for receives of messages that were sent in the meantime. A receive
+// comes as late as possible: right before the first computation that needs it,
+// or before the rank's next send or receive that must follow it. In this
+// execution F, I and W take 1 each, B takes 2, a pair the sum of its actions,
+// and a message no time.
 //
 // `schedule` has computations and, optionally, UNSHARD, RESHARD and
 // REDUCE_GRAD, which keep their places between the computations.
@@ -35,24 +35,23 @@ namespace tessera::pipeline {
 // ::kImplied): the rank, the action's position and what it waits for.
 absl::StatusOr<Schedule> AddCommunication(const Schedule& schedule);
 
-// FuseMessages: a send and a receive with one rank that stand next to each
-// other become one exchange.
+// FuseMessages: turns an adjacent send and receive with the same rank into one
+// exchange.
 //
 //   1SEND_F3, 1RECV_B0      ->  (1SEND_F3;1RECV_B0)
 //
-// In a list both are still there, the first with with_next. They are started at
-// once, each completes when it can, and the rank goes on when both have. So the
-// messages of 1F1B's steady state, an activation one way and a gradient the
-// other, cross on the wire (PyTorch batches them likewise, as batch_isend_irecv
-// must be used).
+// Both stay in the list, the first with with_next. They start together, each
+// completes when it can, and the rank continues when both have completed. So
+// the messages of 1F1B's steady state, an activation one way and a gradient the
+// other, overlap on the wire (as with PyTorch's batch_isend_irecv).
 //
-// A schedule that cannot deadlock stays so: a rank waits for the same messages
-// as before, and holds none of them back until another is done. One that
-// deadlocks because two ranks each send first may be mended.
+// A schedule that cannot deadlock stays free of deadlocks: a rank waits for the
+// same messages as before, and delays none of them for another. One that
+// deadlocks because two ranks both send first may become valid.
 //
-// `schedule` is lowered (AddCommunication). From the begin of each list, every
-// send and receive in a row, in either order, that have the same peer and are
-// in no pair yet become one. InvalidArgument, with rank and position, if a
+// `schedule` is lowered (AddCommunication). From the start of each list,
+// adjacent sends and receives, in either order, that have the same peer and are
+// not paired yet are fused. InvalidArgument, with rank and position, if a
 // message has no stage, micro-batch or rank at its other end, or more than two
 // actions run together; Validate finds other errors.
 absl::StatusOr<Schedule> FuseMessages(const Schedule& schedule);

@@ -17,17 +17,18 @@ namespace tessera::pipeline {
 //   SplitBackward: 1B0            ->  1I0, 1W0
 //   MergeBackward: 1I0, 1W0       ->  1B0
 //
-// In a pair that runs together the input's gradient takes the backward's place
-// and the weights' follows the pair: (0F8;1B0) -> (0F8;1I0), 1W0. MergeBackward
-// undoes it. It leaves an I alone whose W is not the next thing that the rank
-// does, be it only for a send between them: merge before AddCommunication.
+// In a pair that runs together the input's gradient replaces the backward and
+// the weights' gradient follows the pair: (0F8;1B0) -> (0F8;1I0), 1W0.
+// MergeBackward reverses it. It keeps an I whose W is not the rank's next
+// action, even if only a send is between them: merge before AddCommunication.
 //
-// The schedule with I and W for every B. InvalidArgument, with rank and
-// position, if a rank's last action runs together with one after it, or
-// three actions run together.
+// Returns the schedule with I and W for every B. InvalidArgument, with rank and
+// position, if a rank's last action runs together with one after it, or three
+// actions run together.
 absl::StatusOr<Schedule> SplitBackward(const Schedule& schedule);
 
-// The schedule with B for every I that its W follows at once. Errors as above.
+// Returns the schedule with B for every I directly followed by its W. Errors as
+// above.
 absl::StatusOr<Schedule> MergeBackward(const Schedule& schedule);
 
 // SplitStages: divides stages into smaller ones on the same rank, so that the

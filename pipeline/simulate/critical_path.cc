@@ -363,8 +363,7 @@ class Walk {
     return events_[static_cast<size_t>(event)];
   }
 
-  // A message that travels beside the computations is last of all only if
-  // nobody needs it.
+  // An overlapped message is the last event only if no computation needs it.
   int32_t LastEvent() const {
     int32_t last = kNoEvent;
     for (size_t i = 0; i < events_.size(); ++i) {

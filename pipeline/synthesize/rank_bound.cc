@@ -39,7 +39,7 @@ double FractionalKnapsack(std::vector<Item> items, int64_t room) {
   return value;
 }
 
-// A rank whose micro-batches all come one way.
+// A rank whose micro-batches all go in one direction.
 class OneWayRank {
  public:
   OneWayRank(const Model& model, const Ways& ways, size_t rank)
@@ -128,7 +128,7 @@ class OneWayRank {
     return FractionalKnapsack(std::move(items), model_.memory_limit);
   }
 
-  // How many of so many bytes fit, of all micro-batches.
+  // The number of micro-batches of this size that fit in memory.
   int64_t Slots(int64_t bytes) const {
     if (bytes <= 0) return m_;
     return std::min<int64_t>(m_, model_.memory_limit / bytes);

@@ -1,4 +1,4 @@
-// NormOptions: what both norms are made of.
+// NormOptions: the options of both norms.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_NORM_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_NORM_H_
 
@@ -24,7 +24,7 @@ struct NormOptions {
   bool sequence_parallel = false;
 };
 
-// NormState: what a norm keeps of a forward for its backward, by row.
+// NormState: the values that a norm keeps for its backward, by row.
 
 struct NormState {
   // `pool` must outlive the state.
@@ -47,7 +47,7 @@ absl::StatusOr<Parameter> CreateWeight(const TensorGroup& group,
                                        const NormOptions& options,
                                        std::string_view name, double value);
 
-// The rows of x, where that has two dimensions.
+// The rows of x, which must have two dimensions.
 absl::StatusOr<int64_t> RowsOf(std::string_view norm, const ConstTensorView& x);
 
 // FailedPrecondition if the state is not of a forward with the rows of x.
@@ -71,8 +71,8 @@ absl::Status CheckState(std::string_view norm, const ConstTensorView& x,
 
 class RmsNorm {
  public:
-  // InvalidArgument if the width or epsilon is negative, or the type is none of
-  // f64, f32 and bf16.
+  // InvalidArgument if the width or epsilon is negative, or the type is not
+  // f64, f32 or bf16.
   static absl::StatusOr<RmsNorm> Create(const TensorGroup& group,
                                         const NormOptions& options);
 

@@ -35,10 +35,10 @@ class TensorPool {
   TensorPool(const TensorPool&) = delete;
   TensorPool& operator=(const TensorPool&) = delete;
 
-  // A free block of the size's class, else a new one. A class has sizes that
-  // are at most an eighth apart (or 64 bytes), rounded up to the largest: so a
-  // step that takes and gives in the order of the one before allocates nothing.
-  // ResourceExhausted if there is no more memory.
+  // Returns a free block of the size's class, else a new one. Sizes in a class
+  // differ by at most an eighth (or 64 bytes) and are rounded up to the
+  // largest: a step with the same order of calls as the previous one allocates
+  // nothing. ResourceExhausted if there is no more memory.
   absl::StatusOr<Buffer> Take(size_t bytes);
   void Give(Buffer buffer);
 
@@ -73,14 +73,14 @@ class PooledTensor {
   PooledTensor(PooledTensor&& other) noexcept;
   PooledTensor& operator=(PooledTensor&& other) noexcept;
 
-  // Row-major, with any elements; what was there before is gone. Takes memory
-  // only where the present does not suffice.
+  // Row-major and uninitialised; previous contents are lost. Takes memory only
+  // if the present memory is too small.
   absl::StatusOr<TensorView> Reserve(DType dtype,
                                      std::span<const int64_t> shape);
   void Release();
 
   bool held() const { return view_.has_value(); }
-  // Only where held().
+  // Requires held().
   TensorView view() const { return *view_; }
   // Bytes of the elements; 0 if there are none.
   int64_t bytes() const { return held() ? view_->size_in_bytes() : 0; }
@@ -92,9 +92,9 @@ class PooledTensor {
   std::optional<TensorView> view_;
 };
 
-// One of the tensors that a layer keeps of a micro-batch between its passes,
-// for whoever moves them out of memory in the meantime. It is in memory of a
-// pool, or the caller's and only seen (`view`, which is null for tensors that
+// One of the tensors that a layer keeps for a micro-batch between its passes,
+// for callers that move them out of memory in the meantime. It is in memory of
+// a pool, or borrowed from the caller (`view`, which is null for tensors that
 // are never borrowed). Neither is owned.
 struct KeptTensor {
   PooledTensor* own = nullptr;
@@ -108,8 +108,8 @@ struct KeptTensor {
   void Release() const;
 };
 
-// ReusableTensor: working memory of a layer, which grows to the largest shape
-// asked for and stays.
+// ReusableTensor: working memory of a layer, which grows to the largest
+// requested shape.
 //
 //   ReusableTensor all_tokens(group.memory());
 //   TESSERA_ASSIGN_OR_RETURN(TensorView x, all_tokens.Get(dtype, shape));

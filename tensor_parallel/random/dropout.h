@@ -53,10 +53,10 @@ class Dropout {
   absl::StatusOr<RandomKey> KeyOf(const topology::Mesh& mesh,
                                   topology::Rank rank) const;
 
-  // The rank's shard of a tensor of `shape`; both views are contiguous, in host
-  // memory, of one floating-point type, and may be the same memory.
-  // InvalidArgument, with nothing written, if they are not so, and where `spec`
-  // uses an axis of `differs_along`.
+  // Applies to the rank's shard of a tensor of `shape`; both views must be
+  // contiguous, in host memory, of one floating-point type, and may be the same
+  // memory. InvalidArgument, with nothing written, otherwise, or if `spec` uses
+  // an axis of `differs_along`.
   absl::Status Apply(const topology::Mesh& mesh, topology::Rank rank,
                      const ShardSpec& spec, std::span<const int64_t> shape,
                      const ConstTensorView& input,

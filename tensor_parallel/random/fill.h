@@ -10,9 +10,9 @@
 // once. Along partial axes the rank at 0 has the values, the others zeros.
 // Numbers of different tensors are independent where their streams differ.
 //
-// All return InvalidArgument, with nothing written, if the tensor is of no
-// floating-point type or a parameter cannot be, and FailedPrecondition if it is
-// not in host memory.
+// All return InvalidArgument, with nothing written, if the tensor is not of a
+// floating-point type or a parameter is invalid, and FailedPrecondition if it
+// is not in host memory.
 #ifndef TESSERA_TENSOR_PARALLEL_RANDOM_FILL_H_
 #define TESSERA_TENSOR_PARALLEL_RANDOM_FILL_H_
 
@@ -31,9 +31,9 @@ absl::Status FillUniform(const RandomKey& key, double low, double high,
 absl::Status FillNormal(const RandomKey& key, double mean, double stddev,
                         DistributedTensor& tensor);
 
-// Normal numbers of `mean` and `stddev` that lie in [low, high]; others are
-// drawn again. A quarter of all must lie there. The tensor has fewer than 2^56
-// elements.
+// Normal numbers of `mean` and `stddev` restricted to [low, high] by rejection.
+// At least a quarter of all must be in this range. The tensor has fewer than
+// 2^56 elements.
 absl::Status FillTruncatedNormal(const RandomKey& key, double mean,
                                  double stddev, double low, double high,
                                  DistributedTensor& tensor);

@@ -11,7 +11,7 @@ namespace tessera::tensor_parallel {
 
 namespace {
 
-// A range that both shards have without a gap, and where it lies in each.
+// A contiguous range that both shards have, and its offset in each.
 struct Piece {
   int64_t from = 0;
   int64_t to = 0;
@@ -124,8 +124,8 @@ absl::Status CopyShared(const Shard& from, const ConstTensorView& source,
 
 namespace {
 
-// Returns whether the rank has the values of a tensor whose addends elsewhere
-// are zero.
+// Returns true if the rank has the values of a partial tensor whose other
+// addends are zero.
 absl::StatusOr<bool> IsAtZero(const topology::Mesh& mesh, topology::Rank rank,
                               std::span<const std::string> axes) {
   for (const std::string& axis : axes) {

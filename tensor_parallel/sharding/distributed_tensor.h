@@ -34,13 +34,13 @@ Shard WholeOf(std::span<const int64_t> shape);
 // which contains them; nullopt if they are not contiguous and in order there.
 std::optional<int64_t> OffsetIn(const Shard& whole, const Shard& part);
 
-// Copies what `from` and `to` share, from the one to the other. The views have
-// the shards' shapes and do not share memory. InvalidArgument if a view has
-// another shape or the dtypes differ; else as Copy.
+// Copies the elements that `from` and `to` share. The views have the shards'
+// shapes and do not share memory. InvalidArgument if a view has another shape
+// or the dtypes differ; else as Copy.
 absl::Status CopyShared(const Shard& from, const ConstTensorView& source,
                         const Shard& to, const TensorView& target);
 
-// DistributedTensor: one rank's shard of a tensor that lies on a mesh.
+// DistributedTensor: one rank's shard of a tensor on a mesh.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto w, DistributedTensor::FromFull(mesh, rank, spec, full.view()));
@@ -48,8 +48,8 @@ absl::Status CopyShared(const Shard& from, const ConstTensorView& source,
 //   w.local().view();  // this rank's part of it
 //
 // tensor_parallel/sharding/redistribute.h gathers and moves it,
-// tensor_parallel/random/fill.h initialises it. A value: nothing here speaks to
-// other ranks.
+// tensor_parallel/random/fill.h initialises it. A value type without
+// communication.
 
 // Move-only, as Tensor.
 class DistributedTensor {

@@ -25,7 +25,7 @@ struct IndexRange {
   friend bool operator==(const IndexRange&, const IndexRange&) = default;
 };
 
-// The indices in both ranges; empty if there are none.
+// The indices in both ranges; may be empty.
 constexpr IndexRange Intersection(IndexRange a, IndexRange b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
@@ -35,7 +35,7 @@ inline std::ostream& operator<<(std::ostream& os, IndexRange range) {
   return os << "[" << range.begin << ", " << range.end << ")";
 }
 
-// Partition: which part of a dimension each rank of a group holds.
+// Partition: the part of a dimension on each rank of a group.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Partition rows, Partition::Balanced(10, 4));
 //   rows.RangeOf(1);              // {3, 6}: 3, 3, 2, 2
@@ -46,10 +46,9 @@ inline std::ostream& operator<<(std::ostream& os, IndexRange range) {
 //   Balanced     3 3 2 2          at most one apart
 //   Blocks(4)    4 4 2 0          whole blocks of 4; only the last one is cut
 //
-// Parts are in order, do not overlap and cover the dimension exactly; where it
-// has fewer elements (or blocks) than there are parts, the last ones are empty,
-// and they begin and end within the dimension. A value of four integers:
-// everything is computed, nothing is stored by part.
+// Parts are in order, do not overlap and cover the dimension exactly. If it has
+// fewer elements (or blocks) than parts, the last ones are empty ranges within
+// the dimension. A value of four integers: everything is computed on demand.
 
 class Partition {
  public:
@@ -57,12 +56,12 @@ class Partition {
   Partition() = default;
 
   // InvalidArgument if `size` is negative or `parts` is below 1; for Blocks
-  // also where `block` is.
+  // also if `block` is.
   static absl::StatusOr<Partition> CeilChunks(int64_t size, int64_t parts);
   static absl::StatusOr<Partition> Balanced(int64_t size, int64_t parts);
-  // Blocks of `block` elements, which stay whole, are dealt out as Balanced
-  // deals elements. The last block of the dimension may be short: PaddedSizeOf
-  // says what a part takes where it is padded to whole blocks.
+  // Blocks of `block` elements stay whole and are divided as Balanced divides
+  // elements. The last block of the dimension may be short: PaddedSizeOf
+  // returns a part's size when padded to whole blocks.
   static absl::StatusOr<Partition> Blocks(int64_t size, int64_t parts,
                                           int64_t block);
 

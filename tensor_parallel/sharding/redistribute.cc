@@ -48,8 +48,8 @@ Message SharedWith(std::span<const Shard> shards, const Shard& mine) {
   return MessageOf(std::move(blocks));
 }
 
-// Returns whether the blocks, one after the other, are the elements of `shard`
-// as they lie: then the message needs no memory of its own.
+// Returns true if the blocks, one after the other, are the elements of `shard`
+// in memory order: then the message needs no buffer.
 bool LiesIn(const Message& message, const Shard& shard) {
   int64_t start = 0;
   for (size_t i = 0; i < message.blocks.size(); ++i) {
@@ -303,7 +303,7 @@ absl::StatusOr<DistributedTensor> Redistribute(GroupManager& groups,
     if (!result.ok()) return Annotate(result.status(), step.ToString());
     current = &*result;
   }
-  // A tensor of its own also where there was nothing to do.
+  // Returns a separate tensor even if the plan is empty.
   return plan.steps.empty()
              ? RunStep(
                    groups, tensor,

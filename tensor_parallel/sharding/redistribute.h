@@ -13,9 +13,9 @@
 
 namespace tessera::tensor_parallel {
 
-// `tensor` is as step.from says. A collective over this rank's group along
-// step.axes. Blocks that lie in one row in the shards are sent and received
-// where they are, others by way of packed memory.
+// `tensor` must have the spec step.from. A collective over this rank's group
+// along step.axes. Blocks that are contiguous in the shards are sent and
+// received in place, others through packed memory.
 absl::StatusOr<DistributedTensor> RunStep(collectives::GroupManager& groups,
                                           const DistributedTensor& tensor,
                                           const RedistributionStep& step);
@@ -33,9 +33,9 @@ absl::StatusOr<DistributedTensor> RunStep(collectives::GroupManager& groups,
 // Partial sums are added by the communicators, in their order and rounding.
 // Threads: as of the group manager's communicators.
 
-// By the cheapest plan. InvalidArgument, with nothing sent, as
-// PlanRedistribution, and where the tensor is not of the group manager's rank;
-// else what a communicator says.
+// Uses the cheapest plan. InvalidArgument, with nothing sent, as
+// PlanRedistribution, and if the tensor is not of the group manager's rank;
+// else the communicator's errors.
 absl::StatusOr<DistributedTensor> Redistribute(
     collectives::GroupManager& groups, const DistributedTensor& tensor,
     const ShardSpec& to, const PlanOptions& options = {});

@@ -151,8 +151,8 @@ void Append(Axes& axes, std::span<const std::string> more) {
   axes.insert(axes.end(), more.begin(), more.end());
 }
 
-// The source axes of a dimension along which ranks must exchange, when it is to
-// be cut as `to`: all behind the front that both have.
+// The source axes of a dimension along which ranks must exchange to reach `to`:
+// all after the common prefix.
 Axes ExchangeAxes(const DimSharding& from, const DimSharding& to) {
   if (from == to) return {};
   size_t same = 0;
@@ -238,7 +238,7 @@ class Steps {
     }
   }
 
-  // One dimension, or all of them, straight to what the target has.
+  // Moves one dimension, or all of them, directly to the target's sharding.
   void AddJumps() {
     ShardSpec all = spec_;
     bool possible = true;
@@ -306,7 +306,7 @@ class Steps {
     Add(kind, group, std::move(to));
   }
 
-  // Returns whether all ranks then have what their group has.
+  // Returns true if all ranks then have the data of their group.
   bool OnlyTakesAxes(const ShardSpec& to) const {
     for (size_t dim = 0; dim < to.dims.size(); ++dim) {
       const DimSharding& a = spec_.dims[dim];
@@ -439,7 +439,7 @@ class Search {
         complete_ = false;
         return absl::OkStatus();
       }
-      // A copy: what follows adds to the map.
+      // A copy, because the code below adds to the map.
       const ShardSpec spec = reached_.at(key).spec;
       TESSERA_RETURN_IF_ERROR(Expand(key, cost, spec, axes));
     }
@@ -533,7 +533,7 @@ absl::StatusOr<int64_t> CostOf(const topology::Mesh& mesh,
                                std::span<const int64_t> shape, DType dtype,
                                const RedistributionStep& step,
                                const PlanOptions& options) {
-  // A local copy is worth avoiding where nothing else tells plans apart.
+  // Fewer local copies break ties between plans.
   if (IsLocal(step.kind)) return 1;
   TESSERA_ASSIGN_OR_RETURN(
       const std::vector<topology::Rank> ranks,
@@ -543,7 +543,7 @@ absl::StatusOr<int64_t> CostOf(const topology::Mesh& mesh,
   for (const topology::Rank rank : ranks) {
     if (counted.count(rank) > 0) continue;
     TESSERA_ASSIGN_OR_RETURN(StepGroup group, GroupOf(mesh, shape, step, rank));
-    // The whole group at once: its shards are the most of the work.
+    // Computes the whole group at once because its shards dominate the work.
     for (group.self = 0; group.self < group.members.size(); ++group.self) {
       const StepBytes bytes = BytesOf(group, step.kind, dtype);
       most = std::max({most, bytes.sent, bytes.received});

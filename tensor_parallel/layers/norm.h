@@ -57,17 +57,18 @@ absl::Status CheckState(std::string_view norm, const ConstTensorView& x,
 // RmsNorm: y = x / sqrt(mean(x^2) + epsilon) * weight, by token (Zhang and
 // Sennrich, arXiv 1910.07467), on ranks that share the weight.
 //
-//   TESSERA_ASSIGN_OR_RETURN(auto norm, RmsNorm::Create(group, {.width =
-//   512})); NormState state(pool);                            // one a
-//   micro-batch TESSERA_RETURN_IF_ERROR(norm.Forward(x, y, state));
+//   TESSERA_ASSIGN_OR_RETURN(auto norm,
+//                            RmsNorm::Create(group, {.width = 512}));
+//   NormState state(pool);                            // one per micro-batch
+//   TESSERA_RETURN_IF_ERROR(norm.Forward(x, y, state));
 //   TESSERA_RETURN_IF_ERROR(norm.BackwardInput(dy, x, state, dx));
 //   TESSERA_RETURN_IF_ERROR(norm.BackwardWeight(dy, x, state));
 //   TESSERA_RETURN_IF_ERROR(norm.FinishGradients());  // once a step
 //
 // x, y and their gradients are [tokens, width] of one dtype: all tokens, the
 // same on every rank, or under sequence parallelism those of the rank. y may be
-// x where the backward is not to follow, and x_gradient may be the gradient.
-// Nothing moves but in FinishGradients. The weight begins with ones.
+// x if there is no backward, and x_gradient may be the gradient. Only
+// FinishGradients communicates. The weight is initialised with ones.
 
 class RmsNorm {
  public:

@@ -1,13 +1,13 @@
-// TensorPool: memory that activations take and give back, over and over.
+// TensorPool: reusable memory for activations.
 //
-//   TensorPool pool;                           // one a rank; outlives its
-//   users PooledTensor hidden(pool); TESSERA_ASSIGN_OR_RETURN(TensorView x,
-//   hidden.Reserve(dtype, shape)); hidden.Release(); // for whoever comes next
+//   TensorPool pool;             // one per rank; outlives its users
+//   PooledTensor hidden(pool);
+//   TESSERA_ASSIGN_OR_RETURN(TensorView x, hidden.Reserve(dtype, shape));
+//   hidden.Release();            // for the next user
 //
 // Micro-batches that are in flight in a pipeline hold different tensors at
-// different times: what one gives back the next one takes, so that after the
-// first step nothing is allocated any more, and no micro-batch keeps what it
-// does not need. Used by one thread at a time.
+// different times and reuse each other's memory, so that nothing is allocated
+// after the first step. Used by one thread at a time.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_POOL_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_POOL_H_
 

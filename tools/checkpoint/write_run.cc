@@ -138,7 +138,7 @@ Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
   }
   if (!is_last) return stage;
   add(LlamaPart::kFinalNorm);
-  // A tied head has a table of its own where the first stage is another's.
+  // A tied head has its own table unless it is on the first stage.
   if (!config.tied_embeddings || !is_first) add(LlamaPart::kHead);
   return stage;
 }

@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<std::string>> ParseCodecs(const std::string& text) {
   if (text != "all") return ParseNames("codecs", text, known);
   std::vector<std::string> names;
   for (const std::string_view name : known) {
-    // Another name of nf4, and what this build has no library for.
+    // Skips the alias of nf4, and codecs whose library is not in this build.
     if (name == "quantization" || !offload::CreateCodec(name).ok()) continue;
     names.emplace_back(name);
   }

@@ -47,7 +47,7 @@ class Search {
   }
 
  private:
-  // In the order of what they could take at least.
+  // Candidates in order of their lower bound.
   std::vector<Bounded> Bound() {
     std::vector<Bounded> bounded;
     for (Candidate& candidate : EnumerateCandidates(request_, report_.meshes)) {

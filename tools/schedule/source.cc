@@ -300,11 +300,11 @@ int64_t LargestForward(const Costs& costs) {
   return bytes;
 }
 
-// The limit that the name asks for where none is given.
+// The limit implied by the name if none is given.
 int64_t LimitFor(std::string_view name, const SourcedSchedule& made,
                  const pipeline::PipelineShape& shape) {
   if (made.memory_limit > 0 || name == "auto") return made.memory_limit;
-  // A rank's stages together hold what one micro-batch adds to them.
+  // A rank's stages together hold the bytes that one micro-batch adds to them.
   const int64_t microbatch = LargestForward(made.costs) * shape.chunks;
   return microbatch * shape.ranks * (name == "zb_2p" ? 2 : 1);
 }
@@ -352,7 +352,7 @@ absl::Status CheckGiven(std::string_view flag,
                                     "; leave the flag out or give that")));
 }
 
-// A document of WriteJson, or of this tool's --format=json, which says more.
+// A document of WriteJson, or of this tool's --format=json, which contains one.
 absl::StatusOr<Schedule> ReadAnyJson(const std::string& text) {
   absl::StatusOr<Schedule> schedule = pipeline::ReadJson(text);
   if (schedule.ok()) return schedule;

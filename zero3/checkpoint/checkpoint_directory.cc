@@ -159,7 +159,8 @@ absl::Status CheckpointDirectory::Commit(int64_t step,
   TESSERA_RETURN_IF_ERROR(replaces ? calls_.Exchange(from, to)
                                    : calls_.Rename(from, to));
   TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(path_));
-  // The new one is there; what is left of the old one goes with the next Begin.
+  // The new checkpoint is complete; the next Begin removes remains of the old
+  // one.
   if (replaces) RemoveTree(from).IgnoreError();
   return absl::OkStatus();
 }

@@ -62,7 +62,7 @@ using nlohmann::ordered_json;
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr JsonLimits kLimits = {.max_bytes = kMaxManifestBytes, .max_depth = 8};
 constexpr std::string_view kFormat = "tessera checkpoint";
-// {"crc32c": "12345678", then the rest; with what is around the digits.
+// {"crc32c": "12345678", then the rest: the text before the digits.
 constexpr std::string_view kBeforeCrc = "{\n  \"crc32c\": \"";
 constexpr std::string_view kAfterCrc = "\",\n";
 constexpr size_t kCrcDigits = 8;

@@ -12,7 +12,7 @@
 namespace tessera::zero3 {
 namespace {
 
-// Collects what is wrong of one kind, and tells the first few.
+// Collects the problems of one kind, and prints the first few.
 class Findings {
  public:
   explicit Findings(std::string_view what) : what_(what) {}

@@ -19,7 +19,7 @@ namespace tessera::zero3 {
 namespace {
 
 absl::Status LastError(std::string_view action, const std::string& path) {
-  // IoError knows which errors mean that there is no room.
+  // IoError maps the errors for a full disk.
   if (errno == ENOSPC || errno == EDQUOT || errno == EIO) {
     return offload::IoError(errno, action, 0, 0, path);
   }

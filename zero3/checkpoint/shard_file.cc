@@ -116,7 +116,7 @@ RawEntry TakeEntry(const std::byte* at) {
   return raw;
 }
 
-// `offset` is where the block must begin.
+// `offset` is the required begin of the block.
 absl::Status CheckEntry(const RawEntry& raw, int64_t offset,
                         int64_t index_offset) {
   const BlockRange& range = raw.entry.range;
@@ -460,7 +460,7 @@ uint32_t ShardFile::Crc32c() const {
 
 namespace {
 
-// Blocks below this wait for others, to be written at once.
+// Smaller blocks are buffered and written together.
 constexpr size_t kSmallBytes = size_t{1} << 18;
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Balance: whole things onto ranks so that none carries much more than another.
+// Balance: assigns whole items to ranks so that no rank has much more than
+// others.
 //
 //   BalanceLargestFirst(std::vector<int64_t>{5, 4, 3, 3, 3}, 2);
 //   // ranks 0, 1, 1, 0, 1: loads 8 and 10
@@ -19,8 +20,8 @@
 
 namespace tessera::zero3 {
 
-// The rank of each weight. Of equal weights the first goes first, of equal
-// loads the lowest rank is taken. O(n log n). InvalidArgument where ranks is
+// Returns the rank of each weight. Equal weights are assigned in order; of
+// equal loads the lowest rank is taken. O(n log n). InvalidArgument if ranks is
 // below 1, a weight is negative, or the sum exceeds 2^63-1.
 absl::StatusOr<std::vector<topology::Rank>> BalanceLargestFirst(
     std::span<const int64_t> weights, int64_t ranks);

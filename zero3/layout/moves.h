@@ -1,5 +1,5 @@
-// Moves: what goes where when state changes from one layout to another, as when
-// a checkpoint of 8 ranks is loaded into 6.
+// Moves: the copies that convert state from one layout to another, for example
+// to load a checkpoint of 8 ranks into 6.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const std::vector<Move> moves,
 //                            MovesTo(saved, layout, Rank(2)));

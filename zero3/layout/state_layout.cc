@@ -74,7 +74,7 @@ absl::Status CheckOptions(const LayoutOptions& options) {
                     kMaxOptimizerBytes);
 }
 
-// In which of the four parts of a rank's index space a parameter lies.
+// The part (of four) of a rank's index space that contains a parameter.
 int PartOf(bool is_trainable, bool is_small) {
   if (is_trainable) return is_small ? 0 : 1;
   return is_small ? 3 : 2;
@@ -225,8 +225,8 @@ absl::StatusOr<GlobalIndex> StateLayout::GlobalOf(Rank rank,
         absl::StrCat("rank ", rank.value(), " has no offset ", offset,
                      "; allowed: 0 to below ", slots.all.end));
   }
-  // The last slot that starts at or before the offset; empty slots before it
-  // start where it does.
+  // The last slot that starts at or before the offset; preceding empty slots
+  // start at the same place.
   const auto after =
       std::upper_bound(slots.offsets.begin(), slots.offsets.end(), offset);
   const auto at = static_cast<size_t>(after - slots.offsets.begin()) - 1;

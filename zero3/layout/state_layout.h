@@ -1,5 +1,5 @@
 // StateLayout: the partition of a model's state over the ranks of a shard
-// group: which rank holds which elements, and where.
+// group: the elements of each rank and their offsets.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const StateLayout layout,
@@ -99,16 +99,16 @@ struct LocalIndex {
 
 struct GlobalIndex {
   ParameterId parameter;
-  // Not below the parameter's elements where the offset is padding: as if the
-  // parameter went on.
+  // At least the parameter's number of elements if the offset is padding, as if
+  // the parameter continued.
   int64_t element = 0;
   bool is_padding = false;
 
   friend bool operator==(const GlobalIndex&, const GlobalIndex&) = default;
 };
 
-// Elements [begin, end) of a parameter in a slot of a rank. Empty where the
-// rank's part of the parameter is padding alone.
+// Elements [begin, end) of a parameter in a slot of a rank. Empty if the rank's
+// part of the parameter is only padding.
 struct Extent {
   ParameterId parameter = {};
   topology::Rank rank = {};
@@ -124,7 +124,7 @@ struct Extent {
 
 class StateLayout {
  public:
-  // InvalidArgument where an option is outside its range or the layout with its
+  // InvalidArgument if an option is outside its range or the layout with its
   // padding would exceed kMaxLayoutElements.
   static absl::StatusOr<StateLayout> Create(const ModelParameters& model,
                                             const LayoutOptions& options);
@@ -149,7 +149,7 @@ class StateLayout {
   // Precondition of this and the rest: Contains(rank), and the model contains
   // the parameter.
   std::vector<Extent> ExtentsOf(topology::Rank rank) const;
-  // The rank's slot of a parameter, in O(1); of size 0 where it has none.
+  // The rank's slot of a parameter, in O(1); of size 0 if it has none.
   Extent ExtentOf(topology::Rank rank, ParameterId parameter) const;
   // The extents of elements [begin, end) of a parameter, in ascending order;
   // each is cut to that range, and none is empty. Precondition: 0 <= begin <=
@@ -172,7 +172,7 @@ class StateLayout {
   int64_t GatheredElements(ParameterId parameter) const;
 
   // The ranks that hold at least one element of one of the parameters,
-  // ascending. InvalidArgument where the model has no such parameter.
+  // ascending. InvalidArgument if the model has no such parameter.
   absl::StatusOr<std::vector<topology::Rank>> HoldersOf(
       std::span<const ParameterId> parameters) const;
 

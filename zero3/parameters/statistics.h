@@ -24,9 +24,9 @@ struct ParameterStatistics {
   int64_t trainable_elements = 0;
   int64_t trainable_bytes = 0;
 
-  // Elements of a parameter. The mean is exactly mean + mean_remainder / count;
-  // the median exactly median, or median + 1/2 where median_has_half (of an
-  // even count, the mean of the two in the middle).
+  // Elements per parameter. The exact mean is mean + mean_remainder / count;
+  // the exact median is median, or median + 1/2 if median_has_half (for an even
+  // count, the mean of the two in the middle).
   int64_t mean = 0;
   int64_t mean_remainder = 0;
   int64_t median = 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Adds up the build event files and checks of one CI run: count_results.py DIRECTORY.
 
-Prints what failed and a closing line "N passed, N failed"; exits with 1 where anything failed or nothing ran.
+Prints the failures and a final line "N passed, N failed"; exits with 1 if anything failed or nothing ran.
 """
 
 import json
@@ -40,7 +40,7 @@ def xml_paths(event):
 def count_run(name, path, exit_code):
     """One bazel test: its passed and failed targets, skipped targets, and test cases.
 
-    A target that ran and skipped every one of its test cases is a skipped one.
+    A target counts as skipped if it skipped all of its test cases.
     """
     passed, failed, skipped, cases_of = [], [], [], {}
     for event in read_events(path) if os.path.exists(path) else ():

@@ -60,8 +60,8 @@ struct Decimal {
 
 constexpr int kMaxDigits = 19;
 
-// Takes the number off the front of `text`; false if there is none or it
-// has more than 19 digits.
+// Removes the number from the front of `text`; false if there is none or it has
+// more than 19 digits.
 bool ConsumeDecimal(std::string_view* text, Decimal* number) {
   int digits = 0;
   bool after_point = false;
@@ -88,7 +88,7 @@ absl::Status Invalid(std::string_view text, std::string_view reason) {
       "1.5GB"));
 }
 
-// "1.5" for 1536 in units of 1024, or "" where two decimals do not say it.
+// "1.5" for 1536 in units of 1024, or "" if two decimals are not exact.
 std::string ExactQuotient(int64_t bytes, int64_t unit) {
   const uint128 hundredths = static_cast<uint128>(bytes % unit) * 100;
   if (hundredths % static_cast<uint128>(unit) != 0) return "";

@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// An empty directory of the test's own.
+// Creates an empty directory for the test.
 std::string NewDirectory() {
   std::string path = ::testing::TempDir() + "/file_test.XXXXXX";
   return mkdtemp(path.data());
@@ -75,7 +75,7 @@ TEST(FileTest, AFailedWriteKeepsTheOldFileAndLeavesNothing) {
   const std::string directory = NewDirectory();
   const std::string path = directory + "/f";
   TESSERA_ASSERT_OK(WriteFile(path, "old"));
-  // Past this size the system refuses to write.
+  // The system refuses to write beyond this size.
   signal(SIGXFSZ, SIG_IGN);
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -12,7 +12,7 @@ namespace tessera {
 // 64 bytes are cut there.
 int EditDistance(std::string_view a, std::string_view b);
 
-// The name of `names` nearest to `given`, the first of several. "" where there
+// The element of `names` nearest to `given`, the first of several. "" if there
 // are no names.
 std::string_view NearestName(std::string_view given,
                              std::span<const std::string_view> names);

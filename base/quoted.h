@@ -13,8 +13,8 @@
 
 namespace tessera {
 
-// `text` in quotes, with escapes for what does not print; past 100 bytes it
-// ends in "...".
+// `text` in quotes, with escapes for unprintable characters; truncated with
+// "..." after 100 bytes.
 inline std::string Quoted(std::string_view text) {
   constexpr size_t kMost = 100;
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMost)),

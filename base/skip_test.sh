@@ -1,5 +1,5 @@
-# skip_test REASON: ends an sh_test that cannot run on this machine. Its report says "skipped", which continuous integration counts
-# apart from "passed". Source this file: source base/skip_test.sh
+# skip_test REASON: ends an sh_test that cannot run on this machine and reports it as "skipped", which continuous
+# integration counts separately. Usage: source base/skip_test.sh
 skip_test() {
   local name=${TEST_TARGET:-test}
   name=${name##*:}

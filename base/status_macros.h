@@ -1,4 +1,4 @@
-// Macros that hand an error on to the caller.
+// Macros that return errors to the caller.
 //
 //   absl::StatusOr<Mesh> Load(std::string_view path) {
 //     TESSERA_RETURN_IF_ERROR(CheckReadable(path));
@@ -22,8 +22,8 @@
 
 namespace tessera {
 
-// The same code and payload-free message behind "`context`: ". An OK status
-// stays OK.
+// Returns the same code with the message prefixed by "`context`: ". An OK
+// status stays OK.
 inline absl::Status Annotate(const absl::Status& status,
                              std::string_view context) {
   if (status.ok()) return status;

@@ -71,7 +71,7 @@ TEST(CommunicatorTest, TheStrategyDecidesTheAlgorithm) {
 }
 
 TEST(CommunicatorTest, AnUnknownOptionOfOneRankIsAMismatchNotAHang) {
-  // Rank 1 takes another algorithm.
+  // Rank 1 uses a different algorithm.
   const auto statuses = RunRanks(2, [](Communicator& c) {
     CallOptions call;
     call.timeout = absl::Seconds(20);
@@ -92,7 +92,7 @@ TEST(CommunicatorTest, StartedWorkGoesOnWhileTheCallerComputes) {
                  TESSERA_ASSIGN_OR_RETURN(
                      const Work work,
                      c.Start(AllReduceOf(buffer, buffer, Reduction::Sum())));
-                 // The caller makes no further call, and yet it ends.
+                 // The operation completes without further calls.
                  absl::StatusOr<bool> done = false;
                  while (done.ok() && !*done) {
                    std::this_thread::sleep_for(std::chrono::milliseconds(1));

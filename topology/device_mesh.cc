@@ -37,7 +37,7 @@ void CheckAxes(std::span<const GridAxis> axes,
     const auto same = [&](const GridAxis& axis) { return axis.name == name; };
     if (std::any_of(axes.begin(), axes.begin() + i, same)) {
       problems->push_back(absl::StrCat("the name ", Quoted(name),
-                                       " stands there twice; name each once"));
+                                       " is named twice; name each once"));
     }
     if (size < 1) {
       problems->push_back(absl::StrCat("axis ", Quoted(name), " has size ",
@@ -72,7 +72,7 @@ int64_t CountCells(std::span<const GridAxis> axes,
 void CheckCount(std::span<const GridAxis> axes, size_t devices, int64_t cells,
                 std::vector<std::string>* problems) {
   if (devices == 0) {
-    problems->push_back("no device is given; give at least one");
+    problems->push_back("no devices are given; give at least one");
   }
   if (devices > static_cast<size_t>(cells)) {
     problems->push_back(absl::StrCat(

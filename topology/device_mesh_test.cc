@@ -41,7 +41,7 @@ std::vector<DeviceId> FirstIds(int64_t count) {
   return devices;
 }
 
-// Distinct ids in no order.
+// Distinct ids in random order.
 std::vector<DeviceId> ShuffledIds(int64_t count, uint64_t seed) {
   std::vector<DeviceId> devices;
   for (int64_t i = 0; i < count; ++i) devices.push_back(DeviceId(i * 7 + 3));
@@ -208,7 +208,8 @@ TEST(DeviceMeshTest, ADeviceThatIsNotThereIsNotFound) {
 }
 
 TEST(DeviceMeshTest, RefusesWhatIsNoGrid) {
-  EXPECT_THAT(DeviceMesh::Linear({}), Refused(HasSubstr("no device is given")));
+  EXPECT_THAT(DeviceMesh::Linear({}),
+              Refused(HasSubstr("no devices are given")));
   EXPECT_THAT(DeviceMesh::Grid(2, 2, {}), Refused(HasSubstr("no device")));
   EXPECT_THAT(DeviceMesh::Grid(2, 2, FirstIds(5)),
               Refused(HasSubstr("5 devices do not fit into the 4 cells of 2 x "
@@ -229,7 +230,7 @@ TEST(DeviceMeshTest, RefusesWhatIsNoGrid) {
       DeviceMesh::Create({{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}}, FirstIds(1)),
       Refused(HasSubstr("4 axes")));
   EXPECT_THAT(DeviceMesh::Create({{"a", 1}, {"a", 1}}, FirstIds(1)),
-              Refused(HasSubstr("\"a\" stands there twice")));
+              Refused(HasSubstr("\"a\" is named twice")));
   EXPECT_THAT(DeviceMesh::Create({{"", 1}}, FirstIds(1)),
               Refused(HasSubstr("axis 0 has no name")));
 }

@@ -56,10 +56,10 @@ void CheckAxis(std::span<const Axis> axes, size_t i,
                std::vector<std::string>* problems) {
   const Axis& axis = axes[i];
   if (!IsValidName(axis.name)) {
-    problems->push_back(absl::StrCat(
-        "axis ", Shown(axis.name),
-        " is no name; expected up to 32 lower-case letters and underscores, "
-        "such as dp or dp_shard"));
+    problems->push_back(absl::StrCat("axis ", Shown(axis.name),
+                                     " is not a valid name; expected up to 32 "
+                                     "lower-case letters and underscores, "
+                                     "such as dp or dp_shard"));
   }
   if (axis.size < AxisSize(1)) {
     problems->push_back(absl::StrCat("axis ", Shown(axis.name), " has size ",
@@ -68,7 +68,7 @@ void CheckAxis(std::span<const Axis> axes, size_t i,
   }
   if (Find(axes.subspan(0, i), axis.name) != nullptr) {
     problems->push_back(absl::StrCat("axis ", Shown(axis.name),
-                                     " stands there twice; name each once"));
+                                     " is named twice; name each once"));
   }
 }
 
@@ -92,7 +92,7 @@ absl::StatusOr<Axis> ParseAxis(std::string_view item) {
   if (!absl::SimpleAtoi(digits, &size)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "axis ", Shown(item),
-        " is no name with a size below 2^63; expected a list such as "
+        " is not a name with a size below 2^63; expected a list such as "
         "dp2,pp2,tp2"));
   }
   return Axis{std::string(item.substr(0, name_length)), AxisSize(size)};
@@ -158,7 +158,7 @@ absl::StatusOr<std::vector<Axis>> OrderAxes(std::span<const Axis> axes,
   for (const Axis& axis : axes) {
     if (Find(ordered, axis.name) != nullptr) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("order ", Shown(order), " misses axis \"", axis.name,
+        absl::StrCat("order ", Shown(order), " lacks axis \"", axis.name,
                      "\"; name every axis of the mesh, for example ",
                      absl::StrCat(order, "-", axis.name)));
   }
@@ -471,7 +471,7 @@ absl::StatusOr<Mesh> WithExpertAxes(const Mesh& mesh, AxisSize ep,
   }
   if (names.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("expert axes are taken out of dp, cp and tp, and the mesh "
+        absl::StrCat("expert axes are divided from dp, cp and tp, but the mesh "
                      "\"",
                      mesh.order(), "\" has none of them"));
   }

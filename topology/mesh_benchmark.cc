@@ -1,8 +1,8 @@
-// Rank mapping in ns per rank and group listing, on a mesh of a million ranks.
+// Rank mapping in ns per rank, and group listing, on a mesh of a million ranks.
 //
-// The floor of a mapping is its divisions, which depend on one another: one for
-// each axis. DivisionChain measures it in the same run, and `floor_share` is
-// the share of it that a mapping reaches.
+// The floor of a mapping is its chain of dependent divisions, one per axis.
+// DivisionChain measures it in the same run; `floor_share` is the floor divided
+// by the time of the mapping.
 
 #include <chrono>
 #include <cstdint>
@@ -42,7 +42,7 @@ double DivisionChainSeconds() {
   return time.count() / static_cast<double>(kRanks);
 }
 
-// Times the benchmark's own loop and reports it for each rank.
+// Times the benchmark's loop and reports the time per rank.
 class RankTimer {
  public:
   RankTimer(benchmark::State& state, int64_t ranks_per_iteration)
@@ -122,7 +122,7 @@ void BM_GroupsAlong(benchmark::State& state) {
 }
 BENCHMARK(BM_GroupsAlong);
 
-// All groups of a million ranks; the argument picks small or large ones.
+// All groups of a million ranks; the argument selects small or large groups.
 void BM_ListAllGroups(benchmark::State& state) {
   const Mesh mesh = MillionRanks();
   const char* const axes[] = {"pp", "tp", "dp"};

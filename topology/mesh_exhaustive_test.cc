@@ -1,5 +1,5 @@
-// Every mesh of up to 5 axes and up to 64 ranks, in every order of its axes,
-// against an enumeration that knows nothing of strides: an odometer.
+// Every mesh of up to 5 axes and up to 64 ranks, in every axis order, against
+// an odometer that enumerates coordinates without strides.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,7 @@ constexpr int64_t kMaxRanks = 64;
 
 using Grid = std::vector<std::vector<int64_t>>;  // Coordinates of each rank.
 
-// Counts through all coordinates, the first fastest.
+// Counts through all coordinates; the first one changes fastest.
 Grid Enumerate(const std::vector<Axis>& axes) {
   Grid grid;
   std::vector<int64_t> odometer(axes.size(), 0);
@@ -32,8 +32,8 @@ Grid Enumerate(const std::vector<Axis>& axes) {
   }
 }
 
-// Ranks that agree in all coordinates but the masked ones, in the order of
-// their smallest member.
+// Groups of ranks that agree in all coordinates except the masked ones, ordered
+// by their smallest member.
 std::vector<std::vector<Rank>> BruteForceGroups(const Grid& grid,
                                                 unsigned mask) {
   std::map<std::vector<int64_t>, size_t> number_of;
@@ -86,7 +86,7 @@ void CheckGroups(const Mesh& mesh, const Grid& grid,
   }
 }
 
-// Calls `check` with every list of `count` sizes that multiply to at most
+// Calls `check` with every list of `count` sizes whose product is at most
 // kMaxRanks.
 template <typename Check>
 void ForEachSizes(size_t count, std::vector<int64_t>* sizes, int64_t product,
@@ -124,8 +124,8 @@ TEST_P(MeshExhaustiveTest, CoordinatesAndGroupsEqualAnEnumeration) {
   EXPECT_GT(meshes, 0);
 }
 
-// The sizes above already take every value at every place, so what an order
-// adds is the sorting of the axes: with it, a mesh is the one of sorted axes.
+// The sizes above already cover every value in every position. An order only
+// sorts the axes: the mesh equals one with its axes in sorted order.
 TEST_P(MeshExhaustiveTest, EveryOrderIsTheMeshOfItsSortedAxes) {
   const size_t count = GetParam();
   std::vector<std::string> order = {"cp", "dp", "ep", "pp", "tp"};

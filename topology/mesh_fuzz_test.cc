@@ -1,5 +1,5 @@
-// Mutated texts through every parser of the module: each is refused with a
-// message or gives a mesh that reads back.
+// Mutated texts through every parser of the module: each is rejected with an
+// error or gives a mesh that survives a round trip.
 
 #include <string>
 #include <string_view>

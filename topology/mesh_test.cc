@@ -42,15 +42,15 @@ TEST(ParseAxesTest, FormatsBack) {
 TEST(ParseAxesTest, RefusesWhatIsNoMeshAndSaysWhy) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "0 characters"},
-      {"dp", "\"dp\" is no name with a size"},
-      {"dp2,", "\"\" is no name with a size"},
-      {"dp2,,tp2", "\"\" is no name with a size"},
-      {"2", "\"\" is no name"},
-      {"dp2x", "\"dp2x\" is no name with a size"},
-      {"DP2", "\"DP\" is no name"},
+      {"dp", "\"dp\" is not a name with a size"},
+      {"dp2,", "\"\" is not a name with a size"},
+      {"dp2,,tp2", "\"\" is not a name with a size"},
+      {"2", "\"\" is not a valid name"},
+      {"dp2x", "\"dp2x\" is not a name with a size"},
+      {"DP2", "\"DP\" is not a valid name"},
       {"dp0", "\"dp\" has size 0; give it a size of 1 or more"},
       {"dp-3", "\"dp\" has size -3"},
-      {"dp2,tp2,dp4", "\"dp\" stands there twice"},
+      {"dp2,tp2,dp4", "\"dp\" is named twice"},
       {"dp99999999999999999999", "size below 2^63"},
       {"dp4294967296,tp4294967296", "multiply to more than 2^63-1"},
       {"a1,b1,c1,d1,e1,f1,g1,h1,i1,j1,k1,l1,m1,n1,o1,p1,q1",
@@ -64,11 +64,10 @@ TEST(ParseAxesTest, RefusesWhatIsNoMeshAndSaysWhy) {
 
 TEST(ValidateAxesTest, ReportsEveryProblemAtOnce) {
   const std::vector<Axis> axes = {A("dp", 0), A("Tp", 2), A("dp", 3)};
-  EXPECT_THAT(
-      ValidateAxes(axes),
-      StatusIs(kInvalid, AllOf(HasSubstr("\"dp\" has size 0"),
-                               HasSubstr("\"Tp\" is no name"),
-                               HasSubstr("\"dp\" stands there twice"))));
+  EXPECT_THAT(ValidateAxes(axes),
+              StatusIs(kInvalid, AllOf(HasSubstr("\"dp\" has size 0"),
+                                       HasSubstr("\"Tp\" is not a valid name"),
+                                       HasSubstr("\"dp\" is named twice"))));
   EXPECT_THAT(ValidateAxes({}), IsOk());
 }
 
@@ -84,7 +83,7 @@ TEST(OrderAxesTest, RefusesAnOrderThatDoesNotFit) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto axes, ParseAxes("dp2,pp3,tp4"));
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"tp-dp",
-       "misses axis \"pp\"; name every axis of the mesh, for example "
+       "lacks axis \"pp\"; name every axis of the mesh, for example "
        "tp-dp-pp"},
       {"tp-dp-pp-zz", "unknown axis \"zz\"; the mesh has dp, pp, tp"},
       {"tp-dp-pp-tp", "names \"tp\" twice"},
@@ -202,7 +201,7 @@ TEST(RedivideTest, HybridShardingSplitsTheDataAxis) {
               StatusIs(kInvalid, HasSubstr("share coordinates")));
 }
 
-// The parts must spell the number that the replaced axes spell.
+// The parts' coordinates must combine to the replaced axes' coordinate.
 TEST(RedivideTest, PartsShareOutTheCoordinatesOfTheAxes) {
   std::mt19937 random(3);
   int divided = 0;
@@ -257,7 +256,7 @@ TEST(RedivideTest, RefusesPartsThatDoNotFit) {
               StatusIs(kInvalid, HasSubstr("already has an axis \"tp\"")));
   EXPECT_THAT(mesh.Redivide("dp", zero),
               StatusIs(kInvalid, HasSubstr("size 0")));
-  // pp lies between tp (2) and dp (3), and 3 cuts neither evenly.
+  // pp lies between tp (2) and dp (3), and 3 divides neither.
   const Mesh apart = Make("dp3,pp2,tp2", "tp-pp-dp");
   const std::vector<Axis> across = {A("x", 3), A("y", 2)};
   EXPECT_THAT(apart.Redivide("tp,dp", across),
@@ -305,8 +304,8 @@ TEST(PresetTest, AnUnknownNameListsTheKnown) {
                        AllOf(HasSubstr("\"mega\""), HasSubstr("megatron, "))));
 }
 
-// Expert ranks by counting: within each pipeline stage the ranks, in order, are
-// numbered, and the number's digits are etp, ep, edp.
+// Expert ranks by counting: within each pipeline stage the ranks are numbered
+// in order, and the digits of the number are etp, ep, edp.
 TEST(ExpertTest, DividesEveryStageAnew) {
   for (std::string_view order :
        {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-tp-cp-ep-dp"}) {

@@ -1,4 +1,4 @@
-// The kernels of CudaConvert, behind a header that needs no device compiler.
+// The kernels of CudaConvert, in a header that needs no device compiler.
 #ifndef TESSERA_BASE_DEVICE_CUDA_CONVERT_KERNEL_H_
 #define TESSERA_BASE_DEVICE_CUDA_CONVERT_KERNEL_H_
 

@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kMaxCount = 1 << 18;
 
-// Random bits are random values of every kind for a format of 8 or 16 bits; for
-// wider ones every other element is kept near the range of the small formats.
+// Random bits give values of every kind in 8- and 16-bit formats. For wider
+// formats every other element is near the range of the small ones.
 std::vector<std::byte> RandomElements(DType dtype, int64_t count) {
   std::mt19937_64 random(static_cast<uint64_t>(dtype));
   std::vector<std::byte> bytes(static_cast<size_t>(count * SizeInBytes(dtype)));
@@ -48,7 +48,8 @@ class CudaConvertTest : public ::testing::TestWithParam<DType> {
                                  Buffer::Allocate(memory, kMaxCount * 8 + 8));
   }
 
-  // Converts on both, with the device's pointers `shift` elements further.
+  // Converts on host and device; the device pointers are offset by `shift`
+  // elements.
   void ExpectAsOnTheHost(DType from, DType to,
                          std::span<const std::byte> source, int64_t shift,
                          FloatOverflow overflow) {
@@ -95,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(From, CudaConvertTest, ::testing::ValuesIn(kAllDTypes),
                            return std::string(DTypeName(info.param));
                          });
 
-// Refused before any device is touched, and so testable without one.
+// Refused before any device access, so no device is needed.
 TEST(CudaConvertRefusalTest, SaysWhatIsWrong) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   alignas(8) std::byte memory[16];

@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-// What cudaMalloc and cudaHostAlloc promise at the least.
+// The minimum alignment of cudaMalloc and cudaHostAlloc.
 constexpr size_t kCudaAlignment = 256;
 
 absl::Status CheckAlignment(size_t alignment, MemoryKind kind) {

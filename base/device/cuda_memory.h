@@ -1,14 +1,13 @@
-// Memory of CUDA devices, and host memory that they copy from and to at full
-// speed.
+// Memory of CUDA devices, and host memory for copies at full speed.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto memory, CudaDeviceMemory(/*ordinal=*/0));
 //   TESSERA_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Allocate(memory, 1 << 20));
 //   TESSERA_RETURN_IF_ERROR(CudaCopyBytes(buffer.data(), host, 1 << 20));
 //
 // Every function here returns Unimplemented in a build without the CUDA
-// toolkit, and Unavailable, with the runtime's own words, on a machine without
-// a usable device. Safe for concurrent use; the calling thread's current device
-// stays what it was.
+// toolkit, and Unavailable, with the runtime's message, on a machine without a
+// usable device. Safe for concurrent use; the calling thread's current device
+// does not change.
 #ifndef TESSERA_BASE_DEVICE_CUDA_MEMORY_H_
 #define TESSERA_BASE_DEVICE_CUDA_MEMORY_H_
 
@@ -34,10 +33,9 @@ absl::StatusOr<std::shared_ptr<MemoryResource>> CudaDeviceMemory(int ordinal);
 // Locking pages is slow and takes them from the rest of the machine.
 absl::StatusOr<std::shared_ptr<MemoryResource>> PinnedHostMemory();
 
-// Locks the pages of memory that is there already, from cudaHostRegister, for
-// use with every device; and unlocks them. ResourceExhausted, InvalidArgument
-// and so on in the runtime's words: locked before, no memory, and whatever else
-// it refuses.
+// Locks the pages of existing memory (cudaHostRegister), for use with every
+// device; and unlocks them. Errors are the runtime's: ResourceExhausted,
+// InvalidArgument if locked before, and so on.
 absl::Status CudaPin(void* data, size_t bytes);
 absl::Status CudaUnpin(void* data);
 

@@ -6,8 +6,8 @@ namespace {
 
 absl::Status Missing() {
   return absl::UnimplementedError(
-      "built without the CUDA toolkit; install it, or set CUDA_HOME to where "
-      "it is, and build with --config=cuda");
+      "built without the CUDA toolkit; install it, or set CUDA_HOME to "
+      "its directory, and build with --config=cuda");
 }
 
 }  // namespace

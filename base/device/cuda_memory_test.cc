@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Without a toolkit or a device: every function says so, in the same way.
+// Without a toolkit or a device every function returns the same error.
 TEST(CudaMemoryTest, RefusesInOneVoiceWhereThereIsNoDevice) {
   const absl::StatusOr<int> count = CudaDeviceCount();
   if (count.ok()) GTEST_SKIP() << "this machine has a CUDA device";

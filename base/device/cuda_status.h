@@ -2,7 +2,7 @@
 //
 //   TESSERA_RETURN_IF_ERROR(CudaStatus(cudaFree(data), "free of the cache"));
 //
-// Exists where the CUDA toolkit does.
+// Exists only in builds with the CUDA toolkit.
 #ifndef TESSERA_BASE_DEVICE_CUDA_STATUS_H_
 #define TESSERA_BASE_DEVICE_CUDA_STATUS_H_
 

@@ -19,10 +19,9 @@
 
 namespace tessera {
 
-// target[i] = source[i] for every index. The side on a device must be
-// contiguous, else Unimplemented; strides on the host cost a temporary there.
-// Refuses what Copy refuses, with nothing written; and what CudaCopyBytes
-// refuses where a device takes part.
+// target[i] = source[i] for every index. The device side must be contiguous,
+// else Unimplemented; strides on the host cost a temporary there. Errors, with
+// nothing written, as Copy; with a device also as CudaCopyBytes.
 absl::Status Transfer(ConstTensorView source, TensorView target);
 
 // A new row-major tensor of the same elements in the memory of `resource`.

@@ -16,13 +16,13 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Rows 0 1 2, 3 4 5 seen as columns.
+// A view of rows 0 1 2, 3 4 5 by columns.
 class TransferTest : public ::testing::Test {
  protected:
   TransferTest() { std::iota(values_.begin(), values_.end(), 0); }
 
-  // Host memory that claims to be a device's: for refusals, which must come
-  // before any access.
+  // Host memory labelled as device memory, for errors that must be found before
+  // any access.
   TensorView FakeDevice(const Layout& layout) {
     return *TensorView::Create(std::as_writable_bytes(std::span(fake_)),
                                DType::kI32, layout, 0, MemoryKind::kCudaDevice);

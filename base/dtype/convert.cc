@@ -90,7 +90,7 @@ absl::Status CheckConvertSizes(DType from, size_t source_bytes, DType to,
   const size_t to_size = static_cast<size_t>(SizeInBytes(to));
   if (source_bytes % from_size != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "source of ", source_bytes, " bytes is no whole number of ",
+        "source of ", source_bytes, " bytes is not a whole number of ",
         DTypeName(from), " elements of ", from_size, " bytes"));
   }
   const size_t count = source_bytes / from_size;

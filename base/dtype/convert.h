@@ -24,13 +24,13 @@ namespace tessera {
 
 // Converts source.size() / SizeInBytes(from) elements. Neither span needs to be
 // aligned. InvalidArgument, with nothing written, if a dtype is not valid,
-// `source` is no whole number of elements, `target` does not have room for
-// exactly as many, or the two overlap.
+// `source` is not a whole number of elements, `target` does not have exactly
+// the required size, or the two overlap.
 absl::Status Convert(DType from, std::span<const std::byte> source, DType to,
                      std::span<std::byte> target,
                      FloatOverflow overflow = FloatOverflow::kInfinityOrNan);
 
-// The refusals of Convert alone: OK where the sizes fit each other.
+// Makes only the checks of Convert: OK if the sizes match.
 absl::Status CheckConvertSizes(DType from, size_t source_bytes, DType to,
                                size_t target_bytes);
 

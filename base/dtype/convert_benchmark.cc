@@ -23,7 +23,7 @@ void BM_Convert(benchmark::State& state, DType from, DType to) {
   const size_t count = footprint / per_element;
   std::vector<std::byte> source(count * static_cast<size_t>(SizeInBytes(from)));
   std::vector<std::byte> target(count * static_cast<size_t>(SizeInBytes(to)));
-  // Ordinary values: about 1.
+  // Ordinary values around 1.
   std::vector<float> ones(count, 1.25f);
   if (!Convert(DType::kF32, std::as_bytes(std::span(ones)), from, source)
            .ok()) {

@@ -31,7 +31,7 @@ T FromRandom(std::mt19937_64& random) {
   return value;
 }
 
-// Random bit patterns, random integers of every size, and the edges.
+// Random bit patterns, random integers of every size, and edge cases.
 template <typename T>
 std::vector<T> Samples() {
   std::mt19937_64 random(static_cast<uint64_t>(kDTypeOf<T>));
@@ -59,7 +59,7 @@ double ToDouble(T value) {
   return static_cast<double>(value);
 }
 
-// What `From` holds, rounded toward zero and clamped: the oracle in 128 bits.
+// The reference, in 128 bits: `From`'s value rounded toward zero and clamped.
 template <typename To, typename From>
 To ExpectedInteger(From value) {
   Int128 wide = 0;
@@ -79,8 +79,8 @@ To ExpectedInteger(From value) {
   return static_cast<To>(wide);
 }
 
-// A double that every narrower format rounds as it would `value`: an integer
-// that no double holds is moved off any tie by the last bit.
+// A double that every narrower format rounds as it would round `value`. For an
+// integer that no double represents, the last bit breaks ties.
 template <typename From>
 double Oracle(From value) {
   const double nearest = ToDouble(value);
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(From, ConvertPairTest, ::testing::ValuesIn(kAllDTypes),
                            return std::string(DTypeName(info.param));
                          });
 
-// Vector code treats tails and unaligned spans apart.
+// Vector code handles tails and unaligned spans separately.
 TEST(ConvertTest, EveryLengthAndAlignmentGivesTheSameAsOneByOne) {
   std::mt19937_64 random(5);
   std::vector<std::byte> source(600), target(600);
@@ -223,7 +223,7 @@ absl::Status TryConvert(DType from, size_t source_bytes, DType to,
 TEST(ConvertTest, RefusesWhatDoesNotFitAndWritesNothing) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(TryConvert(DType::kF32, 7, DType::kF16, 2),
-              StatusIs(kInvalid, HasSubstr("7 bytes is no whole number of "
+              StatusIs(kInvalid, HasSubstr("7 bytes is not a whole number of "
                                            "f32 elements of 4 bytes")));
   EXPECT_THAT(
       TryConvert(DType::kF32, 8, DType::kF16, 6),

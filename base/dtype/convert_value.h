@@ -34,8 +34,8 @@ namespace convert_value_internal {
 using float_format_internal::kInfinityBits;
 using float_format_internal::Native;
 
-// The quiet NaN of sign and payload of `nan`, by its bits, because devices and
-// processors differ in what their own instructions make of a NaN.
+// The quiet NaN with the sign and payload of `nan`, by bit operations, because
+// devices and processors convert NaNs differently.
 TESSERA_HOST_DEVICE constexpr double WidenNan(float nan) {
   const uint64_t bits = std::bit_cast<uint32_t>(nan);
   constexpr uint64_t kQuiet = uint64_t{0x7ff8} << 48;

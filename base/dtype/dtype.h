@@ -1,10 +1,10 @@
-// DType: the element types that tensors and messages carry.
+// DType: the element types of tensors and messages.
 //
 //   ABSL_FLAG(tessera::DType, dtype, tessera::DType::kBF16, "...");
 //   TESSERA_ASSIGN_OR_RETURN(DType dtype, ParseDType("bfloat16"));
 //   int64_t bytes = count * SizeInBytes(dtype);
 //
-// base/dtype/dtype_traits.h ties each DType to its C++ type.
+// base/dtype/dtype_traits.h maps each DType to its C++ type.
 #ifndef TESSERA_BASE_DTYPE_DTYPE_H_
 #define TESSERA_BASE_DTYPE_DTYPE_H_
 
@@ -56,7 +56,7 @@ constexpr bool IsInteger(DType dtype) {
 }
 
 // "f64" "f32" "f16" "bf16" "fp8_e4m3" "fp8_e5m2" "i64" "i32" "i8" "u8";
-// "invalid" where `dtype` is not valid.
+// "invalid" if `dtype` is not valid.
 std::string_view DTypeName(DType dtype);
 
 // Reads a name as DTypeName gives it, or one of the field's synonyms: float64

@@ -65,8 +65,8 @@ template <DType dtype>
 using CppTypeOf = typename dtype_traits_internal::ToCpp<dtype>::type;
 
 // Calls `functor(std::type_identity<T>{})` with the C++ type of `dtype` and
-// returns what it returns, which must be of one type for all. `dtype` must be
-// valid: check what comes from outside with IsValid.
+// returns its result, which must have one type for all. `dtype` must be valid:
+// check external input with IsValid.
 template <typename Functor>
 constexpr decltype(auto) DispatchDType(DType dtype, Functor&& functor) {
   switch (dtype) {

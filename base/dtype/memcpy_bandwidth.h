@@ -1,10 +1,10 @@
-// The bandwidth of memcpy: the floor under anything that moves bytes.
+// The bandwidth of memcpy: a floor for operations that move bytes.
 //
 //   BandwidthMeter meter(bytes_moved_per_iteration);
 //   for (auto _ : state) { ... }
 //   meter.Report(state);
 //
-// For benchmarks, which measure it in the same run as what they compare.
+// Benchmarks measure it in the same run as the operations they compare.
 #ifndef TESSERA_BASE_DTYPE_MEMCPY_BANDWIDTH_H_
 #define TESSERA_BASE_DTYPE_MEMCPY_BANDWIDTH_H_
 

@@ -97,15 +97,16 @@ TESSERA_HOST_DEVICE constexpr typename Native<T>::Int PowerBits(int exponent) {
 }
 
 // Mantissa bits that Format drops from Source. The functions below return a
-// result whose bits lie this far up, over bits without meaning: what is dropped
-// last need not be cleared, and the compiler keeps vectors of one width.
+// result whose bits are shifted up by this number, above undefined bits: the
+// caller drops them without masking, and the compiler keeps vectors of one
+// width.
 template <typename Format, typename Source>
 inline constexpr int kDropped =
     Native<Source>::kMantissaBits - Format::kMantissaBits;
 
 // Rounds to nearest even in the grid of Format's normal values: half a unit
-// less one bit, plus the kept part's lowest bit, carries exactly where rounding
-// up is right. Meaningless below the smallest normal value, and for a NaN.
+// less one bit, plus the kept part's lowest bit, carries exactly if rounding up
+// is right. Undefined below the smallest normal value, and for a NaN.
 template <typename Format, typename Source>
 TESSERA_HOST_DEVICE constexpr typename Native<Source>::Int RoundNormal(
     typename Native<Source>::Int magnitude) {
@@ -120,9 +121,9 @@ TESSERA_HOST_DEVICE constexpr typename Native<Source>::Int RoundNormal(
                                                    odd);
 }
 
-// Rounds to nearest even in the grid of Format's subnormal values: the sum with
-// a power of two whose unit in the last place is that grid's step leaves the
-// multiple in the low bits. Meaningless above the smallest normal value.
+// Rounds to nearest even in the grid of Format's subnormal values: adding a
+// power of two whose unit in the last place is that grid's step leaves the
+// multiple in the low bits. Undefined above the smallest normal value.
 template <typename Format, typename Source>
 TESSERA_HOST_DEVICE constexpr typename Native<Source>::Int RoundSubnormal(
     typename Native<Source>::Int magnitude) {
@@ -160,9 +161,9 @@ TESSERA_HOST_DEVICE constexpr double OddDouble(uint64_t magnitude) {
 
 }  // namespace float_format_internal
 
-// `value` rounded to nearest, ties to even. Infinities and overflow become what
-// `overflow` says; a NaN stays a NaN, becomes quiet, and keeps its sign and the
-// top bits of its payload where the format has room.
+// `value` rounded to nearest, ties to even. `overflow` determines the result of
+// infinities and overflow; a NaN stays a NaN, becomes quiet, and keeps its sign
+// and the top bits of its payload if the format has any.
 template <typename Format, FloatOverflow overflow, std::floating_point Source>
 TESSERA_HOST_DEVICE constexpr typename Format::Bits EncodeFloat(Source value) {
   namespace internal = float_format_internal;
@@ -224,7 +225,7 @@ TESSERA_HOST_DEVICE constexpr float DecodeFloat(typename Format::Bits bits) {
 
   int32_t result = (magnitude << kShift) + kRebias;
   if constexpr (Format::kBias < Native::kBias) {
-    // One exponent up, the mantissa sits behind an implicit one: take it off.
+    // One exponent up, the mantissa has an implicit one: subtract it.
     constexpr int32_t kOne = internal::PowerBits<float>(Format::kMinExponent);
     const float small = std::bit_cast<float>((magnitude << kShift) | kOne) -
                         std::bit_cast<float>(kOne);
@@ -259,8 +260,8 @@ class SmallFloat {
   // uninitialised.
   SmallFloat() = default;
 
-  // Rounds to nearest, ties to even. Overflow gives an infinity, or NaN where
-  // the format has none.
+  // Rounds to nearest, ties to even. Overflow gives an infinity, or NaN if the
+  // format has none.
   template <SmallFloatSource T>
   TESSERA_HOST_DEVICE explicit constexpr SmallFloat(T value)
       : bits_(EncodeFloat<Format, FloatOverflow::kInfinityOrNan>(value)) {}

@@ -24,14 +24,14 @@ class SmallFloatTest : public ::testing::Test {
   static T FromPattern(int bits) {
     return T::FromBits(static_cast<typename T::Bits>(bits));
   }
-  // What Saturated gives where the constructor gives `bits`.
+  // The expected result of Saturated when the constructor gives `bits`.
   static int Saturate(const FloatReference& reference, int bits) {
     const bool over =
         (bits & ~reference.sign_bit()) == reference.overflow_bits();
     return over ? bits - 1 : bits;
   }
 
-  // `value` and its negative, from `Source`, both ways to treat overflow.
+  // Converts `value` and its negative from `Source`, with both overflow modes.
   template <typename Source>
   void ExpectRounds(Source value) {
     for (const Source x : {value, -value}) {
@@ -142,8 +142,8 @@ TYPED_TEST(SmallFloatTest, RoundsRandomDoublesNearItsRange) {
 
 TYPED_TEST(SmallFloatTest, RoundsDoublesOnceWhereTwoRoundingsWouldErr) {
   using Format = typename TypeParam::Format;
-  // Just above the middle between 1 and its successor, too little for float:
-  // float has the tie, which goes down to the even 1.
+  // Just above the midpoint of 1 and its successor, but too close for float:
+  // float rounds to the midpoint, a tie that goes to the even 1.
   const double middle = 1 + std::ldexp(1, -Format::kMantissaBits - 1);
   const double above = middle + std::ldexp(1, -40);
   ASSERT_EQ(static_cast<float>(above), static_cast<float>(middle));
@@ -157,21 +157,21 @@ TYPED_TEST(SmallFloatTest, RoundsIntegersOnce) {
   std::mt19937_64 random(3);
   for (int i = 0; i < 1'000'000; ++i) {
     const auto x = static_cast<int64_t>(random()) >> (random() % 64);
-    // Through the 64 significant bits of an x87 long double, when there are so
-    // many; a double would round before.
+    // Uses the 64 significant bits of an x87 long double where available; a
+    // double would round first.
     const double nearest = static_cast<double>(x);
     const auto error = x - static_cast<int64_t>(std::min(nearest, 0x1p62));
     if (std::fabs(nearest) <= 0x1p62 && error == 0) {
       ASSERT_EQ(TypeParam(x).bits(), this->reference_.Round(nearest)) << x;
     } else if (std::fabs(nearest) < 0x1p62) {
-      // Pushing the double off a tie toward the integer decides it.
+      // Moves the double off a tie toward the integer.
       const double toward = error > 0 ? INFINITY : -INFINITY;
       const double pushed = std::nextafter(nearest, toward);
       ASSERT_EQ(TypeParam(x).bits(), this->reference_.Round(pushed)) << x;
     }
   }
   for (int shift = 53; shift < 62; ++shift) {
-    // A tie in the format, and one more: only an exact way goes up.
+    // A tie in the format plus one; only exact conversion rounds up.
     const int64_t tie = (int64_t{1} << shift) +
                         (int64_t{1} << (shift - Format::kMantissaBits - 1));
     const double value = std::ldexp(1, shift);
@@ -248,7 +248,7 @@ TEST(Float16Test, OverflowsFromTheMiddlePastTheLargestValue) {
   EXPECT_EQ(F16::Saturated(65520.0f), F16::Max());
 }
 
-// clang 14 has _Float16 only where the processor computes in it.
+// clang 14 has _Float16 only on processors with native support.
 #if defined(__FLT16_MANT_DIG__) && !defined(__clang__)
 
 void ExpectAsCompiler(float x) {
@@ -272,7 +272,7 @@ TEST(Float16Test, EncodesRandomFloatsAsTheCompilerDoes) {
   for (int i = 0; i < 4'000'000; ++i) {
     const auto bits = static_cast<uint32_t>(random());
     ExpectAsCompiler(std::bit_cast<float>(bits));
-    // Every other one near the format's own range.
+    // Every other value is near the format's range.
     const uint32_t near = (bits & 0x87ffffff) | 0x38000000;
     ExpectAsCompiler(std::bit_cast<float>(near));
     if (HasFatalFailure()) return;

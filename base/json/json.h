@@ -1,5 +1,5 @@
-// Reads JSON that other programs or people wrote: ParseJson bounds the text,
-// JsonReader takes typed fields out of an object and collects what is wrong.
+// Reads JSON from external sources: ParseJson bounds the text, JsonReader reads
+// typed fields of an object and collects all problems.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const nlohmann::json document,
 //                            ParseJson(text, {.max_bytes = 1 << 20}));
@@ -53,7 +53,8 @@ class JsonProblems {
   void Add(std::string problem);
   bool empty() const { return count_ == 0; }
 
-  // OK if there is none; else InvalidArgument that lists them after `what`.
+  // OK if there are no problems; else InvalidArgument that lists them after
+  // `what`.
   absl::Status ToStatus(std::string_view what) const;
 
  private:
@@ -107,7 +108,7 @@ class JsonReader {
   // Adds the problem "PATH: WHY" for a field that was read.
   void Refuse(std::string_view key, std::string_view why);
 
-  // Adds a problem for each key that no call above has asked for.
+  // Adds a problem for each key that no call above has read.
   void RefuseOtherKeys();
 
  private:

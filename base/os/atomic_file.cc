@@ -26,7 +26,7 @@ std::string DirectoryOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// A file beside `path` under a new name, the one with the least free number.
+// Creates a file next to `path` with the lowest unused number in its name.
 UniqueFd OpenNew(const std::string& path, std::string* name) {
   for (int64_t number = 0;; ++number) {
     *name = absl::StrCat(path, ".", getpid(), ".", number, ".tmp");

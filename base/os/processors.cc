@@ -26,7 +26,7 @@ std::string ReadSmallFile(const std::string& path) {
   return text;
 }
 
-// The quota of cgroup v1's two files; 0 if there is none.
+// The quota of cgroup v1's two files; 0 if there is no quota.
 int64_t QuotaV1() {
   int64_t quota = 0, period = 0;
   const std::string directory = "/sys/fs/cgroup/cpu/cpu.cfs_";

@@ -1,4 +1,4 @@
-// Which processors a thread may run on, and how many at once.
+// The processors that a thread may run on, and their number.
 #ifndef TESSERA_BASE_OS_PROCESSORS_H_
 #define TESSERA_BASE_OS_PROCESSORS_H_
 
@@ -12,8 +12,8 @@
 
 namespace tessera {
 
-// The processors of the affinity mask, or fewer where the cgroup's quota is
-// less; at least 1.
+// The number of processors in the affinity mask, or fewer if the cgroup's quota
+// is less; at least 1.
 int64_t AvailableProcessors();
 
 // The processors of the calling thread's affinity mask, ascending.
@@ -31,11 +31,11 @@ std::optional<int64_t> SocketOf(
 std::vector<int> ShareOfProcessors(const std::vector<int>& processors,
                                    int64_t index, int64_t count);
 
-// The calling thread, and those that it starts, run on `processors` alone.
+// Binds the calling thread, and threads that it starts, to `processors`.
 absl::Status BindThisThread(const std::vector<int>& processors);
 
-// The quota of a cgroup v2 `cpu.max` ("200000 100000" is 2), rounded up; 0
-// if there is none ("max 100000") or the text is something else.
+// The quota of a cgroup v2 `cpu.max` ("200000 100000" is 2), rounded up; 0 if
+// there is no quota ("max 100000") or the text is malformed.
 int64_t ParseCpuMax(std::string_view text);
 
 }  // namespace tessera

@@ -15,7 +15,7 @@ namespace tessera {
 class UniqueFd {
  public:
   UniqueFd() = default;
-  // Takes over `fd`; a negative one means none.
+  // Takes ownership of `fd`; a negative value means no descriptor.
   explicit UniqueFd(int fd) : fd_(fd) {}
   ~UniqueFd() { Reset(); }
 
@@ -31,7 +31,7 @@ class UniqueFd {
   // Gives the descriptor up without closing it.
   int Release() { return std::exchange(fd_, -1); }
 
-  // Closes what is held and takes over `fd`.
+  // Closes the current descriptor and takes ownership of `fd`.
   void Reset(int fd = -1) {
     if (fd_ >= 0) close(fd_);
     fd_ = fd;

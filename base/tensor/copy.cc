@@ -90,9 +90,9 @@ void CopyTiled(const std::byte* source, std::byte* target, const LoopDim& row,
   }
 }
 
-// The loop, other than the innermost, along which the source is densest, if
-// it is denser there than along the innermost; -1 if there is none, or the
-// innermost is dense enough already.
+// The loop, other than the innermost, along which the source is densest, if it
+// is denser there than along the innermost; -1 if there is none, or the
+// innermost is dense enough.
 int FindSourceRow(const StridedLoop& loop) {
   int best = -1;
   if (std::abs(loop.back().source_stride) <= 1) return best;
@@ -105,7 +105,7 @@ int FindSourceRow(const StridedLoop& loop) {
   return best;
 }
 
-// Runs of elements that lie side by side on both sides, `column` of them each.
+// Copies runs of `column` elements that are contiguous on both sides.
 template <typename Word>
 void CopyRuns(const std::byte* source, std::byte* target, StridedLoop loop,
               const LoopDim& column) {
@@ -250,7 +250,7 @@ absl::Status FillBytes(TensorView target, std::span<const std::byte> element) {
   }
   TESSERA_RETURN_IF_ERROR(CheckTarget(target));
   if (target.element_count() == 0) return absl::OkStatus();
-  // A source whose strides are all zero: the element at every index.
+  // A source with all strides zero: one element at every index.
   const Dims zeros(target.shape().size(), 0);
   CopyDisjoint(element.data(), zeros, target.data(), target.strides(),
                target.shape(), target.dtype());

@@ -21,8 +21,8 @@
 namespace tessera {
 
 // target[i] = source[i] for every index. The two may share memory: the result
-// is as if the source had been read completely before (which then costs a
-// temporary of its size, where the ranges of memory intersect).
+// is as if the source was read completely before (which costs a temporary of
+// its size if the memory ranges intersect).
 //
 // InvalidArgument, with nothing written, if the shapes or dtypes differ or
 // the target has several indices for one element; FailedPrecondition if the

@@ -78,7 +78,7 @@ BENCHMARK_CAPTURE(BM_Copy, bf16_transposed, DType::kBF16, Part::kTransposed)
 BENCHMARK_CAPTURE(BM_Copy, bf16_every_other, DType::kBF16, Part::kEveryOther)
     ->Apply(Sizes);
 
-// Half of memcpy's traffic: a fill reads nothing.
+// Half of memcpy's traffic: a fill does not read.
 void BM_Fill(benchmark::State& state) {
   std::vector<float> values(static_cast<size_t>(state.range(0)));
   const absl::StatusOr<TensorView> view =

@@ -16,7 +16,7 @@ namespace {
 // A register that every x86-64 and AArch64 has.
 constexpr size_t kVector = 16;
 
-// Unrolled by hand: compilers call memcpy from 128 bytes on, or even earlier.
+// Unrolled explicitly: compilers call memcpy from 128 bytes on, or earlier.
 template <size_t... kAt>
 void CopyVectors(const std::byte* source, std::byte* target,
                  std::index_sequence<kAt...>) {
@@ -32,9 +32,9 @@ void CopyBlock(const std::byte* source, std::byte* target) {
   }
 }
 
-// Rows ahead of the one that is copied whose lines are asked for, where rows
-// are so far apart that the processor's own prefetching ends at each (it stays
-// within a page). Of long rows the first lines: the rest it finds by itself.
+// Number of rows to prefetch ahead, if rows are so far apart that the hardware
+// prefetcher stops at each (it stays within a page). Only the first lines of
+// long rows are prefetched.
 constexpr int64_t kRowsAhead = 8;
 constexpr int64_t kFarApart = 4096;
 constexpr int64_t kMostAsked = 512;
@@ -95,9 +95,9 @@ void CopyLong(const RowCopy& copy, const std::byte* source, std::byte* target) {
 
 #if defined(__SSE2__)
 
-// From here on a target is more than its share of the last cache, so that what
-// is written will not be found there anyway: stores that bypass the caches save
-// reading each line before it is written. Rows must have whole lines enough.
+// Larger targets exceed their share of the last-level cache, so cached lines
+// would be evicted anyway: non-temporal stores avoid reading each line before
+// it is written. Rows must contain enough whole lines.
 constexpr int64_t kStreamedSpan = int64_t{16} << 20;
 constexpr int64_t kStreamedRow = 128;
 // For longer rows that are far apart, memcpy alone is faster.
@@ -119,7 +119,8 @@ void StreamLine(const std::byte* source, std::byte* target) {
   }
 }
 
-// Whole lines of the target past the caches; what is left at the ends as usual.
+// Writes whole lines of the target with non-temporal stores, the ends with
+// ordinary ones.
 void StreamRow(const std::byte* source, std::byte* target, int64_t bytes) {
   const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(target) %
                                          static_cast<uintptr_t>(kLine));

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::byte kUntouched{0xcd};
 
-// Every length around the blocks, rows side by side, apart and backwards, and
-// memory that is aligned to nothing.
+// Every length around the block sizes; rows adjacent, apart and in reverse
+// order; unaligned memory.
 TEST(CopyRowsTest, MovesEveryRowAndTouchesNothingElse) {
   std::mt19937_64 random(1);
   for (int64_t bytes = 0; bytes <= 600; ++bytes) {
@@ -43,7 +43,7 @@ TEST(CopyRowsTest, MovesEveryRowAndTouchesNothingElse) {
                         static_cast<size_t>(bytes));
           }
           if (backwards) {
-            // One row further than the first one, which the loop must not read.
+            // One row beyond the first, which the loop must not read.
             from.resize(static_cast<size_t>(source_begin + bytes));
           }
           CopyRows(copy, from.data() + source_begin, to.data() + 2);
@@ -54,8 +54,7 @@ TEST(CopyRowsTest, MovesEveryRowAndTouchesNothingElse) {
   }
 }
 
-// Rows that are written past the caches, in one piece and far apart, aligned to
-// nothing.
+// Rows written with non-temporal stores, contiguous and far apart, unaligned.
 TEST(CopyRowsTest, MovesLargeTargets) {
   constexpr int64_t kSpan = (int64_t{16} << 20) + 1000;
   std::vector<std::byte> from(kSpan + 64), to(kSpan + 64);

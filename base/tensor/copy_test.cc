@@ -21,8 +21,8 @@ using ::testing::HasSubstr;
 constexpr size_t kStorage = 4096;
 constexpr std::byte kUntouched{0xcd};
 
-// A view of random strides, possibly negative, without two indices for one
-// element: a permuted and thinned-out row-major layout.
+// A layout with random, possibly negative strides and no aliased elements: a
+// permuted and subsampled row-major layout.
 Layout RandomLayout(const Dims& shape, std::mt19937_64& random,
                     int64_t* offset) {
   std::vector<size_t> order(shape.size());
@@ -92,7 +92,7 @@ TEST(CopyTest, MovesEveryElementAndTouchesNoOther) {
   }
 }
 
-// Sizes around the tile, and larger than it.
+// Sizes around the tile size and above.
 TEST(CopyTest, TransposesMatricesOfEverySize) {
   for (int64_t rows : {1, 2, 31, 32, 33, 64, 100}) {
     for (int64_t columns : {1, 3, 31, 32, 33, 65, 129}) {

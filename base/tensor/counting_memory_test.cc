@@ -37,7 +37,7 @@ TEST(CountingMemoryTest, CountsWhatIsLiveAndTheMostOfIt) {
   EXPECT_EQ(memory->peak_bytes(), 0);
 }
 
-// Far more than any machine has, and nothing is taken of it.
+// Far more than any machine has; nothing is allocated.
 TEST(CountingMemoryTest, TakesNothingOfTheMachine) {
   const auto memory = std::make_shared<CountingMemory>();
   const int64_t before = ResidentPages();
@@ -64,7 +64,7 @@ TEST(CountingMemoryTest, BlocksAreApartAlignedAndOwned) {
   int other = 0;
   EXPECT_FALSE(memory->Owns(&other));
   EXPECT_FALSE(memory->Owns(nullptr));
-  // Given back, the addresses serve again.
+  // Freed addresses are reused.
   const std::byte* const address = b.data();
   b = Buffer();
   TESSERA_ASSERT_OK_AND_ASSIGN(const Buffer d, Buffer::Allocate(memory, 5000));

@@ -1,12 +1,12 @@
-// Layout: the shape and strides of a tensor, and what slicing does to them.
+// Layout: the shape and strides of a tensor, and slicing.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Layout matrix, Layout::RowMajor({{4, 6}}));
 //   TESSERA_ASSIGN_OR_RETURN(LayoutSlice columns, matrix.Narrow(1, 2, 3));
 //   // columns.layout: shape [4,3], strides [6,1]; columns.offset: 2
 //
-// Pure arithmetic on element counts: no memory, no dtype. Any rank, 0 included
-// (one element). Sizes may be 0. Strides may be zero or negative; whether the
-// elements lie inside a storage is for the view to check.
+// Pure arithmetic on element counts: no memory, no dtype. Any rank, including 0
+// (one element). Sizes may be 0. Strides may be zero or negative; the view
+// checks whether the elements are inside a storage.
 #ifndef TESSERA_BASE_TENSOR_LAYOUT_H_
 #define TESSERA_BASE_TENSOR_LAYOUT_H_
 
@@ -50,8 +50,8 @@ class Layout {
   const Dims& strides() const { return strides_; }
   int64_t element_count() const { return element_count_; }
 
-  // Offsets, relative to the element at index zero, of the elements that lie
-  // lowest and highest. Both 0 if there is no element.
+  // Offsets of the lowest and highest element, relative to the element at index
+  // zero. Both 0 if there are no elements.
   int64_t lowest_offset() const { return lowest_offset_; }
   int64_t highest_offset() const { return highest_offset_; }
 
@@ -59,9 +59,9 @@ class Layout {
   // True if there is no element.
   bool IsContiguous() const;
 
-  // False where two indices may mean the same element, as with a stride of 0.
-  // Exact for every layout that slicing and transposing makes out of a
-  // row-major one; may be false for other layouts that are free of overlap.
+  // False if two indices may refer to the same element, as with a stride of 0.
+  // Exact for every layout that slicing and transposing produces from a
+  // row-major one; may be false for other layouts without overlap.
   bool HasDistinctElements() const;
 
   // The offset of an element. InvalidArgument if there are not rank()
@@ -94,8 +94,8 @@ class Layout {
   int64_t highest_offset_ = 0;
 };
 
-// Part of a layout; `offset` is where its index zero lies in the whole. Where
-// the part has no element, `offset` is 0.
+// Part of a layout; `offset` is the position of its index zero in the whole. If
+// the part has no elements, `offset` is 0.
 struct LayoutSlice {
   Layout layout;
   int64_t offset = 0;

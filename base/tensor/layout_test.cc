@@ -106,7 +106,7 @@ TEST(LayoutTest, StridedMatchesBruteForce) {
   EXPECT_GT(contiguous, 100);
 }
 
-// Slices and transposes at random, and follows every element.
+// Applies random slices and transposes and tracks every element.
 TEST(LayoutTest, ChainsOfSlicesKeepTheMeaningOfEveryIndex) {
   std::mt19937_64 random(3);
   for (int i = 0; i < 5000; ++i) {

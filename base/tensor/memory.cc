@@ -26,7 +26,7 @@ class HostMemoryResource final : public MemoryResource {
         posix_memalign(&data, std::max(alignment, sizeof(void*)), bytes) != 0) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "cannot allocate ", bytes, " bytes of host memory aligned to ",
-          alignment, "; free memory or ask for less"));
+          alignment, "; free memory or request less"));
     }
     return data;
   }

@@ -46,7 +46,7 @@ class MemoryResource {
   virtual ~MemoryResource() = default;
 
   virtual MemoryKind kind() const = 0;
-  // The CUDA device whose memory it is; -1 for memory of the host.
+  // The CUDA device of this memory; -1 for host memory.
   virtual int device_ordinal() const { return -1; }
 
   // At least `bytes` bytes, uninitialised, at a multiple of `alignment`.
@@ -54,8 +54,8 @@ class MemoryResource {
   // there is not so much.
   virtual absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) = 0;
 
-  // Takes back what Allocate gave for the same `bytes` and `alignment`. Errors
-  // at this point have no one to hear them, and are dropped.
+  // Frees memory returned by Allocate for the same `bytes` and `alignment`.
+  // Errors are ignored.
   virtual void Deallocate(void* data, size_t bytes, size_t alignment) = 0;
 };
 
@@ -71,9 +71,9 @@ class Buffer {
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
 
-  // Uninitialised memory. Zero bytes need none: data() is null. The alignment
-  // is at least 64. InvalidArgument if `resource` is null or `alignment` no
-  // power of two; else what the resource says.
+  // Allocates uninitialised memory. For zero bytes data() is null. The
+  // alignment is at least 64. InvalidArgument if `resource` is null or
+  // `alignment` is not a power of two; else the resource's errors.
   static absl::StatusOr<Buffer> Allocate(
       std::shared_ptr<MemoryResource> resource, size_t bytes,
       size_t alignment = kDefaultAlignment);

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Counts, and hands on to the host's memory.
+// Counts allocations and forwards them to host memory.
 class CountingMemory final : public MemoryResource {
  public:
   MemoryKind kind() const override { return MemoryKind::kPinnedHost; }
@@ -115,7 +115,7 @@ TEST(BufferTest, RefusesMoreThanThereCanBe) {
 TEST(BufferTest, RefusesWhatTheMachineDoesNotHave) {
   EXPECT_THAT(Buffer::Allocate(HostMemory(), size_t{1} << 50),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("ask for less")));
+                       HasSubstr("request less")));
 }
 
 TEST(BufferTest, RefusesOddAlignmentsAndNoResource) {

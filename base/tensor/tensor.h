@@ -26,9 +26,9 @@ namespace tessera {
 // view.
 class Tensor {
  public:
-  // Uninitialised elements in the memory of `resource`. InvalidArgument if
-  // the dtype is not valid or the shape has a negative size or too many
-  // elements; else what the resource says.
+  // Allocates uninitialised elements in the memory of `resource`.
+  // InvalidArgument if the dtype is not valid or the shape has a negative size
+  // or too many elements; else the resource's errors.
   static absl::StatusOr<Tensor> Create(
       DType dtype, std::span<const int64_t> shape,
       std::shared_ptr<MemoryResource> resource = HostMemory());

@@ -49,9 +49,9 @@ absl::Status CheckTyped(DType wanted, size_t alignment, DType dtype,
   const auto address = reinterpret_cast<uintptr_t>(data);
   if (address % alignment != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "view's data lies ", address % alignment, " bytes past a multiple of ",
-        alignment, ", the alignment of ", DTypeName(dtype),
-        "; copy it to aligned memory first"));
+        "view's data starts ", address % alignment,
+        " bytes past a multiple of ", alignment, ", the alignment of ",
+        DTypeName(dtype), "; copy it to aligned memory first"));
   }
   return absl::OkStatus();
 }

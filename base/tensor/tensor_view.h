@@ -1,4 +1,4 @@
-// TensorView and ConstTensorView: somebody else's memory seen as a tensor.
+// TensorView and ConstTensorView: borrowed memory as a tensor.
 //
 //   std::vector<float> values(24);
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -31,11 +31,11 @@
 namespace tessera {
 namespace tensor_view_internal {
 
-// OK where every element of `layout`, shifted by `offset`, lies in `bytes`.
+// OK if every element of `layout`, shifted by `offset`, is inside `bytes`.
 absl::Status CheckExtent(size_t bytes, DType dtype, const Layout& layout,
                          int64_t offset);
 
-// OK where elements of type `wanted` can be read through `data`.
+// OK if elements of type `wanted` can be read through `data`.
 absl::Status CheckTyped(DType wanted, size_t alignment, DType dtype,
                         MemoryKind kind, const void* data);
 
@@ -134,8 +134,8 @@ class BasicTensorView {
     return Elements<Like<T>>(reinterpret_cast<Like<T>*>(data_), layout_);
   }
 
-  // The elements in row-major order. Refuses what As refuses, and with
-  // FailedPrecondition a view that is not contiguous.
+  // The elements in row-major order. Errors as As, and FailedPrecondition if
+  // the view is not contiguous.
   template <DTypeElement T>
   absl::StatusOr<std::span<Like<T>>> AsSpan() const {
     TESSERA_ASSIGN_OR_RETURN(Elements<Like<T>> elements, As<T>());

@@ -71,15 +71,15 @@ TEST(TensorViewTest, EmptyViewsNeedNoMemory) {
   EXPECT_TRUE(span.empty());
 }
 
-// The values are their own row-major index, so that each shows where it is.
+// Each value is its own row-major index, which identifies it after slicing.
 TEST(TensorViewTest, ChainsOfSlicesShowTheRightElements) {
   std::mt19937_64 random(1);
   std::vector<int32_t> values = Iota(3 * 4 * 5);
   for (int i = 0; i < 5000; ++i) {
     TESSERA_ASSERT_OK_AND_ASSIGN(
         TensorView view, TensorView::Of(std::span(values), {{3, 4, 5}}));
-    // For each dimension of the whole: the first index and, if it is still
-    // there, which dimension of the view it is.
+    // For each dimension of the whole: the first index and, if it was not
+    // removed, its dimension in the view.
     int64_t start[3] = {0, 0, 0};
     std::vector<int> origin = {0, 1, 2};
     for (int step = 0; step < 3 && view.rank() > 0; ++step) {

@@ -127,7 +127,8 @@ TEST(CostModelTest, PredictionsAreSortedAndTiesGoToTheLowerNumber) {
   }
 }
 
-// Measured to 1 MiB: the chain last at 4 KiB, where it was as fast as the ring.
+// Measured up to 1 MiB; the chain was measured last at 4 KiB, where it was as
+// fast as the ring.
 TEST(CostModelTest, WhatWasLeftOutAtASizeIsNotTheFirstThere) {
   CostTable table = Example();
   table.measured[{OpKind::kBroadcast, Algorithm::kTree}] = {
@@ -148,7 +149,7 @@ TEST(CostModelTest, WhatWasLeftOutAtASizeIsNotTheFirstThere) {
     EXPECT_EQ(all.back().algorithm, Algorithm::kChain);
     EXPECT_FALSE(all.front().left_out);
   }
-  // Of what nobody measured nothing was left out.
+  // Without measurements nothing was skipped.
   EXPECT_FALSE(
       model.Predict(Algorithm::kRing, Ask(OpKind::kAllReduce, 64))->left_out);
 }

@@ -124,7 +124,7 @@ AdaptiveOptions KeptIn(const std::string& name) {
   return options;
 }
 
-// Makes an adaptive communicator on each of four threads and runs `body`.
+// Creates an adaptive communicator on each of four threads and runs `body`.
 std::vector<absl::Status> OnFourRanks(
     const AdaptiveOptions& adaptive,
     const std::function<absl::Status(Communicator&)>& body) {
@@ -144,7 +144,7 @@ std::vector<absl::Status> OnFourRanks(
   return statuses;
 }
 
-// What each rank chooses, and why.
+// Each rank's choices and the reasons for them.
 std::vector<std::string> Explanations(const AdaptiveOptions& adaptive) {
   std::mutex mutex;
   std::vector<std::string> texts;

@@ -132,7 +132,7 @@ TEST(TrialTest, SizesAreRoundedToBlocks) {
   EXPECT_EQ(TrialBytes(OpKind::kAllGather, 4, 100), 400);
 }
 
-// A communicator validates what it is given.
+// A communicator validates its arguments.
 TEST(TrialTest, EveryOperationIsValidOnEveryRank) {
   for (const int64_t ranks : {1, 2, 5}) {
     EXPECT_THAT(RunRanks(ranks,

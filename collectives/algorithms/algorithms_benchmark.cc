@@ -1,9 +1,9 @@
 // Algorithms over the in_process engine's messages: by algorithm, ranks, size
 // and chunk size.
 //
-// "floor" is what the slowest rank's BytesOnWire would take as plain copies,
-// all ranks at once, at the bandwidth measured in the same run; "of_floor" is
-// the share of it that was reached (reductions are not in the floor).
+// "floor" is the time of the slowest rank's BytesOnWire as plain copies, all
+// ranks at once, at the bandwidth measured in the same run; "of_floor" is the
+// floor divided by the measured time. The floor does not include reductions.
 
 #include <algorithm>
 #include <barrier>

@@ -1,5 +1,5 @@
-// Every algorithm and kind, 1 to 17 ranks, odd counts, all types and
-// reductions, in place and not, under every kind of transport.
+// Every algorithm and kind, with 1 to 17 ranks, odd counts, all types and
+// reductions, in place or not, on every kind of transport.
 
 #include <set>
 #include <tuple>
@@ -12,7 +12,7 @@ namespace tessera::collectives {
 namespace {
 
 constexpr int64_t kRanks[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17};
-// Small, so that a few hundred elements are many chunks.
+// Small, so that a few hundred elements give many chunks.
 constexpr int64_t kChunkBytes = 48;
 
 std::vector<Algorithm> Algorithms() {
@@ -23,7 +23,7 @@ std::set<int64_t> CountsFor(int64_t ranks) {
   return {0, 1, 2, ranks - 1, ranks, ranks + 1, 97, 4 * kChunkBytes + 1};
 }
 
-// Runs through types, reductions, roots, places and chunk sizes.
+// Cycles through types, reductions, roots, places and chunk sizes.
 class Rotation {
  public:
   AlgorithmCase Next(Algorithm algorithm, OpKind kind, int64_t ranks,

@@ -16,7 +16,7 @@ using ::testing::StartsWith;
 
 constexpr int64_t kMillisecond = 1'000'000;
 
-// Every form that there is.
+// Every combination of algorithm and kind.
 std::vector<AlgorithmCase> AllForms() {
   std::vector<AlgorithmCase> forms;
   for (Algorithm algorithm : kAllAlgorithms) {
@@ -31,7 +31,7 @@ std::vector<AlgorithmCase> AllForms() {
   return forms;
 }
 
-// An operation of this rank with buffers of its own.
+// Runs an operation on this rank with its own buffers.
 absl::Status RunForm(Transport& transport, const AlgorithmCase& form,
                      uint64_t sequence, int64_t patience_ns) {
   const int64_t n = transport.size();
@@ -95,7 +95,7 @@ TEST(ErrorsTest, AbortFreesEveryWaiter) {
     EXPECT_LT(MonotonicNanos() - begin, 5000 * kMillisecond) << Describe(form);
     for (int64_t rank = 1; rank < 4; ++rank) {
       const absl::Status& status = statuses[static_cast<size_t>(rank)];
-      if (status.ok()) continue;  // It needed nothing of rank 0.
+      if (status.ok()) continue;  // It received nothing from rank 0.
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted,
                                    HasSubstr("rank 0 has died")));
     }

@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, RandomOperationsTest,
 }  // namespace
 
 // With options.reproducible every algorithm gives the bits of Combine over the
-// inputs in the order of ranks, whatever the size and the chunks.
+// inputs in rank order, for any size and chunk size.
 
 namespace {
 
@@ -140,7 +140,7 @@ TEST_P(HierarchicalTest, EveryKindOnEveryShape) {
   for (OpKind kind : kCollectiveKinds) {
     for (const bool uneven : {false, true}) {
       if (!Supports(Algorithm::kHierarchical, kind, uneven)) continue;
-      // The larger ones take the way of large messages.
+      // The larger counts use the algorithm for large messages.
       for (int64_t count : {0, 1, 5, 100, 6001}) {
         for (const bool in_place : {false, true}) {
           AlgorithmCase c{.algorithm = Algorithm::kHierarchical, .kind = kind};
@@ -166,7 +166,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, HierarchicalTest,
                          ::testing::ValuesIn(Shapes()),
                          [](const auto& info) { return info.param.name; });
 
-// The point of it all: links between groups carry little.
+// The purpose of hierarchies: little traffic on links between groups.
 TEST(HierarchicalTrafficTest, AcrossGroupsEachRankSendsItsSliceOnly) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Hierarchy hierarchy,

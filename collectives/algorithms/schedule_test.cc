@@ -91,7 +91,7 @@ TEST(BruckScheduleTest, AllGatherReachesEveryBlockOnce) {
 
 TEST(BruckScheduleTest, AllToAllBringsEveryBlockToItsRank) {
   for (int64_t n = 1; n <= kMost; ++n) {
-    // Where the block of slot j has come to, from rank 0.
+    // The position of the block of slot j after its moves, from rank 0.
     for (int64_t slot = 0; slot < n; ++slot) {
       int64_t at = 0;
       for (int64_t k = 0; k < CeilLog2(n); ++k) {
@@ -165,8 +165,8 @@ TEST(RingWalkTest, CoversEveryBlockOfEveryStepInOrder) {
   }
 }
 
-// What a rank receives in one step it sends in the next, to a right neighbour
-// that expects just that: window by window the same chunks.
+// A rank sends in each step what it received in the step before, to a right
+// neighbour that expects the same chunks, window by window.
 TEST(RingWalkTest, RightNeighbourExpectsWhatIsSent) {
   for (int64_t n = 2; n <= 12; ++n) {
     for (int64_t seed = 0; seed < 6; ++seed) {
@@ -212,8 +212,8 @@ std::vector<TreePlace> All(int64_t n,
   return places;
 }
 
-// One root; parents and children agree; everybody hangs below the root at the
-// depth that it says, which is at most `height`.
+// There is one root; parents and children agree; every rank is connected to the
+// root at its stated depth, which is at most `height`.
 void ExpectTree(const std::vector<TreePlace>& places, int64_t height) {
   const auto n = static_cast<int64_t>(places.size());
   int64_t roots = 0;
@@ -235,7 +235,7 @@ void ExpectTree(const std::vector<TreePlace>& places, int64_t height) {
         std::count(parent.children().begin(), parent.children().end(), rank),
         1);
   }
-  EXPECT_EQ(roots, 1);  // With parents one step less deep: no cycles either.
+  EXPECT_EQ(roots, 1);  // Parents are one level up, so no cycles.
 }
 
 TEST(TreePlaceTest, ChainIsATree) {

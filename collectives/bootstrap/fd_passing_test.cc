@@ -47,7 +47,8 @@ std::vector<Rank> Everybody(int size) {
   return ranks;
 }
 
-// Each process adds its bit to memory that the first made; all see all bits.
+// Each process sets its bit in memory created by the first one; all see all
+// bits.
 int ShareMemory(Store& store, const std::vector<Rank>& members) {
   constexpr size_t kBytes = 8192;
   UniqueFd mine;
@@ -147,8 +148,8 @@ TEST_F(ShareFdTest, RefusesMembersThatAreNoGroup) {
   }
 }
 
-// The names of all abstract sockets of this network namespace that ShareFd
-// made.
+// The names of all abstract sockets that ShareFd created in this network
+// namespace.
 std::vector<std::string> ListeningNames() {
   std::ifstream file("/proc/net/unix");
   std::vector<std::string> names;
@@ -162,8 +163,7 @@ std::vector<std::string> ListeningNames() {
 TEST_F(ShareFdTest, StrangersGetNothing) {
   std::atomic<bool> done = false;
   std::atomic<int> connected = 0, received = 0;
-  // Finds the socket as any process could, and says the wrong thing, or
-  // nothing.
+  // Any process can find the socket; this one sends wrong data or none.
   std::thread stranger([&] {
     std::mt19937_64 random(1);
     std::vector<UniqueFd> kept;
@@ -184,7 +184,7 @@ TEST_F(ShareFdTest, StrangersGetNothing) {
     }
   });
   RunThreads(3, [&](int i) {
-    if (i == 2) {  // Time for the stranger to come first.
+    if (i == 2) {  // Lets the stranger connect first.
       while (connected < 20) absl::SleepFor(absl::Milliseconds(1));
     }
     UniqueFd mine;

@@ -24,8 +24,8 @@ using ::testing::HasSubstr;
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
 
-// Sockets that are open in this process as if it had inherited them: a store
-// takes over the numbers in `values`.
+// Opens sockets in this process as if it had inherited them; a store takes
+// ownership of the descriptors in `values`.
 std::vector<std::string> Inherit(int size) {
   auto all = MakeInheritedSockets(size);
   EXPECT_THAT(all, IsOk());
@@ -60,7 +60,7 @@ TEST_P(InheritedSuiteTest, DoesAllThatAStoreMust) {
     CheckThreads(stores);
     CheckDeadline(stores);
     if (size >= 3) CheckLeaving(stores);
-    // Rank 0 waits for those who have something to read.
+    // Rank 0 waits for ranks that still read.
     while (!stores.empty()) stores.pop_back();
   }
   EXPECT_EQ(CountDescriptors(), before);
@@ -76,7 +76,7 @@ TEST(InheritedSocketsTest, ServeProcessesAndTellOfTheDead) {
     TESSERA_ASSERT_OK_AND_ASSIGN(auto sockets, MakeInheritedSockets(kSize));
     for (int i = 0; i < kSize; ++i) {
       children.push_back(StartProcess([&] {
-        // Without exec the others' ends must be closed by hand.
+        // Without exec, the other ranks' ends must be closed explicitly.
         for (int other = 0; other < kSize; ++other) {
           if (other != i) sockets[other].sockets.clear();
         }
@@ -126,7 +126,7 @@ TEST(InheritedSocketsTest, AreTakenOverOnce) {
       auto zero, OpenInheritedStore(values[0], Rank(0), 2, Soon()));
   EXPECT_NE(fcntl(std::stoi(values[0]), F_GETFD) & FD_CLOEXEC, 0);
   EXPECT_THAT(OpenInheritedStore(values[0], Rank(0), 2, Soon()), used);
-  // The first join is as it was.
+  // The first join is unchanged.
   TESSERA_ASSERT_OK_AND_ASSIGN(
       auto one, OpenInheritedStore(values[1], Rank(1), 2, Soon()));
   TESSERA_EXPECT_OK(one->Set("a", "b"));
@@ -155,7 +155,7 @@ void ExpectNoSocket(int fd) {
   EXPECT_THAT(OpenInheritedStore(value, Rank(1), 2, Soon()),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("not a connected unix stream socket")));
-  EXPECT_EQ(fcntl(fd, F_GETFD), 0);  // Open, and as it was.
+  EXPECT_EQ(fcntl(fd, F_GETFD), 0);  // Open and unchanged.
   close(fd);
 }
 
@@ -170,7 +170,7 @@ TEST(InheritedSocketsTest, RefusesDescriptorsThatAreNoSuchSockets) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair), 0);
   close(pair[1]);
   ExpectNoSocket(pair[0]);
-  // One bad one leaves the good ones alone.
+  // One invalid descriptor does not affect the valid ones.
   const std::vector<std::string> values = Inherit(2);
   EXPECT_THAT(
       OpenInheritedStore(absl::StrCat(values[0], ",987"), Rank(0), 3, Soon()),

@@ -91,7 +91,7 @@ TEST(JoinJobTest, ByTcpUnderTorchrun) {
 }
 
 TEST(JoinJobTest, BesideTorchrunsAgentStore) {
-  // The agent's store has MASTER_PORT.
+  // The agent's store listens on MASTER_PORT.
   auto addresses =
       ResolveTcp("127.0.0.1", 0, Deadline::After(absl::Seconds(5)));
   TESSERA_ASSERT_OK_AND_ASSIGN(const UniqueFd agent,
@@ -135,7 +135,7 @@ TEST(JoinJobTest, ByInheritedSocketsInProcesses) {
           Torchrun(i, kSize), {{kInheritedSocketsVariable, sockets[i].value}}));
       const auto job = JoinJob(lookup, Within(absl::Seconds(20)));
       if (!job.ok()) return 2;
-      // The second join says why it fails.
+      // The second join returns the reason for its failure.
       const auto again = JoinJob(lookup, Within(absl::Seconds(20)));
       for (UniqueFd& socket : sockets[i].sockets) socket.Release();
       return absl::IsFailedPrecondition(again.status()) ? 0 : 3;
@@ -162,7 +162,7 @@ TEST(JoinJobTest, EveryRankNamesOneThatIsLate) {
   const int port = FreePort();
   const absl::Time start = absl::Now();
   RunThreads(3, [&](int i) {
-    const int rank = i < 2 ? i : 3;  // Rank 2 does not come.
+    const int rank = i < 2 ? i : 3;  // Rank 2 is missing.
     EXPECT_THAT(
         JoinJob(Lookup(Tcp(rank, 4, port)), Within(absl::Milliseconds(400))),
         StatusIs(absl::StatusCode::kDeadlineExceeded,

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Ranks that the real mpirun started find each other, with nothing set and by TCP.
+# Ranks started by the real mpirun find each other, by default and over TCP.
 set -euo pipefail
 flavor=$1 program=$PWD/$2
 TMPDIR=$(mktemp -d /tmp/mpi.XXXXXX)
@@ -16,7 +16,7 @@ case $flavor in
     expect "$(MASTER_ADDR=localhost MASTER_PORT=$((10000 + RANDOM % 10000)) mpirun.openmpi -x MASTER_ADDR -x MASTER_PORT \
       -n 5 "$program")"
     ;;
-  mpich)  # Its ranks are not told what their job is called.
+  mpich)  # Its ranks do not know the job's name.
     expect "$(TESSERA_JOB_ID=test-$$-$RANDOM mpiexec.mpich -n 5 "$program")"
     ;;
   *) echo "unknown MPI: $flavor"; exit 1 ;;

@@ -94,7 +94,7 @@ TEST(PidFdTest, ShowsTheDeathOfAProcess) {
     kill(child, SIGKILL);
     pollfd one = {pidfd.get(), POLLIN, 0};
     EXPECT_EQ(poll(&one, 1, 10'000), 1);
-    EXPECT_TRUE(IsDead(pidfd));  // While it is not reaped, too.
+    EXPECT_TRUE(IsDead(pidfd));  // Also before it is reaped.
     WaitForProcess(child);
     EXPECT_TRUE(IsDead(pidfd));
     EXPECT_THAT(OpenPidFd(child),

@@ -43,7 +43,7 @@ absl::StatusOr<int> ParsePort(std::string_view name, std::string_view text) {
     return port;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(Show(name, text), " is no port; use 1 to 65535"));
+      absl::StrCat(Show(name, text), " is not a port; use 1 to 65535"));
 }
 
 // The first of `names` that is set and not empty.

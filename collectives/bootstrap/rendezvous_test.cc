@@ -90,7 +90,7 @@ TEST(RendezvousTest, AnAgentThatHasThePortGivesAnother) {
   EXPECT_THAT(place.port_source,
               AllOf(HasSubstr("MASTER_PORT=29500"), HasSubstr("agent"),
                     HasSubstr(absl::StrCat(place.port))));
-  // Unless it is told, and under torchrun only.
+  // Only if requested, and only under torchrun.
   TESSERA_ASSERT_OK_AND_ASSIGN(
       place, Plan(With(agent, {{"TESSERA_MASTER_PORT", "123"}})));
   EXPECT_EQ(place.port, 123);
@@ -113,17 +113,18 @@ TEST(AgentStorePortTest, IsSpreadAndNeverTheAgentsOwn) {
   EXPECT_GT(ports.size(), 12'000u);
   EXPECT_NE(AgentStorePort(29500, "a", "0"), AgentStorePort(29500, "a", "1"));
   EXPECT_NE(AgentStorePort(29500, "a", "0"), AgentStorePort(29500, "b", "0"));
-  // Every version must agree on it.
+  // All versions of the library must use the same port.
   EXPECT_EQ(AgentStorePort(29500, "none", "0"), 30889);
 }
 
 TEST(RendezvousTest, RefusesPortsThatAreNone) {
   for (const char* port : {"", "0", "65536", "-1", "+80", " 80", "80 ", "0x50",
                            "1e3", "99999999999999999999", "port"}) {
-    EXPECT_THAT(Plan(With(kTcp, {{"MASTER_PORT", port}})),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr(absl::StrCat("MASTER_PORT=\"", port,
-                                                "\" is no port; use 1 to"))));
+    EXPECT_THAT(
+        Plan(With(kTcp, {{"MASTER_PORT", port}})),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr(absl::StrCat("MASTER_PORT=\"", port,
+                                        "\" is not a port; use 1 to"))));
     EXPECT_THAT(Plan(With(kTcp, {{"TESSERA_MASTER_PORT", port}})),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("TESSERA_MASTER_PORT=")));

@@ -19,7 +19,7 @@ std::string_view DescribeState(MemberState state) {
     case MemberState::kNeverJoined:
       return " never joined the job";
     case MemberState::kPresent:
-      return " has not come";
+      return " has not joined";
     case MemberState::kLeft:
       return " has left the job";
     case MemberState::kLost:

@@ -136,7 +136,7 @@ void CheckDeadline(Stores& stores) {
         Barrier(*stores[i], "late", deadline),
         StatusIs(absl::StatusCode::kDeadlineExceeded,
                  AllOf(HasSubstr(absl::StrCat("rank ", size - 1, " (host ")),
-                       HasSubstr("has not come"), HasSubstr("pid "))));
+                       HasSubstr("has not joined"), HasSubstr("pid "))));
   });
   EXPECT_GE(absl::Now(), deadline);
   EXPECT_LT(absl::Now(), deadline + absl::Seconds(5));

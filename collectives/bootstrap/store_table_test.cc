@@ -14,7 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Remembers what a wait was told.
+// Records the result of a wait.
 struct Getter {
   std::optional<absl::StatusOr<std::string>> value;
   StoreTable::GetDone Done() {
@@ -41,7 +41,7 @@ TEST(StoreTableTest, ServesWaitsInOrderUntilTheReadsAreUsedUp) {
   EXPECT_THAT(*b.value, IsOkAndHolds(std::string("v")));
   EXPECT_FALSE(c.value.has_value());
   EXPECT_FALSE(table.HasUnread());
-  TESSERA_EXPECT_OK(table.Set(2, "k", "w"));  // It is free again.
+  TESSERA_EXPECT_OK(table.Set(2, "k", "w"));  // The key can be set again.
   EXPECT_THAT(*c.value, IsOkAndHolds(std::string("w")));
   EXPECT_TRUE(table.HasUnread());
   EXPECT_FALSE(table.Cancel(ticket));

@@ -14,7 +14,7 @@ namespace {
 TEST(JobMemberTest, SaysWhereARankIs) {
   EXPECT_EQ(DescribeMember({Rank(2)}), "rank 2 never joined the job");
   EXPECT_EQ(DescribeMember({Rank(1), MemberState::kPresent, "host a, pid 9"}),
-            "rank 1 (host a, pid 9) has not come");
+            "rank 1 (host a, pid 9) has not joined");
   EXPECT_EQ(DescribeMember({Rank(4), MemberState::kLeft, "host a, pid 7"}),
             "rank 4 (host a, pid 7) has left the job");
   EXPECT_EQ(

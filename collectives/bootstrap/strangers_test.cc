@@ -47,7 +47,7 @@ std::string RandomBytes(std::mt19937_64& random, size_t size) {
   return bytes;
 }
 
-// Whether the other end has closed, within `patience`.
+// Returns true if the other end closes within `patience`.
 bool IsClosed(const UniqueFd& socket, absl::Duration patience) {
   const Deadline deadline = Deadline::After(patience);
   char buffer[4096];
@@ -59,7 +59,7 @@ bool IsClosed(const UniqueFd& socket, absl::Duration patience) {
   }
 }
 
-// One of every kind of stranger, again and again until told to stop.
+// Runs one stranger of every kind repeatedly until stopped.
 class Strangers {
  public:
   explicit Strangers(int port) : port_(port) {
@@ -89,7 +89,7 @@ class Strangers {
     std::mt19937_64 random(2);
     while (!stop_) {
       const UniqueFd socket = ConnectTo(port_);
-      // As a handshake record begins, so that it is not refused at once.
+      // Begins like a handshake record, so that it is not rejected at once.
       std::string bytes = "\x16\x03\x01\x40";
       while (!stop_ &&
              SendAll(socket, bytes, Deadline::After(absl::Seconds(1))).ok()) {
@@ -111,7 +111,7 @@ class Strangers {
                   StatusIs(absl::StatusCode::kPermissionDenied));
     }
   }
-  // Many connections that say a byte now and then.
+  // Opens many connections that send a byte now and then.
   void StayAndSaySomething() {
     std::vector<UniqueFd> sockets;
     while (!stop_) {
@@ -188,7 +188,7 @@ TEST(StrangersTest, WhoFillsTheQueueGivesWay) {
 }
 
 TEST(StrangersTest, AServiceThatIsNoStoreIsTold) {
-  // Plays another program at rank 0's port, which answers in its own words.
+  // Acts as another program on rank 0's port, which sends its own data.
   auto addresses =
       ResolveTcp("127.0.0.1", 0, Deadline::After(absl::Seconds(5)));
   TESSERA_ASSERT_OK_AND_ASSIGN(const UniqueFd listener,

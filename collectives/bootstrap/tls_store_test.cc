@@ -35,13 +35,13 @@ TlsStoreOptions Options(int rank, int size, int port = 0) {
   return options;
 }
 
-// Refusals are counted just after the refused one is told.
+// Refusals are counted just after the client is notified.
 int64_t AwaitRefusals(const ServedStore& store, int64_t count) {
   while (store.refusals() < count) absl::SleepFor(absl::Milliseconds(1));
   return store.refusals();
 }
 
-// The stores of a whole job over TCP, or over an abstract socket.
+// Opens the stores of all ranks over TCP or over an abstract socket.
 void OpenAll(int size, bool tcp, Stores* stores) {
   TlsStoreOptions options = Options(0, size);
   if (!tcp) {
@@ -71,7 +71,7 @@ TEST_P(TlsStoreSuiteTest, DoesAllThatAStoreMust) {
     CheckThreads(stores);
     CheckDeadline(stores);
     if (GetParam() >= 3) CheckLeaving(stores);
-    // Rank 0 waits for those who have something to read.
+    // Rank 0 waits for ranks that still read.
     while (!stores.empty()) stores.pop_back();
   }
   EXPECT_EQ(CountDescriptors(), before);
@@ -121,11 +121,11 @@ TEST(TlsStoreTest, AnotherSecretOrJobIsRefusedAtOnce) {
                        HasSubstr("another job than \"other\"")));
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
   EXPECT_EQ(AwaitRefusals(*served, 2), 2);
-  // The right ones still come.
+  // Valid clients still connect.
   TESSERA_ASSERT_OK_AND_ASSIGN(
       auto store, ConnectTlsStore(Options(1, 3, served->port()), Soon()));
   store.reset();
-  served.reset();  // Its thread has ended: the lines are all there.
+  served.reset();  // Its thread has ended, so all lines are written.
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_THAT(lines[0], AllOf(HasSubstr("refused a connection"),
                               HasSubstr("127.0.0.1:"), HasSubstr("binder")));
@@ -162,7 +162,7 @@ TEST(TlsStoreTest, APortThatIsTakenIsAnError) {
                        AllOf(HasSubstr("finds its port taken"),
                              HasSubstr(absl::StrCat(":", served->port())))));
   TlsStoreOptions foreign = Options(0, 2);
-  foreign.host = "192.0.2.1";  // RFC 5737: nobody's.
+  foreign.host = "192.0.2.1";  // RFC 5737: reserved for documentation.
   EXPECT_THAT(ServeTlsStore(foreign, Soon()),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("an address of its own host")));
@@ -171,7 +171,7 @@ TEST(TlsStoreTest, APortThatIsTakenIsAnError) {
 }
 
 TEST(TlsStoreProcessTest, AKilledRankEndsTheWaitsForIt) {
-  // Forked before any thread is there.
+  // Fork before any thread exists.
   int port_pipe[2];
   ASSERT_EQ(pipe(port_pipe), 0);
   const auto read_port = [&] {
@@ -291,7 +291,7 @@ TEST(TlsStoreTest, AForkedChildLearnsThatTheStoreIsNotItsOwn) {
   const pid_t child = StartProcess([&] {
     for (auto& store : stores) {
       if (!absl::IsFailedPrecondition(store->Set("a", "b"))) return 1;
-      store.reset();  // Does not wait for a thread that is not here.
+      store.reset();  // Does not wait: no thread runs in this process.
     }
     return 0;
   });

@@ -14,7 +14,7 @@ std::string Hex(std::string_view digits) {
   return absl::HexStringToBytes(digits);
 }
 
-// RFC 5869, appendix A.1 and A.3.
+// RFC 5869, appendices A.1 and A.3.
 TEST(HkdfTest, GivesTheStandardsAnswers) {
   EXPECT_THAT(
       HkdfSha256(std::string(22, '\x0b'), Hex("000102030405060708090a0b0c"),

@@ -72,7 +72,7 @@ TEST(MessageFuzzTest, AStreamGivesMessagesThatReadBackOrSaysWhyNot) {
   EXPECT_GT(refused, 10'000);
 }
 
-// What `parse` accepts, `format` gives back.
+// If `parse` accepts bytes, `format` reproduces them.
 template <typename Parse, typename Format>
 void FuzzPayload(const std::string& valid, Parse parse, Format format) {
   TextMutator mutator({valid}, {std::string(4, '\0'), "\xff\xff\xff\xff"}, 2);

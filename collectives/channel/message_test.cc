@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// One valid message of each type, with all that it may carry.
+// One valid message of each type, with all optional fields.
 std::vector<Message> EveryType() {
   return {
       {.type = MessageType::kHello, .number = 3, .key = "host", .value = "v"},
@@ -83,7 +83,7 @@ TEST(MessageTest, TheFrameIsAsDocumented) {
   EXPECT_EQ(bytes, expected);
 }
 
-// A frame of `message` in which a byte is another.
+// Parses a frame of `message` with one byte replaced.
 absl::Status WithByte(const Message& message, size_t at, int byte) {
   std::string bytes = Frame(message);
   bytes[at] = static_cast<char>(byte);
@@ -135,7 +135,7 @@ TEST(MessageTest, ALengthIsRefusedBeforeItsBytesCome) {
   std::string bytes =
       Frame({.type = MessageType::kSet, .key = "k", .value = "v"});
   bytes.resize(kHeaderBytes);
-  bytes[11] = 0x7f;  // Two gigabytes are announced.
+  bytes[11] = 0x7f;  // Announces two gigabytes.
   MessageReader reader;
   reader.Append(bytes);
   EXPECT_THAT(reader.Next(), StatusIs(absl::StatusCode::kInvalidArgument));

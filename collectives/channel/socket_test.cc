@@ -115,7 +115,7 @@ TEST(SocketTest, ListensConnectsAndMovesBytes) {
       EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
       EXPECT_NE(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
     }
-    // More than any buffer holds.
+    // Larger than any socket buffer.
     const std::string sent(8 << 20, 's');
     std::string got(sent.size(), '\0');
     std::thread sender(

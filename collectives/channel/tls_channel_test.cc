@@ -45,7 +45,7 @@ struct Outcome {
   absl::Status server, client;
 };
 
-// Both sides' handshakes, by turns. One that fails closes its end.
+// Runs both sides' handshakes in turn. A side that fails closes its end.
 Outcome Shake(Ends& ends) {
   Outcome outcome;
   bool server_done = false, client_done = false;
@@ -107,7 +107,7 @@ TEST(TlsChannelTest, SecretsAndJobsAreBounded) {
                         .status());
 }
 
-// The handshake of one end whose other end sends `bytes` and closes.
+// Runs one end's handshake; the other end sends `bytes` and closes.
 absl::Status ShakeAgainst(Role role, std::string_view bytes) {
   auto sockets = SocketPair();
   auto context = TlsContext::Create(role, "job", kSecret);
@@ -134,7 +134,7 @@ TEST(TlsChannelTest, GarbageIsRefused) {
     for (int i = 0; i < 500; ++i) {
       std::string bytes(random() % 2000, '\0');
       for (char& c : bytes) c = static_cast<char>(random());
-      // Half of it begins as a handshake record does.
+      // Half of the inputs begin like a handshake record.
       if (i % 2 == 0 && bytes.size() > 5) bytes.replace(0, 3, "\x16\x03\x01");
       EXPECT_FALSE(ShakeAgainst(role, bytes).ok());
     }
@@ -167,7 +167,7 @@ TEST(TlsChannelTest, ManyMessagesSurviveSmallBuffers) {
     }
     EXPECT_EQ(got, sent);
     EXPECT_EQ(client.queued_bytes(), 0u);
-    // What came before the end counts.
+    // Messages received before the end are delivered.
     client.Queue({.type = MessageType::kBye});
     TESSERA_ASSERT_OK(client.Advance(&ignored));
     client.Close();

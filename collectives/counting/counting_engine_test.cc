@@ -22,7 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Memory = CountingMemory;
 
-// Whatever touches its memory ends the test.
+// The test crashes if the memory is accessed.
 class CountingEngineTest : public ::testing::Test {
  protected:
   std::unique_ptr<Communicator> World(int64_t rank, int64_t ranks) {
@@ -73,7 +73,7 @@ TEST_F(CountingEngineTest, CountsWithoutTouchingCountedMemory) {
   EXPECT_TRUE(World().operations.empty());
 }
 
-// So that ranks that compare what they have find each other alike.
+// Ranks that compare their values must find them equal.
 TEST_F(CountingEngineTest, OtherRanksSayWhatThisOneSays) {
   const auto world = World(2, 4);
   const std::vector<int64_t> mine = {7, 9};
@@ -107,7 +107,7 @@ TEST_F(CountingEngineTest, SubgroupsAreCountedApartAndKnowTheirParent) {
   EXPECT_EQ(pair->rank(), Rank(0));
   TESSERA_ASSERT_OK(pair->Barrier());
   EXPECT_EQ(counts_->last_group(), 2u);
-  // All give the colour of this one.
+  // All ranks report this rank's colour.
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto split, world->Split(3, 0));
   EXPECT_EQ(split->size(), 8);
   const auto groups = counts_->groups();
@@ -151,7 +151,7 @@ TEST_F(CountingEngineTest, SharedMemoryIsCountedByGroup) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-// One program on real ranks and on counted ones: what Communicator counts.
+// The same program on real and on counted ranks gives the same counts.
 TEST_F(CountingEngineTest, CountsAsARealGroupDoes) {
   const auto program = [](Communicator& world, std::span<float> values) {
     const int64_t n = world.size();

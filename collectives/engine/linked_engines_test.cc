@@ -1,5 +1,5 @@
-// Programs that link every registration know every name, whatever this machine
-// has: an engine is there, or says why it is not.
+// A program that links all registrations knows all names on every machine: an
+// engine is available or its error says why it is not.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@ TEST(LinkedEnginesTest, AreThereOrSayWhyTheyAreNot) {
   for (const char* const name : {"gloo", "mpi", "nccl"}) {
     const bool built =
         std::find(there.begin(), there.end(), name) != there.end();
-    // An option that no engine has is refused before anything is started.
+    // An option that no engine has is rejected before anything starts.
     const auto engine =
         CreateEngine(name, {.options = {{"no_such_option", ""}}});
     if (built) {

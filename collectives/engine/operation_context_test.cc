@@ -36,7 +36,7 @@ TEST(ScratchTest, KeepsMemoryForTheNextOperation) {
   EXPECT_EQ(scratch.held_bytes(), held);
 }
 
-// A few bytes before a large piece, every time: the large block is found again.
+// Repeats a few bytes, then a large block: the large block is reused.
 TEST(ScratchTest, DoesNotGrowWhereOperationsAreAlike) {
   Scratch scratch;
   int64_t held = 0;

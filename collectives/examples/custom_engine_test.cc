@@ -59,7 +59,7 @@ TEST(CustomEngineTest, ServesACommunicatorAndItsSubgroups) {
         half->AllReduce(Buffer(std::span<float>(values)), Reduction::Sum()),
         IsOk());
     EXPECT_THAT(values, Each(12.0f));
-    // Nobody leaves while others still work.
+    // No rank leaves while others still work.
     ASSERT_THAT(communicator->Barrier(), IsOk());
   });
 }

@@ -1,4 +1,4 @@
-// The conformance suite on threads that are connected by TCP on loopback.
+// The conformance suite on threads connected by TCP over loopback.
 #include <thread>
 #include <utility>
 #include <vector>

@@ -1,4 +1,4 @@
-// Ranks are threads, connected by TCP on loopback.
+// Ranks are threads connected by TCP over loopback.
 #include "collectives/gloo/gloo_engine.h"
 
 #include <functional>
@@ -19,7 +19,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The body on every rank of a world.
+// Runs the body on every rank of a world.
 void OnRanks(int64_t ranks, const std::function<void(Engine&)>& body,
              const GlooOptions& options = {}) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(ranks));
@@ -73,7 +73,7 @@ TEST(GlooEngineTest, SubgroupsHaveTheirOwnRanksAndTraffic) {
     EXPECT_EQ(members[static_cast<size_t>(part->rank().value())],
               engine.rank());
     CheckCollectives(*part, {.counts = {7}, .large_counts = {}});
-    // A group of a group, and of one.
+    // A group of a group, and a group of one rank.
     const std::vector<Rank> alone = {part->rank()};
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const auto one,
@@ -135,7 +135,7 @@ TEST(GlooEngineTest, AMismatchShowsBothSides) {
   }
 }
 
-// A message that is longer than expected, past what a frame holds.
+// A message longer than expected that exceeds one frame.
 TEST(GlooEngineTest, AMessageOfAnotherSizeShowsBothSizes) {
   OnRanks(2, [](Engine& engine) {
     std::vector<std::byte> bytes(engine.rank() == Rank(0) ? 90'000 : 80'000);

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kTimeout = absl::Minutes(1);
 
-// Of other lengths on each rank, none among them.
+// The length differs by rank; some are empty.
 std::string TextOf(int64_t rank) {
   return std::string(static_cast<size_t>(rank * 700), static_cast<char>(rank));
 }

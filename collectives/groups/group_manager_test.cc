@@ -22,7 +22,7 @@ Mesh MeshOf(std::string_view axes, topology::Rank first = topology::Rank(0)) {
   return *Mesh::Create(*topology::ParseAxes(axes), first);
 }
 
-// What the members of this rank's group add up to, by brute force over ranks.
+// The sum over the members of this rank's group, by brute force over ranks.
 absl::StatusOr<int64_t> SumOfMembers(const Mesh& mesh, std::string_view axes,
                                      topology::Rank rank) {
   TESSERA_ASSIGN_OR_RETURN(const auto groups, mesh.GroupsAlong(axes));

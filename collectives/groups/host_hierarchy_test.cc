@@ -46,7 +46,7 @@ TEST(RankLocationTest, ThisProcessHasOneHost) {
   EXPECT_THAT(RankLocation::Self(), IsOkAndHolds(here));
 }
 
-// The engine is as it was, and hierarchical algorithms have what they need.
+// The engine is unchanged, and hierarchical algorithms are available.
 TEST(HostHierarchyTest, TheStrategyTakesIt) {
   const std::vector<RankLocation> at = {At("a", 0), At("a", 0), At("b", 0),
                                         At("b", 0)};

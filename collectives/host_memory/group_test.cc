@@ -30,7 +30,7 @@ struct Line {
 };
 using Memory = std::vector<std::unique_ptr<Line[]>>;
 
-// Every rank of it is in this process; what it allocates stays in `memory`.
+// All its ranks are in this process; allocations stay in `memory`.
 class HeapDomain final : public Domain {
  public:
   HeapDomain(int64_t rank, Memory& memory) : rank_(rank), memory_(memory) {
@@ -86,9 +86,9 @@ class GroupTest : public ::testing::Test {
     groups_[static_cast<size_t>(rank)]->Leave();
   }
 
-  // Rank 0 waits in call 217 for ranks 1 and 2. Just after it has asked who is
-  // missing, `then` happens and leaves `still` missing; all are there when it
-  // has asked `looks` times more.
+  // Rank 0 waits in call 217 for ranks 1 and 2. After its first check for
+  // missing ranks, `then` runs and the ranks in `still` remain missing; all
+  // have arrived after `looks` more checks.
   absl::Status Await(const std::function<void()>& then,
                      std::vector<int64_t> still, int looks,
                      int64_t patience_ns = 20 * kSecondNs) {
@@ -113,7 +113,7 @@ class GroupTest : public ::testing::Test {
   std::vector<std::unique_ptr<Group>> groups_;
 };
 
-// More calls than a rank's history holds.
+// More calls than a rank's history stores.
 TEST_F(GroupTest, ARankThatDidItsPartMayBeFarAhead) {
   EXPECT_THAT(Await(
                   [&] {

@@ -29,7 +29,7 @@ TEST(LineSliceTest, SlicesAreWholeLinesAndCoverEverything) {
 
 constexpr OpKind kKind = OpKind::kAllGather;
 
-// Which of `calls` calls ask ('?'), where the answer is always `enough`.
+// Marks with '?' which of `calls` calls ask; the answer is always `enough`.
 std::string CallsThatAsk(PlaceHistory& history, int calls, bool enough,
                          int64_t bytes = 65536) {
   std::string asks;

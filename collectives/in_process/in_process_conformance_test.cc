@@ -1,5 +1,5 @@
-// The conformance suite on threads, on buffers that every rank reaches and on
-// buffers that are staged.
+// The conformance suite on threads, with buffers that every rank can access and
+// with staged buffers.
 #include <thread>
 #include <utility>
 
@@ -10,7 +10,7 @@
 namespace tessera::collectives {
 namespace {
 
-// ThreadSanitizer slows threads down so much that a sample has to do.
+// ThreadSanitizer makes threads so slow that only a sample is run.
 EngineUnderTest Sampled(EngineUnderTest engine) {
 #if defined(__SANITIZE_THREAD__)
   engine.most_ranks = 4;
@@ -28,7 +28,7 @@ EngineUnderTest Staged() {
                   const CommunicatorOptions& options) {
     InProcessOptions in_process;
     in_process.reach_buffers = false;
-    // Small pieces: every operation goes through several of them.
+    // Small pieces, so that every operation needs several.
     in_process.tuning.piece_bytes = 4096;
     in_process.tuning.pieces = 3;
     in_process.tuning.channel_bytes = 1024;

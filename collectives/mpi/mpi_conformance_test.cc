@@ -1,5 +1,5 @@
-// The conformance suite as an MPI job: every rank runs all of it, and the first
-// ranks of the job are the world of a case.
+// The conformance suite as an MPI job: every rank runs all cases, and the first
+// ranks of the job form the world of a case.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 std::unique_ptr<Engine> job;
 uint32_t last_group = 1000;
 
-// All ranks go from case to case together.
+// Synchronises all ranks between cases.
 absl::Status Meet() {
   std::vector<Rank> all;
   for (int64_t r = 0; r < job->size(); ++r) all.push_back(Rank(r));

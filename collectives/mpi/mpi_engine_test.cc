@@ -1,5 +1,5 @@
-// Run by every rank of an MPI job (mpi_test.sh): the checks on groups of all
-// sizes.
+// Run by every rank of an MPI job (mpi_test.sh): the engine checks on groups of
+// all sizes.
 #include "collectives/mpi/mpi_engine.h"
 
 #include <cstdio>
@@ -64,7 +64,7 @@ TEST(MpiEngineTest, LargeCountsGoInPieces) {
   OnEveryGroup(*engine, [](Engine& part) {
     CheckCollectives(part, {.counts = {0, 31, 331}, .large_counts = {}});
   });
-  options.largest_count = 1999;  // Of the bytes of a message.
+  options.largest_count = 1999;  // In bytes of a message.
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto other, CreateMpiEngine(options));
   CheckMessages(*other);
 }

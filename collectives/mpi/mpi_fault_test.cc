@@ -1,5 +1,6 @@
-// Run by every rank of an MPI job (mpi_test.sh) with the name of one fault. The
-// broken groups keep MPI from ending well: what the ranks print is what counts.
+// Run by every rank of an MPI job (mpi_test.sh) with the name of one fault. MPI
+// does not exit cleanly with broken groups, so the script checks the ranks'
+// output.
 #include <mpi.h>
 #include <unistd.h>
 
@@ -43,7 +44,7 @@ void LateMember(Engine& engine) {
   EXPECT_LT(MonotonicNanos() - begin, 2'000'000'000);
 }
 
-// The last rank ends without a word.
+// The last rank exits without notice.
 void LostRank(Engine& engine) {
   ASSERT_THAT(Caller(engine).Run(BarrierOf()), IsOk());
   if (engine.rank() == Rank(engine.size() - 1)) _exit(0);
@@ -65,7 +66,7 @@ TEST(MpiFaultTest, Fault) {
   if (fault == "message_mismatch") CheckMismatch(*world, /*collective=*/false);
   if (fault == "late_member") LateMember(*world);
   if (fault == "lost") LostRank(*world);
-  // The other ranks are not done when this one is.
+  // The other ranks finish later than this one.
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
 }
 

@@ -18,8 +18,7 @@ namespace {
 
 constexpr int kRounds = 25;
 
-// The slowest rank's microseconds per call in the best round, that is without
-// disturbance.
+// The slowest rank's microseconds per call in the best (least disturbed) round.
 double Measure(int iterations, const std::function<void()>& call) {
   std::vector<double> rounds;
   for (int round = 0; round < kRounds; ++round) {

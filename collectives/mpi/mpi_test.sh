@@ -1,17 +1,17 @@
 #!/bin/bash
-# Runs a test program as an MPI job: mpi_test.sh FLAVOR RANKS PASSES PROGRAM [ARGUMENT...]. It passes where PASSES ranks
-# say that they passed and, unless fewer than all are asked for or an argument names a fault, mpirun agrees.
+# Runs a test program as an MPI job: mpi_test.sh FLAVOR RANKS PASSES PROGRAM [ARGUMENT...]. It passes if PASSES ranks
+# report success and, unless PASSES < RANKS or an argument names a fault, mpirun exits with 0.
 set -uo pipefail
 flavor=$1 ranks=$2 passes=$3 program=$PWD/$4
 shift 4
-# Open MPI's sockets lie under TMPDIR, and their path must be short.
+# Open MPI creates sockets in TMPDIR, and their path must be short.
 TMPDIR=$(mktemp -d /tmp/mpi.XXXXXX)
 export TMPDIR HOME=${HOME:-$TEST_TMPDIR}
 trap 'rm -rf "$TMPDIR"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-# Jobs in sandboxes with process numbers of their own would meet in one file of /dev/shm.
+# Jobs in sandboxes with separate pid namespaces would share one file in /dev/shm.
 export OMPI_MCA_btl_vader_backing_directory=$TMPDIR
-# The ranks share the test's environment: each would claim its report.
+# The ranks share the test's environment; without this each would write the test's report.
 unset XML_OUTPUT_FILE TEST_PREMATURE_EXIT_FILE TEST_WARNINGS_OUTPUT_FILE
 case $flavor in
   openmpi) run=(mpirun.openmpi --mca btl self,vader,tcp --enable-recovery -n "$ranks") ;;

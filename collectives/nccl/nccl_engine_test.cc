@@ -1,5 +1,5 @@
-// Run by every rank of a job (nccl_test.sh). Skips what needs a GPU where there
-// is none.
+// Run by every rank of a job (nccl_test.sh). Skips tests that need a GPU on
+// machines without one.
 #include "collectives/nccl/nccl_engine.h"
 
 #include <cuda_runtime_api.h>
@@ -26,7 +26,7 @@ int Devices() {
   return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
 }
 
-// Reached by the host and by every GPU.
+// Managed memory: accessible from the host and every GPU.
 std::shared_ptr<std::byte> Managed(int64_t bytes) {
   void* data = nullptr;
   EXPECT_EQ(cudaMallocManaged(&data, static_cast<size_t>(bytes)), cudaSuccess);
@@ -125,7 +125,7 @@ int main(int argc, char** argv) {
   }
   store = std::move(job->store);
   const int failed = RUN_ALL_TESTS();
-  // Rank 0's process holds the store: nobody leaves before all are done.
+  // Rank 0's process owns the store: no rank leaves before all are done.
   const auto all_done =
       Barrier(*store, "done", absl::Now() + absl::Seconds(120));
   store.reset();

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Two ranks of a job, each with an NCCL_HOSTID of its own, so that they may share a GPU: nccl_test.sh PROGRAM.
+# Runs two ranks with different NCCL_HOSTIDs, so that they can share a GPU: nccl_test.sh PROGRAM.
 set -uo pipefail
 program=$1 ranks=2
 unset XML_OUTPUT_FILE TEST_PREMATURE_EXIT_FILE TEST_WARNINGS_OUTPUT_FILE

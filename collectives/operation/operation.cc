@@ -30,7 +30,7 @@ absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view text) {
   for (Algorithm algorithm : kAllAlgorithms) {
     if (AlgorithmName(algorithm) == text) return algorithm;
   }
-  return absl::InvalidArgumentError(absl::StrCat("no algorithm is named \"",
+  return absl::InvalidArgumentError(absl::StrCat("unknown algorithm \"",
                                                  text.substr(0, 64), "\"; use ",
                                                  absl::StrJoin(kNames, ", ")));
 }
@@ -55,7 +55,7 @@ absl::StatusOr<OpKind> ParseOpKind(std::string_view text) {
     if (kKindNames[i] == text) return static_cast<OpKind>(i);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("no operation is named \"", text.substr(0, 64), "\"; use ",
+      absl::StrCat("unknown operation \"", text.substr(0, 64), "\"; use ",
                    absl::StrJoin(kKindNames, ", ")));
 }
 

@@ -164,7 +164,7 @@ TEST(OperationTest, MessageCountIsTheWholeMessageOfAnyRank) {
   EXPECT_EQ(MessageCount(AllReduceOf(eight, eight, sum), 4), 8);
   EXPECT_EQ(MessageCount(ReduceScatterOf(eight, two, sum), 4), 8);
   EXPECT_EQ(MessageCount(AllGatherOf(two, eight), 4), 8);
-  // Away from the root one side is not given.
+  // Ranks other than the root omit one side.
   EXPECT_EQ(MessageCount(GatherOf(two, Buffer(), Rank(0)), 4), 8);
   EXPECT_EQ(MessageCount(ScatterOf(ConstBuffer(), two, Rank(0)), 4), 8);
   EXPECT_EQ(MessageCount(BroadcastOf(ConstBuffer(), two, Rank(0)), 4), 2);

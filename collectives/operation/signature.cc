@@ -112,7 +112,8 @@ absl::Status MismatchError(const Signature& mine, Rank my_rank,
       "ranks of one group called different operations: rank ", my_rank.value(),
       " called ", DescribeSignature(mine), "; rank ", their_rank.value(),
       " called ", DescribeSignature(theirs), "; they differ in ",
-      difference == nullptr ? "nothing that a signature holds" : difference,
+      difference == nullptr ? "values that signatures do not include"
+                            : difference,
       ". Every rank must make the same calls in the same order"));
 }
 

@@ -60,12 +60,12 @@ TEST(SignatureTest, FingerprintsOfManyCountsRarelyMeet) {
 TEST(SignatureTest, RanksOfOneCallAgree) {
   const Buffer two(nullptr, 2, DType::kF32);
   const Buffer eight(nullptr, 8, DType::kF32);
-  // The root gives both sides, the others one.
+  // The root gives both sides, other ranks one.
   EXPECT_EQ(
       SignatureOf(ScatterOf(eight, two, Rank(1)), 4, 1, 1, Algorithm::kEngine),
       SignatureOf(ScatterOf(ConstBuffer(), two, Rank(1)), 4, 1, 1,
                   Algorithm::kEngine));
-  // The counts of an uneven all-to-all are each rank's own.
+  // Each rank has its own counts in an uneven all-to-all.
   EXPECT_EQ(SignatureOf(AllToAllOf(eight, two, {8, 0}, {8, 0}), 2, 1, 1,
                         Algorithm::kBruck),
             SignatureOf(AllToAllOf(two, eight, {1, 1}, {1, 7}), 2, 1, 1,

@@ -42,7 +42,7 @@ TEST(FlightRecorderTest, KeepsTheLastOperationsOldestFirst) {
   EXPECT_EQ(recent[0].signature.sequence, 3u);
   EXPECT_EQ(recent[2].signature.sequence, 5u);
   EXPECT_EQ(recent[1].end_ns, 100);
-  EXPECT_EQ(recent[2].end_ns, 0);  // Still runs.
+  EXPECT_EQ(recent[2].end_ns, 0);  // Still running.
 }
 
 TEST(FlightRecorderTest, TotalsCountEveryOperationAlsoForgottenOnes) {

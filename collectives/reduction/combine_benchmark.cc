@@ -19,8 +19,9 @@
 namespace tessera::collectives {
 namespace {
 
-// Buffers of equal size, a line apart modulo the size of a page: addresses
-// equal modulo 4096 would measure false dependencies of stores and loads.
+// Buffers of equal size, offset by one cache line modulo the page size: equal
+// addresses modulo 4096 would cause false dependencies between stores and
+// loads.
 class Buffers {
  public:
   Buffers(size_t number, size_t bytes)
@@ -66,7 +67,7 @@ void BM_Combine(benchmark::State& state, DType dtype, size_t sources,
   meter.Report(state);
 }
 
-// The cost of a call: as many elements as fill a line.
+// The overhead of a call: only as many elements as fit in a cache line.
 void BM_TinyCombine(benchmark::State& state, DType dtype, size_t sources) {
   const int64_t count = 64 / SizeInBytes(dtype);
   Buffers buffers(sources + 1, 64);

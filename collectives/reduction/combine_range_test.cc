@@ -1,5 +1,5 @@
 // More elements than an int32_t counts, in little memory: the same pages are
-// mapped again and again, and others at the end.
+// mapped repeatedly, with different ones at the end.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,11 +13,11 @@ namespace tessera::collectives {
 namespace {
 
 constexpr size_t kPage = size_t{2} << 20;
-constexpr size_t kEnd = size_t{1} << 31;  // Of the pages that repeat.
+constexpr size_t kEnd = size_t{1} << 31;  // End of the repeated pages.
 constexpr size_t kBytes = kEnd + kPage;
 
-// kBytes of address space: one run of kPage bytes over and over, then kPage
-// bytes of their own.
+// kBytes of address space: kPage bytes mapped repeatedly, then kPage separate
+// bytes.
 class LongBuffer {
  public:
   LongBuffer() : file_(memfd_create("repeated", MFD_CLOEXEC)) {
@@ -56,7 +56,7 @@ TEST(CombineRangeTest, MoreThanTwoToTheThirtyFirstElements) {
   std::memset(from.data() + kEnd, 5, kPage);
   const void* const sources[] = {from.data(), from.data()};
   void* const destinations[] = {to.data()};
-  constexpr size_t kLast = 1000;  // Elements past the pages that repeat.
+  constexpr size_t kLast = 1000;  // Elements past the repeated pages.
   Combine(Combination::Partial(Reduction::Sum(), DType::kU8), sources,
           destinations, int64_t{kEnd + kLast});
   for (size_t i = 0; i < kPage; ++i) {

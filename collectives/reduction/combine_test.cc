@@ -21,11 +21,11 @@ namespace {
 constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16,
                             DType::kI64, DType::kI32, DType::kI8,  DType::kU8};
 
-// What the header promises, one element at a time, in types that hold it.
+// The header's definition, one element at a time, in wider types.
 template <typename T>
 T Reference(const Combination& c, const std::vector<T>& inputs) {
   if constexpr (std::is_integral_v<T>) {
-    // Modulo 2^64, then modulo the type's own size.
+    // Modulo 2^64, then modulo the size of the type.
     const auto scaled = [&](T x) {
       return static_cast<T>(
           static_cast<uint64_t>(x) *
@@ -50,7 +50,7 @@ T Reference(const Combination& c, const std::vector<T>& inputs) {
   } else {
     if (inputs.size() == 1 && c.KeepsSingleSource()) return inputs[0];
     using W = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    // volatile: no operation is fused with another or done in more precision.
+    // volatile prevents fused operations and excess precision.
     const volatile W scale = static_cast<W>(c.input_scale);
     volatile W result = static_cast<W>(inputs[0]);
     if (c.input_scale != 1.0) result = result * scale;
@@ -100,7 +100,7 @@ T RandomElement(std::mt19937_64& random) {
   }
 }
 
-// Bit by bit, NaNs too.
+// Compares bits, including those of NaNs.
 template <typename T>
 bool SameElement(const T& a, const T& b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0;
@@ -111,7 +111,7 @@ struct Layout {
   size_t destinations = 1;
   size_t count = 10;
   bool in_place = false;
-  size_t shift = 0;  // Elements that buffers start past a round address.
+  size_t shift = 0;  // Offset of buffers from an aligned address, in elements.
 };
 
 template <typename T>
@@ -171,7 +171,7 @@ void CheckType(const Combination& c, const Layout& layout,
   });
 }
 
-// Every instruction set that this machine has, one at a time.
+// Runs the body with every instruction set of this machine.
 template <typename Body>
 void OnEveryTarget(const Body& body) {
   const int64_t all = hwy::SupportedTargets();
@@ -248,7 +248,7 @@ TEST(CombineTest, EveryDivisorDividesAsTheTypeDoes) {
   });
 }
 
-// Every bit pattern of the short floats, through f32 and back.
+// Every bit pattern of the short floats, converted to f32 and back.
 template <typename T>
 void CheckEveryPattern() {
   std::vector<uint16_t> all(65536), out(65536), expected(65536);
@@ -296,8 +296,8 @@ TEST(CombineTest, ASplitRangeHasTheSameBits) {
 }
 
 TEST(CombineTest, ShortFloatsAreRoundedOnce) {
-  // 1 + 2^-9 + 2^-9: each addend alone is a tie that is lost in bf16, both are
-  // not.
+  // 1 + 2^-9 + 2^-9: in bf16 each addend alone is a tie that is lost; together
+  // they are not.
   const BF16 one(1.0f), tiny(std::ldexp(1.0f, -8));
   const void* in[] = {&one, &tiny, &tiny};
   BF16 sum(0.0f);

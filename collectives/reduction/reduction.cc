@@ -54,8 +54,8 @@ absl::StatusOr<ReduceOp> ParseReduceOp(std::string_view text) {
     if (synonym.name == text) return synonym.op;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("no reduction is named \"", text.substr(0, 64),
-                   "\"; there are ", absl::StrJoin(kNames, ", ")));
+      absl::StrCat("unknown reduction \"", text.substr(0, 64), "\"; there are ",
+                   absl::StrJoin(kNames, ", ")));
 }
 
 absl::Status Validate(const Reduction& reduction, DType dtype) {
@@ -66,7 +66,7 @@ absl::Status Validate(const Reduction& reduction, DType dtype) {
   }
   if (static_cast<size_t>(reduction.op) >= kNames.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(static_cast<int>(reduction.op), " is no reduction"));
+        absl::StrCat(static_cast<int>(reduction.op), " is not a reduction"));
   }
   if (reduction.op != ReduceOp::kScaledSum) return absl::OkStatus();
   if (!std::isfinite(reduction.scale)) {

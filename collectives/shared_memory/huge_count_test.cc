@@ -1,6 +1,5 @@
-// More than 2^31 elements, in memory that is there only once: the buffers map
-// the same few megabytes again and again, so that what is read and written is
-// periodic.
+// More than 2^31 elements in little memory: the buffers map the same few
+// megabytes repeatedly, so that their contents are periodic.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -17,7 +16,7 @@ namespace {
 constexpr int64_t kPeriod = int64_t{32} << 20;
 constexpr int64_t kCount = (int64_t{1} << 31) + 12345;
 
-// kCount bytes of address space over one period of memory.
+// kCount bytes of address space that map one period repeatedly.
 class Periodic {
  public:
   Periodic() {

@@ -26,8 +26,8 @@ EngineUnderTest SharedMemory() {
   return engine;
 }
 
-// As though every rank had a processor: the kernel copies ordinary buffers, of
-// whatever size.
+// Simulates one processor per rank: the kernel copies ordinary buffers of all
+// sizes.
 EngineUnderTest KernelCopies() {
   SharedMemoryOptions options;
   options.tuning.processors = 64;

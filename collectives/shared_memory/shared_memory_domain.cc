@@ -198,7 +198,7 @@ absl::StatusOr<int64_t> SliceAllocator::AllocateLarge(int64_t bytes) {
 absl::Status SliceAllocator::Reserve(int64_t offset, int64_t bytes) {
   if (bytes > limit_ - reserved_) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "shared memory: ", ByteSize(bytes).ToString(), " are asked for, ",
+        "shared memory: ", ByteSize(bytes).ToString(), " were requested, ",
         ByteSize(limit_ - reserved_).ToString(), " of this rank's limit of ",
         ByteSize(limit_).ToString(), " are left"));
   }

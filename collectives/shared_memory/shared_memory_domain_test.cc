@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A child that waits, with the memory of this process as it was.
+// A waiting child with a copy of this process's memory.
 class ReadProcessTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -66,7 +66,7 @@ TEST_F(ReadProcessTest, CopiesAnyRange) {
 
 TEST_F(ReadProcessTest, MemoryThatIsNotThereIsUnavailable) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  // Two pages of this process only: the child has been forked before.
+  // Two pages that only this process has: the child was forked earlier.
   void* const later = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(later, MAP_FAILED);
@@ -159,7 +159,7 @@ TEST_F(SliceAllocatorTest, LargeMemoryGoesBackToTheMachine) {
   EXPECT_EQ(allocator.reserved_bytes(), 8 << 20);
   allocator.Free(first);
   EXPECT_EQ(allocator.reserved_bytes(), 0);
-  // All of the slice is in one piece again.
+  // The slice is in one piece again.
   EXPECT_THAT(allocator.Allocate(kSlice).status(), IsOk());
 }
 
@@ -167,7 +167,7 @@ TEST_F(SliceAllocatorTest, RefusesWhatIsNotThereAndGoesOn) {
   SliceAllocator allocator = Allocator(0, /*limit=*/4 << 20);
   EXPECT_THAT(allocator.Allocate(5 << 20),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("5MiB are asked for, 4MiB of this rank's "
+                       HasSubstr("5MiB were requested, 4MiB of this rank's "
                                  "limit of 4MiB are left")));
   EXPECT_THAT(allocator.Allocate(3 << 20).status(), IsOk());
   EXPECT_THAT(allocator.Allocate(2 << 20),

@@ -49,7 +49,7 @@ TEST(RankCapabilitiesTest, ProcessorsTogetherAreThoseThatAnybodyHas) {
 
 }  // namespace
 
-// What is particular to processes that share memory.
+// Behaviour specific to processes that share memory.
 
 namespace {
 
@@ -83,14 +83,14 @@ void ExpectAllOk(const std::vector<RankOutcome>& outcomes) {
 
 TEST(SharedMemoryTest, TooLittleMemoryIsAnErrorThatNamesRankAndSize) {
   SharedMemoryOptions little;
-  little.memory_limit = 1 << 20;  // The control block fits, a window does not.
+  little.memory_limit = 1 << 20;  // Fits the control block but not a window.
   const auto outcomes = RunSharedMemory(
       2,
       [](Communicator& c) -> absl::Status {
         TESSERA_RETURN_IF_ERROR(c.Barrier());
         EXPECT_THAT(c.AllocateShared(10 << 20),
                     StatusIs(absl::StatusCode::kResourceExhausted,
-                             HasSubstr("10MiB are asked for")));
+                             HasSubstr("10MiB were requested")));
         return SumOnes(c, 1 << 20);
       },
       {}, little);
@@ -147,7 +147,7 @@ TEST(SharedMemoryTest, ThousandsOfGroupsTakeLittleMemoryAndNoDescriptors) {
 
 TEST(SharedMemoryTest, GroupsThatAreGoneGiveTheirMemoryBack) {
   SharedMemoryOptions options;
-  options.memory_limit = 24 << 20;  // For a few windows, not for hundreds.
+  options.memory_limit = 24 << 20;  // Fits a few windows, not hundreds.
   ExpectAllOk(RunSharedMemory(
       3,
       [](Communicator& c) -> absl::Status {
@@ -155,7 +155,7 @@ TEST(SharedMemoryTest, GroupsThatAreGoneGiveTheirMemoryBack) {
         for (int i = 0; i < 300; ++i) {
           TESSERA_ASSIGN_OR_RETURN(auto group, c.Subgroup(all));
           TESSERA_RETURN_IF_ERROR(SumOnes(*group, 10'000));
-          // All have left before the next one comes.
+          // All ranks have left before the next group is created.
           group.reset();
           TESSERA_RETURN_IF_ERROR(c.Barrier());
         }
@@ -164,7 +164,7 @@ TEST(SharedMemoryTest, GroupsThatAreGoneGiveTheirMemoryBack) {
       {}, options));
 }
 
-// The files that this process shares with others.
+// The files that this process maps and shares.
 std::vector<std::string> SharedMappings() {
   std::vector<std::string> files;
   std::ifstream maps("/proc/self/maps");

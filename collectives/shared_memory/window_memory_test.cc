@@ -1,4 +1,4 @@
-// Predicted, and what the kernel says that processes have.
+// Compares predictions with the kernel's accounting of processes.
 #include "collectives/shared_memory/window_memory.h"
 
 #include <cstdint>
@@ -32,7 +32,7 @@ int64_t SharedResident() {
   return 0;
 }
 
-// On ordinary buffers, with a whole message of `bytes`.
+// Runs on ordinary buffers with a message of `bytes`.
 absl::Status RunOne(Communicator& group, OpKind kind, int64_t bytes) {
   const auto elements = static_cast<size_t>(bytes) / sizeof(float);
   const auto ranks = static_cast<size_t>(group.size());
@@ -58,7 +58,7 @@ absl::Status RunOne(Communicator& group, OpKind kind, int64_t bytes) {
   }
 }
 
-// More than all places of a window are used.
+// More than the number of places in a window.
 constexpr int kTimes = 12;
 
 void ExpectAsMeasured(const WindowUser& user, OpKind kind, int64_t bytes) {
@@ -80,8 +80,8 @@ void ExpectAsMeasured(const WindowUser& user, OpKind kind, int64_t bytes) {
         own.rank = group.rank().value();
         const auto predicted =
             static_cast<double>(WindowMemory(own, kind, bytes));
-        // Which neighbours of a page are mapped with it depends on who was
-        // first; and there is the block of the group.
+        // Tolerance: the neighbouring pages that are mapped along with a page
+        // depend on timing, and the group has a control block.
         constexpr double kOther = 96 << 10;
         EXPECT_LE(measured, 1.3 * predicted + kOther);
         EXPECT_GE(measured, 0.6 * predicted - kOther)
@@ -108,7 +108,7 @@ TEST(WindowMemoryTest, IsWhatProcessesHave) {
   }
 }
 
-// Some ranks leave a group before others have, and free nothing then.
+// Some ranks leave a group before others; their memory is not freed yet.
 TEST(WindowMemoryTest, WindowsOfAGroupThatIsGoneAreFreedWhenTheNextIsMade) {
   const auto outcomes =
       RunSharedMemory(3, [](Communicator& world) -> absl::Status {
@@ -137,7 +137,7 @@ TEST(WindowMemoryTest, OneRankAndNoBytesNeedNone) {
   EXPECT_EQ(GroupMemory(1, true), 0);
 }
 
-// 2 (n - 1) channels, and the others' contributions to the own part.
+// 2 (n - 1) channels, and the other ranks' contributions to this rank's part.
 TEST(WindowMemoryTest, MessagesNeedChannelsAndOrderedReductionsALanding) {
   const WindowUser user = {.rank = 1, .ranks = 4};
   const int64_t channels =

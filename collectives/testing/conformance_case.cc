@@ -22,8 +22,8 @@
 namespace tessera::collectives {
 namespace {
 
-// Memory for `count` elements with guards on both sides, aligned to elements
-// only.
+// Memory for `count` elements with guards on both sides, aligned only to
+// elements.
 class GuardedMemory {
  public:
   static absl::StatusOr<GuardedMemory> Create(Communicator& communicator,
@@ -64,7 +64,7 @@ class GuardedMemory {
   static constexpr int64_t kGuard = 128;
   static constexpr int kGuardByte = 0x5a;
 
-  // One element past the guard: aligned to elements, not to vectors.
+  // One element past the guard: aligned to elements but not to vectors.
   int64_t Offset() const { return kGuard - 3 * size_; }
 
   std::unique_ptr<std::byte[]> own_;
@@ -146,7 +146,7 @@ T Element(int64_t value) {
   }
 }
 
-// Elements of a rank's block for one peer lie this far apart in its values.
+// Distance between the values of a rank's blocks for consecutive peers.
 constexpr int64_t kPeerStride = 1'000'003;
 
 int64_t UnevenCount(const ConformanceCase& test_case, int64_t from,
@@ -158,7 +158,7 @@ int64_t UnevenCount(const ConformanceCase& test_case, int64_t from,
                               static_cast<uint64_t>(2 * test_case.count + 1));
 }
 
-// The case on this rank.
+// One rank's view of the case.
 struct RankCase {
   Operation operation;
   GuardedMemory input;
@@ -279,7 +279,7 @@ absl::Status CheckOutput(const ConformanceCase& test_case, int64_t rank,
   return absl::OkStatus();
 }
 
-// The buffers, in place or apart, and the operation on them.
+// Creates the buffers, in place or separate, and the operation on them.
 absl::StatusOr<RankCase> TakeSeat(Communicator& communicator,
                                   const ConformanceCase& test_case,
                                   const Shape& shape) {
@@ -418,7 +418,7 @@ ConformanceCase RandomCase(std::mt19937_64& random, int64_t ranks,
   if (c.reduction.op == ReduceOp::kScaledSum) {
     c.reduction.scale = IsInteger(c.dtype) ? 3 : 0.5;
   }
-  // Small ones as often as large ones.
+  // Small counts are as frequent as large ones.
   const int64_t bound = int64_t{1} << below(20);
   c.count = below(std::min(bound, largest) + 1);
   const bool parted = c.kind == OpKind::kReduceScatter ||

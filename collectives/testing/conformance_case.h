@@ -16,7 +16,7 @@
 
 namespace tessera::collectives {
 
-// The memory of a case's buffers.
+// The kind of memory of a case's buffers.
 enum class CaseMemory : uint8_t {
   kOrdinary,
   kShared,  // Communicator::AllocateShared

@@ -30,7 +30,7 @@ namespace tessera::collectives {
 
 namespace {
 
-// The default choice and every algorithm by name.
+// The default algorithm and every algorithm by name.
 std::vector<std::optional<Algorithm>> WaysOf(OpKind kind, bool uneven) {
   std::vector<std::optional<Algorithm>> ways = {std::nullopt};
   for (Algorithm algorithm : kAllAlgorithms) {
@@ -68,7 +68,7 @@ Reduction ReductionFor(ReduceOp op, DType dtype) {
   return Reduction::ScaledSum(IsInteger(dtype) ? 3 : 0.5);
 }
 
-// Every type with every reduction where the kind reduces.
+// Every type, combined with every reduction if the kind reduces.
 std::vector<ConformanceCase> TypesAndReductions(OpKind kind) {
   std::vector<ConformanceCase> cases;
   for (DType dtype : kTypes) {
@@ -112,7 +112,7 @@ TEST_P(ConformanceTest, EveryCountPlaceAndMemory) {
         if (uneven && !IsParted(kind)) continue;
         for (const std::optional<Algorithm> way : WaysOf(kind, uneven)) {
           for (int64_t count : counts) {
-            // Places and memories take turns: every pair of them comes up.
+            // Alternates places and kinds of memory so that every pair occurs.
             ConformanceCase c;
             c.kind = kind;
             c.uneven = uneven;
@@ -263,7 +263,7 @@ TEST_P(ConformanceTest, MessagesArriveWholeAndInOrder) {
       out.push_back(Message(communicator.rank().value(), i, count));
       in.emplace_back(static_cast<size_t>(count));
     }
-    // All sends first: none may wait for its receive.
+    // Posts all sends first: no send may wait for its receive.
     for (auto& message : out) {
       TESSERA_ASSIGN_OR_RETURN(
           const Work work, communicator.Start(SendOf(
@@ -293,7 +293,7 @@ TEST_P(ConformanceTest, MessagesAndCollectivesRunSideBySide) {
     for (int64_t round = 0; round < 20; ++round) {
       std::vector<int32_t> in(777);
       const auto out = Message(communicator.rank().value(), round, 777);
-      // The receive is open while a collective runs; its send comes later.
+      // The receive stays open while a collective runs; its send follows later.
       TESSERA_ASSIGN_OR_RETURN(
           const Work received,
           communicator.Start(ReceiveOf(Buffer(std::span(in)), ring.left)));
@@ -315,7 +315,8 @@ TEST_P(ConformanceTest, MessagesAndCollectivesRunSideBySide) {
 TEST_P(ConformanceTest, SplitGroupsAreApart) {
   OnEveryWorld([](Communicator& communicator) -> absl::Status {
     const int64_t rank = communicator.rank().value();
-    // Colours 0 and 1, in descending order of rank; every fifth rank has none.
+    // Colours 0 and 1, in descending order of rank; every fifth rank has no
+    // colour.
     const int64_t colour = rank % 5 == 4 ? -1 : rank % 2;
     TESSERA_ASSIGN_OR_RETURN(auto part, communicator.Split(colour, -rank));
     if ((part == nullptr) != (colour < 0)) {
@@ -357,7 +358,7 @@ TEST_P(ConformanceTest, SubgroupsMayOverlapAndOutliveTheirParent) {
   });
 }
 
-// Random numbers of several magnitudes, whose sum depends on the order.
+// Random numbers of different magnitudes, whose sum depends on the order.
 std::vector<float> Rough(int64_t rank, size_t count) {
   std::mt19937_64 random(static_cast<uint64_t>(rank) + 77);
   std::normal_distribution<float> normal;
@@ -406,7 +407,7 @@ absl::Status CheckSameBits(Communicator& communicator, Reduction reduction) {
     TESSERA_RETURN_IF_ERROR(communicator.AllReduce(
         Buffer(std::span(values)), reduction, {.algorithm = way}));
     if (first.empty()) first = values;
-    // Another size: the same elements have the same bits.
+    // A different size: the same elements have the same bits.
     std::vector<T> part(rough.begin(), rough.begin() + 100);
     TESSERA_RETURN_IF_ERROR(communicator.AllReduce(
         Buffer(std::span(part)), reduction, {.algorithm = way}));

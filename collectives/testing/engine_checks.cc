@@ -32,7 +32,7 @@ Signature Caller::MessageSignature(uint64_t number, int64_t bytes) {
 
 namespace {
 
-// For what an engine does not implement.
+// For kinds that an engine does not implement.
 Algorithm FallbackFor(OpKind kind) {
   switch (kind) {
     case OpKind::kAllReduce:
@@ -432,7 +432,7 @@ class Round {
     }
   }
 
-  // Sends are waited for first: receives go on by themselves meanwhile.
+  // Waits for the sends first; receives progress meanwhile.
   void Finish() {
     Scratch scratch;
     OperationContext context(Caller::MessageSignature(1, bytes_),
@@ -472,7 +472,7 @@ class Round {
   Engine& engine_;
   const int64_t bytes_;
   const int messages_;
-  // Inner vectors do not move their memory when the outer ones grow.
+  // Moving an inner vector does not move its elements.
   std::vector<std::vector<std::byte>> out_, in_, expected_;
   std::vector<Request> sends_, receives_;
 };
@@ -553,7 +553,7 @@ void CheckLateRank(Engine& engine, bool collective) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(4 * kTimeout));
     return;
   }
-  // Only its right neighbour waits for the last one's message.
+  // Only the last rank's right neighbour waits for its message.
   if (!collective && engine.rank() != Rank(0)) return;
   const int64_t begin = MonotonicNanos();
   const absl::Status status =
@@ -580,7 +580,7 @@ void CheckAbort(Engine& engine, bool collective, bool reaches_peers) {
       reaches_peers ? absl::Seconds(30) : absl::Seconds(1);
   const int64_t begin = MonotonicNanos();
   if (engine.rank() == Rank(0)) {
-    // It waits too, and another thread of it aborts.
+    // This rank waits too, and another of its threads aborts.
     std::thread waiter([&] {
       EXPECT_THAT(OneExchange(engine, timeout, collective, 2),
                   StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
@@ -589,7 +589,7 @@ void CheckAbort(Engine& engine, bool collective, bool reaches_peers) {
     engine.Abort(absl::AbortedError("enough"));
     waiter.join();
   } else if (IsLast(engine)) {
-    // Missing, so that all others wait.
+    // Arrives late, so that all others wait.
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
     engine.Abort(absl::AbortedError("enough"));
   } else if (collective) {
@@ -598,7 +598,7 @@ void CheckAbort(Engine& engine, bool collective, bool reaches_peers) {
         AnyOf(absl::StatusCode::kAborted, absl::StatusCode::kUnavailable,
               absl::StatusCode::kDeadlineExceeded));
   } else {
-    // Only stays until all is over.
+    // Stays until all ranks are done.
     std::this_thread::sleep_for(std::chrono::milliseconds(600));
   }
   EXPECT_LT(MonotonicNanos() - begin, int64_t{10'000'000'000});
@@ -610,7 +610,7 @@ void CheckMismatch(Engine& engine, bool collective) {
   const absl::Status status =
       OneExchange(engine, absl::Seconds(10), collective, count);
   const int64_t me = engine.rank().value();
-  // A message that differs is seen by those who receive it.
+  // Only the receivers see a message mismatch.
   if (collective || me <= 1) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
                                  AllOf(HasSubstr("of 2"), HasSubstr("of 1"),

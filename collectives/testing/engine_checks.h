@@ -138,7 +138,7 @@ class Caller {
   absl::Status Run(const Operation& operation);
 
   int64_t Deadline() const;
-  // The signature of message number `number`.
+  // The signature of message `number`.
   static Signature MessageSignature(uint64_t number, int64_t bytes);
 
  private:
@@ -169,7 +169,7 @@ void CheckMessages(Engine& engine);
 // collective (`collective`) or a message. Breaks the group. Every rank returns.
 void CheckLateRank(Engine& engine, bool collective);
 
-// Rank 0 aborts while all others wait, from a collective or for a message; they
+// Rank 0 aborts while all others wait in a collective or for a message; they
 // return long before their deadline if `reaches_peers`. Breaks the group.
 void CheckAbort(Engine& engine, bool collective, bool reaches_peers);
 

@@ -38,7 +38,7 @@ CommunicatorOptions WithTimeout(absl::Duration timeout) {
   return options;
 }
 
-// A sum over its own buffers.
+// Sums over its own buffers.
 using Call = std::function<absl::Status(Communicator&)>;
 
 absl::Status SumOf(Communicator& communicator, int64_t count,
@@ -53,7 +53,7 @@ struct NamedCall {
   Call call;
 };
 
-// Collectives that no rank can complete without all others.
+// Collectives that complete only if every rank takes part.
 std::vector<NamedCall> SymmetricCalls() {
   return {
       {"barrier", [](Communicator& c) { return c.Barrier(); }},
@@ -197,8 +197,8 @@ std::vector<Difference> Differences() {
       {"broadcast",
        [](Communicator& c) {
          std::vector<float> values(16);
-         // The root of a broadcast need not wait for the others: it hears of
-         // it at its next call.
+         // The root of a broadcast does not have to wait for the others: it
+         // gets the error from its next call.
          TESSERA_RETURN_IF_ERROR(
              c.Broadcast(Buffer(std::span(values)), Rank(1)));
          return c.Barrier();
@@ -217,7 +217,7 @@ TEST_P(FaultTest, AMismatchShowsBothSidesOnEveryRank) {
         },
         WithTimeout(GetParam().notices_mismatch ? absl::Seconds(20)
                                                 : absl::Seconds(2)));
-    if (!GetParam().notices_mismatch) continue;  // It must only end.
+    if (!GetParam().notices_mismatch) continue;  // It only has to end.
     for (size_t r = 0; r < 3; ++r) {
       EXPECT_THAT(outcomes[r].status,
                   StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -235,7 +235,7 @@ TEST_P(FaultTest, AMessageOfAnotherSizeIsAnErrorThatShowsBoth) {
       [](Communicator& c) -> absl::Status {
         std::vector<float> values(100);
         if (c.rank() == Rank(0)) {
-          // A send may be done before its receive; the group is broken then.
+          // A send may complete before its receive; the group is broken then.
           TESSERA_RETURN_IF_ERROR(
               c.Send(ConstBuffer(std::span(values)), Rank(1)));
           return c.Barrier();
@@ -262,7 +262,7 @@ TEST_P(FaultTest, AbortFreesEveryWaiter) {
             c.Abort("the user pressed stop");
           });
         } else if (c.rank() == Rank(2)) {
-          // In no operation.
+          // Without a running operation.
           absl::SleepFor(absl::Milliseconds(500));
         }
         const absl::Status status = c.Barrier();
@@ -329,8 +329,8 @@ TEST_P(FaultTest, OtherGroupsGoOnWhenOneBreaks) {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FaultTest);
 
-// The fault suite: ranks that fork, die, stop or leave, and what is written
-// then.
+// The fault suite: ranks that fork, die, stop or leave, and the resulting
+// errors.
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -439,7 +439,7 @@ TEST_P(FaultTest, ARankThatLeftIsNoErrorForWhatItHadFinished) {
       3,
       [](Communicator& c) -> absl::Status {
         TESSERA_RETURN_IF_ERROR(SumOf(c, 100));
-        // Rank 0 returns at once; the others talk on.
+        // Rank 0 returns at once; the others continue to communicate.
         if (c.rank() == Rank(0)) return absl::OkStatus();
         absl::SleepFor(absl::Milliseconds(200));
         const Rank other(3 - c.rank().value());

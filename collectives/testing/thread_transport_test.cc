@@ -85,7 +85,7 @@ TEST_P(ThreadTransportModeTest, MismatchIsAnErrorOnBothSides) {
     if (GetParam() != ThreadMode::kEager || transport.rank() == Rank(1)) {
       return status;
     }
-    // An eager sender learns of it from its next call.
+    // An eager sender gets the error from its next call.
     absl::Status later = status;
     while (later.ok() && !context.Expired()) {
       later = transport.Test(*request).status();

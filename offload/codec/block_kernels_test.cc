@@ -14,8 +14,8 @@ namespace tessera::offload {
 
 namespace {
 
-// The level nearest to `x`, of two equally near the lower, by trying all. The
-// distances of a float are exact here, or one is far larger than the other.
+// The level nearest to `x` (the lower one in a tie), by trying all levels.
+// Distances of floats are exact here, or differ by far more than the rounding.
 int NearestLevel(double x) {
   int best = 0;
   for (int i = 1; i < 16; ++i) {
@@ -42,7 +42,7 @@ std::vector<uint8_t> Nf4Codes(const std::vector<float>& values, float scale) {
 }
 
 TEST(Nf4Test, LevelsAreThoseOfQlora) {
-  // Appendix E of arXiv 2305.14314, as printed.
+  // The published values: appendix E of arXiv 2305.14314.
   const double published[] = {-1.0,
                               -0.6961928009986877,
                               -0.5250730514526367,
@@ -108,7 +108,7 @@ TEST(Nf4Test, ScalesFromTheSmallestToTheLargest) {
     ForEachInstructionSet([&] {
       const std::vector<uint8_t> codes = Nf4Codes(values, scale);
       for (size_t i = 0; i < values.size(); ++i) {
-        // The quotient is rounded: next to a threshold either level may win.
+        // The quotient is rounded: near a threshold either level is correct.
         const double x = double{values[i]} / double{scale};
         const double best = std::fabs(x - kNf4Levels[NearestLevel(x)]);
         ASSERT_LE(std::fabs(x - kNf4Levels[codes[i]]), best + 0x1p-22)
@@ -127,7 +127,7 @@ TEST(Nf4Test, LargerValuesThanTheScaleBecomeTheOutermostLevels) {
       EXPECT_EQ(codes[0], 0);
       EXPECT_EQ(codes[63], 15);
     }
-    // Nothing but zero is near enough to a scale of zero.
+    // With a scale of zero only zero gets the level of zero.
     EXPECT_EQ(Nf4Codes(values, 0.0f), std::vector<uint8_t>(64, 7));
   });
 }
@@ -181,7 +181,7 @@ TEST(Int8Test, TheScaleItselfComesBack) {
   for (size_t b = 0; b < scales.size(); ++b) {
     codes[b * 128] = 127;
     codes[b * 128 + 77] = -127;
-    codes[b * 128 + 78] = -128;  // Of damage alone.
+    codes[b * 128 + 78] = -128;  // Occurs only in damaged data.
   }
   ForEachInstructionSet([&] {
     std::vector<float> values(codes.size());
@@ -190,7 +190,7 @@ TEST(Int8Test, TheScaleItselfComesBack) {
       ASSERT_EQ(values[b * 128], scales[b]);
       ASSERT_EQ(values[b * 128 + 77], -scales[b]);
       ASSERT_EQ(values[b * 128 + 78], -scales[b]);
-      // Positive zero, whatever the instruction set.
+      // Positive zero under every instruction set.
       ASSERT_EQ(std::bit_cast<uint32_t>(values[b * 128 + 1]), 0);
     }
   });

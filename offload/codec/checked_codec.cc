@@ -42,7 +42,7 @@ absl::StatusOr<int64_t> CheckedCodec::CountElements(DType dtype,
   const size_t size = static_cast<size_t>(SizeInBytes(dtype));
   if (bytes % size != 0) {
     return Refuse(absl::StrCat("values of ", bytes,
-                               " bytes are no whole number of ",
+                               " bytes are not a whole number of ",
                                DTypeName(dtype), " elements of ", size));
   }
   return static_cast<int64_t>(bytes / size);
@@ -92,7 +92,7 @@ absl::StatusOr<int64_t> CheckedCodec::Encode(
   TESSERA_ASSIGN_OR_RETURN(const int64_t room,
                            MaxEncodedBytes(dtype, elements));
   if (encoded.size() < static_cast<size_t>(room)) {
-    return Refuse(absl::StrCat("room for ", encoded.size(), " encoded bytes; ",
+    return Refuse(absl::StrCat("buffer of ", encoded.size(), " encoded bytes; ",
                                elements, " elements of ", DTypeName(dtype),
                                " need ", room));
   }
@@ -120,7 +120,7 @@ absl::Status CheckedCodec::CheckHeader(DType dtype,
   const Header wanted = MakeHeader(format_, dtype, elements);
   if (header == wanted) return absl::OkStatus();
   if (std::memcmp(header.data(), wanted.data(), 3) != 0) {
-    return Refuse("the bytes are no encoding of this library and version");
+    return Refuse("the bytes are not an encoding of this library and version");
   }
   if (header[3] != wanted[3]) {
     return Refuse(
@@ -131,7 +131,7 @@ absl::Status CheckedCodec::CheckHeader(DType dtype,
   if (header[4] != wanted[4]) {
     return Refuse(absl::StrCat("the encoding is of ",
                                DTypeName(static_cast<DType>(header[4])),
-                               " elements; asked for ", DTypeName(dtype)));
+                               " elements; requested: ", DTypeName(dtype)));
   }
   if (held != elements) {
     return Refuse(absl::StrCat("the encoding is of ", held,

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 using Bytes = std::vector<std::byte>;
 
-// Holds one byte of payload for an array.
+// Encodes every array to one byte of payload.
 class OneByteCodec final : public CheckedCodec {
  public:
   OneByteCodec() : CheckedCodec("one_byte", CodecFormat::kInt8) {}
@@ -81,13 +81,14 @@ TEST(CheckedCodecTest, SaysWhatIsWrongWithTheHeader) {
     return codec.Decode(DType::kF32, damaged, values);
   };
   EXPECT_THAT(decode_with(0, 'X'),
-              StatusIs(Code::kInvalidArgument, HasSubstr("no encoding")));
+              StatusIs(Code::kInvalidArgument, HasSubstr("not an encoding")));
   EXPECT_THAT(decode_with(2, 2),
               StatusIs(Code::kInvalidArgument, HasSubstr("version")));
   EXPECT_THAT(decode_with(3, 6),
               StatusIs(Code::kInvalidArgument, HasSubstr("format 6")));
-  EXPECT_THAT(decode_with(4, 0), StatusIs(Code::kInvalidArgument,
-                                          HasSubstr("f64 elements; asked")));
+  EXPECT_THAT(
+      decode_with(4, 0),
+      StatusIs(Code::kInvalidArgument, HasSubstr("f64 elements; requested")));
   EXPECT_THAT(decode_with(4, 200),
               StatusIs(Code::kInvalidArgument, HasSubstr("invalid elements")));
   EXPECT_THAT(decode_with(8, 9),

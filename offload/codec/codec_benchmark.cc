@@ -1,9 +1,9 @@
-// Encode and Decode against the bandwidth of memcpy.
+// Encode and Decode compared with the bandwidth of memcpy.
 //
 // GB/s counts the bytes of the values. share_of_memcpy: the time that memcpy
-// needs in this run to move as many bytes as the codec reads plus writes, over
-// the time of the codec. ratio: bytes of the values over bytes held. Values are
-// normally distributed weights.
+// needs in this run to move as many bytes as the codec reads and writes,
+// divided by the time of the codec. ratio: bytes of the values divided by
+// encoded bytes. Values are normally distributed, like weights.
 #include <time.h>
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace {
 
 enum class Way { kEncode, kDecode };
 
-// CPU time of this thread, which does all the work; excludes other load of the
+// CPU time of this thread, which does all the work; excludes other load on the
 // machine.
 double CpuSeconds() {
   timespec now = {};

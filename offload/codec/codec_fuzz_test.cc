@@ -1,5 +1,5 @@
-// Decode of damaged encodings: no crash, no read or write outside (asan sees
-// it), and an error or values that are encoded again.
+// Decodes damaged encodings: no crash, no access out of bounds (checked by
+// asan), and either an error or values that can be encoded again.
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -32,7 +32,7 @@ class Damage {
   size_t Below(size_t bound) { return random_() % bound; }
 
   void Once(Bytes& bytes) {
-    // Past the header, mostly: it refuses nearly all that touches it.
+    // Mostly after the header, whose checks catch nearly all damage to it.
     const size_t first = Below(8) == 0 ? 0 : std::min(kHeader, bytes.size());
     const size_t at = first + Below(bytes.size() - first + 1);
     const size_t length = Below(std::min<size_t>(bytes.size() - at, 40) + 1);
@@ -58,7 +58,7 @@ class Damage {
         std::fill_n(bytes.begin() + at, std::min<size_t>(length, 4),
                     std::byte{0xff});
         break;
-      default: {  // Of the same length.
+      default: {  // Same length.
         const size_t from = Below(bytes.size() - length + 1);
         const Bytes copy(bytes.begin() + from, bytes.begin() + from + length);
         std::copy(copy.begin(), copy.end(), bytes.begin() + at);
@@ -69,7 +69,7 @@ class Damage {
   std::mt19937_64 random_;
 };
 
-// Values of which some planes repeat, some are constant and some are neither.
+// Values with repeating, constant and other planes.
 Bytes Mixed(DType dtype, size_t count) {
   Bytes values = NormalArray(dtype, count, 0.02, count);
   std::fill(values.begin() + values.size() / 2,
@@ -77,7 +77,7 @@ Bytes Mixed(DType dtype, size_t count) {
   return values;
 }
 
-// Otherwise damage may ask for a method that this build has not.
+// Otherwise damaged data may need a method that is not in this build.
 bool HasAllMethods() {
   return HasPlaneMethod(PlaneMethod::kZstd) &&
          HasPlaneMethod(PlaneMethod::kLz4);
@@ -105,7 +105,7 @@ TEST_P(CodecFuzz, DamagedEncodingsAreRefusedOrDecoded) {
             codec->Decode(dtype, damage.To(encoded), values);
         if (status.ok()) {
           ++decoded;
-          // What lossy codecs decode they also hold.
+          // Lossy codecs can encode the values they decode.
           Bytes again(codec->MaxEncodedBytes(dtype, count).value());
           TESSERA_EXPECT_OK(codec->Encode(dtype, values, again));
           continue;
@@ -137,7 +137,7 @@ TEST_P(CodecFuzz, RandomBytesBehindAValidHeaderAreSafe) {
       Bytes bytes = RandomBytes(
           random() % 2 ? encoded.size() : kHeader + random() % 900, random());
       std::copy_n(encoded.begin(), kHeader, bytes.begin());
-      // Descriptors of planes that look right.
+      // Plausible descriptors of planes.
       if (random() % 2 && bytes.size() >= kHeader + 4) {
         bytes[kHeader + 2] = bytes[kHeader + 1] = std::byte{0};
         bytes[kHeader + 3] = static_cast<std::byte>((random() % 4) << 4);

@@ -1,4 +1,4 @@
-// What every codec must do, over all codecs and dtypes.
+// Tests the contract of every codec, over all codecs and dtypes.
 #include "offload/codec/codec.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-// Around the blocks of all codecs, and past a chunk and a group.
+// Sizes around the blocks of all codecs, a chunk and a group.
 const std::vector<size_t> kCounts = {0,   1,   2,    3,    31,   32,   33,
                                      63,  64,  65,   127,  128,  129,  255,
                                      257, 511, 4095, 4096, 4097, 16385};
@@ -35,7 +35,7 @@ std::unique_ptr<Codec> Make(std::string_view name) {
   return *std::move(codec);
 }
 
-// Codecs by name, without the one that is another name of nf4.
+// All codec names except the alias of nf4.
 std::vector<std::string> Names() {
   std::vector<std::string> names;
   for (std::string_view name : CodecNames()) {
@@ -255,7 +255,7 @@ TEST_P(EveryCodec, HoldsNonFiniteValuesOrNamesThem) {
   }
 }
 
-// Of weights, without 100 bytes of headers.
+// The least ratio for weights, without 100 bytes of headers.
 double LeastRatio(std::string_view name, DType dtype) {
   const double bits = 8.0 * static_cast<double>(SizeInBytes(dtype));
   if (name == "lossless" && HasPlaneMethod(PlaneMethod::kZstd)) {

@@ -26,8 +26,8 @@ Bytes BytesOf(const std::vector<T>& values) {
   return bytes;
 }
 
-// Every upper half, with lower halves around the ties of both types; and some
-// that are random.
+// Every upper half, with lower halves around the ties of both types, and some
+// random ones.
 Bytes HardFloats() {
   std::vector<uint32_t> bits;
   for (uint32_t upper = 0; upper < 65536; ++upper) {
@@ -104,7 +104,7 @@ TEST(HalfConversionTest, FindsAnInfinityAnywhere) {
                   (i & 0x7fff) == static_cast<size_t>(infinity))
             << i;
       }
-      // All but the infinities, then one of them.
+      // Finite values only, then one infinity.
       for (size_t count = 0; count < 150; ++count) {
         Bytes halves(2 * count + 1, std::byte{0x7d});
         const auto span = std::span(halves).subspan(1);

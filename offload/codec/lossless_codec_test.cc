@@ -77,7 +77,7 @@ TEST_P(LosslessCodecTest, KeepsWhatFloatsHaveSpecial) {
   }
   Bytes values(floats.size() * sizeof(float));
   std::memcpy(values.data(), floats.data(), values.size());
-  // NaN with any payload.
+  // NaNs with any payload.
   for (size_t i = 0; i < 5000; ++i) {
     const uint32_t nan = 0x7f800001 + static_cast<uint32_t>(i * 1677);
     std::memcpy(&values[4 * (3000 + i)], &nan, sizeof(nan));
@@ -116,7 +116,7 @@ TEST_P(LosslessCodecTest, ConstantsAreNearlyFree) {
 }
 
 TEST_P(LosslessCodecTest, FindsRepetitionThatLooksEven) {
-  // Of each number all bytes are evenly distributed; together they repeat.
+  // All bytes of a number are evenly distributed, but the numbers repeat.
   Bytes values(4 * 40 * kFrame);
   const Bytes row = RandomBytes(4 * 256, 5);
   for (size_t i = 0; i < values.size(); ++i) values[i] = row[i % row.size()];
@@ -187,7 +187,7 @@ TEST(LosslessCodecsTest, DamageNamesTheFrame) {
   const auto codec = MakeLosslessCodec();
   const Bytes values = RandomBytes(2 * kFrame, 1);
   Bytes encoded = Encoded(*codec, DType::kU8, values);
-  encoded[16 + 4 + kFrame + 3] = std::byte{0xf0};  // A method of nothing.
+  encoded[16 + 4 + kFrame + 3] = std::byte{0xf0};  // An unknown method.
   Bytes back(values.size());
   EXPECT_THAT(codec->Decode(DType::kU8, encoded, back),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("frame 1")));

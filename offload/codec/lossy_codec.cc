@@ -20,7 +20,7 @@ namespace tessera::offload {
 namespace {
 
 constexpr std::string_view kOnlyFinite =
-    "it holds finite values within the range of float alone; use lossless";
+    "it encodes only finite values within the range of float; use lossless";
 
 bool IsFinite(float value) {
   return (std::bit_cast<uint32_t>(value) & 0x7fffffff) < 0x7f800000;

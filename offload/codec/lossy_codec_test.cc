@@ -30,7 +30,7 @@ struct Case {
   std::unique_ptr<Codec> (*make)();
   DType held;
   FloatReference::Layout layout;
-  double first_refused;  // Rounds past the largest finite value.
+  double first_refused;  // Rounds to more than the largest finite value.
 };
 const Case kCases[] = {
     {"fp16", MakeFp16Codec, DType::kF16, {5, 10, true}, 65520},
@@ -44,8 +44,8 @@ class NarrowCodecTest : public ::testing::TestWithParam<Case> {
 INSTANTIATE_TEST_SUITE_P(, NarrowCodecTest, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
-// Every value of the type held, the middles between neighbours and what is just
-// beside these, in both signs.
+// Every value of the encoded type, the midpoints between neighbours and the
+// numbers next to them, in both signs.
 std::vector<double> Hard(const FloatReference& reference) {
   std::vector<double> numbers;
   const auto& values = reference.values();
@@ -53,7 +53,7 @@ std::vector<double> Hard(const FloatReference& reference) {
     const double middle = (values[i] + values[i + 1]) / 2;
     numbers.push_back(values[i]);
     numbers.push_back(std::nextafter(middle, 0));
-    // The last middle is past what is held.
+    // The last midpoint is out of range.
     if (i + 2 < values.size()) numbers.push_back(middle);
     if (i + 2 < values.size()) numbers.push_back(std::nextafter(middle, 1e300));
   }
@@ -99,7 +99,7 @@ TEST_P(NarrowCodecTest, RoundsF32ToNearestEven) {
   }
   const double worst = WorstShareOfBound(*codec_, DType::kF32, values);
   EXPECT_LE(worst, 1);
-  EXPECT_GT(worst, 0.9);  // The bound is no larger than it must be.
+  EXPECT_GT(worst, 0.9);  // The bound is tight.
 }
 
 TEST_P(NarrowCodecTest, HoldsEveryPatternOfItsType) {
@@ -113,7 +113,7 @@ TEST_P(NarrowCodecTest, HoldsEveryPatternOfItsType) {
     const Bytes encoded = Encoded(*codec_, dtype, values);
     EXPECT_EQ(encoded.size(), 16 + 2 * 65536);
     const Bytes back = Decoded(*codec_, dtype, encoded, values.size());
-    EXPECT_TRUE(back == values);  // NaN included: they were quiet.
+    EXPECT_TRUE(back == values);  // NaNs too: they are quiet.
     EXPECT_TRUE(Encoded(*codec_, dtype, back) == encoded);
   }
 }
@@ -152,7 +152,7 @@ TEST(NoneCodecTest, HoldsTheBytes) {
 
 }  // namespace
 
-// int8 and nf4 as codecs: sizes, errors, adversarial blocks, refusals.
+// int8 and nf4 as codecs: sizes, errors, adversarial blocks, invalid input.
 
 namespace {
 
@@ -197,7 +197,7 @@ TEST_P(QuantizeTest, KeepsItsBoundForRandomValuesOfAnySize) {
       worst = std::max(worst, share);
     }
   }
-  EXPECT_GT(worst, 0.9);  // The bound is no larger than it must be.
+  EXPECT_GT(worst, 0.9);  // The bound is tight.
 }
 
 std::vector<std::vector<double>> Adversaries(DType dtype) {
@@ -315,7 +315,7 @@ TEST_P(QuantizeTest, HoldsIntegersAsTheyAre) {
   EXPECT_EQ(codec_->IsLossless(DType::kF8E4M3), GetParam() == 0);
 }
 
-// Independent of the kernels: every block by hand in double.
+// Independent of the kernels: checks every block in double precision.
 TEST(Int8CodecTest, IsTheNearestStepOfAReference) {
   std::mt19937_64 random(1);
   std::normal_distribution<float> normal(0, 0.02f);
@@ -335,7 +335,7 @@ TEST(Int8CodecTest, IsTheNearestStepOfAReference) {
     for (size_t i = b; i < end; ++i) {
       const double exact = double{floats[i]} * 127 / largest;
       const double step = ValueAt(DType::kF32, back, i) * 127 / largest;
-      // A step, and no farther than the nearest one.
+      // A whole step, and no farther away than the nearest one.
       ASSERT_NEAR(step, std::nearbyint(step), 1e-4);
       ASSERT_LE(std::fabs(step - exact), 0.5 + 1e-4);
     }

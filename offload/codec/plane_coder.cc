@@ -19,13 +19,13 @@ namespace {
 [[maybe_unused]] absl::Status NotBuilt(PlaneMethod method) {
   return absl::UnimplementedError(absl::StrCat(
       "this build has no ", PlaneMethodName(method),
-      ", by which the encoding holds a plane; install it and build again"));
+      ", which the encoding of a plane needs; install it and build again"));
 }
 
 absl::Status Damaged(PlaneMethod method, size_t held, size_t plane) {
   return absl::DataLossError(absl::StrCat(
       "the encoding is damaged: ", held, " bytes of ", PlaneMethodName(method),
-      " do not give a plane of ", plane, " bytes"));
+      " do not decode to a plane of ", plane, " bytes"));
 }
 
 }  // namespace

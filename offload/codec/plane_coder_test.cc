@@ -15,8 +15,8 @@ namespace tessera::offload {
 
 namespace {
 
-// Bit by bit: bit b of an element is bit (b + rotation) mod width of the planes
-// one above the other.
+// Bit by bit: bit b of an element is bit (b + rotation) mod width of the
+// stacked planes.
 bool IsSplit(PlaneShape shape, const Bytes& values, size_t count,
              const std::vector<Bytes>& planes) {
   const size_t width = 8 * shape.planes;
@@ -73,7 +73,7 @@ TEST(BytePlanesTest, TheHighestPlaneIsTheExponent) {
   EXPECT_EQ(ShapeOf(DType::kF8E5M2).rotation, 0);
 }
 
-// Bytes below `top`, each about half as likely as the one above it.
+// Bytes below `top`, each about half as likely as the next.
 Bytes Falling(size_t count, int top, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::geometric_distribution<int> below(0.5);
@@ -84,7 +84,7 @@ Bytes Falling(size_t count, int top, uint64_t seed) {
   return bytes;
 }
 
-// By the table of plane_coder.h, one byte after the other.
+// Uses the table of plane_coder.h, one byte at a time.
 Bytes Reference(const Bytes& plane, int top) {
   const size_t groups = (plane.size() + 63) / 64;
   Bytes held(1 + 24 * groups), escapes;
@@ -201,7 +201,7 @@ TEST_P(PlaneCoderTest, SaysWhereItDoesNotFit) {
   const Bytes random = RandomBytes(kMaxPlaneBytes, 1);
   Bytes room(random.size() - random.size() / 64);
   EXPECT_EQ(coder_.Compress(GetParam(), random, room), 0);
-  // And works afterwards.
+  // The coder still works.
   EXPECT_GT(coder_.Compress(GetParam(), Skewed(5000, 1), room), 0);
 }
 
@@ -224,8 +224,7 @@ TEST_P(PlaneCoderTest, RefusesOtherLengths) {
 
 TEST(PlaneMethodsTest, ZstdComesNearTheEntropy) {
   if (!HasPlaneMethod(PlaneMethod::kZstd)) GTEST_SKIP() << "not in this build";
-  // The entropy is 2 bits; the few matches that are found cost more than they
-  // save.
+  // The entropy is 2 bits; the few matches cost more than they save.
   const Bytes plane = Skewed(kMaxPlaneBytes, 3);
   Bytes room(plane.size());
   const size_t bytes = PlaneCoder().Compress(PlaneMethod::kZstd, plane, room);
@@ -250,7 +249,7 @@ TEST(LooksIncompressibleTest, TellsEvenBytesFromOthers) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     EXPECT_TRUE(LooksIncompressible(RandomBytes(kMaxPlaneBytes, seed)));
     EXPECT_FALSE(LooksIncompressible(Skewed(kMaxPlaneBytes, seed)));
-    // One bit of each byte is always set: 7 bits of 8 remain.
+    // One bit of each byte is always set; the other 7 bits are random.
     Bytes seven = RandomBytes(2048, seed);
     for (std::byte& byte : seven) byte |= std::byte{1};
     EXPECT_FALSE(LooksIncompressible(seven));

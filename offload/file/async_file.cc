@@ -256,8 +256,8 @@ absl::StatusOr<OpenedFile> OpenScratchFile(const std::string& directory,
   }
   if (!fd.valid()) {
     return absl::ErrnoToStatus(
-        errno, absl::StrCat("no scratch file can be made in \"", directory,
-                            "\"; name a directory that can be written"));
+        errno, absl::StrCat("cannot create a scratch file in \"", directory,
+                            "\"; name a writable directory"));
   }
   return Opened(std::move(fd), directory + "/(scratch)", want_direct);
 }

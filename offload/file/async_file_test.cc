@@ -101,7 +101,7 @@ TEST_P(AsyncFileTest, CompletesShortTransfersAndInterruptions) {
   EXPECT_GT(calls, 100u);
 }
 
-// What is left after a short direct transfer starts where it may.
+// The remainder of a short direct transfer starts at an aligned offset.
 TEST_P(AsyncFileTest, KeepsToTheAlignmentAfterAShortTransfer) {
   std::atomic<int> misplaced = 0;
   const auto engine = Faulty([&misplaced](const IoRequest& request) {
@@ -113,7 +113,7 @@ TEST_P(AsyncFileTest, KeepsToTheAlignmentAfterAShortTransfer) {
   });
   AsyncFile file(*engine, fd_.get(), "f", {512, 512});
   const Bytes data = RandomBytes(8192);
-  // The last sector is never reported whole while it is understated.
+  // A sector is never reported complete if only a part was transferred.
   EXPECT_THAT(
       file.WriteNow(0, data, false),
       StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no progress")));
@@ -189,7 +189,7 @@ TEST(IoEngineTest, IoUringIsThereOrSaysWhyNot) {
   }
 }
 
-// Requests end while the destructor of the engine waits for them.
+// Requests complete while the destructor of the engine waits for them.
 TEST(IoEngineTest, DestructionWaitsForRequestsThatSubmitMore) {
   for (const auto kind : {IoEngineKind::kAuto, IoEngineKind::kThreads}) {
     const UniqueFd fd(

@@ -1,6 +1,6 @@
-// Damaged sectors: refused, or a value that keeps to every limit and survives a
-// round trip. Half of them are sealed again, so that the checks behind the
-// CRC-32C meet them too.
+// Damaged sectors are rejected, or give a value that is within every limit and
+// survives a round trip. Half of them get a new CRC-32C, so that the later
+// checks run too.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -72,7 +72,7 @@ std::vector<Sector> Corpus() {
 }
 
 void Damage(Sector& sector, std::mt19937_64& random) {
-  // Mostly in the header, where the numbers are.
+  // Mostly in the header, which contains the numbers.
   const size_t bound = random() % 4 == 0 ? kSectorBytes : 100;
   const size_t at = random() % bound;
   const size_t length = std::min<size_t>(1 + random() % 16, kSectorBytes - at);

@@ -80,12 +80,13 @@ uint32_t SectorCrc(SectorView sector) {
 
 absl::Status Bad(std::string_view what) {
   return absl::InvalidArgumentError(
-      absl::StrCat("not a sector of a block file that can be used: ", what));
+      absl::StrCat("not a usable sector of a block file: ", what));
 }
 
 absl::Status CheckSeal(Reader& reader, uint64_t magic, SectorView sector) {
-  if (reader.Number<uint64_t>() != magic) return Bad("another magic number");
-  if (reader.Number<uint32_t>() != SectorCrc(sector)) return Bad("its CRC-32C");
+  if (reader.Number<uint64_t>() != magic) return Bad("wrong magic number");
+  if (reader.Number<uint32_t>() != SectorCrc(sector))
+    return Bad("wrong CRC-32C");
   return absl::OkStatus();
 }
 
@@ -256,9 +257,9 @@ absl::StatusOr<std::unique_ptr<BlockTable>> BlockTable::Open(
 absl::Status BlockTable::NoBlockFile(std::string_view why) const {
   return absl::DataLossError(absl::StrCat(
       "file ", file_.path(),
-      " is no block file, or both its superblocks "
+      " is not a block file, or both of its superblocks "
       "(offsets 0 and 4096) are damaged: ",
-      why, ". It was left as it is. Name another file, or remove this one"));
+      why, ". It was not changed. Name another file, or remove this one"));
 }
 
 // False if nothing was ever stored in the file.

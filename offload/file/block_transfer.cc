@@ -322,7 +322,7 @@ absl::Status BlockTransfer::Check(const Reading& reading) const {
       return absl::DataLossError(absl::StrCat(
           "CRC-32C of bytes ", start, " to ", start + bytes, " (offset ",
           reading.block.offset + start, " of file ", file_.path(),
-          ") is wrong: they were damaged after they were written"));
+          ") is wrong: the data was damaged after it was written"));
     }
   }
   return absl::OkStatus();

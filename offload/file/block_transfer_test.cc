@@ -102,7 +102,7 @@ TEST_P(BlockTransferTest, AnyRangeComesBack) {
   }
 }
 
-// More than 512 pieces: checksums cover several each.
+// More than 512 pieces: each checksum covers several.
 TEST_P(BlockTransferTest, LargeBlocksHaveLargerUnits) {
   const Bytes bytes = RandomBytes(1500 * kPiece + 17);
   const auto size = static_cast<int64_t>(bytes.size());
@@ -116,7 +116,7 @@ TEST_P(BlockTransferTest, LargeBlocksHaveLargerUnits) {
   TESSERA_ASSERT_OK(Read({0, size, sums}, 7 * kPiece + 1, part));
   EXPECT_TRUE(
       std::equal(part.begin(), part.end(), bytes.begin() + 7 * kPiece + 1));
-  // A flipped bit is noticed by whatever touches its unit, and by nothing else.
+  // A flipped bit is detected by every access to its unit, and by no other.
   const std::byte flipped = bytes[100 * kPiece] ^ std::byte{1};
   Bytes page(bytes.begin() + 100 * kPiece, bytes.begin() + 101 * kPiece);
   page[0] = flipped;

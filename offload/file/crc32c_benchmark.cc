@@ -1,5 +1,5 @@
-// CRC-32C against reading the same bytes: share_of_read is the time that a sum
-// over the bytes takes in this run over the time of the checksum.
+// CRC-32C compared with reading the same bytes: share_of_read is the time to
+// sum the bytes in this run divided by the time of the checksum.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

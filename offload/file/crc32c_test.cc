@@ -18,7 +18,7 @@ uint32_t OfText(std::string_view text) {
   return Crc32c(std::as_bytes(std::span(text)));
 }
 
-// One bit at a time, from the definition.
+// One bit at a time, by definition.
 uint32_t Slow(std::span<const std::byte> bytes) {
   uint32_t crc = ~uint32_t{0};
   for (const std::byte byte : bytes) {
@@ -37,7 +37,7 @@ Bytes RandomBytes(size_t bytes, uint64_t seed) {
   return out;
 }
 
-// RFC 3720, B.4, and the check value of the catalogues.
+// RFC 3720, B.4, and the check value of CRC catalogues.
 TEST(Crc32cTest, AgreesWithPublishedVectors) {
   EXPECT_EQ(OfText(""), 0u);
   EXPECT_EQ(OfText("123456789"), 0xe3069283u);

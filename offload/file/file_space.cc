@@ -35,7 +35,7 @@ absl::StatusOr<std::shared_ptr<FileSpace>> FileSpace::Create(int fd,
     return absl::InvalidArgumentError(absl::StrCat(
         "file ", path, ": initial size ", options.initial_bytes, ", growth ",
         options.growth_bytes, ", largest size ", options.max_bytes,
-        "; none is negative, and the first is at most the last"));
+        "; they must not be negative, and the first must be at most the last"));
   }
   struct stat info = {};
   if (fstat(fd, &info) != 0) return IoError(errno, "stat", 0, 0, path);

@@ -97,7 +97,7 @@ TEST(FileSpaceTest, AFullDeviceIsNamedAndNothingHasChanged) {
   getrlimit(RLIMIT_FSIZE, &old);
   const rlimit small = {4 * kUnit, old.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);
-  // The step of growth does not fit, what is needed does.
+  // The full growth step does not fit, but the required space does.
   auto fits = space->Allocate(3 * kUnit);
   auto full = space->Allocate(2 * kUnit);
   setrlimit(RLIMIT_FSIZE, &old);

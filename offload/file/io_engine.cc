@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<IoEngine>> CreateIoEngine(IoEngineKind kind,
                                                          int queue_depth) {
   if (queue_depth < 1 || queue_depth > 4096) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a queue depth of ", queue_depth, "; it is 1 to 4096, such as 16"));
+        "a queue depth of ", queue_depth, "; give 1 to 4096, such as 16"));
   }
   if (kind != IoEngineKind::kThreads) {
     absl::StatusOr<std::unique_ptr<IoEngine>> uring =

@@ -25,7 +25,7 @@ int64_t FilesIn(const std::string& directory) {
   return files - 2;
 }
 
-// A direct write at the alignment that is stated works.
+// A direct write with the stated alignment succeeds.
 void ExpectDirectWorks(const OpenedFile& file) {
   if (!file.direct) {
     EXPECT_FALSE(file.why_not_direct.empty());

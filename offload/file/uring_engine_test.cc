@@ -1,4 +1,4 @@
-// The engine under a kernel that refuses requests, for a while or for good.
+// Tests the engine with a kernel that rejects requests, temporarily or always.
 #include "offload/file/uring_engine.h"
 
 #include <fcntl.h>
@@ -44,13 +44,13 @@ class UringEngineTest : public testing::Test {
     }
   }
 
-  // Whose submissions are `submit`.
+  // Creates an engine that submits with `submit`.
   std::unique_ptr<IoEngine> Engine(std::function<int(io_uring*)> submit,
                                    absl::Duration patience) {
     return *CreateUringEngine(kDepth, {patience, std::move(submit)});
   }
 
-  // Results of `count` writes, all submitted before the first is over.
+  // Results of `count` writes, all submitted before the first completes.
   std::vector<absl::Status> Write(IoEngine& engine, int count) {
     AsyncFile file(engine, fd_.get(), "/x/blocks", {});
     const std::vector<std::byte> data(kBytes, std::byte{5});
@@ -122,7 +122,7 @@ TEST_F(UringEngineTest, FailsWithFileAndReasonWhenPatienceIsOver) {
   const auto engine =
       Engine([](io_uring*) { return -EAGAIN; }, absl::Milliseconds(20));
   const absl::Time start = absl::Now();
-  // More than fit into the ring.
+  // More than fit in the ring.
   for (const absl::Status& status : Write(*engine, 5 * kDepth)) {
     EXPECT_THAT(
         status,
@@ -142,7 +142,7 @@ TEST_F(UringEngineTest, FailsAtOnceWhenTheRefusalIsForGood) {
   }
 }
 
-// What was given up is in the ring still, and must not be written later.
+// Abandoned requests are still in the ring and must not be submitted later.
 TEST_F(UringEngineTest, WorksAgainAfterItHasFailedAndForgetsWhatFailed) {
   std::atomic<bool> refuses = false;
   const auto engine = Engine(
@@ -175,7 +175,7 @@ TEST_F(UringEngineTest, DestructionEndsWhileTheKernelRefuses) {
   auto engine =
       Engine([](io_uring*) { return -EAGAIN; }, absl::Milliseconds(20));
   IoEngine* const raw = engine.get();
-  // Each submits another when it fails, ten in a row.
+  // Each request submits another when it fails, ten in a row.
   std::function<void(int64_t)> again = [&](int64_t result) {
     EXPECT_EQ(result, -ENOMEM);
     if (++failed < 10) {
@@ -189,7 +189,7 @@ TEST_F(UringEngineTest, DestructionEndsWhileTheKernelRefuses) {
   EXPECT_EQ(failed, 10);
 }
 
-// Some entries of a submission are taken and the others are not.
+// The kernel accepts only some entries of a submission.
 TEST_F(UringEngineTest, KeepsCountWhenTheKernelTakesOnlyAPart) {
   std::atomic<int> calls = 0;
   const auto engine = Engine(
@@ -197,7 +197,7 @@ TEST_F(UringEngineTest, KeepsCountWhenTheKernelTakesOnlyAPart) {
         const int call = ++calls;
         if (call % 4 == 0) return -EAGAIN;
         if (call % 2 == 0) return io_uring_submit(ring);
-        // All but the last: what liburing does when the kernel stops early.
+        // All but the last, as liburing does if the kernel stops early.
         const unsigned ready = io_uring_sq_ready(ring);
         if (ready < 2) return io_uring_submit(ring);
         auto& tail = ring->sq.sqe_tail;

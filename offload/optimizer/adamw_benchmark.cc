@@ -1,10 +1,10 @@
-// A step of AdamW against the bandwidth of memory.
+// A step of AdamW compared with the memory bandwidth.
 //
 // GB/s: bytes that a step must move (parameter, moments and gradient read;
-// parameter, moments and copy written) over the time of the best step.
-// share_of_triad: that over the best triad of as many threads in the same run
-// (offload/optimizer/triad.h: the better of ordinary and streaming stores).
-// Names: moments, gradient, copy, then threads.
+// parameter, moments and copy written) divided by the time of the best step.
+// share_of_triad: that divided by the best triad with the same number of
+// threads in the same run (offload/optimizer/triad.h: the better of ordinary
+// and streaming stores). Names: moments, gradient, copy, then threads.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -47,7 +47,7 @@ class Memory {
 struct Case {
   MomentFormat format;
   DType gradient;
-  DType copy;  // kF32: none.
+  DType copy;  // kF32: no copy.
 
   int64_t copy_bytes() const {
     return copy == DType::kF32 ? 0 : kElements * SizeInBytes(copy);
@@ -72,7 +72,7 @@ void Report(benchmark::State& state, double bandwidth, double triad,
 }
 
 // The bandwidth of the best call of `step`, and that of the best triad before
-// or after.
+// or after it.
 template <class Step>
 void Compare(benchmark::State& state, int threads, int64_t bytes,
              const Step& step) {
@@ -94,7 +94,7 @@ void BM_AdamW(benchmark::State& state, const Case& c) {
   Memory parameter(kElements * 4), copy(c.copy_bytes());
   Memory gradient(kElements * SizeInBytes(c.gradient));
   Memory first(c.moment_bytes()), second(c.moment_bytes());
-  // Any bits that are small numbers in every type.
+  // Bits that are small numbers in every type.
   std::memset(gradient.data(), 0x35, gradient.span().size());
   const ParameterRange range = {
       .parameter = TypedSpan(parameter.data(), DType::kF32, kElements),

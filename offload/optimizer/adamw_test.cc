@@ -27,8 +27,8 @@ using ::testing::HasSubstr;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Algorithm 2 of arXiv 1711.05101, line by line, in f64, with a schedule
-// multiplier of alpha for both terms, as every framework has it.
+// Algorithm 2 of arXiv 1711.05101, line by line, in f64; the schedule
+// multiplier alpha applies to both terms, as in every framework.
 class PaperAdamW {
  public:
   PaperAdamW(const AdamWOptions& options, std::vector<double> theta)
@@ -63,8 +63,8 @@ class PaperAdamW {
   std::vector<double> theta_, m_, v_;
 };
 
-// The worst difference from the paper after `steps` steps, over `scale` times
-// the gradients.
+// The largest difference from the paper after `steps` steps, with gradients
+// multiplied by `scale`.
 double WorstError(const AdamWOptions& options, const StepTypes& types,
                   int steps, const StepScale& scale = {}) {
   constexpr int64_t kSize = 1237;
@@ -122,7 +122,7 @@ TEST(AdamW, ScalesGradientsFirst) {
             2e-6);
 }
 
-// Gradients and parameters are exact in f32; the results are those of
+// Gradients and parameters are exact in f32. Expected results come from
 // torch.optim with foreach=False, version 2.15, on the CPU in f32:
 //   p = torch.tensor([(i - 3) / 4 for i in range(8)])
 //   steps 1 to 5: p.grad = [((i * 7 + s * 3) % 11 - 5) / 8 for i in range(8)]
@@ -302,7 +302,7 @@ TEST(AdamW, RefusesStepsWithNothingWritten) {
               StatusIs(kInvalid, HasSubstr("unscale is -1")));
   EXPECT_THAT(adamw->Step(1, {.clip_factor = std::nan("")}, ranges),
               StatusIs(kInvalid, HasSubstr("clip_factor is nan")));
-  // The second one is bad: the first is not written either.
+  // The second range is invalid: the first is not written either.
   ranges[1].first.size = 1;
   ranges[1].name = "bad";
   EXPECT_THAT(adamw->Step(1, {}, ranges),
@@ -319,7 +319,7 @@ TEST(AdamW, TakesANewLearningRate) {
 }
 
 TEST(AdamW, KeepsItsBiasCorrectionWhereBetaIsNearOne) {
-  // 1 - pow(beta, 1) in f64 would have lost 10 digits.
+  // 1 - pow(beta, 1) in f64 would lose 10 digits.
   StepState state({.parameter = DType::kF64,
                    .gradient = DType::kF64,
                    .moments = MomentFormat::F64()},

@@ -1,6 +1,6 @@
-"""How kernels are compiled."""
+"""Compiler flags of kernels."""
 
-# One instruction set must not give other bits than another: products and sums are never fused.
+# Every instruction set must give the same bits, so products and sums are never fused.
 KERNEL_COPTS = ["-ffp-contract=off"] + select({
     "//offload/optimizer:optimised": ["-O3"],
     "//conditions:default": [],

@@ -10,8 +10,9 @@
 namespace tessera::offload {
 namespace {
 
-// As the paper's authors build it: the middles of equal steps between 0.1 and
-// 1, times the power of ten of their decade, both signs, 0 and 1, sorted.
+// The construction of the paper's authors: the midpoints of equal steps between
+// 0.1 and 1, times the power of ten of their decade, both signs, 0 and 1,
+// sorted.
 std::vector<double> Reference(bool is_signed) {
   std::vector<double> values = {0, 1};
   for (int decade = 0; decade < 7; ++decade) {

@@ -37,7 +37,7 @@ absl::Status Check(const ConstTypedSpan& gradient) {
   const auto alignment = static_cast<uintptr_t>(SizeInBytes(dtype));
   if (gradient.empty() || address % alignment == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "MeasureGradient: data starts at an address that is no multiple of ",
+      "MeasureGradient: data starts at an address that is not a multiple of ",
       alignment, ", the size of its elements"));
 }
 

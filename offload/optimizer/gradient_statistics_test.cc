@@ -96,7 +96,7 @@ TYPED_TEST(GradientStatisticsTest, TakesTheLargestElements) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const GradientStatistics statistics,
                                MeasureGradient(std::span(values)));
   EXPECT_TRUE(statistics.IsFinite());
-  // The squares of f64 overflow, and the elements are finite.
+  // Squares of f64 overflow although the elements are finite.
   EXPECT_EQ(std::isinf(statistics.sum_of_squares),
             (std::is_same_v<TypeParam, double>));
 }
@@ -108,7 +108,7 @@ TEST(MeasureGradient, Refuses) {
       StatusIs(kInvalid, ::testing::HasSubstr("elements are i32; give f64")));
   alignas(4) std::byte bytes[9] = {};
   EXPECT_THAT(MeasureGradient(ConstTypedSpan(bytes + 1, DType::kF32, 2)),
-              StatusIs(kInvalid, ::testing::HasSubstr("no multiple of 4")));
+              StatusIs(kInvalid, ::testing::HasSubstr("not a multiple of 4")));
   EXPECT_THAT(MeasureGradient(ConstTypedSpan(nullptr, DType::kF32, 2)),
               StatusIs(kInvalid, ::testing::HasSubstr("without data")));
   EXPECT_THAT(MeasureGradient(ConstTypedSpan(bytes, DType::kF32, -1)),

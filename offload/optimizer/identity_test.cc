@@ -1,5 +1,5 @@
-// Steps give the same bits under every instruction set, with any number of
-// threads and however a parameter is cut into ranges.
+// Steps give the same bits with every instruction set, any number of threads,
+// and any split of a parameter into ranges.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,7 +23,7 @@ namespace {
 
 using StepFunction =
     std::function<absl::Status(int64_t, std::span<const ParameterRange>)>;
-// An optimizer with that many threads.
+// Creates an optimizer's step with a number of threads.
 using Make = std::function<StepFunction(int)>;
 
 constexpr StepScale kScale = {.unscale = 1 / 3.0, .clip_factor = 0.9};
@@ -69,7 +69,7 @@ std::string Title(const StepTypes& types) {
          std::string(DTypeName(types.gradient));
 }
 
-// What three steps write.
+// The bytes that three steps write.
 std::vector<std::byte> Bytes(const StepTypes& types, int64_t size,
                              const Make& make, int threads,
                              const std::vector<int64_t>& bounds) {

@@ -41,7 +41,7 @@ struct Stored {
   MomentSpan span;
 };
 
-// Values of 12 decades, zeros and signs.
+// Values over 12 decades, zeros and both signs.
 std::vector<float> Mixture(size_t size, MomentSign sign, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<float> exponent(-9, 3);
@@ -53,7 +53,7 @@ std::vector<float> Mixture(size_t size, MomentSign sign, uint64_t seed) {
   return values;
 }
 
-// The code of the map's nearest value, by search.
+// The code of the nearest value in the map, by search.
 template <bool kSigned>
 int Nearest(double x) {
   int best = 0;
@@ -77,10 +77,10 @@ void ExpectNearestCodes(const std::vector<float>& values,
     const double x = values[i] / largest;
     const int code = stored.code(i);
     int nearest = Nearest<kSigned>(x);
-    // A second moment above zero stays there.
+    // A positive second moment stays positive.
     if (!kSigned && values[i] > 0 && nearest == 0) nearest = 1;
     const double value = DynamicMap<kSigned>::Value(code);
-    // Half-way cases may go either way, within the rounding of f32.
+    // Ties may go either way, within the rounding of f32.
     EXPECT_LE(std::fabs(value - x),
               std::fabs(DynamicMap<kSigned>::Value(nearest) - x) +
                   1e-6 * std::fabs(x))
@@ -132,7 +132,7 @@ TEST(Blockwise8, GivesEveryCodeBack) {
         }
         Stored second(MomentFormat::Blockwise8(256), 256);
         ASSERT_THAT(WriteMoments(first.Read(sign), sign, second.span), IsOk());
-        if (largest > 1e-31f) {  // Else the smallest are subnormal.
+        if (largest > 1e-31f) {  // Otherwise the smallest are subnormal.
           EXPECT_EQ(first.bytes, second.bytes) << largest;
         } else {
           EXPECT_EQ(second.Read(sign)[255], largest);

@@ -26,7 +26,7 @@ TEST(ParallelForPool, CallsEachPassOnce) {
 TEST(ParallelForPool, HasReturnedFromEveryPassWhenItReturns) {
   ParallelForPool pool(4);
   for (int round = 0; round < 2000; ++round) {
-    // What is not synchronised would be a race, and on this stack.
+    // On this stack, missing synchronisation would be a race.
     int64_t values[5] = {};
     pool.Run(5, [&](int64_t i) { values[i] = round + i; });
     for (int64_t i = 0; i < 5; ++i) ASSERT_EQ(values[i], round + i);

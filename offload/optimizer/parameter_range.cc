@@ -79,7 +79,7 @@ absl::Status CheckMomentFormat(const MomentFormat& format) {
   if (ValueBytes(format.type) == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("moment type ", static_cast<int>(format.type),
-                     " is none; use F64, F32, BF16 or Blockwise8"));
+                     " is invalid; use F64, F32, BF16 or Blockwise8"));
   }
   const int64_t block = format.block;
   const bool valid = format.type == MomentType::kBlockwise8
@@ -130,7 +130,7 @@ absl::StatusOr<MomentSpan> MomentSpan::Over(const MomentFormat& format,
       0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the storage of moments of type ", format.ToString(),
-        " starts at an address that is no multiple of ", alignment));
+        " starts at an address that is not a multiple of ", alignment));
   }
   return MomentSpan{
       .format = format,
@@ -217,7 +217,7 @@ absl::Status CheckData(std::string_view what, const void* data, int64_t bytes,
     return absl::OkStatus();
   }
   return Refuse(what,
-                absl::StrCat("starts at an address that is no multiple of ",
+                absl::StrCat("starts at an address that is not a multiple of ",
                              alignment, ", the size of its elements"));
 }
 
@@ -359,7 +359,7 @@ absl::Status CheckOverlaps(std::span<const ParameterRange> ranges,
                                  Title(extent.range, ranges[extent.range])),
                     absl::StrCat("overlaps the ", before->what, " of ",
                                  Title(before->range, ranges[before->range]),
-                                 "; what is written needs memory of its own"));
+                                 "; written memory must not overlap"));
     }
     if (any == nullptr || extent.end > any->end) any = &extent;
     if (extent.written && (written == nullptr || extent.end > written->end)) {

@@ -112,11 +112,11 @@ TEST(MomentSpan, LiesOverStorageOfItsSizeAlone) {
       StatusIs(kInvalid, HasSubstr("take 108 bytes, and the storage has 107")));
   EXPECT_THAT(
       MomentSpan::Over(MomentFormat::Blockwise8(64), 100, {storage + 2, 108}),
-      StatusIs(kInvalid, HasSubstr("no multiple of 4")));
+      StatusIs(kInvalid, HasSubstr("not a multiple of 4")));
   EXPECT_THAT(MomentSpan::Over(MomentFormat::BF16(), 3, {storage + 2, 6}),
               IsOk());
   EXPECT_THAT(MomentSpan::Over(MomentFormat::BF16(), 3, {storage + 1, 6}),
-              StatusIs(kInvalid, HasSubstr("no multiple of 2")));
+              StatusIs(kInvalid, HasSubstr("not a multiple of 2")));
   EXPECT_THAT(MomentSpan::Over(MomentFormat::F32(), 0, {}), IsOk());
 }
 
@@ -183,7 +183,7 @@ TEST_F(CheckRangesTest, AcceptsWhatIsSupported) {
   EXPECT_THAT(Check([](ParameterRange& r) { r = {}; }), IsOk());
   EXPECT_THAT(Check([](ParameterRange& r) { r.whole = 100; }), IsOk());
   EXPECT_THAT(CheckRanges({}, 2), IsOk());
-  // What is not needed is not looked at.
+  // Unused spans are not checked.
   EXPECT_THAT(Check([](ParameterRange& r) { r.second = {}; }, 1), IsOk());
   EXPECT_THAT(Check([](ParameterRange& r) { r.first = r.second = {}; }, 0),
               IsOk());
@@ -242,13 +242,13 @@ TEST_F(CheckRangesTest, RefusesMissingAndMisalignedData) {
                 r.gradient = ConstTypedSpan(r.gradient.data(), DType::kF32, 1);
               }),
               StatusIs(kInvalid, HasSubstr("parameter starts at an address "
-                                           "that is no multiple of 4")));
+                                           "that is not a multiple of 4")));
   EXPECT_THAT(Check([](ParameterRange& r) { ++r.second.values; }),
               StatusIs(kInvalid, HasSubstr("second moment starts at")));
   EXPECT_THAT(Check([](ParameterRange& r) {
                 r.copy = TypedSpan(r.copy.data() + 1, DType::kBF16, 100);
               }),
-              StatusIs(kInvalid, HasSubstr("no multiple of 2")));
+              StatusIs(kInvalid, HasSubstr("not a multiple of 2")));
 }
 
 TEST_F(CheckRangesTest, RefusesRangesThatCutBlocks) {
@@ -288,14 +288,14 @@ TEST_F(CheckRangesTest, RefusesOverlaps) {
               StatusIs(kInvalid, HasSubstr("overlaps the")));
   EXPECT_THAT(Check([](ParameterRange& r) { r.second = r.first; }),
               StatusIs(kInvalid, HasSubstr("moment of range 0 (w) overlaps")));
-  // The last byte of one and the first of the next.
+  // The last byte of one overlaps the first of the next.
   std::vector<float> both(199);
   EXPECT_THAT(Check([&](ParameterRange& r) {
                 r.first = MomentSpan::Of(std::span(both).first(100));
                 r.second = MomentSpan::Of(std::span(both).last(100));
               }),
               StatusIs(kInvalid, HasSubstr("second moment")));
-  // Gradients alone may be shared.
+  // Only gradients may be shared.
   std::vector<float> p(100), m(100), v(100);
   const ParameterRange ranges[] = {
       Valid(),

@@ -1,4 +1,4 @@
-// What bf16 and 8-bit moments do to a training run.
+// Tests the effect of bf16 and 8-bit moments on training.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -34,7 +34,7 @@ class Logistic {
     for (size_t n = 0; n < kPoints; ++n) {
       double score = 0;
       for (size_t i = 0; i < kWeights; ++i) {
-        // Features of very different sizes: so are the gradients.
+        // Features with very different scales, hence gradients too.
         const float scale = std::pow(10.0f, -static_cast<float>(i % 4));
         points_.push_back(normal(random) * scale);
         score += points_.back() * truth[i];
@@ -98,7 +98,7 @@ TEST(ShortMoments, TrainAsF32MomentsDo) {
   }
 }
 
-// A quadratic with curvatures from 0.01 to 1: all formats reach the bottom.
+// A quadratic with curvatures from 0.01 to 1: all formats reach the minimum.
 TEST(ShortMoments, ReachTheBottomOfAQuadratic) {
   constexpr int64_t kSize = 5000;
   for (const MomentFormat& format :
@@ -123,7 +123,7 @@ TEST(ShortMoments, ReachTheBottomOfAQuadratic) {
   }
 }
 
-// One step's moments, stored, against f32: the bound of each format.
+// Compares one step's stored moments with f32: the bound of each format.
 TEST(ShortMoments, StayWithinTheirErrorAfterAStep) {
   constexpr int64_t kSize = 10000;
   for (const MomentFormat& format : kShortFormats) {
@@ -150,14 +150,14 @@ TEST(ShortMoments, StayWithinTheirErrorAfterAStep) {
         ASSERT_LE(std::fabs(x[i] - y[i]), bound) << format.ToString();
       }
     }
-    // The parameters of the first step do not see the rounding at all.
+    // The first step's parameters do not depend on the rounding.
     for (int64_t i = 0; i < kSize; ++i) {
       ASSERT_EQ(exact.parameter(i), rounded.parameter(i));
     }
   }
 }
 
-// The mean of second moments after gradients of 1 have become gradients of 0.
+// The mean of second moments when gradients change from 1 to 0.
 double DecayedMean(MomentRounding rounding) {
   constexpr int64_t kSize = 4096;
   StepState state({.moments = MomentFormat::BF16()}, kSize, 1);

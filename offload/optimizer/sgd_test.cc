@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-// As in adamw_test.cc.
+// Same as in adamw_test.cc.
 void ExpectTorch(const SgdOptions& options, const std::vector<float>& torch) {
   StepState state({}, 8, 0);
   auto* p = reinterpret_cast<float*>(state.Whole().parameter.data());
@@ -60,7 +60,8 @@ TEST(Sgd, AgreesWithTorch) {
                0.173802361f, 0.534967482f, 0.758632779f, 0.982434869f});
 }
 
-// Algorithm 1 of arXiv 1711.05101 (SGDW), with the rate outside the momentum.
+// Algorithm 1 of arXiv 1711.05101 (SGDW), with the rate applied outside the
+// momentum.
 TEST(Sgd, DecaysDecoupledAsThePaper) {
   constexpr int64_t kSize = 601;
   for (const StepTypes& types :

@@ -14,8 +14,8 @@
 namespace tessera::offload {
 namespace {
 
-// Streamed copies have the bits of ordinary ones, and not an element more,
-// wherever the copy starts.
+// Streaming stores write the same bits as ordinary ones, and no element more,
+// for every start of the copy.
 void ExpectStreamedCopy(int64_t size, int64_t lead, bool is_blockwise) {
   std::vector<float> p(static_cast<size_t>(size)), g = p, m = p, v = p;
   std::mt19937 random(1);

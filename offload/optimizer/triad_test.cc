@@ -59,7 +59,7 @@ TEST(Triad, KeepsItsThreadsFromPassToPass) {
       EXPECT_GT(bandwidth.ordinary, 1e5);
       EXPECT_GT(bandwidth.streaming, 1e5);
     }
-    // And ends without a pass.
+    // Destruction without a pass works.
     TESSERA_ASSERT_OK(Triad::Create(threads, 1 << 20).status());
   }
   EXPECT_THAT(Triad::Create(0, 1 << 20),

@@ -57,7 +57,7 @@ TEST(LoadBoundTest, WithSeveralSizesTheBytesAreNeverTooMany) {
     least += best.back();
     exact += bytes.back() == best.back();
   }
-  // And not so few that the bound says nothing.
+  // The bound is tight enough to be useful.
   EXPECT_GT(static_cast<double>(bound), 0.9 * static_cast<double>(least));
   EXPECT_GT(exact, 1500);
 }
@@ -89,7 +89,7 @@ TEST(LoadBoundTest, WindowsAreBoundedAndStillABound) {
   }
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<int64_t> bytes,
                                LeastBytesLoaded(order, 100, {}));
-  // 9000 bytes; at most 100 of them can have stayed for the second half.
+  // 9000 bytes; at most 100 of them stay for the second half.
   EXPECT_LE(bytes.back(), 9000);
   EXPECT_GE(bytes.back(), 8600);
 }

@@ -1,4 +1,4 @@
-// The small parts of a prefetcher: its memory, its flows, its recorder.
+// Tests the components of a prefetcher: its memory, its flows, its recorder.
 #include <utility>
 
 #include "base/status_matchers.h"
@@ -64,7 +64,7 @@ TEST(FlowTest, CountsBytesAndBusyTime) {
   EXPECT_EQ(flow.bytes(), 12);
 }
 
-// Keeps `in_flight` transfers in flight, each as long as the latency.
+// Keeps `in_flight` transfers running, each as long as the latency.
 int DepthAfter(int transfers, int in_flight) {
   Flow flow(16);
   int64_t now = 0;
@@ -89,7 +89,7 @@ TEST(StepRecorderTest, RecordsUsesTimesAndWhatIsHeld) {
   recorder.Ask(25);
   recorder.Begin("b", 20, 30);
   recorder.End("a", true);
-  recorder.Ask(31);  // fails, and is asked for again
+  recorder.Ask(31);  // fails, and is requested again
   recorder.Ask(40);
   recorder.Begin("a", 10, 44);
   recorder.Begin("a", 10, 44);

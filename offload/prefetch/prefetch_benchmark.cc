@@ -1,9 +1,10 @@
 // Steps over a file tier in which compute takes as long as loads.
 //
-// share_of_bound: StepBound, with the bandwidth that the tier alone reached in
-// this run, over the time of the step. speedup: the time of the same step
-// without prefetch over it, 2 where the bandwidth alone limits both. Compute is
-// a pass over the block, repeated until the time of its load is over.
+// share_of_bound: StepBound, at the bandwidth that the tier alone reached in
+// this run, divided by the time of the step. speedup: the time of the same step
+// without prefetch divided by that with prefetch; 2 if only the bandwidth
+// limits both. Compute is a pass over the block, repeated for the time of its
+// load.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -45,7 +46,7 @@ absl::StatusOr<std::unique_ptr<FileTier>> MakeFile(int64_t bytes) {
   return file;
 }
 
-// The best of three passes over all blocks, kNear of them in flight.
+// The best of three passes over all blocks with kNear in flight.
 absl::StatusOr<int64_t> RawBandwidth(FileTier& file, int64_t bytes) {
   std::vector<Buffer> buffers;
   for (int i = 0; i < kNear; ++i) {
@@ -103,7 +104,7 @@ absl::Status RunSteps(benchmark::State& state) {
   TESSERA_ASSIGN_OR_RETURN(const auto without,
                            Prefetcher::Create(*file, options));
   const int64_t compute = TransferNs(bytes, raw);
-  // Records the order, and lets the queue find its depth.
+  // Records the order and lets the queue depth converge.
   for (int i = 0; i < 3; ++i) {
     TESSERA_RETURN_IF_ERROR(RunStep(*with, compute).status());
   }

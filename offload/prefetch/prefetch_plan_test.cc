@@ -54,8 +54,8 @@ TEST(PrefetchPlanTest, ADirtyVictimLeavesWhenItIsStored) {
   EXPECT_EQ(plan.step_ns(), 60);
 }
 
-// When each block takes room: from the start of its load, or the start of the
-// step, to the moment before the load that takes its place.
+// The time for which each block occupies memory: from the start of its load (or
+// of the step) until the start of the load that replaces it.
 void CheckTimeline(const PrefetchPlan& plan) {
   const Replacement& r = plan.replacement();
   std::vector<Span> blocks_in_time;
@@ -66,8 +66,8 @@ void CheckTimeline(const PrefetchPlan& plan) {
   for (size_t use = 0; use < r.steps().size(); ++use) {
     const Replacement::Step& step = r.steps()[use];
     const Span& compute = plan.computes()[use];
-    // A missing block has its memory from the start of its load on, or from
-    // that of the use which overwrites it.
+    // A missing block occupies memory from the start of its load, or of the use
+    // that overwrites it.
     int64_t made = compute.start_ns;
     if (step.load) {
       ASSERT_NE(load, plan.loads().end());
@@ -77,7 +77,7 @@ void CheckTimeline(const PrefetchPlan& plan) {
     }
     for (const auto& e : step.evict) {
       ASSERT_TRUE(since.contains(e.block));
-      // Where nothing is loaded, the first moment at which it may leave.
+      // If nothing is loaded, the earliest time at which it may be evicted.
       int64_t gone = step.load ? made : 0;
       if (e.after >= 0) {
         const int64_t end =
@@ -170,8 +170,8 @@ TEST(PrefetchPlanTest, ARunThroughMoreThanFitsOverlapsAllTheSame) {
   for (int i = 0; i < 40; ++i) {
     input.order.push_back({std::to_string(i), 10, 10});
   }
-  // The farthest next use alone would keep 7 blocks for the next step and pass
-  // all others through one place, one after another.
+  // By the farthest next use alone, 7 blocks would stay for the next step and
+  // all others would pass through one slot, one after another.
   TESSERA_ASSERT_OK_AND_ASSIGN(const PrefetchPlan cold,
                                PrefetchPlan::Create(input));
   EXPECT_EQ(cold.step_ns(), cold.bound_ns());

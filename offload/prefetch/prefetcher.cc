@@ -72,7 +72,8 @@ absl::Status CheckOptions(const PrefetchOptions& options) {
       ", most loads ", options.most_loads, ", most stores ",
       options.most_stores, ", threads ", options.threads, ", bandwidths ",
       options.load_bytes_per_second, " and ", options.store_bytes_per_second,
-      "; numbers are above 0, threads at most 256, bandwidths may be 0, and "
+      "; numbers must be above 0, threads at most 256, bandwidths may be 0, "
+      "and "
       "the CPU must reach the memory"));
 }
 
@@ -122,7 +123,7 @@ absl::Status Prefetcher::BeginStep(std::span<const std::string> order) {
 absl::Status Prefetcher::Start(std::vector<BlockUse> order, bool given) {
   if (step_.has_value()) {
     return absl::FailedPreconditionError(
-        "a step is under way: call EndStep before the next BeginStep");
+        "a step is in progress: call EndStep before the next BeginStep");
   }
   Step step;
   step.near = near_->Blocks();
@@ -228,7 +229,7 @@ absl::Status Prefetcher::Done(std::string_view key, bool dirty) {
 absl::StatusOr<StepReport> Prefetcher::EndStep() {
   if (!step_.has_value()) {
     return absl::FailedPreconditionError(
-        "no step is under way: call BeginStep first");
+        "no step is in progress: call BeginStep first");
   }
   const std::vector<std::string> in_use = near_->InUse();
   if (!in_use.empty()) {

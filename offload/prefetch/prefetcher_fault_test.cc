@@ -1,5 +1,5 @@
-// Errors of the tier, misuse, and steps at random: nothing is lost, nothing
-// hangs, and the budget holds.
+// Errors of the tier, misuse and random steps: no data is lost, nothing hangs,
+// and the budget is respected.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -84,7 +84,7 @@ TEST(PrefetcherFaultTest, ABlockThatCannotBeStoredStaysNear) {
   EXPECT_THAT(prefetcher->Flush(),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("disk full again")));
-  // The disk has room again: the same Use works and nothing was lost.
+  // The disk has space again: the same Use works and nothing was lost.
   TESSERA_ASSERT_OK_AND_ASSIGN(block, prefetcher->Use("b"));
   EXPECT_EQ(ValueIn(tier, "a"), 2);
   TESSERA_ASSERT_OK(prefetcher->Done("b"));
@@ -153,7 +153,7 @@ TEST(PrefetcherFaultTest, MisuseIsRefused) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"nothing\"")));
   TESSERA_ASSERT_OK(prefetcher->BeginStep());
   EXPECT_THAT(prefetcher->BeginStep(),
-              StatusIs(kPrecondition, HasSubstr("under way")));
+              StatusIs(kPrecondition, HasSubstr("in progress")));
   EXPECT_THAT(prefetcher->Use("nothing"),
               StatusIs(absl::StatusCode::kNotFound));
   TESSERA_ASSERT_OK(prefetcher->Use("a"));
@@ -222,7 +222,7 @@ TEST(PrefetcherFaultTest, GrowsForBlocksInUseAndCountsWhatItAdds) {
         const auto prefetcher,
         Prefetcher::Create(
             tier, {.budget = 1500, .grows = true, .accounting = accounting}));
-    // Read ahead, but not at the cost of more room.
+    // Prefetched, but not at the cost of more memory.
     prefetcher->Announce("a");
     prefetcher->Announce("b");
     TESSERA_ASSERT_OK(prefetcher->Use("a"));
@@ -250,7 +250,7 @@ TEST(PrefetcherFaultTest, WhatIsOverwrittenIsNotLoadedAndUndefinedUntilThen) {
   const auto prefetcher = Make(tier, 1);
   tier.ForgetStarts();
   constexpr auto kOverwrite = Prefetcher::Access::kOverwrite;
-  // Nothing was written: the tier's bytes hold.
+  // Nothing was written: the tier's bytes are unchanged.
   TESSERA_ASSERT_OK(prefetcher->Use("a", kOverwrite));
   TESSERA_ASSERT_OK(prefetcher->Done("a"));
   EXPECT_TRUE(tier.starts().empty());
@@ -327,7 +327,7 @@ TEST(PrefetcherFaultTest, InvalidateShowsWhatTheTierHoldsNow) {
   TESSERA_EXPECT_OK(prefetcher->Invalidate("never seen"));
 }
 
-// Host memory that knows how much of it was out at once.
+// Host memory that records its peak.
 class Meter final : public MemoryResource {
  public:
   MemoryKind kind() const override { return MemoryKind::kHost; }
@@ -351,7 +351,7 @@ class Meter final : public MemoryResource {
 };
 
 // Steps that mostly repeat one order, with blocks held across others, writes,
-// deviations and failing transfers; a map is the reference.
+// deviations and failing transfers; the reference is a map.
 class RandomSteps {
  public:
   RandomSteps(MemoryTier& tier, SlowTier* faults, uint64_t seed)
@@ -396,7 +396,7 @@ class RandomSteps {
   void Step() {
     if (Below(4) == 0) order_[static_cast<size_t>(Below(30))] = AnyKey();
     int64_t uses = 0;
-    // As between steps, with and without announcements.
+    // Between steps, with and without announcements.
     for (int64_t i = Below(6); i > 0; --i) {
       const std::string& key = AnyKey();
       prefetcher_->Announce(AnyKey());
@@ -452,7 +452,7 @@ class RandomSteps {
     values_[key] = static_cast<int>(Below(256));
     std::fill(block->begin(), block->end(),
               static_cast<std::byte>(values_[key]));
-    // Dirty at once, by a use within the use.
+    // Dirty immediately, through a nested use.
     TESSERA_ASSERT_OK(prefetcher_->Use(key));
     TESSERA_ASSERT_OK(prefetcher_->Done(key, /*dirty=*/true));
     ++uses;

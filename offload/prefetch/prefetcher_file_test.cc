@@ -1,5 +1,5 @@
-// The real thing: a file tier below, blocks that are not aligned, several
-// steps, and the bytes afterwards.
+// End to end: a file tier, unaligned blocks, several steps, and a check of the
+// final bytes.
 #include <cstring>
 #include <random>
 #include <string>

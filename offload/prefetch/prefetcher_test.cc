@@ -58,7 +58,7 @@ std::vector<std::string> Keys(std::string_view keys) {
   return out;
 }
 
-// One use after another.
+// Uses the blocks one after another.
 StepReport RunStep(Prefetcher& prefetcher, std::string_view keys,
                    int64_t compute_ns = 0) {
   TESSERA_EXPECT_OK(prefetcher.BeginStep());
@@ -122,7 +122,7 @@ TEST(PrefetcherTest, LoadsNoMoreThanThePlanAndKeepsWhatComesNext) {
   const std::string order = "abcdefghgfedcba";
   for (int i = 0; i < 2; ++i) RunStep(*prefetcher, order);
   const StepReport report = RunStep(*prefetcher, order, 2'000'000);
-  // 4 of 8 blocks fit: at least 4 loads up, 4 down.
+  // 4 of 8 blocks fit: at least 4 loads forward, 4 backward.
   EXPECT_LE(report.bytes_loaded, 10 * kBlock);
   EXPECT_EQ(report.missing, 0);
 }
@@ -187,7 +187,7 @@ TEST(PrefetcherTest, WithoutAPlanLoadsWhatIsAnnouncedInOrder) {
     EXPECT_EQ(ValueOf(block), key[0]);
     TESSERA_ASSERT_OK(prefetcher->Done(key));
   }
-  // Each once: nothing that was announced left before its use.
+  // Each once: no announced block was evicted before its use.
   EXPECT_THAT(tier.starts(), ElementsAre("get a", "get b", "get c", "get d"));
   const auto quiet = Make(tier, 3, {.prefetch = false});
   tier.ForgetStarts();
@@ -197,8 +197,8 @@ TEST(PrefetcherTest, WithoutAPlanLoadsWhatIsAnnouncedInOrder) {
   TESSERA_ASSERT_OK(quiet->Done("b"));
 }
 
-// What is written forward is read backward: a block is near when its load comes
-// next in the plan, but has to give way to others first.
+// Blocks written forward are read backward: a block is near when its load is
+// next in the plan, but must first be evicted for others.
 TEST(PrefetcherTest, LoadsAgainWhatGaveWayToBlocksThatAreOverwritten) {
   SlowTier tier({});
   PutBlocks(tier, "abcdef");
@@ -263,7 +263,7 @@ TEST(PrefetcherTest, WhatIsAskedForOvertakesWhatIsExpected) {
   TESSERA_ASSERT_OK(prefetcher->Done("z"));
   const std::vector<std::string> starts = tier.starts();
   const auto at = std::find(starts.begin(), starts.end(), "get z");
-  // Two were in flight, which is the depth at first.
+  // Two were in flight, the initial depth.
   EXPECT_LE(at - starts.begin(), 2);
 }
 

@@ -9,8 +9,8 @@
 namespace tessera::offload {
 namespace {
 
-// Runs against a device that moves rate(depth) bytes a nanosecond, measured
-// with `noise` (a share); the depths of the last half.
+// Runs against a device that moves rate(depth) bytes per nanosecond, measured
+// with relative noise `noise`; returns the depths of the last half.
 std::vector<int> Settle(QueueDepth& depth,
                         const std::function<double(int)>& rate,
                         double noise = 0, int windows = 400) {

@@ -31,7 +31,7 @@ class Replacement::Builder {
     if (budget_ < 0 || spare_ < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("near memory of ", budget_, " bytes that spares ",
-                       spare_, " uses; allowed are 0 and more"));
+                       spare_, " uses; both must be 0 or more"));
     }
     for (const NearBlock& block : near) TESSERA_RETURN_IF_ERROR(Start(block));
     total_ = used_;
@@ -74,8 +74,8 @@ class Replacement::Builder {
     if (near.bytes < 0 || block < count || near.bytes > budget_ - used_) {
       return absl::InvalidArgumentError(absl::StrCat(
           "block ", QuoteKey(near.key), " of ", near.bytes,
-          " bytes cannot be near at the start: a block is named once, sizes "
-          "are at least 0, and ",
+          " bytes cannot be near at the start: blocks must be unique, sizes "
+          "at least 0, and ",
           budget_ - used_, " of ", budget_, " bytes are free"));
     }
     used_ += near.bytes;
@@ -206,7 +206,7 @@ class Replacement::Builder {
     return absl::ResourceExhaustedError(absl::StrCat(
         NameUse(use, order_[use].key), " needs ", bytes,
         " bytes of near memory, and ", used_, " of ", budget_,
-        " bytes are held by blocks in use. Raise the budget or be done with "
+        " bytes are held by blocks in use. Raise the budget or finish with "
         "blocks earlier"));
   }
 

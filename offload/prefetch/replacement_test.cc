@@ -185,9 +185,9 @@ TEST(ReplacementTest, RefusesWhatMakesNoSense) {
                 StatusIs(absl::StatusCode::kInvalidArgument));
   }
   const std::vector<NearBlock> twice = {{"a", 1}, {"a", 1}};
-  EXPECT_THAT(
-      Replacement::Create({}, 9, twice),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("named once")));
+  EXPECT_THAT(Replacement::Create({}, 9, twice),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("must be unique")));
   const std::vector<NearBlock> large = {{"a", 6}, {"b", 6}};
   EXPECT_THAT(Replacement::Create({}, 9, large),
               StatusIs(absl::StatusCode::kInvalidArgument,

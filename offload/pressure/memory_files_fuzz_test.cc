@@ -1,5 +1,5 @@
-// Damaged texts through every parser: each is refused with a message, or gives
-// a value that reads back from a text written anew.
+// Damaged texts through every parser: each is rejected with an error, or gives
+// a value that survives a round trip.
 #include <string>
 
 #include "absl/strings/escaping.h"
@@ -30,7 +30,7 @@ const std::vector<std::string>& Tokens() {
   return *tokens;
 }
 
-// `write` writes a value as the kernel would.
+// `write` formats a value as the kernel does.
 template <typename Parse, typename Write>
 void Fuzz(std::vector<std::string> corpus, Parse parse, Write write) {
   for (const std::string& text : corpus) {

@@ -21,7 +21,7 @@ TEST(MemoryFilesTest, ReadsMeminfo) {
                               "MemAvailable:   19819680 kB\n"
                               "HugePages_Total:       0\n"),
               IsOkAndHolds(MemoryInfo{24684084LL << 10, 19819680LL << 10}));
-  // Before MemAvailable; and more available than there is.
+  // MemAvailable is missing, or larger than the total.
   EXPECT_THAT(ParseMemoryInfo("MemTotal: 100 kB\nMemFree: 30 kB\n"
                               "Cached: 20 kB\n"),
               IsOkAndHolds(MemoryInfo{100 << 10, 50 << 10}));

@@ -36,10 +36,10 @@ TEST(PressureGaugeTest, LevelsRiseAtOnce) {
 TEST(PressureGaugeTest, LevelsFallOnlyAfterStayingBelowTheMargin) {
   PressureGauge gauge({.margin = 0.05, .hold_ns = 2 * kSecond});
   EXPECT_EQ(gauge.Update(At(0.95), 0), PressureLevel::kCritical);
-  // Below the threshold, not below the margin.
+  // Below the threshold, but not by the margin.
   EXPECT_EQ(gauge.Update(At(0.86), 10 * kSecond), PressureLevel::kCritical);
   EXPECT_EQ(gauge.Update(At(0.80), 11 * kSecond), PressureLevel::kCritical);
-  // Back within the margin: the wait begins anew.
+  // Back within the margin: the wait restarts.
   EXPECT_EQ(gauge.Update(At(0.86), 11 * kSecond + 1), PressureLevel::kCritical);
   EXPECT_EQ(gauge.Update(At(0.80), 13 * kSecond), PressureLevel::kCritical);
   EXPECT_EQ(gauge.Update(At(0.80), 13 * kSecond + 1), PressureLevel::kHigh);
@@ -48,7 +48,7 @@ TEST(PressureGaugeTest, LevelsFallOnlyAfterStayingBelowTheMargin) {
   EXPECT_EQ(gauge.Update(At(0.61), 17 * kSecond), PressureLevel::kElevated);
 }
 
-// Against the rule said directly, over the whole history.
+// Compares with a direct implementation of the rule over the whole history.
 TEST(PressureGaugeTest, AgreesWithTheRuleOnRandomHistories) {
   std::mt19937_64 random(31);
   for (int round = 0; round < 200; ++round) {

@@ -38,7 +38,7 @@ TEST(ReturnMemoryTest, FreedMemoryStaysWithoutIt) {
     std::fill_n(block.get(), kBytes, 'x');
   }
   const int64_t full = Resident();
-  // The last one holds the top of the heap.
+  // The last block stays at the top of the heap.
   for (size_t i = 0; i + 1 < blocks.size(); ++i) blocks[i].reset();
   const int64_t freed = Resident();
   EXPECT_GT(freed, full - 64 * kMiB);

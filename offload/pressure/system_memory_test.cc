@@ -1,4 +1,4 @@
-// Recorded trees: a machine with version 2, one with version 1, a container.
+// Recorded trees: cgroup version 2, cgroup version 1, a container.
 #include "offload/pressure/system_memory.h"
 
 #include <unistd.h>

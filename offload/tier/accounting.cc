@@ -41,8 +41,8 @@ absl::Status Accounting::Add(std::string_view key, int64_t bytes,
   if (bytes < 0 || !IsValid(purpose)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tier ", name_, ": cannot count ", bytes, " bytes of purpose ",
-        PurposeName(purpose), "; bytes are at least 0, purposes are listed in ",
-        "accounting.h"));
+        PurposeName(purpose),
+        "; bytes must be at least 0, purposes are listed in ", "accounting.h"));
   }
   if (bytes > usage_.budget - usage_.current) {
     return Refusal(key, bytes, purpose);

@@ -62,7 +62,7 @@ Operation CompressedTier::StartPut(std::string_view key,
   if (bad.ok() && bytes.size() % element != 0) {
     bad = absl::InvalidArgumentError(
         absl::StrCat("tier ", name_, ": block ", QuoteKey(key), " has ",
-                     bytes.size(), " bytes, no whole number of elements of ",
+                     bytes.size(), " bytes, not a whole number of elements of ",
                      DTypeName(info.dtype), "; pad it, or put it as u8"));
   }
   if (!bad.ok()) return Operation(std::move(bad));

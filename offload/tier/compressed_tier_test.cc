@@ -71,7 +71,7 @@ TEST(CompressedTierTest, APurposeCanHaveACodecOfItsOwn) {
   TESSERA_ASSERT_OK(tier.Put("g", bytes, {Purpose::kGradients, DType::kF32}));
   EXPECT_EQ(read("m"), values);
   EXPECT_NE(read("g"), values);
-  // A block that is put again for another purpose has that one's codec.
+  // A block that is put again with another purpose gets that purpose's codec.
   TESSERA_ASSERT_OK(tier.Put("g", bytes, {Purpose::kOptimizer, DType::kF32}));
   EXPECT_EQ(read("g"), values);
 }
@@ -87,7 +87,7 @@ TEST(CompressedTierTest, SaysWhatComesBackBitForBit) {
   EXPECT_TRUE(tier->IsLossless(Purpose::kParameters, DType::kBF16));
   EXPECT_FALSE(tier->IsLossless(static_cast<Purpose>(99), DType::kBF16));
   EXPECT_TRUE(Host()->IsLossless(Purpose::kParameters, DType::kF32));
-  // Of a stack every tier counts.
+  // In a stack every tier counts.
   const CompressedTier stack(*CreateCodec("lossless"), tier);
   EXPECT_TRUE(stack.IsLossless(Purpose::kOptimizer, DType::kF32));
   EXPECT_FALSE(stack.IsLossless(Purpose::kParameters, DType::kF32));
@@ -124,7 +124,7 @@ TEST(CompressedTierTest, RefusesPartsOfElementsAndForeignBlocks) {
   floats.dtype = DType::kF32;
   EXPECT_THAT(tier.Put("w", std::vector<std::byte>(7), floats),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("7 bytes, no whole number of elements of "
+                       HasSubstr("7 bytes, not a whole number of elements of "
                                  "f32")));
   TESSERA_ASSERT_OK(host->Put("raw", std::vector<std::byte>(8), {}));
   std::vector<std::byte> got(8);

@@ -1,4 +1,4 @@
-// Every tier, and stacks of them, under the contract.
+// Runs the conformance suite on every tier and on stacks of tiers.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -27,7 +27,7 @@ std::shared_ptr<MemoryTier> Heap(int64_t budget) {
 }
 
 std::shared_ptr<MemoryTier> Pinned(int64_t budget) {
-  // Room for versions, and for what fragments.
+  // Space for a second version, and for fragmentation.
   auto arena = PinnedArena::Create({.cap = 4 * budget});
   return std::make_shared<HostTier>(Budget("pinned", budget), *arena);
 }
@@ -47,7 +47,7 @@ FileTierOptions FileOptions(IoEngineKind engine, bool direct, bool keep) {
   options.direct = direct;
   options.engine = engine;
   options.queue_depth = 4;
-  // Small ones, so that blocks have several and wait for buffers.
+  // Small pieces, so that blocks have several and wait for buffers.
   options.piece_bytes = 8192;
   options.bounce_bytes = 3 * 8192;
   options.space.growth_bytes = 1 << 20;
@@ -70,7 +70,7 @@ std::shared_ptr<MemoryTier> Compressed(const char* codec,
                                           options);
 }
 
-// In place where the size is the same, else both for a moment.
+// Writes in place if the size is equal, else both exist for a moment.
 int64_t HostExtra(std::optional<int64_t> old, int64_t bytes) {
   return old == bytes ? 0 : bytes;
 }

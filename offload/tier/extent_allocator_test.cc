@@ -16,12 +16,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Optional;
 
-// One flag per byte, searched from the front.
+// One flag per byte, searched from the start.
 class Reference {
  public:
   explicit Reference(int64_t capacity) : used_(capacity) {}
 
-  // Best fit, the lowest of equals.
+  // Best fit; the lowest address in a tie.
   std::optional<int64_t> Allocate(int64_t bytes, int64_t alignment) {
     if (bytes == 0) return 0;
     std::optional<std::pair<int64_t, int64_t>> best;  // size, start

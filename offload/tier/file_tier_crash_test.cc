@@ -1,6 +1,6 @@
-// A child process swaps blocks in a kept file and is killed by SIGKILL at a
-// random moment; the file is opened again, and every block must be the version
-// whose Put was over, or the one that was being put.
+// A child process swaps blocks in a persistent file and is killed by SIGKILL at
+// a random moment. After reopening the file, every block must be the version of
+// the last completed Put or of the one in progress.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -33,8 +33,8 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kKeys = 6;
 constexpr uint64_t kDropped = uint64_t{1} << 63;
 
-// Shared with the child: per key the last version that is certain and the last
-// that was begun (with kDropped set where it is a Drop).
+// Shared with the child, by key: the last completed version and the last one
+// begun (with kDropped set if it is a Drop).
 struct Progress {
   std::array<std::atomic<uint64_t>, kKeys> certain;
   std::array<std::atomic<uint64_t>, kKeys> begun;
@@ -100,7 +100,7 @@ std::unique_ptr<FileTier> Open(const std::string& path, IoEngineKind engine) {
   }
 }
 
-// Returns whether `tier` holds this state of the key. 0 is: never put.
+// Returns true if `tier` holds this version of the key. 0: never put.
 bool Holds(FileTier& tier, size_t key, uint64_t version) {
   const absl::StatusOr<BlockStat> stat = tier.Stat(Key(key));
   if (version == 0 || (version & kDropped) != 0) return !stat.ok();
@@ -112,7 +112,8 @@ bool Holds(FileTier& tier, size_t key, uint64_t version) {
   return tier.Get(Key(key), got).ok() && got == expected;
 }
 
-// Some Puts on, or while the file is still being opened, and then any moment.
+// Waits for some Puts, or none (the file is still being opened), then a random
+// time.
 void AwaitKillPoint(const Progress& progress, std::mt19937_64& random) {
   const uint64_t target =
       progress.puts + (random() % 8 == 0 ? 0 : random() % 40);
@@ -153,12 +154,12 @@ TEST_P(FileTierCrashTest, EveryBlockIsTheLastVersionOrTheOneUnderWay) {
       ASSERT_TRUE(old_one || new_one)
           << "kill point " << kill_point << ", key " << key << ", certain "
           << certain << ", begun " << begun;
-      // What is found is the truth that the next child starts from.
+      // The next child starts from the version found.
       newer += certain != begun && new_one;
       if (!new_one) progress->begun[key] = certain;
       if (new_one) progress->certain[key] = begun;
     }
-    // The file does not grow from crash to crash.
+    // The file does not grow with each crash.
     ASSERT_LT(tier->file_bytes(), 8 << 20);
   }
   EXPECT_GT(progress->puts, 1000u);

@@ -1,5 +1,5 @@
-// Full devices, failing and short transfers: an error that says where, and
-// nothing lost.
+// Full devices, failing and short transfers: the error names the place, and no
+// data is lost.
 
 #include "offload/tier/file_tier.h"
 
@@ -42,7 +42,7 @@ std::shared_ptr<Accounting> Budget(int64_t bytes = kUnlimited) {
   return std::make_shared<Accounting>("file", bytes);
 }
 
-// Small pieces, and no more file than is needed.
+// Small pieces, and a file no larger than needed.
 FileTierOptions Options(std::string path, bool keep) {
   FileTierOptions options;
   options.path = std::move(path);
@@ -60,7 +60,7 @@ std::string FreshPath(const char* name) {
   return path;
 }
 
-// Empty if it cannot be read.
+// Empty if the block cannot be read.
 Bytes Read(FileTier& tier, const std::string& key) {
   const auto stat = tier.Stat(key);
   if (!stat.ok()) return {};
@@ -105,7 +105,7 @@ void WriteText(const char* path, const std::string& text) {
   (void)!write(fd.get(), text.data(), text.size());
 }
 
-// 1: as it should be; 2: no tmpfs can be mounted here.
+// Exit codes: 1: success; 2: no tmpfs can be mounted here.
 int FillSmallDevice(const std::string& directory) {
   const uid_t user = getuid();
   const gid_t group = getgid();
@@ -135,7 +135,7 @@ int FillSmallDevice(const std::string& directory) {
       return 7;
     }
   }
-  // Room again once a block has gone.
+  // Space is free again after a block is dropped.
   if (!(*tier)->Drop("k0").ok()) return 8;
   return (*tier)->Put("new", PatternBytes(30000, 0), {}).ok() ? 1 : 9;
 }
@@ -174,7 +174,7 @@ TEST(FileTierFaultTest, EioOnWritesLeavesTheOldVersion) {
                                  FileTier::Create(Budget(), options));
     const Bytes old = PatternBytes(20000, 1);
     TESSERA_ASSERT_OK(tier->Put("w", old, {}));
-    // The first, a middle and the last write of a Put; 5 is the record's.
+    // The first, a middle and the last write of a Put; 5 is the record's write.
     for (int at = 0; at < (keep ? 6 : 5); ++at) {
       countdown = at;
       fail = true;
@@ -194,7 +194,7 @@ TEST(FileTierFaultTest, EioOnWritesLeavesTheOldVersion) {
       EXPECT_THAT(tier->Keys(), ElementsAre("w"));
       EXPECT_EQ(tier->usage()[0].usage.current, 20000);
     }
-    // Nothing leaks: what failed gave its space back.
+    // Nothing leaks: a failed Put releases its space.
     const int64_t size = tier->file_bytes();
     for (int i = 0; i < 50; ++i) {
       TESSERA_ASSERT_OK(tier->Put("w", PatternBytes(20000, i), {}));
@@ -266,7 +266,7 @@ TEST(FileTierFaultTest, RefusesBadOptions) {
 
 }  // namespace
 
-// Kept files: damaged, truncated, foreign and whole.
+// Persistent files: damaged, truncated, foreign and intact.
 
 namespace {
 
@@ -275,7 +275,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Changes one bit of the last place in the file where `needle` lies.
+// Flips one bit at the last occurrence of `needle` in the file.
 void FlipBitOf(const std::string& path, std::span<const std::byte> needle) {
   const UniqueFd fd(open(path.c_str(), O_RDWR));
   struct stat info = {};
@@ -303,11 +303,11 @@ TEST(FileTierRecoveryTest, AFlippedBitIsDataLossNotWrongBytes) {
                        AllOf(HasSubstr("block \"adam.m\""),
                              HasSubstr("bytes 8192 to 12288"),
                              HasSubstr("of file " + path))));
-  // What lies elsewhere is read all the same.
+  // The rest of the block can still be read.
   got.resize(8192);
   TESSERA_EXPECT_OK(tier->GetRange("adam.m", 0, got));
   EXPECT_EQ(Read(*tier, "adam.v"), PatternBytes(20000, 2));
-  // Opened again, the block is known to be lost; nothing else is.
+  // After reopening, this block is known to be lost, and no other.
   tier.reset();
   TESSERA_ASSERT_OK_AND_ASSIGN(tier,
                                FileTier::Create(Budget(), Options(path, true)));
@@ -329,7 +329,7 @@ TEST(FileTierRecoveryTest, ATornVersionFallsBackToTheOneBefore) {
   EXPECT_EQ(tier->recovery().older, 1);
   EXPECT_THAT(tier->recovery().lost, IsEmpty());
   EXPECT_EQ(Read(*tier, "w"), older);
-  // The next version supersedes the damaged one.
+  // The next version replaces the damaged one.
   TESSERA_ASSERT_OK(tier->Put("w", PatternBytes(30000, 3), {}));
   tier.reset();
   TESSERA_ASSERT_OK_AND_ASSIGN(tier,
@@ -374,9 +374,10 @@ TEST(FileTierRecoveryTest, AnotherFileIsNeverOverwritten) {
       const UniqueFd fd(open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600));
       ASSERT_EQ(write(fd.get(), bytes.data(), size), size);
     }
-    EXPECT_THAT(FileTier::Create(Budget(), Options(path, true)),
-                StatusIs(absl::StatusCode::kDataLoss,
-                         AllOf(HasSubstr(path), HasSubstr("no block file"))));
+    EXPECT_THAT(
+        FileTier::Create(Budget(), Options(path, true)),
+        StatusIs(absl::StatusCode::kDataLoss,
+                 AllOf(HasSubstr(path), HasSubstr("not a block file"))));
     Bytes got(size);
     const UniqueFd fd(open(path.c_str(), O_RDONLY));
     EXPECT_EQ(read(fd.get(), got.data(), size), size);
@@ -390,7 +391,7 @@ TEST(FileTierRecoveryTest, AKeptFileComesBackAsItWas) {
   {
     TESSERA_ASSERT_OK_AND_ASSIGN(
         auto tier, FileTier::Create(Budget(), Options(path, true)));
-    // More than the first table's 64 slots.
+    // More than the initial 64 slots of the table.
     for (int i = 0; i < 300; ++i) {
       TESSERA_ASSERT_OK(
           tier->Put("k" + std::to_string(i), PatternBytes(i * 7, i), info));

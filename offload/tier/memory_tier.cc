@@ -33,7 +33,7 @@ absl::Status CheckBlock(std::string_view tier, std::string_view key,
 absl::Status NoSuchBlock(std::string_view tier, std::string_view key) {
   return absl::NotFoundError(absl::StrCat("tier ", tier, " holds no block ",
                                           QuoteKey(key),
-                                          "; Put it first, or ask Contains"));
+                                          "; Put it first, or call Contains"));
 }
 
 absl::Status CheckRange(std::string_view tier, std::string_view key,
@@ -45,14 +45,14 @@ absl::Status CheckRange(std::string_view tier, std::string_view key,
     return absl::InvalidArgumentError(absl::StrCat(
         "tier ", tier, ": block ", QuoteKey(key), " has ", bytes,
         " bytes, the buffer for it ", size,
-        "; give as many as Stat says, or read a part by GetRange"));
+        "; give the size that Stat returns, or read a part by GetRange"));
   }
   if (*offset >= 0 && *offset <= bytes && wanted <= bytes - *offset) {
     return absl::OkStatus();
   }
   return absl::OutOfRangeError(absl::StrCat(
       "tier ", tier, ": block ", QuoteKey(key), " has ", bytes, " bytes; ",
-      size, " bytes from offset ", *offset, " do not lie in it"));
+      size, " bytes from offset ", *offset, " are outside it"));
 }
 
 Operation MemoryTier::StartPrefetch(std::string_view key) {
@@ -64,7 +64,7 @@ bool MemoryTier::IsLossless(Purpose, DType) const { return true; }
 absl::StatusOr<BlockView> MemoryTier::Map(std::string_view key) {
   return absl::UnimplementedError(
       absl::StrCat("tier ", name(), ": block ", QuoteKey(key),
-                   " cannot be reached in place; use Get"));
+                   " cannot be accessed in place; use Get"));
 }
 
 absl::StatusOr<BlockView> MemoryTier::MapNew(std::string_view key,
@@ -72,7 +72,7 @@ absl::StatusOr<BlockView> MemoryTier::MapNew(std::string_view key,
                                              BlockInfo /*info*/) {
   return absl::UnimplementedError(
       absl::StrCat("tier ", name(), ": block ", QuoteKey(key),
-                   " cannot be made in place; use Put"));
+                   " cannot be created in place; use Put"));
 }
 
 }  // namespace tessera::offload

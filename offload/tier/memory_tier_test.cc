@@ -205,7 +205,7 @@ TEST(OperationTest, ListenersHearOnceBeforeOrAfterTheEnd) {
 }
 
 TEST(WorkerPoolTest, RunsInOrderAndHandsStatusesBack) {
-  WorkerPool pool(0);  // One thread at least.
+  WorkerPool pool(0);  // Creates at least one thread.
   std::vector<int> order;
   std::vector<Operation> operations;
   for (int i = 0; i < 10; ++i) {

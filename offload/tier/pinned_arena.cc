@@ -91,7 +91,7 @@ absl::StatusOr<void*> PinnedArena::Allocate(size_t bytes, size_t alignment) {
   if (alignment > RoundUpToPage(1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a pinned arena aligns to a page at most (",
-                     RoundUpToPage(1), " bytes); asked for ", alignment));
+                     RoundUpToPage(1), " bytes); requested: ", alignment));
   }
   absl::MutexLock lock(&mutex_);
   const std::optional<int64_t> start =

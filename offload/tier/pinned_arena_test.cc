@@ -35,7 +35,7 @@ TEST(PinnedArenaTest, GivesExactSizes) {
   EXPECT_EQ(arena->cap(), 4 * kPage);
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer a, Buffer::Allocate(arena, 8193));
   EXPECT_EQ(arena->used_bytes(), 8193);
-  // The alignment of 64 skips 63 bytes, which stay free.
+  // Aligning to 64 skips 63 bytes, which stay free.
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer b, Buffer::Allocate(arena, 8128));
   EXPECT_EQ(arena->used_bytes(), 8193 + 8128);
   std::memset(a.data(), 1, a.size());
@@ -69,7 +69,7 @@ TEST(PinnedArenaTest, NamesTheLimitThatForbidsLocking) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto arena,
                                PinnedArena::Create({.cap = 64 * kPage}));
   setrlimit(RLIMIT_MEMLOCK, &old);
-  // The superuser may lock whatever the limit says.
+  // The superuser may exceed the limit.
   if (!arena->pinned()) {
     EXPECT_THAT(std::string(arena->pin_status().message()),
                 AllOf(HasSubstr("mlock of 262144 bytes"),
@@ -94,7 +94,7 @@ TEST(PinnedArenaTest, UnpinsWhatItPinned) {
         auto arena,
         PinnedArena::Create({.cap = 5000, .pinning = std::move(pinning)}));
     TESSERA_ASSERT_OK_AND_ASSIGN(Buffer b, Buffer::Allocate(arena, 10));
-    arena.reset();  // The buffer keeps it.
+    arena.reset();  // The buffer keeps it alive.
     EXPECT_THAT(calls, testing::ElementsAre("pin 8192"));
   }
   EXPECT_THAT(calls, testing::ElementsAre("pin 8192", "unpin 8192"));

@@ -1,9 +1,9 @@
-// Tiers against the floor under them, which is measured after every pass of the
-// tier; counters are of the medians.
+// Tiers compared with the floor below them, which is measured after every pass
+// of the tier; counters use medians.
 //
-// File tier: share_of_device is its bandwidth over that of the same file system
-// under pread and pwrite of the same pieces with O_DIRECT (cached: through the
-// page cache) by 8 threads. Host tier: share_of_memcpy.
+// File tier: share_of_device is its bandwidth divided by that of pread and
+// pwrite of the same pieces with O_DIRECT (cached: through the page cache) by 8
+// threads on the same file system. Host tier: share_of_memcpy.
 // Names: direction, engine, cache; the argument is the bytes of a block.
 #include <fcntl.h>
 #include <unistd.h>
@@ -54,7 +54,7 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Passes of a tier and of its floor in turn, both of `bytes` bytes.
+// Alternates passes of a tier and of its floor, each of `bytes` bytes.
 class Pairs {
  public:
   explicit Pairs(size_t bytes) : bytes_(static_cast<double>(bytes)) {}
@@ -79,7 +79,7 @@ class Pairs {
   std::vector<double> tier_, floor_;
 };
 
-// A file of its own, and the threads that move its pieces.
+// A separate file, and the threads that move its pieces.
 class RawDevice {
  public:
   RawDevice(size_t bytes, bool direct)
@@ -91,7 +91,7 @@ class RawDevice {
     Move(true);  // Extents that were never written read faster.
   }
 
-  // All bytes once.
+  // Moves all bytes once.
   void Move(bool write) {
     std::atomic<size_t> next = 0;
     std::vector<std::thread> threads;
@@ -132,7 +132,7 @@ std::unique_ptr<FileTier> OpenTier(benchmark::State& state, IoEngineKind engine,
   return *std::move(tier);
 }
 
-// `shift`: how far the caller's memory is from the alignment of the device.
+// `shift`: offset of the caller's memory from the device's alignment.
 void BM_File(benchmark::State& state, bool write, IoEngineKind engine,
              bool direct, size_t shift) {
   const auto bytes = static_cast<size_t>(state.range(0));

@@ -1,4 +1,4 @@
-// Pictures of 64 ranks x 1024 micro-batches, against copying what comes out.
+// Draws 64 ranks x 1024 micro-batches; the floor is a copy of the output.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -23,7 +23,7 @@ Exhibit Large() {
   return {"zb_h1", *Simulate(schedule, Costs::Uniform(64, {})), 0};
 }
 
-// Seconds to copy `text` once: no way to write it is faster.
+// Seconds to copy `text` once, a lower bound for writing it.
 double SecondsToCopy(const std::string& text) {
   std::string copy(text.size(), '\0');
   double best = 1;

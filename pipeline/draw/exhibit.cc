@@ -43,7 +43,7 @@ std::string BytesText(int64_t bytes) {
 namespace {
 
 Curve HeldBy(const RankTimeline& rank) {
-  // Changes by one, in the order of time; what ends goes before what begins.
+  // Changes by one, in order of time; at the same time ends precede begins.
   std::vector<std::pair<double, int64_t>> changes;
   for (const TimedAction& timed : rank.computations) {
     if (timed.action.kind == ActionKind::kForward) {
@@ -127,7 +127,7 @@ absl::Status CheckActions(const std::vector<TimedAction>& actions) {
     if (!IsTime(timed.begin) || !IsTime(timed.end) || timed.end < timed.begin) {
       return absl::InvalidArgumentError(absl::StrCat(
           timed.action.ToString(), " is from ", timed.begin, " to ", timed.end,
-          "; times are finite, not negative, and end after they "
+          "; times must be finite, not negative, and end after they "
           "begin"));
     }
     if (timed.begin < last) {
@@ -160,7 +160,7 @@ absl::Status CheckSpan(const TimeSpan& span, std::string_view what) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat(what, " from ", span.begin, " to ", span.end,
-                   "; times are finite, not negative, and end after they "
+                   "; times must be finite, not negative, and end after they "
                    "begin"));
 }
 
@@ -194,7 +194,7 @@ double EndOf(const std::vector<TimedAction>& actions) {
 
 absl::Status CheckExhibits(std::span<const Exhibit> exhibits) {
   if (exhibits.empty()) {
-    return absl::InvalidArgumentError("there is no timeline to draw");
+    return absl::InvalidArgumentError("the exhibit has no timeline");
   }
   for (const Exhibit& exhibit : exhibits) {
     TESSERA_RETURN_IF_ERROR(

@@ -13,7 +13,7 @@
 namespace tessera::pipeline {
 namespace {
 
-// Actions one after the other, of 0 to 3 with pauses of 0 to 3.
+// Consecutive actions of length 0 to 3 with pauses of 0 to 3.
 std::vector<TimedAction> RandomLine(std::mt19937_64& random, size_t count) {
   std::vector<TimedAction> actions;
   double now = 0;

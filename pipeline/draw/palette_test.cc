@@ -13,9 +13,9 @@ namespace {
 
 using Matrix = std::array<std::array<double, 3>, 3>;
 
-// How people see without one of the three cones: Machado, Oliveira and
-// Fernandes, "A physiologically-based model for simulation of color vision
-// deficiency", 2009, severity 1.
+// Vision without one of the three cone types: Machado, Oliveira and Fernandes,
+// "A physiologically-based model for simulation of color vision deficiency",
+// 2009, severity 1.
 constexpr Matrix kAll = {{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}};
 constexpr Matrix kProtanopia = {{{0.152286, 1.052583, -0.204868},
                                  {0.114503, 0.786281, 0.099216},

@@ -459,7 +459,7 @@ class Row {
               number);
   }
 
-  // The mean of what the run's time is spent on, idle time among it.
+  // Draws the run in the mean colour of its actions, including idle time.
   void DrawRun(const std::vector<TimedAction>& actions, const Box& box,
                const Band& band) {
     double busy = 0;

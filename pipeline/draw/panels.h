@@ -82,9 +82,9 @@ void DrawMemoryPanel(const Layout& layout, const Exhibit& exhibit, double top,
 // The height of the rows of a timeline with the axis below.
 double HeightOfRows(const Layout& layout, const Timeline& timeline);
 
-// A row for each rank from `top` on, with its name before and its bubble after
-// it, and the axis of time below. Two computations that run together have one
-// outline, and each half of the row's height where their times overlap.
+// Draws a row for each rank from `top` on, with its name before and its bubble
+// after it, and the time axis below. Two computations that run together have
+// one outline, and half of the row's height each while they overlap.
 void DrawRows(const Layout& layout, const Timeline& timeline,
               const TimeUnit& unit, double top, SvgWriter& svg);
 

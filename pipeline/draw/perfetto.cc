@@ -88,7 +88,7 @@ class Trace {
     absl::StrAppend(&events_, ",\"args\":{\"", key, "\":", value, "}}");
   }
 
-  // On thread `first`, and where they overlap on threads of their own.
+  // Adds actions on thread `first`, and on further threads if they overlap.
   void AddActions(size_t rank, const std::vector<TimedAction>& actions,
                   std::string_view what, size_t first) {
     const std::vector<size_t> lanes = LanesOf(actions);

@@ -1,4 +1,4 @@
-// Lanes: actions that overlap in time, side by side.
+// Lanes: places actions that overlap in time on different lanes.
 //
 //   LanesOf(rank.communications);    // {0, 1, 0}: the second beside the first
 #ifndef TESSERA_PIPELINE_DRAW_PERFETTO_H_
@@ -15,9 +15,9 @@
 
 namespace tessera::pipeline {
 
-// For each action, which are in the order of their begins, the first lane that
-// is free then: actions of a lane never overlap, and there are as many lanes as
-// actions run at once, and no more.
+// For each action, in order of begin, the first lane that is free then: actions
+// of a lane never overlap, and the number of lanes is the maximum number of
+// concurrent actions.
 std::vector<size_t> LanesOf(std::span<const TimedAction> actions);
 
 // DrawPerfetto: timelines as a trace for ui.perfetto.dev or chrome://tracing.

@@ -70,7 +70,7 @@ TEST(PerfettoTest, EveryActionIsAnEventOfItsProcess) {
 TEST(PerfettoTest, EventsOfAThreadDoNotOverlapAndThreadsHaveNames) {
   Exhibit exhibit =
       ExhibitOf("interleaved_1f1b", {4, 2, 12}, {.communication = 2.5});
-  // A pair that runs at once.
+  // Two actions that run at the same time.
   RankTimeline& rank = exhibit.timeline.ranks[1];
   rank.computations.push_back(rank.computations.back());
   rank.computations.back().action.microbatch = 99;

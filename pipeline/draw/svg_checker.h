@@ -1,5 +1,5 @@
-// For tests: the elements of an SVG document, read by rules of XML's own, not
-// by those of what wrote it.
+// For tests: parses the elements of an SVG document by the rules of XML,
+// independently of the writer.
 //
 //   TESSERA_ASSERT_OK_AND_ASSIGN(std::vector<XmlElement> all, ReadXml(svg));
 #ifndef TESSERA_PIPELINE_DRAW_SVG_CHECKER_H_

@@ -30,7 +30,7 @@ std::vector<XmlElement> Drawn(const std::vector<Exhibit>& exhibits) {
   return *ReadXml(*DrawSvg(exhibits, kMilliseconds));
 }
 
-// The boxes of a rank's row, after its ground.
+// The boxes of a rank's row, without the background.
 std::vector<XmlElement> BoxesOfRank(const std::vector<XmlElement>& elements,
                                     size_t rank) {
   std::vector<XmlElement> boxes;
@@ -235,7 +235,7 @@ TEST(SvgTest, ALargePictureIsSmallAndLeavesNoTimeOut) {
   const XmlElement ground = GroundOfRank(elements, 0);
   const double scale = ground.Number("width") / exhibit.timeline.makespan;
   for (size_t rank = 0; rank < 64; ++rank) {
-    // The boxes are one after the other, from the first begin to the last end.
+    // The boxes are consecutive, from the first begin to the last end.
     const std::vector<XmlElement> boxes = BoxesOfRank(elements, rank);
     double covered = 0;
     double last = 0;

@@ -11,8 +11,8 @@
 namespace tessera::pipeline {
 
 // The colours of a picture: one for each kind of action, a shade for each chunk
-// of a rank, told apart by people with any colour vision (after Okabe and
-// Ito, "Color Universal Design", 2008), on a white ground.
+// of a rank, distinguishable with any colour vision (after Okabe and Ito,
+// "Color Universal Design", 2008), on a white background.
 //
 //   ColourOf(ActionKind::kForward, 0, 2).ToHex();    // "#3a93c2"
 
@@ -46,8 +46,7 @@ Colour TextOn(const Colour& ground);
 // The colour of a rank's curve: from dark to light over the ranks.
 Colour ColourOfRank(int64_t rank, int64_t ranks);
 
-// "forward", "send"...: what the legend says of it. Kinds that share a colour
-// share the words.
+// "forward", "send"...: the legend's text. Kinds with the same colour share it.
 std::string_view LegendOf(ActionKind kind);
 
 // SvgWriter: the elements of an SVG document, one a line.
@@ -93,7 +92,7 @@ class SvgWriter {
   void Text(const SvgLabel& label, std::string_view text);
   void Line(double x1, double y1, double x2, double y2,
             std::string_view attributes);
-  // `data` is what stands in a path's d.
+  // `data` is the value of a path's d attribute.
   void Path(std::string_view data, std::string_view attributes);
 
   // Elements between Begin and End form one group: "panel", "rank 3".

@@ -63,8 +63,8 @@ int64_t MostDigits(std::span<const Exhibit> exhibits) {
   return static_cast<int64_t>(absl::StrCat(last).size());
 }
 
-// A whole number of characters for the shortest computation, if there is
-// room for one, and no more than its letter and number need.
+// A whole number of characters for the shortest computation, if space allows,
+// and no more than its letter and number need.
 Scale ScaleFor(std::span<const Exhibit> exhibits, int64_t room) {
   const double extent = ExtentOf(exhibits);
   const double shortest = ShortestComputation(exhibits);
@@ -169,7 +169,7 @@ class Line {
               static_cast<size_t>(action.kind));
   }
 
-  // Adds the time to what each character that it touches shows.
+  // Adds the time to each character that it covers.
   void Share(const TimedAction& timed) {
     const double begin = timed.begin * scale_.characters;
     const double end = timed.end * scale_.characters;

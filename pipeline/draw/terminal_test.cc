@@ -25,7 +25,7 @@ Exhibit ExhibitOf(std::string_view name, const PipelineShape& shape,
           *Simulate(schedule, Costs::Uniform(schedule.map.stages(), costs)), 0};
 }
 
-// The pictures of the ranks, between their bars.
+// The drawings of the ranks, between the bars.
 std::vector<std::string> RowsOf(const std::string& drawing) {
   std::vector<std::string> rows;
   for (std::string_view line : absl::StrSplit(drawing, '\n')) {
@@ -90,7 +90,7 @@ TEST(TerminalTest, FitsItsWidthAndKeepsShares) {
         EXPECT_LE(row.size() + 18, static_cast<size_t>(width) + 1);
         EXPECT_EQ(row.size(), RowsOf(drawing)[0].size());
       }
-      // Idle characters are about as many as idle time.
+      // The number of idle characters is proportional to idle time.
       const std::string row = RowsOf(drawing)[3];
       const auto dots =
           static_cast<double>(std::count(row.begin(), row.end(), '.'));

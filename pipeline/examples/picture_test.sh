@@ -1,3 +1,3 @@
 #!/bin/bash
-# A program still draws the picture that is kept: picture_test.sh PROGRAM PICTURE.
-"$1" | cmp - "$2" || { echo "$2 is another picture now; look at it, then write it anew: $1 >$2"; exit 1; }
+# Compares a program's output with the stored picture: picture_test.sh PROGRAM PICTURE.
+"$1" | cmp - "$2" || { echo "$2 has changed; check the new picture, then replace it: $1 >$2"; exit 1; }

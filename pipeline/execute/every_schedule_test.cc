@@ -1,5 +1,5 @@
-// A training step by every generator's schedule is that of a plain loop: ranks
-// as threads.
+// A training step with every generator's schedule gives the results of a plain
+// loop; ranks are threads.
 #include <vector>
 
 #include "base/status_macros.h"
@@ -42,7 +42,7 @@ TEST_P(EveryScheduleTest, GivesThemWithMessagesThatAreStarted) {
 
 TEST_P(EveryScheduleTest, GivesThemWithFusedMessages) {
   const int64_t ranks = GetParam();
-  // In place, started, and in turn as sizes have it.
+  // Sends in place, sends asynchronously, and mixes both by size.
   for (const int64_t start_from : {1 << 20, 0, 70}) {
     EXPECT_THAT(
         collectives::RunRanks(

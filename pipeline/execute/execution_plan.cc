@@ -9,7 +9,7 @@
 namespace tessera::pipeline {
 namespace {
 
-// Which of a list's actions a pass without backwards keeps.
+// Returns for each action of a list whether a pass without backwards keeps it.
 std::vector<bool> KeptForward(const std::vector<Action>& actions) {
   std::vector<bool> kept(actions.size());
   std::map<int32_t, size_t> gathered;  // By stage, where.

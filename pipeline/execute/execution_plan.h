@@ -22,11 +22,11 @@ struct PlannedAction {
   int32_t position = 0;    // In the schedule's list.
   int32_t local = 0;       // Which of the rank's stages; see ExecutionPlan.
   int32_t peer = kNobody;  // The rank at a message's other end.
-  // The tensor that a computation gives or a message carries lies between the
-  // stages `boundary` and `boundary` + 1; kNobody if there is none.
+  // The tensor that a computation produces or a message transfers is between
+  // the stages `boundary` and `boundary` + 1; kNobody if there is none.
   int32_t boundary = kNobody;
-  // Which of the rank's stages takes a computation's result; kNobody where it
-  // is sent, or there is none.
+  // The rank's stage that takes a computation's result; kNobody if it is sent
+  // or there is none.
   int32_t hands_to = kNobody;
 };
 

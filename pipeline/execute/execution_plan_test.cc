@@ -70,7 +70,7 @@ TEST(ExecutionPlanTest, ForwardsAloneKeepTheirOrderAndNoHalfPairs) {
   EXPECT_EQ(Listed(plan), "1RECV_F0,1F0,2F0,2SEND_F0");
   EXPECT_EQ(plan.actions()[3].position, 3);
   EXPECT_THAT(plan.receives(), ElementsAre(ElementsAre(0), IsEmpty()));
-  // Of an overlapped pair the forward; gathers that a forward uses.
+  // For an overlapped pair the forward's row; gathers that a forward uses.
   const Schedule schedule = *ReadCsv(
       "0UNSHARD,0F0,(0F1;0B0)OVERLAP_F_B,0RESHARD,0UNSHARD,0B1,0RESHARD,"
       "0REDUCE_GRAD\n");
@@ -79,7 +79,7 @@ TEST(ExecutionPlanTest, ForwardsAloneKeepTheirOrderAndNoHalfPairs) {
 }
 
 TEST(ExecutionPlanTest, TwoWayMapsHandOverByTheMicroBatchsEnd) {
-  // Micro-batch 0 from the front, 1 from the back.
+  // Micro-batch 0 enters at the front, micro-batch 1 at the back.
   const Schedule schedule = *ReadCsv(
       "0F0,0SEND_F0,1RECV_F1,1F1,1B1,1SEND_B1,0RECV_B0,0B0\n"
       "0F1,1RECV_F0,0SEND_F1,1F0,1B0,0RECV_B1,1SEND_B0,0B1\n");

@@ -51,7 +51,7 @@ bool HasMessages(const Schedule& schedule) {
   return false;
 }
 
-// By boundary, whether its stages are on different ranks.
+// Returns for each boundary whether its stages are on different ranks.
 std::vector<bool> CrossedBoundaries(const StageMap& map) {
   std::vector<bool> crossed;
   for (int32_t stage = 0; stage + 1 < map.stages(); ++stage) {
@@ -73,7 +73,7 @@ absl::StatusOr<std::vector<Stage*>> InOrder(
   for (const auto& [stage, implementation] : bindings) {
     const auto at = std::lower_bound(held.begin(), held.end(), stage);
     if (at == held.end() || *at != stage) {
-      return refuse(stage, " is given, and not this rank's");
+      return refuse(stage, " is given, but it is on another rank");
     }
     Stage*& slot = stages[static_cast<size_t>(at - held.begin())];
     if (slot != nullptr || implementation == nullptr) {
@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<Stage*>> InOrder(
   return stages;
 }
 
-// The checks and plan that one rank makes alone.
+// The checks and the plan of one rank, without communication.
 struct Prepared {
   Schedule schedule;
   Proof proof;
@@ -196,7 +196,7 @@ absl::StatusOr<StepResult> Executor::RunForward() {
 absl::StatusOr<StepResult> Executor::RunPlan(StepRunner& runner, bool trains) {
   if (!broken_.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the executor has failed and refuses further work; the error was ",
+        "the executor failed and accepts no further work; the error was ",
         broken_.ToString()));
   }
   absl::StatusOr<StepResult> result = RunOrFail(runner, trains);
@@ -211,7 +211,7 @@ absl::StatusOr<StepResult> Executor::RunOrFail(StepRunner& runner,
     TESSERA_RETURN_IF_ERROR(
         communicator_.Barrier(Call()),
         Annotate(_, absl::StrCat("rank ", communicator_.rank().value(),
-                                 ": the begin of a step")));
+                                 ": the start of a step")));
   }
   trace_.Begin();
   std::fill(losses_.begin(), losses_.end(), 0.0);
@@ -230,8 +230,8 @@ absl::Status Executor::AgreeOnShapes() {
   return absl::OkStatus();
 }
 
-// Each loss is on one rank, and 0 on all others: sums are exact, and the mean
-// is the same whatever the schedule.
+// Each loss is on one rank, and 0 on all others, so sums are exact and the mean
+// does not depend on the schedule.
 absl::StatusOr<StepResult> Executor::ShareLosses() {
   TESSERA_RETURN_IF_ERROR(
       communicator_.AllReduce(collectives::Buffer(std::span(losses_)),
@@ -246,8 +246,8 @@ absl::StatusOr<StepResult> Executor::ShareLosses() {
 }
 
 absl::Status Executor::Break(const absl::Status& error) {
-  // If the group was broken before, it depends on timing whether this call was
-  // refused or cut short: report the code for which the group is broken.
+  // If the group was broken before, timing decides whether this call was
+  // rejected or interrupted: report the code that broke the group.
   const absl::Status group = communicator_.status();
   broken_ = !group.ok() && absl::IsFailedPrecondition(error)
                 ? absl::Status(group.code(), error.message())

@@ -10,27 +10,27 @@
 //     optimizer.Step();                 // step.loss is the same on every rank
 //   }
 //
-// The group's rank r does the schedule's list r. A schedule of computations is
-// lowered first (AddCommunication); one with sends and receives is proven
-// (Validate) and run as it is. A pair that runs together (with_next) is
-// computed one after the other; its messages are on their way meanwhile.
+// The group's rank r executes the schedule's list r. A schedule of computations
+// is lowered first (AddCommunication); one with sends and receives is validated
+// (Validate) and executed unchanged. The two computations of a pair (with_next)
+// run one after the other while their messages are in flight.
 //
 // Memory: the tensors between stages, from a pool that lives as long as the
-// executor. A rank holds of them
+// executor. A rank holds
 //   - for each live micro-batch of each of its stages (Proof::peak_activations)
-//     the input, and from its I to its W the gradient of the output (not the
-//     input where the stage has a copy: Stage::KeepsInput),
-//   - what was received and not used yet, and what was computed and not sent,
-//   - receives posted ahead and sends under way (ExecutorOptions).
+//     the input, and from its I to its W the gradient of the output (without
+//     the input if the stage keeps a copy: Stage::KeepsInput),
+//   - tensors received but not used yet, and computed but not sent yet,
+//   - receives posted ahead and sends in flight (ExecutorOptions).
 //
-// Errors. Whatever fails on a rank, a stage or a message, breaks the group: the
-// call returns the error on that rank, and one that repeats it on all others,
-// as far as the engine reaches them and by the deadline if it does not. It
-// names rank, action, stage and micro-batch. From then on every call is
-// refused. Errors of Create break nothing.
+// Errors. Any failure of a stage or a message breaks the group: the call
+// returns the error on that rank, and one that repeats it on all others, as far
+// as the engine reaches them, else at the deadline. It names rank, action,
+// stage and micro-batch. Later calls are rejected. Errors of Create break
+// nothing.
 //
-// Threads: one at a time. The executor must go before its communicator, and
-// nobody else may send or receive on that while a step runs.
+// Threads: one at a time. The communicator must outlive the executor, and must
+// not be used otherwise while a step runs.
 #ifndef TESSERA_PIPELINE_EXECUTE_EXECUTOR_H_
 #define TESSERA_PIPELINE_EXECUTE_EXECUTOR_H_
 
@@ -86,13 +86,13 @@ class Executor {
   // those of copies and tied weights are added up. A collective.
   absl::StatusOr<StepResult> Run();
 
-  // The forwards alone, in the schedule's order (ForwardPass::training is
+  // Runs only the forwards, in the schedule's order (ForwardPass::training is
   // false). A collective.
   absl::StatusOr<StepResult> RunForward();
 
-  // The stages' outputs are other ones from the next step on: they are asked
-  // again, and the old tensors freed. Without meaning where the options say
-  // them. Called by every rank.
+  // The stages' outputs change from the next step on: frees the old tensors and
+  // queries the new specs. No effect if the options give the specs. Called by
+  // every rank.
   void ForgetShapes() { negotiated_ = !options_.boundaries.empty(); }
 
   const Schedule& schedule() const { return schedule_; }  // Lowered.

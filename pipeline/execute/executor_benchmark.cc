@@ -51,7 +51,7 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// The calls of a step to the communicator, without anything else.
+// Makes only a step's calls to the communicator.
 absl::Status RawStep(Communicator& c, const ExecutionPlan& plan, bool trace,
                      std::span<double> losses, std::span<double> tensor) {
   if (trace) TESSERA_RETURN_IF_ERROR(c.Barrier());
@@ -131,7 +131,7 @@ void BM_Step(benchmark::State& state, const std::string& name, bool trace) {
   state.counters["overhead_us"] = (medians.executor - medians.raw) * us;
 }
 
-// Ranks, chunks, micro-batches.
+// Arguments: ranks, chunks, micro-batches.
 BENCHMARK_CAPTURE(BM_Step, local, "looped_bfs", false)
     ->Args({1, 4, 64})
     ->Iterations(1)
@@ -154,7 +154,7 @@ BENCHMARK_CAPTURE(BM_Step, zb_v, "zb_v", false)
     ->Iterations(1)
     ->UseRealTime();
 
-// A device that computes for so long while this processor is free.
+// Simulates a device: computing takes the given time and no processor.
 class SleepingStage : public EmptyStage {
  public:
   absl::Status Forward(const ForwardPass& pass) override {
@@ -169,8 +169,8 @@ class SleepingStage : public EmptyStage {
   static constexpr absl::Duration kForward = absl::Milliseconds(4);
 };
 
-// A step with messages in place (0) or started (1), by the makespan of its
-// computations alone, which is the floor.
+// A step with synchronous (0) or asynchronous (1) messages, compared with the
+// makespan of its computations alone, which is the floor.
 void BM_Overlap(benchmark::State& state) {
   const int64_t ranks = 2;
   const Schedule schedule = *Generate("1f1b", {ranks, 1, 16});

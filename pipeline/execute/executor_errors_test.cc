@@ -1,4 +1,4 @@
-// What the ranks hear when something is wrong, and how soon.
+// Tests which errors ranks report, and how soon.
 #include <memory>
 #include <string>
 
@@ -29,7 +29,7 @@ auto Refuses(const std::string& part) {
   return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
 }
 
-// Fails, or is late, if it is told to.
+// Fails or stalls on request.
 class TestStage : public LayerStage<double> {
  public:
   using LayerStage::LayerStage;
@@ -67,7 +67,7 @@ class TestStage : public LayerStage<double> {
   }
 };
 
-// A step in which one rank's stage does `where` wrong or late.
+// Runs a step in which one rank's stage fails or stalls in `where`.
 std::vector<absl::Status> RunWith(int64_t ranks, int64_t wrong,
                                   const Action& where, absl::Duration late,
                                   const ExecutorOptions& options) {
@@ -85,7 +85,7 @@ std::vector<absl::Status> RunWith(int64_t ranks, int64_t wrong,
     if (!status.ok()) {
       EXPECT_THAT(executor->Run(),
                   StatusIs(absl::StatusCode::kFailedPrecondition,
-                           AllOf(HasSubstr("refuses further work"),
+                           AllOf(HasSubstr("accepts no further work"),
                                  HasSubstr(std::string(status.message())))));
     }
     return status;
@@ -139,7 +139,7 @@ TEST(ExecutorErrorsTest, ALateRankIsNamedAtTheDeadline) {
     const auto statuses = RunWith(
         3, 1, {ActionKind::kForward, 1, 2}, absl::Seconds(1),
         {.timeout = absl::Milliseconds(200), .start_from_bytes = start_from});
-    // The first to be tired of it, and who hears of it.
+    // At least one rank times out itself; others may report its error.
     int deadlines = 0;
     for (const size_t rank : {0, 2}) {
       EXPECT_FALSE(statuses[rank].ok());
@@ -161,7 +161,7 @@ TEST(ExecutorErrorsTest, RanksWithDifferentSchedulesAreNamed) {
                                     : OneFOneB(3, 4);
       const absl::Status status =
           MakeStackRank<double>(c, schedule, ShapeFor(schedule)).status();
-      EXPECT_THAT(c.Barrier(), IsOk());  // The group is whole.
+      EXPECT_THAT(c.Barrier(), IsOk());  // The group is still usable.
       return status;
     });
     EXPECT_THAT(
@@ -195,8 +195,8 @@ TEST(ExecutorErrorsTest, ARankWithoutAnExecutorIsNamedByTheOthers) {
     EXPECT_THAT(c.Barrier(), IsOk());
     return status;
   });
-  EXPECT_THAT(statuses[1], Refuses("rank 1: stage 2 is given, and not this "
-                                   "rank's; the rank holds stage 1"));
+  EXPECT_THAT(statuses[1], Refuses("rank 1: stage 2 is given, but it is on "
+                                   "another rank; the rank holds stage 1"));
   for (const size_t rank : {0, 2}) {
     EXPECT_THAT(
         statuses[rank],
@@ -205,7 +205,7 @@ TEST(ExecutorErrorsTest, ARankWithoutAnExecutorIsNamedByTheOthers) {
   }
 }
 
-// What Create says on one rank.
+// The status of Create on one rank.
 absl::Status Created(const Schedule& schedule,
                      const std::vector<StageBinding>& stages,
                      const ExecutorOptions& options = {}) {
@@ -225,9 +225,10 @@ TEST(ExecutorErrorsTest, CreateRefusesWhatCannotBe) {
               Refuses("stage 0 is given twice"));
   EXPECT_THAT(Created(schedule, {{0, &a}, {1, nullptr}}),
               Refuses("stage 1 is null"));
-  EXPECT_THAT(Created(schedule, {{0, &a}, {7, &b}}),
-              Refuses("stage 7 is given, and not this rank's; the rank holds "
-                      "stages 0, 1"));
+  EXPECT_THAT(
+      Created(schedule, {{0, &a}, {7, &b}}),
+      Refuses("stage 7 is given, but it is on another rank; the rank holds "
+              "stages 0, 1"));
   EXPECT_THAT(Created(OneFOneB(2, 2), both),
               Refuses("a schedule of 2 ranks for a group of 1"));
   EXPECT_THAT(Created(*ReadCsv("0F0,1F0,0B0,1B0\n"), both),
@@ -252,7 +253,7 @@ TEST(ExecutorErrorsTest, CreateRefusesWhatCannotBe) {
               Refuses("there are stages 0 to 1"));
 }
 
-// Only what a stage must have.
+// Implements only the required methods of a stage.
 class Bare : public Stage {
  public:
   absl::Status Forward(const ForwardPass&) override { return absl::OkStatus(); }
@@ -264,7 +265,7 @@ class Bare : public Stage {
   }
 };
 
-// A step of bare stages, on rank 0.
+// Runs a step of bare stages on rank 0.
 absl::Status BareStep(const Schedule& schedule,
                       const ExecutorOptions& options) {
   return RunRanks(schedule.map.ranks(), [&](Communicator& c) -> absl::Status {

@@ -28,7 +28,7 @@ TEST(ExecutorTest, RunsALoweredScheduleAsItIs) {
   EXPECT_THAT(
       RunRanks(2,
                [](Communicator& c) -> absl::Status {
-                 // As PyTorch would write it.
+                 // In PyTorch's format.
                  TESSERA_ASSIGN_OR_RETURN(
                      const Schedule schedule,
                      ReadCsv("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,"
@@ -46,8 +46,8 @@ TEST(ExecutorTest, RunsALoweredScheduleAsItIs) {
 }
 
 TEST(ExecutorTest, AnExchangeNeedsNoOrder) {
-  // Each rank sends first what the other one receives last: only both at once
-  // can be. Messages in place, larger than an engine holds.
+  // Each rank sends first what the other receives last, so both transfers must
+  // run at once. Messages are in place and larger than an engine's buffers.
   const Schedule schedule = *ReadCsv(
       "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B0),0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1I0,(1SEND_B0;1RECV_F1),1W0,1F1,1B1,1SEND_B1\n");
@@ -101,7 +101,7 @@ TEST(ExecutorTest, GivenShapesNeedNotBeAsked) {
       Each(IsOk()));
 }
 
-// Gives rows of a width that changes.
+// Returns rows of changing width.
 class Widening : public Stage {
  public:
   absl::StatusOr<TensorSpec> OutputSpec(const TensorSpec*) override {
@@ -170,7 +170,7 @@ TEST(ExecutorTest, AStageThatSetsNoLossShows) {
               Each(IsOk()));
 }
 
-// The first and the last layer have weights of one size in common.
+// The first and the last layer share weights.
 StackShape TiedShape(const Schedule& schedule) {
   StackShape shape = ShapeFor(schedule);
   shape.widths[0] = shape.widths[shape.widths.size() - 2] = 4;
@@ -200,7 +200,8 @@ TEST(ExecutorTest, TiedWeightsHaveTheSumOfTheirGradients) {
     const char* name;
     int64_t ranks, chunks;
   };
-  // The first and the last stage on two ranks, on one, on both of two.
+  // The first and last stage on two ranks, on one rank, and on both of two
+  // ranks.
   for (const Case& test :
        {Case{"1f1b", 3, 1}, Case{"interleaved_1f1b", 2, 2}, Case{"zb_v", 3, 2},
         Case{"zb_v", 2, 2}, Case{"dualpipe", 2, 1}, Case{"dualpipe", 4, 1},

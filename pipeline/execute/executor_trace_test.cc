@@ -1,4 +1,4 @@
-// What the executor records of a step: when, and how many bytes.
+// Tests what the executor records of a step: times and bytes.
 #include <algorithm>
 #include <vector>
 
@@ -22,8 +22,9 @@ Schedule ScheduleOf(std::string_view name, int64_t ranks, int64_t chunks,
   return *Generate(name, {ranks, chunks, microbatches});
 }
 
-// What the list of a rank, done in order with every message in place, holds of
-// boundary tensors at most. Independent of the executor.
+// The largest number of bytes of boundary tensors that a rank holds if it
+// executes its list in order with synchronous messages. Independent of the
+// executor.
 int64_t PeakBytes(const Schedule& lowered, const StackShape& shape,
                   int32_t rank) {
   const auto bytes = [&](int32_t after) -> int64_t {
@@ -73,7 +74,7 @@ TEST(ExecutorTraceTest, HoldsBoundaryTensorsAsLongAsTheScheduleSays) {
   }
 }
 
-// Inputs go after the forward, and gradients are the same.
+// Inputs are released after the forward; gradients are unchanged.
 TEST(ExecutorTraceTest, StagesThatKeepTheirInputHoldNoneOfTheExecutors) {
   const Schedule schedule = *ReadCsv("0F0,1F0,0F1,1F1,1B1,0B1,1B0,0B0\n");
   const StackShape shape = ShapeFor(schedule);
@@ -91,8 +92,8 @@ TEST(ExecutorTraceTest, StagesThatKeepTheirInputHoldNoneOfTheExecutors) {
                    TESSERA_ASSIGN_OR_RETURN(const StepResult step,
                                             rank.executor->Run());
                    TESSERA_RETURN_IF_ERROR(CheckAgainst(expected, step, rank));
-                   // Rows of 5 doubles, 2 of them: the output of stage 0 for
-                   // both micro-batches, and the gradient of one.
+                   // 2 rows of 5 doubles each: the output of stage 0 for both
+                   // micro-batches, and the gradient of one.
                    EXPECT_EQ(rank.executor->timeline().peak_bytes,
                              keeps_input ? 80 : 240);
                    return CheckTimeline(*rank.executor, 0);
@@ -125,7 +126,7 @@ TEST(ExecutorTraceTest, StartedMessagesHoldAFewTensorsMore) {
 }
 
 TEST(ExecutorTraceTest, SplitBackwardsKeepTheOutputsGradient) {
-  // Of one rank's two stages: x1 from F to W, dx1 from I to W.
+  // Both stages are on one rank: x1 lives from F to W, dx1 from I to W.
   const Schedule schedule = *ReadCsv("0F0,1F0,1I0,0I0,0W0,1W0\n");
   EXPECT_THAT(
       RunRanks(1,
@@ -140,7 +141,7 @@ TEST(ExecutorTraceTest, SplitBackwardsKeepTheOutputsGradient) {
                       rank.executor->timeline().memory) {
                    bytes.push_back(change.bytes);
                  }
-                 // Rows of 5 doubles, 2 of them.
+                 // 2 rows of 5 doubles.
                  EXPECT_THAT(bytes, ElementsAre(80, 160, 80, 0));
                  return absl::OkStatus();
                }),

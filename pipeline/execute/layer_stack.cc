@@ -184,7 +184,7 @@ absl::Status LayerStage<T>::Forward(const ForwardPass& pass) {
     *pass.loss = LossOf<T>(pass.microbatch, kept.output);
   }
   if (!kept_.try_emplace(pass.microbatch, std::move(kept)).second) {
-    return absl::InternalError("the micro-batch was here before");
+    return absl::InternalError("the micro-batch was computed before");
   }
   return absl::OkStatus();
 }
@@ -192,7 +192,8 @@ absl::Status LayerStage<T>::Forward(const ForwardPass& pass) {
 template <typename T>
 absl::Status LayerStage<T>::BackwardInput(const BackwardPass& pass) {
   const auto kept = kept_.find(pass.microbatch);
-  if (kept == kept_.end()) return absl::InternalError("no forward was here");
+  if (kept == kept_.end())
+    return absl::InternalError("no forward was computed");
   const std::vector<T>& y = kept->second.output;
   if (pass.output_gradient == nullptr) {
     kept->second.gradient =
@@ -215,7 +216,8 @@ absl::Status LayerStage<T>::BackwardWeight(const BackwardPass& pass) {
     return absl::InternalError("an input gradient for the weights' half");
   }
   const auto kept = kept_.find(pass.microbatch);
-  if (kept == kept_.end()) return absl::InternalError("no forward was here");
+  if (kept == kept_.end())
+    return absl::InternalError("no forward was computed");
   std::span<const T> x = kept->second.input;
   if (pass.input != nullptr) {
     if (keeps_input) return absl::InternalError("an input that is kept");

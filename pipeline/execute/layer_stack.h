@@ -40,7 +40,7 @@ struct StackShape {
   int64_t layers() const { return static_cast<int64_t>(widths.size()) - 1; }
 };
 
-// Uneven widths for so many layers.
+// Different widths for the given number of layers.
 StackShape ShapeOf(int64_t layers, int64_t microbatches);
 
 // Weights [in, out] and bias [out], and their gradients.

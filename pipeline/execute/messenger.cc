@@ -112,7 +112,7 @@ absl::Status Messenger::PostAhead(int32_t from) {
     if (!IsStarted(receive)) break;
     TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* const buffer,
                              pool_.Acquire(receive.boundary), At(receive, _));
-    // Its time begins where it is waited for: see Await.
+    // Its time begins when it is awaited: see Await.
     TESSERA_ASSIGN_OR_RETURN(
         collectives::Work work,
         communicator_.Start(
@@ -173,7 +173,7 @@ absl::Status Messenger::AwaitOldest(Peer& peer) {
 
 absl::Status Messenger::Send(const PlannedAction& send,
                              BoundaryBuffer* buffer) {
-  // Behind one that is under way, a send here would wait for it.
+  // A send here would wait for one that is in flight.
   if (IsStarted(send) || !PeerOf(send).sends.empty()) {
     return StartSend(send, buffer);
   }

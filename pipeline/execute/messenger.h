@@ -21,17 +21,17 @@
 
 namespace tessera::pipeline {
 
-// BoundaryPool: the tensors that stages hand to each other, used again and
-// again.
+// BoundaryPool: the tensors passed between stages, reused across micro-batches
+// and steps.
 //
 //   TESSERA_RETURN_IF_ERROR(pool.SetSpecs(specs));
 //   TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* buffer, pool.Acquire(2));
 //   ...
 //   pool.Release(buffer);
 //
-// Boundaries of the same spec share their buffers, those that messages cross
-// and those between stages of one rank apart: the former lie in memory on which
-// the communicator is fastest. Not thread-safe.
+// Boundaries of the same spec share buffers; boundaries between ranks and
+// boundaries within a rank have separate ones: the former are in the memory on
+// which the communicator is fastest. Not thread-safe.
 struct BoundaryBuffer {
   TensorView view;
   ConstTensorView read;  // The same.
@@ -53,7 +53,7 @@ class BoundaryPool {
         memory_(std::move(memory)),
         trace_(trace) {}
 
-  // Sets the spec of each boundary, which CheckSpec accepts. `crossed` tells
+  // Sets the spec of each boundary, which must pass CheckSpec. `crossed` says
   // for each boundary whether messages cross it. Frees all buffers; none may be
   // in use.
   void SetSpecs(std::vector<TensorSpec> specs,
@@ -88,22 +88,22 @@ class BoundaryPool {
   std::vector<std::unique_ptr<BoundaryBuffer>> all_;
 };
 
-// Messenger: carries the messages of one rank's plan.
+// Messenger: sends and receives the messages of one rank's plan.
 //
 //   TESSERA_RETURN_IF_ERROR(messenger.Begin(plan));
 //   TESSERA_RETURN_IF_ERROR(messenger.Send(action, buffer));
 //   TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* input, messenger.Receive(action));
 //   TESSERA_RETURN_IF_ERROR(messenger.Drain());
 //
-// A communicator has one queue for each ordered pair of ranks, a schedule one
-// for each ordered pair and direction. They agree: where a schedule cannot
-// deadlock under rendezvous, any two messages of a pair are sent and received
-// in the same order, whatever their directions, because each is sent and
-// received at one moment. So receives can be posted in the order of the list.
+// A communicator has one queue per ordered pair of ranks, a schedule one per
+// ordered pair and direction. They agree: if a schedule cannot deadlock under
+// rendezvous, any two messages of a pair are sent and received in the same
+// order, whatever their directions, because each is sent and received at one
+// moment. So receives can be posted in list order.
 //
-// Why nothing waits forever: each call waits at most for messages whose place
-// is at or before its own, on a rank that has come to its own place. That is
-// what the rendezvous of the proof waits for, or less.
+// No deadlock: each call waits only for messages at or before its own place in
+// the list, on a rank that has reached this place. This is at most what the
+// proof's rendezvous waits for.
 class Messenger {
  public:
   // All outlive the messenger.
@@ -120,7 +120,7 @@ class Messenger {
   // The plan's next message from that rank; the buffer is the caller's.
   absl::StatusOr<BoundaryBuffer*> Receive(const PlannedAction& receive);
 
-  // Both at once, with one rank, in whatever order the peer does them.
+  // Sends and receives at once with one rank, in whatever order the peer does.
   absl::StatusOr<BoundaryBuffer*> Exchange(const PlannedAction& send,
                                            BoundaryBuffer* buffer,
                                            const PlannedAction& receive);

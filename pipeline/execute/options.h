@@ -33,17 +33,17 @@ struct ExecutorOptions {
   // communicator's. More than 0.
   std::optional<absl::Duration> timeout = {};
 
-  // Messages of so many bytes or more are started: receives ahead of their
-  // place, sends without waiting for them; the communicator's thread moves them
-  // while this one computes. Smaller ones are sent and received in place, which
-  // costs less than handing them over; most engines buffer them.
+  // Messages of at least this size are asynchronous: receives are posted ahead,
+  // sends do not block, and the communicator's thread moves them while this one
+  // computes. Smaller ones are sent and received in place, which costs less
+  // than another thread; most engines buffer them.
   int64_t start_from_bytes = 32 << 10;
 
   // How many receives from each rank are posted ahead; 0: none.
   int64_t receives_ahead = 1;
 
-  // How many started sends to each rank may be under way: at least 1. Where
-  // there is one more, the oldest is waited for.
+  // The number of asynchronous sends in flight to each rank, at least 1. A
+  // further send waits for the oldest.
   int64_t sends_in_flight = 2;
 
   // Records when everything began and ended. Costs a barrier a step, by which

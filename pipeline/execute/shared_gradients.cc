@@ -34,7 +34,7 @@ std::vector<Rank> HoldersOf(const Schedule& schedule, const TiedWeights& tied,
   return {ranks.begin(), ranks.end()};
 }
 
-// That they can be added up.
+// Checks that the gradients can be added.
 absl::Status CheckAlike(std::span<const TensorView> views) {
   for (const TensorView& view : views) {
     if (SizeInBytes(view.dtype()) == 1 && IsFloating(view.dtype())) {

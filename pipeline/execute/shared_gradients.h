@@ -1,13 +1,13 @@
-// SharedGradients: the gradients of weights that there are several copies of,
-// added up over the copies at the end of a step.
+// SharedGradients: sums the gradients of weights with several copies over the
+// copies at the end of a step.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       SharedGradients shared,
 //       SharedGradients::Create(communicator, schedule, tied, call));
 //   TESSERA_RETURN_IF_ERROR(shared.Add(stages));
 //
-// Two kinds: the two copies of every stage under a two-way map, and tied
-// weights. Copies on one rank are added where they are, without a message.
+// Two kinds: the two copies of every stage in a two-way map, and tied weights.
+// Copies on one rank are summed without a message.
 #ifndef TESSERA_PIPELINE_EXECUTE_SHARED_GRADIENTS_H_
 #define TESSERA_PIPELINE_EXECUTE_SHARED_GRADIENTS_H_
 
@@ -52,8 +52,8 @@ class SharedGradients {
   void Abort(std::string_view reason);
 
  private:
-  // Stages of this rank that are added up, with those of the other ranks of
-  // `group`; null if there are none.
+  // Stages of this rank whose gradients are summed with those of the other
+  // ranks of `group`; null if there are none.
   struct Tie {
     std::string name;
     std::vector<int32_t> stages;

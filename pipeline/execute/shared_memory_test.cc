@@ -1,5 +1,5 @@
-// Ranks as processes that share memory: a training step by every generator's
-// schedule is that of a plain loop, and a rank that dies is named.
+// Ranks are processes that share memory: a training step with every generator's
+// schedule gives the results of a plain loop, and a rank that dies is named.
 #include <signal.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ TEST_P(SharedMemoryTest, TheyDoSoWithMessagesThatAreStarted) {
 INSTANTIATE_TEST_SUITE_P(Ranks, SharedMemoryTest,
                          ::testing::Values(1, 2, 3, 4, 8));
 
-// A stage whose process ends in the middle of a step.
+// A stage whose process exits in the middle of a step.
 class DyingStage : public LayerStage<double> {
  public:
   using LayerStage::LayerStage;

@@ -30,7 +30,7 @@ absl::Status CheckSpec(const TensorSpec& spec) {
   if (!IsValid(spec.dtype)) {
     return absl::InvalidArgumentError(absl::StrCat("a tensor of type number ",
                                                    static_cast<int>(spec.dtype),
-                                                   ", which is none"));
+                                                   ", which is invalid"));
   }
   if (spec.shape.size() > TensorSpec::kMostDims) {
     return absl::InvalidArgumentError(
@@ -59,7 +59,7 @@ absl::StatusOr<TensorSpec> FromWire(
   if (wire[0] < 0 || wire[0] >= static_cast<int64_t>(kAllDTypes.size()) ||
       wire[1] < 0 || wire[1] > static_cast<int64_t>(dims.size())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no tensor is of type number ", wire[0], " with ", wire[1],
+        absl::StrCat("invalid tensor type number ", wire[0], " with ", wire[1],
                      " dimensions"));
   }
   TensorSpec spec;
@@ -75,7 +75,7 @@ absl::StatusOr<TensorSpec> FromWire(
 
 absl::StatusOr<TensorSpec> Stage::OutputSpec(const TensorSpec*) {
   return absl::UnimplementedError(
-      "the stage does not say what its output is: override Stage::OutputSpec, "
+      "the stage does not specify its output: override Stage::OutputSpec, "
       "or give ExecutorOptions::boundaries");
 }
 
@@ -92,14 +92,14 @@ void Stage::Release(int32_t) {}
 
 absl::StatusOr<std::vector<TensorView>> Stage::Gradients() {
   return absl::UnimplementedError(
-      "two ranks hold the stage, and it does not say where its gradients are: "
+      "two ranks hold the stage, but it does not provide its gradients: "
       "override Stage::Gradients");
 }
 
 absl::StatusOr<TensorView> Stage::TiedGradient(std::string_view name) {
   return absl::UnimplementedError(absl::StrCat(
-      "the stage does not say where the gradient of the tied weights \"",
-      name.substr(0, 64), "\" is: override Stage::TiedGradient"));
+      "the stage does not provide the gradient of the tied weights \"",
+      name.substr(0, 64), "\": override Stage::TiedGradient"));
 }
 
 absl::Status Stage::AddGradient(ConstTensorView gradient, TensorView sum) {

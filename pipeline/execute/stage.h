@@ -18,8 +18,7 @@
 
 namespace tessera::pipeline {
 
-// TensorSpec: what a tensor that stages hand to each other is, without its
-// memory.
+// TensorSpec: type and shape of a tensor passed between stages.
 //
 //   const TensorSpec spec{DType::kBF16, {4, 2048, 4096}};
 //   spec.ToString();                      // "bf16 [4,2048,4096]"
@@ -38,7 +37,7 @@ struct TensorSpec {
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
 
-// InvalidArgument if the type is none, there are more than kMostDims
+// InvalidArgument if the type is invalid, there are more than kMostDims
 // dimensions, a size is negative, or the bytes exceed 2^62.
 absl::Status CheckSpec(const TensorSpec& spec);
 
@@ -51,7 +50,7 @@ WireSpec ToWire(const TensorSpec& spec);
 absl::StatusOr<TensorSpec> FromWire(
     std::span<const int64_t, kWireSpecSize> wire);
 
-// Stage: a piece of a model, as its user writes it for the Executor.
+// Stage: a piece of a model, implemented by the user of Executor.
 //
 //   class Block : public Stage {
 //     absl::Status Forward(const ForwardPass& pass) override {
@@ -62,15 +61,15 @@ absl::StatusOr<TensorSpec> FromWire(
 //   };
 //
 // Ownership. The Executor owns the tensors between stages: a stage's input is
-// valid from its Forward to its Backward or BackwardWeight of the same micro-
-// batch (to the end of its Forward if it KeepsInput), the gradient of its
+// valid from its Forward to its Backward or BackwardWeight of the same
+// micro-batch (to the end of its Forward if it KeepsInput), the gradient of its
 // output from its Backward or BackwardInput to its Backward or BackwardWeight,
 // and its outputs only during the call. The stage owns everything else that it
-// keeps of a micro-batch, until Release.
+// keeps for a micro-batch, until Release.
 //
-// The first stage has no input: it takes its data from its user by the
-// micro-batch's number. The last has no output: it computes the loss, and its
-// backward begins from it.
+// The first stage has no input: it loads its data by the micro-batch's number.
+// The last stage has no output: it computes the loss, and its backward starts
+// from it.
 //
 // Calls come one at a time, from the thread that calls Executor::Run. An error
 // ends the step on every rank, with the stage's message.
@@ -100,34 +99,36 @@ class Stage {
  public:
   virtual ~Stage() = default;
 
-  // The spec of Forward's output for such an input (null at the first stage),
-  // the same for every micro-batch. Called for all stages but the last, if
-  // ExecutorOptions::boundaries does not give it.
+  // The spec of Forward's output for an input with this spec (null at the first
+  // stage), the same for every micro-batch. Called for all stages except the
+  // last, if ExecutorOptions::boundaries does not give it.
   virtual absl::StatusOr<TensorSpec> OutputSpec(const TensorSpec* input);
 
   virtual absl::Status Forward(const ForwardPass& pass) = 0;
 
-  // Asked after Forward: whether the stage has a copy of what its backward
-  // needs of the micro-batch's input, so that the Executor's tensor can go.
+  // Called after Forward: returns true if the stage keeps a copy of everything
+  // that its backward needs of the input, so that the Executor can free its
+  // tensor.
   virtual bool KeepsInput(int32_t microbatch) const;
 
-  // The gradient of the input. Comes once for each micro-batch,
+  // Computes the gradient of the input. Called once per micro-batch.
   virtual absl::Status BackwardInput(const BackwardPass& pass) = 0;
-  // and this at any time after it: adds to the gradients of the weights.
+  // Adds to the gradients of the weights. Called at any time after
+  // BackwardInput.
   virtual absl::Status BackwardWeight(const BackwardPass& pass) = 0;
-  // Both at once. By default one after the other.
+  // Both in one call. By default one after the other.
   virtual absl::Status Backward(const BackwardPass& pass);
 
-  // The micro-batch is done with: what is kept of it can go. Called after
-  // Backward or BackwardWeight, or after Forward if there is no backward.
+  // Frees everything kept for the micro-batch. Called after Backward or
+  // BackwardWeight, or after Forward if there is no backward.
   virtual void Release(int32_t microbatch);
 
-  // The gradients of all weights, in an order that is the same on both copies
-  // of the stage: added up between them under two-way maps. Contiguous. By
-  // default Unimplemented; other maps do not ask.
+  // The gradients of all weights, in the same order on both copies of the
+  // stage, which are summed in two-way maps. Contiguous. By default
+  // Unimplemented; not called for other maps.
   virtual absl::StatusOr<std::vector<TensorView>> Gradients();
 
-  // The gradient of the weights that other stages have too, by the name in
+  // The gradient of the weights shared with other stages, by the name in
   // ExecutorOptions::tied. Contiguous. By default Unimplemented.
   virtual absl::StatusOr<TensorView> TiedGradient(std::string_view name);
 

@@ -142,7 +142,7 @@ absl::Status StepRunner::BackwardWeight(const PlannedAction& action) {
   return absl::OkStatus();
 }
 
-// The stage is done with the micro-batch; what it has to send is there still.
+// The stage is done with the micro-batch; tensors to send remain.
 void StepRunner::Release(const PlannedAction& action) {
   Live& live = LiveOf(action);
   pool_.Release(std::exchange(live.input, nullptr));

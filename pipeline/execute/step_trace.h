@@ -1,4 +1,4 @@
-// StepTrace: when what this rank did in a step began and ended.
+// StepTrace: begin and end of every action of this rank in a step.
 //
 //   StepTrace trace(/*enabled=*/true);
 //   trace.Begin();
@@ -31,7 +31,7 @@ class StepTrace {
   void Computed(const Action& action, double begin);
   void Communicated(const Action& action, double begin);
 
-  // The rank holds so many bytes, so many micro-batches more, from now on.
+  // The rank holds this many more bytes, or micro-batches, from now on.
   void HoldBytes(int64_t more);
   void HoldActivations(int64_t more);
 

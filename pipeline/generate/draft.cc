@@ -71,10 +71,12 @@ absl::Status CheckShape(const ShapeRule& rule, const PipelineShape& shape) {
   if (rule.even_ranks && shape.ranks % 2 == 1) {
     const std::string fewer =
         shape.ranks > 1 ? absl::StrCat(shape.ranks - 1, " or ") : "";
-    return Refuse(rule, shape,
-                  absl::StrCat("the ranks must be even, for each has a partner "
-                               "with the same stages; ",
-                               fewer, shape.ranks + 1, " ranks work"));
+    return Refuse(
+        rule, shape,
+        absl::StrCat(
+            "the number of ranks must be even, since each has a partner "
+            "with the same stages; ",
+            fewer, shape.ranks + 1, " ranks work"));
   }
   return absl::OkStatus();
 }

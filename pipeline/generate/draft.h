@@ -21,8 +21,8 @@ namespace tessera::pipeline {
 struct PipelineShape {
   int64_t ranks = 1;
   // Stages of a rank that one micro-batch passes: 2 for the V-shaped methods, 1
-  // for those that have no chunks (DualPipe, whose ranks hold a stage of each
-  // direction, among them).
+  // for those without chunks (including DualPipe, whose ranks hold a stage of
+  // each direction).
   int64_t chunks = 1;
   int64_t microbatches = 1;
 
@@ -40,11 +40,11 @@ struct PipelineShape {
 //   stage.BackwardInput();                       // 0I0
 //   schedule.ranks.push_back(std::move(list).Take());
 //
-// Leaving out keeps a schedule right: actions of different micro-batches depend
-// on each other only through the order within a rank, and what is left of an
-// order that has no cycle has none. So a method that wants a multiple of p
-// micro-batches, or at least 2p, is written down for that many and serves all
-// smaller numbers too, with no more live activations.
+// Omitting actions keeps a schedule valid: actions of different micro-batches
+// depend on each other only through the order within a rank, and a part of an
+// acyclic order is acyclic. So a method that needs a multiple of p
+// micro-batches, or at least 2p, is generated for that number and serves all
+// smaller numbers, with no more live activations.
 
 // The requirements of a method on the shape.
 struct ShapeRule {
@@ -52,8 +52,9 @@ struct ShapeRule {
   // The only number of chunks that there may be; 0: any.
   int64_t chunks = 0;
   bool even_ranks = false;
-  // The method's pattern has at least so many micro-batches, and a multiple of
-  // so many; a shape's are rounded up to it, and those not there left out.
+  // The method's pattern has at least this many micro-batches, and a multiple
+  // of the next; a shape's number is rounded up, and the extra ones are
+  // omitted.
   int64_t least_microbatches = 1;
   int64_t multiple_of = 1;
 
@@ -61,8 +62,8 @@ struct ShapeRule {
   int64_t PatternMicroBatches(int64_t microbatches) const;
 };
 
-// The most actions that a schedule may have before any are left out; what
-// ReadCsv takes, too.
+// The largest number of actions of a schedule before any are omitted; also the
+// limit of ReadCsv.
 inline constexpr int64_t kMostActions = int64_t{1} << 24;
 
 // The ranks of a shape that has not been checked yet, from 1 to kMostActions:
@@ -107,8 +108,8 @@ class ActionList {
   std::vector<Action> actions_;
 };
 
-// A stage of a rank whose micro-batches take their turns in order, each kind of
-// action by itself. The list must outlive it.
+// A stage of a rank whose micro-batches are processed in order, separately for
+// each kind of action. The list must outlive it.
 class StageTurns {
  public:
   // Micro-batches are numbered from `first` on, and those from `end` on left

@@ -36,8 +36,9 @@ class Steps {
   }
 
   void Steady() {
-    // Step 4, until `near` has no more forwards; where micro-batches turn the
-    // first pair is not one, lest the ranks before it wait.
+    // Step 4, until `near` has no more forwards. On the rank where
+    // micro-batches turn the first pair is not fused, so that earlier ranks do
+    // not wait.
     for (bool first = true; near_.forwards() < turns_; first = false) {
       if (first && above_ == 0) {
         near_.Forward();
@@ -54,7 +55,7 @@ class Steps {
   }
 
   void CoolDown() {
-    // Step 6, the later half of whose backwards are split.
+    // Step 6; the later half of its backwards is split.
     for (int64_t i = 0; i < 2 * (depth_ + 1); ++i) {
       StageTurns& stage = i % 2 == 0 ? far_ : near_;
       if (i < depth_ + 1) {

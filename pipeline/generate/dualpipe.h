@@ -17,21 +17,21 @@
 namespace tessera::pipeline {
 
 struct DualPipeRank {
-  // How far from the rank at which micro-batches of `near` enter, and of the
-  // rank where they turn round or meet those of the other direction.
+  // Distance from the rank at which micro-batches of `near` enter, and from the
+  // rank where they turn or meet those of the other direction.
   int64_t depth = 0;
   int64_t most_depth = 0;
   // Micro-batches in each of both stages; at least 2 (most_depth + 1).
   int64_t turns = 0;
 };
 
-// Adds the rank's actions. `near` is the stage whose micro-batches have come
+// Adds the rank's actions. `near` is the stage whose micro-batches have passed
 // `depth` ranks, `far` the other one.
 void DualPipeSteps(const DualPipeRank& rank, ActionList& list, StageTurns& near,
                    StageTurns& far);
 
-// DualPipe: micro-batches enter at both ends, and what one direction sends
-// hides behind what the other computes (arXiv 2412.19437, section 3.2.1).
+// DualPipe: micro-batches enter at both ends, and messages of one direction
+// overlap with computations of the other (arXiv 2412.19437, section 3.2.1).
 //
 //   GenerateDualPipe({.ranks = 4, .chunks = 1, .microbatches = 8});
 //
@@ -42,9 +42,9 @@ void DualPipeSteps(const DualPipeRank& rank, ActionList& list, StageTurns& near,
 // activations; the bubble, for an even m >= 2 p, is the paper's
 // (p / 2 - 1) (F&B + B - 3 W), F&B being the time of a pair.
 //
-// The ranks must be even; any micro-batches, 1 chunk. The paper wants an even
-// number of micro-batches, at least 2 p: elsewhere the pattern is the one of
-// the next such number without those that are not there. InvalidArgument as
+// The number of ranks must be even; any micro-batches, 1 chunk. The paper
+// requires an even number of micro-batches, at least 2 p: other numbers use the
+// pattern of the next such number without the extra ones. InvalidArgument as
 // CheckShape.
 absl::StatusOr<Schedule> GenerateDualPipe(const PipelineShape& shape);
 

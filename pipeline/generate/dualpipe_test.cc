@@ -54,7 +54,7 @@ TEST(DualPipeVTest, BubbleAndMemoryAreThoseOfThePaper) {
     if (m < 2 * p) continue;
     // (p - 1) (F&B + B - 3 W).
     EXPECT_EQ(run.makespan, 6 * m + 2 * (p - 1)) << shape;
-    // Rank 0 pairs but what it warms up with and cools down with.
+    // Rank 0 runs pairs except during warm-up and cool-down.
     EXPECT_GT(run.pairs, 0) << shape;
   }
 }

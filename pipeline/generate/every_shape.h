@@ -12,8 +12,8 @@
 
 namespace tessera::pipeline {
 
-// Ranks 1 to 12 and micro-batches 1 to 40; `chunks` chunks, or 1 to 4 where it
-// is 0.
+// Ranks 1 to 12 and micro-batches 1 to 40; `chunks` chunks, or 1 to 4 if it is
+// 0.
 inline std::vector<PipelineShape> EveryShape(int64_t chunks) {
   std::vector<PipelineShape> shapes;
   for (int64_t v = chunks > 0 ? chunks : 1; v <= (chunks > 0 ? chunks : 4);

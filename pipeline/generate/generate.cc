@@ -48,9 +48,9 @@ absl::StatusOr<Schedule> Generate(std::string_view name,
   for (const Generator& generator : kGenerators) {
     if (generator.name == name) return generator.generate(shape);
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "no generator is named \"", absl::CEscape(name.substr(0, 40)),
-      "\"; there are ", absl::StrJoin(GeneratorNames(), ", ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown generator \"", absl::CEscape(name.substr(0, 40)),
+                   "\"; there are ", absl::StrJoin(GeneratorNames(), ", ")));
 }
 
 }  // namespace tessera::pipeline

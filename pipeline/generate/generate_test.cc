@@ -38,7 +38,7 @@ TEST(GenerateTest, EveryMicroBatchPassesEveryStageForEveryShape) {
   }
 }
 
-// The order must hold for any times, and the memory with it.
+// Neither the order nor the memory may depend on the times.
 TEST(GenerateTest, NeitherOrderNorMemoryDependsOnTimes) {
   const UnitTimes times = {
       .forward = 1, .backward = 40, .backward_input = 3, .backward_weight = 17};
@@ -61,7 +61,7 @@ TEST(GenerateTest, TablesGiveTheSchedulesBack) {
                                    Generate(generator.name, shape));
       TESSERA_ASSERT_OK_AND_ASSIGN(Schedule again,
                                    ReadCsv(WriteCsv(schedule), generator.name));
-      // One micro-batch does not show that a map is two-way.
+      // A single micro-batch does not reveal that a map is two-way.
       if (shape.microbatches == 1) again.map = schedule.map;
       ASSERT_EQ(again, schedule) << generator.name << ": " << shape;
     }

@@ -10,13 +10,13 @@
 namespace tessera::pipeline {
 
 // Sequential: no pipelining. One micro-batch at a time goes forward through all
-// stages and back again; the schedule that others are measured against.
+// stages and back; the baseline for other schedules.
 //
 //   GenerateSequential({.ranks = 4, .chunks = 1, .microbatches = 8});
 //
-// Stages lie in turn over the ranks (StageMap::Loop). Takes p m (F + B) in
-// stages of F and B; holds `chunks` activations on each rank. Any counts.
-// InvalidArgument as CheckShape.
+// Stages are distributed round-robin over the ranks (StageMap::Loop). Takes p m
+// (F + B) in stages of F and B; holds `chunks` activations on each rank. Any
+// counts. InvalidArgument as CheckShape.
 absl::StatusOr<Schedule> GenerateSequential(const PipelineShape& shape);
 
 // GPipe: all micro-batches forward, then all of them backward (arXiv
@@ -35,13 +35,13 @@ absl::StatusOr<Schedule> GenerateGpipe(const PipelineShape& shape);
 //
 //   GenerateLoopedBfs({.ranks = 4, .chunks = 2, .microbatches = 8});
 //
-// A chunk's parameters are used in two runs only, one forward and one backward,
-// which is what a fully sharded data parallelism wants: one gather for each.
+// A chunk's parameters are used in only two runs, one forward and one backward,
+// which suits fully sharded data parallelism: one gather for each.
 //
-// Chunks lie in a loop (StageMap::Loop); backward goes from the last chunk to
-// the first, micro-batches in the order in which they came. Bubble
-// (p - 1) (F + B) of one chunk where m >= p; holds chunks x m activations. Any
-// counts. InvalidArgument as CheckShape.
+// Chunks are mapped in a loop (StageMap::Loop); backward goes from the last
+// chunk to the first, micro-batches in the order of arrival. Bubble (p - 1) (F
+// + B) of one chunk if m >= p; holds chunks x m activations. Any counts.
+// InvalidArgument as CheckShape.
 absl::StatusOr<Schedule> GenerateLoopedBfs(const PipelineShape& shape);
 
 // Round-robin: micro-batches go round the ranks depth-first, all forward, then
@@ -49,14 +49,13 @@ absl::StatusOr<Schedule> GenerateLoopedBfs(const PipelineShape& shape);
 //
 //   GenerateRoundRobin({.ranks = 4, .chunks = 2, .microbatches = 8});
 //
-// Stages lie in turn over the ranks (StageMap::Loop). p micro-batches fill the
-// ring and go round it, chunk by chunk, before the next p enter: the
-// depth-first order of arXiv 2211.05953, without the alternation
-// of forward and backward that interleaved 1F1B has. With 1 chunk it is GPipe.
+// Stages are distributed round-robin over the ranks (StageMap::Loop). p
+// micro-batches fill the ring and go round it, chunk by chunk, before the next
+// p enter: the depth-first order of arXiv 2211.05953, without interleaved
+// 1F1B's alternation of forward and backward. With 1 chunk it is GPipe.
 //
-// Backward is the mirror image of forward. Bubble (p - 1) (F + B) of one chunk
-// where p divides m; holds chunks x m activations. Any counts. InvalidArgument
-// as CheckShape.
+// Backward mirrors forward. Bubble (p - 1) (F + B) of one chunk if p divides m;
+// holds chunks x m activations. Any counts. InvalidArgument as CheckShape.
 absl::StatusOr<Schedule> GenerateRoundRobin(const PipelineShape& shape);
 
 }  // namespace tessera::pipeline

@@ -62,7 +62,7 @@ TEST(LoopedBfsTest, BubbleIsThatOfOneChunk) {
                                  GenerateLoopedBfs(shape));
     const Execution run = Execute(schedule);
     ASSERT_EQ(run.error, "") << shape;
-    // A micro-batch cannot enter a rank's next chunk before it went round.
+    // A micro-batch enters a rank's next chunk after a full round.
     EXPECT_EQ(run.makespan, 3 * ((v - 1) * std::max(m, p) + m + p - 1))
         << shape;
     for (const int64_t peak : run.peaks) EXPECT_EQ(peak, v * m) << shape;
@@ -85,7 +85,7 @@ TEST(RoundRobinTest, BubbleIsThatOfOneChunk) {
                                  GenerateRoundRobin(shape));
     const Execution run = Execute(schedule);
     ASSERT_EQ(run.error, "") << shape;
-    // The last group, if it is smaller, leaves gaps on its way round.
+    // A smaller last group leaves gaps on its way round.
     const int64_t last = (m - 1) % p + 1;
     EXPECT_EQ(run.makespan, 3 * (v * m + p - 1 + (v - 1) * (p - last)))
         << shape;

@@ -20,8 +20,8 @@ namespace tessera::pipeline {
 // CheckShape.
 absl::StatusOr<Schedule> GenerateOneFOneB(const PipelineShape& shape);
 
-// Interleaved 1F1B: 1F1B over several chunks of the model on each rank, which
-// take turns in groups of p micro-batches (arXiv 2104.04473, section 2.2.2).
+// Interleaved 1F1B: 1F1B over several chunks of the model on each rank,
+// alternating in groups of p micro-batches (arXiv 2104.04473, section 2.2.2).
 //
 //   GenerateInterleavedOneFOneB({.ranks = 4, .chunks = 2, .microbatches = 8});
 //
@@ -31,8 +31,8 @@ absl::StatusOr<Schedule> GenerateOneFOneB(const PipelineShape& shape);
 // 1F1B's warm-up. Where p divides m the bubble is (p - 1) (F + B) of one chunk:
 // 1F1B's, divided by the chunks.
 //
-// Any counts. The paper wants p to divide m; elsewhere the pattern is the one
-// of the next multiple of p without the micro-batches that are not there, which
+// Any counts. The paper requires that p divides m; other numbers use the
+// pattern of the next multiple of p without the extra micro-batches, which
 // cannot deadlock and needs no more memory. InvalidArgument as CheckShape.
 absl::StatusOr<Schedule> GenerateInterleavedOneFOneB(
     const PipelineShape& shape);

@@ -62,7 +62,7 @@ TEST(InterleavedOneFOneBTest, BubbleIsDividedByTheChunks) {
                 12 * (v * m + p - 1))
           << shape;
     } else {
-      // No later than with the micro-batches that are not there.
+      // No later than with the missing micro-batches added.
       const int64_t next = (m + p - 1) / p * p;
       EXPECT_LE(run.makespan, 3 * (v * next + p - 1)) << shape;
     }

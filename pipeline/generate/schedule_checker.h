@@ -1,6 +1,6 @@
-// For tests: runs a compute-only schedule by its dependencies, with unlimited
-// buffers and free communication, and tells what came of it. Knows nothing of
-// generators.
+// For tests: executes a compute-only schedule by its dependencies, with
+// unlimited buffers and free communication, and returns the result. Independent
+// of the generators.
 //
 //   const Execution run = Execute(schedule, {.forward = 1, .backward = 2});
 //   EXPECT_EQ(run.error, "");
@@ -27,8 +27,8 @@ struct UnitTimes {
 };
 
 struct Execution {
-  // "" where every micro-batch went through every stage, forward and backward,
-  // exactly once and on its rank; else what went wrong first.
+  // "" if every micro-batch passed every stage, forward and backward, exactly
+  // once and on its rank; else the first error.
   std::string error;
   int64_t makespan = 0;
   // The longest time from a rank's first action to its last.

@@ -1,6 +1,6 @@
-// Every generator for every shape, all the way: lowered, proven under
-// rendezvous, simulated with messages that take time, and held against the
-// peaks that the papers give.
+// Every generator with every shape, end to end: lowered, validated under
+// rendezvous, simulated with messages that take time, and compared with the
+// peaks published in the papers.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -19,7 +19,7 @@
 namespace tessera::pipeline {
 namespace {
 
-// How many activations of a stage a rank holds at the method's peak.
+// The number of activations of a stage that a rank holds at the method's peak.
 struct Peak {
   int64_t most = 0;
   bool exact = false;
@@ -36,7 +36,7 @@ Peak Interleaved(const PipelineShape& s, int64_t rank) {
   return {std::min(2 * (p - 1 - rank) + (v - 1) * p + 1, v * m), m % p == 0};
 }
 
-// By name, from the papers that Generators() names.
+// Peaks by name, from the papers listed by Generators().
 const std::map<std::string_view, PeakOf>& Peaks() {
   static const auto* const peaks = new std::map<std::string_view, PeakOf>{
       {"sequential",
@@ -84,7 +84,7 @@ const std::map<std::string_view, PeakOf>& Peaks() {
   return *peaks;
 }
 
-// Messages that take time, and wait for each other where they must.
+// Messages that take time and, where required, wait for each other.
 Costs SomeCosts(int64_t stages, bool overlap) {
   Costs costs = Costs::Uniform(stages, {.forward = 1,
                                         .backward_input = 1.25,
@@ -98,7 +98,7 @@ Costs SomeCosts(int64_t stages, bool overlap) {
 
 class SweepTest : public ::testing::TestWithParam<Generator> {
  protected:
-  // Only a whole schedule of the shape gets through.
+  // Accepts only complete schedules of the shape.
   void Check(const PipelineShape& shape, const Schedule& schedule) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule lowered,
                                  AddCommunication(schedule));
@@ -115,7 +115,7 @@ class SweepTest : public ::testing::TestWithParam<Generator> {
         ASSERT_EQ(timeline.ranks[rank].peak_activations,
                   proof.peak_activations[rank])
             << "rank " << rank;
-        // Uniform costs hold 1 byte for each.
+        // Uniform costs hold 1 byte for each activation.
         ASSERT_EQ(timeline.ranks[rank].peak_bytes,
                   proof.peak_activations[rank]);
         ASSERT_GE(timeline.makespan, timeline.ranks[rank].busy);

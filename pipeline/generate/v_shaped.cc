@@ -116,7 +116,7 @@ int64_t PeakOf(int64_t ranks, const BuildingBlock& block,
   return peak;
 }
 
-// The delays with the lowest peak, the fewest steps of them where several have.
+// The delays with the lowest peak; among these, the fewest steps.
 std::optional<Delays> BestDelays(int64_t ranks, const BuildingBlock& block) {
   std::optional<Delays> best;
   std::array<int64_t, 2> best_cost = {};
@@ -144,9 +144,10 @@ absl::StatusOr<Schedule> RepeatBlock(std::string_view name,
   TESSERA_RETURN_IF_ERROR(CheckShape({.name = name, .chunks = 2}, shape));
   const std::optional<Delays> delays = BestDelays(shape.ranks, block);
   if (!delays) {
-    return absl::UnimplementedError(absl::StrCat(
-        name, " for ", shape.ranks,
-        " ranks: the passes of its building block always meet on some rank"));
+    return absl::UnimplementedError(
+        absl::StrCat(name, " for ", shape.ranks,
+                     " ranks: the passes of its building block always collide "
+                     "on some rank"));
   }
   TESSERA_ASSIGN_OR_RETURN(Schedule schedule,
                            EmptySchedule(name, StageMap::Zigzag(shape.ranks, 2),
@@ -170,7 +171,7 @@ absl::StatusOr<Schedule> GenerateVMin(const PipelineShape& shape) {
 
 namespace {
 
-// The turns of a rank whose first stage is on the V's way down, and whose other
+// The order of a rank whose first stage is on the V's way down and whose second
 // one is on its way up. Its phases are those of figure 4 of the paper.
 class RankPattern {
  public:
@@ -182,7 +183,7 @@ class RankPattern {
         down_(list, rank),
         up_(list, 2 * ranks - 1 - rank) {}
 
-  // Forwards alone, until the first micro-batch comes back from the turn; then
+  // Only forwards, until the first micro-batch comes back from the turn; then
   // it and others go back as they arrive.
   void WarmUp() {
     for (int64_t i = 0; i < 2 * (ranks_ - rank_) - 1; ++i) down_.Forward();
@@ -206,7 +207,7 @@ class RankPattern {
     }
   }
 
-  // Backward-inputs as they arrive, then what weights are left.
+  // Backward-inputs as they arrive, then the remaining backward-weights.
   void CoolDown() {
     for (int64_t i = 0; i < rank_; ++i) {
       down_.BackwardInput();

@@ -1,13 +1,13 @@
-// A building block: what the ranks do for one micro-batch of two chunks in a V,
-// repeated every 6 steps (arXiv 2405.15362).
+// A building block: the actions of all ranks for one micro-batch of two chunks
+// in a V, repeated every 6 steps (arXiv 2405.15362).
 //
 //   RepeatBlock("v_min", {1, 1, 1, 1}, shape);
 //
-// A micro-batch's way has four passes over the ranks, of unit steps: forward
-// down (rank 0 to p - 1) and up, backward-input down and up. The block says how
-// many steps apart neighbouring ranks are in each pass. An activation lives
-// from its forward to its backward; a rank holds a sixth of the sum of both of
-// its lives, at all times. Backward-weights fill the steps that are free.
+// A micro-batch passes the ranks four times, in unit steps: forward down (rank
+// 0 to p - 1) and up, backward-input down and up. The block gives the number of
+// steps between neighbouring ranks in each pass. An activation lives from its
+// forward to its backward; a rank always holds a sixth of the sum of both
+// lifetimes. Backward-weights fill the free steps.
 #ifndef TESSERA_PIPELINE_GENERATE_V_SHAPED_H_
 #define TESSERA_PIPELINE_GENERATE_V_SHAPED_H_
 
@@ -27,12 +27,11 @@ struct BuildingBlock {
   int64_t backward_up = 1;
 };
 
-// Repeats the block for each micro-batch. Between the passes there are delays
-// with which no two actions of a rank ever meet: of all such those with the
-// fewest activations, and then the fewest steps. The order within ranks is what
-// counts: where the block waits, ranks that run it do not.
-// Unimplemented if there is no such number of steps (there is for those used
-// here); InvalidArgument as CheckShape.
+// Repeats the block for each micro-batch, with delays between the passes such
+// that no two actions of a rank collide: those with the fewest activations, and
+// then the fewest steps. Only the order within ranks counts: where the block
+// waits, ranks that execute it do not. Unimplemented if there are no such
+// delays (there are for the blocks used here); InvalidArgument as CheckShape.
 absl::StatusOr<Schedule> RepeatBlock(std::string_view name,
                                      const BuildingBlock& block,
                                      const PipelineShape& shape);
@@ -42,40 +41,39 @@ absl::StatusOr<Schedule> RepeatBlock(std::string_view name,
 //   GenerateVHalf({.ranks = 4, .chunks = 2, .microbatches = 8});
 //
 // Building block with 2 steps between ranks down and 1 up. Every rank holds at
-// most p + 1 activations of a chunk where p is odd, p + 2 if it is even
-// (1F1B holds 2 p of them); the bubble with unit times (F = I = W) is at most
-// 7 / 2 (p - 1) + 3 / 2 where m >= p, 1F1B's being 6 (p - 1). Where times
-// differ from each other, each repetition of the block may wait a little, as
-// the paper says: the bubble then grows with the micro-batches.
+// most p + 1 activations of a chunk if p is odd, p + 2 if it is even (1F1B
+// holds 2 p); the bubble with unit times (F = I = W) is at most 7 / 2 (p - 1) +
+// 3 / 2 if m >= p (1F1B: 6 (p - 1)). If times differ, each repetition of the
+// block may wait a little, as the paper says: the bubble then grows with the
+// micro-batches.
 //
 // Any ranks and micro-batches, 2 chunks. InvalidArgument as CheckShape.
 absl::StatusOr<Schedule> GenerateVHalf(const PipelineShape& shape);
 
-// V-Min: a third of 1F1B's activations, the fewest that a V can do with (arXiv
-// 2405.15362).
+// V-Min: a third of 1F1B's activations, the minimum for a V (arXiv 2405.15362).
 //
 //   GenerateVMin({.ranks = 4, .chunks = 2, .microbatches = 8});
 //
 // Building block with 1 step between ranks in all passes. Every rank holds at
-// most 2 p / 3 + 2 activations of a chunk, rounded up (1F1B holds 2 p of them);
-// the bubble with unit times (F = I = W) is at most 4 (p - 1) + 1, 1F1B's being
-// 6 (p - 1). Where times differ from each other, each repetition of the block
-// waits, as the paper says: the bubble then grows with the micro-batches.
+// most 2 p / 3 + 2 activations of a chunk, rounded up (1F1B holds 2 p); the
+// bubble with unit times (F = I = W) is at most 4 (p - 1) + 1 (1F1B: 6 (p -
+// 1)). If times differ, each repetition of the block waits, as the paper says:
+// the bubble then grows with the micro-batches.
 //
 // Any ranks and micro-batches, 2 chunks. InvalidArgument as CheckShape.
 absl::StatusOr<Schedule> GenerateVMin(const PipelineShape& shape);
 
-// ZB-V: no bubble in 1F1B's memory. Two chunks on each rank lie in a V, so that
-// a micro-batch turns round on the last rank and ends its forward where it
-// began (arXiv 2401.10241, section 6).
+// ZB-V: no bubble with 1F1B's memory. The two chunks of each rank form a V, so
+// that a micro-batch turns on the last rank and ends its forward on the rank
+// where it started (arXiv 2401.10241, section 6).
 //
 //   GenerateZbV({.ranks = 4, .chunks = 2, .microbatches = 8});
 //
-// No bubble on any rank (from its first action to its last) with unit times
-// (F = I = W) and m >= 2 p - 1; every rank holds at most 2 p activations of a
-// chunk, as many as 1F1B on rank 0. Any ranks and micro-batches (fewer than
-// 2 p - 1 are the pattern of 2 p - 1 without those that are not there), 2
-// chunks. InvalidArgument as CheckShape.
+// No bubble on any rank (from its first action to its last) with unit times (F
+// = I = W) and m >= 2 p - 1; every rank holds at most 2 p activations of a
+// chunk, as many as 1F1B on rank 0. Any ranks and micro-batches (fewer than 2 p
+// - 1 use the pattern of 2 p - 1 without the extra ones), 2 chunks.
+// InvalidArgument as CheckShape.
 absl::StatusOr<Schedule> GenerateZbV(const PipelineShape& shape);
 
 }  // namespace tessera::pipeline

@@ -25,7 +25,7 @@ TEST(BuildingBlockTest, WeightsFillTheStepsThatAreFree) {
             "0F1,1F1,1I1,0I1,1W1,0W1\n");
 }
 
-// The sum of an activation's lives, divided by the period, in both chunks.
+// The sum of an activation's lifetimes, divided by the period, in both chunks.
 TEST(BuildingBlockTest, MemoryFollowsFromTheSteps) {
   for (int64_t down = 1; down <= 2; ++down) {
     const BuildingBlock block = {.forward_down = down,
@@ -43,7 +43,7 @@ TEST(BuildingBlockTest, MemoryFollowsFromTheSteps) {
 }
 
 TEST(BuildingBlockTest, PassesThatAlwaysMeetAreRefused) {
-  // Forward and backward-input down come closer by a step with every rank.
+  // Forward and backward-input on the way down move one step closer per rank.
   const BuildingBlock block = {
       .forward_down = 1, .forward_up = 1, .backward_down = 2, .backward_up = 2};
   EXPECT_THAT(

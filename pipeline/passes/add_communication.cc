@@ -94,7 +94,7 @@ class Lowering {
            InputOf(action) != Input::kMissing;
   }
 
-  // Starts what `rank` does next, if it is idle and may.
+  // Starts the next action of `rank`, if it is idle and its inputs are ready.
   void Start(int32_t rank, int64_t now) {
     RankState& state = ranks_[static_cast<size_t>(rank)];
     const auto& actions = ActionsOf(rank);
@@ -135,7 +135,8 @@ class Lowering {
     state.held.pop_front();
   }
 
-  // Hands on what `rank` has computed, and adds to `awake` whoever may go on.
+  // Delivers the results of `rank`, and adds the ranks that can continue to
+  // `awake`.
   void Finish(int32_t rank, std::vector<int32_t>& awake) {
     RankState& state = ranks_[static_cast<size_t>(rank)];
     for (; state.running > 0; --state.running, ++state.at) {

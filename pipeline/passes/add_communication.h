@@ -3,21 +3,21 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(Schedule lowered, AddCommunication(schedule));
 //
-// The result cannot deadlock, even where a send completes only when its receive
-// is reached. Proof: the pass runs the schedule once and writes every action
-// down as it comes in that run, a message on both of its ranks at the same
-// moment. So there is one total order of all computations and messages, and
-// each rank's list agrees with it on all messages. The first message in that
-// order that has not happened yet is on both of its ranks the next one, and all
-// that they compute before it needs only messages that come before it: it
-// always can happen, and so does every one.
+// The result cannot deadlock, even if a send completes only when its receive is
+// reached. Proof: the pass executes the schedule once and records every action
+// in execution order, a message on both of its ranks at the same moment. So
+// there is one total order of all computations and messages, and each rank's
+// list agrees with it on all messages. Consider the first message in that order
+// that has not completed: it is the next one on both of its ranks, and the
+// computations before it need only earlier messages. So it can complete, and by
+// induction all can.
 //
-// A send comes right after its computation (or the pair that runs together),
-// but for receives of messages that were sent while that ran. A receive comes
-// as late as it may: right before the first computation that needs it, or the
-// next send or receive of the rank that must stay behind it in the order. In
-// the run F, I and W last 1 each, B lasts 2, a pair as long as both of its
-// actions and a message no time.
+// A send follows its computation (or the pair that runs together) directly,
+// except for receives of messages that were sent in the meantime. A receive
+// comes as late as possible: right before the first computation that needs it,
+// or before the rank's next send or receive that must follow it. In this
+// execution F, I and W take 1 each, B takes 2, a pair the sum of its actions,
+// and a message no time.
 #ifndef TESSERA_PIPELINE_PASSES_ADD_COMMUNICATION_H_
 #define TESSERA_PIPELINE_PASSES_ADD_COMMUNICATION_H_
 

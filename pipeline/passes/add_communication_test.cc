@@ -70,8 +70,8 @@ std::vector<Action> WithoutCommunication(const std::vector<Action>& actions) {
   return rest;
 }
 
-// Whether the receive at `at` is needed by what comes after it and the receives
-// behind it: a computation that takes one of them, or a send.
+// Returns true if the receive at `at` is needed by the next action that is not
+// a receive: a computation that uses one of the received tensors, or a send.
 bool IsLate(const std::vector<Action>& actions, size_t at) {
   size_t end = at;
   while (Receives(actions[end].kind)) ++end;
@@ -90,8 +90,8 @@ bool IsLate(const std::vector<Action>& actions, size_t at) {
   return false;
 }
 
-// Whether the send at `at` follows its computation, or pair, with nothing but
-// communication between.
+// Returns true if only communication lies between the send at `at` and its
+// computation or pair.
 bool IsPrompt(const std::vector<Action>& actions, size_t at) {
   size_t last = at - 1;
   while (Communicates(actions[last].kind)) --last;
@@ -173,8 +173,8 @@ TEST(ExchangeTest, TheSteadyStateOf1F1BConsistsOfThem) {
   constexpr int64_t kMicroBatches = 20;
   const Schedule fused = FuseMessages(Lowered("1f1b", {4, 1, kMicroBatches}));
   for (size_t rank = 0; rank < 4; ++rank) {
-    // Between two neighbours, every backward but those of the cool-down hands
-    // a gradient against an activation.
+    // Between two neighbours, every backward except those of the cool-down
+    // exchanges a gradient for an activation.
     const int64_t neighbours = rank == 0 || rank == 3 ? 1 : 2;
     EXPECT_GE(Pairs(fused.ranks[rank]), neighbours * (kMicroBatches - 4))
         << "rank " << rank;
@@ -234,7 +234,7 @@ TEST(ExchangeTest, ADeadlockOfExchangesIsNamed) {
       "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B0),0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n");
   EXPECT_THAT(Validate(late), IsOk());
-  // Three ranks: 1 exchanges with 2 what 2 only has after 1 went on.
+  // Three ranks: 1 exchanges with 2 a tensor that 2 has only after 1 proceeds.
   const Schedule stuck = FromCsv(
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,(1SEND_F0;1RECV_B0),1RECV_F1,1F1,1SEND_F1,1B0,1SEND_B0,"
@@ -267,7 +267,7 @@ TEST(ExchangeTest, ValidateRefusesOtherPairsOfMessages) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("(0F1) runs together with rank 0, action 2 "
                                  "(0SEND_F0); only")));
-  // A receive from one rank, a send to another.
+  // A receive from one rank and a send to another.
   Schedule three = FromCsv(
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1RECV_F1,1SEND_F0,1F1,1SEND_F1,1RECV_B0,1B0,"

@@ -111,7 +111,8 @@ class Placement {
     }
   }
 
-  // Before `computation`: gives up what is not near, and gathers what is.
+  // Before `computation`: releases stages that are not near, gathers those that
+  // are.
   void LookAheadFrom(int64_t computation) {
     std::vector<int32_t> near;
     int64_t bytes = 0;

@@ -7,15 +7,14 @@
 //       .prefetch = 1, .unsharded_bytes = bytes_by_stage,
 //       .max_unsharded_bytes = 64 << 20}));
 //
-// Gathers. Before each computation, and right after the one before it, the rank
-// looks at that computation and the `prefetch` after it (a pair counts as one).
-// It releases the stages that are not among them, and gathers those that are,
-// in the order in which they come. So a stage is gathered `prefetch`
-// computations before its use, kept while its next use is as near as that, and
-// released right after the last. If a limit leaves room for fewer stages, the
-// ones that are used next are kept, which is Belady's rule (IBM Systems Journal
-// 5, 1966): with a large prefetch, a stage is gathered as seldom as the limit
-// allows.
+// Gathers. Before each computation, and right after the previous one, the rank
+// looks at that computation and the next `prefetch` ones (a pair counts as
+// one). It releases the stages that are not among them, and gathers those that
+// are, in order of use. So a stage is gathered `prefetch` computations before
+// its use, kept while its next use is within that distance, and released right
+// after the last. If a limit allows fewer stages, those used next are kept,
+// which is Belady's rule (IBM Systems Journal 5, 1966): with a large prefetch,
+// a stage is gathered as seldom as the limit allows.
 //
 // Reductions. A stage's gradients are reduced right after its last backward of
 // the step, or after each backward. The latter keeps no whole gradients between
@@ -58,12 +57,11 @@ struct ParameterOptions {
 // Call it before AddCommunication, so that gathers start before receives that
 // block. A rank that holds a stage but computes nothing of it (a two-way map
 // with too few micro-batches) reduces its gradients at the end. InvalidArgument
-// for
-// negative options, sizes that are not one for each stage, a stage that does
-// not exist, a schedule that has UNSHARD, RESHARD or REDUCE_GRAD already, or a
+// for negative options, a number of sizes other than one per stage, an unknown
+// stage, a schedule that already has UNSHARD, RESHARD or REDUCE_GRAD, or a
 // computation whose own stages exceed a limit: the message names the stage and
-// the bytes that it needs. Linear time in actions, times the stages that are
-// gathered at a time.
+// the bytes that it needs. Linear time in actions, times the stages gathered at
+// a time.
 absl::StatusOr<Schedule> PlaceParameters(const Schedule& schedule,
                                          const ParameterOptions& options = {});
 

@@ -82,7 +82,7 @@ TEST(PlaceParametersTest, GradientsAreReducedWhenItSays) {
 }
 
 TEST(PlaceParametersTest, AStageWithoutWorkIsReducedAllTheSame) {
-  // One micro-batch: nothing enters at the back.
+  // With one micro-batch nothing enters at the back.
   Schedule schedule = AllForwardAllBackward(*StageMap::TwoWay(2), 1);
   const auto placed = PlaceParameters(schedule, {.prefetch = 0});
   ASSERT_THAT(placed, IsOk());
@@ -92,7 +92,7 @@ TEST(PlaceParametersTest, AStageWithoutWorkIsReducedAllTheSame) {
               IsOk());
 }
 
-// The rule, said plainly: the list of one rank without pairs.
+// The rule for the list of one rank without pairs, written directly.
 std::vector<Action> Reference(const std::vector<Action>& actions,
                               const ParameterOptions& options) {
   std::vector<Action> list;

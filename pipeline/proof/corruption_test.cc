@@ -1,4 +1,4 @@
-// Validate against an independent run by brute force.
+// Compares Validate with an independent brute-force execution.
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -15,7 +15,7 @@
 namespace tessera::pipeline {
 namespace {
 
-// Marks some neighbours that may run together.
+// Marks random neighbours that may run together.
 void PairAtRandom(Schedule& schedule, std::mt19937_64& random) {
   const ValidateOptions implied{.communication = Communication::kImplied};
   for (auto& actions : schedule.ranks) {
@@ -40,13 +40,13 @@ Schedule RandomComputations(std::mt19937_64& random, int64_t least_ranks) {
   return schedule;
 }
 
-// Lowered, and in half of the cases with fused messages.
+// Lowers the schedule and fuses messages in half of the cases.
 Schedule RandomLowered(const Schedule& schedule, std::mt19937_64& random) {
   Schedule lowered = *AddCommunication(schedule);
   return random() % 2 == 0 ? *FuseMessages(lowered) : lowered;
 }
 
-// The two verdicts, which must agree.
+// Returns the verdict of both, which must agree.
 bool Verdict(const Schedule& schedule, const ValidateOptions& options) {
   const bool allowed = OracleAllows(schedule, options);
   const auto proof = Validate(schedule, options);
@@ -90,7 +90,7 @@ TEST(CorruptionTest, VerdictsOnShuffledSchedulesAreThoseOfBruteForce) {
     allowed += strict;
     rendezvous_refused_alone += !strict && one;
   }
-  // Neither verdict is rare, and the strictness matters.
+  // Both verdicts are frequent, and strictness changes some of them.
   EXPECT_GT(allowed, kSchedules / 20);
   EXPECT_LT(allowed, kSchedules * 19 / 20);
   EXPECT_GT(rendezvous_refused_alone, 20);
@@ -98,7 +98,7 @@ TEST(CorruptionTest, VerdictsOnShuffledSchedulesAreThoseOfBruteForce) {
 
 enum class Corruption { kDrop, kSwap, kDuplicate, kStage, kMicroBatch };
 
-// Whether there was anything to corrupt.
+// Returns false if there was nothing to corrupt.
 bool Corrupt(Schedule& schedule, Corruption corruption,
              std::mt19937_64& random) {
   auto& actions = schedule.ranks[random() % schedule.ranks.size()];

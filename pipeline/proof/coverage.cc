@@ -54,7 +54,7 @@ absl::Status CheckPlacement(const Schedule& schedule, Place place) {
     if (action.microbatch != kNoMicroBatch) {
       return absl::InvalidArgumentError(
           absl::StrCat(Describe(schedule, place),
-                       " is of no micro-batch, but names ", action.microbatch));
+                       " takes no micro-batch, but names ", action.microbatch));
     }
     const int32_t owner = schedule.map.RankOf(action.stage);
     if (place.rank == owner ||
@@ -91,7 +91,7 @@ std::array<ActionKind, 3> Rivals(ActionKind kind) {
 absl::Status NeverDone(const Schedule& schedule, ActionKind kind, int32_t stage,
                        int32_t microbatch) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "rank ", schedule.RankOf(stage, microbatch), " never does ",
+      "rank ", schedule.RankOf(stage, microbatch), " never executes ",
       Action{kind, stage, microbatch}.ToString(), " in its ",
       schedule.ranks[static_cast<size_t>(schedule.RankOf(stage, microbatch))]
           .size(),
@@ -120,8 +120,8 @@ absl::Status Coverage::Enter(const Schedule& schedule, int32_t rank,
     const int32_t before = positions[static_cast<size_t>(rival)];
     if (before == kAbsent) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(Describe(schedule, place), " does again what ",
-                     Describe(schedule, {rank, before}), " has done"));
+        absl::StrCat(Describe(schedule, place), " repeats ",
+                     Describe(schedule, {rank, before})));
   }
   positions[static_cast<size_t>(action.kind)] = position;
   return absl::OkStatus();

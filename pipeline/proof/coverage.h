@@ -58,16 +58,16 @@ class Coverage {
   std::vector<Positions> positions_;
 };
 
-// The proof that on each rank nothing comes before what it needs of the same
-// rank, and that what runs together may.
+// Proves that on each rank no action precedes one of the same rank that it
+// depends on, and that paired actions may run together.
 //
-// A forward needs the forward of the stage before it; a backward its own
-// forward and the backward of the stage after it, a weight's gradient that of
-// the input, a send what it sends. What another rank computes is needed as its
-// receive where `receives`, and not here otherwise. The actions of a pair start
-// together: none may need the other. InvalidArgument names the action that
-// comes too early, or the pair that is neither a forward and a B or I, nor a
-// send and a receive with one rank.
+// A forward needs the forward of the previous stage; a backward its own forward
+// and the backward of the next stage, a weight's gradient that of the input, a
+// send its tensor. Results of other ranks are needed as their receives if
+// `receives`, and ignored otherwise. The actions of a pair start together:
+// neither may need the other. InvalidArgument names the action that comes too
+// early, or the pair that is neither a forward and a B or I, nor a send and a
+// receive with one rank.
 absl::Status CheckLocalOrder(const Schedule& schedule, const Coverage& coverage,
                              bool receives);
 

@@ -49,18 +49,18 @@ absl::Status CheckPresent(const Schedule& schedule, const Coverage& coverage) {
           Coverage::kAbsent) {
         continue;
       }
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", schedule.RankOf(action.stage, microbatch),
-                       " never does ", action.ToString(), ", for which rank ",
-                       schedule.RankOf(other.stage, microbatch), " waits with ",
-                       other.ToString()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rank ", schedule.RankOf(action.stage, microbatch),
+          " never executes ", action.ToString(), ", for which rank ",
+          schedule.RankOf(other.stage, microbatch), " waits with ",
+          other.ToString()));
     }
     return absl::OkStatus();
   });
 }
 
-// The stage at the other end of a send or receive. InvalidArgument if there
-// is none, or it is on the same rank.
+// The stage at the other end of a send or receive. InvalidArgument if it does
+// not exist or is on the same rank.
 absl::StatusOr<int32_t> OtherEnd(const Schedule& schedule, Place place) {
   const Action& action = ActionAt(schedule, place);
   const PassDirection direction = DirectionOf(action.kind);
@@ -182,7 +182,7 @@ constexpr int32_t kNobody = -1;
 // The number of a cycle's ranks that an error names.
 constexpr size_t kMostNamed = 8;
 
-// Runs the ranks until all are done or none can go on.
+// Executes the ranks until all are done or none can continue.
 class Progress {
  public:
   Progress(const Schedule& schedule, bool rendezvous)
@@ -226,7 +226,7 @@ class Progress {
     return waits_[static_cast<size_t>(place.rank)]
                  [static_cast<size_t>(place.position)];
   }
-  // How many actions start together where `rank` is.
+  // The number of actions that start together at the place of `rank`.
   int32_t SizeAt(int32_t rank) const {
     const auto index = static_cast<size_t>(rank);
     return UnitSize(schedule_.ranks[index], at_[index]);
@@ -270,8 +270,9 @@ class Progress {
     while (!Done(static_cast<size_t>(rank)) && CompleteUnit(rank)) Pass(rank);
   }
 
-  // Completes what can be at the unit at which `rank` is: messages one by one,
-  // computations that run together only all at once. True if all are.
+  // Completes the parts of the unit of `rank` that can complete: messages one
+  // by one, computations that run together only all at once. Returns true if
+  // all are complete.
   bool CompleteUnit(int32_t rank) {
     const auto index = static_cast<size_t>(rank);
     const int32_t start = at_[index];
@@ -290,8 +291,8 @@ class Progress {
     return all;
   }
 
-  // Under rendezvous the one who comes second completes both, and nobody needs
-  // to be woken by coming to a place.
+  // Under rendezvous the second arrival completes both, so arriving at a place
+  // wakes no other rank.
   void AddWaiter(Place wait, int32_t rank) {
     if (rendezvous_) return;
     waiters_[static_cast<size_t>(wait.rank)]
@@ -385,7 +386,7 @@ absl::Status CheckMessagesFlow(const Schedule& schedule,
     for (size_t i = 0; i < channel.sends.size(); ++i) {
       const Place send{channel.sender, channel.sends[i]};
       progress.AddWait({channel.receiver, channel.receives[i]}, send);
-      // With buffers, a send waits for the receive that makes room for it.
+      // With buffers, a send waits for the receive that frees a buffer.
       const int64_t room = static_cast<int64_t>(i) - buffers;
       if (room < 0) continue;
       progress.AddWait(send, {channel.receiver,

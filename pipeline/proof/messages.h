@@ -15,13 +15,13 @@
 
 namespace tessera::pipeline {
 
-// The messages of a schedule, and the channels that carry them.
+// The messages of a schedule and their channels.
 //
-// A message brings a micro-batch's activations, or their gradient, from a stage
-// on one rank to its neighbour on another. Stages on the same rank need none.
-// There is one channel for each ordered pair of ranks and each direction
-// (forward, backward). It keeps order: the i-th receive of a channel takes what
-// its i-th send gave.
+// A message transfers a micro-batch's activations, or their gradient, from a
+// stage on one rank to its neighbour on another. Stages on the same rank need
+// none. There is one channel per ordered pair of ranks and direction (forward,
+// backward). Channels are first-in-first-out: the i-th receive of a channel
+// takes the message of its i-th send.
 struct Channel {
   int32_t sender = 0;
   int32_t receiver = 0;
@@ -43,14 +43,14 @@ absl::StatusOr<std::vector<Channel>> MatchMessages(const Schedule& schedule,
 // InvalidArgument if a schedule has sends or receives.
 absl::Status CheckNoMessages(const Schedule& schedule);
 
-// The proof that a schedule runs to its end.
+// Proves that a schedule executes to its end.
 //
-// Each rank does its list in order. What an action of another rank must do
-// first is a Wait. Computations that run together start when all can; of a send
-// and a receive that do, each completes when it can, and the rank goes on when
-// both have. The ranks are deterministic and share nothing but the
-// waits, so that whether they stall does not depend on their speeds: running
-// them once, in any order, decides it.
+// Each rank executes its list in order. A Wait is an action of another rank
+// that must complete first. Computations that run together start when all can;
+// of a send and a receive that run together, each completes when it can, and
+// the rank continues when both have. Ranks are deterministic and share only the
+// waits, so whether they stall does not depend on their speeds: one execution,
+// in any order, decides it.
 //
 // InvalidArgument with the cycle of ranks that wait for each other, if the
 // schedule's sends and receives stall. A channel holds `buffers` messages; with

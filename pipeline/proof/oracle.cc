@@ -201,7 +201,7 @@ class Oracle {
     }
   }
 
-  // The messages that a rank is at: one, or a send and a receive at once.
+  // The messages at a rank's place: one, or a send and a receive together.
   size_t MessagesAt(size_t rank) const {
     const auto& list = s_.ranks[rank];
     if (at_[rank] == list.size() || !Communicates(list[at_[rank]].kind)) {
@@ -210,7 +210,7 @@ class Oracle {
     return list[at_[rank]].with_next && at_[rank] + 1 < list.size() ? 2 : 1;
   }
 
-  // The rank at the other end, or -1 if there is none.
+  // The peer rank, or -1 if there is none.
   int32_t OtherEnd(size_t rank, const Action& a) const {
     const bool forward = a.kind == kSendForward || a.kind == kReceiveForward;
     const int32_t other = a.stage + (forward == Sends(a.kind) ? 1 : -1);

@@ -1,6 +1,6 @@
-// For tests: runs a schedule by brute force, a step of any rank at a time,
-// until all are done or none can go on. It shares nothing with Validate but the
-// rules. Ranks are deterministic, so that the order of steps does not matter.
+// For tests: executes a schedule by brute force, one step of any rank at a
+// time, until all are done or none can continue. It shares only the rules with
+// Validate. Ranks are deterministic, so the order of steps does not matter.
 #ifndef TESSERA_PIPELINE_PROOF_ORACLE_H_
 #define TESSERA_PIPELINE_PROOF_ORACLE_H_
 

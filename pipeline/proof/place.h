@@ -54,15 +54,15 @@ constexpr ActionKind ReceiveOf(PassDirection direction) {
 
 inline constexpr int32_t kNoStage = -1;
 
-// The stage that hands something on to `stage` in that direction, or kNoStage
-// at the pipeline's end.
+// The stage that passes tensors to `stage` in that direction, or kNoStage at
+// the pipeline's end.
 inline int32_t SourceOf(const Schedule& schedule, PassDirection direction,
                         int32_t stage) {
   if (direction == PassDirection::kForward) return stage - 1;
   return stage + 1 < schedule.map.stages() ? stage + 1 : kNoStage;
 }
 
-// The stage that `stage` hands something on to, or kNoStage.
+// The stage to which `stage` passes tensors, or kNoStage.
 inline int32_t TargetOf(const Schedule& schedule, PassDirection direction,
                         int32_t stage) {
   return SourceOf(schedule,
@@ -87,7 +87,7 @@ inline int32_t UnitSize(const std::vector<Action>& actions, int32_t position) {
   return actions[at].with_next && at + 1 < actions.size() ? 2 : 1;
 }
 
-// Units: what a rank starts at once, an action or a pair that runs together.
+// Units: actions that a rank starts together, one action or a pair.
 //
 // The units of a rank's list, in order; they point into `schedule`.
 // InvalidArgument, with rank and position, if a list's last action runs

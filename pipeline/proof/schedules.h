@@ -62,8 +62,8 @@ inline Schedule OneForwardOneBackward(int32_t ranks, int32_t microbatches) {
   return schedule;
 }
 
-// The computations in a random order that fulfils every dependency: valid.
-// Each backward is whole or in halves at random where `split`.
+// A valid random order of the computations. If `split`, backwards are whole or
+// in halves at random.
 inline Schedule RandomOrder(StageMap map, int32_t microbatches, bool split,
                             std::mt19937_64& random) {
   Schedule schedule = Empty(std::move(map), microbatches);

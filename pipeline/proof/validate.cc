@@ -213,7 +213,8 @@ absl::Status CheckReduced(const Schedule& schedule,
             "before its last weight gradient"));
       }
       return absl::InvalidArgumentError(absl::StrCat(
-          "rank ", rank, " never does ", stage, "REDUCE_GRAD; either every ",
+          "rank ", rank, " never executes ", stage,
+          "REDUCE_GRAD; either every ",
           "stage's gradients are reduced by the schedule, or none"));
     }
   }

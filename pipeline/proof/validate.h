@@ -95,15 +95,15 @@ struct Proof {
   int64_t computations = 0;  // F, B, I and W.
   int64_t messages = 0;      // That are sent, or would be where implied.
 
-  // By rank, the most micro-batches (of all its stages together) that are at a
-  // time between their forward and their B or W; and, less by those that only
-  // wait for their W, between their forward and their B or I. The forward and
-  // the backward of a pair hold theirs at once.
+  // By rank, the largest number of micro-batches (of all its stages) that are
+  // at a time between their forward and their B or W; and, excluding those that
+  // only wait for their W, between their forward and their B or I. Both actions
+  // of a pair count at the same time.
   std::vector<int64_t> peak_activations;
   std::vector<int64_t> peak_before_backward;
 
-  // By rank, the most stages whose parameters an UNSHARD has gathered, their
-  // bytes, and the most bytes together with unreduced gradients
+  // By rank, the largest number of stages whose parameters are gathered, their
+  // bytes, and the largest number of bytes together with unreduced gradients
   // (ValidateOptions::parameters).
   std::vector<int64_t> peak_unsharded;
   std::vector<int64_t> peak_unsharded_bytes;

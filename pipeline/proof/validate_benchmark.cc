@@ -21,7 +21,7 @@ int64_t CountActions(const Schedule& schedule) {
   return actions;
 }
 
-// Seconds that reading alone takes, the best of several rounds.
+// Seconds to read the schedule once, the best of several rounds.
 double FloorSeconds(const Schedule& schedule) {
   double best = 1e9;
   for (int round = 0; round < 20; ++round) {

@@ -83,20 +83,19 @@ TEST(ValidateTest, BothOfAPairAreAliveAtOnce) {
 TEST(ValidateTest, CoverageIsRefusedWithRankPositionAndAction) {
   Schedule schedule = FromCsv(kOneMessageEach);
   schedule.ranks[0].pop_back();
-  EXPECT_THAT(Validate(schedule), Refuses("rank 0 never does 0B0"));
+  EXPECT_THAT(Validate(schedule), Refuses("rank 0 never executes 0B0"));
   schedule = FromCsv(kOneMessageEach);
   schedule.ranks[1].push_back({ActionKind::kForward, 1, 0});
   EXPECT_THAT(Validate(schedule),
-              Refuses("rank 1, action 4 (1F0) does again what rank 1, action 1 "
-                      "(1F0) has done"));
+              Refuses("rank 1, action 4 (1F0) repeats rank 1, action 1 (1F0)"));
   schedule = FromCsv(kOneMessageEach);
   schedule.ranks[1].push_back({ActionKind::kBackwardWeight, 1, 0});
-  EXPECT_THAT(Validate(schedule), Refuses("(1W0) does again"));
+  EXPECT_THAT(Validate(schedule), Refuses("(1W0) repeats"));
   schedule = FromCsv(kOneMessageEach);
   schedule.ranks[1][2].kind = ActionKind::kBackwardInput;
-  EXPECT_THAT(Validate(schedule), Refuses("rank 1 never does 1W0"));
+  EXPECT_THAT(Validate(schedule), Refuses("rank 1 never executes 1W0"));
   schedule.ranks[1][2].kind = ActionKind::kBackwardWeight;
-  EXPECT_THAT(Validate(schedule), Refuses("rank 1 never does 1I0"));
+  EXPECT_THAT(Validate(schedule), Refuses("rank 1 never executes 1I0"));
   schedule = FromCsv(kOneMessageEach);
   schedule.ranks[0][0].stage = 2;
   EXPECT_THAT(
@@ -118,7 +117,7 @@ TEST(ValidateTest, SizesThatCannotBeAreRefused) {
   schedule = FromCsv(kOneMessageEach);
   schedule.microbatches = 0;
   EXPECT_THAT(Validate(schedule), Refuses("0 micro-batches; at least 1"));
-  schedule.microbatches = 1 << 30;  // Without memory for so many.
+  schedule.microbatches = 1 << 30;  // Too many to allocate memory for.
   EXPECT_THAT(Validate(schedule), Refuses("4 computations"));
   EXPECT_THAT(Validate(FromCsv(kOneMessageEach), {.buffers = -1}),
               Refuses("-1 buffers"));
@@ -158,13 +157,15 @@ TEST(ValidateTest, PairsAreAForwardAndAnIndependentBackward) {
 }
 
 TEST(ValidateTest, MissingAndSuperfluousMessagesAreRefused) {
-  EXPECT_THAT(Validate(FromCsv("0F0,0RECV_B0,0B0\n"
-                               "1RECV_F0,1F0,1B0,1SEND_B0\n")),
-              Refuses("rank 0 never does 0SEND_F0, for which rank 1 waits with "
-                      "1RECV_F0"));
-  EXPECT_THAT(Validate(FromCsv("0F0,0SEND_F0,0RECV_B0,0B0\n"
-                               "1F0,1B0,1SEND_B0\n")),
-              Refuses("rank 1 never does 1RECV_F0, for which rank 0 waits"));
+  EXPECT_THAT(
+      Validate(FromCsv("0F0,0RECV_B0,0B0\n"
+                       "1RECV_F0,1F0,1B0,1SEND_B0\n")),
+      Refuses("rank 0 never executes 0SEND_F0, for which rank 1 waits with "
+              "1RECV_F0"));
+  EXPECT_THAT(
+      Validate(FromCsv("0F0,0SEND_F0,0RECV_B0,0B0\n"
+                       "1F0,1B0,1SEND_B0\n")),
+      Refuses("rank 1 never executes 1RECV_F0, for which rank 0 waits"));
   EXPECT_THAT(
       Validate(FromCsv("0F0,0B0,0SEND_B0\n")),
       Refuses("(0SEND_B0) has no receiver: stage 0 is the first stage"));
@@ -207,7 +208,7 @@ TEST(ValidateTest, EnoughBuffersAreNamedByTheirNumber) {
       "1RECV_F2,1F2,1B2,1SEND_B2\n");
   EXPECT_THAT(Validate(schedule, {.buffers = 0}), Refuses("deadlock"));
   EXPECT_THAT(Validate(schedule, {.buffers = 1}), IsOk());
-  // Nobody receives before it has sent everything.
+  // No rank receives before it has sent everything.
   Schedule late = FromCsv(
       "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1\n"
       "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1B1,1SEND_B0,1SEND_B1\n");
@@ -250,8 +251,8 @@ TEST(ValidateTest, ComputationsThatWaitForEachOtherAreACycle) {
 }
 
 TEST(ValidateTest, LongCyclesAreCutShort) {
-  // Rank 0 wants the first micro-batch back from the last rank before it gives
-  // the second; all others want the second first.
+  // Rank 0 expects the first micro-batch back from the last rank before it
+  // sends the second; all others expect the second first.
   Schedule schedule = AllForwardAllBackward(*StageMap::Loop(12, 2), 2);
   for (size_t rank = 0; rank < 12; ++rank) {
     auto& actions = schedule.ranks[rank];
@@ -301,17 +302,17 @@ TEST(ValidateTest, GradientsAreReducedAfterTheLastOfThem) {
   EXPECT_THAT(Validate(FromCsv("0F0,0B0,0REDUCE_GRAD,0F1,0B1,0REDUCE_GRAD\n")),
               IsOk());
   EXPECT_THAT(Validate(FromCsv("0F0,1F0,1B0,0B0,0REDUCE_GRAD\n")),
-              Refuses("rank 0 never does 1REDUCE_GRAD"));
+              Refuses("rank 0 never executes 1REDUCE_GRAD"));
   Schedule schedule = FromCsv(kOneMessageEach);
   schedule.ranks[0].push_back({ActionKind::kReduceGradient, 1});
   EXPECT_THAT(Validate(schedule), Refuses("the stage is rank 1's"));
   schedule.ranks[0].back() = {ActionKind::kUnshard, 0, 0};
-  EXPECT_THAT(Validate(schedule), Refuses("is of no micro-batch"));
+  EXPECT_THAT(Validate(schedule), Refuses("takes no micro-batch"));
 }
 
 TEST(ValidateTest, BytesOfParametersAndGradientsAreCountedAndLimited) {
   // Stage 0 has 10 bytes of parameters and 100 of gradients, stage 1 has 20 and
-  // 200. The reduction of stage 1 may be under way until that of stage 0.
+  // 200. The reduction of stage 1 may run until that of stage 0 starts.
   const Schedule schedule = FromCsv(
       "0UNSHARD,0F0,1UNSHARD,1F0,1B0,1REDUCE_GRAD,1RESHARD,0B0,0REDUCE_GRAD,"
       "0RESHARD\n");
@@ -338,7 +339,7 @@ TEST(ValidateTest, BytesOfParametersAndGradientsAreCountedAndLimited) {
 }
 
 // Several pipelines that share the parameters of each stage: gathers and
-// reductions wait for the same rank of all of them, messages for their peer.
+// reductions wait for the same rank of all pipelines, messages for their peer.
 bool ReplicasFinish(const Schedule& schedule, size_t replicas,
                     std::mt19937_64& random) {
   const size_t ranks = schedule.ranks.size();

@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, kActionKinds.size()> kNames = {
 
 absl::Status NotAnAction(std::string_view text, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "\"", text.substr(0, 64), "\" is no action of a schedule: ", why,
+      "\"", text.substr(0, 64), "\" is not an action of a schedule: ", why,
       "; such as 0F0, 1I3, 0SEND_F0 or 3UNSHARD"));
 }
 
@@ -99,17 +99,17 @@ absl::StatusOr<Action> ParseAction(std::string_view text) {
 
   Action action;
   if (!ParseIndex(stage, &action.stage)) {
-    return NotAnAction(text, "it begins with the number of a stage");
+    return NotAnAction(text, "it must begin with the number of a stage");
   }
   const auto name = std::find(kNames.begin(), kNames.end(), kind);
-  if (name == kNames.end()) return NotAnAction(text, "there is no such kind");
+  if (name == kNames.end()) return NotAnAction(text, "unknown kind");
   action.kind = kActionKinds[static_cast<size_t>(name - kNames.begin())];
   if (!HasMicroBatch(action.kind)) {
     if (microbatch.empty()) return action;
     return NotAnAction(text, "this kind has no micro-batch");
   }
   if (!ParseIndex(microbatch, &action.microbatch)) {
-    return NotAnAction(text, "it ends with the number of a micro-batch");
+    return NotAnAction(text, "it must end with the number of a micro-batch");
   }
   return action;
 }
@@ -215,7 +215,8 @@ absl::StatusOr<StageMap> StageMap::Split(std::span<const int64_t> parts) const {
                    rank_of_[stage]);
   }
   if (rank_of.empty()) {
-    return absl::InvalidArgumentError("no stage is left: all have 0 parts");
+    return absl::InvalidArgumentError(
+        "all stages have 0 parts; at least one needs a part");
   }
   return StageMap(std::move(rank_of), ranks_, two_way_);
 }

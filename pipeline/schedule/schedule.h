@@ -103,11 +103,11 @@ struct Action {
   ActionKind kind = ActionKind::kForward;
   int32_t stage = 0;
   int32_t microbatch = kNoMicroBatch;
-  // Runs together with the action after it in the rank's list: a forward and a
-  // backward, of different micro-batches, whose communication hides behind each
+  // Runs together with the next action of the rank's list: a forward and a
+  // backward of different micro-batches, whose communication overlaps with each
   // other's computation (DualPipe, arXiv 2412.19437, section 3.2.1). Or a send
-  // and a receive with the same rank, which both happen at once, in whatever
-  // order the other rank does them.
+  // and a receive with the same rank, which run concurrently, in whatever order
+  // the peer does them.
   bool with_next = false;
 
   // "2F7", "3UNSHARD"; without regard to with_next.

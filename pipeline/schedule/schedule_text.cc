@@ -66,7 +66,7 @@ absl::StatusOr<std::vector<std::vector<Action>>> ReadLines(
   return ranks;
 }
 
-// Which ranks compute a stage, and for which micro-batches.
+// The ranks that compute a stage, and the micro-batches of each.
 struct Holders {
   struct Range {
     int32_t rank = -1;
@@ -140,7 +140,7 @@ absl::Status CheckEveryRankComputes(const Schedule& schedule) {
   return absl::OkStatus();
 }
 
-// Two-way tables part the micro-batches where Schedule does.
+// Two-way tables must divide the micro-batches as Schedule does.
 absl::Status CheckRanks(const Schedule& schedule) {
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     for (const Action& action : schedule.ranks[rank]) {

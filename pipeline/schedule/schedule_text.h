@@ -25,13 +25,13 @@ namespace tessera::pipeline {
 // The table of a schedule's actions. Its name is not in it.
 std::string WriteCsv(const Schedule& schedule);
 
-// The schedule of a table, named `name`. Stages and micro-batches are as many
-// as the largest number tells; a stage is the rank's whose line computes it. A
-// table in which two ranks compute a stage, one for the first half of the
-// micro-batches and the other for the rest, is two-way. InvalidArgument, with
-// line and cell, for anything that is no action, a stage that no rank or the
-// wrong ranks compute, or more than 16 Mi actions; whether the schedule is
-// right is up to Validate.
+// Parses a table; `name` becomes the schedule's name. The largest numbers
+// determine the numbers of stages and micro-batches; a stage belongs to the
+// rank whose line computes it. A table in which two ranks compute a stage, one
+// for the first half of the micro-batches and the other for the rest, is
+// two-way. InvalidArgument, with line and cell, for invalid actions, a stage
+// that no rank or the wrong ranks compute, or more than 16 Mi actions; Validate
+// checks the schedule itself.
 absl::StatusOr<Schedule> ReadCsv(std::string_view text,
                                  std::string_view name = "csv");
 
@@ -70,10 +70,10 @@ inline constexpr size_t kMostJsonBytes = size_t{512} << 20;
 // Bytes of the name that are not UTF-8 are replaced.
 std::string WriteJson(const Schedule& schedule);
 
-// All keys must be there, in any order, once, and no others. InvalidArgument,
-// never an exception, for a text that is not JSON, or not of this form, or
-// larger than kMostJsonBytes, or more than 16 Mi cells; the message says
-// where: "ranks[1][2]: ...". Validate proves the schedule itself.
+// All keys are required, in any order, without duplicates or others.
+// InvalidArgument, never an exception, for text that is not JSON, not of this
+// form, larger than kMostJsonBytes, or has more than 16 Mi cells; the message
+// has the place: "ranks[1][2]: ...". Validate proves the schedule itself.
 absl::StatusOr<Schedule> ReadJson(std::string_view text);
 
 }  // namespace tessera::pipeline

@@ -1,5 +1,5 @@
-// Tables that somebody else wrote, or damaged: never a crash, and what is read
-// survives being written.
+// Foreign and damaged tables: no crash, and a table that is read survives a
+// round trip.
 
 #include <random>
 #include <string>
@@ -81,8 +81,8 @@ TEST(CsvFuzzTest, ATableIsReadWholeOrRefused) {
   EXPECT_GT(read, 500);
 }
 
-// Documents that somebody else wrote, or damaged: never a crash, and what is
-// read survives being written.
+// Foreign and damaged documents: no crash, and a document that is read survives
+// a round trip.
 
 std::vector<std::string> JsonCorpus() {
   std::vector<std::string> corpus;

@@ -16,7 +16,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(CsvTest, ATableOfPyTorchIsReadAndWrittenAgain) {
-  // Interleaved zero-bubble on two ranks, as PyTorch writes it.
+  // Interleaved zero-bubble on two ranks, in PyTorch's format.
   const std::string table =
       "0F0,0F1,2F0,2F1,,2I0,2W0\n"
       ",1F0,1F1,3F0,3B0,3F1\n";
@@ -26,7 +26,7 @@ TEST(CsvTest, ATableOfPyTorchIsReadAndWrittenAgain) {
   EXPECT_EQ(schedule.map, *StageMap::Loop(2, 2));
   ASSERT_EQ(schedule.ranks.size(), 2u);
   EXPECT_EQ(schedule.ranks[1][3], (Action{ActionKind::kBackward, 3, 0}));
-  // Empty cells mean nothing and are not kept.
+  // Empty cells are ignored.
   EXPECT_EQ(WriteCsv(schedule),
             "0F0,0F1,2F0,2F1,2I0,2W0\n1F0,1F1,3F0,3B0,3F1\n");
 }
@@ -113,8 +113,8 @@ TEST(JsonTest, KeysMayComeInAnyOrder) {
 }
 
 TEST(JsonTest, WhatATableLosesIsKept) {
-  // A two-way map with one micro-batch, a rank without actions, micro-batches
-  // that nobody computes.
+  // A two-way map with one micro-batch, a rank without actions, and
+  // micro-batches that no rank computes.
   Schedule schedule;
   schedule.name = "\"odd\"\n\xc3\xa9";
   schedule.map = *StageMap::TwoWay(2);
@@ -182,7 +182,7 @@ TEST(JsonTest, WhatIsWrongIsNamed) {
       {"[0, 1]", "[0, -1]", "map.ranks[1] is -1"},
       {"[0, 1]", "[0, 9]", "rank 9 of a stage"},
       {"[0, 1]", "[0, [1]]", "map.ranks[1] is an array; use a whole number"},
-      {"\"1F0\"", "\"1X0\"", "ranks[1][0]: \"1X0\" is no action"},
+      {"\"1F0\"", "\"1X0\"", "ranks[1][0]: \"1X0\" is not an action"},
       {"\"1B0\"", "\"\"", "ranks[1][1] is empty"},
       {"\"1B0\"", "7", "ranks[1][1] is 7; use a string"},
       {"\"1B0\"", "[\"1B0\"]", "ranks[1][1] is an array"},

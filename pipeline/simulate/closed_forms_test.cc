@@ -16,7 +16,7 @@ constexpr StageCosts kTimes[] = {
     {.forward = 4, .backward_input = 3.5, .backward_weight = 2},
 };
 
-// Of the rank for which the step is longest.
+// The bubble of the rank with the longest step.
 double BubbleOf(std::string_view name, const PipelineShape& shape,
                 const StageCosts& times) {
   const Schedule schedule = *Generate(name, shape);
@@ -46,8 +46,8 @@ TEST(ClosedFormsTest, GpipeAnd1F1B) {
   }
 }
 
-// Each of v chunks takes a v-th of the time that the rank's layers take, so
-// that the bubble is a v-th of 1F1B's.
+// Each of v chunks takes 1/v of the time of the rank's layers, so the bubble is
+// 1/v of 1F1B's.
 TEST(ClosedFormsTest, InterleavingDividesTheBubbleByTheChunks) {
   for (const StageCosts& t : kTimes) {
     for (int64_t p = 1; p <= 10; ++p) {
@@ -71,7 +71,7 @@ TEST(ClosedFormsTest, InterleavingDividesTheBubbleByTheChunks) {
 
 TEST(ClosedFormsTest, ZbH1HasAThirdOfTheBubble) {
   for (const StageCosts& t : kTimes) {
-    // F + B - W with B the input's gradient alone.
+    // F + B - W, where B is the input's gradient alone.
     const double of_rank = t.forward + t.backward_input - t.backward_weight;
     for (int64_t p = 1; p <= 12; ++p) {
       for (int64_t m = p; m <= 40; m += 3) {

@@ -55,15 +55,14 @@ struct Links {
 // a rank and itself.
 absl::Status CheckLinks(const Links& links, int64_t ranks);
 
-// The costs of one micro-batch in a stage, unless a field says otherwise.
+// The costs of one micro-batch in a stage, unless stated otherwise.
 struct StageCosts {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
-  // From the end of a computation until its result is at another rank: the
-  // latency and the time on the wire. None between stages of one rank. Where
-  // there are links too, what they take comes on top; messages do not wait for
-  // each other because of this.
+  // From the end of a computation until its result is at another rank: latency
+  // and time on the wire. Zero between stages of one rank. The time on Links is
+  // added; messages do not wait for each other because of this delay.
   double communication = 0;
 
   // Bytes that an action adds to the rank's memory when it begins (positive) or
@@ -89,7 +88,7 @@ struct StageCosts {
   int64_t unreduced_bytes = 0;
   double optimizer = 0;
 
-  // The time of a computation, UNSHARD or REDUCE_GRAD; 0 for all else.
+  // The time of a computation, UNSHARD or REDUCE_GRAD; 0 for other kinds.
   double TimeOf(ActionKind kind) const;
   // The bytes that a computation adds or releases; 0 for other actions.
   int64_t BytesOf(ActionKind kind) const;
@@ -98,7 +97,7 @@ struct StageCosts {
 struct Costs {
   std::vector<StageCosts> stages;
 
-  // Messages take nothing unless a link says so.
+  // By default messages take no time on links.
   Links links;
   // If true, messages overlap the computations of both ranks. Otherwise they
   // take the ranks' own time: see Simulate.

@@ -145,10 +145,11 @@ class Builder {
   }
 
   absl::Status NotThere(Place place) const {
-    return absl::InvalidArgumentError(absl::StrCat(
-        Describe(schedule_, place),
-        " is not at its place in the timeline; is it of this schedule, and "
-        "with traces?"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(schedule_, place),
+                     " is not at its place in the timeline; give the timeline "
+                     "of this schedule, "
+                     "with traces"));
   }
 
   absl::Status Compute(Place place, RankWalk& walk) {
@@ -328,7 +329,7 @@ class Walk {
     for (int32_t event = last; event != kNoEvent;) {
       if (path_.steps.size() > 2 * events_.size() + 1) {
         return absl::InvalidArgumentError(
-            "the timeline's actions wait for each other in a circle");
+            "the timeline's actions wait for each other in a cycle");
       }
       event = Step(event, end);
     }
@@ -342,8 +343,7 @@ class Walk {
     return events_[static_cast<size_t>(event)];
   }
 
-  // A message that travels beside the computations is last of all only if
-  // nobody needs it.
+  // An overlapped message is the last event only if no computation needs it.
   int32_t LastEvent() const {
     int32_t last = kNoEvent;
     for (size_t i = 0; i < events_.size(); ++i) {

@@ -84,7 +84,7 @@ struct Event {
 };
 
 // Errors as CriticalPath. A message begins with its SEND and ends with its
-// RECV; `overlap`: it travels beside the computations.
+// RECV; `overlap`: it overlaps with computations.
 absl::StatusOr<std::vector<Event>> EventGraph(const Schedule& schedule,
                                               const Timeline& timeline,
                                               bool overlap);

@@ -84,7 +84,7 @@ TEST(CriticalPathTest, ABusyLinkIsBlamed) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Path path,
                                CriticalPath(schedule, timeline));
   EXPECT_EQ(TextOf(path), "0F0 0SEND_F0 0SEND_F1 1F1");
-  // Of the first message only what it took of the link.
+  // Only the first message's time on the link counts.
   EXPECT_EQ(path.steps[1].end - path.steps[1].begin, 4);
   EXPECT_EQ(path.steps[2].end - path.steps[2].begin, 4.5);
   EXPECT_EQ(path.steps[2].cause, Cause::kLink);
@@ -112,7 +112,7 @@ TEST(CriticalPathTest, StepsFollowEachOtherToTheMakespan) {
   }
 }
 
-// One action alone becomes shorter or longer, in a graph of its own.
+// Makes one action shorter or longer, in an independent graph.
 TEST(CriticalPathTest, OnlyWhatIsOnThePathCounts) {
   std::mt19937_64 random(2);
   int on_path = 0;
@@ -129,7 +129,7 @@ TEST(CriticalPathTest, OnlyWhatIsOnThePathCounts) {
       const auto& actions = given.schedule.ranks[rank];
       if (actions.empty()) continue;
       const size_t at = random() % actions.size();
-      // Gathers of a stage are not told apart by their names.
+      // Gathers of a stage share one name, so they are skipped.
       if (!Computes(actions[at].kind)) continue;
       const std::string name =
           std::to_string(rank) + ":" + actions[at].ToString();
@@ -147,7 +147,7 @@ TEST(CriticalPathTest, OnlyWhatIsOnThePathCounts) {
   EXPECT_GT(on_path, 500);
 }
 
-// The same through Simulate: a kind of action of a stage.
+// The same through Simulate, for all actions of a kind and stage.
 TEST(CriticalPathTest, WhatIsOnThePathCostsAsOftenAsItIsThere) {
   std::mt19937_64 random(3);
   for (int i = 0; i < 1000 && !HasFailure(); ++i) {
@@ -205,7 +205,7 @@ TEST(CriticalPathTest, TimelinesOfOtherSchedulesAreRefused) {
   EXPECT_THAT(CriticalPath(other, timeline),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("2 ranks for a schedule of 1")));
-  // Lowered, without the traces that have the messages.
+  // Lowered, but without the traces that contain messages.
   const Schedule lowered = *AddCommunication(schedule);
   TESSERA_ASSERT_OK_AND_ASSIGN(const Timeline totals,
                                Simulate(lowered, costs, {.traces = false}));

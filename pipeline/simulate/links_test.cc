@@ -1,5 +1,5 @@
-// What links, and messages that do or do not overlap, do to a timeline: worked
-// out by hand.
+// The effect on a timeline of links, and of messages that do or do not overlap;
+// expected times are computed by hand.
 #include <limits>
 #include <string>
 #include <vector>
@@ -67,14 +67,14 @@ TEST(LinksTest, MessagesOfALinkQueueForItsBandwidthNotItsLatency) {
   const Timeline timeline =
       TimesOf("0F0,0F1,0F2\n1F0,1F1,1F2\n",
               WithLinks(2, {.latency = 10, .bandwidth = 4}));
-  // Each has the link for 2, and is there 12 after it got it.
+  // Each holds the link for 2 and arrives 12 after it started.
   EXPECT_THAT(TextOf(timeline.ranks[0].communications),
               ElementsAre("0SEND_F0 1-13", "0SEND_F1 3-15", "0SEND_F2 5-17"));
 }
 
 TEST(LinksTest, TheTwoDirectionsAndOtherPairsDoNotQueue) {
   Costs costs = WithLinks(3, {.bandwidth = 1});
-  // A link of its own for each ordered pair: 0 to 1 is slow, 1 to 0 is not.
+  // Each ordered pair has its own link: 0 to 1 is slow, 1 to 0 is fast.
   costs.links.exceptions[{1, 0}] = {.bandwidth = 4};
   const Timeline timeline = TimesOf("0F0,0B0\n1F0,1B0\n2F0,2B0\n", costs);
   EXPECT_THAT(TextOf(timeline.ranks[1].communications),
@@ -121,7 +121,7 @@ TEST(LinksTest, LoweredMessagesWithoutOverlapMeet) {
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,1RECV_F1,1SEND_B0,1F1,1B1,1SEND_B1\n",
       costs);
-  // The second send, there at 4.5, waits until rank 1 has done 1B0, at 6.5.
+  // The second send arrives at 4.5 and waits until rank 1 finishes 1B0 at 6.5.
   EXPECT_THAT(TextOf(timeline.ranks[0].communications),
               ElementsAre("0SEND_F0 1-3.5", "0SEND_F1 6.5-9", "0RECV_B0 9-10.5",
                           "0RECV_B1 13.5-15"));
@@ -140,7 +140,7 @@ TEST(LinksTest, ExchangesGoBothWaysAtOnce) {
       "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B0),0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,(1SEND_B0;1RECV_F1),1F1,1B1,1SEND_B1\n",
       costs);
-  // Both start when 1B0 is done, at 6.5; forward takes 2.5, backward 1.5.
+  // Both start when 1B0 ends at 6.5; forward takes 2.5, backward 1.5.
   EXPECT_THAT(TextOf(timeline.ranks[0].communications),
               ElementsAre("0SEND_F0 1-3.5", "0SEND_F1 6.5-9", "0RECV_B0 6.5-8",
                           "0RECV_B1 12-13.5"));
@@ -191,7 +191,7 @@ TEST(LinksTest, MessagesThatJoinNoTwoRanksAreRefused) {
            {"0F0,1F0,1SEND_F0\n", "(1SEND_F0) connects no two ranks"},
            {"0F0,0SEND_F0,1F0\n", "(0SEND_F0) connects no two ranks"},
            {"0RECV_F0,0F0\n1F0\n", "(0RECV_F0) connects no two ranks"},
-           {"0F0\n1F0,0SEND_F0\n", "(0SEND_F0) is to be done by rank 0"}}) {
+           {"0F0\n1F0,0SEND_F0\n", "(0SEND_F0) belongs to rank 0"}}) {
     EXPECT_THAT(
         Simulate(*ReadCsv(table), costs),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));

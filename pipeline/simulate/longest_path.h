@@ -1,6 +1,6 @@
-// For tests: the longest path through a graph that is written out, found by
-// relaxing all of its edges until nothing changes. It shares nothing with
-// Simulate but the rules in simulate.h.
+// For tests: the longest path through an explicit graph, found by relaxing all
+// edges until nothing changes. It shares only the rules in simulate.h with
+// Simulate.
 //
 //   LongestPath graph(schedule, costs);
 //   graph.makespan();

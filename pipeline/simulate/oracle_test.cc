@@ -1,5 +1,5 @@
-// Simulate against a graph that is written out and relaxed, on random
-// schedules, costs and links; and its memory against counting at every moment.
+// Compares Simulate with relaxation on an explicit graph, for random schedules,
+// costs and links; and its memory with a count at every moment.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -18,13 +18,13 @@ namespace {
 
 constexpr int kCases = 4000;
 
-// Sends and receives take none of the rank's list in the graph, RESHARD no
-// time.
+// In the graph sends and receives take no time of the rank, and RESHARD takes
+// no time at all.
 bool IsInGraph(const Action& action) {
   return !Communicates(action.kind) && action.kind != ActionKind::kReshard;
 }
 
-// The times of a rank's other actions, in the order of its list.
+// The times of a rank's other actions, in list order.
 std::vector<TimedAction> InListOrder(const std::vector<Action>& actions,
                                      const RankTimeline& line) {
   std::vector<TimedAction> timed;
@@ -96,7 +96,7 @@ bool HasMessages(const Schedule& schedule) {
   return false;
 }
 
-// The rank at the other end of a send, and what it receives.
+// The peer rank of a send, and its matching receive.
 struct OtherEnd {
   size_t rank;
   Action receive;
@@ -117,7 +117,7 @@ void ExpectApart(const RankTimeline& line, const TimedAction& message) {
   }
 }
 
-// Of a send: its time, and that both ranks have it.
+// Checks a send's duration, and that both ranks record it.
 void ExpectSent(const RandomCase& given, const Timeline& timeline, size_t rank,
                 const TimedAction& sent, double& link_free) {
   const auto [peer, receive] = OtherEndOf(given.schedule, sent.action);
@@ -142,8 +142,8 @@ void ExpectSent(const RandomCase& given, const Timeline& timeline, size_t rank,
   link_free = sent.begin + wire;
 }
 
-// A message is with both ranks at the same time, links carry one at a time,
-// and messages that are not beside computations do not overlap with any.
+// Both ranks record a message at the same time, a link carries one message at a
+// time, and synchronous messages do not overlap with computation.
 TEST(SimulateOracleTest, MessagesKeepTheirRules) {
   std::mt19937_64 random(3);
   for (int i = 0; i < kCases / 2 && !HasFailure(); ++i) {
@@ -170,7 +170,7 @@ TEST(SimulateOracleTest, MessagesKeepTheirRules) {
   }
 }
 
-// What is held from `time` on.
+// The bytes held from `time` on.
 int64_t HeldAt(const Costs& costs, const RankTimeline& line, double time) {
   int64_t held = 0;
   for (const TimedAction& timed : line.computations) {
@@ -216,7 +216,7 @@ TEST(SimulateOracleTest, MemoryIsWhatIsHeldAtEveryMoment) {
       }
       EXPECT_EQ(area, brute_area);
       EXPECT_EQ(line.peak_bytes, most);
-      // All is given back.
+      // All memory is released at the end.
       if (!line.memory.empty()) {
         EXPECT_EQ(line.memory.back().bytes, 0);
       }

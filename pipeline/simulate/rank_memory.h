@@ -23,15 +23,15 @@ namespace tessera::pipeline {
 //   meter.Finish(line);       // line.memory, line.peak_bytes
 class MemoryMeter {
  public:
-  // Changes may only come out of the order of time where the curve is kept.
+  // If the curve is kept, changes must be in order of time.
   explicit MemoryMeter(bool keep_curve) : keep_curve_(keep_curve) {}
 
   void Reserve(size_t changes) {
     if (keep_curve_) changes_.reserve(changes);
   }
 
-  // From `time` on the rank holds so many bytes more, or less. Of changes at
-  // one time the first that is called for comes first.
+  // From `time` on the rank holds this many more (or fewer) bytes. Changes at
+  // the same time apply in call order.
   void Change(double time, int64_t bytes) {
     if (bytes == 0) return;
     if (keep_curve_) {
@@ -70,8 +70,8 @@ class MemoryMeter {
   int64_t peak_ = 0;
 };
 
-// The gathers and reductions of a rank's parameters, one at a
-// time, beside its computations.
+// The gathers and reductions of a rank's parameters, one at a time, concurrent
+// with its computations.
 class ParameterStream {
  public:
   // Does UNSHARD, RESHARD or REDUCE_GRAD, which the rank's list has reached at
@@ -101,7 +101,7 @@ class ParameterStream {
     memory.Change(time, costs.unreduced_bytes);
   }
 
-  // When the stage's parameters are there; 0 if nobody gathers them.
+  // The time at which the stage's parameters are gathered; 0 if they never are.
   double GatheredAt(int32_t stage) const {
     if (gathered_at_.empty()) return 0;
     const auto gathered = gathered_at_.find(stage);
@@ -112,7 +112,7 @@ class ParameterStream {
   double free_at() const { return free_at_; }
 
  private:
-  // Not before it has been gathered, though nobody may have waited for that.
+  // Starts after the gather has ended, even if no computation waited for it.
   TimeSpan Reshard(int32_t stage, const StageCosts& costs, double time,
                    MemoryMeter& memory) {
     const auto gathered = gathered_at_.find(stage);

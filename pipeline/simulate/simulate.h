@@ -1,5 +1,4 @@
-// Simulate: when every action of a schedule begins and ends, and what memory it
-// takes.
+// Simulate: begin, end and memory of every action of a schedule.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const Timeline timeline,
 //                            Simulate(schedule, costs));
@@ -7,32 +6,32 @@
 //   timeline.BubbleRate(0);      // of rank 0
 //   CriticalPath(schedule, timeline);             // critical_path.h
 //
-// Computations. Each rank does its own in their order, each as soon as what it
-// needs is there. Forward needs the stage before, backward needs the stage
-// after and its own forward, the gradient of the weights needs that of the
+// Computations. Each rank executes its list in order, each action as soon as
+// its inputs are ready. Forward needs the previous stage, backward needs the
+// next stage and its own forward, the gradient of the weights needs that of the
 // input. The two of a pair run one after the other.
 //
-// Messages. They take what Links and StageCosts::communication say. Those of a
-// link go one at a time, in the order in which their sender comes to them.
-//   - Beside computations (overlap_communication): a message starts when its
-//     result is there (communication implied) or its SEND is reached (lowered);
-//     a RECV takes nothing, the computation that needs the message waits.
-//   - Not beside them: they take the ranks' own time. Lowered, by rendezvous: a
-//     SEND and its RECV wait for each other, and both ranks are taken until the
-//     message is there, or both messages of an exchange (a pair) are.
-//     Implied, with buffers: a sender is taken from the end
-//     of the computation until its result is there, a receiver only waits.
+// Messages. Links and StageCosts::communication give their times. Messages of a
+// link go one at a time, in the order in which their sender reaches them.
+//   - Overlapped (overlap_communication): a message starts when its tensor is
+//     ready (implied communication) or its SEND is reached (lowered); a RECV
+//     takes no time, the computation that needs the message waits.
+//   - Not overlapped: they take the ranks' time. Lowered, by rendezvous: a SEND
+//     and its RECV wait for each other, and block both ranks until the message,
+//     or both messages of an exchange (a pair), arrive. Implied, with
+//     buffers: a sender is blocked from the end of the computation until its
+//     result arrives, a receiver only waits.
 //
-// Parameters. UNSHARD and REDUCE_GRAD begin when the rank's list comes to them
-// and run beside computations and messages, one at a time; computations of a
+// Parameters. UNSHARD and REDUCE_GRAD begin when the rank's list reaches them
+// and overlap with computations and messages, one at a time; computations of a
 // stage wait for its UNSHARD. RESHARD takes no time.
 //
-// Optimizer. Each rank's step begins after its last action, and where ranks are
-// synchronised once all of them are there and have exchanged what they must.
+// Optimizer. Each rank's step begins after its last action; with
+// synchronisation, after all ranks have finished and exchanged their data.
 //
-// There is no clock: every processor, link and stream is used by one rank
-// alone, in the order of its list, so that one pass over the actions, each as
-// soon as it can be timed, is the run by events. Time is linear in them.
+// Every processor, link and stream is used by one rank, in list order, so one
+// pass over the actions, each as soon as its time is known, replaces a
+// simulation by events. Time is linear in the number of actions.
 #ifndef TESSERA_PIPELINE_SIMULATE_SIMULATE_H_
 #define TESSERA_PIPELINE_SIMULATE_SIMULATE_H_
 
@@ -51,10 +50,10 @@ struct SimulateOptions {
   bool traces = true;
 };
 
-// InvalidArgument if costs are wrong (CheckCosts, CheckLinks) or an action
-// is none of this schedule. FailedPrecondition if the schedule cannot be
-// completed: names the rank, the position, the action and what it waits for.
-// Checks only that the schedule can run to its end; Validate checks the rest.
+// InvalidArgument if costs are invalid (CheckCosts, CheckLinks) or an action
+// does not belong to this schedule. FailedPrecondition if the schedule cannot
+// complete: names the rank, the position, the action and what it waits for.
+// Checks only that the schedule can complete; Validate checks the rest.
 absl::StatusOr<Timeline> Simulate(const Schedule& schedule, const Costs& costs,
                                   const SimulateOptions& options = {});
 

@@ -24,8 +24,8 @@ int64_t CountActions(const Schedule& schedule) {
   return actions;
 }
 
-// Seconds that reading the actions and writing a line of times takes, the best
-// of several rounds.
+// Seconds to read the actions and write a line of times, the best of several
+// rounds.
 double FloorSeconds(const Schedule& schedule) {
   double best = 1e9;
   for (int round = 0; round < 20; ++round) {
@@ -99,7 +99,7 @@ BENCHMARK(BM_Simulate)
     ->Args({64, 2, 1024, 1, 0})
     ->Unit(benchmark::kMicrosecond);
 
-// With sends and receives, beside the computations or not.
+// With sends and receives that do or do not overlap with computation.
 void BM_SimulateLowered(benchmark::State& state) {
   const auto schedule =
       Generate("interleaved_1f1b", {state.range(0), 2, state.range(1)});

@@ -1,5 +1,5 @@
-// Gathered parameters and the optimizer's step in a timeline: worked out by
-// hand.
+// Gathered parameters and the optimizer's step in a timeline; expected times
+// are computed by hand.
 #include <string>
 #include <vector>
 
@@ -91,7 +91,8 @@ TEST(SimulateParametersTest, TheOptimizerStepsAfterTheRanksLastGradient) {
     costs.stages[stage].optimizer = 1 + static_cast<double>(stage);
   }
   TESSERA_ASSERT_OK_AND_ASSIGN(const Timeline alone, Simulate(schedule, costs));
-  // Stages 0 and 3, and 1 and 2; 1B0 ends at 10, 0B0 at 12 and its sum at 16.
+  // Stages 0 and 3, and 1 and 2; 1B0 ends at 10, 0B0 at 12, its reduction at
+  // 16.
   EXPECT_EQ(alone.ranks[0].optimizer.begin, 16);
   EXPECT_EQ(alone.ranks[0].optimizer.end, 21);
   EXPECT_EQ(alone.ranks[1].optimizer.begin, 10);

@@ -50,7 +50,7 @@ Schedule OneForwardOneBackward(int32_t ranks, int32_t microbatches) {
   return schedule;
 }
 
-// By relaxation instead of events: begins grow until none has to.
+// By relaxation instead of events: begins increase until all constraints hold.
 double SlowMakespan(const Schedule& schedule, const Costs& costs) {
   std::vector<std::vector<double>> ends;
   for (const auto& actions : schedule.ranks) ends.emplace_back(actions.size());
@@ -131,7 +131,7 @@ TEST(SimulateTest, AgreesWithRelaxationForUnequalStages) {
 }
 
 TEST(SimulateTest, PublishedBubbleRatesOf1F1BAreReproduced) {
-  // arXiv 2401.10241: profiled times of table 9, bubble rates of table 5.
+  // arXiv 2401.10241: profiled times from table 9, bubble rates from table 5.
   const struct {
     int32_t p, m;
     StageCosts costs;
@@ -184,7 +184,7 @@ TEST(SimulateTest, WhatCannotBeDoneIsNamed) {
   std::swap(wrong.ranks[0], wrong.ranks[1]);
   EXPECT_THAT(Simulate(wrong, Costs::Uniform(2, {})),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("(1F0) is to be done by rank 1")));
+                       HasSubstr("(1F0) belongs to rank 1")));
   wrong.ranks.pop_back();
   EXPECT_THAT(Simulate(wrong, Costs::Uniform(2, {})),
               StatusIs(absl::StatusCode::kInvalidArgument,

@@ -29,7 +29,7 @@ absl::Status NotThere(const Schedule& schedule, Place place) {
 absl::Status OfOtherRank(const Schedule& schedule, Place place) {
   const Action& action = ActionAt(schedule, place);
   return absl::InvalidArgumentError(
-      absl::StrCat(Describe(schedule, place), " is to be done by rank ",
+      absl::StrCat(Describe(schedule, place), " belongs to rank ",
                    schedule.RankOf(action.stage, action.microbatch)));
 }
 

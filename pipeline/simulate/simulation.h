@@ -38,8 +38,8 @@ absl::StatusOr<Contents> CheckInputs(const Schedule& schedule,
 //   return std::move(run).TakeTimeline();
 class Simulation {
  public:
-  // `contents` is what CheckInputs says of the other two, which must outlive
-  // it.
+  // `contents` is the result of CheckInputs for the other two, which must
+  // outlive it.
   Simulation(const Schedule& schedule, const Costs& costs,
              const Contents& contents, bool traces);
 
@@ -78,7 +78,7 @@ class Simulation {
 
   // Sends and receives.
   bool Communicate(int32_t rank);
-  // The one that the rank is at, or the two that it does at once.
+  // The message at the rank's place, or the two that run together.
   std::span<const Action> MessagesAt(int32_t rank) const;
   Action SendFor(const Action& action) const;
   // By rendezvous: false until all have got through.
@@ -94,7 +94,7 @@ class Simulation {
   // Returns true if the rank that the message has reached is waiting at a
   // computation of that stage and micro-batch.
   bool WaitsFor(const Hop& hop, int32_t microbatch) const;
-  // The rank may go on.
+  // The rank can continue.
   void Wake(int32_t rank);
 
   absl::Status CheckComplete() const;

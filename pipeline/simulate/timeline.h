@@ -1,11 +1,11 @@
-// Timeline: when every action of a schedule began and ended, on every rank.
+// Timeline: begin and end of every action of a schedule, on every rank.
 //
 //   timeline.makespan;
 //   timeline.BubbleRate(0);      // of rank 0
 //
-// The same type for what is predicted (Simulate) and what was measured
-// (Executor), so that both are drawn alike. Times are in one unit, from the
-// step's begin; memory is bytes.
+// The same type holds predicted (Simulate) and measured times (Executor), so
+// that both are drawn alike. Times are in one unit, from the step's begin;
+// memory is in bytes.
 #ifndef TESSERA_PIPELINE_SIMULATE_TIMELINE_H_
 #define TESSERA_PIPELINE_SIMULATE_TIMELINE_H_
 
@@ -36,8 +36,8 @@ struct MemoryChange {
 
 struct RankTimeline {
   std::vector<TimedAction> computations;  // In their order.
-  // Everything else that took time: sends, receives and what concerns
-  // parameters, in the order of begin. Beside computations or between them.
+  // Other actions that took time: sends, receives and parameter actions, in
+  // order of begin. They may overlap with computations.
   std::vector<TimedAction> communications;
   double busy = 0;                   // The sum of the computations' times.
   std::vector<MemoryChange> memory;  // In the order of time.
@@ -59,9 +59,9 @@ struct RankTimeline {
 struct Timeline {
   std::vector<RankTimeline> ranks;
   double makespan = 0;  // From 0 to the end of whatever is last.
-  // From the first begin to the last end of the computations of the rank for
-  // which that is longest: what a step takes where the next one's warm-up fills
-  // this one's cool-down (arXiv 2401.10241, section 5.3).
+  // The time from the first begin to the last end of a rank's computations, for
+  // the rank with the longest: the time of a step if the next step's warm-up
+  // fills this one's cool-down (arXiv 2401.10241, section 5.3).
   double longest_stage = 0;
   // All ranks together, before the optimizer; empty if there is none.
   TimeSpan synchronisation;

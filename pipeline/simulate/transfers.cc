@@ -70,7 +70,7 @@ Action ComputationOf(PassDirection direction, int32_t stage,
           stage, microbatch};
 }
 
-// For what a computation takes from its neighbour.
+// The neighbour's action that produces a computation's input.
 Action MissingInput(const Schedule& schedule, PassDirection direction,
                     const Action& action, Messages messages) {
   const int32_t source = SourceOf(schedule, direction, action.stage);

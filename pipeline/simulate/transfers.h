@@ -25,7 +25,7 @@ class Results {
   explicit Results(const Schedule& schedule)
       : microbatches_(static_cast<size_t>(schedule.microbatches)),
         cells_(static_cast<size_t>(schedule.map.stages()) * microbatches_) {
-    // The pipeline's ends wait for nobody.
+    // Stages at the pipeline's ends have no neighbour to wait for.
     for (size_t mb = 0; mb < microbatches_; ++mb) {
       cells_[mb].input = 0;
       cells_[cells_.size() - 1 - mb].output_gradient = 0;

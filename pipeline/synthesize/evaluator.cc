@@ -60,7 +60,7 @@ bool Evaluator::Advance(int32_t rank, const std::vector<Op>& ops) {
   return true;
 }
 
-// Gives the action its times, if what it needs is there.
+// Sets the times of the action, if its inputs are ready.
 bool Evaluator::Begin(int32_t rank, Op op) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   const Lane& lane = model_.lane(op.lane);
@@ -108,7 +108,7 @@ bool Evaluator::Await(RankState& state, int32_t lane, Pass pass, int32_t turn,
   return true;
 }
 
-// A rank that waits for this goes on.
+// Continues a rank that waits for this.
 void Evaluator::Wake(int32_t lane, Pass pass, int32_t turn) {
   const Lane& from = model_.lane(lane);
   const int32_t to = pass == Pass::kForward ? from.after : from.before;
@@ -122,8 +122,8 @@ void Evaluator::Wake(int32_t lane, Pass pass, int32_t turn) {
   awake_.push_back(rank);
 }
 
-// The action that the one at `place` waited for last: the rank's previous
-// action, or the action of another rank whose result it needs.
+// The action that determined the begin of the one at `place`: the rank's
+// previous action, or the action of another rank whose result it needs.
 Place Evaluator::CameFrom(
     const Order& order, Place place,
     const std::vector<std::vector<int32_t>>& turn_at) const {

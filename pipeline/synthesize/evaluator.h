@@ -1,4 +1,4 @@
-// Evaluator: what Simulate says of an order, fast.
+// Evaluator: evaluates an order like Simulate, but faster.
 //
 //   Evaluator evaluator(model);
 //   const Evaluation evaluation = evaluator.Evaluate(order);
@@ -69,7 +69,7 @@ class Evaluator {
     double free = 0;
     Awaited awaited;
   };
-  // When a lane's results are there, and where they came from.
+  // Arrival times of a lane's results, and their sources.
   struct Result {
     double end = -1;
     Place place;
@@ -109,10 +109,9 @@ class Evaluator {
 
 // Objective: which of two evaluations is the better one.
 
-// A result that is no worse than the best known ones in both of its times comes
-// before one that is so in the preferred time, and that before all others.
-// Within each, what counts is the preferred time and, to a ten-thousandth, the
-// other one.
+// A result that is no worse than the best known ones in both times ranks first,
+// then one that is so in the preferred time, then all others. Within each class
+// the preferred time counts and, with weight 1e-4, the other one.
 struct Objective {
   double known_longest_stage = std::numeric_limits<double>::infinity();
   double known_makespan = std::numeric_limits<double>::infinity();
@@ -135,8 +134,8 @@ struct Objective {
     return Preferred(e) +
            kOther * (prefer_makespan ? e.longest_stage : e.makespan);
   }
-  // The cost, and a fine for what is worse than known: smooth enough to search
-  // by.
+  // The cost plus a penalty for results worse than known ones: smooth enough
+  // for the search.
   double FinedCost(const Evaluation& e) const {
     constexpr double kFine = 4;
     return Cost(e) +

@@ -20,7 +20,7 @@ int64_t PeakOf(const Timeline& timeline) {
   return peak;
 }
 
-// Whatever Simulate says of the order.
+// The evaluator must agree with Simulate about the order.
 void ExpectAsSimulated(const SynthesisProblem& problem, const StageMap& map,
                        const Order& order) {
   Model model = MakeModel(map, problem.microbatches, problem.costs, 0);
@@ -57,7 +57,7 @@ TEST(EvaluatorTest, SaysWhatSimulateSays) {
     SCOPED_TRACE(::testing::Message() << i << ": " << problem);
     Order order = RandomOrder(model, random);
     ExpectAsSimulated(problem, map, order);
-    // Most of these cannot be completed.
+    // Most of these orders cannot complete.
     auto& ops = order[random() % order.size()];
     if (ops.empty()) continue;
     std::swap(ops[random() % ops.size()], ops[random() % ops.size()]);
@@ -111,7 +111,7 @@ TEST(EvaluatorTest, TheCriticalPathAddsUp) {
         const double gap =
             evaluator.begin(path[at - 1]) - evaluator.end(path[at]);
         EXPECT_GE(gap, 0);
-        // On a rank one follows the other at once; else there is a message.
+        // On one rank actions are adjacent; otherwise there is a message.
         if (path[at].rank == path[at - 1].rank) {
           EXPECT_EQ(gap, 0);
         }

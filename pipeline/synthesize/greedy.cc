@@ -80,7 +80,7 @@ void Greedy::Decide(int32_t rank, double now) {
   if (lane != kNoLane) Do(rank, lane, pass, now);
 }
 
-// The lane and pass of what comes next; kNoLane to wait.
+// The lane and pass of the next action; kNoLane to wait.
 int32_t Greedy::Choose(int32_t rank, double now, Pass& pass) {
   const RankPolicy& policy = policy_->ranks[At(rank)];
   const RankState& state = ranks_[At(rank)];
@@ -173,7 +173,7 @@ int32_t Greedy::ReadyInput(int32_t rank, double now) {
   return best;
 }
 
-// Sets `blocked` where one has arrived that memory does not let in.
+// Sets `blocked` if a forward has arrived for which memory is missing.
 int32_t Greedy::ReadyForward(int32_t rank, double now, bool& blocked) {
   const RankPolicy& policy = policy_->ranks[At(rank)];
   int32_t best = kNoLane;
@@ -376,7 +376,7 @@ std::vector<Policy> FirstPolicies(const Model& model) {
   const bool chunks = model.lanes.size() > model.ranks();
   const size_t variants = chunks ? 4 : 1;
   std::vector<Policy> policies;
-  // A number whose digits are the choices.
+  // A number whose digits encode the choices.
   const size_t count = kGaps.size() * kEager.size() * variants *
                        kFirstPatience.size() * kInFlight.size() *
                        kPatience.size() * kLags.size();
@@ -397,8 +397,8 @@ std::vector<Policy> FirstPolicies(const Model& model) {
     const double in_flight = kInFlight[digit(kInFlight.size())];
     rank.patience = kPatience[digit(kPatience.size())];
     rank.lag = kLags[digit(kLags.size())];
-    // Whoever is eager has no patience, and the second without the first is
-    // none.
+    // An eager rank has no patience, and later patience requires first
+    // patience.
     if (rank.patience > 0 && (eager >= 0 || rank.first_patience == 0)) continue;
     Policy& policy = policies.emplace_back(model);
     for (size_t r = 0; r < policy.ranks.size(); ++r) {

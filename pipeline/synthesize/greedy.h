@@ -1,23 +1,23 @@
-// Greedy: makes an order by running the pipeline and deciding, whenever a rank
-// is free, what it does next.
+// Greedy: creates an order by simulating the pipeline and choosing a rank's
+// next action whenever the rank is free.
 //
 //   Greedy greedy(model);
 //   Policy policy(model);
 //   policy.ranks[0].in_flight = 8;
 //   std::optional<Order> order = greedy.Run(policy);
 //
-// It knows what has begun everywhere, hence some of what will arrive. It cannot
-// run out of memory half way: a rank admits a forward only if after it the
-// micro-batches that it has begun can be finished one after another, the oldest
-// first, each doing all of its forwards in the room that is left and giving
-// back all that it holds (the banker's algorithm); and of the other direction,
-// if there is one, the oldest. So the oldest micro-batch of all can go on
-// wherever it is.
+// It knows all actions that have begun, hence some future arrivals. It cannot
+// run out of memory: a rank admits a forward only if afterwards the
+// micro-batches that it has begun can be finished one after another, oldest
+// first, each doing all of its forwards in the remaining memory and then
+// freeing all that it holds (the banker's algorithm); and the oldest of the
+// other direction, if there is one. So the oldest micro-batch can always
+// continue.
 //
-// The decisions are those of arXiv 2401.10241, section 3.1: forwards first,
-// then a forward and a backward-input in turn as memory lets them, and
-// backward-weights in the gaps or where memory asks for them; how keen each
-// rank is on each is the policy's.
+// The decisions follow arXiv 2401.10241, section 3.1: forwards first, then
+// alternating forwards and backward-inputs as memory allows, and
+// backward-weights in gaps or when memory is needed; the policy sets each
+// rank's thresholds.
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_GREEDY_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_GREEDY_H_
 
@@ -43,15 +43,15 @@ struct RankPolicy {
   // The most micro-batches that wait for their backward-weight while there are
   // forwards to do.
   int32_t lag = std::numeric_limits<int32_t>::max();
-  // A backward-weight fills a gap of at least so much of its time.
+  // A backward-weight fills a gap of at least this share of its time.
   float gap = 1;
-  // No forward begins if within so much of its time a gradient arrives: the
-  // first one, or a later one.
+  // No forward begins if a gradient (the first one, or a later one) arrives
+  // within this share of the forward's time.
   float first_patience = 0;
   float patience = 0;
-  // With fewer forwards than this without their backward-input, a forward comes
-  // before a backward-input; and where one has arrived for which there is no
-  // room, a backward-weight comes to make it.
+  // With fewer forwards than this without their backward-input, a forward
+  // precedes a backward-input; if one has arrived for which memory is missing,
+  // a backward-weight frees memory.
   int32_t eager = 0;
   // Among several stages, prefers the last one's forward and the first one's
   // backward-input.
@@ -73,7 +73,7 @@ class Greedy {
   // The model must outlive it.
   explicit Greedy(const Model& model);
 
-  // None if a rank has no room for what it must do.
+  // Returns nullopt if a rank has no memory for a required action.
   std::optional<Order> Run(const Policy& policy);
 
  private:
@@ -124,7 +124,7 @@ class Greedy {
   Order order_;
 };
 
-// The policies that a search begins with, and how it goes on from one.
+// The initial policies of a search, and variations of a policy.
 //
 //   for (const Policy& policy : FirstPolicies(model)) greedy.Run(policy);
 //   greedy.Run(Vary(model, best, random));

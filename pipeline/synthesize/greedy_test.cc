@@ -9,8 +9,8 @@
 namespace tessera::pipeline::synthesis {
 namespace {
 
-// What every policy makes, and every variation of it, is an order that ends and
-// keeps to the limit, however tight: one micro-batch at a time fits.
+// Every policy and every variation of it gives an order that completes within
+// the memory limit, however tight: one micro-batch at a time fits.
 TEST(GreedyTest, NeverRunsOutOfMemoryHalfWay) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 25; ++i) {
@@ -101,7 +101,7 @@ TEST(GreedyTest, InFlightAndLagAreKept) {
       for (const Op op : ops) {
         ++done[static_cast<size_t>(op.pass)];
         EXPECT_LE(done[0] - done[1], most);
-        // One more may be there before a forward makes room of it.
+        // One more may be held before a forward releases memory.
         if (done[0] < 20) {
           EXPECT_LE(done[1] - done[2], most + 1);
         }

@@ -315,7 +315,7 @@ double OfOtherRanks(const Model& model, const Ways& ways,
       passages.begin(), passages.end(),
       [](const Passage& a, const Passage& b) { return a.first > b.first; });
   double bound = 0;
-  // The longest from where the direction enters to where it leaves again.
+  // The longest time from entry to exit of the direction.
   double longest = 0;
   int32_t direction = -1;
   for (const auto& [lane, spans] : passages) {

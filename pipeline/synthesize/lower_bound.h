@@ -1,4 +1,4 @@
-// LowerBound: a time that no schedule is faster than, proven.
+// LowerBound: a proven lower bound on the time of every schedule.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       double bound, LowerBound(map, microbatches, costs, memory_limit));

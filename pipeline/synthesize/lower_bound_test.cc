@@ -14,11 +14,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What is true of the bound, and how often it is the optimum itself.
+// How tight the bound is, and how often it equals the optimum.
 struct Tightness {
   int cases = 0;
   int tight = 0;
-  double sum = 0;  // Of optimum over bound.
+  double sum = 0;  // Sum of optimum / bound.
 
   void Add(const SynthesisProblem& problem, const StageMap& map,
            bool in_turn = true) {
@@ -125,12 +125,12 @@ TEST(LowerBoundTest, IsBelowEveryGenerator) {
           {problem.ranks, problem.chunks, problem.microbatches});
       if (!schedule.ok()) continue;
       const auto timeline = Simulate(*schedule, problem.costs);
-      if (!timeline.ok()) continue;  // Not of so many stages.
+      if (!timeline.ok()) continue;  // Not for this number of stages.
       int64_t peak = 1;
       for (const RankTimeline& rank : timeline->ranks) {
         peak = std::max(peak, rank.peak_bytes);
       }
-      // It keeps to the limit that it needs.
+      // It stays within the limit that it needs.
       TESSERA_ASSERT_OK_AND_ASSIGN(
           const double bound,
           LowerBound(schedule->map, problem.microbatches, problem.costs, peak));
@@ -143,8 +143,8 @@ TEST(LowerBoundTest, IsBelowEveryGenerator) {
 }
 
 TEST(LowerBoundTest, PublishedBubbleRatesAreTheBound) {
-  // arXiv 2401.10241, tables 5 and 9: what ZB-1p and ZB-2p reach for 1.5B,
-  // p = 8, m = 24, nothing can beat.
+  // arXiv 2401.10241, tables 5 and 9: no schedule can beat what ZB-1p and ZB-2p
+  // reach for 1.5B, p = 8, m = 24.
   const Costs costs = Costs::Uniform(
       8, {18.522, 18.086, 9.337, 0.601, 201216, -127488, -73728});
   const double work = 24 * (18.522 + 18.086 + 9.337);

@@ -102,7 +102,7 @@ Order OrderOf(const Model& model, const Schedule& schedule) {
   for (size_t rank = 0; rank < order.size(); ++rank) {
     for (const Action& action : schedule.ranks[rank]) {
       if (!Computes(action.kind)) continue;
-      // Lanes of the second direction lie behind those of the first.
+      // Lanes of the second direction follow those of the first.
       const int32_t lane = schedule.EntersAtFront(action.microbatch)
                                ? action.stage
                                : stages + action.stage;

@@ -74,9 +74,9 @@ struct Model {
   double WorkOf(size_t rank) const;
 };
 
-// `costs` are checked (CheckCosts) and microbatches at least 1. Messages travel
-// beside computations and do not wait for each other, and there is no
-// optimizer: no schedule is faster by Simulate than by the model.
+// `costs` are checked (CheckCosts) and microbatches is at least 1. Messages
+// overlap with computations and do not wait for each other, and there is no
+// optimizer, so Simulate never gives a shorter time than the model.
 Model MakeModel(const StageMap& map, int64_t microbatches, const Costs& costs,
                 int64_t memory_limit);
 

@@ -81,8 +81,9 @@ absl::StatusOr<Placement> ChoosePlacement(const Schedule& schedule,
     return std::move(placements[BestOf(placements, options.slack)]);
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "no placement of gathers and reductions keeps to the memory limit of ",
-      options.memory_limit, " bytes; the least that one needs is ", least));
+      "no placement of gathers and reductions stays within the memory limit "
+      "of ",
+      options.memory_limit, " bytes; at least this much is needed: ", least));
 }
 
 }  // namespace tessera::pipeline

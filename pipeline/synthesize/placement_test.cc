@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// One rank with so many layers of equal cost.
+// One rank with `layers` layers of equal cost.
 Schedule Layers(int64_t layers, int64_t microbatches) {
   const std::vector<int64_t> parts = {layers};
   return *SplitStages(*Generate("1f1b", {1, 1, microbatches}), parts);
@@ -37,13 +37,13 @@ Costs LayerCosts(int64_t layers, double unshard, double reduce) {
 }
 
 // A gather and a reduction that together take as long as a layer's backward
-// hide behind the layer before and after: one layer ahead is enough, and more
-// would hold more.
+// hide behind the adjacent layers: prefetching one layer ahead is enough, and
+// more would need more memory.
 TEST(ChoosePlacementTest, OneLayerAheadHidesGathersAsLongAsALayer) {
   const auto placement = ChoosePlacement(Layers(6, 1), LayerCosts(6, 1, 1));
   ASSERT_THAT(placement, IsOk());
   EXPECT_EQ(placement->options.prefetch, 1);
-  // The first gather and the last reduction have nothing to hide behind.
+  // The first gather and the last reduction have nothing to overlap with.
   EXPECT_DOUBLE_EQ(placement->timeline.makespan, 1 + 6 * 3 + 1);
   const auto without =
       ChoosePlacement(Layers(6, 1), LayerCosts(6, 1, 1), {.prefetches = {0}});
@@ -58,7 +58,7 @@ TEST(ChoosePlacementTest, FreeReductionsAreMadeAtOnceAndDearOnesOnce) {
   const auto dear = ChoosePlacement(Layers(4, 3), LayerCosts(4, 0, 8), {});
   ASSERT_THAT(dear, IsOk());
   EXPECT_EQ(dear->options.reduce, ReducePlacement::kLastMicroBatch);
-  // Unless whole gradients do not fit.
+  // Except when whole gradients do not fit.
   const auto limited =
       ChoosePlacement(Layers(4, 3), LayerCosts(4, 0, 8), {.memory_limit = 399});
   ASSERT_THAT(limited, IsOk());
@@ -66,7 +66,8 @@ TEST(ChoosePlacementTest, FreeReductionsAreMadeAtOnceAndDearOnesOnce) {
   EXPECT_LE(limited->peak_bytes, 399);
 }
 
-// Reductions that hide but for the last one cost little time and save memory.
+// Reductions that overlap, except the last one, cost little time and save
+// memory.
 TEST(ChoosePlacementTest, SlackIsSpentOnMemory) {
   const Costs costs = LayerCosts(4, 0, 3.05);
   const auto fastest = ChoosePlacement(Layers(4, 3), costs, {.slack = 0});
@@ -118,7 +119,7 @@ TEST(ChoosePlacementTest, MisuseIsRefused) {
   const Costs costs = LayerCosts(2, 1, 1);
   EXPECT_THAT(
       ChoosePlacement(schedule, costs, {.memory_limit = 50}),
-      refuses("memory limit of 50 bytes; the least that one needs is "));
+      refuses("memory limit of 50 bytes; at least this much is needed: "));
   EXPECT_THAT(ChoosePlacement(schedule, costs, {.prefetches = {}}),
               refuses("0 prefetch distances"));
   EXPECT_THAT(ChoosePlacement(schedule, costs, {.slack = -1}),

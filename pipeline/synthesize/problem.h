@@ -1,4 +1,4 @@
-// SynthesisProblem: what a schedule is to be made for.
+// SynthesisProblem: the input of Synthesize.
 //
 //   SynthesisProblem problem{.ranks = 8, .microbatches = 24};
 //   problem.costs = Costs::Uniform(8, {...});
@@ -24,16 +24,16 @@ struct SynthesisProblem {
   Costs costs = {};  // Of ranks x chunks stages.
   // Limit of RankTimeline::peak_bytes; 0: no limit.
   int64_t memory_limit = 0;
-  // Which rank holds which stage. Where none is given: linear for one chunk,
-  // for more the better of loop and zigzag; and a map that holds every stage
-  // twice (DualPipe's) only where a generator's schedule on it is better than
-  // all that is found on those.
+  // The map of stages to ranks. If not given: linear for one chunk, for more
+  // chunks the better of loop and zigzag; and a map with two copies of every
+  // stage (DualPipe's) only if a generator's schedule on it is better than all
+  // results on those maps.
   std::optional<StageMap> map = std::nullopt;
 };
 
-// InvalidArgument if a count is less than 1, there are more than 16 Mi
-// actions, the costs or the map are not of so many stages or ranks, or the
-// limit is negative.
+// InvalidArgument if a count is less than 1, there are more than 16 Mi actions,
+// the costs or the map have other numbers of stages or ranks, or the limit is
+// negative.
 absl::Status CheckProblem(const SynthesisProblem& problem);
 
 // The maps to search on, of a problem that was checked.

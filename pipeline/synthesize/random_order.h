@@ -11,8 +11,7 @@
 
 namespace tessera::pipeline::synthesis {
 
-// A valid order, but for memory: one thing after another, whatever could be
-// next.
+// A valid order, ignoring memory: repeatedly any action that can be next.
 inline Order RandomOrder(const Model& model, std::mt19937_64& random) {
   struct Done {
     int32_t passes[3] = {0, 0, 0};

@@ -41,8 +41,8 @@ inline StageCosts RandomCosts(std::mt19937_64& random) {
   return costs;
 }
 
-// Two in three have a limit: from what one micro-batch needs to many times
-// that.
+// Two of three problems have a limit: from the minimum for one micro-batch to
+// many times that.
 inline SynthesisProblem RandomProblem(std::mt19937_64& random,
                                       const ProblemRange& range) {
   const auto up_to = [&random](int64_t most) {

@@ -40,7 +40,7 @@ TEST(RefineTest, IsNeverWorseAndMostlyBetterThanChance) {
     EXPECT_EQ(again.makespan, after.makespan);
     EXPECT_LE(objective.Cost(after), objective.Cost(before));
     better += objective.Preferred(after) < objective.Preferred(before);
-    // The same again.
+    // An identical order.
     Order twin = first;
     Evaluation same = before;
     Refiner(model, objective, 0, 7).Refine(twin, same, 300'000);

@@ -72,7 +72,7 @@ void Refiner::Follow(const Order& order) {
   path_ = evaluator_.CriticalPath(order, objective_.prefer_makespan != other);
 }
 
-// False where the action chosen has nowhere to go.
+// Returns false if the chosen action cannot move.
 bool Refiner::Propose(const Order& order, Move& move) {
   const Place place = path_[Below(path_.size())];
   const auto& ops = order[static_cast<size_t>(place.rank)];
@@ -126,7 +126,7 @@ namespace {
 constexpr int64_t kGreedyCost = 4;
 constexpr size_t kPoliciesKept = 6;
 constexpr int64_t kKeptOfOrigin = 3;
-// Even a large pipeline has so many policies tried.
+// Even for large pipelines this many policies are tried.
 constexpr size_t kFewestPolicies = 4;
 
 }  // namespace

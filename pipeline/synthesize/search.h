@@ -37,9 +37,10 @@ MemoryNeed LeastMemory(const Model& model);
 //   refiner.Refine(order, evaluation, effort);
 //
 // Simulated annealing: the last action of the longest rank is late because of
-// those on the critical path. One of them, chosen by chance, is moved forward
-// over what its rank does before it, or backward; what is no worse, or with a
-// falling temperature only little worse, is kept. Deterministic for a seed.
+// those on the critical path. One of them, chosen at random, is moved forward
+// or backward within its rank's order; the move is kept if the result is no
+// worse, or at a falling temperature only slightly worse. Deterministic for a
+// seed.
 class Refiner {
  public:
   // The model must outlive it. A result at `bound` is not improved further.
@@ -51,8 +52,8 @@ class Refiner {
         evaluator_(model),
         random_(seed) {}
 
-  // Replaces the valid `order`, whose evaluation is given, if it finds a
-  // better one. Spends about `effort` evaluations of an action.
+  // Replaces the valid `order`, whose evaluation is given, if it finds a better
+  // one. Costs about `effort` evaluations of an action.
   void Refine(Order& order, Evaluation& evaluation, int64_t effort);
 
  private:
@@ -105,7 +106,7 @@ class Search {
         greedy_(model),
         evaluator_(model) {}
 
-  // Considers an order as it is, and with its backward-weights placed anew.
+  // Considers an order unchanged, and with its backward-weights rearranged.
   void Try(Order order, std::string_view origin);
 
   // Spends the effort.

@@ -122,7 +122,7 @@ class Searches {
   absl::StatusOr<Best> Run() {
     TESSERA_RETURN_IF_ERROR(OnMaps());
     TryWhole();
-    // Stages are held twice only where that makes up for it.
+    // Maps with two copies of each stage are used only if they are better.
     std::vector<StageMap> others = BetterMaps();
     if (others.empty()) return std::move(best_);
     maps_ = std::move(others);

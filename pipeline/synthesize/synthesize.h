@@ -1,4 +1,4 @@
-// Synthesize: the `auto` schedule, made for given times and memory.
+// Synthesize: the `auto` schedule, optimised for given times and memory.
 //
 //   SynthesisProblem problem{.ranks = 8, .microbatches = 24};
 //   problem.costs = Costs::Uniform(
@@ -8,20 +8,19 @@
 //   best.timeline.BubbleRate();     // .1585
 //   best.gap;                       // 0: nothing is faster
 //
-// Forwards, backward-inputs and backward-weights (or backwards, where a
-// generator's own schedule wins); AddCommunication lowers it.
+// The schedule has forwards, backward-inputs and backward-weights (or
+// backwards, if a generator's own schedule wins); AddCommunication lowers it.
 //
-// How: every named generator that keeps to the limit is a candidate, as it is,
-// with its backwards split and with its backward-weights placed anew. Then a
-// greedy scheduler runs the pipeline under a few hundred policies
-// (search/greedy.h, search/policies.h; arXiv 2401.10241, section 3.1), the best
-// of which are varied rank by rank, and the best order is refined by annealing
-// along its critical path (search/refine.h). It ends early where the proven
-// lower bound is reached.
+// Method: every named generator within the limit is a candidate: unchanged,
+// with split backwards, and with rearranged backward-weights. Then a greedy
+// scheduler runs the pipeline with a few hundred policies (arXiv 2401.10241,
+// section 3.1), the best policies are varied rank by rank, and the best order
+// is refined by annealing along its critical path. The search stops when it
+// reaches the proven lower bound.
 //
-// The search takes messages to travel beside computations without waiting for
-// each other. Busy links, messages in the ranks' own time and the optimizer
-// count if its result is compared with the generators' schedules.
+// The search assumes that messages overlap with computation and do not wait for
+// each other. Busy links, synchronous messages and the optimizer count only in
+// the comparison of the result with the generators' schedules.
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_SYNTHESIZE_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_SYNTHESIZE_H_
 
@@ -58,15 +57,16 @@ struct Synthesis {
   std::string origin;
 };
 
-// A schedule that is in the preferred time no worse than any that a generator
-// makes with so many chunks, on the problem's map if there is one, and that
-// keeps to the limit. It is in both times no worse than the best of those on
-// maps that hold every stage once (or on the problem's, or the result's own),
-// if such a candidate was found. Deterministic.
+// Returns a schedule within the limit that is in the preferred time no worse
+// than any generator's schedule with as many chunks, on the problem's map if
+// given. In both times it is no worse than the best candidate on maps with one
+// copy of every stage (or on the problem's, or the result's own), if such a
+// candidate was found. Deterministic.
 //
-// InvalidArgument if the problem is wrong (CheckProblem), effort is negative
-// or not finite, or nothing fits the memory limit: the message has the least
-// limit that would do, one micro-batch at a time, and the rank that needs it.
+// InvalidArgument if the problem is invalid (CheckProblem), effort is negative
+// or not finite, or no schedule fits the memory limit: the message has the
+// least sufficient limit, one micro-batch at a time, and the rank that needs
+// it.
 absl::StatusOr<Synthesis> Synthesize(const SynthesisProblem& problem,
                                      const SynthesisOptions& options = {});
 

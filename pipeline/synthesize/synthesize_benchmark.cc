@@ -1,5 +1,5 @@
-// Time of Synthesize, and what it finds: the bubble rate (percent) of the
-// result and its gap (percent) to the proven lower bound, which is the floor.
+// Time of Synthesize and the quality of its result: the bubble rate (percent),
+// and the gap (percent) to the proven lower bound, which is the floor.
 #include <cstdint>
 #include <string>
 
@@ -20,7 +20,7 @@ StageCosts Model28B3() {
   return {10.402, 10.248, 7.698, 0.460, 454656, -258048, -196608};
 }
 
-// A pipeline whose stages differ, as real ones do.
+// A pipeline with unequal stages, like real ones.
 Costs Uneven(int64_t stages, const StageCosts& costs) {
   Costs uneven = Costs::Uniform(stages, costs);
   for (size_t s = 0; s < uneven.stages.size(); ++s) {

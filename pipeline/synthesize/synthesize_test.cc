@@ -26,7 +26,8 @@ int64_t PeakOf(const Timeline& timeline) {
   return peak;
 }
 
-// The result is a right schedule, lowered too, whose numbers are true.
+// Checks that the result and its lowered form are valid and its figures
+// correct.
 void CheckResult(const SynthesisProblem& problem, const Synthesis& result) {
   EXPECT_EQ(result.schedule.name, "auto");
   EXPECT_EQ(result.schedule.microbatches, problem.microbatches);
@@ -55,8 +56,8 @@ void CheckResult(const SynthesisProblem& problem, const Synthesis& result) {
   }
 }
 
-// The least times of the generators that keep to the limit, those on two-way
-// maps only in the preferred time.
+// The shortest times of generators within the limit; those with two-way maps
+// count only for the preferred time.
 struct Least {
   double longest_stage = 1e300;
   double makespan = 1e300;
@@ -71,7 +72,7 @@ Least LeastOfGenerators(const SynthesisProblem& problem,
     if (!schedule.ok()) continue;
     if (problem.map && schedule->map != *problem.map) continue;
     const auto timeline = Simulate(*schedule, problem.costs);
-    if (!timeline.ok()) continue;  // Other stages.
+    if (!timeline.ok()) continue;  // Another number of stages.
     if (problem.memory_limit > 0 && PeakOf(*timeline) > problem.memory_limit) {
       continue;
     }
@@ -178,7 +179,7 @@ TEST(SynthesizeTest, FindsTheBestOfAllInSmallPipelines) {
     ASSERT_EQ(makespan.ok(), longest.ok());
     if (!longest.ok()) continue;
     ++cases;
-    // Only a better makespan may have kept it from the best.
+    // Counts the results that reach the optimum.
     best_longest +=
         longest->timeline.longest_stage <= oracle.longest_stage * (1 + 1e-9);
     best_makespan +=
@@ -200,8 +201,8 @@ SynthesisProblem Published(int64_t p, int64_t m, const StageCosts& costs,
           .memory_limit = forwards * costs.forward_bytes};
 }
 
-// arXiv 2401.10241, tables 5 and 9. The bytes are the paper's: 34 h + 5 a s for
-// a forward, 32 h of which are left for the weights' gradients.
+// arXiv 2401.10241, tables 5 and 9. Bytes are computed as in the paper: 34 h +
+// 5 a s for a forward, of which 32 h remain for the weights' gradients.
 constexpr StageCosts k1B5 = {18.522, 18.086,  9.337, 0.601,
                              201216, -127488, -73728};
 constexpr StageCosts k28B3 = {10.402, 10.248,  7.698,  0.460,
@@ -229,7 +230,7 @@ TEST(SynthesizeTest, ReachesThePublishedBubbleRates) {
 }
 
 TEST(SynthesizeTest, StagesAreHeldTwiceOnlyWhereDualPipeIsBetter) {
-  // A pipeline whose ends are slow: on two ranks, each works on both.
+  // A pipeline with slow ends; with two ranks, each computes both ends.
   SynthesisProblem problem{.ranks = 4, .microbatches = 40};
   problem.costs = Costs::Uniform(4, {1, 1, 1, 0});
   problem.costs.stages[0] = {3, 3, 3, 0};

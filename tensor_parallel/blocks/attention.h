@@ -40,8 +40,8 @@ struct AttentionOptions {
   int64_t overlap_chunks = 0;
 };
 
-// The ranks that share the positions of a sequence, with ops of their own
-// device; of one rank where there is no context parallelism.
+// The ranks that share the positions of a sequence, with ops on their device;
+// one rank without context parallelism.
 struct ContextGroup {
   TensorGroup group;
   SequenceLayout layout;
@@ -89,7 +89,7 @@ struct AttentionActivations {
 
 class AttentionCore {
  public:
-  // Refuses what Attention::Create does.
+  // Errors as Attention::Create.
   static absl::StatusOr<AttentionCore> Create(const TensorGroup& group,
                                               const ContextGroup& context,
                                               const AttentionOptions& options);
@@ -109,8 +109,8 @@ class AttentionCore {
   // Output and log_sum_exp from query, key and value.
   absl::Status Attend(const TokenBatch& batch,
                       AttentionActivations& activations);
-  // qkv_gradient from that of the output, as [tokens, its heads x head_size];
-  // what is not needed after that is released.
+  // Computes qkv_gradient from the gradient of the output, as [tokens, its
+  // heads x head_size]; releases tensors that are not needed afterwards.
   absl::Status Backward(const TokenBatch& batch,
                         ConstTensorView output_gradient,
                         AttentionActivations& activations);
@@ -210,11 +210,11 @@ class Attention {
     return core_.BatchOf(sequences);
   }
 
-  // FailedPrecondition, here and below, if what is needed of the weights or
-  // their gradients is released, or of the activations is not there.
+  // FailedPrecondition, here and below, if required weights or gradients are
+  // released, or required activations are missing.
   absl::Status Forward(const TokenBatch& batch, ConstTensorView x, TensorView y,
                        AttentionActivations& activations);
-  // Leaves in the activations what BackwardWeight needs, which adds to the
+  // Keeps in the activations what BackwardWeight needs, which adds to the
   // gradients of the weights.
   absl::Status BackwardInput(const TokenBatch& batch,
                              ConstTensorView y_gradient, TensorView x_gradient,

@@ -1,5 +1,5 @@
-// What an attention block refuses, and that it takes any way to share the
-// context. That it computes what it should: blocks/testing.
+// Errors of an attention block, and its choice of context parallelism.
+// blocks/testing checks what it computes.
 #include "tensor_parallel/blocks/attention.h"
 
 #include <memory>
@@ -24,7 +24,7 @@ using namespace block_flight;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// All-to-all attention in place of the ring.
+// Uses all-to-all attention instead of ring attention.
 TEST(AttentionTest, TakesAnyWayToShareTheContext) {
   std::vector<std::vector<double>> outputs[2];
   for (const bool ulysses : {false, true}) {

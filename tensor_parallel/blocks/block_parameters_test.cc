@@ -1,4 +1,4 @@
-// The parameters of a block: names, places, and memory of others.
+// The parameters of a block: names, places, and external memory.
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -26,8 +26,8 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Every element of every parameter is of exactly one rank's primary rows, and
-// the ranks agree on what the whole is.
+// Each element of each parameter belongs to the primary rows of exactly one
+// rank, and the ranks agree on the whole shape.
 absl::StatusOr<std::vector<Parameter::Spec>> SpecsOf(const TensorGroup& group) {
   auto options = OptionsOf(DType::kF32, true, Recompute::kNone);
   options.mlp_bias = true;
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<Parameter::Spec>> SpecsOf(const TensorGroup& group) {
   return specs;
 }
 
-// How often each element is of primary rows.
+// Counts how often each element belongs to primary rows.
 void CountPrimary(const Parameter::Spec& spec, std::vector<int>& counts) {
   const int64_t width = spec.shape.size() == 2 ? spec.shape[1] : 1;
   for (const ParameterRows& rows : spec.rows) {
@@ -111,7 +111,7 @@ TEST(BlockParametersTest, NamesItsParameters) {
 }
 
 TEST(BlockParametersTest, ReleasedParametersAreNamed) {
-  std::deque<Tensor> kept;  // What the block is bound to.
+  std::deque<Tensor> kept;  // External memory that the block is bound to.
   CpuOps ops({.threads = 1});
   const auto options = OptionsOf(DType::kF32, false, Recompute::kNone);
   TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock block,
@@ -142,7 +142,7 @@ TEST(BlockParametersTest, ReleasedParametersAreNamed) {
     TESSERA_ASSERT_OK(p->Bind(own.view()));
     TESSERA_ASSERT_OK(flight.Forward(block));
     TESSERA_ASSERT_OK(flight.BackwardInput(block));
-    // Gradients of weights need no values.
+    // Gradients of weights do not need the values.
     p->Release();
     p->ReleaseGradient();
     EXPECT_THAT(block.BackwardWeight(flight.activations),
@@ -156,7 +156,7 @@ TEST(BlockParametersTest, ReleasedParametersAreNamed) {
   }
 }
 
-// Of every layer that a block has.
+// For every layer of a block.
 TEST(BlockParametersTest, HaveNoMemoryWhereTheGroupSaysSo) {
   CpuOps ops({.threads = 1});
   auto options = OptionsOf(DType::kF32, false, Recompute::kNone);
@@ -179,7 +179,7 @@ TEST(BlockParametersTest, HaveNoMemoryWhereTheGroupSaysSo) {
                        HasSubstr("is released")));
 }
 
-// A partitioned optimizer's memory: values come and go, gradients stay.
+// Memory of a partitioned optimizer: values come and go, gradients stay.
 class BoundMemory {
  public:
   static absl::StatusOr<BoundMemory> CopyOf(
@@ -197,7 +197,7 @@ class BoundMemory {
     return memory;
   }
 
-  // The body of a pass, with the values there.
+  // Runs the body of a pass while the values are present.
   absl::Status During(const std::vector<Parameter*>& parameters,
                       const std::function<absl::Status()>& pass) {
     for (size_t i = 0; i < parameters.size(); ++i) {

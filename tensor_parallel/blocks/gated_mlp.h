@@ -60,8 +60,8 @@ struct GatedMlpActivations {
 
 class GatedMlp {
  public:
-  // A collective. InvalidArgument if a size is negative or the type is none of
-  // f64, f32 and bf16.
+  // A collective. InvalidArgument if a size is negative or the type is not f64,
+  // f32 or bf16.
   static absl::StatusOr<GatedMlp> Create(const TensorGroup& group,
                                          const GatedMlpOptions& options);
 
@@ -71,14 +71,14 @@ class GatedMlp {
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
 
-  // FailedPrecondition, here and below, if what is needed of the weights or
-  // their gradients is released, or of the activations is not there.
+  // FailedPrecondition, here and below, if required weights or gradients are
+  // released, or required activations are missing.
   absl::Status Forward(const Partition& tokens, ConstTensorView x, TensorView y,
                        GatedMlpActivations& activations);
-  // The activations alone.
+  // Computes only the activations.
   absl::Status ForwardActivations(const Partition& tokens, ConstTensorView x,
                                   GatedMlpActivations& activations);
-  // Leaves in the activations what BackwardWeight needs, which adds to the
+  // Keeps in the activations what BackwardWeight needs, which adds to the
   // gradients of the weights.
   absl::Status BackwardInput(const Partition& tokens,
                              ConstTensorView y_gradient, TensorView x_gradient,

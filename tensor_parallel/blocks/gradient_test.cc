@@ -1,5 +1,5 @@
-// Gradients of every layer and block against central differences of their own
-// forward, in float64: element by element, and along random directions.
+// Compares gradients of every layer and block with central differences of its
+// own forward in float64: per element, and along random directions.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -34,8 +34,8 @@ struct Variable {
   std::vector<double> gradient;
 };
 
-// A subject on one rank, and the weighted sum of its outputs as a function of
-// its input and weights.
+// A subject on one rank; evaluates the weighted sum of its outputs as a
+// function of its input and weights.
 class Problem {
  public:
   static absl::StatusOr<std::unique_ptr<Problem>> Create(
@@ -50,7 +50,7 @@ class Problem {
   absl::StatusOr<double> Loss() {
     TESSERA_RETURN_IF_ERROR(
         subject_->Forward(kSequences, x_->view(), y_->view()));
-    // Makes the subject ready for the next forward.
+    // The backward makes the subject ready for the next forward.
     TESSERA_RETURN_IF_ERROR(
         subject_->Backward(y_gradient_->view(), x_gradient_->view()));
     TESSERA_ASSIGN_OR_RETURN(const auto y, y_->view().AsSpan<double>());
@@ -107,8 +107,8 @@ class Problem {
   std::vector<Variable> variables_;
 };
 
-// The derivative along `direction` (as many numbers as values), by the
-// difference of fourth order.
+// The derivative along `direction` (one number per value), by a fourth-order
+// difference.
 absl::StatusOr<double> Difference(Problem& problem, std::span<double> values,
                                   const std::vector<double>& direction) {
   constexpr double kStep = 1e-3;

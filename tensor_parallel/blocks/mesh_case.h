@@ -1,4 +1,4 @@
-// Meshes that blocks are tested on, and what of whole tensors their ranks have.
+// Meshes for tests of blocks, and the parts of whole tensors on their ranks.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_MESH_CASE_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_MESH_CASE_H_
 
@@ -41,7 +41,7 @@ std::ostream& operator<<(std::ostream& os, const MeshCase& c);
 // of nothing, and of fewer positions than ranks.
 std::vector<MeshCase> AllMeshCases();
 
-// The body of a rank. Arguments: its groups, with ops of its own.
+// The body of a rank. Arguments: its groups, with separate ops.
 using MeshBody = std::function<absl::Status(const TensorGroup& tensor,
                                             const TensorGroup& context)>;
 
@@ -53,8 +53,8 @@ std::vector<absl::Status> RunMesh(const MeshCase& c, const MeshBody& body);
 std::vector<IndexRange> RowsOf(const MeshCase& c, int64_t tensor_rank,
                                int64_t context_rank, bool all_tokens);
 
-// Numbers that do not depend on the mesh, by place in `parameters`, of `dtype`
-// where that is narrower than the parameters'.
+// Numbers that do not depend on the mesh, by index in `parameters`, rounded to
+// `dtype` if it is narrower than the parameters' type.
 absl::Status FillWeights(std::span<Parameter* const> parameters, DType dtype);
 
 // Numbers as of RandomTensor, in `dtype`, rounded to `narrow` first.
@@ -69,8 +69,8 @@ absl::StatusOr<Tensor> CastTo(DType dtype, ConstTensorView values);
 absl::StatusOr<Tensor> PartOf(const Parameter& parameter,
                               ConstTensorView whole);
 
-// OK if `actual` is within `tolerance` times the largest magnitude of `whole`
-// of `expected`, which is a part of it; else InternalError.
+// OK if `actual` equals `expected`, a part of `whole`, within `tolerance` times
+// the largest magnitude of `whole`; else InternalError.
 absl::Status ExpectNearPart(std::string_view what, ConstTensorView actual,
                             ConstTensorView expected, ConstTensorView whole,
                             double tolerance);

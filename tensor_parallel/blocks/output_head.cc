@@ -113,7 +113,7 @@ absl::Status OutputHead::Forward(const Partition& tokens, ConstTensorView x,
   return absl::OkStatus();
 }
 
-// The gradient of the logits, and room for that of what they come from.
+// The gradient of the logits, and memory for the gradient of their input.
 absl::Status OutputHead::StartBackward(std::span<const double> scales,
                                        HeadActivations& a) {
   if (!a.logits_.held()) TESSERA_RETURN_IF_ERROR(ComputeLogits(a));

@@ -12,10 +12,9 @@
 //   TESSERA_RETURN_IF_ERROR(head.BackwardWeight(activations));
 //   TESSERA_RETURN_IF_ERROR(head.FinishGradients());  // once a step
 //
-// Tied to an embedding of the same rank, both have one parameter. Over pipeline
-// stages each end has a table of its own, with the same rows of it: sum the two
-// gradients before the step
-// (layers/vocabulary/vocabulary_parallel_projection.h).
+// Tied to an embedding on the same rank, both have one parameter. Over pipeline
+// stages each end has its own table with the same rows: sum the two gradients
+// before the step (layers/vocabulary.h).
 //
 // x and dx are [tokens, width], the same on every rank; under sequence
 // parallelism those of the rank's tokens. Targets, losses and scales are of all
@@ -103,9 +102,9 @@ class HeadActivations {
 
 class OutputHead {
  public:
-  // `tied` is the embedding's table, which is not owned; it must outlive this,
-  // and stay where it is. None: the head has its own. Refuses what its layers
-  // refuse.
+  // `tied` is the embedding's table, which is not owned; it must outlive this
+  // object and must not move. Null: the head has its own table. Errors as its
+  // layers.
   static absl::StatusOr<OutputHead> Create(const TensorGroup& group,
                                            const OutputHeadOptions& options,
                                            Parameter* tied = nullptr);
@@ -114,13 +113,13 @@ class OutputHead {
   VocabularyParallelProjection& projection() { return projection_; }
   Parameter& table() { return projection_.table(); }
 
-  // Without the table, where that is the embedding's. Good until the head is
-  // moved or gone.
+  // Without the table if it belongs to the embedding. The pointers are valid
+  // until the head is moved or destroyed.
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
 
-  // losses[i] = -log of the probability of targets[i]. `tokens` says how many
-  // there are, and how they are parted under sequence parallelism.
+  // losses[i] = -log of the probability of targets[i]. `tokens` gives the
+  // number of tokens, and their partition under sequence parallelism.
   absl::Status Forward(const Partition& tokens, ConstTensorView x,
                        std::span<const int64_t> targets,
                        std::span<double> losses, HeadActivations& activations);

@@ -1,5 +1,5 @@
-// What an output head holds, ties and refuses. That it computes what it should:
-// blocks/testing.
+// Memory, tying and errors of an output head. blocks/testing checks what it
+// computes.
 #include "tensor_parallel/blocks/output_head.h"
 
 #include <cstdint>
@@ -41,7 +41,7 @@ std::vector<int64_t> Words(int64_t tokens, int64_t step) {
   return words;
 }
 
-// Embedding and head, one after the other; the gradients of both add up.
+// Runs embedding and head; the gradients of both add up.
 absl::Status RunModel(VocabularyParallelEmbedding& embedding, OutputHead& head,
                       const Partition& tokens, TensorPool& pool) {
   TESSERA_ASSIGN_OR_RETURN(Tensor x,
@@ -58,7 +58,7 @@ absl::Status RunModel(VocabularyParallelEmbedding& embedding, OutputHead& head,
   return embedding.BackwardWeight(tokens, Words(kTokens, 3), x.view());
 }
 
-// Tied, the one table gets the sum of what two equal tables get.
+// If tied, the table's gradient is the sum of those of two equal tables.
 absl::Status CheckTied(const TensorGroup& group) {
   const Partition tokens = *Partition::Balanced(kTokens, group.size());
   TensorPool pool;
@@ -78,7 +78,7 @@ absl::Status CheckTied(const TensorGroup& group) {
   TESSERA_RETURN_IF_ERROR(embedding.table().FillNormal(key, 1));
   TESSERA_RETURN_IF_ERROR(head.table().FillNormal(key, 1));
   TESSERA_RETURN_IF_ERROR(RunModel(embedding, head, tokens, pool));
-  // As a trainer does across stages.
+  // As a trainer does for tied tables on different stages.
   if (embedding.table().rows() != head.table().rows()) {
     return absl::InternalError("the tables have other rows");
   }
@@ -151,7 +151,7 @@ TEST(OutputHeadTest, HoldsTheInputAloneWhereAllIsComputedAgain) {
     HeadActivations activations(pool);
     TESSERA_ASSERT_OK(head.Forward(*Partition::Balanced(kTokens, 1), x.view(),
                                    Words(kTokens, 2), losses, activations));
-    // And the statistics of the loss.
+    // Includes the statistics of the loss.
     EXPECT_EQ(activations.bytes(),
               recompute == Recompute::kFull
                   ? input + 3 * by_token

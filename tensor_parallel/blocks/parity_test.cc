@@ -1,6 +1,6 @@
-// Every layer and block gives on every mesh what it gives on one rank: outputs,
-// gradients of inputs and of weights. With every way of recomputing, and with
-// the two halves of the backward apart or together, to the last bit the same.
+// Every layer and block gives the same outputs and gradients on every mesh as
+// on one rank. All recompute modes, and both halves of the backward together or
+// apart, agree bit for bit.
 #include <cstdint>
 #include <memory>
 #include <tuple>
@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::Each;
 
-// A whole tensor, or a rank's part of it.
+// A whole tensor, or one rank's part.
 struct Results {
   Tensor y;
   Tensor x_gradient;
@@ -40,7 +40,7 @@ absl::StatusOr<Tensor> CopyOf(ConstTensorView x) {
   return CastTo(x.dtype(), x);
 }
 
-// Twice, so that it shows where a pass leaves something behind.
+// Runs twice, which reveals state left over from a pass.
 absl::Status RunPasses(Subject& subject, int64_t sequences, ConstTensorView x,
                        ConstTensorView y_gradient, bool apart, Results& r) {
   std::vector<Parameter*> parameters;
@@ -78,7 +78,7 @@ absl::StatusOr<Results> Run(Subject& subject, const MeshCase& c,
   return results;
 }
 
-// One rank, float64, from the values that the case's type has.
+// Runs on one rank in float64, with values rounded to the case's type.
 absl::StatusOr<Whole> RunWhole(SubjectKind kind, const MeshCase& c,
                                SubjectOptions options) {
   CpuOps ops({.threads = 1});
@@ -142,7 +142,7 @@ absl::Status Compare(const MeshCase& c, const Mine& mine, Subject& subject,
   std::vector<Parameter*> parameters;
   subject.AppendParameters(parameters);
   for (size_t i = 0; i < parameters.size(); ++i) {
-    // Of all positions.
+    // Sums over all positions.
     TESSERA_ASSIGN_OR_RETURN(Tensor sum, CopyOf(got.gradients[i].view()));
     TESSERA_RETURN_IF_ERROR(context.SumOver(sum.view()));
     TESSERA_ASSIGN_OR_RETURN(Tensor part,

@@ -1,4 +1,4 @@
-// A block and a head on one rank give the losses and the gradients of a plain
+// A block and a head on one rank match the losses and gradients of a plain
 // float64 reference that shares no code with them.
 #include <algorithm>
 #include <cmath>
@@ -39,8 +39,8 @@ constexpr plain_llama::Sizes kSizes = {.sequences = 2,
                                        .epsilon = 1e-3,
                                        .rotary_base = 100};
 
-// What the library computes: the mean loss over one block and the head, and its
-// gradients by x and every parameter.
+// The library's results: the mean loss over one block and the head, and its
+// gradients with respect to x and every parameter.
 struct Model {
   std::vector<double> losses;
   std::vector<double> block_output;
@@ -57,7 +57,7 @@ std::vector<int64_t> Targets() {
   return targets;
 }
 
-// Token 3 is left out.
+// Token 3 has scale 0.
 std::vector<double> Scales() {
   std::vector<double> scales;
   for (size_t t = 0; t < kSizes.tokens(); ++t) {
@@ -119,7 +119,7 @@ absl::StatusOr<Model> RunLibrary() {
   TESSERA_RETURN_IF_ERROR(head.Forward(*Partition::Balanced(kTokens, 1),
                                        y.view(), Targets(), model.losses,
                                        head_activations));
-  // In place, and the gradients of weights at the very end.
+  // In place, with the gradients of weights computed last.
   TESSERA_RETURN_IF_ERROR(
       head.BackwardInput(Scales(), gradient.view(), head_activations));
   TESSERA_RETURN_IF_ERROR(
@@ -137,7 +137,8 @@ absl::StatusOr<Model> RunLibrary() {
   return model;
 }
 
-// The parameters of the library, x first, as numbers to differentiate by.
+// x, then the library's parameters, as numbers to differentiate with respect
+// to.
 using Numbers = std::vector<std::vector<Complex>>;
 
 Numbers NumbersOf(const Model& model) {
@@ -148,7 +149,7 @@ Numbers NumbersOf(const Model& model) {
   return numbers;
 }
 
-// Cuts the fused matrices; in the order of AppendParameters.
+// Splits the fused matrices, in the order of AppendParameters.
 PlainWeights WeightsOf(const Numbers& n) {
   const auto cut = [](const std::vector<Complex>& from, size_t begin,
                       size_t size) {

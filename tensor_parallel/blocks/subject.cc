@@ -129,7 +129,7 @@ absl::StatusOr<std::unique_ptr<Subject>> MakeSubject(
     case SubjectKind::kOutputHead:
       return MakeHead(setting);
   }
-  return absl::InvalidArgumentError("no such kind");
+  return absl::InvalidArgumentError("unknown kind");
 }
 
 }  // namespace tessera::tensor_parallel

@@ -57,8 +57,8 @@ class Subject {
  public:
   virtual ~Subject() = default;
 
-  // The width of y, and whether y has all tokens under sequence parallelism as
-  // well.
+  // The width of y, and whether y has all tokens under sequence parallelism,
+  // too.
   virtual int64_t out_width() const = 0;
   virtual DType out_dtype() const = 0;
   virtual bool whole_output() const { return false; }

@@ -208,7 +208,7 @@ absl::Status TransformerBlock::Forward(int64_t sequences, ConstTensorView x,
   return absl::OkStatus();
 }
 
-// Everything but the block's output, where only the input was kept.
+// Recomputes everything except the block's output, if only the input was kept.
 absl::Status TransformerBlock::ComputeAgain(BlockActivations& a) {
   if (a.middle_.held()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(ForwardAttention(a));

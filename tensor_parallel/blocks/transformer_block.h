@@ -1,6 +1,6 @@
-// Recompute: what a block computes again in its backward instead of keeping it
-// (Chen et al., arXiv 1604.06174; selective: Korthikanti et al., arXiv
-// 2205.05198, section 5). Outputs and gradients are the same to the last bit.
+// Recompute: the activations that a block recomputes in its backward instead of
+// keeping them (Chen et al., arXiv 1604.06174; selective: Korthikanti et al.,
+// arXiv 2205.05198, section 5). Outputs and gradients have the same bits.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TRANSFORMER_BLOCK_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_TRANSFORMER_BLOCK_H_
 
@@ -46,8 +46,9 @@ inline std::ostream& operator<<(std::ostream& os, Recompute recompute) {
   return os << RecomputeName(recompute);
 }
 
-// BlockActivations: what a transformer block keeps of a micro-batch between its
-// passes. One for each micro-batch in flight; the caller owns it.
+// BlockActivations: the tensors that a transformer block keeps for a
+// micro-batch between its passes. One per micro-batch in flight; the caller
+// owns it.
 //
 //   TensorPool pool;                          // one a rank
 //   BlockActivations activations(pool);
@@ -56,7 +57,7 @@ inline std::ostream& operator<<(std::ostream& os, Recompute recompute) {
 //   block.BackwardInput(dy, dx, activations);
 //   block.BackwardWeight(activations);        // empty again, to be used again
 //
-// Memory comes from the pool, and goes back to it as soon as it is not needed.
+// Memory comes from the pool, and is returned as soon as it is not needed.
 
 class BlockActivations {
  public:
@@ -218,7 +219,7 @@ struct TransformerBlockOptions {
 
 class TransformerBlock {
  public:
-  // A collective of both groups. Refuses what its layers refuse.
+  // A collective of both groups. Errors as its layers.
   static absl::StatusOr<TransformerBlock> Create(
       const TensorGroup& group, const ContextGroup& context,
       const TransformerBlockOptions& options);

@@ -72,14 +72,14 @@ double ProductFlops(const Sizes& s) {
   return flops;
 }
 
-// Two products forward and five backward, over the pairs that are seen.
+// Two products in the forward and five in the backward, over visible pairs.
 double AttentionFlops(const Sizes& s) {
   const double pairs = static_cast<double>(s.sequences) *
                        static_cast<double>(s.length * (s.length + 1)) / 2;
   return 7 * 2 * pairs * static_cast<double>(s.heads * s.head_size());
 }
 
-// Flops a second of the products alone.
+// Flops per second of the products alone.
 double PlainRate(const Sizes& s, DType dtype) {
   CpuOps ops({.threads = 1});
   const DType wide = GradientDType(dtype);

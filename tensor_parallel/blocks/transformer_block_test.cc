@@ -1,5 +1,5 @@
-// What a transformer block holds and moves, and what it refuses. That it
-// computes what it should: blocks/testing.
+// Memory, traffic and errors of a transformer block. blocks/testing checks what
+// it computes.
 #include "tensor_parallel/blocks/transformer_block.h"
 
 #include <cstdint>
@@ -25,7 +25,7 @@ using namespace block_flight;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// By hand: elements of the type, then statistics.
+// Computed by hand: elements of the type, then statistics.
 int64_t ExpectedBytes(int64_t ranks, const TransformerBlockOptions& options) {
   const bool wide = options.attention.dtype == DType::kF64;
   const int64_t element = SizeInBytes(options.attention.dtype);
@@ -95,7 +95,7 @@ TEST(TransformerBlockTest, HoldsWhatEachWayOfRecomputingSays) {
   }
 }
 
-// With f32 on one rank, from the table in the README.
+// The README's table, for f32 on one rank.
 TEST(TransformerBlockTest, RecomputingShrinksWhatIsHeld) {
   const auto bytes = [](Recompute recompute) {
     return ExpectedBytes(1, OptionsOf(DType::kF32, false, recompute));
@@ -105,8 +105,8 @@ TEST(TransformerBlockTest, RecomputingShrinksWhatIsHeld) {
   EXPECT_EQ(bytes(Recompute::kFull), 2304);
 }
 
-// Forwards and backwards of several micro-batches in the order of a pipeline
-// (some forwards, then one of each, gradients of weights late).
+// Runs forwards and backwards of several micro-batches in pipeline order (some
+// forwards, then one of each, weight gradients late).
 absl::Status RunPipeline(TransformerBlock& block, std::deque<Flight>& flights) {
   constexpr size_t kAhead = 2;
   for (size_t i = 0; i < flights.size() + kAhead; ++i) {
@@ -169,7 +169,7 @@ TEST(TransformerBlockTest, MicroBatchesInFlightDoNotDisturbEachOther) {
   }
 }
 
-// What a rank gave to collectives, by kind.
+// Elements that a rank passes to collectives, by kind.
 struct Moved {
   int64_t all_reduce = 0, all_gather = 0, reduce_scatter = 0, other = 0;
   friend bool operator==(const Moved&, const Moved&) = default;
@@ -252,12 +252,12 @@ TEST(TransformerBlockTest, MovesWhatTheReadmeSays) {
       {false, kNone, Backward::kTogether, {2, 0, 0}, {2, 0, 0}},
       {false, kNone, Backward::kApart, {2, 0, 0}, {2, 0, 0}},
       {false, Recompute::kSelective, Backward::kApart, {2, 0, 0}, {2, 0, 0}},
-      // The projection of the attention is summed again, that of the MLP not.
+      // The attention's projection is reduced again, the MLP's is not.
       {false, kFull, Backward::kTogether, {2, 0, 0}, {3, 0, 0}},
-      // The input of each pair of layers, and the gradient of its output, are
-      // gathered; then the gradient of the input is scattered.
+      // The input of each pair of layers and the gradient of its output are
+      // gathered; then the gradient of the input is reduce-scattered.
       {true, kNone, Backward::kTogether, {0, 2, 2}, {0, 4, 2}},
-      // The gradient of the output twice.
+      // The gradient of the output is gathered twice.
       {true, kNone, Backward::kApart, {0, 2, 2}, {0, 6, 2}},
       {true, kFull, Backward::kTogether, {0, 2, 2}, {0, 6, 3}},
   };

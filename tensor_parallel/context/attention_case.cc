@@ -341,7 +341,7 @@ absl::Status CheckDifferences(collectives::Communicator& communicator,
   TESSERA_ASSIGN_OR_RETURN(const auto attention, make(group, c));
   TESSERA_ASSIGN_OR_RETURN(Local local, TakeLocal(c, whole, group.rank()));
   TESSERA_RETURN_IF_ERROR(RunOnce(*attention, local));
-  // All of them, whatever an earlier one says: the ranks work together.
+  // Runs all comparisons even after a failure, because they are collectives.
   absl::Status status = CompareDifferences(communicator, c, *attention, local,
                                            local.query, local.query_gradient);
   status.Update(CompareDifferences(communicator, c, *attention, local,

@@ -1,5 +1,5 @@
-// Attention over a whole sequence by its definition, in float64: what the ways
-// to share it among ranks are held against.
+// Attention over a whole sequence by its definition, in float64: the reference
+// for all kinds of context parallelism.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_
 
@@ -90,7 +90,7 @@ std::ostream& operator<<(std::ostream& os, const AttentionCase& c);
 // none and by all; both layouts; f64, f32 and bf16; with rotary positions.
 std::vector<AttentionCase> AllAttentionCases();
 
-// Random tensors, and what a plain loop over the whole sequence gives.
+// Random tensors, and the results of a plain loop over the whole sequence.
 struct WholeAttention {
   Tensor query;
   Tensor key;

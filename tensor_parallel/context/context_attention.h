@@ -1,6 +1,6 @@
-// ContextAttention: attention over a sequence whose positions are parted among
-// the ranks of a group. What a block of a transformer holds, whatever the way
-// in which the ranks share the work.
+// ContextAttention: attention over a sequence whose positions are divided among
+// the ranks of a group. The interface that transformer blocks use for every
+// kind of context parallelism.
 //
 //   TESSERA_RETURN_IF_ERROR(attention->Forward({q, k, v}, output, statistics));
 //   ...

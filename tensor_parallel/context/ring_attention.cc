@@ -43,7 +43,7 @@ int64_t RingAttention::RankAt(int64_t step) const {
   return (group_.rank() + n - step % n) % n;
 }
 
-// Returns whether this rank's queries see nothing of the block of `rank`.
+// Returns true if this rank's queries see none of the keys of `rank`.
 bool RingAttention::IsHidden(int64_t rank) const {
   const auto& queries = positions_[static_cast<size_t>(group_.rank())];
   const auto& keys = positions_[static_cast<size_t>(rank)];
@@ -63,7 +63,7 @@ absl::StatusOr<TensorView> RingAttention::PairOf(ReusableTensor& memory,
   return memory.Get(dtype, shape);
 }
 
-// The block of a step, where it will come to or has come to.
+// The block of a step, at its present or future location.
 absl::StatusOr<RingAttention::Block> RingAttention::BlockAt(int64_t step) {
   const int64_t rank = RankAt(step);
   TESSERA_ASSIGN_OR_RETURN(
@@ -104,8 +104,8 @@ absl::StatusOr<Pending> RingAttention::StartPassing(ConstTensorView mine,
   return Pending(std::move(work));
 }
 
-// The block after this one, which `pending` says when it is there; this one
-// where it is the last.
+// Starts to receive the next block; `pending` completes when it arrives.
+// Returns this block if it is the last one.
 absl::StatusOr<RingAttention::Block> RingAttention::StartNextBlock(
     int64_t step, const Block& block, Pending* pending) {
   *pending = Pending();
@@ -162,7 +162,7 @@ absl::Status RingAttention::Forward(const Inputs& inputs, TensorView output,
                                         : ops.Cast(sum, output);
 }
 
-// Adds what this rank's queries give to the gradients of a block.
+// Adds the contributions of this rank's queries to the gradients of a block.
 absl::Status RingAttention::AddShare(const Backpropagation& backward,
                                      const Block& block,
                                      TensorView pair) const {
@@ -175,9 +175,9 @@ absl::Status RingAttention::AddShare(const Backpropagation& backward,
        backward.query_gradient, key_gradient, value_gradient});
 }
 
-// The gradients of this rank's own keys and values, once they have been to all
-// ranks. A block's gradients follow it a step behind: a rank adds its share,
-// which it works out while they come.
+// Returns the gradients of this rank's keys and values after they have passed
+// all ranks. A block's gradients follow it one step later: a rank computes its
+// contribution while they arrive, and adds it.
 absl::StatusOr<TensorView> RingAttention::GoRound(
     const Backpropagation& backward) {
   Ops& ops = group_.ops();

@@ -1,5 +1,5 @@
-// RingAttention: attention over a sequence whose positions are parted among the
-// ranks. Each has its queries, and the keys and values go round.
+// RingAttention: attention over a sequence whose positions are divided among
+// the ranks. Each rank keeps its queries; keys and values circulate.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto layout, SequenceLayout::Zigzag(4096, n));
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -8,11 +8,12 @@
 //                                              .head_size = 64}));
 //   TESSERA_RETURN_IF_ERROR(attention.Forward({q, k, v}, output, statistics));
 //
-// In step i a rank works on the block of rank r - i while that of r - i - 1
-// comes: n - 1 messages of its keys and values forward; backward the same, and
-// n of their gradients, which go round with them and come home. Blocks that a
-// causal mask hides wholly are passed on without work. Liu, Zaharia and Abbeel,
-// Ring Attention, arXiv 2310.01889; merging as in ops/attention_block.h.
+// In step i a rank works on the block of rank r - i while that of rank r - i -
+// 1 arrives: n - 1 messages with keys and values in the forward; the backward
+// has the same plus n messages with their gradients, which circulate with them
+// and return to their owner. Blocks hidden by a causal mask are passed on
+// without work. Liu, Zaharia and Abbeel, Ring Attention, arXiv 2310.01889;
+// merging as in ops/ops.h.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
 
@@ -35,9 +36,8 @@ using RingAttentionOptions = ContextAttentionOptions;
 
 class RingAttention final : public ContextAttention {
  public:
-  // InvalidArgument if the layout is not of the group's ranks, a count is below
-  // 1, kv heads do not divide the heads, or the type is none of f64, f32 and
-  // bf16.
+  // InvalidArgument if the layout has another number of ranks, a count is below
+  // 1, kv heads do not divide the heads, or the type is not f64, f32 or bf16.
   static absl::StatusOr<RingAttention> Create(
       const TensorGroup& group, const SequenceLayout& layout,
       const RingAttentionOptions& options);

@@ -1,5 +1,5 @@
-// SequenceLayout: which positions of a sequence each rank of a context-parallel
-// group has.
+// SequenceLayout: the positions of a sequence on each rank of a
+// context-parallel group.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto layout, SequenceLayout::Zigzag(4096, 4));
 //   layout.PositionsOf(1);     // 512 to 1023, then 3072 to 3583

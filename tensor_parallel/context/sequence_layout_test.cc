@@ -53,8 +53,9 @@ TEST(SequenceLayoutTest, ZigzagGivesARankTheFrontAndTheBack) {
   EXPECT_THAT(layout.PositionsOf(1), ElementsAre(2, 3, 4, 5));
 }
 
-// The same where 2 n divides the length. Else some have a query more, which
-// sees up to the whole sequence: less than a block where chunks are long.
+// The work is equal if 2 n divides the length. Otherwise some ranks have one
+// more query, which sees up to the whole sequence: less than a block if chunks
+// are long.
 TEST(SequenceLayoutTest, CausalWorkUnderZigzagDiffersByLessThanABlock) {
   for (int64_t ranks = 1; ranks <= 9; ++ranks) {
     for (int64_t length = 2 * ranks; length <= 1000; length += 7) {
@@ -77,7 +78,7 @@ TEST(SequenceLayoutTest, CausalWorkUnderZigzagDiffersByLessThanABlock) {
   }
 }
 
-// Pairs of a query of `rank` and a key of `other` that it sees, one by one.
+// Counts the pairs of a query of `rank` and a key of `other` that it sees.
 int64_t VisiblePairs(const SequenceLayout& layout, int64_t rank,
                      int64_t other) {
   int64_t pairs = 0;
@@ -87,9 +88,9 @@ int64_t VisiblePairs(const SequenceLayout& layout, int64_t rank,
   return pairs;
 }
 
-// In each step of a ring every rank works on one other rank's keys: under
-// zigzag all have the same work, so that none waits for another. Under the
-// contiguous layout the first has one block in all, the last one n.
+// In each step of a ring every rank works on one other rank's keys. Under
+// zigzag all have the same work, so no rank waits. Under the contiguous layout
+// the first rank has one block of work in total and the last one n.
 TEST(SequenceLayoutTest, EveryStepOfARingIsTheSameWorkUnderZigzag) {
   for (int64_t ranks = 2; ranks <= 8; ++ranks) {
     for (const int64_t chunk : {1, 4, 9}) {
@@ -100,7 +101,7 @@ TEST(SequenceLayoutTest, EveryStepOfARingIsTheSameWorkUnderZigzag) {
         int64_t all = 0;
         for (int64_t other = 0; other < ranks; ++other) {
           const int64_t pairs = VisiblePairs(layout, rank, other);
-          // The rank's own block has the queries' own positions besides.
+          // The rank's own block also contains the queries' own positions.
           EXPECT_EQ(pairs, 2 * chunk * chunk + (other == rank ? chunk : 0));
           all += pairs;
         }
@@ -110,8 +111,8 @@ TEST(SequenceLayoutTest, EveryStepOfARingIsTheSameWorkUnderZigzag) {
   }
 }
 
-// Lengths that 2 n does not divide: less than a block of a rank's queries and a
-// rank's keys between the least and the most, counted one by one.
+// Lengths not divisible by 2 n: the least and the most work of a rank's queries
+// with another rank's keys differ by less than a block, by counting.
 TEST(SequenceLayoutTest, UnevenStepsOfARingDifferByLessThanABlock) {
   for (int64_t ranks = 2; ranks <= 5; ++ranks) {
     for (int64_t length = 6 * ranks * ranks; length < 6 * ranks * ranks + 13;

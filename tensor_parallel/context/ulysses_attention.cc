@@ -61,14 +61,15 @@ bool HeadPartition::shares_kv_heads() const {
 
 namespace {
 
-// So that pieces of any type can be worked on where they are.
+// Aligns pieces of every type so that they can be used in place.
 constexpr int64_t kAlignment = 8;
 
 std::vector<int64_t> RestOf(const ConstTensorView& by_position) {
   return {by_position.shape().begin() + 2, by_position.shape().end()};
 }
 
-// Rows of a piece, which lie side by side there, and in ranges of the whole.
+// Copies the rows of a piece, which are contiguous there, into ranges of the
+// whole.
 absl::Status CopyIn(Ops& ops, ConstTensorView piece,
                     std::span<const IndexRange> ranges,
                     const TensorView& whole) {
@@ -337,7 +338,8 @@ absl::Status UlyssesAttention::Attend(const Gathered& gathered,
   return absl::OkStatus();
 }
 
-// In the type of the inputs; the same memory where that is this type.
+// Converts to the type of the inputs; returns the same memory if it has that
+// type.
 absl::StatusOr<UlyssesAttention::ByHead> UlyssesAttention::Narrowed(
     const ByHead& wide, ByHeadMemory& memory, HeadKind kind) {
   if (statistics() == options_.dtype) return wide;

@@ -1,14 +1,14 @@
-// HeadPartition: which heads each rank has, where ranks share the heads of an
+// HeadPartition: the heads of each rank, if ranks divide the heads of an
 // attention instead of its positions.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto partition, HeadPartition::Create(8, 2, 4));
 //   partition.RunsOf(1);          // query heads 2 and 3, kv head 0
 //   partition.shares_kv_heads();  // true: ranks 0 and 1 both need kv head 0
 //
-// Query heads are dealt out evenly, at most one more to some than to others;
-// with more ranks than heads the last ranks have none. With them a rank needs
-// the kv heads at which they look: where ranks do not divide the kv heads, two
-// or more ranks need the same one. Pure arithmetic.
+// Query heads are divided evenly, with a difference of at most one; with more
+// ranks than heads the last ranks have none. A rank also needs the kv heads of
+// its query heads: if ranks do not divide the kv heads, two or more ranks need
+// the same one. Pure arithmetic.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_ULYSSES_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_ULYSSES_ATTENTION_H_
 
@@ -54,7 +54,7 @@ class HeadPartition {
   IndexRange HeadsOf(int64_t rank) const { return heads_.RangeOf(rank); }
   IndexRange KvHeadsOf(int64_t rank) const;
 
-  // Returns whether two ranks need the same kv head.
+  // Returns true if two ranks need the same kv head.
   bool shares_kv_heads() const;
 
  private:
@@ -149,9 +149,9 @@ class HeadExchange {
   ReusableTensor received_{group_.memory()};
 };
 
-// UlyssesAttention: attention over a sequence whose positions are parted among
+// UlyssesAttention: attention over a sequence whose positions are divided among
 // the ranks, by all-to-all: each rank gets all positions of some heads, attends
-// over the whole sequence, and gives the result back by position.
+// over the whole sequence, and returns the result by position.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto layout, SequenceLayout::Contiguous(4096, n));
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -160,12 +160,12 @@ class HeadExchange {
 //                                                 .head_size = 64}));
 //   TESSERA_RETURN_IF_ERROR(attention.Forward({q, k, v}, output, statistics));
 //
-// Jacobs et al., DeepSpeed Ulysses, arXiv 2309.14509. Heads are dealt out by
-// HeadPartition: any number of them; kv heads that several ranks need go to
-// each, and their gradients are summed up in the order of ranks. Positions may
-// lie in any layout, as ranks work on the sequence in its order; work per rank
-// is the same in all of them. With fewer heads than ranks some have no work:
-// RingAttention has no such limit.
+// Jacobs et al., DeepSpeed Ulysses, arXiv 2309.14509. HeadPartition divides the
+// heads, any number of them. kv heads that several ranks need are sent to each,
+// and their gradients are summed in rank order. Positions may have any layout,
+// since ranks work on the sequence in order; the work per rank does not depend
+// on the layout. With fewer heads than ranks some have no work; RingAttention
+// has no such limit.
 //
 // Bytes that a rank sends, its part to itself included, as a collective counts
 // them: L positions, of which it has P; H heads, of which it has h; it needs k

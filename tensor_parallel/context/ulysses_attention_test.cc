@@ -1,5 +1,5 @@
-// Attention by all-to-all gives what a plain loop over the whole sequence
-// gives, and moves the bytes that its formula says.
+// All-to-all attention gives the results of a plain loop over the whole
+// sequence and moves the bytes of its formula.
 #include "tensor_parallel/context/ulysses_attention.h"
 
 #include <cstdint>
@@ -32,8 +32,8 @@ absl::StatusOr<std::unique_ptr<ContextAttention>> MakeUlysses(
   return std::make_unique<UlyssesAttention>(std::move(attention));
 }
 
-// Besides the cases of every way: as many kv heads as heads, one for all, more
-// or fewer than ranks, heads that no number of ranks divides.
+// The common cases, plus: as many kv heads as heads, one kv head, more or fewer
+// than ranks, and numbers of heads that no number of ranks divides.
 std::vector<AttentionCase> AllUlyssesCases() {
   std::vector<AttentionCase> cases = AllAttentionCases();
   struct Heads {
@@ -83,8 +83,7 @@ TEST_P(UlyssesAttentionTest, GivesWhatAPlainLoopGives) {
 INSTANTIATE_TEST_SUITE_P(AllCases, UlyssesAttentionTest,
                          ::testing::ValuesIn(AllUlyssesCases()));
 
-// 6 heads of which 2 look at each kv head, over 4 ranks: the last two share
-// one.
+// 6 heads, 3 per kv head, on 4 ranks: the last two share one kv head.
 TEST(UlyssesDifferencesTest, GradientsAreWhatTheForwardSays) {
   for (const int64_t ranks : {1, 4}) {
     const AttentionCase c = {.ranks = ranks,
@@ -118,7 +117,7 @@ int64_t CallsMade(const Communicator& communicator) {
   return calls;
 }
 
-// The formula in the header, without the padding: sizes here need none.
+// The header's formula without padding; these sizes need none.
 absl::Status CheckBytes(Communicator& communicator, const AttentionCase& c) {
   CpuOps ops({.threads = 1});
   const TensorGroup group(ops, &communicator);

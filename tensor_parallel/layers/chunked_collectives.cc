@@ -197,7 +197,7 @@ bool IsFirstHolder(const FusedPartition& partition, size_t part, int64_t rank) {
   return !of.replicated || rank % (partition.ranks() / of.groups) == 0;
 }
 
-// Puts a rank's outputs where they are among all.
+// Copies a rank's outputs to their place among all outputs.
 absl::Status OutputGather::Place(int64_t rank, ConstTensorView local,
                                  TensorView y) const {
   for (size_t part = 0; part < partition_.parts().size(); ++part) {

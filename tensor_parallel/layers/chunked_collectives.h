@@ -1,14 +1,14 @@
-// TokenChunks: every rank's tokens in several chunks, so that some travel while
-// others are worked on.
+// TokenChunks: every rank's tokens in several chunks, so that some are
+// communicated while others are computed.
 //
 //   const TokenChunks chunks(*Partition::Balanced(10, 2), 2);
 //   chunks.TokensOf(0, 1);    // {5, 8}: chunk 0 of rank 1
 //   chunks.SizesOf(0);        // 3, 3: what a collective of chunk 0 moves
 //   chunks.RowsOf(1, 1);      // {8, 10}
 //
-// In memory where chunk follows chunk, and in each the ranks' parts follow one
-// another, a chunk is what one all-gather fills or one reduce-scatter reads:
-// RowsOf says where a part lies there. Pure arithmetic.
+// In memory with chunk after chunk, and in each chunk the ranks' parts one
+// after another, a chunk is what one all-gather fills or one reduce-scatter
+// reads: RowsOf returns a part's place there. Pure arithmetic.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_CHUNKED_COLLECTIVES_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_CHUNKED_COLLECTIVES_H_
 
@@ -66,16 +66,16 @@ class TokenChunks {
 // Computation via Decomposition, ASPLOS 2023, by sub-ranges of an all-gather
 // instead of steps of a ring: each engine's own all-gather then does it.
 
-// Move-only. Waits for what is in progress before it goes.
+// Move-only. The destructor waits for operations in progress.
 class ChunkedGather {
  public:
   // Rows [tokens.size(), ...] of which all tokens are `tokens`.
   using Visit =
       absl::FunctionRef<absl::Status(IndexRange tokens, ConstTensorView rows)>;
 
-  // Starts the gathering of `mine` to `buffer`, which has room for all tokens
-  // (in the order of TokenChunks::RowsOf); both must stay. A collective, but
-  // for one rank. InvalidArgument if the shapes are not those of the tokens.
+  // Starts to gather `mine` into `buffer`, which holds all tokens (in the order
+  // of TokenChunks::RowsOf); both must stay valid. A collective, except with
+  // one rank. InvalidArgument if the shapes do not match the tokens.
   static absl::StatusOr<ChunkedGather> Start(const TensorGroup& group,
                                              const TokenChunks& chunks,
                                              ConstTensorView mine,
@@ -123,17 +123,17 @@ class ChunkedGather {
 // reduce-scatter instead of steps of a ring: the sums are in the order of
 // ranks, as without chunks, and have the bits that the engine's sums have.
 
-// Move-only. Waits for what is in progress before it goes.
+// Move-only. The destructor waits for operations in progress.
 class ChunkedSums {
  public:
   // Sets the addends of `tokens` in rows [tokens.size(), ...].
   using Compute =
       absl::FunctionRef<absl::Status(IndexRange tokens, TensorView rows)>;
 
-  // mine = this rank's tokens of the sum of what all ranks compute, by way of
-  // `buffer`, which has room for all tokens; both must stay. A collective.
+  // mine = this rank's tokens of the sum of all ranks' results, through
+  // `buffer`, which holds all tokens; both must stay valid. A collective.
   // Returns when everything is computed and started. InvalidArgument if the
-  // shapes are not those of the tokens.
+  // shapes do not match the tokens.
   static absl::StatusOr<ChunkedSums> Scatter(const TensorGroup& group,
                                              const TokenChunks& chunks,
                                              TensorView buffer, TensorView mine,
@@ -156,18 +156,18 @@ class ChunkedSums {
   std::vector<Pending> pending_;
 };
 
-// OutputGather: the outputs of a column-parallel layer, of which each rank has
-// some, put together on every rank.
+// OutputGather: assembles the outputs of a column-parallel layer, of which each
+// rank has some, on every rank.
 //
 //   OutputGather gather(group, layer.partition());
 //   TESSERA_RETURN_IF_ERROR(gather.Gather(my_y, y));
 //   TESSERA_RETURN_IF_ERROR(gather.Slice(y_gradient, my_y_gradient));
 //
-// Outputs that several ranks hold (key and value heads, where there are fewer
-// than ranks) are taken from the first of these, and their gradient goes to it
-// alone: the others get zeros, so that sums over the ranks count it once.
+// Outputs that several ranks hold (kv heads, if there are fewer than ranks) are
+// taken from the first of these ranks, and only it gets their gradient: the
+// others get zeros, so that sums over the ranks count it once.
 
-// Returns whether no rank before this one holds the same outputs of the part.
+// Returns true if no earlier rank holds the same outputs of the part.
 bool IsFirstHolder(const FusedPartition& partition, size_t part, int64_t rank);
 
 class OutputGather {
@@ -175,9 +175,9 @@ class OutputGather {
   OutputGather(const TensorGroup& group, const FusedPartition& partition)
       : group_(group), partition_(partition) {}
 
-  // y [tokens, partition.size()] from `local` [tokens, the rank's outputs],
-  // which is contiguous. A collective: an all-gather of y's bytes (and of what
-  // ranks hold more than once).
+  // Sets y [tokens, partition.size()] from `local` [tokens, the rank's
+  // outputs], which is contiguous. A collective: an all-gather of y's bytes
+  // (and of outputs that several ranks hold).
   absl::Status Gather(ConstTensorView local, TensorView y);
 
   // The rank's outputs of the gradient of y. Moves nothing.

@@ -38,13 +38,12 @@ absl::StatusOr<Tensor> RandomTensor(DType dtype, std::span<const int64_t> shape,
 // The elements as float64, in row-major order, of any view.
 absl::StatusOr<std::vector<double>> ValuesOf(ConstTensorView x);
 
-// A copy of some ranges of dimension `dim`, one behind the other.
+// A copy of ranges of dimension `dim`, concatenated.
 absl::StatusOr<Tensor> Take(ConstTensorView x, int dim,
                             std::span<const IndexRange> ranges);
 
-// OK if both are as near as `tolerance` times the largest magnitude of
-// `expected` (at least 1); else InternalError that names `what` and the worst
-// element.
+// OK if both agree within `tolerance` times the largest magnitude of `expected`
+// (at least 1); else InternalError that names `what` and the worst element.
 absl::Status ExpectNear(std::string_view what, ConstTensorView actual,
                         ConstTensorView expected, double tolerance);
 

@@ -63,8 +63,8 @@ struct ColumnParallelOptions {
 
 class ColumnParallelLinear {
  public:
-  // A collective where ranks share a part. InvalidArgument if a size or the
-  // number of chunks is negative, or the parts are not those of `out`.
+  // A collective if ranks share a part. InvalidArgument if a size or the number
+  // of chunks is negative, or the parts do not add up to `out`.
   static absl::StatusOr<ColumnParallelLinear> Create(
       const TensorGroup& group, const ColumnParallelOptions& options);
 
@@ -72,9 +72,9 @@ class ColumnParallelLinear {
   int64_t local_out() const { return weights_.out(); }
   const FusedPartition& partition() const { return partition_; }
 
-  // Tensors of a call do not overlap. InvalidArgument if a shape is not what
-  // the layer and the tokens say; FailedPrecondition if weights or gradients
-  // that the call needs are released (parameter.h).
+  // Tensors of a call must not overlap. InvalidArgument if a shape does not
+  // match the layer and the tokens; FailedPrecondition if required weights or
+  // gradients are released (parameter.h).
   absl::Status Forward(const Partition& tokens, ConstTensorView x,
                        TensorView y);
   absl::Status BackwardInput(const Partition& tokens,
@@ -85,8 +85,8 @@ class ColumnParallelLinear {
   absl::Status Backward(const Partition& tokens, ConstTensorView y_gradient,
                         ConstTensorView x, TensorView x_gradient);
 
-  // After the last backward: outputs that several ranks hold (key and value
-  // heads, where there are fewer than ranks) get the sum of their gradients.
+  // Call it after the last backward: outputs that several ranks hold (kv heads,
+  // if there are fewer than ranks) get the sum of their gradients.
   absl::Status FinishGradients();
 
  private:
@@ -204,8 +204,8 @@ class RowParallelLinear {
   ReusableTensor all_y_{group_.memory()};
 };
 
-// Tells the weights of linear layers what they are parts of, which the shapes
-// that they hold do not say.
+// Describes the whole matrices of linear layers' weights, which their local
+// shapes do not determine.
 
 absl::Status DescribeWeights(const TensorGroup& group,
                              ColumnParallelLinear& layer);

@@ -1,4 +1,4 @@
-// What linear layers refuse, and how many bytes they move.
+// Errors of linear layers, and the bytes they move.
 #include <algorithm>
 #include <cstdint>
 
@@ -20,7 +20,7 @@ using collectives::RunRanks;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// What travels is the same, in as many messages as chunks.
+// The same bytes move, in one message per chunk.
 TEST(LinearTrafficTest, ChunksMoveTheSameBytes) {
   constexpr int64_t kTokens = 24, kIn = 5, kOut = 8;
   for (const int64_t chunks : {0, 4}) {
@@ -56,7 +56,7 @@ TEST(LinearTrafficTest, ChunksMoveTheSameBytes) {
                 count += totals.count;
                 bytes += totals.bytes;
               }
-              // x gathered twice, the sums of its gradient scattered.
+              // x is gathered twice, the sums of its gradient are scattered.
               if (bytes == 3 * kTokens * kIn * 8 &&
                   count == 3 * std::max<int64_t>(1, chunks)) {
                 return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Column- and row-parallel layers give what one rank gives, and one rank what a
-// plain loop gives.
+// Column- and row-parallel layers match one rank, and one rank matches a plain
+// loop.
 #include "tensor_parallel/layers/linear.h"
 
 #include <cstdint>
@@ -23,8 +23,8 @@ using ::testing::Each;
 
 constexpr RandomKey kWeights = {.seed = 7, .stream = 3};
 
-// Everything that a layer computes from x and the gradient of y, which are the
-// same on every rank.
+// Everything that a layer computes from x and the gradient of y; the same on
+// every rank.
 struct Results {
   Tensor y;
   Tensor x_gradient;
@@ -43,8 +43,8 @@ std::vector<IndexRange> MyTokens(const LayerCase& c, const Partition& tokens,
                               : IndexRange{0, tokens.size()}};
 }
 
-// Runs `layer` on its part of x and of the gradient of y, in the way `apart`
-// says: the two halves of the backward one by one, or at once.
+// Runs `layer` on its parts of x and of the gradient of y; `apart` runs the two
+// halves of the backward one by one.
 template <typename Layer>
 absl::StatusOr<Results> RunLayer(Layer& layer, const Partition& tokens,
                                  ConstTensorView x, ConstTensorView y_gradient,
@@ -76,7 +76,7 @@ struct Whole {
   Results results;
 };
 
-// The layer on one rank.
+// Runs the layer on one rank.
 absl::StatusOr<Whole> RunWhole(const LayerCase& c, int64_t in, int64_t out) {
   CpuOps ops({.threads = 1});
   TESSERA_ASSIGN_OR_RETURN(Tensor x,
@@ -102,7 +102,7 @@ absl::Status Compare(std::string_view what, ConstTensorView actual,
   return ExpectNear(what, actual, expected.view(), tolerance);
 }
 
-// Of outputs that several ranks hold, each rank has a part of the gradient.
+// Splits gradients of outputs that several ranks hold among these ranks.
 absl::Status ShareReplicated(const FusedPartition& partition,
                              const TensorGroup& group, Tensor& gradient) {
   for (size_t part = 0; part < partition.parts().size(); ++part) {
@@ -196,14 +196,14 @@ absl::Status CheckRows(Communicator& communicator, const LayerCase& c,
 class LinearTest : public ::testing::TestWithParam<LayerCase> {};
 
 // How the tests run a layer: the halves of the backward together or apart, and
-// in how many chunks tokens travel; 3 is more than some ranks have.
+// the number of chunks of tokens; 3 is more than some ranks have.
 struct Way {
   bool apart;
   int64_t chunks;
 };
 constexpr Way kWays[] = {{false, 0}, {true, 1}, {false, 2}, {true, 3}};
 
-// 13 and 10 divide by none of the numbers of ranks.
+// 13 and 10 are not divisible by any of the numbers of ranks.
 TEST_P(LinearTest, ColumnsGiveWhatOneRankGives) {
   const LayerCase c = GetParam();
   for (const Way way : kWays) {
@@ -256,7 +256,7 @@ TEST_P(LinearTest, GatheredOutputsAreThoseOfAllRanks) {
   }
 }
 
-// Gate and up projection: each rank has its part of both.
+// Gate and up projection: each rank has a part of both.
 TEST_P(LinearTest, FusedPartsAreCutOneByOne) {
   const LayerCase c = GetParam();
   const ColumnParallelOptions options = {
@@ -273,11 +273,11 @@ TEST_P(LinearTest, FusedPartsAreCutOneByOne) {
               Each(IsOk()));
 }
 
-// 8 query heads of 3 elements, 2 of keys and values: from 4 ranks on, several
-// hold the same ones.
+// 8 query heads of 3 elements and 2 kv heads: from 4 ranks on, several ranks
+// hold the same kv heads.
 TEST_P(LinearTest, SharedKeyAndValueHeadsGetTheirWholeGradient) {
   const LayerCase c = GetParam();
-  if (c.ranks == 3) return;  // 2 heads cannot be shared by 3 ranks.
+  if (c.ranks == 3) return;  // 2 heads cannot be split over 3 ranks.
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto parts, QkvParts(8, 2, 3, c.ranks));
   for (const bool gather_output : {false, true}) {
     const ColumnParallelOptions options = {

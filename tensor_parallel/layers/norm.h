@@ -52,8 +52,8 @@ struct NormState {
 // Nothing moves but in FinishGradients. The weight begins with ones.
 class RmsNorm {
  public:
-  // InvalidArgument if the width or epsilon is negative, or the type is none of
-  // f64, f32 and bf16.
+  // InvalidArgument if the width or epsilon is negative, or the type is not
+  // f64, f32 or bf16.
   static absl::StatusOr<RmsNorm> Create(const TensorGroup& group,
                                         const NormOptions& options);
 

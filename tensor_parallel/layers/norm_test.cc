@@ -42,7 +42,7 @@ TEST(NormTest, KeepsItsStatisticsInTheState) {
   TESSERA_ASSERT_OK(norm.Forward(a.view(), y.view(), first));
   TESSERA_ASSERT_OK(
       norm.BackwardInput(gradient.view(), a.view(), first, alone.view()));
-  // Another micro-batch in between.
+  // Runs another micro-batch in between.
   TESSERA_ASSERT_OK(norm.Forward(a.view(), y.view(), first));
   TESSERA_ASSERT_OK(norm.Forward(b.view(), y.view(), second));
   TESSERA_ASSERT_OK(

@@ -48,14 +48,14 @@ struct Question {
   bool columns = true;    // All-gather + GEMM; else GEMM + reduce-scatter.
   bool backward = false;  // Both halves of it.
   int64_t tokens = 0;
-  int64_t width = 0;   // Of the tokens that travel.
-  int64_t hidden = 0;  // Of all ranks.
+  int64_t width = 0;   // Elements per communicated token.
+  int64_t hidden = 0;  // Sum over all ranks.
   int64_t chunks = 0;
 };
 
 using Call = std::function<absl::Status()>;
 
-// One rank's three ways, which work on tensors that it owns.
+// One rank's three variants, which work on their own tensors.
 struct Ways {
   Call overlap;
   Call compute;
@@ -63,10 +63,10 @@ struct Ways {
 };
 
 struct Tensors {
-  Tensor mine;           // Tokens of this rank, of `width`.
+  Tensor mine;           // Tokens of this rank: `width` elements each.
   Tensor mine_gradient;  // And their gradient.
   Tensor all;            // All tokens.
-  Tensor hidden;         // All tokens, of this rank's part of `hidden`.
+  Tensor hidden;         // All tokens: this rank's part of `hidden`.
   Tensor hidden_gradient;
 };
 
@@ -84,10 +84,10 @@ absl::StatusOr<Tensors> MakeTensors(const Question& q) {
                  std::move(e)};
 }
 
-// The products of the layer: one in the forward, two in the backward.
+// The layer's products: one in the forward, two in the backward.
 absl::Status Compute(const Question& q, Ops& ops, LinearWeights& weights,
                      Tensors& t) {
-  // The layer's input and output, all tokens of both.
+  // The layer's input and output, with all tokens.
   const TensorView in = q.columns ? t.all.view() : t.hidden.view();
   const TensorView out = q.columns ? t.hidden.view() : t.all.view();
   if (!q.backward) {
@@ -98,8 +98,8 @@ absl::Status Compute(const Question& q, Ops& ops, LinearWeights& weights,
   return ops.Gemm({}, out, weights.weight(), in);
 }
 
-// And what it moves: columns gather x and scatter the sums of its gradient,
-// rows the other way round.
+// The layer's communication: columns gather x and scatter the sums of its
+// gradient; rows do the opposite.
 absl::Status Communicate(const Question& q, const TensorGroup& group,
                          const Partition& tokens, Tensors& t) {
   const bool gathers = q.columns || q.backward;
@@ -124,7 +124,7 @@ absl::Status RunLayer(const Question& q, const Partition& tokens, Layer& layer,
                     : layer.Forward(tokens, in, out);
 }
 
-// Seconds of a call that all ranks begin together, to the last one's end.
+// Seconds from a start that all ranks share to the end of the last rank.
 class Stopwatch {
  public:
   absl::StatusOr<double> Time(const Call& call) {
@@ -272,7 +272,7 @@ void Add(const std::string& name, const Question& question,
 
 const bool registered = [] {
   const Question large = {.tokens = 2048, .width = 1024, .hidden = 2048};
-  // Little to multiply for what travels.
+  // Little computation relative to communication.
   const Question thin = {.tokens = 8192, .width = 1024, .hidden = 128};
   for (const bool columns : {true, false}) {
     for (const bool backward : {false, true}) {

@@ -1,5 +1,5 @@
-// Parameter: a weight of a layer, as optimizers and checkpoints see it: what
-// part of which tensor a rank holds, and where the values and gradients lie.
+// Parameter: a weight of a layer, as optimizers and checkpoints see it: the
+// part of the tensor that a rank holds, and the memory of values and gradients.
 //
 //   std::vector<Parameter*> parameters;
 //   block.AppendParameters("layers.3", parameters);
@@ -9,16 +9,16 @@
 //   }
 //   TESSERA_RETURN_IF_ERROR(p->Bind(gathered));  // just before the block runs
 //
-// A parameter begins with memory of its own, values and gradients of zeros, or
-// with none if it is to be bound. It gives its own back when it is bound to
-// memory of others, or released. Binding copies nothing: the bound memory is
-// what the parameter is, for as long as it is bound. Layers that are called
-// while what they need is released return FailedPrecondition with the name.
+// A parameter starts with its own memory (values and gradients of zeros), or
+// with none if it will be bound. It frees its own memory when it is bound to
+// other memory or released. Binding copies nothing: while bound, the parameter
+// is the bound memory. Layers that are called while required memory is released
+// return FailedPrecondition with the name.
 //
-// The values are [rows held, columns held] (or [elements held] of a vector):
-// the ranges of rows() one behind the other. A tensor that ranks of the tensor
-// group hold together is covered exactly once by their primary ranges; these
-// are what a checkpoint writes and a norm of gradients counts.
+// The values are [rows held, columns held] (or [elements held] for a vector):
+// the ranges of rows(), concatenated. The primary ranges of all ranks of the
+// tensor group cover the tensor exactly once; checkpoints write these, and
+// gradient norms count these.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_PARAMETER_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_PARAMETER_H_
 
@@ -39,10 +39,11 @@
 
 namespace tessera::tensor_parallel {
 
-// The type in which gradients of weights add up: f64 for f64, else f32.
+// The type in which gradients of weights are accumulated: f64 for f64, else
+// f32.
 DType GradientDType(DType dtype);
 
-// "prefix.name", or "name" where there is no prefix.
+// "prefix.name", or "name" if the prefix is empty.
 std::string ParameterName(std::string_view prefix, std::string_view name);
 
 // Some rows of a whole tensor, or elements of a vector.
@@ -67,8 +68,8 @@ class Parameter {
     bool has_memory = true;     // Else it begins released.
   };
 
-  // InvalidArgument if the type is another, the shape has not one or two sizes,
-  // or what is held is not within it.
+  // InvalidArgument if the type is not supported, the shape has not one or two
+  // dimensions, or the held part is outside the tensor.
   static absl::StatusOr<Parameter> Create(Spec spec);
 
   const std::string& name() const { return spec_.name; }
@@ -81,8 +82,8 @@ class Parameter {
   const std::vector<ParameterRows>& rows() const { return spec_.rows; }
   IndexRange columns() const { return spec_.columns; }
   bool replicated() const { return spec_.replicated; }
-  // Says anew what the rows held are of: as many ranges, of the same sizes.
-  // InvalidArgument as for Create.
+  // Changes the description of the held rows: the same number of ranges, of the
+  // same sizes. InvalidArgument as for Create.
   absl::Status Describe(std::vector<int64_t> shape,
                         std::vector<ParameterRows> rows, bool replicated);
 
@@ -96,7 +97,7 @@ class Parameter {
   TensorView gradient() const;
   bool has_value() const { return value_.view.has_value(); }
   bool has_gradient() const { return gradient_.view.has_value(); }
-  // FailedPrecondition, with the name, if there is none.
+  // FailedPrecondition, with the name, if the value is released.
   absl::Status CheckValue() const;
   absl::Status CheckGradient() const;
 
@@ -121,7 +122,7 @@ class Parameter {
   absl::Status ZeroGradient();
 
  private:
-  // Its own, somebody else's, or none.
+  // Own memory, bound memory, or none.
   struct Memory {
     void Reset() {
       own.reset();
@@ -178,7 +179,7 @@ class LinearWeights {
   // Like Parameter::value and gradient; shape [0, 0] while released.
   TensorView weight() { return weight_.value(); }
   TensorView weight_gradient() { return weight_.gradient(); }
-  // [out()]; only where has_bias().
+  // [out()]; requires has_bias().
   TensorView bias() { return bias_->value(); }
   TensorView bias_gradient() { return bias_->gradient(); }
 
@@ -186,9 +187,9 @@ class LinearWeights {
   absl::Status CheckValues() const;
   absl::Status CheckGradients() const;
 
-  // Facts about the rank's part that its shape does not determine: the outputs
-  // of the whole matrix; for each range of rows, whether this rank is the first
-  // that holds them; and whether all ranks hold the whole bias.
+  // Properties of the rank's part that its shape does not determine: the
+  // outputs of the whole matrix; for each range of rows, whether this rank is
+  // the first holder; and whether all ranks hold the whole bias.
   struct Place {
     int64_t out = 0;
     std::vector<bool> primary = {};  // Empty: all are.

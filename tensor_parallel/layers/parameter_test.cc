@@ -59,7 +59,7 @@ TEST(ParameterTest, ValuesAreThoseOfTheirPlaceInTheWhole) {
               IsOkAndHolds(std::vector{random.Normal(3), random.Normal(4)}));
 }
 
-// Any run of elements has the numbers that the whole has there.
+// Any range of elements gets the numbers that the whole parameter has there.
 TEST(ParameterTest, DrawsAnyOfItsNumbersWithoutMemory) {
   for (const IndexRange columns : {IndexRange{2, 5}, IndexRange{0, 5}}) {
     Parameter::Spec spec = Matrix();

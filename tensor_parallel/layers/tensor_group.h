@@ -1,17 +1,17 @@
-// TensorGroup: the ranks that share the layers of a model, and what these do
-// with each other's activations.
+// TensorGroup: the ranks that share the layers of a model, and their
+// collectives on activations.
 //
 //   TensorGroup group(ops, communicator.get());     // or (ops) for one rank
 //   TESSERA_RETURN_IF_ERROR(group.SumOver(partial_outputs));
 //
 // Under sequence parallelism (Korthikanti et al., arXiv 2205.05198, section
-// 4.2.2) each rank has the activations of some tokens only, in between the
-// sharded layers: then GatherTokens comes before them, and ScatterSums after
-// them, instead of SumOver. Both move as many bytes as it does, together.
+// 4.2.2) each rank has the activations of only some tokens between the sharded
+// layers: GatherTokens precedes these layers, and ScatterSums follows them,
+// instead of SumOver. Together both move as many bytes as SumOver.
 //
-// Tensors are [tokens, ...], contiguous, on the memory that the communicator
-// takes. Calls are collectives. Errors are the communicator's, or
-// InvalidArgument if a shape is not what the partition says.
+// Tensors are [tokens, ...], contiguous, in memory that the communicator
+// accepts. Calls are collectives. Errors are the communicator's, or
+// InvalidArgument if a shape does not match the partition.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
 
@@ -32,8 +32,8 @@
 
 namespace tessera::tensor_parallel {
 
-// Something that goes on by itself; nothing to wait for with one rank. What it
-// reads and writes must stay until Wait has returned.
+// An asynchronous operation; with one rank there is nothing to wait for. The
+// tensors it reads and writes must stay valid until Wait has returned.
 class Pending {
  public:
   Pending() = default;
@@ -65,9 +65,9 @@ class TensorGroup {
     return communicator_ == nullptr ? 0 : communicator_->rank().value();
   }
 
-  // Layers that are made with this one have weights without memory of their
-  // own, which whoever has it binds: with whole weights and gradients for every
-  // layer at its start, a rank may need more than for training.
+  // Layers created with this group have weights without memory, which the owner
+  // binds: allocating whole weights and gradients for every layer at the start
+  // may need more memory than training.
   TensorGroup WithoutWeightMemory() const {
     TensorGroup group = *this;
     group.has_weight_memory_ = false;
@@ -88,7 +88,7 @@ class TensorGroup {
   absl::Status SumOver(TensorView x) const;
   absl::StatusOr<Pending> StartSumOver(TensorView x) const;
 
-  // all = the ranks' tokens, one behind the other; `mine` are those of
+  // all = the ranks' tokens, concatenated; `mine` are those of
   // tokens.RangeOf(rank()).
   absl::Status GatherTokens(const Partition& tokens, ConstTensorView mine,
                             TensorView all) const;

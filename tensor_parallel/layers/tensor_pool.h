@@ -1,13 +1,13 @@
-// TensorPool: memory that activations take and give back, over and over.
+// TensorPool: reusable memory for activations.
 //
-//   TensorPool pool;                           // one a rank; outlives its
-//   users PooledTensor hidden(pool); TESSERA_ASSIGN_OR_RETURN(TensorView x,
-//   hidden.Reserve(dtype, shape)); hidden.Release(); // for whoever comes next
+//   TensorPool pool;             // one per rank; outlives its users
+//   PooledTensor hidden(pool);
+//   TESSERA_ASSIGN_OR_RETURN(TensorView x, hidden.Reserve(dtype, shape));
+//   hidden.Release();            // for the next user
 //
 // Micro-batches that are in flight in a pipeline hold different tensors at
-// different times: what one gives back the next one takes, so that after the
-// first step nothing is allocated any more, and no micro-batch keeps what it
-// does not need. Used by one thread at a time.
+// different times and reuse each other's memory, so that nothing is allocated
+// after the first step. Used by one thread at a time.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_POOL_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_POOL_H_
 
@@ -35,10 +35,10 @@ class TensorPool {
   TensorPool(const TensorPool&) = delete;
   TensorPool& operator=(const TensorPool&) = delete;
 
-  // A free block of the size's class, else a new one. A class has sizes that
-  // are at most an eighth apart (or 64 bytes), rounded up to the largest: so a
-  // step that takes and gives in the order of the one before allocates nothing.
-  // ResourceExhausted if there is no more memory.
+  // Returns a free block of the size's class, else a new one. Sizes in a class
+  // differ by at most an eighth (or 64 bytes) and are rounded up to the
+  // largest: a step with the same order of calls as the previous one allocates
+  // nothing. ResourceExhausted if there is no more memory.
   absl::StatusOr<Buffer> Take(size_t bytes);
   void Give(Buffer buffer);
 
@@ -70,14 +70,14 @@ class PooledTensor {
   PooledTensor(PooledTensor&& other) noexcept;
   PooledTensor& operator=(PooledTensor&& other) noexcept;
 
-  // Row-major, with any elements; what was there before is gone. Takes memory
-  // only where the present does not suffice.
+  // Row-major and uninitialised; previous contents are lost. Takes memory only
+  // if the present memory is too small.
   absl::StatusOr<TensorView> Reserve(DType dtype,
                                      std::span<const int64_t> shape);
   void Release();
 
   bool held() const { return view_.has_value(); }
-  // Only where held().
+  // Requires held().
   TensorView view() const { return *view_; }
   // Bytes of the elements; 0 if there are none.
   int64_t bytes() const { return held() ? view_->size_in_bytes() : 0; }
@@ -89,9 +89,9 @@ class PooledTensor {
   std::optional<TensorView> view_;
 };
 
-// One of the tensors that a layer keeps of a micro-batch between its passes,
-// for whoever moves them out of memory in the meantime. It is in memory of a
-// pool, or the caller's and only seen (`view`, which is null for tensors that
+// One of the tensors that a layer keeps for a micro-batch between its passes,
+// for callers that move them out of memory in the meantime. It is in memory of
+// a pool, or borrowed from the caller (`view`, which is null for tensors that
 // are never borrowed). Neither is owned.
 struct KeptTensor {
   PooledTensor* own = nullptr;
@@ -105,8 +105,8 @@ struct KeptTensor {
   void Release() const;
 };
 
-// ReusableTensor: working memory of a layer, which grows to the largest shape
-// asked for and stays.
+// ReusableTensor: working memory of a layer, which grows to the largest
+// requested shape.
 //
 //   ReusableTensor all_tokens(group.memory());
 //   TESSERA_ASSIGN_OR_RETURN(TensorView x, all_tokens.Get(dtype, shape));

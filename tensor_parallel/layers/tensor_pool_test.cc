@@ -44,7 +44,7 @@ TEST(TensorPoolTest, BlocksAreLargerByAnEighthAtMostAndOfTheSameClassesOnly) {
     TESSERA_ASSERT_OK(tensor.Reserve(DType::kU8, {{bytes}}).status());
     EXPECT_EQ(pool.blocks_made(), made);
   }
-  // Eight to each power of two, where these are large.
+  // Eight size classes per power of two for large blocks.
   EXPECT_LT(pool.blocks_made(), 100);
 }
 

@@ -1,14 +1,14 @@
 // VocabularyParallelEmbedding: rows of a table [vocabulary, n] by token, where
-// each rank has the rows of some tokens of the vocabulary (Shoeybi et al.,
-// arXiv 1909.08053, section 3).
+// each rank has the rows of a part of the vocabulary (Shoeybi et al., arXiv
+// 1909.08053, section 3).
 //
 //   tensor        every rank has               under sequence parallelism
 //   ids           of all tokens                of all tokens
 //   y, gradient   [tokens, n], the same        [its tokens, n]
 //
-// A rank finds the rows that it has, zeros for the others, and the sum over the
-// ranks is the result: exact, for all but one of its terms are zeros. Otherwise
-// as ColumnParallelLinear.
+// A rank looks up the rows that it has, zeros for the others, and the sum over
+// the ranks is the result: exact, since all but one of the terms are zero.
+// Otherwise as ColumnParallelLinear.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_VOCABULARY_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_VOCABULARY_H_
 
@@ -57,7 +57,7 @@ class VocabularyParallelEmbedding {
   // the table (or its gradient, in the backward) is released.
   absl::Status Forward(const Partition& tokens, std::span<const int64_t> ids,
                        TensorView y);
-  // Adds to the gradient of the table. There is none of the ids.
+  // Adds to the gradient of the table. Ids have no gradient.
   absl::Status BackwardWeight(const Partition& tokens,
                               std::span<const int64_t> ids,
                               ConstTensorView y_gradient);
@@ -83,7 +83,7 @@ class VocabularyParallelEmbedding {
 };
 
 // VocabularyParallelProjection: logits = x table^T, where each rank has the
-// rows of some words of the table [vocabulary, width]: a column-parallel layer
+// rows of a part of the table [vocabulary, width]: a column-parallel layer
 // whose weight may be that of the embedding.
 //
 //   // Untied: a table of its own.
@@ -105,9 +105,9 @@ class VocabularyParallelEmbedding {
 
 class VocabularyParallelProjection {
  public:
-  // `tied` is not owned; it must outlive this, and stay where it is.
-  // InvalidArgument if a size is negative, or `tied` is not a part of such a
-  // table as the options and the rank say.
+  // `tied` is not owned; it must outlive this object and must not move.
+  // InvalidArgument if a size is negative, or `tied` does not match the options
+  // and the rank.
   static absl::StatusOr<VocabularyParallelProjection> Create(
       const TensorGroup& group, const EmbeddingOptions& options,
       Parameter* tied = nullptr);
@@ -117,7 +117,7 @@ class VocabularyParallelProjection {
   bool tied() const { return own_table_ == nullptr; }
   // The words that each rank has.
   const Partition& vocabulary() const { return vocabulary_; }
-  // Appends the table as "prefix.weight", unless it is somebody else's.
+  // Appends the table as "prefix.weight", unless it is tied.
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
 

@@ -1,5 +1,4 @@
-// The embedding and the loss over a vocabulary that the ranks share give what
-// one rank gives.
+// The embedding and the loss over a sharded vocabulary match one rank.
 #include "tensor_parallel/layers/vocabulary.h"
 
 #include <cmath>
@@ -26,11 +25,11 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr RandomKey kTable = {.seed = 5, .stream = 1};
-// Not divisible by any number of ranks, fewer than the largest.
+// Not divisible by any number of ranks; fewer than the most ranks.
 constexpr int64_t kVocabulary = 7;
 constexpr int64_t kWidth = 5;
 
-// Ids that repeat and do not all come.
+// Ids that repeat and do not cover the vocabulary.
 std::vector<int64_t> IdsFor(int64_t tokens) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < tokens; ++i) ids.push_back((i * i + 1) % kVocabulary);
@@ -83,7 +82,7 @@ absl::Status CheckEmbedding(Communicator& communicator, const LayerCase& c) {
                            Take(gradient.view(), 0, {{mine}}));
   TESSERA_ASSIGN_OR_RETURN(const EmbeddingResults got,
                            RunEmbedding(group, c, tokens, my_gradient.view()));
-  // To the last bit: a sum with zeros, and gradients in the same order.
+  // Bit for bit: sums with zeros, and gradients in the same order.
   TESSERA_ASSIGN_OR_RETURN(Tensor y, Take(want.y.view(), 0, {{mine}}));
   TESSERA_RETURN_IF_ERROR(ExpectNear("y", got.y.view(), y.view(), 0));
   TESSERA_ASSIGN_OR_RETURN(const Partition rows,
@@ -105,7 +104,7 @@ TEST_P(VocabularyTest, EmbeddingsAreThoseOfOneRankToTheLastBit) {
               Each(IsOk()));
 }
 
-// By the definition, in float64: losses and their gradient.
+// Losses and their gradient by definition, in float64.
 struct Loss {
   std::vector<double> losses;
   std::vector<double> gradient;  // [tokens, vocabulary]
@@ -181,7 +180,7 @@ TEST_P(VocabularyTest, LossesAreThoseOfTheDefinition) {
 INSTANTIATE_TEST_SUITE_P(AllCases, VocabularyTest,
                          ::testing::ValuesIn(AllLayerCases()));
 
-// Bytes that a rank gave to all-reduces.
+// Bytes that a rank passes to all-reduces.
 int64_t ReducedBytes(const Communicator& communicator) {
   int64_t bytes = 0;
   for (const auto& [what, totals] : communicator.Statistics()) {

@@ -27,7 +27,7 @@ struct AttentionBlock {
   ConstTensorView query;  // [queries, heads, d]
   ConstTensorView key;    // [keys, kv_heads, d]
   ConstTensorView value;  // [keys, kv_heads, d]
-  // Positions in the sequence. With `causal` a query sees the keys of its own
+  // Positions in the sequence. If `causal`, a query sees the keys of its own
   // and earlier positions.
   std::span<const int64_t> query_positions;
   std::span<const int64_t> key_positions;
@@ -38,8 +38,8 @@ struct AttentionBlock {
 // The running result of attention, into which a block of keys is merged.
 struct AttentionState {
   // [queries, heads, d] and [queries, heads], statistics (f64 for f64, else
-  // f32). Begin with zeros and minus infinity, as they also stay for a query
-  // that has seen nothing.
+  // f32). Initialise with zeros and minus infinity; queries that see no key
+  // keep these values.
   TensorView output;
   TensorView log_sum_exp;
 };
@@ -56,7 +56,7 @@ struct AttentionGradients {
   TensorView value_gradient;  // [keys, kv_heads, d]
 };
 
-// Ops: the arithmetic of layers, on one device. Layers know nothing else of it.
+// Ops: the arithmetic of layers on one device. Layers use only this interface.
 //
 //   CpuOps ops;                                   // ops/cpu/cpu_ops.h
 //   // y = x w^T: x is [tokens, in], w [out, in], y [tokens, out]
@@ -93,8 +93,8 @@ class Ops {
   virtual ~Ops() = default;
 
   // c = alpha op(a) op(b) + beta c; op(a) is [m, k], op(b) [k, n], c [m, n]. c
-  // may also have the type of statistics where a and b are bf16 (gradients of
-  // weights that add up in f32).
+  // may also have the type of statistics if a and b are bf16 (gradients of
+  // weights that are accumulated in f32).
   virtual absl::Status Gemm(const GemmOptions& options, ConstTensorView a,
                             ConstTensorView b, TensorView c) = 0;
 
@@ -105,9 +105,9 @@ class Ops {
   virtual absl::Status SumRows(ConstTensorView gradient,
                                TensorView bias_gradient) = 0;
 
-  // y = x, of one type and shape, whatever their strides; y += x, where y may
+  // y = x, with equal types and shapes and any strides; y += x, where y may
   // have the type of statistics; x *= factor; x = value; y = x between a type
-  // and its statistics, either way. Any number of dimensions.
+  // and its statistics, in both directions. Any number of dimensions.
   virtual absl::Status Copy(ConstTensorView x, TensorView y) = 0;
   virtual absl::Status Add(ConstTensorView x, TensorView y) = 0;
   virtual absl::Status Scale(double factor, TensorView x) = 0;
@@ -154,9 +154,9 @@ class Ops {
                               TensorView x) = 0;
 
   // Row i of y [tokens, n] is row ids[i] - held.begin of `table` [held.size(),
-  // n], or zeros where `held` does not contain ids[i]; and the gradient, which
-  // adds rows to `table_gradient`, in the order of i; that may have the type of
-  // statistics. Ids may repeat.
+  // n], or zeros if `held` does not contain ids[i]. The gradient adds rows to
+  // `table_gradient`, in the order of i; it may have the type of statistics.
+  // Ids may repeat.
   virtual absl::Status GatherRows(ConstTensorView table, IndexRange held,
                                   std::span<const int64_t> ids,
                                   TensorView y) = 0;
@@ -192,9 +192,9 @@ class Ops {
                                             std::span<const double> scales,
                                             TensorView logits) = 0;
 
-  // attention_block.h says what these do. RowDots makes the `delta` that the
-  // gradient needs: dots[i][h] = the sum over d of output[i][h] *
-  // output_gradient[i][h], the output as Attend left it.
+  // See AttentionBlock. RowDots computes the `delta` that the gradient needs:
+  // dots[i][h] = the sum over d of output[i][h] * output_gradient[i][h], with
+  // the output of Attend.
   virtual absl::Status Attend(const AttentionBlock& block,
                               const AttentionState& state) = 0;
   virtual absl::Status AttendGradient(const AttentionBlock& block,

@@ -151,8 +151,8 @@ template class Scores<double>;
 
 namespace {
 
-// The running softmax of a tile of queries: earlier keys count as one key whose
-// score is their log_sum_exp and whose value is their output.
+// The running softmax of a tile of queries: all earlier keys count as one key
+// with their log_sum_exp as score and their output as value.
 template <typename S>
 class RunningState {
  public:

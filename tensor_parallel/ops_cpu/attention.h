@@ -33,9 +33,9 @@ template <typename S>
 void WriteHeads(Writing writing, const S* rows, IndexRange tokens,
                 IndexRange heads, const TensorView& x);
 
-// All tokens of one head, as a matrix: where it lies if it is of type S and
-// BLAS takes its stride, else a copy. (Copies without gaps were not faster,
-// though heads lie a power of two apart.)
+// All tokens of one head, as a matrix: in place if it is of type S and BLAS
+// accepts its stride, else a copy. (Copies without gaps were not faster,
+// although heads are a power of two apart.)
 template <typename S>
 class Head {
  public:

@@ -70,7 +70,7 @@ struct Problem {
     return {query.view(),  key.view(), value.view(), query_positions,
             key_positions, causal,     scale};
   }
-  // Some of the keys.
+  // A block of keys.
   AttentionBlock Block(int64_t begin, int64_t end) const {
     return {query.view(),
             *key.view().Narrow(0, begin, end - begin),
@@ -103,7 +103,7 @@ struct Problem {
   double scale;
 };
 
-// The textbook, in f64: probabilities, outputs and gradients by their formulas.
+// The textbook formulas for probabilities, outputs and gradients, in f64.
 struct Reference {
   explicit Reference(const Problem& p)
       : output(p.output.size(), 0),
@@ -306,7 +306,7 @@ TEST(Attention, LeavesAQueryThatSeesNothingAsItWas) {
     TESSERA_ASSERT_OK(AttendGradient(p.Block(), p.Gradients()));
     for (int64_t j = 0; j < 8; ++j) EXPECT_EQ(p.query_gradient.at(j), 0);
 
-    // What was seen stays to the bit where a later block shows nothing.
+    // A later block without visible keys changes no bit.
     const auto before = p.output.bytes();
     p.query_positions = {-1, -1, -1};
     TESSERA_ASSERT_OK(Attend(p.Block(), p.State()));

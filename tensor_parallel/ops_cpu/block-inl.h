@@ -69,7 +69,7 @@ TESSERA_BLOCK_BINARY_(operator*, hn::Mul)
 TESSERA_BLOCK_BINARY_(operator/, hn::Div)
 #undef TESSERA_BLOCK_BINARY_
 
-// The larger of two, NaN where one is.
+// The larger of two; NaN if either is.
 template <typename S>
 HWY_INLINE Block<S> Larger(const Block<S>& a, const Block<S>& b) {
   Block<S> result;
@@ -146,7 +146,7 @@ HWY_NOINLINE void StoreSome(const Block<StatisticOf<T>>& block, T* to,
               static_cast<size_t>(count) * sizeof(T));
 }
 
-// The first `count` elements, or all where there are more than a block has.
+// The first `count` elements, or a whole block if there are more.
 template <typename T>
 HWY_INLINE Block<StatisticOf<T>> Load(const T* from, int64_t count) {
   return HWY_LIKELY(count >= kBlock<T>) ? LoadAll(from) : LoadSome(from, count);
@@ -183,8 +183,8 @@ HWY_INLINE S Sum(const Block<S>& block) {
 }
 
 // The sum of term(j, n - j) over the blocks from j on of n elements of type T,
-// where term(j, left) is zero at and after place `left`. Four sums at once do
-// not wait for each other.
+// where term(j, left) is zero from index `left` on. Four independent sums avoid
+// latency.
 template <typename T, class Term>
 HWY_INLINE StatisticOf<T> SumOf(const Term& term, int64_t n) {
   using S = StatisticOf<T>;
@@ -200,7 +200,7 @@ HWY_INLINE StatisticOf<T> SumOf(const Term& term, int64_t n) {
   return Sum((a + b) + (c + d));
 }
 
-// The largest one, NaN where there is one.
+// The largest element; NaN if there is one.
 template <typename S>
 HWY_INLINE S Largest(const Block<S>& block) {
   alignas(64) S values[kBlock<S>];

@@ -1,10 +1,10 @@
-// CpuOps against what the machine gives in the same run, in one thread.
+// CpuOps compared with the machine's peaks in the same run, in one thread.
 //
-// Products: share_of_peak, their rate over that of OpenBLAS on a square of
-// 1024 (f32; f64 for f64). Attention counts the products that a causal mask
-// leaves. All else: share_of_triad, the bytes that it has to read and write
-// over its time, over those of a[i] = b[i] + s c[i] on three arrays of as many
-// bytes in all.
+// Products: share_of_peak is their rate divided by that of OpenBLAS on a square
+// of 1024 (f32; f64 for f64). Attention counts the products within a causal
+// mask. Everything else: share_of_triad is the bytes it must read and write
+// divided by its time, relative to the same figure for a[i] = b[i] + s c[i] on
+// three arrays of the same total size.
 #include <time.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ double SecondsOf(const std::function<void()>& body) {
   return now() - start;
 }
 
-// The best of several, in seconds.
+// The best of several runs, in seconds.
 double Best(int repeats, const std::function<void()>& body) {
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < repeats; ++i) best = std::min(best, SecondsOf(body));
@@ -61,12 +61,12 @@ double PeakOf() {
   return 2.0 * kSize * kSize * kSize / seconds;
 }
 
-// Operations a second of a large square product, measured now.
+// Operations per second of a large square product, measured now.
 double Peak(DType dtype) {
   return dtype == DType::kF64 ? PeakOf<double>() : PeakOf<float>();
 }
 
-// Bytes a second of a triad over `bytes` bytes, measured now.
+// Bytes per second of a triad over `bytes` bytes, measured now.
 double Triad(int64_t bytes) {
   const int64_t count = bytes / 3 / static_cast<int64_t>(sizeof(float)) + 1;
   std::vector<float> a(count), b(count, 1.0f), c(count, 2.0f);
@@ -109,8 +109,8 @@ void BM_Gemm(benchmark::State& state, DType dtype) {
              "flops");
 }
 
-// A sequence of range(0) tokens with 8 heads of d = range(2) over range(1) key
-// heads, causal.
+// range(0) tokens with 8 heads of range(2) elements and range(1) kv heads,
+// causal.
 class AttentionProblem {
  public:
   AttentionProblem(const benchmark::State& state, DType dtype)
@@ -200,7 +200,7 @@ struct Activations {
 
 struct MemoryBound {
   const char* name;
-  int passes;  // Over a tensor: each read or write of x, y or z.
+  int passes;  // Reads and writes of a tensor x, y or z.
   absl::Status (*run)(Ops& ops, Activations& a);
 };
 

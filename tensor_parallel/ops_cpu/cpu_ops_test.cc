@@ -34,7 +34,7 @@ TEST(CpuOps, LimitsTheThreadsOfProducts) {
   EXPECT_GE(cpu::BlasThreads(), 1);
 }
 
-// A layer with every kind of operation, as users see it.
+// A layer with every kind of operation.
 class Layer {
  public:
   explicit Layer(uint64_t seed) {

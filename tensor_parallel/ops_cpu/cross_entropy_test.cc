@@ -165,7 +165,7 @@ TEST(CrossEntropy, HasTheSameBitsForEveryInstructionSetAndRowAlone) {
 TEST(CrossEntropy, LossesFollowFromStatistics) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     TestTensor largest(dtype, {3}), sum(dtype, {3}), picked(dtype, {3});
-    // Large logits must not swallow the logarithm.
+    // Large logits must not absorb the logarithm.
     largest.Set({1e7, -2, 0.5});
     sum.Set({1.25, 8, 1});
     picked.Set({1e7, -3, 0.5});

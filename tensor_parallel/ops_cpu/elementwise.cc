@@ -26,7 +26,7 @@ namespace {
 using Step = ElementwiseJob::Step;
 
 // Runs `job` on x and y of one shape and any number of dimensions: as one row
-// where there are no gaps, else by its last two dimensions.
+// if they are contiguous, else by their last two dimensions.
 absl::Status RunOnRows(ElementwiseJob job, const ConstTensorView& x,
                        const TensorView& y) {
   if (x.element_count() == 0) return absl::OkStatus();
@@ -208,7 +208,7 @@ absl::Status SwiGluGradient(const ConstTensorView& gradient,
 
 namespace {
 
-// Statistics are written by the forward alone.
+// Only the forward writes statistics.
 RowsView StatisticsView(const ConstTensorView& view) {
   return RowsView(const_cast<std::byte*>(view.data()), 0);
 }
@@ -354,7 +354,7 @@ void RotaryTable::Prepare(std::vector<S>& table, double base, int64_t d,
 
 namespace {
 
-// The places of ids that are held, by id, and by place where equal.
+// The indices of held ids, sorted by id, then by index.
 std::vector<int64_t> HeldInOrder(IndexRange held,
                                  std::span<const int64_t> ids) {
   std::vector<int64_t> order;

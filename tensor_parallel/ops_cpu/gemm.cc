@@ -26,7 +26,7 @@ CBLAS_TRANSPOSE Transposition(bool transposed) {
   return transposed ? CblasTrans : CblasNoTrans;
 }
 
-// OpenBLAS wants a stride of at least a row even where there is one row only.
+// OpenBLAS requires a stride of at least a row even for a single row.
 blasint Stride(int64_t stride, int64_t rows, int64_t columns) {
   const int64_t least = std::max<int64_t>(columns, 1);
   return static_cast<blasint>(rows > 1 ? std::max(stride, least) : least);

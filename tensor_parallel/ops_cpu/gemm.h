@@ -38,9 +38,9 @@ struct BlasResult {
 inline constexpr int64_t kLargestBlasSize = INT32_MAX;
 
 // c = alpha op(a) op(b) + beta c, where op(a) is [m, k], op(b) [k, n], c [m,
-// n]. Where beta is 0 what is in c does not count. Sizes may be zero. No size
-// or stride exceeds kLargestBlasSize; where there are several rows, the stride
-// is at least their length.
+// n]. If beta is 0 the contents of c are ignored. Sizes may be zero. No size or
+// stride exceeds kLargestBlasSize; with several rows, the stride is at least
+// their length.
 template <typename T>
 void Multiply(const BlasShape& shape, T alpha, const BlasFactor<T>& a,
               const BlasFactor<T>& b, T beta, const BlasResult<T>& c);
@@ -52,9 +52,9 @@ void LimitBlasThreads(int threads);
 int BlasThreads();
 
 // Gemm of ops/ops.h on the CPU, by OpenBLAS. bf16 is converted to f32 in panels
-// of at most 16 MiB, multiplied and added up in f32, and rounded once. The
-// stride of rows is at least their length, and no size exceeds 2^31 - 1; c does
-// not overlap a or b. A factor whose alpha is 0 does not count, be it NaN.
+// of at most 16 MiB, multiplied and accumulated in f32, and rounded once. The
+// stride of rows is at least their length, and no size exceeds 2^31 - 1; c must
+// not overlap a or b. If alpha is 0, a and b are ignored, even NaNs.
 
 absl::Status Gemm(const GemmOptions& options, const ConstTensorView& a,
                   const ConstTensorView& b, const TensorView& c);

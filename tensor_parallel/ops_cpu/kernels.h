@@ -120,9 +120,9 @@ struct ScoreTile {
   S* scores = nullptr;
 };
 
-// Turns scores s to exp(s - largest), where `largest` is that of this tile and
-// before; adds these to `sum` and scales what was there, and the rows of
-// `output` [rows, d], to the new `largest`.
+// Replaces scores s by exp(s - largest), where `largest` covers this tile and
+// earlier ones; adds these to `sum`, after scaling `sum` and the rows of
+// `output` [rows, d] to the new `largest`.
 template <typename S>
 struct SoftmaxJob {
   ScoreTile<S> tile;

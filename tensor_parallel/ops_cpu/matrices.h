@@ -42,7 +42,7 @@ class TestTensor {
   // From the normal distribution, rounded to the type.
   TestTensor& Randomise(std::mt19937_64& random, double scale = 1);
 
-  // Returns whether what lies between the rows is as it was made.
+  // Returns true if the gaps between the rows are unchanged.
   bool GapsAreIntact() const;
   // Every byte, gaps included.
   const std::vector<std::byte>& bytes() const { return bytes_; }

@@ -50,7 +50,7 @@ struct Norm {
                                  target.view());
   }
 
-  // The reference in f64, of what x is.
+  // The f64 reference for the statistics of x.
   void FindStatistics() {
     inverses.assign(rows, 0);
     const double count = std::max<double>(1, static_cast<double>(n));
@@ -121,7 +121,7 @@ TEST(Norms, InputGradientsAreTheirFormulas) {
                            norm.inverses[i]);
       }
     }
-    // Where a row has one element the terms cancel: they are as large as this.
+    // In rows with one element terms of this size cancel.
     ExpectClose(norm.x_gradient, expected, 4 / std::sqrt(kEpsilon));
     EXPECT_TRUE(norm.x_gradient.GapsAreIntact());
   });

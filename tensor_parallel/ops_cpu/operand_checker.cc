@@ -118,7 +118,7 @@ void OperandChecker::CheckCommon(std::string_view name,
   }
   const auto size = static_cast<uintptr_t>(SizeInBytes(view.dtype()));
   if (reinterpret_cast<uintptr_t>(view.data()) % size != 0) {
-    Fail(name, absl::StrCat("begins at no multiple of the ", size,
+    Fail(name, absl::StrCat("does not begin at a multiple of the ", size,
                             " bytes of its elements"));
   }
 }

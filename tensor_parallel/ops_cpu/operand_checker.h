@@ -44,7 +44,7 @@ class BasicRowsView {
 using RowsView = BasicRowsView<std::byte>;
 using ConstRowsView = BasicRowsView<const std::byte>;
 
-// OperandChecker: refuses what an operation cannot work on, before it begins.
+// OperandChecker: checks an operation's operands before it starts.
 //
 //   OperandChecker check("RmsNorm");
 //   TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
@@ -54,9 +54,9 @@ using ConstRowsView = BasicRowsView<const std::byte>;
 //   TESSERA_RETURN_IF_ERROR(check.status());
 //
 // Keeps the first error: InvalidArgument that names the operation, the tensor,
-// what it is and what it should be.
+// its properties and the required ones.
 
-// In what values of `dtype` are summed up: f64 for f64, else f32.
+// The type in which values of `dtype` are accumulated: f64 for f64, else f32.
 constexpr DType StatisticsOf(DType dtype) {
   return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
 }
@@ -66,8 +66,8 @@ class OperandChecker {
   // `operation` must outlive the checker: it is mostly a literal.
   explicit OperandChecker(std::string_view operation) : operation_(operation) {}
 
-  // The tensor whose type, one of f64, f32 and bf16, is that of the others; of
-  // `rank` dimensions, or any number where it is negative.
+  // The tensor that determines the type (f64, f32 or bf16) of the others; it
+  // has `rank` dimensions, or any number if `rank` is negative.
   absl::Status Leads(std::string_view name, const ConstTensorView& view,
                      int rank = -1);
 
@@ -88,7 +88,7 @@ class OperandChecker {
                                    std::span<const int64_t> shape);
   // A list of numbers with one for each of `wanted` rows.
   OperandChecker& Counts(std::string_view name, size_t size, int64_t wanted);
-  // Anything else; `message` says what was given and what is allowed.
+  // Other requirements; `message` says what was given and what is allowed.
   OperandChecker& Requires(bool holds, std::string_view message);
 
   const absl::Status& status() const { return status_; }

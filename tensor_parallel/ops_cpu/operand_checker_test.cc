@@ -81,7 +81,7 @@ TEST_F(OperandCheckerTest, RefusesStridesThatDoNotServe) {
                   .ReadsStatistics("s", Strided({3, 4}, {5, 1}), {{3, 4}})
                   .status(),
               Refused("statistics should be contiguous"));
-  // A row that repeats may be read.
+  // Reading may alias rows.
   EXPECT_THAT(OperandChecker("Op").Leads("x", Strided({3, 4}, {0, 1})), IsOk());
 }
 
@@ -89,7 +89,7 @@ TEST_F(OperandCheckerTest, RefusesElementsThatAreNotAligned) {
   const TensorView odd = *TensorView::Create(
       std::span<std::byte>(bytes_).subspan(1), DType::kF32, {{4}});
   EXPECT_THAT(OperandChecker("Op").Leads("x", odd),
-              Refused("begins at no multiple of the 4 bytes"));
+              Refused("does not begin at a multiple of the 4 bytes"));
 }
 
 }  // namespace

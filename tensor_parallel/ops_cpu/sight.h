@@ -1,13 +1,13 @@
-// Sight: which keys each query sees, in tiles of keys.
+// Sight: the keys that each query sees, in tiles of keys.
 //
 //   const Sight sight(query_positions, key_positions, /*causal=*/true, 256);
 //   for (const KeyTile& tile : sight.tiles()) {
 //     const int64_t width = sight.Width(tile, queries);  // 0: none is seen.
 //     ...
 //
-// Under `causal` a query sees the keys of its own position and before. Where
-// the positions of a tile ascend, as runs of a sequence do, what a query sees
-// is the first few keys of it, found by bisection; else each key is looked at.
+// Under `causal` a query sees the keys of its own position and before. If the
+// positions of a tile ascend, as in runs of a sequence, a query sees a prefix
+// of the tile, found by bisection; otherwise each key is checked.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_SIGHT_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_SIGHT_H_
 
@@ -38,7 +38,7 @@ class Sight {
   // `queries` sees; 0 if none sees any.
   int64_t Width(const KeyTile& tile, IndexRange queries) const;
 
-  // The same for one query. It sees all of these where SeesPrefix(tile).
+  // The same for one query. It sees a prefix of these if SeesPrefix(tile).
   int64_t Count(const KeyTile& tile, int64_t query) const;
   bool SeesPrefix(const KeyTile& tile) const {
     return !causal_ || tile.ascends;

@@ -119,7 +119,7 @@ TEST(Block, RoundsToBf16AsTheScalarTypeDoes) {
 TEST(Block, TouchesTheFirstElementsAlone) {
   ForEachInstructionSet([] {
     for (int64_t count = 0; count < 40; ++count) {
-      const std::vector<float> x(count, 1.5f);  // asan sees what is beyond.
+      const std::vector<float> x(count, 1.5f);  // asan detects access beyond.
       std::vector<BF16> y(count + 4, BF16(7.0f));
       ProbeRound(x.data(), y.data(), count);
       for (int64_t i = 0; i < count + 4; ++i) {

@@ -33,7 +33,7 @@ std::array<double, 2> UniformsOf(const std::array<uint64_t, 2>& pair) {
   return {UniformOf(pair[0]), UniformOf(pair[1])};
 }
 
-// values[i] = the number of index first + i, where `two_of(k)` has those of 2k
+// values[i] = the number of index first + i; `two_of(k)` returns those of 2k
 // and 2k + 1.
 template <typename T, typename TwoOf>
 void Fill(uint64_t first, std::span<T> values, const TwoOf& two_of) {

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// The known answers that Random123, the authors' library, is tested with.
+// The known answers from the tests of Random123, the authors' library.
 TEST(Philox4x32Test, GivesThePublishedAnswers) {
   EXPECT_THAT(Philox4x32({0, 0, 0, 0}, {0, 0}),
               ElementsAre(0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8));
@@ -40,7 +40,7 @@ TEST(PhiloxTest, EveryInputBitChangesHalfOfTheOutput) {
   }
 }
 
-// What makes shards independent of the mesh.
+// This makes shards independent of the mesh.
 TEST(PhiloxTest, AnyCutOfTheIndicesGivesTheSameNumbers) {
   const Philox random({.seed = 1, .stream = 2});
   for (uint64_t first = 0; first < 7; ++first) {

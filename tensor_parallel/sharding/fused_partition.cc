@@ -43,13 +43,13 @@ absl::StatusOr<std::vector<FusedPart>> QkvParts(int64_t query_heads,
   if (query_heads % kv_heads != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(kv_heads, " kv heads do not divide ", query_heads,
-                     " query heads; every kv head serves as many of them"));
+                     " query heads; every kv head must serve equally many"));
   }
   int64_t elements = 0;
   if (__builtin_mul_overflow(query_heads, head_size, &elements)) {
     return absl::InvalidArgumentError(
         absl::StrCat(query_heads, " heads of ", head_size,
-                     " elements are more than 2^63-1 elements"));
+                     " elements have more than 2^63-1 elements"));
   }
   const int64_t kv_elements = kv_heads * head_size;
   if (kv_heads >= ranks) {

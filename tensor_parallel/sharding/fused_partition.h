@@ -1,4 +1,4 @@
-// FusedPartition: which parts of a concatenated dimension each rank holds.
+// FusedPartition: the parts of a concatenated dimension on each rank.
 //
 //   // Query, key and value in one matrix: 8 query heads, 2 of keys and values,
 //   // 64 elements each, over 4 ranks. Ranks 0 and 1 share the first kv head.
@@ -7,10 +7,10 @@
 //   qkv.RangesOf(1);       // {128, 256}, {512, 576}, {640, 704}
 //   qkv.LocalRange(1, 1);  // {128, 192}: where rank 1 has the keys
 //
-// To cut the concatenation as one would give the first rank queries alone. Each
-// part is cut on its own instead, and a rank's shard is its range of every
-// part, one after the other. Source of the layout: Megatron-LM, and Ainslie et
-// al., GQA, arXiv 2305.13245, for query groups.
+// Splitting the concatenation as one dimension would give the first rank only
+// queries. Instead each part is split separately, and a rank's shard is its
+// range of every part, concatenated. Source of the layout: Megatron-LM, and
+// Ainslie et al., GQA, arXiv 2305.13245, for query groups.
 #ifndef TESSERA_TENSOR_PARALLEL_SHARDING_FUSED_PARTITION_H_
 #define TESSERA_TENSOR_PARALLEL_SHARDING_FUSED_PARTITION_H_
 
@@ -26,8 +26,8 @@ namespace tessera::tensor_parallel {
 
 // One of the parts. `groups` divides the ranks and the size: each group of
 // ranks / groups neighbours has size / groups elements. Within its group a rank
-// has all of these where the part is `replicated`; else they are dealt out in
-// whole units, as Partition::Blocks does.
+// has all of these if the part is `replicated`; else they are divided in whole
+// units, as by Partition::Blocks.
 struct FusedPart {
   int64_t size = 0;  // Elements.
   int64_t unit = 1;  // Elements that stay together: those of a head.

@@ -20,8 +20,8 @@ FusedPartition Make(const std::vector<FusedPart>& parts, int64_t ranks) {
   return *FusedPartition::Create(parts, ranks);
 }
 
-// Units dealt out in turn within each group of neighbours: the elements of
-// `part`, which begins at `start`, that `rank` has.
+// Deals units out in turn within each group of neighbours: returns the elements
+// of `part`, which begins at `start`, that `rank` has.
 std::vector<int64_t> Dealt(const FusedPart& part, int64_t start, int64_t ranks,
                            int64_t rank) {
   const int64_t neighbours = ranks / part.groups;
@@ -89,7 +89,7 @@ TEST(FusedPartitionTest, EverySmallOneIsAsDealtUnitByUnit) {
   }
 }
 
-// Attention needs on each rank the kv head of every query head it has.
+// For attention each rank needs the kv head of each of its query heads.
 TEST(QkvPartsTest, EveryRankHasTheKvHeadsOfItsQueryHeadsAndNoOthers) {
   constexpr int64_t kHead = 4;
   for (int64_t kv_heads = 1; kv_heads <= 8; ++kv_heads) {
@@ -105,7 +105,7 @@ TEST(QkvPartsTest, EveryRankHasTheKvHeadsOfItsQueryHeadsAndNoOthers) {
         TESSERA_ASSERT_OK(parts);
         const FusedPartition qkv = Make(*parts, ranks);
         EXPECT_EQ(qkv.size(), (heads + 2 * kv_heads) * kHead);
-        std::map<int64_t, int64_t> holders;  // Of query heads.
+        std::map<int64_t, int64_t> holders;  // For each query head.
         for (int64_t rank = 0; rank < ranks; ++rank) {
           const IndexRange q = qkv.RangeOf(0, rank);
           const IndexRange k = qkv.RangeOf(1, rank);

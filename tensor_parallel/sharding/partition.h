@@ -26,7 +26,7 @@ struct IndexRange {
   friend bool operator==(const IndexRange&, const IndexRange&) = default;
 };
 
-// The indices in both ranges; empty if there are none.
+// The indices in both ranges; may be empty.
 constexpr IndexRange Intersection(IndexRange a, IndexRange b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
@@ -36,7 +36,7 @@ inline std::ostream& operator<<(std::ostream& os, IndexRange range) {
   return os << "[" << range.begin << ", " << range.end << ")";
 }
 
-// Partition: which part of a dimension each rank of a group holds.
+// Partition: the part of a dimension on each rank of a group.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Partition rows, Partition::Balanced(10, 4));
 //   rows.RangeOf(1);              // {3, 6}: 3, 3, 2, 2
@@ -45,10 +45,9 @@ inline std::ostream& operator<<(std::ostream& os, IndexRange range) {
 //   Balanced     3 3 2 2          at most one apart
 //   Blocks(4)    4 4 2 0          whole blocks of 4; only the last one is cut
 //
-// Parts are in order, do not overlap and cover the dimension exactly; where it
-// has fewer elements (or blocks) than there are parts, the last ones are empty,
-// and they begin and end within the dimension. A value of three
-// integers.
+// Parts are in order, do not overlap and cover the dimension exactly. If it has
+// fewer elements (or blocks) than parts, the last ones are empty ranges within
+// the dimension. A value of three integers.
 class Partition {
  public:
   // One part of nothing.

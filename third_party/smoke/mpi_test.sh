@@ -1,8 +1,8 @@
 #!/bin/bash
-# Three real ranks through the MPI that the tree was built with.
+# Runs three ranks through the MPI library of this build.
 set -euo pipefail
 flavor=$1 program=$PWD/$2
-# Open MPI's sockets lie under TMPDIR, and their path must be short.
+# Open MPI creates sockets in TMPDIR, and their path must be short.
 TMPDIR=$(mktemp -d /tmp/mpi.XXXXXX)
 export TMPDIR HOME=${HOME:-$TEST_TMPDIR}
 trap 'rm -rf "$TMPDIR"' EXIT

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The binary as people run it: a model of Hugging Face's in, through every verb, and out; exit codes; one line on errors.
+# Tests the command line: imports a Hugging Face model, runs every verb and exports it; exit codes; errors of one line.
 set -uo pipefail
 checkpoint=$PWD/$1
 model=$PWD/$(dirname "$2")

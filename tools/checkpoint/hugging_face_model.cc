@@ -61,8 +61,8 @@ absl::Status CheckTarget(const std::string& directory) {
   }
   return absl::AlreadyExistsError(
       absl::StrCat(QuotedPath(directory),
-                   " is there and not an empty directory; give the "
-                   "name of a new one"));
+                   " exists and is not an empty directory; give a new "
+                   "directory"));
 }
 
 class Export {
@@ -215,7 +215,7 @@ absl::Status AsDamage(const absl::Status& status) {
   return absl::DataLossError(status.message());
 }
 
-// Reads whole rows of a run's tensors out of those of Hugging Face.
+// Assembles whole rows of a run's tensors from those of Hugging Face.
 class Weights {
  public:
   Weights(const SafetensorsSet& set, const ModelConfig& config)
@@ -255,8 +255,8 @@ class Weights {
   }
 
  private:
-  // Some rows, a few at a time; row 0 would be element `origin` of what is
-  // held.
+  // Reads rows, a few at a time; `origin` is the held element that row 0 would
+  // be.
   absl::Status ReadRange(const LlamaParameter& parameter,
                          const HeldTensor& held, IndexRange rows,
                          int64_t origin, const StateArray& to) {
@@ -270,8 +270,7 @@ class Weights {
     return absl::OkStatus();
   }
 
-  // The held columns of some rows, the first of which is element `place` of
-  // what is held.
+  // The held columns of rows, the first of which is held element `place`.
   absl::Status ReadRows(const LlamaParameter& parameter, const HeldTensor& held,
                         IndexRange rows, int64_t place, const StateArray& to) {
     const int64_t columns = held.shape.size() == 2 ? held.shape[1] : 1;
@@ -336,9 +335,9 @@ absl::StatusOr<std::string> ImportModel(const std::string& model,
   plan.dtype = options.dtype.value_or(
       config.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32);
   if (plan.dtype != DType::kF32 && plan.dtype != DType::kBF16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a run does not compute with ", DTypeName(plan.dtype),
-                     "; give f32 or bf16"));
+    return absl::InvalidArgumentError(absl::StrCat("a run cannot compute with ",
+                                                   DTypeName(plan.dtype),
+                                                   "; give f32 or bf16"));
   }
   TESSERA_ASSIGN_OR_RETURN(const SafetensorsSet set,
                            SafetensorsSet::Open(model), AsDamage(_));

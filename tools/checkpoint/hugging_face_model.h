@@ -22,8 +22,8 @@ namespace tessera::tools {
 struct ExportOptions {
   DType dtype = DType::kF32;  // f32 or bf16, rounded to nearest.
   int64_t max_shard_bytes = int64_t{5'000'000'000};
-  // A directory whose tokenizer files are copied; it has a tokenizer.json.
-  // Empty: none.
+  // A directory with a tokenizer.json whose tokenizer files are copied. Empty:
+  // none.
   std::string tokenizer = "";
 };
 
@@ -43,8 +43,8 @@ absl::Status ExportModel(const std::string& checkpoint,
 struct ImportOptions {
   train::MeshSizes mesh = {};
   int zero = 3;
-  // The type of the run: f32 or bf16. Default: bf16 if config.json says so,
-  // else f32.
+  // The type of the run: f32 or bf16. Default: bf16 if config.json has it, else
+  // f32.
   std::optional<DType> dtype = {};
 };
 

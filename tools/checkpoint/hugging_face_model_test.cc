@@ -1,4 +1,5 @@
-// Weights out of and into checkpoints, against what transformers computed.
+// Exports weights from checkpoints and imports them, compared with the results
+// of transformers.
 
 #include "tools/checkpoint/hugging_face_model.h"
 
@@ -59,7 +60,7 @@ class GivenTokens final : public train::TokenSource {
   std::vector<int64_t> tokens_;
 };
 
-// A whole model on one rank, with the weights of a checkpoint.
+// Runs a whole model on one rank, with the weights of a checkpoint.
 class WholeModel {
  public:
   static absl::StatusOr<std::unique_ptr<WholeModel>> Create(
@@ -107,7 +108,7 @@ class WholeModel {
   std::unique_ptr<train::WholeLlama> model_;
 };
 
-// Each tensor of `a` is in `b` with the same bytes.
+// Expects each tensor of `a` in `b` with the same bytes.
 void ExpectSameTensors(const std::string& a, const std::string& b) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const SafetensorsSet first,
                                SafetensorsSet::Open(a));
@@ -138,8 +139,8 @@ TEST(ImportModelTest, ComputesWhatTransformersComputed) {
                                WholeModel::Create(*reader, tokens));
   TESSERA_ASSERT_OK_AND_ASSIGN(const double loss, model->Loss());
   EXPECT_NEAR(loss, expected["loss"].get<double>(), 1e-6);
-  // Another last target, which is no input, changes the loss by a difference of
-  // logits.
+  // Changing the last target, which is not an input, changes the loss by a
+  // difference of two logits.
   const auto positions = static_cast<double>(tokens.size() - 1);
   const auto logits = expected["logits"].back().get<std::vector<double>>();
   ASSERT_EQ(static_cast<int64_t>(logits.size()), reader->config().vocabulary);
@@ -179,7 +180,7 @@ TEST(ExportModelTest, GivesBackEveryBitOfAnImport) {
   }
 }
 
-// Two steps and a checkpoint; what there is then.
+// Trains two steps and saves a checkpoint; returns the state then.
 absl::StatusOr<train::testing::WholeBits> TrainAndSave(
     const train::RunOptions& options, const std::string& directory) {
   train::testing::WholeState state;
@@ -198,7 +199,8 @@ absl::StatusOr<train::testing::WholeBits> TrainAndSave(
   return state.bits();
 }
 
-// What a run has that begins with a checkpoint at step 0, and goes on.
+// Resumes from a checkpoint at step 0 and trains on; returns the state at
+// resumption.
 absl::StatusOr<train::testing::WholeBits> BeginWith(
     const train::RunOptions& options, const std::string& checkpoint) {
   train::testing::WholeState state;
@@ -252,8 +254,8 @@ class SixteenBitTiedModelTest : public ::testing::Test {
 TEST_F(SixteenBitTiedModelTest, KeepsItsMastersWhereFilesAreOf32Bits) {
   EXPECT_LT(fs::file_size(directory_ + "/bf16/model.safetensors"),
             fs::file_size(directory_ + "/f32/model.safetensors") * 3 / 5);
-  // A run that resumes from the import has the values and masters that were
-  // exported, and begins anew.
+  // A run that resumes from the import has the exported values and masters, and
+  // starts at step 0.
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string imported,
       ImportModel(directory_ + "/f32", directory_ + "/imported",

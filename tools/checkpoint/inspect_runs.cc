@@ -107,15 +107,15 @@ absl::StatusOr<std::vector<ListedRun>> ListRuns(const std::string& path) {
     if (!absl::StartsWith(name, "step-")) continue;
     const std::string one = absl::StrCat(path, "/", name);
     if (absl::EndsWith(name, ".writing") || absl::EndsWith(name, ".removing")) {
-      runs.push_back({.path = one, .state = "interrupted, or on its way"});
+      runs.push_back({.path = one, .state = "interrupted or in progress"});
     } else {
       runs.push_back(ListOne(one));
     }
   }
   if (!runs.empty()) return runs;
-  return absl::NotFoundError(
-      absl::StrCat(QuotedPath(path),
-                   " is no checkpoint and has none, such as step-00000020"));
+  return absl::NotFoundError(absl::StrCat(
+      QuotedPath(path),
+      " is not a checkpoint and contains none, such as step-00000020"));
 }
 
 void PrintRuns(std::span<const ListedRun> runs, OutputFormat format,
@@ -149,7 +149,7 @@ absl::Status VerifyFile(const std::string& path, int64_t step,
     return absl::OkStatus();
   }
   return absl::DataLossError(absl::StrCat(
-      file->path(), " does not have the checksum that the manifest says"));
+      file->path(), " does not have the checksum of the manifest"));
 }
 
 absl::Status CheckNames(const std::string& path,
@@ -164,8 +164,9 @@ absl::Status CheckNames(const std::string& path,
                            zero3::ListDirectory(path));
   for (const std::string& name : names) {
     if (known.count(name) > 0) continue;
-    return absl::DataLossError(absl::StrCat(
-        path, " has ", Quoted(name), ", which is no file of the checkpoint"));
+    return absl::DataLossError(
+        absl::StrCat(path, " has ", Quoted(name),
+                     ", which is not a file of the checkpoint"));
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// Checkpoints that one process writes are those that ranks write.
+// Compares checkpoints written by one process with those written by ranks.
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -42,7 +42,7 @@ RunOptions With(RunOptions options, const MeshSizes& mesh, int stage) {
   return options;
 }
 
-// Two steps, then a checkpoint; its path.
+// Trains two steps and saves a checkpoint; returns its path.
 absl::StatusOr<std::string> SaveRun(const RunOptions& options,
                                     const std::string& name,
                                     WholeState* state = nullptr) {
@@ -124,7 +124,7 @@ TEST(ReshardRunTest, RanksTakeUpWhatNoRanksWrote) {
     EXPECT_THAT(Verify(resharded), IsOk());
     WholeState after;
     RunOptions other = With(options, mesh, zero);
-    other.batch = 24;  // Of a mesh with three data ranks.
+    other.batch = 24;  // Divisible by three data ranks.
     train::RunIdentity identity = IdentityOf(options);
     ASSERT_THAT(OnRanks(other,
                         [&](TrainRank& rank) -> absl::Status {
@@ -135,7 +135,7 @@ TEST(ReshardRunTest, RanksTakeUpWhatNoRanksWrote) {
                         }),
                 IsOk());
     EXPECT_EQ(*before.bits(), *after.bits());
-    // And back: the same files to the byte.
+    // Resharding back gives the same files byte for byte.
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const std::string again,
         ReshardRun(resharded, to + "/back",
@@ -161,7 +161,7 @@ TEST(ReshardRunTest, WhatIsThereStays) {
   EXPECT_THAT(ReshardRun(path, path + "/manifest.json/to", {}), Not(IsOk()));
   EXPECT_THAT(ReshardRun(path + "/no", NewRunDirectory("to"), {}),
               StatusIs(absl::StatusCode::kNotFound));
-  // A source that fails leaves nothing.
+  // Nothing is left behind if the source cannot be read.
   const std::string to = NewRunDirectory("failed");
   int blocks = 0;
   EXPECT_THAT(
@@ -213,8 +213,9 @@ TEST(ListRunsTest, SaysWhatIsThereAndWhatIsNotComplete) {
   EXPECT_THAT(runs[1].state, HasSubstr("tp0-pp0.rank-00001.state"));
   EXPECT_THAT(runs[2].state, HasSubstr("interrupted"));
   EXPECT_THAT(ListRuns(path), IsOkAndHolds(std::vector<ListedRun>{runs[0]}));
-  EXPECT_THAT(ListRuns(directory + "/other"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("has none")));
+  EXPECT_THAT(
+      ListRuns(directory + "/other"),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("contains none")));
 
   std::ostringstream text, json, csv;
   PrintRuns(runs, OutputFormat::kText, text);

@@ -138,7 +138,7 @@ Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
   }
   if (!is_last) return stage;
   add(LlamaPart::kFinalNorm);
-  // A tied head has a table of its own where the first stage is another's.
+  // A tied head has its own table unless it is on the first stage.
   if (!config.tied_embeddings || !is_first) add(LlamaPart::kHead);
   return stage;
 }
@@ -313,7 +313,7 @@ absl::StatusOr<std::string> WriteRun(zero3::FileCalls& calls,
       absl::StrCat(directory, "/", zero3::CheckpointName(plan.optimizer_steps));
   if (access(path.c_str(), F_OK) == 0) {
     return absl::AlreadyExistsError(absl::StrCat(
-        QuotedPath(path), " is there already; give another directory"));
+        QuotedPath(path), " already exists; give another directory"));
   }
   TESSERA_RETURN_IF_ERROR(RunWriter(calls, directory, plan, source).Write());
   return path;

@@ -94,7 +94,7 @@ bool IsHelp(std::string_view argument) {
   return argument == "--help" || argument == "-h" || argument == "-help";
 }
 
-// Sets flags; returns the other arguments where the tool takes operands.
+// Sets flags; returns the other arguments if the tool takes operands.
 absl::StatusOr<std::vector<std::string>> ParseArguments(
     const Tool& tool, bool has_operands,
     const std::vector<std::string>& arguments) {

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The binary as people run it: output, exit codes, one line on bad usage, and no process left behind.
+# Tests the command line: output, exit codes, one line on bad usage, and no process left behind.
 set -uo pipefail
 bench=$PWD/$1
 cd "$TEST_TMPDIR"
@@ -50,7 +50,7 @@ expect_usage_error --regret --algorithm=ring
 grep -q missing/plot.svg err || fail "the message does not name the plot"
 "$bench" --help | grep -q "above 1 is slower than the first" || fail "--help does not say what ratio is"
 
-# Killed without a chance to clean up, it takes its workers along.
+# If the benchmark is killed by SIGKILL, its workers end too.
 workers() { grep -lz -- '--comm_bench_worke[r]' /proc/[0-9]*/cmdline 2>/dev/null | wc -l; }
 "$bench" -b 1M -e 1M -n 100000 --engine=shared_memory,in_process --np=2 >/dev/null 2>&1 &
 for _ in $(seq 100); do [ "$(workers)" -ge 3 ] && break; sleep 0.1; done

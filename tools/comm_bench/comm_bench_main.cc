@@ -43,10 +43,9 @@ ABSL_FLAG(std::string, reduction, "sum",
 ABSL_FLAG(int64_t, iterations, 0,
           "timed iterations of each row; 0: as many as fit into 0.3 s; -n");
 ABSL_FLAG(int64_t, warmup, 3, "iterations before the timed ones; -w");
-ABSL_FLAG(
-    int64_t, group_size, 0,
-    "treats every group of so many consecutive ranks as a host of its own; "
-    "0: all ranks are near each other");
+ABSL_FLAG(int64_t, group_size, 0,
+          "treats every group of that many consecutive ranks as a host; "
+          "0: all ranks are on one host");
 ABSL_FLAG(bool, bind, true,
           "binds each rank of every engine to its share of the processors, "
           "round-robin if there are fewer than ranks");
@@ -54,11 +53,12 @@ ABSL_FLAG(bool, in_place, false, "uses the same memory for input and output");
 ABSL_FLAG(bool, reproducible, false,
           "also measures reductions in reproducible mode, in separate rows");
 ABSL_FLAG(bool, overlap, false,
-          "also measures how much of a started operation a computation hides");
+          "also measures how much of an asynchronous operation overlaps with "
+          "computation");
 ABSL_FLAG(bool, regret, false,
           "times every algorithm and reports how much slower the adaptive "
           "choice is than the fastest");
-ABSL_FLAG(bool, check, true, "checks results; a wrong one ends the run; -c");
+ABSL_FLAG(bool, check, true, "checks results; a wrong result ends the run; -c");
 ABSL_FLAG(bool, bound, true,
           "also measures the memory-traffic bound; share is the bound over the "
           "time");

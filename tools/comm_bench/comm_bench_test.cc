@@ -1,5 +1,5 @@
-// The benchmark on real jobs: what it measures, what it catches, and that
-// nothing is left behind. This binary is its own worker.
+// Runs the benchmark as real jobs: tests its measurements, the faults it
+// detects, and that no process is left behind. This binary is its own worker.
 
 #include <signal.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ using topology::Rank;
 
 enum class Fault { kWrongElement, kDies, kFails };
 
-// An engine with a fault in the all-reduces of rank 1.
+// An engine with a fault in rank 1's all-reduces.
 class FaultyEngine : public Engine {
  public:
   FaultyEngine(std::unique_ptr<Engine> engine, Fault fault)
@@ -103,7 +103,7 @@ EngineCatalogue TestEngines() {
       "unmakeable", LaunchMethod::kProcesses,
       [](const EngineRank& seat) -> absl::StatusOr<std::unique_ptr<Engine>> {
         if (seat.rank == Rank(0)) {
-          // Until the other one has said what is wrong with it.
+          // Waits until the other rank has reported its error.
           sleep(1);
         }
         return absl::NotFoundError("there is no such card");
@@ -138,7 +138,7 @@ Outcome Measure(const BenchOptions& options,
     run.rows.insert(run.rows.end(), rows.begin(), rows.end());
   };
   run.status = RunBenchmark(options, TestEngines(), signals, events);
-  // Whatever happened, nobody is left.
+  // No process may be left, whatever happened.
   EXPECT_THAT(ListChildren(), IsOkAndHolds(IsEmpty()));
   return run;
 }

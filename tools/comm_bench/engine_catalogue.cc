@@ -36,8 +36,8 @@ absl::StatusOr<EngineEntry> EngineCatalogue::Find(std::string_view name) const {
     absl::StrAppend(&names, names.empty() ? "" : ", ", known);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("there is no engine \"", name.substr(0, 63),
-                   "\" in this binary; there are: ", names));
+      absl::StrCat("unknown engine \"", name.substr(0, 63),
+                   "\" in this binary; the engines are: ", names));
 }
 
 namespace {

@@ -33,7 +33,7 @@ enum class LaunchMethod {
   kMpirun,     // Started by the MPI of this build.
 };
 
-// The arguments for the engine of a rank in a process of its own.
+// The arguments for the engine of a rank in a separate process.
 struct EngineRank {
   topology::Rank rank;
   int64_t world = 1;

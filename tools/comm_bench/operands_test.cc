@@ -67,7 +67,7 @@ TEST(OperandsTest, EveryCollectivePassesItsOwnCheck) {
   }
 }
 
-// Nothing is communicated: whoever must have received something notices.
+// If no data moves, the ranks that should have received data report it.
 TEST(OperandsTest, AnOperationThatDidNothingIsCaught) {
   EXPECT_THAT(
       RunRanks(2,
@@ -156,7 +156,7 @@ Reduction ReductionOf(ReduceOp op, DType dtype) {
   return reduction;
 }
 
-// By hand, in float64.
+// Computed directly, in float64.
 std::vector<double> ReduceAll(const Pattern& pattern, DType dtype,
                               const Reduction& reduction, int64_t world,
                               int64_t count, int64_t first, int64_t iteration) {
@@ -203,7 +203,7 @@ TEST(PatternTest, TheReductionOfAllRanksIsExact) {
             ReduceAll(pattern, dtype, reduction, world, kCount, 17, 5);
         Memory memory(dtype, kCount);
         memory.Set(expected);
-        ASSERT_EQ(memory.Doubles(), expected);  // All are representable.
+        ASSERT_EQ(memory.Doubles(), expected);  // All values are representable.
         EXPECT_THAT(pattern.CheckReduced(memory.buffer(), 17, 5), IsOk())
             << DTypeName(dtype) << " " << ReduceOpName(op) << " " << world;
       }

@@ -15,7 +15,7 @@ using collectives::OpKind;
 
 constexpr int64_t kCount = 1000;
 
-// Inputs and outputs of ranks, each with kCount elements.
+// The ranks' inputs and outputs, each with kCount elements.
 class Arrays {
  public:
   explicit Arrays(int64_t world)
@@ -38,7 +38,7 @@ class Arrays {
   std::vector<std::vector<float>> memory_;
 };
 
-// That it really does the work of an all-reduce is what makes it a bound.
+// The traffic is a valid bound only because it performs an all-reduce.
 TEST(TrafficKernelTest, AllReduceTrafficIsAnAllReduce) {
   for (const bool streamed : {false, true}) {
     Arrays arrays(4);

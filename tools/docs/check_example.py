@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares a README with an example: check_example.py README SOURCE PROGRAM.
 
-The README must hold the source as one fenced code block (its leading comment may be left out) and the program's
+The README must contain the source as a fenced code block (without its leading comment, if preferred) and the program's
 standard output as another.
 """
 

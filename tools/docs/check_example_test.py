@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The check finds a README that has fallen behind."""
+"""The check finds a README that is out of date."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Builds and runs a second workspace that embeds //topology:mesh, with no network and an empty repository cache: its
-# own Abseil, and everything else from archives given by --distdir. Before Bazel 7 it has a WORKSPACE, from then on a
-# MODULE.bazel.
+# Builds and runs a second workspace that embeds //topology:mesh, without network and with an empty repository cache. It
+# has its own Abseil; other sources come from --distdir. It uses a WORKSPACE before Bazel 7 and a MODULE.bazel from then
+# on.
 set -euo pipefail
 
 here=$TEST_SRCDIR/$TEST_WORKSPACE/tools/embedding
@@ -9,7 +9,7 @@ tessera=$(dirname "$(readlink -f "$TEST_SRCDIR/$TEST_WORKSPACE/WORKSPACE")")
 workspace=$TEST_TMPDIR/workspace
 export HOME=$TEST_TMPDIR
 
-# repository NAME: where the files of an external repository are; modules have a prefix.
+# repository NAME: prints the directory of an external repository; modules have a prefix.
 repository() {
   local path
   for path in "$TEST_SRCDIR/$1" "$TEST_SRCDIR"/*[~+]"$1"; do
@@ -39,7 +39,7 @@ flags=(--distdir="$workspace/distdir" --repository_cache="$TEST_TMPDIR/empty_cac
 run_bazel help info-keys >/dev/null
 knows_modules() { run_bazel help build 2>/dev/null | grep enable_workspace >/dev/null; }
 
-# build_and_run FLAG...: builds hello_mesh, checks what it prints and that nothing but what //topology:mesh needs was fetched.
+# build_and_run FLAG...: builds hello_mesh, checks its output and that only dependencies of //topology:mesh were fetched.
 build_and_run() {
   run_bazel build "${flags[@]}" "$@" --spawn_strategy=local --jobs=2 //:hello_mesh
   expected=$'0 1 4 5 8 9 12 13 \n2 3 6 7 10 11 14 15 '

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a registry of files with which Bazel 7 resolves MODULE.bazel without a network.
+"""Makes a local registry with which Bazel 7 resolves MODULE.bazel without a network.
 
     offline_registry.py DIRECTORY BAZEL_COMMAND...
 

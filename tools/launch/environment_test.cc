@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using Strings = std::vector<std::string>;
 
-// Every name appears once.
+// Expects that each name appears only once.
 std::map<std::string, std::string> ToMap(const Strings& environment) {
   std::map<std::string, std::string> variables;
   for (const std::string& variable : environment) {
@@ -163,7 +163,7 @@ TEST(MakeSecretTest, TheCallersStays) {
   }
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string secret,
                                MakeSecret(Strings{"TESSERA_JOB_SECRET="}, 1));
-  EXPECT_EQ(secret.size(), 64u);  // An empty one is none.
+  EXPECT_EQ(secret.size(), 64u);  // Empty means no secret.
 }
 
 TEST(MakeSecretTest, SeveralNodesNeedTheCallers) {

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The binary as people run it: exit codes, messages, much output, signals, and never a process left behind.
+# Tests the command line: exit codes, messages, large output, signals, and that no process is left behind.
 set -uo pipefail
 launch=$PWD/$1
 program=$PWD/$2
@@ -9,7 +9,7 @@ export TESSERA_LAUNCH_TEST=cli.$$
 failures=0
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
 
-# The processes that carry the mark and are not this script's own.
+# Prints the processes with the mark in their environment, except this script's own.
 left_behind() {
   local file
   for file in /proc/[0-9]*/environ; do
@@ -68,7 +68,7 @@ done
 
 expect_usage_error "such as 500ms" --timeout=soon -- "$program"
 
-# Success, and what it prints.
+# Success and its output.
 "$launch" --np 2 -- "$program" say:hello complain:progress >out 2>err || fail "a success is not 0"
 [ "$(sort out)" = "$(printf '[0] hello\n[1] hello')" ] || fail "stdout: $(cat out)"
 [ "$(sort err)" = "$(printf '[0] progress\n[1] progress')" ] || fail "stderr: $(cat err)"
@@ -79,7 +79,7 @@ expect_usage_error "such as 500ms" --timeout=soon -- "$program"
 "$launch" -- "$program" --help >out 2>&1
 grep -qxF "[0] no action: --help" out || fail "--help behind -- is the program's"
 
-# Variables of an outer job, whose sockets the ranks must not have.
+# The ranks must not inherit an outer job's variables and sockets.
 RANK=7 WORLD_SIZE=9 SLURM_PROCID=4 TESSERA_INHERITED_SOCKETS=3,4 \
   "$launch" --np=3 -- "$program" exchange 2@env:RANK >out || fail "inside an outer job"
 grep -qxF "[2] RANK=2" out || fail "an outer job's rank: $(cat out)"
@@ -109,7 +109,7 @@ echo "no program" >text && chmod +x text
 "$launch" --np=2 -- "$program" lines:100000:100 sleep:60000 2>err | head -1 >/dev/null
 expect_nothing_left "failures"
 
-# 32 ranks, 10,000 lines each: all there, whole and in order.
+# 32 ranks with 10,000 lines each: all lines arrive, complete and in order.
 "$launch" --np=32 -- "$program" lines:10000:40 >out || fail "32 ranks"
 python3 - <<'PYTHON' || fail "lines were lost or mixed"
 counts = {}
@@ -137,7 +137,7 @@ for signal in INT TERM HUP; do
   expect_nothing_left "SIG$signal"
 done
 
-# kill -9 of the launcher leaves no rank, not even one that ignores everything.
+# After kill -9 of the launcher no rank is left, not even one that ignores all signals.
 "$launch" --np=4 -- "$program" ignore:15 ignore:1 ignore:2 say:ready sleep:60000 >out 2>err &
 pid=$!
 for rank in 0 1 2 3; do await_line "\[$rank\] ready" out; done

@@ -48,7 +48,7 @@ absl::StatusOr<std::string> FindMpirun(
                                           " or leave mpi out of --engine"));
 }
 
-// Open MPI's sockets lie under TMPDIR, and their path must be short.
+// Open MPI creates sockets in TMPDIR, and their path must be short.
 void ShortenTemporaryDirectory(std::vector<std::string>* environment) {
   for (std::string& entry : *environment) {
     if (absl::StartsWith(entry, "TMPDIR=") && entry.size() > 40) {

@@ -111,7 +111,7 @@ absl::Status CheckPlan(const LaunchPlan& plan) {
   }
   if (plan.command.empty()) {
     return absl::InvalidArgumentError(
-        "no program; write it and its arguments after --");
+        "no program; give it and its arguments after --");
   }
   return absl::OkStatus();
 }

@@ -89,7 +89,7 @@ struct LaunchOutcome {
   // OK if every rank exited with 0 by itself. Otherwise Aborted or
   // DeadlineExceeded with a one-line message.
   absl::Status ToStatus() const;
-  // 0; 1 for a failed run; 128 + n where signal n ended the launcher.
+  // 0; 1 for a failed run; 128 + n if signal n ended the launcher.
   int ExitCode() const;
 };
 

@@ -24,7 +24,7 @@ namespace {
 
 class LauncherSignalTest : public LaunchTest {
  protected:
-  // Launches, waits until both ranks have said that they are ready.
+  // Launches and waits until both ranks report that they are ready.
   pid_t ForkReady(std::vector<std::string> actions, LaunchPlan plan = {}) {
     plan.np = 2;
     const std::string ready = absl::StrCat("ready ", ++launches_);
@@ -81,7 +81,7 @@ TEST_F(LauncherSignalTest, TheSecondInterruptKillsAtOnce) {
   kill(launcher, SIGINT);
   absl::SleepFor(absl::Milliseconds(200));
   int status = 0;
-  EXPECT_EQ(waitpid(launcher, &status, WNOHANG), 0);  // It waits for them.
+  EXPECT_EQ(waitpid(launcher, &status, WNOHANG), 0);  // It waits for its ranks.
   kill(launcher, SIGINT);
   EXPECT_EQ(WEXITSTATUS(Wait(launcher)), 128 + SIGINT);
 }
@@ -111,7 +111,7 @@ TEST_F(LauncherSignalTest, StopAndContinueReachTheRanks) {
 }
 
 TEST_F(LauncherSignalTest, TheTimeSpentStoppedIsNotTheRanks) {
-  // Many sleeps, because one goes on while its process is stopped.
+  // Several sleeps, because a sleep continues while its process is stopped.
   std::vector<std::string> actions(10, "sleep:100");
   actions.insert(actions.begin(), "say:ready");
   const pid_t launcher =
@@ -148,8 +148,8 @@ TEST_F(LauncherSignalTest, ALauncherKilledWhileItStartsRanksLeavesNone) {
   }
 }
 
-// The mask behind `name` in lines of /proc/PID/status, of signals 1 to 31:
-// those above belong to the C library.
+// The mask after `name` in lines of /proc/PID/status, for signals 1 to 31: the
+// C library uses higher ones.
 uint64_t MaskIn(std::string_view lines, std::string_view name) {
   const size_t found = lines.find(name);
   uint64_t mask = 0;

@@ -86,7 +86,7 @@ TEST_F(LauncherTest, ARankHasNoOtherDescriptorsThanItsSockets) {
 }
 
 TEST_F(LauncherTest, ARanksDeathClosesItsSocket) {
-  // Were an end left open in the launcher or a third rank, rank 0 would wait.
+  // Rank 0 would block if the launcher or another rank kept an end open.
   const LaunchOutcome outcome =
       Run({"0@await_close", "0@say:closed", "2@await_close"},
           {.np = 3, .timeout = absl::Seconds(10)});
@@ -126,8 +126,8 @@ TEST_F(LauncherTest, ARankKilledByASignalIsAFailure) {
                                            HasSubstr("was killed by SIGKILL")));
 }
 
-// A process that ends closes its sockets before anybody can see that it has
-// ended, so rank 1 fails because of rank 0 and may be gone before it.
+// The sockets of a process close before its exit is visible, so rank 1 may fail
+// because of rank 0 and be gone before it.
 TEST_F(LauncherTest, AConsequenceIsNotTakenForADeathBySignal) {
   for (int i = 0; i < 20; ++i) {
     const LaunchOutcome outcome =
@@ -259,7 +259,7 @@ TEST_F(LauncherTest, BoundRanksHaveCoresOfTheirOwn) {
                        HasSubstr("--bind=core: 700 ranks need a core each")));
   if (sysconf(_SC_NPROCESSORS_ONLN) < 2) return;
   const auto two = TryRun(PlanFor({"cpus"}, {.np = 2, .bind = Bind::kCore}));
-  if (!two.ok()) return;  // Two hardware threads of one core.
+  if (!two.ok()) return;  // Both hardware threads are on one core.
   const std::vector<std::string> lines = OutLines();
   ASSERT_THAT(lines, SizeIs(3));
   EXPECT_NE(lines[1].substr(4), lines[2].substr(4));
@@ -362,7 +362,7 @@ TEST(CheckPlanTest, NamesTheFlagTheValueAndWhatIsAllowed) {
   ExpectRefused(plan, "--grace=-1s: expected a time from 0 up");
   plan = ValidPlan();
   plan.command = {};
-  ExpectRefused(plan, "no program; write it and its arguments after --");
+  ExpectRefused(plan, "no program; give it and its arguments after --");
 }
 
 RankExit Exit(int64_t rank) { return {.rank = Rank(rank), .pid = 100}; }

@@ -33,18 +33,17 @@ ABSL_FLAG(std::string, master_addr, "",
 ABSL_FLAG(int64_t, master_port, 0,
           "MASTER_PORT; 0 is a free port on one node, 29500 on several");
 ABSL_FLAG(std::string, timeout, "inf",
-          "ends the ranks, and fails, when they run longer, such as 90s or 2h");
+          "ends the ranks and fails if they run longer, such as 90s or 2h");
 ABSL_FLAG(std::string, grace, "5s",
-          "how long ranks have between the signal that ends them and SIGKILL");
+          "time between the signal that ends the ranks and SIGKILL");
 ABSL_FLAG(
     std::string, output, "prefix",
     "prefix: whole lines, each with its rank before it; raw: whole lines, "
     "unchanged; a\ndirectory (one that exists, or a path with a slash): "
     "rank3.log there is all that\nrank 3 prints");
-ABSL_FLAG(
-    std::string, bind, "none",
-    "core binds each rank to a core of its own, with all hardware threads; "
-    "none");
+ABSL_FLAG(std::string, bind, "none",
+          "core binds each rank to its own core, with all hardware threads; "
+          "none");
 ABSL_FLAG(
     std::string, colour, "auto",
     "colours of the prefixes: always, never, or auto: on a terminal, unless "
@@ -56,8 +55,8 @@ ABSL_FLAG(
     "them must be set. On one node TESSERA_INHERITED_SOCKETS numbers "
     "sockets to\nrank 0 (of rank 0: to ranks 1, 2, ...).\n\n"
     "Exit codes: 0 all ranks exited with 0; 1 a rank failed, could not "
-    "be started or ran\nout of time; 2 bad usage, an unknown program "
-    "among it; 128+n ended by signal n.");
+    "be started or ran\nout of time; 2 bad usage, including an unknown "
+    "program; 128+n ended by signal n.");
 
 namespace tessera::tools {
 namespace {

@@ -33,7 +33,7 @@ struct Collector {
   mutable Pieces pieces;
 };
 
-// The whole stream at once, byte by byte.
+// Processes the whole stream at once, byte by byte.
 Pieces Reference(const std::string& stream, size_t max_line) {
   Pieces pieces;
   std::string line;
@@ -227,8 +227,8 @@ TEST(PlainLineWriterTest, AddsNoByte) {
   EXPECT_EQ(out, "longer\npartx\n\n");
 }
 
-// Whatever the order of pieces: every line begins with a prefix, and what
-// stands behind a source's prefixes is what it wrote.
+// For every order of pieces, each line starts with a prefix, and the text after
+// a source's prefixes is what the source wrote.
 TEST(LineWriterFuzzTest, LinesNeverMixAndNothingIsLost) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 5000; ++round) {
@@ -282,7 +282,7 @@ TEST(DescriptorSinkTest, WritesWhatFitsAndKeepsTheRestInOrder) {
   sink.buffer() = sent;
   std::string received;
   while (true) {
-    // The reader is slow, and this thread is it: a blocking write would hang.
+    // This thread is also the slow reader, so a blocking write would hang.
     TESSERA_ASSERT_OK(sink.WriteSome());
     if (sink.pending() == 0) break;
     received += pipe.Read(10000);
@@ -355,7 +355,7 @@ class MultiplexerTest : public ::testing::Test {
     return {UniqueFd(fds[0]), UniqueFd(fds[1])};
   }
 
-  // The end to write into.
+  // Returns the write end.
   UniqueFd AddSource(size_t source, Stream stream = Stream::kOut) {
     Pipe pipe = MakePipe();
     output_.Add(source, stream, std::move(pipe.reader));

@@ -291,7 +291,7 @@ bool PeekEnd(const Process& process, siginfo_t& info) {
          info.si_pid != 0;
 }
 
-// True where the process had ended (or is no child at all).
+// True if the process had ended (or is not a child).
 bool TryReap(pid_t pid) {
   pid_t reaped = -1;
   do {

@@ -31,8 +31,8 @@
 
 namespace tessera::tools {
 
-// A program for Spawn. It leads a process group of its own, whose number is its
-// pid, and by default a session.
+// A program for Spawn. It leads its own process group, whose number is its pid,
+// and by default a session.
 struct SpawnRequest {
   static constexpr int kNoInput = -1;
 
@@ -100,14 +100,14 @@ struct RankExit {
   bool success() const { return !by_signal && code == 0; }
 };
 
-// While it lives, orphaned descendants of a rank become children of this
-// process, and KillAll ends them: background processes, daemons in sessions of
-// their own. Children from before are left alone; the rest of the program must
-// not start others meanwhile. Use it on one thread.
+// While this exists, orphaned descendants of a rank become children of this
+// process, and KillAll ends them: background processes, daemons in other
+// sessions. Earlier children are not affected; the rest of the program must not
+// start others meanwhile. Use it on one thread.
 class RankProcesses {
  public:
   static absl::StatusOr<std::unique_ptr<RankProcesses>> Create();
-  // Kills what is left.
+  // Kills the remaining processes.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;

@@ -33,7 +33,7 @@ SpawnRequest Shell(const std::string& script) {
   return request;
 }
 
-// A script without input whose output is standard error, in this session.
+// A script without input that writes to standard error, in this session.
 SpawnRequest SessionShell(const std::string& script) {
   SpawnRequest request = Shell(script);
   request.environment = {"NAME=value"};
@@ -75,7 +75,7 @@ TEST(ListChildrenTest, HasRunningOnesAndZombies) {
   EXPECT_THAT(ListChildren(), IsOkAndHolds(IsEmpty()));
 }
 
-// The exit code of a script, which must end within ten seconds.
+// The exit code of a script that must end within ten seconds.
 int ExitOf(const SpawnRequest& request) {
   const auto process = Spawn(request);
   EXPECT_THAT(process, IsOk());
@@ -96,7 +96,7 @@ TEST(SpawnTest, ItsInputIsEmpty) {
   EXPECT_EQ(ExitOf(SessionShell("read line || exit 3")), 3);
 }
 
-// sched_yield needs one session.
+// sched_yield requires a single session.
 TEST(SpawnTest, ItStaysInThisSessionInAGroupOfItsOwn) {
   const auto process = Spawn(SessionShell("sleep 60"));
   TESSERA_ASSERT_OK(process);
@@ -124,7 +124,7 @@ TEST(SpawnTest, WhatCannotBeExecutedIsAnError) {
   EXPECT_THAT(Spawn(request),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("cannot execute \"/no/such/program\"")));
-  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);  // Nobody is left.
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);  // No child is left.
 }
 
 class RankProcessesTest : public ::testing::Test {
@@ -163,7 +163,7 @@ TEST_F(RankProcessesTest, TellsEachEndOnce) {
 }
 
 TEST_F(RankProcessesTest, TellsEndsInTheirOrder) {
-  // Each waits for its own byte, in an order that is not that of the ranks.
+  // Each waits for its own byte; the bytes are sent in another order.
   const std::vector<int> order = {3, 0, 4, 1, 2};
   std::vector<int> writers;
   std::vector<UniqueFd> fds;
@@ -230,7 +230,7 @@ TEST_F(RankProcessesTest, KillAllEndsEveryDescendant) {
   TESSERA_EXPECT_OK(ranks_->KillAll());
   EXPECT_THAT(ListChildren(), IsOkAndHolds(IsEmpty()));
   TESSERA_EXPECT_OK(ranks_->KillAll());
-  ranks_->Signal(SIGTERM);  // Reaches nobody.
+  ranks_->Signal(SIGTERM);  // No process is left to receive it.
 }
 
 TEST_F(RankProcessesTest, ARefusedProgramLeavesNothing) {

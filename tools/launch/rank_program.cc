@@ -1,4 +1,4 @@
-// A program to launch: does what its arguments say, one after the other.
+// A program to launch: executes its arguments as actions, in order.
 //
 //   rank_program say:hello 1@exit:3 sleep:1000
 //
@@ -90,7 +90,7 @@ void Background(const std::string& millis) {
   _exit(0);
 }
 
-// The same in a session of its own, as daemons are, whose parent has ended.
+// Runs as a daemon: in its own session, after its parent has exited.
 void Daemon(const std::string& millis) {
   const pid_t middle = fork();
   if (middle != 0) return;

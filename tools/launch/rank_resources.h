@@ -25,11 +25,11 @@ std::vector<std::vector<int>> GroupByCore(
     const std::vector<int>& cpus,
     absl::FunctionRef<std::string(int cpu)> core_of);
 
-// For each of `count` ranks the CPUs of a core of its own, ascending, among
-// those that this process may use. OutOfRange if there are fewer cores.
+// For each of `count` ranks the CPUs of one core, ascending, among those that
+// this process may use. OutOfRange if there are fewer cores.
 absl::StatusOr<std::vector<std::vector<int>>> CoresForRanks(int64_t count);
 
-// Raises the limit of open descriptors while it lives.
+// Raises the limit of open descriptors while it exists.
 class DescriptorLimit {
  public:
   // Raises the soft limit to at least `count` descriptors, open ones included.

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Fails on a dependency that the layer of a package does not allow: check_layers.py PACKAGE FILE_OF_LABELS."""
+"""Fails on a dependency that a package's layer does not allow: check_layers.py PACKAGE FILE_OF_LABELS."""
 
 import sys
 
-# Module -> the modules and the external repositories that its shipped code may name.
+# Module -> the modules and external repositories that its shipped code may depend on.
 ALLOWED = {
     "base": {"@com_google_absl", "@com_github_nlohmann_json", "@local_cuda"},
     "topology": {"base", "@com_google_absl", "@com_github_nlohmann_json", "@hwloc", "@local_cuda"},
@@ -47,7 +47,7 @@ def module_of(label):
 
 
 def forbidden(package, labels):
-    """The labels that `package` may not name. tools/ may name everything."""
+    """Returns the labels that `package` may not depend on. tools/ may depend on everything."""
     module = package.split("/")[0]
     if module == "tools":
         return []

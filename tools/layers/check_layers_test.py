@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The lock bites: planted edges are found, allowed ones pass."""
+"""The check rejects forbidden dependencies and accepts allowed ones."""
 
 import os
 import sys

@@ -28,24 +28,26 @@ ABSL_FLAG(std::string, axes, "",
 ABSL_FLAG(std::string, split, "",
           "divides an axis into parts, fastest first, such as "
           "dp:dp_shard4,dp_replicate2; several separated by ;");
-ABSL_FLAG(int64_t, ep, 1, "expert axis to take out of dp x cp x tp");
-ABSL_FLAG(int64_t, etp, 1, "tensor axis inside an expert, beside --ep");
+ABSL_FLAG(int64_t, ep, 1, "size of the expert axis, taken from dp x cp x tp");
+ABSL_FLAG(int64_t, etp, 1,
+          "size of the tensor axis inside an expert, with --ep");
 ABSL_FLAG(int64_t, first_rank, 0, "the number of the mesh's first rank");
 ABSL_FLAG(std::optional<int64_t>, world_size, std::nullopt,
           "checks that the mesh has this many ranks");
 ABSL_FLAG(std::optional<int64_t>, rank, std::nullopt,
           "shows one rank, its groups and its neighbours");
 ABSL_FLAG(std::string, grid, "",
-          "also lays the ranks out as rows and columns, such as dp/tp, or as "
+          "also prints the ranks in rows and columns, such as dp/tp, or in "
           "planes, rows and columns, such as pp/dp,cp/tp; of --rank's part of "
           "the mesh");
 ABSL_FLAG(std::string, cluster, "",
-          "also says how the mesh lies on these machines and which order of "
+          "also prints how the mesh maps to these machines and which order of "
           "the axes would communicate faster: here (this machine), FILE.json, "
           "or a line such as hosts=16,gpus=8");
-ABSL_FLAG(std::string, model, "",
-          "whose traffic --cluster counts, as changes to Llama 2 7B such as "
-          "layers=80,hidden=8192,parameters=7e10,zero=3");
+ABSL_FLAG(
+    std::string, model, "",
+    "model whose traffic --cluster counts, as changes to Llama 2 7B such as "
+    "layers=80,hidden=8192,parameters=7e10,zero=3");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
           tessera::tools::OutputFormat::kText, "text, json or csv");
 ABSL_FLAG(std::string, svg, "",

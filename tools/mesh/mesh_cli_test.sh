@@ -1,5 +1,5 @@
 #!/bin/bash
-# The binary as people run it: output, exit codes, one line on bad usage, and a picture that is whole or not there.
+# Tests the command line: output, exit codes, one line on bad usage, and that pictures are complete or absent.
 set -uo pipefail
 mesh=$PWD/$1
 cd "$TEST_TMPDIR"

@@ -306,7 +306,7 @@ void AppendSquare(std::string* svg, double x, double y, double side,
       x, y, side, side, colour, tooltip);
 }
 
-// Which axes go which way, in words.
+// The axes of each direction, as text.
 std::string Caption(const MeshReport& report, const GridLayout& layout) {
   std::vector<std::string> across, down;
   for (size_t i = 0; i < layout.across.size(); ++i) {

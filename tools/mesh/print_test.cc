@@ -114,7 +114,7 @@ struct Cell {
   std::string group;
 };
 
-// The text between `begin` and `end` in `text`.
+// Returns the part of `text` between `begin` and `end`.
 std::string Between(std::string_view text, std::string_view begin,
                     std::string_view end) {
   const size_t from = text.find(begin) + begin.size();

@@ -71,7 +71,7 @@ std::string KeyNames() {
                       absl::StrJoin(kRealKeys, ", ", append));
 }
 
-// Sets the field that `item` names; false where it is no key with a number.
+// Sets the field that `item` names; false if it is not a key with a number.
 bool SetField(std::string_view item, TransformerShape* shape) {
   const std::pair<std::string_view, std::string_view> sides =
       absl::StrSplit(item, absl::MaxSplits('=', 1));
@@ -138,7 +138,7 @@ absl::StatusOr<TransformerShape> ReadModel(std::string_view text) {
     if (SetField(item, &shape)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("\"", item.substr(0, 60),
-                     "\" is no key with a number; expected items such as "
+                     "\" is not a key with a number; expected items such as "
                      "layers=32, with the keys ",
                      KeyNames()));
   }

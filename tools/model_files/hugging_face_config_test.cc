@@ -32,7 +32,7 @@ constexpr char kSmolLm2[] = R"({
   "tie_word_embeddings": true, "torch_dtype": "bfloat16",
   "transformers_version": "4.40.1", "use_cache": true, "vocab_size": 49152})";
 
-// What version 5 of transformers writes.
+// Written by version 5 of transformers.
 constexpr char kVersion5[] = R"({
   "architectures": ["LlamaForCausalLM"], "dtype": "float32", "head_dim": 32,
   "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1,

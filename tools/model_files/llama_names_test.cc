@@ -28,7 +28,7 @@ ModelConfig Small() {
 }
 
 TEST(LlamaNamesTest, HuggingFacesTensorsAreThoseOfTransformers) {
-  // As LlamaForCausalLM(config).state_dict() lists them for Small().
+  // In the order of LlamaForCausalLM(config).state_dict() for Small().
   const std::vector<StoredTensor> tensors =
       HuggingFaceTensors(Small(), ElementType::kBF16);
   const auto spec = [](std::string name, std::vector<int64_t> shape) {

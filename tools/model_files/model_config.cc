@@ -136,7 +136,7 @@ absl::StatusOr<ModelConfig> PresetConfig(std::string_view name) {
                    [&](const Preset& preset) { return preset.name == name; });
   if (found != std::end(kPresets)) return found->config;
   return absl::InvalidArgumentError(
-      absl::StrCat("no model is called ", Quoted(name), "; there are ",
+      absl::StrCat("unknown model ", Quoted(name), "; there are ",
                    absl::StrJoin(PresetNames(), ", ")));
 }
 

@@ -26,7 +26,7 @@ constexpr ModelConfig kSmall = {.vocabulary = 11,
 
 TEST(PresetsTest, ParameterCountsAreThoseThatArePublished) {
   // TinyLlama 1.1B, OpenLLaMA 3B, Llama 2 7B, 13B and 70B, Llama 3 8B and the
-  // SmolLM2 models, by their own model cards and checkpoints.
+  // SmolLM2 models, from their model cards and checkpoints.
   const std::vector<std::pair<std::string_view, int64_t>> expected = {
       {"llama-1m", 1'051'776},       {"llama-10m", 10'168'576},
       {"llama-50m", 50'618'880},     {"llama-125m", 124'668'672},
@@ -71,7 +71,7 @@ TEST(ModelConfigTest, FlopsAreThoseOfTheLoops) {
     ModelConfig config = kSmall;
     config.tied_embeddings = tied;
     for (const int64_t sequence : {1, 2, 7, 64}) {
-      // Multiplications and additions of every product for every token.
+      // Counts multiplications and additions of every product per token.
       int64_t flops = 0;
       for (int64_t token = 0; token < sequence; ++token) {
         for (int64_t layer = 0; layer < 2; ++layer) {
@@ -89,7 +89,7 @@ TEST(ModelConfigTest, FlopsAreThoseOfTheLoops) {
                        3 * config.ForwardFlopsPerToken(sequence));
     }
   }
-  // The rule of six flops a parameter and token.
+  // The rule of six flops per parameter and token.
   const ModelConfig large = *PresetConfig("llama-7b");
   EXPECT_NEAR(large.TrainingFlopsPerToken(1) /
                   static_cast<double>(6 * large.ParameterCount()),
@@ -119,7 +119,7 @@ TEST(ModelConfigTest, RefusalsNameTheFieldAndWhatIsAllowed) {
       {&ModelConfig::head_size, "head_dim"},
       {&ModelConfig::max_positions, "max_position_embeddings"}};
   for (const auto& [member, name] : fields) {
-    const auto field = member;  // clang 14 captures no structured binding.
+    const auto field = member;  // clang 14 cannot capture structured bindings.
     for (const int64_t value :
          {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
       ExpectRefused([&](ModelConfig& config) { config.*field = value; }, name,

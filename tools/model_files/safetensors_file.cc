@@ -33,9 +33,9 @@ absl::Status ReadAt(int fd, int64_t offset, std::span<std::byte> target) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return absl::ErrnoToStatus(errno, "cannot read");
     if (got == 0) {
-      return absl::DataLossError(
-          absl::StrCat("the file ends ", target.size(),
-                       " bytes too early: it was cut after it was opened"));
+      return absl::DataLossError(absl::StrCat(
+          "the file ends ", target.size(),
+          " bytes too early: it was truncated after it was opened"));
     }
     target = target.subspan(static_cast<size_t>(got));
     offset += got;
@@ -47,7 +47,7 @@ absl::StatusOr<int64_t> SizeOf(int fd) {
   struct stat status;
   if (fstat(fd, &status) != 0) return absl::ErrnoToStatus(errno, "cannot stat");
   if (!S_ISREG(status.st_mode)) {
-    return absl::InvalidArgumentError("this is no regular file");
+    return absl::InvalidArgumentError("not a regular file");
   }
   return status.st_size;
 }
@@ -56,7 +56,7 @@ absl::StatusOr<int64_t> SizeOf(int fd) {
 absl::StatusOr<int64_t> ReadHeaderLength(int fd, int64_t file_bytes) {
   if (file_bytes < kLengthBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no safetensors file: it has ", file_bytes,
+        absl::StrCat("not a safetensors file: it has ", file_bytes,
                      " bytes, the length of the header alone takes 8"));
   }
   uint64_t length = 0;
@@ -66,9 +66,9 @@ absl::StatusOr<int64_t> ReadHeaderLength(int fd, int64_t file_bytes) {
       std::min(kMaxHeaderBytes, file_bytes - kLengthBytes));
   if (length <= most) return static_cast<int64_t>(length);
   return absl::InvalidArgumentError(
-      absl::StrCat("no safetensors file: its header would take ", length,
+      absl::StrCat("not a safetensors file: its header would take ", length,
                    " bytes; the file has ", file_bytes, ", and ",
-                   kMaxHeaderBytes, " are the most that the format allows"));
+                   kMaxHeaderBytes, " is the maximum of the format"));
 }
 
 absl::Status CheckRows(const StoredTensor& spec, int64_t first,

@@ -31,7 +31,7 @@ std::string ReadAll(const std::string& path) {
 
 std::string WriteTemporary(std::string_view name, std::string_view bytes) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/", name);
-  unlink(path.c_str());  // To truncate a file would wait for the disk.
+  unlink(path.c_str());  // Truncating a file would wait for the disk.
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
 }
@@ -98,7 +98,7 @@ TEST(SafetensorsFileTest, ReadsPartsAndConvertsRows) {
 }
 
 TEST(SafetensorsFileTest, ConvertsMoreThanOneBufferful) {
-  constexpr int64_t kRows = 700'001;  // Of BF16: more than a mebibyte.
+  constexpr int64_t kRows = 700'001;  // More than 1 MiB of BF16.
   std::vector<BF16> stored(kRows);
   for (size_t i = 0; i < stored.size(); ++i) stored[i] = BF16(float(i % 251));
   const std::string path = WriteTemporary(
@@ -154,7 +154,7 @@ TEST(SafetensorsFileTest, RefusalsNameFileAndTensor) {
   EXPECT_THAT(file.ReadRows("flags", 0, view({3})),
               StatusIs(absl::StatusCode::kUnimplemented,
                        says("tensor \"flags\"", "BOOL")));
-  // Two rows of three, as columns of something larger.
+  // Two rows of three elements, as columns of a larger tensor.
   TESSERA_ASSERT_OK_AND_ASSIGN(const TensorView wide,
                                TensorView::Of(std::span(values), {{3, 2}}));
   EXPECT_THAT(file.ReadRows("weight", 0, *wide.Transpose(0, 1)),
@@ -169,7 +169,7 @@ TEST(SafetensorsFileTest, RefusesFilesThatAreNone) {
                        HasSubstr("cannot open \"/nix/da\"")));
   EXPECT_THAT(SafetensorsFile::Open(::testing::TempDir()),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("no regular file")));
+                       HasSubstr("not a regular file")));
   const auto open = [](std::string_view bytes) {
     return SafetensorsFile::Open(WriteTemporary("bad.safetensors", bytes));
   };
@@ -207,7 +207,7 @@ TEST(SafetensorsFileFuzzTest, DamagedFilesAreRefusedOrReadable) {
   int valid = 0;
   for (int round = 0; round < 3000; ++round) {
     std::string bytes = reference;
-    // Mostly in the header, whose length is the first eight bytes.
+    // Mostly in the header; the first eight bytes are its length.
     const uint64_t bound = round % 4 == 0 ? 8 : header_end;
     for (uint64_t i = 0; i <= random() % 2; ++i) {
       bytes[random() % bound] ^= static_cast<char>(1 << (random() % 8));

@@ -72,7 +72,7 @@ absl::StatusOr<ElementType> FromDType(DType dtype) {
     if (kEntries[i].dtype == dtype) return static_cast<ElementType>(i);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("dtype ", static_cast<int>(dtype), " is no valid DType"));
+      absl::StrCat("dtype ", static_cast<int>(dtype), " is not a valid DType"));
 }
 
 namespace {
@@ -179,7 +179,7 @@ absl::Status CheckTiling(const Header& header, int64_t data_bytes) {
           entry.spec.name,
           absl::StrCat("begins at byte ", entry.begin, " of the data, ",
                        entry.begin < end ? "inside the tensor before it, which"
-                                         : "behind a hole: the one before it",
+                                         : "after a gap: the tensor before it",
                        " ends at ", end));
     }
     end = entry.end;
@@ -250,9 +250,10 @@ absl::StatusOr<Header> LayOut(std::vector<StoredTensor> tensors,
   int64_t end = 0;
   for (StoredTensor& spec : tensors) {
     if (!names.insert(spec.name).second) {
-      return Malformed(spec.name, spec.name == kMetadata
-                                      ? "the format keeps this name for texts"
-                                      : "comes twice; give it once");
+      return Malformed(spec.name,
+                       spec.name == kMetadata
+                           ? "the format reserves this name for texts"
+                           : "comes twice; give it once");
     }
     TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, TensorBytes(spec));
     const int64_t begin = end;

@@ -115,7 +115,7 @@ TEST(HeaderTest, RefusesWrongShapesTypesAndNumbers) {
               Refused("data_offsets has 3 numbers"));
   EXPECT_THAT(ParseHeader(one("\"F32\"", "[1], \"x\": 1", "[0,4]"), 4),
               Refused("unknown key \"x\""));
-  // Nothing, however large the other sizes are.
+  // Empty tensors are valid, however large the other sizes are.
   TESSERA_EXPECT_OK(
       ParseHeader(one("\"F64\"", "[4294967296,4294967296,0]", "[0,0]"), 0));
 }
@@ -156,7 +156,7 @@ TEST(LayOutTest, Refuses) {
   const StoredTensor w = {"w", ElementType::kU8, {4}};
   EXPECT_THAT(LayOut({w, w}, {}), Refused("tensor \"w\": comes twice"));
   EXPECT_THAT(LayOut({{"__metadata__", ElementType::kU8, {}}}, {}),
-              Refused("keeps this name"));
+              Refused("reserves this name"));
   EXPECT_THAT(LayOut({{"w", ElementType::kU8, {-1}}}, {}),
               Refused("tensor \"w\": size -1 is negative"));
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();

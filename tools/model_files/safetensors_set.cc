@@ -27,10 +27,10 @@ absl::Status CheckFileName(std::string_view name) {
       name.find('/') == name.npos && name.find('\0') == name.npos) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("weight_map: ", Quoted(name),
-                   " is no file name; files lie beside the index and are named "
-                   "without a directory"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "weight_map: ", Quoted(name),
+      " is not a file name; files are in the index's directory and named "
+      "without a directory"));
 }
 
 std::optional<int64_t> ReadTotalSize(const Json& document) {

@@ -178,7 +178,7 @@ TEST(ShardIndexTest, RefusesNamesThatLeadElsewhere) {
   for (const char* name : {"", ".", "..", "a/b", "/etc/passwd", "../x"}) {
     EXPECT_THAT(FormatShardIndex({{{"w", name}}, 1}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("is no file name")))
+                         HasSubstr("is not a file name")))
         << name;
   }
   EXPECT_THAT(ParseShardIndex(R"({"weight_map": {"w": 3}})"),

@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<std::string>> ParseNames(
                                  "? known: ", absl::StrJoin(known, ", ")));
     }
     if (std::find(names.begin(), names.end(), name) != names.end()) {
-      return Refuse(flag, Quoted(text), absl::StrCat(name, " is there twice"));
+      return Refuse(flag, Quoted(text), absl::StrCat(name, " is listed twice"));
     }
     names.emplace_back(name);
   }
@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<std::string>> ParseCodecs(const std::string& text) {
   if (text != "all") return ParseNames("codecs", text, known);
   std::vector<std::string> names;
   for (const std::string_view name : known) {
-    // Another name of nf4, and what this build has no library for.
+    // Skips the alias of nf4, and codecs whose library is not in this build.
     if (name == "quantization" || !offload::CreateCodec(name).ok()) continue;
     names.emplace_back(name);
   }
@@ -141,7 +141,7 @@ absl::Status CheckSizes(const OffloadBenchFlags& flags,
         absl::StrCat("at most --size=", ByteSize(flags.size).ToString()));
   }
   if (flags.dir.empty()) {
-    return Refuse("dir", "", "a directory that can be written is needed");
+    return Refuse("dir", "", "a writable directory is needed");
   }
   return absl::OkStatus();
 }

@@ -23,7 +23,7 @@ using tessera::offload_bench::OffloadBenchFlags;
 ABSL_FLAG(std::string, what, OffloadBenchFlags().what,
           "parts to measure, separated by commas");
 ABSL_FLAG(tessera::ByteSize, size, tessera::ByteSize(OffloadBenchFlags().size),
-          "bytes of values; an optimizer's parameters take as many in f32");
+          "bytes of values, and of an optimizer's f32 parameters");
 ABSL_FLAG(std::string, threads, OffloadBenchFlags().threads,
           "threads of the optimizers, such as 1,2; auto: 1, 2, 4 ... up to the "
           "processors");
@@ -97,7 +97,7 @@ const tools::Tool& OffloadBenchTool() {
       .name = "offload_bench",
       .summary =
           "Times codecs, CPU optimizers, memory tiers and prefetching, each "
-          "against a physical limit that is measured in turns with it.",
+          "against a physical limit that is measured alternately.",
       .example = "--what=codecs,optimizer --size=64M --threads=1,2",
       .flags = {"what", "size", "threads", "seconds", "clock", "codecs", "dir",
                 "min_bytes", "max_bytes", "factor", "depth", "format",

@@ -102,7 +102,7 @@ absl::Status CodecCase::Prepare() {
   if (codec_.IsLossless(dtype_) && !same) {
     return absl::InternalError(
         absl::StrCat("codec ", codec_.name(), " changed ", DTypeName(dtype_),
-                     " values, which it holds without loss: do not use it, and "
+                     " values, although it is lossless: do not use it, and "
                      "report this"));
   }
   TESSERA_ASSIGN_OR_RETURN(

@@ -22,8 +22,8 @@ namespace {
 constexpr double kLeastSeconds = 1e-3;
 constexpr int64_t kMostRepeats = 1 << 20;
 
-// The value that a share `part` of the sorted values lies below, between two
-// neighbours where it falls there.
+// The quantile `part` of the sorted values, interpolated between two
+// neighbours.
 double Quantile(const std::vector<double>& sorted, double part) {
   const double place = part * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<size_t>(place);
@@ -44,7 +44,7 @@ PassTime TimeOf(std::vector<double> seconds) {
 // The compiler must assume that the bytes are looked at.
 void Keep(void* data) { asm volatile("" : : "r"(data) : "memory"); }
 
-// One turn, whose times go to the back of the lists.
+// One round; appends the times to the lists.
 absl::Status TakeTurn(const Pass& first, std::vector<double>& first_seconds,
                       const Pass& second, std::vector<double>& second_seconds) {
   TESSERA_ASSIGN_OR_RETURN(const double one, first());

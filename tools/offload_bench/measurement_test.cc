@@ -27,12 +27,12 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(CompareTest, TakesMediansAndComparesTurnByTurn) {
-  // Everything takes ten times as long from the third turn on.
+  // Everything takes ten times as long from the third round on.
   const Comparison c = Compare({4, 2, 40, 20, 40}, {1, 1, 10, 10, 20});
   EXPECT_EQ(c.turns, 5);
   EXPECT_DOUBLE_EQ(c.subject.seconds, 20);
   EXPECT_DOUBLE_EQ(c.limit.seconds, 10);
-  EXPECT_DOUBLE_EQ(c.share, 0.5);  // Of 1/4, 1/2, 1/4, 1/2, 1/2.
+  EXPECT_DOUBLE_EQ(c.share, 0.5);  // Median of 1/4, 1/2, 1/4, 1/2, 1/2.
   EXPECT_DOUBLE_EQ(c.subject.spread, (40.0 - 4) / 20);
 }
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The binary as people run it: output, exit codes, one line on bad usage, and no file left behind.
+# Tests the command line: output, exit codes, one line on bad usage, and no file left behind.
 set -uo pipefail
 bench=$PWD/$1
 cd "$TEST_TMPDIR"
@@ -58,7 +58,7 @@ grep -q missing err || fail "the message does not name the directory: $(cat err)
 [ $? = 1 ] || fail "a full standard output is a failed run"
 "$bench" --help | grep -q "1 is as fast as the limit" || fail "--help does not say what share is"
 
-# Interrupted while its files are there, it leaves none. (Without job control a background process ignores SIGINT.)
+# If it is interrupted while it has files, it removes them. (Without job control a background process ignores SIGINT.)
 set -m
 for signal in INT TERM KILL; do
   "$bench" $small --what=file,prefetch --seconds=60 >/dev/null 2>&1 &

@@ -1,5 +1,4 @@
-// The parts, on little data: what they count must be right, and what they time
-// must be plausible.
+// Runs the parts on little data: counts must be exact and times plausible.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -63,7 +62,7 @@ class OffloadBenchTest : public testing::Test {
   std::vector<Measurement> measured_;
 };
 
-// The requirement on the lossless codec. The data are the same everywhere.
+// The required ratio of the lossless codec. The data are the same everywhere.
 TEST_F(OffloadBenchTest, LosslessShrinksNormalWeights) {
   TESSERA_ASSERT_OK(MeasureCodecs({{"lossless"}, 8 << 20, 0}, Collect()));
   EXPECT_EQ(measured_.size(), 4u);
@@ -81,8 +80,8 @@ TEST_F(OffloadBenchTest, LossyCodecsHaveTheErrorOfTheirRounding) {
   EXPECT_EQ(Of("none", "decode", "f32").error, 0.0);
   EXPECT_NEAR(*Of("none", "decode", "f32").ratio, 1, 1e-4);
   EXPECT_EQ(Of("bf16", "decode", "bf16").error, 0.0);
-  // Uniform within half a unit in the last place, over a mantissa that is
-  // spread between 1 and 2.
+  // The error is uniform within half a unit in the last place, and mantissas
+  // are spread between 1 and 2.
   EXPECT_NEAR(*Of("bf16", "decode", "f32").error, 0x1p-8 * 0.41, 0x1p-12);
   EXPECT_NEAR(*Of("fp16", "decode", "f32").error, 0x1p-11 * 0.41, 0x1p-15);
   EXPECT_NEAR(*Of("bf16", "decode", "f32").ratio, 2, 1e-3);
@@ -119,7 +118,7 @@ TEST_F(OffloadBenchTest, OptimizersCountTheBytesThatAStepMoves) {
 }
 
 TEST_F(OffloadBenchTest, TiersMoveBlocksOfAnySize) {
-  // 3 blocks, and a rest that is none.
+  // 3 blocks; the remainder is ignored.
   TESSERA_ASSERT_OK(MeasureTiers({10 * 4096, {3 * 4096}, 0}, Collect()));
   EXPECT_EQ(measured_.size(), 8u);
   ExpectPlausible();
@@ -151,7 +150,7 @@ TEST_F(OffloadBenchFileTest, FileTierStandsBesideItsDevice) {
     EXPECT_THAT(m.name, StartsWith("file by "));
     EXPECT_EQ(m.bytes, 1 << 20);
     EXPECT_EQ(m.limit, "device");
-    // Either way, it says which.
+    // The note names the mode either way.
     EXPECT_TRUE(m.note == "O_DIRECT" ||
                 m.note.find("PAGE CACHE") != std::string::npos)
         << m.note;
@@ -167,7 +166,7 @@ TEST_F(OffloadBenchFileTest, PrefetchIsHeldAgainstItsBound) {
   EXPECT_EQ(measured_[0].bytes, 48 * (64 << 10));
   EXPECT_EQ(measured_[1].name, "4 blocks, room for 2");
   for (const Measurement& m : measured_) {
-    // A bound that was beaten would be none.
+    // A bound cannot be exceeded.
     EXPECT_LE(m.times.share, 1) << m.name;
     EXPECT_EQ(m.limit, "bound");
     EXPECT_THAT(m.note, HasSubstr("as fast as without prefetch, depth "));

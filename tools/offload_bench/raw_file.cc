@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<RawFile>> RawFile::Create(
   if (const int error = posix_fallocate(file.fd.get(), 0, options.bytes);
       error != 0 && error != EOPNOTSUPP && error != EINVAL) {
     return absl::ErrnoToStatus(
-        error, absl::StrCat("room for ", options.bytes, " bytes in ",
+        error, absl::StrCat("space for ", options.bytes, " bytes in ",
                             QuotedPath(options.directory)));
   }
   TESSERA_ASSIGN_OR_RETURN(Buffer memory, RandomBytes(options.bytes, kSeed));
@@ -133,7 +133,7 @@ absl::Status CheckFreeSpace(const std::string& directory, int64_t bytes) {
       QuotedPath(directory), " has ",
       ByteSize(static_cast<int64_t>(free) / 4096 * 4096).ToString(),
       " free and ", ByteSize(bytes).ToString(),
-      " are needed; make room, name another --dir or give less --size"));
+      " are needed; free space, give another --dir or a smaller --size"));
 }
 
 }  // namespace tessera::offload_bench

@@ -20,7 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// All that this machine has.
+// All movers that this machine supports.
 std::vector<std::unique_ptr<RawMover>> Movers(int depth) {
   std::vector<std::unique_ptr<RawMover>> movers;
   movers.push_back(MakeThreadMover(depth));

@@ -58,8 +58,9 @@ class RingMover final : public RawMover {
     return std::min(transfer.piece_bytes, transfer.bytes - at);
   }
 
-  // Submits what was prepared and waits for a completion. After an error
-  // nothing more is submitted, and in_flight_ is without what was not.
+  // Submits the prepared requests and waits for a completion. After an error
+  // nothing more is submitted, and in_flight_ excludes requests that were not
+  // submitted.
   absl::Status Enter() {
     if (broken_) {
       io_uring_cqe* completion = nullptr;
@@ -71,8 +72,8 @@ class RingMover final : public RawMover {
       stalls_ = 0;
       return absl::OkStatus();
     }
-    // Short of memory, or of room for completions, for a moment: until one
-    // comes, or a millisecond is over.
+    // Temporarily short of memory or completion entries: waits for a completion
+    // or a millisecond.
     if ((entered == -EAGAIN || entered == -EBUSY) && ++stalls_ < kMostStalls) {
       pollfd ring = {.fd = ring_.ring_fd, .events = POLLIN, .revents = 0};
       poll(&ring, 1, /*timeout=*/1);

@@ -23,7 +23,7 @@ constexpr PipelineKind kPipelines[] = {{"1f1b", 1},   {"interleaved_1f1b", 2},
                                        {"zb_h1", 1},  {"zb_v", 2},
                                        {"v_half", 2}, {"v_min", 2}};
 
-// Empty where the mesh is one.
+// Returns the reason why the mesh is invalid, or "".
 std::string WhyNot(const PlanRequest& request, const MeshSizes& mesh) {
   const model_files::ModelConfig& model = request.model;
   if (mesh.tp > model.heads ||
@@ -31,7 +31,7 @@ std::string WhyNot(const PlanRequest& request, const MeshSizes& mesh) {
                                  mesh.tp)
            .ok()) {
     return absl::StrCat("heads (", model.heads, ", ", model.kv_heads,
-                        " of keys and values) cannot be shared out over tp");
+                        " of keys and values) cannot be divided over tp");
   }
   if (mesh.pp > model.layers) {
     return absl::StrCat("fewer layers (", model.layers, ") than pp");

@@ -26,14 +26,13 @@ ABSL_FLAG(
     std::string, cluster, "hosts=1,gpus=8,memory=80GB",
     "here, a .json file, or a line such as hosts=16,gpus=8,memory=80GB (README "
     "of topology/cluster)");
-ABSL_FLAG(int64_t, ranks, 0, "number of ranks; 0: one for each device");
+ABSL_FLAG(int64_t, ranks, 0, "number of ranks; 0: one per device");
 ABSL_FLAG(tessera::ByteSize, memory, tessera::ByteSize(0),
           "memory of a rank, such as 80GB; 0: that of the cluster's devices");
-ABSL_FLAG(
-    int64_t, batch, 0,
-    "sequences of a step, over all ranks; 0: about four million tokens, a "
-    "multiple of the ranks");
-ABSL_FLAG(int64_t, length, 2048, "tokens of a sequence");
+ABSL_FLAG(int64_t, batch, 0,
+          "sequences per step, over all ranks; 0: about four million tokens, a "
+          "multiple of the ranks");
+ABSL_FLAG(int64_t, length, 2048, "tokens per sequence");
 ABSL_FLAG(std::string, dtype, "bf16", "fp32 or bf16");
 ABSL_FLAG(double, tflops, 0,
           "peak of a device in 10^12 operations per second; 0: for GPUs "

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The binary as people run it: output, exit codes, and one line on bad usage.
+# Tests the command line: output, exit codes, and one line on bad usage.
 set -uo pipefail
 plan=$PWD/$1
 cd "$TEST_TMPDIR"
@@ -30,7 +30,7 @@ assert [row["mesh"] for row in rows] == [plan["mesh"] for plan in plans]
 END
 "$plan" $small --ranks=2 --top=1 --format=csv | tail -n +2 | grep -c . | grep -qx 1 || fail "--top=1"
 
-# Refusals: one line that names the flag, exit code 2; nothing that fits: 1.
+# Bad usage: one line that names the flag, exit code 2. No plan fits: exit code 1.
 refuse() {
   local want=$1 code=$2
   shift 2
@@ -54,7 +54,7 @@ refuse "--tflops=-1" 2 $small --tflops=-1
 refuse "--batch=-1" 2 $small --batch=-1
 refuse "--memory=many" 2 $small --memory=many
 refuse "--colour" 2 --colour
-refuse "nothing fits" 1 $small --memory=1MB
+refuse "no plan fits" 1 $small --memory=1MB
 "$plan" --help >help || fail "--help"
 grep -q -- "--cluster" help || fail "help does not name --cluster"
 

@@ -67,7 +67,7 @@ absl::StatusOr<const train::PipelinePlan*> Pricer::PlanOf(
   return &*found->second;
 }
 
-// The passes of a stage, with what its ranks send meanwhile.
+// The passes of a stage, including its ranks' messages.
 absl::StatusOr<pipeline::StageCosts> Pricer::StageCost(
     const Candidate& candidate, const StageShapes& shapes) {
   const train::RunOptions options = RunOptionsOf(request_, candidate);
@@ -109,7 +109,8 @@ absl::StatusOr<const Pricer::PassCost*> Pricer::PassesOf(
   const train::PipelinePlan plan =
       filling->With(RunOptionsOf(request_, candidate));
   PassCost cost;
-  // Stages of as many layers are alike but for their ends.
+  // Stages with equally many layers cost the same, except the first and the
+  // last.
   std::map<std::tuple<int64_t, bool, bool>, pipeline::StageCosts> alike;
   for (int32_t stage = 0; stage < plan.stages(); ++stage) {
     const train::StageSpan span = plan.SpanOf(stage);
@@ -198,8 +199,8 @@ absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
 
 }  // namespace
 
-// By what a second layer adds to a rank that is alone: with one micro-batch,
-// and with two that are in flight at once.
+// Computed from the cost of a second layer on a single rank: with one
+// micro-batch, and with two in flight.
 absl::StatusOr<const Pricer::LayerCost*> Pricer::LayerOf(
     const Candidate& candidate) {
   const std::string key = absl::StrCat(
@@ -281,7 +282,7 @@ absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
   return most;
 }
 
-// `ranks` of the pipeline, in a step of so many micro-batches.
+// Predicts `ranks` of the pipeline, in a step of `microbatches` micro-batches.
 absl::StatusOr<std::vector<train::RankPrediction>> Pricer::RunDry(
     const Candidate& candidate, int64_t micro_batches,
     const std::vector<int64_t>& ranks) const {

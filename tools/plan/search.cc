@@ -47,7 +47,7 @@ class Search {
   }
 
  private:
-  // In the order of what they could take at least.
+  // Candidates in order of their lower bound.
   std::vector<Bounded> Bound() {
     std::vector<Bounded> bounded;
     for (Candidate& candidate : EnumerateCandidates(request_, report_.meshes)) {
@@ -153,7 +153,7 @@ absl::Status NoMesh(const PlanRequest& request, const PlanReport& report) {
 
 absl::Status NothingFits(const PlanRequest& request, const PlanReport& report) {
   return absl::ResourceExhaustedError(absl::StrCat(
-      "nothing fits into ", request.memory, " bytes a rank; what needs least, ",
+      "no plan fits into ", request.memory, " bytes per rank; the smallest, ",
       report.smallest_memory,
       " bytes or more, is: ", CommandOf(request, report.smallest),
       "; give more ranks or memory, a smaller batch or shorter sequences"));

@@ -45,7 +45,7 @@ PlanRequest SmallRequest(const std::string& cluster, int64_t ranks) {
   return request;
 }
 
-// Every candidate, without shortcuts.
+// Evaluates every candidate, without shortcuts.
 std::vector<Plan> AllPlans(const PlanRequest& request) {
   std::vector<Plan> plans;
   Refusals refused;
@@ -122,7 +122,7 @@ TEST(FindPlansTest, BoundsAreBounds) {
   }
 }
 
-// Of the busiest pipeline rank, by a dry run of all micro-batches of a step.
+// For the busiest pipeline rank, by a dry run of all micro-batches of a step.
 double CountedDataSeconds(const PlanRequest& request,
                           const Candidate& candidate) {
   const auto plan =
@@ -140,7 +140,7 @@ double CountedDataSeconds(const PlanRequest& request,
   return most;
 }
 
-// Eight ranks with more micro-batches than fill their pipeline.
+// Eight ranks with more micro-batches than fill their pipelines.
 std::vector<Candidate> ManyMicroBatches() {
   std::vector<Candidate> candidates;
   for (const auto& [zero, reduce] :
@@ -168,7 +168,7 @@ std::vector<Candidate> ManyMicroBatches() {
                           .schedule = "zb_h1",
                           .zero = zero,
                           .reduce = reduce});
-    // Weights are gathered as often, whatever is computed with them.
+    // Recomputation does not change how often weights are gathered.
     candidates.push_back({.mesh = {.dp = 4, .pp = 2},
                           .schedule = "1f1b",
                           .zero = zero,
@@ -183,11 +183,11 @@ std::vector<Candidate> ManyMicroBatches() {
 
 TEST(PricerTest, DataRanksSendAsMuchAsAllMicroBatchesMakeThem) {
   PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
-  request.flops = 1e30;  // Nothing to hide behind.
+  request.flops = 1e30;  // No computation to overlap with.
   request.batch = 96;
   Pricer pricer(request);
   for (const Candidate& candidate : ManyMicroBatches()) {
-    // Messages of context ranks take time, which data ranks' hide behind.
+    // Data ranks' messages may overlap with those of context ranks.
     if (candidate.mesh.cp > 1) continue;
     ASSERT_GT(candidate.micro_batches(request.batch), 2 * candidate.mesh.pp);
     const double counted = CountedDataSeconds(request, candidate);
@@ -276,8 +276,8 @@ PlanRequest SevenBillion(const std::string& cluster) {
   return request;
 }
 
-// The field trains models of 7e9 parameters on a host of eight 80 GB devices
-// with the state sharded over data ranks and little else (OLMo, arXiv
+// The published setup for 7e9 parameters on a host with eight 80 GB devices
+// shards the state over data ranks and does little else (OLMo, arXiv
 // 2402.00838, section 3.1).
 TEST(FindPlansTest, SevenBillionParametersOnEightDevices) {
   const PlanRequest request = SevenBillion("hosts=1,gpus=8");
@@ -287,7 +287,7 @@ TEST(FindPlansTest, SevenBillionParametersOnEightDevices) {
   EXPECT_GT(best.candidate.zero, 0);
   EXPECT_EQ(best.candidate.recompute, tensor_parallel::Recompute::kNone);
   EXPECT_LE(best.memory, request.memory);
-  // It keeps the devices nearly as busy as they can be.
+  // The devices are nearly always busy.
   const double least = request.model.TrainingFlopsPerToken(2048) * 2048 * 2048 /
                        (request.flops * request.efficiency * 8);
   EXPECT_LT(best.step.total(), 1.25 * least);
@@ -297,7 +297,7 @@ TEST(FindPlansTest, AThousandRanksTakeSeconds) {
   PlanRequest request = SevenBillion("hosts=128,gpus=8");
   request.model = *model_files::PresetConfig("llama-70b");
   request.length = 4096;
-  // Of the processor: others may use it as well.
+  // Processor time, which excludes other programs.
   const std::clock_t begin = std::clock();
   TESSERA_ASSERT_OK_AND_ASSIGN(const PlanReport report, FindPlans(request));
   const double seconds = static_cast<double>(std::clock() - begin) /
@@ -313,7 +313,7 @@ TEST(FindPlansTest, RefusesWhatCannotBe) {
   request.memory = 1000;
   EXPECT_THAT(FindPlans(request), StatusIs(absl::StatusCode::kResourceExhausted,
                                            HasSubstr("--mesh=")));
-  // Not by heads, layers, length or batch.
+  // 7 divides neither heads, layers, length nor batch.
   request = SmallRequest("hosts=7,cpus=1", 7);
   request.length = 8;
   EXPECT_THAT(FindPlans(request), StatusIs(absl::StatusCode::kInvalidArgument,

@@ -56,7 +56,7 @@ const topology::LinkProfile& AxisLinks::ProfileOf(const train::MeshSizes& mesh,
 
 double AxisLinks::Seconds(const train::MeshSizes& mesh, TrafficAxis axis,
                           OpKind kind, double bytes, double times) {
-  // The norm's few bytes: its ranks lie in no single stride.
+  // The norm's few bytes: its ranks have no uniform stride.
   if (axis == TrafficAxis::kModel || train::RanksAlong(axis, mesh) == 1) {
     return 0;
   }
@@ -117,7 +117,7 @@ class PassTraffic {
     const int64_t layers = shapes_.layers;
     Sums(2 * layers + (shapes_.is_last ? 1 : 0));
     // Row-parallel layers gather the gradient of their output, once for both
-    // of its uses; column-parallel ones their input, for the weights alone.
+    // uses; column-parallel ones gather their input, only for the weights.
     Gathers(2 * layers + (shapes_.is_first ? 1 : 0));
     if (with_weights) Gathers(2 * layers + (shapes_.is_last ? 1 : 0));
     PassRound(layers, /*backward=*/true);

@@ -1,4 +1,4 @@
-// The formula against what a dry run of a whole rank counts.
+// Compares the formula with a dry run of a whole rank.
 
 #include "tools/plan/traffic.h"
 
@@ -72,7 +72,7 @@ void ExpectAsCounted(const train::RunOptions& options) {
       for (const OpKind kind :
            {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter,
             OpKind::kSend, OpKind::kReceive}) {
-        // Once a step gradients of norms are summed.
+        // Gradients of norms are summed once per step.
         if (kind == OpKind::kAllReduce && options.sequence_parallel) continue;
         const OperationTraffic counted = Of(rank.traffic, axis, kind);
         const OperationTraffic by_formula = Of(passes, axis, kind);

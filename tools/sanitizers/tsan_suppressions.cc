@@ -1,5 +1,5 @@
-// Abseil 20220623's absl::Mutex hands its wake-up semaphore from one thread to
-// another in a way that ThreadSanitizer does not recognise.
+// Abseil 20220623's absl::Mutex passes its wake-up semaphore between threads in
+// a way that ThreadSanitizer does not recognise.
 
 extern "C" const char* __tsan_default_suppressions();
 

@@ -31,12 +31,12 @@ ABSL_FLAG(std::string, input, "",
           "a schedule from a file: PyTorch's table, with or without sends and "
           "receives, or JSON");
 ABSL_FLAG(std::optional<int64_t>, stages, std::nullopt,
-          "stages of the pipeline, one on each rank, p; default 4. "
-          "With chunks, ranks: each has that many stages");
+          "number of pipeline stages p, one per rank; default 4. "
+          "With --chunks: number of ranks, each with that many stages");
 ABSL_FLAG(std::optional<int64_t>, microbatches, std::nullopt,
-          "micro-batches of a step, m; default 8");
+          "micro-batches per step m; default 8");
 ABSL_FLAG(int64_t, chunks, 0,
-          "stages of a rank, v, of the schedules that have a choice; 0: 2 for "
+          "stages per rank v, for schedules that support several; 0: 2 for "
           "interleaved_1f1b and looped_bfs, 1 for others");
 ABSL_FLAG(
     std::string, times, "1,1,1,0",
@@ -44,21 +44,22 @@ ABSL_FLAG(
     "and of weights, and between two ranks, in a stage; or a file with "
     "such a line for each stage, optionally followed by f,b,w as --memory");
 ABSL_FLAG(std::string, times_of, "stage",
-          "unit of --times and --memory: stage, or rank, whose stages have "
+          "unit of --times and --memory: stage, or rank, whose stages get "
           "equal shares");
 ABSL_FLAG(std::string, memory, "1,0,-1",
           "f,b,w: bytes that a forward, a backward of inputs and one of "
           "weights add (more than 0) or free (less)");
-ABSL_FLAG(int64_t, memory_limit, 0,
-          "bytes that a rank may hold; 0: any, for zb_1p and zb_2p p and 2p "
-          "times what a forward adds");
+ABSL_FLAG(
+    int64_t, memory_limit, 0,
+    "memory limit of a rank in bytes; 0: none, for zb_1p and zb_2p p and 2p "
+    "times what a forward adds");
 ABSL_FLAG(double, latency, 0,
-          "milliseconds of a message, added to those of --times");
+          "milliseconds per message, added to those of --times");
 ABSL_FLAG(double, bandwidth, 0,
           "GB/s of a link, for messages of --activation_bytes; 0: no limit");
 ABSL_FLAG(tessera::ByteSize, activation_bytes, tessera::ByteSize(0),
           "size of a message between stages, such as 16MiB");
-ABSL_FLAG(bool, overlap, true, "messages overlap with computations");
+ABSL_FLAG(bool, overlap, true, "messages overlap with computation");
 ABSL_FLAG(double, optimizer, 0,
           "milliseconds of the optimizer's step in a stage");
 ABSL_FLAG(bool, lowered, false,
@@ -72,7 +73,7 @@ ABSL_FLAG(
     "also writes the timelines as a trace for ui.perfetto.dev into this file");
 ABSL_FLAG(int64_t, width, 100, "columns of the picture in text");
 ABSL_FLAG(bool, colour, false, "uses ANSI colours");
-ABSL_FLAG(bool, quiet, false, "prints nothing: for --svg, --trace or a check");
+ABSL_FLAG(bool, quiet, false, "prints nothing; for --svg, --trace or a check");
 
 namespace tessera::tools {
 namespace {

@@ -133,7 +133,7 @@ std::vector<std::string> CellsOf(const ScheduleReport& report) {
   return cells;
 }
 
-// A cell of a CSV: quoted where it must be (RFC 4180).
+// A cell of a CSV, quoted if required (RFC 4180).
 std::string CsvCell(const std::string& cell) {
   if (cell.find_first_of(",\"\n\r") == std::string::npos) return cell;
   return absl::StrCat("\"", absl::StrJoin(absl::StrSplit(cell, '"'), "\"\""),

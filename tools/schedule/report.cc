@@ -27,8 +27,8 @@ bool HasMessages(const Schedule& schedule) {
   return false;
 }
 
-// Proves the schedule with its messages, its own or those that the pass puts
-// in, and keeps these where they are asked for.
+// Validates the schedule with its messages, its own or those that the pass
+// inserts, and keeps them if requested.
 absl::Status Prove(bool lowered, Schedule& schedule) {
   if (HasMessages(schedule)) return pipeline::Validate(schedule).status();
   TESSERA_RETURN_IF_ERROR(
@@ -61,8 +61,8 @@ absl::StatusOr<std::vector<std::string>> PathOf(
   return actions;
 }
 
-// False where every forward adds 1 and its last backward frees it: memory
-// counts micro-batches then.
+// False if every forward adds 1 and its last backward frees it: then memory
+// counts micro-batches.
 bool HasBytes(const pipeline::Costs& costs) {
   for (const pipeline::StageCosts& stage : costs.stages) {
     if (stage.forward_bytes != 1 || stage.backward_input_bytes != 0) {
@@ -111,7 +111,7 @@ absl::StatusOr<ScheduleReport> ReportOf(SourcedSchedule sourced,
   return report;
 }
 
-// A file without a schedule in it is a report that says so.
+// A file without a schedule gives a report with the error.
 absl::StatusOr<ScheduleReport> ReportOfFile(const ScheduleOptions& options,
                                             ShapeOptions& shape) {
   absl::StatusOr<SourcedSchedule> read =

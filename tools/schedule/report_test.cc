@@ -60,7 +60,7 @@ TEST(ReportTest, EveryNameMakesAValidSchedule) {
   }
 }
 
-// To the four digits of arXiv 2401.10241.
+// The published figures of arXiv 2401.10241, to four digits.
 TEST(ReportTest, PublishedBubbleRatesAreReachedOrBeaten) {
   ScheduleOptions options = Options({"1f1b", "zb_1p", "zb_2p"}, 8, 24);
   options.costs.times = "18.522,18.086,9.337,0.601";

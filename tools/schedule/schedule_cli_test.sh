@@ -1,12 +1,12 @@
 #!/bin/bash
-# The binary as people run it: output, exit codes, one line on bad usage, and files that are whole or not there.
+# Tests the command line: output, exit codes, one line on bad usage, and that files are complete or absent.
 set -uo pipefail
 schedule=$PWD/$1
 cd "$TEST_TMPDIR"
 failures=0
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
 
-# The example of the contract.
+# The documented example.
 "$schedule" --schedule=1f1b --stages=4 --microbatches=8 --format=csv >1f1b.csv || fail "csv"
 [ "$(head -1 1f1b.csv)" = 0F0,0F1,0F2,0F3,0B0,0F4,0B1,0F5,0B2,0F6,0B3,0F7,0B4,0B5,0B6,0B7 ] || fail "csv: $(cat 1f1b.csv)"
 "$schedule" --schedule=zb_1p --stages=8 --microbatches=24 --times=18.522,18.086,9.337,0.601 \
@@ -24,7 +24,7 @@ assert document["lower_bound"] <= document["longest_stage"] <= document["makespa
 assert len(document["peak_memory"]) == 8 and max(document["peak_memory"]) <= 1609728
 END
 
-# Everything that is written can be read.
+# Every output can be read back.
 for name in 1f1b interleaved_1f1b zb_v dualpipe auto; do
   for lowered in --lowered --nolowered; do
     "$schedule" --schedule=$name $lowered --format=csv >first.csv || fail "$name"
@@ -69,7 +69,7 @@ END
 "$schedule" --trace=missing/trace.json >/dev/null 2>err
 [ $? = 1 ] && grep -q "missing/trace.json" err || fail "an unwritable trace is a failed run"
 
-# Schedules that are wrong are failed runs, and say why.
+# Invalid schedules exit with 1 and the reason.
 printf '0F0,0B0\n1B0,1F0\n' >wrong.csv
 "$schedule" --input=wrong.csv >out 2>err
 [ $? = 1 ] || fail "a wrong schedule exits with another code"

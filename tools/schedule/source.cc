@@ -49,7 +49,7 @@ absl::Status ParseTime(std::string_view text, double& time) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      Quoted(text), " is no time from 0 to 1e9; expected ", kTimesForm));
+      Quoted(text), " is not a time from 0 to 1e9; expected ", kTimesForm));
 }
 
 absl::Status ParseBytes(std::string_view text, int64_t& bytes) {
@@ -57,10 +57,10 @@ absl::Status ParseBytes(std::string_view text, int64_t& bytes) {
       bytes <= kMostBytes) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(Quoted(text),
-                   " is no whole number of bytes up to 2^50; expected three, "
-                   "what F, B and W add or free, such as 4096,-1024,-3072"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      Quoted(text),
+      " is not a whole number of bytes up to 2^50; expected three, "
+      "added or freed by F, B and W, such as 4096,-1024,-3072"));
 }
 
 absl::Status SetTimes(std::span<const std::string_view> fields,
@@ -97,7 +97,7 @@ absl::Status ParseLine(std::string_view line, StageCosts& costs) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat(fields.size(), " fields; expected ", kTimesForm,
-                   ", and f,b,w in bytes after them if wanted"));
+                   ", optionally followed by f,b,w in bytes"));
 }
 
 // Not a list of times: no file's name begins with a number and a comma.
@@ -145,7 +145,7 @@ absl::Status SetLinks(const CostOptions& options, Costs& costs) {
   if (!(options.bandwidth >= 0) || std::isinf(options.bandwidth)) {
     return FlagError("bandwidth", absl::StrCat(options.bandwidth),
                      absl::InvalidArgumentError(
-                         "expected GB/s, or 0 where messages take no time on "
+                         "expected GB/s, or 0 if messages take no time on "
                          "the wire"));
   }
   if (!(options.optimizer >= 0) || options.optimizer > kMostTime) {
@@ -184,10 +184,10 @@ absl::StatusOr<StageCosts> ParseTimes(std::string_view text) {
 absl::Status ParseMemory(std::string_view text, StageCosts& costs) {
   const std::vector<std::string_view> fields = absl::StrSplit(text, ',');
   if (fields.size() != 3) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(fields.size(),
-                     " sizes; expected three in bytes, f,b,w: what F, B and "
-                     "W add or free, such as 4096,-1024,-3072"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        fields.size(),
+        " sizes; expected three in bytes, f,b,w: added or freed by F, B and "
+        "W, such as 4096,-1024,-3072"));
   }
   return SetMemory(fields, costs);
 }
@@ -300,11 +300,11 @@ int64_t LargestForward(const Costs& costs) {
   return bytes;
 }
 
-// The limit that the name asks for where none is given.
+// The limit implied by the name if none is given.
 int64_t LimitFor(std::string_view name, const SourcedSchedule& made,
                  const pipeline::PipelineShape& shape) {
   if (made.memory_limit > 0 || name == "auto") return made.memory_limit;
-  // A rank's stages together hold what one micro-batch adds to them.
+  // A rank's stages together hold the bytes that one micro-batch adds to them.
   const int64_t microbatch = LargestForward(made.costs) * shape.chunks;
   return microbatch * shape.ranks * (name == "zb_2p" ? 2 : 1);
 }
@@ -352,7 +352,7 @@ absl::Status CheckGiven(std::string_view flag,
                                     "; leave the flag out or give that")));
 }
 
-// A document of WriteJson, or of this tool's --format=json, which says more.
+// A document of WriteJson, or of this tool's --format=json, which contains one.
 absl::StatusOr<Schedule> ReadAnyJson(const std::string& text) {
   absl::StatusOr<Schedule> schedule = pipeline::ReadJson(text);
   if (schedule.ok()) return schedule;

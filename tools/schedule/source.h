@@ -71,10 +71,10 @@ struct SourcedSchedule {
 // "auto", "zb_1p", "zb_2p" and the generators' names.
 std::vector<std::string> ScheduleNames();
 
-// The schedule of that name. zb_1p and zb_2p are synthesised for a limit of p
-// and 2p times what a forward adds, unless another is given, with a stage on
-// each rank if chunks is 1; auto may also give each rank two, one for each
-// direction of micro-batches. InvalidArgument with the flag.
+// Creates the schedule of that name. zb_1p and zb_2p are synthesised for a
+// limit of p and 2p times the bytes of a forward, unless another limit is
+// given, with one stage per rank if chunks is 1; auto may also give each rank
+// two, one for each direction of micro-batches. InvalidArgument with the flag.
 absl::StatusOr<SourcedSchedule> MakeSchedule(std::string_view name,
                                              const ShapeOptions& shape,
                                              const CostOptions& costs,

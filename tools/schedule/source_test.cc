@@ -113,12 +113,13 @@ TEST(CostsTest, RefusalsNameTheFlagTheValueAndWhatIsAllowed) {
       {[](auto& o) { o.times = "1,2"; },
        "--times=1,2: 2 times; expected three or four times in milliseconds"},
       {[](auto& o) { o.times = "1,2,3,4,5"; }, "--times=1,2,3,4,5: 5 times"},
-      {[](auto& o) { o.times = "1,-2,3"; }, "\"-2\" is no time from 0 to 1e9"},
-      {[](auto& o) { o.times = "1,,3"; }, "\"\" is no time"},
-      {[](auto& o) { o.times = "1,2e9,3"; }, "\"2e9\" is no time"},
+      {[](auto& o) { o.times = "1,-2,3"; },
+       "\"-2\" is not a time from 0 to 1e9"},
+      {[](auto& o) { o.times = "1,,3"; }, "\"\" is not a time"},
+      {[](auto& o) { o.times = "1,2e9,3"; }, "\"2e9\" is not a time"},
       {[](auto& o) { o.memory = "1,2"; }, "--memory=1,2: 2 sizes; expected"},
-      {[](auto& o) { o.memory = "1,x,3"; }, "\"x\" is no whole number"},
-      {[](auto& o) { o.memory = "1,2.5,3"; }, "\"2.5\" is no whole number"},
+      {[](auto& o) { o.memory = "1,x,3"; }, "\"x\" is not a whole number"},
+      {[](auto& o) { o.memory = "1,2.5,3"; }, "\"2.5\" is not a whole number"},
       {[](auto& o) { o.memory = "9999999999999999999,2,3"; }, "up to 2^50"},
       {[](auto& o) { o.latency = -1; }, "--latency=-1: expected"},
       {[](auto& o) { o.bandwidth = -1; }, "--bandwidth=-1: expected GB/s"},
@@ -144,7 +145,7 @@ TEST(CostsTest, AWrongLineOfAFileIsNamed) {
                        HasSubstr("line 2: 2 fields")));
   EXPECT_THAT(ParseTimesFile("1,2,3,4,5,6,x", "1,0,-1"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("line 1: \"x\" is no whole number")));
+                       HasSubstr("line 1: \"x\" is not a whole number")));
   EXPECT_THAT(ParseTimesFile("# nothing\n", "1,0,-1"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("no line of times")));

@@ -214,7 +214,7 @@ absl::Status AddAll(const BpeTokenizerOptions& options, TextTable& table) {
     for (const AddedToken& token : *tokens) {
       if (token.content.empty()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("the added token of id ", token.id, " has no text"));
+            absl::StrCat("the added token with id ", token.id, " has no text"));
       }
       TESSERA_RETURN_IF_ERROR(table.Add(token.id, token.content));
     }
@@ -222,7 +222,7 @@ absl::Status AddAll(const BpeTokenizerOptions& options, TextTable& table) {
   if (options.end_of_text.has_value() &&
       !table.Contains(*options.end_of_text)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the end of text, ", *options.end_of_text, ", is no token's id"));
+        "the end-of-text id ", *options.end_of_text, " is not a token's id"));
   }
   return absl::OkStatus();
 }

@@ -25,7 +25,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// The definition: the first merge of the list that fits anywhere, leftmost.
+// By definition: repeatedly applies the first merge of the list that fits, at
+// its leftmost position.
 std::vector<std::string> SlowMerges(
     std::string_view word,
     const std::vector<std::pair<std::string, std::string>>& merges) {
@@ -144,7 +145,7 @@ TEST(BpeTokenizerTest, RefusesIdsThatCannotBe) {
               refused("token \"b\" has id 2147483647"));
   EXPECT_THAT(create(3, 3), refused("have the same id, 3"));
   EXPECT_THAT(BpeTokenizer::Create({.end_of_text = 7}),
-              refused("the end of text, 7, is no token's id"));
+              refused("the end-of-text id 7 is not a token's id"));
 }
 
 TEST(BpeTokenizerTest, ManyDifferentWordsOutgrowTheCache) {
@@ -183,7 +184,7 @@ TEST(ByteAlphabetTest, EveryByteHasItsOwnCharacter) {
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
   EXPECT_EQ(BytesOfWritten(WrittenBytes(all)), all);
   EXPECT_EQ(WrittenBytes(" a\n"), "ĠaĊ");
-  // The first and the last of the characters past U+00FF: bytes 0 and 0xAD.
+  // The first and the last character past U+00FF: bytes 0 and 0xAD.
   EXPECT_EQ(WrittenBytes(std::string_view("\0\xad~", 3)), "\u0100\u0143~");
   for (const char* other : {" ", "\n", "\u0144", "\u4e00", "\xff", "a b"}) {
     EXPECT_EQ(BytesOfWritten(other), std::nullopt) << other;
@@ -203,7 +204,7 @@ TEST(ByteTokenizerTest, AnyBytesComeBack) {
   EXPECT_THAT(tokenizer.Encode(""), IsEmpty());
 }
 
-// Every byte is in one word, whatever the bytes.
+// Every byte belongs to exactly one word.
 TEST(WordSplitterFuzzTest, WordsCoverAnyBytes) {
   std::mt19937_64 random(4);
   const std::string_view pieces[] = {

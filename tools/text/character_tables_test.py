@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The committed tables agree with Python's Unicode data, and the check would see it if they did not."""
+"""The committed tables agree with Python's Unicode data, and the check detects differences."""
 
 import os
 import re

@@ -11,7 +11,8 @@ namespace {
 TEST(CharactersTest, ClassesHaveAsManyMembersAsUnicode16Says) {
   std::map<CharacterClass, int> counts;
   for (uint32_t code = 0; code < 0x110000; ++code) ++counts[ClassOf(code)];
-  // DerivedGeneralCategory-16.0.0: L and N; PropList: White_Space.
+  // Counts from DerivedGeneralCategory-16.0.0 (L and N) and PropList
+  // (White_Space).
   EXPECT_EQ(counts[CharacterClass::kLetter], 141028);
   EXPECT_EQ(counts[CharacterClass::kNumber], 1911);
   EXPECT_EQ(counts[CharacterClass::kSpace], 25);
@@ -30,7 +31,7 @@ TEST(CharactersTest, KnowsCharactersOfManyScripts) {
   for (const uint32_t space : {0x9u, 0xAu, 0x20u, 0x85u, 0xA0u, 0x3000u}) {
     EXPECT_EQ(ClassOf(space), CharacterClass::kSpace) << space;
   }
-  // Among them a combining accent, a zero-width joiner, an emoji, a surrogate.
+  // Includes a combining accent, a zero-width joiner, an emoji, a surrogate.
   for (const uint32_t other : {0x0u, 0x21u, 0x5Fu, 0x301u, 0x200Bu, 0x200Du,
                                0x1F600u, 0xD800u, 0xFFFDu, 0x10FFFFu}) {
     EXPECT_EQ(ClassOf(other), CharacterClass::kOther) << other;
@@ -47,7 +48,7 @@ TEST(CharactersTest, EveryCodePointReadsBack) {
     ASSERT_EQ(character.code_point, code);
     ASSERT_EQ(character.length, text.size());
     ASSERT_EQ(character.kind, ClassOf(code));
-    // Cut short it is none.
+    // A truncated character is invalid.
     text.pop_back();
     if (!text.empty()) {
       ASSERT_FALSE(CharacterAt(text, 0).valid);

@@ -23,7 +23,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A new directory; files go in by Write.
+// Creates a directory; Write adds files.
 class CorpusTest : public ::testing::Test {
  protected:
   CorpusTest()
@@ -42,7 +42,7 @@ class CorpusTest : public ::testing::Test {
     std::ofstream(path, std::ios::binary) << text;
     return path;
   }
-  // The files found, without the directory before them.
+  // The files found, relative to the directory.
   std::string Found(const std::vector<std::string>& paths) {
     const auto files = FindDataFiles(paths);
     if (!files.ok()) return std::string(files.status().message());
@@ -108,7 +108,7 @@ TEST_F(CorpusTest, RefusalsNameThePath) {
   refused({Path("emp*")}, kInvalidArgument, "has no text");
   refused({Write("binary", std::string_view("\0", 1))}, kInvalidArgument,
           "binary\" is binary", ".u16");
-  refused({"/dev/null"}, kInvalidArgument, "no regular file");
+  refused({"/dev/null"}, kInvalidArgument, "not a regular file");
   refused({}, kInvalidArgument, "no data; give files");
   refused({Write("ok", "x"), Path("nix")}, kNotFound, "nix\"");
   if (geteuid() != 0) {
@@ -140,7 +140,7 @@ TEST_F(CorpusTest, TokenFilesAndTextsAreOneRow) {
   const std::vector<TokenId> all = {1,   2, 3, 'a', 'b', 256, 'c',
                                     256, 4, 5, 256, 'd', 256};
   EXPECT_EQ(ReadAll(*corpus), all);
-  EXPECT_EQ(corpus->memory_bytes(), 2 * 7);  // Of texts alone.
+  EXPECT_EQ(corpus->memory_bytes(), 2 * 7);  // The texts only.
   for (size_t begin = 0; begin <= all.size(); ++begin) {
     for (size_t size = 0; size <= all.size() - begin; ++size) {
       std::vector<TokenId> part(size);
@@ -175,7 +175,7 @@ TEST_F(CorpusTest, FingerprintsTellCorporaApart) {
 }
 
 TEST_F(CorpusTest, TextsOfAnyVocabularyAreKeptWhole) {
-  // Ids that take more than 16 bits.
+  // Token ids with more than 16 bits.
   class Wide : public ByteTokenizer {
     int64_t vocabulary_size() const override { return 1 << 20; }
     void AppendTokens(std::string_view text, SpecialTokens,
@@ -203,10 +203,10 @@ TEST_F(CorpusTest, TokenFilesRefuseWhatTheyCannotBe) {
               refused("odd.u32", "has 6 bytes", "4 bytes each"));
   EXPECT_THAT(TokenFile::Open(Write("none.bin", ""), 9), refused("0 bytes"));
   EXPECT_THAT(TokenFile::Open(Write("x.txt", "ab"), 9),
-              refused("x.txt", "is no token file"));
+              refused("x.txt", "is not a token file"));
   EXPECT_THAT(TokenFile::Open(Path("nix.u16"), 9),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("nix.u16")));
-  EXPECT_THAT(WriteTokenFile(Path("x.txt"), {}), refused("no token file"));
+  EXPECT_THAT(WriteTokenFile(Path("x.txt"), {}), refused("not a token file"));
   EXPECT_THAT(WriteTokenFile(Path("x.u16"), std::vector<TokenId>{65536}),
               refused("id 65536 does not fit 2"));
   EXPECT_THAT(WriteTokenFile(Path("x.u32"), std::vector<TokenId>{-1}),
@@ -223,9 +223,9 @@ TEST_F(CorpusTest, TokenFilesRefuseWhatTheyCannotBe) {
               refused("y.u32", "token 2 is 300; the vocabulary has 257"));
   EXPECT_THAT(file.Read(3, tokens), StatusIs(absl::StatusCode::kOutOfRange));
   ASSERT_EQ(truncate(Path("y.u32").c_str(), 4), 0);
-  EXPECT_THAT(file.Read(0, tokens),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("was cut")));
-  // The largest 32 bits are no id, and not a negative one either.
+  EXPECT_THAT(file.Read(0, tokens), StatusIs(absl::StatusCode::kDataLoss,
+                                             HasSubstr("was truncated")));
+  // The largest 32-bit value is not a valid id, nor a negative one.
   Write("z.u32", "\xff\xff\xff\xff");
   EXPECT_THAT(Corpus::Open({{Path("z.u32")}}, ByteTokenizer()),
               refused("token 0 is 4294967295"));

@@ -55,13 +55,13 @@ absl::Status CheckNamed(const std::string& path) {
       return absl::InvalidArgumentError(absl::StrCat(
           "data file ", QuotedPath(path),
           " is binary: it has a zero byte; give text, or tokens in a file "
-          "called .u16, .bin or .u32"));
+          "named *.u16, *.bin or *.u32"));
     case Content::kEmpty:
       return absl::InvalidArgumentError(
           absl::StrCat("data file ", QuotedPath(path), " is empty"));
     case Content::kNoFile:
-      return absl::InvalidArgumentError(
-          absl::StrCat("data file ", QuotedPath(path), " is no regular file"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data file ", QuotedPath(path), " is not a regular file"));
     case Content::kUnreadable:
       break;
   }
@@ -165,7 +165,7 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& path) {
   return absl::InvalidArgumentError(
       absl::StrCat("data ", QuotedPath(path),
                    " has no text: empty and binary files, and in directories "
-                   "hidden and token files, are passed over"));
+                   "hidden and token files, are skipped"));
 }
 
 }  // namespace
@@ -211,9 +211,9 @@ absl::StatusOr<int64_t> WidthOf(const std::string& path) {
     case DataKind::kText:
       break;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(QuotedPath(path),
-                   " is no token file; they are called .u16, .bin or .u32"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      QuotedPath(path),
+      " is not a token file; such files are named *.u16, *.bin or *.u32"));
 }
 
 absl::Status ReadAt(int fd, int64_t offset, std::span<char> target) {
@@ -222,7 +222,7 @@ absl::Status ReadAt(int fd, int64_t offset, std::span<char> target) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return absl::ErrnoToStatus(errno, "cannot read");
     if (got == 0) {
-      return absl::DataLossError("the file was cut after it was opened");
+      return absl::DataLossError("the file was truncated after it was opened");
     }
     target = target.subspan(static_cast<size_t>(got));
     offset += got;

@@ -4,8 +4,8 @@
     python3 generate_character_tables.py > character_tables.cc     # then clang-format -i character_tables.cc
     python3 generate_character_tables.py --check=character_tables.cc
 
-Takes the data of the module unicodedata2 where it is installed, else Python's own unicodedata. The check works with any
-version of them: what both versions know must agree, and neither may call a letter what the other knows as something else.
+Uses the module unicodedata2 if it is installed, else Python's unicodedata. The check works with any version: code points
+assigned in both versions must agree.
 """
 
 import re
@@ -21,7 +21,7 @@ CLASSES = {"Letter": "L", "Number": "N"}
 
 
 def edges(members):
-    """Where membership of the sorted code points changes: [first, past the last, first, past the last, ...]."""
+    """Returns the ranges of the sorted code points: [first, past the last, first, past the last, ...]."""
     found = []
     for code in members:
         if found and found[-1] == code:
@@ -61,7 +61,7 @@ def version(text):
 
 
 def problems(text):
-    """What the committed table says otherwise than this Python's data; nothing where they agree."""
+    """Returns the differences between the committed table and this Python's data."""
     table_version = re.search(r'kUnicodeVersion\[\] =\s*"([^"]*)"', text).group(1)
     newer = version(unicodedata.unidata_version) > version(table_version)
     same = unicodedata.unidata_version == table_version
@@ -79,7 +79,7 @@ def problems(text):
         for code in range(CODE_POINTS):
             ours, known = code in held, unicodedata.category(chr(code))
             theirs = known[0] == category
-            # What only the newer of the two versions has assigned says nothing.
+            # Code points that only the newer version assigns are ignored.
             unknown = not same and (ours if not newer else theirs) and (known == "Cn" if not newer else True)
             if ours != theirs and not unknown:
                 found.append("U+%04X: the table says %s, category is %s" % (code, ours, known))

@@ -59,8 +59,8 @@ TEST(PermutationTest, SmallOrdersAreAllReached) {
   EXPECT_EQ(orders.size(), 24u);
 }
 
-// Of a random order: one fixed point on average; a half of the neighbours in
-// order; and elements of one half go to either.
+// Expectations for a random order: one fixed point; half of the neighbours
+// ascend; half of the elements stay in their half.
 TEST(PermutationTest, OrdersLookRandom) {
   constexpr int64_t kSize = 10'007;
   double fixed = 0;

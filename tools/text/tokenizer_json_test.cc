@@ -39,7 +39,7 @@ const Json& Document() {
   return *document;
 }
 
-// Ours against what the tokenizers package gave: make_testdata.py.
+// Compares with the ids of the tokenizers package (make_testdata.py).
 TEST(GoldenTest, EveryKindGivesTheIdsOfTheReferencePackage) {
   const Json golden =
       Json::parse(ReadAll(absl::StrCat(kDirectory, "/golden.json")));
@@ -136,7 +136,7 @@ TEST(TokenizerJsonTest, LoadsFromAFileOrADirectory) {
                        HasSubstr("model/tokenizer.json")));
 }
 
-// The document with `value` at the JSON pointer `where`.
+// Parses the document with `value` at the JSON pointer `where`.
 absl::Status With(const char* where, const Json& value) {
   Json document = Document();
   document[Json::json_pointer(where)] = value;
@@ -229,7 +229,7 @@ TEST(TokenizerJsonTest, RefusesWrongDocuments) {
 
 TEST(TokenizerJsonFuzzTest, DamagedDocumentsAreRefusedOrEncodeAndDecode) {
   Json small = Document();
-  // The alphabet and the first merges.
+  // Keeps only the alphabet and the first merges.
   Json& model = small["model"];
   Json merges = Json::array();
   for (size_t i = 0; i < 12; ++i) merges.push_back(model["merges"][i]);
@@ -240,7 +240,7 @@ TEST(TokenizerJsonFuzzTest, DamagedDocumentsAreRefusedOrEncodeAndDecode) {
   }
   small["added_tokens"][1]["id"] = 270;
   TESSERA_ASSERT_OK(ParseTokenizerJson(small.dump(), ""));
-  // Damage is to be elsewhere than in the vocabulary, most of the time.
+  // With a tiny vocabulary most of the damage is elsewhere.
   Json tiny = small;
   tiny["model"]["vocab"] = {
       {"a", 1}, {"b", 2}, {"ab", 3}, {"<|endoftext|>", 0}};
@@ -272,7 +272,7 @@ TEST(TokenizerJsonFuzzTest, DamagedDocumentsAreRefusedOrEncodeAndDecode) {
       }
       const std::string back = tokenizer->Decode(ids);
       if (tokenizer->covers_all_bytes()) {
-        // But for spaces that the splitting put in.
+        // Ignores spaces, because splitting may add some.
         ASSERT_EQ(absl::StrReplaceAll(back, {{" ", ""}}),
                   absl::StrReplaceAll(text, {{" ", ""}}));
       }

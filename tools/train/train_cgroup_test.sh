@@ -1,9 +1,9 @@
 #!/bin/bash
-# Control groups with less memory than a run takes kill it, and do not kill the same run with --memory_limit: neither where the
-# prediction says it before the start, nor where memory that nobody predicted is found while it runs. Losses stay what they were.
+# A control group with too little memory kills a run, but not the same run with --memory_limit: the run changes its strategy either
+# before the start, from the prediction, or while running, when it finds unpredicted memory. Losses do not change.
 #
-# Control groups are made inside of the directory that TESSERA_TEST_CGROUP names, or else of this process's own group (version 1, or
-# version 2 where children get the memory controller). Where that is not possible the test is skipped, and says why.
+# Control groups are created in the directory that TESSERA_TEST_CGROUP names, or in this process's own group (version 1, or version
+# 2 if children get the memory controller). If that is not possible the test is skipped with the reason.
 # train_cgroup_test.sh TRAIN BALLAST
 set -u
 source base/skip_test.sh
@@ -26,7 +26,7 @@ fail() {
 }
 
 parent=${TESSERA_TEST_CGROUP:-$(own_group)}
-# Whoever names a group expects the test to run.
+# If a group is named, the test must run.
 unable=skip_test
 [ -z "${TESSERA_TEST_CGROUP:-}" ] || unable=fail
 : >err
@@ -47,7 +47,7 @@ limit_to() {  # BYTES
   if [ -f "$group/memory.max" ]; then
     echo "$1" >"$group/memory.max" && echo 0 >"$group/memory.swap.max"
   else
-    # With swap, which may not be less than without: whichever order is right.
+    # The limit with swap may not be below the limit without; setting it before and after covers both orders.
     echo "$1" 2>/dev/null >"$group/memory.memsw.limit_in_bytes"
     echo "$1" >"$group/memory.limit_in_bytes" || return
     if [ -f "$group/memory.memsw.limit_in_bytes" ]; then
@@ -58,7 +58,7 @@ limit_to() {  # BYTES
 inside() {  # COMMAND...
   bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group" "$@"
 }
-# The last command was: a rank, or the process that started it.
+# Expects that the last command, or one of its ranks, was killed.
 expect_killed() {  # EXIT_CODE RUN
   [ "$1" != 0 ] || fail "$2 lived"
   [ "$1" = 137 ] || grep -q "signal 9\|Killed\|SIGKILL" err || fail "$2 failed, but was not killed"
@@ -86,7 +86,7 @@ inside true 2>err || $unable "no process can join $group"
 
 "$train" "${run[@]}" --run_dir=free >out 2>err || fail "a run without a limit"
 
-# Known before the start.
+# The prediction exceeds the limit before the start.
 limit=$((needed * 80 / 100))
 limit_to $limit || fail "a limit of $limit bytes"
 inside "$train" "${run[@]}" --run_dir=killed --force >out 2>err
@@ -95,7 +95,7 @@ inside "$train" "${run[@]}" --run_dir=held --memory_limit=$limit >out 2>err || f
 grep "memory: strategy" err || fail "it does not say what it did"
 same_losses held
 
-# Found while it runs: rank 1 takes more after each step, in all 40 % of what the whole run needs.
+# The excess appears while running: rank 1 allocates more after each step, in total 40 % of the run's memory.
 soft=$((needed * 107 / 100)) hard=$((needed * 130 / 100))
 leaking() {  # NAME FLAG...
   local name=$1

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The command as people run it, on a tiny model: output, exit codes, one line for each mistake, ranks that die, signals,
-# and never a process or a file left behind.
+# Tests the command line on a tiny model: output, exit codes, one line for each mistake, ranks that die, signals, and that
+# no process or file is left behind.
 set -uo pipefail
 train=$PWD/$1 launch=$PWD/$2
 cd "$TEST_TMPDIR"
@@ -18,7 +18,7 @@ END
 for i in $(seq 3000); do echo "line $i of a text that is easy to learn, line after line"; done >text.txt
 tiny="--model=$PWD/model --data=$PWD/text.txt --length=32 --batch=8 --strategy=all_reduce --sample_tokens=8 --warmup_steps=1"
 
-# The processes of ranks whose run directory is this one. (Not grep itself: its own arguments do not match.)
+# Prints the rank processes of a run directory. (grep does not match its own arguments.)
 ranks_of() { grep -lz -- "$PWD/$1/[.]ranks" /proc/[0-9]*/cmdline 2>/dev/null | grep -o '[0-9]*'; }
 expect_no_ranks() {
   [ -z "$(ranks_of "$1")" ] || fail "$1: ranks are left"
@@ -49,7 +49,7 @@ assert worst <= float(sys.argv[3]), worst
 END
 }
 
-# A run with all axes, ZeRO 3 and an offloaded optimizer; what it prints and leaves.
+# A run with all axes, ZeRO 3 and an offloaded optimizer: its output and files.
 "$train" $tiny --strategy=adaptive --steps=8 --run_dir=whole >out 2>err || fail "a run: $(cat err)"
 [ "$(messages)" = 1 ] || fail "on stderr: $(cat err)"
 grep -q "^ *8/8 " err || fail "no table: $(cat err)"
@@ -65,7 +65,7 @@ assert result["steps"][-1]["loss"] < result["steps"][0]["loss"]
 END
 expect_no_ranks whole
 
-# The same again by its configuration: bit for bit, whatever the engine and the strategy.
+# The same run from its configuration gives the same bits with every engine and strategy.
 "$train" --config=whole/config.json --run_dir=again --quiet >out 2>err || fail "again: $(cat err)"
 [ ! -s err ] || fail "quiet, on stderr: $(cat err)"
 [ "$(losses whole)" = "$(losses again)" ] || fail "the same mesh has other losses"
@@ -74,11 +74,11 @@ expect_no_ranks whole
 compare threads whole 0
 grep -q "^verified: the losses of 8 steps on one rank differ by at most" out || fail "verify: $(cat out)"
 
-# Nothing but a prediction.
+# A dry run only predicts.
 "$train" $tiny --dry_run --run_dir=never >out 2>err || fail "dry run: $(cat err)"
 [ -s out ] && [ ! -e never ] || fail "a dry run makes nothing but output"
 
-# Bad usage: 2 and one line that names the flag; nothing is made.
+# Bad usage: exit code 2, one line that names the flag, and no files.
 expect_usage_error() {
   local named=$1
   shift
@@ -99,7 +99,7 @@ expect_usage_error "--mesh" --mesh=tp3
 expect_usage_error "--order=tp-dp" --mesh=dp2,pp2,tp2 --order=tp-dp
 expect_usage_error "--eval_batches=1000" --eval_every=2 --validation_fraction=0.1 --eval_batches=1000
 expect_usage_error "--resume" --resume=nowhere
-# More memory than any machine of today has.
+# More memory than any current machine has.
 expect_usage_error "bytes) are available of the" --model=llama-70b --mesh=dp8 --batch=2048 --length=4096 --micro_batch=16
 expect_usage_error "--force" --model=llama-70b --mesh=dp8 --batch=2048 --length=4096 --micro_batch=16
 RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=1 \
@@ -118,7 +118,7 @@ cp -r again earlier
 "$train" $tiny --seed=2 --steps=9 --resume=again/checkpoints --run_dir=never2 >out 2>err
 [ $? = 2 ] && grep -q seed err && [ "$(wc -l <err)" = 1 ] || fail "a checkpoint of another run: $(cat err)"
 
-# A failed run: 1 and one line.
+# A failed run: exit code 1 and one line.
 "$train" $tiny --run_dir=/proc/never >out 2>err
 [ $? = 1 ] && grep -q -- "--run_dir=/proc/never" err && [ "$(wc -l <err)" = 1 ] || fail "unwritable: $(cat err)"
 "$train" $tiny --engine=nccl >out 2>err
@@ -127,7 +127,7 @@ cp -r again earlier
 [ $? = 1 ] && [ "$(grep -c -- /proc/never/metrics err)" = 1 ] || fail "unwritable metrics: $(cat err)"
 expect_no_ranks metricless
 
-# kill -9 of a rank: all end, one line names it.
+# kill -9 of a rank: all ranks end and one line names it.
 "$train" $tiny --steps=100000 --run_dir=killed >out 2>err &
 pid=$!
 await steps_in killed 2
@@ -142,7 +142,7 @@ grep -Eq "^train: rank [0-7] \(pid $victim\) was killed by SIGKILL after .*all r
 [ "$(messages)" = 2 ] || fail "more than one message: $(cat err)"
 expect_no_ranks killed
 
-# The same with a restart: it goes on from the checkpoint, with the losses of a run without the kill.
+# With a restart the run continues from the checkpoint, with the losses of an undisturbed run.
 "$train" $tiny --steps=100 --checkpoint_every=20 --run_dir=calm --quiet >out 2>err || fail "calm: $(cat err)"
 "$train" $tiny --steps=100 --checkpoint_every=20 --keep_checkpoints=0 --run_dir=restarted --max_restarts=1 >out 2>err &
 pid=$!
@@ -154,8 +154,8 @@ grep -q "SIGKILL.*restart 1 of 1 on dp2,pp2,tp2 from $PWD/restarted/checkpoints/
 compare restarted calm 0
 expect_no_ranks restarted
 
-# Killed before its first step (costs are measured first: a second), an elastic job goes on with fewer data-parallel
-# ranks and the same losses.
+# An elastic job that is killed before its first step (it measures costs first, for a second) continues with fewer
+# data-parallel ranks and the same losses.
 XDG_CACHE_HOME=$TEST_TMPDIR/cold "$train" $tiny --strategy=adaptive --steps=8 --run_dir=elastic --max_restarts=1 --elastic >out 2>err &
 pid=$!
 await has_ranks elastic 8
@@ -164,7 +164,7 @@ wait $pid || fail "elastic: $(cat err)"
 grep -q "restart 1 of 1 on pp2,tp2 from the beginning" err || fail "elastic: $(cat err)"
 compare elastic whole 1e-5
 
-# The same run on other meshes from step 20 on.
+# Resumes the run on other meshes after step 20.
 "$train" $tiny --steps=30 --checkpoint_every=20 --run_dir=thirty --quiet >out 2>err || fail "thirty: $(cat err)"
 for mesh in tp4 dp8 dp1; do
   mkdir -p "on_$mesh"
@@ -176,7 +176,7 @@ for mesh in tp4 dp8 dp1; do
 done
 "$train" $tiny --steps=30 --run_dir=on_tp4 --resume=latest >out 2>err || fail "nothing left to do: $(cat err)"
 
-# Signals: 128 + n, nothing left but complete checkpoints.
+# Signals: exit code 128 + n, and only complete checkpoints are left.
 for signal in INT TERM; do
   env --default-signal "$train" $tiny --steps=100000 --checkpoint_every=5 --run_dir=sig$signal >out 2>err &
   pid=$!
@@ -189,7 +189,7 @@ for signal in INT TERM; do
   expect_no_ranks sig$signal
   ls -d sig$signal/checkpoints/step-000* >/dev/null || fail "SIG$signal took the checkpoints"
 done
-# Without a checkpoint a directory for temporary files is not left either.
+# Without a checkpoint no directory for temporary files is left either.
 rm -rf tmp/*
 env --default-signal "$train" $tiny --steps=100000 >out 2>err &
 pid=$!
@@ -197,7 +197,7 @@ await grep -q "tokens/s" err
 kill -INT $pid
 wait $pid
 [ -z "$(ls tmp)" ] || fail "SIGINT leaves $(ls tmp)"
-# kill -9 of the command itself takes its ranks along.
+# After kill -9 of the command its ranks end too.
 "$train" $tiny --steps=100000 --run_dir=orphans >out 2>err &
 pid=$!
 await steps_in orphans 1
@@ -205,7 +205,7 @@ await steps_in orphans 1
 for i in $(seq 50); do [ -z "$(ranks_of orphans)" ] && break; sleep 0.1; done
 [ -z "$(ranks_of orphans)" ] || fail "kill -9 of the command leaves ranks"
 
-# Two hosts, as far as the job can tell: a launcher on each, torchrun's variables, sockets between all ranks.
+# Simulates two hosts: two launchers, torchrun's variables, and sockets between all ranks.
 if "$train" $tiny --engine=gloo --mesh=dp2 --steps=1 --run_dir=gloo1 >out 2>err; then
   export TESSERA_JOB_SECRET=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
   port=$((20000 + RANDOM % 20000))

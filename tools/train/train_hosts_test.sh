@@ -1,11 +1,10 @@
 #!/bin/bash
-# Two hosts: network namespaces that see each other by a virtual cable alone, with a launcher in each, train together. Files are
-# shared, as by a network file system. Where this user may not create such namespaces, or Gloo is not built, the
-# test is skipped.
+# Trains on two simulated hosts: network namespaces connected only by a virtual cable, with a launcher in each. Files are shared,
+# as on a network file system. The test is skipped if this user may not create such namespaces or Gloo is not built.
 #
-# With arguments it measures instead how much of the gathers of weights and reductions of gradients hides behind computation, with
-# one rank on each host: over a cable of each of these rates, as tc takes them, or "unshaped", as fast as it is. What begins with --
-# is a flag of //tools/train. Both processors should have nothing else to do.
+# With arguments it measures instead how much of the weight gathers and gradient reductions overlaps with computation, with one rank
+# per host, over a cable with each of the given rates (in tc's syntax, or "unshaped" for no limit). Arguments that start with -- are
+# flags of //tools/train. The machine should be idle otherwise.
 #
 #   bazel run -c opt //tools/train:train_hosts_test -- 500mbit 1gbit unshaped --gather_ahead=2
 set -u
@@ -27,7 +26,7 @@ for i in $(seq 300); do echo "a rank holds $((i * i % 97)) shards of the model";
 common="--data=text.txt --model=llama-1m --length=32 --batch=8 --steps=6 --sample_tokens=0 --quiet"
 
 cat >hosts.sh <<'END'
-# Root of its own network and mounts: makes host0 and host1, and runs "$@" among them.
+# Runs as root of its own network and mount namespaces: creates host0 and host1, then runs "$@".
 mount -t tmpfs none /run && mkdir /run/netns && ip netns add host0 && ip netns add host1 || exit 99
 ip link add cable0 netns host0 type veth peer name cable1 netns host1 || exit 99
 for i in 0 1; do
@@ -38,7 +37,7 @@ done
 exec bash "$@"
 END
 cat >job.sh <<'END'
-# job.sh RUN MESH [FLAG...]: a launcher on each host, both in the background; what they print in RUN.out0 and so on.
+# job.sh RUN MESH [FLAG...]: runs a launcher on each host in the background; output goes to RUN.out0 and so on.
 run=$1 mesh=$2
 shift 2
 for node in 0 1; do
@@ -46,7 +45,7 @@ for node in 0 1; do
     "$TRAIN" $COMMON --engine=gloo --mesh=$mesh --run_dir=$run "$@" >$run.out$node 2>$run.err$node &
   nodes[node]=$!
 done
-if [ -e cut_the_cable ]; then  # The cable is cut once training goes on.
+if [ -e cut_the_cable ]; then  # Cuts the cable after two steps.
   for i in $(seq 600); do
     [ "$(wc -l <$run/metrics.jsonl 2>/dev/null || echo 0)" -ge 2 ] && break
     sleep 0.05
@@ -66,7 +65,7 @@ between_hosts() { timeout 200 unshare -Urnm --kill-child bash hosts.sh job.sh "$
   grep -q "was built where no\|not built" err || fail "gloo: $(cat err)"
   skip_test "built without Gloo"
 }
-# measure RATE: from the second step on, the means of both ranks.
+# measure RATE: prints the means of both ranks, from the second step on.
 measure() {
   local rate=$1
   [ "$rate" = unshaped ] || export RATE=$rate
@@ -116,7 +115,7 @@ assert len(a) == len(b) == 6
 assert all(abs(x - y) <= 1e-5 * y for x, y in zip(a, b)), (a, b)
 END
 
-# A host that is gone: the other ends within the deadline, and says which rank it lost.
+# If a host disappears, the other ends within the deadline and names the lost rank.
 touch cut_the_cable
 start=$SECONDS
 between_hosts cut dp4 --steps=100000 --timeout_seconds=5 >between 2>&1

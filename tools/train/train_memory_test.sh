@@ -1,7 +1,7 @@
 #!/bin/bash
-# What processes of a run really have, beside what --dry_run said of it. A rank's tensors are predicted, the rest is measured in
-# small: so large ranks are held to a share, 5 %, and small ones, which are mostly program and libraries, to 3 MiB. And what a run
-# with --memory_limit does when one of its ranks has more than was said.
+# Compares the memory of a run's processes with the prediction of --dry_run. A rank's tensors are predicted and the rest is
+# measured on a small run, so the tolerance is 5 %, or 3 MiB for small ranks, which are mostly program and libraries. Also tests a
+# run with --memory_limit in which one rank exceeds the prediction.
 # train_memory_test.sh TRAIN BALLAST
 set -u
 train=$PWD/$1 ballast=$PWD/$2
@@ -32,7 +32,7 @@ check data --mesh=dp2
 check all --mesh=dp2,pp2,tp2
 check larger --mesh=pp2,tp2 --model=llama-10m --batch=4 --length=256
 
-# Rank 1 takes 24 MiB more in two steps, which nobody predicted; the ranks climb the ladder together, and the losses stay.
+# Rank 1 allocates 24 MiB beyond the prediction in two steps; all ranks change their strategy together, and losses do not change.
 run=(--data=text.txt --mesh=dp2 --zero=0 --offload=none --steps=5 --sample_tokens=0 --strategy=all_reduce --format=json)
 "$train" "${run[@]}" --run_dir=free >free.out 2>err && "$train" "${run[@]}" --dry_run >said 2>err &&
   limit=$(python3 -c 'import json; print(json.load(open("said"))["memory"]["needed"] * 107 // 100)') &&

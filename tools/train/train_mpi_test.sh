@@ -1,15 +1,15 @@
 #!/bin/bash
-# A tiny run under MPI: started by the command itself, and by mpirun; equal losses to processes over shared memory.
+# A tiny run under MPI, started by the command itself and by mpirun, has the losses of a run over shared memory.
 # train_mpi_test.sh FLAVOR TRAIN
 set -uo pipefail
 flavor=$1 train=$PWD/$2
 work=$TEST_TMPDIR
-# Open MPI's sockets lie under TMPDIR, and their path must be short.
+# Open MPI creates sockets in TMPDIR, and their path must be short.
 TMPDIR=$(mktemp -d /tmp/mpi.XXXXXX)
 export TMPDIR HOME=${HOME:-$work} XDG_CACHE_HOME=$work/cache
 trap 'rm -rf "$TMPDIR"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-# Jobs in sandboxes with process numbers of their own would meet in one file of /dev/shm.
+# Jobs in sandboxes with separate pid namespaces would share one file in /dev/shm.
 export OMPI_MCA_btl_vader_backing_directory=$TMPDIR
 cd "$work"
 mkdir -p model

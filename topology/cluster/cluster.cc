@@ -237,10 +237,10 @@ class NameClashes {
                      size_t other, Problems& problems) {
     problems.Add("hosts[", i, "].name ", Shown(groups[i].name),
                  groups[i].count > 1 ? " (numbered)" : "",
-                 " names a host that hosts[", other, "] ",
+                 " names a host that is already named by hosts[", other, "] ",
                  Shown(groups[other].name),
                  groups[other].count > 1 ? " (numbered)" : "",
-                 " names too; give every host a name of its own");
+                 "; give every host a unique name");
   }
 
   absl::flat_hash_map<std::string, size_t> numbered_;

@@ -194,8 +194,8 @@ absl::StatusOr<DeviceKind> ReadKind(const Items& items) {
   if (gpus == cpus) {
     return Invalid(gpus ? "both gpus and cpus are given; give the one that "
                           "holds the ranks"
-                        : "neither gpus nor cpus is given; say how many "
-                          "devices a host has");
+                        : "neither gpus nor cpus is given; give the number of "
+                          "devices of a host");
   }
   return gpus ? DeviceKind::kGpu : DeviceKind::kCpu;
 }

@@ -1,6 +1,6 @@
-// Reading and writing a cluster of many unlike hosts. The floor is one pass
-// over the text: `share` is the rate as a part of a memcpy of the same bytes,
-// measured in the same run.
+// Reads and writes a cluster with many different hosts. The floor is one pass
+// over the text: `share` is the rate divided by that of a memcpy of the same
+// bytes in the same run.
 #include <chrono>
 #include <cstring>
 #include <string>

@@ -247,7 +247,7 @@ TEST(ClusterJsonTest, TheReadmesExampleIsTheClusterItDescribes) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Link link, cluster.LinkBetween(DeviceIndex(0), DeviceIndex(8)));
   EXPECT_EQ(link.speed, (LinkSpeed{LinkKind::kEthernet, 2e-5, 25e9}));
-  // Left out, so the defaults of each kind of host.
+  // Omitted, so the defaults for each kind of host apply.
   EXPECT_EQ(LinkAt(cluster.groups()[0].links, LinkLevel::kHost),
             LinkAt(GpuLinks(), LinkLevel::kHost));
   EXPECT_EQ(cluster.groups()[1].links, CpuLinks());
@@ -352,7 +352,7 @@ TEST(ClusterJsonTest, RefusesWhatIsNoClusterAtAll) {
       {R"({"hosts": [{"name": "a", "devices": []}]})", "devices is empty"},
       {R"({"hosts": [{"name": "a", "devices": [{}]},
                      {"name": "a", "devices": [{}]}]})",
-       "hosts[1].name \"a\" names a host that hosts[0]"},
+       "hosts[1].name \"a\" names a host that is already named by hosts[0]"},
       {R"({"hosts": [{"name": "a", "name": "b", "devices": [{}]}]})",
        "key \"name\" comes twice"},
       {R"({"hosts": [{"name": "a", "devices": [{"count": 4096}, {}]}]})",
@@ -440,7 +440,7 @@ TEST_F(ClusterFileTest, AFailureLeavesEverythingAsItWas) {
   EXPECT_THAT(SaveCluster(cluster, Path("missing/c")),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("cannot make a new file beside")));
-  // The target is a directory, so that the last step fails.
+  // The target is a directory, so the last step fails.
   std::filesystem::create_directory(Path("taken"));
   std::ofstream(Path("taken/inside")) << "kept";
   EXPECT_THAT(

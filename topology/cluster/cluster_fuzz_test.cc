@@ -30,7 +30,7 @@ TEST(ClusterSpecFuzzTest, GivesAValidClusterOrSaysWhyNot) {
       continue;
     }
     ++valid;
-    // A cluster that was let through passes the checks once more.
+    // An accepted cluster passes the checks again.
     const std::vector<HostGroup> groups(cluster->groups().begin(),
                                         cluster->groups().end());
     ASSERT_THAT(Cluster::Create(groups), IsOkAndHolds(*cluster)) << text;

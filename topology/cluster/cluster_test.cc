@@ -51,9 +51,9 @@ TEST(LinkTest, DefaultsGetSlowerWithDistance) {
       const LinkSpeed& link = LinkAt(links, level);
       EXPECT_TRUE(std::isfinite(link.bandwidth) && link.bandwidth > 0) << level;
       EXPECT_TRUE(std::isfinite(link.latency) && link.latency >= 0) << level;
-      // CPU slots have no NVLink, whose figure is there for those that ask.
+      // CPU slots have no NVLink; its speed is only a placeholder.
       if (links == CpuLinks() && level == LinkLevel::kNvlink) continue;
-      // Cards of a cluster may be faster than what joins two sockets.
+      // A network card may be faster than the link between two sockets.
       if (level != LinkLevel::kNetwork) {
         EXPECT_LE(link.bandwidth, nearer->bandwidth) << level;
       }
@@ -154,10 +154,11 @@ TEST(HostProblemsTest, NvlinkHostsMustDivideTheGroup) {
 TEST(HostProblemsTest, NamesThatMeetAreReportedOnce) {
   EXPECT_THAT(HostProblems({Host("a"), Host("a")}),
               ElementsAre(HasSubstr("hosts[1].name \"a\" names a host that "
-                                    "hosts[0] \"a\" names too")));
+                                    "is already named by hosts[0] \"a\"")));
   EXPECT_THAT(HostProblems({Host("n", 4), Host("n3")}),
               ElementsAre(HasSubstr("hosts[1].name \"n3\" names a host that "
-                                    "hosts[0] \"n\" (numbered)")));
+                                    "is already named by hosts[0] \"n\" "
+                                    "(numbered)")));
   EXPECT_THAT(HostProblems({Host("n", 4), Host("n4")}), IsEmpty());
   EXPECT_THAT(HostProblems({Host("n", 4), Host("n03")}), IsEmpty());
   EXPECT_THAT(HostProblems({Host("n", 11), Host("n1", 2)}), SizeIs(1));
@@ -165,7 +166,7 @@ TEST(HostProblemsTest, NamesThatMeetAreReportedOnce) {
   EXPECT_THAT(HostProblems({Host("n", 4), Host("n")}), IsEmpty());
 }
 
-// The names of all hosts, written out.
+// Compares the names of all hosts one by one.
 bool NamesAreDistinct(const std::vector<HostGroup>& groups) {
   std::set<std::string> names;
   for (const HostGroup& group : groups) {
@@ -199,7 +200,7 @@ TEST(HostProblemsTest, FindsClashesExactlyWhereNamesWrittenOutClash) {
   EXPECT_LT(clashes, 19'000);
 }
 
-// A host that is written out: what Cluster stores in groups.
+// A host in expanded form; Cluster stores hosts in groups.
 struct PlainHost {
   std::string name;
   const HostGroup* group = nullptr;
@@ -243,7 +244,7 @@ std::vector<PlainHost> WriteOut(const std::vector<HostGroup>& groups) {
   return hosts;
 }
 
-// The link between two devices from the definitions alone.
+// The link between two devices, from the definitions alone.
 Link ExpectedLink(const PlainHost& a, const Device& x, const PlainHost& b,
                   const Device& y, bool same_device) {
   const bool same_host = &a == &b;

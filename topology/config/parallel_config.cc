@@ -165,7 +165,7 @@ absl::StatusOr<MeshSizes> MeshSizes::Parse(std::string_view text) {
     int64_t* const size = FindSize(axis.name, given);
     if (size == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("there is no axis ", Quoted(axis.name),
+          absl::StrCat("unknown axis ", Quoted(axis.name),
                        "; the axes are dp (or dp_replicate and dp_shard), pp, "
                        "cp and tp"));
     }

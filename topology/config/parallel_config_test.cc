@@ -53,7 +53,7 @@ TEST(MeshSizesTest, ReadsWhatItWrites) {
     EXPECT_EQ(sizes.ToString(), "dp_replicate2,dp_shard3,pp1,cp1,tp4");
     EXPECT_EQ(sizes.ToFlag(), "dp_replicate2,dp_shard3,tp4");
   }
-  // One part alone.
+  // One of the two keys alone.
   EXPECT_EQ(MeshSizes::Parse("dp_shard4")->dp_replicate, 1);
   EXPECT_EQ(MeshSizes::Parse("dp_shard4")->dp, 4);
   EXPECT_EQ(MeshSizes::Parse("dp_replicate4")->dp_shard(), 1);
@@ -79,9 +79,9 @@ TEST(MeshSizesTest, BothTextsSayAllSizes) {
 TEST(MeshSizesTest, RefusesTextsThatAreNoSizes) {
   EXPECT_THAT(MeshSizes::Parse(""), Refused("a mesh of 0 characters"));
   EXPECT_THAT(MeshSizes::Parse("dp0"), Refused("axis \"dp\" has size 0"));
-  EXPECT_THAT(MeshSizes::Parse("dp2,dp2"), Refused("stands there twice"));
+  EXPECT_THAT(MeshSizes::Parse("dp2,dp2"), Refused("is named twice"));
   EXPECT_THAT(MeshSizes::Parse("ep2"),
-              Refused("there is no axis \"ep\"; the axes are dp (or "
+              Refused("unknown axis \"ep\"; the axes are dp (or "
                       "dp_replicate and dp_shard), pp, cp and tp"));
   EXPECT_THAT(MeshSizes::Parse("dp4,dp_shard3"),
               Refused("dp_shard3 does not divide dp4"));
@@ -108,7 +108,7 @@ TEST(MeshSizesTest, RefusesSizesThatMakeNoMesh) {
   TESSERA_EXPECT_OK(MeshSizes{.dp = MeshSizes::kMaxRanks}.Validate());
 }
 
-// By the formula that checkpoints and launchers rely on.
+// The formula that checkpoints and launchers depend on.
 TEST(MeshSizesTest, TensorRanksAreNextToEachOtherThenContextDataPipeline) {
   const MeshSizes sizes = {.dp = 4, .pp = 2, .cp = 3, .tp = 2};
   for (const int64_t replicas : {1, 2, 4}) {
@@ -175,7 +175,7 @@ TEST(MeshSizesTest, RanksOfAShardGroupAreNear) {
   EXPECT_THAT(GroupOf(mesh, "cp,dp_shard", 1), ElementsAre(1, 3));
   EXPECT_THAT(GroupOf(mesh, "cp,dp_shard", 7), ElementsAre(5, 7));
   EXPECT_THAT(GroupOf(mesh, "dp_replicate", 1), ElementsAre(1, 5));
-  // Without replicas there are no such axes.
+  // Without replicas these axes do not exist.
   EXPECT_FALSE(MeshSizes{.dp = 4}.MakeMesh()->SizeOf("dp_shard").ok());
 }
 

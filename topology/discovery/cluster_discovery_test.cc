@@ -28,7 +28,7 @@ TEST(NvlinkDomainsTest, CliquesAreDomains) {
                              {false, false, false, true},
                              {false, false, true, false}}),
               ElementsAre(0, 0, 1, 1));
-  // A link that one end alone sees, and rows that are too short.
+  // A link that only one end reports, and rows that are too short.
   EXPECT_THAT(NvlinkDomains({{false, true}, {false, false}}),
               ElementsAre(kNone, kNone));
   EXPECT_THAT(NvlinkDomains({{}, {true}}), ElementsAre(kNone, kNone));
@@ -110,7 +110,7 @@ TEST(ClusterDiscoveryTest, GpusHaveTheirPlaceMemoryAndNvlink) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Link link, cluster.LinkBetween(DeviceIndex(0), DeviceIndex(1)));
   EXPECT_EQ(link.level, LinkLevel::kNvlink);
-  // What the GPU with the fewest links has.
+  // The bandwidth of the GPU with the fewest links.
   EXPECT_EQ(link.speed.bandwidth, 250e9);
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Link far, cluster.LinkBetween(DeviceIndex(1), DeviceIndex(2)));

@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<SlurmTaskRun>> ParseSlurmTasksPerNode(
     SlurmTaskRun run;
     if (!ParseRun(item, &run)) {
       return Invalid(text, absl::StrCat("has the item \"", item.substr(0, 40),
-                                        "\", which is no count"));
+                                        "\", which is not a count"));
     }
     nodes += run.nodes;
     if (nodes > kMaxNodes) return Invalid(text, "has more than 2^20 nodes");

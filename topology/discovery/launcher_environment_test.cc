@@ -256,7 +256,7 @@ TEST(LauncherEnvironmentTest, ContradictionsNameBothVariablesAndValues) {
 TEST(LauncherEnvironmentTest, TheInnermostLauncherIsBelieved) {
   Variables variables = Slurm();
   EXPECT_EQ(Read(variables)->launcher, Launcher::kSlurm);
-  // srun with PMI: Slurm's own variables say more.
+  // srun with PMI: Slurm's own variables give more detail.
   variables["PMI_RANK"] = "6";
   variables["PMI_SIZE"] = "7";
   EXPECT_EQ(Read(variables)->launcher, Launcher::kSlurm);

@@ -46,11 +46,10 @@ absl::Status SetSource(hwloc_topology_t topology, const MachineSource& source) {
                                           static_cast<int>(text.size() + 1));
   }
   if (result == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("hwloc does not understand the machine's description \"",
-                   text.substr(0, 60),
-                   "\"; give the synthetic form, such as \"package:2 "
-                   "core:4 pu:1\", or what lstopo writes as XML"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "hwloc cannot parse the machine's description \"", text.substr(0, 60),
+      "\"; give the synthetic form, such as \"package:2 "
+      "core:4 pu:1\", or the XML that lstopo writes"));
 }
 
 absl::StatusOr<Topology> Load(const MachineSource& source) {
@@ -73,7 +72,7 @@ absl::StatusOr<Topology> Load(const MachineSource& source) {
     return absl::ErrnoToStatus(errno, "hwloc_topology_load");
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("hwloc finds no machine in the description \"",
+      absl::StrCat("hwloc found no machine in the description \"",
                    source.text.substr(0, 60), "\""));
 }
 

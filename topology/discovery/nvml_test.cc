@@ -131,13 +131,13 @@ TEST_F(NvmlTest, ALibraryThatIsNotThereOrTooOldSaysSo) {
               StatusIs(absl::StatusCode::kUnimplemented,
                        AllOf(HasSubstr("nvmlDeviceGetPciInfo_v3"),
                              HasSubstr(kOld), HasSubstr("update"))));
-  // A library that has none of it.
+  // A library without NVML's symbols.
   EXPECT_THAT(ReadNvml("libm.so.6"), StatusIs(absl::StatusCode::kUnimplemented,
                                               HasSubstr("nvmlInit_v2")));
 }
 
 TEST_F(NvmlTest, EveryStartIsFollowedByAShutdown) {
-  // Held open, so that its count outlives the calls.
+  // Kept open so that its call count outlives the calls.
   void* handle = dlopen(kFake, RTLD_NOW);
   ASSERT_NE(handle, nullptr) << dlerror();
   const auto started =

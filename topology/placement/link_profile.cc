@@ -43,8 +43,8 @@ class Measurement {
   const LinkProfile& profile() const { return profile_; }
 
  private:
-  // Which end of an edge the host holds. Both are looked at: the slower of the
-  // two hosts decides.
+  // The end of an edge that the host holds. Both are considered: the slower of
+  // the two hosts decides.
   enum class End { kSource, kTarget };
 
   DevicePlace Locate(int64_t rank) const {

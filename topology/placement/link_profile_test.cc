@@ -68,7 +68,7 @@ HostGroup RandomGroup(std::mt19937_64& random, std::string name) {
   return group;
 }
 
-// Calls `visit` for every size and stride that fit a world.
+// Calls `visit` for every size and stride that fit in a world.
 template <typename Visit>
 void ForEachAxis(int64_t world, Visit visit) {
   for (int64_t size = 1; size <= world; ++size) {
@@ -116,7 +116,7 @@ TEST(LinkProfileTest, AFewHostsStandForAllAlikeHosts) {
   EXPECT_GT(compared, 10'000);
 }
 
-// Worlds with many blocks and many hosts, where whole turns of phases matter.
+// Worlds with many blocks and hosts, where the phase wraps around.
 TEST(LinkProfileTest, AFewHostsStandForAllInLargerWorlds) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 1500; ++round) {
@@ -143,7 +143,7 @@ TEST(LinkProfileTest, AFewHostsStandForAllWhereHostGroupsDiffer) {
     int64_t devices = 0;
     for (size_t i = 0; i < 2 + random() % 4; ++i) {
       groups.push_back(RandomGroup(random, absl::StrCat("g", i, "-")));
-      // Long runs of hosts and short ones, and many small hosts.
+      // Long and short runs of hosts, and many small hosts.
       if (random() % 2) groups.back().count *= 5;
       if (random() % 2) groups.back().devices.resize(1);
       devices += groups.back().count *

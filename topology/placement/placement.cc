@@ -190,7 +190,7 @@ std::string Advice(const AxisPlacement& placement, const Cluster& cluster) {
   }
   const int64_t block = size * placement.stride;
   if (block > devices) {
-    return absl::StrCat("lessen the axes that vary faster, so that they and ",
+    return absl::StrCat("reduce the axes that vary faster, so that they and ",
                         name, " multiply to at most ", devices,
                         ", the devices of the smallest host");
   }
@@ -245,7 +245,7 @@ std::vector<std::string> WorldWarnings(int64_t world_size,
           "hosts are uneven: host ", *cluster.HostName(HostIndex(0)), " has ",
           first.devices.size(), " devices, host ",
           *cluster.HostName(HostIndex(host)), " has ", group.devices.size(),
-          "; groups that fit the one may cross the other"));
+          "; groups that fit into one may cross the other"));
       break;
     }
     host += group.count;

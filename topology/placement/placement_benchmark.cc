@@ -1,7 +1,7 @@
-// Searching for a placement. Its floor is reading the axis report's rows: every
-// rank of every axis is looked at once, two places and one link each; `floor_s`
-// is that time measured in the same run by a loop over the same ranks, and
-// `share` how much of the search it makes up.
+// Searches for a placement. The floor is reading the axis report's rows: one
+// look at every rank of every axis (two places and one link each). `floor_s` is
+// the time of such a loop in the same run; `share` is its share of the search
+// time.
 #include <chrono>
 #include <string>
 #include <utility>
@@ -29,8 +29,7 @@ std::vector<AxisTraffic> Traffic(const std::string& axes) {
   return *EstimateTransformerTraffic(*ParseAxes(axes), shape);
 }
 
-// Locates each rank and its neighbour and asks for the link, once for each
-// axis.
+// Locates each rank and its neighbour and looks up their link, once per axis.
 double FloorSeconds(const Placement& placement, const Cluster& cluster) {
   const auto begin = std::chrono::steady_clock::now();
   double latency = 0;
@@ -77,7 +76,7 @@ BENCHMARK_CAPTURE(Place, five_axes_million_racks,
                   "dp125,pp25,cp8,ep5,tp8")
     ->Unit(benchmark::kMillisecond);
 
-// Hosts of 8 and, one in a thousand, of 7 devices.
+// Hosts with 8 devices, and one in a thousand with 7.
 Cluster Uneven(int64_t hosts) {
   std::vector<HostGroup> groups(2);
   groups[0].name = "whole";

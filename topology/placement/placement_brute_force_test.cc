@@ -1,5 +1,5 @@
-// The order that is found, its cost and its report, against all orders and a
-// walk over all groups.
+// Compares the chosen order, its cost and its report with all orders and a walk
+// over all groups.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -110,7 +110,7 @@ TEST(PlacementBruteForceTest, OfEqualOrdersTheFirstIsTaken) {
   for (int round = 0; round < 200; ++round) {
     const Cluster cluster = RandomCluster(random, true);
     auto traffic = RandomTraffic(random, cluster.num_devices());
-    // Alike axes make ties.
+    // Equal axes produce ties.
     for (AxisTraffic& axis : traffic) {
       if (random() % 2) axis.transfers.clear();
     }
@@ -140,14 +140,14 @@ TEST(PlacementBruteForceTest, OfEqualOrdersTheFirstIsTaken) {
   EXPECT_GT(ties, 50);
 }
 
-// What one axis's groups are found to use by visiting every member.
+// The links that one axis's groups use, found by visiting every member.
 struct WalkedAxis {
   std::array<int64_t, kLinkLevels> groups_at_level = {};
   std::vector<double> host_bytes;  // Sent over the network by each host.
 };
 
-// The bytes that member `a` sends over the network for a transfer, when
-// `crosses(b)` says whether member b of its n is reached that way.
+// The bytes that member `a` sends over the network in a transfer; `crosses(b)`
+// returns true if member b of its n is on another host.
 template <typename Crosses>
 double NetworkBytes(const Transfer& transfer, size_t a, size_t n,
                     const Crosses& crosses) {

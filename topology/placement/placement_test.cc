@@ -81,14 +81,14 @@ TEST(PlacementTest, WarnsWhereATensorGroupSpansHosts) {
                   HasSubstr("axis tp: 2 of 2 groups cross the network"),
                   HasSubstr("ranks 0, 1, 2, 3, ... on hosts host0, host1"),
                   HasSubstr("use tp of at most 4"))));
-  // It would fit, but something else was given the fast links.
+  // It would fit, but another axis was given the fast links.
   TESSERA_ASSERT_OK_AND_ASSIGN(
       placement,
       EvaluatePlacement(std::vector<AxisTraffic>{AllReduce("dp", 4, 1),
                                                  AllReduce("tp", 4, 1)},
                         cluster));
   EXPECT_THAT(placement.warnings,
-              ElementsAre(HasSubstr("lessen the axes that vary faster")));
+              ElementsAre(HasSubstr("reduce the axes that vary faster")));
 }
 
 TEST(PlacementTest, WarnsWhereSizesDoNotDivideTheHost) {
@@ -187,7 +187,7 @@ TEST(PlacementTest, PlacesSixteenAxes) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Placement placement,
       FindPlacement(traffic, *ParseCluster("hosts=8192,gpus=8")));
-  // The three axes with the most traffic have the links within a host.
+  // The three axes with the most traffic use the links within a host.
   EXPECT_EQ(OrderOf(placement).substr(0, 8), "n2,o2,p2");
 }
 

@@ -1,4 +1,4 @@
-// A checkpoint is written while training goes on.
+// Tests that a checkpoint is written while training continues.
 #include <atomic>
 #include <memory>
 #include <string>
@@ -34,7 +34,7 @@ using testing::RankGroups;
 using testing::SmallModel;
 using testing::ToyModel;
 
-// Every write waits for the gate.
+// Every write waits until the gate opens.
 class GatedCalls {
  public:
   HookedCalls calls{[this](std::string_view call, const std::string&) {
@@ -100,7 +100,7 @@ TEST(AsyncTest, SnapshotsCountWhileTheyLive) {
         gated.gate.Notify();
         TESSERA_RETURN_IF_ERROR(pending.Wait().status());
         EXPECT_EQ(memory->usage().current, 0);
-        // Without a copy.
+        // Saves without a copy.
         memory->ResetPeaks();
         TESSERA_RETURN_IF_ERROR(writer->Save(*state, {}).status());
         EXPECT_EQ(memory->usage().peak, 0);
@@ -126,7 +126,7 @@ TEST(AsyncTest, WithoutRoomForASnapshotEveryRankHearsOfIt) {
                     StatusIs(absl::StatusCode::kResourceExhausted,
                              AllOf(HasSubstr("rank 2 of"),
                                    HasSubstr("checkpoint snapshot"))));
-        // Streaming needs no room.
+        // Streaming allocates no snapshot memory.
         return writer->Save(*state, {}).status();
       })));
   EXPECT_THAT(CompleteCheckpoints(directory),
@@ -163,7 +163,7 @@ TEST(AsyncTest, CheckpointsFollowEachOtherAndTheWriterWaitsForTheLast) {
                                        "step-00000009")));
 }
 
-// After an error the writer goes on.
+// The writer works again after an error.
 TEST(AsyncTest, AFailedCheckpointDoesNotStopTheNext) {
   const std::string directory = NewDirectory("async");
   std::atomic<bool> fails = true;

@@ -87,7 +87,7 @@ absl::Status CheckComplete(const FoundCheckpoint& checkpoint) {
                            ReadManifest(checkpoint.path));
   if (manifest.step != checkpoint.step) {
     return absl::DataLossError(absl::StrCat(
-        checkpoint.path, ": its manifest is of step ", manifest.step));
+        checkpoint.path, ": its manifest names step ", manifest.step));
   }
   for (const CheckpointPart& part : manifest.parts) {
     for (size_t rank = 0; rank < part.files.size(); ++rank) {
@@ -159,7 +159,8 @@ absl::Status CheckpointDirectory::Commit(int64_t step,
   TESSERA_RETURN_IF_ERROR(replaces ? calls_.Exchange(from, to)
                                    : calls_.Rename(from, to));
   TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(path_));
-  // The new one is there; what is left of the old one goes with the next Begin.
+  // The new checkpoint is complete; the next Begin removes remains of the old
+  // one.
   if (replaces) RemoveTree(from).IgnoreError();
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// The checkpoints in a directory: which are complete, and how one becomes so.
+// The checkpoints in a directory: completeness, commit and removal.
 //
 //   DIR/step-00000020/           complete: nothing in it changes any more
 //   DIR/step-00000030.writing/   being written, or left by a crash
@@ -7,8 +7,8 @@
 //   TESSERA_ASSIGN_OR_RETURN(const FoundCheckpoint latest,
 //                            LatestCheckpoint("/ckpt"));
 //
-// One group of ranks writes to a directory at a time; any number of readers
-// may be there, but what is removed is lost to them too.
+// Only one group of ranks may write to a directory at a time; any number of
+// readers is allowed, but removed checkpoints are lost to them too.
 #ifndef TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 #define TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 
@@ -36,20 +36,20 @@ struct FoundCheckpoint {
                          const FoundCheckpoint&) = default;
 };
 
-// The manifest of the checkpoint at `path`, a directory. Errors name the file:
-// NotFound, DataLoss where it was damaged, InvalidArgument as of ParseManifest.
+// Reads the manifest of the checkpoint directory `path`. Errors name the file:
+// NotFound, DataLoss if it is damaged, InvalidArgument as ParseManifest.
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& path);
 
-// OK where the manifest is valid and every file has the size that it says. The
+// OK if the manifest is valid and every file has the size that it states. The
 // contents are not read: see VerifyCheckpoint.
 absl::Status CheckComplete(const FoundCheckpoint& checkpoint);
 
-// Newest first. An error where the directory cannot be read.
+// Newest first. An error if the directory cannot be read.
 absl::StatusOr<std::vector<FoundCheckpoint>> CompleteCheckpoints(
     const std::string& directory);
 
-// The newest complete one; torn ones are passed over. NotFound where there is
-// none, with the reason for each of the newest that were passed over.
+// The newest complete checkpoint; incomplete ones are skipped. NotFound if
+// there is none, with the reasons for the newest skipped ones.
 absl::StatusOr<FoundCheckpoint> LatestCheckpoint(const std::string& directory);
 
 // Writes checkpoints into a directory, step by step. One thread of one rank
@@ -65,15 +65,15 @@ class CheckpointDirectory {
   // The path that the checkpoint of `step` is written to before its commit.
   std::string writing_path(int64_t step) const;
 
-  // Makes writing_path(step), empty, and the directory itself where it is
-  // missing; takes away what crashes have left.
+  // Creates an empty writing_path(step), and the directory itself if it is
+  // missing; removes remains of crashes.
   absl::Status Begin(int64_t step);
 
   // The files are written: makes the checkpoint complete, in place of one of
   // the same step if there is one. On an error that stays.
   absl::Status Commit(int64_t step, std::string_view manifest);
 
-  // Takes away what was begun.
+  // Removes the partial checkpoint.
   absl::Status Discard(int64_t step);
 
   // Removes complete checkpoints, oldest first, until `keep` are left; never

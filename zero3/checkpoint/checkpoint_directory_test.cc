@@ -73,7 +73,7 @@ TEST_F(CheckpointDirectoryTest, OnlyWhatWasCommittedIsThere) {
   EXPECT_THAT(Steps(), ElementsAre(123456789, 2));
   EXPECT_THAT(LatestCheckpoint(path_),
               IsOkAndHolds(FoundCheckpoint{123456789, PathOf(123456789)}));
-  // What was begun and not committed is gone.
+  // Uncommitted checkpoints are deleted.
   EXPECT_THAT(ListDirectory(path_),
               IsOkAndHolds(ElementsAre("step-00000002", "step-123456789")));
 }
@@ -103,7 +103,7 @@ TEST_F(CheckpointDirectoryTest, TornOnesArePassedOverAndTheReasonTold) {
   TESSERA_ASSERT_OK(Save(4));
   std::filesystem::remove(absl::StrCat(PathOf(4), "/rank-00000.state"));
   TESSERA_ASSERT_OK(Save(5));
-  std::filesystem::rename(PathOf(5), PathOf(6));  // Of another step.
+  std::filesystem::rename(PathOf(5), PathOf(6));  // Another step's name.
   std::filesystem::create_directory(absl::StrCat(path_, "/step-7"));
   TESSERA_ASSERT_OK(WriteFile(absl::StrCat(path_, "/step-00000008"), ""));
   EXPECT_THAT(Steps(), ElementsAre(1));
@@ -113,7 +113,7 @@ TEST_F(CheckpointDirectoryTest, TornOnesArePassedOverAndTheReasonTold) {
   EXPECT_THAT(
       LatestCheckpoint(path_),
       StatusIs(absl::StatusCode::kNotFound,
-               AllOf(HasSubstr("of 5"), HasSubstr("its manifest is of step 5"),
+               AllOf(HasSubstr("of 5"), HasSubstr("its manifest names step 5"),
                      HasSubstr("cannot find"))));
 }
 
@@ -121,12 +121,12 @@ TEST_F(CheckpointDirectoryTest, PruneKeepsTheNewestAndNeverTheLastOneGoes) {
   for (int64_t step = 1; step <= 6; ++step) TESSERA_ASSERT_OK(Save(step));
   TESSERA_ASSERT_OK(directory_.Prune(6, 4));
   EXPECT_THAT(Steps(), ElementsAre(6, 5, 4, 3));
-  // Torn ones do not count, and are not touched.
+  // Incomplete checkpoints do not count and are not deleted.
   std::filesystem::remove(absl::StrCat(PathOf(5), "/manifest.json"));
   TESSERA_ASSERT_OK(directory_.Prune(6, 2));
   EXPECT_THAT(Steps(), ElementsAre(6, 4));
   EXPECT_TRUE(std::filesystem::exists(PathOf(5)));
-  // Saved again after going back: it stays though others are newer.
+  // Saved again after a rollback: it stays although others have later steps.
   TESSERA_ASSERT_OK(Save(2));
   TESSERA_ASSERT_OK(directory_.Prune(2, 2));
   EXPECT_THAT(Steps(), ElementsAre(6, 2));

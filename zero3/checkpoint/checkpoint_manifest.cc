@@ -62,7 +62,7 @@ using nlohmann::ordered_json;
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr JsonLimits kLimits = {.max_bytes = kMaxManifestBytes, .max_depth = 8};
 constexpr std::string_view kFormat = "tessera checkpoint";
-// {"crc32c": "12345678", then the rest; with what is around the digits.
+// {"crc32c": "12345678", then the rest: the text before the digits.
 constexpr std::string_view kBeforeCrc = "{\n  \"crc32c\": \"";
 constexpr std::string_view kAfterCrc = "\",\n";
 constexpr size_t kCrcDigits = 8;
@@ -270,7 +270,7 @@ absl::Status CheckParts(const CheckpointManifest& manifest) {
     }
   }
   if (!names.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("there are no parts");
+  return absl::InvalidArgumentError("it has no parts");
 }
 
 absl::StatusOr<CheckpointManifest> ToManifest(const json& document) {
@@ -304,12 +304,13 @@ absl::Status CheckChecksum(std::string_view text) {
   if (text.size() < begin || !absl::StartsWith(text, kBeforeCrc) ||
       text.substr(kBeforeCrc.size() + kCrcDigits, kAfterCrc.size()) !=
           kAfterCrc) {
-    return absl::DataLossError("it does not begin with its checksum");
+    return absl::DataLossError("it does not start with its checksum");
   }
   const absl::StatusOr<uint32_t> crc =
       ParseHex32(text.substr(kBeforeCrc.size(), kCrcDigits));
   if (crc.ok() && *crc == CrcOf(text.substr(begin))) return absl::OkStatus();
-  return absl::DataLossError("its checksum is wrong: it was changed or cut");
+  return absl::DataLossError(
+      "its checksum is wrong: it was changed or truncated");
 }
 
 }  // namespace
@@ -340,7 +341,7 @@ absl::StatusOr<std::string> FormatManifest(const CheckpointManifest& manifest) {
   TESSERA_ASSIGN_OR_RETURN(const CheckpointManifest again, ParseManifest(text));
   if (again == manifest) return text;
   return absl::InvalidArgumentError(
-      "the manifest does not read back as it was: names of parameters and "
+      "the manifest does not survive a round trip: names of parameters and "
       "metadata must be UTF-8");
 }
 
@@ -361,7 +362,7 @@ absl::StatusOr<std::string> FormatPart(const CheckpointPart& part) {
   if (again == part) return text;
   return absl::InvalidArgumentError(
       absl::StrCat("part ", Quoted(part.name),
-                   " does not read back as it was: names of parameters and "
+                   " does not survive a round trip: names of parameters and "
                    "metadata must be UTF-8"));
 }
 

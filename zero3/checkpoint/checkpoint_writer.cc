@@ -197,7 +197,7 @@ class SaveRun {
     if (has_begun_) directory_.Discard(step()).IgnoreError();
     return Annotate(status,
                     absl::StrCat("checkpoint of step ", step(),
-                                 " was not written, earlier ones are intact"));
+                                 " was not written; earlier ones are intact"));
   }
 
  private:
@@ -210,7 +210,7 @@ class SaveRun {
       has_begun_ = job_.report.status.ok();
     }
     TESSERA_RETURN_IF_ERROR(ExchangeReports());
-    // The same on every rank, as it follows from what all have.
+    // All ranks get the same result, because all have the same reports.
     TESSERA_RETURN_IF_ERROR(CheckReports(by_rank_));
     if (job_.report.writes) job_.report.status = WriteFile();
     TESSERA_RETURN_IF_ERROR(ExchangeReports());

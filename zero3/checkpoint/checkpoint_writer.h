@@ -78,8 +78,8 @@ struct CheckpointGroups {
 //   TESSERA_RETURN_IF_ERROR(snapshot.ForEachBlock(write));  // on any thread
 class Snapshot {
  public:
-  // Counts as buffers against `accounting` (null: against nothing) while it
-  // lives. ResourceExhausted where there is no room.
+  // Counts as buffers against `accounting` (null: not counted) while it exists.
+  // ResourceExhausted if memory is short.
   static absl::StatusOr<Snapshot> Take(
       ShardedState& state, std::vector<BlockRange> blocks,
       std::shared_ptr<offload::Accounting> accounting);
@@ -147,7 +147,8 @@ struct CheckpointWriterOptions {
   std::shared_ptr<offload::Accounting> snapshot_memory = nullptr;
   // How long ranks wait for each other: the slowest one's writing.
   absl::Duration timeout = absl::Minutes(30);
-  // Elements under one checksum, at most: what is read for a single one.
+  // The largest number of elements per checksum, which is also the unit of
+  // reads.
   int64_t block_elements = int64_t{1} << 20;
   FileCalls* files = nullptr;  // Null: FileCalls::System().
 };
@@ -156,9 +157,9 @@ struct CheckpointWriterOptions {
 // Thread-safe.
 class PendingCheckpoint {
  public:
-  // The directory of the complete checkpoint, or why there is none; the same
-  // error on every rank, unless the group itself broke. Where removal of old
-  // ones failed, the checkpoint is complete all the same.
+  // The directory of the complete checkpoint, or the reason for the failure;
+  // the same error on every rank, unless the group itself failed. The
+  // checkpoint is complete even if the removal of old ones failed.
   absl::StatusOr<std::string> Wait() const;
   bool IsDone() const;
 
@@ -181,13 +182,13 @@ class CheckpointWriter {
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(
       const CheckpointGroups& groups, const CheckpointWriterOptions& options);
 
-  // Waits for the checkpoint on its way.
+  // Waits for the checkpoint in progress.
   ~CheckpointWriter();
 
-  // Copies what this rank writes to memory (as many bytes as its file has) and
-  // writes it on a thread of its own. Waits first until the checkpoint before
-  // is done. What goes wrong, an exceeded budget too, is in the result of Wait,
-  // on every rank.
+  // Copies this rank's data to memory (as many bytes as its file has) and
+  // writes it on a separate thread. Waits first until the previous checkpoint
+  // is done. Errors, including an exceeded budget, are returned by Wait on
+  // every rank.
   PendingCheckpoint Start(ShardedState& state, CheckpointMetadata metadata);
 
   // The same without a copy and on this thread.

@@ -1,11 +1,12 @@
 // The cost of a checkpoint of one rank, compared with the cost of moving its
 // bytes:
 //
-//   start   the time for which training stands still; floor: memcpy
-//   save    streamed to a synced file; floor: write and fsync of as many bytes
-//   load    out of the page cache; floor: read of as many bytes
+//   start   the time for which training pauses; floor: memcpy
+//   save    streamed to a synced file; floor: write and fsync of the same bytes
+//   load    from the page cache; floor: read of the same bytes
 //
-// share_of_floor is the time of the floor over that of the work, in one run.
+// share_of_floor is the time of the floor divided by the measured time, in the
+// same run.
 #include <fcntl.h>
 #include <unistd.h>
 

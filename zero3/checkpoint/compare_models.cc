@@ -12,7 +12,7 @@
 namespace tessera::zero3 {
 namespace {
 
-// Collects what is wrong of one kind, and tells the first few.
+// Collects the problems of one kind, and prints the first few.
 class Findings {
  public:
   explicit Findings(std::string_view what) : what_(what) {}
@@ -97,9 +97,9 @@ absl::Status CompareModels(const CheckpointPart& saved,
     }
     const Parameter& other = saved.model()[*id];
     if (!IsAlike(parameter.spec, other.spec)) {
-      different.Add(absl::StrCat(Quoted(parameter.name()), " is ",
-                                 ShapeText(other.spec), " there and ",
-                                 ShapeText(parameter.spec), " here"));
+      different.Add(absl::StrCat(
+          Quoted(parameter.name()), " is ", ShapeText(other.spec),
+          " in the checkpoint and ", ShapeText(parameter.spec), " here"));
     } else if (parameter.trainable() && !other.trainable()) {
       frozen.Add(Quoted(parameter.name()));
     }
@@ -112,9 +112,10 @@ absl::Status CompareModels(const CheckpointPart& saved,
     if (findings->count() > 0) texts.push_back(findings->ToString());
   }
   if (!texts.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the checkpoint is of another model; parameters ",
-        absl::StrJoin(texts, "; "), "; load it into the model that it is of"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint is of another model; parameters ",
+                     absl::StrJoin(texts, "; "),
+                     "; load it into the model that it was saved from"));
   }
   return CompareMoments(saved, model, moments);
 }

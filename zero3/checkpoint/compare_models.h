@@ -9,11 +9,11 @@
 
 namespace tessera::zero3 {
 
-// OK where a state of `model` with `moments` can take its state from `saved`
-// in every bit: parameters of the same names, shapes and types, in any order
-// and groups, and as many moments, of one format. What was trained may be
-// frozen now. InvalidArgument otherwise, which names the first parameters that
-// are missing, unknown or different, and what to do.
+// OK if a state of `model` with `moments` can load its state from `saved`
+// exactly: parameters of the same names, shapes and types, in any order and
+// groups, and as many moments of the same format. Trained parameters may become
+// frozen. InvalidArgument otherwise, which names the first parameters that are
+// missing, unknown or different, and what to do.
 absl::Status CompareModels(const CheckpointPart& saved,
                            const ModelParameters& model,
                            const MomentKinds& moments);

@@ -50,13 +50,17 @@ TEST(CompareModelsTest, EveryKindOfDifferenceIsNamed) {
                {.name = "new"},
                {.name = "type", .dtype = DType::kF16},
                {.name = "ice"}}),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(HasSubstr("missing in the checkpoint: \"new\""),
-                     HasSubstr("only in the checkpoint: \"old\""),
-                     HasSubstr("\"a\" is f32 [2, 3] there and f32 [3, 2] here"),
-                     HasSubstr("\"type\" is bf16 [] there and f16 [] here"),
-                     HasSubstr("without moments: \"ice\""),
-                     HasSubstr("load it into the model that it is of"))));
+      StatusIs(
+          absl::StatusCode::kInvalidArgument,
+          AllOf(
+              HasSubstr("missing in the checkpoint: \"new\""),
+              HasSubstr("only in the checkpoint: \"old\""),
+              HasSubstr(
+                  "\"a\" is f32 [2, 3] in the checkpoint and f32 [3, 2] here"),
+              HasSubstr(
+                  "\"type\" is bf16 [] in the checkpoint and f16 [] here"),
+              HasSubstr("without moments: \"ice\""),
+              HasSubstr("load it into the model that it was saved from"))));
 }
 
 TEST(CompareModelsTest, ManyDifferencesAreCounted) {
@@ -81,7 +85,7 @@ TEST(CompareModelsTest, OtherMomentsAreRefusedWhereThereAreAny) {
                                  "those of the state bf16")));
   EXPECT_THAT(CompareModels(f32, f32.model(), MomentFormat::Blockwise8(128)),
               StatusIs(absl::StatusCode::kInvalidArgument));
-  // Other optimizers.
+  // Different optimizers.
   EXPECT_THAT(
       CompareModels(f32, f32.model(), {MomentFormat::Blockwise8(64), 1}),
       StatusIs(absl::StatusCode::kInvalidArgument,
@@ -92,7 +96,7 @@ TEST(CompareModelsTest, OtherMomentsAreRefusedWhereThereAreAny) {
   plain.moment_count = 0;
   EXPECT_THAT(CompareModels(plain, plain.model(), {MomentFormat::BF16(), 0}),
               IsOk());
-  // Always f64, or none.
+  // Saved as f64, or not at all.
   const CheckpointPart f64 = saved(DType::kF64, true);
   EXPECT_THAT(CompareModels(f64, f64.model(), MomentFormat::BF16()), IsOk());
   const CheckpointPart ice = saved(DType::kF32, false);

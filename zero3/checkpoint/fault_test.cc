@@ -1,5 +1,5 @@
-// Damaged, cut and lost files, full disks and ranks that fail: a clear error on
-// every rank, and what was complete stays so.
+// Damaged, truncated and missing files, full disks and failing ranks: every
+// rank gets a clear error, and complete checkpoints stay valid.
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -39,7 +39,7 @@ using testing::OnRanks;
 using testing::RankGroups;
 using testing::SaveSmall;
 
-// A checkpoint of the small state by `ranks` ranks.
+// A checkpoint of the small state, written by `ranks` ranks.
 std::string SavedAt(int64_t ranks, int64_t seed) {
   const std::string directory = NewDirectory("fault");
   EXPECT_THAT(AllOk(SaveSmall({.directory = directory, .block_elements = 4},
@@ -48,7 +48,7 @@ std::string SavedAt(int64_t ranks, int64_t seed) {
   return absl::StrCat(directory, "/", CheckpointName(seed));
 }
 
-// In place, and without waiting for the disk.
+// Overwrites in place, without waiting for the disk.
 void Overwrite(const std::string& file, const std::string& bytes) {
   std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
 }
@@ -82,7 +82,7 @@ TEST(FaultTest, ADamagedBlockIsNamedByParameterAndElements) {
   const std::string path = SavedAt(1, 6);
   const std::string file = absl::StrCat(path, "/rank-00000.state");
   TESSERA_ASSERT_OK_AND_ASSIGN(std::string bytes, ReadFile(file, 1 << 20));
-  bytes[32 + 8] = static_cast<char>(bytes[32 + 8] + 1);  // Of the second block.
+  bytes[32 + 8] = static_cast<char>(bytes[32 + 8] + 1);  // In the second block.
   Overwrite(file, bytes);
   EXPECT_THAT(CheckSmall(path, 6),
               StatusIs(absl::StatusCode::kDataLoss,
@@ -143,7 +143,7 @@ TEST(FaultTest, FilesOfOtherCheckpointsAreRefused) {
   EXPECT_THAT(copy_from(SavedAt(2, 5), "rank-00000.state"),
               StatusIs(absl::StatusCode::kDataLoss,
                        HasSubstr("rank 0 of 2 at step 5")));
-  // The same step with other contents.
+  // The same step with different contents.
   const std::string other = NewDirectory("fault");
   TESSERA_ASSERT_OK(
       AllOk(OnRanks(2, 1, [&](const RankGroups& groups) -> absl::Status {
@@ -159,10 +159,10 @@ TEST(FaultTest, FilesOfOtherCheckpointsAreRefused) {
   EXPECT_THAT(copy_from(absl::StrCat(other, "/", CheckpointName(6)),
                         "rank-00000.state"),
               StatusIs(absl::StatusCode::kDataLoss,
-                       HasSubstr("not the file that the manifest means")));
+                       HasSubstr("not the file that the manifest describes")));
 }
 
-// The large parameter is rank 1's, whose file exceeds what a file may have.
+// The large parameter belongs to rank 1, whose file exceeds the size limit.
 TEST(FaultTest, AFullDiskOfOneRankIsAnErrorOfAllAndNothingIsLost) {
   signal(SIGXFSZ, SIG_IGN);
   const std::string directory = NewDirectory("fault");
@@ -201,7 +201,7 @@ TEST(FaultTest, AFullDiskOfOneRankIsAnErrorOfAllAndNothingIsLost) {
       VerifyCheckpoint(absl::StrCat(directory, "/", CheckpointName(7))));
 }
 
-// Each call of each rank fails in turn.
+// Each call of each rank fails once.
 TEST(FaultTest, WhateverCallFailsAllRanksHearOfItAndNothingIsLost) {
   const std::string directory = NewDirectory("fault");
   TESSERA_ASSERT_OK(AllOk(SaveSmall({.directory = directory}, 1, 1)));
@@ -263,7 +263,7 @@ TEST(FaultTest, ARankThatDoesNotComeEndsTheWait) {
                   0, absl::StrCat(directory, "/step-00000000")})));
 }
 
-// One rank's word against the others': nothing is written or changed.
+// If one rank disagrees with the others, nothing is written or changed.
 TEST(FaultTest, RanksThatDisagreeAreNamed) {
   const std::string directory = NewDirectory("fault");
   const std::string four = SavedAt(1, 4), five = SavedAt(1, 5);
@@ -309,7 +309,7 @@ TEST(FaultTest, ACheckpointOfAnotherModelChangesNothing) {
         for (const char* text :
              {"missing in the checkpoint: \"gain\"",
               "only in the checkpoint: \"bias\"",
-              "\"weight\" is bf16 [13] there and bf16 [14] here"}) {
+              "\"weight\" is bf16 [13] in the checkpoint and bf16 [14] here"}) {
           if (!absl::StrContains(status.message(), text)) {
             return absl::UnknownError(status.ToString());
           }

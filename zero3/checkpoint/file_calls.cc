@@ -19,7 +19,7 @@ namespace tessera::zero3 {
 namespace {
 
 absl::Status LastError(std::string_view action, const std::string& path) {
-  // IoError knows which errors mean that there is no room.
+  // IoError maps the errors for a full disk.
   if (errno == ENOSPC || errno == EDQUOT || errno == EIO) {
     return offload::IoError(errno, action, 0, 0, path);
   }
@@ -84,7 +84,7 @@ class SystemFileCalls final : public FileCalls {
     if (result != 0 && (errno == EINVAL || errno == ENOSYS)) {
       return absl::FailedPreconditionError(absl::StrCat(
           b,
-          " is there, and the file system cannot replace it at once; "
+          " exists, and the file system cannot replace it atomically; "
           "remove it first"));
     }
     return StatusOf(result, absl::StrCat("exchange with ", b, " the file"), a);

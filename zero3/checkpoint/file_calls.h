@@ -30,7 +30,7 @@ class FileCalls {
   // The real ones.
   static FileCalls& System();
 
-  // A new file, open for writing; AlreadyExists where there is one.
+  // Creates a file and opens it for writing; AlreadyExists if it exists.
   virtual absl::StatusOr<int> Create(const std::string& path) = 0;
   // All of `bytes` at the end, which is at `offset`.
   virtual absl::Status Write(int fd, std::span<const std::byte> bytes,
@@ -43,8 +43,8 @@ class FileCalls {
   // `to` is not there, or is a file.
   virtual absl::Status Rename(const std::string& from,
                               const std::string& to) = 0;
-  // Both are there: each gets the other's name, at once. FailedPrecondition
-  // where the file system cannot.
+  // Atomically exchanges the names of two existing paths. FailedPrecondition if
+  // the file system does not support it.
   virtual absl::Status Exchange(const std::string& a, const std::string& b) = 0;
   virtual absl::Status RemoveFile(const std::string& path) = 0;
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;

@@ -1,5 +1,5 @@
 // Every type of parameter, every format of moments, tiers, replicas and parts:
-// what was saved is what is loaded, by global element.
+// loaded state equals saved state, by global element.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -31,7 +31,7 @@ using testing::NewDirectory;
 using testing::OnRanks;
 using testing::RankGroups;
 
-// All types that are trained, odd sizes, frozen integers, nothing.
+// All trainable types, odd sizes, frozen integers, and an empty parameter.
 ModelParameters MixedModel() {
   return *ModelParameters::Builder()
               .Add({.name = "half", .shape = {37, 31}, .dtype = DType::kBF16})
@@ -117,7 +117,7 @@ TEST(FormatsTest, EveryFormatOfMomentsIsKeptInEveryBit) {
       TESSERA_ASSERT_OK(Save(from, directory, ++seed));
       for (const int64_t ranks : {1, 2, 5}) {
         Setting to = {.ranks = ranks, .model = Reversed(MixedModel())};
-        // Other alignments: extents begin at other multiples of the block.
+        // Different alignments: extents begin at other multiples of the block.
         to.state = {
             .stage = static_cast<int>((stage + ranks) % 4),
             .layout = ranks == 2 ? LayoutKind::kBalanced : LayoutKind::kChunks,
@@ -202,7 +202,7 @@ TEST(FormatsTest, OneGroupOfReplicasWrites) {
   }
 }
 
-// No padding is stored, and at stage 0 every rank writes its even part.
+// Files contain no padding, and at stage 0 every rank writes an equal part.
 TEST(FormatsTest, FilesHoldTheStateOnceAndNothingElse) {
   const ModelParameters model =
       *ModelParameters::Builder()
@@ -310,7 +310,7 @@ TEST(FormatsTest, AnyElementsAreReadAndCutBlocksRefused) {
   EXPECT_THAT(refusal(half, StatePart::kFirstMoment, 1, 128, moment),
               HasSubstr("blocks of 64 cannot be cut"));
   EXPECT_THAT(refusal(half, StatePart::kValue, 0, 64, moment),
-              HasSubstr("kept as bf16, not as 8-bit/64"));
+              HasSubstr("stored as bf16, not as 8-bit/64"));
   EXPECT_THAT(refusal(half, StatePart::kFirstMoment, 0, 2000, moment),
               HasSubstr("it has elements 0 to 1147"));
   EXPECT_THAT(refusal(half, StatePart::kValue, 0, 9, {bf16, 0, 8, nullptr}),

@@ -1,6 +1,6 @@
-// kill -9 at 1,000 random moments of processes that do nothing but write
-// checkpoints: the latest complete one always loads, and what a process has
-// called complete is never lost.
+// Kills processes that write checkpoints with SIGKILL at 1,000 random moments:
+// the latest complete checkpoint always loads, and a checkpoint that was
+// reported complete is never lost.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -33,13 +33,14 @@ using testing::RankGroups;
 constexpr int kRounds = 8;
 constexpr int kKills = 125;
 
-// Tells the parent that one more is done.
+// Signals the parent that one more is done.
 void Tell(const UniqueFd& pipe) {
   if (write(pipe.get(), "x", 1) != 1) _exit(2);
 }
 
-// Goes on behind the latest checkpoint and saves every step, at times while the
-// next one is made. Rank 0 tells when it begins, and of each that is complete.
+// Continues after the latest checkpoint and saves every step, sometimes while
+// the next one is computed. Rank 0 signals its start and each complete
+// checkpoint.
 absl::Status SaveForEver(const std::string& directory, const RankGroups& groups,
                          const UniqueFd& pipe) {
   TESSERA_ASSIGN_OR_RETURN(
@@ -73,8 +74,8 @@ absl::Status SaveForEver(const std::string& directory, const RankGroups& groups,
   }
 }
 
-// A process that saves into `directory`, killed up to `delay` after it has told
-// `tells` times.
+// Runs a process that saves into `directory` and kills it up to `delay` after
+// it has signalled `tells` times.
 void KillOne(const std::string& directory, int tells, absl::Duration delay) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
@@ -86,12 +87,12 @@ void KillOne(const std::string& directory, int tells, absl::Duration delay) {
     testing::OnRanks(2, 1, [&](const RankGroups& groups) {
       return SaveForEver(directory, groups, write_end);
     });
-    _exit(1);  // It must not end.
+    _exit(1);  // Unreachable: the loop does not end.
   }
   write_end.Reset();
   char byte;
   for (int i = 0; i < tells; ++i) {
-    if (read(read_end.get(), &byte, 1) != 1) break;  // It ended: seen below.
+    if (read(read_end.get(), &byte, 1) != 1) break;  // Checked below.
   }
   absl::SleepFor(delay);
   kill(child, SIGKILL);
@@ -111,7 +112,7 @@ TEST_P(KillTest, TheLatestCompleteCheckpointLoads) {
     ASSERT_NO_FATAL_FAILURE(
         KillOne(directory, 1 + saved, absl::Microseconds(random() % 10'000)));
     const absl::StatusOr<int64_t> now = CheckLatestSmall(directory);
-    if (latest + saved == 0 && !now.ok()) continue;  // None was written yet.
+    if (latest + saved == 0 && !now.ok()) continue;  // No checkpoint yet.
     ASSERT_THAT(now, IsOk());
     ASSERT_GE(*now, latest + saved);
     latest = *now;

@@ -56,7 +56,7 @@ absl::Status CheckpointReader::CheckRead(ParameterId parameter, StatePart part,
     return refuse(absl::StrCat("it has elements 0 to ", spec.elements));
   }
   if (to.format != *format) {
-    return refuse(absl::StrCat("they are kept as ", format->ToString(),
+    return refuse(absl::StrCat("they are stored as ", format->ToString(),
                                ", not as ", to.format.ToString(),
                                "; use the format of the checkpoint"));
   }
@@ -129,7 +129,7 @@ absl::Status VerifyFile(const std::string& path, int64_t step,
   }
   return absl::DataLossError(
       absl::StrCat(file->path(),
-                   " does not have the checksum that the manifest says; load "
+                   " does not have the checksum of the manifest; load "
                    "an earlier checkpoint"));
 }
 
@@ -145,8 +145,9 @@ absl::Status CheckNames(const std::string& path,
                            ListDirectory(path));
   for (const std::string& name : names) {
     if (expected.count(name) > 0) continue;
-    return absl::DataLossError(absl::StrCat(
-        path, " has ", Quoted(name), ", which is no file of the checkpoint"));
+    return absl::DataLossError(
+        absl::StrCat(path, " has ", Quoted(name),
+                     ", which is not a file of the checkpoint"));
   }
   return absl::OkStatus();
 }

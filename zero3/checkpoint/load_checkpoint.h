@@ -48,10 +48,10 @@ class CheckpointReader {
   const CheckpointManifest& manifest() const { return manifest_; }
   const CheckpointPart& part() const { return *part_; }
 
-  // Elements [begin, end) of one part of a parameter's state, into `to`.
-  // InvalidArgument, with nothing read, where there are no such elements or
-  // state, `to` has another format or no place for them, or `begin` or `end`
-  // is inside a block of the format.
+  // Reads elements [begin, end) of one part of a parameter's state into `to`.
+  // InvalidArgument, with nothing read, if there are no such elements or state,
+  // `to` has another format or size, or `begin` or `end` is inside a block of
+  // the format.
   absl::Status Read(ParameterId parameter, StatePart part, int64_t begin,
                     int64_t end, const StateArray& to);
 

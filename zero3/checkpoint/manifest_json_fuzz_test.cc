@@ -1,5 +1,5 @@
-// Mutated manifests, with checksums made right again: each is refused with a
-// message, or gives a manifest that survives writing and reading.
+// Mutated manifests with recomputed checksums: each is rejected with an error
+// or gives a manifest that survives a round trip.
 #include <string>
 #include <vector>
 
@@ -51,7 +51,7 @@ TEST(ManifestJsonFuzzTest, Documents) {
                          .moments = offload::MomentFormat::BF16(),
                          .metadata = {{"k", "v\xc3\xa9\n"}},
                          .files = {{1, 2, 3}, {4, 5, 6}}});
-  // Behind the line of the checksum.
+  // Starts after the line with the checksum.
   TextMutator mutator(
       {FormatManifest(small)->substr(26), FormatManifest(large)->substr(26)},
       EdgeTokens(), 5);

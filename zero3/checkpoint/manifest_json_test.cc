@@ -83,7 +83,7 @@ TEST(ManifestJsonTest, EveryFlippedBitIsDataLoss) {
   }
 }
 
-// With the checksum made right again.
+// Recomputes the checksum.
 std::string Sealed(std::string text) {
   const std::string_view rest = std::string_view(text).substr(26);
   const uint32_t crc =
@@ -156,7 +156,7 @@ TEST(ManifestJsonTest, PartsHaveNamesOfTheirOwn) {
 TEST(ManifestJsonTest, AManifestHasParts) {
   EXPECT_THAT(FormatManifest({.step = 1}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("there are no parts")));
+                       HasSubstr("it has no parts")));
 }
 
 TEST(CheckpointManifestTest, NamesOfFilesAndParts) {

@@ -1,5 +1,5 @@
-// The machine stops at every call in turn: whatever of the rest the disk has,
-// the last complete checkpoint is there, whole, and saving goes on from it.
+// The machine stops at every call in turn: whichever unsynced writes survive,
+// the last complete checkpoint is intact, and saving continues after it.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -24,15 +24,15 @@ using testing::PowerLossCalls;
 using testing::SaveSmall;
 using testing::Survival;
 
-// How many random disks are looked at for each call.
+// The number of random disk states tested for each call.
 constexpr int kRandomDisks = 8;
 
-// What may be there after the machine stopped while `step` was saved and
-// `before` was the latest.
+// Checks the states allowed after a stop while `step` was saved and `before`
+// was the latest.
 void ExpectWhole(const std::string& directory, int64_t before, int64_t step,
                  bool is_saved) {
   if (before == 0 && !is_saved && !LatestCheckpoint(directory).ok()) {
-    return;  // There was none.
+    return;  // There was no checkpoint.
   }
   const absl::StatusOr<int64_t> latest = CheckLatestSmall(directory);
   ASSERT_THAT(latest, IsOk());
@@ -45,7 +45,7 @@ void ExpectWhole(const std::string& directory, int64_t before, int64_t step,
 
 class PowerLossTest : public ::testing::TestWithParam<int64_t> {};
 
-// `before`: the checkpoints that are there. Saves `step` and keeps two.
+// `before`: the existing checkpoints. Saves `step` and keeps two.
 void StopAtEveryCall(int64_t ranks, const std::vector<int64_t>& before,
                      int64_t step) {
   const int64_t latest = before.empty() ? 0 : before.back();

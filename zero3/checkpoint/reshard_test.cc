@@ -1,5 +1,5 @@
-// A checkpoint of any sharding loads into any other in every bit, and training
-// goes on as though it had not stopped.
+// A checkpoint of any sharding loads into any other bit for bit, and training
+// continues as if uninterrupted.
 #include <cmath>
 #include <memory>
 #include <string>
@@ -32,7 +32,7 @@ constexpr LayoutKind kLayouts[] = {LayoutKind::kChunks, LayoutKind::kRoundRobin,
                                    LayoutKind::kBalanced};
 constexpr int64_t kRanks[] = {1, 2, 3, 4, 8};
 
-// How a state is sharded.
+// The sharding of a state.
 struct Sharding {
   int stage = 3;
   int64_t ranks = 1;
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<ShardedState>> NewState(
                               groups.of_state());
 }
 
-// Trains from the first values to step `end` and saves; the bits at the end.
+// The bits after training from the first values to step `end`, and saving.
 struct Saved {
   std::string path;
   testing::StateBits bits;
@@ -107,7 +107,7 @@ testing::StateBits LoadBits(const std::string& path, const Sharding& sharding) {
   return collector.bits();
 }
 
-// From `path`, if there is one, to step `end`; the values of rank 0.
+// Trains to step `end`, from `path` if not empty; returns rank 0's values.
 Values TrainOn(const Sharding& sharding, int64_t parts, const std::string& path,
                int64_t end) {
   Values values;
@@ -154,8 +154,8 @@ TEST_P(ReshardTest, EveryShardingLoadsTheSameBits) {
   }
 }
 
-// With as many ranks sums are over the same parts in the same order, whatever
-// the stage and the layout, so that every bit is the same.
+// With the same number of ranks, sums have the same parts in the same order at
+// every stage and layout, so results agree bit for bit.
 TEST_P(ReshardTest, TrainingGoesOnInEveryBitOnAsManyRanks) {
   const auto [stage, ranks] = GetParam();
   const Sharding from = {stage, ranks, kLayouts[(stage + ranks) % 3]};

@@ -116,7 +116,7 @@ RawEntry TakeEntry(const std::byte* at) {
   return raw;
 }
 
-// `offset` is where the block must begin.
+// `offset` is the required begin of the block.
 absl::Status CheckEntry(const RawEntry& raw, int64_t offset,
                         int64_t index_offset) {
   const BlockRange& range = raw.entry.range;
@@ -163,7 +163,7 @@ std::array<std::byte, kShardHeaderBytes> FormatShardHeader(
 
 absl::StatusOr<ShardHeader> ParseShardHeader(
     std::span<const std::byte, kShardHeaderBytes> bytes) {
-  if (!Begins(bytes, kHeaderMagic)) return Wrong("no shard of a checkpoint");
+  if (!Begins(bytes, kHeaderMagic)) return Wrong("not a shard of a checkpoint");
   Taker taker(bytes.data() + kHeaderMagic.size());
   const int64_t version = taker.Take<uint32_t>();
   TESSERA_RETURN_IF_ERROR(
@@ -252,7 +252,7 @@ std::array<std::byte, kShardFooterBytes> FormatShardFooter(
 absl::StatusOr<ShardFooter> ParseShardFooter(
     std::span<const std::byte, kShardFooterBytes> bytes, int64_t file_bytes) {
   if (!Begins(std::span(bytes).subspan(kFooterMagicAt), kFooterMagic)) {
-    return Wrong("no end of a shard: the file was cut or written over");
+    return Wrong("no footer of a shard: the file was truncated or overwritten");
   }
   TESSERA_RETURN_IF_ERROR(
       CheckCrc("the footer", std::span(bytes).first(kFooterCrc),
@@ -375,7 +375,8 @@ absl::Status ShardFile::ReadIndex(int64_t step) {
   const auto footer = ParseShardFooter(foot, expected.bytes);
   if (!footer.ok()) return Damaged(footer_offset, footer.status().message());
   if (footer->index_crc32c != expected.index_crc32c) {
-    return Damaged(footer_offset, "it is not the file that the manifest means");
+    return Damaged(footer_offset,
+                   "it is not the file that the manifest describes");
   }
   tail_.resize(static_cast<size_t>(expected.bytes - footer->index_offset));
   TESSERA_RETURN_IF_ERROR(ReadAt(footer->index_offset, tail_));
@@ -396,7 +397,7 @@ absl::Status ShardFile::CheckBlocks() const {
         next < entries_.size() ? entries_[next].offset : kShardHeaderBytes,
         absl::StrCat("element ", element, " of the ", StatePartName(run.part),
                      " of parameter ", Quoted(parameter.name()), " as ",
-                     run.format.ToString(), " should be there, but is not"));
+                     run.format.ToString(), " is missing"));
   };
   for (const ExpectedRun& run : ExpectedRuns(part_, rank_)) {
     for (int64_t element = run.begin; element < run.end; ++next) {
@@ -459,7 +460,7 @@ uint32_t ShardFile::Crc32c() const {
 
 namespace {
 
-// Blocks below this wait for others, to be written at once.
+// Smaller blocks are buffered and written together.
 constexpr size_t kSmallBytes = size_t{1} << 18;
 
 }  // namespace

@@ -123,8 +123,8 @@ absl::StatusOr<std::vector<BlockEntry>> ParseShardIndex(
 
 class ShardFile {
  public:
-  // The shard of `rank`, of the layout of `part`, in the checkpoint at
-  // `directory`. `part` outlives the file. NotFound where there is none.
+  // Opens the shard of `rank`, with the layout of `part`, in the checkpoint at
+  // `directory`. `part` outlives the file. NotFound if the file is missing.
   static absl::StatusOr<std::unique_ptr<ShardFile>> Open(
       const std::string& directory, int64_t step, const CheckpointPart& part,
       int64_t rank);
@@ -171,16 +171,16 @@ class ShardFile {
 // thread at a time.
 class ShardWriter {
  public:
-  // A new file; AlreadyExists where there is one. `calls` outlives the writer.
+  // Creates a file; AlreadyExists if it exists. `calls` outlives the writer.
   static absl::StatusOr<std::unique_ptr<ShardWriter>> Create(
       FileCalls& calls, std::string path, const ShardHeader& header);
 
   // Closes the file, finished or not.
   ~ShardWriter();
 
-  // The next block. Ranges come as ParseShardIndex demands; InvalidArgument,
-  // before anything is written, where `bytes` is not range.bytes() long or
-  // longer than a block may be.
+  // Appends the next block. Ranges must be in the order that ParseShardIndex
+  // requires; InvalidArgument, before anything is written, if `bytes` is not
+  // range.bytes() long or longer than the maximum.
   absl::Status Add(const BlockRange& range, std::span<const std::byte> bytes);
 
   // The index and the footer; then the file is on its device.

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kElements = 300'000;  // 1.2 MB a part: more than is kept.
+constexpr int64_t kElements = 300'000;  // 1.2 MB, more than the buffer.
 constexpr StateFormat kF32 = {.dtype = DType::kF32};
 
 class ShardFileTest : public ::testing::Test {
@@ -56,7 +56,7 @@ class ShardFileTest : public ::testing::Test {
             {ParameterId(1), StatePart::kValue, kF32, 0, 3}};
   }
 
-  // Writes `ranges` and notes the file in part_.
+  // Writes `ranges` and stores the file's entry in part_.
   void Write(const std::vector<BlockRange>& ranges) {
     std::filesystem::remove(path());
     auto writer = ShardWriter::Create(FileCalls::System(), path(), {.step = 8});

@@ -1,6 +1,6 @@
-// Mutated headers, indices and footers, most of them with checksums made right
-// again so that they get past those: each is refused with a message, or is
-// valid and formats to the same bytes.
+// Mutated headers, indices and footers, most of them with recomputed checksums
+// so that later checks run: each is rejected with an error, or is valid and
+// formats to the same bytes.
 #include <cstring>
 #include <string>
 #include <vector>

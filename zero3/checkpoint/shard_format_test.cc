@@ -43,7 +43,7 @@ TEST(ShardFormatTest, EverythingReadsBack) {
               IsOkAndHolds(footer));
 }
 
-// The bytes are the format: they do not change by accident.
+// Pins the bytes of the format.
 TEST(ShardFormatTest, TheBytesAreThoseOfTheTable) {
   const auto header =
       FormatShardHeader({.step = 0x0102, .rank = 3, .ranks = 5});

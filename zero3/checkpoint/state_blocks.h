@@ -49,7 +49,7 @@ std::vector<BlockRange> PlanBlocks(const StateShare& share,
                                    const MomentKinds& moments,
                                    int64_t elements);
 
-// One part of a parameter's state on this rank, open while it lives.
+// One part of a parameter's state on this rank; open while this exists.
 class OpenPart {
  public:
   static absl::StatusOr<OpenPart> Open(ShardedState& state,

@@ -13,8 +13,8 @@ namespace {
 
 using offload::MomentFormat;
 
-// Over all ranks, each element of each part is in one block; no block exceeds
-// the limit or cuts a block of the moments.
+// Over all ranks, each element of each part is in exactly one block; no block
+// exceeds the limit or splits a block of the moments.
 TEST(PlanBlocksTest, CoversEachElementOfEachPartOnce) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 400; ++round) {

@@ -75,9 +75,9 @@ struct MomentKinds {
   friend bool operator==(const MomentKinds&, const MomentKinds&) = default;
 };
 
-// None where the parameter has no such part: frozen ones have their value
-// alone, only trained ones of 16 bits a master weight, and a second moment is
-// there where there are two.
+// nullopt if the parameter has no such part: frozen ones have only a value,
+// only trained 16-bit ones have a master weight, and a second moment exists if
+// there are two.
 std::optional<StateFormat> StateFormatOf(const Parameter& parameter,
                                          const MomentKinds& moments,
                                          StatePart part);

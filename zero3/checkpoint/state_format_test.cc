@@ -72,7 +72,7 @@ TEST(StateFormatTest, NamesAreThoseOfCheckpoints) {
   EXPECT_EQ(StatePartName(static_cast<StatePart>(4)), "invalid");
 }
 
-// Scale and code of an element of the parameter.
+// Scale and code for an element of the parameter.
 float ScaleOf(int64_t block) { return static_cast<float>(block) + 0.5f; }
 std::byte CodeOf(int64_t element) {
   return static_cast<std::byte>(element * 37 % 251);
@@ -115,7 +115,7 @@ TEST(StateFormatTest, RangesOfBlocksMoveBetweenArraysOfOtherBegins) {
     for (int64_t e = a; e < end; ++e) Set(source, e);
     CopyElements({format, a, source.capacity, from.data()}, target, begin, end);
     for (int64_t e = begin; e < end; ++e) ASSERT_TRUE(IsSet(target, e)) << e;
-    // Nothing else was written.
+    // Nothing else changed.
     int64_t changed = 0;
     for (const std::byte byte : to) changed += byte != std::byte{0};
     ASSERT_LE(changed, format.BytesOf(end - begin));

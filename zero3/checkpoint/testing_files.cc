@@ -96,7 +96,7 @@ absl::Status PowerLossCalls::Write(int fd, std::span<const std::byte> bytes,
   return absl::OkStatus();
 }
 
-// The real directory needs no sync: it is not the disk of the model.
+// The real directory is not the modelled disk and needs no sync.
 absl::Status PowerLossCalls::Sync(int fd, const std::string&) {
   absl::MutexLock lock(&mutex_);
   TESSERA_RETURN_IF_ERROR(Count());
@@ -189,7 +189,7 @@ void PowerLossCalls::WriteNode(int node, Survival survival,
   };
   if (!from.is_directory) {
     std::string data = lives() ? from.data : from.synced_data;
-    // Some of what was appended behind what was synced.
+    // A random part of the appended but unsynced bytes survives.
     if (survival == Survival::kRandom && random() % 2 == 0) {
       const size_t more = from.data.size() - from.synced_data.size();
       data =

@@ -90,20 +90,20 @@ enum class Survival {
 //   ...  // the tested code writes below /tmp/live; calls from 7 on fail
 //   calls.WriteDisk(Survival::kSynced, seed, "/tmp/after");
 //
-// Calls are made in the real directory too, so that it can be read meanwhile.
-// The disk model: contents of a file survive once it is synced, entries of a
-// directory once that is; anything else may survive or not, independently
-// (POSIX promises no more).
+// Calls are also made in the real directory, so that it can be read meanwhile.
+// The disk model: the contents of a file survive once the file is synced, the
+// entries of a directory once the directory is synced; anything else may or may
+// not survive, independently (POSIX guarantees no more).
 class PowerLossCalls : public FileCalls {
  public:
-  // `root` is there; what it has is on the disk. Call number `last`, from 1,
-  // and those behind it fail.
+  // `root` exists and its contents are on the disk. Calls from number `last`
+  // (counted from 1) on fail.
   PowerLossCalls(std::string root, int64_t last);
 
-  // How many calls there were, failed ones too.
+  // The number of calls, including failed ones.
   int64_t calls() const;
 
-  // Makes the directory `to` with what the disk has at `root`.
+  // Creates the directory `to` with the disk's contents of `root`.
   void WriteDisk(Survival survival, uint64_t seed, const std::string& to) const;
 
   absl::StatusOr<int> Create(const std::string& path) override;
@@ -130,7 +130,7 @@ class PowerLossCalls : public FileCalls {
 
   absl::Status Count() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int Load(const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The directory of `path`, and the entry there.
+  // Returns the entries of the directory of `path`, and the last name.
   Entries& EntriesAround(const std::string& path, std::string& name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int NodeAt(const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

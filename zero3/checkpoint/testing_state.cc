@@ -122,7 +122,7 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 32);
 }
 
-// Eight bytes that follow from all of these.
+// Eight bytes derived from all arguments.
 uint64_t StampOf(int64_t seed, const std::string& name, StatePart part,
                  int64_t number, bool is_scale) {
   uint64_t x = Mix(static_cast<uint64_t>(seed) * 31 +

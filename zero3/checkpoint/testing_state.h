@@ -26,7 +26,7 @@ struct RankGroups {
   int64_t rank = 0;  // Of the world.
   collectives::Communicator* world = nullptr;
   collectives::Communicator* shard = nullptr;
-  collectives::Communicator* replicas = nullptr;  // Null where there is one.
+  collectives::Communicator* replicas = nullptr;  // Null if one replica.
 
   ShardedStateGroups of_state() const {
     return {.shard = shard, .replicas = replicas};
@@ -63,8 +63,8 @@ absl::StatusOr<int64_t> CheckLatestSmall(const std::string& directory);
 using StateBits =
     std::map<std::tuple<std::string, StatePart, int64_t>, std::string>;
 
-// Adds what this rank owns. Unavailable where an element that is there already
-// has other bits. From any thread.
+// Adds the elements that this rank owns. Returns Unavailable if an element was
+// added before with other bits. Thread-safe.
 class BitCollector {
  public:
   absl::Status Add(ShardedState& state);
@@ -79,17 +79,17 @@ class BitCollector {
 // element, and the number of steps and the loss scale to `seed`.
 absl::Status Stamp(ShardedState& state, int64_t seed);
 
-// OK if the state is one that Stamp has set, with any sharding.
+// OK if Stamp has set the state, with any sharding.
 absl::Status CheckStamp(ShardedState& state, int64_t seed);
 
-// The first values of testing::Train.
+// Sets the initial values of testing::Train.
 absl::Status FillFirst(ShardedState& state);
 
-// Steps [begin, end) of the data in `parts`, as testing::Train makes them.
+// Runs steps [begin, end) on the data in `parts`, as testing::Train does.
 absl::Status TrainSteps(ShardedState& state, const RankGroups& groups,
                         int64_t parts, int64_t begin, int64_t end);
 
-// Creates an empty directory below that of the test.
+// Creates an empty directory in the test's temporary directory.
 std::string NewDirectory(const std::string& name);
 
 // The first error, if any.

@@ -26,7 +26,7 @@ int64_t LargestLoad(const std::vector<int64_t>& weights,
   return *std::max_element(loads.begin(), loads.end());
 }
 
-// The least possible largest load, by trying every assignment.
+// The smallest possible maximum load, by trying every assignment.
 int64_t Best(const std::vector<int64_t>& weights, size_t i,
              std::vector<int64_t>& loads) {
   if (i == weights.size()) return *std::max_element(loads.begin(), loads.end());
@@ -35,7 +35,7 @@ int64_t Best(const std::vector<int64_t>& weights, size_t i,
     loads[rank] += weights[i];
     best = std::min(best, Best(weights, i + 1, loads));
     loads[rank] -= weights[i];
-    // Ranks that are still empty are all the same.
+    // All empty ranks are equivalent.
     if (loads[rank] == 0) break;
   }
   return best;
@@ -63,7 +63,7 @@ TEST(BalanceTest, KnownAssignments) {
   EXPECT_THAT(BalanceLargestFirst({}, 3), IsOkAndHolds(IsEmpty()));
 }
 
-// Graham's own example: 2n+1 weights for which the bound is reached.
+// Graham's example: 2n+1 weights that reach the bound.
 TEST(BalanceTest, TheBoundIsReached) {
   for (int64_t ranks = 2; ranks <= 8; ++ranks) {
     std::vector<int64_t> weights = {ranks};
@@ -73,7 +73,7 @@ TEST(BalanceTest, TheBoundIsReached) {
     }
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<Rank> owners,
                                  BalanceLargestFirst(weights, ranks));
-    // The best is 3n: (2n-1)+(n+1), ..., and n+n+n.
+    // The optimum is 3n: (2n-1)+(n+1), ..., and n+n+n.
     EXPECT_EQ(LargestLoad(weights, owners, ranks), 4 * ranks - 1);
   }
 }
@@ -86,7 +86,7 @@ TEST(BalanceTest, IsWithinTheBoundOnEverySmallCase) {
       ExpectWithinBound(lists[i], ranks);
     }
     if (lists[i].size() == 6) continue;
-    // Descending lists are enough for the bound.
+    // Descending lists are sufficient.
     const int64_t most = lists[i].empty() ? 4 : lists[i].back();
     for (int64_t weight = 0; weight <= most; ++weight) {
       std::vector<int64_t> longer = lists[i];

@@ -113,7 +113,7 @@ absl::Status CheckOptions(const LayoutOptions& options) {
                     kMaxOptimizerBytes);
 }
 
-// In which of the four parts of a rank's index space a parameter lies.
+// The part (of four) of a rank's index space that contains a parameter.
 int PartOf(bool is_trainable, bool is_small) {
   if (is_trainable) return is_small ? 0 : 1;
   return is_small ? 3 : 2;

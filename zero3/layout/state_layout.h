@@ -111,7 +111,7 @@ struct Extent {
 
 class StateLayout {
  public:
-  // InvalidArgument where an option is outside its range or the layout with its
+  // InvalidArgument if an option is outside its range or the layout with its
   // padding would exceed kMaxLayoutElements.
   static absl::StatusOr<StateLayout> Create(const ModelParameters& model,
                                             const LayoutOptions& options);
@@ -124,7 +124,7 @@ class StateLayout {
   // Precondition of this and the rest: 0 <= rank < ranks(), and the model
   // contains the parameter.
   std::vector<Extent> ExtentsOf(topology::Rank rank) const;
-  // The rank's slot of a parameter, in O(1); of size 0 where it has none.
+  // The rank's slot of a parameter, in O(1); of size 0 if it has none.
   Extent ExtentOf(topology::Rank rank, ParameterId parameter) const;
   // The extents of elements [begin, end) of a parameter, in ascending order;
   // each is cut to that range, and none is empty. Precondition: 0 <= begin <=

@@ -22,14 +22,14 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using topology::Rank;
 
-// A layout worked out the long way: each rank's index space as a list of what
-// lies at each offset.
+// An explicit layout: each rank's index space as a list of the elements at each
+// offset.
 struct Dealt {
-  // Parameter and element, the element going on into the padding.
+  // Parameter and element; element numbers continue into the padding.
   std::vector<std::vector<std::pair<int64_t, int64_t>>> ranks;
 };
 
-// Deals the elements of one parameter, padding included, to the ranks.
+// Distributes the elements of one parameter, including padding, to the ranks.
 void Deal(const Parameter& parameter, const LayoutOptions& options,
           const std::map<int64_t, int64_t>& owners, Dealt& dealt) {
   int64_t padded = parameter.elements;
@@ -44,8 +44,8 @@ void Deal(const Parameter& parameter, const LayoutOptions& options,
   }
 }
 
-// Whose is each parameter: by position, or as the layout says, which the test
-// of the balance covers.
+// The owner of each parameter: by position, or by the layout, whose balance
+// another test covers.
 std::map<int64_t, int64_t> OwnersOf(const StateLayout& layout) {
   std::map<int64_t, int64_t> owners;
   for (const Parameter& parameter : layout.model().all()) {
@@ -134,7 +134,7 @@ void ExpectLocated(const StateLayout& layout, const Parameter& parameter,
        layout.Locate(parameter.id, std::min(a, b), std::max(a, b))) {
     ASSERT_EQ(extent.begin, next);
     ASSERT_GT(extent.size(), 0);
-    // What is cut off in front is cut off the slot too.
+    // A range that starts later also shortens the slot.
     const Extent whole = layout.ExtentOf(extent.rank, parameter.id);
     ASSERT_EQ(extent.offset + extent.slot, whole.offset + whole.slot);
     ASSERT_EQ(PlaceOf(layout, parameter.id, extent.begin),
@@ -198,8 +198,8 @@ TEST(StateLayoutTest, BalancedWeighsTheOptimizerOfWhatIsTrained) {
            .Add({.name = "a", .shape = {30}})
            .Add({.name = "b", .shape = {50}})
            .Build();
-  // By bytes alone 80 stands against 30 + 50; with 12 more bytes for what is
-  // trained, 50 * 16 against 30 * 16 + 80 * 4.
+  // By bytes alone the loads are 80 and 30 + 50; with 12 more bytes per trained
+  // element they are 50 * 16 and 30 * 16 + 80 * 4.
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const StateLayout plain,
       StateLayout::Create(

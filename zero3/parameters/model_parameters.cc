@@ -35,7 +35,7 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
                       shown < shape.size() ? ", ..." : "", "]");
 }
 
-// The mistake in a spec taken alone, or "".
+// Returns the first error in a spec by itself, or "".
 std::string MistakeIn(const ParameterSpec& spec) {
   if (spec.name.empty()) return "the name is empty; give it a name";
   if (spec.name.size() > kMaxParameterName) {
@@ -62,7 +62,7 @@ std::string MistakeIn(const ParameterSpec& spec) {
   return "";
 }
 
-// The product of the dimensions; false where it exceeds 2^63-1.
+// Computes the product of the dimensions; false if it exceeds 2^63-1.
 bool CountElements(const std::vector<int64_t>& shape, int64_t* elements) {
   *elements = 1;
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) {
@@ -74,7 +74,7 @@ bool CountElements(const std::vector<int64_t>& shape, int64_t* elements) {
   });
 }
 
-// Gives the parameter its sizes and adds them to the totals; what is wrong, or
+// Sets the parameter's sizes and adds them to the totals; returns the error, or
 // "".
 std::string Measure(Parameter& parameter, int64_t& elements, int64_t& bytes) {
   const std::string shape = ShapeText(parameter.spec.shape);
@@ -109,7 +109,7 @@ absl::Status ToStatus(const std::vector<std::string>& mistakes) {
   return absl::InvalidArgumentError(message);
 }
 
-// All ids by group, and where each group starts.
+// All ids by group, and the start of each group.
 void SortByGroup(const std::vector<Parameter>& parameters,
                  std::vector<ParameterId>& order, std::vector<size_t>& starts) {
   const auto group = [&](ParameterId id) {
@@ -154,7 +154,7 @@ absl::StatusOr<ModelParameters> ModelParameters::Builder::Build() const {
     mistakes.push_back(absl::StrCat(
         "parameter ", parameter.id.value(), " ", Quoted(parameter.name()),
         ": the name is taken by parameter ", first->second.value(),
-        "; each name may come once"));
+        "; names must be unique"));
   }
   if (const absl::Status status = ToStatus(mistakes); !status.ok()) {
     return status;
@@ -180,7 +180,7 @@ absl::StatusOr<ParameterId> ModelParameters::Find(std::string_view name) const {
   const auto found = state_->by_name.find(name);
   if (found != state_->by_name.end()) return found->second;
   return absl::NotFoundError(absl::StrCat(
-      "no parameter is called ", Quoted(name), " among the ", count(),
+      "unknown parameter ", Quoted(name), " among the ", count(),
       " of the model",
       count() > 0
           ? absl::StrCat("; the first is ", Quoted(all().front().name()))

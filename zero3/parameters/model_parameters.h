@@ -67,15 +67,15 @@ struct Parameter {
 
 class ModelParameters {
  public:
-  // Collects parameters; every mistake is told at Build.
+  // Collects parameters; Build reports all errors.
   class Builder {
    public:
     Builder& Add(ParameterSpec spec);
 
-    // InvalidArgument, with a line for each of the first mistakes, where a name
-    // is empty, too long or taken, a dimension is negative, a type unknown, an
-    // integer type trainable, a group negative, or the elements or the bytes of
-    // a parameter or of all together exceed 2^63-1. The builder can go on.
+    // InvalidArgument, with a line for each of the first errors, if a name is
+    // empty, too long or repeated, a dimension is negative, a type unknown, an
+    // integer type trainable, a group negative, or the elements or bytes of a
+    // parameter or in total exceed 2^63-1. The builder stays usable.
     absl::StatusOr<ModelParameters> Build() const;
 
    private:
@@ -95,9 +95,9 @@ class ModelParameters {
   const Parameter& operator[](ParameterId id) const {
     return all()[static_cast<size_t>(id.value())];
   }
-  // The parameter of that name, in O(1). NotFound where there is none.
+  // The parameter of that name, in O(1). NotFound if there is none.
   absl::StatusOr<ParameterId> Find(std::string_view name) const;
-  // OK, or InvalidArgument where the model has no such parameter.
+  // OK, or InvalidArgument if the model has no such parameter.
   absl::Status CheckId(ParameterId id) const;
 
   // The elements of all parameters together.

@@ -51,7 +51,7 @@ TEST(BufferPoolTest, HoldsNoMoreThanWasInUseAtOnce) {
 TEST(BufferPoolTest, ABudgetIsKept) {
   BufferPool pool(Limited(1000));
   pool.Give(*pool.Take("a", 600));
-  // The free block makes room.
+  // Releases the free block to stay within the limit.
   EXPECT_THAT(pool.Take("b", 900), IsOk());
   EXPECT_THAT(pool.Take("c", 1001),
               StatusIs(absl::StatusCode::kResourceExhausted));

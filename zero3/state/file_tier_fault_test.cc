@@ -1,6 +1,6 @@
-// A disk that is full, bits that flip, a file that is cut, while a sharded
-// state trains from files: the rank that meets it says what is wrong with which
-// file, the others learn of it at once, and the last checkpoint loads.
+// A full disk, flipped bits and a truncated file while a sharded state trains
+// from files: the affected rank's error names the file and the cause, the other
+// ranks get it at once, and the last checkpoint loads.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -43,7 +43,7 @@ using Values = std::vector<std::vector<double>>;
 constexpr int64_t kRanks = 3;
 constexpr int kStepsBefore = 2;
 
-// Writes fail with ENOSPC once it is full.
+// Writes fail with ENOSPC when the disk is full.
 class FillingEngine final : public offload::IoEngine {
  public:
   FillingEngine(std::unique_ptr<offload::IoEngine> inner,
@@ -67,7 +67,7 @@ class FillingEngine final : public offload::IoEngine {
   const std::atomic<bool>& is_full_;
 };
 
-// What one run has: a directory, and what goes wrong behind the checkpoint.
+// The data of one run: a directory, and the fault after the checkpoint.
 struct FaultRun {
   std::string directory;
   std::atomic<bool> is_full = false;
@@ -80,7 +80,7 @@ struct FaultRun {
 absl::StatusOr<std::unique_ptr<offload::FileTier>> TierOf(FaultRun& run) {
   offload::FileTierOptions options;
   options.path = run.file();
-  options.keep = true;  // So that it has a name, and can be damaged.
+  options.keep = true;  // Gives it a name, so that the test can damage it.
   options.piece_bytes = 4096;
   options.bounce_bytes = 16 * 4096;
   options.space.growth_bytes = 0;
@@ -112,7 +112,7 @@ absl::Status Fill(ShardedState& state) {
       });
 }
 
-// Rank 1 has its state in files. Trains, saves, and trains on until it fails.
+// Rank 1's state is in files. Trains, saves, and continues until it fails.
 absl::Status TrainUntilItFails(FaultRun& run, collectives::Communicator& group,
                                Values& saved) {
   const int64_t rank = group.rank().value();
@@ -145,7 +145,7 @@ absl::Status TrainUntilItFails(FaultRun& run, collectives::Communicator& group,
   return absl::OkStatus();
 }
 
-// From the checkpoint, without files, to the end.
+// Continues from the checkpoint, without files, to the end.
 absl::Status GoOn(FaultRun& run, collectives::Communicator& group,
                   Values& end) {
   TESSERA_ASSIGN_OR_RETURN(
@@ -193,7 +193,7 @@ std::unique_ptr<FaultRun> NewRun(std::function<void(FaultRun&)> break_it) {
   return run;
 }
 
-// The values where nothing goes wrong.
+// The values of a run without faults.
 const Values& Undisturbed() {
   static Values& values = *new Values([] {
     const auto run = NewRun([](FaultRun&) {});
@@ -212,8 +212,8 @@ auto Says(::testing::Matcher<std::string> text) {
       text);
 }
 
-// Rank 1 fails as `matcher` says, the others learn that and why, soon, and all
-// go on from the checkpoint as though nothing had been.
+// Rank 1 fails as `matcher` expects, the others soon get the reason, and all
+// continue from the checkpoint as in a run without faults.
 void ExpectClearAndRecoverable(FaultRun& run,
                                ::testing::Matcher<absl::Status> matcher) {
   Values values;

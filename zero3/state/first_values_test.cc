@@ -1,4 +1,4 @@
-// ShardedState::Fill, of parameters that are set in several blocks.
+// Tests ShardedState::Fill for parameters that are set in several blocks.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,7 @@ namespace {
 
 using collectives::Communicator;
 
-// Of bf16, whose values are all exact.
+// Values that bf16 represents exactly.
 double ValueAt(int64_t element) {
   return static_cast<double>(element % 251) - 125;
 }
@@ -33,7 +33,7 @@ absl::StatusOr<ModelParameters> LargeModel(DType dtype) {
 }
 
 struct Filled {
-  int64_t largest = 0;  // Elements asked for at once.
+  int64_t largest = 0;  // Elements per request.
   bool in_order = true;
 };
 

@@ -158,7 +158,8 @@ GradientReducer::~GradientReducer() {
 absl::StatusOr<AccountedMemory> GradientReducer::Allocate(std::string_view key,
                                                           int64_t bytes) {
   if (is_sharded()) return pool_.Take(key, bytes);
-  // Not shared: every rank would map what it reads of the others' gradients.
+  // Not shared memory: every rank would map the pages that it reads of the
+  // others' gradients.
   return AccountedMemory::Allocate(seat_.device, key, bytes,
                                    offload::Purpose::kGradients);
 }
@@ -245,7 +246,7 @@ absl::StatusOr<std::span<std::byte>> GradientReducer::WholeOf(ParameterId id) {
       static_cast<size_t>(seat_.layout.GatheredElements(id) * width));
 }
 
-// Whole buckets: those of a group of the model are of that group alone.
+// The window must contain whole buckets.
 absl::Status GradientReducer::CheckWindow(
     std::span<const ParameterId> window) const {
   for (ParameterId id : window) {
@@ -278,7 +279,7 @@ absl::Status GradientReducer::Start(std::span<const ParameterId> window) {
   return overlap_ ? absl::OkStatus() : FinishFlights();
 }
 
-// Every gradient in its place, padding and those never asked for as zeros.
+// Packs every gradient at its place; padding and unused gradients are zeros.
 void GradientReducer::PackBucket(size_t index) {
   const ReduceBucket& bucket = BucketAt(index);
   ops().Zero(bucket_[index].bytes());
@@ -383,7 +384,7 @@ void GradientReducer::FreeBucket(size_t index) {
 
 absl::Status GradientReducer::TakeOwn(size_t index) {
   const ReduceBucket& bucket = BucketAt(index);
-  // Whole, and reduced where they are.
+  // Whole gradients, reduced in place.
   if (!is_sharded() && bucket.is_direct) return absl::OkStatus();
   const int64_t width = SizeInBytes(bucket.dtype);
   const auto rank = static_cast<size_t>(seat_.rank.value());

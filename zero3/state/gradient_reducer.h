@@ -123,7 +123,7 @@ class ReduceBuckets {
 
 struct GradientOptions {
   // Gradients of a window below a quarter of this are packed into messages of
-  // at most so many bytes.
+  // at most this size.
   int64_t bucket_bytes = 25'000'000;
   bool average = false;  // Average over both groups; otherwise sum.
   // Send int8 blocks within the shard group. Needs sharded state.
@@ -148,7 +148,7 @@ class GradientReducer {
       const GradientOptions& options, const GradientGroups& groups,
       ShardStore* shards, const std::vector<size_t>& shard_of);
 
-  // Waits for reductions under way.
+  // Waits for reductions in progress.
   ~GradientReducer();
 
   // OK if the gradient may be added to. InvalidArgument if the parameter is
@@ -169,7 +169,7 @@ class GradientReducer {
   absl::Status Start(std::span<const ParameterId> window);
 
   // A trainable parameter that was changed after its last reduction in this
-  // step, or not reduced in it; nullopt if there is none.
+  // step, or not reduced; nullopt if there is none.
   std::optional<ParameterId> FirstMissing() const;
   // Sets gradients that were neither accessed nor reduced to zeros.
   absl::Status ZeroMissing();

@@ -19,8 +19,8 @@ namespace {
 using collectives::Communicator;
 using collectives::Rank;
 
-// The ranks of each host, ascending; hosts by their first ranks. Empty where
-// two hops would not be better than one.
+// The ranks of each host, ascending; hosts by their first ranks. Empty if two
+// hops would not be better than one.
 std::vector<std::vector<int64_t>> HostsOf(const Communicator& group) {
   const auto& hierarchy = group.options().hierarchy;
   if (hierarchy == nullptr || hierarchy->levels() == 0) return {};
@@ -243,7 +243,7 @@ absl::StatusOr<PendingReduction> GradientReduction::Start(
   state.own =
       values.Slice(before, counts[static_cast<size_t>(group_.rank().value())]);
   state.divisor = options_.average ? static_cast<float>(group_.size()) : 1.0f;
-  // A rank that is alone sends nothing.
+  // A single rank sends nothing.
   state.is_quantized =
       options_.quantized && HasInt8Form(values.dtype) && group_.size() > 1;
   TESSERA_RETURN_IF_ERROR(state.is_quantized

@@ -56,7 +56,7 @@ struct ReductionOptions {
   std::shared_ptr<StateOps> ops = HostStateOps();
 };
 
-// A reduction under way. Its destructor waits. Move-only.
+// A reduction in progress. The destructor waits. Move-only.
 class PendingReduction {
  public:
   PendingReduction(PendingReduction&&) = default;

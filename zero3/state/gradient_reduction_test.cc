@@ -70,7 +70,7 @@ int64_t Total(const std::vector<int64_t>& counts) {
   return total;
 }
 
-// Of very different sizes, so that blocks have scales of their own.
+// Values of different magnitudes, so that blocks have different scales.
 std::vector<std::byte> Values(DType dtype, int64_t count, int64_t rank) {
   std::mt19937_64 random(static_cast<uint64_t>(rank * 1000 + count));
   std::normal_distribution<double> normal;
@@ -129,7 +129,7 @@ Blocks Reduce(const Case& test) {
   return blocks;
 }
 
-// The largest magnitude of each element's block of int8.
+// The largest magnitude in each element's int8 block.
 Doubles LargestOfBlocks(const Doubles& values) {
   Doubles largest(values.size());
   constexpr auto kBlock = static_cast<size_t>(kInt8BlockElements);
@@ -143,7 +143,7 @@ Doubles LargestOfBlocks(const Doubles& values) {
   return largest;
 }
 
-// The sums of one owner's block, in f64, and how far a reduction may be off.
+// The sums of one owner's block, in f64, and the allowed error of a reduction.
 struct Reference {
   Doubles sums, bounds;
 };
@@ -208,7 +208,7 @@ Reference ReferenceOf(const Case& test, size_t owner) {
   return reference;
 }
 
-// The largest share of the bound that an error takes.
+// Returns the largest ratio of error to bound.
 double ExpectWithinBounds(const Case& test, const Blocks& blocks) {
   double largest = 0;
   for (size_t r = 0; r < test.counts.size(); ++r) {
@@ -253,7 +253,7 @@ TEST(GradientReductionTest, QuantizedSumsAreWithinTheirBound) {
       }
     }
   }
-  // The bound is not an idle one.
+  // The bound is tight.
   EXPECT_GT(largest, 0.5);
 }
 
@@ -264,7 +264,8 @@ TEST(GradientReductionTest, TwoHopsAreWithinTheirBound) {
                                   {{0, 5}, {3, 1}, {2, 4}},
                                   {{0, 1, 2, 3}, {4, 5, 6, 7}},
                                   {{0, 1}, {2, 3}, {4, 5}, {6, 7}},
-                                  // One hop: of different sizes, or alone.
+                                  // One hop: hosts of different sizes, or a
+                                  // single host.
                                   {{0, 1, 2}, {3, 4}},
                                   {{0}, {1}, {2}}};
   for (const Hosts& hosts : all) {
@@ -374,7 +375,7 @@ int64_t BusyBytes(const Communicator& group, OpKind kind) {
 }
 
 TEST(GradientReductionTest, BytesOnTheWireAreThoseOfTheHeader) {
-  constexpr int64_t kOwn = 128 * 10 + 50;  // Of 8 ranks.
+  constexpr int64_t kOwn = 128 * 10 + 50;  // With 8 ranks.
   constexpr int64_t kAll = 8 * kOwn, kMessage = 8 * Int8Bytes(kOwn);
   const std::vector<int64_t> counts(8, kOwn);
   const auto run = [&](Communicator& group, bool quantized, BufferPool& pool)
@@ -419,7 +420,7 @@ TEST(GradientReductionTest, BytesOnTheWireAreThoseOfTheHeader) {
           },
           OptionsFor({{0, 1, 2, 3}, {4, 5, 6, 7}})),
       Each(IsOk()));
-  // What crosses hosts: an eighth of a quarter of what f32 values would.
+  // Bytes between hosts: 1/8 of 1/4 of the bytes of f32 values.
   EXPECT_LT(kMessage / 4 / 2, 4 * kAll / 2 / 15);
 }
 
@@ -466,7 +467,7 @@ TEST(GradientReductionTest, RefusesWhatDoesNotFit) {
                    EXPECT_THAT(reduction->Start(buffer, counts),
                                StatusIs(absl::StatusCode::kInvalidArgument));
                  }
-                 // Nothing was sent: the group is as it was.
+                 // Nothing was sent; the group is unchanged.
                  TESSERA_ASSIGN_OR_RETURN(PendingReduction pending,
                                           reduction->Start(buffer, {4, 6}));
                  return pending.Wait();

@@ -94,7 +94,7 @@ void DecodeChunk(const std::byte* encoded, int64_t at, int64_t n,
   }
 }
 
-// The last bytes of an encoding, behind its codes.
+// Clears the last bytes of an encoding, after its codes.
 void ClearPadding(int64_t elements, std::span<std::byte> encoded) {
   const auto used = static_cast<size_t>(4 * BlocksOf(elements) + elements);
   std::fill(encoded.begin() + static_cast<std::ptrdiff_t>(used), encoded.end(),

@@ -28,7 +28,7 @@ const std::vector<ParameterSpec> kSpecs = {
     {.name = "c", .shape = {11}, .group = 2},
     {.name = "empty", .shape = {0}, .group = 2}};
 
-// The last layer first.
+// The last layer comes first.
 TEST(ReduceBucketsTest, ABucketHasGradientsOfOneGroup) {
   const StateLayout layout = LayoutOf(kSpecs, {.ranks = 2});
   const std::vector<DType> dtypes(5, DType::kF32);
@@ -46,15 +46,15 @@ TEST(ReduceBucketsTest, BucketsAreFilledInTheReverseOrderOfUse) {
   std::vector<ParameterSpec> specs = kSpecs;
   for (ParameterSpec& spec : specs) spec.group = 0;
   const std::vector<DType> dtypes(5, DType::kF32);
-  // Nothing is packed without chunks. 11 elements of "c" and 6 of "b" fit.
+  // Only chunks need packing. 11 elements of "c" and 6 of "b" fit.
   const ReduceBuckets buckets = ReduceBuckets::Of(
       LayoutOf(specs, {.kind = LayoutKind::kRoundRobin, .ranks = 2}), dtypes,
       17 * 4);
   ASSERT_EQ(buckets.all().size(), 2u);
   EXPECT_THAT(buckets.all()[0].parameters,
               ElementsAre(ParameterId(4), ParameterId(3), ParameterId(1)));
-  // With chunks a gradient of a quarter of a bucket has one of its own: of 4 x
-  // 48 bytes all but "c", which has that many, is packed.
+  // With chunks, a gradient of at least a quarter of a bucket gets its own
+  // bucket: with 4 x 48 bytes all except "c", which has 48, are packed.
   const ReduceBuckets packed =
       ReduceBuckets::Of(LayoutOf(specs, {.ranks = 2}), dtypes, 4 * 48);
   ASSERT_EQ(packed.all().size(), 3u);
@@ -81,7 +81,7 @@ TEST(ReduceBucketsTest, ABucketHasOneType) {
   EXPECT_EQ(buckets.all()[1].dtype, DType::kF64);
 }
 
-// Whether each gradient lies in one piece, from where BeginOf says.
+// Returns true if each gradient is contiguous, starting at BeginOf.
 bool IsInOnePiece(const StateLayout& layout, const ReduceBucket& bucket,
                   const ReduceBuckets& buckets) {
   std::map<int64_t, std::pair<ParameterId, int64_t>> at;  // Element, by place.
@@ -100,7 +100,7 @@ bool IsInOnePiece(const StateLayout& layout, const ReduceBucket& bucket,
   return true;
 }
 
-// Every element of every gradient has one place, in the part of its holder.
+// Every element of every gradient has one place, in its owner's part.
 TEST(ReduceBucketsTest, EachElementLiesOnceWithItsHolder) {
   for (const LayoutKind kind :
        {LayoutKind::kChunks, LayoutKind::kRoundRobin, LayoutKind::kBalanced}) {

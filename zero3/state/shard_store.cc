@@ -93,7 +93,7 @@ ShardStore::~ShardStore() {
       }
       shard.prefetcher->Invalidate(shard.block.key).IgnoreError();
     }
-    // Not there where Create has failed.
+    // The block does not exist if Create failed.
     shard.block.tier->Drop(shard.block.key).IgnoreError();
   }
 }
@@ -156,8 +156,8 @@ void ShardStore::Announce(size_t index) {
   if (shard.prefetcher != nullptr) shard.prefetcher->Announce(shard.block.key);
 }
 
-// A block that cannot be reached in place, or not now for want of room in front
-// of a stack, is brought near from then on.
+// A block that cannot be mapped in place, or not now because memory in front of
+// a stack is short, is loaded into near memory from now on.
 absl::Status ShardStore::MapBlock(Shard& shard) {
   auto view = shard.block.tier->Map(shard.block.key);
   if (view.ok()) {

@@ -37,7 +37,7 @@ std::shared_ptr<Accounting> Device() {
   return std::make_shared<Accounting>("device", offload::kUnlimited);
 }
 
-// All blocks in one tier, or in memory.
+// Puts all blocks in one tier, or in memory.
 absl::StatusOr<std::unique_ptr<ShardStore>> CreateIn(
     offload::MemoryTier* tier, std::vector<ShardBlock> blocks, Purpose purpose,
     std::shared_ptr<Accounting> device, int64_t near_bytes = 0) {
@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> CreateIn(
   return ShardStore::Create(std::move(blocks), options);
 }
 
-// Random openings against vectors.
+// Compares random accesses with vectors.
 void ExpectHoldsWhatIsWritten(offload::MemoryTier* tier) {
   const std::vector<int64_t> sizes = {5, 0, 64, 1, 33};
   const auto device = Device();
@@ -130,11 +130,11 @@ TEST(ShardStoreTest, CountsMemoryByPurposeAndNearMemoryAsBuffers) {
   FarTier tier;
   const auto other = Device();
   auto far = CreateIn(&tier, Blocks({10, 20}), Purpose::kOptimizer, other);
-  // Three of the largest, used or not.
+  // Three buffers of the largest size, used or not.
   EXPECT_EQ(other->usage().of(Purpose::kBuffers).current, 60);
   ASSERT_THAT((*far)->Open(1).status(), IsOk());
   ASSERT_THAT((*far)->Close(1, false), IsOk());
-  // At most together with the zeros of one block on their way to the tier.
+  // The peak includes the zeros of one block while it is written.
   EXPECT_EQ(other->usage().peak, 80);
   EXPECT_EQ(other->usage().current, 60);
   far->reset();
@@ -236,7 +236,7 @@ void UpdateBlocks(int step, ShardPrefetch& prefetch, ShardStore& first,
 }
 
 // The stores of a state share one order of uses: in the first step announced
-// blocks are read ahead, later the blocks in the order of the previous step.
+// blocks are prefetched, later the blocks in the order of the previous step.
 TEST(ShardStoreTest, StoresShareOneNearMemoryAndReportItsTraffic) {
   FarTier tier;
   const auto device = Device();
@@ -263,7 +263,7 @@ TEST(ShardStoreTest, StoresShareOneNearMemoryAndReportItsTraffic) {
     TESSERA_ASSERT_OK(first->Settle());
     TESSERA_ASSERT_OK_AND_ASSIGN(const ShardTraffic traffic,
                                  prefetch->EndStep());
-    // Three of eight stay for the next step, at most.
+    // At most three of eight stay for the next step.
     EXPECT_GE(traffic.bytes_read, 50);
     EXPECT_EQ(traffic.bytes_written, 80);
     EXPECT_GE(traffic.stall_ns, 0);
@@ -289,7 +289,7 @@ TEST(ShardStoreTest, EachBlockIsInItsOwnTier) {
     auto bytes = store->Open(i);
     ASSERT_THAT(bytes.status(), IsOk());
     std::fill(bytes->begin(), bytes->end(), static_cast<std::byte>(i + 1));
-    // Host memory is used in place; near memory is for the far tier alone.
+    // Host memory is used in place; near memory is only for the far tier.
     EXPECT_EQ(device->usage().of(Purpose::kBuffers).current, 3 * 4);
     ASSERT_THAT(store->Close(i, true), IsOk());
   }
@@ -297,7 +297,7 @@ TEST(ShardStoreTest, EachBlockIsInItsOwnTier) {
   std::vector<std::byte> held(2);
   ASSERT_THAT(host.Get("block/1", held), IsOk());
   EXPECT_THAT(held, Each(std::byte{2}));
-  // What is in tiers is left alone.
+  // Blocks in tiers are not changed.
   store->SetToZeros();
   EXPECT_THAT(*store->Open(0), Each(std::byte{0}));
   EXPECT_THAT(*store->Open(1), Each(std::byte{2}));

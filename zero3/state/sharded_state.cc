@@ -52,9 +52,10 @@ absl::Status CheckLossless(std::string_view option,
   if (tier == nullptr || tier->IsLossless(purpose, dtype)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      option, " \"", tier->name(), "\" rounds ", offload::PurposeName(purpose),
-      " of ", DTypeName(dtype), ", from which training goes on; ", advice));
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " \"", tier->name(), "\" rounds ",
+                   offload::PurposeName(purpose), " of ", DTypeName(dtype),
+                   ", which the next step needs exactly; ", advice));
 }
 
 // State that has no other copy must come back from its tier bit for bit.
@@ -199,7 +200,7 @@ absl::StatusOr<std::unique_ptr<collectives::Communicator>> Copy(
   return group.Subgroup(members, absl::StrCat(group.name(), "/", name));
 }
 
-// Stage 0 has the whole state on every rank, as though that were alone.
+// Stage 0 has the whole state on every rank, as with a single rank.
 absl::StatusOr<StateSeat> SeatOf(const ModelParameters& model,
                                  const ShardedStateOptions& options,
                                  const collectives::Communicator& shard) {
@@ -246,7 +247,7 @@ std::vector<const Parameter*> TrainableOf(const ModelParameters& model) {
   return parameters;
 }
 
-// Elements from `at` on of what this rank owns of a parameter.
+// Sets this rank's elements of a parameter from `at` on.
 absl::Status SetFirst(const TensorView& first, int64_t at,
                       const offload::TypedSpan& own,
                       std::span<std::byte> master) {
@@ -325,7 +326,7 @@ ShardStoreOptions ShardedState::StoreOptions(offload::Purpose purpose) const {
   return {.purpose = purpose, .device = seat_.device, .prefetch = prefetch_};
 }
 
-// A rank that is alone with its shards in memory has everything whole as well.
+// A single rank with its shards in memory has everything whole, too.
 bool ShardedState::IsWhole(const Parameter& parameter) const {
   const bool is_alone =
       seat_.layout.ranks() == 1 && options_.parameter_tier == nullptr;
@@ -606,7 +607,7 @@ absl::Status ShardedState::SetLearningRate(double learning_rate) {
   return optimizer_->SetLearningRate(learning_rate);
 }
 
-// Every rank learns who lacks what, before anybody waits for its bucket.
+// All ranks exchange missing gradients before any waits for a bucket.
 absl::Status ShardedState::CheckAllReduced() {
   if (options_.allow_unused) {
     TESSERA_RETURN_IF_ERROR(gradients_->ZeroMissing());

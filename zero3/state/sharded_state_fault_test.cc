@@ -1,4 +1,4 @@
-// What ranks learn when one of them does something else.
+// Tests the errors of all ranks when one of them diverges.
 #include <atomic>
 #include <cmath>
 #include <functional>
@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 
 using Body = std::function<absl::Status(ShardedState&, int64_t rank)>;
 
-// `body` on each of `ranks`, with a new state.
+// Runs `body` on each of `ranks` ranks, with a new state.
 std::vector<absl::Status> OnRanks(
     int64_t ranks, const ShardedStateOptions& options, const Body& body,
     const std::function<void(int64_t rank, ShardedStateOptions&)>& adapt =
@@ -65,8 +65,7 @@ absl::Status ReduceAll(ShardedState& state) {
   return absl::OkStatus();
 }
 
-// Parameter 2 and parameter 4 are of one size: only their labels tell them
-// apart.
+// Parameters 2 and 4 have the same size: only their labels differ.
 TEST(ShardedStateFaultTest, ARankThatGathersAnotherParameterIsNotWaitedFor) {
   for (const int64_t other : {3, 4}) {
     const absl::Time start = absl::Now();
@@ -142,7 +141,7 @@ TEST(ShardedStateFaultTest, WhereAllowedUnusedParametersHaveZeroGradients) {
     const auto results = OnRanks(
         3, {.stage = stage, .allow_unused = true},
         [](ShardedState& state, int64_t rank) {
-          // Ranks use different ones; those of most groups nobody.
+          // Each rank uses another parameter; most groups are not used at all.
           const ModelParameters& model = state.layout().model();
           const ParameterId id(rank);
           TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
@@ -165,7 +164,7 @@ TEST(ShardedStateFaultTest, WhereAllowedUnusedParametersHaveZeroGradients) {
   }
 }
 
-// A rank that is gone is named long before any deadline.
+// A rank that leaves is named long before any deadline.
 TEST(ShardedStateFaultTest, ARankThatLeavesIsNamedToAll) {
   const absl::Time start = absl::Now();
   const auto results =
@@ -203,7 +202,7 @@ TEST(ShardedStateFaultTest, ARankThatDiesBeforeAGatherIsNamedToAll) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(20));
 }
 
-// The one that fails stays until the others know.
+// The failing rank stays until the others have its error.
 TEST(ShardedStateFaultTest, ARankWhoseTierFailsTellsAllWhy) {
   for (const bool in_step : {false, true}) {
     testing::FarTier far;

@@ -86,9 +86,8 @@ TEST_P(StagesTest, EqualOneRankWithoutZero) {
   ExpectNear(TrainOk(options), TrainOk(one), 1e-13);
 }
 
-// The sums are over the same ranks in the same order, so all stages agree in
-// every bit; as long as each rank has one part, so that none is added up
-// before.
+// All stages agree bit for bit because sums are over the same ranks in the same
+// order; this requires one part per rank, so that nothing is accumulated first.
 TEST_P(StagesTest, HaveTheBitsOfStageZeroOnAsManyRanks) {
   const auto [stage, ranks, layout] = GetParam();
   ToyOptions options = Options(stage, ranks);
@@ -164,7 +163,7 @@ TEST(ShardedStateTest, MomentsOfFewerBitsTrainAsWell) {
   }
 }
 
-// Plain, with momentum, with Nesterov's; each with both kinds of decay.
+// Plain, momentum and Nesterov, each with both kinds of weight decay.
 TEST(ShardedStateTest, SgdFollowsTheFormulaAndEqualsOneRank) {
   for (const offload::SgdOptions& sgd :
        {offload::SgdOptions{.learning_rate = 0.01, .weight_decay = 0.1},
@@ -211,8 +210,8 @@ TEST(ShardedStateTest, SgdKeepsAsManyMomentsAsItHas) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("momentum")));
 }
 
-// However gradients come: a micro-batch may ask for a gradient that is on its
-// way.
+// Results do not depend on when gradients are requested: a micro-batch may
+// request a gradient that is being reduced.
 TEST(ShardedStateTest, WhenGradientsAreAskedForChangesNothing) {
   for (int stage : {0, 1, 2, 3}) {
     for (const int64_t ranks : {1, 3}) {
@@ -252,7 +251,7 @@ TEST(ShardedStateTest, ClipsByTheNormOfAllRanks) {
   }
 }
 
-// As where another rank of the model group has the same elements.
+// The elements are also on another rank of the model group.
 TEST(ShardedStateTest, WhatIsNotCountedIsLeftOutOfTheNorm) {
   const ModelParameters model = testing::ToyModel(DType::kF32);
   std::vector<std::vector<ElementRange>> halves[2];
@@ -316,7 +315,7 @@ TEST(ShardedStateTest, StatePerRankFallsWithTheRanks) {
       const int64_t state = usage.of(offload::Purpose::kParameters).current +
                             usage.of(offload::Purpose::kGradients).current +
                             usage.of(offload::Purpose::kOptimizer).current;
-      // Each of 11 parameters may have a padded element.
+      // Each of 11 parameters may have one element of padding.
       const int64_t least = (16 * (elements - frozen) + 2 * frozen) / ranks;
       EXPECT_GE(state, least);
       EXPECT_LE(state, least + 11 * 16);
@@ -325,8 +324,8 @@ TEST(ShardedStateTest, StatePerRankFallsWithTheRanks) {
   }
 }
 
-// With the next window gathered ahead, and the reduction of one under way
-// beside the gradients of the next: two windows of each.
+// The next window is gathered ahead, and the reduction of one window overlaps
+// with the gradients of the next: two windows of each.
 TEST(ShardedStateTest, WholeParametersAndGradientsAreOfTwoWindows) {
   const ModelParameters model = testing::ToyModel(DType::kF32);
   const int64_t ranks = 3;
@@ -401,7 +400,7 @@ TEST(ShardedStateTest, ABudgetThatIsTooSmallIsRefused) {
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("device")));
 }
 
-// CheckOptions of the toy model with changed default options.
+// CheckOptions for the toy model with some options changed.
 absl::Status CheckChanged(
     const std::function<void(ShardedStateOptions&)>& change) {
   ShardedStateOptions options;
@@ -514,7 +513,7 @@ TEST(ShardedStateTest, RefusesTiersThatRoundWhatTrainingGoesOnFrom) {
   EXPECT_THAT(
       refusal(DType::kF32, [&](auto& o) { o.parameter_tier = int8.get(); }),
       says("parameter_tier \"int8 over host\" rounds parameters of f32"));
-  // Made anew from the master weights in every step.
+  // Recomputed from the master weights in every step.
   EXPECT_THAT(
       refusal(DType::kBF16, [&](auto& o) { o.parameter_tier = int8.get(); }),
       IsOk());

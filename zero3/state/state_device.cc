@@ -163,7 +163,7 @@ void BufferPool::Trim() {
   most_used_bytes_ = used_bytes_;
 }
 
-// The largest first, until at least so many bytes are free'd.
+// Frees the largest blocks first, until at least this many bytes are free.
 void BufferPool::DropFree(int64_t bytes) {
   while (bytes > 0 && !free_.empty()) {
     const auto largest = std::prev(free_.end());

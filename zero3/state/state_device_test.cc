@@ -39,7 +39,7 @@ TEST(StateOpsTest, TheHostDoesWhatItSays) {
   ops->Copy({}, {});
 }
 
-// A step of AdamW through it is a step of AdamW.
+// A step through the device equals a step of AdamW.
 TEST(StateOpsTest, TheHostStepsAsTheOptimizerDoes) {
   const auto step = [](bool through_ops) {
     std::vector<float> values = {1, -2}, gradient = {0.5f, 0.25f};
@@ -67,7 +67,7 @@ TEST(StateOpsTest, TheHostStepsAsTheOptimizerDoes) {
   EXPECT_NE(step(true)[0], 1.0f);
 }
 
-// Whatever touches this memory ends the test.
+// The test crashes if the memory is accessed.
 TEST(StateOpsTest, ADryRunTouchesNothing) {
   const auto memory =
       std::make_shared<CountingMemory>(CountingMemory::Access::kTrapped);

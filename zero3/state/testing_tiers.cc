@@ -22,7 +22,7 @@ absl::StatusOr<std::vector<double>> AsDoubles(
   return values;
 }
 
-// The largest magnitude of the `block` elements that element `i` is among.
+// The largest magnitude in the block of `block` elements around element `i`.
 double LargestAround(const std::vector<double>& values, size_t i,
                      int64_t block) {
   if (block == 0) return 0;
@@ -46,7 +46,7 @@ BoundTier::BoundTier(std::shared_ptr<const offload::Codec> codec)
 offload::Operation BoundTier::StartPut(std::string_view key,
                                        std::span<const std::byte> bytes,
                                        offload::BlockInfo info) {
-  // Writes of one block wait for each other: what is read is the last one.
+  // Writes of one block are serialised, so reads get the last one.
   absl::Status put = tier_.Put(key, bytes, info);
   absl::MutexLock lock(&mutex_);
   if (put.ok()) {

@@ -1,6 +1,5 @@
-// ToyTraining: a model of a few layers whose gradients depend on its values,
-// the rank and the micro-batch, trained over any ShardedStateOptions: what
-// tests compare.
+// ToyTraining: a small model for tests whose gradients depend on its values,
+// the rank and the micro-batch, trained with any ShardedStateOptions.
 #ifndef TESSERA_ZERO3_STATE_TOY_TRAINING_H_
 #define TESSERA_ZERO3_STATE_TOY_TRAINING_H_
 
@@ -27,7 +26,7 @@ struct ToyOptions {
   int steps = 20;
   // Parts of the data; rank r of n, which divides them, takes r, r + n, ...
   int64_t parts = 24;
-  // Gradients are asked for before the first part of a step, and reduced after
+  // Gradients are requested before the first part of a step, and reduced after
   // the last one.
   bool holds_gradients = false;
   // CommunicatorOptions::reproducible.
@@ -44,7 +43,7 @@ struct ToyResult {
   offload::Usage usage;  // At the end, of this rank's own memory.
 };
 
-// On every rank of all groups; the status of each, its result where it is OK.
+// Trains on every rank of all groups; returns each rank's result or error.
 std::vector<absl::StatusOr<ToyResult>> Train(const ToyOptions& options);
 
 // The same on one rank without ZeRO, in f64 from the formulae of the optimizer,

@@ -1,9 +1,9 @@
-// A model of several layers trains for 20 steps wherever its state is: every
-// stage, number of ranks, choice of what is offloaded, tier and codec gives the
-// parameters of one rank without ZeRO, and the bits of the same stage and ranks
-// with everything in memory.
+// A model of several layers trains for 20 steps with its state in every place:
+// every stage, number of ranks, choice of offloaded state, tier and codec gives
+// the parameters of one rank without ZeRO, and the bits of the same stage and
+// ranks with everything in memory.
 //
-// A sample in which each pair of choices comes up; with TESSERA_FULL_MATRIX
+// Runs a sample that covers every pair of choices; with TESSERA_FULL_MATRIX
 // all.
 #include <cmath>
 #include <cstdint>
@@ -58,7 +58,7 @@ struct Case {
   }
 };
 
-// In the order of the choices, every one that can be.
+// Every valid combination, in the order of the choices.
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (int stage = 0; stage < 4; ++stage) {
@@ -79,7 +79,7 @@ std::vector<Case> AllCases() {
   return cases;
 }
 
-// What a case has of each pair of choices.
+// The pairs of choices that a case covers.
 std::vector<std::pair<int, std::string>> PairsOf(const Case& c) {
   const std::string choices[] = {
       absl::StrCat("s", c.stage), absl::StrCat("r", c.ranks),
@@ -94,7 +94,7 @@ std::vector<std::pair<int, std::string>> PairsOf(const Case& c) {
   return pairs;
 }
 
-// Takes the case with the most pairs that are new until there are none.
+// Repeatedly takes the case with the most new pairs, until no pair is new.
 std::vector<Case> CoveringCases() {
   std::vector<Case> left = AllCases();
   std::vector<Case> taken;
@@ -146,7 +146,7 @@ void SetTiers(Offload offload, offload::MemoryTier* tier,
   }
 }
 
-// Null where the codec is not in this build.
+// Null if the codec is not in this build.
 std::shared_ptr<offload::MemoryTier> TierOf(const Case& c) {
   std::shared_ptr<offload::MemoryTier> base;
   auto accounting =
@@ -183,7 +183,7 @@ Values TrainOk(const testing::ToyOptions& toy) {
   return values;
 }
 
-// Trained once in a process.
+// Trained once per process.
 const Values& InMemory(int stage, int64_t ranks) {
   static std::map<std::pair<int, int64_t>, Values>& known =
       *new std::map<std::pair<int, int64_t>, Values>();
@@ -215,7 +215,7 @@ TEST_P(TrainingMatrixTest, EqualsOneRankWithoutZero) {
   SetTiers(c.offload, tier.get(), toy.state);
   const Values values = TrainOk(toy);
   ExpectNear(values, InMemory(0, 1));
-  // Alone, with gradients in memory, a rank adds micro-batches up in place.
+  // A single rank with gradients in memory accumulates micro-batches in place.
   if (c.ranks > 1 || toy.state.gradient_tier == nullptr) {
     EXPECT_EQ(values, InMemory(c.stage, c.ranks));
   }

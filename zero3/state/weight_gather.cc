@@ -124,7 +124,7 @@ absl::Status WeightGather::Start(std::span<const std::byte> own,
   if (work_) {
     return absl::FailedPreconditionError(
         absl::StrCat("a gather of \"", parameter_.name(),
-                     "\" is on its way: finish it before the next one"));
+                     "\" is in progress: finish it before the next one"));
   }
   TESSERA_RETURN_IF_ERROR(CheckSizes(own, whole));
   // Returns the buffer of a failed Start.

@@ -85,7 +85,7 @@ class WeightGather {
                const GatherOptions& options, const GatherGroups& groups,
                BufferPool& pool);
 
-  // Waits for a gather under way.
+  // Waits for a gather in progress.
   ~WeightGather();
   WeightGather(const WeightGather&) = delete;
   WeightGather& operator=(const WeightGather&) = delete;
@@ -164,7 +164,7 @@ class GatheredParameters {
                      const GatherGroups& groups, ShardStore& shards,
                      std::vector<size_t> shard_of);
 
-  // Waits for gathers under way.
+  // Waits for gathers in progress.
   ~GatheredParameters();
 
   // Announces a gather, so that shards in tiers are read ahead.

@@ -39,7 +39,7 @@ StateSeat SeatOf(int64_t elements, DType dtype, LayoutKind kind, int64_t ranks,
       std::make_shared<offload::Accounting>("device", budget)};
 }
 
-// The slot of `rank`; what lies behind the parameter's elements is zeros.
+// The slot of `rank`; zeros follow the parameter's elements.
 Bytes SlotOf(const StateSeat& seat, int64_t rank, uint64_t seed = 0) {
   const Extent extent = seat.layout.ExtentOf(topology::Rank(rank), kWeight);
   std::vector<double> values(static_cast<size_t>(extent.slot));
@@ -86,7 +86,8 @@ absl::Status GatherNow(WeightGather& gather, std::span<const std::byte> own,
   return gather.Finish();
 }
 
-// Every value within the bound of its slot's block; rounding to bf16 beside it.
+// Expects every value within the bound of its block, allowing for bf16
+// rounding.
 void ExpectNear(const StateSeat& seat, std::span<const std::byte> actual) {
   const DType dtype = seat.model()[kWeight].dtype();
   const std::vector<double> values = AsDoubles(dtype, actual);
@@ -204,7 +205,7 @@ TEST(WeightGatherTest, LaterGathersOfAStepStayWithinTheHost) {
                        TESSERA_RETURN_IF_ERROR(GatherNow(gather, {}, later));
                        EXPECT_EQ(later, first);
                      }
-                     // Nothing crossed hosts, and each keeps its part.
+                     // Nothing crossed hosts, and each rank keeps its part.
                      EXPECT_EQ(BusyBytes(*shard), wire);
                      EXPECT_EQ(BusyBytes(*host),
                                2 * static_cast<int64_t>(first.size()) *

@@ -35,7 +35,7 @@ class WholeParameters {
     return has_[static_cast<size_t>(id.value())];
   }
 
-  // Waits for the publication under way.
+  // Waits for the publication in progress.
   ~WholeParameters();
 
   // The values, with the parameter's shape; complete after Wait. Precondition

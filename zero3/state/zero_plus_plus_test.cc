@@ -1,5 +1,5 @@
-// ZeRO++ in training: what is exact is the same in every bit, what is quantised
-// trains nearly the same values, and ranks never differ.
+// ZeRO++ in training: exact options agree bit for bit, quantised ones train
+// nearly the same values, and all ranks have the same bits.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -29,7 +29,7 @@ ToyOptions Options(int stage, int64_t ranks) {
   return options;
 }
 
-// What all ranks have in the end.
+// The final values of all ranks.
 Values Trained(const ToyOptions& options) {
   const auto results = Train(options);
   Values values;

@@ -1,4 +1,4 @@
-"""Makes what is beside this file, with torch and transformers: a Llama model of random weights, and what it computes.
+"""Makes the test data in this directory with torch and transformers: a Llama model of random weights and its results.
 
     python3 make_testdata.py
 """

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes tokenizer.json and golden.json with the tokenizers package (pip install tokenizers), from the sources here.
 
-    python3 make_testdata.py          # writes both beside itself
-    python3 make_testdata.py 5000     # compares nothing, but prints more golden texts, for a check by hand
+    python3 make_testdata.py          # writes both files into this directory
+    python3 make_testdata.py 5000     # prints more golden texts for a manual check; writes nothing
 """
 
 import glob

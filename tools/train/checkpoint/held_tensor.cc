@@ -35,7 +35,7 @@ absl::StatusOr<int64_t> ParseSize(std::string_view text) {
     return size;
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      Quoted(text), " is no number from 0 to ", zero3::kMaxLayoutElements));
+      Quoted(text), " is not a number from 0 to ", zero3::kMaxLayoutElements));
 }
 
 absl::StatusOr<IndexRange> ParseRange(std::string_view text, int64_t size) {
@@ -46,7 +46,7 @@ absl::StatusOr<IndexRange> ParseRange(std::string_view text, int64_t size) {
   TESSERA_ASSIGN_OR_RETURN(range.end, ParseSize(ends.second));
   if (range.begin <= range.end && range.end <= size) return range;
   return absl::InvalidArgumentError(
-      absl::StrCat(Quoted(text), " is no range within ", size));
+      absl::StrCat(Quoted(text), " is not a range within ", size));
 }
 
 absl::StatusOr<std::vector<int64_t>> ParseShape(std::string_view text) {

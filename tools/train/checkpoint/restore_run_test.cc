@@ -1,5 +1,5 @@
-// Train on one mesh, checkpoint, go on on another: the state is the same in
-// every bit and the losses are those of a run that was not interrupted.
+// Trains on one mesh, saves a checkpoint and resumes on another mesh: the state
+// agrees bit for bit and the losses are those of an uninterrupted run.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -47,9 +47,9 @@ RunOptions With(RunOptions options, const MeshSizes& mesh, int stage) {
 }
 
 struct Uninterrupted {
-  std::string path;            // Of the checkpoint of kSavedStep.
-  WholeBits bits;              // At that step.
-  std::vector<double> losses;  // Of the steps behind it.
+  std::string path;            // Of kSavedStep.
+  WholeBits bits;              // After kSavedStep.
+  std::vector<double> losses;  // After kSavedStep.
 };
 
 absl::StatusOr<Uninterrupted> TrainAndSave(const RunOptions& options,
@@ -66,7 +66,7 @@ absl::StatusOr<Uninterrupted> TrainAndSave(const RunOptions& options,
         TESSERA_RETURN_IF_ERROR(TrainTo(rank, kSavedStep).status());
         TESSERA_RETURN_IF_ERROR(state.Add(rank));
         TESSERA_RETURN_IF_ERROR(checkpoints->Start());
-        // While the checkpoint is written.
+        // Runs while the checkpoint is written.
         TESSERA_ASSIGN_OR_RETURN(const auto losses,
                                  TrainTo(rank, options.steps));
         TESSERA_ASSIGN_OR_RETURN(const std::string path, checkpoints->Wait());
@@ -80,7 +80,7 @@ absl::StatusOr<Uninterrupted> TrainAndSave(const RunOptions& options,
   return run;
 }
 
-// Resumes and compares; a tolerance of 0 is equality.
+// Resumes and compares; a tolerance of 0 requires equality.
 void ExpectResumes(const Uninterrupted& run, const RunOptions& options,
                    double tolerance) {
   SCOPED_TRACE(absl::StrCat("dp", options.mesh.dp, ",pp", options.mesh.pp,
@@ -301,7 +301,7 @@ class RestoreRunRefusalTest : public ::testing::Test {
                 IsOk());
   }
 
-  // Every rank refuses alike, and has what it had.
+  // Every rank returns the same error and keeps its state.
   void ExpectRefused(const std::string& path, const RunOptions& options,
                      const RunIdentity& identity, absl::StatusCode code,
                      const std::string& message) {
@@ -362,7 +362,7 @@ TEST_F(RestoreRunRefusalTest, MissingAndDamagedCheckpoints) {
   }
   ExpectRefused(directory_ + "/step-00000001", options, identity,
                 absl::StatusCode::kDataLoss, "checksum");
-  // Among others it is passed over.
+  // A search of the directory skips it.
   ExpectRefused(directory_, options, identity, absl::StatusCode::kNotFound,
                 "checksum");
 }
@@ -384,7 +384,7 @@ TEST_F(RestoreRunRefusalTest, DamagedFilesAreNamed) {
   }
 }
 
-// Of Save, which takes no copy of the state, the files are those of Start.
+// Save, which copies no state, writes the same files as Start.
 TEST(RunCheckpointsTest, SaveWritesWhatStartWritesAndCopiesNothing) {
   RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
   const std::string started = NewRunDirectory("started");
@@ -427,7 +427,7 @@ TEST(RunCheckpointsTest, SaveWritesWhatStartWritesAndCopiesNothing) {
     EXPECT_EQ(a, b) << entry.path();
     ++files;
   }
-  EXPECT_EQ(files, 5);  // Of 4 ranks, and the manifest.
+  EXPECT_EQ(files, 5);  // 4 ranks and the manifest.
 }
 
 TEST_F(RestoreRunRefusalTest, AnUnwritableDirectoryLeavesTheRunAlone) {

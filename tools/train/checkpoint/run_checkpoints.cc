@@ -198,8 +198,8 @@ class Restoration {
     if (tensor.dtype != parameter.dtype() || (here && here != there)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the ", zero3::StatePartName(part), " of ", Quoted(tensor.name),
-          " is ", there ? there->ToString() : "not there",
-          " in the checkpoint and ", here ? here->ToString() : "not there",
+          " is ", there ? there->ToString() : "missing",
+          " in the checkpoint and ", here ? here->ToString() : "missing",
           " here; give the type of weights and moments that it was saved "
           "with"));
     }

@@ -22,8 +22,8 @@ absl::StatusOr<std::string_view> Get(const CheckpointMetadata& metadata,
   const auto found = metadata.find(std::string(key));
   if (found != metadata.end()) return found->second;
   return absl::InvalidArgumentError(
-      absl::StrCat("no checkpoint of a training run: it has no ", Quoted(key),
-                   " in its metadata"));
+      absl::StrCat("not a checkpoint of a training run: it has no ",
+                   Quoted(key), " in its metadata"));
 }
 
 absl::StatusOr<uint64_t> GetNumber(const CheckpointMetadata& metadata,
@@ -138,7 +138,7 @@ absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
   if (!models.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the checkpoint is of another model: ", models.ToString(),
-                     "; give the model that it is of"));
+                     "; give the model that it was saved from"));
   }
   const Differences data = OfData(saved, now);
   if (steps == 0 || data.empty()) return absl::OkStatus();

@@ -1,4 +1,5 @@
-// RunIdentity: what determines the losses of a run, independent of its mesh.
+// RunIdentity: the settings that determine the losses of a run, independent of
+// its mesh.
 //
 //   RunIdentity identity = {.model = config, .seed = 1, .batch = 16,
 //                           .length = 128, .corpus = corpus->fingerprint(),

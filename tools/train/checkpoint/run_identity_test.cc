@@ -40,10 +40,11 @@ TEST(RunIdentityTest, ReadsBackFromMetadata) {
 
 TEST(RunIdentityTest, MetadataOfOthersIsRefusedByKey) {
   zero3::CheckpointMetadata metadata;
-  EXPECT_THAT(IdentityFrom(metadata),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("no checkpoint of a training run: it has no "
-                                 "\"model\"")));
+  EXPECT_THAT(
+      IdentityFrom(metadata),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("not a checkpoint of a training run: it has no "
+                         "\"model\"")));
   TESSERA_ASSERT_OK(AddTo(Identity(), metadata));
   for (const char* key : {"seed", "batch", "length", "corpus", "vocabulary",
                           "validation_samples"}) {

@@ -81,7 +81,7 @@ absl::StatusOr<std::vector<HeldTensor>> TensorsOf(const CheckpointPart& part) {
   const auto found = part.metadata.find(std::string(kTensorsKey));
   if (found == part.metadata.end()) {
     return absl::InvalidArgumentError(
-        "no checkpoint of a training run: it has no \"tensors\" in its "
+        "not a checkpoint of a training run: it has no \"tensors\" in its "
         "metadata");
   }
   TESSERA_ASSIGN_OR_RETURN(std::vector<HeldTensor> tensors,
@@ -100,7 +100,7 @@ absl::StatusOr<int64_t> StepsOf(const CheckpointPart& part) {
     return steps;
   }
   return absl::InvalidArgumentError(
-      "no checkpoint of a training run: it has no number of steps in its "
+      "not a checkpoint of a training run: it has no number of steps in its "
       "metadata");
 }
 
@@ -186,7 +186,7 @@ absl::Status SavedRun::CheckTensors() const {
     if (CoverOnce(HeldOf(tensor))) continue;
     return absl::DataLossError(absl::StrCat(
         path_, ": the parts do not have each element of ", Quoted(name),
-        " once: one is missing, or comes twice; use another checkpoint"));
+        " once: an element is missing or repeated; use another checkpoint"));
   }
   return absl::OkStatus();
 }
@@ -326,7 +326,7 @@ absl::StatusOr<std::unique_ptr<ModelReader>> ModelReader::Open(
     if (tensor->shape == parameter.shape) continue;
     return absl::DataLossError(
         absl::StrCat(saved->path(), ": tensor ", Quoted(tensor->name),
-                     " has not the shape that its model needs"));
+                     " does not have the shape that its model needs"));
   }
   TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const embedding,
                            saved->Get(kEmbeddingTensor));

@@ -1,4 +1,4 @@
-// Against a map from every element to where it lies.
+// Compares with a map from every element to its location.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// By the place among those that are held, the element of the whole.
+// The element of the whole tensor, by position in the held tensor.
 std::vector<std::pair<int64_t, bool>> ElementsOf(const HeldTensor& tensor) {
   const int64_t width = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
   std::vector<std::pair<int64_t, bool>> elements;
@@ -43,8 +43,8 @@ std::vector<tensor_parallel::IndexRange> Cut(int64_t size, int64_t parts,
   return ranges;
 }
 
-// A tensor over ranks as layers hold one: along its columns, or along its rows
-// in several ranges each, some with copies.
+// A tensor distributed over ranks as layers do it: by columns, or by rows in
+// several ranges, some of them replicated.
 std::vector<HeldTensor> RandomParts(std::vector<int64_t> shape,
                                     std::mt19937_64& random) {
   const auto ranks = static_cast<int64_t>(1 + random() % 4);
@@ -64,7 +64,7 @@ std::vector<HeldTensor> RandomParts(std::vector<int64_t> shape,
       parts[r].rows.push_back(
           {{fused.begin + mine.begin, fused.begin + mine.end},
            !is_copied || r == 0});
-      // So that the copies are of all that is there.
+      // A copy holds the whole fused range.
       if (is_copied) parts[r].rows.back().range = fused;
     }
   }
@@ -119,7 +119,7 @@ TEST(TensorCopiesTest, WholeRowsAreOneRun) {
   half.rows = {{{3, 6}}};
   EXPECT_THAT(CopiesTo(half, 0, 12, PointersTo({whole})),
               ElementsAre(TensorCopy{0, 1, 12, 12, 12, 0, 12}));
-  // The rest of a row, then whole ones.
+  // The rest of a row, then whole rows.
   EXPECT_THAT(CopiesTo(half, 2, 12, PointersTo({whole})),
               ElementsAre(TensorCopy{0, 1, 2, 14, 2, 2, 2},
                           TensorCopy{0, 1, 8, 16, 8, 4, 8}));
@@ -134,7 +134,7 @@ TEST(TensorCopiesTest, HolesAndOverlapsAreFound) {
   EXPECT_TRUE(CoverOnce(PointersTo({top, bottom})));
   EXPECT_FALSE(CoverOnce(PointersTo({top})));
   EXPECT_FALSE(CoverOnce(PointersTo({top, bottom, left})));
-  EXPECT_FALSE(CoverOnce(PointersTo({top, left})));  // As many elements.
+  EXPECT_FALSE(CoverOnce(PointersTo({top, left})));  // The counts match.
   EXPECT_FALSE(CoverOnce(PointersTo({top, top})));
   bottom.rows[0].primary = false;
   EXPECT_FALSE(CoverOnce(PointersTo({top, bottom})));

@@ -1,4 +1,4 @@
-// Real processes and threads with a program that does what its settings say.
+// Runs real processes and threads with a program controlled by its settings.
 // The test's binary is also the program of its ranks.
 #include <signal.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using topology::CommunicationStrategy;
 
-// "RANK:VERB[:ARGUMENT]" of Settings::data, for that rank.
+// Executes "RANK:VERB[:ARGUMENT]" from Settings::data on that rank.
 absl::Status Act(const std::vector<std::string>& action,
                  const RankContext& rank) {
   const std::string& verb = action[1];
@@ -45,14 +45,14 @@ absl::Status Act(const std::vector<std::string>& action,
   if (verb == "step") rank.on_step();
   if (verb == "fail") return absl::ResourceExhaustedError("the disk is full");
   if (verb == "refuse") return absl::InvalidArgumentError("another model");
-  // Dies the first time that it comes here.
+  // Dies only the first time.
   if (verb == "killonce" && std::filesystem::create_directory(action[2])) {
     raise(SIGKILL);
   }
   return absl::OkStatus();
 }
 
-// The sum of all ranks' numbers and one, as text.
+// Returns the sum of all ranks' numbers plus one, as text.
 absl::StatusOr<std::string> Add(collectives::Communicator& world) {
   std::vector<int64_t> value = {world.rank().value() + 1};
   TESSERA_RETURN_IF_ERROR(world.AllReduce(collectives::Buffer(std::span(value)),

@@ -89,7 +89,7 @@ double AllowedDifference(const Settings& settings) {
 absl::Status CheckDifference(const LossDifference& difference,
                              const Settings& settings) {
   if (difference.steps == 0) {
-    return absl::DataLossError("--verify: no step is in both runs");
+    return absl::DataLossError("--verify: the runs have no step in common");
   }
   const double allowed = AllowedDifference(settings);
   if (difference.largest <= allowed) return absl::OkStatus();

@@ -25,14 +25,14 @@ using topology::MemoryStrategy;
 
 constexpr int64_t kMiB = 1 << 20;
 
-// 400 MiB as given; each step saves some.
+// 400 MiB initially; each step of the ladder saves some.
 absl::StatusOr<int64_t> Need(const Settings& settings) {
   int64_t needed = 400;
   if (settings.recompute == "selective") needed -= 50;
   if (settings.recompute == "full") needed -= 100;
   if (settings.zero == 3) needed -= 100;
   const OffloadChoice offload = OffloadChoice::Of(settings.offload);
-  if (offload.gradients) needed += 10;  // And near memory.
+  if (offload.gradients) needed += 10;  // Near memory.
   if (offload.activations && !settings.offload_dir.empty()) needed -= 5;
   if (!settings.offload_dir.empty()) needed -= 150;
   return needed * kMiB;

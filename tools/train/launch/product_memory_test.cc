@@ -15,7 +15,7 @@ RunOptions RunOf(const char* model, int64_t length) {
   return options;
 }
 
-// Operands take nothing, and the buffers are no larger than OpenBLAS maps.
+// Counts only OpenBLAS's buffers, not the operands.
 TEST(MeasureProductsTest, IsOfBuffersAlone) {
   const RunOptions small = RunOf("llama-1m", 16);
   const int64_t before = ReadProcessMemory().resident;
@@ -24,7 +24,7 @@ TEST(MeasureProductsTest, IsOfBuffersAlone) {
   EXPECT_GT(large, 0);
   EXPECT_LT(large, 64 << 20);
   EXPECT_LT(ReadProcessMemory().resident - before, 128 << 20);
-  // What is there stays, and is not needed twice.
+  // Buffers persist, so the second call needs no more memory.
   TESSERA_ASSERT_OK_AND_ASSIGN(const int64_t again,
                                MeasureProducts(small, small, 1));
   EXPECT_LT(again, 1 << 20);

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A complete checkpoint, as far as its directory tells.
+// Adds a directory that looks like a complete checkpoint.
 void AddCheckpoint(const RunDirectory& run, int64_t step) {
   const std::string path =
       absl::StrCat(run.checkpoints(), "/step-0000000", step);

@@ -27,7 +27,7 @@ AttemptOutcome Failed(absl::Status status, int64_t rank = 0) {
   return {.status = std::move(status), .rank = rank, .took_a_step = true};
 }
 
-// A job whose attempts end as they are told to.
+// A job whose attempts end as instructed.
 class FakeJob {
  public:
   explicit FakeJob(std::vector<AttemptOutcome> outcomes)
@@ -186,7 +186,7 @@ TEST(ShrinkDataAxisTest, TakesTheLargestThatDividesTheBatchAndIsValid) {
             "none");
 }
 
-// Fewer replicas, each with all the state it had.
+// Drops replicas; each remaining one keeps all of its shards.
 TEST(ShrinkDataAxisTest, KeepsTheShardsOfReplicas) {
   const auto shrunk = [](int64_t batch, const topology::MeshSizes& mesh) {
     const auto settings =
@@ -199,7 +199,7 @@ TEST(ShrinkDataAxisTest, KeepsTheShardsOfReplicas) {
   EXPECT_EQ(shrunk(12, {.dp = 8, .dp_replicate = 4}),
             "dp_replicate3,dp_shard2");
   EXPECT_EQ(shrunk(4, {.dp = 4, .dp_replicate = 4}), "dp_replicate2");
-  // The last replica alone.
+  // With the last replica only.
   EXPECT_EQ(shrunk(6, {.dp = 6, .tp = 2, .dp_replicate = 2}), "dp3,tp2");
   EXPECT_EQ(shrunk(5, {.dp = 4, .dp_replicate = 2}), "none");
 }

@@ -73,7 +73,7 @@ TEST(MeasuredEngineTest, LogsCollectivesOfAllGroupsAndChangesNone) {
   for (const auto& log : logs) {
     const std::vector<LoggedCollective> all = log->Take();
     ASSERT_EQ(all.size(), 4u);
-    EXPECT_EQ(all[0].kind, OpKind::kAllGather);  // Of Split.
+    EXPECT_EQ(all[0].kind, OpKind::kAllGather);  // From Split.
     EXPECT_EQ(all[1].kind, OpKind::kAllReduce);
     EXPECT_EQ(all[1].bytes, 400);
     EXPECT_EQ(all[1].ranks, 4);

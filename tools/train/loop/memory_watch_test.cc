@@ -18,7 +18,7 @@ constexpr int64_t kMiB = 1 << 20;
 
 class MemoryWatchTest : public ::testing::Test {
  protected:
-  // A step that has `more` for a while.
+  // A step that temporarily uses `more` bytes.
   MemoryWatch::Usage Step(int64_t more = 0) {
     peak_ = std::max(peak_, resident_ + more);
     return watch_.AfterStep();

@@ -49,7 +49,7 @@ TEST(ProcessMemoryTest, ThisProcessGrows) {
 
 TEST(ProcessMemoryTest, ThePeakBeginsAnewOrStays) {
   const int64_t before = ReadProcessMemory().resident;
-  // Not from a heap, which may keep it.
+  // Uses mmap because the heap may keep freed memory.
   constexpr size_t kBytes = 64 << 20;
   void* const more = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -6,7 +6,7 @@ def _repository_texts_impl(ctx):
         for dep in ctx.attr.deps
     ]).to_list()
 
-    # Not those of other repositories, nor what was generated.
+    # Excludes external repositories and generated files.
     own = {f.short_path: f for f in headers if f.is_source and not f.short_path.startswith("../")}
     files = [own[path] for path in sorted(own)]
     out = ctx.actions.declare_file(ctx.label.name + ".txt")

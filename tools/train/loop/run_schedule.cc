@@ -240,11 +240,10 @@ absl::Status CheckOwnPlacement(const Schedule& schedule,
       if (action.kind != pipeline::ActionKind::kReduceGradient) continue;
       reduced[stage] = true;
       if (once[stage] && ReducesInPlace(options)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the schedule's table does ", action.stage,
-                         "REDUCE_GRAD more than ", "once a step, of the ",
-                         WindowName(options, action.stage),
-                         "; gradients that are not sharded are reduced once"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the schedule's table has ", action.stage, "REDUCE_GRAD more than ",
+            "once a step, of the ", WindowName(options, action.stage),
+            "; gradients that are not sharded are reduced once"));
       }
       once[stage] = true;
     }
@@ -254,7 +253,7 @@ absl::Status CheckOwnPlacement(const Schedule& schedule,
         costs.stages[i].unsharded_bytes > 0 && !gathered[i];
     if (!misses_gather && reduced[i]) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "the schedule's table never does ", i,
+        "the schedule's table lacks ", i,
         misses_gather ? "UNSHARD" : "REDUCE_GRAD", ", of the ",
         WindowName(options, static_cast<int32_t>(i)),
         "; give both for all stages, or leave them out and they are added"));

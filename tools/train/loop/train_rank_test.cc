@@ -1,4 +1,4 @@
-// That a run learns; ../parity compares every mesh with one rank.
+// Tests that a run learns; ../parity compares every mesh with one rank.
 #include "tools/train/loop/train_rank.h"
 
 #include <cmath>
@@ -58,8 +58,8 @@ struct TrainedRank {
   zero3::ShardTraffic traffic;
 };
 
-// Three steps on every rank; `tier_of` a rank's activations, or null. A
-// validation of so many batches after every step.
+// Runs three steps on every rank; `tier_of` returns a rank's tier for
+// activations, or null. Validates on that many batches after every step.
 using TierOf = std::function<offload::MemoryTier*(size_t rank)>;
 std::vector<absl::Status> Train(const RunOptions& options,
                                 const TierOf& tier_of,
@@ -110,7 +110,7 @@ std::unique_ptr<offload::MemoryTier> MakeTier(bool in_place) {
       std::make_shared<offload::Accounting>("host", offload::kUnlimited));
 }
 
-// The same losses and norms in every bit, with less memory for activations.
+// Expects losses and norms equal bit for bit, with less memory for activations.
 void ExpectOffloaded(const TrainedRank& away, const TrainedRank& here,
                      const offload::MemoryTier& tier, bool in_place) {
   for (size_t step = 0; step < 3; ++step) {
@@ -164,7 +164,7 @@ TEST(TrainRankTest, ActivationsInATierChangeNoBit) {
   }
 }
 
-// On all ranks, and soon.
+// Every rank reports it soon.
 TEST(TrainRankTest, ATierThatFailsNamesLayerAndMicroBatch) {
   for (const MeshSizes mesh : {MeshSizes{.dp = 2}, MeshSizes{.pp = 2}}) {
     zero3::testing::FarTier good, full;
@@ -173,11 +173,12 @@ TEST(TrainRankTest, ATierThatFailsNamesLayerAndMicroBatch) {
     const auto statuses = Train(
         OddOptions(mesh, "1f1b", tensor_parallel::Recompute::kNone),
         [&](size_t rank) { return rank == 0 ? &full : &good; }, ranks);
-    EXPECT_THAT(statuses[0],
-                StatusIs(absl::StatusCode::kResourceExhausted,
-                         AllOf(HasSubstr("layer 0, micro-batch 0: sending its "
-                                         "activations away"),
-                               HasSubstr("far: no room for"))));
+    EXPECT_THAT(
+        statuses[0],
+        StatusIs(absl::StatusCode::kResourceExhausted,
+                 AllOf(HasSubstr("layer 0, micro-batch 0: offloading its "
+                                 "activations"),
+                       HasSubstr("far: no room for"))));
     EXPECT_FALSE(statuses[1].ok());
   }
 }

@@ -47,7 +47,7 @@ class TrainingDataTest : public ::testing::Test {
     return Path(name);
   }
 
-  // The settings of sequences of four tokens.
+  // Settings with sequences of four tokens.
   Settings Short() {
     Settings settings;
     settings.length = 4;
@@ -123,7 +123,7 @@ TEST_F(TrainingDataTest, RefusesDataThatIsNotThereOrTooShort) {
   TESSERA_EXPECT_OK(OpenTrainingData(settings));
   settings.data = {Write("a.txt", "")};
   EXPECT_THAT(OpenTrainingData(settings), refused("empty"));
-  // A token that bytes do not have: 0x1234.
+  // A token outside the byte vocabulary: 0x1234.
   settings.data = {Write("a.u16", "\x34\x12 a a a a a")};
   EXPECT_THAT(OpenTrainingData(settings), refused("4660"));
 }
@@ -150,7 +150,7 @@ TEST_F(TrainingDataTest, HoldsOutTheEndForValidation) {
 }
 
 TEST_F(TrainingDataTest, ReadsATokenizer) {
-  // "a" and "b", and what they are together.
+  // The tokens "a" and "b", and their merge.
   Write("tok/tokenizer.json",
         R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},)"
         R"( "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel",)"
@@ -162,7 +162,7 @@ TEST_F(TrainingDataTest, ReadsATokenizer) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
                                OpenTrainingData(settings));
   EXPECT_EQ(data.corpus->token_count(), 6);
-  // Also the model's own.
+  // The model's tokenizer is the default.
   settings.tokenizer = "";
   settings.model = "tok";
   TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData same,
@@ -211,7 +211,7 @@ TEST_F(TrainingDataTest, TextsBelowADirectoryAreBounded) {
 }
 
 TEST_F(TrainingDataTest, ABinaryCarriesTextsOfItsOwn) {
-  // Also where the workspace has none.
+  // Also without a workspace.
   for (const bool with_workspace : {false, true}) {
     if (with_workspace) setenv("BUILD_WORKSPACE_DIRECTORY", root_.c_str(), 1);
     TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,

@@ -404,7 +404,7 @@ absl::Status Worker::ChangeStrategy(int64_t used) {
   const absl::StatusOr<MemoryRung> rung = NextRung(used);
   if (rung.ok() && rung->flags.empty()) {
     changes_strategy_ = false;
-    Say(absl::StrCat(why, "no strategy is left that needs less; continues"));
+    Say(absl::StrCat(why, "no strategy needs less memory; continues"));
     return absl::OkStatus();
   }
   std::unique_ptr<CommonDirectory> scratch;

@@ -1,6 +1,5 @@
-// Runs that change their strategy while they run, because ranks have more
-// memory than --memory_limit allows. What ranks have is made up; what they do
-// about it is not.
+// Runs that change their strategy while running, because ranks exceed
+// --memory_limit. The memory readings are simulated; the reactions are real.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -41,8 +40,8 @@ std::string NewDirectory(std::string_view name) {
   return path;
 }
 
-// Of 4.9 million parameters: enough that files save more than the buffers take
-// through which they are written.
+// 4.9 million parameters: enough that moving state to files saves more memory
+// than the buffers for it take.
 model_files::ModelConfig LargerModel() {
   model_files::ModelConfig model = SmallModel();
   model.hidden = 256;
@@ -74,7 +73,7 @@ class WorkerMemoryTest : public ::testing::Test {
     settings_.min_learning_rate = 1e-4;
   }
 
-  // `used[i]` is what the last rank has in step i; other ranks have little.
+  // `used[i]` is the last rank's memory in step i; other ranks use little.
   JobRun RunWith(int64_t last_rank, const std::vector<int64_t>& used) const {
     const auto change = [&](int64_t rank, WorkerSinks& own) {
       const auto now = std::make_shared<int64_t>(0);
@@ -114,7 +113,7 @@ class WorkerMemoryTest : public ::testing::Test {
     }
   }
 
-  // What rank 0 said about strategies.
+  // Rank 0's messages about strategies.
   static std::vector<std::string> Notices(const JobRun& run) {
     std::vector<std::string> notices;
     for (const std::string_view line : absl::StrSplit(run.table, '\n')) {
@@ -124,7 +123,7 @@ class WorkerMemoryTest : public ::testing::Test {
   }
 
   const std::string temporary_;
-  std::function<void(int64_t step)> before_step_ = nullptr;  // Of rank 0.
+  std::function<void(int64_t step)> before_step_ = nullptr;  // For rank 0.
   Settings settings_ = SmallSettings();
   model_files::ModelConfig model_ = SmallModel();
 };
@@ -159,7 +158,7 @@ TEST_F(WorkerMemoryTest, AllRanksFollowTheOneThatIsShort) {
 
 TEST_F(WorkerMemoryTest, ClimbsAsFarAsItMustAndAgainWhereThatWasNotEnough) {
   TakeLargerModel();
-  settings_.recompute = "full";  // It saves about the 1 % of a rung here.
+  settings_.recompute = "full";  // Saves only about the 1 % required of a rung.
   settings_.run_dir = NewDirectory("climbing");
   settings_.checkpoint_every = 2;
   settings_.keep_checkpoints = 0;
@@ -177,19 +176,21 @@ TEST_F(WorkerMemoryTest, ClimbsAsFarAsItMustAndAgainWhereThatWasNotEnough) {
   EXPECT_EQ(changes[1].strategy, "extreme");
   EXPECT_THAT(changes[1].flags,
               HasSubstr("--offload_dir=" + settings_.run_dir + "/offload"));
-  // Once, although three more steps have too much.
+  // Only once, although three more steps exceed the limit.
   const std::vector<std::string> notices = Notices(run);
   ASSERT_EQ(notices.size(), 3u);
-  EXPECT_THAT(notices[2], HasSubstr("after 4 steps: 953.7MiB of "
-                                    "--memory_limit=100MB: no strategy is "
-                                    "left that needs less; continues"));
-  // The state was in memory first, and in files at the end.
+  EXPECT_THAT(notices[2],
+              HasSubstr("after 4 steps: 953.7MiB of "
+                        "--memory_limit=100MB: no strategy needs less memory; "
+                        "continues"));
+  // The state is in memory at first and in files at the end.
   const auto optimizer = static_cast<size_t>(offload::Purpose::kOptimizer);
   for (const RankResult& rank : run.result.ranks) {
     EXPECT_GT(rank.memory.device[optimizer], 0);
     EXPECT_GT(rank.memory.file[optimizer], 0);
   }
-  // Checkpoints of changes are like others, and the last is the run's.
+  // Changing the strategy writes ordinary checkpoints; the last one is the
+  // run's.
   for (const char* name : {"1", "2", "3", "4", "6"}) {
     EXPECT_TRUE(std::filesystem::exists(
         absl::StrCat(settings_.run_dir, "/checkpoints/step-0000000", name)))
@@ -227,7 +228,7 @@ TEST_F(WorkerMemoryTest, StaysAsItIsBelowTheLimit) {
   EXPECT_THAT(Notices(run), IsEmpty());
 }
 
-// Nobody trains on.
+// There is no step left to train.
 TEST_F(WorkerMemoryTest, NothingChangesBehindTheLastStep) {
   const JobRun run =
       RunWith(1, {kLittle, kLittle, kLittle, kLittle, kLittle, kMuch});
@@ -242,7 +243,7 @@ TEST_F(WorkerMemoryTest, GoesOnWhereTheStrategyCannotBeChanged) {
     settings_.run_dir = NewDirectory("blocked");
     SCOPED_TRACE(blocked);
     const std::string path = absl::StrCat(settings_.run_dir, "/", blocked);
-    // During the first step it is no directory.
+    // A file blocks the directory from the first step on.
     before_step_ = [path](int64_t step) {
       if (step > 1) return;
       std::filesystem::remove_all(path);

@@ -1,4 +1,4 @@
-// What a run leaves behind: metrics, checkpoints that others go on from,
+// Tests the outputs of a run: metrics, checkpoints that other runs resume from,
 // traces.
 #include <algorithm>
 #include <cmath>
@@ -39,7 +39,7 @@ std::string NewDirectory(std::string_view name) {
   return path;
 }
 
-// What a checkpoint that is written in the background becomes.
+// Waits for a checkpoint that is written in the background.
 void AwaitDirectory(const std::string& path) {
   const absl::Time end = absl::Now() + absl::Seconds(30);
   while (!std::filesystem::exists(path) && absl::Now() < end) {
@@ -47,7 +47,7 @@ void AwaitDirectory(const std::string& path) {
   }
 }
 
-// Six steps of four ranks, with a checkpoint behind every second.
+// Six steps on four ranks, with a checkpoint every two steps.
 Settings SixSteps(std::string_view name) {
   Settings settings = SmallSettings();
   settings.parallel.mesh = {.dp = 2, .pp = 2};
@@ -60,7 +60,7 @@ Settings SixSteps(std::string_view name) {
   return settings;
 }
 
-// Stops the run when five steps are taken, and counts them.
+// Stops the run after five steps and counts them.
 JobRun StopBehindStepFive(const Settings& settings, int64_t& steps) {
   return RunJob(settings, [&](int64_t rank, WorkerSinks& own) {
     own.before_step = [&settings](int64_t step) {
@@ -173,12 +173,13 @@ void AddEvent(const Json& event, Traced& traced) {
   const double begin = event["ts"], duration = event["dur"];
   EXPECT_GE(begin, 0);
   traced.slices[{rank, thread}].emplace_back(begin, begin + duration);
-  // Beside what the rank does.
+  // Overlaps with the rank's own work.
   if (event["cat"] == "checkpoint" || event["cat"] == "state") return;
   traced.sums[event["args"]["step"]][rank][thread] += duration;
   if (event["cat"] != "F" || thread != 0) return;
   ++traced.forwards;
-  // dp is within pp, and the first rank has the embedding and two layers.
+  // dp is inner to pp, and the first pipeline rank has the embedding and two
+  // layers.
   EXPECT_EQ(event["args"]["stage"].get<int>() / 3, rank / 2);
   EXPECT_LT(event["args"]["microbatch"], 4);
 }
@@ -190,7 +191,7 @@ Traced ReadTrace(const std::string& path) {
   return traced;
 }
 
-// By thread, the mean over ranks.
+// The mean over ranks, by thread.
 std::vector<double> MeanShares(
     const std::map<int, std::map<int, double>>& ranks) {
   std::vector<double> mean(kAllDoings.size(), 0.0);

@@ -88,8 +88,9 @@ TEST(WorkerTest, OffloadingChangesNoBit) {
   }
 }
 
-// Of fp32 parameters the gradients are rounded, of bf16 ones both; the
-// optimizer's state never is, or some update would be divided by epsilon alone.
+// Compression rounds the gradients of fp32 parameters, and both gradients and
+// parameters of bf16 ones. It never rounds the optimizer's state, because some
+// update would be divided by epsilon alone.
 TEST(WorkerTest, LossyCompressionStaysNearTheExactLosses) {
   for (const char* dtype : {"fp32", "bf16"}) {
     Settings settings = SmallSettings();

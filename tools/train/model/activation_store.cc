@@ -85,19 +85,19 @@ absl::StatusOr<zero3::ShardTraffic> ActivationStore::EndStep() {
 
 absl::Status ActivationStore::Put(const ActivationPlace& place,
                                   std::span<const KeptTensor> kept) {
-  return At(place, "sending its activations away", Send(place, kept));
+  return At(place, "offloading its activations", Send(place, kept));
 }
 
 absl::Status ActivationStore::Take(const ActivationPlace& place,
                                    std::span<const KeptTensor> kept) {
-  return At(place, "bringing its activations back", BringBack(place, kept));
+  return At(place, "restoring its activations", BringBack(place, kept));
 }
 
 absl::Status ActivationStore::Send(const ActivationPlace& place,
                                    std::span<const KeptTensor> kept) {
   if (IsAway(place)) {
     return absl::FailedPreconditionError(
-        "they are away already: call Take before the next Put");
+        "they are offloaded already: call Take before the next Put");
   }
   Block block;
   int64_t bytes = 0;
@@ -136,7 +136,7 @@ absl::Status ActivationStore::BringBack(const ActivationPlace& place,
   const auto found = away_.find(place);
   if (found == away_.end()) {
     return absl::FailedPreconditionError(
-        "they are not away: call Put before Take");
+        "they are not offloaded: call Put before Take");
   }
   Slot& slot = *found->second.slot;
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> memory,

@@ -35,16 +35,16 @@ using ::testing::SizeIs;
 using zero3::testing::FarTier;
 
 constexpr size_t kWindows = 4;
-// Of what a Flight keeps: 7 x 5 and 3 floats and 1 x 9 numbers of 16 bits, in
-// whole cache lines.
+// Bytes of a Flight: 7 x 5 and 3 floats and 1 x 9 16-bit numbers, each rounded
+// up to cache lines.
 constexpr int64_t kBlockBytes = 192 + 64 + 64;
 
 std::shared_ptr<Accounting> Unlimited(std::string name) {
   return std::make_shared<Accounting>(std::move(name), offload::kUnlimited);
 }
 
-// What a layer keeps of a micro-batch: a tensor that the caller holds, two of
-// its own, and one that this pass does not have.
+// The tensors that a layer keeps for a micro-batch: one borrowed from the
+// caller, two of its own, and one that this pass does not have.
 class Flight {
  public:
   explicit Flight(TensorPool& pool)
@@ -59,7 +59,7 @@ class Flight {
     Fill(*sums_.Reserve(DType::kF32, {{3}}), seed + 1);
     Fill(*narrow_.Reserve(DType::kBF16, {{1, 9}}), seed + 2);
   }
-  // Ends the life of what was borrowed.
+  // Invalidates the borrowed tensor.
   void ForgetBorrowed() { borrowed_.assign(35, -1); }
 
   std::vector<KeptTensor> Kept() {
@@ -109,7 +109,7 @@ class Flight {
   PooledTensor narrow_;
 };
 
-// All forwards, then all backwards, the last one's first.
+// All forwards, then all backwards in reverse order.
 std::vector<ActivationPass> AllForwardsFirst(int32_t microbatches) {
   std::vector<ActivationPass> passes;
   for (int32_t m = 0; m < microbatches; ++m) {
@@ -121,7 +121,8 @@ std::vector<ActivationPass> AllForwardsFirst(int32_t microbatches) {
   return passes;
 }
 
-// Each micro-batch forward and backward, as on one pipeline rank.
+// Forward and backward of one micro-batch after another, as on one pipeline
+// rank.
 std::vector<ActivationPass> OneByOne(int32_t microbatches) {
   std::vector<ActivationPass> passes;
   for (int32_t m = 0; m < microbatches; ++m) {
@@ -147,7 +148,7 @@ class ActivationStoreTest : public ::testing::Test {
                  .ops = &ops_});
   }
 
-  // What a run does with its layers. After a Put nothing is held.
+  // Runs a step's passes as a run does. After a Put nothing is held.
   void Step(ActivationStore& store, const std::vector<ActivationPass>& passes,
             int step) {
     std::map<ActivationPlace, std::unique_ptr<Flight>> flights;
@@ -219,8 +220,8 @@ TEST_F(ActivationStoreTest, TheNextPassesAreNotSent) {
   EXPECT_FALSE(store->Sends({0, 2}));
 }
 
-// The tier has the micro-batches that are there at once, and memory two
-// blocks; the first time a block is made it needs a third.
+// The tier holds only the concurrent micro-batches, and memory two blocks;
+// creating a block for the first time needs a third.
 TEST_F(ActivationStoreTest, HoldsNoMoreThanThereIsAtOnce) {
   const auto counted = Unlimited("far");
   FarTier far(counted);
@@ -239,7 +240,8 @@ TEST_F(ActivationStoreTest, HoldsNoMoreThanThereIsAtOnce) {
   EXPECT_EQ(counted->usage().current, 0);
 }
 
-// Of 19 blocks in room for two; what was read is dead, and overwritten later.
+// 19 blocks in memory for two; blocks are dead once read, and overwritten
+// later.
 TEST_F(ActivationStoreTest, WhatIsTakenIsNotWrittenAgain) {
   FarTier far;
   const auto passes = AllForwardsFirst(5);
@@ -256,9 +258,9 @@ TEST_F(ActivationStoreTest, WhatIsTakenIsNotWrittenAgain) {
   EXPECT_GT(store->total_traffic().bytes_read, last_.bytes_read);
 }
 
-// Of the 11 blocks that are sent the last two are near still. Whenever one is
-// taken another is read while nobody asks, as while a layer computes: in the
-// first step by announcements, then by the order of the step before.
+// Of the 11 offloaded blocks the last two are still near. Whenever one is
+// taken, the next is read in the background, as during a layer's computation:
+// in the first step by announcement, later by the order of the previous step.
 TEST_F(ActivationStoreTest, ReadsTheNextBackwardsAhead) {
   FarTier far;
   const auto passes = AllForwardsFirst(3);
@@ -301,8 +303,8 @@ TEST_F(ActivationStoreTest, ErrorsNameLayerAndMicroBatch) {
   flight.Compute(1);
   EXPECT_THAT(store->Take({1, 3}, flight.Kept()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("layer 0, micro-batch 3: bringing its "
-                                       "activations back"),
+                       AllOf(HasSubstr("layer 0, micro-batch 3: restoring its "
+                                       "activations"),
                              HasSubstr("call Put before Take"))));
   TESSERA_ASSERT_OK(store->Put({1, 3}, flight.Kept()));
   EXPECT_THAT(store->Put({1, 3}, flight.Kept()),
@@ -312,13 +314,13 @@ TEST_F(ActivationStoreTest, ErrorsNameLayerAndMicroBatch) {
   flight.Compute(2);
   EXPECT_THAT(store->Put({2, 4}, flight.Kept()),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("layer 1, micro-batch 4: sending its "
-                                       "activations away"),
+                       AllOf(HasSubstr("layer 1, micro-batch 4: offloading its "
+                                       "activations"),
                              HasSubstr("far: no room for"))));
 }
 
-// A block is written when room is needed, and the error comes with another:
-// it names both.
+// A block is written when memory is needed. The error appears in another
+// block's call and names both blocks.
 TEST_F(ActivationStoreTest, ErrorsOfLateWritesNameWhatIsWritten) {
   FarTier far;
   const auto passes = AllForwardsFirst(5);
@@ -335,7 +337,7 @@ TEST_F(ActivationStoreTest, ErrorsOfLateWritesNameWhatIsWritten) {
   EXPECT_THAT(
       status,
       StatusIs(absl::StatusCode::kResourceExhausted,
-               AllOf(HasSubstr("layer 0, micro-batch 2: sending its"),
+               AllOf(HasSubstr("layer 0, micro-batch 2: offloading its"),
                      HasSubstr("\"rank 5/activations/layer 0/0\" has the "
                                "activations of layer 0, micro-batch 0"))));
 }

@@ -26,7 +26,7 @@ void AddPairs(const CoveringRow& row, Pairs& pairs) {
   }
 }
 
-// By looking at all rows that there are.
+// By enumerating all rows.
 Pairs AllowedPairs(const CoveringProblem& problem) {
   Pairs pairs;
   CoveringRow row(problem.levels.size(), 0);
@@ -63,17 +63,17 @@ TEST(CoveringArrayTest, CoversEveryPair) {
 }
 
 TEST(CoveringArrayTest, HasFarFewerRowsThanThereAre) {
-  // 2^20 rows; five would not do for twenty factors.
+  // 2^20 rows; five rows cannot cover twenty factors.
   const CoveringProblem switches = {.levels = std::vector<int>(20, 2)};
   EXPECT_LE(CoveringArray(switches).size(), 12u);
-  // 13 * 4 pairs of the two largest, at the least.
+  // At least 13 * 4 rows, for the pairs of the two largest factors.
   const CoveringProblem mixed = {.levels = {13, 4, 4, 3, 3, 2, 2, 2, 2, 2}};
   EXPECT_LE(CoveringArray(mixed).size(), 60u);
 }
 
 TEST(CoveringArrayTest, CoversWhatIsAllowedAndNothingElse) {
-  // Of 0, 1, 2, 3 in three factors at most 3 together; the last two are alike
-  // where the first is 0.
+  // Three factors with values 0, 1, 2, 3 and a sum of at most 3; the last two
+  // are equal if the first is 0.
   const CoveringProblem problem = {
       .levels = {4, 4, 4, 2, 2}, .allowed = [](const CoveringRow& row) {
         int sum = 0;
@@ -84,7 +84,7 @@ TEST(CoveringArrayTest, CoversWhatIsAllowedAndNothingElse) {
   ExpectCovers(problem, CoveringArray(problem));
 }
 
-// The predicate says of rows in part no more than it must.
+// The predicate rejects partial rows only if it must.
 TEST(CoveringArrayTest, CompletesRowsWherePartsTellNothing) {
   const CoveringProblem problem = {.levels = {3, 3, 3, 3},
                                    .allowed = [](const CoveringRow& row) {
@@ -142,7 +142,7 @@ TEST(CoveringArrayTest, NothingAllowedIsNoRow) {
 TEST(CoveringArrayTest, IsTheSameEachTime) {
   const CoveringProblem problem = {.levels = {5, 4, 3, 3, 2}};
   EXPECT_EQ(CoveringArray(problem), CoveringArray(problem));
-  // Of the generator's numbers, which are the same everywhere.
+  // The standard fixes the generator's output.
   EXPECT_EQ(std::mt19937_64(1)(), 2469588189546311528u);
 }
 

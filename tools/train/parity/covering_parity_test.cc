@@ -1,4 +1,4 @@
-// Every way to train has the losses of one rank: each pair of options together
+// Every way to train gives the losses of one rank; every pair of options occurs
 // at least once.
 #include <algorithm>
 #include <cstddef>
@@ -20,12 +20,12 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t kSteps = 15;  // What fits; whole_matrix_test has 20.
+constexpr int64_t kSteps = 15;  // Saves time; whole_matrix_test has 20.
 constexpr double kLossTolerance = 1e-5;
-// Of a norm, which is a sum of squares that are less well known.
+// For norms, which are sums of less accurate squares.
 constexpr double kNormTolerance = 1e-4;
 
-// Ways to train the same model: with tied weights, clipping, kv heads.
+// Models and options to train: tied weights, clipping, kv heads.
 class CoveringParityTest
     : public ::testing::TestWithParam<
           std::tuple<std::string, std::string, std::string>> {

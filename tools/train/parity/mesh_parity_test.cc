@@ -1,5 +1,5 @@
-// What every pair of options does not say: every mesh there is, sizes at which
-// ranks have nothing to do, bf16, and the same run twice.
+// Cases beyond pairs of options: every mesh, sizes that leave ranks idle, bf16,
+// and the same run twice.
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
@@ -46,7 +46,7 @@ TEST(MeshParityTest, EveryMeshHasTheLossesOfOneRank) {
   }
 }
 
-// Sharded over a part of the data ranks, replicated over the rest.
+// Sharded over a part of the data ranks, replicated over the others.
 TEST(MeshParityTest, HybridShardingHasTheLossesOfOneRank) {
   ParityCase run = {.clip = true, .steps = 6};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
@@ -107,7 +107,7 @@ TEST(MeshParityTest, QuantizedMessagesChangeLossesLittle) {
 }
 
 TEST(MeshParityTest, RanksWithoutPositionsTokensOrLayers) {
-  // 5 positions over 8 ranks, either way; and one of two.
+  // 5 positions on 8 ranks, with both layouts; and 1 position on 2 ranks.
   for (const bool zigzag : {false, true}) {
     ExpectPlainLosses(
         {.mesh = {.cp = 8}, .zigzag = zigzag, .length = 5, .steps = 2}, 1e-5);
@@ -119,11 +119,11 @@ TEST(MeshParityTest, RanksWithoutPositionsTokensOrLayers) {
                        .steps = 2},
                       1e-5);
   }
-  // 5 tokens over 8 ranks, of which two have no head.
+  // 5 tokens on 8 ranks, two of which have no head.
   ExpectPlainLosses(
       {.mesh = {.tp = 8}, .sequence_parallel = true, .length = 5, .steps = 2},
       1e-5);
-  // One layer in 4, and in 12 stages; tied ends far from each other.
+  // One layer in 4 and in 12 stages, with tied ends on distant ranks.
   ExpectPlainLosses(
       {.mesh = {.pp = 4}, .stage = 3, .tied = true, .layers = 1, .steps = 2},
       1e-5);
@@ -197,7 +197,7 @@ TEST(MeshParityTest, InBf16LossesAreWithinItsRounding) {
     run.dtype = DType::kBF16;
     SCOPED_TRACE(::testing::Message() << run);
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
-    // Of what one rank has in f32, and in bf16.
+    // Compared with one rank in f32, and in bf16.
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       run.dtype = dtype;
       TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,

@@ -1,5 +1,5 @@
-// One rank is right: what it computes against ReferenceLlama, and against
-// finite differences of itself.
+// Compares one rank with ReferenceLlama and with finite differences of its own
+// loss.
 #include "tools/train/parity/one_rank.h"
 
 #include <algorithm>
@@ -52,8 +52,8 @@ class OneRankTest : public ::testing::TestWithParam<Shape> {
                          static_cast<size_t>(GetParam().length)});
   }
 
-  // Each tensor's gradient, as a part of the tensor's largest, or of a
-  // thousandth of the largest of all: some are zero but for rounding.
+  // Errors of each gradient are relative to the tensor's largest element, or to
+  // a thousandth of the largest of all: some are zero except for rounding.
   void ExpectGradients(ReferenceWeights actual, ReferenceWeights expected,
                        double tolerance) {
     const auto of_actual = TensorsOf(actual), of_expected = TensorsOf(expected);
@@ -95,9 +95,10 @@ TEST_P(OneRankTest, HasTheLossAndGradientsOfTheReference) {
   }
 }
 
-// A loss tells the logits of a token but for a number that is added to all of
-// them: as its target changes, it changes by their difference. This is how far
-// those of the last token of a sequence are behind the first word's.
+// Losses determine the logits of a token up to a common constant: changing its
+// target changes the loss by the difference of two logits. Returns the
+// differences between the first word's logit and the others, for the last token
+// of a sequence.
 std::vector<double> LogitsOfLast(OneRank& rank, std::vector<int64_t> tokens,
                                  const Shape& shape) {
   const auto length = static_cast<double>(tokens.size() - 1);
@@ -135,7 +136,7 @@ TEST_P(OneRankTest, HasTheLogitsOfTheReferenceAtEveryToken) {
   }
 }
 
-// Nothing but the library's own forward: independent of every reference.
+// Uses only the library's own forward: independent of every reference.
 TEST_P(OneRankTest, GradientsAreThoseOfFiniteDifferences) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto rank,
                                OneRank::Create(Options(DType::kF64), weights_));

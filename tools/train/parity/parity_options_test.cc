@@ -24,7 +24,7 @@ class ParityOptionsTest : public ::testing::Test {
  protected:
   ParityOptionsTest() : rows_(CoveringArray(ParityProblem())) {}
 
-  // How many rows have the two values.
+  // The number of rows with both values.
   int RowsWith(const std::string& option, const std::string& value,
                const std::string& other, const std::string& of_other) const {
     int rows = 0;
@@ -42,7 +42,7 @@ class ParityOptionsTest : public ::testing::Test {
   const std::vector<CoveringRow> rows_;
 };
 
-// These pairs are listed by hand, independent of ParityProblem.
+// These pairs are listed manually, independently of ParityProblem.
 TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
   for (const std::string_view schedule : pipeline::GeneratorNames()) {
     for (const char* pp : {"1", "2", "4", "8"}) {

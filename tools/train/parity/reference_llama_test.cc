@@ -1,5 +1,5 @@
-// The reference itself: its gradients against finite differences, its logits,
-// loss and gradients against what transformers made of the same weights.
+// Tests the reference: its gradients against finite differences; its logits,
+// loss and gradients against those of transformers for the same weights.
 #include "tools/train/parity/reference_llama.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ nlohmann::json Fixture() {
   return json.ok() ? *json : nlohmann::json();
 }
 
-// The loss changes by these where element j of a tensor moves by cos(j + 1).
+// The change of the loss when element j of a tensor moves by cos(j + 1).
 std::vector<double> SlopesOf(ReferenceWeights& gradients) {
   std::vector<double> slopes;
   for (const NamedWeights& tensor : TensorsOf(gradients)) {
@@ -146,8 +146,8 @@ TEST(ReferenceLlamaTest, GradientsAreThoseOfFiniteDifferences) {
   }
 }
 
-// A table of a word that is no input and no target has no gradient where it is
-// the embedding's alone; each token counts as much as any other.
+// In an untied table, a word that is neither input nor target has no gradient;
+// all tokens have the same weight.
 TEST(ReferenceLlamaTest, WordsThatAreNotThereHaveNoGradient) {
   const model_files::ModelConfig model = {.vocabulary = 5,
                                           .hidden = 2,

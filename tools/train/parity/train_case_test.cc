@@ -39,13 +39,13 @@ TEST(DifferenceOfTest, IsInfiniteWhereSomethingIsMissing) {
       kInfinity);
 }
 
-// What the losses must depend on they do depend on, by far more than parity
-// allows: so a test of parity can fail.
+// Each option that must change the losses changes them by far more than the
+// tolerance of parity tests, so these tests can fail.
 TEST(TrainCaseTest, LossesDependOnTheModelAndOnClipping) {
   const ParityCase plain = {.steps = 4};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(plain));
   ASSERT_THAT(expected, SizeIs(4));
-  EXPECT_GT(expected[0].gradient_norm, 0.5);  // There is something to clip.
+  EXPECT_GT(expected[0].gradient_norm, 0.5);  // Clipping applies.
   for (const ParityCase& other : {ParityCase{.tied = true, .steps = 4},
                                   {.clip = true, .steps = 4},
                                   {.kv_heads = 1, .steps = 4},
@@ -94,7 +94,7 @@ TEST(TrainCaseTest, PlainCaseKeepsTheModelAlone) {
 TEST(TrainCaseTest, AnErrorNamesTheRank) {
   EXPECT_THAT(TrainCase({.mesh = {.dp = 2}, .schedule = "none"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rank 0: no generator is named \"none\"")));
+                       HasSubstr("rank 0: unknown generator \"none\"")));
   EXPECT_THAT(
       TrainCase({.stage = 2, .offload = "params", .tier = "host"}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("use stage 3")));

@@ -1,7 +1,7 @@
 // Every mesh of 1, 2, 4 and 8 ranks, with every stage of ZeRO, with and without
 // offload, every schedule, with and without recomputation: 3520 runs of 20
-// steps, each within 1e-5 of one rank. What else there is to choose changes
-// from run to run. It takes an hour; shards and filters are GoogleTest's:
+// steps, each within 1e-5 of one rank. The other options vary from run to run.
+// It takes an hour; shards and filters are GoogleTest's:
 //
 //   bazel test //tools/train/parity:whole_matrix_test --test_output=streamed
 #include <cstddef>
@@ -50,7 +50,7 @@ class WholeMatrixTest
         .values;
   }
 
-  // What is not chosen, at random.
+  // Chooses the unspecified options at random.
   CoveringRow Complete(const CoveringRow& row) {
     for (;;) {
       CoveringRow complete = row;
@@ -87,8 +87,7 @@ class WholeMatrixTest
   }
 
   static ParityReport* report_;
-  static std::map<std::string, Records>*
-      plain_;  // By the model and the moments.
+  static std::map<std::string, Records>* plain_;  // By model and moments.
   std::mt19937_64 random_;
 };
 

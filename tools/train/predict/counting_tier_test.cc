@@ -15,7 +15,7 @@ using offload::BlockInfo;
 using offload::Purpose;
 using ::testing::ElementsAre;
 
-// For memory that must not be accessed.
+// A span of memory that must not be accessed.
 std::span<std::byte> Untouchable(int64_t bytes) {
   static const auto memory =
       std::make_shared<CountingMemory>(CountingMemory::Access::kTrapped);

@@ -418,8 +418,8 @@ TEST(PredictRankTest, QuantisedMessagesHaveTheBytesOfTheirFormulas) {
   const int64_t reduced = bytes_of({}, OpKind::kReduceScatter);
   ASSERT_GT(gathers, 0);
   ASSERT_GT(reduced, 0);
-  // f32 as 1 byte and a scale of 4 for 128 elements, or fewer at the end of a
-  // parameter's shard.
+  // f32 takes 1 byte per element plus a 4-byte scale per 128 elements, or fewer
+  // at the end of a parameter's shard.
   const auto share = [](int64_t part, int64_t whole) {
     return static_cast<double>(part) / static_cast<double>(whole);
   };
@@ -430,7 +430,7 @@ TEST(PredictRankTest, QuantisedMessagesHaveTheBytesOfTheirFormulas) {
   EXPECT_GE(share(exchanged, reduced), 132.0 / 512);
   EXPECT_LE(share(exchanged, reduced), 0.28);
   EXPECT_EQ(bytes_of({.gradients = true}, OpKind::kReduceScatter), 0);
-  // The second copy is gathered in its own type, over as many ranks here.
+  // The secondary copy is gathered in its own type, over as many ranks here.
   EXPECT_EQ(bytes_of({.hpz = 2}, OpKind::kAllGather), gathers);
 }
 
@@ -589,7 +589,7 @@ TEST(PredictRankTest, RefusesWhatTheRunRefuses) {
   options.schedule = "2f2b";
   EXPECT_THAT(PipelinePlan::Create(options),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       testing::HasSubstr("no generator")));
+                       testing::HasSubstr("unknown generator")));
   options = SmallRun();
   options.mesh.tp = 5;
   TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,

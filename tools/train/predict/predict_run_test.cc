@@ -29,19 +29,19 @@ TEST(PredictRunTest, TheDefaultRunIsPredicted) {
   EXPECT_EQ(run.micro_batches, 8);
   EXPECT_TRUE(run.fits());
   EXPECT_THAT(run.advice, testing::IsEmpty());
-  // 1F1B on two ranks: one of nine slots (arXiv 2104.04473, section 2.2), but
-  // for the head, which makes the last stage longer.
+  // 1F1B on two ranks: one of nine slots is a bubble (arXiv 2104.04473, section
+  // 2.2); the head makes the last stage longer.
   EXPECT_NEAR(run.bubble, 1.0 / 9, 0.04);
   int64_t needed = 0, parameters = 0;
   for (const RankPrediction& rank : run.ranks) {
     needed += run.ResidentOf(rank);
     if (rank.place.dp == 0) parameters += rank.parameters;
-    // The optimizer's state is in host memory: two moments of its share.
+    // The optimizer's state is in host memory: two moments of its shard.
     EXPECT_EQ(rank.state.optimizer, 0);
     EXPECT_EQ(rank.state.host, 8 * ((rank.parameters + 1) / 2));
   }
   EXPECT_EQ(run.needed, needed);
-  // Norms are on both tensor ranks.
+  // Norms are replicated on both tensor ranks.
   EXPECT_EQ(parameters, model.ParameterCount() + (2 * 4 + 1) * model.hidden);
 }
 
@@ -56,7 +56,7 @@ TEST(PredictRunTest, TheWorkOfAllStagesIsTheModels) {
   const double tokens = static_cast<double>(settings.batch * settings.length);
   const double forward = model.ForwardFlopsPerToken(settings.length) * tokens;
   EXPECT_NEAR(run.work.model, 3 * forward, 1);
-  // All but the last product of each layer.
+  // All products except the last one of each layer.
   const double down = 2.0 * tokens * static_cast<double>(model.layers) *
                       static_cast<double>(model.hidden * model.intermediate);
   EXPECT_NEAR(run.work.recomputed / (forward - down), 1, 1e-9);
@@ -71,7 +71,7 @@ TEST(PredictRunTest, ThreadsShareAProcess) {
   settings.engine = "in_process";
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,
                                PredictRun(settings, model, {.room = kRoomy}));
-  // Processes show each other what they send in shared memory.
+  // Each process exposes the data it sends in shared memory.
   int64_t windows = 0;
   for (const RankPrediction& rank : apart.ranks) {
     EXPECT_GT(rank.windows, 1 << 20);
@@ -95,8 +95,8 @@ TEST(PredictRunTest, FewerProcessorsThanRanksNeedScratchForMessages) {
   EXPECT_GT(run.ranks.front().windows, apart.ranks.front().windows);
 }
 
-// The checkpoint behind the last step is written without a copy; in the middle
-// the next step runs while a copy is written.
+// The final checkpoint is written without a copy; during other checkpoints the
+// next step runs while a copy is written.
 TEST(PredictRunTest, CheckpointsInTheMiddleComeOnTopOfAStep) {
   Settings settings;
   settings.parallel.mesh = {.dp = 2};
@@ -153,7 +153,7 @@ TEST(PredictRunTest, WhatDoesNotFitComesWithWhatToChange) {
                                model_files::PresetConfig("llama-50m"));
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction roomy,
                                PredictRun(settings, model, {.room = kRoomy}));
-  // A little short, much too short, and hopeless.
+  // Slightly too little memory, far too little, and hopelessly little.
   for (const double share : {0.99, 0.6, 0.001}) {
     const MachineRoom room = {.bytes = static_cast<int64_t>(
                                   share * static_cast<double>(roomy.needed)),
@@ -174,7 +174,7 @@ TEST(PredictRunTest, WhatDoesNotFitComesWithWhatToChange) {
     EXPECT_THAT(text.str(), HasSubstr("IT DOES NOT FIT"));
     EXPECT_THAT(text.str(), HasSubstr(run.advice.front().flag));
   }
-  // What is advised is what then is.
+  // The advice predicts the same memory as a run that follows it.
   MachineRoom room = kRoomy;
   room.bytes = roomy.needed - 1;
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction run,

@@ -1,4 +1,4 @@
-// What checkpoints copy to memory, predicted and counted.
+// Compares the predicted and the counted memory of checkpoint copies.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -20,7 +20,7 @@ using testing::NewRunDirectory;
 using testing::OnRanks;
 using testing::SmallRun;
 
-// By rank, the most that a checkpoint's copies took.
+// The peak memory of a checkpoint's copies, by rank.
 absl::StatusOr<std::map<int64_t, int64_t>> CountCopies(
     const RunOptions& options, const std::string& directory) {
   absl::Mutex mutex;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kHour = int64_t{3600} * 1'000'000'000;
 
-// Rank r of each system has a clock that is r hours ahead.
+// The clock of rank r of each system is r hours ahead.
 std::vector<int64_t> Offsets(const std::vector<std::string>& systems);
 
 TEST(ClockOffsetTest, ProcessesOfOneSystemHaveOneClock) {
@@ -27,7 +27,7 @@ TEST(ClockOffsetTest, AnotherSystemsClockIsMeasured) {
   const std::vector<int64_t> offsets = Offsets({"a", "b", "a", "c"});
   EXPECT_EQ(offsets[0], 0);
   EXPECT_EQ(offsets[2], 0);
-  // Within ten seconds, on the busiest of machines.
+  // Within ten seconds, even on a very busy machine.
   EXPECT_LT(std::abs(offsets[1] + kHour), kHour / 360);
   EXPECT_LT(std::abs(offsets[3] + 3 * kHour), kHour / 360);
 }

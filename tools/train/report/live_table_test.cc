@@ -86,8 +86,8 @@ TEST(LiveTableTest, ElsewhereLinesComeAtAnInterval) {
     table.Add(StepAt(step));
   }
   const std::vector<std::string> rows = Rows(out.str());
-  // The header, steps 1, 5, 10, ..., 100 and 52, and what is behind the last
-  // line's end.
+  // The header, steps 1, 5, 10, ..., 100 and 52, and the empty text after the
+  // last newline.
   ASSERT_EQ(rows.size(), 1u + 21 + 1 + 1);
   EXPECT_EQ(rows[0], LiveTableHeader());
   EXPECT_EQ(rows[1], LiveTableRow(StepAt(0), 100));

@@ -127,7 +127,7 @@ TEST(MetricsFileTest, AResumedRunReplacesTheStepsThatItTakesAgain) {
       ASSERT_THAT(file->Add(StepAt(step), 1), IsOk());
     }
   }
-  // As a writer that was killed leaves it.
+  // The state of the file after its writer was killed.
   std::string text = *ReadFile(path, 1 << 20) + "{\"step\":5,\"los";
   ASSERT_THAT(WriteFile(path, text), IsOk());
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto file, MetricsFile::Open(path, 3));

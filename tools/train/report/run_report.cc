@@ -25,9 +25,9 @@ std::string LargerBatch(const Settings& settings, int64_t factor) {
 }
 
 std::string ChangeForDataRanks(const Settings& settings) {
-  const std::string batch = absl::StrCat(
-      LargerBatch(settings, 2),
-      ", whose gradients are summed as often as those of half of it");
+  const std::string batch =
+      absl::StrCat(LargerBatch(settings, 2),
+                   ", which sums gradients once for twice as many tokens");
   return settings.zero == 3 ? absl::StrCat(
                                   "--zero=1, which gathers weights only after "
                                   "the optimizer, if memory allows; or ",
@@ -128,11 +128,12 @@ std::string ChangeForStraggler(int64_t rank) {
 
 std::string ChangeForOverlap(const Settings& settings) {
   if (settings.zero == 3) {
-    return absl::StrCat("--gather_ahead=", settings.gather_ahead + 1,
-                        ", which has more time to hide gathers behind; or "
-                        "--micro_batch=",
-                        settings.parallel.micro_batch * 2,
-                        ", with more computation for the same bytes");
+    return absl::StrCat(
+        "--gather_ahead=", settings.gather_ahead + 1,
+        ", which has more computation to overlap with gathers; or "
+        "--micro_batch=",
+        settings.parallel.micro_batch * 2,
+        ", with more computation for the same bytes");
   }
   return absl::StrCat("--micro_batch=", settings.parallel.micro_batch * 2,
                       ", with more computation for the same bytes");
@@ -310,7 +311,7 @@ class Reporter {
     Add(ReportRule::kOverlap, share, traffic < 0.01 ? 0 : limits_.overlap,
         absl::StrFormat(
             "weights are gathered and gradients reduced for %.1f %% of the "
-            "time, %.1f %% of that beside computation",
+            "time, %.1f %% of which overlaps computation",
             100 * traffic, 100 * share),
         ChangeForOverlap(settings_));
   }
@@ -403,7 +404,7 @@ void PrintRunReport(const RunReport& report, std::ostream& out) {
         Number(one.rule, one.limit), one.meaning);
     if (one.broken) out << "         try " << one.change << "\n";
   }
-  if (report.all_well()) out << "nothing holds the run back\n";
+  if (report.all_well()) out << "no bottleneck found\n";
 }
 
 std::string RunReportAsJson(const RunReport& report) {

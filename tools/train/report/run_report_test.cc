@@ -20,7 +20,7 @@ using testing::IsEmpty;
 constexpr MachineRoom kRoom = {
     .bytes = 1'000'000, .limit = "machine", .process = 1000};
 
-// A run of dp2,pp2,tp2 in which all is well.
+// A run of dp2,pp2,tp2 without problems.
 class RunReportTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -44,7 +44,7 @@ class RunReportTest : public testing::Test {
     EXPECT_THAT(prediction.status(), IsOk());
     return MakeRunReport(result_, settings_, *prediction);
   }
-  // The measurement of a rule; of stragglers the first.
+  // The measurement of a rule; the first one for stragglers.
   std::optional<Measurement> Of(ReportRule rule) {
     for (const Measurement& one : Report().measurements) {
       if (one.rule == rule) return one;
@@ -66,7 +66,7 @@ TEST_F(RunReportTest, AGoodRunIsTold) {
   }
   std::ostringstream text;
   PrintRunReport(report, text);
-  EXPECT_THAT(text.str(), HasSubstr("nothing holds the run back"));
+  EXPECT_THAT(text.str(), HasSubstr("no bottleneck found"));
   EXPECT_THAT(text.str(), HasSubstr("report of 3 steps, 1234 tokens/s"));
 }
 
@@ -77,9 +77,9 @@ TEST_F(RunReportTest, CommunicationIsToldAboveItsLimit) {
   const auto one = Of(ReportRule::kCommunication);
   EXPECT_TRUE(one->broken);
   EXPECT_NEAR(one->measured, 0.30125, 1e-9);
-  // With ZeRO 3 most bytes go along dp: weights, for each micro-batch.
+  // With ZeRO 3 dp carries most bytes: weights, for each micro-batch.
   EXPECT_THAT(one->change, HasSubstr("along dp: --zero=1"));
-  // Else along tp: two all-reduces a layer and pass.
+  // Otherwise tp does: two all-reduces per layer and pass.
   settings_.zero = 1;
   EXPECT_THAT(Of(ReportRule::kCommunication)->change,
               HasSubstr("along tp: --mesh=dp4,pp2"));
@@ -130,7 +130,8 @@ TEST_F(RunReportTest, PipelineEfficiencyIsToldBelowItsLimit) {
   EXPECT_FALSE(Of(ReportRule::kPipeline)->broken);
   result_.ranks[7].shares.bubble = 0.32;
   EXPECT_TRUE(Of(ReportRule::kPipeline)->broken);
-  // Enough micro-batches: another schedule. Too few: more.
+  // With enough micro-batches the advice is another schedule, else more
+  // micro-batches.
   EXPECT_THAT(Of(ReportRule::kPipeline)->change, HasSubstr("--schedule=zb_h1"));
   settings_.parallel.schedule = "zb_h1";
   EXPECT_THAT(Of(ReportRule::kPipeline)->change, HasSubstr("--mesh=dp4,pp1"));
@@ -152,7 +153,8 @@ TEST_F(RunReportTest, TensorEfficiencyIsToldBelowItsLimit) {
       all += rank.traffic.SentAlong(axis);
     }
   }
-  // Products p and messages c of which s are tensor ranks': p / (p + s c).
+  // With p products and c messages, of which a share s is between tensor ranks,
+  // the efficiency is p / (p + s c).
   const double limit = 0.25 * 0.4 / (tensor / all);
   for (RankResult& rank : result_.ranks) {
     rank.shares.products = 0.4;
@@ -169,7 +171,7 @@ TEST_F(RunReportTest, TensorEfficiencyIsToldBelowItsLimit) {
 }
 
 TEST_F(RunReportTest, ARankFarBehindTheMedianOfItsStageIsTold) {
-  // The second stage computes twice as long: that is no straggler.
+  // The second stage takes twice as long, which does not make it a straggler.
   for (int64_t r = 4; r < 8; ++r) {
     result_.ranks[static_cast<size_t>(r)].shares.compute = 1.4;
   }

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 
 constexpr int64_t kMoments = 24;
 
-// The reference: moment by moment.
+// The reference: one flag per moment.
 std::vector<bool> MomentsOf(const std::vector<Span>& spans) {
   std::vector<bool> moments(kMoments, false);
   for (const Span& span : spans) {
@@ -44,7 +44,7 @@ std::vector<Span> RandomSpans(std::mt19937_64& random) {
   for (uint64_t i = random() % 6; i > 0; --i) {
     const auto a = static_cast<int64_t>(random() % kMoments);
     const auto b = static_cast<int64_t>(random() % kMoments);
-    spans.push_back({a, b});  // Also empty ones, and ends before begins.
+    spans.push_back({a, b});  // Some are empty or end before they begin.
   }
   return spans;
 }

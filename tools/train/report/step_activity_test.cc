@@ -79,7 +79,7 @@ TEST(StepActivityTest, ATierIsWaitedForWhileTheThreadSleeps) {
                     .in_flight = {{1045, 1080}},
                     .segments = {{{1000, 1050}, 40}, {{1050, 1100}, 10}}};
   const StepAccount account = AccountOf(activity);
-  // 40 ns of sleep before the call: of these, 3 ns had an operation under way.
+  // 40 ns of sleep before the call; an operation was running for 3 ns of them.
   EXPECT_THAT(account.of(Doing::kOffload), ElementsAre(Span{1045, 1060}));
   EXPECT_THAT(account.of(Doing::kOptimizer),
               ElementsAre(Span{1040, 1045}, Span{1060, 1100}));

@@ -28,7 +28,7 @@ namespace {
 
 using collectives::MonotonicNanos;
 
-// FLOP/s of one large product, the best of several.
+// FLOP/s of one large product, the best of several runs.
 absl::StatusOr<double> ProductRate(tensor_parallel::Ops& ops) {
   constexpr int64_t kSize = 1024;
   std::vector<Tensor> tensors;

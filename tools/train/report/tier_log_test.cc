@@ -26,7 +26,7 @@ using ::testing::SizeIs;
 
 constexpr int64_t kMilli = 1'000'000;
 
-// Takes its time for every Put, on a thread of its own.
+// Delays every Put, on its own thread.
 class SlowTier final : public offload::MemoryTier {
  public:
   explicit SlowTier(int64_t ms) : ms_(ms) {}
@@ -92,8 +92,8 @@ TEST(TierLogTest, WaitingForAnOperationIsOffloadAndComputingMeanwhileIsNot) {
   Operation put = tier.StartPut("a", bytes, {});
   ComputeFor(50 * kMilli);
   log->Stamp();
-  // On a machine whose processors are all busy this may have taken longer than
-  // the operation, and still the thread has not slept.
+  // On a busy machine this may take longer than the operation, but the thread
+  // has not slept.
   EXPECT_LT(OffloadShare(log->Take(), begin, MonotonicNanos()), 0.5);
   ASSERT_THAT(put.Wait(), IsOk());
 

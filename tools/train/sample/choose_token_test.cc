@@ -48,7 +48,7 @@ TEST(ChooseTokenTest, NeverTakesATokenOfProbabilityZero) {
   EXPECT_THAT(ChooseToken(logits, 1, 0.5), IsOkAndHolds(3));
   EXPECT_THAT(ChooseToken(logits, 1, std::nextafter(1.0, 0.0)),
               IsOkAndHolds(3));
-  // So cold that all but the largest vanish.
+  // So cold that only the largest logit remains.
   EXPECT_THAT(ChooseToken({{1.0, 2.0}}, 1e-300, 0.999), IsOkAndHolds(1));
 }
 

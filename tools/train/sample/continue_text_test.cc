@@ -24,8 +24,8 @@ class ContinueTextTest : public ::testing::Test {
     return ContinueText(reader, tokenizer_, ops_, options);
   }
 
-  // Each token from a model that reads all before it anew: `positions` at most
-  // of them, or half of these.
+  // Computes each token from all previous ones, without a cache, and keeps at
+  // most `positions` tokens, or half of them after an overflow.
   std::string GreedyText(const std::string& prompt, int64_t count) {
     const LlamaWeights weights = *LlamaWeights::Read(reader_, DType::kF32);
     const size_t positions = 64;
@@ -62,7 +62,7 @@ TEST_F(ContinueTextTest, GreedyTextIsThatOfAModelWithoutACache) {
 }
 
 TEST_F(ContinueTextTest, GoesOnBehindThePositionsOfTheModel) {
-  // 64 positions: used up by the text, or by the prompt alone.
+  // Of 64 positions, the text or the prompt alone uses all.
   for (const size_t length : {60u, 63u, 64u, 65u, 200u}) {
     const std::string prompt(length, 'a');
     EXPECT_THAT(
@@ -82,7 +82,7 @@ TEST_F(ContinueTextTest, TheSeedDecides) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string other,
                                Continue(reader_, options));
   EXPECT_NE(other, text);
-  // Fewer tokens are the beginning of more.
+  // A shorter sample is a prefix of a longer one.
   options.tokens = 10;
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string beginning,
                                Continue(reader_, options));

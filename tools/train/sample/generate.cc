@@ -26,7 +26,7 @@ namespace {
 
 absl::Status CheckChoice(std::span<const double> logits, double temperature) {
   if (logits.empty()) {
-    return absl::InvalidArgumentError("no logits to choose a token by");
+    return absl::InvalidArgumentError("no logits to choose a token from");
   }
   if (!(temperature >= 0) || !std::isfinite(temperature)) {
     return absl::InvalidArgumentError(

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::StartsWith;
 
-// The directory of a run's checkpoints, after so many steps.
+// Trains some steps; returns the directory of the run's checkpoints.
 std::string Checkpoints(const std::string& name, const MeshSizes& mesh,
                         int64_t steps, bool is_tied = false) {
   RunOptions options = testing::SmallRun();
@@ -48,7 +48,7 @@ class GenerateTextTest : public ::testing::Test {
 };
 
 TEST_F(GenerateTextTest, TheMeshThatWroteTheCheckpointDoesNotMatter) {
-  // First weights have the same bits on every mesh.
+  // Initial weights have the same bits on every mesh.
   for (const bool is_tied : {false, true}) {
     const SampleOptions options = {.tokens = 60, .temperature = 1};
     TESSERA_ASSERT_OK_AND_ASSIGN(

@@ -103,8 +103,8 @@ absl::StatusOr<TensorView> HeadsOf(const TensorView& x, int64_t heads) {
 absl::StatusOr<std::unique_ptr<LlamaDecoder>> LlamaDecoder::Create(
     const LlamaWeights& weights, tensor_parallel::Ops& ops, int64_t capacity) {
   if (capacity < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("room for ", capacity, " tokens; 1 and more are allowed"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "capacity of ", capacity, " tokens; 1 and more are allowed"));
   }
   std::unique_ptr<LlamaDecoder> decoder(
       new LlamaDecoder(weights, ops, capacity));
@@ -149,9 +149,9 @@ absl::Status LlamaDecoder::CheckTokens(std::span<const int64_t> tokens) const {
     return absl::InvalidArgumentError("no tokens to append; give at least 1");
   }
   if (count > capacity_ - length()) {
-    return absl::OutOfRangeError(absl::StrCat(count, " tokens behind ",
-                                              length(), "; there is room for ",
-                                              capacity_, " in all"));
+    return absl::OutOfRangeError(absl::StrCat(count, " tokens after ", length(),
+                                              "; there is room for ", capacity_,
+                                              " in all"));
   }
   for (const int64_t token : tokens) {
     if (0 <= token && token < config_.vocabulary) continue;

@@ -1,8 +1,8 @@
 // Tokens per second after a prompt, one at a time.
 //
 // Counters: GB/s of weights, each of which is read once per token, and
-// share_of_triad: its ratio to the triad of one thread in the same run
-// (offload/optimizer/triad.h). Keys and values are not counted.
+// share_of_triad: that divided by the bandwidth of one thread's triad in the
+// same run (offload/optimizer/triad.h). Keys and values are not counted.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -42,7 +42,8 @@ void DecodeToken(benchmark::State& state, const char* preset) {
     state.SetIterationTime(time.count());
     seconds += time.count();
   }
-  // Only one row of the embedding is read.
+  // Each token reads only one row of the embedding, so the table is not
+  // counted.
   const auto bytes = static_cast<double>(
       4 * (config.ParameterCount() - config.vocabulary * config.hidden));
   const double tokens_per_second =

@@ -63,7 +63,7 @@ class LlamaDecoderTest : public ::testing::TestWithParam<DType> {
 
 TEST_P(LlamaDecoderTest, TheCacheChangesNothing) {
   std::mt19937_64 random(2);
-  // More than go through the model at once.
+  // More tokens than one pass of the model takes.
   const std::vector<int64_t> tokens = Tokens(300, 1);
   auto decoder = Decoder(300);
   for (size_t read = 0; read < tokens.size();) {
@@ -74,7 +74,7 @@ TEST_P(LlamaDecoderTest, TheCacheChangesNothing) {
         decoder->Append(std::span(tokens).subspan(read, count)));
     read += count;
     EXPECT_EQ(decoder->length(), static_cast<int64_t>(read));
-    // All of them at once, in memory of another size.
+    // All tokens at once, with a cache of another size.
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<double> whole,
                                  Decoder(static_cast<int64_t>(read) + 5)
                                      ->Append(std::span(tokens).first(read)));
@@ -104,14 +104,14 @@ TEST_P(LlamaDecoderTest, RefusesTokensThatCannotBeAndTakesNone) {
   EXPECT_THAT(decoder->Append({{-1}}), StatusIs(code, HasSubstr("token -1")));
   EXPECT_THAT(decoder->Append(Tokens(3, 1)),
               StatusIs(absl::StatusCode::kOutOfRange,
-                       HasSubstr("3 tokens behind 2; there is room for 4")));
+                       HasSubstr("3 tokens after 2; there is room for 4")));
   EXPECT_EQ(decoder->length(), 2);
   TESSERA_EXPECT_OK(decoder->Append(Tokens(2, 3)));
   EXPECT_THAT(LlamaDecoder::Create(*weights_, ops_, 0),
-              StatusIs(code, HasSubstr("room for 0 tokens")));
+              StatusIs(code, HasSubstr("capacity of 0 tokens")));
 }
 
-// The weight of a stage's parameter of that name.
+// The weight that corresponds to a stage's parameter.
 std::pair<LlamaPart, int64_t> PartOf(const std::string& name) {
   if (name == "embedding.weight") return {LlamaPart::kEmbedding, -1};
   if (name == "head.norm.weight") return {LlamaPart::kFinalNorm, -1};
@@ -144,7 +144,7 @@ class OneSequence final : public TokenSource {
   std::vector<int64_t> tokens_;
 };
 
-// What the model that trains says of the sequence.
+// The loss of the sequence by the training model.
 double TrainingLoss(WeightReader& reader, tensor_parallel::Ops& ops,
                     DType dtype, const std::vector<int64_t>& tokens) {
   const auto length = static_cast<int64_t>(tokens.size()) - 1;

@@ -9,7 +9,7 @@
 namespace tessera::train {
 namespace {
 
-// By the definition: no table of ranges.
+// By definition, without a table of ranges.
 std::string Encode(uint32_t c) {
   const auto byte = [](uint32_t value) { return static_cast<char>(value); };
   if (c < 0x80) return {byte(c)};
@@ -26,8 +26,8 @@ bool IsControl(uint32_t c) {
   return (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0);
 }
 
-// Every proper prefix of every character: those that differ in the last byte
-// alone have the same.
+// Every proper prefix of every character; characters that differ only in the
+// last byte share prefixes.
 const std::set<std::string>& Beginnings() {
   static const auto* const beginnings = [] {
     auto* all = new std::set<std::string>;
@@ -85,7 +85,7 @@ TEST(PrintableTextTest, IsUtf8WhateverTheBytes) {
     for (char& c : text)
       c = static_cast<char>(random() >> 11 | 0x80 * (random() % 2));
     const std::string shown = PrintableText(text);
-    // What is printable stays as it is.
+    // Printable text is unchanged.
     ASSERT_EQ(PrintableText(shown), shown);
   }
 }

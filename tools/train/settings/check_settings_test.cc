@@ -37,7 +37,7 @@ Settings With(const Change& change) {
   return settings;
 }
 
-// Of --flag=text, where all else is as by default.
+// Checks the settings with --flag=text and defaults elsewhere.
 absl::Status CheckGiven(std::string_view flag, const std::string& text) {
   Settings settings;
   const auto& field =
@@ -152,13 +152,13 @@ TEST(CheckSettingsTest, AllEnginesAndNamedValuesPass) {
 }
 
 struct RefusedCase {
-  std::string message;  // How it begins.
+  std::string message;  // The start of the message.
   Change change;
 };
 
 void ExpectRefused(const std::string& message, const absl::Status& status) {
   EXPECT_THAT(status, Refused(message));
-  // An example that works, or what to give.
+  // The message contains a valid example or an instruction.
   EXPECT_TRUE(absl::StrContains(status.message(), "such as ") ||
               absl::StrContains(status.message(), "give ") ||
               absl::StrContains(status.message(), "micro-batches work"))
@@ -185,8 +185,8 @@ TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
       {"--dtype=\\n\\x1b[0m: must be one of", "dtype", "\n\x1b[0m"},
       {"--mesh=: a mesh of 0 characters", "mesh", ""},
       {"--mesh=dp0: axis \"dp\" has size 0", "mesh", "dp0"},
-      {"--mesh=dp2,dp2: axis \"dp\" stands there twice", "mesh", "dp2,dp2"},
-      {"--mesh=ep2: there is no axis \"ep\"; the axes are dp (or dp_replicate "
+      {"--mesh=dp2,dp2: axis \"dp\" is named twice", "mesh", "dp2,dp2"},
+      {"--mesh=ep2: unknown axis \"ep\"; the axes are dp (or dp_replicate "
        "and dp_shard), pp, cp and tp",
        "mesh", "ep2"},
       {"--mesh=dp4,dp_shard3: dp_shard3 does not divide dp4; give", "mesh",
@@ -215,7 +215,7 @@ TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
   }
 }
 
-// As a program could make them, without a text.
+// Values that a program can set but no text expresses.
 TEST(CheckSettingsTest, RefusesValuesThatNoTextSays) {
   ExpectRefused({
       {"--dtype=f64: must be one of fp32, bf16, such as --dtype=fp32",
@@ -418,7 +418,7 @@ TEST(CheckSettingsTest, RefusesCompressionThatRoundsOrSavesNothing) {
   });
 }
 
-// By hand, for every codec and kind of state.
+// Worked out by hand for every codec and kind of state.
 TEST(TierCodecsTest, OnlyGradientsAndParametersWithMasterWeightsAreRounded) {
   using offload::Purpose;
   for (const char* codec :
@@ -550,7 +550,7 @@ TEST(CheckSettingsTest, AgreesWithTheGeneratorsForAllSmallPipelines) {
   }
 }
 
-// Values that flags may be given.
+// Values for flags.
 const std::vector<int64_t> kNumbers = {std::numeric_limits<int64_t>::min(),
                                        -1,
                                        0,
@@ -584,7 +584,7 @@ void SetAny(std::mt19937_64& random, T& value) {
   }
 }
 
-// Up to five fields are something else than by default.
+// Changes up to five fields.
 Settings AnySettings(std::mt19937_64& random) {
   Settings settings;
   for (size_t i = random() % 6; i > 0; --i) {
@@ -593,7 +593,7 @@ Settings AnySettings(std::mt19937_64& random) {
         [&](const auto& member) {
           auto value = GetField(member, settings);
           SetAny(random, value);
-          // Texts that say nothing leave the field as it is.
+          // Invalid text leaves the field unchanged.
           SetField(value, member, settings).IgnoreError();
         },
         fields[random() % fields.size()].member);
@@ -618,7 +618,7 @@ TEST(CheckSettingsFuzzTest, AnyNumbersAndWordsPassOrAreRefusedInALine) {
     if (status.ok()) {
       ++passed;
       const auto options = RunOptionsFrom(settings, model);
-      if (!options.ok()) {  // Only the model's sizes say whether they fit.
+      if (!options.ok()) {  // The model's sizes decide.
         ASSERT_TRUE(settings.max_gathered_bytes > 0 ||
                     absl::EndsWith(settings.parallel.schedule, ".csv"));
         ASSERT_THAT(options.status(), Refused("--"));

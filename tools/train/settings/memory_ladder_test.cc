@@ -15,7 +15,7 @@ namespace {
 
 using topology::MemoryStrategy;
 
-// 1000 as given; each change saves some, as in a run of many micro-batches.
+// 1000 initially; each change saves some, as in a run with many micro-batches.
 absl::StatusOr<int64_t> Need(const Settings& settings) {
   int64_t needed = 1000;
   if (settings.recompute == "selective") needed -= 50;
@@ -24,7 +24,7 @@ absl::StatusOr<int64_t> Need(const Settings& settings) {
   if (settings.reduce == "each") needed -= 100;
   if (settings.zero == 3 && settings.gather_ahead == 0) needed -= 20;
   const OffloadChoice offload = OffloadChoice::Of(settings.offload);
-  if (offload.gradients) needed += 10;  // And near memory.
+  if (offload.gradients) needed += 10;  // Near memory.
   if (offload.activations && !settings.offload_dir.empty()) needed -= 50;
   if (settings.compression != "none") needed += 5;
   if (!settings.offload_dir.empty()) needed -= 300;
@@ -94,7 +94,7 @@ TEST(MemoryLadderTest, ReducesAtEachMicroBatchFirstWhereTheStageAllowsIt) {
                 "--recompute=selective --reduce=each"}});
 }
 
-// Of 1000 bytes 4 are not worth a rung, of 400 they are.
+// Saving 4 of 1000 bytes is not worth a rung; saving 4 of 400 is.
 TEST(MemoryLadderTest, ARungSavesOnePercent) {
   Settings settings = StageOne();
   settings.zero = 2;
@@ -115,7 +115,7 @@ TEST(MemoryLadderTest, ARungSavesOnePercent) {
   }
 }
 
-// As where the run reduces at each micro-batch by itself.
+// For example because the run already reduces in each micro-batch.
 TEST(MemoryLadderTest, LeavesOutWhatSavesNothing) {
   const auto need = [](const Settings& settings) -> absl::StatusOr<int64_t> {
     return settings.zero == 3 ? 700 : 1000;
@@ -139,7 +139,7 @@ TEST(MemoryLadderTest, NothingIsLeftAtTheTop) {
               {{1, MemoryStrategy::kBasic, ""}});
 }
 
-// Only while it runs, from host memory, and by itself.
+// Only while running, only from host memory, and not combined with others.
 TEST(MemoryLadderTest, TriesCompressionAlone) {
   Settings settings = StageOne();
   settings.zero = 3;
@@ -184,7 +184,8 @@ TEST(MemoryLadderTest, LimitsLeaveRoomForPredictionsThatAreWrong) {
   EXPECT_FALSE(FitsMemoryLimit(100, 104));
   EXPECT_FALSE(ExceedsMemoryLimit(980, 1000));
   EXPECT_TRUE(ExceedsMemoryLimit(981, 1000));
-  // What fits by prediction, and is wrong by 2 % or less, does not exceed.
+  // A prediction that fits and is wrong by at most 2 % does not exceed the
+  // limit.
   for (int64_t limit = 1000; limit < 3000; ++limit) {
     int64_t needed = limit;
     while (!FitsMemoryLimit(needed, limit)) --needed;

@@ -50,7 +50,7 @@ TEST(ModelOfTest, RefusesModelsThatAreNotThere) {
 }
 
 TEST(ModelOfTest, RefusesMeshesThatTheModelDoesNotFit) {
-  Settings settings;  // 4 layers, 4 heads, 2 kv heads.
+  Settings settings;  // Default: 4 layers, 4 heads, 2 kv heads.
   for (const char* mesh : {"tp1", "tp2", "tp4", "tp8", "pp4"}) {
     settings.parallel.mesh = *topology::MeshSizes::Parse(mesh);
     TESSERA_EXPECT_OK(ModelOf(settings, 257)) << mesh;

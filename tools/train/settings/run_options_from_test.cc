@@ -7,7 +7,7 @@
 namespace tessera::train {
 namespace {
 
-// No field as it is by default.
+// Settings without defaults.
 Settings Unusual() {
   Settings settings;
   settings.parallel.mesh = {.dp = 2, .pp = 3, .cp = 4, .tp = 5};

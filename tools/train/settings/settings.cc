@@ -127,11 +127,11 @@ constexpr SettingsField kFields[] = {
      "text files, directories, patterns, and token files (.u16, .u32), "
      "separated by commas; empty: the repository's own sources and documents"},
     {"tokenizer", &Settings::tokenizer,
-     "a directory with a Hugging Face tokenizer.json; empty: --model's, where "
-     "it has one, else bytes"},
+     "a directory with a Hugging Face tokenizer.json; empty: --model's if it "
+     "has one, else bytes"},
     {"dtype", kDType, "type of weights and activations: fp32, bf16"},
-    {"length", &Settings::length, "tokens of a sequence"},
-    {"batch", &Settings::batch, "sequences of a step, over all ranks"},
+    {"length", &Settings::length, "tokens per sequence"},
+    {"batch", &Settings::batch, "sequences per step, over all ranks"},
     {"micro_batch", Plain<&ParallelConfig::micro_batch, int64_t>(),
      "sequences that a rank computes with at a time"},
     {"steps", &Settings::steps, "steps of the whole run"},
@@ -160,8 +160,7 @@ constexpr SettingsField kFields[] = {
      "all_reduce"},
     {"schedule", Plain<&ParallelConfig::schedule, std::string>(),
      "pipeline schedule: 1f1b, gpipe, interleaved_1f1b, zb_h1, zb_v and more "
-     "(//tools/schedule shows them), auto (synthesized for the model), or a "
-     "CSV file"},
+     "(see //tools/schedule), auto (synthesized for the model), or a CSV file"},
     {"chunks", Plain<&ParallelConfig::chunks, int64_t>(),
      "stages of each pipeline rank"},
     {"sequence_parallel", &Settings::sequence_parallel,
@@ -194,7 +193,7 @@ constexpr SettingsField kFields[] = {
      "type of AdamW's moments: f32, bf16, int8 (8 bits and a scale for each "
      "block)"},
     {"bucket_bytes", &Settings::bucket_bytes,
-     "gradients of a layer that are packed into one message"},
+     "bytes of gradients of a layer that are packed into one message"},
     {"gather_ahead", &Settings::gather_ahead,
      "with --zero=3, layers whose weights are gathered ahead of their use"},
     {"max_gathered_bytes", &Settings::max_gathered_bytes,
@@ -211,9 +210,9 @@ constexpr SettingsField kFields[] = {
     {"quantized_gradients", &Settings::quantized_gradients,
      "reduces gradients as int8 blocks (ZeRO++ qgZ); needs --zero=1 or more"},
     {"hpz_partition_size", &Settings::hpz_partition_size,
-     "ranks, such as those of a host, that keep a second copy of the weights "
-     "together, for all gathers of a step but the first (ZeRO++ hpZ); 0: none; "
-     "needs --zero=3"},
+     "number of adjacent ranks, such as those of a host, that share a second "
+     "copy of the weights, used by all gathers of a step except the first "
+     "(ZeRO++ hpZ); 0: off; needs --zero=3"},
 
     {"learning_rate", &Settings::learning_rate, "peak learning rate"},
     {"min_learning_rate", &Settings::min_learning_rate,
@@ -232,8 +231,8 @@ constexpr SettingsField kFields[] = {
      "dropped; the same ones on every mesh"},
 
     {"run_dir", &Settings::run_dir,
-     "a directory for checkpoints, settings and logs; empty: a new one for "
-     "temporary files"},
+     "a directory for checkpoints, settings and logs; empty: a new temporary "
+     "directory"},
     {"checkpoint_every", &Settings::checkpoint_every,
      "steps from one checkpoint to the next; 0: one at the end"},
     {"keep_checkpoints", &Settings::keep_checkpoints,
@@ -246,7 +245,7 @@ constexpr SettingsField kFields[] = {
     {"sample_prompt", &Settings::sample_prompt,
      "beginning of the text sample after training"},
     {"sample_tokens", &Settings::sample_tokens,
-     "tokens of the sample; 0: no sample"},
+     "length of the sample in tokens; 0: no sample"},
     {"sample_temperature", &Settings::sample_temperature,
      "temperature of the sample; 0: always the most likely token"},
 
@@ -258,15 +257,16 @@ constexpr SettingsField kFields[] = {
      "seconds that ranks wait for each other"},
     {"threads", &Settings::threads, "threads of each rank's computation"},
     {"memory_limit", kMemoryLimit,
-     "memory of all ranks on this machine, such as 300MiB: the run gives up "
-     "speed until it fits; empty: no limit"},
-    {"report", &Settings::report, "prints bottlenecks and what to change"},
+     "memory limit for all ranks on this machine, such as 300MiB: the run "
+     "trades speed for memory until it fits; empty: no limit"},
+    {"report", &Settings::report,
+     "prints bottlenecks and which flags to change"},
     {"verify", &Settings::verify,
      "repeats the steps on one rank and compares the losses"},
     {"dry_run", &Settings::dry_run,
      "prints mesh, memory, traffic and bubble, and does not train"},
     {"force", &Settings::force,
-     "starts a run even if it is predicted to need more memory than there is"},
+     "starts a run even if it is predicted to need more memory than available"},
     {"format", &Settings::format, "format of standard output: text, json"},
     {"quiet", &Settings::quiet, "prints no table of steps"},
 };
@@ -381,7 +381,7 @@ absl::StatusOr<std::string> FormatField(const SettingsField& field,
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (Json::parse(text) == value) return text;
   return absl::InvalidArgumentError(absl::StrCat(
-      "a text that is no UTF-8 cannot be written as JSON: ",
+      "text that is not UTF-8 cannot be written as JSON: ",
       value.is_string() ? Quoted(value.get_ref<const std::string&>())
                         : std::string("one of a list")));
 }

@@ -1,4 +1,4 @@
-// Flags, files and the fields that both have.
+// Tests flags, files and their common fields.
 #include "tools/train/settings/settings.h"
 
 #include <unistd.h>
@@ -38,7 +38,7 @@ auto Refused(const std::string& words) {
   return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
 }
 
-// What an aggregate's field can be made of.
+// Converts to any type, to count an aggregate's fields.
 struct AnyValue {
   template <typename T>
   operator T() const;
@@ -53,7 +53,7 @@ constexpr size_t CountFields() {
   }
 }
 
-// Settings whose every field has another value than the defaults.
+// Settings in which every field differs from its default.
 Settings Others() {
   Settings settings;
   int64_t number = 2;
@@ -71,7 +71,7 @@ Settings Others() {
           } else {
             value = static_cast<T>(1e15 / 7 + static_cast<double>(number));
           }
-          // Some texts must say something.
+          // Some fields reject invalid text.
           SetField(value, member, settings).IgnoreError();
           ++number;
         },
@@ -197,7 +197,7 @@ TEST_F(SettingsTest, GivenFlagsOverrideTheFileAndOthersDoNot) {
   TESSERA_EXPECT_OK(WriteSettings(file, path));
   TESSERA_EXPECT_OK(Parse({"--config", path}));
   EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(file));
-  // Also with what is the default.
+  // Flags that equal the default override the file, too.
   TESSERA_EXPECT_OK(Parse({"--steps=60", "--noquiet", "--data="}));
   file.steps = 60;
   file.quiet = false;
@@ -248,7 +248,7 @@ TEST_F(SettingsTest, JsonHasEveryFieldToTheLastBit) {
   EXPECT_THAT(ParseSettings("{}"), IsOkAndHolds(Settings()));
 }
 
-// Files of run directories, from before `parallel` held what they say.
+// Files from before `parallel` existed.
 TEST_F(SettingsTest, ReadsOldFiles) {
   Settings expected;
   expected.parallel = {.mesh = {.dp = 4, .tp = 2, .dp_replicate = 2},
@@ -268,7 +268,7 @@ TEST_F(SettingsTest, ReadsOldFiles) {
               IsOkAndHolds(Settings()));
 }
 
-// No text of a run's own is lost on the way through a file.
+// Text in any field survives a round trip through a file.
 TEST_F(SettingsTest, WritesWhatFlagsTake) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
                                FormatSettings(Others()));
@@ -344,7 +344,7 @@ TEST_F(SettingsTest, RefusesToWriteWhatJsonCannotSayAndKeepsTheOldFile) {
   settings = {};
   settings.sample_prompt = "\xff";
   EXPECT_THAT(WriteSettings(settings, path),
-              Refused("key \"sample_prompt\": a text that is no UTF-8"));
+              Refused("key \"sample_prompt\": text that is not UTF-8"));
   settings = {};
   settings.data = {"a", "\xc3"};
   EXPECT_THAT(WriteSettings(settings, path), Refused("key \"data\""));

@@ -1,10 +1,11 @@
-// Memory that nobody predicts, in one rank of a run: preloaded (LD_PRELOAD)
-// into //tools/train, it takes more after each step, as a leak would.
+// Memory that no prediction contains, in one rank of a run. Preloaded
+// (LD_PRELOAD) into //tools/train, it allocates more after each step, like a
+// leak.
 //
 //   TESSERA_TEST_BALLAST="1 8388608 41943040 /tmp/run/metrics.jsonl"
 //
-// The process of rank 1 takes 8 MiB for each line of that file, 40 MiB at most.
-// Other processes take nothing.
+// The process of rank 1 allocates 8 MiB for each line of that file, at most 40
+// MiB. Other processes allocate nothing.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ int64_t LinesOf(const std::string& path) {
   return lines;
 }
 
-// It stays until the process ends.
+// Allocates memory that is never freed.
 void Take(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,

@@ -1,5 +1,5 @@
-// A text for tests of training: 400 lines that are alike, so that there is
-// something to learn.
+// A text for tests of training: 400 similar lines, so that a model can learn
+// it.
 #ifndef TESSERA_TOOLS_TRAIN_TESTING_SMALL_TEXT_H_
 #define TESSERA_TOOLS_TRAIN_TESTING_SMALL_TEXT_H_
 

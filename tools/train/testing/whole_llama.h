@@ -30,8 +30,8 @@ class WholeLlama {
     return layers_->windows();
   }
 
-  // The loss of micro-batch 0; then its backward, at once or in halves, or
-  // Release if there is none.
+  // Forward computes the loss of micro-batch 0. It is followed by a backward,
+  // together or in halves, or by Release.
   absl::StatusOr<double> Forward();
   absl::Status Backward();
   absl::Status BackwardInput();
@@ -49,7 +49,7 @@ class WholeLlama {
   LlamaPasses passes_;
   std::unique_ptr<LlamaLayers> layers_;
   std::vector<std::unique_ptr<pipeline::Stage>> stages_;
-  // Between stages, and their gradients.
+  // Tensors between stages, and their gradients.
   std::vector<Tensor> tensors_, gradients_;
   std::vector<TensorView> views_, gradient_views_;
   std::vector<ConstTensorView> const_views_, const_gradient_views_;

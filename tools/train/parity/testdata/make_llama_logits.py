@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes llama_logits.json: what transformers' LlamaForCausalLM makes of weights that a formula gives.
+"""Writes llama_logits.json: the results of transformers' LlamaForCausalLM for weights given by a formula.
 
     python3 -m venv venv && venv/bin/pip install torch transformers
     venv/bin/python make_llama_logits.py llama_logits.json
 
-The weights are those of FillByFormula in reference_weights.h. transformers computes norms, angles and softmaxes in float32 whatever
-the type of a model; here float32 is made to mean float64 for it, so that all digits count. What its own float32 changes is printed.
+The weights are those of FillByFormula in reference_weights.h. transformers computes norms, angles and softmaxes in float32 for
+every type of model; this script replaces float32 by float64 to get all digits, and prints the difference.
 """
 import json
 import math
@@ -26,7 +26,7 @@ CASES = [
 
 
 class DoubleTorch:
-    """torch, but that float32 is float64."""
+    """torch with float32 replaced by float64."""
 
     def __getattr__(self, name):
         return getattr(torch, "float64" if name in ("float32", "float") else name)
@@ -45,7 +45,7 @@ def use_doubles(module):
 
 
 def tensors_of(model):
-    """In the order of TensorsOf in reference_weights.h."""
+    """Returns the tensors in the order of TensorsOf in reference_weights.h."""
     names = ["model.embed_tokens.weight"]
     for layer in range(model.config.num_hidden_layers):
         names += ["model.layers.%d.%s.weight" % (layer, name) for name in (
@@ -77,7 +77,7 @@ def fill_by_formula(model):
 
 
 def slopes_of(model):
-    """Of the loss, along element j of a tensor moving by cos(j + 1): a number that sees every element of a gradient, by tensor."""
+    """Returns by tensor the change of the loss when element j moves by cos(j + 1), which depends on every element's gradient."""
     slopes = []
     for _, parameter in tensors_of(model):
         ways = torch.tensor([math.cos(j + 1) for j in range(parameter.numel())], dtype=torch.float64)

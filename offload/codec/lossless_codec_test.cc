@@ -1,5 +1,3 @@
-#include "offload/codec/codecs.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/codec/arrays.h"
+#include "offload/codec/codecs.h"
 #include "offload/codec/plane_coder.h"
 
 namespace tessera::offload {

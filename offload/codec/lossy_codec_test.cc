@@ -1,5 +1,3 @@
-#include "offload/codec/codecs.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -16,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "offload/codec/arrays.h"
 #include "offload/codec/block_kernels.h"
+#include "offload/codec/codecs.h"
 
 namespace tessera::offload {
 

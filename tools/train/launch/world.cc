@@ -19,7 +19,6 @@
 #include "collectives/channel/socket.h"
 #include "collectives/engine/engine_registry.h"
 #include "collectives/groups/host_hierarchy.h"
-#include "collectives/shared_memory/shared_memory.h"
 #include "tools/cli/cli.h"
 #include "tools/train/loop/collective_log.h"
 #include "topology/config/strategies.h"
@@ -57,15 +56,13 @@ absl::StatusOr<std::map<std::string, std::string>> GlooAddress(
 absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(
     const Settings& settings, const Job& job, const EnvironmentLookup& lookup) {
   const absl::Duration timeout = settings.parallel.timeout;
-  if (settings.engine == "shared_memory") {
-    return collectives::CreateSharedMemoryEngine(*job.store,
-                                                 {.timeout = timeout});
-  }
   collectives::EngineSetup setup;
   setup.rank = job.rank;
   setup.size = job.world_size.value();
   setup.store = job.store.get();
-  if (settings.engine == "gloo") {
+  if (settings.engine == "shared_memory") {
+    setup.options["timeout"] = absl::FormatDuration(timeout);
+  } else if (settings.engine == "gloo") {
     TESSERA_ASSIGN_OR_RETURN(setup.options, GlooAddress(lookup, timeout));
   }
   return collectives::CreateEngine(settings.engine, setup);

@@ -298,18 +298,14 @@ absl::Status Communicator::status() const {
   return status_;
 }
 
-RecordedGroup Communicator::Recorded(int64_t world_rank) const {
+RecordedGroup Communicator::Recorded() const {
   return {options_.name, std::string(engine_->name()), rank().value(), size(),
-          world_rank};
+          rank().value()};
 }
 
 std::string Communicator::RecordsAsJson() const {
-  return RecordsToJson(Recorded(rank().value()), recorder_.Recent(),
-                       recorder_.Statistics(), status());
-}
-
-std::string Communicator::TraceEvents(int64_t world_rank) const {
-  return RecordsToTraceEvents(Recorded(world_rank), recorder_.Recent());
+  return RecordsToJson(Recorded(), recorder_.Recent(), recorder_.Statistics(),
+                       status());
 }
 
 void Communicator::WriteDump(const absl::Status& reason) const {
@@ -319,9 +315,9 @@ void Communicator::WriteDump(const absl::Status& reason) const {
   const std::string path = absl::StrCat(options_.dump_directory, "/", name,
                                         ".rank-", rank().value(), ".json");
   // If the dump cannot be written, the caller still gets the original error.
-  static_cast<void>(WriteFile(
-      path, RecordsToJson(Recorded(rank().value()), recorder_.Recent(),
-                          recorder_.Statistics(), reason)));
+  static_cast<void>(
+      WriteFile(path, RecordsToJson(Recorded(), recorder_.Recent(),
+                                    recorder_.Statistics(), reason)));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(

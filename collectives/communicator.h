@@ -199,15 +199,13 @@ class Communicator {
   std::string ExplainAlgorithm(const Operation& operation) const;
 
   // The recorded operations (collectives/record/flight_recorder.h): totals per
-  // operation and algorithm, the most recent operations, both as JSON, and as
-  // trace events in which `world_rank` names this process. Any thread may call
-  // these.
+  // operation and algorithm, the most recent operations, and both as JSON.
+  // Any thread may call these.
   StatisticsTable Statistics() const { return recorder_.Statistics(); }
   std::vector<OperationRecord> RecentOperations() const {
     return recorder_.Recent();
   }
   std::string RecordsAsJson() const;
-  std::string TraceEvents(int64_t world_rank) const;
 
  private:
   Communicator(std::unique_ptr<Engine> engine, CommunicatorOptions options,
@@ -229,7 +227,7 @@ class Communicator {
   absl::Status BreakOnError(absl::Status status);
   void Break(const absl::Status& reason);
   void WriteDump(const absl::Status& reason) const;
-  RecordedGroup Recorded(int64_t world_rank) const;
+  RecordedGroup Recorded() const;
 
   const std::unique_ptr<Engine> engine_;
   const CommunicatorOptions options_;

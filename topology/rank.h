@@ -1,4 +1,4 @@
-// Strong types for ranks, axis sizes and devices.
+// Strong types for ranks and axis sizes.
 #ifndef TESSERA_TOPOLOGY_RANK_H_
 #define TESSERA_TOPOLOGY_RANK_H_
 
@@ -11,10 +11,6 @@ using Rank = StrongInt<struct RankTag>;
 
 // The number of ranks along an axis or in a world.
 using AxisSize = StrongInt<struct AxisSizeTag>;
-
-// The number of a device, such as a GPU, in its job. A rank may have several
-// devices or none.
-using DeviceId = StrongInt<struct DeviceIdTag>;
 
 }  // namespace tessera::topology
 

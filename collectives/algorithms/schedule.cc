@@ -59,10 +59,6 @@ TreePlace BinomialPlace(int64_t ranks, int64_t rank) {
   return place;
 }
 
-TreePlace InOrderPlace(int64_t ranks, int64_t rank) {
-  return DoubleTreePlace(ranks, rank, 0);
-}
-
 TreePlace DoubleTreePlace(int64_t ranks, int64_t rank, int which) {
   TreePlace place;
   const int64_t root = int64_t{1} << FloorLog2(ranks);

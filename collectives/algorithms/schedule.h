@@ -290,13 +290,10 @@ TreePlace ChainPlace(int64_t ranks, int64_t rank);
 // CeilLog2(ranks).
 TreePlace BinomialPlace(int64_t ranks, int64_t rank);
 
-// The binary search tree over the ranks in which all even ranks are leaves.
-// Height: FloorLog2(ranks).
-TreePlace InOrderPlace(int64_t ranks, int64_t rank);
-
-// Tree `which` (0 or 1) of the double binary tree: the in-order tree, and its
-// mirror image if the number of ranks is even, else the same tree with all
-// ranks shifted by one. Height: FloorLog2(ranks).
+// Tree `which` (0 or 1) of the double binary tree. Tree 0 is the binary search
+// tree over the ranks in which all even ranks are leaves; tree 1 is its mirror
+// image if the number of ranks is even, else the same tree with all ranks
+// shifted by one. Height: FloorLog2(ranks).
 TreePlace DoubleTreePlace(int64_t ranks, int64_t rank, int which);
 
 // The same with rank 0 as the common root, above the roots of the double binary

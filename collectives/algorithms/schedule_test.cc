@@ -257,9 +257,10 @@ TEST(TreePlaceTest, BinomialIsATreeWithTheLargestChildFirst) {
   }
 }
 
-TEST(TreePlaceTest, InOrderTreeHasItsLeavesAtEvenRanks) {
+TEST(TreePlaceTest, FirstTreeHasItsLeavesAtEvenRanks) {
   for (int64_t n = 1; n <= kMost; ++n) {
-    const auto places = All(n, [&](int64_t r) { return InOrderPlace(n, r); });
+    const auto places =
+        All(n, [&](int64_t r) { return DoubleTreePlace(n, r, 0); });
     ExpectTree(places, FloorLog2(n));
     for (int64_t rank = 0; rank < n; ++rank) {
       const TreePlace& place = places[static_cast<size_t>(rank)];

@@ -1,7 +1,7 @@
 // Helpers for engines over a communication library (MPI, Gloo, NCCL): polling
 // with Backoff, checks that ranks agree (MessageHeader, CheckSignatures), parts
 // of reductions that the library lacks, messages of a rank to itself, ordinary
-// memory.
+// memory, ids of subgroups.
 //
 // Backoff: paces the polling of a condition.
 //
@@ -26,10 +26,13 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "collectives/engine/engine.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/operation/operation.h"
@@ -177,6 +180,16 @@ class SelfMessages {
 // Allocates `bytes` zeroed bytes, aligned to 64. InvalidArgument if `bytes` is
 // negative, ResourceExhausted if memory is short.
 absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateOrdinary(int64_t bytes);
+
+// Subgroups that meet in a store.
+
+// The id of subgroup number `group` with these members, of the group `id`: the
+// same on every member, and different from those of other subgroups.
+std::string SubgroupId(std::string_view id, std::span<const Rank> members,
+                       uint32_t group);
+
+// The time of a deadline of MonotonicNanos, for stores.
+absl::Time TimeOfDeadline(int64_t deadline);
 
 }  // namespace tessera::collectives
 

@@ -5,10 +5,13 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/engine/peer_table.h"
@@ -177,6 +180,25 @@ TEST(PeerTableTest, NamesTheMissingOrElseAllOthers) {
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("rank 1"), HasSubstr("rank 2"),
                              Not(HasSubstr("rank 0")))));
+}
+
+TEST(SubgroupIdTest, DependsOnTheGroupItsMembersAndItsNumber) {
+  const std::vector<Rank> one = {Rank(0), Rank(1)};
+  const std::vector<Rank> other = {Rank(1), Rank(0)};
+  const std::set<std::string> ids = {
+      SubgroupId("job", one, 1), SubgroupId("job", one, 2),
+      SubgroupId("job", other, 1), SubgroupId("bob", one, 1),
+      SubgroupId("job", {}, 1)};
+  EXPECT_EQ(ids.size(), 5u);
+  EXPECT_EQ(SubgroupId("job", one, 1), SubgroupId("job", one, 1));
+}
+
+TEST(TimeOfDeadlineTest, IsAsFarAwayAsTheDeadline) {
+  const absl::Time before = absl::Now();
+  const int64_t in_an_hour = MonotonicNanos() + 3'600'000'000'000;
+  const absl::Duration away = TimeOfDeadline(in_an_hour) - before;
+  EXPECT_GT(away, absl::Minutes(59));
+  EXPECT_LT(away, absl::Minutes(61));
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "collectives/engine/library_engine.h"
 
 namespace tessera::collectives {
 
@@ -74,23 +74,6 @@ namespace {
 
 // A tag that no message uses.
 constexpr uint64_t kSilentSlot = uint64_t{0xff} << 56;
-
-absl::Time TimeOf(int64_t deadline) {
-  return absl::Now() + absl::Nanoseconds(deadline - MonotonicNanos());
-}
-
-// The id of subgroup `group` of the group `id`.
-std::string IdOf(std::string_view id, std::span<const Rank> members,
-                 uint32_t group) {
-  uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a.
-  const auto add = [&hash](uint64_t value) {
-    hash = (hash ^ value) * 0x100000001b3ULL;
-    hash ^= hash >> 29;
-  };
-  for (const char c : id) add(static_cast<unsigned char>(c));
-  for (Rank member : members) add(static_cast<uint64_t>(member.value()));
-  return absl::StrCat(absl::Hex(hash, absl::kZeroPad16), "-", group);
-}
 
 // Checked here because Gloo leaks memory if the interface does not exist.
 absl::Status CheckInterface(const std::string& interface) {
@@ -165,7 +148,7 @@ absl::StatusOr<std::shared_ptr<GlooGroup>> GlooGroup::Subgroup(
   for (Rank member : members) {
     in_job.push_back(members_[static_cast<size_t>(member.value())]);
   }
-  const std::string id = IdOf(id_, in_job, group);
+  const std::string id = SubgroupId(id_, in_job, group);
   return Connect(store_, std::move(in_job), id, device_, options_, deadline);
 }
 
@@ -174,14 +157,14 @@ absl::Status GlooGroup::Meet(int64_t deadline) {
   TESSERA_ASSIGN_OR_RETURN(
       const std::vector<std::string> all,
       AllGather(store_, members_, absl::StrCat("tessera/gloo/", id_, "/peers"),
-                PeerTable::DescribeSelf(), TimeOf(deadline)));
+                PeerTable::DescribeSelf(), TimeOfDeadline(deadline)));
   peers_ = PeerTable::Of(all);
   return absl::OkStatus();
 }
 
 absl::Status GlooGroup::ConnectAll(int64_t deadline) {
   StoreAdapter adapter(store_, absl::StrCat("tessera/gloo/", id_, "/"),
-                       members_, TimeOf(deadline));
+                       members_, TimeOfDeadline(deadline));
   auto context = std::make_shared<gloo::rendezvous::Context>(
       static_cast<int>(rank_.value()), static_cast<int>(size()));
   // Gloo waits five times as long for a connection.

@@ -6,32 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/engine/library_engine.h"
 #include "collectives/nccl/nccl_types.h"
 
 namespace tessera::collectives {
-namespace {
-
-absl::Time TimeOf(int64_t deadline) {
-  return absl::Now() + absl::Nanoseconds(deadline - MonotonicNanos());
-}
-
-std::string IdOf(std::string_view id, std::span<const Rank> members,
-                 uint32_t group) {
-  uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a.
-  const auto add = [&hash](uint64_t value) {
-    hash = (hash ^ value) * 0x100000001b3ULL;
-    hash ^= hash >> 29;
-  };
-  for (const char c : id) add(static_cast<unsigned char>(c));
-  for (Rank member : members) add(static_cast<uint64_t>(member.value()));
-  return absl::StrCat(absl::Hex(hash, absl::kZeroPad16), "-", group);
-}
-
-}  // namespace
-
 absl::StatusOr<void*> DeviceMemory::Reserve(size_t bytes) {
   if (bytes <= bytes_) return data_;
   cudaFree(data_);
@@ -73,7 +52,7 @@ absl::StatusOr<std::shared_ptr<NcclGroup>> NcclGroup::Subgroup(
   for (Rank member : members) {
     in_job.push_back(members_[static_cast<size_t>(member.value())]);
   }
-  const std::string id = IdOf(id_, in_job, group);
+  const std::string id = SubgroupId(id_, in_job, group);
   return Connect(store_, std::move(in_job), id, options_, deadline);
 }
 
@@ -112,7 +91,7 @@ absl::Status NcclGroup::Meet(int64_t deadline, ncclUniqueId& unique) {
   TESSERA_ASSIGN_OR_RETURN(
       std::vector<std::string> all,
       AllGather(store_, members_, absl::StrCat("tessera/nccl/", id_), mine,
-                TimeOf(deadline)));
+                TimeOfDeadline(deadline)));
   if (all.front().size() < sizeof(unique.internal)) {
     return absl::InternalError("the first rank sent no NCCL id");
   }

@@ -168,19 +168,6 @@ Json ErrorToJson(const absl::Status& error) {
           {"message", Name(error.message())}};
 }
 
-Json TraceEvent(const RecordedGroup& group, const OperationRecord& record) {
-  Json event;
-  event["name"] = Name(OpKindName(record.kind));
-  event["cat"] = "communication";
-  event["ph"] = "X";
-  event["ts"] = static_cast<double>(record.begin_ns) / 1e3;
-  event["dur"] = static_cast<double>(record.end_ns - record.begin_ns) / 1e3;
-  event["pid"] = group.world_rank;
-  event["tid"] = group.name;
-  event["args"] = RecordToJson(record);
-  return event;
-}
-
 }  // namespace
 
 std::string RecordsToJson(const RecordedGroup& group,
@@ -204,16 +191,6 @@ std::string RecordsToJson(const RecordedGroup& group,
     json["statistics"].push_back(TotalsToJson(key.first, key.second, totals));
   }
   return Dump(json, 1) + "\n";
-}
-
-std::string RecordsToTraceEvents(const RecordedGroup& group,
-                                 std::span<const OperationRecord> records) {
-  std::vector<std::string> lines;
-  for (const OperationRecord& record : records) {
-    if (record.end_ns == 0) continue;
-    lines.push_back(Dump(TraceEvent(group, record), -1));
-  }
-  return absl::StrJoin(lines, ",\n");
 }
 
 std::string TraceOf(std::span<const std::string> events) {

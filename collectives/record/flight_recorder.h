@@ -110,14 +110,8 @@ std::string RecordsToJson(const RecordedGroup& group,
                           const StatisticsTable& statistics,
                           const absl::Status& error);
 
-// Events in the Trace Event Format without the surrounding list: one per line,
-// separated by commas. The process is the rank in the world, the thread the
-// group; times are CLOCK_MONOTONIC in microseconds, so that ranks of one host
-// are aligned.
-std::string RecordsToTraceEvents(const RecordedGroup& group,
-                                 std::span<const OperationRecord> records);
-
-// {"traceEvents": [...]} around the events of any number of groups and ranks.
+// {"traceEvents": [...]} around events in the Trace Event Format, such as those
+// of several ranks; each text has events separated by commas, or none.
 std::string TraceOf(std::span<const std::string> events);
 
 }  // namespace tessera::collectives

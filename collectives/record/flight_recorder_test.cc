@@ -156,22 +156,12 @@ TEST(DumpTest, NoErrorIsNull) {
   EXPECT_TRUE(json["operations"].empty());
 }
 
-TEST(DumpTest, TraceHoldsFinishedOperationsOfAllRanks) {
-  RecordedGroup other = kGroup;
-  other.world_rank = 6;
-  const std::vector<OperationRecord> records = SomeRecords();
+TEST(DumpTest, TraceHoldsTheEventsOfAllTexts) {
   const auto trace = nlohmann::json::parse(TraceOf(std::vector<std::string>{
-      RecordsToTraceEvents(kGroup, records), RecordsToTraceEvents(kGroup, {}),
-      RecordsToTraceEvents(other, records)}));
-  ASSERT_EQ(trace["traceEvents"].size(), 2u);
-  const auto& event = trace["traceEvents"][0];
-  EXPECT_EQ(event["name"], "reduce");
-  EXPECT_EQ(event["ph"], "X");
-  EXPECT_DOUBLE_EQ(event["ts"], 5.0);
-  EXPECT_DOUBLE_EQ(event["dur"], 2.5);
-  EXPECT_EQ(event["pid"], 5);
-  EXPECT_EQ(event["tid"], "tp_group");
-  EXPECT_EQ(trace["traceEvents"][1]["pid"], 6);
+      R"({"name": "a", "pid": 5},{"name": "b"})", "", R"({"name": "c"})"}));
+  ASSERT_EQ(trace["traceEvents"].size(), 3u);
+  EXPECT_EQ(trace["traceEvents"][0]["pid"], 5);
+  EXPECT_EQ(trace["traceEvents"][2]["name"], "c");
 }
 
 }  // namespace

@@ -197,6 +197,7 @@ collectives::Reduction ReductionFor(collectives::ReduceOp op, DType dtype) {
 
 absl::StatusOr<BenchOptions> ParseBenchFlags(const BenchFlags& flags) {
   BenchOptions options;
+  static_cast<BenchSwitches&>(options) = flags;
   TESSERA_ASSIGN_OR_RETURN(options.sizes, MakeSizes(flags));
   TESSERA_RETURN_IF_ERROR(CheckNumbers(flags));
   TESSERA_RETURN_IF_ERROR(CheckRegret(flags));
@@ -221,17 +222,6 @@ absl::StatusOr<BenchOptions> ParseBenchFlags(const BenchFlags& flags) {
                            collectives::ParseReduceOp(flags.reduction),
                            FlagError("reduction", flags.reduction, _));
   TESSERA_RETURN_IF_ERROR(CheckTypes(options));
-  options.iterations = flags.iterations;
-  options.warmup = flags.warmup;
-  options.group_size = flags.group_size;
-  options.bind = flags.bind;
-  options.registered = flags.registered;
-  options.in_place = flags.in_place;
-  options.reproducible = flags.reproducible;
-  options.overlap = flags.overlap;
-  options.regret = flags.regret;
-  options.check = flags.check;
-  options.bound = flags.bound;
   return options;
 }
 

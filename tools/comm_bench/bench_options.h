@@ -20,18 +20,9 @@ namespace tessera::tools {
 std::vector<std::string> LongArguments(
     const std::vector<std::string>& arguments);
 
-// The flags as given; lists are separated by commas.
-struct BenchFlags {
-  int64_t min_bytes = 8;
-  int64_t max_bytes = int64_t{64} << 20;
-  int64_t factor = 4;
-  std::string engine = "shared_memory";
-  std::string np = "2";
-  std::string op = "all_reduce";
-  std::string algorithm = "engine";
-  std::string dtype = "f32";
-  std::string reduction = "sum";
-  int64_t iterations = 0;
+// The flags that need no parsing.
+struct BenchSwitches {
+  int64_t iterations = 0;  // 0: as many as fit into 0.3 s.
   int64_t warmup = 3;
   int64_t group_size = 0;
   bool bind = true;
@@ -44,7 +35,20 @@ struct BenchFlags {
   bool bound = true;
 };
 
-struct BenchOptions {
+// The flags as given; lists are separated by commas.
+struct BenchFlags : BenchSwitches {
+  int64_t min_bytes = 8;
+  int64_t max_bytes = int64_t{64} << 20;
+  int64_t factor = 4;
+  std::string engine = "shared_memory";
+  std::string np = "2";
+  std::string op = "all_reduce";
+  std::string algorithm = "engine";
+  std::string dtype = "f32";
+  std::string reduction = "sum";
+};
+
+struct BenchOptions : BenchSwitches {
   std::vector<int64_t> sizes;  // Bytes, ascending.
   std::vector<std::string> engines;
   std::vector<int64_t> worlds;
@@ -53,17 +57,6 @@ struct BenchOptions {
   std::vector<std::string> algorithms;
   std::vector<DType> dtypes;
   collectives::Reduction reduction;
-  int64_t iterations = 0;  // 0: as many as fit into 0.3 s.
-  int64_t warmup = 3;
-  int64_t group_size = 0;
-  bool bind = true;
-  bool registered = false;
-  bool in_place = false;
-  bool reproducible = false;
-  bool overlap = false;
-  bool regret = false;
-  bool check = true;
-  bool bound = true;
 };
 
 // InvalidArgument with the flag, its value and the allowed values. The names of

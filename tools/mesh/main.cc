@@ -13,6 +13,7 @@
 #include "tools/cli/cli.h"
 #include "tools/mesh/print.h"
 #include "tools/mesh/report.h"
+#include "topology/cluster/cluster_file.h"
 
 ABSL_FLAG(std::string, mesh, "dp2,pp2,tp2",
           "axes and their sizes, as name and number, separated by commas");
@@ -44,6 +45,9 @@ ABSL_FLAG(std::string, cluster, "",
           "also prints how the mesh maps to these machines and which order of "
           "the axes would communicate faster: here (this machine), FILE.json, "
           "or a line such as hosts=16,gpus=8");
+ABSL_FLAG(std::string, save_cluster, "",
+          "also writes the machines of --cluster into this JSON file, in which "
+          "their links can be edited");
 ABSL_FLAG(
     std::string, model, "",
     "model whose traffic --cluster counts, as changes to Llama 2 7B such as "
@@ -80,8 +84,8 @@ const Tool& MeshTool() {
       .summary = "Ranks, coordinates and groups of a mesh of parallel axes.",
       .example = "--mesh=tp2,dp2,pp4 --axes=tp,pp --format=json",
       .flags = {"mesh", "order", "preset", "axes", "split", "ep", "etp",
-                "first_rank", "world_size", "rank", "grid", "cluster", "model",
-                "format", "svg"}};
+                "first_rank", "world_size", "rank", "grid", "cluster",
+                "save_cluster", "model", "format", "svg"}};
   return *tool;
 }
 
@@ -93,6 +97,18 @@ absl::Status RunMeshTool(std::ostream& out) {
                              FlagError("svg", path, _));
     TESSERA_RETURN_IF_ERROR(WriteFile(path, svg),
                             Annotate(_, absl::StrCat("--svg=", path)));
+  }
+  if (const std::string path = absl::GetFlag(FLAGS_save_cluster);
+      !path.empty()) {
+    if (!report.placement.has_value()) {
+      return FlagError("save_cluster", path,
+                       absl::InvalidArgumentError(
+                           "there is no --cluster to write; give for example "
+                           "--cluster=here"));
+    }
+    TESSERA_RETURN_IF_ERROR(
+        topology::SaveCluster(report.placement->cluster, path),
+        Annotate(_, absl::StrCat("--save_cluster=", path)));
   }
   PrintReport(report, absl::GetFlag(FLAGS_format), out);
   return absl::OkStatus();

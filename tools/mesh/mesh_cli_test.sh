@@ -31,6 +31,10 @@ python3 -c 'import xml.etree.ElementTree as e; e.parse("picture.svg")' || fail "
 grep -q "missing/picture.svg" err || fail "the message does not name the picture"
 "$mesh" --mesh=dp20000 --svg=large.svg >/dev/null 2>&1
 [ $? = 2 ] && [ ! -e large.svg ] || fail "a mesh too large to draw"
+"$mesh" --cluster=hosts=4,gpus=2 --save_cluster=cluster.json >first || fail "--save_cluster"
+"$mesh" --cluster=cluster.json >second || fail "a saved cluster is not read"
+diff first second || fail "a saved cluster is another one"
+expect_usage_error --save_cluster=x.json
 "$mesh" --help | grep -q -- --preset || fail "--help"
 "$mesh" --mesh=dp1000000 --axes=dp >/dev/full 2>err
 [ $? = 1 ] || fail "a full standard output is a failed run"

@@ -93,12 +93,11 @@ void PrintListing(const MeshReport& report, const Listing& listing,
   }
 }
 
-void AppendGridAxis(std::string* out,
-                    const topology::DeviceMesh::GridAxis& axis) {
+void AppendGridAxis(std::string* out, const RankGrid::GridAxis& axis) {
   absl::StrAppend(out, axis.name);
 }
 
-void PrintGridText(const topology::DeviceMesh& grid, std::ostream& out) {
+void PrintGridText(const RankGrid& grid, std::ostream& out) {
   out << "\ngrid " << absl::StrJoin(grid.axes(), " / ", AppendGridAxis)
       << ", the last one across\n"
       << grid.ToString();
@@ -157,20 +156,15 @@ void PrintGroupLists(const MeshReport& report, const Listing& listing,
   out << "]";
 }
 
-void PrintGridJson(const topology::DeviceMesh& grid, std::ostream& out) {
+void PrintGridJson(const RankGrid& grid, std::ostream& out) {
   out << ",\n\"grid\":{\"axes\":[\""
       << absl::StrJoin(grid.axes(), "\",\"", AppendGridAxis)
       << "\"],\"shape\":["
-      << absl::StrJoin(
-             grid.axes(), ",",
-             [](std::string* text, const topology::DeviceMesh::GridAxis& axis) {
-               absl::StrAppend(text, axis.size);
-             })
-      << "],\"ranks\":["
-      << absl::StrJoin(grid.devices(), ",",
-                       [](std::string* text, topology::DeviceId device) {
-                         absl::StrAppend(text, device.value());
+      << absl::StrJoin(grid.axes(), ",",
+                       [](std::string* text, const RankGrid::GridAxis& axis) {
+                         absl::StrAppend(text, axis.size);
                        })
+      << "],\"ranks\":[" << absl::StrJoin(grid.ranks(), ",", AppendRank)
       << "]}";
 }
 

@@ -9,7 +9,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
 namespace tessera::topology {
@@ -38,10 +37,6 @@ std::string_view LinkLevelName(LinkLevel level) {
   return kLevelNames[static_cast<size_t>(level)];
 }
 
-std::optional<LinkLevel> ParseLinkLevel(std::string_view name) {
-  return Find<LinkLevel>(kLevelNames, name);
-}
-
 std::string_view LinkKindName(LinkKind kind) {
   return kKindNames[static_cast<size_t>(kind)];
 }
@@ -49,8 +44,6 @@ std::string_view LinkKindName(LinkKind kind) {
 std::optional<LinkKind> ParseLinkKind(std::string_view name) {
   return Find<LinkKind>(kKindNames, name);
 }
-
-std::string LinkLevelNames() { return absl::StrJoin(kLevelNames, ", "); }
 
 std::string LinkKindNames() { return absl::StrJoin(kKindNames, ", "); }
 
@@ -429,23 +422,6 @@ absl::StatusOr<std::string> Cluster::HostName(HostIndex host) const {
   const size_t group = GroupOf(host);
   return NumberedName(state_->groups[group],
                       host.value() - state_->first_host[group]);
-}
-
-absl::StatusOr<HostIndex> Cluster::FindHost(std::string_view name) const {
-  for (size_t i = 0; i < state_->groups.size(); ++i) {
-    const HostGroup& group = state_->groups[i];
-    std::string_view digits = name;
-    int64_t member = 0;
-    if (!absl::ConsumePrefix(&digits, group.name)) continue;
-    if (group.count > 1 && !absl::SimpleAtoi(digits, &member)) continue;
-    if (member < 0 || member >= group.count) continue;
-    if (NumberedName(group, member) != name) continue;
-    return HostIndex(state_->first_host[i] + member);
-  }
-  return absl::OutOfRangeError(absl::StrCat(
-      "host \"", name.substr(0, 80), "\" is not among the cluster's ",
-      num_hosts(), " hosts; the first is \"",
-      NumberedName(state_->groups.front(), 0), "\""));
 }
 
 absl::StatusOr<Link> Cluster::LinkBetween(DeviceIndex a, DeviceIndex b) const {

@@ -92,15 +92,13 @@ struct Link {
 
 // "device", "nvlink", "numa_node", "socket", "host", "network".
 std::string_view LinkLevelName(LinkLevel level);
-std::optional<LinkLevel> ParseLinkLevel(std::string_view name);
 
 // "memory", "nvlink", "pcie", "shared_memory", "socket_interconnect",
 // "infiniband", "ethernet".
 std::string_view LinkKindName(LinkKind kind);
 std::optional<LinkKind> ParseLinkKind(std::string_view name);
 
-// All names, separated by ", ", for messages.
-std::string LinkLevelNames();
+// All kinds, separated by ", ", for messages.
 std::string LinkKindNames();
 
 // Figures of a host with GPUs, after one HGX H100 board with a 400 Gb/s card
@@ -218,7 +216,7 @@ class Cluster {
     return host.value() >= 0 && host.value() < num_hosts();
   }
 
-  // OutOfRange if the cluster has no such device, host or name; the message
+  // OutOfRange if the cluster has no such device or host; the message
   // says how many there are.
   absl::StatusOr<DevicePlace> Locate(DeviceIndex device) const;
   absl::StatusOr<HostIndex> HostOf(DeviceIndex device) const;
@@ -226,8 +224,6 @@ class Cluster {
   absl::StatusOr<DeviceIndex> FirstDevice(HostIndex host) const;
   absl::StatusOr<int64_t> DeviceCount(HostIndex host) const;
   absl::StatusOr<std::string> HostName(HostIndex host) const;
-  // Linear in the number of groups.
-  absl::StatusOr<HostIndex> FindHost(std::string_view name) const;
 
   // The link from one device to another, the same both ways. Between hosts the
   // latency is the higher and the bandwidth the lower of their two; bandwidth

@@ -90,6 +90,13 @@ absl::StatusOr<FusedPartition> QkvPartition(const TensorGroup& group,
   return FusedPartition::Create(parts, group.size());
 }
 
+absl::Status CheckHeld(const PooledTensor& tensor, const char* pass) {
+  if (tensor.held()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("Attention::", pass,
+                   " of activations that the pass before it has not filled"));
+}
+
 }  // namespace
 
 int64_t AttentionActivations::bytes() const {
@@ -295,17 +302,6 @@ absl::Status AttentionCore::Propagate(
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-absl::Status CheckHeld(const PooledTensor& tensor, const char* pass) {
-  if (tensor.held()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("Attention::", pass,
-                   " of activations that the pass before it has not filled"));
-}
-
-}  // namespace
 
 absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
                                             const ContextGroup& context,

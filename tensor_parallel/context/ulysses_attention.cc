@@ -98,6 +98,10 @@ absl::Status CopyOut(Ops& ops, const ConstTensorView& whole,
   return absl::OkStatus();
 }
 
+std::vector<ConstTensorView> ToConst(const std::vector<TensorView>& views) {
+  return {views.begin(), views.end()};
+}
+
 }  // namespace
 
 HeadExchange::HeadExchange(const TensorGroup& group,
@@ -243,14 +247,6 @@ absl::Status HeadExchange::ToPositions(
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-std::vector<ConstTensorView> ToConst(const std::vector<TensorView>& views) {
-  return {views.begin(), views.end()};
-}
-
-}  // namespace
 
 absl::StatusOr<UlyssesAttention> UlyssesAttention::Create(
     const TensorGroup& group, const SequenceLayout& layout,

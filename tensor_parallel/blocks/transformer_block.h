@@ -1,4 +1,4 @@
-// Recompute: what a block computes again in its backward instead of keeping it
+// Recompute: what a block recomputes in its backward instead of keeping it
 // (Chen et al., arXiv 1604.06174; selective: Korthikanti et al., arXiv
 // 2205.05198, section 5). Outputs and gradients are the same to the last bit.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TRANSFORMER_BLOCK_H_
@@ -289,6 +289,8 @@ class TransformerBlock {
   absl::Status StartBackward(ConstTensorView y_gradient,
                              const TensorView& x_gradient,
                              BlockActivations& activations);
+  absl::Status Propagate(bool weights, TensorView x_gradient,
+                         BlockActivations& activations);
 
   TensorGroup group_;
   int64_t length_;                  // Of a sequence, over all context ranks.

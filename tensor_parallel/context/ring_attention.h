@@ -12,7 +12,7 @@
 // comes: n - 1 messages of its keys and values forward; backward the same, and
 // n of their gradients, which go round with them and come home. Blocks that a
 // causal mask hides wholly are passed on without work. Liu, Zaharia and Abbeel,
-// Ring Attention, arXiv 2310.01889; merging as in ops/attention_block.h.
+// Ring Attention, arXiv 2310.01889; merging as in ops/ops.h.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
 

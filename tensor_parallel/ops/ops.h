@@ -58,7 +58,7 @@ struct AttentionGradients {
 
 // Ops: the arithmetic of layers, on one device. Layers know nothing else of it.
 //
-//   CpuOps ops;                                   // ops/cpu/cpu_ops.h
+//   CpuOps ops;                                   // ops_cpu/cpu_ops.h
 //   // y = x w^T: x is [tokens, in], w [out, in], y [tokens, out]
 //   TESSERA_RETURN_IF_ERROR(ops.Gemm({.transpose_b = true}, x, w, y));
 //

@@ -1,5 +1,5 @@
-// What an attention block refuses, and that it takes any way to share the
-// context. That it computes what it should: blocks/testing.
+// Refusals, and that an attention block takes any way to share the
+// context. Results are compared in parity_test.cc and reference_test.cc.
 #include "tensor_parallel/blocks/attention.h"
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What an output head holds, ties and refuses. That it computes what it should:
-// blocks/testing.
+// Memory, tied tables and refusals. Results are compared in parity_test.cc and
+// reference_test.cc.
 #include "tensor_parallel/blocks/output_head.h"
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// ContextAttention: attention over a sequence whose positions are parted among
-// the ranks of a group. What a block of a transformer holds, whatever the way
-// in which the ranks share the work.
+// ContextAttention: attention over a sequence whose positions are sharded over
+// the ranks of a group; the interface that attention blocks use.
 //
 //   TESSERA_RETURN_IF_ERROR(attention->Forward({q, k, v}, output, statistics));
 //   ...

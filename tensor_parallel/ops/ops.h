@@ -192,8 +192,8 @@ class Ops {
                                             std::span<const double> scales,
                                             TensorView logits) = 0;
 
-  // attention_block.h says what these do. RowDots makes the `delta` that the
-  // gradient needs: dots[i][h] = the sum over d of output[i][h] *
+  // See AttentionState and AttentionGradients. RowDots makes the `delta` that
+  // the gradient needs: dots[i][h] = the sum over d of output[i][h] *
   // output_gradient[i][h], the output as Attend left it.
   virtual absl::Status Attend(const AttentionBlock& block,
                               const AttentionState& state) = 0;

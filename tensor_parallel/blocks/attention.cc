@@ -90,6 +90,13 @@ absl::StatusOr<FusedPartition> QkvPartition(const TensorGroup& group,
   return FusedPartition::Create(parts, group.size());
 }
 
+absl::Status CheckHeld(const PooledTensor& tensor, const char* pass) {
+  if (tensor.held()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("Attention::", pass,
+                   " of activations that the pass before it has not filled"));
+}
+
 }  // namespace
 
 int64_t AttentionActivations::bytes() const {
@@ -161,10 +168,8 @@ absl::StatusOr<TensorView> AttentionCore::ReserveHeads(
 absl::Status AttentionCore::Rotate(const TokenBatch& batch, bool inverse,
                                    TensorView x) {
   if (!options_.rotary_base) return absl::OkStatus();
-  const auto length = static_cast<int64_t>(positions_.size());
   for (int64_t i = 0; i < batch.sequences; ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const TensorView sequence,
-                             x.Narrow(0, i * length, length));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView sequence, SequenceOf(i, x));
     TESSERA_RETURN_IF_ERROR(group_.ops().Rotate(*options_.rotary_base, inverse,
                                                 positions_, sequence));
   }
@@ -188,6 +193,17 @@ absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
   return absl::OkStatus();
 }
 
+absl::StatusOr<ContextAttention::Inputs> AttentionCore::InputsOf(
+    int64_t sequence, const AttentionActivations& activations) const {
+  TESSERA_ASSIGN_OR_RETURN(const TensorView query,
+                           SequenceOf(sequence, activations.query.view()));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView key,
+                           SequenceOf(sequence, activations.key.view()));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView value,
+                           SequenceOf(sequence, activations.value.view()));
+  return ContextAttention::Inputs{query, key, value};
+}
+
 absl::Status AttentionCore::Attend(const TokenBatch& batch,
                                    AttentionActivations& activations) {
   TESSERA_ASSIGN_OR_RETURN(
@@ -198,20 +214,12 @@ absl::Status AttentionCore::Attend(const TokenBatch& batch,
       activations.log_sum_exp.Reserve(GradientDType(options_.dtype),
                                       {{batch.tokens.size(), local_.heads}}));
   if (attention_ == nullptr) return absl::OkStatus();
-  const auto length = static_cast<int64_t>(positions_.size());
   for (int64_t i = 0; i < batch.sequences; ++i) {
-    const auto sequence = [&](const TensorView& x) {
-      return x.Narrow(0, i * length, length);
-    };
-    TESSERA_ASSIGN_OR_RETURN(const TensorView q,
-                             sequence(activations.query.view()));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView k,
-                             sequence(activations.key.view()));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView v,
-                             sequence(activations.value.view()));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView o, sequence(output));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView lse, sequence(log_sum_exp));
-    TESSERA_RETURN_IF_ERROR(attention_->Forward({q, k, v}, o, lse));
+    TESSERA_ASSIGN_OR_RETURN(const ContextAttention::Inputs inputs,
+                             InputsOf(i, activations));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView o, SequenceOf(i, output));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView lse, SequenceOf(i, log_sum_exp));
+    TESSERA_RETURN_IF_ERROR(attention_->Forward(inputs, o, lse));
   }
   return absl::OkStatus();
 }
@@ -270,42 +278,25 @@ absl::Status AttentionCore::Propagate(
     const TokenBatch& batch, ConstTensorView output_gradient,
     const AttentionActivations& activations,
     const ContextAttention::Gradients& gradients) {
-  const auto length = static_cast<int64_t>(positions_.size());
   for (int64_t i = 0; i < batch.sequences; ++i) {
-    const auto sequence = [&](const auto& x) {
-      return x.Narrow(0, i * length, length);
-    };
-    TESSERA_ASSIGN_OR_RETURN(const TensorView q,
-                             sequence(activations.query.view()));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView k,
-                             sequence(activations.key.view()));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView v,
-                             sequence(activations.value.view()));
+    TESSERA_ASSIGN_OR_RETURN(const ContextAttention::Inputs inputs,
+                             InputsOf(i, activations));
     TESSERA_ASSIGN_OR_RETURN(const TensorView o,
-                             sequence(activations.output.view()));
+                             SequenceOf(i, activations.output.view()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView lse,
-                             sequence(activations.log_sum_exp.view()));
+                             SequenceOf(i, activations.log_sum_exp.view()));
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView gradient,
-                             sequence(output_gradient));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView dq, sequence(gradients.query));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView dk, sequence(gradients.key));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView dv, sequence(gradients.value));
+                             SequenceOf(i, output_gradient));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView dq,
+                             SequenceOf(i, gradients.query));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView dk, SequenceOf(i, gradients.key));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView dv,
+                             SequenceOf(i, gradients.value));
     TESSERA_RETURN_IF_ERROR(
-        attention_->Backward({q, k, v}, o, lse, gradient, {dq, dk, dv}));
+        attention_->Backward(inputs, o, lse, gradient, {dq, dk, dv}));
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-absl::Status CheckHeld(const PooledTensor& tensor, const char* pass) {
-  if (tensor.held()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("Attention::", pass,
-                   " of activations that the pass before it has not filled"));
-}
-
-}  // namespace
 
 absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
                                             const ContextGroup& context,

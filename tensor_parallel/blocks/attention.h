@@ -36,7 +36,7 @@ struct AttentionOptions {
   bool output_bias = false;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
-  // In how many tokens are gathered and sums sent (column_parallel_linear.h).
+  // Chunks in which tokens are gathered and sums sent (layers/linear.h).
   int64_t overlap_chunks = 0;
 };
 
@@ -131,6 +131,14 @@ class AttentionCore {
                                           int64_t heads,
                                           PooledTensor& memory) const;
   absl::StatusOr<TensorView> PartOf(TensorView qkv, int64_t part) const;
+  // The rows of one sequence of x, and of query, key and value.
+  template <typename View>
+  absl::StatusOr<View> SequenceOf(int64_t sequence, const View& x) const {
+    const auto length = static_cast<int64_t>(positions_.size());
+    return x.Narrow(0, sequence * length, length);
+  }
+  absl::StatusOr<ContextAttention::Inputs> InputsOf(
+      int64_t sequence, const AttentionActivations& activations) const;
   absl::Status Rotate(const TokenBatch& batch, bool inverse, TensorView x);
   absl::Status Propagate(const TokenBatch& batch,
                          ConstTensorView output_gradient,

@@ -1,5 +1,5 @@
 // Errors of an attention block, and its choice of context parallelism.
-// blocks/testing checks what it computes.
+// Results are compared in parity_test.cc and reference_test.cc.
 #include "tensor_parallel/blocks/attention.h"
 
 #include <memory>

@@ -39,7 +39,7 @@ struct GatedMlpOptions {
   bool bias = false;   // Of all three projections.
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
-  // In how many tokens are gathered and sums sent (column_parallel_linear.h).
+  // Chunks in which tokens are gathered and sums sent (layers/linear.h).
   int64_t overlap_chunks = 0;
 };
 

@@ -1,5 +1,5 @@
-// Memory, tying and errors of an output head. blocks/testing checks what it
-// computes.
+// Memory, tied tables and errors. Results are compared in parity_test.cc and
+// reference_test.cc.
 #include "tensor_parallel/blocks/output_head.h"
 
 #include <cstdint>

@@ -240,31 +240,52 @@ absl::Status TransformerBlock::StartBackward(ConstTensorView y_gradient,
   return absl::OkStatus();
 }
 
-absl::Status TransformerBlock::BackwardInput(ConstTensorView y_gradient,
-                                             TensorView x_gradient,
-                                             BlockActivations& a) {
-  TESSERA_RETURN_IF_ERROR(StartBackward(y_gradient, x_gradient, a));
+// The gradient of x, and with `weights` those of the weights, each as soon as
+// what it needs is there.
+absl::Status TransformerBlock::Propagate(bool weights, TensorView x_gradient,
+                                         BlockActivations& a) {
   Ops& ops = group_.ops();
+  const Partition& tokens = a.batch_.tokens;
+  const TensorView mlp_input = a.mlp_input_gradient_.view();
+  const TensorView middle = a.middle_gradient_.view();
+  const TensorView attention_input = a.attention_input_gradient_.view();
   PooledTensor dropped(a.pool());
   TESSERA_ASSIGN_OR_RETURN(
       ConstTensorView gradient,
       GradientOf(Sublayer::kMlp, a, *a.output_gradient_view_, dropped));
-  TESSERA_RETURN_IF_ERROR(mlp_.BackwardInput(
-      a.batch_.tokens, gradient, a.mlp_input_gradient_.view(), a.mlp_));
-  TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardInput(a.mlp_input_gradient_.view(),
-                                                  a.middle_.view(), a.mlp_norm_,
-                                                  a.middle_gradient_.view()));
   TESSERA_RETURN_IF_ERROR(
-      ops.Add(*a.output_gradient_view_, a.middle_gradient_.view()));
+      weights ? mlp_.Backward(tokens, gradient, a.mlp_input_.view(), mlp_input,
+                              a.mlp_)
+              : mlp_.BackwardInput(tokens, gradient, mlp_input, a.mlp_));
+  if (weights) {
+    TESSERA_RETURN_IF_ERROR(
+        mlp_norm_.BackwardWeight(mlp_input, a.middle_.view(), a.mlp_norm_));
+  }
+  TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardInput(mlp_input, a.middle_.view(),
+                                                  a.mlp_norm_, middle));
+  TESSERA_RETURN_IF_ERROR(ops.Add(*a.output_gradient_view_, middle));
   TESSERA_ASSIGN_OR_RETURN(
-      gradient,
-      GradientOf(Sublayer::kAttention, a, a.middle_gradient_.view(), dropped));
-  TESSERA_RETURN_IF_ERROR(attention_.BackwardInput(
-      a.batch_, gradient, a.attention_input_gradient_.view(), a.attention_));
+      gradient, GradientOf(Sublayer::kAttention, a, middle, dropped));
+  TESSERA_RETURN_IF_ERROR(
+      weights
+          ? attention_.Backward(a.batch_, gradient, a.attention_input_.view(),
+                                attention_input, a.attention_)
+          : attention_.BackwardInput(a.batch_, gradient, attention_input,
+                                     a.attention_));
+  if (weights) {
+    TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardWeight(
+        attention_input, *a.input_view_, a.attention_norm_));
+  }
   TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardInput(
-      a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_,
-      x_gradient));
-  TESSERA_RETURN_IF_ERROR(ops.Add(a.middle_gradient_.view(), x_gradient));
+      attention_input, *a.input_view_, a.attention_norm_, x_gradient));
+  return ops.Add(middle, x_gradient);
+}
+
+absl::Status TransformerBlock::BackwardInput(ConstTensorView y_gradient,
+                                             TensorView x_gradient,
+                                             BlockActivations& a) {
+  TESSERA_RETURN_IF_ERROR(StartBackward(y_gradient, x_gradient, a));
+  TESSERA_RETURN_IF_ERROR(Propagate(/*weights=*/false, x_gradient, a));
   a.stage_ = Stage::kBackwardWeight;
   return absl::OkStatus();
 }
@@ -294,33 +315,7 @@ absl::Status TransformerBlock::Backward(ConstTensorView y_gradient,
                                         TensorView x_gradient,
                                         BlockActivations& a) {
   TESSERA_RETURN_IF_ERROR(StartBackward(y_gradient, x_gradient, a));
-  Ops& ops = group_.ops();
-  PooledTensor dropped(a.pool());
-  TESSERA_ASSIGN_OR_RETURN(
-      ConstTensorView gradient,
-      GradientOf(Sublayer::kMlp, a, *a.output_gradient_view_, dropped));
-  TESSERA_RETURN_IF_ERROR(mlp_.Backward(a.batch_.tokens, gradient,
-                                        a.mlp_input_.view(),
-                                        a.mlp_input_gradient_.view(), a.mlp_));
-  TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardWeight(
-      a.mlp_input_gradient_.view(), a.middle_.view(), a.mlp_norm_));
-  TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardInput(a.mlp_input_gradient_.view(),
-                                                  a.middle_.view(), a.mlp_norm_,
-                                                  a.middle_gradient_.view()));
-  TESSERA_RETURN_IF_ERROR(
-      ops.Add(*a.output_gradient_view_, a.middle_gradient_.view()));
-  TESSERA_ASSIGN_OR_RETURN(
-      gradient,
-      GradientOf(Sublayer::kAttention, a, a.middle_gradient_.view(), dropped));
-  TESSERA_RETURN_IF_ERROR(
-      attention_.Backward(a.batch_, gradient, a.attention_input_.view(),
-                          a.attention_input_gradient_.view(), a.attention_));
-  TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardWeight(
-      a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_));
-  TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardInput(
-      a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_,
-      x_gradient));
-  TESSERA_RETURN_IF_ERROR(ops.Add(a.middle_gradient_.view(), x_gradient));
+  TESSERA_RETURN_IF_ERROR(Propagate(/*weights=*/true, x_gradient, a));
   a.Clear();
   return absl::OkStatus();
 }

@@ -290,6 +290,8 @@ class TransformerBlock {
   absl::Status StartBackward(ConstTensorView y_gradient,
                              const TensorView& x_gradient,
                              BlockActivations& activations);
+  absl::Status Propagate(bool weights, TensorView x_gradient,
+                         BlockActivations& activations);
 
   TensorGroup group_;
   int64_t length_;                  // Of a sequence, over all context ranks.

@@ -1,5 +1,5 @@
-// Memory, traffic and errors of a transformer block. blocks/testing checks what
-// it computes.
+// Memory, messages and errors of a block. Results are compared in
+// parity_test.cc and reference_test.cc.
 #include "tensor_parallel/blocks/transformer_block.h"
 
 #include <cstdint>
@@ -169,7 +169,7 @@ TEST(TransformerBlockTest, MicroBatchesInFlightDoNotDisturbEachOther) {
   }
 }
 
-// Elements that a rank passes to collectives, by kind.
+// Bytes that a rank gave to collectives, by kind.
 struct Moved {
   int64_t all_reduce = 0, all_gather = 0, reduce_scatter = 0, other = 0;
   friend bool operator==(const Moved&, const Moved&) = default;

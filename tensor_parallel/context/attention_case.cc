@@ -69,43 +69,6 @@ PlainTensor ZerosLike(const PlainTensor& x) {
   return PlainTensor(x.length, x.heads, x.size);
 }
 
-}  // namespace
-
-PlainAttention Attend(const PlainTensor& query, const PlainTensor& key,
-                      const PlainTensor& value, const PlainTensor& gradient,
-                      bool causal) {
-  const Problem problem = {query, key, value, gradient,
-                           1 / std::sqrt(static_cast<double>(query.size))};
-  PlainAttention result = {ZerosLike(query), ZerosLike(query), ZerosLike(key),
-                           ZerosLike(value)};
-  for (int64_t head = 0; head < query.heads; ++head) {
-    for (int64_t i = 0; i < query.length; ++i) {
-      AddQuery(problem, i, head, causal ? i + 1 : query.length, result);
-    }
-  }
-  return result;
-}
-
-void Rotate(double base, bool back, PlainTensor& x) {
-  const int64_t half = x.size / 2;
-  for (int64_t p = 0; p < x.length; ++p) {
-    for (int64_t head = 0; head < x.heads; ++head) {
-      for (int64_t i = 0; i < half; ++i) {
-        const double exponent =
-            -2 * static_cast<double>(i) / static_cast<double>(x.size);
-        const double angle =
-            (back ? -1 : 1) * static_cast<double>(p) * std::pow(base, exponent);
-        const double a = x.at(p, head, i);
-        const double b = x.at(p, head, i + half);
-        x.at(p, head, i) = a * std::cos(angle) - b * std::sin(angle);
-        x.at(p, head, i + half) = a * std::sin(angle) + b * std::cos(angle);
-      }
-    }
-  }
-}
-
-namespace {
-
 constexpr double kBase = 100;
 
 absl::StatusOr<PlainTensor> ToPlain(const Tensor& tensor) {
@@ -236,6 +199,39 @@ absl::Status CompareDifferences(collectives::Communicator& communicator,
 }
 
 }  // namespace
+
+PlainAttention Attend(const PlainTensor& query, const PlainTensor& key,
+                      const PlainTensor& value, const PlainTensor& gradient,
+                      bool causal) {
+  const Problem problem = {query, key, value, gradient,
+                           1 / std::sqrt(static_cast<double>(query.size))};
+  PlainAttention result = {ZerosLike(query), ZerosLike(query), ZerosLike(key),
+                           ZerosLike(value)};
+  for (int64_t head = 0; head < query.heads; ++head) {
+    for (int64_t i = 0; i < query.length; ++i) {
+      AddQuery(problem, i, head, causal ? i + 1 : query.length, result);
+    }
+  }
+  return result;
+}
+
+void Rotate(double base, bool back, PlainTensor& x) {
+  const int64_t half = x.size / 2;
+  for (int64_t p = 0; p < x.length; ++p) {
+    for (int64_t head = 0; head < x.heads; ++head) {
+      for (int64_t i = 0; i < half; ++i) {
+        const double exponent =
+            -2 * static_cast<double>(i) / static_cast<double>(x.size);
+        const double angle =
+            (back ? -1 : 1) * static_cast<double>(p) * std::pow(base, exponent);
+        const double a = x.at(p, head, i);
+        const double b = x.at(p, head, i + half);
+        x.at(p, head, i) = a * std::cos(angle) - b * std::sin(angle);
+        x.at(p, head, i + half) = a * std::sin(angle) + b * std::cos(angle);
+      }
+    }
+  }
+}
 
 double AttentionCase::tolerance() const {
   if (dtype == DType::kF64) return 1e-12;

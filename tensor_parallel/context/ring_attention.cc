@@ -18,7 +18,7 @@ absl::Status Store(Ops& ops, ConstTensorView from, TensorView to) {
 
 absl::StatusOr<RingAttention> RingAttention::Create(
     const TensorGroup& group, const SequenceLayout& layout,
-    const RingAttentionOptions& options) {
+    const ContextAttentionOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(const ContextAttentionOptions checked,
                            OperandShapes::CheckOptions(group, layout, options));
   return RingAttention(group, layout, checked);
@@ -26,7 +26,7 @@ absl::StatusOr<RingAttention> RingAttention::Create(
 
 RingAttention::RingAttention(const TensorGroup& group,
                              const SequenceLayout& layout,
-                             const RingAttentionOptions& options)
+                             const ContextAttentionOptions& options)
     : group_(group), layout_(layout), options_(options) {
   for (int64_t rank = 0; rank < layout.ranks(); ++rank) {
     positions_.push_back(layout.PositionsOf(rank));

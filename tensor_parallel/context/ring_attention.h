@@ -32,15 +32,13 @@
 
 namespace tessera::tensor_parallel {
 
-using RingAttentionOptions = ContextAttentionOptions;
-
 class RingAttention final : public ContextAttention {
  public:
   // InvalidArgument if the layout has another number of ranks, a count is below
   // 1, kv heads do not divide the heads, or the type is not f64, f32 or bf16.
   static absl::StatusOr<RingAttention> Create(
       const TensorGroup& group, const SequenceLayout& layout,
-      const RingAttentionOptions& options);
+      const ContextAttentionOptions& options);
 
   const ContextAttentionOptions& options() const override { return options_; }
   const SequenceLayout& layout() const override { return layout_; }
@@ -62,7 +60,7 @@ class RingAttention final : public ContextAttention {
   };
 
   RingAttention(const TensorGroup& group, const SequenceLayout& layout,
-                const RingAttentionOptions& options);
+                const ContextAttentionOptions& options);
 
   DType statistics() const;
   int64_t RankAt(int64_t step) const;
@@ -93,7 +91,7 @@ class RingAttention final : public ContextAttention {
 
   TensorGroup group_;
   SequenceLayout layout_;
-  RingAttentionOptions options_;
+  ContextAttentionOptions options_;
   std::vector<std::vector<int64_t>> positions_;  // By rank.
 
   // The keys and values that travel the ring: one pair is in use while the next

@@ -99,6 +99,10 @@ absl::Status CopyOut(Ops& ops, const ConstTensorView& whole,
   return absl::OkStatus();
 }
 
+std::vector<ConstTensorView> ToConst(const std::vector<TensorView>& views) {
+  return {views.begin(), views.end()};
+}
+
 }  // namespace
 
 HeadExchange::HeadExchange(const TensorGroup& group,
@@ -244,14 +248,6 @@ absl::Status HeadExchange::ToPositions(
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-std::vector<ConstTensorView> ToConst(const std::vector<TensorView>& views) {
-  return {views.begin(), views.end()};
-}
-
-}  // namespace
 
 absl::StatusOr<UlyssesAttention> UlyssesAttention::Create(
     const TensorGroup& group, const SequenceLayout& layout,

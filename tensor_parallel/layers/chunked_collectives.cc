@@ -16,6 +16,23 @@ int64_t FirstOf(int64_t size, int64_t parts, int64_t index) {
   return size / parts * index + std::min(index, size % parts);
 }
 
+// Computes the results of all ranks' tokens of a chunk into its rows of the
+// buffer.
+absl::Status ComputeChunk(const TokenChunks& chunks, int64_t chunk,
+                          const TensorView& buffer,
+                          ChunkedSums::Compute compute) {
+  // One chunk is all tokens in their order.
+  if (chunks.count() == 1) return compute({0, chunks.tokens().size()}, buffer);
+  for (int64_t rank = 0; rank < chunks.tokens().parts(); ++rank) {
+    const IndexRange rows = chunks.RowsOf(chunk, rank);
+    if (rows.empty()) continue;
+    TESSERA_ASSIGN_OR_RETURN(const TensorView part,
+                             buffer.Narrow(0, rows.begin, rows.size()));
+    TESSERA_RETURN_IF_ERROR(compute(chunks.TokensOf(chunk, rank), part));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 TokenChunks::TokenChunks(const Partition& tokens, int64_t chunks)
@@ -116,27 +133,6 @@ absl::Status ChunkedGather::ForEach(Visit visit) {
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-// Computes the results of all ranks' tokens of a chunk into its rows of the
-// buffer.
-absl::Status ComputeChunk(const TokenChunks& chunks, int64_t chunk,
-                          const TensorView& buffer,
-                          ChunkedSums::Compute compute) {
-  // One chunk is all tokens in their order.
-  if (chunks.count() == 1) return compute({0, chunks.tokens().size()}, buffer);
-  for (int64_t rank = 0; rank < chunks.tokens().parts(); ++rank) {
-    const IndexRange rows = chunks.RowsOf(chunk, rank);
-    if (rows.empty()) continue;
-    TESSERA_ASSIGN_OR_RETURN(const TensorView part,
-                             buffer.Narrow(0, rows.begin, rows.size()));
-    TESSERA_RETURN_IF_ERROR(compute(chunks.TokensOf(chunk, rank), part));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::StatusOr<ChunkedSums> ChunkedSums::Scatter(const TensorGroup& group,
                                                  const TokenChunks& chunks,

@@ -18,7 +18,7 @@
 // are apart for schedules that put them apart (arXiv 2401.10241); Backward does
 // both, and computes the gradient of the weights while that of x travels. With
 // `overlap_chunks` tokens are gathered, and sums sent, in that many chunks,
-// some of which travel while others are multiplied (layers/overlap).
+// some of which travel while others are multiplied (chunked_collectives.h).
 //
 // `tokens` says how tokens are parted among the ranks under sequence
 // parallelism, and else only how many there are. Calls are collectives of the

@@ -58,7 +58,7 @@ struct AttentionGradients {
 
 // Ops: the arithmetic of layers on one device. Layers use only this interface.
 //
-//   CpuOps ops;                                   // ops/cpu/cpu_ops.h
+//   CpuOps ops;                                   // ops_cpu/cpu_ops.h
 //   // y = x w^T: x is [tokens, in], w [out, in], y [tokens, out]
 //   TESSERA_RETURN_IF_ERROR(ops.Gemm({.transpose_b = true}, x, w, y));
 //
@@ -192,9 +192,9 @@ class Ops {
                                             std::span<const double> scales,
                                             TensorView logits) = 0;
 
-  // See AttentionBlock. RowDots computes the `delta` that the gradient needs:
-  // dots[i][h] = the sum over d of output[i][h] * output_gradient[i][h], with
-  // the output of Attend.
+  // See AttentionState and AttentionGradients. RowDots makes the `delta` that
+  // the gradient needs: dots[i][h] = the sum over d of output[i][h] *
+  // output_gradient[i][h], the output as Attend left it.
   virtual absl::Status Attend(const AttentionBlock& block,
                               const AttentionState& state) = 0;
   virtual absl::Status AttendGradient(const AttentionBlock& block,

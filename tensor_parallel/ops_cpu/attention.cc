@@ -32,6 +32,205 @@ BasicRowsView<Byte> HeadsOf(const BasicTensorView<Byte>& x, int64_t token,
                              x.strides()[1]);
 }
 
+// The running softmax of a tile of queries: earlier keys count as one key whose
+// score is their log_sum_exp and whose value is their output.
+template <typename S>
+class RunningState {
+ public:
+  RunningState(const Tiling& tiling, const AttentionState& state)
+      : tiling_(tiling),
+        state_(state),
+        largest_(Scratch<S>(tiling.tile_queries * tiling.group)),
+        sum_(Scratch<S>(tiling.tile_queries * tiling.group)),
+        output_(Scratch<S>(tiling.tile_queries * tiling.group * tiling.d)) {}
+
+  void Begin(IndexRange queries, IndexRange heads) {
+    queries_ = queries;
+    heads_ = heads;
+    ReadHeads<S>(state_.output, queries, heads, output_.get());
+    for (int64_t i = 0; i < rows(); ++i) {
+      largest_[i] = LogSumExp(i);
+      sum_[i] = largest_[i] == kNothing ? S{0} : S{1};
+    }
+  }
+
+  // Merges the scores of a tile with the values of its keys.
+  void Merge(const ScoreTile<S>& tile, const S* values, int64_t stride) {
+    RunSoftmax({.tile = tile,
+                .largest = largest_.get(),
+                .sum = sum_.get(),
+                .output = output_.get(),
+                .d = tiling_.d});
+    Multiply<S>({tile.rows, tiling_.d, tile.width}, 1,
+                {tile.scores, tile.stride}, {values, stride}, 1,
+                {output_.get(), tiling_.d});
+  }
+
+  void End() {
+    for (int64_t i = 0; i < rows(); ++i) {
+      if (sum_[i] == 0) continue;  // Nothing seen: as it was.
+      S* const output = output_.get() + i * tiling_.d;
+      for (int64_t j = 0; j < tiling_.d; ++j) output[j] /= sum_[i];
+      LogSumExp(i) = largest_[i] + std::log(sum_[i]);
+    }
+    WriteHeads<S>(Writing::kSet, output_.get(), queries_, heads_,
+                  state_.output);
+  }
+
+ private:
+  static constexpr S kNothing = -std::numeric_limits<S>::infinity();
+
+  int64_t rows() const { return queries_.size() * heads_.size(); }
+  S& LogSumExp(int64_t row) const {
+    const int64_t query = queries_.begin + row / heads_.size();
+    const int64_t head = heads_.begin + row % heads_.size();
+    return reinterpret_cast<S*>(
+        state_.log_sum_exp.data())[query * tiling_.heads + head];
+  }
+
+  const Tiling& tiling_;
+  const AttentionState& state_;
+  IndexRange queries_;
+  IndexRange heads_;
+  std::unique_ptr<S[]> largest_;
+  std::unique_ptr<S[]> sum_;
+  std::unique_ptr<S[]> output_;
+};
+
+// The gradients of a tile of queries against one tile of keys after the other.
+//   p = exp(scale q k^T - log_sum_exp), ds = p (do v^T - delta)
+//   dv += p^T do, dk += scale ds^T q, dq += scale ds k
+template <typename S>
+class QueryTile {
+ public:
+  QueryTile(const AttentionBlock& block, const AttentionGradients& gradients,
+            const Tiling& tiling, const Sight& sight)
+      : block_(block),
+        gradients_(gradients),
+        tiling_(tiling),
+        sight_(sight),
+        max_rows_(tiling.tile_queries * tiling.group),
+        scores_(tiling),
+        query_(Scratch<S>(max_rows_ * tiling.d)),
+        output_gradient_(Scratch<S>(max_rows_ * tiling.d)),
+        query_gradient_(Scratch<S>(max_rows_ * tiling.d)),
+        log_sum_exp_(Scratch<S>(max_rows_)),
+        delta_(Scratch<S>(max_rows_)),
+        products_(Scratch<S>(max_rows_ * kTileKeys)) {}
+
+  void Run(IndexRange queries, int64_t kv_head, const Head<S>& key,
+           const Head<S>& value) {
+    bool begun = false;
+    for (const KeyTile& tile : sight_.tiles()) {
+      const int64_t width = sight_.Width(tile, queries);
+      if (width == 0) continue;
+      if (!begun) Read(queries, tiling_.HeadsOf(kv_head));
+      ScoreGradients(tile, queries, width, key, value);
+      AddToKeys(tile, kv_head);
+      AddToQueries(tile, key, begun);
+      begun = true;
+    }
+    if (begun) {
+      WriteHeads<S>(Writing::kAdd, query_gradient_.get(), queries,
+                    tiling_.HeadsOf(kv_head), gradients_.query_gradient);
+    }
+  }
+
+ private:
+  void Read(IndexRange queries, IndexRange heads) {
+    ReadHeads<S>(block_.query, queries, heads, query_.get());
+    ReadHeads<S>(gradients_.output_gradient, queries, heads,
+                 output_gradient_.get());
+    const auto* log_sum_exp =
+        reinterpret_cast<const S*>(gradients_.log_sum_exp.data());
+    const auto* delta = reinterpret_cast<const S*>(gradients_.delta.data());
+    int64_t row = 0;
+    for (int64_t query = queries.begin; query < queries.end; ++query) {
+      for (int64_t head = heads.begin; head < heads.end; ++head, ++row) {
+        log_sum_exp_[row] = log_sum_exp[query * tiling_.heads + head];
+        delta_[row] = delta[query * tiling_.heads + head];
+      }
+    }
+  }
+
+  void ScoreGradients(const KeyTile& tile, IndexRange queries, int64_t width,
+                      const Head<S>& key, const Head<S>& value) {
+    scores_.Compute(block_, sight_, tile, queries, width, query_.get(), key);
+    Multiply<S>({scores_.tile().rows, width, tiling_.d}, 1,
+                {output_gradient_.get(), tiling_.d},
+                {value.row(tile.keys.begin), value.stride(), true}, 0,
+                {products_.get(), kTileKeys});
+    RunSoftmaxGradient({.tile = scores_.tile(),
+                        .log_sum_exp = log_sum_exp_.get(),
+                        .delta = delta_.get(),
+                        .products = products_.get()});
+  }
+
+  // Straight to the gradients: statistics, without gaps.
+  void AddToKeys(const KeyTile& tile, int64_t kv_head) {
+    const ScoreTile<S>& scores = scores_.tile();
+    const BlasShape shape = {scores.width, tiling_.d, scores.rows};
+    const auto target = [&](const TensorView& gradient) -> BlasResult<S> {
+      const int64_t row = tile.keys.begin * tiling_.kv_heads + kv_head;
+      return {reinterpret_cast<S*>(gradient.data()) + row * tiling_.d,
+              tiling_.kv_heads * tiling_.d};
+    };
+    Multiply<S>(shape, 1, {scores.scores, kTileKeys, true},
+                {output_gradient_.get(), tiling_.d}, 1,
+                target(gradients_.value_gradient));
+    Multiply<S>(shape, static_cast<S>(block_.scale),
+                {products_.get(), kTileKeys, true}, {query_.get(), tiling_.d},
+                1, target(gradients_.key_gradient));
+  }
+
+  void AddToQueries(const KeyTile& tile, const Head<S>& key, bool begun) {
+    const ScoreTile<S>& scores = scores_.tile();
+    Multiply<S>({scores.rows, tiling_.d, scores.width},
+                static_cast<S>(block_.scale), {products_.get(), kTileKeys},
+                {key.row(tile.keys.begin), key.stride()}, begun ? 1 : 0,
+                {query_gradient_.get(), tiling_.d});
+  }
+
+  const AttentionBlock& block_;
+  const AttentionGradients& gradients_;
+  const Tiling& tiling_;
+  const Sight& sight_;
+  int64_t max_rows_;
+  Scores<S> scores_;
+  std::unique_ptr<S[]> query_;
+  std::unique_ptr<S[]> output_gradient_;
+  std::unique_ptr<S[]> query_gradient_;
+  std::unique_ptr<S[]> log_sum_exp_;
+  std::unique_ptr<S[]> delta_;
+  std::unique_ptr<S[]> products_;
+};
+
+absl::Status CheckBlock(OperandChecker& check, const AttentionBlock& block) {
+  TESSERA_RETURN_IF_ERROR(check.Leads("query", block.query, 3));
+  TESSERA_RETURN_IF_ERROR(
+      check
+          .Requires(block.key.rank() == 3,
+                    absl::StrCat("\"key\" has ", block.key.rank(),
+                                 " dimensions; it should have 3."))
+          .status());
+  const int64_t heads = block.query.shape()[1], d = block.query.shape()[2];
+  const int64_t keys = block.key.shape()[0], kv_heads = block.key.shape()[1];
+  const bool divides = kv_heads == 0 ? heads == 0 : heads % kv_heads == 0;
+  return check.Reads("key", block.key, {{keys, kv_heads, d}})
+      .Reads("value", block.value, {{keys, kv_heads, d}})
+      .Counts("query_positions", block.query_positions.size(),
+              block.query.shape()[0])
+      .Counts("key_positions", block.key_positions.size(), keys)
+      .Requires(divides,
+                absl::StrCat("\"query\" has ", heads, " heads, \"key\" ",
+                             kv_heads, "; the second should divide the first."))
+      .Requires(kv_heads == 0 || d <= kLargestBlasSize / kv_heads,
+                absl::StrCat("\"key\" has ", kv_heads, " heads of ", d,
+                             " elements; their product may be at most ",
+                             kLargestBlasSize, "."))
+      .status();
+}
+
 }  // namespace
 
 template <typename S>
@@ -149,75 +348,6 @@ void Scores<S>::Hide(const Sight& sight, const KeyTile& tile,
 template class Scores<float>;
 template class Scores<double>;
 
-namespace {
-
-// The running softmax of a tile of queries: all earlier keys count as one key
-// with their log_sum_exp as score and their output as value.
-template <typename S>
-class RunningState {
- public:
-  RunningState(const Tiling& tiling, const AttentionState& state)
-      : tiling_(tiling),
-        state_(state),
-        largest_(Scratch<S>(tiling.tile_queries * tiling.group)),
-        sum_(Scratch<S>(tiling.tile_queries * tiling.group)),
-        output_(Scratch<S>(tiling.tile_queries * tiling.group * tiling.d)) {}
-
-  void Begin(IndexRange queries, IndexRange heads) {
-    queries_ = queries;
-    heads_ = heads;
-    ReadHeads<S>(state_.output, queries, heads, output_.get());
-    for (int64_t i = 0; i < rows(); ++i) {
-      largest_[i] = LogSumExp(i);
-      sum_[i] = largest_[i] == kNothing ? S{0} : S{1};
-    }
-  }
-
-  // Merges the scores of a tile with the values of its keys.
-  void Merge(const ScoreTile<S>& tile, const S* values, int64_t stride) {
-    RunSoftmax({.tile = tile,
-                .largest = largest_.get(),
-                .sum = sum_.get(),
-                .output = output_.get(),
-                .d = tiling_.d});
-    Multiply<S>({tile.rows, tiling_.d, tile.width}, 1,
-                {tile.scores, tile.stride}, {values, stride}, 1,
-                {output_.get(), tiling_.d});
-  }
-
-  void End() {
-    for (int64_t i = 0; i < rows(); ++i) {
-      if (sum_[i] == 0) continue;  // Nothing seen: as it was.
-      S* const output = output_.get() + i * tiling_.d;
-      for (int64_t j = 0; j < tiling_.d; ++j) output[j] /= sum_[i];
-      LogSumExp(i) = largest_[i] + std::log(sum_[i]);
-    }
-    WriteHeads<S>(Writing::kSet, output_.get(), queries_, heads_,
-                  state_.output);
-  }
-
- private:
-  static constexpr S kNothing = -std::numeric_limits<S>::infinity();
-
-  int64_t rows() const { return queries_.size() * heads_.size(); }
-  S& LogSumExp(int64_t row) const {
-    const int64_t query = queries_.begin + row / heads_.size();
-    const int64_t head = heads_.begin + row % heads_.size();
-    return reinterpret_cast<S*>(
-        state_.log_sum_exp.data())[query * tiling_.heads + head];
-  }
-
-  const Tiling& tiling_;
-  const AttentionState& state_;
-  IndexRange queries_;
-  IndexRange heads_;
-  std::unique_ptr<S[]> largest_;
-  std::unique_ptr<S[]> sum_;
-  std::unique_ptr<S[]> output_;
-};
-
-}  // namespace
-
 template <typename S>
 void RunAttend(const AttentionBlock& block, const AttentionState& state) {
   const Tiling tiling(block);
@@ -253,118 +383,6 @@ void RunAttend(const AttentionBlock& block, const AttentionState& state) {
 template void RunAttend<float>(const AttentionBlock&, const AttentionState&);
 template void RunAttend<double>(const AttentionBlock&, const AttentionState&);
 
-namespace {
-
-// The gradients of a tile of queries against one tile of keys after the other.
-//   p = exp(scale q k^T - log_sum_exp), ds = p (do v^T - delta)
-//   dv += p^T do, dk += scale ds^T q, dq += scale ds k
-template <typename S>
-class QueryTile {
- public:
-  QueryTile(const AttentionBlock& block, const AttentionGradients& gradients,
-            const Tiling& tiling, const Sight& sight)
-      : block_(block),
-        gradients_(gradients),
-        tiling_(tiling),
-        sight_(sight),
-        max_rows_(tiling.tile_queries * tiling.group),
-        scores_(tiling),
-        query_(Scratch<S>(max_rows_ * tiling.d)),
-        output_gradient_(Scratch<S>(max_rows_ * tiling.d)),
-        query_gradient_(Scratch<S>(max_rows_ * tiling.d)),
-        log_sum_exp_(Scratch<S>(max_rows_)),
-        delta_(Scratch<S>(max_rows_)),
-        products_(Scratch<S>(max_rows_ * kTileKeys)) {}
-
-  void Run(IndexRange queries, int64_t kv_head, const Head<S>& key,
-           const Head<S>& value) {
-    bool begun = false;
-    for (const KeyTile& tile : sight_.tiles()) {
-      const int64_t width = sight_.Width(tile, queries);
-      if (width == 0) continue;
-      if (!begun) Read(queries, tiling_.HeadsOf(kv_head));
-      ScoreGradients(tile, queries, width, key, value);
-      AddToKeys(tile, kv_head);
-      AddToQueries(tile, key, begun);
-      begun = true;
-    }
-    if (begun) {
-      WriteHeads<S>(Writing::kAdd, query_gradient_.get(), queries,
-                    tiling_.HeadsOf(kv_head), gradients_.query_gradient);
-    }
-  }
-
- private:
-  void Read(IndexRange queries, IndexRange heads) {
-    ReadHeads<S>(block_.query, queries, heads, query_.get());
-    ReadHeads<S>(gradients_.output_gradient, queries, heads,
-                 output_gradient_.get());
-    const auto* log_sum_exp =
-        reinterpret_cast<const S*>(gradients_.log_sum_exp.data());
-    const auto* delta = reinterpret_cast<const S*>(gradients_.delta.data());
-    int64_t row = 0;
-    for (int64_t query = queries.begin; query < queries.end; ++query) {
-      for (int64_t head = heads.begin; head < heads.end; ++head, ++row) {
-        log_sum_exp_[row] = log_sum_exp[query * tiling_.heads + head];
-        delta_[row] = delta[query * tiling_.heads + head];
-      }
-    }
-  }
-
-  void ScoreGradients(const KeyTile& tile, IndexRange queries, int64_t width,
-                      const Head<S>& key, const Head<S>& value) {
-    scores_.Compute(block_, sight_, tile, queries, width, query_.get(), key);
-    Multiply<S>({scores_.tile().rows, width, tiling_.d}, 1,
-                {output_gradient_.get(), tiling_.d},
-                {value.row(tile.keys.begin), value.stride(), true}, 0,
-                {products_.get(), kTileKeys});
-    RunSoftmaxGradient({.tile = scores_.tile(),
-                        .log_sum_exp = log_sum_exp_.get(),
-                        .delta = delta_.get(),
-                        .products = products_.get()});
-  }
-
-  // Straight to the gradients: statistics, without gaps.
-  void AddToKeys(const KeyTile& tile, int64_t kv_head) {
-    const ScoreTile<S>& scores = scores_.tile();
-    const BlasShape shape = {scores.width, tiling_.d, scores.rows};
-    const auto target = [&](const TensorView& gradient) -> BlasResult<S> {
-      const int64_t row = tile.keys.begin * tiling_.kv_heads + kv_head;
-      return {reinterpret_cast<S*>(gradient.data()) + row * tiling_.d,
-              tiling_.kv_heads * tiling_.d};
-    };
-    Multiply<S>(shape, 1, {scores.scores, kTileKeys, true},
-                {output_gradient_.get(), tiling_.d}, 1,
-                target(gradients_.value_gradient));
-    Multiply<S>(shape, static_cast<S>(block_.scale),
-                {products_.get(), kTileKeys, true}, {query_.get(), tiling_.d},
-                1, target(gradients_.key_gradient));
-  }
-
-  void AddToQueries(const KeyTile& tile, const Head<S>& key, bool begun) {
-    const ScoreTile<S>& scores = scores_.tile();
-    Multiply<S>({scores.rows, tiling_.d, scores.width},
-                static_cast<S>(block_.scale), {products_.get(), kTileKeys},
-                {key.row(tile.keys.begin), key.stride()}, begun ? 1 : 0,
-                {query_gradient_.get(), tiling_.d});
-  }
-
-  const AttentionBlock& block_;
-  const AttentionGradients& gradients_;
-  const Tiling& tiling_;
-  const Sight& sight_;
-  int64_t max_rows_;
-  Scores<S> scores_;
-  std::unique_ptr<S[]> query_;
-  std::unique_ptr<S[]> output_gradient_;
-  std::unique_ptr<S[]> query_gradient_;
-  std::unique_ptr<S[]> log_sum_exp_;
-  std::unique_ptr<S[]> delta_;
-  std::unique_ptr<S[]> products_;
-};
-
-}  // namespace
-
 template <typename S>
 void RunAttendGradient(const AttentionBlock& block,
                        const AttentionGradients& gradients) {
@@ -385,36 +403,6 @@ template void RunAttendGradient<float>(const AttentionBlock&,
                                        const AttentionGradients&);
 template void RunAttendGradient<double>(const AttentionBlock&,
                                         const AttentionGradients&);
-
-namespace {
-
-absl::Status CheckBlock(OperandChecker& check, const AttentionBlock& block) {
-  TESSERA_RETURN_IF_ERROR(check.Leads("query", block.query, 3));
-  TESSERA_RETURN_IF_ERROR(
-      check
-          .Requires(block.key.rank() == 3,
-                    absl::StrCat("\"key\" has ", block.key.rank(),
-                                 " dimensions; it should have 3."))
-          .status());
-  const int64_t heads = block.query.shape()[1], d = block.query.shape()[2];
-  const int64_t keys = block.key.shape()[0], kv_heads = block.key.shape()[1];
-  const bool divides = kv_heads == 0 ? heads == 0 : heads % kv_heads == 0;
-  return check.Reads("key", block.key, {{keys, kv_heads, d}})
-      .Reads("value", block.value, {{keys, kv_heads, d}})
-      .Counts("query_positions", block.query_positions.size(),
-              block.query.shape()[0])
-      .Counts("key_positions", block.key_positions.size(), keys)
-      .Requires(divides,
-                absl::StrCat("\"query\" has ", heads, " heads, \"key\" ",
-                             kv_heads, "; the second should divide the first."))
-      .Requires(kv_heads == 0 || d <= kLargestBlasSize / kv_heads,
-                absl::StrCat("\"key\" has ", kv_heads, " heads of ", d,
-                             " elements; their product may be at most ",
-                             kLargestBlasSize, "."))
-      .status();
-}
-
-}  // namespace
 
 absl::Status Attend(const AttentionBlock& block, const AttentionState& state) {
   OperandChecker check("Attend");

@@ -48,6 +48,69 @@ absl::Status RunOnRows(ElementwiseJob job, const ConstTensorView& x,
   return absl::OkStatus();
 }
 
+// Statistics are written by the forward alone.
+RowsView StatisticsView(const ConstTensorView& view) {
+  return RowsView(const_cast<std::byte*>(view.data()), 0);
+}
+
+NormJob JobOn(NormJob::Step step, const ConstTensorView& x) {
+  return {.step = step,
+          .dtype = x.dtype(),
+          .rows = x.shape()[0],
+          .n = x.shape()[1],
+          .x = ConstRowsView(x)};
+}
+
+absl::Status CheckGradient(OperandChecker& check,
+                           const ConstTensorView& gradient,
+                           const ConstTensorView& x,
+                           const ConstTensorView& inverse) {
+  TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
+  return check.Reads("gradient", gradient, x.shape())
+      .ReadsStatistics("inverse", inverse, {{x.shape()[0]}})
+      .status();
+}
+
+// The places of ids that are held, by id, and by place where equal.
+std::vector<int64_t> HeldInOrder(IndexRange held,
+                                 std::span<const int64_t> ids) {
+  std::vector<int64_t> order;
+  order.reserve(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (held.contains(ids[i])) order.push_back(static_cast<int64_t>(i));
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return ids[a] < ids[b]; });
+  return order;
+}
+
+using CrossEntropyStep = CrossEntropyJob::Step;
+
+CrossEntropyJob JobOn(CrossEntropyStep step, const ConstTensorView& logits) {
+  return {.step = step,
+          .dtype = logits.dtype(),
+          .rows = logits.shape()[0],
+          .held = {0, logits.shape()[1]},
+          .logits = ConstRowsView(logits)};
+}
+
+// By token, from the statistics of all ranks.
+template <typename T>
+absl::Status SetLosses(const ConstTensorView& largest,
+                       const ConstTensorView& sum,
+                       const ConstTensorView& picked,
+                       std::span<double> losses) {
+  TESSERA_ASSIGN_OR_RETURN(const auto m, largest.AsSpan<T>());
+  TESSERA_ASSIGN_OR_RETURN(const auto s, sum.AsSpan<T>());
+  TESSERA_ASSIGN_OR_RETURN(const auto p, picked.AsSpan<T>());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    // The difference first: large logits would swallow the logarithm.
+    losses[i] = std::log(static_cast<double>(s[i])) +
+                (static_cast<double>(m[i]) - static_cast<double>(p[i]));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status AddBias(const ConstTensorView& bias, const TensorView& x) {
@@ -206,33 +269,6 @@ absl::Status SwiGluGradient(const ConstTensorView& gradient,
   return absl::OkStatus();
 }
 
-namespace {
-
-// Only the forward writes statistics.
-RowsView StatisticsView(const ConstTensorView& view) {
-  return RowsView(const_cast<std::byte*>(view.data()), 0);
-}
-
-NormJob JobOn(NormJob::Step step, const ConstTensorView& x) {
-  return {.step = step,
-          .dtype = x.dtype(),
-          .rows = x.shape()[0],
-          .n = x.shape()[1],
-          .x = ConstRowsView(x)};
-}
-
-absl::Status CheckGradient(OperandChecker& check,
-                           const ConstTensorView& gradient,
-                           const ConstTensorView& x,
-                           const ConstTensorView& inverse) {
-  TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
-  return check.Reads("gradient", gradient, x.shape())
-      .ReadsStatistics("inverse", inverse, {{x.shape()[0]}})
-      .status();
-}
-
-}  // namespace
-
 absl::Status RmsNorm(double epsilon, const ConstTensorView& x,
                      const ConstTensorView& weight, const TensorView& y,
                      const TensorView& inverse) {
@@ -352,23 +388,6 @@ void RotaryTable::Prepare(std::vector<S>& table, double base, int64_t d,
   positions_.assign(positions.begin(), positions.end());
 }
 
-namespace {
-
-// The indices of held ids, sorted by id, then by index.
-std::vector<int64_t> HeldInOrder(IndexRange held,
-                                 std::span<const int64_t> ids) {
-  std::vector<int64_t> order;
-  order.reserve(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (held.contains(ids[i])) order.push_back(static_cast<int64_t>(i));
-  }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return ids[a] < ids[b]; });
-  return order;
-}
-
-}  // namespace
-
 absl::Status GatherRows(const ConstTensorView& table, IndexRange held,
                         std::span<const int64_t> ids, const TensorView& y) {
   OperandChecker check("GatherRows");
@@ -418,37 +437,6 @@ absl::Status AddRows(const ConstTensorView& gradient, IndexRange held,
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-using CrossEntropyStep = CrossEntropyJob::Step;
-
-CrossEntropyJob JobOn(CrossEntropyStep step, const ConstTensorView& logits) {
-  return {.step = step,
-          .dtype = logits.dtype(),
-          .rows = logits.shape()[0],
-          .held = {0, logits.shape()[1]},
-          .logits = ConstRowsView(logits)};
-}
-
-// By token, from the statistics of all ranks.
-template <typename T>
-absl::Status SetLosses(const ConstTensorView& largest,
-                       const ConstTensorView& sum,
-                       const ConstTensorView& picked,
-                       std::span<double> losses) {
-  TESSERA_ASSIGN_OR_RETURN(const auto m, largest.AsSpan<T>());
-  TESSERA_ASSIGN_OR_RETURN(const auto s, sum.AsSpan<T>());
-  TESSERA_ASSIGN_OR_RETURN(const auto p, picked.AsSpan<T>());
-  for (size_t i = 0; i < losses.size(); ++i) {
-    // The difference first: large logits would swallow the logarithm.
-    losses[i] = std::log(static_cast<double>(s[i])) +
-                (static_cast<double>(m[i]) - static_cast<double>(p[i]));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::Status RowMax(const ConstTensorView& logits, const TensorView& largest) {
   OperandChecker check("RowMax");

@@ -48,43 +48,6 @@ void ScaleMatrix(const BlasShape& shape, T beta, const BlasResult<T>& c) {
   }
 }
 
-}  // namespace
-
-template <typename T>
-void Multiply(const BlasShape& shape, T alpha, const BlasFactor<T>& a,
-              const BlasFactor<T>& b, T beta, const BlasResult<T>& c) {
-  if (shape.m == 0 || shape.n == 0) return;
-  if (shape.k == 0) return ScaleMatrix(shape, beta, c);
-  const auto run = [&](auto gemm) {
-    gemm(CblasRowMajor, Transposition(a.transposed),
-         Transposition(b.transposed), static_cast<blasint>(shape.m),
-         static_cast<blasint>(shape.n), static_cast<blasint>(shape.k), alpha,
-         a.data, StrideOf(a, shape.m, shape.k), b.data,
-         StrideOf(b, shape.k, shape.n), beta, c.data,
-         Stride(c.stride, shape.m, shape.n));
-  };
-  if constexpr (sizeof(T) == sizeof(float)) {
-    run(cblas_sgemm);
-  } else {
-    run(cblas_dgemm);
-  }
-}
-
-template void Multiply(const BlasShape&, float, const BlasFactor<float>&,
-                       const BlasFactor<float>&, float,
-                       const BlasResult<float>&);
-template void Multiply(const BlasShape&, double, const BlasFactor<double>&,
-                       const BlasFactor<double>&, double,
-                       const BlasResult<double>&);
-
-void LimitBlasThreads(int threads) {
-  if (openblas_get_num_threads() != threads) openblas_set_num_threads(threads);
-}
-
-int BlasThreads() { return openblas_get_num_threads(); }
-
-namespace {
-
 // Sizes of panels for bf16: f32 buffers of 4, 8 and 8 MiB. Each converted
 // element is used in at least 2048 operations if the matrices are as large.
 constexpr int64_t kPanelM = 1024;
@@ -269,6 +232,39 @@ class PanelGemm {
 };
 
 }  // namespace
+
+template <typename T>
+void Multiply(const BlasShape& shape, T alpha, const BlasFactor<T>& a,
+              const BlasFactor<T>& b, T beta, const BlasResult<T>& c) {
+  if (shape.m == 0 || shape.n == 0) return;
+  if (shape.k == 0) return ScaleMatrix(shape, beta, c);
+  const auto run = [&](auto gemm) {
+    gemm(CblasRowMajor, Transposition(a.transposed),
+         Transposition(b.transposed), static_cast<blasint>(shape.m),
+         static_cast<blasint>(shape.n), static_cast<blasint>(shape.k), alpha,
+         a.data, StrideOf(a, shape.m, shape.k), b.data,
+         StrideOf(b, shape.k, shape.n), beta, c.data,
+         Stride(c.stride, shape.m, shape.n));
+  };
+  if constexpr (sizeof(T) == sizeof(float)) {
+    run(cblas_sgemm);
+  } else {
+    run(cblas_dgemm);
+  }
+}
+
+template void Multiply(const BlasShape&, float, const BlasFactor<float>&,
+                       const BlasFactor<float>&, float,
+                       const BlasResult<float>&);
+template void Multiply(const BlasShape&, double, const BlasFactor<double>&,
+                       const BlasFactor<double>&, double,
+                       const BlasResult<double>&);
+
+void LimitBlasThreads(int threads) {
+  if (openblas_get_num_threads() != threads) openblas_set_num_threads(threads);
+}
+
+int BlasThreads() { return openblas_get_num_threads(); }
 
 absl::Status Gemm(const GemmOptions& options, const ConstTensorView& a,
                   const ConstTensorView& b, const TensorView& c) {

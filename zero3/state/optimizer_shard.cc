@@ -83,8 +83,7 @@ absl::StatusOr<OptimizerShard::Optimizer> OptimizerShard::CreateOptimizer(
 }
 
 absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(
-    const StateSeat& seat, const OptimizerShardOptions& options,
-    TierChoice& choice) {
+    const StateSeat& seat, const OptimizerShardOptions& options) {
   TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
   TESSERA_ASSIGN_OR_RETURN(Optimizer optimizer, CreateOptimizer(options));
   std::unique_ptr<OptimizerShard> shard(
@@ -95,7 +94,7 @@ absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(
     }
     shard->owned_.push_back(extent.parameter);
   }
-  TESSERA_RETURN_IF_ERROR(shard->CreateStores(choice));
+  TESSERA_RETURN_IF_ERROR(shard->CreateStores());
   return shard;
 }
 
@@ -162,37 +161,26 @@ bool OptimizerShard::HasPart(OptimizerPart part) const {
   return false;
 }
 
-// The moments of a parameter are in one tier.
-absl::Status OptimizerShard::CreateStores(TierChoice& choice) {
-  std::vector<offload::MemoryTier*> of_masters, of_moments;
-  for (ParameterId id : owned_) {
-    TESSERA_ASSIGN_OR_RETURN(const int64_t bytes,
-                             BytesOf(OptimizerPart::kMaster, id));
-    of_masters.push_back(choice.For(options_.tier, bytes));
+absl::Status OptimizerShard::CreateStores() {
+  for (const OptimizerPart part :
+       {OptimizerPart::kMaster, OptimizerPart::kFirstMoment,
+        OptimizerPart::kSecondMoment}) {
+    TESSERA_RETURN_IF_ERROR(CreateStore(part));
   }
-  for (ParameterId id : owned_) {
-    TESSERA_ASSIGN_OR_RETURN(const int64_t bytes,
-                             BytesOf(OptimizerPart::kFirstMoment, id));
-    of_moments.push_back(choice.For(options_.tier, moment_count() * bytes));
-  }
-  TESSERA_RETURN_IF_ERROR(CreateStore(OptimizerPart::kMaster, of_masters));
-  TESSERA_RETURN_IF_ERROR(CreateStore(OptimizerPart::kFirstMoment, of_moments));
-  return CreateStore(OptimizerPart::kSecondMoment, of_moments);
+  return absl::OkStatus();
 }
 
-absl::Status OptimizerShard::CreateStore(
-    OptimizerPart part, const std::vector<offload::MemoryTier*>& tiers) {
+absl::Status OptimizerShard::CreateStore(OptimizerPart part) {
   std::vector<size_t>& block_of = block_of_[static_cast<size_t>(part)];
   block_of.assign(static_cast<size_t>(seat_.model().count()), kNone);
   std::vector<ShardBlock> blocks;
-  for (size_t i = 0; i < owned_.size(); ++i) {
-    const ParameterId id = owned_[i];
+  for (const ParameterId id : owned_) {
     TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(part, id));
     if (bytes == 0) continue;
     block_of[static_cast<size_t>(id.value())] = blocks.size();
     blocks.push_back({absl::StrCat(options_.key_prefix, OptimizerPartName(part),
                                    "/", id.value()),
-                      bytes, DTypeOf(part, id), tiers[i]});
+                      bytes, DTypeOf(part, id), options_.tier});
   }
   TESSERA_ASSIGN_OR_RETURN(
       stores_[static_cast<size_t>(part)],

@@ -113,11 +113,9 @@ struct OptimizerShardOptions {
 
 class OptimizerShard {
  public:
-  // `choice` selects the tier of each block. InvalidArgument as the optimizer's
-  // Create.
+  // InvalidArgument as the optimizer's Create.
   static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(
-      const StateSeat& seat, const OptimizerShardOptions& options,
-      TierChoice& choice);
+      const StateSeat& seat, const OptimizerShardOptions& options);
 
   absl::Status SetLearningRate(double learning_rate);
   // Moments per trained element: 0 to 2.
@@ -157,9 +155,8 @@ class OptimizerShard {
 
   static absl::StatusOr<Optimizer> CreateOptimizer(
       const OptimizerShardOptions& options);
-  absl::Status CreateStores(TierChoice& choice);
-  absl::Status CreateStore(OptimizerPart part,
-                           const std::vector<offload::MemoryTier*>& tiers);
+  absl::Status CreateStores();
+  absl::Status CreateStore(OptimizerPart part);
   bool HasPart(OptimizerPart part) const;
   absl::StatusOr<int64_t> BytesOf(OptimizerPart part, ParameterId id) const;
   DType DTypeOf(OptimizerPart part, ParameterId id) const;

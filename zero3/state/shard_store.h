@@ -131,30 +131,6 @@ class ShardPrefetch {
       prefetchers_;
 };
 
-// Chooses the tier of a block of offloaded state: the near tier
-// while its budget lasts, and then the far one.
-//
-//   TierChoice choice(files, 1 << 30);
-//   block.tier = choice.For(host, block.bytes);
-class TierChoice {
- public:
-  // If `far` is null everything goes to the near tier.
-  TierChoice(offload::MemoryTier* far, int64_t near_budget)
-      : far_(far), left_(near_budget) {}
-
-  // Null if `near` is null: the block is not offloaded.
-  offload::MemoryTier* For(offload::MemoryTier* near, int64_t bytes) {
-    if (near == nullptr) return nullptr;
-    if (far_ != nullptr && bytes > left_) return far_;
-    left_ -= bytes;
-    return near;
-  }
-
- private:
-  offload::MemoryTier* const far_;
-  int64_t left_;
-};
-
 struct ShardBlock {
   std::string key;
   int64_t bytes = 0;

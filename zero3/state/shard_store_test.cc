@@ -304,19 +304,6 @@ TEST(ShardStoreTest, EachBlockIsInItsOwnTier) {
   EXPECT_THAT(*store->Open(2), Each(std::byte{3}));
 }
 
-TEST(TierChoiceTest, TheNearTierHasWhatFitsTogetherWithWhatWentBefore) {
-  FarTier far;
-  HostTier host(std::make_shared<Accounting>("host", offload::kUnlimited));
-  TierChoice choice(&far, 10);
-  EXPECT_EQ(choice.For(nullptr, 3), nullptr);
-  EXPECT_EQ(choice.For(&host, 7), &host);
-  EXPECT_EQ(choice.For(&host, 4), &far);
-  EXPECT_EQ(choice.For(&host, 3), &host);
-  EXPECT_EQ(choice.For(&host, 1), &far);
-  TierChoice near_alone(nullptr, 10);
-  EXPECT_EQ(near_alone.For(&host, 11), &host);
-}
-
 TEST(ShardStoreTest, ATierWithoutRoomIsRefusedAndLeftEmpty) {
   HostTier tier(std::make_shared<Accounting>("host", 25));
   EXPECT_THAT(

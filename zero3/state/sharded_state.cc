@@ -29,14 +29,6 @@ absl::Status CheckTiers(const ShardedStateOptions& options) {
         "parameters in a tier at stage ", options.stage,
         ": below stage 3 every rank computes with all of them; use stage 3"));
   }
-  const bool is_offloaded = options.parameter_tier != nullptr ||
-                            options.gradient_tier != nullptr ||
-                            options.optimizer_tier != nullptr;
-  if (options.far_tier != nullptr && !is_offloaded) {
-    return absl::InvalidArgumentError(
-        "a far tier without a near one: name parameter_tier, gradient_tier or "
-        "optimizer_tier as well; the far tier may be the same");
-  }
   if (options.gradient_tier != nullptr && options.stage < 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "gradients in a tier at stage ", options.stage,
@@ -73,24 +65,18 @@ absl::Status CheckTiersAreLossless(const ShardedStateOptions& options,
     constexpr std::string_view kAdvice =
         "use a lossless tier, or parameters of 16 bits, which have master "
         "weights apart";
-    for (const auto& [name, tier] :
-         {std::pair("parameter_tier", options.parameter_tier),
-          std::pair("far_tier", options.far_tier)}) {
-      TESSERA_RETURN_IF_ERROR(CheckLossless(
-          name, tier, offload::Purpose::kParameters, dtype, kAdvice));
-    }
+    TESSERA_RETURN_IF_ERROR(
+        CheckLossless("parameter_tier", options.parameter_tier,
+                      offload::Purpose::kParameters, dtype, kAdvice));
   }
   if (options.optimizer_tier == nullptr) return absl::OkStatus();
   constexpr std::string_view kAdvice =
       "use a lossless tier, and for smaller moments the option moments, such "
       "as MomentFormat::Blockwise8()";
   for (const DType dtype : of_optimizer) {
-    for (const auto& [name, tier] :
-         {std::pair("optimizer_tier", options.optimizer_tier),
-          std::pair("far_tier", options.far_tier)}) {
-      TESSERA_RETURN_IF_ERROR(CheckLossless(
-          name, tier, offload::Purpose::kOptimizer, dtype, kAdvice));
-    }
+    TESSERA_RETURN_IF_ERROR(
+        CheckLossless("optimizer_tier", options.optimizer_tier,
+                      offload::Purpose::kOptimizer, dtype, kAdvice));
   }
   return absl::OkStatus();
 }
@@ -173,8 +159,6 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
   TESSERA_RETURN_IF_ERROR(
       AtLeast("persistence_threshold", options.persistence_threshold, 0));
   TESSERA_RETURN_IF_ERROR(AtLeast("bucket_bytes", options.bucket_bytes, 1));
-  TESSERA_RETURN_IF_ERROR(AtLeast("near_bytes", options.near_bytes, 0));
-  TESSERA_RETURN_IF_ERROR(AtLeast("tier_budget", options.tier_budget, 0));
   if (!(options.clip_norm >= 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("clip_norm is ", options.clip_norm,
@@ -278,11 +262,10 @@ absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
                            SeatOf(model, options, *groups.shard));
   std::unique_ptr<ShardedState> state(new ShardedState(seat, options));
   TESSERA_RETURN_IF_ERROR(state->JoinGroups(groups));
-  state->prefetch_ = std::make_shared<ShardPrefetch>(ShardPrefetch::Options{
-      .near_bytes = options.near_bytes > 0 ? options.near_bytes
-                                           : state->NearBytesOfTiers(),
-      .reads_ahead = options.overlap,
-      .device = seat.device});
+  state->prefetch_ = std::make_shared<ShardPrefetch>(
+      ShardPrefetch::Options{.near_bytes = state->NearBytesOfTiers(),
+                             .reads_ahead = options.overlap,
+                             .device = seat.device});
   TESSERA_RETURN_IF_ERROR(state->CreateParameters());
   TESSERA_RETURN_IF_ERROR(state->CreateGradients());
   TESSERA_RETURN_IF_ERROR(state->CreateOptimizer());
@@ -383,8 +366,7 @@ absl::Status ShardedState::CreateParameters() {
     shard_of[IndexOf(parameter->id)] = shards.size();
     shards.push_back(
         {absl::StrCat(options_.key_prefix, "parameter/", parameter->id.value()),
-         bytes, parameter->dtype(),
-         tiers_.For(options_.parameter_tier, bytes)});
+         bytes, parameter->dtype(), options_.parameter_tier});
   }
   if (options_.stage == 3) {
     TESSERA_ASSIGN_OR_RETURN(
@@ -417,7 +399,7 @@ absl::Status ShardedState::CreateGradients() {
     shard_of[IndexOf(parameter->id)] = shards.size();
     shards.push_back(
         {absl::StrCat(options_.key_prefix, "gradient/", parameter->id.value()),
-         bytes, dtype, tiers_.For(options_.gradient_tier, bytes)});
+         bytes, dtype, options_.gradient_tier});
   }
   if (options_.stage >= 2) {
     TESSERA_ASSIGN_OR_RETURN(
@@ -440,16 +422,15 @@ absl::Status ShardedState::CreateGradients() {
 
 absl::Status ShardedState::CreateOptimizer() {
   TESSERA_ASSIGN_OR_RETURN(
-      optimizer_, OptimizerShard::Create(seat_,
-                                         {.kind = options_.optimizer,
-                                          .adamw = options_.adamw,
-                                          .sgd = options_.sgd,
-                                          .moments = options_.moments,
-                                          .tier = options_.optimizer_tier,
-                                          .key_prefix = options_.key_prefix,
-                                          .overlap = options_.overlap,
-                                          .prefetch = prefetch_},
-                                         tiers_));
+      optimizer_,
+      OptimizerShard::Create(seat_, {.kind = options_.optimizer,
+                                     .adamw = options_.adamw,
+                                     .sgd = options_.sgd,
+                                     .moments = options_.moments,
+                                     .tier = options_.optimizer_tier,
+                                     .key_prefix = options_.key_prefix,
+                                     .overlap = options_.overlap,
+                                     .prefetch = prefetch_}));
   return absl::OkStatus();
 }
 

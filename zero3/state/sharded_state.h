@@ -3,7 +3,6 @@
 #define TESSERA_ZERO3_STATE_SHARDED_STATE_H_
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -67,11 +66,6 @@ struct ShardedStateOptions {
   // for the gradients of a second window, and near memory for the state of two
   // more parameters.
   bool overlap = true;
-  // Near memory for the shards of each tier without in-place access; grows if
-  // the shards in use at once need more. 0: chosen from the sizes of the
-  // shards.
-  int64_t near_bytes = 0;
-
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw = {};  // For kAdamW.
   offload::SgdOptions sgd = {};      // For kSgd.
@@ -92,10 +86,6 @@ struct ShardedStateOptions {
   offload::MemoryTier* parameter_tier = nullptr;
   offload::MemoryTier* gradient_tier = nullptr;
   offload::MemoryTier* optimizer_tier = nullptr;
-  // If set, the tiers above get at most `tier_budget` bytes (values first, then
-  // gradients, master weights, moments), and the rest goes to `far_tier`.
-  offload::MemoryTier* far_tier = nullptr;
-  int64_t tier_budget = std::numeric_limits<int64_t>::max();
   // Prefix of keys in tiers. Ranks that share a tier need different ones.
   std::string key_prefix = "";
   // The budget of this rank's own memory; null: unlimited.
@@ -245,10 +235,7 @@ class ShardedState {
 
  private:
   ShardedState(const StateSeat& seat, const ShardedStateOptions& options)
-      : seat_(seat),
-        options_(options),
-        scaler_(options.loss_scale),
-        tiers_(options.far_tier, options.tier_budget) {}
+      : seat_(seat), options_(options), scaler_(options.loss_scale) {}
 
   absl::Status JoinGroups(const ShardedStateGroups& groups);
   absl::Status JoinSecondary(collectives::Communicator& shard);
@@ -275,7 +262,6 @@ class ShardedState {
   const StateSeat seat_;
   const ShardedStateOptions options_;
   LossScaler scaler_;
-  TierChoice tiers_;
   int64_t steps_ = 0;
   bool is_evaluating_ = false;
   ShardTraffic total_traffic_;

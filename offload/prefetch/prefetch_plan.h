@@ -114,7 +114,7 @@ class PrefetchPlan {
   const std::vector<Transfer>& loads() const { return loads_; }
   const std::vector<Transfer>& stores() const { return stores_; }
 
-  // When the last compute ends. Stores may go on a little longer.
+  // The end of the last compute. Stores may take a little longer.
   int64_t step_ns() const;
   int64_t compute_ns() const;
   int64_t stall_ns() const { return step_ns() - compute_ns(); }

@@ -23,7 +23,7 @@ struct BlockUse {
   int64_t compute_ns = 0;  // from having this block to asking for the next one
   bool dirty = false;      // changed by this use: stored before it is evicted
   int64_t held = 0;        // stays in use through so many uses that follow
-  // All of it is written anew: it needs room, and nothing is loaded.
+  // The block is overwritten as a whole: it needs memory, but no load.
   bool overwrite = false;
   friend bool operator==(const BlockUse&, const BlockUse&) = default;
 };
@@ -36,7 +36,7 @@ struct NearBlock {
   friend bool operator==(const NearBlock&, const NearBlock&) = default;
 };
 
-// Replacement: what to load and what to evict when the order of uses is known.
+// Replacement: which blocks to load and evict if the order of uses is known.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Replacement r,
 //                            Replacement::Create(order, 2 << 30, {}));
@@ -76,8 +76,8 @@ class Replacement {
     size_t block = 0;
     // Not before the compute of this use has ended; -1: from the start.
     int64_t after = -1;
-    // The use that made it dirty, and after which it is stored; -1: dirty
-    // since before the step. Only where `store`.
+    // The use that made it dirty, after which it is stored; -1: dirty since
+    // before the step. Valid only if `store`.
     int64_t stored_after = -1;
     bool store = false;
   };

@@ -42,24 +42,24 @@ struct NearBlock {
 //                            Replacement::Create(order, 2 << 30, {}));
 //   r.bytes_loaded();
 //
-// A block that is missing at its use evicts the blocks whose next use is
-// farthest away until it fits; never one that is in use. The order is taken to
-// repeat, so that of blocks not used again the one goes first that the next
-// step needs last. Decisions depend on the order alone, not on time.
+// A block that is missing at its use evicts the blocks with the farthest next
+// use until it fits, but never one in use. The order is assumed to repeat, so
+// of the blocks not used again the one that the next step needs last is evicted
+// first. Decisions depend only on the order, not on time.
 //
-// A block whose next use overwrites it is as good as one that is never used
-// again, except that its bytes are stored where they are dirty.
+// A block whose next use overwrites it counts as never used again, except that
+// its bytes are stored if they are dirty.
 //
 // With blocks of one size and `spare` = 0 no other choice loads fewer bytes,
-// over the whole order and over each of its beginnings. With several sizes the
-// problem is NP-hard and this is a heuristic; load_bound.h tells how far off it
-// can be.
+// over the whole order and over each of its prefixes. With several sizes the
+// problem is NP-hard and this is a heuristic; StepBound (prefetch_plan.h)
+// bounds its distance from the optimum.
 //
-// The farthest next use is often that of the block used just now, as in any
-// order that runs through more blocks than fit; then no load can start before
-// the use ahead of it is over, and nothing overlaps. `spare` = d avoids this: a
-// block used within the last d uses goes only where no other is left, so that
-// the room for a load is there d uses early, for some more bytes to load.
+// The farthest next use is often that of the block just used, as in any order
+// that cycles through more blocks than fit; then no load can start before the
+// previous use is over, and nothing overlaps. `spare` = d avoids this: a block
+// used within the last d uses is evicted only if there is no other, so that
+// memory for a load is free d uses early, for a few more bytes to load.
 //
 // Source: L. Belady, "A study of replacement algorithms for a virtual-storage
 // computer", 1966.

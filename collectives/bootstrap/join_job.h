@@ -1,8 +1,9 @@
 // JoinJob: connects this process with the other ranks of its job, for any
 // launcher.
 //
-//   TESSERA_ASSIGN_OR_RETURN(Job job, JoinJob(lookup, {.on_refusal =
-//   LogLine})); job.rank; job.world_size; *job.store ...
+//   TESSERA_ASSIGN_OR_RETURN(Job job,
+//                            JoinJob(lookup, {.on_refusal = LogLine}));
+//   ... job.rank, job.world_size, *job.store ...
 //
 // Reads the environment variables of torchrun, mpirun (Open MPI, MPICH) or
 // Slurm (see topology::LauncherEnvironment). rendezvous.h describes where the

@@ -5,9 +5,9 @@
 //   auto memory = std::make_shared<CountingMemory>();
 //   auto counts = std::make_shared<MessageCounts>();
 //   TESSERA_ASSIGN_OR_RETURN(
-//       auto engine, CreateCountingEngine({.rank = Rank(3), .ranks = 64,
-//                                          .memory = memory, .counts =
-//                                          counts}));
+//       auto engine,
+//       CreateCountingEngine({.rank = Rank(3), .ranks = 64,
+//                             .memory = memory, .counts = counts}));
 //   TESSERA_ASSIGN_OR_RETURN(auto world,
 //                            Communicator::Create(std::move(engine)));
 //   ... what rank 3 does ...

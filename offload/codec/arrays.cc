@@ -109,7 +109,7 @@ double WorstShareOfBound(const Codec& codec, DType dtype, const Bytes& values) {
     const double allowed =
         bound.Of(value, bound.block == 0 ? 0 : blocks[i / size_t(bound.block)],
                  bound.group == 0 ? 0 : groups[i / size_t(bound.group)]);
-    // A NaN or an error where none is allowed is worse than any share.
+    // A NaN or an error where none is allowed exceeds every limit.
     const double share = error / allowed;
     if (!(share <= worst)) worst = std::isfinite(share) ? share : HUGE_VAL;
   }

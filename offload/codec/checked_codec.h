@@ -29,7 +29,7 @@
 
 namespace tessera::offload {
 
-// Format of the bytes behind the header. Values are stored and never change.
+// Format of the bytes after the header. Values are stored and never change.
 enum class CodecFormat : uint8_t {
   kNone = 0,
   kFp16 = 1,
@@ -62,8 +62,8 @@ class CheckedCodec : public Codec {
   virtual ErrorBound PayloadError(DType dtype) const = 0;
   virtual int64_t MaxPayloadBytes(DType dtype, int64_t elements) const = 0;
 
-  // Encode and decode the bytes behind the header. `values` has as many whole
-  // elements as the header says; `payload` has room for MaxPayloadBytes.
+  // Encode and decode the bytes after the header. The number of elements of
+  // `values` is that of the header; `payload` holds MaxPayloadBytes.
   virtual absl::StatusOr<int64_t> EncodePayload(
       DType dtype, std::span<const std::byte> values,
       std::span<std::byte> payload) const = 0;

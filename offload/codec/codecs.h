@@ -15,7 +15,7 @@
 
 namespace tessera::offload {
 
-// Stores the values unchanged, behind the header that every encoding has.
+// Stores the values unchanged, after the header of every encoding.
 std::unique_ptr<Codec> MakeNoneCodec();
 
 // Stores f32 and f64 in 2 bytes an element, all other types unchanged. fp16 has

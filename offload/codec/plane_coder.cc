@@ -92,7 +92,7 @@ struct PlaneCoder::Contexts {
     void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
   };
 
-  // Planes of weights hardly repeat: what pays is the entropy coder. Few and
+  // Planes of weights hardly repeat, so the entropy coder matters most. Few and
   // long matches, searched in the smallest table, make it three times as fast
   // as level 1, and smaller, because fewer matches interrupt the literals.
   Contexts() : compress(ZSTD_createCCtx()), decompress(ZSTD_createDCtx()) {

@@ -65,7 +65,7 @@ void DecodeGroup(const GroupBits& bits, uint8_t top, uint8_t* bytes) {
 HWY_INLINE GroupBits CodeGroup(const uint8_t* bytes, uint8_t top) {
   const hn::ScalableTag<uint8_t> d;
   const size_t lanes = hn::Lanes(d);
-  // Room for what a store of mask bits may write behind them.
+  // Extra space: storing mask bits may write past the end.
   uint8_t stored[kWindowBits][2 * sizeof(uint64_t)];
   for (size_t i = 0; i < kWindowGroup; i += lanes) {
     const auto below = hn::Sub(hn::Set(d, top), hn::LoadU(d, bytes + i));
@@ -86,7 +86,7 @@ HWY_INLINE void DecodeGroup(const GroupBits& bits, uint8_t top,
                             uint8_t* bytes) {
   const hn::ScalableTag<uint8_t> d;
   const size_t lanes = hn::Lanes(d);
-  // Room for what a load of mask bits may read behind them.
+  // Extra space: loading mask bits may read past the end.
   uint8_t stored[kWindowBits][2 * sizeof(uint64_t)] = {};
   for (size_t k = 0; k < kWindowBits; ++k) {
     std::memcpy(stored[k], &bits[k], sizeof(bits[k]));

@@ -224,14 +224,13 @@ OpenedFile Opened(UniqueFd fd, std::string path, bool want_direct) {
   return file;
 }
 
-// After a power failure a new file is found only where its directory was
-// written too.
+// After a power failure a new file exists only if its directory was synced too.
 absl::Status SyncDirectoryOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string directory =
       slash == std::string::npos ? "." : path.substr(0, slash + 1);
   const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY));
-  // Some file systems cannot, and say EINVAL.
+  // Some file systems do not support it and return EINVAL.
   if (fd.valid() && (fsync(fd.get()) == 0 || errno == EINVAL)) {
     return absl::OkStatus();
   }

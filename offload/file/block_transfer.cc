@@ -273,7 +273,7 @@ void BlockTransfer::ReadPiece(const std::shared_ptr<Reading>& reading,
     }
     return reading->countdown.Finish(status);
   };
-  // The part of the piece that is asked for.
+  // The requested part of the piece.
   const int64_t wanted = std::max(start, reading->from);
   const int64_t wanted_end = std::min(
       start + bytes, reading->from + static_cast<int64_t>(reading->out.size()));

@@ -27,7 +27,7 @@ constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-// x^(8 n): what n zero bytes multiply a checksum by.
+// x^(8 n): the factor by which n zero bytes multiply a checksum.
 constexpr uint32_t PowerOfBytes(uint64_t n) {
   uint32_t power = kOne;
   for (uint32_t square = kOne >> 8; n != 0; n >>= 1) {

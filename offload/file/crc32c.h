@@ -15,8 +15,7 @@
 
 namespace tessera::offload {
 
-// The checksum of a followed by b, where `crc` is that of a; 0 is that of
-// nothing.
+// The checksum of a followed by b, where `crc` is that of a; 0 for empty a.
 uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> b);
 
 inline uint32_t Crc32c(std::span<const std::byte> bytes) {

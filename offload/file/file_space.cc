@@ -76,8 +76,8 @@ absl::StatusOr<std::shared_ptr<const FileExtent>> FileSpace::Allocate(
   return std::make_shared<const FileExtent>(shared_from_this(), *start, size);
 }
 
-// Makes room for `bytes` in a row: by the step of growth, or where the device
-// has less, by what is needed.
+// Adds contiguous space for `bytes`: a growth step, or only the required space
+// if the device has less.
 absl::Status FileSpace::Grow(int64_t bytes) {
   const int64_t capacity = extents_.capacity();
   const int64_t needed = extents_.used_end() + bytes;

@@ -25,7 +25,7 @@
 namespace tessera::offload {
 namespace {
 
-// A request's length is 32 bits wide there; async_file.h asks for the rest.
+// A request's length has 32 bits there; async_file.h requests the remainder.
 constexpr size_t kLongest = size_t{1} << 30;
 constexpr int kRetryMilliseconds = 1;
 
@@ -40,9 +40,8 @@ void Prepare(io_uring_sqe* entry, const IoRequest& request) {
   }
 }
 
-// Entries are added by whoever submits, under mutex_; completions are taken by
-// the reaper alone, which also asks the kernel again where it refused, and on
-// which every `done` runs.
+// Submitters add entries under mutex_. Only the reaper takes completions; it
+// also retries rejected submissions, and runs every `done`.
 class UringEngine final : public IoEngine {
  public:
   UringEngine(size_t depth, UringOptions options)
@@ -62,13 +61,13 @@ class UringEngine final : public IoEngine {
     int64_t value;
   };
 
-  // Moves what waits into the ring, as far as the depth allows.
+  // Moves waiting requests into the ring, up to the depth.
   void Fill() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddEntries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Offers the kernel what is in the ring, until it refuses.
+  // Submits the ring's entries until the kernel rejects them.
   void Enter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refused(int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives up what the kernel has not taken, and what waits.
+  // Fails all requests that the kernel has not accepted, and those that wait.
   void Fail(int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Wake() const;
 
@@ -122,7 +121,8 @@ UringEngine::~UringEngine() {
 
 void UringEngine::Wake() const {
   const uint64_t one = 1;
-  // Full only where it has not been read yet, which wakes as well.
+  // The pipe is full only if it has not been read yet, which wakes the reaper,
+  // too.
   [[maybe_unused]] const ssize_t written =
       write(wake_.get(), &one, sizeof(one));
 }
@@ -175,7 +175,7 @@ void UringEngine::Enter() {
 void UringEngine::Refused(int error) {
   const absl::Time now = absl::Now();
   if (!refused_since_.has_value()) refused_since_ = now;
-  // Short of memory, or of room for completions.
+  // Short of memory or of completion entries.
   const bool may_pass = error == 0 || error == EAGAIN || error == EBUSY;
   if (!may_pass) {
     Fail(error);

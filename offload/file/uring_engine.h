@@ -14,10 +14,10 @@ struct io_uring;
 namespace tessera::offload {
 
 struct UringOptions {
-  // Timeout for requests that the kernel refuses with EAGAIN (it is short of
-  // memory); they and all requests behind them then fail with ENOMEM. Retries
-  // happen at every completion, or every millisecond if none is pending. Any
-  // other error fails them at once with its errno.
+  // Timeout for requests that the kernel rejects with EAGAIN (it is short of
+  // memory); they and all later requests then fail with ENOMEM. Retries happen
+  // at every completion, or every millisecond if none is pending. Any other
+  // error fails them at once with its errno.
   absl::Duration patience = absl::Seconds(5);
   // Replaces io_uring_submit, to inject errors in tests. Called under a lock,
   // by any thread.

@@ -69,10 +69,10 @@ class AdamW {
   absl::Status SetLearningRate(double learning_rate);
 
   // Step number `step`, from 1, of every range that is not frozen. Gradients
-  // must be finite (GradientStatistics tells): one that is not makes its
-  // element NaN or infinite, or its block of 8-bit moments. InvalidArgument,
-  // with nothing written, for a step below 1, a scale that is not finite or
-  // below 0, and for what CheckRanges refuses. One call at a time.
+  // must be finite (see GradientStatistics): a non-finite one makes its element
+  // NaN or infinite, or its block of 8-bit moments. InvalidArgument, with
+  // nothing written, for a step below 1, a scale that is not finite or below 0,
+  // and as CheckRanges. One call at a time.
   absl::Status Step(int64_t step, const StepScale& scale,
                     std::span<const ParameterRange> ranges);
 

@@ -157,7 +157,7 @@ HWY_INLINE void Narrow(bool is_bf16, const float* from, uint16_t* to,
   }
 }
 
-// hn::Iota builds these anew, lane by lane, in every iteration.
+// hn::Iota would rebuild these, lane by lane, in every iteration.
 alignas(64) inline constexpr uint32_t kLaneNumbers[16] = {
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
@@ -167,7 +167,7 @@ struct RandomBits {
   uint32_t index = 0;  // Of the first element.
 };
 
-// 32 bits for each element from `i` on, by its index and the key alone: a
+// 32 bits for each element from `i` on, determined by its index and the key: a
 // multiply-xorshift hash ("lowbias32", C. Wellons, Prospecting for Hash
 // Functions, 2018).
 template <class D>

@@ -1,5 +1,5 @@
 // GradientStatistics: the norm of gradients, and whether all are finite, in one
-// pass: what clipping and dynamic loss scaling want to know before a step.
+// pass, for clipping and dynamic loss scaling.
 //
 //   GradientStatistics all;
 //   for (const ConstTypedSpan& gradient : gradients) {
@@ -28,7 +28,7 @@ struct GradientStatistics {
   bool IsFinite() const { return non_finite == 0; }
   double Norm() const { return std::sqrt(sum_of_squares); }
 
-  // Sums depend on the order of Add in their last bits, on nothing else.
+  // The last bits of sums depend only on the order of Add.
   void Add(const GradientStatistics& other) {
     sum_of_squares += other.sum_of_squares;
     non_finite += other.non_finite;

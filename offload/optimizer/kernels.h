@@ -12,8 +12,8 @@
 
 namespace tessera::offload {
 
-// Elements of a tile, which stays in the first-level cache. Larger blocks of
-// 8-bit moments are tiles of their own.
+// Elements of a tile, which fits in the first-level cache. Larger blocks of
+// 8-bit moments are separate tiles.
 inline constexpr int64_t kTile = 512;
 inline constexpr int64_t kLargestTile = 2048;
 

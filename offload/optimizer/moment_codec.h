@@ -22,9 +22,8 @@ namespace tessera::offload {
 enum class MomentSign : uint8_t { kSigned, kUnsigned };
 
 // InvalidArgument, with nothing written, if the lengths differ, a format is not
-// valid or is f64, which takes no codec. A value that is not finite makes its
-// 8-bit block NaN; the magnitude of a negative one is what an unsigned block
-// keeps.
+// valid or is f64, which needs no codec. A non-finite value makes its 8-bit
+// block NaN; an unsigned block stores the magnitude of a negative value.
 absl::Status ReadMoments(const MomentSpan& moment, MomentSign sign,
                          std::span<float> values);
 absl::Status WriteMoments(std::span<const float> values, MomentSign sign,

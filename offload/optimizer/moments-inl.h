@@ -104,7 +104,7 @@ HWY_INLINE void DecodeBlock(const uint8_t* codes, float largest, float* values,
   });
 }
 
-// The largest magnitude; NaN where one is, else infinity where one is.
+// The largest magnitude; NaN if there is one, else infinity if there is one.
 HWY_INLINE float LargestMagnitude(const float* values, size_t count) {
   const Full<int32_t> wide;
   const Full<float> d;
@@ -133,8 +133,8 @@ struct Decade {
   V slope;
 };
 
-// Vectors of 8 and more look the decade of the magnitude's binade up within a
-// register, and take the next one where its threshold is reached.
+// Vectors of 8 and more look up the decade of the magnitude's binade within a
+// register, and take the next one if its threshold is reached.
 template <bool kSigned, class D>
 HWY_INLINE Decade<hn::Vec<D>> LookUpDecade(D d, hn::Vec<D> x) {
   using Map = DynamicMap<kSigned>;
@@ -247,7 +247,7 @@ HWY_INLINE void StoreCodes(D d, hn::Vec<D> values, float up, float down,
 }
 
 // Sets the codes and returns the scale of the block: its largest magnitude, or
-// NaN where one of the values is not finite.
+// NaN if one of the values is not finite.
 template <bool kSigned>
 HWY_INLINE float EncodeBlock(const float* values, uint8_t* codes,
                              size_t count) {
@@ -312,8 +312,7 @@ HWY_INLINE S* LoadMoments(const MomentPointer& moment, int64_t at,
   }
 }
 
-// Puts what LoadMoments gave back where it came from. `random` may be null: to
-// nearest even.
+// Stores the values of LoadMoments back. `random` may be null: to nearest even.
 template <typename S, bool kSigned>
 HWY_INLINE void SaveMoments(const MomentPointer& moment, int64_t at,
                             int64_t count, const S* values,

@@ -1,11 +1,10 @@
-// ParallelForPool: a few threads that stay, for loops whose passes are
-// independent.
+// ParallelForPool: a few persistent threads for loops with independent passes.
 //
 //   ParallelForPool pool(4);
 //   pool.Run(chunks, [&](int64_t chunk) { ... });
 //
-// The caller is one of the threads. Passes are handed out in order, each to the
-// next free thread: results must not depend on who runs what.
+// The caller is one of the threads. Each free thread takes the next pass, so
+// results must not depend on which thread executes a pass.
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_PARALLEL_FOR_POOL_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_PARALLEL_FOR_POOL_H_
 

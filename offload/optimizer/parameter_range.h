@@ -5,7 +5,7 @@
 //   ConstTypedSpan g = std::span<const BF16>(gradient);
 //   TESSERA_ASSIGN_OR_RETURN(TypedSpan p, TypedSpan::Of(tensor.view()));
 //
-// Somebody else's memory, which must outlive the span.
+// Borrowed memory, which must outlive the span.
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_PARAMETER_RANGE_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_PARAMETER_RANGE_H_
 
@@ -77,8 +77,8 @@ class BasicTypedSpan {
 using TypedSpan = BasicTypedSpan<std::byte>;
 using ConstTypedSpan = BasicTypedSpan<const std::byte>;
 
-// MomentFormat and MomentSpan: how the running averages of an optimizer are
-// kept, and a range of them.
+// MomentFormat and MomentSpan: the storage format of an optimizer's running
+// averages, and a range of them.
 //
 //   const MomentFormat format = MomentFormat::Blockwise8(2048);
 //   TESSERA_ASSIGN_OR_RETURN(int64_t bytes, MomentBytes(format, elements));
@@ -123,12 +123,12 @@ absl::StatusOr<MomentFormat> ParseMomentFormat(std::string_view name);
 // OK, or InvalidArgument for a block that is not allowed.
 absl::Status CheckMomentFormat(const MomentFormat& format);
 
-// Exactly what `elements` of one moment take. InvalidArgument for a format or
-// a number that is not valid.
+// The exact number of bytes of `elements` of one moment. InvalidArgument for an
+// invalid format or number.
 absl::StatusOr<int64_t> MomentBytes(const MomentFormat& format,
                                     int64_t elements);
 
-// Somebody else's memory, which must outlive the span.
+// Borrowed memory, which must outlive the span.
 struct MomentSpan {
   MomentFormat format;
   int64_t size = 0;               // Elements.
@@ -155,7 +155,8 @@ struct MomentSpan {
 // OK if element `begin` starts a block of `format`, or it has none.
 absl::Status CheckBlockBoundary(const MomentFormat& format, int64_t begin);
 
-// ParameterRange: what an optimizer's step needs of a range of one parameter.
+// ParameterRange: the input of an optimizer's step for a range of one
+// parameter.
 //
 //   ParameterRange range = {
 //       .name = "layers.0.weight",
@@ -166,8 +167,8 @@ absl::Status CheckBlockBoundary(const MomentFormat& format, int64_t begin);
 //       .copy = std::span(weights),               // bf16, optional
 //   };
 //
-// A range may be a whole parameter, a shard of it, or a piece that is in memory
-// just now. Stepping the pieces gives the bits of stepping the whole.
+// A range may be a whole parameter, a shard of it, or a piece that is currently
+// in memory. Stepping the pieces gives the bits of stepping the whole.
 
 struct ParameterRange {
   std::string_view name = {};  // For messages.

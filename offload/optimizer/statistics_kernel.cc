@@ -20,9 +20,9 @@ namespace HWY_NAMESPACE {
 
 constexpr size_t kSums = 32;
 
-// 32 sums of squares and, where it is careful, 32 counts of what is not finite,
-// in as many vectors as that takes. The careful one sums up finite elements
-// alone; where all are finite, both have the same bits.
+// 32 sums of squares and, if kCareful, 32 counts of non-finite elements, in as
+// many vectors as required. The careful version sums only finite elements; if
+// all are finite, both give the same bits.
 template <bool kCareful>
 class Sums {
  public:

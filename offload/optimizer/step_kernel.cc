@@ -164,7 +164,7 @@ int64_t TileOf(const StepJob& job) {
   return HWY_MAX(kTile, HWY_MAX(job.first.block, job.second.block));
 }
 
-// Elements before the copy's first whole line, which are a tile of their own.
+// Elements before the copy's first whole line, which form a separate tile.
 int64_t Lead(const StepJob& job) {
   if (!job.streams_copy || job.copy == nullptr || HasBlocks(job)) return 0;
   const auto address = reinterpret_cast<uintptr_t>(job.copy);

@@ -44,8 +44,8 @@ struct RangesStep {
   uint32_t random_key = 0;
 };
 
-// Checks all ranges (CheckRanges) before it writes anything. Copies go past the
-// caches where the ranges are larger than the last-level one.
+// Checks all ranges (CheckRanges) before it writes anything. Copies use
+// streaming stores if the ranges exceed the last-level cache.
 absl::Status RunRanges(const RangesStep& step,
                        std::span<const ParameterRange> ranges,
                        ParallelForPool& pool);

@@ -112,7 +112,7 @@ class Field {
     return {a_.get() + from, b_.get() + from, c_.get() + from, part_};
   }
 
-  // By the thread that works on the part, which is where its pages then lie.
+  // The thread that works on the part touches it first, which places its pages.
   void Touch(int thread) const {
     const size_t from = part_ * static_cast<size_t>(thread);
     std::fill_n(a_.get() + from, part_, 0.0);

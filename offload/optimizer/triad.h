@@ -1,5 +1,5 @@
-// The bandwidth of memory, as STREAM's triad a[i] = b[i] + s * c[i] sees it:
-// the floor under anything that passes over memory once.
+// The memory bandwidth as measured by STREAM's triad a[i] = b[i] + s * c[i]:
+// the floor for code that passes over memory once.
 //
 //   TESSERA_ASSIGN_OR_RETURN(TriadBandwidth triad,
 //                            MeasureTriad(threads, int64_t{1} << 28));

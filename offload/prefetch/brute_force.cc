@@ -89,7 +89,8 @@ class Search {
   }
 
  private:
-  // Ends what takes no more time, and starts the compute if its block is there.
+  // Completes actions that take no more time, and starts the compute if its
+  // block is near.
   void AddSettled(Moment m, std::set<Moment>& out) const {
     if (m.loading >= 0 && m.load_left == 0) {
       m.there |= Mask{1} << m.loading;
@@ -128,7 +129,7 @@ class Search {
     }
   }
 
-  // The block that is waited for is made in the room that is free.
+  // Creates the awaited block in free memory.
   void Overwrite(Moment m, std::set<Moment>& next) {
     const Mask made = m.compute_left > 0 ? 0 : bits_.made[m.use] & ~m.there;
     const Mask taken =

@@ -1,6 +1,6 @@
-// Optimal answers for small steps by trying everything: what replacement, the
-// bound and the plan are measured against. Blocks are the distinct keys of the
-// order; times are nanoseconds and one byte takes one.
+// Optimal answers for small steps by exhaustive search: the references for
+// replacement, bound and plan. Blocks are the distinct keys of the order; times
+// are nanoseconds, and one byte takes one nanosecond.
 #ifndef TESSERA_OFFLOAD_PREFETCH_BRUTE_FORCE_H_
 #define TESSERA_OFFLOAD_PREFETCH_BRUTE_FORCE_H_
 

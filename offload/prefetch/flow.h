@@ -1,4 +1,4 @@
-// QueueDepth: how many transfers to keep in flight, found by measuring.
+// QueueDepth: finds the number of transfers to keep in flight by measurement.
 //
 //   QueueDepth depth(/*most=*/32);
 //   while (...) {
@@ -6,12 +6,12 @@
 //     depth.Record(bytes, busy_ns);
 //   }
 //
-// One more is tried; where the throughput rises by 3 % or more it stays and
-// the next is tried, else it is taken back. One less is tried too, and stays
-// where the throughput falls by less than 1.5 %: a shorter queue is shorter to
-// wait behind for whoever needs a block now. Between trials it rests, longer
-// after each that changed nothing (up to 16 windows), and tries again at once
-// where the throughput changes by a third. Pure arithmetic.
+// It tries one more: if the throughput rises by at least 3 % the depth stays
+// and the next one is tried, else it is reverted. It also tries one less, which
+// stays if the throughput falls by less than 1.5 %: a shorter queue delays
+// urgent blocks less. Between trials it pauses, longer after each unsuccessful
+// one (up to 16 windows), and tries again at once if the throughput changes by
+// a third. Pure arithmetic.
 #ifndef TESSERA_OFFLOAD_PREFETCH_FLOW_H_
 #define TESSERA_OFFLOAD_PREFETCH_FLOW_H_
 
@@ -48,17 +48,17 @@ class QueueDepth {
   int rest_ = 1;     // windows of the next rest
 };
 
-// Flow: transfers of one direction: how many are in flight, what they move and
-// how many there should be.
+// Flow: transfers in one direction: the number in flight, their bytes, and the
+// target depth.
 //
 //   Flow loads(/*most=*/16);
 //   if (loads.HasRoom()) { loads.Start(now_ns); ... }
 //   loads.Finish(now_ns, bytes);
 //   loads.bytes() / loads.busy_ns(now_ns);
 //
-// A window of at least 8 transfers, and of two for each place in the queue, is
-// handed to QueueDepth where the queue was full at half of them or more: else
-// it was not the depth that limited them. Not safe for concurrent use.
+// A window of at least 8 transfers, and of two per place in the queue, is
+// passed to QueueDepth if the queue was full for at least half of them:
+// otherwise the depth was not the limit. Not safe for concurrent use.
 
 class Flow {
  public:

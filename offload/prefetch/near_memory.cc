@@ -97,7 +97,8 @@ struct NearMemory::Block {
   absl::Status load_error;
   absl::Status store_error;           // Of the latest store.
   std::vector<int64_t> planned = {};  // Its uses in the plan, ascending.
-  // Uses of the plan that overwrite other blocks and need its room, ascending.
+  // Uses of the plan that overwrite other blocks and need its memory,
+  // ascending.
   std::vector<int64_t> gives_way = {};
 };
 
@@ -395,7 +396,7 @@ absl::Status NearMemory::FirstStoreError() const {
   return absl::OkStatus();
 }
 
-// The threads: they choose the next transfer and make room for it.
+// The threads: they choose the next transfer and free memory for it.
 
 void NearMemory::Work() {
   absl::MutexLock lock(&mutex_);
@@ -471,7 +472,7 @@ std::optional<NearMemory::Job> NearMemory::NextJob() {
   return job;
 }
 
-// Unless something is in flight that may yet make room.
+// Unless a transfer in flight may still free memory.
 void NearMemory::GrowOrRefuse() {
   if (loads_.in_flight() + stores_.in_flight() > 0) return;
   const bool grows = options_.grows && FirstStoreError().ok();
@@ -518,7 +519,7 @@ std::optional<NearMemory::Job> NearMemory::Demanded() {
   return std::nullopt;
 }
 
-// In the order of the announcements; the first that has no room waits.
+// In the order of the announcements; the first without memory waits.
 std::optional<NearMemory::Job> NearMemory::Announced() {
   while (!announced_.empty()) {
     Block& block = *announced_.front();
@@ -532,8 +533,7 @@ std::optional<NearMemory::Job> NearMemory::Announced() {
   return std::nullopt;
 }
 
-// Loads are started in the order of the plan; the first that cannot be waits,
-// and the others behind it.
+// Loads start in plan order; if one cannot start, it and all later ones wait.
 std::optional<NearMemory::Job> NearMemory::Planned() {
   const auto& steps = plan_->replacement.steps();
   for (; plan_->next_load < steps.size(); ++plan_->next_load) {
@@ -580,7 +580,7 @@ std::optional<NearMemory::Job> NearMemory::Wanted() {
   return std::nullopt;
 }
 
-// There is room for it. Memory that the system refuses is an error of the load.
+// Free memory is sufficient. If the system refuses memory, the load fails.
 bool NearMemory::TakeMemory(Block& block) {
   absl::StatusOr<Buffer> memory = pool_.Take(block.bytes);
   if (!memory.ok()) {
@@ -601,8 +601,8 @@ std::optional<NearMemory::Job> NearMemory::Load(Block& block) {
   return Job{&block, /*store=*/false, {}};
 }
 
-// The victims of the plan first; where these are not there or do not do, those
-// that are needed after `needed_at`, the last needed first.
+// Evicts the plan's victims first; if they are missing or insufficient, blocks
+// needed after `needed_at`, the last needed first.
 bool NearMemory::MakeRoom(int64_t bytes,
                           std::span<const Replacement::Eviction> planned,
                           int64_t needed_at) {

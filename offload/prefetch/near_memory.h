@@ -1,4 +1,4 @@
-// BufferPool: memory under a budget, given out in exact sizes and used again.
+// BufferPool: reusable memory within a budget, allocated in exact sizes.
 //
 //   BufferPool pool(HostMemory(), 2LL << 30);
 //   if (pool.free_bytes() >= bytes) {
@@ -9,9 +9,8 @@
 //
 // Returned buffers are kept for the next request of the same size, since fresh
 // pages cost about as much as filling them, and freed when another size needs
-// the room. Taken and kept bytes together never exceed the budget.
-// Addresses are multiples of 4096, as direct I/O asks. Not safe for concurrent
-// use.
+// the memory. Used and kept bytes together never exceed the budget. Addresses
+// are multiples of 4096, as direct I/O requires. Not safe for concurrent use.
 #ifndef TESSERA_OFFLOAD_PREFETCH_NEAR_MEMORY_H_
 #define TESSERA_OFFLOAD_PREFETCH_NEAR_MEMORY_H_
 
@@ -50,10 +49,11 @@ class BufferPool {
   int64_t taken_bytes() const { return taken_bytes_; }
   int64_t kept_bytes() const { return kept_bytes_; }
 
-  // ResourceExhausted if `bytes` exceed free_bytes(), or as the resource says.
+  // ResourceExhausted if `bytes` exceed free_bytes(); else the resource's
+  // errors.
   absl::StatusOr<Buffer> Take(int64_t bytes);
   void GiveBack(Buffer buffer);
-  // Frees what is kept.
+  // Frees the kept buffers.
   void Trim();
 
  private:
@@ -88,8 +88,8 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
     int most_loads = 1;
     int most_stores = 1;
     int threads = 1;
-    // Raise the budget if the blocks in use leave no room. The increase counts
-    // against `accounting`, if it is not null.
+    // Raise the budget if the blocks in use leave no free memory. The increase
+    // counts against `accounting`, if it is not null.
     bool grows = false;
     std::shared_ptr<Accounting> accounting = {};
   };
@@ -109,7 +109,7 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
 
   NearMemory(MemoryTier& far, Options options);
   ~NearMemory();
-  // Starts the threads; once, before anything else.
+  // Starts the threads; call it once, before anything else.
   void Open();
   // Stores dirty blocks, waits for transfers in flight, joins the threads and
   // returns all memory. The last call.
@@ -164,7 +164,7 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
   void Issue(Job job);
   void Finish(const Job& job, const absl::Status& status);
   std::optional<Job> NextJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Called if no transfer will make room: grows, or fails the demand.
+  // Called if no transfer will free memory: grows, or fails the request.
   void GrowOrRefuse() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Grow(const Block& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Job> Demanded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -200,7 +200,7 @@ class PrefetchPlan::Timeline {
   }
 
  private:
-  // The use at whose end the block is free that `use` changed.
+  // The use at whose end the block changed by `use` is free.
   int64_t FreeAfter(int64_t use) const {
     if (use < 0) return -1;
     const auto last = static_cast<int64_t>(order_.size()) - 1;

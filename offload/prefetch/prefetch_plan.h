@@ -1,4 +1,4 @@
-// The least time that a step can take when its blocks have to be loaded.
+// A lower bound on the time of a step whose blocks must be loaded.
 //
 //   TESSERA_ASSIGN_OR_RETURN(int64_t bound_ns,
 //                            StepBound(order, budget, {}, 2'000'000'000));
@@ -33,8 +33,8 @@
 
 namespace tessera::offload {
 
-// L(k) for every use k. Refuses what Replacement::Create refuses. For several
-// sizes O(n * min(n, 2048)).
+// L(k) for every use k. Errors as Replacement::Create. For several sizes O(n *
+// min(n, 2048)).
 absl::StatusOr<std::vector<int64_t>> LeastBytesLoaded(
     std::span<const BlockUse> order, int64_t budget,
     std::span<const NearBlock> near);
@@ -49,7 +49,7 @@ absl::StatusOr<int64_t> StepBound(std::span<const BlockUse> order,
 // Nanoseconds that `bytes` take, rounded up. `bytes_per_second` is positive.
 int64_t TransferNs(int64_t bytes, int64_t bytes_per_second);
 
-// PrefetchPlan: when everything of a step would happen.
+// PrefetchPlan: the predicted times of a step.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       PrefetchPlan plan,
@@ -114,7 +114,7 @@ class PrefetchPlan {
   const std::vector<Transfer>& loads() const { return loads_; }
   const std::vector<Transfer>& stores() const { return stores_; }
 
-  // When the last compute ends. Stores may go on a little longer.
+  // The end of the last compute. Stores may take a little longer.
   int64_t step_ns() const;
   int64_t compute_ns() const;
   int64_t stall_ns() const { return step_ns() - compute_ns(); }

@@ -149,7 +149,7 @@ absl::Status Prefetcher::Start(std::vector<BlockUse> order, bool given) {
   return absl::OkStatus();
 }
 
-// Sizes are what the tier says now.
+// Sizes come from the tier at this moment.
 absl::StatusOr<PrefetchPlan> Prefetcher::MakePlan(
     std::vector<BlockUse> order) const {
   bool timed = false;
@@ -275,8 +275,8 @@ void Prefetcher::Measure(const NearMemory::Traffic& now) {
   }
 }
 
-// Without a bandwidth, and for uses that no plan could serve, what the computes
-// alone take.
+// Without a bandwidth, and for uses that no plan supports, only the time of the
+// computes.
 int64_t Prefetcher::Bound(const std::vector<BlockUse>& order) const {
   const absl::StatusOr<int64_t> bound =
       StepBound(order, near_->budget(), step_->near,

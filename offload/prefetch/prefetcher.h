@@ -1,4 +1,4 @@
-// StepRecorder: the uses of a step as they happen.
+// StepRecorder: records the uses of a step.
 //
 //   StepRecorder recorder;
 //   recorder.Ask(now_ns);
@@ -6,8 +6,8 @@
 //   recorder.End("layer.0", /*dirty=*/false);
 //   std::vector<BlockUse> order = recorder.Take(now_ns);
 //
-// A use computes from when its block is there to when the next block is asked
-// for, or to the end of the step. Not safe for concurrent use.
+// A use computes from the arrival of its block until the next block is
+// requested, or the end of the step. Not safe for concurrent use.
 #ifndef TESSERA_OFFLOAD_PREFETCH_PREFETCHER_H_
 #define TESSERA_OFFLOAD_PREFETCH_PREFETCHER_H_
 
@@ -34,13 +34,14 @@ namespace tessera::offload {
 
 class StepRecorder {
  public:
-  // A block is asked for: the compute of the use before is over. The clock of
-  // that use runs on where no Begin follows.
+  // A block is requested: the compute of the previous use is over. If no Begin
+  // follows, the clock of that use continues.
   void Ask(int64_t now_ns) { asked_ns_ = now_ns; }
   // It is there.
   void Begin(std::string_view key, int64_t bytes, int64_t now_ns,
              bool overwrite = false);
-  // The latest use of `key` that has not ended ends; nothing if there is none.
+  // Ends the latest use of `key` that has not ended; no effect if there is
+  // none.
   void End(std::string_view key, bool dirty);
 
   int64_t uses() const { return static_cast<int64_t>(order_.size()); }
@@ -55,7 +56,7 @@ class StepRecorder {
   int64_t began_ns_ = 0;
 };
 
-// Prefetcher: the blocks of a tier brought near before a step needs them.
+// Prefetcher: loads blocks of a tier into near memory before a step needs them.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::unique_ptr<Prefetcher> prefetcher,
@@ -72,26 +73,26 @@ class StepRecorder {
 //   }
 //   TESSERA_RETURN_IF_ERROR(prefetcher->Flush());
 //
-// The order of uses is that of the step before, or given. A PrefetchPlan made
-// from it, the measured times and the measured bandwidths decides what is
-// loaded and evicted; near_memory.h carries it out, with as many transfers in
-// flight as the measured throughput rewards (queue_depth.h). A step that leaves
-// its order is still right: what is missing is loaded at once, ahead of what is
-// only expected, and the next step follows the new order.
+// The order of uses is that of the previous step, or given. A PrefetchPlan from
+// it, the measured times and the measured bandwidths decides what to load and
+// evict; near_memory.h executes it, with as many transfers in flight as the
+// measured throughput justifies (flow.h). A step that deviates from the order
+// is still correct: missing blocks are loaded at once, before expected ones,
+// and the next step follows the new order.
 //
-// Outside of a step blocks are loaded when they are used, or before, in the
-// order in which they are announced; so they are within a first step. These
-// uses are not recorded.
+// Outside of a step, and within a first step, blocks are loaded when they are
+// used, or before, in the order of Announce. Uses outside of steps are not
+// recorded.
 //
 // Near blocks stay near from step to step, dirty or not; dirty blocks are
-// stored when the plan evicts them and at Flush. Until then the tier holds the
+// stored when the plan evicts them and at Flush. Until then the tier has the
 // old bytes: call Flush before reading or writing it directly, and Invalidate
 // afterwards. Purposes and dtypes are preserved.
 
 struct PrefetchOptions {
   int64_t budget = 0;  // bytes of near memory, above 0
-  // The budget is raised, for good, where blocks in use at once leave no room
-  // for one that is asked for. Without: ResourceExhausted.
+  // Raises the budget permanently if blocks in use at once leave no memory for
+  // a requested one. Otherwise: ResourceExhausted.
   bool grows = false;
   std::shared_ptr<MemoryResource> resource = HostMemory();
   // If not null, the whole budget is reserved here, as buffers.
@@ -99,8 +100,8 @@ struct PrefetchOptions {
   // The most transfers in flight; at first there are 2.
   int most_loads = 16;
   int most_stores = 8;
-  // Threads that start transfers. A tier that works in the caller's thread, as
-  // host and compressed ones do, moves this many blocks at once.
+  // Threads that start transfers. A tier that works in the caller's thread
+  // (host, compressed) moves this many blocks at once.
   int threads = 1;
   bool prefetch = true;  // false: every block is loaded when it is asked for
   // The tier's bandwidth, for the plan and the bound. 0: measured, as the best
@@ -123,8 +124,8 @@ struct StepReport {
   int64_t step_ns = 0;
   int64_t stall_ns = 0;    // in Use
   int64_t compute_ns = 0;  // from each Use to the next
-  // StepBound of what was used, with the measured computes and the bandwidth
-  // of load_bytes_per_second; and what the plan expected, 0 without a plan or
+  // StepBound of the uses, with the measured computes and
+  // load_bytes_per_second; and the plan's prediction, 0 without a plan or
   // bandwidths.
   int64_t bound_ns = 0;
   int64_t expected_ns = 0;
@@ -147,20 +148,20 @@ struct StepReport {
   }
 };
 
-// For one caller at a time. Has threads of its own, see PrefetchOptions.
+// For one caller at a time. Starts threads, see PrefetchOptions.
 class Prefetcher {
  public:
   // `far` outlives the prefetcher. InvalidArgument for options that are not
-  // positive; ResourceExhausted if the accounting has no room.
+  // positive; ResourceExhausted if the accounting's budget is exceeded.
   static absl::StatusOr<std::unique_ptr<Prefetcher>> Create(
       MemoryTier& far, PrefetchOptions options);
-  // Stores what is dirty (Flush tells of errors, this does not) and waits for
-  // what is in flight, in the middle of a step too.
+  // Stores dirty blocks (ignoring errors, unlike Flush) and waits for transfers
+  // in flight, also in the middle of a step.
   ~Prefetcher();
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // Starts to load what the recorded order needs first. FailedPrecondition
+  // Starts to load the first blocks of the recorded order. FailedPrecondition
   // within a step.
   absl::Status BeginStep();
   // The same with a given order of keys. NotFound for a key that the tier does
@@ -168,12 +169,12 @@ class Prefetcher {
   // begun then.
   absl::Status BeginStep(std::span<const std::string> order);
 
-  // The block's bytes, to read and write until Done; the call waits for them. A
-  // block may be in use several times. An error of the tier names the key, and
-  // the next Use tries again. ResourceExhausted if the block is larger than the
-  // budget or blocks in use leave no room; where a dirty block cannot be stored
-  // to make room, the error of that store. Nothing is lost: a block that could
-  // not be stored stays near.
+  // Returns the block's bytes, to read and write until Done; waits for them. A
+  // block may be in use several times. A tier's error names the key, and the
+  // next Use tries again. ResourceExhausted if the block is larger than the
+  // budget or blocks in use leave no memory; if a dirty block cannot be stored
+  // to free memory, the error of that store. Nothing is lost: a block that
+  // could not be stored stays near.
   absl::StatusOr<std::span<std::byte>> Use(std::string_view key) {
     return Use(key, Access::kUpdate);
   }
@@ -185,25 +186,25 @@ class Prefetcher {
   // `dirty`: its bytes were changed.
   absl::Status Done(std::string_view key, bool dirty = false);
 
-  // `key` is used soon, behind what was announced before. Nothing if a plan is
-  // followed, which knows better, or without options.prefetch.
+  // `key` will be used soon, after previously announced blocks. No effect while
+  // a plan is followed, or without options.prefetch.
   void Announce(std::string_view key);
 
-  // FailedPrecondition, and the step goes on, while a block is in use.
+  // FailedPrecondition while a block is in use; the step then continues.
   absl::StatusOr<StepReport> EndStep();
 
-  // Stores every dirty block and waits. The first error; what could not be
-  // stored stays near and dirty.
+  // Stores every dirty block and waits. Returns the first error; blocks that
+  // could not be stored stay near and dirty.
   absl::Status Flush();
-  // Stores `key` where it is dirty, waits, and forgets the near copy: the next
-  // use has what the tier gives back, which a codec may have rounded. Where it
-  // cannot be stored it stays near, and the error is the tier's.
+  // Stores `key` if it is dirty, waits, and drops the near copy: the next use
+  // reads the tier, whose codec may have rounded. If it cannot be stored it
+  // stays near, with the tier's error.
   absl::Status PutAway(std::string_view key) { return near_->PutAway(key); }
   // Forgets the near copy of `key`, dirty or not: the tier has newer bytes.
   absl::Status Invalidate(std::string_view key);
 
   bool in_step() const { return step_.has_value(); }
-  // Bytes of near memory: the options', or more where that has grown.
+  // Bytes of near memory: the option's value, or more if it has grown.
   int64_t budget() const { return near_->budget(); }
   // The latest finished step.
   const std::vector<BlockUse>& recorded() const { return recorded_; }

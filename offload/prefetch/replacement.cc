@@ -108,7 +108,7 @@ class Replacement::Builder {
     return absl::OkStatus();
   }
 
-  // The next use that reads a block, with those of the next step behind all of
+  // The next use that reads a block, where uses of the next step follow all of
   // this one; none if an overwriting use comes first.
   void FindNextUses() {
     const auto count = static_cast<int64_t>(order_.size());
@@ -168,7 +168,7 @@ class Replacement::Builder {
     return bytes > budget_ - used_ ? NoRoom(use, bytes) : absl::OkStatus();
   }
 
-  // Evicts what has not been in use since before `since`, until `bytes` fit.
+  // Evicts blocks not used since `since`, until `bytes` fit.
   void EvictIdle(int64_t bytes, int64_t since, std::vector<Eviction>& evict) {
     for (auto at = near_.end(); bytes > budget_ - used_;) {
       if (at == near_.begin()) return;

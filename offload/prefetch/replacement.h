@@ -23,7 +23,7 @@ struct BlockUse {
   int64_t compute_ns = 0;  // from having this block to asking for the next one
   bool dirty = false;      // changed by this use: stored before it is evicted
   int64_t held = 0;        // stays in use through so many uses that follow
-  // All of it is written anew: it needs room, and nothing is loaded.
+  // The block is overwritten as a whole: it needs memory, but no load.
   bool overwrite = false;
   friend bool operator==(const BlockUse&, const BlockUse&) = default;
 };
@@ -36,30 +36,30 @@ struct NearBlock {
   friend bool operator==(const NearBlock&, const NearBlock&) = default;
 };
 
-// Replacement: what to load and what to evict when the order of uses is known.
+// Replacement: which blocks to load and evict if the order of uses is known.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Replacement r,
 //                            Replacement::Create(order, 2 << 30, {}));
 //   r.bytes_loaded();
 //
-// A block that is missing at its use evicts the blocks whose next use is
-// farthest away until it fits; never one that is in use. The order is taken to
-// repeat, so that of blocks not used again the one goes first that the next
-// step needs last. Decisions depend on the order alone, not on time.
+// A block that is missing at its use evicts the blocks with the farthest next
+// use until it fits, but never one in use. The order is assumed to repeat, so
+// of the blocks not used again the one that the next step needs last is evicted
+// first. Decisions depend only on the order, not on time.
 //
-// A block whose next use overwrites it is as good as one that is never used
-// again, except that its bytes are stored where they are dirty.
+// A block whose next use overwrites it counts as never used again, except that
+// its bytes are stored if they are dirty.
 //
 // With blocks of one size and `spare` = 0 no other choice loads fewer bytes,
-// over the whole order and over each of its beginnings. With several sizes the
-// problem is NP-hard and this is a heuristic; load_bound.h tells how far off it
-// can be.
+// over the whole order and over each of its prefixes. With several sizes the
+// problem is NP-hard and this is a heuristic; StepBound (prefetch_plan.h)
+// bounds its distance from the optimum.
 //
-// The farthest next use is often that of the block used just now, as in any
-// order that runs through more blocks than fit; then no load can start before
-// the use ahead of it is over, and nothing overlaps. `spare` = d avoids this: a
-// block used within the last d uses goes only where no other is left, so that
-// the room for a load is there d uses early, for some more bytes to load.
+// The farthest next use is often that of the block just used, as in any order
+// that cycles through more blocks than fit; then no load can start before the
+// previous use is over, and nothing overlaps. `spare` = d avoids this: a block
+// used within the last d uses is evicted only if there is no other, so that
+// memory for a load is free d uses early, for a few more bytes to load.
 //
 // Source: L. Belady, "A study of replacement algorithms for a virtual-storage
 // computer", 1966.
@@ -76,8 +76,8 @@ class Replacement {
     size_t block = 0;
     // Not before the compute of this use has ended; -1: from the start.
     int64_t after = -1;
-    // The use that made it dirty, and after which it is stored; -1: dirty
-    // since before the step. Only where `store`.
+    // The use that made it dirty, after which it is stored; -1: dirty since
+    // before the step. Valid only if `store`.
     int64_t stored_after = -1;
     bool store = false;
   };

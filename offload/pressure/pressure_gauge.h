@@ -1,12 +1,11 @@
-// ReturnFreeMemory: hands memory that is free within the process back to the
-// system.
+// ReturnFreeMemory: returns the process's free heap memory to the system.
 //
 //   TESSERA_RETURN_IF_ERROR(tier.Drop("layer.7"));
 //   ReturnFreeMemory();
 //
-// A block that is freed does not leave the process by itself: glibc maps only
-// blocks from 128 KiB on, raises that limit up to 32 MiB whenever such a block
-// is freed, and from then on keeps what lies below the top of its heap.
+// glibc does not return freed blocks by itself: it maps only blocks of 128 KiB
+// or more, raises that limit up to 32 MiB whenever such a block is freed, and
+// keeps free memory below the top of its heap.
 #ifndef TESSERA_OFFLOAD_PRESSURE_PRESSURE_GAUGE_H_
 #define TESSERA_OFFLOAD_PRESSURE_PRESSURE_GAUGE_H_
 

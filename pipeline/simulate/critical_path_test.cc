@@ -211,7 +211,7 @@ TEST(CriticalPathTest, TimelinesOfOtherSchedulesAreRefused) {
                                Simulate(lowered, costs, {.traces = false}));
   EXPECT_THAT(
       CriticalPath(lowered, totals),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("with traces?")));
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("with traces")));
   Schedule strange = schedule;
   strange.ranks[0][0].stage = 7;
   EXPECT_THAT(CriticalPath(strange, timeline),

@@ -2,8 +2,8 @@
 // (Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3).
 //
 //   TESSERA_ASSIGN_OR_RETURN(
-//       auto up, ColumnParallelLinear::Create(group, {.in = 512, .out =
-//       2048}));
+//       auto up,
+//       ColumnParallelLinear::Create(group, {.in = 512, .out = 2048}));
 //   TESSERA_RETURN_IF_ERROR(up.Forward(tokens, x, y));
 //   TESSERA_RETURN_IF_ERROR(up.Backward(tokens, y_gradient, x, x_gradient));
 //   TESSERA_RETURN_IF_ERROR(up.FinishGradients());      // once a step

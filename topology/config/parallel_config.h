@@ -1,11 +1,11 @@
-// ParallelConfig: how a training job is spread over ranks, and what it computes
-// with.
+// ParallelConfig: the parallel configuration of a training job: mesh, schedule,
+// types and limits.
 //
 //   TESSERA_ASSIGN_OR_RETURN(MeshSizes sizes, MeshSizes::Parse("dp2,tp4"));
 //   sizes.world_size();                              // 8
 //   const ParallelConfig config = {.mesh = sizes, .dtype = DType::kBF16};
 //   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, config.mesh.MakeMesh());
-//   mesh.GroupsAlong("cp,dp");    // the ranks that share the gradients
+//   mesh.GroupsAlong("cp,dp");          // the ranks that sum gradients
 #ifndef TESSERA_TOPOLOGY_CONFIG_PARALLEL_CONFIG_H_
 #define TESSERA_TOPOLOGY_CONFIG_PARALLEL_CONFIG_H_
 

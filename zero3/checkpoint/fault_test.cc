@@ -256,7 +256,7 @@ TEST(FaultTest, ARankThatDoesNotComeEndsTheWait) {
   for (const int rank : {0, 2}) {
     EXPECT_FALSE(results[static_cast<size_t>(rank)].ok());
     EXPECT_THAT(std::string(results[static_cast<size_t>(rank)].message()),
-                HasSubstr("step 3 was not written, earlier ones are intact"));
+                HasSubstr("step 3 was not written; earlier ones are intact"));
   }
   EXPECT_THAT(CompleteCheckpoints(directory),
               IsOkAndHolds(ElementsAre(FoundCheckpoint{

@@ -3,7 +3,8 @@
 // counted.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const PipelinePlan plan,
-//   PipelinePlan::Create(options)); TESSERA_ASSIGN_OR_RETURN(
+//                            PipelinePlan::Create(options));
+//   TESSERA_ASSIGN_OR_RETURN(
 //       const RankPrediction rank,
 //       PredictRank(plan, {.dp = 1}, {.optimizer = StateHome::kHost}));
 //

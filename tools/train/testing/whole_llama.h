@@ -1,8 +1,8 @@
 // For tests: a whole Llama model on one rank, without a pipeline and without
 // sharded state.
 //
-//   auto model =
-//       *WholeLlama::Create(ops, {.model = config, .length = 16}, tokens);
+//   auto model = *WholeLlama::Create(
+//       ops, {.model = config, .length = 16}, tokens);
 //   double loss = *model->Forward();
 //   model->Backward();
 #ifndef TESSERA_TOOLS_TRAIN_TESTING_WHOLE_LLAMA_H_

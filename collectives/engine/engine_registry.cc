@@ -63,8 +63,9 @@ absl::Status OptionReader::Finish() const {
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("engine ", engine_, " has no option \"",
-                     name.substr(0, 64), "\"; there is ",
-                     known_.empty() ? "none" : absl::StrJoin(known_, ", ")));
+                     name.substr(0, 64), "\"; ",
+                     known_.empty() ? "it has no options" : "expected ",
+                     absl::StrJoin(known_, ", ")));
   }
   return absl::OkStatus();
 }

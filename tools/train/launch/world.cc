@@ -113,7 +113,7 @@ absl::Status CheckEngine(const Settings& settings) {
   return absl::IsInvalidArgument(status)
              ? tools::FlagError("engine", engine,
                                 absl::InvalidArgumentError(absl::StrCat(
-                                    "expected shared_memory, in_process, ",
+                                    "expected in_process, ",
                                     absl::StrJoin(names, ", "))))
              : Annotate(status, absl::StrCat("--engine=", engine));
 }

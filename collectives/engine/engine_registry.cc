@@ -61,11 +61,10 @@ absl::Status OptionReader::Finish() const {
   if (!status_.ok()) return status_;
   for (const auto& [name, unused] : options_) {
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("engine ", engine_, " has no option \"",
-                     name.substr(0, 64), "\"; ",
-                     known_.empty() ? "it has no options" : "expected ",
-                     absl::StrJoin(known_, ", ")));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "engine ", engine_, " has no option \"", name.substr(0, 64), "\"; ",
+        known_.empty() ? "it has no options" : "expected ",
+        absl::StrJoin(known_, ", ")));
   }
   return absl::OkStatus();
 }

@@ -111,10 +111,10 @@ absl::Status CheckEngine(const Settings& settings) {
   // Its error says that the engine is not built in, or does not exist.
   const absl::Status status = collectives::CreateEngine(engine, {}).status();
   return absl::IsInvalidArgument(status)
-             ? tools::FlagError("engine", engine,
-                                absl::InvalidArgumentError(absl::StrCat(
-                                    "expected in_process, ",
-                                    absl::StrJoin(names, ", "))))
+             ? tools::FlagError(
+                   "engine", engine,
+                   absl::InvalidArgumentError(absl::StrCat(
+                       "expected in_process, ", absl::StrJoin(names, ", "))))
              : Annotate(status, absl::StrCat("--engine=", engine));
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 
 namespace tessera::topology {
@@ -26,12 +27,6 @@ constexpr std::array<std::string_view, 5> kUsualNames = {"dp", "tp", "pp", "cp",
 
 constexpr size_t kMaxNameLength = 32;
 constexpr size_t kMaxTextLength = 1024;
-
-// A text for an error message, shortened if it is long.
-std::string Shown(std::string_view text) {
-  return absl::StrCat("\"", text.substr(0, 60), text.size() > 60 ? "..." : "",
-                      "\"");
-}
 
 bool IsValidName(std::string_view name) {
   return !name.empty() && name.size() <= kMaxNameLength &&
@@ -56,18 +51,18 @@ void CheckAxis(std::span<const Axis> axes, size_t i,
                std::vector<std::string>* problems) {
   const Axis& axis = axes[i];
   if (!IsValidName(axis.name)) {
-    problems->push_back(absl::StrCat("axis ", Shown(axis.name),
+    problems->push_back(absl::StrCat("axis ", Quoted(axis.name),
                                      " is not a valid name; expected up to 32 "
                                      "lower-case letters and underscores, "
                                      "such as dp or dp_shard"));
   }
   if (axis.size < AxisSize(1)) {
-    problems->push_back(absl::StrCat("axis ", Shown(axis.name), " has size ",
+    problems->push_back(absl::StrCat("axis ", Quoted(axis.name), " has size ",
                                      axis.size.value(),
                                      "; give it a size of 1 or more"));
   }
   if (Find(axes.subspan(0, i), axis.name) != nullptr) {
-    problems->push_back(absl::StrCat("axis ", Shown(axis.name),
+    problems->push_back(absl::StrCat("axis ", Quoted(axis.name),
                                      " is named twice; name each once"));
   }
 }
@@ -91,7 +86,7 @@ absl::StatusOr<Axis> ParseAxis(std::string_view item) {
   int64_t size = 0;
   if (!absl::SimpleAtoi(digits, &size)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "axis ", Shown(item),
+        "axis ", Quoted(item),
         " is not a name with a size below 2^63; expected a list such as "
         "dp2,pp2,tp2"));
   }
@@ -144,21 +139,21 @@ absl::StatusOr<std::vector<Axis>> OrderAxes(std::span<const Axis> axes,
   TESSERA_RETURN_IF_ERROR(ValidateAxes(axes));
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                            ParseAxisNames(order),
-                           Annotate(_, absl::StrCat("order ", Shown(order))));
+                           Annotate(_, absl::StrCat("order ", Quoted(order))));
   std::vector<Axis> ordered;
   for (const std::string& name : names) {
     if (const Axis* axis = Find(axes, name); axis != nullptr) {
       ordered.push_back(*axis);
     } else if (absl::c_find(kUsualNames, name) == kUsualNames.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("order ", Shown(order), " names the unknown axis ",
-                       Shown(name), "; the mesh has ", NamesOf(axes)));
+          absl::StrCat("order ", Quoted(order), " names the unknown axis ",
+                       Quoted(name), "; the mesh has ", NamesOf(axes)));
     }
   }
   for (const Axis& axis : axes) {
     if (Find(ordered, axis.name) != nullptr) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("order ", Shown(order), " lacks axis \"", axis.name,
+        absl::StrCat("order ", Quoted(order), " lacks axis \"", axis.name,
                      "\"; name every axis of the mesh, for example ",
                      absl::StrCat(order, "-", axis.name)));
   }
@@ -176,12 +171,12 @@ absl::StatusOr<std::vector<std::string>> ParseAxisNames(std::string_view text) {
     const std::string name(absl::StripAsciiWhitespace(item));
     if (name.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a list of axes ", Shown(text),
+          absl::StrCat("a list of axes ", Quoted(text),
                        " has an empty name; expected names such as tp,pp"));
     }
     if (absl::c_find(names, name) != names.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a list of axes ", Shown(text), " names ", Shown(name),
+          absl::StrCat("a list of axes ", Quoted(text), " names ", Quoted(name),
                        " twice; name each once"));
     }
     names.push_back(name);

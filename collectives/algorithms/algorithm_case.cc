@@ -65,7 +65,9 @@ std::string Describe(const AlgorithmCase& c) {
       c.options.reproducible ? " reproducible" : "", " chunk ",
       c.options.chunk_bytes,
       c.options.hierarchy != nullptr
-          ? absl::StrCat(" hierarchy ", c.options.hierarchy->Describe())
+          ? absl::StrCat(" hierarchy of ", c.options.hierarchy->levels(),
+                         " levels, groups of up to ",
+                         c.options.hierarchy->LargestGroup())
           : "");
 }
 

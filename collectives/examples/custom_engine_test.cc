@@ -81,7 +81,7 @@ TEST(CustomEngineTest, NeedsAStoreAndKnowsItsOptions) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs a store")));
   EXPECT_THAT(CreateEngine("sockets", {.options = {{"port", "1"}}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("there is timeout")));
+                       HasSubstr("expected timeout")));
 }
 
 }  // namespace

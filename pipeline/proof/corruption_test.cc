@@ -43,7 +43,7 @@ Schedule RandomComputations(std::mt19937_64& random, int64_t least_ranks) {
 // Lowers the schedule and fuses messages in half of the cases.
 Schedule RandomLowered(const Schedule& schedule, std::mt19937_64& random) {
   Schedule lowered = *AddCommunication(schedule);
-  return random() % 2 == 0 ? *FuseMessages(lowered) : lowered;
+  return random() % 2 == 0 ? FuseMessages(lowered) : lowered;
 }
 
 // Returns the verdict of both, which must agree.

@@ -274,11 +274,11 @@ TEST(CommBenchTest, AnEngineThatCannotBeMadeSaysWhy) {
 }
 
 TEST(CommBenchTest, AnUnknownEngineIsBadUsage) {
-  EXPECT_THAT(
-      Measure(Small({"in_process", "tin_cans"})).status,
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(HasSubstr("--engine=tin_cans"), HasSubstr("there are: "),
-                     HasSubstr("shared_memory"))));
+  EXPECT_THAT(Measure(Small({"in_process", "tin_cans"})).status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--engine=tin_cans"),
+                             HasSubstr("the engines are: "),
+                             HasSubstr("shared_memory"))));
 }
 
 TEST(CommBenchTest, ASignalEndsItWithoutLeavingAnybody) {

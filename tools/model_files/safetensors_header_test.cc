@@ -79,9 +79,9 @@ TEST(HeaderTest, RefusesOverlapsHolesAndAnotherLength) {
   EXPECT_THAT(ParseHeader(two("[0,4]", "[3,7]"), 7),
               Refused("tensor \"b\"", "byte 3", "inside", "ends at 4"));
   EXPECT_THAT(ParseHeader(two("[0,4]", "[5,9]"), 9),
-              Refused("tensor \"b\"", "byte 5", "hole", "ends at 4"));
+              Refused("tensor \"b\"", "byte 5", "gap", "ends at 4"));
   EXPECT_THAT(ParseHeader(two("[1,5]", "[5,9]"), 9),
-              Refused("tensor \"a\"", "hole"));
+              Refused("tensor \"a\"", "gap"));
   EXPECT_THAT(ParseHeader(two("[0,4]", "[4,8]"), 7),
               Refused("take 8 bytes", "holds 7", "cut short"));
   EXPECT_THAT(ParseHeader(two("[0,4]", "[4,8]"), 9), Refused("too long"));

@@ -140,17 +140,16 @@ absl::StatusOr<AxisOrder> MeshSizes::ParseOrder(std::string_view text) const {
                 [](const Axis& axis) { return axis.size == AxisSize(1); });
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Axis> ordered,
                            OrderAxes(axes, text));
+  // Axes of size 1 keep their places in the default order.
   AxisOrder result = kDefaultAxisOrder;
-  // Axes that are not named come last.
-  const auto place = [&](MeshAxis axis) {
-    return absl::c_find_if(ordered,
-                           [&](const Axis& named) {
-                             return named.name == MeshAxisName(axis);
-                           }) -
-           ordered.begin();
-  };
-  std::stable_sort(result.begin(), result.end(),
-                   [&](MeshAxis a, MeshAxis b) { return place(a) < place(b); });
+  auto next = ordered.begin();
+  for (MeshAxis& place : result) {
+    if (SizeOf(place) == 1) continue;
+    const std::string& name = next++->name;
+    place = *absl::c_find_if(kDefaultAxisOrder, [&](MeshAxis axis) {
+      return MeshAxisName(axis) == name;
+    });
+  }
   return result;
 }
 

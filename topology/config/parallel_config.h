@@ -84,7 +84,8 @@ struct MeshSizes {
   absl::Status Validate() const;
 
   // Reads names joined by "-", fastest-varying first, such as "tp-cp-dp-pp".
-  // Axes of size 1 may be omitted. InvalidArgument as OrderAxes.
+  // Axes of size 1 may be omitted and keep their places in the default order.
+  // InvalidArgument as OrderAxes.
   absl::StatusOr<AxisOrder> ParseOrder(std::string_view text) const;
 
   // The mesh with axes tp, cp, dp and pp in their order; with replicas also

@@ -159,9 +159,11 @@ TEST(MeshSizesTest, OrdersMayOmitAxesOfSizeOne) {
   const MeshSizes sizes = {.dp = 2, .tp = 2};
   TESSERA_ASSERT_OK_AND_ASSIGN(const AxisOrder order,
                                sizes.ParseOrder("dp-ep-tp"));
-  EXPECT_EQ(FormatAxisOrder(order), "dp-tp-cp-pp");
+  EXPECT_EQ(FormatAxisOrder(order), "dp-cp-tp-pp");
+  // They do not matter: they keep their places in the default order.
+  EXPECT_EQ(sizes.ParseOrder("pp-tp-cp-dp").value(), kDefaultAxisOrder);
   EXPECT_THAT(sizes.ParseOrder("tp-pp"),
-              Refused("misses axis \"dp\"; name every axis of the mesh"));
+              Refused("lacks axis \"dp\"; name every axis of the mesh"));
   EXPECT_THAT(sizes.ParseOrder("tp-dp-tp"), Refused("twice"));
   EXPECT_THAT(sizes.ParseOrder("tp-dp-xp"), Refused("unknown axis \"xp\""));
   EXPECT_THAT(sizes.ParseOrder(""), Refused("empty name"));

@@ -24,6 +24,10 @@ constexpr int64_t kSteps = 15;  // Saves time; whole_matrix_test has 20.
 constexpr double kLossTolerance = 1e-5;
 // For norms, which are sums of less accurate squares.
 constexpr double kNormTolerance = 1e-4;
+// Where moments of 8 bits are rounded to another code because of the last bit
+// of a gradient, norms differ in the third digit some steps later (4.9e-3 at
+// most here, where the same run with moments of f32 differs by 2.8e-7).
+constexpr double kRoundedNormTolerance = 1e-2;
 
 // Models and options to train: tied weights, clipping, kv heads.
 class CoveringParityTest
@@ -61,21 +65,28 @@ TEST_P(CoveringParityTest, EveryPairOfOptionsHasTheLossesOfOneRank) {
   // By moments and dropout.
   std::map<std::pair<std::string, double>, std::vector<StepRecord>> alone;
   ParityReport exact, rounded;  // By whether moments are of f32.
-  for (const CoveringRow& row : rows) {
-    const ParityCase run = ShortCase(row);
+  const auto compare = [&](const CoveringRow& row, const ParityCase& run) {
     SCOPED_TRACE(::testing::Message() << run);
     std::vector<StepRecord>& expected = alone[{run.moments, run.dropout}];
     if (expected.empty()) {
       TESSERA_ASSERT_OK_AND_ASSIGN(expected, TrainCase(PlainCase(run)));
       EXPECT_LT(expected.back().loss, 0.8 * expected.front().loss);
     }
-    const auto actual = TrainCase(run);
-    EXPECT_THAT(actual, IsOk());
-    if (!actual.ok()) continue;
-    const ParityDifference difference = DifferenceOf(*actual, expected);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
+    const ParityDifference difference = DifferenceOf(actual, expected);
+    const bool is_exact = run.moments == "f32";
     EXPECT_LT(difference.loss, kLossTolerance * RoundingFactor(run));
-    EXPECT_LT(difference.gradient_norm, kNormTolerance * RoundingFactor(run));
-    (run.moments == "f32" ? exact : rounded).Add(row, difference);
+    EXPECT_LT(difference.gradient_norm,
+              is_exact ? kNormTolerance : kRoundedNormTolerance);
+    (is_exact ? exact : rounded).Add(row, difference);
+  };
+  for (const CoveringRow& row : rows) {
+    ParityCase run = ShortCase(row);
+    compare(row, run);
+    if (run.moments == "f32") continue;
+    // Rounded moments hide small differences: the same without them.
+    run.moments = "f32";
+    compare(row, run);
   }
   std::cout << "moments of f32:\n" << exact;
   std::cout << "moments that are rounded:\n" << rounded;

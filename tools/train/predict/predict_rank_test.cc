@@ -152,7 +152,7 @@ void ExpectAsMeasured(const RunOptions& options, const StateHomes& homes = {},
                                PipelinePlan::Create(options));
   for (int64_t r = 0; r < mesh.world_size(); ++r) {
     const RankPlace place = RankPlace::Of(r, mesh);
-    SCOPED_TRACE(place.ToString());
+    SCOPED_TRACE(r);
     TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction rank,
                                  PredictRank(plan, place, homes, kTrapped));
     const MeasuredRank& real = measured[static_cast<size_t>(r)];

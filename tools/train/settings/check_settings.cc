@@ -188,8 +188,9 @@ absl::Status CheckMesh(const Settings& settings) {
                                    "; give for example --mesh=dp2,pp2,tp2"));
   }
   if (settings.order != kAutoOrder) {
-    TESSERA_RETURN_IF_ERROR(tools::FlagError(
-        "order", settings.order, mesh.ParseOrder(settings.order).status()));
+    const absl::Status order = mesh.ParseOrder(settings.order).status();
+    if (!order.ok())
+      return RefuseFlag("order", settings.order, order.message());
   }
   TESSERA_RETURN_IF_ERROR(CheckBatch(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLength(settings, mesh));

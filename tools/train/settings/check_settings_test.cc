@@ -160,6 +160,7 @@ void ExpectRefused(const std::string& message, const absl::Status& status) {
   EXPECT_THAT(status, Refused(message));
   // The message contains a valid example or an instruction.
   EXPECT_TRUE(absl::StrContains(status.message(), "such as ") ||
+              absl::StrContains(status.message(), "for example ") ||
               absl::StrContains(status.message(), "give ") ||
               absl::StrContains(status.message(), "micro-batches work"))
       << status;
@@ -333,7 +334,7 @@ TEST(CheckSettingsTest, RefusesSchedulesThatDoNotFit) {
 TEST(CheckSettingsTest, RefusesUnknownValuesAndWrongNumbers) {
   ExpectRefused({
       {"--engine=tcp: must be one of", [](auto& s) { s.engine = "tcp"; }},
-      {"--order=tp-dp: order \"tp-dp\" misses axis \"pp\"",
+      {"--order=tp-dp: order \"tp-dp\" lacks axis \"pp\"",
        [](auto& s) { s.order = "tp-dp"; }},
       {"--recompute=half: must be one of none, selective, full",
        [](auto& s) { s.recompute = "half"; }},

@@ -108,25 +108,6 @@ absl::Status CheckHeads(const Settings& settings, const ModelConfig& model,
                    ", or a multiple of it, such as tp", fits));
 }
 
-// All-to-all attention gives each context rank as many of a tensor rank's
-// heads.
-absl::Status CheckContextHeads(const Settings& settings,
-                               const ModelConfig& model,
-                               const MeshSizes& mesh) {
-  if (settings.context_attention != "ulysses") return absl::OkStatus();
-  const auto divides = [&](int64_t cp) {
-    return model.heads % (mesh.tp * cp) == 0 &&
-           model.kv_heads % (mesh.tp * cp) == 0;
-  };
-  if (divides(mesh.cp)) return absl::OkStatus();
-  return RefuseFlag(
-      "context_attention", "ulysses",
-      absl::StrCat("tp ", mesh.tp, " x cp ", mesh.cp, " must divide the ",
-                   model.heads, " heads and ", model.kv_heads,
-                   " kv heads of --model=", settings.model.substr(0, 60),
-                   "; give a smaller cp, or --context_attention=ring"));
-}
-
 absl::Status CheckLayers(const Settings& settings, const ModelConfig& model,
                          const MeshSizes& mesh) {
   const int64_t stages = mesh.pp * settings.parallel.chunks;
@@ -160,7 +141,6 @@ absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
       tools::FlagError("model", settings.model, model.Validate()));
   const MeshSizes& mesh = settings.parallel.mesh;
   TESSERA_RETURN_IF_ERROR(CheckHeads(settings, model, mesh));
-  TESSERA_RETURN_IF_ERROR(CheckContextHeads(settings, model, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLayers(settings, model, mesh));
   return model;
 }

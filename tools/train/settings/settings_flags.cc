@@ -96,6 +96,7 @@ TESSERA_SETTINGS_FLAG(validation_fraction);
 TESSERA_SETTINGS_FLAG(eval_every);
 TESSERA_SETTINGS_FLAG(eval_batches);
 TESSERA_PARALLEL_FLAG(std::string, mesh);
+TESSERA_SETTINGS_FLAG(order);
 TESSERA_SETTINGS_FLAG(engine);
 TESSERA_PARALLEL_FLAG(std::string, strategy);
 TESSERA_PARALLEL_FLAG(std::string, schedule);

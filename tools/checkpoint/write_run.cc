@@ -262,7 +262,7 @@ class RunWriter {
             {.step = plan_.optimizer_steps,
              .rank = rank.value(),
              .ranks = layout.ranks()}));
-    for (const zero3::Parameter& parameter : layout.model().all()) {
+    for (const zero3::ModelParameter& parameter : layout.model().all()) {
       const zero3::Extent extent = layout.ExtentOf(rank, parameter.id);
       for (const StatePart part : zero3::kAllStateParts) {
         const auto format =

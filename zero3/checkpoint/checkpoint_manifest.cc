@@ -73,7 +73,7 @@ uint32_t CrcOf(std::string_view text) {
 
 // --- To JSON ---------------------------------------------------------------
 
-ordered_json ToJson(const Parameter& parameter) {
+ordered_json ToJson(const ModelParameter& parameter) {
   const ParameterSpec& spec = parameter.spec;
   return {{"name", spec.name},
           {"shape", spec.shape},
@@ -93,7 +93,7 @@ ordered_json ToJson(const LayoutOptions& options) {
 ordered_json ToJson(const CheckpointPart& part) {
   ordered_json parameters = ordered_json::array(),
                files = ordered_json::array();
-  for (const Parameter& parameter : part.model().all()) {
+  for (const ModelParameter& parameter : part.model().all()) {
     parameters.push_back(ToJson(parameter));
   }
   for (size_t rank = 0; rank < part.files.size(); ++rank) {

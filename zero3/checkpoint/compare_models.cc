@@ -48,16 +48,17 @@ bool IsAlike(const ParameterSpec& a, const ParameterSpec& b) {
 }
 
 bool HasMoments(const ModelParameters& model) {
-  return std::any_of(
-      model.all().begin(), model.all().end(), [](const Parameter& parameter) {
-        return parameter.trainable() && parameter.dtype() != DType::kF64;
-      });
+  return std::any_of(model.all().begin(), model.all().end(),
+                     [](const ModelParameter& parameter) {
+                       return parameter.trainable() &&
+                              parameter.dtype() != DType::kF64;
+                     });
 }
 
 bool IsTrained(const ModelParameters& model) {
   return std::any_of(
       model.all().begin(), model.all().end(),
-      [](const Parameter& parameter) { return parameter.trainable(); });
+      [](const ModelParameter& parameter) { return parameter.trainable(); });
 }
 
 absl::Status CompareMoments(const CheckpointPart& saved,
@@ -89,13 +90,13 @@ absl::Status CompareModels(const CheckpointPart& saved,
   Findings extra("only in the checkpoint");
   Findings different("different");
   Findings frozen("frozen in the checkpoint, so without moments");
-  for (const Parameter& parameter : model.all()) {
+  for (const ModelParameter& parameter : model.all()) {
     const auto id = saved.model().Find(parameter.name());
     if (!id.ok()) {
       missing.Add(Quoted(parameter.name()));
       continue;
     }
-    const Parameter& other = saved.model()[*id];
+    const ModelParameter& other = saved.model()[*id];
     if (!IsAlike(parameter.spec, other.spec)) {
       different.Add(absl::StrCat(
           Quoted(parameter.name()), " is ", ShapeText(other.spec),
@@ -104,7 +105,7 @@ absl::Status CompareModels(const CheckpointPart& saved,
       frozen.Add(Quoted(parameter.name()));
     }
   }
-  for (const Parameter& parameter : saved.model().all()) {
+  for (const ModelParameter& parameter : saved.model().all()) {
     if (!model.Find(parameter.name()).ok()) extra.Add(Quoted(parameter.name()));
   }
   std::vector<std::string> texts;

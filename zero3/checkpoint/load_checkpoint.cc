@@ -44,7 +44,7 @@ absl::Status CheckpointReader::CheckRead(ParameterId parameter, StatePart part,
                                          const StateArray& to) const {
   const ModelParameters& model = part_->model();
   TESSERA_RETURN_IF_ERROR(model.CheckId(parameter));
-  const Parameter& spec = model[parameter];
+  const ModelParameter& spec = model[parameter];
   const auto refuse = [&](std::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(
         path_, ", elements ", begin, " to ", end, " of the ",
@@ -221,7 +221,7 @@ absl::Status LoadPart(CheckpointReader& reader, ParameterId saved,
 }
 
 absl::Status LoadElements(CheckpointReader& reader, ShardedState& state) {
-  for (const Parameter& parameter : state.layout().model().all()) {
+  for (const ModelParameter& parameter : state.layout().model().all()) {
     const Extent extent = state.layout().ExtentOf(state.rank(), parameter.id);
     if (extent.size() == 0) continue;
     TESSERA_ASSIGN_OR_RETURN(const ParameterId saved,

@@ -287,7 +287,7 @@ struct ExpectedRun {
 std::vector<ExpectedRun> ExpectedRuns(const CheckpointPart& part,
                                       int64_t rank) {
   std::vector<ExpectedRun> runs;
-  for (const Parameter& parameter : part.model().all()) {
+  for (const ModelParameter& parameter : part.model().all()) {
     const Extent extent =
         part.layout.ExtentOf(topology::Rank(rank), parameter.id);
     if (extent.size() == 0) continue;
@@ -392,7 +392,7 @@ absl::Status ShardFile::ReadIndex(int64_t step) {
 absl::Status ShardFile::CheckBlocks() const {
   size_t next = 0;
   const auto wrong = [&](const ExpectedRun& run, int64_t element) {
-    const Parameter& parameter = part_.model()[run.parameter];
+    const ModelParameter& parameter = part_.model()[run.parameter];
     return Damaged(
         next < entries_.size() ? entries_[next].offset : kShardHeaderBytes,
         absl::StrCat("element ", element, " of the ", StatePartName(run.part),

@@ -73,7 +73,7 @@ std::vector<BlockRange> PlanBlocks(const StateShare& share,
   const int64_t block = std::max<int64_t>(moments.format.block, 1);
   const int64_t step = (elements + block - 1) / block * block;
   std::vector<BlockRange> blocks;
-  for (const Parameter& parameter : share.layout.model().all()) {
+  for (const ModelParameter& parameter : share.layout.model().all()) {
     const Extent extent = share.layout.ExtentOf(share.rank, parameter.id);
     for (const StatePart part : kAllStateParts) {
       const auto format = StateFormatOf(parameter, moments, part);

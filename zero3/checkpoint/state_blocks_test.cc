@@ -46,7 +46,7 @@ TEST(PlanBlocksTest, CoversEachElementOfEachPartOnce) {
       }
     }
     size_t expected = 0;
-    for (const Parameter& parameter : model.all()) {
+    for (const ModelParameter& parameter : model.all()) {
       for (const StatePart part : kAllStateParts) {
         if (!StateFormatOf(parameter, moments, part)) continue;
         expected += static_cast<size_t>(parameter.elements);

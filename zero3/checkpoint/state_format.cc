@@ -43,7 +43,7 @@ std::string MomentKinds::ToString() const {
   return absl::StrCat(count, " of ", format.ToString());
 }
 
-std::optional<StateFormat> StateFormatOf(const Parameter& parameter,
+std::optional<StateFormat> StateFormatOf(const ModelParameter& parameter,
                                          const MomentKinds& moments,
                                          StatePart part) {
   if (part == StatePart::kValue) return StateFormat{.dtype = parameter.dtype()};

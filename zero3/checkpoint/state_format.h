@@ -78,7 +78,7 @@ struct MomentKinds {
 // nullopt if the parameter has no such part: frozen ones have only a value,
 // only trained 16-bit ones have a master weight, and a second moment exists if
 // there are two.
-std::optional<StateFormat> StateFormatOf(const Parameter& parameter,
+std::optional<StateFormat> StateFormatOf(const ModelParameter& parameter,
                                          const MomentKinds& moments,
                                          StatePart part);
 

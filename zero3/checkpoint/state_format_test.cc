@@ -11,7 +11,7 @@ namespace {
 
 using offload::MomentFormat;
 
-Parameter ParameterOf(DType dtype, bool trainable) {
+ModelParameter ParameterOf(DType dtype, bool trainable) {
   return {.spec = {.name = "p", .dtype = dtype, .trainable = trainable}};
 }
 
@@ -38,7 +38,7 @@ TEST(StateFormatTest, PartsFollowTheTypeAndTheMoments) {
 }
 
 TEST(StateFormatTest, MomentsAreThoseThatTheOptimizerHas) {
-  const Parameter parameter = ParameterOf(DType::kBF16, true);
+  const ModelParameter parameter = ParameterOf(DType::kBF16, true);
   for (const int64_t count : {0, 1, 2}) {
     const MomentKinds kinds(MomentFormat::F32(), count);
     EXPECT_EQ(
@@ -53,7 +53,7 @@ TEST(StateFormatTest, MomentsAreThoseThatTheOptimizerHas) {
 }
 
 TEST(StateFormatTest, BytesAreThoseOfTheMomentsOfTheOptimizer) {
-  const Parameter parameter = ParameterOf(DType::kF32, true);
+  const ModelParameter parameter = ParameterOf(DType::kF32, true);
   for (const MomentFormat& moments :
        {MomentFormat::F32(), MomentFormat::BF16(), MomentFormat::Blockwise8(64),
         MomentFormat::Blockwise8()}) {

@@ -95,11 +95,11 @@ absl::StatusOr<int64_t> CheckLatestSmall(const std::string& directory) {
 
 namespace {
 
-using Visit = absl::FunctionRef<absl::Status(const Parameter&, StatePart,
+using Visit = absl::FunctionRef<absl::Status(const ModelParameter&, StatePart,
                                              const Extent&, const StateArray&)>;
 
 absl::Status ForEachPart(ShardedState& state, bool changes, Visit visit) {
-  for (const Parameter& parameter : state.layout().model().all()) {
+  for (const ModelParameter& parameter : state.layout().model().all()) {
     const Extent extent = state.layout().ExtentOf(state.rank(), parameter.id);
     if (extent.size() == 0) continue;
     for (const StatePart part : kAllStateParts) {
@@ -145,7 +145,7 @@ std::byte* ScaleIn(const StateArray& array, int64_t element) {
 absl::Status BitCollector::Add(ShardedState& state) {
   return ForEachPart(
       state, /*changes=*/false,
-      [&](const Parameter& parameter, StatePart part, const Extent& extent,
+      [&](const ModelParameter& parameter, StatePart part, const Extent& extent,
           const StateArray& array) {
         absl::MutexLock lock(&mutex_);
         for (int64_t e = extent.begin; e < extent.end; ++e) {
@@ -174,7 +174,7 @@ StateBits BitCollector::bits() const {
 absl::Status Stamp(ShardedState& state, int64_t seed) {
   TESSERA_RETURN_IF_ERROR(ForEachPart(
       state, /*changes=*/true,
-      [&](const Parameter& parameter, StatePart part, const Extent& extent,
+      [&](const ModelParameter& parameter, StatePart part, const Extent& extent,
           const StateArray& array) {
         const auto size = static_cast<size_t>(SizeInBytes(array.format.dtype));
         for (int64_t e = extent.begin; e < extent.end; ++e) {
@@ -202,7 +202,7 @@ absl::Status CheckStamp(ShardedState& state, int64_t seed) {
   }
   return ForEachPart(
       state, /*changes=*/false,
-      [&](const Parameter& parameter, StatePart part, const Extent& extent,
+      [&](const ModelParameter& parameter, StatePart part, const Extent& extent,
           const StateArray& array) {
         const auto size = static_cast<size_t>(SizeInBytes(array.format.dtype));
         for (int64_t e = extent.begin; e < extent.end; ++e) {
@@ -224,7 +224,7 @@ absl::Status CheckStamp(ShardedState& state, int64_t seed) {
 
 absl::Status FillFirst(ShardedState& state) {
   return state.Fill(
-      [](const Parameter& parameter, int64_t begin, TensorView elements) {
+      [](const ModelParameter& parameter, int64_t begin, TensorView elements) {
         std::vector<double> values;
         for (int64_t i = 0; i < elements.element_count(); ++i) {
           values.push_back(FirstValue(parameter.id.value(), begin + i));

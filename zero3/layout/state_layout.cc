@@ -74,7 +74,7 @@ struct StateLayout::State {
   std::vector<std::vector<ParameterId>> held;
 
   bool in_chunks() const { return options.kind == LayoutKind::kChunks; }
-  bool IsSmall(const Parameter& parameter) const {
+  bool IsSmall(const ModelParameter& parameter) const {
     return parameter.elements < options.small_below;
   }
 };
@@ -143,7 +143,7 @@ class StateLayout::Maker {
     const int64_t parts = state_->in_chunks() ? options.ranks : 1;
     const int64_t unit = parts * options.alignment;
     int64_t padded = 0;
-    for (const Parameter& parameter : state_->model.all()) {
+    for (const ModelParameter& parameter : state_->model.all()) {
       const int64_t units = CeilDivide(parameter.elements, unit);
       if (units > (kMaxLayoutElements - padded) / unit) {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -160,13 +160,13 @@ class StateLayout::Maker {
   absl::Status ChooseOwners() {
     const int64_t ranks = state_->options.ranks;
     if (state_->options.kind == LayoutKind::kRoundRobin) {
-      for (const Parameter& parameter : state_->model.all()) {
+      for (const ModelParameter& parameter : state_->model.all()) {
         state_->owners.push_back(Rank(parameter.id.value() % ranks));
       }
     }
     if (state_->options.kind == LayoutKind::kBalanced) {
       std::vector<int64_t> weights;
-      for (const Parameter& parameter : state_->model.all()) {
+      for (const ModelParameter& parameter : state_->model.all()) {
         weights.push_back(state_->slot_sizes[Index(parameter.id)] *
                           BytesOfElement(parameter));
       }
@@ -176,7 +176,7 @@ class StateLayout::Maker {
     return absl::OkStatus();
   }
 
-  int64_t BytesOfElement(const Parameter& parameter) const {
+  int64_t BytesOfElement(const ModelParameter& parameter) const {
     return SizeInBytes(parameter.dtype()) +
            (parameter.trainable() ? state_->options.optimizer_bytes : 0);
   }
@@ -188,7 +188,7 @@ class StateLayout::Maker {
     state_->slot_offsets.resize(state_->slot_sizes.size());
     std::vector<int64_t> ends(lists);
     for (int part = 0; part < 4; ++part) {
-      for (const Parameter& parameter : state_->model.all()) {
+      for (const ModelParameter& parameter : state_->model.all()) {
         if (PartOf(parameter.trainable(), state_->IsSmall(parameter)) != part) {
           continue;
         }

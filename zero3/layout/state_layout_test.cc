@@ -30,7 +30,7 @@ struct Dealt {
 };
 
 // Distributes the elements of one parameter, including padding, to the ranks.
-void Deal(const Parameter& parameter, const LayoutOptions& options,
+void Deal(const ModelParameter& parameter, const LayoutOptions& options,
           const std::map<int64_t, int64_t>& owners, Dealt& dealt) {
   int64_t padded = parameter.elements;
   const bool in_chunks = options.kind == LayoutKind::kChunks;
@@ -48,7 +48,7 @@ void Deal(const Parameter& parameter, const LayoutOptions& options,
 // another test covers.
 std::map<int64_t, int64_t> OwnersOf(const StateLayout& layout) {
   std::map<int64_t, int64_t> owners;
-  for (const Parameter& parameter : layout.model().all()) {
+  for (const ModelParameter& parameter : layout.model().all()) {
     const int64_t id = parameter.id.value();
     owners[id] = id % layout.ranks();
     if (layout.options().kind == LayoutKind::kBalanced) {
@@ -68,7 +68,7 @@ Dealt DealAll(const StateLayout& layout) {
   Dealt dealt;
   dealt.ranks.resize(static_cast<size_t>(options.ranks));
   for (int part = 0; part < 4; ++part) {
-    for (const Parameter& parameter : layout.model().all()) {
+    for (const ModelParameter& parameter : layout.model().all()) {
       const bool is_small = parameter.elements < options.small_below;
       const bool wanted = part == 0   ? parameter.trainable() && is_small
                           : part == 1 ? parameter.trainable() && !is_small
@@ -124,7 +124,7 @@ void ExpectExtents(const StateLayout& layout, Rank rank) {
   }
 }
 
-void ExpectLocated(const StateLayout& layout, const Parameter& parameter,
+void ExpectLocated(const StateLayout& layout, const ModelParameter& parameter,
                    std::mt19937_64& random) {
   const auto bound = static_cast<uint64_t>(parameter.elements + 1);
   const auto a = static_cast<int64_t>(random() % bound);
@@ -161,7 +161,7 @@ TEST(StateLayoutTest, EqualsDealingTheElementsOneByOne) {
       padded += ElementsOf(layout, rank);
     }
     int64_t gathered = 0;
-    for (const Parameter& parameter : model.all()) {
+    for (const ModelParameter& parameter : model.all()) {
       ASSERT_NO_FATAL_FAILURE(ExpectLocated(layout, parameter, random));
       ASSERT_EQ(layout.IsSmall(parameter.id),
                 parameter.elements < layout.options().small_below);

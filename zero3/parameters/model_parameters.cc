@@ -13,7 +13,7 @@
 namespace tessera::zero3 {
 
 struct ModelParameters::State {
-  std::vector<Parameter> parameters;
+  std::vector<ModelParameter> parameters;
   // Views into `parameters`, which is not changed once they are taken.
   absl::flat_hash_map<std::string_view, ParameterId> by_name;
   std::vector<ParameterId> in_use_order;
@@ -76,7 +76,8 @@ bool CountElements(const std::vector<int64_t>& shape, int64_t* elements) {
 
 // Sets the parameter's sizes and adds them to the totals; returns the error, or
 // "".
-std::string Measure(Parameter& parameter, int64_t& elements, int64_t& bytes) {
+std::string Measure(ModelParameter& parameter, int64_t& elements,
+                    int64_t& bytes) {
   const std::string shape = ShapeText(parameter.spec.shape);
   if (!CountElements(parameter.spec.shape, &parameter.elements)) {
     return absl::StrCat("shape ", shape, " has more than 2^63-1 elements");
@@ -110,12 +111,13 @@ absl::Status ToStatus(const std::vector<std::string>& mistakes) {
 }
 
 // All ids by group, and the start of each group.
-void SortByGroup(const std::vector<Parameter>& parameters,
+void SortByGroup(const std::vector<ModelParameter>& parameters,
                  std::vector<ParameterId>& order, std::vector<size_t>& starts) {
   const auto group = [&](ParameterId id) {
     return parameters[static_cast<size_t>(id.value())].spec.group;
   };
-  for (const Parameter& parameter : parameters) order.push_back(parameter.id);
+  for (const ModelParameter& parameter : parameters)
+    order.push_back(parameter.id);
   std::stable_sort(
       order.begin(), order.end(),
       [&](ParameterId a, ParameterId b) { return group(a) < group(b); });
@@ -147,7 +149,7 @@ absl::StatusOr<ModelParameters> ModelParameters::Builder::Build() const {
     mistakes.push_back(absl::StrCat("parameter ", id.value(), " ",
                                     Quoted(spec.name), ": ", mistake));
   }
-  for (const Parameter& parameter : state->parameters) {
+  for (const ModelParameter& parameter : state->parameters) {
     const auto [first, is_new] =
         state->by_name.emplace(parameter.name(), parameter.id);
     if (is_new || parameter.name().empty()) continue;
@@ -172,7 +174,7 @@ int64_t ModelParameters::count() const {
   return static_cast<int64_t>(state_->parameters.size());
 }
 
-std::span<const Parameter> ModelParameters::all() const {
+std::span<const ModelParameter> ModelParameters::all() const {
   return state_->parameters;
 }
 
@@ -214,7 +216,8 @@ std::span<const ParameterId> ModelParameters::group(int64_t index) const {
 bool operator==(const ModelParameters& a, const ModelParameters& b) {
   return a.state_ == b.state_ ||
          std::equal(a.all().begin(), a.all().end(), b.all().begin(),
-                    b.all().end(), [](const Parameter& x, const Parameter& y) {
+                    b.all().end(),
+                    [](const ModelParameter& x, const ModelParameter& y) {
                       return x.spec == y.spec;
                     });
 }

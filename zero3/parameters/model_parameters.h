@@ -8,7 +8,7 @@
 //           .Build());
 //   model.Find("head");                    // ParameterId(1)
 //   model[ParameterId(1)].elements;        // 16384000
-//   for (const Parameter& parameter : model.all()) ...
+//   for (const ModelParameter& parameter : model.all()) ...
 //
 // An immutable value: copies share their contents and cost a pointer. Methods
 // may be called from any thread. Ids, groups and spans stay valid while any
@@ -54,7 +54,7 @@ struct ParameterSpec {
 };
 
 // A parameter of a ModelParameters, with derived sizes.
-struct Parameter {
+struct ModelParameter {
   ParameterId id = {};
   ParameterSpec spec = {};
   int64_t elements = 0;
@@ -87,12 +87,12 @@ class ModelParameters {
 
   int64_t count() const;
   // In the order of ids.
-  std::span<const Parameter> all() const;
+  std::span<const ModelParameter> all() const;
   bool Contains(ParameterId id) const {
     return id >= ParameterId(0) && id.value() < count();
   }
   // Precondition: Contains(id).
-  const Parameter& operator[](ParameterId id) const {
+  const ModelParameter& operator[](ParameterId id) const {
     return all()[static_cast<size_t>(id.value())];
   }
   // The parameter of that name, in O(1). NotFound if there is none.

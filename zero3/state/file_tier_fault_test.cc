@@ -102,7 +102,7 @@ ShardedStateOptions OptionsOf(offload::MemoryTier* tier) {
 
 absl::Status Fill(ShardedState& state) {
   return state.Fill(
-      [](const Parameter& parameter, int64_t begin, TensorView elements) {
+      [](const ModelParameter& parameter, int64_t begin, TensorView elements) {
         TESSERA_ASSIGN_OR_RETURN(const auto values, elements.AsSpan<float>());
         for (float& value : values) {
           value = static_cast<float>(

@@ -44,10 +44,10 @@ absl::Status FillAndCheck(Communicator& group, DType dtype,
   TESSERA_ASSIGN_OR_RETURN(
       auto state, ShardedState::Create(model, options, {.shard = &group}));
   Filled filled;
-  const Parameter* last = nullptr;
+  const ModelParameter* last = nullptr;
   int64_t end = 0;
   TESSERA_RETURN_IF_ERROR(state->Fill(
-      [&](const Parameter& parameter, int64_t begin, TensorView elements) {
+      [&](const ModelParameter& parameter, int64_t begin, TensorView elements) {
         filled.in_order &= last != &parameter || begin == end;
         last = &parameter;
         end = begin + elements.element_count();

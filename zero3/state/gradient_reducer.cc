@@ -39,7 +39,7 @@ std::vector<BucketContents> BucketsOf(const StateLayout& layout,
   bool is_full = true;
   const auto order = model.in_use_order();
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    const Parameter& parameter = model[*it];
+    const ModelParameter& parameter = model[*it];
     if (!parameter.trainable()) continue;
     const DType dtype = dtypes[IndexOf(*it)];
     const int64_t more = layout.GatheredElements(*it);
@@ -100,13 +100,13 @@ ReduceBuckets ReduceBuckets::Of(const StateLayout& layout,
   return result;
 }
 
-GradientReducer::GradientReducer(const StateSeat& seat,
+GradientReducer::GradientReducer(const StateContext& context,
                                  const std::vector<DType>& dtypes,
                                  const GradientOptions& options,
                                  const GradientGroups& groups,
                                  ShardStore* shards,
                                  const std::vector<size_t>& shard_of)
-    : seat_(seat),
+    : context_(context),
       dtypes_(dtypes),
       groups_(groups),
       reduction_(options.average ? collectives::Reduction::Average()
@@ -116,10 +116,10 @@ GradientReducer::GradientReducer(const StateSeat& seat,
       shard_of_(shard_of),
       is_in_shards_(shards != nullptr && !shards->in_tier() &&
                     groups.shard->size() == 1 && groups.replicas == nullptr),
-      buckets_(ReduceBuckets::Of(seat.layout, dtypes, options.bucket_bytes)),
-      pool_(seat.device),
+      buckets_(ReduceBuckets::Of(context.layout, dtypes, options.bucket_bytes)),
+      pool_(context.device),
       bucket_(buckets_.all().size()) {
-  const auto count = static_cast<size_t>(seat_.model().count());
+  const auto count = static_cast<size_t>(context_.model().count());
   own_.resize(count);
   added_.resize(count);
   reduced_.resize(count);
@@ -127,7 +127,7 @@ GradientReducer::GradientReducer(const StateSeat& seat,
 }
 
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
-    const StateSeat& seat, const std::vector<DType>& dtypes,
+    const StateContext& context, const std::vector<DType>& dtypes,
     const GradientOptions& options, const GradientGroups& groups,
     ShardStore* shards, const std::vector<size_t>& shard_of) {
   if (options.bucket_bytes < 1) {
@@ -136,7 +136,7 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
                      " bytes; at least 1 is needed"));
   }
   std::unique_ptr<GradientReducer> reducer(
-      new GradientReducer(seat, dtypes, options, groups, shards, shard_of));
+      new GradientReducer(context, dtypes, options, groups, shards, shard_of));
   if (!reducer->is_sharded()) {
     TESSERA_RETURN_IF_ERROR(reducer->AllocateKept());
   }
@@ -144,7 +144,7 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
       reducer->wire_, GradientReduction::Create(*groups.shard,
                                                 {.quantized = options.quantized,
                                                  .average = options.average,
-                                                 .ops = seat.device.ops},
+                                                 .ops = context.device.ops},
                                                 reducer->pool_));
   return reducer;
 }
@@ -160,7 +160,7 @@ absl::StatusOr<AccountedMemory> GradientReducer::Allocate(std::string_view key,
   if (is_sharded()) return pool_.Take(key, bytes);
   // Not shared memory: every rank would map the pages that it reads of the
   // others' gradients.
-  return AccountedMemory::Allocate(seat_.device, key, bytes,
+  return AccountedMemory::Allocate(context_.device, key, bytes,
                                    offload::Purpose::kGradients);
 }
 
@@ -194,16 +194,16 @@ absl::Status GradientReducer::AllocateBucket(size_t index) {
 absl::Status GradientReducer::AllocateOwn(ParameterId id) {
   AccountedMemory& own = own_[IndexOf(id)];
   if (!own.bytes().empty()) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(own, Allocate(seat_.model()[id].name(),
-                                         seat_.layout.GatheredElements(id) *
+  TESSERA_ASSIGN_OR_RETURN(own, Allocate(context_.model()[id].name(),
+                                         context_.layout.GatheredElements(id) *
                                              SizeInBytes(DTypeOf(id))));
   ops().Zero(own.bytes());
   return absl::OkStatus();
 }
 
 absl::Status GradientReducer::CheckOpen(ParameterId id) const {
-  TESSERA_RETURN_IF_ERROR(seat_.model().CheckId(id));
-  const Parameter& parameter = seat_.model()[id];
+  TESSERA_RETURN_IF_ERROR(context_.model().CheckId(id));
+  const ModelParameter& parameter = context_.model()[id];
   if (!parameter.trainable()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "parameter \"", parameter.name(), "\" is frozen: it has no gradient"));
@@ -222,7 +222,7 @@ absl::StatusOr<TensorView> GradientReducer::Gradient(ParameterId id) {
   TESSERA_RETURN_IF_ERROR(AwaitBucket(buckets_.BucketOf(id)));
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> whole, WholeOf(id));
   added_[IndexOf(id)] = true;
-  const Parameter& parameter = seat_.model()[id];
+  const ModelParameter& parameter = context_.model()[id];
   return TensorView::Create(whole.first(static_cast<size_t>(
                                 parameter.elements * SizeInBytes(DTypeOf(id)))),
                             DTypeOf(id), parameter.spec.shape);
@@ -243,23 +243,24 @@ absl::StatusOr<std::span<std::byte>> GradientReducer::WholeOf(ParameterId id) {
   const int64_t width = SizeInBytes(bucket.dtype);
   return bucket_[index].bytes().subspan(
       static_cast<size_t>(buckets_.BeginOf(id) * width),
-      static_cast<size_t>(seat_.layout.GatheredElements(id) * width));
+      static_cast<size_t>(context_.layout.GatheredElements(id) * width));
 }
 
 // The window must contain whole buckets.
 absl::Status GradientReducer::CheckWindow(
     std::span<const ParameterId> window) const {
   for (ParameterId id : window) {
-    TESSERA_RETURN_IF_ERROR(seat_.model().CheckId(id));
-    if (!seat_.model()[id].trainable()) continue;
+    TESSERA_RETURN_IF_ERROR(context_.model().CheckId(id));
+    if (!context_.model()[id].trainable()) continue;
     TESSERA_RETURN_IF_ERROR(CheckOpen(id));
     for (ParameterId other : BucketAt(buckets_.BucketOf(id)).parameters) {
       if (std::find(window.begin(), window.end(), other) != window.end()) {
         continue;
       }
       return absl::InvalidArgumentError(absl::StrCat(
-          "the gradient of \"", seat_.model()[id].name(),
-          "\" is to be reduced without that of \"", seat_.model()[other].name(),
+          "the gradient of \"", context_.model()[id].name(),
+          "\" is to be reduced without that of \"",
+          context_.model()[other].name(),
           "\", of the same group of parameters; reduce all of a group at "
           "once"));
     }
@@ -270,7 +271,7 @@ absl::Status GradientReducer::CheckWindow(
 absl::Status GradientReducer::Start(std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(FinishFlights());
   for (auto id = window.rbegin(); id != window.rend(); ++id) {
-    if (!seat_.model()[*id].trainable()) continue;
+    if (!context_.model()[*id].trainable()) continue;
     const size_t index = buckets_.BucketOf(*id);
     // With the first of its parameters that comes.
     if (BucketAt(index).parameters.front() != *id) continue;
@@ -321,7 +322,7 @@ absl::Status GradientReducer::StartBucket(size_t index) {
   const auto label = static_cast<uint32_t>(index) + 1;
   InFlight flight;
   flight.bucket = index;
-  if (seat_.layout.ranks() == groups_.shard->size()) {
+  if (context_.layout.ranks() == groups_.shard->size()) {
     TESSERA_ASSIGN_OR_RETURN(flight.reduction,
                              wire_->Start(all, bucket.counts, label));
   } else {
@@ -338,12 +339,12 @@ absl::Status GradientReducer::StartBucket(size_t index) {
 collectives::Buffer GradientReducer::OwnBlock(size_t index) {
   const ReduceBucket& bucket = BucketAt(index);
   int64_t offset = 0;
-  for (int64_t r = 0; r < seat_.rank.value(); ++r) {
+  for (int64_t r = 0; r < context_.rank.value(); ++r) {
     offset += bucket.counts[static_cast<size_t>(r)];
   }
   return collectives::Buffer(bucket_[index].bytes().data(), bucket.elements,
                              bucket.dtype)
-      .Slice(offset, bucket.counts[static_cast<size_t>(seat_.rank.value())]);
+      .Slice(offset, bucket.counts[static_cast<size_t>(context_.rank.value())]);
 }
 
 absl::Status GradientReducer::AwaitBucket(size_t index) {
@@ -364,7 +365,7 @@ absl::Status GradientReducer::FinishOldest() {
   const auto at = [&](const absl::Status& status) {
     const ParameterId id = BucketAt(flight.bucket).parameters.front();
     return Annotate(status, absl::StrCat("reduction of the gradient of \"",
-                                         seat_.model()[id].name(), "\""));
+                                         context_.model()[id].name(), "\""));
   };
   TESSERA_RETURN_IF_ERROR(at(flight.reduction ? flight.reduction->Wait()
                                               : flight.all_reduce->Wait()));
@@ -387,7 +388,7 @@ absl::Status GradientReducer::TakeOwn(size_t index) {
   // Whole gradients, reduced in place.
   if (!is_sharded() && bucket.is_direct) return absl::OkStatus();
   const int64_t width = SizeInBytes(bucket.dtype);
-  const auto rank = static_cast<size_t>(seat_.rank.value());
+  const auto rank = static_cast<size_t>(context_.rank.value());
   for (const BucketPiece& piece : bucket.pieces[rank]) {
     if (piece.size == 0) continue;
     const std::byte* const sums =
@@ -436,7 +437,7 @@ absl::Status GradientReducer::ZeroMissing() {
     for (ParameterId id : bucket.parameters) {
       if (reduced_[IndexOf(id)] || added_[IndexOf(id)]) continue;
       reduced_[IndexOf(id)] = true;
-      const Extent extent = seat_.OwnExtent(id);
+      const Extent extent = context_.OwnExtent(id);
       if (!is_sharded() || is_in_shards_ || extent.slot == 0) continue;
       const size_t index = shard_of_[IndexOf(id)];
       TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> shard,
@@ -456,7 +457,7 @@ absl::Status GradientReducer::Finish() {
 
 absl::StatusOr<offload::TypedSpan> GradientReducer::OpenOwn(ParameterId id) {
   TESSERA_RETURN_IF_ERROR(AwaitBucket(buckets_.BucketOf(id)));
-  const Extent extent = seat_.OwnExtent(id);
+  const Extent extent = context_.OwnExtent(id);
   const DType dtype = DTypeOf(id);
   if (extent.size() == 0) return offload::TypedSpan(nullptr, dtype, 0);
   if (is_sharded()) {
@@ -470,12 +471,13 @@ absl::StatusOr<offload::TypedSpan> GradientReducer::OpenOwn(ParameterId id) {
 }
 
 absl::Status GradientReducer::CloseOwn(ParameterId id, bool changed) {
-  if (!is_sharded() || seat_.OwnExtent(id).size() == 0) return absl::OkStatus();
+  if (!is_sharded() || context_.OwnExtent(id).size() == 0)
+    return absl::OkStatus();
   return shards_->Close(shard_of_[IndexOf(id)], changed);
 }
 
 void GradientReducer::AnnounceOwn(ParameterId id) {
-  if (!is_sharded() || seat_.OwnExtent(id).size() == 0) return;
+  if (!is_sharded() || context_.OwnExtent(id).size() == 0) return;
   shards_->Announce(shard_of_[IndexOf(id)]);
 }
 

@@ -144,7 +144,7 @@ class GradientReducer {
   // belongs to parameter `id`; `shards` is null if gradients are whole. All
   // arguments must outlive the reducer; no other collectives run on the groups.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(
-      const StateSeat& seat, const std::vector<DType>& dtypes,
+      const StateContext& context, const std::vector<DType>& dtypes,
       const GradientOptions& options, const GradientGroups& groups,
       ShardStore* shards, const std::vector<size_t>& shard_of);
 
@@ -199,11 +199,11 @@ class GradientReducer {
     std::optional<collectives::Work> all_reduce;  // Stage 0.
   };
 
-  GradientReducer(const StateSeat& seat, const std::vector<DType>& dtypes,
+  GradientReducer(const StateContext& context, const std::vector<DType>& dtypes,
                   const GradientOptions& options, const GradientGroups& groups,
                   ShardStore* shards, const std::vector<size_t>& shard_of);
 
-  StateOps& ops() const { return *seat_.device.ops; }
+  StateOps& ops() const { return *context_.device.ops; }
   bool is_sharded() const { return shards_ != nullptr; }
   DType DTypeOf(ParameterId id) const {
     return dtypes_[static_cast<size_t>(id.value())];
@@ -226,7 +226,7 @@ class GradientReducer {
   void FreeBucket(size_t index);
   collectives::Buffer OwnBlock(size_t index);
 
-  const StateSeat seat_;
+  const StateContext context_;
   const std::vector<DType> dtypes_;
   const GradientGroups groups_;
   const collectives::Reduction reduction_;

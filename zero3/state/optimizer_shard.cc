@@ -48,11 +48,11 @@ void LossScaler::Update(bool overflowed) {
 
 namespace {
 
-bool HasMasterOf(const Parameter& parameter) {
+bool HasMasterOf(const ModelParameter& parameter) {
   return SizeInBytes(parameter.dtype()) < 4;
 }
 
-offload::MomentFormat FormatFor(const Parameter& parameter,
+offload::MomentFormat FormatFor(const ModelParameter& parameter,
                                 const offload::MomentFormat& moments) {
   return parameter.dtype() == DType::kF64 ? offload::MomentFormat::F64()
                                           : moments;
@@ -83,13 +83,13 @@ absl::StatusOr<OptimizerShard::Optimizer> OptimizerShard::CreateOptimizer(
 }
 
 absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(
-    const StateSeat& seat, const OptimizerShardOptions& options) {
+    const StateContext& context, const OptimizerShardOptions& options) {
   TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
   TESSERA_ASSIGN_OR_RETURN(Optimizer optimizer, CreateOptimizer(options));
   std::unique_ptr<OptimizerShard> shard(
-      new OptimizerShard(seat, options, std::move(optimizer)));
-  for (const Extent& extent : seat.layout.ExtentsOf(seat.rank)) {
-    if (!seat.model()[extent.parameter].trainable() || extent.slot == 0) {
+      new OptimizerShard(context, options, std::move(optimizer)));
+  for (const Extent& extent : context.layout.ExtentsOf(context.rank)) {
+    if (!context.model()[extent.parameter].trainable() || extent.slot == 0) {
       continue;
     }
     shard->owned_.push_back(extent.parameter);
@@ -107,10 +107,11 @@ absl::Status OptimizerShard::SetLearningRate(double learning_rate) {
 }
 
 offload::MomentFormat OptimizerShard::FormatOf(ParameterId id) const {
-  return FormatFor(seat_.model()[id], options_.moments);
+  return FormatFor(context_.model()[id], options_.moments);
 }
 
-int64_t OptimizerShard::BytesOfSlot(const Parameter& parameter, int64_t slot,
+int64_t OptimizerShard::BytesOfSlot(const ModelParameter& parameter,
+                                    int64_t slot,
                                     const offload::MomentFormat& moments,
                                     int count) {
   const int64_t master =
@@ -120,12 +121,12 @@ int64_t OptimizerShard::BytesOfSlot(const Parameter& parameter, int64_t slot,
 }
 
 bool OptimizerShard::HasMaster(ParameterId id) const {
-  return HasMasterOf(seat_.model()[id]);
+  return HasMasterOf(context_.model()[id]);
 }
 
 absl::StatusOr<int64_t> OptimizerShard::BytesOf(OptimizerPart part,
                                                 ParameterId id) const {
-  const int64_t slot = seat_.OwnExtent(id).slot;
+  const int64_t slot = context_.OwnExtent(id).slot;
   if (!HasPart(part)) return 0;
   if (part == OptimizerPart::kMaster) {
     return HasMaster(id) ? slot * SizeInBytes(DType::kF32) : 0;
@@ -172,7 +173,7 @@ absl::Status OptimizerShard::CreateStores() {
 
 absl::Status OptimizerShard::CreateStore(OptimizerPart part) {
   std::vector<size_t>& block_of = block_of_[static_cast<size_t>(part)];
-  block_of.assign(static_cast<size_t>(seat_.model().count()), kNone);
+  block_of.assign(static_cast<size_t>(context_.model().count()), kNone);
   std::vector<ShardBlock> blocks;
   for (const ParameterId id : owned_) {
     TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(part, id));
@@ -186,7 +187,7 @@ absl::Status OptimizerShard::CreateStore(OptimizerPart part) {
       stores_[static_cast<size_t>(part)],
       ShardStore::Create(std::move(blocks),
                          {.purpose = offload::Purpose::kOptimizer,
-                          .device = seat_.device,
+                          .device = context_.device,
                           .prefetch = options_.prefetch}));
   return absl::OkStatus();
 }
@@ -216,7 +217,7 @@ absl::Status OptimizerShard::Settle() {
 void OptimizerShard::Announce(ParameterId id, GradientReducer& gradients,
                               OwnValues& values) {
   // A slot that consists of padding is not opened.
-  if (seat_.OwnExtent(id).size() == 0) return;
+  if (context_.OwnExtent(id).size() == 0) return;
   for (OptimizerPart part : kAllOptimizerParts) {
     const size_t block = BlockOf(part, id);
     if (block != kNone) StoreOf(part).Announce(block);
@@ -241,7 +242,7 @@ absl::StatusOr<offload::MomentSpan> OptimizerShard::OpenMoment(
     OptimizerPart part, ParameterId id) {
   if (!HasPart(part)) return offload::MomentSpan();
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, Open(part, id));
-  const Extent extent = seat_.OwnExtent(id);
+  const Extent extent = context_.OwnExtent(id);
   TESSERA_ASSIGN_OR_RETURN(
       const offload::MomentSpan moment,
       offload::MomentSpan::Over(FormatOf(id), extent.slot, bytes));
@@ -252,13 +253,13 @@ absl::Status OptimizerShard::StepOne(int64_t step,
                                      const offload::StepScale& scale,
                                      ParameterId id, GradientReducer& gradients,
                                      OwnValues& values) {
-  const Extent extent = seat_.OwnExtent(id);
+  const Extent extent = context_.OwnExtent(id);
   if (extent.size() == 0) return absl::OkStatus();
   offload::ParameterRange range;
-  range.name = seat_.model()[id].name();
+  range.name = context_.model()[id].name();
   // Its place in the parameter: rounding does not depend on the sharding.
   range.begin = extent.begin;
-  range.whole = seat_.model()[id].elements;
+  range.whole = context_.model()[id].elements;
   TESSERA_ASSIGN_OR_RETURN(range.parameter, values.Open(id));
   if (HasMaster(id)) {
     range.copy = range.parameter;
@@ -274,7 +275,7 @@ absl::Status OptimizerShard::StepOne(int64_t step,
                            OpenMoment(OptimizerPart::kSecondMoment, id));
   TESSERA_RETURN_IF_ERROR(std::visit(
       [&](const auto& optimizer) {
-        return seat_.device.ops->Step(*optimizer, step, scale, range);
+        return context_.device.ops->Step(*optimizer, step, scale, range);
       },
       optimizer_));
   TESSERA_RETURN_IF_ERROR(gradients.CloseOwn(id, /*changed=*/false));

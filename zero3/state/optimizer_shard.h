@@ -115,7 +115,7 @@ class OptimizerShard {
  public:
   // InvalidArgument as the optimizer's Create.
   static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(
-      const StateSeat& seat, const OptimizerShardOptions& options);
+      const StateContext& context, const OptimizerShardOptions& options);
 
   absl::Status SetLearningRate(double learning_rate);
   // Moments per trained element: 0 to 2.
@@ -123,7 +123,7 @@ class OptimizerShard {
   offload::MomentFormat FormatOf(ParameterId id) const;
   // Bytes of master weights and moments for `slot` elements of a trained
   // parameter. Precondition: CheckMomentFormat(moments).ok().
-  static int64_t BytesOfSlot(const Parameter& parameter, int64_t slot,
+  static int64_t BytesOfSlot(const ModelParameter& parameter, int64_t slot,
                              const offload::MomentFormat& moments, int count);
   // True if `id` has a master weight besides its value.
   bool HasMaster(ParameterId id) const;
@@ -149,9 +149,11 @@ class OptimizerShard {
   using Optimizer = std::variant<std::unique_ptr<offload::AdamW>,
                                  std::unique_ptr<offload::Sgd>>;
 
-  OptimizerShard(const StateSeat& seat, const OptimizerShardOptions& options,
-                 Optimizer optimizer)
-      : seat_(seat), options_(options), optimizer_(std::move(optimizer)) {}
+  OptimizerShard(const StateContext& context,
+                 const OptimizerShardOptions& options, Optimizer optimizer)
+      : context_(context),
+        options_(options),
+        optimizer_(std::move(optimizer)) {}
 
   static absl::StatusOr<Optimizer> CreateOptimizer(
       const OptimizerShardOptions& options);
@@ -174,7 +176,7 @@ class OptimizerShard {
   absl::StatusOr<offload::MomentSpan> OpenMoment(OptimizerPart part,
                                                  ParameterId id);
 
-  const StateSeat seat_;
+  const StateContext context_;
   const OptimizerShardOptions options_;
   const Optimizer optimizer_;
   std::vector<ParameterId> owned_;  // Trainable, with a slot here; by slot.

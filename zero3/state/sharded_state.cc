@@ -57,7 +57,7 @@ absl::Status CheckTiersAreLossless(const ShardedStateOptions& options,
   if (options.moments.type == offload::MomentType::kBF16) {
     of_optimizer.push_back(DType::kBF16);
   }
-  for (const Parameter& parameter : model.all()) {
+  for (const ModelParameter& parameter : model.all()) {
     if (!parameter.trainable()) continue;
     const DType dtype = parameter.dtype();
     if (dtype == DType::kF64) of_optimizer.push_back(dtype);
@@ -90,7 +90,7 @@ absl::Status CheckNormRanges(const ShardedStateOptions& options,
         absl::StrCat("counted_in_norm has ", counted.size(),
                      " entries; the model has ", model.count(), " parameters"));
   }
-  for (const Parameter& parameter : model.all()) {
+  for (const ModelParameter& parameter : model.all()) {
     for (const ElementRange& range :
          counted[static_cast<size_t>(parameter.id.value())]) {
       if (0 <= range.begin && range.begin <= range.end &&
@@ -115,7 +115,7 @@ absl::Status CheckTypes(const ShardedStateOptions& options,
         absl::StrCat("gradients of ", DTypeName(gradient),
                      "; they may be of f32, bf16 and f16"));
   }
-  for (const Parameter& parameter : model.all()) {
+  for (const ModelParameter& parameter : model.all()) {
     if (!parameter.trainable()) continue;
     const DType dtype = parameter.dtype();
     if (dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16 ||
@@ -185,9 +185,9 @@ absl::StatusOr<std::unique_ptr<collectives::Communicator>> Copy(
 }
 
 // Stage 0 has the whole state on every rank, as with a single rank.
-absl::StatusOr<StateSeat> SeatOf(const ModelParameters& model,
-                                 const ShardedStateOptions& options,
-                                 const collectives::Communicator& shard) {
+absl::StatusOr<StateContext> SeatOf(const ModelParameters& model,
+                                    const ShardedStateOptions& options,
+                                    const collectives::Communicator& shard) {
   const bool is_partitioned = options.stage > 0;
   LayoutOptions layout = {
       .kind = options.layout,
@@ -204,28 +204,28 @@ absl::StatusOr<StateSeat> SeatOf(const ModelParameters& model,
   }
   if (options.memory != nullptr) device.memory = options.memory;
   if (options.ops != nullptr) device.ops = options.ops;
-  return StateSeat{std::move(created),
-                   is_partitioned ? shard.rank() : topology::Rank(0),
-                   std::move(device)};
+  return StateContext{std::move(created),
+                      is_partitioned ? shard.rank() : topology::Rank(0),
+                      std::move(device)};
 }
 
 // Those that have a slot here, in the order of slots, then the others.
-std::vector<const Parameter*> BySlot(const StateSeat& seat) {
-  std::vector<const Parameter*> parameters;
-  std::vector<bool> seen(static_cast<size_t>(seat.model().count()), false);
-  for (const Extent& extent : seat.layout.ExtentsOf(seat.rank)) {
+std::vector<const ModelParameter*> BySlot(const StateContext& context) {
+  std::vector<const ModelParameter*> parameters;
+  std::vector<bool> seen(static_cast<size_t>(context.model().count()), false);
+  for (const Extent& extent : context.layout.ExtentsOf(context.rank)) {
     seen[IndexOf(extent.parameter)] = true;
-    parameters.push_back(&seat.model()[extent.parameter]);
+    parameters.push_back(&context.model()[extent.parameter]);
   }
-  for (const Parameter& parameter : seat.model().all()) {
+  for (const ModelParameter& parameter : context.model().all()) {
     if (!seen[IndexOf(parameter.id)]) parameters.push_back(&parameter);
   }
   return parameters;
 }
 
-std::vector<const Parameter*> TrainableOf(const ModelParameters& model) {
-  std::vector<const Parameter*> parameters;
-  for (const Parameter& parameter : model.all()) {
+std::vector<const ModelParameter*> TrainableOf(const ModelParameters& model) {
+  std::vector<const ModelParameter*> parameters;
+  for (const ModelParameter& parameter : model.all()) {
     if (parameter.trainable()) parameters.push_back(&parameter);
   }
   return parameters;
@@ -258,14 +258,14 @@ absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
     return absl::InvalidArgumentError(
         "a sharded state needs a shard group, of one rank at least");
   }
-  TESSERA_ASSIGN_OR_RETURN(StateSeat seat,
+  TESSERA_ASSIGN_OR_RETURN(StateContext context,
                            SeatOf(model, options, *groups.shard));
-  std::unique_ptr<ShardedState> state(new ShardedState(seat, options));
+  std::unique_ptr<ShardedState> state(new ShardedState(context, options));
   TESSERA_RETURN_IF_ERROR(state->JoinGroups(groups));
   state->prefetch_ = std::make_shared<ShardPrefetch>(
       ShardPrefetch::Options{.near_bytes = state->NearBytesOfTiers(),
                              .reads_ahead = options.overlap,
-                             .device = seat.device});
+                             .device = context.device});
   TESSERA_RETURN_IF_ERROR(state->CreateParameters());
   TESSERA_RETURN_IF_ERROR(state->CreateGradients());
   TESSERA_RETURN_IF_ERROR(state->CreateOptimizer());
@@ -306,15 +306,15 @@ absl::Status ShardedState::JoinSecondary(collectives::Communicator& shard) {
 }
 
 ShardStoreOptions ShardedState::StoreOptions(offload::Purpose purpose) const {
-  return {.purpose = purpose, .device = seat_.device, .prefetch = prefetch_};
+  return {.purpose = purpose, .device = context_.device, .prefetch = prefetch_};
 }
 
 // A single rank with its shards in memory has everything whole, too.
-bool ShardedState::IsWhole(const Parameter& parameter) const {
+bool ShardedState::IsWhole(const ModelParameter& parameter) const {
   const bool is_alone =
-      seat_.layout.ranks() == 1 && options_.parameter_tier == nullptr;
+      context_.layout.ranks() == 1 && options_.parameter_tier == nullptr;
   return options_.stage < 3 || is_alone || parameter.elements == 0 ||
-         seat_.layout.IsSmall(parameter.id);
+         context_.layout.IsSmall(parameter.id);
 }
 
 // Bytes in near memory of the slots that OptimizerShard and the stores keep in
@@ -322,8 +322,8 @@ bool ShardedState::IsWhole(const Parameter& parameter) const {
 int64_t ShardedState::NearBytesOfTiers() const {
   constexpr int64_t kValuesAhead = 16;
   std::vector<OffloadedBytes> by_slot;
-  for (const Extent& extent : seat_.layout.ExtentsOf(seat_.rank)) {
-    const Parameter& parameter = seat_.model()[extent.parameter];
+  for (const Extent& extent : context_.layout.ExtentsOf(context_.rank)) {
+    const ModelParameter& parameter = context_.model()[extent.parameter];
     OffloadedBytes& bytes = by_slot.emplace_back();
     if (options_.parameter_tier != nullptr && !IsWhole(parameter)) {
       bytes.value = extent.slot * SizeInBytes(parameter.dtype());
@@ -343,26 +343,26 @@ int64_t ShardedState::NearBytesOfTiers() const {
                    options_.overlap ? kValuesAhead + 1 : 1);
 }
 
-DType ShardedState::GradientTypeOf(const Parameter& parameter) const {
+DType ShardedState::GradientTypeOf(const ModelParameter& parameter) const {
   return SizeInBytes(parameter.dtype()) < 4 ? options_.gradient_dtype
                                             : parameter.dtype();
 }
 
 absl::Status ShardedState::CreateParameters() {
   std::vector<ParameterId> whole;
-  for (const Parameter& parameter : seat_.model().all()) {
+  for (const ModelParameter& parameter : context_.model().all()) {
     if (IsWhole(parameter)) whole.push_back(parameter.id);
   }
   TESSERA_ASSIGN_OR_RETURN(
       whole_,
-      WholeParameters::Create(seat_, std::move(whole), *groups_.gather));
+      WholeParameters::Create(context_, std::move(whole), *groups_.gather));
   std::vector<ShardBlock> shards;
-  std::vector<size_t> shard_of(static_cast<size_t>(seat_.model().count()),
+  std::vector<size_t> shard_of(static_cast<size_t>(context_.model().count()),
                                GatheredParameters::kNoShard);
-  for (const Parameter* parameter : BySlot(seat_)) {
+  for (const ModelParameter* parameter : BySlot(context_)) {
     if (IsWhole(*parameter)) continue;
-    const int64_t bytes =
-        seat_.OwnExtent(parameter->id).slot * SizeInBytes(parameter->dtype());
+    const int64_t bytes = context_.OwnExtent(parameter->id).slot *
+                          SizeInBytes(parameter->dtype());
     shard_of[IndexOf(parameter->id)] = shards.size();
     shards.push_back(
         {absl::StrCat(options_.key_prefix, "parameter/", parameter->id.value()),
@@ -374,28 +374,28 @@ absl::Status ShardedState::CreateParameters() {
         ShardStore::Create(std::move(shards),
                            StoreOptions(offload::Purpose::kParameters)));
     gathered_ = std::make_unique<GatheredParameters>(
-        seat_, GatherOptions{.quantized = options_.quantized_weights},
+        context_, GatherOptions{.quantized = options_.quantized_weights},
         GatherGroups{.shard = groups_.gather.get(),
                      .secondary = groups_.secondary.get()},
         *value_shards_, shard_of);
   }
-  own_values_ = std::make_unique<OwnValues>(seat_, *whole_, value_shards_.get(),
-                                            shard_of);
+  own_values_ = std::make_unique<OwnValues>(context_, *whole_,
+                                            value_shards_.get(), shard_of);
   return absl::OkStatus();
 }
 
 absl::Status ShardedState::CreateGradients() {
   std::vector<DType> dtypes;
-  for (const Parameter& parameter : seat_.model().all()) {
+  for (const ModelParameter& parameter : context_.model().all()) {
     dtypes.push_back(GradientTypeOf(parameter));
   }
   std::vector<ShardBlock> shards;
   std::vector<size_t> shard_of(dtypes.size());
-  for (const Parameter* parameter : BySlot(seat_)) {
+  for (const ModelParameter* parameter : BySlot(context_)) {
     if (!parameter->trainable()) continue;
     const DType dtype = dtypes[IndexOf(parameter->id)];
     const int64_t bytes =
-        seat_.OwnExtent(parameter->id).slot * SizeInBytes(dtype);
+        context_.OwnExtent(parameter->id).slot * SizeInBytes(dtype);
     shard_of[IndexOf(parameter->id)] = shards.size();
     shards.push_back(
         {absl::StrCat(options_.key_prefix, "gradient/", parameter->id.value()),
@@ -410,7 +410,7 @@ absl::Status ShardedState::CreateGradients() {
   TESSERA_ASSIGN_OR_RETURN(
       gradients_,
       GradientReducer::Create(
-          seat_, dtypes,
+          context_, dtypes,
           {.bucket_bytes = options_.bucket_bytes,
            .average = options_.average_gradients,
            .quantized = options_.quantized_gradients,
@@ -423,19 +423,19 @@ absl::Status ShardedState::CreateGradients() {
 absl::Status ShardedState::CreateOptimizer() {
   TESSERA_ASSIGN_OR_RETURN(
       optimizer_,
-      OptimizerShard::Create(seat_, {.kind = options_.optimizer,
-                                     .adamw = options_.adamw,
-                                     .sgd = options_.sgd,
-                                     .moments = options_.moments,
-                                     .tier = options_.optimizer_tier,
-                                     .key_prefix = options_.key_prefix,
-                                     .overlap = options_.overlap,
-                                     .prefetch = prefetch_}));
+      OptimizerShard::Create(context_, {.kind = options_.optimizer,
+                                        .adamw = options_.adamw,
+                                        .sgd = options_.sgd,
+                                        .moments = options_.moments,
+                                        .tier = options_.optimizer_tier,
+                                        .key_prefix = options_.key_prefix,
+                                        .overlap = options_.overlap,
+                                        .prefetch = prefetch_}));
   return absl::OkStatus();
 }
 
 absl::Status ShardedState::Fill(Filler fill) {
-  for (const Parameter& parameter : seat_.model().all()) {
+  for (const ModelParameter& parameter : context_.model().all()) {
     TESSERA_RETURN_IF_ERROR(FillOne(parameter, fill));
   }
   TESSERA_RETURN_IF_ERROR(optimizer_->Settle());
@@ -443,9 +443,10 @@ absl::Status ShardedState::Fill(Filler fill) {
 }
 
 // In blocks, so that no more is held than has to be.
-absl::Status ShardedState::FillOne(const Parameter& parameter, Filler fill) {
+absl::Status ShardedState::FillOne(const ModelParameter& parameter,
+                                   Filler fill) {
   constexpr int64_t kBlockElements = int64_t{1} << 18;
-  const Extent extent = seat_.OwnExtent(parameter.id);
+  const Extent extent = context_.OwnExtent(parameter.id);
   if (extent.size() == 0) return absl::OkStatus();
   const DType dtype =
       parameter.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
@@ -457,7 +458,7 @@ absl::Status ShardedState::FillOne(const Parameter& parameter, Filler fill) {
   TESSERA_ASSIGN_OR_RETURN(
       const std::span<std::byte> master,
       optimizer_->Open(OptimizerPart::kMaster, parameter.id));
-  const bool has_values = seat_.device.ops->has_values();
+  const bool has_values = context_.device.ops->has_values();
   for (int64_t at = 0; has_values && at < extent.size(); at += kBlockElements) {
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView first,
@@ -483,7 +484,7 @@ absl::Status ShardedState::FinishRestoring(int64_t steps) {
 
 absl::Status ShardedState::CheckIds(std::span<const ParameterId> window) const {
   for (ParameterId id : window) {
-    TESSERA_RETURN_IF_ERROR(seat_.model().CheckId(id));
+    TESSERA_RETURN_IF_ERROR(context_.model().CheckId(id));
   }
   return absl::OkStatus();
 }
@@ -528,7 +529,7 @@ absl::Status ShardedState::Acquire(std::span<const ParameterId> window) {
 }
 
 absl::StatusOr<TensorView> ShardedState::Value(ParameterId id) {
-  TESSERA_RETURN_IF_ERROR(seat_.model().CheckId(id));
+  TESSERA_RETURN_IF_ERROR(context_.model().CheckId(id));
   if (!whole_->Has(id)) return gathered_->Value(id);
   TESSERA_RETURN_IF_ERROR(Tell(whole_->Wait(id)));
   return whole_->Value(id);
@@ -555,7 +556,7 @@ absl::Status ShardedState::ReduceGradients(
 }
 
 absl::StatusOr<offload::TypedSpan> ShardedState::OwnGradient(ParameterId id) {
-  TESSERA_RETURN_IF_ERROR(seat_.model().CheckId(id));
+  TESSERA_RETURN_IF_ERROR(context_.model().CheckId(id));
   absl::StatusOr<offload::TypedSpan> own = gradients_->OpenOwn(id);
   TESSERA_RETURN_IF_ERROR(Tell(own.status()));
   open_gradients_.push_back(id);
@@ -605,7 +606,7 @@ absl::Status ShardedState::CheckAllReduced() {
   const std::string reason = absl::StrCat(
       "rank ", first - all.begin(), " of ", groups_.agree->name(),
       " has not reduced the gradient of parameter ", *first, " \"",
-      seat_.model()[ParameterId(*first)].name(),
+      context_.model()[ParameterId(*first)].name(),
       "\" at the end of the step; every rank must reduce every gradient after "
       "it was last added to, or allow_unused be set");
   groups_.reduce->Abort(reason);
@@ -613,9 +614,9 @@ absl::Status ShardedState::CheckAllReduced() {
 }
 
 absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOne(
-    const Parameter& parameter) {
+    const ModelParameter& parameter) {
   offload::GradientStatistics all;
-  const Extent extent = seat_.OwnExtent(parameter.id);
+  const Extent extent = context_.OwnExtent(parameter.id);
   TESSERA_ASSIGN_OR_RETURN(const offload::ConstTypedSpan own,
                            gradients_->OpenOwn(parameter.id));
   const ElementRange whole = {0, parameter.elements};
@@ -629,7 +630,7 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOne(
     if (begin >= end) continue;
     TESSERA_ASSIGN_OR_RETURN(
         const offload::GradientStatistics one,
-        seat_.device.ops->Measure(offload::ConstTypedSpan(
+        context_.device.ops->Measure(offload::ConstTypedSpan(
             own.At(begin - extent.begin), own.dtype(), end - begin)));
     all.Add(one);
   }
@@ -640,7 +641,8 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOne(
 
 absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOwn() {
   offload::GradientStatistics all;
-  const std::vector<const Parameter*> parameters = TrainableOf(seat_.model());
+  const std::vector<const ModelParameter*> parameters =
+      TrainableOf(context_.model());
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (options_.overlap && i + 1 < parameters.size()) {
       gradients_->AnnounceOwn(parameters[i + 1]->id);

@@ -164,17 +164,17 @@ class ShardedState {
       const ModelParameters& model, const ShardedStateOptions& options,
       const ShardedStateGroups& groups);
 
-  const StateLayout& layout() const { return seat_.layout; }
-  topology::Rank rank() const { return seat_.rank; }
+  const StateLayout& layout() const { return context_.layout; }
+  topology::Rank rank() const { return context_.rank; }
   const ShardedStateOptions& options() const { return options_; }
   // Bytes in this rank's own memory, by purpose; tiers count their own.
-  offload::Usage usage() const { return seat_.device.accounting->usage(); }
+  offload::Usage usage() const { return context_.device.accounting->usage(); }
 
   // Initialises every element. `fill` is called for blocks [begin, begin + n)
   // of the elements that this rank owns, in ascending order, and sets a tensor
   // [n] of f32, or of f64 for f64 parameters.
   using Filler = absl::FunctionRef<absl::Status(
-      const Parameter& parameter, int64_t begin, TensorView elements)>;
+      const ModelParameter& parameter, int64_t begin, TensorView elements)>;
   absl::Status Fill(Filler fill);
 
   // A window is a list of parameters that are used together, such as those of a
@@ -234,32 +234,32 @@ class ShardedState {
   absl::Status FinishRestoring(int64_t steps);
 
  private:
-  ShardedState(const StateSeat& seat, const ShardedStateOptions& options)
-      : seat_(seat), options_(options), scaler_(options.loss_scale) {}
+  ShardedState(const StateContext& context, const ShardedStateOptions& options)
+      : context_(context), options_(options), scaler_(options.loss_scale) {}
 
   absl::Status JoinGroups(const ShardedStateGroups& groups);
   absl::Status JoinSecondary(collectives::Communicator& shard);
   absl::Status CheckIds(std::span<const ParameterId> window) const;
   absl::Status BeginTraffic();
   ShardStoreOptions StoreOptions(offload::Purpose purpose) const;
-  bool IsWhole(const Parameter& parameter) const;
+  bool IsWhole(const ModelParameter& parameter) const;
   int64_t NearBytesOfTiers() const;
-  DType GradientTypeOf(const Parameter& parameter) const;
+  DType GradientTypeOf(const ModelParameter& parameter) const;
   absl::Status CreateParameters();
   absl::Status CreateGradients();
   absl::Status CreateOptimizer();
-  absl::Status FillOne(const Parameter& parameter, Filler fill);
+  absl::Status FillOne(const ModelParameter& parameter, Filler fill);
   // Breaks the groups, so that no rank waits for this one; returns `status`.
   absl::Status Tell(absl::Status status);
   absl::StatusOr<UpdateReport> StepAlone();
   absl::Status CheckAllReduced();
   absl::Status CloseOwnGradients();
   absl::StatusOr<offload::GradientStatistics> MeasureOne(
-      const Parameter& parameter);
+      const ModelParameter& parameter);
   absl::StatusOr<offload::GradientStatistics> MeasureOwn();
   absl::StatusOr<offload::GradientStatistics> MeasureAll();
 
-  const StateSeat seat_;
+  const StateContext context_;
   const ShardedStateOptions options_;
   LossScaler scaler_;
   int64_t steps_ = 0;

@@ -255,7 +255,7 @@ TEST(ShardedStateTest, ClipsByTheNormOfAllRanks) {
 TEST(ShardedStateTest, WhatIsNotCountedIsLeftOutOfTheNorm) {
   const ModelParameters model = testing::ToyModel(DType::kF32);
   std::vector<std::vector<ElementRange>> halves[2];
-  for (const Parameter& parameter : model.all()) {
+  for (const ModelParameter& parameter : model.all()) {
     const int64_t a = parameter.elements / 3, b = parameter.elements / 2;
     halves[0].push_back({{0, a}, {b, parameter.elements}});
     halves[1].push_back({{a, b}});
@@ -374,7 +374,8 @@ TEST(ShardedStateTest, OwnGradientsCanBeChangedBeforeTheStep) {
                                        options.state, {.shard = &world}));
               TESSERA_RETURN_IF_ERROR(testing::RunPart(
                   *state, 0, world.rank().value(), /*reduce=*/true));
-              for (const Parameter& parameter : state->layout().model().all()) {
+              for (const ModelParameter& parameter :
+                   state->layout().model().all()) {
                 if (!parameter.trainable()) continue;
                 TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
                                          state->OwnGradient(parameter.id));

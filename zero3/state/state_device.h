@@ -93,7 +93,7 @@ struct StateDevice {
 };
 
 // A rank's position in a layout, and the device of its state.
-struct StateSeat {
+struct StateContext {
   StateLayout layout;
   topology::Rank rank;
   StateDevice device;

@@ -71,7 +71,7 @@ absl::Status AddGradient(ShardedState& state, int64_t step, int64_t part,
       {gradient.data(), static_cast<size_t>(gradient.size_in_bytes())});
 }
 
-absl::Status FillToy(const Parameter& parameter, int64_t begin,
+absl::Status FillToy(const ModelParameter& parameter, int64_t begin,
                      TensorView elements) {
   std::vector<double> values;
   for (int64_t i = 0; i < elements.element_count(); ++i) {
@@ -83,7 +83,7 @@ absl::Status FillToy(const Parameter& parameter, int64_t begin,
 }
 
 absl::Status AskAll(ShardedState& state) {
-  for (const Parameter& parameter : state.layout().model().all()) {
+  for (const ModelParameter& parameter : state.layout().model().all()) {
     if (!parameter.trainable()) continue;
     TESSERA_RETURN_IF_ERROR(state.Gradient(parameter.id).status());
   }
@@ -244,7 +244,7 @@ std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options) {
   const ModelParameters model = ToyModel(options.dtype);
   const offload::AdamWOptions& adamw = options.state.adamw;
   std::vector<std::vector<double>> all;
-  for (const Parameter& parameter : model.all()) {
+  for (const ModelParameter& parameter : model.all()) {
     std::vector<double> values;
     for (int64_t e = 0; e < parameter.elements; ++e) {
       double p = FirstValue(parameter.id.value(), e), m = 0, v = 0;

@@ -82,21 +82,21 @@ std::span<Byte> Block(std::span<Byte> whole, std::span<const int64_t> slots,
 
 }  // namespace
 
-WeightGather::WeightGather(const StateSeat& seat, ParameterId id,
+WeightGather::WeightGather(const StateContext& context, ParameterId id,
                            const GatherOptions& options,
                            const GatherGroups& groups, BufferPool& pool)
-    : seat_(seat),
-      parameter_(seat.model()[id]),
+    : context_(context),
+      parameter_(context.model()[id]),
       groups_(groups),
       pool_(pool),
-      quantized_(options.quantized && seat.layout.ranks() > 1 &&
+      quantized_(options.quantized && context.layout.ranks() > 1 &&
                  HasInt8Form(parameter_.dtype())) {
-  for (int64_t r = 0; r < seat.layout.ranks(); ++r) {
-    slots_.push_back(seat.layout.ExtentOf(topology::Rank(r), id).slot);
+  for (int64_t r = 0; r < context.layout.ranks(); ++r) {
+    slots_.push_back(context.layout.ExtentOf(topology::Rank(r), id).slot);
   }
   if (groups.secondary != nullptr) {
     secondary_slots_ =
-        Split(seat.layout.GatheredElements(id), groups.secondary->size());
+        Split(context.layout.GatheredElements(id), groups.secondary->size());
   }
 }
 
@@ -108,7 +108,8 @@ WeightGather::~WeightGather() {
 absl::Status WeightGather::CheckSizes(std::span<const std::byte> own,
                                       std::span<const std::byte> whole) const {
   const int64_t width = SizeInBytes(parameter_.dtype());
-  const int64_t slot = slots_[static_cast<size_t>(seat_.rank.value())] * width;
+  const int64_t slot =
+      slots_[static_cast<size_t>(context_.rank.value())] * width;
   const int64_t all = Sum(slots_) * width;
   if ((NeedsOwn() && static_cast<int64_t>(own.size()) != slot) ||
       static_cast<int64_t>(whole.size()) != all) {
@@ -150,7 +151,7 @@ absl::Status WeightGather::StartOn(collectives::Communicator& group,
 absl::Status WeightGather::StartNative(std::span<const std::byte> own) {
   TESSERA_ASSIGN_OR_RETURN(
       work_, groups_.shard->Start(
-                 GatherOperation(seat_.layout, parameter_.id, own, whole_)));
+                 GatherOperation(context_.layout, parameter_.id, own, whole_)));
   return absl::OkStatus();
 }
 
@@ -161,9 +162,9 @@ absl::Status WeightGather::StartQuantized(std::span<const std::byte> own) {
       encoded_,
       pool_.Take(absl::StrCat(parameter_.name(), " (int8)"), Sum(bytes)));
   const std::span<std::byte> mine =
-      Block(encoded_.bytes(), bytes, seat_.rank.value(), 1);
+      Block(encoded_.bytes(), bytes, context_.rank.value(), 1);
   TESSERA_RETURN_IF_ERROR(
-      seat_.device.ops->EncodeInt8(parameter_.dtype(), own, mine));
+      context_.device.ops->EncodeInt8(parameter_.dtype(), own, mine));
   return StartOn(
       *groups_.shard,
       collectives::ConstBuffer(mine.data(), static_cast<int64_t>(mine.size()),
@@ -200,8 +201,8 @@ absl::Status WeightGather::Decode() {
   std::vector<int64_t> bytes;
   for (const int64_t slot : slots_) bytes.push_back(Int8Bytes(slot));
   const DType dtype = parameter_.dtype();
-  for (int64_t r = 0; r < seat_.layout.ranks(); ++r) {
-    TESSERA_RETURN_IF_ERROR(seat_.device.ops->DecodeInt8(
+  for (int64_t r = 0; r < context_.layout.ranks(); ++r) {
+    TESSERA_RETURN_IF_ERROR(context_.device.ops->DecodeInt8(
         Block(encoded_.bytes(), bytes, r, 1), dtype,
         Block(whole_, slots_, r, SizeInBytes(dtype))));
   }
@@ -219,9 +220,9 @@ absl::Status WeightGather::KeepSecondary() {
   TESSERA_ASSIGN_OR_RETURN(
       secondary_,
       AccountedMemory::Allocate(
-          seat_.device, absl::StrCat(parameter_.name(), " (second copy)"),
+          context_.device, absl::StrCat(parameter_.name(), " (second copy)"),
           static_cast<int64_t>(part.size()), offload::Purpose::kParameters));
-  seat_.device.ops->Copy(part, secondary_.bytes());
+  context_.device.ops->Copy(part, secondary_.bytes());
   has_secondary_ = true;
   return absl::OkStatus();
 }
@@ -236,18 +237,18 @@ int64_t WeightGather::held_bytes() const {
                               secondary_.bytes().size());
 }
 
-GatheredParameters::GatheredParameters(const StateSeat& seat,
+GatheredParameters::GatheredParameters(const StateContext& context,
                                        const GatherOptions& options,
                                        const GatherGroups& groups,
                                        ShardStore& shards,
                                        std::vector<size_t> shard_of)
-    : seat_(seat),
+    : context_(context),
       options_(options),
       groups_(groups),
       shards_(shards),
       shard_of_(std::move(shard_of)),
-      pool_(seat.device),
-      live_(static_cast<size_t>(seat.model().count())) {}
+      pool_(context.device),
+      live_(static_cast<size_t>(context.model().count())) {}
 
 GatheredParameters::~GatheredParameters() {
   for (Live& live : live_) live.gather.reset();  // Before the memory it fills.
@@ -255,13 +256,14 @@ GatheredParameters::~GatheredParameters() {
 
 absl::Status GatheredParameters::At(ParameterId id,
                                     const absl::Status& status) const {
-  return Annotate(status, absl::StrCat("gather of parameter ", id.value(),
-                                       " \"", seat_.model()[id].name(), "\""));
+  return Annotate(status,
+                  absl::StrCat("gather of parameter ", id.value(), " \"",
+                               context_.model()[id].name(), "\""));
 }
 
 int64_t GatheredParameters::BytesOf(ParameterId id) const {
-  return seat_.layout.GatheredElements(id) *
-         SizeInBytes(seat_.model()[id].dtype());
+  return context_.layout.GatheredElements(id) *
+         SizeInBytes(context_.model()[id].dtype());
 }
 
 void GatheredParameters::Announce(std::span<const ParameterId> window) {
@@ -283,12 +285,12 @@ absl::Status GatheredParameters::Start(std::span<const ParameterId> window) {
 
 absl::Status GatheredParameters::StartOne(ParameterId id) {
   Live& live = LiveOf(id);
-  TESSERA_ASSIGN_OR_RETURN(live.memory,
-                           pool_.Take(seat_.model()[id].name(), BytesOf(id)));
+  TESSERA_ASSIGN_OR_RETURN(
+      live.memory, pool_.Take(context_.model()[id].name(), BytesOf(id)));
   live_bytes_ += BytesOf(id);
   if (live.gather == nullptr) {
     live.gather =
-        std::make_unique<WeightGather>(seat_, id, options_, groups_, pool_);
+        std::make_unique<WeightGather>(context_, id, options_, groups_, pool_);
   }
   std::span<std::byte> own;
   live.has_shard_open = live.gather->NeedsOwn();
@@ -315,7 +317,7 @@ absl::Status GatheredParameters::WaitOne(ParameterId id) {
 }
 
 absl::StatusOr<TensorView> GatheredParameters::Value(ParameterId id) const {
-  const Parameter& parameter = seat_.model()[id];
+  const ModelParameter& parameter = context_.model()[id];
   const Live& live = live_[static_cast<size_t>(id.value())];
   if (live.windows == 0 || live.is_started) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -332,7 +334,7 @@ absl::Status GatheredParameters::Release(std::span<const ParameterId> window) {
   for (ParameterId id : window) {
     if (ShardOf(id) == kNoShard || LiveOf(id).windows > 0) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("parameter \"", seat_.model()[id].name(),
+        absl::StrCat("parameter \"", context_.model()[id].name(),
                      "\" is released, and not gathered"));
   }
   for (ParameterId id : window) {
@@ -346,7 +348,7 @@ absl::Status GatheredParameters::Release(std::span<const ParameterId> window) {
 }
 
 absl::Status GatheredParameters::EndStep() {
-  for (const Parameter& parameter : seat_.model().all()) {
+  for (const ModelParameter& parameter : context_.model().all()) {
     if (LiveOf(parameter.id).windows == 0) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("parameter \"", parameter.name(),

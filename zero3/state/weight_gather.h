@@ -1,7 +1,7 @@
 // WeightGather: all-gathers one sharded parameter, optionally with int8
 // messages and a second copy within the host.
 //
-//   WeightGather gather(seat, id, {.quantized = true}, groups, pool);
+//   WeightGather gather(context, id, {.quantized = true}, groups, pool);
 //   // In every step, before each use:
 //   TESSERA_RETURN_IF_ERROR(gather.Start(own, whole));
 //   Compute();
@@ -81,7 +81,7 @@ class WeightGather {
  public:
   // All arguments must outlive this. Codes are allocated from `pool`; nothing
   // is allocated before Start.
-  WeightGather(const StateSeat& seat, ParameterId id,
+  WeightGather(const StateContext& context, ParameterId id,
                const GatherOptions& options, const GatherGroups& groups,
                BufferPool& pool);
 
@@ -123,8 +123,8 @@ class WeightGather {
   absl::Status CheckSizes(std::span<const std::byte> own,
                           std::span<const std::byte> whole) const;
 
-  const StateSeat& seat_;
-  const Parameter& parameter_;
+  const StateContext& context_;
+  const ModelParameter& parameter_;
   const GatherGroups groups_;
   BufferPool& pool_;
   const bool quantized_;
@@ -160,7 +160,7 @@ class GatheredParameters {
   // parameters with kNoShard are ignored. All arguments must outlive this; no
   // other collectives run on the groups.
   static constexpr size_t kNoShard = ~size_t{0};
-  GatheredParameters(const StateSeat& seat, const GatherOptions& options,
+  GatheredParameters(const StateContext& context, const GatherOptions& options,
                      const GatherGroups& groups, ShardStore& shards,
                      std::vector<size_t> shard_of);
 
@@ -206,7 +206,7 @@ class GatheredParameters {
   absl::Status WaitOne(ParameterId id);
   absl::Status At(ParameterId id, const absl::Status& status) const;
 
-  const StateSeat seat_;
+  const StateContext context_;
   const GatherOptions options_;
   const GatherGroups groups_;
   ShardStore& shards_;

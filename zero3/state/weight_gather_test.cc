@@ -28,8 +28,9 @@ using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 constexpr ParameterId kWeight(1);
 
-StateSeat SeatOf(int64_t elements, DType dtype, LayoutKind kind, int64_t ranks,
-                 int64_t rank, int64_t budget = offload::kUnlimited) {
+StateContext SeatOf(int64_t elements, DType dtype, LayoutKind kind,
+                    int64_t ranks, int64_t rank,
+                    int64_t budget = offload::kUnlimited) {
   ModelParameters::Builder builder;
   builder.Add({.name = "before", .shape = {3}, .dtype = dtype});
   builder.Add({.name = "weight", .shape = {elements}, .dtype = dtype});
@@ -40,8 +41,8 @@ StateSeat SeatOf(int64_t elements, DType dtype, LayoutKind kind, int64_t ranks,
 }
 
 // The slot of `rank`; zeros follow the parameter's elements.
-Bytes SlotOf(const StateSeat& seat, int64_t rank, uint64_t seed = 0) {
-  const Extent extent = seat.layout.ExtentOf(topology::Rank(rank), kWeight);
+Bytes SlotOf(const StateContext& context, int64_t rank, uint64_t seed = 0) {
+  const Extent extent = context.layout.ExtentOf(topology::Rank(rank), kWeight);
   std::vector<double> values(static_cast<size_t>(extent.slot));
   for (int64_t i = 0; i < extent.size(); ++i) {
     std::mt19937_64 random(static_cast<uint64_t>(extent.begin + i) + seed);
@@ -49,7 +50,7 @@ Bytes SlotOf(const StateSeat& seat, int64_t rank, uint64_t seed = 0) {
         std::normal_distribution<double>()(random) *
         std::pow(8.0, static_cast<double>((extent.begin + i) / 100 % 5));
   }
-  const DType dtype = seat.model()[kWeight].dtype();
+  const DType dtype = context.model()[kWeight].dtype();
   Bytes bytes(values.size() * static_cast<size_t>(SizeInBytes(dtype)));
   EXPECT_TRUE(
       Convert(DType::kF64, std::as_bytes(std::span(values)), dtype, bytes)
@@ -66,15 +67,16 @@ std::vector<double> AsDoubles(DType dtype, std::span<const std::byte> bytes) {
   return values;
 }
 
-Bytes RoomFor(const StateSeat& seat) {
-  return Bytes(static_cast<size_t>(seat.layout.GatheredElements(kWeight) *
-                                   SizeInBytes(seat.model()[kWeight].dtype())));
+Bytes RoomFor(const StateContext& context) {
+  return Bytes(
+      static_cast<size_t>(context.layout.GatheredElements(kWeight) *
+                          SizeInBytes(context.model()[kWeight].dtype())));
 }
 
-Bytes AllSlots(const StateSeat& seat, uint64_t seed = 0) {
+Bytes AllSlots(const StateContext& context, uint64_t seed = 0) {
   Bytes all;
-  for (int64_t r = 0; r < seat.layout.ranks(); ++r) {
-    const Bytes slot = SlotOf(seat, r, seed);
+  for (int64_t r = 0; r < context.layout.ranks(); ++r) {
+    const Bytes slot = SlotOf(context, r, seed);
     all.insert(all.end(), slot.begin(), slot.end());
   }
   return all;
@@ -88,12 +90,13 @@ absl::Status GatherNow(WeightGather& gather, std::span<const std::byte> own,
 
 // Expects every value within the bound of its block, allowing for bf16
 // rounding.
-void ExpectNear(const StateSeat& seat, std::span<const std::byte> actual) {
-  const DType dtype = seat.model()[kWeight].dtype();
+void ExpectNear(const StateContext& context,
+                std::span<const std::byte> actual) {
+  const DType dtype = context.model()[kWeight].dtype();
   const std::vector<double> values = AsDoubles(dtype, actual);
   size_t at = 0;
-  for (int64_t r = 0; r < seat.layout.ranks(); ++r) {
-    const std::vector<double> slot = AsDoubles(dtype, SlotOf(seat, r));
+  for (int64_t r = 0; r < context.layout.ranks(); ++r) {
+    const std::vector<double> slot = AsDoubles(dtype, SlotOf(context, r));
     for (size_t i = 0; i < slot.size(); ++i, ++at) {
       const size_t block = i / kInt8BlockElements * kInt8BlockElements;
       double largest = 0;
@@ -125,29 +128,30 @@ TEST(WeightGatherTest, GathersAreWholeAndTheSameOnEveryRank) {
                 RunRanks(ranks,
                          [&](Communicator& group) -> absl::Status {
                            const int64_t rank = group.rank().value();
-                           const StateSeat seat =
+                           const StateContext context =
                                SeatOf(elements, dtype, kind, ranks, rank);
-                           BufferPool pool(seat.device);
-                           WeightGather gather(seat, kWeight,
+                           BufferPool pool(context.device);
+                           WeightGather gather(context, kWeight,
                                                {.quantized = quantized},
                                                {.shard = &group}, pool);
                            Bytes& whole = wholes[static_cast<size_t>(rank)];
-                           whole = RoomFor(seat);
+                           whole = RoomFor(context);
                            TESSERA_RETURN_IF_ERROR(
-                               GatherNow(gather, SlotOf(seat, rank), whole));
+                               GatherNow(gather, SlotOf(context, rank), whole));
                            EXPECT_EQ(gather.held_bytes(), 0);
                            pool.Trim();
-                           EXPECT_EQ(seat.device.accounting->usage().current,
+                           EXPECT_EQ(context.device.accounting->usage().current,
                                      0);
                            return absl::OkStatus();
                          }),
                 Each(IsOk()));
             EXPECT_THAT(wholes, Each(wholes[0]));
-            const StateSeat seat = SeatOf(elements, dtype, kind, ranks, 0);
+            const StateContext context =
+                SeatOf(elements, dtype, kind, ranks, 0);
             if (quantized && dtype != DType::kF64) {
-              ExpectNear(seat, wholes[0]);
+              ExpectNear(context, wholes[0]);
             } else {
-              EXPECT_EQ(wholes[0], AllSlots(seat));
+              EXPECT_EQ(wholes[0], AllSlots(context));
             }
           }
         }
@@ -182,22 +186,22 @@ TEST(WeightGatherTest, LaterGathersOfAStepStayWithinTheHost) {
                      TESSERA_ASSIGN_OR_RETURN(
                          const auto host,
                          group.Split(rank / sizes.host, rank, "host"));
-                     const StateSeat seat =
+                     const StateContext context =
                          SeatOf(sizes.elements, DType::kF32,
                                 LayoutKind::kChunks, sizes.ranks, rank);
-                     BufferPool pool(seat.device);
+                     BufferPool pool(context.device);
                      WeightGather gather(
-                         seat, kWeight, {.quantized = quantized},
+                         context, kWeight, {.quantized = quantized},
                          {.shard = shard.get(), .secondary = host.get()}, pool);
-                     Bytes first = RoomFor(seat), later = RoomFor(seat);
+                     Bytes first = RoomFor(context), later = RoomFor(context);
                      EXPECT_TRUE(gather.NeedsOwn());
                      TESSERA_RETURN_IF_ERROR(
-                         GatherNow(gather, SlotOf(seat, rank), first));
+                         GatherNow(gather, SlotOf(context, rank), first));
                      const int64_t wire = BusyBytes(*shard);
                      int64_t message = static_cast<int64_t>(first.size());
                      if (quantized) {
                        message = sizes.ranks *
-                                 Int8Bytes(seat.OwnExtent(kWeight).slot);
+                                 Int8Bytes(context.OwnExtent(kWeight).slot);
                      }
                      EXPECT_EQ(wire, message * (sizes.ranks - 1) / sizes.ranks);
                      for (int i = 0; i < 2; ++i) {
@@ -216,14 +220,14 @@ TEST(WeightGatherTest, LaterGathersOfAStepStayWithinTheHost) {
                                    sizes.host * 4);
                      pool.Trim();
                      EXPECT_EQ(gather.held_bytes(),
-                               seat.device.accounting->usage().current);
+                               context.device.accounting->usage().current);
                      // Values change with the step.
                      gather.Forget();
-                     EXPECT_EQ(seat.device.accounting->usage().current, 0);
+                     EXPECT_EQ(context.device.accounting->usage().current, 0);
                      TESSERA_RETURN_IF_ERROR(
-                         GatherNow(gather, SlotOf(seat, rank, 99), later));
+                         GatherNow(gather, SlotOf(context, rank, 99), later));
                      if (!quantized) {
-                       EXPECT_EQ(later, AllSlots(seat, 99));
+                       EXPECT_EQ(later, AllSlots(context, 99));
                      }
                      EXPECT_NE(later, first);
                      return absl::OkStatus();
@@ -238,14 +242,14 @@ TEST(WeightGatherTest, RefusesWhatDoesNotFit) {
       RunRanks(2,
                [](Communicator& group) -> absl::Status {
                  const int64_t rank = group.rank().value();
-                 const StateSeat seat =
+                 const StateContext context =
                      SeatOf(100, DType::kF32, LayoutKind::kChunks, 2, rank);
-                 BufferPool pool(seat.device);
-                 WeightGather gather(seat, kWeight, {.quantized = true},
+                 BufferPool pool(context.device);
+                 WeightGather gather(context, kWeight, {.quantized = true},
                                      {.shard = &group}, pool);
                  TESSERA_EXPECT_OK(gather.Finish());  // Nothing was started.
-                 const Bytes own = SlotOf(seat, rank);
-                 Bytes whole = RoomFor(seat);
+                 const Bytes own = SlotOf(context, rank);
+                 Bytes whole = RoomFor(context);
                  EXPECT_THAT(gather.Start(std::span(own).first(8), whole),
                              StatusIs(absl::StatusCode::kInvalidArgument,
                                       HasSubstr("\"weight\" from 8 bytes")));
@@ -256,7 +260,7 @@ TEST(WeightGatherTest, RefusesWhatDoesNotFit) {
                              StatusIs(absl::StatusCode::kFailedPrecondition,
                                       HasSubstr("finish it before")));
                  TESSERA_RETURN_IF_ERROR(gather.Finish());
-                 ExpectNear(seat, whole);
+                 ExpectNear(context, whole);
                  return absl::OkStatus();
                }),
       Each(IsOk()));
@@ -267,13 +271,13 @@ TEST(WeightGatherTest, CodesCountAgainstTheBudget) {
       RunRanks(2,
                [](Communicator& group) -> absl::Status {
                  const int64_t rank = group.rank().value();
-                 const StateSeat seat = SeatOf(
+                 const StateContext context = SeatOf(
                      1000, DType::kF32, LayoutKind::kChunks, 2, rank, 1000);
-                 BufferPool pool(seat.device);
-                 WeightGather gather(seat, kWeight, {.quantized = true},
+                 BufferPool pool(context.device);
+                 WeightGather gather(context, kWeight, {.quantized = true},
                                      {.shard = &group}, pool);
-                 Bytes whole = RoomFor(seat);
-                 EXPECT_THAT(gather.Start(SlotOf(seat, rank), whole),
+                 Bytes whole = RoomFor(context);
+                 EXPECT_THAT(gather.Start(SlotOf(context, rank), whole),
                              StatusIs(absl::StatusCode::kResourceExhausted,
                                       HasSubstr("weight (int8)")));
                  return absl::OkStatus();

@@ -9,31 +9,31 @@
 namespace tessera::zero3 {
 
 absl::StatusOr<std::unique_ptr<WholeParameters>> WholeParameters::Create(
-    const StateSeat& seat, std::vector<ParameterId> ids,
+    const StateContext& context, std::vector<ParameterId> ids,
     collectives::Communicator& group) {
   std::unique_ptr<WholeParameters> values(
-      new WholeParameters(seat, std::move(ids), group));
-  const auto count = static_cast<size_t>(seat.model().count());
+      new WholeParameters(context, std::move(ids), group));
+  const auto count = static_cast<size_t>(context.model().count());
   values->has_.resize(count);
   values->memory_.resize(count);
   values->works_.resize(count);
   for (ParameterId id : values->ids_) {
-    const Parameter& parameter = seat.model()[id];
+    const ModelParameter& parameter = context.model()[id];
     const auto index = static_cast<size_t>(id.value());
     values->has_[index] = true;
     TESSERA_ASSIGN_OR_RETURN(
         values->memory_[index],
-        AccountedMemory::Allocate(
-            seat.device, parameter.name(),
-            seat.layout.GatheredElements(id) * SizeInBytes(parameter.dtype()),
-            offload::Purpose::kParameters));
-    seat.device.ops->Zero(values->memory_[index].bytes());
+        AccountedMemory::Allocate(context.device, parameter.name(),
+                                  context.layout.GatheredElements(id) *
+                                      SizeInBytes(parameter.dtype()),
+                                  offload::Purpose::kParameters));
+    context.device.ops->Zero(values->memory_[index].bytes());
   }
   return values;
 }
 
 absl::StatusOr<TensorView> WholeParameters::Value(ParameterId id) const {
-  const Parameter& parameter = seat_.model()[id];
+  const ModelParameter& parameter = context_.model()[id];
   return TensorView::Create(
       MemoryOf(id).first(static_cast<size_t>(parameter.bytes)),
       parameter.dtype(), parameter.spec.shape);
@@ -41,21 +41,22 @@ absl::StatusOr<TensorView> WholeParameters::Value(ParameterId id) const {
 
 offload::TypedSpan WholeParameters::Own(ParameterId id) const {
   return offload::TypedSpan(
-      SlotIn(seat_.layout, id, seat_.rank, MemoryOf(id)).data(),
-      seat_.model()[id].dtype(), seat_.OwnExtent(id).size());
+      SlotIn(context_.layout, id, context_.rank, MemoryOf(id)).data(),
+      context_.model()[id].dtype(), context_.OwnExtent(id).size());
 }
 
 WholeParameters::~WholeParameters() { WaitAll().IgnoreError(); }
 
 absl::Status WholeParameters::StartPublish() {
-  if (seat_.layout.ranks() == 1) return absl::OkStatus();
+  if (context_.layout.ranks() == 1) return absl::OkStatus();
   for (ParameterId id : ids_) {
     if (MemoryOf(id).empty()) continue;
     TESSERA_ASSIGN_OR_RETURN(
         works_[static_cast<size_t>(id.value())],
         group_.Start(GatherOperation(
-            seat_.layout, id,
-            SlotIn(seat_.layout, id, seat_.rank, MemoryOf(id)), MemoryOf(id))));
+            context_.layout, id,
+            SlotIn(context_.layout, id, context_.rank, MemoryOf(id)),
+            MemoryOf(id))));
   }
   return absl::OkStatus();
 }
@@ -65,8 +66,9 @@ absl::Status WholeParameters::Wait(ParameterId id) {
   if (!work) return absl::OkStatus();
   const absl::Status status = work->Wait();
   work.reset();
-  return Annotate(status, absl::StrCat("gather of parameter ", id.value(),
-                                       " \"", seat_.model()[id].name(), "\""));
+  return Annotate(status,
+                  absl::StrCat("gather of parameter ", id.value(), " \"",
+                               context_.model()[id].name(), "\""));
 }
 
 absl::Status WholeParameters::WaitAll() {

@@ -28,7 +28,7 @@ class WholeParameters {
  public:
   // All values are zero. `group` has the layout's ranks and must outlive this.
   static absl::StatusOr<std::unique_ptr<WholeParameters>> Create(
-      const StateSeat& seat, std::vector<ParameterId> ids,
+      const StateContext& context, std::vector<ParameterId> ids,
       collectives::Communicator& group);
 
   bool Has(ParameterId id) const {
@@ -53,15 +53,15 @@ class WholeParameters {
   absl::Status WaitAll();
 
  private:
-  WholeParameters(const StateSeat& seat, std::vector<ParameterId> ids,
+  WholeParameters(const StateContext& context, std::vector<ParameterId> ids,
                   collectives::Communicator& group)
-      : seat_(seat), ids_(std::move(ids)), group_(group) {}
+      : context_(context), ids_(std::move(ids)), group_(group) {}
 
   std::span<std::byte> MemoryOf(ParameterId id) const {
     return memory_[static_cast<size_t>(id.value())].bytes();
   }
 
-  const StateSeat seat_;
+  const StateContext context_;
   const std::vector<ParameterId> ids_;
   collectives::Communicator& group_;
   std::vector<bool> has_;                // By id.
@@ -74,9 +74,12 @@ class OwnValues {
  public:
   // `shards` may be null if no parameter is sharded; block shard_of[id] belongs
   // to parameter `id`. All arguments must outlive this.
-  OwnValues(const StateSeat& seat, WholeParameters& whole, ShardStore* shards,
-            const std::vector<size_t>& shard_of)
-      : seat_(seat), whole_(whole), shards_(shards), shard_of_(shard_of) {}
+  OwnValues(const StateContext& context, WholeParameters& whole,
+            ShardStore* shards, const std::vector<size_t>& shard_of)
+      : context_(context),
+        whole_(whole),
+        shards_(shards),
+        shard_of_(shard_of) {}
 
   // The elements of the rank's extent of `id`, until Close.
   absl::StatusOr<offload::TypedSpan> Open(ParameterId id) {
@@ -84,8 +87,8 @@ class OwnValues {
       TESSERA_RETURN_IF_ERROR(whole_.Wait(id));
       return whole_.Own(id);
     }
-    const Extent extent = seat_.OwnExtent(id);
-    const DType dtype = seat_.model()[id].dtype();
+    const Extent extent = context_.OwnExtent(id);
+    const DType dtype = context_.model()[id].dtype();
     if (extent.slot == 0) return offload::TypedSpan(nullptr, dtype, 0);
     TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes,
                              shards_->Open(ShardOf(id)));
@@ -93,7 +96,7 @@ class OwnValues {
   }
 
   absl::Status Close(ParameterId id, bool changed) {
-    if (whole_.Has(id) || seat_.OwnExtent(id).slot == 0) {
+    if (whole_.Has(id) || context_.OwnExtent(id).slot == 0) {
       return absl::OkStatus();
     }
     return shards_->Close(ShardOf(id), changed);
@@ -101,7 +104,7 @@ class OwnValues {
 
   // The parameter will be opened soon.
   void Announce(ParameterId id) {
-    if (whole_.Has(id) || seat_.OwnExtent(id).slot == 0) return;
+    if (whole_.Has(id) || context_.OwnExtent(id).slot == 0) return;
     shards_->Announce(ShardOf(id));
   }
 
@@ -110,7 +113,7 @@ class OwnValues {
     return shard_of_[static_cast<size_t>(id.value())];
   }
 
-  const StateSeat seat_;
+  const StateContext context_;
   WholeParameters& whole_;
   ShardStore* const shards_;
   const std::vector<size_t> shard_of_;

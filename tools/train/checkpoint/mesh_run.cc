@@ -108,7 +108,7 @@ absl::StatusOr<std::vector<double>> TrainTo(TrainRank& rank, int64_t end) {
 }
 
 absl::Status WholeState::Add(TrainRank& rank) {
-  for (const zero3::Parameter& parameter :
+  for (const zero3::ModelParameter& parameter :
        rank.state().layout().model().all()) {
     for (const StatePart part : zero3::kAllStateParts) {
       TESSERA_RETURN_IF_ERROR(AddOne(rank, parameter, part));
@@ -118,7 +118,7 @@ absl::Status WholeState::Add(TrainRank& rank) {
 }
 
 absl::Status WholeState::AddOne(TrainRank& rank,
-                                const zero3::Parameter& parameter,
+                                const zero3::ModelParameter& parameter,
                                 StatePart part) {
   zero3::ShardedState& state = rank.state();
   const auto format =

@@ -177,7 +177,8 @@ class Restoration {
 
   absl::Status PlanReads() {
     const auto parameters = rank_.model().parameters();
-    for (const zero3::Parameter& parameter : state_.layout().model().all()) {
+    for (const zero3::ModelParameter& parameter :
+         state_.layout().model().all()) {
       const HeldTensor held =
           HeldTensorOf(*parameters[static_cast<size_t>(parameter.id.value())]);
       TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const tensor,
@@ -190,7 +191,7 @@ class Restoration {
     return absl::OkStatus();
   }
 
-  absl::Status PlanRead(const zero3::Parameter& parameter,
+  absl::Status PlanRead(const zero3::ModelParameter& parameter,
                         const SavedTensor& tensor, const HeldTensor& held,
                         StatePart part) {
     const auto here = zero3::StateFormatOf(parameter, moments_, part);

@@ -143,7 +143,7 @@ absl::Status SavedRun::AddPart(size_t index) {
                      PartText(manifest_.parts[0]), "; use another checkpoint"));
   }
   TESSERA_ASSIGN_OR_RETURN(std::vector<HeldTensor> tensors, TensorsOf(part));
-  for (const zero3::Parameter& parameter : part.model().all()) {
+  for (const zero3::ModelParameter& parameter : part.model().all()) {
     HeldTensor& held = tensors[static_cast<size_t>(parameter.id.value())];
     if (held.name != parameter.name() ||
         held.held_shape() != parameter.spec.shape) {
@@ -159,7 +159,7 @@ absl::Status SavedRun::AddPart(size_t index) {
 }
 
 absl::Status SavedRun::AddHolder(SavedTensor::Holder holder) {
-  const zero3::Parameter& parameter =
+  const zero3::ModelParameter& parameter =
       manifest_.parts[holder.part].model()[holder.id];
   SavedTensor& tensor = tensors_[holder.held.name];
   if (tensor.holders.empty()) {

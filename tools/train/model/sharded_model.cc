@@ -122,11 +122,12 @@ absl::StatusOr<zero3::ModelParameters> ShardedModel::Describe() {
 }
 
 absl::Status ShardedModel::SetValues(const FirstValues& first) {
-  TESSERA_RETURN_IF_ERROR(state_->Fill([&](const zero3::Parameter& parameter,
-                                           int64_t begin, TensorView elements) {
-    return first(*parameters_[static_cast<size_t>(parameter.id.value())], begin,
-                 elements);
-  }));
+  TESSERA_RETURN_IF_ERROR(
+      state_->Fill([&](const zero3::ModelParameter& parameter, int64_t begin,
+                       TensorView elements) {
+        return first(*parameters_[static_cast<size_t>(parameter.id.value())],
+                     begin, elements);
+      }));
   for (tensor_parallel::Parameter* parameter : parameters_) {
     parameter->Release();
     parameter->ReleaseGradient();

@@ -133,7 +133,7 @@ std::map<OpKind, int64_t> Since(const std::map<OpKind, int64_t>& before,
 // Below stage 3 the gathers of new weights may outlast their step.
 absl::Status AwaitGathers(zero3::ShardedState& state) {
   std::vector<zero3::ParameterId> all;
-  for (const zero3::Parameter& parameter : state.layout().model().all()) {
+  for (const zero3::ModelParameter& parameter : state.layout().model().all()) {
     all.push_back(parameter.id);
   }
   return state.AwaitGather(all);

@@ -19,10 +19,11 @@ constexpr size_t kAlignment = 4096;
 
 }  // namespace
 
-BufferPool::BufferPool(std::shared_ptr<MemoryResource> resource, int64_t budget)
+NearBufferPool::NearBufferPool(std::shared_ptr<MemoryResource> resource,
+                               int64_t budget)
     : resource_(std::move(resource)), budget_(budget) {}
 
-absl::StatusOr<Buffer> BufferPool::Take(int64_t bytes) {
+absl::StatusOr<Buffer> NearBufferPool::Take(int64_t bytes) {
   if (bytes < 0 || bytes > free_bytes()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "cannot take ", bytes, " bytes of near memory: ", free_bytes(), " of ",
@@ -44,7 +45,7 @@ absl::StatusOr<Buffer> BufferPool::Take(int64_t bytes) {
   return buffer;
 }
 
-void BufferPool::GiveBack(Buffer buffer) {
+void NearBufferPool::GiveBack(Buffer buffer) {
   const auto bytes = static_cast<int64_t>(buffer.size());
   taken_bytes_ -= bytes;
   if (bytes == 0) return;
@@ -52,10 +53,10 @@ void BufferPool::GiveBack(Buffer buffer) {
   kept_[bytes].push_back(std::move(buffer));
 }
 
-void BufferPool::Trim() { Shrink(0); }
+void NearBufferPool::Trim() { Shrink(0); }
 
 // Keeps at most `bytes`; the largest go first.
-void BufferPool::Shrink(int64_t bytes) {
+void NearBufferPool::Shrink(int64_t bytes) {
   while (kept_bytes_ > bytes) {
     const auto largest = std::prev(kept_.end());
     largest->second.pop_back();

@@ -1,6 +1,6 @@
-// BufferPool: reusable memory within a budget, allocated in exact sizes.
+// NearBufferPool: reusable memory within a budget, allocated in exact sizes.
 //
-//   BufferPool pool(HostMemory(), 2LL << 30);
+//   NearBufferPool pool(HostMemory(), 2LL << 30);
 //   if (pool.free_bytes() >= bytes) {
 //     TESSERA_ASSIGN_OR_RETURN(Buffer buffer, pool.Take(bytes));
 //     ...
@@ -38,9 +38,9 @@
 
 namespace tessera::offload {
 
-class BufferPool {
+class NearBufferPool {
  public:
-  BufferPool(std::shared_ptr<MemoryResource> resource, int64_t budget);
+  NearBufferPool(std::shared_ptr<MemoryResource> resource, int64_t budget);
 
   int64_t budget() const { return budget_; }
   void Grow(int64_t bytes) { budget_ += bytes; }
@@ -195,7 +195,7 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
   mutable absl::Mutex mutex_;
   absl::CondVar work_;     // a job may be there
   absl::CondVar changed_;  // a transfer has ended
-  BufferPool pool_ ABSL_GUARDED_BY(mutex_);
+  NearBufferPool pool_ ABSL_GUARDED_BY(mutex_);
   Flow loads_ ABSL_GUARDED_BY(mutex_);
   Flow stores_ ABSL_GUARDED_BY(mutex_);
   // Entries stay: other members point to them.

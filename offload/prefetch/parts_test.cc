@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST(BufferPoolTest, UsesMemoryOfTheSameSizeAgainWithinTheBudget) {
-  BufferPool pool(HostMemory(), 100);
+  NearBufferPool pool(HostMemory(), 100);
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer a, pool.Take(60));
   EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data()) % 4096, 0u);
   EXPECT_EQ(pool.free_bytes(), 40);
@@ -32,7 +32,7 @@ TEST(BufferPoolTest, UsesMemoryOfTheSameSizeAgainWithinTheBudget) {
 }
 
 TEST(BufferPoolTest, FreesWhatItKeepsWhereAnotherSizeNeedsTheRoom) {
-  BufferPool pool(HostMemory(), 100);
+  NearBufferPool pool(HostMemory(), 100);
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer a, pool.Take(60));
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer b, pool.Take(30));
   pool.GiveBack(std::move(a));

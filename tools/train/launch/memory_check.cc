@@ -160,9 +160,9 @@ absl::StatusOr<int64_t> MeasureProducts(const RunOptions& small,
   TESSERA_ASSIGN_OR_RETURN(const StageShapes shapes, ShapesOf(run));
   Arithmetic arithmetic(threads);
   TESSERA_RETURN_IF_ERROR(arithmetic.Run(small_shapes));
-  const int64_t before = ReadProcessMemory().resident;
+  const int64_t before = ReadResidentMemory().resident;
   TESSERA_RETURN_IF_ERROR(arithmetic.Run(shapes));
-  return std::max<int64_t>(ReadProcessMemory().resident - before, 0);
+  return std::max<int64_t>(ReadResidentMemory().resident - before, 0);
 }
 
 namespace {

@@ -18,12 +18,12 @@ RunOptions RunOf(const char* model, int64_t length) {
 // Counts only OpenBLAS's buffers, not the operands.
 TEST(MeasureProductsTest, IsOfBuffersAlone) {
   const RunOptions small = RunOf("llama-1m", 16);
-  const int64_t before = ReadProcessMemory().resident;
+  const int64_t before = ReadResidentMemory().resident;
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const int64_t large, MeasureProducts(small, RunOf("llama-125m", 512), 1));
   EXPECT_GT(large, 0);
   EXPECT_LT(large, 64 << 20);
-  EXPECT_LT(ReadProcessMemory().resident - before, 128 << 20);
+  EXPECT_LT(ReadResidentMemory().resident - before, 128 << 20);
   // Buffers persist, so the second call needs no more memory.
   TESSERA_ASSERT_OK_AND_ASSIGN(const int64_t again,
                                MeasureProducts(small, small, 1));

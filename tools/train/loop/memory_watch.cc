@@ -32,8 +32,8 @@ int64_t BytesOf(std::string_view value) {
 
 }  // namespace
 
-ProcessMemory ParseProcessStatus(std::string_view text) {
-  ProcessMemory memory;
+ResidentMemory ParseProcessStatus(std::string_view text) {
+  ResidentMemory memory;
   for (std::string_view line : absl::StrSplit(text, '\n')) {
     if (absl::ConsumePrefix(&line, "VmRSS:")) memory.resident = BytesOf(line);
     if (absl::ConsumePrefix(&line, "VmHWM:")) {
@@ -43,7 +43,7 @@ ProcessMemory ParseProcessStatus(std::string_view text) {
   return memory;
 }
 
-ProcessMemory ReadProcessMemory() {
+ResidentMemory ReadResidentMemory() {
   return ParseProcessStatus(
       ReadFile("/proc/self/status", 1 << 16).value_or(""));
 }
@@ -68,7 +68,7 @@ double MiB(int64_t bytes) {
 }  // namespace
 
 MemoryWatch::System MemoryWatch::RealSystem() {
-  return {.read = ReadProcessMemory,
+  return {.read = ReadResidentMemory,
           .restart_peak = RestartPeakMemory,
           .return_free_memory = [] { offload::ReturnFreeMemory(); },
           .now_ns = [] { return collectives::MonotonicNanos(); }};
@@ -77,7 +77,7 @@ MemoryWatch::System MemoryWatch::RealSystem() {
 void MemoryWatch::Restart() { restarts_peak_ = system_.restart_peak(); }
 
 MemoryWatch::Usage MemoryWatch::AfterStep() {
-  const ProcessMemory before = system_.read();
+  const ResidentMemory before = system_.read();
   Usage usage = {.used =
                      restarts_peak_ ? before.peak_resident : before.resident};
   peak_ = std::max({peak_, usage.used, before.peak_resident});

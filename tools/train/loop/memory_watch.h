@@ -28,15 +28,15 @@ namespace tessera::train {
 
 // The resident memory of this process. Bytes; 0 if the system does not report
 // it.
-struct ProcessMemory {
+struct ResidentMemory {
   int64_t resident = 0;       // VmRSS
   int64_t peak_resident = 0;  // VmHWM
 };
 
-ProcessMemory ReadProcessMemory();
+ResidentMemory ReadResidentMemory();
 
 // Parses the format of /proc/PID/status (man proc_pid_status).
-ProcessMemory ParseProcessStatus(std::string_view text);
+ResidentMemory ParseProcessStatus(std::string_view text);
 
 // Makes the C library return freed blocks of 1 MiB or more to the system at
 // once. By default its threshold grows with the blocks that are freed, up to
@@ -51,7 +51,7 @@ class MemoryWatch {
  public:
   // The system calls that it makes. Tests replace them.
   struct System {
-    std::function<ProcessMemory()> read;
+    std::function<ResidentMemory()> read;
     std::function<bool()> restart_peak;  // False: the peak continues.
     std::function<void()> return_free_memory;
     std::function<int64_t()> now_ns;

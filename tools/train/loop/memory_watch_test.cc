@@ -33,7 +33,7 @@ class MemoryWatchTest : public ::testing::Test {
   MemoryWatch watch_{100 * kMiB,
                      {.read =
                           [this] {
-                            return ProcessMemory{resident_, peak_};
+                            return ResidentMemory{resident_, peak_};
                           },
                       .restart_peak =
                           [this] {

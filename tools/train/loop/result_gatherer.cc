@@ -60,7 +60,7 @@ absl::StatusOr<StepMetrics> ResultGatherer::AddStep(const StepRecord& record,
                                                     int64_t tokens) {
   const int64_t now = collectives::MonotonicNanos();
   const RankStep own = {
-      .resident = static_cast<double>(ReadProcessMemory().resident),
+      .resident = static_cast<double>(ReadResidentMemory().resident),
       .seconds = static_cast<double>(now - last_end_ns_) * 1e-9,
       .shares = account.shares()};
   last_end_ns_ = now;
@@ -110,7 +110,7 @@ void ResultGatherer::AddRank(TrainRank& rank, const OffloadTiers& tiers) {
 absl::StatusOr<RunResult> ResultGatherer::Result(int64_t resident_before,
                                                  int64_t peak,
                                                  std::string checkpoint) {
-  const ProcessMemory process = ReadProcessMemory();
+  const ResidentMemory process = ReadResidentMemory();
   memory_.resident = process.resident;
   memory_.peak_resident = std::max(process.peak_resident, peak);
   memory_.resident_before = resident_before;

@@ -101,7 +101,7 @@ class Worker {
         model_(model),
         data_(data),
         sinks_(sinks),
-        memory_before_(ReadProcessMemory().resident),
+        memory_before_(ReadResidentMemory().resident),
         ops_({.threads = static_cast<int>(settings.threads)}),
         results_(world) {}
 
@@ -367,7 +367,7 @@ void Worker::Say(std::string_view line) {
 // Memory before the next step does not count towards its peak.
 void Worker::RestartWatch() {
   if (!watch_) return;
-  peak_ = std::max(peak_, ReadProcessMemory().peak_resident);
+  peak_ = std::max(peak_, ReadResidentMemory().peak_resident);
   watch_->Restart();
 }
 

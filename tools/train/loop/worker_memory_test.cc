@@ -85,7 +85,7 @@ class WorkerMemoryTest : public ::testing::Test {
       const auto read = [now, &used, is_last = rank == last_rank] {
         const int64_t bytes =
             is_last ? used[static_cast<size_t>(*now)] : kLimit / 10;
-        return ProcessMemory{bytes, bytes};
+        return ResidentMemory{bytes, bytes};
       };
       own.memory = MemoryWatch::System{.read = read,
                                        .restart_peak = [] { return true; },

@@ -47,11 +47,11 @@ absl::Status TrainAndCompare(collectives::Communicator& world,
   TESSERA_ASSIGN_OR_RETURN(
       const text::Samples samples,
       text::Samples::Create(corpus, {.sequence = options.length, .seed = 1}));
-  const int64_t before = ReadProcessMemory().resident;
+  const int64_t before = ReadResidentMemory().resident;
   tensor_parallel::CpuOps ops({.threads = 1});
   TESSERA_ASSIGN_OR_RETURN(auto rank,
                            TrainRank::Create(world, options, samples, ops));
-  const int64_t started = ReadProcessMemory().peak_resident;
+  const int64_t started = ReadResidentMemory().peak_resident;
   for (int step = 0; step < 4; ++step) {
     TESSERA_RETURN_IF_ERROR(rank->Step().status());
   }
@@ -59,7 +59,7 @@ absl::Status TrainAndCompare(collectives::Communicator& world,
   const RankPrediction& predicted =
       prediction.ranks[static_cast<size_t>(number)];
   const auto measured =
-      static_cast<double>(ReadProcessMemory().peak_resident - before);
+      static_cast<double>(ReadResidentMemory().peak_resident - before);
   const auto bytes = static_cast<double>(predicted.peak_bytes());
   std::cout << absl::StrFormat(
                    "rank %d: %.2f MiB more than before it began (%.2f at its "

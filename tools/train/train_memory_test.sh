@@ -9,21 +9,27 @@ cd "${TEST_TMPDIR:-/tmp}" || exit 1
 failures=0
 for i in $(seq 3000); do echo "line $i of a text that is easy to learn, line after line"; done >text.txt
 
+# The resident memory of equal runs differs by up to 2.7 MiB: medians of three predictions and of three runs are compared.
 check() {  # NAME FLAG...
-  local name=$1
+  local name=$1 i
   shift
-  "$train" --data=text.txt --steps=4 --sample_tokens=0 --quiet --format=json "$@" --dry_run >$name.said 2>err &&
-    "$train" --data=text.txt --steps=4 --sample_tokens=0 --quiet --format=json "$@" --run_dir=$name >$name.out 2>err || {
-    echo "FAILED: $name: $(cat err)"
-    failures=$((failures + 1))
-    return
-  }
+  for i in 1 2 3; do
+    "$train" --data=text.txt --steps=4 --sample_tokens=0 --quiet --format=json "$@" --dry_run >$name$i.said 2>err &&
+      "$train" --data=text.txt --steps=4 --sample_tokens=0 --quiet --format=json "$@" --run_dir=$name$i >$name$i.out 2>err || {
+      echo "FAILED: $name: $(cat err)"
+      failures=$((failures + 1))
+      return
+    }
+  done
   python3 - $name <<'END' || failures=$((failures + 1))
-import json, sys
+import json, statistics, sys
 name = sys.argv[1]
-said = [rank["memory"]["resident"] for rank in json.load(open(name + ".said"))["ranks"]]
-had = [rank["memory"]["peak_resident"] for rank in json.load(open(name + "/result.json"))["ranks"]]
-assert json.load(open(name + ".out"))["memory_bytes"] == max(had)
+said, had = [], []
+for i in "123":
+    said.append([rank["memory"]["resident"] for rank in json.load(open(name + i + ".said"))["ranks"]])
+    had.append([rank["memory"]["peak_resident"] for rank in json.load(open(name + i + "/result.json"))["ranks"]])
+    assert json.load(open(name + i + ".out"))["memory_bytes"] == max(had[-1])
+said, had = ([statistics.median(rank) for rank in zip(*runs)] for runs in (said, had))
 print(name, [f"{a / 2**20:.1f} MiB said, {b / 2**20:.1f} MiB had, {100 * (a / b - 1):+.1f} %" for a, b in zip(said, had)])
 assert len(said) == len(had) and all(abs(a - b) <= max(0.05 * b, 3 << 20) for a, b in zip(said, had)), name
 END

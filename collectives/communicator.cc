@@ -45,6 +45,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
     return absl::InvalidArgumentError(
         "engine is null; a communicator needs an engine");
   }
+  if (engine->enqueues()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("engine ", engine->name(),
+                     " is of a device; use CreateOnDevice with a "
+                     "communicator for memory of the host"));
+  }
   TESSERA_RETURN_IF_ERROR(ValidateTimeout(options.timeout));
   if (options.recorded_operations < 1) {
     return absl::InvalidArgumentError(absl::StrCat("recorded_operations is ",
@@ -62,12 +68,40 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
         topology::CommunicationStrategy::kAllReduce);
   }
   return std::unique_ptr<Communicator>(
-      new Communicator(std::move(engine), std::move(options), kWorldGroup));
+      new Communicator(std::move(engine), std::move(options), kWorldGroup,
+                       /*host=*/nullptr));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::CreateOnDevice(
+    std::unique_ptr<Communicator> host, std::unique_ptr<Engine> engine) {
+  if (host == nullptr || engine == nullptr) {
+    return absl::InvalidArgumentError(
+        "a communicator on a device needs a communicator for memory of the "
+        "host and an engine of the device; one of them is null");
+  }
+  if (!engine->enqueues() || host->host_ != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a communicator on a device needs one of the host and an engine of the "
+        "device; given are ",
+        host->engine_name(), " and ", engine->name()));
+  }
+  if (engine->rank() != host->rank() || engine->size() != host->size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("communicator ", host->name(), " has rank ",
+                     host->rank().value(), " of ", host->size(), ", engine ",
+                     engine->name(), " has rank ", engine->rank().value(),
+                     " of ", engine->size(), "; they must be the same"));
+  }
+  CommunicatorOptions options = host->options();
+  return std::unique_ptr<Communicator>(new Communicator(
+      std::move(engine), std::move(options), kWorldGroup, std::move(host)));
 }
 
 Communicator::Communicator(std::unique_ptr<Engine> engine,
-                           CommunicatorOptions options, uint32_t group)
-    : engine_(std::move(engine)),
+                           CommunicatorOptions options, uint32_t group,
+                           std::unique_ptr<Communicator> host)
+    : host_(std::move(host)),
+      engine_(std::move(engine)),
       options_(std::move(options)),
       group_(group),
       generation_(ProcessGeneration()),
@@ -75,12 +109,22 @@ Communicator::Communicator(std::unique_ptr<Engine> engine,
       timeout_ns_(absl::ToInt64Nanoseconds(options_.timeout)),
       recorder_(options_.recorded_operations, engine_->size()),
       collectives_(std::make_unique<CollectiveLane>()) {
-  if (engine_->transport() != nullptr) {
+  if (host_ != nullptr) {
+    host_->is_host_of_device_ = true;
+    host_->OnBreak([this](const absl::Status& reason) { Break(reason); });
+    engine_->OnError([this](const absl::Status& error) {
+      static_cast<void>(BreakOnError(error));
+    });
+  } else if (engine_->transport() != nullptr) {
     messages_ = std::make_unique<MessageLane>(*engine_, group_, recorder_);
   }
 }
 
 Communicator::~Communicator() {
+  if (host_ != nullptr) {
+    host_->OnBreak(nullptr);
+    engine_->OnError(nullptr);
+  }
   if (ProcessGeneration() == generation_) return;
   // A forked child has none of the lanes' threads, so it cannot join them.
   static_cast<void>(collectives_.release());
@@ -94,7 +138,7 @@ absl::Status Communicator::CheckUsable() const {
         " was created before this process was forked; create a communicator in "
         "the child, or start ranks with exec instead of fork"));
   }
-  if (!broken_.load(std::memory_order_acquire)) return absl::OkStatus();
+  if (!failure_->failed()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("communicator ", options_.name,
                    " is broken and refuses further work; the first error was ",
@@ -108,7 +152,7 @@ absl::Status Communicator::CheckCall(const Operation& operation,
                           Annotate(_, options_.name));
   if (call.timeout) TESSERA_RETURN_IF_ERROR(ValidateTimeout(*call.timeout));
   if (!IsCollective(operation.kind)) {
-    if (messages_ != nullptr) return absl::OkStatus();
+    if (messages_ != nullptr || host_ != nullptr) return absl::OkStatus();
     return absl::UnimplementedError(
         absl::StrCat("engine ", engine_->name(),
                      " does not support point-to-point messages"));
@@ -122,7 +166,7 @@ absl::Status Communicator::CheckCall(const Operation& operation,
         " does not support ", operation.uneven() ? "uneven " : "",
         OpKindName(operation.kind)));
   }
-  if (messages_ != nullptr) return absl::OkStatus();
+  if (messages_ != nullptr || host_ != nullptr) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat("engine ", engine_->name(),
                    " has no point-to-point messages, which algorithms other "
@@ -137,8 +181,10 @@ int64_t Communicator::DeadlineOf(const CallOptions& call, int64_t begin) const {
 }
 
 absl::Status Communicator::Run(const Operation& operation,
-                               const CallOptions& call) {
+                               const CallOptions& call, SourcePlace place) {
   TESSERA_RETURN_IF_ERROR(CheckCall(operation, call));
+  if (host_ != nullptr) return RunOnDevice(operation, call, place);
+  TESSERA_RETURN_IF_ERROR(call.after.Wait());
   const int64_t begin = MonotonicNanos();
   const int64_t deadline = DeadlineOf(call, begin);
   if (!IsCollective(operation.kind)) {
@@ -153,8 +199,16 @@ absl::Status Communicator::Run(const Operation& operation,
 }
 
 absl::StatusOr<Work> Communicator::Start(Operation operation,
-                                         const CallOptions& call) {
+                                         const CallOptions& call,
+                                         SourcePlace place) {
   TESSERA_RETURN_IF_ERROR(CheckCall(operation, call));
+  if (host_ != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(Enqueued enqueued,
+                             Enqueue(operation, call, place));
+    EndRecord(enqueued, absl::OkStatus());
+    return Work(std::move(enqueued.done), failure_);
+  }
+  TESSERA_RETURN_IF_ERROR(call.after.Wait());
   const auto state = std::make_shared<WorkState>();
   if (engine_->TakesNoTime()) {
     absl::Status status = Run(operation, call);
@@ -174,6 +228,75 @@ absl::StatusOr<Work> Communicator::Start(Operation operation,
         state->Finish(BreakOnError(std::move(status)));
       }));
   return Work(state);
+}
+
+absl::StatusOr<Work> Communicator::StartOn(Queue& queue, Operation operation,
+                                           CallOptions call,
+                                           SourcePlace place) {
+  TESSERA_ASSIGN_OR_RETURN(call.after, queue.Record(place));
+  return Start(std::move(operation), call, place);
+}
+
+absl::Status Communicator::RunOn(Queue& queue, const Operation& operation,
+                                 const CallOptions& call, SourcePlace place) {
+  if (queue.is_immediate()) return Run(operation, call, place);
+  TESSERA_ASSIGN_OR_RETURN(const Work work,
+                           StartOn(queue, operation, call, place));
+  return queue.Wait(work.event(), place);
+}
+
+// Enqueues a valid operation on the device, and begins its record.
+absl::StatusOr<Communicator::Enqueued> Communicator::Enqueue(
+    const Operation& operation, const CallOptions& call,
+    const SourcePlace& place) {
+  const bool is_message = !IsCollective(operation.kind);
+  const std::lock_guard lock(enqueue_mutex_);
+  Enqueued enqueued;
+  OperationRecord& record = enqueued.record;
+  record.signature =
+      SignatureOf(operation, size(), group_, is_message ? 0 : sequence_ + 1,
+                  call.algorithm.value_or(Algorithm::kEngine));
+  record.kind = operation.kind;
+  record.bytes = BytesOf(operation);
+  if (is_message) {
+    record.peer = operation.kind == OpKind::kReceive
+                      ? operation.source.value()
+                      : operation.destination.value();
+  }
+  record.begin_ns = MonotonicNanos();
+  absl::StatusOr<Event> done = engine_->Enqueue(
+      operation, {.after = call.after,
+                  .timeout = call.timeout.value_or(options_.timeout),
+                  .algorithm = call.algorithm,
+                  .group = options_.name,
+                  .signature = record.signature,
+                  .place = place});
+  if (absl::IsUnimplemented(done.status())) return done.status();
+  if (!is_message) ++sequence_;
+  enqueued.ticket = recorder_.Begin(record);
+  if (!done.ok()) {
+    EndRecord(enqueued, done.status());
+    return BreakOnError(done.status());
+  }
+  enqueued.done = *std::move(done);
+  return enqueued;
+}
+
+void Communicator::EndRecord(Enqueued& enqueued, const absl::Status& status) {
+  enqueued.record.end_ns = MonotonicNanos();
+  enqueued.record.code = status.code();
+  recorder_.End(enqueued.ticket, enqueued.record);
+}
+
+absl::Status Communicator::RunOnDevice(const Operation& operation,
+                                       const CallOptions& call,
+                                       const SourcePlace& place) {
+  TESSERA_ASSIGN_OR_RETURN(Enqueued enqueued, Enqueue(operation, call, place));
+  absl::Status status = enqueued.done.Wait();
+  const absl::Status group = failure_->status();
+  EndRecord(enqueued, status.ok() ? group : status);
+  if (status.ok()) return group;
+  return BreakOnError(std::move(status));
 }
 
 // Queues a valid collective on the lane's thread.
@@ -260,10 +383,12 @@ ChoiceQuestion Communicator::QuestionOf(const Operation& operation,
 absl::StatusOr<Algorithm> Communicator::AlgorithmFor(
     const Operation& operation) const {
   TESSERA_RETURN_IF_ERROR(CheckCall(operation, {}));
+  if (host_ != nullptr) return Algorithm::kEngine;
   return options_.chooser->Choose(QuestionOf(operation, BytesOf(operation)));
 }
 
 std::string Communicator::ExplainAlgorithm(const Operation& operation) const {
+  if (host_ != nullptr) return "engine: the engine of the device chooses";
   return options_.chooser->Explain(QuestionOf(operation, BytesOf(operation)));
 }
 
@@ -276,15 +401,19 @@ absl::Status Communicator::BreakOnError(absl::Status status) {
 }
 
 void Communicator::Break(const absl::Status& reason) {
-  {
-    const std::lock_guard lock(status_mutex_);
-    if (!status_.ok()) return;
-    status_ = reason;
-    broken_.store(true, std::memory_order_release);
-  }
+  if (!failure_->Set(reason)) return;
   engine_->Abort(reason);
   if (messages_ != nullptr) messages_->Fail(reason);
+  if (host_ != nullptr) host_->Break(reason);
   WriteDump(reason);
+  const std::lock_guard lock(on_break_mutex_);
+  if (on_break_) on_break_(reason);
+}
+
+void Communicator::OnBreak(std::function<void(const absl::Status&)> on_break) {
+  const std::lock_guard lock(on_break_mutex_);
+  on_break_ = std::move(on_break);
+  if (on_break_ && failure_->failed()) on_break_(status());
 }
 
 void Communicator::Abort(std::string_view reason) {
@@ -293,10 +422,7 @@ void Communicator::Abort(std::string_view reason) {
                                         ": ", reason.substr(0, 512))));
 }
 
-absl::Status Communicator::status() const {
-  const std::lock_guard lock(status_mutex_);
-  return status_;
-}
+absl::Status Communicator::status() const { return failure_->status(); }
 
 RecordedGroup Communicator::Recorded() const {
   return {options_.name, std::string(engine_->name()), rank().value(), size(),
@@ -312,6 +438,7 @@ void Communicator::WriteDump(const absl::Status& reason) const {
   if (options_.dump_directory.empty()) return;
   std::string name = options_.name;
   std::replace(name.begin(), name.end(), '/', '-');
+  if (is_host_of_device_) name += ".host";
   const std::string path = absl::StrCat(options_.dump_directory, "/", name,
                                         ".rank-", rank().value(), ".json");
   // If the dump cannot be written, the caller still gets the original error.
@@ -325,7 +452,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(
   const int64_t mine[2] = {colour, key};
   std::vector<int64_t> all(static_cast<size_t>(2 * size()));
   TESSERA_RETURN_IF_ERROR(
-      AllGather(ConstBuffer(std::span(mine)), Buffer(std::span(all))),
+      host().AllGather(ConstBuffer(std::span(mine)), Buffer(std::span(all))),
       Annotate(_, "split"));
   if (colour < 0) return nullptr;
   std::vector<std::pair<int64_t, Rank>> keyed;
@@ -376,18 +503,22 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(
     const std::lock_guard lock(subgroups_mutex_);
     group += ++subgroups_[group];
   }
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
-      engine_->CreateSubgroup(members, group, DeadlineOf({}, MonotonicNanos()));
-  if (!engine.ok()) return Annotate(engine.status(), options_.name);
   CommunicatorOptions options = options_;
   options.name = name.empty() ? absl::StrCat(options_.name, "/", group)
                               : std::string(name);
+  std::unique_ptr<Communicator> host;
+  if (host_ != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(host, host_->Subgroup(members, options.name));
+  }
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      engine_->CreateSubgroup(members, group, DeadlineOf({}, MonotonicNanos()));
+  if (!engine.ok()) return Annotate(engine.status(), options_.name);
   if (options_.hierarchy != nullptr) {
     options.hierarchy =
         std::make_shared<Hierarchy>(options_.hierarchy->Restrict(members));
   }
-  return std::unique_ptr<Communicator>(
-      new Communicator(*std::move(engine), std::move(options), group));
+  return std::unique_ptr<Communicator>(new Communicator(
+      *std::move(engine), std::move(options), group, std::move(host)));
 }
 
 }  // namespace tessera::collectives

@@ -28,6 +28,13 @@
 // operations; the message shows both), Aborted. Later calls fail with
 // FailedPrecondition and repeat the first error.
 //
+// On a device (CreateOnDevice) Start enqueues the operation on the device, in
+// the order of the calls; its buffers are memory of the device. An operation
+// that fails there breaks the group too; the device may go on, on undefined
+// data, so that results count only if status() is OK after the host has waited.
+// Data of the host goes through host(), the communicator of the same ranks for
+// memory of the host; if one of the two breaks, so does the other.
+//
 // Threads: thread-safe. Collectives of one communicator run one at a time in
 // the order of the calls, so threads that share a communicator must agree on an
 // order that is the same on every rank. Messages run concurrently with
@@ -35,7 +42,6 @@
 #ifndef TESSERA_COLLECTIVES_COMMUNICATOR_H_
 #define TESSERA_COLLECTIVES_COMMUNICATOR_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -50,9 +56,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/device/device.h"
 #include "collectives/engine/engine.h"
 #include "collectives/engine/lanes.h"
 #include "collectives/engine/operation_context.h"
+#include "collectives/engine/peer_table.h"
 #include "collectives/operation/operation.h"
 #include "collectives/options.h"
 #include "collectives/record/flight_recorder.h"
@@ -66,6 +74,13 @@ class Communicator {
   // options except for dump_directory. InvalidArgument if an option is invalid.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(
       std::unique_ptr<Engine> engine, CommunicatorOptions options = {});
+
+  // Creates a communicator of the same ranks as `host`, which it owns, on an
+  // engine that enqueues operations on a device. It has the options and the
+  // name of `host`. InvalidArgument if the engine is not a device's, or its
+  // ranks are others.
+  static absl::StatusOr<std::unique_ptr<Communicator>> CreateOnDevice(
+      std::unique_ptr<Communicator> host, std::unique_ptr<Engine> engine);
 
   // Waits for started operations (at most until their deadlines), then leaves
   // the group.
@@ -167,8 +182,30 @@ class Communicator {
   // Run executes any operation and waits for it. Start returns at once; the
   // operation runs on a thread of the communicator. Collectives run in the
   // order of the calls, whether run or started.
-  absl::Status Run(const Operation& operation, const CallOptions& call = {});
-  absl::StatusOr<Work> Start(Operation operation, const CallOptions& call = {});
+  //
+  // On a device Start enqueues the operation; it begins after `call.after`, and
+  // the deadline counts from there. Run also makes the host wait, for tests and
+  // rare use. `place` is for the errors of devices that check their work.
+  absl::Status Run(const Operation& operation, const CallOptions& call = {},
+                   SourcePlace place = SourcePlace::current());
+  absl::StatusOr<Work> Start(Operation operation, const CallOptions& call = {},
+                             SourcePlace place = SourcePlace::current());
+
+  // The same on memory that `queue` works on: the operation begins after the
+  // work that the queue has now, and RunOn lets its later work begin after the
+  // operation. StartOn leaves that to `queue.Wait(work.event())`, which must
+  // come before any use of the buffers. The host waits only on an engine of the
+  // host.
+  absl::Status RunOn(Queue& queue, const Operation& operation,
+                     const CallOptions& call = {},
+                     SourcePlace place = SourcePlace::current());
+  absl::StatusOr<Work> StartOn(Queue& queue, Operation operation,
+                               CallOptions call = {},
+                               SourcePlace place = SourcePlace::current());
+
+  // The communicator of the same ranks for memory of the host: agreements,
+  // sizes, statistics. This one, unless its engine is a device's.
+  Communicator& host() { return host_ == nullptr ? *this : *host_; }
 
   // A collective that splits the group: ranks that give the same `colour` form
   // a new group, ordered by `key`, then by rank. Returns null if `colour` is
@@ -178,11 +215,13 @@ class Communicator {
 
   // Creates a group of `members`, in this order; called only by them. The new
   // group shares no traffic, order or errors with this one and may outlive it.
+  // On a device it has a host() of its own; an error on a device ends the work
+  // of all groups of that rank's device.
   absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(
       std::span<const Rank> members, std::string_view name = "");
 
-  // Allocates memory on which this engine's collectives are fastest. A local
-  // call, not a collective.
+  // Allocates memory on which this engine's collectives are fastest, on a
+  // device memory of that device. A local call, not a collective.
   absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateShared(int64_t bytes) {
     return engine_->AllocateShared(bytes);
   }
@@ -190,6 +229,12 @@ class Communicator {
   // Breaks the group: waiting calls on this rank, and on all ranks that the
   // engine can reach, return Aborted with `reason`. Any thread may call it.
   void Abort(std::string_view reason);
+  // The same with the error itself.
+  void Break(const absl::Status& reason);
+
+  // Calls `on_break` on any thread when the group breaks, at once if it is
+  // broken; possibly twice. Null: not any more; waits for a call under way.
+  void OnBreak(std::function<void(const absl::Status&)> on_break);
 
   // OK, or the error that broke the group.
   absl::Status status() const;
@@ -198,9 +243,13 @@ class Communicator {
   absl::StatusOr<Algorithm> AlgorithmFor(const Operation& operation) const;
   std::string ExplainAlgorithm(const Operation& operation) const;
 
+  // The known state of every rank, in rank order.
+  std::vector<PeerReport> Peers() const { return engine_->Peers(); }
+
   // The recorded operations (collectives/record/flight_recorder.h): totals per
-  // operation and algorithm, the most recent operations, and both as JSON.
-  // Any thread may call these.
+  // operation and algorithm, the most recent operations, and both as JSON. On a
+  // device the time of a started operation is that of its enqueueing, and the
+  // algorithm is kEngine unless the call gives one. Any thread may call these.
   StatisticsTable Statistics() const { return recorder_.Statistics(); }
   std::vector<OperationRecord> RecentOperations() const {
     return recorder_.Recent();
@@ -208,8 +257,15 @@ class Communicator {
   std::string RecordsAsJson() const;
 
  private:
+  // An operation that was enqueued on a device.
+  struct Enqueued {
+    Event done;
+    OperationRecord record;
+    uint64_t ticket = 0;
+  };
+
   Communicator(std::unique_ptr<Engine> engine, CommunicatorOptions options,
-               uint32_t group);
+               uint32_t group, std::unique_ptr<Communicator> host);
 
   absl::Status CheckUsable() const;
   absl::Status CheckCall(const Operation& operation,
@@ -224,11 +280,17 @@ class Communicator {
                              int64_t deadline);
   absl::Status RunWith(Algorithm algorithm, const Operation& operation,
                        OperationContext& context);
+  absl::StatusOr<Enqueued> Enqueue(const Operation& operation,
+                                   const CallOptions& call,
+                                   const SourcePlace& place);
+  void EndRecord(Enqueued& enqueued, const absl::Status& status);
+  absl::Status RunOnDevice(const Operation& operation, const CallOptions& call,
+                           const SourcePlace& place);
   absl::Status BreakOnError(absl::Status status);
-  void Break(const absl::Status& reason);
   void WriteDump(const absl::Status& reason) const;
   RecordedGroup Recorded() const;
 
+  const std::unique_ptr<Communicator> host_;  // Null on an engine of the host.
   const std::unique_ptr<Engine> engine_;
   const CommunicatorOptions options_;
   const uint32_t group_;
@@ -237,18 +299,22 @@ class Communicator {
   const int64_t timeout_ns_;
   FlightRecorder recorder_;
 
-  std::atomic<bool> broken_ = false;
-  mutable std::mutex status_mutex_;
-  absl::Status status_;
+  const std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
 
-  // Used only by the thread that holds the collective lane.
+  std::mutex on_break_mutex_;
+  std::function<void(const absl::Status&)> on_break_;
+  bool is_host_of_device_ = false;
+
+  std::mutex enqueue_mutex_;  // Orders operations on a device.
+  // Used only by the thread that holds the collective lane or enqueue_mutex_.
   uint64_t sequence_ = 0;
   Scratch scratch_;
 
   std::mutex subgroups_mutex_;
   absl::flat_hash_map<uint32_t, uint32_t> subgroups_;  // Count by hash.
 
-  std::unique_ptr<MessageLane> messages_;  // Null without a transport.
+  // Null without a transport and on a device.
+  std::unique_ptr<MessageLane> messages_;
   std::unique_ptr<CollectiveLane> collectives_;
 };
 

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "base/device/device.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/hierarchy.h"
 #include "collectives/operation/operation.h"
@@ -26,8 +27,9 @@ struct CommunicatorOptions {
   // The group's name in errors, records and traces.
   std::string name = "world";
 
-  // The longest time from call to return of an operation. More than 0; may be
-  // infinite. CallOptions::timeout overrides it.
+  // The longest time from call to return of an operation, on a device from
+  // when the device begins it. More than 0; may be infinite.
+  // CallOptions::timeout overrides it.
   absl::Duration timeout = absl::Seconds(30);
 
   // Selects the algorithm of each operation. Null: the engine's own algorithm
@@ -61,6 +63,10 @@ struct CallOptions {
   // Overrides the choice of CommunicatorOptions::chooser. Must be equal on all
   // ranks of the group.
   std::optional<Algorithm> algorithm = {};
+
+  // The operation begins after this event. On an engine of the host the call
+  // waits for it, on a device the operation's queue.
+  Event after = {};
 };
 
 }  // namespace tessera::collectives

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/status_macros.h"
 
 namespace tessera::collectives {
 
@@ -33,22 +34,33 @@ bool WorkState::WaitUntil(absl::Time deadline) {
                               [this] { return done(); });
 }
 
-absl::Status Work::Wait() const {
-  state_->WaitUntil(absl::InfiniteFuture());
-  return state_->status();
+absl::Status WorkState::Wait() {
+  WaitUntil(absl::InfiniteFuture());
+  return status_;
 }
 
-absl::StatusOr<bool> Work::Test() const {
-  if (!state_->done()) return false;
-  if (!state_->status().ok()) return state_->status();
+absl::StatusOr<bool> WorkState::Test() {
+  if (!done()) return false;
+  if (!status_.ok()) return status_;
   return true;
 }
 
 absl::Status Work::WaitFor(absl::Duration timeout) const {
-  if (state_->WaitUntil(absl::Now() + timeout)) return state_->status();
-  return absl::DeadlineExceededError(
-      absl::StrCat("the operation has not completed after ",
-                   absl::FormatDuration(timeout), "; it continues"));
+  const absl::Time deadline = absl::Now() + timeout;
+  const auto late = [&] {
+    return absl::DeadlineExceededError(
+        absl::StrCat("the operation has not completed after ",
+                     absl::FormatDuration(timeout), "; it continues"));
+  };
+  if (auto* const host = dynamic_cast<WorkState*>(event_.state().get())) {
+    return host->WaitUntil(deadline) ? host->status() : late();
+  }
+  for (;;) {
+    TESSERA_ASSIGN_OR_RETURN(const bool happened, Test());
+    if (happened) return absl::OkStatus();
+    if (absl::Now() >= deadline) return late();
+    absl::SleepFor(absl::Microseconds(50));
+  }
 }
 
 }  // namespace tessera::collectives

@@ -20,17 +20,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/device/device.h"
+#include "collectives/engine/peer_table.h"
 
 namespace tessera::collectives {
 
-// The state shared by Work and the thread that executes the operation.
-class WorkState {
+// The state shared by Work and the thread of the host that executes the
+// operation.
+class WorkState final : public EventState {
  public:
   // Completes the operation and wakes all waiters. Called once.
   void Finish(absl::Status status);
 
   // Called once instead of Finish: the operation completes at the first wait.
   void FinishWhenWaitedFor(absl::Status status);
+
+  absl::StatusOr<bool> Test() override;
+  absl::Status Wait() override;
 
   bool done() const { return done_.load(std::memory_order_acquire); }
   const absl::Status& status() const { return status_; }  // Valid if done.
@@ -48,22 +54,38 @@ class WorkState {
 
 class Work {
  public:
-  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+  explicit Work(std::shared_ptr<EventState> state) : event_(std::move(state)) {}
+  // An operation on a device whose group may fail without an error of the
+  // event.
+  Work(Event event, std::shared_ptr<const Failure> group)
+      : event_(std::move(event)), group_(std::move(group)) {}
 
   // Waits until the operation completes and returns its status. Takes no longer
   // than the operation's own deadline.
-  absl::Status Wait() const;
+  absl::Status Wait() const {
+    absl::Status status = event_.Wait();
+    return status.ok() && group_ != nullptr ? group_->status() : status;
+  }
 
   // Returns true if the operation succeeded, false while it is running, its
   // error if it failed. Does not wait.
-  absl::StatusOr<bool> Test() const;
+  absl::StatusOr<bool> Test() const {
+    if (group_ != nullptr && group_->failed()) return group_->status();
+    return event_.Test();
+  }
 
   // Like Wait, but returns DeadlineExceeded after `timeout`; the operation
   // continues.
   absl::Status WaitFor(absl::Duration timeout) const;
 
+  // Happens when the operation completes. `queue.Wait(work.event())` orders the
+  // queue's later work after the operation; the host waits only if the
+  // operation is the host's.
+  const Event& event() const { return event_; }
+
  private:
-  std::shared_ptr<WorkState> state_;
+  Event event_;
+  std::shared_ptr<const Failure> group_;  // Null: the event has all errors.
 };
 
 }  // namespace tessera::collectives

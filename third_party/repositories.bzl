@@ -156,6 +156,9 @@ def _system_libraries(declare):
     declare(system_library, name = "lz4", flavors = {
         "lz4": ["lz4.h", "liblz4.so"],
     })
+    declare(system_library, name = "onednn", flavors = {
+        "openmp": ["oneapi/dnnl/dnnl.hpp", "libdnnl.so"],
+    })
     declare(system_library, name = "openblas", flavors = {
         "pthread": ["/usr/include/{arch}/openblas-pthread/cblas.h", "libopenblas.so"],
         "openblas": ["openblas/cblas.h", "libopenblas.so"],

@@ -1,14 +1,15 @@
 #include "base/device/cuda_convert.h"
 
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "base/device/cuda_memory.h"
-#include "base/device/cuda_status.h"
+#include "base/device/cuda_device.h"
 #include "base/dtype/convert.h"
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -39,9 +40,11 @@ std::vector<std::byte> RandomElements(DType dtype, int64_t count) {
 class CudaConvertTest : public ::testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
-    const absl::StatusOr<int> count = CudaDeviceCount();
-    if (!count.ok()) GTEST_SKIP() << "no CUDA device: " << count.status();
-    TESSERA_ASSERT_OK_AND_ASSIGN(auto memory, CudaDeviceMemory(0));
+    absl::StatusOr<std::shared_ptr<CudaDevice>> device = CudaDevice::Create();
+    if (!device.ok()) GTEST_SKIP() << "no CUDA device: " << device.status();
+    device_ = *std::move(device);
+    TESSERA_ASSERT_OK_AND_ASSIGN(queue_, device_->CreateQueue("convert"));
+    const std::shared_ptr<MemoryResource> memory = device_->memory();
     TESSERA_ASSERT_OK_AND_ASSIGN(source_,
                                  Buffer::Allocate(memory, kMaxCount * 8 + 8));
     TESSERA_ASSERT_OK_AND_ASSIGN(target_,
@@ -61,16 +64,24 @@ class CudaConvertTest : public ::testing::TestWithParam<DType> {
     TESSERA_ASSERT_OK(Convert(from, source, to, expected, overflow));
     std::byte* const in = source_.data() + shift * SizeInBytes(from);
     std::byte* const out = target_.data() + shift * SizeInBytes(to);
-    TESSERA_ASSERT_OK(CudaCopyBytes(in, source.data(), source.size()));
-    TESSERA_ASSERT_OK(
-        CudaConvert(from, in, to, out, count, cudaStreamPerThread, overflow));
-    TESSERA_ASSERT_OK(
-        CudaStatus(cudaStreamSynchronize(cudaStreamPerThread), "convert"));
-    TESSERA_ASSERT_OK(CudaCopyBytes(actual.data(), out, actual.size()));
+    TESSERA_ASSERT_OK(queue_->Copy(source, {in, source.size()}));
+    TESSERA_ASSERT_OK(queue_->Launch(
+        {.name = "convert",
+         .run = [&](const DeviceAddresses&) -> absl::StatusOr<Event> {
+           TESSERA_RETURN_IF_ERROR(CudaConvert(
+               from, in, to, out, count,
+               static_cast<cudaStream_t>(queue_->native_handle()), overflow));
+           return Event();
+         },
+         .enqueues = true}));
+    TESSERA_ASSERT_OK(queue_->Copy({out, actual.size()}, actual));
+    TESSERA_ASSERT_OK(queue_->Synchronize());
     ASSERT_EQ(actual, expected)
         << from << " to " << to << ", " << count << " from " << shift;
   }
 
+  std::shared_ptr<CudaDevice> device_;
+  std::unique_ptr<Queue> queue_;
   Buffer source_, target_;
 };
 

@@ -23,6 +23,17 @@ absl::StatusCode CodeOf(cudaError_t error) {
     case cudaErrorInvalidValue:
     case cudaErrorInvalidDevice:
       return absl::StatusCode::kInvalidArgument;
+    case cudaErrorIllegalState:
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureMerge:
+    case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit:
+    case cudaErrorCapturedEvent:
+    case cudaErrorStreamCaptureWrongThread:
+      return absl::StatusCode::kFailedPrecondition;
     default:
       return absl::StatusCode::kInternal;
   }

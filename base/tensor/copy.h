@@ -4,7 +4,7 @@
 //   TESSERA_RETURN_IF_ERROR(Fill(target_view, 0.5f));
 //
 // Contiguous parts go by memcpy, transposes in tiles that stay in the cache.
-// base/device/transfer.h copies between kinds of memory.
+// Queues (base/device/device.h) copy between kinds of memory.
 #ifndef TESSERA_BASE_TENSOR_COPY_H_
 #define TESSERA_BASE_TENSOR_COPY_H_
 

@@ -42,8 +42,8 @@ std::string_view MemoryKindName(MemoryKind kind) {
       return "host";
     case MemoryKind::kPinnedHost:
       return "pinned_host";
-    case MemoryKind::kCudaDevice:
-      return "cuda_device";
+    case MemoryKind::kDevice:
+      return "device";
   }
   return "invalid";
 }

@@ -4,7 +4,7 @@
 //                            Buffer::Allocate(HostMemory(), 1 << 20));
 //   std::memset(buffer.data(), 0, buffer.size());
 //
-// base/device/cuda_memory.h has the resources for pinned and device
+// Devices (base/device/device.h) have the resources for pinned and device
 // memory.
 #ifndef TESSERA_BASE_TENSOR_MEMORY_H_
 #define TESSERA_BASE_TENSOR_MEMORY_H_
@@ -23,14 +23,14 @@ namespace tessera {
 enum class MemoryKind {
   kHost,        // ordinary memory of the process
   kPinnedHost,  // page-locked: devices copy from and to it at full speed
-  kCudaDevice,  // the CPU cannot read or write it
+  kDevice,      // the CPU cannot read or write it
 };
 
-// "host", "pinned_host", "cuda_device".
+// "host", "pinned_host", "device".
 std::string_view MemoryKindName(MemoryKind kind);
 
 constexpr bool IsHostAccessible(MemoryKind kind) {
-  return kind != MemoryKind::kCudaDevice;
+  return kind != MemoryKind::kDevice;
 }
 
 inline std::ostream& operator<<(std::ostream& os, MemoryKind kind) {

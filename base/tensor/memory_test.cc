@@ -39,9 +39,9 @@ class CountingMemory final : public MemoryResource {
 TEST(MemoryKindTest, HasNames) {
   EXPECT_EQ(MemoryKindName(MemoryKind::kHost), "host");
   EXPECT_EQ(MemoryKindName(MemoryKind::kPinnedHost), "pinned_host");
-  EXPECT_EQ(MemoryKindName(MemoryKind::kCudaDevice), "cuda_device");
+  EXPECT_EQ(MemoryKindName(MemoryKind::kDevice), "device");
   EXPECT_TRUE(IsHostAccessible(MemoryKind::kPinnedHost));
-  EXPECT_FALSE(IsHostAccessible(MemoryKind::kCudaDevice));
+  EXPECT_FALSE(IsHostAccessible(MemoryKind::kDevice));
 }
 
 TEST(BufferTest, IsAlignedAndWritable) {

@@ -5,7 +5,7 @@
 //   TESSERA_RETURN_IF_ERROR(Fill(weights.view(), 0.0f));
 //
 // All work on elements goes through views: base/tensor/copy.h on the host,
-// base/device/transfer.h between kinds of memory.
+// queues (base/device/device.h) between kinds of memory.
 #ifndef TESSERA_BASE_TENSOR_TENSOR_H_
 #define TESSERA_BASE_TENSOR_TENSOR_H_
 

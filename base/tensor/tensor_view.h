@@ -125,6 +125,11 @@ class BasicTensorView {
     return At({std::move(layout), 0});
   }
 
+  // The same elements of a copy of the storage whose index zero is at `data`.
+  BasicTensorView MovedTo(Byte* data, MemoryKind kind) const {
+    return BasicTensorView(data, dtype_, layout_, kind);
+  }
+
   // The elements as T. InvalidArgument if the dtype is another or the data
   // is not aligned for T, FailedPrecondition if the CPU cannot read it.
   template <DTypeElement T>

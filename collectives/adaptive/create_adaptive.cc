@@ -121,7 +121,8 @@ absl::StatusOr<CostTable> MeasureAndKeep(Communicator& communicator,
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const AdaptiveChooser>> CreateAdaptiveChooser(
-    Communicator& communicator, const AdaptiveOptions& options) {
+    Communicator& group, const AdaptiveOptions& options) {
+  Communicator& communicator = group.host();
   const std::string directory =
       options.cache_directory.value_or(DefaultCacheDirectory());
   TESSERA_ASSIGN_OR_RETURN(

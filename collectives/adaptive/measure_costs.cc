@@ -569,7 +569,7 @@ CostKey CostKeyOf(const Communicator& communicator) {
 
 absl::StatusOr<CostTable> MeasureCosts(Communicator& communicator,
                                        const MeasureOptions& options) {
-  Measurement measurement(communicator, options);
+  Measurement measurement(communicator.host(), options);
   TESSERA_ASSIGN_OR_RETURN(CostTable table, measurement.Run());
   // Hosts may have different hardware; use rank 0's.
   TESSERA_ASSIGN_OR_RETURN(const std::string text,
@@ -580,16 +580,17 @@ absl::StatusOr<CostTable> MeasureCosts(Communicator& communicator,
 absl::StatusOr<std::string> BroadcastText(Communicator& communicator,
                                           std::string text) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  Communicator& host = communicator.host();
   auto bytes = static_cast<int64_t>(text.size());
   TESSERA_RETURN_IF_ERROR(
-      communicator.Broadcast(Buffer(&bytes, 1, DType::kI64), Rank(0)));
+      host.Broadcast(Buffer(&bytes, 1, DType::kI64), Rank(0)));
   if (bytes < 0 || bytes > kMaxBytes) {
     return absl::InternalError(
         absl::StrCat("rank 0's text has ", bytes, " bytes; use at most 2^30"));
   }
   text.resize(static_cast<size_t>(bytes));
   TESSERA_RETURN_IF_ERROR(
-      communicator.Broadcast(Buffer(text.data(), bytes, DType::kU8), Rank(0)));
+      host.Broadcast(Buffer(text.data(), bytes, DType::kU8), Rank(0)));
   return text;
 }
 

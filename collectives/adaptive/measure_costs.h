@@ -8,7 +8,9 @@
 // grow by a factor of four; algorithms that are predicted to be far slower are
 // left out, and once the budget is spent only the contenders are measured.
 // Algorithms alternate; the result is the median over the rounds of the slowest
-// rank's time.
+// rank's time. Costs are those of the host: measure them before a communicator
+// on a device is created, which inherits the chooser (MeasureCosts and
+// BroadcastText use Communicator::host).
 #ifndef TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_COSTS_H_
 #define TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_COSTS_H_
 

@@ -3,6 +3,10 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace tessera::collectives {
 
@@ -13,6 +17,20 @@ std::atomic<uint64_t> generation = 0;
 
 void CountFork() { generation.fetch_add(1, std::memory_order_relaxed); }
 
+class ResourceMemory final : public SharedMemory {
+ public:
+  explicit ResourceMemory(tessera::Buffer memory)
+      : memory_(std::move(memory)) {}
+
+  std::span<std::byte> bytes() const override {
+    return const_cast<tessera::Buffer&>(memory_).bytes();
+  }
+  MemoryKind kind() const override { return memory_.kind(); }
+
+ private:
+  tessera::Buffer memory_;
+};
+
 }  // namespace
 
 uint64_t ProcessGeneration() {
@@ -20,5 +38,25 @@ uint64_t ProcessGeneration() {
   static_cast<void>(registered);
   return generation.load(std::memory_order_relaxed);
 }
+
+absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateSharedFrom(
+    std::shared_ptr<MemoryResource> resource, int64_t bytes) {
+  if (bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot allocate ", bytes, " bytes; use at least 0"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      tessera::Buffer memory,
+      tessera::Buffer::Allocate(std::move(resource),
+                                static_cast<size_t>(bytes)));
+  return std::make_unique<ResourceMemory>(std::move(memory));
+}
+
+absl::StatusOr<Event> Engine::Enqueue(const Operation&, const EnqueueCall&) {
+  return absl::UnimplementedError(absl::StrCat(
+      "engine ", name(), " is of the host; it enqueues no operations"));
+}
+
+void Engine::OnError(std::function<void(const absl::Status&)>) {}
 
 }  // namespace tessera::collectives

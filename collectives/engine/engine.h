@@ -1,14 +1,14 @@
-// ProcessGeneration: tells a process from the children that it forks.
+// Engine: moves the bytes of one rank in one group.
 //
-//   const uint64_t born = ProcessGeneration();
-//   ...
-//   if (ProcessGeneration() != born) { /* this is a forked child */ }
+// ProcessGeneration: tells a process from the children that it forks.
 #ifndef TESSERA_COLLECTIVES_ENGINE_ENGINE_H_
 #define TESSERA_COLLECTIVES_ENGINE_ENGINE_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +16,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/device/device.h"
+#include "base/tensor/memory.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/engine/peer_report.h"
 #include "collectives/engine/transport.h"
@@ -43,9 +46,14 @@ uint64_t ProcessGeneration();
 // and records operations, chooses the algorithm, and rejects calls after an
 // error; an engine need not.
 //
-// Threads: one thread at a time calls Run, in the same order on all ranks of
-// the group. The transport may be used concurrently (see transport.h). Any
-// thread may call Abort and Peers at any time.
+// An engine of a device enqueues operations instead (enqueues() is true): the
+// Communicator calls Enqueue for collectives and messages, and neither Run,
+// Enter, Leave nor the transport. Its communicator owns another one for memory
+// of the host (Communicator::host).
+//
+// Threads: one thread at a time calls Run or Enqueue, in the same order on all
+// ranks of the group. The transport may be used concurrently (see transport.h).
+// Any thread may call Abort and Peers at any time.
 
 // Memory that all ranks of an engine can access without staging. Freed by the
 // destructor, which must run before that of the communicator.
@@ -53,6 +61,28 @@ class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
   virtual std::span<std::byte> bytes() const = 0;
+  // Device memory is accessed only by work of its device.
+  virtual MemoryKind kind() const { return MemoryKind::kHost; }
+};
+
+// For Engine::AllocateShared. InvalidArgument if `bytes` is negative, and the
+// resource's errors.
+absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateSharedFrom(
+    std::shared_ptr<MemoryResource> resource, int64_t bytes);
+
+// A call of an operation that is enqueued on a device.
+struct EnqueueCall {
+  // The operation begins after this event. The host does not wait for it.
+  Event after;
+  // The longest time from when the device begins the operation to its end, or
+  // until all ranks have called it.
+  absl::Duration timeout = absl::InfiniteDuration();
+  // Nothing: the engine chooses. Supports the operation.
+  std::optional<Algorithm> algorithm = {};
+  // The name of the group and the signature of the operation, for errors.
+  std::string_view group = "";
+  Signature signature = {};
+  SourcePlace place = SourcePlace::current();
 };
 
 class Engine {
@@ -87,7 +117,24 @@ class Engine {
   virtual absl::Status Run(const Operation& operation,
                            OperationContext& context) = 0;
 
-  // Null if the engine has no point-to-point messages.
+  // True if the engine enqueues operations on a device.
+  virtual bool enqueues() const { return false; }
+
+  // Enqueues a valid collective or message on memory of the device or the host;
+  // does not wait for other ranks. The operation is done when the returned
+  // event happens. Collectives are done in the order of the calls; messages
+  // wait only for earlier messages between the same two ranks in the same
+  // direction. Unimplemented, without side effects, if the engine does not
+  // support the operation or the algorithm. Any other error, also one of the
+  // operation itself, breaks the group.
+  virtual absl::StatusOr<Event> Enqueue(const Operation& operation,
+                                        const EnqueueCall& call);
+
+  // An engine that enqueues calls `on_error` when an operation fails, at most
+  // once, on any thread. Null: not any more; waits for a call under way.
+  virtual void OnError(std::function<void(const absl::Status&)> on_error);
+
+  // Null if the engine has no point-to-point messages, or enqueues them.
   virtual Transport* transport() = 0;
 
   // Creates a group of `members`: distinct ranks of this group including this

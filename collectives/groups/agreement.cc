@@ -20,14 +20,15 @@ absl::StatusOr<std::vector<std::string>> ExchangeTexts(Communicator& group,
                                                        std::string_view mine,
                                                        absl::Duration timeout) {
   const CallOptions call = {.timeout = timeout};
+  Communicator& host = group.host();
   const auto length = static_cast<int64_t>(mine.size());
   std::vector<int64_t> lengths(static_cast<size_t>(group.size()));
-  TESSERA_RETURN_IF_ERROR(group.AllGather(ConstBuffer(std::span(&length, 1)),
-                                          Buffer(std::span(lengths)), call));
+  TESSERA_RETURN_IF_ERROR(host.AllGather(ConstBuffer(std::span(&length, 1)),
+                                         Buffer(std::span(lengths)), call));
   const std::vector<uint8_t> input(mine.begin(), mine.end());
   std::vector<uint8_t> all(static_cast<size_t>(
       std::accumulate(lengths.begin(), lengths.end(), int64_t{0})));
-  TESSERA_RETURN_IF_ERROR(group.AllGatherUneven(
+  TESSERA_RETURN_IF_ERROR(host.AllGatherUneven(
       ConstBuffer(std::span(input)), Buffer(std::span(all)), lengths, call));
   std::vector<std::string> texts;
   auto at = all.begin();

@@ -19,8 +19,8 @@
 
 namespace tessera::collectives {
 
-// Collectives that wait up to `timeout` for the slowest rank. Errors as
-// described in collectives/communicator.h.
+// Collectives of group.host() that wait up to `timeout` for the slowest rank.
+// Errors as described in collectives/communicator.h.
 
 // Returns the texts of all ranks, by rank. Lengths may differ; a few MiB in
 // total.

@@ -220,25 +220,6 @@ std::string DescribeOperation(const Operation& operation) {
   return text;
 }
 
-// The error of an invalid operation.
-
-namespace {
-
-template <typename... Parts>
-absl::Status Refuse(const Operation& operation, const Parts&... parts) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(OpKindName(operation.kind), ": ", parts...));
-}
-
-// The largest count whose bytes are addressable for every type.
-constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 8;
-
-// The buffers of an operation that this rank uses.
-struct Sides {
-  bool input;
-  bool output;
-};
-
 Sides SidesOf(const Operation& operation, Rank rank) {
   const bool root = rank == operation.root;
   switch (operation.kind) {
@@ -258,6 +239,19 @@ Sides SidesOf(const Operation& operation, Rank rank) {
       return {true, true};
   }
 }
+
+// The error of an invalid operation.
+
+namespace {
+
+template <typename... Parts>
+absl::Status Refuse(const Operation& operation, const Parts&... parts) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(OpKindName(operation.kind), ": ", parts...));
+}
+
+// The largest count whose bytes are addressable for every type.
+constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 8;
 
 absl::Status ValidateBuffer(const Operation& operation, std::string_view side,
                             ConstBuffer buffer) {

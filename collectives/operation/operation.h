@@ -235,6 +235,13 @@ DType DTypeOf(const Operation& operation);
 // all_to_all those of this rank).
 int64_t MessageCount(const Operation& operation, int64_t world);
 
+// The buffers of an operation that a rank uses.
+struct Sides {
+  bool input = true;
+  bool output = true;
+};
+Sides SidesOf(const Operation& operation, Rank rank);
+
 // InvalidArgument, naming the operation, the given and the allowed value, for:
 // a null or misaligned pointer with a count greater than 0, a negative count,
 // counts that do not match, types that differ or cannot be reduced, an invalid

@@ -30,9 +30,10 @@ namespace tessera::collectives {
 
 namespace {
 
-// The default algorithm and every algorithm by name.
+// The default algorithm and, if the engine has them, every algorithm by name.
 std::vector<std::optional<Algorithm>> WaysOf(OpKind kind, bool uneven) {
   std::vector<std::optional<Algorithm>> ways = {std::nullopt};
+  if (!ConformanceTest::GetParam().has_algorithms) return ways;
   for (Algorithm algorithm : kAllAlgorithms) {
     if (algorithm != Algorithm::kEngine && Supports(algorithm, kind, uneven)) {
       ways.push_back(algorithm);
@@ -47,7 +48,8 @@ using ::testing::Each;
 
 void ConformanceTest::OnEveryWorld(const RankBody& body,
                                    const CommunicatorOptions& options) {
-  for (int64_t ranks = 1; ranks <= GetParam().most_ranks; ++ranks) {
+  for (int64_t ranks = GetParam().fewest_ranks; ranks <= GetParam().most_ranks;
+       ++ranks) {
     ASSERT_THAT(GetParam().run(ranks, body, options), Each(IsOk()))
         << ranks << " ranks";
   }

@@ -34,6 +34,7 @@ struct EngineUnderTest {
                                           const CommunicatorOptions& options)>
       run;
 
+  int64_t fewest_ranks = 1;  // 2: a rank cannot receive from itself first.
   int64_t most_ranks = 9;
   int64_t largest_count = 100'003;
   int64_t random_operations = 1000;
@@ -41,6 +42,9 @@ struct EngineUnderTest {
   // If true, runs the full product of kinds, types, reductions and algorithms;
   // otherwise a sample (for slow engines).
   int64_t keep_one_case_in = 1;
+
+  // False: calls cannot ask for an algorithm.
+  bool has_algorithms = true;
 };
 
 inline std::ostream& operator<<(std::ostream& os, const EngineUnderTest& e) {

@@ -37,6 +37,7 @@ struct EngineUnderFault {
   bool notices_death = true;     // Before the deadline.
   bool notices_mismatch = true;  // Before the deadline.
   bool abort_reaches_peers = true;
+  bool has_algorithms = true;  // Calls can ask for an algorithm.
 };
 
 inline std::ostream& operator<<(std::ostream& os, const EngineUnderFault& e) {

@@ -65,17 +65,27 @@ absl::Status AdamW::SetLearningRate(double learning_rate) {
   return absl::OkStatus();
 }
 
-absl::Status AdamW::Step(int64_t step, const StepScale& scale,
-                         std::span<const ParameterRange> ranges) {
+absl::StatusOr<RangesStep> AdamW::Prepare(int64_t step,
+                                          const StepScale& scale) const {
   TESSERA_RETURN_IF_ERROR(CheckStep("AdamW", step, scale));
-  const RangesStep all = {
+  return RangesStep{
       .rule = StepRule::kAdamW,
       .moments = 2,
       .numbers = NumbersOf(options_, step, scale),
       .rounds_at_random = options_.rounding == MomentRounding::kStochastic,
       .random_key = RandomKey(options_.seed, step),
   };
-  return Annotate(RunRanges(all, ranges, pool_), "AdamW");
+}
+
+absl::Status AdamW::Run(const RangesStep& prepared,
+                        std::span<const ParameterRange> ranges) {
+  return Annotate(RunRanges(prepared, ranges, pool_), "AdamW");
+}
+
+absl::Status AdamW::Step(int64_t step, const StepScale& scale,
+                         std::span<const ParameterRange> ranges) {
+  TESSERA_ASSIGN_OR_RETURN(const RangesStep prepared, Prepare(step, scale));
+  return Run(prepared, ranges);
 }
 
 }  // namespace tessera::offload

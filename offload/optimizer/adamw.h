@@ -39,6 +39,7 @@
 #include "absl/status/statusor.h"
 #include "offload/optimizer/parallel_for_pool.h"
 #include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
 
 namespace tessera::offload {
@@ -75,6 +76,13 @@ class AdamW {
   // and as CheckRanges. One call at a time.
   absl::Status Step(int64_t step, const StepScale& scale,
                     std::span<const ParameterRange> ranges);
+
+  // The two halves of Step, for a step that a queue does later: Prepare takes
+  // the options of now and checks the arguments that are not ranges.
+  absl::StatusOr<RangesStep> Prepare(int64_t step,
+                                     const StepScale& scale) const;
+  absl::Status Run(const RangesStep& prepared,
+                   std::span<const ParameterRange> ranges);
 
  private:
   explicit AdamW(const AdamWOptions& options)

@@ -1,8 +1,10 @@
 #include "offload/optimizer/gradient_statistics.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,10 +19,26 @@
 namespace tessera::offload {
 namespace {
 
-// Elements of a part: its sum is one term of the whole.
+// Elements that a thread takes at a time: whole terms.
 constexpr int64_t kPart = int64_t{1} << 16;
+static_assert(kPart % kElementsOfTerm == 0);
 
-absl::Status Check(const ConstTypedSpan& gradient) {
+// The sum of all terms, in the order of kernels.h.
+GradientStatistics SumOf(std::span<const RunStatistics> terms) {
+  constexpr auto kSums = static_cast<size_t>(kPartialSums);
+  std::array<GradientStatistics, kSums> sums = {};
+  for (size_t i = 0; i < terms.size(); ++i) {
+    sums[i % kSums].Add({terms[i].sum_of_squares, terms[i].non_finite});
+  }
+  for (size_t half = kSums / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) sums[i].Add(sums[i + half]);
+  }
+  return sums[0];
+}
+
+}  // namespace
+
+absl::Status CheckGradient(const ConstTypedSpan& gradient) {
   const DType dtype = gradient.dtype();
   if (dtype != DType::kF64 && dtype != DType::kF32 && dtype != DType::kBF16 &&
       dtype != DType::kF16) {
@@ -41,24 +59,21 @@ absl::Status Check(const ConstTypedSpan& gradient) {
       alignment, ", the size of its elements"));
 }
 
-}  // namespace
-
 absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient, ParallelForPool& pool) {
-  TESSERA_RETURN_IF_ERROR(Check(gradient));
-  const int64_t parts = (gradient.size() + kPart - 1) / kPart;
-  std::vector<RunStatistics> terms(static_cast<size_t>(parts));
-  pool.Run(parts, [&](int64_t i) {
-    const int64_t at = i * kPart;
-    terms[static_cast<size_t>(i)] =
-        StatisticsOf(gradient.dtype(), gradient.At(at),
-                     std::min(kPart, gradient.size() - at));
+  TESSERA_RETURN_IF_ERROR(CheckGradient(gradient));
+  const int64_t size = gradient.size();
+  std::vector<RunStatistics> terms(
+      static_cast<size_t>((size + kElementsOfTerm - 1) / kElementsOfTerm));
+  pool.Run((size + kPart - 1) / kPart, [&](int64_t part) {
+    const int64_t end = std::min(size, (part + 1) * kPart);
+    for (int64_t at = part * kPart; at < end; at += kElementsOfTerm) {
+      terms[static_cast<size_t>(at / kElementsOfTerm)] =
+          StatisticsOf(gradient.dtype(), gradient.At(at),
+                       std::min(kElementsOfTerm, end - at));
+    }
   });
-  GradientStatistics total;
-  for (const RunStatistics& term : terms) {
-    total.Add({term.sum_of_squares, term.non_finite});
-  }
-  return total;
+  return SumOf(terms);
 }
 
 absl::StatusOr<GradientStatistics> MeasureGradient(

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "offload/optimizer/parallel_for_pool.h"
 #include "offload/optimizer/parameter_range.h"
@@ -36,14 +37,17 @@ struct GradientStatistics {
 };
 
 // Measures f64, f32, bf16 or f16 elements; memory-bound. Sums in f64, in an
-// order that depends only on the number of elements, so every instruction set
-// and number of threads gives the same bits. InvalidArgument for other types
-// and
-// for data that is not aligned to its elements.
+// order that depends only on the number of elements, so every instruction set,
+// number of threads and device gives the same bits. InvalidArgument as
+// CheckGradient.
 absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient, ParallelForPool& pool);
 absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient);
+
+// InvalidArgument for other types than those of MeasureGradient, and for data
+// that is not aligned to its elements. Reads no element.
+absl::Status CheckGradient(const ConstTypedSpan& gradient);
 
 // The factor that reduces a norm to `max_norm`: min(1, max_norm / (norm +
 // 1e-6)), like torch.nn.utils.clip_grad_norm_. 1 (no clipping) if `max_norm` is

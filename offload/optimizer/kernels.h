@@ -73,9 +73,15 @@ struct RunStatistics {
   int64_t non_finite = 0;
 };
 
-// Statistics of `count` elements of f64, f32, bf16 or f16. The sum has 32
-// partial sums in f64, of the elements at indices congruent modulo 32, added as
-// a tree.
+// Sums are in f64, in an order that a warp of a GPU has too: 32 partial sums,
+// of the elements at indices congruent modulo kPartialSums, are added as a
+// tree. Every kElementsOfTerm elements are one term; terms are added in the
+// same way.
+inline constexpr int64_t kPartialSums = 32;
+inline constexpr int64_t kElementsOfTerm = 4096;
+
+// The statistics of one term: at most kElementsOfTerm elements of f64, f32,
+// bf16 or f16.
 RunStatistics StatisticsOf(DType dtype, const std::byte* data, int64_t count);
 
 }  // namespace tessera::offload

@@ -45,7 +45,7 @@ class BasicTypedSpan {
   // The elements of a view in row-major order. FailedPrecondition if there are
   // gaps between them or the CPU cannot read them.
   static absl::StatusOr<BasicTypedSpan> Of(const BasicTensorView<Byte>& view) {
-    if (!view.IsContiguous() || view.kind() == MemoryKind::kCudaDevice) {
+    if (!view.IsContiguous() || view.kind() == MemoryKind::kDevice) {
       return absl::FailedPreconditionError(
           "the optimizer steps contiguous tensors in host memory: copy the "
           "view to one first");

@@ -62,18 +62,28 @@ absl::Status Sgd::SetLearningRate(double learning_rate) {
   return absl::OkStatus();
 }
 
-absl::Status Sgd::Step(int64_t step, const StepScale& scale,
-                       std::span<const ParameterRange> ranges) {
+absl::StatusOr<RangesStep> Sgd::Prepare(int64_t step,
+                                        const StepScale& scale) const {
   TESSERA_RETURN_IF_ERROR(CheckStep("Sgd", step, scale));
   const StepRule rule = RuleOf(options_);
-  const RangesStep all = {
+  return RangesStep{
       .rule = rule,
       .moments = rule == StepRule::kPlain ? 0 : 1,
       .numbers = NumbersOf(options_, step, scale),
       .rounds_at_random = options_.rounding == MomentRounding::kStochastic,
       .random_key = RandomKey(options_.seed, step),
   };
-  return Annotate(RunRanges(all, ranges, pool_), "Sgd");
+}
+
+absl::Status Sgd::Run(const RangesStep& prepared,
+                      std::span<const ParameterRange> ranges) {
+  return Annotate(RunRanges(prepared, ranges, pool_), "Sgd");
+}
+
+absl::Status Sgd::Step(int64_t step, const StepScale& scale,
+                       std::span<const ParameterRange> ranges) {
+  TESSERA_ASSIGN_OR_RETURN(const RangesStep prepared, Prepare(step, scale));
+  return Run(prepared, ranges);
 }
 
 }  // namespace tessera::offload

@@ -32,6 +32,7 @@
 #include "absl/status/statusor.h"
 #include "offload/optimizer/parallel_for_pool.h"
 #include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
 
 namespace tessera::offload {
@@ -63,6 +64,13 @@ class Sgd {
   // Like AdamW::Step, with one moment (`first`) or none.
   absl::Status Step(int64_t step, const StepScale& scale,
                     std::span<const ParameterRange> ranges);
+
+  // The two halves of Step, for a step that a queue does later: Prepare takes
+  // the options of now and checks the arguments that are not ranges.
+  absl::StatusOr<RangesStep> Prepare(int64_t step,
+                                     const StepScale& scale) const;
+  absl::Status Run(const RangesStep& prepared,
+                   std::span<const ParameterRange> ranges);
 
  private:
   explicit Sgd(const SgdOptions& options)

@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::offload {
 namespace HWY_NAMESPACE {
 
-constexpr size_t kSums = 32;
+constexpr auto kSums = static_cast<size_t>(kPartialSums);
 
 // 32 sums of squares and, if kCareful, 32 counts of non-finite elements, in as
 // many vectors as required. The careful version sums only finite elements; if

@@ -59,28 +59,6 @@ MomentPointer At(MomentPointer moment, int64_t at) {
   return moment;
 }
 
-StepJob JobOf(const RangesStep& step, const Part& part, bool streams_copy) {
-  const ParameterRange& range = *part.range;
-  StepJob job = {
-      .rule = step.rule,
-      .numbers = step.numbers,
-      .parameter_type = range.parameter.dtype(),
-      .gradient_type = range.gradient.dtype(),
-      .copy_type = range.copy.dtype(),
-      .parameter = range.parameter.At(part.at),
-      .gradient = range.gradient.At(part.at),
-      .copy = range.copy.empty() ? nullptr : range.copy.At(part.at),
-      .count = std::min(kElementsOfPart, range.parameter.size() - part.at),
-      .streams_copy = streams_copy,
-      .rounds_at_random = step.rounds_at_random,
-      .random_key = step.random_key,
-      .random_index = static_cast<uint32_t>(range.begin + part.at),
-  };
-  if (step.moments > 0) job.first = At(PointerTo(range.first), part.at);
-  if (step.moments > 1) job.second = At(PointerTo(range.second), part.at);
-  return job;
-}
-
 // Bytes that a step over the ranges reads or writes.
 int64_t Footprint(std::span<const ParameterRange> ranges) {
   int64_t bytes = 0;
@@ -103,6 +81,27 @@ int64_t LastLevelCache() {
 
 }  // namespace
 
+StepJob JobOf(const RangesStep& step, const ParameterRange& range, int64_t at,
+              int64_t count) {
+  StepJob job = {
+      .rule = step.rule,
+      .numbers = step.numbers,
+      .parameter_type = range.parameter.dtype(),
+      .gradient_type = range.gradient.dtype(),
+      .copy_type = range.copy.dtype(),
+      .parameter = range.parameter.At(at),
+      .gradient = range.gradient.At(at),
+      .copy = range.copy.empty() ? nullptr : range.copy.At(at),
+      .count = count,
+      .rounds_at_random = step.rounds_at_random,
+      .random_key = step.random_key,
+      .random_index = static_cast<uint32_t>(range.begin + at),
+  };
+  if (step.moments > 0) job.first = At(PointerTo(range.first), at);
+  if (step.moments > 1) job.second = At(PointerTo(range.second), at);
+  return job;
+}
+
 absl::Status RunRanges(const RangesStep& step,
                        std::span<const ParameterRange> ranges,
                        ParallelForPool& pool) {
@@ -110,7 +109,12 @@ absl::Status RunRanges(const RangesStep& step,
   const std::vector<Part> parts = PartsOf(ranges);
   const bool streams_copy = Footprint(ranges) > LastLevelCache();
   pool.Run(static_cast<int64_t>(parts.size()), [&](int64_t i) {
-    RunStep(JobOf(step, parts[static_cast<size_t>(i)], streams_copy));
+    const auto& [range, at] = parts[static_cast<size_t>(i)];
+    StepJob job =
+        JobOf(step, *range, at,
+              std::min(kElementsOfPart, range->parameter.size() - at));
+    job.streams_copy = streams_copy;
+    RunStep(job);
   });
   return absl::OkStatus();
 }

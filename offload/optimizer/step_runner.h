@@ -44,6 +44,11 @@ struct RangesStep {
   uint32_t random_key = 0;
 };
 
+// The job of elements [at, at + count) of a range that CheckRanges accepts;
+// `at` starts a block of its moments.
+StepJob JobOf(const RangesStep& step, const ParameterRange& range, int64_t at,
+              int64_t count);
+
 // Checks all ranges (CheckRanges) before it writes anything. Copies use
 // streaming stores if the ranges exceed the last-level cache.
 absl::Status RunRanges(const RangesStep& step,

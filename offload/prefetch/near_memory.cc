@@ -23,19 +23,24 @@ NearBufferPool::NearBufferPool(std::shared_ptr<MemoryResource> resource,
                                int64_t budget)
     : resource_(std::move(resource)), budget_(budget) {}
 
-absl::StatusOr<Buffer> NearBufferPool::Take(int64_t bytes) {
+absl::StatusOr<Buffer> NearBufferPool::Take(int64_t bytes, Event* last_use) {
   if (bytes < 0 || bytes > free_bytes()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "cannot take ", bytes, " bytes of near memory: ", free_bytes(), " of ",
         budget_, " are free"));
   }
   if (const auto same = kept_.find(bytes); same != kept_.end()) {
-    Buffer buffer = std::move(same->second.back());
+    Kept kept = std::move(same->second.back());
     same->second.pop_back();
     if (same->second.empty()) kept_.erase(same);
     kept_bytes_ -= bytes;
     taken_bytes_ += bytes;
-    return buffer;
+    if (last_use == nullptr) {
+      TESSERA_RETURN_IF_ERROR(kept.last_use.Wait());
+    } else {
+      *last_use = std::move(kept.last_use);
+    }
+    return std::move(kept.buffer);
   }
   Shrink(free_bytes() - bytes);
   TESSERA_ASSIGN_OR_RETURN(
@@ -45,20 +50,32 @@ absl::StatusOr<Buffer> NearBufferPool::Take(int64_t bytes) {
   return buffer;
 }
 
-void NearBufferPool::GiveBack(Buffer buffer) {
+void NearBufferPool::GiveBack(Buffer buffer, Event last_use) {
   const auto bytes = static_cast<int64_t>(buffer.size());
   taken_bytes_ -= bytes;
   if (bytes == 0) return;
   kept_bytes_ += bytes;
-  kept_[bytes].push_back(std::move(buffer));
+  kept_[bytes].push_back({std::move(buffer), std::move(last_use)});
 }
 
-void NearBufferPool::Trim() { Shrink(0); }
+void NearBufferPool::Trim() {
+  Shrink(0);
+  for (const Kept& kept : retired_) kept.last_use.Wait().IgnoreError();
+  retired_.clear();
+}
 
 // Keeps at most `bytes`; the largest go first.
 void NearBufferPool::Shrink(int64_t bytes) {
+  const auto is_done = [](const Kept& kept) {
+    return kept.last_use.Test().value_or(true);
+  };
+  retired_.erase(std::remove_if(retired_.begin(), retired_.end(), is_done),
+                 retired_.end());
   while (kept_bytes_ > bytes) {
     const auto largest = std::prev(kept_.end());
+    if (!is_done(largest->second.back())) {
+      retired_.push_back(std::move(largest->second.back()));
+    }
     largest->second.pop_back();
     kept_bytes_ -= largest->first;
     if (largest->second.empty()) kept_.erase(largest);
@@ -87,6 +104,7 @@ struct NearMemory::Block {
   BlockInfo info;
   Place place = Place::kFar;
   Buffer memory;     // Unless kFar.
+  Event last_use;    // Of the memory, by a device.
   int64_t uses = 0;  // Users and waiters.
   bool dirty = false;
   bool storing = false;
@@ -107,6 +125,7 @@ struct NearMemory::Job {
   Block* block = nullptr;
   bool store = false;
   BlockInfo info;  // For a store.
+  Event ready;     // The transfer begins after it.
 };
 
 struct NearMemory::Plan {
@@ -151,7 +170,8 @@ void NearMemory::Close() {
   absl::MutexLock lock(&mutex_);
   for (auto& [key, block] : blocks_) {
     block->place = Block::Place::kFar;
-    pool_.GiveBack(std::exchange(block->memory, Buffer()));
+    pool_.GiveBack(std::exchange(block->memory, Buffer()),
+                   std::exchange(block->last_use, Event()));
   }
   pool_.Trim();
   grown_.clear();
@@ -280,7 +300,8 @@ absl::Status NearMemory::Await(Block& block) {
   return absl::OkStatus();
 }
 
-absl::Status NearMemory::Release(std::string_view key, bool dirty) {
+absl::Status NearMemory::Release(std::string_view key, bool dirty,
+                                 Event last_use) {
   absl::MutexLock lock(&mutex_);
   const auto found = blocks_.find(key);
   if (found == blocks_.end() || found->second->uses == 0) {
@@ -292,6 +313,7 @@ absl::Status NearMemory::Release(std::string_view key, bool dirty) {
   block.dirty |= dirty;
   block.undefined &= !dirty;
   --block.uses;
+  if (last_use.state() != nullptr) block.last_use = std::move(last_use);
   if (block.undefined && block.uses == 0) Evict(block);
   if (plan_ != nullptr && block.dirty && block.uses == 0) {
     const auto next = std::lower_bound(block.planned.begin(),
@@ -416,6 +438,13 @@ void NearMemory::Work() {
 
 // The listener keeps the operation, and this object, until it has been called.
 void NearMemory::Issue(Job job) {
+  absl::Status ready = job.ready.Wait();
+  if (ready.ok() && options_.device != nullptr) {
+    const std::span<std::byte> bytes = job.block->memory.bytes();
+    ready = job.store ? options_.device->HostAccess(ReadsFrom(bytes), "store")
+                      : options_.device->HostAccess(WritesTo(bytes), "load");
+  }
+  if (!ready.ok()) return Finish(job, ready);
   if (!job.store) {
     const absl::StatusOr<BlockStat> stat = far_.Stat(job.block->key);
     if (!stat.ok()) return Finish(job, stat.status());
@@ -449,7 +478,8 @@ void NearMemory::Finish(const Job& job, const absl::Status& status) {
     block.load_error = Annotate(
         status, absl::StrCat("cannot load block ", QuoteKey(block.key)));
     block.place = Block::Place::kFar;
-    pool_.GiveBack(std::move(block.memory));
+    pool_.GiveBack(std::move(block.memory),
+                   std::exchange(block.last_use, Event()));
     block.memory = Buffer();
   }
   work_.SignalAll();
@@ -576,14 +606,14 @@ std::optional<NearMemory::Job> NearMemory::Wanted() {
     }
     block.storing = true;
     stores_.Start(NowNs());
-    return Job{&block, /*store=*/true, block.info};
+    return Job{&block, /*store=*/true, block.info, block.last_use};
   }
   return std::nullopt;
 }
 
 // Free memory is sufficient. If the system refuses memory, the load fails.
 bool NearMemory::TakeMemory(Block& block) {
-  absl::StatusOr<Buffer> memory = pool_.Take(block.bytes);
+  absl::StatusOr<Buffer> memory = pool_.Take(block.bytes, &block.last_use);
   if (!memory.ok()) {
     block.load_error =
         Annotate(memory.status(),
@@ -599,7 +629,7 @@ std::optional<NearMemory::Job> NearMemory::Load(Block& block) {
   if (!TakeMemory(block)) return std::nullopt;
   block.place = Block::Place::kLoading;
   loads_.Start(NowNs());
-  return Job{&block, /*store=*/false, {}};
+  return Job{&block, /*store=*/false, {}, block.last_use};
 }
 
 // Evicts the plan's victims first; if they are missing or insufficient, blocks
@@ -660,7 +690,8 @@ int64_t NearMemory::NextUse(const Block& block) const {
 void NearMemory::Evict(Block& block) {
   block.place = Block::Place::kFar;
   block.dirty = block.undefined = false;
-  pool_.GiveBack(std::move(block.memory));
+  pool_.GiveBack(std::move(block.memory),
+                 std::exchange(block.last_use, Event()));
   block.memory = Buffer();
 }
 

@@ -9,7 +9,8 @@
 //
 // Returned buffers are kept for the next request of the same size, since fresh
 // pages cost about as much as filling them, and freed when another size needs
-// the memory. Used and kept bytes together never exceed the budget. Addresses
+// the memory. Used and kept bytes together never exceed the budget, except for
+// buffers that a device still uses: they are freed when it is done. Addresses
 // are multiples of 4096, as direct I/O requires. Not safe for concurrent use.
 #ifndef TESSERA_OFFLOAD_PREFETCH_NEAR_MEMORY_H_
 #define TESSERA_OFFLOAD_PREFETCH_NEAR_MEMORY_H_
@@ -30,6 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/device/device.h"
 #include "base/tensor/memory.h"
 #include "offload/prefetch/flow.h"
 #include "offload/prefetch/replacement.h"
@@ -50,9 +52,10 @@ class NearBufferPool {
   int64_t kept_bytes() const { return kept_bytes_; }
 
   // ResourceExhausted if `bytes` exceed free_bytes(); else the resource's
-  // errors.
-  absl::StatusOr<Buffer> Take(int64_t bytes);
-  void GiveBack(Buffer buffer);
+  // errors. The memory may be used after `last_use`; null: it is waited for.
+  absl::StatusOr<Buffer> Take(int64_t bytes, Event* last_use = nullptr);
+  // Work that uses the buffer ends at `last_use`. Only Trim waits for it.
+  void GiveBack(Buffer buffer, Event last_use = {});
   // Frees the kept buffers.
   void Trim();
 
@@ -63,7 +66,12 @@ class NearBufferPool {
   int64_t budget_;
   int64_t taken_bytes_ = 0;
   int64_t kept_bytes_ = 0;
-  std::map<int64_t, std::vector<Buffer>> kept_;  // by size, none empty
+  struct Kept {
+    Buffer buffer;
+    Event last_use;
+  };
+  std::map<int64_t, std::vector<Kept>> kept_;  // by size, none empty
+  std::vector<Kept> retired_;                  // To free when they are done.
 };
 
 // NearMemory: keeps blocks of a far tier in near memory, and loads and stores
@@ -85,6 +93,7 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
   struct Options {
     int64_t budget = 0;
     std::shared_ptr<MemoryResource> resource;
+    Device* device = nullptr;  // Uses the memory too; null: none.
     int most_loads = 1;
     int most_stores = 1;
     int threads = 1;
@@ -126,8 +135,10 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
   // Loads the block after those that were announced before. Ignored while a
   // plan is followed, and if the tier does not have the block.
   void Announce(std::string_view key);
-  // Ends one use. FailedPrecondition if the block is not in use.
-  absl::Status Release(std::string_view key, bool dirty);
+  // Ends one use. Work of a device that uses the bytes, or changes them, ends
+  // at `last_use`, after that of earlier uses. FailedPrecondition if the block
+  // is not in use.
+  absl::Status Release(std::string_view key, bool dirty, Event last_use = {});
   // Stores dirty blocks. Returns the first error; that block stays dirty.
   absl::Status Flush();
   // Stores the block if it is dirty, then evicts it. If the store fails, the

@@ -100,6 +100,7 @@ Prefetcher::Prefetcher(MemoryTier& far, PrefetchOptions options,
       near_(std::make_shared<NearMemory>(
           far, NearMemory::Options{.budget = options_.budget,
                                    .resource = options_.resource,
+                                   .device = options_.device,
                                    .most_loads = options_.most_loads,
                                    .most_stores = options_.most_stores,
                                    .threads = options_.threads,
@@ -220,8 +221,9 @@ absl::StatusOr<std::span<std::byte>> Prefetcher::Use(std::string_view key,
   return block->bytes;
 }
 
-absl::Status Prefetcher::Done(std::string_view key, bool dirty) {
-  TESSERA_RETURN_IF_ERROR(near_->Release(key, dirty));
+absl::Status Prefetcher::Done(std::string_view key, bool dirty,
+                              Event last_use) {
+  TESSERA_RETURN_IF_ERROR(near_->Release(key, dirty, std::move(last_use)));
   recorder_.End(key, dirty);
   return absl::OkStatus();
 }

@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
 #include "base/tensor/memory.h"
 #include "offload/prefetch/near_memory.h"
 #include "offload/prefetch/prefetch_plan.h"
@@ -95,6 +96,9 @@ struct PrefetchOptions {
   // a requested one. Otherwise: ResourceExhausted.
   bool grows = false;
   std::shared_ptr<MemoryResource> resource = HostMemory();
+  // Uses near memory too, until the events that are given to Done, and checks
+  // the prefetcher's own accesses to it. Null: there is none.
+  Device* device = nullptr;
   // If not null, the whole budget is reserved here, as buffers.
   std::shared_ptr<Accounting> accounting = {};
   // The most transfers in flight; at first there are 2.
@@ -183,8 +187,11 @@ class Prefetcher {
     kOverwrite,  // All bytes are written anew: a missing block is not loaded.
   };
   absl::StatusOr<std::span<std::byte>> Use(std::string_view key, Access access);
-  // `dirty`: its bytes were changed.
-  absl::Status Done(std::string_view key, bool dirty = false);
+  // `dirty`: its bytes were changed. If a device uses them, it has done so when
+  // `last_use` happens, which threads of the prefetcher wait for before they
+  // store or overwrite the bytes.
+  absl::Status Done(std::string_view key, bool dirty = false,
+                    Event last_use = {});
 
   // `key` will be used soon, after previously announced blocks. No effect while
   // a plan is followed, or without options.prefetch.
@@ -204,6 +211,8 @@ class Prefetcher {
   absl::Status Invalidate(std::string_view key);
 
   bool in_step() const { return step_.has_value(); }
+  // The error of a block that could not be stored, and is near; or OK.
+  absl::Status store_status() const { return near_->store_status(); }
   // Bytes of near memory: the option's value, or more if it has grown.
   int64_t budget() const { return near_->budget(); }
   // The latest finished step.

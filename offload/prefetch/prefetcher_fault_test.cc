@@ -171,7 +171,7 @@ TEST(PrefetcherFaultTest, MisuseIsRefused) {
 
 class Device final : public MemoryResource {
  public:
-  MemoryKind kind() const override { return MemoryKind::kCudaDevice; }
+  MemoryKind kind() const override { return MemoryKind::kDevice; }
   absl::StatusOr<void*> Allocate(size_t, size_t) override {
     return absl::UnimplementedError("never asked");
   }

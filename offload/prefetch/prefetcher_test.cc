@@ -8,6 +8,8 @@
 #include <string>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
+#include "base/device/device.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -302,6 +304,64 @@ TEST(PrefetcherTest, TheQueueDeepensWhereLatencyRules) {
   EXPECT_GE(report.load_depth, 4);
   EXPECT_GE(tier.most_in_flight(), 4);
   EXPECT_LE(tier.most_in_flight(), 17 + 8);
+}
+
+// Work of a device that ends when the test says so.
+class Gate final : public EventState {
+ public:
+  absl::StatusOr<bool> Test() override { return opened_.HasBeenNotified(); }
+  absl::Status Wait() override {
+    opened_.WaitForNotification();
+    return absl::OkStatus();
+  }
+  void Open() { opened_.Notify(); }
+
+ private:
+  absl::Notification opened_;
+};
+
+int FarValueOf(MemoryTier& tier, std::string_view key) {
+  std::vector<std::byte> block(kBlock);
+  TESSERA_EXPECT_OK(tier.Get(key, block));
+  return ValueOf(block);
+}
+
+TEST(PrefetcherTest, ABlockIsStoredAfterTheWorkOfADevice) {
+  SlowTier tier({});
+  PutBlocks(tier, "a");
+  const auto prefetcher = Make(tier, 1);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::span<std::byte> block,
+                               prefetcher->Use("a"));
+  const auto gate = std::make_shared<Gate>();
+  TESSERA_ASSERT_OK(prefetcher->Done("a", /*dirty=*/true, Event(gate)));
+  std::thread flush([&] { TESSERA_EXPECT_OK(prefetcher->Flush()); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(FarValueOf(tier, "a"), 'a');
+  Fill(block, 'A');
+  gate->Open();
+  flush.join();
+  EXPECT_EQ(FarValueOf(tier, "a"), 'A');
+}
+
+TEST(PrefetcherTest, MemoryIsOverwrittenAfterTheWorkOfADevice) {
+  SlowTier tier({});
+  PutBlocks(tier, "ab");
+  const auto prefetcher = Make(tier, 1);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::span<std::byte> block,
+                               prefetcher->Use("a"));
+  const auto gate = std::make_shared<Gate>();
+  TESSERA_ASSERT_OK(prefetcher->Done("a", /*dirty=*/false, Event(gate)));
+  std::thread opens([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(ValueOf(block), 'a');
+    gate->Open();
+  });
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::span<std::byte> other,
+                               prefetcher->Use("b"));
+  EXPECT_TRUE(*gate->Test());
+  EXPECT_EQ(ValueOf(other), 'b');
+  opens.join();
+  TESSERA_EXPECT_OK(prefetcher->Done("b"));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #include <memory>
 #include <string>
 
-#include "base/device/cuda_memory.h"
+#include "base/device/cuda_runtime.h"
 #include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "gtest/gtest.h"
@@ -13,7 +13,13 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-bool HasDevice() { return CudaDeviceCount().ok(); }
+absl::Status FindDevice() {
+  const absl::StatusOr<std::shared_ptr<CudaRuntime>> runtime =
+      NativeCudaRuntime();
+  return runtime.ok() ? (*runtime)->DeviceCount().status() : runtime.status();
+}
+
+bool HasDevice() { return FindDevice().ok(); }
 
 TEST(CudaPinningTest, PinsWhereThereIsADeviceAndGoesOnWhereThereIsNone) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -23,7 +29,7 @@ TEST(CudaPinningTest, PinsWhereThereIsADeviceAndGoesOnWhereThereIsNone) {
   EXPECT_EQ(arena->kind(),
             HasDevice() ? MemoryKind::kPinnedHost : MemoryKind::kHost);
   if (!HasDevice()) {
-    EXPECT_EQ(arena->pin_status().code(), CudaDeviceCount().status().code());
+    EXPECT_EQ(arena->pin_status().code(), FindDevice().code());
   }
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer buffer, Buffer::Allocate(arena, 1000));
   buffer.data()[999] = std::byte{7};

@@ -24,7 +24,9 @@ class Multiply : public Stage {
   absl::Status Forward(const ForwardPass& pass) override {
     const double output = weight * InputOf(pass.input, pass.microbatch);
     const double error = output - 6 * Data(pass.microbatch);
-    if (pass.loss != nullptr) *pass.loss = error * error / 2;
+    if (pass.loss != nullptr) {
+      (*pass.loss->AsSpan<double>())[0] = error * error / 2;
+    }
     if (pass.output != nullptr) (*pass.output->AsSpan<double>())[0] = output;
     return absl::OkStatus();
   }

@@ -18,6 +18,7 @@ using collectives::Communicator;
 using collectives::RunRanks;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 Schedule ScheduleOf(std::string_view name, int64_t ranks, int64_t chunks,
                     int64_t microbatches) {
@@ -113,7 +114,8 @@ class Widening : public Stage {
       std::fill(out.begin(), out.end(), 1.0f);
       return absl::OkStatus();
     }
-    *pass.loss = static_cast<double>(pass.input->element_count());
+    TESSERA_ASSIGN_OR_RETURN(const auto loss, pass.loss->AsSpan<double>());
+    loss[0] = static_cast<double>(pass.input->element_count());
     return absl::OkStatus();
   }
   absl::Status BackwardInput(const BackwardPass&) override {
@@ -168,6 +170,34 @@ TEST(ExecutorTest, AStageThatSetsNoLossShows) {
                          return absl::OkStatus();
                        }),
               Each(IsOk()));
+}
+
+TEST(ExecutorTest, StartAndFinishAreRun) {
+  const Schedule schedule = ScheduleOf("1f1b", 2, 1, 3);
+  EXPECT_THAT(
+      RunRanks(
+          2,
+          [&](Communicator& c) -> absl::Status {
+            const StackShape shape = ShapeFor(schedule);
+            const Reference<double> expected = RunSequentially<double>(shape);
+            TESSERA_ASSIGN_OR_RETURN(const auto rank,
+                                     MakeStackRank<double>(c, schedule, shape));
+            Executor& executor = *rank.executor;
+            EXPECT_THAT(executor.Finish(),
+                        StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("no step is under way")));
+            TESSERA_RETURN_IF_ERROR(executor.Start());
+            EXPECT_THAT(executor.StartForward(),
+                        StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("call Finish first")));
+            TESSERA_ASSIGN_OR_RETURN(const StepResult step, executor.Finish());
+            TESSERA_RETURN_IF_ERROR(CheckAgainst(expected, step, rank));
+            TESSERA_RETURN_IF_ERROR(executor.StartForward());
+            TESSERA_ASSIGN_OR_RETURN(const StepResult forward,
+                                     executor.Finish());
+            return CheckAgainst(expected, forward, rank);
+          }),
+      Each(IsOk()));
 }
 
 // The first and the last layer share weights.

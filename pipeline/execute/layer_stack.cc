@@ -181,7 +181,9 @@ absl::Status LayerStage<T>::Forward(const ForwardPass& pass) {
                              pass.output->template AsSpan<T>());
     std::copy(kept.output.begin(), kept.output.end(), y.begin());
   } else {
-    *pass.loss = LossOf<T>(pass.microbatch, kept.output);
+    TESSERA_ASSIGN_OR_RETURN(const std::span<double> loss,
+                             pass.loss->AsSpan<double>());
+    loss[0] = LossOf<T>(pass.microbatch, kept.output);
   }
   if (!kept_.try_emplace(pass.microbatch, std::move(kept)).second) {
     return absl::InternalError("the micro-batch was computed before");

@@ -9,8 +9,17 @@
 
 namespace tessera::pipeline {
 
-void BoundaryPool::SetSpecs(std::vector<TensorSpec> specs,
-                            const std::vector<bool>& crossed) {
+BoundaryPool::~BoundaryPool() {
+  if (is_immediate_) return;
+  queue_.Synchronize().IgnoreError();
+  for (const auto& buffer : all_) buffer->last_use.Wait().IgnoreError();
+}
+
+absl::Status BoundaryPool::SetSpecs(std::vector<TensorSpec> specs,
+                                    const std::vector<bool>& crossed) {
+  for (const auto& buffer : all_) {
+    TESSERA_RETURN_IF_ERROR(buffer->last_use.Wait());
+  }
   specs_ = std::move(specs);
   shelf_of_.clear();
   shelves_.clear();
@@ -25,6 +34,7 @@ void BoundaryPool::SetSpecs(std::vector<TensorSpec> specs,
       shelves_.push_back({specs_[at], crossed[at], specs_[at].bytes(), {}});
     }
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<BoundaryBuffer>> BoundaryPool::Make(
@@ -34,23 +44,28 @@ absl::StatusOr<std::unique_ptr<BoundaryBuffer>> BoundaryPool::Make(
   Buffer memory;
   std::unique_ptr<collectives::SharedMemory> shared;
   std::span<std::byte> storage;
+  MemoryKind kind;
   if (memory_ != nullptr || !shelf.is_crossed) {
     TESSERA_ASSIGN_OR_RETURN(
-        memory, Buffer::Allocate(memory_ != nullptr ? memory_ : HostMemory(),
-                                 static_cast<size_t>(bytes)));
+        memory, Buffer::Allocate(
+                    memory_ != nullptr ? memory_ : queue_.device().memory(),
+                    static_cast<size_t>(bytes)));
     storage = memory.bytes();
+    kind = memory.kind();
   } else {
     TESSERA_ASSIGN_OR_RETURN(shared, communicator_.AllocateShared(bytes));
     storage = shared->bytes();
+    kind = shared->kind();
   }
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView view,
-      TensorView::Create(storage, spec.dtype, spec.shape, memory.kind()));
+      TensorView::Create(storage, spec.dtype, spec.shape, kind));
   return std::make_unique<BoundaryBuffer>(BoundaryBuffer{
       view, view, /*shelf=*/0, std::move(memory), std::move(shared)});
 }
 
-absl::StatusOr<BoundaryBuffer*> BoundaryPool::Acquire(int32_t boundary) {
+absl::StatusOr<BoundaryBuffer*> BoundaryPool::AcquireToReceive(
+    int32_t boundary) {
   const size_t index = shelf_of_[static_cast<size_t>(boundary)];
   Shelf& shelf = shelves_[index];
   if (shelf.free.empty()) {
@@ -62,14 +77,44 @@ absl::StatusOr<BoundaryBuffer*> BoundaryPool::Acquire(int32_t boundary) {
     all_.back()->shelf = index;
     shelf.free.push_back(all_.back().get());
   }
-  BoundaryBuffer* const buffer = shelf.free.back();
-  shelf.free.pop_back();
+  // The host prefers the last one, which its caches hold; a device the first
+  // one, whose last use is done the soonest.
+  BoundaryBuffer* const buffer =
+      is_immediate_ ? shelf.free.back() : shelf.free.front();
+  if (is_immediate_) {
+    shelf.free.pop_back();
+  } else {
+    shelf.free.erase(shelf.free.begin());
+  }
   trace_.HoldBytes(shelf.bytes);
   return buffer;
 }
 
-void BoundaryPool::Release(BoundaryBuffer* buffer) {
-  if (buffer == nullptr) return;
+absl::StatusOr<BoundaryBuffer*> BoundaryPool::Acquire(int32_t boundary) {
+  if (is_immediate_) return AcquireToReceive(boundary);
+  TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* const buffer,
+                           AcquireToReceive(boundary));
+  TESSERA_RETURN_IF_ERROR(queue_.Wait(buffer->last_use));
+  return buffer;
+}
+
+absl::Status BoundaryPool::ReleaseOnDevice(BoundaryBuffer* buffer) {
+  // Within a rank all users are on the queue.
+  if (!shelves_[buffer->shelf].is_crossed) {
+    PutBack(buffer);
+    return absl::OkStatus();
+  }
+  TESSERA_ASSIGN_OR_RETURN(Event done, queue_.Record());
+  ReleaseAfter(std::move(done), buffer);
+  return absl::OkStatus();
+}
+
+void BoundaryPool::ReleaseAfter(Event message, BoundaryBuffer* buffer) {
+  buffer->last_use = std::move(message);
+  PutBack(buffer);
+}
+
+void BoundaryPool::PutBack(BoundaryBuffer* buffer) {
   Shelf& shelf = shelves_[buffer->shelf];
   shelf.free.push_back(buffer);
   trace_.HoldBytes(-shelf.bytes);
@@ -77,10 +122,12 @@ void BoundaryPool::Release(BoundaryBuffer* buffer) {
 
 using collectives::Rank;
 
-Messenger::Messenger(collectives::Communicator& communicator,
+Messenger::Messenger(collectives::Communicator& communicator, Queue& queue,
                      BoundaryPool& pool, StepTrace& trace,
                      const ExecutorOptions& options)
     : communicator_(communicator),
+      queue_(queue),
+      is_immediate_(queue.is_immediate()),
       pool_(pool),
       trace_(trace),
       timeout_(options.timeout.value_or(communicator.options().timeout)),
@@ -103,6 +150,22 @@ absl::Status Messenger::Begin(const ExecutionPlan& plan) {
   return absl::OkStatus();
 }
 
+absl::Status Messenger::Post(const PlannedAction& receive) {
+  Peer& peer = PeerOf(receive);
+  TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* const buffer,
+                           pool_.AcquireToReceive(receive.boundary),
+                           At(receive, _));
+  TESSERA_ASSIGN_OR_RETURN(
+      collectives::Work work,
+      communicator_.Start(
+          collectives::ReceiveOf(buffer->message(), Rank(receive.peer)),
+          {.timeout = StartedTimeout(), .after = buffer->last_use}),
+      At(receive, _));
+  peer.receives.push_back({std::move(work), buffer});
+  ++peer.next;
+  return absl::OkStatus();
+}
+
 absl::Status Messenger::PostAhead(int32_t from) {
   Peer& peer = peers_[static_cast<size_t>(from)];
   const auto& receives = plan_->receives()[static_cast<size_t>(from)];
@@ -110,23 +173,14 @@ absl::Status Messenger::PostAhead(int32_t from) {
          peer.next < receives.size()) {
     const PlannedAction& receive = plan_->actions()[receives[peer.next]];
     if (!IsStarted(receive)) break;
-    TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* const buffer,
-                             pool_.Acquire(receive.boundary), At(receive, _));
-    // Its time begins when it is awaited: see Await.
-    TESSERA_ASSIGN_OR_RETURN(
-        collectives::Work work,
-        communicator_.Start(
-            collectives::ReceiveOf(buffer->message(), Rank(from)),
-            {.timeout = absl::InfiniteDuration()}),
-        At(receive, _));
-    peer.receives.push_back({std::move(work), buffer});
-    ++peer.next;
+    TESSERA_RETURN_IF_ERROR(Post(receive));
   }
   return absl::OkStatus();
 }
 
 absl::Status Messenger::Await(const collectives::Work& work,
-                              const PlannedAction& action) const {
+                              const PlannedAction& action) {
+  if (!is_immediate_) return At(action, queue_.Wait(work.event()));
   const absl::Status status = timeout_ == absl::InfiniteDuration()
                                   ? work.Wait()
                                   : work.WaitFor(timeout_);
@@ -142,14 +196,18 @@ absl::Status Messenger::StartSend(const PlannedAction& send,
                                   BoundaryBuffer* buffer) {
   Peer& peer = PeerOf(send);
   while (peer.sends.size() >= sends_in_flight_) {
-    TESSERA_RETURN_IF_ERROR(AwaitOldest(peer));
+    if (is_immediate_) {
+      TESSERA_RETURN_IF_ERROR(AwaitOldest(peer));
+    } else {
+      FinishOldest(peer);  // The next user of its buffer waits.
+    }
   }
   const double begin = trace_.Now();
   TESSERA_ASSIGN_OR_RETURN(
       collectives::Work work,
-      communicator_.Start(
-          collectives::SendOf(buffer->message(), Rank(send.peer)),
-          {.timeout = absl::InfiniteDuration()}),
+      communicator_.StartOn(
+          queue_, collectives::SendOf(buffer->message(), Rank(send.peer)),
+          {.timeout = StartedTimeout()}),
       At(send, _));
   peer.sends.push_back({std::move(work), buffer, &send, begin});
   ++sends_under_way_;
@@ -159,7 +217,8 @@ absl::Status Messenger::StartSend(const PlannedAction& send,
 void Messenger::FinishOldest(Peer& peer) {
   const Outgoing& oldest = peer.sends.front();
   trace_.Communicated(oldest.send->action, oldest.begin);
-  pool_.Release(oldest.buffer);
+  pool_.ReleaseAfter(is_immediate_ ? Event() : oldest.work.event(),
+                     oldest.buffer);
   peer.sends.pop_front();
   --sends_under_way_;
 }
@@ -182,8 +241,7 @@ absl::Status Messenger::Send(const PlannedAction& send,
       communicator_.Send(buffer->message(), Rank(send.peer), Call()),
       At(send, _));
   trace_.Communicated(send.action, begin);
-  pool_.Release(buffer);
-  return absl::OkStatus();
+  return pool_.Release(buffer);
 }
 
 absl::StatusOr<BoundaryBuffer*> Messenger::ReceivePosted(
@@ -200,7 +258,8 @@ absl::StatusOr<BoundaryBuffer*> Messenger::ReceivePosted(
 absl::StatusOr<BoundaryBuffer*> Messenger::ReceiveHere(
     const PlannedAction& receive) {
   TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* const buffer,
-                           pool_.Acquire(receive.boundary), At(receive, _));
+                           pool_.AcquireToReceive(receive.boundary),
+                           At(receive, _));
   const double begin = trace_.Now();
   TESSERA_RETURN_IF_ERROR(
       communicator_.Receive(buffer->message(), Rank(receive.peer), Call()),
@@ -212,7 +271,11 @@ absl::StatusOr<BoundaryBuffer*> Messenger::ReceiveHere(
 
 absl::StatusOr<BoundaryBuffer*> Messenger::Receive(
     const PlannedAction& receive) {
-  const bool posted = !PeerOf(receive).receives.empty();
+  bool posted = !PeerOf(receive).receives.empty();
+  if (!posted && !is_immediate_) {
+    TESSERA_RETURN_IF_ERROR(Post(receive));
+    posted = true;
+  }
   TESSERA_ASSIGN_OR_RETURN(
       BoundaryBuffer* const buffer,
       posted ? ReceivePosted(receive) : ReceiveHere(receive));
@@ -224,7 +287,8 @@ absl::StatusOr<BoundaryBuffer*> Messenger::ExchangeHere(
     const PlannedAction& send, BoundaryBuffer* buffer,
     const PlannedAction& receive) {
   TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* const received,
-                           pool_.Acquire(receive.boundary), At(receive, _));
+                           pool_.AcquireToReceive(receive.boundary),
+                           At(receive, _));
   const double begin = trace_.Now();
   TESSERA_RETURN_IF_ERROR(communicator_.SendReceive(
                               buffer->message(), Rank(send.peer),
@@ -233,7 +297,7 @@ absl::StatusOr<BoundaryBuffer*> Messenger::ExchangeHere(
   trace_.Communicated(send.action, begin);
   trace_.Communicated(receive.action, begin);
   ++PeerOf(receive).next;
-  pool_.Release(buffer);
+  TESSERA_RETURN_IF_ERROR(pool_.Release(buffer));
   TESSERA_RETURN_IF_ERROR(PostAhead(receive.peer));
   return received;
 }
@@ -253,7 +317,7 @@ absl::StatusOr<BoundaryBuffer*> Messenger::Exchange(
 }
 
 absl::Status Messenger::Poll() {
-  if (sends_under_way_ == 0) return absl::OkStatus();
+  if (sends_under_way_ == 0 || !is_immediate_) return absl::OkStatus();
   for (Peer& peer : peers_) {
     while (!peer.sends.empty()) {
       const Outgoing& oldest = peer.sends.front();

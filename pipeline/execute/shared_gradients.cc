@@ -85,10 +85,10 @@ std::string SharedGradients::At(int32_t stage) const {
 }
 
 absl::StatusOr<SharedGradients> SharedGradients::Create(
-    collectives::Communicator& communicator, const Schedule& schedule,
-    const std::vector<TiedWeights>& tied,
+    collectives::Communicator& communicator, Queue& queue,
+    const Schedule& schedule, const std::vector<TiedWeights>& tied,
     const collectives::CallOptions& call) {
-  SharedGradients shared;
+  SharedGradients shared(queue);
   shared.rank_ = communicator.rank().value();
   shared.call_ = call;
   const auto own = static_cast<int32_t>(shared.rank_);
@@ -130,7 +130,10 @@ absl::Status SharedGradients::AddCopies(Stage& implementation) {
     TESSERA_ASSIGN_OR_RETURN(const collectives::Buffer message,
                              MessageOf(gradient));
     TESSERA_RETURN_IF_ERROR(
-        copies_->AllReduce(message, collectives::Reduction::Sum(), call_));
+        copies_->RunOn(*queue_,
+                       collectives::AllReduceOf(message, message,
+                                                collectives::Reduction::Sum()),
+                       call_));
   }
   return absl::OkStatus();
 }
@@ -157,9 +160,12 @@ absl::Status SharedGradients::AddTied(const Tie& tie, const StageOf& stage_of) {
                             Annotate(_, place));
   }
   if (tie.group != nullptr) {
-    TESSERA_RETURN_IF_ERROR(
-        tie.group->AllReduce(messages[0], collectives::Reduction::Sum(), call_),
-        Annotate(_, place));
+    TESSERA_RETURN_IF_ERROR(tie.group->RunOn(*queue_,
+                                             collectives::AllReduceOf(
+                                                 messages[0], messages[0],
+                                                 collectives::Reduction::Sum()),
+                                             call_),
+                            Annotate(_, place));
   }
   for (size_t i = 1; i < views.size(); ++i) {
     TESSERA_RETURN_IF_ERROR(first.CopyGradient(views[0], views[i]),

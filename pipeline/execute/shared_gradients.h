@@ -3,7 +3,7 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       SharedGradients shared,
-//       SharedGradients::Create(communicator, schedule, tied, call));
+//       SharedGradients::Create(communicator, queue, schedule, tied, call));
 //   TESSERA_RETURN_IF_ERROR(shared.Add(stages));
 //
 // Two kinds: the two copies of every stage in a two-way map, and tied weights.
@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
 #include "pipeline/execute/options.h"
@@ -38,14 +39,16 @@ using StageOf = std::function<Stage&(int32_t stage)>;
 
 class SharedGradients {
  public:
-  // A collective of all ranks, with the same arguments. `tied` is checked.
+  // A collective of all ranks, with the same schedule, tied weights and call.
+  // `tied` is checked. The gradients are computed on `queue`, which outlives
+  // this.
   static absl::StatusOr<SharedGradients> Create(
-      collectives::Communicator& communicator, const Schedule& schedule,
-      const std::vector<TiedWeights>& tied,
+      collectives::Communicator& communicator, Queue& queue,
+      const Schedule& schedule, const std::vector<TiedWeights>& tied,
       const collectives::CallOptions& call);
 
-  // Every copy becomes the sum of all. Called by every rank. The error names
-  // rank and stage.
+  // For later work on the queue, every copy is the sum of all. Called by every
+  // rank. The error names rank and stage.
   absl::Status Add(const StageOf& stage_of);
 
   // Frees those who wait for this rank.
@@ -60,10 +63,13 @@ class SharedGradients {
     std::unique_ptr<collectives::Communicator> group;
   };
 
+  explicit SharedGradients(Queue& queue) : queue_(&queue) {}
+
   absl::Status AddCopies(Stage& implementation);
   absl::Status AddTied(const Tie& tie, const StageOf& stage_of);
   std::string At(int32_t stage) const;
 
+  Queue* queue_;
   int64_t rank_ = 0;
   collectives::CallOptions call_;
   std::unique_ptr<collectives::Communicator> copies_;  // Two-way: the pair.

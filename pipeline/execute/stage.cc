@@ -86,6 +86,10 @@ absl::Status Stage::Backward(const BackwardPass& pass) {
   return BackwardWeight(weight);
 }
 
+absl::Status Stage::LoadInputs(const MicroBatchInputs&) {
+  return absl::OkStatus();
+}
+
 bool Stage::KeepsInput(int32_t) const { return false; }
 
 void Stage::Release(int32_t) {}

@@ -71,6 +71,10 @@ absl::StatusOr<TensorSpec> FromWire(
 // The last stage has no output: it computes the loss, and its backward starts
 // from it.
 //
+// Devices. Every tensor of a pass is in memory of the device of
+// ExecutorOptions::queue. Only work on that queue may touch it; a call enqueues
+// this work and returns. On an immediate queue it may also be done directly.
+//
 // Calls come one at a time, from the thread that calls Executor::Run. An error
 // ends the step on every rank, with the stage's message.
 
@@ -80,7 +84,8 @@ struct ForwardPass {
   bool training = true;                    // False: there will be no backward.
   const ConstTensorView* input = nullptr;  // Null at the first stage.
   const TensorView* output = nullptr;      // Uninitialised; null at the last.
-  double* loss = nullptr;  // At the last stage: the micro-batch's, to be set.
+  // At the last stage: the micro-batch's, f64 with one element, to be set.
+  const TensorView* loss = nullptr;
 };
 
 struct BackwardPass {
@@ -95,6 +100,12 @@ struct BackwardPass {
   double loss_scale = 1;
 };
 
+// Before the passes of a micro-batch that are captured or replayed.
+struct MicroBatchInputs {
+  int32_t microbatch = 0;
+  double loss_scale = 1;  // As in BackwardPass.
+};
+
 class Stage {
  public:
   virtual ~Stage() = default;
@@ -103,6 +114,13 @@ class Stage {
   // stage), the same for every micro-batch. Called for all stages except the
   // last, if ExecutorOptions::boundaries does not give it.
   virtual absl::StatusOr<TensorSpec> OutputSpec(const TensorSpec* input);
+
+  // With ExecutorOptions::captures, before all passes of a training step:
+  // enqueues everything in which this step differs from others (data, scales)
+  // into memory that stays the micro-batch's, and waits for what the passes
+  // need of other queues. Passes then use this memory, and enqueue the same
+  // work in every step. By default nothing.
+  virtual absl::Status LoadInputs(const MicroBatchInputs& inputs);
 
   virtual absl::Status Forward(const ForwardPass& pass) = 0;
 
@@ -133,7 +151,8 @@ class Stage {
   virtual absl::StatusOr<TensorView> TiedGradient(std::string_view name);
 
   // sum += gradient, and copy = gradient: of tied weights whose stages are on
-  // one rank; contiguous and of one type and size. By default in host memory.
+  // one rank; contiguous and of one type and size. By default in host memory;
+  // on a device stages override both with work on its queue.
   virtual absl::Status AddGradient(ConstTensorView gradient, TensorView sum);
   virtual absl::Status CopyGradient(ConstTensorView gradient, TensorView copy);
 

@@ -1,6 +1,5 @@
 #include "pipeline/execute/step_runner.h"
 
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,14 +28,27 @@ StepRunner::StepRunner(const ExecutionPlan& plan, std::vector<Stage*> stages,
       pool_(pool),
       messenger_(messenger),
       trace_(trace),
-      live_(stages_.size() * microbatches_) {}
+      live_(stages_.size() * microbatches_) {
+  std::vector<bool> own(microbatches_);
+  for (const PlannedAction& planned : plan_.actions()) {
+    if (planned.action.kind == ActionKind::kForward &&
+        planned.action.stage == last_stage_) {
+      own[static_cast<size_t>(planned.action.microbatch)] = true;
+    }
+  }
+  for (size_t at = 0; at < microbatches_; ++at) {
+    if (!own[at]) continue;
+    if (at == 0 || !own[at - 1]) own_losses_.push_back({at, at});
+    own_losses_.back().second = at + 1;
+  }
+}
 
 absl::Status StepRunner::At(const PlannedAction& action,
                             const absl::Status& error) const {
   return Annotate(error, plan_.Describe(action));
 }
 
-absl::Status StepRunner::Run(std::span<double> losses) {
+absl::Status StepRunner::Run(std::span<const TensorView> losses) {
   losses_ = losses;
   TESSERA_RETURN_IF_ERROR(messenger_.Begin(plan_));
   const std::vector<PlannedAction>& actions = plan_.actions();
@@ -50,6 +62,66 @@ absl::Status StepRunner::Run(std::span<double> losses) {
     TESSERA_RETURN_IF_ERROR(messenger_.Poll());
   }
   return messenger_.Drain();
+}
+
+absl::Status StepRunner::RunCaptured(Queue& queue,
+                                     std::span<const TensorView> losses) {
+  losses_ = losses;
+  TESSERA_RETURN_IF_ERROR(messenger_.Begin(plan_));
+  TESSERA_RETURN_IF_ERROR(DoParameters(/*unshards=*/true));
+  TESSERA_RETURN_IF_ERROR(LoadInputs());
+  if (graph_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(Replay(queue));
+  } else if (!has_allocated_) {
+    TESSERA_RETURN_IF_ERROR(Compute());
+    has_allocated_ = true;
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(graph_,
+                             Capture(queue, [this] { return Compute(); }),
+                             Annotate(_, "capture of a step's computations"));
+    captured_ = trace_.timeline();
+    TESSERA_RETURN_IF_ERROR(queue.Replay(*graph_));
+  }
+  TESSERA_RETURN_IF_ERROR(DoParameters(/*unshards=*/false));
+  return messenger_.Drain();
+}
+
+absl::Status StepRunner::LoadInputs() {
+  for (const PlannedAction& action : plan_.actions()) {
+    if (action.action.kind != ActionKind::kForward) continue;
+    TESSERA_RETURN_IF_ERROR(
+        StageOf(action).LoadInputs({.microbatch = action.action.microbatch,
+                                    .loss_scale = LossScale()}),
+        At(action, _));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepRunner::Compute() {
+  for (const PlannedAction& action : plan_.actions()) {
+    if (Computes(action.action.kind)) TESSERA_RETURN_IF_ERROR(Do(action));
+  }
+  return absl::OkStatus();
+}
+
+// The trace has every computation, at the time of the replay.
+absl::Status StepRunner::Replay(Queue& queue) {
+  const double begin = trace_.Now();
+  TESSERA_RETURN_IF_ERROR(queue.Replay(*graph_));
+  trace_.HoldAsIn(captured_);
+  for (const PlannedAction& action : plan_.actions()) {
+    if (Computes(action.action.kind)) trace_.Computed(action.action, begin);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepRunner::DoParameters(bool unshards) {
+  for (const PlannedAction& action : plan_.actions()) {
+    const ActionKind kind = action.action.kind;
+    if (Computes(kind) || (kind == ActionKind::kUnshard) != unshards) continue;
+    TESSERA_RETURN_IF_ERROR(Parameters(action));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StepRunner::Do(const PlannedAction& action) {
@@ -83,22 +155,21 @@ absl::Status StepRunner::Forward(const PlannedAction& action) {
                    WriteOf(output), nullptr};
   if (action.action.stage == last_stage_) {
     pass.loss = &losses_[static_cast<size_t>(action.action.microbatch)];
-    *pass.loss = std::numeric_limits<double>::quiet_NaN();
   }
   trace_.HoldActivations(1);
   const double begin = trace_.Now();
   TESSERA_RETURN_IF_ERROR(StageOf(action).Forward(pass), At(action, _));
   trace_.Computed(action.action, begin);
   if (StageOf(action).KeepsInput(action.action.microbatch)) {
-    pool_.Release(std::exchange(live.input, nullptr));
+    TESSERA_RETURN_IF_ERROR(pool_.Release(std::exchange(live.input, nullptr)),
+                            At(action, _));
   }
   if (action.hands_to != kNobody) {
     LiveOf(action.hands_to, action.action.microbatch).input = output;
   } else {
     live.output = output;
   }
-  if (!trains()) Release(action);
-  return absl::OkStatus();
+  return trains() ? absl::OkStatus() : Release(action);
 }
 
 BackwardPass StepRunner::PassOf(const PlannedAction& action) {
@@ -106,7 +177,7 @@ BackwardPass StepRunner::PassOf(const PlannedAction& action) {
   return {.microbatch = action.action.microbatch,
           .input = ReadOf(live.input),
           .output_gradient = ReadOf(live.output_gradient),
-          .loss_scale = 1.0 / static_cast<double>(microbatches_)};
+          .loss_scale = LossScale()};
 }
 
 absl::Status StepRunner::Backward(const PlannedAction& action) {
@@ -129,8 +200,7 @@ absl::Status StepRunner::Backward(const PlannedAction& action) {
   } else {
     LiveOf(action).input_gradient = gradient;
   }
-  if (whole) Release(action);
-  return absl::OkStatus();
+  return whole ? Release(action) : absl::OkStatus();
 }
 
 absl::Status StepRunner::BackwardWeight(const PlannedAction& action) {
@@ -138,17 +208,20 @@ absl::Status StepRunner::BackwardWeight(const PlannedAction& action) {
   TESSERA_RETURN_IF_ERROR(StageOf(action).BackwardWeight(PassOf(action)),
                           At(action, _));
   trace_.Computed(action.action, begin);
-  Release(action);
-  return absl::OkStatus();
+  return Release(action);
 }
 
 // The stage is done with the micro-batch; tensors to send remain.
-void StepRunner::Release(const PlannedAction& action) {
+absl::Status StepRunner::Release(const PlannedAction& action) {
   Live& live = LiveOf(action);
-  pool_.Release(std::exchange(live.input, nullptr));
-  pool_.Release(std::exchange(live.output_gradient, nullptr));
+  TESSERA_RETURN_IF_ERROR(pool_.Release(std::exchange(live.input, nullptr)),
+                          At(action, _));
+  TESSERA_RETURN_IF_ERROR(
+      pool_.Release(std::exchange(live.output_gradient, nullptr)),
+      At(action, _));
   StageOf(action).Release(action.action.microbatch);
   trace_.HoldActivations(-1);
+  return absl::OkStatus();
 }
 
 absl::Status StepRunner::Parameters(const PlannedAction& action) {

@@ -6,14 +6,19 @@
 #define TESSERA_PIPELINE_EXECUTE_STEP_RUNNER_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/device/device.h"
+#include "base/tensor/tensor_view.h"
 #include "pipeline/execute/execution_plan.h"
 #include "pipeline/execute/messenger.h"
 #include "pipeline/execute/stage.h"
 #include "pipeline/execute/step_trace.h"
+#include "pipeline/simulate/timeline.h"
 
 namespace tessera::pipeline {
 
@@ -24,10 +29,27 @@ class StepRunner {
              int64_t all_stages, int64_t microbatches, BoundaryPool& pool,
              Messenger& messenger, StepTrace& trace);
 
-  // Runs the plan once. Where the rank has the last stage, `losses` get those
-  // of the micro-batches that pass it here; the others stay. The error names
-  // rank, action, stage and micro-batch; after it the runner is of no use.
-  absl::Status Run(std::span<double> losses);
+  // Runs the plan once. Where the rank has the last stage, its stage sets those
+  // of `losses`, by micro-batch, that pass it here; the others stay. The error
+  // names rank, action, stage and micro-batch; after it the runner is of no
+  // use.
+  absl::Status Run(std::span<const TensorView> losses);
+
+  // The same with ExecutorOptions::captures. The plan has no messages.
+  absl::Status RunCaptured(Queue& queue, std::span<const TensorView> losses);
+  // The computations; null until they are captured.
+  const DeviceGraph* graph() const { return graph_.get(); }
+  // The memory of its tensors is freed: they are captured again.
+  void ForgetGraph() {
+    has_allocated_ = false;
+    graph_ = nullptr;
+  }
+
+  // The micro-batches whose loss a stage of this rank sets: ranges [first,
+  // last).
+  const std::vector<std::pair<size_t, size_t>>& own_losses() const {
+    return own_losses_;
+  }
 
  private:
   // The boundary tensors of one micro-batch in one stage; null if there is
@@ -49,8 +71,13 @@ class StepRunner {
   Stage& StageOf(const PlannedAction& action) {
     return *stages_[static_cast<size_t>(action.local)];
   }
+  double LossScale() const { return 1.0 / static_cast<double>(microbatches_); }
   bool trains() const { return plan_.passes() == Passes::kBoth; }
 
+  absl::Status LoadInputs();
+  absl::Status Compute();
+  absl::Status Replay(Queue& queue);
+  absl::Status DoParameters(bool unshards);
   absl::Status Do(const PlannedAction& action);
   absl::Status Forward(const PlannedAction& action);
   absl::Status Backward(const PlannedAction& action);
@@ -63,7 +90,7 @@ class StepRunner {
   BackwardPass PassOf(const PlannedAction& action);
   BoundaryBuffer* TakeToSend(const PlannedAction& action);
   void Keep(const PlannedAction& receive, BoundaryBuffer* buffer);
-  void Release(const PlannedAction& action);
+  absl::Status Release(const PlannedAction& action);
   absl::Status At(const PlannedAction& action, const absl::Status& error) const;
 
   const ExecutionPlan& plan_;
@@ -74,7 +101,11 @@ class StepRunner {
   Messenger& messenger_;
   StepTrace& trace_;
   std::vector<Live> live_;  // By stage, then micro-batch.
-  std::span<double> losses_;
+  std::span<const TensorView> losses_;
+  std::vector<std::pair<size_t, size_t>> own_losses_;
+  bool has_allocated_ = false;  // By a first step without a capture.
+  std::unique_ptr<DeviceGraph> graph_;
+  RankTimeline captured_;
 };
 
 }  // namespace tessera::pipeline

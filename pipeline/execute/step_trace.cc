@@ -53,6 +53,12 @@ void StepTrace::HoldActivations(int64_t more) {
       std::max(timeline_.peak_activations, activations_);
 }
 
+void StepTrace::HoldAsIn(const RankTimeline& recorded) {
+  timeline_.peak_bytes = std::max(timeline_.peak_bytes, recorded.peak_bytes);
+  timeline_.peak_activations =
+      std::max(timeline_.peak_activations, recorded.peak_activations);
+}
+
 void StepTrace::Finish() {
   std::stable_sort(timeline_.communications.begin(),
                    timeline_.communications.end(),

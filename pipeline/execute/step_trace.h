@@ -1,4 +1,5 @@
-// StepTrace: begin and end of every action of this rank in a step.
+// StepTrace: begin and end of every action of this rank in a step. The times
+// are those of the host: on a device those at which actions are enqueued.
 //
 //   StepTrace trace(/*enabled=*/true);
 //   trace.Begin();
@@ -34,6 +35,9 @@ class StepTrace {
   // The rank holds this many more bytes, or micro-batches, from now on.
   void HoldBytes(int64_t more);
   void HoldActivations(int64_t more);
+
+  // A replay: the rank holds as much as when the work was recorded.
+  void HoldAsIn(const RankTimeline& recorded);
 
   // Puts communications in the order of their begins.
   void Finish();

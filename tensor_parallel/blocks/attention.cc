@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/device/staging.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/context/ring_attention.h"
 #include "tensor_parallel/context/ulysses_attention.h"
@@ -111,6 +112,27 @@ void AttentionActivations::Clear() {
   }
 }
 
+absl::StatusOr<ConstTensorView> TokenPositions::Of(int64_t sequences) {
+  const auto length = static_cast<int64_t>(positions_.size());
+  const int64_t tokens = sequences * length;
+  if (!uploaded_ || uploaded_->element_count() < tokens) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView memory,
+                             tokens_.Get(DType::kI64, {{tokens}}));
+    std::vector<int64_t> all;
+    all.reserve(static_cast<size_t>(tokens));
+    for (int64_t i = 0; i < sequences; ++i) {
+      all.insert(all.end(), positions_.begin(), positions_.end());
+    }
+    StagingPool staging(group_.queue());
+    TESSERA_RETURN_IF_ERROR(staging.Upload(
+        std::as_bytes(std::span(all)),
+        {memory.data(), static_cast<size_t>(memory.size_in_bytes())}));
+    TESSERA_RETURN_IF_ERROR(group_.queue().Synchronize());
+    uploaded_ = memory;
+  }
+  return uploaded_->Narrow(0, 0, tokens);
+}
+
 absl::StatusOr<ContextAttentionOptions> AttentionCore::OptionsOf(
     const TensorGroup& group, const AttentionOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(const FusedPartition partition,
@@ -148,8 +170,7 @@ absl::StatusOr<TokenBatch> AttentionCore::BatchOf(int64_t sequences) const {
   }
   TESSERA_ASSIGN_OR_RETURN(
       const Partition tokens,
-      Partition::Balanced(sequences * static_cast<int64_t>(positions_.size()),
-                          group_.size()));
+      Partition::Balanced(sequences * length(), group_.size()));
   return TokenBatch{sequences, tokens};
 }
 
@@ -168,12 +189,9 @@ absl::StatusOr<TensorView> AttentionCore::ReserveHeads(
 absl::Status AttentionCore::Rotate(const TokenBatch& batch, bool inverse,
                                    TensorView x) {
   if (!options_.rotary_base) return absl::OkStatus();
-  for (int64_t i = 0; i < batch.sequences; ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const TensorView sequence, SequenceOf(i, x));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Rotate(*options_.rotary_base, inverse,
-                                                positions_, sequence));
-  }
-  return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView positions,
+                           positions_.Of(batch.sequences));
+  return group_.ops().Rotate(*options_.rotary_base, inverse, positions, x);
 }
 
 absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
@@ -194,13 +212,13 @@ absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
 }
 
 absl::StatusOr<ContextAttention::Inputs> AttentionCore::InputsOf(
-    int64_t sequence, const AttentionActivations& activations) const {
+    const TokenBatch& batch, const AttentionActivations& activations) const {
   TESSERA_ASSIGN_OR_RETURN(const TensorView query,
-                           SequenceOf(sequence, activations.query.view()));
+                           BySequence(batch, activations.query.view()));
   TESSERA_ASSIGN_OR_RETURN(const TensorView key,
-                           SequenceOf(sequence, activations.key.view()));
+                           BySequence(batch, activations.key.view()));
   TESSERA_ASSIGN_OR_RETURN(const TensorView value,
-                           SequenceOf(sequence, activations.value.view()));
+                           BySequence(batch, activations.value.view()));
   return ContextAttention::Inputs{query, key, value};
 }
 
@@ -214,14 +232,12 @@ absl::Status AttentionCore::Attend(const TokenBatch& batch,
       activations.log_sum_exp.Reserve(GradientDType(options_.dtype),
                                       {{batch.tokens.size(), local_.heads}}));
   if (attention_ == nullptr) return absl::OkStatus();
-  for (int64_t i = 0; i < batch.sequences; ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const ContextAttention::Inputs inputs,
-                             InputsOf(i, activations));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView o, SequenceOf(i, output));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView lse, SequenceOf(i, log_sum_exp));
-    TESSERA_RETURN_IF_ERROR(attention_->Forward(inputs, o, lse));
-  }
-  return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const ContextAttention::Inputs inputs,
+                           InputsOf(batch, activations));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView o, BySequence(batch, output));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView lse,
+                           BySequence(batch, log_sum_exp));
+  return attention_->Forward(inputs, o, lse);
 }
 
 // Copies the gradients of the three, turned back, into that of the projection.
@@ -273,29 +289,25 @@ absl::Status AttentionCore::Backward(const TokenBatch& batch,
   return SetQkvGradient(batch, {dq, dk, dv}, activations);
 }
 
-// Sequence by sequence.
 absl::Status AttentionCore::Propagate(
     const TokenBatch& batch, ConstTensorView output_gradient,
     const AttentionActivations& activations,
     const ContextAttention::Gradients& gradients) {
-  for (int64_t i = 0; i < batch.sequences; ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const ContextAttention::Inputs inputs,
-                             InputsOf(i, activations));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView o,
-                             SequenceOf(i, activations.output.view()));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView lse,
-                             SequenceOf(i, activations.log_sum_exp.view()));
-    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView gradient,
-                             SequenceOf(i, output_gradient));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView dq,
-                             SequenceOf(i, gradients.query));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView dk, SequenceOf(i, gradients.key));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView dv,
-                             SequenceOf(i, gradients.value));
-    TESSERA_RETURN_IF_ERROR(
-        attention_->Backward(inputs, o, lse, gradient, {dq, dk, dv}));
-  }
-  return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const ContextAttention::Inputs inputs,
+                           InputsOf(batch, activations));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView o,
+                           BySequence(batch, activations.output.view()));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView lse,
+                           BySequence(batch, activations.log_sum_exp.view()));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView gradient,
+                           BySequence(batch, output_gradient));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView dq,
+                           BySequence(batch, gradients.query));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView dk,
+                           BySequence(batch, gradients.key));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView dv,
+                           BySequence(batch, gradients.value));
+  return attention_->Backward(inputs, o, lse, gradient, {dq, dk, dv});
 }
 
 absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
@@ -312,6 +324,7 @@ absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
                             .dtype = options.dtype,
                             .sequence_parallel = options.sequence_parallel,
                             .overlap_chunks = options.overlap_chunks,
+                            .fp8 = options.fp8,
                             .parts = partition.parts()}));
   TESSERA_ASSIGN_OR_RETURN(
       auto output, RowParallelLinear::Create(
@@ -321,7 +334,8 @@ absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
                                .bias = options.output_bias,
                                .dtype = options.dtype,
                                .sequence_parallel = options.sequence_parallel,
-                               .overlap_chunks = options.overlap_chunks}));
+                               .overlap_chunks = options.overlap_chunks,
+                               .fp8 = options.fp8}));
   TESSERA_RETURN_IF_ERROR(DescribeWeights(group, qkv));
   TESSERA_RETURN_IF_ERROR(DescribeWeights(group, output));
   return Attention(group, options, std::move(core), std::move(qkv),

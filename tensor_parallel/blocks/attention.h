@@ -16,6 +16,7 @@
 #include "tensor_parallel/context/context_attention.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/linear.h"
+#include "tensor_parallel/layers/linear_products.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
@@ -38,6 +39,8 @@ struct AttentionOptions {
   bool sequence_parallel = false;
   // Chunks in which tokens are gathered and sums sent (layers/linear.h).
   int64_t overlap_chunks = 0;
+  // Of the projections (layers/linear_products.h), two layers; null: none.
+  std::shared_ptr<Fp8Scaling> fp8 = nullptr;
 };
 
 // The ranks that share the positions of a sequence, with ops on their device;
@@ -58,8 +61,31 @@ struct TokenBatch {
 };
 
 // AttentionCore: what lies between the two projections of an attention block:
-// heads cut out of the fused projection, rotated, and attended to, sequence by
-// sequence.
+// heads cut out of the fused projection, rotated, and attended to, all
+// sequences of a micro-batch together.
+
+// The positions of a micro-batch's tokens on the device, for Ops::Rotate.
+class TokenPositions {
+ public:
+  // `positions` of one sequence; the others have the same.
+  TokenPositions(const TensorGroup& group, std::vector<int64_t> positions)
+      : group_(group),
+        positions_(std::move(positions)),
+        tokens_(group.memory(), group.queue()) {}
+
+  // The positions of one sequence.
+  const std::vector<int64_t>& positions() const { return positions_; }
+
+  // i64 [sequences * positions]. Uploads them if there have not been as many
+  // sequences before, and lets the host wait for it.
+  absl::StatusOr<ConstTensorView> Of(int64_t sequences);
+
+ private:
+  TensorGroup group_;
+  std::vector<int64_t> positions_;
+  ReusableTensor tokens_;
+  std::optional<ConstTensorView> uploaded_;
+};
 
 // The activations of a micro-batch that are kept from forward to backward.
 struct AttentionActivations {
@@ -124,21 +150,27 @@ class AttentionCore {
         options_(options),
         local_(local),
         partition_(std::move(partition)),
-        positions_(std::move(positions)),
+        positions_(group, std::move(positions)),
         attention_(std::move(attention)) {}
 
   absl::StatusOr<TensorView> ReserveHeads(const TokenBatch& batch,
                                           int64_t heads,
                                           PooledTensor& memory) const;
   absl::StatusOr<TensorView> PartOf(TensorView qkv, int64_t part) const;
-  // The rows of one sequence of x, and of query, key and value.
+  // Number of positions of a sequence.
+  int64_t length() const {
+    return static_cast<int64_t>(positions_.positions().size());
+  }
+  // x [tokens, ...] as [sequences, positions, ...].
   template <typename View>
-  absl::StatusOr<View> SequenceOf(int64_t sequence, const View& x) const {
-    const auto length = static_cast<int64_t>(positions_.size());
-    return x.Narrow(0, sequence * length, length);
+  absl::StatusOr<View> BySequence(const TokenBatch& batch,
+                                  const View& x) const {
+    std::vector<int64_t> shape = {batch.sequences, length()};
+    shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
+    return x.Reshape(shape);
   }
   absl::StatusOr<ContextAttention::Inputs> InputsOf(
-      int64_t sequence, const AttentionActivations& activations) const;
+      const TokenBatch& batch, const AttentionActivations& activations) const;
   absl::Status Rotate(const TokenBatch& batch, bool inverse, TensorView x);
   absl::Status Propagate(const TokenBatch& batch,
                          ConstTensorView output_gradient,
@@ -152,7 +184,7 @@ class AttentionCore {
   AttentionOptions options_;
   ContextAttentionOptions local_;  // With the heads of this rank.
   FusedPartition partition_;
-  std::vector<int64_t> positions_;
+  TokenPositions positions_;
   std::shared_ptr<ContextAttention> attention_;  // None without heads.
 };
 

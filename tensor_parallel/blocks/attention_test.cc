@@ -52,8 +52,9 @@ TEST(AttentionTest, TakesAnyWayToShareTheContext) {
                       TransformerBlock::Create(tensor, group, options));
                   std::vector<Parameter*> parameters;
                   block.AppendParameters("", parameters);
-                  TESSERA_RETURN_IF_ERROR(FillWeights(parameters, DType::kF64));
-                  TensorPool pool;
+                  TESSERA_RETURN_IF_ERROR(
+                      FillWeights(tensor.ops(), parameters, DType::kF64));
+                  TensorPool pool(HostMemory());
                   Flight flight(pool, options, kTokens / 2, 9);
                   TESSERA_RETURN_IF_ERROR(flight.Forward(block));
                   TESSERA_RETURN_IF_ERROR(flight.BackwardInput(block));

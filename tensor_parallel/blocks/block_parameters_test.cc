@@ -118,7 +118,7 @@ TEST(BlockParametersTest, ReleasedParametersAreNamed) {
                                MakeBlock(TensorGroup(ops), options));
   std::vector<Parameter*> parameters;
   block.AppendParameters("layers.7", parameters);
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   for (Parameter* p : parameters) {
     Flight flight(pool, options, kTokens, 1);
     TESSERA_ASSERT_OK_AND_ASSIGN(Tensor elsewhere,
@@ -172,7 +172,7 @@ TEST(BlockParametersTest, HaveNoMemoryWhereTheGroupSaysSo) {
     EXPECT_FALSE(p->has_value()) << p->name();
     EXPECT_FALSE(p->has_gradient()) << p->name();
   }
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   Flight flight(pool, options, kTokens, 1);
   EXPECT_THAT(flight.Forward(block),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -215,7 +215,7 @@ class BoundMemory {
 TEST(BlockParametersTest, RunsOnBoundMemoryToTheSameBits) {
   CpuOps ops({.threads = 1});
   const auto options = OptionsOf(DType::kBF16, false, Recompute::kSelective);
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock own,
                                MakeBlock(TensorGroup(ops), options));
   TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock block,
@@ -223,8 +223,8 @@ TEST(BlockParametersTest, RunsOnBoundMemoryToTheSameBits) {
   std::vector<Parameter*> own_parameters, parameters;
   own.AppendParameters("", own_parameters);
   block.AppendParameters("", parameters);
-  TESSERA_ASSERT_OK(FillWeights(own_parameters, DType::kBF16));
-  TESSERA_ASSERT_OK(FillWeights(parameters, DType::kBF16));
+  TESSERA_ASSERT_OK(FillWeights(ops, own_parameters, DType::kBF16));
+  TESSERA_ASSERT_OK(FillWeights(ops, parameters, DType::kBF16));
   TESSERA_ASSERT_OK_AND_ASSIGN(BoundMemory memory,
                                BoundMemory::CopyOf(parameters));
   Flight a(pool, options, kTokens, 4), b(pool, options, kTokens, 4);

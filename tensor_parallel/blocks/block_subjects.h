@@ -3,6 +3,7 @@
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_SUBJECTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -135,13 +136,17 @@ class HeadSubject final : public Subject {
   }
   absl::Status Forward(int64_t sequences, ConstTensorView x,
                        TensorView y) override {
-    TESSERA_ASSIGN_OR_RETURN(const auto losses, y.AsSpan<double>());
-    return head_.Forward(setting_.TokensOf(sequences), x,
-                         setting_.WordsOf(sequences), losses, activations_);
+    TESSERA_RETURN_IF_ERROR(setting_.tensor.queue().Synchronize());
+    TESSERA_ASSIGN_OR_RETURN(words_, setting_.UploadWords(sequences));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView losses,
+                             y.Reshape({{y.element_count()}}));
+    return head_.Forward(setting_.TokensOf(sequences), x, words_->view(),
+                         losses, activations_);
   }
   absl::Status BackwardInput(ConstTensorView gradient,
                              TensorView x_gradient) override {
-    TESSERA_ASSIGN_OR_RETURN(const auto scales, gradient.AsSpan<double>());
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView scales,
+                             gradient.Reshape({{gradient.element_count()}}));
     return head_.BackwardInput(scales, x_gradient, activations_);
   }
   absl::Status BackwardWeight() override {
@@ -149,7 +154,8 @@ class HeadSubject final : public Subject {
   }
   absl::Status Backward(ConstTensorView gradient,
                         TensorView x_gradient) override {
-    TESSERA_ASSIGN_OR_RETURN(const auto scales, gradient.AsSpan<double>());
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView scales,
+                             gradient.Reshape({{gradient.element_count()}}));
     return head_.Backward(scales, x_gradient, activations_);
   }
   absl::Status FinishGradients() override { return head_.FinishGradients(); }
@@ -159,6 +165,7 @@ class HeadSubject final : public Subject {
   Setting setting_;
   OutputHead head_;
   HeadActivations activations_;
+  std::optional<Tensor> words_;  // The targets.
 };
 
 }  // namespace tessera::tensor_parallel::subject_internal

@@ -39,6 +39,7 @@ absl::StatusOr<GatedMlp> GatedMlp::Create(const TensorGroup& group,
                                 .dtype = options.dtype,
                                 .sequence_parallel = options.sequence_parallel,
                                 .overlap_chunks = options.overlap_chunks,
+                                .fp8 = options.fp8,
                                 .parts = GatedMlpParts(options.hidden)}));
   TESSERA_ASSIGN_OR_RETURN(
       auto down,
@@ -49,7 +50,8 @@ absl::StatusOr<GatedMlp> GatedMlp::Create(const TensorGroup& group,
                   .bias = options.bias,
                   .dtype = options.dtype,
                   .sequence_parallel = options.sequence_parallel,
-                  .overlap_chunks = options.overlap_chunks}));
+                  .overlap_chunks = options.overlap_chunks,
+                  .fp8 = options.fp8}));
   TESSERA_RETURN_IF_ERROR(DescribeWeights(group, gate_up));
   TESSERA_RETURN_IF_ERROR(DescribeWeights(group, down));
   return GatedMlp(group, options, std::move(gate_up), std::move(down));

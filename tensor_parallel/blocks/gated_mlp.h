@@ -19,6 +19,7 @@
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_GATED_MLP_H_
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/linear.h"
+#include "tensor_parallel/layers/linear_products.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
@@ -41,6 +43,8 @@ struct GatedMlpOptions {
   bool sequence_parallel = false;
   // Chunks in which tokens are gathered and sums sent (layers/linear.h).
   int64_t overlap_chunks = 0;
+  // Of the projections (layers/linear_products.h), two layers; null: none.
+  std::shared_ptr<Fp8Scaling> fp8 = nullptr;
 };
 
 // The activations of a micro-batch that are kept from forward to backward.

@@ -77,7 +77,7 @@ class Problem {
     TESSERA_ASSIGN_OR_RETURN(y_gradient_, RandomTensor(DType::kF64, out, 2));
     std::vector<Parameter*> parameters;
     subject_->AppendParameters(parameters);
-    TESSERA_RETURN_IF_ERROR(FillWeights(parameters, DType::kF64));
+    TESSERA_RETURN_IF_ERROR(FillWeights(ops_, parameters, DType::kF64));
     return KeepGradients(parameters);
   }
 
@@ -101,7 +101,7 @@ class Problem {
   }
 
   CpuOps ops_{{.threads = 1}};
-  TensorPool pool_;
+  TensorPool pool_{HostMemory()};
   std::unique_ptr<Subject> subject_;
   std::optional<Tensor> x_, x_gradient_, y_, y_gradient_;
   std::vector<Variable> variables_;

@@ -10,11 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
 #include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/attention.h"
 #include "tensor_parallel/blocks/subject.h"
+#include "tensor_parallel/layers/layer_case.h"
 #include "tensor_parallel/layers/norm.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
@@ -46,6 +46,21 @@ struct Setting {
     }
     return words;
   }
+  // The words on the device of the tensor group.
+  absl::StatusOr<Tensor> UploadWords(int64_t sequences) const {
+    const std::vector<int64_t> words = WordsOf(sequences);
+    return ToDevice(tensor.queue(), ListOf(words));
+  }
+  // A copy on that device.
+  absl::StatusOr<Tensor> CopyOf(ConstTensorView x) const {
+    TESSERA_ASSIGN_OR_RETURN(
+        Tensor copy,
+        Tensor::Create(x.dtype(),
+                       std::vector<int64_t>(x.shape().begin(), x.shape().end()),
+                       tensor.memory()));
+    TESSERA_RETURN_IF_ERROR(tensor.ops().Copy(x, copy.view()));
+    return copy;
+  }
   NormOptions norm() const {
     return {.width = options.width,
             .epsilon = 1e-3,
@@ -66,15 +81,6 @@ struct Setting {
   }
 };
 
-inline absl::StatusOr<Tensor> CopyOf(ConstTensorView x) {
-  TESSERA_ASSIGN_OR_RETURN(
-      Tensor copy,
-      Tensor::Create(x.dtype(),
-                     std::vector<int64_t>(x.shape().begin(), x.shape().end())));
-  TESSERA_RETURN_IF_ERROR(Copy(x, copy.view()));
-  return copy;
-}
-
 // Keeps copies of x and of the gradient of y for layers that leave these to
 // their callers.
 class LayerSubject : public Subject {
@@ -88,12 +94,14 @@ class LayerSubject : public Subject {
                        TensorView y) override {
     tokens_ = setting_.TokensOf(sequences);
     sequences_ = sequences;
-    TESSERA_ASSIGN_OR_RETURN(x_, CopyOf(x));
+    TESSERA_RETURN_IF_ERROR(setting_.tensor.queue().Synchronize());
+    TESSERA_ASSIGN_OR_RETURN(x_, setting_.CopyOf(x));
     return DoForward(y);
   }
   absl::Status BackwardInput(ConstTensorView gradient,
                              TensorView x_gradient) override {
-    TESSERA_ASSIGN_OR_RETURN(gradient_, CopyOf(gradient));
+    TESSERA_RETURN_IF_ERROR(setting_.tensor.queue().Synchronize());
+    TESSERA_ASSIGN_OR_RETURN(gradient_, setting_.CopyOf(gradient));
     return DoBackwardInput(x_gradient);
   }
   absl::Status Backward(ConstTensorView gradient,
@@ -173,19 +181,21 @@ class EmbeddingSubject final : public LayerSubject {
     layer_.AppendParameters("embedding", parameters);
   }
   absl::Status DoForward(TensorView y) override {
-    return layer_.Forward(tokens_, setting_.WordsOf(sequences_), y);
+    TESSERA_RETURN_IF_ERROR(setting_.tensor.queue().Synchronize());
+    TESSERA_ASSIGN_OR_RETURN(words_, setting_.UploadWords(sequences_));
+    return layer_.Forward(tokens_, words_->view(), y);
   }
   absl::Status DoBackwardInput(TensorView x_gradient) override {
-    return Fill(x_gradient, 0.0);
+    return setting_.tensor.ops().Fill(0, x_gradient);
   }
   absl::Status BackwardWeight() override {
-    return layer_.BackwardWeight(tokens_, setting_.WordsOf(sequences_),
-                                 gradient());
+    return layer_.BackwardWeight(tokens_, words_->view(), gradient());
   }
   absl::Status FinishGradients() override { return absl::OkStatus(); }
 
  private:
   VocabularyParallelEmbedding layer_;
+  std::optional<Tensor> words_;
 };
 
 }  // namespace tessera::tensor_parallel::subject_internal

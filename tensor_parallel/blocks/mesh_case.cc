@@ -105,17 +105,22 @@ std::vector<IndexRange> RowsOf(const MeshCase& c, int64_t tensor_rank,
   return ranges;
 }
 
-absl::Status FillWeights(std::span<Parameter* const> parameters, DType dtype) {
+absl::Status FillWeights(Ops& ops, std::span<Parameter* const> parameters,
+                         DType dtype) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     Parameter& parameter = *parameters[i];
     const double deviation = parameter.shape().size() == 1 ? 0.7 : 0.4;
     TESSERA_RETURN_IF_ERROR(
-        parameter.FillNormal({.seed = 11, .stream = i}, deviation));
+        parameter.FillNormal(ops, {.seed = 11, .stream = i}, deviation));
     if (parameter.dtype() == dtype) continue;
-    TESSERA_ASSIGN_OR_RETURN(Tensor narrow, CastTo(dtype, parameter.value()));
-    TESSERA_RETURN_IF_ERROR(Convert(dtype, BytesOf(narrow.view()),
-                                    parameter.dtype(),
-                                    BytesOf(parameter.value())));
+    TESSERA_ASSIGN_OR_RETURN(Tensor drawn,
+                             ToHost(ops.queue(), parameter.value()));
+    TESSERA_ASSIGN_OR_RETURN(Tensor narrow, CastTo(dtype, drawn.view()));
+    TESSERA_ASSIGN_OR_RETURN(Tensor rounded,
+                             CastTo(parameter.dtype(), narrow.view()));
+    TESSERA_RETURN_IF_ERROR(ops.queue().Copy(
+        BytesOf(ConstTensorView(rounded.view())), BytesOf(parameter.value())));
+    TESSERA_RETURN_IF_ERROR(ops.queue().Synchronize());
   }
   return absl::OkStatus();
 }

@@ -16,6 +16,7 @@
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -54,8 +55,9 @@ std::vector<IndexRange> RowsOf(const MeshCase& c, int64_t tensor_rank,
                                int64_t context_rank, bool all_tokens);
 
 // Numbers that do not depend on the mesh, by index in `parameters`, rounded to
-// `dtype` if it is narrower than the parameters' type.
-absl::Status FillWeights(std::span<Parameter* const> parameters, DType dtype);
+// `dtype` if it is narrower than the parameters' type. The host waits.
+absl::Status FillWeights(Ops& ops, std::span<Parameter* const> parameters,
+                         DType dtype);
 
 // Numbers as of RandomTensor, in `dtype`, rounded to `narrow` first.
 absl::StatusOr<Tensor> RandomRounded(DType dtype, DType narrow,

@@ -29,6 +29,7 @@ void HeadActivations::Clear() {
     tensor->Release();
   }
   input_view_.reset();
+  targets_.reset();
   stage_ = Stage::kForward;
 }
 
@@ -82,8 +83,8 @@ absl::Status OutputHead::ComputeLogits(HeadActivations& a) {
 }
 
 absl::Status OutputHead::Forward(const Partition& tokens, ConstTensorView x,
-                                 std::span<const int64_t> targets,
-                                 std::span<double> losses, HeadActivations& a) {
+                                 ConstTensorView targets, TensorView losses,
+                                 HeadActivations& a) {
   TESSERA_RETURN_IF_ERROR(CheckStage(a, Stage::kForward, "Forward"));
   if (tokens.parts() != group_.size()) {
     return absl::InvalidArgumentError(
@@ -100,7 +101,7 @@ absl::Status OutputHead::Forward(const Partition& tokens, ConstTensorView x,
     a.input_view_ = input;
   }
   a.tokens_ = tokens;
-  a.targets_.assign(targets.begin(), targets.end());
+  a.targets_ = targets;
   TESSERA_RETURN_IF_ERROR(ComputeLogits(a));
   TESSERA_RETURN_IF_ERROR(
       loss_.Forward(a.logits_.view(), targets, losses, a.loss_));
@@ -114,16 +115,16 @@ absl::Status OutputHead::Forward(const Partition& tokens, ConstTensorView x,
 }
 
 // The gradient of the logits, and memory for the gradient of their input.
-absl::Status OutputHead::StartBackward(std::span<const double> scales,
+absl::Status OutputHead::StartBackward(ConstTensorView scales,
                                        HeadActivations& a) {
   if (!a.logits_.held()) TESSERA_RETURN_IF_ERROR(ComputeLogits(a));
   TESSERA_RETURN_IF_ERROR(
-      loss_.Backward(scales, a.targets_, a.loss_, a.logits_.view()));
+      loss_.Backward(scales, *a.targets_, a.loss_, a.logits_.view()));
   a.loss_.Clear();
   return Reserve(a.tokens_, a.normalised_gradient_).status();
 }
 
-absl::Status OutputHead::BackwardInput(std::span<const double> scales,
+absl::Status OutputHead::BackwardInput(ConstTensorView scales,
                                        TensorView x_gradient,
                                        HeadActivations& a) {
   TESSERA_RETURN_IF_ERROR(
@@ -148,8 +149,8 @@ absl::Status OutputHead::BackwardWeight(HeadActivations& a) {
   return absl::OkStatus();
 }
 
-absl::Status OutputHead::Backward(std::span<const double> scales,
-                                  TensorView x_gradient, HeadActivations& a) {
+absl::Status OutputHead::Backward(ConstTensorView scales, TensorView x_gradient,
+                                  HeadActivations& a) {
   TESSERA_RETURN_IF_ERROR(CheckStage(a, Stage::kBackwardInput, "Backward"));
   TESSERA_RETURN_IF_ERROR(StartBackward(scales, a));
   TESSERA_RETURN_IF_ERROR(projection_.Backward(a.tokens_, a.logits_.view(),

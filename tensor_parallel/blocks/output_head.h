@@ -17,16 +17,16 @@
 // before the step (layers/vocabulary.h).
 //
 // x and dx are [tokens, width], the same on every rank; under sequence
-// parallelism those of the rank's tokens. Targets, losses and scales are of all
-// `tokens`, the same on every rank. Weights: "norm.weight" (the final norm, of
-// Hugging Face's model.norm) and "output.weight" (lm_head). Calls are
-// collectives, one at a time. After an error the activations are to be cleared.
+// parallelism those of the rank's tokens. Targets (i64), losses and scales
+// (f64) are [tokens], of all `tokens`, the same on every rank; targets stay as
+// they are until the micro-batch's last backward. Weights: "norm.weight" (the
+// final norm, of Hugging Face's model.norm) and "output.weight" (lm_head).
+// Calls are collectives, one at a time. After an error, clear the activations.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_OUTPUT_HEAD_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_OUTPUT_HEAD_H_
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -72,7 +72,7 @@ class HeadActivations {
   enum class Stage { kForward, kBackwardInput, kBackwardWeight };
   Stage stage() const { return stage_; }
 
-  // Bytes of the tensors held now, plus 8 per token for the targets.
+  // Bytes of the tensors held now.
   int64_t bytes() const {
     return input_.bytes() + norm_.bytes() + normalised_.bytes() +
            logits_.bytes() + loss_.bytes() + normalised_gradient_.bytes();
@@ -90,9 +90,10 @@ class HeadActivations {
 
   Stage stage_ = Stage::kForward;
   Partition tokens_;
-  std::vector<int64_t> targets_;
+  std::optional<ConstTensorView> targets_;  // The caller's.
   PooledTensor input_;
-  std::optional<ConstTensorView> input_view_;  // Of it, or borrowed.
+  // A view of the tensor above, or of a borrowed one.
+  std::optional<ConstTensorView> input_view_;
   NormState norm_;
   PooledTensor normalised_;
   PooledTensor logits_;  // Then their gradient.
@@ -121,17 +122,16 @@ class OutputHead {
   // losses[i] = -log of the probability of targets[i]. `tokens` gives the
   // number of tokens, and their partition under sequence parallelism.
   absl::Status Forward(const Partition& tokens, ConstTensorView x,
-                       std::span<const int64_t> targets,
-                       std::span<double> losses, HeadActivations& activations);
+                       ConstTensorView targets, TensorView losses,
+                       HeadActivations& activations);
   // The gradient of the sum over i of scales[i] * losses[i]; a scale of 0
   // excludes a token.
-  absl::Status BackwardInput(std::span<const double> scales,
-                             TensorView x_gradient,
+  absl::Status BackwardInput(ConstTensorView scales, TensorView x_gradient,
                              HeadActivations& activations);
   // Adds to the gradients of the weights.
   absl::Status BackwardWeight(HeadActivations& activations);
   // Both: gradients of weights are computed while those of inputs travel.
-  absl::Status Backward(std::span<const double> scales, TensorView x_gradient,
+  absl::Status Backward(ConstTensorView scales, TensorView x_gradient,
                         HeadActivations& activations);
 
   absl::Status FinishGradients() { return norm_.FinishGradients(); }
@@ -148,7 +148,7 @@ class OutputHead {
   absl::StatusOr<TensorView> Reserve(const Partition& tokens,
                                      PooledTensor& memory) const;
   absl::Status ComputeLogits(HeadActivations& activations);
-  absl::Status StartBackward(std::span<const double> scales,
+  absl::Status StartBackward(ConstTensorView scales,
                              HeadActivations& activations);
 
   TensorGroup group_;

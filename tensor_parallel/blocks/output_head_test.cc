@@ -49,19 +49,21 @@ absl::Status RunModel(VocabularyParallelEmbedding& embedding, OutputHead& head,
   HeadActivations activations(pool);
   std::vector<double> losses(kTokens);
   const std::vector<double> scales(kTokens, 0.5);
+  const std::vector<int64_t> ids = Words(kTokens, 3);
+  const std::vector<int64_t> targets = Words(kTokens, 4);
+  TESSERA_RETURN_IF_ERROR(embedding.Forward(tokens, ListOf(ids), x.view()));
+  TESSERA_RETURN_IF_ERROR(head.Forward(tokens, x.view(), ListOf(targets),
+                                       ListOf(losses), activations));
   TESSERA_RETURN_IF_ERROR(
-      embedding.Forward(tokens, Words(kTokens, 3), x.view()));
-  TESSERA_RETURN_IF_ERROR(
-      head.Forward(tokens, x.view(), Words(kTokens, 4), losses, activations));
-  TESSERA_RETURN_IF_ERROR(head.BackwardInput(scales, x.view(), activations));
+      head.BackwardInput(ListOf(scales), x.view(), activations));
   TESSERA_RETURN_IF_ERROR(head.BackwardWeight(activations));
-  return embedding.BackwardWeight(tokens, Words(kTokens, 3), x.view());
+  return embedding.BackwardWeight(tokens, ListOf(ids), x.view());
 }
 
 // If tied, the table's gradient is the sum of those of two equal tables.
 absl::Status CheckTied(const TensorGroup& group) {
   const Partition tokens = *Partition::Balanced(kTokens, group.size());
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   const RandomKey key = {.seed = 1, .stream = 2};
   TESSERA_ASSIGN_OR_RETURN(
       auto tied_embedding,
@@ -69,14 +71,15 @@ absl::Status CheckTied(const TensorGroup& group) {
   TESSERA_ASSIGN_OR_RETURN(
       auto tied_head,
       OutputHead::Create(group, kOptions, &tied_embedding.table()));
-  TESSERA_RETURN_IF_ERROR(tied_embedding.table().FillNormal(key, 1));
+  TESSERA_RETURN_IF_ERROR(
+      tied_embedding.table().FillNormal(group.ops(), key, 1));
   TESSERA_RETURN_IF_ERROR(RunModel(tied_embedding, tied_head, tokens, pool));
 
   TESSERA_ASSIGN_OR_RETURN(
       auto embedding, VocabularyParallelEmbedding::Create(group, kEmbedding));
   TESSERA_ASSIGN_OR_RETURN(auto head, OutputHead::Create(group, kOptions));
-  TESSERA_RETURN_IF_ERROR(embedding.table().FillNormal(key, 1));
-  TESSERA_RETURN_IF_ERROR(head.table().FillNormal(key, 1));
+  TESSERA_RETURN_IF_ERROR(embedding.table().FillNormal(group.ops(), key, 1));
+  TESSERA_RETURN_IF_ERROR(head.table().FillNormal(group.ops(), key, 1));
   TESSERA_RETURN_IF_ERROR(RunModel(embedding, head, tokens, pool));
   // As a trainer does for tied tables on different stages.
   if (embedding.table().rows() != head.table().rows()) {
@@ -141,16 +144,18 @@ TEST(OutputHeadTest, HoldsTheInputAloneWhereAllIsComputedAgain) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       Tensor x, RandomTensor(DType::kF64, {{kTokens, kWidth}}, 1));
   std::vector<double> losses(kTokens);
+  const std::vector<int64_t> targets = Words(kTokens, 2);
   const int64_t input = kTokens * kWidth * 8, by_token = kTokens * 8;
   for (const Recompute recompute :
        {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
     OutputHeadOptions options = kOptions;
     options.recompute = recompute;
     TESSERA_ASSERT_OK_AND_ASSIGN(auto head, OutputHead::Create(group, options));
-    TensorPool pool;
+    TensorPool pool(HostMemory());
     HeadActivations activations(pool);
     TESSERA_ASSERT_OK(head.Forward(*Partition::Balanced(kTokens, 1), x.view(),
-                                   Words(kTokens, 2), losses, activations));
+                                   ListOf(targets), ListOf(losses),
+                                   activations));
     // Includes the statistics of the loss.
     EXPECT_EQ(activations.bytes(),
               recompute == Recompute::kFull
@@ -179,16 +184,17 @@ TEST(OutputHeadTest, MovesNoLogits) {
               options.vocabulary = vocabulary;
               TESSERA_ASSIGN_OR_RETURN(auto head,
                                        OutputHead::Create(group, options));
-              TensorPool pool;
+              TensorPool pool(HostMemory());
               HeadActivations activations(pool);
               TESSERA_ASSIGN_OR_RETURN(
                   Tensor x, RandomTensor(DType::kF64, {{kTokens, kWidth}}, 1));
               std::vector<double> losses(kTokens);
+              const std::vector<int64_t> targets = Words(kTokens, 2);
               TESSERA_RETURN_IF_ERROR(
                   head.Forward(*Partition::Balanced(kTokens, 2), x.view(),
-                               Words(kTokens, 2), losses, activations));
+                               ListOf(targets), ListOf(losses), activations));
               TESSERA_RETURN_IF_ERROR(
-                  head.Backward(losses, x.view(), activations));
+                  head.Backward(ListOf(losses), x.view(), activations));
               int64_t bytes = 0;
               for (const auto& [what, totals] :
                    group.communicator()->Statistics()) {
@@ -207,35 +213,38 @@ TEST(OutputHeadTest, WrongCallsAreRefused) {
   CpuOps ops({.threads = 1});
   const TensorGroup group(ops);
   TESSERA_ASSERT_OK_AND_ASSIGN(auto head, OutputHead::Create(group, kOptions));
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   HeadActivations activations(pool);
   TESSERA_ASSERT_OK_AND_ASSIGN(
       Tensor x, RandomTensor(DType::kF64, {{kTokens, kWidth}}, 1));
   std::vector<double> losses(kTokens);
-  EXPECT_THAT(head.BackwardInput(losses, x.view(), activations),
+  std::vector<double> five(5);
+  const std::vector<int64_t> targets = Words(kTokens, 2);
+  const std::vector<int64_t> five_targets = Words(5, 2);
+  EXPECT_THAT(head.BackwardInput(ListOf(losses), x.view(), activations),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("OutputHead::BackwardInput")));
   EXPECT_THAT(head.Forward(*Partition::Balanced(kTokens, 2), x.view(),
-                           Words(kTokens, 2), losses, activations),
+                           ListOf(targets), ListOf(losses), activations),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("among 2 ranks; the group has 1")));
-  EXPECT_THAT(head.Forward(*Partition::Balanced(5, 1), x.view(), Words(5, 2),
-                           losses, activations),
+  EXPECT_THAT(head.Forward(*Partition::Balanced(5, 1), x.view(),
+                           ListOf(five_targets), ListOf(five), activations),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("an output head of 5 tokens")));
   activations.Clear();
-  std::vector<int64_t> wrong = Words(kTokens, 2);
-  wrong[2] = kVocabulary;
+  const std::vector<int32_t> wrong(kTokens);
   const Partition tokens = *Partition::Balanced(kTokens, 1);
-  EXPECT_THAT(head.Forward(tokens, x.view(), wrong, losses, activations),
+  EXPECT_THAT(head.Forward(tokens, x.view(), ListOf(wrong), ListOf(losses),
+                           activations),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("the target of token 2 is 11")));
+                       HasSubstr("i32 [8] targets for 8 tokens; give i64")));
   activations.Clear();
   head.table().Release();
-  EXPECT_THAT(
-      head.Forward(tokens, x.view(), Words(kTokens, 2), losses, activations),
-      StatusIs(absl::StatusCode::kFailedPrecondition,
-               HasSubstr("\"output.weight\" is released")));
+  EXPECT_THAT(head.Forward(tokens, x.view(), ListOf(targets), ListOf(losses),
+                           activations),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("\"output.weight\" is released")));
 }
 
 }  // namespace

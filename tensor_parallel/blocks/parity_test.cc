@@ -1,11 +1,13 @@
 // Every layer and block gives the same outputs and gradients on every mesh as
-// on one rank. All recompute modes, and both halves of the backward together or
-// apart, agree bit for bit.
+// on one rank. All recompute modes, both halves of the backward together or
+// apart, and an emulated device, agree bit for bit.
 #include <cstdint>
 #include <memory>
 #include <tuple>
 #include <vector>
 
+#include "base/device/emulated_device.h"
+#include "base/device/host_device.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "base/tensor/tensor.h"
@@ -23,7 +25,7 @@ namespace {
 
 using ::testing::Each;
 
-// A whole tensor, or one rank's part.
+// A whole tensor, or one rank's part, in host memory.
 struct Results {
   Tensor y;
   Tensor x_gradient;
@@ -40,41 +42,62 @@ absl::StatusOr<Tensor> CopyOf(ConstTensorView x) {
   return CastTo(x.dtype(), x);
 }
 
+// Tensors on the device of the subject.
+struct Operands {
+  ConstTensorView x, y_gradient;
+  TensorView y, x_gradient;
+};
+
 // Runs twice, which reveals state left over from a pass.
-absl::Status RunPasses(Subject& subject, int64_t sequences, ConstTensorView x,
-                       ConstTensorView y_gradient, bool apart, Results& r) {
+absl::Status RunPasses(Ops& ops, Subject& subject, int64_t sequences,
+                       bool apart, const Operands& o) {
   std::vector<Parameter*> parameters;
   subject.AppendParameters(parameters);
   for (int i = 0; i < 2; ++i) {
-    for (Parameter* p : parameters) TESSERA_RETURN_IF_ERROR(p->ZeroGradient());
-    TESSERA_RETURN_IF_ERROR(subject.Forward(sequences, x, r.y.view()));
+    for (Parameter* p : parameters) {
+      TESSERA_RETURN_IF_ERROR(p->ZeroGradient(ops));
+    }
+    TESSERA_RETURN_IF_ERROR(subject.Forward(sequences, o.x, o.y));
     if (apart) {
       TESSERA_RETURN_IF_ERROR(
-          subject.BackwardInput(y_gradient, r.x_gradient.view()));
+          subject.BackwardInput(o.y_gradient, o.x_gradient));
       TESSERA_RETURN_IF_ERROR(subject.BackwardWeight());
     } else {
-      TESSERA_RETURN_IF_ERROR(
-          subject.Backward(y_gradient, r.x_gradient.view()));
+      TESSERA_RETURN_IF_ERROR(subject.Backward(o.y_gradient, o.x_gradient));
     }
     TESSERA_RETURN_IF_ERROR(subject.FinishGradients());
-  }
-  for (Parameter* p : parameters) {
-    TESSERA_ASSIGN_OR_RETURN(Tensor gradient, CopyOf(p->gradient()));
-    r.gradients.push_back(std::move(gradient));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Results> Run(Subject& subject, const MeshCase& c,
+// x and y_gradient are in host memory.
+absl::StatusOr<Results> Run(Ops& ops, Subject& subject, const MeshCase& c,
                             ConstTensorView x, ConstTensorView y_gradient,
                             bool apart) {
+  Queue& queue = ops.queue();
+  TESSERA_ASSIGN_OR_RETURN(Tensor my_x, ToDevice(queue, x));
+  TESSERA_ASSIGN_OR_RETURN(Tensor my_y_gradient, ToDevice(queue, y_gradient));
   TESSERA_ASSIGN_OR_RETURN(
       Tensor y, Tensor::Create(subject.out_dtype(),
-                               {{y_gradient.shape()[0], subject.out_width()}}));
-  TESSERA_ASSIGN_OR_RETURN(Tensor x_gradient, CopyOf(x));
-  Results results = {std::move(y), std::move(x_gradient), {}};
-  TESSERA_RETURN_IF_ERROR(
-      RunPasses(subject, c.sequences, x, y_gradient, apart, results));
+                               {{y_gradient.shape()[0], subject.out_width()}},
+                               queue.device().memory()));
+  TESSERA_ASSIGN_OR_RETURN(Tensor x_gradient, ToDevice(queue, x));
+  const absl::Status status = RunPasses(
+      ops, subject, c.sequences, apart,
+      {my_x.view(), my_y_gradient.view(), y.view(), x_gradient.view()});
+  // Also after an error: the tensors are about to go.
+  TESSERA_RETURN_IF_ERROR(queue.Synchronize());
+  TESSERA_RETURN_IF_ERROR(status);
+  TESSERA_ASSIGN_OR_RETURN(Tensor host_y, ToHost(queue, y.view()));
+  TESSERA_ASSIGN_OR_RETURN(Tensor host_gradient,
+                           ToHost(queue, x_gradient.view()));
+  Results results = {std::move(host_y), std::move(host_gradient), {}};
+  std::vector<Parameter*> parameters;
+  subject.AppendParameters(parameters);
+  for (Parameter* p : parameters) {
+    TESSERA_ASSIGN_OR_RETURN(Tensor gradient, ToHost(queue, p->gradient()));
+    results.gradients.push_back(std::move(gradient));
+  }
   return results;
 }
 
@@ -82,7 +105,7 @@ absl::StatusOr<Results> Run(Subject& subject, const MeshCase& c,
 absl::StatusOr<Whole> RunWhole(SubjectKind kind, const MeshCase& c,
                                SubjectOptions options) {
   CpuOps ops({.threads = 1});
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   options.dtype = DType::kF64;
   options.sequence_parallel = false;
   const SequenceLayout layout = *SequenceLayout::Contiguous(c.length, 1);
@@ -92,7 +115,7 @@ absl::StatusOr<Whole> RunWhole(SubjectKind kind, const MeshCase& c,
                   pool));
   std::vector<Parameter*> parameters;
   subject->AppendParameters(parameters);
-  TESSERA_RETURN_IF_ERROR(FillWeights(parameters, c.dtype));
+  TESSERA_RETURN_IF_ERROR(FillWeights(ops, parameters, c.dtype));
   const int64_t tokens = c.sequences * c.length;
   TESSERA_ASSIGN_OR_RETURN(
       Tensor x,
@@ -100,8 +123,8 @@ absl::StatusOr<Whole> RunWhole(SubjectKind kind, const MeshCase& c,
   TESSERA_ASSIGN_OR_RETURN(
       Tensor gradient,
       RandomRounded(DType::kF64, c.dtype, {{tokens, subject->out_width()}}, 2));
-  TESSERA_ASSIGN_OR_RETURN(Results results,
-                           Run(*subject, c, x.view(), gradient.view(), true));
+  TESSERA_ASSIGN_OR_RETURN(
+      Results results, Run(ops, *subject, c, x.view(), gradient.view(), true));
   return Whole{std::move(x), std::move(gradient), std::move(results)};
 }
 
@@ -169,7 +192,8 @@ absl::Status ExpectSame(const Results& got, const Results& want) {
 absl::Status CheckRank(SubjectKind kind, const MeshCase& c,
                        SubjectOptions options, const Whole& whole,
                        const TensorGroup& tensor, const TensorGroup& context) {
-  TensorPool pool;
+  Ops& ops = tensor.ops();
+  TensorPool pool(tensor.memory());
   std::vector<Results> first;
   for (const Recompute recompute :
        {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
@@ -180,11 +204,11 @@ absl::Status CheckRank(SubjectKind kind, const MeshCase& c,
           MakeSubject(kind, tensor, {context, c.layout()}, options, pool));
       std::vector<Parameter*> parameters;
       subject->AppendParameters(parameters);
-      TESSERA_RETURN_IF_ERROR(FillWeights(parameters, c.dtype));
+      TESSERA_RETURN_IF_ERROR(FillWeights(ops, parameters, c.dtype));
       TESSERA_ASSIGN_OR_RETURN(
           const Mine mine,
           TakeMine(c, whole, *subject, tensor.rank(), context.rank()));
-      TESSERA_ASSIGN_OR_RETURN(Results got, Run(*subject, c, mine.x.view(),
+      TESSERA_ASSIGN_OR_RETURN(Results got, Run(ops, *subject, c, mine.x.view(),
                                                 mine.y_gradient.view(), apart));
       if (first.empty()) {
         TESSERA_RETURN_IF_ERROR(
@@ -228,6 +252,77 @@ INSTANTIATE_TEST_SUITE_P(
                                          SubjectKind::kTransformerBlock,
                                          SubjectKind::kOutputHead),
                        ::testing::ValuesIn(AllMeshCases())));
+
+// A subject on one rank whose work is done by `queue`.
+absl::StatusOr<Results> RunOn(Queue& queue, SubjectKind kind, const MeshCase& c,
+                              const SubjectOptions& options,
+                              ContextAlgorithm algorithm, bool apart) {
+  CpuOps ops({.threads = 1}, queue);
+  const TensorGroup group(ops);
+  TensorPool pool(group.memory());
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Subject> subject,
+      MakeSubject(
+          kind, group,
+          {.group = group, .layout = c.layout(), .algorithm = algorithm},
+          options, pool));
+  std::vector<Parameter*> parameters;
+  subject->AppendParameters(parameters);
+  absl::Status status = FillWeights(ops, parameters, c.dtype);
+  // Nothing is freed before its work is done.
+  status.Update(queue.Synchronize());
+  TESSERA_RETURN_IF_ERROR(status);
+  const int64_t tokens = c.sequences * c.length;
+  TESSERA_ASSIGN_OR_RETURN(Tensor x,
+                           RandomTensor(c.dtype, {{tokens, options.width}}, 1));
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor gradient,
+      RandomTensor(subject->out_dtype(), {{tokens, subject->out_width()}}, 2));
+  return Run(ops, *subject, c, x.view(), gradient.view(), apart);
+}
+
+class DeviceParityTest : public ::testing::TestWithParam<SubjectKind> {};
+
+TEST_P(DeviceParityTest, AnEmulatedDeviceGivesTheBitsOfTheCpu) {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      for (const bool apart : {false, true}) {
+        const MeshCase c = {.dtype = dtype, .sequences = 3};
+        const SubjectOptions options = {.dtype = dtype,
+                                        .sequence_parallel = apart,
+                                        .overlap_chunks = apart ? 2 : 0,
+                                        .dropout = apart ? 0.3 : 0,
+                                        .recompute = recompute};
+        const ContextAlgorithm algorithm =
+            apart ? ContextAlgorithm::kUlysses : ContextAlgorithm::kRing;
+        TESSERA_ASSERT_OK_AND_ASSIGN(
+            const Results want,
+            RunOn(HostQueue(), GetParam(), c, options, algorithm, apart));
+        for (const uint64_t seed : {1, 2, 3, 4}) {
+          TESSERA_ASSERT_OK_AND_ASSIGN(
+              const auto device,
+              EmulatedDevice::Create(
+                  {.memory_bytes = size_t{1} << 30, .seed = seed}));
+          TESSERA_ASSERT_OK_AND_ASSIGN(const auto queue,
+                                       device->CreateQueue("compute"));
+          TESSERA_ASSERT_OK_AND_ASSIGN(
+              const Results got,
+              RunOn(*queue, GetParam(), c, options, algorithm, apart));
+          TESSERA_EXPECT_OK(ExpectSame(got, want)) << c << ", seed " << seed;
+          TESSERA_EXPECT_OK(device->Synchronize());
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AllKinds, DeviceParityTest,
+    ::testing::Values(SubjectKind::kColumnParallelLinear,
+                      SubjectKind::kRowParallelLinear, SubjectKind::kRmsNorm,
+                      SubjectKind::kEmbedding, SubjectKind::kGatedMlp,
+                      SubjectKind::kAttention, SubjectKind::kTransformerBlock,
+                      SubjectKind::kOutputHead));
 
 }  // namespace
 }  // namespace tessera::tensor_parallel

@@ -97,14 +97,14 @@ absl::StatusOr<OutputHead> MakeHead(const TensorGroup& group) {
 
 absl::StatusOr<Model> RunLibrary() {
   CpuOps ops({.threads = 1});
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   const TensorGroup group(ops);
   TESSERA_ASSIGN_OR_RETURN(TransformerBlock block, MakeBlock(group));
   TESSERA_ASSIGN_OR_RETURN(OutputHead head, MakeHead(group));
   std::vector<Parameter*> parameters;
   block.AppendParameters("layers.0", parameters);
   head.AppendParameters("", parameters);
-  TESSERA_RETURN_IF_ERROR(FillWeights(parameters, DType::kF64));
+  TESSERA_RETURN_IF_ERROR(FillWeights(ops, parameters, DType::kF64));
   const int64_t shape[] = {kTokens, kWidth};
   TESSERA_ASSIGN_OR_RETURN(Tensor x, RandomTensor(DType::kF64, shape, 1));
   TESSERA_ASSIGN_OR_RETURN(Tensor y, Tensor::Create(DType::kF64, shape));
@@ -113,15 +113,17 @@ absl::StatusOr<Model> RunLibrary() {
   HeadActivations head_activations(pool);
   Model model;
   model.losses.resize(kSizes.tokens());
+  const auto targets = Targets();
+  const auto scales = Scales();
   TESSERA_RETURN_IF_ERROR(
       block.Forward(2, x.view(), y.view(), block_activations));
   TESSERA_ASSIGN_OR_RETURN(model.block_output, ValuesOf(y.view()));
   TESSERA_RETURN_IF_ERROR(head.Forward(*Partition::Balanced(kTokens, 1),
-                                       y.view(), Targets(), model.losses,
-                                       head_activations));
+                                       y.view(), ListOf(targets),
+                                       ListOf(model.losses), head_activations));
   // In place, with the gradients of weights computed last.
   TESSERA_RETURN_IF_ERROR(
-      head.BackwardInput(Scales(), gradient.view(), head_activations));
+      head.BackwardInput(ListOf(scales), gradient.view(), head_activations));
   TESSERA_RETURN_IF_ERROR(
       block.BackwardInput(gradient.view(), gradient.view(), block_activations));
   TESSERA_RETURN_IF_ERROR(head.BackwardWeight(head_activations));

@@ -66,7 +66,8 @@ absl::StatusOr<TransformerBlock> TransformerBlock::Create(
                                .bias = options.mlp_bias,
                                .dtype = common.dtype,
                                .sequence_parallel = common.sequence_parallel,
-                               .overlap_chunks = common.overlap_chunks}));
+                               .overlap_chunks = common.overlap_chunks,
+                               .fp8 = common.fp8}));
   TransformerBlock block(group, context, options, std::move(attention_norm),
                          std::move(attention), std::move(mlp_norm),
                          std::move(mlp));
@@ -157,7 +158,7 @@ absl::StatusOr<ConstTensorView> TransformerBlock::GradientOf(
   return ConstTensorView(gradient);
 }
 
-// middle = input + attention(norm(input)).
+// middle = attention(norm(input)).
 absl::Status TransformerBlock::ForwardAttention(BlockActivations& a) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView normalised,
                            Reserve(a.batch_, a.attention_input_));
@@ -167,14 +168,15 @@ absl::Status TransformerBlock::ForwardAttention(BlockActivations& a) {
                            Reserve(a.batch_, a.middle_));
   TESSERA_RETURN_IF_ERROR(
       attention_.Forward(a.batch_, normalised, middle, a.attention_));
-  TESSERA_RETURN_IF_ERROR(Drop(Sublayer::kAttention, a, middle));
-  return group_.ops().Add(*a.input_view_, middle);
+  return Drop(Sublayer::kAttention, a, middle);
 }
 
+// middle += input, and its norm.
 absl::Status TransformerBlock::NormaliseMiddle(BlockActivations& a) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView normalised,
                            Reserve(a.batch_, a.mlp_input_));
-  return mlp_norm_.Forward(a.middle_.view(), normalised, a.mlp_norm_);
+  return mlp_norm_.AddForward(*a.input_view_, a.middle_.view(), normalised,
+                              a.mlp_norm_);
 }
 
 absl::Status TransformerBlock::Forward(int64_t sequences, ConstTensorView x,
@@ -244,7 +246,6 @@ absl::Status TransformerBlock::StartBackward(ConstTensorView y_gradient,
 // what it needs is there.
 absl::Status TransformerBlock::Propagate(bool weights, TensorView x_gradient,
                                          BlockActivations& a) {
-  Ops& ops = group_.ops();
   const Partition& tokens = a.batch_.tokens;
   const TensorView mlp_input = a.mlp_input_gradient_.view();
   const TensorView middle = a.middle_gradient_.view();
@@ -261,9 +262,9 @@ absl::Status TransformerBlock::Propagate(bool weights, TensorView x_gradient,
     TESSERA_RETURN_IF_ERROR(
         mlp_norm_.BackwardWeight(mlp_input, a.middle_.view(), a.mlp_norm_));
   }
-  TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardInput(mlp_input, a.middle_.view(),
-                                                  a.mlp_norm_, middle));
-  TESSERA_RETURN_IF_ERROR(ops.Add(*a.output_gradient_view_, middle));
+  TESSERA_RETURN_IF_ERROR(
+      mlp_norm_.AddBackwardInput(mlp_input, a.middle_.view(), a.mlp_norm_,
+                                 *a.output_gradient_view_, middle));
   TESSERA_ASSIGN_OR_RETURN(
       gradient, GradientOf(Sublayer::kAttention, a, middle, dropped));
   TESSERA_RETURN_IF_ERROR(
@@ -276,9 +277,8 @@ absl::Status TransformerBlock::Propagate(bool weights, TensorView x_gradient,
     TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardWeight(
         attention_input, *a.input_view_, a.attention_norm_));
   }
-  TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardInput(
-      attention_input, *a.input_view_, a.attention_norm_, x_gradient));
-  return ops.Add(middle, x_gradient);
+  return attention_norm_.AddBackwardInput(
+      attention_input, *a.input_view_, a.attention_norm_, middle, x_gradient);
 }
 
 absl::Status TransformerBlock::BackwardInput(ConstTensorView y_gradient,

@@ -50,12 +50,12 @@ inline std::ostream& operator<<(std::ostream& os, Recompute recompute) {
 // micro-batch between its passes. One per micro-batch in flight; the caller
 // owns it.
 //
-//   TensorPool pool;                          // one a rank
+//   TensorPool pool(group.memory());          // one a rank
 //   BlockActivations activations(pool);
 //   block.Forward(1, x, y, activations);
 //   activations.bytes();                      // as Recompute says
 //   block.BackwardInput(dy, dx, activations);
-//   block.BackwardWeight(activations);        // empty again, to be used again
+//   block.BackwardWeight(activations);        // now empty and reusable
 //
 // Memory comes from the pool, and is returned as soon as it is not needed.
 
@@ -140,7 +140,8 @@ class BlockActivations {
   TokenBatch batch_;
   std::optional<int64_t> first_sequence_;  // None: no dropout.
   PooledTensor input_;  // [tokens of the rank, width], as the next ones.
-  std::optional<ConstTensorView> input_view_;  // Of it, or borrowed.
+  // A view of the tensor above, or of a borrowed one.
+  std::optional<ConstTensorView> input_view_;
   NormState attention_norm_;
   PooledTensor attention_input_;
   AttentionActivations attention_;
@@ -150,7 +151,8 @@ class BlockActivations {
   GatedMlpActivations mlp_;
   // Gradients that BackwardInput leaves.
   PooledTensor output_gradient_;
-  std::optional<ConstTensorView> output_gradient_view_;  // Of it, or borrowed.
+  // A view of the tensor above, or of a borrowed one.
+  std::optional<ConstTensorView> output_gradient_view_;
   PooledTensor mlp_input_gradient_;
   PooledTensor middle_gradient_;
   PooledTensor attention_input_gradient_;
@@ -194,7 +196,7 @@ class BlockActivations {
 // Dropout masks depend on the seed, the layer and the place of a token in the
 // data alone: they are the same on every mesh, and where a forward is computed
 // again. Calls are collectives of both groups, one at a time.
-// After an error the activations are to be cleared.
+// After an error, clear the activations.
 
 // Residual dropout: of the outputs of attention and MLP, before they are added.
 struct ResidualDropout {
@@ -204,7 +206,8 @@ struct ResidualDropout {
 };
 
 struct TransformerBlockOptions {
-  // Its width, type, sequence parallelism and overlap are those of the block.
+  // Its width, type, sequence parallelism, overlap and products in fp8 are
+  // those of the block, which has four linear layers.
   AttentionOptions attention = {};
   int64_t hidden = 0;
   bool mlp_bias = false;

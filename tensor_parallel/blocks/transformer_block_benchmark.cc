@@ -150,11 +150,11 @@ void BM_Block(benchmark::State& state, Sizes s, DType dtype,
   std::vector<Parameter*> parameters;
   block->AppendParameters("", parameters);
   for (Parameter* p : parameters) {
-    p->FillNormal({.seed = 1}, 0.02).IgnoreError();
+    p->FillNormal(ops, {.seed = 1}, 0.02).IgnoreError();
   }
   Tensor x = Made(dtype, {s.tokens(), s.width});
   Tensor y = Made(dtype, {s.tokens(), s.width});
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   BlockActivations activations(pool);
   int64_t held = 0;
   Pass(*block, s, x, y, activations, &held).IgnoreError();

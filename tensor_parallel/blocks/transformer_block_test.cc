@@ -47,7 +47,7 @@ int64_t ExpectedBytes(int64_t ranks, const TransformerBlockOptions& options) {
 absl::Status CheckBytes(const TensorGroup& group,
                         const TransformerBlockOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(TransformerBlock block, MakeBlock(group, options));
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   const int64_t tokens =
       options.attention.sequence_parallel ? kTokens / group.size() : kTokens;
   Flight flight(pool, options, tokens, 1);
@@ -133,8 +133,8 @@ TEST(TransformerBlockTest, MicroBatchesInFlightDoNotDisturbEachOther) {
                                  MakeBlock(TensorGroup(ops), options));
     std::vector<Parameter*> parameters;
     block.AppendParameters("", parameters);
-    TESSERA_ASSERT_OK(FillWeights(parameters, DType::kF64));
-    TensorPool pool;
+    TESSERA_ASSERT_OK(FillWeights(ops, parameters, DType::kF64));
+    TensorPool pool(HostMemory());
     std::deque<Flight> alone, together;
     for (uint64_t i = 0; i < 6; ++i) {
       alone.emplace_back(pool, options, kTokens, i);
@@ -149,7 +149,7 @@ TEST(TransformerBlockTest, MicroBatchesInFlightDoNotDisturbEachOther) {
     for (Parameter* p : parameters) {
       TESSERA_ASSERT_OK_AND_ASSIGN(want.emplace_back(),
                                    ValuesOf(p->gradient()));
-      TESSERA_ASSERT_OK(p->ZeroGradient());
+      TESSERA_ASSERT_OK(p->ZeroGradient(ops));
     }
     TESSERA_ASSERT_OK(RunPipeline(block, together));
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -203,7 +203,7 @@ absl::Status CheckMoved(const TensorGroup& group,
                         Backward backward, const Moved& forward_units,
                         const Moved& backward_units) {
   TESSERA_ASSIGN_OR_RETURN(TransformerBlock block, MakeBlock(group, options));
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   Flight flight(
       pool, options,
       options.attention.sequence_parallel ? kTokens / group.size() : kTokens,
@@ -280,7 +280,7 @@ TEST(TransformerBlockTest, PassesOutOfOrderAreRefused) {
   const auto options = OptionsOf(DType::kF32, false, Recompute::kNone);
   TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock block,
                                MakeBlock(TensorGroup(ops), options));
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   Flight flight(pool, options, kTokens, 1);
   EXPECT_THAT(flight.BackwardInput(block),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -306,7 +306,7 @@ TEST(TransformerBlockTest, WrongTensorsAreRefused) {
   const auto options = OptionsOf(DType::kF32, false, Recompute::kNone);
   TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock block,
                                MakeBlock(TensorGroup(ops), options));
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   BlockActivations activations(pool);
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor x,
                                RandomTensor(DType::kF32, {{5, kWidth}}, 1));

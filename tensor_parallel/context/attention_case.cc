@@ -1,5 +1,6 @@
 #include "tensor_parallel/context/attention_case.h"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <string_view>
@@ -78,6 +79,7 @@ absl::StatusOr<PlainTensor> ToPlain(const Tensor& tensor) {
   return plain;
 }
 
+// Plain attention of one sequence.
 PlainAttention PlainOf(const AttentionCase& c, PlainTensor q, PlainTensor k,
                        const PlainTensor& v, const PlainTensor& g) {
   if (c.rotary) {
@@ -92,23 +94,57 @@ PlainAttention PlainOf(const AttentionCase& c, PlainTensor q, PlainTensor k,
   return plain;
 }
 
-// The tensors of one rank.
+PlainTensor SequenceOf(const AttentionCase& c, const PlainTensor& all,
+                       int64_t sequence) {
+  PlainTensor one(c.length, all.heads, all.size);
+  const auto begin =
+      all.values.begin() + sequence * static_cast<int64_t>(one.values.size());
+  std::copy_n(begin, one.values.size(), one.values.begin());
+  return one;
+}
+
+void Append(const PlainTensor& one, PlainTensor& all) {
+  all.length += one.length;
+  all.values.insert(all.values.end(), one.values.begin(), one.values.end());
+}
+
+// The rows of a rank among those of all sequences.
+std::vector<IndexRange> RowsOf(const AttentionCase& c, int64_t rank) {
+  std::vector<IndexRange> rows;
+  for (int64_t sequence = 0; sequence < c.sequences; ++sequence) {
+    for (const IndexRange& range : c.layout().RangesOf(rank)) {
+      rows.push_back(
+          {sequence * c.length + range.begin, sequence * c.length + range.end});
+    }
+  }
+  return rows;
+}
+
+// The tensors of one rank, [sequences * positions, ...].
 struct Local {
+  int64_t sequences, positions;
   Tensor query, key, value, gradient;
   Tensor output, log_sum_exp;
   Tensor query_gradient, key_gradient, value_gradient;
 
-  ContextAttention::Inputs inputs() const {
-    return {query.view(), key.view(), value.view()};
+  // [sequences, positions, ...].
+  TensorView BySequence(Tensor& x) const {
+    std::vector<int64_t> shape = {sequences, positions};
+    shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
+    return *x.view().Reshape(shape);
+  }
+  ContextAttention::Inputs inputs() {
+    return {BySequence(query), BySequence(key), BySequence(value)};
   }
 };
 
 absl::StatusOr<Local> TakeLocal(const AttentionCase& c,
                                 const WholeAttention& whole, int64_t rank) {
-  const std::vector<IndexRange> mine = c.layout().RangesOf(rank);
+  const std::vector<IndexRange> mine = RowsOf(c, rank);
   const int64_t positions = c.layout().SizeOf(rank);
-  const int64_t wide[] = {positions, c.heads, c.head_size};
-  const int64_t narrow[] = {positions, c.kv_heads, c.head_size};
+  const int64_t rows = c.sequences * positions;
+  const int64_t wide[] = {rows, c.heads, c.head_size};
+  const int64_t narrow[] = {rows, c.kv_heads, c.head_size};
   TESSERA_ASSIGN_OR_RETURN(Tensor q, Take(whole.query.view(), 0, mine));
   TESSERA_ASSIGN_OR_RETURN(Tensor k, Take(whole.key.view(), 0, mine));
   TESSERA_ASSIGN_OR_RETURN(Tensor v, Take(whole.value.view(), 0, mine));
@@ -120,19 +156,22 @@ absl::StatusOr<Local> TakeLocal(const AttentionCase& c,
   TESSERA_ASSIGN_OR_RETURN(Tensor dq, RandomTensor(c.dtype, wide, 7));
   TESSERA_ASSIGN_OR_RETURN(Tensor dk, RandomTensor(c.dtype, narrow, 8));
   TESSERA_ASSIGN_OR_RETURN(Tensor dv, RandomTensor(c.dtype, narrow, 9));
-  return Local{std::move(q),  std::move(k),      std::move(v),
-               std::move(g),  std::move(output), std::move(statistics),
-               std::move(dq), std::move(dk),     std::move(dv)};
+  return Local{
+      c.sequences,   positions,     std::move(q),      std::move(k),
+      std::move(v),  std::move(g),  std::move(output), std::move(statistics),
+      std::move(dq), std::move(dk), std::move(dv)};
 }
 
 absl::Status RunOnce(ContextAttention& attention, Local& local) {
-  TESSERA_RETURN_IF_ERROR(attention.Forward(local.inputs(), local.output.view(),
-                                            local.log_sum_exp.view()));
-  return attention.Backward(
-      local.inputs(), local.output.view(), local.log_sum_exp.view(),
-      local.gradient.view(),
-      {local.query_gradient.view(), local.key_gradient.view(),
-       local.value_gradient.view()});
+  const TensorView output = local.BySequence(local.output);
+  const TensorView log_sum_exp = local.BySequence(local.log_sum_exp);
+  TESSERA_RETURN_IF_ERROR(
+      attention.Forward(local.inputs(), output, log_sum_exp));
+  return attention.Backward(local.inputs(), output, log_sum_exp,
+                            local.BySequence(local.gradient),
+                            {local.BySequence(local.query_gradient),
+                             local.BySequence(local.key_gradient),
+                             local.BySequence(local.value_gradient)});
 }
 
 absl::Status CheckAgainst(std::string_view what, const AttentionCase& c,
@@ -142,16 +181,16 @@ absl::Status CheckAgainst(std::string_view what, const AttentionCase& c,
       const ConstTensorView whole,
       ConstTensorView::Of(std::span<const double>(plain.values),
                           {{plain.length, plain.heads, plain.size}}));
-  TESSERA_ASSIGN_OR_RETURN(Tensor want,
-                           Take(whole, 0, c.layout().RangesOf(rank)));
+  TESSERA_ASSIGN_OR_RETURN(Tensor want, Take(whole, 0, RowsOf(c, rank)));
   return ExpectNear(what, got.view(), want.view(), c.tolerance());
 }
 
 // The sum over all ranks of output times gradient.
 absl::StatusOr<double> Loss(collectives::Communicator& communicator,
                             ContextAttention& attention, Local& local) {
-  TESSERA_RETURN_IF_ERROR(attention.Forward(local.inputs(), local.output.view(),
-                                            local.log_sum_exp.view()));
+  TESSERA_RETURN_IF_ERROR(
+      attention.Forward(local.inputs(), local.BySequence(local.output),
+                        local.BySequence(local.log_sum_exp)));
   TESSERA_ASSIGN_OR_RETURN(const auto output,
                            local.output.view().AsSpan<double>());
   TESSERA_ASSIGN_OR_RETURN(const auto gradient,
@@ -256,7 +295,7 @@ std::ostream& operator<<(std::ostream& os, const AttentionCase& c) {
             << " heads, " << c.kv_heads << " kv, "
             << (c.zigzag ? "zigzag" : "contiguous")
             << (c.causal ? ", causal, " : ", ") << (c.rotary ? "rotary, " : "")
-            << DTypeName(c.dtype);
+            << DTypeName(c.dtype) << ", " << c.sequences << " sequences";
 }
 
 std::vector<AttentionCase> AllAttentionCases() {
@@ -277,13 +316,26 @@ std::vector<AttentionCase> AllAttentionCases() {
                          .rotary = true});
       }
     }
+    for (const bool zigzag : {false, true}) {
+      for (const int64_t sequences : {0, 3}) {
+        for (const DType dtype : {DType::kF64, DType::kBF16}) {
+          cases.push_back({.ranks = ranks,
+                           .length = 23,
+                           .zigzag = zigzag,
+                           .dtype = dtype,
+                           .rotary = dtype == DType::kF64,
+                           .sequences = sequences});
+        }
+      }
+    }
   }
   return cases;
 }
 
 absl::StatusOr<WholeAttention> MakeWholeAttention(const AttentionCase& c) {
-  const int64_t wide[] = {c.length, c.heads, c.head_size};
-  const int64_t narrow[] = {c.length, c.kv_heads, c.head_size};
+  const int64_t rows = c.sequences * c.length;
+  const int64_t wide[] = {rows, c.heads, c.head_size};
+  const int64_t narrow[] = {rows, c.kv_heads, c.head_size};
   TESSERA_ASSIGN_OR_RETURN(Tensor query, RandomTensor(c.dtype, wide, 1));
   TESSERA_ASSIGN_OR_RETURN(Tensor key, RandomTensor(c.dtype, narrow, 2));
   TESSERA_ASSIGN_OR_RETURN(Tensor value, RandomTensor(c.dtype, narrow, 3));
@@ -292,7 +344,19 @@ absl::StatusOr<WholeAttention> MakeWholeAttention(const AttentionCase& c) {
   TESSERA_ASSIGN_OR_RETURN(const PlainTensor k, ToPlain(key));
   TESSERA_ASSIGN_OR_RETURN(const PlainTensor v, ToPlain(value));
   TESSERA_ASSIGN_OR_RETURN(const PlainTensor g, ToPlain(gradient));
-  PlainAttention plain = PlainOf(c, q, k, v, g);
+  PlainAttention plain = {{0, c.heads, c.head_size},
+                          {0, c.heads, c.head_size},
+                          {0, c.kv_heads, c.head_size},
+                          {0, c.kv_heads, c.head_size}};
+  for (int64_t i = 0; i < c.sequences; ++i) {
+    const PlainAttention one =
+        PlainOf(c, SequenceOf(c, q, i), SequenceOf(c, k, i),
+                SequenceOf(c, v, i), SequenceOf(c, g, i));
+    Append(one.output, plain.output);
+    Append(one.query_gradient, plain.query_gradient);
+    Append(one.key_gradient, plain.key_gradient);
+    Append(one.value_gradient, plain.value_gradient);
+  }
   return WholeAttention{std::move(query), std::move(key), std::move(value),
                         std::move(gradient), std::move(plain)};
 }
@@ -305,9 +369,13 @@ absl::Status CheckAttention(collectives::Communicator& communicator,
   const int64_t rank = group.rank();
   TESSERA_ASSIGN_OR_RETURN(const auto attention, make(group, c));
   TESSERA_ASSIGN_OR_RETURN(Local local, TakeLocal(c, whole, rank));
-  const std::vector<int64_t> positions = attention->layout().PositionsOf(rank);
+  const std::vector<int64_t> once = attention->layout().PositionsOf(rank);
+  std::vector<int64_t> positions;
+  for (int64_t i = 0; i < c.sequences; ++i) {
+    positions.insert(positions.end(), once.begin(), once.end());
+  }
   const auto rotate = [&](bool inverse, Tensor& x) {
-    return c.rotary ? ops.Rotate(kBase, inverse, positions, x.view())
+    return c.rotary ? ops.Rotate(kBase, inverse, ListOf(positions), x.view())
                     : absl::OkStatus();
   };
   TESSERA_RETURN_IF_ERROR(rotate(false, local.query));

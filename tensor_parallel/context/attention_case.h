@@ -21,7 +21,7 @@
 
 namespace tessera::tensor_parallel {
 
-// A tensor [length, heads, size], by position.
+// A tensor [length, heads, size], by position (of one sequence after another).
 struct PlainTensor {
   PlainTensor(int64_t length, int64_t heads, int64_t size)
       : length(length),
@@ -78,6 +78,7 @@ struct AttentionCase {
   int64_t head_size = 4;
   // Queries and keys are rotated by their positions in the layout before.
   bool rotary = false;
+  int64_t sequences = 1;
 
   double tolerance() const;
   SequenceLayout layout() const;
@@ -87,10 +88,12 @@ struct AttentionCase {
 std::ostream& operator<<(std::ostream& os, const AttentionCase& c);
 
 // 1, 2, 3, 4, 8 ranks; sequences empty, shorter than the ranks, divisible by
-// none and by all; both layouts; f64, f32 and bf16; with rotary positions.
+// none and by all; both layouts; f64, f32 and bf16; with rotary positions; none
+// and several sequences.
 std::vector<AttentionCase> AllAttentionCases();
 
-// Random tensors, and the results of a plain loop over the whole sequence.
+// Random tensors [sequences * length, ...], and the results of a plain loop
+// over each whole sequence.
 struct WholeAttention {
   Tensor query;
   Tensor key;

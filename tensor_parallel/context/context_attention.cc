@@ -51,15 +51,15 @@ absl::Status OperandShapes::Check(std::string_view name,
       "rank ", rank_, ": ", name, " is ", DTypeName(x.dtype()), " of ",
       absl::StrJoin(x.shape(), " x "), x.IsContiguous() ? "" : " with gaps",
       "; it should be ", DTypeName(dtype), " of ", absl::StrJoin(shape, " x "),
-      shape.size() == 2 ? " (positions, heads)"
-                        : " (positions, heads, head size)"));
+      shape.size() == 3 ? " (sequences, positions, heads)"
+                        : " (sequences, positions, heads, head size)"));
 }
 
 absl::Status OperandShapes::CheckHeads(std::string_view name,
                                        const ConstTensorView& x,
                                        int64_t heads) const {
   return Check(name, x, options_.dtype,
-               {{positions_, heads, options_.head_size}});
+               {{sequences_, positions_, heads, options_.head_size}});
 }
 
 absl::Status OperandShapes::CheckForward(
@@ -70,7 +70,7 @@ absl::Status OperandShapes::CheckForward(
   TESSERA_RETURN_IF_ERROR(CheckHeads("value", inputs.value, options_.kv_heads));
   TESSERA_RETURN_IF_ERROR(CheckHeads("output", output, options_.heads));
   return Check("log-sum-exp", log_sum_exp, GradientDType(options_.dtype),
-               {{positions_, options_.heads}});
+               {{sequences_, positions_, options_.heads}});
 }
 
 absl::Status OperandShapes::CheckBackward(

@@ -13,11 +13,12 @@
 //   UlyssesAttention     some                 everything, by all-to-all
 //
 //   tensor               shape, of the rank's positions, in their order
-//   query, output        [positions, heads, head_size]
-//   key, value           [positions, kv_heads, head_size]
-//   log_sum_exp          [positions, heads], statistics
+//   query, output        [sequences, positions, heads, head_size]
+//   key, value           [sequences, positions, kv_heads, head_size]
+//   log_sum_exp          [sequences, positions, heads], statistics
 //
-// and gradients as what they are of. Tensors have one dtype, contiguous;
+// and gradients as what they are of. Any number of sequences, which the ranks
+// share in the same way. Tensors have one dtype, contiguous;
 // statistics are f64 for f64, else f32. Positions are those of
 // layout().PositionsOf(rank): by these queries and keys are to be rotated.
 //
@@ -124,11 +125,14 @@ class OperandShapes {
       const TensorGroup& group, const SequenceLayout& layout,
       const ContextAttentionOptions& options);
 
-  // The shapes of a rank with that many positions. Precondition: the options
-  // are valid.
-  OperandShapes(int64_t rank, int64_t positions,
+  // The shapes of a rank with that many positions, for as many sequences as the
+  // query has. Precondition: the options are valid.
+  OperandShapes(int64_t rank, int64_t positions, const ConstTensorView& query,
                 const ContextAttentionOptions& options)
-      : rank_(rank), positions_(positions), options_(options) {}
+      : rank_(rank),
+        sequences_(query.rank() == 0 ? 0 : query.shape()[0]),
+        positions_(positions),
+        options_(options) {}
 
   absl::Status CheckForward(const ContextAttention::Inputs& inputs,
                             const ConstTensorView& output,
@@ -146,6 +150,7 @@ class OperandShapes {
                           int64_t heads) const;
 
   int64_t rank_;
+  int64_t sequences_;
   int64_t positions_;
   ContextAttentionOptions options_;
 };

@@ -1,5 +1,6 @@
 #include "tensor_parallel/context/ring_attention.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -14,7 +15,50 @@ absl::Status Store(Ops& ops, ConstTensorView from, TensorView to) {
   return from.dtype() == to.dtype() ? ops.Copy(from, to) : ops.Cast(from, to);
 }
 
+// The views of a part of the positions, which are dimension 1.
+template <typename View>
+absl::StatusOr<View> At(const View& x, IndexRange positions) {
+  return x.Narrow(1, positions.begin, positions.size());
+}
+
+// Keys of the rank before `position`: its positions ascend.
+int64_t KeysBefore(const SequenceLayout& layout, int64_t rank,
+                   int64_t position) {
+  int64_t keys = 0;
+  for (const IndexRange& range : layout.RangesOf(rank)) {
+    keys += std::clamp<int64_t>(position - range.begin, 0, range.size());
+  }
+  return keys;
+}
+
 }  // namespace
+
+std::vector<VisiblePart> VisibleParts(const SequenceLayout& layout,
+                                      int64_t query_rank, int64_t key_rank,
+                                      bool causal) {
+  const IndexRange queries = {0, layout.SizeOf(query_rank)};
+  const IndexRange keys = {0, layout.SizeOf(key_rank)};
+  if (queries.empty() || keys.empty()) return {};
+  if (!causal) return {{queries, keys, BlockKind::kFull}};
+  // The rank's positions ascend, so that their mask is that of a sequence.
+  if (query_rank == key_rank) return {{queries, keys, BlockKind::kCausal}};
+  // No position of another rank lies within a range: all of its queries see the
+  // same first keys.
+  std::vector<VisiblePart> parts;
+  int64_t begin = 0;
+  for (const IndexRange& range : layout.RangesOf(query_rank)) {
+    const IndexRange part = {begin, begin + range.size()};
+    begin = part.end;
+    const IndexRange seen = {0, KeysBefore(layout, key_rank, range.begin)};
+    if (part.empty() || seen.empty()) continue;
+    if (!parts.empty() && parts.back().keys == seen) {
+      parts.back().queries.end = part.end;
+    } else {
+      parts.push_back({part, seen, BlockKind::kFull});
+    }
+  }
+  return parts;
+}
 
 absl::StatusOr<RingAttention> RingAttention::Create(
     const TensorGroup& group, const SequenceLayout& layout,
@@ -29,7 +73,8 @@ RingAttention::RingAttention(const TensorGroup& group,
                              const ContextAttentionOptions& options)
     : group_(group), layout_(layout), options_(options) {
   for (int64_t rank = 0; rank < layout.ranks(); ++rank) {
-    positions_.push_back(layout.PositionsOf(rank));
+    visible_.push_back(
+        VisibleParts(layout, group.rank(), rank, options.causal));
   }
 }
 
@@ -43,65 +88,65 @@ int64_t RingAttention::RankAt(int64_t step) const {
   return (group_.rank() + n - step % n) % n;
 }
 
-// Returns true if this rank's queries see none of the keys of `rank`.
-bool RingAttention::IsHidden(int64_t rank) const {
-  const auto& queries = positions_[static_cast<size_t>(group_.rank())];
-  const auto& keys = positions_[static_cast<size_t>(rank)];
-  if (queries.empty() || keys.empty()) return true;
-  return options_.causal && keys.front() > queries.back();
-}
-
-OperandShapes RingAttention::Shapes() const {
-  return OperandShapes(group_.rank(), layout_.SizeOf(group_.rank()), options_);
+OperandShapes RingAttention::ShapesFor(const Inputs& inputs) const {
+  return OperandShapes(group_.rank(), layout_.SizeOf(group_.rank()),
+                       inputs.query, options_);
 }
 
 absl::StatusOr<TensorView> RingAttention::PairOf(ReusableTensor& memory,
-                                                 DType dtype,
+                                                 DType dtype, int64_t sequences,
                                                  int64_t rank) const {
-  const int64_t shape[] = {2, layout_.SizeOf(rank), options_.kv_heads,
-                           options_.head_size};
+  const int64_t shape[] = {2, sequences, layout_.SizeOf(rank),
+                           options_.kv_heads, options_.head_size};
   return memory.Get(dtype, shape);
 }
 
-// The block of a step, at its present or future location.
-absl::StatusOr<RingAttention::Block> RingAttention::BlockAt(int64_t step) {
-  const int64_t rank = RankAt(step);
-  TESSERA_ASSIGN_OR_RETURN(
-      const TensorView both,
-      PairOf(pairs_[static_cast<size_t>(step % 2)], options_.dtype, rank));
+// Keys, then values, of the block of a step, at their present or future
+// location: [2, sequences, positions, kv_heads, head_size].
+absl::StatusOr<TensorView> RingAttention::PairAt(int64_t step,
+                                                 int64_t sequences) {
+  return PairOf(pairs_[static_cast<size_t>(step % 2)], options_.dtype,
+                sequences, RankAt(step));
+}
+
+absl::StatusOr<RingAttention::Block> RingAttention::BlockAt(int64_t step,
+                                                            int64_t sequences) {
+  TESSERA_ASSIGN_OR_RETURN(const TensorView both, PairAt(step, sequences));
   TESSERA_ASSIGN_OR_RETURN(const TensorView key, both.Select(0, 0));
   TESSERA_ASSIGN_OR_RETURN(const TensorView value, both.Select(0, 1));
-  return Block{rank, both, key, value};
+  return Block{RankAt(step), key, value};
 }
 
 absl::StatusOr<RingAttention::Block> RingAttention::LoadOwn(
     const Inputs& inputs) {
-  TESSERA_ASSIGN_OR_RETURN(Block own, BlockAt(0));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView key, own.both.Select(0, 0));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView value, own.both.Select(0, 1));
+  // Those of one rank do not travel.
+  if (group_.size() == 1) return Block{0, inputs.key, inputs.value};
+  const int64_t sequences = inputs.query.shape()[0];
+  TESSERA_ASSIGN_OR_RETURN(const TensorView both, PairAt(0, sequences));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView key, both.Select(0, 0));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView value, both.Select(0, 1));
   TESSERA_RETURN_IF_ERROR(group_.ops().Copy(inputs.key, key));
   TESSERA_RETURN_IF_ERROR(group_.ops().Copy(inputs.value, value));
-  return own;
+  return BlockAt(0, sequences);
 }
 
 // To the rank after this one, from the one before it.
 absl::StatusOr<Pending> RingAttention::StartPassing(ConstTensorView mine,
                                                     TensorView next) const {
   const int64_t n = group_.size();
-  if (n == 1) {
-    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(mine, next));
-    return Pending();
-  }
   using collectives::Rank;
   TESSERA_ASSIGN_OR_RETURN(
       collectives::Work work,
-      group_.communicator()->Start(collectives::SendReceiveOf(
-          collectives::ConstBuffer(mine.data(), mine.element_count(),
-                                   mine.dtype()),
-          Rank((group_.rank() + 1) % n),
-          collectives::Buffer(next.data(), next.element_count(), next.dtype()),
-          Rank((group_.rank() + n - 1) % n))));
-  return Pending(std::move(work));
+      group_.communicator()->StartOn(
+          group_.queue(),
+          collectives::SendReceiveOf(
+              collectives::ConstBuffer(mine.data(), mine.element_count(),
+                                       mine.dtype()),
+              Rank((group_.rank() + 1) % n),
+              collectives::Buffer(next.data(), next.element_count(),
+                                  next.dtype()),
+              Rank((group_.rank() + n - 1) % n))));
+  return Pending(std::move(work), group_.queue());
 }
 
 // Starts to receive the next block; `pending` completes when it arrives.
@@ -110,20 +155,41 @@ absl::StatusOr<RingAttention::Block> RingAttention::StartNextBlock(
     int64_t step, const Block& block, Pending* pending) {
   *pending = Pending();
   if (step + 1 == group_.size()) return block;
-  TESSERA_ASSIGN_OR_RETURN(Block next, BlockAt(step + 1));
-  TESSERA_ASSIGN_OR_RETURN(*pending, StartPassing(block.both, next.both));
-  return next;
+  const int64_t sequences = block.key.shape()[0];
+  TESSERA_ASSIGN_OR_RETURN(const TensorView mine, PairAt(step, sequences));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView next, PairAt(step + 1, sequences));
+  TESSERA_ASSIGN_OR_RETURN(*pending, StartPassing(mine, next));
+  return BlockAt(step + 1, sequences);
 }
 
-AttentionBlock RingAttention::AttentionOf(const Inputs& inputs,
-                                          const Block& block) const {
-  return {.query = inputs.query,
-          .key = block.key,
-          .value = block.value,
-          .query_positions = positions_[static_cast<size_t>(group_.rank())],
-          .key_positions = positions_[static_cast<size_t>(block.rank)],
-          .causal = options_.causal,
-          .scale = *options_.scale};
+absl::StatusOr<AttentionBlock> RingAttention::AttentionOf(
+    const Inputs& inputs, const Block& block, const VisiblePart& part) const {
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView query,
+                           At(inputs.query, part.queries));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView key, At(block.key, part.keys));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView value,
+                           At(block.value, part.keys));
+  return AttentionBlock{.query = query,
+                        .key = key,
+                        .value = value,
+                        .kind = part.kind,
+                        .scale = *options_.scale};
+}
+
+// Merges the block's keys that this rank's queries see into the state.
+absl::Status RingAttention::AttendTo(const Inputs& inputs, const Block& block,
+                                     const AttentionState& state) const {
+  for (const VisiblePart& part : visible_[static_cast<size_t>(block.rank)]) {
+    TESSERA_ASSIGN_OR_RETURN(const AttentionBlock attention,
+                             AttentionOf(inputs, block, part));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView output,
+                             At(state.output, part.queries));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView log_sum_exp,
+                             At(state.log_sum_exp, part.queries));
+    TESSERA_RETURN_IF_ERROR(
+        group_.ops().Attend(attention, {output, log_sum_exp}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RingAttention::Attend(const Inputs& inputs,
@@ -132,10 +198,7 @@ absl::Status RingAttention::Attend(const Inputs& inputs,
   for (int64_t step = 0; step < group_.size(); ++step) {
     Pending pending;
     TESSERA_ASSIGN_OR_RETURN(Block next, StartNextBlock(step, block, &pending));
-    absl::Status status =
-        IsHidden(block.rank)
-            ? absl::OkStatus()
-            : group_.ops().Attend(AttentionOf(inputs, block), state);
+    absl::Status status = AttendTo(inputs, block, state);
     // Also after an error: its buffers must not be used any more.
     status.Update(pending.Wait());
     TESSERA_RETURN_IF_ERROR(status);
@@ -146,7 +209,8 @@ absl::Status RingAttention::Attend(const Inputs& inputs,
 
 absl::Status RingAttention::Forward(const Inputs& inputs, TensorView output,
                                     TensorView log_sum_exp) {
-  TESSERA_RETURN_IF_ERROR(Shapes().CheckForward(inputs, output, log_sum_exp));
+  TESSERA_RETURN_IF_ERROR(
+      ShapesFor(inputs).CheckForward(inputs, output, log_sum_exp));
   Ops& ops = group_.ops();
   const std::vector<int64_t> shape(output.shape().begin(),
                                    output.shape().end());
@@ -166,13 +230,30 @@ absl::Status RingAttention::Forward(const Inputs& inputs, TensorView output,
 absl::Status RingAttention::AddShare(const Backpropagation& backward,
                                      const Block& block,
                                      TensorView pair) const {
-  if (IsHidden(block.rank)) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(const TensorView key_gradient, pair.Select(0, 0));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView value_gradient, pair.Select(0, 1));
-  return group_.ops().AttendGradient(
-      AttentionOf(backward.inputs, block),
-      {backward.output_gradient, backward.log_sum_exp, backward.delta,
-       backward.query_gradient, key_gradient, value_gradient});
+  TESSERA_ASSIGN_OR_RETURN(const TensorView keys, pair.Select(0, 0));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView values, pair.Select(0, 1));
+  for (const VisiblePart& part : visible_[static_cast<size_t>(block.rank)]) {
+    TESSERA_ASSIGN_OR_RETURN(const AttentionBlock attention,
+                             AttentionOf(backward.inputs, block, part));
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView output_gradient,
+                             At(backward.output_gradient, part.queries));
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView output,
+                             At(backward.output, part.queries));
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView log_sum_exp,
+                             At(backward.log_sum_exp, part.queries));
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView delta,
+                             At(backward.delta, part.queries));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView query_gradient,
+                             At(backward.query_gradient, part.queries));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView key_gradient,
+                             At(keys, part.keys));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView value_gradient,
+                             At(values, part.keys));
+    TESSERA_RETURN_IF_ERROR(group_.ops().AttendGradient(
+        attention, {output_gradient, output, log_sum_exp, delta, query_gradient,
+                    key_gradient, value_gradient}));
+  }
+  return absl::OkStatus();
 }
 
 // Returns the gradients of this rank's keys and values after they have passed
@@ -182,17 +263,24 @@ absl::StatusOr<TensorView> RingAttention::GoRound(
     const Backpropagation& backward) {
   Ops& ops = group_.ops();
   const int64_t n = group_.size();
+  const int64_t sequences = backward.inputs.query.shape()[0];
   TESSERA_ASSIGN_OR_RETURN(Block block, LoadOwn(backward.inputs));
   TESSERA_ASSIGN_OR_RETURN(
-      TensorView held, PairOf(pair_gradients_[0], statistics(), block.rank));
+      TensorView held,
+      PairOf(pair_gradients_[0], statistics(), sequences, block.rank));
   TESSERA_RETURN_IF_ERROR(ops.Fill(0, held));
+  if (n == 1) {
+    TESSERA_RETURN_IF_ERROR(AddShare(backward, block, held));
+    return held;
+  }
   Pending held_comes;
   for (int64_t step = 0; step < n; ++step) {
     Pending block_comes;
     TESSERA_ASSIGN_OR_RETURN(Block next,
                              StartNextBlock(step, block, &block_comes));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView share,
-                             PairOf(share_, statistics(), block.rank));
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView share,
+        PairOf(share_, statistics(), sequences, block.rank));
     absl::Status status = ops.Fill(0, share);
     if (status.ok()) status = AddShare(backward, block, share);
     status.Update(held_comes.Wait());
@@ -204,7 +292,7 @@ absl::StatusOr<TensorView> RingAttention::GoRound(
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView coming,
         PairOf(pair_gradients_[static_cast<size_t>((step + 1) % 2)],
-               statistics(), RankAt(step + 1)));
+               statistics(), sequences, RankAt(step + 1)));
     absl::StatusOr<Pending> passing = StartPassing(held, coming);
     status = block_comes.Wait();
     if (!passing.ok()) return passing.status();
@@ -225,8 +313,8 @@ absl::Status RingAttention::Backward(const Inputs& inputs,
                                      ConstTensorView log_sum_exp,
                                      ConstTensorView output_gradient,
                                      const Gradients& gradients) {
-  TESSERA_RETURN_IF_ERROR(Shapes().CheckBackward(inputs, output, log_sum_exp,
-                                                 output_gradient, gradients));
+  TESSERA_RETURN_IF_ERROR(ShapesFor(inputs).CheckBackward(
+      inputs, output, log_sum_exp, output_gradient, gradients));
   Ops& ops = group_.ops();
   const std::vector<int64_t> shape(output.shape().begin(),
                                    output.shape().end());
@@ -238,14 +326,14 @@ absl::Status RingAttention::Backward(const Inputs& inputs,
     sum = wide;
   }
   TESSERA_ASSIGN_OR_RETURN(const TensorView delta,
-                           delta_.Get(statistics(), std::span(shape).first(2)));
+                           delta_.Get(statistics(), std::span(shape).first(3)));
   TESSERA_RETURN_IF_ERROR(ops.RowDots(sum, output_gradient, delta));
   TESSERA_ASSIGN_OR_RETURN(const TensorView query_gradient,
                            query_gradient_.Get(statistics(), shape));
   TESSERA_RETURN_IF_ERROR(ops.Fill(0, query_gradient));
-  TESSERA_ASSIGN_OR_RETURN(
-      const TensorView pair,
-      GoRound({inputs, output_gradient, log_sum_exp, delta, query_gradient}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView pair,
+                           GoRound({inputs, output_gradient, sum, log_sum_exp,
+                                    delta, query_gradient}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView key_gradient, pair.Select(0, 0));
   TESSERA_ASSIGN_OR_RETURN(const TensorView value_gradient, pair.Select(0, 1));
   TESSERA_RETURN_IF_ERROR(Store(ops, query_gradient, gradients.query));

@@ -12,7 +12,8 @@
 // 1 arrives: n - 1 messages with keys and values in the forward; the backward
 // has the same plus n messages with their gradients, which circulate with them
 // and return to their owner. Blocks hidden by a causal mask are passed on
-// without work. Liu, Zaharia and Abbeel, Ring Attention, arXiv 2310.01889;
+// without work (VisibleParts). All sequences of a micro-batch go round
+// together. Liu, Zaharia and Abbeel, Ring Attention, arXiv 2310.01889;
 // merging as in ops/ops.h.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
@@ -29,8 +30,27 @@
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
+
+// Some queries of a rank and the keys of a rank that they see, as indices of
+// the rank's positions.
+struct VisiblePart {
+  IndexRange queries;
+  IndexRange keys;
+  BlockKind kind = BlockKind::kFull;  // kFull or kCausal.
+
+  friend bool operator==(const VisiblePart&, const VisiblePart&) = default;
+};
+
+// The parts of the block of two ranks in which queries see keys; each pair of a
+// query and a key that it sees is in one of them. One part with the layouts
+// that there are, or none.
+std::vector<VisiblePart> VisibleParts(const SequenceLayout& layout,
+                                      int64_t query_rank, int64_t key_rank,
+                                      bool causal);
 
 class RingAttention final : public ContextAttention {
  public:
@@ -51,10 +71,9 @@ class RingAttention final : public ContextAttention {
                         const Gradients& gradients) override;
 
  private:
-  // Keys, then values, of one rank: [2, positions, kv_heads, head_size].
+  // Keys and values of one rank.
   struct Block {
     int64_t rank = 0;
-    TensorView both;
     ConstTensorView key;
     ConstTensorView value;
   };
@@ -64,23 +83,28 @@ class RingAttention final : public ContextAttention {
 
   DType statistics() const;
   int64_t RankAt(int64_t step) const;
-  bool IsHidden(int64_t rank) const;
-  OperandShapes Shapes() const;
+  OperandShapes ShapesFor(const Inputs& inputs) const;
   absl::StatusOr<TensorView> PairOf(ReusableTensor& memory, DType dtype,
-                                    int64_t rank) const;
-  absl::StatusOr<Block> BlockAt(int64_t step);
+                                    int64_t sequences, int64_t rank) const;
+  absl::StatusOr<TensorView> PairAt(int64_t step, int64_t sequences);
+  absl::StatusOr<Block> BlockAt(int64_t step, int64_t sequences);
   absl::StatusOr<Block> LoadOwn(const Inputs& inputs);
   absl::StatusOr<Pending> StartPassing(ConstTensorView mine,
                                        TensorView next) const;
-  AttentionBlock AttentionOf(const Inputs& inputs, const Block& block) const;
+  absl::StatusOr<AttentionBlock> AttentionOf(const Inputs& inputs,
+                                             const Block& block,
+                                             const VisiblePart& part) const;
   absl::StatusOr<Block> StartNextBlock(int64_t step, const Block& block,
                                        Pending* pending);
+  absl::Status AttendTo(const Inputs& inputs, const Block& block,
+                        const AttentionState& state) const;
   absl::Status Attend(const Inputs& inputs, const AttentionState& state);
 
   // State that all steps of one backward share.
   struct Backpropagation {
     const Inputs& inputs;
     ConstTensorView output_gradient;
+    ConstTensorView output;  // As Attend left it.
     ConstTensorView log_sum_exp;
     ConstTensorView delta;
     TensorView query_gradient;
@@ -92,18 +116,20 @@ class RingAttention final : public ContextAttention {
   TensorGroup group_;
   SequenceLayout layout_;
   ContextAttentionOptions options_;
-  std::vector<std::vector<int64_t>> positions_;  // By rank.
+  // By rank of the keys, the parts that this rank's queries see.
+  std::vector<std::vector<VisiblePart>> visible_;
 
   // The keys and values that travel the ring: one pair is in use while the next
   // arrives.
-  std::array<ReusableTensor, 2> pairs_{ReusableTensor(group_.memory()),
-                                       ReusableTensor(group_.memory())};
+  std::array<ReusableTensor, 2> pairs_{group_.Working("ring pair 0"),
+                                       group_.Working("ring pair 1")};
   std::array<ReusableTensor, 2> pair_gradients_{
-      ReusableTensor(group_.memory()), ReusableTensor(group_.memory())};
-  ReusableTensor share_{group_.memory()};
-  ReusableTensor output_{group_.memory()};
-  ReusableTensor delta_{group_.memory()};
-  ReusableTensor query_gradient_{group_.memory()};
+      group_.Working("ring pair gradient 0"),
+      group_.Working("ring pair gradient 1")};
+  ReusableTensor share_ = group_.Working("ring share");
+  ReusableTensor output_ = group_.Working("attention output");
+  ReusableTensor delta_ = group_.Working("attention delta");
+  ReusableTensor query_gradient_ = group_.Working("attention query gradient");
 };
 
 }  // namespace tessera::tensor_parallel

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <memory>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -29,6 +30,25 @@ absl::StatusOr<std::unique_ptr<ContextAttention>> MakeRing(
   return std::make_unique<RingAttention>(std::move(attention));
 }
 
+void ExpectMask(const std::vector<int64_t>& queries,
+                const std::vector<int64_t>& keys, bool causal,
+                const std::vector<VisiblePart>& parts) {
+  for (size_t i = 0; i < queries.size(); ++i) {
+    for (size_t j = 0; j < keys.size(); ++j) {
+      const auto query = static_cast<int64_t>(i), key = static_cast<int64_t>(j);
+      int seen = 0;
+      for (const VisiblePart& part : parts) {
+        if (query < part.queries.begin || query >= part.queries.end) continue;
+        if (key < part.keys.begin || key >= part.keys.end) continue;
+        const int64_t last =
+            query - part.queries.begin + part.keys.size() - part.queries.size();
+        seen += part.kind == BlockKind::kFull || key - part.keys.begin <= last;
+      }
+      ASSERT_EQ(seen, !causal || keys[j] <= queries[i]) << i << " " << j;
+    }
+  }
+}
+
 class RingAttentionTest : public ::testing::TestWithParam<AttentionCase> {};
 
 TEST_P(RingAttentionTest, GivesWhatAPlainLoopGives) {
@@ -45,6 +65,28 @@ TEST_P(RingAttentionTest, GivesWhatAPlainLoopGives) {
 
 INSTANTIATE_TEST_SUITE_P(AllCases, RingAttentionTest,
                          ::testing::ValuesIn(AllAttentionCases()));
+
+// The parts cover what a causal mask by positions leaves, once.
+TEST(VisiblePartsTest, AreTheMaskOfThePositions) {
+  for (const int64_t ranks : {1, 2, 3, 5}) {
+    for (int64_t length = 0; length < 25; ++length) {
+      for (const SequenceLayout& layout :
+           {*SequenceLayout::Contiguous(length, ranks),
+            *SequenceLayout::Zigzag(length, ranks)}) {
+        for (int64_t q = 0; q < ranks; ++q) {
+          for (int64_t k = 0; k < ranks; ++k) {
+            for (const bool causal : {false, true}) {
+              const auto parts = VisibleParts(layout, q, k, causal);
+              EXPECT_LE(parts.size(), 1u);
+              ExpectMask(layout.PositionsOf(q), layout.PositionsOf(k), causal,
+                         parts);
+            }
+          }
+        }
+      }
+    }
+  }
+}
 
 TEST(RingAttentionDifferencesTest, GradientsAreWhatTheForwardSays) {
   for (const int64_t ranks : {1, 3}) {
@@ -79,22 +121,24 @@ TEST(RingAttentionRefusalTest, NamesWhatIsWrong) {
       auto attention, RingAttention::Create(group, layout, {.head_size = 2}));
   EXPECT_DOUBLE_EQ(*attention.options().scale, std::sqrt(0.5));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor good,
-                               RandomTensor(DType::kF32, {{4, 1, 2}}, 1));
+                               RandomTensor(DType::kF32, {{1, 4, 1, 2}}, 1));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor bad,
-                               RandomTensor(DType::kF32, {{3, 1, 2}}, 1));
+                               RandomTensor(DType::kF32, {{1, 3, 1, 2}}, 1));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor lse,
-                               RandomTensor(DType::kF32, {{4, 1}}, 1));
+                               RandomTensor(DType::kF32, {{1, 4, 1}}, 1));
   const ContextAttention::Inputs inputs = {good.view(), good.view(),
                                            good.view()};
   EXPECT_THAT(attention.Forward({good.view(), bad.view(), good.view()},
                                 good.view(), lse.view()),
               StatusIs(kInvalid,
-                       HasSubstr("key is f32 of 3 x 1 x 2; it should be f32 of "
-                                 "4 x 1 x 2 (positions, heads, head size)")));
+                       HasSubstr("key is f32 of 1 x 3 x 1 x 2; it should be "
+                                 "f32 of 1 x 4 x 1 x 2 (sequences, positions, "
+                                 "heads, head size)")));
   EXPECT_THAT(
       attention.Forward(inputs, good.view(), good.view()),
-      StatusIs(kInvalid, HasSubstr("log-sum-exp is f32 of 4 x 1 x 2; it should "
-                                   "be f32 of 4 x 1 (positions, heads)")));
+      StatusIs(kInvalid, HasSubstr("log-sum-exp is f32 of 1 x 4 x 1 x 2; it "
+                                   "should be f32 of 1 x 4 x 1 (sequences, "
+                                   "positions, heads)")));
   EXPECT_THAT(attention.Backward(inputs, good.view(), lse.view(), bad.view(),
                                  {good.view(), good.view(), good.view()}),
               StatusIs(kInvalid, HasSubstr("output gradient")));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -65,7 +64,7 @@ namespace {
 constexpr int64_t kAlignment = 8;
 
 std::vector<int64_t> RestOf(const ConstTensorView& by_position) {
-  return {by_position.shape().begin() + 2, by_position.shape().end()};
+  return {by_position.shape().begin() + 3, by_position.shape().end()};
 }
 
 // Copies the rows of a piece, which are contiguous there, into ranges of the
@@ -76,9 +75,9 @@ absl::Status CopyIn(Ops& ops, ConstTensorView piece,
   int64_t at = 0;
   for (const IndexRange& range : ranges) {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView from,
-                             piece.Narrow(0, at, range.size()));
+                             piece.Narrow(1, at, range.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
-                             whole.Narrow(0, range.begin, range.size()));
+                             whole.Narrow(1, range.begin, range.size()));
     TESSERA_RETURN_IF_ERROR(ops.Copy(from, to));
     at += range.size();
   }
@@ -90,9 +89,9 @@ absl::Status CopyOut(Ops& ops, const ConstTensorView& whole,
   int64_t at = 0;
   for (const IndexRange& range : ranges) {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView from,
-                             whole.Narrow(0, range.begin, range.size()));
+                             whole.Narrow(1, range.begin, range.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
-                             piece.Narrow(0, at, range.size()));
+                             piece.Narrow(1, at, range.size()));
     TESSERA_RETURN_IF_ERROR(ops.Copy(from, to));
     at += range.size();
   }
@@ -131,7 +130,8 @@ void HeadExchange::AddMessage(std::span<const Shape> shapes,
                      .dtype = shape.dtype};
       piece.heads =
           shape.kind == HeadKind::kQuery ? runs[run].heads : runs[run].kv_heads;
-      piece.shape = {layout_.SizeOf(positions_of), piece.heads.size()};
+      piece.shape = {shape.sequences, layout_.SizeOf(positions_of),
+                     piece.heads.size()};
       piece.shape.insert(piece.shape.end(), shape.rest.begin(),
                          shape.rest.end());
       int64_t bytes = SizeInBytes(piece.dtype);
@@ -168,7 +168,7 @@ absl::StatusOr<TensorView> HeadExchange::ViewOf(const TensorView& messages,
   return TensorView::Create(
       {messages.data() + piece.offset,
        static_cast<size_t>(messages.element_count() - piece.offset)},
-      piece.dtype, piece.shape);
+      piece.dtype, piece.shape, messages.kind());
 }
 
 // Returns the elements that the ranks sent to this one.
@@ -178,17 +178,20 @@ absl::StatusOr<TensorView> HeadExchange::Exchange(const Traffic& out,
   if (group_.size() == 1) return sent;
   TESSERA_ASSIGN_OR_RETURN(TensorView received,
                            received_.Get(DType::kU8, {{in.bytes}}));
-  TESSERA_RETURN_IF_ERROR(group_.communicator()->AllToAllUneven(
-      collectives::ConstBuffer(sent.data(), out.bytes, DType::kU8), out.counts,
-      collectives::Buffer(received.data(), in.bytes, DType::kU8), in.counts));
+  TESSERA_RETURN_IF_ERROR(group_.communicator()->RunOn(
+      group_.queue(),
+      collectives::AllToAllOf(
+          collectives::ConstBuffer(sent.data(), out.bytes, DType::kU8),
+          collectives::Buffer(received.data(), in.bytes, DType::kU8),
+          out.counts, in.counts)));
   return received;
 }
 
 absl::Status HeadExchange::ToHeads(std::span<const ToHeadsField> fields) {
   std::vector<Shape> shapes;
   for (const ToHeadsField& field : fields) {
-    shapes.push_back(
-        {field.kind, field.by_position.dtype(), RestOf(field.by_position)});
+    shapes.push_back({field.kind, field.by_position.dtype(),
+                      field.by_position.shape()[0], RestOf(field.by_position)});
   }
   const Traffic out = PositionSide(shapes);
   TESSERA_ASSIGN_OR_RETURN(const TensorView sent,
@@ -196,7 +199,7 @@ absl::Status HeadExchange::ToHeads(std::span<const ToHeadsField> fields) {
   for (const Piece& piece : out.pieces) {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView from,
                              fields[piece.field].by_position.Narrow(
-                                 1, piece.heads.begin, piece.heads.size()));
+                                 2, piece.heads.begin, piece.heads.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to, ViewOf(sent, piece));
     TESSERA_RETURN_IF_ERROR(group_.ops().Copy(from, to));
   }
@@ -216,7 +219,7 @@ absl::Status HeadExchange::Keep(const ToPositionsField& field,
                                 ConstTensorView part) const {
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView to,
-      field.by_position.Narrow(1, piece.heads.begin, piece.heads.size()));
+      field.by_position.Narrow(2, piece.heads.begin, piece.heads.size()));
   return field.sum ? group_.ops().Add(part, to) : group_.ops().Copy(part, to);
 }
 
@@ -224,8 +227,8 @@ absl::Status HeadExchange::ToPositions(
     std::span<const ToPositionsField> fields) {
   std::vector<Shape> shapes;
   for (const ToPositionsField& field : fields) {
-    shapes.push_back(
-        {field.kind, field.by_position.dtype(), RestOf(field.by_position)});
+    shapes.push_back({field.kind, field.by_position.dtype(),
+                      field.by_position.shape()[0], RestOf(field.by_position)});
   }
   const Traffic out = HeadSide(shapes);
   TESSERA_ASSIGN_OR_RETURN(const TensorView sent,
@@ -269,43 +272,46 @@ UlyssesAttention::UlyssesAttention(const TensorGroup& group,
       options_(options),
       heads_(heads),
       runs_(heads.RunsOf(group.rank())),
-      positions_(static_cast<size_t>(layout.length())),
-      exchange_(group, layout, heads) {
-  std::iota(positions_.begin(), positions_.end(), 0);
-}
+      exchange_(group, layout, heads) {}
 
 DType UlyssesAttention::statistics() const {
   return GradientDType(options_.dtype);
 }
 
-OperandShapes UlyssesAttention::Shapes() const {
-  return OperandShapes(group_.rank(), layout_.SizeOf(group_.rank()), options_);
+OperandShapes UlyssesAttention::ShapesFor(const Inputs& inputs) const {
+  return OperandShapes(group_.rank(), layout_.SizeOf(group_.rank()),
+                       inputs.query, options_);
 }
 
 // Working memory by head: with the elements of a head, or a number for each.
 absl::StatusOr<UlyssesAttention::ByHead> UlyssesAttention::Get(
-    ByHeadMemory& memory, HeadKind kind, DType dtype, bool has_elements) {
-  while (memory.size() < runs_.size()) memory.emplace_back(group_.memory());
+    ByHeadMemory& memory, HeadKind kind, DType dtype, int64_t sequences,
+    bool has_elements) {
+  while (memory.runs.size() < runs_.size()) {
+    memory.runs.push_back(
+        group_.Working(absl::StrCat(memory.name, " ", memory.runs.size())));
+  }
   ByHead views;
   for (size_t run = 0; run < runs_.size(); ++run) {
     const IndexRange heads =
         kind == HeadKind::kQuery ? runs_[run].heads : runs_[run].kv_heads;
-    std::vector<int64_t> shape = {layout_.length(), heads.size()};
+    std::vector<int64_t> shape = {sequences, layout_.length(), heads.size()};
     if (has_elements) shape.push_back(options_.head_size);
     TESSERA_ASSIGN_OR_RETURN(const TensorView view,
-                             memory[run].Get(dtype, shape));
+                             memory.runs[run].Get(dtype, shape));
     views.push_back(view);
   }
   return views;
 }
 
-absl::StatusOr<UlyssesAttention::Gathered> UlyssesAttention::GetInputs() {
-  TESSERA_ASSIGN_OR_RETURN(ByHead query,
-                           Get(query_, HeadKind::kQuery, options_.dtype));
-  TESSERA_ASSIGN_OR_RETURN(ByHead key,
-                           Get(key_, HeadKind::kKeyValue, options_.dtype));
-  TESSERA_ASSIGN_OR_RETURN(ByHead value,
-                           Get(value_, HeadKind::kKeyValue, options_.dtype));
+absl::StatusOr<UlyssesAttention::Gathered> UlyssesAttention::GetInputs(
+    int64_t sequences) {
+  TESSERA_ASSIGN_OR_RETURN(
+      ByHead query, Get(query_, HeadKind::kQuery, options_.dtype, sequences));
+  TESSERA_ASSIGN_OR_RETURN(
+      ByHead key, Get(key_, HeadKind::kKeyValue, options_.dtype, sequences));
+  TESSERA_ASSIGN_OR_RETURN(ByHead value, Get(value_, HeadKind::kKeyValue,
+                                             options_.dtype, sequences));
   return Gathered{std::move(query), std::move(key), std::move(value)};
 }
 
@@ -314,9 +320,7 @@ AttentionBlock UlyssesAttention::BlockOf(const Gathered& gathered,
   return {.query = gathered.query[run],
           .key = gathered.key[run],
           .value = gathered.value[run],
-          .query_positions = positions_,
-          .key_positions = positions_,
-          .causal = options_.causal,
+          .kind = options_.causal ? BlockKind::kCausal : BlockKind::kFull,
           .scale = *options_.scale};
 }
 
@@ -338,8 +342,9 @@ absl::Status UlyssesAttention::Attend(const Gathered& gathered,
 // type.
 absl::StatusOr<UlyssesAttention::ByHead> UlyssesAttention::Narrowed(
     const ByHead& wide, ByHeadMemory& memory, HeadKind kind) {
-  if (statistics() == options_.dtype) return wide;
-  TESSERA_ASSIGN_OR_RETURN(ByHead narrow, Get(memory, kind, options_.dtype));
+  if (statistics() == options_.dtype || wide.empty()) return wide;
+  TESSERA_ASSIGN_OR_RETURN(
+      ByHead narrow, Get(memory, kind, options_.dtype, wide[0].shape()[0]));
   for (size_t run = 0; run < runs_.size(); ++run) {
     TESSERA_RETURN_IF_ERROR(group_.ops().Cast(wide[run], narrow[run]));
   }
@@ -348,17 +353,19 @@ absl::StatusOr<UlyssesAttention::ByHead> UlyssesAttention::Narrowed(
 
 absl::Status UlyssesAttention::Forward(const Inputs& inputs, TensorView output,
                                        TensorView log_sum_exp) {
-  TESSERA_RETURN_IF_ERROR(Shapes().CheckForward(inputs, output, log_sum_exp));
-  TESSERA_ASSIGN_OR_RETURN(const Gathered gathered, GetInputs());
+  TESSERA_RETURN_IF_ERROR(
+      ShapesFor(inputs).CheckForward(inputs, output, log_sum_exp));
+  const int64_t sequences = inputs.query.shape()[0];
+  TESSERA_ASSIGN_OR_RETURN(const Gathered gathered, GetInputs(sequences));
   TESSERA_RETURN_IF_ERROR(exchange_.ToHeads(
       {{{HeadKind::kQuery, inputs.query, gathered.query},
         {HeadKind::kKeyValue, inputs.key, gathered.key},
         {HeadKind::kKeyValue, inputs.value, gathered.value}}}));
-  TESSERA_ASSIGN_OR_RETURN(const ByHead wide,
-                           Get(output_, HeadKind::kQuery, statistics()));
+  TESSERA_ASSIGN_OR_RETURN(const ByHead wide, Get(output_, HeadKind::kQuery,
+                                                  statistics(), sequences));
   TESSERA_ASSIGN_OR_RETURN(
       const ByHead statistic,
-      Get(log_sum_exp_, HeadKind::kQuery, statistics(), false));
+      Get(log_sum_exp_, HeadKind::kQuery, statistics(), sequences, false));
   TESSERA_RETURN_IF_ERROR(Attend(gathered, wide, statistic));
   TESSERA_ASSIGN_OR_RETURN(const ByHead narrow,
                            Narrowed(wide, narrow_output_, HeadKind::kQuery));
@@ -367,23 +374,17 @@ absl::Status UlyssesAttention::Forward(const Inputs& inputs, TensorView output,
         {HeadKind::kQuery, ToConst(statistic), log_sum_exp}}});
 }
 
-// Computes delta for this rank's positions, which hold the output, so that only
-// delta is sent.
-absl::StatusOr<TensorView> UlyssesAttention::DeltaOf(
-    ConstTensorView output, ConstTensorView output_gradient) {
-  const std::vector<int64_t> shape(output.shape().begin(),
-                                   output.shape().end());
-  if (statistics() != options_.dtype) {
-    TESSERA_ASSIGN_OR_RETURN(const TensorView wide,
-                             wide_output_.Get(statistics(), shape));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Cast(output, wide));
-    output = wide;
-  }
+// The inverse of Narrowed.
+absl::StatusOr<UlyssesAttention::ByHead> UlyssesAttention::Widened(
+    const ByHead& narrow, ByHeadMemory& memory) {
+  if (statistics() == options_.dtype || narrow.empty()) return narrow;
   TESSERA_ASSIGN_OR_RETURN(
-      const TensorView delta,
-      local_delta_.Get(statistics(), std::span(shape).first(2)));
-  TESSERA_RETURN_IF_ERROR(group_.ops().RowDots(output, output_gradient, delta));
-  return delta;
+      ByHead wide,
+      Get(memory, HeadKind::kQuery, statistics(), narrow[0].shape()[0]));
+  for (size_t run = 0; run < runs_.size(); ++run) {
+    TESSERA_RETURN_IF_ERROR(group_.ops().Cast(narrow[run], wide[run]));
+  }
+  return wide;
 }
 
 // The memory for the sums of a gradient.
@@ -427,44 +428,66 @@ absl::Status UlyssesAttention::Backward(const Inputs& inputs,
                                         ConstTensorView log_sum_exp,
                                         ConstTensorView output_gradient,
                                         const Gradients& gradients) {
-  TESSERA_RETURN_IF_ERROR(Shapes().CheckBackward(inputs, output, log_sum_exp,
-                                                 output_gradient, gradients));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView local_delta,
-                           DeltaOf(output, output_gradient));
-  TESSERA_ASSIGN_OR_RETURN(const Gathered gathered, GetInputs());
+  TESSERA_RETURN_IF_ERROR(ShapesFor(inputs).CheckBackward(
+      inputs, output, log_sum_exp, output_gradient, gradients));
+  const int64_t sequences = inputs.query.shape()[0];
+  TESSERA_ASSIGN_OR_RETURN(const Gathered gathered, GetInputs(sequences));
+  const auto get = [&](ByHeadMemory& memory, HeadKind kind, DType dtype,
+                       bool has_elements = true) {
+    return Get(memory, kind, dtype, sequences, has_elements);
+  };
+  TESSERA_ASSIGN_OR_RETURN(
+      const ByHead narrow_output,
+      get(statistics() == options_.dtype ? output_ : narrow_output_,
+          HeadKind::kQuery, options_.dtype));
   TESSERA_ASSIGN_OR_RETURN(
       const ByHead gradient,
-      Get(output_gradient_, HeadKind::kQuery, options_.dtype));
+      get(output_gradient_, HeadKind::kQuery, options_.dtype));
   TESSERA_ASSIGN_OR_RETURN(
       const ByHead statistic,
-      Get(log_sum_exp_, HeadKind::kQuery, statistics(), false));
-  TESSERA_ASSIGN_OR_RETURN(const ByHead delta,
-                           Get(delta_, HeadKind::kQuery, statistics(), false));
+      get(log_sum_exp_, HeadKind::kQuery, statistics(), false));
   TESSERA_RETURN_IF_ERROR(
       exchange_.ToHeads({{{HeadKind::kQuery, inputs.query, gathered.query},
                           {HeadKind::kKeyValue, inputs.key, gathered.key},
                           {HeadKind::kKeyValue, inputs.value, gathered.value},
+                          {HeadKind::kQuery, output, narrow_output},
                           {HeadKind::kQuery, output_gradient, gradient},
-                          {HeadKind::kQuery, log_sum_exp, statistic},
-                          {HeadKind::kQuery, local_delta, delta}}}));
+                          {HeadKind::kQuery, log_sum_exp, statistic}}}));
+  TESSERA_ASSIGN_OR_RETURN(const ByHead wide_output,
+                           Widened(narrow_output, output_));
+  TESSERA_ASSIGN_OR_RETURN(
+      const Gathered wide,
+      AttendGradients(sequences, gathered, wide_output, gradient, statistic));
+  return ReturnGradients(wide, gradients);
+}
+
+// The gradients of this rank's heads, of statistics.
+absl::StatusOr<UlyssesAttention::Gathered> UlyssesAttention::AttendGradients(
+    int64_t sequences, const Gathered& gathered, const ByHead& output,
+    const ByHead& output_gradient, const ByHead& log_sum_exp) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const ByHead delta,
+      Get(delta_, HeadKind::kQuery, statistics(), sequences, false));
   Gathered wide;
-  TESSERA_ASSIGN_OR_RETURN(
-      wide.query, Get(query_gradient_, HeadKind::kQuery, statistics()));
-  TESSERA_ASSIGN_OR_RETURN(
-      wide.key, Get(key_gradient_, HeadKind::kKeyValue, statistics()));
-  TESSERA_ASSIGN_OR_RETURN(
-      wide.value, Get(value_gradient_, HeadKind::kKeyValue, statistics()));
+  TESSERA_ASSIGN_OR_RETURN(wide.query, Get(query_gradient_, HeadKind::kQuery,
+                                           statistics(), sequences, true));
+  TESSERA_ASSIGN_OR_RETURN(wide.key, Get(key_gradient_, HeadKind::kKeyValue,
+                                         statistics(), sequences, true));
+  TESSERA_ASSIGN_OR_RETURN(wide.value, Get(value_gradient_, HeadKind::kKeyValue,
+                                           statistics(), sequences, true));
   Ops& ops = group_.ops();
   for (size_t run = 0; run < runs_.size(); ++run) {
     for (const ByHead* of : {&wide.query, &wide.key, &wide.value}) {
       TESSERA_RETURN_IF_ERROR(ops.Fill(0, (*of)[run]));
     }
     TESSERA_RETURN_IF_ERROR(
-        ops.AttendGradient(BlockOf(gathered, run),
-                           {gradient[run], statistic[run], delta[run],
-                            wide.query[run], wide.key[run], wide.value[run]}));
+        ops.RowDots(output[run], output_gradient[run], delta[run]));
+    TESSERA_RETURN_IF_ERROR(ops.AttendGradient(
+        BlockOf(gathered, run),
+        {output_gradient[run], output[run], log_sum_exp[run], delta[run],
+         wide.query[run], wide.key[run], wide.value[run]}));
   }
-  return ReturnGradients(wide, gradients);
+  return wide;
 }
 
 }  // namespace tessera::tensor_parallel

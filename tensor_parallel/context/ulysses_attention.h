@@ -24,6 +24,7 @@
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -69,15 +70,16 @@ class HeadPartition {
 // heads into tensors of all positions and the rank's heads, and back.
 //
 //   HeadExchange exchange(group, layout, heads);
-//   // q [4 positions, 8 heads, 64] on each of 4 ranks -> [16, 2, 64]
+//   // q [3 sequences, 4 positions, 8 heads, 64] on each of 4 ranks ->
+//   // [3, 16, 2, 64]
 //   exchange.ToHeads({{{HeadKind::kQuery, q, {q_of_run_0}}}});
 //   exchange.ToPositions({{{HeadKind::kQuery, {output_of_run_0}, output}}});
 //
-// By position a tensor is [positions of the rank, heads, ...]; by head it is
-// one contiguous tensor [length, heads of the run, ...] for each run of the
-// rank's heads, in the order of the sequence. All tensors of a call travel in
-// one all-to-all of bytes. A message to a rank is one piece for each of its
-// runs and each tensor, each padded to a multiple of 8 bytes.
+// By position a tensor is [sequences, positions of the rank, heads, ...]; by
+// head it is one contiguous tensor [sequences, length, heads of the run, ...]
+// for each run of the rank's heads, in the order of the sequence. All tensors
+// of a call travel in one all-to-all of bytes. A message to a rank is one piece
+// for each of its runs and each tensor, each padded to a multiple of 8 bytes.
 //
 // A collective. Errors are the communicator's. Shapes are the caller's to
 // check; a copy names those that differ. Internal to this folder.
@@ -112,6 +114,7 @@ class HeadExchange {
   struct Shape {
     HeadKind kind = HeadKind::kQuery;
     DType dtype = DType::kF32;
+    int64_t sequences = 0;
     std::vector<int64_t> rest = {};  // After positions and heads.
   };
   // A part of a message: of run `run` and tensor `field`.
@@ -145,8 +148,8 @@ class HeadExchange {
   TensorGroup group_;
   SequenceLayout layout_;
   std::vector<std::vector<HeadRun>> runs_;  // By rank.
-  ReusableTensor sent_{group_.memory()};
-  ReusableTensor received_{group_.memory()};
+  ReusableTensor sent_ = group_.Working("heads sent");
+  ReusableTensor received_ = group_.Working("heads received");
 };
 
 // UlyssesAttention: attention over a sequence whose positions are divided among
@@ -167,13 +170,14 @@ class HeadExchange {
 // on the layout. With fewer heads than ranks some have no work; RingAttention
 // has no such limit.
 //
-// Bytes that a rank sends, its part to itself included, as a collective counts
-// them: L positions, of which it has P; H heads, of which it has h; it needs k
-// kv heads, and all ranks together K' (the kv heads, where they are not
-// shared); d elements a head of e bytes, s bytes a number of statistics.
+// Bytes that a rank sends for a sequence, its part to itself included, as a
+// collective counts them: L positions, of which it has P; H heads, of which it
+// has h; it needs k kv heads, and all ranks together K' (the kv heads, where
+// they are not shared); d elements a head of e bytes, s bytes a number of
+// statistics.
 //
 //   forward    P (H + 2 K') d e  and back  L h (d e + s)
-//   backward   P (2 (H + K') d e + 2 H s)  and back  L (h d e + 2 k d g)
+//   backward   P ((3 H + 2 K') d e + H s)  and back  L (h d e + 2 k d g)
 //
 // with g = s where ranks share kv heads, else e; each tensor of a message is
 // padded to 8 bytes. Two collectives each way, whatever the number of ranks.
@@ -201,7 +205,11 @@ class UlyssesAttention final : public ContextAttention {
  private:
   // A tensor by head: one for each run of this rank's heads.
   using ByHead = std::vector<TensorView>;
-  using ByHeadMemory = std::vector<ReusableTensor>;
+  // Its working memory.
+  struct ByHeadMemory {
+    const char* name;
+    std::vector<ReusableTensor> runs = {};
+  };
   struct Gathered {
     ByHead query, key, value;
   };
@@ -211,17 +219,21 @@ class UlyssesAttention final : public ContextAttention {
                    const HeadPartition& heads);
 
   DType statistics() const;
-  OperandShapes Shapes() const;
+  OperandShapes ShapesFor(const Inputs& inputs) const;
   absl::StatusOr<ByHead> Get(ByHeadMemory& memory, HeadKind kind, DType dtype,
-                             bool has_elements = true);
-  absl::StatusOr<Gathered> GetInputs();
+                             int64_t sequences, bool has_elements = true);
+  absl::StatusOr<Gathered> GetInputs(int64_t sequences);
   AttentionBlock BlockOf(const Gathered& gathered, size_t run) const;
   absl::Status Attend(const Gathered& gathered, const ByHead& output,
                       const ByHead& log_sum_exp);
   absl::StatusOr<ByHead> Narrowed(const ByHead& wide, ByHeadMemory& memory,
                                   HeadKind kind);
-  absl::StatusOr<TensorView> DeltaOf(ConstTensorView output,
-                                     ConstTensorView output_gradient);
+  absl::StatusOr<ByHead> Widened(const ByHead& narrow, ByHeadMemory& memory);
+  absl::StatusOr<Gathered> AttendGradients(int64_t sequences,
+                                           const Gathered& gathered,
+                                           const ByHead& output,
+                                           const ByHead& output_gradient,
+                                           const ByHead& log_sum_exp);
   absl::Status ReturnGradients(const Gathered& wide,
                                const Gradients& gradients);
   absl::StatusOr<TensorView> SumOf(ReusableTensor& memory, TensorView gradient);
@@ -230,16 +242,25 @@ class UlyssesAttention final : public ContextAttention {
   SequenceLayout layout_;
   ContextAttentionOptions options_;
   HeadPartition heads_;
-  std::vector<HeadRun> runs_;       // This rank's.
-  std::vector<int64_t> positions_;  // All of the sequence, in order.
+  std::vector<HeadRun> runs_;  // This rank's.
   HeadExchange exchange_;
 
-  ByHeadMemory query_, key_, value_, output_, log_sum_exp_, narrow_output_;
-  ByHeadMemory output_gradient_, delta_;
-  ByHeadMemory query_gradient_, key_gradient_, value_gradient_;
-  ByHeadMemory narrow_query_, narrow_key_, narrow_value_;
-  ReusableTensor wide_output_{group_.memory()}, local_delta_{group_.memory()};
-  ReusableTensor key_sum_{group_.memory()}, value_sum_{group_.memory()};
+  ByHeadMemory query_{"query by head"};
+  ByHeadMemory key_{"key by head"};
+  ByHeadMemory value_{"value by head"};
+  ByHeadMemory output_{"output by head"};
+  ByHeadMemory log_sum_exp_{"log sum exp by head"};
+  ByHeadMemory narrow_output_{"narrow output by head"};
+  ByHeadMemory output_gradient_{"output gradient by head"};
+  ByHeadMemory delta_{"delta by head"};
+  ByHeadMemory query_gradient_{"query gradient by head"};
+  ByHeadMemory key_gradient_{"key gradient by head"};
+  ByHeadMemory value_gradient_{"value gradient by head"};
+  ByHeadMemory narrow_query_{"narrow query gradient by head"};
+  ByHeadMemory narrow_key_{"narrow key gradient by head"};
+  ByHeadMemory narrow_value_{"narrow value gradient by head"};
+  ReusableTensor key_sum_ = group_.Working("key gradient sum");
+  ReusableTensor value_sum_ = group_.Working("value gradient sum");
 };
 
 }  // namespace tessera::tensor_parallel

@@ -63,6 +63,17 @@ std::vector<AttentionCase> AllUlyssesCases() {
       }
     }
   }
+  for (const int64_t ranks : {1, 3}) {
+    for (const DType dtype : {DType::kF64, DType::kBF16}) {
+      cases.push_back({.ranks = ranks,
+                       .length = 19,
+                       .zigzag = true,
+                       .dtype = dtype,
+                       .heads = 10,
+                       .kv_heads = 5,
+                       .sequences = 3});
+    }
+  }
   return cases;
 }
 
@@ -136,7 +147,7 @@ absl::Status CheckBytes(Communicator& communicator, const AttentionCase& c) {
   const int64_t own_kv = heads.KvHeadsOf(group.rank()).size();
   const int64_t g = heads.shares_kv_heads() ? s : e;
 
-  const int64_t wide[] = {P, H, d}, narrow[] = {P, c.kv_heads, d};
+  const int64_t wide[] = {1, P, H, d}, narrow[] = {1, P, c.kv_heads, d};
   TESSERA_ASSIGN_OR_RETURN(Tensor q, RandomTensor(c.dtype, wide, 1));
   TESSERA_ASSIGN_OR_RETURN(Tensor k, RandomTensor(c.dtype, narrow, 2));
   TESSERA_ASSIGN_OR_RETURN(Tensor output, RandomTensor(c.dtype, wide, 3));
@@ -145,7 +156,7 @@ absl::Status CheckBytes(Communicator& communicator, const AttentionCase& c) {
   TESSERA_ASSIGN_OR_RETURN(Tensor dv, RandomTensor(c.dtype, narrow, 3));
   TESSERA_ASSIGN_OR_RETURN(Tensor lse,
                            RandomTensor(s == 8 ? DType::kF64 : DType::kF32,
-                                        std::span(wide).first(2), 4));
+                                        std::span(wide).first(3), 4));
   const ContextAttention::Inputs inputs = {q.view(), k.view(), k.view()};
   TESSERA_RETURN_IF_ERROR(attention.Forward(inputs, output.view(), lse.view()));
   const int64_t forward =
@@ -154,7 +165,7 @@ absl::Status CheckBytes(Communicator& communicator, const AttentionCase& c) {
   TESSERA_RETURN_IF_ERROR(
       attention.Backward(inputs, output.view(), lse.view(), output.view(),
                          {dq.view(), dk.view(), dv.view()}));
-  const int64_t backward = P * ((2 * H + 2 * needed) * d * e + 2 * H * s) +
+  const int64_t backward = P * ((3 * H + 2 * needed) * d * e + H * s) +
                            c.length * (own * d * e + 2 * own_kv * d * g);
   const int64_t moved_back = BytesMoved(communicator) - moved;
   if (moved == forward && moved_back == backward &&
@@ -205,11 +216,11 @@ TEST(UlyssesAttentionRefusalTest, NamesWhatIsWrong) {
       auto attention,
       UlyssesAttention::Create(group, layout, {.head_size = 2}));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor good,
-                               RandomTensor(DType::kF32, {{4, 1, 2}}, 1));
+                               RandomTensor(DType::kF32, {{1, 4, 1, 2}}, 1));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor bad,
-                               RandomTensor(DType::kF64, {{4, 1, 2}}, 1));
+                               RandomTensor(DType::kF64, {{1, 4, 1, 2}}, 1));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor lse,
-                               RandomTensor(DType::kF32, {{4, 1}}, 1));
+                               RandomTensor(DType::kF32, {{1, 4, 1}}, 1));
   EXPECT_THAT(attention.Forward({good.view(), good.view(), bad.view()},
                                 good.view(), lse.view()),
               StatusIs(kInvalid, HasSubstr("value is f64")));

@@ -33,9 +33,9 @@ absl::StatusOr<double> RunMlp(const TensorGroup& group) {
                                                    .columns = hidden,
                                                    .dtype = DType::kF64}));
   TESSERA_RETURN_IF_ERROR(
-      gate_up.weights().FillNormal({.seed = 1, .stream = 0}, 0.4));
+      gate_up.weights().FillNormal(group.ops(), {.seed = 1, .stream = 0}, 0.4));
   TESSERA_RETURN_IF_ERROR(
-      down.weights().FillNormal({.seed = 1, .stream = 1}, 0.4));
+      down.weights().FillNormal(group.ops(), {.seed = 1, .stream = 1}, 0.4));
 
   TESSERA_ASSIGN_OR_RETURN(Tensor x,
                            Tensor::Create(DType::kF64, {{kTokens, kWidth}}));

@@ -188,7 +188,7 @@ class OutputGather {
 
   TensorGroup group_;
   FusedPartition partition_;
-  ReusableTensor all_{group_.memory()};
+  ReusableTensor all_ = group_.Working("gathered columns");
 };
 
 }  // namespace tessera::tensor_parallel

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype/convert.h"
@@ -48,6 +50,32 @@ absl::StatusOr<Tensor> RandomTensor(DType dtype, std::span<const int64_t> shape,
               {tensor.view().data(),
                static_cast<size_t>(tensor.view().size_in_bytes())}));
   return tensor;
+}
+
+namespace {
+
+absl::StatusOr<Tensor> CopyInto(std::shared_ptr<MemoryResource> memory,
+                                Queue& queue, ConstTensorView x) {
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor copy,
+      Tensor::Create(x.dtype(),
+                     std::vector<int64_t>(x.shape().begin(), x.shape().end()),
+                     std::move(memory)));
+  const auto bytes = static_cast<size_t>(x.size_in_bytes());
+  TESSERA_RETURN_IF_ERROR(
+      queue.Copy({x.data(), bytes}, {copy.view().data(), bytes}));
+  TESSERA_RETURN_IF_ERROR(queue.Synchronize());
+  return copy;
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> ToDevice(Queue& queue, ConstTensorView x) {
+  return CopyInto(queue.device().memory(), queue, x);
+}
+
+absl::StatusOr<Tensor> ToHost(Queue& queue, ConstTensorView x) {
+  return CopyInto(HostMemory(), queue, x);
 }
 
 absl::StatusOr<std::vector<double>> ValuesOf(ConstTensorView x) {

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor.h"
+#include "base/tensor/tensor_view.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -35,7 +37,24 @@ std::vector<LayerCase> AllLayerCases();
 absl::StatusOr<Tensor> RandomTensor(DType dtype, std::span<const int64_t> shape,
                                     uint64_t stream);
 
-// The elements as float64, in row-major order, of any view.
+// A list of numbers as a tensor of one dimension.
+template <typename T>
+ConstTensorView ListOf(const std::vector<T>& values) {
+  return *ConstTensorView::Of(std::span<const T>(values),
+                              {{static_cast<int64_t>(values.size())}});
+}
+template <typename T>
+TensorView ListOf(std::vector<T>& values) {
+  return *TensorView::Of(std::span<T>(values),
+                         {{static_cast<int64_t>(values.size())}});
+}
+
+// A copy in the memory of the queue's device of a contiguous tensor of the
+// host, and the reverse. The host waits.
+absl::StatusOr<Tensor> ToDevice(Queue& queue, ConstTensorView x);
+absl::StatusOr<Tensor> ToHost(Queue& queue, ConstTensorView x);
+
+// The elements as float64, in row-major order, of any view of the host.
 absl::StatusOr<std::vector<double>> ValuesOf(ConstTensorView x);
 
 // A copy of ranges of dimension `dim`, concatenated.

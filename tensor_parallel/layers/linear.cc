@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/layers/chunked_collectives.h"
+#include "tensor_parallel/layers/linear_products.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 
@@ -46,19 +47,20 @@ absl::StatusOr<ColumnParallelLinear> ColumnParallelLinear::Create(
   TESSERA_RETURN_IF_ERROR(CheckSizes(options, partition));
   TESSERA_ASSIGN_OR_RETURN(
       LinearWeights weights,
-      LinearWeights::Create({.in = options.in,
-                             .rows = partition.RangesOf(group.rank()),
-                             .columns = {0, options.in},
-                             .bias = options.bias,
-                             .dtype = options.dtype,
-                             .has_memory = group.has_weight_memory()}));
+      LinearWeights::Create(group, {.in = options.in,
+                                    .rows = partition.RangesOf(group.rank()),
+                                    .columns = {0, options.in},
+                                    .bias = options.bias,
+                                    .dtype = options.dtype}));
   LinearWeights::Place place = {.out = options.out};
   for (size_t part = 0; part < partition.parts().size(); ++part) {
     place.primary.push_back(IsFirstHolder(partition, part, group.rank()));
   }
   TESSERA_RETURN_IF_ERROR(weights.Describe(place));
+  TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
+                           LinearProducts::Create(group, options.fp8));
   ColumnParallelLinear layer(group, options, std::move(partition),
-                             std::move(weights));
+                             std::move(weights), std::move(products));
   TESSERA_RETURN_IF_ERROR(layer.JoinSharers());
   return layer;
 }
@@ -94,12 +96,12 @@ absl::Status ColumnParallelLinear::Multiply(const Partition& tokens,
                                             ConstTensorView x, TensorView y) {
   TESSERA_RETURN_IF_ERROR(CheckTokenRows("y", y, tokens.size()));
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, StartGather(tokens, x));
+  TESSERA_RETURN_IF_ERROR(products_.LoadForForward(weights_.weight()));
   TESSERA_RETURN_IF_ERROR(gather.ForEach(
       [&](IndexRange some, ConstTensorView rows) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(const TensorView part,
                                  y.Narrow(0, some.begin, some.size()));
-        return group_.ops().Gemm({.transpose_b = true}, rows, weights_.weight(),
-                                 part);
+        return products_.Forward(rows, part);
       }));
   return weights_.has_bias() ? group_.ops().AddBias(weights_.bias(), y)
                              : absl::OkStatus();
@@ -154,8 +156,9 @@ absl::StatusOr<ChunkedSums> ColumnParallelLinear::StartBackwardInput(
   const auto multiply = [&](IndexRange some, TensorView rows) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                              y_gradient.Narrow(0, some.begin, some.size()));
-    return group_.ops().Gemm({}, part, weights_.weight(), rows);
+    return products_.InputGradient(part, rows);
   };
+  TESSERA_RETURN_IF_ERROR(products_.LoadForInputGradient(weights_.weight()));
   if (!options_.sequence_parallel) {
     TESSERA_RETURN_IF_ERROR(
         CheckTokenRows("the gradient of x", x_gradient, tokens.size()));
@@ -188,8 +191,7 @@ absl::Status ColumnParallelLinear::AddWeightGradients(
       gather.ForEach([&](IndexRange some, ConstTensorView x) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                                  y_gradient.Narrow(0, some.begin, some.size()));
-        return group_.ops().Gemm({.transpose_a = true, .beta = 1}, part, x,
-                                 weights_.weight_gradient());
+        return products_.AddWeightGradient(part, x, weights_.weight_gradient());
       }));
   return weights_.has_bias()
              ? group_.ops().SumRows(y_gradient, weights_.bias_gradient())
@@ -256,17 +258,19 @@ absl::StatusOr<RowParallelLinear> RowParallelLinear::Create(
   }
   TESSERA_ASSIGN_OR_RETURN(
       LinearWeights weights,
-      LinearWeights::Create({.in = options.in,
-                             .rows = {{0, options.out}},
-                             .columns = columns,
-                             .bias = options.bias,
-                             .dtype = options.dtype,
-                             .has_memory = group.has_weight_memory()}));
+      LinearWeights::Create(group, {.in = options.in,
+                                    .rows = {{0, options.out}},
+                                    .columns = columns,
+                                    .bias = options.bias,
+                                    .dtype = options.dtype}));
   TESSERA_RETURN_IF_ERROR(
       weights.Describe({.out = options.out,
                         .bias_replicated = true,
                         .bias_primary = group.rank() == 0}));
-  return RowParallelLinear(group, options, std::move(weights));
+  TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
+                           LinearProducts::Create(group, options.fp8));
+  return RowParallelLinear(group, options, std::move(weights),
+                           std::move(products));
 }
 
 // y = the sum over ranks of x w^T.
@@ -276,9 +280,9 @@ absl::Status RowParallelLinear::Multiply(const Partition& tokens,
   const auto multiply = [&](IndexRange some, TensorView rows) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                              x.Narrow(0, some.begin, some.size()));
-    return group_.ops().Gemm({.transpose_b = true}, part, weights_.weight(),
-                             rows);
+    return products_.Forward(part, rows);
   };
+  TESSERA_RETURN_IF_ERROR(products_.LoadForForward(weights_.weight()));
   if (!options_.sequence_parallel) {
     TESSERA_RETURN_IF_ERROR(CheckTokenRows("y", y, tokens.size()));
     TESSERA_ASSIGN_OR_RETURN(
@@ -325,7 +329,7 @@ absl::Status RowParallelLinear::SetInputGradient(IndexRange tokens,
                                                  TensorView x_gradient) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView part,
                            x_gradient.Narrow(0, tokens.begin, tokens.size()));
-  return group_.ops().Gemm({}, y_gradient, weights_.weight(), part);
+  return products_.InputGradient(y_gradient, part);
 }
 
 absl::Status RowParallelLinear::AddWeightGradient(IndexRange tokens,
@@ -333,8 +337,8 @@ absl::Status RowParallelLinear::AddWeightGradient(IndexRange tokens,
                                                   ConstTensorView x) {
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                            x.Narrow(0, tokens.begin, tokens.size()));
-  return group_.ops().Gemm({.transpose_a = true, .beta = 1}, y_gradient, part,
-                           weights_.weight_gradient());
+  return products_.AddWeightGradient(y_gradient, part,
+                                     weights_.weight_gradient());
 }
 
 // Adds the bias gradient of this rank's tokens; FinishGradients sums over
@@ -353,6 +357,7 @@ absl::Status RowParallelLinear::BackwardInput(const Partition& tokens,
       CheckTokenRows("the gradient of x", x_gradient, tokens.size()));
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather,
                            StartGather(tokens, y_gradient));
+  TESSERA_RETURN_IF_ERROR(products_.LoadForInputGradient(weights_.weight()));
   return gather.ForEach([&](IndexRange some, ConstTensorView rows) {
     return SetInputGradient(some, rows, x_gradient);
   });
@@ -383,6 +388,7 @@ absl::Status RowParallelLinear::Backward(const Partition& tokens,
       CheckTokenRows("the gradient of x", x_gradient, tokens.size()));
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather,
                            StartGather(tokens, y_gradient));
+  TESSERA_RETURN_IF_ERROR(products_.LoadForInputGradient(weights_.weight()));
   TESSERA_RETURN_IF_ERROR(
       gather.ForEach([&](IndexRange some, ConstTensorView rows) {
         absl::Status status = SetInputGradient(some, rows, x_gradient);

@@ -37,6 +37,7 @@
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
 #include "tensor_parallel/layers/chunked_collectives.h"
+#include "tensor_parallel/layers/linear_products.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
@@ -56,6 +57,8 @@ struct ColumnParallelOptions {
   bool gather_output = false;
   // 0 and 1: none. A chunk should be some hundred tokens or more.
   int64_t overlap_chunks = 0;
+  // Products in fp8 (linear_products.h), for f32 and bf16; null: in `dtype`.
+  std::shared_ptr<Fp8Scaling> fp8 = nullptr;
   // Several projections in one matrix (QkvParts, GatedMlpParts); their sizes
   // add up to `out`. Empty: one, dealt out evenly.
   std::vector<FusedPart> parts = {};
@@ -92,11 +95,13 @@ class ColumnParallelLinear {
  private:
   ColumnParallelLinear(const TensorGroup& group,
                        const ColumnParallelOptions& options,
-                       FusedPartition partition, LinearWeights weights)
+                       FusedPartition partition, LinearWeights weights,
+                       LinearProducts products)
       : group_(group),
         options_(options),
         partition_(std::move(partition)),
         weights_(std::move(weights)),
+        products_(std::move(products)),
         outputs_(group, partition_) {}
 
   absl::Status JoinSharers();
@@ -124,11 +129,12 @@ class ColumnParallelLinear {
   ColumnParallelOptions options_;
   FusedPartition partition_;
   LinearWeights weights_;
+  LinearProducts products_;
   OutputGather outputs_;
   std::vector<Sharers> sharers_;
-  ReusableTensor all_x_{group_.memory()};
-  ReusableTensor all_x_gradient_{group_.memory()};
-  ReusableTensor my_y_{group_.memory()};
+  ReusableTensor all_x_ = group_.Working("all tokens of x");
+  ReusableTensor all_x_gradient_ = group_.Working("all tokens of x's gradient");
+  ReusableTensor my_y_ = group_.Working("a rank's columns of y");
 };
 
 // RowParallelLinear: y = x w^T + b, where each rank has some of the inputs, as
@@ -156,6 +162,7 @@ struct RowParallelOptions {
   bool sequence_parallel = false;
   // See ColumnParallelOptions.
   int64_t overlap_chunks = 0;
+  std::shared_ptr<Fp8Scaling> fp8 = nullptr;
 };
 
 class RowParallelLinear {
@@ -185,8 +192,11 @@ class RowParallelLinear {
 
  private:
   RowParallelLinear(const TensorGroup& group, const RowParallelOptions& options,
-                    LinearWeights weights)
-      : group_(group), options_(options), weights_(std::move(weights)) {}
+                    LinearWeights weights, LinearProducts products)
+      : group_(group),
+        options_(options),
+        weights_(std::move(weights)),
+        products_(std::move(products)) {}
 
   absl::Status Multiply(const Partition& tokens, ConstTensorView x,
                         TensorView y);
@@ -201,7 +211,8 @@ class RowParallelLinear {
   TensorGroup group_;
   RowParallelOptions options_;
   LinearWeights weights_;
-  ReusableTensor all_y_{group_.memory()};
+  LinearProducts products_;
+  ReusableTensor all_y_ = group_.Working("all tokens of y");
 };
 
 // Describes the whole matrices of linear layers' weights, which their local

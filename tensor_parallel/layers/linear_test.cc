@@ -46,11 +46,11 @@ std::vector<IndexRange> MyTokens(const LayerCase& c, const Partition& tokens,
 // Runs `layer` on its parts of x and of the gradient of y; `apart` runs the two
 // halves of the backward one by one.
 template <typename Layer>
-absl::StatusOr<Results> RunLayer(Layer& layer, const Partition& tokens,
-                                 ConstTensorView x, ConstTensorView y_gradient,
-                                 bool apart) {
+absl::StatusOr<Results> RunLayer(Ops& ops, Layer& layer,
+                                 const Partition& tokens, ConstTensorView x,
+                                 ConstTensorView y_gradient, bool apart) {
   LinearWeights& weights = layer.weights();
-  TESSERA_RETURN_IF_ERROR(weights.FillNormal(kWeights, 0.5));
+  TESSERA_RETURN_IF_ERROR(weights.FillNormal(ops, kWeights, 0.5));
   TESSERA_RETURN_IF_ERROR(Fill(weights.bias(), 0.25));
   TESSERA_ASSIGN_OR_RETURN(Tensor y, CopyOf(y_gradient));
   TESSERA_ASSIGN_OR_RETURN(Tensor x_gradient, CopyOf(x));
@@ -91,7 +91,7 @@ absl::StatusOr<Whole> RunWhole(const LayerCase& c, int64_t in, int64_t out) {
                            Partition::Balanced(c.tokens, 1));
   TESSERA_ASSIGN_OR_RETURN(
       Results results,
-      RunLayer(layer, tokens, x.view(), gradient.view(), /*apart=*/true));
+      RunLayer(ops, layer, tokens, x.view(), gradient.view(), /*apart=*/true));
   return Whole{std::move(x), std::move(gradient), std::move(results)};
 }
 
@@ -141,8 +141,9 @@ absl::Status CheckColumns(Communicator& communicator, const LayerCase& c,
     TESSERA_RETURN_IF_ERROR(
         ShareReplicated(layer.partition(), group, gradient));
   }
-  TESSERA_ASSIGN_OR_RETURN(const Results got, RunLayer(layer, tokens, x.view(),
-                                                       gradient.view(), apart));
+  TESSERA_ASSIGN_OR_RETURN(
+      const Results got,
+      RunLayer(ops, layer, tokens, x.view(), gradient.view(), apart));
   const Results& want = whole.results;
   const double t = c.tolerance();
   TESSERA_RETURN_IF_ERROR(
@@ -178,8 +179,9 @@ absl::Status CheckRows(Communicator& communicator, const LayerCase& c,
   TESSERA_ASSIGN_OR_RETURN(Tensor x, Take(whole.x.view(), 1, {{columns}}));
   TESSERA_ASSIGN_OR_RETURN(Tensor gradient,
                            Take(whole.y_gradient.view(), 0, mine));
-  TESSERA_ASSIGN_OR_RETURN(const Results got, RunLayer(layer, tokens, x.view(),
-                                                       gradient.view(), apart));
+  TESSERA_ASSIGN_OR_RETURN(
+      const Results got,
+      RunLayer(ops, layer, tokens, x.view(), gradient.view(), apart));
   const Results& want = whole.results;
   const double t = c.tolerance();
   TESSERA_RETURN_IF_ERROR(

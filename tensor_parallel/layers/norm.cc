@@ -45,13 +45,13 @@ absl::StatusOr<RmsNorm> RmsNorm::Create(const TensorGroup& group,
   }
   TESSERA_ASSIGN_OR_RETURN(
       Parameter weight,
-      Parameter::Create({.name = "weight",
+      Parameter::Create(group,
+                        {.name = "weight",
                          .shape = {options.width},
                          .rows = {{{0, options.width}, group.rank() == 0}},
                          .replicated = true,
-                         .dtype = options.dtype,
-                         .has_memory = group.has_weight_memory()}));
-  if (weight.has_value()) TESSERA_RETURN_IF_ERROR(weight.Fill(1));
+                         .dtype = options.dtype}));
+  if (weight.has_value()) TESSERA_RETURN_IF_ERROR(weight.Fill(group.ops(), 1));
   return RmsNorm(group, options, std::move(weight));
 }
 
@@ -78,6 +78,29 @@ absl::Status RmsNorm::BackwardInput(ConstTensorView gradient, ConstTensorView x,
   TESSERA_RETURN_IF_ERROR(CheckState(x, state.inverse));
   return group_.ops().RmsNormInputGradient(gradient, x, weight_.value(),
                                            state.inverse.view(), x_gradient);
+}
+
+absl::Status RmsNorm::AddForward(ConstTensorView residual, TensorView x,
+                                 TensorView y, NormState& state) {
+  TESSERA_RETURN_IF_ERROR(weight_.CheckValue());
+  TESSERA_ASSIGN_OR_RETURN(const int64_t rows, RowsOf(x));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView inverse,
+      state.inverse.Reserve(GradientDType(options_.dtype), {{rows}}));
+  return group_.ops().AddRmsNorm(options_.epsilon, residual, weight_.value(), x,
+                                 y, inverse);
+}
+
+absl::Status RmsNorm::AddBackwardInput(ConstTensorView gradient,
+                                       ConstTensorView x,
+                                       const NormState& state,
+                                       ConstTensorView residual_gradient,
+                                       TensorView x_gradient) {
+  TESSERA_RETURN_IF_ERROR(weight_.CheckValue());
+  TESSERA_RETURN_IF_ERROR(CheckState(x, state.inverse));
+  return group_.ops().AddRmsNormInputGradient(gradient, x, weight_.value(),
+                                              state.inverse.view(),
+                                              residual_gradient, x_gradient);
 }
 
 absl::Status RmsNorm::BackwardWeight(ConstTensorView gradient,

@@ -67,6 +67,14 @@ class RmsNorm {
   absl::Status Forward(ConstTensorView x, TensorView y, NormState& state);
   absl::Status BackwardInput(ConstTensorView gradient, ConstTensorView x,
                              const NormState& state, TensorView x_gradient);
+  // The same for x += residual, and for x_gradient plus that of the residual,
+  // with the bits of separate additions.
+  absl::Status AddForward(ConstTensorView residual, TensorView x, TensorView y,
+                          NormState& state);
+  absl::Status AddBackwardInput(ConstTensorView gradient, ConstTensorView x,
+                                const NormState& state,
+                                ConstTensorView residual_gradient,
+                                TensorView x_gradient);
   // Adds to the gradient of the weight.
   absl::Status BackwardWeight(ConstTensorView gradient, ConstTensorView x,
                               const NormState& state);

@@ -28,7 +28,7 @@ TEST(NormTest, KeepsItsStatisticsInTheState) {
   CpuOps ops({.threads = 1});
   TESSERA_ASSERT_OK_AND_ASSIGN(auto norm,
                                RmsNorm::Create(TensorGroup(ops), {.width = 4}));
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   NormState first(pool), second(pool);
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor a,
                                RandomTensor(DType::kF32, {{3, 4}}, 1));
@@ -57,7 +57,7 @@ TEST(NormTest, StatesOfOtherForwardsAreRefused) {
   CpuOps ops({.threads = 1});
   TESSERA_ASSERT_OK_AND_ASSIGN(auto norm,
                                RmsNorm::Create(TensorGroup(ops), {.width = 4}));
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   NormState state(pool);
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor x,
                                RandomTensor(DType::kF32, {{3, 4}}, 1));
@@ -83,7 +83,7 @@ TEST(NormTest, ReleasedWeightsAreNamed) {
                                RmsNorm::Create(TensorGroup(ops), {.width = 4}));
   std::vector<Parameter*> parameters;
   norm.AppendParameters("final", parameters);
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   NormState state(pool);
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor x,
                                RandomTensor(DType::kF32, {{3, 4}}, 1));
@@ -132,7 +132,7 @@ TEST(NormTest, MovesTheGradientsOfWeightsOnceAStep) {
                   RmsNorm::Create(
                       TensorGroup(ops, &communicator),
                       {.width = 4, .sequence_parallel = sequence_parallel}));
-              TensorPool pool;
+              TensorPool pool(HostMemory());
               NormState state(pool);
               TESSERA_ASSIGN_OR_RETURN(Tensor x,
                                        RandomTensor(DType::kF32, {{3, 4}}, 1));

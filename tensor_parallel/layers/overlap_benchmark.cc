@@ -168,7 +168,7 @@ absl::Status RunRank(const Question& q, int64_t rounds, Stopwatch& watch,
   TESSERA_ASSIGN_OR_RETURN(const Partition tokens,
                            Partition::Balanced(q.tokens, kRanks));
   LinearWeights& weights = layer.weights();
-  TESSERA_RETURN_IF_ERROR(weights.FillNormal({.seed = 1}, 0.02));
+  TESSERA_RETURN_IF_ERROR(weights.FillNormal(group.ops(), {.seed = 1}, 0.02));
   const Ways ways = {
       .overlap = [&] { return RunLayer(q, tokens, layer, t); },
       .compute = [&] { return Compute(q, group.ops(), weights, t); },

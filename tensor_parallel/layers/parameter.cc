@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/device/staging.h"
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
-#include "base/tensor/copy.h"
 
 namespace tessera::tensor_parallel {
 
@@ -67,7 +67,8 @@ std::string ParameterName(std::string_view prefix, std::string_view name) {
   return prefix.empty() ? std::string(name) : absl::StrCat(prefix, ".", name);
 }
 
-absl::StatusOr<Parameter> Parameter::Create(Spec spec) {
+absl::StatusOr<Parameter> Parameter::Create(const TensorGroup& group,
+                                            Spec spec) {
   if (spec.dtype != DType::kF64 && spec.dtype != DType::kF32 &&
       spec.dtype != DType::kBF16) {
     return absl::InvalidArgumentError(
@@ -80,17 +81,18 @@ absl::StatusOr<Parameter> Parameter::Create(Spec spec) {
   const DType dtype = parameter.dtype();
   parameter.value_.dtype = dtype;
   parameter.gradient_.dtype = GradientDType(dtype);
-  if (!parameter.spec_.has_memory) return parameter;
-  TESSERA_RETURN_IF_ERROR(parameter.Allocate(parameter.value_));
-  TESSERA_RETURN_IF_ERROR(parameter.Allocate(parameter.gradient_));
+  if (!group.has_weight_memory()) return parameter;
+  TESSERA_RETURN_IF_ERROR(parameter.Allocate(group, parameter.value_));
+  TESSERA_RETURN_IF_ERROR(parameter.Allocate(group, parameter.gradient_));
   return parameter;
 }
 
-absl::Status Parameter::Allocate(Memory& memory) const {
-  TESSERA_ASSIGN_OR_RETURN(memory.own,
-                           Tensor::Create(memory.dtype, local_shape_));
+absl::Status Parameter::Allocate(const TensorGroup& group,
+                                 Memory& memory) const {
+  TESSERA_ASSIGN_OR_RETURN(
+      memory.own, Tensor::Create(memory.dtype, local_shape_, group.memory()));
   memory.view = memory.own->view();
-  return tessera::Fill(*memory.view, 0.0);
+  return group.ops().Fill(0, *memory.view);
 }
 
 int64_t Parameter::element_count() const {
@@ -176,21 +178,26 @@ absl::Status Parameter::BindGradient(TensorView gradient) {
   return absl::OkStatus();
 }
 
-absl::Status Parameter::FillNormal(const RandomKey& key, double deviation) {
+absl::Status Parameter::FillNormal(Ops& ops, const RandomKey& key,
+                                   double deviation) {
   TESSERA_RETURN_IF_ERROR(CheckValue());
   constexpr int64_t kElements = 4096;
+  StagingPool staging(ops.queue());
   std::vector<double> drawn;
+  std::vector<std::byte> rounded;
   for (int64_t first = 0; first < element_count(); first += kElements) {
     drawn.resize(
         static_cast<size_t>(std::min(kElements, element_count() - first)));
     DrawNormals(key, deviation, first, drawn);
     const size_t width = static_cast<size_t>(SizeInBytes(dtype()));
-    TESSERA_RETURN_IF_ERROR(
-        Convert(DType::kF64, std::as_bytes(std::span(drawn)), dtype(),
-                {value().data() + static_cast<size_t>(first) * width,
-                 drawn.size() * width}));
+    rounded.resize(drawn.size() * width);
+    TESSERA_RETURN_IF_ERROR(Convert(
+        DType::kF64, std::as_bytes(std::span(drawn)), dtype(), rounded));
+    TESSERA_RETURN_IF_ERROR(staging.Upload(
+        rounded,
+        {value().data() + static_cast<size_t>(first) * width, rounded.size()}));
   }
-  return absl::OkStatus();
+  return ops.queue().Synchronize();
 }
 
 void Parameter::DrawNormals(const RandomKey& key, double deviation,
@@ -219,17 +226,18 @@ void Parameter::DrawNormals(const RandomKey& key, double deviation,
   for (double& x : values) x *= deviation;
 }
 
-absl::Status Parameter::Fill(double value) {
+absl::Status Parameter::Fill(Ops& ops, double value) {
   TESSERA_RETURN_IF_ERROR(CheckValue());
-  return tessera::Fill(*value_.view, value);
+  return ops.Fill(value, *value_.view);
 }
 
-absl::Status Parameter::ZeroGradient() {
+absl::Status Parameter::ZeroGradient(Ops& ops) {
   TESSERA_RETURN_IF_ERROR(CheckGradient());
-  return tessera::Fill(*gradient_.view, 0.0);
+  return ops.Fill(0, *gradient_.view);
 }
 
-absl::StatusOr<LinearWeights> LinearWeights::Create(const Shape& shape) {
+absl::StatusOr<LinearWeights> LinearWeights::Create(const TensorGroup& group,
+                                                    const Shape& shape) {
   int64_t out = 0;
   std::vector<ParameterRows> rows;
   for (const IndexRange& range : shape.rows) {
@@ -238,20 +246,18 @@ absl::StatusOr<LinearWeights> LinearWeights::Create(const Shape& shape) {
   }
   out = shape.out.value_or(out);
   TESSERA_ASSIGN_OR_RETURN(Parameter weight,
-                           Parameter::Create({.name = "weight",
-                                              .shape = {out, shape.in},
-                                              .rows = rows,
-                                              .columns = shape.columns,
-                                              .dtype = shape.dtype,
-                                              .has_memory = shape.has_memory}));
+                           Parameter::Create(group, {.name = "weight",
+                                                     .shape = {out, shape.in},
+                                                     .rows = rows,
+                                                     .columns = shape.columns,
+                                                     .dtype = shape.dtype}));
   LinearWeights weights(std::move(weight));
   if (shape.bias) {
-    TESSERA_ASSIGN_OR_RETURN(
-        weights.bias_, Parameter::Create({.name = "bias",
-                                          .shape = {out},
-                                          .rows = rows,
-                                          .dtype = shape.dtype,
-                                          .has_memory = shape.has_memory}));
+    TESSERA_ASSIGN_OR_RETURN(weights.bias_,
+                             Parameter::Create(group, {.name = "bias",
+                                                       .shape = {out},
+                                                       .rows = rows,
+                                                       .dtype = shape.dtype}));
   }
   return weights;
 }
@@ -290,8 +296,9 @@ void LinearWeights::AppendParameters(std::string_view prefix,
   parameters.push_back(&*bias_);
 }
 
-absl::Status LinearWeights::FillNormal(const RandomKey& key, double deviation) {
-  return weight_.FillNormal(key, deviation);
+absl::Status LinearWeights::FillNormal(Ops& ops, const RandomKey& key,
+                                       double deviation) {
+  return weight_.FillNormal(ops, key, deviation);
 }
 
 }  // namespace tessera::tensor_parallel

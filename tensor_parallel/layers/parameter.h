@@ -9,11 +9,11 @@
 //   }
 //   TESSERA_RETURN_IF_ERROR(p->Bind(gathered));  // just before the block runs
 //
-// A parameter starts with its own memory (values and gradients of zeros), or
-// with none if it will be bound. It frees its own memory when it is bound to
-// other memory or released. Binding copies nothing: while bound, the parameter
-// is the bound memory. Layers that are called while required memory is released
-// return FailedPrecondition with the name.
+// A parameter starts with its own memory from the group (values and gradients
+// of zeros), or with none if the group has no weight memory. It frees its own
+// memory when it is bound to other memory or released. Binding copies nothing:
+// while bound, the parameter is the bound memory. Layers that are called while
+// required memory is released return FailedPrecondition with the name.
 //
 // The values are [rows held, columns held] (or [elements held] for a vector):
 // the ranges of rows(), concatenated. The primary ranges of all ranks of the
@@ -34,6 +34,8 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/random/philox.h"
 #include "tensor_parallel/sharding/partition.h"
 
@@ -65,12 +67,11 @@ class Parameter {
     // Every rank of the tensor group holds all of it.
     bool replicated = false;
     DType dtype = DType::kF32;  // f64, f32 or bf16.
-    bool has_memory = true;     // Else it begins released.
   };
 
   // InvalidArgument if the type is not supported, the shape has not one or two
   // dimensions, or the held part is outside the tensor.
-  static absl::StatusOr<Parameter> Create(Spec spec);
+  static absl::StatusOr<Parameter> Create(const TensorGroup& group, Spec spec);
 
   const std::string& name() const { return spec_.name; }
   void Rename(std::string name) { spec_.name = std::move(name); }
@@ -111,15 +112,16 @@ class Parameter {
 
   // Element (row, column) of the whole tensor is the normal number of index row
   // * columns + column, times `deviation`, rounded to the type: the same on
-  // every mesh. Needs the values, in host memory; as Fill.
-  absl::Status FillNormal(const RandomKey& key, double deviation);
+  // every mesh. Needs the values. They are drawn by the host, which waits until
+  // the device has them.
+  absl::Status FillNormal(Ops& ops, const RandomKey& key, double deviation);
   // The same numbers, not rounded, of the elements held from `first` on, in
   // row-major order. Needs no memory.
   void DrawNormals(const RandomKey& key, double deviation, int64_t first,
                    std::span<double> values) const;
-  absl::Status Fill(double value);
-  // Needs the gradient, in host memory.
-  absl::Status ZeroGradient();
+  // Needs the values, or the gradient.
+  absl::Status Fill(Ops& ops, double value);
+  absl::Status ZeroGradient(Ops& ops);
 
  private:
   // Own memory, bound memory, or none.
@@ -135,7 +137,7 @@ class Parameter {
 
   explicit Parameter(Spec spec) : spec_(std::move(spec)) {}
 
-  absl::Status Allocate(Memory& memory) const;
+  absl::Status Allocate(const TensorGroup& group, Memory& memory) const;
   absl::Status CheckView(std::string_view what, const TensorView& view) const;
 
   Spec spec_;
@@ -160,14 +162,14 @@ class LinearWeights {
     IndexRange columns = {};
     bool bias = false;
     DType dtype = DType::kF32;
-    bool has_memory = true;  // As Parameter::Spec.
     // Output features of the whole matrix; default: the end of the last rows.
     std::optional<int64_t> out = {};
   };
 
   // All zeros, or without memory. InvalidArgument for a dtype other than f64,
   // f32 and bf16.
-  static absl::StatusOr<LinearWeights> Create(const Shape& shape);
+  static absl::StatusOr<LinearWeights> Create(const TensorGroup& group,
+                                              const Shape& shape);
 
   int64_t out() const { return weight_.local_shape()[0]; }  // Rows held.
   int64_t in() const { return weight_.local_shape()[1]; }   // Columns held.
@@ -204,7 +206,7 @@ class LinearWeights {
                         std::vector<Parameter*>& parameters);
 
   // Like Parameter::FillNormal. The bias is unchanged.
-  absl::Status FillNormal(const RandomKey& key, double deviation);
+  absl::Status FillNormal(Ops& ops, const RandomKey& key, double deviation);
 
  private:
   explicit LinearWeights(Parameter weight) : weight_(std::move(weight)) {}

@@ -10,6 +10,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tensor_parallel/random/philox.h"
 
 namespace tessera::tensor_parallel {
@@ -29,8 +31,16 @@ Parameter::Spec Matrix() {
           .dtype = DType::kF64};
 }
 
-TEST(ParameterTest, BeginsWithZerosOfItsPart) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Parameter p, Parameter::Create(Matrix()));
+class ParameterTest : public ::testing::Test {
+ protected:
+  CpuOps ops_{{.threads = 1}};
+  const TensorGroup group_{ops_};
+};
+using LinearWeightsTest = ParameterTest;
+
+TEST_F(ParameterTest, BeginsWithZerosOfItsPart) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Parameter p,
+                               Parameter::Create(group_, Matrix()));
   EXPECT_THAT(p.local_shape(), ElementsAre(3, 3));
   EXPECT_EQ(p.element_count(), 9);
   EXPECT_THAT(*ValuesOf(p.value()), Each(0));
@@ -39,9 +49,10 @@ TEST(ParameterTest, BeginsWithZerosOfItsPart) {
   TESSERA_EXPECT_OK(p.CheckGradient());
 }
 
-TEST(ParameterTest, ValuesAreThoseOfTheirPlaceInTheWhole) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p, Parameter::Create(Matrix()));
-  TESSERA_ASSERT_OK(p.FillNormal(kKey, 0.5));
+TEST_F(ParameterTest, ValuesAreThoseOfTheirPlaceInTheWhole) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p,
+                               Parameter::Create(group_, Matrix()));
+  TESSERA_ASSERT_OK(p.FillNormal(ops_, kKey, 0.5));
   const Philox random(kKey);
   std::vector<double> want;
   for (const uint64_t row : {1, 2, 6}) {
@@ -53,23 +64,25 @@ TEST(ParameterTest, ValuesAreThoseOfTheirPlaceInTheWhole) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       Parameter vector,
       Parameter::Create(
-          {.shape = {8}, .rows = {{{3, 5}}}, .dtype = DType::kF64}));
-  TESSERA_ASSERT_OK(vector.FillNormal(kKey, 1));
+          group_, {.shape = {8}, .rows = {{{3, 5}}}, .dtype = DType::kF64}));
+  TESSERA_ASSERT_OK(vector.FillNormal(ops_, kKey, 1));
   EXPECT_THAT(ValuesOf(vector.value()),
               IsOkAndHolds(std::vector{random.Normal(3), random.Normal(4)}));
 }
 
 // Any range of elements gets the numbers that the whole parameter has there.
-TEST(ParameterTest, DrawsAnyOfItsNumbersWithoutMemory) {
+TEST_F(ParameterTest, DrawsAnyOfItsNumbersWithoutMemory) {
   for (const IndexRange columns : {IndexRange{2, 5}, IndexRange{0, 5}}) {
     Parameter::Spec spec = Matrix();
     spec.columns = columns;
-    TESSERA_ASSERT_OK_AND_ASSIGN(Parameter whole, Parameter::Create(spec));
-    TESSERA_ASSERT_OK(whole.FillNormal(kKey, 0.5));
+    TESSERA_ASSERT_OK_AND_ASSIGN(Parameter whole,
+                                 Parameter::Create(group_, spec));
+    TESSERA_ASSERT_OK(whole.FillNormal(ops_, kKey, 0.5));
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<double> want,
                                  ValuesOf(whole.value()));
-    spec.has_memory = false;
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Parameter p, Parameter::Create(spec));
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const Parameter p,
+        Parameter::Create(group_.WithoutWeightMemory(), spec));
     for (size_t begin = 0; begin <= want.size(); ++begin) {
       for (size_t end = begin; end <= want.size(); ++end) {
         std::vector<double> drawn(end - begin);
@@ -81,45 +94,46 @@ TEST(ParameterTest, DrawsAnyOfItsNumbersWithoutMemory) {
   }
 }
 
-TEST(ParameterTest, MayBeginReleased) {
+TEST_F(ParameterTest, MayBeginReleased) {
   Parameter::Spec spec = Matrix();
-  spec.has_memory = false;
   spec.dtype = DType::kBF16;
-  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p, Parameter::Create(spec));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      Parameter p, Parameter::Create(group_.WithoutWeightMemory(), spec));
   EXPECT_FALSE(p.has_value());
   EXPECT_FALSE(p.has_gradient());
   EXPECT_EQ(p.gradient_dtype(), DType::kF32);
   EXPECT_THAT(p.CheckValue(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("w")));
-  EXPECT_THAT(p.FillNormal(kKey, 1),
+  EXPECT_THAT(p.FillNormal(ops_, kKey, 1),
               StatusIs(absl::StatusCode::kFailedPrecondition));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor bound,
                                Tensor::Create(DType::kBF16, {{3, 3}}));
   TESSERA_ASSERT_OK(p.Bind(bound.view()));
-  TESSERA_EXPECT_OK(p.FillNormal(kKey, 1));
+  TESSERA_EXPECT_OK(p.FillNormal(ops_, kKey, 1));
 }
 
-TEST(ParameterTest, GradientsOfNarrowTypesAreF32UntilBound) {
+TEST_F(ParameterTest, GradientsOfNarrowTypesAreF32UntilBound) {
   Parameter::Spec spec = Matrix();
   spec.dtype = DType::kBF16;
-  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p, Parameter::Create(spec));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p, Parameter::Create(group_, spec));
   EXPECT_EQ(p.dtype(), DType::kBF16);
   EXPECT_EQ(p.gradient_dtype(), DType::kF32);
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor narrow,
                                RandomTensor(DType::kBF16, {{3, 3}}, 1));
   TESSERA_ASSERT_OK(p.BindGradient(narrow.view()));
   EXPECT_EQ(p.gradient_dtype(), DType::kBF16);
-  TESSERA_ASSERT_OK(p.ZeroGradient());
+  TESSERA_ASSERT_OK(p.ZeroGradient(ops_));
   EXPECT_THAT(*ValuesOf(narrow.view()), Each(0));
 }
 
-TEST(ParameterTest, BoundMemoryIsTheParameter) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p, Parameter::Create(Matrix()));
+TEST_F(ParameterTest, BoundMemoryIsTheParameter) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p,
+                               Parameter::Create(group_, Matrix()));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor memory,
                                RandomTensor(DType::kF64, {{3, 3}}, 1));
   TESSERA_ASSERT_OK(p.Bind(memory.view()));
   EXPECT_EQ(p.value().data(), memory.view().data());
-  TESSERA_ASSERT_OK(p.Fill(3));
+  TESSERA_ASSERT_OK(p.Fill(ops_, 3));
   EXPECT_THAT(*ValuesOf(memory.view()), Each(3));
   p.Release();
   EXPECT_FALSE(p.has_value());
@@ -128,25 +142,27 @@ TEST(ParameterTest, BoundMemoryIsTheParameter) {
   EXPECT_THAT(p.CheckValue(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                        "parameter \"w\" is released; bind its "
                                        "values first"));
-  EXPECT_THAT(p.Fill(1), StatusIs(absl::StatusCode::kFailedPrecondition));
-  EXPECT_THAT(p.FillNormal(kKey, 1),
+  EXPECT_THAT(p.Fill(ops_, 1), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(p.FillNormal(ops_, kKey, 1),
               StatusIs(absl::StatusCode::kFailedPrecondition));
   p.ReleaseGradient();
-  EXPECT_THAT(p.ZeroGradient(),
+  EXPECT_THAT(p.ZeroGradient(ops_),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("the gradient of parameter \"w\"")));
 }
 
-TEST(ParameterTest, MovingKeepsItsMemory) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p, Parameter::Create(Matrix()));
-  TESSERA_ASSERT_OK(p.Fill(2));
+TEST_F(ParameterTest, MovingKeepsItsMemory) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p,
+                               Parameter::Create(group_, Matrix()));
+  TESSERA_ASSERT_OK(p.Fill(ops_, 2));
   Parameter moved = std::move(p);
   EXPECT_THAT(*ValuesOf(moved.value()), Each(2));
 }
 
-TEST(ParameterTest, MemoryThatDoesNotFitIsRefusedAndNothingLost) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p, Parameter::Create(Matrix()));
-  TESSERA_ASSERT_OK(p.Fill(2));
+TEST_F(ParameterTest, MemoryThatDoesNotFitIsRefusedAndNothingLost) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p,
+                               Parameter::Create(group_, Matrix()));
+  TESSERA_ASSERT_OK(p.Fill(ops_, 2));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor other,
                                RandomTensor(DType::kF64, {{3, 4}}, 1));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor narrow,
@@ -167,11 +183,11 @@ TEST(ParameterTest, MemoryThatDoesNotFitIsRefusedAndNothingLost) {
   EXPECT_TRUE(p.has_gradient());
 }
 
-TEST(ParameterTest, PartsOutsideTheWholeAreRefused) {
-  const auto refusal = [](auto change) {
+TEST_F(ParameterTest, PartsOutsideTheWholeAreRefused) {
+  const auto refusal = [this](auto change) {
     Parameter::Spec spec = Matrix();
     change(spec);
-    return std::string(Parameter::Create(spec).status().message());
+    return std::string(Parameter::Create(group_, spec).status().message());
   };
   EXPECT_THAT(refusal([](auto& s) { s.rows[1].range.end = 10; }),
               HasSubstr("\"w\" holds rows 6 to 10 of 9"));
@@ -191,8 +207,9 @@ TEST(ParameterTest, PartsOutsideTheWholeAreRefused) {
               HasSubstr("weights of f16; f64, f32 and bf16 are allowed"));
 }
 
-TEST(ParameterTest, DescribesWhatItIsAPartOfAnew) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p, Parameter::Create(Matrix()));
+TEST_F(ParameterTest, DescribesWhatItIsAPartOfAnew) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Parameter p,
+                               Parameter::Create(group_, Matrix()));
   TESSERA_ASSERT_OK(p.Describe({20, 5}, {{{10, 12}, false}, {{6, 7}}}, true));
   EXPECT_THAT(p.shape(), ElementsAre(20, 5));
   EXPECT_TRUE(p.replicated());
@@ -203,13 +220,13 @@ TEST(ParameterTest, DescribesWhatItIsAPartOfAnew) {
   EXPECT_EQ(p.rows().size(), 2u);
 }
 
-TEST(LinearWeightsTest, NamesWeightAndBias) {
+TEST_F(LinearWeightsTest, NamesWeightAndBias) {
   TESSERA_ASSERT_OK_AND_ASSIGN(LinearWeights weights,
-                               LinearWeights::Create({.in = 4,
-                                                      .rows = {{2, 4}},
-                                                      .columns = {0, 4},
-                                                      .bias = true,
-                                                      .out = 6}));
+                               LinearWeights::Create(group_, {.in = 4,
+                                                              .rows = {{2, 4}},
+                                                              .columns = {0, 4},
+                                                              .bias = true,
+                                                              .out = 6}));
   std::vector<Parameter*> parameters;
   weights.AppendParameters("mlp.down", parameters);
   ASSERT_EQ(parameters.size(), 2u);

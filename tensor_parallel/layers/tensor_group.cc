@@ -85,9 +85,10 @@ absl::StatusOr<Pending> TensorGroup::StartSumOver(TensorView x) const {
   }
   TESSERA_ASSIGN_OR_RETURN(
       collectives::Work work,
-      communicator_->Start(collectives::AllReduceOf(
-          BufferOf(x), BufferOf(x), collectives::Reduction::Sum())));
-  return Pending(std::move(work));
+      communicator_->StartOn(
+          queue(), collectives::AllReduceOf(BufferOf(x), BufferOf(x),
+                                            collectives::Reduction::Sum())));
+  return Pending(std::move(work), queue());
 }
 
 absl::Status TensorGroup::SumOver(TensorView x) const {
@@ -95,20 +96,23 @@ absl::Status TensorGroup::SumOver(TensorView x) const {
   if (!x.IsContiguous()) {
     return absl::InvalidArgumentError("a tensor with gaps cannot be summed");
   }
-  return communicator_->AllReduce(BufferOf(x), collectives::Reduction::Sum());
+  return communicator_->RunOn(
+      queue(), collectives::AllReduceOf(BufferOf(x), BufferOf(x),
+                                        collectives::Reduction::Sum()));
 }
 
 absl::StatusOr<Pending> TensorGroup::StartGatherRows(
     std::span<const int64_t> rows, ConstTensorView mine, TensorView all) const {
   if (size() == 1) {
-    TESSERA_RETURN_IF_ERROR(ops_.Copy(mine, all));
+    TESSERA_RETURN_IF_ERROR(ops().Copy(mine, all));
     return Pending();
   }
   TESSERA_ASSIGN_OR_RETURN(
       collectives::Work work,
-      communicator_->Start(collectives::AllGatherOf(
-          BufferOf(mine), BufferOf(all), UnevenCounts(rows, WidthOf(mine)))));
-  return Pending(std::move(work));
+      communicator_->StartOn(queue(), collectives::AllGatherOf(
+                                          BufferOf(mine), BufferOf(all),
+                                          UnevenCounts(rows, WidthOf(mine)))));
+  return Pending(std::move(work), queue());
 }
 
 absl::StatusOr<Pending> TensorGroup::StartGatherTokens(const Partition& tokens,
@@ -129,15 +133,16 @@ absl::Status TensorGroup::GatherTokens(const Partition& tokens,
 absl::StatusOr<Pending> TensorGroup::StartScatterRowSums(
     std::span<const int64_t> rows, ConstTensorView all, TensorView mine) const {
   if (size() == 1) {
-    TESSERA_RETURN_IF_ERROR(ops_.Copy(all, mine));
+    TESSERA_RETURN_IF_ERROR(ops().Copy(all, mine));
     return Pending();
   }
   TESSERA_ASSIGN_OR_RETURN(
       collectives::Work work,
-      communicator_->Start(collectives::ReduceScatterOf(
-          BufferOf(all), BufferOf(mine), collectives::Reduction::Sum(),
-          UnevenCounts(rows, WidthOf(mine)))));
-  return Pending(std::move(work));
+      communicator_->StartOn(queue(), collectives::ReduceScatterOf(
+                                          BufferOf(all), BufferOf(mine),
+                                          collectives::Reduction::Sum(),
+                                          UnevenCounts(rows, WidthOf(mine)))));
+  return Pending(std::move(work), queue());
 }
 
 absl::StatusOr<Pending> TensorGroup::StartScatterSums(const Partition& tokens,

@@ -10,39 +10,53 @@
 // instead of SumOver. Together both move as many bytes as SumOver.
 //
 // Tensors are [tokens, ...], contiguous, in memory that the communicator
-// accepts. Calls are collectives. Errors are the communicator's, or
-// InvalidArgument if a shape does not match the partition.
+// accepts. Calls are collectives on the queue of the ops: they begin after the
+// work that it has, and its later work begins after them (after Pending::Wait
+// where a call starts them). Errors are the communicator's, or InvalidArgument
+// if a shape does not match the partition.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
 #include "base/tensor/memory.h"
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
 
-// An asynchronous operation; with one rank there is nothing to wait for. The
-// tensors it reads and writes must stay valid until Wait has returned.
+// An asynchronous operation on the tensors of a queue; with one rank there is
+// nothing to wait for. The tensors it reads and writes must stay as they are
+// until Wait has returned.
 class Pending {
  public:
   Pending() = default;
-  explicit Pending(collectives::Work work) : work_(std::move(work)) {}
+  // `queue` outlives it.
+  Pending(collectives::Work work, Queue& queue)
+      : work_(std::move(work)), queue_(&queue) {}
 
-  absl::Status Wait() { return work_ ? work_->Wait() : absl::OkStatus(); }
+  // Later work of the queue begins after the operation. The host waits only
+  // for an operation of the host.
+  absl::Status Wait(SourcePlace place = SourcePlace::current()) {
+    return work_ ? queue_->Wait(work_->event(), place) : absl::OkStatus();
+  }
 
  private:
   std::optional<collectives::Work> work_;
+  Queue* queue_ = nullptr;
 };
 
 // InvalidArgument, with the name, if x has not `tokens` rows.
@@ -54,9 +68,17 @@ class TensorGroup {
   // Neither is owned. Without a communicator, one rank.
   explicit TensorGroup(Ops& ops,
                        collectives::Communicator* communicator = nullptr)
-      : ops_(ops), communicator_(communicator) {}
+      : ops_(ops),
+        communicator_(communicator),
+        memory_(ops.queue().device().memory()),
+        working_(std::make_shared<WorkingMemory>()) {}
 
-  Ops& ops() const { return ops_; }
+  // `place` is that of the next operation, for errors of the device.
+  Ops& ops(SourcePlace place = SourcePlace::current()) const {
+    ops_.SetPlace(place);
+    return ops_;
+  }
+  Queue& queue() const { return ops_.queue(); }
   collectives::Communicator* communicator() const { return communicator_; }
   int64_t size() const {
     return communicator_ == nullptr ? 1 : communicator_->size();
@@ -75,14 +97,23 @@ class TensorGroup {
   }
   bool has_weight_memory() const { return has_weight_memory_; }
 
-  // Layers that are made with this one have their working memory from
-  // `memory`, which is not null; as without this from HostMemory().
+  // Layers that are made with this one have their weights and working memory
+  // from `memory`, which is not null; without this, from that of the ops'
+  // device.
   TensorGroup WithMemory(std::shared_ptr<MemoryResource> memory) const {
     TensorGroup group = *this;
     group.memory_ = std::move(memory);
+    group.working_ = std::make_shared<WorkingMemory>();
     return group;
   }
   const std::shared_ptr<MemoryResource>& memory() const { return memory_; }
+
+  // Working memory of an operation, the same for all layers that ask for this
+  // name: layers compute one after the other, and a model of many layers needs
+  // it once. Elements are lost when another layer uses it.
+  ReusableTensor Working(const std::string& name) const {
+    return working_->try_emplace(name, memory_, queue()).first->second;
+  }
 
   // x = the sum of all ranks' x.
   absl::Status SumOver(TensorView x) const;
@@ -118,10 +149,13 @@ class TensorGroup {
                            ConstTensorView all) const;
 
  private:
+  using WorkingMemory = std::map<std::string, ReusableTensor>;
+
   Ops& ops_;
   collectives::Communicator* communicator_;
   bool has_weight_memory_ = true;
-  std::shared_ptr<MemoryResource> memory_ = HostMemory();
+  std::shared_ptr<MemoryResource> memory_;
+  std::shared_ptr<WorkingMemory> working_;
 };
 
 }  // namespace tessera::tensor_parallel

@@ -75,7 +75,7 @@ absl::StatusOr<TensorView> PooledTensor::Reserve(
   }
   TESSERA_ASSIGN_OR_RETURN(
       view_, TensorView::Create(buffer_.bytes(), dtype, std::move(layout),
-                                /*offset=*/0, buffer_.kind()));
+                                /*offset=*/0, pool_->kind()));
   return *view_;
 }
 

@@ -1,6 +1,6 @@
 // TensorPool: reusable memory for activations.
 //
-//   TensorPool pool;             // one per rank; outlives its users
+//   TensorPool pool(group.memory());   // one per rank; outlives its users
 //   PooledTensor hidden(pool);
 //   TESSERA_ASSIGN_OR_RETURN(TensorView x, hidden.Reserve(dtype, shape));
 //   hidden.Release();            // for the next user
@@ -8,6 +8,11 @@
 // Micro-batches that are in flight in a pipeline hold different tensors at
 // different times and reuse each other's memory, so that nothing is allocated
 // after the first step. Used by one thread at a time.
+//
+// All work on a pool's tensors is on one queue, or that queue has waited for it
+// before they are released: a block may go to its next user while work of the
+// last one is still queued. The memory itself is freed with the pool and by
+// ReusableTensor; all work on it is done by then.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_POOL_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_POOL_H_
 
@@ -20,6 +25,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "base/tensor/layout.h"
@@ -30,7 +36,7 @@ namespace tessera::tensor_parallel {
 
 class TensorPool {
  public:
-  explicit TensorPool(std::shared_ptr<MemoryResource> memory = HostMemory())
+  explicit TensorPool(std::shared_ptr<MemoryResource> memory)
       : memory_(std::move(memory)) {}
   TensorPool(const TensorPool&) = delete;
   TensorPool& operator=(const TensorPool&) = delete;
@@ -42,6 +48,7 @@ class TensorPool {
   absl::StatusOr<Buffer> Take(size_t bytes);
   void Give(Buffer buffer);
 
+  MemoryKind kind() const { return memory_->kind(); }
   // Bytes of blocks that are in use and of blocks that are free, and the number
   // of allocations so far, which stops growing once the pool reuses its blocks.
   int64_t taken_bytes() const { return taken_bytes_; }
@@ -105,33 +112,39 @@ struct KeptTensor {
   void Release() const;
 };
 
-// ReusableTensor: working memory of a layer, which grows to the largest
-// requested shape.
+// ReusableTensor: working memory of an operation, which grows to the largest
+// requested shape. Copies share the memory.
 //
-//   ReusableTensor all_tokens(group.memory());
+//   ReusableTensor all_tokens(group.memory(), group.queue());
 //   TESSERA_ASSIGN_OR_RETURN(TensorView x, all_tokens.Get(dtype, shape));
 
 class ReusableTensor {
  public:
-  explicit ReusableTensor(std::shared_ptr<MemoryResource> memory)
-      : memory_(std::move(memory)) {}
+  // `queue` does the work on the tensor, and outlives it.
+  ReusableTensor(std::shared_ptr<MemoryResource> memory, Queue& queue)
+      : memory_(std::move(memory)),
+        queue_(&queue),
+        buffer_(std::make_shared<Buffer>()) {}
 
-  // Row-major, with any elements; good until the next call.
+  // Row-major, with any elements; good until the next call. The host waits for
+  // the queue if the memory is to grow, so not after the first step.
   absl::StatusOr<TensorView> Get(DType dtype, std::span<const int64_t> shape) {
     TESSERA_ASSIGN_OR_RETURN(Layout layout, Layout::RowMajor(shape));
     const auto bytes =
         static_cast<size_t>(layout.element_count() * SizeInBytes(dtype));
-    if (buffer_.size() < bytes) {
-      buffer_ = Buffer();
-      TESSERA_ASSIGN_OR_RETURN(buffer_, Buffer::Allocate(memory_, bytes));
+    if (buffer_->size() < bytes) {
+      if (buffer_->size() > 0) TESSERA_RETURN_IF_ERROR(queue_->Synchronize());
+      *buffer_ = Buffer();
+      TESSERA_ASSIGN_OR_RETURN(*buffer_, Buffer::Allocate(memory_, bytes));
     }
-    return TensorView::Create(buffer_.bytes().first(bytes), dtype,
-                              std::move(layout), /*offset=*/0, buffer_.kind());
+    return TensorView::Create(buffer_->bytes().first(bytes), dtype,
+                              std::move(layout), /*offset=*/0, memory_->kind());
   }
 
  private:
   std::shared_ptr<MemoryResource> memory_;
-  Buffer buffer_;
+  Queue* queue_;
+  std::shared_ptr<Buffer> buffer_;
 };
 
 }  // namespace tessera::tensor_parallel

@@ -16,7 +16,7 @@ namespace tessera::tensor_parallel {
 namespace {
 
 TEST(TensorPoolTest, WhatOneGivesBackTheNextOneTakes) {
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   PooledTensor first(pool);
   TESSERA_ASSERT_OK_AND_ASSIGN(const TensorView x,
                                first.Reserve(DType::kF32, {{4, 8}}));
@@ -33,7 +33,7 @@ TEST(TensorPoolTest, WhatOneGivesBackTheNextOneTakes) {
 }
 
 TEST(TensorPoolTest, BlocksAreLargerByAnEighthAtMostAndOfTheSameClassesOnly) {
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   for (int64_t bytes = 1; bytes < 100'000; bytes += 1 + bytes / 50) {
     PooledTensor tensor(pool);
     TESSERA_ASSERT_OK(tensor.Reserve(DType::kU8, {{bytes}}).status());
@@ -49,7 +49,7 @@ TEST(TensorPoolTest, BlocksAreLargerByAnEighthAtMostAndOfTheSameClassesOnly) {
 }
 
 TEST(TensorPoolTest, ATensorKeepsItsMemoryWhereThatSuffices) {
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   PooledTensor tensor(pool);
   TESSERA_ASSERT_OK_AND_ASSIGN(const TensorView large,
                                tensor.Reserve(DType::kU8, {{64}}));
@@ -61,7 +61,7 @@ TEST(TensorPoolTest, ATensorKeepsItsMemoryWhereThatSuffices) {
 }
 
 TEST(TensorPoolTest, MovedTensorsGiveTheirMemoryBackOnce) {
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   PooledTensor a(pool);
   TESSERA_ASSERT_OK(a.Reserve(DType::kU8, {{10}}).status());
   PooledTensor b(std::move(a));
@@ -78,7 +78,7 @@ TEST(TensorPoolTest, MovedTensorsGiveTheirMemoryBackOnce) {
 }
 
 TEST(TensorPoolTest, TensorsWithoutElementsAreHeldAndTakeNothing) {
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   PooledTensor tensor(pool);
   TESSERA_ASSERT_OK_AND_ASSIGN(const TensorView view,
                                tensor.Reserve(DType::kF32, {{0, 7}}));
@@ -88,7 +88,7 @@ TEST(TensorPoolTest, TensorsWithoutElementsAreHeldAndTakeNothing) {
 }
 
 TEST(TensorPoolTest, ThePeakIsThatSinceTheLastReset) {
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   PooledTensor a(pool), b(pool);
   TESSERA_ASSERT_OK(a.Reserve(DType::kU8, {{10}}).status());
   TESSERA_ASSERT_OK(b.Reserve(DType::kU8, {{70}}).status());
@@ -99,7 +99,7 @@ TEST(TensorPoolTest, ThePeakIsThatSinceTheLastReset) {
 }
 
 TEST(TensorPoolTest, AKeptTensorIsItsOwnOrSeenAndBothGo) {
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   PooledTensor own(pool);
   const KeptTensor plain = {&own};
   EXPECT_FALSE(plain.value().has_value());
@@ -121,7 +121,7 @@ TEST(TensorPoolTest, AKeptTensorIsItsOwnOrSeenAndBothGo) {
 }
 
 TEST(TensorPoolTest, ImpossibleTensorsAreRefusedAndLeaveNothingHeld) {
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   PooledTensor tensor(pool);
   EXPECT_THAT(tensor.Reserve(DType::kU8, {{-1}}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument));

@@ -10,6 +10,23 @@
 
 namespace tessera::tensor_parallel {
 
+namespace {
+
+// InvalidArgument if `numbers` are not one for each of `tokens` tokens.
+absl::Status CheckNumbers(std::string_view name, const ConstTensorView& numbers,
+                          DType dtype, int64_t tokens) {
+  if (numbers.dtype() == dtype && numbers.rank() == 1 &&
+      numbers.shape()[0] == tokens && numbers.IsContiguous()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      DTypeName(numbers.dtype()), " ", DimsToString(numbers.shape()), " ", name,
+      " for ", tokens, " tokens; give ", DTypeName(dtype),
+      ", one for each, contiguous"));
+}
+
+}  // namespace
+
 absl::StatusOr<VocabularyParallelEmbedding> VocabularyParallelEmbedding::Create(
     const TensorGroup& group, const EmbeddingOptions& options) {
   if (options.width < 0) {
@@ -21,36 +38,20 @@ absl::StatusOr<VocabularyParallelEmbedding> VocabularyParallelEmbedding::Create(
       Partition::Balanced(options.vocabulary, group.size()));
   TESSERA_ASSIGN_OR_RETURN(
       LinearWeights weights,
-      LinearWeights::Create({.in = options.width,
-                             .rows = {vocabulary.RangeOf(group.rank())},
-                             .columns = {0, options.width},
-                             .bias = false,
-                             .dtype = options.dtype,
-                             .has_memory = group.has_weight_memory(),
-                             .out = options.vocabulary}));
+      LinearWeights::Create(group, {.in = options.width,
+                                    .rows = {vocabulary.RangeOf(group.rank())},
+                                    .columns = {0, options.width},
+                                    .bias = false,
+                                    .dtype = options.dtype,
+                                    .out = options.vocabulary}));
   return VocabularyParallelEmbedding(group, options, vocabulary,
                                      std::move(weights));
 }
 
-absl::Status VocabularyParallelEmbedding::CheckIds(
-    const Partition& tokens, std::span<const int64_t> ids) const {
-  if (static_cast<int64_t>(ids.size()) != tokens.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        ids.size(), " ids for ", tokens.size(), " tokens; give one for each"));
-  }
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (0 <= ids[i] && ids[i] < options_.vocabulary) continue;
-    return absl::InvalidArgumentError(absl::StrCat("token ", i, " is ", ids[i],
-                                                   "; the vocabulary has 0 to ",
-                                                   options_.vocabulary - 1));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status VocabularyParallelEmbedding::Forward(const Partition& tokens,
-                                                  std::span<const int64_t> ids,
+                                                  ConstTensorView ids,
                                                   TensorView y) {
-  TESSERA_RETURN_IF_ERROR(CheckIds(tokens, ids));
+  TESSERA_RETURN_IF_ERROR(CheckNumbers("ids", ids, DType::kI64, tokens.size()));
   TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
   const IndexRange held = vocabulary_.RangeOf(group_.rank());
   if (!options_.sequence_parallel) {
@@ -67,9 +68,8 @@ absl::Status VocabularyParallelEmbedding::Forward(const Partition& tokens,
 }
 
 absl::Status VocabularyParallelEmbedding::BackwardWeight(
-    const Partition& tokens, std::span<const int64_t> ids,
-    ConstTensorView y_gradient) {
-  TESSERA_RETURN_IF_ERROR(CheckIds(tokens, ids));
+    const Partition& tokens, ConstTensorView ids, ConstTensorView y_gradient) {
+  TESSERA_RETURN_IF_ERROR(CheckNumbers("ids", ids, DType::kI64, tokens.size()));
   TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
   const IndexRange held = vocabulary_.RangeOf(group_.rank());
   ConstTensorView gradient = y_gradient;
@@ -121,14 +121,13 @@ VocabularyParallelProjection::Create(const TensorGroup& group,
                                 .shape = {options.vocabulary, options.width},
                                 .rows = {{vocabulary.RangeOf(group.rank())}},
                                 .columns = {0, options.width},
-                                .dtype = options.dtype,
-                                .has_memory = group.has_weight_memory()};
+                                .dtype = options.dtype};
   if (tied != nullptr) {
     TESSERA_RETURN_IF_ERROR(CheckTied(*tied, spec));
     return VocabularyParallelProjection(group, options, vocabulary, nullptr,
                                         tied);
   }
-  TESSERA_ASSIGN_OR_RETURN(Parameter table, Parameter::Create(spec));
+  TESSERA_ASSIGN_OR_RETURN(Parameter table, Parameter::Create(group, spec));
   auto own = std::make_unique<Parameter>(std::move(table));
   Parameter* const pointer = own.get();
   return VocabularyParallelProjection(group, options, vocabulary,
@@ -220,9 +219,9 @@ absl::Status VocabularyParallelProjection::Backward(const Partition& tokens,
 }
 
 absl::Status VocabularyParallelCrossEntropy::Check(
-    const ConstTensorView& logits, std::span<const int64_t> targets,
-    size_t numbers) const {
-  const auto tokens = static_cast<int64_t>(targets.size());
+    const ConstTensorView& logits, const ConstTensorView& targets,
+    const ConstTensorView& numbers) const {
+  const int64_t tokens = targets.element_count();
   const int64_t held = vocabulary_.SizeOf(group_.rank());
   if (logits.dtype() != dtype_ || logits.rank() != 2 ||
       logits.shape()[0] != tokens || logits.shape()[1] != held) {
@@ -231,31 +230,25 @@ absl::Status VocabularyParallelCrossEntropy::Check(
         " of ", tokens, " tokens (as many as targets) and ", held,
         " of the vocabulary's ", vocabulary_.size()));
   }
-  if (numbers != targets.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(numbers, " losses or scales for ", tokens, " tokens"));
-  }
-  for (size_t i = 0; i < targets.size(); ++i) {
-    if (0 <= targets[i] && targets[i] < vocabulary_.size()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("the target of token ", i, " is ", targets[i],
-                     "; the vocabulary has 0 to ", vocabulary_.size() - 1));
-  }
-  return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(
+      CheckNumbers("targets", targets, DType::kI64, tokens));
+  return CheckNumbers("losses or scales", numbers, DType::kF64, tokens);
 }
 
 absl::Status VocabularyParallelCrossEntropy::MaxOver(TensorView x) const {
   if (group_.size() == 1) return absl::OkStatus();
-  return group_.communicator()->AllReduce(
-      collectives::Buffer(x.data(), x.element_count(), x.dtype()),
-      collectives::Reduction::Max());
+  const collectives::Buffer buffer(x.data(), x.element_count(), x.dtype());
+  return group_.communicator()->RunOn(
+      group_.queue(),
+      collectives::AllReduceOf(buffer, buffer, collectives::Reduction::Max()));
 }
 
-absl::Status VocabularyParallelCrossEntropy::Forward(
-    ConstTensorView logits, std::span<const int64_t> targets,
-    std::span<double> losses, CrossEntropyState& state) {
-  TESSERA_RETURN_IF_ERROR(Check(logits, targets, losses.size()));
-  const auto tokens = static_cast<int64_t>(targets.size());
+absl::Status VocabularyParallelCrossEntropy::Forward(ConstTensorView logits,
+                                                     ConstTensorView targets,
+                                                     TensorView losses,
+                                                     CrossEntropyState& state) {
+  TESSERA_RETURN_IF_ERROR(Check(logits, targets, losses));
+  const int64_t tokens = targets.element_count();
   const DType statistics = GradientDType(dtype_);
   TESSERA_ASSIGN_OR_RETURN(const TensorView largest,
                            state.largest.Reserve(statistics, {{tokens}}));
@@ -275,10 +268,10 @@ absl::Status VocabularyParallelCrossEntropy::Forward(
 }
 
 absl::Status VocabularyParallelCrossEntropy::Backward(
-    std::span<const double> scales, std::span<const int64_t> targets,
+    ConstTensorView scales, ConstTensorView targets,
     const CrossEntropyState& state, TensorView logits) {
-  TESSERA_RETURN_IF_ERROR(Check(logits, targets, scales.size()));
-  const auto tokens = static_cast<int64_t>(targets.size());
+  TESSERA_RETURN_IF_ERROR(Check(logits, targets, scales));
+  const int64_t tokens = targets.element_count();
   const bool held = state.largest.held() && state.sums.held();
   if (!held || state.largest.view().shape()[0] != tokens) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -3,7 +3,7 @@
 // 1909.08053, section 3).
 //
 //   tensor        every rank has               under sequence parallelism
-//   ids           of all tokens                of all tokens
+//   ids           i64 [tokens], the same       of all tokens, the same
 //   y, gradient   [tokens, n], the same        [its tokens, n]
 //
 // A rank looks up the rows that it has, zeros for the others, and the sum over
@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -53,13 +52,13 @@ class VocabularyParallelEmbedding {
   // The rows that each rank has.
   const Partition& vocabulary() const { return vocabulary_; }
 
-  // InvalidArgument if an id is not in [0, vocabulary), FailedPrecondition if
-  // the table (or its gradient, in the backward) is released.
-  absl::Status Forward(const Partition& tokens, std::span<const int64_t> ids,
+  // Ids are in [0, vocabulary): whoever uploads them checks it. InvalidArgument
+  // if there is not one for each token, FailedPrecondition if the table (or its
+  // gradient, in the backward) is released.
+  absl::Status Forward(const Partition& tokens, ConstTensorView ids,
                        TensorView y);
   // Adds to the gradient of the table. Ids have no gradient.
-  absl::Status BackwardWeight(const Partition& tokens,
-                              std::span<const int64_t> ids,
+  absl::Status BackwardWeight(const Partition& tokens, ConstTensorView ids,
                               ConstTensorView y_gradient);
 
  private:
@@ -72,14 +71,11 @@ class VocabularyParallelEmbedding {
         vocabulary_(vocabulary),
         weights_(std::move(weights)) {}
 
-  absl::Status CheckIds(const Partition& tokens,
-                        std::span<const int64_t> ids) const;
-
   TensorGroup group_;
   EmbeddingOptions options_;
   Partition vocabulary_;
   LinearWeights weights_;
-  ReusableTensor all_y_{group_.memory()};
+  ReusableTensor all_y_{group_.memory(), group_.queue()};
 };
 
 // VocabularyParallelProjection: logits = x table^T, where each rank has the
@@ -156,8 +152,8 @@ class VocabularyParallelProjection {
   Partition vocabulary_;
   std::unique_ptr<Parameter> own_table_;
   Parameter* table_;
-  ReusableTensor all_x_{group_.memory()};
-  ReusableTensor all_x_gradient_{group_.memory()};
+  ReusableTensor all_x_{group_.memory(), group_.queue()};
+  ReusableTensor all_x_gradient_{group_.memory(), group_.queue()};
 };
 
 // VocabularyParallelCrossEntropy: the loss of logits of which each rank has
@@ -171,8 +167,9 @@ class VocabularyParallelProjection {
 // For each token the ranks exchange three numbers: the largest logit, then the
 // sum of exponentials and the target's logit (Shoeybi et al., arXiv 1909.08053,
 // section 3). Logits are [tokens, the rank's part of the vocabulary], f64, f32
-// or bf16; every rank has all tokens and gets the same losses. Calls are
-// collective.
+// or bf16; every rank has all tokens and gets the same losses. Targets are i64
+// [tokens], losses and scales f64 [tokens], all on the device and contiguous.
+// Calls are collective.
 
 // State that a forward keeps for its backward, per token and over all ranks:
 // the largest logit, the sum of exponentials and the target's logit.
@@ -198,21 +195,21 @@ class VocabularyParallelCrossEntropy {
       : group_(group), vocabulary_(vocabulary), dtype_(dtype) {}
 
   // losses[i] = log(sum of exp(logits of token i)) - logit of targets[i].
-  // InvalidArgument if a shape is wrong, or a target is not of the vocabulary,
-  // or that is empty.
-  absl::Status Forward(ConstTensorView logits, std::span<const int64_t> targets,
-                       std::span<double> losses, CrossEntropyState& state);
+  // Targets are in the vocabulary: whoever uploads them checks it.
+  // InvalidArgument if a shape or type is wrong.
+  absl::Status Forward(ConstTensorView logits, ConstTensorView targets,
+                       TensorView losses, CrossEntropyState& state);
 
   // Overwrites the logits of the forward that left `state` by the gradient of
   // the sum over i of scales[i] losses[i]; a scale of 0 leaves a token out.
   // FailedPrecondition if the state is of no such forward.
-  absl::Status Backward(std::span<const double> scales,
-                        std::span<const int64_t> targets,
+  absl::Status Backward(ConstTensorView scales, ConstTensorView targets,
                         const CrossEntropyState& state, TensorView logits);
 
  private:
   absl::Status Check(const ConstTensorView& logits,
-                     std::span<const int64_t> targets, size_t numbers) const;
+                     const ConstTensorView& targets,
+                     const ConstTensorView& numbers) const;
   absl::Status MaxOver(TensorView x) const;
 
   TensorGroup group_;

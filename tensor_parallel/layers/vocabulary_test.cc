@@ -51,12 +51,13 @@ absl::StatusOr<EmbeddingResults> RunEmbedding(const TensorGroup& group,
                               .width = kWidth,
                               .dtype = c.dtype,
                               .sequence_parallel = c.sequence_parallel}));
-  TESSERA_RETURN_IF_ERROR(layer.weights().FillNormal(kTable, 1));
+  TESSERA_RETURN_IF_ERROR(layer.weights().FillNormal(group.ops(), kTable, 1));
   const std::vector<int64_t> ids = IdsFor(c.tokens);
   const int64_t shape[] = {y_gradient.shape()[0], kWidth};
   TESSERA_ASSIGN_OR_RETURN(Tensor y, Tensor::Create(c.dtype, shape));
-  TESSERA_RETURN_IF_ERROR(layer.Forward(tokens, ids, y.view()));
-  TESSERA_RETURN_IF_ERROR(layer.BackwardWeight(tokens, ids, y_gradient));
+  TESSERA_RETURN_IF_ERROR(layer.Forward(tokens, ListOf(ids), y.view()));
+  TESSERA_RETURN_IF_ERROR(
+      layer.BackwardWeight(tokens, ListOf(ids), y_gradient));
   const IndexRange rows = {0, layer.weights().out()};
   TESSERA_ASSIGN_OR_RETURN(
       Tensor gradient, Take(layer.weights().weight_gradient(), 0, {{rows}}));
@@ -148,10 +149,12 @@ absl::Status CheckLoss(Communicator& communicator, const LayerCase& c) {
   TESSERA_ASSIGN_OR_RETURN(Tensor mine, Take(logits.view(), 1, {{held}}));
   VocabularyParallelCrossEntropy loss(group, vocabulary, c.dtype);
   std::vector<double> losses(targets.size());
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   CrossEntropyState state(pool);
-  TESSERA_RETURN_IF_ERROR(loss.Forward(mine.view(), targets, losses, state));
-  TESSERA_RETURN_IF_ERROR(loss.Backward(scales, targets, state, mine.view()));
+  TESSERA_RETURN_IF_ERROR(
+      loss.Forward(mine.view(), ListOf(targets), ListOf(losses), state));
+  TESSERA_RETURN_IF_ERROR(
+      loss.Backward(ListOf(scales), ListOf(targets), state, mine.view()));
   const int64_t tokens_shape[] = {c.tokens};
   const int64_t whole_shape[] = {c.tokens, kVocabulary};
   TESSERA_RETURN_IF_ERROR(ExpectNear(
@@ -205,13 +208,13 @@ TEST(VocabularyParallelCrossEntropyTest, MovesThreeNumbersATokenOnly) {
                        RandomTensor(DType::kF32, {{kTokens, words / 2}}, 1));
                    std::vector<int64_t> targets(kTokens, 3);
                    std::vector<double> losses(kTokens);
-                   TensorPool pool;
+                   TensorPool pool(HostMemory());
                    CrossEntropyState state(pool);
                    const int64_t before = ReducedBytes(communicator);
-                   TESSERA_RETURN_IF_ERROR(
-                       loss.Forward(logits.view(), targets, losses, state));
-                   TESSERA_RETURN_IF_ERROR(
-                       loss.Backward(losses, targets, state, logits.view()));
+                   TESSERA_RETURN_IF_ERROR(loss.Forward(
+                       logits.view(), ListOf(targets), ListOf(losses), state));
+                   TESSERA_RETURN_IF_ERROR(loss.Backward(
+                       ListOf(losses), ListOf(targets), state, logits.view()));
                    const int64_t moved = ReducedBytes(communicator) - before;
                    return moved == kTokens * 3 * 4
                               ? absl::OkStatus()
@@ -230,10 +233,10 @@ TEST(VocabularyParallelCrossEntropyTest, TheLargestLogitIsTakenOut) {
   const int64_t shape[] = {1, 3};
   std::vector<double> losses(1);
   const std::vector<int64_t> targets = {1};
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   CrossEntropyState state(pool);
   TESSERA_ASSERT_OK(loss.Forward(*TensorView::Of(std::span(logits), shape),
-                                 targets, losses, state));
+                                 ListOf(targets), ListOf(losses), state));
   EXPECT_NEAR(losses[0], std::log(2), 1e-6);
 }
 
@@ -243,24 +246,24 @@ TEST(VocabularyParallelCrossEntropyTest, WrongCallsAreRefused) {
                                       *Partition::Balanced(3, 1), DType::kF32);
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor x,
                                RandomTensor(DType::kF32, {{2, 3}}, 1));
-  const std::vector<int64_t> wrong = {0, 3};
+  const std::vector<int32_t> wrong = {0, 2};
   const std::vector<int64_t> right = {0, 2};
   std::vector<double> two(2);
   std::vector<double> one(1);
-  TensorPool pool;
+  TensorPool pool(HostMemory());
   CrossEntropyState state(pool);
-  EXPECT_THAT(loss.Forward(x.view(), wrong, two, state),
+  EXPECT_THAT(loss.Forward(x.view(), ListOf(wrong), ListOf(two), state),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("the target of token 1 is 3")));
-  EXPECT_THAT(loss.Forward(x.view(), right, one, state),
+                       HasSubstr("i32 [2] targets for 2 tokens; give i64")));
+  EXPECT_THAT(loss.Forward(x.view(), ListOf(right), ListOf(one), state),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("1 losses or scales for 2 tokens")));
-  EXPECT_THAT(loss.Backward(two, right, state, x.view()),
+                       HasSubstr("f64 [1] losses or scales for 2 tokens")));
+  EXPECT_THAT(loss.Backward(ListOf(two), ListOf(right), state, x.view()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("there was no forward")));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor narrow,
                                RandomTensor(DType::kF32, {{2, 2}}, 1));
-  EXPECT_THAT(loss.Forward(narrow.view(), right, two, state),
+  EXPECT_THAT(loss.Forward(narrow.view(), ListOf(right), ListOf(two), state),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("3 of the vocabulary's 3")));
 }
@@ -273,12 +276,14 @@ TEST(VocabularyParallelEmbeddingTest, WrongIdsAreRefused) {
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor y,
                                RandomTensor(DType::kF32, {{2, 2}}, 1));
   const Partition tokens = *Partition::Balanced(2, 1);
-  EXPECT_THAT(layer.Forward(tokens, std::vector<int64_t>{0, 4}, y.view()),
+  const std::vector<int32_t> narrow = {0, 3};
+  const std::vector<int64_t> one = {0};
+  EXPECT_THAT(layer.Forward(tokens, ListOf(narrow), y.view()),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("token 1 is 4; the vocabulary has 0 to 3")));
-  EXPECT_THAT(layer.Forward(tokens, std::vector<int64_t>{0}, y.view()),
+                       HasSubstr("i32 [2] ids for 2 tokens; give i64")));
+  EXPECT_THAT(layer.Forward(tokens, ListOf(one), y.view()),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("1 ids for 2 tokens")));
+                       HasSubstr("i64 [1] ids for 2 tokens")));
   EXPECT_THAT(
       VocabularyParallelEmbedding::Create(TensorGroup(ops),
                                           {.vocabulary = 4, .width = -2})

@@ -1,21 +1,21 @@
 // CountingOps: operations that compute nothing and touch no tensor. In a dry
 // run, layers on them allocate and communicate as in a real run.
 //
-//   CountingOps ops;
-//   TensorGroup group = TensorGroup(ops, world).WithMemory(counting_memory);
+//   CountingDevice device(memory, staging);
+//   TESSERA_ASSIGN_OR_RETURN(auto queue, device.CreateQueue("compute"));
+//   CountingOps ops(*queue);
+//   TensorGroup group(ops, world);
 //   ... layers on `group` ...
 //   ops.calls();
 //
-// Results on the host (losses) are zeros. Arguments are not checked. One thread
-// at a time.
+// Arguments are not checked. One thread at a time.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_COUNTING_OPS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_COUNTING_OPS_H_
 
-#include <algorithm>
 #include <cstdint>
-#include <span>
 
 #include "absl/status/status.h"
+#include "base/device/device.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/random/dropout.h"
@@ -25,10 +25,26 @@ namespace tessera::tensor_parallel {
 
 class CountingOps final : public Ops {
  public:
+  // `queue` outlives it; mostly that of a CountingDevice.
+  explicit CountingOps(Queue& queue) : queue_(queue) {}
+
+  Queue& queue() const override { return queue_; }
   int64_t calls() const { return calls_; }
 
   absl::Status Gemm(const GemmOptions&, ConstTensorView, ConstTensorView,
                     TensorView) override {
+    return Count();
+  }
+  absl::Status CastTranspose(ConstTensorView, ConstTensorView, TensorView,
+                             TensorView, TensorView) override {
+    return Count();
+  }
+  absl::Status GemmFp8(const Fp8GemmOptions&, ConstTensorView, ConstTensorView,
+                       ConstTensorView, ConstTensorView, TensorView) override {
+    return Count();
+  }
+  absl::Status UpdateScales(int, ConstTensorView, TensorView, TensorView,
+                            TensorView, TensorView) override {
     return Count();
   }
   absl::Status AddBias(ConstTensorView, TensorView) override { return Count(); }
@@ -50,6 +66,15 @@ class CountingOps final : public Ops {
                                     TensorView) override {
     return Count();
   }
+  absl::Status AddRmsNorm(double, ConstTensorView, ConstTensorView, TensorView,
+                          TensorView, TensorView) override {
+    return Count();
+  }
+  absl::Status AddRmsNormInputGradient(ConstTensorView, ConstTensorView,
+                                       ConstTensorView, ConstTensorView,
+                                       ConstTensorView, TensorView) override {
+    return Count();
+  }
   absl::Status RmsNormWeightGradient(ConstTensorView, ConstTensorView,
                                      ConstTensorView, TensorView) override {
     return Count();
@@ -61,15 +86,14 @@ class CountingOps final : public Ops {
                               TensorView, TensorView) override {
     return Count();
   }
-  absl::Status Rotate(double, bool, std::span<const int64_t>,
-                      TensorView) override {
+  absl::Status Rotate(double, bool, ConstTensorView, TensorView) override {
     return Count();
   }
-  absl::Status GatherRows(ConstTensorView, IndexRange, std::span<const int64_t>,
+  absl::Status GatherRows(ConstTensorView, IndexRange, ConstTensorView,
                           TensorView) override {
     return Count();
   }
-  absl::Status AddRows(ConstTensorView, IndexRange, std::span<const int64_t>,
+  absl::Status AddRows(ConstTensorView, IndexRange, ConstTensorView,
                        TensorView) override {
     return Count();
   }
@@ -77,20 +101,20 @@ class CountingOps final : public Ops {
   absl::Status SumExp(ConstTensorView, ConstTensorView, TensorView) override {
     return Count();
   }
-  absl::Status Pick(ConstTensorView, IndexRange, std::span<const int64_t>,
+  absl::Status Pick(ConstTensorView, IndexRange, ConstTensorView,
                     TensorView) override {
     return Count();
   }
   absl::Status CrossEntropyLosses(ConstTensorView, ConstTensorView,
-                                  ConstTensorView,
-                                  std::span<double> losses) override {
-    std::fill(losses.begin(), losses.end(), 0.0);
+                                  ConstTensorView, TensorView) override {
     return Count();
   }
   absl::Status CrossEntropyGradient(ConstTensorView, ConstTensorView,
-                                    IndexRange, std::span<const int64_t>,
-                                    std::span<const double>,
-                                    TensorView) override {
+                                    IndexRange, ConstTensorView,
+                                    ConstTensorView, TensorView) override {
+    return Count();
+  }
+  absl::Status Sum(double, ConstTensorView, TensorView) override {
     return Count();
   }
   absl::Status Attend(const AttentionBlock&, const AttentionState&) override {
@@ -110,6 +134,7 @@ class CountingOps final : public Ops {
     return absl::OkStatus();
   }
 
+  Queue& queue_;
   int64_t calls_ = 0;
 };
 

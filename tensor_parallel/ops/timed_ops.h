@@ -1,4 +1,5 @@
-// TimedOps: forwards operations to another Ops and reports when each ran.
+// TimedOps: forwards operations to another Ops and reports when each call began
+// and ended: on an immediate queue, when the operation ran.
 //
 //   CpuOps cpu({.threads = 1});
 //   TimedOps ops(cpu, clock, [&](TimedOps::Kind kind, int64_t begin, int64_t
@@ -11,10 +12,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/device/device.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/random/dropout.h"
@@ -25,7 +26,7 @@ namespace tessera::tensor_parallel {
 class TimedOps final : public Ops {
  public:
   enum class Kind {
-    kProduct,    // Gemm.
+    kProduct,    // Gemm, GemmFp8.
     kAttention,  // Attend, AttendGradient.
     kOther,
   };
@@ -37,9 +38,31 @@ class TimedOps final : public Ops {
   TimedOps(Ops& ops, Clock clock, Observer observer)
       : ops_(ops), clock_(clock), observer_(std::move(observer)) {}
 
+  Queue& queue() const override { return ops_.queue(); }
+
   absl::Status Gemm(const GemmOptions& options, ConstTensorView a,
                     ConstTensorView b, TensorView c) override {
     return Time(Kind::kProduct, [&] { return ops_.Gemm(options, a, b, c); });
+  }
+  absl::Status CastTranspose(ConstTensorView x, ConstTensorView scale,
+                             TensorView amax, TensorView y,
+                             TensorView transposed) override {
+    return Rest(
+        [&] { return ops_.CastTranspose(x, scale, amax, y, transposed); });
+  }
+  absl::Status GemmFp8(const Fp8GemmOptions& options, ConstTensorView a,
+                       ConstTensorView a_inverse, ConstTensorView b,
+                       ConstTensorView b_inverse, TensorView c) override {
+    return Time(Kind::kProduct, [&] {
+      return ops_.GemmFp8(options, a, a_inverse, b, b_inverse, c);
+    });
+  }
+  absl::Status UpdateScales(int margin, ConstTensorView largest,
+                            TensorView amax, TensorView history,
+                            TensorView scale, TensorView inverse) override {
+    return Rest([&] {
+      return ops_.UpdateScales(margin, largest, amax, history, scale, inverse);
+    });
   }
   absl::Status AddBias(ConstTensorView bias, TensorView x) override {
     return Rest([&] { return ops_.AddBias(bias, x); });
@@ -80,6 +103,24 @@ class TimedOps final : public Ops {
                                        x_gradient);
     });
   }
+  absl::Status AddRmsNorm(double epsilon, ConstTensorView residual,
+                          ConstTensorView weight, TensorView x, TensorView y,
+                          TensorView inverse) override {
+    return Rest([&] {
+      return ops_.AddRmsNorm(epsilon, residual, weight, x, y, inverse);
+    });
+  }
+  absl::Status AddRmsNormInputGradient(ConstTensorView gradient,
+                                       ConstTensorView x,
+                                       ConstTensorView weight,
+                                       ConstTensorView inverse,
+                                       ConstTensorView residual_gradient,
+                                       TensorView x_gradient) override {
+    return Rest([&] {
+      return ops_.AddRmsNormInputGradient(gradient, x, weight, inverse,
+                                          residual_gradient, x_gradient);
+    });
+  }
   absl::Status RmsNormWeightGradient(ConstTensorView gradient,
                                      ConstTensorView x, ConstTensorView inverse,
                                      TensorView weight_gradient) override {
@@ -99,17 +140,16 @@ class TimedOps final : public Ops {
                                  up_gradient);
     });
   }
-  absl::Status Rotate(double base, bool inverse,
-                      std::span<const int64_t> positions,
+  absl::Status Rotate(double base, bool inverse, ConstTensorView positions,
                       TensorView x) override {
     return Rest([&] { return ops_.Rotate(base, inverse, positions, x); });
   }
   absl::Status GatherRows(ConstTensorView table, IndexRange held,
-                          std::span<const int64_t> ids, TensorView y) override {
+                          ConstTensorView ids, TensorView y) override {
     return Rest([&] { return ops_.GatherRows(table, held, ids, y); });
   }
   absl::Status AddRows(ConstTensorView gradient, IndexRange held,
-                       std::span<const int64_t> ids,
+                       ConstTensorView ids,
                        TensorView table_gradient) override {
     return Rest(
         [&] { return ops_.AddRows(gradient, held, ids, table_gradient); });
@@ -122,25 +162,28 @@ class TimedOps final : public Ops {
     return Rest([&] { return ops_.SumExp(logits, largest, sum); });
   }
   absl::Status Pick(ConstTensorView logits, IndexRange held,
-                    std::span<const int64_t> targets,
-                    TensorView picked) override {
+                    ConstTensorView targets, TensorView picked) override {
     return Rest([&] { return ops_.Pick(logits, held, targets, picked); });
   }
   absl::Status CrossEntropyLosses(ConstTensorView largest, ConstTensorView sum,
                                   ConstTensorView picked,
-                                  std::span<double> losses) override {
+                                  TensorView losses) override {
     return Rest(
         [&] { return ops_.CrossEntropyLosses(largest, sum, picked, losses); });
   }
   absl::Status CrossEntropyGradient(ConstTensorView largest,
                                     ConstTensorView sum, IndexRange held,
-                                    std::span<const int64_t> targets,
-                                    std::span<const double> scales,
+                                    ConstTensorView targets,
+                                    ConstTensorView scales,
                                     TensorView logits) override {
     return Rest([&] {
       return ops_.CrossEntropyGradient(largest, sum, held, targets, scales,
                                        logits);
     });
+  }
+  absl::Status Sum(double factor, ConstTensorView x,
+                   TensorView total) override {
+    return Rest([&] { return ops_.Sum(factor, x, total); });
   }
   absl::Status Attend(const AttentionBlock& block,
                       const AttentionState& state) override {
@@ -159,6 +202,7 @@ class TimedOps final : public Ops {
  private:
   template <typename Operation>
   absl::Status Time(Kind kind, const Operation& operation) {
+    ops_.SetPlace(place());
     const int64_t begin = clock_();
     absl::Status status = operation();
     observer_(kind, begin, clock_());

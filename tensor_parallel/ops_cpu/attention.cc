@@ -7,17 +7,15 @@
 #include <limits>
 #include <memory>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
 #include "base/dtype/dtype_traits.h"
 #include "base/status_macros.h"
+#include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
 #include "tensor_parallel/ops_cpu/kernels.h"
-#include "tensor_parallel/ops_cpu/operand_checker.h"
-#include "tensor_parallel/ops_cpu/sight.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::cpu {
@@ -30,6 +28,12 @@ BasicRowsView<Byte> HeadsOf(const BasicTensorView<Byte>& x, int64_t token,
   const int64_t offset = token * x.strides()[0] + head * x.strides()[1];
   return BasicRowsView<Byte>(x.data() + offset * SizeInBytes(x.dtype()),
                              x.strides()[1]);
+}
+
+// The row of a token in statistics of [tokens, heads].
+template <typename S, typename Byte>
+auto StatisticsAt(const BasicTensorView<Byte>& x, int64_t token) {
+  return BasicRowsView<Byte>(x).template row<S>(token);
 }
 
 // The running softmax of a tile of queries: earlier keys count as one key whose
@@ -84,8 +88,7 @@ class RunningState {
   S& LogSumExp(int64_t row) const {
     const int64_t query = queries_.begin + row / heads_.size();
     const int64_t head = heads_.begin + row % heads_.size();
-    return reinterpret_cast<S*>(
-        state_.log_sum_exp.data())[query * tiling_.heads + head];
+    return StatisticsAt<S>(state_.log_sum_exp, query)[head];
   }
 
   const Tiling& tiling_;
@@ -104,11 +107,10 @@ template <typename S>
 class QueryTile {
  public:
   QueryTile(const AttentionBlock& block, const AttentionGradients& gradients,
-            const Tiling& tiling, const Sight& sight)
+            const Tiling& tiling)
       : block_(block),
         gradients_(gradients),
         tiling_(tiling),
-        sight_(sight),
         max_rows_(tiling.tile_queries * tiling.group),
         scores_(tiling),
         query_(Scratch<S>(max_rows_ * tiling.d)),
@@ -121,13 +123,13 @@ class QueryTile {
   void Run(IndexRange queries, int64_t kv_head, const Head<S>& key,
            const Head<S>& value) {
     bool begun = false;
-    for (const KeyTile& tile : sight_.tiles()) {
-      const int64_t width = sight_.Width(tile, queries);
-      if (width == 0) continue;
+    for (int64_t at = 0; at < tiling_.keys; at += kTileKeys) {
+      const IndexRange keys = tiling_.KeysFrom(at, queries);
+      if (keys.size() == 0) break;
       if (!begun) Read(queries, tiling_.HeadsOf(kv_head));
-      ScoreGradients(tile, queries, width, key, value);
-      AddToKeys(tile, kv_head);
-      AddToQueries(tile, key, begun);
+      ScoreGradients(keys, queries, key, value);
+      AddToKeys(keys, kv_head);
+      AddToQueries(keys, key, begun);
       begun = true;
     }
     if (begun) {
@@ -141,24 +143,24 @@ class QueryTile {
     ReadHeads<S>(block_.query, queries, heads, query_.get());
     ReadHeads<S>(gradients_.output_gradient, queries, heads,
                  output_gradient_.get());
-    const auto* log_sum_exp =
-        reinterpret_cast<const S*>(gradients_.log_sum_exp.data());
-    const auto* delta = reinterpret_cast<const S*>(gradients_.delta.data());
     int64_t row = 0;
     for (int64_t query = queries.begin; query < queries.end; ++query) {
+      const S* const log_sum_exp =
+          StatisticsAt<S>(gradients_.log_sum_exp, query);
+      const S* const delta = StatisticsAt<S>(gradients_.delta, query);
       for (int64_t head = heads.begin; head < heads.end; ++head, ++row) {
-        log_sum_exp_[row] = log_sum_exp[query * tiling_.heads + head];
-        delta_[row] = delta[query * tiling_.heads + head];
+        log_sum_exp_[row] = log_sum_exp[head];
+        delta_[row] = delta[head];
       }
     }
   }
 
-  void ScoreGradients(const KeyTile& tile, IndexRange queries, int64_t width,
-                      const Head<S>& key, const Head<S>& value) {
-    scores_.Compute(block_, sight_, tile, queries, width, query_.get(), key);
-    Multiply<S>({scores_.tile().rows, width, tiling_.d}, 1,
+  void ScoreGradients(IndexRange keys, IndexRange queries, const Head<S>& key,
+                      const Head<S>& value) {
+    scores_.Compute(block_.scale, keys, queries, query_.get(), key);
+    Multiply<S>({scores_.tile().rows, keys.size(), tiling_.d}, 1,
                 {output_gradient_.get(), tiling_.d},
-                {value.row(tile.keys.begin), value.stride(), true}, 0,
+                {value.row(keys.begin), value.stride(), true}, 0,
                 {products_.get(), kTileKeys});
     RunSoftmaxGradient({.tile = scores_.tile(),
                         .log_sum_exp = log_sum_exp_.get(),
@@ -166,14 +168,13 @@ class QueryTile {
                         .products = products_.get()});
   }
 
-  // Straight to the gradients: statistics, without gaps.
-  void AddToKeys(const KeyTile& tile, int64_t kv_head) {
+  // Straight to the gradients: statistics.
+  void AddToKeys(IndexRange keys, int64_t kv_head) {
     const ScoreTile<S>& scores = scores_.tile();
     const BlasShape shape = {scores.width, tiling_.d, scores.rows};
     const auto target = [&](const TensorView& gradient) -> BlasResult<S> {
-      const int64_t row = tile.keys.begin * tiling_.kv_heads + kv_head;
-      return {reinterpret_cast<S*>(gradient.data()) + row * tiling_.d,
-              tiling_.kv_heads * tiling_.d};
+      return {HeadsOf(gradient, keys.begin, kv_head).template row<S>(0),
+              gradient.strides()[0]};
     };
     Multiply<S>(shape, 1, {scores.scores, kTileKeys, true},
                 {output_gradient_.get(), tiling_.d}, 1,
@@ -183,18 +184,17 @@ class QueryTile {
                 1, target(gradients_.key_gradient));
   }
 
-  void AddToQueries(const KeyTile& tile, const Head<S>& key, bool begun) {
+  void AddToQueries(IndexRange keys, const Head<S>& key, bool begun) {
     const ScoreTile<S>& scores = scores_.tile();
     Multiply<S>({scores.rows, tiling_.d, scores.width},
                 static_cast<S>(block_.scale), {products_.get(), kTileKeys},
-                {key.row(tile.keys.begin), key.stride()}, begun ? 1 : 0,
+                {key.row(keys.begin), key.stride()}, begun ? 1 : 0,
                 {query_gradient_.get(), tiling_.d});
   }
 
   const AttentionBlock& block_;
   const AttentionGradients& gradients_;
   const Tiling& tiling_;
-  const Sight& sight_;
   int64_t max_rows_;
   Scores<S> scores_;
   std::unique_ptr<S[]> query_;
@@ -204,32 +204,6 @@ class QueryTile {
   std::unique_ptr<S[]> delta_;
   std::unique_ptr<S[]> products_;
 };
-
-absl::Status CheckBlock(OperandChecker& check, const AttentionBlock& block) {
-  TESSERA_RETURN_IF_ERROR(check.Leads("query", block.query, 3));
-  TESSERA_RETURN_IF_ERROR(
-      check
-          .Requires(block.key.rank() == 3,
-                    absl::StrCat("\"key\" has ", block.key.rank(),
-                                 " dimensions; it should have 3."))
-          .status());
-  const int64_t heads = block.query.shape()[1], d = block.query.shape()[2];
-  const int64_t keys = block.key.shape()[0], kv_heads = block.key.shape()[1];
-  const bool divides = kv_heads == 0 ? heads == 0 : heads % kv_heads == 0;
-  return check.Reads("key", block.key, {{keys, kv_heads, d}})
-      .Reads("value", block.value, {{keys, kv_heads, d}})
-      .Counts("query_positions", block.query_positions.size(),
-              block.query.shape()[0])
-      .Counts("key_positions", block.key_positions.size(), keys)
-      .Requires(divides,
-                absl::StrCat("\"query\" has ", heads, " heads, \"key\" ",
-                             kv_heads, "; the second should divide the first."))
-      .Requires(kv_heads == 0 || d <= kLargestBlasSize / kv_heads,
-                absl::StrCat("\"key\" has ", kv_heads, " heads of ", d,
-                             " elements; their product may be at most ",
-                             kLargestBlasSize, "."))
-      .status();
-}
 
 }  // namespace
 
@@ -299,11 +273,17 @@ Tiling::Tiling(const AttentionBlock& block)
       kv_heads(block.key.shape()[1]),
       group(kv_heads == 0 ? 0 : heads / kv_heads),
       d(block.query.shape()[2]),
+      is_causal(block.kind == BlockKind::kCausal),
       tile_queries(std::clamp<int64_t>(kTileRows / std::max<int64_t>(group, 1),
                                        1, std::max<int64_t>(queries, 1))) {}
 
 IndexRange Tiling::QueriesFrom(int64_t begin) const {
   return {begin, std::min(queries, begin + tile_queries)};
+}
+
+IndexRange Tiling::KeysFrom(int64_t begin, IndexRange queries) const {
+  const int64_t end = std::min(begin + kTileKeys, SeenBy(queries.end - 1));
+  return {begin, std::max(begin, end)};
 }
 
 template <typename S>
@@ -316,43 +296,29 @@ Scores<S>::Scores(const Tiling& tiling)
 }
 
 template <typename S>
-void Scores<S>::Compute(const AttentionBlock& block, const Sight& sight,
-                        const KeyTile& tile, IndexRange queries, int64_t width,
+void Scores<S>::Compute(double scale, IndexRange keys, IndexRange queries,
                         const S* rows, const Head<S>& key) {
   tile_.rows = queries.size() * tiling_.group;
-  tile_.width = width;
-  Multiply<S>({tile_.rows, width, tiling_.d}, static_cast<S>(block.scale),
+  tile_.width = keys.size();
+  Multiply<S>({tile_.rows, tile_.width, tiling_.d}, static_cast<S>(scale),
               {rows, tiling_.d},
-              {key.row(tile.keys.begin), key.stride(), /*transposed=*/true}, 0,
+              {key.row(keys.begin), key.stride(), /*transposed=*/true}, 0,
               {scores_.get(), kTileKeys});
   for (int64_t row = 0; row < tile_.rows; ++row) {
-    counts_[row] = sight.Count(tile, queries.begin + row / tiling_.group);
-  }
-  if (!sight.SeesPrefix(tile)) Hide(sight, tile, queries);
-}
-
-template <typename S>
-void Scores<S>::Hide(const Sight& sight, const KeyTile& tile,
-                     IndexRange queries) {
-  for (int64_t row = 0; row < tile_.rows; ++row) {
-    const int64_t query = queries.begin + row / tiling_.group;
-    S* const scores = scores_.get() + row * kTileKeys;
-    for (int64_t j = 0; j < counts_[row]; ++j) {
-      if (!sight.Sees(query, tile.keys.begin + j)) {
-        scores[j] = -std::numeric_limits<S>::infinity();
-      }
-    }
+    const int64_t seen = tiling_.SeenBy(queries.begin + row / tiling_.group);
+    counts_[row] = std::clamp<int64_t>(seen - keys.begin, 0, keys.size());
   }
 }
 
 template class Scores<float>;
 template class Scores<double>;
 
+namespace {
+
+// One sequence: views of [tokens, heads, d]. S is the type of the statistics.
 template <typename S>
 void RunAttend(const AttentionBlock& block, const AttentionState& state) {
   const Tiling tiling(block);
-  const Sight sight(block.query_positions, block.key_positions, block.causal,
-                    kTileKeys);
   Scores<S> scores(tiling);
   RunningState<S> running(tiling, state);
   const auto query = Scratch<S>(tiling.tile_queries * tiling.group * tiling.d);
@@ -363,33 +329,27 @@ void RunAttend(const AttentionBlock& block, const AttentionState& state) {
     for (int64_t at = 0; at < tiling.queries; at += tiling.tile_queries) {
       const IndexRange queries = tiling.QueriesFrom(at);
       bool begun = false;
-      for (const KeyTile& tile : sight.tiles()) {
-        const int64_t width = sight.Width(tile, queries);
-        if (width == 0) continue;
+      for (int64_t first = 0; first < tiling.keys; first += kTileKeys) {
+        const IndexRange keys = tiling.KeysFrom(first, queries);
+        if (keys.size() == 0) break;
         if (!begun) {
           ReadHeads<S>(block.query, queries, heads, query.get());
           running.Begin(queries, heads);
           begun = true;
         }
-        scores.Compute(block, sight, tile, queries, width, query.get(), key);
-        running.Merge(scores.tile(), value.row(tile.keys.begin),
-                      value.stride());
+        scores.Compute(block.scale, keys, queries, query.get(), key);
+        running.Merge(scores.tile(), value.row(keys.begin), value.stride());
       }
       if (begun) running.End();
     }
   }
 }
 
-template void RunAttend<float>(const AttentionBlock&, const AttentionState&);
-template void RunAttend<double>(const AttentionBlock&, const AttentionState&);
-
 template <typename S>
 void RunAttendGradient(const AttentionBlock& block,
                        const AttentionGradients& gradients) {
   const Tiling tiling(block);
-  const Sight sight(block.query_positions, block.key_positions, block.causal,
-                    kTileKeys);
-  QueryTile<S> tile(block, gradients, tiling, sight);
+  QueryTile<S> tile(block, gradients, tiling);
   for (int64_t kv_head = 0; kv_head < tiling.kv_heads; ++kv_head) {
     const Head<S> key(block.key, kv_head);
     const Head<S> value(block.value, kv_head);
@@ -399,43 +359,46 @@ void RunAttendGradient(const AttentionBlock& block,
   }
 }
 
-template void RunAttendGradient<float>(const AttentionBlock&,
-                                       const AttentionGradients&);
-template void RunAttendGradient<double>(const AttentionBlock&,
-                                        const AttentionGradients&);
-
-absl::Status Attend(const AttentionBlock& block, const AttentionState& state) {
-  OperandChecker check("Attend");
-  TESSERA_RETURN_IF_ERROR(CheckBlock(check, block));
-  const auto& shape = block.query.shape();
-  check.WritesStatistics("output", state.output, shape)
-      .WritesStatistics("log_sum_exp", state.log_sum_exp,
-                        {{shape[0], shape[1]}});
-  TESSERA_RETURN_IF_ERROR(check.status());
-  block.query.dtype() == DType::kF64 ? RunAttend<double>(block, state)
-                                     : RunAttend<float>(block, state);
-  return absl::OkStatus();
+// The sequence of that index. The views were checked.
+template <typename Byte>
+BasicTensorView<Byte> SequenceOf(const BasicTensorView<Byte>& x,
+                                 int64_t index) {
+  return *x.Select(0, index);
 }
 
-absl::Status AttendGradient(const AttentionBlock& block,
-                            const AttentionGradients& gradients) {
-  OperandChecker check("AttendGradient");
-  TESSERA_RETURN_IF_ERROR(CheckBlock(check, block));
-  const auto& shape = block.query.shape();
-  check.Reads("output_gradient", gradients.output_gradient, shape)
-      .ReadsStatistics("log_sum_exp", gradients.log_sum_exp,
-                       {{shape[0], shape[1]}})
-      .ReadsStatistics("delta", gradients.delta, {{shape[0], shape[1]}})
-      .WritesStatistics("query_gradient", gradients.query_gradient, shape)
-      .WritesStatistics("key_gradient", gradients.key_gradient,
-                        block.key.shape())
-      .WritesStatistics("value_gradient", gradients.value_gradient,
-                        block.key.shape());
-  TESSERA_RETURN_IF_ERROR(check.status());
-  block.query.dtype() == DType::kF64
-      ? RunAttendGradient<double>(block, gradients)
-      : RunAttendGradient<float>(block, gradients);
-  return absl::OkStatus();
+AttentionBlock SequenceOf(const AttentionBlock& block, int64_t index) {
+  return {SequenceOf(block.query, index), SequenceOf(block.key, index),
+          SequenceOf(block.value, index), block.kind, block.scale};
+}
+
+}  // namespace
+
+void Attend(const AttentionBlock& block, const AttentionState& state) {
+  for (int64_t i = 0; i < block.query.shape()[0]; ++i) {
+    const AttentionBlock part = SequenceOf(block, i);
+    const AttentionState part_state = {SequenceOf(state.output, i),
+                                       SequenceOf(state.log_sum_exp, i)};
+    block.query.dtype() == DType::kF64 ? RunAttend<double>(part, part_state)
+                                       : RunAttend<float>(part, part_state);
+  }
+}
+
+void AttendGradient(const AttentionBlock& block,
+                    const AttentionGradients& gradients) {
+  for (int64_t i = 0; i < block.query.shape()[0]; ++i) {
+    const AttentionBlock part = SequenceOf(block, i);
+    const AttentionGradients part_gradients = {
+        SequenceOf(gradients.output_gradient, i),
+        SequenceOf(gradients.output, i),
+        SequenceOf(gradients.log_sum_exp, i),
+        SequenceOf(gradients.delta, i),
+        SequenceOf(gradients.query_gradient, i),
+        SequenceOf(gradients.key_gradient, i),
+        SequenceOf(gradients.value_gradient, i)};
+    block.query.dtype() == DType::kF64
+        ? RunAttendGradient<double>(part, part_gradients)
+        : RunAttendGradient<float>(part, part_gradients);
+  }
 }
 
 }  // namespace tessera::tensor_parallel::cpu

@@ -2,15 +2,14 @@
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_ATTENTION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/kernels.h"
-#include "tensor_parallel/ops_cpu/sight.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::cpu {
@@ -57,6 +56,7 @@ class Head {
 inline constexpr int64_t kTileKeys = 256;
 inline constexpr int64_t kTileRows = 128;
 
+// The block of one sequence: views of [tokens, heads, d].
 struct Tiling {
   explicit Tiling(const AttentionBlock& block);
 
@@ -67,62 +67,59 @@ struct Tiling {
   // The tile of queries from `begin` on.
   IndexRange QueriesFrom(int64_t begin) const;
 
+  // How many keys, from the first on, a query sees; the next query sees at
+  // least as many.
+  int64_t SeenBy(int64_t query) const {
+    return is_causal ? std::clamp<int64_t>(query + 1 + keys - queries, 0, keys)
+                     : keys;
+  }
+  // The tile of the keys from `begin` on that the last of `queries` sees.
+  IndexRange KeysFrom(int64_t begin, IndexRange queries) const;
+
   int64_t queries;
   int64_t keys;
   int64_t heads;
   int64_t kv_heads;
   int64_t group;  // heads / kv_heads
   int64_t d;
+  bool is_causal;
   int64_t tile_queries;  // Rows of a tile are queries times group.
 };
 
-// Scores of a tile of queries, a row for each head of each, and which of them
-// count.
+// Scores of a tile of queries, a row for each head of each, and how many of
+// them count.
 template <typename S>
 class Scores {
  public:
   explicit Scores(const Tiling& tiling);
 
-  // scores = scale rows key^T; rows is [queries * group, d]. Scores that are
-  // not seen become minus infinity unless those seen are the first ones.
-  void Compute(const AttentionBlock& block, const Sight& sight,
-               const KeyTile& tile, IndexRange queries, int64_t width,
-               const S* rows, const Head<S>& key);
+  // scores = scale rows key^T for a tile of keys; rows is [queries * group, d].
+  void Compute(double scale, IndexRange keys, IndexRange queries, const S* rows,
+               const Head<S>& key);
 
   const ScoreTile<S>& tile() const { return tile_; }
 
  private:
-  void Hide(const Sight& sight, const KeyTile& tile, IndexRange queries);
-
   Tiling tiling_;
   std::vector<int64_t> counts_;
   std::unique_ptr<S[]> scores_;
   ScoreTile<S> tile_;
 };
 
-// The two directions of attention.h on tensors that were checked. Internal.
-
-// S is the type of the statistics: float or double.
-template <typename S>
-void RunAttend(const AttentionBlock& block, const AttentionState& state);
-template <typename S>
-void RunAttendGradient(const AttentionBlock& block,
-                       const AttentionGradients& gradients);
-
 // Attend and AttendGradient of ops/ops.h on the CPU.
 //
 // Tiles of queries (all heads that share a key head together) against tiles of
 // keys: two products by OpenBLAS a tile forward, five backward, and one pass of
-// the softmax between them. Scores are never stored but for a tile; tiles that
-// no query sees are skipped, and tiles that are partly seen are cut to the keys
-// that are. bf16 keys and values of one head at a time are
-// converted to f32, which takes keys x d floats for each of the two.
+// the softmax between them, one sequence after another. Scores are never stored
+// but for a tile; tiles that no query sees are skipped, and tiles that are
+// partly seen are cut to the keys that are. bf16 keys and values of one head at
+// a time are converted to f32, which takes keys x d floats for each of the two.
 //
 // State and gradients must not overlap anything else.
 
-absl::Status Attend(const AttentionBlock& block, const AttentionState& state);
-absl::Status AttendGradient(const AttentionBlock& block,
-                            const AttentionGradients& gradients);
+void Attend(const AttentionBlock& block, const AttentionState& state);
+void AttendGradient(const AttentionBlock& block,
+                    const AttentionGradients& gradients);
 
 }  // namespace tessera::tensor_parallel::cpu
 

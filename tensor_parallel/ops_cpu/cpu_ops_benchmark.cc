@@ -12,8 +12,9 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <numeric>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -96,14 +97,32 @@ void Check(benchmark::State& state, const absl::Status& status) {
   if (!status.ok()) state.SkipWithError(std::string(status.message()).c_str());
 }
 
-void BM_Gemm(benchmark::State& state, DType dtype) {
+// The products of a linear layer of k inputs and n outputs, for m tokens; the
+// weight's gradient is added to one of f32.
+enum class LinearProduct { kForward, kInputGradient, kWeightGradient };
+
+void BM_Gemm(benchmark::State& state, DType dtype, LinearProduct product) {
   CpuOps ops({.threads = 1});
   const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
-  const Tensor a = Made(dtype, {m, k}), b = Made(dtype, {n, k});
-  Tensor c = Made(dtype, {m, n});
+  Tensor x = Made(dtype, {m, k}), weight = Made(dtype, {n, k}),
+         y = Made(dtype, {m, n});
+  Tensor gradient =
+      Made(dtype == DType::kF64 ? DType::kF64 : DType::kF32, {n, k});
   const double peak = Peak(dtype);
   for (auto _ : state) {
-    Check(state, ops.Gemm({.transpose_b = true}, a.view(), b.view(), c.view()));
+    switch (product) {
+      case LinearProduct::kForward:
+        Check(state, ops.Gemm({.transpose_b = true}, x.view(), weight.view(),
+                              y.view()));
+        break;
+      case LinearProduct::kInputGradient:
+        Check(state, ops.Gemm({}, y.view(), weight.view(), x.view()));
+        break;
+      case LinearProduct::kWeightGradient:
+        Check(state, ops.Gemm({.transpose_a = true, .beta = 1}, y.view(),
+                              x.view(), gradient.view()));
+        break;
+    }
   }
   ReportRate(state, "share_of_peak", 2.0 * static_cast<double>(m * n * k), peak,
              "flops");
@@ -116,30 +135,23 @@ class AttentionProblem {
   AttentionProblem(const benchmark::State& state, DType dtype)
       : tokens_(state.range(0)),
         d_(state.range(2)),
-        query_(Made(dtype, {tokens_, kHeads, d_})),
-        key_(Made(dtype, {tokens_, state.range(1), d_})),
+        query_(Made(dtype, {1, tokens_, kHeads, d_})),
+        key_(Made(dtype, {1, tokens_, state.range(1), d_})),
         statistics_(dtype == DType::kF64 ? DType::kF64 : DType::kF32),
-        output_(Made(statistics_, {tokens_, kHeads, d_})),
-        log_sum_exp_(Made(statistics_, {tokens_, kHeads}, 8)),
-        key_gradient_(Made(statistics_, {tokens_, state.range(1), d_})),
-        value_gradient_(Made(statistics_, {tokens_, state.range(1), d_})),
-        positions_(tokens_) {
-    std::iota(positions_.begin(), positions_.end(), 0);
-  }
+        output_(Made(statistics_, {1, tokens_, kHeads, d_})),
+        log_sum_exp_(Made(statistics_, {1, tokens_, kHeads}, 8)),
+        key_gradient_(Made(statistics_, {1, tokens_, state.range(1), d_})),
+        value_gradient_(Made(statistics_, {1, tokens_, state.range(1), d_})) {}
 
   AttentionBlock Block() const {
-    return {query_.view(),
-            key_.view(),
-            key_.view(),
-            positions_,
-            positions_,
-            true,
+    return {query_.view(), key_.view(), key_.view(), BlockKind::kCausal,
             1 / std::sqrt(double(d_))};
   }
   AttentionState State() { return {output_.view(), log_sum_exp_.view()}; }
   AttentionGradients Gradients() {
-    return {query_.view(),  log_sum_exp_.view(),  log_sum_exp_.view(),
-            output_.view(), key_gradient_.view(), value_gradient_.view()};
+    return {query_.view(),         output_.view(), log_sum_exp_.view(),
+            log_sum_exp_.view(),   output_.view(), key_gradient_.view(),
+            value_gradient_.view()};
   }
   // Flops of one product: a causal mask keeps half of tokens x tokens.
   double Flops() const {
@@ -153,7 +165,6 @@ class AttentionProblem {
   Tensor query_, key_;
   DType statistics_;
   Tensor output_, log_sum_exp_, key_gradient_, value_gradient_;
-  std::vector<int64_t> positions_;
 };
 
 void BM_Attend(benchmark::State& state, DType dtype) {
@@ -188,14 +199,18 @@ struct Activations {
         weight(Made(dtype, {kColumns})),
         sums(Made(dtype == DType::kF64 ? DType::kF64 : DType::kF32, {kRows})),
         largest(Made(sums.dtype(), {kRows}, 0.5)),
-        targets(kRows, 3),
-        ids(kRows),
-        scales(kRows, 0.5) {
-    for (int64_t i = 0; i < kRows; ++i) ids[i] = i * 7919 % kRows;
+        targets(*Tensor::Create(DType::kI64, {{kRows}})),
+        ids(*Tensor::Create(DType::kI64, {{kRows}})),
+        scales(Made(DType::kF64, {kRows}, 0.5)) {
+    const std::span<int64_t> target = *targets.view().AsSpan<int64_t>();
+    const std::span<int64_t> id = *ids.view().AsSpan<int64_t>();
+    for (int64_t i = 0; i < kRows; ++i) {
+      target[i] = 3;
+      id[i] = i * 7919 % kRows;
+    }
   }
   Tensor x, y, z, weight, sums, largest;
-  std::vector<int64_t> targets, ids;
-  std::vector<double> scales;
+  Tensor targets, ids, scales;
 };
 
 struct MemoryBound {
@@ -227,6 +242,31 @@ constexpr MemoryBound kMemoryBound[] = {
        return ops.RmsNormInputGradient(a.x.view(), a.y.view(), a.weight.view(),
                                        a.sums.view(), a.z.view());
      }},
+    {"AddThenRmsNorm", 4,
+     [](Ops& ops, Activations& a) {
+       absl::Status status = ops.Add(a.z.view(), a.x.view());
+       status.Update(ops.RmsNorm(1e-5, a.x.view(), a.weight.view(), a.y.view(),
+                                 a.sums.view()));
+       return status;
+     }},
+    {"AddRmsNorm", 4,
+     [](Ops& ops, Activations& a) {
+       return ops.AddRmsNorm(1e-5, a.z.view(), a.weight.view(), a.x.view(),
+                             a.y.view(), a.sums.view());
+     }},
+    {"RmsNormInputGradientThenAdd", 3,
+     [](Ops& ops, Activations& a) {
+       absl::Status status = ops.RmsNormInputGradient(
+           a.x.view(), a.y.view(), a.weight.view(), a.sums.view(), a.z.view());
+       status.Update(ops.Add(a.x.view(), a.z.view()));
+       return status;
+     }},
+    {"AddRmsNormInputGradient", 3,
+     [](Ops& ops, Activations& a) {
+       return ops.AddRmsNormInputGradient(a.x.view(), a.y.view(),
+                                          a.weight.view(), a.sums.view(),
+                                          a.x.view(), a.z.view());
+     }},
     {"RmsNormWeightGradient", 2,
      [](Ops& ops, Activations& a) {
        return ops.RmsNormWeightGradient(a.x.view(), a.y.view(), a.sums.view(),
@@ -252,21 +292,21 @@ constexpr MemoryBound kMemoryBound[] = {
     {"CrossEntropyGradient", 2,
      [](Ops& ops, Activations& a) {
        return ops.CrossEntropyGradient(a.largest.view(), a.largest.view(),
-                                       {0, kColumns}, a.targets, a.scales,
-                                       a.x.view());
+                                       {0, kColumns}, a.targets.view(),
+                                       a.scales.view(), a.x.view());
      }},
     {"Rotate", 2,
      [](Ops& ops, Activations& a) {
-       return ops.Rotate(10000, false, a.ids,
+       return ops.Rotate(10000, false, a.ids.view(),
                          *a.x.view().Reshape({{kRows, kColumns / 64, 64}}));
      }},
     {"GatherRows", 2,
      [](Ops& ops, Activations& a) {
-       return ops.GatherRows(a.x.view(), {0, kRows}, a.ids, a.y.view());
+       return ops.GatherRows(a.x.view(), {0, kRows}, a.ids.view(), a.y.view());
      }},
     {"AddRows", 3,
      [](Ops& ops, Activations& a) {
-       return ops.AddRows(a.x.view(), {0, kRows}, a.ids, a.y.view());
+       return ops.AddRows(a.x.view(), {0, kRows}, a.ids.view(), a.y.view());
      }},
 };
 
@@ -285,11 +325,19 @@ void BM_MemoryBound(benchmark::State& state, const MemoryBound& operation,
 const bool kRegistered = [] {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
     const std::string type = absl::StrCat("/", DTypeName(dtype));
-    benchmark::RegisterBenchmark(absl::StrCat("Gemm", type).c_str(), BM_Gemm,
-                                 dtype)
-        ->Args({1024, 1024, 1024})
-        ->Args({512, 2048, 512})
-        ->Args({1, 4096, 1024});
+    const std::pair<const char*, LinearProduct> products[] = {
+        {"Gemm", LinearProduct::kForward},
+        {"GemmInputGradient", LinearProduct::kInputGradient},
+        {"GemmWeightGradient", LinearProduct::kWeightGradient}};
+    for (const auto& [name, product] : products) {
+      benchmark::RegisterBenchmark(absl::StrCat(name, type).c_str(), BM_Gemm,
+                                   dtype, product)
+          ->ArgNames({"tokens", "out", "in"})
+          ->Args({1024, 1024, 1024})
+          ->Args({512, 2048, 512})
+          ->Args({128, 768, 768})
+          ->Args({1, 4096, 1024});
+    }
     for (const bool backward : {false, true}) {
       benchmark::RegisterBenchmark(
           absl::StrCat(backward ? "AttendGradient" : "Attend", type).c_str(),

@@ -1,29 +1,36 @@
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <random>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/device/device.h"
+#include "base/device/emulated_device.h"
 #include "base/dtype/dtype.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "base/tensor/memory.h"
+#include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops/timed_ops.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
-#include "tensor_parallel/ops_cpu/matrices.h"
 
 namespace tessera::tensor_parallel {
 namespace {
 
-using cpu::TestTensor;
+using ::testing::AllOf;
 using ::testing::Each;
-using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(CpuOps, LimitsTheThreadsOfProducts) {
   const CpuOps two({.threads = 2});
@@ -34,124 +41,133 @@ TEST(CpuOps, LimitsTheThreadsOfProducts) {
   EXPECT_GE(cpu::BlasThreads(), 1);
 }
 
-// A layer with every kind of operation.
-class Layer {
- public:
-  explicit Layer(uint64_t seed) {
-    std::mt19937_64 random(seed);
-    for (TestTensor* x : {&table_, &norm_, &weight_, &gate_}) {
-      x->Randomise(random, 0.5);
-    }
-    inverse_.Set(std::vector<double>(5, 1));
-  }
-
-  // The loss of the tokens.
-  absl::StatusOr<double> Run(Ops& ops) {
-    const std::vector<int64_t> ids = {1, 3, 0, 5, 1}, targets = {2, 2, 9, 0, 4};
-    const std::vector<int64_t> positions = {0, 1, 2, 3, 4};
-    TESSERA_RETURN_IF_ERROR(
-        ops.GatherRows(table_.view(), {0, 6}, ids, x_.view()));
-    TESSERA_RETURN_IF_ERROR(
-        ops.RmsNorm(1e-6, x_.view(), norm_.view(), x_.view(), inverse_.view()));
-    TESSERA_RETURN_IF_ERROR(
-        ops.Gemm({.transpose_b = true}, x_.view(), weight_.view(), q_.view()));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView heads,
-                             q_.view().Reshape({{5, 2, 4}}));
-    TESSERA_RETURN_IF_ERROR(ops.Rotate(100, false, positions, heads));
-    TESSERA_RETURN_IF_ERROR(ops.Fill(0, output_.view()));
-    TESSERA_RETURN_IF_ERROR(ops.Fill(-INFINITY, log_sum_exp_.view()));
-    TESSERA_RETURN_IF_ERROR(
-        ops.Attend({heads, heads, heads, positions, positions},
-                   {output_.view(), log_sum_exp_.view()}));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView y,
-                             output_.view().Reshape({{5, 8}}));
-    TESSERA_RETURN_IF_ERROR(ops.Add(x_.view(), y));
-    TESSERA_RETURN_IF_ERROR(ops.SwiGlu(y, x_.view(), y));
-    TESSERA_RETURN_IF_ERROR(
-        ops.Gemm({.transpose_b = true}, y, gate_.view(), logits_.view()));
-    TESSERA_RETURN_IF_ERROR(ops.RowMax(logits_.view(), largest_.view()));
-    TESSERA_RETURN_IF_ERROR(
-        ops.SumExp(logits_.view(), largest_.view(), sum_.view()));
-    TESSERA_RETURN_IF_ERROR(
-        ops.Pick(logits_.view(), {0, 10}, targets, picked_.view()));
-    double loss = 0;
-    for (int64_t i = 0; i < 5; ++i) {
-      loss += largest_.at(i) + std::log(sum_.at(i)) - picked_.at(i);
-    }
-    return loss;
-  }
-
-  TestTensor& weight() { return weight_; }
-
- private:
-  TestTensor table_{DType::kF64, {6, 8}}, norm_{DType::kF64, {8}};
-  TestTensor weight_{DType::kF64, {8, 8}}, gate_{DType::kF64, {10, 8}};
-  TestTensor x_{DType::kF64, {5, 8}}, q_{DType::kF64, {5, 8}};
-  TestTensor inverse_{DType::kF64, {5}};
-  TestTensor output_{DType::kF64, {5, 2, 4}}, log_sum_exp_{DType::kF64, {5, 2}};
-  TestTensor logits_{DType::kF64, {5, 10}}, largest_{DType::kF64, {5}};
-  TestTensor sum_{DType::kF64, {5}}, picked_{DType::kF64, {5}};
-};
-
-TEST(CpuOps, RunsALayer) {
-  CpuOps ops({.threads = 1});
-  Layer layer(1);
-  TESSERA_ASSERT_OK_AND_ASSIGN(const double loss, layer.Run(ops));
-  EXPECT_TRUE(std::isfinite(loss));
-  EXPECT_GT(loss, 0);
-  layer.weight().set(0, layer.weight().at(0) + 0.5);
-  TESSERA_ASSERT_OK_AND_ASSIGN(const double other, layer.Run(ops));
-  EXPECT_NE(other, loss);
+// The sum of some operations, of which one keeps a table.
+double Result(Ops& ops) {
+  std::mt19937_64 random(2);
+  TestTensor x(DType::kF64, {6, 2, 4}), positions(DType::kI64, {6});
+  TestTensor product(DType::kF64, {6, 6}), total(DType::kF64, {1});
+  x.Randomise(random);
+  positions.Set({0, 1, 2, 7, 8, 9});
+  absl::Status status = ops.Rotate(100, false, positions.view(), x.view());
+  const TensorView rows = *x.view().Reshape({{6, 8}});
+  status.Update(ops.Gemm({.transpose_b = true}, rows, rows, product.view()));
+  status.Update(ops.SwiGlu(product.view(), product.view(), product.view()));
+  status.Update(ops.Sum(1, product.view(), total.view()));
+  TESSERA_EXPECT_OK(status);
+  return total.at(0);
 }
 
 TEST(CpuOps, RanksAsThreadsOfOneProcessGiveWhatOneAloneGives) {
   CpuOps alone({.threads = 1});
-  Layer layer(2);
-  TESSERA_ASSERT_OK_AND_ASSIGN(const double expected, layer.Run(alone));
-  std::vector<double> losses(4, 0);
+  const double expected = Result(alone);
+  EXPECT_TRUE(std::isfinite(expected));
+  std::vector<double> results(4, 0);
   std::vector<std::thread> ranks;
-  for (double& loss : losses) {
-    ranks.emplace_back([&loss] {
+  for (double& result : results) {
+    ranks.emplace_back([&result] {
       CpuOps ops({.threads = 1});
-      Layer layer(2);
-      for (int i = 0; i < 50; ++i) loss = layer.Run(ops).value_or(-1);
+      for (int i = 0; i < 50; ++i) result = Result(ops);
     });
   }
   for (std::thread& rank : ranks) rank.join();
-  EXPECT_THAT(losses, Each(expected));
+  EXPECT_THAT(results, Each(expected));
 }
 
-TEST(CpuOps, ForwardsGradientsToTheirOperations) {
-  CpuOps cpu({.threads = 1});
-  Ops& ops = cpu;
-  TestTensor x(DType::kF64, {2, 2}), w(DType::kF64, {2}), s(DType::kF64, {2});
-  x.Set({1, 2, 3, 4});
-  TESSERA_ASSERT_OK(ops.SumRows(x.view(), w.view()));
-  EXPECT_THAT(w.values(), ElementsAre(4, 6));
-  TESSERA_ASSERT_OK(ops.AddBias(w.view(), x.view()));
-  EXPECT_THAT(x.values(), ElementsAre(5, 8, 7, 10));
-  TESSERA_ASSERT_OK(ops.Scale(2, w.view()));
-  EXPECT_THAT(w.values(), ElementsAre(8, 12));
-  TESSERA_ASSERT_OK(ops.Cast(w.view(), s.view()));
-  EXPECT_THAT(s.values(), ElementsAre(8, 12));
-  const std::vector<int64_t> ids = {1, 1};
-  TestTensor table(DType::kF64, {2, 2});
-  TESSERA_ASSERT_OK(ops.AddRows(x.view(), {0, 2}, ids, table.view()));
-  EXPECT_THAT(table.values(), ElementsAre(0, 0, 12, 18));
-  TestTensor y(DType::kF64, {2, 2}), g(DType::kF64, {2, 2});
-  TestTensor ones(DType::kF64, {2});
-  ones.Set({1, 1});
-  x.Set({1, 1, 2, 2});
-  TESSERA_ASSERT_OK(ops.RmsNorm(0, x.view(), ones.view(), y.view(), s.view()));
-  EXPECT_THAT(y.values(), ElementsAre(1, 1, 1, 1));
-  EXPECT_THAT(s.values(), ElementsAre(1, 0.5));
-  w.Set({0, 0});
-  TESSERA_ASSERT_OK(
-      ops.RmsNormWeightGradient(y.view(), x.view(), s.view(), w.view()));
-  EXPECT_THAT(w.values(), ElementsAre(2, 2));
-  TESSERA_ASSERT_OK(ops.RmsNormInputGradient(y.view(), x.view(), ones.view(),
-                                             s.view(), g.view()));
-  EXPECT_THAT(g.values(), ElementsAre(0, 0, 0, 0));
+class CpuOpsOnDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    TESSERA_ASSERT_OK_AND_ASSIGN(device_, EmulatedDevice::Create());
+    TESSERA_ASSERT_OK_AND_ASSIGN(queue_, device_->CreateQueue("compute"));
+  }
+  Tensor OnDevice(DType dtype, std::vector<int64_t> shape) {
+    return *Tensor::Create(dtype, shape, device_->memory());
+  }
+
+  static std::span<std::byte> BytesOf(Tensor& x) {
+    return {x.view().data(), static_cast<size_t>(x.view().size_in_bytes())};
+  }
+
+  std::shared_ptr<EmulatedDevice> device_;
+  std::unique_ptr<Queue> queue_;
+};
+
+TEST_F(CpuOpsOnDevice, EnqueuesNothingThatItRefuses) {
+  CpuOps ops({.threads = 1}, *queue_);
+  EXPECT_EQ(&ops.queue(), queue_.get());
+  Tensor x = OnDevice(DType::kF32, {2, 3}), y = OnDevice(DType::kF32, {3, 2});
+  EXPECT_THAT(ops.Add(x.view(), y.view()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("Add: \"y\" has shape [3,2]")));
+  EXPECT_THAT(ops.Gemm({}, x.view(), x.view(), y.view()),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(device_->counts().operations, 0);
+  TESSERA_EXPECT_OK(ops.Fill(1, x.view()));
+  EXPECT_EQ(device_->counts().operations, 1);
+  TESSERA_EXPECT_OK(queue_->Synchronize());
+}
+
+TEST_F(CpuOpsOnDevice, RefusesMemoryOfAnotherKind) {
+  CpuOps ops({.threads = 1}, *queue_);
+  CpuOps host({.threads = 1});
+  Tensor x = OnDevice(DType::kF32, {2, 3});
+  TestTensor y(DType::kF32, {2, 3});
+  for (const auto& status :
+       {ops.Add(x.view(), y.view()), ops.Copy(x.view(), y.view())}) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("\"y\" lies in host memory")));
+  }
+  for (const auto& status :
+       {host.Add(x.view(), y.view()), host.Copy(x.view(), y.view())}) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("\"x\" lies in device memory")));
+  }
+}
+
+TEST_F(CpuOpsOnDevice, FindsAMissingWaitAndItsPlace) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto other, device_->CreateQueue("other"));
+  CpuOps first({.threads = 1}, *queue_), second({.threads = 1}, *other);
+  Tensor x = OnDevice(DType::kF32, {2, 3}), y = OnDevice(DType::kF32, {2, 3});
+  const SourcePlace place = SourcePlace::current();
+  first.SetPlace(place);
+  TESSERA_ASSERT_OK(first.Fill(1, x.view()));
+  TESSERA_ASSERT_OK(second.Fill(1, y.view()));
+  EXPECT_THAT(
+      second.Add(x.view(), y.view()),
+      StatusIs(
+          absl::StatusCode::kInternal,
+          AllOf(HasSubstr("Fill"), HasSubstr("Add"),
+                HasSubstr(absl::StrCat("cpu_ops_test.cc:", place.line())))));
+}
+
+TEST_F(CpuOpsOnDevice, WorkOutlivesTheOps) {
+  Tensor x = OnDevice(DType::kF64, {2, 1, 4});
+  Tensor positions = OnDevice(DType::kI64, {2});
+  {
+    CpuOps ops({.threads = 1}, *queue_);
+    TESSERA_ASSERT_OK(ops.Fill(1, x.view()));
+    TESSERA_ASSERT_OK(queue_->Fill(std::byte{0}, BytesOf(positions)));
+    TESSERA_ASSERT_OK(ops.Rotate(10, false, positions.view(), x.view()));
+  }
+  TESSERA_EXPECT_OK(queue_->Synchronize());
+}
+
+TEST_F(CpuOpsOnDevice, TimedOpsForwardsTheQueueAndThePlace) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto other, device_->CreateQueue("other"));
+  CpuOps cpu({.threads = 1}, *queue_);
+  int calls = 0;
+  TimedOps timed(
+      cpu, [] { return int64_t{0}; },
+      [&calls](TimedOps::Kind, int64_t, int64_t) { ++calls; });
+  EXPECT_EQ(&timed.queue(), queue_.get());
+  Tensor x = OnDevice(DType::kF32, {2, 3});
+  const SourcePlace place = SourcePlace::current();
+  timed.SetPlace(place);
+  TESSERA_ASSERT_OK(timed.Fill(1, x.view()));
+  EXPECT_EQ(calls, 1);
+  EXPECT_THAT(
+      other->Fill(std::byte{0}, BytesOf(x)),
+      StatusIs(absl::StatusCode::kInternal,
+               HasSubstr(absl::StrCat("cpu_ops_test.cc:", place.line()))));
 }
 
 }  // namespace

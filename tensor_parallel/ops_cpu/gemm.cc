@@ -5,18 +5,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <string_view>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
 #include "base/dtype/small_float.h"
-#include "base/status_macros.h"
-#include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops_cpu/fp8.h"
 #include "tensor_parallel/ops_cpu/kernels.h"
-#include "tensor_parallel/ops_cpu/operand_checker.h"
+#include "tensor_parallel/ops_cpu/onednn_gemm.h"
 
 namespace tessera::tensor_parallel::cpu {
 
@@ -54,51 +51,6 @@ constexpr int64_t kPanelM = 1024;
 constexpr int64_t kPanelN = 2048;
 constexpr int64_t kPanelK = 1024;
 
-void RequireBlasStrides(OperandChecker& check, std::string_view name,
-                        const ConstTensorView& x) {
-  const int64_t rows = x.shape()[0], columns = x.shape()[1];
-  const int64_t stride = x.strides()[0];
-  const bool fits = rows <= kLargestBlasSize && columns <= kLargestBlasSize;
-  const bool apart = rows <= 1 || columns == 0 ||
-                     (stride >= columns && stride <= kLargestBlasSize);
-  check.Requires(
-      fits && apart,
-      fits && apart
-          ? std::string_view()
-          : absl::StrCat("\"", name, "\" has shape ", DimsToString(x.shape()),
-                         " and strides ", DimsToString(x.strides()),
-                         "; sizes and the stride of rows may be at most ",
-                         kLargestBlasSize,
-                         ", and rows should not overlap: copy it."));
-}
-
-absl::StatusOr<BlasShape> CheckGemm(const GemmOptions& options,
-                                    const ConstTensorView& a,
-                                    const ConstTensorView& b,
-                                    const TensorView& c) {
-  OperandChecker check("Gemm");
-  TESSERA_RETURN_IF_ERROR(check.Leads("a", a, 2));
-  check.Requires(b.rank() == 2,
-                 absl::StrCat("\"b\" has shape ", DimsToString(b.shape()),
-                              "; it should have 2 dimensions."));
-  TESSERA_RETURN_IF_ERROR(check.status());
-  const BlasShape shape = {.m = a.shape()[options.transpose_a ? 1 : 0],
-                           .n = b.shape()[options.transpose_b ? 0 : 1],
-                           .k = a.shape()[options.transpose_a ? 0 : 1]};
-  if (options.transpose_b) {
-    check.Reads("b", b, {{shape.n, shape.k}});
-  } else {
-    check.Reads("b", b, {{shape.k, shape.n}});
-  }
-  check.WritesEither("c", c, {{shape.m, shape.n}});
-  TESSERA_RETURN_IF_ERROR(check.status());
-  RequireBlasStrides(check, "a", a);
-  RequireBlasStrides(check, "b", b);
-  RequireBlasStrides(check, "c", c);
-  TESSERA_RETURN_IF_ERROR(check.status());
-  return shape;
-}
-
 template <typename T>
 void GemmAs(const GemmOptions& options, const BlasShape& shape,
             const ConstTensorView& a, const ConstTensorView& b,
@@ -130,7 +82,7 @@ ConstRowsView Rows(const float* data, int64_t stride) {
   return ConstRowsView(reinterpret_cast<const std::byte*>(data), stride);
 }
 
-// A part of a bf16 matrix in f32, as it is stored.
+// A part of a matrix of bf16 or fp8 in f32, as it is stored.
 class Panel {
  public:
   Panel(const ConstTensorView& matrix, bool transposed, int64_t size)
@@ -146,11 +98,15 @@ class Panel {
     }
     const int64_t stride = matrix_.strides()[0];
     const int64_t offset = i * stride + j;
-    CastRows(DType::kBF16, DType::kF32, rows, columns,
-             ConstRowsView(
-                 matrix_.data() + offset * static_cast<int64_t>(sizeof(BF16)),
-                 stride),
-             Rows(values_.get(), columns));
+    const std::byte* const from =
+        matrix_.data() + offset * SizeInBytes(matrix_.dtype());
+    if (matrix_.dtype() == DType::kBF16) {
+      CastRows(DType::kBF16, DType::kF32, rows, columns,
+               ConstRowsView(from, stride), Rows(values_.get(), columns));
+    } else {
+      DecodeFp8Rows(matrix_.dtype(), rows, columns, from, stride, values_.get(),
+                    columns);
+    }
     return {values_.get(), columns, transposed_};
   }
 
@@ -160,7 +116,7 @@ class Panel {
   std::unique_ptr<float[]> values_;
 };
 
-// Products of bf16 matrices, one part of c at a time.
+// Products of matrices of bf16 or fp8, one part of c at a time.
 class PanelGemm {
  public:
   PanelGemm(const GemmOptions& options, const BlasShape& shape,
@@ -266,18 +222,35 @@ void LimitBlasThreads(int threads) {
 
 int BlasThreads() { return openblas_get_num_threads(); }
 
-absl::Status Gemm(const GemmOptions& options, const ConstTensorView& a,
-                  const ConstTensorView& b, const TensorView& c) {
-  TESSERA_ASSIGN_OR_RETURN(const BlasShape shape, CheckGemm(options, a, b, c));
-  if (shape.m == 0 || shape.n == 0) return absl::OkStatus();
+void Gemm(const GemmOptions& options, const ConstTensorView& a,
+          const ConstTensorView& b, const TensorView& c) {
+  const BlasShape shape = {.m = c.shape()[0],
+                           .n = c.shape()[1],
+                           .k = a.shape()[options.transpose_a ? 0 : 1]};
+  if (shape.m == 0 || shape.n == 0) return;
   if (a.dtype() == DType::kF64) {
     GemmAs<double>(options, shape, a, b, c);
+  } else if (shape.k > 0 && OneDnnGemm(BlasThreads(), options, a, b, c)) {
+    return;
   } else if (a.dtype() == DType::kF32) {
     GemmAs<float>(options, shape, a, b, c);
   } else {
     PanelGemm(options, shape, a, b, c).Run();
   }
-  return absl::OkStatus();
+}
+
+void GemmFp8(const Fp8GemmOptions& options, const ConstTensorView& a,
+             const ConstTensorView& a_inverse, const ConstTensorView& b,
+             const ConstTensorView& b_inverse, const TensorView& c) {
+  const float factor = *reinterpret_cast<const float*>(a_inverse.data()) *
+                       *reinterpret_cast<const float*>(b_inverse.data());
+  const GemmOptions scaled = {.transpose_b = true,
+                              .alpha = factor,
+                              .beta = options.accumulate ? 1.0 : 0.0};
+  const BlasShape shape = {
+      .m = c.shape()[0], .n = c.shape()[1], .k = a.shape()[1]};
+  if (shape.m == 0 || shape.n == 0) return;
+  PanelGemm(scaled, shape, a, b, c).Run();
 }
 
 }  // namespace tessera::tensor_parallel::cpu

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "base/dtype/dtype.h"
-#include "tensor_parallel/ops_cpu/operand_checker.h"
+#include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::cpu {
@@ -52,7 +52,13 @@ struct SwiGluJob {
 void RunSwiGlu(const SwiGluJob& job);
 
 struct NormJob {
-  enum class Step { kForward, kInputGradient, kWeightGradient };
+  enum class Step {
+    kForward,
+    kAddForward,  // Of x += residual.
+    kInputGradient,
+    kAddInputGradient,  // Plus residual.
+    kWeightGradient,
+  };
   Step step = Step::kForward;
   DType dtype = DType::kF32;
   DType target_type = DType::kF32;  // Of the weight's gradient.
@@ -62,8 +68,10 @@ struct NormJob {
   ConstRowsView gradient = {};
   ConstRowsView x = {};
   ConstRowsView weight = {};
-  RowsView inverse = {};  // Statistics, written by kForward alone.
-  RowsView y = {};        // Or the gradient that is asked for.
+  ConstRowsView residual = {};  // Or its gradient.
+  RowsView sum = {};            // x, where it is written.
+  RowsView inverse = {};        // Statistics, written by the forwards alone.
+  RowsView y = {};              // Or the gradient that is asked for.
 };
 
 void RunNorm(const NormJob& job);

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <type_traits>
 
 #include "tensor_parallel/ops_cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -29,11 +30,31 @@ struct Square {
   const T* x;
 };
 
+// Adds a block of the residual to x, and squares the rounded sum.
+template <typename T>
+struct AddAndSquare {
+  HWY_INLINE Block<StatisticOf<T>> operator()(int64_t j, int64_t left) const {
+    Store(Load(x + j, left) + Load(residual + j, left), x + j, left);
+    return Square<T>{x}(j, left);
+  }
+  const T* residual;
+  T* x;
+};
+
+template <typename T>
+HWY_INLINE StatisticOf<T> SquaresOf(const NormJob& job, int64_t i) {
+  if (job.step == NormJob::Step::kForward) {
+    return SumOf<T>(Square<T>{job.x.row<T>(i)}, job.n);
+  }
+  return SumOf<T>(AddAndSquare<T>{job.residual.row<T>(i), job.sum.row<T>(i)},
+                  job.n);
+}
+
 template <typename T>
 void ForwardRow(const NormJob& job, int64_t i) {
   using S = StatisticOf<T>;
   const T* const x = job.x.row<T>(i);
-  const S square = SumOf<T>(Square<T>{x}, job.n) / Count<S>(job.n);
+  const S square = SquaresOf<T>(job, i) / Count<S>(job.n);
   const S inverse = S{1} / std::sqrt(square + static_cast<S>(job.epsilon));
   job.inverse.row<S>(0)[i] = inverse;
 
@@ -86,7 +107,7 @@ struct ProductTerm {
 };
 
 // With v the normalised row and g its gradient: (g - v mean(g v)) * inverse.
-template <typename T>
+template <typename T, bool adds>
 void InputGradientRow(const NormJob& job, int64_t i) {
   using S = StatisticOf<T>;
   const NormalisedRow<T> row(job, i);
@@ -95,8 +116,18 @@ void InputGradientRow(const NormJob& job, int64_t i) {
   T* const y = job.y.row<T>(i);
   for (int64_t j = 0; j < job.n; j += kBlock<T>) {
     const int64_t left = job.n - j;
-    Store((row.Gradient(j, left) - row.Value(j, left) * share) * row.factor(),
-          y + j, left);
+    const Block<S> own =
+        (row.Gradient(j, left) - row.Value(j, left) * share) * row.factor();
+    if constexpr (!adds) {
+      Store(own, y + j, left);
+    } else if constexpr (std::is_same_v<T, S>) {
+      Store(own + Load(job.residual.row<T>(i) + j, left), y + j, left);
+    } else {
+      // Rounds twice, as two operations do. y may be the residual.
+      const Block<S> residual = Load(job.residual.row<T>(i) + j, left);
+      Store(own, y + j, left);
+      Store(Load(y + j, left) + residual, y + j, left);
+    }
   }
 }
 
@@ -121,10 +152,12 @@ void RunNormOf(const NormJob& job) {
     return;
   }
   for (int64_t i = 0; i < job.rows; ++i) {
-    if (job.step == NormJob::Step::kForward) {
-      ForwardRow<T>(job, i);
+    if (job.step == NormJob::Step::kInputGradient) {
+      InputGradientRow<T, false>(job, i);
+    } else if (job.step == NormJob::Step::kAddInputGradient) {
+      InputGradientRow<T, true>(job, i);
     } else {
-      InputGradientRow<T>(job, i);
+      ForwardRow<T>(job, i);
     }
   }
 }

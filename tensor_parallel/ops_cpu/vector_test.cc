@@ -8,7 +8,7 @@
 
 #include "base/dtype/small_float.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops_cpu/matrices.h"
+#include "tensor_parallel/ops_cpu/instruction_sets.h"
 #include "tensor_parallel/ops_cpu/vector_probe.h"
 
 namespace tessera::tensor_parallel::cpu {

@@ -22,8 +22,22 @@
 namespace tessera::tensor_parallel {
 
 // One application of the ten rounds: 128 bits of counter under 64 bits of key.
-std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
-                                   std::array<uint32_t, 2> key);
+// The constants are the paper's: multipliers, and the steps of the key (the
+// golden ratio and the square root of 3, less 1).
+constexpr std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
+                                             std::array<uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
+    const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
+               static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
+               static_cast<uint32_t>(product0)};
+    key[0] += 0x9E3779B9;
+    key[1] += 0xBB67AE85;
+  }
+  return counter;
+}
 
 // Identifies a sequence of random numbers: `stream` distinguishes the tensors
 // of a model, the dropout layers and the steps.
@@ -36,12 +50,16 @@ struct RandomKey {
 
 class Philox {
  public:
-  explicit Philox(const RandomKey& key) : key_(key) {}
+  constexpr explicit Philox(const RandomKey& key) : key_(key) {}
 
-  uint64_t Bits(uint64_t index) const;
+  constexpr uint64_t Bits(uint64_t index) const {
+    return PairOf(index / 2)[index % 2];
+  }
 
   // A multiple of 2^-53.
-  double Uniform(uint64_t index) const;
+  constexpr double Uniform(uint64_t index) const {
+    return UniformOf(Bits(index));
+  }
 
   // By Box and Muller (Annals of Mathematical Statistics 29, 1958) from the
   // uniform numbers of the pair: within 8.6 of 0. As exact as the C library's
@@ -56,8 +74,27 @@ class Philox {
   void FillNormal(uint64_t first, std::span<T> values) const;
 
  private:
-  // The numbers with indices 2 * `pair` and 2 * `pair` + 1.
-  std::array<uint64_t, 2> PairOf(uint64_t pair) const;
+  static constexpr double UniformOf(uint64_t bits) {
+    return static_cast<double>(bits >> 11) * 0x1p-53;
+  }
+
+  // The numbers with indices 2 * `pair` and 2 * `pair` + 1. The pair's number
+  // and the stream are the counter, the seed is the key.
+  constexpr std::array<uint64_t, 2> PairOf(uint64_t pair) const {
+    const std::array<uint32_t, 4> words =
+        Philox4x32({Low(pair), High(pair), Low(key_.stream), High(key_.stream)},
+                   {Low(key_.seed), High(key_.seed)});
+    return {uint64_t{words[1]} << 32 | words[0],
+            uint64_t{words[3]} << 32 | words[2]};
+  }
+  static constexpr uint32_t High(uint64_t word) {
+    return static_cast<uint32_t>(word >> 32);
+  }
+  static constexpr uint32_t Low(uint64_t word) {
+    return static_cast<uint32_t>(word);
+  }
+  // Both numbers of a pair.
+  static std::array<double, 2> NormalsOf(const std::array<uint64_t, 2>& pair);
 
   RandomKey key_;
 };

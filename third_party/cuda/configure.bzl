@@ -1,4 +1,4 @@
-"""@local_cuda: the CUDA toolkit and NCCL of this machine, or stubs that let targets be skipped.
+"""@local_cuda: the CUDA toolkit, cuDNN and NCCL of this machine, or stubs that let targets be skipped.
 
 Looked for in CUDA_HOME, CUDA_PATH, /usr/local/cuda and the distribution's place (/usr). TESSERA_CUDA=off hides it,
 TESSERA_CUDA=required (--config=cuda) turns its absence into an error, TESSERA_CUDA_ARCHS names the code to compile.
@@ -8,15 +8,11 @@ _DEFAULT_ARCHS = "sm_80,sm_90a,compute_90"
 
 _LIBRARY_DIRS = ["lib64", "lib", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"]
 
-# name: (file, link options, libraries it needs)
-_LIBRARIES = {
-    "cublas": ("libcublas.so", [], [":cublasLt"]),
-    "cublasLt": ("libcublasLt.so", [], []),
-    "cudart": ("libcudart_static.a", ["-ldl", "-lrt", "-pthread"], []),
-    "nccl": ("libnccl.so", [], []),
-}
+# Of the other libraries only the headers are needed: programs load cuBLASLt, cuDNN and NCCL when they use them
+# (base/device/cuda_library.h).
+_RUNTIME = "libcudart_static.a"
 
-_BUILD_HEAD = """load("@rules_cc//cc:defs.bzl", "cc_library")
+_BUILD = """load("@rules_cc//cc:defs.bzl", "cc_library")
 
 package(default_visibility = ["//visibility:public"])
 
@@ -26,6 +22,13 @@ constraint_setting(name = "presence")
 constraint_value(
     name = "missing",
     constraint_setting = ":presence",
+)
+
+constraint_setting(name = "cudnn_presence")
+
+constraint_value(
+    name = "missing_cudnn",
+    constraint_setting = ":cudnn_presence",
 )
 
 constraint_setting(name = "nccl_presence")
@@ -41,15 +44,13 @@ cc_library(
     defines = {defines},
     includes = ["include"],
 )
-"""
 
-_BUILD_LIBRARY = """
 cc_library(
-    name = "{name}",
-    srcs = {srcs},
-    linkopts = {linkopts},
+    name = "cudart",
+    srcs = {runtime},
+    linkopts = ["-ldl", "-lrt", "-pthread"],
     target_compatible_with = {compatible},
-    deps = {deps},
+    deps = [":headers"],
 )
 """
 
@@ -78,22 +79,18 @@ def _local_cuda_impl(ctx):
     root = _find_root(ctx)
     if root:
         ctx.symlink(root + "/include", "include")
-    text = _BUILD_HEAD.format(defines = ["TESSERA_HAVE_CUDA=1"] if root else [])
     missing = ["@local_cuda//:missing"]
-    present = {}
-    for name, (file_name, linkopts, needs) in _LIBRARIES.items():
-        path = _find_library(ctx, root, file_name) if root else None
-        present[name] = path != None
-        if path:
-            ctx.symlink(path, "lib/" + file_name)
-        text += _BUILD_LIBRARY.format(
-            name = name,
-            srcs = ["lib/" + file_name] if path else [],
-            linkopts = linkopts,
-            compatible = [] if path else missing,
-            deps = [":headers"] + needs,
-        )
-    if not present["nccl"]:
+    runtime = _find_library(ctx, root, _RUNTIME) if root else None
+    if runtime:
+        ctx.symlink(runtime, "lib/" + _RUNTIME)
+    text = _BUILD.format(
+        defines = ["TESSERA_HAVE_CUDA=1"] if root else [],
+        runtime = ["lib/" + _RUNTIME] if runtime else [],
+        compatible = [] if runtime else missing,
+    )
+    has_cudnn = root and ctx.path(root + "/include/cudnn.h").exists
+    has_nccl = root and ctx.path(root + "/include/nccl.h").exists
+    if not has_nccl:
         # Bazel repeats it at every build that looks here.
         # buildifier: disable=print
         print("no %s here: targets that need it are skipped" % ("NCCL" if root else "CUDA toolkit"))
@@ -103,7 +100,8 @@ def _local_cuda_impl(ctx):
         "CUDA_ROOT = " + repr(root),
         "CUDA_ARCHS = " + repr(ctx.os.environ.get("TESSERA_CUDA_ARCHS", _DEFAULT_ARCHS).split(",")),
         "REQUIRES_CUDA = " + repr([] if root else missing),
-        "REQUIRES_NCCL = " + repr([] if present["nccl"] else ["@local_cuda//:missing_nccl"]),
+        "REQUIRES_CUDNN = " + repr([] if has_cudnn else ["@local_cuda//:missing_cudnn"]),
+        "REQUIRES_NCCL = " + repr([] if has_nccl else ["@local_cuda//:missing_nccl"]),
     ]) + "\n")
 
 cuda_configure = repository_rule(

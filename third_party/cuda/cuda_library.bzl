@@ -19,25 +19,29 @@ def _include_flags(context):
 
 def _compile(ctx, toolchain, context, source):
     output = ctx.actions.declare_file("_nvcc/%s/%s.o" % (ctx.label.name, source.basename))
+    usage = ctx.actions.declare_file("_nvcc/%s/%s.usage" % (ctx.label.name, source.basename))
     args = ctx.actions.args()
     args.add_all(["-x", "cu", "-c", source, "-o", output, "-std=c++20", "-I."])
-    args.add_all(["-ccbin", toolchain.compiler_executable, "--expt-relaxed-constexpr"])
+    args.add("-diag-suppress=554")  # A conversion operator of views that one of its instances does not need.
+    args.add_all(["--resource-usage", "-ccbin", toolchain.compiler_executable, "--expt-relaxed-constexpr"])
     args.add_all([_gencode(arch) for arch in CUDA_ARCHS])
-    args.add_all(["-Xcompiler", "-fPIC,-Wall,-Wextra,-Werror,-Wno-unknown-pragmas"])
+    args.add_all(["-Xcompiler", "-fPIC,-Wall,-Wextra,-Werror,-Wno-unknown-pragmas,-Wno-maybe-uninitialized"])
     args.add_all(_MODE_FLAGS[ctx.var["COMPILATION_MODE"]])
     args.add_all(context.defines, before_each = "-D")
     args.add_all(_include_flags(context))
     args.add_all(ctx.attr.copts)
-    ctx.actions.run(
-        executable = CUDA_ROOT + "/bin/nvcc",
-        arguments = [args],
+    # g++ 12 takes moves of Abseil's InlinedVector for uses of uninitialised memory here. (-Wno-maybe-uninitialized)
+    # nvcc writes warnings and ptxas's report to the same stream.
+    ctx.actions.run_shell(
+        command = 'usage=$1; shift; "$@" 2> "$usage" || { grep -v -e "ptxas info" -e "bytes stack frame" "$usage" >&2; exit 1; }; grep -i "warning" "$usage" >&2 || true',
+        arguments = [usage.path, CUDA_ROOT + "/bin/nvcc", args],
         inputs = depset([source], transitive = [context.headers, toolchain.all_files]),
-        outputs = [output],
+        outputs = [output, usage],
         mnemonic = "CudaCompile",
         progress_message = "Compiling %s with nvcc" % source.short_path,
         use_default_shell_env = True,
     )
-    return output
+    return output, usage
 
 def _cuda_library_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)
@@ -50,7 +54,8 @@ def _cuda_library_impl(ctx):
     deps = [dep[CcInfo] for dep in ctx.attr.deps + [ctx.attr._cudart]]
     own = CcInfo(compilation_context = cc_common.create_compilation_context(headers = depset(ctx.files.hdrs)))
     context = cc_common.merge_cc_infos(direct_cc_infos = [own], cc_infos = deps).compilation_context
-    objects = depset([_compile(ctx, toolchain, context, source) for source in ctx.files.srcs])
+    compiled = [_compile(ctx, toolchain, context, source) for source in ctx.files.srcs]
+    objects = depset([output for output, _ in compiled])
     linking_context, outputs = cc_common.create_linking_context_from_compilation_outputs(
         actions = ctx.actions,
         feature_configuration = features,
@@ -64,6 +69,7 @@ def _cuda_library_impl(ctx):
     archive = library.pic_static_library or library.static_library
     return [
         DefaultInfo(files = depset([archive] if archive else [])),
+        OutputGroupInfo(resource_usage = depset([usage for _, usage in compiled])),
         cc_common.merge_cc_infos(direct_cc_infos = [own, CcInfo(linking_context = linking_context)], cc_infos = deps),
     ]
 
@@ -82,5 +88,30 @@ _cuda_library = rule(
     incompatible_use_toolchain_transition = True,
 )
 
-def cuda_library(target_compatible_with = [], **kwargs):
-    _cuda_library(target_compatible_with = target_compatible_with + REQUIRES_CUDA, **kwargs)
+def cuda_library(name, target_compatible_with = [], testonly = False, **kwargs):
+    """Makes NAME, and NAME_spill_test, which fails if a kernel spills registers.
+
+    Args:
+      name: of the library.
+      target_compatible_with: in addition to the CUDA toolkit.
+      testonly: of both.
+      **kwargs: of the library.
+    """
+    compatible = target_compatible_with + REQUIRES_CUDA
+    _cuda_library(name = name, target_compatible_with = compatible, testonly = testonly, **kwargs)
+    native.filegroup(
+        name = name + "_resource_usage",
+        srcs = [":" + name],
+        output_group = "resource_usage",
+        testonly = testonly,
+        visibility = ["//visibility:private"],
+    )
+    native.sh_test(
+        name = name + "_spill_test",
+        size = "small",
+        srcs = ["//third_party/cuda:spill_test.sh"],
+        args = ["$(locations :%s_resource_usage)" % name],
+        data = [":%s_resource_usage" % name],
+        target_compatible_with = compatible,
+        visibility = ["//visibility:private"],
+    )

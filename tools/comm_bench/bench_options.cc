@@ -184,6 +184,32 @@ absl::Status CheckRegret(const BenchFlags& flags) {
                 "--regret compares all algorithms; leave out --algorithm");
 }
 
+// What only engines of the host have.
+absl::Status CheckDevice(const BenchFlags& flags) {
+  if (flags.device == "cpu") return absl::OkStatus();
+  if (flags.device != "emulated" && flags.device != "cuda") {
+    return Refuse("device", flags.device, "expected cpu, emulated or cuda");
+  }
+  const std::pair<std::string_view, bool> of_the_host[] = {
+      {"registered", flags.registered},
+      {"reproducible", flags.reproducible},
+      {"overlap", flags.overlap},
+      {"regret", flags.regret},
+      {"group_size", flags.group_size != 0}};
+  for (const auto& [flag, is_given] : of_the_host) {
+    if (!is_given) continue;
+    return Refuse("device", flags.device,
+                  absl::StrCat("--", flag,
+                               " is for memory of the host; leave it out, or "
+                               "use --device=cpu"));
+  }
+  if (flags.algorithm == "engine") return absl::OkStatus();
+  return Refuse("algorithm", flags.algorithm,
+                absl::StrCat("--device=", flags.device,
+                             " has only the engine's own algorithm; leave out "
+                             "--algorithm"));
+}
+
 }  // namespace
 
 collectives::Reduction ReductionFor(collectives::ReduceOp op, DType dtype) {
@@ -200,10 +226,15 @@ absl::StatusOr<BenchOptions> ParseBenchFlags(const BenchFlags& flags) {
   static_cast<BenchSwitches&>(options) = flags;
   TESSERA_ASSIGN_OR_RETURN(options.sizes, MakeSizes(flags));
   TESSERA_RETURN_IF_ERROR(CheckNumbers(flags));
+  TESSERA_RETURN_IF_ERROR(CheckDevice(flags));
   TESSERA_RETURN_IF_ERROR(CheckRegret(flags));
-  TESSERA_ASSIGN_OR_RETURN(
-      options.engines,
-      ParseList<std::string>("engine", flags.engine, ParseName));
+  options.device = flags.device;
+  const bool on_device = flags.device != "cpu";
+  if (on_device) options.bound = false;
+  std::string engine = flags.engine;
+  if (engine.empty()) engine = on_device ? "cuda" : "shared_memory";
+  TESSERA_ASSIGN_OR_RETURN(options.engines,
+                           ParseList<std::string>("engine", engine, ParseName));
   TESSERA_ASSIGN_OR_RETURN(options.worlds,
                            ParseList<int64_t>("np", flags.np, ParseWorld));
   if (flags.op == "all") {

@@ -40,7 +40,8 @@ struct BenchFlags : BenchSwitches {
   int64_t min_bytes = 8;
   int64_t max_bytes = int64_t{64} << 20;
   int64_t factor = 4;
-  std::string engine = "shared_memory";
+  std::string device = "cpu";
+  std::string engine = "";  // Empty: shared_memory, or cuda on a device.
   std::string np = "2";
   std::string op = "all_reduce";
   std::string algorithm = "engine";
@@ -50,6 +51,9 @@ struct BenchFlags : BenchSwitches {
 
 struct BenchOptions : BenchSwitches {
   std::vector<int64_t> sizes;  // Bytes, ascending.
+  // Whose memory the buffers are: "cpu", "emulated" or "cuda". On a device
+  // there is no bound.
+  std::string device = "cpu";
   std::vector<std::string> engines;
   std::vector<int64_t> worlds;
   std::vector<collectives::OpKind> ops;

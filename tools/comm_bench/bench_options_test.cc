@@ -115,6 +115,47 @@ TEST(BenchOptionsTest, RegretIsOverAllAlgorithms) {
   EXPECT_THAT(ParseBenchFlags(flags), IsOk());
 }
 
+TEST(BenchOptionsTest, TheEngineFollowsTheDevice) {
+  BenchFlags flags;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const BenchOptions host, ParseBenchFlags(flags));
+  EXPECT_THAT(host.engines, ElementsAre("shared_memory"));
+  EXPECT_TRUE(host.bound);
+  flags.device = "emulated";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const BenchOptions emulated,
+                               ParseBenchFlags(flags));
+  EXPECT_THAT(emulated.engines, ElementsAre("cuda"));
+  EXPECT_EQ(emulated.device, "emulated");
+  EXPECT_FALSE(emulated.bound);
+}
+
+TEST(BenchOptionsTest, ADeviceRefusesWhatOnlyTheHostHas) {
+  const auto refusal = [](const BenchFlags& flags, const std::string& advice) {
+    EXPECT_THAT(
+        ParseBenchFlags(flags),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(advice)));
+  };
+  BenchFlags flags;
+  flags.device = "gpu";
+  refusal(flags, "--device=gpu: expected cpu, emulated or cuda");
+  flags.device = "cuda";
+  flags.algorithm = "ring";
+  refusal(flags, "leave out --algorithm");
+  flags.algorithm = "engine";
+  const BenchFlags usual = flags;
+  for (const auto& [name, flag] :
+       {std::pair("--registered", &BenchSwitches::registered),
+        std::pair("--reproducible", &BenchSwitches::reproducible),
+        std::pair("--overlap", &BenchSwitches::overlap),
+        std::pair("--regret", &BenchSwitches::regret)}) {
+    flags = usual;
+    flags.*flag = true;
+    refusal(flags, name);
+  }
+  flags = usual;
+  flags.group_size = 2;
+  refusal(flags, "--group_size");
+}
+
 TEST(ArgumentsTest, ShortFlagsBecomeLongOnes) {
   EXPECT_THAT(LongArguments({"-b", "8", "-e", "64M", "-f", "4", "-n", "20",
                              "-w", "5", "-d", "bf16", "-o", "max", "-c", "0"}),

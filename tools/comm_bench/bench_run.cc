@@ -374,6 +374,7 @@ class World {
       events_.on_progress(absl::StrCat("starting ", engine));
       JobSpec spec;
       spec.catalogue = &catalogue_;
+      spec.device = options_.device;
       spec.engine = engine;
       spec.world = world_;
       spec.group_size = options_.group_size;
@@ -457,7 +458,7 @@ absl::Status RunBenchmark(const BenchOptions& options,
                           const SignalWatch* signals,
                           const BenchEvents& events) {
   for (const std::string& engine : options.engines) {
-    TESSERA_RETURN_IF_ERROR(catalogue.Find(engine).status(),
+    TESSERA_RETURN_IF_ERROR(catalogue.Find(options.device, engine).status(),
                             FlagError("engine", engine, _));
   }
   for (const int64_t world : options.worlds) {

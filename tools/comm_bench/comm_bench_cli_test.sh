@@ -31,6 +31,26 @@ END
 grep -q "all_reduce of f32, 2 ranks" out.txt || fail "no heading"
 grep -q "hidden" out.txt || fail "no overlap"
 
+"$bench" $small --device=emulated --np=2,3 --op=all -d f32,bf16 --format=csv >out.csv 2>err.txt || fail "emulated: $(cat err.txt)"
+[ ! -s err.txt ] || fail "on stderr: $(cat err.txt)"
+python3 - <<'END' || fail "the CSV of a device is not what it should be: $(cat out.csv)"
+import csv
+rows = list(csv.DictReader(open("out.csv")))
+assert {row["op"] for row in rows} >= {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier"}, rows
+assert {(row["engine"], row["algorithm"]) for row in rows} == {("cuda", "engine")}, rows
+assert all(float(row["time_us"]) > 0 for row in rows)
+assert all(float(row["busbw_GBps"]) > 0 for row in rows if row["op"] == "all_reduce" and int(row["bytes"]) > 64), rows
+END
+"$bench" $small --device=emulated --in_place >out.txt 2>err.txt || fail "emulated, in place: $(cat err.txt)"
+# A machine without a GPU, also on one that has some.
+for engine in cuda nccl; do
+  CUDA_VISIBLE_DEVICES= "$bench" $small --device=cuda --engine=$engine >out 2>err
+  [ $? = 1 ] || fail "--engine=$engine without a GPU is a failed run"
+  [ ! -s out ] || fail "--engine=$engine without a GPU printed on stdout"
+  [ "$(wc -l <err)" = 1 ] || fail "--engine=$engine without a GPU printed $(wc -l <err) lines: $(cat err)"
+  grep -q "engine $engine" err || fail "the message does not name the engine: $(cat err)"
+done
+
 expect_usage_error() {
   "$bench" "$@" >out 2>err
   local code=$?
@@ -45,6 +65,12 @@ for bad in --np=0 --np= --np=x --engine=tin_cans --op=send --algorithm=rings --d
   [ "$bad" = -b ] || [ "$bad" = word ] || grep -qF -- "${bad%%=*}" err || fail "$bad is not named: $(cat err)"
 done
 expect_usage_error --regret --algorithm=ring
+expect_usage_error --device=gpu
+expect_usage_error --device=emulated --engine=nccl
+expect_usage_error --engine=cuda
+expect_usage_error --device=cuda --engine=shared_memory
+expect_usage_error --device=cuda --overlap
+expect_usage_error --device=emulated --algorithm=ring
 "$bench" --svg=missing/plot.svg >/dev/null 2>err
 [ $? = 1 ] || fail "an unwritable plot is a failed run"
 grep -q missing/plot.svg err || fail "the message does not name the plot"

@@ -28,9 +28,13 @@ ABSL_FLAG(tessera::ByteSize, min_bytes, tessera::ByteSize(8),
 ABSL_FLAG(tessera::ByteSize, max_bytes, tessera::ByteSize(64 << 20),
           "the largest message; -e");
 ABSL_FLAG(int64_t, factor, 4, "factor from each size to the next; -f");
-ABSL_FLAG(std::string, engine, "shared_memory",
-          "engines to compare, such as shared_memory,mpi,gloo,nccl,in_process; "
-          "ratio compares with the first");
+ABSL_FLAG(std::string, device, "cpu",
+          "whose memory the buffers are: cpu; cuda, of GPUs; or emulated, "
+          "which checks results, but whose times say nothing about a GPU");
+ABSL_FLAG(std::string, engine, "",
+          "engines to compare, such as shared_memory,mpi,gloo,in_process, or "
+          "with --device=cuda cuda,nccl; ratio compares with the first; "
+          "default: shared_memory, or cuda on a device");
 ABSL_FLAG(std::string, np, "2", "numbers of ranks, such as 2,4,8");
 ABSL_FLAG(std::string, op, "all_reduce",
           "collectives, such as all_reduce,all_gather, or all");
@@ -77,6 +81,7 @@ BenchFlags FlagValues() {
   flags.min_bytes = absl::GetFlag(FLAGS_min_bytes).bytes();
   flags.max_bytes = absl::GetFlag(FLAGS_max_bytes).bytes();
   flags.factor = absl::GetFlag(FLAGS_factor);
+  flags.device = absl::GetFlag(FLAGS_device);
   flags.engine = absl::GetFlag(FLAGS_engine);
   flags.np = absl::GetFlag(FLAGS_np);
   flags.op = absl::GetFlag(FLAGS_op);
@@ -138,12 +143,12 @@ const Tool& CommBenchTool() {
           "Times collectives on several engines and algorithms side by "
           "side, and checks their results.",
       .example = "-b 8 -e 64M -f 4 --engine=shared_memory,mpi --np=2,4",
-      .flags = {"min_bytes",  "max_bytes",  "factor",     "engine",
-                "np",         "op",         "algorithm",  "dtype",
-                "reduction",  "registered", "in_place",   "reproducible",
-                "group_size", "bind",       "iterations", "warmup",
-                "overlap",    "regret",     "check",      "bound",
-                "format",     "svg",        "quiet"}};
+      .flags = {"min_bytes",    "max_bytes",  "factor",     "device",
+                "engine",       "np",         "op",         "algorithm",
+                "dtype",        "reduction",  "registered", "in_place",
+                "reproducible", "group_size", "bind",       "iterations",
+                "warmup",       "overlap",    "regret",     "check",
+                "bound",        "format",     "svg",        "quiet"}};
   return *tool;
 }
 

@@ -83,7 +83,7 @@ class FaultyEngine : public Engine {
 };
 
 void AddFaulty(EngineCatalogue* catalogue, std::string_view name, Fault fault) {
-  const EngineEntry entry = *BuiltInEngines().Find("shared_memory");
+  const EngineEntry entry = *BuiltInEngines().Find("cpu", "shared_memory");
   catalogue->AddProcesses(
       name, LaunchMethod::kProcesses,
       [entry, fault](

@@ -7,6 +7,8 @@
 //   });
 //   catalogue.AddProcesses("mine", LaunchMethod::kProcesses,
 //                          [](const EngineRank& rank) { return Make(rank); });
+//   TESSERA_ASSIGN_OR_RETURN(EngineEntry entry,
+//                            catalogue.Find("cpu", "mine"));
 //
 // The benchmark and its workers are the same binary with the same catalogue.
 #ifndef TESSERA_TOOLS_COMM_BENCH_ENGINE_CATALOGUE_H_
@@ -16,12 +18,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
 #include "collectives/bootstrap/store.h"
+#include "collectives/communicator.h"
 #include "collectives/engine/engine.h"
 #include "topology/rank.h"
 
@@ -40,6 +45,19 @@ struct EngineRank {
   collectives::Store* store = nullptr;  // Null under mpirun.
 };
 
+// How a rank with a communicator of the host gets one of its device.
+struct DeviceRanks {
+  // The devices of ranks [first, first + count), which are in this process, in
+  // their order. Ranks may share one.
+  std::function<absl::StatusOr<std::vector<std::shared_ptr<Device>>>(
+      int64_t first, int64_t count)>
+      devices;
+  // A collective over the ranks of `host`.
+  std::function<absl::StatusOr<std::unique_ptr<collectives::Communicator>>(
+      std::unique_ptr<collectives::Communicator> host, Device& device)>
+      communicator;
+};
+
 struct EngineEntry {
   using MakeOne =
       std::function<absl::StatusOr<std::unique_ptr<collectives::Engine>>(
@@ -50,27 +68,39 @@ struct EngineEntry {
   LaunchMethod launch = LaunchMethod::kProcesses;
   MakeOne make_one;  // For kProcesses and kMpirun.
   MakeAll make_all;  // For kThreads.
+  // Set if operations are a device's; then the engines are the host's.
+  std::optional<DeviceRanks> on_device;
 };
 
 class EngineCatalogue {
  public:
-  // Replaces an existing entry of the same name.
+  // Each replaces an existing entry of the same name and device, which is "cpu"
+  // for the first two.
   void AddThreads(std::string_view name, EngineEntry::MakeAll make);
   void AddProcesses(std::string_view name, LaunchMethod launch,
                     EngineEntry::MakeOne make);
 
-  // InvalidArgument with the known names if `name` is unknown.
-  absl::StatusOr<EngineEntry> Find(std::string_view name) const;
+  void AddOnDevice(std::string_view device, std::string_view name,
+                   EngineEntry entry);
+
+  // InvalidArgument with the known names if there is no such engine.
+  absl::StatusOr<EngineEntry> Find(std::string_view device,
+                                   std::string_view name) const;
 
  private:
-  std::map<std::string, EngineEntry, std::less<>> entries_;
+  using Entries = std::map<std::string, EngineEntry, std::less<>>;
+
+  std::map<std::string, Entries, std::less<>> entries_;  // By device.
 };
 
 // The engines of this binary: in_process, shared_memory, and those whose
 // registration is linked (collectives/engine/engine_registry.h).
 // mpi is started by mpirun, all others as processes with a store; mpi_blocking
-// is mpi with its option `blocking`. nccl is refused with Unimplemented: its
-// buffers are device memory, which the benchmark does not write yet.
+// is mpi with its option `blocking`.
+//
+// On the device "cuda": cuda, whose ranks are threads that take the GPUs in
+// turn, and nccl, a process for each GPU. On "emulated": cuda, with one
+// emulated device for all ranks.
 EngineCatalogue BuiltInEngines();
 
 }  // namespace tessera::tools

@@ -64,7 +64,7 @@ absl::Status Job::Annotated(const absl::Status& status) const {
 
 absl::Status Job::Launch() {
   TESSERA_ASSIGN_OR_RETURN(const EngineEntry entry,
-                           spec_.catalogue->Find(spec_.engine));
+                           spec_.catalogue->Find(spec_.device, spec_.engine));
   launch_ = entry.launch;
   TESSERA_ASSIGN_OR_RETURN(const std::string random,
                            collectives::RandomHex(16));
@@ -194,6 +194,7 @@ absl::Status Job::AcceptWorker(const Deadline& deadline) {
 absl::Status Job::SetUpWorkers(const Deadline& deadline) {
   WorkerSetup setup;
   std::strncpy(setup.engine, spec_.engine.c_str(), sizeof(setup.engine) - 1);
+  std::strncpy(setup.device, spec_.device.c_str(), sizeof(setup.device) - 1);
   setup.world = spec_.world;
   setup.group_size = spec_.group_size;
   setup.bind = spec_.bind;

@@ -32,6 +32,7 @@ namespace tessera::tools {
 
 struct JobSpec {
   const EngineCatalogue* catalogue = nullptr;
+  std::string device = "cpu";
   std::string engine;
   int64_t world = 1;
   int64_t group_size = 0;

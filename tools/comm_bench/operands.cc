@@ -318,7 +318,8 @@ int64_t MessageBytes(OpKind kind, DType dtype, int64_t count, int64_t world) {
 }
 
 absl::StatusOr<Operands> Operands::Allocate(Communicator& communicator,
-                                            const OperandShape& shape) {
+                                            const OperandShape& shape,
+                                            Queue* queue) {
   // Only reductions need exact sums.
   const collectives::Reduction reduction =
       Reduces(shape.kind) ? shape.reduction : collectives::Reduction::Max();
@@ -327,16 +328,33 @@ absl::StatusOr<Operands> Operands::Allocate(Communicator& communicator,
       Pattern::Create(shape.dtype, reduction, communicator.size()));
   Operands operands(shape, communicator.rank(), communicator.size(),
                     std::move(pattern));
-  TESSERA_RETURN_IF_ERROR(operands.AllocateMemory(communicator));
+  TESSERA_RETURN_IF_ERROR(operands.AllocateMemory(communicator, queue));
   operands.MakeOperations();
   return operands;
 }
 
 std::byte* Operands::memory() const {
+  if (device_.queue != nullptr) {
+    return const_cast<std::byte*>(device_.memory.data());
+  }
   return shared_ != nullptr ? shared_->bytes().data() : own_.get();
 }
 
-absl::Status Operands::AllocateMemory(Communicator& communicator) {
+absl::Status Operands::AllocateOnDevice(Queue& queue, int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  device_.queue = &queue;
+  TESSERA_ASSIGN_OR_RETURN(
+      device_.memory, tessera::Buffer::Allocate(queue.device().memory(), size));
+  TESSERA_ASSIGN_OR_RETURN(
+      device_.image,
+      tessera::Buffer::Allocate(queue.device().staging_memory(), size));
+  // Copies include the gaps between buffers.
+  std::memset(device_.image.data(), 0, size);
+  return absl::OkStatus();
+}
+
+absl::Status Operands::AllocateMemory(Communicator& communicator,
+                                      Queue* queue) {
   const Sides sides =
       SidesOf(shape_.kind, shape_.count, world_, rank_ == kRoot);
   const int64_t element = SizeInBytes(shape_.dtype);
@@ -345,6 +363,7 @@ absl::Status Operands::AllocateMemory(Communicator& communicator) {
   const int64_t bytes =
       shape_.slots * (shape_.in_place ? std::max(in, out) : in + out);
   if (bytes == 0) return absl::OkStatus();
+  if (queue != nullptr) return AllocateOnDevice(*queue, bytes);
   if (shape_.registered) {
     TESSERA_ASSIGN_OR_RETURN(shared_, communicator.AllocateShared(bytes));
     return absl::OkStatus();
@@ -381,19 +400,36 @@ void Operands::MakeOperations() {
   }
 }
 
-void Operands::Rewrite(int64_t iteration) {
+Buffer Operands::OnHost(ConstBuffer buffer) const {
+  // The memory is this object's own; operations only read their inputs.
+  auto* data = static_cast<std::byte*>(const_cast<void*>(buffer.data));
+  if (device_.queue != nullptr) {
+    data = const_cast<std::byte*>(device_.image.data()) + (data - memory());
+  }
+  return Buffer(data, buffer.count, buffer.dtype);
+}
+
+absl::Status Operands::Rewrite(int64_t iteration) {
   constexpr int kPoison = 0xa5;
   for (const Operation& operation : operations_) {
-    const auto output = operation.output.AsBytes();
+    const auto output = OnHost(operation.output).AsBytes();
     if (!output.empty()) std::memset(output.data(), kPoison, output.size());
-    // The memory is this object's own; the operation only reads it.
-    const Buffer input(const_cast<void*>(operation.input.data),
-                       operation.input.count, operation.input.dtype);
-    pattern_.Fill(input, rank_, 0, iteration);
+    pattern_.Fill(OnHost(operation.input), rank_, 0, iteration);
   }
+  if (device_.queue == nullptr) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(
+      device_.queue->Copy(device_.image.bytes(), device_.memory.bytes()));
+  return device_.queue->Synchronize();
 }
 
 absl::Status Operands::Check(int64_t iteration) const {
+  if (device_.queue != nullptr) {
+    const std::span<std::byte> image(
+        const_cast<std::byte*>(device_.image.data()), device_.image.size());
+    TESSERA_RETURN_IF_ERROR(
+        device_.queue->Copy(std::as_const(device_.memory).bytes(), image));
+    TESSERA_RETURN_IF_ERROR(device_.queue->Synchronize());
+  }
   for (const Operation& operation : operations_) {
     const absl::Status status = CheckOne(operation, iteration);
     if (status.ok()) continue;
@@ -405,7 +441,7 @@ absl::Status Operands::Check(int64_t iteration) const {
 
 absl::Status Operands::CheckOne(const Operation& operation,
                                 int64_t iteration) const {
-  const Buffer output = operation.output;
+  const Buffer output = OnHost(operation.output);
   if (output.count == 0) return absl::OkStatus();
   const int64_t count = shape_.count;
   const int64_t own = rank_.value() * count;

@@ -3,7 +3,7 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(Operands operands,
 //                            Operands::Allocate(communicator, shape));
-//   operands.Rewrite(iteration);
+//   TESSERA_RETURN_IF_ERROR(operands.Rewrite(iteration));
 //   TESSERA_RETURN_IF_ERROR(communicator.Run(operands.operation(0)));
 //   TESSERA_RETURN_IF_ERROR(operands.Check(iteration));
 #ifndef TESSERA_TOOLS_COMM_BENCH_OPERANDS_H_
@@ -18,7 +18,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
 #include "base/dtype/dtype.h"
+#include "base/tensor/memory.h"
 #include "collectives/communicator.h"
 #include "collectives/operation/operation.h"
 #include "collectives/reduction/reduction.h"
@@ -96,11 +98,15 @@ int64_t MessageBytes(collectives::OpKind kind, DType dtype, int64_t count,
 // the kernel that computes a gradient.
 class Operands {
  public:
-  // The root of rooted kinds is rank 0.
+  // The root of rooted kinds is rank 0. With a `queue`, which outlives them,
+  // the buffers are memory of its device, written and read through staging
+  // memory; they are not registered.
   static absl::StatusOr<Operands> Allocate(
-      collectives::Communicator& communicator, const OperandShape& shape);
+      collectives::Communicator& communicator, const OperandShape& shape,
+      Queue* queue = nullptr);
 
-  void Rewrite(int64_t iteration);
+  // The host waits for the device.
+  absl::Status Rewrite(int64_t iteration);
 
   int64_t slots() const { return static_cast<int64_t>(operations_.size()); }
   const collectives::Operation& operation(int64_t slot) const {
@@ -115,6 +121,12 @@ class Operands {
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
+  // The memory of all operations on a device, and its image on the host.
+  struct OnDevice {
+    Queue* queue = nullptr;
+    tessera::Buffer memory;
+    tessera::Buffer image;
+  };
 
   Operands(OperandShape shape, topology::Rank rank, int64_t world,
            Pattern pattern)
@@ -123,11 +135,15 @@ class Operands {
         world_(world),
         pattern_(std::move(pattern)) {}
 
-  absl::Status AllocateMemory(collectives::Communicator& communicator);
+  absl::Status AllocateMemory(collectives::Communicator& communicator,
+                              Queue* queue);
+  absl::Status AllocateOnDevice(Queue& queue, int64_t bytes);
   void MakeOperations();
   absl::Status CheckOne(const collectives::Operation& operation,
                         int64_t iteration) const;
   std::byte* memory() const;
+  // The buffer itself, or its image.
+  collectives::Buffer OnHost(collectives::ConstBuffer buffer) const;
 
   OperandShape shape_;
   topology::Rank rank_;
@@ -135,6 +151,7 @@ class Operands {
   Pattern pattern_;
   std::unique_ptr<std::byte[], Free> own_;
   std::unique_ptr<collectives::SharedMemory> shared_;
+  OnDevice device_;
   std::vector<collectives::Operation> operations_;
 };
 

@@ -36,7 +36,7 @@ absl::Status RunAndCheck(Communicator& communicator,
   TESSERA_ASSIGN_OR_RETURN(Operands operands,
                            Operands::Allocate(communicator, shape));
   for (int64_t iteration = 0; iteration < 3; ++iteration) {
-    operands.Rewrite(iteration);
+    TESSERA_RETURN_IF_ERROR(operands.Rewrite(iteration));
     for (int64_t slot = 0; slot < operands.slots(); ++slot) {
       TESSERA_RETURN_IF_ERROR(communicator.Run(operands.operation(slot)));
     }
@@ -80,7 +80,7 @@ TEST(OperandsTest, AnOperationThatDidNothingIsCaught) {
                    TESSERA_ASSIGN_OR_RETURN(
                        Operands operands,
                        Operands::Allocate(communicator, shape));
-                   operands.Rewrite(1);
+                   TESSERA_RETURN_IF_ERROR(operands.Rewrite(1));
                    const absl::Status status = operands.Check(1);
                    const bool receives = operands.operation(0).output.count > 0;
                    EXPECT_EQ(status.ok(), !receives) << kind;
@@ -103,7 +103,7 @@ TEST(OperandsTest, OneWrongSlotOfABatchIsCaught) {
                          TESSERA_ASSIGN_OR_RETURN(
                              Operands operands,
                              Operands::Allocate(communicator, shape));
-                         operands.Rewrite(0);
+                         TESSERA_RETURN_IF_ERROR(operands.Rewrite(0));
                          for (const int64_t slot : {0, 2}) {
                            TESSERA_RETURN_IF_ERROR(
                                communicator.Run(operands.operation(slot)));

@@ -8,7 +8,9 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <thread>
@@ -43,21 +45,32 @@ using collectives::MonotonicNanos;
 using collectives::Reduction;
 using collectives::Work;
 
-// Seconds of `body` after a barrier.
+// Seconds of `body` after a barrier. The barriers are the host's.
 absl::StatusOr<double> TimeOnce(Communicator& communicator,
                                 absl::FunctionRef<absl::Status()> body) {
-  TESSERA_RETURN_IF_ERROR(communicator.Barrier());
+  TESSERA_RETURN_IF_ERROR(communicator.host().Barrier());
   const int64_t begin = MonotonicNanos();
   TESSERA_RETURN_IF_ERROR(body());
   const int64_t end = MonotonicNanos();
   // If ranks share processors, the next work of this rank would delay the
   // others.
-  TESSERA_RETURN_IF_ERROR(communicator.Barrier());
+  TESSERA_RETURN_IF_ERROR(communicator.host().Barrier());
   return static_cast<double>(end - begin) * 1e-9;
 }
 
+// On a device, enqueues all operations and waits for the last: they run in the
+// order of the calls.
 absl::Status RunBatch(Communicator& communicator, const CallOptions& call,
                       int64_t batch, const Operands& operands) {
+  if (&communicator.host() != &communicator) {
+    std::optional<Work> last;
+    for (int64_t i = 0; i < batch; ++i) {
+      TESSERA_ASSIGN_OR_RETURN(
+          last,
+          communicator.Start(operands.operation(i % operands.slots()), call));
+    }
+    return last->Wait();
+  }
   for (int64_t i = 0; i < batch; ++i) {
     TESSERA_RETURN_IF_ERROR(
         communicator.Run(operands.operation(i % operands.slots()), call));
@@ -94,7 +107,7 @@ absl::StatusOr<int64_t> CalibrateUnits(Communicator& communicator,
   constexpr int64_t kUnits = 200;
   std::array<double, 2> fastest = {1e9, 1e9};
   for (int run = 0; run < kRuns; ++run) {
-    operands.Rewrite(run);
+    TESSERA_RETURN_IF_ERROR(operands.Rewrite(run));
     TESSERA_ASSIGN_OR_RETURN(
         const double operation, TimeOnce(communicator, [&] {
           return communicator.Run(operands.operation(0), call);
@@ -120,7 +133,7 @@ absl::StatusOr<std::vector<double>> TimeOperation(Communicator& communicator,
   const int64_t total = task.warmup + task.iterations;
   for (int64_t i = 0; i < total; ++i) {
     const int64_t iteration = task.first_iteration + i;
-    operands.Rewrite(iteration);
+    TESSERA_RETURN_IF_ERROR(operands.Rewrite(iteration));
     TESSERA_ASSIGN_OR_RETURN(const double elapsed, TimeOnce(communicator, [&] {
                                return RunBatch(communicator, call, task.batch,
                                                operands);
@@ -147,7 +160,7 @@ absl::StatusOr<std::vector<double>> TimeOverlap(Communicator& communicator,
   std::vector<double> seconds;
   for (int64_t i = 0; i < task.iterations; ++i) {
     const int64_t iteration = task.first_iteration + i;
-    operands.Rewrite(iteration);
+    TESSERA_RETURN_IF_ERROR(operands.Rewrite(iteration));
     TESSERA_ASSIGN_OR_RETURN(const double compute, TimeOnce(communicator, [&] {
                                return CheckComputed(Compute(units));
                              }));
@@ -155,7 +168,7 @@ absl::StatusOr<std::vector<double>> TimeOverlap(Communicator& communicator,
         const double operation, TimeOnce(communicator, [&] {
           return communicator.Run(operands.operation(0), call);
         }));
-    operands.Rewrite(iteration + 1);
+    TESSERA_RETURN_IF_ERROR(operands.Rewrite(iteration + 1));
     TESSERA_ASSIGN_OR_RETURN(
         const double both, TimeOnce(communicator, [&]() -> absl::Status {
           TESSERA_ASSIGN_OR_RETURN(
@@ -208,6 +221,20 @@ Capabilities Capabilities::Unpack(double packed) {
   return {static_cast<uint32_t>(bits >> 1), (bits & 1) != 0};
 }
 
+absl::StatusOr<std::unique_ptr<RankSession>> RankSession::CreateOnDevice(
+    std::shared_ptr<Device> device,
+    std::unique_ptr<Communicator> communicator) {
+  std::unique_ptr<RankSession> session(new RankSession());
+  session->device_ = std::move(device);
+  TESSERA_ASSIGN_OR_RETURN(session->queue_,
+                           session->device_->CreateQueue("operands"));
+  for (const collectives::OpKind kind : collectives::kCollectiveKinds) {
+    session->capabilities_.kinds |= uint32_t{1} << static_cast<int>(kind);
+  }
+  session->plain_ = std::move(communicator);
+  return session;
+}
+
 absl::StatusOr<std::unique_ptr<RankSession>> RankSession::Create(
     std::unique_ptr<Engine> engine, int64_t group_size) {
   std::unique_ptr<RankSession> session(new RankSession());
@@ -252,6 +279,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankSession::MakeCommunicator(
 absl::StatusOr<Communicator*> RankSession::CommunicatorFor(const Task& task) {
   const bool adaptive = task.source == AlgorithmSource::kAdaptive;
   if (!adaptive && !task.reproducible) return plain_.get();
+  if (engine_ == nullptr) {
+    return absl::UnimplementedError(
+        "a device has no adaptive algorithm and no reproducible mode here");
+  }
   std::unique_ptr<Communicator>& place = others_[task.reproducible][adaptive];
   if (place == nullptr) {
     TESSERA_ASSIGN_OR_RETURN(place, MakeCommunicator(task));
@@ -275,7 +306,7 @@ absl::StatusOr<Operands*> RankSession::OperandsFor(const Task& task,
   shape.registered = task.registered;
   shape.slots = SlotsOf(task);
   TESSERA_ASSIGN_OR_RETURN(Operands operands,
-                           Operands::Allocate(*owner, shape));
+                           Operands::Allocate(*owner, shape, queue_.get()));
   operands_.emplace(std::move(operands));
   operands_task_ = task;
   operands_owner_ = owner;
@@ -342,14 +373,33 @@ absl::StatusOr<WorkerSetup> ReceiveSetup(const UniqueFd& socket) {
   WorkerSetup setup;
   TESSERA_RETURN_IF_ERROR(ReceiveAll(
       socket, {reinterpret_cast<char*>(&setup), sizeof(setup)}, Never()));
+  setup.device[sizeof(setup.device) - 1] = '\0';
   setup.engine[sizeof(setup.engine) - 1] = '\0';
   return setup;
 }
 
+// The rank's engine, and its device, if it has one.
+struct RankParts {
+  std::unique_ptr<Engine> engine;
+  std::shared_ptr<Device> device;
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
+      std::unique_ptr<Communicator>, Device&)>
+      communicator;
+};
+
 absl::StatusOr<std::unique_ptr<RankSession>> StartSession(
-    absl::StatusOr<std::unique_ptr<Engine>> engine, const WorkerSetup& setup) {
-  if (!engine.ok()) return engine.status();
-  return RankSession::Create(*std::move(engine), setup.group_size);
+    absl::StatusOr<RankParts> parts, const WorkerSetup& setup) {
+  if (!parts.ok()) return parts.status();
+  if (parts->device == nullptr) {
+    return RankSession::Create(std::move(parts->engine), setup.group_size);
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> host,
+                           Communicator::Create(std::move(parts->engine)));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::unique_ptr<Communicator> communicator,
+      parts->communicator(std::move(host), *parts->device));
+  return RankSession::CreateOnDevice(std::move(parts->device),
+                                     std::move(communicator));
 }
 
 // Executes tasks until the parent sends kQuit or closes the socket.
@@ -363,15 +413,14 @@ void Serve(const UniqueFd& socket, RankSession& session) {
 
 // Reports the start of the session, then serves. The engine was created with
 // the processors of all ranks; afterwards this rank is bound to its share.
-void RunRank(const UniqueFd& socket,
-             absl::StatusOr<std::unique_ptr<Engine>> engine, Rank rank,
+void RunRank(const UniqueFd& socket, absl::StatusOr<RankParts> parts, Rank rank,
              const WorkerSetup& setup) {
   if (setup.bind) {
     // Without permission the rank stays unbound.
     static_cast<void>(BindThisThread(
         ShareOfProcessors(AllowedProcessors(), rank.value(), setup.world)));
   }
-  const auto session = StartSession(std::move(engine), setup);
+  const auto session = StartSession(std::move(parts), setup);
   Answer answer;
   answer.status = session.status();
   if (session.ok()) {
@@ -406,18 +455,25 @@ absl::StatusOr<std::unique_ptr<collectives::Store>> OpenStore(Rank rank,
                                          absl::Now() + kSoon);
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> MakeOne(
+absl::StatusOr<RankParts> MakeOne(
     const EngineCatalogue& catalogue, const WorkerSetup& setup,
     const absl::StatusOr<std::unique_ptr<collectives::Store>>& store,
     Rank rank) {
   if (!store.ok()) return store.status();
   TESSERA_ASSIGN_OR_RETURN(const EngineEntry entry,
-                           catalogue.Find(setup.engine));
+                           catalogue.Find(setup.device, setup.engine));
   EngineRank arguments;
   arguments.rank = rank;
   arguments.world = setup.world;
   arguments.store = store->get();
-  return entry.make_one(arguments);
+  RankParts parts;
+  TESSERA_ASSIGN_OR_RETURN(parts.engine, entry.make_one(arguments));
+  if (!entry.on_device.has_value()) return parts;
+  TESSERA_ASSIGN_OR_RETURN(const auto devices,
+                           entry.on_device->devices(rank.value(), 1));
+  parts.device = devices[0];
+  parts.communicator = entry.on_device->communicator;
+  return parts;
 }
 
 absl::Status RunProcess(const std::string& name,
@@ -431,11 +487,23 @@ absl::Status RunProcess(const std::string& name,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Engine>>> MakeAll(
-    const EngineCatalogue& catalogue, const WorkerSetup& setup) {
+absl::StatusOr<std::vector<RankParts>> MakeAll(const EngineCatalogue& catalogue,
+                                               const WorkerSetup& setup) {
   TESSERA_ASSIGN_OR_RETURN(const EngineEntry entry,
-                           catalogue.Find(setup.engine));
-  return entry.make_all(setup.world);
+                           catalogue.Find(setup.device, setup.engine));
+  TESSERA_ASSIGN_OR_RETURN(auto engines, entry.make_all(setup.world));
+  std::vector<RankParts> all(engines.size());
+  for (size_t r = 0; r < all.size(); ++r) {
+    all[r].engine = std::move(engines[r]);
+  }
+  if (!entry.on_device.has_value()) return all;
+  TESSERA_ASSIGN_OR_RETURN(const auto devices,
+                           entry.on_device->devices(0, setup.world));
+  for (size_t r = 0; r < all.size(); ++r) {
+    all[r].device = devices[r];
+    all[r].communicator = entry.on_device->communicator;
+  }
+  return all;
 }
 
 absl::Status RunThreads(const std::string& name, int64_t threads,
@@ -449,15 +517,15 @@ absl::Status RunThreads(const std::string& name, int64_t threads,
   for (const UniqueFd& socket : sockets) {
     TESSERA_ASSIGN_OR_RETURN(setup, ReceiveSetup(socket));
   }
-  auto engines = MakeAll(catalogue, setup);
+  auto parts = MakeAll(catalogue, setup);
   std::vector<std::thread> ranks;
   for (size_t r = 0; r < sockets.size(); ++r) {
     ranks.emplace_back([&, r] {
       const Rank rank(static_cast<int64_t>(r));
-      if (engines.ok()) {
-        RunRank(sockets[r], std::move((*engines)[r]), rank, setup);
+      if (parts.ok()) {
+        RunRank(sockets[r], std::move((*parts)[r]), rank, setup);
       } else {
-        RunRank(sockets[r], engines.status(), rank, setup);
+        RunRank(sockets[r], parts.status(), rank, setup);
       }
     });
   }

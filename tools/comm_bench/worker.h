@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
 #include "collectives/communicator.h"
 #include "tools/comm_bench/engine_catalogue.h"
 #include "tools/comm_bench/operands.h"
@@ -51,8 +52,9 @@ struct Capabilities {
 // the buffers of the last task and the communicators that tasks have used.
 //
 // Timing: before each iteration the buffers are rewritten and a barrier of the
-// engine under test aligns the ranks; neither is timed. An iteration is a batch
-// of operations back to back; its time, on this rank's CLOCK_MONOTONIC, is
+// engine under test, or of the host beside a device, aligns the ranks; neither
+// is timed. An iteration is a batch of operations back to back, on a device
+// enqueued and waited for once; its time, on this rank's CLOCK_MONOTONIC, is
 // divided by the batch. The results of the first and the last iteration are
 // checked.
 class RankSession {
@@ -61,6 +63,10 @@ class RankSession {
   // are near each other; 0: all ranks are.
   static absl::StatusOr<std::unique_ptr<RankSession>> Create(
       std::unique_ptr<collectives::Engine> engine, int64_t group_size);
+  // For memory of `device`, with the communicator's own algorithm only.
+  static absl::StatusOr<std::unique_ptr<RankSession>> CreateOnDevice(
+      std::shared_ptr<Device> device,
+      std::unique_ptr<collectives::Communicator> communicator);
 
   const Capabilities& capabilities() const { return capabilities_; }
 
@@ -77,7 +83,10 @@ class RankSession {
                                         collectives::Communicator* owner);
   absl::Status RunTask(const Task& task, Answer* answer);
 
-  collectives::Engine* engine_ = nullptr;  // Owned by plain_.
+  // Members refer to earlier ones.
+  std::shared_ptr<Device> device_;         // Null for memory of the host.
+  std::unique_ptr<Queue> queue_;           // Copies operands.
+  collectives::Engine* engine_ = nullptr;  // Owned by plain_; null on a device.
   Capabilities capabilities_;
   collectives::CommunicatorOptions options_;
   uint32_t groups_ = 1000;  // Above the group numbers of plain_.
@@ -94,6 +103,7 @@ class RankSession {
 
 // The parent's message to each worker after its greeting; sent as raw bytes.
 struct WorkerSetup {
+  char device[16] = {};
   char engine[64] = {};
   int64_t world = 1;
   int64_t group_size = 0;  // See RankSession::Create.

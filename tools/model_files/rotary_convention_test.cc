@@ -50,8 +50,11 @@ TEST(RotaryConventionTest, RotateIsApplyRotaryPosEmb) {
         TESSERA_ASSERT_OK_AND_ASSIGN(
             const TensorView view,
             TensorView::Of(std::span(q), {{1, 1, size}}));
-        TESSERA_ASSERT_OK(ops.Rotate(theta, /*inverse=*/false,
-                                     std::span(&position, 1), view));
+        TESSERA_ASSERT_OK_AND_ASSIGN(
+            const ConstTensorView positions,
+            ConstTensorView::Of(std::span<const int64_t>(&position, 1), {{1}}));
+        TESSERA_ASSERT_OK(
+            ops.Rotate(theta, /*inverse=*/false, positions, view));
         for (size_t i = 0; i < q.size(); ++i) {
           ASSERT_NEAR(q[i], expected[i], 1e-9) << size << " " << position;
         }

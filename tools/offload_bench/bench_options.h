@@ -9,12 +9,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/offload_bench/measurement.h"
+#include "tools/offload_bench/simulate_step.h"
 
 namespace tessera::offload_bench {
 
 // The parts, in the order in which they run.
 inline constexpr std::array<std::string_view, 5> kParts = {
     "codecs", "optimizer", "file", "tiers", "prefetch"};
+
+// cpu: the parts; cuda: copies between page-locked memory and a GPU; emulated:
+// simulated training steps.
+inline constexpr std::array<std::string_view, 3> kDevices = {"cpu", "cuda",
+                                                             "emulated"};
 
 // The flags as given; lists are separated by commas.
 struct OffloadBenchFlags {
@@ -28,6 +35,14 @@ struct OffloadBenchFlags {
   int64_t max_bytes = 16 << 20;
   int64_t factor = 16;
   int64_t depth = 32;
+  TimeKind clock = TimeKind::kWall;
+  std::string device = "cpu";
+  std::string pcie = "50GB/s";
+  std::string device_memory = "3700GB/s";
+  std::string host_memory = "100GB/s";
+  int64_t layers = StepModel().layers;
+  int64_t layer_parameters = StepModel().layer_parameters;
+  double layer_ms = StepModel().layer_seconds * 1e3;
 };
 
 struct OffloadBenchOptions {
@@ -39,6 +54,9 @@ struct OffloadBenchOptions {
   std::string directory;
   std::vector<int64_t> blocks;  // Bytes, ascending: multiples of 4096.
   int64_t depth = 0;
+  std::string device;  // One of kDevices.
+  TimeKind clock = TimeKind::kWall;
+  StepModel step;
 };
 
 // InvalidArgument with the flag, its value and the allowed values.

@@ -47,7 +47,7 @@ expect_usage_error() {
   grep -q -- "for example: ./bazelw run //tools/offload_bench -- --what=codecs" err || fail "$* gave no example: $(cat err)"
 }
 for bad in --what=codec --size=1 --size=x --threads=0 --seconds=-1 --codecs=zip --dir= --min_bytes=1 --max_bytes=1G \
-    --factor=1 --depth=0 --clock=sun --format=yaml --unknown=1 word -b; do
+    --factor=1 --depth=0 --clock=sun --format=yaml --unknown=1 --device=gpu --pcie=1GB/s --layers=0 word -b; do
   expect_usage_error "$bad"
   [ "$bad" = -b ] || [ "$bad" = word ] || grep -qF -- "${bad%%=*}" err || fail "$bad is not named: $(cat err)"
 done
@@ -57,6 +57,28 @@ grep -q missing err || fail "the message does not name the directory: $(cat err)
 "$bench" $small --what=codecs --codecs=none >/dev/full 2>err
 [ $? = 1 ] || fail "a full standard output is a failed run"
 "$bench" --help | grep -q "1 is as fast as the limit" || fail "--help does not say what share is"
+
+"$bench" --device=emulated --layers=4 --format=csv >out.csv 2>err.txt || fail "emulated: $(cat err.txt)"
+grep -q "^offload_bench: simulating steps of 4 layers with 50000000 parameters" err.txt || fail "progress: $(cat err.txt)"
+python3 - <<'END' || fail "the simulated steps are not what they should be"
+import csv
+rows = {row["offload"]: row for row in csv.DictReader(open("out.csv"))}
+assert list(rows) == ["none", "optimizer", "optimizer, host steps", "parameters", "both", "both, host steps"], rows
+assert all(0 < float(row["share"]) <= 1.001 for row in rows.values()), rows
+assert float(rows["none"]["uploads_ms"]) == 0 < float(rows["both"]["uploads_ms"]), rows
+END
+"$bench" --device=emulated --layers=4 --quiet >out.txt 2>err.txt || fail "emulated: $(cat err.txt)"
+[ ! -s err.txt ] || fail "on stderr: $(cat err.txt)"
+grep -q '^offload  *step ms  *work  *uploads' out.txt || fail "text: $(cat out.txt)"
+
+# Without a GPU: one line. With one: a measurement of each direction.
+if "$bench" --device=cuda --size=1M -b 64K -e 64K --seconds=0 --format=csv --quiet >out.csv 2>err; then
+  [ "$(wc -l <out.csv)" = 4 ] || fail "copies: $(cat out.csv)"
+else
+  [ $? = 1 ] || fail "without a GPU the run fails"
+  [ "$(wc -l <err)" = 1 ] || fail "without a GPU it printed $(cat err)"
+  grep -q "^offload_bench: --device=cuda: " err || fail "without a GPU: $(cat err)"
+fi
 
 # If it is interrupted while it has files, it removes them. (Without job control a background process ignores SIGINT.)
 set -m

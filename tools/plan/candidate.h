@@ -28,8 +28,10 @@ struct PlanRequest {
   int64_t batch = 1;   // Sequences of a step.
   int64_t length = 1;
   DType dtype = DType::kBF16;
-  double flops = 0;       // Peak operations per second of a device,
-  double efficiency = 1;  // and the share that matrix products reach.
+  double flops = 0;  // Peak operations per second of a device,
+  // and the share that products and attention reach; 0: GPUs, whose rates
+  // depend on shapes (device_rates.h).
+  double efficiency = 0;
   int64_t top = 5;
 };
 

@@ -37,8 +37,9 @@ ABSL_FLAG(std::string, dtype, "bf16", "fp32 or bf16");
 ABSL_FLAG(double, tflops, 0,
           "peak of a device in 10^12 operations per second; 0: for GPUs "
           "that of an H100 (989 in bf16, 67 in fp32), for CPU ranks 0.05");
-ABSL_FLAG(double, efficiency, 0.5,
-          "the share of the peak that products and attention reach");
+ABSL_FLAG(double, efficiency, 0,
+          "the share of the peak that products and attention reach; 0: for "
+          "GPUs by shape, for CPU ranks 0.5");
 ABSL_FLAG(int64_t, top, 5, "number of meshes to print");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
           tessera::tools::OutputFormat::kText, "text, json or csv");
@@ -126,12 +127,15 @@ absl::Status SetMachine(PlanRequest& request) {
                                                        : 67;
   request.flops = (tflops == 0 ? usual : tflops) * 1e12;
   request.efficiency = absl::GetFlag(FLAGS_efficiency);
-  if (request.efficiency > 0 && request.efficiency <= 1) {
-    return absl::OkStatus();
+  if (!(request.efficiency >= 0 && request.efficiency <= 1)) {
+    return Refuse("efficiency", absl::StrCat(request.efficiency),
+                  "expected a share above 0 and up to 1, such as "
+                  "--efficiency=0.5, or 0");
   }
-  return Refuse("efficiency", absl::StrCat(request.efficiency),
-                "expected a share above 0 and up to 1, such as "
-                "--efficiency=0.5");
+  if (request.efficiency == 0 && !HasGpus(request.cluster)) {
+    request.efficiency = 0.5;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SetTask(PlanRequest& request) {

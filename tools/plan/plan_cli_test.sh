@@ -49,7 +49,7 @@ refuse "--memory=0" 2 --cluster=hosts=1,cpus=4
 refuse "--dtype=fp8" 2 $small --dtype=fp8
 refuse "--length=1" 2 $small --length=1
 refuse "--top=0" 2 $small --top=0
-refuse "--efficiency=0" 2 $small --efficiency=0
+refuse "--efficiency=-0.5" 2 $small --efficiency=-0.5
 refuse "--tflops=-1" 2 $small --tflops=-1
 refuse "--batch=-1" 2 $small --batch=-1
 refuse "--memory=many" 2 $small --memory=many

@@ -50,7 +50,27 @@ std::string PassesName(const Candidate& c) {
                       c.micro_batch, "/", static_cast<int>(c.recompute));
 }
 
+double LeastDeviceBandwidth(const topology::Cluster& cluster) {
+  double least = 0;
+  for (const topology::HostGroup& group : cluster.groups()) {
+    const double bandwidth =
+        topology::LinkAt(group.links, topology::LinkLevel::kDevice).bandwidth;
+    least = least == 0 ? bandwidth : std::min(least, bandwidth);
+  }
+  return least;
+}
+
 }  // namespace
+
+DeviceRates RatesOf(const PlanRequest& request) {
+  if (request.efficiency > 0) {
+    return DeviceRates::Flat(request.flops, request.efficiency);
+  }
+  return DeviceRates::Gpu(
+      {.flops = request.flops,
+       .memory_bandwidth = LeastDeviceBandwidth(request.cluster)},
+      request.dtype);
+}
 
 absl::StatusOr<const train::PipelinePlan*> Pricer::PlanOf(
     const Candidate& candidate) {
@@ -70,27 +90,28 @@ absl::StatusOr<const train::PipelinePlan*> Pricer::PlanOf(
 // The passes of a stage, including its ranks' messages.
 absl::StatusOr<pipeline::StageCosts> Pricer::StageCost(
     const Candidate& candidate, const StageShapes& shapes) {
-  const train::RunOptions options = RunOptionsOf(request_, candidate);
-  const train::StageWork work = train::StageWorkOf(shapes, options);
-  const double rate = request_.flops * request_.efficiency;
-  const auto seconds = [&](ActionKind kind, double flops, double attention) {
+  const PassSeconds pass =
+      rates_.SecondsOf(shapes, RunOptionsOf(request_, candidate));
+  const auto with_messages = [&](ActionKind kind, double computed,
+                                 double attention) {
     train::RankTraffic traffic(candidate.mesh);
     AddPasses(shapes, kind, 1, traffic);
     const double tp =
         links_.SecondsAlong(candidate.mesh, TrafficAxis::kTp, traffic);
     const double cp =
         links_.SecondsAlong(candidate.mesh, TrafficAxis::kCp, traffic);
-    return flops / rate + tp + std::max(cp - attention / rate, 0.0);
+    return computed + tp + std::max(cp - attention, 0.0);
   };
   const bool whole = HasWholeBackwards(candidate);
   pipeline::StageCosts costs;
-  costs.forward = seconds(ActionKind::kForward, work.forward, work.attention);
+  costs.forward =
+      with_messages(ActionKind::kForward, pass.forward, pass.attention);
   costs.backward_input =
-      seconds(whole ? ActionKind::kBackward : ActionKind::kBackwardInput,
-              work.backward_input, 2 * work.attention);
-  costs.backward_weight =
-      whole ? work.backward_weight / rate
-            : seconds(ActionKind::kBackwardWeight, work.backward_weight, 0);
+      with_messages(whole ? ActionKind::kBackward : ActionKind::kBackwardInput,
+                    pass.backward_input, pass.backward_attention);
+  costs.backward_weight = whole ? pass.backward_weight
+                                : with_messages(ActionKind::kBackwardWeight,
+                                                pass.backward_weight, 0);
   costs.communication =
       links_.Seconds(candidate.mesh, TrafficAxis::kPp, OpKind::kSend,
                      static_cast<double>(shapes.row_bytes()), 1);
@@ -142,13 +163,7 @@ absl::StatusOr<double> Pricer::LeastSeconds(const Candidate& candidate) {
 }
 
 double Pricer::DeviceBandwidth() const {
-  double least = 0;
-  for (const topology::HostGroup& group : request_.cluster.groups()) {
-    const double bandwidth =
-        topology::LinkAt(group.links, topology::LinkLevel::kDevice).bandwidth;
-    least = least == 0 ? bandwidth : std::min(least, bandwidth);
-  }
-  return least;
+  return LeastDeviceBandwidth(request_.cluster);
 }
 
 namespace {

@@ -8,19 +8,17 @@
 // Memory is the prediction of tools/train/predict: a dry run of the ranks that
 // may need most. Time, in seconds of a step:
 //
-//   pipeline    pipeline::Simulate of the schedule. A pass takes its operations
-//               over flops * efficiency, its messages along tp in sequence, and
-//               the part of those along cp that is longer than the attention
-//               that hides them; messages between stages overlap with
-//               computations.
+//   pipeline    pipeline::Simulate of the schedule. A pass takes the time of
+//               its operations (device_rates.h), its messages along tp in
+//               sequence, and the part of those along cp that is longer than
+//               the attention that hides them; messages between stages overlap
+//               with computations.
 //   data        gradients and weights along dp and cp. Nothing hides the
-//   messages
-//               of one micro-batch; of those that each further one repeats
-//               (gathers at stage 3, reductions at each micro-batch) the part
-//               counts that is longer than the rank's computation.
+//               messages of one micro-batch; of those that each further one
+//               repeats (gathers at stage 3, reductions at each micro-batch)
+//               the part counts that is longer than the rank's computation.
 //   optimizer   its state and the gradients, read and written once at the
-//   memory
-//               bandwidth of the device.
+//               memory bandwidth of the device.
 //
 // Candidates share intermediate results: one thread at a time.
 #ifndef TESSERA_TOOLS_PLAN_PRICER_H_
@@ -37,6 +35,7 @@
 #include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/costs.h"
 #include "tools/plan/candidate.h"
+#include "tools/plan/device_rates.h"
 #include "tools/plan/traffic.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/predict_rank.h"
@@ -52,11 +51,15 @@ struct StepSeconds {
   double total() const { return pipeline + data + optimizer; }
 };
 
+DeviceRates RatesOf(const PlanRequest& request);
+
 class Pricer {
  public:
   // `request` must outlive the pricer.
   explicit Pricer(const PlanRequest& request)
-      : request_(request), links_(request.cluster, request.ranks) {}
+      : request_(request),
+        rates_(RatesOf(request)),
+        links_(request.cluster, request.ranks) {}
 
   // The computations of the busiest rank, a lower bound of Time.
   // InvalidArgument if the schedule does not support the pipeline.
@@ -120,6 +123,7 @@ class Pricer {
   double DeviceBandwidth() const;
 
   const PlanRequest& request_;
+  const DeviceRates rates_;
   AxisLinks links_;
   std::map<Pipeline, absl::StatusOr<train::PipelinePlan>> plans_;
   std::map<Pipeline, absl::StatusOr<pipeline::Schedule>> schedules_;

@@ -193,9 +193,7 @@ double Utilisation(const PlanRequest& request, const Plan& plan) {
 std::vector<std::string> Assumptions(const PlanRequest& request) {
   return {
       topology::Describe(request.cluster),
-      absl::StrFormat("the peak of a device is %.4g Tflop/s; products and "
-                      "attention reach %.0f %% of it, independent of size",
-                      request.flops / 1e12, 100 * request.efficiency),
+      RatesOf(request).Describe(),
       "a message takes the latency of the link between neighbours plus its "
       "bytes over the bandwidth (topology/placement); ranks are ordered "
       "tensor, context, data, pipeline",
@@ -203,8 +201,7 @@ std::vector<std::string> Assumptions(const PlanRequest& request) {
       "overlap with attention, those between stages with other micro-batches; "
       "those of data ranks overlap with the computation of their micro-batch, "
       "except the first",
-      "the optimizer is bound by the device's memory; norms, softmax and data "
-      "are free",
+      "the optimizer is bound by the device's memory",
       "memory is that of //tools/train without the base of a process",
       "state is not offloaded; tensor ranks have sequence parallelism"};
 }

@@ -1,7 +1,5 @@
 #include "tools/plan/traffic.h"
 
-#include <optional>
-
 #include "collectives/operation/operation.h"
 #include "topology/placement/link_profile.h"
 #include "topology/placement/traffic.h"
@@ -11,21 +9,7 @@ namespace tessera::plan {
 namespace {
 
 using collectives::OpKind;
-using topology::CollectiveKind;
 using train::TrafficAxis;
-
-std::optional<CollectiveKind> KindOf(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllReduce:
-      return CollectiveKind::kAllReduce;
-    case OpKind::kAllGather:
-      return CollectiveKind::kAllGather;
-    case OpKind::kReduceScatter:
-      return CollectiveKind::kReduceScatter;
-    default:
-      return std::nullopt;
-  }
-}
 
 int64_t StrideOf(TrafficAxis axis, const train::MeshSizes& mesh) {
   switch (axis) {
@@ -65,7 +49,7 @@ double AxisLinks::Seconds(const train::MeshSizes& mesh, TrafficAxis axis,
     const auto& links = axis == TrafficAxis::kPp ? profile.chain : profile.ring;
     return times * links.Seconds(bytes);
   }
-  const auto collective = KindOf(kind);
+  const auto collective = train::CollectiveKindOf(kind);
   if (!collective) return 0;
   return topology::TransferSeconds({*collective, bytes, times}, profile);
 }

@@ -123,6 +123,9 @@ cp -r again earlier
 [ $? = 1 ] && grep -q -- "--run_dir=/proc/never" err && [ "$(wc -l <err)" = 1 ] || fail "unwritable: $(cat err)"
 "$train" $tiny --engine=nccl >out 2>err
 [ $? = 1 ] && grep -q "computes on the CPU" err && [ "$(wc -l <err)" = 1 ] || fail "nccl: $(cat err)"
+"$train" $tiny --device=cuda >out 2>err
+[ $? = 1 ] && grep -q -- "--device=cuda" err && [ "$(wc -l <err)" = 1 ] || fail "--device=cuda: $(cat err)"
+expect_usage_error "--device" --device=cuda:x
 "$train" $tiny --steps=3 --run_dir=metricless --metrics=/proc/never/metrics >out 2>err
 [ $? = 1 ] && [ "$(grep -c -- /proc/never/metrics err)" = 1 ] || fail "unwritable metrics: $(cat err)"
 expect_no_ranks metricless
@@ -175,6 +178,25 @@ for mesh in tp4 dp8 dp1; do
   compare "on_$mesh" thirty 1e-5
 done
 "$train" $tiny --steps=30 --run_dir=on_tp4 --resume=latest >out 2>err || fail "nothing left to do: $(cat err)"
+held="--eval_every=2 --eval_batches=1 --validation_fraction=0.1"
+"$train" $tiny $held --steps=2 --checkpoint_every=2 --run_dir=held >out 2>err || fail "validation: $(cat err)"
+"$train" $tiny $held --mesh=dp2 --order=auto --steps=4 --run_dir=held --resume=latest >out 2>err ||
+  fail "resume with validation: $(cat err)"
+grep -q "^validation loss .* after step 4" out || fail "resume with validation: $(cat out)"
+
+# An emulated device has the losses of the processor, bit for bit, and the same checkpoint.
+for device in cpu emulated; do
+  "$train" $tiny --mesh=dp2,pp2,tp2 --steps=4 --checkpoint_every=2 --keep_checkpoints=0 --device=$device --run_dir=device_$device >out 2>err ||
+    fail "--device=$device: $(cat err)"
+done
+python3 - <<'END' || fail "an emulated device has other losses"
+import json
+runs = [[json.loads(line) for line in open(f"device_{device}/metrics.jsonl")] for device in ("cpu", "emulated")]
+assert len(runs[0]) == 4 and all(a["loss"] == b["loss"] and a["grad_norm"] == b["grad_norm"] for a, b in zip(*runs)), runs
+END
+for file in device_cpu/checkpoints/step-*/*.state; do
+  cmp "$file" "device_emulated/${file#device_cpu/}" || fail "an emulated device has another checkpoint"
+done
 
 # Signals: exit code 128 + n, and only complete checkpoints are left.
 for signal in INT TERM; do

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -11,13 +13,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/byte_size.h"
+#include "base/device/cuda_device.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"
 #include "collectives/groups/agreement.h"
 #include "collectives/groups/host_hierarchy.h"
+#include "tensor_parallel/ops_cuda/cuda_ops.h"
 #include "tools/launch/launch_command.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/launch/finish.h"
@@ -26,7 +31,9 @@
 #include "tools/train/launch/run_directory.h"
 #include "tools/train/launch/supervise.h"
 #include "tools/train/launch/world.h"
+#include "tools/train/loop/choose_device.h"
 #include "tools/train/loop/memory_watch.h"
+#include "tools/train/loop/rank_device.h"
 #include "tools/train/loop/run_result.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/loop/worker.h"
@@ -67,6 +74,9 @@ absl::Status RunOneRank(const Settings& settings,
                         const topology::LauncherEnvironment& place,
                         std::ostream& out, std::ostream& err, int& exit_code);
 absl::StatusOr<RankProgram> MakeTrainer(const Settings& settings);
+absl::Status SetDevice(
+    const std::optional<topology::LauncherEnvironment>& launcher,
+    std::ostream& err, Settings& settings);
 
 }  // namespace
 
@@ -94,7 +104,7 @@ int TrainMain(int argc, char** argv) {
 
 absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
                           int& exit_code) {
-  TESSERA_ASSIGN_OR_RETURN(const Settings settings, SettingsFromFlags());
+  TESSERA_ASSIGN_OR_RETURN(Settings settings, SettingsFromFlags());
   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
   if (settings.dry_run) {
     TESSERA_ASSIGN_OR_RETURN(const CheckedRun run, CheckRun(settings, err));
@@ -103,6 +113,7 @@ absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
   }
   TESSERA_RETURN_IF_ERROR(CheckEngine(settings));
   TESSERA_ASSIGN_OR_RETURN(const auto launcher, FindLauncher(settings));
+  TESSERA_RETURN_IF_ERROR(SetDevice(launcher, err, settings));
   if (launcher.has_value()) {
     return RunOneRank(settings, *launcher, out, err, exit_code);
   }
@@ -222,6 +233,16 @@ absl::StatusOr<std::string> AgreeOnOrder(const RankInputs& inputs,
   return std::move(orders.front());
 }
 
+// The number of earlier ranks on the same host.
+std::optional<int64_t> LocalRankOf(const RankContext& rank) {
+  const auto own = static_cast<size_t>(rank.world.rank().value());
+  if (own >= rank.locations.size()) return std::nullopt;
+  const auto earlier = rank.locations.first(own);
+  return std::count_if(earlier.begin(), earlier.end(), [&](const auto& other) {
+    return other.host == rank.locations[own].host;
+  });
+}
+
 absl::StatusOr<std::string> TrainOneRank(const RankInputs& inputs,
                                          const RankContext& rank) {
   Settings settings = inputs.settings;
@@ -231,6 +252,7 @@ absl::StatusOr<std::string> TrainOneRank(const RankInputs& inputs,
   sinks.is_terminal = rank.is_terminal;
   sinks.collectives = rank.collectives;
   sinks.on_step = rank.on_step;
+  sinks.local_rank = LocalRankOf(rank);
   TESSERA_ASSIGN_OR_RETURN(
       RunResult result,
       RunWorker(rank.world, settings, inputs.model, inputs.data, sinks));
@@ -328,6 +350,61 @@ absl::Status RunOneRank(const Settings& settings,
 
 // The checks.
 
+// Device memory of the rank that needs most, as Worker takes it.
+absl::StatusOr<int64_t> PredictDeviceBytes(const Settings& settings,
+                                           std::ostream& err) {
+  Settings quick = settings;
+  quick.report = false;
+  TESSERA_ASSIGN_OR_RETURN(const CheckedRun run, CheckRun(quick, err));
+  TESSERA_ASSIGN_OR_RETURN(
+      const RunPrediction prediction,
+      PredictRun(run.settings, run.identity.model, {.room = MachineRoom()}));
+  int64_t bytes = 0;
+  for (const RankPrediction& rank : prediction.ranks) {
+    bytes = std::max(bytes, rank.device + rank.device / 8);
+  }
+  return bytes;
+}
+
+// Replaces an empty --device if GPUs are used; the processor needs no name.
+absl::Status SetDevice(
+    const std::optional<topology::LauncherEnvironment>& launcher,
+    std::ostream& err, Settings& settings) {
+  if (settings.device == "cpu" || settings.device == "emulated") {
+    return absl::OkStatus();
+  }
+  DeviceNeeds needs;
+  TESSERA_ASSIGN_OR_RETURN(needs.ranks_here, WorldSize(settings));
+  needs.shares_gpus = settings.engine == "in_process";
+  if (launcher.has_value()) {
+    needs.ranks_here = launcher->local_world_size.value_or(1);
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    needs.has_own_gpu = visible != nullptr && *visible != '\0' &&
+                        !absl::StrContains(visible, ",");
+  }
+  const auto found = FindCudaDevices();
+  if (found.ok() && !found->empty()) {
+    TESSERA_ASSIGN_OR_RETURN(needs.bytes, PredictDeviceBytes(settings, err));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const DeviceChoice choice,
+                           ChooseDevice(settings.device, found, needs));
+  if (choice.device != "cpu") settings.device = choice.device;
+  const bool is_first = !launcher.has_value() || launcher->local_rank == 0;
+  if (is_first && !choice.note.empty()) {
+    err << "train: " << choice.note << std::endl;
+  }
+  if (!is_first || !absl::StartsWith(settings.device, "cuda")) {
+    return absl::OkStatus();
+  }
+  const absl::Status cudnn = tensor_parallel::native::CheckCudnn();
+  if (!cudnn.ok()) {
+    err << "train: attention is computed without cuDNN, which is many times "
+           "slower: "
+        << cudnn.message() << std::endl;
+  }
+  return absl::OkStatus();
+}
+
 // Every rank holds the text too.
 absl::StatusOr<MachineRoom> RoomFor(const Settings& settings,
                                     const model_files::ModelConfig& model,
@@ -380,12 +457,7 @@ absl::StatusOr<CheckedRun> CheckRun(const Settings& settings,
   const int64_t vocabulary = data.tokenizer->vocabulary_size();
   TESSERA_ASSIGN_OR_RETURN(const model_files::ModelConfig model,
                            ModelOf(settings, vocabulary));
-  run.identity = {.model = model,
-                  .seed = static_cast<uint64_t>(settings.seed),
-                  .batch = settings.batch,
-                  .length = settings.length,
-                  .corpus = data.corpus->fingerprint(),
-                  .vocabulary = vocabulary};
+  run.identity = IdentityOf(settings, model, data);
   const bool is_limited = settings.parallel.memory_limit != ByteSize();
   if (!settings.report && !settings.dry_run && !is_limited) return run;
   TESSERA_ASSIGN_OR_RETURN(MachineRoom room,

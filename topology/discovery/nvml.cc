@@ -1,7 +1,5 @@
 #include "topology/discovery/nvml.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/os/shared_library.h"
 #include "base/status_macros.h"
 #include "topology/discovery/nvml_abi.h"
 
@@ -27,10 +26,6 @@ double BytesPerLink(unsigned int version) {
   return kBandwidth[std::min<size_t>(version, kBandwidth.size() - 1)];
 }
 
-struct Close {
-  void operator()(void* handle) const { dlclose(handle); }
-};
-
 // The open library with its entry points. Shut down and closed at the end.
 class Nvml {
  public:
@@ -44,24 +39,18 @@ class Nvml {
   bool Linked(nvml_abi::Device a, nvml_abi::Device b) const;
 
  private:
-  Nvml(std::string path, void* handle)
-      : path_(std::move(path)), handle_(handle) {}
+  explicit Nvml(SharedLibrary library)
+      : path_(library.name()), library_(std::move(library)) {}
 
   absl::Status LoadAll();
   absl::Status Start();
   double NvlinkBandwidth(nvml_abi::Device device) const;
 
-  // Sets `function`, or leaves it null if the library does not have it.
   template <typename Function>
-  bool Find(const char* name, Function& function) const {
-    function = reinterpret_cast<Function>(dlsym(handle_.get(), name));
-    return function != nullptr;
-  }
-  template <typename Function>
-  absl::Status Require(const char* name, Function& function) const {
-    if (Find(name, function)) return absl::OkStatus();
-    return absl::UnimplementedError(
-        absl::StrCat(path_, " has no ", name, "; update NVIDIA's driver"));
+  absl::Status Require(const char* name, Function*& function) const {
+    TESSERA_RETURN_IF_ERROR(library_.Require(name, function),
+                            Annotate(_, "update NVIDIA's driver"));
+    return absl::OkStatus();
   }
   absl::Status Failed(std::string_view call, nvml_abi::Return code) const {
     return absl::InternalError(Message(call, code));
@@ -69,7 +58,7 @@ class Nvml {
   std::string Message(std::string_view call, nvml_abi::Return code) const;
 
   std::string path_;
-  std::unique_ptr<void, Close> handle_;
+  SharedLibrary library_;
   bool started_ = false;
   nvml_abi::Init init_ = nullptr;
   nvml_abi::Shutdown shutdown_ = nullptr;
@@ -85,15 +74,12 @@ class Nvml {
 };
 
 absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open(std::string_view path) {
-  std::string name(path);
-  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* reason = dlerror();
-    return absl::NotFoundError(
-        absl::StrCat("cannot open NVML, which comes with NVIDIA's driver: ",
-                     reason != nullptr ? reason : name));
-  }
-  std::unique_ptr<Nvml> nvml(new Nvml(std::move(name), handle));
+  const std::string names[] = {std::string(path)};
+  absl::StatusOr<SharedLibrary> library = SharedLibrary::Open(names);
+  TESSERA_RETURN_IF_ERROR(
+      library.status(),
+      Annotate(_, "cannot open NVML, which comes with NVIDIA's driver"));
+  std::unique_ptr<Nvml> nvml(new Nvml(*std::move(library)));
   TESSERA_RETURN_IF_ERROR(nvml->LoadAll());
   TESSERA_RETURN_IF_ERROR(nvml->Start());
   return nvml;
@@ -109,9 +95,9 @@ absl::Status Nvml::LoadAll() {
   TESSERA_RETURN_IF_ERROR(Require("nvmlDeviceGetName", get_name_));
   TESSERA_RETURN_IF_ERROR(Require("nvmlDeviceGetMemoryInfo", get_memory_));
   TESSERA_RETURN_IF_ERROR(Require("nvmlDeviceGetPciInfo_v3", get_pci_));
-  Find("nvmlDeviceGetP2PStatus", get_p2p_);
-  Find("nvmlDeviceGetNvLinkState", get_link_state_);
-  Find("nvmlDeviceGetNvLinkVersion", get_link_version_);
+  library_.Find("nvmlDeviceGetP2PStatus", get_p2p_);
+  library_.Find("nvmlDeviceGetNvLinkState", get_link_state_);
+  library_.Find("nvmlDeviceGetNvLinkVersion", get_link_version_);
   return absl::OkStatus();
 }
 

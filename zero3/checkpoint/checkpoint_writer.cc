@@ -29,21 +29,30 @@ absl::StatusOr<Snapshot> Snapshot::Take(
   int64_t bytes = 0;
   for (const BlockRange& range : blocks) bytes += range.bytes();
   Snapshot snapshot;
+  StateDevice host(std::move(accounting));
+  host.memory = state.queue().device().staging_memory();
   TESSERA_ASSIGN_OR_RETURN(
       snapshot.memory_,
-      AccountedMemory::Allocate(std::move(accounting), "checkpoint snapshot",
-                                bytes, offload::Purpose::kBuffers));
-  std::byte* at = snapshot.memory_.bytes().data();
-  TESSERA_RETURN_IF_ERROR(ReadBlocks(
-      state, blocks, [&](const BlockRange&, std::span<const std::byte> block) {
-        at = std::copy(block.begin(), block.end(), at);
-        return absl::OkStatus();
-      }));
+      AccountedMemory::Allocate(host, "checkpoint snapshot", bytes,
+                                offload::Purpose::kBuffers));
+  auto copied = StartCopyOfBlocks(state, blocks, snapshot.memory_.bytes());
+  if (!copied.ok()) {
+    // Some copies may be under way.
+    state.queue().Synchronize().IgnoreError();
+    return copied.status();
+  }
+  snapshot.copied_ = *std::move(copied);
+  snapshot.device_ = &state.queue().device();
   snapshot.blocks_ = std::move(blocks);
   return snapshot;
 }
 
 absl::Status Snapshot::ForEachBlock(BlockUse use) const {
+  TESSERA_RETURN_IF_ERROR(copied_.Wait());
+  if (device_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(
+        device_->HostAccess(ReadsFrom(memory_.bytes()), "write a snapshot"));
+  }
   size_t at = 0;
   for (const BlockRange& range : blocks_) {
     const auto size = static_cast<size_t>(range.bytes());
@@ -366,8 +375,8 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
   std::vector<collectives::Rank> members;
   for (int64_t r = 0; r < world.size(); ++r) members.emplace_back(r);
   TESSERA_ASSIGN_OR_RETURN(
-      writer->group_,
-      world.Subgroup(members, absl::StrCat(world.name(), "/checkpoint")));
+      writer->group_, world.host().Subgroup(
+                          members, absl::StrCat(world.name(), "/checkpoint")));
   return writer;
 }
 

@@ -79,16 +79,24 @@ struct CheckpointGroups {
 class Snapshot {
  public:
   // Counts as buffers against `accounting` (null: not counted) while it exists.
-  // ResourceExhausted if memory is short.
+  // Does not wait for the state's device. ResourceExhausted if memory is short.
   static absl::StatusOr<Snapshot> Take(
       ShardedState& state, std::vector<BlockRange> blocks,
       std::shared_ptr<offload::Accounting> accounting);
 
+  Snapshot() = default;
+  ~Snapshot() { copied_.Wait().IgnoreError(); }
+  Snapshot(Snapshot&&) = default;
+  Snapshot& operator=(Snapshot&&) = default;
+
+  // Waits for the copy.
   absl::Status ForEachBlock(BlockUse use) const;
 
  private:
   std::vector<BlockRange> blocks_;
   AccountedMemory memory_;  // One block after the other.
+  Event copied_;
+  Device* device_ = nullptr;
 };
 
 // The reports that ranks exchange about their parts of a checkpoint.

@@ -213,7 +213,9 @@ absl::Status AgreeOnIdentity(collectives::Communicator& world,
 absl::Status LoadPart(CheckpointReader& reader, ParameterId saved,
                       ParameterId id, StatePart part, ShardedState& state) {
   const Extent extent = state.layout().ExtentOf(state.rank(), id);
-  TESSERA_ASSIGN_OR_RETURN(OpenPart open, OpenPart::Open(state, id, part));
+  TESSERA_ASSIGN_OR_RETURN(
+      OpenPart open,
+      OpenPart::Open(state, id, part, OpenPart::Access::kOverwrite));
   absl::Status status =
       reader.Read(saved, part, extent.begin, extent.end, open.array());
   status.Update(open.Close(/*changed=*/true));

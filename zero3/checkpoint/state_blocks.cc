@@ -18,6 +18,11 @@ OptimizerPart OptimizerPartOf(StatePart part) {
   }
 }
 
+// The queue that works on the memory of a part.
+Queue& QueueOf(ShardedState& state, StatePart part) {
+  return part == StatePart::kValue ? state.queue() : state.optimizer().queue();
+}
+
 bool IsOfOnePart(const BlockRange& a, const BlockRange& b) {
   return a.parameter == b.parameter && a.part == b.part;
 }
@@ -88,48 +93,114 @@ std::vector<BlockRange> PlanBlocks(const StateShare& share,
 }
 
 absl::StatusOr<OpenPart> OpenPart::Open(ShardedState& state,
-                                        ParameterId parameter, StatePart part) {
+                                        ParameterId parameter, StatePart part,
+                                        Access access) {
   OpenPart open(state, parameter, part);
   const Extent extent = state.layout().ExtentOf(state.rank(), parameter);
   const auto format =
       StateFormatOf(state.layout().model()[parameter], MomentsOf(state), part);
   open.array_ = {*format, extent.begin, extent.slot, nullptr};
-  if (part == StatePart::kValue) {
-    TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
-                             state.own_values().Open(parameter));
-    open.array_.bytes = own.data();
-    return open;
-  }
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::span<std::byte> bytes,
-      state.optimizer().Open(OptimizerPartOf(part), parameter));
-  open.array_.bytes = bytes.data();
+  TESSERA_ASSIGN_OR_RETURN(open.array_.bytes, open.OpenMemory());
+  if (access == Access::kDevice || open.queue().is_immediate()) return open;
+  TESSERA_RETURN_IF_ERROR(open.CopyToHost(access));
   return open;
 }
 
-absl::Status OpenPart::Close(bool changed) {
-  return part_ == StatePart::kValue
-             ? state_->own_values().Close(parameter_, changed)
-             : state_->optimizer().Close(OptimizerPartOf(part_), parameter_,
-                                         changed);
+Queue& OpenPart::queue() const { return QueueOf(*state_, part_); }
+
+absl::StatusOr<std::byte*> OpenPart::OpenMemory() {
+  if (part_ == StatePart::kValue) {
+    TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
+                             state_->own_values().Open(parameter_));
+    return own.data();
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::span<std::byte> bytes,
+      state_->optimizer().Open(OptimizerPartOf(part_), parameter_));
+  return bytes.data();
 }
 
-absl::Status ReadBlocks(ShardedState& state, std::span<const BlockRange> blocks,
-                        BlockUse use) {
-  std::vector<std::byte> packed;
+absl::Status OpenPart::CopyToHost(Access access) {
+  const int64_t bytes = array_.format.BytesOf(array_.capacity);
+  if (array_.bytes == nullptr || bytes == 0) return absl::OkStatus();
+  device_ = {array_.bytes, static_cast<size_t>(bytes)};
+  host_.resize(device_.size());
+  array_.bytes = host_.data();
+  if (access == Access::kOverwrite) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const Download download,
+                           state_->staging().StartDownload(device_));
+  TESSERA_ASSIGN_OR_RETURN(const auto read, download.Wait());
+  std::copy(read.begin(), read.end(), host_.begin());
+  return absl::OkStatus();
+}
+
+absl::Status OpenPart::Close(bool changed) {
+  absl::Status status;
+  if (changed && !device_.empty()) {
+    status = state_->staging().Upload(host_, device_);
+    // So that a block of staging memory is enough.
+    if (status.ok()) status = state_->queue().Synchronize();
+  }
+  status.Update(part_ == StatePart::kValue
+                    ? state_->own_values().Close(parameter_, changed)
+                    : state_->optimizer().Close(OptimizerPartOf(part_),
+                                                parameter_, changed));
+  return status;
+}
+
+namespace {
+
+// Opens each part once for the blocks of it that follow one another.
+absl::Status ForEachBlock(
+    ShardedState& state, std::span<const BlockRange> blocks,
+    OpenPart::Access access,
+    absl::FunctionRef<absl::Status(const BlockRange&, const StateArray&)> use) {
   for (size_t i = 0; i < blocks.size();) {
     const BlockRange first = blocks[i];
     TESSERA_ASSIGN_OR_RETURN(
-        OpenPart part, OpenPart::Open(state, first.parameter, first.part));
+        OpenPart part,
+        OpenPart::Open(state, first.parameter, first.part, access));
     absl::Status status;
     for (; i < blocks.size() && IsOfOnePart(first, blocks[i]); ++i) {
-      if (!status.ok()) continue;
-      status = use(blocks[i], BytesOf(blocks[i], part.array(), packed));
+      if (status.ok()) status = use(blocks[i], part.array());
     }
     status.Update(part.Close(/*changed=*/false));
     TESSERA_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadBlocks(ShardedState& state, std::span<const BlockRange> blocks,
+                        BlockUse use) {
+  std::vector<std::byte> packed;
+  return ForEachBlock(state, blocks, OpenPart::Access::kHost,
+                      [&](const BlockRange& range, const StateArray& array) {
+                        return use(range, BytesOf(range, array, packed));
+                      });
+}
+
+absl::StatusOr<Event> StartCopyOfBlocks(ShardedState& state,
+                                        std::span<const BlockRange> blocks,
+                                        std::span<std::byte> target) {
+  TESSERA_RETURN_IF_ERROR(ForEachBlock(
+      state, blocks, OpenPart::Access::kDevice,
+      [&](const BlockRange& range, const StateArray& array) {
+        const StateArray to = {range.format, range.begin, range.size(),
+                               target.data()};
+        Queue& queue = QueueOf(state, range.part);
+        absl::Status status;
+        for (const ByteCopy& copy :
+             CopiesOf({array.format, array.begin, array.capacity, array.bytes},
+                      to, range.begin, range.end)) {
+          const auto size = static_cast<size_t>(copy.bytes);
+          status.Update(queue.Copy({copy.from, size}, {copy.to, size}));
+        }
+        target = target.subspan(static_cast<size_t>(range.bytes()));
+        return status;
+      }));
+  return state.queue().Record();
 }
 
 }  // namespace tessera::zero3

@@ -16,6 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
 #include "topology/rank.h"
 #include "zero3/checkpoint/shard_file.h"
 #include "zero3/checkpoint/state_format.h"
@@ -52,8 +53,14 @@ std::vector<BlockRange> PlanBlocks(const StateShare& share,
 // One part of a parameter's state on this rank; open while this exists.
 class OpenPart {
  public:
+  enum class Access {
+    kHost,       // array() is memory of the host: a copy of a device's.
+    kOverwrite,  // The same, and the old contents are not needed.
+    kDevice,     // array() is the state's own memory, for the part's queue.
+  };
   static absl::StatusOr<OpenPart> Open(ShardedState& state,
-                                       ParameterId parameter, StatePart part);
+                                       ParameterId parameter, StatePart part,
+                                       Access access = Access::kHost);
 
   // All that this rank owns of it; with padding at the end, perhaps.
   const StateArray& array() const { return array_; }
@@ -64,10 +71,16 @@ class OpenPart {
   OpenPart(ShardedState& state, ParameterId parameter, StatePart part)
       : state_(&state), parameter_(parameter), part_(part) {}
 
+  Queue& queue() const;
+  absl::StatusOr<std::byte*> OpenMemory();
+  absl::Status CopyToHost(Access access);
+
   ShardedState* state_;
   ParameterId parameter_;
   StatePart part_;
   StateArray array_;
+  std::span<std::byte> device_;  // Copied to `host_`; empty if it is not.
+  std::vector<std::byte> host_;
 };
 
 // Hands each block's bytes to `use`, in order; they are valid during the call.
@@ -76,6 +89,13 @@ using BlockUse = absl::FunctionRef<absl::Status(
     const BlockRange& range, std::span<const std::byte> bytes)>;
 absl::Status ReadBlocks(ShardedState& state, std::span<const BlockRange> blocks,
                         BlockUse use);
+
+// Starts to copy the bytes of the blocks, one block after the other, to
+// `target`, staging memory of the state's device. They are there when the event
+// happens; the state may be changed by its queue at once.
+absl::StatusOr<Event> StartCopyOfBlocks(ShardedState& state,
+                                        std::span<const BlockRange> blocks,
+                                        std::span<std::byte> target);
 
 }  // namespace tessera::zero3
 

@@ -21,11 +21,6 @@ StateFormat OfMoment(const offload::MomentFormat& moment) {
   return {};
 }
 
-// memcpy of nothing from nowhere is not allowed.
-void CopyBytes(const std::byte* from, std::byte* to, int64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-
 }  // namespace
 
 std::string_view StatePartName(StatePart part) {
@@ -60,20 +55,32 @@ std::optional<StateFormat> StateFormatOf(const ModelParameter& parameter,
                       : moments.format);
 }
 
-void CopyElements(const ConstStateArray& from, const StateArray& to,
-                  int64_t begin, int64_t end) {
+std::array<ByteCopy, 2> CopiesOf(const ConstStateArray& from,
+                                 const StateArray& to, int64_t begin,
+                                 int64_t end) {
   const StateFormat& format = from.format;
+  std::array<ByteCopy, 2> copies;
   if (format.block > 0) {
-    CopyBytes(from.bytes + format.ScaleBytes(begin - from.begin),
-              to.bytes + format.ScaleBytes(begin - to.begin),
-              format.ScaleBytes(end - begin));
+    copies[0] = {from.bytes + format.ScaleBytes(begin - from.begin),
+                 to.bytes + format.ScaleBytes(begin - to.begin),
+                 format.ScaleBytes(end - begin)};
   }
   const int64_t size = SizeInBytes(format.dtype);
-  CopyBytes(
+  copies[1] = {
       from.bytes + format.ScaleBytes(from.capacity) +
           (begin - from.begin) * size,
       to.bytes + format.ScaleBytes(to.capacity) + (begin - to.begin) * size,
-      (end - begin) * size);
+      (end - begin) * size};
+  return copies;
+}
+
+void CopyElements(const ConstStateArray& from, const StateArray& to,
+                  int64_t begin, int64_t end) {
+  for (const ByteCopy& copy : CopiesOf(from, to, begin, end)) {
+    // memcpy of nothing from nowhere is not allowed.
+    if (copy.bytes == 0) continue;
+    std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+  }
 }
 
 }  // namespace tessera::zero3

@@ -94,9 +94,22 @@ struct BasicStateArray {
 using StateArray = BasicStateArray<std::byte>;
 using ConstStateArray = BasicStateArray<const std::byte>;
 
-// Copies elements [begin, end). Preconditions: both arrays have one format and
-// hold these elements; with a block, `begin` is a multiple of it away from the
-// begin of both, and so is `end` unless the parameter ends there.
+// A copy of bytes; of none if `bytes` is 0.
+struct ByteCopy {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  int64_t bytes = 0;
+};
+
+// The copies of elements [begin, end): their scales, and their values.
+// Preconditions: both arrays have one format and hold these elements; with a
+// block, `begin` is a multiple of it away from the begin of both, and so is
+// `end` unless the parameter ends there.
+std::array<ByteCopy, 2> CopiesOf(const ConstStateArray& from,
+                                 const StateArray& to, int64_t begin,
+                                 int64_t end);
+
+// Does them, in memory of the host.
 void CopyElements(const ConstStateArray& from, const StateArray& to,
                   int64_t begin, int64_t end);
 

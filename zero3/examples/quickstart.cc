@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/device/host_device.h"
 #include "base/status_macros.h"
 #include "base/tensor/counting_memory.h"
 #include "collectives/communicator.h"
@@ -39,6 +40,8 @@ absl::StatusOr<ModelParameters> TwentyFourLayers() {
 absl::StatusOr<offload::Usage> UsageOf(const ModelParameters& model, int stage,
                                        int64_t ranks) {
   const auto memory = std::make_shared<CountingMemory>();
+  CountingDevice device(memory, memory);
+  TESSERA_ASSIGN_OR_RETURN(const auto queue, device.CreateQueue("compute"));
   const auto counts = std::make_shared<collectives::MessageCounts>();
   TESSERA_ASSIGN_OR_RETURN(
       auto engine, collectives::CreateCountingEngine(
@@ -47,7 +50,7 @@ absl::StatusOr<offload::Usage> UsageOf(const ModelParameters& model, int stage,
       const auto group, collectives::Communicator::Create(std::move(engine)));
   ShardedStateOptions options;
   options.stage = stage;
-  options.memory = memory;
+  options.queue = queue.get();
   options.ops = DryStateOps();
   TESSERA_ASSIGN_OR_RETURN(
       const auto state,

@@ -3,6 +3,7 @@
 #include <random>
 #include <vector>
 
+#include "base/device/emulated_device.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -55,6 +56,48 @@ TEST(BufferPoolTest, ABudgetIsKept) {
   EXPECT_THAT(pool.Take("b", 900), IsOk());
   EXPECT_THAT(pool.Take("c", 1001),
               StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST(BufferPoolTest, ADeviceKeepsBlocksUntilTheBudgetIsShort) {
+  const auto device = *EmulatedDevice::Create({.memory_bytes = 1 << 20});
+  const auto queue = *device->CreateQueue("compute");
+  const auto budget = Limited(1000);
+  BufferPool pool(StateDevice(budget, *queue));
+  for (const int64_t bytes : {600, 300}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(AccountedMemory block, pool.Take("a", bytes));
+    TESSERA_ASSERT_OK(queue->Fill(std::byte{1}, block.bytes()));
+    pool.Give(std::move(block));
+  }
+  pool.Trim();
+  EXPECT_EQ(budget->usage().current, 900);
+  EXPECT_EQ(device->counts().host_waits, 0);
+  // Waits for the work on the blocks before they are freed.
+  TESSERA_ASSERT_OK_AND_ASSIGN(const AccountedMemory large,
+                               pool.Take("b", 900));
+  EXPECT_EQ(budget->usage().current, 900);
+  EXPECT_GT(device->counts().host_waits, 0);
+  TESSERA_EXPECT_OK(queue->Synchronize());
+}
+
+TEST(BufferPoolTest, AnotherQueueWaitsForTheLastUse) {
+  for (const bool waits : {false, true}) {
+    const auto device = *EmulatedDevice::Create({.memory_bytes = 1 << 20});
+    const auto compute = *device->CreateQueue("compute");
+    const auto gather = *device->CreateQueue("gather");
+    BufferPool pool(StateDevice(Limited(1000), *compute));
+    AccountedMemory block = *pool.Take("a", 600);
+    EXPECT_EQ(block.last_use().number, 0);
+    TESSERA_ASSERT_OK(compute->Fill(std::byte{1}, block.bytes()));
+    pool.Give(std::move(block));
+    block = *pool.Take("b", 600);
+    if (waits) {
+      TESSERA_ASSERT_OK(gather->Wait(block.last_use().event));
+    }
+    EXPECT_THAT(gather->Fill(std::byte{2}, block.bytes()),
+                waits ? StatusIs(absl::StatusCode::kOk)
+                      : StatusIs(absl::StatusCode::kInternal));
+    gather->Synchronize().IgnoreError();
+  }
 }
 
 }  // namespace

@@ -144,6 +144,7 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
       reducer->wire_, GradientReduction::Create(*groups.shard,
                                                 {.quantized = options.quantized,
                                                  .average = options.average,
+                                                 .queue = context.device.queue,
                                                  .ops = context.device.ops},
                                                 reducer->pool_));
   return reducer;
@@ -168,7 +169,7 @@ absl::Status GradientReducer::AllocateKept() {
   for (size_t b = 0; b < bucket_.size(); ++b) {
     if (BucketAt(b).is_direct) {
       TESSERA_RETURN_IF_ERROR(AllocateBucket(b));
-      ops().Zero(bucket_[b].bytes());
+      TESSERA_RETURN_IF_ERROR(ops().Zero(bucket_[b].bytes()));
       continue;
     }
     for (ParameterId id : BucketAt(b).parameters) {
@@ -197,8 +198,7 @@ absl::Status GradientReducer::AllocateOwn(ParameterId id) {
   TESSERA_ASSIGN_OR_RETURN(own, Allocate(context_.model()[id].name(),
                                          context_.layout.GatheredElements(id) *
                                              SizeInBytes(DTypeOf(id))));
-  ops().Zero(own.bytes());
-  return absl::OkStatus();
+  return ops().Zero(own.bytes());
 }
 
 absl::Status GradientReducer::CheckOpen(ParameterId id) const {
@@ -223,9 +223,10 @@ absl::StatusOr<TensorView> GradientReducer::Gradient(ParameterId id) {
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> whole, WholeOf(id));
   added_[IndexOf(id)] = true;
   const ModelParameter& parameter = context_.model()[id];
-  return TensorView::Create(whole.first(static_cast<size_t>(
-                                parameter.elements * SizeInBytes(DTypeOf(id)))),
-                            DTypeOf(id), parameter.spec.shape);
+  return TensorView::Create(
+      whole.first(
+          static_cast<size_t>(parameter.elements * SizeInBytes(DTypeOf(id)))),
+      DTypeOf(id), parameter.spec.shape, context_.device.memory->kind());
 }
 
 absl::StatusOr<std::span<std::byte>> GradientReducer::WholeOf(ParameterId id) {
@@ -238,7 +239,7 @@ absl::StatusOr<std::span<std::byte>> GradientReducer::WholeOf(ParameterId id) {
   }
   if (bucket_[index].bytes().empty()) {
     TESSERA_RETURN_IF_ERROR(AllocateBucket(index));
-    ops().Zero(bucket_[index].bytes());
+    TESSERA_RETURN_IF_ERROR(ops().Zero(bucket_[index].bytes()));
   }
   const int64_t width = SizeInBytes(bucket.dtype);
   return bucket_[index].bytes().subspan(
@@ -281,9 +282,9 @@ absl::Status GradientReducer::Start(std::span<const ParameterId> window) {
 }
 
 // Packs every gradient at its place; padding and unused gradients are zeros.
-void GradientReducer::PackBucket(size_t index) {
+absl::Status GradientReducer::PackBucket(size_t index) {
   const ReduceBucket& bucket = BucketAt(index);
-  ops().Zero(bucket_[index].bytes());
+  TESSERA_RETURN_IF_ERROR(ops().Zero(bucket_[index].bytes()));
   const int64_t width = SizeInBytes(bucket.dtype);
   // Every rank has as many slots, in the same order.
   for (const auto& pieces : bucket.pieces) {
@@ -291,16 +292,18 @@ void GradientReducer::PackBucket(size_t index) {
       const std::span<const std::byte> own =
           own_[IndexOf(piece.parameter)].bytes();
       if (own.empty() || piece.size == 0) continue;
-      ops().Copy(own.subspan(static_cast<size_t>(piece.begin * width),
-                             static_cast<size_t>(piece.size * width)),
-                 bucket_[index].bytes().subspan(
-                     static_cast<size_t>(piece.offset * width)));
+      TESSERA_RETURN_IF_ERROR(
+          ops().Copy(own.subspan(static_cast<size_t>(piece.begin * width),
+                                 static_cast<size_t>(piece.size * width)),
+                     bucket_[index].bytes().subspan(
+                         static_cast<size_t>(piece.offset * width))));
     }
   }
-  if (!is_sharded()) return;
+  if (!is_sharded()) return absl::OkStatus();
   for (ParameterId id : bucket.parameters) {
     pool_.Give(std::exchange(own_[IndexOf(id)], {}));
   }
+  return absl::OkStatus();
 }
 
 absl::Status GradientReducer::StartBucket(size_t index) {
@@ -313,9 +316,9 @@ absl::Status GradientReducer::StartBucket(size_t index) {
   const bool is_new = bucket_[index].bytes().empty();
   TESSERA_RETURN_IF_ERROR(AllocateBucket(index));
   if (!bucket.is_direct) {
-    PackBucket(index);
+    TESSERA_RETURN_IF_ERROR(PackBucket(index));
   } else if (is_new) {
-    ops().Zero(bucket_[index].bytes());
+    TESSERA_RETURN_IF_ERROR(ops().Zero(bucket_[index].bytes()));
   }
   const collectives::Buffer all(bucket_[index].bytes().data(), bucket.elements,
                                 bucket.dtype);
@@ -329,8 +332,9 @@ absl::Status GradientReducer::StartBucket(size_t index) {
     collectives::Operation operation =
         collectives::AllReduceOf(all, all, reduction_);
     operation.label = label;
-    TESSERA_ASSIGN_OR_RETURN(flight.all_reduce,
-                             groups_.shard->Start(std::move(operation)));
+    TESSERA_ASSIGN_OR_RETURN(
+        flight.all_reduce,
+        groups_.shard->StartOn(context_.queue(), std::move(operation)));
   }
   in_flight_.push_back(std::move(flight));
   return absl::OkStatus();
@@ -367,11 +371,14 @@ absl::Status GradientReducer::FinishOldest() {
     return Annotate(status, absl::StrCat("reduction of the gradient of \"",
                                          context_.model()[id].name(), "\""));
   };
-  TESSERA_RETURN_IF_ERROR(at(flight.reduction ? flight.reduction->Wait()
-                                              : flight.all_reduce->Wait()));
+  Queue& queue = context_.queue();
+  TESSERA_RETURN_IF_ERROR(at(flight.reduction
+                                 ? flight.reduction->Wait()
+                                 : queue.Wait(flight.all_reduce->event())));
   if (groups_.replicas != nullptr) {
-    TESSERA_RETURN_IF_ERROR(
-        at(groups_.replicas->AllReduce(OwnBlock(flight.bucket), reduction_)));
+    const collectives::Buffer own = OwnBlock(flight.bucket);
+    TESSERA_RETURN_IF_ERROR(at(groups_.replicas->RunOn(
+        queue, collectives::AllReduceOf(own, own, reduction_))));
   }
   TESSERA_RETURN_IF_ERROR(TakeOwn(flight.bucket));
   FreeBucket(flight.bucket);
@@ -397,9 +404,10 @@ absl::Status GradientReducer::TakeOwn(size_t index) {
       TESSERA_RETURN_IF_ERROR(AddToShard(piece, sums));
       continue;
     }
-    ops().Copy({sums, static_cast<size_t>(piece.size * width)},
-               own_[IndexOf(piece.parameter)].bytes().subspan(
-                   static_cast<size_t>(piece.begin * width)));
+    TESSERA_RETURN_IF_ERROR(
+        ops().Copy({sums, static_cast<size_t>(piece.size * width)},
+                   own_[IndexOf(piece.parameter)].bytes().subspan(
+                       static_cast<size_t>(piece.begin * width))));
   }
   return absl::OkStatus();
 }
@@ -413,12 +421,12 @@ absl::Status GradientReducer::AddToShard(const BucketPiece& piece,
       const std::span<std::byte> shard,
       shards_->Open(index,
                     is_first ? ShardAccess::kOverwrite : ShardAccess::kUpdate));
-  if (is_first) {
-    ops().Copy({sums, static_cast<size_t>(piece.slot * SizeInBytes(dtype))},
-               shard);
-  } else {
-    ops().Add(dtype, sums, shard.data(), piece.slot);
-  }
+  TESSERA_RETURN_IF_ERROR(
+      is_first
+          ? ops().Copy(
+                {sums, static_cast<size_t>(piece.slot * SizeInBytes(dtype))},
+                shard)
+          : ops().Add(dtype, sums, shard.data(), piece.slot));
   has_sums_[IndexOf(piece.parameter)] = true;
   return shards_->Close(index, /*changed=*/true);
 }
@@ -442,7 +450,7 @@ absl::Status GradientReducer::ZeroMissing() {
       const size_t index = shard_of_[IndexOf(id)];
       TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> shard,
                                shards_->Open(index, ShardAccess::kOverwrite));
-      ops().Zero(shard);
+      TESSERA_RETURN_IF_ERROR(ops().Zero(shard));
       TESSERA_RETURN_IF_ERROR(shards_->Close(index, /*changed=*/true));
     }
   }
@@ -476,19 +484,34 @@ absl::Status GradientReducer::CloseOwn(ParameterId id, bool changed) {
   return shards_->Close(shard_of_[IndexOf(id)], changed);
 }
 
+absl::StatusOr<offload::TypedSpan> GradientReducer::OpenOnHost(ParameterId id) {
+  TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> shard,
+                           shards_->OpenOnHost(shard_of_[IndexOf(id)]));
+  return offload::TypedSpan(shard.data(), DTypeOf(id),
+                            context_.OwnExtent(id).size());
+}
+
+absl::Status GradientReducer::CloseOnHost(ParameterId id) {
+  return shards_->CloseOnHost(shard_of_[IndexOf(id)], /*changed=*/false);
+}
+
 void GradientReducer::AnnounceOwn(ParameterId id) {
   if (!is_sharded() || context_.OwnExtent(id).size() == 0) return;
   shards_->Announce(shard_of_[IndexOf(id)]);
 }
 
-void GradientReducer::Clear() {
+absl::Status GradientReducer::Clear() {
   std::fill(added_.begin(), added_.end(), false);
   std::fill(reduced_.begin(), reduced_.end(), false);
   std::fill(has_sums_.begin(), has_sums_.end(), false);
-  if (is_in_shards_) shards_->SetToZeros();
-  if (is_sharded()) return;
-  for (AccountedMemory& memory : bucket_) ops().Zero(memory.bytes());
-  for (AccountedMemory& memory : own_) ops().Zero(memory.bytes());
+  if (is_in_shards_) TESSERA_RETURN_IF_ERROR(shards_->SetToZeros());
+  if (is_sharded()) return absl::OkStatus();
+  for (const auto* const memories : {&bucket_, &own_}) {
+    for (const AccountedMemory& memory : *memories) {
+      TESSERA_RETURN_IF_ERROR(ops().Zero(memory.bytes()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tessera::zero3

@@ -174,18 +174,24 @@ class GradientReducer {
   // Sets gradients that were neither accessed nor reduced to zeros.
   absl::Status ZeroMissing();
 
-  // Returns when all reductions are complete.
+  // Later work of the device's queue comes after all reductions.
   absl::Status Finish();
 
   // The sums of the elements that this rank owns (possibly none), valid until
-  // CloseOwn. Waits for the parameter's reduction.
+  // CloseOwn. The queue waits for the parameter's reduction.
   absl::StatusOr<offload::TypedSpan> OpenOwn(ParameterId id);
   absl::Status CloseOwn(ParameterId id, bool changed);
-  // OpenOwn(id) will be called soon.
+  // True if the sums are in a tier; then the host may use them by OpenOnHost
+  // and CloseOnHost. Precondition of both: the rank owns elements of `id`, and
+  // Finish has returned.
+  bool in_tier() const { return is_sharded() && shards_->in_tier(); }
+  absl::StatusOr<offload::TypedSpan> OpenOnHost(ParameterId id);
+  absl::Status CloseOnHost(ParameterId id);
+  // OpenOwn(id) or OpenOnHost(id) will be called soon.
   void AnnounceOwn(ParameterId id);
 
   // Begins the next step: sets all gradients to zeros.
-  void Clear();
+  absl::Status Clear();
 
   // Aborts the groups that this has created.
   void Abort(std::string_view reason) { wire_->Abort(reason); }
@@ -216,7 +222,7 @@ class GradientReducer {
   absl::StatusOr<AccountedMemory> Allocate(std::string_view key, int64_t bytes);
   absl::Status AllocateBucket(size_t index);
   absl::Status AllocateOwn(ParameterId id);
-  void PackBucket(size_t index);
+  absl::Status PackBucket(size_t index);
   absl::Status StartBucket(size_t index);
   absl::Status FinishOldest();
   absl::Status FinishFlights();

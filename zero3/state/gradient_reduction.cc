@@ -108,9 +108,11 @@ struct PendingReduction::State {
 };
 
 absl::Status PendingReduction::State::Finish() {
-  const absl::Status done = work->Wait();
-  work.reset();
-  TESSERA_RETURN_IF_ERROR(done);
+  if (work) {
+    const absl::Status done = reduction->options_.queue->Wait(work->event());
+    work.reset();
+    TESSERA_RETURN_IF_ERROR(done);
+  }
   if (!is_quantized) return absl::OkStatus();
   GiveBack(sent);
   if (reduction->across_ != nullptr) return SecondHop();
@@ -146,7 +148,8 @@ absl::Status PendingReduction::State::SecondHop() {
       AccountedMemory gathered,
       reduction->pool_.Take("sums of hosts (int8)",
                             own_bytes * static_cast<int64_t>(hosts)));
-  absl::Status done = across.Run(
+  absl::Status done = across.RunOn(
+      *reduction->options_.queue,
       Exchange(sums.bytes(), send_bytes, gathered.bytes(), own_bytes, label));
   if (done.ok()) {
     done = reduction->options_.ops->SumInt8(
@@ -255,6 +258,7 @@ absl::StatusOr<PendingReduction> GradientReduction::Start(
 absl::Status GradientReduction::StartNative(collectives::Buffer values,
                                             const std::vector<int64_t>& counts,
                                             PendingReduction::State& state) {
+  if (group_.size() == 1) return absl::OkStatus();  // In place.
   const bool even = std::adjacent_find(counts.begin(), counts.end(),
                                        std::not_equal_to<>()) == counts.end();
   collectives::Operation operation = collectives::ReduceScatterOf(
@@ -263,7 +267,8 @@ absl::Status GradientReduction::StartNative(collectives::Buffer values,
                        : collectives::Reduction::Sum(),
       even ? std::vector<int64_t>() : counts);
   operation.label = state.label;
-  TESSERA_ASSIGN_OR_RETURN(state.work, group_.Start(std::move(operation)));
+  TESSERA_ASSIGN_OR_RETURN(
+      state.work, group_.StartOn(*options_.queue, std::move(operation)));
   return absl::OkStatus();
 }
 
@@ -309,9 +314,10 @@ absl::Status GradientReduction::StartQuantized(
     }
   }
   TESSERA_ASSIGN_OR_RETURN(
-      state.work, group.Start(Exchange(state.sent.bytes(), send_bytes,
-                                       state.received.bytes(),
-                                       send_bytes[place], state.label)));
+      state.work,
+      group.StartOn(*options_.queue, Exchange(state.sent.bytes(), send_bytes,
+                                              state.received.bytes(),
+                                              send_bytes[place], state.label)));
   return absl::OkStatus();
 }
 

@@ -53,6 +53,8 @@ namespace tessera::zero3 {
 struct ReductionOptions {
   bool quantized = false;
   bool average = false;  // Average over the group; otherwise sum.
+  // The queue that works on the gradients, and its operations.
+  Queue* queue = &HostQueue();
   std::shared_ptr<StateOps> ops = HostStateOps();
 };
 
@@ -62,8 +64,9 @@ class PendingReduction {
   PendingReduction(PendingReduction&&) = default;
   PendingReduction& operator=(PendingReduction&&) = default;
 
-  // Call it once, and for several reductions in the order of their Starts on
-  // every rank: it performs the second hop.
+  // Later work of the queue comes after the reduction. Call it once, and for
+  // several reductions in the order of their Starts on every rank: it performs
+  // the second hop.
   absl::Status Wait();
 
  private:
@@ -86,7 +89,8 @@ class GradientReduction {
       BufferPool& pool);
   ~GradientReduction();
 
-  // A collective with the label Operation::label. Starts to reduce `values`:
+  // A collective with the label Operation::label. Starts to reduce `values`,
+  // which the queue's work so far has written:
   // the blocks of all ranks in order, with `counts` elements each. `values`
   // must stay valid until Wait; then the rank's own block has the sums, and the
   // other blocks are undefined. InvalidArgument if counts do not match the

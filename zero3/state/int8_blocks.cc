@@ -23,27 +23,6 @@ int64_t BlocksOf(int64_t elements) {
   return (elements + kInt8BlockElements - 1) / kInt8BlockElements;
 }
 
-absl::Status CheckSizes(DType dtype, size_t value_bytes,
-                        std::span<const std::byte> encoded) {
-  if (!HasInt8Form(dtype)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("int8 blocks of ", DTypeName(dtype),
-                     "; f32, bf16 and f16 can be encoded"));
-  }
-  const auto width = static_cast<size_t>(SizeInBytes(dtype));
-  const auto elements = static_cast<int64_t>(value_bytes / width);
-  if (value_bytes % width != 0 ||
-      static_cast<int64_t>(encoded.size()) != Int8Bytes(elements)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        encoded.size(), " bytes of int8 blocks for ", value_bytes, " bytes of ",
-        DTypeName(dtype), "; expected ", Int8Bytes(elements)));
-  }
-  if (reinterpret_cast<uintptr_t>(encoded.data()) % alignof(float) != 0) {
-    return absl::InvalidArgumentError("int8 blocks must be aligned to 4 bytes");
-  }
-  return absl::OkStatus();
-}
-
 // Encodes elements [at, at + n) of `elements`; `floats` has room for whole
 // blocks.
 void EncodeChunk(Floats& floats, int64_t at, int64_t n, int64_t elements,
@@ -119,9 +98,30 @@ void SumChunk(std::span<const std::span<const std::byte>> sources, int64_t at,
 
 }  // namespace
 
+absl::Status CheckInt8Sizes(DType dtype, size_t value_bytes,
+                            std::span<const std::byte> encoded) {
+  if (!HasInt8Form(dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("int8 blocks of ", DTypeName(dtype),
+                     "; f32, bf16 and f16 can be encoded"));
+  }
+  const auto width = static_cast<size_t>(SizeInBytes(dtype));
+  const auto elements = static_cast<int64_t>(value_bytes / width);
+  if (value_bytes % width != 0 ||
+      static_cast<int64_t>(encoded.size()) != Int8Bytes(elements)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        encoded.size(), " bytes of int8 blocks for ", value_bytes, " bytes of ",
+        DTypeName(dtype), "; expected ", Int8Bytes(elements)));
+  }
+  if (reinterpret_cast<uintptr_t>(encoded.data()) % alignof(float) != 0) {
+    return absl::InvalidArgumentError("int8 blocks must be aligned to 4 bytes");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status EncodeInt8(DType dtype, std::span<const std::byte> values,
                         std::span<std::byte> encoded) {
-  TESSERA_RETURN_IF_ERROR(CheckSizes(dtype, values.size(), encoded));
+  TESSERA_RETURN_IF_ERROR(CheckInt8Sizes(dtype, values.size(), encoded));
   const int64_t width = SizeInBytes(dtype);
   const int64_t elements = static_cast<int64_t>(values.size()) / width;
   Floats floats;
@@ -148,7 +148,7 @@ absl::Status DecodeInt8(std::span<const std::byte> encoded, DType dtype,
 absl::Status SumInt8(std::span<const std::span<const std::byte>> sources,
                      float divisor, DType dtype, std::span<std::byte> values) {
   for (const std::span<const std::byte> source : sources) {
-    TESSERA_RETURN_IF_ERROR(CheckSizes(dtype, values.size(), source));
+    TESSERA_RETURN_IF_ERROR(CheckInt8Sizes(dtype, values.size(), source));
   }
   const int64_t width = SizeInBytes(dtype);
   const int64_t elements = static_cast<int64_t>(values.size()) / width;
@@ -174,9 +174,9 @@ absl::Status SumInt8(std::span<const std::span<const std::byte>> sources,
 absl::Status SumInt8Encoded(std::span<const std::span<const std::byte>> sources,
                             int64_t elements, std::span<std::byte> encoded) {
   const auto bytes = static_cast<size_t>(elements) * sizeof(float);
-  TESSERA_RETURN_IF_ERROR(CheckSizes(DType::kF32, bytes, encoded));
+  TESSERA_RETURN_IF_ERROR(CheckInt8Sizes(DType::kF32, bytes, encoded));
   for (const std::span<const std::byte> source : sources) {
-    TESSERA_RETURN_IF_ERROR(CheckSizes(DType::kF32, bytes, source));
+    TESSERA_RETURN_IF_ERROR(CheckInt8Sizes(DType::kF32, bytes, source));
   }
   Floats sums;
   for (int64_t at = 0; at < elements; at += kChunk) {

@@ -44,6 +44,11 @@ constexpr bool HasInt8Form(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
+// InvalidArgument if the dtype has no int8 form, or `encoded` has not the size
+// or the alignment of an encoding of `value_bytes` bytes of it. Reads nothing.
+absl::Status CheckInt8Sizes(DType dtype, size_t value_bytes,
+                            std::span<const std::byte> encoded);
+
 // Encodes values.size() / SizeInBytes(dtype) elements. `encoded` is aligned to
 // 4 and has Int8Bytes(elements) bytes, here and below. InvalidArgument if
 // sizes, alignment or the dtype are invalid.

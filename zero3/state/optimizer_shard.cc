@@ -94,8 +94,13 @@ absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(
     }
     shard->owned_.push_back(extent.parameter);
   }
+  shard->host_copies_.resize(static_cast<size_t>(context.model().count()));
   TESSERA_RETURN_IF_ERROR(shard->CreateStores());
   return shard;
+}
+
+OptimizerShard::~OptimizerShard() {
+  if (options_.on_host) options_.copies->AwaitWork();
 }
 
 absl::Status OptimizerShard::SetLearningRate(double learning_rate) {
@@ -185,10 +190,12 @@ absl::Status OptimizerShard::CreateStore(OptimizerPart part) {
   }
   TESSERA_ASSIGN_OR_RETURN(
       stores_[static_cast<size_t>(part)],
-      ShardStore::Create(std::move(blocks),
-                         {.purpose = offload::Purpose::kOptimizer,
-                          .device = context_.device,
-                          .prefetch = options_.prefetch}));
+      ShardStore::Create(
+          std::move(blocks),
+          {.purpose = offload::Purpose::kOptimizer,
+           .device = options_.on_host ? StateDevice() : context_.device,
+           .prefetch = options_.prefetch,
+           .writes_late = options_.on_host}));
   return absl::OkStatus();
 }
 
@@ -249,6 +256,112 @@ absl::StatusOr<offload::MomentSpan> OptimizerShard::OpenMoment(
   return moment.Piece(0, extent.size());
 }
 
+absl::Status OptimizerShard::Download(const offload::ConstTypedSpan& from,
+                                      Buffer& target) {
+  const auto bytes = static_cast<size_t>(from.size_in_bytes());
+  if (target.size() == 0) {
+    TESSERA_ASSIGN_OR_RETURN(
+        target,
+        Buffer::Allocate(context_.queue().device().staging_memory(), bytes));
+  }
+  TESSERA_ASSIGN_OR_RETURN(auto* const copies, options_.copies->Copies());
+  TESSERA_ASSIGN_OR_RETURN(const Event written, context_.queue().Record());
+  TESSERA_RETURN_IF_ERROR(copies->down->Wait(written));
+  TESSERA_RETURN_IF_ERROR(
+      copies->down->Copy({from.data(), bytes}, target.bytes()));
+  TESSERA_ASSIGN_OR_RETURN(last_download_, copies->down->Record());
+  return absl::OkStatus();
+}
+
+absl::Status OptimizerShard::Upload(const offload::TypedSpan& to,
+                                    HostCopy& from) {
+  TESSERA_ASSIGN_OR_RETURN(auto* const copies, options_.copies->Copies());
+  TESSERA_ASSIGN_OR_RETURN(const Event used, context_.queue().Record());
+  TESSERA_RETURN_IF_ERROR(copies->up->Wait(used));
+  TESSERA_RETURN_IF_ERROR(
+      copies->up->Copy(from.value.bytes(),
+                       {to.data(), static_cast<size_t>(to.size_in_bytes())}));
+  TESSERA_ASSIGN_OR_RETURN(from.uploaded, copies->up->Record());
+  return absl::OkStatus();
+}
+
+absl::Status OptimizerShard::StartDownload(
+    ParameterId id, const offload::ConstTypedSpan& gradient,
+    const GradientReducer& gradients, OwnValues& values) {
+  if (!options_.on_host || gradient.size() == 0) return absl::OkStatus();
+  HostCopy& copy = HostCopyOf(id);
+  if (std::exchange(copy.is_downloaded, true)) return absl::OkStatus();
+  if (!gradients.in_tier()) {
+    TESSERA_RETURN_IF_ERROR(Download(gradient, copy.gradient));
+    copy.gradient_span = offload::TypedSpan(copy.gradient.data(),
+                                            gradient.dtype(), gradient.size());
+    copy.downloaded = last_download_;
+  }
+  if (HasMaster(id) || values.InTier(id)) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan value, values.Open(id));
+  TESSERA_RETURN_IF_ERROR(Download(value, copy.value));
+  copy.downloaded = last_download_;
+  return values.Close(id, /*changed=*/false);
+}
+
+absl::Status OptimizerShard::ForgetDownload(ParameterId id) {
+  HostCopy& copy = HostCopyOf(id);
+  if (!std::exchange(copy.is_downloaded, false)) return absl::OkStatus();
+  return context_.queue().Wait(copy.downloaded);
+}
+
+absl::Status OptimizerShard::AwaitDownloads() {
+  for (HostCopy& copy : host_copies_) copy.is_downloaded = false;
+  return context_.queue().Wait(std::exchange(last_download_, {}));
+}
+
+absl::StatusOr<offload::TypedSpan> OptimizerShard::OpenValue(
+    ParameterId id, OwnValues& values) {
+  if (!options_.on_host) return values.Open(id);
+  if (values.InTier(id)) return values.OpenOnHost(id);
+  HostCopy& copy = HostCopyOf(id);
+  Device& device = context_.queue().device();
+  const DType dtype = context_.model()[id].dtype();
+  const int64_t size = context_.OwnExtent(id).size();
+  if (copy.value.size() == 0) {
+    TESSERA_ASSIGN_OR_RETURN(
+        copy.value,
+        Buffer::Allocate(device.staging_memory(),
+                         static_cast<size_t>(size * SizeInBytes(dtype))));
+  }
+  TESSERA_RETURN_IF_ERROR(copy.uploaded.Wait());
+  TESSERA_RETURN_IF_ERROR(copy.downloaded.Wait());
+  TESSERA_RETURN_IF_ERROR(
+      device.HostAccess(WritesTo(copy.value.bytes()), "step a parameter"));
+  return offload::TypedSpan(copy.value.data(), dtype, size);
+}
+
+absl::Status OptimizerShard::CloseValue(ParameterId id, OwnValues& values) {
+  if (!options_.on_host) return values.Close(id, /*changed=*/true);
+  if (values.InTier(id)) return values.CloseOnHost(id, /*changed=*/true);
+  TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own, values.Open(id));
+  HostCopy& copy = HostCopyOf(id);
+  TESSERA_RETURN_IF_ERROR(Upload(own, copy));
+  return values.CloseWritten(id, copy.uploaded);
+}
+
+absl::StatusOr<offload::TypedSpan> OptimizerShard::OpenGradient(
+    ParameterId id, GradientReducer& gradients) {
+  if (!options_.on_host) return gradients.OpenOwn(id);
+  if (gradients.in_tier()) return gradients.OpenOnHost(id);
+  const HostCopy& copy = HostCopyOf(id);
+  TESSERA_RETURN_IF_ERROR(copy.downloaded.Wait());
+  TESSERA_RETURN_IF_ERROR(context_.queue().device().HostAccess(
+      ReadsFrom(copy.gradient.bytes()), "step with a gradient"));
+  return copy.gradient_span;
+}
+
+absl::Status OptimizerShard::CloseGradient(ParameterId id,
+                                           GradientReducer& gradients) {
+  if (!options_.on_host) return gradients.CloseOwn(id, /*changed=*/false);
+  return gradients.in_tier() ? gradients.CloseOnHost(id) : absl::OkStatus();
+}
+
 absl::Status OptimizerShard::StepOne(int64_t step,
                                      const offload::StepScale& scale,
                                      ParameterId id, GradientReducer& gradients,
@@ -260,7 +373,7 @@ absl::Status OptimizerShard::StepOne(int64_t step,
   // Its place in the parameter: rounding does not depend on the sharding.
   range.begin = extent.begin;
   range.whole = context_.model()[id].elements;
-  TESSERA_ASSIGN_OR_RETURN(range.parameter, values.Open(id));
+  TESSERA_ASSIGN_OR_RETURN(range.parameter, OpenValue(id, values));
   if (HasMaster(id)) {
     range.copy = range.parameter;
     TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> master,
@@ -268,21 +381,21 @@ absl::Status OptimizerShard::StepOne(int64_t step,
     range.parameter =
         offload::TypedSpan(master.data(), DType::kF32, extent.size());
   }
-  TESSERA_ASSIGN_OR_RETURN(range.gradient, gradients.OpenOwn(id));
+  TESSERA_ASSIGN_OR_RETURN(range.gradient, OpenGradient(id, gradients));
   TESSERA_ASSIGN_OR_RETURN(range.first,
                            OpenMoment(OptimizerPart::kFirstMoment, id));
   TESSERA_ASSIGN_OR_RETURN(range.second,
                            OpenMoment(OptimizerPart::kSecondMoment, id));
   TESSERA_RETURN_IF_ERROR(std::visit(
       [&](const auto& optimizer) {
-        return context_.device.ops->Step(*optimizer, step, scale, range);
+        return ops().Step(*optimizer, step, scale, range);
       },
       optimizer_));
-  TESSERA_RETURN_IF_ERROR(gradients.CloseOwn(id, /*changed=*/false));
+  TESSERA_RETURN_IF_ERROR(CloseGradient(id, gradients));
   for (OptimizerPart part : kAllOptimizerParts) {
     TESSERA_RETURN_IF_ERROR(Close(part, id, /*changed=*/true));
   }
-  return values.Close(id, /*changed=*/true);
+  return CloseValue(id, values);
 }
 
 }  // namespace tessera::zero3

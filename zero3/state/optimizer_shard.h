@@ -6,6 +6,24 @@
 // Parameters of 16 bits have f32 master weights; others are their own. State in
 // a tier is read, updated and written back parameter by parameter; with
 // `overlap` reads and writes are asynchronous.
+//
+// on_host (ZeRO-Offload): the state does not leave the host. Before the norm of
+// the gradients is known, this rank's gradients are downloaded to pinned memory
+// beside other work. Step updates master weights and moments where the tier
+// keeps them, with the CPU's bits, and uploads new values, which the next use
+// of each parameter waits for. Bytes a parameter of 16 bits with gradients of g
+// bytes, between host and device, with f32 AdamW:
+//
+//             down    up
+//   on_host   g       2
+//   else      12      12
+//
+// A parameter of 32 or 64 bits is its own master weight: its value is
+// downloaded too. For values and gradients in tiers nothing is copied here.
+// Pinned memory, allocated in the first step, holds a rank's gradients and
+// values. Ren et al., ZeRO-Offload, arXiv 2101.06840, section 4. The step waits
+// for the norm; a speculative step before it, undone where clipping or an
+// overflow requires it, is not implemented.
 #ifndef TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 #define TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 
@@ -21,6 +39,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
+#include "base/device/host_device.h"
+#include "base/tensor/memory.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/sgd.h"
 #include "zero3/state/gradient_reducer.h"
@@ -107,8 +128,12 @@ struct OptimizerShardOptions {
   offload::MemoryTier* tier = nullptr;  // Null: in memory.
   std::string key_prefix;               // Prefix of keys in the tier.
   bool overlap = true;
-  // Reads blocks of tiers without in-place access.
+  // Step on the host; needs a tier, and a queue that is not immediate.
+  bool on_host = false;
+  // Reads blocks of tiers without in-place access. With on_host, of the host.
   std::shared_ptr<ShardPrefetch> prefetch;
+  // Has the queues of copies to and from the device; used with on_host.
+  std::shared_ptr<ShardPrefetch> copies = {};
 };
 
 class OptimizerShard {
@@ -117,6 +142,13 @@ class OptimizerShard {
   static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(
       const StateContext& context, const OptimizerShardOptions& options);
 
+  // Waits for copies between the host and the device.
+  ~OptimizerShard();
+
+  // The queue that works on the optimizer's state.
+  Queue& queue() const {
+    return options_.on_host ? HostQueue() : context_.queue();
+  }
   absl::Status SetLearningRate(double learning_rate);
   // Moments per trained element: 0 to 2.
   int moment_count() const { return MomentCount(options_.kind, options_.sgd); }
@@ -128,9 +160,22 @@ class OptimizerShard {
   // True if `id` has a master weight besides its value.
   bool HasMaster(ParameterId id) const;
 
+  // With on_host: begins to download what Step needs of the device, the final
+  // `gradient` of a parameter and, if it is its own master weight, its value.
+  // Once a step for each trainable parameter, before Step; does nothing if it
+  // was done in this step.
+  absl::Status StartDownload(ParameterId id,
+                             const offload::ConstTypedSpan& gradient,
+                             const GradientReducer& gradients,
+                             OwnValues& values);
+  // The gradient will change: StartDownload must be called again. Later work of
+  // the device's queue comes after the download.
+  absl::Status ForgetDownload(ParameterId id);
+  // Ends a step: later work of the device's queue comes after the downloads.
+  absl::Status AwaitDownloads();
   // Runs step number `step` on all trainable elements of this rank.
   // Precondition: gradients.Finish() returned. After an error some parameters
-  // have been updated.
+  // have been updated. With on_host the host waits for the downloads.
   absl::Status Step(int64_t step, const offload::StepScale& scale,
                     GradientReducer& gradients, OwnValues& values);
 
@@ -144,6 +189,15 @@ class OptimizerShard {
 
  private:
   static constexpr size_t kNone = ~size_t{0};
+
+  // What Step uses of a parameter that lies on the device; pinned.
+  struct HostCopy {
+    Buffer gradient, value;
+    offload::TypedSpan gradient_span;
+    Event downloaded;            // Both.
+    bool is_downloaded = false;  // In this step; may be under way.
+    Event uploaded;              // The last upload of the value.
+  };
 
   // The optimizer that is used.
   using Optimizer = std::variant<std::unique_ptr<offload::AdamW>,
@@ -173,6 +227,21 @@ class OptimizerShard {
   absl::Status StepOne(int64_t step, const offload::StepScale& scale,
                        ParameterId id, GradientReducer& gradients,
                        OwnValues& values);
+  absl::StatusOr<offload::TypedSpan> OpenValue(ParameterId id,
+                                               OwnValues& values);
+  absl::Status CloseValue(ParameterId id, OwnValues& values);
+  absl::StatusOr<offload::TypedSpan> OpenGradient(ParameterId id,
+                                                  GradientReducer& gradients);
+  absl::Status CloseGradient(ParameterId id, GradientReducer& gradients);
+  // Copies from the device to `target`, which is allocated at first.
+  absl::Status Download(const offload::ConstTypedSpan& from, Buffer& target);
+  absl::Status Upload(const offload::TypedSpan& to, HostCopy& from);
+  StateOps& ops() const {
+    return options_.on_host ? *host_ops_ : *context_.device.ops;
+  }
+  HostCopy& HostCopyOf(ParameterId id) {
+    return host_copies_[static_cast<size_t>(id.value())];
+  }
   absl::StatusOr<offload::MomentSpan> OpenMoment(OptimizerPart part,
                                                  ParameterId id);
 
@@ -182,6 +251,9 @@ class OptimizerShard {
   std::vector<ParameterId> owned_;  // Trainable, with a slot here; by slot.
   std::unique_ptr<ShardStore> stores_[3];
   std::vector<size_t> block_of_[3];  // By id.
+  const std::shared_ptr<StateOps> host_ops_ = HostStateOps();
+  std::vector<HostCopy> host_copies_;  // By id.
+  Event last_download_;
 };
 
 }  // namespace tessera::zero3

@@ -9,21 +9,55 @@
 
 namespace tessera::zero3 {
 
-ShardPrefetch::ShardPrefetch(const Options& options) : options_(options) {}
+namespace {
 
-ShardPrefetch::~ShardPrefetch() = default;
+// Memory in which tiers read and write blocks of `device`.
+StateDevice NearDeviceOf(const StateDevice& device) {
+  if (device.queue->is_immediate()) return device;
+  StateDevice near;
+  near.memory = device.queue->device().staging_memory();
+  return near;
+}
+
+}  // namespace
+
+ShardPrefetch::ShardPrefetch(const Options& options)
+    : options_(options),
+      blocks_(options.device, BufferPool::Reuse::kDoubleBuffered) {}
+
+ShardPrefetch::~ShardPrefetch() { AwaitWork(); }
+
+absl::StatusOr<ShardPrefetch::CopyQueues*> ShardPrefetch::Copies() {
+  Device& device = options_.device.queue->device();
+  if (copies_.up == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(copies_.up, device.CreateQueue("upload"));
+  }
+  if (copies_.down == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(copies_.down, device.CreateQueue("download"));
+  }
+  return &copies_;
+}
+
+// Errors are returned by later calls of the queues.
+void ShardPrefetch::AwaitWork() {
+  options_.device.queue->Synchronize().IgnoreError();
+  if (copies_.up != nullptr) copies_.up->Synchronize().IgnoreError();
+  if (copies_.down != nullptr) copies_.down->Synchronize().IgnoreError();
+}
 
 absl::StatusOr<offload::Prefetcher*> ShardPrefetch::For(
     offload::MemoryTier& tier) {
   std::unique_ptr<offload::Prefetcher>& prefetcher = prefetchers_[&tier];
   if (prefetcher == nullptr) {
+    const StateDevice near = NearDeviceOf(options_.device);
     TESSERA_ASSIGN_OR_RETURN(
         prefetcher,
         offload::Prefetcher::Create(
             tier, {.budget = std::max<int64_t>(options_.near_bytes, 1),
                    .grows = true,
-                   .resource = options_.device.memory,
-                   .accounting = options_.device.accounting,
+                   .resource = near.memory,
+                   .device = &near.queue->device(),
+                   .accounting = near.accounting,
                    .prefetch = options_.reads_ahead}));
     if (in_step_) TESSERA_RETURN_IF_ERROR(prefetcher->BeginStep());
   }
@@ -33,6 +67,7 @@ absl::StatusOr<offload::Prefetcher*> ShardPrefetch::For(
 absl::Status ShardPrefetch::BeginStep() {
   if (in_step_) return absl::OkStatus();
   in_step_ = true;
+  blocks_.BeginStep();
   for (const auto& [tier, prefetcher] : prefetchers_) {
     if (prefetcher == nullptr) continue;
     TESSERA_RETURN_IF_ERROR(prefetcher->BeginStep());
@@ -84,6 +119,7 @@ absl::StatusOr<std::unique_ptr<ShardStore>> ShardStore::Create(
 }
 
 ShardStore::~ShardStore() {
+  if (in_tier()) options_.prefetch->AwaitWork();
   for (Shard& shard : shards_) {
     if (shard.block.tier == nullptr || shard.block.bytes == 0) continue;
     shard.view = {};
@@ -119,34 +155,62 @@ absl::Status ShardStore::AllocateHere(Shard& shard) {
       AccountedMemory::Allocate(options_.device, shard.block.key,
                                 shard.block.bytes, options_.purpose));
   shard.bytes = shard.memory.bytes();
-  options_.device.ops->Zero(shard.bytes);
+  TESSERA_RETURN_IF_ERROR(options_.device.ops->Zero(shard.bytes));
+  return MarkWrite(shard);
+}
+
+absl::Status ShardStore::MarkWrite(Shard& shard) {
+  if (!options_.marks_writes) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(shard.last_write, options_.device.Mark());
   return absl::OkStatus();
+}
+
+// The device's queue waits; its mark stands for the arrival from then on.
+absl::Status ShardStore::AwaitArrival(Shard& shard) {
+  if (shard.arrival.state() == nullptr) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(options_.device.queue->Wait(shard.arrival));
+  shard.arrival = {};
+  return MarkWrite(shard);
+}
+
+absl::StatusOr<Event> ShardStore::ReadyAfter(size_t index,
+                                             const QueuePoint& other) {
+  const Shard& shard = shards_[index];
+  const Event last = Later(other, shard.last_write).event;
+  if (shard.arrival.state() == nullptr) return last;
+  TESSERA_ASSIGN_OR_RETURN(auto* const copies, options_.prefetch->Copies());
+  Queue& up = *copies->up;
+  TESSERA_RETURN_IF_ERROR(up.Wait(last));
+  TESSERA_RETURN_IF_ERROR(up.Wait(shard.arrival));
+  return up.Record();
 }
 
 absl::Status ShardStore::PutZeros(Shard& shard) {
   const offload::BlockInfo info = {options_.purpose, shard.block.dtype};
-  auto view =
-      shard.block.tier->MapNew(shard.block.key, shard.block.bytes, info);
-  if (view.ok()) {
-    options_.device.ops->Zero(view->bytes);
-    return absl::OkStatus();
+  if (!on_device()) {
+    auto view =
+        shard.block.tier->MapNew(shard.block.key, shard.block.bytes, info);
+    if (view.ok()) return options_.device.ops->Zero(view->bytes);
+    if (!absl::IsUnimplemented(view.status())) return view.status();
   }
-  if (!absl::IsUnimplemented(view.status())) return view.status();
   shard.is_rounded =
       !shard.block.tier->IsLossless(options_.purpose, shard.block.dtype);
   TESSERA_RETURN_IF_ERROR(PutZeroBuffer(shard));
-  if (shard.block.tier->Map(shard.block.key).ok()) return absl::OkStatus();
+  if (!on_device() && shard.block.tier->Map(shard.block.key).ok()) {
+    return absl::OkStatus();
+  }
   TESSERA_ASSIGN_OR_RETURN(shard.prefetcher,
                            options_.prefetch->For(*shard.block.tier));
   return absl::OkStatus();
 }
 
 absl::Status ShardStore::PutZeroBuffer(Shard& shard) {
+  const StateDevice near = NearDeviceOf(options_.device);
   TESSERA_ASSIGN_OR_RETURN(
       const AccountedMemory buffer,
-      AccountedMemory::Allocate(options_.device, shard.block.key,
-                                shard.block.bytes, offload::Purpose::kBuffers));
-  options_.device.ops->Zero(buffer.bytes());
+      AccountedMemory::Allocate(near, shard.block.key, shard.block.bytes,
+                                offload::Purpose::kBuffers));
+  TESSERA_RETURN_IF_ERROR(near.ops->Zero(buffer.bytes()));
   return shard.block.tier->Put(shard.block.key, buffer.bytes(),
                                {options_.purpose, shard.block.dtype});
 }
@@ -178,8 +242,19 @@ absl::StatusOr<std::span<std::byte>> ShardStore::Open(size_t index,
                                                       ShardAccess access) {
   Shard& shard = shards_[index];
   if (shard.block.bytes == 0 || shard.block.tier == nullptr) {
+    if (access != ShardAccess::kElsewhere) {
+      TESSERA_RETURN_IF_ERROR(AwaitArrival(shard));
+    }
     return shard.bytes;
   }
+  if (!on_device()) return OpenNear(shard, access);
+  if (shard.opens == 0) TESSERA_RETURN_IF_ERROR(OpenOnDevice(shard, access));
+  ++shard.opens;
+  return shard.bytes;
+}
+
+absl::StatusOr<std::span<std::byte>> ShardStore::OpenNear(Shard& shard,
+                                                          ShardAccess access) {
   if (shard.prefetcher == nullptr) TESSERA_RETURN_IF_ERROR(MapBlock(shard));
   if (shard.prefetcher != nullptr) {
     TESSERA_ASSIGN_OR_RETURN(
@@ -191,15 +266,98 @@ absl::StatusOr<std::span<std::byte>> ShardStore::Open(size_t index,
   return shard.bytes;
 }
 
+absl::Status ShardStore::OpenOnDevice(Shard& shard, ShardAccess access) {
+  TESSERA_ASSIGN_OR_RETURN(
+      AccountedMemory memory,
+      options_.prefetch->blocks().Take(shard.block.key, shard.block.bytes));
+  absl::StatusOr<std::span<std::byte>> near = OpenNear(shard, access);
+  if (!near.ok()) {
+    const Event last_use = memory.last_use().event;
+    options_.prefetch->blocks().Give(std::move(memory), last_use);
+    return near.status();
+  }
+  shard.near = *near;
+  shard.memory = std::move(memory);
+  shard.bytes = shard.memory.bytes();
+  Queue& queue = *options_.device.queue;
+  if (access == ShardAccess::kOverwrite) {
+    TESSERA_RETURN_IF_ERROR(queue.Wait(shard.memory.last_use().event));
+  } else {
+    TESSERA_RETURN_IF_ERROR(Upload(shard));
+    TESSERA_RETURN_IF_ERROR(queue.Wait(shard.near_read));
+  }
+  return MarkWrite(shard);
+}
+
+absl::Status ShardStore::Upload(Shard& shard) {
+  TESSERA_ASSIGN_OR_RETURN(auto* const copies, options_.prefetch->Copies());
+  Queue& up = *copies->up;
+  TESSERA_RETURN_IF_ERROR(up.Wait(shard.memory.last_use().event));
+  TESSERA_RETURN_IF_ERROR(up.Wait(shard.near_written));
+  TESSERA_RETURN_IF_ERROR(up.Copy(shard.near, shard.bytes));
+  TESSERA_ASSIGN_OR_RETURN(shard.near_read, up.Record());
+  return absl::OkStatus();
+}
+
+absl::Status ShardStore::Download(Shard& shard) {
+  TESSERA_ASSIGN_OR_RETURN(auto* const copies, options_.prefetch->Copies());
+  Queue& down = *copies->down;
+  TESSERA_ASSIGN_OR_RETURN(const Event written,
+                           options_.device.queue->Record());
+  TESSERA_RETURN_IF_ERROR(down.Wait(written));
+  TESSERA_RETURN_IF_ERROR(down.Copy(shard.bytes, shard.near));
+  TESSERA_ASSIGN_OR_RETURN(shard.near_written, down.Record());
+  return absl::OkStatus();
+}
+
 absl::Status ShardStore::Close(size_t index, bool changed) {
   Shard& shard = shards_[index];
+  if (changed) TESSERA_RETURN_IF_ERROR(MarkWrite(shard));
   if (shard.block.bytes == 0 || shard.block.tier == nullptr) {
-    return absl::OkStatus();
+    return AwaitArrival(shard);
   }
+  if (!on_device()) return CloseNear(shard, changed, Event());
+  shard.is_changed |= changed;
+  return --shard.opens > 0 ? absl::OkStatus() : CloseOnDevice(shard);
+}
+
+absl::StatusOr<std::span<std::byte>> ShardStore::OpenOnHost(
+    size_t index, ShardAccess access) {
+  Shard& shard = shards_[index];
+  TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> near,
+                           OpenNear(shard, access));
+  for (Event* const last : {&shard.near_read, &shard.near_written}) {
+    TESSERA_RETURN_IF_ERROR(std::exchange(*last, {}).Wait());
+  }
+  TESSERA_RETURN_IF_ERROR(options_.device.queue->device().HostAccess(
+      WritesTo(near), "use a block of a tier"));
+  return near;
+}
+
+absl::Status ShardStore::CloseOnHost(size_t index, bool changed) {
+  return CloseNear(shards_[index], changed, Event());
+}
+
+absl::Status ShardStore::CloseOnDevice(Shard& shard) {
+  const bool changed = std::exchange(shard.is_changed, false);
+  BufferPool& blocks = options_.prefetch->blocks();
+  if (changed) {
+    TESSERA_RETURN_IF_ERROR(Download(shard));
+    blocks.Give(std::exchange(shard.memory, {}), shard.near_written);
+  } else {
+    blocks.Give(std::exchange(shard.memory, {}));
+  }
+  shard.near = {};
+  return CloseNear(shard, changed,
+                   changed ? shard.near_written : shard.near_read);
+}
+
+absl::Status ShardStore::CloseNear(Shard& shard, bool changed, Event last_use) {
   shard.bytes = {};
   shard.view = {};
   if (shard.prefetcher == nullptr) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(shard.prefetcher->Done(shard.block.key, changed));
+  TESSERA_RETURN_IF_ERROR(
+      shard.prefetcher->Done(shard.block.key, changed, std::move(last_use)));
   return changed && shard.is_rounded
              ? shard.prefetcher->PutAway(shard.block.key)
              : absl::OkStatus();
@@ -217,17 +375,19 @@ absl::Status ShardStore::Settle() {
   for (const Shard& shard : shards_) prefetchers.insert(shard.prefetcher);
   prefetchers.erase(nullptr);
   absl::Status status;
+  const bool waits = !on_device() && !options_.writes_late;
   for (Prefetcher* prefetcher : prefetchers) {
-    status.Update(prefetcher->Flush());
+    status.Update(waits ? prefetcher->Flush() : prefetcher->store_status());
   }
   return status;
 }
 
-void ShardStore::SetToZeros() {
+absl::Status ShardStore::SetToZeros() {
   for (Shard& shard : shards_) {
     if (shard.block.tier != nullptr) continue;
-    options_.device.ops->Zero(shard.bytes);
+    TESSERA_RETURN_IF_ERROR(options_.device.ops->Zero(shard.bytes));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace tessera::zero3

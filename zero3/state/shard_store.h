@@ -15,6 +15,16 @@
 // tier that rounds is written at once and read again, so that results do not
 // depend on how long a shard stays near.
 //
+// On a device that is not immediate, near memory is staging memory of the host,
+// for tiers with in-place access too. Open enqueues an upload to memory of the
+// device, Close a download, and the write to the tier begins after it; only a
+// block that is not near yet, or is being written, makes the host wait. Copies
+// have a queue for each direction: the upload of a block runs beside the work
+// on the blocks before it, and the download beside the work on those after it.
+// The host may also use near memory itself (OpenOnHost), between uses by the
+// device, and another queue may write a shard that lies in memory of the device
+// (SetArrival).
+//
 // One thread at a time.
 //
 // ShardPrefetch reads the shards of a state from tiers before they are used. It
@@ -39,6 +49,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -115,6 +126,17 @@ class ShardPrefetch {
   explicit ShardPrefetch(const Options& options);
   ~ShardPrefetch();
 
+  // Memory of the device for blocks that are open.
+  BufferPool& blocks() { return blocks_; }
+  // The queues of copies between near memory and memory of the device, which is
+  // not immediate.
+  struct CopyQueues {
+    std::unique_ptr<Queue> up;
+    std::unique_ptr<Queue> down;
+  };
+  absl::StatusOr<CopyQueues*> Copies();
+  // Waits for the work of the device's queue and of the copies.
+  void AwaitWork();
   // The prefetcher of `tier`, which must outlive this. ResourceExhausted if the
   // device has too little room for its near memory.
   absl::StatusOr<offload::Prefetcher*> For(offload::MemoryTier& tier);
@@ -126,6 +148,8 @@ class ShardPrefetch {
 
  private:
   const Options options_;
+  BufferPool blocks_;
+  CopyQueues copies_;  // Null until they are used.
   bool in_step_ = false;
   std::map<offload::MemoryTier*, std::unique_ptr<offload::Prefetcher>>
       prefetchers_;
@@ -145,11 +169,16 @@ struct ShardStoreOptions {
   // The prefetcher of the state. Null: one for this store alone, with room for
   // three of its largest blocks.
   std::shared_ptr<ShardPrefetch> prefetch = {};
+  // Keep the last writes, for queues other than the device's.
+  bool marks_writes = false;
+  // On an immediate queue too, Settle does not wait.
+  bool writes_late = false;
 };
 
 enum class ShardAccess {
   kUpdate,
   kOverwrite,  // The old contents are not needed, and not read.
+  kElsewhere,  // Read by another queue, after ReadyAfter.
 };
 
 class ShardStore {
@@ -171,28 +200,56 @@ class ShardStore {
   // Block `index` will be opened soon.
   void Announce(size_t index);
 
-  // The bytes of block `index`, valid until Close. Errors are the tier's,
+  // The bytes of block `index`, valid until Close, for the device's queue.
+  // Errors are the tier's,
   // including those of an earlier write whose near memory is needed.
   // Preconditions here and below: index < size(), and Open precedes Close.
   absl::StatusOr<std::span<std::byte>> Open(
       size_t index, ShardAccess access = ShardAccess::kUpdate);
+  // The caller's changes are enqueued.
   absl::Status Close(size_t index, bool changed);
+
+  // With marks_writes: another queue reads the block, which is open, and begins
+  // after the returned event: the last change and `other` come before it.
+  absl::StatusOr<Event> ReadyAfter(size_t index, const QueuePoint& other);
+  // Another queue, which has waited for the device's queue, writes the block
+  // until `arrived`. Its next use waits. Precondition: the block is closed, and
+  // not in a tier.
+  void SetArrival(size_t index, Event arrived) {
+    shards_[index].arrival = std::move(arrived);
+  }
+
+  // The same as Open and Close, for the host, of a block in a tier that is not
+  // open. The host waits for copies of the block that are under way.
+  absl::StatusOr<std::span<std::byte>> OpenOnHost(
+      size_t index, ShardAccess access = ShardAccess::kUpdate);
+  absl::Status CloseOnHost(size_t index, bool changed);
 
   // The contents of the closed block are not needed any more and need not be
   // written. Its bytes are undefined until it is opened with kOverwrite.
   absl::Status Discard(size_t index);
 
-  // Returns when all changes are in the tiers.
+  // Returns when all changes are in the tiers. On a device that is not
+  // immediate, or with writes_late, it does not wait: the error of an earlier
+  // write.
   absl::Status Settle();
 
   // Sets the shards in memory to zeros, and not those in tiers.
-  void SetToZeros();
+  absl::Status SetToZeros();
 
  private:
   struct Shard {
     ShardBlock block;
     std::span<std::byte> bytes = {};  // Valid in memory, or while open.
-    AccountedMemory memory = {};      // Without a tier.
+    // Without a tier, or of the device while it is open.
+    AccountedMemory memory = {};
+    std::span<std::byte> near = {};  // Behind memory of the device, while open.
+    Event near_read = {};            // The last upload from near memory,
+    Event near_written = {};         // and the last download to it.
+    int64_t opens = 0;               // With memory of the device.
+    bool is_changed = false;
+    QueuePoint last_write = {};
+    Event arrival = {};  // The end of a write by another queue.
     // In a tier with in-place access, while it is open.
     offload::BlockView view = {};
     // In a tier without in-place access.
@@ -204,9 +261,20 @@ class ShardStore {
 
   absl::Status AllocateAll();
   absl::Status AllocateHere(Shard& shard);
+  absl::Status MarkWrite(Shard& shard);
+  absl::Status AwaitArrival(Shard& shard);
   absl::Status PutZeros(Shard& shard);
   absl::Status PutZeroBuffer(Shard& shard);
   absl::Status MapBlock(Shard& shard);
+  bool on_device() const { return !options_.device.queue->is_immediate(); }
+  absl::StatusOr<std::span<std::byte>> OpenNear(Shard& shard,
+                                                ShardAccess access);
+  absl::Status CloseNear(Shard& shard, bool changed, Event last_use);
+  absl::Status OpenOnDevice(Shard& shard, ShardAccess access);
+  absl::Status CloseOnDevice(Shard& shard);
+  // Enqueue copies between near memory and memory of the device.
+  absl::Status Upload(Shard& shard);
+  absl::Status Download(Shard& shard);
 
   ShardStoreOptions options_;
   std::vector<Shard> shards_;

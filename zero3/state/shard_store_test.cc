@@ -298,7 +298,7 @@ TEST(ShardStoreTest, EachBlockIsInItsOwnTier) {
   ASSERT_THAT(host.Get("block/1", held), IsOk());
   EXPECT_THAT(held, Each(std::byte{2}));
   // Blocks in tiers are not changed.
-  store->SetToZeros();
+  TESSERA_EXPECT_OK(store->SetToZeros());
   EXPECT_THAT(*store->Open(0), Each(std::byte{0}));
   EXPECT_THAT(*store->Open(1), Each(std::byte{2}));
   EXPECT_THAT(*store->Open(2), Each(std::byte{3}));

@@ -1,6 +1,7 @@
 #include "zero3/state/sharded_state.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -33,6 +34,12 @@ absl::Status CheckTiers(const ShardedStateOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "gradients in a tier at stage ", options.stage,
         ": below stage 2 every rank has all of them; use stage 2 or 3"));
+  }
+  if (options.optimizer_on_host.value_or(false) &&
+      options.optimizer_tier == nullptr) {
+    return absl::InvalidArgumentError(
+        "optimizer_on_host without optimizer_tier: the optimizer's state is in "
+        "memory of the device; give it a tier, such as a HostTier");
   }
   return absl::OkStatus();
 }
@@ -197,12 +204,12 @@ absl::StatusOr<StateContext> SeatOf(const ModelParameters& model,
       .small_below = options.stage == 3 ? options.persistence_threshold : 0};
   TESSERA_ASSIGN_OR_RETURN(StateLayout created,
                            StateLayout::Create(model, layout));
-  StateDevice device(options.device);
+  StateDevice device(options.device,
+                     options.queue == nullptr ? HostQueue() : *options.queue);
   if (device.accounting == nullptr) {
     device.accounting =
         std::make_shared<offload::Accounting>("device", offload::kUnlimited);
   }
-  if (options.memory != nullptr) device.memory = options.memory;
   if (options.ops != nullptr) device.ops = options.ops;
   return StateContext{std::move(created),
                       is_partitioned ? shard.rank() : topology::Rank(0),
@@ -231,23 +238,6 @@ std::vector<const ModelParameter*> TrainableOf(const ModelParameters& model) {
   return parameters;
 }
 
-// Sets this rank's elements of a parameter from `at` on.
-absl::Status SetFirst(const TensorView& first, int64_t at,
-                      const offload::TypedSpan& own,
-                      std::span<std::byte> master) {
-  const std::span<const std::byte> bytes(
-      first.data(), static_cast<size_t>(first.size_in_bytes()));
-  const int64_t width = SizeInBytes(own.dtype());
-  TESSERA_RETURN_IF_ERROR(
-      Convert(first.dtype(), bytes, own.dtype(),
-              {own.data() + at * width,
-               static_cast<size_t>(first.element_count() * width)}));
-  if (master.empty()) return absl::OkStatus();
-  std::copy(bytes.begin(), bytes.end(),
-            master.begin() + at * SizeInBytes(first.dtype()));
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
@@ -263,26 +253,36 @@ absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
   std::unique_ptr<ShardedState> state(new ShardedState(context, options));
   TESSERA_RETURN_IF_ERROR(state->JoinGroups(groups));
   state->prefetch_ = std::make_shared<ShardPrefetch>(
-      ShardPrefetch::Options{.near_bytes = state->NearBytesOfTiers(),
+      ShardPrefetch::Options{.near_bytes = state->NearBytesOfTiers(false),
                              .reads_ahead = options.overlap,
                              .device = context.device});
+  if (state->StepsOnHost()) {
+    state->host_prefetch_ = std::make_shared<ShardPrefetch>(
+        ShardPrefetch::Options{.near_bytes = state->NearBytesOfTiers(true),
+                               .reads_ahead = options.overlap,
+                               .device = {}});
+  }
   TESSERA_RETURN_IF_ERROR(state->CreateParameters());
   TESSERA_RETURN_IF_ERROR(state->CreateGradients());
   TESSERA_RETURN_IF_ERROR(state->CreateOptimizer());
+  TESSERA_RETURN_IF_ERROR(state->CreateStatistics());
   return state;
 }
+
+// Its members do not wait for work that uses several of them.
+ShardedState::~ShardedState() { queue().Synchronize().IgnoreError(); }
 
 absl::Status ShardedState::JoinGroups(const ShardedStateGroups& groups) {
   TESSERA_ASSIGN_OR_RETURN(groups_.gather, Copy(*groups.shard, "gather"));
   TESSERA_RETURN_IF_ERROR(JoinSecondary(*groups.shard));
   TESSERA_ASSIGN_OR_RETURN(groups_.reduce, Copy(*groups.shard, "reduce"));
-  TESSERA_ASSIGN_OR_RETURN(groups_.agree, Copy(*groups.shard, "agree"));
+  TESSERA_ASSIGN_OR_RETURN(groups_.agree, Copy(groups.shard->host(), "agree"));
   if (groups.replicas != nullptr) {
     TESSERA_ASSIGN_OR_RETURN(groups_.replicas,
                              Copy(*groups.replicas, "reduce"));
   }
   if (groups.model != nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(groups_.model, Copy(*groups.model, "norm"));
+    TESSERA_ASSIGN_OR_RETURN(groups_.model, Copy(groups.model->host(), "norm"));
   }
   return absl::OkStatus();
 }
@@ -306,7 +306,10 @@ absl::Status ShardedState::JoinSecondary(collectives::Communicator& shard) {
 }
 
 ShardStoreOptions ShardedState::StoreOptions(offload::Purpose purpose) const {
-  return {.purpose = purpose, .device = context_.device, .prefetch = prefetch_};
+  return {.purpose = purpose,
+          .device = context_.device,
+          .prefetch = prefetch_,
+          .marks_writes = purpose == offload::Purpose::kParameters};
 }
 
 // A single rank with its shards in memory has everything whole, too.
@@ -317,23 +320,29 @@ bool ShardedState::IsWhole(const ModelParameter& parameter) const {
          context_.layout.IsSmall(parameter.id);
 }
 
+bool ShardedState::StepsOnHost() const {
+  return options_.optimizer_tier != nullptr && !queue().is_immediate() &&
+         context_.device.ops->has_values() &&
+         options_.optimizer_on_host.value_or(true);
+}
+
 // Bytes in near memory of the slots that OptimizerShard and the stores keep in
 // tiers.
-int64_t ShardedState::NearBytesOfTiers() const {
+int64_t ShardedState::NearBytesOfTiers(bool of_host) const {
   constexpr int64_t kValuesAhead = 16;
   std::vector<OffloadedBytes> by_slot;
   for (const Extent& extent : context_.layout.ExtentsOf(context_.rank)) {
     const ModelParameter& parameter = context_.model()[extent.parameter];
     OffloadedBytes& bytes = by_slot.emplace_back();
-    if (options_.parameter_tier != nullptr && !IsWhole(parameter)) {
+    if (!of_host && options_.parameter_tier != nullptr && !IsWhole(parameter)) {
       bytes.value = extent.slot * SizeInBytes(parameter.dtype());
     }
     if (!parameter.trainable()) continue;
     bytes.update = bytes.value;
-    if (options_.gradient_tier != nullptr) {
+    if (!of_host && options_.gradient_tier != nullptr) {
       bytes.update += extent.slot * SizeInBytes(GradientTypeOf(parameter));
     }
-    if (options_.optimizer_tier != nullptr) {
+    if (options_.optimizer_tier != nullptr && of_host == StepsOnHost()) {
       bytes.update += OptimizerShard::BytesOfSlot(
           parameter, extent.slot, options_.moments,
           MomentCount(options_.optimizer, options_.sgd));
@@ -421,16 +430,20 @@ absl::Status ShardedState::CreateGradients() {
 }
 
 absl::Status ShardedState::CreateOptimizer() {
+  const bool on_host = StepsOnHost();
   TESSERA_ASSIGN_OR_RETURN(
       optimizer_,
-      OptimizerShard::Create(context_, {.kind = options_.optimizer,
-                                        .adamw = options_.adamw,
-                                        .sgd = options_.sgd,
-                                        .moments = options_.moments,
-                                        .tier = options_.optimizer_tier,
-                                        .key_prefix = options_.key_prefix,
-                                        .overlap = options_.overlap,
-                                        .prefetch = prefetch_}));
+      OptimizerShard::Create(context_,
+                             {.kind = options_.optimizer,
+                              .adamw = options_.adamw,
+                              .sgd = options_.sgd,
+                              .moments = options_.moments,
+                              .tier = options_.optimizer_tier,
+                              .key_prefix = options_.key_prefix,
+                              .overlap = options_.overlap,
+                              .on_host = on_host,
+                              .prefetch = on_host ? host_prefetch_ : prefetch_,
+                              .copies = prefetch_}));
   return absl::OkStatus();
 }
 
@@ -440,6 +453,34 @@ absl::Status ShardedState::Fill(Filler fill) {
   }
   TESSERA_RETURN_IF_ERROR(optimizer_->Settle());
   return FinishRestoring(0);
+}
+
+// Sets this rank's elements of a parameter from `at` on.
+absl::Status ShardedState::SetFirst(const TensorView& first, int64_t at,
+                                    const offload::TypedSpan& own,
+                                    std::span<std::byte> master) {
+  const std::span<const std::byte> bytes(
+      first.data(), static_cast<size_t>(first.size_in_bytes()));
+  const int64_t width = SizeInBytes(own.dtype());
+  const std::span<std::byte> to = {
+      own.At(at), static_cast<size_t>(first.element_count() * width)};
+  if (queue().is_immediate()) {
+    TESSERA_RETURN_IF_ERROR(Convert(first.dtype(), bytes, own.dtype(), to));
+  } else {
+    std::vector<std::byte> converted(to.size());
+    TESSERA_RETURN_IF_ERROR(
+        Convert(first.dtype(), bytes, own.dtype(), converted));
+    TESSERA_RETURN_IF_ERROR(staging_.Upload(converted, to));
+  }
+  if (!master.empty()) {
+    const int64_t begin = at * SizeInBytes(first.dtype());
+    const std::span<std::byte> exact =
+        master.subspan(static_cast<size_t>(begin), bytes.size());
+    TESSERA_RETURN_IF_ERROR(optimizer_->queue().is_immediate()
+                                ? optimizer_->queue().Copy(bytes, exact)
+                                : staging_.Upload(bytes, exact));
+  }
+  return queue().Synchronize();  // So that a block of staging memory is enough.
 }
 
 // In blocks, so that no more is held than has to be.
@@ -492,7 +533,23 @@ absl::Status ShardedState::CheckIds(std::span<const ParameterId> window) const {
 // An evaluation loads blocks when it uses them, outside of the steps whose
 // order of uses the prefetcher follows.
 absl::Status ShardedState::BeginTraffic() {
-  return is_evaluating_ ? absl::OkStatus() : Tell(prefetch_->BeginStep());
+  return is_evaluating_ ? absl::OkStatus() : Tell(BeginStepOfTiers());
+}
+
+absl::Status ShardedState::BeginStepOfTiers() {
+  TESSERA_RETURN_IF_ERROR(prefetch_->BeginStep());
+  return host_prefetch_ == nullptr ? absl::OkStatus()
+                                   : host_prefetch_->BeginStep();
+}
+
+absl::StatusOr<ShardTraffic> ShardedState::EndStepOfTiers() {
+  TESSERA_ASSIGN_OR_RETURN(ShardTraffic traffic, prefetch_->EndStep());
+  if (host_prefetch_ == nullptr) return traffic;
+  TESSERA_ASSIGN_OR_RETURN(const ShardTraffic host, host_prefetch_->EndStep());
+  const int64_t near_bytes = traffic.near_bytes + host.near_bytes;
+  traffic.Add(host);
+  traffic.near_bytes = near_bytes;
+  return traffic;
 }
 
 absl::Status ShardedState::EndEvaluation() {
@@ -543,6 +600,7 @@ absl::Status ShardedState::Release(std::span<const ParameterId> window) {
 
 absl::StatusOr<TensorView> ShardedState::Gradient(ParameterId id) {
   TESSERA_RETURN_IF_ERROR(gradients_->CheckOpen(id));
+  TESSERA_RETURN_IF_ERROR(Tell(optimizer_->ForgetDownload(id)));
   absl::StatusOr<TensorView> gradient = gradients_->Gradient(id);
   TESSERA_RETURN_IF_ERROR(Tell(gradient.status()));
   return gradient;
@@ -551,16 +609,50 @@ absl::StatusOr<TensorView> ShardedState::Gradient(ParameterId id) {
 absl::Status ShardedState::ReduceGradients(
     std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(gradients_->CheckWindow(window));
-  TESSERA_RETURN_IF_ERROR(Tell(prefetch_->BeginStep()));
-  return Tell(gradients_->Start(window));
+  TESSERA_RETURN_IF_ERROR(Tell(BeginStepOfTiers()));
+  return Tell(StartReducing(window));
 }
 
-absl::StatusOr<offload::TypedSpan> ShardedState::OwnGradient(ParameterId id) {
+absl::Status ShardedState::StartReducing(std::span<const ParameterId> window) {
+  if (host_prefetch_ == nullptr) return gradients_->Start(window);
+  reductions_.resize(static_cast<size_t>(context_.model().count()));
+  previous_reductions_.resize(reductions_.size());
+  for (ParameterId id : window) {
+    ++reductions_[IndexOf(id)];
+    TESSERA_RETURN_IF_ERROR(optimizer_->ForgetDownload(id));
+  }
+  // The reductions of the window before have finished.
+  TESSERA_RETURN_IF_ERROR(gradients_->Start(window));
+  return DownloadFinal(
+      std::exchange(last_reduced_, {window.begin(), window.end()}));
+}
+
+absl::Status ShardedState::DownloadFinal(std::span<const ParameterId> reduced) {
+  if (gradients_->in_tier()) return absl::OkStatus();
+  for (ParameterId id : reduced) {
+    if (!context_.model()[id].trainable() ||
+        reductions_[IndexOf(id)] != previous_reductions_[IndexOf(id)]) {
+      continue;
+    }
+    TESSERA_ASSIGN_OR_RETURN(const offload::ConstTypedSpan own,
+                             gradients_->OpenOwn(id));
+    TESSERA_RETURN_IF_ERROR(
+        optimizer_->StartDownload(id, own, *gradients_, *own_values_));
+    TESSERA_RETURN_IF_ERROR(gradients_->CloseOwn(id, /*changed=*/false));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorView> ShardedState::OwnGradient(ParameterId id) {
   TESSERA_RETURN_IF_ERROR(context_.model().CheckId(id));
-  absl::StatusOr<offload::TypedSpan> own = gradients_->OpenOwn(id);
+  const absl::StatusOr<offload::TypedSpan> own = gradients_->OpenOwn(id);
   TESSERA_RETURN_IF_ERROR(Tell(own.status()));
+  TESSERA_RETURN_IF_ERROR(Tell(optimizer_->ForgetDownload(id)));
   open_gradients_.push_back(id);
-  return own;
+  const int64_t shape[] = {own->size()};
+  return TensorView::Create(
+      {own->data(), static_cast<size_t>(own->size_in_bytes())}, own->dtype(),
+      shape, context_.device.memory->kind());
 }
 
 absl::Status ShardedState::CloseOwnGradients() {
@@ -613,13 +705,11 @@ absl::Status ShardedState::CheckAllReduced() {
   return absl::FailedPreconditionError(reason);
 }
 
-absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOne(
-    const ModelParameter& parameter) {
-  offload::GradientStatistics all;
+std::vector<ElementRange> ShardedState::CountedOf(
+    const ModelParameter& parameter) const {
   const Extent extent = context_.OwnExtent(parameter.id);
-  TESSERA_ASSIGN_OR_RETURN(const offload::ConstTypedSpan own,
-                           gradients_->OpenOwn(parameter.id));
   const ElementRange whole = {0, parameter.elements};
+  std::vector<ElementRange> counted;
   for (const ElementRange& range :
        options_.counted_in_norm.empty()
            ? std::span(&whole, 1)
@@ -627,35 +717,76 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOne(
                  options_.counted_in_norm[IndexOf(parameter.id)])) {
     const int64_t begin = std::max(range.begin, extent.begin);
     const int64_t end = std::min(range.end, extent.end);
-    if (begin >= end) continue;
-    TESSERA_ASSIGN_OR_RETURN(
-        const offload::GradientStatistics one,
-        context_.device.ops->Measure(offload::ConstTypedSpan(
-            own.At(begin - extent.begin), own.dtype(), end - begin)));
-    all.Add(one);
+    if (begin < end) {
+      counted.push_back({begin - extent.begin, end - extent.begin});
+    }
   }
-  TESSERA_RETURN_IF_ERROR(
-      gradients_->CloseOwn(parameter.id, /*changed=*/false));
-  return all;
+  return counted;
 }
 
-absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureOwn() {
-  offload::GradientStatistics all;
+absl::Status ShardedState::CreateStatistics() {
+  if (!context_.device.ops->has_values()) return absl::OkStatus();
+  size_t count = 0;
+  for (const ModelParameter* parameter : TrainableOf(context_.model())) {
+    count += CountedOf(*parameter).size();
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      statistics_,
+      Buffer::Allocate(context_.device.memory,
+                       count * sizeof(offload::GradientStatistics)));
+  return absl::OkStatus();
+}
+
+absl::Status ShardedState::StartMeasuring() {
   const std::vector<const ModelParameter*> parameters =
       TrainableOf(context_.model());
+  std::span<std::byte> results = statistics_.bytes();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (options_.overlap && i + 1 < parameters.size()) {
       gradients_->AnnounceOwn(parameters[i + 1]->id);
     }
-    TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics one,
-                             MeasureOne(*parameters[i]));
-    all.Add(one);
+    const ParameterId id = parameters[i]->id;
+    TESSERA_ASSIGN_OR_RETURN(const offload::ConstTypedSpan own,
+                             gradients_->OpenOwn(id));
+    TESSERA_RETURN_IF_ERROR(
+        optimizer_->StartDownload(id, own, *gradients_, *own_values_));
+    for (const ElementRange& range : CountedOf(*parameters[i])) {
+      const auto size =
+          std::min(results.size(), sizeof(offload::GradientStatistics));
+      TESSERA_RETURN_IF_ERROR(context_.device.ops->Measure(
+          {own.At(range.begin), own.dtype(), range.end - range.begin},
+          results.first(size)));
+      results = results.subspan(size);
+    }
+    TESSERA_RETURN_IF_ERROR(gradients_->CloseOwn(id, /*changed=*/false));
+  }
+  return absl::OkStatus();
+}
+
+// The only wait of a step for the device, unless the host steps.
+absl::StatusOr<offload::GradientStatistics> ShardedState::SumOfOwn() {
+  offload::GradientStatistics all;
+  TESSERA_RETURN_IF_ERROR(StartMeasuring());
+  TESSERA_ASSIGN_OR_RETURN(const Download download,
+                           staging_.StartDownload(statistics_.bytes()));
+  TESSERA_ASSIGN_OR_RETURN(std::span<const std::byte> results, download.Wait());
+  if (results.empty()) return all;
+  for (const ModelParameter* parameter : TrainableOf(context_.model())) {
+    offload::GradientStatistics sum;
+    const size_t count = CountedOf(*parameter).size();
+    for (size_t i = 0; i < count; ++i) {
+      offload::GradientStatistics one;
+      std::memcpy(&one, results.data(), sizeof one);
+      results = results.subspan(sizeof one);
+      sum.Add(one);
+    }
+    all.Add(sum);
   }
   return all;
 }
 
 absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAll() {
-  TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics own, MeasureOwn());
+  TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics own, SumOfOwn());
   double sums[] = {own.sum_of_squares, static_cast<double>(own.non_finite)};
   const collectives::Buffer buffer{std::span(sums)};
   // At stage 0 every rank has measured everything.
@@ -677,7 +808,7 @@ absl::StatusOr<UpdateReport> ShardedState::Step() {
 }
 
 absl::StatusOr<UpdateReport> ShardedState::StepAlone() {
-  TESSERA_RETURN_IF_ERROR(prefetch_->BeginStep());
+  TESSERA_RETURN_IF_ERROR(BeginStepOfTiers());
   if (gathered_ != nullptr) TESSERA_RETURN_IF_ERROR(gathered_->EndStep());
   TESSERA_RETURN_IF_ERROR(CheckAllReduced());
   TESSERA_RETURN_IF_ERROR(CloseOwnGradients());
@@ -698,8 +829,11 @@ absl::StatusOr<UpdateReport> ShardedState::StepAlone() {
         *gradients_, *own_values_));
     TESSERA_RETURN_IF_ERROR(FinishRestoring(steps_ + 1));
   }
-  gradients_->Clear();
-  TESSERA_ASSIGN_OR_RETURN(report.traffic, prefetch_->EndStep());
+  TESSERA_RETURN_IF_ERROR(optimizer_->AwaitDownloads());
+  last_reduced_.clear();
+  previous_reductions_ = std::exchange(reductions_, {});
+  TESSERA_RETURN_IF_ERROR(gradients_->Clear());
+  TESSERA_ASSIGN_OR_RETURN(report.traffic, EndStepOfTiers());
   total_traffic_.Add(report.traffic);
   return report;
 }

@@ -12,6 +12,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
+#include "base/device/staging.h"
 #include "base/dtype/dtype.h"
 #include "base/tensor/memory.h"
 #include "base/tensor/tensor_view.h"
@@ -86,12 +88,19 @@ struct ShardedStateOptions {
   offload::MemoryTier* parameter_tier = nullptr;
   offload::MemoryTier* gradient_tier = nullptr;
   offload::MemoryTier* optimizer_tier = nullptr;
+  // ZeRO-Offload: the host runs the optimizer's step where optimizer_tier keeps
+  // its state (OptimizerShardOptions::on_host); otherwise the device does, and
+  // the state is copied to it and back. No effect on an immediate queue, whose
+  // step is the host's anyway. Default: true if there is an optimizer_tier.
+  std::optional<bool> optimizer_on_host = {};
   // Prefix of keys in tiers. Ranks that share a tier need different ones.
   std::string key_prefix = "";
   // The budget of this rank's own memory; null: unlimited.
   std::shared_ptr<offload::Accounting> device = nullptr;
-  // Its resource, and the operations on it; null: HostMemory, HostStateOps.
-  std::shared_ptr<MemoryResource> memory = nullptr;
+  // Computes on the state and decides on whose device it lies; outlives the
+  // state. Null: HostQueue().
+  Queue* queue = nullptr;
+  // The operations on it; null: HostStateOps(queue).
   std::shared_ptr<StateOps> ops = nullptr;
 };
 
@@ -134,6 +143,12 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
 // these calls (of a group, a tier, a budget) breaks the state permanently, on
 // every rank: no rank waits for the one that failed, and all report its number
 // and its reason. Resume from the last checkpoint. One thread at a time.
+//
+// Work on the state is enqueued on options.queue, as the caller's use of values
+// and gradients is: a call orders later work of the queue, and only Step waits
+// for the device, once, for the norm of the gradients. With optimizer_on_host
+// it also waits for the downloads of the gradients, one parameter after the
+// other, between the norm and the update. Views are of the device's memory.
 
 // Not owned; only used while the state is created.
 struct ShardedStateGroups {
@@ -164,6 +179,9 @@ class ShardedState {
       const ModelParameters& model, const ShardedStateOptions& options,
       const ShardedStateGroups& groups);
 
+  // Waits for the device's work.
+  ~ShardedState();
+
   const StateLayout& layout() const { return context_.layout; }
   topology::Rank rank() const { return context_.rank; }
   const ShardedStateOptions& options() const { return options_; }
@@ -185,7 +203,7 @@ class ShardedState {
   absl::Status AnnounceGather(std::span<const ParameterId> window);
   // Starts to gather a window; several may be gathered at a time.
   absl::Status StartGather(std::span<const ParameterId> window);
-  // Returns when the window's parameters are whole.
+  // The queue's later work sees the window's parameters whole.
   absl::Status AwaitGather(std::span<const ParameterId> window);
   // StartGather and AwaitGather.
   absl::Status Acquire(std::span<const ParameterId> window);
@@ -202,10 +220,10 @@ class ShardedState {
   // trainable parameters of a group of the model. At stages 0 and 1 once a
   // step, after the last micro-batch; at stages 2 and 3 any number of times.
   absl::Status ReduceGradients(std::span<const ParameterId> window);
-  // The reduced gradient of the elements that this rank owns. The caller may
-  // change it until Step, for example to add the gradient of a tied embedding
-  // from another pipeline stage.
-  absl::StatusOr<offload::TypedSpan> OwnGradient(ParameterId id);
+  // The reduced gradient of the elements that this rank owns, [n]. The caller
+  // may change it until Step, for example to add the gradient of a tied
+  // embedding from another pipeline stage.
+  absl::StatusOr<TensorView> OwnGradient(ParameterId id);
 
   // The factor for the loss of this step.
   double loss_scale() const { return scaler_.scale(); }
@@ -228,6 +246,9 @@ class ShardedState {
   // For checkpoints: the elements that this rank owns and the steps taken.
   // FinishRestoring publishes restored values to the other ranks.
   OwnValues& own_values() { return *own_values_; }
+  Queue& queue() const { return context_.queue(); }
+  // Copies between the host and the state's memory, on its queue.
+  StagingPool& staging() { return staging_; }
   OptimizerShard& optimizer() { return *optimizer_; }
   LossScaler& scaler() { return scaler_; }
   int64_t steps() const { return steps_; }
@@ -235,50 +256,74 @@ class ShardedState {
 
  private:
   ShardedState(const StateContext& context, const ShardedStateOptions& options)
-      : context_(context), options_(options), scaler_(options.loss_scale) {}
+      : context_(context),
+        options_(options),
+        scaler_(options.loss_scale),
+        staging_(context.queue()) {}
 
   absl::Status JoinGroups(const ShardedStateGroups& groups);
   absl::Status JoinSecondary(collectives::Communicator& shard);
   absl::Status CheckIds(std::span<const ParameterId> window) const;
   absl::Status BeginTraffic();
+  absl::Status BeginStepOfTiers();
+  absl::StatusOr<ShardTraffic> EndStepOfTiers();
   ShardStoreOptions StoreOptions(offload::Purpose purpose) const;
   bool IsWhole(const ModelParameter& parameter) const;
-  int64_t NearBytesOfTiers() const;
+  bool StepsOnHost() const;
+  // Near memory for the state that the prefetcher of the host reads, or that of
+  // the device.
+  int64_t NearBytesOfTiers(bool of_host) const;
   DType GradientTypeOf(const ModelParameter& parameter) const;
   absl::Status CreateParameters();
   absl::Status CreateGradients();
   absl::Status CreateOptimizer();
   absl::Status FillOne(const ModelParameter& parameter, Filler fill);
+  absl::Status SetFirst(const TensorView& first, int64_t at,
+                        const offload::TypedSpan& own,
+                        std::span<std::byte> master);
   // Breaks the groups, so that no rank waits for this one; returns `status`.
   absl::Status Tell(absl::Status status);
   absl::StatusOr<UpdateReport> StepAlone();
+  absl::Status StartReducing(std::span<const ParameterId> window);
+  // Downloads gradients that are final if each is reduced as often as in the
+  // previous step.
+  absl::Status DownloadFinal(std::span<const ParameterId> reduced);
   absl::Status CheckAllReduced();
   absl::Status CloseOwnGradients();
-  absl::StatusOr<offload::GradientStatistics> MeasureOne(
-      const ModelParameter& parameter);
-  absl::StatusOr<offload::GradientStatistics> MeasureOwn();
+  // Elements whose norm this rank counts, from the first that it owns.
+  std::vector<ElementRange> CountedOf(const ModelParameter& parameter) const;
+  absl::Status CreateStatistics();
+  absl::Status StartMeasuring();
+  absl::StatusOr<offload::GradientStatistics> SumOfOwn();
   absl::StatusOr<offload::GradientStatistics> MeasureAll();
 
   const StateContext context_;
   const ShardedStateOptions options_;
   LossScaler scaler_;
+  StagingPool staging_;
+  Buffer statistics_;  // One GradientStatistics for each CountedOf.
   int64_t steps_ = 0;
   bool is_evaluating_ = false;
   ShardTraffic total_traffic_;
   std::vector<ParameterId> open_gradients_;  // By OwnGradient.
+  // If the host steps: the window whose reduction was started last, and how
+  // often each gradient was reduced, by id, in this step and the previous one.
+  std::vector<ParameterId> last_reduced_;
+  std::vector<int64_t> reductions_, previous_reductions_;
 
   // One group per kind of traffic, so that they do not wait for each other.
   struct Groups {
     std::unique_ptr<collectives::Communicator> gather;
     std::unique_ptr<collectives::Communicator> secondary;  // hpZ.
     std::unique_ptr<collectives::Communicator> reduce;
-    std::unique_ptr<collectives::Communicator> agree;
+    std::unique_ptr<collectives::Communicator> agree;  // Of the host.
     std::unique_ptr<collectives::Communicator> replicas;
-    std::unique_ptr<collectives::Communicator> model;
+    std::unique_ptr<collectives::Communicator> model;  // Of the host.
   };
   Groups groups_;
 
   std::shared_ptr<ShardPrefetch> prefetch_;
+  std::shared_ptr<ShardPrefetch> host_prefetch_;  // Null unless StepsOnHost().
   std::unique_ptr<WholeParameters> whole_;
   std::unique_ptr<ShardStore> value_shards_;  // Stage 3.
   std::unique_ptr<OwnValues> own_values_;

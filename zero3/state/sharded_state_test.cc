@@ -377,10 +377,10 @@ TEST(ShardedStateTest, OwnGradientsCanBeChangedBeforeTheStep) {
               for (const ModelParameter& parameter :
                    state->layout().model().all()) {
                 if (!parameter.trainable()) continue;
-                TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
+                TESSERA_ASSIGN_OR_RETURN(const TensorView own,
                                          state->OwnGradient(parameter.id));
                 auto* const values = reinterpret_cast<float*>(own.data());
-                std::fill(values, values + own.size(), 2.0f);
+                std::fill(values, values + own.element_count(), 2.0f);
               }
               TESSERA_ASSIGN_OR_RETURN(const UpdateReport report,
                                        state->Step());

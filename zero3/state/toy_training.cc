@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/device/emulated_device.h"
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
+#include "collectives/emulated/emulated_communicator.h"
 #include "collectives/in_process/in_process.h"
 
 namespace tessera::zero3::testing {
@@ -55,20 +57,43 @@ absl::StatusOr<std::vector<double>> AsDoubles(const ConstTensorView& view) {
   return values;
 }
 
+absl::StatusOr<std::vector<double>> Downloaded(ShardedState& state,
+                                               const ConstTensorView& view) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const Download download,
+      state.staging().StartDownload(
+          {view.data(), static_cast<size_t>(view.size_in_bytes())}));
+  TESSERA_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
+                           download.Wait());
+  std::vector<double> values(static_cast<size_t>(view.element_count()));
+  TESSERA_RETURN_IF_ERROR(Convert(view.dtype(), bytes, DType::kF64,
+                                  std::as_writable_bytes(std::span(values))));
+  return values;
+}
+
+// A backward pass, on the state's queue.
 absl::Status AddGradient(ShardedState& state, int64_t step, int64_t part,
                          ParameterId id) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView value, state.Value(id));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<double> values, AsDoubles(value));
   TESSERA_ASSIGN_OR_RETURN(const TensorView gradient, state.Gradient(id));
-  TESSERA_ASSIGN_OR_RETURN(std::vector<double> sums, AsDoubles(gradient));
-  for (size_t e = 0; e < sums.size(); ++e) {
-    sums[e] +=
-        state.loss_scale() *
-        GradientOf(step, part, id.value(), static_cast<int64_t>(e), values[e]);
-  }
-  return Convert(
-      DType::kF64, std::as_bytes(std::span(sums)), gradient.dtype(),
-      {gradient.data(), static_cast<size_t>(gradient.size_in_bytes())});
+  const double scale = state.loss_scale();
+  return state.queue().Launch(
+      {.name = "backward",
+       .accesses = {ReadsFrom(value), WritesTo(gradient)},
+       .run = [=](const DeviceAddresses& at) -> absl::StatusOr<Event> {
+         TESSERA_ASSIGN_OR_RETURN(const std::vector<double> values,
+                                  AsDoubles(at(value)));
+         const TensorView to = at(gradient);
+         TESSERA_ASSIGN_OR_RETURN(std::vector<double> sums, AsDoubles(to));
+         for (size_t e = 0; e < sums.size(); ++e) {
+           sums[e] += scale * GradientOf(step, part, id.value(),
+                                         static_cast<int64_t>(e), values[e]);
+         }
+         TESSERA_RETURN_IF_ERROR(
+             Convert(DType::kF64, std::as_bytes(std::span(sums)), to.dtype(),
+                     {to.data(), static_cast<size_t>(to.size_in_bytes())}));
+         return Event();
+       }});
 }
 
 absl::Status FillToy(const ModelParameter& parameter, int64_t begin,
@@ -99,7 +124,8 @@ absl::Status ReduceAll(ShardedState& state) {
 }
 
 absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
-                                    collectives::Communicator& world) {
+                                    collectives::Communicator& world,
+                                    Queue* queue) {
   const int64_t rank = world.rank().value();
   TESSERA_ASSIGN_OR_RETURN(auto shard,
                            world.Split(rank / options.ranks, rank, "data"));
@@ -107,6 +133,7 @@ absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
                            world.Split(rank % options.ranks, rank, "replicas"));
   ShardedStateOptions state_options = options.state;
   state_options.key_prefix = absl::StrCat("rank ", rank, "/");
+  state_options.queue = queue;
   if (options.adapt) options.adapt(rank, state_options);
   TESSERA_ASSIGN_OR_RETURN(
       auto state,
@@ -119,6 +146,7 @@ absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
   const int64_t world_size = options.ranks * options.replicas;
   const int64_t mine = options.parts / world_size;
   for (int step = 0; step < options.steps; ++step) {
+    const DeviceCounts before = state->queue().device().counts();
     if (options.holds_gradients) TESSERA_RETURN_IF_ERROR(AskAll(*state));
     for (int64_t i = 0; i < mine; ++i) {
       const bool reduce = !options.holds_gradients &&
@@ -127,11 +155,36 @@ absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
           RunPart(*state, step, rank + i * world_size, reduce));
     }
     if (options.holds_gradients) TESSERA_RETURN_IF_ERROR(ReduceAll(*state));
+    const DeviceCounts passed = state->queue().device().counts();
     TESSERA_ASSIGN_OR_RETURN(const UpdateReport report, state->Step());
     result.reports.push_back(report);
+    const DeviceCounts after = state->queue().device().counts();
+    result.host_waits.push_back(after.host_waits - before.host_waits);
+    result.waits_in_step.push_back(after.host_waits - passed.host_waits);
+    result.allocations.push_back(after.allocations - before.allocations);
   }
   result.usage = state->usage();
   TESSERA_ASSIGN_OR_RETURN(result.values, ReadValues(*state));
+  return result;
+}
+
+absl::StatusOr<ToyResult> TrainOnDevice(
+    const ToyOptions& options,
+    std::unique_ptr<collectives::Communicator> host) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::shared_ptr<EmulatedDevice> device,
+      EmulatedDevice::Create(
+          {.memory_bytes = size_t{64} << 20,
+           .seed = 100 * options.device_seed +
+                   static_cast<uint64_t>(host->rank().value()),
+           .timing = options.timing}));
+  TESSERA_ASSIGN_OR_RETURN(const auto queue, device->CreateQueue("compute"));
+  TESSERA_ASSIGN_OR_RETURN(
+      const auto world,
+      collectives::CreateEmulatedCommunicator(std::move(host), *device));
+  TESSERA_ASSIGN_OR_RETURN(ToyResult result,
+                           TrainRank(options, *world, queue.get()));
+  result.time = device->simulated_time();
   return result;
 }
 
@@ -213,7 +266,7 @@ absl::StatusOr<std::vector<std::vector<double>>> ReadValues(
         for (ParameterId id : window) {
           TESSERA_ASSIGN_OR_RETURN(const TensorView value, state.Value(id));
           TESSERA_ASSIGN_OR_RETURN(all[static_cast<size_t>(id.value())],
-                                   AsDoubles(value));
+                                   Downloaded(state, value));
         }
         return absl::OkStatus();
       }));
@@ -232,8 +285,13 @@ std::vector<absl::StatusOr<ToyResult>> Train(const ToyOptions& options) {
       how.reproducible = options.reproducible;
       auto world =
           collectives::Communicator::Create(std::move((*engines)[r]), how);
-      results[r] = world.ok() ? TrainRank(options, **world)
-                              : absl::StatusOr<ToyResult>(world.status());
+      if (!world.ok()) {
+        results[r] = world.status();
+      } else if (options.device_seed == 0) {
+        results[r] = TrainRank(options, **world, nullptr);
+      } else {
+        results[r] = TrainOnDevice(options, *std::move(world));
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();

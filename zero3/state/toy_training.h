@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device/device_timeline.h"
 #include "zero3/state/sharded_state.h"
 
 namespace tessera::zero3::testing {
@@ -32,6 +34,11 @@ struct ToyOptions {
   // CommunicatorOptions::reproducible.
   bool reproducible = false;
   ShardedStateOptions state = {};
+  // Trains on an emulated device for each rank, with seeds from this one; 0: on
+  // the CPU.
+  uint64_t device_seed = 0;
+  // The emulated device's (base/device/device_timeline.h).
+  std::optional<DeviceTiming> timing = {};
   // Changes the options of a rank; called on its thread.
   std::function<void(int64_t rank, ShardedStateOptions&)> adapt = {};
 };
@@ -40,7 +47,11 @@ struct ToyResult {
   // The values of every parameter at the end, as f64.
   std::vector<std::vector<double>> values;
   std::vector<UpdateReport> reports;
-  offload::Usage usage;  // At the end, of this rank's own memory.
+  // By step: of the rank's device.
+  std::vector<int64_t> host_waits, allocations;
+  std::vector<int64_t> waits_in_step;  // Those of host_waits in Step.
+  SimulatedTime time;                  // Of all steps, by ToyOptions::timing.
+  offload::Usage usage;                // At the end, of this rank's own memory.
 };
 
 // Trains on every rank of all groups; returns each rank's result or error.

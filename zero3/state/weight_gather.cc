@@ -121,7 +121,8 @@ absl::Status WeightGather::CheckSizes(std::span<const std::byte> own,
 }
 
 absl::Status WeightGather::Start(std::span<const std::byte> own,
-                                 std::span<std::byte> whole) {
+                                 std::span<std::byte> whole,
+                                 const QueuePoint& ready) {
   if (work_) {
     return absl::FailedPreconditionError(
         absl::StrCat("a gather of \"", parameter_.name(),
@@ -132,26 +133,30 @@ absl::Status WeightGather::Start(std::span<const std::byte> own,
   pool_.Give(std::exchange(encoded_, {}));
   whole_ = whole;
   starts_secondary_ = has_secondary_;
-  if (has_secondary_) return StartSecondary();
-  return quantized_ ? StartQuantized(own) : StartNative(own);
+  if (has_secondary_) return StartSecondary(ready);
+  return quantized_ ? StartQuantized(own) : StartNative(own, ready);
 }
 
 // Ranks that gather different parameters get an error.
 absl::Status WeightGather::StartOn(collectives::Communicator& group,
                                    collectives::ConstBuffer own,
                                    collectives::Buffer whole,
-                                   const std::vector<int64_t>& counts) {
+                                   const std::vector<int64_t>& counts,
+                                   const QueuePoint& ready) {
   collectives::Operation operation =
       collectives::AllGatherOf(own, whole, CountsOf(counts));
   operation.label = static_cast<uint32_t>(parameter_.id.value()) + 1;
-  TESSERA_ASSIGN_OR_RETURN(work_, group.Start(std::move(operation)));
+  TESSERA_ASSIGN_OR_RETURN(
+      work_, group.Start(std::move(operation), {.after = ready.event}));
   return absl::OkStatus();
 }
 
-absl::Status WeightGather::StartNative(std::span<const std::byte> own) {
+absl::Status WeightGather::StartNative(std::span<const std::byte> own,
+                                       const QueuePoint& ready) {
   TESSERA_ASSIGN_OR_RETURN(
       work_, groups_.shard->Start(
-                 GatherOperation(context_.layout, parameter_.id, own, whole_)));
+                 GatherOperation(context_.layout, parameter_.id, own, whole_),
+                 {.after = ready.event}));
   return absl::OkStatus();
 }
 
@@ -165,15 +170,16 @@ absl::Status WeightGather::StartQuantized(std::span<const std::byte> own) {
       Block(encoded_.bytes(), bytes, context_.rank.value(), 1);
   TESSERA_RETURN_IF_ERROR(
       context_.device.ops->EncodeInt8(parameter_.dtype(), own, mine));
+  TESSERA_ASSIGN_OR_RETURN(const QueuePoint encoded, context_.device.Mark());
   return StartOn(
       *groups_.shard,
       collectives::ConstBuffer(mine.data(), static_cast<int64_t>(mine.size()),
                                DType::kU8),
       collectives::Buffer(encoded_.bytes().data(), Sum(bytes), DType::kU8),
-      bytes);
+      bytes, encoded);
 }
 
-absl::Status WeightGather::StartSecondary() {
+absl::Status WeightGather::StartSecondary(const QueuePoint& ready) {
   const DType dtype = parameter_.dtype();
   const int64_t mine =
       secondary_slots_[static_cast<size_t>(groups_.secondary->rank().value())];
@@ -181,12 +187,12 @@ absl::Status WeightGather::StartSecondary() {
       *groups_.secondary,
       collectives::ConstBuffer(secondary_.bytes().data(), mine, dtype),
       collectives::Buffer(whole_.data(), Sum(secondary_slots_), dtype),
-      secondary_slots_);
+      secondary_slots_, Later(ready, secondary_written_));
 }
 
 absl::Status WeightGather::Finish() {
   if (!work_) return absl::OkStatus();
-  absl::Status done = work_->Wait();
+  absl::Status done = context_.queue().Wait(work_->event());
   work_.reset();
   if (done.ok() && !starts_secondary_) {
     if (quantized_) done = Decode();
@@ -217,19 +223,23 @@ std::span<std::byte> WeightGather::SecondaryIn(
 
 absl::Status WeightGather::KeepSecondary() {
   const std::span<const std::byte> part = SecondaryIn(whole_);
-  TESSERA_ASSIGN_OR_RETURN(
-      secondary_,
-      AccountedMemory::Allocate(
-          context_.device, absl::StrCat(parameter_.name(), " (second copy)"),
-          static_cast<int64_t>(part.size()), offload::Purpose::kParameters));
-  context_.device.ops->Copy(part, secondary_.bytes());
+  if (secondary_.bytes().empty()) {
+    TESSERA_ASSIGN_OR_RETURN(
+        secondary_,
+        AccountedMemory::Allocate(
+            context_.device, absl::StrCat(parameter_.name(), " (second copy)"),
+            static_cast<int64_t>(part.size()), offload::Purpose::kParameters));
+  }
+  TESSERA_RETURN_IF_ERROR(context_.device.ops->Copy(part, secondary_.bytes()));
+  TESSERA_ASSIGN_OR_RETURN(secondary_written_, context_.device.Mark());
   has_secondary_ = true;
   return absl::OkStatus();
 }
 
+// On a device, freeing would wait for the work that is enqueued.
 void WeightGather::Forget() {
   has_secondary_ = false;
-  secondary_ = {};
+  if (context_.queue().is_immediate()) secondary_ = {};
 }
 
 int64_t WeightGather::held_bytes() const {
@@ -294,10 +304,17 @@ absl::Status GatheredParameters::StartOne(ParameterId id) {
   }
   std::span<std::byte> own;
   live.has_shard_open = live.gather->NeedsOwn();
+  QueuePoint ready = live.memory.last_use();
   if (live.has_shard_open) {
-    TESSERA_ASSIGN_OR_RETURN(own, shards_.Open(ShardOf(id)), At(id, _));
+    // The device's queue encodes it.
+    const auto access =
+        options_.quantized ? ShardAccess::kUpdate : ShardAccess::kElsewhere;
+    TESSERA_ASSIGN_OR_RETURN(own, shards_.Open(ShardOf(id), access), At(id, _));
+    TESSERA_ASSIGN_OR_RETURN(ready.event,
+                             shards_.ReadyAfter(ShardOf(id), ready), At(id, _));
   }
-  TESSERA_RETURN_IF_ERROR(At(id, live.gather->Start(own, live.memory.bytes())));
+  TESSERA_RETURN_IF_ERROR(
+      At(id, live.gather->Start(own, live.memory.bytes(), ready)));
   live.is_started = true;
   return absl::OkStatus();
 }
@@ -327,7 +344,7 @@ absl::StatusOr<TensorView> GatheredParameters::Value(ParameterId id) const {
   }
   return TensorView::Create(
       live.memory.bytes().first(static_cast<size_t>(parameter.bytes)),
-      parameter.dtype(), parameter.spec.shape);
+      parameter.dtype(), parameter.spec.shape, context_.device.memory->kind());
 }
 
 absl::Status GatheredParameters::Release(std::span<const ParameterId> window) {

@@ -95,12 +95,14 @@ class WeightGather {
 
   // Starts to fill `whole`, layout.GatheredElements(id) elements, from every
   // rank's slot `own`. Both must stay valid until Finish; `own` may be empty
-  // unless NeedsOwn(). FailedPrecondition if a gather is under way;
-  // InvalidArgument for wrong sizes; ResourceExhausted if there is no room for
-  // the codes.
-  absl::Status Start(std::span<const std::byte> own,
-                     std::span<std::byte> whole);
-  // Waits until `whole` has the values. OK if no gather is under way.
+  // unless NeedsOwn(). The device's queue has written `own` and used `whole`
+  // before `ready`; codes are written by that queue when it comes to them.
+  // FailedPrecondition if a gather is under way; InvalidArgument for wrong
+  // sizes; ResourceExhausted if there is no room for the codes.
+  absl::Status Start(std::span<const std::byte> own, std::span<std::byte> whole,
+                     const QueuePoint& ready = {});
+  // Later work of the device's queue comes after the arrival of the values in
+  // `whole`. OK if no gather is under way.
   absl::Status Finish();
 
   // Frees the second copy, so that the next gather reads shards again. Must not
@@ -113,10 +115,12 @@ class WeightGather {
  private:
   absl::Status StartOn(collectives::Communicator& group,
                        collectives::ConstBuffer own, collectives::Buffer whole,
-                       const std::vector<int64_t>& counts);
-  absl::Status StartNative(std::span<const std::byte> own);
+                       const std::vector<int64_t>& counts,
+                       const QueuePoint& ready);
+  absl::Status StartNative(std::span<const std::byte> own,
+                           const QueuePoint& ready);
   absl::Status StartQuantized(std::span<const std::byte> own);
-  absl::Status StartSecondary();
+  absl::Status StartSecondary(const QueuePoint& ready);
   absl::Status Decode();
   absl::Status KeepSecondary();
   std::span<std::byte> SecondaryIn(std::span<std::byte> whole) const;
@@ -135,6 +139,7 @@ class WeightGather {
   std::span<std::byte> whole_;
   AccountedMemory encoded_;
   AccountedMemory secondary_;
+  QueuePoint secondary_written_;
   bool has_secondary_ = false;
   bool starts_secondary_ = false;  // The gather under way is of second copies.
 };

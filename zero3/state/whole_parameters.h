@@ -3,6 +3,7 @@
 //
 //   values.Value(id);                            // For computation.
 //   values.Own(id);                              // For this rank's update.
+//   TESSERA_RETURN_IF_ERROR(values.MarkWritten(id));  // It is enqueued.
 //   TESSERA_RETURN_IF_ERROR(values.StartPublish());   // Sends updates ...
 //   TESSERA_RETURN_IF_ERROR(values.Wait(id));         // until here.
 #ifndef TESSERA_ZERO3_STATE_WHOLE_PARAMETERS_H_
@@ -11,6 +12,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,10 +47,17 @@ class WholeParameters {
   // The elements of this rank's extent.
   offload::TypedSpan Own(ParameterId id) const;
 
+  // The update of Own(id) is the last work that was enqueued: its publication
+  // need not wait for later work.
+  absl::Status MarkWritten(ParameterId id);
+  // Another queue, which has waited for the device's queue, writes Own(id)
+  // until `arrived`: its publication waits for that, and Wait does.
+  absl::Status MarkWritten(ParameterId id, Event arrived);
   // A collective: starts to all-gather the elements that each rank owns, in the
   // order of parameters. Precondition: nothing is under way (WaitAll).
   absl::Status StartPublish();
-  // Returns when the parameter's values have arrived. Errors name it.
+  // Later work of the device's queue comes after the arrival of the parameter's
+  // values. Errors name it.
   absl::Status Wait(ParameterId id);
   absl::Status WaitAll();
 
@@ -66,6 +75,9 @@ class WholeParameters {
   collectives::Communicator& group_;
   std::vector<bool> has_;                // By id.
   std::vector<AccountedMemory> memory_;  // By id; gathered elements.
+  // By id; number 0: not written since the last publication.
+  std::vector<QueuePoint> written_;
+  std::vector<Event> arrivals_;  // By id; not waited for yet.
   std::vector<std::optional<collectives::Work>> works_;  // By id; under way.
 };
 
@@ -96,10 +108,35 @@ class OwnValues {
   }
 
   absl::Status Close(ParameterId id, bool changed) {
-    if (whole_.Has(id) || context_.OwnExtent(id).slot == 0) {
-      return absl::OkStatus();
+    if (whole_.Has(id)) {
+      return changed ? whole_.MarkWritten(id) : absl::OkStatus();
     }
+    if (context_.OwnExtent(id).slot == 0) return absl::OkStatus();
     return shards_->Close(ShardOf(id), changed);
+  }
+
+  // True if the elements are in a tier; then the host may use them by
+  // OpenOnHost and CloseOnHost.
+  bool InTier(ParameterId id) const {
+    return !whole_.Has(id) && shards_->block(ShardOf(id)).tier != nullptr;
+  }
+  absl::StatusOr<offload::TypedSpan> OpenOnHost(ParameterId id) {
+    TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes,
+                             shards_->OpenOnHost(ShardOf(id)));
+    return offload::TypedSpan(bytes.data(), context_.model()[id].dtype(),
+                              context_.OwnExtent(id).size());
+  }
+  absl::Status CloseOnHost(ParameterId id, bool changed) {
+    return shards_->CloseOnHost(ShardOf(id), changed);
+  }
+
+  // Close, if another queue, which has waited for the device's queue, writes
+  // the elements until `arrived`. Precondition: !InTier(id).
+  absl::Status CloseWritten(ParameterId id, Event arrived) {
+    if (whole_.Has(id)) return whole_.MarkWritten(id, std::move(arrived));
+    TESSERA_RETURN_IF_ERROR(Close(id, /*changed=*/false));
+    shards_->SetArrival(ShardOf(id), std::move(arrived));
+    return absl::OkStatus();
   }
 
   // The parameter will be opened soon.

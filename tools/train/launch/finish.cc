@@ -103,7 +103,7 @@ std::string DescribeDifference(const LossDifference& difference) {
   return absl::StrFormat(
       "the losses of %d steps on one rank differ by at most %.2g of their "
       "value (step %d)",
-      difference.steps, difference.largest, difference.at_step);
+      difference.steps, difference.largest, difference.at_step + 1);
 }
 
 namespace {
@@ -131,7 +131,7 @@ std::string ShowLosses(const RunResult& result) {
   const StepRecord& first = result.steps.front().record;
   const StepRecord& last = result.steps.back().record;
   return absl::StrFormat("%.4f at step %d, %.4f at step %d", first.loss,
-                         first.step, last.loss, last.step);
+                         first.step + 1, last.loss, last.step + 1);
 }
 
 // Null if there was none.
@@ -179,7 +179,7 @@ std::string SummaryText(const Settings& settings, const RunResult& result) {
     line("validation",
          absl::StrFormat("loss %.4f, perplexity %.4g after step %d",
                          *last->eval_loss, std::exp(*last->eval_loss),
-                         last->step));
+                         last->step + 1));
   }
   if (!result.ranks.empty()) {
     line("time", ShowTime(result));

@@ -129,7 +129,7 @@ RunResult SummaryExample() {
 TEST(SummaryTextTest, SaysWhatARunCameTo) {
   EXPECT_EQ(SummaryText({}, SummaryExample()),
             "\n2 steps of 2048 tokens in 4.0 s, 1024 tokens/s\n"
-            "loss       5.5000 at step 0, 2.2500 at step 1\n"
+            "loss       5.5000 at step 1, 2.2500 at step 2\n"
             "time       compute 40 %, communication 30 %, bubble 20 %, offload "
             "10 %; rank 1 computes least, 30 %\n"
             "memory     1.5 MiB resident at most, of rank 1\n"
@@ -216,7 +216,7 @@ TEST(CompareLossesTest, ALossThatIsNoNumberIsTheLargestDifference) {
     EXPECT_TRUE(std::isnan(difference.largest));
     EXPECT_EQ(difference.at_step, 1);
     EXPECT_THAT(CheckDifference(difference, {}),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("step 1")));
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("step 2")));
   }
 }
 

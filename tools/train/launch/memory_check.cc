@@ -4,7 +4,6 @@
 #include <array>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -102,38 +101,37 @@ class Arithmetic {
     const int64_t queries =
         std::min(s.positions[static_cast<size_t>(s.context_rank)], kQueries);
     const int64_t heads = s.heads / s.kv_heads;
-    std::vector<int64_t> positions(static_cast<size_t>(queries));
-    std::iota(positions.begin(), positions.end(), 0);
     TESSERA_ASSIGN_OR_RETURN(const Tensor q,
-                             Zeros(s.dtype, {queries, heads, s.head_size}));
+                             Zeros(s.dtype, {1, queries, heads, s.head_size}));
     TESSERA_ASSIGN_OR_RETURN(const Tensor k,
-                             Zeros(s.dtype, {queries, 1, s.head_size}));
+                             Zeros(s.dtype, {1, queries, 1, s.head_size}));
     TESSERA_ASSIGN_OR_RETURN(
-        Tensor output, Result(s.statistics, {queries, heads, s.head_size}));
+        Tensor output, Result(s.statistics, {1, queries, heads, s.head_size}));
     TESSERA_ASSIGN_OR_RETURN(Tensor pair,
                              Result(s.statistics, {2, queries, s.head_size}));
     TESSERA_ASSIGN_OR_RETURN(Tensor numbers,
-                             Result(s.statistics, {queries, heads}));
-    const tensor_parallel::AttentionBlock block = {.query = q.view(),
-                                                   .key = k.view(),
-                                                   .value = k.view(),
-                                                   .query_positions = positions,
-                                                   .key_positions = positions};
+                             Result(s.statistics, {1, queries, heads}));
+    const tensor_parallel::AttentionBlock block = {
+        .query = q.view(), .key = k.view(), .value = k.view()};
     constexpr double kNothing = -std::numeric_limits<double>::infinity();
     TESSERA_RETURN_IF_ERROR(ops_.Fill(0, output.view()));
     TESSERA_RETURN_IF_ERROR(ops_.Fill(kNothing, numbers.view()));
     TESSERA_RETURN_IF_ERROR(
         ops_.Attend(block, {output.view(), numbers.view()}));
+    TESSERA_ASSIGN_OR_RETURN(
+        const Tensor attended,
+        Zeros(s.statistics, {1, queries, heads, s.head_size}));
     TESSERA_ASSIGN_OR_RETURN(const Tensor delta,
-                             Zeros(s.statistics, {queries, heads}));
+                             Zeros(s.statistics, {1, queries, heads}));
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView key_gradient,
-        pair.view().Reshape({{2, queries, 1, s.head_size}}));
+        pair.view().Reshape({{2, 1, queries, 1, s.head_size}}));
     TESSERA_ASSIGN_OR_RETURN(const TensorView of_keys,
                              key_gradient.Select(0, 0));
     TESSERA_ASSIGN_OR_RETURN(const TensorView of_values,
                              key_gradient.Select(0, 1));
     return ops_.AttendGradient(block, {.output_gradient = q.view(),
+                                       .output = attended.view(),
                                        .log_sum_exp = numbers.view(),
                                        .delta = delta.view(),
                                        .query_gradient = output.view(),

@@ -60,16 +60,11 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(
   setup.rank = job.rank;
   setup.size = job.world_size.value();
   setup.store = job.store.get();
-  if (settings.engine == "shared_memory") {
-    setup.options["timeout"] = absl::FormatDuration(timeout);
-  } else if (settings.engine == "gloo") {
+  if (settings.engine == "gloo") {
     TESSERA_ASSIGN_OR_RETURN(setup.options, GlooAddress(lookup, timeout));
   }
+  setup.options["timeout"] = absl::FormatDuration(timeout);
   return collectives::CreateEngine(settings.engine, setup);
-}
-
-bool SpansHosts(std::string_view engine) {
-  return engine != "shared_memory" && engine != "in_process";
 }
 
 // MPI knows its ranks; with all other engines they meet in a store.
@@ -97,7 +92,7 @@ absl::StatusOr<int64_t> WorldSize(const Settings& settings) {
 
 absl::Status CheckEngine(const Settings& settings) {
   const std::string& engine = settings.engine;
-  if (!SpansHosts(engine)) return absl::OkStatus();
+  if (engine == "in_process") return absl::OkStatus();
   if (engine == "nccl") {
     return absl::UnimplementedError(
         "--engine=nccl: its buffers are device memory, and this trainer "
@@ -139,7 +134,7 @@ absl::StatusOr<World> MakeWorld(const Settings& settings,
   const CommunicationStrategy strategy = settings.parallel.strategy;
   World world;
   world.collectives = std::make_shared<CollectiveLog>();
-  if (SpansHosts(settings.engine)) {
+  if (settings.engine != "in_process") {
     TESSERA_ASSIGN_OR_RETURN(const collectives::RankLocation here,
                              collectives::RankLocation::Self());
     TESSERA_ASSIGN_OR_RETURN(

@@ -51,6 +51,16 @@ enum class ReduceChoice {
   kLastMicroBatch,  // Least traffic; holds whole gradients for a step.
 };
 
+enum class GraphChoice {
+  kOff,
+  kAuto,  // On a GPU, for models that kGraphParameters limits.
+  kOn,
+};
+
+// The work of larger models outlasts the time that the host needs to enqueue
+// it: from there on launches are less than a hundredth of a step.
+inline constexpr int64_t kGraphParameters = 200'000'000;
+
 struct RunOptions {
   MeshSizes mesh = {};
   model_files::ModelConfig model = {};
@@ -83,9 +93,13 @@ struct RunOptions {
   // Stages 2 and 3: when a layer's gradients are reduced.
   ReduceChoice reduce = ReduceChoice::kAuto;
 
+  // The computations of a step's micro-batches are captured and replayed
+  // (pipeline::ExecutorOptions::captures).
+  GraphChoice graphs = GraphChoice::kOff;
+
   // Allocates activations, the layers' working memory and the tensors between
-  // stages of this rank. Null: host memory, and the engine for tensors that are
-  // sent to another rank. The state is allocated by state.memory.
+  // stages of this rank. Null: the memory of the device that computes, and the
+  // engine's for tensors that are sent to another rank.
   std::shared_ptr<MemoryResource> memory = nullptr;
 
   // Holds saved activations between a forward and its backward

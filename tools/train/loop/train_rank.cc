@@ -93,6 +93,7 @@ absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
     device =
         std::make_shared<offload::Accounting>("device", offload::kUnlimited);
   }
+  rank->options_.state.queue = &ops.queue();
   rank->schedule_ = std::move(schedule);
   TESSERA_RETURN_IF_ERROR(rank->JoinGroups(world));
   TESSERA_RETURN_IF_ERROR(rank->PlanData(samples));
@@ -141,8 +142,9 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
                                          : tp::SequenceLayout::Contiguous;
   TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
                            layout_of(options_.length, options_.mesh.cp));
-  const auto memory =
-      options_.memory == nullptr ? HostMemory() : options_.memory;
+  const std::shared_ptr<MemoryResource> memory =
+      options_.memory == nullptr ? ops.queue().device().memory()
+                                 : options_.memory;
   // The weights are in the memory of the state.
   const tp::TensorGroup tensor =
       tp::TensorGroup(ops, options_.mesh.tp > 1 ? groups_.tp : nullptr)
@@ -258,11 +260,8 @@ absl::Status TrainRank::CreateActivationStore() {
       .tier = options_.activation_tier,
       .key_prefix = KeyPrefix(),
       .dtype = options_.dtype,
-      .device = zero3::StateDevice(options_.state.device),
-      .ops = &layers_->tensor().ops()};
-  if (options_.state.memory != nullptr) {
-    options.device.memory = options_.state.memory;
-  }
+      .device =
+          zero3::StateDevice(options_.state.device, *options_.state.queue)};
   if (options_.state.ops != nullptr) options.device.ops = options_.state.ops;
   for (const int32_t number : layers_->numbers()) {
     options.names.push_back(WindowName(options_, number));
@@ -272,9 +271,52 @@ absl::Status TrainRank::CreateActivationStore() {
   return absl::OkStatus();
 }
 
+// InvalidArgument with the option because of which a step's work is not the
+// same every time, or cannot be captured.
+absl::Status TrainRank::CheckGraphs() const {
+  const auto refuse = [](std::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("graphs of a step's computations: ", why));
+  };
+  if (layers_->tensor().queue().is_immediate()) {
+    return refuse(absl::StrCat(
+        "device ", layers_->tensor().queue().device().name(),
+        " does work at once, so that there is nothing to capture; give a GPU "
+        "or an emulated device"));
+  }
+  if (options_.mesh.world_size() > 1) {
+    return refuse(absl::StrCat(
+        "mesh ", options_.mesh.ToFlag(),
+        " has collectives, which are not captured; give one rank"));
+  }
+  if (options_.dropout > 0) {
+    return refuse(absl::StrCat("the masks of dropout ", options_.dropout,
+                               " depend on the step; give dropout 0"));
+  }
+  const zero3::ShardedStateOptions& state = options_.state;
+  if (options_.activation_tier != nullptr || state.parameter_tier != nullptr ||
+      state.gradient_tier != nullptr || state.optimizer_tier != nullptr) {
+    return refuse(
+        "the transfers of offloaded data differ from step to step; offload "
+        "nothing");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> TrainRank::UsesGraphs() const {
+  if (options_.graphs == GraphChoice::kOff) return false;
+  const absl::Status possible = CheckGraphs();
+  if (options_.graphs == GraphChoice::kOn) {
+    TESSERA_RETURN_IF_ERROR(possible);
+    return true;
+  }
+  return possible.ok() && options_.model.ParameterCount() < kGraphParameters &&
+         layers_->tensor().queue().native_handle() != nullptr;
+}
+
 absl::Status TrainRank::CreateStages() {
-  passes_ = std::make_unique<LlamaPasses>(
-      *tokens_, *model_, layers_->tensor().memory(), activations_.get());
+  passes_ = std::make_unique<LlamaPasses>(*tokens_, *model_, layers_->tensor(),
+                                          activations_.get());
   std::vector<pipeline::StageBinding> bindings;
   for (size_t i = 0; i < layers_->windows().size(); ++i) {
     stages_.push_back(MakeLlamaStage(*layers_, i, *passes_));
@@ -287,7 +329,9 @@ absl::Status TrainRank::CreateStages() {
   }
   // All boundaries are equal, so no rank needs to ask another.
   options.boundaries.assign(static_cast<size_t>(last), BoundaryOf(*layers_));
+  options.queue = &layers_->tensor().queue();
   options.memory = options_.memory;
+  TESSERA_ASSIGN_OR_RETURN(options.captures, UsesGraphs());
   TESSERA_ASSIGN_OR_RETURN(
       executor_, pipeline::Executor::Create(*groups_.pp, schedule_.lowered(),
                                             bindings, std::move(options)));
@@ -320,7 +364,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   if (activations_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(activations_->BeginStep());
   }
-  TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result, executor_->Run());
+  TESSERA_RETURN_IF_ERROR(executor_->Start());
   if (activations_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(activations_->EndStep().status());
   }
@@ -329,6 +373,9 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   times_.update_begin = collectives::MonotonicNanos();
   TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, model_->Step());
   times_.update_end = collectives::MonotonicNanos();
+  // The optimizer has waited for the losses too.
+  TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result,
+                           executor_->Finish());
   TESSERA_ASSIGN_OR_RETURN(record.loss, MeanOverData(result.loss));
   record.gradient_norm = report.gradient_norm;
   record.loss_scale = report.loss_scale;
@@ -373,7 +420,7 @@ zero3::ShardTraffic TrainRank::offload_traffic() const {
 
 // Context ranks have parts of one loss; data ranks have different losses.
 absl::StatusOr<double> TrainRank::MeanOverData(double loss) {
-  TESSERA_RETURN_IF_ERROR(groups_.data->AllReduce(
+  TESSERA_RETURN_IF_ERROR(groups_.data->host().AllReduce(
       collectives::Buffer(std::span(&loss, 1)), collectives::Reduction::Sum()));
   return loss / static_cast<double>(options_.mesh.dp);
 }

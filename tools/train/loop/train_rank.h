@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
 #include "collectives/communicator.h"
 #include "collectives/groups/group_manager.h"
 #include "pipeline/execute/executor.h"
@@ -51,6 +52,8 @@ struct StepTimes {
 class TrainRank {
  public:
   // A collective of the world. `world`, `samples` and `ops` must outlive this.
+  // Layers and state compute on the queue of `ops`, and are in the memory of
+  // its device; `world` is a communicator for this memory.
   // InvalidArgument if the options contradict each other or the world's size.
   static absl::StatusOr<std::unique_ptr<TrainRank>> Create(
       collectives::Communicator& world, const RunOptions& options,
@@ -105,6 +108,11 @@ class TrainRank {
   // between stages in the last step. Near memory of activations in a tier
   // counts as buffers of state().usage().
   int64_t activation_bytes() const;
+  // Operations that a step replays as one; 0: none are captured, or not yet.
+  int64_t graph_operations() const {
+    const DeviceGraph* const graph = executor_->graph();
+    return graph == nullptr ? 0 : graph->operations();
+  }
   // Traffic of state and activations with tiers, over all steps.
   zero3::ShardTraffic offload_traffic() const;
 
@@ -127,6 +135,8 @@ class TrainRank {
   bool IsSecondCopy(int32_t stage) const;
   static absl::Status LeaveToFirstCopy(const ParameterWindow& window);
   absl::Status CreateModel();
+  absl::Status CheckGraphs() const;
+  absl::StatusOr<bool> UsesGraphs() const;
   absl::Status CreateActivationStore();
   absl::Status CreateStages();
   void BeginStep();

@@ -226,4 +226,16 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
   return data;
 }
 
+RunIdentity IdentityOf(const Settings& settings,
+                       const model_files::ModelConfig& model,
+                       const TrainingData& data) {
+  return {.model = model,
+          .seed = static_cast<uint64_t>(settings.seed),
+          .batch = settings.batch,
+          .length = settings.length,
+          .corpus = data.corpus->fingerprint(),
+          .vocabulary = data.tokenizer->vocabulary_size(),
+          .validation_samples = data.samples->validation_count()};
+}
+
 }  // namespace tessera::train

@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/model_files/model_config.h"
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
+#include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
@@ -35,6 +37,11 @@ struct TrainingData {
 // tokenizer or the data cannot be read, or has too few tokens for one sequence,
 // or too few validation samples for --eval_batches.
 absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings);
+
+// The identity of a run: checkpoints record it and `--resume` compares it.
+RunIdentity IdentityOf(const Settings& settings,
+                       const model_files::ModelConfig& model,
+                       const TrainingData& data);
 
 // The default data: the sources and documents of this repository.
 

@@ -23,10 +23,10 @@
 #include "collectives/engine/operation_context.h"
 #include "collectives/groups/agreement.h"
 #include "offload/pressure/pressure_gauge.h"
-#include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/loop/memory_watch.h"
 #include "tools/train/loop/offload_tiers.h"
+#include "tools/train/loop/rank_device.h"
 #include "tools/train/loop/result_gatherer.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/predict/run_prediction.h"
@@ -102,7 +102,6 @@ class Worker {
         data_(data),
         sinks_(sinks),
         memory_before_(ReadResidentMemory().resident),
-        ops_({.threads = static_cast<int>(settings.threads)}),
         results_(world) {}
 
   // Aborts the world if it fails.
@@ -112,10 +111,10 @@ class Worker {
   bool is_first() const { return world_.rank() == collectives::Rank(0); }
   // Ranks are threads and share one process's memory.
   bool shares_process() const { return world_.engine_name() == "in_process"; }
-  RunIdentity Identity() const;
   std::string RankName() const;
 
   absl::StatusOr<RunResult> RunOrFail();
+  absl::Status MakeDevice();
   absl::Status MakeMeter();
   absl::Status MakeRank();
   absl::Status MakeTrace();
@@ -149,7 +148,7 @@ class Worker {
   const int64_t memory_before_;
 
   // Members refer to earlier ones.
-  tensor_parallel::CpuOps ops_;
+  std::unique_ptr<RankDevice> device_;
   int64_t clock_offset_ = 0;
   std::optional<StepMeter> meter_;
   std::unique_ptr<OffloadTiers> tiers_;
@@ -167,16 +166,6 @@ class Worker {
   ResultGatherer results_;
   int64_t checkpointed_ = -1;  // Steps at the last checkpoint.
 };
-
-RunIdentity Worker::Identity() const {
-  return {.model = model_,
-          .seed = static_cast<uint64_t>(settings_.seed),
-          .batch = settings_.batch,
-          .length = settings_.length,
-          .corpus = data_.corpus->fingerprint(),
-          .vocabulary = data_.tokenizer->vocabulary_size(),
-          .validation_samples = data_.samples->validation_count()};
-}
 
 // "rank 3 (dp1 pp0 cp0 tp1)".
 std::string Worker::RankName() const {
@@ -204,6 +193,7 @@ absl::StatusOr<RunResult> Worker::RunOrFail() {
   // The peak excludes reading the text and measuring collectives.
   offload::ReturnFreeMemory();
   RestartPeakMemory();
+  TESSERA_RETURN_IF_ERROR(MakeDevice());
   TESSERA_RETURN_IF_ERROR(MakeMeter());
   TESSERA_RETURN_IF_ERROR(MakeRank());
   TESSERA_RETURN_IF_ERROR(MakeTrace());
@@ -227,9 +217,28 @@ absl::StatusOr<RunResult> Worker::RunOrFail() {
   return result;
 }
 
+// The device's memory is what a dry run needs, and an eighth for what it does
+// not count: blocks of tiers, validation.
+absl::Status Worker::MakeDevice() {
+  int64_t bytes = 0;
+  if (!settings_.device.empty() && settings_.device != "cpu") {
+    TESSERA_ASSIGN_OR_RETURN(
+        const RunPrediction prediction,
+        MakePrediction(settings_, model_, {.room = MachineRoom()}));
+    for (const RankPrediction& rank : prediction.ranks) {
+      bytes = std::max(bytes, rank.device + rank.device / 8);
+    }
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      device_, RankDevice::Create(
+                   settings_, world_,
+                   {.local_rank = sinks_.local_rank, .memory_bytes = bytes}));
+  return absl::OkStatus();
+}
+
 absl::Status Worker::MakeMeter() {
   TESSERA_ASSIGN_OR_RETURN(clock_offset_, ClockOffset(world_));
-  meter_.emplace(ops_, sinks_.collectives, clock_offset_);
+  meter_.emplace(device_->ops(), sinks_.collectives, clock_offset_);
   return absl::OkStatus();
 }
 
@@ -239,8 +248,14 @@ absl::Status Worker::MakeRank() {
   TESSERA_ASSIGN_OR_RETURN(tiers_,
                            OffloadTiers::Create(settings_, meter_->tiers()));
   tiers_->AddTo(options);
+  options.state.ops = device_->state_ops();
+  // Predictions have no device.
+  options.graphs = settings_.cuda_graphs == "on"     ? GraphChoice::kOn
+                   : settings_.cuda_graphs == "auto" ? GraphChoice::kAuto
+                                                     : GraphChoice::kOff;
   TESSERA_ASSIGN_OR_RETURN(
-      rank_, TrainRank::Create(world_, options, *data_.samples, meter_->ops()));
+      rank_, TrainRank::Create(device_->world(), options, *data_.samples,
+                               meter_->ops()));
   return absl::OkStatus();
 }
 
@@ -266,7 +281,7 @@ absl::Status Worker::Restore() {
                                ? UserPath(settings_.run_dir) + "/checkpoints"
                                : UserPath(settings_.resume);
   TESSERA_RETURN_IF_ERROR(
-      RestoreRun(path, Identity(), *rank_),
+      RestoreRun(path, IdentityOf(settings_, model_, data_), *rank_),
       Annotate(_, absl::StrCat("--resume=", settings_.resume)));
   checkpointed_ = rank_->steps();
   return absl::OkStatus();
@@ -281,7 +296,7 @@ absl::Status Worker::MakeCheckpoints() {
       RunCheckpoints::Create(
           *rank_, {.directory = UserPath(settings_.run_dir) + "/checkpoints",
                    .keep = settings_.keep_checkpoints,
-                   .identity = Identity()});
+                   .identity = IdentityOf(settings_, model_, data_)});
   if (sinks_.collectives != nullptr) sinks_.collectives->SetOn(true);
   TESSERA_ASSIGN_OR_RETURN(checkpoints_, std::move(checkpoints));
   return absl::OkStatus();
@@ -491,7 +506,8 @@ absl::StatusOr<std::string> Worker::SaveFor(
   TESSERA_ASSIGN_OR_RETURN(
       const auto checkpoints,
       RunCheckpoints::Create(
-          *rank_, {.directory = scratch->path(), .identity = Identity()}));
+          *rank_, {.directory = scratch->path(),
+                   .identity = IdentityOf(settings_, model_, data_)}));
   return checkpoints->Save();
 }
 
@@ -506,7 +522,8 @@ absl::Status Worker::GoOnWith(const Settings& next,
   TESSERA_RETURN_IF_ERROR(world_.Barrier());
   settings_ = next;
   TESSERA_RETURN_IF_ERROR(MakeRank());
-  TESSERA_RETURN_IF_ERROR(RestoreRun(checkpoint, Identity(), *rank_));
+  TESSERA_RETURN_IF_ERROR(
+      RestoreRun(checkpoint, IdentityOf(settings_, model_, data_), *rank_));
   TESSERA_RETURN_IF_ERROR(MakeCheckpoints());
   if (checkpoints_ != nullptr) checkpointed_ = rank_->steps();
   TESSERA_RETURN_IF_ERROR(world_.Barrier());

@@ -42,8 +42,12 @@
 
 namespace tessera::train {
 
-// The outputs and callbacks of a rank. Nothing is owned.
+// The surroundings of a rank: its place, outputs and callbacks. Nothing is
+// owned.
 struct WorkerSinks {
+  // The rank's number on its machine, which chooses its GPU; unset: its rank in
+  // the world.
+  std::optional<int64_t> local_rank = std::nullopt;
   // Rank 0 writes the live table here; null: no table. On a terminal one line
   // is rewritten at every step.
   std::ostream* table = nullptr;

@@ -155,7 +155,7 @@ TEST(WorkerOutputsTest, ValidationIsInMetricsAndResultAndChangesNoLoss) {
                             HasSubstr("number of validation samples"))));
 }
 
-// What a trace says, in microseconds.
+// A parsed trace, in microseconds.
 struct Traced {
   using Track = std::pair<int, int>;  // Rank and thread.
   std::map<Track, std::vector<std::pair<double, double>>> slices;

@@ -117,13 +117,12 @@ absl::Status ActivationStore::Send(const ActivationPlace& place,
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> memory,
                            store.Open(0, ShardAccess::kOverwrite));
   for (const SentTensor& tensor : block.tensors) {
-    TESSERA_ASSIGN_OR_RETURN(
-        const TensorView copy,
-        TensorView::Create(PartOf(memory, tensor.offset, tensor.bytes),
-                           tensor.dtype, tensor.shape));
-    TESSERA_RETURN_IF_ERROR(
-        options_.ops->Copy(*kept[tensor.index].value(), copy));
+    const ConstTensorView value = *kept[tensor.index].value();
+    TESSERA_RETURN_IF_ERROR(options_.device.queue->Copy(
+        {value.data(), static_cast<size_t>(tensor.bytes)},
+        PartOf(memory, tensor.offset, tensor.bytes)));
   }
+  // The tier reads the memory.
   TESSERA_RETURN_IF_ERROR(store.Close(0, /*changed=*/true));
   for (const SentTensor& tensor : block.tensors) kept[tensor.index].Release();
   block.slot->is_used = true;
@@ -143,14 +142,13 @@ absl::Status ActivationStore::BringBack(const ActivationPlace& place,
                            slot.store->Open(0));
   for (const SentTensor& tensor : found->second.tensors) {
     TESSERA_ASSIGN_OR_RETURN(
-        const ConstTensorView copy,
-        ConstTensorView::Create(PartOf(memory, tensor.offset, tensor.bytes),
-                                tensor.dtype, tensor.shape));
-    TESSERA_ASSIGN_OR_RETURN(
         const TensorView own,
         kept[tensor.index].Reserve(tensor.dtype, tensor.shape));
-    TESSERA_RETURN_IF_ERROR(options_.ops->Copy(copy, own));
+    TESSERA_RETURN_IF_ERROR(options_.device.queue->Copy(
+        PartOf(memory, tensor.offset, tensor.bytes),
+        {own.data(), static_cast<size_t>(tensor.bytes)}));
   }
+  // The next block gets the memory.
   TESSERA_RETURN_IF_ERROR(slot.store->Close(0, /*changed=*/false));
   TESSERA_RETURN_IF_ERROR(slot.store->Discard(0));
   slot.is_used = false;

@@ -37,10 +37,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
 #include "base/dtype/dtype.h"
 #include "offload/tier/memory_tier.h"
 #include "tensor_parallel/layers/tensor_pool.h"
-#include "tensor_parallel/ops/ops.h"
 #include "zero3/state/shard_store.h"
 #include "zero3/state/state_device.h"
 
@@ -69,11 +69,10 @@ class ActivationStore {
     DType dtype = DType::kF32;  // The type of activations, for codecs.
     // Allocates near memory.
     zero3::StateDevice device;
-    tensor_parallel::Ops* ops = nullptr;  // Copies tensors.
   };
 
-  // `passes` are a step's computations on this rank, in order. The tier and ops
-  // must outlive the store. InvalidArgument if the tier rounds.
+  // `passes` are a step's computations on this rank, in order. The tier and
+  // device must outlive the store. InvalidArgument if the tier rounds.
   static absl::StatusOr<std::unique_ptr<ActivationStore>> Create(
       std::span<const ActivationPass> passes, Options options);
 

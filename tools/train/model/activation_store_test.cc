@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/device/host_device.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/codec/codec.h"
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/host_tier.h"
-#include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "zero3/state/testing_tiers.h"
 
 namespace tessera::train {
@@ -144,8 +144,7 @@ class ActivationStoreTest : public ::testing::Test {
         passes, {.tier = &tier,
                  .names = {"embedding", "layer 0", "layer 1", "head"},
                  .key_prefix = "rank 5/",
-                 .device = zero3::StateDevice(device_),
-                 .ops = &ops_});
+                 .device = zero3::StateDevice(device_)});
   }
 
   // Runs a step's passes as a run does. After a Put nothing is held.
@@ -189,8 +188,7 @@ class ActivationStoreTest : public ::testing::Test {
     EXPECT_THAT(tier.Keys(), SizeIs(0));
   }
 
-  tensor_parallel::CpuOps ops_{{.threads = 1}};
-  TensorPool pool_;
+  TensorPool pool_{HostMemory()};
   std::shared_ptr<Accounting> device_ = Unlimited("device");
   zero3::ShardTraffic last_;
 };
@@ -258,7 +256,7 @@ TEST_F(ActivationStoreTest, WhatIsTakenIsNotWrittenAgain) {
   EXPECT_GT(store->total_traffic().bytes_read, last_.bytes_read);
 }
 
-// Of the 11 offloaded blocks the last two are still near. Whenever one is
+// The last two of the 11 offloaded blocks are still in memory. Whenever one is
 // taken, the next is read in the background, as during a layer's computation:
 // in the first step by announcement, later by the order of the previous step.
 TEST_F(ActivationStoreTest, ReadsTheNextBackwardsAhead) {

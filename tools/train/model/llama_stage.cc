@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -182,6 +181,19 @@ class Flights {
   std::vector<std::unique_ptr<Flight>> free_;
 };
 
+// Tokens on the device: uploaded by a forward, or by LoadInputs.
+struct FlightTokens {
+  explicit FlightTokens(tp::TensorPool& pool) : own(pool) {}
+
+  void Clear() {
+    own.Release();
+    view.reset();
+  }
+
+  tp::PooledTensor own;
+  std::optional<TensorView> view;
+};
+
 class LlamaStage : public pipeline::Stage {
  public:
   LlamaStage(LlamaLayers& layers, size_t window, LlamaPasses& passes)
@@ -257,11 +269,52 @@ class LlamaStage : public pipeline::Stage {
     }
     return passes_.weights.UseValues(window_);
   }
+  // Weights and gradients are bound as if the passes were called.
+  absl::Status LoadInputs(const pipeline::MicroBatchInputs&) override {
+    TESSERA_RETURN_IF_ERROR(BeginForward());
+    return passes_.weights.UseGradients(window_);
+  }
 
   // The input tokens of the rank's positions, sequence by sequence, or the
-  // targets.
-  absl::Status ReadTokens(int32_t microbatch, int64_t shift,
-                          std::vector<int64_t>& tokens) {
+  // targets, as i64 [tokens] on the device.
+  absl::StatusOr<TensorView> UploadTokens(int32_t microbatch, int64_t shift,
+                                          tp::PooledTensor& memory) {
+    TESSERA_RETURN_IF_ERROR(ReadTokens(microbatch, shift));
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView tokens,
+        memory.Reserve(DType::kI64,
+                       {{static_cast<int64_t>(read_tokens_.size())}}));
+    TESSERA_RETURN_IF_ERROR(passes_.staging.Upload(
+        std::as_bytes(std::span(read_tokens_)),
+        {tokens.data(), static_cast<size_t>(tokens.size_in_bytes())}));
+    return tokens;
+  }
+
+  // The same in memory that stays the micro-batch's, for LoadInputs.
+  absl::Status LoadTokens(int32_t microbatch, int64_t shift) {
+    const auto [loaded, is_new] =
+        loaded_tokens_.try_emplace(microbatch, passes_.pool);
+    return UploadTokens(microbatch, shift, loaded->second).status();
+  }
+  // Those of LoadTokens if it was called, else the flight's own.
+  absl::StatusOr<TensorView> TokensOf(const pipeline::ForwardPass& pass,
+                                      int64_t shift, FlightTokens& flight) {
+    const auto loaded = loaded_tokens_.find(pass.microbatch);
+    if (pass.training && loaded != loaded_tokens_.end()) {
+      flight.view = loaded->second.view();
+    } else {
+      TESSERA_ASSIGN_OR_RETURN(
+          flight.view, UploadTokens(pass.microbatch, shift, flight.own));
+    }
+    return *flight.view;
+  }
+
+  LlamaLayers& layers_;
+  const size_t window_;
+  LlamaPasses& passes_;
+
+ private:
+  absl::Status ReadTokens(int32_t microbatch, int64_t shift) {
     const LlamaOptions& options = layers_.options();
     TESSERA_ASSIGN_OR_RETURN(const std::span<const int64_t> all,
                              passes_.tokens.Tokens(microbatch));
@@ -274,45 +327,57 @@ class LlamaStage : public pipeline::Stage {
     const tp::ContextGroup& context = layers_.context();
     const std::vector<int64_t> positions =
         context.layout.PositionsOf(context.group.rank());
-    tokens.clear();
+    read_tokens_.clear();
     for (int64_t s = 0; s < options.sequences; ++s) {
       for (const int64_t position : positions) {
-        tokens.push_back(
-            all[static_cast<size_t>(s * stride + position + shift)]);
+        const int64_t at = s * stride + position + shift;
+        const int64_t token = all[static_cast<size_t>(at)];
+        if (token < 0 || token >= options.model.vocabulary) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "token ", at, " of micro-batch ", microbatch, " is ", token,
+              "; the vocabulary has 0 to ", options.model.vocabulary - 1));
+        }
+        read_tokens_.push_back(token);
       }
     }
     return absl::OkStatus();
   }
 
-  LlamaLayers& layers_;
-  const size_t window_;
-  LlamaPasses& passes_;
+  std::vector<int64_t> read_tokens_;
+  std::map<int32_t, tp::PooledTensor> loaded_tokens_;  // By micro-batch.
 };
 
 class EmbeddingStage final : public LlamaStage {
  public:
   using LlamaStage::LlamaStage;
 
+  absl::Status LoadInputs(const pipeline::MicroBatchInputs& inputs) override {
+    TESSERA_RETURN_IF_ERROR(LlamaStage::LoadInputs(inputs));
+    return LoadTokens(inputs.microbatch, 0);
+  }
   absl::Status Forward(const pipeline::ForwardPass& pass) override {
     TESSERA_RETURN_IF_ERROR(BeginForward());
-    TESSERA_ASSIGN_OR_RETURN(Ids* const ids, flights_.Start(pass.microbatch));
-    TESSERA_RETURN_IF_ERROR(ReadTokens(pass.microbatch, 0, *ids));
-    return layers_.embedding()->Forward(layers_.tokens(), *ids, *pass.output);
+    TESSERA_ASSIGN_OR_RETURN(FlightTokens* const flight,
+                             flights_.Start(pass.microbatch, passes_.pool));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView ids, TokensOf(pass, 0, *flight));
+    return layers_.embedding()->Forward(layers_.tokens(), ids, *pass.output);
   }
   absl::Status BackwardInput(const pipeline::BackwardPass&) override {
     return absl::OkStatus();
   }
   absl::Status BackwardWeight(const pipeline::BackwardPass& pass) override {
-    TESSERA_ASSIGN_OR_RETURN(Ids* const ids, flights_.Find(pass.microbatch));
+    TESSERA_ASSIGN_OR_RETURN(FlightTokens* const flight,
+                             flights_.Find(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseGradients(window_));
-    return layers_.embedding()->BackwardWeight(layers_.tokens(), *ids,
+    return layers_.embedding()->BackwardWeight(layers_.tokens(), *flight->view,
                                                *pass.output_gradient);
   }
-  void Release(int32_t microbatch) override { flights_.Release(microbatch); }
+  void Release(int32_t microbatch) override {
+    if (auto* const flight = flights_.Release(microbatch)) flight->Clear();
+  }
 
  private:
-  using Ids = std::vector<int64_t>;
-  Flights<Ids> flights_;
+  Flights<FlightTokens> flights_;
 };
 
 class BlockStage final : public LlamaStage {
@@ -365,44 +430,74 @@ class BlockStage final : public LlamaStage {
   Flights<tp::BlockActivations> flights_;
 };
 
+struct HeadFlight {
+  explicit HeadFlight(tp::TensorPool& pool)
+      : activations(pool), targets(pool) {}
+
+  void Clear() {
+    activations.Clear();
+    targets.Clear();
+  }
+
+  tp::HeadActivations activations;
+  FlightTokens targets;
+};
+
 class HeadStage final : public LlamaStage {
  public:
-  using LlamaStage::LlamaStage;
+  HeadStage(LlamaLayers& layers, size_t window, LlamaPasses& passes)
+      : LlamaStage(layers, window, passes),
+        scales_(layers.tensor().memory(), layers.tensor().queue()) {}
+
+  absl::Status LoadInputs(const pipeline::MicroBatchInputs& inputs) override {
+    TESSERA_RETURN_IF_ERROR(LlamaStage::LoadInputs(inputs));
+    TESSERA_RETURN_IF_ERROR(LoadTokens(inputs.microbatch, 1));
+    return ScalesOf(inputs.loss_scale).status();
+  }
 
   absl::Status Forward(const pipeline::ForwardPass& pass) override {
     TESSERA_RETURN_IF_ERROR(BeginForward());
-    TESSERA_ASSIGN_OR_RETURN(tp::HeadActivations* const flight,
+    TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
                              flights_.Start(pass.microbatch, passes_.pool));
-    TESSERA_RETURN_IF_ERROR(ReadTokens(pass.microbatch, 1, targets_));
-    losses_.resize(targets_.size());
-    TESSERA_RETURN_IF_ERROR(head().Forward(layers_.tokens(), *pass.input,
-                                           targets_, losses_, *flight));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView targets,
+                             TokensOf(pass, 1, flight->targets));
+    tp::PooledTensor memory(passes_.pool);
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView losses,
+        memory.Reserve(DType::kF64, {{layers_.tokens().size()}}));
+    TESSERA_RETURN_IF_ERROR(head().Forward(
+        layers_.tokens(), *pass.input, targets, losses, flight->activations));
     if (pass.loss != nullptr) {
-      *pass.loss = std::accumulate(losses_.begin(), losses_.end(), 0.0) /
-                   tokens_of_microbatch();
+      TESSERA_RETURN_IF_ERROR(layers_.tensor().ops().Sum(
+          1 / tokens_of_microbatch(), losses, *pass.loss));
     }
-    return SendAway(pass, *flight);
+    return SendAway(pass, flight->activations);
   }
   absl::Status BackwardInput(const pipeline::BackwardPass& pass) override {
-    TESSERA_ASSIGN_OR_RETURN(tp::HeadActivations* const flight,
+    TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
                              flights_.Find(pass.microbatch));
-    TESSERA_RETURN_IF_ERROR(BringBack(pass, *flight));
+    TESSERA_RETURN_IF_ERROR(BringBack(pass, flight->activations));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseValues(window_));
-    return head().BackwardInput(ScalesOf(pass), *pass.input_gradient, *flight);
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView scales,
+                             ScalesOf(pass.loss_scale));
+    return head().BackwardInput(scales, *pass.input_gradient,
+                                flight->activations);
   }
   absl::Status BackwardWeight(const pipeline::BackwardPass& pass) override {
-    TESSERA_ASSIGN_OR_RETURN(tp::HeadActivations* const flight,
+    TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
                              flights_.Find(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseGradients(window_));
-    return head().BackwardWeight(*flight);
+    return head().BackwardWeight(flight->activations);
   }
   absl::Status Backward(const pipeline::BackwardPass& pass) override {
-    TESSERA_ASSIGN_OR_RETURN(tp::HeadActivations* const flight,
+    TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
                              flights_.Find(pass.microbatch));
-    TESSERA_RETURN_IF_ERROR(BringBack(pass, *flight));
+    TESSERA_RETURN_IF_ERROR(BringBack(pass, flight->activations));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseValues(window_));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseGradients(window_));
-    return head().Backward(ScalesOf(pass), *pass.input_gradient, *flight);
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView scales,
+                             ScalesOf(pass.loss_scale));
+    return head().Backward(scales, *pass.input_gradient, flight->activations);
   }
   void Release(int32_t microbatch) override {
     if (auto* const flight = flights_.Release(microbatch)) flight->Clear();
@@ -414,17 +509,23 @@ class HeadStage final : public LlamaStage {
     return static_cast<double>(layers_.options().sequences *
                                layers_.options().length);
   }
-  std::span<const double> ScalesOf(const pipeline::BackwardPass& pass) {
-    scales_.assign(
-        static_cast<size_t>(layers_.tokens().size()),
-        pass.loss_scale * passes_.loss_factor / tokens_of_microbatch());
-    return scales_;
+  // The same number for every token, f64 on the device.
+  absl::StatusOr<ConstTensorView> ScalesOf(double loss_scale) {
+    const double scale =
+        loss_scale * passes_.loss_factor / tokens_of_microbatch();
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView scales,
+        scales_.Get(DType::kF64, {{layers_.tokens().size()}}));
+    if (scale_ != scale) {
+      TESSERA_RETURN_IF_ERROR(layers_.tensor().ops().Fill(scale, scales));
+      scale_ = scale;
+    }
+    return ConstTensorView(scales);
   }
 
-  Flights<tp::HeadActivations> flights_;
-  std::vector<int64_t> targets_;
-  std::vector<double> losses_;
-  std::vector<double> scales_;
+  Flights<HeadFlight> flights_;
+  tp::ReusableTensor scales_;
+  std::optional<double> scale_;  // With which `scales_` is filled.
 };
 
 }  // namespace

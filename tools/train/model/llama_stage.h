@@ -7,7 +7,7 @@
 //       LlamaLayers::Create(tensor, context,
 //                           {.model = config, .sequences = 2, .length = 512},
 //                           {0, 1, 2}));
-//   LlamaPasses passes(tokens, weights);
+//   LlamaPasses passes(tokens, weights, tensor);
 //   for (size_t window = 0; window < layers->windows().size(); ++window) {
 //     stages.push_back(MakeLlamaStage(*layers, window, passes));
 //   }
@@ -33,8 +33,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device/device.h"
+#include "base/device/staging.h"
 #include "base/dtype/dtype.h"
-#include "base/tensor/memory.h"
 #include "base/tensor/tensor_view.h"
 #include "pipeline/execute/stage.h"
 #include "tensor_parallel/blocks/attention.h"
@@ -206,17 +207,22 @@ class LlamaLayers {
 struct LlamaPasses {
   static constexpr int64_t kNever = INT64_MAX;
 
-  // `memory` allocates activations. With `store` they are offloaded between a
-  // forward and its backward, except the tokens that embeddings keep.
+  // `group` has the memory of activations and the queue of all work on them.
+  // With `store` they are offloaded between a forward and its backward, except
+  // the tokens that embeddings and heads keep.
   LlamaPasses(TokenSource& tokens, WeightAccess& weights,
-              std::shared_ptr<MemoryResource> memory = HostMemory(),
+              const tensor_parallel::TensorGroup& group,
               ActivationStore* store = nullptr)
       : tokens(tokens),
         weights(weights),
         store(store),
-        pool(std::move(memory)) {}
+        pool(group.memory()),
+        staging(group.queue()) {}
 
-  // Before the first pass of a step.
+  // Before the first pass of a step. Passes may be captured and replayed
+  // (pipeline::ExecutorOptions::captures) unless there is a store or dropout,
+  // whose masks depend on the step: LoadInputs then brings tokens and the
+  // gradient of the loss to the device.
   void BeginStep() {
     first_pass_ns = kNever;
     pool.ResetPeak();
@@ -226,6 +232,7 @@ struct LlamaPasses {
   WeightAccess& weights;
   ActivationStore* const store;      // Null: no offloading.
   tensor_parallel::TensorPool pool;  // For activations.
+  StagingPool staging;               // For tokens.
   // Scales the loss, and so the gradients, of this step.
   double loss_factor = 1;
   // When the first forward of the step began, in nanoseconds of

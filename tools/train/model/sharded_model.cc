@@ -198,12 +198,7 @@ absl::Status ShardedModel::Reduce(size_t window) {
 
 absl::StatusOr<TensorView> ShardedModel::OwnGradient(
     const tensor_parallel::Parameter& parameter) {
-  TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
-                           state_->OwnGradient(IdOf(&parameter)));
-  const int64_t shape[] = {own.size()};
-  return TensorView::Create(
-      std::span(own.data(), static_cast<size_t>(own.size_in_bytes())),
-      own.dtype(), shape);
+  return state_->OwnGradient(IdOf(&parameter));
 }
 
 }  // namespace tessera::train

@@ -22,10 +22,10 @@ namespace {
 
 constexpr int64_t kSteps = 15;  // Saves time; whole_matrix_test has 20.
 constexpr double kLossTolerance = 1e-5;
-// For norms, which are sums of less accurate squares.
+// Norms are sums of less accurate squares.
 constexpr double kNormTolerance = 1e-4;
-// Where moments of 8 bits are rounded to another code because of the last bit
-// of a gradient, norms differ in the third digit some steps later (4.9e-3 at
+// When the last bit of a gradient rounds an 8-bit moment to another code, norms
+// differ in the third digit some steps later (4.9e-3 at
 // most here, where the same run with moments of f32 differs by 2.8e-7).
 constexpr double kRoundedNormTolerance = 1e-2;
 

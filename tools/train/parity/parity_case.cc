@@ -59,6 +59,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.context_attention = run.context_attention;
   options.recompute = run.recompute;
   options.gather_ahead = run.gather_ahead;
+  options.graphs = run.graphs ? GraphChoice::kOn : GraphChoice::kOff;
   options.max_gathered_bytes = run.max_gathered_bytes;
   options.reduce = run.reduce == "each"   ? ReduceChoice::kEachMicroBatch
                    : run.reduce == "last" ? ReduceChoice::kLastMicroBatch
@@ -96,7 +97,8 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " clip=" << run.clip << " dropout=" << run.dropout
             << " kv_heads=" << run.kv_heads << " moments=" << run.moments
             << " length=" << run.length << " layers=" << run.layers << " "
-            << DTypeName(run.dtype) << " steps=" << run.steps;
+            << DTypeName(run.dtype) << " steps=" << run.steps
+            << " device_seed=" << run.device_seed << " graphs=" << run.graphs;
 }
 
 namespace {

@@ -83,6 +83,11 @@ struct ParityCase {
   int64_t layers = 3;
   DType dtype = DType::kF32;
   int64_t steps = 20;
+
+  // 0: the processor; otherwise emulated devices with orders from this seed.
+  int64_t device_seed = 0;
+  // The computations of a step are captured and replayed, on a device.
+  bool graphs = false;
 };
 
 // The same model on one rank with all options at their defaults.

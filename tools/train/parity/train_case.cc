@@ -13,6 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/device/device.h"
+#include "base/device/emulated_device.h"
+#include "base/device/forgetful_device.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/in_process/in_process.h"
@@ -25,6 +28,7 @@
 #include "offload/tier/memory_tier.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/text/samples.h"
+#include "tools/train/loop/rank_device.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/parity/parity_case.h"
 #include "tools/train/testing/small_text.h"
@@ -68,15 +72,47 @@ void OffloadTo(offload::MemoryTier* tier, const std::string& offload,
   if (all || offload == "params") state.parameter_tier = tier;
 }
 
+// After the first step the host waits for its device once a step, for the norm,
+// and the device gives out no memory. An optimizer on the host also waits for
+// the gradients, which may come later than the norm.
+absl::Status CheckDevice(int64_t step, int64_t host_steps,
+                         const DeviceCounts& before,
+                         const DeviceCounts& after) {
+  const int64_t waits = after.host_waits - before.host_waits;
+  const int64_t allocations = after.allocations - before.allocations;
+  if (step == 0 || (waits <= 1 + host_steps && allocations == 0)) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat(
+      "step ", step, ": the host waits ", waits,
+      " times for its device, which allocates ", allocations, " times; ",
+      1 + host_steps, " waits and no allocation are allowed"));
+}
+
 absl::StatusOr<std::vector<StepRecord>> TrainOneRank(
-    collectives::Communicator& world, const RunOptions& options,
-    const text::Samples& samples) {
-  tensor_parallel::CpuOps ops({.threads = 1});
-  TESSERA_ASSIGN_OR_RETURN(auto rank,
-                           TrainRank::Create(world, options, samples, ops));
+    collectives::Communicator& world, const MakeRankDevice& make_device,
+    RunOptions options, const text::Samples& samples) {
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<RankDevice> device,
+                           make_device(world));
+  options.state.ops = device->state_ops();
+  TESSERA_ASSIGN_OR_RETURN(
+      auto rank,
+      TrainRank::Create(device->world(), options, samples, device->ops()));
+  TESSERA_RETURN_IF_ERROR(device->device().Synchronize());
+  // Ranks that share a device count each other's waits.
+  const bool counts = !device->queue().is_immediate() &&
+                      device->world().engine_name() == "emulated";
+  const int64_t host_steps =
+      options.state.optimizer_tier == nullptr
+          ? 0
+          : static_cast<int64_t>(rank->model().parameters().size());
   std::vector<StepRecord> records;
   for (int64_t step = 0; step < options.steps; ++step) {
+    const DeviceCounts before = device->device().counts();
     TESSERA_ASSIGN_OR_RETURN(records.emplace_back(), rank->Step());
+    if (!counts) continue;
+    TESSERA_RETURN_IF_ERROR(
+        CheckDevice(step, host_steps, before, device->device().counts()));
   }
   return records;
 }
@@ -88,14 +124,19 @@ bool IsSame(const StepRecord& a, const StepRecord& b) {
          a.skipped == b.skipped;
 }
 
-// The first error that does not follow from another rank's (Aborted).
+// Ranks that another rank's error has ended: a broken group, or a lost rank.
+bool Follows(const absl::Status& error) {
+  return absl::IsAborted(error) || absl::IsUnavailable(error) ||
+         absl::IsFailedPrecondition(error);
+}
+
+// The first error that does not follow from another rank's.
 absl::Status FirstError(const std::vector<absl::Status>& results) {
   absl::Status error;
   for (size_t rank = 0; rank < results.size(); ++rank) {
     if (results[rank].ok()) continue;
     const bool begins =
-        error.ok() || (error.code() == absl::StatusCode::kAborted &&
-                       results[rank].code() != absl::StatusCode::kAborted);
+        error.ok() || (Follows(error) && !Follows(results[rank]));
     if (!begins) continue;
     error = absl::Status(
         results[rank].code(),
@@ -106,7 +147,8 @@ absl::Status FirstError(const std::vector<absl::Status>& results) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<StepRecord>> TrainCase(const ParityCase& run) {
+absl::StatusOr<std::vector<StepRecord>> TrainOn(
+    const ParityCase& run, const MakeRankDevice& make_device) {
   TESSERA_ASSIGN_OR_RETURN(
       const text::Samples samples,
       text::Samples::Create(testing::SmallText(),
@@ -124,7 +166,7 @@ absl::StatusOr<std::vector<StepRecord>> TrainCase(const ParityCase& run) {
       [&](collectives::Communicator& world) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(
             records[static_cast<size_t>(world.rank().value())],
-            TrainOneRank(world, options, samples));
+            TrainOneRank(world, make_device, options, samples));
         return absl::OkStatus();
       })));
   for (const auto& of_rank : records) {
@@ -134,6 +176,31 @@ absl::StatusOr<std::vector<StepRecord>> TrainCase(const ParityCase& run) {
     }
   }
   return records[0];
+}
+
+absl::StatusOr<std::vector<StepRecord>> TrainCase(const ParityCase& run) {
+  return TrainOn(run, [&run](collectives::Communicator& world) {
+    return RankDevice::Create(
+        {.device = run.device_seed != 0 ? "emulated" : "cpu",
+         .device_seed = run.device_seed},
+        world);
+  });
+}
+
+absl::StatusOr<std::vector<StepRecord>> TrainForgetful(
+    const ParityCase& run, const ForgottenWaits& forgotten) {
+  return TrainOn(
+      run,
+      [&](collectives::Communicator& world)
+          -> absl::StatusOr<std::unique_ptr<RankDevice>> {
+        TESSERA_ASSIGN_OR_RETURN(
+            const std::shared_ptr<Device> emulated,
+            EmulatedDevice::Create(
+                {.seed = static_cast<uint64_t>(100 * run.device_seed +
+                                               world.rank().value())}));
+        return RankDevice::CreateOn(
+            std::make_shared<ForgetfulDevice>(emulated, forgotten), world);
+      });
 }
 
 namespace {

@@ -10,22 +10,38 @@
 #define TESSERA_TOOLS_TRAIN_PARITY_TRAIN_CASE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/device/forgetful_device.h"
+#include "collectives/communicator.h"
+#include "tools/train/loop/rank_device.h"
 #include "tools/train/loop/run_result.h"
 #include "tools/train/parity/covering_array.h"
 #include "tools/train/parity/parity_case.h"
 
 namespace tessera::train {
 
-// The records of all steps. Internal if the ranks' records differ. If ranks
-// fail, returns the error that the others followed from.
+using MakeRankDevice =
+    std::function<absl::StatusOr<std::unique_ptr<RankDevice>>(
+        collectives::Communicator& world)>;
+
+// The records of all steps, on the devices that every rank makes. Internal if
+// the ranks' records differ. If ranks fail, returns the error that the others
+// followed from.
+absl::StatusOr<std::vector<StepRecord>> TrainOn(
+    const ParityCase& run, const MakeRankDevice& make_device);
+// The same on the devices of ParityCase::device_seed.
 absl::StatusOr<std::vector<StepRecord>> TrainCase(const ParityCase& run);
+// The same on emulated devices that forget some waits.
+absl::StatusOr<std::vector<StepRecord>> TrainForgetful(
+    const ParityCase& run, const ForgottenWaits& forgotten);
 
 // The largest relative differences over all steps. Infinite if the numbers of
 // steps differ or a number is not finite.

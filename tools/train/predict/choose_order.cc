@@ -23,33 +23,14 @@ namespace tessera::train {
 
 namespace {
 
-using collectives::OpKind;
 using collectives::RankLocation;
 using topology::AxisTraffic;
-using topology::CollectiveKind;
 using topology::Device;
 using topology::HostGroup;
 using topology::MeshAxis;
 
 // Nothing for receives, which their sends stand for, and for operations that
 // steps do not use.
-std::optional<CollectiveKind> KindOf(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllReduce:
-      return CollectiveKind::kAllReduce;
-    case OpKind::kAllGather:
-      return CollectiveKind::kAllGather;
-    case OpKind::kReduceScatter:
-      return CollectiveKind::kReduceScatter;
-    case OpKind::kAllToAll:
-      return CollectiveKind::kAllToAll;
-    case OpKind::kSend:
-      return CollectiveKind::kSendRecv;
-    default:
-      return std::nullopt;
-  }
-}
-
 // Nothing for the few bytes of the gradient norm.
 std::optional<MeshAxis> MeshAxisOf(TrafficAxis axis, const MeshSizes& mesh) {
   switch (axis) {
@@ -152,7 +133,7 @@ std::vector<AxisTraffic> TrafficOfAxes(const RankTraffic& traffic,
     along.axis = {std::string(MeshAxisName(axis)),
                   topology::AxisSize(mesh.SizeOf(axis))};
     for (const auto& [key, messages] : traffic.all()) {
-      const auto kind = KindOf(key.second);
+      const auto kind = CollectiveKindOf(key.second);
       if (!kind || messages.count == 0) continue;
       if (MeshAxisOf(key.first, mesh) != axis) continue;
       const auto times = static_cast<double>(messages.count);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/device/host_device.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/counting/counting_engine.h"
@@ -61,11 +62,13 @@ class CountedPart final : public MemoryResource {
       : whole_(std::move(whole)) {}
 
   int64_t live_bytes() const { return live_bytes_; }
+  int64_t peak_bytes() const { return peak_bytes_; }
   MemoryKind kind() const override { return whole_->kind(); }
   absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override {
     TESSERA_ASSIGN_OR_RETURN(void* const data,
                              whole_->Allocate(bytes, alignment));
     live_bytes_ += static_cast<int64_t>(bytes);
+    peak_bytes_ = std::max(peak_bytes_, live_bytes_);
     return data;
   }
   void Deallocate(void* data, size_t bytes, size_t alignment) override {
@@ -76,6 +79,7 @@ class CountedPart final : public MemoryResource {
  private:
   const std::shared_ptr<MemoryResource> whole_;
   int64_t live_bytes_ = 0;
+  int64_t peak_bytes_ = 0;
 };
 
 // The maximum number of micro-batches of a stage between the begin of their
@@ -101,7 +105,9 @@ class DryRun {
         place_(place),
         homes_(homes),
         memory_(std::make_shared<CountingMemory>(access)),
-        working_(std::make_shared<CountedPart>(memory_)) {
+        on_device_(std::make_shared<CountedPart>(memory_)),
+        device_(on_device_, memory_),
+        working_(std::make_shared<CountedPart>(on_device_)) {
     SetTiers();
   }
 
@@ -129,6 +135,9 @@ class DryRun {
   const RankPlace place_;
   const StateHomes homes_;
   const std::shared_ptr<CountingMemory> memory_;
+  const std::shared_ptr<CountedPart> on_device_;
+  CountingDevice device_;
+  std::unique_ptr<Queue> queue_;
   const std::shared_ptr<CountedPart> working_;  // Of pools and layers.
   const std::shared_ptr<offload::Accounting> host_ =
       std::make_shared<offload::Accounting>("host", offload::kUnlimited);
@@ -138,7 +147,7 @@ class DryRun {
   const std::shared_ptr<MessageCounts> counts_ =
       std::make_shared<MessageCounts>();
   std::unique_ptr<Communicator> world_;
-  tensor_parallel::CountingOps ops_;
+  std::optional<tensor_parallel::CountingOps> ops_;
   std::optional<text::Samples> samples_;
   std::unique_ptr<TrainRank> rank_;
   std::map<size_t, TrafficAxis> axes_;  // By group.
@@ -166,10 +175,11 @@ void DryRun::SetTiers() {
 absl::Status DryRun::Run(std::shared_ptr<const RunSchedule> steps) {
   steps_ = std::move(steps);
   options_.memory = working_;
-  options_.state.memory = memory_;
+  TESSERA_ASSIGN_OR_RETURN(queue_, device_.CreateQueue("compute"));
   options_.state.ops = zero3::DryStateOps();
   options_.state.device = nullptr;
   options_.state.adamw.threads = 1;
+  ops_.emplace(*queue_);
   TESSERA_ASSIGN_OR_RETURN(samples_, SomeSamples(options_.length));
   TESSERA_ASSIGN_OR_RETURN(
       auto engine, collectives::CreateCountingEngine(
@@ -182,7 +192,7 @@ absl::Status DryRun::Run(std::shared_ptr<const RunSchedule> steps) {
   TESSERA_ASSIGN_OR_RETURN(
       world_, Communicator::Create(std::move(engine), std::move(communicator)));
   TESSERA_ASSIGN_OR_RETURN(
-      rank_, TrainRank::Create(*world_, options_, *steps_, *samples_, ops_));
+      rank_, TrainRank::Create(*world_, options_, *steps_, *samples_, *ops_));
   TESSERA_RETURN_IF_ERROR(FindAxes());
   counts_->ResetOperations();
   return rank_->Step().status();  // All steps are alike.
@@ -281,6 +291,7 @@ RankPrediction DryRun::Result() const {
   rank.state = State();
   rank.activations = Activations();
   rank.held = memory_->peak_bytes();
+  rank.device = on_device_->peak_bytes();
   rank.traffic = Traffic();
   return rank;
 }

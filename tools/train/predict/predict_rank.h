@@ -86,6 +86,8 @@ struct RankPrediction {
   ActivationMemory activations;
   // The peak of all these purposes together, except files.
   int64_t held = 0;
+  // The peak of those in memory of the device that computes: all but tiers.
+  int64_t device = 0;
   RankTraffic traffic;
   int64_t windows = 0;  // Shared memory; set by RunPrediction.
 

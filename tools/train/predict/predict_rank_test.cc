@@ -550,8 +550,8 @@ TEST(PredictRankTest, ActivationsInTiersAreAsMeasured) {
        .mesh = {.pp = 2}});
 }
 
-// Of eight layers, memory holds one that computes, two that are being read, and
-// one that is being written for the first time.
+// Memory holds four of the eight layers: one that computes, two that are being
+// read, and one that is being written for the first time.
 TEST(PredictRankTest, ActivationsInFilesTakeTheMemoryOfFourLayers) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
     RunOptions options = SmallRun();

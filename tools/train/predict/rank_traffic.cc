@@ -11,6 +11,24 @@
 namespace tessera::train {
 
 using collectives::OpKind;
+using topology::CollectiveKind;
+
+std::optional<topology::CollectiveKind> CollectiveKindOf(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllReduce:
+      return CollectiveKind::kAllReduce;
+    case OpKind::kAllGather:
+      return CollectiveKind::kAllGather;
+    case OpKind::kReduceScatter:
+      return CollectiveKind::kReduceScatter;
+    case OpKind::kAllToAll:
+      return CollectiveKind::kAllToAll;
+    case OpKind::kSend:
+      return CollectiveKind::kSendRecv;
+    default:
+      return std::nullopt;
+  }
+}
 
 std::string_view TrafficAxisName(TrafficAxis axis) {
   switch (axis) {

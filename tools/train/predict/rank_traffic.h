@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -21,6 +22,7 @@
 #include "tools/train/loop/run_options.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "topology/config/strategies.h"
+#include "topology/placement/traffic.h"
 
 namespace tessera::train {
 
@@ -45,6 +47,11 @@ std::string_view TrafficAxisName(TrafficAxis axis);
 int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh);
 int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
                   const RankPlace& place);
+
+// The collective that topology's cost model prices for an operation; nullopt
+// for those that it has no formula for, and for receives.
+std::optional<topology::CollectiveKind> CollectiveKindOf(
+    collectives::OpKind kind);
 
 struct OperationTraffic {
   int64_t count = 0;

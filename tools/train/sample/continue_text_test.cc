@@ -62,7 +62,7 @@ TEST_F(ContinueTextTest, GreedyTextIsThatOfAModelWithoutACache) {
 }
 
 TEST_F(ContinueTextTest, GoesOnBehindThePositionsOfTheModel) {
-  // Of 64 positions, the text or the prompt alone uses all.
+  // The text or the prompt alone uses all 64 positions.
   for (const size_t length : {60u, 63u, 64u, 65u, 200u}) {
     const std::string prompt(length, 'a');
     EXPECT_THAT(

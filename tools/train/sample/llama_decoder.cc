@@ -93,6 +93,14 @@ namespace {
 // Tokens per batch.
 constexpr int64_t kMostAtOnce = 128;
 
+// [rows, ...] viewed as [1, rows, ...].
+template <typename View>
+absl::StatusOr<View> OneSequence(const View& x) {
+  std::vector<int64_t> shape = {1};
+  shape.insert(shape.end(), x.shape().begin(), x.shape().end());
+  return x.Reshape(shape);
+}
+
 // A matrix of heads viewed as [rows, heads, head size].
 absl::StatusOr<TensorView> HeadsOf(const TensorView& x, int64_t heads) {
   return x.Reshape({{x.shape()[0], heads, x.shape()[1] / heads}});
@@ -185,8 +193,10 @@ absl::Status LlamaDecoder::RunBatch(std::span<const int64_t> tokens) {
   for (int64_t i = 0; i < count; ++i) positions_.push_back(first + i);
   TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
                            scratch_->hidden.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView ids,
+                           ConstTensorView::Of(tokens, {{count}}));
   TESSERA_RETURN_IF_ERROR(ops_.GatherRows(
-      weights_.embedding(), {0, config_.vocabulary}, tokens, hidden));
+      weights_.embedding(), {0, config_.vocabulary}, ids, hidden));
   for (size_t i = 0; i < caches_.size(); ++i) {
     const LlamaLayerWeights& layer = weights_.layers()[i];
     TESSERA_RETURN_IF_ERROR(RunAttention(layer, caches_[i], first, count));
@@ -220,7 +230,9 @@ absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
                                         int64_t count) {
   const int64_t q = config_.QueryRows(), kv = config_.KvRows();
   const std::span<const int64_t> seen = positions_;
-  const std::span<const int64_t> now = seen.last(static_cast<size_t>(count));
+  TESSERA_ASSIGN_OR_RETURN(
+      const ConstTensorView now,
+      ConstTensorView::Of(seen.last(static_cast<size_t>(count)), {{count}}));
   TESSERA_RETURN_IF_ERROR(Normalise(layer.attention_norm.view(), 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView query,
                            scratch_->query.view().Narrow(0, 0, count));
@@ -240,7 +252,7 @@ absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
       ops_.Rotate(config_.rope_theta, /*inverse=*/false, now, query_heads));
   TESSERA_RETURN_IF_ERROR(
       ops_.Rotate(config_.rope_theta, /*inverse=*/false, now, key_heads));
-  TESSERA_RETURN_IF_ERROR(Attend(cache, query_heads, now));
+  TESSERA_RETURN_IF_ERROR(Attend(cache, query_heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView attended,
                            scratch_->attended.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
@@ -249,9 +261,8 @@ absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
                    layer.attention_output.view(), hidden);
 }
 
-absl::Status LlamaDecoder::Attend(Cache& cache, ConstTensorView query,
-                                  std::span<const int64_t> now) {
-  const auto count = static_cast<int64_t>(now.size());
+absl::Status LlamaDecoder::Attend(Cache& cache, ConstTensorView query) {
+  const int64_t count = query.shape()[0];
   TESSERA_ASSIGN_OR_RETURN(const TensorView all_keys,
                            cache.keys.view().Narrow(0, 0, length()));
   TESSERA_ASSIGN_OR_RETURN(const TensorView all_values,
@@ -269,14 +280,19 @@ absl::Status LlamaDecoder::Attend(Cache& cache, ConstTensorView query,
   TESSERA_RETURN_IF_ERROR(ops_.Fill(0, output));
   TESSERA_RETURN_IF_ERROR(
       ops_.Fill(-std::numeric_limits<double>::infinity(), log_sums));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView queries, OneSequence(query));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all_keys_of,
+                           OneSequence(ConstTensorView(keys)));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all_values_of,
+                           OneSequence(ConstTensorView(values)));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView outputs, OneSequence(output));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView statistics, OneSequence(log_sums));
   return ops_.Attend(
-      {.query = query,
-       .key = keys,
-       .value = values,
-       .query_positions = now,
-       .key_positions = positions_,
+      {.query = queries,
+       .key = all_keys_of,
+       .value = all_values_of,
        .scale = 1 / std::sqrt(static_cast<double>(config_.head_size))},
-      {.output = output, .log_sum_exp = log_sums});
+      {.output = outputs, .log_sum_exp = statistics});
 }
 
 absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,

@@ -143,9 +143,8 @@ class LlamaDecoder {
   absl::Status RunBatch(std::span<const int64_t> tokens);
   absl::Status RunAttention(const LlamaLayerWeights& layer, Cache& cache,
                             int64_t first, int64_t count);
-  // attended = attention of the last tokens, at positions `now`, over all.
-  absl::Status Attend(Cache& cache, ConstTensorView query,
-                      std::span<const int64_t> now);
+  // attended = attention of the last tokens over all.
+  absl::Status Attend(Cache& cache, ConstTensorView query);
   absl::Status RunMlp(const LlamaLayerWeights& layer, int64_t count);
   // normed = the norm of `count` rows of hidden.
   absl::Status Normalise(ConstTensorView weight, int64_t begin, int64_t count);

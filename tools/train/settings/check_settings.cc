@@ -72,6 +72,51 @@ absl::Status CheckModelAndData(const Settings& settings) {
   return absl::OkStatus();
 }
 
+// "cuda:N"
+bool IsGpuNumber(std::string_view device) {
+  constexpr std::string_view kPrefix = "cuda:";
+  if (!absl::StartsWith(device, kPrefix)) return false;
+  device.remove_prefix(kPrefix.size());
+  return !device.empty() && device.size() <= 4 &&
+         device.find_first_not_of("0123456789") == device.npos;
+}
+
+// The rules of TrainRank, in the words of flags.
+absl::Status CheckGraphs(const Settings& settings) {
+  constexpr std::string_view kChoices[] = {"auto", "on", "off"};
+  TESSERA_RETURN_IF_ERROR(
+      CheckChoice("cuda_graphs", settings.cuda_graphs, kChoices));
+  if (settings.cuda_graphs != "on") return absl::OkStatus();
+  const auto refuse = [](auto&&... why) {
+    return RefuseFlag("cuda_graphs", "on", absl::StrCat(why...));
+  };
+  if (settings.device == "cpu") {
+    return refuse(
+        "needs a device that works on its own, and --device=cpu; "
+        "give for example --device=emulated");
+  }
+  const MeshSizes& mesh = settings.parallel.mesh;
+  if (mesh.world_size() > 1) {
+    return refuse(
+        "needs one rank, because collectives are not captured, and "
+        "--mesh=",
+        mesh.ToFlag(), "; give for example --mesh=dp1");
+  }
+  if (settings.dropout > 0) {
+    return refuse("masks of dropout depend on the step; give --dropout=0");
+  }
+  if (settings.offload != "none") {
+    return refuse("transfers of --offload=", settings.offload.substr(0, 60),
+                  " differ from step to step; give --offload=none");
+  }
+  if (settings.parallel.memory_limit.bytes() > 0) {
+    return refuse(
+        "needs a strategy that stays, and --memory_limit may change "
+        "it; give --cuda_graphs=auto");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckExecution(const Settings& settings) {
   constexpr std::string_view kEngines[] = {"shared_memory", "in_process", "mpi",
                                            "gloo", "nccl"};
@@ -82,6 +127,13 @@ absl::Status CheckExecution(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckRange(
       "timeout_seconds", absl::ToInt64Seconds(settings.parallel.timeout),
       {1, 1'000'000}));
+  constexpr std::string_view kDevices[] = {"cpu", "emulated", "cuda"};
+  if (!settings.device.empty() && !IsGpuNumber(settings.device)) {
+    TESSERA_RETURN_IF_ERROR(CheckChoice("device", settings.device, kDevices));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckRange("device_seed", settings.device_seed,
+                                     {0, std::numeric_limits<int64_t>::max()}));
+  TESSERA_RETURN_IF_ERROR(CheckGraphs(settings));
   return CheckRange("threads", settings.threads, {1, 1024});
 }
 

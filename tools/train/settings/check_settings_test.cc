@@ -345,9 +345,56 @@ TEST(CheckSettingsTest, RefusesUnknownValuesAndWrongNumbers) {
       {"--bucket_bytes=0: must be", [](auto& s) { s.bucket_bytes = 0; }},
       {"--timeout_seconds=0: must",
        [](auto& s) { s.parallel.timeout = absl::ZeroDuration(); }},
+      {"--device=gpu: must be one of cpu, emulated, cuda",
+       [](auto& s) { s.device = "gpu"; }},
+      {"--device=cuda:x: must be one of", [](auto& s) { s.device = "cuda:x"; }},
+      {"--device_seed=-1: must be at least 0",
+       [](auto& s) { s.device_seed = -1; }},
       {"--threads=0: must be at least 1", [](auto& s) { s.threads = 0; }},
       {"--threads=1025: must be at most 1024",
        [](auto& s) { s.threads = 1025; }},
+  });
+}
+
+TEST(CheckSettingsTest, RefusesGraphsOfStepsThatDiffer) {
+  const auto one_rank = [](auto& s) {
+    s.parallel.mesh = {};
+    s.offload = "none";
+    s.cuda_graphs = "on";
+    s.device = "emulated";
+  };
+  Settings settings;
+  one_rank(settings);
+  TESSERA_EXPECT_OK(CheckSettings(settings));
+  ExpectRefused({
+      {"--cuda_graphs=yes: must be one of auto, on, off",
+       [](auto& s) { s.cuda_graphs = "yes"; }},
+      {"--cuda_graphs=on: needs one rank, because collectives are not "
+       "captured, and --mesh=",
+       [&](auto& s) {
+         one_rank(s);
+         s.parallel.mesh = {.dp = 2};
+       }},
+      {"--cuda_graphs=on: needs a device that works on its own",
+       [&](auto& s) {
+         one_rank(s);
+         s.device = "cpu";
+       }},
+      {"--cuda_graphs=on: masks of dropout depend on the step",
+       [&](auto& s) {
+         one_rank(s);
+         s.dropout = 0.1;
+       }},
+      {"--cuda_graphs=on: transfers of --offload=optimizer differ",
+       [&](auto& s) {
+         one_rank(s);
+         s.offload = "optimizer";
+       }},
+      {"--cuda_graphs=on: needs a strategy that stays",
+       [&](auto& s) {
+         one_rank(s);
+         s.parallel.memory_limit = ByteSize(int64_t{1} << 30);
+       }},
   });
 }
 

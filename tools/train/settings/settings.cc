@@ -255,6 +255,21 @@ constexpr SettingsField kFields[] = {
      "restarts with fewer data-parallel ranks if ranks are lost"},
     {"timeout_seconds", kTimeoutSeconds,
      "seconds that ranks wait for each other"},
+    {"device", &Settings::device,
+     "where each rank computes: cpu; cuda, a GPU for each rank; cuda:N, GPU N; "
+     "emulated, a check that the run is ready for GPUs: late work in any legal "
+     "order, on memory that the host cannot touch; empty: cuda if there are "
+     "enough usable GPUs with enough memory, else cpu"},
+    {"device_seed", &Settings::device_seed,
+     "seed of the order in which an emulated device does its work"},
+    {"deterministic", &Settings::deterministic,
+     "on GPUs: equal runs give equal bits, for which the backward of attention "
+     "needs more memory and time"},
+    {"cuda_graphs", &Settings::cuda_graphs,
+     "the computations of a step are captured and then replayed as one "
+     "operation, for small models on one GPU or emulated device, without "
+     "dropout and offload: on, off, or auto (GPUs and models below 200M "
+     "parameters)"},
     {"threads", &Settings::threads, "threads of each rank's computation"},
     {"memory_limit", kMemoryLimit,
      "memory limit for all ranks on this machine, such as 300MiB: the run "

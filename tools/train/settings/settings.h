@@ -108,7 +108,16 @@ struct Settings {
   // The execution.
   int64_t max_restarts = 0;
   bool elastic = false;  // Restart with fewer data-parallel ranks.
-  int64_t threads = 1;   // Per rank, for computation.
+  // The device of each rank: cpu; emulated (base/device/emulated_device.h),
+  // which does its work in an order that follows from device_seed; cuda, or
+  // cuda:N for GPU N. Empty: GPUs if they suffice, else cpu.
+  std::string device = "";
+  int64_t device_seed = 1;
+  bool deterministic = true;  // On GPUs: equal runs give equal bits.
+  // auto, on, off: replay the computations of a step as one operation of the
+  // device.
+  std::string cuda_graphs = "off";
+  int64_t threads = 1;  // Per rank, for computation.
   bool report = false;
   bool verify = false;
   bool dry_run = false;

@@ -1,6 +1,7 @@
 #include "tools/train/testing/whole_llama.h"
 
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -12,10 +13,12 @@ namespace tp = tensor_parallel;
 
 absl::StatusOr<std::unique_ptr<WholeLlama>> WholeLlama::Create(
     tp::Ops& ops, const LlamaOptions& options, TokenSource& tokens) {
-  std::unique_ptr<WholeLlama> model(new WholeLlama(tokens));
+  std::unique_ptr<WholeLlama> model(new WholeLlama(ops, tokens));
   TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
                            tp::SequenceLayout::Contiguous(options.length, 1));
   const tp::TensorGroup alone(ops);
+  TESSERA_ASSIGN_OR_RETURN(model->loss_,
+                           Tensor::Create(DType::kF64, {{1}}, alone.memory()));
   std::vector<int32_t> windows;
   for (int64_t i = 0; i < LlamaLayers::WindowsOf(options.model); ++i) {
     windows.push_back(static_cast<int32_t>(i));
@@ -30,8 +33,9 @@ absl::StatusOr<std::unique_ptr<WholeLlama>> WholeLlama::Create(
     TESSERA_ASSIGN_OR_RETURN(const pipeline::TensorSpec spec,
                              model->stages_.back()->OutputSpec(nullptr));
     for (auto* list : {&model->tensors_, &model->gradients_}) {
-      TESSERA_ASSIGN_OR_RETURN(Tensor tensor,
-                               Tensor::Create(spec.dtype, spec.shape));
+      TESSERA_ASSIGN_OR_RETURN(
+          Tensor tensor,
+          Tensor::Create(spec.dtype, spec.shape, alone.memory()));
       list->push_back(std::move(tensor));
     }
   }
@@ -45,7 +49,7 @@ absl::StatusOr<std::unique_ptr<WholeLlama>> WholeLlama::Create(
 }
 
 absl::StatusOr<double> WholeLlama::Forward() {
-  double loss = 0;
+  const TensorView loss = loss_->view();
   for (size_t i = 0; i < stages_.size(); ++i) {
     const bool is_last = i + 1 == stages_.size();
     TESSERA_RETURN_IF_ERROR(
@@ -53,7 +57,15 @@ absl::StatusOr<double> WholeLlama::Forward() {
                              .output = is_last ? nullptr : &views_[i],
                              .loss = is_last ? &loss : nullptr}));
   }
-  return loss;
+  TESSERA_ASSIGN_OR_RETURN(
+      const Download download,
+      passes_.staging.StartDownload(
+          {loss.data(), static_cast<size_t>(loss.size_in_bytes())}));
+  TESSERA_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
+                           download.Wait());
+  double value = 0;
+  std::memcpy(&value, bytes.data(), sizeof(value));
+  return value;
 }
 
 pipeline::BackwardPass WholeLlama::PassOf(size_t window) {

@@ -9,6 +9,7 @@
 #define TESSERA_TOOLS_TRAIN_TESTING_WHOLE_LLAMA_H_
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor.h"
 #include "pipeline/execute/stage.h"
+#include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/train/model/llama_stage.h"
 
@@ -23,7 +25,8 @@ namespace tessera::train {
 
 class WholeLlama {
  public:
-  // Weights are zeros in memory of the layers. `ops` and `tokens` outlive it.
+  // Weights are zeros in memory of the layers, on the device of the ops. `ops`
+  // and `tokens` outlive it.
   static absl::StatusOr<std::unique_ptr<WholeLlama>> Create(
       tensor_parallel::Ops& ops, const LlamaOptions& options,
       TokenSource& tokens);
@@ -32,8 +35,8 @@ class WholeLlama {
     return layers_->windows();
   }
 
-  // Forward computes the loss of micro-batch 0. It is followed by a backward,
-  // together or in halves, or by Release.
+  // Forward computes the loss of micro-batch 0, for which the host waits. It is
+  // followed by a backward, together or in halves, or by Release.
   absl::StatusOr<double> Forward();
   absl::Status Backward();
   absl::Status BackwardInput();
@@ -43,13 +46,17 @@ class WholeLlama {
   void SetLossFactor(double factor) { passes_.loss_factor = factor; }
 
  private:
-  explicit WholeLlama(TokenSource& tokens) : passes_(tokens, weights_) {}
+  WholeLlama(tensor_parallel::Ops& ops, TokenSource& tokens)
+      : ops_(ops),
+        passes_(tokens, weights_, tensor_parallel::TensorGroup(ops)) {}
 
   pipeline::BackwardPass PassOf(size_t window);
 
+  tensor_parallel::Ops& ops_;
   ResidentWeights weights_;
   LlamaPasses passes_;
   std::unique_ptr<LlamaLayers> layers_;
+  std::optional<Tensor> loss_;
   std::vector<std::unique_ptr<pipeline::Stage>> stages_;
   // Tensors between stages, and their gradients.
   std::vector<Tensor> tensors_, gradients_;

@@ -1,0 +1,69 @@
+// Arena: gives out parts of a few large blocks of another resource, so that a
+// device is asked for memory once, at the start.
+//
+//   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Arena> arena,
+//                            Arena::Create(device->memory(), bytes));
+//   TESSERA_ASSIGN_OR_RETURN(Buffer part, Buffer::Allocate(arena, 1 << 20));
+//
+// Parts that are freed are joined and given out again: the smallest free part
+// that is large enough. A request for which there is no room takes another
+// block from the resource. Memory may be freed while work on it is still
+// queued; whoever gets it next must wait for that work. Thread-safe.
+#ifndef TESSERA_BASE_DEVICE_ARENA_H_
+#define TESSERA_BASE_DEVICE_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/memory.h"
+
+namespace tessera {
+
+class Arena final : public MemoryResource {
+ public:
+  // Takes the first block of `bytes`; 0: with the first request. Errors are the
+  // resource's.
+  static absl::StatusOr<std::shared_ptr<Arena>> Create(
+      std::shared_ptr<MemoryResource> resource, size_t bytes);
+
+  MemoryKind kind() const override { return resource_->kind(); }
+  int device_ordinal() const override { return resource_->device_ordinal(); }
+  absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override;
+  void Deallocate(void* data, size_t bytes, size_t alignment) override;
+
+  // Blocks taken from the resource, and their bytes; bytes given out now.
+  int64_t blocks() const;
+  int64_t held_bytes() const;
+  int64_t used_bytes() const;
+
+ private:
+  explicit Arena(std::shared_ptr<MemoryResource> resource)
+      : resource_(std::move(resource)) {}
+
+  absl::Status Grow(size_t bytes);
+  void* Find(size_t bytes, size_t alignment);
+  void AddFree(std::byte* data, size_t bytes);
+  void RemoveFree(std::byte* data, size_t bytes);
+
+  const std::shared_ptr<MemoryResource> resource_;
+  mutable std::mutex mutex_;
+  std::vector<Buffer> blocks_;
+  // Parts are joined within a block only.
+  std::map<std::byte*, std::byte*> block_ends_;         // By begin.
+  std::map<std::byte*, size_t> free_;                   // By address.
+  std::set<std::pair<size_t, std::byte*>> free_sizes_;  // The same, by size.
+  int64_t held_bytes_ = 0;
+  int64_t used_bytes_ = 0;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_DEVICE_ARENA_H_

@@ -1,0 +1,82 @@
+// StagingPool: host memory for copies to and from a device, reused when the
+// copies are done.
+//
+//   StagingPool staging(queue);
+//   TESSERA_RETURN_IF_ERROR(staging.Upload(std::as_bytes(std::span(tokens)),
+//                                          device_tokens));
+//   TESSERA_ASSIGN_OR_RETURN(Download loss,
+//   staging.StartDownload(device_loss));
+//   ... at the end of the step ...
+//   TESSERA_ASSIGN_OR_RETURN(std::span<const std::byte> bytes, loss.Wait());
+//
+// The pool never waits for the device: it allocates a block if all are in use,
+// so that after the first step it allocates nothing. On an immediate queue an
+// upload is one copy. One thread at a time.
+#ifndef TESSERA_BASE_DEVICE_STAGING_H_
+#define TESSERA_BASE_DEVICE_STAGING_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device/device.h"
+#include "base/tensor/memory.h"
+
+namespace tessera {
+
+// Bytes of a device on their way to the host.
+class Download {
+ public:
+  Download() = default;
+
+  // The host waits; the bytes stay valid while this or a copy of it exists.
+  absl::StatusOr<std::span<const std::byte>> Wait(
+      SourcePlace place = SourcePlace::current()) const;
+  const Event& event() const { return done_; }
+
+ private:
+  friend class StagingPool;
+  struct Block {
+    Buffer memory;
+    Event done;  // Of the last copy from or to it.
+  };
+
+  std::shared_ptr<Block> block_;
+  size_t size_ = 0;
+  Event done_;
+  Device* device_ = nullptr;
+};
+
+class StagingPool {
+ public:
+  // `queue` does the copies, and outlives the pool.
+  explicit StagingPool(Queue& queue) : queue_(queue) {}
+
+  // Copies `source`, which may change after the call, to device memory.
+  absl::Status Upload(std::span<const std::byte> source,
+                      std::span<std::byte> target,
+                      SourcePlace place = SourcePlace::current());
+  absl::StatusOr<Download> StartDownload(
+      std::span<const std::byte> source,
+      SourcePlace place = SourcePlace::current());
+
+  size_t blocks() const { return blocks_.size(); }
+
+ private:
+  using Block = Download::Block;
+
+  // A block of at least this size whose copies are done and that no Download
+  // holds.
+  absl::StatusOr<std::shared_ptr<Block>> Take(size_t bytes);
+
+  Queue& queue_;
+  std::vector<std::shared_ptr<Block>> blocks_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_DEVICE_STAGING_H_

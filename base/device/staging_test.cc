@@ -1,0 +1,85 @@
+#include "base/device/staging.h"
+
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "base/device/emulated_device.h"
+#include "base/device/host_device.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace tessera {
+namespace {
+
+std::vector<std::shared_ptr<Device>> Devices() {
+  std::vector<std::shared_ptr<Device>> devices = {
+      std::make_shared<HostDevice>()};
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    devices.push_back(*EmulatedDevice::Create({.seed = seed}));
+  }
+  return devices;
+}
+
+TEST(StagingPoolTest, MovesBytesBothWays) {
+  for (const std::shared_ptr<Device>& device : Devices()) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Queue> queue,
+                                 device->CreateQueue("copy"));
+    StagingPool staging(*queue);
+    std::vector<Buffer> buffers;
+    std::vector<Download> downloads;
+    std::vector<uint8_t> values(1000);
+    for (size_t size : {0u, 1u, 63u, 500u, 1000u, 64u}) {
+      std::iota(values.begin(), values.end(), static_cast<uint8_t>(size));
+      TESSERA_ASSERT_OK_AND_ASSIGN(Buffer buffer,
+                                   Buffer::Allocate(device->memory(), size));
+      buffers.push_back(std::move(buffer));
+      const std::span source = std::span(values).first(size);
+      TESSERA_ASSERT_OK(
+          staging.Upload(std::as_bytes(source), buffers.back().bytes()));
+      // The source may change at once.
+      std::fill(values.begin(), values.end(), uint8_t{0});
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          Download download, staging.StartDownload(buffers.back().bytes()));
+      downloads.push_back(std::move(download));
+    }
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const std::span<const std::byte> bytes,
+                                   downloads[i].Wait());
+      std::vector<uint8_t> expected(buffers[i].size());
+      std::iota(expected.begin(), expected.end(),
+                static_cast<uint8_t>(buffers[i].size()));
+      ASSERT_EQ(bytes.size(), expected.size());
+      for (size_t at = 0; at < bytes.size(); ++at) {
+        ASSERT_EQ(std::to_integer<uint8_t>(bytes[at]), expected[at]);
+      }
+    }
+  }
+}
+
+TEST(StagingPoolTest, AllocatesNothingAfterTheFirstStep) {
+  for (const std::shared_ptr<Device>& device : Devices()) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Queue> queue,
+                                 device->CreateQueue("copy"));
+    StagingPool staging(*queue);
+    TESSERA_ASSERT_OK_AND_ASSIGN(Buffer buffer,
+                                 Buffer::Allocate(device->memory(), 4096));
+    const std::vector<std::byte> values(4096);
+    size_t blocks = 0;
+    for (int step = 0; step < 3; ++step) {
+      for (int i = 0; i < 5; ++i) {
+        TESSERA_ASSERT_OK(staging.Upload(values, buffer.bytes()));
+      }
+      TESSERA_ASSERT_OK_AND_ASSIGN(const Download download,
+                                   staging.StartDownload(buffer.bytes()));
+      TESSERA_ASSERT_OK(download.Wait());
+      if (step == 0) blocks = staging.blocks();
+      EXPECT_EQ(staging.blocks(), blocks);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera

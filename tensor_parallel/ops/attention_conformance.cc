@@ -1,0 +1,454 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype/dtype.h"
+#include "base/status_matchers.h"
+#include "base/tensor/copy.h"
+#include "base/tensor/layout.h"
+#include "base/tensor/tensor_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops/ops_conformance.h"
+#include "tensor_parallel/ops/test_tensor.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kNothing = -std::numeric_limits<double>::infinity();
+
+struct Sizes {
+  int64_t sequences, queries, keys, heads, kv_heads, d;
+};
+
+std::string KindName(BlockKind kind) {
+  return kind == BlockKind::kFull     ? "full"
+         : kind == BlockKind::kCausal ? "causal"
+                                      : "none";
+}
+
+// A problem with its inputs, its state and its gradients. Rows have gaps, of
+// `state_gap` elements in tensors of statistics.
+struct Problem {
+  Problem(DType dtype, const Sizes& s, std::mt19937_64& random,
+          int64_t state_gap = 0)
+      : sizes(s),
+        query(dtype, {s.sequences, s.queries, s.heads, s.d}, 3),
+        key(dtype, {s.sequences, s.keys, s.kv_heads, s.d}, 2),
+        value(dtype, {s.sequences, s.keys, s.kv_heads, s.d}, 5),
+        output(StatisticsFor(dtype), query.shape(), state_gap),
+        log_sum_exp(StatisticsFor(dtype), {s.sequences, s.queries, s.heads},
+                    state_gap),
+        output_gradient(dtype, query.shape(), 1),
+        delta(StatisticsFor(dtype), log_sum_exp.shape(), state_gap),
+        query_gradient(StatisticsFor(dtype), query.shape(), state_gap),
+        key_gradient(StatisticsFor(dtype), key.shape(), state_gap),
+        value_gradient(StatisticsFor(dtype), key.shape(), state_gap),
+        scale(1 / std::sqrt(static_cast<double>(std::max<int64_t>(s.d, 1)))) {
+    query.Randomise(random);
+    key.Randomise(random);
+    value.Randomise(random);
+    output_gradient.Randomise(random);
+    Reset();
+  }
+
+  void Reset() {
+    output.Set(std::vector<double>(output.size(), 0));
+    log_sum_exp.Set(std::vector<double>(log_sum_exp.size(), kNothing));
+  }
+
+  AttentionBlock Block() const {
+    return {query.view(), key.view(), value.view(), kind, scale};
+  }
+  AttentionState State() const { return {output.view(), log_sum_exp.view()}; }
+  AttentionGradients Gradients() const {
+    return {output_gradient.view(), output.view(),         log_sum_exp.view(),
+            delta.view(),           query_gradient.view(), key_gradient.view(),
+            value_gradient.view()};
+  }
+
+  // A block of keys [begin, end) for queries [first, last).
+  AttentionBlock Block(int64_t first, int64_t last, int64_t begin, int64_t end,
+                       BlockKind part_kind) const {
+    return {*query.view().Narrow(1, first, last - first),
+            *key.view().Narrow(1, begin, end - begin),
+            *value.view().Narrow(1, begin, end - begin), part_kind, scale};
+  }
+  AttentionState State(int64_t first, int64_t last) const {
+    return {*output.view().Narrow(1, first, last - first),
+            *log_sum_exp.view().Narrow(1, first, last - first)};
+  }
+  AttentionGradients Gradients(int64_t first, int64_t last, int64_t begin,
+                               int64_t end) const {
+    const auto queries = [&](const TestTensor& x) {
+      return *x.view().Narrow(1, first, last - first);
+    };
+    const auto keys = [&](const TestTensor& x) {
+      return *x.view().Narrow(1, begin, end - begin);
+    };
+    return {queries(output_gradient), queries(output),
+            queries(log_sum_exp),     queries(delta),
+            queries(query_gradient),  keys(key_gradient),
+            keys(value_gradient)};
+  }
+
+  bool Sees(int64_t q, int64_t k) const {
+    if (kind == BlockKind::kCausal) return k <= q + sizes.keys - sizes.queries;
+    return kind == BlockKind::kFull;
+  }
+
+  Sizes sizes;
+  TestTensor query, key, value, output, log_sum_exp, output_gradient, delta;
+  TestTensor query_gradient, key_gradient, value_gradient;
+  BlockKind kind = BlockKind::kCausal;
+  double scale;
+};
+
+// The textbook formulas for probabilities, outputs and gradients, in f64.
+struct Reference {
+  explicit Reference(const Problem& p)
+      : output(p.output.size(), 0),
+        log_sum_exp(p.log_sum_exp.size(), kNothing),
+        delta(p.delta.size(), 0),
+        query_gradient(p.query.size(), 0),
+        key_gradient(p.key.size(), 0),
+        value_gradient(p.value.size(), 0),
+        query(p.query.values()),
+        key(p.key.values()),
+        value(p.value.values()),
+        gradient(p.output_gradient.values()) {
+    const Sizes& s = p.sizes;
+    for (int64_t i = 0; i < s.sequences * s.queries * s.heads; ++i) Row(p, i);
+  }
+
+  std::vector<double> output, log_sum_exp, delta;
+  std::vector<double> query_gradient, key_gradient, value_gradient;
+
+ private:
+  // Row i of the queries' heads.
+  void Row(const Problem& p, int64_t i) {
+    const Sizes& s = p.sizes;
+    const int64_t d = s.d;
+    const int64_t q = i / s.heads % s.queries;
+    const int64_t sequence = i / s.heads / s.queries;
+    const int64_t kv_head = i % s.heads / (s.heads / s.kv_heads);
+    const auto at = [&](int64_t k) {
+      return ((sequence * s.keys + k) * s.kv_heads + kv_head) * d;
+    };
+    const auto dot = [&](const std::vector<double>& a, int64_t x,
+                         const std::vector<double>& b, int64_t y) {
+      double sum = 0;
+      for (int64_t j = 0; j < d; ++j) sum += a[x + j] * b[y + j];
+      return sum;
+    };
+    std::vector<double> scores(s.keys, kNothing);
+    for (int64_t k = 0; k < s.keys; ++k) {
+      if (p.Sees(q, k)) scores[k] = p.scale * dot(query, i * d, key, at(k));
+    }
+    double largest = kNothing, sum = 0;
+    for (double score : scores) largest = std::max(largest, score);
+    if (largest == kNothing) return;
+    for (double score : scores) sum += std::exp(score - largest);
+    log_sum_exp[i] = largest + std::log(sum);
+    std::vector<double> shares(s.keys);
+    for (int64_t k = 0; k < s.keys; ++k) {
+      shares[k] = std::exp(scores[k] - log_sum_exp[i]);
+      for (int64_t j = 0; j < d; ++j) {
+        output[i * d + j] += shares[k] * value[at(k) + j];
+      }
+    }
+    delta[i] = dot(output, i * d, gradient, i * d);
+    for (int64_t k = 0; k < s.keys; ++k) {
+      if (!p.Sees(q, k)) continue;
+      const double slope =
+          p.scale * shares[k] * (dot(gradient, i * d, value, at(k)) - delta[i]);
+      for (int64_t j = 0; j < d; ++j) {
+        query_gradient[i * d + j] += slope * key[at(k) + j];
+        key_gradient[at(k) + j] += slope * query[i * d + j];
+        value_gradient[at(k) + j] += shares[k] * gradient[i * d + j];
+      }
+    }
+  }
+
+  std::vector<double> query, key, value, gradient;
+};
+
+void ExpectIsReference(Ops& ops, Problem& p) {
+  const Reference reference(p);
+  TESSERA_ASSERT_OK(ops.Attend(p.Block(), p.State()));
+  ExpectClose(p.output, reference.output);
+  ExpectClose(p.log_sum_exp, reference.log_sum_exp);
+  TESSERA_ASSERT_OK(
+      ops.RowDots(p.output.view(), p.output_gradient.view(), p.delta.view()));
+  ExpectClose(p.delta, reference.delta, 8);
+  p.delta.Set(reference.delta);
+  TESSERA_ASSERT_OK(ops.AttendGradient(p.Block(), p.Gradients()));
+  const double sums = std::sqrt(static_cast<double>(p.sizes.queries) + 1);
+  ExpectClose(p.query_gradient, reference.query_gradient, 2);
+  ExpectClose(p.key_gradient, reference.key_gradient, 2 + sums);
+  ExpectClose(p.value_gradient, reference.value_gradient, 2 + sums);
+  for (const TestTensor* x :
+       {&p.query, &p.key, &p.output, &p.log_sum_exp, &p.query_gradient,
+        &p.key_gradient, &p.value_gradient}) {
+    EXPECT_TRUE(x->GapsAreIntact());
+  }
+}
+
+constexpr Sizes kSizes[] = {
+    {1, 1, 1, 1, 1, 1},    {1, 5, 5, 2, 2, 8},    {3, 7, 7, 6, 2, 16},
+    {1, 33, 47, 4, 1, 20}, {1, 1, 300, 8, 2, 9},  {2, 300, 300, 1, 1, 5},
+    {1, 70, 600, 2, 1, 3}, {2, 270, 31, 2, 1, 7}, {4, 1, 9, 2, 1, 4}};
+
+TEST_P(OpsConformanceTest, AttentionIsTheTextbooksForEveryTypeAndManySizes) {
+  std::mt19937_64 random(1);
+  for (const DType dtype : kComputedTypes) {
+    for (const Sizes& s : kSizes) {
+      for (const BlockKind kind :
+           {BlockKind::kFull, BlockKind::kCausal, BlockKind::kNone}) {
+        SCOPED_TRACE(absl::StrCat(DTypeName(dtype), " ", s.sequences, "x",
+                                  s.queries, "x", s.keys, "x", s.heads, " ",
+                                  KindName(kind)));
+        Problem p(dtype, s, random);
+        p.kind = kind;
+        ExpectIsReference(ops(), p);
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, AttentionTakesStatesAndGradientsWithGaps) {
+  std::mt19937_64 random(2);
+  for (const DType dtype : kComputedTypes) {
+    Problem p(dtype, {2, 9, 13, 4, 2, 6}, random, /*state_gap=*/3);
+    ExpectIsReference(ops(), p);
+  }
+}
+
+// Tensors of [queries, sequences, heads, d], seen as the op wants them.
+TEST_P(OpsConformanceTest, AttentionTakesSequencesAnyDistanceApart) {
+  std::mt19937_64 random(3);
+  Problem p(DType::kF64, {3, 10, 10, 4, 2, 5}, random);
+  TESSERA_ASSERT_OK(ops().Attend(p.Block(), p.State()));
+  TESSERA_ASSERT_OK(
+      ops().RowDots(p.output.view(), p.output_gradient.view(), p.delta.view()));
+  TESSERA_ASSERT_OK(ops().AttendGradient(p.Block(), p.Gradients()));
+
+  const auto turned = [](const TestTensor& x) {
+    Dims shape = x.shape();
+    std::swap(shape[0], shape[1]);
+    TestTensor y(x.dtype(), shape, 1);
+    EXPECT_THAT(Copy(x.view(), *y.view().Transpose(0, 1)), IsOk());
+    return y;
+  };
+  const auto as_block = [](const TestTensor& x) {
+    return *x.view().Transpose(0, 1);
+  };
+  TestTensor query = turned(p.query), key = turned(p.key),
+             value = turned(p.value), gradient = turned(p.output_gradient);
+  Problem zeros(DType::kF64, p.sizes, random);
+  TestTensor output = turned(zeros.output),
+             log_sum_exp = turned(zeros.log_sum_exp),
+             delta = turned(zeros.delta),
+             query_gradient = turned(zeros.query_gradient),
+             key_gradient = turned(zeros.key_gradient),
+             value_gradient = turned(zeros.value_gradient);
+  const AttentionBlock block = {as_block(query), as_block(key), as_block(value),
+                                p.kind, p.scale};
+  TESSERA_ASSERT_OK(
+      ops().Attend(block, {as_block(output), as_block(log_sum_exp)}));
+  TESSERA_ASSERT_OK(
+      ops().RowDots(as_block(output), as_block(gradient), as_block(delta)));
+  TESSERA_ASSERT_OK(ops().AttendGradient(
+      block, {as_block(gradient), as_block(output), as_block(log_sum_exp),
+              as_block(delta), as_block(query_gradient), as_block(key_gradient),
+              as_block(value_gradient)}));
+  ExpectClose(output, turned(p.output).values());
+  ExpectClose(log_sum_exp, turned(p.log_sum_exp).values());
+  ExpectClose(query_gradient, turned(p.query_gradient).values());
+  ExpectClose(key_gradient, turned(p.key_gradient).values(), 4);
+  ExpectClose(value_gradient, turned(p.value_gradient).values(), 4);
+}
+
+// The parts of a causal problem: each chunk of queries sees earlier chunks of
+// keys in full, its own causally and no later one.
+TEST_P(OpsConformanceTest, AttentionMergedOverChunksIsUnsplit) {
+  std::mt19937_64 random(4);
+  for (const DType dtype : {DType::kF64, DType::kF32}) {
+    for (const std::vector<int64_t>& cuts :
+         {std::vector<int64_t>{0, 300}, std::vector<int64_t>{0, 150, 300},
+          std::vector<int64_t>{0, 1, 40, 296, 296, 300}}) {
+      Problem p(dtype, {2, 300, 300, 2, 1, 6}, random, 1);
+      const Reference reference(p);
+      struct Pair {
+        size_t queries, keys;
+      };
+      std::vector<Pair> order;
+      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+        for (size_t j = 0; j + 1 < cuts.size(); ++j) order.push_back({i, j});
+      }
+      std::shuffle(order.begin(), order.end(), random);
+      const auto block = [&](const Pair& pair) {
+        return p.Block(cuts[pair.queries], cuts[pair.queries + 1],
+                       cuts[pair.keys], cuts[pair.keys + 1],
+                       pair.keys < pair.queries    ? BlockKind::kFull
+                       : pair.keys == pair.queries ? BlockKind::kCausal
+                                                   : BlockKind::kNone);
+      };
+      for (const Pair& pair : order) {
+        TESSERA_ASSERT_OK(ops().Attend(
+            block(pair), p.State(cuts[pair.queries], cuts[pair.queries + 1])));
+      }
+      ExpectClose(p.output, reference.output);
+      ExpectClose(p.log_sum_exp, reference.log_sum_exp);
+      p.delta.Set(reference.delta);
+      for (const Pair& pair : order) {
+        TESSERA_ASSERT_OK(ops().AttendGradient(
+            block(pair), p.Gradients(cuts[pair.queries], cuts[pair.queries + 1],
+                                     cuts[pair.keys], cuts[pair.keys + 1])));
+      }
+      ExpectClose(p.query_gradient, reference.query_gradient, 2);
+      ExpectClose(p.key_gradient, reference.key_gradient, 8);
+      ExpectClose(p.value_gradient, reference.value_gradient, 8);
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, AttentionGradientsAreFiniteDifferences) {
+  std::mt19937_64 random(5);
+  Problem p(DType::kF64, {2, 3, 4, 2, 1, 2}, random);
+  const auto f = [&] {
+    p.Reset();
+    EXPECT_THAT(ops().Attend(p.Block(), p.State()), IsOk());
+    return Dot(p.output_gradient, p.output);
+  };
+  f();
+  TESSERA_ASSERT_OK(
+      ops().RowDots(p.output.view(), p.output_gradient.view(), p.delta.view()));
+  TESSERA_ASSERT_OK(ops().AttendGradient(p.Block(), p.Gradients()));
+  for (auto [x, gradient] : {std::pair{&p.query, &p.query_gradient},
+                             std::pair{&p.key, &p.key_gradient},
+                             std::pair{&p.value, &p.value_gradient}}) {
+    for (int64_t i = 0; i < x->size(); ++i) {
+      EXPECT_NEAR(gradient->at(i), Slope(*x, i, f), 1e-8) << i;
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, AttentionAddsToGradients) {
+  std::mt19937_64 random(6);
+  Problem p(DType::kF64, {2, 4, 4, 2, 1, 3}, random);
+  TESSERA_ASSERT_OK(ops().Attend(p.Block(), p.State()));
+  TESSERA_ASSERT_OK(ops().AttendGradient(p.Block(), p.Gradients()));
+  std::vector<double> twice = p.key_gradient.values();
+  for (double& x : twice) x *= 2;
+  TESSERA_ASSERT_OK(ops().AttendGradient(p.Block(), p.Gradients()));
+  ExpectClose(p.key_gradient, twice);
+}
+
+TEST_P(OpsConformanceTest, AttentionLeavesAQueryThatSeesNothingAsItWas) {
+  std::mt19937_64 random(7);
+  for (const DType dtype : kComputedTypes) {
+    // The first two of four queries come before the first of two keys.
+    Problem p(dtype, {2, 4, 2, 2, 1, 4}, random);
+    TESSERA_ASSERT_OK(ops().Attend(p.Block(), p.State()));
+    for (int64_t row = 0; row < 16; ++row) {
+      const bool sees = row % 8 >= 4;
+      EXPECT_EQ(p.log_sum_exp.at(row) != kNothing, sees);
+      for (int64_t j = 0; j < 4; ++j) {
+        EXPECT_EQ(p.output.at(row * 4 + j) != 0, sees);
+      }
+    }
+    TESSERA_ASSERT_OK(ops().AttendGradient(p.Block(), p.Gradients()));
+    for (int64_t j = 0; j < 16; ++j) EXPECT_EQ(p.query_gradient.at(j), 0);
+
+    // A later block without visible keys changes no bit.
+    const auto before = p.output.bytes();
+    p.kind = BlockKind::kNone;
+    TESSERA_ASSERT_OK(ops().Attend(p.Block(), p.State()));
+    EXPECT_EQ(p.output.bytes(), before);
+  }
+}
+
+TEST_P(OpsConformanceTest, AttentionSurvivesScoresThatWouldOverflow) {
+  std::mt19937_64 random(8);
+  Problem p(DType::kF32, {1, 40, 40, 2, 2, 8}, random);
+  p.scale = 300;
+  const Reference reference(p);
+  TESSERA_ASSERT_OK(ops().Attend(p.Block(), p.State()));
+  for (const double x : p.output.values()) EXPECT_TRUE(std::isfinite(x));
+  ExpectClose(p.log_sum_exp, reference.log_sum_exp, 1000);
+}
+
+TEST_P(OpsConformanceTest, AttentionTakesNothingAtAll) {
+  std::mt19937_64 random(9);
+  for (const Sizes& sizes :
+       {Sizes{1, 0, 3, 2, 1, 4}, Sizes{1, 3, 0, 2, 1, 4},
+        Sizes{1, 3, 3, 0, 0, 4}, Sizes{1, 3, 3, 2, 1, 0},
+        Sizes{0, 3, 3, 2, 1, 4}, Sizes{0, 0, 0, 0, 0, 0}}) {
+    Problem p(DType::kF32, sizes, random);
+    EXPECT_THAT(ops().Attend(p.Block(), p.State()), IsOk());
+    EXPECT_THAT(ops().AttendGradient(p.Block(), p.Gradients()), IsOk());
+    if (sizes.keys == 0 && sizes.queries > 0) {
+      EXPECT_EQ(p.log_sum_exp.at(0), kNothing);
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, AttentionRefusesWhatDoesNotFitAndWritesNothing) {
+  std::mt19937_64 random(10);
+  Problem p(DType::kF32, {2, 4, 6, 4, 2, 3}, random);
+  const auto before = p.output.bytes();
+  const auto refuses = [&](const AttentionBlock& block, const char* text) {
+    EXPECT_THAT(ops().Attend(block, p.State()),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+    EXPECT_THAT(ops().AttendGradient(block, p.Gradients()),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+    EXPECT_EQ(p.output.bytes(), before);
+  };
+  AttentionBlock block = p.Block();
+  block.value = *p.value.view().Narrow(1, 0, 5);
+  refuses(block, "\"value\" has shape [2,5,2,3]; it should be [2,6,2,3]");
+  block = p.Block();
+  block.key = *p.key.view().Narrow(0, 0, 1);
+  refuses(block, "\"key\" has shape [1,6,2,3]; it should be [2,6,2,3]");
+  block = p.Block();
+  block.query = *p.query.view().Narrow(2, 0, 3);
+  refuses(block, "\"query\" has 3 heads, \"key\" 2");
+  block = p.Block();
+  block.key = *p.key.view().Select(0, 0);
+  refuses(block, "\"key\" has 3 dimensions; it should have 4");
+  block = p.Block();
+  block.query = *p.query.view().Select(0, 0);
+  refuses(block, "\"query\" has shape [4,4,3]; it should have 4 dimensions.");
+  TestTensor other(DType::kF64, {2, 6, 2, 3});
+  block = p.Block();
+  block.key = other.view();
+  refuses(block, "\"key\" is of f64; it should be of f32");
+  const auto refused = [](const char* text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  EXPECT_THAT(ops().Attend(p.Block(), {*p.output.view().Narrow(1, 0, 3),
+                                       p.log_sum_exp.view()}),
+              refused("Attend: \"output\" has shape [2,3,4,3]"));
+  AttentionGradients gradients = p.Gradients();
+  gradients.output = *p.output.view().Narrow(1, 0, 3);
+  EXPECT_THAT(ops().AttendGradient(p.Block(), gradients),
+              refused("AttendGradient: \"output\" has shape [2,3,4,3]"));
+  gradients = p.Gradients();
+  gradients.delta = p.output.view();
+  EXPECT_THAT(ops().AttendGradient(p.Block(), gradients),
+              refused("AttendGradient: \"delta\" has shape [2,4,4,3]"));
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

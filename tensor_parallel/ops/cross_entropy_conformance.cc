@@ -1,0 +1,210 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/dtype/dtype.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops/ops_conformance.h"
+#include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kLowest = -std::numeric_limits<double>::infinity();
+
+struct Problem {
+  Problem(DType dtype, int64_t rows, IndexRange held, std::mt19937_64& random)
+      : held(held),
+        logits(dtype, {rows, held.size()}, 3),
+        largest(StatisticsFor(dtype), {rows}),
+        sum(StatisticsFor(dtype), {rows}),
+        picked(StatisticsFor(dtype), {rows}) {
+    logits.Randomise(random, 4);
+    for (int64_t i = 0; i < rows; ++i) {
+      targets.push_back(held.begin - 1 +
+                        static_cast<int64_t>(random() % (held.size() + 2)));
+      scales.push_back(i % 4 == 3 ? 0 : 0.25 * static_cast<double>(i + 1));
+    }
+  }
+  absl::Status Forward(Ops& ops) {
+    absl::Status status = ops.RowMax(logits.view(), largest.view());
+    status.Update(ops.SumExp(logits.view(), largest.view(), sum.view()));
+    status.Update(
+        ops.Pick(logits.view(), held, ListOf(targets), picked.view()));
+    return status;
+  }
+  absl::Status Gradient(Ops& ops) {
+    return ops.CrossEntropyGradient(largest.view(), sum.view(), held,
+                                    ListOf(targets), ListOf(scales),
+                                    logits.view());
+  }
+
+  IndexRange held;
+  TestTensor logits, largest, sum, picked;
+  std::vector<int64_t> targets;
+  std::vector<double> scales;
+};
+
+void ExpectIsFormula(Ops& ops, Problem& p) {
+  const int64_t rows = p.logits.shape()[0], n = p.held.size();
+  const std::vector<double> x = p.logits.values();
+  std::vector<double> largest(rows, kLowest), sum(rows, 0), picked(rows, 0);
+  std::vector<double> gradient(rows * n, 0);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      largest[i] = std::max(largest[i], x[i * n + j]);
+    }
+    for (int64_t j = 0; j < n; ++j)
+      sum[i] += std::exp(x[i * n + j] - largest[i]);
+    for (int64_t j = 0; j < n; ++j) {
+      const bool is_target = p.targets[i] == p.held.begin + j;
+      if (is_target) picked[i] = x[i * n + j];
+      gradient[i * n + j] =
+          (std::exp(x[i * n + j] - largest[i]) / sum[i] - (is_target ? 1 : 0)) *
+          p.scales[i];
+    }
+  }
+  TESSERA_ASSERT_OK(p.Forward(ops));
+  ExpectClose(p.largest, largest);
+  ExpectClose(p.sum, sum);
+  ExpectClose(p.picked, picked);
+  TESSERA_ASSERT_OK(p.Gradient(ops));
+  ExpectClose(p.logits, gradient, 2);
+  EXPECT_TRUE(p.logits.GapsAreIntact());
+}
+
+TEST_P(OpsConformanceTest, CrossEntropyIsItsFormula) {
+  std::mt19937_64 random(1);
+  for (const DType dtype : kComputedTypes) {
+    for (const int64_t rows : {0, 1, 6}) {
+      for (const IndexRange held :
+           {IndexRange{0, 1}, IndexRange{5, 12}, IndexRange{100, 116},
+            IndexRange{7, 140}, IndexRange{3, 3}}) {
+        SCOPED_TRACE(testing::Message() << dtype << " " << rows << held);
+        Problem p(dtype, rows, held, random);
+        ExpectIsFormula(ops(), p);
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, CrossEntropyGradientIsTheFiniteDifferenceOfTheLoss) {
+  std::mt19937_64 random(2);
+  Problem p(DType::kF64, 3, {0, 10}, random);
+  p.targets = {4, 0, 9};
+  p.scales = {1, 0.5, 2};
+  const auto loss = [&] {
+    EXPECT_THAT(p.Forward(ops()), IsOk());
+    double sum = 0;
+    for (int64_t i = 0; i < 3; ++i) {
+      sum += p.scales[i] *
+             (p.largest.at(i) + std::log(p.sum.at(i)) - p.picked.at(i));
+    }
+    return sum;
+  };
+  std::vector<double> slopes;
+  for (int64_t i = 0; i < 30; ++i) slopes.push_back(Slope(p.logits, i, loss));
+  loss();
+  TESSERA_ASSERT_OK(p.Gradient(ops()));
+  for (int64_t i = 0; i < 30; ++i) {
+    EXPECT_NEAR(p.logits.at(i), slopes[i], 1e-8);
+  }
+}
+
+TEST_P(OpsConformanceTest, CrossEntropyOfALogitThatIsNaNIsNaN) {
+  std::mt19937_64 random(3);
+  for (int64_t place = 0; place < 40; ++place) {
+    Problem p(DType::kF32, 1, {0, 40}, random);
+    p.logits.set(place, std::numeric_limits<double>::quiet_NaN());
+    TESSERA_ASSERT_OK(ops().RowMax(p.logits.view(), p.largest.view()));
+    EXPECT_TRUE(std::isnan(p.largest.at(0))) << place;
+  }
+}
+
+TEST_P(OpsConformanceTest, CrossEntropyOfARowOfScaleZeroIsZeroWhateverItHolds) {
+  std::mt19937_64 random(4);
+  Problem p(DType::kBF16, 1, {0, 5}, random);
+  p.logits.set(2, std::numeric_limits<double>::quiet_NaN());
+  p.scales = {0};
+  TESSERA_ASSERT_OK(p.Forward(ops()));
+  TESSERA_ASSERT_OK(p.Gradient(ops()));
+  EXPECT_EQ(p.logits.values(), std::vector<double>(5, 0.0));
+}
+
+TEST_P(OpsConformanceTest, CrossEntropyLossesFollowFromStatistics) {
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    TestTensor largest(dtype, {3}), sum(dtype, {3}), picked(dtype, {3});
+    // Large logits must not absorb the logarithm.
+    largest.Set({1e7, -2, 0.5});
+    sum.Set({1.25, 8, 1});
+    picked.Set({1e7, -3, 0.5});
+    TestTensor losses(DType::kF64, {3});
+    TESSERA_ASSERT_OK(ops().CrossEntropyLosses(largest.view(), sum.view(),
+                                               picked.view(), losses.view()));
+    EXPECT_DOUBLE_EQ(losses.at(0), std::log(1.25));
+    EXPECT_DOUBLE_EQ(losses.at(1), std::log(8) + 1);
+    EXPECT_DOUBLE_EQ(losses.at(2), 0);
+  }
+  const TestTensor two(DType::kF32, {2}), wide(DType::kF64, {2}),
+      narrow(DType::kBF16, {2}), flat(DType::kF32, {1, 2});
+  const TestTensor losses(DType::kF64, {2}), three(DType::kF64, {3});
+  const auto refuses = [&](const TestTensor& largest, const TestTensor& sum,
+                           const TestTensor& losses, const char* text) {
+    EXPECT_THAT(ops().CrossEntropyLosses(largest.view(), sum.view(), two.view(),
+                                         losses.view()),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  };
+  refuses(two, wide, losses,
+          "CrossEntropyLosses: \"sum\" is of f64; it should be of f32.");
+  refuses(two, narrow, losses,
+          "CrossEntropyLosses: \"sum\" is of bf16; it should be of f32.");
+  refuses(two, flat, losses, "CrossEntropyLosses: \"sum\" has shape [1,2]");
+  refuses(narrow, narrow, losses, "CrossEntropyLosses: \"largest\" is of bf16");
+  refuses(flat, two, losses, "CrossEntropyLosses: \"largest\" has shape [1,2]");
+  refuses(two, two, three,
+          "CrossEntropyLosses: \"losses\" has 3 numbers; it should have 2");
+  refuses(two, two, two,
+          "CrossEntropyLosses: \"losses\" is of f32; it should be of f64.");
+  EXPECT_EQ(losses.values(), std::vector<double>(2, 0));
+}
+
+TEST_P(OpsConformanceTest, CrossEntropyRefusesWhatDoesNotFitAndWritesNothing) {
+  std::mt19937_64 random(6);
+  Problem p(DType::kBF16, 2, {0, 3}, random);
+  const TestTensor three(DType::kF32, {3}), narrow(DType::kBF16, {2});
+  const auto before = p.logits.bytes();
+  const auto refused = [](const char* text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  EXPECT_THAT(ops().RowMax(p.logits.view(), narrow.view()),
+              refused("RowMax: \"largest\" is of bf16; it should be of f32."));
+  EXPECT_THAT(ops().SumExp(p.logits.view(), three.view(), p.sum.view()),
+              refused("SumExp: \"largest\" has shape [3]; it should be [2]."));
+  EXPECT_THAT(
+      ops().Pick(p.logits.view(), {0, 4}, ListOf(p.targets), p.picked.view()),
+      refused("Pick: \"logits\" has shape [2,3]; it should be [2,4]."));
+  p.targets.push_back(1);
+  EXPECT_THAT(
+      ops().Pick(p.logits.view(), p.held, ListOf(p.targets), p.picked.view()),
+      refused("Pick: \"targets\" has 3 numbers; it should have 2"));
+  EXPECT_THAT(p.Gradient(ops()),
+              refused("CrossEntropyGradient: \"targets\" has 3"));
+  p.targets.pop_back();
+  p.scales.pop_back();
+  EXPECT_THAT(p.Gradient(ops()),
+              refused("CrossEntropyGradient: \"scales\" has 1"));
+  EXPECT_EQ(p.logits.bytes(), before);
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

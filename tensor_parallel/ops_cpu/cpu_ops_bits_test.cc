@@ -1,0 +1,223 @@
+// Bits that CpuOps promises beyond ops/ops.h: the same on every instruction
+// set, and however rows are shared among calls.
+#include <cstdint>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/dtype/dtype.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tensor_parallel/ops_cpu/instruction_sets.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+class CpuOpsBits : public ::testing::Test {
+ protected:
+  CpuOps ops_{{.threads = 1}};
+};
+
+struct Activation {
+  Activation(DType dtype, int64_t rows, int64_t n, std::mt19937_64& random)
+      : gate(dtype, {rows, n}, 2),
+        up(dtype, {rows, n}, 3),
+        y(dtype, {rows, n}, 1),
+        gradient(dtype, {rows, n}, 5),
+        gate_gradient(dtype, {rows, n}, 4),
+        up_gradient(dtype, {rows, n}, 1) {
+    gate.Randomise(random, 3);
+    up.Randomise(random);
+    gradient.Randomise(random);
+  }
+  absl::Status Forward(Ops& ops) {
+    return ops.SwiGlu(gate.view(), up.view(), y.view());
+  }
+  absl::Status Backward(Ops& ops) {
+    return ops.SwiGluGradient(gradient.view(), gate.view(), up.view(),
+                              gate_gradient.view(), up_gradient.view());
+  }
+
+  TestTensor gate, up, y, gradient, gate_gradient, up_gradient;
+};
+
+TEST_F(CpuOpsBits, OfSwiGluAreThoseOfEveryInstructionSet) {
+  std::mt19937_64 random(4);
+  for (const DType dtype : kComputedTypes) {
+    Activation p(dtype, 4, 77, random);
+    std::vector<double> y, gate;
+    cpu::ForEachInstructionSet([&] {
+      TESSERA_ASSERT_OK(p.Forward(ops_));
+      TESSERA_ASSERT_OK(p.Backward(ops_));
+      if (y.empty()) y = p.y.values(), gate = p.gate_gradient.values();
+      EXPECT_EQ(p.y.values(), y);
+      EXPECT_EQ(p.gate_gradient.values(), gate);
+    });
+  }
+}
+
+TEST_F(CpuOpsBits, OfARowOfSwiGluAreThoseOfTheBatch) {
+  std::mt19937_64 random(5);
+  Activation p(DType::kF32, 5, 37, random);
+  TESSERA_ASSERT_OK(p.Forward(ops_));
+  TestTensor row(DType::kF32, {1, 37});
+  for (int64_t i = 0; i < 5; ++i) {
+    TESSERA_ASSERT_OK(ops_.SwiGlu(*p.gate.view().Narrow(0, i, 1),
+                                  *p.up.view().Narrow(0, i, 1), row.view()));
+    for (int64_t j = 0; j < 37; ++j) EXPECT_EQ(row.at(j), p.y.at(i * 37 + j));
+  }
+}
+
+struct Entropy {
+  Entropy(DType dtype, int64_t rows, int64_t n, std::mt19937_64& random)
+      : logits(dtype, {rows, n}, 3),
+        largest(StatisticsFor(dtype), {rows}),
+        sum(StatisticsFor(dtype), {rows}),
+        targets(DType::kI64, {rows}),
+        scales(DType::kF64, {rows}) {
+    logits.Randomise(random, 4);
+    for (int64_t i = 0; i < rows; ++i) {
+      targets.set(i, static_cast<double>(random() % (n + 2)) - 1);
+      scales.set(i, i % 4 == 3 ? 0 : 0.25 * static_cast<double>(i + 1));
+    }
+  }
+  absl::Status Run(Ops& ops) {
+    absl::Status status = ops.RowMax(logits.view(), largest.view());
+    status.Update(ops.SumExp(logits.view(), largest.view(), sum.view()));
+    status.Update(ops.CrossEntropyGradient(
+        largest.view(), sum.view(), {0, logits.shape()[1]}, targets.view(),
+        scales.view(), logits.view()));
+    return status;
+  }
+
+  TestTensor logits, largest, sum, targets, scales;
+};
+
+TEST_F(CpuOpsBits, OfCrossEntropyAreThoseOfEveryInstructionSetAndRowAlone) {
+  std::mt19937_64 random(5);
+  for (const DType dtype : kComputedTypes) {
+    const Entropy original(dtype, 5, 67, random);
+    std::vector<double> sums, gradients;
+    cpu::ForEachInstructionSet([&] {
+      Entropy p = original;
+      TESSERA_ASSERT_OK(p.Run(ops_));
+      if (sums.empty()) sums = p.sum.values(), gradients = p.logits.values();
+      EXPECT_EQ(p.sum.values(), sums);
+      EXPECT_EQ(p.logits.values(), gradients);
+    });
+    TestTensor largest(StatisticsFor(dtype), {1});
+    TestTensor sum(StatisticsFor(dtype), {1});
+    for (int64_t i = 0; i < 5; ++i) {
+      const ConstTensorView row = *original.logits.view().Narrow(0, i, 1);
+      TESSERA_ASSERT_OK(ops_.RowMax(row, largest.view()));
+      TESSERA_ASSERT_OK(ops_.SumExp(row, largest.view(), sum.view()));
+      EXPECT_EQ(sum.at(0), sums[i]);
+    }
+  }
+}
+
+struct Norm {
+  Norm(DType dtype, int64_t rows, int64_t n, std::mt19937_64& random)
+      : x(dtype, {rows, n}, 3),
+        weight(dtype, {n}),
+        y(dtype, {rows, n}, 2),
+        gradient(dtype, {rows, n}, 1),
+        x_gradient(dtype, {rows, n}, 4),
+        weight_gradient(StatisticsFor(dtype), {n}),
+        inverse(StatisticsFor(dtype), {rows}) {
+    x.Randomise(random);
+    weight.Randomise(random);
+    gradient.Randomise(random);
+  }
+  // Adds to the gradient of the weight.
+  absl::Status Run(Ops& ops, const TestTensor& target) {
+    absl::Status status =
+        ops.RmsNorm(1e-3, x.view(), weight.view(), y.view(), inverse.view());
+    status.Update(ops.RmsNormInputGradient(gradient.view(), x.view(),
+                                           weight.view(), inverse.view(),
+                                           x_gradient.view()));
+    status.Update(ops.RmsNormWeightGradient(gradient.view(), x.view(),
+                                            inverse.view(), target.view()));
+    return status;
+  }
+
+  TestTensor x, weight, y, gradient, x_gradient, weight_gradient, inverse;
+};
+
+TEST_F(CpuOpsBits, OfNormsAreThoseOfEveryInstructionSet) {
+  std::mt19937_64 random(3);
+  for (const DType dtype : kComputedTypes) {
+    Norm norm(dtype, 4, 133, random);
+    std::vector<std::vector<double>> first;
+    cpu::ForEachInstructionSet([&] {
+      norm.weight_gradient.Set(std::vector<double>(133, 0));
+      TESSERA_ASSERT_OK(norm.Run(ops_, norm.weight_gradient));
+      const std::vector<std::vector<double>> now = {
+          norm.y.values(), norm.x_gradient.values(),
+          norm.weight_gradient.values(), norm.inverse.values()};
+      if (first.empty()) first = now;
+      EXPECT_EQ(now, first);
+    });
+  }
+}
+
+TEST_F(CpuOpsBits, OfARowOfNormsAreThoseOfTheBatch) {
+  std::mt19937_64 random(4);
+  for (const DType dtype : kComputedTypes) {
+    Norm batch(dtype, 6, 77, random);
+    TESSERA_ASSERT_OK(batch.Run(ops_, batch.weight_gradient));
+    TestTensor weight_gradient(batch.weight_gradient.dtype(), {77});
+    for (int64_t i = 0; i < 6; ++i) {
+      Norm alone(dtype, 1, 77, random);
+      alone.weight = batch.weight;
+      for (int64_t j = 0; j < 77; ++j) {
+        alone.x.set(j, batch.x.at(i * 77 + j));
+        alone.gradient.set(j, batch.gradient.at(i * 77 + j));
+      }
+      TESSERA_ASSERT_OK(alone.Run(ops_, weight_gradient));
+      for (int64_t j = 0; j < 77; ++j) {
+        EXPECT_EQ(alone.y.at(j), batch.y.at(i * 77 + j));
+        EXPECT_EQ(alone.x_gradient.at(j), batch.x_gradient.at(i * 77 + j));
+      }
+    }
+    EXPECT_EQ(weight_gradient.values(), batch.weight_gradient.values());
+  }
+}
+
+TEST_F(CpuOpsBits, OfSumRowsAreThoseOfItsParts) {
+  std::mt19937_64 random(3);
+  TestTensor x(DType::kF32, {23, 77}, 1);
+  x.Randomise(random);
+  TestTensor once(DType::kF32, {77}), parts(DType::kF32, {77});
+  TESSERA_ASSERT_OK(ops_.SumRows(x.view(), once.view()));
+  for (const auto& [begin, size] : {std::pair{0, 1}, std::pair{1, 9},
+                                    std::pair{10, 0}, std::pair{10, 13}}) {
+    TESSERA_ASSERT_OK(
+        ops_.SumRows(*x.view().Narrow(0, begin, size), parts.view()));
+  }
+  EXPECT_EQ(parts.values(), once.values());
+}
+
+TEST_F(CpuOpsBits, OfAddRowsAreThoseOfTheOrderOfIds) {
+  std::mt19937_64 random(3);
+  TestTensor gradient(DType::kF32, {40, 19});
+  gradient.Randomise(random);
+  std::vector<int64_t> ids(40);
+  for (int64_t& id : ids) id = static_cast<int64_t>(random() % 7) - 2;
+  TestTensor once(DType::kF32, {3, 19}), parts(DType::kF32, {3, 19});
+  TESSERA_ASSERT_OK(
+      ops_.AddRows(gradient.view(), {0, 3}, ListOf(ids), once.view()));
+  for (int64_t i = 0; i < 40; ++i) {
+    TESSERA_ASSERT_OK(ops_.AddRows(*gradient.view().Narrow(0, i, 1), {0, 3},
+                                   ListOf(std::span(ids).subspan(i, 1)),
+                                   parts.view()));
+  }
+  EXPECT_EQ(parts.values(), once.values());
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

@@ -1,0 +1,640 @@
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/cuda/four.h"
+#include "base/cuda/kernel.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops_cuda/attention.h"
+#include "tensor_parallel/ops_cuda/kernel_types.h"
+
+namespace tessera::tensor_parallel::TESSERA_KERNELS {
+namespace {
+
+using ::tessera::TESSERA_KERNELS::Four;
+using ::tessera::TESSERA_KERNELS::Launch;
+
+// Queries and keys of a tile. A thread has 4 x 4 elements of a product of a
+// tile: rows from 4 * (thread / 16), columns from 4 * (thread % 16).
+constexpr int kTile = 64;
+constexpr int kThreads = 256;
+// The distance of rows of a tile in shared memory, a multiple of 16 bytes that
+// keeps the threads of a warp off each other's banks.
+constexpr int kRow = kTile + 4;
+constexpr uint32_t kAllLanes = 0xffffffff;
+
+// The length of a product's slices in shared memory.
+template <typename S>
+constexpr int kSlice = sizeof(S) == 8 ? 8 : 16;
+// Parts of kTile columns of a head whose sums a thread keeps in registers.
+template <typename S>
+constexpr int kParts = sizeof(S) == 8 ? 1 : 2;
+
+// [sequences, tokens, heads, d], or [sequences, tokens, heads]; strides are in
+// elements.
+template <typename T>
+struct Operand {
+  T* data;
+  int64_t sequence_stride, token_stride, head_stride;
+
+  __device__ T* At(int64_t sequence, int64_t head) const {
+    return data + sequence * sequence_stride + head * head_stride;
+  }
+};
+
+struct Sizes {
+  int64_t queries, keys;
+  int64_t heads, group;  // Query heads; those of one key head.
+  int64_t d;
+  bool is_causal;
+
+  // The keys [0, n) are seen by query i.
+  __device__ int64_t SeenBy(int64_t i) const {
+    const int64_t seen = is_causal ? i + keys - queries + 1 : keys;
+    return seen < 0 ? 0 : seen < keys ? seen : keys;
+  }
+};
+
+__device__ int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+__device__ int FirstRow() { return static_cast<int>(threadIdx.x) / 16 * 4; }
+__device__ int FirstColumn() { return static_cast<int>(threadIdx.x) % 16 * 4; }
+
+// A thread's part of a product of tiles.
+template <typename S>
+struct Square {
+  S at[4][4];
+
+  __device__ void Clear() {
+    for (int i = 0; i < 4; ++i) {
+      for (int j = 0; j < 4; ++j) at[i][j] = 0;
+    }
+  }
+  // Adds the products of column k of a [rows, k] and row k of b, k in
+  // [0, depth): `a` and `b` are in shared memory as [k][kRow].
+  __device__ void AddProduct(const S* a, const S* b, int depth) {
+    const S* const rows = a + FirstRow();
+    const S* const columns = b + FirstColumn();
+    for (int k = 0; k < depth; ++k) {
+      const auto x = *reinterpret_cast<const Four<S>*>(rows + k * kRow);
+      const auto y = *reinterpret_cast<const Four<S>*>(columns + k * kRow);
+      for (int i = 0; i < 4; ++i) {
+        for (int j = 0; j < 4; ++j) {
+          at[i][j] = MultiplyAdd(x.values[i], y.values[j], at[i][j]);
+        }
+      }
+    }
+  }
+};
+
+// Shared memory of a block: two slices and a tile of scores.
+template <typename S>
+struct Tiles {
+  S* a;       // [kSlice][kRow]
+  S* b;       // [kSlice][kRow]
+  S* scores;  // [kTile][kRow], transposed: [column][row]
+};
+
+// slice[k][row] = x[row][begin + k] for `rows` rows and columns below d, else
+// 0.
+template <typename S, typename T>
+__device__ void LoadTransposed(const T* x, int64_t stride, int64_t rows,
+                               int64_t begin, int64_t d, S* slice) {
+  for (int i = threadIdx.x; i < kTile * kSlice<S>; i += kThreads) {
+    const int k = i % kSlice<S>, row = i / kSlice<S>;
+    const bool is_inside = row < rows && begin + k < d;
+    slice[k * kRow + row] =
+        is_inside ? static_cast<S>(x[row * stride + begin + k]) : S{0};
+  }
+}
+
+// slice[k][column] = x[k][begin + column] for `rows` rows and columns below d.
+template <typename S, typename T>
+__device__ void LoadRows(const T* x, int64_t stride, int64_t rows,
+                         int64_t begin, int64_t d, S* slice) {
+  for (int i = threadIdx.x; i < kTile * kSlice<S>; i += kThreads) {
+    const int column = i % kTile, k = i / kTile;
+    const bool is_inside = k < rows && begin + column < d;
+    slice[k * kRow + column] =
+        is_inside ? static_cast<S>(x[k * stride + begin + column]) : S{0};
+  }
+}
+
+// The dot products of rows of a and rows of b. All threads call it.
+template <typename S, typename T>
+__device__ Square<S> Dots(const Tiles<S>& tiles, const T* a, int64_t a_stride,
+                          int64_t a_rows, const T* b, int64_t b_stride,
+                          int64_t b_rows, int64_t d) {
+  Square<S> result;
+  result.Clear();
+  for (int64_t begin = 0; begin < d; begin += kSlice<S>) {
+    __syncthreads();
+    LoadTransposed(a, a_stride, a_rows, begin, d, tiles.a);
+    LoadTransposed(b, b_stride, b_rows, begin, d, tiles.b);
+    __syncthreads();
+    result.AddProduct(tiles.a, tiles.b, kSlice<S>);
+  }
+  return result;
+}
+
+// sums[p] += scores times columns [column + p * kTile, ...) of the rows of x.
+// All threads call it; tiles.scores was written before.
+template <typename S, typename T>
+__device__ void AddWeightedRows(const Tiles<S>& tiles, const T* x,
+                                int64_t stride, int64_t rows, int64_t column,
+                                int64_t d, Square<S> (&sums)[kParts<S>]) {
+  for (int part = 0; part < kParts<S>; ++part) {
+    const int64_t begin = column + part * kTile;
+    if (begin >= d) break;
+    for (int64_t first = 0; first < rows; first += kSlice<S>) {
+      __syncthreads();
+      LoadRows(x + first * stride, stride, rows - first, begin, d, tiles.b);
+      __syncthreads();
+      sums[part].AddProduct(tiles.scores + first * kRow, tiles.b, kSlice<S>);
+    }
+  }
+}
+
+template <typename S>
+__device__ void StoreScores(const Tiles<S>& tiles, const Square<S>& square) {
+  for (int j = 0; j < 4; ++j) {
+    Four<S> column;
+    for (int i = 0; i < 4; ++i) column.values[i] = square.at[i][j];
+    *reinterpret_cast<Four<S>*>(tiles.scores + (FirstColumn() + j) * kRow +
+                                FirstRow()) = column;
+  }
+}
+
+// Over the 16 threads that have the same rows.
+template <typename S>
+__device__ S RowMaximum(S value) {
+  for (int distance = 8; distance > 0; distance /= 2) {
+    value = Larger(value, __shfl_xor_sync(kAllLanes, value, distance));
+  }
+  return value;
+}
+template <typename S>
+__device__ S RowSum(S value) {
+  for (int distance = 8; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, distance);
+  }
+  return value;
+}
+
+// What a block of threads works on: a tile of a head of a sequence. Tiles with
+// the most keys come first, so that the last blocks are short.
+struct Place {
+  int64_t first, head, sequence;
+
+  __device__ Place(int64_t block, int64_t tiles, int64_t heads) {
+    first = (tiles - 1 - block % tiles) * kTile;
+    head = block / tiles % heads;
+    sequence = block / tiles / heads;
+  }
+};
+
+// Calls f(row, column, square row, square column) for the thread's elements of
+// columns [begin, begin + kTile) that are inside [rows, d].
+template <typename Functor>
+__device__ void ForElements(int64_t rows, int64_t begin, int64_t d,
+                            const Functor& f) {
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      const int64_t row = FirstRow() + i, column = begin + FirstColumn() + j;
+      if (row < rows && column < d) f(row, column, i, j);
+    }
+  }
+}
+
+// Adds to rows of an output.
+template <typename S>
+__device__ void AddTo(S* x, int64_t stride, int64_t rows, int64_t column,
+                      int64_t d, S scale, const Square<S> (&sums)[kParts<S>]) {
+  for (int part = 0; part < kParts<S>; ++part) {
+    ForElements(rows, column + part * kTile, d,
+                [&](int64_t row, int64_t at, int i, int j) {
+                  S& element = x[row * stride + at];
+                  element = element + scale * sums[part].at[i][j];
+                });
+  }
+}
+
+#define TESSERA_ATTENTION_TILES(S)                       \
+  TESSERA_SHARED(Four<S>, slice_a, kSlice<S>* kRow / 4); \
+  TESSERA_SHARED(Four<S>, slice_b, kSlice<S>* kRow / 4); \
+  TESSERA_SHARED(Four<S>, all_scores, kTile* kRow / 4);  \
+  const Tiles<S> tiles = {reinterpret_cast<S*>(slice_a), \
+                          reinterpret_cast<S*>(slice_b), \
+                          reinterpret_cast<S*>(all_scores)}
+
+// The running softmax of a thread's rows (arXiv 1805.02867).
+template <typename S>
+struct RunningRows {
+  S largest[4];
+  S sum[4];
+
+  // Earlier keys count as one whose score is their log_sum_exp.
+  __device__ void Begin(const S* log_sum_exp, int64_t stride, int64_t rows) {
+    for (int i = 0; i < 4; ++i) {
+      const int64_t row = FirstRow() + i;
+      largest[i] = row < rows ? log_sum_exp[row * stride] : kMinusInfinity<S>;
+      sum[i] = largest[i] == kMinusInfinity<S> ? S{0} : S{1};
+    }
+  }
+
+  // Replaces scores by their exponentials, and scales the sums of before.
+  __device__ void Merge(Square<S>& scores, Square<S> (&output)[kParts<S>]) {
+    for (int i = 0; i < 4; ++i) {
+      S maximum = scores.at[i][0];
+      for (int j = 1; j < 4; ++j) maximum = Larger(maximum, scores.at[i][j]);
+      maximum = Larger(RowMaximum(maximum), largest[i]);
+      const S shift = maximum == kMinusInfinity<S> ? S{0} : maximum;
+      S total = 0;
+      for (int j = 0; j < 4; ++j) {
+        scores.at[i][j] = Exp(scores.at[i][j] - shift);
+        total += scores.at[i][j];
+      }
+      const S factor = Exp(largest[i] - shift);
+      sum[i] = sum[i] * factor + RowSum(total);
+      largest[i] = maximum;
+      for (int part = 0; part < kParts<S>; ++part) {
+        for (int j = 0; j < 4; ++j) output[part].at[i][j] *= factor;
+      }
+    }
+  }
+};
+
+// Scales the scores of queries from `query` and keys from `key`; those of pairs
+// that do not see each other become minus infinity. Rows are queries.
+template <typename S>
+__device__ void MaskScores(const Sizes& sizes, int64_t query, int64_t key,
+                           S scale, Square<S>& scores) {
+  for (int i = 0; i < 4; ++i) {
+    const int64_t seen = sizes.SeenBy(query + FirstRow() + i) - key;
+    for (int j = 0; j < 4; ++j) {
+      scores.at[i][j] = FirstColumn() + j < seen ? scores.at[i][j] * scale
+                                                 : kMinusInfinity<S>;
+    }
+  }
+}
+
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads, 1)
+    AttendKernel(Sizes sizes, S scale, Operand<const T> query,
+                 Operand<const T> key, Operand<const T> value,
+                 Operand<S> output, Operand<S> log_sum_exp) {
+  TESSERA_ATTENTION_TILES(S);
+  const Place place(blockIdx.x, (sizes.queries + kTile - 1) / kTile,
+                    sizes.heads);
+  const int64_t first = place.first;
+  const int64_t rows = Least(kTile, sizes.queries - first);
+  const int64_t seen = sizes.SeenBy(first + rows - 1);
+  if (seen == 0) return;
+
+  const int64_t kv_head = place.head / sizes.group;
+  const T* const q =
+      query.At(place.sequence, place.head) + first * query.token_stride;
+  const T* const k = key.At(place.sequence, kv_head);
+  const T* const v = value.At(place.sequence, kv_head);
+  S* const o =
+      output.At(place.sequence, place.head) + first * output.token_stride;
+  S* const lse = log_sum_exp.At(place.sequence, place.head) +
+                 first * log_sum_exp.token_stride;
+
+  RunningRows<S> running;
+  // Once for d = 0 too: its scores are zeros.
+  for (int64_t column = 0; column == 0 || column < sizes.d;
+       column += kParts<S> * kTile) {
+    running.Begin(lse, log_sum_exp.token_stride, rows);
+    Square<S> sums[kParts<S>];
+    for (int part = 0; part < kParts<S>; ++part) {
+      sums[part].Clear();
+      ForElements(rows, column + part * kTile, sizes.d,
+                  [&](int64_t row, int64_t at, int i, int j) {
+                    sums[part].at[i][j] = o[row * output.token_stride + at];
+                  });
+    }
+    for (int64_t at = 0; at < seen; at += kTile) {
+      const int64_t keys = Least(kTile, seen - at);
+      Square<S> scores =
+          Dots(tiles, q, query.token_stride, rows, k + at * key.token_stride,
+               key.token_stride, keys, sizes.d);
+      MaskScores(sizes, first, at, scale, scores);
+      running.Merge(scores, sums);
+      __syncthreads();
+      StoreScores(tiles, scores);
+      AddWeightedRows(tiles, v + at * value.token_stride, value.token_stride,
+                      keys, column, sizes.d, sums);
+    }
+    for (int part = 0; part < kParts<S>; ++part) {
+      ForElements(rows, column + part * kTile, sizes.d,
+                  [&](int64_t row, int64_t at, int i, int j) {
+                    if (running.sum[i] == 0)
+                      return;  // Nothing seen: as it was.
+                    o[row * output.token_stride + at] =
+                        sums[part].at[i][j] / running.sum[i];
+                  });
+    }
+  }
+  // All parts have read it.
+  __syncthreads();
+  if (threadIdx.x % 16 != 0) return;
+  for (int i = 0; i < 4; ++i) {
+    const int64_t row = FirstRow() + i;
+    if (row >= rows || running.sum[i] == 0) continue;
+    lse[row * log_sum_exp.token_stride] =
+        running.largest[i] + Log(running.sum[i]);
+  }
+}
+
+// Operands of the gradient, which AttentionGradients describes.
+template <typename T, typename S>
+struct GradientOperands {
+  Operand<const T> query, key, value, output_gradient;
+  Operand<const S> log_sum_exp, delta;
+  Operand<S> query_gradient, key_gradient, value_gradient;
+};
+
+// p = exp(scores - log_sum_exp), and p (products - delta) is the gradient of
+// the scores; zeros for pairs that do not see each other.
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads, 1)
+    QueryGradientKernel(Sizes sizes, S scale, GradientOperands<T, S> operands) {
+  TESSERA_ATTENTION_TILES(S);
+  const Place place(blockIdx.x, (sizes.queries + kTile - 1) / kTile,
+                    sizes.heads);
+  const int64_t first = place.first;
+  const int64_t column = int64_t{blockIdx.y} * kParts<S> * kTile;
+  const int64_t rows = Least(kTile, sizes.queries - first);
+  const int64_t seen = sizes.SeenBy(first + rows - 1);
+  if (seen == 0) return;
+
+  const auto& [query, key, value, gradient, log_sum_exp, delta, dq, dk, dv] =
+      operands;
+  const int64_t kv_head = place.head / sizes.group;
+  const T* const q =
+      query.At(place.sequence, place.head) + first * query.token_stride;
+  const T* const g =
+      gradient.At(place.sequence, place.head) + first * gradient.token_stride;
+  const T* const k = key.At(place.sequence, kv_head);
+  const T* const v = value.At(place.sequence, kv_head);
+  S lse[4], dots[4];
+  for (int i = 0; i < 4; ++i) {
+    const int64_t row = Least(FirstRow() + i, rows - 1) + first;
+    lse[i] = log_sum_exp.At(place.sequence,
+                            place.head)[row * log_sum_exp.token_stride];
+    dots[i] = delta.At(place.sequence, place.head)[row * delta.token_stride];
+  }
+  Square<S> sums[kParts<S>];
+  for (int part = 0; part < kParts<S>; ++part) sums[part].Clear();
+  for (int64_t at = 0; at < seen; at += kTile) {
+    const int64_t keys = Least(kTile, seen - at);
+    Square<S> scores =
+        Dots(tiles, q, query.token_stride, rows, k + at * key.token_stride,
+             key.token_stride, keys, sizes.d);
+    MaskScores(sizes, first, at, scale, scores);
+    const Square<S> products =
+        Dots(tiles, g, gradient.token_stride, rows, v + at * value.token_stride,
+             value.token_stride, keys, sizes.d);
+    for (int i = 0; i < 4; ++i) {
+      for (int j = 0; j < 4; ++j) {
+        const S score = scores.at[i][j];
+        scores.at[i][j] =
+            score == kMinusInfinity<S>
+                ? S{0}
+                : Exp(score - lse[i]) * (products.at[i][j] - dots[i]);
+      }
+    }
+    __syncthreads();
+    StoreScores(tiles, scores);
+    AddWeightedRows(tiles, k + at * key.token_stride, key.token_stride, keys,
+                    column, sizes.d, sums);
+  }
+  AddTo(dq.At(place.sequence, place.head) + first * dq.token_stride,
+        dq.token_stride, rows, column, sizes.d, scale, sums);
+}
+
+// Rows are keys: the products of a tile are transposed. The queries of all
+// heads of the key's head are added in their order.
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads, 1)
+    KeyGradientKernel(Sizes sizes, S scale, GradientOperands<T, S> operands) {
+  TESSERA_ATTENTION_TILES(S);
+  const int64_t tiles_of_keys = (sizes.keys + kTile - 1) / kTile;
+  const Place place(tiles_of_keys - 1 - blockIdx.x % tiles_of_keys +
+                        blockIdx.x / tiles_of_keys * tiles_of_keys,
+                    tiles_of_keys, sizes.heads / sizes.group);
+  const int64_t first = place.first;
+  const int64_t column = int64_t{blockIdx.y} * kParts<S> * kTile;
+  const int64_t rows = Least(kTile, sizes.keys - first);
+  // The first query that sees the first key.
+  const int64_t offset = first - (sizes.keys - sizes.queries);
+  const int64_t begin = sizes.is_causal && offset > 0 ? offset : 0;
+
+  const auto& [query, key, value, gradient, log_sum_exp, delta, dq, dk, dv] =
+      operands;
+  const T* const k =
+      key.At(place.sequence, place.head) + first * key.token_stride;
+  const T* const v =
+      value.At(place.sequence, place.head) + first * value.token_stride;
+  Square<S> key_sums[kParts<S>], value_sums[kParts<S>];
+  for (int part = 0; part < kParts<S>; ++part) {
+    key_sums[part].Clear();
+    value_sums[part].Clear();
+  }
+  for (int64_t head = place.head * sizes.group;
+       head < (place.head + 1) * sizes.group; ++head) {
+    const S* const lse = log_sum_exp.At(place.sequence, head);
+    const S* const dots = delta.At(place.sequence, head);
+    for (int64_t at = begin; at < sizes.queries; at += kTile) {
+      const int64_t queries = Least(kTile, sizes.queries - at);
+      const T* const q =
+          query.At(place.sequence, head) + at * query.token_stride;
+      const T* const g =
+          gradient.At(place.sequence, head) + at * gradient.token_stride;
+      Square<S> probabilities = Dots(tiles, k, key.token_stride, rows, q,
+                                     query.token_stride, queries, sizes.d);
+      Square<S> products = Dots(tiles, v, value.token_stride, rows, g,
+                                gradient.token_stride, queries, sizes.d);
+      for (int j = 0; j < 4; ++j) {
+        const int64_t own = at + FirstColumn() + j;
+        const int64_t seen =
+            own < sizes.queries ? sizes.SeenBy(own) - first : 0;
+        const int64_t row = Least(own, sizes.queries - 1);
+        const S row_lse = lse[row * log_sum_exp.token_stride];
+        const S row_dots = dots[row * delta.token_stride];
+        for (int i = 0; i < 4; ++i) {
+          const bool sees = FirstRow() + i < seen;
+          const S probability =
+              sees ? Exp(probabilities.at[i][j] * scale - row_lse) : S{0};
+          probabilities.at[i][j] = probability;
+          products.at[i][j] =
+              sees ? probability * (products.at[i][j] - row_dots) : S{0};
+        }
+      }
+      __syncthreads();
+      StoreScores(tiles, probabilities);
+      AddWeightedRows(tiles, g, gradient.token_stride, queries, column, sizes.d,
+                      value_sums);
+      __syncthreads();
+      StoreScores(tiles, products);
+      AddWeightedRows(tiles, q, query.token_stride, queries, column, sizes.d,
+                      key_sums);
+    }
+  }
+  AddTo(dk.At(place.sequence, place.head) + first * dk.token_stride,
+        dk.token_stride, rows, column, sizes.d, scale, key_sums);
+  AddTo(dv.At(place.sequence, place.head) + first * dv.token_stride,
+        dv.token_stride, rows, column, sizes.d, S{1}, value_sums);
+}
+
+// A warp for each row.
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads)
+    MergeKernel(int64_t rows, int64_t queries, int64_t heads, int64_t d,
+                Operand<const T> output, Operand<const S> log_sum_exp,
+                Operand<S> state_output, Operand<S> state_log_sum_exp) {
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  if (row >= rows) return;
+  const int64_t head = row % heads;
+  const int64_t token = row / heads % queries;
+  const int64_t sequence = row / heads / queries;
+  const S added =
+      log_sum_exp.At(sequence, head)[token * log_sum_exp.token_stride];
+  S* const lse = state_log_sum_exp.At(sequence, head) +
+                 token * state_log_sum_exp.token_stride;
+  const S old = *lse;
+  // All lanes have read it.
+  __syncwarp(kAllLanes);
+  if (added == kMinusInfinity<S>) return;
+  const S largest = Larger(old, added);
+  const S old_weight = Exp(old - largest), weight = Exp(added - largest);
+  const S sum = old_weight + weight;
+  const T* const x = output.At(sequence, head) + token * output.token_stride;
+  S* const y =
+      state_output.At(sequence, head) + token * state_output.token_stride;
+  for (int64_t j = threadIdx.x % 32; j < d; j += 32) {
+    y[j] = (y[j] * old_weight + static_cast<S>(x[j]) * weight) / sum;
+  }
+  if (threadIdx.x % 32 == 0) *lse = largest + Log(sum);
+}
+
+template <typename T>
+Operand<const T> ReadBy(const ConstTensorView& x) {
+  return {DataOf<T>(x), x.strides()[0], x.strides()[1], x.strides()[2]};
+}
+template <typename T>
+Operand<T> WrittenBy(const TensorView& x) {
+  return {DataOf<T>(x), x.strides()[0], x.strides()[1], x.strides()[2]};
+}
+
+Sizes SizesOf(const AttentionBlock& block) {
+  const int64_t heads = block.query.shape()[2];
+  return {.queries = block.query.shape()[1],
+          .keys = block.key.shape()[1],
+          .heads = heads,
+          .group = heads / block.key.shape()[2],
+          .d = block.query.shape()[3],
+          .is_causal = block.kind == BlockKind::kCausal};
+}
+
+// True if no query sees a key.
+bool IsEmpty(const AttentionBlock& block) {
+  const Dims& queries = block.query.shape();
+  return block.kind == BlockKind::kNone || queries[0] == 0 || queries[1] == 0 ||
+         queries[2] == 0 || block.key.shape()[1] == 0;
+}
+
+absl::Status CheckGrid(int64_t blocks, const ConstTensorView& x) {
+  if (blocks <= INT32_MAX) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("attention of shape ", DimsToString(x.shape()),
+                   " is too large for one launch: split the sequences."));
+}
+
+// Tiles of tokens of all heads of all sequences.
+int64_t TilesOf(const ConstTensorView& x) {
+  const Dims& shape = x.shape();
+  return shape[0] * shape[2] * ((shape[1] + kTile - 1) / kTile);
+}
+
+}  // namespace
+
+absl::Status Attend(KernelStream stream, const AttentionBlock& block,
+                    const AttentionState& state) {
+  if (IsEmpty(block)) return absl::OkStatus();
+  const int64_t blocks = TilesOf(block.query);
+  if (absl::Status status = CheckGrid(blocks, block.query); !status.ok()) {
+    return status;
+  }
+  return ForComputedType(block.query.dtype(), [&]<typename T>(
+                                                  std::type_identity<T>) {
+    using S = StatisticOf<T>;
+    Launch(AttendKernel<T, S>, static_cast<unsigned>(blocks), kThreads, 0,
+           stream, SizesOf(block), static_cast<S>(block.scale),
+           ReadBy<T>(block.query), ReadBy<T>(block.key), ReadBy<T>(block.value),
+           WrittenBy<S>(state.output), WrittenBy<S>(state.log_sum_exp));
+    return absl::OkStatus();
+  });
+}
+
+absl::Status AttendGradient(KernelStream stream, const AttentionBlock& block,
+                            const AttentionGradients& gradients) {
+  if (IsEmpty(block) || block.query.shape()[3] == 0) return absl::OkStatus();
+  const int64_t query_blocks = TilesOf(block.query);
+  const int64_t key_blocks = TilesOf(block.key);
+  absl::Status status = CheckGrid(query_blocks, block.query);
+  status.Update(CheckGrid(key_blocks, block.key));
+  if (!status.ok()) return status;
+  return ForComputedType(
+      block.query.dtype(), [&]<typename T>(std::type_identity<T>) {
+        using S = StatisticOf<T>;
+        const GradientOperands<T, S> operands = {
+            ReadBy<T>(block.query),
+            ReadBy<T>(block.key),
+            ReadBy<T>(block.value),
+            ReadBy<T>(gradients.output_gradient),
+            ReadBy<S>(gradients.log_sum_exp),
+            ReadBy<S>(gradients.delta),
+            WrittenBy<S>(gradients.query_gradient),
+            WrittenBy<S>(gradients.key_gradient),
+            WrittenBy<S>(gradients.value_gradient)};
+        const Sizes sizes = SizesOf(block);
+        constexpr int64_t kColumns = kParts<S> * kTile;
+        const auto parts =
+            static_cast<unsigned>((sizes.d + kColumns - 1) / kColumns);
+        const S scale = static_cast<S>(block.scale);
+        Launch(QueryGradientKernel<T, S>,
+               dim3(static_cast<unsigned>(query_blocks), parts), kThreads, 0,
+               stream, sizes, scale, operands);
+        Launch(KeyGradientKernel<T, S>,
+               dim3(static_cast<unsigned>(key_blocks), parts), kThreads, 0,
+               stream, sizes, scale, operands);
+        return absl::OkStatus();
+      });
+}
+
+absl::Status MergeAttention(KernelStream stream, const ConstTensorView& output,
+                            const ConstTensorView& log_sum_exp,
+                            const AttentionState& state) {
+  const Dims& shape = output.shape();
+  const int64_t rows = shape[0] * shape[1] * shape[2];
+  if (rows == 0) return absl::OkStatus();
+  constexpr int64_t kRows = kThreads / 32;
+  const int64_t blocks = (rows + kRows - 1) / kRows;
+  if (absl::Status status = CheckGrid(blocks, output); !status.ok()) {
+    return status;
+  }
+  return ForComputedType(
+      output.dtype(), [&]<typename T>(std::type_identity<T>) {
+        using S = StatisticOf<T>;
+        Launch(MergeKernel<T, S>, static_cast<unsigned>(blocks), kThreads, 0,
+               stream, rows, shape[1], shape[2], shape[3], ReadBy<T>(output),
+               ReadBy<S>(log_sum_exp), WrittenBy<S>(state.output),
+               WrittenBy<S>(state.log_sum_exp));
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace tessera::tensor_parallel::TESSERA_KERNELS

@@ -1,0 +1,294 @@
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops_cuda/cross_entropy.h"
+#include "tensor_parallel/ops_cuda/kernel_types.h"
+#include "tensor_parallel/ops_cuda/row_block.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel::TESSERA_KERNELS {
+namespace {
+
+// The sum of exp(x - largest) over some elements x.
+template <typename S>
+struct SoftmaxSum {
+  S largest;
+  S sum;
+};
+
+// An empty sum's maximum is minus infinity, from which nothing is subtracted.
+template <typename S>
+__device__ SoftmaxSum<S> Merged(SoftmaxSum<S> a, SoftmaxSum<S> b) {
+  const S largest = Larger(a.largest, b.largest);
+  if (largest == kMinusInfinity<S>) return {largest, S{0}};
+  return {largest,
+          a.sum * Exp(a.largest - largest) + b.sum * Exp(b.largest - largest)};
+}
+
+template <typename T, bool aligned>
+__global__ void __launch_bounds__(kThreads, 1)
+    RowMaxKernel(const T* __restrict__ logits, int64_t stride, int64_t n,
+                 StatisticOf<T>* __restrict__ largest) {
+  using S = StatisticOf<T>;
+  TESSERA_SHARED(S, slots, kWarps);
+  S value = kMinusInfinity<S>;
+  ForPacks<aligned>(logits + blockIdx.x * stride, n,
+                    [&](int64_t, const PackOf<T>& x, int count) {
+                      for (int j = 0; j < kPackOf<T>; ++j) {
+                        if (j < count) {
+                          value = Larger(static_cast<S>(x.values[j]), value);
+                        }
+                      }
+                    });
+  value = BlockReduce(value, slots, MaxOf<S>());
+  if (threadIdx.x == 0) largest[blockIdx.x] = value;
+}
+
+template <typename T, bool aligned>
+__global__ void __launch_bounds__(kThreads, 1)
+    SumExpKernel(const T* __restrict__ logits, int64_t stride, int64_t n,
+                 const StatisticOf<T>* __restrict__ largest,
+                 StatisticOf<T>* __restrict__ sum) {
+  using S = StatisticOf<T>;
+  TESSERA_SHARED(S, slots, kWarps);
+  const S shift = largest[blockIdx.x];
+  S value = 0;
+  ForPacks<aligned>(logits + blockIdx.x * stride, n,
+                    [&](int64_t, const PackOf<T>& x, int count) {
+                      for (int j = 0; j < kPackOf<T>; ++j) {
+                        if (j < count) {
+                          value += Exp(static_cast<S>(x.values[j]) - shift);
+                        }
+                      }
+                    });
+  value = BlockReduce(value, slots, SumOf<S>());
+  if (threadIdx.x == 0) sum[blockIdx.x] = value;
+}
+
+template <typename T>
+__global__ void PickKernel(const T* __restrict__ logits, int64_t stride,
+                           int64_t rows, IndexRange held,
+                           const int64_t* __restrict__ targets,
+                           StatisticOf<T>* __restrict__ picked) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= rows) return;
+  const int64_t target = targets[i];
+  const bool is_held = held.begin <= target && target < held.end;
+  picked[i] = is_held ? static_cast<StatisticOf<T>>(
+                            logits[i * stride + (target - held.begin)])
+                      : StatisticOf<T>{0};
+}
+
+template <typename S>
+__device__ double Loss(S largest, S sum, S picked) {
+  // The difference first: large logits would absorb the logarithm.
+  return Log(static_cast<double>(sum)) +
+         (static_cast<double>(largest) - static_cast<double>(picked));
+}
+
+template <typename S>
+__global__ void LossesKernel(int64_t rows, const S* __restrict__ largest,
+                             const S* __restrict__ sum,
+                             const S* __restrict__ picked,
+                             double* __restrict__ losses) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < rows) losses[i] = Loss(largest[i], sum[i], picked[i]);
+}
+
+// Overwrites a row by its gradient; `target` is its column, or none of the row.
+template <typename T, bool aligned>
+__device__ void SetGradient(T* row, int64_t n, StatisticOf<T> shift,
+                            StatisticOf<T> sum, int64_t target, double scale) {
+  using S = StatisticOf<T>;
+  const S factor = S{1} / sum;
+  const S own_scale = static_cast<S>(scale);
+  ForPacks<aligned>(row, n, [&](int64_t at, PackOf<T> x, int count) {
+    for (int j = 0; j < kPackOf<T>; ++j) {
+      S share = Exp(static_cast<S>(x.values[j]) - shift) * factor;
+      if (at + j == target) share -= S{1};
+      x.values[j] = scale == 0 ? T{} : static_cast<T>(share * own_scale);
+    }
+    StorePack<aligned>(x, count, row + at);
+  });
+}
+
+template <typename T, bool aligned>
+__global__ void __launch_bounds__(kThreads, 1)
+    GradientKernel(const StatisticOf<T>* __restrict__ largest,
+                   const StatisticOf<T>* __restrict__ sum, IndexRange held,
+                   const int64_t* __restrict__ targets,
+                   const double* __restrict__ scales, T* __restrict__ logits,
+                   int64_t stride) {
+  const int64_t i = blockIdx.x;
+  SetGradient<T, aligned>(logits + i * stride, held.end - held.begin,
+                          largest[i], sum[i], targets[i] - held.begin,
+                          scales[i]);
+}
+
+template <typename T, bool aligned>
+__global__ void __launch_bounds__(kThreads, 1)
+    FusedKernel(IndexRange held, const int64_t* __restrict__ targets,
+                const double* __restrict__ scales, T* __restrict__ logits,
+                int64_t stride, double* __restrict__ losses) {
+  using S = StatisticOf<T>;
+  TESSERA_SHARED(S, maxima, kWarps);
+  TESSERA_SHARED(S, sums, kWarps);
+  const int64_t n = held.end - held.begin;
+  T* const row = logits + blockIdx.x * stride;
+  SoftmaxSum<S> own = {kMinusInfinity<S>, S{0}};
+  ForPacks<aligned>(row, n, [&](int64_t, const PackOf<T>& x, int count) {
+    S largest = own.largest;
+    for (int j = 0; j < kPackOf<T>; ++j) {
+      if (j < count) largest = Larger(static_cast<S>(x.values[j]), largest);
+    }
+    if (largest == kMinusInfinity<S>) return;
+    if (largest != own.largest) own.sum *= Exp(own.largest - largest);
+    own.largest = largest;
+    for (int j = 0; j < kPackOf<T>; ++j) {
+      if (j < count) own.sum += Exp(static_cast<S>(x.values[j]) - largest);
+    }
+  });
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const S largest = __shfl_xor_sync(kAllLanes, own.largest, distance);
+    const S sum = __shfl_xor_sync(kAllLanes, own.sum, distance);
+    own = Merged(own, SoftmaxSum<S>{largest, sum});
+  }
+  if (threadIdx.x % 32 == 0) {
+    maxima[threadIdx.x / 32] = own.largest;
+    sums[threadIdx.x / 32] = own.sum;
+  }
+  const int64_t target = targets[blockIdx.x] - held.begin;
+  const S picked =
+      target >= 0 && target < n ? static_cast<S>(row[target]) : S{0};
+  __syncthreads();
+  own = {maxima[0], sums[0]};
+  for (int warp = 1; warp < kWarps; ++warp) {
+    own = Merged(own, SoftmaxSum<S>{maxima[warp], sums[warp]});
+  }
+  // As SumExp of a row of minus infinity.
+  if (own.largest == kMinusInfinity<S> && n > 0)
+    own.sum = std::numeric_limits<S>::quiet_NaN();
+  if (threadIdx.x == 0) {
+    losses[blockIdx.x] = Loss(own.largest, own.sum, picked);
+  }
+  SetGradient<T, aligned>(row, n, own.largest, own.sum, target,
+                          scales[blockIdx.x]);
+}
+
+// Calls `functor` with the element type and the number of elements of an access
+// (std::integral_constant).
+template <typename Functor>
+absl::Status ForRows(const ConstTensorView& logits, const Functor& functor) {
+  if (logits.shape()[0] > INT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cross-entropy of ", logits.shape()[0],
+        " rows; there may be 2^31-1: share them among several calls."));
+  }
+  return ForComputedType(logits.dtype(),
+                         [&]<typename T>(std::type_identity<T> type) {
+                           if (RowsAreAligned(logits)) {
+                             functor(type, std::true_type());
+                           } else {
+                             functor(type, std::false_type());
+                           }
+                           return absl::OkStatus();
+                         });
+}
+
+}  // namespace
+
+absl::Status RowMax(KernelStream stream, const ConstTensorView& logits,
+                    const TensorView& largest) {
+  const int64_t rows = logits.shape()[0], n = logits.shape()[1];
+  if (rows == 0) return absl::OkStatus();
+  return ForRows(
+      logits, [&]<typename T, bool aligned>(std::type_identity<T>,
+                                            std::bool_constant<aligned>) {
+        Launch(RowMaxKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
+               0, stream, DataOf<T>(logits), logits.strides()[0], n,
+               DataOf<StatisticOf<T>>(largest));
+      });
+}
+
+absl::Status SumExp(KernelStream stream, const ConstTensorView& logits,
+                    const ConstTensorView& largest, const TensorView& sum) {
+  const int64_t rows = logits.shape()[0], n = logits.shape()[1];
+  if (rows == 0) return absl::OkStatus();
+  return ForRows(
+      logits, [&]<typename T, bool aligned>(std::type_identity<T>,
+                                            std::bool_constant<aligned>) {
+        Launch(SumExpKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
+               0, stream, DataOf<T>(logits), logits.strides()[0], n,
+               DataOf<StatisticOf<T>>(largest), DataOf<StatisticOf<T>>(sum));
+      });
+}
+
+absl::Status Pick(KernelStream stream, const ConstTensorView& logits,
+                  IndexRange held, const ConstTensorView& targets,
+                  const TensorView& picked) {
+  const int64_t rows = logits.shape()[0];
+  if (rows == 0) return absl::OkStatus();
+  return ForComputedType(
+      logits.dtype(), [&]<typename T>(std::type_identity<T>) {
+        Launch(PickKernel<T>, BlocksOf(rows), kThreads, 0, stream,
+               DataOf<T>(logits), logits.strides()[0], rows, held,
+               DataOf<int64_t>(targets), DataOf<StatisticOf<T>>(picked));
+        return absl::OkStatus();
+      });
+}
+
+absl::Status CrossEntropyLosses(KernelStream stream,
+                                const ConstTensorView& largest,
+                                const ConstTensorView& sum,
+                                const ConstTensorView& picked,
+                                const TensorView& losses) {
+  const int64_t rows = losses.element_count();
+  if (rows == 0) return absl::OkStatus();
+  return ForComputedType(
+      largest.dtype(), [&]<typename T>(std::type_identity<T>) {
+        using S = StatisticOf<T>;
+        Launch(LossesKernel<S>, BlocksOf(rows), kThreads, 0, stream, rows,
+               DataOf<S>(largest), DataOf<S>(sum), DataOf<S>(picked),
+               DataOf<double>(losses));
+        return absl::OkStatus();
+      });
+}
+
+absl::Status CrossEntropyGradient(KernelStream stream,
+                                  const ConstTensorView& largest,
+                                  const ConstTensorView& sum, IndexRange held,
+                                  const ConstTensorView& targets,
+                                  const ConstTensorView& scales,
+                                  const TensorView& logits) {
+  if (logits.element_count() == 0) return absl::OkStatus();
+  return ForRows(logits, [&]<typename T, bool aligned>(
+                             std::type_identity<T>,
+                             std::bool_constant<aligned>) {
+    Launch(GradientKernel<T, aligned>, static_cast<unsigned>(logits.shape()[0]),
+           kThreads, 0, stream, DataOf<StatisticOf<T>>(largest),
+           DataOf<StatisticOf<T>>(sum), held, DataOf<int64_t>(targets),
+           DataOf<double>(scales), DataOf<T>(logits), logits.strides()[0]);
+  });
+}
+
+absl::Status FusedCrossEntropy(KernelStream stream, IndexRange held,
+                               const ConstTensorView& targets,
+                               const ConstTensorView& scales,
+                               const TensorView& logits,
+                               const TensorView& losses) {
+  if (logits.shape()[0] == 0) return absl::OkStatus();
+  return ForRows(
+      logits, [&]<typename T, bool aligned>(std::type_identity<T>,
+                                            std::bool_constant<aligned>) {
+        Launch(FusedKernel<T, aligned>,
+               static_cast<unsigned>(logits.shape()[0]), kThreads, 0, stream,
+               held, DataOf<int64_t>(targets), DataOf<double>(scales),
+               DataOf<T>(logits), logits.strides()[0], DataOf<double>(losses));
+      });
+}
+
+}  // namespace tessera::tensor_parallel::TESSERA_KERNELS

@@ -1,0 +1,365 @@
+#include "tensor_parallel/ops_cuda/cudnn_attention.h"
+
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype/dtype.h"
+#include "base/dtype/small_float.h"
+#include "base/status_macros.h"
+#include "base/tensor/memory.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops_cuda/cudnn_attention_kernels.h"
+#include "tensor_parallel/ops_cuda/cudnn_graph.h"
+#include "tensor_parallel/ops_cuda/cudnn_plans.h"
+#include "tensor_parallel/ops_cuda/scratch.h"
+
+namespace tessera::tensor_parallel::TESSERA_KERNELS {
+namespace {
+
+// The alignment of parts of the scratch memory, in bytes.
+constexpr size_t kAlignment = 256;
+
+struct PlanKey {
+  bool is_gradient = false;
+  CudnnAttentionShape shape;
+  CudnnStrides query;
+  CudnnStrides key;
+  CudnnStrides value;
+  CudnnStrides output_gradient;  // Zeros for a forward plan.
+
+  friend bool operator==(const PlanKey&, const PlanKey&) = default;
+  template <typename H>
+  friend H AbslHashValue(H hash, const PlanKey& k) {
+    return H::combine(std::move(hash), k.is_gradient, k.shape, k.query, k.key,
+                      k.value, k.output_gradient);
+  }
+};
+
+using Arguments = absl::InlinedVector<CudnnArgument, 16>;
+
+CudnnAttentionShape ShapeOf(const AttentionBlock& block) {
+  return {.sequences = block.query.shape()[0],
+          .queries = block.query.shape()[1],
+          .keys = block.key.shape()[1],
+          .heads = block.query.shape()[2],
+          .kv_heads = block.key.shape()[2],
+          .head_size = block.query.shape()[3],
+          .causal = block.kind == BlockKind::kCausal};
+}
+
+CudnnStrides StridesOf(const ConstTensorView& view) {
+  return {.sequence = view.strides()[0],
+          .position = view.strides()[1],
+          .head = view.strides()[2]};
+}
+
+// cuDNN's kernels access 16 bytes at a time.
+absl::Status CheckOperand(std::string_view name, const ConstTensorView& view) {
+  constexpr int64_t kElements = 8;
+  if (view.dtype() != DType::kBF16) {
+    return absl::UnimplementedError(
+        absl::StrCat("cuDNN attention: \"", name, "\" is of ",
+                     DTypeName(view.dtype()), "; it should be of bf16"));
+  }
+  const bool is_aligned =
+      reinterpret_cast<uintptr_t>(view.data()) % (kElements * 2) == 0 &&
+      view.strides()[0] % kElements == 0 &&
+      view.strides()[1] % kElements == 0 && view.strides()[2] % kElements == 0;
+  if (!is_aligned) {
+    return absl::UnimplementedError(absl::StrCat(
+        "cuDNN attention: rows of \"", name, "\" are ", view.strides()[0], ", ",
+        view.strides()[1], " and ", view.strides()[2],
+        " elements apart; they should be aligned to 16 bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBlock(const AttentionBlock& block) {
+  TESSERA_RETURN_IF_ERROR(CheckOperand("query", block.query));
+  TESSERA_RETURN_IF_ERROR(CheckOperand("key", block.key));
+  return CheckOperand("value", block.value);
+}
+
+template <typename T, typename View>
+HeadRows<T> RowsOf(const View& view) {
+  return {.data = reinterpret_cast<T*>(view.data()),
+          .sequence_stride = view.strides()[0],
+          .position_stride = view.strides()[1],
+          .head_stride = view.strides()[2]};
+}
+
+HeadRowSizes SizesOf(const ConstTensorView& view) {
+  return {.sequences = view.shape()[0],
+          .positions = view.shape()[1],
+          .heads = view.shape()[2],
+          .size = view.rank() == 4 ? view.shape()[3] : 1};
+}
+
+// Lays out parts of the scratch memory.
+class ScratchLayout {
+ public:
+  // The offset of `count` elements of T.
+  template <typename T>
+  size_t Add(int64_t count) {
+    const size_t offset = bytes_;
+    const size_t size = static_cast<size_t>(count) * sizeof(T);
+    bytes_ += (size + kAlignment - 1) / kAlignment * kAlignment;
+    return offset;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+// The values that plans read from the host while they are enqueued.
+struct HostValues {
+  HostValues(const CudnnAttentionShape& shape, double factor)
+      : scale(static_cast<float>(factor)),
+        queries(static_cast<int32_t>(shape.queries)),
+        keys(static_cast<int32_t>(shape.keys)) {}
+
+  float scale;
+  float masked = -std::numeric_limits<float>::infinity();
+  float one = 1;
+  int32_t queries;
+  int32_t keys;
+};
+
+// The arguments that both directions have in common.
+Arguments BlockArguments(const AttentionBlock& block,
+                         const CudnnAttentionShape& shape,
+                         const HostValues& values) {
+  Arguments arguments = {{kCudnnQuery, block.query.data()},
+                         {kCudnnKey, block.key.data()},
+                         {kCudnnValue, block.value.data()},
+                         {kCudnnScale, &values.scale}};
+  if (shape.causal) arguments.push_back({kCudnnMasked, &values.masked});
+  if (shape.causal && shape.queries != shape.keys) {
+    arguments.push_back({kCudnnQueries, &values.queries});
+    arguments.push_back({kCudnnKeys, &values.keys});
+  }
+  return arguments;
+}
+
+struct DestroyHandle {
+  void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }
+};
+using Handle = std::unique_ptr<cudnnContext, DestroyHandle>;
+
+class CudnnAttentionImpl final : public CudnnAttention {
+ public:
+  CudnnAttentionImpl(const CudnnAttentionOptions& options, Handle handle,
+                     CudnnDescriptor properties, Scratch& scratch)
+      : options_(options),
+        handle_(std::move(handle)),
+        properties_(std::move(properties)),
+        scratch_(scratch) {}
+
+  bool Supports(const AttentionBlock& block) override {
+    return ForwardPlan(block).ok();
+  }
+  bool SupportsGradient(const AttentionBlock& block,
+                        const AttentionGradients& gradients) override {
+    return BackwardPlan(block, gradients).ok();
+  }
+
+  absl::Status Attend(KernelStream stream, const AttentionBlock& block,
+                      const AttentionState& state) override;
+  absl::Status AttendGradient(KernelStream stream, const AttentionBlock& block,
+                              const AttentionGradients& gradients) override;
+
+ private:
+  absl::StatusOr<const CudnnPlan*> ForwardPlan(const AttentionBlock& block);
+  absl::StatusOr<const CudnnPlan*> BackwardPlan(
+      const AttentionBlock& block, const AttentionGradients& gradients);
+  // The plan of `key`, compiled on its first use; refusals are kept too.
+  absl::StatusOr<const CudnnPlan*> PlanOf(const PlanKey& key);
+  // Scratch memory of at least `bytes` bytes.
+  absl::StatusOr<std::byte*> Reserve(size_t bytes);
+  absl::Status Run(KernelStream stream, const CudnnPlan& plan,
+                   const Arguments& arguments, std::byte* workspace);
+
+  const CudnnAttentionOptions options_;
+  const Handle handle_;
+  const CudnnDescriptor properties_;
+  Scratch& scratch_;
+  absl::flat_hash_map<PlanKey, std::unique_ptr<absl::StatusOr<CudnnPlan>>>
+      plans_;
+};
+
+absl::StatusOr<const CudnnPlan*> CudnnAttentionImpl::PlanOf(
+    const PlanKey& key) {
+  std::unique_ptr<absl::StatusOr<CudnnPlan>>& plan = plans_[key];
+  if (plan == nullptr) {
+    plan = std::make_unique<absl::StatusOr<CudnnPlan>>(
+        key.is_gradient ? BuildBackwardPlan(key.shape, key.query, key.key,
+                                            key.value, key.output_gradient,
+                                            options_.deterministic, properties_)
+                        : BuildForwardPlan(key.shape, key.query, key.key,
+                                           key.value, properties_));
+  }
+  TESSERA_RETURN_IF_ERROR(plan->status());
+  return &**plan;
+}
+
+absl::StatusOr<const CudnnPlan*> CudnnAttentionImpl::ForwardPlan(
+    const AttentionBlock& block) {
+  TESSERA_RETURN_IF_ERROR(CheckBlock(block));
+  PlanKey key;
+  key.shape = ShapeOf(block);
+  key.query = StridesOf(block.query);
+  key.key = StridesOf(block.key);
+  key.value = StridesOf(block.value);
+  return PlanOf(key);
+}
+
+absl::StatusOr<const CudnnPlan*> CudnnAttentionImpl::BackwardPlan(
+    const AttentionBlock& block, const AttentionGradients& gradients) {
+  TESSERA_RETURN_IF_ERROR(CheckBlock(block));
+  TESSERA_RETURN_IF_ERROR(
+      CheckOperand("output_gradient", gradients.output_gradient));
+  PlanKey key;
+  key.is_gradient = true;
+  key.shape = ShapeOf(block);
+  key.query = StridesOf(block.query);
+  key.key = StridesOf(block.key);
+  key.value = StridesOf(block.value);
+  key.output_gradient = StridesOf(gradients.output_gradient);
+  return PlanOf(key);
+}
+
+absl::StatusOr<std::byte*> CudnnAttentionImpl::Reserve(size_t bytes) {
+  absl::StatusOr<std::byte*> memory =
+      scratch_.Reserve(static_cast<int64_t>(bytes));
+  if (memory.ok()) return memory;
+  return absl::Status(
+      memory.status().code(),
+      absl::StrCat("cuDNN attention needs ", bytes, " bytes of scratch memory",
+                   options_.deterministic ? " (less without determinism)" : "",
+                   ": ", memory.status().message()));
+}
+
+absl::Status CudnnAttentionImpl::Run(KernelStream stream, const CudnnPlan& plan,
+                                     const Arguments& arguments,
+                                     std::byte* workspace) {
+  TESSERA_RETURN_IF_ERROR(CudnnStatus(
+      cudnnSetStream(handle_.get(), static_cast<cudaStream_t>(stream)),
+      "the stream of cuDNN's attention"));
+  return plan.Run(handle_.get(), arguments, workspace);
+}
+
+absl::Status CudnnAttentionImpl::Attend(KernelStream stream,
+                                        const AttentionBlock& block,
+                                        const AttentionState& state) {
+  TESSERA_ASSIGN_OR_RETURN(const CudnnPlan* const plan, ForwardPlan(block));
+  const HeadRowSizes sizes = SizesOf(block.query);
+  const int64_t elements = block.query.element_count();
+  ScratchLayout layout;
+  const size_t output_at = layout.Add<float>(elements);
+  const size_t log_at = layout.Add<float>(elements / sizes.size);
+  const size_t workspace_at = layout.Add<std::byte>(plan->workspace_bytes());
+  TESSERA_ASSIGN_OR_RETURN(std::byte* const scratch, Reserve(layout.bytes()));
+  auto* const output = reinterpret_cast<float*>(scratch + output_at);
+  auto* const log = reinterpret_cast<float*>(scratch + log_at);
+
+  const CudnnAttentionShape shape = ShapeOf(block);
+  const HostValues values(shape, block.scale);
+  Arguments arguments = BlockArguments(block, shape, values);
+  arguments.push_back({kCudnnOutput, output});
+  arguments.push_back({kCudnnLogSumExp, log});
+  TESSERA_RETURN_IF_ERROR(
+      Run(stream, *plan, arguments, scratch + workspace_at));
+  LaunchMergeAttention(stream, sizes, output, log, RowsOf<float>(state.output),
+                       RowsOf<float>(state.log_sum_exp));
+  return absl::OkStatus();
+}
+
+absl::Status CudnnAttentionImpl::AttendGradient(
+    KernelStream stream, const AttentionBlock& block,
+    const AttentionGradients& gradients) {
+  TESSERA_ASSIGN_OR_RETURN(const CudnnPlan* const plan,
+                           BackwardPlan(block, gradients));
+  const HeadRowSizes query_sizes = SizesOf(block.query);
+  const HeadRowSizes key_sizes = SizesOf(block.key);
+  const int64_t query_elements = block.query.element_count();
+  const int64_t key_elements = block.key.element_count();
+  const int64_t rows = query_elements / query_sizes.size;
+  ScratchLayout layout;
+  const size_t output_at = layout.Add<BF16>(query_elements);
+  const size_t log_at = layout.Add<float>(rows);
+  const size_t dots_at = layout.Add<float>(rows);
+  const size_t query_at = layout.Add<BF16>(query_elements);
+  const size_t key_at = layout.Add<BF16>(key_elements);
+  const size_t value_at = layout.Add<BF16>(key_elements);
+  const size_t sum_at =
+      layout.Add<float>(options_.deterministic ? 0 : query_elements);
+  const size_t workspace_at = layout.Add<std::byte>(plan->workspace_bytes());
+  TESSERA_ASSIGN_OR_RETURN(std::byte* const scratch, Reserve(layout.bytes()));
+  const auto bf16_at = [&](size_t offset) {
+    return reinterpret_cast<BF16*>(scratch + offset);
+  };
+  auto* const log = reinterpret_cast<float*>(scratch + log_at);
+
+  LaunchPackRows(stream, query_sizes, RowsOf<const float>(gradients.output),
+                 bf16_at(output_at));
+  LaunchPackLogSumExp(stream, query_sizes,
+                      RowsOf<const float>(gradients.log_sum_exp), log);
+
+  const CudnnAttentionShape shape = ShapeOf(block);
+  const HostValues values(shape, block.scale);
+  Arguments arguments = BlockArguments(block, shape, values);
+  arguments.push_back({kCudnnOutput, bf16_at(output_at)});
+  arguments.push_back({kCudnnLogSumExp, log});
+  arguments.push_back({kCudnnOne, &values.one});
+  arguments.push_back({kCudnnOutputGradient, gradients.output_gradient.data()});
+  arguments.push_back({kCudnnQueryGradient, bf16_at(query_at)});
+  arguments.push_back({kCudnnKeyGradient, bf16_at(key_at)});
+  arguments.push_back({kCudnnValueGradient, bf16_at(value_at)});
+  arguments.push_back({kCudnnDots, scratch + dots_at});
+  if (!options_.deterministic) {
+    arguments.push_back({kCudnnQueryF32, scratch + sum_at});
+  }
+  TESSERA_RETURN_IF_ERROR(
+      Run(stream, *plan, arguments, scratch + workspace_at));
+
+  LaunchAddPackedRows(stream, query_sizes, bf16_at(query_at),
+                      RowsOf<float>(gradients.query_gradient));
+  LaunchAddPackedRows(stream, key_sizes, bf16_at(key_at),
+                      RowsOf<float>(gradients.key_gradient));
+  LaunchAddPackedRows(stream, key_sizes, bf16_at(value_at),
+                      RowsOf<float>(gradients.value_gradient));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckCudnn() { return LoadCudnn(); }
+
+absl::StatusOr<std::unique_ptr<CudnnAttention>> CreateCudnnAttention(
+    Queue& queue, const CudnnAttentionOptions& options, Scratch& scratch) {
+  if (!CheckCudnn().ok()) return nullptr;
+  cudnnHandle_t raw = nullptr;
+  TESSERA_RETURN_IF_ERROR(CudnnStatus(cudnnCreate(&raw), "a handle of cuDNN"));
+  Handle handle(raw);
+  TESSERA_ASSIGN_OR_RETURN(
+      CudnnDescriptor properties,
+      CudnnPropertiesOfDevice(queue.device().memory()->device_ordinal()));
+  return std::make_unique<CudnnAttentionImpl>(options, std::move(handle),
+                                              std::move(properties), scratch);
+}
+
+}  // namespace tessera::tensor_parallel::TESSERA_KERNELS

@@ -1,0 +1,54 @@
+// The functions of cuDNN that attention calls. LoadCudnn sets them: a call by
+// the library's name in this namespace is a call of the loaded library.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_CALLS_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_CALLS_H_
+
+#include <cudnn.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/device/cuda_library.h"
+#include "base/status_macros.h"
+
+namespace tessera::tensor_parallel {
+
+// clang-format off
+#define TESSERA_CUDNN_CALLS(CALL) \
+  CALL(cudnnBackendCreateDescriptor) \
+  CALL(cudnnBackendDestroyDescriptor) \
+  CALL(cudnnBackendExecute) \
+  CALL(cudnnBackendFinalize) \
+  CALL(cudnnBackendGetAttribute) \
+  CALL(cudnnBackendSetAttribute) \
+  CALL(cudnnCreate) \
+  CALL(cudnnDestroy) \
+  CALL(cudnnGetErrorString) \
+  CALL(cudnnGetLastErrorString) \
+  CALL(cudnnSetStream)
+// clang-format on
+
+#define TESSERA_CALL(name) inline decltype(&::name) name = nullptr;
+TESSERA_CUDNN_CALLS(TESSERA_CALL)
+#undef TESSERA_CALL
+
+// Loads the library once; later calls return the first one's result. Call it
+// before anything else here. Thread-safe.
+inline absl::Status LoadCudnn() {
+  static const absl::Status status = []() -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(
+        const SharedLibrary* const library,
+        OpenCudaLibrary(absl::StrCat("libcudnn.so.", CUDNN_MAJOR)));
+#define TESSERA_CALL(name) \
+  TESSERA_RETURN_IF_ERROR(library->Require(#name, name));
+    TESSERA_CUDNN_CALLS(TESSERA_CALL)
+#undef TESSERA_CALL
+    return absl::OkStatus();
+  }();
+  return status;
+}
+
+#undef TESSERA_CUDNN_CALLS
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_CALLS_H_

@@ -1,0 +1,107 @@
+// Plans of cuDNN for attention in bf16: scaled dot products, masked and
+// normalised in blocks, forward and backward (Dao et al., FlashAttention-2,
+// arXiv 2307.08691).
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       CudnnPlan plan, BuildForwardPlan(shape, strides, properties));
+//   plan.Run(handle, {{kCudnnQuery, q}, {kCudnnKey, k}, ...}, workspace);
+//
+// Exists only in builds with cuDNN.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_PLANS_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_PLANS_H_
+
+#include <cstdint>
+#include <tuple>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tensor_parallel/ops_cuda/cudnn_graph.h"
+
+namespace tessera::tensor_parallel {
+
+struct CudnnAttentionShape {
+  int64_t sequences = 0;
+  int64_t queries = 0;
+  int64_t keys = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  // Query i sees the keys up to i + (keys - queries).
+  bool causal = false;
+
+  auto tied() const {
+    return std::tie(sequences, queries, keys, heads, kv_heads, head_size,
+                    causal);
+  }
+  friend bool operator==(const CudnnAttentionShape& a,
+                         const CudnnAttentionShape& b) {
+    return a.tied() == b.tied();
+  }
+  template <typename H>
+  friend H AbslHashValue(H hash, const CudnnAttentionShape& shape) {
+    return H::combine(std::move(hash), shape.tied());
+  }
+};
+
+// Elements from one sequence, position or head to the next.
+struct CudnnStrides {
+  int64_t sequence = 0;
+  int64_t position = 0;
+  int64_t head = 0;
+
+  friend bool operator==(const CudnnStrides&, const CudnnStrides&) = default;
+  template <typename H>
+  friend H AbslHashValue(H hash, const CudnnStrides& s) {
+    return H::combine(std::move(hash), s.sequence, s.position, s.head);
+  }
+};
+
+// Contiguous [sequences, positions, heads, head_size].
+CudnnStrides PackedStrides(int64_t positions, int64_t heads, int64_t head_size);
+
+// The arguments of plans. Tensors are bf16 [sequences, positions, heads,
+// head_size] unless said otherwise.
+enum CudnnAttentionId : int64_t {
+  kCudnnQuery = 1,
+  kCudnnKey,
+  kCudnnValue,
+  kCudnnScale,      // f32 of the host: factor of the products.
+  kCudnnMasked,     // f32 of the host: minus infinity. Causal plans only.
+  kCudnnQueries,    // i32 of the host: the shape's queries and keys. Only of
+  kCudnnKeys,       // causal plans whose queries and keys differ in number.
+  kCudnnOutput,     // Packed; f32 in forward plans, bf16 in backward ones.
+  kCudnnLogSumExp,  // f32 [sequences, heads, queries], contiguous.
+  // Backward plans only.
+  kCudnnOne,             // f32 of the host: 1.
+  kCudnnOutputGradient,  // bf16, with its own strides.
+  kCudnnQueryGradient,   // The results; packed.
+  kCudnnKeyGradient,
+  kCudnnValueGradient,
+  kCudnnDots,      // Scratch: f32 [sequences, heads, queries].
+  kCudnnQueryF32,  // Scratch: f32, as many elements as the query; only of
+                   // plans that are not deterministic.
+};
+
+// InvalidArgument or Unimplemented if cuDNN cannot take the shape, whose head
+// size is a multiple of 8 up to 256 (forward) or 128 (backward). Takes about a
+// second. `device` outlives the plan.
+absl::StatusOr<CudnnPlan> BuildForwardPlan(const CudnnAttentionShape& shape,
+                                           const CudnnStrides& query,
+                                           const CudnnStrides& key,
+                                           const CudnnStrides& value,
+                                           const CudnnDescriptor& device);
+
+// `deterministic`: equal runs give equal bits, for more workspace (2 bytes for
+// each pair of a query and a key of every head) and less speed.
+absl::StatusOr<CudnnPlan> BuildBackwardPlan(const CudnnAttentionShape& shape,
+                                            const CudnnStrides& query,
+                                            const CudnnStrides& key,
+                                            const CudnnStrides& value,
+                                            const CudnnStrides& output_gradient,
+                                            bool deterministic,
+                                            const CudnnDescriptor& device);
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_PLANS_H_

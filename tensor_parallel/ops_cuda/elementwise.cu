@@ -1,0 +1,561 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype/convert_value.h"
+#include "base/dtype/dtype.h"
+#include "base/status_macros.h"
+#include "base/tensor/layout.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops_cuda/elementwise.h"
+#include "tensor_parallel/ops_cuda/kernel_types.h"
+#include "tensor_parallel/ops_cuda/row_block.h"
+
+namespace tessera::tensor_parallel::TESSERA_KERNELS {
+namespace {
+
+constexpr int64_t kMostBlocks = 132 * 16;
+constexpr int kMostDims = 6;
+
+// body(row, column) for packs of `pack` elements of rows of `n`.
+template <int pack, typename Body>
+__global__ void __launch_bounds__(kThreads)
+    ForEachPack(int64_t rows, int64_t n, Body body) {
+  const int64_t packs = n / pack;
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+       i < rows * packs; i += step) {
+    const int64_t row = i / packs;
+    body(row, (i - row * packs) * pack);
+  }
+}
+
+template <int pack, typename Body>
+void RunRows(KernelStream stream, int64_t rows, int64_t n, const Body& body) {
+  const int64_t threads = rows * (n / pack);
+  if (threads == 0) return;
+  const auto blocks = static_cast<unsigned>(
+      std::min<int64_t>((threads + kThreads - 1) / kThreads, kMostBlocks));
+  Launch(ForEachPack<pack, Body>, blocks, kThreads, 0, stream, rows, n, body);
+}
+
+// A matrix, a vector as its only row, or contiguous elements as one row.
+template <typename T>
+struct Rows {
+  T* data = nullptr;
+  int64_t stride = 0;
+
+  __device__ T* at(int64_t row, int64_t column) const {
+    return data + row * stride + column;
+  }
+};
+
+template <typename T, typename Byte>
+Rows<T> RowsOf(const BasicTensorView<Byte>& view, bool flat) {
+  return {reinterpret_cast<T*>(view.data()),
+          flat || view.rank() < 2 ? 0 : view.strides()[0]};
+}
+
+template <int pack, typename T>
+__device__ Pack<std::remove_const_t<T>, pack> Load(const T* at) {
+  return *reinterpret_cast<const Pack<std::remove_const_t<T>, pack>*>(at);
+}
+template <int pack, typename T>
+__device__ void Store(const Pack<T, pack>& values, T* at) {
+  *reinterpret_cast<Pack<T, pack>*>(at) = values;
+}
+
+// The statistic of the narrower type: f64 for f64, else f32.
+template <typename T, typename U>
+using Computed =
+    std::conditional_t<std::is_same_v<T, double> && std::is_same_v<U, double>,
+                       double, float>;
+
+template <typename T, typename U, int pack>
+struct AddBody {
+  Rows<const T> x;
+  Rows<U> y;
+  __device__ void operator()(int64_t row, int64_t column) const {
+    using S = Computed<T, U>;
+    const auto a = Load<pack>(x.at(row, column));
+    auto b = Load<pack>(y.at(row, column));
+    for (int i = 0; i < pack; ++i) {
+      b.values[i] = static_cast<U>(static_cast<S>(a.values[i]) +
+                                   static_cast<S>(b.values[i]));
+    }
+    Store<pack>(b, y.at(row, column));
+  }
+};
+
+template <typename T, typename U, int pack>
+struct CastBody {
+  Rows<const T> x;
+  Rows<U> y;
+  __device__ void operator()(int64_t row, int64_t column) const {
+    const auto a = Load<pack>(x.at(row, column));
+    Pack<U, pack> b;
+    for (int i = 0; i < pack; ++i) {
+      b.values[i] = ConvertValue<U>(a.values[i]);
+    }
+    Store<pack>(b, y.at(row, column));
+  }
+};
+
+template <typename T, int pack>
+struct ScaleBody {
+  StatisticOf<T> factor;
+  Rows<T> x;
+  __device__ void operator()(int64_t row, int64_t column) const {
+    auto a = Load<pack>(x.at(row, column));
+    for (int i = 0; i < pack; ++i) {
+      a.values[i] =
+          static_cast<T>(static_cast<StatisticOf<T>>(a.values[i]) * factor);
+    }
+    Store<pack>(a, x.at(row, column));
+  }
+};
+
+template <typename T, int pack>
+struct FillBody {
+  T value;
+  Rows<T> x;
+  __device__ void operator()(int64_t row, int64_t column) const {
+    Pack<T, pack> a;
+    for (int i = 0; i < pack; ++i) a.values[i] = value;
+    Store<pack>(a, x.at(row, column));
+  }
+};
+
+template <typename T, int pack>
+struct BiasBody {
+  const T* bias;
+  Rows<T> x;
+  __device__ void operator()(int64_t row, int64_t column) const {
+    using S = StatisticOf<T>;
+    const auto b = Load<pack>(bias + column);
+    auto a = Load<pack>(x.at(row, column));
+    for (int i = 0; i < pack; ++i) {
+      a.values[i] = static_cast<T>(static_cast<S>(a.values[i]) +
+                                   static_cast<S>(b.values[i]));
+    }
+    Store<pack>(a, x.at(row, column));
+  }
+};
+
+template <typename T>
+struct DropoutBody {
+  Philox random;
+  double probability;
+  double scale;
+  const int64_t* numbers;
+  int64_t width;
+  Rows<T> x;
+  __device__ void operator()(int64_t row, int64_t column) const {
+    T& value = *x.at(row, column);
+    const double uniform = random.Uniform(static_cast<uint64_t>(numbers[row]) *
+                                              static_cast<uint64_t>(width) +
+                                          static_cast<uint64_t>(column));
+    value = ConvertValue<T>(
+        uniform < probability ? 0.0 : scale * ConvertValue<double>(value));
+  }
+};
+
+template <typename T, int pack>
+struct SwiGluBody {
+  Rows<const T> gate, up;
+  Rows<T> y;
+  __device__ void operator()(int64_t row, int64_t column) const {
+    using S = StatisticOf<T>;
+    const auto g = Load<pack>(gate.at(row, column));
+    const auto u = Load<pack>(up.at(row, column));
+    Pack<T, pack> out;
+    for (int i = 0; i < pack; ++i) {
+      const S x = static_cast<S>(g.values[i]);
+      out.values[i] =
+          static_cast<T>(x / (S{1} + Exp(-x)) * static_cast<S>(u.values[i]));
+    }
+    Store<pack>(out, y.at(row, column));
+  }
+};
+
+// With s = 1 / (1 + exp(-g)): the gradient of g s is s (1 + g (1 - s)).
+template <typename T, int pack>
+struct SwiGluGradientBody {
+  Rows<const T> gradient, gate, up;
+  Rows<T> gate_gradient, up_gradient;
+  __device__ void operator()(int64_t row, int64_t column) const {
+    using S = StatisticOf<T>;
+    const auto dy = Load<pack>(gradient.at(row, column));
+    const auto g = Load<pack>(gate.at(row, column));
+    const auto u = Load<pack>(up.at(row, column));
+    Pack<T, pack> dg, du;
+    for (int i = 0; i < pack; ++i) {
+      const S x = static_cast<S>(g.values[i]);
+      const S d = static_cast<S>(dy.values[i]);
+      const S s = S{1} / (S{1} + Exp(-x));
+      dg.values[i] = static_cast<T>(d * static_cast<S>(u.values[i]) *
+                                    (s * (S{1} + x * (S{1} - s))));
+      du.values[i] = static_cast<T>(d * (x * s));
+    }
+    Store<pack>(dg, gate_gradient.at(row, column));
+    Store<pack>(du, up_gradient.at(row, column));
+  }
+};
+
+// True if rows of all views begin at multiples of 16 bytes and consist of whole
+// packs of `pack` elements.
+template <typename... Views>
+bool HasPacks(int64_t n, int pack, const Views&... views) {
+  return n % pack == 0 && (RowsAreAligned(views) && ...);
+}
+
+// Calls functor(type of x, type of y) for y of x's type or between that and its
+// statistics.
+template <typename Functor>
+absl::Status ForPair(DType x, DType y, const Functor& functor) {
+  if (x == DType::kF32 && y == DType::kBF16) {
+    return functor(std::type_identity<float>(), std::type_identity<BF16>());
+  }
+  return ForComputedType(x, [&]<typename T>(std::type_identity<T> type) {
+    if (x == y) return functor(type, type);
+    return functor(type, std::type_identity<StatisticOf<T>>());
+  });
+}
+
+// Runs `run(x, y, flat)` on matrices, vectors, or contiguous tensors as one
+// row; others by parts of their first dimension.
+template <typename Run>
+absl::Status ByMatrices(const ConstTensorView& x, const TensorView& y,
+                        const Run& run) {
+  if (x.element_count() == 0) return absl::OkStatus();
+  const bool flat = x.IsContiguous() && y.IsContiguous();
+  if (flat || x.rank() <= 2) return run(x, y, flat);
+  for (int64_t i = 0; i < x.shape()[0]; ++i) {
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView x_part, x.Select(0, i));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView y_part, y.Select(0, i));
+    TESSERA_RETURN_IF_ERROR(ByMatrices(x_part, y_part, run));
+  }
+  return absl::OkStatus();
+}
+
+struct Extent {
+  int64_t rows = 0;
+  int64_t n = 0;
+};
+Extent ExtentOf(const ConstTensorView& x, bool flat) {
+  if (flat || x.rank() == 0) return {1, x.element_count()};
+  return x.rank() == 1 ? Extent{1, x.shape()[0]}
+                       : Extent{x.shape()[0], x.shape()[1]};
+}
+
+// Runs Body<T, U, pack>{x, y} on rows.
+template <template <typename, typename, int> typename Body>
+absl::Status RunPairs(KernelStream stream, const ConstTensorView& x,
+                      const TensorView& y) {
+  return ByMatrices(
+      x, y, [&](const ConstTensorView& x, const TensorView& y, bool flat) {
+        const auto [rows, n] = ExtentOf(x, flat);
+        return ForPair(
+            x.dtype(), y.dtype(),
+            [&]<typename T, typename U>(std::type_identity<T>,
+                                        std::type_identity<U>) {
+              constexpr int kPack = std::min(kPackOf<T>, kPackOf<U>);
+              const auto from = RowsOf<const T>(x, flat);
+              const auto to = RowsOf<U>(y, flat);
+              if (HasPacks(n, kPack, x, y)) {
+                RunRows<kPack>(stream, rows, n, Body<T, U, kPack>{from, to});
+              } else {
+                RunRows<1>(stream, rows, n, Body<T, U, 1>{from, to});
+              }
+              return absl::OkStatus();
+            });
+      });
+}
+
+// Runs Body<T, pack>{value, x} on rows, the value by `value_of(type)`.
+template <template <typename, int> typename Body, typename ValueOf>
+absl::Status RunInPlace(KernelStream stream, const TensorView& x,
+                        const ValueOf& value_of) {
+  return ByMatrices(
+      x, x, [&](const ConstTensorView&, const TensorView& x, bool flat) {
+        const auto [rows, n] = ExtentOf(x, flat);
+        return ForComputedType(
+            x.dtype(), [&]<typename T>(std::type_identity<T> type) {
+              const auto value = value_of(type);
+              const auto to = RowsOf<T>(x, flat);
+              if (HasPacks(n, kPackOf<T>, x)) {
+                RunRows<kPackOf<T>>(stream, rows, n,
+                                    Body<T, kPackOf<T>>{value, to});
+              } else {
+                RunRows<1>(stream, rows, n, Body<T, 1>{value, to});
+              }
+              return absl::OkStatus();
+            });
+      });
+}
+
+// The dimensions of a copy, outermost first, in words of both sides.
+struct CopyDims {
+  int count = 0;
+  int64_t shape[kMostDims] = {};
+  int64_t from[kMostDims] = {};
+  int64_t to[kMostDims] = {};
+};
+
+template <typename Word>
+__global__ void __launch_bounds__(kThreads)
+    CopyKernel(int64_t words, CopyDims dims, const Word* from, Word* to) {
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words;
+       i += step) {
+    int64_t rest = i, source = 0, target = 0;
+    for (int dim = kMostDims - 1; dim >= 0; --dim) {
+      if (dim >= dims.count) continue;
+      const int64_t next = rest / dims.shape[dim];
+      const int64_t at = rest - next * dims.shape[dim];
+      source += at * dims.from[dim];
+      target += at * dims.to[dim];
+      rest = next;
+    }
+    to[target] = from[source];
+  }
+}
+
+// Merges dimensions that follow one another on both sides; -1 for too many.
+CopyDims MergedDims(const ConstTensorView& x, const TensorView& y) {
+  CopyDims dims;
+  for (int i = 0; i < x.rank(); ++i) {
+    const int64_t size = x.shape()[i];
+    if (size == 1) continue;
+    const int64_t from = x.strides()[i], to = y.strides()[i];
+    const int last = dims.count - 1;
+    if (last >= 0 && dims.from[last] == size * from &&
+        dims.to[last] == size * to) {
+      dims.shape[last] *= size;
+      dims.from[last] = from;
+      dims.to[last] = to;
+      continue;
+    }
+    if (dims.count == kMostDims) {
+      dims.count = -1;
+      return dims;
+    }
+    dims.shape[dims.count] = size;
+    dims.from[dims.count] = from;
+    dims.to[dims.count] = to;
+    ++dims.count;
+  }
+  return dims;
+}
+
+// True if words of `width` elements can be moved instead of elements.
+bool Widens(const CopyDims& dims, int64_t width) {
+  if (dims.count == 0) return false;
+  const int last = dims.count - 1;
+  if (dims.from[last] != 1 || dims.to[last] != 1 ||
+      dims.shape[last] % width != 0) {
+    return false;
+  }
+  for (int i = 0; i < last; ++i) {
+    if (dims.from[i] % width != 0 || dims.to[i] % width != 0) return false;
+  }
+  return true;
+}
+
+template <typename Word>
+void RunCopy(KernelStream stream, int64_t words, const CopyDims& dims,
+             const std::byte* from, std::byte* to) {
+  const auto blocks = static_cast<unsigned>(
+      std::min<int64_t>((words + kThreads - 1) / kThreads, kMostBlocks));
+  Launch(CopyKernel<Word>, blocks, kThreads, 0, stream, words, dims,
+         reinterpret_cast<const Word*>(from), reinterpret_cast<Word*>(to));
+}
+
+// cos and sin of the token's angles, then the heads.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    RotateKernel(double base, bool inverse, int64_t heads, int64_t d,
+                 const int64_t* positions, T* x, int64_t token_stride,
+                 int64_t head_stride) {
+  using S = StatisticOf<T>;
+  TESSERA_DYNAMIC_SHARED(double, angles_memory);
+  S* const cosines = reinterpret_cast<S*>(angles_memory);
+  const int64_t half = d / 2;
+  S* const sines = cosines + half;
+  const auto position = static_cast<double>(positions[blockIdx.x]);
+  for (int64_t i = threadIdx.x; i < half; i += kThreads) {
+    const double frequency =
+        ::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(d));
+    const double angle = position * frequency;
+    cosines[i] = static_cast<S>(::cos(angle));
+    sines[i] = static_cast<S>(::sin(angle));
+  }
+  __syncthreads();
+  T* const token = x + blockIdx.x * token_stride;
+  for (int64_t i = threadIdx.x; i < heads * half; i += kThreads) {
+    const int64_t head = i / half, pair = i - head * half;
+    T* const at = token + head * head_stride + pair;
+    const S a = static_cast<S>(at[0]), b = static_cast<S>(at[half]);
+    const S c = cosines[pair], s = inverse ? -sines[pair] : sines[pair];
+    at[0] = static_cast<T>(a * c - b * s);
+    at[half] = static_cast<T>(b * c + a * s);
+  }
+}
+
+}  // namespace
+
+absl::Status Copy(KernelStream stream, const ConstTensorView& x,
+                  const TensorView& y) {
+  if (x.element_count() == 0) return absl::OkStatus();
+  CopyDims dims = MergedDims(x, y);
+  if (dims.count < 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        "Copy of ", DimsToString(x.shape()), " with strides ",
+        DimsToString(x.strides()), " and ", DimsToString(y.strides()),
+        " has more than ", kMostDims, " separate dimensions; copy parts."));
+  }
+  const int64_t size = SizeInBytes(x.dtype());
+  int64_t words = x.element_count();
+  const int64_t width = 16 / size;
+  const auto addresses = reinterpret_cast<uintptr_t>(x.data()) |
+                         reinterpret_cast<uintptr_t>(y.data());
+  if (addresses % 16 == 0 && Widens(dims, width)) {
+    const int last = dims.count - 1;
+    dims.shape[last] /= width;
+    for (int i = 0; i < last; ++i) {
+      dims.from[i] /= width;
+      dims.to[i] /= width;
+    }
+    RunCopy<Pack<uint64_t, 2>>(stream, words / width, dims, x.data(), y.data());
+  } else if (size == 1) {
+    RunCopy<uint8_t>(stream, words, dims, x.data(), y.data());
+  } else if (size == 2) {
+    RunCopy<uint16_t>(stream, words, dims, x.data(), y.data());
+  } else if (size == 4) {
+    RunCopy<uint32_t>(stream, words, dims, x.data(), y.data());
+  } else {
+    RunCopy<uint64_t>(stream, words, dims, x.data(), y.data());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Add(KernelStream stream, const ConstTensorView& x,
+                 const TensorView& y) {
+  return RunPairs<AddBody>(stream, x, y);
+}
+
+absl::Status Cast(KernelStream stream, const ConstTensorView& x,
+                  const TensorView& y) {
+  return RunPairs<CastBody>(stream, x, y);
+}
+
+absl::Status Scale(KernelStream stream, double factor, const TensorView& x) {
+  return RunInPlace<ScaleBody>(stream, x,
+                               [factor]<typename T>(std::type_identity<T>) {
+                                 return static_cast<StatisticOf<T>>(factor);
+                               });
+}
+
+absl::Status Fill(KernelStream stream, double value, const TensorView& x) {
+  return RunInPlace<FillBody>(stream, x,
+                              [value]<typename T>(std::type_identity<T>) {
+                                return ConvertValue<T>(value);
+                              });
+}
+
+absl::Status AddBias(KernelStream stream, const ConstTensorView& bias,
+                     const TensorView& x) {
+  const int64_t rows = x.shape()[0], n = x.shape()[1];
+  return ForComputedType(x.dtype(), [&]<typename T>(std::type_identity<T>) {
+    const T* const values = DataOf<T>(bias);
+    const auto to = RowsOf<T>(x, /*flat=*/false);
+    if (HasPacks(n, kPackOf<T>, x, bias)) {
+      RunRows<kPackOf<T>>(stream, rows, n, BiasBody<T, kPackOf<T>>{values, to});
+    } else {
+      RunRows<1>(stream, rows, n, BiasBody<T, 1>{values, to});
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Dropout(KernelStream stream, const RandomKey& key,
+                     double probability, const int64_t* rows,
+                     const TensorView& x) {
+  const int64_t n = x.shape()[1];
+  return ForComputedType(x.dtype(), [&]<typename T>(std::type_identity<T>) {
+    RunRows<1>(stream, x.shape()[0], n,
+               DropoutBody<T>{Philox(key), probability, 1 / (1 - probability),
+                              rows, n, RowsOf<T>(x, /*flat=*/false)});
+    return absl::OkStatus();
+  });
+}
+
+absl::Status SwiGlu(KernelStream stream, const ConstTensorView& gate,
+                    const ConstTensorView& up, const TensorView& y) {
+  const int64_t rows = y.shape()[0], n = y.shape()[1];
+  return ForComputedType(y.dtype(), [&]<typename T>(std::type_identity<T>) {
+    const auto run = [&]<int pack>(std::integral_constant<int, pack>) {
+      RunRows<pack>(
+          stream, rows, n,
+          SwiGluBody<T, pack>{RowsOf<const T>(gate, false),
+                              RowsOf<const T>(up, false), RowsOf<T>(y, false)});
+    };
+    if (HasPacks(n, kPackOf<T>, gate, up, y)) {
+      run(std::integral_constant<int, kPackOf<T>>());
+    } else {
+      run(std::integral_constant<int, 1>());
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status SwiGluGradient(KernelStream stream,
+                            const ConstTensorView& gradient,
+                            const ConstTensorView& gate,
+                            const ConstTensorView& up,
+                            const TensorView& gate_gradient,
+                            const TensorView& up_gradient) {
+  const int64_t rows = gate.shape()[0], n = gate.shape()[1];
+  return ForComputedType(gate.dtype(), [&]<typename T>(std::type_identity<T>) {
+    const auto run = [&]<int pack>(std::integral_constant<int, pack>) {
+      RunRows<pack>(
+          stream, rows, n,
+          SwiGluGradientBody<T, pack>{
+              RowsOf<const T>(gradient, false), RowsOf<const T>(gate, false),
+              RowsOf<const T>(up, false), RowsOf<T>(gate_gradient, false),
+              RowsOf<T>(up_gradient, false)});
+    };
+    if (HasPacks(n, kPackOf<T>, gradient, gate, up, gate_gradient,
+                 up_gradient)) {
+      run(std::integral_constant<int, kPackOf<T>>());
+    } else {
+      run(std::integral_constant<int, 1>());
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Rotate(KernelStream stream, double base, bool inverse,
+                    const ConstTensorView& positions, const TensorView& x) {
+  const int64_t tokens = x.shape()[0], heads = x.shape()[1], d = x.shape()[2];
+  if (x.element_count() == 0) return absl::OkStatus();
+  constexpr int64_t kLargestHead = 4096;
+  if (d > kLargestHead || tokens > INT32_MAX) {
+    return absl::UnimplementedError(absl::StrCat(
+        "Rotate of ", tokens, " tokens with heads of ", d,
+        " elements; kernels take 2^31-1 tokens and heads of up to ",
+        kLargestHead, "."));
+  }
+  return ForComputedType(x.dtype(), [&]<typename T>(std::type_identity<T>) {
+    Launch(RotateKernel<T>, static_cast<unsigned>(tokens), kThreads,
+           static_cast<size_t>(d) * sizeof(StatisticOf<T>), stream, base,
+           inverse, heads, d, DataOf<int64_t>(positions), DataOf<T>(x),
+           x.strides()[0], x.strides()[1]);
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace tessera::tensor_parallel::TESSERA_KERNELS

@@ -1,0 +1,19 @@
+// ScaleMatrix: what is left of a product whose factors are empty.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_MATRIX_SCALE_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CUDA_MATRIX_SCALE_H_
+
+#include <cstdint>
+
+#include "base/cuda/stream.h"
+#include "base/dtype/dtype.h"
+
+namespace tessera::tensor_parallel::TESSERA_KERNELS {
+
+// c = beta c over `rows` rows of `columns` elements, `stride` elements apart;
+// zeros if beta is 0, whatever c holds. c is of f64, f32 or bf16.
+void LaunchScaleMatrix(KernelStream stream, double beta, DType dtype,
+                       int64_t rows, int64_t columns, int64_t stride, void* c);
+
+}  // namespace tessera::tensor_parallel::TESSERA_KERNELS
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CUDA_MATRIX_SCALE_H_

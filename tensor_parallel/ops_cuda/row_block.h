@@ -1,0 +1,91 @@
+// A row of a tensor by a block of threads: reductions over the block, and the
+// packs of elements that belong to a thread. For .cu files.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_ROW_BLOCK_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CUDA_ROW_BLOCK_H_
+
+#include <cstdint>
+
+#include "base/cuda/kernel.h"
+#include "tensor_parallel/ops_cuda/kernel_types.h"
+
+namespace tessera::tensor_parallel::TESSERA_KERNELS {
+
+using ::tessera::TESSERA_KERNELS::Launch;
+
+// Threads of a block.
+inline constexpr int kThreads = 256;
+inline constexpr int kWarps = kThreads / 32;
+inline constexpr uint32_t kAllLanes = 0xffffffff;
+
+template <typename S>
+struct MaxOf {
+  __device__ S operator()(S a, S b) const { return Larger(a, b); }
+};
+template <typename S>
+struct SumOf {
+  __device__ S operator()(S a, S b) const { return a + b; }
+};
+
+// The values of all threads of a block, combined in the order of a tree; the
+// result is on every thread. `slots` is shared memory of kWarps values.
+template <typename S, typename Combine>
+__device__ S BlockReduce(S value, S* slots, const Combine& combine) {
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value = combine(value, __shfl_xor_sync(kAllLanes, value, distance));
+  }
+  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = slots[0];
+  for (int warp = 1; warp < kWarps; ++warp) value = combine(value, slots[warp]);
+  return value;
+}
+
+// 16 bytes of elements.
+template <typename T>
+using PackOf = Pack<T, kPackOf<T>>;
+
+// A pack of which `count` values are elements, and its store; in one access if
+// the memory is aligned. The order of elements among threads does not depend on
+// it, nor do sums.
+template <bool aligned, typename T>
+__device__ PackOf<T> LoadPack(const T* at, int count) {
+  if (aligned && count == kPackOf<T>) {
+    return *reinterpret_cast<const PackOf<T>*>(at);
+  }
+  PackOf<T> values;
+  for (int j = 0; j < kPackOf<T>; ++j) {
+    values.values[j] = j < count ? at[j] : T{};
+  }
+  return values;
+}
+template <bool aligned, typename T>
+__device__ void StorePack(const PackOf<T>& values, int count, T* at) {
+  if (aligned && count == kPackOf<T>) {
+    *reinterpret_cast<PackOf<T>*>(at) = values;
+    return;
+  }
+  for (int j = 0; j < kPackOf<T>; ++j) {
+    if (j < count) at[j] = values.values[j];
+  }
+}
+
+// Calls f(index, values, count) for the packs of a row of n elements that
+// belong to this thread; `count` of the values are elements.
+template <bool aligned, typename T, typename Functor>
+__device__ void ForPacks(const T* row, int64_t n, const Functor& f) {
+  constexpr int kPack = kPackOf<T>;
+  for (int64_t at = int64_t{threadIdx.x} * kPack; at < n;
+       at += int64_t{kThreads} * kPack) {
+    const int count = at + kPack <= n ? kPack : static_cast<int>(n - at);
+    f(at, LoadPack<aligned>(row + at, count), count);
+  }
+}
+
+// Blocks for `count` threads.
+inline unsigned BlocksOf(int64_t count) {
+  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+}
+
+}  // namespace tessera::tensor_parallel::TESSERA_KERNELS
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CUDA_ROW_BLOCK_H_

@@ -1,0 +1,426 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype/dtype.h"
+#include "base/status_macros.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops_cuda/kernel_types.h"
+#include "tensor_parallel/ops_cuda/row_block.h"
+#include "tensor_parallel/ops_cuda/row_sums.h"
+
+namespace tessera::tensor_parallel::TESSERA_KERNELS {
+namespace {
+
+// Writes a row of the norm and its inverse, from the thread's sum of squares.
+template <typename T, bool aligned>
+__device__ void FinishNorm(StatisticOf<T> squares, StatisticOf<T>* slots,
+                           int64_t n, StatisticOf<T> epsilon, const T* row,
+                           const T* weight, T* out, StatisticOf<T>* inverse) {
+  using S = StatisticOf<T>;
+  squares = BlockReduce(squares, slots, SumOf<S>());
+  const S scale =
+      S{1} / ::sqrt(squares / static_cast<S>(n > 0 ? n : 1) + epsilon);
+  if (threadIdx.x == 0) inverse[blockIdx.x] = scale;
+  ForPacks<aligned>(row, n, [&](int64_t at, PackOf<T> v, int count) {
+    for (int j = 0; j < kPackOf<T>; ++j) {
+      if (j >= count) continue;
+      v.values[j] = static_cast<T>(static_cast<S>(v.values[j]) * scale *
+                                   static_cast<S>(weight[at + j]));
+    }
+    StorePack<aligned>(v, count, out + at);
+  });
+}
+
+// A block for each row.
+template <typename T, bool aligned>
+__global__ void __launch_bounds__(kThreads, 1)
+    RmsNormKernel(int64_t n, StatisticOf<T> epsilon, const T* x,
+                  int64_t x_stride, const T* weight, T* y, int64_t y_stride,
+                  StatisticOf<T>* inverse) {
+  using S = StatisticOf<T>;
+  TESSERA_SHARED(S, slots, kWarps);
+  const T* const row = x + blockIdx.x * x_stride;
+  S squares = 0;
+  ForPacks<aligned>(row, n, [&](int64_t, const PackOf<T>& v, int count) {
+    for (int j = 0; j < kPackOf<T>; ++j) {
+      const S value = static_cast<S>(v.values[j]);
+      if (j < count) squares += value * value;
+    }
+  });
+  FinishNorm<T, aligned>(squares, slots, n, epsilon, row, weight,
+                         y + blockIdx.x * y_stride, inverse);
+}
+
+// The same for x += residual.
+template <typename T, bool aligned>
+__global__ void __launch_bounds__(kThreads, 1)
+    AddRmsNormKernel(int64_t n, StatisticOf<T> epsilon, const T* residual,
+                     int64_t residual_stride, const T* weight, T* x,
+                     int64_t x_stride, T* y, int64_t y_stride,
+                     StatisticOf<T>* inverse) {
+  using S = StatisticOf<T>;
+  TESSERA_SHARED(S, slots, kWarps);
+  const T* const other = residual + blockIdx.x * residual_stride;
+  T* const row = x + blockIdx.x * x_stride;
+  S squares = 0;
+  // A thread reads back its own packs alone.
+  ForPacks<aligned>(row, n, [&](int64_t at, PackOf<T> v, int count) {
+    const PackOf<T> r = LoadPack<aligned>(other + at, count);
+    for (int j = 0; j < kPackOf<T>; ++j) {
+      v.values[j] = static_cast<T>(static_cast<S>(r.values[j]) +
+                                   static_cast<S>(v.values[j]));
+      const S value = static_cast<S>(v.values[j]);
+      if (j < count) squares += value * value;
+    }
+    StorePack<aligned>(v, count, row + at);
+  });
+  FinishNorm<T, aligned>(squares, slots, n, epsilon, row, weight,
+                         y + blockIdx.x * y_stride, inverse);
+}
+
+// With v the normalised row and g its gradient: (g - v mean(g v)) * inverse,
+// rounded, plus `residual` if it adds.
+template <typename T, bool aligned, bool adds>
+__global__ void __launch_bounds__(kThreads, 1)
+    InputGradientKernel(int64_t n, const T* gradient, int64_t gradient_stride,
+                        const T* x, int64_t x_stride, const T* weight,
+                        const StatisticOf<T>* inverse, const T* residual,
+                        int64_t residual_stride, T* x_gradient,
+                        int64_t x_gradient_stride) {
+  using S = StatisticOf<T>;
+  TESSERA_SHARED(S, slots, kWarps);
+  const T* const row = x + blockIdx.x * x_stride;
+  const T* const upper = gradient + blockIdx.x * gradient_stride;
+  const S scale = inverse[blockIdx.x];
+  S dot = 0;
+  ForPacks<aligned>(row, n, [&](int64_t at, const PackOf<T>& v, int count) {
+    const PackOf<T> g = LoadPack<aligned>(upper + at, count);
+    for (int j = 0; j < kPackOf<T>; ++j) {
+      if (j >= count) continue;
+      dot += static_cast<S>(g.values[j]) * static_cast<S>(weight[at + j]) *
+             (static_cast<S>(v.values[j]) * scale);
+    }
+  });
+  const S mean = BlockReduce(dot, slots, SumOf<S>()) / static_cast<S>(n);
+  T* const out = x_gradient + blockIdx.x * x_gradient_stride;
+  ForPacks<aligned>(row, n, [&](int64_t at, PackOf<T> v, int count) {
+    const PackOf<T> g = LoadPack<aligned>(upper + at, count);
+    PackOf<T> r = {};
+    if constexpr (adds) {
+      r = LoadPack<aligned>(residual + blockIdx.x * residual_stride + at,
+                            count);
+    }
+    for (int j = 0; j < kPackOf<T>; ++j) {
+      if (j >= count) continue;
+      const S normalised = static_cast<S>(v.values[j]) * scale;
+      const S own =
+          static_cast<S>(g.values[j]) * static_cast<S>(weight[at + j]);
+      v.values[j] = static_cast<T>((own - normalised * mean) * scale);
+      if constexpr (adds) {
+        v.values[j] = static_cast<T>(static_cast<S>(r.values[j]) +
+                                     static_cast<S>(v.values[j]));
+      }
+    }
+    StorePack<aligned>(v, count, out + at);
+  });
+}
+
+// The term of an element whose columns are summed: the element, or its product
+// with the normalised x.
+template <typename T>
+struct ColumnTerms {
+  using S = StatisticOf<T>;
+  const T* gradient;
+  int64_t gradient_stride;
+  const T* x;  // Null: the gradient alone.
+  int64_t x_stride;
+  const S* inverse;
+
+  __device__ S operator()(int64_t row, int64_t column) const {
+    const S g = static_cast<S>(gradient[row * gradient_stride + column]);
+    if (x == nullptr) return g;
+    return g * (static_cast<S>(x[row * x_stride + column]) * inverse[row]);
+  }
+};
+
+// parts[y][column] = the sum of rows [y * rows_of_part, ...). A thread for each
+// column; neighbours read neighbours.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    ColumnPartsKernel(int64_t rows, int64_t rows_of_part, int64_t n,
+                      ColumnTerms<T> terms, StatisticOf<T>* parts) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (column >= n) return;
+  const int64_t begin = int64_t{blockIdx.y} * rows_of_part;
+  const int64_t end = begin + rows_of_part < rows ? begin + rows_of_part : rows;
+  StatisticOf<T> sum = 0;
+  for (int64_t row = begin; row < end; ++row) sum += terms(row, column);
+  parts[blockIdx.y * n + column] = sum;
+}
+
+template <typename S, typename Target>
+__global__ void __launch_bounds__(kThreads)
+    AddPartsKernel(int64_t count, int64_t n, const S* parts, Target* target) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (column >= n) return;
+  S sum = static_cast<S>(target[column]);
+  for (int64_t i = 0; i < count; ++i) sum += parts[i * n + column];
+  target[column] = static_cast<Target>(sum);
+}
+
+// Many parts for a few columns, so that all multiprocessors have work.
+int64_t PartsOf(int64_t rows, int64_t n) {
+  const int64_t column_blocks = (n + kThreads - 1) / kThreads;
+  const int64_t wanted = std::max<int64_t>(132 * 8 / column_blocks, 1);
+  return std::clamp<int64_t>(std::min(wanted, (rows + 15) / 16), 1, 128);
+}
+
+template <typename T>
+absl::Status SumColumns(KernelStream stream, Scratch& scratch, int64_t rows,
+                        int64_t n, const ColumnTerms<T>& terms,
+                        const TensorView& target) {
+  using S = StatisticOf<T>;
+  if (rows == 0 || n == 0) return absl::OkStatus();
+  const int64_t wanted = PartsOf(rows, n);
+  const int64_t rows_of_part = (rows + wanted - 1) / wanted;
+  const int64_t count = (rows + rows_of_part - 1) / rows_of_part;
+  TESSERA_ASSIGN_OR_RETURN(
+      std::byte* const memory,
+      scratch.Reserve(count * n * static_cast<int64_t>(sizeof(S))));
+  S* const parts = reinterpret_cast<S*>(memory);
+  Launch(ColumnPartsKernel<T>, dim3(BlocksOf(n), static_cast<unsigned>(count)),
+         kThreads, 0, stream, rows, rows_of_part, n, terms, parts);
+  if (target.dtype() == DType::kBF16) {
+    if constexpr (std::is_same_v<S, float>) {
+      Launch(AddPartsKernel<S, BF16>, BlocksOf(n), kThreads, 0, stream, count,
+             n, parts, DataOf<BF16>(target));
+    }
+  } else {
+    Launch(AddPartsKernel<S, S>, BlocksOf(n), kThreads, 0, stream, count, n,
+           parts, DataOf<S>(target));
+  }
+  return absl::OkStatus();
+}
+
+// The rows of an operand with up to three dimensions before the last.
+struct RowStrides {
+  int64_t shape[3] = {1, 1, 1};
+  int64_t output[3] = {};
+  int64_t gradient[3] = {};
+  int64_t dots[3] = {};
+};
+
+// A warp for each row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    RowDotsKernel(int64_t rows, int64_t d, RowStrides strides,
+                  const StatisticOf<T>* output, const T* gradient,
+                  StatisticOf<T>* dots) {
+  using S = StatisticOf<T>;
+  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (row >= rows) return;
+  int64_t rest = row, from = 0, with = 0, to = 0;
+  for (int dim = 2; dim >= 0; --dim) {
+    const int64_t next = rest / strides.shape[dim];
+    const int64_t at = rest - next * strides.shape[dim];
+    from += at * strides.output[dim];
+    with += at * strides.gradient[dim];
+    to += at * strides.dots[dim];
+    rest = next;
+  }
+  S sum = 0;
+  for (int64_t i = threadIdx.x % 32; i < d; i += 32) {
+    sum += output[from + i] * static_cast<S>(gradient[with + i]);
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+  }
+  if (threadIdx.x % 32 == 0) dots[to] = sum;
+}
+
+// All threads load, the first one adds.
+__global__ void __launch_bounds__(kThreads)
+    SumKernel(double factor, int64_t n, const double* x, double* total) {
+  TESSERA_SHARED(double, values, kThreads);
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kThreads) {
+    if (begin + threadIdx.x < n) values[threadIdx.x] = x[begin + threadIdx.x];
+    __syncthreads();
+    const int64_t count = n - begin < kThreads ? n - begin : kThreads;
+    if (threadIdx.x == 0) {
+      for (int64_t i = 0; i < count; ++i) sum += values[i];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *total = factor * sum;
+}
+
+// Calls functor(type, aligned) for the rows of these views.
+template <typename Functor, typename... Views>
+absl::Status ForRowsOf(int64_t rows, DType dtype, const Functor& functor,
+                       const Views&... views) {
+  if (rows > INT32_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(rows,
+                     " rows; kernels take 2^31-1: share them among "
+                     "several calls."));
+  }
+  return ForComputedType(dtype, [&]<typename T>(std::type_identity<T> type) {
+    if ((RowsAreAligned(views) && ...)) {
+      functor(type, std::true_type());
+    } else {
+      functor(type, std::false_type());
+    }
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+
+absl::Status RmsNorm(KernelStream stream, double epsilon,
+                     const ConstTensorView& x, const ConstTensorView& weight,
+                     const TensorView& y, const TensorView& inverse) {
+  const int64_t rows = x.shape()[0], n = x.shape()[1];
+  if (rows == 0) return absl::OkStatus();
+  return ForRowsOf(
+      rows, x.dtype(),
+      [&]<typename T, bool aligned>(std::type_identity<T>,
+                                    std::bool_constant<aligned>) {
+        using S = StatisticOf<T>;
+        Launch(RmsNormKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
+               0, stream, n, static_cast<S>(epsilon), DataOf<T>(x),
+               x.strides()[0], DataOf<T>(weight), DataOf<T>(y), y.strides()[0],
+               DataOf<S>(inverse));
+      },
+      x, y);
+}
+
+absl::Status RmsNormInputGradient(KernelStream stream,
+                                  const ConstTensorView& gradient,
+                                  const ConstTensorView& x,
+                                  const ConstTensorView& weight,
+                                  const ConstTensorView& inverse,
+                                  const TensorView& x_gradient) {
+  const int64_t rows = x.shape()[0], n = x.shape()[1];
+  if (rows == 0) return absl::OkStatus();
+  return ForRowsOf(
+      rows, x.dtype(),
+      [&]<typename T, bool aligned>(std::type_identity<T>,
+                                    std::bool_constant<aligned>) {
+        Launch(InputGradientKernel<T, aligned, false>,
+               static_cast<unsigned>(rows), kThreads, 0, stream, n,
+               DataOf<T>(gradient), gradient.strides()[0], DataOf<T>(x),
+               x.strides()[0], DataOf<T>(weight),
+               DataOf<StatisticOf<T>>(inverse), static_cast<const T*>(nullptr),
+               int64_t{0}, DataOf<T>(x_gradient), x_gradient.strides()[0]);
+      },
+      gradient, x, x_gradient);
+}
+
+absl::Status AddRmsNorm(KernelStream stream, double epsilon,
+                        const ConstTensorView& residual,
+                        const ConstTensorView& weight, const TensorView& x,
+                        const TensorView& y, const TensorView& inverse) {
+  const int64_t rows = x.shape()[0], n = x.shape()[1];
+  if (rows == 0) return absl::OkStatus();
+  return ForRowsOf(
+      rows, x.dtype(),
+      [&]<typename T, bool aligned>(std::type_identity<T>,
+                                    std::bool_constant<aligned>) {
+        using S = StatisticOf<T>;
+        Launch(AddRmsNormKernel<T, aligned>, static_cast<unsigned>(rows),
+               kThreads, 0, stream, n, static_cast<S>(epsilon),
+               DataOf<T>(residual), residual.strides()[0], DataOf<T>(weight),
+               DataOf<T>(x), x.strides()[0], DataOf<T>(y), y.strides()[0],
+               DataOf<S>(inverse));
+      },
+      residual, x, y);
+}
+
+absl::Status AddRmsNormInputGradient(KernelStream stream,
+                                     const ConstTensorView& gradient,
+                                     const ConstTensorView& x,
+                                     const ConstTensorView& weight,
+                                     const ConstTensorView& inverse,
+                                     const ConstTensorView& residual_gradient,
+                                     const TensorView& x_gradient) {
+  const int64_t rows = x.shape()[0], n = x.shape()[1];
+  if (rows == 0) return absl::OkStatus();
+  return ForRowsOf(
+      rows, x.dtype(),
+      [&]<typename T, bool aligned>(std::type_identity<T>,
+                                    std::bool_constant<aligned>) {
+        Launch(InputGradientKernel<T, aligned, true>,
+               static_cast<unsigned>(rows), kThreads, 0, stream, n,
+               DataOf<T>(gradient), gradient.strides()[0], DataOf<T>(x),
+               x.strides()[0], DataOf<T>(weight),
+               DataOf<StatisticOf<T>>(inverse), DataOf<T>(residual_gradient),
+               residual_gradient.strides()[0], DataOf<T>(x_gradient),
+               x_gradient.strides()[0]);
+      },
+      gradient, x, residual_gradient, x_gradient);
+}
+
+absl::Status RmsNormWeightGradient(KernelStream stream, Scratch& scratch,
+                                   const ConstTensorView& gradient,
+                                   const ConstTensorView& x,
+                                   const ConstTensorView& inverse,
+                                   const TensorView& weight_gradient) {
+  return ForComputedType(x.dtype(), [&]<typename T>(std::type_identity<T>) {
+    return SumColumns<T>(
+        stream, scratch, x.shape()[0], x.shape()[1],
+        {DataOf<T>(gradient), gradient.strides()[0], DataOf<T>(x),
+         x.strides()[0], DataOf<StatisticOf<T>>(inverse)},
+        weight_gradient);
+  });
+}
+
+absl::Status SumRows(KernelStream stream, Scratch& scratch,
+                     const ConstTensorView& gradient,
+                     const TensorView& bias_gradient) {
+  return ForComputedType(
+      gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
+        return SumColumns<T>(
+            stream, scratch, gradient.shape()[0], gradient.shape()[1],
+            {DataOf<T>(gradient), gradient.strides()[0], nullptr, 0, nullptr},
+            bias_gradient);
+      });
+}
+
+absl::Status RowDots(KernelStream stream, const ConstTensorView& output,
+                     const ConstTensorView& output_gradient,
+                     const TensorView& dots) {
+  if (dots.element_count() == 0) return absl::OkStatus();
+  RowStrides strides;
+  const int outer = output.rank() - 1;
+  for (int i = 0; i < outer; ++i) {
+    const int at = 3 - outer + i;
+    strides.shape[at] = output.shape()[i];
+    strides.output[at] = output.strides()[i];
+    strides.gradient[at] = output_gradient.strides()[i];
+    strides.dots[at] = dots.strides()[i];
+  }
+  const int64_t rows = dots.element_count();
+  return ForComputedType(
+      output_gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
+        using S = StatisticOf<T>;
+        Launch(RowDotsKernel<T>,
+               static_cast<unsigned>((rows + kWarps - 1) / kWarps), kThreads, 0,
+               stream, rows, output.shape()[outer], strides, DataOf<S>(output),
+               DataOf<T>(output_gradient), DataOf<S>(dots));
+        return absl::OkStatus();
+      });
+}
+
+absl::Status Sum(KernelStream stream, double factor, const ConstTensorView& x,
+                 const TensorView& total) {
+  Launch(SumKernel, 1, kThreads, 0, stream, factor, x.element_count(),
+         DataOf<double>(x), DataOf<double>(total));
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::tensor_parallel::TESSERA_KERNELS

@@ -1,0 +1,65 @@
+// Scratch: memory of kernels between launches, which grows and is kept.
+//
+//   Scratch scratch(HostMemory());                      // Emulated kernels.
+//   Scratch scratch(device_memory, [&] { return queue.Synchronize(); });
+//   TESSERA_ASSIGN_OR_RETURN(std::byte* parts, scratch.Reserve(bytes));
+//
+// All kernels that use it run on one stream, one after the other, so that one
+// block serves them all.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_SCRATCH_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CUDA_SCRATCH_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "base/tensor/memory.h"
+
+namespace tessera::tensor_parallel {
+
+class Scratch {
+ public:
+  // `synchronize` waits until no kernel uses the block; it is called before a
+  // larger block replaces it. Empty: kernels are done when a launch returns.
+  explicit Scratch(std::shared_ptr<MemoryResource> memory,
+                   std::function<absl::Status()> synchronize = nullptr)
+      : memory_(std::move(memory)), synchronize_(std::move(synchronize)) {}
+
+  // At least `bytes` bytes, uninitialised, aligned to 256, for the kernels that
+  // the caller launches now: the next call returns the same memory again.
+  absl::StatusOr<std::byte*> Reserve(int64_t bytes) {
+    if (static_cast<size_t>(bytes) <= block_.size()) return block_.data();
+    if (synchronize_ != nullptr && block_.size() > 0) {
+      TESSERA_RETURN_IF_ERROR(synchronize_());
+    }
+    // Growing by more than is needed makes allocations rare.
+    const size_t growth = std::min(block_.size() / 2, kLargestGrowth);
+    const size_t size =
+        std::max(static_cast<size_t>(bytes), block_.size() + growth);
+    block_ = Buffer();
+    TESSERA_ASSIGN_OR_RETURN(block_,
+                             Buffer::Allocate(memory_, size, kAlignment));
+    return block_.data();
+  }
+
+  int64_t size() const { return static_cast<int64_t>(block_.size()); }
+
+ private:
+  static constexpr size_t kAlignment = 256;
+  // Unless more is requested: workspaces of attention may be gigabytes.
+  static constexpr size_t kLargestGrowth = 64 << 20;
+
+  std::shared_ptr<MemoryResource> memory_;
+  std::function<absl::Status()> synchronize_;
+  Buffer block_;
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CUDA_SCRATCH_H_

@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+"""The kit as a user has it on a machine without a GPU: unpacked, refused, rehearsed, reported."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import unittest
+
+ARCHIVE = os.path.abspath(sys.argv.pop(1))
+RESULTS = os.path.abspath(os.path.join(os.path.dirname(sys.argv[0]), "testdata", "results.json"))
+_MOST_BYTES = 64 << 20  # What may be carried to the GPU machine.
+
+
+def unpack():
+    directory = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(directory)
+    return os.path.join(directory, "tessera_gpu_kit")
+
+
+KIT = unpack()
+sys.path.insert(0, KIT)
+import machine  # noqa: E402
+import report  # noqa: E402
+import run_kit  # noqa: E402
+import stages  # noqa: E402
+import workloads  # noqa: E402
+
+ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # Hides GPUs of the machine that runs this test.
+PROGRAMS = machine.environment_of_programs(KIT)
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+class KitTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        self.results = os.path.join(self.directory, "results.json")
+
+    def tearDown(self):
+        shutil.rmtree(self.directory)
+
+    def call(self, *flags):
+        """Exit code, standard output and standard error of run_kit.py."""
+        command = [sys.executable, os.path.join(KIT, "run_kit.py"), "--results=" + self.results,
+                   "--work_dir=" + os.path.join(self.directory, "work"), *flags]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+                              env=ENVIRONMENT, check=False)
+        self.assertNotIn("Traceback", done.stderr)
+        return done.returncode, done.stdout, done.stderr
+
+    def stored(self):
+        return json.loads(read(self.results))["stages"]
+
+    def store(self, items):
+        """Results that an earlier rehearsal is to have left."""
+        write(self.results, json.dumps({"version": 1, "machine": {"device": "cpu"}, "stages": items}))
+
+
+FAKE = {"status": "passed", "seconds": 1, "values": {"losses": [1], "gradient_norms": [1], "mark": "fake"}}
+BROKEN = {"status": "failed", "reason": "made up", "seconds": 1, "values": {}}
+
+
+class ArchiveTest(KitTest):
+    def test_is_small_enough_to_be_carried(self):
+        self.assertLess(os.path.getsize(ARCHIVE), _MOST_BYTES)
+
+    def test_has_all_programs_or_names_those_that_it_lacks(self):
+        manifest = json.loads(read(os.path.join(KIT, "manifest.json")))
+        for name in manifest["programs"]:
+            self.assertTrue(os.access(os.path.join(KIT, "bin", name), os.X_OK), name)
+        self.assertEqual(manifest["cuda"], not manifest["missing"])
+        needed = {"train", "comm_bench", "offload_bench", "cuda_ops_benchmark", "cuda_state_ops_benchmark",
+                  *stages.GPU_TESTS}
+        self.assertEqual(needed, {*manifest["programs"], *manifest["missing"]})
+
+    def test_programs_need_only_what_is_carried_or_cuda(self):
+        manifest = json.loads(read(os.path.join(KIT, "manifest.json")))
+        for name in manifest["programs"]:
+            done = subprocess.run(["ldd", os.path.join(KIT, "bin", name)], stdout=subprocess.PIPE, check=True,
+                                  universal_newlines=True, env={**os.environ, "LD_LIBRARY_PATH": KIT + "/lib"})
+            lost = {line.split()[0] for line in done.stdout.splitlines() if "not found" in line}
+            self.assertLessEqual(lost, set(manifest["libraries_of_cuda"]), name)
+
+
+class RefusalTest(KitTest):
+    def test_without_a_gpu_it_says_so_in_one_line(self):
+        code, out, err = self.call()
+        self.assertEqual((code, out), (2, ""))
+        self.assertEqual(err.count("\n"), 1, err)
+        self.assertRegex(err, "no GPU on this machine|built without the CUDA toolkit: .* it lacks cuda_convert_test")
+        self.assertFalse(os.path.exists(self.results))
+
+    def test_names_what_is_wrong_with_flags(self):
+        for flags, message in ((["--stages=speed"], "no stage 'speed'; there are environment,ceilings"),
+                               (["--device=cpu", "--stages=tests"], "with --device=cpu no stage 'tests'"),
+                               (["--device=cpu", "--stages=repeat:x"], "no such item; there are fp32-first"),
+                               (["--report"], "no results yet")):
+            code, _, err = self.call(*flags)
+            self.assertEqual(code, 2)
+            self.assertIn(message, err)
+
+    def test_never_mixes_rehearsals_and_measurements(self):
+        write(self.results, json.dumps({"version": 1, "machine": {"device": "cuda"}, "stages": {}}))
+        code, _, err = self.call("--device=cpu")
+        self.assertEqual(code, 2)
+        self.assertIn("has results of --device=cuda", err)
+
+
+class ResumeTest(KitTest):
+    def test_runs_only_what_has_no_result(self):
+        self.store({"repeat": {"fp32-first": FAKE}})
+        code, out, _ = self.call("--device=cpu", "--stages=repeat:fp32-first,repeat:fp32-second")
+        self.assertEqual(self.stored()["repeat"]["fp32-first"], FAKE)
+        self.assertEqual(len(self.stored()["repeat"]["fp32-second"]["values"]["losses"]), 10)
+        self.assertRegex(out, r"fp32-first +passed +\(earlier\)")
+        self.assertEqual(code, 1)  # The fake run has other bits.
+
+    def test_repeats_failures_on_request(self):
+        self.store({"repeat": {"fp32-first": BROKEN}})
+        self.assertEqual(self.call("--device=cpu", "--stages=repeat:fp32-first")[0], 1)
+        self.assertEqual(self.stored()["repeat"]["fp32-first"], BROKEN)
+        self.assertEqual(self.call("--device=cpu", "--stages=repeat:fp32-first", "--retry")[0], 0)
+        self.assertEqual(self.stored()["repeat"]["fp32-first"]["status"], "passed")
+
+    def test_starts_nothing_after_the_time_limit(self):
+        code, out, _ = self.call("--device=cpu", "--time_limit=1")
+        self.assertEqual(code, 3)
+        self.assertIn("call again", out)
+        self.assertEqual([item for items in self.stored().values() for item in items], [])
+
+
+def lives(pid):
+    try:
+        return "Z" not in read("/proc/%s/stat" % pid)
+    except OSError:
+        return False
+
+
+class ItemTest(KitTest):
+    """One command that fails does not end the others."""
+
+    def outcome(self, command, read_output=lambda done: {"output": done.output}, **more):
+        kit = stages.Kit(KIT, self.directory)
+        item = stages.Item("x", command, read_output, **more)
+        return run_kit.run_item(kit, item, PROGRAMS, os.path.join(self.directory, "log"), item.timeout)
+
+    def test_stores_what_the_command_wrote(self):
+        outcome = self.outcome(["/bin/echo", "text"])
+        self.assertEqual((outcome["status"], outcome["values"]), ("passed", {"output": "text\n"}))
+
+    def test_failures_have_a_reason(self):
+        for command, reason in ((["/bin/sh", "-c", "echo bad; exit 3"], "exit code 3: bad"),
+                                (["/bin/sh", "-c", "kill -9 $$"], "exit code -9")):
+            outcome = self.outcome(command, lambda done: done.require_success())
+            self.assertEqual(outcome["status"], "failed")
+            self.assertIn(reason, outcome["reason"])
+        self.assertIn("KeyError", self.outcome(["/bin/true"], lambda done: {}["x"])["reason"])
+
+    def test_a_command_that_hangs_is_ended_with_its_children(self):
+        outcome = self.outcome(["/bin/sh", "-c", "sleep 1000 & echo $! >pid; wait"], timeout=1)
+        self.assertEqual((outcome["status"], outcome["reason"]), ("failed", "not done after 1 s"))
+        self.assertLess(outcome["seconds"], 30)
+        child = read("pid").strip()
+        os.remove("pid")
+        # A killed process may live on for a moment.
+        deadline = time.monotonic() + 10
+        while lives(child) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertFalse(lives(child))
+
+    def test_lacking_programs_and_flags_are_skipped(self):
+        self.assertEqual(self.outcome(["/no/such"])["reason"], "this kit was built without such")
+        outcome = self.outcome(["/bin/ls"], needs_flag="no_such_flag")
+        self.assertEqual((outcome["status"], outcome["reason"]), ("skipped", "ls of this kit has no --no_such_flag"))
+
+
+class CommandTest(KitTest):
+    def test_every_program_accepts_the_flags_it_gets(self):
+        code, out, _ = self.call("--dry_run")
+        self.assertEqual(code, 0)
+        lines = [line for line in out.splitlines() if "skipped" not in line]
+        self.assertGreater(len(lines), 40)
+        missing = json.loads(read(os.path.join(KIT, "manifest.json")))["missing"]
+        for line in lines:
+            command = shlex.split(line.split(": ", 1)[1])
+            if os.path.basename(command[0]) not in missing:
+                self.check_command(command)
+
+    def check_command(self, command):
+        if os.path.basename(command[0]) == "train":
+            code, text = machine.run_text(command + ["--dry_run"], 120, PROGRAMS)
+            self.assertEqual(code, 0, text)
+            return
+        code, text = machine.run_text([command[0], "--help"], 60, PROGRAMS)
+        for flag in (part[2:].split("=")[0] for part in command[1:] if part.startswith("--")):
+            if flag in ("help", "gtest_list_tests", "benchmark_list_tests"):
+                self.assertNotIn("error while loading", machine.run_text(command, 60, PROGRAMS)[1])
+            elif "device" in flag and "--device" not in text:
+                return  # Skipped by needs_flag.
+            else:
+                self.assertIn("--" + flag, text, command)
+
+    def test_the_reference_losses_are_those_of_the_trainer(self):
+        code, out, err = self.call("--check_reference=3")
+        self.assertEqual(code, 0, out + err)
+        self.assertEqual(out.count("3 losses differ by at most"), 2)
+
+
+class ReadTest(unittest.TestCase):
+    """What is read from the output of programs."""
+
+    def test_losses_are_compared_with_the_reference(self):
+        references = json.loads(read(os.path.join(KIT, "reference_losses.json")))
+        for dtype, limit in (("fp32", 1e-5), ("bf16", 2e-2)):
+            self.assertEqual(len(references[dtype]["losses"]), 20)
+            losses = list(references[dtype]["losses"])
+            self.assertEqual(stages.compare({"losses": losses}, references, dtype)["difference"], 0)
+            losses[7] *= 1 + 2 * limit
+            with self.assertRaisesRegex(stages.Failed, "differ from the processor"):
+                stages.compare({"losses": losses}, references, dtype)
+            losses[7] = None
+            with self.assertRaisesRegex(stages.Failed, "19 finite losses"):
+                stages.compare({"losses": losses}, references, dtype)
+
+    def test_a_small_bias_of_bf16_fails(self):
+        references = json.loads(read(os.path.join(KIT, "reference_losses.json")))
+        losses = [loss + 0.01 for loss in references["bf16"]["losses"]]
+        with self.assertRaisesRegex(stages.Failed, "are biased"):
+            stages.compare({"losses": losses}, references, "bf16")
+
+    def test_kernels_are_read_from_the_table_of_ncu(self):
+        header = ['"ID"', '"Kernel Name"'] + ['"%s"' % name for name in stages._NCU_METRICS]
+        rows = [header, ['""', '""', '"us"', '"%"', '"%"', '"%"', '""'],
+                ['"0"', '"AddKernel(float*)"', '"10.0"', '"80"', '"20"', '"50"', '"0"'],
+                ['"1"', '"AddKernel(float*)"', '"20.0"', '"90"', '"20"', '"50"', '"2"'],
+                ['"2"', '"Gemm"', '"1,000.5"', '"10"', '"95"', '"20"', '"0"']]
+        text = "==PROF== Connected\n" + "\n".join(",".join(row) for row in rows) + "\n"
+        kernels = stages.read_ncu(stages.Done(0, text))
+        self.assertEqual([(kernel["name"], kernel["launches"]) for kernel in kernels], [("Gemm", 1), ("AddKernel", 2)])
+        self.assertAlmostEqual(kernels[0]["seconds"], 1000.5e-6)
+        self.assertEqual(kernels[1]["dram_percent"], 85)
+        with self.assertRaisesRegex(stages.Skipped, "permission"):
+            stages.read_ncu(stages.Done(1, "==ERROR== ERR_NVGPUCTRPERM"))
+
+    def test_errors_of_the_sanitizer_are_added(self):
+        self.assertEqual(stages.read_sanitizer(stages.Done(0, "ERROR SUMMARY: 0 errors"))["errors"], 0)
+        with self.assertRaisesRegex(stages.Failed, "5 errors"):
+            stages.read_sanitizer(stages.Done(86, "ERROR SUMMARY: 3 errors\nRACECHECK SUMMARY: 2 hazards displayed"))
+
+    def test_tests_that_skip_themselves_have_not_passed(self):
+        path = os.path.join(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")), "report.json")
+        passed = {"classname": "A", "name": "B"}
+        skipped = {**passed, "result": "SKIPPED"}
+
+        def outcome_of(*cases, code=0):
+            write(path, json.dumps({"testsuites": [{"testsuite": list(cases)}]}))
+            return stages.read_gtest(stages.Done(code, "last line"), path)
+
+        self.assertEqual(outcome_of(passed, passed, skipped), {"passed": 2, "failed": [], "skipped": 1})
+        with self.assertRaisesRegex(stages.Skipped, "1 of 2 tests skip themselves"):
+            outcome_of(passed, skipped)
+        with self.assertRaisesRegex(stages.Failed, "1 of 2 tests failed: A.B"):
+            outcome_of(passed, {**passed, "failures": [{}]}, code=1)
+        with self.assertRaisesRegex(stages.Failed, "exit code -6 after the tests"):
+            outcome_of(passed, code=-6)
+
+    def test_sizes_of_the_models(self):
+        self.assertEqual(workloads.parameters(workloads.MODELS["1.2b"]), 1235814400)  # Llama 3.2 1B.
+        self.assertEqual(workloads.parameters(workloads.MODELS["8b"]), 8030261248)
+        self.assertAlmostEqual(workloads.flops_per_token(workloads.MODELS["8b"], 4096) / 1e10, 5.14, 2)
+
+
+class ReportTest(KitTest):
+    def setUp(self):
+        super().setUp()
+        shutil.copy(RESULTS, self.results)
+
+    def test_has_the_tables(self):
+        code, out, _ = self.call("--report")
+        self.assertEqual(code, 0)
+        for line in ("| figure | measured | predicted | ratio | limit |",
+                     "| MFU of 8 B | 0.468 | 0.57 to 0.65; at least 0.5 | 0.82 | FAIL |",
+                     "| step of 1.2 B, for 4 x 4096 tokens, s | 0.273 | 0.26 to 0.29 | 1.00 |  |",
+                     "| losses of 20 steps in f32, largest relative difference from the CPU | 2.5e-07 | at most 1e-05 |  | pass |",
+                     "| repeated runs whose losses and gradient norms have other bits | 1 | at most 0 |  | FAIL |",
+                     "| tokens/s lost by --offload=optimizer, 1.2 B, 32 x 4096 tokens | 0.125 | at most 0.15 |  | pass |",
+                     "| collectives of threads on one GPU: least share of the copy rate | 0.833 | at least 0.7 |  | pass |",
+                     "| PCIe, host to device, page-locked, GB/s |  | 50 to 55 |  | not measured |",
+                     "| errors that compute-sanitizer reported | failed | at most 0 |  | FAIL |",
+                     "| peer, 1.2b-autocast-compiled | 49648 | 0.330 | 0.412 |  |",
+                     "| ceilings | pcie | skipped | offload_bench of this kit has no --device |"):
+            self.assertIn(line + "\n", out)
+
+    def test_goes_between_the_markers_of_a_document(self):
+        docs = os.path.join(self.directory, "gpu.md")
+        write(docs, "before\n%s\nold\n%s\nafter\n" % (report.BEGIN, report.END))
+        for _ in range(2):
+            self.assertEqual(self.call("--report", "--docs=" + docs)[0], 0)
+        text = read(docs)
+        self.assertTrue(text.startswith("before\n%s\nMeasured by" % report.BEGIN))
+        self.assertTrue(text.endswith("|\n%s\nafter\n" % report.END))
+        self.assertNotIn("old", text)
+
+    def test_leaves_a_document_without_markers_alone(self):
+        docs = os.path.join(self.directory, "gpu.md")
+        write(docs, "text\n")
+        code, _, err = self.call("--report", "--docs=" + docs)
+        self.assertEqual((code, read(docs)), (2, "text\n"))
+        self.assertIn("no lines <!-- gpu_kit: begin -->", err)
+
+    def test_what_failed_has_no_figure_and_does_not_pass(self):
+        failed = {"status": "failed", "reason": "made up", "seconds": 1, "values": {}}
+        skipped = {**failed, "status": "skipped"}
+        content = json.loads(read(RESULTS))
+        for stage, items in content["stages"].items():
+            content["stages"][stage] = {item: failed for item in items}
+        figures = report.predictions(KIT)
+        self.assertEqual(report.failures(content, figures), [figure["key"] for figure in figures])
+        for stage, items in content["stages"].items():
+            content["stages"][stage] = {item: skipped for item in items}
+        self.assertEqual(report.failures(content, figures), [])
+        self.assertIn("| GPU tests that failed |  | at most 0 |  | not measured |", report.markdown(content, figures))
+
+    def test_every_prediction_is_measured_by_something(self):
+        keys = [figure["key"] for figure in report.predictions(KIT)]
+        self.assertEqual(sorted(keys), sorted(report.measured(json.loads(read(RESULTS)))))
+
+
+if __name__ == "__main__":
+    unittest.main()

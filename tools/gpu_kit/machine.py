@@ -1,0 +1,170 @@
+"""What a machine has: GPUs, the shared libraries of CUDA, programs of the toolkit."""
+
+import ctypes
+import ctypes.util
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+_TOOLKITS = ["/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"), reverse=True), "/opt/cuda"]
+
+
+def site_packages():
+    """Every site-packages of this Python and of others on PATH."""
+    found = [path for path in sys.path if path.endswith("-packages")]
+    for directory in os.environ.get("PATH", "").split(os.pathsep) + ["/opt/conda/bin", "/opt/venv/bin"]:
+        prefix = os.path.dirname(directory.rstrip("/"))
+        found += glob.glob(os.path.join(prefix, "lib", "python3*", "site-packages"))
+        found += glob.glob(os.path.join(prefix, "lib", "python3*", "dist-packages"))
+    return list(dict.fromkeys(os.path.realpath(path) for path in found if os.path.isdir(path)))
+
+
+def toolkits():
+    named = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    return [root for root in dict.fromkeys(filter(None, named + _TOOLKITS)) if os.path.isdir(root)]
+
+
+def library_directories():
+    """Directories with libraries of CUDA: PyTorch's packages first, whose versions belong together, then toolkits."""
+    directories = []
+    for packages in site_packages():
+        directories += sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))
+        directories += glob.glob(os.path.join(packages, "torch", "lib"))
+    for root in toolkits():
+        directories += [os.path.join(root, name) for name in ("lib64", "lib")]
+    return [path for path in directories if os.path.isdir(path)]
+
+
+def find_library(name, directories):
+    """The directory that has a library; None if only the system's loader may find it, or nothing."""
+    return next((path for path in directories if os.path.exists(os.path.join(path, name))), None)
+
+
+def missing_libraries(names, directories):
+    """For each library that is not found: its name and the nearest other version."""
+    missing = []
+    for name in names:
+        if find_library(name, directories) or _loads(name):
+            continue
+        stem = name.split(".so")[0]
+        others = [path for directory in directories for path in glob.glob(os.path.join(directory, stem + ".so.*"))]
+        missing.append(name + (" (there is %s)" % others[0] if others else ""))
+    return missing
+
+
+def _loads(name):
+    """True if the system's loader finds a library."""
+    for directory in ["/lib", "/usr/lib", "/lib64", "/usr/lib64", *glob.glob("/usr/lib/*-linux-gnu")]:
+        if os.path.exists(os.path.join(directory, name)):
+            return True
+    return False
+
+
+def environment_of_programs(kit):
+    """The variables with which the kit's programs find their libraries; the kit's own come first."""
+    environment = dict(os.environ)
+    paths = [os.path.join(kit, "lib"), *library_directories()]
+    paths += [path for path in environment.get("LD_LIBRARY_PATH", "").split(":") if path]
+    environment["LD_LIBRARY_PATH"] = ":".join(paths)
+    return environment
+
+
+def find_gpus():
+    """The names of the GPUs by the driver; a text with the reason if there are none."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "libcuda.so.1 of a CUDA driver was not found"
+    code = driver.cuInit(0)
+    if code != 0:
+        return "the CUDA driver does not start (cuInit returned %d)" % code
+    count = ctypes.c_int()
+    if driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+        return "the CUDA driver sees no device; look at CUDA_VISIBLE_DEVICES"
+    return [_gpu_name(driver, ordinal) for ordinal in range(count.value)]
+
+
+def _gpu_name(driver, ordinal):
+    text = ctypes.create_string_buffer(256)
+    device = ctypes.c_int()
+    driver.cuDeviceGet(ctypes.byref(device), ordinal)
+    driver.cuDeviceGetName(text, len(text), device)
+    return text.value.decode(errors="replace")
+
+
+def driver_cuda_version():
+    """The newest version of CUDA that the driver supports, as (13, 0); None without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        version = ctypes.c_int()
+        if driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def find_program(name):
+    """A program of the toolkit: on PATH, in a toolkit, or in a Python package."""
+    found = shutil.which(name)
+    if found:
+        return found
+    patterns = [os.path.join(root, "bin", name) for root in toolkits()]
+    patterns += [os.path.join(root, name, name) for root in toolkits()]
+    patterns += [os.path.join(packages, "nvidia", "*", "bin", name) for packages in site_packages()]
+    patterns += ["/opt/nvidia/nsight-compute/*/" + name]
+    return next((path for pattern in patterns for path in sorted(glob.glob(pattern))
+                 if os.access(path, os.X_OK)), None)
+
+
+def run_text(command, timeout=60, env=None):
+    """Exit code and output of a command; the code is None if it did not start or end in time."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, env=env,
+                              stdin=subprocess.DEVNULL, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, str(error)
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def python_with_torch():
+    """(interpreter, version of torch), or (None, the reason)."""
+    reasons = []
+    for python in dict.fromkeys([sys.executable, shutil.which("python3"), shutil.which("python"),
+                                 "/opt/conda/bin/python", "/opt/venv/bin/python"]):
+        if not python or not os.path.exists(python):
+            continue
+        code, text = run_text([python, "-c", "import torch; print(torch.__version__, torch.version.cuda)"], 120)
+        if code == 0:
+            return python, text.strip().splitlines()[-1]
+        reasons.append("%s: %s" % (python, (text.strip().splitlines() or ["no output"])[-1]))
+    return None, "; ".join(reasons)
+
+
+def glibc():
+    """The version of the C library, as (2, 36); None if it is another one."""
+    try:
+        text = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):
+        return None
+    found = re.search(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def describe():
+    """A dictionary for the results."""
+    query = "name,driver_version,memory.total,power.limit,clocks.max.sm,pcie.link.gen.max,pcie.link.width.max"
+    code, text = run_text(["nvidia-smi", "--query-gpu=" + query, "--format=csv,noheader"])
+    return {
+        "nvidia_smi": dict(zip(query.split(","), [f.strip() for f in text.splitlines()[0].split(",")]))
+        if code == 0 and text.strip() else None,
+        "python": sys.version.split()[0],
+        "processors": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "glibc": "%d.%d" % glibc() if glibc() else None,
+        "compute_sanitizer": find_program("compute-sanitizer"),
+        "ncu": find_program("ncu"),
+    }

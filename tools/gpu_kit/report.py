@@ -1,0 +1,319 @@
+"""Tables of measured and predicted figures, in Markdown, from the results of run_kit.py."""
+
+import json
+import math
+import os
+
+import workloads
+
+BEGIN, END = "<!-- gpu_kit: begin -->", "<!-- gpu_kit: end -->"
+_DEFAULT_PEAK = workloads.PEAK_FLOPS["H200"]
+_KERNELS_SHOWN = 20
+
+
+def predictions(directory):
+    with open(os.path.join(directory, "predictions.json"), encoding="utf-8") as file:
+        return json.load(file)["figures"]
+
+
+def values_of(content, stage, item):
+    """What an item that passed or failed has measured."""
+    return content["stages"].get(stage, {}).get(item, {}).get("values", {})
+
+
+def outcomes(content, *stages):
+    """(stage, item, outcome) of stages that have results."""
+    return [(stage, item, outcome) for stage in stages for item, outcome in content["stages"].get(stage, {}).items()]
+
+
+def peak(content):
+    gpus = content["machine"].get("gpus") or [""]
+    return workloads.peak_flops(gpus[0]) or _DEFAULT_PEAK
+
+
+def rate_of(rates, unit, begins, ends=""):
+    """The rate of all entries with these names: their operations over their time; None if there are none."""
+    chosen = [rate for rate in rates if rate["name"].startswith(begins) and rate["name"].endswith(ends) and unit in rate]
+    if not chosen:
+        return None
+    if "seconds" not in chosen[0]:
+        return chosen[0][unit]
+    return sum(rate[unit] * rate["seconds"] for rate in chosen) / sum(rate["seconds"] for rate in chosen)
+
+
+def products(rates, model):
+    return rate_of([rate for rate in rates if "attention" not in rate["name"]], "teraflops", model + " ")
+
+
+def copies(content):
+    """The best rate by direction."""
+    best = {}
+    for row in values_of(content, "ceilings", "pcie").get("rates", []):
+        best[row["operation"]] = max(best.get(row["operation"], 0), row["gigabytes_per_second"])
+    return best
+
+
+def fastest(content, stage):
+    """The fastest variant of a model; None if none ran."""
+    runs = [outcome["values"] for _, _, outcome in outcomes(content, stage) if outcome["values"].get("flops")]
+    return max(runs, key=lambda run: run["tokens_per_second"], default=None)
+
+
+def has_broken(content, stage, key):
+    """True if an item of a stage failed before it had this value."""
+    return any(outcome["status"] == "failed" and key not in outcome["values"] for _, _, outcome in outcomes(content, stage))
+
+
+def worst(content, stage, key):
+    """The largest value of a stage's items; NaN if one failed without any, None if there are none."""
+    values = [outcome["values"][key] for _, _, outcome in outcomes(content, stage) if key in outcome["values"]]
+    return math.nan if has_broken(content, stage, key) else max(values, default=None)
+
+
+def different_repeats(content):
+    """The number of pairs of runs with different bits; NaN if a run failed, None if no pair is whole."""
+    if has_broken(content, "repeat", "losses"):
+        return math.nan
+    pairs = {}
+    for _, item, outcome in outcomes(content, "repeat"):
+        if outcome["status"] == "passed":
+            pairs.setdefault(item.rsplit("-", 1)[0], []).append(outcome["values"])
+    whole = [pair for pair in pairs.values() if len(pair) == 2]
+    return sum(first != second for first, second in whole) if whole else None
+
+
+def offload_loss(content):
+    none = values_of(content, "offload", "none").get("tokens_per_second")
+    host = values_of(content, "offload", "optimizer").get("tokens_per_second")
+    return 1 - host / none if none and host else None
+
+
+def count_of(content, stage, key):
+    """The sum of a number, or of the lengths of a list, over a stage's items; NaN if one failed without any."""
+    found = [outcome["values"][key] for _, _, outcome in outcomes(content, stage) if key in outcome["values"]]
+    if has_broken(content, stage, key):
+        return math.nan
+    return sum(len(value) if isinstance(value, list) else value for value in found) if found else None
+
+
+# The stage, and the item if not all of them, from which a figure comes.
+_SOURCES = {
+    "copy": ("ceilings", "operations"),
+    "products_8b": ("ceilings", "operations"), "products_1.2b": ("ceilings", "operations"),
+    "attention_128_forward": ("ceilings", "operations"), "attention_128_backward": ("ceilings", "operations"),
+    "attention_64_forward": ("ceilings", "operations"), "attention_64_backward": ("ceilings", "operations"),
+    "adamw": ("ceilings", "optimizer"),
+    "pcie_up": ("ceilings", "pcie"), "pcie_down": ("ceilings", "pcie"), "pcie_both": ("ceilings", "pcie"),
+    "step_8b": ("mfu_8b",), "mfu_8b": ("mfu_8b",), "step_1.2b": ("mfu_1b2",), "mfu_1.2b": ("mfu_1b2",),
+    "offload_loss": ("offload",), "collectives": ("collectives",),
+}
+
+
+def has_failed(content, stage, item=None):
+    return any(outcome["status"] == "failed" for _, name, outcome in outcomes(content, stage) if item in (None, name))
+
+
+def measured(content):
+    """{key of a prediction: value}; None where nothing was measured, NaN where that failed."""
+    rates = values_of(content, "ceilings", "operations").get("rates", [])
+    adamw = values_of(content, "ceilings", "optimizer").get("rates", [])
+    copy = rate_of(rates, "gigabytes_per_second", "copy")
+    pcie = copies(content)
+    rows = values_of(content, "collectives", "one_gpu").get("rows", [])
+    slowest = min((row["gigabytes_per_second"] for row in rows), default=None)
+    result = {
+        "copy": copy,
+        "pcie_up": pcie.get("up"), "pcie_down": pcie.get("down"), "pcie_both": pcie.get("both"),
+        "products_8b": products(rates, "8B"), "products_1.2b": products(rates, "1.2B"),
+        "adamw": rate_of(adamw, "gigabytes_per_second", "AdamW/f32/f32"),
+        "parity_f32": worst(content, "parity_f32", "difference"),
+        "parity_bf16": worst(content, "parity_bf16", "difference"),
+        "bias_bf16": worst(content, "parity_bf16", "bias"),
+        "repeats": different_repeats(content),
+        "offload_loss": offload_loss(content),
+        "collectives": slowest / copy if slowest and copy else None,
+        "tests": count_of(content, "tests", "failed"),
+        "sanitizer": count_of(content, "sanitizer", "errors"),
+    }
+    for size, model in ((128, "8B"), (64, "1.2B")):
+        for way in ("forward", "backward"):
+            result["attention_%d_%s" % (size, way)] = rate_of(rates, "teraflops", model + " attention " + way)
+    for model, stage, tokens in (("8b", "mfu_8b", 8192), ("1.2b", "mfu_1b2", 16384)):
+        run = fastest(content, stage)
+        result["step_" + model] = tokens / run["tokens_per_second"] if run else None
+        result["mfu_" + model] = run["flops"] / peak(content) if run else None
+    for key, value in result.items():
+        if value is None and key in _SOURCES and has_failed(content, *_SOURCES[key]):
+            result[key] = math.nan
+    if result["tests"] == 0 and any(outcome["status"] == "skipped" for _, _, outcome in outcomes(content, "tests")):
+        result["tests"] = None
+    return result
+
+
+def form(value):
+    if value is None:
+        return ""
+    if math.isnan(value):
+        return "failed"
+    if isinstance(value, int) or value == int(value):
+        return "%d" % value
+    return "%.3g" % value if abs(value) < 100 else "%.0f" % value
+
+
+def predicted(figure):
+    parts = []
+    if "range" in figure:
+        low, high = figure["range"]
+        parts.append(form(low) if low == high else "%s to %s" % (form(low), form(high)))
+    if "at_least" in figure:
+        parts.append("at least " + form(figure["at_least"]))
+    if "at_most" in figure:
+        parts.append("at most " + form(figure["at_most"]))
+    return "; ".join(parts)
+
+
+def ratio(figure, value):
+    """Measured over predicted, by the nearer end of the range: 1 inside."""
+    if value is None or math.isnan(value) or "range" not in figure:
+        return ""
+    low, high = figure["range"]
+    return "%.2f" % (value / low if value < low else value / high if value > high else 1)
+
+
+def verdict(figure, value):
+    """pass or fail; empty for a prediction without a limit."""
+    if value is None:
+        return "not measured"
+    if math.isnan(value) or value > figure.get("at_most", value) or value < figure.get("at_least", value):
+        return "FAIL"
+    return "pass" if "at_most" in figure or "at_least" in figure else ""
+
+
+def failures(content, figures):
+    values = measured(content)
+    return [figure["key"] for figure in figures if verdict(figure, values.get(figure["key"])) == "FAIL"]
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return lines + ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows] + [""]
+
+
+def figure_rows(content, figures):
+    values = measured(content)
+    return [[figure["figure"] + (", " + figure["unit"] if figure["unit"] else ""), form(values.get(figure["key"])),
+             predicted(figure), ratio(figure, values.get(figure["key"])), verdict(figure, values.get(figure["key"]))]
+            for figure in figures]
+
+
+def summary(content, figures):
+    """The table for a terminal."""
+    rows = [["figure", "measured", "predicted", "ratio", "limit"]] + figure_rows(content, figures)
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def speed_row(content, name, run):
+    share = run["flops"] / peak(content)
+    palm = run.get("flops_palm")
+    return [name, "%.0f" % run["tokens_per_second"], "%.3f" % run["seconds_per_step"], "%.3f" % share,
+            "%.3f" % (palm / peak(content)) if palm else ""]
+
+
+def speeds(content):
+    rows = [speed_row(content, "%s, %s" % (stage, item.replace("_", " ")), outcome["values"])
+            for stage, item, outcome in outcomes(content, "mfu_1b2", "mfu_8b", "offload", "peer")
+            if outcome["values"].get("flops")]
+    if not rows:
+        return []
+    versions = {outcome["values"].get("torch") for _, _, outcome in outcomes(content, "peer")} - {None}
+    text = ["MFU counts 6 operations a parameter and token and causal attention; the last column counts attention whole,",
+            "as publications do." + (" The peer is PyTorch %s." % ", ".join(sorted(versions)) if versions else ""), ""]
+    return text + table(["run", "tokens/s", "s/step", "MFU", "MFU, 12 L h s"], rows)
+
+
+def operations(content):
+    rates = values_of(content, "ceilings", "operations").get("rates", [])
+    rows = [[rate["name"], "%.1f" % (1e6 * rate["seconds"]),
+             "%.0f %s" % ((rate["teraflops"], "Tflop/s") if "teraflops" in rate else
+                          (rate["gigabytes_per_second"], "GB/s")), "%.2f" % rate["share_of_peak"]] for rate in rates]
+    return table(["operation", "us", "rate", "share of peak"], rows) if rows else []
+
+
+def collective_rows(content):
+    rows = [[row["op"], row["world"], row["bytes"] >> 20, "%.0f" % row["time_us"], "%.0f" % row["gigabytes_per_second"]]
+            for row in values_of(content, "collectives", "one_gpu").get("rows", [])]
+    return table(["collective", "ranks on one GPU", "MiB", "us", "GB/s read and written"], rows) if rows else []
+
+
+def kernels(content):
+    def percent(value):
+        return "" if value is None else "%.0f" % value
+
+    rows = [[kernel["name"], kernel["launches"], "%.1f" % (1e6 * kernel["seconds"]), percent(kernel["dram_percent"]),
+             percent(kernel["sm_percent"]), percent(kernel["warps_percent"]), percent(kernel["bank_conflicts"])]
+            for kernel in values_of(content, "ncu", "training_step").get("kernels", [])[:_KERNELS_SHOWN]]
+    header = ["kernel", "launches", "us", "memory, %", "SM, %", "active warps, %", "bank conflicts"]
+    return table(header, rows) if rows else []
+
+
+def not_passed(content):
+    rows = [[stage, item, outcome["status"], outcome.get("reason", "")]
+            for stage, item, outcome in outcomes(content, *content["stages"]) if outcome["status"] != "passed"]
+    return table(["stage", "item", "status", "reason"], rows) if rows else []
+
+
+def test_rows(content):
+    rows = [[item, outcome["values"].get("passed", ""), len(outcome["values"].get("failed", [])),
+             outcome["values"].get("skipped", "")] for _, item, outcome in outcomes(content, "tests")]
+    return table(["GPU test", "passed", "failed", "skipped"], rows) if rows else []
+
+
+def heading(content):
+    found = content["machine"]
+    smi = found.get("nvidia_smi") or {}
+    parts = [found.get("date", ""), ", ".join(found.get("gpus") or ["no GPU"])]
+    if found.get("device", "cuda") != "cuda":
+        parts.append("a rehearsal with --device=" + found["device"])
+    if smi.get("driver_version"):
+        parts.append("driver " + smi["driver_version"])
+    if smi.get("power.limit"):
+        parts.append(smi["power.limit"])
+    if found.get("kit"):
+        parts.append("commit " + found["kit"])
+    return ["Measured by [the GPU kit](../tools/gpu_kit/README.md): " + ", ".join(part for part in parts if part) + ".", ""]
+
+
+def markdown(content, figures):
+    lines = heading(content)
+    lines += table(["figure", "measured", "predicted", "ratio", "limit"], figure_rows(content, figures))
+    for part in (speeds, operations, collective_rows, kernels, test_rows, not_passed):
+        lines += part(content)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def insert(document, text):
+    """The document with the text between its markers. ValueError without them."""
+    begin, end = document.find(BEGIN), document.find(END)
+    if begin < 0 or end < begin:
+        raise ValueError("no lines %s and %s, in this order" % (BEGIN, END))
+    return document[:begin + len(BEGIN)] + "\n" + text + document[end:]
+
+
+def write(content, figures, docs):
+    if not content["stages"]:
+        raise ValueError("no results yet: give the file of a run as --results=FILE")
+    text = markdown(content, figures)
+    if docs is None:
+        print(text, end="")
+        return 0
+    with open(docs, encoding="utf-8") as file:
+        document = file.read()
+    try:
+        changed = insert(document, text)
+    except ValueError as error:
+        raise ValueError("--docs=%s: %s" % (docs, error)) from error
+    with open(docs + ".part", "w", encoding="utf-8") as file:
+        file.write(changed)
+    os.replace(docs + ".part", docs)
+    return 0

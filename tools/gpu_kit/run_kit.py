@@ -1,0 +1,365 @@
+#!/usr/bin/env python3
+"""Measures Tessera on a machine with a GPU, without Bazel and network.
+
+    ./run_kit.py                          # All stages, as far as --time_limit allows; call again to continue.
+    ./run_kit.py --stages=tests,mfu_8b:two_sequences   # Some of them, and one item of a stage.
+    ./run_kit.py --report                 # The tables for docs/gpu.md.
+    ./run_kit.py --device=cpu             # Rehearses the stages that only train, without a GPU.
+
+Exit codes: 0 all is done and nothing failed; 1 something failed; 2 bad usage, no GPU or no program that starts;
+3 --time_limit has passed: call again.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import machine
+import report
+import stages
+import workloads
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def write_atomically(path, text):
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".part", path)
+
+
+class Results:
+    """The outcomes of items by stage, in a file that is whole at any time."""
+
+    def __init__(self, path):
+        self.path = path
+        self.content = stages.load_json(path, {"version": 1, "machine": {}, "stages": {}})
+        if self.content.get("version") != 1:
+            raise ValueError("version %r, expected 1" % self.content.get("version"))
+
+    def begin(self, device, commit):
+        """Notes the machine. ValueError if the file has results of another device."""
+        earlier = self.content["machine"].get("device", device)
+        if earlier != device:
+            raise ValueError("--results=%s has results of --device=%s: name another file" % (self.path, earlier))
+        gpus = machine.find_gpus()
+        self.content["machine"] = {"device": device, "gpus": gpus if isinstance(gpus, list) else [], "kit": commit,
+                                   "driver_cuda": machine.driver_cuda_version(),
+                                   "date": time.strftime("%Y-%m-%d", time.gmtime()), **machine.describe()}
+        self.save()
+
+    def items(self, stage):
+        return self.content["stages"].setdefault(stage, {})
+
+    def save(self):
+        write_atomically(self.path, json.dumps(self.content, indent=1) + "\n")
+
+    def store(self, stage, item, outcome):
+        self.items(stage)[item] = outcome
+        self.save()
+
+
+def end(process):
+    """Ends a command and the processes that it started: politely, then by force."""
+    for signal_number, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+        try:
+            os.killpg(process.pid, signal_number)
+            process.wait(patience)
+            break
+        except ProcessLookupError:
+            break
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def count_lines(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read().count(b"\n")
+    except OSError:
+        return 0
+
+
+def execute(item, environment, log, timeout):
+    """Runs an item's command and returns a Done. Raises Failed after the timeout."""
+    if item.metrics and os.path.isdir(os.path.dirname(item.metrics)):
+        shutil.rmtree(os.path.dirname(item.metrics))  # The trainer refuses directories of earlier runs.
+    deadline = time.monotonic() + timeout
+    with open(log, "wb") as output:
+        process = subprocess.Popen(item.command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                   env=item.env or environment, start_new_session=True)
+        try:
+            while process.poll() is None:
+                if item.steps and count_lines(item.metrics) >= item.steps:
+                    break
+                if time.monotonic() > deadline:
+                    raise stages.Failed("not done after %d s" % timeout)
+                time.sleep(0.05)
+        finally:
+            end(process)
+    with open(log, encoding="utf-8", errors="replace") as file:
+        return stages.Done(process.returncode, file.read())
+
+
+def missing_flag(item, environment):
+    """The reason to skip an item whose program lacks a flag; None if it has it."""
+    if item.needs_flag is None:
+        return None
+    _, text = machine.run_text([item.command[0], "--help"], 60, environment)
+    if "--%s" % item.needs_flag in text:
+        return None
+    return "%s of this kit has no --%s" % (os.path.basename(item.command[0]), item.needs_flag)
+
+
+def run_item(kit, item, environment, log, timeout):
+    """The outcome of an item, for the results."""
+    start = time.monotonic()
+    outcome = {"status": "passed", "command": item.command}
+    values = {}
+    try:
+        if not os.path.exists(item.command[0]):
+            raise stages.Skipped("this kit was built without " + os.path.basename(item.command[0]))
+        reason = missing_flag(item, environment)
+        if reason:
+            raise stages.Skipped(reason)
+        os.makedirs(os.path.join(kit.work, "out"), exist_ok=True)
+        if item.prepare:
+            item.prepare()
+        values = item.read(execute(item, environment, log, timeout))
+    except stages.Skipped as skipped:
+        outcome.update(status="skipped", reason=str(skipped))
+    except stages.Failed as failed:
+        outcome.update(status="failed", reason=str(failed))
+        values = failed.values
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        outcome.update(status="failed", reason="%s: %s (see %s)" % (type(error).__name__, error, log))
+    outcome.update(seconds=round(time.monotonic() - start, 3), values=values)
+    return outcome
+
+
+def brief(outcome):
+    """The numbers of an outcome in a few words."""
+    values = outcome["values"]
+    words = []
+    for key, form in (("tokens_per_second", "%.0f tokens/s"), ("difference", "difference %.2g"), ("passed", "%d passed"),
+                      ("errors", "%d errors")):
+        if isinstance(values.get(key), (int, float)):
+            words.append(form % values[key])
+    return ", ".join(words) or outcome.get("reason", "")
+
+
+class Runner:
+    """Runs the items of stages that have no outcome yet, until the time is up."""
+
+    def __init__(self, kit, results, options):
+        self.kit = kit
+        self.results = results
+        self.options = options
+        self.environment = machine.environment_of_programs(kit.directory)
+        self.deadline = time.monotonic() + options.time_limit
+
+    def run(self, chosen):
+        """True if all items have an outcome."""
+        return all([self.run_stage(name, items) for name, items in chosen.items()])
+
+    def run_stage(self, name, names):
+        try:
+            items = chosen_items(name, names, self.kit)
+        except stages.Skipped as skipped:
+            self.results.store(name, "all", {"status": "skipped", "reason": str(skipped), "seconds": 0, "values": {}})
+            say("%-12s %-28s skipped  %s" % (name, "", skipped))
+            return True
+        self.results.items(name).pop("all", None)
+        return all([self.run_one(name, item) for item in items])
+
+    def run_one(self, stage, item):
+        stored = None if self.options.again else self.results.items(stage).get(item.name)
+        if stored and not (self.options.retry and stored["status"] == "failed"):
+            say("%-12s %-28s %-8s (earlier)" % (stage, item.name, stored["status"]))
+            return True
+        left = self.deadline - time.monotonic()
+        if left < min(30, item.timeout):
+            return False
+        log = self.kit.output(stage, item.name + ".log")
+        os.makedirs(os.path.dirname(log), exist_ok=True)
+        timeout = min(item.timeout, left)
+        outcome = run_item(self.kit, item, self.environment, log, timeout)
+        if outcome["status"] == "failed" and "not done after" in outcome["reason"] and timeout < item.timeout - 1:
+            say("%-12s %-28s stopped  by --time_limit after %d s; the next call repeats it" % (stage, item.name, timeout))
+            return False
+        self.results.store(stage, item.name, outcome)
+        say("%-12s %-28s %-8s %6.1f s  %s" % (stage, item.name, outcome["status"], outcome["seconds"], brief(outcome)))
+        return True
+
+
+def parse_stages(text, device):
+    """{stage: names of its items, or an empty set for all}, in the order of the text."""
+    known = stages.STAGES if device == "cuda" else stages.REHEARSED
+    chosen = {}
+    for part in text.split(",") if text else known:
+        stage, _, item = part.partition(":")
+        if stage not in known:
+            raise ValueError("--stages=%s: with --device=%s no stage %r; there are %s" % (
+                text, device, stage, ",".join(known)))
+        chosen.setdefault(stage, set()).update([item] if item else [])
+    return chosen
+
+
+def chosen_items(stage, names, kit):
+    """The items of a stage that have these names. ValueError for a name that none has."""
+    items = stages.items_of(stage, kit)
+    unknown = names - {item.name for item in items}
+    if unknown:
+        raise ValueError("--stages=%s:%s: no such item; there are %s" % (
+            stage, min(unknown), ", ".join(item.name for item in items)))
+    return [item for item in items if item.name in names or not names]
+
+
+def refuse(text):
+    print("run_kit: " + text, file=sys.stderr)
+    return 2
+
+
+def problem_of_kit(kit, device):
+    """One line, or None if the programs can run here."""
+    if kit.manifest is None:
+        return "no manifest.json beside run_kit.py: unpack the archive of //tools/gpu_kit and run the script in it"
+    if device == "cuda" and not kit.manifest["cuda"]:
+        return "this kit was built without the CUDA toolkit: its programs have no code for GPUs, and it lacks %s" % (
+            ", ".join(kit.manifest["missing"]) or "nothing else")
+    return None
+
+
+def problem_of_gpus(kit):
+    gpus = machine.find_gpus()
+    if isinstance(gpus, str):
+        return "no GPU on this machine: " + gpus
+    libraries = kit.manifest["libraries_of_cuda"]
+    missing = machine.missing_libraries(libraries, machine.library_directories())
+    if missing:
+        return "missing libraries: %s; install them, or build the kit with the CUDA version of this machine" % (
+            ", ".join(missing))
+    version, needed = machine.glibc(), tuple(int(part) for part in kit.manifest["glibc"].split("."))
+    if version is not None and version < needed:
+        return "glibc %d.%d here, and the kit needs %d.%d: build it on an older distribution" % (*version, *needed)
+    return None
+
+
+def dry_run(kit, chosen):
+    if kit.manifest is None:
+        return refuse(problem_of_kit(kit, kit.device))
+    for name, names in chosen.items():
+        try:
+            for item in chosen_items(name, names, kit):
+                if item.prepare:
+                    item.prepare()
+                say("%s %s: %s" % (name, item.name, shlex.join(item.command)))
+        except stages.Skipped as skipped:
+            say("%s: skipped: %s" % (name, skipped))
+    return 0
+
+
+def train_on_processor(kit, dtype, steps):
+    """Losses of the reference run, or of its first steps."""
+    kit.device = "cpu"
+
+    def flags_of(work, _, run_dir, **flags):
+        return workloads.parity_flags(work, run_dir, dtype, threads=len(os.sched_getaffinity(0)), **flags)
+
+    item = stages.train_item(kit, "reference", dtype, "parity", stages.losses_of, steps=steps, timeout=1800,
+                             make_flags=flags_of)
+    log = kit.output("reference", dtype + ".log")
+    outcome = run_item(kit, item, machine.environment_of_programs(kit.directory), log, item.timeout)
+    if outcome["status"] != "passed":
+        raise ValueError("the trainer on the processor, %s: %s" % (dtype, outcome["reason"]))
+    return outcome["values"]
+
+
+def make_reference(kit, path):
+    content = {"made_by": "run_kit.py --make_reference", "flags": " ".join(workloads.parity_flags("", "", "DTYPE"))}
+    for dtype in ("fp32", "bf16"):
+        content[dtype] = train_on_processor(kit, dtype, None)
+    write_atomically(path, json.dumps(content, indent=1) + "\n")
+    say("wrote " + path)
+    return 0
+
+
+def check_reference(kit, steps):
+    """Whether the trainer here still has the reference's losses."""
+    worst = 0
+    for dtype, allowed in (("fp32", 1e-5), ("bf16", 2e-2)):
+        actual = train_on_processor(kit, dtype, steps)["losses"][:steps]
+        expected = kit.references[dtype]["losses"][:steps]
+        difference = max(abs(a - e) / abs(e) for a, e in zip(actual, expected))
+        worst = max(worst, difference / allowed)
+        say("%s: %d losses differ by at most %.3g from the reference" % (dtype, len(actual), difference))
+    return 0 if worst <= 1 else 1
+
+
+def measure(kit, results, options, chosen):
+    problem = problem_of_kit(kit, options.device)
+    if problem is None and options.device == "cuda":
+        problem = problem_of_gpus(kit)
+    if problem:
+        return refuse(problem)
+    results.begin(options.device, options.commit)
+    done = Runner(kit, results, options).run(chosen)
+    say("")
+    say(report.summary(results.content, report.predictions(HERE)))
+    if not done:
+        say("not all is done: call again with the same --results")
+        return 3
+    failed = [name for name in chosen for item in results.items(name).values() if item["status"] == "failed"]
+    return 1 if failed or report.failures(results.content, report.predictions(HERE)) else 0
+
+
+def parser_of_flags():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stages", default="", help="of %s, or STAGE:ITEM; default: all" % ",".join(stages.STAGES))
+    parser.add_argument("--results", default="results.json", help="file with the results of this and earlier calls")
+    parser.add_argument("--work_dir", default="work", help="directory for data, runs and logs")
+    parser.add_argument("--device", choices=["cuda", "emulated", "cpu"], default="cuda",
+                        help="of the trainer; all but cuda are rehearsals: nothing is measured")
+    parser.add_argument("--time_limit", type=float, default=540, help="seconds after which no more is started")
+    parser.add_argument("--again", action="store_true", help="repeats what has results")
+    parser.add_argument("--retry", action="store_true", help="repeats what failed")
+    parser.add_argument("--commit", default="", help="the commit of the kit, for the report")
+    parser.add_argument("--dry_run", action="store_true", help="prints every command and runs none")
+    parser.add_argument("--report", action="store_true", help="prints the tables of --results in Markdown")
+    parser.add_argument("--docs", help="with --report: puts them between the markers of this file")
+    parser.add_argument("--make_reference", metavar="FILE", help="writes the losses of the trainer on the processor")
+    parser.add_argument("--check_reference", type=int, metavar="STEPS", help="compares the first losses with the reference")
+    return parser
+
+
+def main():
+    options = parser_of_flags().parse_args()
+    try:
+        kit = stages.Kit(HERE, os.path.abspath(options.work_dir), options.device)
+        chosen = parse_stages(options.stages, options.device)
+        results = Results(options.results)
+        if options.report:
+            return report.write(results.content, report.predictions(HERE), options.docs)
+        if options.make_reference:
+            return make_reference(kit, options.make_reference)
+        if options.check_reference:
+            return check_reference(kit, options.check_reference)
+        if options.dry_run:
+            return dry_run(kit, chosen)
+        return measure(kit, results, options, chosen)
+    except (OSError, ValueError) as error:
+        return refuse(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+#include "tools/train/loop/choose_device.h"
+
+#include <algorithm>
+#include <span>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/byte_size.h"
+#include "base/status_macros.h"
+
+namespace tessera::train {
+namespace {
+
+using Gpus = std::vector<CudaDeviceInfo>;
+
+std::string GpuName(const CudaDeviceInfo& gpu) {
+  return absl::StrCat("GPU ", gpu.ordinal, " (", gpu.properties.name, ")");
+}
+
+// Why GPUs are not used, by the GPU.
+absl::Status NoneUsable(const Gpus& found) {
+  return absl::FailedPreconditionError(absl::StrJoin(
+      found, "; ", [](std::string* text, const CudaDeviceInfo& gpu) {
+        absl::StrAppend(text, gpu.usable.message());
+      }));
+}
+
+absl::StatusOr<Gpus> UsableOf(std::string_view device, const Gpus& found) {
+  const std::optional<int> number = GpuNumberOf(device);
+  if (number && *number >= static_cast<int>(found.size())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this process sees ", found.size(),
+        found.size() == 1 ? " GPU" : " GPUs",
+        ", numbered from 0; give one of them, or check CUDA_VISIBLE_DEVICES"));
+  }
+  if (number) {
+    const CudaDeviceInfo& gpu = found[static_cast<size_t>(*number)];
+    TESSERA_RETURN_IF_ERROR(gpu.usable);
+    return Gpus{gpu};
+  }
+  Gpus usable;
+  for (const CudaDeviceInfo& gpu : found) {
+    if (gpu.usable.ok()) usable.push_back(gpu);
+  }
+  if (usable.empty()) return NoneUsable(found);
+  return usable;
+}
+
+absl::Status CheckCount(std::string_view device, const Gpus& usable,
+                        const DeviceNeeds& needs) {
+  const auto gpus = static_cast<int64_t>(usable.size());
+  if (needs.has_own_gpu || needs.shares_gpus || needs.ranks_here <= gpus) {
+    return absl::OkStatus();
+  }
+  const std::string there =
+      GpuNumberOf(device)
+          ? "one GPU was chosen"
+          : absl::StrCat("there ", gpus == 1 ? "is " : "are ", gpus, " usable");
+  return absl::FailedPreconditionError(absl::StrCat(
+      needs.ranks_here, " ranks on this machine need a GPU each, and ", there,
+      "; give a --mesh of at most ", gpus, gpus == 1 ? " rank" : " ranks",
+      GpuNumberOf(device) ? " or --device=cuda" : "",
+      ", --engine=in_process, whose ranks share GPUs, or start the ranks on "
+      "more machines"));
+}
+
+absl::Status CheckMemory(const Gpus& usable, const DeviceNeeds& needs) {
+  const int64_t ranks = needs.has_own_gpu ? 1 : needs.ranks_here;
+  const auto gpus = static_cast<int64_t>(usable.size());
+  const int64_t sharers = (ranks + gpus - 1) / gpus;
+  for (const CudaDeviceInfo& gpu :
+       std::span(usable).first(static_cast<size_t>(std::min(ranks, gpus)))) {
+    if (needs.bytes * sharers <= gpu.properties.total_bytes) continue;
+    const std::string who =
+        sharers == 1 ? "a rank needs "
+                     : absl::StrCat(sharers, " ranks of a GPU need ");
+    return absl::FailedPreconditionError(absl::StrCat(
+        who, ByteSize(needs.bytes * sharers).ToString(),
+        " of device memory, and ", GpuName(gpu), " has ",
+        ByteSize(gpu.properties.total_bytes).ToString(),
+        "; give a smaller --micro_batch, --recompute=full, a higher --zero, "
+        "--offload, or more ranks"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGpus(std::string_view device,
+                       const absl::StatusOr<Gpus>& found,
+                       const DeviceNeeds& needs) {
+  TESSERA_RETURN_IF_ERROR(found.status());
+  TESSERA_ASSIGN_OR_RETURN(const Gpus usable, UsableOf(device, *found));
+  TESSERA_RETURN_IF_ERROR(CheckCount(device, usable, needs));
+  return CheckMemory(usable, needs);
+}
+
+}  // namespace
+
+std::optional<int> GpuNumberOf(std::string_view device) {
+  int number = 0;
+  const bool is_one =
+      absl::StartsWith(device, "cuda:") && device.size() <= 9 &&
+      std::all_of(device.begin() + 5, device.end(),
+                  [](char c) { return c >= '0' && c <= '9'; }) &&
+      absl::SimpleAtoi(device.substr(5), &number);
+  return is_one ? std::optional(number) : std::nullopt;
+}
+
+absl::StatusOr<DeviceChoice> ChooseDevice(std::string_view device,
+                                          const absl::StatusOr<Gpus>& found,
+                                          const DeviceNeeds& needs) {
+  if (device == "cpu" || device == "emulated") {
+    return DeviceChoice{std::string(device), ""};
+  }
+  const absl::Status status = CheckGpus(device, found, needs);
+  if (!device.empty()) {
+    TESSERA_RETURN_IF_ERROR(status,
+                            Annotate(_, absl::StrCat("--device=", device)));
+    return DeviceChoice{std::string(device), ""};
+  }
+  if (status.ok()) return DeviceChoice{"cuda", ""};
+  // Without a GPU, and in a program without CUDA, nothing was left out.
+  if (absl::IsNotFound(status) || absl::IsUnimplemented(status)) {
+    return DeviceChoice{"cpu", ""};
+  }
+  return DeviceChoice{
+      "cpu", absl::StrCat("computes on the CPU, as with --device=cpu: ",
+                          status.message())};
+}
+
+absl::StatusOr<int> GpuOfRank(std::string_view device, const Gpus& found,
+                              int64_t local_rank) {
+  TESSERA_ASSIGN_OR_RETURN(const Gpus usable, UsableOf(device, found));
+  if (usable.size() == 1) return usable.front().ordinal;
+  if (local_rank >= 0 && local_rank < static_cast<int64_t>(usable.size())) {
+    return usable[static_cast<size_t>(local_rank)].ordinal;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "rank ", local_rank, " of this machine has no GPU: ", usable.size(),
+      " are usable"));
+}
+
+}  // namespace tessera::train

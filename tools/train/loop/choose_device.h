@@ -1,0 +1,65 @@
+// ChooseDevice: which device the ranks compute on, from --device, the GPUs of
+// this machine and the memory that a rank needs.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       const DeviceChoice choice,
+//       ChooseDevice(settings.device, FindCudaDevices(), {.ranks_here = 2}));
+//   if (!choice.note.empty()) std::cerr << choice.note << std::endl;
+#ifndef TESSERA_TOOLS_TRAIN_LOOP_CHOOSE_DEVICE_H_
+#define TESSERA_TOOLS_TRAIN_LOOP_CHOOSE_DEVICE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device/cuda_device.h"
+
+namespace tessera::train {
+
+// The needs of a run on this machine.
+struct DeviceNeeds {
+  int64_t ranks_here = 1;
+  // Each rank sees a GPU of its own as GPU 0 (CUDA_VISIBLE_DEVICES).
+  bool has_own_gpu = false;
+  // Ranks are threads of a process, of which several may have one GPU.
+  bool shares_gpus = false;
+  // Device memory of the rank that needs most; 0: not predicted.
+  int64_t bytes = 0;
+};
+
+struct DeviceChoice {
+  // A value of --device; not empty.
+  std::string device;
+  // One line if GPUs are not used although there are some.
+  std::string note;
+};
+
+// `device` is a valid --device. With an empty one, GPUs are used if there are
+// enough that are usable and have the memory; otherwise the processor, with a
+// note if there are GPUs. Without GPUs there is no note.
+//
+// With "cuda" or "cuda:N", FailedPrecondition in one line, with what to do, if
+// there is no usable GPU, if there are fewer than ranks, or if their memory
+// does not suffice; the errors of `found`.
+absl::StatusOr<DeviceChoice> ChooseDevice(
+    std::string_view device,
+    const absl::StatusOr<std::vector<CudaDeviceInfo>>& found,
+    const DeviceNeeds& needs);
+
+// The GPU of the `local_rank`th rank of this machine, with `device` "cuda" or
+// "cuda:N": N, or the `local_rank`th usable one (the first if there is one GPU
+// for each rank).
+absl::StatusOr<int> GpuOfRank(std::string_view device,
+                              const std::vector<CudaDeviceInfo>& found,
+                              int64_t local_rank);
+
+// N of "cuda:N"; nullopt for all other texts.
+std::optional<int> GpuNumberOf(std::string_view device);
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_LOOP_CHOOSE_DEVICE_H_

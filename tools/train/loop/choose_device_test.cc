@@ -1,0 +1,176 @@
+#include "tools/train/loop/choose_device.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tessera::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+
+CudaDeviceInfo Gpu(int ordinal, bool is_usable = true, int64_t gib = 80) {
+  return {.ordinal = ordinal,
+          .properties = {"H100", 9, 0, gib * kGiB, "0000:00:01.0"},
+          .usable = is_usable ? absl::OkStatus()
+                              : absl::FailedPreconditionError(absl::StrCat(
+                                    "GPU ", ordinal, " is too old"))};
+}
+
+TEST(ChooseDeviceTest, TheProcessorAndTheEmulatedDeviceNeedNoGpu) {
+  for (const char* device : {"cpu", "emulated"}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const DeviceChoice choice,
+        ChooseDevice(device, absl::InternalError("not asked"), {}));
+    EXPECT_EQ(choice.device, device);
+    EXPECT_EQ(choice.note, "");
+  }
+}
+
+TEST(ChooseDeviceTest, WithoutAGpuTheDefaultIsTheProcessorWithoutANote) {
+  for (const absl::Status& error :
+       {absl::NotFoundError("no driver"),
+        absl::UnimplementedError("built without the CUDA toolkit")}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const DeviceChoice choice,
+                                 ChooseDevice("", error, {}));
+    EXPECT_EQ(choice.device, "cpu");
+    EXPECT_EQ(choice.note, "");
+    EXPECT_THAT(
+        ChooseDevice("cuda", error, {}),
+        StatusIs(error.code(), AllOf(HasSubstr("--device=cuda"),
+                                     HasSubstr(std::string(error.message())))));
+  }
+}
+
+TEST(ChooseDeviceTest, AGpuThatIsNotUsedIsNotedWithTheReason) {
+  struct Case {
+    absl::StatusOr<std::vector<CudaDeviceInfo>> found;
+    DeviceNeeds needs;
+    std::string reason;
+  };
+  const Case cases[] = {
+      {absl::FailedPreconditionError("the driver supports CUDA 11.4"),
+       {},
+       "the driver supports CUDA 11.4"},
+      {{{Gpu(0, false), Gpu(1, false)}},
+       {},
+       "GPU 0 is too old; GPU 1 is too old"},
+      {{{Gpu(0)}},
+       {.ranks_here = 2},
+       "2 ranks on this machine need a GPU each, and there is 1 usable; give "
+       "a --mesh of at most 1 rank, --engine=in_process, whose"},
+      {{{Gpu(0), Gpu(1, false), Gpu(2)}},
+       {.ranks_here = 3},
+       "there are 2 usable; give a --mesh of at most 2 ranks, "
+       "--engine=in_process, whose ranks share GPUs, or"},
+      {{{Gpu(0)}},
+       {.bytes = 81 * kGiB},
+       "a rank needs 81GiB of device memory, and GPU 0 (H100) has 80GiB; give "
+       "a smaller --micro_batch"}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.reason);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const DeviceChoice choice,
+                                 ChooseDevice("", c.found, c.needs));
+    EXPECT_EQ(choice.device, "cpu");
+    EXPECT_THAT(choice.note, HasSubstr(c.reason));
+    EXPECT_THAT(choice.note, Not(HasSubstr("\n")));
+    EXPECT_THAT(ChooseDevice("cuda", c.found, c.needs),
+                StatusIs(kFailed, AllOf(HasSubstr("--device=cuda"),
+                                        HasSubstr(c.reason))));
+  }
+}
+
+TEST(ChooseDeviceTest, ThreadsShareGpus) {
+  const std::vector<CudaDeviceInfo> found = {Gpu(0), Gpu(1)};
+  const int64_t room = found[0].properties.total_bytes;
+  DeviceNeeds needs = {.ranks_here = 5, .shares_gpus = true, .bytes = room / 3};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const DeviceChoice choice,
+                               ChooseDevice("", found, needs));
+  EXPECT_EQ(choice.device, "cuda");
+  needs.bytes = room / 2;
+  EXPECT_THAT(ChooseDevice("cuda", found, needs),
+              StatusIs(kFailed, HasSubstr("3 ranks of a GPU need")));
+}
+
+// Every number of GPUs, each usable or not, of ranks and of bytes.
+TEST(ChooseDeviceTest, UsesGpusIfThereAreEnoughOfThem) {
+  for (int count = 1; count <= 4; ++count) {
+    for (unsigned usable = 0; usable < 1u << count; ++usable) {
+      std::vector<CudaDeviceInfo> found;
+      int64_t enough = 0;
+      for (int i = 0; i < count; ++i) {
+        found.push_back(Gpu(i, (usable >> i & 1u) != 0));
+        enough += found.back().usable.ok() ? 1 : 0;
+      }
+      for (int64_t ranks = 1; ranks <= 5; ++ranks) {
+        for (const int64_t gib : {0, 80, 81}) {
+          for (const bool own : {false, true}) {
+            const DeviceNeeds needs = {
+                .ranks_here = ranks, .has_own_gpu = own, .bytes = gib * kGiB};
+            const bool fits =
+                enough > 0 && (own || ranks <= enough) && gib <= 80;
+            SCOPED_TRACE(absl::StrCat(count, " ", usable, " ", ranks, " ", gib,
+                                      " ", own));
+            EXPECT_EQ(ChooseDevice("cuda", found, needs).ok(), fits);
+            TESSERA_ASSERT_OK_AND_ASSIGN(const DeviceChoice choice,
+                                         ChooseDevice("", found, needs));
+            EXPECT_EQ(choice.device, fits ? "cuda" : "cpu");
+            EXPECT_EQ(choice.note.empty(), fits);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ChooseDeviceTest, OneGpuMayBeChosen) {
+  const std::vector<CudaDeviceInfo> found = {Gpu(0), Gpu(1, false),
+                                             Gpu(2, true, 24)};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const DeviceChoice choice,
+                               ChooseDevice("cuda:2", found, {}));
+  EXPECT_EQ(choice.device, "cuda:2");
+  EXPECT_THAT(ChooseDevice("cuda:1", found, {}),
+              StatusIs(kFailed, HasSubstr("GPU 1 is too old")));
+  EXPECT_THAT(ChooseDevice("cuda:3", found, {}),
+              StatusIs(kFailed, AllOf(HasSubstr("--device=cuda:3"),
+                                      HasSubstr("sees 3 GPUs"))));
+  EXPECT_THAT(ChooseDevice("cuda:0", found, {.ranks_here = 2}),
+              StatusIs(kFailed, AllOf(HasSubstr("one GPU was chosen"),
+                                      HasSubstr("or --device=cuda"))));
+  EXPECT_THAT(ChooseDevice("cuda:2", found, {.bytes = 25 * kGiB}),
+              StatusIs(kFailed, HasSubstr("GPU 2 (H100) has 24GiB")));
+}
+
+TEST(ChooseDeviceTest, RanksHaveTheUsableGpusInOrder) {
+  const std::vector<CudaDeviceInfo> found = {Gpu(0, false), Gpu(1), Gpu(2)};
+  EXPECT_THAT(GpuOfRank("cuda", found, 0), IsOkAndHolds(1));
+  EXPECT_THAT(GpuOfRank("cuda", found, 1), IsOkAndHolds(2));
+  EXPECT_THAT(GpuOfRank("cuda", found, 2),
+              StatusIs(kFailed, HasSubstr("2 are usable")));
+  EXPECT_THAT(GpuOfRank("cuda:2", found, 0), IsOkAndHolds(2));
+  EXPECT_THAT(GpuOfRank("cuda", {Gpu(0)}, 5), IsOkAndHolds(0));
+}
+
+TEST(ChooseDeviceTest, ReadsNumbersOfGpus) {
+  EXPECT_EQ(GpuNumberOf("cuda:0"), 0);
+  EXPECT_EQ(GpuNumberOf("cuda:17"), 17);
+  for (const char* text : {"", "cuda", "cuda:", "cuda:-1", "cuda:+1", "cuda: 1",
+                           "cuda:99999", "cuda:1x", "cpu:1"}) {
+    EXPECT_EQ(GpuNumberOf(text), std::nullopt) << text;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,99 @@
+// The kernels of GPUs, emulated, train like the CPU: ranks are threads that
+// share a device, as on one GPU, and the losses are those of the CPU up to the
+// order of sums.
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/device/emulated_device.h"
+#include "base/status_matchers.h"
+#include "collectives/communicator.h"
+#include "collectives/cuda/cuda_communicator.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/ops_cuda/cuda_ops.h"
+#include "tools/train/loop/rank_device.h"
+#include "tools/train/parity/covering_array.h"
+#include "tools/train/parity/parity_case.h"
+#include "tools/train/parity/train_case.h"
+#include "zero3/state/cuda_state_ops.h"
+
+namespace tessera::train {
+namespace {
+
+DeviceKernels EmulatedCudaKernels() {
+  DeviceKernels kernels;
+  kernels.ops = [](Queue& queue) {
+    return tensor_parallel::emulated::CreateCudaOps(queue);
+  };
+  kernels.state_ops = [](Queue& queue) {
+    return zero3::emulated::CudaStateOps(queue);
+  };
+  kernels.communicator = [](std::unique_ptr<collectives::Communicator> host,
+                            Device& device) {
+    return collectives::emulated::CreateCudaCommunicator(std::move(host),
+                                                         device);
+  };
+  return kernels;
+}
+
+absl::StatusOr<std::vector<StepRecord>> TrainOnEmulatedGpu(
+    const ParityCase& run, uint64_t seed) {
+  auto device = EmulatedDevice::Create({.seed = seed});
+  if (!device.ok()) return device.status();
+  return TrainOn(run, [&](collectives::Communicator& world) {
+    return RankDevice::CreateWith(EmulatedCudaKernels(), *device, world);
+  });
+}
+
+constexpr int64_t kSteps = 2;
+// The runs are dealt out to so many tests, which run beside each other.
+constexpr size_t kShards = 12;
+
+size_t Stride() {
+  const char* const stride = std::getenv("TESSERA_PARITY_STRIDE");
+  return stride == nullptr ? 4 : static_cast<size_t>(std::atoi(stride));
+}
+
+class CudaParityMatrixTest : public ::testing::TestWithParam<size_t> {};
+
+// Every pair of options, or a quarter of the runs that have them
+// (TESSERA_PARITY_STRIDE).
+TEST_P(CudaParityMatrixTest, HasTheLossesOfTheProcessor) {
+  const std::vector<CoveringRow> rows = CoveringArray(ParityProblem());
+  for (size_t row = GetParam() * Stride(); row < rows.size();
+       row += kShards * Stride()) {
+    ParityCase run = CaseOf(rows[row]);
+    run.steps = kSteps;
+    SCOPED_TRACE(::testing::Message() << run);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(run));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainOnEmulatedGpu(run, 1));
+    const ParityDifference difference = DifferenceOf(actual, expected);
+    const double allowed = run.dtype == DType::kBF16 ? 2e-2 : 1e-5;
+    EXPECT_LE(difference.loss, allowed * RoundingFactor(run));
+  }
+}
+
+// Another order of the device's work has the same bits.
+TEST(CudaParityTest, OrdersHaveEqualBits) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const ParityCase run = {
+        .mesh = {.dp = 2, .tp = 2}, .stage = 3, .dtype = dtype, .steps = 2};
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto first, TrainOnEmulatedGpu(run, 1));
+    for (const uint64_t seed : {2, 3}) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto again,
+                                   TrainOnEmulatedGpu(run, seed));
+      const ParityDifference repeated = DifferenceOf(again, first);
+      EXPECT_EQ(repeated.loss, 0);
+      EXPECT_EQ(repeated.gradient_norm, 0);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shards, CudaParityMatrixTest,
+                         ::testing::Range<size_t>(0, kShards));
+
+}  // namespace
+}  // namespace tessera::train

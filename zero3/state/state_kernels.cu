@@ -1,0 +1,258 @@
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "base/cuda/four.h"
+#include "base/cuda/kernel.h"
+#include "base/dtype/dtype.h"
+#include "base/dtype/small_float.h"
+#include "zero3/state/state_kernels.h"
+
+namespace tessera::zero3::TESSERA_KERNELS {
+namespace {
+
+using namespace tessera::TESSERA_KERNELS;  // NOLINT: the language of kernels.
+
+constexpr uint32_t kAllLanes = 0xffffffffu;
+constexpr int kWarp = 32;
+constexpr int kThreads = 256;
+// A warp has a block of int8, a lane four elements of it.
+constexpr int64_t kBlock = 4 * kWarp;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// to += from: 16-bit types are added in f32 and rounded once.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    AddKernel(const T* from, T* to, int64_t count) {
+  using V = decltype(Widened(T()));
+  const int64_t at = 4 * (int64_t{blockIdx.x} * blockDim.x + threadIdx.x);
+  if (at >= count) return;
+  V a[4], b[4];
+  LoadFour(to + at, count - at, a);
+  LoadFour(from + at, count - at, b);
+  for (int i = 0; i < 4; ++i) a[i] = Canonical(a[i] + b[i]);
+  StoreFour(a, to + at, count - at);
+}
+
+// 2^64 for a scale whose inverse could overflow.
+__device__ float LiftOf(float scale) {
+  return scale != 0 && scale < 0x1p-64f ? 0x1p64f : 1.0f;
+}
+
+__device__ bool IsFinite(float x) {
+  return x <= std::numeric_limits<float>::max() &&
+         x >= -std::numeric_limits<float>::max();
+}
+
+// Where the four codes of a lane are, and the scale of its block.
+struct Place {
+  __device__ Place(int64_t elements)
+      : blocks((elements + kBlock - 1) / kBlock),
+        block((int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp),
+        at(block * kBlock + 4 * static_cast<int>(threadIdx.x % kWarp)),
+        count(elements - at) {}
+
+  template <typename Byte>
+  __device__ Byte* Codes(Byte* encoded) const {
+    return encoded + 4 * blocks + at;
+  }
+
+  int64_t blocks;
+  int64_t block;
+  int64_t at;     // The first element of the lane.
+  int64_t count;  // Elements from there on; may be 0 or negative.
+};
+
+// Encodes the values of a lane; all lanes of the warp come. Codes of elements
+// that are not there are 0, which clears the padding.
+__device__ void EncodeFour(const Place& place, const float (&x)[4],
+                           std::byte* encoded) {
+  int largest = 0;
+  for (int i = 0; i < 4; ++i) {
+    const int bits = std::bit_cast<int>(x[i]) & 0x7fffffff;
+    largest = bits > largest ? bits : largest;
+  }
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    const int other = __shfl_xor_sync(kAllLanes, largest, distance);
+    largest = other > largest ? other : largest;
+  }
+  if (place.count <= 0) return;
+  const auto scale = std::bit_cast<float>(largest);
+  const bool is_finite = IsFinite(scale);
+  const float lift = LiftOf(scale);
+  const float inverse = is_finite && scale != 0 ? 127.0f / (scale * lift) : 0;
+  Four<int8_t> codes;
+  for (int i = 0; i < 4; ++i) {
+    // Added to a small float it leaves the nearest integer in the low bits.
+    constexpr float kMagic = 0x1.8p23f;
+    const float v = is_finite ? (x[i] * lift) * inverse : 0.0f;
+    codes.values[i] = static_cast<int8_t>(std::bit_cast<int>(v + kMagic) -
+                                          std::bit_cast<int>(kMagic));
+  }
+  // An encoding is aligned to 4 and ends with whole words.
+  *reinterpret_cast<Four<int8_t>*>(place.Codes(encoded)) = codes;
+  if (place.at % kBlock == 0) {
+    reinterpret_cast<float*>(encoded)[place.block] = is_finite ? scale : kNan;
+  }
+}
+
+__device__ void DecodeFour(const Place& place, const std::byte* encoded,
+                           float (&x)[4]) {
+  const float scale = reinterpret_cast<const float*>(encoded)[place.block];
+  const auto codes =
+      *reinterpret_cast<const Four<int8_t>*>(place.Codes(encoded));
+  const bool is_finite = IsFinite(scale);
+  const float lift = LiftOf(scale);
+  const float high = scale * lift;
+  const float low = 0.0f - high;
+  // The smallest step that reaches the scale.
+  float step = high / 127.0f;
+  if (step * 127.0f < high) {
+    step = std::bit_cast<float>(std::bit_cast<uint32_t>(step) + 1);
+  }
+  const float drop = 1.0f / lift;
+  for (int i = 0; i < 4; ++i) {
+    float v = static_cast<float>(codes.values[i]) * step;
+    v = v > low ? v : low;
+    v = v < high ? v : high;
+    x[i] = is_finite ? v * drop : kNan;
+  }
+}
+
+// The sum of all sources in f32, in their order.
+__device__ void SumFour(const Place& place, const Int8Sources& sources,
+                        float (&sum)[4]) {
+  if (place.count <= 0) return;
+  for (int s = 0; s < sources.count; ++s) {
+    float x[4];
+    DecodeFour(place, sources.encodings[s], x);
+    for (int i = 0; i < 4; ++i) sum[i] = sum[i] + x[i];
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    EncodeKernel(const T* values, int64_t elements, std::byte* encoded) {
+  const Place place(elements);
+  float x[4];
+  LoadFour(values + place.at, place.count, x);
+  EncodeFour(place, x, encoded);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    SumKernel(const Int8Sources sources, float divisor, int64_t elements,
+              T* values) {
+  const Place place(elements);
+  if (place.count <= 0) return;
+  float sum[4] = {};
+  if (sources.count == 1) {
+    DecodeFour(place, sources.encodings[0], sum);
+  } else {
+    SumFour(place, sources, sum);
+  }
+  for (int i = 0; i < 4; ++i) {
+    if (divisor != 1) sum[i] = sum[i] / divisor;
+    sum[i] = Canonical(sum[i]);
+  }
+  StoreFour(sum, values + place.at, place.count);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    SumEncodedKernel(const Int8Sources sources, int64_t elements,
+                     std::byte* encoded) {
+  const Place place(elements);
+  float sum[4] = {};
+  SumFour(place, sources, sum);
+  for (int i = 0; i < 4; ++i) {
+    if (i >= place.count) sum[i] = 0;
+  }
+  EncodeFour(place, sum, encoded);
+}
+
+struct Shape {
+  unsigned grid;
+  unsigned threads;
+};
+
+// Four elements a thread, in whole warps; no more threads than there is work
+// for.
+Shape ShapeFor(int64_t elements) {
+  const int64_t warps = (elements + kBlock - 1) / kBlock;
+  const int64_t of_block = std::min<int64_t>(kThreads / kWarp, warps);
+  return {static_cast<unsigned>((warps + of_block - 1) / of_block),
+          static_cast<unsigned>(of_block * kWarp)};
+}
+
+template <typename T>
+void AddTyped(KernelStream stream, const std::byte* from, std::byte* to,
+              int64_t count) {
+  const Shape shape = ShapeFor(count);
+  Launch(AddKernel<T>, shape.grid, shape.threads, 0, stream,
+         reinterpret_cast<const T*>(from), reinterpret_cast<T*>(to), count);
+}
+
+template <typename T>
+void EncodeTyped(KernelStream stream, const std::byte* values, int64_t elements,
+                 std::byte* encoded) {
+  const Shape shape = ShapeFor(elements);
+  Launch(EncodeKernel<T>, shape.grid, shape.threads, 0, stream,
+         reinterpret_cast<const T*>(values), elements, encoded);
+}
+
+template <typename T>
+void SumTyped(KernelStream stream, const Int8Sources& sources, float divisor,
+              int64_t elements, std::byte* values) {
+  const Shape shape = ShapeFor(elements);
+  Launch(SumKernel<T>, shape.grid, shape.threads, 0, stream, sources, divisor,
+         elements, reinterpret_cast<T*>(values));
+}
+
+}  // namespace
+
+void LaunchAdd(KernelStream stream, DType dtype, const std::byte* from,
+               std::byte* to, int64_t count) {
+  if (count <= 0) return;
+  if (dtype == DType::kF64) return AddTyped<double>(stream, from, to, count);
+  if (dtype == DType::kF32) return AddTyped<float>(stream, from, to, count);
+  if (dtype == DType::kBF16) return AddTyped<BF16>(stream, from, to, count);
+  AddTyped<F16>(stream, from, to, count);
+}
+
+void LaunchEncodeInt8(KernelStream stream, DType dtype, const std::byte* values,
+                      int64_t elements, std::byte* encoded) {
+  if (elements <= 0) return;
+  if (dtype == DType::kF32) {
+    EncodeTyped<float>(stream, values, elements, encoded);
+  } else if (dtype == DType::kBF16) {
+    EncodeTyped<BF16>(stream, values, elements, encoded);
+  } else {
+    EncodeTyped<F16>(stream, values, elements, encoded);
+  }
+}
+
+void LaunchSumInt8(KernelStream stream, const Int8Sources& sources,
+                   float divisor, DType dtype, int64_t elements,
+                   std::byte* values) {
+  if (elements <= 0) return;
+  if (dtype == DType::kF32) {
+    SumTyped<float>(stream, sources, divisor, elements, values);
+  } else if (dtype == DType::kBF16) {
+    SumTyped<BF16>(stream, sources, divisor, elements, values);
+  } else {
+    SumTyped<F16>(stream, sources, divisor, elements, values);
+  }
+}
+
+void LaunchSumInt8Encoded(KernelStream stream, const Int8Sources& sources,
+                          int64_t elements, std::byte* encoded) {
+  if (elements <= 0) return;
+  const Shape shape = ShapeFor(elements);
+  Launch(SumEncodedKernel, shape.grid, shape.threads, 0, stream, sources,
+         elements, encoded);
+}
+
+}  // namespace tessera::zero3::TESSERA_KERNELS

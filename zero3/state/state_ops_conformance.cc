@@ -1,0 +1,339 @@
+#include "zero3/state/state_ops_conformance.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/device/staging.h"
+#include "base/dtype/convert.h"
+#include "base/dtype/dtype.h"
+#include "base/status_matchers.h"
+#include "base/tensor/memory.h"
+#include "gtest/gtest.h"
+#include "offload/optimizer/adamw.h"
+#include "offload/optimizer/gradient_statistics.h"
+#include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/sgd.h"
+#include "zero3/state/int8_blocks.h"
+
+namespace tessera::zero3::testing {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using Spans = std::vector<std::span<std::byte>>;
+
+// Bytes before an array, which ends where its memory ends.
+struct Input {
+  Bytes bytes;
+  size_t offset = 0;
+};
+
+// The memory of all inputs, read back after `work` on them.
+std::vector<Bytes> After(Queue& queue, const std::vector<Input>& inputs,
+                         const std::function<void(const Spans&)>& work) {
+  StagingPool staging(queue);
+  std::vector<Buffer> buffers;
+  Spans spans;
+  for (const Input& input : inputs) {
+    Bytes whole(input.offset, std::byte{0x5a});
+    whole.insert(whole.end(), input.bytes.begin(), input.bytes.end());
+    buffers.push_back(*Buffer::Allocate(queue.device().memory(), whole.size()));
+    TESSERA_EXPECT_OK(staging.Upload(whole, buffers.back().bytes()));
+    spans.push_back(buffers.back().bytes().subspan(input.offset));
+  }
+  work(spans);
+  std::vector<Bytes> results;
+  for (Buffer& buffer : buffers) {
+    const auto download = staging.StartDownload(buffer.bytes());
+    EXPECT_THAT(download.status(), IsOk());
+    const auto bytes = download->Wait();
+    EXPECT_THAT(bytes.status(), IsOk());
+    if (bytes.ok()) results.emplace_back(bytes->begin(), bytes->end());
+  }
+  TESSERA_EXPECT_OK(queue.Synchronize());
+  return results;
+}
+
+class Conformance {
+ public:
+  Conformance(Queue& queue, StateOps& ops) : queue_(queue), ops_(ops) {}
+
+  void Run() {
+    Moves();
+    for (const int64_t count : {0, 1, 4, 7, 31, 128, 129, 1000, 1027}) {
+      for (const int64_t shift : {0, 1, 2, 4}) {
+        SCOPED_TRACE(absl::StrCat(count, " elements, shifted by ", shift));
+        for (const DType dtype :
+             {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
+          Adds(dtype, count, shift);
+        }
+        for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+          Int8(dtype, count, shift);
+        }
+      }
+    }
+    Measures();
+    Steps();
+  }
+
+ private:
+  // Numbers of magnitudes between 10^low and 10^high. `special`: some are
+  // infinite, NaN, -0 or as small or as large as can be.
+  Input Numbers(DType dtype, int64_t count, int64_t shift, double low,
+                double high, bool special = false) {
+    std::uniform_real_distribution<double> exponent(low, high), sign(-1, 1);
+    std::vector<double> values(static_cast<size_t>(count));
+    for (double& value : values) {
+      value = std::copysign(std::pow(10.0, exponent(random_)), sign(random_));
+      if (special && random_() % 16 == 0) value = Special();
+    }
+    Input input;
+    input.bytes.resize(values.size() * Width(dtype));
+    input.offset = static_cast<size_t>(shift) * Width(dtype);
+    TESSERA_EXPECT_OK(Convert(DType::kF64, std::as_bytes(std::span(values)),
+                              dtype, input.bytes));
+    return input;
+  }
+  double Special() {
+    using Limits = std::numeric_limits<float>;
+    const double all[] = {
+        Limits::infinity(),   -Limits::infinity(), Limits::quiet_NaN(), -0.0,
+        Limits::denorm_min(), Limits::min(),       Limits::max()};
+    return all[random_() % std::size(all)];
+  }
+  static Input Zeros(int64_t bytes, size_t offset = 0) {
+    return {Bytes(static_cast<size_t>(bytes)), offset};
+  }
+  static size_t Width(DType dtype) {
+    return static_cast<size_t>(SizeInBytes(dtype));
+  }
+
+  void Expect(const std::vector<Input>& inputs,
+              const std::function<void(StateOps&, const Spans&)>& work) {
+    const auto expected = After(HostQueue(), inputs, [&](const Spans& spans) {
+      work(*HostStateOps(), spans);
+    });
+    const auto actual =
+        After(queue_, inputs, [&](const Spans& spans) { work(ops_, spans); });
+    ASSERT_EQ(actual.size(), expected.size());
+    for (size_t i = 0; i < actual.size(); ++i) {
+      EXPECT_TRUE(actual[i] == expected[i])
+          << "array " << i << " differs at byte "
+          << std::mismatch(actual[i].begin(), actual[i].end(),
+                           expected[i].begin())
+                     .first -
+                 actual[i].begin();
+    }
+  }
+
+  void Moves() {
+    Expect({Numbers(DType::kF32, 33, 1, -1, 1), Zeros(150, 3)},
+           [](StateOps& ops, const Spans& arrays) {
+             TESSERA_EXPECT_OK(ops.Copy(arrays[0], arrays[1]));
+             TESSERA_EXPECT_OK(ops.Zero(arrays[0].subspan(5, 50)));
+             TESSERA_EXPECT_OK(ops.Zero({}));
+             TESSERA_EXPECT_OK(ops.Copy({}, {}));
+           });
+  }
+
+  void Adds(DType dtype, int64_t count, int64_t shift) {
+    Expect({Numbers(dtype, count, shift, -3, 3, true),
+            Numbers(dtype, count, 0, -3, 3, true)},
+           [&](StateOps& ops, const Spans& arrays) {
+             TESSERA_EXPECT_OK(
+                 ops.Add(dtype, arrays[0].data(), arrays[1].data(), count));
+           });
+  }
+
+  void Int8(DType dtype, int64_t count, int64_t shift) {
+    const auto offset = static_cast<size_t>(4 * shift);
+    const int64_t bytes = Int8Bytes(count);
+    const double low = dtype == DType::kF16 ? -4 : -40;
+    const double high = dtype == DType::kF16 ? 4 : 38;
+    for (const bool special : {false, true}) {
+      Expect({Numbers(dtype, count, shift, low, high, special),
+              Numbers(dtype, count, 0, -2, 2), Zeros(bytes, offset),
+              Zeros(bytes), Zeros(bytes), Numbers(dtype, count, shift, 0, 1),
+              Numbers(dtype, count, 0, 0, 1)},
+             [&](StateOps& ops, const Spans& a) {
+               TESSERA_EXPECT_OK(ops.EncodeInt8(dtype, a[0], a[2]));
+               TESSERA_EXPECT_OK(ops.EncodeInt8(dtype, a[1], a[3]));
+               TESSERA_EXPECT_OK(ops.DecodeInt8(a[2], dtype, a[5]));
+               const std::vector<std::span<const std::byte>> sources = {
+                   a[2], a[3], a[2]};
+               TESSERA_EXPECT_OK(ops.SumInt8(sources, 3, dtype, a[6]));
+               TESSERA_EXPECT_OK(ops.SumInt8Encoded(sources, count, a[4]));
+             });
+    }
+  }
+
+  void Measures() {
+    for (const DType dtype :
+         {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const int64_t count : {0, 1, 33, 4095, 4096, 4097, 140000}) {
+        for (const bool special : {false, true}) {
+          SCOPED_TRACE(absl::StrCat("statistics of ", count, " ",
+                                    DTypeName(dtype), special));
+          Expect({Numbers(dtype, count, count % 4, -3, 3, special),
+                  Zeros(sizeof(offload::GradientStatistics))},
+                 [&](StateOps& ops, const Spans& arrays) {
+                   TESSERA_EXPECT_OK(ops.Measure(
+                       {arrays[0].data(), dtype, count}, arrays[1]));
+                 });
+        }
+      }
+    }
+  }
+
+  struct StepCase {
+    offload::MomentFormat first, second;
+    DType parameter = DType::kF32;
+    DType gradient = DType::kF32;
+    DType copy = DType::kI8;  // kI8: none.
+    int64_t begin = 0;
+    int64_t shift = 0;
+    double low = -3, high = 0;  // Of gradients.
+    bool special = false;
+  };
+
+  // Three steps of all optimizers.
+  void Step(const StepCase& c, int64_t count) {
+    SCOPED_TRACE(absl::StrCat(c.first.ToString(), " ", c.second.ToString(),
+                              " gradient ", DTypeName(c.gradient), " copy ",
+                              DTypeName(c.copy), " count ", count, " shift ",
+                              c.shift, c.special ? " special" : ""));
+    const int64_t copies = c.copy == DType::kI8 ? 0 : count;
+    const size_t moment_offset =
+        static_cast<size_t>(c.shift) *
+        (c.parameter == DType::kF64 ? sizeof(double) : sizeof(float));
+    const std::vector<Input> inputs = {
+        Numbers(c.parameter, count, c.shift, -3, 0),
+        Numbers(c.gradient, count, c.shift, c.low, c.high, c.special),
+        Numbers(c.gradient, count, 0, c.low, c.high),
+        Zeros(*offload::MomentBytes(c.first, count), moment_offset),
+        Zeros(*offload::MomentBytes(c.second, count), moment_offset),
+        Zeros(copies * SizeInBytes(c.copy),
+              static_cast<size_t>(c.shift) * Width(c.copy))};
+    const auto run = [&](auto& optimizer) {
+      Expect(inputs, [&](StateOps& ops, const Spans& arrays) {
+        for (int64_t step = 1; step <= 3; ++step) {
+          TESSERA_EXPECT_OK(ops.Step(optimizer, step,
+                                     {.unscale = 0.25, .clip_factor = 0.7},
+                                     RangeOf(c, count, arrays, step)));
+        }
+      });
+    };
+    using offload::MomentRounding;
+    const auto rounding = c.shift % 2 == 0 ? MomentRounding::kStochastic
+                                           : MomentRounding::kNearest;
+    const auto decay = c.shift % 2 == 0 ? offload::WeightDecay::kDecoupled
+                                        : offload::WeightDecay::kCoupled;
+    run(**offload::AdamW::Create({.learning_rate = 0.01,
+                                  .weight_decay = 0.1,
+                                  .decay = decay,
+                                  .rounding = rounding,
+                                  .seed = 5}));
+    if (c.special || count > 600) return;
+    run(**offload::Sgd::Create({.learning_rate = 0.1, .decay = decay}));
+    run(**offload::Sgd::Create({.learning_rate = 0.1,
+                                .momentum = 0.9,
+                                .dampening = 0.25,
+                                .weight_decay = 0.1,
+                                .decay = decay,
+                                .rounding = rounding}));
+    run(**offload::Sgd::Create({.learning_rate = 0.1,
+                                .momentum = 0.9,
+                                .nesterov = true,
+                                .weight_decay = 0.1}));
+  }
+
+  static offload::ParameterRange RangeOf(const StepCase& c, int64_t count,
+                                         const Spans& arrays, int64_t step) {
+    offload::ParameterRange range = {
+        .name = "weight",
+        .begin = c.begin,
+        .whole = c.begin + count,
+        .parameter = {arrays[0].data(), c.parameter, count},
+        // The second step has the gradient that is always finite.
+        .gradient = {arrays[step == 2 ? 2 : 1].data(), c.gradient, count}};
+    range.first = *offload::MomentSpan::Over(c.first, count, arrays[3]);
+    range.second = *offload::MomentSpan::Over(c.second, count, arrays[4]);
+    if (c.copy != DType::kI8) range.copy = {arrays[5].data(), c.copy, count};
+    return range;
+  }
+
+  void Steps() {
+    using offload::MomentFormat;
+    const DType gradients[] = {DType::kF32, DType::kBF16, DType::kF16};
+    const DType copies[] = {DType::kBF16, DType::kF16, DType::kI8};
+    const MomentFormat formats[] = {
+        MomentFormat::F32(),           MomentFormat::BF16(),
+        MomentFormat::Blockwise8(64),  MomentFormat::Blockwise8(128),
+        MomentFormat::Blockwise8(512), MomentFormat::Blockwise8(2048)};
+    size_t turn = 0;
+    for (const MomentFormat& format : formats) {
+      for (const int64_t count : {0, 1, 6, 65, 513, 5003}) {
+        for (const int64_t shift : {0, 1, 2, 3}) {
+          Step({.first = format,
+                .second = format,
+                .gradient = gradients[turn % 3],
+                .copy = copies[turn / 3 % 3],
+                .begin = 2048 * static_cast<int64_t>(turn % 5),
+                .shift = shift},
+               count);
+          ++turn;
+        }
+      }
+      for (const DType gradient : gradients) {
+        Step({.first = format,
+              .second = format,
+              .gradient = gradient,
+              .copy = DType::kBF16,
+              .special = true},
+             777);
+      }
+      // Moments so small that their blocks' scales have no finite inverse.
+      Step({.first = format, .second = format, .low = -45, .high = -36}, 300);
+      Step({.first = format, .second = format, .low = -22, .high = -19}, 300);
+    }
+    Step({.first = MomentFormat::Blockwise8(64),
+          .second = MomentFormat::F32(),
+          .copy = DType::kBF16},
+         1001);
+    Step({.first = MomentFormat::BF16(),
+          .second = MomentFormat::Blockwise8(256)},
+         1001);
+    Step({.first = MomentFormat::Blockwise8(2048),
+          .second = MomentFormat::Blockwise8(64)},
+         3001);
+    for (const int64_t count : {1, 5, 1003}) {
+      Step({.first = MomentFormat::F64(),
+            .second = MomentFormat::F64(),
+            .parameter = DType::kF64,
+            .gradient = DType::kF64,
+            .shift = count % 2,
+            .special = count > 100},
+           count);
+    }
+  }
+
+  Queue& queue_;
+  StateOps& ops_;
+  std::mt19937_64 random_{7};
+};
+
+}  // namespace
+
+void ExpectTheBitsOfTheHost(Queue& queue, StateOps& ops) {
+  Conformance(queue, ops).Run();
+}
+
+}  // namespace tessera::zero3::testing

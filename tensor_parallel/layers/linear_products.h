@@ -81,6 +81,9 @@ class Fp8Scaling {
   // scales. Data-parallel ranks have scales of their own.
   absl::Status FinishStep();
 
+  // After passes whose magnitudes do not count, such as those of validation.
+  absl::Status DiscardStep() { return group_.ops().Fill(0, Row(kAmax)); }
+
   // f32 [3 layers]: the scales of the next step, of all inputs, then weights,
   // then gradients. For tests and reports.
   ConstTensorView scales() { return Row(kScale); }

@@ -92,7 +92,7 @@ expect_usage_error() {
   [ ! -e never ] || fail "$* made a run directory"
 }
 for bad in --mesh=dp2,xx2 --mesh=dp0 --batch=7 --engine=tin_cans --schedule=none --zero=4 --steps=x --strategy=hope \
-    --offload=everything --model=nothing --data=missing.txt --dtype=fp8 --steps=-1 --unknown=1 --config=missing.json; do
+    --offload=everything --model=nothing --data=missing.txt --dtype=fp4 --steps=-1 --unknown=1 --config=missing.json; do
   expect_usage_error "${bad%%=*}" "$bad"
 done
 expect_usage_error "--mesh" --mesh=tp3

@@ -38,6 +38,7 @@
 #include "tools/train/loop/training_data.h"
 #include "tools/train/loop/worker.h"
 #include "tools/train/predict/choose_order.h"
+#include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/print_prediction.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/check_settings.h"
@@ -350,20 +351,24 @@ absl::Status RunOneRank(const Settings& settings,
 
 // The checks.
 
-// Device memory of the rank that needs most, as Worker takes it.
-absl::StatusOr<int64_t> PredictDeviceBytes(const Settings& settings,
-                                           std::ostream& err) {
+// What the run needs of GPUs: device memory of the rank that needs most, as
+// Worker takes it, and sizes for fp8.
+absl::Status SetDeviceNeeds(const Settings& settings, std::ostream& err,
+                            DeviceNeeds& needs) {
   Settings quick = settings;
   quick.report = false;
   TESSERA_ASSIGN_OR_RETURN(const CheckedRun run, CheckRun(quick, err));
   TESSERA_ASSIGN_OR_RETURN(
       const RunPrediction prediction,
       PredictRun(run.settings, run.identity.model, {.room = MachineRoom()}));
-  int64_t bytes = 0;
   for (const RankPrediction& rank : prediction.ranks) {
-    bytes = std::max(bytes, rank.device + rank.device / 8);
+    needs.bytes = std::max(needs.bytes, rank.device + rank.device / 8);
   }
-  return bytes;
+  if (!settings.parallel.fp8) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const RunOptions options,
+                           RunOptionsFrom(run.settings, run.identity.model));
+  needs.possible = CheckFp8Sizes(options);
+  return absl::OkStatus();
 }
 
 // Replaces an empty --device if GPUs are used; the processor needs no name.
@@ -384,7 +389,7 @@ absl::Status SetDevice(
   }
   const auto found = FindCudaDevices();
   if (found.ok() && !found->empty()) {
-    TESSERA_ASSIGN_OR_RETURN(needs.bytes, PredictDeviceBytes(settings, err));
+    TESSERA_RETURN_IF_ERROR(SetDeviceNeeds(settings, err, needs));
   }
   TESSERA_ASSIGN_OR_RETURN(const DeviceChoice choice,
                            ChooseDevice(settings.device, found, needs));

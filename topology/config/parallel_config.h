@@ -103,6 +103,7 @@ struct ParallelConfig {
   int64_t micro_batch = 1;  // Sequences that a rank computes with at a time.
   CommunicationStrategy strategy = CommunicationStrategy::kAdaptive;
   DType dtype = DType::kF32;  // Type of weights and activations: kF32, kBF16.
+  bool fp8 = false;           // Linear layers multiply in fp8; with kBF16 only.
   // Resident memory of all ranks of a machine; 0: no limit.
   ByteSize memory_limit = {};
   // How long a rank waits for another.

@@ -17,7 +17,6 @@
 #include "tools/train/loop/run_result.h"
 #include "tools/train/report/run_report.h"
 #include "tools/train/sample/generate.h"
-#include "topology/config/strategies.h"
 
 namespace tessera::train {
 namespace {
@@ -81,6 +80,7 @@ LossDifference CompareLosses(const RunResult& run, const RunResult& alone) {
 }
 
 double AllowedDifference(const Settings& settings) {
+  if (settings.parallel.fp8) return 5e-2;
   return settings.parallel.dtype == DType::kF32 && settings.moments == "f32"
              ? 1e-5
              : 2e-2;
@@ -96,7 +96,7 @@ absl::Status CheckDifference(const LossDifference& difference,
   return absl::DataLossError(
       absl::StrCat("--verify: ", DescribeDifference(difference),
                    absl::StrFormat(", and %g is allowed for ", allowed),
-                   topology::EnumName(settings.parallel.dtype)));
+                   DTypeFlag(settings.parallel)));
 }
 
 std::string DescribeDifference(const LossDifference& difference) {

@@ -228,6 +228,11 @@ TEST(CheckDifferenceTest, AllowsWhatTheTypeAllows) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("1.1e-05")));
   TESSERA_EXPECT_OK(CheckDifference({3, 1.9e-2, 1}, bf16));
   EXPECT_FALSE(CheckDifference({3, 2.1e-2, 1}, bf16).ok());
+  const Settings fp8 = {.parallel = {.dtype = DType::kBF16, .fp8 = true}};
+  TESSERA_EXPECT_OK(CheckDifference({3, 4.9e-2, 1}, fp8));
+  EXPECT_THAT(
+      CheckDifference({3, 5.1e-2, 1}, fp8),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("allowed for fp8")));
   EXPECT_FALSE(CheckDifference({0, 0, 0}, fp32).ok());
 }
 

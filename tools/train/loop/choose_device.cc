@@ -91,6 +91,7 @@ absl::Status CheckGpus(std::string_view device,
                        const DeviceNeeds& needs) {
   TESSERA_RETURN_IF_ERROR(found.status());
   TESSERA_ASSIGN_OR_RETURN(const Gpus usable, UsableOf(device, *found));
+  TESSERA_RETURN_IF_ERROR(needs.possible);
   TESSERA_RETURN_IF_ERROR(CheckCount(device, usable, needs));
   return CheckMemory(usable, needs);
 }

@@ -29,6 +29,8 @@ struct DeviceNeeds {
   bool shares_gpus = false;
   // Device memory of the rank that needs most; 0: not predicted.
   int64_t bytes = 0;
+  // Why no GPU can execute the run, with what to do about it.
+  absl::Status possible = absl::OkStatus();
 };
 
 struct DeviceChoice {
@@ -44,7 +46,7 @@ struct DeviceChoice {
 //
 // With "cuda" or "cuda:N", FailedPrecondition in one line, with what to do, if
 // there is no usable GPU, if there are fewer than ranks, or if their memory
-// does not suffice; the errors of `found`.
+// does not suffice; the errors of `found` and `needs`.
 absl::StatusOr<DeviceChoice> ChooseDevice(
     std::string_view device,
     const absl::StatusOr<std::vector<CudaDeviceInfo>>& found,

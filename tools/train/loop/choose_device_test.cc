@@ -78,7 +78,10 @@ TEST(ChooseDeviceTest, AGpuThatIsNotUsedIsNotedWithTheReason) {
       {{{Gpu(0)}},
        {.bytes = 81 * kGiB},
        "a rank needs 81GiB of device memory, and GPU 0 (H100) has 80GiB; give "
-       "a smaller --micro_batch"}};
+       "a smaller --micro_batch"},
+      {{{Gpu(0)}},
+       {.possible = absl::FailedPreconditionError("odd sizes; give bf16")},
+       "odd sizes; give bf16"}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.reason);
     TESSERA_ASSERT_OK_AND_ASSIGN(const DeviceChoice choice,

@@ -65,6 +65,9 @@ struct RunOptions {
   MeshSizes mesh = {};
   model_files::ModelConfig model = {};
   DType dtype = DType::kF32;
+  // The linear layers of blocks multiply in fp8
+  // (tensor_parallel/layers/linear_products.h).
+  bool fp8 = false;
 
   int64_t batch = 8;        // Sequences of a step, over all ranks.
   int64_t micro_batch = 1;  // Sequences of a micro-batch.

@@ -164,6 +164,7 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
            .sequences = options_.micro_batch,
            .length = options_.length,
            .dtype = options_.dtype,
+           .fp8 = options_.fp8,
            .sequence_parallel = options_.sequence_parallel,
            .overlap_chunks = options_.overlap_chunks,
            .recompute = options_.recompute,
@@ -369,6 +370,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
     TESSERA_RETURN_IF_ERROR(activations_->EndStep().status());
   }
   boundary_bytes_ = executor_->timeline().peak_bytes;
+  TESSERA_RETURN_IF_ERROR(layers_->FinishFp8Step());
   times_.pipeline = PipelineBegin();
   times_.update_begin = collectives::MonotonicNanos();
   TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, model_->Step());
@@ -397,6 +399,7 @@ absl::StatusOr<double> TrainRank::Evaluate(int64_t batches) {
     TESSERA_ASSIGN_OR_RETURN(const double loss, MeanOverData(result.loss));
     sum += loss;
   }
+  TESSERA_RETURN_IF_ERROR(layers_->DiscardFp8Step());
   TESSERA_RETURN_IF_ERROR(model_->state().EndEvaluation());
   return sum / static_cast<double>(batches);
 }

@@ -43,6 +43,7 @@ absl::StatusOr<std::unique_ptr<LlamaLayers>> LlamaLayers::Create(
   TESSERA_ASSIGN_OR_RETURN(
       layers->tokens_,
       tp::Partition::Balanced(options.sequences * positions, tensor.size()));
+  if (options.fp8) TESSERA_RETURN_IF_ERROR(layers->CreateFp8());
   for (size_t window = 0; window < layers->numbers_.size(); ++window) {
     TESSERA_RETURN_IF_ERROR(
         layers->IsEmbedding(window) ? layers->CreateEmbedding()
@@ -50,6 +51,23 @@ absl::StatusOr<std::unique_ptr<LlamaLayers>> LlamaLayers::Create(
                                     : layers->CreateBlock(window));
   }
   return layers;
+}
+
+absl::Status LlamaLayers::CreateFp8() {
+  if (options_.dtype != DType::kBF16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("products in fp8 with weights of ",
+                     DTypeName(options_.dtype), "; give bf16"));
+  }
+  constexpr int64_t kLayersOfBlock = 4;
+  int64_t blocks = 0;
+  for (size_t window = 0; window < numbers_.size(); ++window) {
+    if (!IsEmbedding(window) && !IsHead(window)) ++blocks;
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      fp8_,
+      tp::Fp8Scaling::Create(tensor_, {.layers = kLayersOfBlock * blocks}));
+  return absl::OkStatus();
 }
 
 absl::Status LlamaLayers::CreateEmbedding() {
@@ -78,7 +96,8 @@ absl::Status LlamaLayers::CreateBlock(size_t window) {
                          .rotary_base = model.rope_theta,
                          .dtype = options_.dtype,
                          .sequence_parallel = options_.sequence_parallel,
-                         .overlap_chunks = options_.overlap_chunks},
+                         .overlap_chunks = options_.overlap_chunks,
+                         .fp8 = fp8_},
            .hidden = model.intermediate,
            .norm_epsilon = model.norm_epsilon,
            .recompute = options_.recompute,

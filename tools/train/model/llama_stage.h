@@ -41,6 +41,7 @@
 #include "tensor_parallel/blocks/attention.h"
 #include "tensor_parallel/blocks/output_head.h"
 #include "tensor_parallel/blocks/transformer_block.h"
+#include "tensor_parallel/layers/linear_products.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
@@ -117,6 +118,9 @@ struct LlamaOptions {
   int64_t sequences = 1;  // Per micro-batch.
   int64_t length = 0;     // Tokens per sequence.
   DType dtype = DType::kF32;
+  // The linear layers of blocks multiply in fp8; a step then ends with
+  // FinishFp8Step.
+  bool fp8 = false;
   bool sequence_parallel = false;
   int64_t overlap_chunks = 0;  // Of the blocks' linear layers.
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
@@ -183,11 +187,22 @@ class LlamaLayers {
   // collective of the tensor group.
   absl::Status FinishGradients(size_t window);
 
+  // After the last backward of a step: the scales of fp8 follow its magnitudes.
+  // A collective of the tensor group. Without fp8, nothing.
+  absl::Status FinishFp8Step() {
+    return fp8_ == nullptr ? absl::OkStatus() : fp8_->FinishStep();
+  }
+  // After passes that are not training: their magnitudes do not count.
+  absl::Status DiscardFp8Step() {
+    return fp8_ == nullptr ? absl::OkStatus() : fp8_->DiscardStep();
+  }
+
  private:
   LlamaLayers(const tensor_parallel::TensorGroup& tensor,
               const tensor_parallel::ContextGroup& context,
               const LlamaOptions& options, std::vector<int32_t> windows);
 
+  absl::Status CreateFp8();
   absl::Status CreateEmbedding();
   absl::Status CreateBlock(size_t window);
   absl::Status CreateHead();
@@ -197,6 +212,7 @@ class LlamaLayers {
   const LlamaOptions options_;
   const std::vector<int32_t> numbers_;
   tensor_parallel::Partition tokens_;
+  std::shared_ptr<tensor_parallel::Fp8Scaling> fp8_;  // Of all blocks, or null.
   std::optional<tensor_parallel::VocabularyParallelEmbedding> embedding_;
   std::vector<std::unique_ptr<tensor_parallel::TransformerBlock>> blocks_;
   std::optional<tensor_parallel::OutputHead> head_;

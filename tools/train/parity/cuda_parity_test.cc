@@ -92,6 +92,29 @@ TEST(CudaParityTest, OrdersHaveEqualBits) {
   }
 }
 
+// Sizes as a GPU needs them for fp8.
+TEST(CudaParityTest, ProductsInFp8HaveTheLossesOfTheProcessor) {
+  const MeshSizes meshes[] = {{}, {.dp = 2, .tp = 2}, {.pp = 2, .cp = 2}};
+  for (const MeshSizes& mesh : meshes) {
+    const ParityCase run = {.mesh = mesh,
+                            .sequence_parallel = mesh.tp > 1,
+                            .stage = mesh.dp > 1 ? 3 : 1,
+                            .length = 32,
+                            .dtype = DType::kBF16,
+                            .fp8 = true,
+                            .multiples_of_16 = true,
+                            .steps = 4};
+    SCOPED_TRACE(::testing::Message() << run);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(run));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainOnEmulatedGpu(run, 1));
+    EXPECT_LE(DifferenceOf(actual, expected).loss, 1e-2);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto again, TrainOnEmulatedGpu(run, 2));
+    const ParityDifference repeated = DifferenceOf(again, actual);
+    EXPECT_EQ(repeated.loss, 0);
+    EXPECT_EQ(repeated.gradient_norm, 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shards, CudaParityMatrixTest,
                          ::testing::Range<size_t>(0, kShards));
 

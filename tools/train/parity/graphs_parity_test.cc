@@ -42,12 +42,13 @@ class GraphsParityTest : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(GraphsParityTest, HasTheBitsOfEnqueuedSteps) {
   int stage = 0;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const std::string dtype : {"f32", "bf16", "fp8"}) {
     for (const Recompute recompute :
          {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
       for (const int64_t micro_batch : {1, 2, 8}) {
         ParityCase run;
-        run.dtype = dtype;
+        run.dtype = dtype == "f32" ? DType::kF32 : DType::kBF16;
+        run.fp8 = dtype == "fp8";
         run.recompute = recompute;
         run.micro_batch = micro_batch;
         run.stage = stage++ % 4;

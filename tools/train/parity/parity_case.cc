@@ -22,6 +22,8 @@ ParityCase PlainCase(const ParityCase& run) {
           .length = run.length,
           .layers = run.layers,
           .dtype = run.dtype,
+          .fp8 = run.fp8,
+          .multiples_of_16 = run.multiples_of_16,
           .steps = run.steps};
 }
 
@@ -41,7 +43,14 @@ RunOptions RunOptionsOf(const ParityCase& run) {
                    .head_size = 4,
                    .tied_embeddings = run.tied,
                    .initializer_range = 0.1};
+  if (run.multiples_of_16) {
+    options.model.hidden = 32;
+    options.model.intermediate = 96;
+    options.model.heads = 4;
+    options.model.head_size = 16;
+  }
   options.dtype = run.dtype;
+  options.fp8 = run.fp8;
   options.batch = 8;
   options.micro_batch = run.micro_batch;
   options.length = run.length;
@@ -97,8 +106,10 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " clip=" << run.clip << " dropout=" << run.dropout
             << " kv_heads=" << run.kv_heads << " moments=" << run.moments
             << " length=" << run.length << " layers=" << run.layers << " "
-            << DTypeName(run.dtype) << " steps=" << run.steps
-            << " device_seed=" << run.device_seed << " graphs=" << run.graphs;
+            << DTypeName(run.dtype) << " fp8=" << run.fp8
+            << " multiples_of_16=" << run.multiples_of_16
+            << " steps=" << run.steps << " device_seed=" << run.device_seed
+            << " graphs=" << run.graphs;
 }
 
 namespace {

@@ -82,6 +82,10 @@ struct ParityCase {
   int64_t length = 13;
   int64_t layers = 3;
   DType dtype = DType::kF32;
+  bool fp8 = false;  // Needs kBF16.
+  // The sizes of the model are multiples of 16 on up to two tensor ranks, which
+  // GPUs need for fp8. Then the length should be one too.
+  bool multiples_of_16 = false;
   int64_t steps = 20;
 
   // 0: the processor; otherwise emulated devices with orders from this seed.

@@ -1,12 +1,15 @@
 #include "tools/train/predict/pipeline_plan.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "pipeline/simulate/simulate.h"
 #include "tensor_parallel/context/sequence_layout.h"
+#include "tensor_parallel/layers/chunked_collectives.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 #include "tensor_parallel/sharding/partition.h"
@@ -150,6 +153,60 @@ absl::StatusOr<StageShapes> StageShapes::Of(const RunOptions& options,
   TESSERA_RETURN_IF_ERROR(SetAttention(options, place, shapes));
   TESSERA_RETURN_IF_ERROR(SetWide(options, place, shapes));
   return shapes;
+}
+
+namespace {
+
+struct NamedSize {
+  std::string_view name;
+  int64_t size;
+  std::string_view advice;
+};
+
+absl::Status CheckFp8Sizes(const RunOptions& options, const RankPlace& place) {
+  TESSERA_ASSIGN_OR_RETURN(const StageShapes s,
+                           StageShapes::Of(options, place, {.layers = {0, 1}}));
+  constexpr std::string_view kTokens =
+      "another --length or --micro_batch, or fewer context ranks";
+  constexpr std::string_view kModel = "another model, or fewer tensor ranks";
+  std::vector<NamedSize> sizes = {
+      {"tokens of a micro-batch", s.tokens, kTokens},
+      {"hidden units", s.hidden, kModel},
+      {"rows of query, key and value", s.qkv, kModel},
+      {"columns of the output projection", s.query, kModel},
+      {"intermediate units", s.intermediate, kModel}};
+  if (options.mesh.tp > 1) {
+    const int64_t parts = options.sequence_parallel ? options.mesh.tp : 1;
+    TESSERA_ASSIGN_OR_RETURN(const tp::Partition tokens,
+                             tp::Partition::Balanced(s.tokens, parts));
+    const tp::TokenChunks chunks(tokens, options.overlap_chunks);
+    for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) {
+      const int64_t part = options.sequence_parallel ? place.tp : 0;
+      sizes.push_back({"tokens that are multiplied at a time",
+                       chunks.LocalOf(chunk, part).size(),
+                       "another --length or --micro_batch, or other "
+                       "--overlap_chunks"});
+    }
+  }
+  for (const NamedSize& size : sizes) {
+    if (size.size % 16 == 0) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--dtype=fp8 on a GPU needs sizes that are multiples of 16, and ",
+        options.mesh.world_size() > 1 ? "a rank has " : "there are ", size.size,
+        " ", size.name, "; give --dtype=bf16, ", size.advice));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckFp8Sizes(const RunOptions& options) {
+  for (int64_t cp = 0; cp < options.mesh.cp; ++cp) {
+    for (int64_t rank = 0; rank < options.mesh.tp; ++rank) {
+      TESSERA_RETURN_IF_ERROR(CheckFp8Sizes(options, {.cp = cp, .tp = rank}));
+    }
+  }
+  return absl::OkStatus();
 }
 
 namespace {

@@ -125,6 +125,10 @@ struct StageShapes {
   int64_t token_bytes() const { return Values(tokens * hidden); }
 };
 
+// FailedPrecondition, with the size and what to do, unless a GPU can multiply
+// the linear layers of every rank in fp8: all sizes must be multiples of 16.
+absl::Status CheckFp8Sizes(const RunOptions& options);
+
 // The floating-point operations of a stage's passes on one rank for one
 // micro-batch. Counted like ModelConfig::ForwardFlopsPerToken, plus
 // recomputation, which counts as backward of inputs. Context ranks have equal

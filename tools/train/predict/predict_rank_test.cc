@@ -335,6 +335,69 @@ TEST(PredictRankTest, TiedTablesAndNarrowWeightsAreAsMeasured) {
   }
 }
 
+TEST(PredictRankTest, ProductsInFp8AreAsMeasured) {
+  for (const bool sequence_parallel : {false, true}) {
+    RunOptions options = SmallRun();
+    options.dtype = DType::kBF16;
+    options.fp8 = true;
+    options.mesh = {.dp = 2, .pp = 2, .tp = 2};
+    options.sequence_parallel = sequence_parallel;
+    ExpectAsMeasured(options);
+  }
+}
+
+// Operands in fp8 are the layers' working memory.
+TEST(PredictRankTest, OperandsInFp8Count) {
+  RunOptions options = SmallRun();
+  options.dtype = DType::kBF16;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,
+                               PipelinePlan::Create(options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction without,
+                               PredictRank(plan, {}, {}));
+  options.fp8 = true;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction with,
+                               PredictRank(plan.With(options), {}, {}));
+  const int64_t weight = 2 * 40 * 24;  // The largest, gate and up; of a byte.
+  EXPECT_GE(with.activations.layers, without.activations.layers + weight);
+  EXPECT_GE(with.held, without.held + weight);
+}
+
+TEST(CheckFp8SizesTest, NamesTheSizeThatIsNotAMultipleOf16) {
+  RunOptions options = SmallRun();
+  options.model.hidden = 64;
+  options.model.intermediate = 96;
+  options.model.heads = 4;
+  options.model.head_size = 16;
+  options.length = 64;
+  TESSERA_EXPECT_OK(CheckFp8Sizes(options));
+  const auto expect_refused = [&](const std::string& text) {
+    EXPECT_THAT(CheckFp8Sizes(options),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         testing::AllOf(testing::HasSubstr(text),
+                                        testing::HasSubstr("--dtype=bf16"))));
+  };
+  options.model.intermediate = 100;
+  expect_refused("there are 100 intermediate units");
+  options.model.intermediate = 96;
+  options.mesh.tp = 2;
+  TESSERA_EXPECT_OK(CheckFp8Sizes(options));
+  options.mesh.tp = 4;
+  expect_refused("a rank has 24 intermediate units");
+  options.mesh.tp = 2;
+  options.mesh.cp = 8;
+  expect_refused("a rank has 8 tokens of a micro-batch");
+  options.micro_batch = 2;
+  TESSERA_EXPECT_OK(CheckFp8Sizes(options));
+  options.sequence_parallel = true;
+  expect_refused("a rank has 8 tokens that are multiplied at a time");
+  options.mesh.cp = 1;
+  TESSERA_EXPECT_OK(CheckFp8Sizes(options));
+  options.overlap_chunks = 4;
+  TESSERA_EXPECT_OK(CheckFp8Sizes(options));
+  options.overlap_chunks = 3;
+  expect_refused("tokens that are multiplied at a time");
+}
+
 // Two stages of one rank use the same table: the rank sums their gradients.
 TEST(PredictRankTest, TiedTablesOfTwoWayPipelinesAreAsMeasured) {
   RunOptions options = SmallRun();

@@ -47,7 +47,12 @@ absl::Status CheckModelAndData(const Settings& settings) {
   const DType dtype = settings.parallel.dtype;
   if (topology::EnumName(dtype).empty()) {
     return RefuseFlag("dtype", DTypeName(dtype),
-                      "must be one of fp32, bf16, such as --dtype=fp32");
+                      "must be one of fp32, bf16, fp8, such as --dtype=fp32");
+  }
+  if (settings.parallel.fp8 && dtype != DType::kBF16) {
+    return RefuseFlag("dtype", DTypeName(dtype),
+                      "has no products in fp8, which need weights and "
+                      "activations in bf16; give --dtype=fp8");
   }
   TESSERA_RETURN_IF_ERROR(
       CheckRange("length", settings.length, {1, int64_t{1} << 31}));
@@ -323,8 +328,10 @@ absl::Status CheckCompression(const Settings& settings) {
   }
   return RefuseFlag(
       "compression", codec,
-      "does not shrink parameters of --dtype=bf16, which have 16 bits; give "
-      "lossless, int8 or quantization, such as --compression=int8");
+      absl::StrCat("does not shrink parameters of --dtype=",
+                   DTypeFlag(settings.parallel),
+                   ", which have 16 bits; give lossless, int8 or quantization, "
+                   "such as --compression=int8"));
 }
 
 // Flags for gathered weights need stage 3, and --reduce stage 2 or 3.

@@ -227,6 +227,7 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   }
   options.model = model;
   options.dtype = settings.parallel.dtype;
+  options.fp8 = settings.parallel.fp8;
   options.batch = settings.batch;
   options.micro_batch = settings.parallel.micro_batch;
   options.length = settings.length;

@@ -23,6 +23,10 @@
 
 namespace tessera::train {
 
+std::string_view DTypeFlag(const topology::ParallelConfig& parallel) {
+  return parallel.fp8 ? "fp8" : topology::EnumName(parallel.dtype);
+}
+
 std::string UserPath(std::string_view path) {
   const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
   if (directory == nullptr || *directory == '\0' || path.empty() ||
@@ -64,10 +68,14 @@ absl::Status SetNamed(std::string_view flag, const std::string& name,
 
 constexpr ParallelField<std::string> kDType = {
     [](const ParallelConfig& parallel) {
-      return std::string(topology::EnumName(parallel.dtype));
+      return std::string(DTypeFlag(parallel));
     },
     [](const std::string& text, ParallelConfig& parallel) {
-      return SetNamed("dtype", text, parallel.dtype);
+      constexpr std::string_view kNames[] = {"fp32", "bf16", "fp8"};
+      TESSERA_RETURN_IF_ERROR(CheckChoice("dtype", text, kNames));
+      parallel.fp8 = text == "fp8";
+      parallel.dtype = text == "fp32" ? DType::kF32 : DType::kBF16;
+      return absl::OkStatus();
     }};
 
 constexpr ParallelField<std::string> kStrategy = {
@@ -129,7 +137,9 @@ constexpr SettingsField kFields[] = {
     {"tokenizer", &Settings::tokenizer,
      "a directory with a Hugging Face tokenizer.json; empty: --model's if it "
      "has one, else bytes"},
-    {"dtype", kDType, "type of weights and activations: fp32, bf16"},
+    {"dtype", kDType,
+     "type of weights and activations: fp32, bf16; fp8: bf16, and the products "
+     "of transformer layers in fp8"},
     {"length", &Settings::length, "tokens per sequence"},
     {"batch", &Settings::batch, "sequences per step, over all ranks"},
     {"micro_batch", Plain<&ParallelConfig::micro_batch, int64_t>(),

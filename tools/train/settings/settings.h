@@ -173,6 +173,9 @@ struct ParallelField {
   absl::Status (*set)(const T& value, topology::ParallelConfig& parallel);
 };
 
+// The value of --dtype: "fp32", "bf16" or "fp8".
+std::string_view DTypeFlag(const topology::ParallelConfig& parallel);
+
 struct SettingsField {
   std::string_view name;  // Of the field, its flag, and its key in files.
   std::variant<bool Settings::*, int64_t Settings::*, double Settings::*,

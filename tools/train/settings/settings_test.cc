@@ -175,8 +175,8 @@ TEST_F(SettingsTest, MalformedFlagsAreRefusedInWords) {
               Refused("--data=a,,b: expected names separated by commas"));
   for (const auto& [argument, message] :
        {std::pair("--mesh=dp0", "--mesh=dp0: axis \"dp\" has size 0"),
-        std::pair("--dtype=fp8",
-                  "--dtype=fp8: must be one of fp32, bf16, such"),
+        std::pair("--dtype=fp4",
+                  "--dtype=fp4: must be one of fp32, bf16, fp8, such"),
         std::pair("--strategy=", "--strategy=: must be one of all_reduce"),
         std::pair("--memory_limit=0", "must be a number of bytes above 0")}) {
     const absl::FlagSaver saver;
@@ -268,6 +268,17 @@ TEST_F(SettingsTest, ReadsOldFiles) {
               IsOkAndHolds(Settings()));
 }
 
+TEST_F(SettingsTest, Fp8IsBf16WithProductsInFp8) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Settings settings,
+                               ParseSettings(R"({"dtype": "fp8"})"));
+  EXPECT_EQ(settings.parallel.dtype, DType::kBF16);
+  EXPECT_TRUE(settings.parallel.fp8);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
+                               FormatSettings(settings));
+  EXPECT_THAT(json, HasSubstr("\"dtype\": \"fp8\""));
+  EXPECT_THAT(ParseSettings(json), IsOkAndHolds(settings));
+}
+
 // Text in any field survives a round trip through a file.
 TEST_F(SettingsTest, WritesWhatFlagsTake) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
@@ -320,8 +331,9 @@ TEST_F(SettingsTest, RefusesJsonThatIsNoSettings) {
   EXPECT_THAT(ParseSettings(R"({"mesh": 8})"), Refused("a text in quotes"));
   EXPECT_THAT(ParseSettings(R"({"mesh": "dp0"})"),
               Refused("key \"mesh\": --mesh=dp0: axis \"dp\" has size 0"));
-  EXPECT_THAT(ParseSettings(R"({"dtype": "f32"})"),
-              Refused("key \"dtype\": --dtype=f32: must be one of fp32, bf16"));
+  EXPECT_THAT(
+      ParseSettings(R"({"dtype": "f32"})"),
+      Refused("key \"dtype\": --dtype=f32: must be one of fp32, bf16, fp8"));
   EXPECT_THAT(
       ParseSettings(R"({"data": "docs"})"),
       Refused("expected a list of texts such as [\"docs\"], found \"docs\""));

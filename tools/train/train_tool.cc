@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -46,6 +47,7 @@
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings.h"
 #include "tools/train/settings/settings_flags.h"
+#include "topology/discovery/nvml.h"
 
 // This file reads from top to bottom in the order of a run: the flags, the
 // checks, the processes of the ranks, each rank's work, the end of the run.
@@ -351,6 +353,17 @@ absl::Status RunOneRank(const Settings& settings,
 
 // The checks.
 
+// The free memory of GPUs by PCI bus id, in lower case; empty without NVML.
+std::map<std::string, int64_t> FreeGpuMemory() {
+  std::map<std::string, int64_t> free;
+  const auto gpus = topology::ReadNvml();
+  if (!gpus.ok()) return free;
+  for (const topology::NvmlGpu& gpu : *gpus) {
+    if (gpu.memory_bytes > 0) free[gpu.bus_id] = gpu.free_bytes;
+  }
+  return free;
+}
+
 // What the run needs of GPUs: device memory of the rank that needs most, as
 // Worker takes it, and sizes for fp8.
 absl::Status SetDeviceNeeds(const Settings& settings, std::ostream& err,
@@ -390,6 +403,8 @@ absl::Status SetDevice(
   const auto found = FindCudaDevices();
   if (found.ok() && !found->empty()) {
     TESSERA_RETURN_IF_ERROR(SetDeviceNeeds(settings, err, needs));
+    // Under a launcher, what is used may be of other ranks of this run.
+    if (!launcher.has_value()) needs.free_bytes = FreeGpuMemory();
   }
   TESSERA_ASSIGN_OR_RETURN(const DeviceChoice choice,
                            ChooseDevice(settings.device, found, needs));

@@ -157,6 +157,7 @@ absl::StatusOr<NvmlGpu> Nvml::Describe(nvml_abi::Device device) const {
   gpu.bus_id =
       absl::StrFormat("%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
   gpu.memory_bytes = static_cast<int64_t>(memory.total);
+  gpu.free_bytes = static_cast<int64_t>(memory.free);
   gpu.nvlink_bandwidth = NvlinkBandwidth(device);
   return gpu;
 }

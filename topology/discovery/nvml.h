@@ -24,6 +24,7 @@ struct NvmlGpu {
   std::string name;
   std::string bus_id;  // "0000:18:00.0"
   int64_t memory_bytes = 0;
+  int64_t free_bytes = 0;  // Not used by any process, now.
   // All active NVLinks together, bytes per second in one direction; 0 if it
   // has none or the library is too old to say.
   double nvlink_bandwidth = 0;

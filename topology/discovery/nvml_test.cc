@@ -42,6 +42,8 @@ TEST_F(NvmlTest, ReadsEveryGpu) {
   EXPECT_EQ(gpus[2].name, "Fake GPU 2");
   EXPECT_EQ(gpus[2].bus_id, "0000:9a:00.0");
   EXPECT_EQ(gpus[2].memory_bytes, int64_t{1} << 36);
+  EXPECT_EQ(gpus[2].free_bytes, int64_t{1} << 36);
+  EXPECT_EQ(gpus[1].free_bytes, int64_t{1} << 34);
   // 12 links of version 3, 25 GB/s each; GPU 3 has ten of them.
   EXPECT_EQ(gpus[2].nvlink_bandwidth, 300e9);
   EXPECT_EQ(gpus[3].nvlink_bandwidth, 250e9);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -66,20 +67,33 @@ absl::Status CheckCount(std::string_view device, const Gpus& usable,
       "more machines"));
 }
 
+int64_t FreeBytes(const CudaDeviceInfo& gpu, const DeviceNeeds& needs) {
+  const auto found =
+      needs.free_bytes.find(absl::AsciiStrToLower(gpu.properties.pci_bus_id));
+  const int64_t total = gpu.properties.total_bytes;
+  return found == needs.free_bytes.end() ? total
+                                         : std::min(total, found->second);
+}
+
 absl::Status CheckMemory(const Gpus& usable, const DeviceNeeds& needs) {
   const int64_t ranks = needs.has_own_gpu ? 1 : needs.ranks_here;
   const auto gpus = static_cast<int64_t>(usable.size());
   const int64_t sharers = (ranks + gpus - 1) / gpus;
   for (const CudaDeviceInfo& gpu :
        std::span(usable).first(static_cast<size_t>(std::min(ranks, gpus)))) {
-    if (needs.bytes * sharers <= gpu.properties.total_bytes) continue;
+    const int64_t total = gpu.properties.total_bytes;
+    const int64_t free = FreeBytes(gpu, needs);
+    if (needs.bytes * sharers <= free) continue;
     const std::string who =
         sharers == 1 ? "a rank needs "
                      : absl::StrCat(sharers, " ranks of a GPU need ");
     return absl::FailedPreconditionError(absl::StrCat(
         who, ByteSize(needs.bytes * sharers).ToString(),
         " of device memory, and ", GpuName(gpu), " has ",
-        ByteSize(gpu.properties.total_bytes).ToString(),
+        ByteSize(total).ToString(),
+        free < total ? absl::StrCat(", of which ", ByteSize(free).ToString(),
+                                    " are free: other processes use the rest")
+                     : "",
         "; give a smaller --micro_batch, --recompute=full, a higher --zero, "
         "--offload, or more ranks"));
   }

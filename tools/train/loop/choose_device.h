@@ -9,6 +9,7 @@
 #define TESSERA_TOOLS_TRAIN_LOOP_CHOOSE_DEVICE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +30,9 @@ struct DeviceNeeds {
   bool shares_gpus = false;
   // Device memory of the rank that needs most; 0: not predicted.
   int64_t bytes = 0;
+  // Bytes of each GPU that no process uses, by PCI bus id in lower case. Of
+  // GPUs that are not here, all.
+  std::map<std::string, int64_t> free_bytes = {};
   // Why no GPU can execute the run, with what to do about it.
   absl::Status possible = absl::OkStatus();
 };
@@ -41,8 +45,8 @@ struct DeviceChoice {
 };
 
 // `device` is a valid --device. With an empty one, GPUs are used if there are
-// enough that are usable and have the memory; otherwise the processor, with a
-// note if there are GPUs. Without GPUs there is no note.
+// enough that are usable and have the free memory; otherwise the processor,
+// with a note if there are GPUs. Without GPUs there is no note.
 //
 // With "cuda" or "cuda:N", FailedPrecondition in one line, with what to do, if
 // there is no usable GPU, if there are fewer than ranks, or if their memory

@@ -95,6 +95,26 @@ TEST(ChooseDeviceTest, AGpuThatIsNotUsedIsNotedWithTheReason) {
   }
 }
 
+TEST(ChooseDeviceTest, OtherProcessesMayUseAGpu) {
+  CudaDeviceInfo gpu = Gpu(0);
+  gpu.properties.pci_bus_id = "0000:3B:00.0";
+  DeviceNeeds needs = {.bytes = 30 * kGiB,
+                       .free_bytes = {{"0000:3b:00.0", 20 * kGiB}}};
+  const std::vector<CudaDeviceInfo> found = {gpu};
+  EXPECT_THAT(
+      ChooseDevice("cuda", found, needs),
+      StatusIs(kFailed, HasSubstr("a rank needs 30GiB of device memory, "
+                                  "and GPU 0 (H100) has 80GiB, of which "
+                                  "20GiB are free: other processes")));
+  TESSERA_ASSERT_OK_AND_ASSIGN(DeviceChoice choice,
+                               ChooseDevice("", found, needs));
+  EXPECT_EQ(choice.device, "cpu");
+  EXPECT_THAT(choice.note, HasSubstr("20GiB are free"));
+  needs.bytes = 20 * kGiB;
+  TESSERA_ASSERT_OK_AND_ASSIGN(choice, ChooseDevice("", found, needs));
+  EXPECT_EQ(choice.device, "cuda");
+}
+
 TEST(ChooseDeviceTest, ThreadsShareGpus) {
   const std::vector<CudaDeviceInfo> found = {Gpu(0), Gpu(1)};
   const int64_t room = found[0].properties.total_bytes;

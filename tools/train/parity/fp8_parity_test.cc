@@ -1,7 +1,5 @@
 // Training with products in fp8: any mesh has the losses of one rank, those of
 // bf16 are near, and emulated devices have the bits of the processor.
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <iostream>
 #include <vector>

@@ -56,4 +56,12 @@ void DeviceTimeline::HostWaits(std::span<const uint64_t> numbers) {
   host_ = std::max(host_, EndOf(numbers));
 }
 
+void DeviceTimeline::HostWorks(std::string_view name, size_t bytes) {
+  if (timing_.host_seconds == nullptr) return;
+  const double seconds = timing_.host_seconds(name, bytes);
+  host_ += seconds;
+  time_.host += seconds;
+  time_.elapsed = std::max(time_.elapsed, host_);
+}
+
 }  // namespace tessera

@@ -8,7 +8,7 @@
 // when the work that its queue has waited for is done, and when its resource is
 // free. Copies from and to the host have a link for each direction; functions
 // of different queues run side by side. The host takes no time except where it
-// waits.
+// waits, and what DeviceTiming::host_seconds says.
 #ifndef TESSERA_BASE_DEVICE_DEVICE_TIMELINE_H_
 #define TESSERA_BASE_DEVICE_DEVICE_TIMELINE_H_
 
@@ -32,6 +32,8 @@ struct DeviceTiming {
   // The time of a function by its name and the bytes that it accesses. Null:
   // by the bytes alone.
   std::function<double(std::string_view name, size_t bytes)> work_seconds = {};
+  // The time of the host at a Device::HostAccess of this name. Null: none.
+  std::function<double(std::string_view name, size_t bytes)> host_seconds = {};
 };
 
 struct SimulatedTime {
@@ -40,9 +42,10 @@ struct SimulatedTime {
   double work = 0;
   double uploads = 0;
   double downloads = 0;
+  double host = 0;
 
   // No order of the work is faster.
-  double bound() const { return std::max({work, uploads, downloads}); }
+  double bound() const { return std::max({work, uploads, downloads, host}); }
 };
 
 class DeviceTimeline {
@@ -57,6 +60,12 @@ class DeviceTimeline {
            std::string_view name, size_t bytes);
   // The host waits for the operations up to these numbers, by queue.
   void HostWaits(std::span<const uint64_t> numbers);
+  // The host works with `bytes` bytes.
+  void HostWorks(std::string_view name, size_t bytes);
+  // True if the operations up to these numbers are done at the host's time.
+  bool HaveHappened(std::span<const uint64_t> numbers) const {
+    return EndOf(numbers) <= host_;
+  }
 
   SimulatedTime time() const { return time_; }
 

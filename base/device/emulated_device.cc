@@ -449,10 +449,16 @@ class EmulatedDeviceCore {
     return CheckOutsideCapture(what);
   }
 
+  // With a timeline, by its time: the work is done now if it should have been.
   absl::StatusOr<bool> Test(const EmulatedPoint& point) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     TESSERA_RETURN_IF_ERROR(status_);
     TESSERA_RETURN_IF_ERROR(CheckHost(point, "tests"));
+    if (timeline_) {
+      if (!timeline_->HaveHappened(point.clock)) return false;
+      AwaitDone(lock, point.clock);
+      TESSERA_RETURN_IF_ERROR(status_);
+    }
     if (!IsDone(point.clock)) return false;
     JoinHost(point.clock);
     return true;
@@ -493,6 +499,7 @@ class EmulatedDeviceCore {
     TESSERA_RETURN_IF_ERROR(status_);
     TESSERA_RETURN_IF_ERROR(CheckCapturedAccess(access, what, place));
     Keep(checker_.HostAccess(what, place, access));
+    if (timeline_) timeline_->HostWorks(what, access.size);
     return status_;
   }
 
@@ -697,15 +704,19 @@ class EmulatedDeviceCore {
     if (threads_.contains(std::this_thread::get_id())) ++counts_.host_waits;
   }
 
-  void Await(std::unique_lock<std::mutex>& lock, const Clock& point) {
-    if (checker_.HostKnows(point)) return;
-    CountWait();
+  // After an error nothing begins; what runs still uses its memory.
+  void AwaitDone(std::unique_lock<std::mutex>& lock, const Clock& point) {
     ++waiting_;
     changed_.notify_all();
-    // After an error nothing begins; what runs still uses its memory.
     done_.wait(lock,
                [&] { return status_.ok() ? IsDone(point) : !is_running_; });
     --waiting_;
+  }
+
+  void Await(std::unique_lock<std::mutex>& lock, const Clock& point) {
+    if (checker_.HostKnows(point)) return;
+    CountWait();
+    AwaitDone(lock, point);
     if (!status_.ok()) return;
     JoinHost(point);
     if (checker_.segments() < 2 * segments_kept_ + 1024) return;

@@ -82,6 +82,10 @@ absl::Status AdamW::Run(const RangesStep& prepared,
   return Annotate(RunRanges(prepared, ranges, pool_), "AdamW");
 }
 
+absl::Status AdamW::Undo(std::span<const ParameterRange> ranges) {
+  return Annotate(UndoRanges(2, ranges, pool_), "AdamW");
+}
+
 absl::Status AdamW::Step(int64_t step, const StepScale& scale,
                          std::span<const ParameterRange> ranges) {
   TESSERA_ASSIGN_OR_RETURN(const RangesStep prepared, Prepare(step, scale));

@@ -84,6 +84,10 @@ class AdamW {
   absl::Status Run(const RangesStep& prepared,
                    std::span<const ParameterRange> ranges);
 
+  // Restores what the last step of ranges with `undo` has overwritten, bit for
+  // bit, but not their copies. Errors as UndoRanges.
+  absl::Status Undo(std::span<const ParameterRange> ranges);
+
  private:
   explicit AdamW(const AdamWOptions& options)
       : options_(options), pool_(options.threads) {}

@@ -141,5 +141,62 @@ TEST(Identity, OverRanges) {
   }
 }
 
+// A step that saves what it overwrites has the bits of one that does not, and
+// can be undone.
+template <typename Optimizer>
+void ExpectUndone(Optimizer& optimizer, int moments, const StepTypes& types,
+                  int64_t size) {
+  StepState state(types, size, /*seed=*/7), expected(types, size, /*seed=*/7);
+  std::mt19937_64 random(8), same(8);
+  for (int64_t step = 1; step <= 3; ++step) {
+    state.SetGradient(random);
+    expected.SetGradient(same);
+    ParameterRange range = state.Whole();
+    std::vector<std::byte> undo(static_cast<size_t>(UndoBytes(range, moments)));
+    range.undo = undo;
+    // A step of other numbers, NaN among them, leaves no trace.
+    const StepScale wrong = {.unscale = step == 2 ? 1e30 : 1};
+    TESSERA_ASSERT_OK(optimizer.Step(step, wrong, {&range, 1}));
+    TESSERA_ASSERT_OK(optimizer.Undo({&range, 1}));
+    TESSERA_ASSERT_OK(optimizer.Step(step, kScale, {&range, 1}));
+    const ParameterRange plain = expected.Whole();
+    TESSERA_ASSERT_OK(optimizer.Step(step, kScale, {&plain, 1}));
+    ASSERT_EQ(state.Bytes(), expected.Bytes()) << Title(types) << " " << size;
+  }
+}
+
+TEST(Identity, AStepCanBeUndone) {
+  const auto adamw = *AdamW::Create({.threads = 2});
+  const auto sgd = *Sgd::Create({.momentum = 0.9, .threads = 2});
+  const auto plain = *Sgd::Create({});
+  for (const StepTypes& types : AllTypes()) {
+    for (const int64_t size : {0, 1, 67, 8192, 70001}) {
+      ExpectUndone(*adamw, 2, types, size);
+      ExpectUndone(*sgd, 1, types, size);
+      ExpectUndone(*plain, 0, types, size);
+    }
+  }
+}
+
+TEST(Identity, UndoHasTheSizeOfWhatItSaves) {
+  const auto adamw = *AdamW::Create({});
+  StepState state({}, 10, 1);
+  ParameterRange range = state.Whole();
+  std::vector<std::byte> undo(119);
+  const std::vector<std::byte> before = state.Bytes();
+  const auto refused = [](const std::string& text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument,
+                    ::testing::HasSubstr(text));
+  };
+  EXPECT_THAT(adamw->Undo({&range, 1}), refused("has no undo"));
+  range.undo = undo;
+  EXPECT_THAT(adamw->Step(1, {}, {&range, 1}),
+              refused("undo has 119 bytes; the parameter and its moments have "
+                      "120"));
+  range.undo = {range.parameter.data(), 120};
+  EXPECT_THAT(adamw->Step(1, {}, {&range, 1}), refused("overlaps"));
+  EXPECT_EQ(state.Bytes(), before);
+}
+
 }  // namespace
 }  // namespace tessera::offload

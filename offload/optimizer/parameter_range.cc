@@ -298,6 +298,15 @@ absl::Status CheckRange(const ParameterRange& range, int moments) {
   return CheckSpan("copy", range.copy, range);
 }
 
+absl::Status CheckUndo(const ParameterRange& range, int moments) {
+  const auto bytes = static_cast<int64_t>(range.undo.size());
+  if (bytes == 0 || bytes == UndoBytes(range, moments)) return absl::OkStatus();
+  return Refuse("undo", absl::StrCat("has ", bytes,
+                                     " bytes; the parameter and "
+                                     "its moments have ",
+                                     UndoBytes(range, moments)));
+}
+
 // "range 3 (layers.0.weight)".
 std::string Title(size_t index, const ParameterRange& range) {
   if (range.name.empty()) return absl::StrCat("range ", index);
@@ -330,6 +339,7 @@ void AddExtents(const ParameterRange& range, size_t index, int moments,
   add_span("parameter", range.parameter, true);
   add_span("gradient", range.gradient, false);
   add_span("copy", range.copy, true);
+  add("undo", range.undo.data(), range.undo.size(), true);
   const MomentSpan* const spans[] = {&range.first, &range.second};
   constexpr std::string_view kNames[] = {"first moment", "second moment"};
   for (int i = 0; i < moments; ++i) {
@@ -371,10 +381,21 @@ absl::Status CheckOverlaps(std::span<const ParameterRange> ranges,
 
 }  // namespace
 
+int64_t UndoBytes(const ParameterRange& range, int moments) {
+  int64_t bytes = range.parameter.size_in_bytes();
+  const MomentSpan* const spans[] = {&range.first, &range.second};
+  for (int i = 0; i < moments; ++i) {
+    bytes += MomentBytes(spans[i]->format, spans[i]->size).value_or(0);
+  }
+  return bytes;
+}
+
 absl::Status CheckRanges(std::span<const ParameterRange> ranges, int moments) {
   for (size_t i = 0; i < ranges.size(); ++i) {
     if (ranges[i].frozen) continue;
     TESSERA_RETURN_IF_ERROR(CheckRange(ranges[i], moments),
+                            Annotate(_, Title(i, ranges[i])));
+    TESSERA_RETURN_IF_ERROR(CheckUndo(ranges[i], moments),
                             Annotate(_, Title(i, ranges[i])));
   }
   return CheckOverlaps(ranges, moments);

@@ -187,9 +187,15 @@ struct ParameterRange {
   MomentSpan second = {};        // Updated; AdamW alone.
   TypedSpan copy = {};           // bf16 or f16; set to the new parameters,
                                  // rounded to nearest even. Empty: none.
+  // UndoBytes of the range, to which a step saves the parameter and the moments
+  // before it overwrites them, so that it can be undone. Empty: not saved.
+  std::span<std::byte> undo = {};
 
   bool frozen = false;  // Nothing is read, written or checked.
 };
+
+// Bytes of the parameter and of its first `moments` (0 to 2) moments.
+int64_t UndoBytes(const ParameterRange& range, int moments);
 
 // OK, or InvalidArgument, with the range's name and number, if lengths differ,
 // a type is not supported, data is not aligned to its elements, `begin` or the

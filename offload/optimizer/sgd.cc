@@ -80,6 +80,12 @@ absl::Status Sgd::Run(const RangesStep& prepared,
   return Annotate(RunRanges(prepared, ranges, pool_), "Sgd");
 }
 
+absl::Status Sgd::Undo(std::span<const ParameterRange> ranges) {
+  return Annotate(
+      UndoRanges(RuleOf(options_) == StepRule::kPlain ? 0 : 1, ranges, pool_),
+      "Sgd");
+}
+
 absl::Status Sgd::Step(int64_t step, const StepScale& scale,
                        std::span<const ParameterRange> ranges) {
   TESSERA_ASSIGN_OR_RETURN(const RangesStep prepared, Prepare(step, scale));

@@ -72,6 +72,10 @@ class Sgd {
   absl::Status Run(const RangesStep& prepared,
                    std::span<const ParameterRange> ranges);
 
+  // Restores what the last step of ranges with `undo` has overwritten, bit for
+  // bit, but not their copies. Errors as UndoRanges.
+  absl::Status Undo(std::span<const ParameterRange> ranges);
+
  private:
   explicit Sgd(const SgdOptions& options)
       : options_(options), pool_(options.threads) {}

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -79,6 +80,56 @@ int64_t LastLevelCache() {
   return bytes > 0 ? bytes : kUsual;
 }
 
+// Elements whose old bytes are saved at a time: they stay in the second-level
+// cache until the step reads them. Whole tiles and blocks.
+constexpr int64_t kElementsSaved = 8192;
+static_assert(kElementsOfPart % kElementsSaved == 0 &&
+              kElementsSaved % kLargestTile == 0);
+
+// Calls visit(live, saved, bytes) for each array of elements [at, at + count)
+// that a step overwrites, with its place in range.undo. `at` starts a block.
+template <typename Visit>
+void ForEachOverwritten(const ParameterRange& range, int moments, int64_t at,
+                        int64_t count, const Visit& visit) {
+  std::byte* saved = range.undo.data();
+  const auto add = [&](std::byte* live, int64_t width, int64_t begin, int64_t n,
+                       int64_t all) {
+    visit(live + begin * width, saved + begin * width,
+          static_cast<size_t>(n * width));
+    saved += all * width;
+  };
+  const int64_t size = range.parameter.size();
+  add(range.parameter.data(), SizeInBytes(range.parameter.dtype()), at, count,
+      size);
+  const MomentSpan* const spans[] = {&range.first, &range.second};
+  for (int i = 0; i < moments; ++i) {
+    const MomentSpan& moment = *spans[i];
+    const auto blocks = static_cast<int64_t>(moment.largest.size());
+    const int64_t bytes = MomentBytes(moment.format, size).value_or(0) -
+                          blocks * static_cast<int64_t>(sizeof(float));
+    add(moment.values, size == 0 ? 0 : bytes / size, at, count, size);
+    if (blocks == 0) continue;
+    const int64_t block = moment.format.block;
+    add(reinterpret_cast<std::byte*>(moment.largest.data()), sizeof(float),
+        at / block, (count + block - 1) / block, blocks);
+  }
+}
+
+// A step of [at, at + count) that saves what it overwrites.
+void RunStepWithUndo(const RangesStep& step, const ParameterRange& range,
+                     int64_t at, int64_t count, bool streams_copy) {
+  const int64_t end = at + count;
+  for (; at < end; at += kElementsSaved) {
+    const int64_t some = std::min(kElementsSaved, end - at);
+    ForEachOverwritten(range, step.moments, at, some,
+                       [](const std::byte* live, std::byte* saved,
+                          size_t bytes) { std::memcpy(saved, live, bytes); });
+    StepJob job = JobOf(step, range, at, some);
+    job.streams_copy = streams_copy;
+    RunStep(job);
+  }
+}
+
 }  // namespace
 
 StepJob JobOf(const RangesStep& step, const ParameterRange& range, int64_t at,
@@ -110,11 +161,37 @@ absl::Status RunRanges(const RangesStep& step,
   const bool streams_copy = Footprint(ranges) > LastLevelCache();
   pool.Run(static_cast<int64_t>(parts.size()), [&](int64_t i) {
     const auto& [range, at] = parts[static_cast<size_t>(i)];
-    StepJob job =
-        JobOf(step, *range, at,
-              std::min(kElementsOfPart, range->parameter.size() - at));
+    const int64_t count =
+        std::min(kElementsOfPart, range->parameter.size() - at);
+    if (!range->undo.empty()) {
+      return RunStepWithUndo(step, *range, at, count, streams_copy);
+    }
+    StepJob job = JobOf(step, *range, at, count);
     job.streams_copy = streams_copy;
     RunStep(job);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status UndoRanges(int moments, std::span<const ParameterRange> ranges,
+                        ParallelForPool& pool) {
+  TESSERA_RETURN_IF_ERROR(CheckRanges(ranges, moments));
+  for (const ParameterRange& range : ranges) {
+    if (range.frozen || range.parameter.empty() || !range.undo.empty()) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("range \"", range.name.substr(0, 80),
+                     "\" has no undo; give the one "
+                     "of the step"));
+  }
+  const std::vector<Part> parts = PartsOf(ranges);
+  pool.Run(static_cast<int64_t>(parts.size()), [&](int64_t i) {
+    const auto& [range, at] = parts[static_cast<size_t>(i)];
+    ForEachOverwritten(*range, moments, at,
+                       std::min(kElementsOfPart, range->parameter.size() - at),
+                       [](std::byte* live, const std::byte* saved,
+                          size_t bytes) { std::memcpy(live, saved, bytes); });
   });
   return absl::OkStatus();
 }

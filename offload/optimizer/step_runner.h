@@ -55,6 +55,12 @@ absl::Status RunRanges(const RangesStep& step,
                        std::span<const ParameterRange> ranges,
                        ParallelForPool& pool);
 
+// Restores the parameter and the moments of ranges that a step with the same
+// `undo` has changed, bit for bit; a copy is left as it is. InvalidArgument,
+// with nothing written, as CheckRanges, and for a range without undo.
+absl::Status UndoRanges(int moments, std::span<const ParameterRange> ranges,
+                        ParallelForPool& pool);
+
 // The key of random rounding of a step.
 uint32_t RandomKey(uint64_t seed, int64_t step);
 

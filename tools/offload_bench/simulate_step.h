@@ -39,13 +39,18 @@ struct Offload {
   std::string_view name;
   bool optimizer = false;   // Master weights and moments.
   bool parameters = false;  // Values.
-  bool host_steps = false;  // The host runs the optimizer (ZeRO-Offload).
+  bool host_steps = false;  // The host runs the optimizer (ZeRO-Offload),
+  bool early = false;       // and begins before the norm is known.
 };
 
-inline constexpr std::array<Offload, 6> kOffloads = {{
+inline constexpr std::array<Offload, 7> kOffloads = {{
     {.name = "none"},
     {.name = "optimizer", .optimizer = true},
     {.name = "optimizer, host steps", .optimizer = true, .host_steps = true},
+    {.name = "optimizer, early steps",
+     .optimizer = true,
+     .host_steps = true,
+     .early = true},
     {.name = "parameters", .parameters = true},
     {.name = "both", .optimizer = true, .parameters = true},
     {.name = "both, host steps",
@@ -56,13 +61,11 @@ inline constexpr std::array<Offload, 6> kOffloads = {{
 
 // Seconds of one step.
 struct SimulatedStep {
-  // Until all is done. The host's optimizer is added to the timeline's time, as
-  // if nothing overlapped with it.
-  double elapsed = 0;
-  double work = 0;  // Of the device.
+  double elapsed = 0;  // Until all is done.
+  double work = 0;     // Of the device.
   double uploads = 0;
   double downloads = 0;
-  double host_optimizer = 0;
+  double host_optimizer = 0;  // Without what early steps save besides.
 
   // No order of these is faster.
   double bound() const;

@@ -269,6 +269,80 @@ TEST(DeviceTrainingTest, AStepOnTheHostHasTheBitsOfTheCpu) {
   EXPECT_GT(stepped_after, 0);
 }
 
+// Steps that begin before the norm is known, and are undone where it clips or a
+// gradient is not finite.
+TEST(DeviceTrainingTest, EarlyStepsHaveTheBitsOfTheCpu) {
+  int kept = 0, clipped = 0, skipped = 0, partly = 0;
+  const int64_t parameters = testing::ToyModel(DType::kF32).count();
+  for (const double clip_norm : {0.0, 1.0, 3.0}) {
+    for (const Case& c : HostSteps()) {
+      SCOPED_TRACE(absl::StrCat(c.name, ", clip ", clip_norm));
+      Tiers tiers;
+      ToyOptions options = c.options;
+      options.state.clip_norm = clip_norm;
+      options.state.optimizer_tier = &tiers.host;
+      options.state.speculative_bytes = clip_norm == 1 ? 1500 : 1 << 30;
+      for (const ToyResult& result : ExpectBitsOfTheCpu(options)) {
+        EXPECT_THAT(result.waits_in_step, Each(Le(1 + parameters)));
+        EXPECT_EQ(result.allocations.back(), 0);
+        for (const UpdateReport& report : result.reports) {
+          const bool early = report.stepped_early > 0;
+          kept += early && !report.skipped && report.clip_factor == 1;
+          clipped += early && report.clip_factor < 1;
+          skipped += early && report.skipped;
+          partly += early && report.stepped_early < parameters / 2;
+        }
+      }
+    }
+  }
+  std::cout << "early steps: " << kept << " kept, " << clipped << " clipped, "
+            << skipped << " skipped, " << partly << " of few parameters\n";
+  EXPECT_GT(kept, 0);
+  EXPECT_GT(clipped, 0);
+  EXPECT_GT(skipped, 0);
+  EXPECT_GT(partly, 0);
+}
+
+// After a step that was clipped the next one waits for the norm.
+TEST(DeviceTrainingTest, AfterClippingAStepWaits) {
+  Tiers tiers;
+  ToyOptions options = Base(/*stage=*/1);
+  options.device_seed = 1;
+  options.steps = 4;
+  options.state.clip_norm = 1e-6;
+  options.state.optimizer_tier = &tiers.host;
+  options.state.speculative_bytes = 1 << 20;
+  const ToyResult result = TrainOk(options)[0];
+  EXPECT_GT(result.reports[0].stepped_early, 0);
+  for (size_t i = 1; i < result.reports.size(); ++i) {
+    EXPECT_EQ(result.reports[i].stepped_early, 0);
+  }
+}
+
+// State in a tier without in-place access is stepped in the order in which it
+// is read ahead.
+TEST(DeviceTrainingTest, StateThatIsReadAheadIsNotSteppedEarly) {
+  Tiers tiers;
+  ToyOptions options = Base(/*stage=*/2);
+  options.state.optimizer_tier = &tiers.far;
+  options.state.speculative_bytes = 1 << 20;
+  for (const UpdateReport& report : ExpectBitsOfTheCpu(options)[0].reports) {
+    EXPECT_EQ(report.stepped_early, 0);
+  }
+}
+
+TEST(DeviceTrainingTest, EarlyStepsNeedATier) {
+  ShardedStateOptions options;
+  options.speculative_bytes = 1;
+  EXPECT_THAT(CheckOptions(options, testing::ToyModel(DType::kF32)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("speculative_bytes without optimizer_tier")));
+  options.speculative_bytes = -1;
+  EXPECT_THAT(CheckOptions(options, testing::ToyModel(DType::kF32)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("speculative_bytes is -1")));
+}
+
 TEST(DeviceTrainingTest, AStepOnTheHostNeedsATier) {
   ShardedStateOptions options;
   options.optimizer_on_host = true;
@@ -286,7 +360,37 @@ SimulatedTime TimePerStep(ToyOptions options) {
   return {.elapsed = (many.elapsed - few.elapsed) / 4,
           .work = (many.work - few.work) / 4,
           .uploads = (many.uploads - few.uploads) / 4,
-          .downloads = (many.downloads - few.downloads) / 4};
+          .downloads = (many.downloads - few.downloads) / 4,
+          .host = (many.host - few.host) / 4};
+}
+
+// The host steps early gradients while the device is still at the backward.
+TEST(DeviceTrainingTest, EarlyStepsHideTheOptimizer) {
+  SimulatedTime times[2];
+  for (const bool early : {false, true}) {
+    Tiers tiers;
+    ToyOptions options = Base(/*stage=*/2);
+    options.dtype = DType::kBF16;
+    options.device_seed = 1;
+    options.state.clip_norm = 0;
+    options.state.optimizer_tier = &tiers.host;
+    options.state.speculative_bytes = early ? 1 << 20 : 0;
+    options.timing =
+        DeviceTiming{.memory_bytes_per_second = 2e6,
+                     .launch_seconds = 1e-6,
+                     .host_seconds = [](std::string_view name, size_t bytes) {
+                       return name.starts_with("step a parameter")
+                                  ? 1e-6 * static_cast<double>(bytes)
+                                  : 0;
+                     }};
+    times[early] = TimePerStep(options);
+    std::cout << (early ? "early" : "late") << ": a step takes "
+              << times[early].elapsed << " s, work " << times[early].work
+              << ", host " << times[early].host << "\n";
+  }
+  EXPECT_NEAR(times[true].host, times[false].host, 1e-9);
+  EXPECT_LT(times[true].elapsed,
+            times[false].elapsed - 0.3 * times[false].host);
 }
 
 // On a slow link, by the time that it is busy: 12 bytes a parameter of 16 bits

@@ -291,6 +291,7 @@ absl::Status OptimizerShard::StartDownload(
   if (!options_.on_host || gradient.size() == 0) return absl::OkStatus();
   HostCopy& copy = HostCopyOf(id);
   if (std::exchange(copy.is_downloaded, true)) return absl::OkStatus();
+  downloads_.push_back(id);
   if (!gradients.in_tier()) {
     TESSERA_RETURN_IF_ERROR(Download(gradient, copy.gradient));
     copy.gradient_span = offload::TypedSpan(copy.gradient.data(),
@@ -311,12 +312,13 @@ absl::Status OptimizerShard::ForgetDownload(ParameterId id) {
 }
 
 absl::Status OptimizerShard::AwaitDownloads() {
+  downloads_.clear();
   for (HostCopy& copy : host_copies_) copy.is_downloaded = false;
   return context_.queue().Wait(std::exchange(last_download_, {}));
 }
 
 absl::StatusOr<offload::TypedSpan> OptimizerShard::OpenValue(
-    ParameterId id, OwnValues& values) {
+    ParameterId id, std::string_view why, OwnValues& values) {
   if (!options_.on_host) return values.Open(id);
   if (values.InTier(id)) return values.OpenOnHost(id);
   HostCopy& copy = HostCopyOf(id);
@@ -331,8 +333,7 @@ absl::StatusOr<offload::TypedSpan> OptimizerShard::OpenValue(
   }
   TESSERA_RETURN_IF_ERROR(copy.uploaded.Wait());
   TESSERA_RETURN_IF_ERROR(copy.downloaded.Wait());
-  TESSERA_RETURN_IF_ERROR(
-      device.HostAccess(WritesTo(copy.value.bytes()), "step a parameter"));
+  TESSERA_RETURN_IF_ERROR(device.HostAccess(WritesTo(copy.value.bytes()), why));
   return offload::TypedSpan(copy.value.data(), dtype, size);
 }
 
@@ -362,18 +363,16 @@ absl::Status OptimizerShard::CloseGradient(ParameterId id,
   return gradients.in_tier() ? gradients.CloseOnHost(id) : absl::OkStatus();
 }
 
-absl::Status OptimizerShard::StepOne(int64_t step,
-                                     const offload::StepScale& scale,
-                                     ParameterId id, GradientReducer& gradients,
-                                     OwnValues& values) {
+absl::StatusOr<offload::ParameterRange> OptimizerShard::OpenRange(
+    ParameterId id, std::string_view why, GradientReducer& gradients,
+    OwnValues& values) {
   const Extent extent = context_.OwnExtent(id);
-  if (extent.size() == 0) return absl::OkStatus();
   offload::ParameterRange range;
   range.name = context_.model()[id].name();
   // Its place in the parameter: rounding does not depend on the sharding.
   range.begin = extent.begin;
   range.whole = context_.model()[id].elements;
-  TESSERA_ASSIGN_OR_RETURN(range.parameter, OpenValue(id, values));
+  TESSERA_ASSIGN_OR_RETURN(range.parameter, OpenValue(id, why, values));
   if (HasMaster(id)) {
     range.copy = range.parameter;
     TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> master,
@@ -386,16 +385,126 @@ absl::Status OptimizerShard::StepOne(int64_t step,
                            OpenMoment(OptimizerPart::kFirstMoment, id));
   TESSERA_ASSIGN_OR_RETURN(range.second,
                            OpenMoment(OptimizerPart::kSecondMoment, id));
-  TESSERA_RETURN_IF_ERROR(std::visit(
-      [&](const auto& optimizer) {
-        return ops().Step(*optimizer, step, scale, range);
-      },
-      optimizer_));
+  return range;
+}
+
+absl::Status OptimizerShard::CloseRange(ParameterId id,
+                                        GradientReducer& gradients) {
   TESSERA_RETURN_IF_ERROR(CloseGradient(id, gradients));
   for (OptimizerPart part : kAllOptimizerParts) {
     TESSERA_RETURN_IF_ERROR(Close(part, id, /*changed=*/true));
   }
+  return absl::OkStatus();
+}
+
+absl::Status OptimizerShard::StepRange(int64_t step,
+                                       const offload::StepScale& scale,
+                                       const offload::ParameterRange& range) {
+  return std::visit(
+      [&](const auto& optimizer) {
+        return ops().Step(*optimizer, step, scale, range);
+      },
+      optimizer_);
+}
+
+absl::Status OptimizerShard::StepOne(int64_t step,
+                                     const offload::StepScale& scale,
+                                     ParameterId id, GradientReducer& gradients,
+                                     OwnValues& values) {
+  if (context_.OwnExtent(id).size() == 0) return absl::OkStatus();
+  if (HostCopyOf(id).is_stepped) {
+    if (scale.clip_factor == 1) {
+      HostCopyOf(id).is_stepped = false;
+      return CloseValue(id, values);
+    }
+    TESSERA_RETURN_IF_ERROR(Undo(id, gradients, values));
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const offload::ParameterRange range,
+      OpenRange(id, "step a parameter", gradients, values));
+  TESSERA_RETURN_IF_ERROR(StepRange(step, scale, range));
+  TESSERA_RETURN_IF_ERROR(CloseRange(id, gradients));
   return CloseValue(id, values);
+}
+
+absl::StatusOr<Buffer*> OptimizerShard::UndoOf(
+    ParameterId id, const offload::ParameterRange& range) {
+  Buffer& undo = HostCopyOf(id).undo;
+  if (undo.size() > 0) return &undo;
+  const int64_t bytes = offload::UndoBytes(range, moment_count());
+  if (bytes > options_.speculative_bytes - undo_bytes_) return nullptr;
+  TESSERA_ASSIGN_OR_RETURN(
+      undo, Buffer::Allocate(HostMemory(), static_cast<size_t>(bytes)));
+  undo_bytes_ += bytes;
+  return &undo;
+}
+
+bool OptimizerShard::MaySpeculate(ParameterId id,
+                                  const GradientReducer& gradients,
+                                  const OwnValues& values) const {
+  const HostCopy& copy = host_copies_[static_cast<size_t>(id.value())];
+  if (!copy.is_downloaded || copy.is_stepped || gradients.in_tier() ||
+      values.InTier(id)) {
+    return false;
+  }
+  for (const OptimizerPart part : kAllOptimizerParts) {
+    const size_t block = BlockOf(part, id);
+    if (block != kNone &&
+        !stores_[static_cast<size_t>(part)]->IsInPlace(block)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<int64_t> OptimizerShard::Speculate(int64_t step, double unscale,
+                                                  const Event& known,
+                                                  GradientReducer& gradients,
+                                                  OwnValues& values) {
+  int64_t stepped = 0;
+  if (!options_.on_host || options_.speculative_bytes == 0) return stepped;
+  for (const ParameterId id : downloads_) {
+    if (!MaySpeculate(id, gradients, values)) continue;
+    TESSERA_ASSIGN_OR_RETURN(const bool is_known, known.Test());
+    if (is_known) break;
+    TESSERA_ASSIGN_OR_RETURN(
+        offload::ParameterRange range,
+        OpenRange(id, "step a parameter early", gradients, values));
+    TESSERA_ASSIGN_OR_RETURN(Buffer* const undo, UndoOf(id, range));
+    if (undo != nullptr) {
+      range.undo = undo->bytes();
+      TESSERA_RETURN_IF_ERROR(
+          StepRange(step, {.unscale = unscale, .clip_factor = 1}, range));
+      HostCopyOf(id).is_stepped = true;
+      ++stepped;
+    }
+    TESSERA_RETURN_IF_ERROR(CloseRange(id, gradients));
+  }
+  return stepped;
+}
+
+absl::Status OptimizerShard::Undo(ParameterId id, GradientReducer& gradients,
+                                  OwnValues& values) {
+  TESSERA_ASSIGN_OR_RETURN(offload::ParameterRange range,
+                           OpenRange(id, "undo a step", gradients, values));
+  HostCopy& copy = HostCopyOf(id);
+  range.undo = copy.undo.bytes();
+  TESSERA_RETURN_IF_ERROR(std::visit(
+      [&](const auto& optimizer) {
+        return optimizer->Undo({&range, 1});
+      },
+      optimizer_));
+  copy.is_stepped = false;
+  return CloseRange(id, gradients);
+}
+
+absl::Status OptimizerShard::CancelSpeculation(GradientReducer& gradients,
+                                               OwnValues& values) {
+  for (const ParameterId id : owned_) {
+    if (!HostCopyOf(id).is_stepped) continue;
+    TESSERA_RETURN_IF_ERROR(Undo(id, gradients, values));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tessera::zero3

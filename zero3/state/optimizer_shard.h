@@ -21,9 +21,15 @@
 // A parameter of 32 or 64 bits is its own master weight: its value is
 // downloaded too. For values and gradients in tiers nothing is copied here.
 // Pinned memory, allocated in the first step, holds a rank's gradients and
-// values. Ren et al., ZeRO-Offload, arXiv 2101.06840, section 4. The step waits
-// for the norm; a speculative step before it, undone where clipping or an
-// overflow requires it, is not implemented.
+// values. Ren et al., ZeRO-Offload, arXiv 2101.06840, section 4.
+//
+// The step needs the norm of all gradients, and so begins when the backward has
+// ended. With speculative_bytes the host, which has nothing else to do until
+// then, steps parameters whose gradients are there as if nothing were clipped,
+// and saves what it overwrites. If the norm then requires clipping, or a
+// gradient is not finite, it restores that and steps again: the bits are those
+// of a step that has waited. The idea is the speculation-then-validation of
+// Lian et al., SuperOffload, arXiv 2509.21271.
 #ifndef TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 #define TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 
@@ -130,6 +136,8 @@ struct OptimizerShardOptions {
   bool overlap = true;
   // Step on the host; needs a tier, and a queue that is not immediate.
   bool on_host = false;
+  // With on_host, memory for Speculate; 0: it does nothing.
+  int64_t speculative_bytes = 0;
   // Reads blocks of tiers without in-place access. With on_host, of the host.
   std::shared_ptr<ShardPrefetch> prefetch;
   // Has the queues of copies to and from the device; used with on_host.
@@ -173,6 +181,17 @@ class OptimizerShard {
   absl::Status ForgetDownload(ParameterId id);
   // Ends a step: later work of the device's queue comes after the downloads.
   absl::Status AwaitDownloads();
+  // Runs step number `step` without clipping on parameters whose downloads were
+  // started, in that order, until the event `known` of the norm has happened.
+  // Step keeps their state if it does not clip, and CancelSpeculation restores
+  // it. Leaves out those of which a part is in a tier without in-place access,
+  // whose value or gradient is in a tier, and for which speculative_bytes do
+  // not suffice. Returns how many were stepped.
+  absl::StatusOr<int64_t> Speculate(int64_t step, double unscale,
+                                    const Event& known,
+                                    GradientReducer& gradients,
+                                    OwnValues& values);
+  absl::Status CancelSpeculation(GradientReducer& gradients, OwnValues& values);
   // Runs step number `step` on all trainable elements of this rank.
   // Precondition: gradients.Finish() returned. After an error some parameters
   // have been updated. With on_host the host waits for the downloads.
@@ -197,6 +216,8 @@ class OptimizerShard {
     Event downloaded;            // Both.
     bool is_downloaded = false;  // In this step; may be under way.
     Event uploaded;              // The last upload of the value.
+    Buffer undo;                 // ParameterRange::undo; once it is needed.
+    bool is_stepped = false;     // By Speculate, in this step.
   };
 
   // The optimizer that is used.
@@ -227,7 +248,24 @@ class OptimizerShard {
   absl::Status StepOne(int64_t step, const offload::StepScale& scale,
                        ParameterId id, GradientReducer& gradients,
                        OwnValues& values);
+  // Its range, open until CloseRange, except for the value; `why` is for errors
+  // of the device.
+  absl::StatusOr<offload::ParameterRange> OpenRange(ParameterId id,
+                                                    std::string_view why,
+                                                    GradientReducer& gradients,
+                                                    OwnValues& values);
+  absl::Status CloseRange(ParameterId id, GradientReducer& gradients);
+  absl::Status StepRange(int64_t step, const offload::StepScale& scale,
+                         const offload::ParameterRange& range);
+  // Null without room in speculative_bytes.
+  absl::StatusOr<Buffer*> UndoOf(ParameterId id,
+                                 const offload::ParameterRange& range);
+  bool MaySpeculate(ParameterId id, const GradientReducer& gradients,
+                    const OwnValues& values) const;
+  absl::Status Undo(ParameterId id, GradientReducer& gradients,
+                    OwnValues& values);
   absl::StatusOr<offload::TypedSpan> OpenValue(ParameterId id,
+                                               std::string_view why,
                                                OwnValues& values);
   absl::Status CloseValue(ParameterId id, OwnValues& values);
   absl::StatusOr<offload::TypedSpan> OpenGradient(ParameterId id,
@@ -254,6 +292,8 @@ class OptimizerShard {
   const std::shared_ptr<StateOps> host_ops_ = HostStateOps();
   std::vector<HostCopy> host_copies_;  // By id.
   Event last_download_;
+  std::vector<ParameterId> downloads_;  // Of this step, as they were started.
+  int64_t undo_bytes_ = 0;              // Of all HostCopy::undo.
 };
 
 }  // namespace tessera::zero3

@@ -196,6 +196,10 @@ class ShardStore {
   const ShardBlock& block(size_t index) const { return shards_[index].block; }
   // True if any block is in a tier.
   bool in_tier() const;
+  // True unless the block is read into near memory before it is used.
+  bool IsInPlace(size_t index) const {
+    return shards_[index].prefetcher == nullptr;
+  }
 
   // Block `index` will be opened soon.
   void Announce(size_t index);

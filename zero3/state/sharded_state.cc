@@ -41,6 +41,14 @@ absl::Status CheckTiers(const ShardedStateOptions& options) {
         "optimizer_on_host without optimizer_tier: the optimizer's state is in "
         "memory of the device; give it a tier, such as a HostTier");
   }
+  TESSERA_RETURN_IF_ERROR(
+      AtLeast("speculative_bytes", options.speculative_bytes, 0));
+  if (options.speculative_bytes > 0 && options.optimizer_tier == nullptr) {
+    return absl::InvalidArgumentError(
+        "speculative_bytes without optimizer_tier: the device steps the "
+        "optimizer's state when the norm is known; give it a tier, such as a "
+        "HostTier");
+  }
   return absl::OkStatus();
 }
 
@@ -442,6 +450,7 @@ absl::Status ShardedState::CreateOptimizer() {
                               .key_prefix = options_.key_prefix,
                               .overlap = options_.overlap,
                               .on_host = on_host,
+                              .speculative_bytes = options_.speculative_bytes,
                               .prefetch = on_host ? host_prefetch_ : prefetch_,
                               .copies = prefetch_}));
   return absl::OkStatus();
@@ -764,11 +773,18 @@ absl::Status ShardedState::StartMeasuring() {
 }
 
 // The only wait of a step for the device, unless the host steps.
-absl::StatusOr<offload::GradientStatistics> ShardedState::SumOfOwn() {
+absl::StatusOr<offload::GradientStatistics> ShardedState::SumOfOwn(
+    UpdateReport& report) {
   offload::GradientStatistics all;
   TESSERA_RETURN_IF_ERROR(StartMeasuring());
   TESSERA_ASSIGN_OR_RETURN(const Download download,
                            staging_.StartDownload(statistics_.bytes()));
+  if (may_speculate_) {
+    TESSERA_ASSIGN_OR_RETURN(
+        report.stepped_early,
+        optimizer_->Speculate(steps_ + 1, 1 / scaler_.scale(), download.event(),
+                              *gradients_, *own_values_));
+  }
   TESSERA_ASSIGN_OR_RETURN(std::span<const std::byte> results, download.Wait());
   if (results.empty()) return all;
   for (const ModelParameter* parameter : TrainableOf(context_.model())) {
@@ -785,8 +801,10 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::SumOfOwn() {
   return all;
 }
 
-absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAll() {
-  TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics own, SumOfOwn());
+absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAll(
+    UpdateReport& report) {
+  TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics own,
+                           SumOfOwn(report));
   double sums[] = {own.sum_of_squares, static_cast<double>(own.non_finite)};
   const collectives::Buffer buffer{std::span(sums)};
   // At stage 0 every rank has measured everything.
@@ -813,16 +831,20 @@ absl::StatusOr<UpdateReport> ShardedState::StepAlone() {
   TESSERA_RETURN_IF_ERROR(CheckAllReduced());
   TESSERA_RETURN_IF_ERROR(CloseOwnGradients());
   TESSERA_RETURN_IF_ERROR(gradients_->Finish());
-  TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics statistics,
-                           MeasureAll());
   UpdateReport report;
+  TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics statistics,
+                           MeasureAll(report));
   report.loss_scale = scaler_.scale();
   report.skipped = !statistics.IsFinite();
   report.gradient_norm = statistics.Norm() / report.loss_scale;
   report.clip_factor =
       offload::ClipFactor(report.gradient_norm, options_.clip_norm);
   scaler_.Update(report.skipped);
-  if (!report.skipped) {
+  may_speculate_ = !report.skipped && report.clip_factor == 1;
+  if (report.skipped) {
+    TESSERA_RETURN_IF_ERROR(
+        optimizer_->CancelSpeculation(*gradients_, *own_values_));
+  } else {
     TESSERA_RETURN_IF_ERROR(optimizer_->Step(
         steps_ + 1,
         {.unscale = 1 / report.loss_scale, .clip_factor = report.clip_factor},

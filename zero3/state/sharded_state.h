@@ -93,6 +93,11 @@ struct ShardedStateOptions {
   // the state is copied to it and back. No effect on an immediate queue, whose
   // step is the host's anyway. Default: true if there is an optimizer_tier.
   std::optional<bool> optimizer_on_host = {};
+  // Where the host steps: memory for steps that begin before the gradient norm
+  // is known, and are undone if it requires that
+  // (OptimizerShardOptions::speculative_bytes). As many bytes as optimizer_tier
+  // holds are enough for all parameters. 0: none.
+  int64_t speculative_bytes = 0;
   // Prefix of keys in tiers. Ranks that share a tier need different ones.
   std::string key_prefix = "";
   // The budget of this rank's own memory; null: unlimited.
@@ -148,7 +153,7 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
 // and gradients is: a call orders later work of the queue, and only Step waits
 // for the device, once, for the norm of the gradients. With optimizer_on_host
 // it also waits for the downloads of the gradients, one parameter after the
-// other, between the norm and the update. Views are of the device's memory.
+// other, before each is updated. Views are of the device's memory.
 
 // Not owned; only used while the state is created.
 struct ShardedStateGroups {
@@ -167,6 +172,9 @@ struct UpdateReport {
   double loss_scale = 1;  // Of this step's gradients.
   // A gradient was infinite or NaN: nothing was changed but the loss scale.
   bool skipped = false;
+  // Parameters of this rank that the host stepped before the norm was known;
+  // undone if the step is skipped or clipped.
+  int64_t stepped_early = 0;
   // Traffic of this rank's shards with tiers in this step.
   ShardTraffic traffic = {};
 };
@@ -294,8 +302,9 @@ class ShardedState {
   std::vector<ElementRange> CountedOf(const ModelParameter& parameter) const;
   absl::Status CreateStatistics();
   absl::Status StartMeasuring();
-  absl::StatusOr<offload::GradientStatistics> SumOfOwn();
-  absl::StatusOr<offload::GradientStatistics> MeasureAll();
+  // Sets report.stepped_early.
+  absl::StatusOr<offload::GradientStatistics> SumOfOwn(UpdateReport& report);
+  absl::StatusOr<offload::GradientStatistics> MeasureAll(UpdateReport& report);
 
   const StateContext context_;
   const ShardedStateOptions options_;
@@ -304,6 +313,8 @@ class ShardedState {
   Buffer statistics_;  // One GradientStatistics for each CountedOf.
   int64_t steps_ = 0;
   bool is_evaluating_ = false;
+  // The last step was not clipped or skipped: the next one rarely is.
+  bool may_speculate_ = true;
   ShardTraffic total_traffic_;
   std::vector<ParameterId> open_gradients_;  // By OwnGradient.
   // If the host steps: the window whose reduction was started last, and how

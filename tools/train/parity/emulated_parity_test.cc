@@ -30,6 +30,8 @@ TEST_P(EmulatedParityTest, HasTheBitsOfTheProcessor) {
     // Two orders.
     for (int64_t order = 0; order < 2; ++order) {
       run.device_seed = 1 + order + 2 * static_cast<int64_t>(row);
+      // Where the host steps the optimizer, some steps begin early.
+      run.speculative_bytes = order == 0 ? 0 : 1 << 30;
       SCOPED_TRACE(run.device_seed);
       TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
       ASSERT_EQ(actual.size(), expected.size());

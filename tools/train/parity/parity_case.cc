@@ -82,6 +82,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.state.quantized_weights = run.quantized_weights;
   options.state.quantized_gradients = run.quantized_gradients;
   options.state.clip_norm = run.clip ? 0.5 : 0;
+  options.state.speculative_bytes = run.speculative_bytes;
   return options;
 }
 
@@ -102,12 +103,13 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " hpz_partition_size=" << run.hpz_partition_size
             << " quantized=" << run.quantized_weights << run.quantized_gradients
             << " offload=" << run.offload << " tier=" << run.tier
-            << " lossless=" << run.lossless << " tied=" << run.tied
-            << " clip=" << run.clip << " dropout=" << run.dropout
-            << " kv_heads=" << run.kv_heads << " moments=" << run.moments
-            << " length=" << run.length << " layers=" << run.layers << " "
-            << DTypeName(run.dtype) << " fp8=" << run.fp8
-            << " multiples_of_16=" << run.multiples_of_16
+            << " lossless=" << run.lossless
+            << " speculative_bytes=" << run.speculative_bytes
+            << " tied=" << run.tied << " clip=" << run.clip
+            << " dropout=" << run.dropout << " kv_heads=" << run.kv_heads
+            << " moments=" << run.moments << " length=" << run.length
+            << " layers=" << run.layers << " " << DTypeName(run.dtype)
+            << " fp8=" << run.fp8 << " multiples_of_16=" << run.multiples_of_16
             << " steps=" << run.steps << " device_seed=" << run.device_seed
             << " graphs=" << run.graphs;
 }

@@ -70,6 +70,9 @@ struct ParityCase {
   std::string offload = "none";
   std::string tier = "none";  // none, host, file
   bool lossless = false;
+  // On a device, for an optimizer in a tier: memory for steps that begin before
+  // the norm is known.
+  int64_t speculative_bytes = 0;
 
   // The losses depend on these.
   bool quantized_weights = false;

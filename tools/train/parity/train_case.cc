@@ -68,6 +68,7 @@ void OffloadTo(offload::MemoryTier* tier, const std::string& offload,
   if (offload == "activations") options.activation_tier = tier;
   const bool all = offload == "all";
   if (all || offload == "optimizer") state.optimizer_tier = tier;
+  if (state.optimizer_tier == nullptr) state.speculative_bytes = 0;
   if (all || offload == "gradients") state.gradient_tier = tier;
   if (all || offload == "params") state.parameter_tier = tier;
 }

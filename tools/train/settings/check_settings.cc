@@ -334,6 +334,31 @@ absl::Status CheckCompression(const Settings& settings) {
                    "such as --compression=int8"));
 }
 
+absl::Status CheckSpeculation(const Settings& settings) {
+  const int64_t bytes = settings.speculative_bytes;
+  TESSERA_RETURN_IF_ERROR(CheckRange("speculative_bytes", bytes, {0, kMany}));
+  if (bytes == 0) return absl::OkStatus();
+  if (!OffloadChoice::Of(settings.offload).optimizer ||
+      !settings.offload_dir.empty() || settings.compression != "none") {
+    return RefuseFlag(
+        "speculative_bytes", bytes,
+        "has no effect unless the optimizer's state is in host "
+        "memory, not compressed; give --offload=optimizer without "
+        "--offload_dir and --compression");
+  }
+  if (settings.device == "cpu") {
+    return RefuseFlag("speculative_bytes", bytes,
+                      "has no effect with --device=cpu, whose work the host "
+                      "does; give for example --device=emulated");
+  }
+  if (settings.parallel.memory_limit.bytes() > 0) {
+    return RefuseFlag("speculative_bytes", bytes,
+                      "is memory that --memory_limit does not count; give "
+                      "--speculative_bytes=0");
+  }
+  return absl::OkStatus();
+}
+
 // Flags for gathered weights need stage 3, and --reduce stage 2 or 3.
 absl::Status CheckGathers(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(
@@ -414,6 +439,7 @@ absl::Status CheckState(const Settings& settings) {
       CheckRange("bucket_bytes", settings.bucket_bytes, {1, kMany}));
   TESSERA_RETURN_IF_ERROR(CheckZeroPlusPlus(settings));
   TESSERA_RETURN_IF_ERROR(CheckGathers(settings));
+  TESSERA_RETURN_IF_ERROR(CheckSpeculation(settings));
   if (OffloadChoice::Of(settings.offload).parameters && settings.zero < 3) {
     return RefuseFlag(
         "offload", settings.offload,

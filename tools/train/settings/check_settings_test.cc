@@ -356,6 +356,32 @@ TEST(CheckSettingsTest, RefusesUnknownValuesAndWrongNumbers) {
   });
 }
 
+TEST(CheckSettingsTest, RefusesEarlyStepsWithoutEffect) {
+  Settings settings;
+  settings.speculative_bytes = 1 << 20;
+  TESSERA_EXPECT_OK(CheckSettings(settings));
+  ExpectRefused({
+      {"--speculative_bytes=-1: must be",
+       [](auto& s) { s.speculative_bytes = -1; }},
+      {"--speculative_bytes=5: has no effect unless the optimizer's state is "
+       "in host memory",
+       [](auto& s) {
+         s.speculative_bytes = 5;
+         s.offload = "none";
+       }},
+      {"--speculative_bytes=5: has no effect with --device=cpu",
+       [](auto& s) {
+         s.speculative_bytes = 5;
+         s.device = "cpu";
+       }},
+      {"--speculative_bytes=5: is memory that --memory_limit does not count",
+       [](auto& s) {
+         s.speculative_bytes = 5;
+         s.parallel.memory_limit = ByteSize(int64_t{1} << 30);
+       }},
+  });
+}
+
 TEST(CheckSettingsTest, RefusesGraphsOfStepsThatDiffer) {
   const auto one_rank = [](auto& s) {
     s.parallel.mesh = {};

@@ -179,6 +179,7 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
   state.hpz_partition_size = settings.hpz_partition_size;
   state.adamw = AdamWOf(settings);
   state.clip_norm = settings.clip_norm;
+  state.speculative_bytes = settings.speculative_bytes;
   return state;
 }
 

@@ -202,6 +202,10 @@ constexpr SettingsField kFields[] = {
     {"moments", &Settings::moments,
      "type of AdamW's moments: f32, bf16, int8 (8 bits and a scale for each "
      "block)"},
+    {"speculative_bytes", &Settings::speculative_bytes,
+     "with the optimizer's state in host memory and a device: a rank's memory "
+     "for optimizer steps that begin before the gradient norm is known, and "
+     "are undone if it clips; the state's size is enough; 0: none"},
     {"bucket_bytes", &Settings::bucket_bytes,
      "bytes of gradients of a layer that are packed into one message"},
     {"gather_ahead", &Settings::gather_ahead,

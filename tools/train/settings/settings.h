@@ -67,7 +67,9 @@ struct Settings {
   std::string offload_dir = "";  // For files; empty: host memory.
   // none, lossless, fp16, bf16, int8, quantization; see TierCodecName.
   std::string compression = "none";
-  std::string moments = "f32";        // f32, bf16, int8 (in blocks of 2048)
+  std::string moments = "f32";  // f32, bf16, int8 (in blocks of 2048)
+  // A rank's memory for undoing optimizer steps that begin early; 0: none do.
+  int64_t speculative_bytes = 0;
   int64_t bucket_bytes = 25'000'000;  // Gradients reduced at once.
   int64_t gather_ahead = 1;           // Layers, at stage 3.
   int64_t max_gathered_bytes = 0;     // 0: no limit.

@@ -111,6 +111,7 @@ TESSERA_SETTINGS_FLAG(offload);
 TESSERA_SETTINGS_FLAG(offload_dir);
 TESSERA_SETTINGS_FLAG(compression);
 TESSERA_SETTINGS_FLAG(moments);
+TESSERA_SETTINGS_FLAG(speculative_bytes);
 TESSERA_SETTINGS_FLAG(bucket_bytes);
 TESSERA_SETTINGS_FLAG(gather_ahead);
 TESSERA_SETTINGS_FLAG(max_gathered_bytes);

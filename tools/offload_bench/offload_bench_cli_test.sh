@@ -63,7 +63,10 @@ grep -q "^offload_bench: simulating steps of 4 layers with 50000000 parameters" 
 python3 - <<'END' || fail "the simulated steps are not what they should be"
 import csv
 rows = {row["offload"]: row for row in csv.DictReader(open("out.csv"))}
-assert list(rows) == ["none", "optimizer", "optimizer, host steps", "parameters", "both", "both, host steps"], rows
+assert list(rows) == ["none", "optimizer", "optimizer, host steps", "optimizer, early steps", "parameters", "both",
+                      "both, host steps"], rows
+late, early = (float(rows["optimizer, " + when + " steps"]["step_ms"]) for when in ("host", "early"))
+assert early < 0.95 * late, rows
 assert all(0 < float(row["share"]) <= 1.001 for row in rows.values()), rows
 assert float(rows["none"]["uploads_ms"]) == 0 < float(rows["both"]["uploads_ms"]), rows
 END

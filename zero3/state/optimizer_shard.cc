@@ -320,9 +320,17 @@ absl::Status OptimizerShard::AwaitDownloads() {
 absl::StatusOr<offload::TypedSpan> OptimizerShard::OpenValue(
     ParameterId id, std::string_view why, OwnValues& values) {
   if (!options_.on_host) return values.Open(id);
-  if (values.InTier(id)) return values.OpenOnHost(id);
-  HostCopy& copy = HostCopyOf(id);
   Device& device = context_.queue().device();
+  if (values.InTier(id)) {
+    TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan value,
+                             values.OpenOnHost(id));
+    TESSERA_RETURN_IF_ERROR(device.HostAccess(
+        WritesTo(std::span(value.data(),
+                           static_cast<size_t>(value.size_in_bytes()))),
+        why));
+    return value;
+  }
+  HostCopy& copy = HostCopyOf(id);
   const DType dtype = context_.model()[id].dtype();
   const int64_t size = context_.OwnExtent(id).size();
   if (copy.value.size() == 0) {

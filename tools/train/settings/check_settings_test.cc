@@ -181,8 +181,8 @@ TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
     std::string text;
   };
   const std::vector<Case> cases = {
-      {"--dtype=fp64: must be one of fp32, bf16, such as --dtype=", "dtype",
-       "fp64"},
+      {"--dtype=fp64: must be one of fp32, bf16, fp8, such as --dtype=",
+       "dtype", "fp64"},
       {"--dtype=\\n\\x1b[0m: must be one of", "dtype", "\n\x1b[0m"},
       {"--mesh=: a mesh of 0 characters", "mesh", ""},
       {"--mesh=dp0: axis \"dp\" has size 0", "mesh", "dp0"},
@@ -219,7 +219,7 @@ TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
 // Values that a program can set but no text expresses.
 TEST(CheckSettingsTest, RefusesValuesThatNoTextSays) {
   ExpectRefused({
-      {"--dtype=f64: must be one of fp32, bf16, such as --dtype=fp32",
+      {"--dtype=f64: must be one of fp32, bf16, fp8, such as --dtype=fp32",
        [](auto& s) { s.parallel.dtype = DType::kF64; }},
       {"--mesh=dp0,pp2,tp2: axis \"dp\" has size 0",
        [](auto& s) { s.parallel.mesh.dp = 0; }},

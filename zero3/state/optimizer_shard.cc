@@ -339,8 +339,9 @@ absl::StatusOr<offload::TypedSpan> OptimizerShard::OpenValue(
         Buffer::Allocate(device.staging_memory(),
                          static_cast<size_t>(size * SizeInBytes(dtype))));
   }
-  TESSERA_RETURN_IF_ERROR(copy.uploaded.Wait());
+  // Mostly one wait: the gradient follows from the value that was uploaded.
   TESSERA_RETURN_IF_ERROR(copy.downloaded.Wait());
+  TESSERA_RETURN_IF_ERROR(copy.uploaded.Wait());
   TESSERA_RETURN_IF_ERROR(device.HostAccess(WritesTo(copy.value.bytes()), why));
   return offload::TypedSpan(copy.value.data(), dtype, size);
 }

@@ -47,7 +47,8 @@ class Memory {
 struct Case {
   MomentFormat format;
   DType gradient;
-  DType copy;  // kF32: no copy.
+  DType copy;         // kF32: no copy.
+  bool undo = false;  // What is overwritten is saved, which counts once.
 
   int64_t copy_bytes() const {
     return copy == DType::kF32 ? 0 : kElements * SizeInBytes(copy);
@@ -55,11 +56,15 @@ struct Case {
   int64_t moment_bytes() const { return *MomentBytes(format, kElements); }
   int64_t moved_bytes() const {
     return kElements * (8 + SizeInBytes(gradient)) + 4 * moment_bytes() +
-           copy_bytes();
+           copy_bytes() + undo_bytes();
+  }
+  int64_t undo_bytes() const {
+    return undo ? kElements * 4 + 2 * moment_bytes() : 0;
   }
   std::string Name() const {
     return format.ToString() + "/" + std::string(DTypeName(gradient)) + "/" +
-           (copy == DType::kF32 ? "none" : std::string(DTypeName(copy)));
+           (copy == DType::kF32 ? "none" : std::string(DTypeName(copy))) +
+           (undo ? "/undo" : "");
   }
 };
 
@@ -94,6 +99,7 @@ void BM_AdamW(benchmark::State& state, const Case& c) {
   Memory parameter(kElements * 4), copy(c.copy_bytes());
   Memory gradient(kElements * SizeInBytes(c.gradient));
   Memory first(c.moment_bytes()), second(c.moment_bytes());
+  Memory undo(c.undo_bytes());
   // Bits that are small numbers in every type.
   std::memset(gradient.data(), 0x35, gradient.span().size());
   const ParameterRange range = {
@@ -103,6 +109,7 @@ void BM_AdamW(benchmark::State& state, const Case& c) {
       .second = *MomentSpan::Over(c.format, kElements, second.span()),
       .copy = c.copy == DType::kF32 ? TypedSpan()
                                     : TypedSpan(copy.data(), c.copy, kElements),
+      .undo = undo.span(),
   };
   const auto adamw = *AdamW::Create({.threads = threads});
   int64_t step = 0;
@@ -138,6 +145,9 @@ int RegisterAll() {
         MomentFormat::Blockwise8(256)}) {
     for (DType copy : {DType::kF32, DType::kBF16, DType::kF16}) {
       add({format, DType::kF32, copy});
+      if (copy == DType::kBF16) {
+        add({format, DType::kF32, copy, /*undo=*/true});
+      }
     }
     add({format, DType::kBF16, DType::kBF16});
   }

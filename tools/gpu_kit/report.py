@@ -105,7 +105,7 @@ _SOURCES = {
     "adamw": ("ceilings", "optimizer"),
     "pcie_up": ("ceilings", "pcie"), "pcie_down": ("ceilings", "pcie"), "pcie_both": ("ceilings", "pcie"),
     "step_8b": ("mfu_8b",), "mfu_8b": ("mfu_8b",), "step_1.2b": ("mfu_1b2",), "mfu_1.2b": ("mfu_1b2",),
-    "offload_loss": ("offload",), "collectives": ("collectives",),
+    "parity_fp8": ("fp8", "parity"), "offload_loss": ("offload",), "collectives": ("collectives",),
 }
 
 
@@ -129,6 +129,7 @@ def measured(content):
         "parity_f32": worst(content, "parity_f32", "difference"),
         "parity_bf16": worst(content, "parity_bf16", "difference"),
         "bias_bf16": worst(content, "parity_bf16", "bias"),
+        "parity_fp8": values_of(content, "fp8", "parity").get("difference"),
         "repeats": different_repeats(content),
         "offload_loss": offload_loss(content),
         "collectives": slowest / copy if slowest and copy else None,
@@ -222,7 +223,7 @@ def speed_row(content, name, run):
 
 def speeds(content):
     rows = [speed_row(content, "%s, %s" % (stage, item.replace("_", " ")), outcome["values"])
-            for stage, item, outcome in outcomes(content, "mfu_1b2", "mfu_8b", "offload", "peer")
+            for stage, item, outcome in outcomes(content, "mfu_1b2", "mfu_8b", "fp8", "offload", "peer")
             if outcome["values"].get("flops")]
     if not rows:
         return []

@@ -13,7 +13,7 @@ import statistics
 import machine
 import workloads
 
-STAGES = ["environment", "ceilings", "tests", "parity_f32", "parity_bf16", "repeat", "mfu_1b2", "mfu_8b", "offload",
+STAGES = ["environment", "ceilings", "tests", "parity_f32", "parity_bf16", "repeat", "mfu_1b2", "mfu_8b", "fp8", "offload",
           "collectives", "peer", "sanitizer", "ncu"]
 REHEARSED = ["parity_f32", "parity_bf16", "repeat"]  # Also without a GPU.
 GPU_TESTS = ["cuda_device_gpu_test", "cuda_convert_test", "cuda_test", "cuda_ops_gpu_test", "cuda_state_ops_gpu_test",
@@ -105,6 +105,7 @@ def items_of(stage, kit):
         "repeat": repeat,
         "mfu_1b2": lambda k: mfu(k, "1.2b"),
         "mfu_8b": lambda k: mfu(k, "8b"),
+        "fp8": fp8,
         "offload": offload,
         "collectives": collectives,
         "ncu": ncu,
@@ -282,8 +283,8 @@ def parity(kit, dtype):
 
 
 def compare(values, references, dtype):
-    """Adds the largest relative difference from the reference, and of bf16 the bias (docs/gpu.md)."""
-    expected = references[dtype]["losses"]
+    """Adds the largest relative difference from the reference, of fp8 from bf16's, and of bf16 the bias (docs/gpu.md)."""
+    expected = references["bf16" if dtype == "fp8" else dtype]["losses"]
     actual = values["losses"]
     if len(actual) != len(expected) or None in actual:
         raise Failed("%d finite losses, expected %d" % (len([a for a in actual if a is not None]), len(expected)), values)
@@ -292,7 +293,7 @@ def compare(values, references, dtype):
         exact = references["fp32"]["losses"]
         allowed = 1.25 * max(abs(e - x) for e, x in zip(expected, exact)) + 1e-3
         values["bias"] = max(abs(a - x) for a, x in zip(actual, exact)) / allowed
-    limit = 1e-5 if dtype == "fp32" else 2e-2
+    limit = {"fp32": 1e-5, "bf16": 2e-2, "fp8": 5e-2}[dtype]
     if values["difference"] > limit or values.get("bias", 0) > 1:
         raise Failed("the losses differ from the processor's by %.3g (at most %g)%s" % (
             values["difference"], limit, "" if values.get("bias", 0) <= 1 else " and are biased"), values)
@@ -353,14 +354,37 @@ def mfu(kit, model):
             for name, flags in _MFU_VARIANTS[model].items()]
 
 
+def fp8(kit):
+    """Losses of products in fp8 beside bf16's of the processor, and speeds beside those of the stages in bf16."""
+    references = kit.references
+
+    def flags_of(work, _, run_dir, **flags):
+        return workloads.parity_flags(work, run_dir, "fp8", **flags)
+
+    items = [train_item(kit, "fp8", "parity", "parity", lambda lines: compare(losses_of(lines), references, "fp8"),
+                        make_flags=flags_of)]
+    common = {"dtype": "fp8", "length": 4096, "steps": 100, "warmup_steps": 20, "learning_rate": 3e-4,
+              "deterministic": "false"}
+    for name, model, steps, warmup, flags in (
+            ("1.2b", "1.2b", 25, 5, {"batch": 4, "micro_batch": 4}),
+            ("8b", "8b", 12, 4, {"batch": 2, "micro_batch": 2, "moments": "int8"})):
+        items.append(train_item(kit, "fp8", name, model,
+                                lambda lines, model=model, warmup=warmup: speed_of(lines, warmup, model, 4096),
+                                steps=steps, flags={**common, **flags}))
+    return items
+
+
 def offload(kit):
     """A step of many micro-batches with the optimizer on the GPU and on the host."""
     processors = len(os.sched_getaffinity(0))
     common = {"dtype": "bf16", "length": 4096, "batch": 32, "micro_batch": 4, "steps": 100, "warmup_steps": 20,
               "learning_rate": 3e-4, "deterministic": "false", "threads": processors}
+    variants = {"none": {"offload": "none"}, "optimizer": {"offload": "optimizer"},
+                "optimizer_early": {"offload": "optimizer", "speculative_bytes": 20 * 2**30, "clip_norm": 0},
+                "all": {"offload": "all", "zero": 3}}
     return [train_item(kit, "offload", name, "1.2b", lambda lines: speed_of(lines, 3, "1.2b", 4096), steps=9,
-                       flags={**common, "offload": name, "zero": 3 if name == "all" else 0})
-            for name in ("none", "optimizer", "all")]
+                       flags={**common, **flags})
+            for name, flags in variants.items()]
 
 
 # collectives

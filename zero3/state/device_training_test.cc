@@ -326,7 +326,9 @@ TEST(DeviceTrainingTest, StateThatIsReadAheadIsNotSteppedEarly) {
   ToyOptions options = Base(/*stage=*/2);
   options.state.optimizer_tier = &tiers.far;
   options.state.speculative_bytes = 1 << 20;
-  for (const UpdateReport& report : ExpectBitsOfTheCpu(options)[0].reports) {
+  const std::vector<ToyResult> results = ExpectBitsOfTheCpu(options);
+  ASSERT_EQ(results[0].reports.size(), 4u);
+  for (const UpdateReport& report : results[0].reports) {
     EXPECT_EQ(report.stepped_early, 0);
   }
 }

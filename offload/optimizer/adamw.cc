@@ -79,11 +79,11 @@ absl::StatusOr<RangesStep> AdamW::Prepare(int64_t step,
 
 absl::Status AdamW::Run(const RangesStep& prepared,
                         std::span<const ParameterRange> ranges) {
-  return Annotate(RunRanges(prepared, ranges, pool_), "AdamW");
+  return Annotate(RunRanges(prepared, ranges, *pool_), "AdamW");
 }
 
 absl::Status AdamW::Undo(std::span<const ParameterRange> ranges) {
-  return Annotate(UndoRanges(2, ranges, pool_), "AdamW");
+  return Annotate(UndoRanges(2, ranges, *pool_), "AdamW");
 }
 
 absl::Status AdamW::Step(int64_t step, const StepScale& scale,

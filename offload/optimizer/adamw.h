@@ -37,7 +37,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "offload/optimizer/parallel_for_pool.h"
+#include "base/os/thread_pool.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
@@ -54,7 +54,8 @@ struct AdamWOptions {
   bool bias_correction = true;                  // False: beta^t counts as 0.
   MomentRounding rounding = MomentRounding::kStochastic;  // Of bf16 moments.
   uint64_t seed = 0;                                      // Of that rounding.
-  int threads = 1;
+  int threads = 1;                             // If there is no pool.
+  std::shared_ptr<ThreadPool> pool = nullptr;  // Null: an own one.
 };
 
 class AdamW {
@@ -90,10 +91,13 @@ class AdamW {
 
  private:
   explicit AdamW(const AdamWOptions& options)
-      : options_(options), pool_(options.threads) {}
+      : options_(options),
+        pool_(options.pool != nullptr
+                  ? options.pool
+                  : std::make_shared<ThreadPool>(options.threads)) {}
 
   AdamWOptions options_;
-  ParallelForPool pool_;
+  std::shared_ptr<ThreadPool> pool_;
 };
 
 }  // namespace tessera::offload

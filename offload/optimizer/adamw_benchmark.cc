@@ -122,7 +122,7 @@ void BM_Statistics(benchmark::State& state, DType dtype) {
   const int threads = static_cast<int>(state.range(0));
   Memory gradient(kElements * SizeInBytes(dtype));
   std::memset(gradient.data(), 0x35, gradient.span().size());
-  ParallelForPool pool(threads);
+  ThreadPool pool(threads);
   const ConstTypedSpan span(gradient.data(), dtype, kElements);
   Compare(state, threads, span.size_in_bytes(), [&] {
     benchmark::DoNotOptimize(MeasureGradient(span, pool)->sum_of_squares);

@@ -11,9 +11,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
+#include "base/os/thread_pool.h"
 #include "base/status_macros.h"
 #include "offload/optimizer/kernels.h"
-#include "offload/optimizer/parallel_for_pool.h"
 #include "offload/optimizer/parameter_range.h"
 
 namespace tessera::offload {
@@ -60,7 +60,7 @@ absl::Status CheckGradient(const ConstTypedSpan& gradient) {
 }
 
 absl::StatusOr<GradientStatistics> MeasureGradient(
-    const ConstTypedSpan& gradient, ParallelForPool& pool) {
+    const ConstTypedSpan& gradient, ThreadPool& pool) {
   TESSERA_RETURN_IF_ERROR(CheckGradient(gradient));
   const int64_t size = gradient.size();
   std::vector<RunStatistics> terms(
@@ -78,7 +78,7 @@ absl::StatusOr<GradientStatistics> MeasureGradient(
 
 absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient) {
-  ParallelForPool caller(1);
+  ThreadPool caller(1);
   return MeasureGradient(gradient, caller);
 }
 

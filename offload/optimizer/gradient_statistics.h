@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "offload/optimizer/parallel_for_pool.h"
+#include "base/os/thread_pool.h"
 #include "offload/optimizer/parameter_range.h"
 
 namespace tessera::offload {
@@ -41,7 +41,7 @@ struct GradientStatistics {
 // number of threads and device gives the same bits. InvalidArgument as
 // CheckGradient.
 absl::StatusOr<GradientStatistics> MeasureGradient(
-    const ConstTypedSpan& gradient, ParallelForPool& pool);
+    const ConstTypedSpan& gradient, ThreadPool& pool);
 absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient);
 

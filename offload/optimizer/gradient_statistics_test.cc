@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "base/dtype/convert_value.h"
 #include "base/dtype/dtype_traits.h"
+#include "base/os/thread_pool.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/optimizer/parallel_for_pool.h"
 #include "offload/optimizer/step_state.h"
 
 namespace tessera::offload {
@@ -59,7 +59,7 @@ TYPED_TEST(GradientStatisticsTest, HasTheSameBitsEverywhere) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const GradientStatistics once,
                                MeasureGradient(std::span(values)));
   for (int threads : {1, 2, 5}) {
-    ParallelForPool pool(threads);
+    ThreadPool pool(threads);
     ForEachInstructionSet([&] {
       TESSERA_ASSERT_OK_AND_ASSIGN(const GradientStatistics statistics,
                                    MeasureGradient(std::span(values), pool));

@@ -77,12 +77,12 @@ absl::StatusOr<RangesStep> Sgd::Prepare(int64_t step,
 
 absl::Status Sgd::Run(const RangesStep& prepared,
                       std::span<const ParameterRange> ranges) {
-  return Annotate(RunRanges(prepared, ranges, pool_), "Sgd");
+  return Annotate(RunRanges(prepared, ranges, *pool_), "Sgd");
 }
 
 absl::Status Sgd::Undo(std::span<const ParameterRange> ranges) {
   return Annotate(
-      UndoRanges(RuleOf(options_) == StepRule::kPlain ? 0 : 1, ranges, pool_),
+      UndoRanges(RuleOf(options_) == StepRule::kPlain ? 0 : 1, ranges, *pool_),
       "Sgd");
 }
 

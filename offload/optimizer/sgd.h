@@ -30,7 +30,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "offload/optimizer/parallel_for_pool.h"
+#include "base/os/thread_pool.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
@@ -46,7 +46,8 @@ struct SgdOptions {
   WeightDecay decay = WeightDecay::kCoupled;
   MomentRounding rounding = MomentRounding::kStochastic;  // Of bf16 moments.
   uint64_t seed = 0;                                      // Of that rounding.
-  int threads = 1;
+  int threads = 1;                             // If there is no pool.
+  std::shared_ptr<ThreadPool> pool = nullptr;  // Null: an own one.
 };
 
 class Sgd {
@@ -78,10 +79,13 @@ class Sgd {
 
  private:
   explicit Sgd(const SgdOptions& options)
-      : options_(options), pool_(options.threads) {}
+      : options_(options),
+        pool_(options.pool != nullptr
+                  ? options.pool
+                  : std::make_shared<ThreadPool>(options.threads)) {}
 
   SgdOptions options_;
-  ParallelForPool pool_;
+  std::shared_ptr<ThreadPool> pool_;
 };
 
 }  // namespace tessera::offload

@@ -14,9 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
+#include "base/os/thread_pool.h"
 #include "base/status_macros.h"
 #include "offload/optimizer/kernels.h"
-#include "offload/optimizer/parallel_for_pool.h"
 #include "offload/optimizer/parameter_range.h"
 
 namespace tessera::offload {
@@ -155,7 +155,7 @@ StepJob JobOf(const RangesStep& step, const ParameterRange& range, int64_t at,
 
 absl::Status RunRanges(const RangesStep& step,
                        std::span<const ParameterRange> ranges,
-                       ParallelForPool& pool) {
+                       ThreadPool& pool) {
   TESSERA_RETURN_IF_ERROR(CheckRanges(ranges, step.moments));
   const std::vector<Part> parts = PartsOf(ranges);
   const bool streams_copy = Footprint(ranges) > LastLevelCache();
@@ -174,7 +174,7 @@ absl::Status RunRanges(const RangesStep& step,
 }
 
 absl::Status UndoRanges(int moments, std::span<const ParameterRange> ranges,
-                        ParallelForPool& pool) {
+                        ThreadPool& pool) {
   TESSERA_RETURN_IF_ERROR(CheckRanges(ranges, moments));
   for (const ParameterRange& range : ranges) {
     if (range.frozen || range.parameter.empty() || !range.undo.empty()) {

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "base/os/thread_pool.h"
 #include "offload/optimizer/kernels.h"
-#include "offload/optimizer/parallel_for_pool.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/step_scale.h"
 
@@ -53,13 +53,13 @@ StepJob JobOf(const RangesStep& step, const ParameterRange& range, int64_t at,
 // streaming stores if the ranges exceed the last-level cache.
 absl::Status RunRanges(const RangesStep& step,
                        std::span<const ParameterRange> ranges,
-                       ParallelForPool& pool);
+                       ThreadPool& pool);
 
 // Restores the parameter and the moments of ranges that a step with the same
 // `undo` has changed, bit for bit; a copy is left as it is. InvalidArgument,
 // with nothing written, as CheckRanges, and for a range without undo.
 absl::Status UndoRanges(int moments, std::span<const ParameterRange> ranges,
-                        ParallelForPool& pool);
+                        ThreadPool& pool);
 
 // The key of random rounding of a step.
 uint32_t RandomKey(uint64_t seed, int64_t step);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -134,9 +135,8 @@ void BM_Block(benchmark::State& state, Sizes s, DType dtype,
   CpuOps cpu({.threads = 1});
   OpsSeconds of;
   TimedOps ops(cpu, ThreadNanos,
-               [&of](TimedOps::Kind kind, int64_t begin, int64_t end) {
-                 of.Add(kind, begin, end);
-               });
+               [&of](TimedOps::Kind kind, std::string_view, int64_t begin,
+                     int64_t end) { of.Add(kind, begin, end); });
   const TensorGroup group(ops);
   auto block = TransformerBlock::Create(
       group, {group, *SequenceLayout::Contiguous(s.length, 1)},

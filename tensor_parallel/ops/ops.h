@@ -88,11 +88,11 @@ struct AttentionGradients {
 //
 // The same device gives the same bits for the same shapes; devices differ by
 // the order of their sums. On the CPU results do not depend on the number of
-// threads or on how rows are shared among calls: a row alone gives the bits
+// threads, nor on how rows are shared among calls: a row alone gives the bits
 // that it gives in a batch, and sums over rows go on from what the target
-// holds. Products of matrices (Gemm, Attend, AttendGradient) are exempt, and
-// bf16 targets of sums, which are rounded at the end of each call. Shapes may
-// have zeros.
+// holds. From the latter products of matrices (Gemm, Attend, AttendGradient)
+// are exempt, and bf16 targets of sums, which are rounded at the end of each
+// call. Shapes may have zeros.
 //
 // Tensors of one call do not overlap, but for outputs of elementwise operations
 // and norms, which may be the view of an input.

@@ -2,9 +2,9 @@
 // and ended: on an immediate queue, when the operation ran.
 //
 //   CpuOps cpu({.threads = 1});
-//   TimedOps ops(cpu, clock, [&](TimedOps::Kind kind, int64_t begin, int64_t
-//   end) {
-//     if (kind != TimedOps::Kind::kOther) products += end - begin;
+//   TimedOps ops(cpu, clock, [&](TimedOps::Kind, std::string_view name,
+//                                int64_t begin, int64_t end) {
+//     nanoseconds[name] += end - begin;
 //   });
 //   ...  // layers on `ops`
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_TIMED_OPS_H_
@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -32,7 +33,9 @@ class TimedOps final : public Ops {
   };
   using Clock = int64_t (*)();
   // Called after each operation, on its thread, with its times by the clock.
-  using Observer = std::function<void(Kind kind, int64_t begin, int64_t end)>;
+  // `name` is that of the method and has static storage.
+  using Observer = std::function<void(Kind kind, std::string_view name,
+                                      int64_t begin, int64_t end)>;
 
   // `ops` outlives this.
   TimedOps(Ops& ops, Clock clock, Observer observer)
@@ -42,63 +45,67 @@ class TimedOps final : public Ops {
 
   absl::Status Gemm(const GemmOptions& options, ConstTensorView a,
                     ConstTensorView b, TensorView c) override {
-    return Time(Kind::kProduct, [&] { return ops_.Gemm(options, a, b, c); });
+    return Time(Kind::kProduct, "Gemm",
+                [&] { return ops_.Gemm(options, a, b, c); });
   }
   absl::Status CastTranspose(ConstTensorView x, ConstTensorView scale,
                              TensorView amax, TensorView y,
                              TensorView transposed) override {
-    return Rest(
-        [&] { return ops_.CastTranspose(x, scale, amax, y, transposed); });
+    return Rest("CastTranspose", [&] {
+      return ops_.CastTranspose(x, scale, amax, y, transposed);
+    });
   }
   absl::Status GemmFp8(const Fp8GemmOptions& options, ConstTensorView a,
                        ConstTensorView a_inverse, ConstTensorView b,
                        ConstTensorView b_inverse, TensorView c) override {
-    return Time(Kind::kProduct, [&] {
+    return Time(Kind::kProduct, "GemmFp8", [&] {
       return ops_.GemmFp8(options, a, a_inverse, b, b_inverse, c);
     });
   }
   absl::Status UpdateScales(int margin, ConstTensorView largest,
                             TensorView amax, TensorView history,
                             TensorView scale, TensorView inverse) override {
-    return Rest([&] {
+    return Rest("UpdateScales", [&] {
       return ops_.UpdateScales(margin, largest, amax, history, scale, inverse);
     });
   }
   absl::Status AddBias(ConstTensorView bias, TensorView x) override {
-    return Rest([&] { return ops_.AddBias(bias, x); });
+    return Rest("AddBias", [&] { return ops_.AddBias(bias, x); });
   }
   absl::Status SumRows(ConstTensorView gradient,
                        TensorView bias_gradient) override {
-    return Rest([&] { return ops_.SumRows(gradient, bias_gradient); });
+    return Rest("SumRows",
+                [&] { return ops_.SumRows(gradient, bias_gradient); });
   }
   absl::Status Copy(ConstTensorView x, TensorView y) override {
-    return Rest([&] { return ops_.Copy(x, y); });
+    return Rest("Copy", [&] { return ops_.Copy(x, y); });
   }
   absl::Status Add(ConstTensorView x, TensorView y) override {
-    return Rest([&] { return ops_.Add(x, y); });
+    return Rest("Add", [&] { return ops_.Add(x, y); });
   }
   absl::Status Scale(double factor, TensorView x) override {
-    return Rest([&] { return ops_.Scale(factor, x); });
+    return Rest("Scale", [&] { return ops_.Scale(factor, x); });
   }
   absl::Status Fill(double value, TensorView x) override {
-    return Rest([&] { return ops_.Fill(value, x); });
+    return Rest("Fill", [&] { return ops_.Fill(value, x); });
   }
   absl::Status Cast(ConstTensorView x, TensorView y) override {
-    return Rest([&] { return ops_.Cast(x, y); });
+    return Rest("Cast", [&] { return ops_.Cast(x, y); });
   }
   absl::Status Dropout(const DropoutMask& mask, TensorView x) override {
-    return Rest([&] { return ops_.Dropout(mask, x); });
+    return Rest("Dropout", [&] { return ops_.Dropout(mask, x); });
   }
   absl::Status RmsNorm(double epsilon, ConstTensorView x,
                        ConstTensorView weight, TensorView y,
                        TensorView inverse) override {
-    return Rest([&] { return ops_.RmsNorm(epsilon, x, weight, y, inverse); });
+    return Rest("RmsNorm",
+                [&] { return ops_.RmsNorm(epsilon, x, weight, y, inverse); });
   }
   absl::Status RmsNormInputGradient(ConstTensorView gradient, ConstTensorView x,
                                     ConstTensorView weight,
                                     ConstTensorView inverse,
                                     TensorView x_gradient) override {
-    return Rest([&] {
+    return Rest("RmsNormInputGradient", [&] {
       return ops_.RmsNormInputGradient(gradient, x, weight, inverse,
                                        x_gradient);
     });
@@ -106,7 +113,7 @@ class TimedOps final : public Ops {
   absl::Status AddRmsNorm(double epsilon, ConstTensorView residual,
                           ConstTensorView weight, TensorView x, TensorView y,
                           TensorView inverse) override {
-    return Rest([&] {
+    return Rest("AddRmsNorm", [&] {
       return ops_.AddRmsNorm(epsilon, residual, weight, x, y, inverse);
     });
   }
@@ -116,7 +123,7 @@ class TimedOps final : public Ops {
                                        ConstTensorView inverse,
                                        ConstTensorView residual_gradient,
                                        TensorView x_gradient) override {
-    return Rest([&] {
+    return Rest("AddRmsNormInputGradient", [&] {
       return ops_.AddRmsNormInputGradient(gradient, x, weight, inverse,
                                           residual_gradient, x_gradient);
     });
@@ -124,93 +131,101 @@ class TimedOps final : public Ops {
   absl::Status RmsNormWeightGradient(ConstTensorView gradient,
                                      ConstTensorView x, ConstTensorView inverse,
                                      TensorView weight_gradient) override {
-    return Rest([&] {
+    return Rest("RmsNormWeightGradient", [&] {
       return ops_.RmsNormWeightGradient(gradient, x, inverse, weight_gradient);
     });
   }
   absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,
                       TensorView y) override {
-    return Rest([&] { return ops_.SwiGlu(gate, up, y); });
+    return Rest("SwiGlu", [&] { return ops_.SwiGlu(gate, up, y); });
   }
   absl::Status SwiGluGradient(ConstTensorView gradient, ConstTensorView gate,
                               ConstTensorView up, TensorView gate_gradient,
                               TensorView up_gradient) override {
-    return Rest([&] {
+    return Rest("SwiGluGradient", [&] {
       return ops_.SwiGluGradient(gradient, gate, up, gate_gradient,
                                  up_gradient);
     });
   }
   absl::Status Rotate(double base, bool inverse, ConstTensorView positions,
                       TensorView x) override {
-    return Rest([&] { return ops_.Rotate(base, inverse, positions, x); });
+    return Rest("Rotate",
+                [&] { return ops_.Rotate(base, inverse, positions, x); });
   }
   absl::Status GatherRows(ConstTensorView table, IndexRange held,
                           ConstTensorView ids, TensorView y) override {
-    return Rest([&] { return ops_.GatherRows(table, held, ids, y); });
+    return Rest("GatherRows",
+                [&] { return ops_.GatherRows(table, held, ids, y); });
   }
   absl::Status AddRows(ConstTensorView gradient, IndexRange held,
                        ConstTensorView ids,
                        TensorView table_gradient) override {
-    return Rest(
-        [&] { return ops_.AddRows(gradient, held, ids, table_gradient); });
+    return Rest("AddRows", [&] {
+      return ops_.AddRows(gradient, held, ids, table_gradient);
+    });
   }
   absl::Status RowMax(ConstTensorView logits, TensorView largest) override {
-    return Rest([&] { return ops_.RowMax(logits, largest); });
+    return Rest("RowMax", [&] { return ops_.RowMax(logits, largest); });
   }
   absl::Status SumExp(ConstTensorView logits, ConstTensorView largest,
                       TensorView sum) override {
-    return Rest([&] { return ops_.SumExp(logits, largest, sum); });
+    return Rest("SumExp", [&] { return ops_.SumExp(logits, largest, sum); });
   }
   absl::Status Pick(ConstTensorView logits, IndexRange held,
                     ConstTensorView targets, TensorView picked) override {
-    return Rest([&] { return ops_.Pick(logits, held, targets, picked); });
+    return Rest("Pick",
+                [&] { return ops_.Pick(logits, held, targets, picked); });
   }
   absl::Status CrossEntropyLosses(ConstTensorView largest, ConstTensorView sum,
                                   ConstTensorView picked,
                                   TensorView losses) override {
-    return Rest(
-        [&] { return ops_.CrossEntropyLosses(largest, sum, picked, losses); });
+    return Rest("CrossEntropyLosses", [&] {
+      return ops_.CrossEntropyLosses(largest, sum, picked, losses);
+    });
   }
   absl::Status CrossEntropyGradient(ConstTensorView largest,
                                     ConstTensorView sum, IndexRange held,
                                     ConstTensorView targets,
                                     ConstTensorView scales,
                                     TensorView logits) override {
-    return Rest([&] {
+    return Rest("CrossEntropyGradient", [&] {
       return ops_.CrossEntropyGradient(largest, sum, held, targets, scales,
                                        logits);
     });
   }
   absl::Status Sum(double factor, ConstTensorView x,
                    TensorView total) override {
-    return Rest([&] { return ops_.Sum(factor, x, total); });
+    return Rest("Sum", [&] { return ops_.Sum(factor, x, total); });
   }
   absl::Status Attend(const AttentionBlock& block,
                       const AttentionState& state) override {
-    return Time(Kind::kAttention, [&] { return ops_.Attend(block, state); });
+    return Time(Kind::kAttention, "Attend",
+                [&] { return ops_.Attend(block, state); });
   }
   absl::Status AttendGradient(const AttentionBlock& block,
                               const AttentionGradients& gradients) override {
-    return Time(Kind::kAttention,
+    return Time(Kind::kAttention, "AttendGradient",
                 [&] { return ops_.AttendGradient(block, gradients); });
   }
   absl::Status RowDots(ConstTensorView output, ConstTensorView output_gradient,
                        TensorView dots) override {
-    return Rest([&] { return ops_.RowDots(output, output_gradient, dots); });
+    return Rest("RowDots",
+                [&] { return ops_.RowDots(output, output_gradient, dots); });
   }
 
  private:
   template <typename Operation>
-  absl::Status Time(Kind kind, const Operation& operation) {
+  absl::Status Time(Kind kind, std::string_view name,
+                    const Operation& operation) {
     ops_.SetPlace(place());
     const int64_t begin = clock_();
     absl::Status status = operation();
-    observer_(kind, begin, clock_());
+    observer_(kind, name, begin, clock_());
     return status;
   }
   template <typename Operation>
-  absl::Status Rest(const Operation& operation) {
-    return Time(Kind::kOther, operation);
+  absl::Status Rest(std::string_view name, const Operation& operation) {
+    return Time(Kind::kOther, name, operation);
   }
 
   Ops& ops_;

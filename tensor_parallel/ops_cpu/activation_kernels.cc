@@ -52,7 +52,7 @@ void BackwardRow(const SwiGluJob& job, int64_t i) {
 
 template <typename T>
 void RunSwiGluOf(const SwiGluJob& job) {
-  for (int64_t i = 0; i < job.rows; ++i) {
+  for (int64_t i = job.rows.begin; i < job.rows.end; ++i) {
     job.backward ? BackwardRow<T>(job, i) : ForwardRow<T>(job, i);
   }
 }

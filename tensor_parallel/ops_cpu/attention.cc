@@ -9,6 +9,7 @@
 
 #include "base/dtype/dtype.h"
 #include "base/dtype/dtype_traits.h"
+#include "base/os/thread_pool.h"
 #include "base/status_macros.h"
 #include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
@@ -215,7 +216,7 @@ void ReadHeads(const ConstTensorView& x, IndexRange tokens, IndexRange heads,
     RunElementwise({.step = ElementwiseJob::Step::kCast,
                     .x_type = x.dtype(),
                     .y_type = kDTypeOf<S>,
-                    .rows = heads.size(),
+                    .rows = {0, heads.size()},
                     .n = d,
                     .x = HeadsOf(x, token, heads.begin),
                     .y = RowsView(reinterpret_cast<std::byte*>(rows), d)});
@@ -233,7 +234,7 @@ void WriteHeads(Writing writing, const S* rows, IndexRange tokens,
                                           : ElementwiseJob::Step::kCast,
          .x_type = x.dtype(),
          .y_type = x.dtype(),
-         .rows = heads.size(),
+         .rows = {0, heads.size()},
          .n = d,
          .x = ConstRowsView(reinterpret_cast<const std::byte*>(rows), d),
          .y = HeadsOf(x, token, heads.begin)});
@@ -315,47 +316,46 @@ template class Scores<double>;
 
 namespace {
 
-// One sequence: views of [tokens, heads, d]. S is the type of the statistics.
+// One key head of one sequence, for some of its tiles of queries: views of
+// [tokens, heads, d]. S is the type of the statistics.
 template <typename S>
-void RunAttend(const AttentionBlock& block, const AttentionState& state) {
+void RunAttend(const AttentionBlock& block, const AttentionState& state,
+               int64_t kv_head, IndexRange all_queries) {
   const Tiling tiling(block);
   Scores<S> scores(tiling);
   RunningState<S> running(tiling, state);
   const auto query = Scratch<S>(tiling.tile_queries * tiling.group * tiling.d);
-  for (int64_t kv_head = 0; kv_head < tiling.kv_heads; ++kv_head) {
-    const Head<S> key(block.key, kv_head);
-    const Head<S> value(block.value, kv_head);
-    const IndexRange heads = tiling.HeadsOf(kv_head);
-    for (int64_t at = 0; at < tiling.queries; at += tiling.tile_queries) {
-      const IndexRange queries = tiling.QueriesFrom(at);
-      bool begun = false;
-      for (int64_t first = 0; first < tiling.keys; first += kTileKeys) {
-        const IndexRange keys = tiling.KeysFrom(first, queries);
-        if (keys.size() == 0) break;
-        if (!begun) {
-          ReadHeads<S>(block.query, queries, heads, query.get());
-          running.Begin(queries, heads);
-          begun = true;
-        }
-        scores.Compute(block.scale, keys, queries, query.get(), key);
-        running.Merge(scores.tile(), value.row(keys.begin), value.stride());
+  const Head<S> key(block.key, kv_head);
+  const Head<S> value(block.value, kv_head);
+  const IndexRange heads = tiling.HeadsOf(kv_head);
+  for (int64_t at = all_queries.begin; at < all_queries.end;
+       at += tiling.tile_queries) {
+    const IndexRange queries = tiling.QueriesFrom(at);
+    bool begun = false;
+    for (int64_t first = 0; first < tiling.keys; first += kTileKeys) {
+      const IndexRange keys = tiling.KeysFrom(first, queries);
+      if (keys.size() == 0) break;
+      if (!begun) {
+        ReadHeads<S>(block.query, queries, heads, query.get());
+        running.Begin(queries, heads);
+        begun = true;
       }
-      if (begun) running.End();
+      scores.Compute(block.scale, keys, queries, query.get(), key);
+      running.Merge(scores.tile(), value.row(keys.begin), value.stride());
     }
+    if (begun) running.End();
   }
 }
 
 template <typename S>
 void RunAttendGradient(const AttentionBlock& block,
-                       const AttentionGradients& gradients) {
+                       const AttentionGradients& gradients, int64_t kv_head) {
   const Tiling tiling(block);
   QueryTile<S> tile(block, gradients, tiling);
-  for (int64_t kv_head = 0; kv_head < tiling.kv_heads; ++kv_head) {
-    const Head<S> key(block.key, kv_head);
-    const Head<S> value(block.value, kv_head);
-    for (int64_t at = 0; at < tiling.queries; at += tiling.tile_queries) {
-      tile.Run(tiling.QueriesFrom(at), kv_head, key, value);
-    }
+  const Head<S> key(block.key, kv_head);
+  const Head<S> value(block.value, kv_head);
+  for (int64_t at = 0; at < tiling.queries; at += tiling.tile_queries) {
+    tile.Run(tiling.QueriesFrom(at), kv_head, key, value);
   }
 }
 
@@ -373,32 +373,48 @@ AttentionBlock SequenceOf(const AttentionBlock& block, int64_t index) {
 
 }  // namespace
 
-void Attend(const AttentionBlock& block, const AttentionState& state) {
-  for (int64_t i = 0; i < block.query.shape()[0]; ++i) {
-    const AttentionBlock part = SequenceOf(block, i);
-    const AttentionState part_state = {SequenceOf(state.output, i),
-                                       SequenceOf(state.log_sum_exp, i)};
-    block.query.dtype() == DType::kF64 ? RunAttend<double>(part, part_state)
-                                       : RunAttend<float>(part, part_state);
-  }
+void Attend(ThreadPool& pool, const AttentionBlock& block,
+            const AttentionState& state) {
+  // Tiles of a part; keys and values of bf16 are converted for each part.
+  constexpr int64_t kTilesOfPart = 8;
+  if (block.query.element_count() == 0) return;
+  const Tiling tiling(SequenceOf(block, 0));
+  const int64_t queries_of_part = kTilesOfPart * tiling.tile_queries;
+  const int64_t parts =
+      (tiling.queries + queries_of_part - 1) / queries_of_part;
+  const int64_t heads = tiling.kv_heads;
+  pool.Run(block.query.shape()[0] * heads * parts, [&](int64_t i) {
+    const int64_t sequence = i / (heads * parts), head = i / parts % heads;
+    const int64_t begin = i % parts * queries_of_part;
+    const IndexRange queries = {
+        begin, std::min(tiling.queries, begin + queries_of_part)};
+    const AttentionBlock part = SequenceOf(block, sequence);
+    const AttentionState part_state = {SequenceOf(state.output, sequence),
+                                       SequenceOf(state.log_sum_exp, sequence)};
+    block.query.dtype() == DType::kF64
+        ? RunAttend<double>(part, part_state, head, queries)
+        : RunAttend<float>(part, part_state, head, queries);
+  });
 }
 
-void AttendGradient(const AttentionBlock& block,
+void AttendGradient(ThreadPool& pool, const AttentionBlock& block,
                     const AttentionGradients& gradients) {
-  for (int64_t i = 0; i < block.query.shape()[0]; ++i) {
-    const AttentionBlock part = SequenceOf(block, i);
+  const int64_t heads = block.key.shape()[2];
+  pool.Run(block.query.shape()[0] * heads, [&](int64_t i) {
+    const int64_t sequence = i / heads, head = i % heads;
+    const AttentionBlock part = SequenceOf(block, sequence);
     const AttentionGradients part_gradients = {
-        SequenceOf(gradients.output_gradient, i),
-        SequenceOf(gradients.output, i),
-        SequenceOf(gradients.log_sum_exp, i),
-        SequenceOf(gradients.delta, i),
-        SequenceOf(gradients.query_gradient, i),
-        SequenceOf(gradients.key_gradient, i),
-        SequenceOf(gradients.value_gradient, i)};
+        SequenceOf(gradients.output_gradient, sequence),
+        SequenceOf(gradients.output, sequence),
+        SequenceOf(gradients.log_sum_exp, sequence),
+        SequenceOf(gradients.delta, sequence),
+        SequenceOf(gradients.query_gradient, sequence),
+        SequenceOf(gradients.key_gradient, sequence),
+        SequenceOf(gradients.value_gradient, sequence)};
     block.query.dtype() == DType::kF64
-        ? RunAttendGradient<double>(part, part_gradients)
-        : RunAttendGradient<float>(part, part_gradients);
-  }
+        ? RunAttendGradient<double>(part, part_gradients, head)
+        : RunAttendGradient<float>(part, part_gradients, head);
+  });
 }
 
 }  // namespace tessera::tensor_parallel::cpu

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/os/thread_pool.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/kernels.h"
@@ -110,15 +111,17 @@ class Scores {
 //
 // Tiles of queries (all heads that share a key head together) against tiles of
 // keys: two products by OpenBLAS a tile forward, five backward, and one pass of
-// the softmax between them, one sequence after another. Scores are never stored
-// but for a tile; tiles that no query sees are skipped, and tiles that are
-// partly seen are cut to the keys that are. bf16 keys and values of one head at
-// a time are converted to f32, which takes keys x d floats for each of the two.
+// the softmax between them. Scores are never stored but for a tile; tiles that
+// no query sees are skipped, and tiles that are partly seen are cut to the keys
+// that are. Threads take a key head of a sequence (forward: for some of the
+// queries) at a time; bf16 keys and values of it are converted to f32, which
+// takes keys x d floats for each of the two and each thread.
 //
 // State and gradients must not overlap anything else.
 
-void Attend(const AttentionBlock& block, const AttentionState& state);
-void AttendGradient(const AttentionBlock& block,
+void Attend(ThreadPool& pool, const AttentionBlock& block,
+            const AttentionState& state);
+void AttendGradient(ThreadPool& pool, const AttentionBlock& block,
                     const AttentionGradients& gradients);
 
 }  // namespace tessera::tensor_parallel::cpu

@@ -24,12 +24,5 @@ TEST(Multiply, AppliesBetaWhereThereIsNothingToAddUp) {
   EXPECT_EQ(c, (std::vector<float>{0, 0, 99, 0, 0, 99}));
 }
 
-TEST(BlasThreads, AreAsLimited) {
-  LimitBlasThreads(2);
-  EXPECT_EQ(BlasThreads(), 2);
-  LimitBlasThreads(1);
-  EXPECT_EQ(BlasThreads(), 1);
-}
-
 }  // namespace
 }  // namespace tessera::tensor_parallel::cpu

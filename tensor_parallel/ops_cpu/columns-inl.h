@@ -15,26 +15,27 @@
 
 #include "hwy/highway.h"
 #include "tensor_parallel/ops_cpu/block-inl.h"
+#include "tensor_parallel/sharding/partition.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::tensor_parallel::cpu {
 namespace HWY_NAMESPACE {
 
-// target[j] += the sum over i in [0, rows) of term(i, j), for j in [0, n).
+// target[j] += the sum over i in `rows` of term(i, j), for j in `columns`.
 // term(i, at, count) is the block of columns from `at`, of which `count` are.
 // The sums of a stripe of columns stay in the first-level cache.
 template <typename Target, class Term>
-HWY_INLINE void AddColumns(const Term& term, int64_t rows, int64_t n,
-                           Target* target) {
+HWY_INLINE void AddColumns(const Term& term, IndexRange rows,
+                           IndexRange columns, Target* target) {
   using S = StatisticOf<Target>;
   constexpr int64_t kStripe = 8192 / sizeof(S);
   alignas(64) S sums[kStripe];
-  for (int64_t begin = 0; begin < n; begin += kStripe) {
-    const int64_t size = HWY_MIN(kStripe, n - begin);
+  for (int64_t begin = columns.begin; begin < columns.end; begin += kStripe) {
+    const int64_t size = HWY_MIN(kStripe, columns.end - begin);
     for (int64_t j = 0; j < size; j += kBlock<S>) {
       StoreAll(Load(target + begin + j, size - j), sums + j);
     }
-    for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t i = rows.begin; i < rows.end; ++i) {
       for (int64_t j = 0; j < size; j += kBlock<S>) {
         StoreAll(LoadAll(sums + j) + term(i, begin + j, size - j), sums + j);
       }

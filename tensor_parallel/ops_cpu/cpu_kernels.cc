@@ -10,9 +10,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
+#include "base/os/thread_pool.h"
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
 #include "base/tensor/layout.h"
@@ -31,26 +33,75 @@ namespace {
 
 using Step = ElementwiseJob::Step;
 
+// Elements of a part of an operation that a thread takes at a time: some
+// microseconds of work.
+constexpr int64_t kPart = 16384;
+
+// Calls run(range) for parts of [0, count), of which each index has `width`
+// elements.
+void RunParts(ThreadPool& pool, int64_t count, int64_t width,
+              absl::FunctionRef<void(IndexRange)> run) {
+  const int64_t size =
+      std::max<int64_t>(kPart / std::max<int64_t>(width, 1), 1);
+  pool.Run((count + size - 1) / size, [&](int64_t i) {
+    run({i * size, std::min(count, (i + 1) * size)});
+  });
+}
+
+template <typename Job>
+void RunByRows(ThreadPool& pool, void (*run)(const Job&), const Job& job,
+               int64_t n) {
+  RunParts(pool, job.rows.end, n, [&](IndexRange rows) {
+    Job part = job;
+    part.rows = rows;
+    run(part);
+  });
+}
+
+// Sums of rows: the order of a column's sum does not depend on the parts.
+template <typename Job>
+void RunByColumns(ThreadPool& pool, void (*run)(const Job&), const Job& job) {
+  constexpr int64_t kColumns = 64;  // A cache line of the narrowest type.
+  RunParts(pool, (job.n + kColumns - 1) / kColumns, kColumns * job.rows.end,
+           [&](IndexRange lines) {
+             Job part = job;
+             part.columns = {lines.begin * kColumns,
+                             std::min(job.n, lines.end * kColumns)};
+             run(part);
+           });
+}
+
 // Runs `job` on x and y of one shape and any number of dimensions: as one row
 // if they are contiguous, else by their last two dimensions.
-absl::Status RunOnRows(ElementwiseJob job, const ConstTensorView& x,
-                       const TensorView& y) {
+absl::Status RunOnRows(ThreadPool& pool, ElementwiseJob job,
+                       const ConstTensorView& x, const TensorView& y) {
   if (x.element_count() == 0) return absl::OkStatus();
   if (x.rank() > 2 && !(x.IsContiguous() && y.IsContiguous())) {
     for (int64_t i = 0; i < x.shape()[0]; ++i) {
       TESSERA_ASSIGN_OR_RETURN(ConstTensorView x_part, x.Select(0, i));
       TESSERA_ASSIGN_OR_RETURN(TensorView y_part, y.Select(0, i));
-      TESSERA_RETURN_IF_ERROR(RunOnRows(job, x_part, y_part));
+      TESSERA_RETURN_IF_ERROR(RunOnRows(pool, job, x_part, y_part));
     }
     return absl::OkStatus();
   }
   const bool is_matrix =
       x.rank() == 2 && !(x.IsContiguous() && y.IsContiguous());
-  job.rows = is_matrix ? x.shape()[0] : 1;
-  job.n = is_matrix ? x.shape()[1] : x.element_count();
-  job.x = ConstRowsView(x.data(), is_matrix ? x.strides()[0] : 0);
-  job.y = RowsView(y.data(), is_matrix ? y.strides()[0] : 0);
-  RunElementwise(job);
+  if (is_matrix) {
+    job.rows = {0, x.shape()[0]};
+    job.n = x.shape()[1];
+    job.x = ConstRowsView(x);
+    job.y = RowsView(y);
+    RunByRows(pool, RunElementwise, job, job.n);
+    return absl::OkStatus();
+  }
+  RunParts(pool, x.element_count(), 1, [&](IndexRange range) {
+    ElementwiseJob part = job;
+    part.rows = {0, 1};
+    part.n = range.size();
+    part.x = ConstRowsView(x.data() + range.begin * SizeInBytes(x.dtype()), 0);
+    part.y = RowsView(y.data() + range.begin * SizeInBytes(y.dtype()), 0);
+    RunElementwise(part);
+  });
   return absl::OkStatus();
 }
 
@@ -62,7 +113,7 @@ RowsView StatisticsView(const ConstTensorView& view) {
 NormJob JobOn(NormJob::Step step, const ConstTensorView& x) {
   return {.step = step,
           .dtype = x.dtype(),
-          .rows = x.shape()[0],
+          .rows = {0, x.shape()[0]},
           .n = x.shape()[1],
           .x = ConstRowsView(x)};
 }
@@ -85,7 +136,7 @@ using CrossEntropyStep = CrossEntropyJob::Step;
 CrossEntropyJob JobOn(CrossEntropyStep step, const ConstTensorView& logits) {
   return {.step = step,
           .dtype = logits.dtype(),
-          .rows = logits.shape()[0],
+          .rows = {0, logits.shape()[0]},
           .held = {0, logits.shape()[1]},
           .logits = ConstRowsView(logits)};
 }
@@ -110,73 +161,92 @@ void SetLosses(const ConstTensorView& largest, const ConstTensorView& sum,
   }
 }
 
-// By row of the last two dimensions; the others may have any strides.
-absl::Status DotRows(const ConstTensorView& x, const ConstTensorView& z,
-                     const TensorView& dots) {
-  if (x.rank() == 2) {
-    RunElementwise({.step = Step::kDots,
-                    .x_type = x.dtype(),
-                    .y_type = z.dtype(),
-                    .rows = x.shape()[0],
-                    .n = x.shape()[1],
-                    .x = ConstRowsView(x),
-                    .z = ConstRowsView(z),
-                    .y = RowsView(dots)});
-    return absl::OkStatus();
+// x and z are [tokens, heads, d], or that for each sequence.
+void DotRows(ThreadPool& pool, const ConstTensorView& x,
+             const ConstTensorView& z, const TensorView& dots) {
+  if (x.rank() == 4) {
+    for (int64_t i = 0; i < x.shape()[0]; ++i) {
+      DotRows(pool, *x.Select(0, i), *z.Select(0, i), *dots.Select(0, i));
+    }
+    return;
   }
-  for (int64_t i = 0; i < x.shape()[0]; ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView x_part, x.Select(0, i));
-    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView z_part, z.Select(0, i));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView dots_part, dots.Select(0, i));
-    TESSERA_RETURN_IF_ERROR(DotRows(x_part, z_part, dots_part));
-  }
-  return absl::OkStatus();
+  const int64_t heads = x.shape()[1], d = x.shape()[2];
+  const auto at = [](const auto& view, int64_t token) {
+    return view.data() + token * view.strides()[0] * SizeInBytes(view.dtype());
+  };
+  RunParts(pool, x.shape()[0], heads * d, [&](IndexRange tokens) {
+    for (int64_t i = tokens.begin; i < tokens.end; ++i) {
+      RunElementwise({.step = Step::kDots,
+                      .x_type = x.dtype(),
+                      .y_type = z.dtype(),
+                      .rows = {0, heads},
+                      .n = d,
+                      .x = ConstRowsView(at(x, i), x.strides()[1]),
+                      .z = ConstRowsView(at(z, i), z.strides()[1]),
+                      .y = RowsView(at(dots, i), 0)});
+    }
+  });
 }
 
 // Copies rows of the table that are held, and zeros for others.
-void CopyHeldRows(const ConstTensorView& table, IndexRange held,
-                  std::span<const int64_t> ids, const TensorView& y) {
+void CopyHeldRows(ThreadPool& pool, const ConstTensorView& table,
+                  IndexRange held, std::span<const int64_t> ids,
+                  const TensorView& y) {
   const int64_t size = SizeInBytes(table.dtype());
   const auto bytes = static_cast<size_t>(table.shape()[1] * size);
   if (bytes == 0) return;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    std::byte* const to =
-        y.data() + static_cast<int64_t>(i) * y.strides()[0] * size;
-    if (held.contains(ids[i])) {
-      const int64_t row = ids[i] - held.begin;
+  const auto copy = [&](int64_t i) {
+    const int64_t id = ids[static_cast<size_t>(i)];
+    std::byte* const to = y.data() + i * y.strides()[0] * size;
+    if (held.contains(id)) {
+      const int64_t row = id - held.begin;
       std::memcpy(to, table.data() + row * table.strides()[0] * size, bytes);
     } else {
       std::memset(to, 0, bytes);
     }
-  }
+  };
+  RunParts(pool, static_cast<int64_t>(ids.size()), table.shape()[1],
+           [&](IndexRange rows) {
+             for (int64_t i = rows.begin; i < rows.end; ++i) copy(i);
+           });
 }
 
-void AddHeldRows(const ConstTensorView& gradient, IndexRange held,
-                 std::span<const int64_t> ids,
+void AddHeldRows(ThreadPool& pool, const ConstTensorView& gradient,
+                 IndexRange held, std::span<const int64_t> ids,
                  const TensorView& table_gradient) {
   const std::vector<int64_t> order = HeldInOrder(held, ids);
+  std::vector<std::span<const int64_t>> groups;  // Of equal ids.
   for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
     const int64_t id = ids[order[begin]];
     while (end < order.size() && ids[order[end]] == id) ++end;
+    groups.push_back(std::span(order).subspan(begin, end - begin));
+  }
+  const auto add = [&](std::span<const int64_t> group) {
+    const int64_t id = ids[group.front()];
     const int64_t offset = (id - held.begin) * table_gradient.strides()[0];
     RunAddRows(
         {.dtype = gradient.dtype(),
          .target_type = table_gradient.dtype(),
          .n = gradient.shape()[1],
          .gradient = ConstRowsView(gradient),
-         .rows = std::span(order).subspan(begin, end - begin),
+         .rows = group,
          .target = RowsView(table_gradient.data() +
                                 offset * SizeInBytes(table_gradient.dtype()),
                             0)});
-  }
+  };
+  RunParts(pool, static_cast<int64_t>(groups.size()), gradient.shape()[1],
+           [&](IndexRange range) {
+             for (int64_t i = range.begin; i < range.end; ++i) add(groups[i]);
+           });
 }
 
 template <typename S>
-void RotateHeads(RotaryTable& table, double base, bool inverse,
-                 const ConstTensorView& positions, const TensorView& x) {
+void RotateHeads(ThreadPool& pool, RotaryTable& table, double base,
+                 bool inverse, const ConstTensorView& positions,
+                 const TensorView& x) {
   const int64_t d = x.shape()[2];
   const S* const angles = table.Get<S>(base, d, ListOf<int64_t>(positions));
-  for (int64_t i = 0; i < x.shape()[0]; ++i) {
+  const auto rotate = [&](int64_t i) {
     RunRotary(
         {.dtype = x.dtype(),
          .inverse = inverse,
@@ -185,7 +255,10 @@ void RotateHeads(RotaryTable& table, double base, bool inverse,
          .table = angles + i * d,
          .x = RowsView(x.data() + i * x.strides()[0] * SizeInBytes(x.dtype()),
                        x.strides()[1])});
-  }
+  };
+  RunParts(pool, x.shape()[0], x.shape()[1] * d, [&](IndexRange tokens) {
+    for (int64_t i = tokens.begin; i < tokens.end; ++i) rotate(i);
+  });
 }
 
 // Gradients of keys and values are written by BLAS.
@@ -278,7 +351,7 @@ void CpuKernels::CheckAttentionGradient(
 absl::Status CpuKernels::Gemm(const GemmOptions& options,
                               const ConstTensorView& a,
                               const ConstTensorView& b, const TensorView& c) {
-  cpu::Gemm(options, a, b, c);
+  cpu::Gemm(*pool_, options, a, b, c);
   return absl::OkStatus();
 }
 
@@ -297,7 +370,7 @@ absl::Status CpuKernels::GemmFp8(const Fp8GemmOptions& options,
                                  const ConstTensorView& b,
                                  const ConstTensorView& b_inverse,
                                  const TensorView& c) {
-  cpu::GemmFp8(options, a, a_inverse, b, b_inverse, c);
+  cpu::GemmFp8(*pool_, options, a, a_inverse, b, b_inverse, c);
   return absl::OkStatus();
 }
 
@@ -313,25 +386,27 @@ absl::Status CpuKernels::UpdateScales(int margin,
 
 absl::Status CpuKernels::AddBias(const ConstTensorView& bias,
                                  const TensorView& x) {
-  RunElementwise({.step = Step::kAddToRows,
-                  .x_type = x.dtype(),
-                  .y_type = x.dtype(),
-                  .rows = x.shape()[0],
-                  .n = x.shape()[1],
-                  .x = ConstRowsView(bias),
-                  .y = RowsView(x)});
+  const ElementwiseJob job = {.step = Step::kAddToRows,
+                              .x_type = x.dtype(),
+                              .y_type = x.dtype(),
+                              .rows = {0, x.shape()[0]},
+                              .n = x.shape()[1],
+                              .x = ConstRowsView(bias),
+                              .y = RowsView(x)};
+  RunByRows(*pool_, RunElementwise, job, job.n);
   return absl::OkStatus();
 }
 
 absl::Status CpuKernels::SumRows(const ConstTensorView& gradient,
                                  const TensorView& bias_gradient) {
-  RunElementwise({.step = Step::kSumRows,
-                  .x_type = gradient.dtype(),
-                  .y_type = bias_gradient.dtype(),
-                  .rows = gradient.shape()[0],
-                  .n = gradient.shape()[1],
-                  .x = ConstRowsView(gradient),
-                  .y = RowsView(bias_gradient)});
+  const ElementwiseJob job = {.step = Step::kSumRows,
+                              .x_type = gradient.dtype(),
+                              .y_type = bias_gradient.dtype(),
+                              .rows = {0, gradient.shape()[0]},
+                              .n = gradient.shape()[1],
+                              .x = ConstRowsView(gradient),
+                              .y = RowsView(bias_gradient)};
+  RunByColumns(*pool_, RunElementwise, job);
   return absl::OkStatus();
 }
 
@@ -341,11 +416,13 @@ absl::Status CpuKernels::Copy(const ConstTensorView& x, const TensorView& y) {
 
 absl::Status CpuKernels::Add(const ConstTensorView& x, const TensorView& y) {
   return RunOnRows(
-      {.step = Step::kAdd, .x_type = x.dtype(), .y_type = y.dtype()}, x, y);
+      *pool_, {.step = Step::kAdd, .x_type = x.dtype(), .y_type = y.dtype()}, x,
+      y);
 }
 
 absl::Status CpuKernels::Scale(double factor, const TensorView& x) {
-  return RunOnRows({.step = Step::kScale,
+  return RunOnRows(*pool_,
+                   {.step = Step::kScale,
                     .x_type = x.dtype(),
                     .y_type = x.dtype(),
                     .factor = factor},
@@ -358,7 +435,8 @@ absl::Status CpuKernels::Fill(double value, const TensorView& x) {
 
 absl::Status CpuKernels::Cast(const ConstTensorView& x, const TensorView& y) {
   return RunOnRows(
-      {.step = Step::kCast, .x_type = x.dtype(), .y_type = y.dtype()}, x, y);
+      *pool_, {.step = Step::kCast, .x_type = x.dtype(), .y_type = y.dtype()},
+      x, y);
 }
 
 absl::Status CpuKernels::Dropout(const DropoutMask& mask, const TensorView& x) {
@@ -368,18 +446,20 @@ absl::Status CpuKernels::Dropout(const DropoutMask& mask, const TensorView& x) {
 absl::Status CpuKernels::RowDots(const ConstTensorView& output,
                                  const ConstTensorView& output_gradient,
                                  const TensorView& dots) {
-  return DotRows(output, output_gradient, dots);
+  DotRows(*pool_, output, output_gradient, dots);
+  return absl::OkStatus();
 }
 
 absl::Status CpuKernels::SwiGlu(const ConstTensorView& gate,
                                 const ConstTensorView& up,
                                 const TensorView& y) {
-  RunSwiGlu({.dtype = gate.dtype(),
-             .rows = gate.shape()[0],
-             .n = gate.shape()[1],
-             .gate = ConstRowsView(gate),
-             .up = ConstRowsView(up),
-             .y = RowsView(y)});
+  const SwiGluJob job = {.dtype = gate.dtype(),
+                         .rows = {0, gate.shape()[0]},
+                         .n = gate.shape()[1],
+                         .gate = ConstRowsView(gate),
+                         .up = ConstRowsView(up),
+                         .y = RowsView(y)};
+  RunByRows(*pool_, RunSwiGlu, job, job.n);
   return absl::OkStatus();
 }
 
@@ -388,15 +468,16 @@ absl::Status CpuKernels::SwiGluGradient(const ConstTensorView& gradient,
                                         const ConstTensorView& up,
                                         const TensorView& gate_gradient,
                                         const TensorView& up_gradient) {
-  RunSwiGlu({.backward = true,
-             .dtype = gate.dtype(),
-             .rows = gate.shape()[0],
-             .n = gate.shape()[1],
-             .gate = ConstRowsView(gate),
-             .up = ConstRowsView(up),
-             .gradient = ConstRowsView(gradient),
-             .gate_gradient = RowsView(gate_gradient),
-             .up_gradient = RowsView(up_gradient)});
+  const SwiGluJob job = {.backward = true,
+                         .dtype = gate.dtype(),
+                         .rows = {0, gate.shape()[0]},
+                         .n = gate.shape()[1],
+                         .gate = ConstRowsView(gate),
+                         .up = ConstRowsView(up),
+                         .gradient = ConstRowsView(gradient),
+                         .gate_gradient = RowsView(gate_gradient),
+                         .up_gradient = RowsView(up_gradient)};
+  RunByRows(*pool_, RunSwiGlu, job, job.n);
   return absl::OkStatus();
 }
 
@@ -409,7 +490,7 @@ absl::Status CpuKernels::RmsNorm(double epsilon, const ConstTensorView& x,
   job.weight = ConstRowsView(weight);
   job.inverse = RowsView(inverse);
   job.y = RowsView(y);
-  RunNorm(job);
+  RunByRows(*pool_, RunNorm, job, job.n);
   return absl::OkStatus();
 }
 
@@ -423,7 +504,7 @@ absl::Status CpuKernels::RmsNormInputGradient(const ConstTensorView& gradient,
   job.weight = ConstRowsView(weight);
   job.inverse = StatisticsView(inverse);
   job.y = RowsView(x_gradient);
-  RunNorm(job);
+  RunByRows(*pool_, RunNorm, job, job.n);
   return absl::OkStatus();
 }
 
@@ -439,7 +520,7 @@ absl::Status CpuKernels::AddRmsNorm(double epsilon,
   job.weight = ConstRowsView(weight);
   job.inverse = RowsView(inverse);
   job.y = RowsView(y);
-  RunNorm(job);
+  RunByRows(*pool_, RunNorm, job, job.n);
   return absl::OkStatus();
 }
 
@@ -453,7 +534,7 @@ absl::Status CpuKernels::AddRmsNormInputGradient(
   job.residual = ConstRowsView(residual_gradient);
   job.inverse = StatisticsView(inverse);
   job.y = RowsView(x_gradient);
-  RunNorm(job);
+  RunByRows(*pool_, RunNorm, job, job.n);
   return absl::OkStatus();
 }
 
@@ -465,7 +546,7 @@ absl::Status CpuKernels::RmsNormWeightGradient(
   job.gradient = ConstRowsView(gradient);
   job.inverse = StatisticsView(inverse);
   job.y = RowsView(weight_gradient);
-  RunNorm(job);
+  RunByColumns(*pool_, RunNorm, job);
   return absl::OkStatus();
 }
 
@@ -473,22 +554,22 @@ absl::Status CpuKernels::Rotate(double base, bool inverse,
                                 const ConstTensorView& positions,
                                 const TensorView& x) {
   x.dtype() == DType::kF64
-      ? RotateHeads<double>(rotary_, base, inverse, positions, x)
-      : RotateHeads<float>(rotary_, base, inverse, positions, x);
+      ? RotateHeads<double>(*pool_, rotary_, base, inverse, positions, x)
+      : RotateHeads<float>(*pool_, rotary_, base, inverse, positions, x);
   return absl::OkStatus();
 }
 
 absl::Status CpuKernels::GatherRows(const ConstTensorView& table,
                                     IndexRange held, const ConstTensorView& ids,
                                     const TensorView& y) {
-  CopyHeldRows(table, held, ListOf<int64_t>(ids), y);
+  CopyHeldRows(*pool_, table, held, ListOf<int64_t>(ids), y);
   return absl::OkStatus();
 }
 
 absl::Status CpuKernels::AddRows(const ConstTensorView& gradient,
                                  IndexRange held, const ConstTensorView& ids,
                                  const TensorView& table_gradient) {
-  AddHeldRows(gradient, held, ListOf<int64_t>(ids), table_gradient);
+  AddHeldRows(*pool_, gradient, held, ListOf<int64_t>(ids), table_gradient);
   return absl::OkStatus();
 }
 
@@ -496,7 +577,7 @@ absl::Status CpuKernels::RowMax(const ConstTensorView& logits,
                                 const TensorView& largest) {
   CrossEntropyJob job = JobOn(CrossEntropyStep::kMax, logits);
   job.result = RowsView(largest);
-  RunCrossEntropy(job);
+  RunByRows(*pool_, RunCrossEntropy, job, logits.shape()[1]);
   return absl::OkStatus();
 }
 
@@ -506,7 +587,7 @@ absl::Status CpuKernels::SumExp(const ConstTensorView& logits,
   CrossEntropyJob job = JobOn(CrossEntropyStep::kSumExp, logits);
   job.largest = ConstRowsView(largest);
   job.result = RowsView(sum);
-  RunCrossEntropy(job);
+  RunByRows(*pool_, RunCrossEntropy, job, logits.shape()[1]);
   return absl::OkStatus();
 }
 
@@ -544,7 +625,7 @@ absl::Status CpuKernels::CrossEntropyGradient(const ConstTensorView& largest,
   job.targets = ListOf<int64_t>(targets);
   job.scales = ListOf<double>(scales);
   job.result = RowsView(logits);
-  RunCrossEntropy(job);
+  RunByRows(*pool_, RunCrossEntropy, job, logits.shape()[1]);
   return absl::OkStatus();
 }
 
@@ -558,13 +639,13 @@ absl::Status CpuKernels::Sum(double factor, const ConstTensorView& x,
 
 absl::Status CpuKernels::Attend(const AttentionBlock& block,
                                 const AttentionState& state) {
-  cpu::Attend(block, state);
+  cpu::Attend(*pool_, block, state);
   return absl::OkStatus();
 }
 
 absl::Status CpuKernels::AttendGradient(const AttentionBlock& block,
                                         const AttentionGradients& gradients) {
-  cpu::AttendGradient(block, gradients);
+  cpu::AttendGradient(*pool_, block, gradients);
   return absl::OkStatus();
 }
 

@@ -2,7 +2,8 @@
 //
 // Elementwise operations, norms, activations, cross-entropy and row tables are
 // bound by memory, or by vectors where these are narrow: each reads and writes
-// every element once, in one thread, and sums in statistics. AddRows sorts the
+// every element once, in parts that the threads of the pool take, and sums in
+// statistics. AddRows sorts the
 // ids (stably, with 8 bytes for each), so that each row of the table is read,
 // added to in statistics and rounded once. Gemm and attention are in gemm.h and
 // attention.h.
@@ -10,10 +11,13 @@
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_CPU_KERNELS_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/os/thread_pool.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/op_kernels.h"
 #include "tensor_parallel/ops/operand_checker.h"
@@ -42,6 +46,9 @@ class RotaryTable {
 
 class CpuKernels final : public OpKernels {
  public:
+  explicit CpuKernels(std::shared_ptr<ThreadPool> pool)
+      : pool_(std::move(pool)) {}
+
   bool enqueues() const override { return false; }
 
   void CheckGemm(OperandChecker& check, const GemmOptions& options,
@@ -147,6 +154,7 @@ class CpuKernels final : public OpKernels {
                        const TensorView& dots) override;
 
  private:
+  std::shared_ptr<ThreadPool> pool_;
   RotaryTable rotary_;
 };
 

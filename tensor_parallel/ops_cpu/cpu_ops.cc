@@ -6,6 +6,7 @@
 
 #include "base/device/device.h"
 #include "base/os/processors.h"
+#include "base/os/thread_pool.h"
 #include "tensor_parallel/ops_cpu/cpu_kernels.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
 
@@ -18,11 +19,17 @@ int ThreadsOf(const CpuOpsOptions& options) {
   return static_cast<int>(std::max<int64_t>(AvailableProcessors() / ranks, 1));
 }
 
+std::shared_ptr<ThreadPool> PoolOf(const CpuOpsOptions& options) {
+  return options.pool != nullptr
+             ? options.pool
+             : std::make_shared<ThreadPool>(ThreadsOf(options));
+}
+
 }  // namespace
 
 CpuOps::CpuOps(const CpuOpsOptions& options, Queue& queue)
-    : CheckedOps(queue, std::make_shared<cpu::CpuKernels>()) {
-  cpu::LimitBlasThreads(ThreadsOf(options));
+    : CheckedOps(queue, std::make_shared<cpu::CpuKernels>(PoolOf(options))) {
+  cpu::UseOneBlasThread();
 }
 
 }  // namespace tessera::tensor_parallel

@@ -2,12 +2,15 @@
 //
 //   CpuOps ops;                       // All processors of this process.
 //   CpuOps one({.threads = 1});       // Beside other ranks in the process.
+//   CpuOps shared({.pool = pool});    // The threads of the optimizer, too.
 //   TESSERA_RETURN_IF_ERROR(ops.Gemm({.transpose_b = true}, x, w, y));
 //
-// Products of matrices, those of attention among them, are OpenBLAS's, on
-// several threads; all else runs in one thread, in vectors of the best
+// Products of matrices, those of attention among them, are OpenBLAS's, and of
+// bf16 oneDNN's where it is faster; all else is in vectors of the best
 // instruction set that the processor has, and most of it at the speed of
-// memory. On an immediate queue work runs in the calls; on another one it is
+// memory. All of it is divided among the threads of a pool, in parts that
+// depend on the shapes alone: the bits do not depend on the number of threads.
+// On an immediate queue work runs in the calls; on another one it is
 // enqueued (Queue::Launch), which an emulated device can do. The files beside
 // this one have the groups of operations.
 //
@@ -17,26 +20,27 @@
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_CPU_OPS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_CPU_OPS_H_
 
+#include <memory>
+
 #include "base/device/device.h"
 #include "base/device/host_device.h"
+#include "base/os/thread_pool.h"
 #include "tensor_parallel/ops/checked_ops.h"
 
 namespace tessera::tensor_parallel {
 
 struct CpuOpsOptions {
-  // Threads of a product. 0: the processors that this process may use, which is
-  // its share of the machine where its launcher has bound it (base/os/
-  // processors.h), divided by the ranks in it; at least 1.
+  // Threads of an operation, if there is no pool. 0: the processors that this
+  // process may use, which is its share of the machine where its launcher has
+  // bound it (base/os/ processors.h), divided by the ranks in it; at least 1.
   int threads = 0;
   // Ranks that are threads of this process.
   int ranks_in_process = 1;
+  std::shared_ptr<ThreadPool> pool = nullptr;  // Null: an own one.
 };
 
-// OpenBLAS has one number of threads for the whole process, which the
-// constructor sets: the last one made wins, so give all CpuOps of a process the
-// same options. Ranks that are threads of one process may compute at the same
-// time; with one thread each they run side by side, with more OpenBLAS lets one
-// product wait for the other.
+// Ranks that are threads of one process compute side by side, each with its
+// pool. Sets OpenBLAS to one thread for the whole process.
 class CpuOps final : public CheckedOps {
  public:
   // `queue` outlives it.

@@ -1,6 +1,7 @@
 // Bits that CpuOps promises beyond ops/ops.h: the same on every instruction
-// set, and however rows are shared among calls.
+// set, with any number of threads, and however rows are shared among calls.
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <span>
 #include <utility>
@@ -217,6 +218,106 @@ TEST_F(CpuOpsBits, OfAddRowsAreThoseOfTheOrderOfIds) {
                                    parts.view()));
   }
   EXPECT_EQ(parts.values(), once.values());
+}
+
+// Operands of all operations that threads divide, large enough for several
+// parts of each.
+struct Everything {
+  Everything(DType dtype, std::mt19937_64& random)
+      : type(dtype),
+        x(dtype, {kRows, kWidth}, 3),
+        residual(dtype, {kRows, kWidth}),
+        weight(dtype, {kWidth}),
+        y(dtype, {kRows, kWidth}),
+        inverse(StatisticsFor(dtype), {kRows}),
+        sums(StatisticsFor(dtype), {kWidth}),
+        matrix(dtype, {kOut, kWidth}, 5),
+        product(dtype, {kRows, kOut}),
+        weight_gradient(StatisticsFor(dtype), {kOut, kWidth}),
+        query(dtype, {2, 150, 6, 40}),
+        key(dtype, {2, 150, 2, 40}),
+        output(StatisticsFor(dtype), {2, 150, 6, 40}),
+        log_sum_exp(StatisticsFor(dtype), {2, 150, 6}),
+        delta(StatisticsFor(dtype), {2, 150, 6}),
+        query_gradient(StatisticsFor(dtype), {2, 150, 6, 40}),
+        key_gradient(StatisticsFor(dtype), {2, 150, 2, 40}),
+        value_gradient(StatisticsFor(dtype), {2, 150, 2, 40}),
+        ids(DType::kI64, {kRows}),
+        table(StatisticsFor(dtype), {50, kWidth}) {
+    for (TestTensor* tensor :
+         {&x, &residual, &weight, &matrix, &query, &key, &sums}) {
+      tensor->Randomise(random);
+    }
+    for (int64_t i = 0; i < kRows; ++i) {
+      ids.set(i, static_cast<double>(random() % 60));
+    }
+  }
+
+  absl::Status Run(Ops& ops) {
+    absl::Status status = ops.AddRmsNorm(1e-5, residual.view(), weight.view(),
+                                         x.view(), y.view(), inverse.view());
+    status.Update(ops.RmsNormWeightGradient(residual.view(), x.view(),
+                                            inverse.view(), sums.view()));
+    status.Update(ops.SumRows(y.view(), sums.view()));
+    status.Update(ops.Gemm({.transpose_b = true}, y.view(), matrix.view(),
+                           product.view()));
+    status.Update(ops.Gemm({.transpose_a = true, .beta = 1}, product.view(),
+                           y.view(), weight_gradient.view()));
+    status.Update(ops.Gemm({}, product.view(), matrix.view(), y.view()));
+    status.Update(ops.AddRows(y.view(), {0, 50}, ids.view(), table.view()));
+    status.Update(
+        ops.Fill(-std::numeric_limits<double>::infinity(), log_sum_exp.view()));
+    const AttentionBlock block = {.query = query.view(),
+                                  .key = key.view(),
+                                  .value = key.view(),
+                                  .scale = 0.2};
+    status.Update(ops.Attend(block, {output.view(), log_sum_exp.view()}));
+    status.Update(ops.RowDots(output.view(), query.view(), delta.view()));
+    status.Update(
+        ops.AttendGradient(block, {.output_gradient = query.view(),
+                                   .output = output.view(),
+                                   .log_sum_exp = log_sum_exp.view(),
+                                   .delta = delta.view(),
+                                   .query_gradient = query_gradient.view(),
+                                   .key_gradient = key_gradient.view(),
+                                   .value_gradient = value_gradient.view()}));
+    return status;
+  }
+
+  std::vector<std::vector<double>> Results() const {
+    std::vector<std::vector<double>> results;
+    for (const TestTensor* tensor :
+         {&x, &y, &inverse, &sums, &product, &weight_gradient, &table, &output,
+          &log_sum_exp, &delta, &query_gradient, &key_gradient,
+          &value_gradient}) {
+      results.push_back(tensor->values());
+    }
+    return results;
+  }
+
+  static constexpr int64_t kRows = 300, kWidth = 520, kOut = 1100;
+  DType type;
+  TestTensor x, residual, weight, y, inverse, sums;
+  TestTensor matrix, product, weight_gradient;
+  TestTensor query, key, output, log_sum_exp, delta;
+  TestTensor query_gradient, key_gradient, value_gradient;
+  TestTensor ids, table;
+};
+
+TEST_F(CpuOpsBits, DoNotDependOnTheNumberOfThreads) {
+  std::mt19937_64 random(8);
+  for (const DType dtype : kComputedTypes) {
+    const Everything original(dtype, random);
+    Everything alone = original;
+    TESSERA_ASSERT_OK(alone.Run(ops_));
+    for (const int threads : {2, 3, 7}) {
+      CpuOps ops({.threads = threads});
+      Everything together = original;
+      TESSERA_ASSERT_OK(together.Run(ops));
+      EXPECT_EQ(together.Results(), alone.Results())
+          << threads << " threads, " << dtype;
+    }
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 #include <span>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -23,7 +24,6 @@
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops/test_tensor.h"
 #include "tensor_parallel/ops/timed_ops.h"
-#include "tensor_parallel/ops_cpu/gemm.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -31,15 +31,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-TEST(CpuOps, LimitsTheThreadsOfProducts) {
-  const CpuOps two({.threads = 2});
-  EXPECT_EQ(cpu::BlasThreads(), 2);
-  const CpuOps shared({.ranks_in_process = 1 << 20});
-  EXPECT_EQ(cpu::BlasThreads(), 1);
-  const CpuOps all;
-  EXPECT_GE(cpu::BlasThreads(), 1);
-}
 
 // The sum of some operations, of which one keeps a table.
 double Result(Ops& ops) {
@@ -157,7 +148,9 @@ TEST_F(CpuOpsOnDevice, TimedOpsForwardsTheQueueAndThePlace) {
   int calls = 0;
   TimedOps timed(
       cpu, [] { return int64_t{0}; },
-      [&calls](TimedOps::Kind, int64_t, int64_t) { ++calls; });
+      [&calls](TimedOps::Kind, std::string_view, int64_t, int64_t) {
+        ++calls;
+      });
   EXPECT_EQ(&timed.queue(), queue_.get());
   Tensor x = OnDevice(DType::kF32, {2, 3});
   const SourcePlace place = SourcePlace::current();

@@ -64,7 +64,7 @@ template <typename T>
 void RunCrossEntropyOf(const CrossEntropyJob& job) {
   using S = StatisticOf<T>;
   const int64_t n = job.held.size();
-  for (int64_t i = 0; i < job.rows; ++i) {
+  for (int64_t i = job.rows.begin; i < job.rows.end; ++i) {
     if (job.step == Step::kGradient) {
       if (job.scales[i] == 0) {
         for (int64_t j = 0; j < n; ++j) job.result.row<T>(i)[j] = T{};

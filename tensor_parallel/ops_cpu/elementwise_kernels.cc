@@ -52,18 +52,18 @@ struct Product {
 template <typename X, typename Y>
 void RunTyped(const ElementwiseJob& job) {
   if (job.step == Step::kSumRows) {
-    AddColumns(RowTerm<X>{job.x}, job.rows, job.n, job.y.row<Y>(0));
+    AddColumns(RowTerm<X>{job.x}, job.rows, job.columns, job.y.row<Y>(0));
     return;
   }
   if (job.step == Step::kDots) {
     auto* dots = job.y.row<StatisticOf<X>>(0);
-    for (int64_t i = 0; i < job.rows; ++i) {
+    for (int64_t i = job.rows.begin; i < job.rows.end; ++i) {
       dots[i] =
           SumOf<X>(Product<X, Y>{job.x.row<X>(i), job.z.row<Y>(i)}, job.n);
     }
     return;
   }
-  for (int64_t i = 0; i < job.rows; ++i) {
+  for (int64_t i = job.rows.begin; i < job.rows.end; ++i) {
     ElementwiseRow(job, job.x.row<X>(job.step == Step::kAddToRows ? 0 : i),
                    job.y.row<Y>(i));
   }

@@ -8,6 +8,7 @@
 
 #include "base/dtype/dtype.h"
 #include "base/dtype/small_float.h"
+#include "base/os/thread_pool.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/ops/ops.h"
@@ -69,7 +70,7 @@ void CastRows(DType from, DType to, int64_t rows, int64_t n, ConstRowsView x,
   RunElementwise({.step = ElementwiseJob::Step::kCast,
                   .x_type = from,
                   .y_type = to,
-                  .rows = rows,
+                  .rows = {0, rows},
                   .n = n,
                   .x = x,
                   .y = y});
@@ -187,6 +188,77 @@ class PanelGemm {
   std::unique_ptr<float[]> sums_;
 };
 
+BlasShape ShapeOf(const GemmOptions& options, const ConstTensorView& a,
+                  const TensorView& c) {
+  return {.m = c.shape()[0],
+          .n = c.shape()[1],
+          .k = a.shape()[options.transpose_a ? 0 : 1]};
+}
+
+void MultiplyTile(const GemmOptions& options, const ConstTensorView& a,
+                  const ConstTensorView& b, const TensorView& c) {
+  const BlasShape shape = ShapeOf(options, a, c);
+  if (a.dtype() == DType::kF64) {
+    GemmAs<double>(options, shape, a, b, c);
+  } else if (shape.k > 0 && OneDnnGemm(options, a, b, c)) {
+    return;
+  } else if (a.dtype() == DType::kF32) {
+    GemmAs<float>(options, shape, a, b, c);
+  } else {
+    PanelGemm(options, shape, a, b, c).Run();
+  }
+}
+
+// The sizes of the tiles of c that threads compute. They depend on the shape
+// alone, so that the bits do not depend on the number of threads.
+struct TileSizes {
+  int64_t m = 0;
+  int64_t n = 0;
+};
+
+TileSizes TileSizesOf(const BlasShape& shape) {
+  // Work of a tile at least: 80 to 200 us. With smaller tiles, or more of them,
+  // the libraries pack the factors so often that one thread loses 5 to 15 %.
+  constexpr double kLeastFlops = 16e6;
+  constexpr int64_t kUnit = 64;  // Tiles are multiples of it.
+  constexpr int64_t kMostTiles = 16;
+  const auto half = [](int64_t size) {
+    return (size / 2 + kUnit - 1) / kUnit * kUnit;
+  };
+  TileSizes tile = {shape.m, shape.n};
+  for (int64_t tiles = 1; tiles < kMostTiles; tiles *= 2) {
+    const double flops = 2.0 * static_cast<double>(tile.m) *
+                         static_cast<double>(tile.n) *
+                         static_cast<double>(shape.k);
+    int64_t& longer = tile.n >= tile.m ? tile.n : tile.m;
+    if (flops < 2 * kLeastFlops || longer < 2 * kUnit) break;
+    longer = half(longer);
+  }
+  return tile;
+}
+
+// Calls multiply(rows of op(a), columns of op(b), tile of c) for each tile.
+template <typename MultiplyPart>
+void RunTiles(ThreadPool& pool, const GemmOptions& options,
+              const ConstTensorView& a, const ConstTensorView& b,
+              const TensorView& c, const MultiplyPart& multiply) {
+  const BlasShape shape = ShapeOf(options, a, c);
+  if (shape.m == 0 || shape.n == 0) return;
+  const TileSizes size = TileSizesOf(shape);
+  const int64_t down = (shape.m + size.m - 1) / size.m;
+  const int64_t across = (shape.n + size.n - 1) / size.n;
+  if (down * across == 1) return multiply(a, b, c);
+  pool.Run(down * across, [&](int64_t index) {
+    // Tiles of the same columns one after the other: they share part of b.
+    const int64_t i = index % down * size.m, j = index / down * size.n;
+    const int64_t m = std::min(size.m, shape.m - i);
+    const int64_t n = std::min(size.n, shape.n - j);
+    multiply(*a.Narrow(options.transpose_a ? 1 : 0, i, m),
+             *b.Narrow(options.transpose_b ? 0 : 1, j, n),
+             *c.Narrow(0, i, m)->Narrow(1, j, n));
+  });
+}
+
 }  // namespace
 
 template <typename T>
@@ -216,41 +288,35 @@ template void Multiply(const BlasShape&, double, const BlasFactor<double>&,
                        const BlasFactor<double>&, double,
                        const BlasResult<double>&);
 
-void LimitBlasThreads(int threads) {
-  if (openblas_get_num_threads() != threads) openblas_set_num_threads(threads);
+void UseOneBlasThread() {
+  if (openblas_get_num_threads() != 1) openblas_set_num_threads(1);
 }
 
-int BlasThreads() { return openblas_get_num_threads(); }
-
-void Gemm(const GemmOptions& options, const ConstTensorView& a,
-          const ConstTensorView& b, const TensorView& c) {
-  const BlasShape shape = {.m = c.shape()[0],
-                           .n = c.shape()[1],
-                           .k = a.shape()[options.transpose_a ? 0 : 1]};
-  if (shape.m == 0 || shape.n == 0) return;
-  if (a.dtype() == DType::kF64) {
-    GemmAs<double>(options, shape, a, b, c);
-  } else if (shape.k > 0 && OneDnnGemm(BlasThreads(), options, a, b, c)) {
-    return;
-  } else if (a.dtype() == DType::kF32) {
-    GemmAs<float>(options, shape, a, b, c);
-  } else {
-    PanelGemm(options, shape, a, b, c).Run();
-  }
+void Gemm(ThreadPool& pool, const GemmOptions& options,
+          const ConstTensorView& a, const ConstTensorView& b,
+          const TensorView& c) {
+  RunTiles(pool, options, a, b, c,
+           [&](const ConstTensorView& rows, const ConstTensorView& columns,
+               const TensorView& tile) {
+             MultiplyTile(options, rows, columns, tile);
+           });
 }
 
-void GemmFp8(const Fp8GemmOptions& options, const ConstTensorView& a,
-             const ConstTensorView& a_inverse, const ConstTensorView& b,
-             const ConstTensorView& b_inverse, const TensorView& c) {
+void GemmFp8(ThreadPool& pool, const Fp8GemmOptions& options,
+             const ConstTensorView& a, const ConstTensorView& a_inverse,
+             const ConstTensorView& b, const ConstTensorView& b_inverse,
+             const TensorView& c) {
   const float factor = *reinterpret_cast<const float*>(a_inverse.data()) *
                        *reinterpret_cast<const float*>(b_inverse.data());
   const GemmOptions scaled = {.transpose_b = true,
                               .alpha = factor,
                               .beta = options.accumulate ? 1.0 : 0.0};
-  const BlasShape shape = {
-      .m = c.shape()[0], .n = c.shape()[1], .k = a.shape()[1]};
-  if (shape.m == 0 || shape.n == 0) return;
-  PanelGemm(scaled, shape, a, b, c).Run();
+  RunTiles(pool, scaled, a, b, c,
+           [&](const ConstTensorView& rows, const ConstTensorView& columns,
+               const TensorView& tile) {
+             PanelGemm(scaled, ShapeOf(scaled, rows, tile), rows, columns, tile)
+                 .Run();
+           });
 }
 
 }  // namespace tessera::tensor_parallel::cpu

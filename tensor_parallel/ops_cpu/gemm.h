@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "base/os/thread_pool.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
 
@@ -45,25 +46,25 @@ template <typename T>
 void Multiply(const BlasShape& shape, T alpha, const BlasFactor<T>& a,
               const BlasFactor<T>& b, T beta, const BlasResult<T>& c);
 
-// How many threads a product uses from now on, for every caller in the process:
-// OpenBLAS knows no other way. Calls from several threads are safe, and with
-// more than one thread wait for each other.
-void LimitBlasThreads(int threads);
-int BlasThreads();
+// Multiply computes on the calling thread from now on, in the whole process:
+// OpenBLAS knows no other way. Calls from several threads run side by side.
+void UseOneBlasThread();
 
 // GemmFp8 of ops/ops.h on the CPU: as Gemm of bf16 below, every product exact.
-void GemmFp8(const Fp8GemmOptions& options, const ConstTensorView& a,
-             const ConstTensorView& a_inverse, const ConstTensorView& b,
-             const ConstTensorView& b_inverse, const TensorView& c);
+void GemmFp8(ThreadPool& pool, const Fp8GemmOptions& options,
+             const ConstTensorView& a, const ConstTensorView& a_inverse,
+             const ConstTensorView& b, const ConstTensorView& b_inverse,
+             const TensorView& c);
 
 // Gemm of ops/ops.h on the CPU, by oneDNN where it is fast (onednn_gemm.h),
 // else by OpenBLAS. OpenBLAS multiplies bf16 in f32: it is converted in panels
 // of at most 16 MiB. Sums are in f32 and rounded once. The stride of rows is at
 // least their length, and no size exceeds 2^31 - 1; c must not overlap a or b.
-// If alpha is 0, a and b are ignored, even NaNs.
-
-void Gemm(const GemmOptions& options, const ConstTensorView& a,
-          const ConstTensorView& b, const TensorView& c);
+// If alpha is 0, a and b are ignored, even NaNs. Threads compute tiles of c,
+// whose sizes do not depend on their number.
+void Gemm(ThreadPool& pool, const GemmOptions& options,
+          const ConstTensorView& a, const ConstTensorView& b,
+          const TensorView& c);
 
 }  // namespace tessera::tensor_parallel::cpu
 

@@ -1,5 +1,6 @@
 // The vector kernels of CpuOps. Each Run function uses the best instruction set
-// of the processor; results have the same bits on every instruction set. Jobs
+// of the processor; results have the same bits on every instruction set, and
+// however the rows (of sums of rows, the columns) are divided among jobs. Jobs
 // are checked by the callers. Internal to tensor_parallel/ops_cpu.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_KERNELS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_KERNELS_H_
@@ -26,8 +27,9 @@ struct ElementwiseJob {
   DType x_type = DType::kF32;
   DType y_type =
       DType::kF32;  // That of statistics, or x_type; of z under kDots.
-  int64_t rows = 0;
+  IndexRange rows = {};
   int64_t n = 0;
+  IndexRange columns = {};  // Of sums of rows.
   double factor = 1;
   ConstRowsView x = {};
   ConstRowsView z = {};
@@ -39,7 +41,7 @@ void RunElementwise(const ElementwiseJob& job);
 struct SwiGluJob {
   bool backward = false;
   DType dtype = DType::kF32;
-  int64_t rows = 0;
+  IndexRange rows = {};
   int64_t n = 0;
   ConstRowsView gate = {};
   ConstRowsView up = {};
@@ -63,8 +65,9 @@ struct NormJob {
   DType dtype = DType::kF32;
   DType target_type = DType::kF32;  // Of the weight's gradient.
   double epsilon = 0;
-  int64_t rows = 0;
+  IndexRange rows = {};
   int64_t n = 0;
+  IndexRange columns = {};  // Of sums of rows.
   ConstRowsView gradient = {};
   ConstRowsView x = {};
   ConstRowsView weight = {};
@@ -104,7 +107,7 @@ struct CrossEntropyJob {
   enum class Step { kMax, kSumExp, kPick, kGradient };
   Step step = Step::kMax;
   DType dtype = DType::kF32;
-  int64_t rows = 0;
+  IndexRange rows = {};
   IndexRange held = {};
   ConstRowsView logits = {};
   ConstRowsView largest = {};  // Statistics, as the next two.

@@ -145,13 +145,13 @@ void RunNormOf(const NormJob& job) {
   if (job.step == NormJob::Step::kWeightGradient) {
     const WeightTerm<T> term{job};
     if (job.target_type == job.dtype) {
-      AddColumns(term, job.rows, job.n, job.y.row<T>(0));
+      AddColumns(term, job.rows, job.columns, job.y.row<T>(0));
     } else {
-      AddColumns(term, job.rows, job.n, job.y.row<StatisticOf<T>>(0));
+      AddColumns(term, job.rows, job.columns, job.y.row<StatisticOf<T>>(0));
     }
     return;
   }
-  for (int64_t i = 0; i < job.rows; ++i) {
+  for (int64_t i = job.rows.begin; i < job.rows.end; ++i) {
     if (job.step == NormJob::Step::kInputGradient) {
       InputGradientRow<T, false>(job, i);
     } else if (job.step == NormJob::Step::kAddInputGradient) {

@@ -21,9 +21,6 @@ namespace {
 
 using DataType = dnnl::memory::data_type;
 
-// One thread multiplies bf16 by instructions as fast as so many multiply f32.
-constexpr int kMostThreads = 2;
-
 // A matrix as oneDNN sees it: op(x) of so many rows and columns.
 struct Matrix {
   DataType type = DataType::f32;
@@ -185,13 +182,10 @@ bool OneDnnMultipliesBF16() {
   return does;
 }
 
-bool OneDnnGemm(int threads, const GemmOptions& options,
-                const ConstTensorView& a, const ConstTensorView& b,
-                const TensorView& c) {
+bool OneDnnGemm(const GemmOptions& options, const ConstTensorView& a,
+                const ConstTensorView& b, const TensorView& c) {
   const bool is_faster = a.dtype() == DType::kBF16 && OneDnnMultipliesBF16();
-  if (!is_faster || options.alpha != 1 || threads > kMostThreads) {
-    return false;
-  }
+  if (!is_faster || options.alpha != 1) return false;
   const Key key = {{MatrixOf(a, options.transpose_a),
                     MatrixOf(b, options.transpose_b), MatrixOf(c, false)},
                    options.beta};

@@ -1,7 +1,7 @@
 // OneDnnGemm: products of row-major matrices by oneDNN, which multiplies bf16
 // by the processor's own instructions (AVX512-BF16, AMX).
 //
-//   if (!OneDnnGemm(threads, options, a, b, c)) ...  // By other means.
+//   if (!OneDnnGemm(options, a, b, c)) ...  // By other means.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_ONEDNN_GEMM_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_ONEDNN_GEMM_H_
 
@@ -12,13 +12,11 @@ namespace tessera::tensor_parallel::cpu {
 
 // Computes Gemm of ops/ops.h for factors of bf16 on the calling thread, and
 // returns true. False, with nothing done, if oneDNN is not built in, the
-// processor has no instructions for products of bf16, alpha is not 1, or
-// another product would have more than two `threads` and be faster. For f32
-// oneDNN is not faster than OpenBLAS (0.8 to 1.07 of its rate with AVX-512).
-// Requires what Gemm in gemm.h requires, and no size 0.
-bool OneDnnGemm(int threads, const GemmOptions& options,
-                const ConstTensorView& a, const ConstTensorView& b,
-                const TensorView& c);
+// processor has no instructions for products of bf16, or alpha is not 1. For
+// f32 oneDNN is not faster than OpenBLAS (0.8 to 1.07 of its rate with
+// AVX-512). Requires what Gemm in gemm.h requires, and no size 0.
+bool OneDnnGemm(const GemmOptions& options, const ConstTensorView& a,
+                const ConstTensorView& b, const TensorView& c);
 
 // True if products of bf16 are faster here than those of f32.
 bool OneDnnMultipliesBF16();

@@ -23,8 +23,8 @@ struct ListedRow {
 
 template <typename T, typename Target>
 void RunAddRowsAs(const AddRowsJob& job) {
-  AddColumns(ListedRow<T>{job}, static_cast<int64_t>(job.rows.size()), job.n,
-             job.target.row<Target>(0));
+  AddColumns(ListedRow<T>{job}, {0, static_cast<int64_t>(job.rows.size())},
+             {0, job.n}, job.target.row<Target>(0));
 }
 
 void RunAddRowsHere(const AddRowsJob& job) {

@@ -67,7 +67,8 @@ std::set<Product> ProductsOf(const StageShapes& s) {
 // Operands are zero pages that are never written and so take no memory.
 class Arithmetic {
  public:
-  explicit Arithmetic(int threads) : ops_({.threads = threads}) {}
+  explicit Arithmetic(int threads)
+      : threads_(threads), ops_({.threads = threads}) {}
 
   absl::Status Run(const StageShapes& shapes) {
     for (const auto& [m, n, k] : ProductsOf(shapes)) {
@@ -96,19 +97,20 @@ class Arithmetic {
     return ops_.Gemm({.transpose_b = true}, a.view(), b.view(), c.view());
   }
 
-  // Attention of the heads that share one pair of keys and values.
+  // Attention with a pair of keys and values for each thread.
   absl::Status Attend(const StageShapes& s) {
     const int64_t queries =
         std::min(s.positions[static_cast<size_t>(s.context_rank)], kQueries);
-    const int64_t heads = s.heads / s.kv_heads;
+    const int64_t pairs = std::min<int64_t>(s.kv_heads, threads_);
+    const int64_t heads = s.heads / s.kv_heads * pairs;
     TESSERA_ASSIGN_OR_RETURN(const Tensor q,
                              Zeros(s.dtype, {1, queries, heads, s.head_size}));
     TESSERA_ASSIGN_OR_RETURN(const Tensor k,
-                             Zeros(s.dtype, {1, queries, 1, s.head_size}));
+                             Zeros(s.dtype, {1, queries, pairs, s.head_size}));
     TESSERA_ASSIGN_OR_RETURN(
         Tensor output, Result(s.statistics, {1, queries, heads, s.head_size}));
-    TESSERA_ASSIGN_OR_RETURN(Tensor pair,
-                             Result(s.statistics, {2, queries, s.head_size}));
+    TESSERA_ASSIGN_OR_RETURN(
+        Tensor pair, Result(s.statistics, {2, queries, pairs, s.head_size}));
     TESSERA_ASSIGN_OR_RETURN(Tensor numbers,
                              Result(s.statistics, {1, queries, heads}));
     const tensor_parallel::AttentionBlock block = {
@@ -125,7 +127,7 @@ class Arithmetic {
                              Zeros(s.statistics, {1, queries, heads}));
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView key_gradient,
-        pair.view().Reshape({{2, 1, queries, 1, s.head_size}}));
+        pair.view().Reshape({{2, 1, queries, pairs, s.head_size}}));
     TESSERA_ASSIGN_OR_RETURN(const TensorView of_keys,
                              key_gradient.Select(0, 0));
     TESSERA_ASSIGN_OR_RETURN(const TensorView of_values,
@@ -141,6 +143,7 @@ class Arithmetic {
 
   const std::shared_ptr<CountingMemory> zeros_ =
       std::make_shared<CountingMemory>();
+  const int threads_;
   tensor_parallel::CpuOps ops_;
 };
 

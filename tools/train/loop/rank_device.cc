@@ -159,12 +159,12 @@ DeviceKernels KernelsOfGpus(const Settings& settings, bool shares_process) {
   return kernels;
 }
 
-DeviceKernels KernelsOfCpu(int threads) {
+DeviceKernels KernelsOfCpu(std::shared_ptr<ThreadPool> pool) {
   DeviceKernels kernels;
-  kernels.ops = [threads](Queue& queue)
+  kernels.ops = [pool = std::move(pool)](Queue& queue)
       -> absl::StatusOr<std::unique_ptr<tensor_parallel::Ops>> {
     return std::make_unique<tensor_parallel::CpuOps>(
-        tensor_parallel::CpuOpsOptions{.threads = threads}, queue);
+        tensor_parallel::CpuOpsOptions{.pool = pool}, queue);
   };
   kernels.state_ops =
       [](Queue&) -> absl::StatusOr<std::shared_ptr<zero3::StateOps>> {
@@ -206,18 +206,20 @@ absl::StatusOr<std::unique_ptr<RankDevice>> RankDevice::Create(
                                : CreateGpu(ordinal, options.memory_bytes),
                            Annotate(_, flag));
   return CreateWith(KernelsOfGpus(settings, shares_process), std::move(device),
-                    world);
+                    world, std::make_shared<ThreadPool>(threads));
 }
 
 absl::StatusOr<std::unique_ptr<RankDevice>> RankDevice::CreateOn(
     std::shared_ptr<Device> device, Communicator& world, int threads) {
-  return CreateWith(KernelsOfCpu(threads), std::move(device), world);
+  auto pool = std::make_shared<ThreadPool>(threads);
+  return CreateWith(KernelsOfCpu(pool), std::move(device), world, pool);
 }
 
 absl::StatusOr<std::unique_ptr<RankDevice>> RankDevice::CreateWith(
     const DeviceKernels& kernels, std::shared_ptr<Device> device,
-    Communicator& world) {
+    Communicator& world, std::shared_ptr<ThreadPool> pool) {
   std::unique_ptr<RankDevice> rank(new RankDevice);
+  rank->pool_ = std::move(pool);
   rank->device_ = std::move(device);
   rank->world_ = &world;
   TESSERA_ASSIGN_OR_RETURN(rank->queue_, rank->device_->CreateQueue("compute"));

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
+#include "base/os/thread_pool.h"
 #include "collectives/communicator.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/train/settings/settings.h"
@@ -63,11 +64,15 @@ class RankDevice {
       int threads = 1);
   static absl::StatusOr<std::unique_ptr<RankDevice>> CreateWith(
       const DeviceKernels& kernels, std::shared_ptr<Device> device,
-      collectives::Communicator& world);
+      collectives::Communicator& world,
+      std::shared_ptr<ThreadPool> pool = nullptr);
 
   Device& device() { return *device_; }
   Queue& queue() { return *queue_; }
   tensor_parallel::Ops& ops() { return *ops_; }
+  // The rank's threads, for its operations and optimizer steps on the CPU.
+  // Null if CreateWith was given none.
+  const std::shared_ptr<ThreadPool>& pool() const { return pool_; }
   // For ShardedStateOptions::ops; null: the default.
   std::shared_ptr<zero3::StateOps> state_ops() const { return state_ops_; }
   // The world for tensors: the one given, if the processor computes.
@@ -77,6 +82,7 @@ class RankDevice {
   RankDevice() = default;
 
   // Members refer to earlier ones.
+  std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<Device> device_;
   std::unique_ptr<Queue> queue_;
   std::unique_ptr<tensor_parallel::Ops> ops_;

@@ -96,6 +96,7 @@ absl::StatusOr<std::vector<StepRecord>> TrainOneRank(
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<RankDevice> device,
                            make_device(world));
   options.state.ops = device->state_ops();
+  options.state.adamw.pool = device->pool();
   TESSERA_ASSIGN_OR_RETURN(
       auto rank,
       TrainRank::Create(device->world(), options, samples, device->ops()));

@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -170,7 +171,8 @@ StepMeter::StepMeter(tensor_parallel::Ops& ops,
                      std::shared_ptr<CollectiveLog> collectives,
                      int64_t clock_offset)
     : ops_(ops, collectives::MonotonicNanos,
-           [this](tensor_parallel::TimedOps::Kind kind, int64_t begin,
+           [this](tensor_parallel::TimedOps::Kind kind, std::string_view,
+                  int64_t begin,
                   int64_t end) { AddOperation(kind, begin, end); }),
       tiers_(std::make_shared<TierLog>()),
       collectives_(std::move(collectives)),

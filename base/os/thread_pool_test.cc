@@ -1,4 +1,4 @@
-#include "offload/optimizer/parallel_for_pool.h"
+#include "base/os/thread_pool.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,12 +8,12 @@
 
 #include "gtest/gtest.h"
 
-namespace tessera::offload {
+namespace tessera {
 namespace {
 
-TEST(ParallelForPool, CallsEachPassOnce) {
+TEST(ThreadPool, CallsEachPassOnce) {
   for (int threads : {-1, 1, 2, 3, 8}) {
-    ParallelForPool pool(threads);
+    ThreadPool pool(threads);
     EXPECT_EQ(pool.threads(), std::max(threads, 1));
     for (int64_t count : {0, 1, 2, 7, 1000}) {
       std::vector<int> calls(static_cast<size_t>(count));
@@ -23,8 +23,8 @@ TEST(ParallelForPool, CallsEachPassOnce) {
   }
 }
 
-TEST(ParallelForPool, HasReturnedFromEveryPassWhenItReturns) {
-  ParallelForPool pool(4);
+TEST(ThreadPool, HasReturnedFromEveryPassWhenItReturns) {
+  ThreadPool pool(4);
   for (int round = 0; round < 2000; ++round) {
     // On this stack, missing synchronisation would be a race.
     int64_t values[5] = {};
@@ -33,8 +33,8 @@ TEST(ParallelForPool, HasReturnedFromEveryPassWhenItReturns) {
   }
 }
 
-TEST(ParallelForPool, ServesCallersInTurn) {
-  ParallelForPool pool(3);
+TEST(ThreadPool, ServesCallersInTurn) {
+  ThreadPool pool(3);
   std::atomic<int64_t> sum{0};
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {
@@ -49,4 +49,4 @@ TEST(ParallelForPool, ServesCallersInTurn) {
 }
 
 }  // namespace
-}  // namespace tessera::offload
+}  // namespace tessera

@@ -1,0 +1,64 @@
+// ThreadPool: persistent threads for loops with independent passes.
+//
+//   ThreadPool pool(4);
+//   pool.Run(chunks, [&](int64_t chunk) { ... });
+//
+// The caller is one of the threads. Each free thread takes the next pass, so
+// results must not depend on which thread executes a pass.
+//
+// One pool serves a rank: matrix products, attention, row operations and the
+// optimizer step. A loop starts in about a microsecond if the last one ended
+// less than 50 microseconds ago: until then threads spin, later they yield, and
+// then they sleep, so that idle pools leave the processors to others.
+#ifndef TESSERA_BASE_OS_THREAD_POOL_H_
+#define TESSERA_BASE_OS_THREAD_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+
+namespace tessera {
+
+class ThreadPool {
+ public:
+  // Starts `threads` - 1 threads; fewer than 1 counts as 1.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls pass(0) ... pass(count - 1), once each, and returns when all have
+  // returned. At most 2^32 - 1 passes. Any thread may call it; calls wait for
+  // each other. `pass` must not call Run of the same pool.
+  void Run(int64_t count, absl::FunctionRef<void(int64_t)> pass);
+
+ private:
+  using Pass = absl::FunctionRef<void(int64_t)>;
+
+  // True if a pass of the current loop was left, which it has executed.
+  bool TakePass();
+  void Work();
+
+  absl::Mutex one_loop_;
+  // Passes that nobody has taken. Counts down, so that a thread that is late
+  // for a loop finds none, whatever the sizes of earlier loops.
+  std::atomic<uint32_t> left_ = 0;
+  // Valid while passes of the loop are left or running.
+  std::atomic<const Pass*> pass_ = nullptr;
+  std::atomic<uint32_t> running_ = 0;  // Passes that have not returned.
+  std::atomic<uint32_t> loops_ = 0;    // Threads sleep until it changes.
+  std::atomic<bool> stop_ = false;
+  const bool may_spin_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_OS_THREAD_POOL_H_

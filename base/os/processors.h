@@ -1,4 +1,5 @@
-// The processors that a thread may run on, and their number.
+// The processors that a thread may run on, their number, and a hint to the one
+// it runs on.
 #ifndef TESSERA_BASE_OS_PROCESSORS_H_
 #define TESSERA_BASE_OS_PROCESSORS_H_
 
@@ -11,6 +12,15 @@
 #include "absl/status/status.h"
 
 namespace tessera {
+
+// Spin-loop hint: yields to the other hyperthread and saves power.
+inline void SpinPause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield" ::: "memory");
+#endif
+}
 
 // The number of processors in the affinity mask, or fewer if the cgroup's quota
 // is less; at least 1.

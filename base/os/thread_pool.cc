@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
@@ -13,14 +15,6 @@
 namespace tessera {
 namespace {
 
-void Pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#else
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-#endif
-}
-
 // Waits until `value` is no longer `old`.
 void AwaitChange(const std::atomic<uint32_t>& value, uint32_t old,
                  bool may_spin) {
@@ -28,7 +22,7 @@ void AwaitChange(const std::atomic<uint32_t>& value, uint32_t old,
   constexpr int kYields = 100;
   for (int i = 0; may_spin && i < kSpins; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
-    Pause();
+    SpinPause();
   }
   for (int i = 0; i < kYields; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
@@ -38,6 +32,12 @@ void AwaitChange(const std::atomic<uint32_t>& value, uint32_t old,
 }
 
 }  // namespace
+
+std::shared_ptr<ThreadPool> ThreadPool::OrNew(std::shared_ptr<ThreadPool> pool,
+                                              int threads) {
+  return pool != nullptr ? std::move(pool)
+                         : std::make_shared<ThreadPool>(threads);
+}
 
 ThreadPool::ThreadPool(int threads)
     : may_spin_(threads <= AvailableProcessors()) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -31,6 +33,35 @@ TEST(ThreadPool, HasReturnedFromEveryPassWhenItReturns) {
     pool.Run(5, [&](int64_t i) { values[i] = round + i; });
     for (int64_t i = 0; i < 5; ++i) ASSERT_EQ(values[i], round + i);
   }
+}
+
+TEST(ThreadPool, WakesThreadsThatSleep) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    // Two passes wait for each other, so two threads must take them.
+    std::atomic<int> arrived{0};
+    pool.Run(2, [&](int64_t) {
+      ++arrived;
+      while (arrived < 2) std::this_thread::yield();
+    });
+    EXPECT_EQ(arrived, 2);
+  }
+}
+
+TEST(ThreadPool, MayHaveMoreThreadsThanProcessors) {
+  ThreadPool pool(64);
+  std::atomic<int64_t> sum{0};
+  for (int round = 0; round < 20; ++round) {
+    pool.Run(1000, [&](int64_t i) { sum += i; });
+  }
+  EXPECT_EQ(sum, 20 * 499500);
+}
+
+TEST(ThreadPool, OrNewTakesAPoolThatIsThere) {
+  const auto pool = std::make_shared<ThreadPool>(2);
+  EXPECT_EQ(ThreadPool::OrNew(pool, 5), pool);
+  EXPECT_EQ(ThreadPool::OrNew(nullptr, 3)->threads(), 3);
 }
 
 TEST(ThreadPool, ServesCallersInTurn) {

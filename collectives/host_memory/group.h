@@ -17,20 +17,12 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "base/os/processors.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/engine/peer_report.h"
 #include "collectives/host_memory/domain.h"
 
 namespace tessera::collectives::host_memory {
-
-// Spin-loop hint: yields to the other hyperthread and saves power.
-inline void SpinPause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield" ::: "memory");
-#endif
-}
 
 class Group {
  public:

@@ -54,8 +54,8 @@ struct AdamWOptions {
   bool bias_correction = true;                  // False: beta^t counts as 0.
   MomentRounding rounding = MomentRounding::kStochastic;  // Of bf16 moments.
   uint64_t seed = 0;                                      // Of that rounding.
-  int threads = 1;                             // If there is no pool.
-  std::shared_ptr<ThreadPool> pool = nullptr;  // Null: an own one.
+  std::shared_ptr<ThreadPool> pool = nullptr;  // May be shared with others.
+  int threads = 1;  // Threads of a new pool, used if `pool` is null.
 };
 
 class AdamW {
@@ -92,9 +92,7 @@ class AdamW {
  private:
   explicit AdamW(const AdamWOptions& options)
       : options_(options),
-        pool_(options.pool != nullptr
-                  ? options.pool
-                  : std::make_shared<ThreadPool>(options.threads)) {}
+        pool_(ThreadPool::OrNew(options.pool, options.threads)) {}
 
   AdamWOptions options_;
   std::shared_ptr<ThreadPool> pool_;

@@ -13,10 +13,12 @@
 
 #include "absl/status/status.h"
 #include "base/dtype/small_float.h"
+#include "base/os/thread_pool.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_state.h"
 
 namespace tessera::offload {
@@ -253,6 +255,24 @@ TEST(AdamW, LeavesFrozenAndEmptyRangesAlone) {
   EXPECT_EQ(frozen.Bytes(), before);
   EXPECT_NE(live.Bytes(), live_before);
   TESSERA_EXPECT_OK(adamw->Step(1, {}, {}));
+}
+
+TEST(AdamW, HasTheSameBitsOnASharedPool) {
+  const int64_t size = 3 * kElementsOfPart + 5;
+  const auto pool = std::make_shared<ThreadPool>(3);
+  std::vector<std::byte> expected;
+  for (const AdamWOptions& options :
+       {AdamWOptions{.threads = 1}, AdamWOptions{.pool = pool}}) {
+    StepState state({}, size, 1);
+    std::mt19937_64 random(4);
+    state.SetGradient(random);
+    const ParameterRange ranges[] = {state.Whole()};
+    const auto adamw = *AdamW::Create(options);
+    TESSERA_ASSERT_OK(adamw->Step(1, {}, ranges));
+    if (expected.empty()) expected = state.Bytes();
+    EXPECT_EQ(state.Bytes(), expected);
+  }
+  EXPECT_EQ(pool.use_count(), 1);
 }
 
 TEST(AdamW, KeepsABadGradientToItsElement) {

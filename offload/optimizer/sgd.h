@@ -46,8 +46,8 @@ struct SgdOptions {
   WeightDecay decay = WeightDecay::kCoupled;
   MomentRounding rounding = MomentRounding::kStochastic;  // Of bf16 moments.
   uint64_t seed = 0;                                      // Of that rounding.
-  int threads = 1;                             // If there is no pool.
-  std::shared_ptr<ThreadPool> pool = nullptr;  // Null: an own one.
+  std::shared_ptr<ThreadPool> pool = nullptr;  // May be shared with others.
+  int threads = 1;  // Threads of a new pool, used if `pool` is null.
 };
 
 class Sgd {
@@ -80,9 +80,7 @@ class Sgd {
  private:
   explicit Sgd(const SgdOptions& options)
       : options_(options),
-        pool_(options.pool != nullptr
-                  ? options.pool
-                  : std::make_shared<ThreadPool>(options.threads)) {}
+        pool_(ThreadPool::OrNew(options.pool, options.threads)) {}
 
   SgdOptions options_;
   std::shared_ptr<ThreadPool> pool_;

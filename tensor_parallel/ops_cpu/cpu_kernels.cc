@@ -33,8 +33,7 @@ namespace {
 
 using Step = ElementwiseJob::Step;
 
-// Elements of a part of an operation that a thread takes at a time: some
-// microseconds of work.
+// Elements that a thread takes at a time: some microseconds of work.
 constexpr int64_t kPart = 16384;
 
 // Calls run(range) for parts of [0, count), of which each index has `width`
@@ -61,7 +60,7 @@ void RunByRows(ThreadPool& pool, void (*run)(const Job&), const Job& job,
 // Sums of rows: the order of a column's sum does not depend on the parts.
 template <typename Job>
 void RunByColumns(ThreadPool& pool, void (*run)(const Job&), const Job& job) {
-  constexpr int64_t kColumns = 64;  // A cache line of the narrowest type.
+  constexpr int64_t kColumns = 64;  // 128 bytes of bf16, 512 of f64.
   RunParts(pool, (job.n + kColumns - 1) / kColumns, kColumns * job.rows.end,
            [&](IndexRange lines) {
              Job part = job;
@@ -215,7 +214,7 @@ void AddHeldRows(ThreadPool& pool, const ConstTensorView& gradient,
                  IndexRange held, std::span<const int64_t> ids,
                  const TensorView& table_gradient) {
   const std::vector<int64_t> order = HeldInOrder(held, ids);
-  std::vector<std::span<const int64_t>> groups;  // Of equal ids.
+  std::vector<std::span<const int64_t>> groups;  // Rows with equal ids.
   for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
     const int64_t id = ids[order[begin]];
     while (end < order.size() && ids[order[end]] == id) ++end;

@@ -19,16 +19,11 @@ int ThreadsOf(const CpuOpsOptions& options) {
   return static_cast<int>(std::max<int64_t>(AvailableProcessors() / ranks, 1));
 }
 
-std::shared_ptr<ThreadPool> PoolOf(const CpuOpsOptions& options) {
-  return options.pool != nullptr
-             ? options.pool
-             : std::make_shared<ThreadPool>(ThreadsOf(options));
-}
-
 }  // namespace
 
 CpuOps::CpuOps(const CpuOpsOptions& options, Queue& queue)
-    : CheckedOps(queue, std::make_shared<cpu::CpuKernels>(PoolOf(options))) {
+    : CheckedOps(queue, std::make_shared<cpu::CpuKernels>(ThreadPool::OrNew(
+                            options.pool, ThreadsOf(options)))) {
   cpu::UseOneBlasThread();
 }
 

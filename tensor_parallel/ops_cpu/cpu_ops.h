@@ -30,13 +30,14 @@
 namespace tessera::tensor_parallel {
 
 struct CpuOpsOptions {
-  // Threads of an operation, if there is no pool. 0: the processors that this
-  // process may use, which is its share of the machine where its launcher has
-  // bound it (base/os/ processors.h), divided by the ranks in it; at least 1.
+  // Threads of a new pool, used if `pool` is null. 0: the processors that this
+  // process may use (AvailableProcessors of base/os/processors.h: its share of
+  // the machine, if its launcher has bound it), divided by the ranks in it; at
+  // least 1.
   int threads = 0;
   // Ranks that are threads of this process.
   int ranks_in_process = 1;
-  std::shared_ptr<ThreadPool> pool = nullptr;  // Null: an own one.
+  std::shared_ptr<ThreadPool> pool = nullptr;  // May be shared with others.
 };
 
 // Ranks that are threads of one process compute side by side, each with its

@@ -15,6 +15,7 @@
 #include "base/device/device.h"
 #include "base/device/emulated_device.h"
 #include "base/dtype/dtype.h"
+#include "base/os/thread_pool.h"
 #include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "base/tensor/tensor.h"
@@ -62,6 +63,16 @@ TEST(CpuOps, RanksAsThreadsOfOneProcessGiveWhatOneAloneGives) {
   }
   for (std::thread& rank : ranks) rank.join();
   EXPECT_THAT(results, Each(expected));
+}
+
+TEST(CpuOps, MayShareAPool) {
+  const auto pool = std::make_shared<ThreadPool>(3);
+  CpuOps alone({.threads = 1}), one({.pool = pool}), other({.pool = pool});
+  const double expected = Result(alone);
+  EXPECT_EQ(pool.use_count(), 3);
+  std::thread rank([&] { EXPECT_EQ(Result(one), expected); });
+  EXPECT_EQ(Result(other), expected);
+  rank.join();
 }
 
 class CpuOpsOnDevice : public ::testing::Test {
@@ -148,7 +159,9 @@ TEST_F(CpuOpsOnDevice, TimedOpsForwardsTheQueueAndThePlace) {
   int calls = 0;
   TimedOps timed(
       cpu, [] { return int64_t{0}; },
-      [&calls](TimedOps::Kind, std::string_view, int64_t, int64_t) {
+      [&calls](TimedOps::Kind kind, std::string_view name, int64_t, int64_t) {
+        EXPECT_EQ(kind, TimedOps::Kind::kOther);
+        EXPECT_EQ(name, "Fill");
         ++calls;
       });
   EXPECT_EQ(&timed.queue(), queue_.get());

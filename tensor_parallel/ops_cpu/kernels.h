@@ -29,7 +29,7 @@ struct ElementwiseJob {
       DType::kF32;  // That of statistics, or x_type; of z under kDots.
   IndexRange rows = {};
   int64_t n = 0;
-  IndexRange columns = {};  // Of sums of rows.
+  IndexRange columns = {};  // Sums of rows compute these columns.
   double factor = 1;
   ConstRowsView x = {};
   ConstRowsView z = {};
@@ -67,7 +67,7 @@ struct NormJob {
   double epsilon = 0;
   IndexRange rows = {};
   int64_t n = 0;
-  IndexRange columns = {};  // Of sums of rows.
+  IndexRange columns = {};  // Sums of rows compute these columns.
   ConstRowsView gradient = {};
   ConstRowsView x = {};
   ConstRowsView weight = {};

@@ -3,8 +3,8 @@
     bazel build //tools/train:step_benchmark
     python3 tools/train/compare_torch.py --rounds=5
 
-Both train the same Llama model, a step each in turn, so that what else the machine
-does affects both. Prints tokens/s of each (medians) and the ratio, for models,
+Both train the same Llama model, a step each in turn, so that other load on the
+machine affects both alike. Prints tokens/s of each (medians) and the ratio, for models,
 types, micro-batches and numbers of threads, and the geometric mean of the ratios
 for each type. Needs a Python with torch (--python names it).
 """
@@ -65,12 +65,16 @@ def compare(args, model, dtype, micro_batch, threads):
     return [statistics.median(r) for r in rates]
 
 
+def split(text):
+    return text.split(",")
+
+
+def numbers(text):
+    return [int(number) for number in split(text)]
+
+
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], fromfile_prefix_chars="@"
-    )
-    split = lambda text: text.split(",")
-    numbers = lambda text: [int(n) for n in text.split(",")]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=split, default=["llama-10m", "llama-125m"])
     parser.add_argument("--dtypes", type=split, default=["fp32", "bf16"])
     parser.add_argument("--micro_batches", type=numbers, default=[1, 8])

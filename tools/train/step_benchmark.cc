@@ -44,7 +44,8 @@ namespace {
 using collectives::MonotonicNanos;
 using tensor_parallel::TimedOps;
 
-// Where the time of a step goes, by operation, "optimizer" and "rest".
+// Nanoseconds of a step by operation. "optimizer" and "rest" are added at the
+// end of the step, so that the sum is the whole step.
 using Shares = std::map<std::string_view, int64_t>;
 
 struct MeasuredStep {
@@ -52,7 +53,7 @@ struct MeasuredStep {
   Shares shares = {};
 };
 
-// FLOP/s of a large product of the type, the best of several.
+// FLOP/s of a product of 2048 x 2048 matrices, the best of five.
 absl::StatusOr<double> ProductRate(tensor_parallel::Ops& ops, DType dtype) {
   constexpr int64_t kSize = 2048;
   std::vector<Tensor> tensors;

@@ -31,6 +31,7 @@ TEST(RankDeviceTest, TheProcessorUsesTheWorldItself) {
                     EXPECT_EQ(&device->world(), &world);
                     EXPECT_EQ(device->device().name(), "cpu");
                     EXPECT_TRUE(device->queue().is_immediate());
+                    EXPECT_EQ(device->pool()->threads(), 1);
                     return absl::OkStatus();
                   }),
               Each(IsOk()));
@@ -38,11 +39,13 @@ TEST(RankDeviceTest, TheProcessorUsesTheWorldItself) {
 
 TEST(RankDeviceTest, AnEmulatedDeviceTakesItsMemoryAtTheStart) {
   const auto body = [](Communicator& world) -> absl::Status {
-    TESSERA_ASSIGN_OR_RETURN(const auto rank,
-                             RankDevice::Create({.device = "emulated"}, world,
-                                                {.memory_bytes = 1 << 20}));
+    TESSERA_ASSIGN_OR_RETURN(
+        const auto rank,
+        RankDevice::Create({.device = "emulated", .threads = 3}, world,
+                           {.memory_bytes = 1 << 20}));
     EXPECT_EQ(&rank->world().host() == &world, false);
     EXPECT_EQ(rank->world().rank(), world.rank());
+    EXPECT_EQ(rank->pool()->threads(), 3);
     Device& device = rank->device();
     EXPECT_EQ(device.counts().allocations, 1);
     std::vector<Buffer> buffers;

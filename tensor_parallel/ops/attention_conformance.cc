@@ -123,6 +123,7 @@ struct Reference {
         query_gradient(p.query.size(), 0),
         key_gradient(p.key.size(), 0),
         value_gradient(p.value.size(), 0),
+        roundings{output, query_gradient, key_gradient, value_gradient},
         query(p.query.values()),
         key(p.key.values()),
         value(p.value.values()),
@@ -134,6 +135,13 @@ struct Reference {
   std::vector<double> output, log_sum_exp, delta;
   std::vector<double> query_gradient, key_gradient, value_gradient;
 
+  // How far rounding each weight and each gradient of a score to bf16 may move
+  // the results; zero for the other types.
+  struct Roundings {
+    std::vector<double> output, query_gradient, key_gradient, value_gradient;
+  };
+  Roundings roundings;
+
  private:
   // Row i of the queries' heads.
   void Row(const Problem& p, int64_t i) {
@@ -142,6 +150,7 @@ struct Reference {
     const int64_t q = i / s.heads % s.queries;
     const int64_t sequence = i / s.heads / s.queries;
     const int64_t kv_head = i % s.heads / (s.heads / s.kv_heads);
+    const double rounding = p.query.dtype() == DType::kBF16 ? 0x1p-8 : 0;
     const auto at = [&](int64_t k) {
       return ((sequence * s.keys + k) * s.kv_heads + kv_head) * d;
     };
@@ -160,23 +169,30 @@ struct Reference {
     if (largest == kNothing) return;
     for (double score : scores) sum += std::exp(score - largest);
     log_sum_exp[i] = largest + std::log(sum);
+    // sums[x + j] += factor * values[y + j]
+    const auto add = [&](double factor, const std::vector<double>& values,
+                         int64_t y, std::vector<double>& sums,
+                         std::vector<double>& errors, int64_t x) {
+      for (int64_t j = 0; j < d; ++j) {
+        const double term = factor * values[y + j];
+        sums[x + j] += term;
+        errors[x + j] += rounding * std::fabs(term);
+      }
+    };
     std::vector<double> shares(s.keys);
     for (int64_t k = 0; k < s.keys; ++k) {
       shares[k] = std::exp(scores[k] - log_sum_exp[i]);
-      for (int64_t j = 0; j < d; ++j) {
-        output[i * d + j] += shares[k] * value[at(k) + j];
-      }
+      add(shares[k], value, at(k), output, roundings.output, i * d);
     }
     delta[i] = dot(output, i * d, gradient, i * d);
     for (int64_t k = 0; k < s.keys; ++k) {
       if (!p.Sees(q, k)) continue;
       const double slope =
           p.scale * shares[k] * (dot(gradient, i * d, value, at(k)) - delta[i]);
-      for (int64_t j = 0; j < d; ++j) {
-        query_gradient[i * d + j] += slope * key[at(k) + j];
-        key_gradient[at(k) + j] += slope * query[i * d + j];
-        value_gradient[at(k) + j] += shares[k] * gradient[i * d + j];
-      }
+      add(slope, key, at(k), query_gradient, roundings.query_gradient, i * d);
+      add(slope, query, i * d, key_gradient, roundings.key_gradient, at(k));
+      add(shares[k], gradient, i * d, value_gradient, roundings.value_gradient,
+          at(k));
     }
   }
 
@@ -186,17 +202,22 @@ struct Reference {
 void ExpectIsReference(Ops& ops, Problem& p) {
   const Reference reference(p);
   TESSERA_ASSERT_OK(ops.Attend(p.Block(), p.State()));
-  ExpectClose(p.output, reference.output);
+  ExpectClose(p.output, reference.output, 1, reference.roundings.output);
   ExpectClose(p.log_sum_exp, reference.log_sum_exp);
+  p.output.Set(reference.output);
   TESSERA_ASSERT_OK(
       ops.RowDots(p.output.view(), p.output_gradient.view(), p.delta.view()));
   ExpectClose(p.delta, reference.delta, 8);
   p.delta.Set(reference.delta);
   TESSERA_ASSERT_OK(ops.AttendGradient(p.Block(), p.Gradients()));
   const double sums = std::sqrt(static_cast<double>(p.sizes.queries) + 1);
-  ExpectClose(p.query_gradient, reference.query_gradient, 2);
-  ExpectClose(p.key_gradient, reference.key_gradient, 2 + sums);
-  ExpectClose(p.value_gradient, reference.value_gradient, 2 + sums);
+  const Reference::Roundings& roundings = reference.roundings;
+  ExpectClose(p.query_gradient, reference.query_gradient, 2,
+              roundings.query_gradient);
+  ExpectClose(p.key_gradient, reference.key_gradient, 2 + sums,
+              roundings.key_gradient);
+  ExpectClose(p.value_gradient, reference.value_gradient, 2 + sums,
+              roundings.value_gradient);
   for (const TestTensor* x :
        {&p.query, &p.key, &p.output, &p.log_sum_exp, &p.query_gradient,
         &p.key_gradient, &p.value_gradient}) {

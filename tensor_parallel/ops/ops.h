@@ -270,8 +270,11 @@ class Ops {
   virtual absl::Status Sum(double factor, ConstTensorView x,
                            TensorView total) = 0;
 
-  // See AttentionState and AttentionGradients. RowDots makes the `delta` that
-  // the gradient needs: dots[...][h] = the sum over d of output[...][h] *
+  // See AttentionState and AttentionGradients. With bf16, the weights (the
+  // softmax of scores) and the gradients of scores may be rounded to bf16,
+  // once, before they are multiplied by values, keys and queries; log_sum_exp
+  // has the sums before that. RowDots makes the `delta` that the gradient
+  // needs: dots[...][h] = the sum over d of output[...][h] *
   // output_gradient[...][h], the output as Attend left it; with or without the
   // dimension of sequences.
   virtual absl::Status Attend(const AttentionBlock& block,

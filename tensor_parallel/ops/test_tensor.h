@@ -71,8 +71,10 @@ class TestTensor {
 
 // Each value is within 1e-12 (f64), 1e-5 (f32) of `expected`, relative to the
 // larger of that and `scale`; for bf16 within its rounding beyond that of f32.
+// Beyond all this it may be off by its element of `allowance`, if there are
+// any.
 void ExpectClose(const TestTensor& actual, const std::vector<double>& expected,
-                 double scale = 1);
+                 double scale = 1, const std::vector<double>& allowance = {});
 
 // d f / d x[i], by central differences; x is f64 and is left as it was.
 double Slope(TestTensor& x, int64_t index, const std::function<double()>& f,

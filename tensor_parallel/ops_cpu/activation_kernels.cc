@@ -13,9 +13,9 @@ namespace tessera::tensor_parallel::cpu {
 namespace HWY_NAMESPACE {
 
 // 1 + exp(-x).
-template <typename S>
+template <typename T, typename S = StatisticOf<T>>
 HWY_INLINE Block<S> OnePlusExp(const Block<S>& x) {
-  return SetBlock(S{1}) + Exp(SetBlock(S{0}) - x);
+  return SetBlock(S{1}) + ExpFor<T>(SetBlock(S{0}) - x);
 }
 
 template <typename T>
@@ -23,11 +23,10 @@ void ForwardRow(const SwiGluJob& job, int64_t i) {
   const T* const gate = job.gate.row<T>(i);
   const T* const up = job.up.row<T>(i);
   T* const y = job.y.row<T>(i);
-  for (int64_t j = 0; j < job.n; j += kBlock<T>) {
-    const int64_t left = job.n - j;
+  ForEachBlock<T>(job.n, [&](int64_t j, auto left) HWY_ATTR {
     const auto g = Load(gate + j, left);
-    Store(g / OnePlusExp(g) * Load(up + j, left), y + j, left);
-  }
+    Store(g / OnePlusExp<T>(g) * Load(up + j, left), y + j, left);
+  });
 }
 
 // With s = 1 / (1 + exp(-g)): the gradient of g s is s (1 + g (1 - s)).
@@ -39,15 +38,14 @@ void BackwardRow(const SwiGluJob& job, int64_t i) {
   T* const gate_gradient = job.gate_gradient.row<T>(i);
   T* const up_gradient = job.up_gradient.row<T>(i);
   const auto one = SetBlock(StatisticOf<T>{1});
-  for (int64_t j = 0; j < job.n; j += kBlock<T>) {
-    const int64_t left = job.n - j;
+  ForEachBlock<T>(job.n, [&](int64_t j, auto left) HWY_ATTR {
     const auto g = Load(gate + j, left);
     const auto u = Load(up + j, left);
     const auto dy = Load(gradient + j, left);
-    const auto s = one / OnePlusExp(g);
+    const auto s = one / OnePlusExp<T>(g);
     Store(dy * u * (s * (one + g * (one - s))), gate_gradient + j, left);
     Store(dy * (g * s), up_gradient + j, left);
-  }
+  });
 }
 
 template <typename T>

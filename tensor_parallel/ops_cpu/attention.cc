@@ -6,29 +6,43 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <type_traits>
+#include <vector>
 
 #include "base/dtype/dtype.h"
 #include "base/dtype/dtype_traits.h"
+#include "base/dtype/small_float.h"
 #include "base/os/thread_pool.h"
-#include "base/status_macros.h"
-#include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
 #include "tensor_parallel/ops_cpu/kernels.h"
+#include "tensor_parallel/ops_cpu/onednn_gemm.h"
 #include "tensor_parallel/sharding/partition.h"
 
+// T is the type of the factors of products and S that of statistics.
 namespace tessera::tensor_parallel::cpu {
 
 namespace {
 
+// Products of a tile take 128 KiB in f32: they stay in the second-level cache.
+constexpr int64_t kTileKeys = 256;
+constexpr int64_t kTileRows = 128;
+
+// Uninitialised values; there may be none.
+template <typename T>
+std::unique_ptr<T[]> Scratch(int64_t size) {
+  return std::make_unique_for_overwrite<T[]>(static_cast<size_t>(size));
+}
+
+// The rows of one head, from that token on.
 template <typename Byte>
-BasicRowsView<Byte> HeadsOf(const BasicTensorView<Byte>& x, int64_t token,
-                            int64_t head) {
+BasicRowsView<Byte> TokensOf(const BasicTensorView<Byte>& x, int64_t token,
+                             int64_t head) {
   const int64_t offset = token * x.strides()[0] + head * x.strides()[1];
   return BasicRowsView<Byte>(x.data() + offset * SizeInBytes(x.dtype()),
-                             x.strides()[1]);
+                             x.strides()[0]);
 }
 
 // The row of a token in statistics of [tokens, heads].
@@ -37,17 +51,185 @@ auto StatisticsAt(const BasicTensorView<Byte>& x, int64_t token) {
   return BasicRowsView<Byte>(x).template row<S>(token);
 }
 
+// Copies to `rows`: for each token its heads, d values each.
+template <typename T>
+void ReadHeads(const ConstTensorView& x, IndexRange tokens, IndexRange heads,
+               T* rows) {
+  const int64_t d = x.shape()[2];
+  for (int64_t head = heads.begin; head < heads.end; ++head) {
+    RunElementwise(
+        {.step = ElementwiseJob::Step::kCast,
+         .x_type = x.dtype(),
+         .y_type = kDTypeOf<T>,
+         .rows = {0, tokens.size()},
+         .n = d,
+         .x = TokensOf(x, tokens.begin, head),
+         .y = RowsView(reinterpret_cast<std::byte*>(rows), heads.size() * d)});
+    rows += d;
+  }
+}
+
+// The other way, for statistics: x = rows, or x += rows.
+enum class Writing { kSet, kAdd };
+template <typename S>
+void WriteHeads(Writing writing, const S* rows, IndexRange tokens,
+                IndexRange heads, const TensorView& x) {
+  const int64_t d = x.shape()[2];
+  for (int64_t head = heads.begin; head < heads.end; ++head) {
+    RunElementwise({.step = writing == Writing::kAdd
+                                ? ElementwiseJob::Step::kAdd
+                                : ElementwiseJob::Step::kCast,
+                    .x_type = x.dtype(),
+                    .y_type = x.dtype(),
+                    .rows = {0, tokens.size()},
+                    .n = d,
+                    .x = ConstRowsView(reinterpret_cast<const std::byte*>(rows),
+                                       heads.size() * d),
+                    .y = TokensOf(x, tokens.begin, head)});
+    rows += d;
+  }
+}
+
+// All tokens of one head, as a matrix: in place if it is of type T and BLAS
+// accepts its stride, else a copy. (Copies without gaps were not faster,
+// although heads are a power of two apart.)
+template <typename T>
+class Head {
+ public:
+  Head(const ConstTensorView& x, int64_t head) {
+    const int64_t tokens = x.shape()[0], d = x.shape()[2];
+    stride_ = x.strides()[0];
+    const bool fits = stride_ >= d && stride_ <= kLargestBlasSize;
+    if (x.dtype() == kDTypeOf<T> && (tokens <= 1 || fits)) {
+      data_ = TokensOf(x, 0, head).template row<T>(0);
+      return;
+    }
+    copy_ = Scratch<T>(tokens * d);
+    ReadHeads(x, {0, tokens}, {head, head + 1}, copy_.get());
+    data_ = copy_.get();
+    stride_ = d;
+  }
+
+  // The rows from that token on.
+  BlasFactor<T> From(int64_t token, bool transposed = false) const {
+    return {data_ + token * stride_, stride_, transposed};
+  }
+
+ private:
+  std::unique_ptr<T[]> copy_;
+  const T* data_;
+  int64_t stride_;
+};
+
+// The sizes of the block of one sequence (views of [tokens, heads, d]), and how
+// it is cut into tiles.
+struct Tiling {
+  explicit Tiling(const AttentionBlock& block)
+      : queries(block.query.shape()[0]),
+        keys(block.key.shape()[0]),
+        heads(block.query.shape()[1]),
+        kv_heads(block.key.shape()[1]),
+        group(kv_heads == 0 ? 0 : heads / kv_heads),
+        d(block.query.shape()[2]),
+        is_causal(block.kind == BlockKind::kCausal),
+        tile_queries(
+            std::clamp<int64_t>(kTileRows / std::max<int64_t>(group, 1), 1,
+                                std::max<int64_t>(queries, 1))) {}
+
+  // The query heads of a key head.
+  IndexRange HeadsOf(int64_t kv_head) const {
+    return {kv_head * group, (kv_head + 1) * group};
+  }
+  // The tile of queries from `begin` on.
+  IndexRange QueriesFrom(int64_t begin) const {
+    return {begin, std::min(queries, begin + tile_queries)};
+  }
+  // How many keys, from the first on, a query sees; the next query sees at
+  // least as many.
+  int64_t SeenBy(int64_t query) const {
+    return is_causal ? std::clamp<int64_t>(query + 1 + keys - queries, 0, keys)
+                     : keys;
+  }
+  // The tile of the keys from `begin` on that the last of `queries` sees.
+  IndexRange KeysFrom(int64_t begin, IndexRange queries) const {
+    const int64_t end = std::min(begin + kTileKeys, SeenBy(queries.end - 1));
+    return {begin, std::max(begin, end)};
+  }
+  int64_t LargestRows() const { return tile_queries * group; }
+
+  int64_t queries;
+  int64_t keys;
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t group;  // heads / kv_heads
+  int64_t d;
+  bool is_causal;
+  int64_t tile_queries;  // Rows of a tile are queries times group.
+};
+
+// The scores of a tile of queries, a row for each head of each, with a tile of
+// keys.
+template <typename T>
+class Scores {
+ public:
+  Scores(const Tiling& tiling, double scale)
+      : tiling_(tiling),
+        counts_(tiling.LargestRows()),
+        products_(Scratch<StatisticOf<T>>(tiling.LargestRows() * kTileKeys)) {
+    tile_ = {.stride = kTileKeys,
+             .scale = static_cast<StatisticOf<T>>(scale),
+             .counts = counts_.data(),
+             .products = products_.get()};
+    if constexpr (std::is_same_v<T, StatisticOf<T>>) {
+      tile_.weights = products_.get();
+    } else {
+      weights_ = Scratch<T>(tiling.LargestRows() * kTileKeys);
+      tile_.weights = weights_.get();
+    }
+  }
+
+  // The products of `rows` [queries * group, d] and the keys.
+  void Compute(IndexRange keys, IndexRange queries, const T* rows,
+               const Head<T>& key) {
+    tile_.rows = queries.size() * tiling_.group;
+    tile_.width = keys.size();
+    Multiply<T>({tile_.rows, tile_.width, tiling_.d}, 1, {rows, tiling_.d},
+                key.From(keys.begin, /*transposed=*/true), 0,
+                {products_.get(), kTileKeys});
+    for (int64_t row = 0; row < tile_.rows; ++row) {
+      const int64_t seen = tiling_.SeenBy(queries.begin + row / tiling_.group);
+      counts_[row] = std::clamp<int64_t>(seen - keys.begin, 0, keys.size());
+    }
+  }
+
+  const ScoreTile<T>& tile() const { return tile_; }
+
+  // Once the softmax or its gradient has replaced the scores by them.
+  BlasFactor<T> weights(bool transposed = false) const {
+    return {tile_.weights, kTileKeys, transposed};
+  }
+
+ private:
+  const Tiling& tiling_;
+  std::vector<int64_t> counts_;
+  std::unique_ptr<StatisticOf<T>[]> products_;
+  std::unique_ptr<T[]> weights_;  // Null if they replace the products.
+  ScoreTile<T> tile_;
+};
+
 // The running softmax of a tile of queries: earlier keys count as one key whose
 // score is their log_sum_exp and whose value is their output.
-template <typename S>
+template <typename T>
 class RunningState {
  public:
+  using S = StatisticOf<T>;
+
   RunningState(const Tiling& tiling, const AttentionState& state)
       : tiling_(tiling),
         state_(state),
-        largest_(Scratch<S>(tiling.tile_queries * tiling.group)),
-        sum_(Scratch<S>(tiling.tile_queries * tiling.group)),
-        output_(Scratch<S>(tiling.tile_queries * tiling.group * tiling.d)) {}
+        largest_(Scratch<S>(tiling.LargestRows())),
+        sum_(Scratch<S>(tiling.LargestRows())),
+        output_(Scratch<S>(tiling.LargestRows() * tiling.d)) {}
 
   void Begin(IndexRange queries, IndexRange heads) {
     queries_ = queries;
@@ -60,15 +242,15 @@ class RunningState {
   }
 
   // Merges the scores of a tile with the values of its keys.
-  void Merge(const ScoreTile<S>& tile, const S* values, int64_t stride) {
-    RunSoftmax({.tile = tile,
-                .largest = largest_.get(),
-                .sum = sum_.get(),
-                .output = output_.get(),
-                .d = tiling_.d});
-    Multiply<S>({tile.rows, tiling_.d, tile.width}, 1,
-                {tile.scores, tile.stride}, {values, stride}, 1,
-                {output_.get(), tiling_.d});
+  void Merge(const Scores<T>& scores, const BlasFactor<T>& values) {
+    const ScoreTile<T>& tile = scores.tile();
+    RunSoftmax<T>({.tile = tile,
+                   .largest = largest_.get(),
+                   .sum = sum_.get(),
+                   .output = output_.get(),
+                   .d = tiling_.d});
+    Multiply<T>({tile.rows, tiling_.d, tile.width}, 1, scores.weights(), values,
+                1, {output_.get(), tiling_.d});
   }
 
   void End() {
@@ -102,27 +284,35 @@ class RunningState {
 };
 
 // The gradients of a tile of queries against one tile of keys after the other.
-//   p = exp(scale q k^T - log_sum_exp), ds = p (do v^T - delta)
-//   dv += p^T do, dk += scale ds^T q, dq += scale ds k
-template <typename S>
+//   p = exp(scale q k^T - log_sum_exp), ds = scale p (do v^T - delta)
+//   dv += p^T do, dk += ds^T q, dq += ds k
+template <typename T>
 class QueryTile {
  public:
+  using S = StatisticOf<T>;
+
   QueryTile(const AttentionBlock& block, const AttentionGradients& gradients,
             const Tiling& tiling)
       : block_(block),
         gradients_(gradients),
         tiling_(tiling),
-        max_rows_(tiling.tile_queries * tiling.group),
-        scores_(tiling),
-        query_(Scratch<S>(max_rows_ * tiling.d)),
-        output_gradient_(Scratch<S>(max_rows_ * tiling.d)),
-        query_gradient_(Scratch<S>(max_rows_ * tiling.d)),
-        log_sum_exp_(Scratch<S>(max_rows_)),
-        delta_(Scratch<S>(max_rows_)),
-        products_(Scratch<S>(max_rows_ * kTileKeys)) {}
+        scores_(tiling, block.scale),
+        query_(Scratch<T>(tiling.LargestRows() * tiling.d)),
+        output_gradient_(Scratch<T>(tiling.LargestRows() * tiling.d)),
+        query_gradient_(Scratch<S>(tiling.LargestRows() * tiling.d)),
+        log_sum_exp_(Scratch<S>(tiling.LargestRows())),
+        delta_(Scratch<S>(tiling.LargestRows())),
+        weight_gradients_(Scratch<S>(tiling.LargestRows() * kTileKeys)) {
+    if constexpr (std::is_same_v<T, S>) {
+      product_gradients_ = weight_gradients_.get();
+    } else {
+      rounded_ = Scratch<T>(tiling.LargestRows() * kTileKeys);
+      product_gradients_ = rounded_.get();
+    }
+  }
 
-  void Run(IndexRange queries, int64_t kv_head, const Head<S>& key,
-           const Head<S>& value) {
+  void Run(IndexRange queries, int64_t kv_head, const Head<T>& key,
+           const Head<T>& value) {
     bool begun = false;
     for (int64_t at = 0; at < tiling_.keys; at += kTileKeys) {
       const IndexRange keys = tiling_.KeysFrom(at, queries);
@@ -141,8 +331,8 @@ class QueryTile {
 
  private:
   void Read(IndexRange queries, IndexRange heads) {
-    ReadHeads<S>(block_.query, queries, heads, query_.get());
-    ReadHeads<S>(gradients_.output_gradient, queries, heads,
+    ReadHeads<T>(block_.query, queries, heads, query_.get());
+    ReadHeads<T>(gradients_.output_gradient, queries, heads,
                  output_gradient_.get());
     int64_t row = 0;
     for (int64_t query = queries.begin; query < queries.end; ++query) {
@@ -156,177 +346,66 @@ class QueryTile {
     }
   }
 
-  void ScoreGradients(IndexRange keys, IndexRange queries, const Head<S>& key,
-                      const Head<S>& value) {
-    scores_.Compute(block_.scale, keys, queries, query_.get(), key);
-    Multiply<S>({scores_.tile().rows, keys.size(), tiling_.d}, 1,
+  void ScoreGradients(IndexRange keys, IndexRange queries, const Head<T>& key,
+                      const Head<T>& value) {
+    scores_.Compute(keys, queries, query_.get(), key);
+    Multiply<T>({scores_.tile().rows, keys.size(), tiling_.d}, 1,
                 {output_gradient_.get(), tiling_.d},
-                {value.row(keys.begin), value.stride(), true}, 0,
-                {products_.get(), kTileKeys});
-    RunSoftmaxGradient({.tile = scores_.tile(),
-                        .log_sum_exp = log_sum_exp_.get(),
-                        .delta = delta_.get(),
-                        .products = products_.get()});
+                value.From(keys.begin, /*transposed=*/true), 0,
+                {weight_gradients_.get(), kTileKeys});
+    RunSoftmaxGradient<T>({.tile = scores_.tile(),
+                           .log_sum_exp = log_sum_exp_.get(),
+                           .delta = delta_.get(),
+                           .weight_gradients = weight_gradients_.get(),
+                           .product_gradients = product_gradients_});
   }
 
   // Straight to the gradients: statistics.
   void AddToKeys(IndexRange keys, int64_t kv_head) {
-    const ScoreTile<S>& scores = scores_.tile();
-    const BlasShape shape = {scores.width, tiling_.d, scores.rows};
+    const ScoreTile<T>& tile = scores_.tile();
+    const BlasShape shape = {tile.width, tiling_.d, tile.rows};
     const auto target = [&](const TensorView& gradient) -> BlasResult<S> {
-      return {HeadsOf(gradient, keys.begin, kv_head).template row<S>(0),
+      return {TokensOf(gradient, keys.begin, kv_head).template row<S>(0),
               gradient.strides()[0]};
     };
-    Multiply<S>(shape, 1, {scores.scores, kTileKeys, true},
+    Multiply<T>(shape, 1, scores_.weights(/*transposed=*/true),
                 {output_gradient_.get(), tiling_.d}, 1,
                 target(gradients_.value_gradient));
-    Multiply<S>(shape, static_cast<S>(block_.scale),
-                {products_.get(), kTileKeys, true}, {query_.get(), tiling_.d},
-                1, target(gradients_.key_gradient));
+    Multiply<T>(shape, 1, {product_gradients_, kTileKeys, true},
+                {query_.get(), tiling_.d}, 1, target(gradients_.key_gradient));
   }
 
-  void AddToQueries(IndexRange keys, const Head<S>& key, bool begun) {
-    const ScoreTile<S>& scores = scores_.tile();
-    Multiply<S>({scores.rows, tiling_.d, scores.width},
-                static_cast<S>(block_.scale), {products_.get(), kTileKeys},
-                {key.row(keys.begin), key.stride()}, begun ? 1 : 0,
-                {query_gradient_.get(), tiling_.d});
+  void AddToQueries(IndexRange keys, const Head<T>& key, bool begun) {
+    const ScoreTile<T>& tile = scores_.tile();
+    Multiply<T>({tile.rows, tiling_.d, tile.width}, 1,
+                {product_gradients_, kTileKeys}, key.From(keys.begin),
+                begun ? 1 : 0, {query_gradient_.get(), tiling_.d});
   }
 
   const AttentionBlock& block_;
   const AttentionGradients& gradients_;
   const Tiling& tiling_;
-  int64_t max_rows_;
-  Scores<S> scores_;
-  std::unique_ptr<S[]> query_;
-  std::unique_ptr<S[]> output_gradient_;
+  Scores<T> scores_;
+  std::unique_ptr<T[]> query_;
+  std::unique_ptr<T[]> output_gradient_;
   std::unique_ptr<S[]> query_gradient_;
   std::unique_ptr<S[]> log_sum_exp_;
   std::unique_ptr<S[]> delta_;
-  std::unique_ptr<S[]> products_;
+  std::unique_ptr<S[]> weight_gradients_;
+  std::unique_ptr<T[]> rounded_;  // Null if T is S.
+  T* product_gradients_;
 };
 
-}  // namespace
-
-template <typename S>
-void ReadHeads(const ConstTensorView& x, IndexRange tokens, IndexRange heads,
-               S* rows) {
-  const int64_t d = x.shape()[2];
-  for (int64_t token = tokens.begin; token < tokens.end; ++token) {
-    RunElementwise({.step = ElementwiseJob::Step::kCast,
-                    .x_type = x.dtype(),
-                    .y_type = kDTypeOf<S>,
-                    .rows = {0, heads.size()},
-                    .n = d,
-                    .x = HeadsOf(x, token, heads.begin),
-                    .y = RowsView(reinterpret_cast<std::byte*>(rows), d)});
-    rows += heads.size() * d;
-  }
-}
-
-template <typename S>
-void WriteHeads(Writing writing, const S* rows, IndexRange tokens,
-                IndexRange heads, const TensorView& x) {
-  const int64_t d = x.shape()[2];
-  for (int64_t token = tokens.begin; token < tokens.end; ++token) {
-    RunElementwise(
-        {.step = writing == Writing::kAdd ? ElementwiseJob::Step::kAdd
-                                          : ElementwiseJob::Step::kCast,
-         .x_type = x.dtype(),
-         .y_type = x.dtype(),
-         .rows = {0, heads.size()},
-         .n = d,
-         .x = ConstRowsView(reinterpret_cast<const std::byte*>(rows), d),
-         .y = HeadsOf(x, token, heads.begin)});
-    rows += heads.size() * d;
-  }
-}
-
-template <typename S>
-Head<S>::Head(const ConstTensorView& x, int64_t head) {
-  const int64_t tokens = x.shape()[0], d = x.shape()[2];
-  stride_ = x.strides()[0];
-  const bool fits = stride_ >= d && stride_ <= kLargestBlasSize;
-  if (x.dtype() == kDTypeOf<S> && (tokens <= 1 || fits)) {
-    data_ = HeadsOf(x, 0, head).template row<S>(0);
-    return;
-  }
-  copy_ = Scratch<S>(tokens * d);
-  ReadHeads(x, {0, tokens}, {head, head + 1}, copy_.get());
-  data_ = copy_.get();
-  stride_ = d;
-}
-
-template void ReadHeads(const ConstTensorView&, IndexRange, IndexRange, float*);
-template void ReadHeads(const ConstTensorView&, IndexRange, IndexRange,
-                        double*);
-template void WriteHeads(Writing, const float*, IndexRange, IndexRange,
-                         const TensorView&);
-template void WriteHeads(Writing, const double*, IndexRange, IndexRange,
-                         const TensorView&);
-template class Head<float>;
-template class Head<double>;
-
-Tiling::Tiling(const AttentionBlock& block)
-    : queries(block.query.shape()[0]),
-      keys(block.key.shape()[0]),
-      heads(block.query.shape()[1]),
-      kv_heads(block.key.shape()[1]),
-      group(kv_heads == 0 ? 0 : heads / kv_heads),
-      d(block.query.shape()[2]),
-      is_causal(block.kind == BlockKind::kCausal),
-      tile_queries(std::clamp<int64_t>(kTileRows / std::max<int64_t>(group, 1),
-                                       1, std::max<int64_t>(queries, 1))) {}
-
-IndexRange Tiling::QueriesFrom(int64_t begin) const {
-  return {begin, std::min(queries, begin + tile_queries)};
-}
-
-IndexRange Tiling::KeysFrom(int64_t begin, IndexRange queries) const {
-  const int64_t end = std::min(begin + kTileKeys, SeenBy(queries.end - 1));
-  return {begin, std::max(begin, end)};
-}
-
-template <typename S>
-Scores<S>::Scores(const Tiling& tiling)
-    : tiling_(tiling),
-      counts_(tiling.tile_queries * tiling.group),
-      scores_(Scratch<S>(tiling.tile_queries * tiling.group * kTileKeys)) {
-  tile_ = {
-      .stride = kTileKeys, .counts = counts_.data(), .scores = scores_.get()};
-}
-
-template <typename S>
-void Scores<S>::Compute(double scale, IndexRange keys, IndexRange queries,
-                        const S* rows, const Head<S>& key) {
-  tile_.rows = queries.size() * tiling_.group;
-  tile_.width = keys.size();
-  Multiply<S>({tile_.rows, tile_.width, tiling_.d}, static_cast<S>(scale),
-              {rows, tiling_.d},
-              {key.row(keys.begin), key.stride(), /*transposed=*/true}, 0,
-              {scores_.get(), kTileKeys});
-  for (int64_t row = 0; row < tile_.rows; ++row) {
-    const int64_t seen = tiling_.SeenBy(queries.begin + row / tiling_.group);
-    counts_[row] = std::clamp<int64_t>(seen - keys.begin, 0, keys.size());
-  }
-}
-
-template class Scores<float>;
-template class Scores<double>;
-
-namespace {
-
-// One key head of one sequence, for some of its tiles of queries: views of
-// [tokens, heads, d]. S is the type of the statistics.
-template <typename S>
+// One key head of one sequence, for some of its tiles of queries.
+template <typename T>
 void RunAttend(const AttentionBlock& block, const AttentionState& state,
                int64_t kv_head, IndexRange all_queries) {
   const Tiling tiling(block);
-  Scores<S> scores(tiling);
-  RunningState<S> running(tiling, state);
-  const auto query = Scratch<S>(tiling.tile_queries * tiling.group * tiling.d);
-  const Head<S> key(block.key, kv_head);
-  const Head<S> value(block.value, kv_head);
+  Scores<T> scores(tiling, block.scale);
+  RunningState<T> running(tiling, state);
+  const auto query = Scratch<T>(tiling.LargestRows() * tiling.d);
+  const Head<T> key(block.key, kv_head);
+  const Head<T> value(block.value, kv_head);
   const IndexRange heads = tiling.HeadsOf(kv_head);
   for (int64_t at = all_queries.begin; at < all_queries.end;
        at += tiling.tile_queries) {
@@ -336,27 +415,43 @@ void RunAttend(const AttentionBlock& block, const AttentionState& state,
       const IndexRange keys = tiling.KeysFrom(first, queries);
       if (keys.size() == 0) break;
       if (!begun) {
-        ReadHeads<S>(block.query, queries, heads, query.get());
+        ReadHeads<T>(block.query, queries, heads, query.get());
         running.Begin(queries, heads);
         begun = true;
       }
-      scores.Compute(block.scale, keys, queries, query.get(), key);
-      running.Merge(scores.tile(), value.row(keys.begin), value.stride());
+      scores.Compute(keys, queries, query.get(), key);
+      running.Merge(scores, value.From(keys.begin));
     }
     if (begun) running.End();
   }
 }
 
-template <typename S>
+template <typename T>
 void RunAttendGradient(const AttentionBlock& block,
                        const AttentionGradients& gradients, int64_t kv_head) {
   const Tiling tiling(block);
-  QueryTile<S> tile(block, gradients, tiling);
-  const Head<S> key(block.key, kv_head);
-  const Head<S> value(block.value, kv_head);
+  QueryTile<T> tile(block, gradients, tiling);
+  const Head<T> key(block.key, kv_head);
+  const Head<T> value(block.value, kv_head);
   for (int64_t at = 0; at < tiling.queries; at += tiling.tile_queries) {
     tile.Run(tiling.QueriesFrom(at), kv_head, key, value);
   }
+}
+
+// Calls run(std::type_identity<T>) for the type of the factors.
+template <typename Run>
+void WithFactors(const AttentionBlock& part, const Tiling& tiling,
+                 const Run& run) {
+  // With fewer rows a key is used so seldom that the products wait for memory,
+  // and decoding would compile one for each number of keys.
+  constexpr int64_t kLeastRows = 16;
+  const DType dtype = part.query.dtype();
+  if (dtype == DType::kF64) return run(std::type_identity<double>());
+  if (dtype == DType::kBF16 && OneDnnMultipliesBF16() &&
+      tiling.LargestRows() >= kLeastRows) {
+    return run(std::type_identity<BF16>());
+  }
+  run(std::type_identity<float>());
 }
 
 // The sequence of that index. The views were checked.
@@ -375,7 +470,7 @@ AttentionBlock SequenceOf(const AttentionBlock& block, int64_t index) {
 
 void Attend(ThreadPool& pool, const AttentionBlock& block,
             const AttentionState& state) {
-  // Tiles of a part; keys and values of bf16 are converted for each part.
+  // Tiles of a part; keys and values that are converted are so for each part.
   constexpr int64_t kTilesOfPart = 8;
   if (block.query.element_count() == 0) return;
   const Tiling tiling(SequenceOf(block, 0));
@@ -391,15 +486,17 @@ void Attend(ThreadPool& pool, const AttentionBlock& block,
     const AttentionBlock part = SequenceOf(block, sequence);
     const AttentionState part_state = {SequenceOf(state.output, sequence),
                                        SequenceOf(state.log_sum_exp, sequence)};
-    block.query.dtype() == DType::kF64
-        ? RunAttend<double>(part, part_state, head, queries)
-        : RunAttend<float>(part, part_state, head, queries);
+    WithFactors(part, tiling, [&]<typename T>(std::type_identity<T>) {
+      RunAttend<T>(part, part_state, head, queries);
+    });
   });
 }
 
 void AttendGradient(ThreadPool& pool, const AttentionBlock& block,
                     const AttentionGradients& gradients) {
-  const int64_t heads = block.key.shape()[2];
+  if (block.query.element_count() == 0) return;
+  const Tiling tiling(SequenceOf(block, 0));
+  const int64_t heads = tiling.kv_heads;
   pool.Run(block.query.shape()[0] * heads, [&](int64_t i) {
     const int64_t sequence = i / heads, head = i % heads;
     const AttentionBlock part = SequenceOf(block, sequence);
@@ -411,9 +508,9 @@ void AttendGradient(ThreadPool& pool, const AttentionBlock& block,
         SequenceOf(gradients.query_gradient, sequence),
         SequenceOf(gradients.key_gradient, sequence),
         SequenceOf(gradients.value_gradient, sequence)};
-    block.query.dtype() == DType::kF64
-        ? RunAttendGradient<double>(part, part_gradients, head)
-        : RunAttendGradient<float>(part, part_gradients, head);
+    WithFactors(part, tiling, [&]<typename T>(std::type_identity<T>) {
+      RunAttendGradient<T>(part, part_gradients, head);
+    });
   });
 }
 

@@ -22,15 +22,12 @@
 
 #include "base/dtype/small_float.h"
 #include "hwy/highway.h"
+#include "tensor_parallel/ops_cpu/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::tensor_parallel::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-template <typename T>
-using StatisticOf =
-    std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 // Elements of type T in a block.
 template <typename T>
@@ -171,6 +168,17 @@ HWY_INLINE Block<S> First(const Block<S>& block, int64_t count, S other) {
   return LoadAll(values);
 }
 
+// Calls body(j, count) for the blocks of n elements of type T: `count` of the
+// elements from j on are there, a constant but for the last block.
+template <typename T, class Body>
+HWY_INLINE void ForEachBlock(int64_t n, const Body& body) {
+  int64_t j = 0;
+  for (; j + kBlock<T> <= n; j += kBlock<T>) {
+    body(j, std::integral_constant<int64_t, kBlock<T>>());
+  }
+  if (j < n) body(j, n - j);
+}
+
 // The sum of the values of a block, as a tree.
 template <typename S>
 HWY_INLINE S Sum(const Block<S>& block) {
@@ -203,13 +211,17 @@ HWY_INLINE StatisticOf<T> SumOf(const Term& term, int64_t n) {
 // The largest element; NaN if there is one.
 template <typename S>
 HWY_INLINE S Largest(const Block<S>& block) {
-  alignas(64) S values[kBlock<S>];
-  StoreAll(block, values);
-  S largest = values[0];
-  for (const S value : values) {
-    if (value > largest || value != value) largest = value;
+  const typename Block<S>::Tag tag;
+  auto largest = block.part[0];
+  auto is_nan = hn::IsNaN(largest);
+  for (size_t i = 1; i < Block<S>::kParts; ++i) {
+    is_nan = hn::Or(is_nan, hn::IsNaN(block.part[i]));
+    largest = hn::Max(largest, block.part[i]);
   }
-  return largest;
+  if (HWY_UNLIKELY(!hn::AllFalse(tag, is_nan))) {
+    return std::numeric_limits<S>::quiet_NaN();
+  }
+  return hn::GetLane(hn::MaxOfLanes(tag, largest));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -35,10 +35,19 @@ HWY_INLINE void AddColumns(const Term& term, IndexRange rows,
     for (int64_t j = 0; j < size; j += kBlock<S>) {
       StoreAll(Load(target + begin + j, size - j), sums + j);
     }
-    for (int64_t i = rows.begin; i < rows.end; ++i) {
-      for (int64_t j = 0; j < size; j += kBlock<S>) {
-        StoreAll(LoadAll(sums + j) + term(i, begin + j, size - j), sums + j);
-      }
+    int64_t i = rows.begin;
+    for (; i + 4 <= rows.end; i += 4) {
+      ForEachBlock<S>(size, [&](int64_t j, auto left) HWY_ATTR {
+        Block<S> sum = LoadAll(sums + j) + term(i, begin + j, left);
+        sum = sum + term(i + 1, begin + j, left);
+        sum = sum + term(i + 2, begin + j, left);
+        StoreAll(sum + term(i + 3, begin + j, left), sums + j);
+      });
+    }
+    for (; i < rows.end; ++i) {
+      ForEachBlock<S>(size, [&](int64_t j, auto left) HWY_ATTR {
+        StoreAll(LoadAll(sums + j) + term(i, begin + j, left), sums + j);
+      });
     }
     for (int64_t j = 0; j < size; j += kBlock<S>) {
       Store(LoadAll(sums + j), target + begin + j, size - j);

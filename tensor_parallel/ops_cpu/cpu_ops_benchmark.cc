@@ -1,7 +1,7 @@
 // CpuOps compared with the machine's peaks in the same run, in one thread.
 //
-// Products: share_of_peak is their rate divided by that of OpenBLAS on a square
-// of 1024 (f32; f64 for f64). Attention counts the products within a causal
+// Products: share_of_peak is their rate divided by that of a square of 1024 of
+// the same type, by cpu::Multiply. Attention counts the products within a causal
 // mask. Everything else: share_of_triad is the bytes it must read and write
 // divided by its time, relative to the same figure for a[i] = b[i] + s c[i] on
 // three arrays of the same total size.
@@ -20,12 +20,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
+#include "base/dtype/small_float.h"
 #include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
 #include "benchmark/benchmark.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
+#include "tensor_parallel/ops_cpu/kernels.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -53,8 +55,8 @@ double Best(int repeats, const std::function<void()>& body) {
 template <typename T>
 double PeakOf() {
   constexpr int64_t kSize = 1024;
-  const std::vector<T> a(kSize * kSize, T{1}), b(kSize * kSize, T{2});
-  std::vector<T> c(kSize * kSize);
+  const std::vector<T> a(kSize * kSize, T(1.0f)), b(kSize * kSize, T(2.0f));
+  std::vector<cpu::StatisticOf<T>> c(kSize * kSize);
   const double seconds = Best(5, [&] {
     cpu::Multiply<T>({kSize, kSize, kSize}, 1, {a.data(), kSize},
                      {b.data(), kSize}, 0, {c.data(), kSize});
@@ -64,7 +66,8 @@ double PeakOf() {
 
 // Operations per second of a large square product, measured now.
 double Peak(DType dtype) {
-  return dtype == DType::kF64 ? PeakOf<double>() : PeakOf<float>();
+  if (dtype == DType::kF64) return PeakOf<double>();
+  return dtype == DType::kBF16 ? PeakOf<BF16>() : PeakOf<float>();
 }
 
 // Bytes per second of a triad over `bytes` bytes, measured now.
@@ -345,7 +348,8 @@ const bool kRegistered = [] {
           ->ArgNames({"tokens", "kv_heads", "d"})
           ->Args({1024, 8, 128})
           ->Args({1024, 2, 128})
-          ->Args({1024, 2, 64});
+          ->Args({1024, 2, 64})
+          ->Args({128, 4, 32});
     }
     for (const MemoryBound& operation : kMemoryBound) {
       benchmark::RegisterBenchmark(absl::StrCat(operation.name, type).c_str(),

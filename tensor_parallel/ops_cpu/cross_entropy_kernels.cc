@@ -21,16 +21,17 @@ StatisticOf<T> MaxOfRow(const T* row, int64_t n) {
   using S = StatisticOf<T>;
   constexpr S kLowest = -std::numeric_limits<S>::infinity();
   Block<S> largest = SetBlock(kLowest);
-  for (int64_t j = 0; j < n; j += kBlock<T>) {
-    largest = Larger(First(Load(row + j, n - j), n - j, kLowest), largest);
-  }
+  ForEachBlock<T>(n, [&](int64_t j, auto left) HWY_ATTR {
+    largest = Larger(First<S>(Load(row + j, left), left, kLowest), largest);
+  });
   return Largest(largest);
 }
 
 template <typename T>
 struct ExpTerm {
   HWY_INLINE Block<StatisticOf<T>> operator()(int64_t j, int64_t left) const {
-    return First(Exp(Load(row + j, left) - shift), left, StatisticOf<T>{0});
+    return First(ExpFor<T>(Load(row + j, left) - shift), left,
+                 StatisticOf<T>{0});
   }
   const T* row;
   Block<StatisticOf<T>> shift;
@@ -51,12 +52,13 @@ void GradientOfRow(const CrossEntropyJob& job, int64_t i) {
   const bool is_held = job.held.contains(job.targets[i]);
   const int64_t target = is_held ? job.targets[i] - job.held.begin : 0;
   const Block<S> at_target = is_held ? Load(row + target, 1) : SetBlock(S{0});
-  for (int64_t j = 0; j < n; j += kBlock<T>) {
-    const Block<S> share = Exp(Load(row + j, n - j) - shift) * factor;
-    Store(share * scales, row + j, n - j);
-  }
+  ForEachBlock<T>(n, [&](int64_t j, auto left) HWY_ATTR {
+    const Block<S> share = ExpFor<T>(Load(row + j, left) - shift) * factor;
+    Store(share * scales, row + j, left);
+  });
   if (is_held) {
-    Store((Exp(at_target - shift) * factor - ones) * scales, row + target, 1);
+    const Block<S> share = ExpFor<T>(at_target - shift) * factor;
+    Store((share - ones) * scales, row + target, 1);
   }
 }
 

@@ -28,15 +28,18 @@ template <typename X, typename Y>
 void ElementwiseRow(const ElementwiseJob& job, const X* x, Y* y) {
   using S = StatisticOf<Y>;
   const Block<S> factor = SetBlock(static_cast<S>(job.factor));
-  for (int64_t j = 0; j < job.n; j += kBlock<Y>) {
-    const int64_t left = job.n - j;
-    if (job.step == Step::kScale) {
+  if (job.step == Step::kScale) {
+    ForEachBlock<Y>(job.n, [&](int64_t j, auto left) HWY_ATTR {
       Store(Load(y + j, left) * factor, y + j, left);
-    } else if (job.step == Step::kCast) {
+    });
+  } else if (job.step == Step::kCast) {
+    ForEachBlock<Y>(job.n, [&](int64_t j, auto left) HWY_ATTR {
       Store(Load(x + j, left), y + j, left);
-    } else {
+    });
+  } else {
+    ForEachBlock<Y>(job.n, [&](int64_t j, auto left) HWY_ATTR {
       Store(Load(y + j, left) + Load(x + j, left), y + j, left);
-    }
+    });
   }
 }
 

@@ -1,6 +1,7 @@
 // Exp of a block: within 1.5 units in the last place of f32, 2 of f64; exact
-// at 0; infinities, NaN and subnormal results as they should be. The same bits
-// for every instruction set.
+// at 0; infinities, NaN and subnormal results as they should be. ExpFor<T>: the
+// same, but for results of bf16 with half the operations. The same bits for
+// every instruction set.
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2, where ln 2 is in two parts (Cody and
 // Waite, Software Manual for the Elementary Functions, chapter 6), exp(r) by
@@ -15,7 +16,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
+#include "base/dtype/small_float.h"
 #include "hwy/highway.h"
 #include "tensor_parallel/ops_cpu/block-inl.h"
 
@@ -118,6 +121,45 @@ HWY_INLINE Block<S> Exp(const Block<S>& x) {
     result.part[i] = ExpVector(typename Block<S>::Tag(), x.part[i]);
   }
   return result;
+}
+
+// exp(x) within 2^-17 of itself for |x| < 30 and 2^-16 beyond; 0 below -87.7,
+// infinity above 88.3, exact at 0. exp(x) = 2^n 2^f with |f| <= 1/2, and 2^f by
+// a polynomial of the least relative error (2^-18.4).
+template <class D, class V>
+HWY_INLINE V ShortExpVector(D d, V x) {
+  const hn::Rebind<int32_t, D> integer;
+  const auto lowest = hn::Set(d, -127.0f), highest = hn::Set(d, 128.0f);
+  auto y = hn::Mul(x, hn::Set(d, 1.44269504f));
+  y = hn::IfThenElse(hn::Lt(y, lowest), lowest, y);  // NaN stays.
+  y = hn::IfThenElse(hn::Gt(y, highest), highest, y);
+  // The last bits of the sum are n plus the bias of exponents.
+  const auto magic = hn::Set(d, 0x1.8p23f + 127);
+  const auto shifted = hn::Add(y, magic);
+  const auto f = hn::Sub(y, hn::Sub(shifted, magic));
+  const auto f2 = hn::Mul(f, f);
+  const auto low =
+      hn::Add(hn::Set(d, 1.0f), hn::Mul(f, hn::Set(d, 0x1.62e12cp-1f)));
+  const auto middle = hn::Add(hn::Set(d, 0x1.ec0378p-3f),
+                              hn::Mul(f, hn::Set(d, 0x1.c9fc46p-5f)));
+  const auto high = hn::Mul(f2, hn::Set(d, 0x1.3a02ccp-7f));
+  const auto e = hn::Add(low, hn::Mul(f2, hn::Add(middle, high)));
+  return hn::Mul(
+      e, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(integer, shifted))));
+}
+
+// Exp whose result is rounded to T, or multiplied by values of T.
+template <typename T, typename S = StatisticOf<T>>
+HWY_INLINE Block<S> ExpFor(const Block<S>& x) {
+  if constexpr (std::is_same_v<T, BF16>) {
+    Block<S> result;
+    for (size_t i = 0; i < Block<S>::kParts; ++i) {
+      result.part[i] = ShortExpVector(typename Block<S>::Tag(), x.part[i]);
+    }
+    return result;
+  } else {
+    return Exp(x);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -3,12 +3,17 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
+#include <utility>
 
 #include "base/dtype/dtype.h"
+#include "base/dtype/dtype_traits.h"
 #include "base/dtype/small_float.h"
 #include "base/os/thread_pool.h"
+#include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/ops/ops.h"
@@ -209,6 +214,23 @@ void MultiplyTile(const GemmOptions& options, const ConstTensorView& a,
   }
 }
 
+// A matrix as it is stored.
+template <typename Byte, typename T>
+BasicTensorView<Byte> ViewOf(T* data, int64_t stride, int64_t rows,
+                             int64_t columns) {
+  const int64_t shape[] = {rows, columns};
+  const int64_t strides[] = {rows > 1 ? stride : columns, 1};
+  const int64_t elements = (rows - 1) * strides[0] + columns;
+  return *BasicTensorView<Byte>::Create(
+      {reinterpret_cast<Byte*>(data), elements * sizeof(T)},
+      kDTypeOf<std::remove_const_t<T>>, *Layout::Strided(shape, strides));
+}
+template <typename T>
+ConstTensorView ViewOf(const BlasFactor<T>& x, int64_t rows, int64_t columns) {
+  if (x.transposed) std::swap(rows, columns);
+  return ViewOf<const std::byte>(x.data, x.stride, rows, columns);
+}
+
 // The sizes of the tiles of c that threads compute. They depend on the shape
 // alone, so that the bits do not depend on the number of threads.
 struct TileSizes {
@@ -262,8 +284,9 @@ void RunTiles(ThreadPool& pool, const GemmOptions& options,
 }  // namespace
 
 template <typename T>
-void Multiply(const BlasShape& shape, T alpha, const BlasFactor<T>& a,
-              const BlasFactor<T>& b, T beta, const BlasResult<T>& c) {
+void Multiply(const BlasShape& shape, StatisticOf<T> alpha,
+              const BlasFactor<T>& a, const BlasFactor<T>& b,
+              StatisticOf<T> beta, const BlasResult<StatisticOf<T>>& c) {
   if (shape.m == 0 || shape.n == 0) return;
   if (shape.k == 0) return ScaleMatrix(shape, beta, c);
   const auto run = [&](auto gemm) {
@@ -274,10 +297,18 @@ void Multiply(const BlasShape& shape, T alpha, const BlasFactor<T>& a,
          StrideOf(b, shape.k, shape.n), beta, c.data,
          Stride(c.stride, shape.m, shape.n));
   };
-  if constexpr (sizeof(T) == sizeof(float)) {
+  if constexpr (std::is_same_v<T, float>) {
     run(cblas_sgemm);
-  } else {
+  } else if constexpr (std::is_same_v<T, double>) {
     run(cblas_dgemm);
+  } else {
+    const GemmOptions options = {.transpose_a = a.transposed,
+                                 .transpose_b = b.transposed,
+                                 .alpha = alpha,
+                                 .beta = beta};
+    MultiplyTile(options, ViewOf(a, shape.m, shape.k),
+                 ViewOf(b, shape.k, shape.n),
+                 ViewOf<std::byte>(c.data, c.stride, shape.m, shape.n));
   }
 }
 
@@ -287,6 +318,9 @@ template void Multiply(const BlasShape&, float, const BlasFactor<float>&,
 template void Multiply(const BlasShape&, double, const BlasFactor<double>&,
                        const BlasFactor<double>&, double,
                        const BlasResult<double>&);
+template void Multiply(const BlasShape&, float, const BlasFactor<BF16>&,
+                       const BlasFactor<BF16>&, float,
+                       const BlasResult<float>&);
 
 void UseOneBlasThread() {
   if (openblas_get_num_threads() != 1) openblas_set_num_threads(1);

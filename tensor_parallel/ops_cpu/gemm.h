@@ -1,5 +1,5 @@
-// Gemm: products of row-major matrices. Multiply: those of f32 and f64 by
-// OpenBLAS.
+// Gemm: products of row-major matrices, by the threads of a pool. Multiply:
+// one product, on the calling thread.
 //
 //   // c = q k^T, all [n, n]
 //   Multiply<float>({.m = n, .n = n, .k = n}, 1, {q, n}, {k, n, true}, 0,
@@ -12,6 +12,7 @@
 #include "base/os/thread_pool.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops_cpu/kernels.h"
 
 namespace tessera::tensor_parallel::cpu {
 
@@ -41,10 +42,11 @@ inline constexpr int64_t kLargestBlasSize = INT32_MAX;
 // c = alpha op(a) op(b) + beta c, where op(a) is [m, k], op(b) [k, n], c [m,
 // n]. If beta is 0 the contents of c are ignored. Sizes may be zero. No size or
 // stride exceeds kLargestBlasSize; with several rows, the stride is at least
-// their length.
+// their length. T is float or double (by OpenBLAS), or BF16 (as Gemm).
 template <typename T>
-void Multiply(const BlasShape& shape, T alpha, const BlasFactor<T>& a,
-              const BlasFactor<T>& b, T beta, const BlasResult<T>& c);
+void Multiply(const BlasShape& shape, StatisticOf<T> alpha,
+              const BlasFactor<T>& a, const BlasFactor<T>& b,
+              StatisticOf<T> beta, const BlasResult<StatisticOf<T>>& c);
 
 // Multiply computes on the calling thread from now on, in the whole process:
 // OpenBLAS knows no other way. Calls from several threads run side by side.

@@ -7,12 +7,18 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "base/dtype/dtype.h"
 #include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::cpu {
+
+// The type of sums and statistics of values of type T.
+template <typename T>
+using StatisticOf =
+    std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 struct ElementwiseJob {
   enum class Step {
@@ -119,44 +125,54 @@ struct CrossEntropyJob {
 
 void RunCrossEntropy(const CrossEntropyJob& job);
 
-// A tile of rows, `stride` elements apart: a multiple of 64 bytes that can be
-// read and written to its end. `counts` of each are seen; at and after that,
-// up to `width`, results are zero.
-template <typename S>
+// A tile of products of queries and keys, `stride` elements from row to row: a
+// multiple of 64 that can be read and written to its end. The scores are
+// `scale` times the products. `counts` of each row are seen; the weights after
+// these, up to `width`, are zero. T is the type of the factors of products:
+// weights are rounded to it. Weights of f32 and f64 may replace the products.
+template <typename T>
 struct ScoreTile {
   int64_t rows = 0;
   int64_t width = 0;
   int64_t stride = 0;
+  StatisticOf<T> scale = 1;
   const int64_t* counts = nullptr;
-  S* scores = nullptr;
+  const StatisticOf<T>* products = nullptr;
+  T* weights = nullptr;
 };
 
-// Replaces scores s by exp(s - largest), where `largest` covers this tile and
-// earlier ones; adds these to `sum`, after scaling `sum` and the rows of
+// Weights are exp(score - largest), where `largest` covers this tile and
+// earlier ones. Adds them to `sum`, after scaling `sum` and the rows of
 // `output` [rows, d] to the new `largest`.
-template <typename S>
+template <typename T>
 struct SoftmaxJob {
-  ScoreTile<S> tile;
+  using S = StatisticOf<T>;
+
+  ScoreTile<T> tile;
   S* largest = nullptr;
   S* sum = nullptr;
   S* output = nullptr;
   int64_t d = 0;
 };
 
-// Turns scores s to p = exp(s - log_sum_exp), and `products` g of the output's
-// gradient and values, laid out as scores, to p (g - delta).
-template <typename S>
+// Weights are p = exp(score - log_sum_exp). With the products g of the output's
+// gradient and the values, laid out as the tile, the gradients of the tile's
+// products are scale p (g - delta); they may replace g, as weights do.
+template <typename T>
 struct SoftmaxGradientJob {
-  ScoreTile<S> tile;
+  using S = StatisticOf<T>;
+
+  ScoreTile<T> tile;
   const S* log_sum_exp = nullptr;
   const S* delta = nullptr;
-  S* products = nullptr;
+  const S* weight_gradients = nullptr;
+  T* product_gradients = nullptr;
 };
 
-void RunSoftmax(const SoftmaxJob<float>& job);
-void RunSoftmax(const SoftmaxJob<double>& job);
-void RunSoftmaxGradient(const SoftmaxGradientJob<float>& job);
-void RunSoftmaxGradient(const SoftmaxGradientJob<double>& job);
+template <typename T>
+void RunSoftmax(const SoftmaxJob<T>& job);
+template <typename T>
+void RunSoftmaxGradient(const SoftmaxGradientJob<T>& job);
 
 }  // namespace tessera::tensor_parallel::cpu
 

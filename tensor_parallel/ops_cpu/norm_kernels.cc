@@ -61,10 +61,9 @@ void ForwardRow(const NormJob& job, int64_t i) {
   const T* const weight = job.weight.row<T>(0);
   T* const y = job.y.row<T>(i);
   const Block<S> factor = SetBlock(inverse);
-  for (int64_t j = 0; j < job.n; j += kBlock<T>) {
-    const int64_t left = job.n - j;
+  ForEachBlock<T>(job.n, [&](int64_t j, auto left) HWY_ATTR {
     Store(Load(x + j, left) * factor * Load(weight + j, left), y + j, left);
-  }
+  });
 }
 
 // x * inverse of a row, and the gradient of that.
@@ -114,8 +113,7 @@ void InputGradientRow(const NormJob& job, int64_t i) {
   const Block<S> share =
       SetBlock(SumOf<T>(ProductTerm<T>{row}, job.n) / Count<S>(job.n));
   T* const y = job.y.row<T>(i);
-  for (int64_t j = 0; j < job.n; j += kBlock<T>) {
-    const int64_t left = job.n - j;
+  ForEachBlock<T>(job.n, [&](int64_t j, auto left) HWY_ATTR {
     const Block<S> own =
         (row.Gradient(j, left) - row.Value(j, left) * share) * row.factor();
     if constexpr (!adds) {
@@ -128,7 +126,7 @@ void InputGradientRow(const NormJob& job, int64_t i) {
       Store(own, y + j, left);
       Store(Load(y + j, left) + residual, y + j, left);
     }
-  }
+  });
 }
 
 template <typename T>

@@ -21,14 +21,13 @@ void RunRotaryOf(const RotaryJob& job) {
   for (int64_t head = 0; head < job.heads; ++head) {
     T* const first = job.x.row<T>(head);
     T* const second = first + half;
-    for (int64_t j = 0; j < half; j += kBlock<T>) {
-      const int64_t left = half - j;
+    ForEachBlock<T>(half, [&](int64_t j, auto left) HWY_ATTR {
       const Block<S> cosine = Load(cosines + j, left);
       const Block<S> sine = sign * Load(sines + j, left);
       const Block<S> a = Load(first + j, left), b = Load(second + j, left);
       Store(a * cosine - b * sine, first + j, left);
       Store(b * cosine + a * sine, second + j, left);
-    }
+    });
   }
 }
 

@@ -17,35 +17,44 @@ namespace HWY_NAMESPACE {
 template <typename S>
 inline constexpr S kNothing = -std::numeric_limits<S>::infinity();
 
+// Of scale times the elements, and `so_far`.
 template <typename S>
-S LargestOf(const S* row, int64_t count, S so_far) {
+S LargestOf(const S* row, S scale, int64_t count, S so_far) {
+  const Block<S> factor = SetBlock(scale);
   Block<S> largest = SetBlock(so_far);
-  for (int64_t j = 0; j < count; j += kBlock<S>) {
-    largest = Larger(First(LoadAll(row + j), count - j, so_far), largest);
-  }
+  ForEachBlock<S>(count, [&](int64_t j, auto left) HWY_ATTR {
+    const Block<S> scores = LoadAll(row + j) * factor;
+    largest = Larger(First<S>(scores, left, so_far), largest);
+  });
   return Largest(largest);
 }
 
+// Where the blocks of so many values end.
 template <typename S>
-void FillZeros(S* row, int64_t begin, int64_t end) {
-  for (int64_t j = begin; j < end; j += kBlock<S>) {
-    StoreAll(SetBlock(S{0}), row + j);
+constexpr int64_t EndOfBlocks(int64_t count) {
+  return (count + kBlock<S> - 1) / kBlock<S> * kBlock<S>;
+}
+
+template <typename T>
+void FillZeros(T* row, int64_t begin, int64_t end) {
+  for (int64_t j = begin; j < end; j += kBlock<T>) {
+    StoreAll(SetBlock(StatisticOf<T>{0}), row + j);
   }
 }
 
-// Returns the sum of exp(row[j] - largest), j < count, which it stores.
-template <typename S>
-S ExpOfRow(S* row, int64_t count, int64_t width, S largest) {
-  const Block<S> shift = SetBlock(largest);
+// The weights of a row, and their sum.
+template <typename T, typename S = StatisticOf<T>>
+S ExpOfRow(const S* row, S scale, int64_t count, int64_t width, S largest,
+           T* weights) {
+  const Block<S> factor = SetBlock(scale), shift = SetBlock(largest);
   Block<S> sum = SetBlock(S{0});
-  int64_t j = 0;
-  for (; j < count; j += kBlock<S>) {
+  ForEachBlock<S>(count, [&](int64_t j, auto left) HWY_ATTR {
     const Block<S> value =
-        First(Exp(LoadAll(row + j) - shift), count - j, S{0});
-    StoreAll(value, row + j);
+        First<S>(ExpFor<T>(LoadAll(row + j) * factor - shift), left, S{0});
+    StoreAll(value, weights + j);
     sum = sum + value;
-  }
-  FillZeros(row, j, width);
+  });
+  FillZeros(weights, EndOfBlocks<S>(count), width);
   return Sum(sum);
 }
 
@@ -57,18 +66,21 @@ void ScaleRow(S factor, S* row, int64_t n) {
   }
 }
 
-template <typename S>
-HWY_INLINE void SoftmaxOf(const SoftmaxJob<S>& job) {
-  const ScoreTile<S>& tile = job.tile;
+template <typename T>
+HWY_INLINE void SoftmaxOf(const SoftmaxJob<T>& job) {
+  using S = StatisticOf<T>;
+  const ScoreTile<T>& tile = job.tile;
   for (int64_t i = 0; i < tile.rows; ++i) {
-    S* const row = tile.scores + i * tile.stride;
+    const S* const row = tile.products + i * tile.stride;
+    T* const weights = tile.weights + i * tile.stride;
     const S before = job.largest[i];
-    const S largest = LargestOf(row, tile.counts[i], before);
+    const S largest = LargestOf(row, tile.scale, tile.counts[i], before);
     if (tile.counts[i] == 0 || largest == kNothing<S>) {
-      FillZeros(row, 0, tile.width);
+      FillZeros(weights, 0, tile.width);
       continue;
     }
-    const S sum = ExpOfRow(row, tile.counts[i], tile.width, largest);
+    const S sum =
+        ExpOfRow(row, tile.scale, tile.counts[i], tile.width, largest, weights);
     if (largest == before) {
       job.sum[i] += sum;
       continue;
@@ -83,34 +95,40 @@ HWY_INLINE void SoftmaxOf(const SoftmaxJob<S>& job) {
   }
 }
 
-template <typename S>
-HWY_INLINE void SoftmaxGradientOf(const SoftmaxGradientJob<S>& job) {
-  const ScoreTile<S>& tile = job.tile;
+template <typename T>
+HWY_INLINE void SoftmaxGradientOf(const SoftmaxGradientJob<T>& job) {
+  using S = StatisticOf<T>;
+  const ScoreTile<T>& tile = job.tile;
+  const Block<S> scale = SetBlock(tile.scale);
   for (int64_t i = 0; i < tile.rows; ++i) {
     const bool sees_nothing = job.log_sum_exp[i] == kNothing<S>;
     const int64_t count = sees_nothing ? 0 : tile.counts[i];
-    S* const row = tile.scores + i * tile.stride;
-    S* const products = job.products + i * tile.stride;
+    const int64_t at = i * tile.stride;
     const Block<S> shift = SetBlock(job.log_sum_exp[i]);
     const Block<S> delta = SetBlock(job.delta[i]);
-    int64_t j = 0;
-    for (; j < count; j += kBlock<S>) {
-      const Block<S> p = First(Exp(LoadAll(row + j) - shift), count - j, S{0});
-      const Block<S> g = First(LoadAll(products + j) - delta, count - j, S{0});
-      StoreAll(p, row + j);
-      StoreAll(p * g, products + j);
-    }
-    FillZeros(row, j, tile.width);
-    FillZeros(products, j, tile.width);
+    ForEachBlock<S>(count, [&](int64_t j, auto left) HWY_ATTR {
+      const Block<S> score = LoadAll(tile.products + at + j) * scale;
+      const Block<S> g = LoadAll(job.weight_gradients + at + j) - delta;
+      const Block<S> p = First<S>(ExpFor<T>(score - shift), left, S{0});
+      StoreAll(p, tile.weights + at + j);
+      StoreAll(p * First<S>(g, left, S{0}) * scale,
+               job.product_gradients + at + j);
+    });
+    FillZeros(tile.weights + at, EndOfBlocks<S>(count), tile.width);
+    FillZeros(job.product_gradients + at, EndOfBlocks<S>(count), tile.width);
   }
 }
 
 void SoftmaxF32(const SoftmaxJob<float>& job) { SoftmaxOf(job); }
 void SoftmaxF64(const SoftmaxJob<double>& job) { SoftmaxOf(job); }
+void SoftmaxBF16(const SoftmaxJob<BF16>& job) { SoftmaxOf(job); }
 void SoftmaxGradientF32(const SoftmaxGradientJob<float>& job) {
   SoftmaxGradientOf(job);
 }
 void SoftmaxGradientF64(const SoftmaxGradientJob<double>& job) {
+  SoftmaxGradientOf(job);
+}
+void SoftmaxGradientBF16(const SoftmaxGradientJob<BF16>& job) {
   SoftmaxGradientOf(job);
 }
 
@@ -123,20 +141,34 @@ namespace tessera::tensor_parallel::cpu {
 
 HWY_EXPORT(SoftmaxF32);
 HWY_EXPORT(SoftmaxF64);
+HWY_EXPORT(SoftmaxBF16);
 HWY_EXPORT(SoftmaxGradientF32);
 HWY_EXPORT(SoftmaxGradientF64);
+HWY_EXPORT(SoftmaxGradientBF16);
 
+template <>
 void RunSoftmax(const SoftmaxJob<float>& job) {
   HWY_DYNAMIC_DISPATCH(SoftmaxF32)(job);
 }
+template <>
 void RunSoftmax(const SoftmaxJob<double>& job) {
   HWY_DYNAMIC_DISPATCH(SoftmaxF64)(job);
 }
+template <>
+void RunSoftmax(const SoftmaxJob<BF16>& job) {
+  HWY_DYNAMIC_DISPATCH(SoftmaxBF16)(job);
+}
+template <>
 void RunSoftmaxGradient(const SoftmaxGradientJob<float>& job) {
   HWY_DYNAMIC_DISPATCH(SoftmaxGradientF32)(job);
 }
+template <>
 void RunSoftmaxGradient(const SoftmaxGradientJob<double>& job) {
   HWY_DYNAMIC_DISPATCH(SoftmaxGradientF64)(job);
+}
+template <>
+void RunSoftmaxGradient(const SoftmaxGradientJob<BF16>& job) {
+  HWY_DYNAMIC_DISPATCH(SoftmaxGradientBF16)(job);
 }
 
 }  // namespace tessera::tensor_parallel::cpu

@@ -13,14 +13,21 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::tensor_parallel::cpu {
 namespace HWY_NAMESPACE {
 
-template <typename S>
+template <typename T, typename S = StatisticOf<T>>
 HWY_INLINE void ExpAll(const S* x, S* y, int64_t count) {
   for (int64_t j = 0; j < count; j += kBlock<S>) {
-    Store(Exp(Load(x + j, count - j)), y + j, count - j);
+    Store(ExpFor<T>(Load(x + j, count - j)), y + j, count - j);
   }
 }
-void ExpF32(const float* x, float* y, int64_t count) { ExpAll(x, y, count); }
-void ExpF64(const double* x, double* y, int64_t count) { ExpAll(x, y, count); }
+void ExpF32(const float* x, float* y, int64_t count) {
+  ExpAll<float>(x, y, count);
+}
+void ExpF64(const double* x, double* y, int64_t count) {
+  ExpAll<double>(x, y, count);
+}
+void ExpBF16(const float* x, float* y, int64_t count) {
+  ExpAll<BF16>(x, y, count);
+}
 
 void Round(const float* x, BF16* y, int64_t count) {
   for (int64_t j = 0; j < count; j += kBlock<float>) {
@@ -47,15 +54,22 @@ namespace tessera::tensor_parallel::cpu {
 
 HWY_EXPORT(ExpF32);
 HWY_EXPORT(ExpF64);
+HWY_EXPORT(ExpBF16);
 HWY_EXPORT(Round);
 HWY_EXPORT(Widen);
 HWY_EXPORT(Summarise);
 
-void ProbeExp(const float* x, float* y, int64_t count) {
+template <>
+void ProbeExp<float>(const float* x, float* y, int64_t count) {
   HWY_DYNAMIC_DISPATCH(ExpF32)(x, y, count);
 }
-void ProbeExp(const double* x, double* y, int64_t count) {
+template <>
+void ProbeExp<double>(const double* x, double* y, int64_t count) {
   HWY_DYNAMIC_DISPATCH(ExpF64)(x, y, count);
+}
+template <>
+void ProbeExp<BF16>(const float* x, float* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(ExpBF16)(x, y, count);
 }
 void ProbeRound(const float* x, BF16* y, int64_t count) {
   HWY_DYNAMIC_DISPATCH(Round)(x, y, count);

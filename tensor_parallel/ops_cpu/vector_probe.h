@@ -6,12 +6,13 @@
 #include <cstdint>
 
 #include "base/dtype/small_float.h"
+#include "tensor_parallel/ops_cpu/kernels.h"
 
 namespace tessera::tensor_parallel::cpu {
 
-// y[i] = exp(x[i]).
-void ProbeExp(const float* x, float* y, int64_t count);
-void ProbeExp(const double* x, double* y, int64_t count);
+// y[i] = exp(x[i]), by ExpFor<T>.
+template <typename T>
+void ProbeExp(const StatisticOf<T>* x, StatisticOf<T>* y, int64_t count);
 
 // To bf16 and back.
 void ProbeRound(const float* x, BF16* y, int64_t count);

@@ -9,22 +9,23 @@
 #include "base/dtype/small_float.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops_cpu/instruction_sets.h"
+#include "tensor_parallel/ops_cpu/kernels.h"
 #include "tensor_parallel/ops_cpu/vector_probe.h"
 
 namespace tessera::tensor_parallel::cpu {
 namespace {
 
-template <typename S>
+template <typename T, typename S = StatisticOf<T>>
 std::vector<S> ExpOf(const std::vector<S>& x) {
   std::vector<S> y(x.size());
-  ProbeExp(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  ProbeExp<T>(x.data(), y.data(), static_cast<int64_t>(x.size()));
   return y;
 }
 
 // Errors in units in the last place of the result.
 template <typename S>
 double WorstError(const std::vector<S>& x) {
-  const std::vector<S> y = ExpOf(x);
+  const std::vector<S> y = ExpOf<S>(x);
   double worst = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     const long double exact = std::exp(static_cast<long double>(x[i]));
@@ -52,12 +53,30 @@ TEST(Exp, IsWithinItsErrorOverTheWholeRange) {
   });
 }
 
-template <typename S>
+TEST(Exp, ForBf16IsWithinItsError) {
+  std::vector<float> x;
+  for (float v = -87; v < 88; v += 0.0009765625f) x.push_back(v);
+  ForEachInstructionSet([&] {
+    const std::vector<float> y = ExpOf<BF16>(x);
+    double worst_near = 0, worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double exact = std::exp(static_cast<double>(x[i]));
+      const double error = std::fabs(y[i] / exact - 1);
+      worst = std::max(worst, error);
+      if (std::fabs(x[i]) < 30) worst_near = std::max(worst_near, error);
+    }
+    EXPECT_LT(worst_near, 0x1p-17);
+    EXPECT_LT(worst, 0x1p-16);
+  });
+}
+
+template <typename T>
 void ExpectSpecialValues() {
+  using S = StatisticOf<T>;
   const S infinity = std::numeric_limits<S>::infinity();
   const S nan = std::numeric_limits<S>::quiet_NaN();
   const std::vector<S> x = {0, -S{0}, infinity, -infinity, nan, 10000, -10000};
-  const std::vector<S> y = ExpOf(x);
+  const std::vector<S> y = ExpOf<T>(x);
   EXPECT_EQ(y[0], 1);
   EXPECT_EQ(y[1], 1);
   EXPECT_EQ(y[2], infinity);
@@ -71,16 +90,21 @@ TEST(Exp, OfSpecialValuesIsWhatItShouldBe) {
   ForEachInstructionSet([] {
     ExpectSpecialValues<float>();
     ExpectSpecialValues<double>();
+    ExpectSpecialValues<BF16>();
   });
 }
 
 TEST(Exp, HasTheSameBitsForEveryInstructionSet) {
   std::vector<float> x;
   for (float v = -110; v < 95; v += 0.0137f) x.push_back(v);
-  std::vector<float> first;
+  std::vector<float> first, first_for_bf16;
   ForEachInstructionSet([&] {
-    if (first.empty()) first = ExpOf(x);
-    EXPECT_EQ(ExpOf(x), first);
+    if (first.empty()) {
+      first = ExpOf<float>(x);
+      first_for_bf16 = ExpOf<BF16>(x);
+    }
+    EXPECT_EQ(ExpOf<float>(x), first);
+    EXPECT_EQ(ExpOf<BF16>(x), first_for_bf16);
   });
 }
 

@@ -1,10 +1,10 @@
 // CpuOps compared with the machine's peaks in the same run, in one thread.
 //
 // Products: share_of_peak is their rate divided by that of a square of 1024 of
-// the same type, by cpu::Multiply. Attention counts the products within a causal
-// mask. Everything else: share_of_triad is the bytes it must read and write
-// divided by its time, relative to the same figure for a[i] = b[i] + s c[i] on
-// three arrays of the same total size.
+// the same type, by cpu::Multiply. Attention counts the products within a
+// causal mask. Everything else: share_of_triad is the bytes it must read and
+// write divided by its time, relative to the same figure for a[i] = b[i] + s
+// c[i] on three arrays of the same total size.
 #include <time.h>
 
 #include <algorithm>
@@ -300,7 +300,7 @@ constexpr MemoryBound kMemoryBound[] = {
      }},
     {"Rotate", 2,
      [](Ops& ops, Activations& a) {
-       return ops.Rotate(10000, false, a.ids.view(),
+       return ops.Rotate({.base = 10000}, false, a.ids.view(),
                          *a.x.view().Reshape({{kRows, kColumns / 64, 64}}));
      }},
     {"GatherRows", 2,

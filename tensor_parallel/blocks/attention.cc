@@ -21,8 +21,7 @@ constexpr int64_t kKey = 1;
 constexpr int64_t kValue = 2;
 
 absl::Status CheckOptions(const AttentionOptions& options) {
-  const bool odd =
-      options.rotary_base.has_value() && options.head_size % 2 != 0;
+  const bool odd = options.rotary.has_value() && options.head_size % 2 != 0;
   if (options.width >= 0 && !odd) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "attention of width ", options.width, " with heads of ",
@@ -188,10 +187,10 @@ absl::StatusOr<TensorView> AttentionCore::ReserveHeads(
 
 absl::Status AttentionCore::Rotate(const TokenBatch& batch, bool inverse,
                                    TensorView x) {
-  if (!options_.rotary_base) return absl::OkStatus();
+  if (!options_.rotary) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView positions,
                            positions_.Of(batch.sequences));
-  return group_.ops().Rotate(*options_.rotary_base, inverse, positions, x);
+  return group_.ops().Rotate(*options_.rotary, inverse, positions, x);
 }
 
 absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,

@@ -20,6 +20,7 @@
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/ops/rotary.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 #include "tensor_parallel/sharding/partition.h"
 
@@ -31,7 +32,7 @@ struct AttentionOptions {
   int64_t kv_heads = 1;  // Fewer than ranks only where they divide these.
   int64_t head_size = 0;
   // Even head sizes only; none: no rotary positions.
-  std::optional<double> rotary_base = 10000;
+  std::optional<RotaryFrequencies> rotary = RotaryFrequencies();
   bool causal = true;
   bool qkv_bias = false;
   bool output_bias = false;

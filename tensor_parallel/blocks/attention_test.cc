@@ -109,7 +109,7 @@ TEST(AttentionTest, WrongOptionsAreRefused) {
   TESSERA_EXPECT_OK(
       create({.width = 4, .head_size = 2}, {group, layout, first.core()}));
   TESSERA_EXPECT_OK(
-      create({.width = 4, .head_size = 3, .rotary_base = {}}, {group, layout}));
+      create({.width = 4, .head_size = 3, .rotary = {}}, {group, layout}));
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ struct Setting {
             .heads = options.heads,
             .kv_heads = options.kv_heads,
             .head_size = options.head_size,
-            .rotary_base = 100,
+            .rotary = RotaryFrequencies{.base = 100},
             .qkv_bias = options.bias,
             .output_bias = options.bias,
             .dtype = options.dtype,

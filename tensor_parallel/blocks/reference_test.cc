@@ -78,7 +78,7 @@ absl::StatusOr<TransformerBlock> MakeBlock(const TensorGroup& group) {
                      .heads = static_cast<int64_t>(kSizes.heads),
                      .kv_heads = static_cast<int64_t>(kSizes.kv_heads),
                      .head_size = static_cast<int64_t>(kSizes.head_size),
-                     .rotary_base = kSizes.rotary_base,
+                     .rotary = RotaryFrequencies{.base = kSizes.rotary_base},
                      .qkv_bias = true,
                      .output_bias = true,
                      .dtype = DType::kF64},

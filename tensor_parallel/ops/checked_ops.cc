@@ -498,8 +498,9 @@ absl::Status CheckedOps::RmsNormWeightGradient(ConstTensorView gradient,
       gradient, x, inverse, weight_gradient);
 }
 
-absl::Status CheckedOps::Rotate(double base, bool inverse,
-                                ConstTensorView positions, TensorView x) {
+absl::Status CheckedOps::Rotate(const RotaryFrequencies& frequencies,
+                                bool inverse, ConstTensorView positions,
+                                TensorView x) {
   OperandChecker check = Check("Rotate");
   TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 3));
   const int64_t d = x.shape()[2];
@@ -507,17 +508,17 @@ absl::Status CheckedOps::Rotate(double base, bool inverse,
       .ReadsList("positions", positions, DType::kI64, x.shape()[0])
       .Requires(d % 2 == 0,
                 absl::StrCat("\"x\" has heads of ", d,
-                             " elements; their number should be even."))
-      .Requires(base > 0 && std::isfinite(base),
-                absl::StrCat("base is ", base,
-                             "; it should be positive and finite."));
+                             " elements; their number should be even."));
+  const absl::Status valid = frequencies.Validate();
+  check.Requires(valid.ok(), std::string(valid.message()));
   TESSERA_RETURN_IF_ERROR(check.status());
   if (x.element_count() == 0) return absl::OkStatus();
   return Enqueue(
       check,
-      [base, inverse](OpKernels& kernels, const ConstTensorView& positions,
-                      const TensorView& x) {
-        return kernels.Rotate(base, inverse, positions, x);
+      [frequencies, inverse](OpKernels& kernels,
+                             const ConstTensorView& positions,
+                             const TensorView& x) {
+        return kernels.Rotate(frequencies, inverse, positions, x);
       },
       positions, x);
 }

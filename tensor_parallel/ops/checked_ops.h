@@ -75,8 +75,8 @@ class CheckedOps : public Ops {
   absl::Status SwiGluGradient(ConstTensorView gradient, ConstTensorView gate,
                               ConstTensorView up, TensorView gate_gradient,
                               TensorView up_gradient) override;
-  absl::Status Rotate(double base, bool inverse, ConstTensorView positions,
-                      TensorView x) override;
+  absl::Status Rotate(const RotaryFrequencies& frequencies, bool inverse,
+                      ConstTensorView positions, TensorView x) override;
   absl::Status GatherRows(ConstTensorView table, IndexRange held,
                           ConstTensorView ids, TensorView y) override;
   absl::Status AddRows(ConstTensorView gradient, IndexRange held,

@@ -86,7 +86,8 @@ class CountingOps final : public Ops {
                               TensorView, TensorView) override {
     return Count();
   }
-  absl::Status Rotate(double, bool, ConstTensorView, TensorView) override {
+  absl::Status Rotate(const RotaryFrequencies&, bool, ConstTensorView,
+                      TensorView) override {
     return Count();
   }
   absl::Status GatherRows(ConstTensorView, IndexRange, ConstTensorView,

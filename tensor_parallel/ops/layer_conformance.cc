@@ -70,7 +70,7 @@ absl::Status RunLayer(Ops& ops, const std::vector<TensorView>& v) {
   TESSERA_RETURN_IF_ERROR(ops.Gemm({.transpose_b = true}, x, weight, q));
   TESSERA_ASSIGN_OR_RETURN(const TensorView heads,
                            q.Reshape({{kTokens, 2, 4}}));
-  TESSERA_RETURN_IF_ERROR(ops.Rotate(100, false, positions, heads));
+  TESSERA_RETURN_IF_ERROR(ops.Rotate({.base = 100}, false, positions, heads));
   TESSERA_RETURN_IF_ERROR(ops.Fill(0, output));
   TESSERA_RETURN_IF_ERROR(
       ops.Fill(-std::numeric_limits<double>::infinity(), log_sum_exp));

@@ -107,8 +107,8 @@ class OpKernels {
                                       const ConstTensorView& up,
                                       const TensorView& gate_gradient,
                                       const TensorView& up_gradient) = 0;
-  virtual absl::Status Rotate(double base, bool inverse,
-                              const ConstTensorView& positions,
+  virtual absl::Status Rotate(const RotaryFrequencies& frequencies,
+                              bool inverse, const ConstTensorView& positions,
                               const TensorView& x) = 0;
   virtual absl::Status GatherRows(const ConstTensorView& table, IndexRange held,
                                   const ConstTensorView& ids,

@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "base/device/device.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/rotary.h"
 #include "tensor_parallel/random/dropout.h"
 #include "tensor_parallel/sharding/partition.h"
 
@@ -224,11 +225,12 @@ class Ops {
                                       TensorView up_gradient) = 0;
 
   // Turns the pairs (x[i], x[i + d/2]) of every head of x [tokens, heads, d] by
-  // positions[token] * base^(-2i/d), in place; by the opposite angle where
-  // `inverse` (which is the gradient). Su et al., arXiv 2104.09864, with
+  // positions[token] * frequencies.Of(i, d), in place; by the opposite angle
+  // where `inverse` (which is the gradient). Su et al., arXiv 2104.09864, with
   // Llama's order of the pairs.
-  virtual absl::Status Rotate(double base, bool inverse,
-                              ConstTensorView positions, TensorView x) = 0;
+  virtual absl::Status Rotate(const RotaryFrequencies& frequencies,
+                              bool inverse, ConstTensorView positions,
+                              TensorView x) = 0;
 
   // Row i of y [tokens, n] is row ids[i] - held.begin of `table` [held.size(),
   // n], or zeros if `held` does not contain ids[i]. The gradient adds rows to

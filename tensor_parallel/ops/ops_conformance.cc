@@ -228,10 +228,12 @@ class UploadingOps final : public Ops {
     return Run([](Ops& ops, auto... x) { return ops.SwiGluGradient(x...); },
                gradient, gate, up, gate_gradient, up_gradient);
   }
-  absl::Status Rotate(double base, bool inverse, ConstTensorView positions,
-                      TensorView x) override {
+  absl::Status Rotate(const RotaryFrequencies& frequencies, bool inverse,
+                      ConstTensorView positions, TensorView x) override {
     return Run(
-        [&](Ops& ops, auto... x) { return ops.Rotate(base, inverse, x...); },
+        [&](Ops& ops, auto... x) {
+          return ops.Rotate(frequencies, inverse, x...);
+        },
         positions, x);
   }
   absl::Status GatherRows(ConstTensorView table, IndexRange held,

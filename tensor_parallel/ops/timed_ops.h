@@ -147,10 +147,11 @@ class TimedOps final : public Ops {
                                  up_gradient);
     });
   }
-  absl::Status Rotate(double base, bool inverse, ConstTensorView positions,
-                      TensorView x) override {
-    return Rest("Rotate",
-                [&] { return ops_.Rotate(base, inverse, positions, x); });
+  absl::Status Rotate(const RotaryFrequencies& frequencies, bool inverse,
+                      ConstTensorView positions, TensorView x) override {
+    return Rest("Rotate", [&] {
+      return ops_.Rotate(frequencies, inverse, positions, x);
+    });
   }
   absl::Status GatherRows(ConstTensorView table, IndexRange held,
                           ConstTensorView ids, TensorView y) override {

@@ -240,11 +240,12 @@ void AddHeldRows(ThreadPool& pool, const ConstTensorView& gradient,
 }
 
 template <typename S>
-void RotateHeads(ThreadPool& pool, RotaryTable& table, double base,
-                 bool inverse, const ConstTensorView& positions,
-                 const TensorView& x) {
+void RotateHeads(ThreadPool& pool, RotaryTable& table,
+                 const RotaryFrequencies& frequencies, bool inverse,
+                 const ConstTensorView& positions, const TensorView& x) {
   const int64_t d = x.shape()[2];
-  const S* const angles = table.Get<S>(base, d, ListOf<int64_t>(positions));
+  const S* const angles =
+      table.Get<S>(frequencies, d, ListOf<int64_t>(positions));
   const auto rotate = [&](int64_t i) {
     RunRotary(
         {.dtype = x.dtype(),
@@ -280,7 +281,7 @@ void RequireBlasTokens(OperandChecker& check, std::string_view name,
 }  // namespace
 
 template <typename S>
-const S* RotaryTable::Get(double base, int64_t d,
+const S* RotaryTable::Get(const RotaryFrequencies& frequencies, int64_t d,
                           std::span<const int64_t> positions) {
   std::vector<S>& table = [this]() -> std::vector<S>& {
     if constexpr (std::is_same_v<S, float>) {
@@ -289,28 +290,26 @@ const S* RotaryTable::Get(double base, int64_t d,
       return f64_;
     }
   }();
-  if (base == base_ && d == d_ && table.size() == positions.size() * d &&
+  if (frequencies == frequencies_ && d == d_ &&
+      table.size() == positions.size() * d &&
       std::equal(positions.begin(), positions.end(), positions_.begin(),
                  positions_.end())) {
     return table.data();
   }
   const int64_t half = d / 2;
-  std::vector<double> frequencies(half);
-  for (int64_t i = 0; i < half; ++i) {
-    frequencies[i] =
-        std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(d));
-  }
+  std::vector<double> radians(half);
+  for (int64_t i = 0; i < half; ++i) radians[i] = frequencies.Of(i, d);
   f32_.clear();
   f64_.clear();
   table.resize(positions.size() * d);
   for (size_t t = 0; t < positions.size(); ++t) {
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(positions[t]) * frequencies[i];
+      const double angle = static_cast<double>(positions[t]) * radians[i];
       table[t * d + i] = static_cast<S>(std::cos(angle));
       table[t * d + half + i] = static_cast<S>(std::sin(angle));
     }
   }
-  base_ = base;
+  frequencies_ = frequencies;
   d_ = d;
   positions_.assign(positions.begin(), positions.end());
   return table.data();
@@ -549,12 +548,12 @@ absl::Status CpuKernels::RmsNormWeightGradient(
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::Rotate(double base, bool inverse,
-                                const ConstTensorView& positions,
+absl::Status CpuKernels::Rotate(const RotaryFrequencies& frequencies,
+                                bool inverse, const ConstTensorView& positions,
                                 const TensorView& x) {
   x.dtype() == DType::kF64
-      ? RotateHeads<double>(*pool_, rotary_, base, inverse, positions, x)
-      : RotateHeads<float>(*pool_, rotary_, base, inverse, positions, x);
+      ? RotateHeads<double>(*pool_, rotary_, frequencies, inverse, positions, x)
+      : RotateHeads<float>(*pool_, rotary_, frequencies, inverse, positions, x);
   return absl::OkStatus();
 }
 

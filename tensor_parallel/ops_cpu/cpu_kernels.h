@@ -22,22 +22,24 @@
 #include "tensor_parallel/ops/op_kernels.h"
 #include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops/rotary.h"
 #include "tensor_parallel/random/dropout.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::cpu {
 
 // Keeps the sines and cosines of the last call, of d values a token in
-// statistics; computes them anew, in f64, only where base, d, type or positions
-// are others.
+// statistics; computes them anew, in f64, only where frequencies, d, type or
+// positions are others.
 class RotaryTable {
  public:
   // For each token d/2 cosines, then d/2 sines. S is float or double.
   template <typename S>
-  const S* Get(double base, int64_t d, std::span<const int64_t> positions);
+  const S* Get(const RotaryFrequencies& frequencies, int64_t d,
+               std::span<const int64_t> positions);
 
  private:
-  double base_ = 0;
+  RotaryFrequencies frequencies_;
   int64_t d_ = 0;
   std::vector<int64_t> positions_;
   std::vector<float> f32_;  // One of the two is in use.
@@ -117,7 +119,7 @@ class CpuKernels final : public OpKernels {
                               const ConstTensorView& up,
                               const TensorView& gate_gradient,
                               const TensorView& up_gradient) override;
-  absl::Status Rotate(double base, bool inverse,
+  absl::Status Rotate(const RotaryFrequencies& frequencies, bool inverse,
                       const ConstTensorView& positions,
                       const TensorView& x) override;
   absl::Status GatherRows(const ConstTensorView& table, IndexRange held,

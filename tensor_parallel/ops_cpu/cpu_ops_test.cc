@@ -40,7 +40,8 @@ double Result(Ops& ops) {
   TestTensor product(DType::kF64, {6, 6}), total(DType::kF64, {1});
   x.Randomise(random);
   positions.Set({0, 1, 2, 7, 8, 9});
-  absl::Status status = ops.Rotate(100, false, positions.view(), x.view());
+  absl::Status status =
+      ops.Rotate({.base = 100}, false, positions.view(), x.view());
   const TensorView rows = *x.view().Reshape({{6, 8}});
   status.Update(ops.Gemm({.transpose_b = true}, rows, rows, product.view()));
   status.Update(ops.SwiGlu(product.view(), product.view(), product.view()));
@@ -148,7 +149,8 @@ TEST_F(CpuOpsOnDevice, WorkOutlivesTheOps) {
     CpuOps ops({.threads = 1}, *queue_);
     TESSERA_ASSERT_OK(ops.Fill(1, x.view()));
     TESSERA_ASSERT_OK(queue_->Fill(std::byte{0}, BytesOf(positions)));
-    TESSERA_ASSERT_OK(ops.Rotate(10, false, positions.view(), x.view()));
+    TESSERA_ASSERT_OK(
+        ops.Rotate({.base = 10}, false, positions.view(), x.view()));
   }
   TESSERA_EXPECT_OK(queue_->Synchronize());
 }

@@ -246,10 +246,10 @@ absl::Status CudaKernels::SwiGluGradient(const ConstTensorView& gradient,
                                  up_gradient);
 }
 
-absl::Status CudaKernels::Rotate(double base, bool inverse,
-                                 const ConstTensorView& positions,
+absl::Status CudaKernels::Rotate(const RotaryFrequencies& frequencies,
+                                 bool inverse, const ConstTensorView& positions,
                                  const TensorView& x) {
-  return kernels::Rotate(stream_, base, inverse, positions, x);
+  return kernels::Rotate(stream_, frequencies, inverse, positions, x);
 }
 
 absl::Status CudaKernels::GatherRows(const ConstTensorView& table,

@@ -95,7 +95,7 @@ class CudaKernels final : public OpKernels {
                               const ConstTensorView& up,
                               const TensorView& gate_gradient,
                               const TensorView& up_gradient) override;
-  absl::Status Rotate(double base, bool inverse,
+  absl::Status Rotate(const RotaryFrequencies& frequencies, bool inverse,
                       const ConstTensorView& positions,
                       const TensorView& x) override;
   absl::Status GatherRows(const ConstTensorView& table, IndexRange held,

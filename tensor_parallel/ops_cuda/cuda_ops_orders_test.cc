@@ -249,7 +249,7 @@ absl::Status RunSwiGlu(Ops& ops, Operands& x) {
 
 absl::Status RunRotate(Ops& ops, Operands& x) {
   for (const bool inverse : {false, true}) {
-    TESSERA_RETURN_IF_ERROR(ops.Rotate(1e4, inverse,
+    TESSERA_RETURN_IF_ERROR(ops.Rotate({.base = 1e4}, inverse,
                                        ListOf(x.Numbers(5, 0, 4096)),
                                        x.New({5, 9, 70}, 2).view()));
   }

@@ -377,9 +377,9 @@ void RunCopy(KernelStream stream, int64_t words, const CopyDims& dims,
 // cos and sin of the token's angles, then the heads.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    RotateKernel(double base, bool inverse, int64_t heads, int64_t d,
-                 const int64_t* positions, T* x, int64_t token_stride,
-                 int64_t head_stride) {
+    RotateKernel(RotaryFrequencies frequencies, bool inverse, int64_t heads,
+                 int64_t d, const int64_t* positions, T* x,
+                 int64_t token_stride, int64_t head_stride) {
   using S = StatisticOf<T>;
   TESSERA_DYNAMIC_SHARED(double, angles_memory);
   S* const cosines = reinterpret_cast<S*>(angles_memory);
@@ -387,9 +387,7 @@ __global__ void __launch_bounds__(kThreads)
   S* const sines = cosines + half;
   const auto position = static_cast<double>(positions[blockIdx.x]);
   for (int64_t i = threadIdx.x; i < half; i += kThreads) {
-    const double frequency =
-        ::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(d));
-    const double angle = position * frequency;
+    const double angle = position * frequencies.Of(i, d);
     cosines[i] = static_cast<S>(::cos(angle));
     sines[i] = static_cast<S>(::sin(angle));
   }
@@ -538,8 +536,9 @@ absl::Status SwiGluGradient(KernelStream stream,
   });
 }
 
-absl::Status Rotate(KernelStream stream, double base, bool inverse,
-                    const ConstTensorView& positions, const TensorView& x) {
+absl::Status Rotate(KernelStream stream, const RotaryFrequencies& frequencies,
+                    bool inverse, const ConstTensorView& positions,
+                    const TensorView& x) {
   const int64_t tokens = x.shape()[0], heads = x.shape()[1], d = x.shape()[2];
   if (x.element_count() == 0) return absl::OkStatus();
   constexpr int64_t kLargestHead = 4096;
@@ -551,7 +550,7 @@ absl::Status Rotate(KernelStream stream, double base, bool inverse,
   }
   return ForComputedType(x.dtype(), [&]<typename T>(std::type_identity<T>) {
     Launch(RotateKernel<T>, static_cast<unsigned>(tokens), kThreads,
-           static_cast<size_t>(d) * sizeof(StatisticOf<T>), stream, base,
+           static_cast<size_t>(d) * sizeof(StatisticOf<T>), stream, frequencies,
            inverse, heads, d, DataOf<int64_t>(positions), DataOf<T>(x),
            x.strides()[0], x.strides()[1]);
     return absl::OkStatus();

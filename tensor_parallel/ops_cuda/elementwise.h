@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "base/cuda/stream.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/rotary.h"
 #include "tensor_parallel/random/philox.h"
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
@@ -44,8 +45,9 @@ absl::Status SwiGluGradient(KernelStream stream,
                             const TensorView& up_gradient);
 
 // A block for each token computes its angles in f64.
-absl::Status Rotate(KernelStream stream, double base, bool inverse,
-                    const ConstTensorView& positions, const TensorView& x);
+absl::Status Rotate(KernelStream stream, const RotaryFrequencies& frequencies,
+                    bool inverse, const ConstTensorView& positions,
+                    const TensorView& x);
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS
 

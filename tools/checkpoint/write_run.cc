@@ -61,6 +61,7 @@ class TensorRank {
         held.rows = {{words_.RangeOf(rank_)}};
         break;
       case LlamaPart::kQkv:
+      case LlamaPart::kQkvBias:
         held.rows = RowsOf(qkv_);
         break;
       case LlamaPart::kGateUp:
@@ -73,6 +74,7 @@ class TensorRank {
         held.columns = mlp_.RangeOf(0, rank_);
         break;
       case LlamaPart::kAttentionNorm:
+      case LlamaPart::kAttentionOutputBias:
       case LlamaPart::kMlpNorm:
       case LlamaPart::kFinalNorm:
         held.rows[0].primary = rank_ == 0;
@@ -129,10 +131,7 @@ Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
     ++group;
   }
   for (int64_t layer = layers.begin; layer < layers.end; ++layer, ++group) {
-    for (const LlamaPart part :
-         {LlamaPart::kAttentionNorm, LlamaPart::kQkv,
-          LlamaPart::kAttentionOutput, LlamaPart::kMlpNorm, LlamaPart::kGateUp,
-          LlamaPart::kDown}) {
+    for (const LlamaPart part : model_files::LayerPartsOf(config)) {
       add(part, layer);
     }
   }

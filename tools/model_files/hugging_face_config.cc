@@ -1,9 +1,13 @@
 #include "tools/model_files/hugging_face_config.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/file.h"
 #include "base/json/json.h"
 #include "base/quoted.h"
@@ -15,7 +19,24 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kArchitecture = "LlamaForCausalLM";
+// What transformers calls an architecture, and its default where it is not
+// Llama's.
+struct Family {
+  Architecture architecture;
+  std::string_view model_type;
+  std::string_view class_name;
+  int64_t max_positions;
+};
+constexpr Family kFamilies[] = {
+    {Architecture::kLlama, "llama", "LlamaForCausalLM", 2048},
+    {Architecture::kMistral, "mistral", "MistralForCausalLM", 131072},
+    {Architecture::kQwen2, "qwen2", "Qwen2ForCausalLM", 32768}};
+
+const Family& FamilyOf(Architecture architecture) {
+  return *std::find_if(
+      std::begin(kFamilies), std::end(kFamilies),
+      [&](const Family& f) { return f.architecture == architecture; });
+}
 
 absl::Status WrongType(std::string_view key, std::string_view expected,
                        const Json& found) {
@@ -77,71 +98,180 @@ absl::Status ReadNeeded(const Json& object, const char* key, int64_t& target) {
 absl::Status CheckFixedKeys(const Json& object) {
   static const auto* const fixed =
       new std::vector<std::pair<const char*, Json>>{
-          {"model_type", "llama"},      {"hidden_act", "silu"},
-          {"attention_bias", false},    {"mlp_bias", false},
+          {"hidden_act", "silu"},       {"mlp_bias", false},
           {"partial_rotary_factor", 1}, {"rope_interleaved", false},
-          {"attention_dropout", 0}};
+          {"attention_dropout", 0},     {"use_sliding_window", false}};
   for (const auto& [key, supported] : *fixed) {
     const Json* const value = Find(object, key);
     if (value != nullptr && *value != supported) {
       return NotSupported(key, supported.dump(), *value);
     }
   }
-  for (const char* key : {"quantization_config", "sliding_window",
-                          "layer_types", "query_pre_attn_scalar", "logit_scale",
-                          "final_logit_softcapping", "num_local_experts"}) {
+  for (const char* key :
+       {"quantization_config", "query_pre_attn_scalar", "logit_scale",
+        "final_logit_softcapping", "num_local_experts"}) {
     const Json* const value = Find(object, key);
     if (value != nullptr) return NotSupported(key, "none", *value);
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckArchitecture(const Json& object) {
-  if (Find(object, "model_type") == nullptr) {
-    return absl::InvalidArgumentError(
-        "key \"model_type\" is missing; supported is \"llama\"");
+// Every query sees all earlier keys.
+absl::Status CheckWindows(const Json& object, Architecture architecture) {
+  const Json* const window = Find(object, "sliding_window");
+  // Qwen2's files have the number beside "use_sliding_window": false.
+  if (window != nullptr && architecture != Architecture::kQwen2) {
+    return NotSupported("sliding_window", "none", *window);
   }
-  const Json* const architectures = Find(object, "architectures");
-  if (architectures == nullptr) return absl::OkStatus();
-  if (!architectures->is_array()) {
-    return WrongType("architectures", "an array of strings", *architectures);
+  const Json* const types = Find(object, "layer_types");
+  if (types == nullptr) return absl::OkStatus();
+  if (!types->is_array()) {
+    return WrongType("layer_types", "an array of strings", *types);
   }
-  for (const Json& name : *architectures) {
-    if (name == kArchitecture) return absl::OkStatus();
-  }
-  if (architectures->empty()) return absl::OkStatus();
-  return NotSupported("architectures", kArchitecture, architectures->front());
-}
-
-// Both forms of the parameters of rotary positions.
-absl::Status ReadRope(const Json& object, ModelConfig& model) {
-  TESSERA_RETURN_IF_ERROR(Read(object, "rope_theta", model.rope_theta));
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const Json* const rope = Find(object, key);
-    if (rope == nullptr) continue;
-    if (!rope->is_object()) return WrongType(key, "an object", *rope);
-    const char* const type_key =
-        Find(*rope, "rope_type") != nullptr ? "rope_type" : "type";
-    const Json* const type = Find(*rope, type_key);
-    if (type != nullptr && *type != "default") {
-      return Annotate(NotSupported(type_key, "\"default\"", *type),
-                      absl::StrCat("key \"", key, "\""));
-    }
-    for (const auto& [name, value] : rope->items()) {
-      if (name == "rope_type" || name == "type" || name == "rope_theta")
-        continue;
-      if (value.is_null()) continue;
-      if (name == "partial_rotary_factor" && value == 1) continue;
-      return Annotate(NotSupported(Quoted(name).substr(1, name.size()),
-                                   "rope_type and rope_theta alone", value),
-                      absl::StrCat("key \"", key, "\""));
-    }
-    TESSERA_RETURN_IF_ERROR(Read(*rope, "rope_theta", model.rope_theta));
+  for (const Json& type : *types) {
+    if (type == "full_attention") continue;
+    return NotSupported("layer_types", "\"full_attention\"", type);
   }
   return absl::OkStatus();
 }
 
+absl::StatusOr<Architecture> ReadArchitecture(const Json& object) {
+  const auto quoted = [](std::string* out, const Family& family) {
+    absl::StrAppend(out, "\"", family.model_type, "\"");
+  };
+  const std::string supported = absl::StrJoin(kFamilies, ", ", quoted);
+  const Json* const type = Find(object, "model_type");
+  if (type == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "key \"model_type\" is missing; supported are ", supported));
+  }
+  const auto* const family =
+      std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                   [&](const Family& f) { return *type == f.model_type; });
+  if (family == std::end(kFamilies)) {
+    return NotSupported("model_type", supported, *type);
+  }
+  const Json* const architectures = Find(object, "architectures");
+  if (architectures == nullptr) return family->architecture;
+  if (!architectures->is_array()) {
+    return WrongType("architectures", "an array of strings", *architectures);
+  }
+  for (const Json& name : *architectures) {
+    if (name == family->class_name) return family->architecture;
+  }
+  if (architectures->empty()) return family->architecture;
+  return NotSupported("architectures", family->class_name,
+                      architectures->front());
+}
+
+absl::Status ReadBiases(const Json& object, ModelConfig& model) {
+  bool biases = model.architecture == Architecture::kQwen2;
+  const bool fixed = biases;
+  TESSERA_RETURN_IF_ERROR(Read(object, "attention_bias", biases));
+  switch (model.architecture) {
+    case Architecture::kLlama:
+      model.qkv_bias = model.output_bias = biases;
+      return absl::OkStatus();
+    case Architecture::kMistral:
+    case Architecture::kQwen2:
+      model.qkv_bias = fixed;
+      break;
+  }
+  if (biases == fixed) return absl::OkStatus();
+  return NotSupported("attention_bias", fixed ? "true" : "false", Json(biases));
+}
+
+// The keys of a type of rope_scaling, all of which it needs.
+struct RopeType {
+  std::string_view name;
+  tensor_parallel::RotaryScaling scaling;
+  std::vector<const char*> keys;
+};
+
+const std::vector<RopeType>& RopeTypes() {
+  using tensor_parallel::RotaryScaling;
+  static const auto* const types = new std::vector<RopeType>{
+      {"default", RotaryScaling::kNone, {}},
+      {"linear", RotaryScaling::kLinear, {"factor"}},
+      {"llama3",
+       RotaryScaling::kLlama3,
+       {"factor", "low_freq_factor", "high_freq_factor",
+        "original_max_position_embeddings"}}};
+  return *types;
+}
+
+absl::StatusOr<const RopeType*> RopeTypeOf(const Json& rope) {
+  const char* const key =
+      Find(rope, "rope_type") != nullptr ? "rope_type" : "type";
+  const Json* const name = Find(rope, key);
+  const std::vector<RopeType>& types = RopeTypes();
+  if (name == nullptr) return &types.front();
+  for (const RopeType& type : types) {
+    if (*name == type.name) return &type;
+  }
+  return NotSupported(key, "\"default\", \"linear\", \"llama3\"", *name);
+}
+
+absl::Status ReadRopeObject(const Json& rope,
+                            tensor_parallel::RotaryFrequencies& rotary) {
+  TESSERA_ASSIGN_OR_RETURN(const RopeType* const type, RopeTypeOf(rope));
+  for (const auto& [name, value] : rope.items()) {
+    const bool known = name == "rope_type" || name == "type" ||
+                       name == "rope_theta" ||
+                       std::find(type->keys.begin(), type->keys.end(), name) !=
+                           type->keys.end();
+    if (known || value.is_null()) continue;
+    if (name == "partial_rotary_factor" && value == 1) continue;
+    return NotSupported(Quoted(name).substr(1, name.size()),
+                        absl::StrCat("rope_type and rope_theta",
+                                     type->keys.empty() ? " alone" : ", ",
+                                     absl::StrJoin(type->keys, ", ")),
+                        value);
+  }
+  for (const char* key : type->keys) {
+    if (Find(rope, key) != nullptr) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("key \"", key, "\" is missing"));
+  }
+  rotary.scaling = type->scaling;
+  TESSERA_RETURN_IF_ERROR(Read(rope, "rope_theta", rotary.base));
+  if (type->keys.empty()) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(Read(rope, "factor", rotary.factor));
+  TESSERA_RETURN_IF_ERROR(Read(rope, "low_freq_factor", rotary.low_turns));
+  TESSERA_RETURN_IF_ERROR(Read(rope, "high_freq_factor", rotary.high_turns));
+  return Read(rope, "original_max_position_embeddings",
+              rotary.original_positions);
+}
+
+// Both forms of the parameters of rotary positions.
+absl::Status ReadRope(const Json& object, ModelConfig& model) {
+  TESSERA_RETURN_IF_ERROR(Read(object, "rope_theta", model.rotary.base));
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json* const rope = Find(object, key);
+    if (rope == nullptr) continue;
+    if (!rope->is_object()) return WrongType(key, "an object", *rope);
+    TESSERA_RETURN_IF_ERROR(ReadRopeObject(*rope, model.rotary),
+                            Annotate(_, absl::StrCat("key \"", key, "\"")));
+  }
+  return absl::OkStatus();
+}
+
+// Null without scaling.
+nlohmann::ordered_json RopeScalingOf(
+    const tensor_parallel::RotaryFrequencies& rotary) {
+  if (rotary.scaling == tensor_parallel::RotaryScaling::kNone) return nullptr;
+  if (rotary.scaling == tensor_parallel::RotaryScaling::kLinear) {
+    return {{"rope_type", "linear"}, {"factor", rotary.factor}};
+  }
+  return {{"rope_type", "llama3"},
+          {"factor", rotary.factor},
+          {"low_freq_factor", rotary.low_turns},
+          {"high_freq_factor", rotary.high_turns},
+          {"original_max_position_embeddings", rotary.original_positions}};
+}
+
 absl::Status ReadModel(const Json& object, ModelConfig& model) {
+  model.max_positions = FamilyOf(model.architecture).max_positions;
   TESSERA_RETURN_IF_ERROR(ReadNeeded(object, "vocab_size", model.vocabulary));
   TESSERA_RETURN_IF_ERROR(ReadNeeded(object, "hidden_size", model.hidden));
   TESSERA_RETURN_IF_ERROR(
@@ -151,7 +281,11 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(
       ReadNeeded(object, "num_attention_heads", model.heads));
   model.kv_heads = model.heads;
-  TESSERA_RETURN_IF_ERROR(Read(object, "num_key_value_heads", model.kv_heads));
+  // The others' defaults are numbers of one of their models.
+  TESSERA_RETURN_IF_ERROR(
+      model.architecture == Architecture::kLlama
+          ? Read(object, "num_key_value_heads", model.kv_heads)
+          : ReadNeeded(object, "num_key_value_heads", model.kv_heads));
   model.head_size = model.heads > 0 ? model.hidden / model.heads : 0;
   TESSERA_RETURN_IF_ERROR(Read(object, "head_dim", model.head_size));
   if (Find(object, "head_dim") == nullptr && model.heads > 0 &&
@@ -168,6 +302,7 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(
       Read(object, "initializer_range", model.initializer_range));
   TESSERA_RETURN_IF_ERROR(ReadRope(object, model));
+  TESSERA_RETURN_IF_ERROR(ReadBiases(object, model));
   return model.Validate();
 }
 
@@ -231,9 +366,10 @@ absl::StatusOr<HuggingFaceConfig> ParseHuggingFaceConfig(
                      "...}, found ",
                      DescribeJson(object)));
   }
-  TESSERA_RETURN_IF_ERROR(CheckArchitecture(object));
-  TESSERA_RETURN_IF_ERROR(CheckFixedKeys(object));
   HuggingFaceConfig config;
+  TESSERA_ASSIGN_OR_RETURN(config.model.architecture, ReadArchitecture(object));
+  TESSERA_RETURN_IF_ERROR(CheckFixedKeys(object));
+  TESSERA_RETURN_IF_ERROR(CheckWindows(object, config.model.architecture));
   TESSERA_RETURN_IF_ERROR(ReadModel(object, config.model));
   TESSERA_RETURN_IF_ERROR(ReadDType(object, config.dtype));
   TESSERA_RETURN_IF_ERROR(ReadTokens(object, config));
@@ -244,9 +380,10 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
     const HuggingFaceConfig& config) {
   const ModelConfig& model = config.model;
   TESSERA_RETURN_IF_ERROR(model.Validate());
+  const Family& family = FamilyOf(model.architecture);
   nlohmann::ordered_json object = {
-      {"architectures", {kArchitecture}},
-      {"model_type", "llama"},
+      {"architectures", {family.class_name}},
+      {"model_type", family.model_type},
       {"vocab_size", model.vocabulary},
       {"hidden_size", model.hidden},
       {"intermediate_size", model.intermediate},
@@ -255,13 +392,15 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
       {"num_key_value_heads", model.kv_heads},
       {"head_dim", model.head_size},
       {"hidden_act", "silu"},
-      {"rope_theta", model.rope_theta},
-      {"rope_scaling", nullptr},
+      {"rope_theta", model.rotary.base},
+      {"rope_scaling", RopeScalingOf(model.rotary)},
       {"rms_norm_eps", model.norm_epsilon},
       {"tie_word_embeddings", model.tied_embeddings},
       {"max_position_embeddings", model.max_positions},
       {"initializer_range", model.initializer_range},
-      {"attention_bias", false},
+      {"attention_bias", model.qkv_bias},
+      {"use_sliding_window", false},
+      {"sliding_window", nullptr},
       {"attention_dropout", 0.0},
       {"mlp_bias", false},
       {"bos_token_id", nullptr},

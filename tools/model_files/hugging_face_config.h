@@ -1,24 +1,28 @@
-// HuggingFaceConfig: the config.json of a model of model_type "llama".
+// HuggingFaceConfig: the config.json of a model.
 //
 //   TESSERA_ASSIGN_OR_RETURN(HuggingFaceConfig config,
 //                            LoadHuggingFaceConfig("smollm/config.json"));
 //   config.model.layers;
 //
-// Reads the keys of transformers' LlamaConfig that change the computation, in
-// the form of version 4 (rope_theta, torch_dtype) and of version 5
+// Reads the keys of transformers' configurations that change the computation,
+// in the form of version 4 (rope_theta, torch_dtype) and of version 5
 // (rope_parameters, dtype). Values that Tessera's model does not support are
 // errors:
 //
-//   model_type                       llama
-//   architectures                    with LlamaForCausalLM, if present
+//   model_type                       llama (Llama 2, 3, 3.1 and 3.2 of text),
+//                                    mistral, qwen2 (also 2.5)
+//   architectures                    with the type's class, if present
 //   hidden_act                       silu
-//   attention_bias, mlp_bias         false
-//   rope_scaling, rope_parameters    none, or of type default
+//   attention_bias                   llama: any; mistral: false; qwen2: true
+//   mlp_bias, use_sliding_window     false
+//   sliding_window                   none; qwen2: any, for it is not used
+//   layer_types                      full_attention
+//   rope_scaling, rope_parameters    none, or of type default, linear, llama3
 //   partial_rotary_factor            1
 //   rope_interleaved                 false
 //   attention_dropout                0
-//   quantization_config, sliding_window, layer_types, query_pre_attn_scalar,
-//   logit_scale, final_logit_softcapping, num_local_experts   none
+//   quantization_config, query_pre_attn_scalar, logit_scale,
+//   final_logit_softcapping, num_local_experts   none
 //
 // Other keys are ignored.
 #ifndef TESSERA_TOOLS_MODEL_FILES_HUGGING_FACE_CONFIG_H_

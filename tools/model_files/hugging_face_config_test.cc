@@ -44,6 +44,44 @@ constexpr char kVersion5[] = R"({
   "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
   "tie_word_embeddings": false, "use_cache": true, "vocab_size": 264})";
 
+// The keys of Llama-3.1-8B's config.json.
+constexpr char kLlama31[] = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false,
+  "attention_dropout": 0.0, "bos_token_id": 128000,
+  "eos_token_id": [128001, 128008, 128009], "hidden_act": "silu",
+  "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+  "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+  "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+  "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+    "rope_type": "llama3"},
+  "rope_theta": 500000.0, "tie_word_embeddings": false,
+  "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 128256})";
+
+// The keys of Qwen2.5-0.5B's config.json.
+constexpr char kQwen2[] = R"({
+  "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+  "bos_token_id": 151643, "eos_token_id": 151643, "hidden_act": "silu",
+  "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
+  "max_position_embeddings": 32768, "max_window_layers": 24,
+  "model_type": "qwen2", "num_attention_heads": 14, "num_hidden_layers": 24,
+  "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+  "sliding_window": 32768, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "use_cache": true, "use_mrope": false,
+  "use_sliding_window": false, "vocab_size": 151936})";
+
+// The keys of Mistral-7B-v0.3's config.json.
+constexpr char kMistral[] = R"({
+  "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0,
+  "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+  "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+  "max_position_embeddings": 32768, "model_type": "mistral",
+  "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+  "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": null,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true,
+  "vocab_size": 32768})";
+
 std::string Replaced(std::string_view json, std::string_view what,
                      std::string_view with) {
   EXPECT_NE(json.find(what), json.npos) << what;
@@ -61,10 +99,44 @@ TEST(HuggingFaceConfigTest, ReadsBothFormsThatTransformersWrites) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig five,
                                ParseHuggingFaceConfig(kVersion5));
   ModelConfig expected = *PresetConfig("llama-1m");
-  expected.rope_theta = 500000;
+  expected.rotary.base = 500000;
   EXPECT_EQ(five.model, expected);
   EXPECT_EQ(five.dtype, DType::kF32);
   EXPECT_THAT(five.eos_token_ids, ElementsAre(2, 7));
+}
+
+// Parameters as their model cards count them.
+TEST(HuggingFaceConfigTest, ReadsLlama31Qwen2AndMistral) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig llama,
+                               ParseHuggingFaceConfig(kLlama31));
+  EXPECT_EQ(llama.model.rotary,
+            (tensor_parallel::RotaryFrequencies{
+                .base = 500000,
+                .scaling = tensor_parallel::RotaryScaling::kLlama3,
+                .factor = 8,
+                .low_turns = 1,
+                .high_turns = 4,
+                .original_positions = 8192}));
+  EXPECT_EQ(llama.model.ParameterCount(), 8'030'261'248);
+
+  TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig qwen,
+                               ParseHuggingFaceConfig(kQwen2));
+  EXPECT_EQ(qwen.model.architecture, Architecture::kQwen2);
+  EXPECT_TRUE(qwen.model.qkv_bias);
+  EXPECT_FALSE(qwen.model.output_bias);
+  EXPECT_EQ(qwen.model.ParameterCount(), 494'032'768);
+
+  TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig mistral,
+                               ParseHuggingFaceConfig(kMistral));
+  EXPECT_EQ(mistral.model.architecture, Architecture::kMistral);
+  EXPECT_FALSE(mistral.model.qkv_bias);
+  EXPECT_EQ(mistral.model.ParameterCount(), 7'248'023'552);
+
+  for (const HuggingFaceConfig& config : {llama, qwen, mistral}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
+                                 FormatHuggingFaceConfig(config));
+    EXPECT_THAT(ParseHuggingFaceConfig(json), IsOkAndHolds(config)) << json;
+  }
 }
 
 TEST(HuggingFaceConfigTest, MissingKeysHaveTransformersDefaults) {
@@ -75,7 +147,7 @@ TEST(HuggingFaceConfigTest, MissingKeysHaveTransformersDefaults) {
         "num_attention_heads": 4})"));
   EXPECT_EQ(config.model.kv_heads, 4);
   EXPECT_EQ(config.model.head_size, 16);
-  EXPECT_EQ(config.model.rope_theta, 10000);
+  EXPECT_EQ(config.model.rotary.base, 10000);
   EXPECT_EQ(config.model.norm_epsilon, 1e-6);
   EXPECT_FALSE(config.model.tied_embeddings);
   EXPECT_EQ(config.model.max_positions, 2048);
@@ -111,24 +183,24 @@ TEST(HuggingFaceConfigTest, RefusesWhatTheModelHasNotAndNamesTheKey) {
   const auto instead = [](std::string_view what, std::string_view value) {
     return ParseHuggingFaceConfig(Replaced(kSmolLm2, what, value));
   };
-  EXPECT_THAT(instead("\"attention_bias\": false", "\"attention_bias\": true"),
-              refused("\"attention_bias\": true", "supported is false"));
   EXPECT_THAT(instead("\"mlp_bias\": false", "\"mlp_bias\": true"),
               refused("\"mlp_bias\": true"));
+  TESSERA_EXPECT_OK(
+      instead("\"attention_bias\": false", "\"attention_bias\": true"));
   EXPECT_THAT(instead("\"silu\"", "\"gelu\""),
               refused("\"hidden_act\": \"gelu\"", "\"silu\""));
   EXPECT_THAT(instead("\"model_type\": \"llama\"", "\"model_type\": \"gpt2\""),
               refused("\"model_type\"", "\"gpt2\"", "\"llama\""));
   EXPECT_THAT(instead("LlamaForCausalLM", "MistralForCausalLM"),
               refused("\"architectures\"", "Mistral", "LlamaForCausalLM"));
+  EXPECT_THAT(instead("\"rope_scaling\": null",
+                      R"("rope_scaling": {"rope_type": "yarn", "factor": 8})"),
+              refused("\"rope_scaling\": key \"rope_type\"", "\"yarn\"",
+                      "\"default\", \"linear\", \"llama3\""));
   EXPECT_THAT(
       instead("\"rope_scaling\": null",
-              R"("rope_scaling": {"rope_type": "llama3", "factor": 8})"),
-      refused("\"rope_scaling\": key \"rope_type\"", "\"llama3\"",
-              "\"default\""));
-  EXPECT_THAT(instead("\"rope_scaling\": null",
-                      R"("rope_scaling": {"type": "linear", "factor": 2.0})"),
-              refused("key \"type\": \"linear\""));
+              R"("rope_scaling": {"type": "linear", "factor": 2.0, "x": 1})"),
+      refused("key \"x\": 1", "rope_type and rope_theta, factor"));
   EXPECT_THAT(instead("\"rope_scaling\": null", R"("rope_scaling": {"x": 2})"),
               refused("key \"x\": 2"));
   EXPECT_THAT(
@@ -137,6 +209,18 @@ TEST(HuggingFaceConfigTest, RefusesWhatTheModelHasNotAndNamesTheKey) {
   EXPECT_THAT(with(R"("quantization_config": {"bits": 4})"),
               refused("\"quantization_config\": an object", "none"));
   EXPECT_THAT(with("\"sliding_window\": 4096"), refused("sliding_window"));
+  EXPECT_THAT(with("\"layer_types\": [\"full_attention\", \"sliding\"]"),
+              refused("\"layer_types\": \"sliding\"", "\"full_attention\""));
+  TESSERA_EXPECT_OK(with("\"layer_types\": [\"full_attention\"]"));
+  EXPECT_THAT(ParseHuggingFaceConfig(
+                  Replaced(kQwen2, "window\": false", "window\": true")),
+              refused("\"use_sliding_window\": true"));
+  EXPECT_THAT(ParseHuggingFaceConfig(
+                  Replaced(kQwen2, "\"use_mrope\"", "\"attention_bias\"")),
+              refused("\"attention_bias\": false", "supported is true"));
+  EXPECT_THAT(ParseHuggingFaceConfig(
+                  Replaced(kMistral, "\"use_cache\"", "\"attention_bias\"")),
+              refused("\"attention_bias\": true", "supported is false"));
   EXPECT_THAT(with("\"partial_rotary_factor\": 0.5"),
               refused("partial_rotary_factor", "0.5"));
   TESSERA_EXPECT_OK(with("\"partial_rotary_factor\": 1.0"));
@@ -179,6 +263,17 @@ TEST(HuggingFaceConfigTest, RefusesMissingAndWrongValues) {
               refused("\"head_dim\" is missing", "does not divide"));
   EXPECT_THAT(instead("\"eos_token_id\": 0", "\"eos_token_id\": [0, \"x\"]"),
               refused("eos_token_id", "found \"x\""));
+  EXPECT_THAT(ParseHuggingFaceConfig(
+                  Replaced(kMistral, "num_key_value_heads", "other")),
+              refused("key \"num_key_value_heads\" is missing"));
+  EXPECT_THAT(ParseHuggingFaceConfig(Replaced(kLlama31, "low_freq", "other")),
+              StatusIs(absl::StatusCode::kUnimplemented));
+  EXPECT_THAT(ParseHuggingFaceConfig(
+                  Replaced(kLlama31, "\"low_freq_factor\": 1.0,", "")),
+              refused("\"rope_scaling\": key \"low_freq_factor\" is missing"));
+  EXPECT_THAT(ParseHuggingFaceConfig(
+                  Replaced(kLlama31, "\"factor\": 8.0", "\"factor\": -8.0")),
+              refused("rope_scaling: factor is -8"));
   EXPECT_THAT(ParseHuggingFaceConfig("[]"), refused("expected an object"));
   EXPECT_THAT(ParseHuggingFaceConfig(kSmolLm2 + std::string("}")),
               refused("invalid JSON"));
@@ -202,7 +297,7 @@ TEST(HuggingFaceConfigTest, FilesAreNamedInErrors) {
 
 TEST(HuggingFaceConfigFuzzTest, DamagedConfigsAreRefusedOrReadBackAsTheyWere) {
   TextMutator mutator(
-      {kSmolLm2, kVersion5,
+      {kSmolLm2, kVersion5, kLlama31, kQwen2, kMistral,
        *FormatHuggingFaceConfig({.model = *PresetConfig("llama-7b")})},
       {"null", "true", "-1", "1e309", "[[[[", "\"rope_scaling\":{},", "0.5",
        "9223372036854775808", "\"head_dim\":6,", "\"x\":1,"},

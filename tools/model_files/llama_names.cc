@@ -1,6 +1,7 @@
 #include "tools/model_files/llama_names.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -31,8 +32,14 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
       return {{"self_attn.q_proj.weight", config.QueryRows()},
               {"self_attn.k_proj.weight", config.KvRows()},
               {"self_attn.v_proj.weight", config.KvRows()}};
+    case LlamaPart::kQkvBias:
+      return {{"self_attn.q_proj.bias", config.QueryRows()},
+              {"self_attn.k_proj.bias", config.KvRows()},
+              {"self_attn.v_proj.bias", config.KvRows()}};
     case LlamaPart::kAttentionOutput:
       return {{"self_attn.o_proj.weight", config.hidden}};
+    case LlamaPart::kAttentionOutputBias:
+      return {{"self_attn.o_proj.bias", config.hidden}};
     case LlamaPart::kMlpNorm:
       return {{"post_attention_layernorm.weight", config.hidden}};
     case LlamaPart::kGateUp:
@@ -52,6 +59,8 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
 int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
   switch (part) {
     case LlamaPart::kAttentionNorm:
+    case LlamaPart::kQkvBias:
+    case LlamaPart::kAttentionOutputBias:
     case LlamaPart::kMlpNorm:
     case LlamaPart::kFinalNorm:
       return 0;
@@ -72,8 +81,12 @@ std::string_view PartName(LlamaPart part) {
       return "attention_norm.weight";
     case LlamaPart::kQkv:
       return "qkv.weight";
+    case LlamaPart::kQkvBias:
+      return "qkv.bias";
     case LlamaPart::kAttentionOutput:
       return "attention_output.weight";
+    case LlamaPart::kAttentionOutputBias:
+      return "attention_output.bias";
     case LlamaPart::kMlpNorm:
       return "mlp_norm.weight";
     case LlamaPart::kGateUp:
@@ -92,14 +105,19 @@ bool InLayer(LlamaPart part) {
   return part > LlamaPart::kEmbedding && part < LlamaPart::kFinalNorm;
 }
 
-constexpr LlamaPart kLayerParts[] = {
-    LlamaPart::kAttentionNorm, LlamaPart::kQkv,    LlamaPart::kAttentionOutput,
-    LlamaPart::kMlpNorm,       LlamaPart::kGateUp, LlamaPart::kDown};
-
 // The order of modules in transformers' LlamaDecoderLayer.
 constexpr LlamaPart kHuggingFaceLayerParts[] = {
     LlamaPart::kQkv,  LlamaPart::kAttentionOutput, LlamaPart::kGateUp,
     LlamaPart::kDown, LlamaPart::kAttentionNorm,   LlamaPart::kMlpNorm};
+
+// The part of the biases of a weight's part, if the model has them.
+std::optional<LlamaPart> BiasOf(const ModelConfig& config, LlamaPart part) {
+  if (part == LlamaPart::kQkv && config.qkv_bias) return LlamaPart::kQkvBias;
+  if (part == LlamaPart::kAttentionOutput && config.output_bias) {
+    return LlamaPart::kAttentionOutputBias;
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -126,6 +144,18 @@ LlamaParameter MakeLlamaParameter(const ModelConfig& config, LlamaPart part,
   return parameter;
 }
 
+std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config) {
+  std::vector<LlamaPart> parts;
+  for (const LlamaPart part :
+       {LlamaPart::kAttentionNorm, LlamaPart::kQkv, LlamaPart::kAttentionOutput,
+        LlamaPart::kMlpNorm, LlamaPart::kGateUp, LlamaPart::kDown}) {
+    parts.push_back(part);
+    const std::optional<LlamaPart> bias = BiasOf(config, part);
+    if (bias.has_value()) parts.push_back(*bias);
+  }
+  return parts;
+}
+
 std::vector<LlamaParameter> LlamaParameters(const ModelConfig& config) {
   std::vector<LlamaParameter> parameters;
   const auto add = [&](LlamaPart part, int64_t layer = -1) {
@@ -133,7 +163,7 @@ std::vector<LlamaParameter> LlamaParameters(const ModelConfig& config) {
   };
   add(LlamaPart::kEmbedding);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (const LlamaPart part : kLayerParts) add(part, layer);
+    for (const LlamaPart part : LayerPartsOf(config)) add(part, layer);
   }
   add(LlamaPart::kFinalNorm);
   if (!config.tied_embeddings) add(LlamaPart::kHead);
@@ -156,12 +186,19 @@ std::vector<HuggingFacePiece> PiecesOfRows(const LlamaParameter& parameter,
 std::vector<StoredTensor> HuggingFaceTensors(const ModelConfig& config,
                                              ElementType type) {
   std::vector<StoredTensor> tensors;
+  const auto add_piece = [&](const LlamaParameter& parameter, size_t i) {
+    std::vector<int64_t> shape = parameter.shape;
+    shape[0] = parameter.pieces[i].rows;
+    tensors.push_back({parameter.pieces[i].name, type, std::move(shape)});
+  };
+  // A projection's bias follows its weight.
   const auto add = [&](LlamaPart part, int64_t layer = -1) {
-    const LlamaParameter parameter = MakeLlamaParameter(config, part, layer);
-    for (const HuggingFacePiece& piece : parameter.pieces) {
-      std::vector<int64_t> shape = parameter.shape;
-      shape[0] = piece.rows;
-      tensors.push_back({piece.name, type, std::move(shape)});
+    const LlamaParameter weight = MakeLlamaParameter(config, part, layer);
+    const std::optional<LlamaPart> bias = BiasOf(config, part);
+    for (size_t i = 0; i < weight.pieces.size(); ++i) {
+      add_piece(weight, i);
+      if (!bias.has_value()) continue;
+      add_piece(MakeLlamaParameter(config, *bias, layer), i);
     }
   };
   add(LlamaPart::kEmbedding);

@@ -1,4 +1,4 @@
-// LlamaParameters: Tessera's parameters of a Llama-architecture model, and the
+// LlamaParameters: Tessera's parameters of a model of Llama's family, and the
 // place of each of their rows in the tensors of Hugging Face.
 //
 //   for (const LlamaParameter& parameter : LlamaParameters(config)) {
@@ -15,7 +15,9 @@
 //   embedding.weight                   vocab, hidden embed_tokens.weight
 //   layers.N.attention_norm.weight     hidden        layers.N.input_layernorm
 //   layers.N.qkv.weight                q+2k, hidden  ...self_attn.{q,k,v}_proj
+//   layers.N.qkv.bias                  q+2k          ...self_attn.{q,k,v}_proj
 //   layers.N.attention_output.weight   hidden, q     ...self_attn.o_proj
+//   layers.N.attention_output.bias     hidden        ...self_attn.o_proj
 //   layers.N.mlp_norm.weight           hidden        ...post_attention_layernorm
 //   layers.N.gate_up.weight            2m, hidden    ...mlp.{gate,up}_proj
 //   layers.N.down.weight               hidden, m     ...mlp.down_proj
@@ -24,7 +26,8 @@
 // clang-format on
 //
 // The fused rows are in the order of tensor_parallel's QkvParts and
-// GatedMlpParts. Tied models have no head.weight. Nothing is transposed (both
+// GatedMlpParts. Tied models have no head.weight, and biases are there as
+// the config has them. Nothing is transposed (both
 // sides compute x w^T) and rows keep their order within a head: Hugging Face's
 // weights are for rotary positions that rotate the pairs (i, i + head_size /
 // 2), as in tensor_parallel's Ops::Rotate. Meta's own files are for pairs (2i,
@@ -45,7 +48,9 @@ enum class LlamaPart {
   kEmbedding,
   kAttentionNorm,
   kQkv,
+  kQkvBias,
   kAttentionOutput,
+  kAttentionOutputBias,
   kMlpNorm,
   kGateUp,
   kDown,
@@ -76,6 +81,9 @@ struct LlamaParameter {
 
 // "layers.3.qkv.weight"; `layer` is ignored for parts outside of layers.
 std::string LlamaParameterName(LlamaPart part, int64_t layer = -1);
+
+// Those of each layer of the model, in the order of the forward pass.
+std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config);
 
 // In the order of the forward pass. `config` is valid.
 std::vector<LlamaParameter> LlamaParameters(const ModelConfig& config);

@@ -56,10 +56,42 @@ TEST(LlamaNamesTest, HuggingFacesTensorsAreThoseOfTransformers) {
   EXPECT_EQ(tensors, expected);
 }
 
+// In the order of transformers' state_dict().
+TEST(LlamaNamesTest, BiasesFollowTheirWeights) {
+  ModelConfig config = Small();
+  config.qkv_bias = config.output_bias = true;
+  std::vector<std::string> names;
+  for (const StoredTensor& tensor :
+       HuggingFaceTensors(config, ElementType::kF32)) {
+    if (tensor.name.find("layers.1.self_attn") == std::string::npos) continue;
+    names.push_back(tensor.name.substr(25));
+    if (names.back() == "k_proj.bias") {
+      EXPECT_THAT(tensor.shape, ElementsAre(12));
+    }
+  }
+  EXPECT_THAT(names,
+              ElementsAre("q_proj.weight", "q_proj.bias", "k_proj.weight",
+                          "k_proj.bias", "v_proj.weight", "v_proj.bias",
+                          "o_proj.weight", "o_proj.bias"));
+  EXPECT_THAT(LayerPartsOf(config),
+              ElementsAre(LlamaPart::kAttentionNorm, LlamaPart::kQkv,
+                          LlamaPart::kQkvBias, LlamaPart::kAttentionOutput,
+                          LlamaPart::kAttentionOutputBias, LlamaPart::kMlpNorm,
+                          LlamaPart::kGateUp, LlamaPart::kDown));
+}
+
 TEST(LlamaNamesTest, OwnParametersAreMadeOfEveryTensorOnce) {
+  std::vector<ModelConfig> configs;
   for (const std::string_view preset : PresetNames()) {
-    TESSERA_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
-                                 PresetConfig(preset));
+    TESSERA_ASSERT_OK_AND_ASSIGN(ModelConfig config, PresetConfig(preset));
+    configs.push_back(config);
+    config.qkv_bias = config.output_bias = true;
+    configs.push_back(config);
+    config.architecture = Architecture::kQwen2;
+    config.output_bias = false;
+    configs.push_back(config);
+  }
+  for (const ModelConfig& config : configs) {
     std::map<std::string, int64_t> rows_left;
     int64_t elements = 0;
     for (const StoredTensor& tensor :

@@ -45,6 +45,26 @@ absl::Status CheckHeads(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckBiases(const ModelConfig& config) {
+  const bool qkv = config.qkv_bias, output = config.output_bias;
+  const auto allow = [&](bool allowed, std::string_view which) {
+    if (allowed) return absl::OkStatus();
+    const auto text = [](bool has) { return has ? "true" : "false"; };
+    return absl::InvalidArgumentError(absl::StrCat("qkv_bias is ", text(qkv),
+                                                   " and output_bias ",
+                                                   text(output), "; ", which));
+  };
+  switch (config.architecture) {
+    case Architecture::kLlama:
+      return allow(qkv == output, "Llama has both (attention_bias) or none");
+    case Architecture::kMistral:
+      return allow(!qkv && !output, "Mistral has none");
+    case Architecture::kQwen2:
+      return allow(qkv && !output, "Qwen2 has qkv_bias alone");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckReal(std::string_view name, double value, double least,
                        bool least_allowed, double most) {
   const bool above = least_allowed ? value >= least : value > least;
@@ -68,16 +88,24 @@ absl::Status ModelConfig::Validate() const {
   TESSERA_RETURN_IF_ERROR(CheckHeads(*this));
   TESSERA_RETURN_IF_ERROR(CheckRange("max_positions (max_position_embeddings)",
                                      max_positions, kMostVocabulary));
-  TESSERA_RETURN_IF_ERROR(CheckReal("rope_theta", rope_theta, 0, false, 1e15));
+  TESSERA_RETURN_IF_ERROR(CheckReal("rope_theta", rotary.base, 0, false, 1e15));
+  TESSERA_RETURN_IF_ERROR(rotary.Validate(), Annotate(_, "rope_scaling"));
+  TESSERA_RETURN_IF_ERROR(CheckBiases(*this));
   TESSERA_RETURN_IF_ERROR(
       CheckReal("norm_epsilon (rms_norm_eps)", norm_epsilon, 0, false, 1));
   return CheckReal("initializer_range", initializer_range, 0, true, 100);
 }
 
-int64_t ModelConfig::LayerParameterCount() const {
+int64_t ModelConfig::LayerMatrixSize() const {
   const int64_t attention = 2 * QueryRows() + 2 * KvRows();
-  const int64_t norms = 2;
-  return hidden * (attention + 3 * intermediate + norms);
+  return hidden * (attention + 3 * intermediate);
+}
+
+int64_t ModelConfig::LayerParameterCount() const {
+  const int64_t norms = 2 * hidden;
+  const int64_t biases =
+      (qkv_bias ? QueryRows() + 2 * KvRows() : 0) + (output_bias ? hidden : 0);
+  return LayerMatrixSize() + norms + biases;
 }
 
 int64_t ModelConfig::ParameterCount() const {
@@ -86,8 +114,7 @@ int64_t ModelConfig::ParameterCount() const {
 }
 
 double ModelConfig::ForwardFlopsPerToken(int64_t sequence) const {
-  const int64_t weights =
-      layers * (LayerParameterCount() - 2 * hidden) + hidden * vocabulary;
+  const int64_t weights = layers * LayerMatrixSize() + hidden * vocabulary;
   // For a sequence: scores and values, 2 * QueryRows() operations for a key
   // each.
   const double keys = (static_cast<double>(sequence) + 1) / 2;
@@ -105,27 +132,32 @@ struct Preset {
 constexpr int64_t kByteVocabulary = 264;
 
 // vocabulary, hidden, intermediate, layers, heads, kv_heads, head_size,
-// rope_theta, norm_epsilon, tied_embeddings, max_positions
+// {rope_theta}, norm_epsilon, tied_embeddings, max_positions
 constexpr Preset kPresets[] = {
     {"llama-1m",
-     {kByteVocabulary, 128, 512, 4, 4, 2, 32, 1e4, 1e-5, false, 1024}},
+     {kByteVocabulary, 128, 512, 4, 4, 2, 32, {1e4}, 1e-5, false, 1024}},
     {"llama-10m",
-     {kByteVocabulary, 256, 832, 12, 8, 4, 32, 1e4, 1e-5, false, 2048}},
+     {kByteVocabulary, 256, 832, 12, 8, 4, 32, {1e4}, 1e-5, false, 2048}},
     {"llama-50m",
-     {kByteVocabulary, 512, 1536, 16, 8, 4, 64, 1e4, 1e-5, false, 2048}},
-    {"llama-125m", {32000, 768, 2048, 12, 12, 4, 64, 1e4, 1e-5, false, 2048}},
+     {kByteVocabulary, 512, 1536, 16, 8, 4, 64, {1e4}, 1e-5, false, 2048}},
+    {"llama-125m", {32000, 768, 2048, 12, 12, 4, 64, {1e4}, 1e-5, false, 2048}},
     {"smollm2-135m",
-     {49152, 576, 1536, 30, 9, 3, 64, 1e5, 1e-5, true, 8192, 1.0 / 24}},
-    {"smollm2-360m", {49152, 960, 2560, 32, 15, 5, 64, 1e5, 1e-5, true, 8192}},
-    {"llama-1b", {32000, 2048, 5632, 22, 32, 4, 64, 1e4, 1e-5, false, 2048}},
+     {49152, 576, 1536, 30, 9, 3, 64, {1e5}, 1e-5, true, 8192, 1.0 / 24}},
+    {"smollm2-360m",
+     {49152, 960, 2560, 32, 15, 5, 64, {1e5}, 1e-5, true, 8192}},
+    {"llama-1b", {32000, 2048, 5632, 22, 32, 4, 64, {1e4}, 1e-5, false, 2048}},
     {"smollm2-1.7b",
-     {49152, 2048, 8192, 24, 32, 32, 64, 130000, 1e-5, true, 8192}},
-    {"llama-3b", {32000, 3200, 8640, 26, 32, 32, 100, 1e4, 1e-6, false, 2048}},
-    {"llama-7b", {32000, 4096, 11008, 32, 32, 32, 128, 1e4, 1e-6, false, 2048}},
-    {"llama-8b", {128256, 4096, 14336, 32, 32, 8, 128, 5e5, 1e-5, false, 8192}},
+     {49152, 2048, 8192, 24, 32, 32, 64, {130000}, 1e-5, true, 8192}},
+    {"llama-3b",
+     {32000, 3200, 8640, 26, 32, 32, 100, {1e4}, 1e-6, false, 2048}},
+    {"llama-7b",
+     {32000, 4096, 11008, 32, 32, 32, 128, {1e4}, 1e-6, false, 2048}},
+    {"llama-8b",
+     {128256, 4096, 14336, 32, 32, 8, 128, {5e5}, 1e-5, false, 8192}},
     {"llama-13b",
-     {32000, 5120, 13824, 40, 40, 40, 128, 1e4, 1e-6, false, 2048}},
-    {"llama-70b", {32000, 8192, 28672, 80, 64, 8, 128, 1e4, 1e-5, false, 4096}},
+     {32000, 5120, 13824, 40, 40, 40, 128, {1e4}, 1e-6, false, 2048}},
+    {"llama-70b",
+     {32000, 8192, 28672, 80, 64, 8, 128, {1e4}, 1e-5, false, 4096}},
 };
 
 }  // namespace

@@ -1,13 +1,15 @@
-// ModelConfig: the shape of a Llama-architecture model (RMSNorm, rotary
-// positions, grouped-query attention, SwiGLU; no biases).
+// ModelConfig: the shape of a model of Llama's family (RMSNorm, rotary
+// positions, grouped-query attention, SwiGLU).
 //
 //   TESSERA_ASSIGN_OR_RETURN(ModelConfig config, PresetConfig("llama-10m"));
 //   config.vocabulary = tokenizer.vocabulary_size();
 //   TESSERA_RETURN_IF_ERROR(config.Validate());
 //   int64_t parameters = config.ParameterCount();
 //
-// Source: Touvron et al., LLaMA, arXiv 2302.13971; Ainslie et al., GQA, arXiv
-// 2305.13245; names and defaults of transformers' LlamaConfig.
+// Sources: Touvron et al., LLaMA, arXiv 2302.13971; Ainslie et al., GQA, arXiv
+// 2305.13245; Grattafiori et al., Llama 3, arXiv 2407.21783; Jiang et al.,
+// Mistral 7B, arXiv 2310.06825; Yang et al., Qwen2, arXiv 2407.10671; names and
+// defaults of transformers' LlamaConfig, MistralConfig and Qwen2Config.
 #ifndef TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 #define TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 
@@ -18,8 +20,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
+#include "tensor_parallel/ops/rotary.h"
 
 namespace tessera::model_files {
+
+// Whose files describe the model (hugging_face_config.h). What is computed
+// follows from the other fields alone.
+enum class Architecture { kLlama, kMistral, kQwen2 };
 
 struct ModelConfig {
   int64_t vocabulary = 0;    // vocab_size
@@ -29,27 +36,33 @@ struct ModelConfig {
   int64_t heads = 0;         // num_attention_heads, of the queries
   int64_t kv_heads = 0;      // num_key_value_heads
   int64_t head_size = 0;     // head_dim; heads * head_size need not be hidden
-  double rope_theta = 10000;
+  tensor_parallel::RotaryFrequencies rotary =
+      {};                      // rope_theta and rope_scaling
   double norm_epsilon = 1e-6;  // rms_norm_eps
   // tie_word_embeddings: the head shares the weights of the embedding.
   bool tied_embeddings = false;
   int64_t max_positions = 2048;  // max_position_embeddings
   double initializer_range =
       0.02;  // Standard deviation of the initial weights.
+  Architecture architecture = Architecture::kLlama;
+  // Biases of the attention's projections: attention_bias of Llama's files
+  // stands for both, Qwen2 has that of queries, keys and values.
+  bool qkv_bias = false;
+  bool output_bias = false;
 
   // InvalidArgument, with the field, its value and the allowed range, for the
   // first number out of range: vocabulary and max_positions [1, 2^31-1], hidden
   // and heads * head_size [1, 2^20], intermediate [1, 2^22], layers [1, 4096];
-  // kv_heads divides heads; head_size is even. The functions below are exact
-  // for valid configurations.
+  // kv_heads divides heads; head_size is even; biases are those of the
+  // architecture. The functions below are exact for valid configurations.
   absl::Status Validate() const;
 
   // Rows of the projections of queries, and of keys or values.
   int64_t QueryRows() const { return heads * head_size; }
   int64_t KvRows() const { return kv_heads * head_size; }
 
-  // Parameters of one layer with its norms, and of the whole model; tied
-  // embeddings count once.
+  // Parameters of one layer with its norms and biases, and of the whole model;
+  // tied embeddings count once.
   int64_t LayerParameterCount() const;
   int64_t ParameterCount() const;
   int64_t ParameterBytes(DType dtype) const {
@@ -68,6 +81,10 @@ struct ModelConfig {
   }
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+
+ private:
+  // Elements of the matrices of one layer.
+  int64_t LayerMatrixSize() const;
 };
 
 // A model by name, from a million parameters to published shapes. Those up to

@@ -61,6 +61,10 @@ TEST(ModelConfigTest, CountsEveryMatrixOnce) {
   const int64_t layer = 24 * 12 + 2 * 12 * 12 + 12 * 24 + 3 * 20 * 12 + 2 * 12;
   EXPECT_EQ(kSmall.LayerParameterCount(), layer);
   EXPECT_EQ(kSmall.ParameterCount(), 2 * layer + 2 * 11 * 12 + 12);
+  ModelConfig biased = kSmall;
+  biased.qkv_bias = biased.output_bias = true;
+  EXPECT_EQ(biased.LayerParameterCount(), layer + 24 + 12 + 12 + 12);
+  EXPECT_EQ(biased.ForwardFlopsPerToken(7), kSmall.ForwardFlopsPerToken(7));
   ModelConfig tied = kSmall;
   tied.tied_embeddings = true;
   EXPECT_EQ(tied.ParameterCount(), 2 * layer + 11 * 12 + 12);
@@ -132,11 +136,27 @@ TEST(ModelConfigTest, RefusalsNameTheFieldAndWhatIsAllowed) {
                 "is 5; it must be even");
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   for (const double value : {0.0, -1.0, kNan, 1.0 / 0.0}) {
-    ExpectRefused([&](auto& c) { c.rope_theta = value; }, "rope_theta",
+    ExpectRefused([&](auto& c) { c.rotary.base = value; }, "rope_theta",
                   "it must be above 0 to");
     ExpectRefused([&](auto& c) { c.norm_epsilon = value; }, "rms_norm_eps",
                   "it must be above 0 to 1");
   }
+  ExpectRefused(
+      [](auto& c) {
+        c.rotary.scaling = tensor_parallel::RotaryScaling::kLinear;
+        c.rotary.factor = 0;
+      },
+      "rope_scaling: factor", "is 0; it should be positive");
+  ExpectRefused([](auto& c) { c.qkv_bias = true; },
+                "qkv_bias is true and output_bias false", "both");
+  ExpectRefused([](auto& c) { c.architecture = Architecture::kQwen2; },
+                "qkv_bias is false", "Qwen2 has qkv_bias alone");
+  ExpectRefused(
+      [](auto& c) {
+        c.architecture = Architecture::kMistral;
+        c.qkv_bias = c.output_bias = true;
+      },
+      "output_bias true", "Mistral has none");
   ExpectRefused([](auto& c) { c.initializer_range = -0.1; },
                 "initializer_range", "from 0 to 100");
 }

@@ -163,7 +163,7 @@ nlohmann::json ConfigOf(const model_files::ModelConfig& model) {
           {"heads", model.heads},
           {"kv_heads", model.kv_heads},
           {"head_size", model.head_size},
-          {"rope_theta", model.rope_theta},
+          {"rope_theta", model.rotary.base},
           {"norm_epsilon", model.norm_epsilon},
           {"tied_embeddings", model.tied_embeddings}};
 }

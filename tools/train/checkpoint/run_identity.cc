@@ -60,6 +60,17 @@ class Differences {
   std::vector<std::string> texts_;
 };
 
+std::string TextOfScaling(const tensor_parallel::RotaryFrequencies& rotary) {
+  using tensor_parallel::RotaryScaling;
+  if (rotary.scaling == RotaryScaling::kNone) return "none";
+  if (rotary.scaling == RotaryScaling::kLinear) {
+    return absl::StrCat("linear by ", rotary.factor);
+  }
+  return absl::StrCat("llama3 by ", rotary.factor, ", ", rotary.low_turns,
+                      " to ", rotary.high_turns, " turns in ",
+                      rotary.original_positions, " positions");
+}
+
 Differences OfModels(const model_files::ModelConfig& saved,
                      const model_files::ModelConfig& now) {
   Differences found;
@@ -70,10 +81,14 @@ Differences OfModels(const model_files::ModelConfig& saved,
   found.Compare("heads", saved.heads, now.heads);
   found.Compare("kv_heads", saved.kv_heads, now.kv_heads);
   found.Compare("head_size", saved.head_size, now.head_size);
-  found.Compare("rope_theta", saved.rope_theta, now.rope_theta);
+  found.Compare("rope_theta", saved.rotary.base, now.rotary.base);
+  found.Compare("rope_scaling", TextOfScaling(saved.rotary),
+                TextOfScaling(now.rotary));
   found.Compare("norm_epsilon", saved.norm_epsilon, now.norm_epsilon);
   found.Compare("tied_embeddings", int{saved.tied_embeddings},
                 int{now.tied_embeddings});
+  found.Compare("qkv_bias", int{saved.qkv_bias}, int{now.qkv_bias});
+  found.Compare("output_bias", int{saved.output_bias}, int{now.output_bias});
   return found;
 }
 

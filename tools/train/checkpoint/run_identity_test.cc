@@ -24,7 +24,7 @@ RunIdentity Identity() {
                           .corpus = 0x8000000000000001,
                           .vocabulary = 49152,
                           .validation_samples = 12};
-  identity.model.rope_theta = 100000.1;
+  identity.model.rotary.base = 100000.1;
   identity.model.norm_epsilon = 1.1e-5;
   return identity;
 }
@@ -93,7 +93,7 @@ TEST(RunIdentityFuzzTest, DamagedModelsAreRefusedOrReadBack) {
 TEST(RunIdentityTest, AnotherModelIsRefusedAtAnyStep) {
   RunIdentity other = Identity();
   other.model.layers = 31;
-  other.model.rope_theta = 5;
+  other.model.rotary.base = 5;
   for (const int64_t steps : {0, 7}) {
     EXPECT_THAT(
         CheckSameRun(Identity(), steps, other),

@@ -35,6 +35,10 @@ std::string RunTensorName(LlamaPart part, int64_t layer) {
       return OfLayer(layer, "attention_norm.weight");
     case LlamaPart::kQkv:
       return OfLayer(layer, "attention.qkv.weight");
+    case LlamaPart::kQkvBias:
+      return OfLayer(layer, "attention.qkv.bias");
+    case LlamaPart::kAttentionOutputBias:
+      return OfLayer(layer, "attention.output.bias");
     case LlamaPart::kAttentionOutput:
       return OfLayer(layer, "attention.output.weight");
     case LlamaPart::kMlpNorm:

@@ -24,7 +24,11 @@ Tensors LayerTensors(std::string_view name, ReferenceLayer& layer) {
   if (name == "attention.qkv.weight") {
     return {&layer.query, &layer.key, &layer.value};
   }
+  if (name == "attention.qkv.bias") {
+    return {&layer.query_bias, &layer.key_bias, &layer.value_bias};
+  }
   if (name == "attention.output.weight") return {&layer.output};
+  if (name == "attention.output.bias") return {&layer.output_bias};
   if (name == "mlp_norm.weight") return {&layer.mlp_norm};
   if (name == "mlp.gate_up.weight") return {&layer.gate, &layer.up};
   if (name == "mlp.down.weight") return {&layer.down};

@@ -14,7 +14,8 @@
 namespace tessera::train {
 
 ParityCase PlainCase(const ParityCase& run) {
-  return {.tied = run.tied,
+  return {.architecture = run.architecture,
+          .tied = run.tied,
           .clip = run.clip,
           .dropout = run.dropout,
           .kv_heads = run.kv_heads,
@@ -43,6 +44,16 @@ RunOptions RunOptionsOf(const ParityCase& run) {
                    .head_size = 4,
                    .tied_embeddings = run.tied,
                    .initializer_range = 0.1};
+  if (run.architecture == "llama3.1") {
+    // The head's first frequency is between high and low, the other is low.
+    options.model.rotary = {.scaling = tensor_parallel::RotaryScaling::kLlama3,
+                            .factor = 8,
+                            .original_positions = 16};
+    options.model.qkv_bias = options.model.output_bias = true;
+  } else if (run.architecture == "qwen2") {
+    options.model.architecture = model_files::Architecture::kQwen2;
+    options.model.qkv_bias = true;
+  }
   if (run.multiples_of_16) {
     options.model.hidden = 32;
     options.model.intermediate = 96;
@@ -105,11 +116,12 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " offload=" << run.offload << " tier=" << run.tier
             << " lossless=" << run.lossless
             << " speculative_bytes=" << run.speculative_bytes
-            << " tied=" << run.tied << " clip=" << run.clip
-            << " dropout=" << run.dropout << " kv_heads=" << run.kv_heads
-            << " moments=" << run.moments << " length=" << run.length
-            << " layers=" << run.layers << " " << DTypeName(run.dtype)
-            << " fp8=" << run.fp8 << " multiples_of_16=" << run.multiples_of_16
+            << " architecture=" << run.architecture << " tied=" << run.tied
+            << " clip=" << run.clip << " dropout=" << run.dropout
+            << " kv_heads=" << run.kv_heads << " moments=" << run.moments
+            << " length=" << run.length << " layers=" << run.layers << " "
+            << DTypeName(run.dtype) << " fp8=" << run.fp8
+            << " multiples_of_16=" << run.multiples_of_16
             << " steps=" << run.steps << " device_seed=" << run.device_seed
             << " graphs=" << run.graphs;
 }
@@ -142,6 +154,7 @@ enum Place {
   kOffload,
   kTier,
   kLossless,
+  kArchitecture,
   kTied,
   kClip,
   kDropout,
@@ -158,7 +171,7 @@ std::vector<std::string> Schedules() {
 }
 
 // Bytes. In f32 on one tensor rank the head, the largest window, takes 20640,
-// and a layer with 6 kv heads 14320: two layers fit, or the head alone.
+// and a layer with 6 kv heads up to 14688: two layers fit, or the head alone.
 constexpr const char* kGatheredLimit = "30000";
 
 constexpr const char* kDropoutProbability = "0.1";
@@ -191,6 +204,7 @@ std::vector<ParityOption> MakeOptions() {
            {"none", "optimizer", "gradients", "params", "all", "activations"}},
           {"tier", {"none", "host", "file"}},
           {"lossless", off_on},
+          {"architecture", {"llama", "llama3.1", "qwen2"}},
           {"tied", off_on},
           {"clip", off_on},
           {"dropout", {"0", kDropoutProbability}},
@@ -412,6 +426,7 @@ ParityCase CaseOf(const CoveringRow& row) {
       .offload = chosen.value(kOffload),
       .tier = chosen.value(kTier),
       .lossless = chosen.on(kLossless),
+      .architecture = chosen.value(kArchitecture),
       .tied = chosen.on(kTied),
       .clip = chosen.on(kClip),
       .dropout = chosen.is_not(kDropout, "0") ? 0.1 : 0,

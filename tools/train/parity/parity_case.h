@@ -77,6 +77,9 @@ struct ParityCase {
   // The losses depend on these.
   bool quantized_weights = false;
   bool quantized_gradients = false;
+  // llama, llama3.1 (scaled rotary frequencies, all biases), qwen2 (biases of
+  // queries, keys and values)
+  std::string architecture = "llama";
   bool tied = false;
   bool clip = false;
   double dropout = 0;

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <initializer_list>
+#include <numbers>
 #include <vector>
 
 namespace tessera::train {
+
+using tensor_parallel::RotaryFrequencies;
+using tensor_parallel::RotaryScaling;
 // The formulas of a Llama model and their derivatives, in plain loops over rows
 // of doubles. Backward functions add to the gradients that they are given.
 namespace plain {
@@ -32,9 +37,10 @@ struct HeadSizes {
 };
 
 // Turns pairs (j, j + d/2) of each of the `heads` heads of a token by its
-// position times base^(-2j/d) times `direction`: 1, or -1 for gradients.
-void Rotate(const HeadSizes& sizes, size_t heads, double base, double direction,
-            Numbers& x);
+// position times the pair's frequency times `direction`: 1, or -1 for
+// gradients.
+void Rotate(const HeadSizes& sizes, size_t heads,
+            const RotaryFrequencies& rotary, double direction, Numbers& x);
 
 // softmax(q k^T / sqrt(d)) v, causal, within each sequence. q is [tokens,
 // heads, d], k and v [tokens, kv_heads, d].
@@ -130,16 +136,30 @@ void SwiGluBackward(const Numbers& dy, const Numbers& gate, const Numbers& up,
   }
 }
 
-void Rotate(const HeadSizes& sizes, size_t heads, double base, double direction,
-            Numbers& x) {
+// By wavelengths, in positions.
+double FrequencyOf(const RotaryFrequencies& rotary, size_t pair, size_t d) {
+  const double whole = std::pow(
+      rotary.base, -2 * static_cast<double>(pair) / static_cast<double>(d));
+  if (rotary.scaling == RotaryScaling::kNone) return whole;
+  const double divided = whole / rotary.factor;
+  if (rotary.scaling == RotaryScaling::kLinear) return divided;
+  const double wave = 2 * std::numbers::pi / whole;
+  const auto original = static_cast<double>(rotary.original_positions);
+  if (wave > original / rotary.low_turns) return divided;
+  if (wave < original / rotary.high_turns) return whole;
+  const double smooth = (original / wave - rotary.low_turns) /
+                        (rotary.high_turns - rotary.low_turns);
+  return divided + smooth * (whole - divided);
+}
+
+void Rotate(const HeadSizes& sizes, size_t heads,
+            const RotaryFrequencies& rotary, double direction, Numbers& x) {
   const size_t d = sizes.head_size;
   for (size_t at = 0; at < x.size(); at += d) {
     const size_t position = at / (d * heads) % sizes.length;
     for (size_t j = 0; j < d / 2; ++j) {
-      const double exponent =
-          -2 * static_cast<double>(j) / static_cast<double>(d);
       const double angle =
-          direction * static_cast<double>(position) * std::pow(base, exponent);
+          direction * static_cast<double>(position) * FrequencyOf(rotary, j, d);
       const double a = x[at + j], b = x[at + j + d / 2];
       x[at + j] = a * std::cos(angle) - b * std::sin(angle);
       x[at + j + d / 2] = b * std::cos(angle) + a * std::sin(angle);
@@ -267,15 +287,21 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
   ReferenceWeights weights;
   weights.embedding = Zeros(model.vocabulary, model.hidden);
   for (int64_t l = 0; l < model.layers; ++l) {
-    weights.layers.push_back({.attention_norm = Zeros(model.hidden, 1),
-                              .query = Zeros(queries, model.hidden),
-                              .key = Zeros(kvs, model.hidden),
-                              .value = Zeros(kvs, model.hidden),
-                              .output = Zeros(model.hidden, queries),
-                              .mlp_norm = Zeros(model.hidden, 1),
-                              .gate = Zeros(model.intermediate, model.hidden),
-                              .up = Zeros(model.intermediate, model.hidden),
-                              .down = Zeros(model.hidden, model.intermediate)});
+    ReferenceLayer& layer = weights.layers.emplace_back();
+    layer = {.attention_norm = Zeros(model.hidden, 1),
+             .query = Zeros(queries, model.hidden),
+             .key = Zeros(kvs, model.hidden),
+             .value = Zeros(kvs, model.hidden),
+             .output = Zeros(model.hidden, queries),
+             .mlp_norm = Zeros(model.hidden, 1),
+             .gate = Zeros(model.intermediate, model.hidden),
+             .up = Zeros(model.intermediate, model.hidden),
+             .down = Zeros(model.hidden, model.intermediate)};
+    if (model.qkv_bias) {
+      layer.query_bias = Zeros(queries, 1);
+      layer.key_bias = layer.value_bias = Zeros(kvs, 1);
+    }
+    if (model.output_bias) layer.output_bias = Zeros(model.hidden, 1);
   }
   weights.final_norm = Zeros(model.hidden, 1);
   if (!model.tied_embeddings) {
@@ -290,16 +316,23 @@ std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights) {
   for (size_t l = 0; l < weights.layers.size(); ++l) {
     ReferenceLayer& layer = weights.layers[l];
     const std::string at = "model.layers." + std::to_string(l) + ".";
-    tensors.insert(tensors.end(),
-                   {{at + "input_layernorm.weight", &layer.attention_norm},
-                    {at + "self_attn.q_proj.weight", &layer.query},
-                    {at + "self_attn.k_proj.weight", &layer.key},
-                    {at + "self_attn.v_proj.weight", &layer.value},
-                    {at + "self_attn.o_proj.weight", &layer.output},
-                    {at + "post_attention_layernorm.weight", &layer.mlp_norm},
-                    {at + "mlp.gate_proj.weight", &layer.gate},
-                    {at + "mlp.up_proj.weight", &layer.up},
-                    {at + "mlp.down_proj.weight", &layer.down}});
+    for (const NamedWeights& tensor : std::initializer_list<NamedWeights>{
+             {"input_layernorm.weight", &layer.attention_norm},
+             {"self_attn.q_proj.weight", &layer.query},
+             {"self_attn.q_proj.bias", &layer.query_bias},
+             {"self_attn.k_proj.weight", &layer.key},
+             {"self_attn.k_proj.bias", &layer.key_bias},
+             {"self_attn.v_proj.weight", &layer.value},
+             {"self_attn.v_proj.bias", &layer.value_bias},
+             {"self_attn.o_proj.weight", &layer.output},
+             {"self_attn.o_proj.bias", &layer.output_bias},
+             {"post_attention_layernorm.weight", &layer.mlp_norm},
+             {"mlp.gate_proj.weight", &layer.gate},
+             {"mlp.up_proj.weight", &layer.up},
+             {"mlp.down_proj.weight", &layer.down}}) {
+      if (tensor.values->empty()) continue;
+      tensors.push_back({at + tensor.name, tensor.values});
+    }
   }
   tensors.push_back({"model.norm.weight", &weights.final_norm});
   if (!weights.head.empty()) {
@@ -349,6 +382,18 @@ void AddTo(Numbers& x, const Numbers& y) {
 }
 
 Numbers ZerosLike(const Numbers& x) { return Numbers(x.size()); }
+
+// Adds the bias to every row of x; adds the rows of dx to that of its gradient.
+void AddBias(const Numbers& bias, Numbers& x) {
+  for (size_t i = 0; !bias.empty() && i < x.size(); ++i) {
+    x[i] += bias[i % bias.size()];
+  }
+}
+void AddRows(const Numbers& dx, Numbers& dbias) {
+  for (size_t i = 0; !dbias.empty() && i < dx.size(); ++i) {
+    dbias[i % dbias.size()] += dx[i];
+  }
+}
 
 class Model {
  public:
@@ -427,10 +472,14 @@ class Model {
     p.query = plain::Linear(p.normalised, w.query, width_);
     p.key = plain::Linear(p.normalised, w.key, width_);
     p.value = plain::Linear(p.normalised, w.value, width_);
-    plain::Rotate(heads_, heads_.heads, model_.rope_theta, 1, p.query);
-    plain::Rotate(heads_, heads_.kv_heads, model_.rope_theta, 1, p.key);
+    AddBias(w.query_bias, p.query);
+    AddBias(w.key_bias, p.key);
+    AddBias(w.value_bias, p.value);
+    plain::Rotate(heads_, heads_.heads, model_.rotary, 1, p.query);
+    plain::Rotate(heads_, heads_.kv_heads, model_.rotary, 1, p.key);
     p.attended = plain::Attend(heads_, p.query, p.key, p.value);
     p.middle = plain::Linear(p.attended, w.output, Queries());
+    AddBias(w.output_bias, p.middle);
     AddTo(p.middle, p.input);
     p.middle_normalised =
         plain::RmsNorm(p.middle, w.mlp_norm, model_.norm_epsilon);
@@ -496,8 +545,12 @@ class Model {
                           gradients.output);
     plain::AttendBackward(heads_, dattended, p.query, p.key, p.value, dquery,
                           dkey, dvalue);
-    plain::Rotate(heads_, heads_.heads, model_.rope_theta, -1, dquery);
-    plain::Rotate(heads_, heads_.kv_heads, model_.rope_theta, -1, dkey);
+    plain::Rotate(heads_, heads_.heads, model_.rotary, -1, dquery);
+    plain::Rotate(heads_, heads_.kv_heads, model_.rotary, -1, dkey);
+    AddRows(dquery, gradients.query_bias);
+    AddRows(dkey, gradients.key_bias);
+    AddRows(dvalue, gradients.value_bias);
+    AddRows(dmiddle, gradients.output_bias);
     plain::LinearBackward(dquery, p.normalised, w.query, width_, dnormalised,
                           gradients.query);
     plain::LinearBackward(dkey, p.normalised, w.key, width_, dnormalised,

@@ -1,6 +1,6 @@
-// RunReference: the forward and backward of a Llama model in plain float64
-// loops, as a reference for tests. It is written from the papers, formula by
-// formula, and shares no code with the trainer.
+// RunReference: the forward and backward of a model of Llama's family in plain
+// float64 loops, as a reference for tests. It is written from the papers,
+// formula by formula, and shares no code with the trainer.
 //
 //   ReferenceWeights weights = ReferenceZeros(model);
 //   FillByFormula(weights);
@@ -10,7 +10,8 @@
 // Sources: Touvron et al., LLaMA, arXiv 2302.13971, section 2.2; Zhang and
 // Sennrich, RMSNorm, arXiv 1910.07467, equation 4; Su et al., RoFormer, arXiv
 // 2104.09864, section 3.2, with the pairs (j, j + d/2) of Hugging Face's
-// weights; Ainslie et al., GQA, arXiv 2305.13245; Vaswani et al., arXiv
+// weights; Chen et al., arXiv 2306.15595, and transformers' modeling_rope_utils
+// for its scaling; Ainslie et al., GQA, arXiv 2305.13245; Vaswani et al., arXiv
 // 1706.03762, equation 1; Shazeer, GLU variants, arXiv 2002.05202, equation 6.
 #ifndef TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
 #define TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
@@ -70,6 +71,9 @@ inline double RelativeDifference(const std::vector<double>& actual,
 struct ReferenceLayer {
   std::vector<double> attention_norm, query, key, value, output;
   std::vector<double> mlp_norm, gate, up, down;
+  // Empty if the model has none.
+  std::vector<double> query_bias = {}, key_bias = {}, value_bias = {};
+  std::vector<double> output_bias = {};
 };
 
 struct ReferenceWeights {
@@ -90,7 +94,8 @@ struct NamedWeights {
 };
 
 // The embedding, the layers in order (norm, q, k, v, o, norm, gate, up, down),
-// the final norm, and the head unless it is tied.
+// each with its bias after it if it has one, the final norm, and the head
+// unless it is tied.
 std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights);
 
 // Sets values that a program in any language can reproduce to the last bit.

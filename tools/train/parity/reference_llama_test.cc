@@ -21,7 +21,23 @@ namespace {
 using ::testing::Each;
 using ::testing::SizeIs;
 
+tensor_parallel::RotaryFrequencies FrequenciesFrom(const nlohmann::json& json) {
+  tensor_parallel::RotaryFrequencies rotary = {.base = json.at("rope_theta")};
+  if (!json.contains("rope_scaling")) return rotary;
+  const nlohmann::json& scaling = json.at("rope_scaling");
+  rotary.factor = scaling.at("factor");
+  rotary.scaling = tensor_parallel::RotaryScaling::kLinear;
+  if (scaling.at("rope_type") == "linear") return rotary;
+  rotary.scaling = tensor_parallel::RotaryScaling::kLlama3;
+  rotary.low_turns = scaling.at("low_freq_factor");
+  rotary.high_turns = scaling.at("high_freq_factor");
+  rotary.original_positions = scaling.at("original_max_position_embeddings");
+  return rotary;
+}
+
 model_files::ModelConfig ConfigFrom(const nlohmann::json& json) {
+  const bool is_qwen2 = json.value("model_type", "llama") == "qwen2";
+  const bool biases = json.value("attention_bias", false);
   return {.vocabulary = json.at("vocab_size"),
           .hidden = json.at("hidden_size"),
           .intermediate = json.at("intermediate_size"),
@@ -29,9 +45,13 @@ model_files::ModelConfig ConfigFrom(const nlohmann::json& json) {
           .heads = json.at("num_attention_heads"),
           .kv_heads = json.at("num_key_value_heads"),
           .head_size = json.at("head_dim"),
-          .rope_theta = json.at("rope_theta"),
+          .rotary = FrequenciesFrom(json),
           .norm_epsilon = json.at("rms_norm_eps"),
-          .tied_embeddings = json.at("tie_word_embeddings")};
+          .tied_embeddings = json.at("tie_word_embeddings"),
+          .architecture = is_qwen2 ? model_files::Architecture::kQwen2
+                                   : model_files::Architecture::kLlama,
+          .qkv_bias = biases || is_qwen2,
+          .output_bias = biases};
 }
 
 nlohmann::json Fixture() {
@@ -57,7 +77,7 @@ std::vector<double> SlopesOf(ReferenceWeights& gradients) {
 
 TEST(ReferenceLlamaTest, GivesTheNumbersOfTransformers) {
   const nlohmann::json cases = Fixture();
-  ASSERT_THAT(cases, SizeIs(3));
+  ASSERT_THAT(cases, SizeIs(7));
   for (const nlohmann::json& expected : cases) {
     const model_files::ModelConfig model = ConfigFrom(expected.at("model"));
     SCOPED_TRACE(expected.at("model").dump());
@@ -82,37 +102,53 @@ struct Sizes {
   size_t sequences, length;
 };
 
-const Sizes kSmallModels[] = {{{.vocabulary = 7,
-                                .hidden = 5,
-                                .intermediate = 6,
-                                .layers = 2,
-                                .heads = 4,
-                                .kv_heads = 2,
-                                .head_size = 4,
-                                .rope_theta = 50},
-                               2,
-                               4},
-                              {{.vocabulary = 5,
-                                .hidden = 3,
-                                .intermediate = 1,
-                                .layers = 1,
-                                .heads = 3,
-                                .kv_heads = 1,
-                                .head_size = 2,
-                                .norm_epsilon = 1e-2,
-                                .tied_embeddings = true},
-                               1,
-                               6},
-                              {{.vocabulary = 2,
-                                .hidden = 1,
-                                .intermediate = 2,
-                                .layers = 3,
-                                .heads = 1,
-                                .kv_heads = 1,
-                                .head_size = 2,
-                                .norm_epsilon = 0.5},
-                               3,
-                               1}};
+const Sizes kSmallModels[] = {
+    {{.vocabulary = 5,
+      .hidden = 4,
+      .intermediate = 3,
+      .layers = 2,
+      .heads = 2,
+      .kv_heads = 1,
+      .head_size = 6,
+      .rotary = {.base = 100,
+                 .scaling = tensor_parallel::RotaryScaling::kLlama3,
+                 .factor = 8,
+                 .original_positions = 32},
+      .qkv_bias = true,
+      .output_bias = true},
+     1,
+     5},
+    {{.vocabulary = 7,
+      .hidden = 5,
+      .intermediate = 6,
+      .layers = 2,
+      .heads = 4,
+      .kv_heads = 2,
+      .head_size = 4,
+      .rotary = {.base = 50}},
+     2,
+     4},
+    {{.vocabulary = 5,
+      .hidden = 3,
+      .intermediate = 1,
+      .layers = 1,
+      .heads = 3,
+      .kv_heads = 1,
+      .head_size = 2,
+      .norm_epsilon = 1e-2,
+      .tied_embeddings = true},
+     1,
+     6},
+    {{.vocabulary = 2,
+      .hidden = 1,
+      .intermediate = 2,
+      .layers = 3,
+      .heads = 1,
+      .kv_heads = 1,
+      .head_size = 2,
+      .norm_epsilon = 0.5},
+     3,
+     1}};
 
 void ExpectGradientsOfFiniteDifferences(const Sizes& sizes) {
   const std::vector<int64_t> tokens = TokensByFormula(

@@ -52,11 +52,20 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
                            read(LlamaPart::kAttentionNorm));
   TESSERA_ASSIGN_OR_RETURN(Tensor qkv, read(LlamaPart::kQkv));
   TESSERA_ASSIGN_OR_RETURN(Tensor output, read(LlamaPart::kAttentionOutput));
+  std::optional<Tensor> qkv_bias, output_bias;
+  if (reader.config().qkv_bias) {
+    TESSERA_ASSIGN_OR_RETURN(qkv_bias, read(LlamaPart::kQkvBias));
+  }
+  if (reader.config().output_bias) {
+    TESSERA_ASSIGN_OR_RETURN(output_bias,
+                             read(LlamaPart::kAttentionOutputBias));
+  }
   TESSERA_ASSIGN_OR_RETURN(Tensor mlp_norm, read(LlamaPart::kMlpNorm));
   TESSERA_ASSIGN_OR_RETURN(Tensor gate_up, read(LlamaPart::kGateUp));
   TESSERA_ASSIGN_OR_RETURN(Tensor down, read(LlamaPart::kDown));
   return LlamaLayerWeights{std::move(attention_norm), std::move(qkv),
-                           std::move(output),         std::move(mlp_norm),
+                           std::move(qkv_bias),       std::move(output),
+                           std::move(output_bias),    std::move(mlp_norm),
                            std::move(gate_up),        std::move(down)};
 }
 
@@ -240,25 +249,35 @@ absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
                            cache.keys.view().Narrow(0, first, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView new_values,
                            cache.values.view().Narrow(0, first, count));
-  const ConstTensorView qkv = layer.qkv.view();
-  TESSERA_RETURN_IF_ERROR(Project(qkv, 0, q, count, query));
-  TESSERA_RETURN_IF_ERROR(Project(qkv, q, q + kv, count, new_keys));
-  TESSERA_RETURN_IF_ERROR(Project(qkv, q + kv, q + 2 * kv, count, new_values));
+  const auto project = [&](int64_t begin, int64_t end,
+                           const TensorView& y) -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(Project(layer.qkv.view(), begin, end, count, y));
+    if (!layer.qkv_bias.has_value()) return absl::OkStatus();
+    TESSERA_ASSIGN_OR_RETURN(
+        const ConstTensorView bias,
+        layer.qkv_bias->view().Narrow(0, begin, end - begin));
+    return ops_.AddBias(bias, y);
+  };
+  TESSERA_RETURN_IF_ERROR(project(0, q, query));
+  TESSERA_RETURN_IF_ERROR(project(q, q + kv, new_keys));
+  TESSERA_RETURN_IF_ERROR(project(q + kv, q + 2 * kv, new_values));
   TESSERA_ASSIGN_OR_RETURN(const TensorView query_heads,
                            HeadsOf(query, config_.heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView key_heads,
                            HeadsOf(new_keys, config_.kv_heads));
   TESSERA_RETURN_IF_ERROR(
-      ops_.Rotate(config_.rope_theta, /*inverse=*/false, now, query_heads));
+      ops_.Rotate(config_.rotary, /*inverse=*/false, now, query_heads));
   TESSERA_RETURN_IF_ERROR(
-      ops_.Rotate(config_.rope_theta, /*inverse=*/false, now, key_heads));
+      ops_.Rotate(config_.rotary, /*inverse=*/false, now, key_heads));
   TESSERA_RETURN_IF_ERROR(Attend(cache, query_heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView attended,
                            scratch_->attended.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
                            scratch_->hidden.view().Narrow(0, 0, count));
-  return ops_.Gemm({.transpose_b = true, .beta = 1}, attended,
-                   layer.attention_output.view(), hidden);
+  TESSERA_RETURN_IF_ERROR(ops_.Gemm({.transpose_b = true, .beta = 1}, attended,
+                                    layer.attention_output.view(), hidden));
+  if (!layer.output_bias.has_value()) return absl::OkStatus();
+  return ops_.AddBias(layer.output_bias->view(), hidden);
 }
 
 absl::Status LlamaDecoder::Attend(Cache& cache, ConstTensorView query) {

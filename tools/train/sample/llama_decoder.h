@@ -52,7 +52,9 @@ class WeightReader {
 struct LlamaLayerWeights {
   Tensor attention_norm;
   Tensor qkv;
+  std::optional<Tensor> qkv_bias;
   Tensor attention_output;
+  std::optional<Tensor> output_bias;
   Tensor mlp_norm;
   Tensor gate_up;
   Tensor down;

@@ -121,8 +121,10 @@ std::pair<LlamaPart, int64_t> PartOf(const std::string& name) {
   EXPECT_TRUE(absl::SimpleAtoi(words[1], &layer)) << name;
   for (const auto& [word, part] :
        {std::pair{"attention_norm", LlamaPart::kAttentionNorm},
-        {".qkv", LlamaPart::kQkv},
-        {".output", LlamaPart::kAttentionOutput},
+        {".qkv.weight", LlamaPart::kQkv},
+        {".qkv.bias", LlamaPart::kQkvBias},
+        {".output.weight", LlamaPart::kAttentionOutput},
+        {".output.bias", LlamaPart::kAttentionOutputBias},
         {"mlp_norm", LlamaPart::kMlpNorm},
         {"gate_up", LlamaPart::kGateUp},
         {".down", LlamaPart::kDown}}) {
@@ -172,7 +174,12 @@ TEST_P(LlamaDecoderTest, AgreesWithTheModelThatTrains) {
   for (const bool is_tied : {false, true}) {
     model_files::ModelConfig config = SmallModel();
     config.tied_embeddings = is_tied;
-    config.rope_theta = 500;
+    config.rotary.base = 500;
+    if (is_tied) {
+      config.qkv_bias = config.output_bias = true;
+      config.rotary.scaling = tensor_parallel::RotaryScaling::kLinear;
+      config.rotary.factor = 3;
+    }
     config.norm_epsilon = 1e-3;
     RandomWeights reader(config);
     TESSERA_ASSERT_OK_AND_ASSIGN(const LlamaWeights weights,

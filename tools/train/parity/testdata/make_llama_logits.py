@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes llama_logits.json: the results of transformers' LlamaForCausalLM for weights given by a formula.
+"""Writes llama_logits.json: the results of transformers' models of Llama's family for weights given by a formula.
 
     python3 -m venv venv && venv/bin/pip install torch transformers
     venv/bin/python make_llama_logits.py llama_logits.json
@@ -13,7 +13,10 @@ import sys
 
 import torch
 import transformers
+from transformers import modeling_rope_utils
 from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
+from transformers.models.qwen2 import modeling_qwen2
 
 CASES = [
     dict(vocab_size=11, hidden_size=12, intermediate_size=14, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -22,7 +25,27 @@ CASES = [
          head_dim=4, rms_norm_eps=1e-3, rope_theta=100.0, tie_word_embeddings=True, sequences=1, length=9),
     dict(vocab_size=5, hidden_size=12, intermediate_size=31, num_hidden_layers=1, num_attention_heads=3, num_key_value_heads=3,
          head_dim=4, rms_norm_eps=1e-6, rope_theta=500000.0, tie_word_embeddings=False, sequences=3, length=2),
+    # Llama 3.1: of the six frequencies some are high, some low and some between.
+    dict(vocab_size=6, hidden_size=8, intermediate_size=6, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+         head_dim=12, rms_norm_eps=1e-5, rope_theta=500.0, tie_word_embeddings=False, sequences=1, length=23,
+         rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                           original_max_position_embeddings=64)),
+    dict(vocab_size=6, hidden_size=8, intermediate_size=6, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+         head_dim=4, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=False, attention_bias=True, sequences=2, length=7,
+         rope_scaling=dict(rope_type="linear", factor=2.5)),
+    dict(model_type="mistral", vocab_size=9, hidden_size=10, intermediate_size=7, num_hidden_layers=2, num_attention_heads=4,
+         num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-5, rope_theta=1000000.0, tie_word_embeddings=False, sequences=2,
+         length=5, sliding_window=None),
+    dict(model_type="qwen2", vocab_size=8, hidden_size=12, intermediate_size=9, num_hidden_layers=2, num_attention_heads=6,
+         num_key_value_heads=2, head_dim=2, rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True, sequences=2,
+         length=6),
 ]
+
+MODELS = {
+    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
+    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+}
 
 
 class DoubleTorch:
@@ -48,13 +71,14 @@ def tensors_of(model):
     """Returns the tensors in the order of TensorsOf in reference_weights.h."""
     names = ["model.embed_tokens.weight"]
     for layer in range(model.config.num_hidden_layers):
-        names += ["model.layers.%d.%s.weight" % (layer, name) for name in (
+        names += ["model.layers.%d.%s.%s" % (layer, name, kind) for name in (
             "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-            "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")]
+            "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj") for kind in ("weight", "bias")]
     names.append("model.norm.weight")
     if not model.config.tie_word_embeddings:
         names.append("lm_head.weight")
     parameters = dict(model.named_parameters())
+    names = [name for name in names if name in parameters or not name.endswith(".bias")]
     if set(names) != set(parameters):
         sys.exit("the model's weights are %s" % sorted(parameters))
     return [(name, parameters[name]) for name in names]
@@ -86,12 +110,14 @@ def slopes_of(model):
 
 
 def run(case):
-    options = {key: value for key, value in case.items() if key not in ("sequences", "length")}
-    config = transformers.LlamaConfig(**options, max_position_embeddings=64, attn_implementation="eager")
-    got = config.rope_theta if hasattr(config, "rope_theta") else config.rope_parameters["rope_theta"]
-    if got != case["rope_theta"]:
-        sys.exit("the configuration has base %s" % got)
-    model = transformers.LlamaForCausalLM(config).double().eval()
+    options = {key: value for key, value in case.items() if key not in ("sequences", "length", "model_type", "rope_scaling")}
+    rope = {"rope_theta": options.pop("rope_theta"), "rope_type": "default", **case.get("rope_scaling", {})}
+    config_class, model_class = MODELS[case.get("model_type", "llama")]
+    config = config_class(**options, rope_parameters=rope, max_position_embeddings=512, attn_implementation="eager")
+    for key, value in rope.items():
+        if config.rope_parameters[key] != value:
+            sys.exit("the configuration has %s" % config.rope_parameters)
+    model = model_class(config).double().eval()
     fill_by_formula(model)
     count = case["sequences"] * (case["length"] + 1)
     tokens = [split_mix_64(i) % case["vocab_size"] for i in range(count)]
@@ -104,7 +130,8 @@ def run(case):
 
 def main():
     singles = [run(case) for case in CASES]
-    use_doubles(modeling_llama)
+    for module in (modeling_llama, modeling_mistral, modeling_qwen2, modeling_rope_utils):
+        use_doubles(module)
     documents = []
     for case, single in zip(CASES, singles):
         result = run(case)

@@ -1,5 +1,7 @@
 #include "tensor_parallel/blocks/attention.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +23,11 @@ constexpr int64_t kKey = 1;
 constexpr int64_t kValue = 2;
 
 absl::Status CheckOptions(const AttentionOptions& options) {
+  if (options.window < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a window of ", options.window,
+                     " keys; give 1 or more, or 0 for no window"));
+  }
   const bool odd = options.rotary.has_value() && options.head_size % 2 != 0;
   if (options.width >= 0 && !odd) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -101,7 +108,8 @@ absl::Status CheckHeld(const PooledTensor& tensor, const char* pass) {
 
 int64_t AttentionActivations::bytes() const {
   return query.bytes() + key.bytes() + value.bytes() + output.bytes() +
-         log_sum_exp.bytes() + qkv_gradient.bytes();
+         log_sum_exp.bytes() + qkv_gradient.bytes() + query_norm.bytes() +
+         key_norm.bytes();
 }
 
 void AttentionActivations::Clear() {
@@ -109,6 +117,33 @@ void AttentionActivations::Clear() {
        {&query, &key, &value, &output, &log_sum_exp, &qkv_gradient}) {
     tensor->Release();
   }
+  query_norm.Clear();
+  key_norm.Clear();
+}
+
+absl::StatusOr<std::optional<ConstTensorView>> WindowMask::Of(
+    int64_t sequences) {
+  if (window_ == 0) return std::optional<ConstTensorView>();
+  if (!uploaded_ || uploaded_->shape()[1] < sequences) {
+    const int64_t length = attention_->layout().length();
+    std::vector<int64_t> first;
+    for (int64_t i = 0; i < sequences * length; ++i) {
+      first.push_back(std::max<int64_t>(0, i % length + 1 - window_));
+    }
+    const std::vector<int64_t> keys = attention_->FirstKeys(first);
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView memory,
+        table_.Get(DType::kI64, attention_->FirstKeysShape(sequences)));
+    StagingPool staging(group_.queue());
+    TESSERA_RETURN_IF_ERROR(staging.Upload(
+        std::as_bytes(std::span(keys)),
+        {memory.data(), static_cast<size_t>(memory.size_in_bytes())}));
+    TESSERA_RETURN_IF_ERROR(group_.queue().Synchronize());
+    uploaded_ = memory;
+  }
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView used,
+                           uploaded_->Narrow(1, 0, sequences));
+  return std::optional(used);
 }
 
 absl::StatusOr<ConstTensorView> TokenPositions::Of(int64_t sequences) {
@@ -157,9 +192,19 @@ absl::StatusOr<AttentionCore> AttentionCore::Create(
                            OptionsOf(group, options));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<ContextAttention> attention,
                            CoreOf(context, local));
+  std::vector<RmsNorm> norms;
+  for (int i = 0; options.qk_norm && i < 2; ++i) {
+    // A rank has some of the heads: the weight's gradient is to be summed.
+    TESSERA_ASSIGN_OR_RETURN(
+        RmsNorm norm, RmsNorm::Create(group, {.width = options.head_size,
+                                              .epsilon = options.norm_epsilon,
+                                              .dtype = options.dtype,
+                                              .sequence_parallel = true}));
+    norms.push_back(std::move(norm));
+  }
   return AttentionCore(group, options, local, std::move(partition),
                        context.layout.PositionsOf(context.group.rank()),
-                       std::move(attention));
+                       std::move(norms), std::move(attention));
 }
 
 absl::StatusOr<TokenBatch> AttentionCore::BatchOf(int64_t sequences) const {
@@ -202,23 +247,102 @@ absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
                              ReserveHeads(batch, heads, *targets[part]));
     TESSERA_ASSIGN_OR_RETURN(const TensorView from, PartOf(qkv, part));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView flat, to.Reshape(from.shape()));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(from, flat));
+    if (part != kValue && !norms_.empty()) {
+      TESSERA_RETURN_IF_ERROR(SetNormalised(
+          batch, from, norms_[static_cast<size_t>(part)],
+          part == kQuery ? activations.query_norm : activations.key_norm, to));
+    } else {
+      TESSERA_ASSIGN_OR_RETURN(const TensorView flat, to.Reshape(from.shape()));
+      TESSERA_RETURN_IF_ERROR(group_.ops().Copy(from, flat));
+    }
     if (part == kValue) continue;
     TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/false, to));
   }
   return absl::OkStatus();
 }
 
+namespace {
+
+// Heads [tokens, heads, d] as rows [tokens * heads, d].
+template <typename View>
+absl::StatusOr<View> RowsOf(const View& heads) {
+  return heads.Reshape(
+      {{heads.shape()[0] * heads.shape()[1], heads.shape()[2]}});
+}
+
+}  // namespace
+
+absl::Status AttentionCore::SetNormalised(const TokenBatch& batch,
+                                          ConstTensorView from, RmsNorm& norm,
+                                          HeadNormActivations& activations,
+                                          TensorView x) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView input,
+      ReserveHeads(batch, x.shape()[1], activations.input));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView flat, input.Reshape(from.shape()));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(from, flat));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView rows, RowsOf(input));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView normalised, RowsOf(x));
+  return norm.Forward(rows, normalised, activations.state);
+}
+
+absl::Status AttentionCore::NormGradient(RmsNorm& norm, TensorView gradient,
+                                         HeadNormActivations& activations) {
+  TESSERA_RETURN_IF_ERROR(CheckHeld(activations.input, "BackwardInput"));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView sum,
+      activations.weight_gradient.Reserve(GradientDType(options_.dtype),
+                                          {{options_.head_size}}));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Fill(0, sum));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView rows, RowsOf(gradient));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView input,
+                           RowsOf(ConstTensorView(activations.input.view())));
+  TESSERA_RETURN_IF_ERROR(
+      norm.WeightGradient(rows, input, activations.state, sum));
+  TESSERA_RETURN_IF_ERROR(
+      norm.BackwardInput(rows, input, activations.state, rows));
+  activations.input.Release();
+  activations.state.Clear();
+  return absl::OkStatus();
+}
+
+absl::Status AttentionCore::BackwardWeight(AttentionActivations& activations) {
+  for (size_t i = 0; i < norms_.size(); ++i) {
+    PooledTensor& share = i == kQuery ? activations.query_norm.weight_gradient
+                                      : activations.key_norm.weight_gradient;
+    TESSERA_RETURN_IF_ERROR(CheckHeld(share, "BackwardWeight"));
+    const TensorView gradient = norms_[i].weight().gradient();
+    if (gradient.dtype() == share.view().dtype()) {
+      TESSERA_RETURN_IF_ERROR(group_.ops().Add(share.view(), gradient));
+    } else {
+      PooledTensor rounded(share.pool());
+      TESSERA_ASSIGN_OR_RETURN(
+          const TensorView narrow,
+          rounded.Reserve(gradient.dtype(), {{options_.head_size}}));
+      TESSERA_RETURN_IF_ERROR(group_.ops().Cast(share.view(), narrow));
+      TESSERA_RETURN_IF_ERROR(group_.ops().Add(narrow, gradient));
+    }
+    share.Release();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AttentionCore::FinishGradients() {
+  for (RmsNorm& norm : norms_) TESSERA_RETURN_IF_ERROR(norm.FinishGradients());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ContextAttention::Inputs> AttentionCore::InputsOf(
-    const TokenBatch& batch, const AttentionActivations& activations) const {
+    const TokenBatch& batch, const AttentionActivations& activations) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView query,
                            BySequence(batch, activations.query.view()));
   TESSERA_ASSIGN_OR_RETURN(const TensorView key,
                            BySequence(batch, activations.key.view()));
   TESSERA_ASSIGN_OR_RETURN(const TensorView value,
                            BySequence(batch, activations.value.view()));
-  return ContextAttention::Inputs{query, key, value};
+  TESSERA_ASSIGN_OR_RETURN(const std::optional<ConstTensorView> first_keys,
+                           mask_.Of(batch.sequences));
+  return ContextAttention::Inputs{query, key, value, first_keys};
 }
 
 absl::Status AttentionCore::Attend(const TokenBatch& batch,
@@ -252,6 +376,11 @@ absl::Status AttentionCore::SetQkvGradient(
   for (const int64_t part : {kQuery, kKey, kValue}) {
     if (part != kValue) {
       TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/true, parts[part]));
+    }
+    if (part != kValue && !norms_.empty()) {
+      TESSERA_RETURN_IF_ERROR(NormGradient(
+          norms_[static_cast<size_t>(part)], parts[part],
+          part == kQuery ? activations.query_norm : activations.key_norm));
     }
     TESSERA_ASSIGN_OR_RETURN(const TensorView to, PartOf(whole, part));
     TESSERA_ASSIGN_OR_RETURN(const TensorView flat,
@@ -346,14 +475,25 @@ void Attention::AppendParameters(std::string_view prefix,
   qkv_.weights().AppendParameters(ParameterName(prefix, "qkv"), parameters);
   output_.weights().AppendParameters(ParameterName(prefix, "output"),
                                      parameters);
+  if (core_.norms().empty()) return;
+  core_.norms()[kQuery].AppendParameters(ParameterName(prefix, "query_norm"),
+                                         parameters);
+  core_.norms()[kKey].AppendParameters(ParameterName(prefix, "key_norm"),
+                                       parameters);
 }
 
 absl::Status Attention::CheckValues() {
+  for (RmsNorm& norm : core_.norms()) {
+    TESSERA_RETURN_IF_ERROR(norm.weight().CheckValue());
+  }
   TESSERA_RETURN_IF_ERROR(qkv_.weights().CheckValues());
   return output_.weights().CheckValues();
 }
 
 absl::Status Attention::CheckGradients() {
+  for (RmsNorm& norm : core_.norms()) {
+    TESSERA_RETURN_IF_ERROR(norm.weight().CheckGradient());
+  }
   TESSERA_RETURN_IF_ERROR(qkv_.weights().CheckGradients());
   return output_.weights().CheckGradients();
 }
@@ -420,6 +560,7 @@ absl::Status Attention::BackwardWeight(const TokenBatch& batch,
   TESSERA_RETURN_IF_ERROR(
       output_.BackwardWeight(batch.tokens, y_gradient, output));
   activations.output.Release();
+  TESSERA_RETURN_IF_ERROR(core_.BackwardWeight(activations));
   TESSERA_RETURN_IF_ERROR(
       qkv_.BackwardWeight(batch.tokens, activations.qkv_gradient.view(), x));
   activations.Clear();
@@ -445,6 +586,7 @@ absl::Status Attention::Backward(const TokenBatch& batch,
   TESSERA_RETURN_IF_ERROR(core_.Backward(batch, output_gradient, activations));
   memory.Release();
   activations.output.Release();
+  TESSERA_RETURN_IF_ERROR(core_.BackwardWeight(activations));
   TESSERA_RETURN_IF_ERROR(qkv_.Backward(
       batch.tokens, activations.qkv_gradient.view(), x, x_gradient));
   activations.Clear();
@@ -454,7 +596,8 @@ absl::Status Attention::Backward(const TokenBatch& batch,
 absl::Status Attention::FinishGradients() {
   TESSERA_RETURN_IF_ERROR(CheckGradients());
   TESSERA_RETURN_IF_ERROR(qkv_.FinishGradients());
-  return output_.FinishGradients();
+  TESSERA_RETURN_IF_ERROR(output_.FinishGradients());
+  return core_.FinishGradients();
 }
 
 }  // namespace tessera::tensor_parallel

@@ -17,6 +17,7 @@
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/linear.h"
 #include "tensor_parallel/layers/linear_products.h"
+#include "tensor_parallel/layers/norm.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
@@ -36,6 +37,12 @@ struct AttentionOptions {
   bool causal = true;
   bool qkv_bias = false;
   bool output_bias = false;
+  // Each head of the queries and of the keys is normalised (layers/norm.h)
+  // before it is rotated, with a weight for all heads (Qwen3).
+  bool qk_norm = false;
+  double norm_epsilon = 1e-5;  // Of these norms.
+  // Keys that a query sees, itself included; 0: all that the mask permits.
+  int64_t window = 0;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
   // Chunks in which tokens are gathered and sums sent (layers/linear.h).
@@ -88,6 +95,48 @@ class TokenPositions {
   std::optional<ConstTensorView> uploaded_;
 };
 
+// The mask of a sliding window on the device, for ContextAttention.
+class WindowMask {
+ public:
+  // 0: no mask. Precondition: with a window there is an attention.
+  WindowMask(const TensorGroup& group, int64_t window,
+             std::shared_ptr<ContextAttention> attention)
+      : group_(group),
+        window_(window),
+        attention_(std::move(attention)),
+        table_(group.memory(), group.queue()) {}
+
+  // As Inputs::first_keys. Uploads it if there have not been as many sequences
+  // before, and lets the host wait for it.
+  absl::StatusOr<std::optional<ConstTensorView>> Of(int64_t sequences);
+
+ private:
+  TensorGroup group_;
+  int64_t window_;
+  std::shared_ptr<ContextAttention> attention_;
+  ReusableTensor table_;
+  std::optional<ConstTensorView> uploaded_;
+};
+
+// The norm of the heads of queries or keys, of a micro-batch.
+struct HeadNormActivations {
+  explicit HeadNormActivations(TensorPool& pool)
+      : input(pool), state(pool), weight_gradient(pool) {}
+
+  int64_t bytes() const {
+    return input.bytes() + state.bytes() + weight_gradient.bytes();
+  }
+  void Clear() {
+    input.Release();
+    state.Clear();
+    weight_gradient.Release();
+  }
+
+  PooledTensor input;  // [tokens, its heads, head_size]
+  NormState state;
+  PooledTensor weight_gradient;  // [head_size], the rank's share.
+};
+
 // The activations of a micro-batch that are kept from forward to backward.
 struct AttentionActivations {
   explicit AttentionActivations(TensorPool& pool)
@@ -96,7 +145,9 @@ struct AttentionActivations {
         value(pool),
         output(pool),
         log_sum_exp(pool),
-        qkv_gradient(pool) {}
+        qkv_gradient(pool),
+        query_norm(pool),
+        key_norm(pool) {}
 
   int64_t bytes() const;
   void Clear();
@@ -112,6 +163,7 @@ struct AttentionActivations {
   PooledTensor output;       // [tokens, its heads, head_size]
   PooledTensor log_sum_exp;  // [tokens, its heads], statistics.
   PooledTensor qkv_gradient;
+  HeadNormActivations query_norm, key_norm;  // Empty without norms.
 };
 
 class AttentionCore {
@@ -141,17 +193,25 @@ class AttentionCore {
   absl::Status Backward(const TokenBatch& batch,
                         ConstTensorView output_gradient,
                         AttentionActivations& activations);
+  // Adds to the gradients of the norms' weights, after Backward.
+  absl::Status BackwardWeight(AttentionActivations& activations);
+  absl::Status FinishGradients();
+
+  // The norms of the heads of queries and keys; empty without.
+  std::vector<RmsNorm>& norms() { return norms_; }
 
  private:
   AttentionCore(const TensorGroup& group, const AttentionOptions& options,
                 const ContextAttentionOptions& local, FusedPartition partition,
-                std::vector<int64_t> positions,
+                std::vector<int64_t> positions, std::vector<RmsNorm> norms,
                 std::shared_ptr<ContextAttention> attention)
       : group_(group),
         options_(options),
         local_(local),
         partition_(std::move(partition)),
         positions_(group, std::move(positions)),
+        mask_(group, attention == nullptr ? 0 : options.window, attention),
+        norms_(std::move(norms)),
         attention_(std::move(attention)) {}
 
   absl::StatusOr<TensorView> ReserveHeads(const TokenBatch& batch,
@@ -171,7 +231,14 @@ class AttentionCore {
     return x.Reshape(shape);
   }
   absl::StatusOr<ContextAttention::Inputs> InputsOf(
-      const TokenBatch& batch, const AttentionActivations& activations) const;
+      const TokenBatch& batch, const AttentionActivations& activations);
+  // The heads `x` of queries or keys from the part of the projection.
+  absl::Status SetNormalised(const TokenBatch& batch, ConstTensorView from,
+                             RmsNorm& norm, HeadNormActivations& activations,
+                             TensorView x);
+  // Replaces the gradient of normalised heads by that of the norm's input.
+  absl::Status NormGradient(RmsNorm& norm, TensorView gradient,
+                            HeadNormActivations& activations);
   absl::Status Rotate(const TokenBatch& batch, bool inverse, TensorView x);
   absl::Status Propagate(const TokenBatch& batch,
                          ConstTensorView output_gradient,
@@ -186,6 +253,8 @@ class AttentionCore {
   ContextAttentionOptions local_;  // With the heads of this rank.
   FusedPartition partition_;
   TokenPositions positions_;
+  WindowMask mask_;
+  std::vector<RmsNorm> norms_;  // Of queries and keys, or none.
   std::shared_ptr<ContextAttention> attention_;  // None without heads.
 };
 
@@ -219,6 +288,8 @@ class AttentionCore {
 //                   heads has three ranges of rows, and kv heads that several
 //                   ranks hold are of the first of them (ParameterRows)
 //   output.weight   [width, heads head_size]                  o_proj
+//   query_norm.weight, key_norm.weight   [head_size], with qk_norm; every rank
+//                   has them
 
 class Attention {
  public:

@@ -33,6 +33,7 @@ absl::StatusOr<std::vector<Parameter::Spec>> SpecsOf(const TensorGroup& group) {
   options.mlp_bias = true;
   options.attention.qkv_bias = true;
   options.attention.output_bias = true;
+  options.attention.qk_norm = true;
   TESSERA_ASSIGN_OR_RETURN(TransformerBlock block, MakeBlock(group, options));
   std::vector<Parameter*> parameters;
   block.AppendParameters("b", parameters);
@@ -75,7 +76,7 @@ TEST(BlockParametersTest, PrimaryRowsCoverEveryParameterOnce) {
               return absl::OkStatus();
             }),
         Each(IsOk()));
-    ASSERT_EQ(specs[0].size(), 10u);
+    ASSERT_EQ(specs[0].size(), 12u);
     for (size_t p = 0; p < specs[0].size(); ++p) {
       size_t elements = 1;
       for (const int64_t size : specs[0][p].shape) {

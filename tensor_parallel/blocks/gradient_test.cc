@@ -196,6 +196,8 @@ TEST_P(GradientTest, EveryElementIsThatOfCentralDifferences) {
 TEST_P(GradientTest, RandomDirectionsAreThoseOfCentralDifferences) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
     const SubjectOptions options = {
+        .qk_norm = recompute == Recompute::kFull,
+        .window = recompute == Recompute::kFull ? 3 : 0,
         .dropout = recompute == Recompute::kFull ? 0.3 : 0,
         .recompute = recompute};
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Problem> problem,

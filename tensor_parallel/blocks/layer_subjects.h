@@ -75,6 +75,9 @@ struct Setting {
             .rotary = RotaryFrequencies{.base = 100},
             .qkv_bias = options.bias,
             .output_bias = options.bias,
+            .qk_norm = options.qk_norm,
+            .norm_epsilon = 1e-3,
+            .window = options.window,
             .dtype = options.dtype,
             .sequence_parallel = options.sequence_parallel,
             .overlap_chunks = options.overlap_chunks};

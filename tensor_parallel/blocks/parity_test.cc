@@ -228,7 +228,11 @@ class ParityTest : public ::testing::TestWithParam<ParityCase> {};
 
 TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
   const auto& [kind, c] = GetParam();
-  SubjectOptions options = {.dtype = c.dtype,
+  // With one position the gradients of the heads' norms are zero but for
+  // rounding; in bf16 they are sums of rounded numbers that cancel.
+  SubjectOptions options = {.qk_norm = c.dtype != DType::kBF16 && c.length != 1,
+                            .window = c.zigzag ? 5 : 0,
+                            .dtype = c.dtype,
                             .sequence_parallel = c.sequence_parallel,
                             .overlap_chunks = c.zigzag ? 3 : 0,
                             // Its scale, 2, rounds nothing.
@@ -288,7 +292,8 @@ TEST_P(DeviceParityTest, AnEmulatedDeviceGivesTheBitsOfTheCpu) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
       for (const bool apart : {false, true}) {
         const MeshCase c = {.dtype = dtype, .sequences = 3};
-        const SubjectOptions options = {.dtype = dtype,
+        const SubjectOptions options = {.window = apart ? 2 : 0,
+                                        .dtype = dtype,
                                         .sequence_parallel = apart,
                                         .overlap_chunks = apart ? 2 : 0,
                                         .dropout = apart ? 0.3 : 0,

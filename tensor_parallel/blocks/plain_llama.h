@@ -8,6 +8,7 @@
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_PLAIN_LLAMA_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_PLAIN_LLAMA_H_
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <cstddef>
@@ -19,6 +20,7 @@ struct Sizes {
   size_t sequences, length, width, heads, kv_heads, head_size, hidden,
       vocabulary;
   double epsilon, rotary_base;
+  size_t window = 0;  // Keys that a query sees; 0: all.
   constexpr size_t tokens() const { return sequences * length; }
 };
 
@@ -26,8 +28,8 @@ struct Sizes {
 template <typename T>
 struct Weights {
   std::vector<T> attention_norm, query, key, value, query_bias, key_bias,
-      value_bias, output, output_bias, mlp_norm, gate, gate_bias, up, up_bias,
-      down, down_bias, final_norm, table;
+      value_bias, query_norm, key_norm, output, output_bias, mlp_norm, gate,
+      gate_bias, up, up_bias, down, down_bias, final_norm, table;
 };
 
 template <typename T>
@@ -71,14 +73,22 @@ void Rotate(T* head, size_t d, double base, size_t position) {
   }
 }
 
+// Of queries and keys with their norm, of values without.
 template <typename T>
 Rows<T> Project(const Sizes& s, const Rows<T>& x, const std::vector<T>& matrix,
-                const std::vector<T>& bias, size_t heads, bool rotate) {
+                const std::vector<T>& bias, size_t heads,
+                const std::vector<T>* norm) {
   Rows<T> y;
   for (size_t t = 0; t < x.size(); ++t) {
     y.push_back(Linear(matrix, bias, x[t]));
-    for (size_t h = 0; rotate && h < heads; ++h) {
-      Rotate(&y[t][h * s.head_size], s.head_size, s.rotary_base, t % s.length);
+    for (size_t h = 0; norm != nullptr && h < heads; ++h) {
+      T* const head = &y[t][h * s.head_size];
+      if (!norm->empty()) {
+        const std::vector<T> normalised =
+            RmsNorm(std::vector<T>(head, head + s.head_size), *norm, s.epsilon);
+        std::copy(normalised.begin(), normalised.end(), head);
+      }
+      Rotate(head, s.head_size, s.rotary_base, t % s.length);
     }
   }
   return y;
@@ -88,7 +98,9 @@ Rows<T> Project(const Sizes& s, const Rows<T>& x, const std::vector<T>& matrix,
 template <typename T>
 std::vector<T> Attend(const Sizes& s, const Rows<T>& q, const Rows<T>& k,
                       const Rows<T>& v, size_t token) {
-  const size_t d = s.head_size, first = token / s.length * s.length;
+  const size_t d = s.head_size, begin = token / s.length * s.length;
+  const bool hides = s.window > 0 && token + 1 - begin > s.window;
+  const size_t first = hides ? token + 1 - s.window : begin;
   std::vector<T> result(s.heads * d);
   for (size_t h = 0; h < s.heads; ++h) {
     const size_t kv = h / (s.heads / s.kv_heads);
@@ -130,10 +142,11 @@ Rows<T> Block(const Sizes& s, const Weights<T>& w, const Rows<T>& x) {
     normalised.push_back(RmsNorm(row, w.attention_norm, s.epsilon));
   }
   const Rows<T> q =
-      Project(s, normalised, w.query, w.query_bias, s.heads, true);
-  const Rows<T> k = Project(s, normalised, w.key, w.key_bias, s.kv_heads, true);
+      Project(s, normalised, w.query, w.query_bias, s.heads, &w.query_norm);
+  const Rows<T> k =
+      Project(s, normalised, w.key, w.key_bias, s.kv_heads, &w.key_norm);
   const Rows<T> v =
-      Project(s, normalised, w.value, w.value_bias, s.kv_heads, false);
+      Project<T>(s, normalised, w.value, w.value_bias, s.kv_heads, nullptr);
   Rows<T> y;
   for (size_t t = 0; t < x.size(); ++t) {
     std::vector<T> middle =

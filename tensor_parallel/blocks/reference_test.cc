@@ -37,7 +37,8 @@ constexpr plain_llama::Sizes kSizes = {.sequences = 2,
                                        .hidden = 5,
                                        .vocabulary = 7,
                                        .epsilon = 1e-3,
-                                       .rotary_base = 100};
+                                       .rotary_base = 100,
+                                       .window = 3};
 
 // The library's results: the mean loss over one block and the head, and its
 // gradients with respect to x and every parameter.
@@ -81,6 +82,9 @@ absl::StatusOr<TransformerBlock> MakeBlock(const TensorGroup& group) {
                      .rotary = RotaryFrequencies{.base = kSizes.rotary_base},
                      .qkv_bias = true,
                      .output_bias = true,
+                     .qk_norm = true,
+                     .norm_epsilon = kSizes.epsilon,
+                     .window = static_cast<int64_t>(kSizes.window),
                      .dtype = DType::kF64},
        .hidden = static_cast<int64_t>(kSizes.hidden),
        .mlp_bias = true,
@@ -168,17 +172,19 @@ PlainWeights WeightsOf(const Numbers& n) {
           .query_bias = cut(n[3], 0, q),
           .key_bias = cut(n[3], q, kv),
           .value_bias = cut(n[3], q + kv, kv),
+          .query_norm = n[6],
+          .key_norm = n[7],
           .output = n[4],
           .output_bias = n[5],
-          .mlp_norm = n[6],
-          .gate = cut(n[7], 0, hidden * width),
-          .gate_bias = cut(n[8], 0, hidden),
-          .up = cut(n[7], hidden * width, hidden * width),
-          .up_bias = cut(n[8], hidden, hidden),
-          .down = n[9],
-          .down_bias = n[10],
-          .final_norm = n[11],
-          .table = n[12]};
+          .mlp_norm = n[8],
+          .gate = cut(n[9], 0, hidden * width),
+          .gate_bias = cut(n[10], 0, hidden),
+          .up = cut(n[9], hidden * width, hidden * width),
+          .up_bias = cut(n[10], hidden, hidden),
+          .down = n[11],
+          .down_bias = n[12],
+          .final_norm = n[13],
+          .table = n[14]};
 }
 
 plain_llama::Rows<Complex> PlainOutput(const Numbers& numbers) {
@@ -222,7 +228,7 @@ TEST(ReferenceTest, OutputsAndLossesAreThoseOfThePlainModel) {
 TEST(ReferenceTest, AllGradientsAreThoseOfThePlainModel) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Model model, RunLibrary());
   Numbers numbers = NumbersOf(model);
-  ASSERT_EQ(numbers.size(), 13u);
+  ASSERT_EQ(numbers.size(), 15u);
   constexpr double kStep = 1e-30;
   for (size_t p = 0; p < numbers.size(); ++p) {
     double largest = 0;

@@ -41,6 +41,8 @@ struct SubjectOptions {
   int64_t vocabulary = 13;
   int64_t heads = 6;
   int64_t kv_heads = 2;
+  bool qk_norm = true;
+  int64_t window = 0;
   DType dtype = DType::kF64;
   bool sequence_parallel = false;
   int64_t overlap_chunks = 0;

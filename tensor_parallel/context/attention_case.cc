@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -24,12 +25,12 @@ struct Problem {
   double scale;
 };
 
-// The row of the softmax of a query that sees the first `seen` keys.
+// The row of the softmax of a query that sees the keys of `seen`.
 std::vector<double> Softmax(const Problem& problem, int64_t i, int64_t head,
-                            int64_t kv, int64_t seen) {
-  std::vector<double> p(static_cast<size_t>(seen));
+                            int64_t kv, IndexRange seen) {
+  std::vector<double> p(static_cast<size_t>(seen.end));
   double sum = 0;
-  for (int64_t j = 0; j < seen; ++j) {
+  for (int64_t j = seen.begin; j < seen.end; ++j) {
     double product = 0;
     for (int64_t d = 0; d < problem.query.size; ++d) {
       product += problem.query.at(i, head, d) * problem.key.at(j, kv, d);
@@ -40,13 +41,13 @@ std::vector<double> Softmax(const Problem& problem, int64_t i, int64_t head,
   return p;
 }
 
-void AddQuery(const Problem& problem, int64_t i, int64_t head, int64_t seen,
+void AddQuery(const Problem& problem, int64_t i, int64_t head, IndexRange seen,
               PlainAttention& result) {
   const int64_t kv = head / (problem.query.heads / problem.key.heads);
   const std::vector<double> p = Softmax(problem, i, head, kv, seen);
   std::vector<double> dp(p.size());
   double dot = 0;
-  for (int64_t j = 0; j < seen; ++j) {
+  for (int64_t j = seen.begin; j < seen.end; ++j) {
     const auto at = static_cast<size_t>(j);
     for (int64_t d = 0; d < problem.query.size; ++d) {
       const double gradient = problem.gradient.at(i, head, d);
@@ -56,7 +57,7 @@ void AddQuery(const Problem& problem, int64_t i, int64_t head, int64_t seen,
     }
     dot += p[at] * dp[at];
   }
-  for (int64_t j = 0; j < seen; ++j) {
+  for (int64_t j = seen.begin; j < seen.end; ++j) {
     const auto at = static_cast<size_t>(j);
     const double ds = p[at] * (dp[at] - dot) * problem.scale;
     for (int64_t d = 0; d < problem.query.size; ++d) {
@@ -81,12 +82,13 @@ absl::StatusOr<PlainTensor> ToPlain(const Tensor& tensor) {
 
 // Plain attention of one sequence.
 PlainAttention PlainOf(const AttentionCase& c, PlainTensor q, PlainTensor k,
-                       const PlainTensor& v, const PlainTensor& g) {
+                       const PlainTensor& v, const PlainTensor& g,
+                       const std::vector<int64_t>& first) {
   if (c.rotary) {
     Rotate(kBase, false, q);
     Rotate(kBase, false, k);
   }
-  PlainAttention plain = Attend(q, k, v, g, c.causal);
+  PlainAttention plain = Attend(q, k, v, g, c.causal, first);
   if (c.rotary) {
     Rotate(kBase, true, plain.query_gradient);
     Rotate(kBase, true, plain.key_gradient);
@@ -126,6 +128,8 @@ struct Local {
   Tensor query, key, value, gradient;
   Tensor output, log_sum_exp;
   Tensor query_gradient, key_gradient, value_gradient;
+  std::vector<int64_t> tables = {};
+  std::optional<ConstTensorView> first_keys = {};
 
   // [sequences, positions, ...].
   TensorView BySequence(Tensor& x) const {
@@ -134,7 +138,15 @@ struct Local {
     return *x.view().Reshape(shape);
   }
   ContextAttention::Inputs inputs() {
-    return {BySequence(query), BySequence(key), BySequence(value)};
+    return {BySequence(query), BySequence(key), BySequence(value), first_keys};
+  }
+  // The mask of the case, in this rank's tables.
+  void SetMask(const AttentionCase& c, const ContextAttention& attention) {
+    const std::vector<int64_t> first = c.first_positions();
+    if (first.empty()) return;
+    tables = attention.FirstKeys(first);
+    first_keys = *ConstTensorView::Of(std::span<const int64_t>(tables),
+                                      attention.FirstKeysShape(c.sequences));
   }
 };
 
@@ -241,14 +253,17 @@ absl::Status CompareDifferences(collectives::Communicator& communicator,
 
 PlainAttention Attend(const PlainTensor& query, const PlainTensor& key,
                       const PlainTensor& value, const PlainTensor& gradient,
-                      bool causal) {
+                      bool causal, const std::vector<int64_t>& first) {
   const Problem problem = {query, key, value, gradient,
                            1 / std::sqrt(static_cast<double>(query.size))};
   PlainAttention result = {ZerosLike(query), ZerosLike(query), ZerosLike(key),
                            ZerosLike(value)};
   for (int64_t head = 0; head < query.heads; ++head) {
     for (int64_t i = 0; i < query.length; ++i) {
-      AddQuery(problem, i, head, causal ? i + 1 : query.length, result);
+      AddQuery(problem, i, head,
+               {first.empty() ? 0 : first[static_cast<size_t>(i)],
+                causal ? i + 1 : query.length},
+               result);
     }
   }
   return result;
@@ -270,6 +285,21 @@ void Rotate(double base, bool back, PlainTensor& x) {
       }
     }
   }
+}
+
+std::vector<int64_t> AttentionCase::first_positions() const {
+  std::vector<int64_t> first;
+  if (window == 0 && !documents) return first;
+  for (int64_t s = 0; s < sequences; ++s) {
+    int64_t begin = 0;
+    for (int64_t p = 0; p < length; ++p) {
+      // Documents of 1, 2, ... tokens, other ones in each sequence.
+      if (documents && (p * p + 3 * s) % 7 == 1) begin = p;
+      first.push_back(std::max(
+          begin, window == 0 ? 0 : std::max<int64_t>(0, p + 1 - window)));
+    }
+  }
+  return first;
 }
 
 double AttentionCase::tolerance() const {
@@ -295,7 +325,9 @@ std::ostream& operator<<(std::ostream& os, const AttentionCase& c) {
             << " heads, " << c.kv_heads << " kv, "
             << (c.zigzag ? "zigzag" : "contiguous")
             << (c.causal ? ", causal, " : ", ") << (c.rotary ? "rotary, " : "")
-            << DTypeName(c.dtype) << ", " << c.sequences << " sequences";
+            << DTypeName(c.dtype) << ", " << c.sequences << " sequences"
+            << (c.window > 0 ? absl::StrCat(", window of ", c.window) : "")
+            << (c.documents ? ", documents" : "");
 }
 
 std::vector<AttentionCase> AllAttentionCases() {
@@ -317,6 +349,20 @@ std::vector<AttentionCase> AllAttentionCases() {
       }
     }
     for (const bool zigzag : {false, true}) {
+      for (const int64_t window : {0, 1, 9, 100}) {
+        for (const bool documents : {false, true}) {
+          if (window == 0 && !documents) continue;
+          cases.push_back(
+              {.ranks = ranks,
+               .length = 23,
+               .zigzag = zigzag,
+               .causal = window != 100,
+               .dtype = window == 9 && documents ? DType::kBF16 : DType::kF64,
+               .sequences = 1 + window % 3,
+               .window = window,
+               .documents = documents});
+        }
+      }
       for (const int64_t sequences : {0, 3}) {
         for (const DType dtype : {DType::kF64, DType::kBF16}) {
           cases.push_back({.ranks = ranks,
@@ -348,10 +394,16 @@ absl::StatusOr<WholeAttention> MakeWholeAttention(const AttentionCase& c) {
                           {0, c.heads, c.head_size},
                           {0, c.kv_heads, c.head_size},
                           {0, c.kv_heads, c.head_size}};
+  const std::vector<int64_t> all_first = c.first_positions();
   for (int64_t i = 0; i < c.sequences; ++i) {
+    std::vector<int64_t> first;
+    if (!all_first.empty()) {
+      first.assign(all_first.begin() + i * c.length,
+                   all_first.begin() + (i + 1) * c.length);
+    }
     const PlainAttention one =
         PlainOf(c, SequenceOf(c, q, i), SequenceOf(c, k, i),
-                SequenceOf(c, v, i), SequenceOf(c, g, i));
+                SequenceOf(c, v, i), SequenceOf(c, g, i), first);
     Append(one.output, plain.output);
     Append(one.query_gradient, plain.query_gradient);
     Append(one.key_gradient, plain.key_gradient);
@@ -369,6 +421,7 @@ absl::Status CheckAttention(collectives::Communicator& communicator,
   const int64_t rank = group.rank();
   TESSERA_ASSIGN_OR_RETURN(const auto attention, make(group, c));
   TESSERA_ASSIGN_OR_RETURN(Local local, TakeLocal(c, whole, rank));
+  local.SetMask(c, *attention);
   const std::vector<int64_t> once = attention->layout().PositionsOf(rank);
   std::vector<int64_t> positions;
   for (int64_t i = 0; i < c.sequences; ++i) {
@@ -405,6 +458,7 @@ absl::Status CheckDifferences(collectives::Communicator& communicator,
   TESSERA_ASSIGN_OR_RETURN(const WholeAttention whole, MakeWholeAttention(c));
   TESSERA_ASSIGN_OR_RETURN(const auto attention, make(group, c));
   TESSERA_ASSIGN_OR_RETURN(Local local, TakeLocal(c, whole, group.rank()));
+  local.SetMask(c, *attention);
   TESSERA_RETURN_IF_ERROR(RunOnce(*attention, local));
   // Runs all comparisons even after a failure, because they are collectives.
   absl::Status status = CompareDifferences(communicator, c, *attention, local,

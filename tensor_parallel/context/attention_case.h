@@ -50,10 +50,11 @@ struct PlainAttention {
 };
 
 // softmax(q k^T / sqrt(size)) v of every head, and the gradients of the sum of
-// the output times `gradient`.
+// the output times `gradient`. Query i sees no key before first[i], if there
+// are such numbers.
 PlainAttention Attend(const PlainTensor& query, const PlainTensor& key,
                       const PlainTensor& value, const PlainTensor& gradient,
-                      bool causal);
+                      bool causal, const std::vector<int64_t>& first = {});
 
 // Turns the pairs (x[i], x[i + size/2]) at position p by p base^(-2i/size), or
 // back by it: the definition of rotary positions (arXiv 2104.09864).
@@ -79,7 +80,13 @@ struct AttentionCase {
   // Queries and keys are rotated by their positions in the layout before.
   bool rotary = false;
   int64_t sequences = 1;
+  // Keys that a query sees, itself included; 0: all.
+  int64_t window = 0;
+  // Sequences are cut into documents that do not see each other.
+  bool documents = false;
 
+  // The first position that each position of each sequence sees; empty: all.
+  std::vector<int64_t> first_positions() const;
   double tolerance() const;
   SequenceLayout layout() const;
   ContextAttentionOptions options() const;

@@ -10,6 +10,25 @@
 
 namespace tessera::tensor_parallel {
 
+std::vector<int64_t> ContextAttention::FirstKeys(
+    std::span<const int64_t> first_positions) const {
+  const auto length = static_cast<size_t>(layout().length());
+  const size_t sequences = length == 0 ? 0 : first_positions.size() / length;
+  std::vector<int64_t> numbers;
+  for (const FirstKeysTable& table : FirstKeysTables()) {
+    for (size_t s = 0; s < sequences; ++s) {
+      for (const int64_t query : table.queries) {
+        const int64_t first =
+            first_positions[s * length + static_cast<size_t>(query)];
+        numbers.push_back(
+            std::lower_bound(table.keys.begin(), table.keys.end(), first) -
+            table.keys.begin());
+      }
+    }
+  }
+  return numbers;
+}
+
 absl::StatusOr<ContextAttentionOptions> OperandShapes::CheckOptions(
     const TensorGroup& group, const SequenceLayout& layout,
     const ContextAttentionOptions& options) {
@@ -85,6 +104,21 @@ absl::Status OperandShapes::CheckBackward(
   TESSERA_RETURN_IF_ERROR(
       CheckHeads("key gradient", gradients.key, options_.kv_heads));
   return CheckHeads("value gradient", gradients.value, options_.kv_heads);
+}
+
+absl::Status OperandShapes::CheckFirstKeys(
+    const ContextAttention::Inputs& inputs,
+    std::span<const int64_t> shape) const {
+  const ConstTensorView& x = *inputs.first_keys;
+  if (std::equal(shape.begin(), shape.end(), x.shape().begin(),
+                 x.shape().end()) &&
+      x.dtype() == DType::kI64) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", rank_, ": first keys are ", DTypeName(x.dtype()), " of ",
+      absl::StrJoin(x.shape(), " x "), "; they should be i64 of ",
+      absl::StrJoin(shape, " x "), " (tables, sequences, queries)"));
 }
 
 }  // namespace tessera::tensor_parallel

@@ -30,11 +30,13 @@
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_CONTEXT_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_CONTEXT_ATTENTION_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <ostream>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -81,6 +83,9 @@ class ContextAttention {
     ConstTensorView query;
     ConstTensorView key;
     ConstTensorView value;
+    // i64, of FirstKeysShape(): the numbers of FirstKeys, in the device's
+    // memory; rows may be apart. None: a causal mask alone, or none.
+    std::optional<ConstTensorView> first_keys = {};
   };
   struct Gradients {
     TensorView query;
@@ -93,6 +98,15 @@ class ContextAttention {
   // The scale is there.
   virtual const ContextAttentionOptions& options() const = 0;
   virtual const SequenceLayout& layout() const = 0;
+
+  // A mask beside the causal one: the query at position p of sequence s sees no
+  // key before position first_positions[s * layout().length() + p], which does
+  // not decrease with p (sliding windows; boundaries of documents, where it is
+  // the begin of p's document). Returns the numbers for Inputs::first_keys.
+  std::vector<int64_t> FirstKeys(
+      std::span<const int64_t> first_positions) const;
+  // [tables, sequences, queries of a table].
+  virtual std::array<int64_t, 3> FirstKeysShape(int64_t sequences) const = 0;
 
   // Sets the output, and what the backward needs of it.
   virtual absl::Status Forward(const Inputs& inputs, TensorView output,
@@ -107,6 +121,15 @@ class ContextAttention {
 
  protected:
   ContextAttention() = default;
+
+  // The first keys of some queries among some keys: Ops::Attend's.
+  struct FirstKeysTable {
+    std::vector<int64_t> queries;  // Their positions.
+    std::vector<int64_t> keys;     // Their positions, ascending.
+  };
+  // Of the calls that the ranks' blocks need, in the order of Inputs.
+  virtual std::vector<FirstKeysTable> FirstKeysTables() const = 0;
+
   ContextAttention(const ContextAttention&) = default;
   ContextAttention(ContextAttention&&) = default;
   ContextAttention& operator=(const ContextAttention&) = default;
@@ -142,6 +165,10 @@ class OperandShapes {
       const ConstTensorView& log_sum_exp,
       const ConstTensorView& output_gradient,
       const ContextAttention::Gradients& gradients) const;
+  // `shape` is that of ContextAttention::FirstKeysShape. Precondition: there
+  // are first keys.
+  absl::Status CheckFirstKeys(const ContextAttention::Inputs& inputs,
+                              std::span<const int64_t> shape) const;
 
  private:
   absl::Status Check(std::string_view name, const ConstTensorView& x,

@@ -78,6 +78,16 @@ RingAttention::RingAttention(const TensorGroup& group,
   }
 }
 
+std::vector<ContextAttention::FirstKeysTable> RingAttention::FirstKeysTables()
+    const {
+  std::vector<FirstKeysTable> tables;
+  for (int64_t rank = 0; rank < layout_.ranks(); ++rank) {
+    tables.push_back(
+        {layout_.PositionsOf(group_.rank()), layout_.PositionsOf(rank)});
+  }
+  return tables;
+}
+
 DType RingAttention::statistics() const {
   return GradientDType(options_.dtype);
 }
@@ -169,11 +179,18 @@ absl::StatusOr<AttentionBlock> RingAttention::AttentionOf(
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView key, At(block.key, part.keys));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView value,
                            At(block.value, part.keys));
-  return AttentionBlock{.query = query,
-                        .key = key,
-                        .value = value,
-                        .kind = part.kind,
-                        .scale = *options_.scale};
+  AttentionBlock attention = {.query = query,
+                              .key = key,
+                              .value = value,
+                              .kind = part.kind,
+                              .scale = *options_.scale};
+  // A part's keys begin with the first of the rank.
+  if (inputs.first_keys.has_value()) {
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView table,
+                             inputs.first_keys->Select(0, block.rank));
+    TESSERA_ASSIGN_OR_RETURN(attention.first_keys, At(table, part.queries));
+  }
+  return attention;
 }
 
 // Merges the block's keys that this rank's queries see into the state.
@@ -211,6 +228,10 @@ absl::Status RingAttention::Forward(const Inputs& inputs, TensorView output,
                                     TensorView log_sum_exp) {
   TESSERA_RETURN_IF_ERROR(
       ShapesFor(inputs).CheckForward(inputs, output, log_sum_exp));
+  if (inputs.first_keys.has_value()) {
+    TESSERA_RETURN_IF_ERROR(ShapesFor(inputs).CheckFirstKeys(
+        inputs, FirstKeysShape(inputs.query.shape()[0])));
+  }
   Ops& ops = group_.ops();
   const std::vector<int64_t> shape(output.shape().begin(),
                                    output.shape().end());
@@ -315,6 +336,10 @@ absl::Status RingAttention::Backward(const Inputs& inputs,
                                      const Gradients& gradients) {
   TESSERA_RETURN_IF_ERROR(ShapesFor(inputs).CheckBackward(
       inputs, output, log_sum_exp, output_gradient, gradients));
+  if (inputs.first_keys.has_value()) {
+    TESSERA_RETURN_IF_ERROR(ShapesFor(inputs).CheckFirstKeys(
+        inputs, FirstKeysShape(inputs.query.shape()[0])));
+  }
   Ops& ops = group_.ops();
   const std::vector<int64_t> shape(output.shape().begin(),
                                    output.shape().end());

@@ -62,6 +62,9 @@ class RingAttention final : public ContextAttention {
 
   const ContextAttentionOptions& options() const override { return options_; }
   const SequenceLayout& layout() const override { return layout_; }
+  std::array<int64_t, 3> FirstKeysShape(int64_t sequences) const override {
+    return {layout_.ranks(), sequences, layout_.SizeOf(group_.rank())};
+  }
 
   absl::Status Forward(const Inputs& inputs, TensorView output,
                        TensorView log_sum_exp) override;
@@ -69,6 +72,10 @@ class RingAttention final : public ContextAttention {
                         ConstTensorView log_sum_exp,
                         ConstTensorView output_gradient,
                         const Gradients& gradients) override;
+
+ protected:
+  // A table for the keys of each rank.
+  std::vector<FirstKeysTable> FirstKeysTables() const override;
 
  private:
   // Keys and values of one rank.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -304,15 +305,30 @@ absl::StatusOr<UlyssesAttention::ByHead> UlyssesAttention::Get(
   return views;
 }
 
+std::vector<ContextAttention::FirstKeysTable>
+UlyssesAttention::FirstKeysTables() const {
+  std::vector<int64_t> positions(static_cast<size_t>(layout_.length()));
+  std::iota(positions.begin(), positions.end(), 0);
+  return {{positions, positions}};
+}
+
 absl::StatusOr<UlyssesAttention::Gathered> UlyssesAttention::GetInputs(
-    int64_t sequences) {
+    const Inputs& inputs) {
+  const int64_t sequences = inputs.query.shape()[0];
+  std::optional<ConstTensorView> first_keys;
+  if (inputs.first_keys.has_value()) {
+    TESSERA_RETURN_IF_ERROR(
+        ShapesFor(inputs).CheckFirstKeys(inputs, FirstKeysShape(sequences)));
+    TESSERA_ASSIGN_OR_RETURN(first_keys, inputs.first_keys->Select(0, 0));
+  }
   TESSERA_ASSIGN_OR_RETURN(
       ByHead query, Get(query_, HeadKind::kQuery, options_.dtype, sequences));
   TESSERA_ASSIGN_OR_RETURN(
       ByHead key, Get(key_, HeadKind::kKeyValue, options_.dtype, sequences));
   TESSERA_ASSIGN_OR_RETURN(ByHead value, Get(value_, HeadKind::kKeyValue,
                                              options_.dtype, sequences));
-  return Gathered{std::move(query), std::move(key), std::move(value)};
+  return Gathered{std::move(query), std::move(key), std::move(value),
+                  first_keys};
 }
 
 AttentionBlock UlyssesAttention::BlockOf(const Gathered& gathered,
@@ -321,7 +337,8 @@ AttentionBlock UlyssesAttention::BlockOf(const Gathered& gathered,
           .key = gathered.key[run],
           .value = gathered.value[run],
           .kind = options_.causal ? BlockKind::kCausal : BlockKind::kFull,
-          .scale = *options_.scale};
+          .scale = *options_.scale,
+          .first_keys = gathered.first_keys};
 }
 
 absl::Status UlyssesAttention::Attend(const Gathered& gathered,
@@ -356,7 +373,7 @@ absl::Status UlyssesAttention::Forward(const Inputs& inputs, TensorView output,
   TESSERA_RETURN_IF_ERROR(
       ShapesFor(inputs).CheckForward(inputs, output, log_sum_exp));
   const int64_t sequences = inputs.query.shape()[0];
-  TESSERA_ASSIGN_OR_RETURN(const Gathered gathered, GetInputs(sequences));
+  TESSERA_ASSIGN_OR_RETURN(const Gathered gathered, GetInputs(inputs));
   TESSERA_RETURN_IF_ERROR(exchange_.ToHeads(
       {{{HeadKind::kQuery, inputs.query, gathered.query},
         {HeadKind::kKeyValue, inputs.key, gathered.key},
@@ -431,7 +448,7 @@ absl::Status UlyssesAttention::Backward(const Inputs& inputs,
   TESSERA_RETURN_IF_ERROR(ShapesFor(inputs).CheckBackward(
       inputs, output, log_sum_exp, output_gradient, gradients));
   const int64_t sequences = inputs.query.shape()[0];
-  TESSERA_ASSIGN_OR_RETURN(const Gathered gathered, GetInputs(sequences));
+  TESSERA_ASSIGN_OR_RETURN(const Gathered gathered, GetInputs(inputs));
   const auto get = [&](ByHeadMemory& memory, HeadKind kind, DType dtype,
                        bool has_elements = true) {
     return Get(memory, kind, dtype, sequences, has_elements);

@@ -193,6 +193,9 @@ class UlyssesAttention final : public ContextAttention {
 
   const ContextAttentionOptions& options() const override { return options_; }
   const SequenceLayout& layout() const override { return layout_; }
+  std::array<int64_t, 3> FirstKeysShape(int64_t sequences) const override {
+    return {1, sequences, layout_.length()};
+  }
   const HeadPartition& heads() const { return heads_; }
 
   absl::Status Forward(const Inputs& inputs, TensorView output,
@@ -201,6 +204,10 @@ class UlyssesAttention final : public ContextAttention {
                         ConstTensorView log_sum_exp,
                         ConstTensorView output_gradient,
                         const Gradients& gradients) override;
+
+ protected:
+  // One table, of the whole sequence.
+  std::vector<FirstKeysTable> FirstKeysTables() const override;
 
  private:
   // A tensor by head: one for each run of this rank's heads.
@@ -212,6 +219,7 @@ class UlyssesAttention final : public ContextAttention {
   };
   struct Gathered {
     ByHead query, key, value;
+    std::optional<ConstTensorView> first_keys;
   };
 
   UlyssesAttention(const TensorGroup& group, const SequenceLayout& layout,
@@ -222,7 +230,7 @@ class UlyssesAttention final : public ContextAttention {
   OperandShapes ShapesFor(const Inputs& inputs) const;
   absl::StatusOr<ByHead> Get(ByHeadMemory& memory, HeadKind kind, DType dtype,
                              int64_t sequences, bool has_elements = true);
-  absl::StatusOr<Gathered> GetInputs(int64_t sequences);
+  absl::StatusOr<Gathered> GetInputs(const Inputs& inputs);
   AttentionBlock BlockOf(const Gathered& gathered, size_t run) const;
   absl::Status Attend(const Gathered& gathered, const ByHead& output,
                       const ByHead& log_sum_exp);

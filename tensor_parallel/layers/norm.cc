@@ -107,9 +107,15 @@ absl::Status RmsNorm::BackwardWeight(ConstTensorView gradient,
                                      ConstTensorView x,
                                      const NormState& state) {
   TESSERA_RETURN_IF_ERROR(weight_.CheckGradient());
+  return WeightGradient(gradient, x, state, weight_.gradient());
+}
+
+absl::Status RmsNorm::WeightGradient(ConstTensorView gradient,
+                                     ConstTensorView x, const NormState& state,
+                                     TensorView sum) {
   TESSERA_RETURN_IF_ERROR(CheckState(x, state.inverse));
   return group_.ops().RmsNormWeightGradient(gradient, x, state.inverse.view(),
-                                            weight_.gradient());
+                                            sum);
 }
 
 absl::Status RmsNorm::FinishGradients() {

@@ -20,7 +20,8 @@ struct NormOptions {
   int64_t width = 0;
   double epsilon = 1e-5;
   DType dtype = DType::kF32;
-  // Each rank has some of the tokens: gradients of weights are to be summed.
+  // Each rank has some of the rows, be they tokens or heads: gradients of
+  // weights are to be summed.
   bool sequence_parallel = false;
 };
 
@@ -78,6 +79,11 @@ class RmsNorm {
   // Adds to the gradient of the weight.
   absl::Status BackwardWeight(ConstTensorView gradient, ConstTensorView x,
                               const NormState& state);
+
+  // The same, adding to `sum` [width], of the type or of its statistics; needs
+  // no gradient of the weight.
+  absl::Status WeightGradient(ConstTensorView gradient, ConstTensorView x,
+                              const NormState& state, TensorView sum);
 
   // After the last backward of a step. A collective under sequence parallelism.
   absl::Status FinishGradients();

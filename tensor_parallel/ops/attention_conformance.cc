@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,7 +69,14 @@ struct Problem {
   }
 
   AttentionBlock Block() const {
-    return {query.view(), key.view(), value.view(), kind, scale};
+    AttentionBlock block = {query.view(), key.view(), value.view(), kind,
+                            scale};
+    if (!first_keys.empty()) {
+      block.first_keys =
+          *ConstTensorView::Of(std::span<const int64_t>(first_keys),
+                               {{sizes.sequences, sizes.queries}});
+    }
+    return block;
   }
   AttentionState State() const { return {output.view(), log_sum_exp.view()}; }
   AttentionGradients Gradients() const {
@@ -102,7 +110,10 @@ struct Problem {
             keys(value_gradient)};
   }
 
-  bool Sees(int64_t q, int64_t k) const {
+  bool Sees(int64_t sequence, int64_t q, int64_t k) const {
+    if (!first_keys.empty() && k < first_keys[sequence * sizes.queries + q]) {
+      return false;
+    }
     if (kind == BlockKind::kCausal) return k <= q + sizes.keys - sizes.queries;
     return kind == BlockKind::kFull;
   }
@@ -112,6 +123,8 @@ struct Problem {
   TestTensor query_gradient, key_gradient, value_gradient;
   BlockKind kind = BlockKind::kCausal;
   double scale;
+  std::vector<int64_t>
+      first_keys;  // Of every query of every sequence; or none.
 };
 
 // The textbook formulas for probabilities, outputs and gradients, in f64.
@@ -162,7 +175,8 @@ struct Reference {
     };
     std::vector<double> scores(s.keys, kNothing);
     for (int64_t k = 0; k < s.keys; ++k) {
-      if (p.Sees(q, k)) scores[k] = p.scale * dot(query, i * d, key, at(k));
+      if (p.Sees(sequence, q, k))
+        scores[k] = p.scale * dot(query, i * d, key, at(k));
     }
     double largest = kNothing, sum = 0;
     for (double score : scores) largest = std::max(largest, score);
@@ -186,7 +200,7 @@ struct Reference {
     }
     delta[i] = dot(output, i * d, gradient, i * d);
     for (int64_t k = 0; k < s.keys; ++k) {
-      if (!p.Sees(q, k)) continue;
+      if (!p.Sees(sequence, q, k)) continue;
       const double slope =
           p.scale * shares[k] * (dot(gradient, i * d, value, at(k)) - delta[i]);
       add(slope, key, at(k), query_gradient, roundings.query_gradient, i * d);
@@ -245,6 +259,64 @@ TEST_P(OpsConformanceTest, AttentionIsTheTextbooksForEveryTypeAndManySizes) {
       }
     }
   }
+}
+
+// Windows of some width, and documents of random lengths; some queries see
+// nothing, and some numbers are beyond both ends.
+std::vector<int64_t> RandomFirstKeys(const Sizes& s, std::mt19937_64& random) {
+  std::vector<int64_t> first_keys;
+  for (int64_t sequence = 0; sequence < s.sequences; ++sequence) {
+    const bool is_window = random() % 2 == 0;
+    const auto width = static_cast<int64_t>(random() % (s.keys + 2));
+    int64_t first = is_window ? s.keys - s.queries - width
+                              : -static_cast<int64_t>(random() % 3);
+    for (int64_t q = 0; q < s.queries; ++q) {
+      if (is_window) {
+        ++first;
+      } else if (random() % 20 == 0) {
+        first += static_cast<int64_t>(random() % (s.keys / 2 + 2));
+      }
+      first_keys.push_back(first);
+    }
+  }
+  return first_keys;
+}
+
+TEST_P(OpsConformanceTest, AttentionHidesKeysBeforeTheFirst) {
+  std::mt19937_64 random(11);
+  for (const DType dtype : kComputedTypes) {
+    for (const Sizes& s : kSizes) {
+      for (const BlockKind kind :
+           {BlockKind::kFull, BlockKind::kCausal, BlockKind::kNone}) {
+        SCOPED_TRACE(absl::StrCat(DTypeName(dtype), " ", s.sequences, "x",
+                                  s.queries, "x", s.keys, "x", s.heads, " ",
+                                  KindName(kind)));
+        Problem p(dtype, s, random);
+        p.kind = kind;
+        p.first_keys = RandomFirstKeys(s, random);
+        ExpectIsReference(ops(), p);
+      }
+    }
+  }
+}
+
+// Rows of a larger table.
+TEST_P(OpsConformanceTest, AttentionTakesFirstKeysWithGaps) {
+  std::mt19937_64 random(12);
+  Problem p(DType::kF64, {2, 9, 13, 4, 2, 6}, random), same = p;
+  p.first_keys = RandomFirstKeys(p.sizes, random);
+  std::vector<int64_t> table(2 * 20, -7);
+  for (int64_t i = 0; i < 18; ++i) {
+    table[i / 9 * 20 + 5 + i % 9] = p.first_keys[i];
+  }
+  TESSERA_ASSERT_OK(ops().Attend(p.Block(), p.State()));
+  AttentionBlock block = same.Block();
+  block.first_keys =
+      *ConstTensorView::Of(std::span<const int64_t>(table), {{2, 20}})
+           ->Narrow(1, 5, 9);
+  TESSERA_ASSERT_OK(ops().Attend(block, same.State()));
+  EXPECT_EQ(same.output.bytes(), p.output.bytes());
+  EXPECT_EQ(same.log_sum_exp.bytes(), p.log_sum_exp.bytes());
 }
 
 TEST_P(OpsConformanceTest, AttentionTakesStatesAndGradientsWithGaps) {
@@ -455,6 +527,16 @@ TEST_P(OpsConformanceTest, AttentionRefusesWhatDoesNotFitAndWritesNothing) {
   block = p.Block();
   block.key = other.view();
   refuses(block, "\"key\" is of f64; it should be of f32");
+  block = p.Block();
+  const std::vector<int64_t> list(8);
+  block.first_keys = ListOf(list);
+  refuses(block, "\"first_keys\" has shape [8]; it should be [2,4]");
+  const TestTensor narrow(DType::kI32, {2, 4}), wide(DType::kI64, {2, 4});
+  block.first_keys = narrow.view();
+  refuses(block, "\"first_keys\" is of i32; it should be of i64");
+  block.first_keys = wide.view();
+  block.scale = 0;
+  refuses(block, "scale is 0; with \"first_keys\" it should be positive");
   const auto refused = [](const char* text) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
   };

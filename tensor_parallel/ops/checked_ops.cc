@@ -65,12 +65,45 @@ absl::Status CheckBlock(OperandChecker& check, const AttentionBlock& block) {
   const int64_t heads = block.query.shape()[2], d = block.query.shape()[3];
   const int64_t keys = block.key.shape()[1], kv_heads = block.key.shape()[2];
   const bool divides = kv_heads == 0 ? heads == 0 : heads % kv_heads == 0;
-  return check.Reads("key", block.key, {{sequences, keys, kv_heads, d}})
+  check.Reads("key", block.key, {{sequences, keys, kv_heads, d}})
       .Reads("value", block.value, {{sequences, keys, kv_heads, d}})
-      .Requires(divides,
-                absl::StrCat("\"query\" has ", heads, " heads, \"key\" ",
-                             kv_heads, "; the second should divide the first."))
-      .status();
+      .Requires(divides, absl::StrCat("\"query\" has ", heads,
+                                      " heads, \"key\" ", kv_heads,
+                                      "; the second should divide the first."));
+  if (block.first_keys.has_value()) {
+    check
+        .ReadsRows("first_keys", *block.first_keys, DType::kI64,
+                   {{sequences, block.query.shape()[1]}})
+        .Requires(block.scale > 0,
+                  absl::StrCat("scale is ", block.scale,
+                               "; with \"first_keys\" it should be positive."));
+  }
+  return check.status();
+}
+
+// The operands of a block beside the mask, and the block of moved ones.
+struct BlockOptions {
+  explicit BlockOptions(const AttentionBlock& block)
+      : kind(block.kind),
+        scale(block.scale),
+        has_first_keys(block.first_keys.has_value()) {}
+
+  AttentionBlock Of(const ConstTensorView& query, const ConstTensorView& key,
+                    const ConstTensorView& value,
+                    const ConstTensorView& first_keys) const {
+    AttentionBlock block = {query, key, value, kind, scale};
+    if (has_first_keys) block.first_keys = first_keys;
+    return block;
+  }
+
+  BlockKind kind;
+  double scale;
+  bool has_first_keys;
+};
+
+// Any operand if there are none.
+const ConstTensorView& FirstKeysOf(const AttentionBlock& block) {
+  return block.first_keys.has_value() ? *block.first_keys : block.query;
 }
 
 // An output that the caller does not want.
@@ -669,14 +702,16 @@ absl::Status CheckedOps::Attend(const AttentionBlock& block,
   if (block.kind == BlockKind::kNone) return check.status();
   return Enqueue(
       check,
-      [kind = block.kind, scale = block.scale](
+      [options = BlockOptions(block)](
           OpKernels& kernels, const ConstTensorView& query,
           const ConstTensorView& key, const ConstTensorView& value,
-          const TensorView& output, const TensorView& log_sum_exp) {
-        return kernels.Attend({query, key, value, kind, scale},
+          const ConstTensorView& first_keys, const TensorView& output,
+          const TensorView& log_sum_exp) {
+        return kernels.Attend(options.Of(query, key, value, first_keys),
                               {output, log_sum_exp});
       },
-      block.query, block.key, block.value, state.output, state.log_sum_exp);
+      block.query, block.key, block.value, FirstKeysOf(block), state.output,
+      state.log_sum_exp);
 }
 
 absl::Status CheckedOps::AttendGradient(const AttentionBlock& block,
@@ -699,21 +734,22 @@ absl::Status CheckedOps::AttendGradient(const AttentionBlock& block,
   if (block.kind == BlockKind::kNone) return check.status();
   return Enqueue(
       check,
-      [kind = block.kind, scale = block.scale](
+      [options = BlockOptions(block)](
           OpKernels& kernels, const ConstTensorView& query,
           const ConstTensorView& key, const ConstTensorView& value,
+          const ConstTensorView& first_keys,
           const ConstTensorView& output_gradient, const ConstTensorView& output,
           const ConstTensorView& log_sum_exp, const ConstTensorView& delta,
           const TensorView& query_gradient, const TensorView& key_gradient,
           const TensorView& value_gradient) {
         return kernels.AttendGradient(
-            {query, key, value, kind, scale},
+            options.Of(query, key, value, first_keys),
             {output_gradient, output, log_sum_exp, delta, query_gradient,
              key_gradient, value_gradient});
       },
-      block.query, block.key, block.value, gradients.output_gradient,
-      gradients.output, gradients.log_sum_exp, gradients.delta,
-      gradients.query_gradient, gradients.key_gradient,
+      block.query, block.key, block.value, FirstKeysOf(block),
+      gradients.output_gradient, gradients.output, gradients.log_sum_exp,
+      gradients.delta, gradients.query_gradient, gradients.key_gradient,
       gradients.value_gradient);
 }
 

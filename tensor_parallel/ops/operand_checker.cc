@@ -129,6 +129,17 @@ OperandChecker& OperandChecker::WritesList(std::string_view name,
   return *this;
 }
 
+OperandChecker& OperandChecker::ReadsRows(std::string_view name,
+                                          const ConstTensorView& view,
+                                          DType dtype,
+                                          std::span<const int64_t> shape) {
+  CheckCommon(name, view);
+  CheckType(name, view.dtype(), dtype);
+  CheckShape(name, view, shape);
+  RecordRead(view);
+  return *this;
+}
+
 OperandChecker& OperandChecker::ReadsFp8(std::string_view name,
                                          const ConstTensorView& view,
                                          std::span<const int64_t> shape) {

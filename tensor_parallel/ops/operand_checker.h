@@ -106,6 +106,9 @@ class OperandChecker {
                             DType dtype, int64_t count);
   OperandChecker& WritesList(std::string_view name, const TensorView& view,
                              DType dtype, int64_t count);
+  // Numbers of `dtype`, of `shape`, in rows that may be apart.
+  OperandChecker& ReadsRows(std::string_view name, const ConstTensorView& view,
+                            DType dtype, std::span<const int64_t> shape);
   // A tensor of fp8_e4m3 or fp8_e5m2, of `shape`.
   OperandChecker& ReadsFp8(std::string_view name, const ConstTensorView& view,
                            std::span<const int64_t> shape);

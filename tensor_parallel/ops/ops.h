@@ -21,6 +21,7 @@
 #define TESSERA_TENSOR_PARALLEL_OPS_OPS_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "base/device/device.h"
@@ -49,6 +50,11 @@ struct AttentionBlock {
   ConstTensorView value;  // [sequences, keys, kv_heads, d]
   BlockKind kind = BlockKind::kCausal;
   double scale = 1;  // Of the products; mostly 1 / sqrt(d).
+  // i64 [sequences, queries], rows may be apart. A query also sees no key whose
+  // index is below this number (sliding windows, boundaries of documents). The
+  // numbers of a row do not decrease; numbers outside [0, keys] count as the
+  // nearest end. The scale must be positive then.
+  std::optional<ConstTensorView> first_keys = {};
 };
 
 // The running result of attention, into which a block of keys is merged.

@@ -76,8 +76,10 @@ class Copies {
     return view.MovedTo(nullptr, memory_->kind());
   }
   AttentionBlock Of(const AttentionBlock& block) {
-    return {Of(block.query), Of(block.key), Of(block.value), block.kind,
-            block.scale};
+    AttentionBlock moved = {Of(block.query), Of(block.key), Of(block.value),
+                            block.kind, block.scale};
+    if (block.first_keys.has_value()) moved.first_keys = Of(*block.first_keys);
+    return moved;
   }
   AttentionState Of(const AttentionState& state) {
     return {Of(state.output), Of(state.log_sum_exp)};
@@ -90,6 +92,7 @@ class Copies {
 
   void Add(const AttentionBlock& block) {
     for (const auto& view : {block.query, block.key, block.value}) Add(view);
+    if (block.first_keys.has_value()) Add(*block.first_keys);
   }
   void Add(const AttentionState& state) {
     for (const auto& view : {state.output, state.log_sum_exp}) Add(view);

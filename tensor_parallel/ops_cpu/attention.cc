@@ -132,6 +132,10 @@ struct Tiling {
         group(kv_heads == 0 ? 0 : heads / kv_heads),
         d(block.query.shape()[2]),
         is_causal(block.kind == BlockKind::kCausal),
+        first_keys(
+            block.first_keys.has_value()
+                ? reinterpret_cast<const int64_t*>(block.first_keys->data())
+                : nullptr),
         tile_queries(
             std::clamp<int64_t>(kTileRows / std::max<int64_t>(group, 1), 1,
                                 std::max<int64_t>(queries, 1))) {}
@@ -150,6 +154,18 @@ struct Tiling {
     return is_causal ? std::clamp<int64_t>(query + 1 + keys - queries, 0, keys)
                      : keys;
   }
+  // How many keys, from the first on, a query does not see though they are
+  // earlier; the next query does not see at least as many.
+  int64_t HiddenFrom(int64_t query) const {
+    return first_keys == nullptr
+               ? 0
+               : std::clamp<int64_t>(first_keys[query], 0, keys);
+  }
+  // Where the first tile of keys begins of which a query of `queries` may see
+  // one.
+  int64_t FirstTile(IndexRange queries) const {
+    return HiddenFrom(queries.begin) / kTileKeys * kTileKeys;
+  }
   // The tile of the keys from `begin` on that the last of `queries` sees.
   IndexRange KeysFrom(int64_t begin, IndexRange queries) const {
     const int64_t end = std::min(begin + kTileKeys, SeenBy(queries.end - 1));
@@ -164,7 +180,8 @@ struct Tiling {
   int64_t group;  // heads / kv_heads
   int64_t d;
   bool is_causal;
-  int64_t tile_queries;  // Rows of a tile are queries times group.
+  const int64_t* first_keys;  // Of the queries; null: all see the first one.
+  int64_t tile_queries;       // Rows of a tile are queries times group.
 };
 
 // The scores of a tile of queries, a row for each head of each, with a tile of
@@ -200,6 +217,7 @@ class Scores {
       const int64_t seen = tiling_.SeenBy(queries.begin + row / tiling_.group);
       counts_[row] = std::clamp<int64_t>(seen - keys.begin, 0, keys.size());
     }
+    if (tiling_.first_keys != nullptr) Hide(keys, queries);
   }
 
   const ScoreTile<T>& tile() const { return tile_; }
@@ -210,6 +228,21 @@ class Scores {
   }
 
  private:
+  // Keys before the first one that a query sees get no weight.
+  void Hide(IndexRange keys, IndexRange queries) {
+    for (int64_t row = 0; row < tile_.rows; ++row) {
+      const int64_t query = queries.begin + row / tiling_.group;
+      const int64_t hidden = tiling_.HiddenFrom(query) - keys.begin;
+      if (hidden <= 0) continue;
+      if (hidden >= counts_[row]) {
+        counts_[row] = 0;
+        continue;
+      }
+      std::fill_n(products_.get() + row * kTileKeys, hidden,
+                  -std::numeric_limits<StatisticOf<T>>::infinity());
+    }
+  }
+
   const Tiling& tiling_;
   std::vector<int64_t> counts_;
   std::unique_ptr<StatisticOf<T>[]> products_;
@@ -314,7 +347,8 @@ class QueryTile {
   void Run(IndexRange queries, int64_t kv_head, const Head<T>& key,
            const Head<T>& value) {
     bool begun = false;
-    for (int64_t at = 0; at < tiling_.keys; at += kTileKeys) {
+    for (int64_t at = tiling_.FirstTile(queries); at < tiling_.keys;
+         at += kTileKeys) {
       const IndexRange keys = tiling_.KeysFrom(at, queries);
       if (keys.size() == 0) break;
       if (!begun) Read(queries, tiling_.HeadsOf(kv_head));
@@ -411,7 +445,8 @@ void RunAttend(const AttentionBlock& block, const AttentionState& state,
        at += tiling.tile_queries) {
     const IndexRange queries = tiling.QueriesFrom(at);
     bool begun = false;
-    for (int64_t first = 0; first < tiling.keys; first += kTileKeys) {
+    for (int64_t first = tiling.FirstTile(queries); first < tiling.keys;
+         first += kTileKeys) {
       const IndexRange keys = tiling.KeysFrom(first, queries);
       if (keys.size() == 0) break;
       if (!begun) {
@@ -462,8 +497,13 @@ BasicTensorView<Byte> SequenceOf(const BasicTensorView<Byte>& x,
 }
 
 AttentionBlock SequenceOf(const AttentionBlock& block, int64_t index) {
-  return {SequenceOf(block.query, index), SequenceOf(block.key, index),
-          SequenceOf(block.value, index), block.kind, block.scale};
+  AttentionBlock one = {
+      SequenceOf(block.query, index), SequenceOf(block.key, index),
+      SequenceOf(block.value, index), block.kind, block.scale};
+  if (block.first_keys.has_value()) {
+    one.first_keys = SequenceOf(*block.first_keys, index);
+  }
+  return one;
 }
 
 }  // namespace

@@ -49,6 +49,17 @@ struct Sizes {
   int64_t heads, group;  // Query heads; those of one key head.
   int64_t d;
   bool is_causal;
+  // [sequences, queries], rows that far apart; null: no key is hidden.
+  const int64_t* first_keys;
+  int64_t first_keys_stride;
+
+  // The keys [0, n) of the sequence are hidden from query i, and from later
+  // ones.
+  __device__ int64_t HiddenFrom(int64_t sequence, int64_t i) const {
+    if (first_keys == nullptr) return 0;
+    const int64_t hidden = first_keys[sequence * first_keys_stride + i];
+    return hidden < 0 ? 0 : hidden < keys ? hidden : keys;
+  }
 
   // The keys [0, n) are seen by query i.
   __device__ int64_t SeenBy(int64_t i) const {
@@ -268,13 +279,18 @@ struct RunningRows {
 // Scales the scores of queries from `query` and keys from `key`; those of pairs
 // that do not see each other become minus infinity. Rows are queries.
 template <typename S>
-__device__ void MaskScores(const Sizes& sizes, int64_t query, int64_t key,
-                           S scale, Square<S>& scores) {
+__device__ void MaskScores(const Sizes& sizes, int64_t sequence, int64_t query,
+                           int64_t key, S scale, Square<S>& scores) {
   for (int i = 0; i < 4; ++i) {
-    const int64_t seen = sizes.SeenBy(query + FirstRow() + i) - key;
+    const int64_t own = query + FirstRow() + i;
+    const int64_t seen = sizes.SeenBy(own) - key;
+    const int64_t hidden =
+        sizes.HiddenFrom(sequence, Least(own, sizes.queries - 1)) - key;
     for (int j = 0; j < 4; ++j) {
-      scores.at[i][j] = FirstColumn() + j < seen ? scores.at[i][j] * scale
-                                                 : kMinusInfinity<S>;
+      const int64_t column = FirstColumn() + j;
+      scores.at[i][j] = column < seen && column >= hidden
+                            ? scores.at[i][j] * scale
+                            : kMinusInfinity<S>;
     }
   }
 }
@@ -290,7 +306,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t first = place.first;
   const int64_t rows = Least(kTile, sizes.queries - first);
   const int64_t seen = sizes.SeenBy(first + rows - 1);
-  if (seen == 0) return;
+  const int64_t begin = sizes.HiddenFrom(place.sequence, first);
+  if (begin >= seen) return;
 
   const int64_t kv_head = place.head / sizes.group;
   const T* const q =
@@ -315,12 +332,12 @@ __global__ void __launch_bounds__(kThreads, 1)
                     sums[part].at[i][j] = o[row * output.token_stride + at];
                   });
     }
-    for (int64_t at = 0; at < seen; at += kTile) {
+    for (int64_t at = begin; at < seen; at += kTile) {
       const int64_t keys = Least(kTile, seen - at);
       Square<S> scores =
           Dots(tiles, q, query.token_stride, rows, k + at * key.token_stride,
                key.token_stride, keys, sizes.d);
-      MaskScores(sizes, first, at, scale, scores);
+      MaskScores(sizes, place.sequence, first, at, scale, scores);
       running.Merge(scores, sums);
       __syncthreads();
       StoreScores(tiles, scores);
@@ -368,7 +385,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t column = int64_t{blockIdx.y} * kParts<S> * kTile;
   const int64_t rows = Least(kTile, sizes.queries - first);
   const int64_t seen = sizes.SeenBy(first + rows - 1);
-  if (seen == 0) return;
+  const int64_t begin = sizes.HiddenFrom(place.sequence, first);
+  if (begin >= seen) return;
 
   const auto& [query, key, value, gradient, log_sum_exp, delta, dq, dk, dv] =
       operands;
@@ -388,12 +406,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   Square<S> sums[kParts<S>];
   for (int part = 0; part < kParts<S>; ++part) sums[part].Clear();
-  for (int64_t at = 0; at < seen; at += kTile) {
+  for (int64_t at = begin; at < seen; at += kTile) {
     const int64_t keys = Least(kTile, seen - at);
     Square<S> scores =
         Dots(tiles, q, query.token_stride, rows, k + at * key.token_stride,
              key.token_stride, keys, sizes.d);
-    MaskScores(sizes, first, at, scale, scores);
+    MaskScores(sizes, place.sequence, first, at, scale, scores);
     const Square<S> products =
         Dots(tiles, g, gradient.token_stride, rows, v + at * value.token_stride,
              value.token_stride, keys, sizes.d);
@@ -448,6 +466,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const S* const lse = log_sum_exp.At(place.sequence, head);
     const S* const dots = delta.At(place.sequence, head);
     for (int64_t at = begin; at < sizes.queries; at += kTile) {
+      if (sizes.HiddenFrom(place.sequence, at) >= first + rows) break;
       const int64_t queries = Least(kTile, sizes.queries - at);
       const T* const q =
           query.At(place.sequence, head) + at * query.token_stride;
@@ -462,10 +481,11 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int64_t seen =
             own < sizes.queries ? sizes.SeenBy(own) - first : 0;
         const int64_t row = Least(own, sizes.queries - 1);
+        const int64_t hidden = sizes.HiddenFrom(place.sequence, row) - first;
         const S row_lse = lse[row * log_sum_exp.token_stride];
         const S row_dots = dots[row * delta.token_stride];
         for (int i = 0; i < 4; ++i) {
-          const bool sees = FirstRow() + i < seen;
+          const bool sees = FirstRow() + i < seen && FirstRow() + i >= hidden;
           const S probability =
               sees ? Exp(probabilities.at[i][j] * scale - row_lse) : S{0};
           probabilities.at[i][j] = probability;
@@ -536,7 +556,13 @@ Sizes SizesOf(const AttentionBlock& block) {
           .heads = heads,
           .group = heads / block.key.shape()[2],
           .d = block.query.shape()[3],
-          .is_causal = block.kind == BlockKind::kCausal};
+          .is_causal = block.kind == BlockKind::kCausal,
+          .first_keys = block.first_keys.has_value()
+                            ? DataOf<int64_t>(*block.first_keys)
+                            : nullptr,
+          .first_keys_stride = block.first_keys.has_value()
+                                   ? block.first_keys->strides()[0]
+                                   : 0};
 }
 
 // True if no query sees a key.

@@ -88,6 +88,10 @@ absl::Status CheckOperand(std::string_view name, const ConstTensorView& view) {
 }
 
 absl::Status CheckBlock(const AttentionBlock& block) {
+  if (block.first_keys.has_value()) {
+    return absl::UnimplementedError(
+        "cuDNN attention: \"first_keys\" are given; it should have none");
+  }
   TESSERA_RETURN_IF_ERROR(CheckOperand("query", block.query));
   TESSERA_RETURN_IF_ERROR(CheckOperand("key", block.key));
   return CheckOperand("value", block.value);

@@ -75,6 +75,8 @@ class TensorRank {
         break;
       case LlamaPart::kAttentionNorm:
       case LlamaPart::kAttentionOutputBias:
+      case LlamaPart::kQueryNorm:
+      case LlamaPart::kKeyNorm:
       case LlamaPart::kMlpNorm:
       case LlamaPart::kFinalNorm:
         held.rows[0].primary = rank_ == 0;

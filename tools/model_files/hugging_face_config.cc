@@ -26,11 +26,13 @@ struct Family {
   std::string_view model_type;
   std::string_view class_name;
   int64_t max_positions;
+  int64_t head_size;  // 0: hidden_size / num_attention_heads.
 };
 constexpr Family kFamilies[] = {
-    {Architecture::kLlama, "llama", "LlamaForCausalLM", 2048},
-    {Architecture::kMistral, "mistral", "MistralForCausalLM", 131072},
-    {Architecture::kQwen2, "qwen2", "Qwen2ForCausalLM", 32768}};
+    {Architecture::kLlama, "llama", "LlamaForCausalLM", 2048, 0},
+    {Architecture::kMistral, "mistral", "MistralForCausalLM", 131072, 0},
+    {Architecture::kQwen2, "qwen2", "Qwen2ForCausalLM", 32768, 0},
+    {Architecture::kQwen3, "qwen3", "Qwen3ForCausalLM", 32768, 128}};
 
 const Family& FamilyOf(Architecture architecture) {
   return *std::find_if(
@@ -98,9 +100,11 @@ absl::Status ReadNeeded(const Json& object, const char* key, int64_t& target) {
 absl::Status CheckFixedKeys(const Json& object) {
   static const auto* const fixed =
       new std::vector<std::pair<const char*, Json>>{
-          {"hidden_act", "silu"},       {"mlp_bias", false},
-          {"partial_rotary_factor", 1}, {"rope_interleaved", false},
-          {"attention_dropout", 0},     {"use_sliding_window", false}};
+          {"hidden_act", "silu"},
+          {"mlp_bias", false},
+          {"partial_rotary_factor", 1},
+          {"rope_interleaved", false},
+          {"attention_dropout", 0}};
   for (const auto& [key, supported] : *fixed) {
     const Json* const value = Find(object, key);
     if (value != nullptr && *value != supported) {
@@ -116,22 +120,74 @@ absl::Status CheckFixedKeys(const Json& object) {
   return absl::OkStatus();
 }
 
-// Every query sees all earlier keys.
-absl::Status CheckWindows(const Json& object, Architecture architecture) {
-  const Json* const window = Find(object, "sliding_window");
-  // Qwen2's files have the number beside "use_sliding_window": false.
-  if (window != nullptr && architecture != Architecture::kQwen2) {
-    return NotSupported("sliding_window", "none", *window);
+// Windows in the layers that "layer_types" names, which override the numbers.
+absl::Status ReadLayerTypes(const Json& types, ModelConfig& model) {
+  if (!types.is_array()) {
+    return WrongType("layer_types", "an array of strings", types);
   }
+  if (static_cast<int64_t>(types.size()) != model.layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key \"layer_types\" has ", types.size(),
+                     " strings; it must have one for each of the ",
+                     model.layers, " layers"));
+  }
+  int64_t full = 0;
+  bool slides = false;
+  for (const Json& type : types) {
+    if (!slides && type == "full_attention") {
+      ++full;
+    } else if (model.window > 0 && type == "sliding_attention") {
+      slides = true;
+    } else {
+      return NotSupported(
+          "layer_types",
+          model.window > 0
+              ? "\"full_attention\", and after these \"sliding_attention\""
+              : "\"full_attention\"",
+          type);
+    }
+  }
+  model.window_begin = slides ? full : 0;
+  if (!slides) model.window = 0;
+  return absl::OkStatus();
+}
+
+// transformers' defaults: a window of 4096 keys, in Qwen's models only if
+// "use_sliding_window" is true, and there from layer 28 on.
+absl::Status ReadWindows(const Json& object, ModelConfig& model) {
   const Json* const types = Find(object, "layer_types");
-  if (types == nullptr) return absl::OkStatus();
-  if (!types->is_array()) {
-    return WrongType("layer_types", "an array of strings", *types);
+  const bool is_llama = model.architecture == Architecture::kLlama;
+  const bool is_mistral = model.architecture == Architecture::kMistral;
+  bool used = is_mistral;
+  if (!is_mistral) {
+    TESSERA_RETURN_IF_ERROR(Read(object, "use_sliding_window", used));
   }
-  for (const Json& type : *types) {
-    if (type == "full_attention") continue;
-    return NotSupported("layer_types", "\"full_attention\"", type);
+  const auto window = object.find("sliding_window");
+  if (is_llama) {
+    if (used) {
+      return NotSupported("use_sliding_window", "false", Json(used));
+    }
+    if (window != object.end() && !window->is_null()) {
+      return NotSupported("sliding_window", "none", *window);
+    }
+  } else if (used && window == object.end()) {
+    model.window = 4096;
+  } else if (used && !window->is_null()) {
+    TESSERA_RETURN_IF_ERROR(
+        ReadInteger("sliding_window", *window, model.window));
+    if (model.window < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("key \"sliding_window\" is ", model.window,
+                       "; it must be 1 or more, or null"));
+    }
   }
+  if (types != nullptr && !is_mistral) return ReadLayerTypes(*types, model);
+  if (model.window == 0 || is_mistral) return absl::OkStatus();
+  model.window_begin = 28;
+  TESSERA_RETURN_IF_ERROR(
+      Read(object, "max_window_layers", model.window_begin));
+  // No layer has one.
+  if (model.window_begin >= model.layers) model.window = model.window_begin = 0;
   return absl::OkStatus();
 }
 
@@ -170,6 +226,7 @@ absl::Status ReadBiases(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(Read(object, "attention_bias", biases));
   switch (model.architecture) {
     case Architecture::kLlama:
+    case Architecture::kQwen3:
       model.qkv_bias = model.output_bias = biases;
       return absl::OkStatus();
     case Architecture::kMistral:
@@ -286,9 +343,12 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
       model.architecture == Architecture::kLlama
           ? Read(object, "num_key_value_heads", model.kv_heads)
           : ReadNeeded(object, "num_key_value_heads", model.kv_heads));
-  model.head_size = model.heads > 0 ? model.hidden / model.heads : 0;
+  const int64_t usual = FamilyOf(model.architecture).head_size;
+  model.head_size = usual > 0         ? usual
+                    : model.heads > 0 ? model.hidden / model.heads
+                                      : 0;
   TESSERA_RETURN_IF_ERROR(Read(object, "head_dim", model.head_size));
-  if (Find(object, "head_dim") == nullptr && model.heads > 0 &&
+  if (Find(object, "head_dim") == nullptr && usual == 0 && model.heads > 0 &&
       model.hidden % model.heads != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "key \"head_dim\" is missing, and num_attention_heads ", model.heads,
@@ -303,6 +363,8 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
       Read(object, "initializer_range", model.initializer_range));
   TESSERA_RETURN_IF_ERROR(ReadRope(object, model));
   TESSERA_RETURN_IF_ERROR(ReadBiases(object, model));
+  TESSERA_RETURN_IF_ERROR(ReadWindows(object, model));
+  model.qk_norm = model.architecture == Architecture::kQwen3;
   return model.Validate();
 }
 
@@ -369,7 +431,6 @@ absl::StatusOr<HuggingFaceConfig> ParseHuggingFaceConfig(
   HuggingFaceConfig config;
   TESSERA_ASSIGN_OR_RETURN(config.model.architecture, ReadArchitecture(object));
   TESSERA_RETURN_IF_ERROR(CheckFixedKeys(object));
-  TESSERA_RETURN_IF_ERROR(CheckWindows(object, config.model.architecture));
   TESSERA_RETURN_IF_ERROR(ReadModel(object, config.model));
   TESSERA_RETURN_IF_ERROR(ReadDType(object, config.dtype));
   TESSERA_RETURN_IF_ERROR(ReadTokens(object, config));
@@ -399,13 +460,16 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
       {"max_position_embeddings", model.max_positions},
       {"initializer_range", model.initializer_range},
       {"attention_bias", model.qkv_bias},
-      {"use_sliding_window", false},
+      {"use_sliding_window", model.window > 0},
       {"sliding_window", nullptr},
+      {"max_window_layers",
+       model.window > 0 ? model.window_begin : model.layers},
       {"attention_dropout", 0.0},
       {"mlp_bias", false},
       {"bos_token_id", nullptr},
       {"eos_token_id", nullptr},
   };
+  if (model.window > 0) object["sliding_window"] = model.window;
   if (config.dtype.has_value()) {
     object["torch_dtype"] = TorchName(*config.dtype);
   }

@@ -10,13 +10,17 @@
 // errors:
 //
 //   model_type                       llama (Llama 2, 3, 3.1 and 3.2 of text),
-//                                    mistral, qwen2 (also 2.5)
+//                                    mistral, qwen2 (also 2.5), qwen3
 //   architectures                    with the type's class, if present
 //   hidden_act                       silu
-//   attention_bias                   llama: any; mistral: false; qwen2: true
-//   mlp_bias, use_sliding_window     false
-//   sliding_window                   none; qwen2: any, for it is not used
-//   layer_types                      full_attention
+//   attention_bias                   llama, qwen3: any; mistral: false; qwen2:
+//                                    true
+//   mlp_bias                         false
+//   sliding_window                   llama: none; mistral: any; qwen2, qwen3:
+//                                    any, of the layers from max_window_layers
+//                                    on, with use_sliding_window
+//   layer_types                      full_attention; qwen2, qwen3: and then
+//                                    sliding_attention
 //   rope_scaling, rope_parameters    none, or of type default, linear, llama3
 //   partial_rotary_factor            1
 //   rope_interleaved                 false

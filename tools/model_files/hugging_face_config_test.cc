@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_matchers.h"
 #include "base/text_mutator.h"
@@ -82,6 +83,19 @@ constexpr char kMistral[] = R"({
   "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true,
   "vocab_size": 32768})";
 
+// The keys of Qwen3-0.6B's config.json.
+constexpr char kQwen3[] = R"({
+  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
+  "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645,
+  "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+  "initializer_range": 0.02, "intermediate_size": 3072,
+  "max_position_embeddings": 40960, "max_window_layers": 28,
+  "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+  "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
+  "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "use_cache": true, "use_sliding_window": false,
+  "vocab_size": 151936})";
+
 std::string Replaced(std::string_view json, std::string_view what,
                      std::string_view with) {
   EXPECT_NE(json.find(what), json.npos) << what;
@@ -106,7 +120,7 @@ TEST(HuggingFaceConfigTest, ReadsBothFormsThatTransformersWrites) {
 }
 
 // Parameters as their model cards count them.
-TEST(HuggingFaceConfigTest, ReadsLlama31Qwen2AndMistral) {
+TEST(HuggingFaceConfigTest, ReadsLlama31MistralQwen2AndQwen3) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig llama,
                                ParseHuggingFaceConfig(kLlama31));
   EXPECT_EQ(llama.model.rotary,
@@ -132,11 +146,81 @@ TEST(HuggingFaceConfigTest, ReadsLlama31Qwen2AndMistral) {
   EXPECT_FALSE(mistral.model.qkv_bias);
   EXPECT_EQ(mistral.model.ParameterCount(), 7'248'023'552);
 
-  for (const HuggingFaceConfig& config : {llama, qwen, mistral}) {
+  EXPECT_EQ(mistral.model.window, 0);
+
+  TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig qwen3,
+                               ParseHuggingFaceConfig(kQwen3));
+  EXPECT_EQ(qwen3.model.architecture, Architecture::kQwen3);
+  EXPECT_TRUE(qwen3.model.qk_norm);
+  EXPECT_EQ(qwen3.model.ParameterCount(), 596'049'920);
+
+  for (const HuggingFaceConfig& config : {llama, qwen, mistral, qwen3}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
                                  FormatHuggingFaceConfig(config));
     EXPECT_THAT(ParseHuggingFaceConfig(json), IsOkAndHolds(config)) << json;
   }
+}
+
+TEST(HuggingFaceConfigTest, ReadsSlidingWindows) {
+  const auto windows = [](std::string_view json) -> std::vector<int64_t> {
+    const absl::StatusOr<HuggingFaceConfig> config =
+        ParseHuggingFaceConfig(json);
+    EXPECT_THAT(config, IsOk());
+    if (!config.ok()) return {};
+    const absl::StatusOr<std::string> written =
+        FormatHuggingFaceConfig(*config);
+    EXPECT_THAT(written, IsOk());
+    EXPECT_THAT(ParseHuggingFaceConfig(*written), IsOkAndHolds(*config));
+    return {config->model.window, config->model.window_begin};
+  };
+  const std::string v01 =
+      Replaced(kMistral, "window\": null", "window\": 4096");
+  EXPECT_THAT(windows(v01), ElementsAre(4096, 0));
+  EXPECT_THAT(windows(kMistral), ElementsAre(0, 0));
+  EXPECT_THAT(windows(Replaced(kMistral, "\"sliding_window\": null,", "")),
+              ElementsAre(4096, 0));
+  const std::string used =
+      Replaced(kQwen2, "window\": false", "window\": true");
+  // From as many layers on as there are.
+  EXPECT_THAT(windows(used), ElementsAre(0, 0));
+  EXPECT_THAT(windows(Replaced(used, "layers\": 24,\n  \"model",
+                               "layers\": 21,\n  \"model")),
+              ElementsAre(32768, 21));
+  std::vector<std::string> types(28, "\"full_attention\"");
+  const auto with_types = [&](std::string_view window) {
+    return Replaced(
+        kQwen3,
+        "\"sliding_window\": null, \"tie_word_embeddings\": true,\n"
+        "  \"torch_dtype\": \"bfloat16\", \"use_cache\": true, "
+        "\"use_sliding_window\": false",
+        absl::StrCat("\"tie_word_embeddings\": true, ", window,
+                     "\"layer_types\": [", absl::StrJoin(types, ", "), "]"));
+  };
+  constexpr std::string_view kWindow =
+      "\"use_sliding_window\": true, \"sliding_window\": 128, ";
+  EXPECT_THAT(windows(with_types("")), ElementsAre(0, 0));
+  EXPECT_THAT(windows(with_types(kWindow)), ElementsAre(0, 0));
+  types[26] = types[27] = "\"sliding_attention\"";
+  EXPECT_THAT(windows(with_types(kWindow)), ElementsAre(128, 26));
+  const auto refused = [](auto... words) {
+    return StatusIs(absl::StatusCode::kUnimplemented,
+                    AllOf(HasSubstr("supported"), HasSubstr(words)...));
+  };
+  EXPECT_THAT(ParseHuggingFaceConfig(with_types("")),
+              refused("\"layer_types\": \"sliding_attention\""));
+  types[27] = "\"full_attention\"";
+  EXPECT_THAT(ParseHuggingFaceConfig(with_types(kWindow)),
+              refused("\"layer_types\": \"full_attention\"",
+                      "and after these \"sliding_attention\""));
+  types.pop_back();
+  EXPECT_THAT(ParseHuggingFaceConfig(with_types(kWindow)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("\"layer_types\" has 27 strings; it must have "
+                                 "one for each of the 28 layers")));
+  EXPECT_THAT(
+      ParseHuggingFaceConfig(Replaced(v01, "window\": 4096", "window\": 0")),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("\"sliding_window\" is 0; it must be 1 or more")));
 }
 
 TEST(HuggingFaceConfigTest, MissingKeysHaveTransformersDefaults) {
@@ -209,12 +293,17 @@ TEST(HuggingFaceConfigTest, RefusesWhatTheModelHasNotAndNamesTheKey) {
   EXPECT_THAT(with(R"("quantization_config": {"bits": 4})"),
               refused("\"quantization_config\": an object", "none"));
   EXPECT_THAT(with("\"sliding_window\": 4096"), refused("sliding_window"));
-  EXPECT_THAT(with("\"layer_types\": [\"full_attention\", \"sliding\"]"),
-              refused("\"layer_types\": \"sliding\"", "\"full_attention\""));
-  TESSERA_EXPECT_OK(with("\"layer_types\": [\"full_attention\"]"));
-  EXPECT_THAT(ParseHuggingFaceConfig(
-                  Replaced(kQwen2, "window\": false", "window\": true")),
+  EXPECT_THAT(with("\"use_sliding_window\": true"),
               refused("\"use_sliding_window\": true"));
+  std::vector<std::string> types(30, "\"full_attention\"");
+  const auto with_types = [&] {
+    return with(
+        absl::StrCat("\"layer_types\": [", absl::StrJoin(types, ", "), "]"));
+  };
+  TESSERA_EXPECT_OK(with_types());
+  types[3] = "\"sliding\"";
+  EXPECT_THAT(with_types(),
+              refused("\"layer_types\": \"sliding\"", "\"full_attention\""));
   EXPECT_THAT(ParseHuggingFaceConfig(
                   Replaced(kQwen2, "\"use_mrope\"", "\"attention_bias\"")),
               refused("\"attention_bias\": false", "supported is true"));
@@ -297,7 +386,7 @@ TEST(HuggingFaceConfigTest, FilesAreNamedInErrors) {
 
 TEST(HuggingFaceConfigFuzzTest, DamagedConfigsAreRefusedOrReadBackAsTheyWere) {
   TextMutator mutator(
-      {kSmolLm2, kVersion5, kLlama31, kQwen2, kMistral,
+      {kSmolLm2, kVersion5, kLlama31, kQwen2, kQwen3, kMistral,
        *FormatHuggingFaceConfig({.model = *PresetConfig("llama-7b")})},
       {"null", "true", "-1", "1e309", "[[[[", "\"rope_scaling\":{},", "0.5",
        "9223372036854775808", "\"head_dim\":6,", "\"x\":1,"},

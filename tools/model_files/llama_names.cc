@@ -40,6 +40,10 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
       return {{"self_attn.o_proj.weight", config.hidden}};
     case LlamaPart::kAttentionOutputBias:
       return {{"self_attn.o_proj.bias", config.hidden}};
+    case LlamaPart::kQueryNorm:
+      return {{"self_attn.q_norm.weight", config.head_size}};
+    case LlamaPart::kKeyNorm:
+      return {{"self_attn.k_norm.weight", config.head_size}};
     case LlamaPart::kMlpNorm:
       return {{"post_attention_layernorm.weight", config.hidden}};
     case LlamaPart::kGateUp:
@@ -61,6 +65,8 @@ int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
     case LlamaPart::kAttentionNorm:
     case LlamaPart::kQkvBias:
     case LlamaPart::kAttentionOutputBias:
+    case LlamaPart::kQueryNorm:
+    case LlamaPart::kKeyNorm:
     case LlamaPart::kMlpNorm:
     case LlamaPart::kFinalNorm:
       return 0;
@@ -87,6 +93,10 @@ std::string_view PartName(LlamaPart part) {
       return "attention_output.weight";
     case LlamaPart::kAttentionOutputBias:
       return "attention_output.bias";
+    case LlamaPart::kQueryNorm:
+      return "query_norm.weight";
+    case LlamaPart::kKeyNorm:
+      return "key_norm.weight";
     case LlamaPart::kMlpNorm:
       return "mlp_norm.weight";
     case LlamaPart::kGateUp:
@@ -107,8 +117,16 @@ bool InLayer(LlamaPart part) {
 
 // The order of modules in transformers' LlamaDecoderLayer.
 constexpr LlamaPart kHuggingFaceLayerParts[] = {
-    LlamaPart::kQkv,  LlamaPart::kAttentionOutput, LlamaPart::kGateUp,
-    LlamaPart::kDown, LlamaPart::kAttentionNorm,   LlamaPart::kMlpNorm};
+    LlamaPart::kQkv,           LlamaPart::kAttentionOutput,
+    LlamaPart::kQueryNorm,     LlamaPart::kKeyNorm,
+    LlamaPart::kGateUp,        LlamaPart::kDown,
+    LlamaPart::kAttentionNorm, LlamaPart::kMlpNorm};
+
+bool Has(const ModelConfig& config, LlamaPart part) {
+  const bool is_head_norm =
+      part == LlamaPart::kQueryNorm || part == LlamaPart::kKeyNorm;
+  return config.qk_norm || !is_head_norm;
+}
 
 // The part of the biases of a weight's part, if the model has them.
 std::optional<LlamaPart> BiasOf(const ModelConfig& config, LlamaPart part) {
@@ -148,7 +166,9 @@ std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config) {
   std::vector<LlamaPart> parts;
   for (const LlamaPart part :
        {LlamaPart::kAttentionNorm, LlamaPart::kQkv, LlamaPart::kAttentionOutput,
-        LlamaPart::kMlpNorm, LlamaPart::kGateUp, LlamaPart::kDown}) {
+        LlamaPart::kQueryNorm, LlamaPart::kKeyNorm, LlamaPart::kMlpNorm,
+        LlamaPart::kGateUp, LlamaPart::kDown}) {
+    if (!Has(config, part)) continue;
     parts.push_back(part);
     const std::optional<LlamaPart> bias = BiasOf(config, part);
     if (bias.has_value()) parts.push_back(*bias);
@@ -203,7 +223,9 @@ std::vector<StoredTensor> HuggingFaceTensors(const ModelConfig& config,
   };
   add(LlamaPart::kEmbedding);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (const LlamaPart part : kHuggingFaceLayerParts) add(part, layer);
+    for (const LlamaPart part : kHuggingFaceLayerParts) {
+      if (Has(config, part)) add(part, layer);
+    }
   }
   add(LlamaPart::kFinalNorm);
   if (!config.tied_embeddings) add(LlamaPart::kHead);

@@ -18,6 +18,8 @@
 //   layers.N.qkv.bias                  q+2k          ...self_attn.{q,k,v}_proj
 //   layers.N.attention_output.weight   hidden, q     ...self_attn.o_proj
 //   layers.N.attention_output.bias     hidden        ...self_attn.o_proj
+//   layers.N.query_norm.weight         head_size     ...self_attn.q_norm
+//   layers.N.key_norm.weight           head_size     ...self_attn.k_norm
 //   layers.N.mlp_norm.weight           hidden        ...post_attention_layernorm
 //   layers.N.gate_up.weight            2m, hidden    ...mlp.{gate,up}_proj
 //   layers.N.down.weight               hidden, m     ...mlp.down_proj
@@ -26,8 +28,8 @@
 // clang-format on
 //
 // The fused rows are in the order of tensor_parallel's QkvParts and
-// GatedMlpParts. Tied models have no head.weight, and biases are there as
-// the config has them. Nothing is transposed (both
+// GatedMlpParts. Tied models have no head.weight; biases and the norms of
+// heads are there as the config has them. Nothing is transposed (both
 // sides compute x w^T) and rows keep their order within a head: Hugging Face's
 // weights are for rotary positions that rotate the pairs (i, i + head_size /
 // 2), as in tensor_parallel's Ops::Rotate. Meta's own files are for pairs (2i,
@@ -51,6 +53,8 @@ enum class LlamaPart {
   kQkvBias,
   kAttentionOutput,
   kAttentionOutputBias,
+  kQueryNorm,
+  kKeyNorm,
   kMlpNorm,
   kGateUp,
   kDown,

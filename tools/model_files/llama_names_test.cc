@@ -80,6 +80,28 @@ TEST(LlamaNamesTest, BiasesFollowTheirWeights) {
                           LlamaPart::kGateUp, LlamaPart::kDown));
 }
 
+TEST(LlamaNamesTest, NormsOfHeadsFollowTheProjections) {
+  ModelConfig config = Small();
+  config.qk_norm = true;
+  std::vector<std::string> names;
+  for (const StoredTensor& tensor :
+       HuggingFaceTensors(config, ElementType::kF32)) {
+    if (tensor.name.find("layers.1.self_attn") == std::string::npos) continue;
+    names.push_back(tensor.name.substr(25));
+    if (names.back().find("norm") != std::string::npos) {
+      EXPECT_THAT(tensor.shape, ElementsAre(6));
+    }
+  }
+  EXPECT_THAT(names,
+              ElementsAre("q_proj.weight", "k_proj.weight", "v_proj.weight",
+                          "o_proj.weight", "q_norm.weight", "k_norm.weight"));
+  EXPECT_THAT(LayerPartsOf(config),
+              ElementsAre(LlamaPart::kAttentionNorm, LlamaPart::kQkv,
+                          LlamaPart::kAttentionOutput, LlamaPart::kQueryNorm,
+                          LlamaPart::kKeyNorm, LlamaPart::kMlpNorm,
+                          LlamaPart::kGateUp, LlamaPart::kDown));
+}
+
 TEST(LlamaNamesTest, OwnParametersAreMadeOfEveryTensorOnce) {
   std::vector<ModelConfig> configs;
   for (const std::string_view preset : PresetNames()) {
@@ -89,6 +111,10 @@ TEST(LlamaNamesTest, OwnParametersAreMadeOfEveryTensorOnce) {
     configs.push_back(config);
     config.architecture = Architecture::kQwen2;
     config.output_bias = false;
+    configs.push_back(config);
+    config.architecture = Architecture::kQwen3;
+    config.qkv_bias = false;
+    config.qk_norm = true;
     configs.push_back(config);
   }
   for (const ModelConfig& config : configs) {

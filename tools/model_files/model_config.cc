@@ -45,6 +45,35 @@ absl::Status CheckHeads(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckWindow(const ModelConfig& config) {
+  constexpr int64_t kMostWindow = (int64_t{1} << 31) - 1;
+  const bool allowed = config.architecture != Architecture::kLlama;
+  const bool from_any = config.architecture != Architecture::kMistral;
+  if (config.window < 0 || config.window > (allowed ? kMostWindow : 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("window (sliding_window) is ", config.window, "; it must ",
+                     allowed ? absl::StrCat("be from 0 to ", kMostWindow)
+                             : "be 0, Llama has none"));
+  }
+  const int64_t most =
+      config.window > 0 && from_any ? config.layers - 1 : int64_t{0};
+  if (config.window_begin >= 0 && config.window_begin <= most) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("window_begin (max_window_layers) is ", config.window_begin,
+                   "; it must be from 0 to ", most));
+}
+
+absl::Status CheckQkNorm(const ModelConfig& config) {
+  if (config.qk_norm == (config.architecture == Architecture::kQwen3)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      config.qk_norm ? "qk_norm is true; only Qwen3 has norms of heads"
+                     : "qk_norm is false; Qwen3 has norms of heads");
+}
+
 absl::Status CheckBiases(const ModelConfig& config) {
   const bool qkv = config.qkv_bias, output = config.output_bias;
   const auto allow = [&](bool allowed, std::string_view which) {
@@ -57,6 +86,8 @@ absl::Status CheckBiases(const ModelConfig& config) {
   switch (config.architecture) {
     case Architecture::kLlama:
       return allow(qkv == output, "Llama has both (attention_bias) or none");
+    case Architecture::kQwen3:
+      return allow(qkv == output, "Qwen3 has both (attention_bias) or none");
     case Architecture::kMistral:
       return allow(!qkv && !output, "Mistral has none");
     case Architecture::kQwen2:
@@ -91,6 +122,8 @@ absl::Status ModelConfig::Validate() const {
   TESSERA_RETURN_IF_ERROR(CheckReal("rope_theta", rotary.base, 0, false, 1e15));
   TESSERA_RETURN_IF_ERROR(rotary.Validate(), Annotate(_, "rope_scaling"));
   TESSERA_RETURN_IF_ERROR(CheckBiases(*this));
+  TESSERA_RETURN_IF_ERROR(CheckQkNorm(*this));
+  TESSERA_RETURN_IF_ERROR(CheckWindow(*this));
   TESSERA_RETURN_IF_ERROR(
       CheckReal("norm_epsilon (rms_norm_eps)", norm_epsilon, 0, false, 1));
   return CheckReal("initializer_range", initializer_range, 0, true, 100);
@@ -102,7 +135,7 @@ int64_t ModelConfig::LayerMatrixSize() const {
 }
 
 int64_t ModelConfig::LayerParameterCount() const {
-  const int64_t norms = 2 * hidden;
+  const int64_t norms = 2 * hidden + (qk_norm ? 2 * head_size : 0);
   const int64_t biases =
       (qkv_bias ? QueryRows() + 2 * KvRows() : 0) + (output_bias ? hidden : 0);
   return LayerMatrixSize() + norms + biases;
@@ -113,11 +146,23 @@ int64_t ModelConfig::ParameterCount() const {
   return layers * LayerParameterCount() + hidden * (tables * vocabulary + 1);
 }
 
+double ModelConfig::KeysPerQuery(int64_t sequence) const {
+  const auto length = static_cast<double>(sequence);
+  const double all = (length + 1) / 2;
+  if (window == 0 || window >= sequence) return all;
+  // The first `window` queries see fewer.
+  const auto most = static_cast<double>(window);
+  const double windowed = most * ((most + 1) / 2 + length - most) / length;
+  const auto share =
+      static_cast<double>(layers - window_begin) / static_cast<double>(layers);
+  return share * windowed + (1 - share) * all;
+}
+
 double ModelConfig::ForwardFlopsPerToken(int64_t sequence) const {
   const int64_t weights = layers * LayerMatrixSize() + hidden * vocabulary;
   // For a sequence: scores and values, 2 * QueryRows() operations for a key
   // each.
-  const double keys = (static_cast<double>(sequence) + 1) / 2;
+  const double keys = KeysPerQuery(sequence);
   const double attention = 4.0 * static_cast<double>(layers * QueryRows());
   return 2 * static_cast<double>(weights) + attention * keys;
 }

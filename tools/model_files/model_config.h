@@ -8,8 +8,9 @@
 //
 // Sources: Touvron et al., LLaMA, arXiv 2302.13971; Ainslie et al., GQA, arXiv
 // 2305.13245; Grattafiori et al., Llama 3, arXiv 2407.21783; Jiang et al.,
-// Mistral 7B, arXiv 2310.06825; Yang et al., Qwen2, arXiv 2407.10671; names and
-// defaults of transformers' LlamaConfig, MistralConfig and Qwen2Config.
+// Mistral 7B, arXiv 2310.06825; Yang et al., Qwen2, arXiv 2407.10671, and
+// Qwen3, arXiv 2505.09388; names and defaults of transformers' LlamaConfig,
+// MistralConfig, Qwen2Config and Qwen3Config.
 #ifndef TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 #define TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 
@@ -26,7 +27,7 @@ namespace tessera::model_files {
 
 // Whose files describe the model (hugging_face_config.h). What is computed
 // follows from the other fields alone.
-enum class Architecture { kLlama, kMistral, kQwen2 };
+enum class Architecture { kLlama, kMistral, kQwen2, kQwen3 };
 
 struct ModelConfig {
   int64_t vocabulary = 0;    // vocab_size
@@ -45,21 +46,37 @@ struct ModelConfig {
   double initializer_range =
       0.02;  // Standard deviation of the initial weights.
   Architecture architecture = Architecture::kLlama;
-  // Biases of the attention's projections: attention_bias of Llama's files
-  // stands for both, Qwen2 has that of queries, keys and values.
+  // Biases of the attention's projections: attention_bias of Llama's and
+  // Qwen3's files stands for both, Qwen2 has that of queries, keys and values.
   bool qkv_bias = false;
   bool output_bias = false;
+  // Norms of the heads of queries and keys, of Qwen3.
+  bool qk_norm = false;
+  // Sliding-window attention: in layers from window_begin on a query sees
+  // `window` keys, itself included; 0: all earlier ones in every layer.
+  // Mistral, where window_begin is 0, Qwen2 and Qwen3.
+  int64_t window = 0;
+  int64_t window_begin = 0;
 
   // InvalidArgument, with the field, its value and the allowed range, for the
   // first number out of range: vocabulary and max_positions [1, 2^31-1], hidden
   // and heads * head_size [1, 2^20], intermediate [1, 2^22], layers [1, 4096];
-  // kv_heads divides heads; head_size is even; biases are those of the
-  // architecture. The functions below are exact for valid configurations.
+  // kv_heads divides heads; head_size is even; window [0, 2^31-1] and
+  // window_begin [0, layers), 0 without a window; biases, norms and windows are
+  // those of the architecture. The functions below are exact for valid
+  // configurations.
   absl::Status Validate() const;
 
   // Rows of the projections of queries, and of keys or values.
   int64_t QueryRows() const { return heads * head_size; }
   int64_t KvRows() const { return kv_heads * head_size; }
+  // The window of a layer; 0: none.
+  int64_t WindowOf(int64_t layer) const {
+    return layer >= window_begin ? window : 0;
+  }
+  // Keys that a query sees, averaged over the layers and over the positions of
+  // a sequence of that length.
+  double KeysPerQuery(int64_t sequence) const;
 
   // Parameters of one layer with its norms and biases, and of the whole model;
   // tied embeddings count once.
@@ -72,7 +89,8 @@ struct ModelConfig {
   // Floating-point operations per token, averaged over sequences of `sequence`
   // tokens; an addition or a multiplication is one. Counts the matrix products:
   // two operations for every weight of the layers and the head, and causal
-  // attention, in which token i attends to i + 1 keys; the backward pass takes
+  // attention, in which token i attends to i + 1 keys, or those of the window;
+  // the backward pass takes
   // twice as many. Recomputation, norms, rotation, softmax and embedding
   // look-ups do not count.
   double ForwardFlopsPerToken(int64_t sequence) const;

@@ -65,15 +65,20 @@ TEST(ModelConfigTest, CountsEveryMatrixOnce) {
   biased.qkv_bias = biased.output_bias = true;
   EXPECT_EQ(biased.LayerParameterCount(), layer + 24 + 12 + 12 + 12);
   EXPECT_EQ(biased.ForwardFlopsPerToken(7), kSmall.ForwardFlopsPerToken(7));
+  ModelConfig normed = kSmall;
+  normed.qk_norm = true;
+  EXPECT_EQ(normed.LayerParameterCount(), layer + 2 * 6);
   ModelConfig tied = kSmall;
   tied.tied_embeddings = true;
   EXPECT_EQ(tied.ParameterCount(), 2 * layer + 11 * 12 + 12);
 }
 
 TEST(ModelConfigTest, FlopsAreThoseOfTheLoops) {
-  for (const bool tied : {false, true}) {
+  for (const int64_t window : {0, 1, 5, 100}) {
     ModelConfig config = kSmall;
-    config.tied_embeddings = tied;
+    config.tied_embeddings = window == 0;
+    config.window = window;
+    config.window_begin = window == 5 ? 1 : 0;
     for (const int64_t sequence : {1, 2, 7, 64}) {
       // Counts multiplications and additions of every product per token.
       int64_t flops = 0;
@@ -81,7 +86,9 @@ TEST(ModelConfigTest, FlopsAreThoseOfTheLoops) {
         for (int64_t layer = 0; layer < 2; ++layer) {
           flops += 2 * 12 * (24 + 12 + 12) + 2 * 24 * 12;  // q, k, v; output
           flops += 3 * 2 * 12 * 20;
-          const int64_t keys = token + 1;
+          const int64_t seen = config.WindowOf(layer);
+          const int64_t keys =
+              seen == 0 ? token + 1 : std::min(token + 1, seen);
           flops += 4 * keys * (2 * 6) * 2;  // heads * (scores and values)
         }
         flops += 2 * 12 * 11;
@@ -157,6 +164,42 @@ TEST(ModelConfigTest, RefusalsNameTheFieldAndWhatIsAllowed) {
         c.qkv_bias = c.output_bias = true;
       },
       "output_bias true", "Mistral has none");
+  ExpectRefused([](auto& c) { c.qk_norm = true; }, "qk_norm is true",
+                "only Qwen3");
+  const auto qwen3 = [](auto& c) {
+    c.architecture = Architecture::kQwen3;
+    c.qk_norm = true;
+  };
+  ExpectRefused(
+      [&](auto& c) {
+        qwen3(c);
+        c.qk_norm = false;
+      },
+      "qk_norm is false", "Qwen3 has");
+  ExpectRefused([](auto& c) { c.window = 8; }, "window (sliding_window) is 8",
+                "Llama has none");
+  ExpectRefused(
+      [&](auto& c) {
+        qwen3(c);
+        c.window = -1;
+      },
+      "window (sliding_window) is -1", "from 0 to 2147483647");
+  for (const int64_t begin : {-1, 2}) {
+    ExpectRefused(
+        [&](auto& c) {
+          qwen3(c);
+          c.window = 8;
+          c.window_begin = begin;
+        },
+        "window_begin (max_window_layers)", "from 0 to 1");
+  }
+  ExpectRefused(
+      [](auto& c) {
+        c.architecture = Architecture::kMistral;
+        c.window = 8;
+        c.window_begin = 1;
+      },
+      "window_begin (max_window_layers) is 1", "from 0 to 0");
   ExpectRefused([](auto& c) { c.initializer_range = -0.1; },
                 "initializer_range", "from 0 to 100");
 }

@@ -89,6 +89,9 @@ Differences OfModels(const model_files::ModelConfig& saved,
                 int{now.tied_embeddings});
   found.Compare("qkv_bias", int{saved.qkv_bias}, int{now.qkv_bias});
   found.Compare("output_bias", int{saved.output_bias}, int{now.output_bias});
+  found.Compare("qk_norm", int{saved.qk_norm}, int{now.qk_norm});
+  found.Compare("window", saved.window, now.window);
+  found.Compare("window_begin", saved.window_begin, now.window_begin);
   return found;
 }
 

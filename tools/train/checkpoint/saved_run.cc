@@ -41,6 +41,10 @@ std::string RunTensorName(LlamaPart part, int64_t layer) {
       return OfLayer(layer, "attention.output.bias");
     case LlamaPart::kAttentionOutput:
       return OfLayer(layer, "attention.output.weight");
+    case LlamaPart::kQueryNorm:
+      return OfLayer(layer, "attention.query_norm.weight");
+    case LlamaPart::kKeyNorm:
+      return OfLayer(layer, "attention.key_norm.weight");
     case LlamaPart::kMlpNorm:
       return OfLayer(layer, "mlp_norm.weight");
     case LlamaPart::kGateUp:

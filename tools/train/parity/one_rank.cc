@@ -29,6 +29,8 @@ Tensors LayerTensors(std::string_view name, ReferenceLayer& layer) {
   }
   if (name == "attention.output.weight") return {&layer.output};
   if (name == "attention.output.bias") return {&layer.output_bias};
+  if (name == "attention.query_norm.weight") return {&layer.query_norm};
+  if (name == "attention.key_norm.weight") return {&layer.key_norm};
   if (name == "mlp_norm.weight") return {&layer.mlp_norm};
   if (name == "mlp.gate_up.weight") return {&layer.gate, &layer.up};
   if (name == "mlp.down.weight") return {&layer.down};

@@ -53,6 +53,14 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   } else if (run.architecture == "qwen2") {
     options.model.architecture = model_files::Architecture::kQwen2;
     options.model.qkv_bias = true;
+  } else if (run.architecture == "mistral") {
+    options.model.architecture = model_files::Architecture::kMistral;
+    options.model.window = 5;
+  } else if (run.architecture == "qwen3") {
+    options.model.architecture = model_files::Architecture::kQwen3;
+    options.model.qk_norm = true;
+    options.model.window = 3;
+    options.model.window_begin = 1;
   }
   if (run.multiples_of_16) {
     options.model.hidden = 32;
@@ -204,7 +212,7 @@ std::vector<ParityOption> MakeOptions() {
            {"none", "optimizer", "gradients", "params", "all", "activations"}},
           {"tier", {"none", "host", "file"}},
           {"lossless", off_on},
-          {"architecture", {"llama", "llama3.1", "qwen2"}},
+          {"architecture", {"llama", "llama3.1", "mistral", "qwen2", "qwen3"}},
           {"tied", off_on},
           {"clip", off_on},
           {"dropout", {"0", kDropoutProbability}},

@@ -77,8 +77,9 @@ struct ParityCase {
   // The losses depend on these.
   bool quantized_weights = false;
   bool quantized_gradients = false;
-  // llama, llama3.1 (scaled rotary frequencies, all biases), qwen2 (biases of
-  // queries, keys and values)
+  // llama, llama3.1 (scaled rotary frequencies, all biases), mistral (a
+  // window), qwen2 (biases of queries, keys and values), qwen3 (norms of heads,
+  // a window in some layers)
   std::string architecture = "llama";
   bool tied = false;
   bool clip = false;

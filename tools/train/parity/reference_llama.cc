@@ -42,13 +42,14 @@ struct HeadSizes {
 void Rotate(const HeadSizes& sizes, size_t heads,
             const RotaryFrequencies& rotary, double direction, Numbers& x);
 
-// softmax(q k^T / sqrt(d)) v, causal, within each sequence. q is [tokens,
-// heads, d], k and v [tokens, kv_heads, d].
-Numbers Attend(const HeadSizes& sizes, const Numbers& q, const Numbers& k,
-               const Numbers& v);
-void AttendBackward(const HeadSizes& sizes, const Numbers& dy, const Numbers& q,
-                    const Numbers& k, const Numbers& v, Numbers& dq,
-                    Numbers& dk, Numbers& dv);
+// softmax(q k^T / sqrt(d)) v, causal, within each sequence, and within a window
+// of keys where that is not 0. q is [tokens, heads, d], k and v [tokens,
+// kv_heads, d].
+Numbers Attend(const HeadSizes& sizes, size_t window, const Numbers& q,
+               const Numbers& k, const Numbers& v);
+void AttendBackward(const HeadSizes& sizes, size_t window, const Numbers& dy,
+                    const Numbers& q, const Numbers& k, const Numbers& v,
+                    Numbers& dq, Numbers& dk, Numbers& dv);
 
 // Probabilities of a row of logits.
 Numbers Softmax(const double* logits, size_t count);
@@ -186,20 +187,22 @@ struct Query {
   size_t at;         // Of q and of the output.
   size_t first_key;  // Of k and v, in numbers.
   size_t stride;     // Between keys.
-  size_t keys;       // Those at its own position and before.
+  size_t keys;       // Those at its own position and before, in the window.
 };
 
 template <typename Function>
-void ForEachQuery(const HeadSizes& s, Function function) {
+void ForEachQuery(const HeadSizes& s, size_t window, Function function) {
   const size_t d = s.head_size, sharing = s.heads / s.kv_heads;
   for (size_t sequence = 0; sequence < s.sequences; ++sequence) {
     for (size_t i = 0; i < s.length; ++i) {
       for (size_t h = 0; h < s.heads; ++h) {
         const size_t first = sequence * s.length;
+        const size_t keys = window == 0 ? i + 1 : std::min(i + 1, window);
+        const size_t key = first + i + 1 - keys;
         function(Query{.at = ((first + i) * s.heads + h) * d,
-                       .first_key = (first * s.kv_heads + h / sharing) * d,
+                       .first_key = (key * s.kv_heads + h / sharing) * d,
                        .stride = s.kv_heads * d,
-                       .keys = i + 1});
+                       .keys = keys});
       }
     }
   }
@@ -223,11 +226,11 @@ Numbers Probabilities(const Query& query, size_t d, const Numbers& q,
 
 }  // namespace
 
-Numbers Attend(const HeadSizes& sizes, const Numbers& q, const Numbers& k,
-               const Numbers& v) {
+Numbers Attend(const HeadSizes& sizes, size_t window, const Numbers& q,
+               const Numbers& k, const Numbers& v) {
   const size_t d = sizes.head_size;
   Numbers y(q.size());
-  ForEachQuery(sizes, [&](const Query& query) {
+  ForEachQuery(sizes, window, [&](const Query& query) {
     const Numbers p = Probabilities(query, d, q, k);
     for (size_t j = 0; j < query.keys; ++j) {
       for (size_t i = 0; i < d; ++i) {
@@ -240,11 +243,11 @@ Numbers Attend(const HeadSizes& sizes, const Numbers& q, const Numbers& k,
 
 // The gradient of a softmax p of scores s is ds[j] = p[j] (dp[j] - sum over i
 // of p[i] dp[i]).
-void AttendBackward(const HeadSizes& sizes, const Numbers& dy, const Numbers& q,
-                    const Numbers& k, const Numbers& v, Numbers& dq,
-                    Numbers& dk, Numbers& dv) {
+void AttendBackward(const HeadSizes& sizes, size_t window, const Numbers& dy,
+                    const Numbers& q, const Numbers& k, const Numbers& v,
+                    Numbers& dq, Numbers& dk, Numbers& dv) {
   const size_t d = sizes.head_size;
-  ForEachQuery(sizes, [&](const Query& query) {
+  ForEachQuery(sizes, window, [&](const Query& query) {
     const Numbers p = Probabilities(query, d, q, k);
     Numbers dp(query.keys);
     for (size_t j = 0; j < query.keys; ++j) {
@@ -301,6 +304,9 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
       layer.query_bias = Zeros(queries, 1);
       layer.key_bias = layer.value_bias = Zeros(kvs, 1);
     }
+    if (model.qk_norm) {
+      layer.query_norm = layer.key_norm = Zeros(model.head_size, 1);
+    }
     if (model.output_bias) layer.output_bias = Zeros(model.hidden, 1);
   }
   weights.final_norm = Zeros(model.hidden, 1);
@@ -326,6 +332,8 @@ std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights) {
              {"self_attn.v_proj.bias", &layer.value_bias},
              {"self_attn.o_proj.weight", &layer.output},
              {"self_attn.o_proj.bias", &layer.output_bias},
+             {"self_attn.q_norm.weight", &layer.query_norm},
+             {"self_attn.k_norm.weight", &layer.key_norm},
              {"post_attention_layernorm.weight", &layer.mlp_norm},
              {"mlp.gate_proj.weight", &layer.gate},
              {"mlp.up_proj.weight", &layer.up},
@@ -373,6 +381,8 @@ using plain::Numbers;
 
 // The intermediate results of a layer.
 struct LayerPass {
+  size_t window = 0;
+  Numbers query_input, key_input;  // Of the norms of heads.
   Numbers input, normalised, query, key, value, attended;
   Numbers middle, middle_normalised, gate, up, product;
 };
@@ -466,6 +476,8 @@ class Model {
   // m = x + Wo attention(norm(x)); y = m + Wdown swiglu(norm(m)).
   Numbers ForwardLayer(const ReferenceLayer& w, Numbers x) {
     LayerPass& p = passes_.emplace_back();
+    p.window = static_cast<size_t>(
+        model_.WindowOf(static_cast<int64_t>(passes_.size()) - 1));
     p.input = std::move(x);
     p.normalised =
         plain::RmsNorm(p.input, w.attention_norm, model_.norm_epsilon);
@@ -475,9 +487,16 @@ class Model {
     AddBias(w.query_bias, p.query);
     AddBias(w.key_bias, p.key);
     AddBias(w.value_bias, p.value);
+    if (model_.qk_norm) {
+      p.query_input = std::move(p.query);
+      p.key_input = std::move(p.key);
+      p.query =
+          plain::RmsNorm(p.query_input, w.query_norm, model_.norm_epsilon);
+      p.key = plain::RmsNorm(p.key_input, w.key_norm, model_.norm_epsilon);
+    }
     plain::Rotate(heads_, heads_.heads, model_.rotary, 1, p.query);
     plain::Rotate(heads_, heads_.kv_heads, model_.rotary, 1, p.key);
-    p.attended = plain::Attend(heads_, p.query, p.key, p.value);
+    p.attended = plain::Attend(heads_, p.window, p.query, p.key, p.value);
     p.middle = plain::Linear(p.attended, w.output, Queries());
     AddBias(w.output_bias, p.middle);
     AddTo(p.middle, p.input);
@@ -543,10 +562,20 @@ class Model {
             dnormalised = ZerosLike(p.input), dx = ZerosLike(p.input);
     plain::LinearBackward(dmiddle, p.attended, w.output, Queries(), dattended,
                           gradients.output);
-    plain::AttendBackward(heads_, dattended, p.query, p.key, p.value, dquery,
-                          dkey, dvalue);
+    plain::AttendBackward(heads_, p.window, dattended, p.query, p.key, p.value,
+                          dquery, dkey, dvalue);
     plain::Rotate(heads_, heads_.heads, model_.rotary, -1, dquery);
     plain::Rotate(heads_, heads_.kv_heads, model_.rotary, -1, dkey);
+    if (model_.qk_norm) {
+      Numbers dinput = ZerosLike(dquery);
+      plain::RmsNormBackward(dquery, p.query_input, w.query_norm,
+                             model_.norm_epsilon, dinput, gradients.query_norm);
+      dquery = std::move(dinput);
+      dinput = ZerosLike(dkey);
+      plain::RmsNormBackward(dkey, p.key_input, w.key_norm, model_.norm_epsilon,
+                             dinput, gradients.key_norm);
+      dkey = std::move(dinput);
+    }
     AddRows(dquery, gradients.query_bias);
     AddRows(dkey, gradients.key_bias);
     AddRows(dvalue, gradients.value_bias);

@@ -74,6 +74,7 @@ struct ReferenceLayer {
   // Empty if the model has none.
   std::vector<double> query_bias = {}, key_bias = {}, value_bias = {};
   std::vector<double> output_bias = {};
+  std::vector<double> query_norm = {}, key_norm = {};
 };
 
 struct ReferenceWeights {

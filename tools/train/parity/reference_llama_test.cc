@@ -36,8 +36,11 @@ tensor_parallel::RotaryFrequencies FrequenciesFrom(const nlohmann::json& json) {
 }
 
 model_files::ModelConfig ConfigFrom(const nlohmann::json& json) {
-  const bool is_qwen2 = json.value("model_type", "llama") == "qwen2";
+  const std::string type = json.value("model_type", "llama");
+  const bool is_qwen2 = type == "qwen2", is_qwen3 = type == "qwen3";
   const bool biases = json.value("attention_bias", false);
+  const bool has_window =
+      json.contains("sliding_window") && !json.at("sliding_window").is_null();
   return {.vocabulary = json.at("vocab_size"),
           .hidden = json.at("hidden_size"),
           .intermediate = json.at("intermediate_size"),
@@ -48,10 +51,11 @@ model_files::ModelConfig ConfigFrom(const nlohmann::json& json) {
           .rotary = FrequenciesFrom(json),
           .norm_epsilon = json.at("rms_norm_eps"),
           .tied_embeddings = json.at("tie_word_embeddings"),
-          .architecture = is_qwen2 ? model_files::Architecture::kQwen2
-                                   : model_files::Architecture::kLlama,
           .qkv_bias = biases || is_qwen2,
-          .output_bias = biases};
+          .output_bias = biases,
+          .qk_norm = is_qwen3,
+          .window = has_window ? json.at("sliding_window").get<int64_t>() : 0,
+          .window_begin = json.value("max_window_layers", int64_t{0})};
 }
 
 nlohmann::json Fixture() {
@@ -77,7 +81,7 @@ std::vector<double> SlopesOf(ReferenceWeights& gradients) {
 
 TEST(ReferenceLlamaTest, GivesTheNumbersOfTransformers) {
   const nlohmann::json cases = Fixture();
-  ASSERT_THAT(cases, SizeIs(7));
+  ASSERT_THAT(cases, SizeIs(10));
   for (const nlohmann::json& expected : cases) {
     const model_files::ModelConfig model = ConfigFrom(expected.at("model"));
     SCOPED_TRACE(expected.at("model").dump());
@@ -115,7 +119,10 @@ const Sizes kSmallModels[] = {
                  .factor = 8,
                  .original_positions = 32},
       .qkv_bias = true,
-      .output_bias = true},
+      .output_bias = true,
+      .qk_norm = true,
+      .window = 3,
+      .window_begin = 1},
      1,
      5},
     {{.vocabulary = 7,

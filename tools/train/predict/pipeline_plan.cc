@@ -215,8 +215,8 @@ using tensor_parallel::Recompute;
 
 // The number of (query, visible key) pairs of a micro-batch.
 double CausalPairs(const RunOptions& options) {
-  const auto length = static_cast<double>(options.length);
-  return static_cast<double>(options.micro_batch) * length * (length + 1) / 2 /
+  return static_cast<double>(options.micro_batch * options.length) *
+         options.model.KeysPerQuery(options.length) /
          static_cast<double>(options.mesh.cp);
 }
 

@@ -60,12 +60,18 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
     TESSERA_ASSIGN_OR_RETURN(output_bias,
                              read(LlamaPart::kAttentionOutputBias));
   }
+  std::optional<Tensor> query_norm, key_norm;
+  if (reader.config().qk_norm) {
+    TESSERA_ASSIGN_OR_RETURN(query_norm, read(LlamaPart::kQueryNorm));
+    TESSERA_ASSIGN_OR_RETURN(key_norm, read(LlamaPart::kKeyNorm));
+  }
   TESSERA_ASSIGN_OR_RETURN(Tensor mlp_norm, read(LlamaPart::kMlpNorm));
   TESSERA_ASSIGN_OR_RETURN(Tensor gate_up, read(LlamaPart::kGateUp));
   TESSERA_ASSIGN_OR_RETURN(Tensor down, read(LlamaPart::kDown));
   return LlamaLayerWeights{std::move(attention_norm), std::move(qkv),
                            std::move(qkv_bias),       std::move(output),
-                           std::move(output_bias),    std::move(mlp_norm),
+                           std::move(output_bias),    std::move(query_norm),
+                           std::move(key_norm),       std::move(mlp_norm),
                            std::move(gate_up),        std::move(down)};
 }
 
@@ -143,7 +149,8 @@ absl::Status LlamaDecoder::Allocate() {
   const int64_t rows = std::min(capacity_, kMostAtOnce);
   TESSERA_ASSIGN_OR_RETURN(Tensor hidden, matrix(rows, config_.hidden));
   TESSERA_ASSIGN_OR_RETURN(Tensor normed, matrix(rows, config_.hidden));
-  TESSERA_ASSIGN_OR_RETURN(Tensor inverse, Tensor::Create(dtype, {{rows}}));
+  TESSERA_ASSIGN_OR_RETURN(Tensor inverse,
+                           Tensor::Create(dtype, {{rows * config_.heads}}));
   TESSERA_ASSIGN_OR_RETURN(Tensor query, matrix(rows, config_.QueryRows()));
   TESSERA_ASSIGN_OR_RETURN(Tensor attended, matrix(rows, config_.QueryRows()));
   TESSERA_ASSIGN_OR_RETURN(Tensor log_sums, matrix(rows, config_.heads));
@@ -208,7 +215,9 @@ absl::Status LlamaDecoder::RunBatch(std::span<const int64_t> tokens) {
       weights_.embedding(), {0, config_.vocabulary}, ids, hidden));
   for (size_t i = 0; i < caches_.size(); ++i) {
     const LlamaLayerWeights& layer = weights_.layers()[i];
-    TESSERA_RETURN_IF_ERROR(RunAttention(layer, caches_[i], first, count));
+    TESSERA_RETURN_IF_ERROR(
+        RunAttention(layer, caches_[i],
+                     config_.WindowOf(static_cast<int64_t>(i)), first, count));
     TESSERA_RETURN_IF_ERROR(RunMlp(layer, count));
   }
   return absl::OkStatus();
@@ -235,8 +244,8 @@ absl::Status LlamaDecoder::Project(ConstTensorView weight, int64_t begin,
 }
 
 absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
-                                        Cache& cache, int64_t first,
-                                        int64_t count) {
+                                        Cache& cache, int64_t window,
+                                        int64_t first, int64_t count) {
   const int64_t q = config_.QueryRows(), kv = config_.KvRows();
   const std::span<const int64_t> seen = positions_;
   TESSERA_ASSIGN_OR_RETURN(
@@ -265,11 +274,13 @@ absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
                            HeadsOf(query, config_.heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView key_heads,
                            HeadsOf(new_keys, config_.kv_heads));
+  TESSERA_RETURN_IF_ERROR(NormaliseHeads(layer.query_norm, query_heads));
+  TESSERA_RETURN_IF_ERROR(NormaliseHeads(layer.key_norm, key_heads));
   TESSERA_RETURN_IF_ERROR(
       ops_.Rotate(config_.rotary, /*inverse=*/false, now, query_heads));
   TESSERA_RETURN_IF_ERROR(
       ops_.Rotate(config_.rotary, /*inverse=*/false, now, key_heads));
-  TESSERA_RETURN_IF_ERROR(Attend(cache, query_heads));
+  TESSERA_RETURN_IF_ERROR(Attend(cache, window, query_heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView attended,
                            scratch_->attended.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
@@ -280,7 +291,19 @@ absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
   return ops_.AddBias(layer.output_bias->view(), hidden);
 }
 
-absl::Status LlamaDecoder::Attend(Cache& cache, ConstTensorView query) {
+absl::Status LlamaDecoder::NormaliseHeads(const std::optional<Tensor>& weight,
+                                          TensorView heads) {
+  if (!weight.has_value()) return absl::OkStatus();
+  const int64_t rows = heads.shape()[0] * heads.shape()[1];
+  TESSERA_ASSIGN_OR_RETURN(const TensorView x,
+                           heads.Reshape({{rows, heads.shape()[2]}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
+                           scratch_->inverse.view().Narrow(0, 0, rows));
+  return ops_.RmsNorm(config_.norm_epsilon, x, weight->view(), x, inverse);
+}
+
+absl::Status LlamaDecoder::Attend(Cache& cache, int64_t window,
+                                  ConstTensorView query) {
   const int64_t count = query.shape()[0];
   TESSERA_ASSIGN_OR_RETURN(const TensorView all_keys,
                            cache.keys.view().Narrow(0, 0, length()));
@@ -306,12 +329,22 @@ absl::Status LlamaDecoder::Attend(Cache& cache, ConstTensorView query) {
                            OneSequence(ConstTensorView(values)));
   TESSERA_ASSIGN_OR_RETURN(const TensorView outputs, OneSequence(output));
   TESSERA_ASSIGN_OR_RETURN(const TensorView statistics, OneSequence(log_sums));
-  return ops_.Attend(
-      {.query = queries,
-       .key = all_keys_of,
-       .value = all_values_of,
-       .scale = 1 / std::sqrt(static_cast<double>(config_.head_size))},
-      {.output = outputs, .log_sum_exp = statistics});
+  tensor_parallel::AttentionBlock block = {
+      .query = queries,
+      .key = all_keys_of,
+      .value = all_values_of,
+      .scale = 1 / std::sqrt(static_cast<double>(config_.head_size))};
+  std::vector<int64_t> first_keys;
+  if (window > 0) {
+    for (int64_t i = length() - count; i < length(); ++i) {
+      first_keys.push_back(std::max<int64_t>(0, i + 1 - window));
+    }
+    TESSERA_ASSIGN_OR_RETURN(
+        block.first_keys,
+        ConstTensorView::Of(std::span<const int64_t>(first_keys),
+                            {{1, count}}));
+  }
+  return ops_.Attend(block, {.output = outputs, .log_sum_exp = statistics});
 }
 
 absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,

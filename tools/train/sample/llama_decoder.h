@@ -55,6 +55,7 @@ struct LlamaLayerWeights {
   std::optional<Tensor> qkv_bias;
   Tensor attention_output;
   std::optional<Tensor> output_bias;
+  std::optional<Tensor> query_norm, key_norm;
   Tensor mlp_norm;
   Tensor gate_up;
   Tensor down;
@@ -123,7 +124,7 @@ class LlamaDecoder {
   struct Scratch {
     Tensor hidden;      // [, hidden]
     Tensor normed;      // [, hidden]
-    Tensor inverse;     // []
+    Tensor inverse;     // [heads], or [] of other norms.
     Tensor query;       // [, query rows]
     Tensor attended;    // [, query rows]
     Tensor log_sums;    // [, heads]
@@ -144,9 +145,11 @@ class LlamaDecoder {
   absl::Status CheckTokens(std::span<const int64_t> tokens) const;
   absl::Status RunBatch(std::span<const int64_t> tokens);
   absl::Status RunAttention(const LlamaLayerWeights& layer, Cache& cache,
-                            int64_t first, int64_t count);
-  // attended = attention of the last tokens over all.
-  absl::Status Attend(Cache& cache, ConstTensorView query);
+                            int64_t window, int64_t first, int64_t count);
+  absl::Status NormaliseHeads(const std::optional<Tensor>& weight,
+                              TensorView heads);
+  // attended = attention of the last tokens over all, or those of the window.
+  absl::Status Attend(Cache& cache, int64_t window, ConstTensorView query);
   absl::Status RunMlp(const LlamaLayerWeights& layer, int64_t count);
   // normed = the norm of `count` rows of hidden.
   absl::Status Normalise(ConstTensorView weight, int64_t begin, int64_t count);

@@ -125,6 +125,8 @@ std::pair<LlamaPart, int64_t> PartOf(const std::string& name) {
         {".qkv.bias", LlamaPart::kQkvBias},
         {".output.weight", LlamaPart::kAttentionOutput},
         {".output.bias", LlamaPart::kAttentionOutputBias},
+        {"query_norm", LlamaPart::kQueryNorm},
+        {"key_norm", LlamaPart::kKeyNorm},
         {"mlp_norm", LlamaPart::kMlpNorm},
         {"gate_up", LlamaPart::kGateUp},
         {".down", LlamaPart::kDown}}) {
@@ -179,6 +181,11 @@ TEST_P(LlamaDecoderTest, AgreesWithTheModelThatTrains) {
       config.qkv_bias = config.output_bias = true;
       config.rotary.scaling = tensor_parallel::RotaryScaling::kLinear;
       config.rotary.factor = 3;
+    } else {
+      config.architecture = model_files::Architecture::kQwen3;
+      config.qk_norm = true;
+      config.window = 4;
+      config.window_begin = 1;
     }
     config.norm_epsilon = 1e-3;
     RandomWeights reader(config);

@@ -17,6 +17,7 @@ from transformers import modeling_rope_utils
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen3 import modeling_qwen3
 
 CASES = [
     dict(vocab_size=11, hidden_size=12, intermediate_size=14, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -39,12 +40,23 @@ CASES = [
     dict(model_type="qwen2", vocab_size=8, hidden_size=12, intermediate_size=9, num_hidden_layers=2, num_attention_heads=6,
          num_key_value_heads=2, head_dim=2, rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True, sequences=2,
          length=6),
+    # Windows of 3 keys, in all layers, and in all but the first.
+    dict(model_type="mistral", vocab_size=7, hidden_size=8, intermediate_size=5, num_hidden_layers=2, num_attention_heads=4,
+         num_key_value_heads=2, head_dim=4, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=False, sequences=2,
+         length=8, sliding_window=3),
+    dict(model_type="qwen2", vocab_size=6, hidden_size=8, intermediate_size=6, num_hidden_layers=3, num_attention_heads=2,
+         num_key_value_heads=1, head_dim=4, rms_norm_eps=1e-6, rope_theta=1000.0, tie_word_embeddings=False, sequences=1,
+         length=9, use_sliding_window=True, sliding_window=3, max_window_layers=1),
+    dict(model_type="qwen3", vocab_size=8, hidden_size=10, intermediate_size=7, num_hidden_layers=2, num_attention_heads=4,
+         num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-4, rope_theta=1000.0, tie_word_embeddings=True, sequences=2,
+         length=6, attention_bias=True),
 ]
 
 MODELS = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
 }
 
 
@@ -73,12 +85,13 @@ def tensors_of(model):
     for layer in range(model.config.num_hidden_layers):
         names += ["model.layers.%d.%s.%s" % (layer, name, kind) for name in (
             "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-            "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj") for kind in ("weight", "bias")]
+            "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj") for kind in ("weight", "bias")]
     names.append("model.norm.weight")
     if not model.config.tie_word_embeddings:
         names.append("lm_head.weight")
     parameters = dict(model.named_parameters())
-    names = [name for name in names if name in parameters or not name.endswith(".bias")]
+    optional = (".bias", "self_attn.q_norm.weight", "self_attn.k_norm.weight")
+    names = [name for name in names if name in parameters or not name.endswith(optional)]
     if set(names) != set(parameters):
         sys.exit("the model's weights are %s" % sorted(parameters))
     return [(name, parameters[name]) for name in names]
@@ -130,7 +143,7 @@ def run(case):
 
 def main():
     singles = [run(case) for case in CASES]
-    for module in (modeling_llama, modeling_mistral, modeling_qwen2, modeling_rope_utils):
+    for module in (modeling_llama, modeling_mistral, modeling_qwen2, modeling_qwen3, modeling_rope_utils):
         use_doubles(module)
     documents = []
     for case, single in zip(CASES, singles):

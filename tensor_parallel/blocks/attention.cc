@@ -340,8 +340,10 @@ absl::StatusOr<ContextAttention::Inputs> AttentionCore::InputsOf(
                            BySequence(batch, activations.key.view()));
   TESSERA_ASSIGN_OR_RETURN(const TensorView value,
                            BySequence(batch, activations.value.view()));
-  TESSERA_ASSIGN_OR_RETURN(const std::optional<ConstTensorView> first_keys,
-                           mask_.Of(batch.sequences));
+  std::optional<ConstTensorView> first_keys = activations.first_keys;
+  if (!first_keys.has_value()) {
+    TESSERA_ASSIGN_OR_RETURN(first_keys, mask_.Of(batch.sequences));
+  }
   return ContextAttention::Inputs{query, key, value, first_keys};
 }
 

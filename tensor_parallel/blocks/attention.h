@@ -164,6 +164,10 @@ struct AttentionActivations {
   PooledTensor log_sum_exp;  // [tokens, its heads], statistics.
   PooledTensor qkv_gradient;
   HeadNormActivations query_norm, key_norm;  // Empty without norms.
+  // A mask of the micro-batch, as ContextAttention::Inputs has it, which
+  // replaces that of the options' window. Set it before the forward; it is kept
+  // by the caller until the last backward.
+  std::optional<ConstTensorView> first_keys = {};
 };
 
 class AttentionCore {

@@ -179,14 +179,16 @@ absl::Status TransformerBlock::NormaliseMiddle(BlockActivations& a) {
                               a.mlp_norm_);
 }
 
-absl::Status TransformerBlock::Forward(int64_t sequences, ConstTensorView x,
-                                       TensorView y, BlockActivations& a,
-                                       std::optional<int64_t> first_sequence) {
+absl::Status TransformerBlock::Forward(
+    int64_t sequences, ConstTensorView x, TensorView y, BlockActivations& a,
+    std::optional<int64_t> first_sequence,
+    const std::optional<ConstTensorView>& first_keys) {
   TESSERA_RETURN_IF_ERROR(CheckStage(a, Stage::kForward));
   TESSERA_ASSIGN_OR_RETURN(a.batch_, BatchOf(sequences));
   TESSERA_RETURN_IF_ERROR(CheckTensor("x", x, a.batch_));
   TESSERA_RETURN_IF_ERROR(CheckTensor("y", y, a.batch_));
   a.first_sequence_ = first_sequence;
+  a.attention_.first_keys = first_keys;
   a.input_view_ = x;
   if (!options_.borrows_tensors) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView input,

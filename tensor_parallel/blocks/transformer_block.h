@@ -251,9 +251,13 @@ class TransformerBlock {
   // InvalidArgument if a tensor is not as above.
   // `first_sequence` is the number of the first sequence in the data, from
   // which the masks of dropout follow; without it nothing is dropped.
-  absl::Status Forward(int64_t sequences, ConstTensorView x, TensorView y,
-                       BlockActivations& activations,
-                       std::optional<int64_t> first_sequence = std::nullopt);
+  // `first_keys` is a mask of the micro-batch instead of that of the window
+  // (AttentionActivations), in memory that stays until the last backward.
+  absl::Status Forward(
+      int64_t sequences, ConstTensorView x, TensorView y,
+      BlockActivations& activations,
+      std::optional<int64_t> first_sequence = std::nullopt,
+      const std::optional<ConstTensorView>& first_keys = std::nullopt);
   absl::Status BackwardInput(ConstTensorView y_gradient, TensorView x_gradient,
                              BlockActivations& activations);
   // Adds to the gradients of the weights.

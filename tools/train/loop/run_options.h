@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <numbers>
+#include <optional>
 #include <string>
 
 #include "base/dtype/dtype.h"
@@ -75,6 +76,8 @@ struct RunOptions {
   int64_t steps = 1;
   uint64_t seed = 1;
   double dropout = 0;  // See tensor_parallel/blocks/transformer_block.h.
+  // LlamaOptions::document_end.
+  std::optional<int64_t> document_end = {};
   LearningRate learning_rate = {};
 
   // A generator's name, "auto", or "file" for `schedule_table`.

@@ -170,6 +170,7 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
            .recompute = options_.recompute,
            .dropout = options_.dropout,
            .seed = options_.seed,
+           .document_end = options_.document_end,
            .shares_table = !map.two_way()},
           map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value()))));
   return absl::OkStatus();

@@ -209,10 +209,25 @@ absl::Status CheckValidation(const Settings& settings,
 
 }  // namespace
 
+namespace {
+
+absl::Status CheckDocuments(const Settings& settings,
+                            const text::Tokenizer& tokenizer) {
+  if (!settings.document_attention || tokenizer.end_of_text().has_value()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--document_attention=true: the tokenizer has no token that ends a "
+      "document; give another --tokenizer, or --document_attention=false");
+}
+
+}  // namespace
+
 absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
   const std::string names = absl::StrJoin(settings.data, ",");
   TrainingData data;
   TESSERA_ASSIGN_OR_RETURN(data.tokenizer, OpenTokenizer(settings));
+  TESSERA_RETURN_IF_ERROR(CheckDocuments(settings, *data.tokenizer));
   TESSERA_ASSIGN_OR_RETURN(data.corpus, OpenCorpus(settings, *data.tokenizer),
                            tools::FlagError("data", names, _));
   TESSERA_ASSIGN_OR_RETURN(

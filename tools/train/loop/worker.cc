@@ -245,6 +245,9 @@ absl::Status Worker::MakeMeter() {
 absl::Status Worker::MakeRank() {
   TESSERA_ASSIGN_OR_RETURN(RunOptions options,
                            RunOptionsFrom(settings_, model_));
+  if (settings_.document_attention) {
+    options.document_end = data_.tokenizer->end_of_text();
+  }
   TESSERA_ASSIGN_OR_RETURN(tiers_,
                            OffloadTiers::Create(settings_, meter_->tiers()));
   tiers_->AddTo(options);

@@ -1,5 +1,7 @@
 #include "tools/train/model/llama_stage.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <map>
 #include <optional>
@@ -152,6 +154,59 @@ tp::Parameter* LlamaLayers::TiedTable(size_t window) {
 absl::Status LlamaLayers::FinishGradients(size_t window) {
   if (blocks_[window] != nullptr) return blocks_[window]->FinishGradients();
   return IsHead(window) ? head_->FinishGradients() : absl::OkStatus();
+}
+
+std::vector<int64_t> FirstPositions(std::span<const int64_t> tokens,
+                                    int64_t sequences, int64_t length,
+                                    int64_t document_end, int64_t window) {
+  std::vector<int64_t> first;
+  first.reserve(static_cast<size_t>(sequences * length));
+  for (int64_t s = 0; s < sequences; ++s) {
+    int64_t begin = 0;
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t in_window = window == 0 ? 0 : i + 1 - window;
+      first.push_back(std::max(begin, in_window));
+      if (tokens[static_cast<size_t>(s * (length + 1) + i)] == document_end) {
+        begin = i + 1;
+      }
+    }
+  }
+  return first;
+}
+
+absl::StatusOr<std::optional<ConstTensorView>> DocumentMasks::Of(
+    LlamaLayers& layers, size_t window, int32_t microbatch,
+    TokenSource& tokens) {
+  const LlamaOptions& options = layers.options();
+  const auto& core = layers.block(window)->attention().core();
+  if (!options.document_end.has_value() || core == nullptr) {
+    return std::optional<ConstTensorView>();
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::span<const int64_t> all,
+                           tokens.Tokens(microbatch));
+  if (static_cast<int64_t>(all.size()) !=
+      options.sequences * (options.length + 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("micro-batch ", microbatch, " has ", all.size(),
+                     " tokens; ", options.sequences, " sequences of ",
+                     options.length + 1, " are needed"));
+  }
+  const int64_t keys = options.model.WindowOf(layers.numbers()[window] - 1);
+  std::vector<int64_t> first = FirstPositions(
+      all, options.sequences, options.length, *options.document_end, keys);
+  Mask& mask = masks_.try_emplace({microbatch, keys}, pool_).first->second;
+  if (!mask.table.held() || mask.first_positions != first) {
+    const std::vector<int64_t> numbers = core->FirstKeys(first);
+    const std::array<int64_t, 3> shape =
+        core->FirstKeysShape(options.sequences);
+    TESSERA_ASSIGN_OR_RETURN(const TensorView table,
+                             mask.table.Reserve(DType::kI64, shape));
+    TESSERA_RETURN_IF_ERROR(staging_.Upload(
+        std::as_bytes(std::span(numbers)),
+        {table.data(), static_cast<size_t>(table.size_in_bytes())}));
+    mask.first_positions = std::move(first);
+  }
+  return std::optional(ConstTensorView(mask.table.view()));
 }
 
 namespace tp = tensor_parallel;
@@ -408,6 +463,11 @@ class BlockStage final : public LlamaStage {
  public:
   using LlamaStage::LlamaStage;
 
+  absl::Status LoadInputs(const pipeline::MicroBatchInputs& inputs) override {
+    TESSERA_RETURN_IF_ERROR(LlamaStage::LoadInputs(inputs));
+    return MaskOf(inputs.microbatch).status();
+  }
+
   absl::Status Forward(const pipeline::ForwardPass& pass) override {
     TESSERA_RETURN_IF_ERROR(BeginForward());
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
@@ -416,9 +476,11 @@ class BlockStage final : public LlamaStage {
         pass.training
             ? std::optional(passes_.tokens.FirstSequence(pass.microbatch))
             : std::nullopt;
+    TESSERA_ASSIGN_OR_RETURN(const std::optional<ConstTensorView> mask,
+                             MaskOf(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(block().Forward(layers_.options().sequences,
                                             *pass.input, *pass.output, *flight,
-                                            first_sequence));
+                                            first_sequence, mask));
     return SendAway(pass, *flight);
   }
   absl::Status BackwardInput(const pipeline::BackwardPass& pass) override {
@@ -450,6 +512,9 @@ class BlockStage final : public LlamaStage {
 
  private:
   tp::TransformerBlock& block() { return *layers_.block(window_); }
+  absl::StatusOr<std::optional<ConstTensorView>> MaskOf(int32_t microbatch) {
+    return passes_.documents.Of(layers_, window_, microbatch, passes_.tokens);
+  }
 
   Flights<tp::BlockActivations> flights_;
 };

@@ -25,6 +25,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -128,6 +129,9 @@ struct LlamaOptions {
   // seed.
   double dropout = 0;
   uint64_t seed = 0;
+  // A token attends only to its own document, which this token ends. None: to
+  // all earlier tokens of the sequence.
+  std::optional<int64_t> document_end = {};
   // A head on the rank of the embedding shares its table, if the model ties
   // them. Otherwise each has a table, and the caller sums their gradients.
   bool shares_table = true;
@@ -219,6 +223,43 @@ class LlamaLayers {
   std::vector<ParameterWindow> windows_;
 };
 
+// Of each token of `sequences` sequences of `length`, the position at which its
+// document begins, or the first one of the window (0: none) if that is later.
+// `tokens` are [sequences, length + 1]; `document_end` is the last token of a
+// document.
+std::vector<int64_t> FirstPositions(std::span<const int64_t> tokens,
+                                    int64_t sequences, int64_t length,
+                                    int64_t document_end, int64_t window);
+
+// The masks of documents on the device, by micro-batch and window: the blocks
+// of a rank share them. Memory stays a micro-batch's from step to step.
+class DocumentMasks {
+ public:
+  // `pool` and `staging` outlive it.
+  DocumentMasks(tensor_parallel::TensorPool& pool, StagingPool& staging)
+      : pool_(pool), staging_(staging) {}
+
+  // For TransformerBlock::Forward. Uploads a mask if the micro-batch has other
+  // documents than before. None without LlamaOptions::document_end, or if the
+  // rank has no heads.
+  absl::StatusOr<std::optional<ConstTensorView>> Of(LlamaLayers& layers,
+                                                    size_t window,
+                                                    int32_t microbatch,
+                                                    TokenSource& tokens);
+
+ private:
+  struct Mask {
+    explicit Mask(tensor_parallel::TensorPool& pool) : table(pool) {}
+
+    tensor_parallel::PooledTensor table;
+    std::vector<int64_t> first_positions;
+  };
+
+  tensor_parallel::TensorPool& pool_;
+  StagingPool& staging_;
+  std::map<std::pair<int32_t, int64_t>, Mask> masks_;
+};
+
 // Shared by the stages of a rank. The references must outlive it.
 struct LlamaPasses {
   static constexpr int64_t kNever = INT64_MAX;
@@ -233,7 +274,8 @@ struct LlamaPasses {
         weights(weights),
         store(store),
         pool(group.memory()),
-        staging(group.queue()) {}
+        staging(group.queue()),
+        documents(pool, staging) {}
 
   // Before the first pass of a step. Passes may be captured and replayed
   // (pipeline::ExecutorOptions::captures) unless there is a store or dropout,
@@ -249,6 +291,7 @@ struct LlamaPasses {
   ActivationStore* const store;      // Null: no offloading.
   tensor_parallel::TensorPool pool;  // For activations.
   StagingPool staging;               // For tokens.
+  DocumentMasks documents;
   // Scales the loss, and so the gradients, of this step.
   double loss_factor = 1;
   // When the first forward of the step began, in nanoseconds of

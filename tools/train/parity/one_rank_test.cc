@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct Shape {
   std::string name;
   model_files::ModelConfig model;
   int64_t sequences, length;
+  std::optional<int64_t> document_end = {};
 
   friend std::ostream& operator<<(std::ostream& os, const Shape& shape) {
     return os << shape.name;
@@ -43,13 +45,15 @@ class OneRankTest : public ::testing::TestWithParam<Shape> {
     return {.model = GetParam().model,
             .sequences = GetParam().sequences,
             .length = GetParam().length,
-            .dtype = dtype};
+            .dtype = dtype,
+            .document_end = GetParam().document_end};
   }
 
   ReferencePass Reference() const {
-    return RunReference(GetParam().model, weights_,
-                        {tokens_, static_cast<size_t>(GetParam().sequences),
-                         static_cast<size_t>(GetParam().length)});
+    return RunReference(
+        GetParam().model, weights_,
+        {tokens_, static_cast<size_t>(GetParam().sequences),
+         static_cast<size_t>(GetParam().length), GetParam().document_end});
   }
 
   // Errors of each gradient are relative to the tensor's largest element, or to
@@ -305,6 +309,21 @@ INSTANTIATE_TEST_SUITE_P(
                .window_begin = 1},
               2,
               6},
+        Shape{"DocumentsAndAWindowInTheSecondLayer",
+              {.vocabulary = 5,
+               .hidden = 8,
+               .intermediate = 7,
+               .layers = 2,
+               .heads = 4,
+               .kv_heads = 2,
+               .head_size = 4,
+               .architecture = model_files::Architecture::kQwen2,
+               .qkv_bias = true,
+               .window = 3,
+               .window_begin = 1},
+              3,
+              13,
+              2},
         Shape{"OneTokenOfTwoWords",
               {.vocabulary = 2,
                .hidden = 2,

@@ -15,6 +15,7 @@ namespace tessera::train {
 
 ParityCase PlainCase(const ParityCase& run) {
   return {.architecture = run.architecture,
+          .documents = run.documents,
           .tied = run.tied,
           .clip = run.clip,
           .dropout = run.dropout,
@@ -74,6 +75,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.micro_batch = run.micro_batch;
   options.length = run.length;
   options.dropout = run.dropout;
+  if (run.documents) options.document_end = 'e';
   options.steps = run.steps;
   options.learning_rate = {.peak = 0.01,
                            .least = 0.001,
@@ -124,7 +126,8 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " offload=" << run.offload << " tier=" << run.tier
             << " lossless=" << run.lossless
             << " speculative_bytes=" << run.speculative_bytes
-            << " architecture=" << run.architecture << " tied=" << run.tied
+            << " architecture=" << run.architecture
+            << " documents=" << run.documents << " tied=" << run.tied
             << " clip=" << run.clip << " dropout=" << run.dropout
             << " kv_heads=" << run.kv_heads << " moments=" << run.moments
             << " length=" << run.length << " layers=" << run.layers << " "
@@ -163,6 +166,7 @@ enum Place {
   kTier,
   kLossless,
   kArchitecture,
+  kDocuments,
   kTied,
   kClip,
   kDropout,
@@ -213,6 +217,7 @@ std::vector<ParityOption> MakeOptions() {
           {"tier", {"none", "host", "file"}},
           {"lossless", off_on},
           {"architecture", {"llama", "llama3.1", "mistral", "qwen2", "qwen3"}},
+          {"documents", off_on},
           {"tied", off_on},
           {"clip", off_on},
           {"dropout", {"0", kDropoutProbability}},
@@ -435,6 +440,7 @@ ParityCase CaseOf(const CoveringRow& row) {
       .tier = chosen.value(kTier),
       .lossless = chosen.on(kLossless),
       .architecture = chosen.value(kArchitecture),
+      .documents = chosen.on(kDocuments),
       .tied = chosen.on(kTied),
       .clip = chosen.on(kClip),
       .dropout = chosen.is_not(kDropout, "0") ? 0.1 : 0,

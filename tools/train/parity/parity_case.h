@@ -81,6 +81,8 @@ struct ParityCase {
   // window), qwen2 (biases of queries, keys and values), qwen3 (norms of heads,
   // a window in some layers)
   std::string architecture = "llama";
+  // Tokens attend only to their own document; a frequent letter ends it.
+  bool documents = false;
   bool tied = false;
   bool clip = false;
   double dropout = 0;

@@ -67,6 +67,12 @@ TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
       EXPECT_GE(RowsWith(axis, size, "lossless", "on"), 1) << axis << size;
       EXPECT_GE(RowsWith(axis, size, "recompute", "full"), 1) << axis << size;
       EXPECT_GE(RowsWith(axis, size, "tied", "on"), 1) << axis << size;
+      EXPECT_GE(RowsWith(axis, size, "documents", "on"), 1) << axis << size;
+      for (const char* architecture :
+           {"llama", "llama3.1", "mistral", "qwen2", "qwen3"}) {
+        EXPECT_GE(RowsWith(axis, size, "architecture", architecture), 1)
+            << axis << size << architecture;
+      }
       EXPECT_GE(RowsWith(axis, size, "dropout", "0.1"), 1) << axis << size;
     }
   }
@@ -212,6 +218,8 @@ TEST_F(ParityOptionsTest, ACaseIsWhatItsRowSays) {
     EXPECT_EQ(run.offload, ValueOf(row, "offload"));
     EXPECT_EQ(run.tier, ValueOf(row, "tier"));
     EXPECT_EQ(run.lossless, ValueOf(row, "lossless") == "on");
+    EXPECT_EQ(run.architecture, ValueOf(row, "architecture"));
+    EXPECT_EQ(run.documents, ValueOf(row, "documents") == "on");
     EXPECT_EQ(run.tied, ValueOf(row, "tied") == "on");
     EXPECT_EQ(run.clip, ValueOf(row, "clip") == "on");
     EXPECT_EQ(absl::StrCat(run.dropout), ValueOf(row, "dropout"));

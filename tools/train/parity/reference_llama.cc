@@ -16,6 +16,7 @@ using tensor_parallel::RotaryScaling;
 namespace plain {
 
 using Numbers = std::vector<double>;  // Row by row.
+using Counts = std::vector<size_t>;   // By token.
 
 // y[r] = w x[r], for rows of `inputs` numbers; w is [outputs, inputs].
 Numbers Linear(const Numbers& x, const Numbers& w, size_t inputs);
@@ -42,14 +43,14 @@ struct HeadSizes {
 void Rotate(const HeadSizes& sizes, size_t heads,
             const RotaryFrequencies& rotary, double direction, Numbers& x);
 
-// softmax(q k^T / sqrt(d)) v, causal, within each sequence, and within a window
-// of keys where that is not 0. q is [tokens, heads, d], k and v [tokens,
+// softmax(q k^T / sqrt(d)) v, causal, of as many keys, its own being the last
+// one, as a token has in `seen`. q is [tokens, heads, d], k and v [tokens,
 // kv_heads, d].
-Numbers Attend(const HeadSizes& sizes, size_t window, const Numbers& q,
+Numbers Attend(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
                const Numbers& k, const Numbers& v);
-void AttendBackward(const HeadSizes& sizes, size_t window, const Numbers& dy,
-                    const Numbers& q, const Numbers& k, const Numbers& v,
-                    Numbers& dq, Numbers& dk, Numbers& dv);
+void AttendBackward(const HeadSizes& sizes, const Counts& seen,
+                    const Numbers& dy, const Numbers& q, const Numbers& k,
+                    const Numbers& v, Numbers& dq, Numbers& dk, Numbers& dv);
 
 // Probabilities of a row of logits.
 Numbers Softmax(const double* logits, size_t count);
@@ -191,13 +192,13 @@ struct Query {
 };
 
 template <typename Function>
-void ForEachQuery(const HeadSizes& s, size_t window, Function function) {
+void ForEachQuery(const HeadSizes& s, const Counts& seen, Function function) {
   const size_t d = s.head_size, sharing = s.heads / s.kv_heads;
   for (size_t sequence = 0; sequence < s.sequences; ++sequence) {
     for (size_t i = 0; i < s.length; ++i) {
       for (size_t h = 0; h < s.heads; ++h) {
         const size_t first = sequence * s.length;
-        const size_t keys = window == 0 ? i + 1 : std::min(i + 1, window);
+        const size_t keys = seen[first + i];
         const size_t key = first + i + 1 - keys;
         function(Query{.at = ((first + i) * s.heads + h) * d,
                        .first_key = (key * s.kv_heads + h / sharing) * d,
@@ -226,11 +227,11 @@ Numbers Probabilities(const Query& query, size_t d, const Numbers& q,
 
 }  // namespace
 
-Numbers Attend(const HeadSizes& sizes, size_t window, const Numbers& q,
+Numbers Attend(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
                const Numbers& k, const Numbers& v) {
   const size_t d = sizes.head_size;
   Numbers y(q.size());
-  ForEachQuery(sizes, window, [&](const Query& query) {
+  ForEachQuery(sizes, seen, [&](const Query& query) {
     const Numbers p = Probabilities(query, d, q, k);
     for (size_t j = 0; j < query.keys; ++j) {
       for (size_t i = 0; i < d; ++i) {
@@ -243,11 +244,11 @@ Numbers Attend(const HeadSizes& sizes, size_t window, const Numbers& q,
 
 // The gradient of a softmax p of scores s is ds[j] = p[j] (dp[j] - sum over i
 // of p[i] dp[i]).
-void AttendBackward(const HeadSizes& sizes, size_t window, const Numbers& dy,
-                    const Numbers& q, const Numbers& k, const Numbers& v,
-                    Numbers& dq, Numbers& dk, Numbers& dv) {
+void AttendBackward(const HeadSizes& sizes, const Counts& seen,
+                    const Numbers& dy, const Numbers& q, const Numbers& k,
+                    const Numbers& v, Numbers& dq, Numbers& dk, Numbers& dv) {
   const size_t d = sizes.head_size;
-  ForEachQuery(sizes, window, [&](const Query& query) {
+  ForEachQuery(sizes, seen, [&](const Query& query) {
     const Numbers p = Probabilities(query, d, q, k);
     Numbers dp(query.keys);
     for (size_t j = 0; j < query.keys; ++j) {
@@ -381,7 +382,7 @@ using plain::Numbers;
 
 // The intermediate results of a layer.
 struct LayerPass {
-  size_t window = 0;
+  plain::Counts seen;              // Keys of each token.
   Numbers query_input, key_input;  // Of the norms of heads.
   Numbers input, normalised, query, key, value, attended;
   Numbers middle, middle_normalised, gate, up, product;
@@ -469,6 +470,22 @@ class Model {
     const size_t sequence = token / batch_.length;
     return static_cast<size_t>(batch_.tokens[token + sequence + 1]);
   }
+  // The keys that each token sees: back to the first token of the sequence, the
+  // one after a document's end, or as many as the window (0: none) has.
+  plain::Counts SeenIn(size_t window) const {
+    plain::Counts seen;
+    for (size_t t = 0; t < tokens(); ++t) {
+      const size_t own = t % batch_.length;
+      size_t count = 1;
+      while (count <= own && (window == 0 || count < window)) {
+        const auto before = static_cast<int64_t>(InputOf(t - count));
+        if (batch_.document_end == before) break;
+        ++count;
+      }
+      seen.push_back(count);
+    }
+    return seen;
+  }
   const Numbers& table() const {
     return model_.tied_embeddings ? weights_.embedding : weights_.head;
   }
@@ -476,8 +493,8 @@ class Model {
   // m = x + Wo attention(norm(x)); y = m + Wdown swiglu(norm(m)).
   Numbers ForwardLayer(const ReferenceLayer& w, Numbers x) {
     LayerPass& p = passes_.emplace_back();
-    p.window = static_cast<size_t>(
-        model_.WindowOf(static_cast<int64_t>(passes_.size()) - 1));
+    p.seen = SeenIn(static_cast<size_t>(
+        model_.WindowOf(static_cast<int64_t>(passes_.size()) - 1)));
     p.input = std::move(x);
     p.normalised =
         plain::RmsNorm(p.input, w.attention_norm, model_.norm_epsilon);
@@ -496,7 +513,7 @@ class Model {
     }
     plain::Rotate(heads_, heads_.heads, model_.rotary, 1, p.query);
     plain::Rotate(heads_, heads_.kv_heads, model_.rotary, 1, p.key);
-    p.attended = plain::Attend(heads_, p.window, p.query, p.key, p.value);
+    p.attended = plain::Attend(heads_, p.seen, p.query, p.key, p.value);
     p.middle = plain::Linear(p.attended, w.output, Queries());
     AddBias(w.output_bias, p.middle);
     AddTo(p.middle, p.input);
@@ -562,7 +579,7 @@ class Model {
             dnormalised = ZerosLike(p.input), dx = ZerosLike(p.input);
     plain::LinearBackward(dmiddle, p.attended, w.output, Queries(), dattended,
                           gradients.output);
-    plain::AttendBackward(heads_, p.window, dattended, p.query, p.key, p.value,
+    plain::AttendBackward(heads_, p.seen, dattended, p.query, p.key, p.value,
                           dquery, dkey, dvalue);
     plain::Rotate(heads_, heads_.heads, model_.rotary, -1, dquery);
     plain::Rotate(heads_, heads_.kv_heads, model_.rotary, -1, dkey);

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -117,6 +118,8 @@ struct ReferenceBatch {
   std::span<const int64_t> tokens;
   size_t sequences = 1;
   size_t length = 0;
+  // Ends a document: tokens see only those of their own. None: all earlier.
+  std::optional<int64_t> document_end = {};
 };
 
 struct ReferencePass {

@@ -246,6 +246,8 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
                                                : ReduceChoice::kAuto;
   options.chunks = settings.parallel.chunks;
   options.dropout = settings.dropout;
+  // The tokenizer, which is not known here, has the token.
+  if (settings.document_attention) options.document_end = -1;
   options.sequence_parallel = settings.sequence_parallel;
   options.overlap_chunks = settings.overlap_chunks;
   options.zigzag = settings.context == "zigzag";

@@ -240,6 +240,9 @@ constexpr SettingsField kFields[] = {
     {"epsilon", &Settings::epsilon, "AdamW's epsilon"},
     {"clip_norm", &Settings::clip_norm,
      "limit of the gradient norm; 0: no clipping"},
+    {"document_attention", &Settings::document_attention,
+     "tokens attend only to earlier ones of their own document, instead of all "
+     "earlier ones of the sequence"},
     {"dropout", &Settings::dropout,
      "probability with which elements of the outputs of attention and MLP are "
      "dropped; the same ones on every mesh"},

@@ -92,6 +92,7 @@ struct Settings {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double clip_norm = 1;
+  bool document_attention = false;
   double dropout = 0;  // Of the outputs of attention and MLP.
 
   // The outputs. Paths are relative to UserPath.

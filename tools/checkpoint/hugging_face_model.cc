@@ -13,14 +13,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/dtype/convert.h"
 #include "base/file.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "base/tensor/tensor_view.h"
 #include "tools/checkpoint/write_run.h"
 #include "tools/model_files/hugging_face_config.h"
+#include "tools/model_files/hugging_face_weights.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_header.h"
 #include "tools/model_files/safetensors_set.h"
@@ -180,9 +179,8 @@ absl::Status ExportModel(const std::string& checkpoint,
 
 namespace {
 
+using model_files::HuggingFaceWeights;
 using model_files::ModelConfig;
-using model_files::SafetensorsSet;
-using model_files::StoredTensor;
 using tensor_parallel::IndexRange;
 using train::HeldTensor;
 using zero3::StateArray;
@@ -190,37 +188,12 @@ using zero3::StatePart;
 
 constexpr int64_t kWeightsAtOnce = int64_t{1} << 22;
 
-absl::Status CheckTensors(const SafetensorsSet& set, const ModelConfig& config,
-                          const std::string& model) {
-  for (const StoredTensor& needed : model_files::HuggingFaceTensors(
-           config, model_files::ElementType::kF32)) {
-    const StoredTensor* const found = set.Find(needed.name);
-    if (found == nullptr) {
-      return absl::NotFoundError(
-          absl::StrCat(QuotedPath(model), " has no tensor ",
-                       Quoted(needed.name), ", which its config.json needs"));
-    }
-    if (found->shape == needed.shape) continue;
-    return absl::DataLossError(absl::StrCat(
-        QuotedPath(model), ": tensor ", Quoted(needed.name), " is [",
-        absl::StrJoin(found->shape, ", "), "]; its config.json needs [",
-        absl::StrJoin(needed.shape, ", "), "]"));
-  }
-  return absl::OkStatus();
-}
-
-// Errors in files are not bad usage.
-absl::Status AsDamage(const absl::Status& status) {
-  if (!absl::IsInvalidArgument(status)) return status;
-  return absl::DataLossError(status.message());
-}
-
 // Assembles whole rows of a run's tensors from those of Hugging Face.
 class Weights {
  public:
-  Weights(const SafetensorsSet& set, const ModelConfig& config)
-      : set_(set), config_(config) {
-    for (LlamaParameter& parameter : model_files::LlamaParameters(config)) {
+  explicit Weights(const HuggingFaceWeights& files)
+      : files_(files), config_(files.config().model) {
+    for (LlamaParameter& parameter : model_files::LlamaParameters(config_)) {
       std::string name = train::RunTensorName(parameter.part, parameter.layer);
       parameters_.emplace(std::move(name), std::move(parameter));
     }
@@ -275,19 +248,8 @@ class Weights {
                         IndexRange rows, int64_t place, const StateArray& to) {
     const int64_t columns = held.shape.size() == 2 ? held.shape[1] : 1;
     rows_.resize(static_cast<size_t>(rows.size() * columns));
-    for (const HuggingFacePiece& piece :
-         model_files::PiecesOfRows(parameter, rows.begin, rows.end)) {
-      const std::span<float> some = std::span(rows_).subspan(
-          static_cast<size_t>((piece.target_row - rows.begin) * columns),
-          static_cast<size_t>(piece.rows * columns));
-      std::vector<int64_t> shape = held.shape;
-      shape[0] = piece.rows;
-      TESSERA_ASSIGN_OR_RETURN(
-          const TensorView view,
-          TensorView::Create(std::as_writable_bytes(some), DType::kF32, shape));
-      TESSERA_RETURN_IF_ERROR(
-          set_.ReadRows(piece.name, piece.source_row, view));
-    }
+    TESSERA_RETURN_IF_ERROR(files_.Read(parameter.part, parameter.layer,
+                                        rows.begin, rows.end, rows_));
     for (int64_t row = 0; row < rows.size(); ++row) {
       TESSERA_RETURN_IF_ERROR(
           CopyRow(std::span<const float>(rows_).subspan(
@@ -314,7 +276,7 @@ class Weights {
                     static_cast<size_t>((end - begin) * width)});
   }
 
-  const SafetensorsSet& set_;
+  const HuggingFaceWeights& files_;
   const ModelConfig& config_;
   std::map<std::string, LlamaParameter> parameters_;
   std::vector<float> rows_;
@@ -325,10 +287,9 @@ class Weights {
 absl::StatusOr<std::string> ImportModel(const std::string& model,
                                         const std::string& directory,
                                         const ImportOptions& options) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const model_files::HuggingFaceConfig config,
-      model_files::LoadHuggingFaceConfig(absl::StrCat(model, "/config.json")),
-      AsDamage(_));
+  TESSERA_ASSIGN_OR_RETURN(const HuggingFaceWeights files,
+                           HuggingFaceWeights::Open(model));
+  const model_files::HuggingFaceConfig& config = files.config();
   CheckpointPlan plan = {.identity = {.model = config.model},
                          .mesh = options.mesh,
                          .zero = options.zero};
@@ -339,10 +300,7 @@ absl::StatusOr<std::string> ImportModel(const std::string& model,
                                                    DTypeName(plan.dtype),
                                                    "; give f32 or bf16"));
   }
-  TESSERA_ASSIGN_OR_RETURN(const SafetensorsSet set,
-                           SafetensorsSet::Open(model), AsDamage(_));
-  TESSERA_RETURN_IF_ERROR(CheckTensors(set, config.model, model));
-  Weights weights(set, config.model);
+  Weights weights(files);
   return WriteRun(
       zero3::FileCalls::System(), directory, plan,
       [&](const HeldTensor& held, StatePart part, const StateArray& to) {

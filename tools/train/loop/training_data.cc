@@ -167,6 +167,8 @@ absl::StatusOr<TokenizerPointer> OpenModelsTokenizer(const Settings& settings) {
   return TokenizerPointer(std::move(tokenizer));
 }
 
+}  // namespace
+
 absl::StatusOr<TokenizerPointer> OpenTokenizer(const Settings& settings) {
   if (settings.tokenizer.empty()) return OpenModelsTokenizer(settings);
   TESSERA_ASSIGN_OR_RETURN(
@@ -175,6 +177,8 @@ absl::StatusOr<TokenizerPointer> OpenTokenizer(const Settings& settings) {
       tools::FlagError("tokenizer", settings.tokenizer, _));
   return TokenizerPointer(std::move(tokenizer));
 }
+
+namespace {
 
 absl::StatusOr<std::vector<std::string>> PathsOf(const Settings& settings) {
   if (settings.data.empty()) return FindRepositoryTexts();

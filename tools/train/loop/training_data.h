@@ -38,6 +38,11 @@ struct TrainingData {
 // or too few validation samples for --eval_batches.
 absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings);
 
+// The tokenizer of --tokenizer; without one that of the model's directory, or
+// bytes. InvalidArgument, with the flag, if it cannot be read.
+absl::StatusOr<std::shared_ptr<const text::Tokenizer>> OpenTokenizer(
+    const Settings& settings);
+
 // The identity of a run: checkpoints record it and `--resume` compares it.
 RunIdentity IdentityOf(const Settings& settings,
                        const model_files::ModelConfig& model,

@@ -39,7 +39,8 @@ class ContinueTextTest : public ::testing::Test {
       auto decoder = *LlamaDecoder::Create(weights, ops_, positions);
       const auto logits =
           *decoder->Append(std::span<const int64_t>(tokens).last(seen));
-      const int64_t token = *ChooseToken(std::span(logits).first(257), 0, 0);
+      const int64_t token =
+          *ChooseToken(std::span(logits).first(257), {.temperature = 0}, 0);
       if (token == 256) break;
       tokens.push_back(token);
       text += static_cast<char>(token);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/random/philox.h"
+#include "tools/model_files/hugging_face_weights.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/sample/llama_decoder.h"
@@ -24,14 +26,9 @@ namespace tessera::train {
 
 namespace {
 
-absl::Status CheckChoice(std::span<const double> logits, double temperature) {
+absl::Status CheckLogits(std::span<const double> logits) {
   if (logits.empty()) {
     return absl::InvalidArgumentError("no logits to choose a token from");
-  }
-  if (!(temperature >= 0) || !std::isfinite(temperature)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("temperature ", temperature,
-                     "; it must be at least 0 and finite, such as 0.8"));
   }
   const auto bad =
       absl::c_find_if(logits, [](double x) { return !std::isfinite(x); });
@@ -43,17 +40,53 @@ absl::Status CheckChoice(std::span<const double> logits, double temperature) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> ChooseToken(std::span<const double> logits,
-                                    double temperature, double uniform) {
-  TESSERA_RETURN_IF_ERROR(CheckChoice(logits, temperature));
-  const auto largest = absl::c_max_element(logits);
-  if (temperature == 0) return largest - logits.begin();
-  std::vector<double> sums(logits.size());
-  double sum = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    sum += std::exp((logits[i] - *largest) / temperature);
-    sums[i] = sum;
+namespace {
+
+// Sets the weights of all tokens to 0 but those that top_k and top_p allow.
+void Restrict(const SampleOptions& options, std::vector<double>& weights) {
+  const size_t all = weights.size();
+  size_t kept = all;
+  if (options.top_k > 0) {
+    kept = std::min(kept, static_cast<size_t>(options.top_k));
   }
+  if (kept == all && options.top_p == 1) return;
+  std::vector<size_t> order(all);
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto middle = order.begin() + static_cast<std::ptrdiff_t>(kept);
+  std::partial_sort(
+      order.begin(), middle, order.end(), [&](size_t a, size_t b) {
+        return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
+      });
+  order.resize(kept);
+  double sum = 0;
+  for (const size_t token : order) sum += weights[token];
+  std::vector<double> chosen(all);
+  double so_far = 0;
+  for (const size_t token : order) {
+    chosen[token] = weights[token];
+    so_far += weights[token];
+    if (so_far >= options.top_p * sum) break;
+  }
+  weights = std::move(chosen);
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> ChooseToken(std::span<const double> logits,
+                                    const SampleOptions& options,
+                                    double uniform) {
+  TESSERA_RETURN_IF_ERROR(CheckSampleOptions(options));
+  TESSERA_RETURN_IF_ERROR(CheckLogits(logits));
+  const auto largest = absl::c_max_element(logits);
+  if (options.temperature == 0) return largest - logits.begin();
+  std::vector<double> sums;
+  sums.reserve(logits.size());
+  for (const double logit : logits) {
+    sums.push_back(std::exp((logit - *largest) / options.temperature));
+  }
+  Restrict(options, sums);
+  double sum = 0;
+  for (double& weight : sums) weight = sum += weight;
   // The first token whose cumulative sum exceeds it, so never one of
   // probability 0.
   const auto chosen = std::upper_bound(sums.begin(), sums.end(), uniform * sum);
@@ -202,7 +235,8 @@ int64_t CapacityFor(const model_files::ModelConfig& model, size_t prompt,
 
 // Appends tokens until there are enough or the text ends.
 absl::Status Write(const text::Tokenizer& tokenizer,
-                   const SampleOptions& options, Writer& writer) {
+                   const SampleOptions& options, Writer& writer,
+                   Continuation& continuation) {
   const tensor_parallel::Philox random(
       {.seed = options.seed, .stream = kSampleStream});
   // The model may have padding tokens, which are not text.
@@ -211,10 +245,14 @@ absl::Status Write(const text::Tokenizer& tokenizer,
     TESSERA_ASSIGN_OR_RETURN(const std::vector<double> logits, writer.Logits());
     TESSERA_ASSIGN_OR_RETURN(
         const int64_t token,
-        ChooseToken(std::span(logits).first(known), options.temperature,
+        ChooseToken(std::span(logits).first(known), options,
                     random.Uniform(static_cast<uint64_t>(i))));
-    if (token == tokenizer.end_of_text()) break;
+    if (token == tokenizer.end_of_text()) {
+      continuation.ended = true;
+      break;
+    }
     writer.Add(token);
+    continuation.tokens.push_back(static_cast<text::TokenId>(token));
   }
   return absl::OkStatus();
 }
@@ -226,6 +264,16 @@ absl::Status CheckSampleOptions(const SampleOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a sample of ", options.tokens, " tokens; give 0 or more"));
   }
+  if (options.top_k < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a sample from the ", options.top_k,
+        " most likely tokens; give 1 or more, such as 50, or 0 for all"));
+  }
+  if (!(options.top_p > 0 && options.top_p <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a sample from a probability of ", options.top_p,
+                     "; it must be above 0 and at most 1, such as 0.9"));
+  }
   if (options.temperature >= 0 && std::isfinite(options.temperature)) {
     return absl::OkStatus();
   }
@@ -234,15 +282,17 @@ absl::Status CheckSampleOptions(const SampleOptions& options) {
                    "; it must be at least 0 and finite, such as 0.8"));
 }
 
-absl::StatusOr<std::string> ContinueText(WeightReader& reader,
-                                         const text::Tokenizer& tokenizer,
-                                         tensor_parallel::Ops& ops,
-                                         const SampleOptions& options) {
+absl::StatusOr<Continuation> ContinueTokens(WeightReader& reader,
+                                            const text::Tokenizer& tokenizer,
+                                            tensor_parallel::Ops& ops,
+                                            const SampleOptions& options) {
   TESSERA_RETURN_IF_ERROR(CheckSampleOptions(options));
-  if (options.tokens == 0) return PrintableText(options.prompt);
+  Continuation continuation;
+  if (options.tokens == 0) return continuation;
   TESSERA_RETURN_IF_ERROR(CheckVocabulary(tokenizer, reader.config()));
   TESSERA_ASSIGN_OR_RETURN(std::vector<int64_t> prompt,
                            PromptOf(tokenizer, options.prompt));
+  continuation.prompt_tokens = static_cast<int64_t>(prompt.size());
   TESSERA_ASSIGN_OR_RETURN(const LlamaWeights weights,
                            LlamaWeights::Read(reader, DType::kF32));
   TESSERA_ASSIGN_OR_RETURN(
@@ -250,14 +300,61 @@ absl::StatusOr<std::string> ContinueText(WeightReader& reader,
       LlamaDecoder::Create(
           weights, ops,
           CapacityFor(reader.config(), prompt.size(), options.tokens)));
-  const auto begin = static_cast<std::ptrdiff_t>(prompt.size());
   Writer writer(std::move(decoder), std::move(prompt));
-  TESSERA_RETURN_IF_ERROR(Write(tokenizer, options, writer));
-  const std::vector<text::TokenId> written(writer.tokens().begin() + begin,
-                                           writer.tokens().end());
+  TESSERA_RETURN_IF_ERROR(Write(tokenizer, options, writer, continuation));
+  return continuation;
+}
+
+absl::StatusOr<std::string> ContinueText(WeightReader& reader,
+                                         const text::Tokenizer& tokenizer,
+                                         tensor_parallel::Ops& ops,
+                                         const SampleOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(const Continuation continuation,
+                           ContinueTokens(reader, tokenizer, ops, options));
   std::string text = options.prompt;
-  tokenizer.AppendText(written, text);
+  tokenizer.AppendText(continuation.tokens, text);
   return PrintableText(text);
+}
+
+absl::StatusOr<TextLoss> LossOfTokens(WeightReader& reader,
+                                      std::span<const int64_t> tokens,
+                                      int64_t window,
+                                      tensor_parallel::Ops& ops) {
+  const int64_t positions = reader.config().max_positions;
+  if (window < 1 || window > positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a window of ", window, " tokens; the model has ",
+                     positions, " positions: give 1 to ", positions));
+  }
+  if (tokens.size() < 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a text of ", tokens.size(),
+                     " tokens; a loss needs at least 2, since the first one is "
+                     "not predicted"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const LlamaWeights weights,
+                           LlamaWeights::Read(reader, DType::kF32));
+  TextLoss result = {.tokens = static_cast<int64_t>(tokens.size()) - 1};
+  const int64_t most = std::min(window, result.tokens);
+  TESSERA_ASSIGN_OR_RETURN(auto decoder,
+                           LlamaDecoder::Create(weights, ops, most));
+  double sum = 0;
+  for (int64_t begin = 0; begin < result.tokens; begin += most) {
+    const auto count =
+        static_cast<size_t>(std::min(most, result.tokens - begin));
+    const auto first = static_cast<size_t>(begin);
+    decoder->Clear();
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<double> scores,
+                             decoder->Score(tokens.subspan(first, count),
+                                            tokens.subspan(first + 1, count)));
+    for (const double score : scores) sum -= score;
+    ++result.windows;
+  }
+  result.loss = sum / static_cast<double>(result.tokens);
+  if (std::isfinite(result.loss)) return result;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the loss of the text is ", result.loss,
+                   ": the model's weights have diverged"));
 }
 
 namespace {
@@ -280,17 +377,46 @@ class CheckpointWeights final : public WeightReader {
   std::unique_ptr<ModelReader> reader_;
 };
 
+class DirectoryWeights final : public WeightReader {
+ public:
+  explicit DirectoryWeights(model_files::HuggingFaceWeights weights)
+      : weights_(std::move(weights)) {}
+
+  const model_files::ModelConfig& config() const override {
+    return weights_.config().model;
+  }
+  absl::Status Read(model_files::LlamaPart part, int64_t layer,
+                    int64_t row_begin, int64_t row_end,
+                    std::span<float> target) override {
+    return weights_.Read(part, layer, row_begin, row_end, target);
+  }
+
+ private:
+  model_files::HuggingFaceWeights weights_;
+};
+
 }  // namespace
 
-absl::StatusOr<std::string> GenerateText(const std::string& checkpoint,
+absl::StatusOr<std::unique_ptr<WeightReader>> OpenWeights(
+    const std::string& path) {
+  if (model_files::IsHuggingFaceModel(path)) {
+    TESSERA_ASSIGN_OR_RETURN(model_files::HuggingFaceWeights weights,
+                             model_files::HuggingFaceWeights::Open(path));
+    return std::make_unique<DirectoryWeights>(std::move(weights));
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<ModelReader> reader,
+                           ModelReader::Open(path));
+  return std::make_unique<CheckpointWeights>(std::move(reader));
+}
+
+absl::StatusOr<std::string> GenerateText(const std::string& path,
                                          const text::Tokenizer& tokenizer,
                                          tensor_parallel::Ops& ops,
                                          const SampleOptions& options) {
   TESSERA_RETURN_IF_ERROR(CheckSampleOptions(options));
-  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<ModelReader> reader,
-                           ModelReader::Open(checkpoint));
-  CheckpointWeights weights(std::move(reader));
-  return ContinueText(weights, tokenizer, ops, options);
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<WeightReader> weights,
+                           OpenWeights(path));
+  return ContinueText(*weights, tokenizer, ops, options);
 }
 
 }  // namespace tessera::train

@@ -107,6 +107,8 @@ namespace {
 
 // Tokens per batch.
 constexpr int64_t kMostAtOnce = 128;
+// Of a batch: rows of logits are as wide as the vocabulary.
+constexpr int64_t kRowsScoredAtOnce = 16;
 
 // [rows, ...] viewed as [1, rows, ...].
 template <typename View>
@@ -177,6 +179,11 @@ absl::Status LlamaDecoder::CheckTokens(std::span<const int64_t> tokens) const {
                                               "; there is room for ", capacity_,
                                               " in all"));
   }
+  return CheckVocabulary(tokens);
+}
+
+absl::Status LlamaDecoder::CheckVocabulary(
+    std::span<const int64_t> tokens) const {
   for (const int64_t token : tokens) {
     if (0 <= token && token < config_.vocabulary) continue;
     return absl::InvalidArgumentError(
@@ -186,21 +193,99 @@ absl::Status LlamaDecoder::CheckTokens(std::span<const int64_t> tokens) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<double>> LlamaDecoder::Append(
-    std::span<const int64_t> tokens) {
-  TESSERA_RETURN_IF_ERROR(CheckTokens(tokens));
+absl::Status LlamaDecoder::RunBatches(
+    std::span<const int64_t> tokens,
+    absl::FunctionRef<absl::Status(size_t, size_t)> after) {
   const size_t before = positions_.size();
-  size_t count = 0;
-  while (!tokens.empty()) {
-    count = std::min(tokens.size(), static_cast<size_t>(kMostAtOnce));
-    const absl::Status status = RunBatch(tokens.first(count));
+  for (size_t first = 0; first < tokens.size();) {
+    const size_t count =
+        std::min(tokens.size() - first, static_cast<size_t>(kMostAtOnce));
+    absl::Status status = RunBatch(tokens.subspan(first, count));
+    if (status.ok()) status = after(first, count);
     if (!status.ok()) {
       positions_.resize(before);
       return status;
     }
-    tokens = tokens.subspan(count);
+    first += count;
   }
-  return LogitsOf(static_cast<int64_t>(count) - 1);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<double>> LlamaDecoder::Append(
+    std::span<const int64_t> tokens) {
+  TESSERA_RETURN_IF_ERROR(CheckTokens(tokens));
+  size_t rows = 0;
+  TESSERA_RETURN_IF_ERROR(RunBatches(tokens, [&](size_t, size_t count) {
+    rows = count;
+    return absl::OkStatus();
+  }));
+  return LogitsOf(static_cast<int64_t>(rows) - 1);
+}
+
+namespace {
+
+// log softmax(logits)[target].
+template <typename T>
+double LogProbability(std::span<const T> logits, int64_t target) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const T logit : logits) {
+    sum += std::exp(static_cast<double>(logit) - largest);
+  }
+  return logits[static_cast<size_t>(target)] - largest - std::log(sum);
+}
+
+// Appends the log-probability of each target, by the row of `logits`.
+template <typename T>
+absl::Status AddScores(ConstTensorView logits, std::span<const int64_t> targets,
+                       std::vector<double>& scores) {
+  TESSERA_ASSIGN_OR_RETURN(const std::span<const T> values, logits.AsSpan<T>());
+  const auto width = static_cast<size_t>(logits.shape()[1]);
+  for (size_t i = 0; i < targets.size(); ++i) {
+    scores.push_back(
+        LogProbability(values.subspan(i * width, width), targets[i]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<double>> LlamaDecoder::Score(
+    std::span<const int64_t> tokens, std::span<const int64_t> targets) {
+  if (tokens.size() != targets.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(targets.size(), " targets for ", tokens.size(),
+                     " tokens; give one for each"));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckTokens(tokens));
+  TESSERA_RETURN_IF_ERROR(CheckVocabulary(targets));
+  const DType dtype = weights_.embedding().dtype();
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor all,
+      Tensor::Create(dtype,
+                     {{std::min<int64_t>(kRowsScoredAtOnce,
+                                         static_cast<int64_t>(tokens.size())),
+                       config_.vocabulary}}));
+  std::vector<double> scores;
+  TESSERA_RETURN_IF_ERROR(
+      RunBatches(tokens, [&](size_t first, size_t count) -> absl::Status {
+        for (size_t row = 0; row < count;) {
+          const size_t rows =
+              std::min(count - row, static_cast<size_t>(kRowsScoredAtOnce));
+          TESSERA_ASSIGN_OR_RETURN(
+              const TensorView logits,
+              all.view().Narrow(0, 0, static_cast<int64_t>(rows)));
+          TESSERA_RETURN_IF_ERROR(
+              ComputeLogits(static_cast<int64_t>(row), logits));
+          const auto some = targets.subspan(first + row, rows);
+          TESSERA_RETURN_IF_ERROR(dtype == DType::kF64
+                                      ? AddScores<double>(logits, some, scores)
+                                      : AddScores<float>(logits, some, scores));
+          row += rows;
+        }
+        return absl::OkStatus();
+      }));
+  return scores;
 }
 
 absl::Status LlamaDecoder::RunBatch(std::span<const int64_t> tokens) {
@@ -367,11 +452,15 @@ absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,
                    layer.down.view(), hidden);
 }
 
+absl::Status LlamaDecoder::ComputeLogits(int64_t begin, TensorView logits) {
+  const int64_t rows = logits.shape()[0];
+  TESSERA_RETURN_IF_ERROR(Normalise(weights_.norm(), begin, rows));
+  return Project(weights_.head(), 0, config_.vocabulary, rows, logits);
+}
+
 absl::StatusOr<std::vector<double>> LlamaDecoder::LogitsOf(int64_t row) {
-  TESSERA_RETURN_IF_ERROR(Normalise(weights_.norm(), row, 1));
   const TensorView logits = scratch_->logits.view();
-  TESSERA_RETURN_IF_ERROR(
-      Project(weights_.head(), 0, config_.vocabulary, 1, logits));
+  TESSERA_RETURN_IF_ERROR(ComputeLogits(row, logits));
   if (logits.dtype() == DType::kF64) {
     TESSERA_ASSIGN_OR_RETURN(const std::span<double> values,
                              logits.AsSpan<double>());

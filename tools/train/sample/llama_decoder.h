@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
@@ -111,6 +112,14 @@ class LlamaDecoder {
   // exceeded.
   absl::StatusOr<std::vector<double>> Append(std::span<const int64_t> tokens);
 
+  // Appends `tokens` like Append and returns for each of them log p(target):
+  // the natural logarithm of the probability that the model gives to the target
+  // as the next token. One target per token. Errors are those of Append;
+  // InvalidArgument, without side effects, for other numbers of targets and
+  // targets that are not in the vocabulary.
+  absl::StatusOr<std::vector<double>> Score(std::span<const int64_t> tokens,
+                                            std::span<const int64_t> targets);
+
   // Forgets all tokens.
   void Clear() { positions_.clear(); }
 
@@ -143,6 +152,13 @@ class LlamaDecoder {
 
   absl::Status Allocate();
   absl::Status CheckTokens(std::span<const int64_t> tokens) const;
+  absl::Status CheckVocabulary(std::span<const int64_t> tokens) const;
+  // Runs `tokens` in batches and calls `after(first, count)` with the place of
+  // each batch in `tokens`, while `hidden` has its rows. After an error no
+  // token is appended.
+  absl::Status RunBatches(
+      std::span<const int64_t> tokens,
+      absl::FunctionRef<absl::Status(size_t first, size_t count)> after);
   absl::Status RunBatch(std::span<const int64_t> tokens);
   absl::Status RunAttention(const LlamaLayerWeights& layer, Cache& cache,
                             int64_t window, int64_t first, int64_t count);
@@ -156,6 +172,8 @@ class LlamaDecoder {
   // y = normed w^T for rows [begin, end) of w and `count` of normed.
   absl::Status Project(ConstTensorView weight, int64_t begin, int64_t end,
                        int64_t count, TensorView y);
+  // The logits after rows [begin, begin + logits' rows) of hidden.
+  absl::Status ComputeLogits(int64_t begin, TensorView logits);
   absl::StatusOr<std::vector<double>> LogitsOf(int64_t row);
 
   const LlamaWeights& weights_;

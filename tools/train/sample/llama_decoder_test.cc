@@ -82,6 +82,50 @@ TEST_P(LlamaDecoderTest, TheCacheChangesNothing) {
   }
 }
 
+TEST_P(LlamaDecoderTest, ScoresAreTheLogProbabilitiesOfAppend) {
+  const std::vector<int64_t> tokens = Tokens(301, 1);
+  const std::span<const int64_t> all = tokens;
+  for (const size_t length : {1u, 15u, 16u, 17u, 128u, 129u, 300u}) {
+    auto scorer = Decoder(300), decoder = Decoder(300);
+    // After two parts, of which one may be empty.
+    const size_t first = length / 3;
+    std::vector<double> scores;
+    for (const auto& [begin, count] :
+         {std::pair{size_t{0}, first}, {first, length - first}}) {
+      if (count == 0) continue;
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const std::vector<double> some,
+          scorer->Score(all.subspan(begin, count),
+                        all.subspan(begin + 1, count)));
+      scores.insert(scores.end(), some.begin(), some.end());
+    }
+    EXPECT_EQ(scorer->length(), static_cast<int64_t>(length));
+    std::vector<double> expected;
+    for (size_t i = 0; i < length; ++i) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<double> logits,
+                                   decoder->Append(all.subspan(i, 1)));
+      double sum = 0;
+      for (const double logit : logits) sum += std::exp(logit);
+      expected.push_back(logits[static_cast<size_t>(tokens[i + 1])] -
+                         std::log(sum));
+    }
+    ExpectNear(scores, expected, GetParam());
+  }
+}
+
+TEST_P(LlamaDecoderTest, RefusesTargetsThatDoNotFit) {
+  auto decoder = Decoder(4);
+  const auto code = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(decoder->Score({{1, 2}}, {{3}}),
+              StatusIs(code, HasSubstr("1 targets for 2 tokens")));
+  EXPECT_THAT(decoder->Score({{1, 2}}, {{3, 264}}),
+              StatusIs(code, HasSubstr("token 264")));
+  EXPECT_THAT(decoder->Score({}, {}), StatusIs(code));
+  EXPECT_THAT(decoder->Score(Tokens(5, 1), Tokens(5, 1)),
+              StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_EQ(decoder->length(), 0);
+}
+
 TEST_P(LlamaDecoderTest, BeginsAnewAfterClear) {
   auto decoder = Decoder(9);
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto first, decoder->Append(Tokens(9, 3)));

@@ -1,0 +1,154 @@
+#include "tools/generate/model_source.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+#include "tools/cli/cli.h"
+#include "tools/model_files/hugging_face_weights.h"
+#include "tools/model_files/model_config.h"
+#include "tools/text/tokenizer_json.h"
+#include "tools/train/checkpoint/run_identity.h"
+#include "tools/train/checkpoint/saved_run.h"
+#include "tools/train/loop/training_data.h"
+#include "tools/train/sample/generate.h"
+#include "tools/train/settings/settings.h"
+
+namespace tessera::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using TokenizerPointer = std::shared_ptr<const text::Tokenizer>;
+
+// Models for bytes have spare tokens up to a multiple of 8 (PresetConfig).
+constexpr int64_t kMostSpareTokens = 7;
+
+bool Exists(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool IsForBytes(int64_t vocabulary) {
+  const int64_t bytes = text::ByteTokenizer().vocabulary_size();
+  return bytes <= vocabulary && vocabulary <= bytes + kMostSpareTokens;
+}
+
+absl::StatusOr<TokenizerPointer> LoadTokenizer(std::string_view flag,
+                                               const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<text::Tokenizer> tokenizer,
+                           text::LoadTokenizer(path), FlagError(flag, path, _));
+  return TokenizerPointer(std::move(tokenizer));
+}
+
+// Of a model that comes without a tokenizer.
+absl::StatusOr<TokenizerPointer> BytesFor(int64_t vocabulary,
+                                          const std::string& path) {
+  if (IsForBytes(vocabulary)) {
+    return std::make_shared<const text::ByteTokenizer>();
+  }
+  return FlagError(
+      "tokenizer", "",
+      absl::InvalidArgumentError(absl::StrCat(
+          QuotedPath(path), " has no tokenizer, and its model has ", vocabulary,
+          " tokens; give a directory with its tokenizer.json")));
+}
+
+// The directory of the run that `checkpoint` is in; nullopt if it is elsewhere.
+std::optional<fs::path> RunOf(const std::string& checkpoint) {
+  std::error_code error;
+  const fs::path whole = fs::canonical(checkpoint, error);
+  const fs::path parent = whole.parent_path();
+  if (error || parent.filename() != "checkpoints") return std::nullopt;
+  const fs::path run = parent.parent_path();
+  if (!Exists(run / "config.json")) return std::nullopt;
+  return run;
+}
+
+absl::StatusOr<TokenizerPointer> TokenizerOfRun(
+    const std::string& checkpoint, const train::RunIdentity& identity) {
+  if (const std::optional<fs::path> run = RunOf(checkpoint); run.has_value()) {
+    TESSERA_ASSIGN_OR_RETURN(const train::Settings settings,
+                             train::ReadSettings(*run / "config.json"));
+    return train::OpenTokenizer(settings);
+  }
+  return BytesFor(identity.model.vocabulary, checkpoint);
+}
+
+// Imported checkpoints have no number of tokens yet.
+absl::Status CheckVocabulary(const train::RunIdentity& identity,
+                             const text::Tokenizer& tokenizer,
+                             const std::string& flag) {
+  const int64_t count = tokenizer.vocabulary_size();
+  if (identity.vocabulary == 0 || identity.vocabulary == count) {
+    return absl::OkStatus();
+  }
+  return FlagError(
+      "tokenizer", flag,
+      absl::InvalidArgumentError(absl::StrCat(
+          "it has ", count, " tokens, and the run was trained with one of ",
+          identity.vocabulary, "; give that one")));
+}
+
+absl::StatusOr<LoadedModel> OpenRun(const std::string& path,
+                                    const std::string& tokenizer) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string checkpoint,
+                           train::ResolveCheckpoint(path));
+  TESSERA_ASSIGN_OR_RETURN(const auto saved, train::SavedRun::Open(checkpoint));
+  const train::RunIdentity& identity = saved->identity();
+  LoadedModel model;
+  TESSERA_ASSIGN_OR_RETURN(model.tokenizer,
+                           tokenizer.empty()
+                               ? TokenizerOfRun(checkpoint, identity)
+                               : LoadTokenizer("tokenizer", tokenizer));
+  TESSERA_RETURN_IF_ERROR(
+      CheckVocabulary(identity, *model.tokenizer, tokenizer));
+  model.length =
+      identity.length > 0 ? identity.length : identity.model.max_positions;
+  TESSERA_ASSIGN_OR_RETURN(model.weights, train::OpenWeights(checkpoint));
+  return model;
+}
+
+absl::StatusOr<LoadedModel> OpenHuggingFace(const std::string& path,
+                                            const std::string& tokenizer) {
+  LoadedModel model;
+  TESSERA_ASSIGN_OR_RETURN(model.weights, train::OpenWeights(path));
+  const model_files::ModelConfig& config = model.weights->config();
+  model.length = config.max_positions;
+  if (!tokenizer.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(model.tokenizer,
+                             LoadTokenizer("tokenizer", tokenizer));
+  } else if (Exists(fs::path(path) / "tokenizer.json")) {
+    TESSERA_ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer("from", path));
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(model.tokenizer,
+                             BytesFor(config.vocabulary, path));
+  }
+  return model;
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedModel> OpenModel(const std::string& path,
+                                      const std::string& tokenizer) {
+  if (!Exists(path)) {
+    return FlagError("from", path,
+                     absl::InvalidArgumentError(
+                         "there is no such directory; give a run's directory, "
+                         "a checkpoint or a Hugging Face model"));
+  }
+  if (model_files::IsHuggingFaceModel(path)) {
+    return OpenHuggingFace(path, tokenizer);
+  }
+  const fs::path checkpoints = fs::path(path) / "checkpoints";
+  return OpenRun(Exists(checkpoints) ? checkpoints.string() : path, tokenizer);
+}
+
+}  // namespace tessera::tools

@@ -178,6 +178,14 @@ for mesh in tp4 dp8 dp1; do
   compare "on_$mesh" thirty 1e-5
 done
 "$train" $tiny --steps=30 --run_dir=on_tp4 --resume=latest >out 2>err || fail "nothing left to do: $(cat err)"
+# Metrics as CSV, and for TensorBoard, of a run that is resumed.
+outputs="--metrics=$PWD/table.csv --tensorboard=$PWD/events --checkpoint_every=2 --run_dir=outputs"
+"$train" $tiny $outputs --mesh=dp2 --steps=3 >out 2>err || fail "outputs: $(cat err)"
+"$train" $tiny $outputs --mesh=dp2 --steps=5 --resume=outputs/checkpoints/step-00000002 >out 2>err || fail "resumed outputs: $(cat err)"
+[ "$(cut -d, -f1 table.csv | tr '\n' ' ')" = "step 0 1 2 3 4 " ] || fail "CSV: $(cat table.csv)"
+[ "$(ls events | grep -c '^events[.]out[.]tfevents[.]')" = 2 ] || fail "event files: $(ls events)"
+"$train" $tiny --mesh=dp2 --steps=3 --run_dir=eventless --tensorboard=/proc/never >out 2>err
+[ $? = 1 ] && [ "$(grep -c -- "--tensorboard: /proc/never" err)" = 1 ] || fail "unwritable events: $(cat err)"
 held="--eval_every=2 --eval_batches=1 --validation_fraction=0.1"
 "$train" $tiny $held --steps=2 --checkpoint_every=2 --run_dir=held >out 2>err || fail "validation: $(cat err)"
 "$train" $tiny $held --mesh=dp2 --order=auto --steps=4 --run_dir=held --resume=latest >out 2>err ||

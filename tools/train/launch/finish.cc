@@ -51,6 +51,7 @@ Settings OneRankSettings(const Settings& settings) {
   alone.checkpoint_every = 0;
   alone.eval_every = 0;
   alone.metrics = "";
+  alone.tensorboard = "";
   alone.trace = "";
   alone.max_restarts = 0;
   alone.elastic = false;

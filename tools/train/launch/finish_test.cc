@@ -182,6 +182,7 @@ TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
                              .run_dir = "/run",
                              .resume = "from",
                              .metrics = "m",
+                             .tensorboard = "t",
                              .max_restarts = 2};
   const Settings alone = OneRankSettings(settings);
   Settings expected = settings;
@@ -194,6 +195,7 @@ TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
   expected.offload = "none";
   expected.run_dir = "";
   expected.metrics = "";
+  expected.tensorboard = "";
   expected.max_restarts = 0;
   expected.quiet = true;
   EXPECT_EQ(alone, expected);

@@ -30,11 +30,10 @@
 #include "tools/train/loop/result_gatherer.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/predict/run_prediction.h"
-#include "tools/train/report/live_table.h"
-#include "tools/train/report/metrics_file.h"
 #include "tools/train/report/run_trace.h"
 #include "tools/train/report/step_activity.h"
 #include "tools/train/report/step_meter.h"
+#include "tools/train/report/step_outputs.h"
 #include "tools/train/settings/memory_ladder.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings.h"
@@ -155,9 +154,8 @@ class Worker {
   std::unique_ptr<TrainRank> rank_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::unique_ptr<RunTrace> trace_;
-  std::unique_ptr<MetricsFile> metrics_;
-  std::optional<LiveTable> table_;
-  std::optional<MemoryWatch> watch_;  // With --memory_limit.
+  std::unique_ptr<StepOutputs> outputs_;  // Of rank 0.
+  std::optional<MemoryWatch> watch_;      // With --memory_limit.
   int64_t memory_limit_ = 0;
   int64_t peak_ = 0;              // Resident, outside of watched steps.
   bool changes_strategy_ = true;  // A rung may be left.
@@ -308,16 +306,12 @@ absl::Status Worker::MakeCheckpoints() {
 
 absl::Status Worker::OpenOutputs() {
   if (!is_first()) return absl::OkStatus();
-  if (!settings_.metrics.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(
-        metrics_,
-        MetricsFile::Open(UserPath(settings_.metrics), rank_->steps()));
-  }
-  if (sinks_.table != nullptr && !settings_.quiet) {
-    table_.emplace(*sinks_.table,
-                   LiveTableOptions{.is_terminal = sinks_.is_terminal,
-                                    .steps = settings_.steps});
-  }
+  TESSERA_ASSIGN_OR_RETURN(
+      outputs_, StepOutputs::Open({.settings = settings_,
+                                   .first_step = rank_->steps(),
+                                   .ranks = world_.size(),
+                                   .table = sinks_.table,
+                                   .is_terminal = sinks_.is_terminal}));
   return absl::OkStatus();
 }
 
@@ -356,11 +350,7 @@ absl::Status Worker::Report(StepRecord record) {
   TESSERA_ASSIGN_OR_RETURN(
       const StepMetrics step,
       results_.AddStep(record, account, settings_.batch * settings_.length));
-  if (metrics_ != nullptr) {
-    TESSERA_RETURN_IF_ERROR(metrics_->Add(step, world_.size()));
-  }
-  if (table_) table_->Add(step);
-  return absl::OkStatus();
+  return outputs_ == nullptr ? absl::OkStatus() : outputs_->Add(step);
 }
 
 absl::Status Worker::EvaluateIfDue(StepRecord& record) {
@@ -379,7 +369,7 @@ absl::Status Worker::EvaluateIfDue(StepRecord& record) {
 // Prints on rank 0.
 void Worker::Say(std::string_view line) {
   if (!is_first() || sinks_.table == nullptr || settings_.quiet) return;
-  if (table_) table_->Finish();
+  if (outputs_ != nullptr) outputs_->EndLine();
   *sinks_.table << "train: " << line << std::endl;
 }
 
@@ -570,7 +560,7 @@ absl::Status Worker::SaveLast() {
 
 absl::Status Worker::Finish() {
   TESSERA_RETURN_IF_ERROR(SaveLast());
-  if (table_) table_->Finish();
+  if (outputs_ != nullptr) outputs_->EndLine();
   return trace_ == nullptr ? absl::OkStatus() : trace_->Write();
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -96,6 +97,7 @@ TEST(WorkerOutputsTest, AResumedRunGoesOnAsThoughItHadNotStopped) {
   ExpectMetrics(settings.metrics, expected);
 
   settings = SixSteps("stopped");
+  settings.tensorboard = settings.run_dir + "/events";
   int64_t steps = 0;
   EXPECT_THAT(StopBehindStepFive(settings, steps).statuses, Each(Not(IsOk())));
   EXPECT_EQ(steps, 5);
@@ -106,8 +108,11 @@ TEST(WorkerOutputsTest, AResumedRunGoesOnAsThoughItHadNotStopped) {
   EXPECT_EQ(resumed.losses(),
             std::vector<double>(expected.begin() + 4, expected.end()));
   ExpectMetrics(settings.metrics, expected);
+  const std::filesystem::directory_iterator events(settings.tensorboard);
+  EXPECT_EQ(std::distance(begin(events), end(events)), 2);
 
   settings.parallel.mesh = {.tp = 2};
+  settings.tensorboard = "";
   settings.resume = settings.run_dir + "/checkpoints/step-00000004";
   settings.metrics = "";
   const JobRun elsewhere = RunJob(settings);

@@ -5,13 +5,18 @@
 
 #include <cerrno>
 #include <cmath>
-#include <cstring>
+#include <iterator>
 #include <string_view>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/json/json.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -22,43 +27,119 @@ namespace {
 constexpr size_t kMostLineBytes = size_t{1} << 20;
 constexpr int64_t kMostSteps = int64_t{1} << 62;
 
+using Json = nlohmann::ordered_json;
+
+// A key of JSON lines and column of CSV. `value` is null where the step does
+// not have it.
+struct Column {
+  std::string_view name;
+  Json (*value)(const StepMetrics& step, int64_t ranks);
+};
+
+Json EvalLoss(const StepMetrics& step, int64_t) {
+  return step.record.eval_loss ? Json(*step.record.eval_loss) : Json();
+}
+Json EvalPerplexity(const StepMetrics& step, int64_t) {
+  return step.record.eval_loss ? Json(std::exp(*step.record.eval_loss))
+                               : Json();
+}
+
+// The value at a path of members.
+#define TESSERA_COLUMN(name, member)                                         \
+  Column {                                                                   \
+    name, [](const StepMetrics& step, int64_t) { return Json(step.member); } \
+  }
+
+constexpr Column kColumns[] = {
+    TESSERA_COLUMN("step", record.step),
+    TESSERA_COLUMN("loss", record.loss),
+    TESSERA_COLUMN("grad_norm", record.gradient_norm),
+    TESSERA_COLUMN("lr", record.learning_rate),
+    TESSERA_COLUMN("tokens_per_second", tokens_per_second),
+    TESSERA_COLUMN("memory_bytes", memory_bytes),
+    TESSERA_COLUMN("compute", shares.compute),
+    TESSERA_COLUMN("communication", shares.communication),
+    TESSERA_COLUMN("bubble", shares.bubble),
+    TESSERA_COLUMN("offload", shares.offload),
+    TESSERA_COLUMN("skipped", record.skipped),
+    TESSERA_COLUMN("loss_scale", record.loss_scale),
+    TESSERA_COLUMN("seconds", seconds),
+    TESSERA_COLUMN("products", shares.products),
+    TESSERA_COLUMN("optimizer", shares.optimizer),
+    TESSERA_COLUMN("state_traffic", shares.state_traffic),
+    TESSERA_COLUMN("state_hidden", shares.state_hidden),
+    {"ranks", [](const StepMetrics&, int64_t ranks) { return Json(ranks); }},
+    {"eval_loss", EvalLoss},
+    {"eval_perplexity", EvalPerplexity},
+};
+
+#undef TESSERA_COLUMN
+
+// Null and numbers that are not finite are empty.
+std::string CsvField(const Json& value) {
+  std::string text = value.dump();
+  return text == "null" ? "" : text;
+}
+
+std::string CsvLine(const StepMetrics& step, int64_t ranks) {
+  return absl::StrJoin(kColumns, ",",
+                       [&](std::string* out, const Column& column) {
+                         out->append(CsvField(column.value(step, ranks)));
+                       });
+}
+
 }  // namespace
 
-std::string MetricsLine(const StepMetrics& step, int64_t ranks) {
-  const StepRecord& record = step.record;
-  const TimeShares& shares = step.shares;
-  nlohmann::ordered_json line = {{"step", record.step},
-                                 {"loss", record.loss},
-                                 {"grad_norm", record.gradient_norm},
-                                 {"lr", record.learning_rate},
-                                 {"tokens_per_second", step.tokens_per_second},
-                                 {"memory_bytes", step.memory_bytes},
-                                 {"compute", shares.compute},
-                                 {"communication", shares.communication},
-                                 {"bubble", shares.bubble},
-                                 {"offload", shares.offload},
-                                 {"skipped", record.skipped},
-                                 {"loss_scale", record.loss_scale},
-                                 {"seconds", step.seconds},
-                                 {"products", shares.products},
-                                 {"optimizer", shares.optimizer},
-                                 {"state_traffic", shares.state_traffic},
-                                 {"state_hidden", shares.state_hidden},
-                                 {"ranks", ranks}};
-  if (record.eval_loss) {
-    line["eval_loss"] = *record.eval_loss;
-    line["eval_perplexity"] = std::exp(*record.eval_loss);
+MetricsFormat MetricsFormatOf(std::string_view path) {
+  return absl::EndsWithIgnoreCase(path, ".csv") ? MetricsFormat::kCsv
+                                                : MetricsFormat::kJson;
+}
+
+std::string MetricsCsvHeader() {
+  return absl::StrJoin(
+      kColumns, ",",
+      [](std::string* out, const Column& column) { out->append(column.name); });
+}
+
+std::string MetricsLine(const StepMetrics& step, int64_t ranks,
+                        MetricsFormat format) {
+  if (format == MetricsFormat::kCsv) return CsvLine(step, ranks);
+  Json line;
+  for (const Column& column : kColumns) {
+    Json value = column.value(step, ranks);
+    if (!value.is_null()) line[column.name] = std::move(value);
   }
   return line.dump();
 }
 
-std::optional<int64_t> StepOfMetricsLine(std::string_view line) {
+namespace {
+
+std::optional<int64_t> ValidStep(std::optional<int64_t> number) {
+  return number >= 0 && number <= kMostSteps ? number : std::nullopt;
+}
+
+// The first of as many fields as there are columns.
+std::optional<int64_t> StepOfCsvLine(std::string_view line) {
+  if (line.size() > kMostLineBytes) return std::nullopt;
+  const auto commas = static_cast<size_t>(absl::c_count(line, ','));
+  int64_t step = 0;
+  if (commas + 1 != std::size(kColumns) ||
+      !absl::SimpleAtoi(line.substr(0, line.find(',')), &step)) {
+    return std::nullopt;
+  }
+  return ValidStep(step);
+}
+
+}  // namespace
+
+std::optional<int64_t> StepOfMetricsLine(std::string_view line,
+                                         MetricsFormat format) {
+  if (format == MetricsFormat::kCsv) return StepOfCsvLine(line);
   const auto parsed = ParseJson(line, {.max_bytes = kMostLineBytes});
   if (!parsed.ok() || !parsed->is_object()) return std::nullopt;
   const auto step = parsed->find("step");
   if (step == parsed->end()) return std::nullopt;
-  const std::optional<int64_t> number = JsonInteger(*step);
-  return number >= 0 && number <= kMostSteps ? number : std::nullopt;
+  return ValidStep(JsonInteger(*step));
 }
 
 namespace {
@@ -71,13 +152,22 @@ absl::Status Refusal(std::string_view what, const std::string& path) {
 }
 
 // The lines of steps before `first_step`, each with its end.
-std::string LinesBefore(std::string_view text, int64_t first_step) {
+std::string LinesBefore(std::string_view text, int64_t first_step,
+                        MetricsFormat format) {
   std::string kept;
   for (std::string_view line : absl::StrSplit(text, '\n')) {
-    const auto step = StepOfMetricsLine(line);
+    const auto step = StepOfMetricsLine(line, format);
     if (step && *step < first_step) absl::StrAppend(&kept, line, "\n");
   }
   return kept;
+}
+
+absl::Status CheckColumns(std::string_view text) {
+  const std::string_view first = text.substr(0, text.find('\n'));
+  if (text.empty() || first == MetricsCsvHeader()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("it has other columns, ",
+                                                    Quoted(first.substr(0, 60)),
+                                                    "; give another file"));
 }
 
 absl::Status Rewrite(const std::string& path, int64_t first_step) {
@@ -86,7 +176,13 @@ absl::Status Rewrite(const std::string& path, int64_t first_step) {
                                          : ReadFile(path, kMostBytes);
   if (absl::IsNotFound(text.status())) text = "";
   if (!text.ok()) return text.status();
-  return WriteFile(path, LinesBefore(*text, first_step));
+  const MetricsFormat format = MetricsFormatOf(path);
+  std::string header;
+  if (format == MetricsFormat::kCsv) {
+    TESSERA_RETURN_IF_ERROR(CheckColumns(*text));
+    header = MetricsCsvHeader() + "\n";
+  }
+  return WriteFile(path, header + LinesBefore(*text, first_step, format));
 }
 
 }  // namespace
@@ -101,7 +197,7 @@ absl::StatusOr<std::unique_ptr<MetricsFile>> MetricsFile::Open(
 }
 
 absl::Status MetricsFile::Add(const StepMetrics& step, int64_t ranks) {
-  const std::string line = MetricsLine(step, ranks) + "\n";
+  const std::string line = MetricsLine(step, ranks, format_) + "\n";
   std::string_view rest = line;
   while (!rest.empty()) {
     const ssize_t written = write(fd_.get(), rest.data(), rest.size());

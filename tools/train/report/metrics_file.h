@@ -1,5 +1,5 @@
-// MetricsFile: one line of JSON per step, in a file that may be read while it
-// grows.
+// MetricsFile: one line of JSON or CSV per step, in a file that may be read
+// while it grows.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto file, MetricsFile::Open("run.jsonl", 0));
 //   TESSERA_RETURN_IF_ERROR(file->Add(step, ranks));
@@ -13,6 +13,10 @@
 // `eval_perplexity`. The shares compute, communication, bubble and
 // offload add up to 1; products and optimizer are parts of compute. Steps count
 // from 0.
+//
+// A file whose name ends in ".csv" has these columns instead, under a line of
+// their names; eval_loss and eval_perplexity are empty where no validation was
+// due.
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_METRICS_FILE_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_METRICS_FILE_H_
 
@@ -30,18 +34,29 @@
 
 namespace tessera::train {
 
+enum class MetricsFormat { kJson, kCsv };
+
+// By the ending of the name, in either case.
+MetricsFormat MetricsFormatOf(std::string_view path);
+
 // One line without a line feed. Numbers round-trip exactly; numbers that are
-// not finite become null.
-std::string MetricsLine(const StepMetrics& step, int64_t ranks);
+// not finite become null, and in CSV an empty field.
+std::string MetricsLine(const StepMetrics& step, int64_t ranks,
+                        MetricsFormat format = MetricsFormat::kJson);
+
+// The first line of a CSV file, without a line feed.
+std::string MetricsCsvHeader();
 
 // The step of a line; nullopt if it has no valid `step`. Accepts any line.
-std::optional<int64_t> StepOfMetricsLine(std::string_view line);
+std::optional<int64_t> StepOfMetricsLine(
+    std::string_view line, MetricsFormat format = MetricsFormat::kJson);
 
 class MetricsFile {
  public:
   // Creates the file, or continues one: keeps its lines of steps before
   // `first_step` and atomically drops lines of later steps and invalid lines.
-  // Errors of the file system with the flag.
+  // Errors of the file system with the flag; FailedPrecondition if a CSV file
+  // to continue has other columns.
   static absl::StatusOr<std::unique_ptr<MetricsFile>> Open(
       const std::string& path, int64_t first_step);
 
@@ -49,9 +64,11 @@ class MetricsFile {
   absl::Status Add(const StepMetrics& step, int64_t ranks);
 
  private:
-  MetricsFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  MetricsFile(std::string path, int fd)
+      : path_(std::move(path)), format_(MetricsFormatOf(path_)), fd_(fd) {}
 
   const std::string path_;
+  const MetricsFormat format_;
   const UniqueFd fd_;
 };
 

@@ -106,6 +106,95 @@ TEST(MetricsLineTest, AnybodysLinesGiveAStepOrNone) {
   }
 }
 
+std::vector<std::string> Fields(std::string_view line) {
+  return absl::StrSplit(line, ',');
+}
+
+TEST(MetricsCsvTest, HasTheNumbersOfTheJsonLine) {
+  for (const bool is_validated : {false, true}) {
+    StepMetrics step = StepAt(7);
+    if (is_validated) step.record.eval_loss = 0.1;
+    step.record.gradient_norm = std::numeric_limits<double>::quiet_NaN();
+    const Json line = Json::parse(MetricsLine(step, 8));
+    const std::vector<std::string> names = Fields(MetricsCsvHeader());
+    const std::vector<std::string> values =
+        Fields(MetricsLine(step, 8, MetricsFormat::kCsv));
+    ASSERT_EQ(names.size(), 20u);
+    ASSERT_EQ(values.size(), names.size());
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (!line.contains(names[i]) || line[names[i]].is_null()) {
+        EXPECT_EQ(values[i], "") << names[i];
+        EXPECT_TRUE(names[i] == "grad_norm" || !is_validated) << names[i];
+      } else {
+        EXPECT_EQ(values[i], line[names[i]].dump()) << names[i];
+      }
+    }
+  }
+}
+
+TEST(MetricsCsvTest, AnybodysLinesGiveAStepOrNone) {
+  constexpr MetricsFormat kCsv = MetricsFormat::kCsv;
+  const std::string line = MetricsLine(StepAt(12), 8, kCsv);
+  EXPECT_EQ(StepOfMetricsLine(line, kCsv), 12);
+  const std::string rest = line.substr(2);
+  for (const std::string& other :
+       {std::string(), MetricsCsvHeader(), "12," + line, rest,
+        std::string("12"), "-1" + rest, "1.5" + rest,
+        "18446744073709551615" + rest}) {
+    EXPECT_EQ(StepOfMetricsLine(other, kCsv), std::nullopt) << other;
+  }
+  TextMutator mutator({line, MetricsCsvHeader()},
+                      {",", ",,,,", "1e999", "\"", "9223372036854775807"}, 1);
+  for (int i = 0; i < 20'000; ++i) {
+    EXPECT_GE(StepOfMetricsLine(mutator.Next(), kCsv).value_or(0), 0);
+  }
+}
+
+TEST(MetricsCsvTest, TheNameChoosesTheFormat) {
+  EXPECT_EQ(MetricsFormatOf("a.csv"), MetricsFormat::kCsv);
+  EXPECT_EQ(MetricsFormatOf("a.CSV"), MetricsFormat::kCsv);
+  EXPECT_EQ(MetricsFormatOf("csv"), MetricsFormat::kJson);
+  EXPECT_EQ(MetricsFormatOf("a.csv.jsonl"), MetricsFormat::kJson);
+  EXPECT_EQ(MetricsFormatOf(""), MetricsFormat::kJson);
+}
+
+TEST(MetricsCsvTest, AResumedRunContinuesTheFile) {
+  constexpr MetricsFormat kCsv = MetricsFormat::kCsv;
+  const std::string path = NewPath("resumed.csv");
+  unlink(path.c_str());
+  std::string expected = MetricsCsvHeader() + "\n";
+  for (const int64_t first_step : {0, 2}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto file,
+                                 MetricsFile::Open(path, first_step));
+    EXPECT_EQ(*ReadFile(path, 1 << 20), expected);
+    for (int64_t step = first_step; step < 4; ++step) {
+      TESSERA_ASSERT_OK(file->Add(StepAt(step), 2));
+      if (step < 2) {
+        absl::StrAppend(&expected, MetricsLine(StepAt(step), 2, kCsv), "\n");
+      }
+    }
+  }
+  for (int64_t step = 2; step < 4; ++step) {
+    absl::StrAppend(&expected, MetricsLine(StepAt(step), 2, kCsv), "\n");
+  }
+  EXPECT_EQ(*ReadFile(path, 1 << 20), expected);
+  // Half a line, as after a crash.
+  TESSERA_ASSERT_OK(WriteFile(path, expected + "4,1.5"));
+  TESSERA_ASSERT_OK(MetricsFile::Open(path, 4).status());
+  EXPECT_EQ(*ReadFile(path, 1 << 20), expected);
+}
+
+TEST(MetricsCsvTest, RefusesToContinueOtherColumns) {
+  const std::string path = NewPath("other.csv");
+  TESSERA_ASSERT_OK(WriteFile(path, "step,accuracy\n0,1\n"));
+  EXPECT_THAT(MetricsFile::Open(path, 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("other columns, \"step,accuracy\"")));
+  EXPECT_EQ(*ReadFile(path, 1 << 20), "step,accuracy\n0,1\n");
+  TESSERA_EXPECT_OK(MetricsFile::Open(path, 0));
+  EXPECT_EQ(*ReadFile(path, 1 << 20), MetricsCsvHeader() + "\n");
+}
+
 TEST(MetricsFileTest, EveryStepIsALineAtOnce) {
   const std::string path = NewPath("grows.jsonl");
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto file, MetricsFile::Open(path, 0));

@@ -257,7 +257,11 @@ constexpr SettingsField kFields[] = {
     {"resume", &Settings::resume,
      "a checkpoint, a directory of them, or latest (in --run_dir); empty: a "
      "new run"},
-    {"metrics", &Settings::metrics, "a file with one JSON object per step"},
+    {"metrics", &Settings::metrics,
+     "a file with one JSON object per step, or if its name ends in .csv one "
+     "line of CSV"},
+    {"tensorboard", &Settings::tensorboard,
+     "a directory for event files that TensorBoard shows"},
     {"trace", &Settings::trace, "a file for Perfetto"},
     {"sample_prompt", &Settings::sample_prompt,
      "beginning of the text sample after training"},

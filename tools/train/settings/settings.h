@@ -102,8 +102,9 @@ struct Settings {
   // A checkpoint, a directory of them, or "latest" (in run_dir). Empty: a new
   // run.
   std::string resume = "";
-  std::string metrics = "";  // A file with one JSON object per step.
-  std::string trace = "";    // A file for Perfetto.
+  std::string metrics = "";  // A file with one JSON object per step; .csv: CSV.
+  std::string tensorboard = "";  // A directory for TensorBoard's event files.
+  std::string trace = "";        // A file for Perfetto.
   std::string sample_prompt = "The ";
   int64_t sample_tokens = 200;  // 0: no sample.
   double sample_temperature = 0.8;

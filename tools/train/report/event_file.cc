@@ -1,0 +1,221 @@
+#include "tools/train/report/event_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstddef>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "offload/file/crc32c.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+
+// Numbers of `bytes` bytes, the lowest first.
+void AppendLittleEndian(uint64_t value, int bytes, std::string& out) {
+  for (int i = 0; i < bytes; ++i) {
+    out += static_cast<char>(value >> (8 * i) & 0xFF);
+  }
+}
+
+// Checksums of data that hold checksums are masked.
+void AppendChecksum(std::string_view data, std::string& out) {
+  const uint32_t crc =
+      offload::Crc32c(std::as_bytes(std::span(data.data(), data.size())));
+  AppendLittleEndian(std::rotr(crc, 15) + 0xA282EAD8U, 4, out);
+}
+
+// The wire format of protocol buffers: a key with the field's number and type,
+// then its value.
+enum class WireType { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
+
+void AppendVarint(uint64_t value, std::string& out) {
+  while (value >= 0x80) {
+    out += static_cast<char>(value | 0x80);
+    value >>= 7;
+  }
+  out += static_cast<char>(value);
+}
+
+void AppendKey(uint32_t field, WireType type, std::string& out) {
+  AppendVarint(field << 3 | static_cast<uint32_t>(type), out);
+}
+
+void AppendInteger(uint32_t field, int64_t value, std::string& out) {
+  AppendKey(field, WireType::kVarint, out);
+  AppendVarint(static_cast<uint64_t>(value), out);
+}
+
+void AppendBytes(uint32_t field, std::string_view value, std::string& out) {
+  AppendKey(field, WireType::kLength, out);
+  AppendVarint(value.size(), out);
+  out += value;
+}
+
+// The fields of Event, Summary.Value and SessionLog that are written.
+constexpr uint32_t kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5,
+                   kSessionLog = 7;
+constexpr uint32_t kValue = 1, kTag = 1, kSimpleValue = 2;
+constexpr uint32_t kStatus = 1;
+constexpr int64_t kStart = 1;
+
+std::string EventAt(double seconds) {
+  std::string event;
+  AppendKey(kWallTime, WireType::kFixed64, event);
+  AppendLittleEndian(std::bit_cast<uint64_t>(seconds), 8, event);
+  return event;
+}
+
+std::string EventAt(double seconds, int64_t step) {
+  std::string event = EventAt(seconds);
+  AppendInteger(kStep, step, event);
+  return event;
+}
+
+double SecondsOf(absl::Time time) {
+  return absl::ToDoubleSeconds(time - absl::UnixEpoch());
+}
+
+absl::Status Refusal(int error, std::string_view what,
+                     const std::string& path) {
+  return absl::ErrnoToStatus(
+      error, absl::StrCat("--tensorboard: ", path, " cannot be ", what));
+}
+
+// The number after the prefix of an event file's name; -1 for other names.
+int64_t SecondsInName(std::string_view name) {
+  if (name.substr(0, kPrefix.size()) != kPrefix) return -1;
+  name.remove_prefix(kPrefix.size());
+  int64_t seconds = 0;
+  return absl::SimpleAtoi(name.substr(0, name.find('.')), &seconds) ? seconds
+                                                                    : -1;
+}
+
+// TensorBoard reads files in the order of their names, which begin with the
+// time in seconds.
+absl::StatusOr<int64_t> SecondsAfter(const std::string& directory,
+                                     absl::Time now) {
+  int64_t seconds = absl::ToUnixSeconds(now);
+  std::error_code error;
+  fs::directory_iterator at(directory, error);
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) {
+    seconds =
+        std::max(seconds, SecondsInName(at->path().filename().string()) + 1);
+  }
+  if (error) return Refusal(error.value(), "read", directory);
+  return seconds;
+}
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0'
+             ? name
+             : "localhost";
+}
+
+}  // namespace
+
+std::string EventRecord(std::string_view data) {
+  std::string record;
+  AppendLittleEndian(data.size(), 8, record);
+  AppendChecksum(record, record);
+  record += data;
+  AppendChecksum(data, record);
+  return record;
+}
+
+std::string VersionEvent(double seconds) {
+  std::string event = EventAt(seconds);
+  AppendBytes(kFileVersion, "brain.Event:2", event);
+  return event;
+}
+
+std::string StartEvent(double seconds, int64_t first_step) {
+  std::string event = EventAt(seconds, first_step);
+  std::string log;
+  AppendInteger(kStatus, kStart, log);
+  AppendBytes(kSessionLog, log, event);
+  return event;
+}
+
+std::string ScalarEvent(double seconds, int64_t step,
+                        std::span<const EventScalar> scalars) {
+  std::string summary;
+  for (const EventScalar& scalar : scalars) {
+    std::string value;
+    AppendBytes(kTag, scalar.tag, value);
+    AppendKey(kSimpleValue, WireType::kFixed32, value);
+    AppendLittleEndian(std::bit_cast<uint32_t>(scalar.value), 4, value);
+    AppendBytes(kValue, value, summary);
+  }
+  std::string event = EventAt(seconds, step);
+  AppendBytes(kSummary, summary, event);
+  return event;
+}
+
+absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(
+    const std::string& directory, int64_t first_step,
+    std::function<absl::Time()> now) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) return Refusal(error.value(), "created", directory);
+  const absl::Time begin = now();
+  TESSERA_ASSIGN_OR_RETURN(const int64_t seconds,
+                           SecondsAfter(directory, begin));
+  const std::string path =
+      absl::StrCat(directory, "/", kPrefix, absl::StrFormat("%010d", seconds),
+                   ".", HostName(), ".", getpid());
+  const int fd = open(path.c_str(),
+                      O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+  if (fd < 0) return Refusal(errno, "created", path);
+  std::unique_ptr<EventFile> file(new EventFile(path, fd, std::move(now)));
+  TESSERA_RETURN_IF_ERROR(
+      file->Write(EventRecord(VersionEvent(SecondsOf(begin))) +
+                  EventRecord(StartEvent(SecondsOf(begin), first_step))));
+  return file;
+}
+
+absl::Status EventFile::Add(const StepMetrics& step) {
+  const StepRecord& record = step.record;
+  std::vector<EventScalar> scalars;
+  const auto add = [&](std::string_view tag, double value) {
+    scalars.push_back({tag, static_cast<float>(value)});
+  };
+  add("loss", record.loss);
+  if (record.eval_loss) add("eval_loss", *record.eval_loss);
+  add("grad_norm", record.gradient_norm);
+  add("lr", record.learning_rate);
+  add("tokens_per_second", step.tokens_per_second);
+  add("memory_bytes", static_cast<double>(step.memory_bytes));
+  add("compute", step.shares.compute);
+  add("communication", step.shares.communication);
+  add("bubble", step.shares.bubble);
+  add("offload", step.shares.offload);
+  return Write(
+      EventRecord(ScalarEvent(SecondsOf(now_()), record.step, scalars)));
+}
+
+absl::Status EventFile::Write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd_.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return Refusal(errno, "written", path_);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::train

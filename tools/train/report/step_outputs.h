@@ -1,0 +1,60 @@
+// StepOutputs: what rank 0 writes while a run goes on: the live table, metrics
+// and scalars for TensorBoard, as the settings name them.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto outputs,
+//       StepOutputs::Open({.settings = settings, .first_step = 0, .ranks = 8,
+//                          .table = &std::cerr}));
+//   TESSERA_RETURN_IF_ERROR(outputs->Add(step));
+//   outputs->EndLine();  // before others write to `table`
+#ifndef TESSERA_TOOLS_TRAIN_REPORT_STEP_OUTPUTS_H_
+#define TESSERA_TOOLS_TRAIN_REPORT_STEP_OUTPUTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <ostream>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tools/train/loop/run_result.h"
+#include "tools/train/report/event_file.h"
+#include "tools/train/report/live_table.h"
+#include "tools/train/report/metrics_file.h"
+#include "tools/train/settings/settings.h"
+
+namespace tessera::train {
+
+struct StepOutputsOptions {
+  Settings settings = {};
+  int64_t first_step = 0;  // Not 0 if the run is resumed.
+  int64_t ranks = 1;
+  std::ostream* table = nullptr;  // For the live table; null: none.
+  bool is_terminal = false;
+};
+
+// One thread at a time.
+class StepOutputs {
+ public:
+  // Creates the files, or continues them if `first_step` is not 0. Errors name
+  // the flag.
+  static absl::StatusOr<std::unique_ptr<StepOutputs>> Open(
+      const StepOutputsOptions& options);
+
+  absl::Status Add(const StepMetrics& step);
+
+  // Ends the current line of a terminal.
+  void EndLine();
+
+ private:
+  explicit StepOutputs(int64_t ranks) : ranks_(ranks) {}
+
+  const int64_t ranks_;
+  std::optional<LiveTable> table_;
+  std::unique_ptr<MetricsFile> metrics_;  // Null: not requested.
+  std::unique_ptr<EventFile> events_;     // Null: not requested.
+};
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_REPORT_STEP_OUTPUTS_H_

@@ -31,21 +31,23 @@ std::string ValidationText(double loss) {
 }  // namespace
 
 std::string LiveTableHeader() {
-  return absl::StrFormat("%13s %8s %9s %9s %9s %9s %5s %5s %6s %7s", "step",
+  return absl::StrFormat("%13s %8s %9s %9s %9s %9s %5s %5s %6s %7s %7s", "step",
                          "loss", "grad norm", "lr", "tokens/s", "mem/rank",
-                         "comp", "comm", "bubble", "offload");
+                         "comp", "comm", "bubble", "offload", "eta");
 }
 
-std::string LiveTableRow(const StepMetrics& step, int64_t steps) {
+std::string LiveTableRow(const StepMetrics& step, int64_t steps,
+                         const std::optional<RemainingEstimate>& remaining) {
   const StepRecord& record = step.record;
   const TimeShares& shares = step.shares;
-  return absl::StrFormat("%13s %8.4f %9.3g %9.2e %9.0f %9s %5s %5s %6s %7s%s",
-                         absl::StrCat(record.step + 1, "/", steps), record.loss,
-                         record.gradient_norm, record.learning_rate,
-                         step.tokens_per_second, Rounded(step.memory_bytes),
-                         Percent(shares.compute), Percent(shares.communication),
-                         Percent(shares.bubble), Percent(shares.offload),
-                         record.skipped ? " skipped" : "") +
+  return absl::StrFormat(
+             "%13s %8.4f %9.3g %9.2e %9.0f %9s %5s %5s %6s %7s %7s%s",
+             absl::StrCat(record.step + 1, "/", steps), record.loss,
+             record.gradient_norm, record.learning_rate, step.tokens_per_second,
+             Rounded(step.memory_bytes), Percent(shares.compute),
+             Percent(shares.communication), Percent(shares.bubble),
+             Percent(shares.offload), RemainingText(remaining),
+             record.skipped ? " skipped" : "") +
          (record.eval_loss ? ValidationText(*record.eval_loss) : "");
 }
 
@@ -55,12 +57,13 @@ bool LiveTable::IsDue(int64_t step) const {
          step == options_.steps || options_.now() - last_ >= options_.interval;
 }
 
-void LiveTable::Add(const StepMetrics& step) {
+void LiveTable::Add(const StepMetrics& step,
+                    const std::optional<RemainingEstimate>& remaining) {
   if (!step.record.eval_loss && !IsDue(step.record.step + 1)) return;
   if (!has_header_) out_ << LiveTableHeader() << "\n";
   has_header_ = true;
   last_ = options_.now();
-  const std::string row = LiveTableRow(step, options_.steps);
+  const std::string row = LiveTableRow(step, options_.steps, remaining);
   if (options_.is_terminal) {
     out_ << "\r\033[K" << row << std::flush;
     is_in_line_ = true;

@@ -1,16 +1,20 @@
 // LiveTable: prints a run's steps as a table for its user.
 //
 //   LiveTable table(std::cerr, {.is_terminal = true, .steps = 60});
-//   table.Add(step);
+//   table.Add(step, remaining.Estimate());
 //   table.Finish();
 //
-//  step    loss grad norm       lr tokens/s  memory comp comm bubb offl
-//  7/60  3.2512     0.512 2.81e-03     9012  31 MiB  72%  15%   9%   4%
+//  step    loss grad norm       lr tokens/s  memory comp comm bubb offl    eta
+//  7/60  3.2512     0.512 2.81e-03     9012  31 MiB  72%  15%   9%   4%  2m05s
+//
+// The last column is the remaining time (remaining_time.h), with "+" while it
+// does not include validations that are to come.
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_LIVE_TABLE_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_LIVE_TABLE_H_
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -18,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tools/train/loop/run_result.h"
+#include "tools/train/report/remaining_time.h"
 
 namespace tessera::train {
 
@@ -33,7 +38,8 @@ struct LiveTableOptions {
 
 // Without a line feed.
 std::string LiveTableHeader();
-std::string LiveTableRow(const StepMetrics& step, int64_t steps);
+std::string LiveTableRow(const StepMetrics& step, int64_t steps,
+                         const std::optional<RemainingEstimate>& remaining);
 
 class LiveTable {
  public:
@@ -45,7 +51,8 @@ class LiveTable {
   LiveTable(const LiveTable&) = delete;
   LiveTable& operator=(const LiveTable&) = delete;
 
-  void Add(const StepMetrics& step);
+  void Add(const StepMetrics& step,
+           const std::optional<RemainingEstimate>& remaining);
   // Ends the current line of a terminal, so that others can write.
   void Finish();
 

@@ -7,7 +7,7 @@ namespace tessera::train {
 absl::StatusOr<std::unique_ptr<StepOutputs>> StepOutputs::Open(
     const StepOutputsOptions& options) {
   const Settings& settings = options.settings;
-  std::unique_ptr<StepOutputs> outputs(new StepOutputs(options.ranks));
+  std::unique_ptr<StepOutputs> outputs(new StepOutputs(options));
   if (!settings.metrics.empty()) {
     TESSERA_ASSIGN_OR_RETURN(
         outputs->metrics_,
@@ -27,11 +27,12 @@ absl::StatusOr<std::unique_ptr<StepOutputs>> StepOutputs::Open(
 }
 
 absl::Status StepOutputs::Add(const StepMetrics& step) {
+  remaining_.Add(step);
   if (metrics_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(metrics_->Add(step, ranks_));
   }
   if (events_ != nullptr) TESSERA_RETURN_IF_ERROR(events_->Add(step));
-  if (table_) table_->Add(step);
+  if (table_) table_->Add(step, remaining_.Estimate());
   return absl::OkStatus();
 }
 

@@ -21,6 +21,7 @@
 #include "tools/train/report/event_file.h"
 #include "tools/train/report/live_table.h"
 #include "tools/train/report/metrics_file.h"
+#include "tools/train/report/remaining_time.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
@@ -47,9 +48,12 @@ class StepOutputs {
   void EndLine();
 
  private:
-  explicit StepOutputs(int64_t ranks) : ranks_(ranks) {}
+  explicit StepOutputs(const StepOutputsOptions& options)
+      : ranks_(options.ranks),
+        remaining_(options.settings.steps, options.settings.eval_every > 0) {}
 
   const int64_t ranks_;
+  RemainingTime remaining_;
   std::optional<LiveTable> table_;
   std::unique_ptr<MetricsFile> metrics_;  // Null: not requested.
   std::unique_ptr<EventFile> events_;     // Null: not requested.

@@ -21,6 +21,7 @@
 //          * (learning_rate / (1 - beta1^t))
 //   copy <- p, rounded to nearest even
 //
+// (without the terms of weight_decay where ParameterRange::decays is false),
 // which has the same bits for every instruction set, number of threads and
 // partition into ranges. Numbers in brackets are computed in f64 and rounded
 // once. A parameter uses the unrounded moments of its own step; f64 parameters

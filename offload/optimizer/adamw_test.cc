@@ -95,6 +95,36 @@ double WorstError(const AdamWOptions& options, const StepTypes& types,
   return worst;
 }
 
+// Beside ranges that decay, with the same step.
+TEST(AdamW, RangesWithoutDecayHaveTheBitsOfAnOptimizerWithoutIt) {
+  for (const WeightDecay decay :
+       {WeightDecay::kDecoupled, WeightDecay::kCoupled}) {
+    for (const StepTypes& types :
+         {StepTypes{}, StepTypes{.moments = MomentFormat::Blockwise8(64),
+                       .copy = DType::kBF16}}) {
+      StepState decayed(types, 200, 1), kept(types, 200, 1),
+          expected(types, 200, 1), shrunk(types, 200, 1);
+      const auto adamw = *AdamW::Create({.weight_decay = 0.5, .decay = decay});
+      const auto without = *AdamW::Create({.weight_decay = 0, .decay = decay});
+      for (int t = 1; t <= 3; ++t) {
+        std::vector<ParameterRange> ranges;
+        for (StepState* state : {&decayed, &kept, &expected, &shrunk}) {
+          std::mt19937_64 random(static_cast<uint64_t>(t));
+          state->SetGradient(random);
+          ranges.push_back(state->Whole());
+        }
+        ranges[1].decays = false;
+        EXPECT_THAT(adamw->Step(t, {}, {ranges.data(), 2}), IsOk());
+        EXPECT_THAT(without->Step(t, {}, {&ranges[2], 1}), IsOk());
+        EXPECT_THAT(adamw->Step(t, {}, {&ranges[3], 1}), IsOk());
+      }
+      EXPECT_EQ(kept.Bytes(), expected.Bytes());
+      EXPECT_EQ(decayed.Bytes(), shrunk.Bytes());
+      EXPECT_NE(decayed.Bytes(), kept.Bytes());
+    }
+  }
+}
+
 TEST(AdamW, IsTheAlgorithmOfThePaper) {
   const AdamWOptions options[] = {
       {},

@@ -191,6 +191,7 @@ struct ParameterRange {
   // before it overwrites them, so that it can be undone. Empty: not saved.
   std::span<std::byte> undo = {};
 
+  bool decays = true;   // False: without the optimizer's weight decay.
   bool frozen = false;  // Nothing is read, written or checked.
 };
 

@@ -148,6 +148,10 @@ StepJob JobOf(const RangesStep& step, const ParameterRange& range, int64_t at,
       .random_key = step.random_key,
       .random_index = static_cast<uint32_t>(range.begin + at),
   };
+  if (!range.decays) {
+    job.numbers.kept = 1;
+    job.numbers.decay_in_gradient = 0;
+  }
   if (step.moments > 0) job.first = At(PointerTo(range.first), at);
   if (step.moments > 1) job.second = At(PointerTo(range.second), at);
   return job;

@@ -59,6 +59,8 @@ ToyOptions Base(int stage, int64_t ranks = 1) {
   base.reproducible = true;
   base.state.stage = stage;
   base.state.adamw = {.learning_rate = 0.01, .weight_decay = 0.1};
+  base.state.decayed =
+      stage % 2 == 0 ? DecayedParameters::kMatrices : DecayedParameters::kAll;
   base.state.bucket_bytes = 300;
   base.state.persistence_threshold = 10;
   base.state.clip_norm = 1;

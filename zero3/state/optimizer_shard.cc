@@ -381,6 +381,8 @@ absl::StatusOr<offload::ParameterRange> OptimizerShard::OpenRange(
   // Its place in the parameter: rounding does not depend on the sharding.
   range.begin = extent.begin;
   range.whole = context_.model()[id].elements;
+  range.decays = options_.decayed == DecayedParameters::kAll ||
+                 context_.model()[id].spec.shape.size() >= 2;
   TESSERA_ASSIGN_OR_RETURN(range.parameter, OpenValue(id, why, values));
   if (HasMaster(id)) {
     range.copy = range.parameter;

@@ -69,6 +69,14 @@ inline int MomentCount(OptimizerKind kind, const offload::SgdOptions& sgd) {
   return sgd.momentum == 0 ? 0 : 1;
 }
 
+// The parameters that the optimizer's weight decay applies to.
+enum class DecayedParameters {
+  kAll,
+  // Those of two or more dimensions: weights of layers and embeddings, not the
+  // weights of norms and biases.
+  kMatrices,
+};
+
 struct LossScaleOptions {
   bool dynamic = false;  // Otherwise the scale is constant.
   double initial = 1;
@@ -129,6 +137,7 @@ struct OptimizerShardOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw;
   offload::SgdOptions sgd;
+  DecayedParameters decayed = DecayedParameters::kAll;
   // For f64 parameters always f64.
   offload::MomentFormat moments = offload::MomentFormat::F32();
   offload::MemoryTier* tier = nullptr;  // Null: in memory.

@@ -445,6 +445,7 @@ absl::Status ShardedState::CreateOptimizer() {
                              {.kind = options_.optimizer,
                               .adamw = options_.adamw,
                               .sgd = options_.sgd,
+                              .decayed = options_.decayed,
                               .moments = options_.moments,
                               .tier = options_.optimizer_tier,
                               .key_prefix = options_.key_prefix,

@@ -71,6 +71,7 @@ struct ShardedStateOptions {
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw = {};  // For kAdamW.
   offload::SgdOptions sgd = {};      // For kSgd.
+  DecayedParameters decayed = DecayedParameters::kAll;
   offload::MomentFormat moments = offload::MomentFormat::F32();
   double clip_norm = 0;  // 0: gradients are not clipped.
   LossScaleOptions loss_scale = {};

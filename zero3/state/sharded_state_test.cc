@@ -190,6 +190,44 @@ TEST(ShardedStateTest, SgdFollowsTheFormulaAndEqualsOneRank) {
   }
 }
 
+// Slots of 1 to 3 parameters of one rank hold matrices, vectors and a scalar.
+TEST(ShardedStateTest, DecaysOnlyMatricesIfAsked) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    ToyOptions one = Options(0, 1);
+    one.state.optimizer = kind;
+    one.state.adamw.weight_decay = 2;
+    one.state.sgd = {.learning_rate = 0.01, .weight_decay = 2};
+    const Values all = TrainByFormula(one);
+    one.state.decayed = DecayedParameters::kMatrices;
+    const Values expected = TrainByFormula(one);
+    const ModelParameters model = testing::ToyModel(DType::kF32);
+    for (const ModelParameter& parameter : model.all()) {
+      const auto p = static_cast<size_t>(parameter.id.value());
+      EXPECT_EQ(expected[p] == all[p], parameter.spec.shape.size() > 1 ||
+                                           !parameter.trainable() ||
+                                           parameter.elements == 0)
+          << parameter.name();
+    }
+    ExpectNear(TrainOk(one), expected, 1e-5);
+    for (int stage : {0, 1, 2, 3}) {
+      for (const LayoutKind layout :
+           {LayoutKind::kChunks, LayoutKind::kBalanced}) {
+        ToyOptions options = one;
+        options.ranks = 3;
+        options.state.stage = stage;
+        options.state.layout = layout;
+        ExpectNear(TrainOk(options), expected, 1e-5);
+        offload::HostTier tier(
+            std::make_shared<offload::Accounting>("host", 1 << 20));
+        const Values in_memory = TrainOk(options);
+        options.state.optimizer_tier = &tier;
+        EXPECT_EQ(TrainOk(options), in_memory);
+      }
+    }
+  }
+}
+
 TEST(ShardedStateTest, SgdKeepsAsManyMomentsAsItHas) {
   const int64_t trained = testing::ToyModel(DType::kF32).elements() - 25;
   for (const double momentum : {0.0, 0.9}) {

@@ -267,6 +267,7 @@ class Conformance {
     range.first = *offload::MomentSpan::Over(c.first, count, arrays[3]);
     range.second = *offload::MomentSpan::Over(c.second, count, arrays[4]);
     if (c.copy != DType::kI8) range.copy = {arrays[5].data(), c.copy, count};
+    range.decays = c.shift < 2;
     return range;
   }
 

@@ -300,10 +300,15 @@ std::vector<absl::StatusOr<ToyResult>> Train(const ToyOptions& options) {
 
 std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options) {
   const ModelParameters model = ToyModel(options.dtype);
-  const offload::AdamWOptions& adamw = options.state.adamw;
   std::vector<std::vector<double>> all;
   for (const ModelParameter& parameter : model.all()) {
     std::vector<double> values;
+    offload::AdamWOptions adamw = options.state.adamw;
+    offload::SgdOptions sgd = options.state.sgd;
+    if (options.state.decayed == DecayedParameters::kMatrices &&
+        parameter.spec.shape.size() < 2) {
+      adamw.weight_decay = sgd.weight_decay = 0;
+    }
     for (int64_t e = 0; e < parameter.elements; ++e) {
       double p = FirstValue(parameter.id.value(), e), m = 0, v = 0;
       for (int t = 1; parameter.trainable() && t <= options.steps; ++t) {
@@ -312,7 +317,7 @@ std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options) {
           g += GradientOf(t - 1, part, parameter.id.value(), e, p);
         }
         if (options.state.optimizer == OptimizerKind::kSgd) {
-          m = SgdStep(options.state.sgd, t, g, m, p);
+          m = SgdStep(sgd, t, g, m, p);
           continue;
         }
         m = adamw.beta1 * m + (1 - adamw.beta1) * g;

@@ -129,6 +129,7 @@ testing::ToyOptions ToyOf(int stage, int64_t ranks) {
   toy.reproducible = true;
   toy.state.stage = stage;
   toy.state.adamw = {.learning_rate = 0.01, .weight_decay = 0.1};
+  toy.state.decayed = DecayedParameters::kMatrices;
   toy.state.bucket_bytes = 300;
   toy.state.persistence_threshold = 10;
   return toy;

@@ -119,6 +119,7 @@ absl::Status AddTo(const RunIdentity& identity, CheckpointMetadata& metadata) {
   metadata["length"] = absl::StrCat(identity.length);
   metadata["corpus"] = absl::StrCat(identity.corpus);
   metadata["vocabulary"] = absl::StrCat(identity.vocabulary);
+  metadata["decay"] = identity.decay;
   if (identity.validation_samples > 0) {
     metadata["validation_samples"] = absl::StrCat(identity.validation_samples);
   }
@@ -147,6 +148,13 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
     TESSERA_ASSIGN_OR_RETURN(identity.validation_samples,
                              GetCount(metadata, "validation_samples"));
   }
+  const auto decay = metadata.find("decay");
+  identity.decay = decay == metadata.end() ? "all" : decay->second;
+  if (identity.decay != "all" && identity.decay != "matrices") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the metadata of the checkpoint has ", Quoted(identity.decay),
+        " as \"decay\"; it must be \"matrices\" or \"all\""));
+  }
   return identity;
 }
 
@@ -158,8 +166,15 @@ absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
         absl::StrCat("the checkpoint is of another model: ", models.ToString(),
                      "; give the model that it was saved from"));
   }
+  if (steps == 0) return absl::OkStatus();
+  if (saved.decay != now.decay) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint is of a run with --decay=", saved.decay,
+        ", which cannot continue after step ", steps,
+        " with --decay=", now.decay, "; give --decay=", saved.decay));
+  }
   const Differences data = OfData(saved, now);
-  if (steps == 0 || data.empty()) return absl::OkStatus();
+  if (data.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the checkpoint is of a run on other data, which cannot continue after "
       "step ",

@@ -11,6 +11,7 @@
 #define TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_IDENTITY_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,18 +29,21 @@ struct RunIdentity {
   int64_t vocabulary = 0;  // Of the tokenizer.
   // Samples that are held out of training.
   int64_t validation_samples = 0;
+  // The parameters that weight decay applies to, as --decay: "matrices" or
+  // "all".
+  std::string decay = "matrices";
 
   friend bool operator==(const RunIdentity&, const RunIdentity&) = default;
 };
 
 // Sets the keys "model" (a config.json), "seed", "batch", "length", "corpus",
-// "vocabulary" and, unless it is 0, "validation_samples". InvalidArgument if
-// the model is invalid.
+// "vocabulary", "decay" and, unless it is 0, "validation_samples".
+// InvalidArgument if the model is invalid.
 absl::Status AddTo(const RunIdentity& identity,
                    zero3::CheckpointMetadata& metadata);
 
 // For untrusted metadata. InvalidArgument, with the key, if one is missing or
-// wrong.
+// wrong. Without "decay" it is "all", as in runs of earlier versions.
 absl::StatusOr<RunIdentity> IdentityFrom(
     const zero3::CheckpointMetadata& metadata);
 
@@ -48,8 +52,8 @@ absl::StatusOr<RunIdentity> IdentityFrom(
 // compared, since they do not matter:
 //
 //   always        max_positions and initializer_range of the model
-//   at step 0     seed, batch, length, corpus, vocabulary and samples: no data
-//                 has been used, as in imported checkpoints
+//   at step 0     seed, batch, length, corpus, vocabulary, samples and decay:
+//                 no data has been used, as in imported checkpoints
 absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
                           const RunIdentity& now);
 

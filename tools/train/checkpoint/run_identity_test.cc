@@ -23,7 +23,8 @@ RunIdentity Identity() {
                           .length = 128,
                           .corpus = 0x8000000000000001,
                           .vocabulary = 49152,
-                          .validation_samples = 12};
+                          .validation_samples = 12,
+                          .decay = "all"};
   identity.model.rotary.base = 100000.1;
   identity.model.norm_epsilon = 1.1e-5;
   return identity;
@@ -120,6 +121,26 @@ TEST(RunIdentityTest, OtherDataIsRefusedOnceSomeWasUsed) {
                      HasSubstr("length is 128 there and 64 here"),
                      HasSubstr("fingerprint of the data is"),
                      HasSubstr("tokenizer is 49152 there and 257 here"))));
+}
+
+TEST(RunIdentityTest, RunsOfEarlierVersionsDecayedAllParameters) {
+  RunIdentity identity = Identity();
+  identity.decay = "matrices";
+  zero3::CheckpointMetadata metadata;
+  TESSERA_ASSERT_OK(AddTo(identity, metadata));
+  EXPECT_THAT(IdentityFrom(metadata), IsOkAndHolds(identity));
+  metadata["decay"] = "vectors";
+  EXPECT_THAT(IdentityFrom(metadata),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("has \"vectors\" as \"decay\"")));
+  metadata.erase("decay");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunIdentity old, IdentityFrom(metadata));
+  EXPECT_EQ(old.decay, "all");
+  EXPECT_THAT(CheckSameRun(old, 0, identity), IsOk());
+  EXPECT_THAT(CheckSameRun(old, 3, identity),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("after step 3 with --decay=matrices; give "
+                                 "--decay=all")));
 }
 
 TEST(RunIdentityTest, WhatNoResultDependsOnMayDiffer) {

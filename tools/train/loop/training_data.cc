@@ -254,7 +254,8 @@ RunIdentity IdentityOf(const Settings& settings,
           .length = settings.length,
           .corpus = data.corpus->fingerprint(),
           .vocabulary = data.tokenizer->vocabulary_size(),
-          .validation_samples = data.samples->validation_count()};
+          .validation_samples = data.samples->validation_count(),
+          .decay = settings.decay};
 }
 
 }  // namespace tessera::train

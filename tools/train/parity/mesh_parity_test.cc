@@ -65,6 +65,19 @@ TEST(MeshParityTest, HybridShardingHasTheLossesOfOneRank) {
   }
 }
 
+// Otherwise no test would notice which parameters decay.
+TEST(MeshParityTest, TheRecipeChangesLosses) {
+  const ParityCase plain = {.steps = 12};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(plain));
+  ParityCase decays = plain;
+  decays.decay_all = true;
+  for (const ParityCase& run : {decays}) {
+    SCOPED_TRACE(::testing::Message() << run);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
+    EXPECT_GT(DifferenceOf(actual, expected).loss, 1e-4);
+  }
+}
+
 TEST(MeshParityTest, SecondCopiesOfWeightsChangeNoBit) {
   for (ParityCase run :
        {ParityCase{.mesh = {.dp = 4}, .recompute = Recompute::kFull},

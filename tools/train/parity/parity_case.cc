@@ -19,6 +19,7 @@ ParityCase PlainCase(const ParityCase& run) {
           .tied = run.tied,
           .clip = run.clip,
           .dropout = run.dropout,
+          .decay_all = run.decay_all,
           .kv_heads = run.kv_heads,
           .moments = run.moments,
           .length = run.length,
@@ -103,6 +104,9 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.state.quantized_weights = run.quantized_weights;
   options.state.quantized_gradients = run.quantized_gradients;
   options.state.clip_norm = run.clip ? 0.5 : 0;
+  options.state.adamw.weight_decay = 0.1;
+  options.state.decayed = run.decay_all ? zero3::DecayedParameters::kAll
+                                        : zero3::DecayedParameters::kMatrices;
   options.state.speculative_bytes = run.speculative_bytes;
   return options;
 }
@@ -129,6 +133,7 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " architecture=" << run.architecture
             << " documents=" << run.documents << " tied=" << run.tied
             << " clip=" << run.clip << " dropout=" << run.dropout
+            << " decay_all=" << run.decay_all
             << " kv_heads=" << run.kv_heads << " moments=" << run.moments
             << " length=" << run.length << " layers=" << run.layers << " "
             << DTypeName(run.dtype) << " fp8=" << run.fp8
@@ -172,6 +177,7 @@ enum Place {
   kDropout,
   kKvHeads,
   kMoments,
+  kDecay,
 };
 
 std::vector<std::string> Schedules() {
@@ -222,7 +228,8 @@ std::vector<ParityOption> MakeOptions() {
           {"clip", off_on},
           {"dropout", {"0", kDropoutProbability}},
           {"kv_heads", {"1", "2", "3", "6"}},
-          {"moments", {"f32", "bf16", "int8"}}};
+          {"moments", {"f32", "bf16", "int8"}},
+          {"decay", {"matrices", "all"}}};
 }
 
 // A row that may be partial.
@@ -444,6 +451,7 @@ ParityCase CaseOf(const CoveringRow& row) {
       .tied = chosen.on(kTied),
       .clip = chosen.on(kClip),
       .dropout = chosen.is_not(kDropout, "0") ? 0.1 : 0,
+      .decay_all = chosen.is(kDecay, "all"),
       .kv_heads = chosen.number(kKvHeads),
       .moments = chosen.value(kMoments)};
 }

@@ -86,6 +86,7 @@ struct ParityCase {
   bool tied = false;
   bool clip = false;
   double dropout = 0;
+  bool decay_all = false;  // Weight decay of norms too, not only of matrices.
   int64_t kv_heads = 2;
   std::string moments = "f32";  // f32, bf16, int8
   int64_t length = 13;

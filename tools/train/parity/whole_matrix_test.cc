@@ -9,6 +9,7 @@
 #include <iostream>
 #include <map>
 #include <random>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -66,8 +67,9 @@ class WholeMatrixTest
   }
 
   static const Records& PlainRecords(const ParityCase& run) {
-    Records& records =
-        (*plain_)[absl::StrCat(run.tied, run.clip, run.kv_heads, run.moments)];
+    std::ostringstream plain;
+    plain << PlainCase(run);
+    Records& records = (*plain_)[plain.str()];
     if (records.empty()) {
       const auto trained = TrainCase(PlainCase(run));
       EXPECT_THAT(trained, IsOk());
@@ -87,7 +89,8 @@ class WholeMatrixTest
   }
 
   static ParityReport* report_;
-  static std::map<std::string, Records>* plain_;  // By model and moments.
+  // By what the losses depend on.
+  static std::map<std::string, Records>* plain_;
   std::mt19937_64 random_;
 };
 

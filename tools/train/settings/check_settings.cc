@@ -477,6 +477,8 @@ absl::Status CheckLearning(const Settings& settings) {
       CheckRange("warmup_steps", settings.warmup_steps, {0, kMany}));
   TESSERA_RETURN_IF_ERROR(CheckRange("weight_decay", settings.weight_decay,
                                      {.below = kInfinity, .example = "0.1"}));
+  constexpr std::string_view kDecayed[] = {"matrices", "all"};
+  TESSERA_RETURN_IF_ERROR(CheckChoice("decay", settings.decay, kDecayed));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("beta1", settings.beta1, {.below = 1, .example = "0.9"}));
   TESSERA_RETURN_IF_ERROR(

@@ -563,6 +563,7 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
        [](auto& s) { s.min_learning_rate = 1; }},
       {"--warmup_steps=-1: must be", [](auto& s) { s.warmup_steps = -1; }},
       {"--weight_decay=-0.1: must", [](auto& s) { s.weight_decay = -0.1; }},
+      {"--decay=vectors: ", [](auto& s) { s.decay = "vectors"; }},
       {"--beta1=1: must be at least 0 and below 1",
        [](auto& s) { s.beta1 = 1; }},
       {"--beta2=nan: must be", [](auto& s) { s.beta2 = kNan; }},

@@ -178,6 +178,8 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
   state.quantized_gradients = settings.quantized_gradients;
   state.hpz_partition_size = settings.hpz_partition_size;
   state.adamw = AdamWOf(settings);
+  state.decayed = settings.decay == "all" ? zero3::DecayedParameters::kAll
+                                          : zero3::DecayedParameters::kMatrices;
   state.clip_norm = settings.clip_norm;
   state.speculative_bytes = settings.speculative_bytes;
   return state;

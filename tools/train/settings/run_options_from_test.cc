@@ -31,6 +31,7 @@ Settings Unusual() {
   settings.bucket_bytes = 1000;
   settings.moments = "int8";
   settings.weight_decay = 0.2;
+  settings.decay = "all";
   settings.beta1 = 0.8;
   settings.beta2 = 0.7;
   settings.epsilon = 1e-4;
@@ -81,6 +82,9 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
   EXPECT_EQ(options.state.moments, offload::MomentFormat::Blockwise8());
   EXPECT_EQ(options.state.clip_norm, 3);
   EXPECT_EQ(options.state.adamw.weight_decay, 0.2);
+  EXPECT_EQ(options.state.decayed, zero3::DecayedParameters::kAll);
+  EXPECT_EQ(RunOptionsFrom({}, model_)->state.decayed,
+            zero3::DecayedParameters::kMatrices);
   EXPECT_EQ(options.state.adamw.beta1, 0.8);
   EXPECT_EQ(options.state.adamw.beta2, 0.7);
   EXPECT_EQ(options.state.adamw.epsilon, 1e-4);

@@ -235,6 +235,9 @@ constexpr SettingsField kFields[] = {
      "steps of linear warm-up of the learning rate"},
     {"weight_decay", &Settings::weight_decay,
      "decoupled weight decay of AdamW"},
+    {"decay", &Settings::decay,
+     "parameters that --weight_decay applies to: matrices (weights of layers "
+     "and embeddings, not of norms, and no biases), all"},
     {"beta1", &Settings::beta1, "AdamW's decay rate of the first moment"},
     {"beta2", &Settings::beta2, "AdamW's decay rate of the second moment"},
     {"epsilon", &Settings::epsilon, "AdamW's epsilon"},

@@ -88,6 +88,7 @@ struct Settings {
   double min_learning_rate = -1;  // -1: a tenth of learning_rate.
   int64_t warmup_steps = 20;
   double weight_decay = 0.1;
+  std::string decay = "matrices";  // matrices, all
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;

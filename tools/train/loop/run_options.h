@@ -3,11 +3,8 @@
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <memory>
-#include <numbers>
 #include <optional>
 #include <string>
 
@@ -16,35 +13,13 @@
 #include "offload/tier/memory_tier.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tools/model_files/model_config.h"
+#include "tools/train/loop/learning_rate.h"
 #include "topology/config/parallel_config.h"
 #include "zero3/state/sharded_state.h"
 
 namespace tessera::train {
 
 using topology::MeshSizes;
-
-// Linear warm-up, then half a cosine (Loshchilov and Hutter, SGDR, arXiv
-// 1608.03983, without restarts).
-struct LearningRate {
-  double peak = 3e-4;
-  double least = 3e-5;       // At the end, and after it.
-  int64_t warmup_steps = 0;  // The first step has 1 / warmup_steps of the peak.
-  int64_t total_steps = 1;
-
-  // `step` counts from 0.
-  double At(int64_t step) const {
-    if (step < warmup_steps) {
-      return peak * static_cast<double>(step + 1) /
-             static_cast<double>(warmup_steps);
-    }
-    const double span =
-        static_cast<double>(std::max<int64_t>(total_steps - warmup_steps, 1));
-    const double done =
-        std::min(static_cast<double>(step - warmup_steps) / span, 1.0);
-    return least +
-           (peak - least) * 0.5 * (1 + std::cos(std::numbers::pi * done));
-  }
-};
 
 enum class ReduceChoice {
   kAuto,            // The faster one in simulation, or the smaller if equal.

@@ -59,6 +59,8 @@ absl::Status CheckModelAndData(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckRange("batch", settings.batch, {1, kMany}));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("micro_batch", settings.parallel.micro_batch, {1, kMany}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("train_tokens", settings.train_tokens, {0, kMany}));
   TESSERA_RETURN_IF_ERROR(CheckRange("steps", settings.steps, {1, kMany}));
   TESSERA_RETURN_IF_ERROR(CheckRange("seed", settings.seed,
                                      {0, std::numeric_limits<int64_t>::max()}));
@@ -457,6 +459,31 @@ absl::Status CheckState(const Settings& settings) {
                     "example --offload=optimizer");
 }
 
+// The schedule of the learning rate.
+absl::Status CheckRates(const Settings& settings) {
+  constexpr std::string_view kSchedules[] = {"cosine", "linear", "wsd",
+                                             "constant"};
+  TESSERA_RETURN_IF_ERROR(
+      CheckChoice("lr_schedule", settings.lr_schedule, kSchedules));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("warmup_steps", settings.warmup_steps, {0, kMany}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("warmup_tokens", settings.warmup_tokens, {0, kMany}));
+  if (settings.lr_schedule == "constant" && settings.min_learning_rate != -1) {
+    return RefuseFlag("min_learning_rate", settings.min_learning_rate,
+                      "has no effect with --lr_schedule=constant; give for "
+                      "example --lr_schedule=cosine");
+  }
+  if (settings.decay_steps == -1) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("decay_steps", settings.decay_steps, {0, settings.steps}));
+  if (settings.lr_schedule == "wsd") return absl::OkStatus();
+  return RefuseFlag(
+      "decay_steps", settings.decay_steps,
+      absl::StrCat("has no effect with --lr_schedule=", settings.lr_schedule,
+                   "; give --lr_schedule=wsd"));
+}
+
 absl::Status CheckLearning(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("learning_rate", settings.learning_rate,
@@ -473,8 +500,7 @@ absl::Status CheckLearning(const Settings& settings) {
             "must be at most --learning_rate=", settings.learning_rate,
             ", such as --min_learning_rate=", settings.learning_rate / 10));
   }
-  TESSERA_RETURN_IF_ERROR(
-      CheckRange("warmup_steps", settings.warmup_steps, {0, kMany}));
+  TESSERA_RETURN_IF_ERROR(CheckRates(settings));
   TESSERA_RETURN_IF_ERROR(CheckRange("weight_decay", settings.weight_decay,
                                      {.below = kInfinity, .example = "0.1"}));
   constexpr std::string_view kDecayed[] = {"matrices", "all"};

@@ -563,6 +563,19 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
        [](auto& s) { s.min_learning_rate = 1; }},
       {"--warmup_steps=-1: must be", [](auto& s) { s.warmup_steps = -1; }},
       {"--weight_decay=-0.1: must", [](auto& s) { s.weight_decay = -0.1; }},
+      {"--lr_schedule=step: ", [](auto& s) { s.lr_schedule = "step"; }},
+      {"--warmup_tokens=-1: must be", [](auto& s) { s.warmup_tokens = -1; }},
+      {"--train_tokens=-1: must be", [](auto& s) { s.train_tokens = -1; }},
+      {"--min_learning_rate=0.001: has no effect with --lr_schedule=constant",
+       [](auto& s) {
+         s.lr_schedule = "constant";
+         s.min_learning_rate = 0.001;
+       }},
+      {"--decay_steps=-2: must be", [](auto& s) { s.decay_steps = -2; }},
+      {"--decay_steps=241: must be", [](auto& s) { s.decay_steps = 241; }},
+      {"--decay_steps=10: has no effect with --lr_schedule=cosine; give "
+       "--lr_schedule=wsd",
+       [](auto& s) { s.decay_steps = 10; }},
       {"--decay=vectors: ", [](auto& s) { s.decay = "vectors"; }},
       {"--beta1=1: must be at least 0 and below 1",
        [](auto& s) { s.beta1 = 1; }},

@@ -21,6 +21,7 @@
 #include "tools/cli/cli.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/model_config.h"
+#include "tools/train/loop/learning_rate.h"
 #include "tools/train/loop/run_options.h"
 #include "tools/train/loop/run_schedule.h"
 #include "tools/train/settings/check_settings.h"
@@ -185,9 +186,20 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
   return state;
 }
 
-double LeastRateOf(const Settings& settings) {
-  return settings.min_learning_rate == -1 ? settings.learning_rate / 10
-                                          : settings.min_learning_rate;
+absl::StatusOr<LearningRate> LearningRateOf(const Settings& settings) {
+  LearningRate rate = {
+      .peak = settings.learning_rate,
+      .least = settings.min_learning_rate == -1 ? settings.learning_rate / 10
+                                                : settings.min_learning_rate,
+      .warmup_steps = settings.warmup_tokens > 0
+                          ? StepsOfTokens(settings.warmup_tokens, settings)
+                          : settings.warmup_steps,
+      .decay_steps = settings.decay_steps == -1 ? settings.steps / 10
+                                                : settings.decay_steps,
+      .total_steps = settings.steps};
+  TESSERA_ASSIGN_OR_RETURN(rate.schedule,
+                           ParseRateSchedule(settings.lr_schedule));
+  return rate;
 }
 
 absl::Status SetSchedule(const Settings& settings, RunOptions& options) {
@@ -236,10 +248,7 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   options.length = settings.length;
   options.steps = settings.steps;
   options.seed = static_cast<uint64_t>(settings.seed);
-  options.learning_rate = {.peak = settings.learning_rate,
-                           .least = LeastRateOf(settings),
-                           .warmup_steps = settings.warmup_steps,
-                           .total_steps = settings.steps};
+  TESSERA_ASSIGN_OR_RETURN(options.learning_rate, LearningRateOf(settings));
   TESSERA_RETURN_IF_ERROR(SetSchedule(settings, options));
   options.gather_ahead = settings.gather_ahead;
   options.max_gathered_bytes = settings.max_gathered_bytes;

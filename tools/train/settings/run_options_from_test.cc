@@ -92,6 +92,23 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
   EXPECT_EQ(options.state.optimizer_tier, nullptr);
 }
 
+TEST_F(RunOptionsFromTest, HasTheScheduleOfTheLearningRate) {
+  Settings settings = settings_;
+  settings.lr_schedule = "wsd";
+  TESSERA_ASSERT_OK_AND_ASSIGN(RunOptions options,
+                               RunOptionsFrom(settings, model_));
+  EXPECT_EQ(options.learning_rate.schedule, RateSchedule::kWsd);
+  EXPECT_EQ(options.learning_rate.decay_steps, 10);
+  settings.decay_steps = 70;
+  // 24 sequences of 77 tokens a step.
+  settings.warmup_tokens = 3 * 24 * 77 + 1;
+  TESSERA_ASSERT_OK_AND_ASSIGN(options, RunOptionsFrom(settings, model_));
+  EXPECT_EQ(options.learning_rate.decay_steps, 70);
+  EXPECT_EQ(options.learning_rate.warmup_steps, 4);
+  EXPECT_EQ(RunOptionsFrom({}, model_)->learning_rate.schedule,
+            RateSchedule::kCosine);
+}
+
 TEST_F(RunOptionsFromTest, HasTheFormatOfTheMoments) {
   Settings settings;
   const auto moments = [&](const char* name) {

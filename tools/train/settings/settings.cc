@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/numeric/int128.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,13 @@ std::string UserPath(std::string_view path) {
     return std::string(path);
   }
   return absl::StrCat(directory, "/", path);
+}
+
+int64_t StepsOfTokens(int64_t tokens, const Settings& settings) {
+  if (tokens <= 0 || settings.batch <= 0 || settings.length <= 0) return 0;
+  // The product of a batch and a length may exceed 64 bits.
+  const absl::int128 of_step = absl::int128(settings.batch) * settings.length;
+  return static_cast<int64_t>((tokens + of_step - 1) / of_step);
 }
 
 namespace {
@@ -145,6 +153,9 @@ constexpr SettingsField kFields[] = {
     {"micro_batch", Plain<&ParallelConfig::micro_batch, int64_t>(),
      "sequences that a rank computes with at a time"},
     {"steps", &Settings::steps, "steps of the whole run"},
+    {"train_tokens", &Settings::train_tokens,
+     "tokens of the whole run, instead of --steps, rounded up to whole steps; "
+     "0: --steps"},
     {"seed", &Settings::seed,
      "seed of the initial weights, the order of the data and the sample"},
     {"validation_fraction", &Settings::validation_fraction,
@@ -230,9 +241,21 @@ constexpr SettingsField kFields[] = {
 
     {"learning_rate", &Settings::learning_rate, "peak learning rate"},
     {"min_learning_rate", &Settings::min_learning_rate,
-     "learning rate at the end of the cosine; -1: a tenth of --learning_rate"},
+     "learning rate at the end of the schedule; -1: a tenth of "
+     "--learning_rate"},
+    {"lr_schedule", &Settings::lr_schedule,
+     "learning rate after warm-up: cosine, linear (both down to "
+     "--min_learning_rate), wsd (the peak, which decays in the last "
+     "--decay_steps), constant"},
     {"warmup_steps", &Settings::warmup_steps,
      "steps of linear warm-up of the learning rate"},
+    {"warmup_tokens", &Settings::warmup_tokens,
+     "tokens of warm-up, instead of --warmup_steps, rounded up to whole steps; "
+     "0: --warmup_steps"},
+    {"decay_steps", &Settings::decay_steps,
+     "with --lr_schedule=wsd, last steps in which the learning rate decays to "
+     "--min_learning_rate, by one minus the square root of their share; -1: a "
+     "tenth of the steps"},
     {"weight_decay", &Settings::weight_decay,
      "decoupled weight decay of AdamW"},
     {"decay", &Settings::decay,

@@ -39,6 +39,8 @@ struct Settings {
   int64_t length = 128;  // Tokens per sequence.
   int64_t batch = 16;    // Sequences per step, over all ranks.
   int64_t steps = 240;
+  // 0: `steps`; otherwise SettingsFromFlags sets `steps` to StepsOfTokens.
+  int64_t train_tokens = 0;
   int64_t seed = 1;
   // The share of the samples, the last ones, that validation uses and training
   // does not.
@@ -86,7 +88,11 @@ struct Settings {
   // The optimizer.
   double learning_rate = 3e-3;
   double min_learning_rate = -1;  // -1: a tenth of learning_rate.
+  // cosine, linear, wsd, constant; see loop/learning_rate.h.
+  std::string lr_schedule = "cosine";
   int64_t warmup_steps = 20;
+  int64_t warmup_tokens = 0;  // 0: warmup_steps.
+  int64_t decay_steps = -1;   // Of wsd; -1: a tenth of the steps.
   double weight_decay = 0.1;
   std::string decay = "matrices";  // matrices, all
   double beta1 = 0.9;
@@ -132,6 +138,10 @@ struct Settings {
 
   friend bool operator==(const Settings&, const Settings&) = default;
 };
+
+// The steps that train on `tokens` tokens, rounded up; 0 for 0 or fewer, and if
+// the batch or the length are not positive.
+int64_t StepsOfTokens(int64_t tokens, const Settings& settings);
 
 // Settings as JSON: one flat object with a key per field. Missing keys keep
 // their defaults. Source: RFC 8259; in addition, duplicate keys are rejected.

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
+#include "tools/train/settings/flag_checks.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
@@ -91,6 +92,7 @@ TESSERA_SETTINGS_FLAG(length);
 TESSERA_SETTINGS_FLAG(batch);
 TESSERA_PARALLEL_FLAG(int64_t, micro_batch);
 TESSERA_SETTINGS_FLAG(steps);
+TESSERA_SETTINGS_FLAG(train_tokens);
 TESSERA_SETTINGS_FLAG(seed);
 TESSERA_SETTINGS_FLAG(validation_fraction);
 TESSERA_SETTINGS_FLAG(eval_every);
@@ -122,7 +124,10 @@ TESSERA_SETTINGS_FLAG(quantized_gradients);
 TESSERA_SETTINGS_FLAG(hpz_partition_size);
 TESSERA_SETTINGS_FLAG(learning_rate);
 TESSERA_SETTINGS_FLAG(min_learning_rate);
+TESSERA_SETTINGS_FLAG(lr_schedule);
 TESSERA_SETTINGS_FLAG(warmup_steps);
+TESSERA_SETTINGS_FLAG(warmup_tokens);
+TESSERA_SETTINGS_FLAG(decay_steps);
 TESSERA_SETTINGS_FLAG(weight_decay);
 TESSERA_SETTINGS_FLAG(decay);
 TESSERA_SETTINGS_FLAG(beta1);
@@ -171,6 +176,22 @@ absl::StatusOr<Settings> SettingsOfConfig() {
   return settings;
 }
 
+// A number of steps replaces the number of tokens of a file.
+absl::Status ResolveTokens(Settings& settings) {
+  if (absl::GetFlag(FLAGS_steps).given) {
+    if (absl::GetFlag(FLAGS_train_tokens).given && settings.train_tokens != 0) {
+      return RefuseFlag(
+          "train_tokens", settings.train_tokens,
+          absl::StrCat("determines the steps, and --steps=", settings.steps,
+                       " is given too; give one of them"));
+    }
+    settings.train_tokens = 0;
+  }
+  const int64_t steps = StepsOfTokens(settings.train_tokens, settings);
+  if (steps > 0) settings.steps = steps;
+  return absl::OkStatus();
+}
+
 // The field if the argument is its flag without a value, else null.
 const SettingsField* BareFlag(std::string_view argument) {
   if (!absl::StartsWith(argument, "--")) return nullptr;
@@ -216,6 +237,7 @@ absl::StatusOr<Settings> SettingsFromFlags() {
         },
         field.member));
   }
+  TESSERA_RETURN_IF_ERROR(ResolveTokens(settings));
   return settings;
 }
 

@@ -157,6 +157,49 @@ TEST_F(SettingsTest, FlagsSetFields) {
   EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(expected));
 }
 
+TEST_F(SettingsTest, TokensDetermineTheSteps) {
+  Settings settings;
+  settings.batch = 3;
+  settings.length = 7;
+  EXPECT_EQ(StepsOfTokens(0, settings), 0);
+  EXPECT_EQ(StepsOfTokens(-5, settings), 0);
+  EXPECT_EQ(StepsOfTokens(1, settings), 1);
+  EXPECT_EQ(StepsOfTokens(21, settings), 1);
+  EXPECT_EQ(StepsOfTokens(22, settings), 2);
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(StepsOfTokens(kMost, settings), kMost / 21 + 1);
+  settings.batch = settings.length = kMost;
+  EXPECT_EQ(StepsOfTokens(kMost, settings), 1);
+  settings.batch = 0;
+  EXPECT_EQ(StepsOfTokens(1, settings), 0);
+
+  const std::string path = Path("tokens.json");
+  {
+    const absl::FlagSaver saver;
+    TESSERA_EXPECT_OK(
+        Parse({"--train_tokens=1000", "--batch=3", "--length=7"}));
+    TESSERA_ASSERT_OK_AND_ASSIGN(settings, SettingsFromFlags());
+    EXPECT_EQ(settings.steps, 48);
+    TESSERA_EXPECT_OK(WriteSettings(settings, path));
+    TESSERA_EXPECT_OK(Parse({"--steps=5"}));
+    EXPECT_THAT(SettingsFromFlags(),
+                Refused("--train_tokens=1000: determines the steps, and "
+                        "--steps=5 is given too; give one of them"));
+  }
+  // The file is repeated; steps replace its tokens, and tokens its tokens.
+  TESSERA_EXPECT_OK(Parse({"--config", path}));
+  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(settings));
+  {
+    const absl::FlagSaver saver;
+    TESSERA_EXPECT_OK(Parse({"--train_tokens=22"}));
+    EXPECT_EQ(SettingsFromFlags()->steps, 2);
+  }
+  TESSERA_EXPECT_OK(Parse({"--steps=5"}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(settings, SettingsFromFlags());
+  EXPECT_EQ(settings.steps, 5);
+  EXPECT_EQ(settings.train_tokens, 0);
+}
+
 TEST_F(SettingsTest, ExactNumbersComeThroughFlags) {
   TESSERA_EXPECT_OK(Parse({"--seed=9223372036854775807", "--beta1=0.1"}));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Settings settings, SettingsFromFlags());

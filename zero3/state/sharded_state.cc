@@ -806,6 +806,7 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAll(
     UpdateReport& report) {
   TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics own,
                            SumOfOwn(report));
+  report.non_finite = own.non_finite;
   double sums[] = {own.sum_of_squares, static_cast<double>(own.non_finite)};
   const collectives::Buffer buffer{std::span(sums)};
   // At stage 0 every rank has measured everything.

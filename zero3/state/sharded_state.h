@@ -173,6 +173,9 @@ struct UpdateReport {
   double loss_scale = 1;  // Of this step's gradients.
   // A gradient was infinite or NaN: nothing was changed but the loss scale.
   bool skipped = false;
+  // The infinite or NaN elements among the reduced gradients that this rank
+  // has measured; other ranks report theirs.
+  int64_t non_finite = 0;
   // Parameters of this rank that the host stepped before the norm was known;
   // undone if the step is skipped or clipped.
   int64_t stepped_early = 0;

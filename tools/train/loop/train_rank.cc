@@ -379,6 +379,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   // The optimizer has waited for the losses too.
   TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result,
                            executor_->Finish());
+  finding_ = {.loss = result.loss, .non_finite = report.non_finite};
   TESSERA_ASSIGN_OR_RETURN(record.loss, MeanOverData(result.loss));
   record.gradient_norm = report.gradient_norm;
   record.loss_scale = report.loss_scale;

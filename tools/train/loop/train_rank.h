@@ -49,6 +49,12 @@ struct StepTimes {
   int64_t end = 0;
 };
 
+// What one rank found in its last step, where a StepRecord is of all ranks.
+struct StepFinding {
+  double loss = 0;         // The part of this rank's samples.
+  int64_t non_finite = 0;  // See zero3::UpdateReport.
+};
+
 class TrainRank {
  public:
   // A collective of the world. `world`, `samples` and `ops` must outlive this.
@@ -103,6 +109,7 @@ class TrainRank {
   const RunOptions& options() const { return options_; }
   const RunSchedule& schedule() const { return schedule_; }
   const StepTimes& times() const { return times_; }  // Of the last step.
+  const StepFinding& finding() const { return finding_; }
 
   // Bytes of the stages' activation pools, and the peak bytes of tensors
   // between stages in the last step. Near memory of activations in a tier
@@ -161,6 +168,7 @@ class TrainRank {
   int64_t step_ = 0;
   int64_t boundary_bytes_ = 0;  // The peak of the last step.
   StepTimes times_;
+  StepFinding finding_;
 };
 
 }  // namespace tessera::train

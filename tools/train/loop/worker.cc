@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/byte_size.h"
 #include "base/status_macros.h"
@@ -121,6 +122,8 @@ class Worker {
   absl::Status Restore();
   absl::Status MakeCheckpoints();
   absl::Status OpenOutputs();
+  absl::StatusOr<std::string> NonFiniteFindings() const;
+  absl::Status CheckFinite(const StepRecord& record);
   absl::Status TakeStep();
   absl::Status Report(StepRecord record);
   absl::Status EvaluateIfDue(StepRecord& record);
@@ -163,6 +166,7 @@ class Worker {
   std::vector<StrategyChange> strategy_changes_;
   ResultGatherer results_;
   int64_t checkpointed_ = -1;  // Steps at the last checkpoint.
+  int64_t skipped_in_a_row_ = 0;
 };
 
 // "rank 3 (dp1 pp0 cp0 tp1)".
@@ -315,16 +319,61 @@ absl::Status Worker::OpenOutputs() {
   return absl::OkStatus();
 }
 
-// The message counts steps from 0, like the metrics.
-absl::Status CheckFinite(const StepRecord& record, bool scales) {
-  const bool is_bad = record.skipped && !scales;
-  if (std::isfinite(record.loss) && !is_bad) return absl::OkStatus();
+// The ranks that found a number that is not finite, and what they found: "rank
+// 2: a loss of nan in its samples, 17 gradient elements". A collective.
+absl::StatusOr<std::string> Worker::NonFiniteFindings() const {
+  constexpr size_t kMostNamed = 4;
+  const StepFinding& own = rank_->finding();
+  std::vector<std::string> parts;
+  if (!std::isfinite(own.loss)) {
+    parts.push_back(absl::StrCat("a loss of ", own.loss, " in its samples"));
+  }
+  if (own.non_finite > 0) {
+    parts.push_back(absl::StrCat(own.non_finite, " gradient elements"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                           collectives::ExchangeTexts(
+                               world_, absl::StrJoin(parts, ", "), kPatience));
+  std::vector<std::string> found;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank].empty()) continue;
+    found.push_back(absl::StrCat("rank ", rank, ": ", texts[rank]));
+  }
+  const size_t more = found.size() - std::min(found.size(), kMostNamed);
+  found.resize(found.size() - more);
+  if (more > 0) found.push_back(absl::StrCat(more, " more ranks"));
+  return absl::StrJoin(found, "; ");
+}
+
+// A step whose gradients are not finite has changed no weight. Up to
+// --max_skipped_steps of them in a row are left out; with dynamic loss scaling
+// any number, which lowers the scale. Messages count steps from 0, like the
+// metrics.
+absl::Status Worker::CheckFinite(const StepRecord& record) {
+  const bool scales = rank_->options().state.loss_scale.dynamic;
+  const bool is_finite = std::isfinite(record.loss);
+  skipped_in_a_row_ = record.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (is_finite && (!record.skipped || scales)) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const std::string findings, NonFiniteFindings());
+  if (record.skipped && skipped_in_a_row_ <= settings_.max_skipped_steps) {
+    Say(absl::StrCat(
+        "step ", record.step,
+        " (from 0) is skipped, since numbers are not finite: ", findings));
+    return absl::OkStatus();
+  }
+  const std::string in_a_row =
+      settings_.max_skipped_steps > 0 && record.skipped
+          ? absl::StrCat("; ", skipped_in_a_row_,
+                         " such steps in a row, and --max_skipped_steps=",
+                         settings_.max_skipped_steps)
+          : "";
   return absl::OutOfRangeError(absl::StrCat(
       "step ", record.step, " (from 0): the loss is ", record.loss,
       ", the gradient norm ", record.gradient_norm, ", at learning rate ",
       record.learning_rate, " and loss scale ", record.loss_scale,
-      "; both must be finite. Lower --learning_rate, raise --warmup_steps, set "
-      "--clip_norm, or use --dtype=fp32"));
+      "; both must be finite (", findings, in_a_row,
+      "). Lower --learning_rate, raise --warmup_steps, set --clip_norm, use "
+      "--dtype=fp32, or leave such steps out with --max_skipped_steps"));
 }
 
 absl::Status Worker::TakeStep() {
@@ -333,8 +382,7 @@ absl::Status Worker::TakeStep() {
   }
   meter_->Begin();
   TESSERA_ASSIGN_OR_RETURN(const StepRecord record, rank_->Step());
-  TESSERA_RETURN_IF_ERROR(
-      CheckFinite(record, rank_->options().state.loss_scale.dynamic));
+  TESSERA_RETURN_IF_ERROR(CheckFinite(record));
   TESSERA_RETURN_IF_ERROR(Report(record));
   TESSERA_RETURN_IF_ERROR(WatchMemory());
   TESSERA_RETURN_IF_ERROR(CheckpointIfDue());

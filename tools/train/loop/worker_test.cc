@@ -1,5 +1,7 @@
 #include "tools/train/loop/worker.h"
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -270,6 +272,39 @@ TEST(WorkerTest, ALossThatIsNotFiniteNamesItsStep) {
               Each(StatusIs(absl::StatusCode::kOutOfRange,
                             AllOf(HasSubstr("step 1"), HasSubstr("finite"),
                                   HasSubstr("--learning_rate")))));
+}
+
+// After the first step the weights are so large that every loss is NaN.
+TEST(WorkerTest, StepsThatAreNotFiniteAreSkippedUpToTheLimit) {
+  Settings settings = SmallSettings();
+  settings.parallel.mesh = {.dp = 2};
+  settings.clip_norm = 0;
+  settings.learning_rate = 1e30;
+  settings.min_learning_rate = 1e30;
+  settings.max_skipped_steps = 2;
+  settings.steps = 5;
+  JobRun run = RunJob(settings);
+  EXPECT_THAT(
+      run.statuses,
+      Each(StatusIs(absl::StatusCode::kOutOfRange,
+                    AllOf(HasSubstr("step 3 (from 0)"),
+                          HasSubstr("rank 0: a loss of nan in its samples, "),
+                          HasSubstr("rank 1: a loss of nan"),
+                          HasSubstr(" gradient elements; 3 such steps in a "
+                                    "row, and --max_skipped_steps=2)")))));
+  EXPECT_THAT(run.table,
+              AllOf(HasSubstr("train: step 1 (from 0) is skipped, since "
+                              "numbers are not finite: rank 0: a loss of nan"),
+                    HasSubstr("step 2 (from 0) is skipped")));
+
+  settings.max_skipped_steps = 4;
+  run = RunJob(settings);
+  ASSERT_THAT(run.statuses, Each(IsOk()));
+  ASSERT_EQ(run.result.steps.size(), 5u);
+  for (size_t step = 0; step < 5; ++step) {
+    EXPECT_EQ(run.result.steps[step].record.skipped, step > 0);
+    EXPECT_EQ(std::isnan(run.result.steps[step].record.loss), step > 0);
+  }
 }
 
 TEST(WorkerTest, RefusesWhatCannotBe) {

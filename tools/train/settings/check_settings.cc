@@ -514,6 +514,8 @@ absl::Status CheckLearning(const Settings& settings) {
                  {.with_least = false, .below = kInfinity, .example = "1e-8"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("clip_norm", settings.clip_norm,
                                      {.below = kInfinity, .example = "1"}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("max_skipped_steps", settings.max_skipped_steps, {0, kMany}));
   return CheckRange("dropout", settings.dropout,
                     {.below = 1, .example = "0.1"});
 }

@@ -582,6 +582,8 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
       {"--beta2=nan: must be", [](auto& s) { s.beta2 = kNan; }},
       {"--epsilon=0: must be more than 0", [](auto& s) { s.epsilon = 0; }},
       {"--clip_norm=-1: must be", [](auto& s) { s.clip_norm = -1; }},
+      {"--max_skipped_steps=-1: must be",
+       [](auto& s) { s.max_skipped_steps = -1; }},
       {"--dropout=1: must be at least 0 and below 1, such as --dropout=0.1",
        [](auto& s) { s.dropout = 1; }},
       {"--dropout=-0.5: must be", [](auto& s) { s.dropout = -0.5; }},

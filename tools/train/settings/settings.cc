@@ -266,6 +266,9 @@ constexpr SettingsField kFields[] = {
     {"epsilon", &Settings::epsilon, "AdamW's epsilon"},
     {"clip_norm", &Settings::clip_norm,
      "limit of the gradient norm; 0: no clipping"},
+    {"max_skipped_steps", &Settings::max_skipped_steps,
+     "steps in a row that may be skipped because gradients are infinite or "
+     "NaN; one more fails the run"},
     {"document_attention", &Settings::document_attention,
      "tokens attend only to earlier ones of their own document, instead of all "
      "earlier ones of the sequence"},

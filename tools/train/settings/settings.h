@@ -99,6 +99,8 @@ struct Settings {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double clip_norm = 1;
+  // Steps in a row whose gradients are not finite.
+  int64_t max_skipped_steps = 0;
   bool document_attention = false;
   double dropout = 0;  // Of the outputs of attention and MLP.
 

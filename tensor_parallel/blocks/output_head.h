@@ -52,6 +52,7 @@ struct OutputHeadOptions {
   bool sequence_parallel = false;
   // kSelective is kNone. kFull keeps no logits.
   Recompute recompute = Recompute::kNone;
+  LossTerms terms = {};  // Of gradients, not of losses; without `vocabulary`.
   // The caller keeps x as it is until the micro-batch's last backward: it is
   // not copied.
   bool borrows_tensors = false;
@@ -124,8 +125,8 @@ class OutputHead {
   absl::Status Forward(const Partition& tokens, ConstTensorView x,
                        ConstTensorView targets, TensorView losses,
                        HeadActivations& activations);
-  // The gradient of the sum over i of scales[i] * losses[i]; a scale of 0
-  // excludes a token.
+  // The gradient of the sum over i of scales[i] * losses[i], with the terms of
+  // the options; a scale of 0 excludes a token.
   absl::Status BackwardInput(ConstTensorView scales, TensorView x_gradient,
                              HeadActivations& activations);
   // Adds to the gradients of the weights.
@@ -143,7 +144,7 @@ class OutputHead {
         options_(options),
         norm_(std::move(norm)),
         projection_(std::move(projection)),
-        loss_(group, projection_.vocabulary(), options.dtype) {}
+        loss_(group, projection_.vocabulary(), options.dtype, options.terms) {}
 
   absl::StatusOr<TensorView> Reserve(const Partition& tokens,
                                      PooledTensor& memory) const;

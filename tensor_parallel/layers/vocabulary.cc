@@ -283,7 +283,7 @@ absl::Status VocabularyParallelCrossEntropy::Backward(
                            state.sums.view().Select(0, 0));
   return group_.ops().CrossEntropyGradient(state.largest.view(), sum,
                                            vocabulary_.RangeOf(group_.rank()),
-                                           targets, scales, logits);
+                                           targets, scales, terms_, logits);
 }
 
 }  // namespace tessera::tensor_parallel

@@ -23,6 +23,7 @@
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -189,19 +190,25 @@ struct CrossEntropyState {
 
 class VocabularyParallelCrossEntropy {
  public:
-  // `vocabulary` is parted among the group's ranks.
+  // `vocabulary` is parted among the group's ranks; it is that of `terms` too.
   VocabularyParallelCrossEntropy(const TensorGroup& group,
-                                 const Partition& vocabulary, DType dtype)
-      : group_(group), vocabulary_(vocabulary), dtype_(dtype) {}
+                                 const Partition& vocabulary, DType dtype,
+                                 const LossTerms& terms = {})
+      : group_(group), vocabulary_(vocabulary), dtype_(dtype), terms_(terms) {
+    terms_.vocabulary = vocabulary.size();
+  }
 
-  // losses[i] = log(sum of exp(logits of token i)) - logit of targets[i].
+  // losses[i] = log(sum of exp(logits of token i)) - logit of targets[i],
+  // without the terms.
   // Targets are in the vocabulary: whoever uploads them checks it.
   // InvalidArgument if a shape or type is wrong.
   absl::Status Forward(ConstTensorView logits, ConstTensorView targets,
                        TensorView losses, CrossEntropyState& state);
 
   // Overwrites the logits of the forward that left `state` by the gradient of
-  // the sum over i of scales[i] losses[i]; a scale of 0 leaves a token out.
+  // the sum over i of scales[i] losses[i], with the terms, which need no more
+  // communication; a scale of 0 leaves a token out. InvalidArgument for invalid
+  // terms (Ops::CrossEntropyGradient).
   // FailedPrecondition if the state is of no such forward.
   absl::Status Backward(ConstTensorView scales, ConstTensorView targets,
                         const CrossEntropyState& state, TensorView logits);
@@ -215,6 +222,7 @@ class VocabularyParallelCrossEntropy {
   TensorGroup group_;
   Partition vocabulary_;
   DType dtype_;
+  LossTerms terms_;
 };
 
 }  // namespace tessera::tensor_parallel

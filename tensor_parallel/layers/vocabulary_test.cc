@@ -113,7 +113,7 @@ struct Loss {
 
 Loss PlainLoss(const std::vector<double>& logits,
                const std::vector<int64_t>& targets,
-               const std::vector<double>& scales) {
+               const std::vector<double>& scales, const LossTerms& terms) {
   Loss loss;
   constexpr auto kWords = static_cast<size_t>(kVocabulary);
   for (size_t t = 0; t < targets.size(); ++t) {
@@ -122,15 +122,20 @@ Loss PlainLoss(const std::vector<double>& logits,
     for (size_t v = 0; v < kWords; ++v) sum += std::exp(row[v]);
     const auto target = static_cast<size_t>(targets[t]);
     loss.losses.push_back(std::log(sum) - row[target]);
+    const double z = 2 * terms.z_loss * std::log(sum);
     for (size_t v = 0; v < kWords; ++v) {
+      const double label =
+          (v == target ? 1 - terms.label_smoothing : 0) +
+          terms.label_smoothing / static_cast<double>(kVocabulary);
       loss.gradient.push_back(scales[t] *
-                              (std::exp(row[v]) / sum - (v == target ? 1 : 0)));
+                              (std::exp(row[v]) / sum * (1 + z) - label));
     }
   }
   return loss;
 }
 
-absl::Status CheckLoss(Communicator& communicator, const LayerCase& c) {
+absl::Status CheckLoss(Communicator& communicator, const LayerCase& c,
+                       const LossTerms& terms) {
   CpuOps ops({.threads = 1});
   const TensorGroup group(ops, &communicator);
   TESSERA_ASSIGN_OR_RETURN(const Partition vocabulary,
@@ -144,10 +149,10 @@ absl::Status CheckLoss(Communicator& communicator, const LayerCase& c) {
   }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<double> values,
                            ValuesOf(logits.view()));
-  const Loss want = PlainLoss(values, targets, scales);
+  const Loss want = PlainLoss(values, targets, scales, terms);
   const IndexRange held = vocabulary.RangeOf(group.rank());
   TESSERA_ASSIGN_OR_RETURN(Tensor mine, Take(logits.view(), 1, {{held}}));
-  VocabularyParallelCrossEntropy loss(group, vocabulary, c.dtype);
+  VocabularyParallelCrossEntropy loss(group, vocabulary, c.dtype, terms);
   std::vector<double> losses(targets.size());
   TensorPool pool(HostMemory());
   CrossEntropyState state(pool);
@@ -173,11 +178,14 @@ absl::Status CheckLoss(Communicator& communicator, const LayerCase& c) {
 TEST_P(VocabularyTest, LossesAreThoseOfTheDefinition) {
   const LayerCase c = GetParam();
   if (c.sequence_parallel) return;  // Every rank has all tokens.
-  EXPECT_THAT(RunRanks(c.ranks,
-                       [&](Communicator& communicator) {
-                         return CheckLoss(communicator, c);
-                       }),
-              Each(IsOk()));
+  for (const LossTerms& terms :
+       {LossTerms{}, LossTerms{.label_smoothing = 0.25, .z_loss = 0.01}}) {
+    EXPECT_THAT(RunRanks(c.ranks,
+                         [&](Communicator& communicator) {
+                           return CheckLoss(communicator, c, terms);
+                         }),
+                Each(IsOk()));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(AllCases, VocabularyTest,

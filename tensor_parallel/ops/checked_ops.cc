@@ -653,10 +653,35 @@ absl::Status CheckedOps::CrossEntropyLosses(ConstTensorView largest,
       largest, sum, picked, losses);
 }
 
+namespace {
+
+absl::Status CheckLossTerms(const LossTerms& terms, IndexRange held) {
+  if (!(terms.label_smoothing >= 0 && terms.label_smoothing < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "CrossEntropyGradient: label smoothing of ", terms.label_smoothing,
+        "; it should be at least 0 and below 1."));
+  }
+  if (!(terms.z_loss >= 0) || std::isinf(terms.z_loss)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("CrossEntropyGradient: a z-loss of ", terms.z_loss,
+                     "; it should be at least 0 and finite."));
+  }
+  if (terms.label_smoothing > 0 && terms.vocabulary < held.end) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "CrossEntropyGradient: labels are smoothed over a vocabulary of ",
+        terms.vocabulary, " words, and words up to ", held.end, " are held."));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckedOps::CrossEntropyGradient(
     ConstTensorView largest, ConstTensorView sum, IndexRange held,
-    ConstTensorView targets, ConstTensorView scales, TensorView logits) {
+    ConstTensorView targets, ConstTensorView scales, const LossTerms& terms,
+    TensorView logits) {
   OperandChecker check = Check("CrossEntropyGradient");
+  TESSERA_RETURN_IF_ERROR(CheckLossTerms(terms, held));
   TESSERA_RETURN_IF_ERROR(check.Leads("logits", logits, 2));
   const int64_t rows = logits.shape()[0];
   check.Writes("logits", logits, {{rows, held.size()}})
@@ -666,11 +691,11 @@ absl::Status CheckedOps::CrossEntropyGradient(
       .ReadsList("scales", scales, DType::kF64, rows);
   return Enqueue(
       check,
-      [held](OpKernels& kernels, const ConstTensorView& largest,
-             const ConstTensorView& sum, const ConstTensorView& targets,
-             const ConstTensorView& scales, const TensorView& logits) {
+      [held, terms](OpKernels& kernels, const ConstTensorView& largest,
+                    const ConstTensorView& sum, const ConstTensorView& targets,
+                    const ConstTensorView& scales, const TensorView& logits) {
         return kernels.CrossEntropyGradient(largest, sum, held, targets, scales,
-                                            logits);
+                                            terms, logits);
       },
       largest, sum, targets, scales, logits);
 }

@@ -93,6 +93,7 @@ class CheckedOps : public Ops {
                                     ConstTensorView sum, IndexRange held,
                                     ConstTensorView targets,
                                     ConstTensorView scales,
+                                    const LossTerms& terms,
                                     TensorView logits) override;
   absl::Status Sum(double factor, ConstTensorView x, TensorView total) override;
   absl::Status Attend(const AttentionBlock& block,

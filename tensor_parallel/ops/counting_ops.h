@@ -112,7 +112,8 @@ class CountingOps final : public Ops {
   }
   absl::Status CrossEntropyGradient(ConstTensorView, ConstTensorView,
                                     IndexRange, ConstTensorView,
-                                    ConstTensorView, TensorView) override {
+                                    ConstTensorView, const LossTerms&,
+                                    TensorView) override {
     return Count();
   }
   absl::Status Sum(double, ConstTensorView, TensorView) override {

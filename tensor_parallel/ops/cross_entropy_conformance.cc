@@ -45,7 +45,7 @@ struct Problem {
   }
   absl::Status Gradient(Ops& ops) {
     return ops.CrossEntropyGradient(largest.view(), sum.view(), held,
-                                    ListOf(targets), ListOf(scales),
+                                    ListOf(targets), ListOf(scales), terms,
                                     logits.view());
   }
 
@@ -53,6 +53,7 @@ struct Problem {
   TestTensor logits, largest, sum, picked;
   std::vector<int64_t> targets;
   std::vector<double> scales;
+  LossTerms terms;
 };
 
 void ExpectIsFormula(Ops& ops, Problem& p) {
@@ -69,8 +70,14 @@ void ExpectIsFormula(Ops& ops, Problem& p) {
     for (int64_t j = 0; j < n; ++j) {
       const bool is_target = p.targets[i] == p.held.begin + j;
       if (is_target) picked[i] = x[i * n + j];
+      const double smoothing = p.terms.label_smoothing;
+      const double spread =
+          smoothing == 0 ? 0
+                         : smoothing / static_cast<double>(p.terms.vocabulary);
       gradient[i * n + j] =
-          (std::exp(x[i * n + j] - largest[i]) / sum[i] - (is_target ? 1 : 0)) *
+          (std::exp(x[i * n + j] - largest[i]) / sum[i] *
+               (1 + 2 * p.terms.z_loss * (std::log(sum[i]) + largest[i])) -
+           (is_target ? 1 - smoothing : 0) - spread) *
           p.scales[i];
     }
   }
@@ -93,6 +100,16 @@ TEST_P(OpsConformanceTest, CrossEntropyIsItsFormula) {
         SCOPED_TRACE(testing::Message() << dtype << " " << rows << held);
         Problem p(dtype, rows, held, random);
         ExpectIsFormula(ops(), p);
+        for (const LossTerms& terms :
+             {LossTerms{.label_smoothing = 0.25, .vocabulary = held.end + 2},
+              LossTerms{.z_loss = 0.125},
+              LossTerms{.label_smoothing = 0.1,
+              .z_loss = 1e-3,
+              .vocabulary = held.end}}) {
+          Problem with(dtype, rows, held, random);
+          with.terms = terms;
+          ExpectIsFormula(ops(), with);
+        }
       }
     }
   }
@@ -100,24 +117,40 @@ TEST_P(OpsConformanceTest, CrossEntropyIsItsFormula) {
 
 TEST_P(OpsConformanceTest, CrossEntropyGradientIsTheFiniteDifferenceOfTheLoss) {
   std::mt19937_64 random(2);
-  Problem p(DType::kF64, 3, {0, 10}, random);
-  p.targets = {4, 0, 9};
-  p.scales = {1, 0.5, 2};
-  const auto loss = [&] {
-    EXPECT_THAT(p.Forward(ops()), IsOk());
-    double sum = 0;
-    for (int64_t i = 0; i < 3; ++i) {
-      sum += p.scales[i] *
-             (p.largest.at(i) + std::log(p.sum.at(i)) - p.picked.at(i));
+  for (const LossTerms& terms :
+       {LossTerms{}, LossTerms{.label_smoothing = 0.3, .vocabulary = 10},
+        LossTerms{.z_loss = 0.2},
+        LossTerms{.label_smoothing = 0.1, .z_loss = 0.01, .vocabulary = 10}}) {
+    Problem p(DType::kF64, 3, {0, 10}, random);
+    p.terms = terms;
+    p.targets = {4, 0, 9};
+    p.scales = {1, 0.5, 2};
+    // By the definition of LossTerms.
+    const auto loss = [&] {
+      EXPECT_THAT(p.Forward(ops()), IsOk());
+      double sum = 0;
+      for (int64_t i = 0; i < 3; ++i) {
+        const double log_sum = p.largest.at(i) + std::log(p.sum.at(i));
+        double others = 0;
+        for (int64_t j = 0; j < 10; ++j) {
+          others += (log_sum - p.logits.at(10 * i + j)) / 10;
+        }
+        sum +=
+            p.scales[i] *
+            ((1 - terms.label_smoothing) * (log_sum - p.picked.at(i)) +
+             terms.label_smoothing * others + terms.z_loss * log_sum * log_sum);
+      }
+      return sum;
+    };
+    std::vector<double> slopes;
+    for (int64_t i = 0; i < 30; ++i) {
+      slopes.push_back(Slope(p.logits, i, loss));
     }
-    return sum;
-  };
-  std::vector<double> slopes;
-  for (int64_t i = 0; i < 30; ++i) slopes.push_back(Slope(p.logits, i, loss));
-  loss();
-  TESSERA_ASSERT_OK(p.Gradient(ops()));
-  for (int64_t i = 0; i < 30; ++i) {
-    EXPECT_NEAR(p.logits.at(i), slopes[i], 1e-8);
+    loss();
+    TESSERA_ASSERT_OK(p.Gradient(ops()));
+    for (int64_t i = 0; i < 30; ++i) {
+      EXPECT_NEAR(p.logits.at(i), slopes[i], 1e-8);
+    }
   }
 }
 
@@ -203,6 +236,15 @@ TEST_P(OpsConformanceTest, CrossEntropyRefusesWhatDoesNotFitAndWritesNothing) {
   p.scales.pop_back();
   EXPECT_THAT(p.Gradient(ops()),
               refused("CrossEntropyGradient: \"scales\" has 1"));
+  p.scales.push_back(1);
+  p.terms = {.label_smoothing = 1, .vocabulary = 3};
+  EXPECT_THAT(p.Gradient(ops()),
+              refused("label smoothing of 1; it should be at least 0 and"));
+  p.terms = {.label_smoothing = 0.1, .vocabulary = 2};
+  EXPECT_THAT(p.Gradient(ops()), refused("vocabulary of 2 words, and words up "
+                                         "to 3 are held"));
+  p.terms = {.z_loss = -1};
+  EXPECT_THAT(p.Gradient(ops()), refused("z-loss of -1; it should be"));
   EXPECT_EQ(p.logits.bytes(), before);
 }
 

@@ -88,8 +88,10 @@ absl::Status RunLayer(Ops& ops, const std::vector<TensorView>& v) {
   TESSERA_RETURN_IF_ERROR(ops.Pick(logits, {0, kVocabulary}, targets, picked));
   TESSERA_RETURN_IF_ERROR(ops.CrossEntropyLosses(largest, sum, picked, losses));
   TESSERA_RETURN_IF_ERROR(ops.Sum(1.0 / kTokens, losses, total));
-  return ops.CrossEntropyGradient(largest, sum, {0, kVocabulary}, targets,
-                                  scales, logits);
+  return ops.CrossEntropyGradient(
+      largest, sum, {0, kVocabulary}, targets, scales,
+      {.label_smoothing = 0.1, .z_loss = 1e-3, .vocabulary = kVocabulary},
+      logits);
 }
 
 TEST_P(OpsConformanceTest, ALayerIsThatOfItsOperationsOneByOne) {

@@ -133,6 +133,7 @@ class OpKernels {
                                             IndexRange held,
                                             const ConstTensorView& targets,
                                             const ConstTensorView& scales,
+                                            const LossTerms& terms,
                                             const TensorView& logits) = 0;
   virtual absl::Status Sum(double factor, const ConstTensorView& x,
                            const TensorView& total) = 0;

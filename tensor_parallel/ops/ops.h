@@ -32,6 +32,25 @@
 
 namespace tessera::tensor_parallel {
 
+// What training minimises besides the cross-entropy of a token's target. With p
+// the probabilities of its `vocabulary` words, the loss of a token is
+//
+//   (1 - label_smoothing) * -log p(target)
+//       + label_smoothing * (mean over all words of -log p(word))
+//       + z_loss * (log of the sum of exponentials of its logits)^2
+//
+// Label smoothing: Szegedy et al., arXiv 1512.00567, section 7. The z-loss
+// keeps logits near those that a softmax needs: Chowdhery et al., PaLM, arXiv
+// 2204.02311, section 5.
+struct LossTerms {
+  double label_smoothing = 0;  // In [0, 1).
+  double z_loss = 0;           // At least 0, finite.
+  // All words, of which a rank holds some. Only for label_smoothing.
+  int64_t vocabulary = 0;
+
+  friend bool operator==(const LossTerms&, const LossTerms&) = default;
+};
+
 // Which keys a query sees. With contiguous or zigzag layouts of sequences over
 // ranks every pair of a chunk of queries and a chunk of keys is of one kind.
 enum class BlockKind {
@@ -256,8 +275,10 @@ class Ops {
   // All are statistics [tokens]. From those of all ranks follow the losses, f64
   // [tokens]:
   //   losses[i] = log(sum[i]) + largest[i] - picked[i]
-  // The gradient overwrites `logits`; scales are f64 [tokens]:
-  //   (exp(logits[i] - largest[i]) / sum[i] - [targets[i] is this one])
+  // The gradient of losses and `terms` overwrites `logits`; scales are f64
+  // [tokens]. With s = terms.label_smoothing and l = log(sum[i]) + largest[i]:
+  //   (exp(logits[i] - largest[i]) / sum[i] * (1 + 2 * terms.z_loss * l)
+  //       - (1 - s) * [targets[i] is this one] - s / terms.vocabulary)
   //       * scales[i]
   // and zeros where scales[i] is 0, whatever the logits.
   virtual absl::Status RowMax(ConstTensorView logits, TensorView largest) = 0;
@@ -271,7 +292,8 @@ class Ops {
                                           TensorView losses) = 0;
   virtual absl::Status CrossEntropyGradient(
       ConstTensorView largest, ConstTensorView sum, IndexRange held,
-      ConstTensorView targets, ConstTensorView scales, TensorView logits) = 0;
+      ConstTensorView targets, ConstTensorView scales, const LossTerms& terms,
+      TensorView logits) = 0;
 
   // total = factor * (x[0] + x[1] + ...), added in this order; x is f64 [n],
   // `total` f64 with one element.

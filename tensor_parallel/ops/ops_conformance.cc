@@ -284,10 +284,14 @@ class UploadingOps final : public Ops {
                                     ConstTensorView sum, IndexRange held,
                                     ConstTensorView targets,
                                     ConstTensorView scales,
+                                    const LossTerms& terms,
                                     TensorView logits) override {
     return Run(
-        [&](Ops& ops, ConstTensorView largest, ConstTensorView sum, auto... x) {
-          return ops.CrossEntropyGradient(largest, sum, held, x...);
+        [&](Ops& ops, ConstTensorView largest, ConstTensorView sum,
+            ConstTensorView targets, ConstTensorView scales,
+            TensorView logits) {
+          return ops.CrossEntropyGradient(largest, sum, held, targets, scales,
+                                          terms, logits);
         },
         largest, sum, targets, scales, logits);
   }

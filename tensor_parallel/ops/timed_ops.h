@@ -188,10 +188,11 @@ class TimedOps final : public Ops {
                                     ConstTensorView sum, IndexRange held,
                                     ConstTensorView targets,
                                     ConstTensorView scales,
+                                    const LossTerms& terms,
                                     TensorView logits) override {
     return Rest("CrossEntropyGradient", [&] {
       return ops_.CrossEntropyGradient(largest, sum, held, targets, scales,
-                                       logits);
+                                       terms, logits);
     });
   }
   absl::Status Sum(double factor, ConstTensorView x,

@@ -610,18 +610,19 @@ absl::Status CpuKernels::CrossEntropyLosses(const ConstTensorView& largest,
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::CrossEntropyGradient(const ConstTensorView& largest,
-                                              const ConstTensorView& sum,
-                                              IndexRange held,
-                                              const ConstTensorView& targets,
-                                              const ConstTensorView& scales,
-                                              const TensorView& logits) {
+absl::Status CpuKernels::CrossEntropyGradient(
+    const ConstTensorView& largest, const ConstTensorView& sum, IndexRange held,
+    const ConstTensorView& targets, const ConstTensorView& scales,
+    const LossTerms& terms, const TensorView& logits) {
   CrossEntropyJob job = JobOn(CrossEntropyStep::kGradient, logits);
   job.held = held;
   job.largest = ConstRowsView(largest);
   job.sum = ConstRowsView(sum);
   job.targets = ListOf<int64_t>(targets);
   job.scales = ListOf<double>(scales);
+  job.label_smoothing = terms.label_smoothing;
+  job.z_loss = terms.z_loss;
+  job.vocabulary = terms.vocabulary;
   job.result = RowsView(logits);
   RunByRows(*pool_, RunCrossEntropy, job, logits.shape()[1]);
   return absl::OkStatus();

@@ -296,7 +296,7 @@ constexpr MemoryBound kMemoryBound[] = {
      [](Ops& ops, Activations& a) {
        return ops.CrossEntropyGradient(a.largest.view(), a.largest.view(),
                                        {0, kColumns}, a.targets.view(),
-                                       a.scales.view(), a.x.view());
+                                       a.scales.view(), {}, a.x.view());
      }},
     {"Rotate", 2,
      [](Ops& ops, Activations& a) {

@@ -89,9 +89,13 @@ struct Entropy {
   absl::Status Run(Ops& ops) {
     absl::Status status = ops.RowMax(logits.view(), largest.view());
     status.Update(ops.SumExp(logits.view(), largest.view(), sum.view()));
-    status.Update(ops.CrossEntropyGradient(
-        largest.view(), sum.view(), {0, logits.shape()[1]}, targets.view(),
-        scales.view(), logits.view()));
+    status.Update(ops.CrossEntropyGradient(largest.view(), sum.view(),
+                                           {0, logits.shape()[1]},
+                                           targets.view(), scales.view(),
+                                           {.label_smoothing = 0.1,
+                                            .z_loss = 1e-3,
+                                            .vocabulary = logits.shape()[1]},
+                                           logits.view()));
     return status;
   }
 

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <limits>
 
 #include "tensor_parallel/ops_cpu/targets.h"
@@ -48,17 +49,28 @@ void GradientOfRow(const CrossEntropyJob& job, int64_t i) {
   const Block<S> shift = SetBlock(job.largest.row<S>(0)[i]);
   const Block<S> factor = SetBlock(one_over_sum);
   const Block<S> scales = SetBlock(scale);
-  const Block<S> ones = SetBlock(S{1});
+  const double log_sum = std::log(static_cast<double>(job.sum.row<S>(0)[i])) +
+                         static_cast<double>(job.largest.row<S>(0)[i]);
+  const double of_each =
+      job.label_smoothing == 0
+          ? 0
+          : job.label_smoothing / static_cast<double>(job.vocabulary);
+  // Without terms 1, 0 and 1: the bits of a gradient without them.
+  const Block<S> share_factor = SetBlock(
+      job.z_loss == 0 ? S{1} : static_cast<S>(1 + 2 * job.z_loss * log_sum));
+  const Block<S> spread = SetBlock(static_cast<S>(of_each));
+  const Block<S> own =
+      SetBlock(static_cast<S>(1 - job.label_smoothing + of_each));
   const bool is_held = job.held.contains(job.targets[i]);
   const int64_t target = is_held ? job.targets[i] - job.held.begin : 0;
   const Block<S> at_target = is_held ? Load(row + target, 1) : SetBlock(S{0});
   ForEachBlock<T>(n, [&](int64_t j, auto left) HWY_ATTR {
     const Block<S> share = ExpFor<T>(Load(row + j, left) - shift) * factor;
-    Store(share * scales, row + j, left);
+    Store((share * share_factor - spread) * scales, row + j, left);
   });
   if (is_held) {
     const Block<S> share = ExpFor<T>(at_target - shift) * factor;
-    Store((share - ones) * scales, row + target, 1);
+    Store((share * share_factor - own) * scales, row + target, 1);
   }
 }
 

@@ -121,6 +121,9 @@ struct CrossEntropyJob {
   RowsView result = {};  // Of kGradient: the logits.
   std::span<const int64_t> targets = {};
   std::span<const double> scales = {};
+  double label_smoothing = 0;  // LossTerms, as the next two.
+  double z_loss = 0;
+  int64_t vocabulary = 0;
 };
 
 void RunCrossEntropy(const CrossEntropyJob& job);

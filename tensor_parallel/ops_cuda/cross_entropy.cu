@@ -99,17 +99,43 @@ __global__ void LossesKernel(int64_t rows, const S* __restrict__ largest,
   if (i < rows) losses[i] = Loss(largest[i], sum[i], picked[i]);
 }
 
+// LossTerms as a kernel uses them.
+struct TermFactors {
+  double z_loss = 0;
+  double spread = 0;  // Label smoothing of each word.
+  double own = 1;     // Of the target, in place of `spread`.
+};
+
+TermFactors FactorsOf(const LossTerms& terms) {
+  const double spread =
+      terms.label_smoothing == 0
+          ? 0
+          : terms.label_smoothing / static_cast<double>(terms.vocabulary);
+  return {terms.z_loss, spread, 1 - terms.label_smoothing + spread};
+}
+
 // Overwrites a row by its gradient; `target` is its column, or none of the row.
+// Without terms the factors are 1, 0 and 1.
 template <typename T, bool aligned>
 __device__ void SetGradient(T* row, int64_t n, StatisticOf<T> shift,
-                            StatisticOf<T> sum, int64_t target, double scale) {
+                            StatisticOf<T> sum, int64_t target, double scale,
+                            TermFactors terms) {
   using S = StatisticOf<T>;
   const S factor = S{1} / sum;
   const S own_scale = static_cast<S>(scale);
+  S share_factor = 1;
+  if (terms.z_loss != 0) {
+    const double log_sum =
+        Log(static_cast<double>(sum)) + static_cast<double>(shift);
+    share_factor = static_cast<S>(1 + 2 * terms.z_loss * log_sum);
+  }
+  const S spread = static_cast<S>(terms.spread);
+  const S own = static_cast<S>(terms.own);
   ForPacks<aligned>(row, n, [&](int64_t at, PackOf<T> x, int count) {
     for (int j = 0; j < kPackOf<T>; ++j) {
-      S share = Exp(static_cast<S>(x.values[j]) - shift) * factor;
-      if (at + j == target) share -= S{1};
+      S share =
+          Exp(static_cast<S>(x.values[j]) - shift) * factor * share_factor;
+      share -= at + j == target ? own : spread;
       x.values[j] = scale == 0 ? T{} : static_cast<T>(share * own_scale);
     }
     StorePack<aligned>(x, count, row + at);
@@ -121,19 +147,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     GradientKernel(const StatisticOf<T>* __restrict__ largest,
                    const StatisticOf<T>* __restrict__ sum, IndexRange held,
                    const int64_t* __restrict__ targets,
-                   const double* __restrict__ scales, T* __restrict__ logits,
-                   int64_t stride) {
+                   const double* __restrict__ scales, TermFactors terms,
+                   T* __restrict__ logits, int64_t stride) {
   const int64_t i = blockIdx.x;
   SetGradient<T, aligned>(logits + i * stride, held.end - held.begin,
                           largest[i], sum[i], targets[i] - held.begin,
-                          scales[i]);
+                          scales[i], terms);
 }
 
 template <typename T, bool aligned>
 __global__ void __launch_bounds__(kThreads, 1)
     FusedKernel(IndexRange held, const int64_t* __restrict__ targets,
-                const double* __restrict__ scales, T* __restrict__ logits,
-                int64_t stride, double* __restrict__ losses) {
+                const double* __restrict__ scales, TermFactors terms,
+                T* __restrict__ logits, int64_t stride,
+                double* __restrict__ losses) {
   using S = StatisticOf<T>;
   TESSERA_SHARED(S, maxima, kWarps);
   TESSERA_SHARED(S, sums, kWarps);
@@ -176,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     losses[blockIdx.x] = Loss(own.largest, own.sum, picked);
   }
   SetGradient<T, aligned>(row, n, own.largest, own.sum, target,
-                          scales[blockIdx.x]);
+                          scales[blockIdx.x], terms);
 }
 
 // Calls `functor` with the element type and the number of elements of an access
@@ -263,32 +290,34 @@ absl::Status CrossEntropyGradient(KernelStream stream,
                                   const ConstTensorView& sum, IndexRange held,
                                   const ConstTensorView& targets,
                                   const ConstTensorView& scales,
+                                  const LossTerms& terms,
                                   const TensorView& logits) {
   if (logits.element_count() == 0) return absl::OkStatus();
-  return ForRows(logits, [&]<typename T, bool aligned>(
-                             std::type_identity<T>,
-                             std::bool_constant<aligned>) {
-    Launch(GradientKernel<T, aligned>, static_cast<unsigned>(logits.shape()[0]),
-           kThreads, 0, stream, DataOf<StatisticOf<T>>(largest),
-           DataOf<StatisticOf<T>>(sum), held, DataOf<int64_t>(targets),
-           DataOf<double>(scales), DataOf<T>(logits), logits.strides()[0]);
-  });
+  return ForRows(
+      logits, [&]<typename T, bool aligned>(std::type_identity<T>,
+                                            std::bool_constant<aligned>) {
+        Launch(GradientKernel<T, aligned>,
+               static_cast<unsigned>(logits.shape()[0]), kThreads, 0, stream,
+               DataOf<StatisticOf<T>>(largest), DataOf<StatisticOf<T>>(sum),
+               held, DataOf<int64_t>(targets), DataOf<double>(scales),
+               FactorsOf(terms), DataOf<T>(logits), logits.strides()[0]);
+      });
 }
 
 absl::Status FusedCrossEntropy(KernelStream stream, IndexRange held,
                                const ConstTensorView& targets,
                                const ConstTensorView& scales,
-                               const TensorView& logits,
+                               const LossTerms& terms, const TensorView& logits,
                                const TensorView& losses) {
   if (logits.shape()[0] == 0) return absl::OkStatus();
-  return ForRows(
-      logits, [&]<typename T, bool aligned>(std::type_identity<T>,
-                                            std::bool_constant<aligned>) {
-        Launch(FusedKernel<T, aligned>,
-               static_cast<unsigned>(logits.shape()[0]), kThreads, 0, stream,
-               held, DataOf<int64_t>(targets), DataOf<double>(scales),
-               DataOf<T>(logits), logits.strides()[0], DataOf<double>(losses));
-      });
+  return ForRows(logits, [&]<typename T, bool aligned>(
+                             std::type_identity<T>,
+                             std::bool_constant<aligned>) {
+    Launch(FusedKernel<T, aligned>, static_cast<unsigned>(logits.shape()[0]),
+           kThreads, 0, stream, held, DataOf<int64_t>(targets),
+           DataOf<double>(scales), FactorsOf(terms), DataOf<T>(logits),
+           logits.strides()[0], DataOf<double>(losses));
+  });
 }
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS

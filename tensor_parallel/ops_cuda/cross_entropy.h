@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "base/cuda/stream.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
@@ -27,6 +28,7 @@ absl::Status CrossEntropyGradient(KernelStream stream,
                                   const ConstTensorView& sum, IndexRange held,
                                   const ConstTensorView& targets,
                                   const ConstTensorView& scales,
+                                  const LossTerms& terms,
                                   const TensorView& logits);
 
 // RowMax, SumExp, Pick, CrossEntropyLosses and CrossEntropyGradient in one
@@ -36,7 +38,7 @@ absl::Status CrossEntropyGradient(KernelStream stream,
 absl::Status FusedCrossEntropy(KernelStream stream, IndexRange held,
                                const ConstTensorView& targets,
                                const ConstTensorView& scales,
-                               const TensorView& logits,
+                               const LossTerms& terms, const TensorView& logits,
                                const TensorView& losses);
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS

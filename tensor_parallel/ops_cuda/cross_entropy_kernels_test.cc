@@ -32,6 +32,13 @@ struct Problem {
                         static_cast<int64_t>(random() % (held.size() + 2)));
       scales.push_back(i % 4 == 3 ? 0 : 0.25 * static_cast<double>(i + 1));
     }
+    // With all terms, and each alone.
+    const int64_t which = static_cast<int64_t>(random() % 4);
+    if (which % 2 == 1) {
+      terms.label_smoothing = 0.25;
+      terms.vocabulary = held.end + 3;
+    }
+    if (which / 2 == 1) terms.z_loss = 0.125;
   }
 
   void RunParts() {
@@ -42,13 +49,13 @@ struct Problem {
         Pick(nullptr, logits.view(), held, ListOf(targets), picked.view()));
     TESSERA_ASSERT_OK(CrossEntropyLosses(nullptr, largest.view(), sum.view(),
                                          picked.view(), losses.view()));
-    TESSERA_ASSERT_OK(CrossEntropyGradient(nullptr, largest.view(), sum.view(),
-                                           held, ListOf(targets),
-                                           ListOf(scales), logits.view()));
+    TESSERA_ASSERT_OK(CrossEntropyGradient(
+        nullptr, largest.view(), sum.view(), held, ListOf(targets),
+        ListOf(scales), terms, logits.view()));
   }
   void RunFused() {
     TESSERA_ASSERT_OK(FusedCrossEntropy(nullptr, held, ListOf(targets),
-                                        ListOf(scales), logits.view(),
+                                        ListOf(scales), terms, logits.view(),
                                         losses.view()));
   }
 
@@ -56,6 +63,7 @@ struct Problem {
   TestTensor logits, largest, sum, picked, losses;
   std::vector<int64_t> targets;
   std::vector<double> scales;
+  LossTerms terms;
 };
 
 struct Reference {
@@ -75,8 +83,13 @@ struct Reference {
       losses[i] = std::log(sum[i]) + largest[i] - (is_held ? row[target] : 0);
       for (int64_t j = 0; j < n; ++j) {
         gradient[static_cast<int64_t>(i) * n + j] =
-            (std::exp(row[j] - largest[i]) / sum[i] -
-             (is_held && j == target ? 1 : 0)) *
+            (std::exp(row[j] - largest[i]) / sum[i] *
+                 (1 + 2 * p.terms.z_loss * (std::log(sum[i]) + largest[i])) -
+             (is_held && j == target ? 1 - p.terms.label_smoothing : 0) -
+             (p.terms.label_smoothing == 0
+                  ? 0
+                  : p.terms.label_smoothing /
+                        static_cast<double>(p.terms.vocabulary))) *
             p.scales[i];
       }
     }

@@ -290,14 +290,12 @@ absl::Status CudaKernels::CrossEntropyLosses(const ConstTensorView& largest,
   return kernels::CrossEntropyLosses(stream_, largest, sum, picked, losses);
 }
 
-absl::Status CudaKernels::CrossEntropyGradient(const ConstTensorView& largest,
-                                               const ConstTensorView& sum,
-                                               IndexRange held,
-                                               const ConstTensorView& targets,
-                                               const ConstTensorView& scales,
-                                               const TensorView& logits) {
+absl::Status CudaKernels::CrossEntropyGradient(
+    const ConstTensorView& largest, const ConstTensorView& sum, IndexRange held,
+    const ConstTensorView& targets, const ConstTensorView& scales,
+    const LossTerms& terms, const TensorView& logits) {
   return kernels::CrossEntropyGradient(stream_, largest, sum, held, targets,
-                                       scales, logits);
+                                       scales, terms, logits);
 }
 
 absl::Status CudaKernels::Sum(double factor, const ConstTensorView& x,

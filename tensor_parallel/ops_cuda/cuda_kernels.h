@@ -120,6 +120,7 @@ class CudaKernels final : public OpKernels {
                                     const ConstTensorView& sum, IndexRange held,
                                     const ConstTensorView& targets,
                                     const ConstTensorView& scales,
+                                    const LossTerms& terms,
                                     const TensorView& logits) override;
   absl::Status Sum(double factor, const ConstTensorView& x,
                    const TensorView& total) override;

@@ -51,6 +51,9 @@ struct RunOptions {
   int64_t steps = 1;
   uint64_t seed = 1;
   double dropout = 0;  // See tensor_parallel/blocks/transformer_block.h.
+  // tensor_parallel::LossTerms of the gradients; losses are without them.
+  double label_smoothing = 0;
+  double z_loss = 0;
   // LlamaOptions::document_end.
   std::optional<int64_t> document_end = {};
   LearningRate learning_rate = {};

@@ -67,7 +67,9 @@ struct TimeShares {
 // The numbers of a step. The same on every rank.
 struct StepRecord {
   int64_t step = 0;  // From 0.
-  double loss = 0;   // The mean over all tokens of the step.
+  // The mean cross-entropy over all tokens of the step, without the terms of
+  // --label_smoothing and --z_loss.
+  double loss = 0;
   double gradient_norm = 0;
   double learning_rate = 0;
   double loss_scale = 1;

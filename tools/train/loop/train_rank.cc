@@ -170,6 +170,8 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
            .recompute = options_.recompute,
            .dropout = options_.dropout,
            .seed = options_.seed,
+           .label_smoothing = options_.label_smoothing,
+           .z_loss = options_.z_loss,
            .document_end = options_.document_end,
            .shares_table = !map.two_way()},
           map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value()))));

@@ -123,16 +123,18 @@ absl::Status LlamaLayers::CreateHead() {
   const bool shares =
       model.tied_embeddings && embedding_ && options_.shares_table;
   TESSERA_ASSIGN_OR_RETURN(
-      auto head,
-      tp::OutputHead::Create(tensor_,
-                             {.width = model.hidden,
-                              .vocabulary = model.vocabulary,
-                              .norm_epsilon = model.norm_epsilon,
-                              .dtype = options_.dtype,
-                              .sequence_parallel = options_.sequence_parallel,
-                              .recompute = options_.recompute,
-                              .borrows_tensors = true},
-                             shares ? &embedding_->table() : nullptr));
+      auto head, tp::OutputHead::Create(
+                     tensor_,
+                     {.width = model.hidden,
+                      .vocabulary = model.vocabulary,
+                      .norm_epsilon = model.norm_epsilon,
+                      .dtype = options_.dtype,
+                      .sequence_parallel = options_.sequence_parallel,
+                      .recompute = options_.recompute,
+                      .terms = {.label_smoothing = options_.label_smoothing,
+                                .z_loss = options_.z_loss},
+                      .borrows_tensors = true},
+                     shares ? &embedding_->table() : nullptr));
   head_.emplace(std::move(head));
   head_->AppendParameters("head", windows_.back());
   if (shares) windows_.back().push_back(&embedding_->table());

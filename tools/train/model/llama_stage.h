@@ -129,6 +129,9 @@ struct LlamaOptions {
   // seed.
   double dropout = 0;
   uint64_t seed = 0;
+  // Terms of the gradients, not of the losses.
+  double label_smoothing = 0;
+  double z_loss = 0;
   // A token attends only to its own document, which this token ends. None: to
   // all earlier tokens of the sequence.
   std::optional<int64_t> document_end = {};

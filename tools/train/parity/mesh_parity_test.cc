@@ -65,13 +65,14 @@ TEST(MeshParityTest, HybridShardingHasTheLossesOfOneRank) {
   }
 }
 
-// Otherwise no test would notice which parameters decay.
+// Otherwise no test would notice that meshes ignore them.
 TEST(MeshParityTest, TheRecipeChangesLosses) {
   const ParityCase plain = {.steps = 12};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(plain));
-  ParityCase decays = plain;
+  ParityCase decays = plain, terms = plain;
   decays.decay_all = true;
-  for (const ParityCase& run : {decays}) {
+  terms.loss_terms = true;
+  for (const ParityCase& run : {decays, terms}) {
     SCOPED_TRACE(::testing::Message() << run);
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
     EXPECT_GT(DifferenceOf(actual, expected).loss, 1e-4);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -49,11 +50,11 @@ class OneRankTest : public ::testing::TestWithParam<Shape> {
             .document_end = GetParam().document_end};
   }
 
-  ReferencePass Reference() const {
-    return RunReference(
-        GetParam().model, weights_,
-        {tokens_, static_cast<size_t>(GetParam().sequences),
-         static_cast<size_t>(GetParam().length), GetParam().document_end});
+  ReferencePass Reference(double label_smoothing = 0, double z_loss = 0) const {
+    return RunReference(GetParam().model, weights_,
+                        {tokens_, static_cast<size_t>(GetParam().sequences),
+                         static_cast<size_t>(GetParam().length),
+                         label_smoothing, z_loss, GetParam().document_end});
   }
 
   // Errors of each gradient are relative to the tensor's largest element, or to
@@ -96,6 +97,23 @@ TEST_P(OneRankTest, HasTheLossAndGradientsOfTheReference) {
       TESSERA_ASSERT_OK_AND_ASSIGN(auto gradients, rank->Gradients());
       ExpectGradients(gradients, expected.gradients, 1e-10);
     }
+  }
+}
+
+TEST_P(OneRankTest, LossTermsAreInTheGradientsAndNotInTheLoss) {
+  const double plain = Reference().loss;
+  for (const auto& [smoothing, z_loss] :
+       {std::pair(0.2, 0.0), std::pair(0.0, 0.05), std::pair(0.1, 0.01)}) {
+    const ReferencePass expected = Reference(smoothing, z_loss);
+    LlamaOptions options = Options(DType::kF64);
+    options.label_smoothing = smoothing;
+    options.z_loss = z_loss;
+    TESSERA_ASSERT_OK_AND_ASSIGN(auto rank, OneRank::Create(options, weights_));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const double loss, rank->Forward(tokens_));
+    EXPECT_NEAR(loss, plain, 1e-12 * plain);
+    ASSERT_THAT(rank->Backward(), IsOk());
+    TESSERA_ASSERT_OK_AND_ASSIGN(auto gradients, rank->Gradients());
+    ExpectGradients(gradients, expected.gradients, 1e-10);
   }
 }
 

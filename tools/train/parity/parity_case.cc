@@ -19,6 +19,7 @@ ParityCase PlainCase(const ParityCase& run) {
           .tied = run.tied,
           .clip = run.clip,
           .dropout = run.dropout,
+          .loss_terms = run.loss_terms,
           .decay_all = run.decay_all,
           .kv_heads = run.kv_heads,
           .moments = run.moments,
@@ -77,6 +78,10 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.length = run.length;
   options.dropout = run.dropout;
   if (run.documents) options.document_end = 'e';
+  if (run.loss_terms) {
+    options.label_smoothing = 0.1;
+    options.z_loss = 1e-3;
+  }
   options.steps = run.steps;
   options.learning_rate = {.peak = 0.01,
                            .least = 0.001,
@@ -133,11 +138,11 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " architecture=" << run.architecture
             << " documents=" << run.documents << " tied=" << run.tied
             << " clip=" << run.clip << " dropout=" << run.dropout
-            << " decay_all=" << run.decay_all
-            << " kv_heads=" << run.kv_heads << " moments=" << run.moments
-            << " length=" << run.length << " layers=" << run.layers << " "
-            << DTypeName(run.dtype) << " fp8=" << run.fp8
-            << " multiples_of_16=" << run.multiples_of_16
+            << " loss_terms=" << run.loss_terms
+            << " decay_all=" << run.decay_all << " kv_heads=" << run.kv_heads
+            << " moments=" << run.moments << " length=" << run.length
+            << " layers=" << run.layers << " " << DTypeName(run.dtype)
+            << " fp8=" << run.fp8 << " multiples_of_16=" << run.multiples_of_16
             << " steps=" << run.steps << " device_seed=" << run.device_seed
             << " graphs=" << run.graphs;
 }
@@ -178,6 +183,7 @@ enum Place {
   kKvHeads,
   kMoments,
   kDecay,
+  kLossTerms,
 };
 
 std::vector<std::string> Schedules() {
@@ -229,7 +235,8 @@ std::vector<ParityOption> MakeOptions() {
           {"dropout", {"0", kDropoutProbability}},
           {"kv_heads", {"1", "2", "3", "6"}},
           {"moments", {"f32", "bf16", "int8"}},
-          {"decay", {"matrices", "all"}}};
+          {"decay", {"matrices", "all"}},
+          {"loss_terms", off_on}};
 }
 
 // A row that may be partial.
@@ -451,6 +458,7 @@ ParityCase CaseOf(const CoveringRow& row) {
       .tied = chosen.on(kTied),
       .clip = chosen.on(kClip),
       .dropout = chosen.is_not(kDropout, "0") ? 0.1 : 0,
+      .loss_terms = chosen.on(kLossTerms),
       .decay_all = chosen.is(kDecay, "all"),
       .kv_heads = chosen.number(kKvHeads),
       .moments = chosen.value(kMoments)};

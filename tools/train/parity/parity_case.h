@@ -86,7 +86,8 @@ struct ParityCase {
   bool tied = false;
   bool clip = false;
   double dropout = 0;
-  bool decay_all = false;  // Weight decay of norms too, not only of matrices.
+  bool loss_terms = false;  // Label smoothing and a z-loss.
+  bool decay_all = false;   // Weight decay of norms too, not only of matrices.
   int64_t kv_heads = 2;
   std::string moments = "f32";  // f32, bf16, int8
   int64_t length = 13;

@@ -75,6 +75,7 @@ TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
       }
       EXPECT_GE(RowsWith(axis, size, "dropout", "0.1"), 1) << axis << size;
       EXPECT_GE(RowsWith(axis, size, "decay", "all"), 1) << axis << size;
+      EXPECT_GE(RowsWith(axis, size, "loss_terms", "on"), 1) << axis << size;
     }
   }
   for (const char* schedule : {"1f1b", "interleaved_1f1b", "zb_v"}) {
@@ -227,6 +228,7 @@ TEST_F(ParityOptionsTest, ACaseIsWhatItsRowSays) {
     EXPECT_EQ(absl::StrCat(run.kv_heads), ValueOf(row, "kv_heads"));
     EXPECT_EQ(run.moments, ValueOf(row, "moments"));
     EXPECT_EQ(run.decay_all, ValueOf(row, "decay") == "all");
+    EXPECT_EQ(run.loss_terms, ValueOf(row, "loss_terms") == "on");
   }
 }
 

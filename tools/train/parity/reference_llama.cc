@@ -443,6 +443,22 @@ class Model {
     return sum / static_cast<double>(tokens());
   }
 
+  // Loss with the terms of the batch.
+  double Objective() const {
+    double terms = 0;
+    for (size_t t = 0; t < tokens(); ++t) {
+      const double* const row = &logits_[t * vocabulary_];
+      const double log_sum = LogSum(t);
+      double mean = 0;
+      for (size_t v = 0; v < vocabulary_; ++v) {
+        mean += row[v] / static_cast<double>(vocabulary_);
+      }
+      terms += batch_.label_smoothing * (row[TargetOf(t)] - mean) +
+               batch_.z_loss * log_sum * log_sum;
+    }
+    return Loss() + terms / static_cast<double>(tokens());
+  }
+
   const Numbers& logits() const { return logits_; }
 
   ReferenceWeights Backward() const {
@@ -469,6 +485,14 @@ class Model {
   size_t TargetOf(size_t token) const {
     const size_t sequence = token / batch_.length;
     return static_cast<size_t>(batch_.tokens[token + sequence + 1]);
+  }
+  // The logarithm of the sum of exponentials of a token's logits.
+  double LogSum(size_t token) const {
+    const double* const row = &logits_[token * vocabulary_];
+    const double largest = *std::max_element(row, row + vocabulary_);
+    double sum = 0;
+    for (size_t v = 0; v < vocabulary_; ++v) sum += std::exp(row[v] - largest);
+    return largest + std::log(sum);
   }
   // The keys that each token sees: back to the first token of the sequence, the
   // one after a document's end, or as many as the window (0: none) has.
@@ -527,12 +551,19 @@ class Model {
     return y;
   }
 
-  // The gradient of a softmax's cross-entropy is p - 1 at the target.
+  // The gradient of a softmax's cross-entropy is p - 1 at the target. The
+  // target's 1 is shared by label smoothing, and the squared logarithm of the
+  // sum of exponentials has the gradient 2 p times that logarithm.
   Numbers BackwardHead(ReferenceWeights& gradients) const {
     Numbers dlogits;
     for (size_t t = 0; t < tokens(); ++t) {
       Numbers p = plain::Softmax(&logits_[t * vocabulary_], vocabulary_);
-      p[TargetOf(t)] -= 1;
+      const double spread =
+          batch_.label_smoothing / static_cast<double>(vocabulary_);
+      for (double& value : p) {
+        value += 2 * batch_.z_loss * LogSum(t) * value - spread;
+      }
+      p[TargetOf(t)] -= 1 - batch_.label_smoothing;
       for (double& value : p) value /= static_cast<double>(tokens());
       dlogits.insert(dlogits.end(), p.begin(), p.end());
     }
@@ -638,7 +669,7 @@ double ReferenceLoss(const model_files::ModelConfig& model,
                      const ReferenceBatch& batch) {
   Model run(model, weights, batch);
   run.Forward();
-  return run.Loss();
+  return run.Objective();
 }
 
 }  // namespace tessera::train

@@ -118,6 +118,9 @@ struct ReferenceBatch {
   std::span<const int64_t> tokens;
   size_t sequences = 1;
   size_t length = 0;
+  // tensor_parallel::LossTerms, which gradients have.
+  double label_smoothing = 0;
+  double z_loss = 0;
   // Ends a document: tokens see only those of their own. None: all earlier.
   std::optional<int64_t> document_end = {};
 };
@@ -125,14 +128,14 @@ struct ReferenceBatch {
 struct ReferencePass {
   std::vector<double> logits;  // [sequences, length, vocabulary]
   double loss = 0;  // The mean over all tokens of -log of the probability.
-  ReferenceWeights gradients;  // Of the loss.
+  ReferenceWeights gradients;  // Of ReferenceLoss.
 };
 
 ReferencePass RunReference(const model_files::ModelConfig& model,
                            const ReferenceWeights& weights,
                            const ReferenceBatch& batch);
 
-// Only the loss.
+// Only the loss, with the terms of the batch.
 double ReferenceLoss(const model_files::ModelConfig& model,
                      const ReferenceWeights& weights,
                      const ReferenceBatch& batch);

@@ -157,15 +157,19 @@ const Sizes kSmallModels[] = {
      3,
      1}};
 
-void ExpectGradientsOfFiniteDifferences(const Sizes& sizes) {
+void ExpectGradientsOfFiniteDifferences(const Sizes& sizes,
+                                        double label_smoothing = 0,
+                                        double z_loss = 0) {
   const std::vector<int64_t> tokens = TokensByFormula(
       7, static_cast<int64_t>(sizes.sequences * (sizes.length + 1)),
       sizes.model.vocabulary);
-  const ReferenceBatch batch = {tokens, sizes.sequences, sizes.length};
+  const ReferenceBatch batch = {tokens, sizes.sequences, sizes.length,
+                                label_smoothing, z_loss};
   ReferenceWeights weights = ReferenceZeros(sizes.model);
   FillByFormula(weights);
   ReferencePass pass = RunReference(sizes.model, weights, batch);
-  EXPECT_EQ(ReferenceLoss(sizes.model, weights, batch), pass.loss);
+  const bool is_plain = label_smoothing == 0 && z_loss == 0;
+  EXPECT_EQ(ReferenceLoss(sizes.model, weights, batch) == pass.loss, is_plain);
   const auto tensors = TensorsOf(weights),
              gradients = TensorsOf(pass.gradients);
   ASSERT_EQ(tensors.size(), gradients.size());
@@ -186,6 +190,9 @@ void ExpectGradientsOfFiniteDifferences(const Sizes& sizes) {
 TEST(ReferenceLlamaTest, GradientsAreThoseOfFiniteDifferences) {
   for (const Sizes& sizes : kSmallModels) {
     ExpectGradientsOfFiniteDifferences(sizes);
+    ExpectGradientsOfFiniteDifferences(sizes, 0.2);
+    ExpectGradientsOfFiniteDifferences(sizes, 0, 0.05);
+    ExpectGradientsOfFiniteDifferences(sizes, 0.1, 0.01);
   }
 }
 

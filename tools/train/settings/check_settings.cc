@@ -516,8 +516,13 @@ absl::Status CheckLearning(const Settings& settings) {
                                      {.below = kInfinity, .example = "1"}));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("max_skipped_steps", settings.max_skipped_steps, {0, kMany}));
-  return CheckRange("dropout", settings.dropout,
-                    {.below = 1, .example = "0.1"});
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("dropout", settings.dropout, {.below = 1, .example = "0.1"}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("label_smoothing",
+                                     settings.label_smoothing,
+                                     {.below = 1, .example = "0.1"}));
+  return CheckRange("z_loss", settings.z_loss,
+                    {.below = kInfinity, .example = "1e-4"});
 }
 
 absl::Status CheckOutputs(const Settings& settings) {

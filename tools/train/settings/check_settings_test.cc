@@ -587,6 +587,11 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
       {"--dropout=1: must be at least 0 and below 1, such as --dropout=0.1",
        [](auto& s) { s.dropout = 1; }},
       {"--dropout=-0.5: must be", [](auto& s) { s.dropout = -0.5; }},
+      {"--label_smoothing=1: must be at least 0 and below 1, such as "
+       "--label_smoothing=0.1",
+       [](auto& s) { s.label_smoothing = 1; }},
+      {"--z_loss=-1: must be", [](auto& s) { s.z_loss = -1; }},
+      {"--z_loss=inf: must be", [](auto& s) { s.z_loss = kInfinity; }},
   });
 }
 

@@ -257,6 +257,8 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
                                                : ReduceChoice::kAuto;
   options.chunks = settings.parallel.chunks;
   options.dropout = settings.dropout;
+  options.label_smoothing = settings.label_smoothing;
+  options.z_loss = settings.z_loss;
   // The tokenizer, which is not known here, has the token.
   if (settings.document_attention) options.document_end = -1;
   options.sequence_parallel = settings.sequence_parallel;

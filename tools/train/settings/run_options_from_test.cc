@@ -37,6 +37,8 @@ Settings Unusual() {
   settings.epsilon = 1e-4;
   settings.clip_norm = 3;
   settings.dropout = 0.2;
+  settings.label_smoothing = 0.3;
+  settings.z_loss = 1e-4;
   settings.threads = 2;
   return settings;
 }
@@ -73,6 +75,8 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
                                RunOptionsFrom(settings_, model_));
   EXPECT_EQ(options.dropout, 0.2);
+  EXPECT_EQ(options.label_smoothing, 0.3);
+  EXPECT_EQ(options.z_loss, 1e-4);
   EXPECT_EQ(options.learning_rate.peak, 0.5);
   EXPECT_EQ(options.learning_rate.least, 0.25);
   EXPECT_EQ(options.learning_rate.warmup_steps, 6);

@@ -275,6 +275,13 @@ constexpr SettingsField kFields[] = {
     {"dropout", &Settings::dropout,
      "probability with which elements of the outputs of attention and MLP are "
      "dropped; the same ones on every mesh"},
+    {"label_smoothing", &Settings::label_smoothing,
+     "share of each target's probability that training spreads evenly over the "
+     "vocabulary, such as 0.1; printed losses are without it"},
+    {"z_loss", &Settings::z_loss,
+     "factor of the squared logarithm of the softmax's sum of exponentials, "
+     "which training minimises too, such as 1e-4; printed losses are without "
+     "it"},
 
     {"run_dir", &Settings::run_dir,
      "a directory for checkpoints, settings and logs; empty: a new temporary "

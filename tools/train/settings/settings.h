@@ -103,6 +103,9 @@ struct Settings {
   int64_t max_skipped_steps = 0;
   bool document_attention = false;
   double dropout = 0;  // Of the outputs of attention and MLP.
+  // See tensor_parallel::LossTerms.
+  double label_smoothing = 0;
+  double z_loss = 0;
 
   // The outputs. Paths are relative to UserPath.
   std::string run_dir = "";      // Empty: a new temporary directory.

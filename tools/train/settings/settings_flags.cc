@@ -137,6 +137,8 @@ TESSERA_SETTINGS_FLAG(clip_norm);
 TESSERA_SETTINGS_FLAG(max_skipped_steps);
 TESSERA_SETTINGS_FLAG(document_attention);
 TESSERA_SETTINGS_FLAG(dropout);
+TESSERA_SETTINGS_FLAG(label_smoothing);
+TESSERA_SETTINGS_FLAG(z_loss);
 TESSERA_SETTINGS_FLAG(run_dir);
 TESSERA_SETTINGS_FLAG(checkpoint_every);
 TESSERA_SETTINGS_FLAG(keep_checkpoints);

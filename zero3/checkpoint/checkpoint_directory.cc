@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <optional>
 
 #include "absl/strings/numbers.h"
@@ -11,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 
@@ -132,6 +134,32 @@ absl::StatusOr<FoundCheckpoint> LatestCheckpoint(const std::string& directory) {
       directory, " has no complete checkpoint, of ", found.size(), reasons));
 }
 
+absl::StatusOr<FoundCheckpoint> LeastCheckpoint(const std::string& directory,
+                                                const std::string& key) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> complete,
+                           CompleteCheckpoints(directory));
+  std::optional<FoundCheckpoint> least;
+  double least_number = 0;
+  for (const FoundCheckpoint& checkpoint : complete) {
+    TESSERA_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
+                             ReadManifest(checkpoint.path));
+    double number = 0;
+    if (manifest.parts.empty()) continue;
+    const CheckpointMetadata& metadata = manifest.parts[0].metadata;
+    const auto found = metadata.find(key);
+    if (found == metadata.end() || !absl::SimpleAtod(found->second, &number) ||
+        !std::isfinite(number) || (least && number >= least_number)) {
+      continue;
+    }
+    least = checkpoint;
+    least_number = number;
+  }
+  if (least) return *least;
+  return absl::NotFoundError(
+      absl::StrCat(directory, " has no checkpoint with a number as ",
+                   Quoted(key), ", of ", complete.size(), " complete ones"));
+}
+
 std::string CheckpointDirectory::writing_path(int64_t step) const {
   return absl::StrCat(path_, "/", CheckpointName(step), kWriting);
 }
@@ -170,12 +198,21 @@ absl::Status CheckpointDirectory::Discard(int64_t step) {
   return IsThere(path) ? RemoveTree(path) : absl::OkStatus();
 }
 
-absl::Status CheckpointDirectory::Prune(int64_t newest, int64_t keep) {
+absl::Status CheckpointDirectory::Prune(int64_t newest, int64_t keep,
+                                        const std::string& keep_least) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> complete,
                            CompleteCheckpoints(path_));
+  int64_t least = -1;
+  if (!keep_least.empty()) {
+    const auto found = LeastCheckpoint(path_, keep_least);
+    // None is removed if it is not known which may be.
+    if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
+    if (found.ok()) least = found->step;
+  }
   int64_t kept = 1;  // `newest`.
   for (const FoundCheckpoint& checkpoint : complete) {
     if (checkpoint.step == newest || kept++ < keep) continue;
+    if (checkpoint.step == least) continue;
     const std::string removing = absl::StrCat(checkpoint.path, kRemoving);
     // It stops being a checkpoint before the first of its files goes.
     TESSERA_RETURN_IF_ERROR(calls_.Rename(checkpoint.path, removing));

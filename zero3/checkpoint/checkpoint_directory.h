@@ -52,6 +52,12 @@ absl::StatusOr<std::vector<FoundCheckpoint>> CompleteCheckpoints(
 // there is none, with the reasons for the newest skipped ones.
 absl::StatusOr<FoundCheckpoint> LatestCheckpoint(const std::string& directory);
 
+// The complete checkpoint with the least number as metadata `key` of its first
+// part, the newest of equal ones; those without a finite number are skipped.
+// NotFound if there is none.
+absl::StatusOr<FoundCheckpoint> LeastCheckpoint(const std::string& directory,
+                                                const std::string& key);
+
 // Writes checkpoints into a directory, step by step. One thread of one rank
 // does so; the others write their files into writing_path() between Begin and
 // Commit. Whatever call is the last, complete checkpoints stay complete, but
@@ -77,8 +83,10 @@ class CheckpointDirectory {
   absl::Status Discard(int64_t step);
 
   // Removes complete checkpoints, oldest first, until `keep` are left; never
-  // that of `newest`. Precondition: keep > 0.
-  absl::Status Prune(int64_t newest, int64_t keep);
+  // that of `newest`, nor LeastCheckpoint of `keep_least`, which does not count
+  // unless it is one of the newest; "": there is none. Precondition: keep > 0.
+  absl::Status Prune(int64_t newest, int64_t keep,
+                     const std::string& keep_least = "");
 
  private:
   absl::Status RemoveLeftovers();

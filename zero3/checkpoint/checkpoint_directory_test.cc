@@ -30,19 +30,21 @@ class CheckpointDirectoryTest : public ::testing::Test {
     std::filesystem::remove_all(path_);
   }
 
-  std::string ManifestOf(int64_t step) {
+  std::string ManifestOf(int64_t step, const CheckpointMetadata& metadata) {
     CheckpointPart part = {
         .layout = *StateLayout::Create(ModelParameters(), {}),
+        .metadata = metadata,
         .files = {{.bytes = 5}}};
     return *FormatManifest({.step = step, .parts = {part}});
   }
 
-  absl::Status Save(int64_t step, const std::string& bytes = "12345") {
+  absl::Status Save(int64_t step, const std::string& bytes = "12345",
+                    const CheckpointMetadata& metadata = {}) {
     absl::Status status = directory_.Begin(step);
     status.Update(WriteFile(
         absl::StrCat(directory_.writing_path(step), "/rank-00000.state"),
         bytes));
-    status.Update(directory_.Commit(step, ManifestOf(step)));
+    status.Update(directory_.Commit(step, ManifestOf(step, metadata)));
     return status;
   }
 
@@ -134,6 +136,42 @@ TEST_F(CheckpointDirectoryTest, PruneKeepsTheNewestAndNeverTheLastOneGoes) {
   EXPECT_THAT(Steps(), ElementsAre(2));
   TESSERA_ASSERT_OK(directory_.Prune(2, 1));
   EXPECT_THAT(Steps(), ElementsAre(2));
+}
+
+TEST_F(CheckpointDirectoryTest, PruneKeepsTheLeastNumberBesidesTheNewest) {
+  const auto save = [&](int64_t step, const std::string& loss) {
+    return Save(step, "12345",
+                loss.empty() ? CheckpointMetadata()
+                             : CheckpointMetadata{{"loss", loss}});
+  };
+  const auto least = [&] { return LeastCheckpoint(path_, "loss"); };
+  TESSERA_ASSERT_OK(save(1, ""));
+  EXPECT_THAT(least(), StatusIs(absl::StatusCode::kNotFound,
+                                HasSubstr("no checkpoint with a number as "
+                                          "\"loss\", of 1 complete")));
+  TESSERA_ASSERT_OK(save(2, "1.5"));
+  TESSERA_ASSERT_OK(save(3, "nan"));
+  TESSERA_ASSERT_OK(save(4, "x"));
+  TESSERA_ASSERT_OK(save(5, "2"));
+  TESSERA_ASSERT_OK(save(6, "-inf"));
+  EXPECT_THAT(least(), IsOkAndHolds(FoundCheckpoint{2, PathOf(2)}));
+  TESSERA_ASSERT_OK(directory_.Prune(6, 2, "loss"));
+  EXPECT_THAT(Steps(), ElementsAre(6, 5, 2));
+  TESSERA_ASSERT_OK(directory_.Prune(6, 2, "other"));
+  EXPECT_THAT(Steps(), ElementsAre(6, 5));
+  // Of equal ones the newest; among the newest it takes no other's place.
+  TESSERA_ASSERT_OK(save(7, "2"));
+  TESSERA_ASSERT_OK(save(8, "3"));
+  EXPECT_THAT(least(), IsOkAndHolds(FoundCheckpoint{7, PathOf(7)}));
+  TESSERA_ASSERT_OK(directory_.Prune(8, 2, "loss"));
+  EXPECT_THAT(Steps(), ElementsAre(8, 7));
+  // An incomplete one is not the least.
+  TESSERA_ASSERT_OK(save(9, "0.5"));
+  TESSERA_ASSERT_OK(save(10, "4"));
+  std::filesystem::remove(absl::StrCat(PathOf(9), "/rank-00000.state"));
+  EXPECT_THAT(least(), IsOkAndHolds(FoundCheckpoint{7, PathOf(7)}));
+  TESSERA_ASSERT_OK(directory_.Prune(10, 1, "loss"));
+  EXPECT_THAT(Steps(), ElementsAre(10, 7));
 }
 
 TEST_F(CheckpointDirectoryTest, LeftoversGoButNothingElse) {

@@ -272,7 +272,9 @@ class SaveRun {
     has_begun_ = false;
     // A failure to remove an old checkpoint does not affect the new one; the
     // next save tries again.
-    if (job_.keep > 0) directory_.Prune(step(), job_.keep).IgnoreError();
+    if (job_.keep > 0) {
+      directory_.Prune(step(), job_.keep, job_.keep_least).IgnoreError();
+    }
     return absl::OkStatus();
   }
 
@@ -389,6 +391,7 @@ void CheckpointWriter::Join() {
 SaveJob CheckpointWriter::MakeJob(const SaveReport& report) const {
   return {.directory = options_.directory,
           .keep = options_.keep,
+          .keep_least = options_.keep_least,
           .timeout = options_.timeout,
           .files =
               options_.files != nullptr ? options_.files : &FileCalls::System(),

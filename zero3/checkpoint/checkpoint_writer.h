@@ -132,6 +132,7 @@ absl::StatusOr<CheckpointManifest> ManifestOf(
 struct SaveJob {
   std::string directory = "";
   int64_t keep = 0;
+  std::string keep_least = "";
   absl::Duration timeout = absl::InfiniteDuration();
   FileCalls* files = nullptr;
   // The rank's report so far. With an error the rank still takes part, so that
@@ -151,6 +152,9 @@ struct CheckpointWriterOptions {
   // Complete checkpoints that stay, with the newest; older ones are removed
   // once it is complete. 0: all stay.
   int64_t keep = 0;
+  // A key of metadata: the complete checkpoint with the least number there
+  // stays besides (CheckpointDirectory::Prune). "": none does.
+  std::string keep_least = "";
   // Snapshots of Start are counted here; null: not counted.
   std::shared_ptr<offload::Accounting> snapshot_memory = nullptr;
   // How long ranks wait for each other: the slowest one's writing.

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "collectives/groups/agreement.h"
@@ -34,36 +35,44 @@ absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
   metadata[std::string(kMeshKey)] = rank.options().mesh.ToString();
   std::unique_ptr<RunCheckpoints> checkpoints(
       new RunCheckpoints(rank, std::move(metadata)));
-  TESSERA_ASSIGN_OR_RETURN(checkpoints->writer_,
-                           zero3::CheckpointWriter::Create(
-                               {.shard = rank.groups().shard,
-                                .replicas = rank.groups().replicas,
-                                .world = &rank.world(),
-                                .part = PartNameOf(rank)},
-                               {.directory = options.directory,
-                                .keep = options.keep,
-                                .snapshot_memory = options.snapshot_memory,
-                                .timeout = options.timeout,
-                                .files = options.files}));
+  TESSERA_ASSIGN_OR_RETURN(
+      checkpoints->writer_,
+      zero3::CheckpointWriter::Create(
+          {.shard = rank.groups().shard,
+           .replicas = rank.groups().replicas,
+           .world = &rank.world(),
+           .part = PartNameOf(rank)},
+          {.directory = options.directory,
+           .keep = options.keep,
+           .keep_least = options.keep_best ? std::string(kEvalLossKey) : "",
+           .snapshot_memory = options.snapshot_memory,
+           .timeout = options.timeout,
+           .files = options.files}));
   return checkpoints;
 }
 
-zero3::CheckpointMetadata RunCheckpoints::MetadataNow() const {
+zero3::CheckpointMetadata RunCheckpoints::MetadataNow(
+    std::optional<double> eval_loss) const {
   zero3::CheckpointMetadata metadata = metadata_;
   metadata[std::string(kStepsKey)] = absl::StrCat(rank_.steps());
+  if (eval_loss) {
+    // All digits: equal losses stay equal.
+    metadata[std::string(kEvalLossKey)] = absl::StrFormat("%.17g", *eval_loss);
+  }
   return metadata;
 }
 
-absl::Status RunCheckpoints::Start() {
+absl::Status RunCheckpoints::Start(std::optional<double> eval_loss) {
   const absl::Status before = Wait().status();
-  pending_ = writer_->Start(rank_.state(), MetadataNow());
+  pending_ = writer_->Start(rank_.state(), MetadataNow(eval_loss));
   return before;
 }
 
-absl::StatusOr<std::string> RunCheckpoints::Save() {
+absl::StatusOr<std::string> RunCheckpoints::Save(
+    std::optional<double> eval_loss) {
   const absl::Status before = Wait().status();
   absl::StatusOr<std::string> path =
-      writer_->Save(rank_.state(), MetadataNow());
+      writer_->Save(rank_.state(), MetadataNow(eval_loss));
   if (path.ok()) last_path_ = *path;
   TESSERA_RETURN_IF_ERROR(before);
   return path;

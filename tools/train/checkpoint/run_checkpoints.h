@@ -50,6 +50,7 @@ inline std::string PartNameOf(const TrainRank& rank) {
 struct RunCheckpointOptions {
   std::string directory = "";  // Created if it does not exist.
   int64_t keep = 0;            // The newest ones; 0: all.
+  bool keep_best = false;      // And that of the least validation loss.
   RunIdentity identity = {};
   // How long ranks wait for the slowest one to write.
   absl::Duration timeout = absl::Minutes(30);
@@ -67,14 +68,15 @@ class RunCheckpoints {
 
   // Copies the current state, then writes it in the background. First waits for
   // the previous checkpoint; returns its error unless Wait has returned it. The
-  // new checkpoint is started in any case.
-  absl::Status Start();
+  // new checkpoint is started in any case. `eval_loss` is the validation loss
+  // of the state, if it was measured.
+  absl::Status Start(std::optional<double> eval_loss = {});
 
   // Writes the current state on this thread, block by block and without a copy:
   // the extra memory is bounded by the largest block. First waits for the
   // previous checkpoint like Start. Returns the path of the complete
   // checkpoint, or the same error on all ranks.
-  absl::StatusOr<std::string> Save();
+  absl::StatusOr<std::string> Save(std::optional<double> eval_loss = {});
 
   // Waits for the checkpoint that is being written. Returns the path of the
   // last complete checkpoint, "" if none was started, or the same error on all
@@ -89,7 +91,7 @@ class RunCheckpoints {
   RunCheckpoints(TrainRank& rank, zero3::CheckpointMetadata metadata)
       : rank_(rank), metadata_(std::move(metadata)) {}
 
-  zero3::CheckpointMetadata MetadataNow() const;
+  zero3::CheckpointMetadata MetadataNow(std::optional<double> eval_loss) const;
 
   TrainRank& rank_;
   const zero3::CheckpointMetadata metadata_;  // Without the steps.

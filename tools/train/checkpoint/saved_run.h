@@ -62,6 +62,8 @@ inline constexpr std::string_view kTensorsKey = "tensors";  // FormatHeldTensors
 inline constexpr std::string_view kStepsKey =
     "steps";                                          // Index of the next step
 inline constexpr std::string_view kMeshKey = "mesh";  // For people.
+// The validation loss at the checkpoint's step, if it was measured.
+inline constexpr std::string_view kEvalLossKey = "eval_loss";
 
 // A tensor, and the parts of the checkpoint that hold it.
 struct SavedTensor {

@@ -221,10 +221,13 @@ absl::StatusOr<RunDirectory> ShareRunDirectory(Communicator& world,
   return RunDirectory(path);
 }
 
-Settings In(const RunDirectory& directory, Settings settings) {
+absl::StatusOr<Settings> In(const RunDirectory& directory, Settings settings) {
   settings.run_dir = directory.path();
   if (settings.metrics.empty()) settings.metrics = directory.metrics();
   if (settings.resume == "latest") settings.resume = directory.LastCheckpoint();
+  if (settings.resume == "best") {
+    TESSERA_ASSIGN_OR_RETURN(settings.resume, directory.BestCheckpoint());
+  }
   return settings;
 }
 
@@ -234,7 +237,7 @@ absl::StatusOr<LaunchedRun> Run(const Settings& settings, World& world,
   Communicator& everyone = *world.communicator;
   TESSERA_ASSIGN_OR_RETURN(RunDirectory directory,
                            ShareRunDirectory(everyone, settings));
-  Settings here = In(directory, settings);
+  TESSERA_ASSIGN_OR_RETURN(Settings here, In(directory, settings));
   TESSERA_ASSIGN_OR_RETURN(const RankProgram program, make(here));
   TESSERA_ASSIGN_OR_RETURN(
       std::string result, program({.world = everyone,

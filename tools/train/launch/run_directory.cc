@@ -87,6 +87,14 @@ std::string RunDirectory::LastCheckpoint() const {
   return found.ok() ? found->path : "";
 }
 
+absl::StatusOr<std::string> RunDirectory::BestCheckpoint() const {
+  TESSERA_ASSIGN_OR_RETURN(
+      const zero3::FoundCheckpoint best,
+      zero3::LeastCheckpoint(checkpoints(), std::string(kEvalLossKey)),
+      Annotate(_, "no validated checkpoint; train with --keep_best"));
+  return best.path;
+}
+
 bool RunDirectory::CleanUp() const {
   std::error_code ignored;
   fs::remove_all(exchange(), ignored);
@@ -116,7 +124,10 @@ absl::Status CheckSameRunAt(const std::string& path,
 absl::StatusOr<std::string> Find(const Settings& settings,
                                  const RunIdentity& identity) {
   std::string path;
-  if (settings.resume != "latest") {
+  if (settings.resume == "best") {
+    TESSERA_ASSIGN_OR_RETURN(
+        path, RunDirectory(RunDirectory::PathOf(settings)).BestCheckpoint());
+  } else if (settings.resume != "latest") {
     TESSERA_ASSIGN_OR_RETURN(path,
                              ResolveCheckpoint(UserPath(settings.resume)));
   } else if (settings.run_dir.empty()) {

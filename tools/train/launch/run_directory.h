@@ -44,6 +44,10 @@ class RunDirectory {
   // The newest complete checkpoint; "" if there is none.
   std::string LastCheckpoint() const;
 
+  // The complete checkpoint with the least validation loss (--keep_best).
+  // NotFound if none has one.
+  absl::StatusOr<std::string> BestCheckpoint() const;
+
   // True if Create made a temporary directory.
   bool is_temporary() const { return is_temporary_; }
 
@@ -60,8 +64,8 @@ class RunDirectory {
 // The path of the complete checkpoint that --resume selects for a run of
 // `identity`. "" if the settings do not resume, and for "latest" if the run
 // directory has no checkpoint yet, so that a job that is started repeatedly can
-// always pass it. InvalidArgument, with the flag, if there is no such
-// checkpoint or it belongs to another run.
+// always pass it; for "best" BestCheckpoint. InvalidArgument, with the flag, if
+// there is no such checkpoint or it belongs to another run.
 absl::StatusOr<std::string> FindResumePoint(const Settings& settings,
                                             const RunIdentity& identity);
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -25,6 +27,7 @@
 #include "collectives/groups/agreement.h"
 #include "offload/pressure/pressure_gauge.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/loop/memory_watch.h"
 #include "tools/train/loop/offload_tiers.h"
 #include "tools/train/loop/rank_device.h"
@@ -39,6 +42,7 @@
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings.h"
 #include "topology/config/strategies.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
 
 namespace tessera::train {
 namespace {
@@ -119,6 +123,9 @@ class Worker {
   absl::Status MakeRank();
   absl::Status MakeTrace();
   absl::Status MakeWatch();
+  std::string Checkpoints() const;
+  absl::StatusOr<std::string> BestCheckpoint() const;
+  absl::StatusOr<double> BestLoss() const;
   absl::Status Restore();
   absl::Status MakeCheckpoints();
   absl::Status OpenOutputs();
@@ -137,6 +144,7 @@ class Worker {
       const absl::StatusOr<MemoryRung>& rung,
       std::unique_ptr<CommonDirectory>& scratch);
   absl::Status GoOnWith(const Settings& next, const std::string& checkpoint);
+  std::optional<double> EvalLossNow() const;
   absl::Status CheckpointIfDue();
   absl::Status StartCheckpoint();
   absl::Status SaveLast();
@@ -166,6 +174,10 @@ class Worker {
   std::vector<StrategyChange> strategy_changes_;
   ResultGatherer results_;
   int64_t checkpointed_ = -1;  // Steps at the last checkpoint.
+  std::optional<double> eval_loss_;
+  int64_t evaluated_ = -1;  // Steps at the last validation.
+  // With --keep_best, the least validation loss of a checkpoint.
+  double best_loss_ = std::numeric_limits<double>::infinity();
   int64_t skipped_in_a_row_ = 0;
 };
 
@@ -281,11 +293,49 @@ absl::Status Worker::MakeWatch() {
   return absl::OkStatus();
 }
 
+std::string Worker::Checkpoints() const {
+  return UserPath(settings_.run_dir) + "/checkpoints";
+}
+
+// Rank 0's choice. A collective.
+absl::StatusOr<std::string> Worker::BestCheckpoint() const {
+  absl::StatusOr<zero3::FoundCheckpoint> best = zero3::FoundCheckpoint();
+  if (is_first()) {
+    best = zero3::LeastCheckpoint(Checkpoints(), std::string(kEvalLossKey));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      collectives::AgreeOnStatus(world_, best.status(), kPatience),
+      Annotate(_, "--resume=best"));
+  TESSERA_RETURN_IF_ERROR(TakeFromFirst(best->path));
+  return best->path;
+}
+
+// The least validation loss among the checkpoints that are there, as rank 0
+// sees them. A collective.
+absl::StatusOr<double> Worker::BestLoss() const {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  std::string text;
+  if (is_first()) {
+    const std::string key(kEvalLossKey);
+    const auto best = zero3::LeastCheckpoint(Checkpoints(), key);
+    if (best.ok()) {
+      TESSERA_ASSIGN_OR_RETURN(const auto manifest,
+                               zero3::ReadManifest(best->path));
+      text = manifest.parts[0].metadata.at(key);
+    }
+  }
+  TESSERA_RETURN_IF_ERROR(TakeFromFirst(text));
+  double loss = kInfinity;
+  return absl::SimpleAtod(text, &loss) ? loss : kInfinity;
+}
+
 absl::Status Worker::Restore() {
   if (settings_.resume.empty()) return absl::OkStatus();
-  const std::string path = settings_.resume == "latest"
-                               ? UserPath(settings_.run_dir) + "/checkpoints"
-                               : UserPath(settings_.resume);
+  std::string path =
+      settings_.resume == "latest" ? Checkpoints() : UserPath(settings_.resume);
+  if (settings_.resume == "best") {
+    TESSERA_ASSIGN_OR_RETURN(path, BestCheckpoint());
+  }
   TESSERA_RETURN_IF_ERROR(
       RestoreRun(path, IdentityOf(settings_, model_, data_), *rank_),
       Annotate(_, absl::StrCat("--resume=", settings_.resume)));
@@ -300,11 +350,15 @@ absl::Status Worker::MakeCheckpoints() {
   if (sinks_.collectives != nullptr) sinks_.collectives->SetOn(false);
   absl::StatusOr<std::unique_ptr<RunCheckpoints>> checkpoints =
       RunCheckpoints::Create(
-          *rank_, {.directory = UserPath(settings_.run_dir) + "/checkpoints",
+          *rank_, {.directory = Checkpoints(),
                    .keep = settings_.keep_checkpoints,
+                   .keep_best = settings_.keep_best,
                    .identity = IdentityOf(settings_, model_, data_)});
   if (sinks_.collectives != nullptr) sinks_.collectives->SetOn(true);
   TESSERA_ASSIGN_OR_RETURN(checkpoints_, std::move(checkpoints));
+  if (settings_.keep_best) {
+    TESSERA_ASSIGN_OR_RETURN(best_loss_, BestLoss());
+  }
   return absl::OkStatus();
 }
 
@@ -410,6 +464,8 @@ absl::Status Worker::EvaluateIfDue(StepRecord& record) {
   const int64_t begin = MonotonicNanos();
   TESSERA_ASSIGN_OR_RETURN(record.eval_loss,
                            rank_->Evaluate(settings_.eval_batches));
+  eval_loss_ = record.eval_loss;
+  evaluated_ = rank_->steps();
   results_.LeaveOut(MonotonicNanos() - begin);
   return absl::OkStatus();
 }
@@ -543,7 +599,7 @@ absl::StatusOr<std::string> Worker::SaveFor(
   TESSERA_RETURN_IF_ERROR(collectives::AgreeOnStatus(world_, ready, kPatience));
   // Removes the directories that it created, after all ranks have tried.
   tried.reset();
-  if (checkpoints_ != nullptr) return checkpoints_->Save();
+  if (checkpoints_ != nullptr) return checkpoints_->Save(EvalLossNow());
   TESSERA_ASSIGN_OR_RETURN(scratch, CommonDirectory::Create(world_));
   TESSERA_ASSIGN_OR_RETURN(
       const auto checkpoints,
@@ -574,19 +630,28 @@ absl::Status Worker::GoOnWith(const Settings& next,
   return absl::OkStatus();
 }
 
+// The validation loss of the current state.
+std::optional<double> Worker::EvalLossNow() const {
+  return evaluated_ == rank_->steps() ? eval_loss_ : std::nullopt;
+}
+
 // SaveLast writes the checkpoint of the last step.
 absl::Status Worker::CheckpointIfDue() {
   const int64_t every = settings_.checkpoint_every;
-  if (checkpoints_ == nullptr || every == 0 || rank_->steps() % every != 0 ||
+  const bool is_regular = every > 0 && rank_->steps() % every == 0;
+  const std::optional<double> loss = EvalLossNow();
+  const bool is_best = settings_.keep_best && loss && *loss < best_loss_;
+  if (checkpoints_ == nullptr || !(is_regular || is_best) ||
       rank_->steps() == settings_.steps || rank_->steps() == checkpointed_) {
     return absl::OkStatus();
   }
+  if (is_best) best_loss_ = *loss;
   return StartCheckpoint();
 }
 
 absl::Status Worker::StartCheckpoint() {
   const int64_t begin = MonotonicNanos();
-  TESSERA_RETURN_IF_ERROR(checkpoints_->Start());
+  TESSERA_RETURN_IF_ERROR(checkpoints_->Start(EvalLossNow()));
   checkpointed_ = rank_->steps();
   if (trace_ != nullptr)
     trace_->AddCheckpoint("copy", {begin, MonotonicNanos()});
@@ -599,7 +664,7 @@ absl::Status Worker::SaveLast() {
   const int64_t begin = MonotonicNanos();
   TESSERA_RETURN_IF_ERROR(checkpointed_ == rank_->steps()
                               ? checkpoints_->Wait().status()
-                              : checkpoints_->Save().status());
+                              : checkpoints_->Save(EvalLossNow()).status());
   if (trace_ != nullptr) {
     trace_->AddCheckpoint("write", {begin, MonotonicNanos()});
   }

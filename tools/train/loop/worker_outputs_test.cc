@@ -160,6 +160,54 @@ TEST(WorkerOutputsTest, ValidationIsInMetricsAndResultAndChangesNoLoss) {
                             HasSubstr("number of validation samples"))));
 }
 
+// The learning rate is so large after the first steps that losses rise.
+TEST(WorkerOutputsTest, TheBestValidatedCheckpointStaysAndIsResumed) {
+  Settings settings = SixSteps("best");
+  settings.validation_fraction = 0.2;
+  settings.eval_batches = 2;
+  settings.eval_every = 1;
+  settings.checkpoint_every = 0;
+  settings.keep_checkpoints = 1;
+  settings.keep_best = true;
+  settings.resume = "best";
+  EXPECT_THAT(
+      RunJob(settings).statuses,
+      Each(StatusIs(absl::StatusCode::kNotFound, HasSubstr("--resume=best"))));
+  settings.resume = "";
+  settings.learning_rate = settings.min_learning_rate = 0.3;
+  const JobRun run = RunJob(settings);
+  ASSERT_THAT(run.statuses, Each(IsOk()));
+  size_t best = 0;
+  for (size_t step = 0; step < 6; ++step) {
+    const auto& steps = run.result.steps;
+    ASSERT_TRUE(steps[step].record.eval_loss.has_value());
+    if (*steps[step].record.eval_loss < *steps[best].record.eval_loss) {
+      best = step;
+    }
+  }
+  ASSERT_LT(best, 5u);
+  std::vector<std::string> names;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(settings.run_dir + "/checkpoints")) {
+    names.push_back(entry.path().filename().string());
+  }
+  EXPECT_THAT(names,
+              ::testing::UnorderedElementsAre(
+                  absl::StrCat("step-0000000", best + 1), "step-00000006"));
+
+  // The steps after it repeat, and do not replace it.
+  settings.resume = "best";
+  settings.metrics = "";
+  const JobRun again = RunJob(settings);
+  ASSERT_THAT(again.statuses, Each(IsOk()));
+  EXPECT_EQ(again.result.first_step, static_cast<int64_t>(best) + 1);
+  const std::vector<double> losses = run.losses();
+  EXPECT_EQ(again.losses(),
+            std::vector<double>(losses.begin() + best + 1, losses.end()));
+  EXPECT_TRUE(std::filesystem::exists(
+      absl::StrCat(settings.run_dir, "/checkpoints/step-0000000", best + 1)));
+}
+
 // A parsed trace, in microseconds.
 struct Traced {
   using Track = std::pair<int, int>;  // Rank and thread.

@@ -537,10 +537,19 @@ absl::Status CheckOutputs(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckRange("sample_temperature",
                                      settings.sample_temperature,
                                      {.below = kInfinity, .example = "0.8"}));
-  if (settings.resume == "latest" && settings.run_dir.empty()) {
-    return RefuseFlag("resume", settings.resume,
-                      "selects the newest checkpoint of --run_dir, which is "
-                      "empty; give for example --run_dir=run");
+  if (settings.keep_best && settings.eval_every == 0) {
+    return RefuseFlag("keep_best", "true",
+                      "needs validation losses; give for example "
+                      "--eval_every=100 --validation_fraction=0.05");
+  }
+  if ((settings.resume == "latest" || settings.resume == "best") &&
+      settings.run_dir.empty()) {
+    return RefuseFlag(
+        "resume", settings.resume,
+        absl::StrCat("selects the ",
+                     settings.resume == "best" ? "best" : "newest",
+                     " checkpoint of --run_dir, which is empty; "
+                     "give for example --run_dir=run"));
   }
   if (settings.metrics.empty() || settings.metrics != settings.trace) {
     return absl::OkStatus();

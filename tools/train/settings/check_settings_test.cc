@@ -617,6 +617,12 @@ TEST(CheckSettingsTest, RefusesOutputsAndRestartsThatCannotBe) {
       {"--resume=latest: selects the newest checkpoint of --run_dir, which is "
        "empty",
        [](auto& s) { s.resume = "latest"; }},
+      {"--resume=best: selects the best checkpoint of --run_dir, which is "
+       "empty",
+       [](auto& s) { s.resume = "best"; }},
+      {"--keep_best=true: needs validation losses; give for example "
+       "--eval_every=100",
+       [](auto& s) { s.keep_best = true; }},
       {"--trace=x: is also the file of --metrics",
        [](auto& s) { s.trace = s.metrics = "x"; }},
       {"--max_restarts=-1: must be", [](auto& s) { s.max_restarts = -1; }},

@@ -290,9 +290,12 @@ constexpr SettingsField kFields[] = {
      "steps from one checkpoint to the next; 0: one at the end"},
     {"keep_checkpoints", &Settings::keep_checkpoints,
      "number of newest checkpoints to keep; 0: all"},
+    {"keep_best", &Settings::keep_best,
+     "writes a checkpoint after each validation with the least loss so far, "
+     "and keeps the best one besides the newest; needs --eval_every"},
     {"resume", &Settings::resume,
-     "a checkpoint, a directory of them, or latest (in --run_dir); empty: a "
-     "new run"},
+     "a checkpoint, a directory of them, latest (in --run_dir), or best (that "
+     "of --run_dir with the least validation loss); empty: a new run"},
     {"metrics", &Settings::metrics,
      "a file with one JSON object per step, or if its name ends in .csv one "
      "line of CSV"},

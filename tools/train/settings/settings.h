@@ -111,8 +111,9 @@ struct Settings {
   std::string run_dir = "";      // Empty: a new temporary directory.
   int64_t checkpoint_every = 0;  // Steps; 0: only at the end.
   int64_t keep_checkpoints = 2;  // The newest ones; 0: all.
-  // A checkpoint, a directory of them, or "latest" (in run_dir). Empty: a new
-  // run.
+  bool keep_best = false;        // Also that of the least validation loss.
+  // A checkpoint, a directory of them, or "latest" or "best" (in run_dir).
+  // Empty: a new run.
   std::string resume = "";
   std::string metrics = "";  // A file with one JSON object per step; .csv: CSV.
   std::string tensorboard = "";  // A directory for TensorBoard's event files.

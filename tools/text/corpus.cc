@@ -37,7 +37,6 @@ void Corpus::AddText(std::string_view text, const Tokenizer& tokenizer) {
   if (end.has_value()) ids.push_back(*end);
   LastTexts(tokenizer.vocabulary_size()).Append(ids);
   starts_.back() += static_cast<int64_t>(ids.size());
-  ++file_count_;
   Mix(ids);
 }
 
@@ -54,7 +53,6 @@ absl::Status Corpus::AddTokenFile(const std::string& path, int64_t vocabulary) {
   fingerprint_ = Scramble(fingerprint_ ^ static_cast<uint64_t>(count));
   segments_.emplace_back(std::move(file));
   starts_.push_back(starts_.back() + count);
-  ++file_count_;
   return absl::OkStatus();
 }
 
@@ -64,14 +62,16 @@ absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::Open(
                            FindDataFiles(paths));
   auto corpus = std::shared_ptr<Corpus>(new Corpus);
   for (const DataFile& file : files) {
-    if (file.kind != DataKind::kText) {
+    ++corpus->file_count_;
+    if (!IsText(file.kind)) {
       TESSERA_RETURN_IF_ERROR(
           corpus->AddTokenFile(file.path, tokenizer.vocabulary_size()));
       continue;
     }
-    TESSERA_ASSIGN_OR_RETURN(const std::string text,
-                             ReadFile(file.path, kMaxTextBytes));
-    corpus->AddText(text, tokenizer);
+    TESSERA_RETURN_IF_ERROR(ForEachDocument(file, [&](std::string_view text) {
+      corpus->AddText(text, tokenizer);
+      return absl::OkStatus();
+    }));
   }
   return corpus;
 }
@@ -83,6 +83,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::FromTexts(
   }
   auto corpus = std::shared_ptr<Corpus>(new Corpus);
   for (const std::string& text : texts) corpus->AddText(text, tokenizer);
+  corpus->file_count_ = static_cast<int64_t>(texts.size());
   return corpus;
 }
 

@@ -7,10 +7,10 @@
 //   TESSERA_RETURN_IF_ERROR(corpus->Read(4096, tokens));
 //
 // Text files are read and tokenised by Open and kept in memory, with 2 bytes a
-// token if the vocabulary has at most 65536, else 4; each text ends with the
-// tokenizer's end of text, if it has one. Special tokens that are written out
-// in a text are text. Token files stay on disk. data_files.h defines the files
-// of a path and their order.
+// token if the vocabulary has at most 65536, else 4; each document ends with
+// the tokenizer's end of text, if it has one. Special tokens that are written
+// out in a text are text. Token files stay on disk. data_files.h defines the
+// files of a path and their order.
 #ifndef TESSERA_TOOLS_TEXT_CORPUS_H_
 #define TESSERA_TOOLS_TEXT_CORPUS_H_
 
@@ -81,14 +81,10 @@ class PackedTokens {
   std::vector<TokenId> large_;
 };
 
-// The largest text file; convert larger ones to token files first.
-inline constexpr int64_t kMaxTextBytes = int64_t{1} << 31;
-
 // Const calls are thread-safe.
 class Corpus {
  public:
-  // The errors of FindDataFiles and TokenFile::Open; InvalidArgument for text
-  // files of more than kMaxTextBytes.
+  // The errors of FindDataFiles, ForEachDocument and TokenFile::Open.
   static absl::StatusOr<std::shared_ptr<const Corpus>> Open(
       std::span<const std::string> paths, const Tokenizer& tokenizer);
 

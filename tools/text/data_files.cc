@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -18,11 +19,16 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "tools/text/indexed_dataset.h"
 
 namespace tessera::text {
 
@@ -51,11 +57,11 @@ absl::Status CheckNamed(const std::string& path) {
     case Content::kText:
       return absl::OkStatus();
     case Content::kBinary:
-      if (KindOf(path) != DataKind::kText) return absl::OkStatus();
+      if (!IsText(KindOf(path))) return absl::OkStatus();
       return absl::InvalidArgumentError(absl::StrCat(
           "data file ", QuotedPath(path),
           " is binary: it has a zero byte; give text, or tokens in a file "
-          "named *.u16, *.bin or *.u32"));
+          "named *.u16, *.u32, *.bin, *.idx or *.npy"));
     case Content::kEmpty:
       return absl::InvalidArgumentError(
           absl::StrCat("data file ", QuotedPath(path), " is empty"));
@@ -84,8 +90,7 @@ absl::StatusOr<std::vector<std::string>> Walk(const std::string& directory) {
       const fs::file_status link = it->symlink_status(error);
       if (fs::is_directory(link)) {
         open.push_back(path);
-      } else if (KindOf(path) == DataKind::kText &&
-                 ContentOf(path) == Content::kText) {
+      } else if (IsText(KindOf(path)) && ContentOf(path) == Content::kText) {
         found.push_back(path);
       }
     }
@@ -144,7 +149,7 @@ absl::StatusOr<std::vector<std::string>> FilesOfPattern(
     }
     const Content content = ContentOf(name);
     if (content == Content::kText ||
-        (content == Content::kBinary && KindOf(name) != DataKind::kText)) {
+        (content == Content::kBinary && !IsText(KindOf(name)))) {
       files.push_back(name);
     }
   }
@@ -171,10 +176,16 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& path) {
 }  // namespace
 
 DataKind KindOf(std::string_view path) {
-  if (absl::EndsWith(path, ".u16") || absl::EndsWith(path, ".bin")) {
-    return DataKind::kU16;
+  if (absl::EndsWith(path, ".idx")) return DataKind::kIndexed;
+  if (absl::EndsWith(path, ".bin")) {
+    const bool is_indexed = Exists(absl::StrCat(PrefixOf(path), ".idx"));
+    return is_indexed ? DataKind::kIndexed : DataKind::kU16;
   }
-  return absl::EndsWith(path, ".u32") ? DataKind::kU32 : DataKind::kText;
+  if (absl::EndsWith(path, ".u16")) return DataKind::kU16;
+  if (absl::EndsWith(path, ".u32")) return DataKind::kU32;
+  if (absl::EndsWith(path, ".npy")) return DataKind::kNpy;
+  return absl::EndsWith(path, ".jsonl") ? DataKind::kJsonLines
+                                        : DataKind::kText;
 }
 
 absl::StatusOr<std::vector<DataFile>> FindDataFiles(
@@ -184,13 +195,91 @@ absl::StatusOr<std::vector<DataFile>> FindDataFiles(
   for (const std::string& path : paths) {
     TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> found,
                              FilesOf(path));
-    for (const std::string& file : found) {
-      if (seen.insert(file).second) files.push_back({file, KindOf(file)});
+    for (const std::string& name : found) {
+      const DataKind kind = KindOf(name);
+      const std::string file = kind == DataKind::kIndexed
+                                   ? absl::StrCat(PrefixOf(name), ".bin")
+                                   : name;
+      if (seen.insert(file).second) files.push_back({file, kind});
     }
   }
   if (!files.empty()) return files;
   return absl::InvalidArgumentError(
       "no data; give files, directories or patterns such as docs,src/*.cc");
+}
+
+namespace {
+
+// Calls `use` with each line of a file, without its end. Reads in parts.
+absl::Status ForEachLine(
+    const std::string& path,
+    absl::FunctionRef<absl::Status(int64_t number, std::string_view)> use) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::ErrnoToStatus(
+        errno, absl::StrCat("cannot read data file ", QuotedPath(path)));
+  }
+  std::string part(size_t{1} << 20, '\0'), line;
+  int64_t number = 1;
+  const auto end_line = [&]() -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(use(number, line));
+    ++number;
+    line.clear();
+    return absl::OkStatus();
+  };
+  while (file) {
+    file.read(part.data(), static_cast<std::streamsize>(part.size()));
+    std::string_view rest(part.data(), static_cast<size_t>(file.gcount()));
+    for (size_t end = rest.find('\n'); end != rest.npos;
+         end = rest.find('\n')) {
+      line += rest.substr(0, end);
+      rest.remove_prefix(end + 1);
+      TESSERA_RETURN_IF_ERROR(end_line());
+    }
+    line += rest;
+    if (static_cast<int64_t>(line.size()) > kMaxLineBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data file ", QuotedPath(path), ", line ", number,
+                       " has more than ", kMaxLineBytes, " bytes"));
+    }
+  }
+  if (file.bad()) {
+    return absl::DataLossError(
+        absl::StrCat("cannot read data file ", QuotedPath(path)));
+  }
+  return line.empty() ? absl::OkStatus() : end_line();
+}
+
+}  // namespace
+
+absl::Status ForEachDocument(
+    const DataFile& file,
+    absl::FunctionRef<absl::Status(std::string_view)> add) {
+  if (file.kind == DataKind::kText) {
+    TESSERA_ASSIGN_OR_RETURN(const std::string text,
+                             ReadFile(file.path, kMaxTextBytes));
+    return add(text);
+  }
+  return ForEachLine(
+      file.path, [&](int64_t number, std::string_view line) -> absl::Status {
+        if (absl::StripAsciiWhitespace(line).empty()) return absl::OkStatus();
+        const auto refuse = [&](std::string_view why) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("data file ", QuotedPath(file.path), ", line ",
+                           number, ": ", why));
+        };
+        const absl::StatusOr<nlohmann::json> object =
+            ParseJson(line, {.max_bytes = static_cast<size_t>(kMaxLineBytes)});
+        if (!object.ok()) return refuse(object.status().message());
+        const auto text =
+            object->is_object() ? object->find("text") : object->end();
+        if (text == object->end() || !text->is_string()) {
+          return refuse(
+              "expected an object with a string \"text\", such as {\"text\": "
+              "\"One document.\"}");
+        }
+        return add(text->get_ref<const std::string&>());
+      });
 }
 
 std::ostream& operator<<(std::ostream& os, const DataFile& file) {
@@ -202,18 +291,10 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "token files are little-endian, and are read as they are");
 
-absl::StatusOr<int64_t> WidthOf(const std::string& path) {
-  switch (KindOf(path)) {
-    case DataKind::kU16:
-      return 2;
-    case DataKind::kU32:
-      return 4;
-    case DataKind::kText:
-      break;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      QuotedPath(path),
-      " is not a token file; such files are named *.u16, *.bin or *.u32"));
+absl::Status Annotated(const absl::Status& status, std::string_view path) {
+  return absl::Status(
+      status.code(),
+      absl::StrCat("token file ", QuotedPath(path), ": ", status.message()));
 }
 
 absl::Status ReadAt(int fd, int64_t offset, std::span<char> target) {
@@ -230,34 +311,178 @@ absl::Status ReadAt(int fd, int64_t offset, std::span<char> target) {
   return absl::OkStatus();
 }
 
+// Where the tokens of a file lie, and of which type they are. -1 tokens: those
+// of the rest of the file.
+struct Layout {
+  TokenType type = TokenType::kU16;
+  int64_t offset = 0;
+  int64_t tokens = -1;
+};
+
+// The text of a key's value in the header of an array, a dictionary of Python.
+absl::StatusOr<std::string_view> ValueOf(std::string_view header,
+                                         std::string_view key) {
+  const size_t at = header.find(absl::StrCat("'", key, "':"));
+  if (at == header.npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its header has no '", key, "'"));
+  }
+  return absl::StripLeadingAsciiWhitespace(header.substr(at + key.size() + 3));
+}
+
+absl::StatusOr<TokenType> TypeOfNpy(std::string_view header) {
+  TESSERA_ASSIGN_OR_RETURN(std::string_view text, ValueOf(header, "descr"));
+  constexpr std::pair<std::string_view, TokenType> kTypes[] = {
+      {"'|u1'", TokenType::kU8},  {"'|i1'", TokenType::kI8},
+      {"'<u2'", TokenType::kU16}, {"'<i2'", TokenType::kI16},
+      {"'<u4'", TokenType::kU32}, {"'<i4'", TokenType::kI32},
+      {"'<i8'", TokenType::kI64}};
+  for (const auto& [name, type] : kTypes) {
+    if (absl::StartsWith(text, name)) return type;
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "its 'descr' is ", Quoted(text.substr(0, 12)),
+      "; supported are '|u1', '|i1', '<u2', '<i2', '<u4', '<i4' and '<i8'"));
+}
+
+// Of "(N,)".
+absl::StatusOr<int64_t> LengthOfNpy(std::string_view header) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string_view text,
+                           ValueOf(header, "shape"));
+  const size_t comma = text.find(',');
+  int64_t length = 0;
+  if (absl::StartsWith(text, "(") && comma != text.npos &&
+      absl::SimpleAtoi(text.substr(1, comma - 1), &length) && length >= 0 &&
+      absl::StartsWith(
+          absl::StripLeadingAsciiWhitespace(text.substr(comma + 1)), ")")) {
+    return length;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("its 'shape' is ", Quoted(text.substr(0, 20)),
+                   "; it must have one dimension, such as (1000,)"));
+}
+
+// Source: the .npy format, numpy/lib/format.py of NumPy.
+absl::StatusOr<Layout> LayoutOfNpy(int fd, int64_t bytes) {
+  constexpr std::string_view kMagic = "\x93NUMPY";
+  constexpr uint32_t kMostHeader = 1 << 16;
+  char start[12] = {};
+  TESSERA_RETURN_IF_ERROR(
+      ReadAt(fd, 0, std::span(start).first(std::min<size_t>(12, bytes))));
+  const int major = start[6];
+  if (bytes < 12 || std::string_view(start, kMagic.size()) != kMagic ||
+      major < 1 || major > 3) {
+    return absl::InvalidArgumentError(
+        "it is no array of NumPy of format version 1, 2 or 3");
+  }
+  uint32_t length = 0;
+  std::memcpy(&length, start + 8, major == 1 ? 2 : 4);
+  const int64_t begin = major == 1 ? 10 : 12;
+  if (length > kMostHeader || begin + int64_t{length} > bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its header has ", length, " bytes, of ", bytes,
+                     " of the file; ", kMostHeader, " is the most"));
+  }
+  std::string header(length, '\0');
+  TESSERA_RETURN_IF_ERROR(ReadAt(fd, begin, std::span(header)));
+  Layout layout = {.offset = begin + length};
+  TESSERA_ASSIGN_OR_RETURN(layout.type, TypeOfNpy(header));
+  TESSERA_ASSIGN_OR_RETURN(layout.tokens, LengthOfNpy(header));
+  return layout;
+}
+
+absl::StatusOr<Layout> LayoutOf(const std::string& path, int fd,
+                                int64_t bytes) {
+  switch (KindOf(path)) {
+    case DataKind::kU16:
+      return Layout{TokenType::kU16};
+    case DataKind::kU32:
+      return Layout{TokenType::kU32};
+    case DataKind::kNpy:
+      return LayoutOfNpy(fd, bytes);
+    case DataKind::kIndexed: {
+      TESSERA_ASSIGN_OR_RETURN(
+          const IndexedTokens index,
+          ReadTokenIndex(absl::StrCat(PrefixOf(path), ".idx")));
+      return Layout{index.type, 0, index.tokens};
+    }
+    case DataKind::kText:
+    case DataKind::kJsonLines:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      "it is not a token file; such files are named *.u16, *.u32, *.bin, *.idx "
+      "or *.npy");
+}
+
+// Returns the first token that is not in the vocabulary, as the file has it.
 template <typename Stored>
-void Widen(const std::vector<char>& bytes, std::span<TokenId> tokens) {
+std::optional<std::pair<size_t, int64_t>> Widen(const std::vector<char>& bytes,
+                                                int64_t vocabulary,
+                                                std::span<TokenId> tokens) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     Stored stored;
     std::memcpy(&stored, bytes.data() + i * sizeof(Stored), sizeof(Stored));
-    tokens[i] = static_cast<TokenId>(stored);
+    const auto token = static_cast<int64_t>(stored);
+    if (token < 0 || token >= vocabulary) return std::pair{i, token};
+    tokens[i] = static_cast<TokenId>(token);
   }
+  return std::nullopt;
+}
+
+std::optional<std::pair<size_t, int64_t>> Widen(TokenType type,
+                                                const std::vector<char>& bytes,
+                                                int64_t vocabulary,
+                                                std::span<TokenId> tokens) {
+  switch (type) {
+    case TokenType::kU8:
+      return Widen<uint8_t>(bytes, vocabulary, tokens);
+    case TokenType::kI8:
+      return Widen<int8_t>(bytes, vocabulary, tokens);
+    case TokenType::kI16:
+      return Widen<int16_t>(bytes, vocabulary, tokens);
+    case TokenType::kU16:
+      return Widen<uint16_t>(bytes, vocabulary, tokens);
+    case TokenType::kI32:
+      return Widen<int32_t>(bytes, vocabulary, tokens);
+    case TokenType::kU32:
+      return Widen<uint32_t>(bytes, vocabulary, tokens);
+    case TokenType::kI64:
+      return Widen<int64_t>(bytes, vocabulary, tokens);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path,
                                           int64_t vocabulary) {
-  TESSERA_ASSIGN_OR_RETURN(const int64_t width, WidthOf(path));
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const std::string data = KindOf(path) == DataKind::kIndexed
+                               ? absl::StrCat(PrefixOf(path), ".bin")
+                               : path;
+  UniqueFd fd(open(data.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
   if (!fd.valid() || fstat(fd.get(), &status) != 0) {
     return absl::ErrnoToStatus(
-        errno, absl::StrCat("cannot open token file ", QuotedPath(path)));
+        errno, absl::StrCat("cannot open token file ", QuotedPath(data)));
   }
-  const int64_t bytes = status.st_size;
-  if (!S_ISREG(status.st_mode) || bytes == 0 || bytes % width != 0) {
+  const int64_t bytes = S_ISREG(status.st_mode) ? status.st_size : 0;
+  const absl::StatusOr<Layout> layout = LayoutOf(data, fd.get(), bytes);
+  if (!layout.ok()) return Annotated(layout.status(), data);
+  const int64_t width = BytesOf(layout->type);
+  const int64_t left = bytes - layout->offset;
+  if (left <= 0 || left % width != 0 ||
+      (layout->tokens >= 0 && layout->tokens != left / width)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "token file ", QuotedPath(path), " has ", bytes,
-        " bytes; it must be a regular file of at least one token, ", width,
-        " bytes each"));
+        "token file ", QuotedPath(data), " has ", bytes,
+        " bytes; it must be a regular file of ",
+        layout->tokens < 0
+            ? absl::StrCat("at least one token, ", width, " bytes each")
+            : absl::StrCat(layout->tokens, " tokens, at least one, of ", width,
+                           " bytes each from byte ", layout->offset, " on")));
   }
-  return TokenFile(path, std::move(fd), width, vocabulary, bytes / width);
+  return TokenFile(data, std::move(fd), layout->offset, layout->type,
+                   vocabulary, left / width);
 }
 
 absl::Status TokenFile::Read(int64_t begin, std::span<TokenId> tokens) const {
@@ -267,24 +492,29 @@ absl::Status TokenFile::Read(int64_t begin, std::span<TokenId> tokens) const {
         "token file ", QuotedPath(path_), ": ", count, " tokens from ", begin,
         " on are not among its ", token_count_));
   }
-  std::vector<char> bytes(static_cast<size_t>(count * width_));
+  const int64_t width = BytesOf(type_);
+  std::vector<char> bytes(static_cast<size_t>(count * width));
   TESSERA_RETURN_IF_ERROR(
-      ReadAt(fd_.get(), begin * width_, bytes),
+      ReadAt(fd_.get(), offset_ + begin * width, bytes),
       Annotate(_, absl::StrCat("token file ", QuotedPath(path_))));
-  width_ == 2 ? Widen<uint16_t>(bytes, tokens) : Widen<uint32_t>(bytes, tokens);
-  const auto wrong =
-      std::find_if(tokens.begin(), tokens.end(),
-                   [&](TokenId id) { return id < 0 || id >= vocabulary_; });
-  if (wrong == tokens.end()) return absl::OkStatus();
+  const auto wrong = Widen(type_, bytes, vocabulary_, tokens);
+  if (!wrong.has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "token file ", QuotedPath(path_), ": token ",
-      begin + (wrong - tokens.begin()), " is ", static_cast<uint32_t>(*wrong),
+      begin + static_cast<int64_t>(wrong->first), " is ", wrong->second,
       "; the vocabulary has ", vocabulary_, ": was it made for another?"));
 }
 
 absl::Status WriteTokenFile(const std::string& path,
                             std::span<const TokenId> tokens) {
-  TESSERA_ASSIGN_OR_RETURN(const int64_t width, WidthOf(path));
+  const bool is_narrow =
+      absl::EndsWith(path, ".u16") || absl::EndsWith(path, ".bin");
+  if (!is_narrow && !absl::EndsWith(path, ".u32")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        QuotedPath(path),
+        " is not a token file; such files are named *.u16, *.bin or *.u32"));
+  }
+  const int64_t width = is_narrow ? 2 : 4;
   std::string bytes;
   bytes.reserve(tokens.size() * static_cast<size_t>(width));
   for (const TokenId id : tokens) {

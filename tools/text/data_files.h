@@ -8,8 +8,13 @@
 // pattern, that of the names, byte by byte. Duplicates are dropped.
 //
 //   kind        files                        content
-//   kU16        *.u16, *.bin                 tokens, 16-bit little-endian
+//   kU16        *.u16; *.bin without *.idx   tokens, 16-bit little-endian
 //   kU32        *.u32                        tokens, 32-bit little-endian
+//   kIndexed    *.idx, and its *.bin         tokens (indexed_dataset.h)
+//   kNpy        *.npy                        tokens, an array of NumPy
+//   kJsonLines  *.jsonl                      documents: the string "text" of
+//   the
+//                                            object on each line
 //   kText       all others                   one document
 //
 // Directories are searched recursively, except behind symbolic links. In
@@ -27,22 +32,30 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/os/unique_fd.h"
+#include "tools/text/indexed_dataset.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
 
-enum class DataKind { kText, kU16, kU32 };
+enum class DataKind { kText, kJsonLines, kU16, kU32, kIndexed, kNpy };
+
+// Text, of which a tokenizer makes tokens.
+constexpr bool IsText(DataKind kind) {
+  return kind == DataKind::kText || kind == DataKind::kJsonLines;
+}
 
 struct DataFile {
-  std::string path;
+  std::string path;  // Of an indexed data set, the *.bin.
   DataKind kind = DataKind::kText;
 
   friend bool operator==(const DataFile&, const DataFile&) = default;
 };
 
+// By the name; for *.bin also by whether there is a *.idx beside it.
 DataKind KindOf(std::string_view path);
 
 // Returns at least one file. NotFound if a name or pattern has no file;
@@ -54,16 +67,32 @@ absl::StatusOr<std::vector<DataFile>> FindDataFiles(
 
 std::ostream& operator<<(std::ostream& os, const DataFile& file);
 
-// Tokens of 16 or 32 bits each, little-endian, without a header.
+// The largest text file; convert larger ones to token files first.
+inline constexpr int64_t kMaxTextBytes = int64_t{1} << 31;
+// The longest line of a *.jsonl, whose size has no limit.
+inline constexpr int64_t kMaxLineBytes = int64_t{1} << 26;
+
+// Calls `add` with each document of a file of text, in its order. Blank lines
+// of a *.jsonl are skipped. InvalidArgument, with the file and the line, if a
+// text or a line is too long, or a line is not an object with a string "text";
+// otherwise the system's error, or that of `add`.
+absl::Status ForEachDocument(
+    const DataFile& file,
+    absl::FunctionRef<absl::Status(std::string_view)> add);
+
+// Integers one after another, little-endian, in a file of any kind but text: of
+// 1 to 8 bytes in indexed data sets and in arrays of NumPy (format versions 1
+// to 3, one dimension).
 //
 //   TESSERA_RETURN_IF_ERROR(WriteTokenFile("train.u16", ids));
 //   TESSERA_ASSIGN_OR_RETURN(auto file, TokenFile::Open("train.u16", 50257));
 //   TESSERA_RETURN_IF_ERROR(file.Read(1000, tokens));
 class TokenFile {
  public:
-  // The width is that of KindOf(path). Reads only the size. InvalidArgument if
-  // the file is empty, has no whole number of tokens, or has another extension;
-  // otherwise the system's error.
+  // Reads only the size, and the index or the header of NumPy. InvalidArgument
+  // if the file is empty, has no whole number of tokens or not as many as its
+  // index or header says, or is of text; Unimplemented for other numbers than
+  // integers; otherwise the system's error.
   static absl::StatusOr<TokenFile> Open(const std::string& path,
                                         int64_t vocabulary);
 
@@ -76,24 +105,25 @@ class TokenFile {
   absl::Status Read(int64_t begin, std::span<TokenId> tokens) const;
 
  private:
-  TokenFile(std::string path, UniqueFd fd, int64_t width, int64_t vocabulary,
-            int64_t token_count)
+  TokenFile(std::string path, UniqueFd fd, int64_t offset, TokenType type,
+            int64_t vocabulary, int64_t token_count)
       : path_(std::move(path)),
         fd_(std::move(fd)),
-        width_(width),
+        offset_(offset),
+        type_(type),
         vocabulary_(vocabulary),
         token_count_(token_count) {}
 
   std::string path_;
   UniqueFd fd_;
-  int64_t width_;  // Bytes.
+  int64_t offset_;  // Bytes before the first token.
+  TokenType type_;
   int64_t vocabulary_;
   int64_t token_count_;
 };
 
-// Replaces the file as a whole. The width is that of KindOf(path).
-// InvalidArgument if the name is not that of a token file or an id does not
-// fit.
+// Replaces the file as a whole. InvalidArgument if it is not named *.u16, *.bin
+// or *.u32, or an id does not fit.
 absl::Status WriteTokenFile(const std::string& path,
                             std::span<const TokenId> tokens);
 

@@ -196,7 +196,7 @@ std::vector<std::string> Schedules() {
 
 // Bytes. In f32 on one tensor rank the head, the largest window, takes 20640,
 // and a layer with 6 kv heads up to 14688: two layers fit, or the head alone.
-constexpr const char* kGatheredLimit = "30000";
+constexpr const char* kGatheredLimit = "36000";
 
 constexpr const char* kDropoutProbability = "0.1";
 

@@ -138,11 +138,11 @@ TEST_F(ParityOptionsTest, PairsOfGathersAndReductionsAreThere) {
   }
   for (const std::string_view schedule : pipeline::GeneratorNames()) {
     EXPECT_GE(RowsWith("schedule", std::string(schedule), "max_gathered_bytes",
-                       "30000"),
+                       "36000"),
               1);
   }
-  EXPECT_GE(RowsWith("max_gathered_bytes", "30000", "reduce", "each"), 1);
-  EXPECT_GE(RowsWith("max_gathered_bytes", "30000", "tied", "on"), 1);
+  EXPECT_GE(RowsWith("max_gathered_bytes", "36000", "reduce", "each"), 1);
+  EXPECT_GE(RowsWith("max_gathered_bytes", "36000", "tied", "on"), 1);
   EXPECT_GE(RowsWith("hpz", "2", "dp_replicate", "2"), 1);
   EXPECT_GE(RowsWith("hpz", "2", "pp", "4"), 1);
   for (const char* moments : {"bf16", "int8"}) {
@@ -170,8 +170,8 @@ TEST_F(ParityOptionsTest, WhatIsNotAllowedIsNotThere) {
   EXPECT_EQ(RowsWith("dp_replicate", "2", "dp", "1"), 0);
   EXPECT_EQ(RowsWith("hpz", "2", "zero", "2"), 0);
   EXPECT_EQ(RowsWith("gather_ahead", "2", "zero", "2"), 0);
-  EXPECT_EQ(RowsWith("gather_ahead", "0", "max_gathered_bytes", "30000"), 0);
-  EXPECT_EQ(RowsWith("max_gathered_bytes", "30000", "zero", "2"), 0);
+  EXPECT_EQ(RowsWith("gather_ahead", "0", "max_gathered_bytes", "36000"), 0);
+  EXPECT_EQ(RowsWith("max_gathered_bytes", "36000", "zero", "2"), 0);
   EXPECT_EQ(RowsWith("reduce", "each", "zero", "1"), 0);
   EXPECT_EQ(RowsWith("hpz", "2", "tp", "8"), 0);
   EXPECT_EQ(RowsWith("schedule", "zb_h1", "tp", "4"), 0);

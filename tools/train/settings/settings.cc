@@ -140,8 +140,9 @@ constexpr SettingsField kFields[] = {
      "a preset, llama-1m to llama-70b, or a directory with a Hugging Face "
      "config.json"},
     {"data", &Settings::data,
-     "text files, directories, patterns, and token files (.u16, .u32), "
-     "separated by commas; empty: the repository's own sources and documents"},
+     "text files, .jsonl, directories, patterns, and tokens (.idx with .bin, "
+     ".npy, .u16, .u32), separated by commas; empty: the repository's own "
+     "sources and documents"},
     {"tokenizer", &Settings::tokenizer,
      "a directory with a Hugging Face tokenizer.json; empty: --model's if it "
      "has one, else bytes"},

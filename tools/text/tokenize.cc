@@ -1,0 +1,215 @@
+// The tokenize tool: text to an indexed data set, by all processors.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/os/processors.h"
+#include "base/os/thread_pool.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "tools/cli/cli.h"
+#include "tools/text/data_files.h"
+#include "tools/text/indexed_dataset.h"
+#include "tools/text/tokenizer.h"
+#include "tools/text/tokenizer_json.h"
+
+ABSL_FLAG(std::vector<std::string>, data, {},
+          "text files, *.jsonl, directories and patterns, separated by commas");
+ABSL_FLAG(std::string, tokenizer, "",
+          "a directory with a Hugging Face tokenizer.json; empty: bytes");
+ABSL_FLAG(std::string, output, "",
+          "writes the data set to this name with .bin and .idx");
+ABSL_FLAG(int64_t, threads, 0, "0: the processors of this process");
+ABSL_FLAG(bool, quiet, false, "prints no progress");
+ABSL_FLAG(tessera::tools::OutputFormat, format,
+          tessera::tools::OutputFormat::kText, "text or json");
+
+namespace tessera::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Collects documents, tokenises many at a time, and writes them in order.
+class Tokenization {
+ public:
+  Tokenization(const text::Tokenizer& tokenizer, ThreadPool& pool,
+               text::IndexedDatasetWriter writer, bool quiet)
+      : tokenizer_(tokenizer),
+        pool_(pool),
+        writer_(std::move(writer)),
+        quiet_(quiet) {}
+
+  absl::Status Add(std::string_view document) {
+    waiting_.emplace_back(document);
+    waiting_bytes_ += static_cast<int64_t>(document.size());
+    return waiting_bytes_ < kBatchBytes ? absl::OkStatus() : Flush();
+  }
+
+  absl::Status Finish() {
+    TESSERA_RETURN_IF_ERROR(Flush());
+    return writer_.Finish();
+  }
+
+  void Print(OutputFormat format, const std::string& output) const {
+    const double seconds = SecondsSince(begin_);
+    if (format == OutputFormat::kJson) {
+      const nlohmann::ordered_json result = {
+          {"output", output},           {"documents", writer_.documents()},
+          {"tokens", writer_.tokens()}, {"bytes", bytes_},
+          {"seconds", seconds},         {"threads", pool_.threads()}};
+      std::cout << result.dump() << "\n";
+      return;
+    }
+    std::cout << absl::StrFormat(
+        "%s.bin, .idx: %d tokens of %d documents, from %.1f MB of text in %.1f "
+        "s (%.1f MB/s by %d threads)\n",
+        output, writer_.tokens(), writer_.documents(), Megabytes(), seconds,
+        Megabytes() / seconds, pool_.threads());
+  }
+
+ private:
+  // Enough documents to keep all threads busy, and little memory.
+  static constexpr int64_t kBatchBytes = int64_t{16} << 20;
+
+  double Megabytes() const { return static_cast<double>(bytes_) / 1e6; }
+
+  absl::Status Flush() {
+    std::vector<std::vector<text::TokenId>> ids(waiting_.size());
+    pool_.Run(static_cast<int64_t>(waiting_.size()), [&](int64_t i) {
+      const auto at = static_cast<size_t>(i);
+      tokenizer_.AppendTokens(waiting_[at], text::SpecialTokens::kAsText,
+                              ids[at]);
+      const std::optional<text::TokenId> end = tokenizer_.end_of_text();
+      if (end.has_value()) ids[at].push_back(*end);
+    });
+    for (const auto& document : ids) {
+      TESSERA_RETURN_IF_ERROR(writer_.AddDocument(document));
+    }
+    bytes_ += waiting_bytes_;
+    waiting_.clear();
+    waiting_bytes_ = 0;
+    Progress();
+    return absl::OkStatus();
+  }
+
+  void Progress() {
+    if (quiet_ || SecondsSince(printed_) < 5) return;
+    printed_ = Clock::now();
+    std::cerr << absl::StrFormat(
+                     "tokenize: %d documents, %.1f MB, %d tokens, %.1f MB/s",
+                     writer_.documents(), Megabytes(), writer_.tokens(),
+                     Megabytes() / SecondsSince(begin_))
+              << std::endl;
+  }
+
+  const text::Tokenizer& tokenizer_;
+  ThreadPool& pool_;
+  text::IndexedDatasetWriter writer_;
+  const bool quiet_;
+  const Clock::time_point begin_ = Clock::now();
+  Clock::time_point printed_ = begin_;
+  std::vector<std::string> waiting_;
+  int64_t waiting_bytes_ = 0;
+  int64_t bytes_ = 0;
+};
+
+absl::StatusOr<std::unique_ptr<text::Tokenizer>> OpenTokenizer(
+    const std::string& directory) {
+  if (directory.empty()) return std::make_unique<text::ByteTokenizer>();
+  TESSERA_ASSIGN_OR_RETURN(auto tokenizer, text::LoadTokenizer(directory),
+                           FlagError("tokenizer", directory, _));
+  return tokenizer;
+}
+
+absl::Status CheckFlags() {
+  const auto refuse = [](std::string_view flag, const std::string& value,
+                         std::string_view why) {
+    return FlagError(flag, value, absl::InvalidArgumentError(why));
+  };
+  if (absl::GetFlag(FLAGS_data).empty()) {
+    return refuse("data", "", "give files, directories or patterns");
+  }
+  if (absl::GetFlag(FLAGS_output).empty()) {
+    return refuse("output", "", "give the name of a data set");
+  }
+  if (absl::GetFlag(FLAGS_format) == OutputFormat::kCsv) {
+    return refuse("format", "csv", "allowed: text, json");
+  }
+  const int64_t threads = absl::GetFlag(FLAGS_threads);
+  if (threads < 0 || threads > 1024) {
+    return refuse("threads", absl::StrCat(threads), "allowed: 0 to 1024");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run() {
+  TESSERA_RETURN_IF_ERROR(CheckFlags());
+  const std::vector<std::string> data = absl::GetFlag(FLAGS_data);
+  const std::string names = absl::StrJoin(data, ",");
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<text::DataFile> files,
+                           text::FindDataFiles(data),
+                           FlagError("data", names, _));
+  for (const text::DataFile& file : files) {
+    if (text::IsText(file.kind)) continue;
+    return FlagError("data", names,
+                     absl::InvalidArgumentError(absl::StrCat(
+                         file.path, " has tokens already; give text")));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<text::Tokenizer> tokenizer,
+                           OpenTokenizer(absl::GetFlag(FLAGS_tokenizer)));
+  const std::string output = absl::GetFlag(FLAGS_output);
+  TESSERA_ASSIGN_OR_RETURN(
+      auto writer,
+      text::IndexedDatasetWriter::Create(output, tokenizer->vocabulary_size()),
+      FlagError("output", output, _));
+  const auto asked = static_cast<int>(absl::GetFlag(FLAGS_threads));
+  ThreadPool pool(asked > 0 ? asked : static_cast<int>(AvailableProcessors()));
+  Tokenization tokenization(*tokenizer, pool, std::move(writer),
+                            absl::GetFlag(FLAGS_quiet));
+  for (const text::DataFile& file : files) {
+    TESSERA_RETURN_IF_ERROR(text::ForEachDocument(
+        file, std::bind_front(&Tokenization::Add, &tokenization)));
+  }
+  TESSERA_RETURN_IF_ERROR(tokenization.Finish());
+  tokenization.Print(absl::GetFlag(FLAGS_format), output);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace tessera::tools
+
+int main(int argc, char** argv) {
+  // `bazel run` starts the tool elsewhere.
+  if (const char* const user = std::getenv("BUILD_WORKING_DIRECTORY")) {
+    if (chdir(user) != 0) std::perror(user);
+  }
+  const tessera::tools::Tool tool = {
+      .name = "tokenize",
+      .summary =
+          "Writes text as an indexed data set of tokens (PREFIX.bin and "
+          "PREFIX.idx, as Megatron-LM has them).",
+      .example = "--data=books,web/*.jsonl --tokenizer=smollm --output=train",
+      .flags = {"data", "tokenizer", "output", "threads", "quiet", "format"}};
+  return tessera::tools::RunTool(tool, argc, argv, tessera::tools::Run);
+}

@@ -1,0 +1,49 @@
+#!/bin/bash
+# Tests the command line: the tokens of texts and JSON lines in one data set, any number of threads, exit codes.
+set -uo pipefail
+tokenize=$PWD/$1 tokenizer=$PWD/$2
+cd "$TEST_TMPDIR"
+failures=0
+fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
+
+mkdir -p texts bpe
+cp "$tokenizer" bpe/tokenizer.json
+printf 'ab' >texts/a.txt
+printf '{"text": "c"}\n\n{"text": ""}\n' >texts/b.jsonl
+"$tokenize" --data=texts --output=small --format=json >out 2>err || fail "texts: $(cat err)"
+python3 - <<'END' || fail "the data set is another: $(cat out)"
+import json, struct
+result = json.load(open("out"))
+assert result["documents"] == 3 and result["tokens"] == 6 and result["bytes"] == 3, result
+assert struct.unpack("<6H", open("small.bin", "rb").read()) == (97, 98, 256, 99, 256, 256)
+index = open("small.idx", "rb").read()
+assert index[:9] == b"MMIDIDX\x00\x00" and struct.unpack("<QBQQ", index[9:34]) == (1, 8, 3, 4)
+assert struct.unpack("<3i3q4q", index[34:]) == (3, 2, 1, 0, 6, 10, 0, 1, 2, 3)
+END
+
+# The same bytes with any number of threads.
+for i in $(seq 3000); do echo "{\"text\": \"document $i has its own words, number $((i * i))\"}"; done >many.jsonl
+for threads in 1 3; do
+  "$tokenize" --data=many.jsonl --tokenizer=bpe --output=many$threads --threads=$threads >out 2>err || fail "many: $(cat err)"
+  grep -q "tokens of 3000 documents" out || fail "says $(cat out)"
+done
+cmp many1.bin many3.bin && cmp many1.idx many3.idx || fail "threads change the data set"
+
+expect_usage_error() {
+  "$tokenize" "${@:2}" >out 2>err
+  [ $? = 2 ] && [ "$(wc -l <err)" = 1 ] && grep -q -- "$1" err || fail "${*:2}: $(cat err)"
+}
+expect_usage_error "--data=: give files" --output=x
+expect_usage_error "--output=: give the name" --data=texts
+expect_usage_error "--data=missing: no data file" --data=missing --output=x
+expect_usage_error "small.bin has tokens already" --data=small.idx --output=x
+expect_usage_error "--tokenizer=texts" --data=texts --tokenizer=texts --output=x
+expect_usage_error "--threads=-1" --data=texts --output=x --threads=-1
+echo '{"body": 1}' >bad.jsonl
+"$tokenize" --data=bad.jsonl --output=bad >out 2>err
+[ $? = 2 ] && [ "$(wc -l <err)" = 1 ] && grep -q "bad.jsonl\", line 1: expected an object" err || fail "bad.jsonl: $(cat err)"
+[ -z "$(ls bad.bin bad.idx 2>/dev/null)" ] || fail "a failed run leaves a data set"
+"$tokenize" --data=texts --output=/proc/never >out 2>err
+[ $? != 0 ] && [ "$(wc -l <err)" = 1 ] && grep -q "/proc/never" err || fail "unwritable: $(cat err)"
+
+exit $((failures > 0))

@@ -52,6 +52,7 @@ Settings OneRankSettings(const Settings& settings) {
   alone.eval_every = 0;
   alone.metrics = "";
   alone.tensorboard = "";
+  alone.html = "";
   alone.trace = "";
   alone.max_restarts = 0;
   alone.elastic = false;

@@ -183,6 +183,7 @@ TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
                              .resume = "from",
                              .metrics = "m",
                              .tensorboard = "t",
+                             .html = "h",
                              .max_restarts = 2};
   const Settings alone = OneRankSettings(settings);
   Settings expected = settings;
@@ -196,6 +197,7 @@ TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
   expected.run_dir = "";
   expected.metrics = "";
   expected.tensorboard = "";
+  expected.html = "";
   expected.max_restarts = 0;
   expected.quiet = true;
   EXPECT_EQ(alone, expected);

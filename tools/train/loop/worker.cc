@@ -368,6 +368,7 @@ absl::Status Worker::OpenOutputs() {
       outputs_, StepOutputs::Open({.settings = settings_,
                                    .first_step = rank_->steps(),
                                    .ranks = world_.size(),
+                                   .run = &rank_->options(),
                                    .table = sinks_.table,
                                    .is_terminal = sinks_.is_terminal}));
   return absl::OkStatus();
@@ -673,7 +674,7 @@ absl::Status Worker::SaveLast() {
 
 absl::Status Worker::Finish() {
   TESSERA_RETURN_IF_ERROR(SaveLast());
-  if (outputs_ != nullptr) outputs_->EndLine();
+  if (outputs_ != nullptr) TESSERA_RETURN_IF_ERROR(outputs_->Finish());
   return trace_ == nullptr ? absl::OkStatus() : trace_->Write();
 }
 

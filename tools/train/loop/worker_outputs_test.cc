@@ -98,6 +98,7 @@ TEST(WorkerOutputsTest, AResumedRunGoesOnAsThoughItHadNotStopped) {
 
   settings = SixSteps("stopped");
   settings.tensorboard = settings.run_dir + "/events";
+  settings.html = settings.run_dir + "/run.html";
   int64_t steps = 0;
   EXPECT_THAT(StopBehindStepFive(settings, steps).statuses, Each(Not(IsOk())));
   EXPECT_EQ(steps, 5);
@@ -111,8 +112,18 @@ TEST(WorkerOutputsTest, AResumedRunGoesOnAsThoughItHadNotStopped) {
   const std::filesystem::directory_iterator events(settings.tensorboard);
   EXPECT_EQ(std::distance(begin(events), end(events)), 2);
 
+  // The page has a tooltip for each step of both attempts.
+  const std::string page = *ReadFile(settings.html, 1 << 24);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_THAT(page,
+                HasSubstr(absl::StrCat("<title>step ", i + 1, ": training ")));
+  }
+  EXPECT_THAT(page, HasSubstr("6 of 6, ended"));
+  EXPECT_THAT(page, HasSubstr("data-name=\"rank 1\""));
+
   settings.parallel.mesh = {.tp = 2};
   settings.tensorboard = "";
+  settings.html = "";
   settings.resume = settings.run_dir + "/checkpoints/step-00000004";
   settings.metrics = "";
   const JobRun elsewhere = RunJob(settings);

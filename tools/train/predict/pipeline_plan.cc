@@ -270,20 +270,39 @@ RunWork RunWorkOf(const RunOptions& options) {
   return work;
 }
 
-absl::StatusOr<double> PredictBubble(const PipelinePlan& plan) {
+namespace {
+
+absl::StatusOr<pipeline::Timeline> SimulatePlan(
+    const PipelinePlan& plan, const pipeline::SimulateOptions& options) {
+  constexpr double kUnit = 1e-9;
   pipeline::Costs costs;
   for (int32_t stage = 0; stage < plan.stages(); ++stage) {
     TESSERA_ASSIGN_OR_RETURN(
         const StageShapes shapes,
         StageShapes::Of(plan.options(), {}, plan.SpanOf(stage)));
     const StageWork work = StageWorkOf(shapes, plan.options());
-    costs.stages.push_back({.forward = work.forward,
-                            .backward_input = work.backward_input,
-                            .backward_weight = work.backward_weight});
+    costs.stages.push_back({.forward = work.forward * kUnit,
+                            .backward_input = work.backward_input * kUnit,
+                            .backward_weight = work.backward_weight * kUnit});
   }
-  TESSERA_ASSIGN_OR_RETURN(
-      const pipeline::Timeline timeline,
-      pipeline::Simulate(plan.schedule(), costs, {.traces = false}));
+  return pipeline::Simulate(plan.schedule(), costs, options);
+}
+
+}  // namespace
+
+absl::StatusOr<pipeline::Timeline> PredictTimeline(const PipelinePlan& plan) {
+  TESSERA_ASSIGN_OR_RETURN(pipeline::Timeline timeline, SimulatePlan(plan, {}));
+  // The costs have no bytes.
+  for (pipeline::RankTimeline& rank : timeline.ranks) {
+    rank.memory.clear();
+    rank.peak_bytes = 0;
+  }
+  return timeline;
+}
+
+absl::StatusOr<double> PredictBubble(const PipelinePlan& plan) {
+  TESSERA_ASSIGN_OR_RETURN(const pipeline::Timeline timeline,
+                           SimulatePlan(plan, {.traces = false}));
   if (timeline.makespan <= 0) return 0.0;
   double idle = 0;
   for (const pipeline::RankTimeline& rank : timeline.ranks) {

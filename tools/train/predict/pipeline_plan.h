@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "pipeline/schedule/schedule.h"
+#include "pipeline/simulate/timeline.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/sharding/partition.h"
 #include "tools/train/loop/run_options.h"
@@ -152,9 +153,13 @@ struct RunWork {
 };
 RunWork RunWorkOf(const RunOptions& options);
 
+// The simulated step of the pipeline (pipeline::Simulate), with times
+// proportional to operations, in units of 1e9 of them on one rank, and no time
+// for messages. Without memory.
+absl::StatusOr<pipeline::Timeline> PredictTimeline(const PipelinePlan& plan);
+
 // The share of a step in which a pipeline rank waits for others, the mean over
-// the ranks. By pipeline::Simulate with times proportional to operations, and
-// no time for messages.
+// the ranks, in PredictTimeline.
 absl::StatusOr<double> PredictBubble(const PipelinePlan& plan);
 
 }  // namespace tessera::train

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <string_view>
 
 #include "absl/algorithm/container.h"
@@ -30,11 +31,19 @@ constexpr int64_t kMostSteps = int64_t{1} << 62;
 using Json = nlohmann::ordered_json;
 
 // A key of JSON lines and column of CSV. `value` is null where the step does
-// not have it.
+// not have it; `set` takes NaN for numbers that a line does not have.
 struct Column {
   std::string_view name;
   Json (*value)(const StepMetrics& step, int64_t ranks);
+  void (*set)(double number, StepMetrics& step);
 };
+
+void Set(double number, double& value) { value = number; }
+void Set(double number, int64_t& value) {
+  constexpr double kMost = 1e18;
+  value = number >= 0 && number <= kMost ? static_cast<int64_t>(number) : 0;
+}
+void Set(double number, bool& value) { value = number > 0; }
 
 Json EvalLoss(const StepMetrics& step, int64_t) {
   return step.record.eval_loss ? Json(*step.record.eval_loss) : Json();
@@ -45,9 +54,10 @@ Json EvalPerplexity(const StepMetrics& step, int64_t) {
 }
 
 // The value at a path of members.
-#define TESSERA_COLUMN(name, member)                                         \
-  Column {                                                                   \
-    name, [](const StepMetrics& step, int64_t) { return Json(step.member); } \
+#define TESSERA_COLUMN(name, member)                                          \
+  Column {                                                                    \
+    name, [](const StepMetrics& step, int64_t) { return Json(step.member); }, \
+        [](double number, StepMetrics& step) { Set(number, step.member); }    \
   }
 
 constexpr Column kColumns[] = {
@@ -68,9 +78,13 @@ constexpr Column kColumns[] = {
     TESSERA_COLUMN("optimizer", shares.optimizer),
     TESSERA_COLUMN("state_traffic", shares.state_traffic),
     TESSERA_COLUMN("state_hidden", shares.state_hidden),
-    {"ranks", [](const StepMetrics&, int64_t ranks) { return Json(ranks); }},
-    {"eval_loss", EvalLoss},
-    {"eval_perplexity", EvalPerplexity},
+    {"ranks", [](const StepMetrics&, int64_t ranks) { return Json(ranks); },
+     [](double, StepMetrics&) {}},
+    {"eval_loss", EvalLoss,
+     [](double number, StepMetrics& step) {
+       if (!std::isnan(number)) step.record.eval_loss = number;
+     }},
+    {"eval_perplexity", EvalPerplexity, [](double, StepMetrics&) {}},
 };
 
 #undef TESSERA_COLUMN
@@ -186,6 +200,56 @@ absl::Status Rewrite(const std::string& path, int64_t first_step) {
 }
 
 }  // namespace
+
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+double NumberOf(const nlohmann::json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
+  return value.is_number() ? value.get<double>() : kNone;
+}
+
+double NumberOf(std::string_view field) {
+  double number = kNone;
+  if (field == "true") return 1;
+  if (field == "false") return 0;
+  return absl::SimpleAtod(field, &number) ? number : kNone;
+}
+
+// `line` has a valid step.
+StepMetrics StepIn(std::string_view line, MetricsFormat format) {
+  StepMetrics step;
+  if (format == MetricsFormat::kCsv) {
+    size_t column = 0;
+    for (const std::string_view field : absl::StrSplit(line, ',')) {
+      kColumns[column++].set(NumberOf(field), step);
+    }
+    return step;
+  }
+  const auto parsed = ParseJson(line, {.max_bytes = kMostLineBytes});
+  for (const Column& column : kColumns) {
+    const auto found = parsed->find(column.name);
+    column.set(found == parsed->end() ? kNone : NumberOf(*found), step);
+  }
+  return step;
+}
+
+}  // namespace
+
+absl::Status ReadMetrics(const std::string& path, int64_t first_step,
+                         absl::FunctionRef<void(const StepMetrics&)> add) {
+  if (first_step == 0) return absl::OkStatus();
+  const absl::StatusOr<std::string> text = ReadFile(path, kMostBytes);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  if (!text.ok()) return text.status();
+  const MetricsFormat format = MetricsFormatOf(path);
+  for (const std::string_view line : absl::StrSplit(*text, '\n')) {
+    const auto step = StepOfMetricsLine(line, format);
+    if (step && *step < first_step) add(StepIn(line, format));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<MetricsFile>> MetricsFile::Open(
     const std::string& path, int64_t first_step) {

@@ -27,6 +27,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/os/unique_fd.h"
@@ -50,6 +51,13 @@ std::string MetricsCsvHeader();
 // The step of a line; nullopt if it has no valid `step`. Accepts any line.
 std::optional<int64_t> StepOfMetricsLine(
     std::string_view line, MetricsFormat format = MetricsFormat::kJson);
+
+// Calls `add` for each line of the file with a step before `first_step`, in the
+// order of the file; other and invalid lines are skipped. Numbers that a line
+// does not have are NaN, or 0 for whole numbers. Without a file there are no
+// lines. Errors of the file system.
+absl::Status ReadMetrics(const std::string& path, int64_t first_step,
+                         absl::FunctionRef<void(const StepMetrics&)> add);
 
 class MetricsFile {
  public:

@@ -195,6 +195,64 @@ TEST(MetricsCsvTest, RefusesToContinueOtherColumns) {
   EXPECT_EQ(*ReadFile(path, 1 << 20), MetricsCsvHeader() + "\n");
 }
 
+TEST(ReadMetricsTest, GivesBackTheStepsBeforeTheFirstOne) {
+  for (const char* const name : {"read.jsonl", "read.csv"}) {
+    const std::string path = NewPath(name);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto file, MetricsFile::Open(path, 0));
+    for (int64_t i = 0; i < 5; ++i) {
+      StepMetrics step = StepAt(i);
+      if (i == 1) step.record.eval_loss = 0.1;
+      if (i == 2) {
+        step.record.loss = std::numeric_limits<double>::infinity();
+        step.record.skipped = false;
+      }
+      TESSERA_ASSERT_OK(file->Add(step, 2));
+    }
+    std::vector<StepMetrics> steps;
+    const auto add = [&](const StepMetrics& step) { steps.push_back(step); };
+    TESSERA_ASSERT_OK(ReadMetrics(path, 0, add));
+    EXPECT_TRUE(steps.empty());
+    TESSERA_ASSERT_OK(ReadMetrics(path, 4, add));
+    ASSERT_EQ(steps.size(), 4u);
+    for (size_t i = 0; i < 4; ++i) {
+      const StepMetrics& step = steps[i];
+      EXPECT_EQ(step.record.step, static_cast<int64_t>(i));
+      EXPECT_EQ(step.record.eval_loss,
+                i == 1 ? std::optional<double>(0.1) : std::nullopt);
+      EXPECT_EQ(step.record.skipped, i != 2);
+      EXPECT_EQ(std::isnan(step.record.loss), i == 2);
+      if (i == 2) continue;
+      // All other numbers, exactly.
+      StepMetrics expected = StepAt(static_cast<int64_t>(i));
+      expected.record.eval_loss = step.record.eval_loss;
+      EXPECT_EQ(MetricsLine(step, 2), MetricsLine(expected, 2));
+    }
+    TESSERA_EXPECT_OK(ReadMetrics(NewPath("no_such_file"), 4, add));
+    EXPECT_FALSE(ReadMetrics(::testing::TempDir(), 4, add).ok());
+  }
+}
+
+TEST(ReadMetricsTest, TakesAnybodysLines) {
+  for (const char* const name : {"damaged.jsonl", "damaged.csv"}) {
+    const std::string path = NewPath(name);
+    const MetricsFormat format = MetricsFormatOf(path);
+    TextMutator mutator(
+        {MetricsLine(StepAt(7), 8, format), MetricsLine(StepAt(0), 1, format)},
+        {"[[[[", "{", "\"loss\":\"x\"", "1e999", ",", "null", "-1", "1e18"}, 2);
+    std::string text;
+    for (int i = 0; i < 5000; ++i) absl::StrAppend(&text, mutator.Next(), "\n");
+    TESSERA_ASSERT_OK(WriteFile(path, text));
+    int64_t count = 0;
+    TESSERA_EXPECT_OK(
+        ReadMetrics(path, 1'000'000, [&](const StepMetrics& step) {
+          ++count;
+          EXPECT_GE(step.record.step, 0);
+          EXPECT_GE(step.memory_bytes, 0);
+        }));
+    EXPECT_GT(count, 500) << name;
+  }
+}
+
 TEST(MetricsFileTest, EveryStepIsALineAtOnce) {
   const std::string path = NewPath("grows.jsonl");
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto file, MetricsFile::Open(path, 0));

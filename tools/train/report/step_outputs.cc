@@ -1,8 +1,52 @@
 #include "tools/train/report/step_outputs.h"
 
+#include <string>
+#include <utility>
+
 #include "base/status_macros.h"
+#include "pipeline/draw/exhibit.h"
+#include "pipeline/draw/svg.h"
+#include "pipeline/simulate/timeline.h"
+#include "tools/train/predict/pipeline_plan.h"
 
 namespace tessera::train {
+
+namespace {
+
+// The simulated step; "" for more ranks than a picture has.
+absl::StatusOr<std::string> SchedulePicture(const RunOptions& run) {
+  TESSERA_ASSIGN_OR_RETURN(const PipelinePlan plan, PipelinePlan::Create(run));
+  TESSERA_ASSIGN_OR_RETURN(pipeline::Timeline timeline, PredictTimeline(plan));
+  if (static_cast<int64_t>(timeline.ranks.size()) > pipeline::kMostDrawnRanks) {
+    return std::string();
+  }
+  const pipeline::Exhibit exhibit = {
+      .title = "predicted step, times in proportion to operations",
+      .timeline = std::move(timeline)};
+  return pipeline::DrawSvg({&exhibit, 1}, {.name = "GFLOP"});
+}
+
+absl::StatusOr<std::unique_ptr<RunPage>> OpenPage(
+    const StepOutputsOptions& options) {
+  const Settings& settings = options.settings;
+  RunPageOptions page_options = {.path = UserPath(settings.html),
+                                 .settings = settings};
+  if (options.run != nullptr) {
+    page_options.parameters = options.run->model.ParameterCount();
+    TESSERA_ASSIGN_OR_RETURN(page_options.schedule,
+                             SchedulePicture(*options.run),
+                             Annotate(_, "--html: the schedule"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(auto page, RunPage::Open(page_options));
+  if (!settings.metrics.empty()) {
+    TESSERA_RETURN_IF_ERROR(
+        ReadMetrics(UserPath(settings.metrics), options.first_step,
+                    [&](const StepMetrics& step) { page->AddEarlier(step); }));
+  }
+  return page;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<StepOutputs>> StepOutputs::Open(
     const StepOutputsOptions& options) {
@@ -18,6 +62,9 @@ absl::StatusOr<std::unique_ptr<StepOutputs>> StepOutputs::Open(
         outputs->events_,
         EventFile::Create(UserPath(settings.tensorboard), options.first_step));
   }
+  if (!settings.html.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(outputs->page_, OpenPage(options));
+  }
   if (options.table != nullptr && !settings.quiet) {
     outputs->table_.emplace(*options.table,
                             LiveTableOptions{.is_terminal = options.is_terminal,
@@ -32,12 +79,19 @@ absl::Status StepOutputs::Add(const StepMetrics& step) {
     TESSERA_RETURN_IF_ERROR(metrics_->Add(step, ranks_));
   }
   if (events_ != nullptr) TESSERA_RETURN_IF_ERROR(events_->Add(step));
-  if (table_) table_->Add(step, remaining_.Estimate());
+  const std::optional<RemainingEstimate> remaining = remaining_.Estimate();
+  if (page_ != nullptr) TESSERA_RETURN_IF_ERROR(page_->Add(step, remaining));
+  if (table_) table_->Add(step, remaining);
   return absl::OkStatus();
 }
 
 void StepOutputs::EndLine() {
   if (table_) table_->Finish();
+}
+
+absl::Status StepOutputs::Finish() {
+  EndLine();
+  return page_ == nullptr ? absl::OkStatus() : page_->Finish();
 }
 
 }  // namespace tessera::train

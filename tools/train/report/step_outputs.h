@@ -1,5 +1,6 @@
-// StepOutputs: what rank 0 writes while a run goes on: the live table, metrics
-// and scalars for TensorBoard, as the settings name them.
+// StepOutputs: what rank 0 writes while a run goes on: the live table,
+// metrics, scalars for TensorBoard and the HTML page, as the settings name
+// them.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto outputs,
@@ -17,11 +18,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/train/loop/run_options.h"
 #include "tools/train/loop/run_result.h"
 #include "tools/train/report/event_file.h"
 #include "tools/train/report/live_table.h"
 #include "tools/train/report/metrics_file.h"
 #include "tools/train/report/remaining_time.h"
+#include "tools/train/report/run_page.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
@@ -30,6 +33,8 @@ struct StepOutputsOptions {
   Settings settings = {};
   int64_t first_step = 0;  // Not 0 if the run is resumed.
   int64_t ranks = 1;
+  // For the page's picture of the schedule; not owned. Null: no picture.
+  const RunOptions* run = nullptr;
   std::ostream* table = nullptr;  // For the live table; null: none.
   bool is_terminal = false;
 };
@@ -47,6 +52,9 @@ class StepOutputs {
   // Ends the current line of a terminal.
   void EndLine();
 
+  // After the last step.
+  absl::Status Finish();
+
  private:
   explicit StepOutputs(const StepOutputsOptions& options)
       : ranks_(options.ranks),
@@ -57,6 +65,7 @@ class StepOutputs {
   std::optional<LiveTable> table_;
   std::unique_ptr<MetricsFile> metrics_;  // Null: not requested.
   std::unique_ptr<EventFile> events_;     // Null: not requested.
+  std::unique_ptr<RunPage> page_;         // Null: not requested.
 };
 
 }  // namespace tessera::train

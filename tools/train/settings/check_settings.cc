@@ -551,12 +551,24 @@ absl::Status CheckOutputs(const Settings& settings) {
                      " checkpoint of --run_dir, which is empty; "
                      "give for example --run_dir=run"));
   }
-  if (settings.metrics.empty() || settings.metrics != settings.trace) {
-    return absl::OkStatus();
+  const auto refuse_same = [](std::string_view flag, const std::string& file,
+                              std::string_view other,
+                              std::string_view example) {
+    return RefuseFlag(
+        flag, file,
+        absl::StrCat("is also the file of --", other,
+                     "; give another, such as --", flag, "=", example));
+  };
+  if (!settings.metrics.empty() && settings.metrics == settings.trace) {
+    return refuse_same("trace", settings.trace, "metrics", "trace.json");
   }
-  return RefuseFlag("trace", settings.trace,
-                    "is also the file of --metrics; give another, such as "
-                    "--trace=trace.json");
+  if (settings.html.empty()) return absl::OkStatus();
+  if (settings.html == settings.metrics) {
+    return refuse_same("html", settings.html, "metrics", "run.html");
+  }
+  return settings.html == settings.trace
+             ? refuse_same("html", settings.html, "trace", "run.html")
+             : absl::OkStatus();
 }
 
 absl::Status CheckRestarts(const Settings& settings) {

@@ -625,6 +625,11 @@ TEST(CheckSettingsTest, RefusesOutputsAndRestartsThatCannotBe) {
        [](auto& s) { s.keep_best = true; }},
       {"--trace=x: is also the file of --metrics",
        [](auto& s) { s.trace = s.metrics = "x"; }},
+      {"--html=x: is also the file of --metrics; give another, such as "
+       "--html=run.html",
+       [](auto& s) { s.html = s.metrics = "x"; }},
+      {"--html=x: is also the file of --trace",
+       [](auto& s) { s.html = s.trace = "x"; }},
       {"--max_restarts=-1: must be", [](auto& s) { s.max_restarts = -1; }},
       {"--elastic=true: has no effect with --max_restarts=0",
        [](auto& s) { s.elastic = true; }},

@@ -302,6 +302,10 @@ constexpr SettingsField kFields[] = {
      "line of CSV"},
     {"tensorboard", &Settings::tensorboard,
      "a directory for event files that TensorBoard shows"},
+    {"html", &Settings::html,
+     "a page with curves of loss, throughput, memory and shares of time, the "
+     "schedule and the settings, which is written again while the run goes on; "
+     "it needs no network"},
     {"trace", &Settings::trace, "a file for Perfetto"},
     {"sample_prompt", &Settings::sample_prompt,
      "beginning of the text sample after training"},

@@ -117,6 +117,7 @@ struct Settings {
   std::string resume = "";
   std::string metrics = "";  // A file with one JSON object per step; .csv: CSV.
   std::string tensorboard = "";  // A directory for TensorBoard's event files.
+  std::string html = "";         // A page with curves of the metrics.
   std::string trace = "";        // A file for Perfetto.
   std::string sample_prompt = "The ";
   int64_t sample_tokens = 200;  // 0: no sample.

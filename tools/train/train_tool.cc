@@ -42,6 +42,7 @@
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/print_prediction.h"
 #include "tools/train/predict/run_prediction.h"
+#include "tools/train/report/metrics_server.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/memory_ladder.h"
 #include "tools/train/settings/run_options_from.h"
@@ -70,6 +71,8 @@ absl::StatusOr<CheckedRun> CheckRun(const Settings& settings,
 absl::Status CheckMemory(const Settings& settings,
                          const model_files::ModelConfig& model,
                          int64_t ranks_here, std::ostream& err);
+// Before ranks start, so that a port in use is bad usage.
+absl::Status CheckPort(const Settings& settings);
 void PrintPrediction(const CheckedRun& run, std::ostream& out);
 absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
                     std::ostream& out, std::ostream& err, int& exit_code);
@@ -120,6 +123,7 @@ absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
   if (launcher.has_value()) {
     return RunOneRank(settings, *launcher, out, err, exit_code);
   }
+  TESSERA_RETURN_IF_ERROR(CheckPort(settings));
   TESSERA_ASSIGN_OR_RETURN(CheckedRun run, CheckRun(settings, err));
   TESSERA_RETURN_IF_ERROR(CheckMemory(run.settings, run.identity.model,
                                       /*ranks_here=*/0, err));
@@ -322,6 +326,7 @@ absl::Status RunOneRank(const Settings& settings,
         "give the flags that --dry_run --memory_limit=",
         settings.parallel.memory_limit.ToString(), " chooses"));
   }
+  if (place.rank.value() == 0) TESSERA_RETURN_IF_ERROR(CheckPort(settings));
   Settings quick = settings;
   quick.report = false;  // Without the measurements that --report needs.
   TESSERA_RETURN_IF_ERROR(CheckMemoryOfHost(quick, place, err, exit_code));
@@ -508,6 +513,11 @@ absl::Status CheckMemory(const Settings& settings,
                                        .ranks_here = ranks_here,
                                        .first_advice_only = true}));
   return CheckRoom(settings, prediction, err);
+}
+
+absl::Status CheckPort(const Settings& settings) {
+  if (settings.prometheus_port == 0) return absl::OkStatus();
+  return MetricsServer::CheckPort(static_cast<int>(settings.prometheus_port));
 }
 
 void PrintPrediction(const CheckedRun& run, std::ostream& out) {

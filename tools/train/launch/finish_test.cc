@@ -184,6 +184,7 @@ TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
                              .metrics = "m",
                              .tensorboard = "t",
                              .html = "h",
+                             .prometheus_port = 9400,
                              .max_restarts = 2};
   const Settings alone = OneRankSettings(settings);
   Settings expected = settings;
@@ -198,6 +199,7 @@ TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
   expected.metrics = "";
   expected.tensorboard = "";
   expected.html = "";
+  expected.prometheus_port = 0;
   expected.max_restarts = 0;
   expected.quiet = true;
   EXPECT_EQ(alone, expected);

@@ -65,6 +65,12 @@ absl::StatusOr<std::unique_ptr<StepOutputs>> StepOutputs::Open(
   if (!settings.html.empty()) {
     TESSERA_ASSIGN_OR_RETURN(outputs->page_, OpenPage(options));
   }
+  if (settings.prometheus_port != 0) {
+    TESSERA_ASSIGN_OR_RETURN(
+        outputs->server_,
+        MetricsServer::Start(static_cast<int>(settings.prometheus_port)));
+    outputs->server_->Set(PrometheusText(outputs->status_));
+  }
   if (options.table != nullptr && !settings.quiet) {
     outputs->table_.emplace(*options.table,
                             LiveTableOptions{.is_terminal = options.is_terminal,
@@ -75,13 +81,19 @@ absl::StatusOr<std::unique_ptr<StepOutputs>> StepOutputs::Open(
 
 absl::Status StepOutputs::Add(const StepMetrics& step) {
   remaining_.Add(step);
+  status_.last = step;
+  status_.remaining = remaining_.Estimate();
+  status_.skipped_steps += step.record.skipped ? 1 : 0;
+  if (step.record.eval_loss) status_.last_eval_loss = step.record.eval_loss;
   if (metrics_ != nullptr) {
-    TESSERA_RETURN_IF_ERROR(metrics_->Add(step, ranks_));
+    TESSERA_RETURN_IF_ERROR(metrics_->Add(step, status_.ranks));
   }
   if (events_ != nullptr) TESSERA_RETURN_IF_ERROR(events_->Add(step));
-  const std::optional<RemainingEstimate> remaining = remaining_.Estimate();
-  if (page_ != nullptr) TESSERA_RETURN_IF_ERROR(page_->Add(step, remaining));
-  if (table_) table_->Add(step, remaining);
+  if (page_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(page_->Add(step, status_.remaining));
+  }
+  if (server_ != nullptr) server_->Set(PrometheusText(status_));
+  if (table_) table_->Add(step, status_.remaining);
   return absl::OkStatus();
 }
 

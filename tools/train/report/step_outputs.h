@@ -1,6 +1,6 @@
 // StepOutputs: what rank 0 writes while a run goes on: the live table,
-// metrics, scalars for TensorBoard and the HTML page, as the settings name
-// them.
+// metrics, scalars for TensorBoard, the HTML page and the endpoint for
+// Prometheus, as the settings name them.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto outputs,
@@ -23,6 +23,7 @@
 #include "tools/train/report/event_file.h"
 #include "tools/train/report/live_table.h"
 #include "tools/train/report/metrics_file.h"
+#include "tools/train/report/metrics_server.h"
 #include "tools/train/report/remaining_time.h"
 #include "tools/train/report/run_page.h"
 #include "tools/train/settings/settings.h"
@@ -57,15 +58,16 @@ class StepOutputs {
 
  private:
   explicit StepOutputs(const StepOutputsOptions& options)
-      : ranks_(options.ranks),
+      : status_{.settings = options.settings, .ranks = options.ranks},
         remaining_(options.settings.steps, options.settings.eval_every > 0) {}
 
-  const int64_t ranks_;
+  RunStatus status_;
   RemainingTime remaining_;
   std::optional<LiveTable> table_;
-  std::unique_ptr<MetricsFile> metrics_;  // Null: not requested.
-  std::unique_ptr<EventFile> events_;     // Null: not requested.
-  std::unique_ptr<RunPage> page_;         // Null: not requested.
+  std::unique_ptr<MetricsFile> metrics_;   // Null: not requested.
+  std::unique_ptr<EventFile> events_;      // Null: not requested.
+  std::unique_ptr<RunPage> page_;          // Null: not requested.
+  std::unique_ptr<MetricsServer> server_;  // Null: not requested.
 };
 
 }  // namespace tessera::train

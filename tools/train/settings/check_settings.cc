@@ -551,6 +551,8 @@ absl::Status CheckOutputs(const Settings& settings) {
                      " checkpoint of --run_dir, which is empty; "
                      "give for example --run_dir=run"));
   }
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("prometheus_port", settings.prometheus_port, {0, 65535}));
   const auto refuse_same = [](std::string_view flag, const std::string& file,
                               std::string_view other,
                               std::string_view example) {

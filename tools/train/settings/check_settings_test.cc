@@ -628,6 +628,8 @@ TEST(CheckSettingsTest, RefusesOutputsAndRestartsThatCannotBe) {
       {"--html=x: is also the file of --metrics; give another, such as "
        "--html=run.html",
        [](auto& s) { s.html = s.metrics = "x"; }},
+      {"--prometheus_port=65536", [](auto& s) { s.prometheus_port = 65536; }},
+      {"--prometheus_port=-1", [](auto& s) { s.prometheus_port = -1; }},
       {"--html=x: is also the file of --trace",
        [](auto& s) { s.html = s.trace = "x"; }},
       {"--max_restarts=-1: must be", [](auto& s) { s.max_restarts = -1; }},

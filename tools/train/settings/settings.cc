@@ -306,6 +306,9 @@ constexpr SettingsField kFields[] = {
      "a page with curves of loss, throughput, memory and shares of time, the "
      "schedule and the settings, which is written again while the run goes on; "
      "it needs no network"},
+    {"prometheus_port", &Settings::prometheus_port,
+     "a port of 127.0.0.1, on rank 0's host, where Prometheus finds the newest "
+     "metrics at /metrics; 0: none"},
     {"trace", &Settings::trace, "a file for Perfetto"},
     {"sample_prompt", &Settings::sample_prompt,
      "beginning of the text sample after training"},

@@ -209,7 +209,7 @@ TEST(IndexedDatasetFuzzTest, DamagedIndicesAreRefusedOrFitTheirData) {
        IndexBytes(4, {6}, {0}, {0, 1}), IndexBytes(5, {3}, {0}, {0, 1})},
       {std::string("MMIDIDX\0\0", 9), std::string(8, '\xff')}, 1);
   int accepted = 0;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 6000; ++i) {
     Overwrite(prefix + ".idx", mutator.Next());
     const absl::StatusOr<TokenFile> file =
         TokenFile::Open(prefix + ".bin", int64_t{1} << 31);
@@ -309,7 +309,7 @@ TEST(NpyFuzzTest, DamagedArraysAreRefusedOrFitTheirFile) {
                        Npy(Header("<i8", "(2,)"), std::string(16, '\1'), 2)},
                       {"'shape':", "(", ",)", "'descr':", "99999999999"}, 1);
   int accepted = 0;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 6000; ++i) {
     Overwrite(path, mutator.Next());
     const absl::StatusOr<TokenFile> file = TokenFile::Open(path, 1000);
     if (!file.ok()) continue;

@@ -97,35 +97,134 @@ absl::Status CheckOptions(const Corpus* corpus, const SamplesOptions& options) {
 
 }  // namespace
 
+absl::StatusOr<Blend> Blend::Create(std::span<const double> weights) {
+  // The least weight, and small enough for products with 2^62.
+  constexpr double kUnits = 1e9;
+  double sum = 0;
+  for (const double weight : weights) sum += weight;
+  std::vector<int64_t> sums = {0};
+  for (const double weight : weights) {
+    const double units = std::round(weight / sum * kUnits);
+    // Not <: neither is a NaN allowed.
+    if (!(weight > 0 && std::isfinite(sum) && units >= 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight ", sums.size() - 1, " is ", weight, " of ", sum,
+                       "; it must be positive and finite, and 1e-9 of the sum "
+                       "or more"));
+    }
+    sums.push_back(sums.back() + static_cast<int64_t>(units));
+  }
+  if (weights.empty()) {
+    return absl::InvalidArgumentError("a blend of nothing; give 1 weight");
+  }
+  return Blend(std::move(sums));
+}
+
+uint64_t Blend::fingerprint() const {
+  uint64_t mixed = 0;
+  for (const int64_t sum : sums_) {
+    mixed = Scramble(mixed ^ static_cast<uint64_t>(sum));
+  }
+  return mixed;
+}
+
+// Halves the sources until one is left. Of the first n samples of a range the
+// left half has its share of n, rounded to nearest; so the sample at `index`
+// is of the left half if that number grows with it.
+Blend::Place Blend::At(int64_t index) const {
+  size_t begin = 0, end = sums_.size() - 1;
+  while (end - begin > 1) {
+    const size_t middle = (begin + end) / 2;
+    const __int128 left = sums_[middle] - sums_[begin];
+    const __int128 all = sums_[end] - sums_[begin];
+    const auto before = [&](int64_t n) {
+      return static_cast<int64_t>((2 * left * n + all) / (2 * all));
+    };
+    const int64_t of_left = before(index);
+    if (before(index + 1) > of_left) {
+      end = middle;
+      index = of_left;
+    } else {
+      begin = middle;
+      index -= of_left;
+    }
+  }
+  return {begin, index};
+}
+
 absl::StatusOr<Samples> Samples::Create(std::shared_ptr<const Corpus> corpus,
                                         const SamplesOptions& options) {
-  TESSERA_RETURN_IF_ERROR(CheckOptions(corpus.get(), options));
-  const int64_t count = (corpus->token_count() - 1) / options.sequence;
-  auto validation = static_cast<int64_t>(static_cast<double>(count) *
-                                         options.validation_fraction);
-  if (options.validation_fraction > 0) {
-    validation = std::min(std::max<int64_t>(validation, 1), count - 1);
+  return Create({{Part{std::move(corpus)}}}, options);
+}
+
+absl::StatusOr<Samples> Samples::Create(std::span<const Part> parts,
+                                        const SamplesOptions& options) {
+  std::vector<double> weights;
+  for (const Part& part : parts) weights.push_back(part.weight);
+  TESSERA_ASSIGN_OR_RETURN(Blend blend, Blend::Create(weights));
+  Samples samples(options, std::move(blend));
+  for (const Part& part : parts) {
+    TESSERA_RETURN_IF_ERROR(CheckOptions(part.corpus.get(), options));
+    const int64_t count = (part.corpus->token_count() - 1) / options.sequence;
+    auto validation = static_cast<int64_t>(static_cast<double>(count) *
+                                           options.validation_fraction);
+    if (options.validation_fraction > 0) {
+      validation = std::min(std::max<int64_t>(validation, 1), count - 1);
+    }
+    if (parts.size() > 1 && options.validation_fraction > 0 &&
+        validation == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "part ", samples.sources_.size(), " of the data has one sample of ",
+          options.sequence,
+          " tokens, and none for validation: give it more data, or shorter "
+          "sequences"));
+    }
+    samples.sources_.push_back({part.corpus, count - validation, validation});
+    samples.training_ += count - validation;
+    samples.validation_ += validation;
   }
-  return Samples(std::move(corpus), options, count - validation, validation);
+  return samples;
 }
 
-int64_t Samples::CorpusSample(int64_t index) const {
-  const int64_t epoch = index / training_;
-  const int64_t place = index % training_;
+int64_t Samples::memory_bytes() const {
+  int64_t bytes = 0;
+  for (const Source& source : sources_) bytes += source.corpus->memory_bytes();
+  return bytes;
+}
+
+uint64_t Samples::fingerprint() const {
+  if (sources_.size() == 1) return sources_[0].corpus->fingerprint();
+  uint64_t mixed = blend_.fingerprint();
+  for (const Source& source : sources_) {
+    mixed = Scramble(mixed ^ source.corpus->fingerprint());
+  }
+  return mixed;
+}
+
+// The first source keeps the order that it has alone.
+Blend::Place Samples::PlaceOf(int64_t index) const {
+  Blend::Place place = blend_.At(index);
+  const int64_t training = sources_[place.source].training;
+  const auto epoch = static_cast<uint64_t>(place.index / training);
+  place.index %= training;
   if (!options_.shuffle) return place;
-  const uint64_t key =
-      Scramble(Scramble(options_.seed) + static_cast<uint64_t>(epoch));
-  return (*Permutation::Create(training_, key))(place);
+  const uint64_t seed = place.source == 0
+                            ? options_.seed
+                            : Scramble(options_.seed ^ Scramble(place.source));
+  const uint64_t key = Scramble(Scramble(seed) + epoch);
+  place.index = (*Permutation::Create(training, key))(place.index);
+  return place;
 }
 
-absl::Status Samples::Read(int64_t corpus_sample,
+absl::Status Samples::Read(const Blend::Place& place,
                            std::span<TokenId> tokens) const {
   if (static_cast<int64_t>(tokens.size()) != options_.sequence + 1) {
     return absl::InvalidArgumentError(absl::StrCat("room for ", tokens.size(),
                                                    " tokens; a sample has ",
                                                    options_.sequence + 1));
   }
-  return corpus_->Read(corpus_sample * options_.sequence, tokens);
+  return sources_[place.source].corpus->Read(place.index * options_.sequence,
+                                             tokens);
 }
 
 absl::Status Samples::ReadTraining(int64_t index,
@@ -134,16 +233,20 @@ absl::Status Samples::ReadTraining(int64_t index,
     return absl::OutOfRangeError(
         absl::StrCat("sample ", index, "; indices begin at 0"));
   }
-  return Read(CorpusSample(index), tokens);
+  return Read(PlaceOf(index), tokens);
 }
 
+// By weights too; a source with few samples repeats them.
 absl::Status Samples::ReadValidation(int64_t index,
                                      std::span<TokenId> tokens) const {
   if (index < 0 || index >= validation_) {
     return absl::OutOfRangeError(
         absl::StrCat("validation sample ", index, "; there are ", validation_));
   }
-  return Read(training_ + index, tokens);
+  Blend::Place place = blend_.At(index);
+  const Source& source = sources_[place.source];
+  place.index = source.training + place.index % source.validation;
+  return Read(place, tokens);
 }
 
 }  // namespace tessera::text

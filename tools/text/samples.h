@@ -13,13 +13,18 @@
 // the last up to s ones. The last samples of the corpus are for validation, the
 // others are the epoch; each epoch has its own order, which the seed
 // determines.
+//
+// Several corpora are blended by weights: Blend determines the corpus of each
+// index, and each corpus has its own epochs.
 #ifndef TESSERA_TOOLS_TEXT_SAMPLES_H_
 #define TESSERA_TOOLS_TEXT_SAMPLES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -112,6 +117,41 @@ class BatchPartition {
   int64_t first_sample_;
 };
 
+// Which of several sources each of a sequence of samples comes from.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Blend blend, Blend::Create({{0.7, 0.3}}));
+//   Blend::Place place = blend.At(1000);  // Source 0 or 1, and its next
+//   sample.
+//
+// Computed for any index, in time that grows with the logarithm of the number
+// of sources. Of the first n samples source s has weight s * n, to within (1 +
+// log2 of the sources, rounded up) / 2; its samples are 0, 1, 2, ... in order.
+class Blend {
+ public:
+  struct Place {
+    size_t source = 0;
+    int64_t index = 0;  // Among the source's samples.
+
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+
+  // Weights are made to add up to 1. InvalidArgument if there is none, or one
+  // is not positive and finite, or below 1e-9 of the sum.
+  static absl::StatusOr<Blend> Create(std::span<const double> weights);
+
+  // `index` is in [0, 2^62].
+  Place At(int64_t index) const;
+
+  // A hash of the weights.
+  uint64_t fingerprint() const;
+
+ private:
+  explicit Blend(std::vector<int64_t> sums) : sums_(std::move(sums)) {}
+
+  // Before each source, and at the end, the sum of the weights as integers.
+  std::vector<int64_t> sums_;
+};
+
 struct SamplesOptions {
   int64_t sequence = 0;  // Tokens of a sample, without the last target.
   // Share of the samples in [0, 1), rounded down, but at least one sample if it
@@ -129,14 +169,30 @@ class Samples {
   static absl::StatusOr<Samples> Create(std::shared_ptr<const Corpus> corpus,
                                         const SamplesOptions& options);
 
+  // Several corpora, each with its share of validation and an order of its own,
+  // by weights; also the errors of Blend::Create, and InvalidArgument if one
+  // has a single sample where some are for validation.
+  struct Part {
+    std::shared_ptr<const Corpus> corpus;
+    double weight = 1;
+  };
+  static absl::StatusOr<Samples> Create(std::span<const Part> parts,
+                                        const SamplesOptions& options);
+
   int64_t sequence() const { return options_.sequence; }
-  int64_t samples_per_epoch() const { return training_; }  // At least 1.
+  size_t parts() const { return sources_.size(); }
+  const Corpus& corpus(size_t part = 0) const { return *sources_[part].corpus; }
+  // Of all corpora.
+  int64_t memory_bytes() const;
+  // A hash of those of the corpora and of the blend; of one corpus, its own.
+  uint64_t fingerprint() const;
+  // Of all corpora; at least 1.
+  int64_t samples_per_epoch() const { return training_; }
   int64_t validation_count() const { return validation_; }
 
-  // `index` is not negative.
-  int64_t EpochOf(int64_t index) const { return index / training_; }
-  // The sample of the corpus with a global index, in [0, samples_per_epoch()).
-  int64_t CorpusSample(int64_t index) const;
+  // The corpus of a global index, and its sample in the corpus. `index` is not
+  // negative.
+  Blend::Place PlaceOf(int64_t index) const;
 
   // Sets the sequence() + 1 `tokens`. InvalidArgument for another size,
   // OutOfRange if `index` is negative or, for validation, not below
@@ -145,19 +201,23 @@ class Samples {
   absl::Status ReadValidation(int64_t index, std::span<TokenId> tokens) const;
 
  private:
-  Samples(std::shared_ptr<const Corpus> corpus, SamplesOptions options,
-          int64_t training, int64_t validation)
-      : corpus_(std::move(corpus)),
-        options_(options),
-        training_(training),
-        validation_(validation) {}
+  // The samples of a corpus: those of training, then those of validation.
+  struct Source {
+    std::shared_ptr<const Corpus> corpus;
+    int64_t training = 0;
+    int64_t validation = 0;
+  };
 
-  absl::Status Read(int64_t corpus_sample, std::span<TokenId> tokens) const;
+  Samples(SamplesOptions options, Blend blend)
+      : options_(options), blend_(std::move(blend)) {}
 
-  std::shared_ptr<const Corpus> corpus_;
+  absl::Status Read(const Blend::Place& place, std::span<TokenId> tokens) const;
+
   SamplesOptions options_;
-  int64_t training_;
-  int64_t validation_;
+  Blend blend_;
+  std::vector<Source> sources_;
+  int64_t training_ = 0;
+  int64_t validation_ = 0;
 };
 
 }  // namespace tessera::text

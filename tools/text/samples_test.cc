@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status_matchers.h"
@@ -21,8 +24,11 @@ namespace tessera::text {
 
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::Ge;
 using ::testing::HasSubstr;
+using ::testing::Le;
 
 std::vector<int64_t> OrderOf(int64_t size, uint64_t key) {
   const Permutation order = *Permutation::Create(size, key);
@@ -125,8 +131,7 @@ TEST(SamplesTest, EachSampleComesOnceAnEpochInItsOwnOrder) {
       for (int64_t e = 0; e < 4; ++e) {
         std::set<int64_t> seen;
         for (int64_t i = e * epoch; i < (e + 1) * epoch; ++i) {
-          ASSERT_EQ(samples.EpochOf(i), e);
-          const int64_t sample = samples.CorpusSample(i);
+          const int64_t sample = samples.PlaceOf(i).index;
           ASSERT_TRUE(sample >= 0 && sample < epoch);
           ASSERT_TRUE(seen.insert(sample).second);
         }
@@ -145,7 +150,7 @@ TEST(SamplesTest, TokensAreThoseOfTheCorpus) {
   std::vector<TokenId> tokens(8), expected(8);
   for (int64_t i = 0; i < 300; ++i) {
     TESSERA_ASSERT_OK(samples.ReadTraining(i, tokens));
-    TESSERA_ASSERT_OK(corpus->Read(samples.CorpusSample(i) * 7, expected));
+    TESSERA_ASSERT_OK(corpus->Read(samples.PlaceOf(i).index * 7, expected));
     ASSERT_EQ(tokens, expected);
   }
   for (int64_t i = 0; i < 35; ++i) {
@@ -162,7 +167,7 @@ TEST(SamplesTest, SeedsAndEpochsChangeTheOrderUnlessItIsOff) {
     std::vector<int64_t> sequence;
     const int64_t count = samples.samples_per_epoch();
     for (int64_t i = 0; i < count; ++i) {
-      sequence.push_back(samples.CorpusSample(epoch * count + i));
+      sequence.push_back(samples.PlaceOf(epoch * count + i).index);
     }
     return sequence;
   };
@@ -247,6 +252,121 @@ TEST(BatchPartitionTest, Refuses) {
   EXPECT_THAT(BatchPartition::Create(1, 1, 1, -1), refused("sample -1"));
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   EXPECT_THAT(BatchPartition::Create(16, kMost, kMost), refused("cannot"));
+}
+
+TEST(BlendTest, EveryPrefixHasTheWeights) {
+  std::mt19937_64 random(1);
+  std::vector<std::vector<double>> cases = {
+      {1}, {0.7, 0.3}, {1, 1, 1}, {0.5, 0.25, 0.125, 0.125}, {1e-6, 1}, {5, 2}};
+  for (int i = 0; i < 20; ++i) {
+    std::vector<double>& weights = cases.emplace_back(1 + random() % 9);
+    for (double& weight : weights) {
+      weight = 0.01 + static_cast<double>(random() % 1000);
+    }
+  }
+  for (const std::vector<double>& weights : cases) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Blend blend, Blend::Create(weights));
+    double sum = 0;
+    for (const double weight : weights) sum += weight;
+    const double bound =
+        (1 + std::ceil(std::log2(static_cast<double>(weights.size())))) / 2;
+    std::vector<int64_t> counts(weights.size());
+    for (int64_t i = 0; i < 3000; ++i) {
+      const Blend::Place place = blend.At(i);
+      ASSERT_LT(place.source, weights.size());
+      // In order, without gaps.
+      ASSERT_EQ(place.index, counts[place.source]++);
+      for (size_t s = 0; s < weights.size(); ++s) {
+        ASSERT_NEAR(static_cast<double>(counts[s]),
+                    weights[s] / sum * static_cast<double>(i + 1), bound + 1e-3)
+            << "source " << s << " of " << weights.size() << " at " << i;
+      }
+    }
+  }
+}
+
+TEST(BlendTest, TakesLargeIndices) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Blend blend,
+                               Blend::Create(std::vector<double>{0.75, 0.25}));
+  const int64_t large = int64_t{1} << 62;
+  int64_t first = 0;
+  for (int64_t i = large - 8; i < large; ++i) {
+    const Blend::Place place = blend.At(i);
+    if (place.source == 0) ++first;
+    EXPECT_NEAR(static_cast<double>(place.index),
+                place.source == 0 ? 0.75 * static_cast<double>(large)
+                                  : 0.25 * static_cast<double>(large),
+                1e6);
+  }
+  EXPECT_EQ(first, 6);
+}
+
+TEST(BlendTest, RefusesWeightsThatAreNone) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  for (const std::vector<double>& weights : {std::vector<double>{},
+                                             {0.0},
+                                             {1, 0},
+                                             {1, -1},
+                                             {1, kNan},
+                                             {1, 1e300},
+                                             {1.0 / 0.0}}) {
+    EXPECT_THAT(Blend::Create(weights),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+}
+
+TEST(SamplesTest, BlendsCorporaThatEachHaveTheirEpochs) {
+  const auto large = MakeCorpus(1001), small = MakeCorpus(51);
+  const std::vector<Samples::Part> parts = {{large, 3}, {small, 1}};
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Samples samples,
+      Samples::Create(parts,
+                      {.sequence = 5, .validation_fraction = 0.1, .seed = 3}));
+  EXPECT_EQ(samples.samples_per_epoch(), 180 + 9);
+  EXPECT_EQ(samples.validation_count(), 20 + 1);
+  std::vector<TokenId> tokens(6), expected(6);
+  std::map<std::pair<size_t, int64_t>, int> seen;
+  for (int64_t i = 0; i < 240; ++i) {
+    const Blend::Place place = samples.PlaceOf(i);
+    ++seen[{place.source, place.index}];
+    TESSERA_ASSERT_OK(samples.ReadTraining(i, tokens));
+    TESSERA_ASSERT_OK(
+        (place.source == 0 ? large : small)->Read(place.index * 5, expected));
+    EXPECT_EQ(tokens, expected);
+  }
+  // An epoch of the large one, and 60 of 9 samples.
+  EXPECT_EQ(seen.size(), 180u + 9u);
+  for (const auto& [place, times] : seen) {
+    EXPECT_THAT(times,
+                place.first == 0 ? AllOf(Ge(1), Le(1)) : AllOf(Ge(6), Le(7)));
+  }
+  for (int64_t i = 0; i < 21; ++i) {
+    TESSERA_ASSERT_OK(samples.ReadValidation(i, tokens));
+  }
+  EXPECT_THAT(samples.ReadValidation(21, tokens),
+              StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_EQ(samples.memory_bytes(),
+            large->memory_bytes() + small->memory_bytes());
+  // The data of a run: the corpora, their order and the weights.
+  const auto fingerprint = [](const std::vector<Samples::Part>& of) {
+    return Samples::Create(of, {.sequence = 5})->fingerprint();
+  };
+  const std::set<uint64_t> all = {
+      fingerprint(parts), fingerprint({{small, 1}, {large, 3}}),
+      fingerprint({{large, 2}, {small, 1}}), fingerprint({{large, 1}}),
+      fingerprint({{small, 1}})};
+  EXPECT_EQ(all.size(), 5u);
+  EXPECT_EQ(fingerprint({{small, 1}}), small->fingerprint());
+}
+
+TEST(SamplesTest, APartOfABlendNeedsASampleForValidation) {
+  const std::vector<Samples::Part> parts = {{MakeCorpus(100), 1},
+                                            {MakeCorpus(7), 1}};
+  EXPECT_THAT(
+      Samples::Create(parts, {.sequence = 5, .validation_fraction = 0.1}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("part 1 of the data has one sample")));
+  TESSERA_EXPECT_OK(Samples::Create(parts, {.sequence = 5}));
 }
 
 }  // namespace

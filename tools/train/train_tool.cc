@@ -433,12 +433,12 @@ absl::Status SetDevice(
 // Every rank holds the text too.
 absl::StatusOr<MachineRoom> RoomFor(const Settings& settings,
                                     const model_files::ModelConfig& model,
-                                    const text::Corpus& corpus) {
+                                    const text::Samples& samples) {
   TESSERA_ASSIGN_OR_RETURN(MachineRoom room, ReadMachineRoom());
   TESSERA_ASSIGN_OR_RETURN(const std::string program, tools::OwnPath());
   TESSERA_ASSIGN_OR_RETURN(const int64_t process,
                            MeasureProcess(settings, model, program));
-  room.process = process + corpus.memory_bytes();
+  room.process = process + samples.memory_bytes();
   return room;
 }
 
@@ -486,7 +486,7 @@ absl::StatusOr<CheckedRun> CheckRun(const Settings& settings,
   const bool is_limited = settings.parallel.memory_limit != ByteSize();
   if (!settings.report && !settings.dry_run && !is_limited) return run;
   TESSERA_ASSIGN_OR_RETURN(MachineRoom room,
-                           RoomFor(settings, model, *data.corpus));
+                           RoomFor(settings, model, *data.samples));
   if (is_limited) {
     TESSERA_RETURN_IF_ERROR(FitIntoLimit(model, err, room, run.settings));
   }

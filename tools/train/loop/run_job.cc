@@ -65,11 +65,11 @@ model_files::ModelConfig SmallModel() {
 TrainingData SmallData(const Settings& settings) {
   TrainingData data;
   data.tokenizer = std::make_shared<text::ByteTokenizer>();
-  data.corpus = testing::SmallText();
   data.samples = *text::Samples::Create(
-      data.corpus, {.sequence = settings.length,
-                    .validation_fraction = settings.validation_fraction,
-                    .seed = static_cast<uint64_t>(settings.seed)});
+      testing::SmallText(),
+      {.sequence = settings.length,
+       .validation_fraction = settings.validation_fraction,
+       .seed = static_cast<uint64_t>(settings.seed)});
   return data;
 }
 

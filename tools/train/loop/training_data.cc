@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -16,6 +18,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -180,20 +183,67 @@ absl::StatusOr<TokenizerPointer> OpenTokenizer(const Settings& settings) {
 
 namespace {
 
-absl::StatusOr<std::vector<std::string>> PathsOf(const Settings& settings) {
-  if (settings.data.empty()) return FindRepositoryTexts();
-  std::vector<std::string> paths;
-  for (const std::string& path : settings.data) {
-    paths.push_back(UserPath(path));
+// A path of --data with its weight, if it has one.
+struct WeightedPath {
+  std::string path;
+  std::optional<double> weight;
+};
+
+WeightedPath ParsePath(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  double weight = 0;
+  if (colon == text.npos || colon == 0 ||
+      !absl::SimpleAtod(text.substr(colon + 1), &weight)) {
+    return {UserPath(text), std::nullopt};
   }
-  return paths;
+  return {UserPath(text.substr(0, colon)), weight};
 }
 
-absl::StatusOr<std::shared_ptr<const text::Corpus>> OpenCorpus(
+absl::Status CheckWeights(const std::vector<WeightedPath>& paths) {
+  double sum = 0;
+  for (const WeightedPath& path : paths) {
+    if (!path.weight.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path.path,
+          " has no weight; give all a weight, or none: books:0.7,web:0.3"));
+    }
+    if (!(*path.weight > 0 && *path.weight <= 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path.path, " has weight ", *path.weight,
+                       "; it must be above 0 and at most 1"));
+    }
+    sum += *path.weight;
+  }
+  if (std::abs(sum - 1) <= 1e-6) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the weights add up to ", sum, "; they must add up to 1"));
+}
+
+absl::StatusOr<std::vector<text::Samples::Part>> OpenParts(
     const Settings& settings, const text::Tokenizer& tokenizer) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> paths,
-                           PathsOf(settings));
-  return text::Corpus::Open(paths, tokenizer);
+  std::vector<WeightedPath> paths;
+  bool has_weights = false;
+  for (const std::string& text : settings.data) {
+    paths.push_back(ParsePath(text));
+    has_weights = has_weights || paths.back().weight.has_value();
+  }
+  if (!has_weights) {
+    std::vector<std::string> all;
+    for (WeightedPath& path : paths) all.push_back(std::move(path.path));
+    if (all.empty()) {
+      TESSERA_ASSIGN_OR_RETURN(all, FindRepositoryTexts());
+    }
+    TESSERA_ASSIGN_OR_RETURN(auto corpus, text::Corpus::Open(all, tokenizer));
+    return std::vector<text::Samples::Part>{{std::move(corpus), 1}};
+  }
+  TESSERA_RETURN_IF_ERROR(CheckWeights(paths));
+  std::vector<text::Samples::Part> parts;
+  for (const WeightedPath& path : paths) {
+    TESSERA_ASSIGN_OR_RETURN(auto corpus,
+                             text::Corpus::Open({{path.path}}, tokenizer));
+    parts.push_back({std::move(corpus), *path.weight});
+  }
+  return parts;
 }
 
 absl::Status CheckValidation(const Settings& settings,
@@ -232,14 +282,15 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
   TrainingData data;
   TESSERA_ASSIGN_OR_RETURN(data.tokenizer, OpenTokenizer(settings));
   TESSERA_RETURN_IF_ERROR(CheckDocuments(settings, *data.tokenizer));
-  TESSERA_ASSIGN_OR_RETURN(data.corpus, OpenCorpus(settings, *data.tokenizer),
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<text::Samples::Part> parts,
+                           OpenParts(settings, *data.tokenizer),
                            tools::FlagError("data", names, _));
   TESSERA_ASSIGN_OR_RETURN(
       data.samples,
       text::Samples::Create(
-          data.corpus, {.sequence = settings.length,
-                        .validation_fraction = settings.validation_fraction,
-                        .seed = static_cast<uint64_t>(settings.seed)}),
+          parts, {.sequence = settings.length,
+                  .validation_fraction = settings.validation_fraction,
+                  .seed = static_cast<uint64_t>(settings.seed)}),
       tools::FlagError("data", names, _));
   TESSERA_RETURN_IF_ERROR(CheckValidation(settings, *data.samples));
   return data;
@@ -252,7 +303,7 @@ RunIdentity IdentityOf(const Settings& settings,
           .seed = static_cast<uint64_t>(settings.seed),
           .batch = settings.batch,
           .length = settings.length,
-          .corpus = data.corpus->fingerprint(),
+          .corpus = data.samples->fingerprint(),
           .vocabulary = data.tokenizer->vocabulary_size(),
           .validation_samples = data.samples->validation_count(),
           .decay = settings.decay};

@@ -26,16 +26,17 @@ namespace tessera::train {
 // OpenTrainingData sets all members. Const calls are thread-safe.
 struct TrainingData {
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  std::shared_ptr<const text::Corpus> corpus;
   // Shuffled by the seed; the last --validation_fraction held out.
   std::optional<text::Samples> samples;
 };
 
-// Paths are relative to UserPath. Without --tokenizer: that of the model's
-// directory, or bytes. Without --data: FindRepositoryTexts. Returns the same on
-// every rank that sees the same files. InvalidArgument, with the flag, if the
-// tokenizer or the data cannot be read, or has too few tokens for one sequence,
-// or too few validation samples for --eval_batches.
+// A path of --data may have a weight, "books:0.7"; then all have one, and they
+// add up to 1: each is a corpus of a blend (text::Blend). Without weights all
+// paths are one corpus. Paths are relative to UserPath. Without --tokenizer:
+// that of the model's directory, or bytes. Without --data: FindRepositoryTexts.
+// Returns the same on every rank that sees the same files. InvalidArgument,
+// with the flag, if the tokenizer or the data cannot be read, or has too few
+// tokens for one sequence, or too few validation samples for --eval_batches.
 absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings);
 
 // The tokenizer of --tokenizer; without one that of the model's directory, or

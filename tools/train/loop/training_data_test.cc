@@ -59,8 +59,8 @@ class TrainingDataTest : public ::testing::Test {
 
 std::string TextOf(const TrainingData& data) {
   std::vector<text::TokenId> tokens(
-      static_cast<size_t>(data.corpus->token_count()));
-  TESSERA_EXPECT_OK(data.corpus->Read(0, tokens));
+      static_cast<size_t>(data.samples->corpus().token_count()));
+  TESSERA_EXPECT_OK(data.samples->corpus().Read(0, tokens));
   return data.tokenizer->Decode(tokens);
 }
 
@@ -76,7 +76,8 @@ TEST_F(TrainingDataTest, ReadsTheNamedTextsAsBytes) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData other,
                                OpenTrainingData(settings));
   EXPECT_EQ(TextOf(other), "firstsecond");
-  EXPECT_NE(other.corpus->fingerprint(), data.corpus->fingerprint());
+  EXPECT_NE(other.samples->corpus().fingerprint(),
+            data.samples->corpus().fingerprint());
 }
 
 TEST_F(TrainingDataTest, TheSeedOrdersTheSamples) {
@@ -86,7 +87,7 @@ TEST_F(TrainingDataTest, TheSeedOrdersTheSamples) {
     const TrainingData data = *OpenTrainingData(settings);
     std::vector<int64_t> samples;
     for (int64_t i = 0; i < 50; ++i) {
-      samples.push_back(data.samples->CorpusSample(i));
+      samples.push_back(data.samples->PlaceOf(i).index);
     }
     return samples;
   };
@@ -128,6 +129,34 @@ TEST_F(TrainingDataTest, RefusesDataThatIsNotThereOrTooShort) {
   EXPECT_THAT(OpenTrainingData(settings), refused("4660"));
 }
 
+TEST_F(TrainingDataTest, BlendsDataByWeights) {
+  Settings settings = Short();
+  const std::string a = Write("a.txt", std::string(400, 'a'));
+  const std::string b = Write("b.txt", std::string(100, 'b'));
+  settings.data = {a + ":0.75", b + ":0.25"};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                               OpenTrainingData(settings));
+  std::vector<text::TokenId> tokens(static_cast<size_t>(settings.length + 1));
+  int of_a = 0;
+  for (int64_t i = 0; i < 200; ++i) {
+    TESSERA_ASSERT_OK(data.samples->ReadTraining(i, tokens));
+    if (tokens[0] == 'a') ++of_a;
+  }
+  EXPECT_EQ(of_a, 150);
+  const auto refused = [&](std::vector<std::string> paths, const char* words) {
+    settings.data = std::move(paths);
+    EXPECT_THAT(OpenTrainingData(settings),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(StartsWith("--data="), HasSubstr(words))));
+  };
+  refused({a + ":0.75", b + ":0.24"}, "the weights add up to 0.99; they must");
+  refused({a + ":0.75", b}, "b.txt has no weight; give all a weight, or none");
+  refused({a + ":1.5", b + ":-0.5"},
+          "a.txt has weight 1.5; it must be above 0");
+  refused({a + ":nan"}, "a.txt has weight nan");
+  refused({a + ":0.5", "missing:0.5"}, "no data file");
+}
+
 TEST_F(TrainingDataTest, HoldsOutTheEndForValidation) {
   Settings settings = Short();
   settings.data = {Write("a.txt", std::string(400, 'x'))};  // 100 samples.
@@ -161,13 +190,14 @@ TEST_F(TrainingDataTest, ReadsATokenizer) {
   settings.data = {Write("a.txt", "abababababa")};
   TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
                                OpenTrainingData(settings));
-  EXPECT_EQ(data.corpus->token_count(), 6);
+  EXPECT_EQ(data.samples->corpus().token_count(), 6);
   // The model's tokenizer is the default.
   settings.tokenizer = "";
   settings.model = "tok";
   TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData same,
                                OpenTrainingData(settings));
-  EXPECT_EQ(same.corpus->fingerprint(), data.corpus->fingerprint());
+  EXPECT_EQ(same.samples->corpus().fingerprint(),
+            data.samples->corpus().fingerprint());
   Write("tok/tokenizer.json", "{}");
   EXPECT_THAT(OpenTrainingData(settings),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -175,7 +205,7 @@ TEST_F(TrainingDataTest, ReadsATokenizer) {
   settings.model = "llama-1m";
   TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData bytes,
                                OpenTrainingData(settings));
-  EXPECT_EQ(bytes.corpus->token_count(), 12);
+  EXPECT_EQ(bytes.samples->corpus().token_count(), 12);
   settings.tokenizer = "nowhere";
   EXPECT_THAT(OpenTrainingData(settings),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -217,8 +247,8 @@ TEST_F(TrainingDataTest, ABinaryCarriesTextsOfItsOwn) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
                                  OpenTrainingData(Settings()));
     // The default run has 60 steps of 16 sequences of 128 tokens.
-    EXPECT_GT(data.corpus->token_count(), 60 * 16 * 128);
-    EXPECT_LE(data.corpus->token_count(), kMostRepositoryBytes + 1);
+    EXPECT_GT(data.samples->corpus().token_count(), 60 * 16 * 128);
+    EXPECT_LE(data.samples->corpus().token_count(), kMostRepositoryBytes + 1);
     EXPECT_THAT(TextOf(data), HasSubstr("class TrainRank"));
   }
 }

@@ -685,9 +685,9 @@ absl::StatusOr<RunResult> RunWorker(collectives::Communicator& world,
                                     const model_files::ModelConfig& model,
                                     const TrainingData& data,
                                     const WorkerSinks& sinks) {
-  if (data.tokenizer == nullptr || data.corpus == nullptr || !data.samples) {
+  if (data.tokenizer == nullptr || !data.samples) {
     return absl::InvalidArgumentError(
-        "the training data has no tokenizer, corpus or samples; use "
+        "the training data has no tokenizer or samples; use "
         "OpenTrainingData");
   }
   return Worker(world, settings, model, data, sinks).Run();

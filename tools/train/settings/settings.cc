@@ -141,8 +141,9 @@ constexpr SettingsField kFields[] = {
      "config.json"},
     {"data", &Settings::data,
      "text files, .jsonl, directories, patterns, and tokens (.idx with .bin, "
-     ".npy, .u16, .u32), separated by commas; empty: the repository's own "
-     "sources and documents"},
+     ".npy, .u16, .u32), separated by commas; with weights that add up to 1, "
+     "such as books:0.7,web:0.3, a blend; empty: the repository's own sources "
+     "and documents"},
     {"tokenizer", &Settings::tokenizer,
      "a directory with a Hugging Face tokenizer.json; empty: --model's if it "
      "has one, else bytes"},

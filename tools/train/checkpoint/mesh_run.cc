@@ -62,7 +62,10 @@ RunIdentity IdentityOf(const RunOptions& options) {
           .batch = options.batch,
           .length = options.length,
           .corpus = SmallText()->fingerprint(),
-          .vocabulary = text::ByteTokenizer().vocabulary_size()};
+          .vocabulary = text::ByteTokenizer().vocabulary_size(),
+          .decay = options.state.decayed == zero3::DecayedParameters::kAll
+                       ? "all"
+                       : "matrices"};
 }
 
 std::vector<absl::Status> OnEachRank(

@@ -56,6 +56,18 @@ TEST(RunDirectoryTest, WhatWasBeingWrittenIsTakenAway) {
   EXPECT_TRUE(fs::exists(run.checkpoints() + "/step-00000001"));
 }
 
+TEST(RunDirectoryTest, CheckpointsWithoutValidationAreNotTheBest) {
+  const std::string path = testing::TempDir() + "/unvalidated";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunDirectory run,
+                               RunDirectory::Create({.run_dir = path}));
+  fs::create_directories(run.checkpoints());
+  AddCheckpoint(run, 1);
+  EXPECT_THAT(run.BestCheckpoint(),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("train with --keep_best"),
+                             HasSubstr("of 0 complete"))));
+}
+
 TEST(RunDirectoryTest, RelativePathsAreOfTheUsersDirectory) {
   setenv("BUILD_WORKING_DIRECTORY", testing::TempDir().c_str(), 1);
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunDirectory run,

@@ -274,13 +274,13 @@ TEST(WorkerTest, ALossThatIsNotFiniteNamesItsStep) {
                                   HasSubstr("--learning_rate")))));
 }
 
-// After the first step the weights are so large that every loss is NaN.
+// The first step makes weights infinite, so that every later loss is NaN.
 TEST(WorkerTest, StepsThatAreNotFiniteAreSkippedUpToTheLimit) {
   Settings settings = SmallSettings();
   settings.parallel.mesh = {.dp = 2};
   settings.clip_norm = 0;
-  settings.learning_rate = 1e30;
-  settings.min_learning_rate = 1e30;
+  settings.learning_rate = 1e39;
+  settings.min_learning_rate = 1e39;
   settings.max_skipped_steps = 2;
   settings.steps = 5;
   JobRun run = RunJob(settings);

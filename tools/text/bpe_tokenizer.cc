@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "tools/text/characters.h"
 
 namespace tessera::text {
 
@@ -241,6 +242,11 @@ class BpeTokenizer::Encoding {
   void Add(std::string_view text, bool with_special) {
     Between(tokenizer_.added_first_, text, with_special,
             [&](std::string_view part) {
+              std::string composed;
+              if (tokenizer_.composes_) {
+                composed = ComposedForm(part);
+                part = composed;
+              }
               Between(tokenizer_.added_second_, part, with_special,
                       [&](std::string_view rest) { Cut(rest, 0); });
             });
@@ -311,6 +317,7 @@ BpeTokenizer::BpeTokenizer(BpeModel model, BpeTokenizerOptions options,
     : model_(std::move(model)),
       rules_(std::move(options.rules)),
       add_prefix_space_(options.add_prefix_space),
+      composes_(options.composes),
       last_rule_(options.last_rule),
       added_first_(std::move(options.added_first)),
       added_second_(std::move(options.added_second)),

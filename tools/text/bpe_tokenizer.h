@@ -133,6 +133,8 @@ struct BpeTokenizerOptions {
   bool add_prefix_space = false;
   std::optional<SplitRule> last_rule = {};
   // Tokens found in the text, and those found in the rest.
+  // The text between the tokens of `added_first` is brought into ComposedForm.
+  bool composes = false;
   std::vector<AddedToken> added_first = {};
   std::vector<AddedToken> added_second = {};
   // The bytes of the ids outside of the vocabulary and the added tokens.
@@ -169,6 +171,7 @@ class BpeTokenizer : public Tokenizer {
   BpeModel model_;
   std::vector<SplitRule> rules_;
   bool add_prefix_space_;
+  bool composes_;
   std::optional<SplitRule> last_rule_;
   AddedTokens added_first_, added_second_;
   std::vector<std::string> texts_;  // By id.

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 
 #include "tools/text/character_tables.h"
+#include "utf8proc.h"
 
 namespace tessera::text {
 
@@ -147,6 +149,47 @@ std::string WrittenBytes(std::string_view bytes) {
     AppendUtf8(kCharacterOf[static_cast<unsigned char>(c)], written);
   }
   return written;
+}
+
+namespace {
+
+// Appends the composed form of well-formed UTF-8.
+void AppendComposed(std::string_view text, std::string& composed) {
+  utf8proc_uint8_t* result = nullptr;
+  const utf8proc_ssize_t length = utf8proc_map(
+      reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+      static_cast<utf8proc_ssize_t>(text.size()), &result,
+      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  if (length < 0) {  // No memory.
+    composed += text;
+    return;
+  }
+  composed.append(reinterpret_cast<const char*>(result),
+                  static_cast<size_t>(length));
+  std::free(result);
+}
+
+}  // namespace
+
+std::string ComposedForm(std::string_view text) {
+  const auto is_ascii = [](char c) {
+    return static_cast<unsigned char>(c) < 0x80;
+  };
+  if (std::all_of(text.begin(), text.end(), is_ascii)) return std::string(text);
+  std::string composed;
+  composed.reserve(text.size());
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size();) {
+    const Character character = CharacterAt(text, at);
+    if (!character.valid) {
+      AppendComposed(text.substr(begin, at - begin), composed);
+      composed += text[at];
+      begin = at + 1;
+    }
+    at += character.length;
+  }
+  AppendComposed(text.substr(begin), composed);
+  return composed;
 }
 
 }  // namespace tessera::text

@@ -1,5 +1,5 @@
-// Characters of UTF-8 text and their classes; the byte alphabet of byte-level
-// vocabularies.
+// Characters of UTF-8 text, their classes and composition; the byte alphabet of
+// byte-level vocabularies.
 //
 //   for (size_t at = 0; at < text.size();) {
 //     const Character character = CharacterAt(text, at);
@@ -36,6 +36,11 @@ Character CharacterAt(std::string_view text, size_t at);
 
 // Appends UTF-8. `code_point` is below 0x110000 and no surrogate.
 void AppendUtf8(uint32_t code_point, std::string& text);
+
+// The text in Unicode normalisation form C, canonical composition (Unicode
+// Standard Annex 15), of utf8proc's version of Unicode. Bytes that are no
+// well-formed characters stay where they are.
+std::string ComposedForm(std::string_view text);
 
 // The bytes of `written` in the printable characters of byte-level
 // vocabularies, such as "Ġ" for a space; nothing if a character is not in that

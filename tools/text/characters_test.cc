@@ -70,5 +70,27 @@ TEST(CharactersTest, AByteOfNoCharacterStandsAlone) {
   EXPECT_EQ(CharacterAt("a\xC3\xA9", 1).code_point, 0xE9u);
 }
 
+// Unicode Standard Annex 15, figures 3 to 6.
+TEST(ComposedFormTest, ComposesCanonically) {
+  EXPECT_EQ(ComposedForm(""), "");
+  EXPECT_EQ(ComposedForm("plain text\n\x01"), "plain text\n\x01");
+  EXPECT_EQ(ComposedForm("e\u0301"), "\u00e9");
+  EXPECT_EQ(ComposedForm("\u212b \u2126"), "\u00c5 \u03a9");
+  EXPECT_EQ(ComposedForm("s\u0323\u0307 s\u0307\u0323"), "\u1e69 \u1e69");
+  EXPECT_EQ(ComposedForm("\u1112\u1161\u11ab"), "\ud55c");
+  // Not composed, by the standard's list of exceptions; compatibility stays.
+  EXPECT_EQ(ComposedForm("\u0958 \ufb01"), "\u0915\u093c \ufb01");
+}
+
+TEST(ComposedFormTest, KeepsBytesThatAreNoCharacters) {
+  const std::string nothing = "\xff";
+  EXPECT_EQ(ComposedForm("e\u0301" + nothing + "e\u0301"),
+            "\u00e9" + nothing + "\u00e9");
+  EXPECT_EQ(ComposedForm("e" + nothing + "\u0301"), "e" + nothing + "\u0301");
+  const std::string zeros("a\0\xcc\x81\0", 5);
+  EXPECT_EQ(ComposedForm(zeros), zeros);
+  EXPECT_EQ(ComposedForm("\xe2\x82"), "\xe2\x82");
+}
+
 }  // namespace
 }  // namespace tessera::text

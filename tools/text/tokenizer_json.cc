@@ -326,14 +326,26 @@ absl::StatusOr<BpeTokenizer> ParseTokenizerJson(std::string_view json,
   TESSERA_RETURN_IF_ERROR(ReadModel(document, options));
   const auto normalizer = document.find("normalizer");
   if (normalizer != document.end() && !normalizer->is_null()) {
-    return absl::UnimplementedError(
-        absl::StrCat("normalizer: ", DescribeJson(*normalizer),
-                     " is not supported; supported is none"));
+    if (!normalizer->is_object() ||
+        normalizer->value("type", Json()) != "NFC") {
+      return absl::UnimplementedError(
+          absl::StrCat("normalizer: ", DescribeJson(*normalizer),
+                       " is not supported; supported is type \"NFC\" or none"));
+    }
+    options.composes = true;
   }
   TESSERA_RETURN_IF_ERROR(
       ReadPreTokenizer(document.value("pre_tokenizer", Json()), options),
       Annotate(_, "pre_tokenizer"));
   TESSERA_RETURN_IF_ERROR(ReadAddedTokens(document, options));
+  for (const AddedToken& token : options.added_second) {
+    if (!options.composes || ComposedForm(token.content) == token.content) {
+      continue;
+    }
+    return absl::UnimplementedError(absl::StrCat(
+        "added_tokens: ", Quoted(token.content),
+        " with \"normalized\": true is not in the form of the normalizer"));
+  }
   TESSERA_RETURN_IF_ERROR(CheckDecoder(document));
   TESSERA_RETURN_IF_ERROR(FindEndOfText(end_of_text, options));
   return BpeTokenizer::Create(std::move(options));

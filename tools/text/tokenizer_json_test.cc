@@ -17,6 +17,7 @@
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tools/text/characters.h"
 #include "tools/text/word_splitter.h"
 
 namespace tessera::text {
@@ -45,11 +46,12 @@ TEST(GoldenTest, EveryKindGivesTheIdsOfTheReferencePackage) {
       Json::parse(ReadAll(absl::StrCat(kDirectory, "/golden.json")));
   const std::vector<std::string> texts = golden["texts"];
   ASSERT_GT(texts.size(), 50u);
-  ASSERT_EQ(golden["variants"].size(), 6u);
+  ASSERT_EQ(golden["variants"].size(), 7u);
   for (const auto& [name, variant] : golden["variants"].items()) {
     Json document = Document();
     document["pre_tokenizer"] = variant["pre_tokenizer"];
     document["model"]["ignore_merges"] = variant["ignore_merges"];
+    document["normalizer"] = variant["normalizer"];
     TESSERA_ASSERT_OK_AND_ASSIGN(const BpeTokenizer tokenizer,
                                  ParseTokenizerJson(document.dump(), ""));
     EXPECT_TRUE(tokenizer.covers_all_bytes());
@@ -60,7 +62,9 @@ TEST(GoldenTest, EveryKindGivesTheIdsOfTheReferencePackage) {
           tokenizer.Encode(texts[i], SpecialTokens::kRecognised);
       EXPECT_EQ(ids, expected) << name << ": " << texts[i];
       if (!adds_spaces) {
-        EXPECT_EQ(tokenizer.Decode(ids), texts[i]);
+        EXPECT_EQ(tokenizer.Decode(ids), variant["normalizer"].is_null()
+                                             ? texts[i]
+                                             : ComposedForm(texts[i]));
       }
     }
     for (const auto& [index, ids] : golden["ids_as_text"][name].items()) {
@@ -156,7 +160,9 @@ TEST(TokenizerJsonTest, RefusesWhatItHasNotAndNamesTheKey) {
               refused("continuing_subword_prefix", "##"));
   EXPECT_THAT(With("/model/end_of_word_suffix", "</w>"),
               refused("end_of_word_suffix"));
-  EXPECT_THAT(With("/normalizer", {{"type", "NFC"}}), refused("normalizer"));
+  EXPECT_THAT(With("/normalizer", {{"type", "NFKC"}}),
+              refused("supported is type \"NFC\" or none"));
+  EXPECT_THAT(With("/normalizer", 3), refused("normalizer"));
   EXPECT_THAT(With("/decoder", {{"type", "Metaspace"}}), refused("decoder"));
   EXPECT_THAT(With("/pre_tokenizer", nullptr), refused("pre_tokenizer"));
   EXPECT_THAT(With("/pre_tokenizer", {{"type", "Metaspace"}}),

@@ -35,6 +35,7 @@ VARIANTS = {
         pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=False), byte_level(prefix=True)]), False),
     "llama3": (pre_tokenizers.Sequence([split(LLAMA3), byte_level(regex=False)]), True),
     "qwen2": (pre_tokenizers.Sequence([split(QWEN2), byte_level(regex=False)]), False),
+    "qwen2_nfc": (pre_tokenizers.Sequence([split(QWEN2), byte_level(regex=False)]), False),
 }
 
 TEXTS = [
@@ -45,7 +46,8 @@ TEXTS = [
     "हिन्दी में लिखा ไทยภาษา", "👋🏽 👨‍👩‍👧‍👦 🇩🇪 ❤️ emoji😀text", "e\u0301 combining a\u0308\u0323 x\u0300y", "\u00a0nbsp\u2003em\u3000cjk\u200bzwsp",
     "\u2028line\u2029para\u0085nel\x0b\x0c", "\x00\x01\x7f control", "<|endoftext|>", "a<|endoftext|> b<|endoftext|><|endoftext|>c",
     "<think>not</think> <think >", "<|endoftext", "snake_case CamelCase kebab-case __init__ ++i --j !=", "…—“quoted”‘single’",
-    "a\u0301\u0302\u0303", "ﬀﬁﬂﬅ ǅ ª º ʰ ˆ", "𐐀𐐁 𠀀𠀁 𝒜𝒷", "\ufeffbom \ufffd replacement", "   leading", "trailing   ", " \n \n ", "x" * 70 + " " + "ab" * 60,
+    "a\u0301\u0302\u0303", "\u1112\u1161\u11ab\u1100\u1173\u11af \u212b \u2126 q\u0307\u0323 \u1e69 s\u0323\u0307 \u0958 \u2adc",
+    "Tie\u0302\u0301ng Vie\u0323\u0302t <think>e\u0301</think><|endoftext|>\u0301x", "\uf900\U0002f800 \u0344 \U0001d15e \u1fbe\u0399", "ﬀﬁﬂﬅ ǅ ª º ʰ ˆ", "𐐀𐐁 𠀀𠀁 𝒜𝒷", "\ufeffbom \ufffd replacement", "   leading", "trailing   ", " \n \n ", "x" * 70 + " " + "ab" * 60,
 ]
 
 
@@ -72,6 +74,7 @@ def variant(tokenizer, name):
     document = json.loads(tokenizer.to_str())
     document["pre_tokenizer"] = json.loads(VARIANTS[name][0].__getstate__())
     document["model"]["ignore_merges"] = VARIANTS[name][1]
+    document["normalizer"] = {"type": "NFC"} if name.endswith("nfc") else None
     return document
 
 
@@ -89,7 +92,8 @@ def main():
     golden = {"variants": {}, "texts": texts, "ids": {}, "ids_as_text": {}}
     for name in VARIANTS:
         document = variant(tokenizer, name)
-        golden["variants"][name] = {"pre_tokenizer": document["pre_tokenizer"], "ignore_merges": VARIANTS[name][1]}
+        golden["variants"][name] = {"pre_tokenizer": document["pre_tokenizer"], "ignore_merges": VARIANTS[name][1],
+                                    "normalizer": document["normalizer"]}
         one = Tokenizer.from_str(json.dumps(document))
         golden["ids"][name] = [one.encode(text, add_special_tokens=False).ids for text in texts]
         one.encode_special_tokens = True
@@ -98,7 +102,7 @@ def main():
             for index, text in enumerate(texts) if "<|endoftext|>" in text}
         for text, ids in zip(texts, golden["ids"][name]):
             decoded = one.decode(ids, skip_special_tokens=False)
-            assert "prefix" in name or "runs" in name or decoded == text, (name, text, decoded)
+            assert "prefix" in name or "runs" in name or "nfc" in name or decoded == text, (name, text, decoded)
     out = sys.stdout if len(sys.argv) > 1 else open(os.path.join(HERE, "golden.json"), "w")
     json.dump(golden, out, ensure_ascii=True, separators=(",", ":"))
     out.write("\n")

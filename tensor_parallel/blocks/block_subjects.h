@@ -13,6 +13,7 @@
 #include "tensor_parallel/blocks/attention.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
 #include "tensor_parallel/blocks/layer_subjects.h"
+#include "tensor_parallel/blocks/moe_mlp.h"
 #include "tensor_parallel/blocks/output_head.h"
 #include "tensor_parallel/blocks/subject.h"
 #include "tensor_parallel/blocks/transformer_block.h"
@@ -47,6 +48,37 @@ class MlpSubject final : public LayerSubject {
  private:
   GatedMlp layer_;
   GatedMlpActivations activations_;
+};
+
+class MoeSubject final : public LayerSubject {
+ public:
+  MoeSubject(const Setting& setting, MoeMlp layer)
+      : LayerSubject(setting),
+        layer_(std::move(layer)),
+        activations_(*setting.pool) {}
+  void AppendParameters(std::vector<Parameter*>& parameters) override {
+    layer_.AppendParameters("mlp", parameters);
+  }
+  absl::Status DoForward(TensorView y) override {
+    activations_.loss_tokens = sequences_ * setting_.context.layout.length();
+    return layer_.Forward(tokens_, sequences_, x(), y, activations_);
+  }
+  absl::Status DoBackwardInput(TensorView x_gradient) override {
+    return layer_.BackwardInput(tokens_, gradient(), x_gradient, activations_);
+  }
+  absl::Status BackwardWeight() override {
+    return layer_.BackwardWeight(tokens_, gradient(), x(), activations_);
+  }
+  absl::Status Backward(ConstTensorView gradient,
+                        TensorView x_gradient) override {
+    return layer_.Backward(tokens_, gradient, x(), x_gradient, activations_);
+  }
+  absl::Status FinishGradients() override { return layer_.FinishGradients(); }
+  int64_t bytes() const override { return activations_.bytes(); }
+
+ private:
+  MoeMlp layer_;
+  MoeActivations activations_;
 };
 
 class AttentionSubject final : public LayerSubject {

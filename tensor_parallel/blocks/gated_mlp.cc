@@ -101,6 +101,13 @@ absl::Status GatedMlp::ForwardActivations(const Partition& tokens,
 absl::Status GatedMlp::Forward(const Partition& tokens, ConstTensorView x,
                                TensorView y, GatedMlpActivations& activations) {
   TESSERA_RETURN_IF_ERROR(ForwardActivations(tokens, x, activations));
+  return ForwardOutput(tokens, y, activations);
+}
+
+absl::Status GatedMlp::ForwardOutput(const Partition& tokens, TensorView y,
+                                     const GatedMlpActivations& activations) {
+  TESSERA_RETURN_IF_ERROR(
+      CheckHeld(activations.product.held(), "ForwardOutput"));
   return down_.Forward(tokens, activations.product.view(), y);
 }
 

@@ -79,9 +79,11 @@ class GatedMlp {
   // released, or required activations are missing.
   absl::Status Forward(const Partition& tokens, ConstTensorView x, TensorView y,
                        GatedMlpActivations& activations);
-  // Computes only the activations.
+  // Computes only the activations; and y from them.
   absl::Status ForwardActivations(const Partition& tokens, ConstTensorView x,
                                   GatedMlpActivations& activations);
+  absl::Status ForwardOutput(const Partition& tokens, TensorView y,
+                             const GatedMlpActivations& activations);
   // Keeps in the activations what BackwardWeight needs, which adds to the
   // gradients of the weights.
   absl::Status BackwardInput(const Partition& tokens,

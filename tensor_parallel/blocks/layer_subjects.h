@@ -13,6 +13,7 @@
 #include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/attention.h"
+#include "tensor_parallel/blocks/moe_mlp.h"
 #include "tensor_parallel/blocks/subject.h"
 #include "tensor_parallel/layers/layer_case.h"
 #include "tensor_parallel/layers/norm.h"
@@ -78,6 +79,22 @@ struct Setting {
             .qk_norm = options.qk_norm,
             .norm_epsilon = 1e-3,
             .window = options.window,
+            .dtype = options.dtype,
+            .sequence_parallel = options.sequence_parallel,
+            .overlap_chunks = options.overlap_chunks};
+  }
+  MoeOptions moe() const {
+    const bool sigmoid = options.score == RouterScore::kSigmoid;
+    return {.width = options.width,
+            .experts = 8,
+            .hidden = options.hidden,
+            .router = {.score = options.score,
+                       .per_token = 3,
+                       .normalise = !sigmoid,
+                       .scale = sigmoid ? 1.5 : 1},
+            .shared_hidden = sigmoid ? options.hidden + 1 : 0,
+            .balance = options.balance ? 0.3 : 0,
+            .z_loss = options.balance ? 0.05 : 0,
             .dtype = options.dtype,
             .sequence_parallel = options.sequence_parallel,
             .overlap_chunks = options.overlap_chunks};

@@ -167,7 +167,10 @@ absl::Status Compare(const MeshCase& c, const Mine& mine, Subject& subject,
   for (size_t i = 0; i < parameters.size(); ++i) {
     // Sums over all positions.
     TESSERA_ASSIGN_OR_RETURN(Tensor sum, CopyOf(got.gradients[i].view()));
-    TESSERA_RETURN_IF_ERROR(context.SumOver(sum.view()));
+    // The rank of an expert has seen all of its tokens.
+    if (!parameters[i]->expert_parallel()) {
+      TESSERA_RETURN_IF_ERROR(context.SumOver(sum.view()));
+    }
     TESSERA_ASSIGN_OR_RETURN(Tensor part,
                              PartOf(*parameters[i], want.gradients[i].view()));
     TESSERA_RETURN_IF_ERROR(
@@ -228,15 +231,20 @@ class ParityTest : public ::testing::TestWithParam<ParityCase> {};
 
 TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
   const auto& [kind, c] = GetParam();
+  // Rounded activations of the attention choose other experts.
+  if (kind == SubjectKind::kMoeBlock && c.dtype == DType::kBF16) GTEST_SKIP();
   // With one position the gradients of the heads' norms are zero but for
   // rounding; in bf16 they are sums of rounded numbers that cancel.
-  SubjectOptions options = {.qk_norm = c.dtype != DType::kBF16 && c.length != 1,
-                            .window = c.zigzag ? 5 : 0,
-                            .dtype = c.dtype,
-                            .sequence_parallel = c.sequence_parallel,
-                            .overlap_chunks = c.zigzag ? 3 : 0,
-                            // Its scale, 2, rounds nothing.
-                            .dropout = c.zigzag ? 0.5 : 0};
+  SubjectOptions options = {
+      .qk_norm = c.dtype != DType::kBF16 && c.length != 1,
+      .window = c.zigzag ? 5 : 0,
+      .dtype = c.dtype,
+      .sequence_parallel = c.sequence_parallel,
+      .overlap_chunks = c.zigzag ? 3 : 0,
+      // Its scale, 2, rounds nothing.
+      .dropout = c.zigzag ? 0.5 : 0,
+      .balance = true,
+      .score = c.zigzag ? RouterScore::kSoftmax : RouterScore::kSigmoid};
   options.SetHeadsFor(c.tp);
   TESSERA_ASSERT_OK_AND_ASSIGN(const Whole whole, RunWhole(kind, c, options));
   EXPECT_THAT(
@@ -249,13 +257,13 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
 
 INSTANTIATE_TEST_SUITE_P(
     AllCases, ParityTest,
-    ::testing::Combine(::testing::Values(SubjectKind::kRmsNorm,
-                                         SubjectKind::kEmbedding,
-                                         SubjectKind::kGatedMlp,
-                                         SubjectKind::kAttention,
-                                         SubjectKind::kTransformerBlock,
-                                         SubjectKind::kOutputHead),
-                       ::testing::ValuesIn(AllMeshCases())));
+    ::testing::Combine(
+        ::testing::Values(SubjectKind::kRmsNorm, SubjectKind::kEmbedding,
+                          SubjectKind::kGatedMlp, SubjectKind::kAttention,
+                          SubjectKind::kTransformerBlock,
+                          SubjectKind::kOutputHead, SubjectKind::kMoeMlp,
+                          SubjectKind::kMoeBlock),
+        ::testing::ValuesIn(AllMeshCases())));
 
 // A subject on one rank whose work is done by `queue`.
 absl::StatusOr<Results> RunOn(Queue& queue, SubjectKind kind, const MeshCase& c,
@@ -297,6 +305,7 @@ TEST_P(DeviceParityTest, AnEmulatedDeviceGivesTheBitsOfTheCpu) {
                                         .sequence_parallel = apart,
                                         .overlap_chunks = apart ? 2 : 0,
                                         .dropout = apart ? 0.3 : 0,
+                                        .balance = apart,
                                         .recompute = recompute};
         const ContextAlgorithm algorithm =
             apart ? ContextAlgorithm::kUlysses : ContextAlgorithm::kRing;
@@ -327,7 +336,8 @@ INSTANTIATE_TEST_SUITE_P(
                       SubjectKind::kRowParallelLinear, SubjectKind::kRmsNorm,
                       SubjectKind::kEmbedding, SubjectKind::kGatedMlp,
                       SubjectKind::kAttention, SubjectKind::kTransformerBlock,
-                      SubjectKind::kOutputHead));
+                      SubjectKind::kOutputHead, SubjectKind::kMoeMlp,
+                      SubjectKind::kMoeBlock));
 
 }  // namespace
 }  // namespace tessera::tensor_parallel

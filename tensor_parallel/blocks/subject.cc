@@ -49,18 +49,20 @@ Made MakeLinear(const Setting& setting, bool columns) {
                                     .sequence_parallel = o.sequence_parallel}));
 }
 
-Made MakeBlock(const Setting& setting) {
+Made MakeBlock(const Setting& setting, const MoeOptions& moe) {
   return Wrap<BlockSubject>(
       setting, TransformerBlock::Create(
                    setting.tensor, setting.context,
                    {.attention = setting.attention(),
                     .hidden = setting.options.hidden,
                     .mlp_bias = setting.options.bias,
+                    .moe = moe,
                     .norm_epsilon = 1e-3,
                     .recompute = setting.options.recompute,
                     .dropout = {.probability = setting.options.dropout,
                                 .seed = 3,
-                                .layer = 2}}));
+                                .layer = 2}},
+                   setting.context.group));
 }
 
 Made MakeHead(const Setting& setting) {
@@ -90,7 +92,9 @@ std::ostream& operator<<(std::ostream& os, SubjectKind kind) {
                                     "GatedMlp",
                                     "Attention",
                                     "TransformerBlock",
-                                    "OutputHead"};
+                                    "OutputHead",
+                                    "MoeMlp",
+                                    "MoeBlock"};
   return os << kNames[static_cast<size_t>(kind)];
 }
 
@@ -125,9 +129,17 @@ absl::StatusOr<std::unique_ptr<Subject>> MakeSubject(
       return Wrap<AttentionSubject>(
           setting, Attention::Create(tensor, context, setting.attention()));
     case SubjectKind::kTransformerBlock:
-      return MakeBlock(setting);
+      return MakeBlock(setting, {});
     case SubjectKind::kOutputHead:
       return MakeHead(setting);
+    case SubjectKind::kMoeMlp:
+      return Wrap<MoeSubject>(setting,
+                              MoeMlp::Create({.tensor = tensor,
+                                              .experts = context.group,
+                                              .context = context.group},
+                                             setting.moe()));
+    case SubjectKind::kMoeBlock:
+      return MakeBlock(setting, setting.moe());
   }
   return absl::InvalidArgumentError("unknown kind");
 }

@@ -28,6 +28,9 @@ enum class SubjectKind {
   kAttention,
   kTransformerBlock,
   kOutputHead,
+  // Experts are those of the context group.
+  kMoeMlp,
+  kMoeBlock,
 };
 
 std::ostream& operator<<(std::ostream& os, SubjectKind kind);
@@ -48,6 +51,10 @@ struct SubjectOptions {
   int64_t overlap_chunks = 0;
   bool bias = true;
   double dropout = 0;  // Of blocks.
+  // Of mixtures, whose experts are 8: terms of gradients that are not those of
+  // the output.
+  bool balance = false;
+  RouterScore score = RouterScore::kSoftmax;
   Recompute recompute = Recompute::kNone;
 
   // For `ranks` of the tensor group: 3 cannot share 2 heads.

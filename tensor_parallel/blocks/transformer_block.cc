@@ -47,7 +47,8 @@ absl::Status CheckDropout(const ResidualDropout& dropout) {
 
 absl::StatusOr<TransformerBlock> TransformerBlock::Create(
     const TensorGroup& group, const ContextGroup& context,
-    const TransformerBlockOptions& options) {
+    const TransformerBlockOptions& options,
+    const std::optional<TensorGroup>& experts) {
   TESSERA_RETURN_IF_ERROR(CheckDropout(options.dropout));
   const AttentionOptions& common = options.attention;
   const NormOptions norm = {.width = common.width,
@@ -59,21 +60,43 @@ absl::StatusOr<TransformerBlock> TransformerBlock::Create(
   TESSERA_ASSIGN_OR_RETURN(Attention attention,
                            Attention::Create(group, context, common));
   TESSERA_ASSIGN_OR_RETURN(RmsNorm mlp_norm, RmsNorm::Create(group, norm));
-  TESSERA_ASSIGN_OR_RETURN(
-      GatedMlp mlp,
-      GatedMlp::Create(group, {.width = common.width,
-                               .hidden = options.hidden,
-                               .bias = options.mlp_bias,
-                               .dtype = common.dtype,
-                               .sequence_parallel = common.sequence_parallel,
-                               .overlap_chunks = common.overlap_chunks,
-                               .fp8 = common.fp8}));
   TransformerBlock block(group, context, options, std::move(attention_norm),
-                         std::move(attention), std::move(mlp_norm),
-                         std::move(mlp));
+                         std::move(attention), std::move(mlp_norm));
+  TESSERA_RETURN_IF_ERROR(block.CreateMlp(context.group, experts));
   std::vector<Parameter*> named;
   block.AppendParameters("", named);
   return block;
+}
+
+absl::Status TransformerBlock::CreateMlp(
+    const TensorGroup& context, const std::optional<TensorGroup>& experts) {
+  const AttentionOptions& common = options_.attention;
+  if (options_.moe.experts == 0) {
+    TESSERA_ASSIGN_OR_RETURN(
+        GatedMlp mlp,
+        GatedMlp::Create(group_, {.width = common.width,
+                                  .hidden = options_.hidden,
+                                  .bias = options_.mlp_bias,
+                                  .dtype = common.dtype,
+                                  .sequence_parallel = common.sequence_parallel,
+                                  .overlap_chunks = common.overlap_chunks,
+                                  .fp8 = common.fp8}));
+    mlp_.emplace(std::move(mlp));
+    return absl::OkStatus();
+  }
+  MoeOptions options = options_.moe;
+  options.width = common.width;
+  options.dtype = common.dtype;
+  options.sequence_parallel = common.sequence_parallel;
+  options.overlap_chunks = common.overlap_chunks;
+  TESSERA_ASSIGN_OR_RETURN(
+      MoeMlp moe,
+      MoeMlp::Create({.tensor = group_,
+                      .experts = experts.value_or(TensorGroup(group_.ops())),
+                      .context = context},
+                     options));
+  moe_.emplace(std::move(moe));
+  return absl::OkStatus();
 }
 
 void TransformerBlock::AppendParameters(std::string_view prefix,
@@ -84,7 +107,8 @@ void TransformerBlock::AppendParameters(std::string_view prefix,
   attention_norm_.AppendParameters(name("attention_norm"), parameters);
   attention_.AppendParameters(name("attention"), parameters);
   mlp_norm_.AppendParameters(name("mlp_norm"), parameters);
-  mlp_.AppendParameters(name("mlp"), parameters);
+  mlp_ ? mlp_->AppendParameters(name("mlp"), parameters)
+       : moe_->AppendParameters(name("mlp"), parameters);
 }
 
 absl::Status TransformerBlock::CheckTensor(std::string_view name,
@@ -179,6 +203,17 @@ absl::Status TransformerBlock::NormaliseMiddle(BlockActivations& a) {
                               a.mlp_norm_);
 }
 
+absl::Status TransformerBlock::ForwardMlp(TensorView y, BlockActivations& a) {
+  const TensorView input = a.mlp_input_.view();
+  if (mlp_) return mlp_->Forward(a.batch_.tokens, input, y, a.mlp_);
+  a.moe_.loss_tokens = a.batch_.sequences * length_;
+  TESSERA_RETURN_IF_ERROR(
+      moe_->Forward(a.batch_.tokens, a.batch_.sequences, input, y, a.moe_));
+  // Only in training.
+  if (a.first_sequence_) moe_->AddLoads(a.moe_);
+  return absl::OkStatus();
+}
+
 absl::Status TransformerBlock::Forward(
     int64_t sequences, ConstTensorView x, TensorView y, BlockActivations& a,
     std::optional<int64_t> first_sequence,
@@ -203,8 +238,7 @@ absl::Status TransformerBlock::Forward(
     a.attention_input_.Release();
   }
   TESSERA_RETURN_IF_ERROR(NormaliseMiddle(a));
-  TESSERA_RETURN_IF_ERROR(
-      mlp_.Forward(a.batch_.tokens, a.mlp_input_.view(), y, a.mlp_));
+  TESSERA_RETURN_IF_ERROR(ForwardMlp(y, a));
   TESSERA_RETURN_IF_ERROR(Drop(Sublayer::kMlp, a, y));
   TESSERA_RETURN_IF_ERROR(group_.ops().Add(a.middle_.view(), y));
   if (options_.recompute == Recompute::kFull) a.ClearAllButInput();
@@ -217,7 +251,27 @@ absl::Status TransformerBlock::ComputeAgain(BlockActivations& a) {
   if (a.middle_.held()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(ForwardAttention(a));
   TESSERA_RETURN_IF_ERROR(NormaliseMiddle(a));
-  return mlp_.ForwardActivations(a.batch_.tokens, a.mlp_input_.view(), a.mlp_);
+  const TensorView input = a.mlp_input_.view();
+  return mlp_ ? mlp_->ForwardActivations(a.batch_.tokens, input, a.mlp_)
+              : moe_->ForwardActivations(a.batch_.tokens, a.batch_.sequences,
+                                         input, a.moe_);
+}
+
+// The gradient of the MLP's input, and with `weights` those of its weights.
+absl::Status TransformerBlock::BackwardMlp(bool weights,
+                                           ConstTensorView gradient,
+                                           BlockActivations& a) {
+  const Partition& tokens = a.batch_.tokens;
+  const TensorView input = a.mlp_input_.view();
+  const TensorView input_gradient = a.mlp_input_gradient_.view();
+  if (mlp_) {
+    return weights
+               ? mlp_->Backward(tokens, gradient, input, input_gradient, a.mlp_)
+               : mlp_->BackwardInput(tokens, gradient, input_gradient, a.mlp_);
+  }
+  return weights
+             ? moe_->Backward(tokens, gradient, input, input_gradient, a.moe_)
+             : moe_->BackwardInput(tokens, gradient, input_gradient, a.moe_);
 }
 
 // The common begin of both backwards.
@@ -248,7 +302,6 @@ absl::Status TransformerBlock::StartBackward(ConstTensorView y_gradient,
 // what it needs is there.
 absl::Status TransformerBlock::Propagate(bool weights, TensorView x_gradient,
                                          BlockActivations& a) {
-  const Partition& tokens = a.batch_.tokens;
   const TensorView mlp_input = a.mlp_input_gradient_.view();
   const TensorView middle = a.middle_gradient_.view();
   const TensorView attention_input = a.attention_input_gradient_.view();
@@ -256,10 +309,7 @@ absl::Status TransformerBlock::Propagate(bool weights, TensorView x_gradient,
   TESSERA_ASSIGN_OR_RETURN(
       ConstTensorView gradient,
       GradientOf(Sublayer::kMlp, a, *a.output_gradient_view_, dropped));
-  TESSERA_RETURN_IF_ERROR(
-      weights ? mlp_.Backward(tokens, gradient, a.mlp_input_.view(), mlp_input,
-                              a.mlp_)
-              : mlp_.BackwardInput(tokens, gradient, mlp_input, a.mlp_));
+  TESSERA_RETURN_IF_ERROR(BackwardMlp(weights, gradient, a));
   if (weights) {
     TESSERA_RETURN_IF_ERROR(
         mlp_norm_.BackwardWeight(mlp_input, a.middle_.view(), a.mlp_norm_));
@@ -298,8 +348,11 @@ absl::Status TransformerBlock::BackwardWeight(BlockActivations& a) {
   TESSERA_ASSIGN_OR_RETURN(
       ConstTensorView gradient,
       GradientOf(Sublayer::kMlp, a, *a.output_gradient_view_, dropped));
-  TESSERA_RETURN_IF_ERROR(mlp_.BackwardWeight(a.batch_.tokens, gradient,
-                                              a.mlp_input_.view(), a.mlp_));
+  TESSERA_RETURN_IF_ERROR(
+      mlp_ ? mlp_->BackwardWeight(a.batch_.tokens, gradient,
+                                  a.mlp_input_.view(), a.mlp_)
+           : moe_->BackwardWeight(a.batch_.tokens, gradient,
+                                  a.mlp_input_.view(), a.moe_));
   TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardWeight(
       a.mlp_input_gradient_.view(), a.middle_.view(), a.mlp_norm_));
   TESSERA_ASSIGN_OR_RETURN(
@@ -326,7 +379,7 @@ absl::Status TransformerBlock::FinishGradients() {
   TESSERA_RETURN_IF_ERROR(attention_norm_.FinishGradients());
   TESSERA_RETURN_IF_ERROR(attention_.FinishGradients());
   TESSERA_RETURN_IF_ERROR(mlp_norm_.FinishGradients());
-  return mlp_.FinishGradients();
+  return mlp_ ? mlp_->FinishGradients() : moe_->FinishGradients();
 }
 
 }  // namespace tessera::tensor_parallel

@@ -16,6 +16,7 @@
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/attention.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
+#include "tensor_parallel/blocks/moe_mlp.h"
 #include "tensor_parallel/layers/norm.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
@@ -71,6 +72,7 @@ class BlockActivations {
         mlp_norm_(pool),
         mlp_input_(pool),
         mlp_(pool),
+        moe_(pool),
         output_gradient_(pool),
         mlp_input_gradient_(pool),
         middle_gradient_(pool),
@@ -84,10 +86,14 @@ class BlockActivations {
   int64_t bytes() const {
     return input_.bytes() + attention_norm_.bytes() + attention_input_.bytes() +
            attention_.bytes() + middle_.bytes() + mlp_norm_.bytes() +
-           mlp_input_.bytes() + mlp_.bytes() + output_gradient_.bytes() +
-           mlp_input_gradient_.bytes() + middle_gradient_.bytes() +
-           attention_input_gradient_.bytes();
+           mlp_input_.bytes() + mlp_.bytes() + moe_.bytes() +
+           output_gradient_.bytes() + mlp_input_gradient_.bytes() +
+           middle_gradient_.bytes() + attention_input_gradient_.bytes();
   }
+
+  // Before the backward of a block with a mixture of experts
+  // (MoeActivations::loss_scale).
+  void set_loss_scale(double scale) { moe_.loss_scale = scale; }
 
   // All that may be held between a forward and its backward, in an order that
   // stays. Whoever releases it puts it back before the backward, of the same
@@ -109,7 +115,11 @@ class BlockActivations {
             {&mlp_norm_.inverse},
             {&mlp_input_},
             {&mlp_.gate_up},
-            {&mlp_.product}};
+            {&mlp_.product},
+            {&moe_.logits},
+            {&moe_.input},
+            {&moe_.gate_up},
+            {&moe_.product}};
   }
 
   // Forgets the micro-batch, as after an error.
@@ -128,6 +138,7 @@ class BlockActivations {
     attention_.Clear();
     mlp_norm_.Clear();
     mlp_.Clear();
+    moe_.Clear();
     for (PooledTensor* tensor :
          {&attention_input_, &middle_, &mlp_input_, &output_gradient_,
           &mlp_input_gradient_, &middle_gradient_,
@@ -153,6 +164,7 @@ class BlockActivations {
   NormState mlp_norm_;
   PooledTensor mlp_input_;
   GatedMlpActivations mlp_;
+  MoeActivations moe_;
   // Gradients that BackwardInput leaves.
   PooledTensor output_gradient_;
   // A view of the tensor above, or of a borrowed one.
@@ -197,6 +209,9 @@ class BlockActivations {
 //   mlp.gate_up.weight      mlp.gate_proj, up_proj, by rows
 //   mlp.down.weight         mlp.down_proj
 //
+// With a mixture of experts (blocks/moe_mlp.h) its weights take the place of
+// those of the MLP: mlp.router.weight, mlp.experts.gate_up.weight and so on.
+//
 // Dropout masks depend on the seed, the layer and the place of a token in the
 // data alone: they are the same on every mesh, and where a forward is computed
 // again. Calls are collectives of both groups, one at a time.
@@ -215,6 +230,9 @@ struct TransformerBlockOptions {
   AttentionOptions attention = {};
   int64_t hidden = 0;
   bool mlp_bias = false;
+  // If it has experts, a mixture of them replaces the MLP; its width, type,
+  // sequence parallelism and overlap are those of the block.
+  MoeOptions moe = {};
   double norm_epsilon = 1e-5;
   Recompute recompute = Recompute::kNone;
   ResidualDropout dropout = {};
@@ -226,15 +244,19 @@ struct TransformerBlockOptions {
 
 class TransformerBlock {
  public:
-  // A collective of both groups. Errors as its layers.
+  // A collective of the groups. Errors as its layers. `experts` are the ranks
+  // that share a mixture of experts; without it each rank has all of them.
   static absl::StatusOr<TransformerBlock> Create(
       const TensorGroup& group, const ContextGroup& context,
-      const TransformerBlockOptions& options);
+      const TransformerBlockOptions& options,
+      const std::optional<TensorGroup>& experts = std::nullopt);
 
   RmsNorm& attention_norm() { return attention_norm_; }
   Attention& attention() { return attention_; }
   RmsNorm& mlp_norm() { return mlp_norm_; }
-  GatedMlp& mlp() { return mlp_; }
+  // Null where the block has the other one.
+  GatedMlp* mlp() { return mlp_ ? &*mlp_ : nullptr; }
+  MoeMlp* moe() { return moe_ ? &*moe_ : nullptr; }
   const TransformerBlockOptions& options() const { return options_; }
 
   // Good until the block is moved or gone.
@@ -274,15 +296,17 @@ class TransformerBlock {
   TransformerBlock(const TensorGroup& group, const ContextGroup& context,
                    const TransformerBlockOptions& options,
                    RmsNorm attention_norm, Attention attention,
-                   RmsNorm mlp_norm, GatedMlp mlp)
+                   RmsNorm mlp_norm)
       : group_(group),
         length_(context.layout.length()),
         positions_(context.layout.PositionsOf(context.group.rank())),
         options_(options),
         attention_norm_(std::move(attention_norm)),
         attention_(std::move(attention)),
-        mlp_norm_(std::move(mlp_norm)),
-        mlp_(std::move(mlp)) {}
+        mlp_norm_(std::move(mlp_norm)) {}
+
+  absl::Status CreateMlp(const TensorGroup& context,
+                         const std::optional<TensorGroup>& experts);
 
   absl::Status CheckTensor(std::string_view name, const ConstTensorView& x,
                            const TokenBatch& batch) const;
@@ -297,7 +321,10 @@ class TransformerBlock {
       ConstTensorView residual_gradient, PooledTensor& memory) const;
   absl::Status ForwardAttention(BlockActivations& activations);
   absl::Status NormaliseMiddle(BlockActivations& activations);
+  absl::Status ForwardMlp(TensorView y, BlockActivations& activations);
   absl::Status ComputeAgain(BlockActivations& activations);
+  absl::Status BackwardMlp(bool weights, ConstTensorView gradient,
+                           BlockActivations& activations);
   absl::Status StartBackward(ConstTensorView y_gradient,
                              const TensorView& x_gradient,
                              BlockActivations& activations);
@@ -311,7 +338,8 @@ class TransformerBlock {
   RmsNorm attention_norm_;
   Attention attention_;
   RmsNorm mlp_norm_;
-  GatedMlp mlp_;
+  std::optional<GatedMlp> mlp_;
+  std::optional<MoeMlp> moe_;
 };
 
 }  // namespace tessera::tensor_parallel

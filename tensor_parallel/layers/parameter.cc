@@ -83,6 +83,7 @@ absl::StatusOr<Parameter> Parameter::Create(const TensorGroup& group,
   parameter.gradient_.dtype = GradientDType(dtype);
   if (!group.has_weight_memory()) return parameter;
   TESSERA_RETURN_IF_ERROR(parameter.Allocate(group, parameter.value_));
+  if (!parameter.trainable()) return parameter;
   TESSERA_RETURN_IF_ERROR(parameter.Allocate(group, parameter.gradient_));
   return parameter;
 }
@@ -104,12 +105,10 @@ int64_t Parameter::element_count() const {
 absl::Status Parameter::Describe(std::vector<int64_t> shape,
                                  std::vector<ParameterRows> rows,
                                  bool replicated) {
-  Spec spec = {.name = name(),
-               .shape = std::move(shape),
-               .rows = std::move(rows),
-               .columns = columns(),
-               .replicated = replicated,
-               .dtype = dtype()};
+  Spec spec = spec_;
+  spec.shape = std::move(shape);
+  spec.rows = std::move(rows);
+  spec.replicated = replicated;
   TESSERA_RETURN_IF_ERROR(CheckHeld(spec));
   const auto same_size = [](const ParameterRows& a, const ParameterRows& b) {
     return a.range.size() == b.range.size();

@@ -17,8 +17,8 @@
 //
 // The values are [rows held, columns held] (or [elements held] for a vector):
 // the ranges of rows(), concatenated. The primary ranges of all ranks of the
-// tensor group cover the tensor exactly once; checkpoints write these, and
-// gradient norms count these.
+// tensor group (and of the expert group) cover the tensor exactly once;
+// checkpoints write these, and gradient norms count these.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_PARAMETER_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_PARAMETER_H_
 
@@ -66,6 +66,13 @@ class Parameter {
     IndexRange columns = {0, 1};  // {0, 1} for a vector.
     // Every rank of the tensor group holds all of it.
     bool replicated = false;
+    // Equal matrices, one after the other by rows (weights of experts).
+    int64_t matrices = 1;
+    // False: it has no gradient.
+    bool trainable = true;
+    // The ranks of an expert group hold different rows: those that hold the
+    // same are fewer than the data-parallel ranks.
+    bool expert_parallel = false;
     DType dtype = DType::kF32;  // f64, f32 or bf16.
   };
 
@@ -83,6 +90,9 @@ class Parameter {
   const std::vector<ParameterRows>& rows() const { return spec_.rows; }
   IndexRange columns() const { return spec_.columns; }
   bool replicated() const { return spec_.replicated; }
+  int64_t matrices() const { return spec_.matrices; }
+  bool trainable() const { return spec_.trainable; }
+  bool expert_parallel() const { return spec_.expert_parallel; }
   // Changes the description of the held rows: the same number of ranges, of the
   // same sizes. InvalidArgument as for Create.
   absl::Status Describe(std::vector<int64_t> shape,

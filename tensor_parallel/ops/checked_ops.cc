@@ -674,6 +674,18 @@ absl::Status CheckLossTerms(const LossTerms& terms, IndexRange held) {
   return absl::OkStatus();
 }
 
+absl::Status CheckRouter(std::string_view operation,
+                         const RouterOptions& options, int64_t experts) {
+  if (options.per_token < 1 || options.per_token > experts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(operation, ": ", options.per_token,
+                     " experts for a token; it should be at least 1 and at "
+                     "most their number, which is ",
+                     experts, "."));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckedOps::CrossEntropyGradient(
@@ -698,6 +710,98 @@ absl::Status CheckedOps::CrossEntropyGradient(
                                             terms, logits);
       },
       largest, sum, targets, scales, logits);
+}
+
+absl::Status CheckedOps::Route(const RouterOptions& options,
+                               ConstTensorView logits, ConstTensorView bias,
+                               TensorView weights, TensorView experts) {
+  OperandChecker check = Check("Route");
+  TESSERA_RETURN_IF_ERROR(check.Leads("logits", logits, 2));
+  const int64_t tokens = logits.shape()[0], count = logits.shape()[1];
+  TESSERA_RETURN_IF_ERROR(CheckRouter("Route", options, count));
+  check.ReadsStatistics("bias", bias, {{bias.element_count() == 0 ? 0 : count}})
+      .WritesStatistics("weights", weights, {{tokens, options.per_token}})
+      .WritesList("experts", experts, DType::kI64, tokens * options.per_token);
+  return Enqueue(
+      check,
+      [options](OpKernels& kernels, const ConstTensorView& logits,
+                const ConstTensorView& bias, const TensorView& weights,
+                const TensorView& experts) {
+        return kernels.Route(options, logits, bias, weights, experts);
+      },
+      logits, bias, weights, experts);
+}
+
+absl::Status CheckedOps::RouteGradient(const RouterOptions& options,
+                                       ConstTensorView logits,
+                                       ConstTensorView experts,
+                                       ConstTensorView weights_gradient,
+                                       ConstTensorView balance, double z_loss,
+                                       TensorView logits_gradient) {
+  OperandChecker check = Check("RouteGradient");
+  TESSERA_RETURN_IF_ERROR(check.Leads("logits", logits, 2));
+  const int64_t tokens = logits.shape()[0], count = logits.shape()[1];
+  TESSERA_RETURN_IF_ERROR(CheckRouter("RouteGradient", options, count));
+  const int64_t sequences = balance.rank() == 2 ? balance.shape()[0] : -1;
+  check.ReadsList("experts", experts, DType::kI64, tokens * options.per_token)
+      .ReadsStatistics("weights_gradient", weights_gradient,
+                       {{tokens, options.per_token}})
+      .ReadsStatistics("balance", balance,
+                       {{std::max<int64_t>(sequences, 0), count}})
+      .Requires(sequences == 0 || (sequences > 0 && tokens % sequences == 0),
+                absl::StrCat("\"balance\" is of ", sequences, " sequences of ",
+                             tokens,
+                             " tokens; give a number that divides "
+                             "them, or 0."))
+      .WritesStatistics("logits_gradient", logits_gradient, {{tokens, count}});
+  return Enqueue(
+      check,
+      [options, z_loss](OpKernels& kernels, const ConstTensorView& logits,
+                        const ConstTensorView& experts,
+                        const ConstTensorView& weights_gradient,
+                        const ConstTensorView& balance,
+                        const TensorView& logits_gradient) {
+        return kernels.RouteGradient(options, logits, experts, weights_gradient,
+                                     balance, z_loss, logits_gradient);
+      },
+      logits, experts, weights_gradient, balance, logits_gradient);
+}
+
+absl::Status CheckedOps::ScaleRows(ConstTensorView scales, ConstTensorView x,
+                                   TensorView y) {
+  OperandChecker check = Check("ScaleRows");
+  TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
+  check.ReadsStatistics("scales", scales, {{x.shape()[0]}})
+      .Writes("y", y, x.shape());
+  return Enqueue(
+      check,
+      [](OpKernels& kernels, const ConstTensorView& scales,
+         const ConstTensorView& x,
+         const TensorView& y) { return kernels.ScaleRows(scales, x, y); },
+      scales, x, y);
+}
+
+absl::Status CheckedOps::ScaleRowsGradient(ConstTensorView gradient,
+                                           ConstTensorView scales,
+                                           ConstTensorView x,
+                                           TensorView x_gradient,
+                                           TensorView scales_gradient) {
+  OperandChecker check = Check("ScaleRowsGradient");
+  TESSERA_RETURN_IF_ERROR(check.Leads("gradient", gradient, 2));
+  check.ReadsStatistics("scales", scales, {{gradient.shape()[0]}})
+      .Reads("x", x, gradient.shape())
+      .Writes("x_gradient", x_gradient, gradient.shape())
+      .WritesStatistics("scales_gradient", scales_gradient,
+                        {{gradient.shape()[0]}});
+  return Enqueue(
+      check,
+      [](OpKernels& kernels, const ConstTensorView& gradient,
+         const ConstTensorView& scales, const ConstTensorView& x,
+         const TensorView& x_gradient, const TensorView& scales_gradient) {
+        return kernels.ScaleRowsGradient(gradient, scales, x, x_gradient,
+                                         scales_gradient);
+      },
+      gradient, scales, x, x_gradient, scales_gradient);
 }
 
 absl::Status CheckedOps::Sum(double factor, ConstTensorView x,

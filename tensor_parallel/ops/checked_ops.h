@@ -95,6 +95,20 @@ class CheckedOps : public Ops {
                                     ConstTensorView scales,
                                     const LossTerms& terms,
                                     TensorView logits) override;
+  absl::Status Route(const RouterOptions& options, ConstTensorView logits,
+                     ConstTensorView bias, TensorView weights,
+                     TensorView experts) override;
+  absl::Status RouteGradient(const RouterOptions& options,
+                             ConstTensorView logits, ConstTensorView experts,
+                             ConstTensorView weights_gradient,
+                             ConstTensorView balance, double z_loss,
+                             TensorView logits_gradient) override;
+  absl::Status ScaleRows(ConstTensorView scales, ConstTensorView x,
+                         TensorView y) override;
+  absl::Status ScaleRowsGradient(ConstTensorView gradient,
+                                 ConstTensorView scales, ConstTensorView x,
+                                 TensorView x_gradient,
+                                 TensorView scales_gradient) override;
   absl::Status Sum(double factor, ConstTensorView x, TensorView total) override;
   absl::Status Attend(const AttentionBlock& block,
                       const AttentionState& state) override;

@@ -29,6 +29,7 @@ class CountingOps final : public Ops {
   explicit CountingOps(Queue& queue) : queue_(queue) {}
 
   Queue& queue() const override { return queue_; }
+  bool computes() const override { return false; }
   int64_t calls() const { return calls_; }
 
   absl::Status Gemm(const GemmOptions&, ConstTensorView, ConstTensorView,
@@ -114,6 +115,24 @@ class CountingOps final : public Ops {
                                     IndexRange, ConstTensorView,
                                     ConstTensorView, const LossTerms&,
                                     TensorView) override {
+    return Count();
+  }
+  absl::Status Route(const RouterOptions&, ConstTensorView, ConstTensorView,
+                     TensorView, TensorView) override {
+    return Count();
+  }
+  absl::Status RouteGradient(const RouterOptions&, ConstTensorView,
+                             ConstTensorView, ConstTensorView, ConstTensorView,
+                             double, TensorView) override {
+    return Count();
+  }
+  absl::Status ScaleRows(ConstTensorView, ConstTensorView,
+                         TensorView) override {
+    return Count();
+  }
+  absl::Status ScaleRowsGradient(ConstTensorView, ConstTensorView,
+                                 ConstTensorView, TensorView,
+                                 TensorView) override {
     return Count();
   }
   absl::Status Sum(double, ConstTensorView, TensorView) override {

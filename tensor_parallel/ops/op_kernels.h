@@ -135,6 +135,26 @@ class OpKernels {
                                             const ConstTensorView& scales,
                                             const LossTerms& terms,
                                             const TensorView& logits) = 0;
+  virtual absl::Status Route(const RouterOptions& options,
+                             const ConstTensorView& logits,
+                             const ConstTensorView& bias,
+                             const TensorView& weights,
+                             const TensorView& experts) = 0;
+  virtual absl::Status RouteGradient(const RouterOptions& options,
+                                     const ConstTensorView& logits,
+                                     const ConstTensorView& experts,
+                                     const ConstTensorView& weights_gradient,
+                                     const ConstTensorView& balance,
+                                     double z_loss,
+                                     const TensorView& logits_gradient) = 0;
+  virtual absl::Status ScaleRows(const ConstTensorView& scales,
+                                 const ConstTensorView& x,
+                                 const TensorView& y) = 0;
+  virtual absl::Status ScaleRowsGradient(const ConstTensorView& gradient,
+                                         const ConstTensorView& scales,
+                                         const ConstTensorView& x,
+                                         const TensorView& x_gradient,
+                                         const TensorView& scales_gradient) = 0;
   virtual absl::Status Sum(double factor, const ConstTensorView& x,
                            const TensorView& total) = 0;
   virtual absl::Status Attend(const AttentionBlock& block,

@@ -51,6 +51,23 @@ struct LossTerms {
   friend bool operator==(const LossTerms&, const LossTerms&) = default;
 };
 
+// How the experts of a token are chosen among all, and weighted (Shazeer et
+// al., arXiv 1701.06538; the sigmoid and its bias: DeepSeek-V3, arXiv
+// 2412.19437, section 2.1.2).
+enum class RouterScore {
+  kSoftmax,  // Over all experts.
+  kSigmoid,  // Of each expert by itself.
+};
+
+struct RouterOptions {
+  RouterScore score = RouterScore::kSoftmax;
+  int64_t per_token = 1;  // Experts of a token, at least 1.
+  bool normalise = true;  // The weights of a token add up to `scale`.
+  double scale = 1;
+
+  friend bool operator==(const RouterOptions&, const RouterOptions&) = default;
+};
+
 // Which keys a query sees. With contiguous or zigzag layouts of sequences over
 // ranks every pair of a chunk of queries and a chunk of keys is of one kind.
 enum class BlockKind {
@@ -148,6 +165,10 @@ class Ops {
 
   // The queue of all work.
   virtual Queue& queue() const = 0;
+
+  // False for operations that compute nothing (counting_ops.h): a layer whose
+  // shapes depend on values assumes some.
+  virtual bool computes() const { return true; }
 
   // The place in the source of the next calls, for errors of the device.
   void SetPlace(const SourcePlace& place) { place_ = place; }
@@ -294,6 +315,46 @@ class Ops {
       ConstTensorView largest, ConstTensorView sum, IndexRange held,
       ConstTensorView targets, ConstTensorView scales, const LossTerms& terms,
       TensorView logits) = 0;
+
+  // The experts of each token and their weights, from logits [tokens, experts]:
+  //   scores[t][e] = softmax or sigmoid of logits[t][e]
+  //   experts[t]   = the per_token experts with the largest scores[t][e] +
+  //                  bias[e], the largest first, of equal ones the first
+  //   weights[t]   = scale * scores[t][experts[t]], with `normalise` divided by
+  //                  the sum of the scores of the token's experts
+  // `bias` is [experts] or [0] (none); weights are [tokens, per_token]; both
+  // are statistics; experts are i64 of the same shape. Logits that are NaN are
+  // chosen last.
+  //
+  // The gradient sets `logits_gradient` [tokens, experts], statistics, to that
+  // of
+  //   sum of weights_gradient * weights
+  //       + sum of balance[s][e] * p[t][e] + sum of z_loss * l[t]^2
+  // where p are the scores divided by their sum over all experts, l the
+  // logarithm of the sum of exponentials of a token's logits, and s the token's
+  // sequence: `balance` is [sequences, experts], statistics, of as many tokens
+  // each, or [0, experts] (none). Which experts are chosen has no gradient.
+  virtual absl::Status Route(const RouterOptions& options,
+                             ConstTensorView logits, ConstTensorView bias,
+                             TensorView weights, TensorView experts) = 0;
+  virtual absl::Status RouteGradient(const RouterOptions& options,
+                                     ConstTensorView logits,
+                                     ConstTensorView experts,
+                                     ConstTensorView weights_gradient,
+                                     ConstTensorView balance, double z_loss,
+                                     TensorView logits_gradient) = 0;
+
+  // y[i] = scales[i] * x[i], rows of x [rows, n]; scales [rows] are statistics.
+  // The gradient sets scales_gradient[i] to the sum of gradient[i] * x[i], and
+  // x_gradient[i] to scales[i] * gradient[i]. y may be x; x_gradient may be
+  // `gradient`.
+  virtual absl::Status ScaleRows(ConstTensorView scales, ConstTensorView x,
+                                 TensorView y) = 0;
+  virtual absl::Status ScaleRowsGradient(ConstTensorView gradient,
+                                         ConstTensorView scales,
+                                         ConstTensorView x,
+                                         TensorView x_gradient,
+                                         TensorView scales_gradient) = 0;
 
   // total = factor * (x[0] + x[1] + ...), added in this order; x is f64 [n],
   // `total` f64 with one element.

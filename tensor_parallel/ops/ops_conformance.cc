@@ -295,6 +295,38 @@ class UploadingOps final : public Ops {
         },
         largest, sum, targets, scales, logits);
   }
+  absl::Status Route(const RouterOptions& options, ConstTensorView logits,
+                     ConstTensorView bias, TensorView weights,
+                     TensorView experts) override {
+    return Run([&](Ops& ops, auto... x) { return ops.Route(options, x...); },
+               logits, bias, weights, experts);
+  }
+  absl::Status RouteGradient(const RouterOptions& options,
+                             ConstTensorView logits, ConstTensorView experts,
+                             ConstTensorView weights_gradient,
+                             ConstTensorView balance, double z_loss,
+                             TensorView logits_gradient) override {
+    return Run(
+        [&](Ops& ops, ConstTensorView logits, ConstTensorView experts,
+            ConstTensorView weights_gradient, ConstTensorView balance,
+            TensorView logits_gradient) {
+          return ops.RouteGradient(options, logits, experts, weights_gradient,
+                                   balance, z_loss, logits_gradient);
+        },
+        logits, experts, weights_gradient, balance, logits_gradient);
+  }
+  absl::Status ScaleRows(ConstTensorView scales, ConstTensorView x,
+                         TensorView y) override {
+    return Run([](Ops& ops, auto... x) { return ops.ScaleRows(x...); }, scales,
+               x, y);
+  }
+  absl::Status ScaleRowsGradient(ConstTensorView gradient,
+                                 ConstTensorView scales, ConstTensorView x,
+                                 TensorView x_gradient,
+                                 TensorView scales_gradient) override {
+    return Run([](Ops& ops, auto... x) { return ops.ScaleRowsGradient(x...); },
+               gradient, scales, x, x_gradient, scales_gradient);
+  }
   absl::Status Sum(double factor, ConstTensorView x,
                    TensorView total) override {
     return Run([&](Ops& ops, auto... x) { return ops.Sum(factor, x...); }, x,

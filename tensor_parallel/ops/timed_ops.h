@@ -42,6 +42,7 @@ class TimedOps final : public Ops {
       : ops_(ops), clock_(clock), observer_(std::move(observer)) {}
 
   Queue& queue() const override { return ops_.queue(); }
+  bool computes() const override { return ops_.computes(); }
 
   absl::Status Gemm(const GemmOptions& options, ConstTensorView a,
                     ConstTensorView b, TensorView c) override {
@@ -193,6 +194,36 @@ class TimedOps final : public Ops {
     return Rest("CrossEntropyGradient", [&] {
       return ops_.CrossEntropyGradient(largest, sum, held, targets, scales,
                                        terms, logits);
+    });
+  }
+  absl::Status Route(const RouterOptions& options, ConstTensorView logits,
+                     ConstTensorView bias, TensorView weights,
+                     TensorView experts) override {
+    return Rest("Route", [&] {
+      return ops_.Route(options, logits, bias, weights, experts);
+    });
+  }
+  absl::Status RouteGradient(const RouterOptions& options,
+                             ConstTensorView logits, ConstTensorView experts,
+                             ConstTensorView weights_gradient,
+                             ConstTensorView balance, double z_loss,
+                             TensorView logits_gradient) override {
+    return Rest("RouteGradient", [&] {
+      return ops_.RouteGradient(options, logits, experts, weights_gradient,
+                                balance, z_loss, logits_gradient);
+    });
+  }
+  absl::Status ScaleRows(ConstTensorView scales, ConstTensorView x,
+                         TensorView y) override {
+    return Rest("ScaleRows", [&] { return ops_.ScaleRows(scales, x, y); });
+  }
+  absl::Status ScaleRowsGradient(ConstTensorView gradient,
+                                 ConstTensorView scales, ConstTensorView x,
+                                 TensorView x_gradient,
+                                 TensorView scales_gradient) override {
+    return Rest("ScaleRowsGradient", [&] {
+      return ops_.ScaleRowsGradient(gradient, scales, x, x_gradient,
+                                    scales_gradient);
     });
   }
   absl::Status Sum(double factor, ConstTensorView x,

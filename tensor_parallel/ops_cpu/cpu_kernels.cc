@@ -24,6 +24,7 @@
 #include "tensor_parallel/ops_cpu/fp8.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
 #include "tensor_parallel/ops_cpu/kernels.h"
+#include "tensor_parallel/ops_cpu/router.h"
 #include "tensor_parallel/random/dropout.h"
 #include "tensor_parallel/sharding/partition.h"
 
@@ -626,6 +627,68 @@ absl::Status CpuKernels::CrossEntropyGradient(
   job.result = RowsView(logits);
   RunByRows(*pool_, RunCrossEntropy, job, logits.shape()[1]);
   return absl::OkStatus();
+}
+
+absl::Status CpuKernels::Route(const RouterOptions& options,
+                               const ConstTensorView& logits,
+                               const ConstTensorView& bias,
+                               const TensorView& weights,
+                               const TensorView& experts) {
+  RunParts(*pool_, logits.shape()[0], logits.shape()[1],
+           [&](IndexRange tokens) {
+             RouteTokens(options, tokens, logits, bias, weights, experts);
+           });
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::RouteGradient(const RouterOptions& options,
+                                       const ConstTensorView& logits,
+                                       const ConstTensorView& experts,
+                                       const ConstTensorView& weights_gradient,
+                                       const ConstTensorView& balance,
+                                       double z_loss,
+                                       const TensorView& logits_gradient) {
+  RunParts(
+      *pool_, logits.shape()[0], logits.shape()[1], [&](IndexRange tokens) {
+        RouteTokensGradient(options, tokens, logits, experts, weights_gradient,
+                            balance, z_loss, logits_gradient);
+      });
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::ScaleRows(const ConstTensorView& scales,
+                                   const ConstTensorView& x,
+                                   const TensorView& y) {
+  RunByRows(*pool_, RunElementwise,
+            ElementwiseJob{.step = Step::kScaleRows,
+                           .x_type = x.dtype(),
+                           .y_type = y.dtype(),
+                           .rows = {0, x.shape()[0]},
+                           .n = x.shape()[1],
+                           .x = ConstRowsView(x),
+                           .z = ConstRowsView(scales.data(), 0),
+                           .y = RowsView(y)},
+            x.shape()[1]);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::ScaleRowsGradient(const ConstTensorView& gradient,
+                                           const ConstTensorView& scales,
+                                           const ConstTensorView& x,
+                                           const TensorView& x_gradient,
+                                           const TensorView& scales_gradient) {
+  const int64_t n = gradient.shape()[1];
+  RunByRows(*pool_, RunElementwise,
+            ElementwiseJob{.step = Step::kDots,
+                           .x_type = gradient.dtype(),
+                           .y_type = x.dtype(),
+                           .rows = {0, gradient.shape()[0]},
+                           .n = n,
+                           .x = ConstRowsView(gradient),
+                           .z = ConstRowsView(x),
+                           .y = RowsView(scales_gradient.data(), 0)},
+            n);
+  return ScaleRows(scales, gradient, x_gradient);
 }
 
 absl::Status CpuKernels::Sum(double factor, const ConstTensorView& x,

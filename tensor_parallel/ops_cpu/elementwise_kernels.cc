@@ -43,6 +43,14 @@ void ElementwiseRow(const ElementwiseJob& job, const X* x, Y* y) {
   }
 }
 
+template <typename X, typename Y>
+void ScaleRow(StatisticOf<Y> scale, int64_t n, const X* x, Y* y) {
+  const Block<StatisticOf<Y>> factor = SetBlock(scale);
+  ForEachBlock<Y>(n, [&](int64_t j, auto left) HWY_ATTR {
+    Store(Load(x + j, left) * factor, y + j, left);
+  });
+}
+
 template <typename X, typename Z>
 struct Product {
   HWY_INLINE Block<StatisticOf<X>> operator()(int64_t j, int64_t left) const {
@@ -63,6 +71,13 @@ void RunTyped(const ElementwiseJob& job) {
     for (int64_t i = job.rows.begin; i < job.rows.end; ++i) {
       dots[i] =
           SumOf<X>(Product<X, Y>{job.x.row<X>(i), job.z.row<Y>(i)}, job.n);
+    }
+    return;
+  }
+  if (job.step == Step::kScaleRows) {
+    const auto* const scales = job.z.row<StatisticOf<Y>>(0);
+    for (int64_t i = job.rows.begin; i < job.rows.end; ++i) {
+      ScaleRow(scales[i], job.n, job.x.row<X>(i), job.y.row<Y>(i));
     }
     return;
   }

@@ -25,6 +25,7 @@ struct ElementwiseJob {
     kAddToRows,  // y[i] += x[0]
     kAdd,        // y[i] += x[i]
     kScale,      // y[i] *= factor
+    kScaleRows,  // y[i] = z[0][i] * x[i], z of statistics
     kCast,       // y[i] = x[i]
     kSumRows,    // y[0] += the sum of x[i]
     kDots,       // y[0][i] = the sum of x[i] * z[i]

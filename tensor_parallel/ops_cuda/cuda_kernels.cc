@@ -22,6 +22,7 @@
 #include "tensor_parallel/ops_cuda/embedding.h"
 #include "tensor_parallel/ops_cuda/fp8.h"
 #include "tensor_parallel/ops_cuda/kernel_types.h"
+#include "tensor_parallel/ops_cuda/router.h"
 #include "tensor_parallel/ops_cuda/row_sums.h"
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
@@ -296,6 +297,41 @@ absl::Status CudaKernels::CrossEntropyGradient(
     const LossTerms& terms, const TensorView& logits) {
   return kernels::CrossEntropyGradient(stream_, largest, sum, held, targets,
                                        scales, terms, logits);
+}
+
+absl::Status CudaKernels::Route(const RouterOptions& options,
+                                const ConstTensorView& logits,
+                                const ConstTensorView& bias,
+                                const TensorView& weights,
+                                const TensorView& experts) {
+  return kernels::Route(stream_, options, logits, bias, weights, experts);
+}
+
+absl::Status CudaKernels::RouteGradient(const RouterOptions& options,
+                                        const ConstTensorView& logits,
+                                        const ConstTensorView& experts,
+                                        const ConstTensorView& weights_gradient,
+                                        const ConstTensorView& balance,
+                                        double z_loss,
+                                        const TensorView& logits_gradient) {
+  return kernels::RouteGradient(stream_, options, logits, experts,
+                                weights_gradient, balance, z_loss,
+                                logits_gradient);
+}
+
+absl::Status CudaKernels::ScaleRows(const ConstTensorView& scales,
+                                    const ConstTensorView& x,
+                                    const TensorView& y) {
+  return kernels::ScaleRows(stream_, scales, x, y);
+}
+
+absl::Status CudaKernels::ScaleRowsGradient(const ConstTensorView& gradient,
+                                            const ConstTensorView& scales,
+                                            const ConstTensorView& x,
+                                            const TensorView& x_gradient,
+                                            const TensorView& scales_gradient) {
+  return kernels::ScaleRowsGradient(stream_, gradient, scales, x, x_gradient,
+                                    scales_gradient);
 }
 
 absl::Status CudaKernels::Sum(double factor, const ConstTensorView& x,

@@ -122,6 +122,24 @@ class CudaKernels final : public OpKernels {
                                     const ConstTensorView& scales,
                                     const LossTerms& terms,
                                     const TensorView& logits) override;
+  absl::Status Route(const RouterOptions& options,
+                     const ConstTensorView& logits, const ConstTensorView& bias,
+                     const TensorView& weights,
+                     const TensorView& experts) override;
+  absl::Status RouteGradient(const RouterOptions& options,
+                             const ConstTensorView& logits,
+                             const ConstTensorView& experts,
+                             const ConstTensorView& weights_gradient,
+                             const ConstTensorView& balance, double z_loss,
+                             const TensorView& logits_gradient) override;
+  absl::Status ScaleRows(const ConstTensorView& scales,
+                         const ConstTensorView& x,
+                         const TensorView& y) override;
+  absl::Status ScaleRowsGradient(const ConstTensorView& gradient,
+                                 const ConstTensorView& scales,
+                                 const ConstTensorView& x,
+                                 const TensorView& x_gradient,
+                                 const TensorView& scales_gradient) override;
   absl::Status Sum(double factor, const ConstTensorView& x,
                    const TensorView& total) override;
   absl::Status Attend(const AttentionBlock& block,

@@ -1,0 +1,779 @@
+#include "tensor_parallel/blocks/moe_mlp.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+constexpr int64_t kGate = 0;
+constexpr int64_t kUp = 1;
+
+absl::Status CheckHeld(bool held, const char* pass) {
+  if (held) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("MoeMlp::", pass,
+                   " of activations that no forward has filled, or whose "
+                   "backward is done"));
+}
+
+absl::Status CheckOptions(const MoeOptions& options, int64_t ranks) {
+  const auto refuse = [](auto... parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a mixture of experts ", parts...));
+  };
+  if (options.width < 0 || options.hidden < 0 || options.shared_hidden < 0) {
+    return refuse("of width ", options.width, " with experts of ",
+                  options.hidden, " hidden units and a shared one of ",
+                  options.shared_hidden, "; 0 and more are allowed");
+  }
+  if (options.experts < 1 || options.experts % ranks != 0) {
+    return refuse("with ", options.experts, " experts over ", ranks,
+                  " ranks; give a multiple of the ranks");
+  }
+  if (options.router.per_token < 1 ||
+      options.router.per_token > options.experts) {
+    return refuse("that gives a token ", options.router.per_token,
+                  " experts; 1 to ", options.experts, " are allowed");
+  }
+  for (const double number :
+       {options.balance, options.z_loss, options.capacity}) {
+    if (number >= 0 && std::isfinite(number)) continue;
+    return refuse("with a coefficient or capacity of ", number,
+                  "; it should be at least 0 and finite");
+  }
+  return absl::OkStatus();
+}
+
+// The same numbers as a matrix of one column, and as a list.
+template <typename View>
+absl::StatusOr<View> ColumnOf(const View& list) {
+  return list.Reshape({{list.element_count(), 1}});
+}
+template <typename View>
+absl::StatusOr<View> ListOf(const View& column) {
+  return column.Reshape({{column.element_count()}});
+}
+
+}  // namespace
+
+int64_t DispatchPlan::received() const {
+  return std::accumulate(receive_rows.begin(), receive_rows.end(), int64_t{0});
+}
+
+void OrderByExpert(std::span<const int64_t> experts, int64_t most,
+                   std::vector<int64_t>& slots, std::vector<int64_t>& counts) {
+  std::fill(counts.begin(), counts.end(), 0);
+  for (const int64_t expert : experts) ++counts[static_cast<size_t>(expert)];
+  if (most >= 0) {
+    for (int64_t& count : counts) count = std::min(count, most);
+  }
+  std::vector<int64_t> next(counts.size() + 1);
+  std::partial_sum(counts.begin(), counts.end(), next.begin() + 1);
+  slots.resize(static_cast<size_t>(next.back()));
+  const std::vector<int64_t> ends(next.begin() + 1, next.end());
+  for (size_t slot = 0; slot < experts.size(); ++slot) {
+    const auto expert = static_cast<size_t>(experts[slot]);
+    if (next[expert] == ends[expert]) continue;
+    slots[static_cast<size_t>(next[expert]++)] = static_cast<int64_t>(slot);
+  }
+}
+
+int64_t MoeActivations::bytes() const {
+  int64_t bytes = shared.bytes();
+  for (const PooledTensor* tensor :
+       {&logits, &experts, &slots, &tokens, &places, &returns, &weights, &input,
+        &gate_up, &product, &output_gradient, &logits_gradient}) {
+    bytes += tensor->bytes();
+  }
+  return bytes;
+}
+
+void MoeActivations::Clear() {
+  for (PooledTensor* tensor :
+       {&logits, &experts, &slots, &tokens, &places, &returns, &weights, &input,
+        &gate_up, &product, &output_gradient, &logits_gradient}) {
+    tensor->Release();
+  }
+  shared.Clear();
+  plan = {};
+  sequence_loads.clear();
+}
+
+MoeMlp::MoeMlp(const MoeGroups& groups, const MoeOptions& options,
+               IndexRange units, Parameter router,
+               std::optional<Parameter> bias, Parameter gate_up, Parameter down,
+               std::optional<GatedMlp> shared)
+    : groups_(groups),
+      options_(options),
+      units_(units),
+      router_(std::move(router)),
+      bias_(std::move(bias)),
+      gate_up_(std::move(gate_up)),
+      down_(std::move(down)),
+      shared_(std::move(shared)),
+      staging_(std::make_shared<StagingPool>(groups.tensor.queue())),
+      loads_(static_cast<size_t>(options.experts)) {}
+
+absl::StatusOr<MoeMlp> MoeMlp::Create(const MoeGroups& groups,
+                                      const MoeOptions& options) {
+  TESSERA_RETURN_IF_ERROR(CheckOptions(options, groups.experts.size()));
+  const TensorGroup& tensor = groups.tensor;
+  const bool is_first = tensor.rank() == 0;
+  TESSERA_ASSIGN_OR_RETURN(
+      Parameter router,
+      Parameter::Create(tensor, {.name = "weight",
+                                 .shape = {options.experts, options.width},
+                                 .rows = {{{0, options.experts}, is_first}},
+                                 .columns = {0, options.width},
+                                 .replicated = true,
+                                 .dtype = options.dtype}));
+  std::optional<Parameter> bias;
+  if (options.router_bias) {
+    TESSERA_ASSIGN_OR_RETURN(
+        bias,
+        Parameter::Create(tensor, {.name = "bias",
+                                   .shape = {options.experts},
+                                   .rows = {{{0, options.experts}, is_first}},
+                                   .replicated = true,
+                                   .trainable = false,
+                                   .dtype = GradientDType(options.dtype)}));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Partition units,
+                           Partition::Balanced(options.hidden, tensor.size()));
+  const IndexRange mine = units.RangeOf(tensor.rank());
+  const int64_t count = options.experts / groups.experts.size();
+  const int64_t first = groups.experts.rank() * count;
+  const int64_t h = options.hidden;
+  std::vector<ParameterRows> gate_up_rows, down_rows;
+  for (int64_t e = first; e < first + count; ++e) {
+    for (const int64_t part : {2 * e * h, 2 * e * h + h}) {
+      gate_up_rows.push_back({{part + mine.begin, part + mine.end}});
+    }
+    down_rows.push_back({{e * options.width, (e + 1) * options.width}});
+  }
+  const bool is_parted = groups.experts.size() > 1;
+  TESSERA_ASSIGN_OR_RETURN(
+      Parameter gate_up,
+      Parameter::Create(tensor,
+                        {.name = "weight",
+                         .shape = {2 * options.experts * h, options.width},
+                         .rows = std::move(gate_up_rows),
+                         .columns = {0, options.width},
+                         .matrices = options.experts,
+                         .expert_parallel = is_parted,
+                         .dtype = options.dtype}));
+  TESSERA_ASSIGN_OR_RETURN(
+      Parameter down,
+      Parameter::Create(tensor, {.name = "weight",
+                                 .shape = {options.experts * options.width, h},
+                                 .rows = std::move(down_rows),
+                                 .columns = mine,
+                                 .matrices = options.experts,
+                                 .expert_parallel = is_parted,
+                                 .dtype = options.dtype}));
+  std::optional<GatedMlp> shared;
+  if (options.shared_hidden > 0) {
+    TESSERA_ASSIGN_OR_RETURN(
+        GatedMlp mlp,
+        GatedMlp::Create(tensor,
+                         {.width = options.width,
+                          .hidden = options.shared_hidden,
+                          .dtype = options.dtype,
+                          .sequence_parallel = options.sequence_parallel,
+                          .overlap_chunks = options.overlap_chunks}));
+    shared.emplace(std::move(mlp));
+  }
+  MoeMlp moe(groups, options, mine, std::move(router), std::move(bias),
+             std::move(gate_up), std::move(down), std::move(shared));
+  std::vector<Parameter*> named;
+  moe.AppendParameters("", named);
+  return moe;
+}
+
+void MoeMlp::AppendParameters(std::string_view prefix,
+                              std::vector<Parameter*>& parameters) {
+  const auto add = [&](Parameter& parameter, std::string_view name) {
+    parameter.Rename(ParameterName(prefix, name));
+    parameters.push_back(&parameter);
+  };
+  add(router_, "router.weight");
+  if (bias_) add(*bias_, "router.bias");
+  add(gate_up_, "experts.gate_up.weight");
+  add(down_, "experts.down.weight");
+  if (shared_) {
+    shared_->AppendParameters(ParameterName(prefix, "shared"), parameters);
+  }
+}
+
+absl::Status MoeMlp::CheckValues() const {
+  TESSERA_RETURN_IF_ERROR(router_.CheckValue());
+  if (bias_) TESSERA_RETURN_IF_ERROR(bias_->CheckValue());
+  TESSERA_RETURN_IF_ERROR(gate_up_.CheckValue());
+  return down_.CheckValue();
+}
+
+absl::Status MoeMlp::CheckGradients() const {
+  TESSERA_RETURN_IF_ERROR(router_.CheckGradient());
+  TESSERA_RETURN_IF_ERROR(gate_up_.CheckGradient());
+  return down_.CheckGradient();
+}
+
+absl::StatusOr<TensorView> MoeMlp::PartOf(TensorView gate_up,
+                                          int64_t part) const {
+  return gate_up.Narrow(1, part * units_.size(), units_.size());
+}
+
+// The tokens of all tensor ranks.
+absl::StatusOr<ConstTensorView> MoeMlp::AllTokens(const Partition& tokens,
+                                                  ConstTensorView mine,
+                                                  ReusableTensor& memory) {
+  if (!options_.sequence_parallel || groups_.tensor.size() == 1) {
+    TESSERA_RETURN_IF_ERROR(CheckTokenRows("the tensor", mine, tokens.size()));
+    return mine;
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView all,
+      memory.Get(options_.dtype, {{tokens.size(), options_.width}}));
+  TESSERA_RETURN_IF_ERROR(groups_.tensor.GatherTokens(tokens, mine, all));
+  return ConstTensorView(all);
+}
+
+absl::Status MoeMlp::Upload(std::span<const int64_t> numbers,
+                            PooledTensor& list) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView target,
+      list.Reserve(DType::kI64, {{static_cast<int64_t>(numbers.size())}}));
+  return staging_->Upload(
+      std::as_bytes(numbers),
+      {target.data(), static_cast<size_t>(target.size_in_bytes())});
+}
+
+// Sets the logits and experts of each token, its weights, and where rows go.
+absl::Status MoeMlp::Route(ConstTensorView x, int64_t sequences,
+                           PooledTensor& weights, MoeActivations& a) {
+  const int64_t tokens = x.shape()[0], k = options_.router.per_token;
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView logits,
+      a.logits.Reserve(statistics(), {{tokens, options_.experts}}));
+  TESSERA_RETURN_IF_ERROR(
+      ops().Gemm({.transpose_b = true}, x, router_.value(), logits));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView experts,
+                           a.experts.Reserve(DType::kI64, {{tokens, k}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView of_tokens,
+                           weights.Reserve(statistics(), {{tokens, k}}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const ConstTensorView none,
+      ConstTensorView::Create({logits.data(), 0}, statistics(), {{0}},
+                              logits.kind()));
+  TESSERA_RETURN_IF_ERROR(ops().Route(
+      options_.router, logits, bias_ ? ConstTensorView(bias_->value()) : none,
+      of_tokens, experts));
+  return Plan(tokens, sequences, a);
+}
+
+absl::Status MoeMlp::Plan(int64_t tokens, int64_t sequences,
+                          MoeActivations& a) {
+  const int64_t k = options_.router.per_token, all = options_.experts;
+  if (sequences < 0 || (sequences == 0 ? tokens : tokens % sequences) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a mixture of experts for ", tokens, " tokens of ",
+                     sequences, " sequences; give sequences of one length"));
+  }
+  std::vector<int64_t> experts(static_cast<size_t>(tokens * k));
+  if (ops().computes()) {
+    const TensorView view = a.experts.view();
+    TESSERA_ASSIGN_OR_RETURN(
+        const Download download,
+        staging_->StartDownload(
+            {view.data(), static_cast<size_t>(view.size_in_bytes())}));
+    TESSERA_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
+                             download.Wait());
+    std::copy_n(bytes.data(), bytes.size(),
+                reinterpret_cast<std::byte*>(experts.data()));
+  } else {
+    // All experts alike.
+    for (size_t i = 0; i < experts.size(); ++i) {
+      experts[i] = static_cast<int64_t>(i) % all;
+    }
+  }
+  const int64_t length = sequences == 0 ? 1 : tokens / sequences;
+  a.sequence_loads.assign(static_cast<size_t>(sequences * all), 0);
+  for (size_t i = 0; i < experts.size(); ++i) {
+    if (experts[i] < 0 || experts[i] >= all) {
+      return absl::InternalError(
+          absl::StrCat("the router chose expert ", experts[i], " of ", all));
+    }
+    const int64_t sequence = static_cast<int64_t>(i) / k / length;
+    ++a.sequence_loads[static_cast<size_t>(sequence * all + experts[i])];
+  }
+  const int64_t most =
+      options_.capacity == 0
+          ? -1
+          : static_cast<int64_t>(
+                std::ceil(options_.capacity * static_cast<double>(tokens * k) /
+                          static_cast<double>(all)));
+  std::vector<int64_t> counts(static_cast<size_t>(all));
+  OrderByExpert(experts, most, a.plan.slots, counts);
+  TESSERA_RETURN_IF_ERROR(ExchangeCounts(counts, a.plan));
+  TESSERA_RETURN_IF_ERROR(Upload(a.plan.slots, a.slots));
+  std::vector<int64_t> numbers = a.plan.slots;
+  for (int64_t& slot : numbers) slot /= k;
+  TESSERA_RETURN_IF_ERROR(Upload(numbers, a.tokens));
+  if (a.plan.places.empty()) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(Upload(a.plan.places, a.places));
+  numbers.resize(a.plan.places.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    numbers[static_cast<size_t>(a.plan.places[i])] = static_cast<int64_t>(i);
+  }
+  return Upload(numbers, a.returns);
+}
+
+// From the rows for each expert of all.
+absl::Status MoeMlp::ExchangeCounts(const std::vector<int64_t>& counts,
+                                    DispatchPlan& plan) const {
+  const int64_t ranks = groups_.experts.size(), own = local_experts();
+  std::vector<int64_t> received = counts;  // By rank, and its experts.
+  if (ranks > 1) {
+    TESSERA_RETURN_IF_ERROR(groups_.experts.communicator()->host().AllToAll(
+        collectives::ConstBuffer(std::span(counts)),
+        collectives::Buffer(std::span(received))));
+  }
+  if (!ops().computes()) {
+    const auto first = counts.begin() + groups_.experts.rank() * own;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      std::copy_n(first, own, received.begin() + rank * own);
+    }
+  }
+  const auto sum = [own](const std::vector<int64_t>& all, int64_t rank) {
+    const auto begin = all.begin() + rank * own;
+    return std::accumulate(begin, begin + own, int64_t{0});
+  };
+  plan.send_rows.clear();
+  plan.receive_rows.clear();
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    plan.send_rows.push_back(sum(counts, rank));
+    plan.receive_rows.push_back(sum(received, rank));
+  }
+  plan.expert_rows.assign(static_cast<size_t>(own), 0);
+  plan.places.clear();
+  for (int64_t expert = 0; expert < own; ++expert) {
+    int64_t place = 0;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      for (int64_t other = 0; other < own; ++other) {
+        const int64_t rows = received[static_cast<size_t>(rank * own + other)];
+        if (other == expert) {
+          plan.expert_rows[static_cast<size_t>(expert)] += rows;
+          for (int64_t i = 0; i < rows && ranks > 1 && own > 1; ++i) {
+            plan.places.push_back(place + i);
+          }
+        }
+        place += rows;
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// `result` = the rows that other ranks sent; with `back` those that they
+// return.
+absl::Status MoeMlp::Exchange(ConstTensorView rows, bool back,
+                              const DispatchPlan& plan,
+                              TensorView result) const {
+  const int64_t width = rows.shape()[1];
+  std::vector<int64_t> send = back ? plan.receive_rows : plan.send_rows;
+  std::vector<int64_t> receive = back ? plan.send_rows : plan.receive_rows;
+  for (int64_t& count : send) count *= width;
+  for (int64_t& count : receive) count *= width;
+  return groups_.experts.communicator()->RunOn(
+      groups_.experts.queue(),
+      collectives::AllToAllOf(
+          collectives::ConstBuffer(rows.data(), rows.element_count(),
+                                   rows.dtype()),
+          collectives::Buffer(result.data(), result.element_count(),
+                              result.dtype()),
+          std::move(send), std::move(receive)));
+}
+
+// `result` = the rows of this rank's experts, in their order, of a table with a
+// row for each token, or for each slot.
+absl::Status MoeMlp::Dispatch(ConstTensorView table, bool by_slot,
+                              const MoeActivations& a, PooledTensor& result) {
+  const int64_t width = table.shape()[1];
+  const auto sent = static_cast<int64_t>(a.plan.slots.size());
+  const int64_t received = a.plan.received();
+  const ConstTensorView ids = by_slot ? a.slots.view() : a.tokens.view();
+  TESSERA_ASSIGN_OR_RETURN(const TensorView rows,
+                           result.Reserve(table.dtype(), {{received, width}}));
+  const bool travels = groups_.experts.size() > 1;
+  PooledTensor chosen(result.pool());
+  TensorView gathered = rows;
+  if (travels) {
+    TESSERA_ASSIGN_OR_RETURN(gathered,
+                             chosen.Reserve(table.dtype(), {{sent, width}}));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      ops().GatherRows(table, {0, table.shape()[0]}, ids, gathered));
+  if (!travels) return absl::OkStatus();
+  if (a.plan.places.empty()) {
+    return Exchange(gathered, /*back=*/false, a.plan, rows);
+  }
+  PooledTensor arrived(result.pool());
+  TESSERA_ASSIGN_OR_RETURN(const TensorView by_rank,
+                           arrived.Reserve(table.dtype(), {{received, width}}));
+  TESSERA_RETURN_IF_ERROR(Exchange(gathered, /*back=*/false, a.plan, by_rank));
+  return ops().GatherRows(by_rank, {0, received}, a.places.view(), rows);
+}
+
+// `result` = the rows that this rank sent, in their order, from those of all
+// ranks' experts.
+absl::Status MoeMlp::Return(ConstTensorView rows, const MoeActivations& a,
+                            PooledTensor& result) {
+  const int64_t width = rows.shape()[1];
+  const auto sent = static_cast<int64_t>(a.plan.slots.size());
+  TESSERA_ASSIGN_OR_RETURN(const TensorView returned,
+                           result.Reserve(rows.dtype(), {{sent, width}}));
+  if (groups_.experts.size() == 1) return ops().Copy(rows, returned);
+  if (a.plan.places.empty()) {
+    return Exchange(rows, /*back=*/true, a.plan, returned);
+  }
+  PooledTensor memory(result.pool());
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView by_rank,
+      memory.Reserve(rows.dtype(), {{a.plan.received(), width}}));
+  TESSERA_RETURN_IF_ERROR(ops().GatherRows(rows, {0, a.plan.received()},
+                                           a.returns.view(), by_rank));
+  return Exchange(by_rank, /*back=*/true, a.plan, returned);
+}
+
+// Memory for sums over the experts of each token, of statistics: `mine` if it
+// can hold them.
+absl::StatusOr<TensorView> MoeMlp::AllSums(int64_t tokens, TensorView mine) {
+  const bool is_whole =
+      !options_.sequence_parallel || groups_.tensor.size() == 1;
+  if (is_whole && options_.dtype == statistics()) return mine;
+  return sums_.Get(statistics(), {{tokens, options_.width}});
+}
+
+// `mine` = this rank's tokens of the sum of all tensor ranks' `all`.
+absl::Status MoeMlp::Distribute(const Partition& tokens, TensorView all,
+                                TensorView mine) {
+  const bool parts = options_.sequence_parallel && groups_.tensor.size() > 1;
+  TensorView rounded = all;
+  if (all.dtype() != options_.dtype) {
+    rounded = mine;
+    if (parts) {
+      TESSERA_ASSIGN_OR_RETURN(
+          rounded,
+          all_y_.Get(options_.dtype, {{tokens.size(), options_.width}}));
+    }
+    TESSERA_RETURN_IF_ERROR(ops().Cast(all, rounded));
+  }
+  return parts ? groups_.tensor.ScatterSums(tokens, rounded, mine)
+               : groups_.tensor.SumOver(mine);
+}
+
+// `sum` = for each token the sum of the rows that its experts have.
+absl::Status MoeMlp::Combine(ConstTensorView rows, const Partition& tokens,
+                             const MoeActivations& a, TensorView sum) {
+  PooledTensor memory(a.tokens.pool());
+  TESSERA_RETURN_IF_ERROR(Return(rows, a, memory));
+  TESSERA_RETURN_IF_ERROR(ops().Fill(0, sum));
+  return ops().AddRows(memory.view(), {0, tokens.size()}, a.tokens.view(), sum);
+}
+
+template <typename Product>
+absl::Status MoeMlp::ForEachExpert(const DispatchPlan& plan,
+                                   const Product& product) {
+  int64_t first = 0;
+  for (int64_t expert = 0; expert < local_experts(); ++expert) {
+    const int64_t rows = plan.expert_rows[static_cast<size_t>(expert)];
+    if (rows > 0) TESSERA_RETURN_IF_ERROR(product(expert, first, rows));
+    first += rows;
+  }
+  return absl::OkStatus();
+}
+
+// The product of each expert's rows and its part of the weights.
+absl::Status MoeMlp::Multiply(const DispatchPlan& plan,
+                              const GemmOptions& options, ConstTensorView rows,
+                              ConstTensorView weights, TensorView result) {
+  const int64_t height = weights.shape()[0] / local_experts();
+  return ForEachExpert(
+      plan, [&](int64_t expert, int64_t first, int64_t count) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const ConstTensorView a,
+                                 rows.Narrow(0, first, count));
+        TESSERA_ASSIGN_OR_RETURN(const ConstTensorView b,
+                                 weights.Narrow(0, expert * height, height));
+        TESSERA_ASSIGN_OR_RETURN(const TensorView c,
+                                 result.Narrow(0, first, count));
+        return ops().Gemm(options, a, b, c);
+      });
+}
+
+absl::Status MoeMlp::AddProducts(const DispatchPlan& plan,
+                                 ConstTensorView gradient,
+                                 ConstTensorView input,
+                                 TensorView weights_gradient) {
+  const int64_t height = weights_gradient.shape()[0] / local_experts();
+  return ForEachExpert(
+      plan, [&](int64_t expert, int64_t first, int64_t count) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const ConstTensorView a,
+                                 gradient.Narrow(0, first, count));
+        TESSERA_ASSIGN_OR_RETURN(const ConstTensorView b,
+                                 input.Narrow(0, first, count));
+        TESSERA_ASSIGN_OR_RETURN(
+            const TensorView c,
+            weights_gradient.Narrow(0, expert * height, height));
+        return ops().Gemm({.transpose_a = true, .beta = 1}, a, b, c);
+      });
+}
+
+absl::Status MoeMlp::ForwardActivations(const Partition& tokens,
+                                        int64_t sequences, ConstTensorView x,
+                                        MoeActivations& a) {
+  TESSERA_RETURN_IF_ERROR(CheckValues());
+  if (shared_) {
+    TESSERA_RETURN_IF_ERROR(shared_->ForwardActivations(tokens, x, a.shared));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all,
+                           AllTokens(tokens, x, all_x_));
+  PooledTensor weights(a.logits.pool());
+  TESSERA_RETURN_IF_ERROR(Route(all, sequences, weights, a));
+  TESSERA_RETURN_IF_ERROR(Dispatch(all, /*by_slot=*/false, a, a.input));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView by_slot,
+                           ColumnOf(ConstTensorView(weights.view())));
+  TESSERA_RETURN_IF_ERROR(Dispatch(by_slot, /*by_slot=*/true, a, a.weights));
+  const int64_t rows = a.plan.received();
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView both,
+      a.gate_up.Reserve(options_.dtype, {{rows, 2 * units_.size()}}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView product,
+      a.product.Reserve(options_.dtype, {{rows, units_.size()}}));
+  TESSERA_RETURN_IF_ERROR(Multiply(a.plan, {.transpose_b = true},
+                                   a.input.view(), gate_up_.value(), both));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView gate, PartOf(both, kGate));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView up, PartOf(both, kUp));
+  return ops().SwiGlu(gate, up, product);
+}
+
+absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
+                             ConstTensorView x, TensorView y,
+                             MoeActivations& a) {
+  TESSERA_RETURN_IF_ERROR(ForwardActivations(tokens, sequences, x, a));
+  TensorPool& pool = a.logits.pool();
+  const int64_t rows = a.plan.received();
+  PooledTensor weighted(pool), output(pool);
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView product,
+      weighted.Reserve(options_.dtype, {{rows, units_.size()}}));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights,
+                           ListOf(ConstTensorView(a.weights.view())));
+  TESSERA_RETURN_IF_ERROR(ops().ScaleRows(weights, a.product.view(), product));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView outputs,
+      output.Reserve(options_.dtype, {{rows, options_.width}}));
+  TESSERA_RETURN_IF_ERROR(
+      Multiply(a.plan, {.transpose_b = true}, product, down_.value(), outputs));
+  weighted.Release();
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, AllSums(tokens.size(), y));
+  TESSERA_RETURN_IF_ERROR(Combine(outputs, tokens, a, sum));
+  TESSERA_RETURN_IF_ERROR(Distribute(tokens, sum, y));
+  if (!shared_) return absl::OkStatus();
+  PooledTensor common(pool);
+  TESSERA_ASSIGN_OR_RETURN(const TensorView of_shared,
+                           common.Reserve(options_.dtype, y.shape()));
+  TESSERA_RETURN_IF_ERROR(shared_->ForwardOutput(tokens, of_shared, a.shared));
+  return ops().Add(of_shared, y);
+}
+
+// The slopes of the balance of each sequence; none for tensor ranks after the
+// first, whose gradients are summed.
+absl::StatusOr<ConstTensorView> MoeMlp::Balance(const MoeActivations& a,
+                                                PooledTensor& memory) {
+  const auto all = static_cast<size_t>(options_.experts);
+  const size_t sequences =
+      options_.balance == 0 ? 0 : a.sequence_loads.size() / all;
+  std::vector<int64_t> loads(sequences * all);
+  std::copy_n(a.sequence_loads.begin(), loads.size(), loads.begin());
+  if (sequences > 0 && groups_.context.size() > 1) {
+    TESSERA_RETURN_IF_ERROR(groups_.context.communicator()->host().AllReduce(
+        collectives::Buffer(std::span(loads)), collectives::Reduction::Sum()));
+  }
+  const bool counts = sequences > 0 && groups_.tensor.rank() == 0;
+  const int64_t shape[] = {counts ? static_cast<int64_t>(sequences) : 0,
+                           options_.experts};
+  TESSERA_ASSIGN_OR_RETURN(const TensorView slopes,
+                           memory.Reserve(statistics(), shape));
+  if (!counts) return ConstTensorView(slopes);
+  std::vector<double> values;
+  for (size_t s = 0; s < sequences; ++s) {
+    const auto begin = loads.begin() + static_cast<int64_t>(s * all);
+    const auto choices = static_cast<double>(
+        std::accumulate(begin, begin + options_.experts, int64_t{0}));
+    const double length =
+        choices / static_cast<double>(options_.router.per_token);
+    const double factor = options_.balance * a.loss_scale *
+                          static_cast<double>(options_.experts) /
+                          (choices * length * static_cast<double>(sequences));
+    for (size_t e = 0; e < all; ++e) {
+      values.push_back(factor * static_cast<double>(loads[s * all + e]));
+    }
+  }
+  const std::span<std::byte> target = {
+      slopes.data(), static_cast<size_t>(slopes.size_in_bytes())};
+  if (statistics() == DType::kF64) {
+    TESSERA_RETURN_IF_ERROR(
+        staging_->Upload(std::as_bytes(std::span(values)), target));
+  } else {
+    const std::vector<float> rounded(values.begin(), values.end());
+    TESSERA_RETURN_IF_ERROR(
+        staging_->Upload(std::as_bytes(std::span(rounded)), target));
+  }
+  return ConstTensorView(slopes);
+}
+
+absl::Status MoeMlp::BackwardInput(const Partition& tokens,
+                                   ConstTensorView y_gradient,
+                                   TensorView x_gradient, MoeActivations& a) {
+  TESSERA_RETURN_IF_ERROR(CheckValues());
+  TESSERA_RETURN_IF_ERROR(CheckHeld(a.held(), "BackwardInput"));
+  TensorPool& pool = a.logits.pool();
+  const int64_t rows = a.plan.received(), count = tokens.size();
+  const int64_t k = options_.router.per_token;
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all,
+                           AllTokens(tokens, y_gradient, all_y_));
+  TESSERA_RETURN_IF_ERROR(
+      Dispatch(all, /*by_slot=*/false, a, a.output_gradient));
+  // Of the experts.
+  PooledTensor product_memory(pool), weights_memory(pool), input_memory(pool);
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView product_gradient,
+      product_memory.Reserve(options_.dtype, {{rows, units_.size()}}));
+  TESSERA_RETURN_IF_ERROR(Multiply(a.plan, {}, a.output_gradient.view(),
+                                   down_.value(), product_gradient));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView weights_gradient,
+                           weights_memory.Reserve(statistics(), {{rows, 1}}));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights,
+                           ListOf(ConstTensorView(a.weights.view())));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView weight_slopes,
+                           ListOf(weights_gradient));
+  TESSERA_RETURN_IF_ERROR(
+      ops().ScaleRowsGradient(product_gradient, weights, a.product.view(),
+                              product_gradient, weight_slopes));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView gate,
+                           PartOf(a.gate_up.view(), kGate));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView up, PartOf(a.gate_up.view(), kUp));
+  TESSERA_RETURN_IF_ERROR(
+      ops().SwiGluGradient(product_gradient, gate, up, gate, up));
+  product_memory.Release();
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView input_gradient,
+      input_memory.Reserve(options_.dtype, {{rows, options_.width}}));
+  TESSERA_RETURN_IF_ERROR(
+      Multiply(a.plan, {}, a.gate_up.view(), gate_up_.value(), input_gradient));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, AllSums(count, x_gradient));
+  TESSERA_RETURN_IF_ERROR(Combine(input_gradient, tokens, a, sum));
+  input_memory.Release();
+  // Of the router.
+  PooledTensor returned(pool), of_tokens(pool), balance(pool), logits(pool);
+  TESSERA_RETURN_IF_ERROR(Return(weights_gradient, a, returned));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView by_token,
+                           of_tokens.Reserve(statistics(), {{count, k}}));
+  TESSERA_RETURN_IF_ERROR(ops().Fill(0, by_token));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView by_slot, ColumnOf(by_token));
+  TESSERA_RETURN_IF_ERROR(
+      ops().AddRows(returned.view(), {0, count * k}, a.slots.view(), by_slot));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView slopes, Balance(a, balance));
+  const int64_t shape[] = {count, options_.experts};
+  TESSERA_ASSIGN_OR_RETURN(const TensorView logits_gradient,
+                           a.logits_gradient.Reserve(options_.dtype, shape));
+  TensorView exact = logits_gradient;
+  if (options_.dtype != statistics()) {
+    TESSERA_ASSIGN_OR_RETURN(exact, logits.Reserve(statistics(), shape));
+  }
+  const int64_t tokens_of_loss = a.loss_tokens == 0 ? count : a.loss_tokens;
+  const double z_loss =
+      groups_.tensor.rank() == 0 && count > 0
+          ? options_.z_loss * a.loss_scale / static_cast<double>(tokens_of_loss)
+          : 0;
+  TESSERA_RETURN_IF_ERROR(ops().RouteGradient(options_.router, a.logits.view(),
+                                              a.experts.view(), by_token,
+                                              slopes, z_loss, exact));
+  if (options_.dtype != statistics()) {
+    TESSERA_RETURN_IF_ERROR(ops().Cast(exact, logits_gradient));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      ops().Gemm({.beta = 1}, logits_gradient, router_.value(), sum));
+  TESSERA_RETURN_IF_ERROR(Distribute(tokens, sum, x_gradient));
+  if (!shared_) return absl::OkStatus();
+  PooledTensor common(pool);
+  TESSERA_ASSIGN_OR_RETURN(const TensorView of_shared,
+                           common.Reserve(options_.dtype, x_gradient.shape()));
+  TESSERA_RETURN_IF_ERROR(
+      shared_->BackwardInput(tokens, y_gradient, of_shared, a.shared));
+  return ops().Add(of_shared, x_gradient);
+}
+
+absl::Status MoeMlp::BackwardWeight(const Partition& tokens,
+                                    ConstTensorView y_gradient,
+                                    ConstTensorView x, MoeActivations& a) {
+  TESSERA_RETURN_IF_ERROR(CheckGradients());
+  TESSERA_RETURN_IF_ERROR(
+      CheckHeld(a.output_gradient.held(), "BackwardWeight"));
+  if (shared_) {
+    TESSERA_RETURN_IF_ERROR(
+        shared_->BackwardWeight(tokens, y_gradient, x, a.shared));
+  }
+  PooledTensor weighted(a.logits.pool());
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView product,
+      weighted.Reserve(options_.dtype, a.product.view().shape()));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights,
+                           ListOf(ConstTensorView(a.weights.view())));
+  TESSERA_RETURN_IF_ERROR(ops().ScaleRows(weights, a.product.view(), product));
+  TESSERA_RETURN_IF_ERROR(
+      AddProducts(a.plan, a.output_gradient.view(), product, down_.gradient()));
+  TESSERA_RETURN_IF_ERROR(AddProducts(a.plan, a.gate_up.view(), a.input.view(),
+                                      gate_up_.gradient()));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all,
+                           AllTokens(tokens, x, all_x_));
+  TESSERA_RETURN_IF_ERROR(ops().Gemm({.transpose_a = true, .beta = 1},
+                                     a.logits_gradient.view(), all,
+                                     router_.gradient()));
+  a.Clear();
+  return absl::OkStatus();
+}
+
+absl::Status MoeMlp::Backward(const Partition& tokens,
+                              ConstTensorView y_gradient, ConstTensorView x,
+                              TensorView x_gradient, MoeActivations& a) {
+  TESSERA_RETURN_IF_ERROR(CheckGradients());
+  TESSERA_RETURN_IF_ERROR(BackwardInput(tokens, y_gradient, x_gradient, a));
+  return BackwardWeight(tokens, y_gradient, x, a);
+}
+
+absl::Status MoeMlp::FinishGradients() {
+  TESSERA_RETURN_IF_ERROR(CheckGradients());
+  if (shared_) TESSERA_RETURN_IF_ERROR(shared_->FinishGradients());
+  return groups_.tensor.SumOver(router_.gradient());
+}
+
+void MoeMlp::AddLoads(const MoeActivations& a) {
+  for (size_t i = 0; i < a.sequence_loads.size(); ++i) {
+    loads_[i % loads_.size()] += a.sequence_loads[i];
+  }
+}
+
+}  // namespace tessera::tensor_parallel

@@ -1,0 +1,281 @@
+// MoeMlp: a mixture of experts as the feed-forward half of a block (Shazeer et
+// al., arXiv 1701.06538; Jiang et al., Mixtral of Experts, arXiv 2401.04088):
+// a router chooses some of many gated MLPs for each token,
+//
+//   y[t] = sum of weights[t][i] * expert[experts[t][i]](x[t])   (+
+//   shared(x[t]))
+//
+// over the ranks of an expert group, each of which has some of the experts, and
+// of a tensor group, each of which has some hidden units of every expert.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto moe, MoeMlp::Create({.tensor = tensor, .experts = experts,
+//                                 .context = context},
+//                                {.width = 512, .experts = 64, .hidden = 256,
+//                                 .router = {.per_token = 4}}));
+//   MoeActivations activations(pool);                 // one a micro-batch
+//   TESSERA_RETURN_IF_ERROR(
+//       moe.Forward(tokens, sequences, x, y, activations));
+//   TESSERA_RETURN_IF_ERROR(moe.BackwardInput(tokens, dy, dx, activations));
+//   TESSERA_RETURN_IF_ERROR(moe.BackwardWeight(tokens, dy, x, activations));
+//   TESSERA_RETURN_IF_ERROR(moe.FinishGradients());   // once a step
+//
+// x, y and their gradients are those of GatedMlp. Calls are collectives of the
+// groups. Tokens are dispatched to the ranks of their experts by one all-to-all
+// and combined by another; the host learns the experts of each token, because
+// it must know how many rows go where (it waits for the device once a forward).
+// With T tokens of a rank, of which each has k experts, E ranks in the expert
+// group and rows of w bytes:
+//
+//   pass             all-to-alls                    bytes that a rank sends
+//   forward          counts, rows and weights, rows 2 k T w (E - 1) / E
+//   backward         rows, rows and weights         2 k T w (E - 1) / E
+//
+// Nothing is dropped unless a capacity is given (GShard, arXiv 2006.16668,
+// section 2.2): an expert then takes at most `capacity` times the mean number
+// of tokens of a rank and micro-batch, the first ones; for others the expert
+// counts as 0. What is dropped depends on how tokens are divided among ranks.
+//
+// Gradients have, beside that of y, two terms that spread tokens over experts:
+// of each sequence of L tokens, `balance` times
+//   sum over experts of f[e] P[e],
+//   f[e] = experts / (k L) * tokens of the expert,  P[e] = mean of p[t][e]
+// with p the router's scores divided by their sum (DeepSeek-V3, arXiv
+// 2412.19437, equations 17 to 20), and `z_loss` times the mean over tokens of
+// the squared logarithm of the router's sum of exponentials (ST-MoE, arXiv
+// 2202.08906, equation 5). Both are independent of the mesh. Without them a
+// bias may be added to scores where experts are chosen; it has no gradient, and
+// the caller moves it by the loads (equation 16 of DeepSeek-V3).
+//
+// Weights, with E experts of h hidden units:
+//
+//   router.weight           [E, width]      the same on all ranks
+//   router.bias             [E]             of statistics, not trained
+//   experts.gate_up.weight  [2 E h, width]  of each expert: gate, then up
+//   experts.down.weight     [E width, h]
+//   shared.*                those of a GatedMlp
+//
+// A rank holds the rows of its experts; of these its tensor rank's units.
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_MOE_MLP_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_MOE_MLP_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device/staging.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/blocks/gated_mlp.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel {
+
+struct MoeOptions {
+  int64_t width = 0;
+  int64_t experts = 0;  // Of all ranks; a multiple of the expert ranks.
+  int64_t hidden = 0;   // Of one expert.
+  RouterOptions router = {};
+  bool router_bias = false;   // A bias for balance without gradients.
+  int64_t shared_hidden = 0;  // Of an expert of every token; 0: none.
+  double balance = 0;         // Coefficient of the balance of a sequence.
+  double z_loss = 0;          // Coefficient of the router's z-loss.
+  double capacity = 0;        // 0: nothing is dropped.
+  DType dtype = DType::kF32;
+  bool sequence_parallel = false;
+  int64_t overlap_chunks = 0;  // Of the shared expert.
+};
+
+// The ranks that share a mixture of experts.
+struct MoeGroups {
+  TensorGroup tensor;   // The same tokens; hidden units.
+  TensorGroup experts;  // Other tokens; experts.
+  TensorGroup context;  // Other tokens of the same sequences.
+};
+
+// Where the rows of a rank's tokens go, and where those of its experts come
+// from. A row is a token for one of its experts.
+struct DispatchPlan {
+  // Of the rows that this rank sends, in order of experts: the number of the
+  // token times per_token plus the place among its experts.
+  std::vector<int64_t> slots = {};
+  std::vector<int64_t> send_rows = {};     // By rank of the expert group.
+  std::vector<int64_t> receive_rows = {};  // By rank of the expert group.
+  // The rows of each of this rank's experts, in their order.
+  std::vector<int64_t> expert_rows = {};
+  // For each row in order of experts, its place among those received, which are
+  // in order of ranks; empty if the orders are the same.
+  std::vector<int64_t> places = {};
+
+  int64_t received() const;
+};
+
+// The rows that experts take: a list of `experts` [tokens * per_token] by
+// expert, and within an expert by token; of each at most `most` (negative:
+// all). Sets slots, and `counts` [experts].
+void OrderByExpert(std::span<const int64_t> experts, int64_t most,
+                   std::vector<int64_t>& slots, std::vector<int64_t>& counts);
+
+// The activations of a micro-batch that are kept from forward to backward.
+struct MoeActivations {
+  explicit MoeActivations(TensorPool& pool)
+      : logits(pool),
+        experts(pool),
+        slots(pool),
+        tokens(pool),
+        places(pool),
+        returns(pool),
+        weights(pool),
+        input(pool),
+        gate_up(pool),
+        product(pool),
+        output_gradient(pool),
+        logits_gradient(pool),
+        shared(pool) {}
+
+  int64_t bytes() const;
+  void Clear();
+  bool held() const { return product.held(); }
+
+  PooledTensor logits;   // [tokens, experts], statistics.
+  PooledTensor experts;  // i64 [tokens, per_token].
+  // i64 [sent]: DispatchPlan::slots, and their tokens.
+  PooledTensor slots, tokens;
+  // i64 [received]: DispatchPlan::places, and their inverse.
+  PooledTensor places, returns;
+  // Of the rows of this rank's experts, in order of experts:
+  PooledTensor weights;          // [received], statistics.
+  PooledTensor input;            // [received, width]
+  PooledTensor gate_up;          // [received, gate and up]; then its gradient.
+  PooledTensor product;          // [received, hidden units]
+  PooledTensor output_gradient;  // [received, width], from BackwardInput.
+  PooledTensor logits_gradient;  // [tokens, experts], from BackwardInput.
+  GatedMlpActivations shared;
+  DispatchPlan plan;
+  std::vector<int64_t> sequence_loads;  // [sequences, experts] of this rank.
+  // For the terms of balance, set by the caller before the backward: the factor
+  // of the mean loss whose gradient that of y is, and the number of tokens over
+  // which it is a mean, those of all context ranks (0: those of the forward).
+  double loss_scale = 1;
+  int64_t loss_tokens = 0;
+};
+
+class MoeMlp {
+ public:
+  // A collective of the groups. InvalidArgument if a size is negative, the
+  // experts are not a multiple of the expert ranks, or the router's experts of
+  // a token are more than there are.
+  static absl::StatusOr<MoeMlp> Create(const MoeGroups& groups,
+                                       const MoeOptions& options);
+
+  const MoeOptions& options() const { return options_; }
+  // Appends "prefix.router.weight" and so on. Good until the layer is moved.
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+  // Null if there is none.
+  Parameter* router_bias() { return bias_ ? &*bias_ : nullptr; }
+
+  // `sequences` of as many tokens each are in the micro-batch.
+  // FailedPrecondition, here and below, if required weights or gradients are
+  // released, or required activations are missing.
+  absl::Status Forward(const Partition& tokens, int64_t sequences,
+                       ConstTensorView x, TensorView y,
+                       MoeActivations& activations);
+  // Computes only the activations.
+  absl::Status ForwardActivations(const Partition& tokens, int64_t sequences,
+                                  ConstTensorView x,
+                                  MoeActivations& activations);
+  absl::Status BackwardInput(const Partition& tokens,
+                             ConstTensorView y_gradient, TensorView x_gradient,
+                             MoeActivations& activations);
+  absl::Status BackwardWeight(const Partition& tokens,
+                              ConstTensorView y_gradient, ConstTensorView x,
+                              MoeActivations& activations);
+  absl::Status Backward(const Partition& tokens, ConstTensorView y_gradient,
+                        ConstTensorView x, TensorView x_gradient,
+                        MoeActivations& activations);
+
+  // After the last backward of a step: sums the router's gradient over the
+  // tensor group.
+  absl::Status FinishGradients();
+
+  // The tokens that chose each expert, of this rank, since the last
+  // ClearLoads. The caller adds those of a training forward.
+  std::span<const int64_t> loads() const { return loads_; }
+  void AddLoads(const MoeActivations& activations);
+  void ClearLoads() { loads_.assign(loads_.size(), 0); }
+
+ private:
+  MoeMlp(const MoeGroups& groups, const MoeOptions& options, IndexRange units,
+         Parameter router, std::optional<Parameter> bias, Parameter gate_up,
+         Parameter down, std::optional<GatedMlp> shared);
+
+  int64_t local_experts() const {
+    return options_.experts / groups_.experts.size();
+  }
+  Ops& ops() const { return groups_.tensor.ops(); }
+  DType statistics() const { return GradientDType(options_.dtype); }
+  absl::Status CheckValues() const;
+  absl::Status CheckGradients() const;
+
+  absl::StatusOr<ConstTensorView> AllTokens(const Partition& tokens,
+                                            ConstTensorView mine,
+                                            ReusableTensor& memory);
+  absl::Status Route(ConstTensorView x, int64_t sequences,
+                     PooledTensor& weights, MoeActivations& a);
+  absl::Status Plan(int64_t tokens, int64_t sequences, MoeActivations& a);
+  absl::Status ExchangeCounts(const std::vector<int64_t>& counts,
+                              DispatchPlan& plan) const;
+  absl::Status Upload(std::span<const int64_t> numbers, PooledTensor& list);
+  absl::Status Exchange(ConstTensorView rows, bool back,
+                        const DispatchPlan& plan, TensorView result) const;
+  absl::Status Dispatch(ConstTensorView table, bool by_slot,
+                        const MoeActivations& a, PooledTensor& result);
+  absl::Status Return(ConstTensorView rows, const MoeActivations& a,
+                      PooledTensor& result);
+  absl::Status Combine(ConstTensorView rows, const Partition& tokens,
+                       const MoeActivations& a, TensorView sum);
+  absl::StatusOr<TensorView> AllSums(int64_t tokens, TensorView mine);
+  absl::Status Distribute(const Partition& tokens, TensorView all,
+                          TensorView mine);
+  absl::StatusOr<TensorView> PartOf(TensorView gate_up, int64_t part) const;
+
+  // Calls product(expert, first row, rows) for each of this rank's experts.
+  template <typename Product>
+  absl::Status ForEachExpert(const DispatchPlan& plan, const Product& product);
+  absl::Status Multiply(const DispatchPlan& plan, const GemmOptions& options,
+                        ConstTensorView rows, ConstTensorView weights,
+                        TensorView result);
+  absl::Status AddProducts(const DispatchPlan& plan, ConstTensorView gradient,
+                           ConstTensorView input, TensorView weights_gradient);
+  absl::StatusOr<ConstTensorView> Balance(const MoeActivations& a,
+                                          PooledTensor& memory);
+
+  MoeGroups groups_;
+  MoeOptions options_;
+  IndexRange units_;  // Of an expert's hidden units.
+  Parameter router_;
+  std::optional<Parameter> bias_;
+  Parameter gate_up_;
+  Parameter down_;
+  std::optional<GatedMlp> shared_;
+  std::shared_ptr<StagingPool> staging_;
+  std::vector<int64_t> loads_;
+  ReusableTensor all_x_ = groups_.tensor.Working("all tokens of x");
+  ReusableTensor all_y_ = groups_.tensor.Working("all tokens of y");
+  ReusableTensor sums_ = groups_.tensor.Working("sums of experts");
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_MOE_MLP_H_

@@ -1,0 +1,222 @@
+#include "tensor_parallel/ops_cpu/router.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "base/dtype/small_float.h"
+
+namespace tessera::tensor_parallel::cpu {
+namespace {
+
+template <typename T>
+using StatisticOf =
+    std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <typename T>
+const T* DataOf(const ConstTensorView& view) {
+  return reinterpret_cast<const T*>(view.data());
+}
+template <typename T>
+T* DataOf(const TensorView& view) {
+  return reinterpret_cast<T*>(view.data());
+}
+
+// The scores of a token: their sum over all experts is `sum`, after
+// multiplication by exp(-largest) for a softmax.
+template <typename S>
+class Scores {
+ public:
+  Scores(RouterScore score, std::vector<S> logits)
+      : score_(score), logits_(std::move(logits)), scores_(logits_.size()) {
+    largest_ = -std::numeric_limits<S>::infinity();
+    for (const S logit : logits_) largest_ = std::max(largest_, logit);
+    for (size_t e = 0; e < logits_.size(); ++e) {
+      scores_[e] = score_ == RouterScore::kSoftmax
+                       ? std::exp(logits_[e] - largest_)
+                       : 1 / (1 + std::exp(-logits_[e]));
+      sum_ += scores_[e];
+    }
+  }
+
+  size_t size() const { return logits_.size(); }
+  S logit(size_t expert) const { return logits_[expert]; }
+  // For comparisons; with a bias it is a probability.
+  S key(size_t expert, const S* bias) const {
+    const S key = bias == nullptr ? logits_[expert]
+                  : score_ == RouterScore::kSoftmax
+                      ? scores_[expert] / sum_ + bias[expert]
+                      : scores_[expert] + bias[expert];
+    return std::isnan(key) ? -std::numeric_limits<S>::infinity() : key;
+  }
+  S score(size_t expert) const { return scores_[expert]; }
+  // That multiplies a score where weights are not normalised.
+  S unit() const { return score_ == RouterScore::kSoftmax ? 1 / sum_ : S{1}; }
+  // Of the scores of all experts.
+  S share(size_t expert) const { return scores_[expert] / sum_; }
+  S sum() const { return sum_; }
+  S LogSumExp() const {
+    S sum = 0;
+    for (const S logit : logits_) sum += std::exp(logit - largest_);
+    return std::log(sum) + largest_;
+  }
+  S SoftmaxOf(size_t expert, S log_sum_exp) const {
+    return std::exp(logits_[expert] - log_sum_exp);
+  }
+  // d score / d logit; of a softmax without its division.
+  S Slope(size_t expert) const {
+    return score_ == RouterScore::kSoftmax
+               ? scores_[expert]
+               : scores_[expert] * (1 - scores_[expert]);
+  }
+
+ private:
+  const RouterScore score_;
+  const std::vector<S> logits_;
+  std::vector<S> scores_;
+  S largest_;
+  S sum_ = 0;
+};
+
+template <typename T>
+Scores<StatisticOf<T>> ScoresOf(RouterScore score,
+                                const ConstTensorView& logits, int64_t token) {
+  const T* const row = DataOf<T>(logits) + token * logits.strides()[0];
+  return Scores<StatisticOf<T>>(
+      score, std::vector<StatisticOf<T>>(row, row + logits.shape()[1]));
+}
+
+// The sum of the scores of a token's experts, or what its weights are divided
+// by.
+template <typename S>
+S DivisorOf(const RouterOptions& options, const Scores<S>& scores,
+            const int64_t* experts) {
+  if (!options.normalise) return 1 / scores.unit();
+  S sum = 0;
+  for (int64_t i = 0; i < options.per_token; ++i) {
+    sum += scores.score(static_cast<size_t>(experts[i]));
+  }
+  return sum;
+}
+
+template <typename T>
+void RouteAs(const RouterOptions& options, IndexRange tokens,
+             const ConstTensorView& logits, const ConstTensorView& bias,
+             const TensorView& weights, const TensorView& experts) {
+  using S = StatisticOf<T>;
+  const int64_t k = options.per_token;
+  const S* const biases = bias.element_count() == 0 ? nullptr : DataOf<S>(bias);
+  std::vector<S> keys(static_cast<size_t>(logits.shape()[1]));
+  std::vector<int64_t> order(keys.size());
+  for (int64_t t = tokens.begin; t < tokens.end; ++t) {
+    const Scores<S> scores = ScoresOf<T>(options.score, logits, t);
+    for (size_t e = 0; e < keys.size(); ++e) {
+      keys[e] = scores.key(e, biases);
+      order[e] = static_cast<int64_t>(e);
+    }
+    std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                      [&](int64_t a, int64_t b) {
+                        const S of_a = keys[static_cast<size_t>(a)];
+                        const S of_b = keys[static_cast<size_t>(b)];
+                        return of_a > of_b || (of_a == of_b && a < b);
+                      });
+    int64_t* const chosen = DataOf<int64_t>(experts) + t * k;
+    std::copy_n(order.begin(), k, chosen);
+    const S factor =
+        static_cast<S>(options.scale) / DivisorOf(options, scores, chosen);
+    for (int64_t i = 0; i < k; ++i) {
+      DataOf<S>(weights)[t * k + i] =
+          factor * scores.score(static_cast<size_t>(chosen[i]));
+    }
+  }
+}
+
+template <typename T>
+void RouteGradientAs(const RouterOptions& options, IndexRange tokens,
+                     const ConstTensorView& logits,
+                     const ConstTensorView& experts,
+                     const ConstTensorView& weights_gradient,
+                     const ConstTensorView& balance, double z_loss,
+                     const TensorView& logits_gradient) {
+  using S = StatisticOf<T>;
+  const int64_t k = options.per_token, count = logits.shape()[1];
+  const int64_t sequences = balance.shape()[0];
+  const int64_t length = sequences == 0 ? 1 : logits.shape()[0] / sequences;
+  std::vector<S> of_scores(static_cast<size_t>(count));
+  for (int64_t t = tokens.begin; t < tokens.end; ++t) {
+    const Scores<S> scores = ScoresOf<T>(options.score, logits, t);
+    const int64_t* const chosen = DataOf<int64_t>(experts) + t * k;
+    const S* const g = DataOf<S>(weights_gradient) + t * k;
+    // With weights w = scale * score / divisor: d/dscore of the sum of g * w.
+    const S divisor = DivisorOf(options, scores, chosen);
+    const S factor = static_cast<S>(options.scale) / divisor;
+    S mean = 0;  // Of the g, weighted by the shares of the divisor.
+    for (int64_t i = 0; i < k; ++i) {
+      mean += g[i] * scores.score(static_cast<size_t>(chosen[i])) / divisor;
+    }
+    std::fill(of_scores.begin(), of_scores.end(), S{0});
+    const bool divides_by_all =
+        !options.normalise && options.score == RouterScore::kSoftmax;
+    if (divides_by_all) {
+      std::fill(of_scores.begin(), of_scores.end(), -mean * factor);
+    }
+    for (int64_t i = 0; i < k; ++i) {
+      of_scores[static_cast<size_t>(chosen[i])] +=
+          factor * (options.normalise ? g[i] - mean : g[i]);
+    }
+    if (sequences > 0) {
+      const S* const b = DataOf<S>(balance) + t / length * count;
+      S average = 0;
+      for (int64_t e = 0; e < count; ++e) {
+        average += b[e] * scores.share(static_cast<size_t>(e));
+      }
+      for (int64_t e = 0; e < count; ++e) {
+        of_scores[static_cast<size_t>(e)] += (b[e] - average) / scores.sum();
+      }
+    }
+    S* const result = DataOf<S>(logits_gradient) + t * count;
+    for (int64_t e = 0; e < count; ++e) {
+      const auto at = static_cast<size_t>(e);
+      result[e] = of_scores[at] * scores.Slope(at);
+    }
+    if (z_loss == 0) continue;
+    const S log_sum_exp = scores.LogSumExp();
+    const S z = static_cast<S>(2 * z_loss) * log_sum_exp;
+    for (int64_t e = 0; e < count; ++e) {
+      result[e] += z * scores.SoftmaxOf(static_cast<size_t>(e), log_sum_exp);
+    }
+  }
+}
+
+}  // namespace
+
+void RouteTokens(const RouterOptions& options, IndexRange tokens,
+                 const ConstTensorView& logits, const ConstTensorView& bias,
+                 const TensorView& weights, const TensorView& experts) {
+  const auto run = [&]<typename T>(std::type_identity<T>) {
+    RouteAs<T>(options, tokens, logits, bias, weights, experts);
+  };
+  if (logits.dtype() == DType::kF64) return run(std::type_identity<double>{});
+  if (logits.dtype() == DType::kF32) return run(std::type_identity<float>{});
+  run(std::type_identity<BF16>{});
+}
+
+void RouteTokensGradient(const RouterOptions& options, IndexRange tokens,
+                         const ConstTensorView& logits,
+                         const ConstTensorView& experts,
+                         const ConstTensorView& weights_gradient,
+                         const ConstTensorView& balance, double z_loss,
+                         const TensorView& logits_gradient) {
+  const auto run = [&]<typename T>(std::type_identity<T>) {
+    RouteGradientAs<T>(options, tokens, logits, experts, weights_gradient,
+                       balance, z_loss, logits_gradient);
+  };
+  if (logits.dtype() == DType::kF64) return run(std::type_identity<double>{});
+  if (logits.dtype() == DType::kF32) return run(std::type_identity<float>{});
+  run(std::type_identity<BF16>{});
+}
+
+}  // namespace tessera::tensor_parallel::cpu

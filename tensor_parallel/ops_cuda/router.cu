@@ -1,0 +1,336 @@
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops_cuda/kernel_types.h"
+#include "tensor_parallel/ops_cuda/router.h"
+#include "tensor_parallel/ops_cuda/row_block.h"
+
+namespace tessera::tensor_parallel::TESSERA_KERNELS {
+namespace {
+
+template <typename S, typename Combine>
+__device__ S WarpReduce(S value, const Combine& combine) {
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value = combine(value, __shfl_xor_sync(kAllLanes, value, distance));
+  }
+  return value;
+}
+
+// 1 / x, rounded to nearest: without the call that a division is on a GPU.
+template <typename S>
+__device__ S Reciprocal(S x) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<S, float>) {
+    return __frcp_rn(x);
+  } else {
+    return __drcp_rn(x);
+  }
+#else
+  return S{1} / x;
+#endif
+}
+
+// RouterOptions as a kernel uses them.
+struct RouterParameters {
+  bool sigmoid = false;
+  bool normalise = true;
+  double scale = 1;
+  int64_t per_token = 1;
+  int64_t experts = 0;
+};
+
+// The scores of a token; of a softmax those before the division by their sum.
+template <typename T>
+struct TokenScores {
+  using S = StatisticOf<T>;
+
+  const T* logits;
+  bool sigmoid;
+  S largest;
+  S sum;  // Of the scores of all experts.
+
+  __device__ S Of(int64_t expert) const {
+    const S logit = static_cast<S>(logits[expert]);
+    return sigmoid ? Reciprocal(S{1} + Exp(-logit)) : Exp(logit - largest);
+  }
+  // d score / d logit.
+  __device__ S Slope(S score) const {
+    return sigmoid ? score * (S{1} - score) : score;
+  }
+};
+
+// By all lanes of a warp.
+template <typename T>
+__device__ TokenScores<T> ScoresOf(const RouterParameters& router,
+                                   const T* logits, int lane) {
+  using S = StatisticOf<T>;
+  TokenScores<T> scores = {logits, router.sigmoid, kMinusInfinity<S>, S{0}};
+  for (int64_t e = lane; e < router.experts; e += 32) {
+    const S logit = static_cast<S>(logits[e]);
+    if (logit > scores.largest) scores.largest = logit;
+  }
+  scores.largest = WarpReduce(scores.largest, MaxOf<S>());
+  for (int64_t e = lane; e < router.experts; e += 32)
+    scores.sum += scores.Of(e);
+  scores.sum = WarpReduce(scores.sum, SumOf<S>());
+  return scores;
+}
+
+// An expert and the number by which it is compared.
+template <typename S>
+struct Candidate {
+  S key;
+  int64_t expert;  // Negative: none.
+};
+
+// True if `a` comes before `b`.
+template <typename S>
+__device__ bool Leads(const Candidate<S>& a, const Candidate<S>& b) {
+  if (a.expert < 0 || b.expert < 0) return b.expert < 0 && a.expert >= 0;
+  return a.key > b.key || (a.key == b.key && a.expert < b.expert);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 1)
+    RouteKernel(RouterParameters router, int64_t tokens,
+                const T* __restrict__ logits, int64_t stride,
+                const StatisticOf<T>* __restrict__ bias,
+                StatisticOf<T>* __restrict__ weights,
+                int64_t* __restrict__ experts) {
+  using S = StatisticOf<T>;
+  const int64_t token = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (token >= tokens) return;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const TokenScores<T> scores = ScoresOf(router, logits + token * stride, lane);
+  const S share = router.sigmoid ? S{1} : Reciprocal(scores.sum);
+  const auto key_of = [&](int64_t expert) {
+    S key = static_cast<S>(scores.logits[expert]);
+    if (bias != nullptr) {
+      key = scores.Of(expert) * share + bias[expert];
+    }
+    return key != key ? kMinusInfinity<S> : key;
+  };
+  S sum = 0;
+  Candidate<S> last = {S{0}, -1};
+  for (int64_t i = 0; i < router.per_token; ++i) {
+    Candidate<S> best = {S{0}, -1};
+    for (int64_t e = lane; e < router.experts; e += 32) {
+      const Candidate<S> next = {key_of(e), e};
+      if (last.expert >= 0 && !Leads(last, next)) continue;
+      if (Leads(next, best)) best = next;
+    }
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const Candidate<S> other = {
+          __shfl_xor_sync(kAllLanes, best.key, distance),
+          __shfl_xor_sync(kAllLanes, best.expert, distance)};
+      if (Leads(other, best)) best = other;
+    }
+    last = best;
+    const S score = scores.Of(best.expert);
+    sum += score;
+    if (lane == 0) {
+      experts[token * router.per_token + i] = best.expert;
+      weights[token * router.per_token + i] = score;
+    }
+  }
+  if (lane != 0) return;
+  const S divisor =
+      router.normalise ? sum : (router.sigmoid ? S{1} : scores.sum);
+  const S inverse = Reciprocal(divisor);
+  const S factor = static_cast<S>(router.scale) * inverse;
+  for (int64_t i = 0; i < router.per_token; ++i) {
+    weights[token * router.per_token + i] *= factor;
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 1)
+    RouteGradientKernel(RouterParameters router, int64_t tokens,
+                        const T* __restrict__ logits, int64_t stride,
+                        const int64_t* __restrict__ experts,
+                        const StatisticOf<T>* __restrict__ weights_gradient,
+                        const StatisticOf<T>* __restrict__ balance,
+                        int64_t length, double z_loss,
+                        StatisticOf<T>* __restrict__ logits_gradient) {
+  using S = StatisticOf<T>;
+  const int64_t token = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (token >= tokens) return;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t k = router.per_token;
+  const TokenScores<T> scores = ScoresOf(router, logits + token * stride, lane);
+  const int64_t* const chosen = experts + token * k;
+  const S* const g = weights_gradient + token * k;
+  // With weights w = scale * score / divisor: d/dscore of the sum of g * w.
+  S sum = 0, products = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    const S score = scores.Of(chosen[i]);
+    sum += score;
+    products += g[i] * score;
+  }
+  const S divisor =
+      router.normalise ? sum : (router.sigmoid ? S{1} : scores.sum);
+  const S inverse = Reciprocal(divisor);
+  const S factor = static_cast<S>(router.scale) * inverse;
+  const S mean = products * inverse;
+  const S of_all = !router.normalise && !router.sigmoid ? -mean * factor : S{0};
+  const S* const b =
+      balance == nullptr ? nullptr : balance + token / length * router.experts;
+  const S of_sum = Reciprocal(scores.sum);
+  S average = 0;
+  if (b != nullptr) {
+    for (int64_t e = lane; e < router.experts; e += 32) {
+      average += b[e] * (scores.Of(e) * of_sum);
+    }
+    average = WarpReduce(average, SumOf<S>());
+  }
+  S log_sum_exp = 0;
+  if (z_loss != 0) {
+    S exponentials = 0;
+    for (int64_t e = lane; e < router.experts; e += 32) {
+      exponentials += Exp(static_cast<S>(scores.logits[e]) - scores.largest);
+    }
+    exponentials = WarpReduce(exponentials, SumOf<S>());
+    log_sum_exp = Log(exponentials) + scores.largest;
+  }
+  const S z = static_cast<S>(2 * z_loss) * log_sum_exp;
+  for (int64_t e = lane; e < router.experts; e += 32) {
+    S of_score = of_all;
+    for (int64_t i = 0; i < k; ++i) {
+      if (chosen[i] == e) {
+        of_score += factor * (router.normalise ? g[i] - mean : g[i]);
+      }
+    }
+    if (b != nullptr) of_score += (b[e] - average) * of_sum;
+    S result = of_score * scores.Slope(scores.Of(e));
+    if (z_loss != 0) {
+      result += z * Exp(static_cast<S>(scores.logits[e]) - log_sum_exp);
+    }
+    logits_gradient[token * router.experts + e] = result;
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 1)
+    ScaleRowsKernel(int64_t rows, int64_t n,
+                    const StatisticOf<T>* __restrict__ scales, const T* x,
+                    int64_t x_stride, T* y, int64_t y_stride) {
+  using S = StatisticOf<T>;
+  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (row >= rows) return;
+  const S scale = scales[row];
+  for (int64_t i = threadIdx.x % 32; i < n; i += 32) {
+    y[row * y_stride + i] =
+        static_cast<T>(static_cast<S>(x[row * x_stride + i]) * scale);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 1)
+    ScaleRowsGradientKernel(int64_t rows, int64_t n, const T* gradient,
+                            int64_t gradient_stride,
+                            const StatisticOf<T>* __restrict__ scales,
+                            const T* x, int64_t x_stride, T* x_gradient,
+                            int64_t x_gradient_stride,
+                            StatisticOf<T>* __restrict__ scales_gradient) {
+  using S = StatisticOf<T>;
+  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (row >= rows) return;
+  const S scale = scales[row];
+  S sum = 0;
+  for (int64_t i = threadIdx.x % 32; i < n; i += 32) {
+    const S g = static_cast<S>(gradient[row * gradient_stride + i]);
+    sum += g * static_cast<S>(x[row * x_stride + i]);
+    x_gradient[row * x_gradient_stride + i] = static_cast<T>(g * scale);
+  }
+  sum = WarpReduce(sum, SumOf<S>());
+  if (threadIdx.x % 32 == 0) scales_gradient[row] = sum;
+}
+
+RouterParameters ParametersOf(const RouterOptions& options, int64_t experts) {
+  return {.sigmoid = options.score == RouterScore::kSigmoid,
+          .normalise = options.normalise,
+          .scale = options.scale,
+          .per_token = options.per_token,
+          .experts = experts};
+}
+
+unsigned BlocksOfWarps(int64_t rows) {
+  return static_cast<unsigned>((rows + kWarps - 1) / kWarps);
+}
+
+}  // namespace
+
+absl::Status Route(KernelStream stream, const RouterOptions& options,
+                   const ConstTensorView& logits, const ConstTensorView& bias,
+                   const TensorView& weights, const TensorView& experts) {
+  const int64_t tokens = logits.shape()[0];
+  if (tokens == 0) return absl::OkStatus();
+  return ForComputedType(
+      logits.dtype(), [&]<typename T>(std::type_identity<T>) {
+        using S = StatisticOf<T>;
+        Launch(RouteKernel<T>, BlocksOfWarps(tokens), kThreads, 0, stream,
+               ParametersOf(options, logits.shape()[1]), tokens,
+               DataOf<T>(logits), logits.strides()[0],
+               bias.element_count() == 0 ? nullptr : DataOf<S>(bias),
+               DataOf<S>(weights), DataOf<int64_t>(experts));
+        return absl::OkStatus();
+      });
+}
+
+absl::Status RouteGradient(KernelStream stream, const RouterOptions& options,
+                           const ConstTensorView& logits,
+                           const ConstTensorView& experts,
+                           const ConstTensorView& weights_gradient,
+                           const ConstTensorView& balance, double z_loss,
+                           const TensorView& logits_gradient) {
+  const int64_t tokens = logits.shape()[0], sequences = balance.shape()[0];
+  if (tokens == 0) return absl::OkStatus();
+  return ForComputedType(
+      logits.dtype(), [&]<typename T>(std::type_identity<T>) {
+        using S = StatisticOf<T>;
+        Launch(RouteGradientKernel<T>, BlocksOfWarps(tokens), kThreads, 0,
+               stream, ParametersOf(options, logits.shape()[1]), tokens,
+               DataOf<T>(logits), logits.strides()[0], DataOf<int64_t>(experts),
+               DataOf<S>(weights_gradient),
+               sequences == 0 ? nullptr : DataOf<S>(balance),
+               sequences == 0 ? int64_t{1} : tokens / sequences, z_loss,
+               DataOf<S>(logits_gradient));
+        return absl::OkStatus();
+      });
+}
+
+absl::Status ScaleRows(KernelStream stream, const ConstTensorView& scales,
+                       const ConstTensorView& x, const TensorView& y) {
+  const int64_t rows = x.shape()[0];
+  if (rows == 0) return absl::OkStatus();
+  return ForComputedType(x.dtype(), [&]<typename T>(std::type_identity<T>) {
+    Launch(ScaleRowsKernel<T>, BlocksOfWarps(rows), kThreads, 0, stream, rows,
+           x.shape()[1], DataOf<StatisticOf<T>>(scales), DataOf<T>(x),
+           x.strides()[0], DataOf<T>(y), y.strides()[0]);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status ScaleRowsGradient(KernelStream stream,
+                               const ConstTensorView& gradient,
+                               const ConstTensorView& scales,
+                               const ConstTensorView& x,
+                               const TensorView& x_gradient,
+                               const TensorView& scales_gradient) {
+  const int64_t rows = gradient.shape()[0];
+  if (rows == 0) return absl::OkStatus();
+  return ForComputedType(
+      gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
+        using S = StatisticOf<T>;
+        Launch(ScaleRowsGradientKernel<T>, BlocksOfWarps(rows), kThreads, 0,
+               stream, rows, gradient.shape()[1], DataOf<T>(gradient),
+               gradient.strides()[0], DataOf<S>(scales), DataOf<T>(x),
+               x.strides()[0], DataOf<T>(x_gradient), x_gradient.strides()[0],
+               DataOf<S>(scales_gradient));
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace tessera::tensor_parallel::TESSERA_KERNELS

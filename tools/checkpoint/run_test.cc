@@ -83,7 +83,7 @@ TEST(RunPlanTest, PartsAreThoseOfRanks) {
                       held.push_back(train::HeldTensorOf(*parameter));
                     }
                     const absl::MutexLock lock(&mutex);
-                    expected[train::PartNameOf(rank)] = held;
+                    expected[train::CheckpointGroupsOf(rank)[0].part] = held;
                     return absl::OkStatus();
                   }),
           IsOk());

@@ -48,7 +48,15 @@ class TensorRank {
                              FusedPartition::Create(mlp_parts, ranks));
     TESSERA_ASSIGN_OR_RETURN(const Partition words,
                              Partition::Balanced(c.vocabulary, ranks));
-    return TensorRank(c, rank, std::move(qkv), std::move(mlp), words);
+    TESSERA_ASSIGN_OR_RETURN(
+        const Partition units,
+        Partition::Balanced(c.mixture.intermediate, ranks));
+    const auto shared_parts =
+        tensor_parallel::GatedMlpParts(c.mixture.shared_intermediate);
+    TESSERA_ASSIGN_OR_RETURN(FusedPartition shared,
+                             FusedPartition::Create(shared_parts, ranks));
+    return TensorRank(c, rank, std::move(qkv), std::move(mlp), words, units,
+                      std::move(shared));
   }
 
   HeldTensor Of(LlamaPart part, int64_t layer) const {
@@ -73,6 +81,20 @@ class TensorRank {
       case LlamaPart::kDown:
         held.columns = mlp_.RangeOf(0, rank_);
         break;
+      case LlamaPart::kExpertsGateUp:
+        held.rows = RowsOfExperts();
+        break;
+      case LlamaPart::kExpertsDown:
+        held.columns = units_.RangeOf(rank_);
+        break;
+      case LlamaPart::kSharedGateUp:
+        held.rows = RowsOf(shared_);
+        break;
+      case LlamaPart::kSharedDown:
+        held.columns = shared_.RangeOf(0, rank_);
+        break;
+      case LlamaPart::kRouter:
+      case LlamaPart::kRouterBias:
       case LlamaPart::kAttentionNorm:
       case LlamaPart::kAttentionOutputBias:
       case LlamaPart::kQueryNorm:
@@ -87,12 +109,26 @@ class TensorRank {
 
  private:
   TensorRank(const model_files::ModelConfig& config, int64_t rank,
-             FusedPartition qkv, FusedPartition mlp, const Partition& words)
+             FusedPartition qkv, FusedPartition mlp, const Partition& words,
+             const Partition& units, FusedPartition shared)
       : config_(config),
         rank_(rank),
         qkv_(std::move(qkv)),
         mlp_(std::move(mlp)),
-        words_(words) {}
+        words_(words),
+        units_(units),
+        shared_(std::move(shared)) {}
+
+  // Of each expert the rank's part of gate and up.
+  std::vector<tensor_parallel::ParameterRows> RowsOfExperts() const {
+    const tensor_parallel::IndexRange mine = units_.RangeOf(rank_);
+    std::vector<tensor_parallel::ParameterRows> rows;
+    for (int64_t part = 0; part < 2 * config_.mixture.experts; ++part) {
+      const int64_t begin = part * config_.mixture.intermediate;
+      rows.push_back({{begin + mine.begin, begin + mine.end}});
+    }
+    return rows;
+  }
 
   // The first of neighbours that share a part is its primary holder.
   std::vector<tensor_parallel::ParameterRows> RowsOf(
@@ -113,6 +149,8 @@ class TensorRank {
   FusedPartition qkv_;
   FusedPartition mlp_;
   Partition words_;
+  Partition units_;  // Of an expert.
+  FusedPartition shared_;
 };
 
 struct Stage {
@@ -133,7 +171,7 @@ Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
     ++group;
   }
   for (int64_t layer = layers.begin; layer < layers.end; ++layer, ++group) {
-    for (const LlamaPart part : model_files::LayerPartsOf(config)) {
+    for (const LlamaPart part : model_files::LayerPartsOf(config, layer)) {
       add(part, layer);
     }
   }

@@ -32,7 +32,10 @@ constexpr Family kFamilies[] = {
     {Architecture::kLlama, "llama", "LlamaForCausalLM", 2048, 0},
     {Architecture::kMistral, "mistral", "MistralForCausalLM", 131072, 0},
     {Architecture::kQwen2, "qwen2", "Qwen2ForCausalLM", 32768, 0},
-    {Architecture::kQwen3, "qwen3", "Qwen3ForCausalLM", 32768, 128}};
+    {Architecture::kQwen3, "qwen3", "Qwen3ForCausalLM", 32768, 128},
+    {Architecture::kMixtral, "mixtral", "MixtralForCausalLM", 131072, 0},
+    {Architecture::kQwen3Moe, "qwen3_moe", "Qwen3MoeForCausalLM", 32768, 0},
+    {Architecture::kDots1, "dots1", "Dots1ForCausalLM", 2048, 0}};
 
 const Family& FamilyOf(Architecture architecture) {
   return *std::find_if(
@@ -104,6 +107,11 @@ absl::Status CheckFixedKeys(const Json& object) {
           {"mlp_bias", false},
           {"partial_rotary_factor", 1},
           {"rope_interleaved", false},
+          {"router_jitter_noise", 0},
+          {"decoder_sparse_step", 1},
+          {"mlp_only_layers", Json::array()},
+          {"n_group", 1},
+          {"topk_group", 1},
           {"attention_dropout", 0}};
   for (const auto& [key, supported] : *fixed) {
     const Json* const value = Find(object, key);
@@ -111,9 +119,8 @@ absl::Status CheckFixedKeys(const Json& object) {
       return NotSupported(key, supported.dump(), *value);
     }
   }
-  for (const char* key :
-       {"quantization_config", "query_pre_attn_scalar", "logit_scale",
-        "final_logit_softcapping", "num_local_experts"}) {
+  for (const char* key : {"quantization_config", "query_pre_attn_scalar",
+                          "logit_scale", "final_logit_softcapping"}) {
     const Json* const value = Find(object, key);
     if (value != nullptr) return NotSupported(key, "none", *value);
   }
@@ -157,9 +164,11 @@ absl::Status ReadLayerTypes(const Json& types, ModelConfig& model) {
 absl::Status ReadWindows(const Json& object, ModelConfig& model) {
   const Json* const types = Find(object, "layer_types");
   const bool is_llama = model.architecture == Architecture::kLlama;
-  const bool is_mistral = model.architecture == Architecture::kMistral;
-  bool used = is_mistral;
-  if (!is_mistral) {
+  const bool is_mistral = model.architecture == Architecture::kMistral ||
+                          model.architecture == Architecture::kMixtral;
+  const bool is_dots = model.architecture == Architecture::kDots1;
+  bool used = is_mistral || is_dots;
+  if (!used) {
     TESSERA_RETURN_IF_ERROR(Read(object, "use_sliding_window", used));
   }
   const auto window = object.find("sliding_window");
@@ -171,7 +180,7 @@ absl::Status ReadWindows(const Json& object, ModelConfig& model) {
       return NotSupported("sliding_window", "none", *window);
     }
   } else if (used && window == object.end()) {
-    model.window = 4096;
+    model.window = model.architecture == Architecture::kMixtral ? 0 : 4096;
   } else if (used && !window->is_null()) {
     TESSERA_RETURN_IF_ERROR(
         ReadInteger("sliding_window", *window, model.window));
@@ -183,7 +192,9 @@ absl::Status ReadWindows(const Json& object, ModelConfig& model) {
   }
   if (types != nullptr && !is_mistral) return ReadLayerTypes(*types, model);
   if (model.window == 0 || is_mistral) return absl::OkStatus();
-  model.window_begin = 28;
+  // Qwen3 MoE has windows in all layers.
+  if (model.architecture == Architecture::kQwen3Moe) return absl::OkStatus();
+  model.window_begin = is_dots ? 62 : 28;
   TESSERA_RETURN_IF_ERROR(
       Read(object, "max_window_layers", model.window_begin));
   // No layer has one.
@@ -227,9 +238,12 @@ absl::Status ReadBiases(const Json& object, ModelConfig& model) {
   switch (model.architecture) {
     case Architecture::kLlama:
     case Architecture::kQwen3:
+    case Architecture::kQwen3Moe:
+    case Architecture::kDots1:
       model.qkv_bias = model.output_bias = biases;
       return absl::OkStatus();
     case Architecture::kMistral:
+    case Architecture::kMixtral:
     case Architecture::kQwen2:
       model.qkv_bias = fixed;
       break;
@@ -327,6 +341,88 @@ nlohmann::ordered_json RopeScalingOf(
           {"original_max_position_embeddings", rotary.original_positions}};
 }
 
+// The keys of a family's mixture; null: it has no such key.
+struct MixtureKeys {
+  const char* experts;
+  const char* intermediate;
+  const char* normalise;
+  const char* balance;
+};
+
+MixtureKeys MixtureKeysOf(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::kMixtral:
+      return {"num_local_experts", "intermediate_size", nullptr,
+              "router_aux_loss_coef"};
+    case Architecture::kQwen3Moe:
+      return {"num_experts", "moe_intermediate_size", "norm_topk_prob",
+              "router_aux_loss_coef"};
+    case Architecture::kDots1:
+      return {"n_routed_experts", "moe_intermediate_size", "norm_topk_prob",
+              nullptr};
+    default:
+      return {nullptr, nullptr, nullptr, nullptr};
+  }
+}
+
+absl::Status ReadMixture(const Json& object, ModelConfig& model) {
+  const MixtureKeys keys = MixtureKeysOf(model.architecture);
+  for (const char* key :
+       {"num_local_experts", "num_experts", "n_routed_experts"}) {
+    const Json* const value = Find(object, key);
+    const bool known =
+        keys.experts != nullptr && key == std::string_view(keys.experts);
+    if (value != nullptr && !known) return NotSupported(key, "none", *value);
+  }
+  if (keys.experts == nullptr) return absl::OkStatus();
+  MixtureConfig& mixture = model.mixture;
+  TESSERA_RETURN_IF_ERROR(ReadNeeded(object, keys.experts, mixture.experts));
+  TESSERA_RETURN_IF_ERROR(
+      ReadNeeded(object, "num_experts_per_tok", mixture.per_token));
+  TESSERA_RETURN_IF_ERROR(
+      ReadNeeded(object, keys.intermediate, mixture.intermediate));
+  if (keys.normalise != nullptr) {
+    mixture.normalise = false;
+    TESSERA_RETURN_IF_ERROR(Read(object, keys.normalise, mixture.normalise));
+  }
+  if (keys.balance != nullptr) {
+    mixture.balance = 0.001;
+    TESSERA_RETURN_IF_ERROR(Read(object, keys.balance, mixture.balance));
+  }
+  if (model.architecture != Architecture::kDots1) return absl::OkStatus();
+  mixture.sigmoid = true;
+  int64_t shared = 0;
+  TESSERA_RETURN_IF_ERROR(Read(object, "n_shared_experts", shared));
+  if (shared < 0 ||
+      (shared > 0 && mixture.intermediate > (int64_t{1} << 31) / shared)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key \"n_shared_experts\" is ", shared,
+                     "; it must be 0 or more, and few of their size"));
+  }
+  mixture.shared_intermediate = shared * mixture.intermediate;
+  TESSERA_RETURN_IF_ERROR(
+      Read(object, "first_k_dense_replace", mixture.dense_layers));
+  return Read(object, "routed_scaling_factor", mixture.scale);
+}
+
+void AddMixture(const ModelConfig& model, nlohmann::ordered_json& object) {
+  const MixtureKeys keys = MixtureKeysOf(model.architecture);
+  const MixtureConfig& mixture = model.mixture;
+  if (keys.experts == nullptr) return;
+  object[keys.experts] = mixture.experts;
+  object["num_experts_per_tok"] = mixture.per_token;
+  object[keys.intermediate] = mixture.intermediate;
+  if (keys.normalise != nullptr) object[keys.normalise] = mixture.normalise;
+  if (keys.balance != nullptr) object[keys.balance] = mixture.balance;
+  if (model.architecture != Architecture::kDots1) return;
+  object["n_shared_experts"] =
+      mixture.shared_intermediate / mixture.intermediate;
+  object["first_k_dense_replace"] = mixture.dense_layers;
+  object["routed_scaling_factor"] = mixture.scale;
+  object["n_group"] = 1;
+  object["topk_group"] = 1;
+}
+
 absl::Status ReadModel(const Json& object, ModelConfig& model) {
   model.max_positions = FamilyOf(model.architecture).max_positions;
   TESSERA_RETURN_IF_ERROR(ReadNeeded(object, "vocab_size", model.vocabulary));
@@ -364,7 +460,10 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(ReadRope(object, model));
   TESSERA_RETURN_IF_ERROR(ReadBiases(object, model));
   TESSERA_RETURN_IF_ERROR(ReadWindows(object, model));
-  model.qk_norm = model.architecture == Architecture::kQwen3;
+  TESSERA_RETURN_IF_ERROR(ReadMixture(object, model));
+  model.qk_norm = model.architecture == Architecture::kQwen3 ||
+                  model.architecture == Architecture::kQwen3Moe ||
+                  model.architecture == Architecture::kDots1;
   return model.Validate();
 }
 
@@ -469,6 +568,7 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
       {"bos_token_id", nullptr},
       {"eos_token_id", nullptr},
   };
+  AddMixture(model, object);
   if (model.window > 0) object["sliding_window"] = model.window;
   if (config.dtype.has_value()) {
     object["torch_dtype"] = TorchName(*config.dtype);

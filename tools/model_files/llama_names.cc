@@ -12,13 +12,36 @@ namespace {
 
 // A whole Hugging Face tensor.
 struct Source {
-  std::string_view name;
+  std::string name;
   int64_t rows;
 };
 
 std::string HuggingFaceName(std::string_view name, int64_t layer) {
   return layer < 0 ? std::string(name)
                    : absl::StrCat("model.layers.", layer, ".", name);
+}
+
+// Those of all experts, one after the other.
+std::vector<Source> SourcesOfExperts(const ModelConfig& config,
+                                     LlamaPart part) {
+  const MixtureConfig& mixture = config.mixture;
+  const bool is_mixtral = config.architecture == Architecture::kMixtral;
+  const auto name = [&](int64_t expert, std::string_view usual,
+                        std::string_view of_mixtral) {
+    return absl::StrCat(is_mixtral ? "block_sparse_moe" : "mlp", ".experts.",
+                        expert, ".", is_mixtral ? of_mixtral : usual,
+                        ".weight");
+  };
+  std::vector<Source> sources;
+  for (int64_t expert = 0; expert < mixture.experts; ++expert) {
+    if (part == LlamaPart::kExpertsDown) {
+      sources.push_back({name(expert, "down_proj", "w2"), config.hidden});
+      continue;
+    }
+    sources.push_back({name(expert, "gate_proj", "w1"), mixture.intermediate});
+    sources.push_back({name(expert, "up_proj", "w3"), mixture.intermediate});
+  }
+  return sources;
 }
 
 // The Hugging Face tensors of a part.
@@ -51,6 +74,23 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
               {"mlp.up_proj.weight", config.intermediate}};
     case LlamaPart::kDown:
       return {{"mlp.down_proj.weight", config.hidden}};
+    case LlamaPart::kRouter:
+      return {{config.architecture == Architecture::kMixtral
+                   ? "block_sparse_moe.gate.weight"
+                   : "mlp.gate.weight",
+               config.mixture.experts}};
+    case LlamaPart::kRouterBias:
+      return {{"mlp.gate.e_score_correction_bias", config.mixture.experts}};
+    case LlamaPart::kExpertsGateUp:
+    case LlamaPart::kExpertsDown:
+      return SourcesOfExperts(config, part);
+    case LlamaPart::kSharedGateUp:
+      return {{"mlp.shared_experts.gate_proj.weight",
+               config.mixture.shared_intermediate},
+              {"mlp.shared_experts.up_proj.weight",
+               config.mixture.shared_intermediate}};
+    case LlamaPart::kSharedDown:
+      return {{"mlp.shared_experts.down_proj.weight", config.hidden}};
     case LlamaPart::kFinalNorm:
       return {{"model.norm.weight", config.hidden}};
     case LlamaPart::kHead:
@@ -68,12 +108,17 @@ int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
     case LlamaPart::kQueryNorm:
     case LlamaPart::kKeyNorm:
     case LlamaPart::kMlpNorm:
+    case LlamaPart::kRouterBias:
     case LlamaPart::kFinalNorm:
       return 0;
     case LlamaPart::kAttentionOutput:
       return config.QueryRows();
     case LlamaPart::kDown:
       return config.intermediate;
+    case LlamaPart::kExpertsDown:
+      return config.mixture.intermediate;
+    case LlamaPart::kSharedDown:
+      return config.mixture.shared_intermediate;
     default:
       return config.hidden;
   }
@@ -103,6 +148,18 @@ std::string_view PartName(LlamaPart part) {
       return "gate_up.weight";
     case LlamaPart::kDown:
       return "down.weight";
+    case LlamaPart::kRouter:
+      return "router.weight";
+    case LlamaPart::kRouterBias:
+      return "router.bias";
+    case LlamaPart::kExpertsGateUp:
+      return "experts.gate_up.weight";
+    case LlamaPart::kExpertsDown:
+      return "experts.down.weight";
+    case LlamaPart::kSharedGateUp:
+      return "shared.gate_up.weight";
+    case LlamaPart::kSharedDown:
+      return "shared.down.weight";
     case LlamaPart::kFinalNorm:
       return "norm.weight";
     case LlamaPart::kHead:
@@ -120,12 +177,32 @@ constexpr LlamaPart kHuggingFaceLayerParts[] = {
     LlamaPart::kQkv,           LlamaPart::kAttentionOutput,
     LlamaPart::kQueryNorm,     LlamaPart::kKeyNorm,
     LlamaPart::kGateUp,        LlamaPart::kDown,
+    LlamaPart::kRouter,        LlamaPart::kRouterBias,
+    LlamaPart::kExpertsGateUp, LlamaPart::kExpertsDown,
+    LlamaPart::kSharedGateUp,  LlamaPart::kSharedDown,
     LlamaPart::kAttentionNorm, LlamaPart::kMlpNorm};
 
-bool Has(const ModelConfig& config, LlamaPart part) {
-  const bool is_head_norm =
-      part == LlamaPart::kQueryNorm || part == LlamaPart::kKeyNorm;
-  return config.qk_norm || !is_head_norm;
+bool Has(const ModelConfig& config, LlamaPart part, int64_t layer) {
+  const bool is_mixture = config.IsMixture(layer);
+  switch (part) {
+    case LlamaPart::kQueryNorm:
+    case LlamaPart::kKeyNorm:
+      return config.qk_norm;
+    case LlamaPart::kGateUp:
+    case LlamaPart::kDown:
+      return !is_mixture;
+    case LlamaPart::kRouter:
+    case LlamaPart::kExpertsGateUp:
+    case LlamaPart::kExpertsDown:
+      return is_mixture;
+    case LlamaPart::kRouterBias:
+      return is_mixture && config.mixture.sigmoid;
+    case LlamaPart::kSharedGateUp:
+    case LlamaPart::kSharedDown:
+      return is_mixture && config.mixture.shared_intermediate > 0;
+    default:
+      return true;
+  }
 }
 
 // The part of the biases of a weight's part, if the model has them.
@@ -162,13 +239,16 @@ LlamaParameter MakeLlamaParameter(const ModelConfig& config, LlamaPart part,
   return parameter;
 }
 
-std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config) {
+std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config, int64_t layer) {
   std::vector<LlamaPart> parts;
   for (const LlamaPart part :
        {LlamaPart::kAttentionNorm, LlamaPart::kQkv, LlamaPart::kAttentionOutput,
         LlamaPart::kQueryNorm, LlamaPart::kKeyNorm, LlamaPart::kMlpNorm,
-        LlamaPart::kGateUp, LlamaPart::kDown}) {
-    if (!Has(config, part)) continue;
+        LlamaPart::kGateUp, LlamaPart::kDown, LlamaPart::kRouter,
+        LlamaPart::kRouterBias, LlamaPart::kExpertsGateUp,
+        LlamaPart::kExpertsDown, LlamaPart::kSharedGateUp,
+        LlamaPart::kSharedDown}) {
+    if (!Has(config, part, layer)) continue;
     parts.push_back(part);
     const std::optional<LlamaPart> bias = BiasOf(config, part);
     if (bias.has_value()) parts.push_back(*bias);
@@ -183,7 +263,7 @@ std::vector<LlamaParameter> LlamaParameters(const ModelConfig& config) {
   };
   add(LlamaPart::kEmbedding);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (const LlamaPart part : LayerPartsOf(config)) add(part, layer);
+    for (const LlamaPart part : LayerPartsOf(config, layer)) add(part, layer);
   }
   add(LlamaPart::kFinalNorm);
   if (!config.tied_embeddings) add(LlamaPart::kHead);
@@ -224,7 +304,7 @@ std::vector<StoredTensor> HuggingFaceTensors(const ModelConfig& config,
   add(LlamaPart::kEmbedding);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (const LlamaPart part : kHuggingFaceLayerParts) {
-      if (Has(config, part)) add(part, layer);
+      if (Has(config, part, layer)) add(part, layer);
     }
   }
   add(LlamaPart::kFinalNorm);

@@ -23,9 +23,19 @@
 //   layers.N.mlp_norm.weight           hidden        ...post_attention_layernorm
 //   layers.N.gate_up.weight            2m, hidden    ...mlp.{gate,up}_proj
 //   layers.N.down.weight               hidden, m     ...mlp.down_proj
+//   layers.N.router.weight             E, hidden     ...mlp.gate
+//   layers.N.router.bias               E             ...mlp.gate.e_score_correction_bias
+//   layers.N.experts.gate_up.weight    2Ee, hidden   ...mlp.experts.I.{gate,up}_proj
+//   layers.N.experts.down.weight       E hidden, e   ...mlp.experts.I.down_proj
+//   layers.N.shared.gate_up.weight     2s, hidden    ...mlp.shared_experts.{gate,up}_proj
+//   layers.N.shared.down.weight        hidden, s     ...mlp.shared_experts.down_proj
 //   norm.weight                        hidden        norm.weight
 //   head.weight                        vocab, hidden lm_head.weight
 // clang-format on
+//
+// Layers with a mixture of E experts of e hidden units, and s shared ones, have
+// these instead of gate_up and down; Mixtral's files call mlp block_sparse_moe,
+// and the projections of an expert w1, w3 and w2.
 //
 // The fused rows are in the order of tensor_parallel's QkvParts and
 // GatedMlpParts. Tied models have no head.weight; biases and the norms of
@@ -58,6 +68,12 @@ enum class LlamaPart {
   kMlpNorm,
   kGateUp,
   kDown,
+  kRouter,
+  kRouterBias,
+  kExpertsGateUp,
+  kExpertsDown,
+  kSharedGateUp,
+  kSharedDown,
   kFinalNorm,
   kHead,
 };
@@ -86,8 +102,8 @@ struct LlamaParameter {
 // "layers.3.qkv.weight"; `layer` is ignored for parts outside of layers.
 std::string LlamaParameterName(LlamaPart part, int64_t layer = -1);
 
-// Those of each layer of the model, in the order of the forward pass.
-std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config);
+// Those of a layer of the model, in the order of the forward pass.
+std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config, int64_t layer);
 
 // In the order of the forward pass. `config` is valid.
 std::vector<LlamaParameter> LlamaParameters(const ModelConfig& config);

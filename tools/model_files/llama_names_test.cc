@@ -73,7 +73,7 @@ TEST(LlamaNamesTest, BiasesFollowTheirWeights) {
               ElementsAre("q_proj.weight", "q_proj.bias", "k_proj.weight",
                           "k_proj.bias", "v_proj.weight", "v_proj.bias",
                           "o_proj.weight", "o_proj.bias"));
-  EXPECT_THAT(LayerPartsOf(config),
+  EXPECT_THAT(LayerPartsOf(config, 0),
               ElementsAre(LlamaPart::kAttentionNorm, LlamaPart::kQkv,
                           LlamaPart::kQkvBias, LlamaPart::kAttentionOutput,
                           LlamaPart::kAttentionOutputBias, LlamaPart::kMlpNorm,
@@ -95,7 +95,7 @@ TEST(LlamaNamesTest, NormsOfHeadsFollowTheProjections) {
   EXPECT_THAT(names,
               ElementsAre("q_proj.weight", "k_proj.weight", "v_proj.weight",
                           "o_proj.weight", "q_norm.weight", "k_norm.weight"));
-  EXPECT_THAT(LayerPartsOf(config),
+  EXPECT_THAT(LayerPartsOf(config, 0),
               ElementsAre(LlamaPart::kAttentionNorm, LlamaPart::kQkv,
                           LlamaPart::kAttentionOutput, LlamaPart::kQueryNorm,
                           LlamaPart::kKeyNorm, LlamaPart::kMlpNorm,

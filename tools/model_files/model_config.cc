@@ -48,7 +48,8 @@ absl::Status CheckHeads(const ModelConfig& config) {
 absl::Status CheckWindow(const ModelConfig& config) {
   constexpr int64_t kMostWindow = (int64_t{1} << 31) - 1;
   const bool allowed = config.architecture != Architecture::kLlama;
-  const bool from_any = config.architecture != Architecture::kMistral;
+  const bool from_any = config.architecture != Architecture::kMistral &&
+                        config.architecture != Architecture::kMixtral;
   if (config.window < 0 || config.window > (allowed ? kMostWindow : 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("window (sliding_window) is ", config.window, "; it must ",
@@ -65,13 +66,18 @@ absl::Status CheckWindow(const ModelConfig& config) {
                    "; it must be from 0 to ", most));
 }
 
+bool HasQkNorm(Architecture architecture) {
+  return architecture == Architecture::kQwen3 ||
+         architecture == Architecture::kQwen3Moe ||
+         architecture == Architecture::kDots1;
+}
+
 absl::Status CheckQkNorm(const ModelConfig& config) {
-  if (config.qk_norm == (config.architecture == Architecture::kQwen3)) {
-    return absl::OkStatus();
-  }
+  if (config.qk_norm == HasQkNorm(config.architecture)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      config.qk_norm ? "qk_norm is true; only Qwen3 has norms of heads"
-                     : "qk_norm is false; Qwen3 has norms of heads");
+      config.qk_norm
+          ? "qk_norm is true; only Qwen3 and dots.llm1 have norms of heads"
+          : "qk_norm is false; Qwen3 and dots.llm1 have norms of heads");
 }
 
 absl::Status CheckBiases(const ModelConfig& config) {
@@ -87,9 +93,13 @@ absl::Status CheckBiases(const ModelConfig& config) {
     case Architecture::kLlama:
       return allow(qkv == output, "Llama has both (attention_bias) or none");
     case Architecture::kQwen3:
-      return allow(qkv == output, "Qwen3 has both (attention_bias) or none");
+    case Architecture::kQwen3Moe:
+    case Architecture::kDots1:
+      return allow(qkv == output,
+                   "Qwen3 and dots.llm1 have both (attention_bias) or none");
     case Architecture::kMistral:
-      return allow(!qkv && !output, "Mistral has none");
+    case Architecture::kMixtral:
+      return allow(!qkv && !output, "Mistral and Mixtral have none");
     case Architecture::kQwen2:
       return allow(qkv && !output, "Qwen2 has qkv_bias alone");
   }
@@ -103,6 +113,60 @@ absl::Status CheckReal(std::string_view name, double value, double least,
   return absl::InvalidArgumentError(
       absl::StrCat(name, " is ", value, "; it must be ",
                    least_allowed ? "from " : "above ", least, " to ", most));
+}
+
+absl::Status CheckMixture(const ModelConfig& config) {
+  const MixtureConfig& m = config.mixture;
+  const bool is_mixture = config.architecture == Architecture::kMixtral ||
+                          config.architecture == Architecture::kQwen3Moe ||
+                          config.architecture == Architecture::kDots1;
+  if (!is_mixture) {
+    if (m == MixtureConfig()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "mixture is given; only Mixtral, Qwen3 MoE and dots.llm1 have experts");
+  }
+  constexpr int64_t kMostExperts = 4096;
+  TESSERA_RETURN_IF_ERROR(CheckRange("experts", m.experts, kMostExperts));
+  TESSERA_RETURN_IF_ERROR(CheckRange("experts of a token (num_experts_per_tok)",
+                                     m.per_token, m.experts));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("intermediate of an expert (moe_intermediate_size)",
+                 m.intermediate, kMostIntermediate));
+  const bool is_dots = config.architecture == Architecture::kDots1;
+  const auto refuse = [](std::string_view text) {
+    return absl::InvalidArgumentError(text);
+  };
+  if (m.shared_intermediate < 0 || m.shared_intermediate > kMostIntermediate ||
+      (!is_dots && m.shared_intermediate > 0)) {
+    return refuse(absl::StrCat(
+        "shared_intermediate is ", m.shared_intermediate, "; it must be ",
+        is_dots ? absl::StrCat("from 0 to ", kMostIntermediate)
+                : "0, only dots.llm1 has a shared expert"));
+  }
+  if (m.dense_layers < 0 || m.dense_layers > (is_dots ? config.layers : 0)) {
+    return refuse(absl::StrCat("dense_layers (first_k_dense_replace) is ",
+                               m.dense_layers, "; it must be from 0 to ",
+                               is_dots ? config.layers : 0));
+  }
+  if (m.sigmoid != is_dots) {
+    return refuse(
+        "sigmoid scores are those of dots.llm1, and it has no others");
+  }
+  if (config.architecture == Architecture::kMixtral && !m.normalise) {
+    return refuse("the weights of Mixtral's experts are normalised");
+  }
+  if (!is_dots && m.scale != 1) {
+    return refuse(absl::StrCat("scale (routed_scaling_factor) is ", m.scale,
+                               "; it must be 1 but for dots.llm1"));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      CheckReal("scale (routed_scaling_factor)", m.scale, 0, false, 1e6));
+  if (is_dots && m.shared_intermediate % m.intermediate != 0) {
+    return refuse(absl::StrCat("shared_intermediate is ", m.shared_intermediate,
+                               "; it must be a multiple of that of an expert, ",
+                               m.intermediate));
+  }
+  return CheckReal("balance (router_aux_loss_coef)", m.balance, 0, true, 1e6);
 }
 
 }  // namespace
@@ -124,26 +188,45 @@ absl::Status ModelConfig::Validate() const {
   TESSERA_RETURN_IF_ERROR(CheckBiases(*this));
   TESSERA_RETURN_IF_ERROR(CheckQkNorm(*this));
   TESSERA_RETURN_IF_ERROR(CheckWindow(*this));
+  TESSERA_RETURN_IF_ERROR(CheckMixture(*this));
   TESSERA_RETURN_IF_ERROR(
       CheckReal("norm_epsilon (rms_norm_eps)", norm_epsilon, 0, false, 1));
   return CheckReal("initializer_range", initializer_range, 0, true, 100);
 }
 
-int64_t ModelConfig::LayerMatrixSize() const {
+int64_t ModelConfig::LayerMatrixSize(int64_t layer, int64_t experts) const {
   const int64_t attention = 2 * QueryRows() + 2 * KvRows();
-  return hidden * (attention + 3 * intermediate);
+  if (!IsMixture(layer)) return hidden * (attention + 3 * intermediate);
+  return hidden *
+         (attention + mixture.experts +
+          3 * (experts * mixture.intermediate + mixture.shared_intermediate));
 }
 
-int64_t ModelConfig::LayerParameterCount() const {
+int64_t ModelConfig::LayerParameterCount(int64_t layer) const {
   const int64_t norms = 2 * hidden + (qk_norm ? 2 * head_size : 0);
   const int64_t biases =
-      (qkv_bias ? QueryRows() + 2 * KvRows() : 0) + (output_bias ? hidden : 0);
-  return LayerMatrixSize() + norms + biases;
+      (qkv_bias ? QueryRows() + 2 * KvRows() : 0) + (output_bias ? hidden : 0) +
+      (IsMixture(layer) && mixture.sigmoid ? mixture.experts : 0);
+  return LayerMatrixSize(layer, mixture.experts) + norms + biases;
+}
+
+int64_t ModelConfig::CountParameters(int64_t experts) const {
+  const int64_t tables = tied_embeddings ? 1 : 2;
+  int64_t count = hidden * (tables * vocabulary + 1);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    count += LayerParameterCount(layer) -
+             LayerMatrixSize(layer, mixture.experts) +
+             LayerMatrixSize(layer, experts);
+  }
+  return count;
 }
 
 int64_t ModelConfig::ParameterCount() const {
-  const int64_t tables = tied_embeddings ? 1 : 2;
-  return layers * LayerParameterCount() + hidden * (tables * vocabulary + 1);
+  return CountParameters(mixture.experts);
+}
+
+int64_t ModelConfig::ActiveParameterCount() const {
+  return CountParameters(mixture.per_token);
 }
 
 double ModelConfig::KeysPerQuery(int64_t sequence) const {
@@ -159,7 +242,10 @@ double ModelConfig::KeysPerQuery(int64_t sequence) const {
 }
 
 double ModelConfig::ForwardFlopsPerToken(int64_t sequence) const {
-  const int64_t weights = layers * LayerMatrixSize() + hidden * vocabulary;
+  int64_t weights = hidden * vocabulary;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    weights += LayerMatrixSize(layer, mixture.per_token);
+  }
   // For a sequence: scores and values, 2 * QueryRows() operations for a key
   // each.
   const double keys = KeysPerQuery(sequence);
@@ -178,10 +264,32 @@ constexpr int64_t kByteVocabulary = 264;
 
 // vocabulary, hidden, intermediate, layers, heads, kv_heads, head_size,
 // {rope_theta, ...}, norm_epsilon, tied_embeddings, max_positions,
-// initializer_range, architecture, qkv_bias, output_bias, qk_norm
+// initializer_range, architecture, qkv_bias, output_bias, qk_norm, window,
+// window_begin, {experts, per_token, intermediate, ...}
 constexpr Preset kPresets[] = {
     {"llama-1m",
      {kByteVocabulary, 128, 512, 4, 4, 2, 32, {1e4}, 1e-5, false, 1024}},
+    // As many active parameters as llama-1m, but for the routers.
+    {"moe-3m",
+     {kByteVocabulary,
+      128,
+      256,
+      4,
+      4,
+      2,
+      32,
+      {1e4},
+      1e-5,
+      false,
+      1024,
+      0.02,
+      Architecture::kMixtral,
+      false,
+      false,
+      false,
+      0,
+      0,
+      {8, 2, 256, 0, 0, false, true, 1, 0.001}}},
     {"llama-10m",
      {kByteVocabulary, 256, 832, 12, 8, 4, 32, {1e4}, 1e-5, false, 2048}},
     {"llama-50m",
@@ -260,6 +368,46 @@ constexpr Preset kPresets[] = {
      {128256, 4096, 14336, 32, 32, 8, 128, {5e5}, 1e-5, false, 8192}},
     {"llama-13b",
      {32000, 5120, 13824, 40, 40, 40, 128, {1e4}, 1e-6, false, 2048}},
+    {"qwen3-30b-a3b",
+     {151936,
+      2048,
+      6144,
+      48,
+      32,
+      4,
+      128,
+      {1e6},
+      1e-6,
+      false,
+      40960,
+      0.02,
+      Architecture::kQwen3Moe,
+      false,
+      false,
+      true,
+      0,
+      0,
+      {128, 8, 768, 0, 0, false, true, 1, 0.001}}},
+    {"mixtral-8x7b",
+     {32000,
+      4096,
+      14336,
+      32,
+      32,
+      8,
+      128,
+      {1e6},
+      1e-5,
+      false,
+      32768,
+      0.02,
+      Architecture::kMixtral,
+      false,
+      false,
+      false,
+      0,
+      0,
+      {8, 2, 14336, 0, 0, false, true, 1, 0.02}}},
     {"llama-70b",
      {32000, 8192, 28672, 80, 64, 8, 128, {1e4}, 1e-5, false, 4096}},
 };

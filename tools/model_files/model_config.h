@@ -9,8 +9,10 @@
 // Sources: Touvron et al., LLaMA, arXiv 2302.13971; Ainslie et al., GQA, arXiv
 // 2305.13245; Grattafiori et al., Llama 3, arXiv 2407.21783; Jiang et al.,
 // Mistral 7B, arXiv 2310.06825; Yang et al., Qwen2, arXiv 2407.10671, and
-// Qwen3, arXiv 2505.09388; names and defaults of transformers' LlamaConfig,
-// MistralConfig, Qwen2Config and Qwen3Config.
+// Qwen3, arXiv 2505.09388; of mixtures of experts Jiang et al., Mixtral of
+// Experts, arXiv 2401.04088, and DeepSeek-V3, arXiv 2412.19437; names and
+// defaults of transformers' LlamaConfig, MistralConfig, Qwen2Config,
+// Qwen3Config, MixtralConfig, Qwen3MoeConfig and Dots1Config.
 #ifndef TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 #define TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 
@@ -27,7 +29,36 @@ namespace tessera::model_files {
 
 // Whose files describe the model (hugging_face_config.h). What is computed
 // follows from the other fields alone.
-enum class Architecture { kLlama, kMistral, kQwen2, kQwen3 };
+// dots.llm1 has the experts of DeepSeek-V3 and the attention of Qwen 3.
+enum class Architecture {
+  kLlama,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kMixtral,
+  kQwen3Moe,
+  kDots1,
+};
+
+// A mixture of experts in place of the MLP (tensor_parallel/blocks/moe_mlp.h).
+struct MixtureConfig {
+  int64_t experts = 0;    // num_local_experts and the like; 0: no mixture.
+  int64_t per_token = 0;  // num_experts_per_tok
+  // Hidden units of an expert (moe_intermediate_size), and of the one that
+  // every token has; 0: there is none.
+  int64_t intermediate = 0;
+  int64_t shared_intermediate = 0;
+  // The first layers that have an MLP instead (first_k_dense_replace).
+  int64_t dense_layers = 0;
+  // Scores are sigmoids, and a bias is added where experts are chosen, as in
+  // DeepSeek-V3; else a softmax.
+  bool sigmoid = false;
+  bool normalise = true;  // norm_topk_prob: weights add up to `scale`.
+  double scale = 1;       // routed_scaling_factor
+  double balance = 0;     // router_aux_loss_coef
+
+  friend bool operator==(const MixtureConfig&, const MixtureConfig&) = default;
+};
 
 struct ModelConfig {
   int64_t vocabulary = 0;    // vocab_size
@@ -57,14 +88,15 @@ struct ModelConfig {
   // Mistral, where window_begin is 0, Qwen2 and Qwen3.
   int64_t window = 0;
   int64_t window_begin = 0;
+  MixtureConfig mixture = {};
 
   // InvalidArgument, with the field, its value and the allowed range, for the
   // first number out of range: vocabulary and max_positions [1, 2^31-1], hidden
   // and heads * head_size [1, 2^20], intermediate [1, 2^22], layers [1, 4096];
   // kv_heads divides heads; head_size is even; window [0, 2^31-1] and
-  // window_begin [0, layers), 0 without a window; biases, norms and windows are
-  // those of the architecture. The functions below are exact for valid
-  // configurations.
+  // window_begin [0, layers), 0 without a window; biases, norms, windows and
+  // mixtures are those of the architecture. The functions below are exact for
+  // valid configurations.
   absl::Status Validate() const;
 
   // Rows of the projections of queries, and of keys or values.
@@ -78,17 +110,24 @@ struct ModelConfig {
   // a sequence of that length.
   double KeysPerQuery(int64_t sequence) const;
 
-  // Parameters of one layer with its norms and biases, and of the whole model;
-  // tied embeddings count once.
-  int64_t LayerParameterCount() const;
+  bool IsMixture(int64_t layer) const {
+    return mixture.experts > 0 && layer >= mixture.dense_layers;
+  }
+
+  // Parameters of a layer with its norms and biases, and of the whole model;
+  // tied embeddings count once. A token uses only the active ones: of a
+  // mixture those of its experts.
+  int64_t LayerParameterCount(int64_t layer) const;
   int64_t ParameterCount() const;
+  int64_t ActiveParameterCount() const;
   int64_t ParameterBytes(DType dtype) const {
     return ParameterCount() * SizeInBytes(dtype);
   }
 
   // Floating-point operations per token, averaged over sequences of `sequence`
   // tokens; an addition or a multiplication is one. Counts the matrix products:
-  // two operations for every weight of the layers and the head, and causal
+  // two operations for every active weight of the layers and the head, and
+  // causal
   // attention, in which token i attends to i + 1 keys, or those of the window;
   // the backward pass takes
   // twice as many. Recomputation, norms, rotation, softmax and embedding
@@ -101,8 +140,9 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
  private:
-  // Elements of the matrices of one layer.
-  int64_t LayerMatrixSize() const;
+  // Elements of the matrices of a layer, with as many experts.
+  int64_t LayerMatrixSize(int64_t layer, int64_t experts) const;
+  int64_t CountParameters(int64_t experts) const;
 };
 
 // A model by name, from a million parameters to published shapes. Those up to

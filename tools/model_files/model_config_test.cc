@@ -26,18 +26,19 @@ constexpr ModelConfig kSmall = {.vocabulary = 11,
 
 TEST(PresetsTest, ParameterCountsAreThoseThatArePublished) {
   // TinyLlama 1.1B, OpenLLaMA 3B, Llama 2 7B, 13B and 70B, Llama 3 8B and 3.2
-  // 1B, the SmolLM2 models, Qwen 2.5 and 3, and Mistral 7B, from their model
-  // cards and checkpoints.
+  // 1B, the SmolLM2 models, Qwen 2.5 and 3, Mistral and Mixtral, from their
+  // model cards and checkpoints.
   const std::vector<std::pair<std::string_view, int64_t>> expected = {
-      {"llama-1m", 1'051'776},         {"llama-10m", 10'168'576},
-      {"llama-50m", 50'618'880},       {"llama-125m", 124'668'672},
-      {"smollm2-135m", 134'515'008},   {"smollm2-360m", 361'821'120},
-      {"qwen2.5-0.5b", 494'032'768},   {"qwen3-0.6b", 596'049'920},
-      {"llama-1b", 1'100'048'384},     {"llama3.2-1b", 1'235'814'400},
-      {"smollm2-1.7b", 1'711'376'384}, {"llama-3b", 3'426'473'600},
-      {"llama-7b", 6'738'415'616},     {"mistral-7b", 7'248'023'552},
-      {"llama-8b", 8'030'261'248},     {"llama-13b", 13'015'864'320},
-      {"llama-70b", 68'976'648'192},
+      {"llama-1m", 1'051'776},          {"moe-3m", 3'415'168},
+      {"llama-10m", 10'168'576},        {"llama-50m", 50'618'880},
+      {"llama-125m", 124'668'672},      {"smollm2-135m", 134'515'008},
+      {"smollm2-360m", 361'821'120},    {"qwen2.5-0.5b", 494'032'768},
+      {"qwen3-0.6b", 596'049'920},      {"llama-1b", 1'100'048'384},
+      {"llama3.2-1b", 1'235'814'400},   {"smollm2-1.7b", 1'711'376'384},
+      {"llama-3b", 3'426'473'600},      {"llama-7b", 6'738'415'616},
+      {"mistral-7b", 7'248'023'552},    {"llama-8b", 8'030'261'248},
+      {"llama-13b", 13'015'864'320},    {"qwen3-30b-a3b", 30'532'122'624},
+      {"mixtral-8x7b", 46'702'792'704}, {"llama-70b", 68'976'648'192},
   };
   std::vector<std::string_view> names;
   int64_t last = 0;
@@ -62,15 +63,15 @@ TEST(PresetsTest, RefusesOtherNames) {
 
 TEST(ModelConfigTest, CountsEveryMatrixOnce) {
   const int64_t layer = 24 * 12 + 2 * 12 * 12 + 12 * 24 + 3 * 20 * 12 + 2 * 12;
-  EXPECT_EQ(kSmall.LayerParameterCount(), layer);
+  EXPECT_EQ(kSmall.LayerParameterCount(0), layer);
   EXPECT_EQ(kSmall.ParameterCount(), 2 * layer + 2 * 11 * 12 + 12);
   ModelConfig biased = kSmall;
   biased.qkv_bias = biased.output_bias = true;
-  EXPECT_EQ(biased.LayerParameterCount(), layer + 24 + 12 + 12 + 12);
+  EXPECT_EQ(biased.LayerParameterCount(0), layer + 24 + 12 + 12 + 12);
   EXPECT_EQ(biased.ForwardFlopsPerToken(7), kSmall.ForwardFlopsPerToken(7));
   ModelConfig normed = kSmall;
   normed.qk_norm = true;
-  EXPECT_EQ(normed.LayerParameterCount(), layer + 2 * 6);
+  EXPECT_EQ(normed.LayerParameterCount(0), layer + 2 * 6);
   ModelConfig tied = kSmall;
   tied.tied_embeddings = true;
   EXPECT_EQ(tied.ParameterCount(), 2 * layer + 11 * 12 + 12);
@@ -166,9 +167,9 @@ TEST(ModelConfigTest, RefusalsNameTheFieldAndWhatIsAllowed) {
         c.architecture = Architecture::kMistral;
         c.qkv_bias = c.output_bias = true;
       },
-      "output_bias true", "Mistral has none");
+      "output_bias true", "Mistral and Mixtral have none");
   ExpectRefused([](auto& c) { c.qk_norm = true; }, "qk_norm is true",
-                "only Qwen3");
+                "only Qwen3 and dots.llm1");
   const auto qwen3 = [](auto& c) {
     c.architecture = Architecture::kQwen3;
     c.qk_norm = true;
@@ -178,7 +179,7 @@ TEST(ModelConfigTest, RefusalsNameTheFieldAndWhatIsAllowed) {
         qwen3(c);
         c.qk_norm = false;
       },
-      "qk_norm is false", "Qwen3 has");
+      "qk_norm is false", "Qwen3 and dots.llm1 have");
   ExpectRefused([](auto& c) { c.window = 8; }, "window (sliding_window) is 8",
                 "Llama has none");
   ExpectRefused(

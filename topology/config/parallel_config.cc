@@ -18,7 +18,7 @@ namespace {
 // The axes as given; 0: not named.
 struct NamedSizes {
   int64_t dp = 0, dp_replicate = 0, dp_shard = 0;
-  int64_t pp = 0, cp = 0, tp = 0;
+  int64_t pp = 0, cp = 0, tp = 0, ep = 0;
 };
 
 // Null if training has no such axis.
@@ -29,6 +29,7 @@ int64_t* FindSize(std::string_view axis, NamedSizes& sizes) {
   if (axis == "pp") return &sizes.pp;
   if (axis == "cp") return &sizes.cp;
   if (axis == "tp") return &sizes.tp;
+  if (axis == "ep") return &sizes.ep;
   return nullptr;
 }
 
@@ -56,7 +57,8 @@ MeshSizes SizesOf(const NamedSizes& given) {
                      .pp = or_one(given.pp),
                      .cp = or_one(given.cp),
                      .tp = or_one(given.tp),
-                     .dp_replicate = or_one(given.dp_replicate)};
+                     .dp_replicate = or_one(given.dp_replicate),
+                     .ep = or_one(given.ep)};
   if (given.dp == 0) sizes.dp = sizes.dp_replicate * or_one(given.dp_shard);
   if (given.dp_shard != 0) sizes.dp_replicate = sizes.dp / given.dp_shard;
   return sizes;
@@ -82,6 +84,7 @@ std::vector<Axis> TextAxesOf(const MeshSizes& sizes) {
   axes.push_back({"pp", AxisSize(sizes.pp)});
   axes.push_back({"cp", AxisSize(sizes.cp)});
   axes.push_back({"tp", AxisSize(sizes.tp)});
+  if (sizes.ep > 1) axes.push_back({"ep", AxisSize(sizes.ep)});
   return axes;
 }
 
@@ -166,7 +169,7 @@ absl::StatusOr<MeshSizes> MeshSizes::Parse(std::string_view text) {
       return absl::InvalidArgumentError(
           absl::StrCat("unknown axis ", Quoted(axis.name),
                        "; the axes are dp (or dp_replicate and dp_shard), pp, "
-                       "cp and tp"));
+                       "cp, tp and ep"));
     }
     *size = axis.size.value();
   }
@@ -193,6 +196,11 @@ absl::Status MeshSizes::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("dp_replicate", dp_replicate, " does not divide dp", dp));
   }
+  if (ep < 1 || (cp * dp) % ep != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ep", ep, " does not divide cp x dp, which is ", cp, " x ",
+                     dp, "; experts are divided among these ranks"));
+  }
   if (world_size() <= kMaxRanks) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       world_size(), " ranks; at most ", kMaxRanks, " are allowed"));
@@ -201,10 +209,14 @@ absl::Status MeshSizes::Validate() const {
 absl::StatusOr<Mesh> MeshSizes::MakeMesh() const {
   TESSERA_RETURN_IF_ERROR(Validate());
   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(AxesOf(*this)));
-  if (dp_replicate == 1) return mesh;
-  const Axis parts[] = {{"dp_shard", AxisSize(dp_shard())},
-                        {"dp_replicate", AxisSize(dp_replicate)}};
-  return mesh.Redivide("dp", parts);
+  if (dp_replicate > 1) {
+    const Axis parts[] = {{"dp_shard", AxisSize(dp_shard())},
+                          {"dp_replicate", AxisSize(dp_replicate)}};
+    TESSERA_ASSIGN_OR_RETURN(mesh, mesh.Redivide("dp", parts));
+  }
+  if (ep == 1) return mesh;
+  const Axis experts[] = {{"ep", AxisSize(ep)}, {"edp", AxisSize(edp())}};
+  return mesh.Redivide("cp,dp", experts);
 }
 
 }  // namespace tessera::topology

@@ -53,10 +53,15 @@ struct MeshSizes {
   // nearest to each other. Model state is sharded over dp_shard x cp ranks and
   // replicated over dp_replicate. Divides dp.
   int64_t dp_replicate = 1;
+  // Expert parallelism: cp x dp = ep x edp, the ranks of an expert group
+  // nearest to each other. Each has some of a layer's experts, whose state is
+  // sharded over the edp ranks that hold the same. Divides cp x dp.
+  int64_t ep = 1;
   AxisOrder order = kDefaultAxisOrder;
 
   int64_t dp_shard() const { return dp / dp_replicate; }
   int64_t shard_ranks() const { return dp_shard() * cp; }
+  int64_t edp() const { return dp * cp / ep; }
   int64_t world_size() const { return dp * pp * cp * tp; }
   int64_t SizeOf(MeshAxis axis) const;
   // The distance in ranks between neighbours along the axis.
@@ -66,21 +71,21 @@ struct MeshSizes {
 
   friend bool operator==(const MeshSizes&, const MeshSizes&) = default;
 
-  // Axes dp, pp, cp and tp in any order, each at most once and with a size of 1
-  // or more; one that is not there has 1. Instead of dp, or beside it, its two
-  // parts may be given, dp_replicate and dp_shard. Without dp_replicate, dp
+  // Axes dp, pp, cp, tp and ep in any order, each at most once and with a size
+  // of 1 or more; one that is not there has 1. Instead of dp, or beside it, its
+  // two parts may be given, dp_replicate and dp_shard. Without dp_replicate, dp
   // ranks share one copy of the model state. InvalidArgument for all else, for
   // parts that do not multiply to dp, and as Validate.
   static absl::StatusOr<MeshSizes> Parse(std::string_view text);
 
-  // Every axis: "dp2,pp1,cp1,tp4". Parse reads it back.
+  // Every axis: "dp2,pp1,cp1,tp4", and ep if it is not 1. Parse reads it back.
   std::string ToString() const;
   // The value of the flag: "dp2,tp4"; axes of size 1 are omitted. Parse reads
   // it back.
   std::string ToFlag() const;
 
   // InvalidArgument for a size below 1, a dp_replicate that does not divide dp,
-  // and more than kMaxRanks ranks.
+  // an ep that does not divide cp x dp, and more than kMaxRanks ranks.
   absl::Status Validate() const;
 
   // Reads names joined by "-", fastest-varying first, such as "tp-cp-dp-pp".
@@ -89,7 +94,9 @@ struct MeshSizes {
   absl::StatusOr<AxisOrder> ParseOrder(std::string_view text) const;
 
   // The mesh with axes tp, cp, dp and pp in their order; with replicas also
-  // dp_shard and dp_replicate. InvalidArgument as Validate.
+  // dp_shard and dp_replicate, with expert parallelism ep and edp.
+  // InvalidArgument as Validate, and for an order in which another axis divides
+  // the ranks of an expert group unevenly.
   absl::StatusOr<Mesh> MakeMesh() const;
 };
 

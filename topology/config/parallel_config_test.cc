@@ -80,9 +80,11 @@ TEST(MeshSizesTest, RefusesTextsThatAreNoSizes) {
   EXPECT_THAT(MeshSizes::Parse(""), Refused("a mesh of 0 characters"));
   EXPECT_THAT(MeshSizes::Parse("dp0"), Refused("axis \"dp\" has size 0"));
   EXPECT_THAT(MeshSizes::Parse("dp2,dp2"), Refused("is named twice"));
-  EXPECT_THAT(MeshSizes::Parse("ep2"),
-              Refused("unknown axis \"ep\"; the axes are dp (or "
-                      "dp_replicate and dp_shard), pp, cp and tp"));
+  EXPECT_THAT(MeshSizes::Parse("zz2"),
+              Refused("unknown axis \"zz\"; the axes are dp (or "
+                      "dp_replicate and dp_shard), pp, cp, tp and ep"));
+  EXPECT_THAT(MeshSizes::Parse("dp2,cp3,ep4"),
+              Refused("ep4 does not divide cp x dp, which is 3 x 2"));
   EXPECT_THAT(MeshSizes::Parse("dp4,dp_shard3"),
               Refused("dp_shard3 does not divide dp4"));
   EXPECT_THAT(MeshSizes::Parse("dp_replicate3,dp4"),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
@@ -73,9 +74,10 @@ struct PartRanks {
   std::map<int64_t, size_t> writers;  // By shard rank.
 };
 
-absl::Status AddRank(const SaveReport& report, int64_t rank,
+absl::Status AddRank(const SaveReport& report,
                      std::map<std::string, PartRanks>& parts) {
   PartRanks& part = parts[report.part];
+  const int64_t rank = report.rank;
   const auto refuse = [&](std::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat(
         "part ", Quoted(report.part), " of the checkpoint: rank ", rank, what));
@@ -143,16 +145,15 @@ absl::StatusOr<SaveReport> ParseReport(std::string_view text) {
   return report;
 }
 
-absl::Status CheckReports(const std::vector<SaveReport>& by_rank) {
+absl::Status CheckReports(const std::vector<SaveReport>& reports) {
   std::map<std::string, PartRanks> parts;
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    if (by_rank[rank].step != by_rank[0].step) {
+  for (const SaveReport& report : reports) {
+    if (report.step != reports[0].step) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "rank ", rank, " saves step ", by_rank[rank].step, ", rank 0 step ",
-          by_rank[0].step, "; all ranks save after the same step"));
+          "rank ", report.rank, " saves step ", report.step, ", rank 0 step ",
+          reports[0].step, "; all ranks save after the same step"));
     }
-    TESSERA_RETURN_IF_ERROR(
-        AddRank(by_rank[rank], static_cast<int64_t>(rank), parts));
+    TESSERA_RETURN_IF_ERROR(AddRank(report, parts));
   }
   for (const auto& [name, part] : parts) {
     if (static_cast<int64_t>(part.writers.size()) == part.shard_ranks) continue;
@@ -166,16 +167,15 @@ absl::Status CheckReports(const std::vector<SaveReport>& by_rank) {
 }
 
 absl::StatusOr<CheckpointManifest> ManifestOf(
-    const std::vector<SaveReport>& by_rank) {
-  CheckpointManifest manifest = {.step = by_rank[0].step,
-                                 .world = static_cast<int64_t>(by_rank.size())};
+    const std::vector<SaveReport>& reports, int64_t world) {
+  CheckpointManifest manifest = {.step = reports[0].step, .world = world};
   std::map<std::string, std::map<int64_t, CheckpointFile>> files;
   std::map<std::string, int64_t> ranks;
-  for (const SaveReport& report : by_rank) {
+  for (const SaveReport& report : reports) {
     ++ranks[report.part];
     if (report.writes) files[report.part][report.shard_rank] = report.file;
   }
-  for (const SaveReport& report : by_rank) {
+  for (const SaveReport& report : reports) {
     if (!report.writes || report.shard_rank != 0) continue;
     TESSERA_ASSIGN_OR_RETURN(CheckpointPart part,
                              ParsePart(report.description));
@@ -210,41 +210,52 @@ class SaveRun {
   }
 
  private:
-  int64_t step() const { return job_.report.step; }
+  int64_t step() const { return job_.shards[0].report.step; }
   bool is_first() const { return group_.rank() == collectives::Rank(0); }
 
   absl::Status RunSteps() {
-    if (is_first() && job_.report.status.ok()) {
-      job_.report.status = directory_.Begin(step());
-      has_begun_ = job_.report.status.ok();
+    absl::Status& first = job_.shards[0].report.status;
+    if (is_first() && first.ok()) {
+      first = directory_.Begin(step());
+      has_begun_ = first.ok();
     }
     TESSERA_RETURN_IF_ERROR(ExchangeReports());
     // All ranks get the same result, because all have the same reports.
-    TESSERA_RETURN_IF_ERROR(CheckReports(by_rank_));
-    if (job_.report.writes) job_.report.status = WriteFile();
+    TESSERA_RETURN_IF_ERROR(CheckReports(reports_));
+    for (SaveJob::Shard& shard : job_.shards) {
+      if (shard.report.writes) shard.report.status = WriteFile(shard);
+    }
     TESSERA_RETURN_IF_ERROR(ExchangeReports());
     return collectives::AgreeOnStatus(
         group_, is_first() ? Commit() : absl::OkStatus(), job_.timeout);
   }
 
-  // Every rank's report to every rank; the first error, if any has one.
+  // Every rank's reports, a line each, to every rank; the first error, if any
+  // has one.
   absl::Status ExchangeReports() {
+    std::string mine;
+    for (const SaveJob::Shard& shard : job_.shards) {
+      absl::StrAppend(&mine, mine.empty() ? "" : "\n",
+                      FormatReport(shard.report));
+    }
     TESSERA_ASSIGN_OR_RETURN(
         const std::vector<std::string> texts,
-        collectives::ExchangeTexts(group_, FormatReport(job_.report),
-                                   job_.timeout));
-    by_rank_.clear();
-    std::vector<absl::Status> statuses;
-    for (const std::string& text : texts) {
-      TESSERA_ASSIGN_OR_RETURN(SaveReport report, ParseReport(text));
-      statuses.push_back(report.status);
-      by_rank_.push_back(std::move(report));
+        collectives::ExchangeTexts(group_, mine, job_.timeout));
+    reports_.clear();
+    std::vector<absl::Status> statuses(texts.size());
+    for (size_t rank = 0; rank < texts.size(); ++rank) {
+      for (const std::string_view line : absl::StrSplit(texts[rank], '\n')) {
+        TESSERA_ASSIGN_OR_RETURN(SaveReport report, ParseReport(line));
+        report.rank = static_cast<int64_t>(rank);
+        statuses[rank].Update(report.status);
+        reports_.push_back(std::move(report));
+      }
     }
     return collectives::FirstError(group_.name(), statuses);
   }
 
-  absl::Status WriteFile() {
-    const SaveReport& report = job_.report;
+  absl::Status WriteFile(SaveJob::Shard& shard) {
+    SaveReport& report = shard.report;
     const std::string path =
         absl::StrCat(directory_.writing_path(step()), "/",
                      ShardFileName(report.part, report.shard_rank));
@@ -254,19 +265,19 @@ class SaveRun {
                             {.step = step(),
                              .rank = report.shard_rank,
                              .ranks = report.shard_ranks}));
-    TESSERA_RETURN_IF_ERROR(job_.for_each_block(
+    TESSERA_RETURN_IF_ERROR(shard.for_each_block(
         [&](const BlockRange& range, std::span<const std::byte> bytes) {
           return writer->Add(range, bytes);
         }));
-    TESSERA_ASSIGN_OR_RETURN(job_.report.file, writer->Finish());
+    TESSERA_ASSIGN_OR_RETURN(report.file, writer->Finish());
     // The memory of a snapshot is free before others are waited for.
-    job_.for_each_block = nullptr;
+    shard.for_each_block = nullptr;
     return absl::OkStatus();
   }
 
   absl::Status Commit() {
     TESSERA_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
-                             ManifestOf(by_rank_));
+                             ManifestOf(reports_, group_.size()));
     TESSERA_ASSIGN_OR_RETURN(const std::string text, FormatManifest(manifest));
     TESSERA_RETURN_IF_ERROR(directory_.Commit(step(), text));
     has_begun_ = false;
@@ -282,7 +293,7 @@ class SaveRun {
   SaveJob job_;
   CheckpointDirectory directory_;
   bool has_begun_ = false;
-  std::vector<SaveReport> by_rank_;
+  std::vector<SaveReport> reports_;  // Of all ranks, in their order.
 };
 
 }  // namespace
@@ -294,13 +305,19 @@ absl::StatusOr<std::string> RunSaveJob(collectives::Communicator& group,
 
 namespace {
 
-absl::Status CheckArguments(const CheckpointGroups& groups,
+absl::Status CheckArguments(std::span<const CheckpointGroups> groups,
                             const CheckpointWriterOptions& options) {
-  if (groups.shard == nullptr) {
+  if (groups.empty()) {
     return absl::InvalidArgumentError(
-        "a checkpoint needs the shard group of the state");
+        "a checkpoint of no state; give the groups of each");
   }
-  TESSERA_RETURN_IF_ERROR(CheckPartName(groups.part));
+  for (const CheckpointGroups& of_state : groups) {
+    if (of_state.shard == nullptr) {
+      return absl::InvalidArgumentError(
+          "a checkpoint needs the shard group of the state");
+    }
+    TESSERA_RETURN_IF_ERROR(CheckPartName(of_state.part));
+  }
   if (options.directory.empty()) {
     return absl::InvalidArgumentError(
         "directory is empty; give the one that all ranks share");
@@ -358,22 +375,27 @@ bool PendingCheckpoint::IsDone() const {
   return outcome_->result.has_value();
 }
 
-CheckpointWriter::CheckpointWriter(const CheckpointGroups& groups,
+CheckpointWriter::CheckpointWriter(std::span<const CheckpointGroups> groups,
                                    const CheckpointWriterOptions& options)
-    : options_(options),
-      part_(groups.part),
-      shard_rank_(groups.shard->rank()),
-      shard_ranks_(groups.shard->size()),
-      writes_(groups.replicas == nullptr ||
-              groups.replicas->rank() == collectives::Rank(0)) {}
+    : options_(options) {
+  for (const CheckpointGroups& of_state : groups) {
+    places_.push_back(
+        {.part = of_state.part,
+         .shard_rank = of_state.shard->rank(),
+         .shard_ranks = of_state.shard->size(),
+         .writes = of_state.replicas == nullptr ||
+                   of_state.replicas->rank() == collectives::Rank(0)});
+  }
+}
 
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
-    const CheckpointGroups& groups, const CheckpointWriterOptions& options) {
+    std::span<const CheckpointGroups> groups,
+    const CheckpointWriterOptions& options) {
   TESSERA_RETURN_IF_ERROR(CheckArguments(groups, options));
   std::unique_ptr<CheckpointWriter> writer(
       new CheckpointWriter(groups, options));
   collectives::Communicator& world =
-      groups.world == nullptr ? *groups.shard : *groups.world;
+      groups[0].world == nullptr ? *groups[0].shard : *groups[0].world;
   std::vector<collectives::Rank> members;
   for (int64_t r = 0; r < world.size(); ++r) members.emplace_back(r);
   TESSERA_ASSIGN_OR_RETURN(
@@ -388,59 +410,61 @@ void CheckpointWriter::Join() {
   if (thread_.joinable()) thread_.join();
 }
 
-SaveJob CheckpointWriter::MakeJob(const SaveReport& report) const {
+SaveJob CheckpointWriter::MakeJob() const {
   return {.directory = options_.directory,
           .keep = options_.keep,
           .keep_least = options_.keep_least,
           .timeout = options_.timeout,
-          .files =
-              options_.files != nullptr ? options_.files : &FileCalls::System(),
-          .report = report};
+          .files = options_.files != nullptr ? options_.files
+                                             : &FileCalls::System()};
 }
 
-absl::Status CheckpointWriter::Prepare(ShardedState& state,
-                                       CheckpointMetadata metadata,
+absl::Status CheckpointWriter::Prepare(const Place& place, SavedState& saved,
                                        SaveReport& report,
                                        std::vector<BlockRange>& blocks) const {
-  report = {.step = state.steps(),
-            .part = part_,
-            .shard_rank = shard_rank_.value(),
-            .shard_ranks = shard_ranks_,
-            .writes = writes_};
-  TESSERA_ASSIGN_OR_RETURN(const StateShare share,
-                           ShareOf(state, shard_rank_, shard_ranks_));
-  if (share.layout.ranks() != shard_ranks_ || share.rank != shard_rank_) {
+  report = {.step = saved.state.steps(),
+            .part = place.part,
+            .shard_rank = place.shard_rank.value(),
+            .shard_ranks = place.shard_ranks,
+            .writes = place.writes};
+  TESSERA_ASSIGN_OR_RETURN(
+      const StateShare share,
+      ShareOf(saved.state, place.shard_rank, place.shard_ranks));
+  if (share.layout.ranks() != place.shard_ranks ||
+      share.rank != place.shard_rank) {
     return absl::FailedPreconditionError(
         absl::StrCat("the state is sharded over ", share.layout.ranks(),
-                     " ranks, the group of the checkpoint has ", shard_ranks_,
-                     "; give the shard group of the state"));
+                     " ranks, the group of the checkpoint has ",
+                     place.shard_ranks, "; give the shard group of the state"));
   }
-  if (!writes_) return absl::OkStatus();
-  blocks = PlanBlocks(share, MomentsOf(state), options_.block_elements);
-  if (shard_rank_ != topology::Rank(0)) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(report.description,
-                           Describe(share, state, part_, std::move(metadata)));
+  if (!place.writes) return absl::OkStatus();
+  blocks = PlanBlocks(share, MomentsOf(saved.state), options_.block_elements);
+  if (place.shard_rank != topology::Rank(0)) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(
+      report.description,
+      Describe(share, saved.state, place.part, std::move(saved.metadata)));
   return absl::OkStatus();
 }
 
-PendingCheckpoint CheckpointWriter::Start(ShardedState& state,
-                                          CheckpointMetadata metadata) {
+PendingCheckpoint CheckpointWriter::Start(std::vector<SavedState> states) {
   Join();
-  SaveReport report;
-  std::vector<BlockRange> blocks;
-  absl::Status status = Prepare(state, std::move(metadata), report, blocks);
-  auto snapshot = std::make_shared<Snapshot>();
-  if (status.ok() && writes_) {
-    auto taken =
-        Snapshot::Take(state, std::move(blocks), options_.snapshot_memory);
-    status = taken.status();
-    if (taken.ok()) *snapshot = *std::move(taken);
+  SaveJob job = MakeJob();
+  for (size_t i = 0; i < places_.size(); ++i) {
+    SaveJob::Shard& shard = job.shards.emplace_back();
+    std::vector<BlockRange> blocks;
+    absl::Status status = Prepare(places_[i], states[i], shard.report, blocks);
+    auto snapshot = std::make_shared<Snapshot>();
+    if (status.ok() && places_[i].writes) {
+      auto taken = Snapshot::Take(states[i].state, std::move(blocks),
+                                  options_.snapshot_memory);
+      status = taken.status();
+      if (taken.ok()) *snapshot = *std::move(taken);
+    }
+    shard.report.status = status;
+    shard.for_each_block = [snapshot = std::move(snapshot)](BlockUse use) {
+      return snapshot->ForEachBlock(use);
+    };
   }
-  report.status = status;
-  SaveJob job = MakeJob(report);
-  job.for_each_block = [snapshot = std::move(snapshot)](BlockUse use) {
-    return snapshot->ForEachBlock(use);
-  };
   PendingCheckpoint pending;
   thread_ = std::thread(
       [this, outcome = pending.outcome_, job = std::move(job)]() mutable {
@@ -450,15 +474,20 @@ PendingCheckpoint CheckpointWriter::Start(ShardedState& state,
 }
 
 absl::StatusOr<std::string> CheckpointWriter::Save(
-    ShardedState& state, CheckpointMetadata metadata) {
+    std::vector<SavedState> states) {
   Join();
-  SaveReport report;
-  std::vector<BlockRange> blocks;
-  report.status = Prepare(state, std::move(metadata), report, blocks);
-  SaveJob job = MakeJob(report);
-  job.for_each_block = [&](BlockUse use) {
-    return ReadBlocks(state, blocks, use);
-  };
+  SaveJob job = MakeJob();
+  std::vector<std::vector<BlockRange>> blocks(places_.size());
+  for (size_t i = 0; i < places_.size(); ++i) {
+    SaveJob::Shard& shard = job.shards.emplace_back();
+    const absl::Status ready =
+        Prepare(places_[i], states[i], shard.report, blocks[i]);
+    shard.report.status = ready;
+    shard.for_each_block = [&state = states[i].state,
+                            &of_state = blocks[i]](BlockUse use) {
+      return ReadBlocks(state, of_state, use);
+    };
+  }
   return RunSaveJob(*group_, std::move(job));
 }
 

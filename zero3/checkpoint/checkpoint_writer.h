@@ -21,6 +21,16 @@
 // order, after the same step and between steps (gradients are not saved).
 // Ranks agree over a group of their own, independent of other traffic. One
 // thread at a time.
+//
+// A model whose state is several ShardedStates (parameters that are sharded
+// over different groups) has a part for each, with a file of every rank in
+// each:
+//
+//   CheckpointWriter::Create({{.shard = &data, .world = &world, .part =
+//   "dense"},
+//                             {.shard = &edp, .world = &world,
+//                              .part = "experts-ep0"}}, options);
+//   writer->Start({{*dense, metadata}, {*experts, other_metadata}});
 #ifndef TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_WRITER_H_
 #define TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_WRITER_H_
 
@@ -101,6 +111,7 @@ class Snapshot {
 
 // The reports that ranks exchange about their parts of a checkpoint.
 struct SaveReport {
+  int64_t rank = 0;  // Of the world. Not a part of the text.
   absl::Status status = absl::OkStatus();
   int64_t step = 0;
   // The shard that this rank has: its part, and its place there.
@@ -119,14 +130,15 @@ struct SaveReport {
 std::string FormatReport(const SaveReport& report);
 absl::StatusOr<SaveReport> ParseReport(std::string_view text);
 
-// OK if all ranks are at the same step and write each shard of each part once.
-// Otherwise FailedPrecondition, with the rank and the remedy.
-absl::Status CheckReports(const std::vector<SaveReport>& by_rank);
+// OK if all ranks are at the same step and write each shard of each part once;
+// a rank has a report for each of its states. Otherwise FailedPrecondition,
+// with the rank and the remedy.
+absl::Status CheckReports(const std::vector<SaveReport>& reports);
 
-// The manifest of the written files. Preconditions: CheckReports and all
-// statuses are OK.
+// The manifest of the written files of `world` ranks. Preconditions:
+// CheckReports and all statuses are OK.
 absl::StatusOr<CheckpointManifest> ManifestOf(
-    const std::vector<SaveReport>& by_rank);
+    const std::vector<SaveReport>& reports, int64_t world);
 
 // One rank's part in writing a checkpoint.
 struct SaveJob {
@@ -135,11 +147,14 @@ struct SaveJob {
   std::string keep_least = "";
   absl::Duration timeout = absl::InfiniteDuration();
   FileCalls* files = nullptr;
-  // The rank's report so far. With an error the rank still takes part, so that
-  // all ranks learn of it.
-  SaveReport report = {};
-  // Hands over the blocks of this rank's file. Not called unless it writes.
-  std::function<absl::Status(BlockUse)> for_each_block = {};
+  struct Shard {
+    // The report so far. With an error the rank still takes part, so that all
+    // ranks learn of it.
+    SaveReport report = {};
+    // Hands over the blocks of this rank's file. Not called unless it writes.
+    std::function<absl::Status(BlockUse)> for_each_block = {};
+  };
+  std::vector<Shard> shards = {};  // At least one.
 };
 
 // A collective of `group`. Returns the path of the complete checkpoint, or the
@@ -187,12 +202,23 @@ class PendingCheckpoint {
   std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
 };
 
+// What a checkpoint has of a state. The state is not owned.
+struct SavedState {
+  ShardedState& state;
+  CheckpointMetadata metadata = {};
+};
+
 class CheckpointWriter {
  public:
-  // InvalidArgument, on the rank that gave them and before it takes part, for
-  // options that cannot be.
+  // `groups` of each state, of one world. InvalidArgument, on the rank that
+  // gave them and before it takes part, for invalid options.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(
-      const CheckpointGroups& groups, const CheckpointWriterOptions& options);
+      std::span<const CheckpointGroups> groups,
+      const CheckpointWriterOptions& options);
+  static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(
+      const CheckpointGroups& groups, const CheckpointWriterOptions& options) {
+    return Create(std::span(&groups, 1), options);
+  }
 
   // Waits for the checkpoint in progress.
   ~CheckpointWriter();
@@ -201,27 +227,38 @@ class CheckpointWriter {
   // writes it on a separate thread. Waits first until the previous checkpoint
   // is done. Errors, including an exceeded budget, are returned by Wait on
   // every rank.
-  PendingCheckpoint Start(ShardedState& state, CheckpointMetadata metadata);
+  PendingCheckpoint Start(std::vector<SavedState> states);
+  PendingCheckpoint Start(ShardedState& state, CheckpointMetadata metadata) {
+    return Start({{state, std::move(metadata)}});
+  }
 
   // The same without a copy and on this thread.
+  absl::StatusOr<std::string> Save(std::vector<SavedState> states);
   absl::StatusOr<std::string> Save(ShardedState& state,
-                                   CheckpointMetadata metadata);
+                                   CheckpointMetadata metadata) {
+    return Save({{state, std::move(metadata)}});
+  }
 
  private:
-  CheckpointWriter(const CheckpointGroups& groups,
+  // This rank's place in a state's groups.
+  struct Place {
+    std::string part;
+    topology::Rank shard_rank;
+    int64_t shard_ranks = 1;
+    bool writes = true;
+  };
+
+  CheckpointWriter(std::span<const CheckpointGroups> groups,
                    const CheckpointWriterOptions& options);
 
   void Join();
-  absl::Status Prepare(ShardedState& state, CheckpointMetadata metadata,
+  absl::Status Prepare(const Place& place, SavedState& saved,
                        SaveReport& report,
                        std::vector<BlockRange>& blocks) const;
-  SaveJob MakeJob(const SaveReport& report) const;
+  SaveJob MakeJob() const;
 
   const CheckpointWriterOptions options_;
-  const std::string part_;
-  const topology::Rank shard_rank_;
-  const int64_t shard_ranks_;
-  const bool writes_;
+  std::vector<Place> places_;  // By state.
   std::unique_ptr<collectives::Communicator> group_;
   std::thread thread_;
 };

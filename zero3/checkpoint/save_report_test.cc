@@ -42,8 +42,12 @@ TEST(SaveReportTest, EachShardOfEachPartHasOneWriter) {
               IsOk());
 }
 
-void ExpectRefused(const std::vector<SaveReport>& reports,
+// Of ranks in this order.
+void ExpectRefused(std::vector<SaveReport> reports,
                    const std::string& message) {
+  for (size_t i = 0; i < reports.size(); ++i) {
+    reports[i].rank = static_cast<int64_t>(i);
+  }
   EXPECT_THAT(
       CheckReports(reports),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(message)));
@@ -71,7 +75,7 @@ TEST(SaveReportTest, TheManifestHasEveryPartAndItsFilesInOrder) {
   reports[2].description = *FormatPart({.name = "x", .layout = layout});
   reports[3].description = *FormatPart({.name = "y", .layout = layout});
   TESSERA_ASSERT_OK_AND_ASSIGN(const CheckpointManifest manifest,
-                               ManifestOf(reports));
+                               ManifestOf(reports, /*world=*/6));
   EXPECT_EQ(manifest.step, 20);
   EXPECT_EQ(manifest.world, 6);
   ASSERT_EQ(manifest.parts.size(), 2u);

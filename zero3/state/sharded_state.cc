@@ -822,12 +822,28 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAll(
 }
 
 absl::StatusOr<UpdateReport> ShardedState::Step() {
-  absl::StatusOr<UpdateReport> report = StepAlone();
+  TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics all, Measure());
+  return StepMeasured(all);
+}
+
+absl::StatusOr<offload::GradientStatistics> ShardedState::Measure() {
+  absl::StatusOr<offload::GradientStatistics> statistics = MeasureAlone();
+  TESSERA_RETURN_IF_ERROR(Tell(statistics.status()));
+  return statistics;
+}
+
+absl::StatusOr<UpdateReport> ShardedState::StepMeasured(
+    const offload::GradientStatistics& of_model) {
+  if (!measured_) {
+    return absl::FailedPreconditionError(
+        "StepMeasured of gradients that were not measured; call Measure first");
+  }
+  absl::StatusOr<UpdateReport> report = StepAlone(of_model);
   TESSERA_RETURN_IF_ERROR(Tell(report.status()));
   return report;
 }
 
-absl::StatusOr<UpdateReport> ShardedState::StepAlone() {
+absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAlone() {
   TESSERA_RETURN_IF_ERROR(BeginStepOfTiers());
   if (gathered_ != nullptr) TESSERA_RETURN_IF_ERROR(gathered_->EndStep());
   TESSERA_RETURN_IF_ERROR(CheckAllReduced());
@@ -836,6 +852,13 @@ absl::StatusOr<UpdateReport> ShardedState::StepAlone() {
   UpdateReport report;
   TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics statistics,
                            MeasureAll(report));
+  measured_ = report;
+  return statistics;
+}
+
+absl::StatusOr<UpdateReport> ShardedState::StepAlone(
+    const offload::GradientStatistics& statistics) {
+  UpdateReport report = *std::exchange(measured_, std::nullopt);
   report.loss_scale = scaler_.scale();
   report.skipped = !statistics.IsFinite();
   report.gradient_norm = statistics.Norm() / report.loss_scale;

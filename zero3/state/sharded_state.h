@@ -248,6 +248,15 @@ class ShardedState {
   // (unless options.allow_unused).
   absl::StatusOr<UpdateReport> Step();
 
+  // The two parts of Step, for a model whose state is several ShardedStates
+  // (parameters that are sharded over different groups): Measure each, add up
+  // what they return, and step each with the sum. All are clipped by one norm
+  // and skipped together. Measure is a collective too; errors are those of
+  // Step.
+  absl::StatusOr<offload::GradientStatistics> Measure();
+  absl::StatusOr<UpdateReport> StepMeasured(
+      const offload::GradientStatistics& of_model);
+
   // Between these two calls, which come between steps and on every rank,
   // weights may be gathered, used and released, but no gradients computed, as
   // in validation. Later steps have the same bits, times and traffic as
@@ -295,7 +304,9 @@ class ShardedState {
                         std::span<std::byte> master);
   // Breaks the groups, so that no rank waits for this one; returns `status`.
   absl::Status Tell(absl::Status status);
-  absl::StatusOr<UpdateReport> StepAlone();
+  absl::StatusOr<offload::GradientStatistics> MeasureAlone();
+  absl::StatusOr<UpdateReport> StepAlone(
+      const offload::GradientStatistics& of_model);
   absl::Status StartReducing(std::span<const ParameterId> window);
   // Downloads gradients that are final if each is reduced as often as in the
   // previous step.
@@ -309,6 +320,9 @@ class ShardedState {
   // Sets report.stepped_early.
   absl::StatusOr<offload::GradientStatistics> SumOfOwn(UpdateReport& report);
   absl::StatusOr<offload::GradientStatistics> MeasureAll(UpdateReport& report);
+
+  // Of the step that was measured.
+  std::optional<UpdateReport> measured_;
 
   const StateContext context_;
   const ShardedStateOptions options_;

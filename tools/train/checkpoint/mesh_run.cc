@@ -111,26 +111,29 @@ absl::StatusOr<std::vector<double>> TrainTo(TrainRank& rank, int64_t end) {
 }
 
 absl::Status WholeState::Add(TrainRank& rank) {
-  for (const zero3::ModelParameter& parameter :
-       rank.state().layout().model().all()) {
-    for (const StatePart part : zero3::kAllStateParts) {
-      TESSERA_RETURN_IF_ERROR(AddOne(rank, parameter, part));
+  for (const ShardedModel::Part& of_model : rank.model().parts()) {
+    for (const zero3::ModelParameter& parameter :
+         of_model.state->layout().model().all()) {
+      for (const StatePart part : zero3::kAllStateParts) {
+        TESSERA_RETURN_IF_ERROR(AddOne(rank, of_model, parameter, part));
+      }
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status WholeState::AddOne(TrainRank& rank,
+                                const ShardedModel::Part& of_model,
                                 const zero3::ModelParameter& parameter,
                                 StatePart part) {
-  zero3::ShardedState& state = rank.state();
+  zero3::ShardedState& state = *of_model.state;
   const auto format =
       zero3::StateFormatOf(parameter, state.options().moments, part);
   const zero3::Extent extent =
       state.layout().ExtentOf(state.rank(), parameter.id);
   if (!format || extent.size() == 0) return absl::OkStatus();
   const HeldTensor held = HeldTensorOf(
-      *rank.model().parameters()[static_cast<size_t>(parameter.id.value())]);
+      *of_model.parameters[static_cast<size_t>(parameter.id.value())]);
   const std::vector<int64_t> whole = WholeElements(held);
   TESSERA_ASSIGN_OR_RETURN(zero3::OpenPart open,
                            zero3::OpenPart::Open(state, parameter.id, part));

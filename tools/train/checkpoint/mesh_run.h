@@ -58,7 +58,8 @@ class WholeState {
     std::vector<uint32_t> bits;
     std::vector<bool> is_set;
   };
-  absl::Status AddOne(TrainRank& rank, const zero3::ModelParameter& parameter,
+  absl::Status AddOne(TrainRank& rank, const ShardedModel::Part& of_model,
+                      const zero3::ModelParameter& parameter,
                       zero3::StatePart part);
 
   mutable absl::Mutex mutex_;

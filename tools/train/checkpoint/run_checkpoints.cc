@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,26 +24,42 @@
 
 namespace tessera::train {
 
+std::vector<zero3::CheckpointGroups> CheckpointGroupsOf(TrainRank& rank) {
+  const TrainRank::Groups& groups = rank.groups();
+  const std::string name =
+      PartName(groups.tp->rank().value(), groups.pp->rank().value());
+  std::vector<zero3::CheckpointGroups> parts = {{.shard = groups.shard,
+                                                 .replicas = groups.replicas,
+                                                 .world = &rank.world(),
+                                                 .part = name}};
+  if (groups.ep != nullptr) {
+    parts.push_back(
+        {.shard = groups.edp,
+         .world = &rank.world(),
+         .part = absl::StrCat(name, "-ep", groups.ep->rank().value())});
+  }
+  return parts;
+}
+
 absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
     TrainRank& rank, const RunCheckpointOptions& options) {
-  zero3::CheckpointMetadata metadata;
-  TESSERA_RETURN_IF_ERROR(AddTo(options.identity, metadata));
-  std::vector<HeldTensor> tensors;
-  for (const tensor_parallel::Parameter* parameter :
-       rank.model().parameters()) {
-    tensors.push_back(HeldTensorOf(*parameter));
+  std::vector<zero3::CheckpointMetadata> metadata;
+  for (const ShardedModel::Part& part : rank.model().parts()) {
+    zero3::CheckpointMetadata& own = metadata.emplace_back();
+    TESSERA_RETURN_IF_ERROR(AddTo(options.identity, own));
+    std::vector<HeldTensor> tensors;
+    for (const tensor_parallel::Parameter* parameter : part.parameters) {
+      tensors.push_back(HeldTensorOf(*parameter));
+    }
+    own[std::string(kTensorsKey)] = FormatHeldTensors(tensors);
+    own[std::string(kMeshKey)] = rank.options().mesh.ToString();
   }
-  metadata[std::string(kTensorsKey)] = FormatHeldTensors(tensors);
-  metadata[std::string(kMeshKey)] = rank.options().mesh.ToString();
   std::unique_ptr<RunCheckpoints> checkpoints(
       new RunCheckpoints(rank, std::move(metadata)));
   TESSERA_ASSIGN_OR_RETURN(
       checkpoints->writer_,
       zero3::CheckpointWriter::Create(
-          {.shard = rank.groups().shard,
-           .replicas = rank.groups().replicas,
-           .world = &rank.world(),
-           .part = PartNameOf(rank)},
+          CheckpointGroupsOf(rank),
           {.directory = options.directory,
            .keep = options.keep,
            .keep_least = options.keep_best ? std::string(kEvalLossKey) : "",
@@ -51,28 +69,32 @@ absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
   return checkpoints;
 }
 
-zero3::CheckpointMetadata RunCheckpoints::MetadataNow(
-    std::optional<double> eval_loss) const {
-  zero3::CheckpointMetadata metadata = metadata_;
-  metadata[std::string(kStepsKey)] = absl::StrCat(rank_.steps());
-  if (eval_loss) {
-    // All digits: equal losses stay equal.
-    metadata[std::string(kEvalLossKey)] = absl::StrFormat("%.17g", *eval_loss);
+std::vector<zero3::SavedState> RunCheckpoints::StatesNow(
+    std::optional<double> eval_loss) {
+  std::vector<zero3::SavedState> states;
+  for (size_t i = 0; i < metadata_.size(); ++i) {
+    zero3::CheckpointMetadata metadata = metadata_[i];
+    metadata[std::string(kStepsKey)] = absl::StrCat(rank_.steps());
+    if (eval_loss) {
+      // All digits: equal losses stay equal.
+      metadata[std::string(kEvalLossKey)] =
+          absl::StrFormat("%.17g", *eval_loss);
+    }
+    states.push_back({*rank_.model().parts()[i].state, std::move(metadata)});
   }
-  return metadata;
+  return states;
 }
 
 absl::Status RunCheckpoints::Start(std::optional<double> eval_loss) {
   const absl::Status before = Wait().status();
-  pending_ = writer_->Start(rank_.state(), MetadataNow(eval_loss));
+  pending_ = writer_->Start(StatesNow(eval_loss));
   return before;
 }
 
 absl::StatusOr<std::string> RunCheckpoints::Save(
     std::optional<double> eval_loss) {
   const absl::Status before = Wait().status();
-  absl::StatusOr<std::string> path =
-      writer_->Save(rank_.state(), MetadataNow(eval_loss));
+  absl::StatusOr<std::string> path = writer_->Save(StatesNow(eval_loss));
   if (path.ok()) last_path_ = *path;
   TESSERA_RETURN_IF_ERROR(before);
   return path;
@@ -98,10 +120,11 @@ class Restoration {
   Restoration(const RunIdentity& identity, TrainRank& rank)
       : identity_(identity),
         rank_(rank),
-        state_(rank.state()),
-        moments_(state_.options().moments,
-                 zero3::MomentCount(state_.options().optimizer,
-                                    state_.options().sgd)) {}
+        parts_(rank.model().parts()),
+        groups_(CheckpointGroupsOf(rank)),
+        moments_(rank.state().options().moments,
+                 zero3::MomentCount(rank.state().options().optimizer,
+                                    rank.state().options().sgd)) {}
 
   absl::Status Run(const std::string& path) {
     TESSERA_RETURN_IF_ERROR(Resolve(path));
@@ -111,20 +134,21 @@ class Restoration {
         collectives::AgreeOnStatus(rank_.world(), ready, kPatience));
     TESSERA_RETURN_IF_ERROR(AgreeOnCheckpoint());
     if (is_same_mesh_) {
-      TESSERA_RETURN_IF_ERROR(
-          zero3::LoadCheckpoint(saved_->path(),
-                                {.shard = rank_.groups().shard,
-                                 .replicas = rank_.groups().replicas,
-                                 .world = &rank_.world(),
-                                 .part = PartNameOf(rank_)},
-                                state_)
-              .status());
+      for (size_t i = 0; i < parts_.size(); ++i) {
+        TESSERA_RETURN_IF_ERROR(
+            zero3::LoadCheckpoint(saved_->path(), groups_[i], *parts_[i].state)
+                .status());
+      }
     } else {
       TESSERA_RETURN_IF_ERROR(
           collectives::AgreeOnStatus(rank_.world(), ReadAll(), kPatience));
       const zero3::CheckpointPart& part = saved_->manifest().parts[0];
-      state_.scaler().Restore(part.loss_scale, part.steps_since_scale_change);
-      TESSERA_RETURN_IF_ERROR(state_.FinishRestoring(saved_->manifest().step));
+      for (const ShardedModel::Part& own : parts_) {
+        own.state->scaler().Restore(part.loss_scale,
+                                    part.steps_since_scale_change);
+        TESSERA_RETURN_IF_ERROR(
+            own.state->FinishRestoring(saved_->manifest().step));
+      }
     }
     rank_.SetSteps(saved_->steps());
     return absl::OkStatus();
@@ -133,6 +157,7 @@ class Restoration {
  private:
   // The copies for one part of a parameter's state.
   struct ReadPlan {
+    zero3::ShardedState* state = nullptr;
     const SavedTensor* tensor = nullptr;
     zero3::Extent extent = {};
     StatePart part = StatePart::kValue;
@@ -160,17 +185,24 @@ class Restoration {
         CheckSameRun(saved_->identity(), saved_->steps(), identity_), path_);
   }
 
-  // True if the part with this rank's name is identical, so that each rank can
-  // read its own file.
-  bool HasSamePart() const {
-    const auto found = saved_->manifest().Find(PartNameOf(rank_));
-    if (!found.ok() || !zero3::CompareModels(**found, state_.layout().model(),
-                                             state_.options().moments)
-                            .ok()) {
+  // True if the parts with this rank's names are identical, so that each rank
+  // can read its own files.
+  bool HasSameParts() const {
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (!HasSamePart(parts_[i], groups_[i].part)) return false;
+    }
+    return true;
+  }
+  bool HasSamePart(const ShardedModel::Part& own,
+                   const std::string& name) const {
+    const auto found = saved_->manifest().Find(name);
+    if (!found.ok() ||
+        !zero3::CompareModels(**found, own.state->layout().model(),
+                              own.state->options().moments)
+             .ok()) {
       return false;
     }
-    for (const tensor_parallel::Parameter* parameter :
-         rank_.model().parameters()) {
+    for (const tensor_parallel::Parameter* parameter : own.parameters) {
       const HeldTensor mine = HeldTensorOf(*parameter);
       const auto saved = saved_->tensors().find(mine.name);
       if (saved == saved_->tensors().end()) return false;
@@ -185,22 +217,25 @@ class Restoration {
   }
 
   absl::Status PlanReads() {
-    const auto parameters = rank_.model().parameters();
-    for (const zero3::ModelParameter& parameter :
-         state_.layout().model().all()) {
-      const HeldTensor held =
-          HeldTensorOf(*parameters[static_cast<size_t>(parameter.id.value())]);
-      TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const tensor,
-                               saved_->Get(held.name));
-      for (const StatePart part : zero3::kAllStateParts) {
-        TESSERA_RETURN_IF_ERROR(PlanRead(parameter, *tensor, held, part),
-                                Annotate(_, saved_->path()));
+    for (const ShardedModel::Part& part : parts_) {
+      for (const zero3::ModelParameter& parameter :
+           part.state->layout().model().all()) {
+        const auto id = static_cast<size_t>(parameter.id.value());
+        const HeldTensor held = HeldTensorOf(*part.parameters[id]);
+        TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const tensor,
+                                 saved_->Get(held.name));
+        for (const StatePart of_state : zero3::kAllStateParts) {
+          TESSERA_RETURN_IF_ERROR(
+              PlanRead(*part.state, parameter, *tensor, held, of_state),
+              Annotate(_, saved_->path()));
+        }
       }
     }
     return absl::OkStatus();
   }
 
-  absl::Status PlanRead(const zero3::ModelParameter& parameter,
+  absl::Status PlanRead(zero3::ShardedState& state,
+                        const zero3::ModelParameter& parameter,
                         const SavedTensor& tensor, const HeldTensor& held,
                         StatePart part) {
     const auto here = zero3::StateFormatOf(parameter, moments_, part);
@@ -214,12 +249,12 @@ class Restoration {
           "with"));
     }
     const zero3::Extent extent =
-        state_.layout().ExtentOf(state_.rank(), parameter.id);
+        state.layout().ExtentOf(state.rank(), parameter.id);
     if (!here || extent.size() == 0) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(
         std::vector<TensorCopy> copies,
         saved_->CopiesOf(tensor, part, held, extent.begin, extent.end));
-    plans_.push_back({&tensor, extent, part, std::move(copies)});
+    plans_.push_back({&state, &tensor, extent, part, std::move(copies)});
     return absl::OkStatus();
   }
 
@@ -245,7 +280,7 @@ class Restoration {
     TESSERA_ASSIGN_OR_RETURN(
         const std::vector<std::string> same,
         collectives::ExchangeTexts(
-            rank_.world(), HasSamePart() ? "same" : "other", kPatience));
+            rank_.world(), HasSameParts() ? "same" : "other", kPatience));
     is_same_mesh_ =
         std::all_of(same.begin(), same.end(),
                     [](const std::string& text) { return text == "same"; });
@@ -256,18 +291,22 @@ class Restoration {
     for (const ReadPlan& plan : plans_) {
       TESSERA_ASSIGN_OR_RETURN(
           zero3::OpenPart open,
-          zero3::OpenPart::Open(state_, plan.extent.parameter, plan.part));
+          zero3::OpenPart::Open(*plan.state, plan.extent.parameter, plan.part));
       absl::Status status =
           saved_->Read(*plan.tensor, plan.part, plan.copies, open.array());
       status.Update(open.Close(/*changed=*/true));
       TESSERA_RETURN_IF_ERROR(status);
     }
-    return state_.optimizer().Settle();
+    for (const ShardedModel::Part& part : parts_) {
+      TESSERA_RETURN_IF_ERROR(part.state->optimizer().Settle());
+    }
+    return absl::OkStatus();
   }
 
   const RunIdentity& identity_;
   TrainRank& rank_;
-  zero3::ShardedState& state_;
+  const std::span<const ShardedModel::Part> parts_;
+  const std::vector<zero3::CheckpointGroups> groups_;
   const zero3::MomentKinds moments_;
   std::string path_;
   std::unique_ptr<SavedRun> saved_;

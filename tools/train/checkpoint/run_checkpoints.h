@@ -16,7 +16,8 @@
 //
 // A checkpoint has a part for each pair of tensor and pipeline ranks,
 // "tp0-pp1", with a file for each of its data ranks, and the rows and columns
-// of the whole tensors that each part holds.
+// of the whole tensors that each part holds. With expert parallelism the
+// experts of each expert rank are a part of their own, "tp0-pp1-ep2".
 #ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
 #define TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
 
@@ -24,6 +25,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -42,10 +45,8 @@ inline std::string PartName(int64_t tensor_rank, int64_t pipeline_rank) {
   return absl::StrCat("tp", tensor_rank, "-pp", pipeline_rank);
 }
 
-inline std::string PartNameOf(const TrainRank& rank) {
-  return PartName(rank.groups().tp->rank().value(),
-                  rank.groups().pp->rank().value());
-}
+// The groups of each part of the rank's model (ShardedModel::parts).
+std::vector<zero3::CheckpointGroups> CheckpointGroupsOf(TrainRank& rank);
 
 struct RunCheckpointOptions {
   std::string directory = "";  // Created if it does not exist.
@@ -88,19 +89,21 @@ class RunCheckpoints {
   const std::string& last_path() const { return last_path_; }
 
  private:
-  RunCheckpoints(TrainRank& rank, zero3::CheckpointMetadata metadata)
+  RunCheckpoints(TrainRank& rank,
+                 std::vector<zero3::CheckpointMetadata> metadata)
       : rank_(rank), metadata_(std::move(metadata)) {}
 
-  zero3::CheckpointMetadata MetadataNow(std::optional<double> eval_loss) const;
+  std::vector<zero3::SavedState> StatesNow(std::optional<double> eval_loss);
 
   TrainRank& rank_;
-  const zero3::CheckpointMetadata metadata_;  // Without the steps.
+  // By part, without the steps.
+  const std::vector<zero3::CheckpointMetadata> metadata_;
   std::unique_ptr<zero3::CheckpointWriter> writer_;
   std::optional<zero3::PendingCheckpoint> pending_;
   std::string last_path_;
 };
 
-// Restores a checkpoint into a rank. The sizes of dp, pp, cp and tp, the
+// Restores a checkpoint into a rank. The sizes of dp, pp, cp, tp and ep, the
 // schedule, the ZeRO stage, the layout and the places of state may all differ:
 // each rank reads the elements that it owns from the files that have them.
 // Values, master weights, moments, the number of steps and the loss scale are

@@ -71,6 +71,17 @@ std::string TextOfScaling(const tensor_parallel::RotaryFrequencies& rotary) {
                       rotary.original_positions, " positions");
 }
 
+std::string TextOfMixture(const model_files::MixtureConfig& mixture) {
+  if (mixture.experts == 0) return "none";
+  return absl::StrCat(mixture.experts, " experts of ", mixture.intermediate,
+                      ", ", mixture.per_token, " a token, ",
+                      mixture.shared_intermediate, " shared, from layer ",
+                      mixture.dense_layers,
+                      mixture.sigmoid ? ", sigmoid" : ", softmax",
+                      mixture.normalise ? ", normalised to " : ", times ",
+                      mixture.scale, ", balance ", mixture.balance);
+}
+
 Differences OfModels(const model_files::ModelConfig& saved,
                      const model_files::ModelConfig& now) {
   Differences found;
@@ -92,6 +103,8 @@ Differences OfModels(const model_files::ModelConfig& saved,
   found.Compare("qk_norm", int{saved.qk_norm}, int{now.qk_norm});
   found.Compare("window", saved.window, now.window);
   found.Compare("window_begin", saved.window_begin, now.window_begin);
+  found.Compare("mixture of experts", TextOfMixture(saved.mixture),
+                TextOfMixture(now.mixture));
   return found;
 }
 

@@ -51,6 +51,18 @@ std::string RunTensorName(LlamaPart part, int64_t layer) {
       return OfLayer(layer, "mlp.gate_up.weight");
     case LlamaPart::kDown:
       return OfLayer(layer, "mlp.down.weight");
+    case LlamaPart::kRouter:
+      return OfLayer(layer, "mlp.router.weight");
+    case LlamaPart::kRouterBias:
+      return OfLayer(layer, "mlp.router.bias");
+    case LlamaPart::kExpertsGateUp:
+      return OfLayer(layer, "mlp.experts.gate_up.weight");
+    case LlamaPart::kExpertsDown:
+      return OfLayer(layer, "mlp.experts.down.weight");
+    case LlamaPart::kSharedGateUp:
+      return OfLayer(layer, "mlp.shared.gate_up.weight");
+    case LlamaPart::kSharedDown:
+      return OfLayer(layer, "mlp.shared.down.weight");
     case LlamaPart::kFinalNorm:
       return "head.norm.weight";
     case LlamaPart::kHead:

@@ -272,7 +272,11 @@ std::string MiB(int64_t bytes) {
 std::string LargestLayer(const Settings& settings,
                          const model_files::ModelConfig& model) {
   const int64_t table = model.vocabulary * model.hidden;
-  const int64_t layer = model.LayerParameterCount();
+  // The last layer is a mixture if any is; of its experts a rank has some.
+  const int64_t experts =
+      3 * model.mixture.experts * model.hidden * model.mixture.intermediate;
+  const int64_t layer = model.LayerParameterCount(model.layers - 1) - experts +
+                        experts / settings.parallel.mesh.ep;
   const bool is_table = table > layer;
   const int64_t weights = std::max(table, layer) / settings.parallel.mesh.tp;
   const int64_t width = SizeInBytes(settings.parallel.dtype);

@@ -54,6 +54,12 @@ struct RunOptions {
   // tensor_parallel::LossTerms of the gradients; losses are without them.
   double label_smoothing = 0;
   double z_loss = 0;
+  // Of mixtures of experts: LlamaOptions::balance and so on, and the step by
+  // which biases of routers move where scores are sigmoids.
+  std::optional<double> balance = {};
+  double router_z_loss = 0;
+  double expert_capacity = 0;
+  double router_bias_rate = 0.001;
   // LlamaOptions::document_end.
   std::optional<int64_t> document_end = {};
   LearningRate learning_rate = {};

@@ -42,9 +42,15 @@ WindowSizes SizesOf(const RunOptions& options) {
   const int64_t kv = std::max(model.kv_heads, tp) * model.head_size;
   WindowSizes sizes;
   sizes.embedding = part(model.vocabulary * model.hidden);
-  sizes.layer =
-      part(model.hidden * (2 * query + 2 * kv + 3 * model.intermediate)) +
-      2 * model.hidden;
+  const model_files::MixtureConfig& mixture = model.mixture;
+  const int64_t experts = mixture.experts / options.mesh.ep;
+  int64_t mlp = 3 * model.intermediate;
+  if (mixture.experts > 0) {
+    mlp = 3 * (experts * mixture.intermediate + mixture.shared_intermediate);
+    if (mixture.dense_layers > 0) mlp = std::max(mlp, 3 * model.intermediate);
+  }
+  sizes.layer = part(model.hidden * (2 * query + 2 * kv + mlp)) +
+                model.hidden * (2 + mixture.experts);
   const bool shares = model.tied_embeddings && options.mesh.pp == 1;
   sizes.head = model.hidden + (shares ? 0 : sizes.embedding);
   sizes.shared = shares ? sizes.embedding : 0;

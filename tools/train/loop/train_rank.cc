@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -118,6 +120,17 @@ absl::Status TrainRank::JoinGroups(collectives::Communicator& world) {
     TESSERA_ASSIGN_OR_RETURN(groups_.replicas, manager_->Group("dp_replicate"));
   }
   TESSERA_ASSIGN_OR_RETURN(groups_.model, manager_->Group("tp,pp"));
+  if (options_.mesh.ep > 1) {
+    if (options_.model.mixture.experts == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("mesh ", options_.mesh.ToFlag(),
+                       " divides experts, and the model has none; leave ep "
+                       "out"));
+    }
+    TESSERA_ASSIGN_OR_RETURN(groups_.ep, manager_->Group("ep"));
+    TESSERA_ASSIGN_OR_RETURN(groups_.edp, manager_->Group("edp"));
+    TESSERA_ASSIGN_OR_RETURN(groups_.expert_model, manager_->Group("tp,pp,ep"));
+  }
   TESSERA_ASSIGN_OR_RETURN(
       data_rank_, manager_->mesh().CoordinateOf(manager_->mesh_rank(), "dp"));
   return absl::OkStatus();
@@ -155,6 +168,10 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
                    .WithMemory(memory),
       .layout = layout,
       .algorithm = options_.context_attention};
+  std::optional<tp::TensorGroup> experts;
+  if (groups_.ep != nullptr) {
+    experts.emplace(tp::TensorGroup(ops, groups_.ep).WithMemory(memory));
+  }
   const pipeline::StageMap& map = schedule_.layers().map;
   TESSERA_ASSIGN_OR_RETURN(
       layers_,
@@ -172,9 +189,13 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
            .seed = options_.seed,
            .label_smoothing = options_.label_smoothing,
            .z_loss = options_.z_loss,
+           .balance = options_.balance,
+           .router_z_loss = options_.router_z_loss,
+           .expert_capacity = options_.expert_capacity,
            .document_end = options_.document_end,
            .shares_table = !map.two_way()},
-          map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value()))));
+          map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value())),
+          experts));
   return absl::OkStatus();
 }
 
@@ -224,16 +245,18 @@ absl::Status TrainRank::CreateModel() {
                             .deviation = options_.model.initializer_range,
                             .tied_embeddings = options_.model.tied_embeddings});
   TESSERA_ASSIGN_OR_RETURN(
-      model_, ShardedModel::Create(
-                  layers_->windows(), state,
-                  {.shard = groups_.shard,
-                   .replicas = groups_.replicas,
-                   .model = groups_.model},
-                  [&first](const tp::Parameter& parameter, int64_t begin,
-                           TensorView elements) {
-                    return first.Draw(parameter, begin, elements);
-                  },
-                  copied_tables));
+      model_,
+      ShardedModel::Create(
+          layers_->windows(), state,
+          {.dense = {.shard = groups_.shard,
+                     .replicas = groups_.replicas,
+                     .model = groups_.model},
+           .experts = {.shard = groups_.edp, .model = groups_.expert_model}},
+          [&first](const tp::Parameter& parameter, int64_t begin,
+                   TensorView elements) {
+            return first.Draw(parameter, begin, elements);
+          },
+          copied_tables));
   return absl::OkStatus();
 }
 
@@ -354,7 +377,7 @@ void TrainRank::BeginStep() {
   model_->BeginStep(step_gathers_);
   passes_->BeginStep();
   passes_->loss_factor =
-      model_->state().loss_scale() / static_cast<double>(options_.mesh.dp);
+      model_->loss_scale() / static_cast<double>(options_.mesh.dp);
 }
 
 absl::StatusOr<StepRecord> TrainRank::Step() {
@@ -362,8 +385,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   StepRecord record;
   record.step = step_;
   record.learning_rate = options_.learning_rate.At(step_);
-  TESSERA_RETURN_IF_ERROR(
-      model_->state().SetLearningRate(record.learning_rate));
+  TESSERA_RETURN_IF_ERROR(model_->SetLearningRate(record.learning_rate));
   BeginStep();
   if (activations_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(activations_->BeginStep());
@@ -376,7 +398,10 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   TESSERA_RETURN_IF_ERROR(layers_->FinishFp8Step());
   times_.pipeline = PipelineBegin();
   times_.update_begin = collectives::MonotonicNanos();
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<double> bias_steps, BiasSteps());
+  TESSERA_RETURN_IF_ERROR(MoveBiases(bias_steps, 1));
   TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, model_->Step());
+  if (report.skipped) TESSERA_RETURN_IF_ERROR(MoveBiases(bias_steps, -1));
   times_.update_end = collectives::MonotonicNanos();
   // The optimizer has waited for the losses too.
   TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result,
@@ -391,9 +416,76 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   return record;
 }
 
+// The steps of the biases of all layers' routers, [layers, experts]: up for
+// experts that fewer tokens of the step chose than the mean, down for others
+// (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). Empty if there are none.
+absl::StatusOr<std::vector<double>> TrainRank::BiasSteps() {
+  const model_files::MixtureConfig& mixture = options_.model.mixture;
+  if (!mixture.sigmoid || options_.router_bias_rate == 0) {
+    return std::vector<double>();
+  }
+  const auto experts = static_cast<size_t>(mixture.experts);
+  std::vector<int64_t> loads(static_cast<size_t>(options_.model.layers) *
+                             experts);
+  for (size_t window = 0; window < layers_->numbers().size(); ++window) {
+    tp::TransformerBlock* const block = layers_->block(window);
+    if (block == nullptr || block->moe() == nullptr) continue;
+    const auto layer = static_cast<size_t>(layers_->numbers()[window] - 1);
+    std::copy(block->moe()->loads().begin(), block->moe()->loads().end(),
+              loads.begin() + static_cast<int64_t>(layer * experts));
+    block->moe()->ClearLoads();
+  }
+  // Both copies of a stage have a part of its tokens.
+  for (collectives::Communicator* group : {groups_.data, groups_.pp}) {
+    TESSERA_RETURN_IF_ERROR(group->host().AllReduce(
+        collectives::Buffer(std::span(loads)), collectives::Reduction::Sum()));
+  }
+  std::vector<double> steps;
+  for (size_t i = 0; i < loads.size(); i += experts) {
+    const auto begin = loads.begin() + static_cast<int64_t>(i);
+    const int64_t sum =
+        std::accumulate(begin, begin + mixture.experts, int64_t{0});
+    for (size_t e = 0; e < experts; ++e) {
+      const int64_t excess = loads[i + e] * mixture.experts - sum;
+      const double sign = excess > 0 ? -1 : excess < 0 ? 1 : 0;
+      steps.push_back(sign * options_.router_bias_rate);
+    }
+  }
+  return steps;
+}
+
+absl::Status TrainRank::MoveBiases(const std::vector<double>& steps,
+                                   double sign) {
+  if (steps.empty()) return absl::OkStatus();
+  const auto experts = static_cast<size_t>(options_.model.mixture.experts);
+  for (size_t window = 0; window < layers_->numbers().size(); ++window) {
+    tp::TransformerBlock* const block = layers_->block(window);
+    if (block == nullptr || block->moe() == nullptr) continue;
+    const auto layer = static_cast<size_t>(layers_->numbers()[window] - 1);
+    const tp::Parameter& bias = *block->moe()->router_bias();
+    std::vector<float> change;
+    std::vector<double> wide;
+    for (size_t e = 0; e < experts; ++e) {
+      wide.push_back(sign * steps[layer * experts + e]);
+      change.push_back(static_cast<float>(wide.back()));
+    }
+    tp::PooledTensor memory(passes_->pool);
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView view,
+        memory.Reserve(bias.dtype(), {{static_cast<int64_t>(experts)}}));
+    TESSERA_RETURN_IF_ERROR(passes_->staging.Upload(
+        bias.dtype() == DType::kF64 ? std::as_bytes(std::span(wide))
+                                    : std::as_bytes(std::span(change)),
+        {view.data(), static_cast<size_t>(view.size_in_bytes())}));
+    TESSERA_RETURN_IF_ERROR(
+        model_->AddToValue(bias, view, layers_->tensor().ops()));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<double> TrainRank::Evaluate(int64_t batches) {
   double sum = 0;
-  model_->state().BeginEvaluation();
+  model_->BeginEvaluation();
   for (int64_t batch = 0; batch < batches; ++batch) {
     tokens_->BeginValidation(batch);
     model_->BeginStep(evaluation_gathers_);
@@ -404,7 +496,7 @@ absl::StatusOr<double> TrainRank::Evaluate(int64_t batches) {
     sum += loss;
   }
   TESSERA_RETURN_IF_ERROR(layers_->DiscardFp8Step());
-  TESSERA_RETURN_IF_ERROR(model_->state().EndEvaluation());
+  TESSERA_RETURN_IF_ERROR(model_->EndEvaluation());
   return sum / static_cast<double>(batches);
 }
 
@@ -420,7 +512,7 @@ int64_t TrainRank::activation_bytes() const {
 }
 
 zero3::ShardTraffic TrainRank::offload_traffic() const {
-  zero3::ShardTraffic traffic = model_->state().total_traffic();
+  zero3::ShardTraffic traffic = model_->total_traffic();
   if (activations_ != nullptr) traffic.Add(activations_->total_traffic());
   return traffic;
 }

@@ -95,6 +95,12 @@ class TrainRank {
     // dp_replicate; null: the state is not replicated.
     collectives::Communicator* replicas = nullptr;
     collectives::Communicator* model = nullptr;  // tp and pp.
+    // With expert parallelism; else null. The ranks that share the experts of a
+    // layer, those that hold the same experts, and those of all other
+    // parameters of experts (tp, pp and ep).
+    collectives::Communicator* ep = nullptr;
+    collectives::Communicator* edp = nullptr;
+    collectives::Communicator* expert_model = nullptr;
   };
   const Groups& groups() const { return groups_; }
   collectives::Communicator& world() { return manager_->world(); }
@@ -149,6 +155,8 @@ class TrainRank {
   void BeginStep();
   int64_t PipelineBegin() const;
   absl::StatusOr<double> MeanOverData(double loss);
+  absl::StatusOr<std::vector<double>> BiasSteps();
+  absl::Status MoveBiases(const std::vector<double>& steps, double sign);
 
   // Members refer to earlier ones.
   RunOptions options_;

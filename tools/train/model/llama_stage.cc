@@ -18,10 +18,12 @@ namespace tp = tensor_parallel;
 
 LlamaLayers::LlamaLayers(const tp::TensorGroup& tensor,
                          const tp::ContextGroup& context,
+                         const std::optional<tp::TensorGroup>& experts,
                          const LlamaOptions& options,
                          std::vector<int32_t> windows)
     : tensor_(tensor),
       context_(context),
+      experts_(experts),
       options_(options),
       numbers_(std::move(windows)),
       blocks_(numbers_.size()),
@@ -29,7 +31,8 @@ LlamaLayers::LlamaLayers(const tp::TensorGroup& tensor,
 
 absl::StatusOr<std::unique_ptr<LlamaLayers>> LlamaLayers::Create(
     const tp::TensorGroup& tensor, const tp::ContextGroup& context,
-    const LlamaOptions& options, std::vector<int32_t> windows) {
+    const LlamaOptions& options, std::vector<int32_t> windows,
+    const std::optional<tp::TensorGroup>& experts) {
   TESSERA_RETURN_IF_ERROR(options.model.Validate());
   const int64_t all = WindowsOf(options.model);
   for (size_t i = 0; i < windows.size(); ++i) {
@@ -40,7 +43,7 @@ absl::StatusOr<std::unique_ptr<LlamaLayers>> LlamaLayers::Create(
                      "; give windows 0 to ", all - 1, " in ascending order"));
   }
   std::unique_ptr<LlamaLayers> layers(
-      new LlamaLayers(tensor, context, options, std::move(windows)));
+      new LlamaLayers(tensor, context, experts, options, std::move(windows)));
   const int64_t positions = context.layout.SizeOf(context.group.rank());
   TESSERA_ASSIGN_OR_RETURN(
       layers->tokens_,
@@ -61,14 +64,14 @@ absl::Status LlamaLayers::CreateFp8() {
         absl::StrCat("products in fp8 with weights of ",
                      DTypeName(options_.dtype), "; give bf16"));
   }
-  constexpr int64_t kLayersOfBlock = 4;
-  int64_t blocks = 0;
+  // Those of the attention, and of an MLP that is not a mixture.
+  int64_t layers = 0;
   for (size_t window = 0; window < numbers_.size(); ++window) {
-    if (!IsEmbedding(window) && !IsHead(window)) ++blocks;
+    if (IsEmbedding(window) || IsHead(window)) continue;
+    layers += options_.model.IsMixture(numbers_[window] - 1) ? 2 : 4;
   }
-  TESSERA_ASSIGN_OR_RETURN(
-      fp8_,
-      tp::Fp8Scaling::Create(tensor_, {.layers = kLayersOfBlock * blocks}));
+  TESSERA_ASSIGN_OR_RETURN(fp8_,
+                           tp::Fp8Scaling::Create(tensor_, {.layers = layers}));
   return absl::OkStatus();
 }
 
@@ -85,36 +88,54 @@ absl::Status LlamaLayers::CreateEmbedding() {
   return absl::OkStatus();
 }
 
+tp::MoeOptions LlamaLayers::MixtureOf(int64_t layer) const {
+  const model_files::MixtureConfig& mixture = options_.model.mixture;
+  if (!options_.model.IsMixture(layer)) return {};
+  return {.experts = mixture.experts,
+          .hidden = mixture.intermediate,
+          .router = {.score = mixture.sigmoid ? tp::RouterScore::kSigmoid
+                                              : tp::RouterScore::kSoftmax,
+                     .per_token = mixture.per_token,
+                     .normalise = mixture.normalise,
+                     .scale = mixture.scale},
+          .router_bias = mixture.sigmoid,
+          .shared_hidden = mixture.shared_intermediate,
+          .balance = options_.balance.value_or(mixture.balance),
+          .z_loss = options_.router_z_loss,
+          .capacity = options_.expert_capacity};
+}
+
 absl::Status LlamaLayers::CreateBlock(size_t window) {
   const model_files::ModelConfig& model = options_.model;
+  const int64_t layer = numbers_[window] - 1;
+  tp::TransformerBlockOptions block;
+  block.attention = {.width = model.hidden,
+                     .heads = model.heads,
+                     .kv_heads = model.kv_heads,
+                     .head_size = model.head_size,
+                     .rotary = model.rotary,
+                     .qkv_bias = model.qkv_bias,
+                     .output_bias = model.output_bias,
+                     .qk_norm = model.qk_norm,
+                     .norm_epsilon = model.norm_epsilon,
+                     .window = model.WindowOf(layer),
+                     .dtype = options_.dtype,
+                     .sequence_parallel = options_.sequence_parallel,
+                     .overlap_chunks = options_.overlap_chunks,
+                     .fp8 = fp8_};
+  block.hidden = model.intermediate;
+  block.moe = MixtureOf(layer);
+  block.norm_epsilon = model.norm_epsilon;
+  block.recompute = options_.recompute;
+  block.dropout = {
+      .probability = options_.dropout, .seed = options_.seed, .layer = layer};
+  block.borrows_tensors = true;
   TESSERA_ASSIGN_OR_RETURN(
-      tp::TransformerBlock block,
-      tp::TransformerBlock::Create(
-          tensor_, context_,
-          {.attention = {.width = model.hidden,
-                         .heads = model.heads,
-                         .kv_heads = model.kv_heads,
-                         .head_size = model.head_size,
-                         .rotary = model.rotary,
-                         .qkv_bias = model.qkv_bias,
-                         .output_bias = model.output_bias,
-                         .qk_norm = model.qk_norm,
-                         .norm_epsilon = model.norm_epsilon,
-                         .window = model.WindowOf(numbers_[window] - 1),
-                         .dtype = options_.dtype,
-                         .sequence_parallel = options_.sequence_parallel,
-                         .overlap_chunks = options_.overlap_chunks,
-                         .fp8 = fp8_},
-           .hidden = model.intermediate,
-           .norm_epsilon = model.norm_epsilon,
-           .recompute = options_.recompute,
-           .dropout = {.probability = options_.dropout,
-                       .seed = options_.seed,
-                       .layer = numbers_[window] - 1},
-           .borrows_tensors = true}));
-  blocks_[window] = std::make_unique<tp::TransformerBlock>(std::move(block));
-  blocks_[window]->AppendParameters(
-      absl::StrCat("layers.", numbers_[window] - 1), windows_[window]);
+      tp::TransformerBlock made,
+      tp::TransformerBlock::Create(tensor_, context_, block, experts_));
+  blocks_[window] = std::make_unique<tp::TransformerBlock>(std::move(made));
+  blocks_[window]->AppendParameters(absl::StrCat("layers.", layer),
+                                    windows_[window]);
   return absl::OkStatus();
 }
 
@@ -297,6 +318,7 @@ class LlamaStage : public pipeline::Stage {
   absl::StatusOr<std::vector<TensorView>> Gradients() override {
     std::vector<TensorView> gradients;
     for (const tp::Parameter* parameter : layers_.windows()[window_]) {
+      if (!parameter->trainable()) continue;
       TESSERA_ASSIGN_OR_RETURN(const TensorView own,
                                passes_.weights.OwnGradient(*parameter));
       gradients.push_back(own);
@@ -490,6 +512,7 @@ class BlockStage final : public LlamaStage {
                              flights_.Find(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(BringBack(pass, *flight));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseValues(window_));
+    flight->set_loss_scale(pass.loss_scale * passes_.loss_factor);
     return block().BackwardInput(*pass.output_gradient, *pass.input_gradient,
                                  *flight);
   }
@@ -505,6 +528,7 @@ class BlockStage final : public LlamaStage {
     TESSERA_RETURN_IF_ERROR(BringBack(pass, *flight));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseValues(window_));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseGradients(window_));
+    flight->set_loss_scale(pass.loss_scale * passes_.loss_factor);
     return block().Backward(*pass.output_gradient, *pass.input_gradient,
                             *flight);
   }

@@ -40,6 +40,7 @@
 #include "base/tensor/tensor_view.h"
 #include "pipeline/execute/stage.h"
 #include "tensor_parallel/blocks/attention.h"
+#include "tensor_parallel/blocks/moe_mlp.h"
 #include "tensor_parallel/blocks/output_head.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/layers/linear_products.h"
@@ -132,6 +133,10 @@ struct LlamaOptions {
   // Terms of the gradients, not of the losses.
   double label_smoothing = 0;
   double z_loss = 0;
+  // Of mixtures of experts (tensor_parallel::MoeOptions). None: the model's.
+  std::optional<double> balance = {};
+  double router_z_loss = 0;
+  double expert_capacity = 0;
   // A token attends only to its own document, which this token ends. None: to
   // all earlier tokens of the sequence.
   std::optional<int64_t> document_end = {};
@@ -152,12 +157,15 @@ class LlamaLayers {
     return model.layers + 2;
   }
 
-  // A collective of both groups, which must outlive the layers. `windows` are
-  // the rank's, ascending. Errors are those of the layers.
+  // A collective of the groups, which must outlive the layers. `windows` are
+  // the rank's, ascending; `experts` are the ranks that share mixtures of
+  // experts, by default this one alone. Errors are those of the layers.
   static absl::StatusOr<std::unique_ptr<LlamaLayers>> Create(
       const tensor_parallel::TensorGroup& tensor,
       const tensor_parallel::ContextGroup& context, const LlamaOptions& options,
-      std::vector<int32_t> windows);
+      std::vector<int32_t> windows,
+      const std::optional<tensor_parallel::TensorGroup>& experts =
+          std::nullopt);
 
   const LlamaOptions& options() const { return options_; }
   const tensor_parallel::TensorGroup& tensor() const { return tensor_; }
@@ -207,15 +215,18 @@ class LlamaLayers {
  private:
   LlamaLayers(const tensor_parallel::TensorGroup& tensor,
               const tensor_parallel::ContextGroup& context,
+              const std::optional<tensor_parallel::TensorGroup>& experts,
               const LlamaOptions& options, std::vector<int32_t> windows);
 
   absl::Status CreateFp8();
   absl::Status CreateEmbedding();
+  tensor_parallel::MoeOptions MixtureOf(int64_t layer) const;
   absl::Status CreateBlock(size_t window);
   absl::Status CreateHead();
 
   const tensor_parallel::TensorGroup tensor_;
   const tensor_parallel::ContextGroup context_;
+  const std::optional<tensor_parallel::TensorGroup> experts_;
   const LlamaOptions options_;
   const std::vector<int32_t> numbers_;
   tensor_parallel::Partition tokens_;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
@@ -41,6 +42,7 @@ absl::Status FirstWeights::Draw(const tensor_parallel::Parameter& parameter,
                                 int64_t begin, TensorView elements) const {
   std::string name = parameter.name();
   if (name.ends_with("norm.weight")) return Fill(elements, 1.0);
+  if (name.ends_with("router.bias")) return Fill(elements, 0.0);
   if (options_.tied_embeddings && name == "head.output.weight") {
     name = "embedding.weight";
   }
@@ -82,55 +84,89 @@ std::vector<zero3::ElementRange> PrimaryElements(
 
 absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
     std::span<const ParameterWindow> windows,
-    zero3::ShardedStateOptions options, const zero3::ShardedStateGroups& groups,
+    const zero3::ShardedStateOptions& options, const ModelGroups& groups,
     const FirstValues& first,
     std::span<const tensor_parallel::Parameter* const> uncounted) {
   std::unique_ptr<ShardedModel> model(new ShardedModel(windows, options.stage));
-  TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters parameters,
-                           model->Describe());
-  for (const tensor_parallel::Parameter* parameter : model->parameters_) {
-    const bool counts = std::find(uncounted.begin(), uncounted.end(),
-                                  parameter) == uncounted.end();
-    options.counted_in_norm.push_back(counts
-                                          ? PrimaryElements(*parameter)
-                                          : std::vector<zero3::ElementRange>());
+  const bool parts_experts = groups.experts.shard != nullptr;
+  TESSERA_RETURN_IF_ERROR(model->Divide(parts_experts));
+  for (size_t i = 0; i < model->parts_.size(); ++i) {
+    Part& part = model->parts_[i];
+    zero3::ShardedStateOptions own = options;
+    if (i > 0) own.key_prefix += "experts/";
+    for (const tensor_parallel::Parameter* parameter : part.parameters) {
+      const bool counts = std::find(uncounted.begin(), uncounted.end(),
+                                    parameter) == uncounted.end();
+      own.counted_in_norm.push_back(counts
+                                        ? PrimaryElements(*parameter)
+                                        : std::vector<zero3::ElementRange>());
+    }
+    TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters parameters,
+                             model->Describe(part));
+    TESSERA_ASSIGN_OR_RETURN(
+        part.state,
+        zero3::ShardedState::Create(parameters, own,
+                                    i == 0 ? groups.dense : groups.experts));
   }
-  TESSERA_ASSIGN_OR_RETURN(
-      model->state_, zero3::ShardedState::Create(parameters, options, groups));
   TESSERA_RETURN_IF_ERROR(model->SetValues(first));
   TESSERA_RETURN_IF_ERROR(model->BindWhole());
   return model;
 }
 
-absl::StatusOr<zero3::ModelParameters> ShardedModel::Describe() {
-  zero3::ModelParameters::Builder builder;
-  window_ids_.resize(windows_.size());
+// Gives each parameter its place in a part.
+absl::Status ShardedModel::Divide(bool parts_experts) {
+  parts_.resize(parts_experts ? 2 : 1);
+  for (Part& part : parts_) {
+    part.used.resize(windows_.size());
+    part.reduced.resize(windows_.size());
+  }
   for (size_t w = 0; w < windows_.size(); ++w) {
     for (tensor_parallel::Parameter* parameter : windows_[w]) {
-      const zero3::ParameterId id(static_cast<int64_t>(parameters_.size()));
-      const auto [found, is_new] = ids_.insert({parameter, id});
-      window_ids_[w].push_back(found->second);
+      if (parameter->expert_parallel() && !parts_experts) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "parameter ", parameter->name(),
+            " is divided among expert ranks; give the groups of experts"));
+      }
+      const size_t number = parameter->expert_parallel() ? 1 : 0;
+      Part& part = parts_[number];
+      const zero3::ParameterId next(
+          static_cast<int64_t>(part.parameters.size()));
+      const auto [found, is_new] = places_.insert({parameter, {number, next}});
+      part.used[w].push_back(found->second.id);
       if (!is_new) continue;
-      parameters_.push_back(parameter);
-      builder.Add({.name = parameter->name(),
-                   .shape = parameter->local_shape(),
-                   .dtype = parameter->dtype(),
-                   .group = static_cast<int64_t>(w)});
+      part.parameters.push_back(parameter);
+      first_windows_[parameter] = w;
+      if (parameter->trainable()) part.reduced[w].push_back(next);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<zero3::ModelParameters> ShardedModel::Describe(
+    const Part& part) const {
+  zero3::ModelParameters::Builder builder;
+  for (const tensor_parallel::Parameter* parameter : part.parameters) {
+    builder.Add({.name = parameter->name(),
+                 .shape = parameter->local_shape(),
+                 .dtype = parameter->dtype(),
+                 .trainable = parameter->trainable(),
+                 .group = static_cast<int64_t>(first_windows_.at(parameter))});
   }
   return builder.Build();
 }
 
 absl::Status ShardedModel::SetValues(const FirstValues& first) {
-  TESSERA_RETURN_IF_ERROR(
-      state_->Fill([&](const zero3::ModelParameter& parameter, int64_t begin,
-                       TensorView elements) {
-        return first(*parameters_[static_cast<size_t>(parameter.id.value())],
-                     begin, elements);
-      }));
-  for (tensor_parallel::Parameter* parameter : parameters_) {
-    parameter->Release();
-    parameter->ReleaseGradient();
+  for (Part& part : parts_) {
+    TESSERA_RETURN_IF_ERROR(
+        part.state->Fill([&](const zero3::ModelParameter& parameter,
+                             int64_t begin, TensorView elements) {
+          const auto id = static_cast<size_t>(parameter.id.value());
+          return first(*part.parameters[id], begin, elements);
+        }));
+    for (tensor_parallel::Parameter* parameter : part.parameters) {
+      parameter->Release();
+      parameter->ReleaseGradient();
+    }
   }
   return absl::OkStatus();
 }
@@ -138,31 +174,110 @@ absl::Status ShardedModel::SetValues(const FirstValues& first) {
 // Values that are never gathered: all below stage 3, small ones at stage 3.
 absl::Status ShardedModel::BindWhole() {
   if (stage_ == 3) return absl::OkStatus();
-  for (tensor_parallel::Parameter* parameter : parameters_) {
+  for (const auto& [parameter, place] : places_) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView value,
-                             state_->Value(IdOf(parameter)));
-    TESSERA_RETURN_IF_ERROR(parameter->Bind(value));
+                             StateOf(place).Value(place.id));
+    TESSERA_RETURN_IF_ERROR(
+        parts_[place.part]
+            .parameters[static_cast<size_t>(place.id.value())]
+            ->Bind(value));
   }
   return absl::OkStatus();
+}
+
+int64_t ShardedModel::parameter_count() const {
+  int64_t count = 0;
+  for (const Part& part : parts_) {
+    count += part.state->layout().model().elements();
+  }
+  return count;
+}
+
+zero3::ShardTraffic ShardedModel::total_traffic() const {
+  zero3::ShardTraffic traffic;
+  for (const Part& part : parts_) traffic.Add(part.state->total_traffic());
+  return traffic;
+}
+
+absl::Status ShardedModel::SetLearningRate(double learning_rate) {
+  for (Part& part : parts_) {
+    TESSERA_RETURN_IF_ERROR(part.state->SetLearningRate(learning_rate));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<zero3::UpdateReport> ShardedModel::Step() {
+  offload::GradientStatistics all;
+  for (Part& part : parts_) {
+    TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics own,
+                             part.state->Measure());
+    all.Add(own);
+  }
+  zero3::UpdateReport report;
+  for (Part& part : parts_) {
+    TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport own,
+                             part.state->StepMeasured(all));
+    const zero3::UpdateReport before = std::exchange(report, own);
+    report.non_finite += before.non_finite;
+    report.stepped_early += before.stepped_early;
+    report.traffic.Add(before.traffic);
+  }
+  return report;
+}
+
+void ShardedModel::BeginEvaluation() {
+  for (Part& part : parts_) part.state->BeginEvaluation();
+}
+
+absl::Status ShardedModel::EndEvaluation() {
+  for (Part& part : parts_) {
+    TESSERA_RETURN_IF_ERROR(part.state->EndEvaluation());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardedModel::AddToValue(
+    const tensor_parallel::Parameter& parameter, ConstTensorView change,
+    tensor_parallel::Ops& ops) {
+  const Place& place = PlaceOf(&parameter);
+  zero3::ShardedState& state = StateOf(place);
+  const zero3::Extent extent = state.layout().ExtentOf(state.rank(), place.id);
+  TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
+                           state.own_values().Open(place.id));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
+                           change.Narrow(0, extent.begin, extent.size()));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView values,
+      TensorView::Create({own.data(), static_cast<size_t>(own.size_in_bytes())},
+                         own.dtype(), {{own.size()}}, change.kind()));
+  const absl::Status status = ops.Add(part, values);
+  TESSERA_RETURN_IF_ERROR(state.own_values().Close(place.id, /*changed=*/true));
+  return status;
 }
 
 absl::Status ShardedModel::StartGather(size_t window) {
   constexpr size_t kAnnounced = 2;
   const size_t next = ++gathers_;
-  for (size_t i = next; i < next + kAnnounced && i < gather_order_.size();
-       ++i) {
-    TESSERA_RETURN_IF_ERROR(
-        state_->AnnounceGather(window_ids_[gather_order_[i]]));
+  for (Part& part : parts_) {
+    for (size_t i = next; i < next + kAnnounced && i < gather_order_.size();
+         ++i) {
+      TESSERA_RETURN_IF_ERROR(
+          part.state->AnnounceGather(part.used[gather_order_[i]]));
+    }
+    TESSERA_RETURN_IF_ERROR(part.state->StartGather(part.used[window]));
   }
-  return state_->StartGather(window_ids_[window]);
+  return absl::OkStatus();
 }
 
 absl::Status ShardedModel::UseValues(size_t window) {
-  TESSERA_RETURN_IF_ERROR(state_->AwaitGather(window_ids_[window]));
+  for (Part& part : parts_) {
+    TESSERA_RETURN_IF_ERROR(part.state->AwaitGather(part.used[window]));
+  }
   if (stage_ < 3) return absl::OkStatus();
   for (tensor_parallel::Parameter* parameter : windows_[window]) {
+    const Place& place = PlaceOf(parameter);
     TESSERA_ASSIGN_OR_RETURN(const TensorView value,
-                             state_->Value(IdOf(parameter)));
+                             StateOf(place).Value(place.id));
     TESSERA_RETURN_IF_ERROR(parameter->Bind(value));
   }
   return absl::OkStatus();
@@ -174,31 +289,39 @@ absl::Status ShardedModel::Release(size_t window) {
       parameter->Release();
     }
   }
-  return state_->Release(window_ids_[window]);
+  for (Part& part : parts_) {
+    TESSERA_RETURN_IF_ERROR(part.state->Release(part.used[window]));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ShardedModel::UseGradients(size_t window) {
   for (tensor_parallel::Parameter* parameter : windows_[window]) {
+    if (!parameter->trainable()) continue;
+    const Place& place = PlaceOf(parameter);
     TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
-                             state_->Gradient(IdOf(parameter)));
+                             StateOf(place).Gradient(place.id));
     TESSERA_RETURN_IF_ERROR(parameter->BindGradient(gradient));
   }
   return absl::OkStatus();
 }
 
 absl::Status ShardedModel::Reduce(size_t window) {
-  const auto group = static_cast<int64_t>(window);
-  const std::span<const zero3::ParameterId> own =
-      state_->layout().model().group(group);
-  for (const zero3::ParameterId id : own) {
-    parameters_[static_cast<size_t>(id.value())]->ReleaseGradient();
+  for (Part& part : parts_) {
+    const std::vector<zero3::ParameterId>& ids = part.reduced[window];
+    if (ids.empty()) continue;
+    for (const zero3::ParameterId id : ids) {
+      part.parameters[static_cast<size_t>(id.value())]->ReleaseGradient();
+    }
+    TESSERA_RETURN_IF_ERROR(part.state->ReduceGradients(ids));
   }
-  return state_->ReduceGradients(own);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TensorView> ShardedModel::OwnGradient(
     const tensor_parallel::Parameter& parameter) {
-  return state_->OwnGradient(IdOf(&parameter));
+  const Place& place = PlaceOf(&parameter);
+  return StateOf(place).OwnGradient(place.id);
 }
 
 }  // namespace tessera::train

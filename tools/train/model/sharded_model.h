@@ -5,14 +5,17 @@
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto model,
 //       ShardedModel::Create(layers->windows(), options,
-//                            {.shard = data_group, .model = model_group},
+//                            {.dense = {.shard = data, .model = model}},
 //                            first_values));
 //   LlamaPasses passes(tokens, *model);
 //   model->BeginStep();
 //   ...  // the pipeline gathers, computes and reduces through WeightAccess
 //   TESSERA_ASSIGN_OR_RETURN(zero3::UpdateReport report, model->Step());
 //
-// The layers' parameters are bound to the state's memory. One thread at a time.
+// Experts that an expert group divides among its ranks have a state of their
+// own, for fewer ranks hold the same elements than of dense parameters; a step
+// clips and skips both by one norm. The layers' parameters are bound to the
+// states' memory. One thread at a time.
 #ifndef TESSERA_TOOLS_TRAIN_MODEL_SHARDED_MODEL_H_
 #define TESSERA_TOOLS_TRAIN_MODEL_SHARDED_MODEL_H_
 
@@ -32,9 +35,10 @@
 
 namespace tessera::train {
 
-// The initial weights of a model, the same on every mesh. Norms are ones; every
-// other element is normal with the deviation, drawn by the seed, its tensor's
-// name and its index in the whole tensor. A tied head equals the embedding.
+// The initial weights of a model, the same on every mesh. Norms are ones and
+// biases of routers zeros; every other element is normal with the deviation,
+// drawn by the seed, its tensor's name and its index in the whole tensor. A
+// tied head equals the embedding.
 class FirstWeights {
  public:
   struct Options {
@@ -55,6 +59,13 @@ class FirstWeights {
   const Options options_;
 };
 
+// The ranks of a model's states.
+struct ModelGroups {
+  zero3::ShardedStateGroups dense = {};
+  // Without a shard group the model has no state of experts.
+  zero3::ShardedStateGroups experts = {};
+};
+
 class ShardedModel final : public WeightAccess {
  public:
   // Sets the elements [begin, begin + n) that a parameter holds.
@@ -69,15 +80,30 @@ class ShardedModel final : public WeightAccess {
   // rank is not the primary holder.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Create(
       std::span<const ParameterWindow> windows,
-      zero3::ShardedStateOptions options,
-      const zero3::ShardedStateGroups& groups, const FirstValues& first,
+      const zero3::ShardedStateOptions& options, const ModelGroups& groups,
+      const FirstValues& first,
       std::span<const tensor_parallel::Parameter* const> uncounted = {});
 
-  zero3::ShardedState& state() { return *state_; }
-  // In the order of the state's ids.
+  // The parameters that are sharded over the same ranks.
+  struct Part {
+    std::unique_ptr<zero3::ShardedState> state;
+    std::vector<tensor_parallel::Parameter*> parameters;  // By id.
+    // By window: those that it uses, and those whose gradients it reduces.
+    std::vector<std::vector<zero3::ParameterId>> used;
+    std::vector<std::vector<zero3::ParameterId>> reduced;
+  };
+  // The dense parameters, then the experts if they have a state of their own.
+  std::span<Part> parts() { return parts_; }
+  // That of the dense parameters, and its parameters in the order of ids. All
+  // states have one account of memory.
+  zero3::ShardedState& state() { return *parts_[0].state; }
   std::span<tensor_parallel::Parameter* const> parameters() const {
-    return parameters_;
+    return parts_[0].parameters;
   }
+  int64_t parameter_count() const;  // Elements held by this rank's layers.
+  // Traffic of all states with tiers, over all steps.
+  zero3::ShardTraffic total_traffic() const;
+  double loss_scale() const { return parts_[0].state->loss_scale(); }
 
   // Begins a step, or the forwards of an evaluation. `gathers`, the windows
   // that it gathers in order, must outlive it: while one is gathered, shards of
@@ -86,7 +112,16 @@ class ShardedModel final : public WeightAccess {
     gather_order_ = gathers;
     gathers_ = 0;
   }
-  absl::StatusOr<zero3::UpdateReport> Step() { return state_->Step(); }
+  absl::Status SetLearningRate(double learning_rate);
+  absl::StatusOr<zero3::UpdateReport> Step();
+  // See zero3::ShardedState.
+  void BeginEvaluation();
+  absl::Status EndEvaluation();
+
+  // Adds `change` [elements held] of the parameter's type, on the device, to a
+  // parameter that is not trained. The next Step publishes it.
+  absl::Status AddToValue(const tensor_parallel::Parameter& parameter,
+                          ConstTensorView change, tensor_parallel::Ops& ops);
 
   // WeightAccess.
   absl::Status StartGather(size_t window) override;
@@ -98,23 +133,30 @@ class ShardedModel final : public WeightAccess {
       const tensor_parallel::Parameter& parameter) override;
 
  private:
+  struct Place {
+    size_t part;
+    zero3::ParameterId id;
+  };
+
   ShardedModel(std::span<const ParameterWindow> windows, int stage)
       : windows_(windows.begin(), windows.end()), stage_(stage) {}
 
-  absl::StatusOr<zero3::ModelParameters> Describe();
+  absl::Status Divide(bool parts_experts);
+  absl::StatusOr<zero3::ModelParameters> Describe(const Part& part) const;
   absl::Status SetValues(const FirstValues& first);
   absl::Status BindWhole();
-  zero3::ParameterId IdOf(const tensor_parallel::Parameter* parameter) const {
-    return ids_.at(parameter);
+  zero3::ShardedState& StateOf(const Place& place) {
+    return *parts_[place.part].state;
+  }
+  const Place& PlaceOf(const tensor_parallel::Parameter* parameter) const {
+    return places_.at(parameter);
   }
 
   const std::vector<ParameterWindow> windows_;
   const int stage_;
-  std::vector<std::vector<zero3::ParameterId>> window_ids_;
-  std::vector<tensor_parallel::Parameter*> parameters_;  // By id.
-  absl::flat_hash_map<const tensor_parallel::Parameter*, zero3::ParameterId>
-      ids_;
-  std::unique_ptr<zero3::ShardedState> state_;
+  std::vector<Part> parts_;
+  absl::flat_hash_map<const tensor_parallel::Parameter*, Place> places_;
+  absl::flat_hash_map<const tensor_parallel::Parameter*, size_t> first_windows_;
   std::span<const size_t> gather_order_;
   size_t gathers_ = 0;  // Started in this step.
 };

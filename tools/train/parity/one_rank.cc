@@ -34,7 +34,21 @@ Tensors LayerTensors(std::string_view name, ReferenceLayer& layer) {
   if (name == "mlp_norm.weight") return {&layer.mlp_norm};
   if (name == "mlp.gate_up.weight") return {&layer.gate, &layer.up};
   if (name == "mlp.down.weight") return {&layer.down};
-  return {};
+  if (name == "mlp.router.weight") return {&layer.router};
+  if (name == "mlp.router.bias") return {&layer.router_bias};
+  if (name == "mlp.shared.gate_up.weight") {
+    return {&layer.shared.gate, &layer.shared.up};
+  }
+  if (name == "mlp.shared.down.weight") return {&layer.shared.down};
+  Tensors experts;
+  for (ReferenceExpert& expert : layer.experts) {
+    if (name == "mlp.experts.gate_up.weight") {
+      experts.insert(experts.end(), {&expert.gate, &expert.up});
+    } else if (name == "mlp.experts.down.weight") {
+      experts.push_back(&expert.down);
+    }
+  }
+  return experts;
 }
 
 // Those that make up a parameter, one below the other.
@@ -134,6 +148,7 @@ absl::StatusOr<ReferenceWeights> OneRank::Gradients() {
   ReferenceWeights gradients = ReferenceZeros(model_);
   for (const auto& window : whole_->windows()) {
     for (tp::Parameter* parameter : window) {
+      if (!parameter->trainable()) continue;
       TESSERA_RETURN_IF_ERROR(MoveParts(
           parameter->name(), parameter->gradient(), gradients, &GetPart));
     }

@@ -50,12 +50,15 @@ class OneRankTest : public ::testing::TestWithParam<Shape> {
             .document_end = GetParam().document_end};
   }
 
-  ReferencePass Reference(double label_smoothing = 0, double z_loss = 0) const {
+  ReferencePass Reference(double label_smoothing = 0, double z_loss = 0,
+                          double router_z_loss = 0) const {
     return RunReference(GetParam().model, weights_,
                         {tokens_, static_cast<size_t>(GetParam().sequences),
                          static_cast<size_t>(GetParam().length),
-                         label_smoothing, z_loss, GetParam().document_end});
+                         label_smoothing, z_loss, GetParam().document_end,
+                         GetParam().model.mixture.balance, router_z_loss});
   }
+  bool is_mixture() const { return GetParam().model.mixture.experts > 0; }
 
   // Errors of each gradient are relative to the tensor's largest element, or to
   // a thousandth of the largest of all: some are zero except for rounding.
@@ -98,6 +101,19 @@ TEST_P(OneRankTest, HasTheLossAndGradientsOfTheReference) {
       ExpectGradients(gradients, expected.gradients, 1e-10);
     }
   }
+}
+
+TEST_P(OneRankTest, TheZLossOfRoutersIsInTheGradients) {
+  if (!is_mixture()) GTEST_SKIP() << "it has no router";
+  const ReferencePass expected = Reference(0, 0, 0.05);
+  LlamaOptions options = Options(DType::kF64);
+  options.router_z_loss = 0.05;
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto rank, OneRank::Create(options, weights_));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const double loss, rank->Forward(tokens_));
+  EXPECT_NEAR(loss, expected.loss, 1e-12 * expected.loss);
+  ASSERT_THAT(rank->Backward(), IsOk());
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto gradients, rank->Gradients());
+  ExpectGradients(gradients, expected.gradients, 1e-10);
 }
 
 TEST_P(OneRankTest, LossTermsAreInTheGradientsAndNotInTheLoss) {
@@ -160,8 +176,9 @@ TEST_P(OneRankTest, HasTheLogitsOfTheReferenceAtEveryToken) {
 
 // Uses only the library's own forward: independent of every reference.
 TEST_P(OneRankTest, GradientsAreThoseOfFiniteDifferences) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(auto rank,
-                               OneRank::Create(Options(DType::kF64), weights_));
+  LlamaOptions options = Options(DType::kF64);
+  options.balance = 0;  // It is not in the loss.
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto rank, OneRank::Create(options, weights_));
   ASSERT_THAT(rank->Forward(tokens_), IsOk());
   ASSERT_THAT(rank->Backward(), IsOk());
   TESSERA_ASSERT_OK_AND_ASSIGN(auto gradients, rank->Gradients());
@@ -194,6 +211,7 @@ TEST_P(OneRankTest, InF32IsWithinRounding) {
 }
 
 TEST_P(OneRankTest, InBf16IsWithinItsRounding) {
+  if (is_mixture()) GTEST_SKIP() << "rounding chooses other experts";
   const ReferencePass expected = Reference();
   TESSERA_ASSERT_OK_AND_ASSIGN(
       auto rank, OneRank::Create(Options(DType::kBF16), weights_));
@@ -327,6 +345,60 @@ INSTANTIATE_TEST_SUITE_P(
                .window_begin = 1},
               2,
               6},
+        Shape{"Mixtral",
+              {.vocabulary = 9,
+               .hidden = 6,
+               .intermediate = 5,
+               .layers = 2,
+               .heads = 4,
+               .kv_heads = 2,
+               .head_size = 4,
+               .architecture = model_files::Architecture::kMixtral,
+               .mixture = {.experts = 4,
+                           .per_token = 2,
+                           .intermediate = 5,
+                           .balance = 0.1}},
+              2,
+              6},
+        Shape{"Qwen3MoeNotNormalised",
+              {.vocabulary = 9,
+               .hidden = 6,
+               .intermediate = 5,
+               .layers = 2,
+               .heads = 4,
+               .kv_heads = 2,
+               .head_size = 6,
+               .norm_epsilon = 1e-3,
+               .architecture = model_files::Architecture::kQwen3Moe,
+               .qk_norm = true,
+               .mixture = {.experts = 5,
+                           .per_token = 3,
+                           .intermediate = 3,
+                           .normalise = false,
+                           .balance = 0.2}},
+              1,
+              7},
+        Shape{"Dots1WithASharedExpertAndADenseLayer",
+              {.vocabulary = 9,
+               .hidden = 6,
+               .intermediate = 5,
+               .layers = 3,
+               .heads = 4,
+               .kv_heads = 2,
+               .head_size = 6,
+               .norm_epsilon = 1e-3,
+               .architecture = model_files::Architecture::kDots1,
+               .qk_norm = true,
+               .mixture = {.experts = 4,
+                           .per_token = 2,
+                           .intermediate = 3,
+                           .shared_intermediate = 6,
+                           .dense_layers = 1,
+                           .sigmoid = true,
+                           .scale = 2.5,
+                           .balance = 0.1}},
+              2,
+              5},
         Shape{"DocumentsAndAWindowInTheSecondLayer",
               {.vocabulary = 5,
                .hidden = 8,

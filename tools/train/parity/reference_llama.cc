@@ -297,10 +297,28 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
              .key = Zeros(kvs, model.hidden),
              .value = Zeros(kvs, model.hidden),
              .output = Zeros(model.hidden, queries),
-             .mlp_norm = Zeros(model.hidden, 1),
-             .gate = Zeros(model.intermediate, model.hidden),
-             .up = Zeros(model.intermediate, model.hidden),
-             .down = Zeros(model.hidden, model.intermediate)};
+             .mlp_norm = Zeros(model.hidden, 1)};
+    const auto expert_of = [&](int64_t units) {
+      return ReferenceExpert{.gate = Zeros(units, model.hidden),
+                             .up = Zeros(units, model.hidden),
+                             .down = Zeros(model.hidden, units)};
+    };
+    const model_files::MixtureConfig& mixture = model.mixture;
+    if (model.IsMixture(l)) {
+      layer.router = Zeros(mixture.experts, model.hidden);
+      if (mixture.sigmoid) layer.router_bias = Zeros(mixture.experts, 1);
+      for (int64_t e = 0; e < mixture.experts; ++e) {
+        layer.experts.push_back(expert_of(mixture.intermediate));
+      }
+      if (mixture.shared_intermediate > 0) {
+        layer.shared = expert_of(mixture.shared_intermediate);
+      }
+    } else {
+      ReferenceExpert mlp = expert_of(model.intermediate);
+      layer.gate = std::move(mlp.gate);
+      layer.up = std::move(mlp.up);
+      layer.down = std::move(mlp.down);
+    }
     if (model.qkv_bias) {
       layer.query_bias = Zeros(queries, 1);
       layer.key_bias = layer.value_bias = Zeros(kvs, 1);
@@ -338,9 +356,23 @@ std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights) {
              {"post_attention_layernorm.weight", &layer.mlp_norm},
              {"mlp.gate_proj.weight", &layer.gate},
              {"mlp.up_proj.weight", &layer.up},
-             {"mlp.down_proj.weight", &layer.down}}) {
+             {"mlp.down_proj.weight", &layer.down},
+             {"mlp.gate.weight", &layer.router},
+             {"mlp.gate.e_score_correction_bias", &layer.router_bias}}) {
       if (tensor.values->empty()) continue;
       tensors.push_back({at + tensor.name, tensor.values});
+    }
+    const auto add_expert = [&](const std::string& name,
+                                ReferenceExpert& expert) {
+      tensors.push_back({at + name + ".gate_proj.weight", &expert.gate});
+      tensors.push_back({at + name + ".up_proj.weight", &expert.up});
+      tensors.push_back({at + name + ".down_proj.weight", &expert.down});
+    };
+    for (size_t e = 0; e < layer.experts.size(); ++e) {
+      add_expert("mlp.experts." + std::to_string(e), layer.experts[e]);
+    }
+    if (!layer.shared.gate.empty()) {
+      add_expert("mlp.shared_experts", layer.shared);
     }
   }
   tensors.push_back({"model.norm.weight", &weights.final_norm});
@@ -386,7 +418,52 @@ struct LayerPass {
   Numbers query_input, key_input;  // Of the norms of heads.
   Numbers input, normalised, query, key, value, attended;
   Numbers middle, middle_normalised, gate, up, product;
+  // Of a mixture, by token: the logits and scores of all experts, and the
+  // weights and activations of those that it has.
+  struct Routed {
+    Numbers logits, scores, weights;
+    std::vector<size_t> experts;
+    std::vector<Numbers> gates, ups, products, outputs;
+  };
+  std::vector<Routed> routed;
 };
+
+// Rows through an MLP.
+Numbers MlpOf(const Numbers& gate_weight, const Numbers& up_weight,
+              const Numbers& down_weight, const Numbers& x, size_t width,
+              Numbers& gate, Numbers& up, Numbers& product) {
+  gate = plain::Linear(x, gate_weight, width);
+  up = plain::Linear(x, up_weight, width);
+  product = plain::SwiGlu(gate, up);
+  return plain::Linear(product, down_weight, down_weight.size() / width);
+}
+
+// Adds to dx and the gradients of the weights.
+void MlpBackward(const Numbers& dy, const Numbers& gate_weight,
+                 const Numbers& up_weight, const Numbers& down_weight,
+                 const Numbers& x, size_t width, const Numbers& gate,
+                 const Numbers& up, const Numbers& product, Numbers& dx,
+                 Numbers& dgate_weight, Numbers& dup_weight,
+                 Numbers& ddown_weight) {
+  Numbers dproduct(product.size()), dgate(gate.size()), dup(up.size());
+  plain::LinearBackward(dy, product, down_weight, down_weight.size() / width,
+                        dproduct, ddown_weight);
+  plain::SwiGluBackward(dproduct, gate, up, dgate, dup);
+  plain::LinearBackward(dgate, x, gate_weight, width, dx, dgate_weight);
+  plain::LinearBackward(dup, x, up_weight, width, dx, dup_weight);
+}
+
+double SumOf(const Numbers& x) {
+  double sum = 0;
+  for (const double value : x) sum += value;
+  return sum;
+}
+
+double LogSumOf(const Numbers& x) {
+  double sum = 0;
+  for (const double value : x) sum += std::exp(value);
+  return std::log(sum);
+}
 
 void AddTo(Numbers& x, const Numbers& y) {
   for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
@@ -456,6 +533,7 @@ class Model {
       terms += batch_.label_smoothing * (row[TargetOf(t)] - mean) +
                batch_.z_loss * log_sum * log_sum;
     }
+    for (size_t l = 0; l < passes_.size(); ++l) terms += RouterTerms(l);
     return Loss() + terms / static_cast<double>(tokens());
   }
 
@@ -543,12 +621,103 @@ class Model {
     AddTo(p.middle, p.input);
     p.middle_normalised =
         plain::RmsNorm(p.middle, w.mlp_norm, model_.norm_epsilon);
-    p.gate = plain::Linear(p.middle_normalised, w.gate, width_);
-    p.up = plain::Linear(p.middle_normalised, w.up, width_);
-    p.product = plain::SwiGlu(p.gate, p.up);
-    Numbers y = plain::Linear(p.product, w.down, Intermediate());
+    Numbers y = w.experts.empty()
+                    ? MlpOf(w.gate, w.up, w.down, p.middle_normalised, width_,
+                            p.gate, p.up, p.product)
+                    : ForwardMixture(w, p);
     AddTo(y, p.middle);
     return y;
+  }
+
+  // The sum of a token's experts, each times its weight, and of the shared one.
+  Numbers ForwardMixture(const ReferenceLayer& w, LayerPass& p) const {
+    Numbers y(p.middle.size());
+    if (!w.shared.gate.empty()) {
+      y = MlpOf(w.shared.gate, w.shared.up, w.shared.down, p.middle_normalised,
+                width_, p.gate, p.up, p.product);
+    }
+    for (size_t t = 0; t < tokens(); ++t) {
+      LayerPass::Routed& r = p.routed.emplace_back();
+      const Numbers x = RowOf(p.middle_normalised, t);
+      Route(w, x, r);
+      for (size_t i = 0; i < r.experts.size(); ++i) {
+        const ReferenceExpert& expert = w.experts[r.experts[i]];
+        r.outputs.push_back(MlpOf(expert.gate, expert.up, expert.down, x,
+                                  width_, r.gates.emplace_back(),
+                                  r.ups.emplace_back(),
+                                  r.products.emplace_back()));
+        for (size_t j = 0; j < width_; ++j) {
+          y[t * width_ + j] += r.weights[i] * r.outputs[i][j];
+        }
+      }
+    }
+    return y;
+  }
+
+  void Route(const ReferenceLayer& w, const Numbers& x,
+             LayerPass::Routed& r) const {
+    const model_files::MixtureConfig& mixture = model_.mixture;
+    r.logits = plain::Linear(x, w.router, width_);
+    r.scores = plain::Softmax(r.logits.data(), r.logits.size());
+    for (size_t e = 0; mixture.sigmoid && e < r.logits.size(); ++e) {
+      r.scores[e] = 1 / (1 + std::exp(-r.logits[e]));
+    }
+    double sum = 0;
+    for (int64_t i = 0; i < mixture.per_token; ++i) {
+      // The best of those that are left.
+      size_t best = r.scores.size();
+      double best_key = 0;
+      for (size_t e = 0; e < r.scores.size(); ++e) {
+        if (std::find(r.experts.begin(), r.experts.end(), e) !=
+            r.experts.end()) {
+          continue;
+        }
+        const double key =
+            r.scores[e] + (w.router_bias.empty() ? 0 : w.router_bias[e]);
+        if (best == r.scores.size() || key > best_key) best = e, best_key = key;
+      }
+      r.experts.push_back(best);
+      sum += r.scores[best];
+    }
+    for (const size_t e : r.experts) {
+      r.weights.push_back(mixture.scale * r.scores[e] /
+                          (mixture.normalise ? sum : 1));
+    }
+  }
+
+  // What the balance of a token's sequence multiplies each expert's share of
+  // its scores with, times the number of all tokens.
+  Numbers BalanceOf(const LayerPass& p, size_t token) const {
+    const size_t first = token / batch_.length * batch_.length;
+    Numbers counts(p.routed[token].scores.size());
+    for (size_t t = first; t < first + batch_.length; ++t) {
+      for (const size_t e : p.routed[t].experts) ++counts[e];
+    }
+    const double choices = SumOf(counts);
+    for (double& count : counts) {
+      count *= batch_.balance * static_cast<double>(counts.size()) / choices;
+    }
+    return counts;
+  }
+
+  // The terms of a layer's router, times the number of all tokens.
+  double RouterTerms(size_t layer) const {
+    const LayerPass& p = passes_[layer];
+    double terms = 0;
+    for (size_t t = 0; t < p.routed.size(); ++t) {
+      const LayerPass::Routed& r = p.routed[t];
+      const Numbers balance = BalanceOf(p, t);
+      for (size_t e = 0; e < r.scores.size(); ++e) {
+        terms += balance[e] * r.scores[e] / SumOf(r.scores);
+      }
+      terms += batch_.router_z_loss * LogSumOf(r.logits) * LogSumOf(r.logits);
+    }
+    return terms;
+  }
+
+  Numbers RowOf(const Numbers& x, size_t token) const {
+    const auto begin = x.begin() + static_cast<int64_t>(token * width_);
+    return Numbers(begin, begin + static_cast<int64_t>(width_));
   }
 
   // The gradient of a softmax's cross-entropy is p - 1 at the target. The
@@ -587,19 +756,94 @@ class Model {
 
   Numbers BackwardMlp(const ReferenceLayer& w, const LayerPass& p,
                       const Numbers& dy, ReferenceLayer& gradients) const {
-    Numbers dproduct = ZerosLike(p.product), dgate = ZerosLike(p.gate),
-            dup = ZerosLike(p.up), dnormalised = ZerosLike(p.middle),
-            dmiddle = ZerosLike(p.middle);
-    plain::LinearBackward(dy, p.product, w.down, Intermediate(), dproduct,
-                          gradients.down);
-    plain::SwiGluBackward(dproduct, p.gate, p.up, dgate, dup);
-    plain::LinearBackward(dgate, p.middle_normalised, w.gate, width_,
-                          dnormalised, gradients.gate);
-    plain::LinearBackward(dup, p.middle_normalised, w.up, width_, dnormalised,
-                          gradients.up);
+    Numbers dnormalised = ZerosLike(p.middle), dmiddle = ZerosLike(p.middle);
+    if (w.experts.empty()) {
+      MlpBackward(dy, w.gate, w.up, w.down, p.middle_normalised, width_, p.gate,
+                  p.up, p.product, dnormalised, gradients.gate, gradients.up,
+                  gradients.down);
+    } else {
+      BackwardMixture(w, p, dy, dnormalised, gradients);
+    }
     plain::RmsNormBackward(dnormalised, p.middle, w.mlp_norm,
                            model_.norm_epsilon, dmiddle, gradients.mlp_norm);
     return dmiddle;
+  }
+
+  void BackwardMixture(const ReferenceLayer& w, const LayerPass& p,
+                       const Numbers& dy, Numbers& dx,
+                       ReferenceLayer& gradients) const {
+    if (!w.shared.gate.empty()) {
+      MlpBackward(dy, w.shared.gate, w.shared.up, w.shared.down,
+                  p.middle_normalised, width_, p.gate, p.up, p.product, dx,
+                  gradients.shared.gate, gradients.shared.up,
+                  gradients.shared.down);
+    }
+    for (size_t t = 0; t < tokens(); ++t) {
+      const LayerPass::Routed& r = p.routed[t];
+      const Numbers x = RowOf(p.middle_normalised, t), dy_row = RowOf(dy, t);
+      Numbers dx_row(width_), dweights;
+      for (size_t i = 0; i < r.experts.size(); ++i) {
+        const ReferenceExpert& expert = w.experts[r.experts[i]];
+        ReferenceExpert& own = gradients.experts[r.experts[i]];
+        Numbers doutput = dy_row;
+        double dweight = 0;
+        for (size_t j = 0; j < width_; ++j) {
+          dweight += dy_row[j] * r.outputs[i][j];
+          doutput[j] *= r.weights[i];
+        }
+        dweights.push_back(dweight);
+        MlpBackward(doutput, expert.gate, expert.up, expert.down, x, width_,
+                    r.gates[i], r.ups[i], r.products[i], dx_row, own.gate,
+                    own.up, own.down);
+      }
+      plain::LinearBackward(RouterSlopes(p, t, dweights), x, w.router, width_,
+                            dx_row, gradients.router);
+      for (size_t j = 0; j < width_; ++j) dx[t * width_ + j] += dx_row[j];
+    }
+  }
+
+  // The gradient of a token's logits from that of its weights.
+  Numbers RouterSlopes(const LayerPass& p, size_t token,
+                       const Numbers& dweights) const {
+    const model_files::MixtureConfig& mixture = model_.mixture;
+    const LayerPass::Routed& r = p.routed[token];
+    const auto all = static_cast<double>(tokens());
+    Numbers dscores = ZerosLike(r.scores);
+    double chosen = 0, mean = 0;
+    for (size_t i = 0; i < r.experts.size(); ++i) {
+      chosen += r.scores[r.experts[i]];
+      mean += dweights[i] * r.scores[r.experts[i]];
+    }
+    for (size_t i = 0; i < r.experts.size(); ++i) {
+      // A quotient's rule.
+      dscores[r.experts[i]] +=
+          mixture.scale * (mixture.normalise
+                               ? dweights[i] / chosen - mean / (chosen * chosen)
+                               : dweights[i]);
+    }
+    const Numbers balance = BalanceOf(p, token);
+    const double sum = SumOf(r.scores);
+    double average = 0;
+    for (size_t e = 0; e < balance.size(); ++e) {
+      average += balance[e] * r.scores[e];
+    }
+    for (size_t e = 0; e < balance.size(); ++e) {
+      dscores[e] += (balance[e] / sum - average / (sum * sum)) / all;
+    }
+    const double log_sum = LogSumOf(r.logits);
+    double of_softmax = 0;
+    for (size_t e = 0; e < balance.size(); ++e) {
+      of_softmax += dscores[e] * r.scores[e];
+    }
+    Numbers dlogits;
+    for (size_t e = 0; e < balance.size(); ++e) {
+      const double slope = mixture.sigmoid ? dscores[e] * (1 - r.scores[e])
+                                           : dscores[e] - of_softmax;
+      dlogits.push_back(r.scores[e] * slope +
+                        2 * batch_.router_z_loss * log_sum *
+                            std::exp(r.logits[e] - log_sum) / all);
+    }
+    return dlogits;
   }
 
   Numbers BackwardAttention(const ReferenceLayer& w, const LayerPass& p,
@@ -640,10 +884,6 @@ class Model {
   }
 
   size_t Queries() const { return heads_.heads * heads_.head_size; }
-  size_t Intermediate() const {
-    return static_cast<size_t>(model_.intermediate);
-  }
-
   const model_files::ModelConfig& model_;
   const ReferenceWeights& weights_;
   const ReferenceBatch& batch_;

@@ -12,7 +12,10 @@
 // 2104.09864, section 3.2, with the pairs (j, j + d/2) of Hugging Face's
 // weights; Chen et al., arXiv 2306.15595, and transformers' modeling_rope_utils
 // for its scaling; Ainslie et al., GQA, arXiv 2305.13245; Vaswani et al., arXiv
-// 1706.03762, equation 1; Shazeer, GLU variants, arXiv 2002.05202, equation 6.
+// 1706.03762, equation 1; Shazeer, GLU variants, arXiv 2002.05202, equation 6;
+// of mixtures of experts Jiang et al., arXiv 2401.04088, section 2.1;
+// DeepSeek-V3, arXiv 2412.19437, equations 12 to 20; ST-MoE, arXiv 2202.08906,
+// equation 5.
 #ifndef TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
 #define TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
 
@@ -69,13 +72,22 @@ inline double RelativeDifference(const std::vector<double>& actual,
 }
 
 // Matrices are [outputs, inputs], row by row.
+struct ReferenceExpert {
+  std::vector<double> gate = {}, up = {}, down = {};
+};
+
 struct ReferenceLayer {
-  std::vector<double> attention_norm, query, key, value, output;
-  std::vector<double> mlp_norm, gate, up, down;
+  std::vector<double> attention_norm = {}, query = {}, key = {}, value = {},
+                      output = {};
+  std::vector<double> mlp_norm = {}, gate = {}, up = {}, down = {};
   // Empty if the model has none.
   std::vector<double> query_bias = {}, key_bias = {}, value_bias = {};
   std::vector<double> output_bias = {};
   std::vector<double> query_norm = {}, key_norm = {};
+  // Of a mixture of experts, instead of gate, up and down.
+  std::vector<double> router = {}, router_bias = {};
+  std::vector<ReferenceExpert> experts = {};
+  ReferenceExpert shared = {};
 };
 
 struct ReferenceWeights {
@@ -97,7 +109,8 @@ struct NamedWeights {
 
 // The embedding, the layers in order (norm, q, k, v, o, norm, gate, up, down),
 // each with its bias after it if it has one, the final norm, and the head
-// unless it is tied.
+// unless it is tied. In mixtures of experts the router, its bias, the experts
+// in order and the shared expert follow the second norm.
 std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights);
 
 // Sets values that a program in any language can reproduce to the last bit.
@@ -123,6 +136,9 @@ struct ReferenceBatch {
   double z_loss = 0;
   // Ends a document: tokens see only those of their own. None: all earlier.
   std::optional<int64_t> document_end = {};
+  // tensor_parallel::MoeOptions, which gradients have.
+  double balance = 0;
+  double router_z_loss = 0;
 };
 
 struct ReferencePass {

@@ -35,9 +35,30 @@ tensor_parallel::RotaryFrequencies FrequenciesFrom(const nlohmann::json& json) {
   return rotary;
 }
 
+model_files::MixtureConfig MixtureFrom(const nlohmann::json& json) {
+  const std::string type = json.value("model_type", "llama");
+  const char* const experts = type == "mixtral"     ? "num_local_experts"
+                              : type == "qwen3_moe" ? "num_experts"
+                                                    : "n_routed_experts";
+  if (!json.contains(experts)) return {};
+  const int64_t units = type == "mixtral" ? json.at("intermediate_size")
+                                          : json.at("moe_intermediate_size");
+  return {
+      .experts = json.at(experts),
+      .per_token = json.at("num_experts_per_tok"),
+      .intermediate = units,
+      .shared_intermediate = units * json.value("n_shared_experts", int64_t{0}),
+      .dense_layers = json.value("first_k_dense_replace", int64_t{0}),
+      .sigmoid = type == "dots1",
+      .normalise = json.value("norm_topk_prob", true),
+      .scale = json.value("routed_scaling_factor", 1.0)};
+}
+
 model_files::ModelConfig ConfigFrom(const nlohmann::json& json) {
   const std::string type = json.value("model_type", "llama");
-  const bool is_qwen2 = type == "qwen2", is_qwen3 = type == "qwen3";
+  const bool is_qwen2 = type == "qwen2", has_head_norms = type == "qwen3" ||
+                                                          type == "qwen3_moe" ||
+                                                          type == "dots1";
   const bool biases = json.value("attention_bias", false);
   const bool has_window =
       json.contains("sliding_window") && !json.at("sliding_window").is_null();
@@ -53,9 +74,10 @@ model_files::ModelConfig ConfigFrom(const nlohmann::json& json) {
           .tied_embeddings = json.at("tie_word_embeddings"),
           .qkv_bias = biases || is_qwen2,
           .output_bias = biases,
-          .qk_norm = is_qwen3,
+          .qk_norm = has_head_norms,
           .window = has_window ? json.at("sliding_window").get<int64_t>() : 0,
-          .window_begin = json.value("max_window_layers", int64_t{0})};
+          .window_begin = json.value("max_window_layers", int64_t{0}),
+          .mixture = MixtureFrom(json)};
 }
 
 nlohmann::json Fixture() {
@@ -81,7 +103,7 @@ std::vector<double> SlopesOf(ReferenceWeights& gradients) {
 
 TEST(ReferenceLlamaTest, GivesTheNumbersOfTransformers) {
   const nlohmann::json cases = Fixture();
-  ASSERT_THAT(cases, SizeIs(10));
+  ASSERT_THAT(cases, SizeIs(13));
   for (const nlohmann::json& expected : cases) {
     const model_files::ModelConfig model = ConfigFrom(expected.at("model"));
     SCOPED_TRACE(expected.at("model").dump());
@@ -155,7 +177,34 @@ const Sizes kSmallModels[] = {
       .head_size = 2,
       .norm_epsilon = 0.5},
      3,
-     1}};
+     1},
+    {{.vocabulary = 5,
+      .hidden = 4,
+      .intermediate = 3,
+      .layers = 2,
+      .heads = 2,
+      .kv_heads = 1,
+      .head_size = 2,
+      .mixture = {.experts = 4, .per_token = 2, .intermediate = 2}},
+     2,
+     3},
+    {{.vocabulary = 5,
+      .hidden = 4,
+      .intermediate = 3,
+      .layers = 2,
+      .heads = 2,
+      .kv_heads = 1,
+      .head_size = 2,
+      .mixture = {.experts = 5,
+                  .per_token = 3,
+                  .intermediate = 2,
+                  .shared_intermediate = 3,
+                  .dense_layers = 1,
+                  .sigmoid = true,
+                  .normalise = false,
+                  .scale = 1.5}},
+     1,
+     4}};
 
 void ExpectGradientsOfFiniteDifferences(const Sizes& sizes,
                                         double label_smoothing = 0,
@@ -163,8 +212,14 @@ void ExpectGradientsOfFiniteDifferences(const Sizes& sizes,
   const std::vector<int64_t> tokens = TokensByFormula(
       7, static_cast<int64_t>(sizes.sequences * (sizes.length + 1)),
       sizes.model.vocabulary);
-  const ReferenceBatch batch = {tokens, sizes.sequences, sizes.length,
-                                label_smoothing, z_loss};
+  // Of routers, where there are any.
+  const ReferenceBatch batch = {.tokens = tokens,
+                                .sequences = sizes.sequences,
+                                .length = sizes.length,
+                                .label_smoothing = label_smoothing,
+                                .z_loss = z_loss,
+                                .balance = 2 * z_loss,
+                                .router_z_loss = 3 * z_loss};
   ReferenceWeights weights = ReferenceZeros(sizes.model);
   FillByFormula(weights);
   ReferencePass pass = RunReference(sizes.model, weights, batch);

@@ -131,12 +131,16 @@ std::map<OpKind, int64_t> Since(const std::map<OpKind, int64_t>& before,
 }
 
 // Below stage 3 the gathers of new weights may outlast their step.
-absl::Status AwaitGathers(zero3::ShardedState& state) {
-  std::vector<zero3::ParameterId> all;
-  for (const zero3::ModelParameter& parameter : state.layout().model().all()) {
-    all.push_back(parameter.id);
+absl::Status AwaitGathers(ShardedModel& model) {
+  for (const ShardedModel::Part& part : model.parts()) {
+    std::vector<zero3::ParameterId> all;
+    for (const zero3::ModelParameter& parameter :
+         part.state->layout().model().all()) {
+      all.push_back(parameter.id);
+    }
+    TESSERA_RETURN_IF_ERROR(part.state->AwaitGather(all));
   }
-  return state.AwaitGather(all);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<MeasuredRank> RunRank(Communicator& world,
@@ -150,10 +154,10 @@ absl::StatusOr<MeasuredRank> RunRank(Communicator& world,
   for (int step = 0; step < 3; ++step) {
     const auto pipeline = MessagesOf(*rank->groups().pp);
     const auto context = MessagesOf(*rank->groups().cp);
-    TESSERA_RETURN_IF_ERROR(AwaitGathers(rank->state()));
+    TESSERA_RETURN_IF_ERROR(AwaitGathers(rank->model()));
     count.Take();
     TESSERA_RETURN_IF_ERROR(rank->Step().status());
-    TESSERA_RETURN_IF_ERROR(AwaitGathers(rank->state()));
+    TESSERA_RETURN_IF_ERROR(AwaitGathers(rank->model()));
     measured.collectives = count.Take();
     measured.pipeline_messages =
         Since(pipeline, MessagesOf(*rank->groups().pp));

@@ -287,7 +287,7 @@ RankPrediction DryRun::Result() const {
   RankPrediction rank(options_.mesh);
   rank.place = place_;
   rank.placement = steps_->Describe();
-  rank.parameters = rank_->state().layout().model().elements();
+  rank.parameters = rank_->model().parameter_count();
   rank.state = State();
   rank.activations = Activations();
   rank.held = memory_->peak_bytes();
@@ -299,18 +299,21 @@ RankPrediction DryRun::Result() const {
 absl::StatusOr<std::vector<int64_t>> DryRun::Snapshots() const {
   constexpr int64_t kBlockElements = int64_t{1} << 20;
   const int64_t data_ranks = rank_->groups().shard->size();
-  std::vector<int64_t> snapshots;
-  for (int64_t r = 0; r < data_ranks; ++r) {
-    TESSERA_ASSIGN_OR_RETURN(
-        const zero3::StateShare share,
-        zero3::ShareOf(options_.state.stage, rank_->state().layout(),
-                       topology::Rank(r), data_ranks));
-    int64_t bytes = 0;
-    for (const zero3::BlockRange& block : zero3::PlanBlocks(
-             share, zero3::MomentsOf(rank_->state()), kBlockElements)) {
-      bytes += block.bytes();
+  std::vector<int64_t> snapshots(static_cast<size_t>(data_ranks));
+  for (const ShardedModel::Part& part : rank_->model().parts()) {
+    const int64_t ranks = part.state->layout().ranks();
+    for (int64_t r = 0; r < data_ranks; ++r) {
+      // Expert ranks are next to each other, and hold as much as each other.
+      const topology::Rank own(r * ranks / data_ranks);
+      TESSERA_ASSIGN_OR_RETURN(
+          const zero3::StateShare share,
+          zero3::ShareOf(options_.state.stage, part.state->layout(), own,
+                         ranks));
+      for (const zero3::BlockRange& block : zero3::PlanBlocks(
+               share, zero3::MomentsOf(*part.state), kBlockElements)) {
+        snapshots[static_cast<size_t>(r)] += block.bytes();
+      }
     }
-    snapshots.push_back(bytes);
   }
   return snapshots;
 }

@@ -14,10 +14,13 @@ import sys
 import torch
 import transformers
 from transformers import modeling_rope_utils
+from transformers.models.dots1 import modeling_dots1
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
+from transformers.models.mixtral import modeling_mixtral
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 CASES = [
     dict(vocab_size=11, hidden_size=12, intermediate_size=14, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -50,6 +53,16 @@ CASES = [
     dict(model_type="qwen3", vocab_size=8, hidden_size=10, intermediate_size=7, num_hidden_layers=2, num_attention_heads=4,
          num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-4, rope_theta=1000.0, tie_word_embeddings=True, sequences=2,
          length=6, attention_bias=True),
+    dict(model_type="mixtral", vocab_size=7, hidden_size=8, intermediate_size=5, num_hidden_layers=2, num_attention_heads=4,
+         num_key_value_heads=2, head_dim=4, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=False, sequences=2,
+         length=5, num_local_experts=4, num_experts_per_tok=2),
+    dict(model_type="qwen3_moe", vocab_size=6, hidden_size=6, intermediate_size=5, num_hidden_layers=2, num_attention_heads=4,
+         num_key_value_heads=2, head_dim=4, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=True, sequences=1,
+         length=7, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=3, norm_topk_prob=False),
+    dict(model_type="dots1", vocab_size=6, hidden_size=8, intermediate_size=5, num_hidden_layers=3, num_attention_heads=4,
+         num_key_value_heads=2, head_dim=4, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=False, sequences=2,
+         length=5, n_routed_experts=6, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=3,
+         first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=2.5, sliding_window=None),
 ]
 
 MODELS = {
@@ -57,6 +70,9 @@ MODELS = {
     "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
+    "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+    "dots1": (transformers.Dots1Config, transformers.Dots1ForCausalLM),
 }
 
 
@@ -80,21 +96,41 @@ def use_doubles(module):
 
 
 def tensors_of(model):
-    """Returns the tensors in the order of TensorsOf in reference_weights.h."""
-    names = ["model.embed_tokens.weight"]
-    for layer in range(model.config.num_hidden_layers):
-        names += ["model.layers.%d.%s.%s" % (layer, name, kind) for name in (
-            "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-            "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj") for kind in ("weight", "bias")]
-    names.append("model.norm.weight")
-    if not model.config.tie_word_embeddings:
-        names.append("lm_head.weight")
+    """Returns (name, tensor, its gradient or None) in the order of TensorsOf in reference_llama.cc. Experts are parts of tensors."""
     parameters = dict(model.named_parameters())
-    optional = (".bias", "self_attn.q_norm.weight", "self_attn.k_norm.weight")
-    names = [name for name in names if name in parameters or not name.endswith(optional)]
-    if set(names) != set(parameters):
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")}
+    used, tensors = set(), []
+
+    def add(name, part=lambda tensor: tensor, label=None):
+        if name in buffers:
+            tensors.append((label or name, buffers[name], None))
+        elif name in parameters:
+            used.add(name)
+            grad = parameters[name].grad
+            tensors.append((label or name, part(parameters[name]), None if grad is None else part(grad)))
+
+    add("model.embed_tokens.weight")
+    for layer in range(model.config.num_hidden_layers):
+        at = "model.layers.%d." % layer
+        for name in ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_norm",
+                     "self_attn.k_norm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "mlp.gate"):
+            add(at + name + ".weight")
+            add(at + name + ".bias")
+        add(at + "mlp.gate.e_score_correction_bias")
+        fused = parameters.get(at + "mlp.experts.gate_up_proj")
+        for expert in range(0 if fused is None else fused.shape[0]):
+            units = fused.shape[1] // 2
+            add(at + "mlp.experts.gate_up_proj", lambda tensor: tensor[expert][:units], "gate")
+            add(at + "mlp.experts.gate_up_proj", lambda tensor: tensor[expert][units:], "up")
+            add(at + "mlp.experts.down_proj", lambda tensor: tensor[expert], "down")
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            add(at + "mlp.shared_experts.%s.weight" % name)
+    add("model.norm.weight")
+    if not model.config.tie_word_embeddings:
+        add("lm_head.weight")
+    if used != set(parameters):
         sys.exit("the model's weights are %s" % sorted(parameters))
-    return [(name, parameters[name]) for name in names]
+    return tensors
 
 
 def split_mix_64(x):
@@ -106,7 +142,7 @@ def split_mix_64(x):
 
 def fill_by_formula(model):
     with torch.no_grad():
-        for i, (name, parameter) in enumerate(tensors_of(model)):
+        for i, (name, parameter, _) in enumerate(tensors_of(model)):
             values = [math.ldexp(split_mix_64((i << 32) + j) >> 11, -52) - 1 for j in range(parameter.numel())]
             norm = name.endswith("norm.weight")
             values = [1 + s / 4 if norm else s / 2 for s in values]
@@ -116,9 +152,9 @@ def fill_by_formula(model):
 def slopes_of(model):
     """Returns by tensor the change of the loss when element j moves by cos(j + 1), which depends on every element's gradient."""
     slopes = []
-    for _, parameter in tensors_of(model):
+    for _, parameter, grad in tensors_of(model):
         ways = torch.tensor([math.cos(j + 1) for j in range(parameter.numel())], dtype=torch.float64)
-        slopes.append(torch.dot(parameter.grad.flatten(), ways).item())
+        slopes.append(0.0 if grad is None else torch.dot(grad.flatten(), ways).item())
     return slopes
 
 
@@ -126,7 +162,7 @@ def run(case):
     options = {key: value for key, value in case.items() if key not in ("sequences", "length", "model_type", "rope_scaling")}
     rope = {"rope_theta": options.pop("rope_theta"), "rope_type": "default", **case.get("rope_scaling", {})}
     config_class, model_class = MODELS[case.get("model_type", "llama")]
-    config = config_class(**options, rope_parameters=rope, max_position_embeddings=512, attn_implementation="eager")
+    config = config_class(**options, rope_parameters=rope, max_position_embeddings=512, attn_implementation="eager", experts_implementation="eager")
     for key, value in rope.items():
         if config.rope_parameters[key] != value:
             sys.exit("the configuration has %s" % config.rope_parameters)
@@ -143,7 +179,8 @@ def run(case):
 
 def main():
     singles = [run(case) for case in CASES]
-    for module in (modeling_llama, modeling_mistral, modeling_qwen2, modeling_qwen3, modeling_rope_utils):
+    for module in (modeling_dots1, modeling_llama, modeling_mistral, modeling_mixtral, modeling_qwen2, modeling_qwen3, modeling_qwen3_moe,
+                   modeling_rope_utils):
         use_doubles(module)
     documents = []
     for case, single in zip(CASES, singles):

@@ -16,7 +16,10 @@ int64_t StrideOf(TrafficAxis axis, const train::MeshSizes& mesh) {
     case TrafficAxis::kCp:
     case TrafficAxis::kDp:  // With the context ranks.
     case TrafficAxis::kData:
+    case TrafficAxis::kEp:
       return mesh.tp;
+    case TrafficAxis::kEdp:
+      return mesh.tp * mesh.ep;
     case TrafficAxis::kReplicate:
       return mesh.tp * mesh.shard_ranks();
     case TrafficAxis::kPp:
@@ -41,7 +44,8 @@ const topology::LinkProfile& AxisLinks::ProfileOf(const train::MeshSizes& mesh,
 double AxisLinks::Seconds(const train::MeshSizes& mesh, TrafficAxis axis,
                           OpKind kind, double bytes, double times) {
   // The norm's few bytes: its ranks have no uniform stride.
-  if (axis == TrafficAxis::kModel || train::RanksAlong(axis, mesh) == 1) {
+  if (axis == TrafficAxis::kModel || axis == TrafficAxis::kExpertModel ||
+      train::RanksAlong(axis, mesh) == 1) {
     return 0;
   }
   const topology::LinkProfile& profile = ProfileOf(mesh, axis);

@@ -93,7 +93,14 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
   for (size_t i = 0; i < model->parts_.size(); ++i) {
     Part& part = model->parts_[i];
     zero3::ShardedStateOptions own = options;
+    const zero3::ShardedStateGroups& ranks =
+        i == 0 ? groups.dense : groups.experts;
     if (i > 0) own.key_prefix += "experts/";
+    // Fewer ranks may have no such neighbours.
+    if (i > 0 && own.hpz_partition_size > 0 &&
+        ranks.shard->size() % own.hpz_partition_size != 0) {
+      own.hpz_partition_size = 0;
+    }
     for (const tensor_parallel::Parameter* parameter : part.parameters) {
       const bool counts = std::find(uncounted.begin(), uncounted.end(),
                                     parameter) == uncounted.end();
@@ -104,9 +111,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
     TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters parameters,
                              model->Describe(part));
     TESSERA_ASSIGN_OR_RETURN(
-        part.state,
-        zero3::ShardedState::Create(parameters, own,
-                                    i == 0 ? groups.dense : groups.experts));
+        part.state, zero3::ShardedState::Create(parameters, own, ranks));
   }
   TESSERA_RETURN_IF_ERROR(model->SetValues(first));
   TESSERA_RETURN_IF_ERROR(model->BindWhole());

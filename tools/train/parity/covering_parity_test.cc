@@ -22,6 +22,7 @@ namespace {
 
 constexpr int64_t kSteps = 15;  // Saves time; whole_matrix_test has 20.
 constexpr double kLossTolerance = 1e-5;
+constexpr double kMixtureLossTolerance = 1e-7;  // In f64, with moments of f32.
 // Norms are sums of less accurate squares.
 constexpr double kNormTolerance = 1e-4;
 // When the last bit of a gradient rounds an 8-bit moment to another code, norms
@@ -50,7 +51,14 @@ class CoveringParityTest
   static ParityCase ShortCase(const CoveringRow& row) {
     ParityCase run = CaseOf(row);
     run.steps = kSteps;
+    // Where two experts are nearly equal for a token, f32's rounding decides
+    // which one it has: mixtures are compared in f64, closer than the others.
+    // mesh_parity_test has them in f32.
+    if (IsMixture(run)) run.dtype = DType::kF64;
     return run;
+  }
+  static bool IsMixture(const ParityCase& run) {
+    return run.architecture == "mixtral" || run.architecture == "dots1";
   }
   static const std::string& ValueOf(const CoveringRow& row,
                                     const std::string& option) {
@@ -77,7 +85,9 @@ TEST_P(CoveringParityTest, EveryPairOfOptionsHasTheLossesOfOneRank) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
     const ParityDifference difference = DifferenceOf(actual, expected);
     const bool is_exact = run.moments == "f32";
-    EXPECT_LT(difference.loss, kLossTolerance * RoundingFactor(run));
+    EXPECT_LT(difference.loss,
+              (IsMixture(run) ? kMixtureLossTolerance : kLossTolerance) *
+                  RoundingFactor(run));
     EXPECT_LT(difference.gradient_norm,
               run.moments == "int8" ? kRoundedNormTolerance
                                     : kNormTolerance * RoundingFactor(run));

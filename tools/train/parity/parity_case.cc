@@ -64,6 +64,22 @@ RunOptions RunOptionsOf(const ParityCase& run) {
     options.model.qk_norm = true;
     options.model.window = 3;
     options.model.window_begin = 1;
+  } else if (run.architecture == "mixtral") {
+    options.model.architecture = model_files::Architecture::kMixtral;
+    options.model.mixture = {
+        .experts = 4, .per_token = 2, .intermediate = 7, .balance = 0.1};
+    options.router_z_loss = 0.01;
+  } else if (run.architecture == "dots1") {
+    options.model.architecture = model_files::Architecture::kDots1;
+    options.model.qk_norm = true;
+    options.model.mixture = {.experts = 8,
+                             .per_token = 3,
+                             .intermediate = 3,
+                             .shared_intermediate = 6,
+                             .dense_layers = 1,
+                             .sigmoid = true,
+                             .scale = 1.5};
+    options.router_bias_rate = 0.01;
   }
   if (run.multiples_of_16) {
     options.model.hidden = 32;
@@ -96,7 +112,9 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.recompute = run.recompute;
   options.gather_ahead = run.gather_ahead;
   options.graphs = run.graphs ? GraphChoice::kOn : GraphChoice::kOff;
-  options.max_gathered_bytes = run.max_gathered_bytes;
+  // The limits of cases are for f32.
+  options.max_gathered_bytes =
+      run.max_gathered_bytes * (run.dtype == DType::kF64 ? 2 : 1);
   options.reduce = run.reduce == "each"   ? ReduceChoice::kEachMicroBatch
                    : run.reduce == "last" ? ReduceChoice::kLastMicroBatch
                                           : ReduceChoice::kAuto;
@@ -155,6 +173,7 @@ enum Place {
   kPp,
   kCp,
   kTp,
+  kEp,
   kSchedule,
   kChunks,
   kMicroBatch,
@@ -195,48 +214,52 @@ std::vector<std::string> Schedules() {
 }
 
 // Bytes. In f32 on one tensor rank the head, the largest window, takes 20640,
-// and a layer with 6 kv heads up to 14688: two layers fit, or the head alone.
-constexpr const char* kGatheredLimit = "36000";
+// and a layer with 6 kv heads up to 16048: two layers fit, or the head and the
+// embedding, which a DualPipe rank holds together.
+constexpr const char* kGatheredLimit = "42000";
 
 constexpr const char* kDropoutProbability = "0.1";
 
 std::vector<ParityOption> MakeOptions() {
   const std::vector<std::string> sizes = {"1", "2", "4", "8"};
   const std::vector<std::string> off_on = {"off", "on"};
-  return {{"dp", sizes},
-          {"pp", sizes},
-          {"cp", sizes},
-          {"tp", sizes},
-          {"schedule", Schedules()},
-          {"chunks", {"1", "2", "3"}},
-          {"micro_batch", {"1", "2"}},
-          {"recompute", {"none", "selective", "full"}},
-          {"sequence_parallel", off_on},
-          {"overlap_chunks", {"0", "3"}},
-          {"context", {"contiguous", "zigzag"}},
-          {"context_attention", {"ring", "ulysses"}},
-          {"zero", {"0", "1", "2", "3"}},
-          {"layout", {"chunks", "round_robin", "balanced"}},
-          {"bucket_bytes", {"25000000", "700"}},
-          {"persistence", {"0", "100"}},
-          {"gather_ahead", {"0", "1", "2", "3"}},
-          {"max_gathered_bytes", {"0", kGatheredLimit}},
-          {"reduce", {"auto", "each", "last"}},
-          {"dp_replicate", {"1", "2"}},
-          {"hpz", {"0", "2"}},
-          {"offload",
-           {"none", "optimizer", "gradients", "params", "all", "activations"}},
-          {"tier", {"none", "host", "file"}},
-          {"lossless", off_on},
-          {"architecture", {"llama", "llama3.1", "mistral", "qwen2", "qwen3"}},
-          {"documents", off_on},
-          {"tied", off_on},
-          {"clip", off_on},
-          {"dropout", {"0", kDropoutProbability}},
-          {"kv_heads", {"1", "2", "3", "6"}},
-          {"moments", {"f32", "bf16", "int8"}},
-          {"decay", {"matrices", "all"}},
-          {"loss_terms", off_on}};
+  return {
+      {"dp", sizes},
+      {"pp", sizes},
+      {"cp", sizes},
+      {"tp", sizes},
+      {"ep", {"1", "2", "4"}},
+      {"schedule", Schedules()},
+      {"chunks", {"1", "2", "3"}},
+      {"micro_batch", {"1", "2"}},
+      {"recompute", {"none", "selective", "full"}},
+      {"sequence_parallel", off_on},
+      {"overlap_chunks", {"0", "3"}},
+      {"context", {"contiguous", "zigzag"}},
+      {"context_attention", {"ring", "ulysses"}},
+      {"zero", {"0", "1", "2", "3"}},
+      {"layout", {"chunks", "round_robin", "balanced"}},
+      {"bucket_bytes", {"25000000", "700"}},
+      {"persistence", {"0", "100"}},
+      {"gather_ahead", {"0", "1", "2", "3"}},
+      {"max_gathered_bytes", {"0", kGatheredLimit}},
+      {"reduce", {"auto", "each", "last"}},
+      {"dp_replicate", {"1", "2"}},
+      {"hpz", {"0", "2"}},
+      {"offload",
+       {"none", "optimizer", "gradients", "params", "all", "activations"}},
+      {"tier", {"none", "host", "file"}},
+      {"lossless", off_on},
+      {"architecture",
+       {"llama", "llama3.1", "mistral", "qwen2", "qwen3", "mixtral", "dots1"}},
+      {"documents", off_on},
+      {"tied", off_on},
+      {"clip", off_on},
+      {"dropout", {"0", kDropoutProbability}},
+      {"kv_heads", {"1", "2", "3", "6"}},
+      {"moments", {"f32", "bf16", "int8"}},
+      {"decay", {"matrices", "all"}},
+      {"loss_terms", off_on}};
 }
 
 // A row that may be partial.
@@ -358,14 +381,36 @@ bool OffloadIsPossible(const Chosen& chosen) {
   return !(nothing && chosen.on(kLossless));
 }
 
-// A tensor rank rounds moments in blocks of its slice, one rank in blocks of
-// the whole parameter.
+// A tensor or expert rank rounds moments in blocks of its slice, one rank in
+// blocks of the whole parameter.
 bool MomentsAreComparable(const Chosen& chosen) {
-  return !(chosen.is_not(kMoments, "f32") && chosen.ranks(kTp) > 1);
+  const bool slices = chosen.ranks(kTp) > 1 || chosen.is_not(kEp, "1");
+  // A moment that is rounded the other way moves a router's weights so far that
+  // some tokens have other experts.
+  const bool jumps =
+      chosen.is(kArchitecture, "mixtral") || chosen.is(kArchitecture, "dots1");
+  return !(chosen.is_not(kMoments, "f32") && (slices || jumps));
 }
 
 bool ContextAttentionSaysSomething(const Chosen& chosen) {
   return !(chosen.is(kContextAttention, "ulysses") && chosen.is(kCp, "1"));
+}
+
+// Experts are divided among context and data ranks.
+bool ExpertsArePossible(const Chosen& chosen) {
+  const bool divides = chosen.is_not(kEp, "1");
+  if (!divides) return true;
+  if (chosen.has(kArchitecture) && !chosen.is(kArchitecture, "mixtral") &&
+      !chosen.is(kArchitecture, "dots1")) {
+    return false;
+  }
+  const int64_t ep = chosen.number(kEp);
+  if (chosen.has(kDp) && chosen.has(kCp)) {
+    return chosen.number(kDp) * chosen.number(kCp) % ep == 0;
+  }
+  // An axis that is not chosen may take any size that kMostRanks allows.
+  const int64_t known = chosen.ranks(kDp) * chosen.ranks(kCp);
+  return known * (kMostRanks / WorldSize(chosen)) >= ep;
 }
 
 // Tokens travel in chunks between tensor ranks under sequence parallelism.
@@ -406,7 +451,8 @@ bool IsPossible(const CoveringRow& row) {
   return RanksArePossible(chosen) && ReplicasArePossible(chosen) &&
          ParameterActionsSaySomething(chosen) && ScheduleIsPossible(chosen) &&
          OffloadIsPossible(chosen) && MomentsAreComparable(chosen) &&
-         OverlapSaysSomething(chosen) && ContextAttentionSaysSomething(chosen);
+         OverlapSaysSomething(chosen) &&
+         ContextAttentionSaysSomething(chosen) && ExpertsArePossible(chosen);
 }
 
 int OptionNumber(const std::string& name) {
@@ -431,7 +477,8 @@ ParityCase CaseOf(const CoveringRow& row) {
                .pp = chosen.number(kPp),
                .cp = chosen.number(kCp),
                .tp = chosen.number(kTp),
-               .dp_replicate = chosen.number(kReplicas)},
+               .dp_replicate = chosen.number(kReplicas),
+               .ep = chosen.number(kEp)},
       .schedule = chosen.value(kSchedule),
       .chunks = chosen.number(kChunks),
       .micro_batch = chosen.number(kMicroBatch),

@@ -43,8 +43,11 @@ std::optional<MeshAxis> MeshAxisOf(TrafficAxis axis, const MeshSizes& mesh) {
     case TrafficAxis::kDp:
     case TrafficAxis::kReplicate:
     case TrafficAxis::kData:
+    case TrafficAxis::kEp:
+    case TrafficAxis::kEdp:
       return mesh.dp > 1 ? MeshAxis::kDp : MeshAxis::kCp;
     case TrafficAxis::kModel:
+    case TrafficAxis::kExpertModel:
       break;
   }
   return std::nullopt;

@@ -118,14 +118,34 @@ absl::Status SetAttention(const RunOptions& options, const RankPlace& place,
   return absl::OkStatus();
 }
 
+// Hidden units of a layer that a token passes on this tensor rank. With an even
+// load of the experts a rank computes as many rows as its tokens have experts.
+absl::StatusOr<int64_t> ActiveUnits(const RunOptions& options,
+                                    const RankPlace& place, int64_t layer) {
+  const auto part = [&](int64_t units) -> absl::StatusOr<int64_t> {
+    TESSERA_ASSIGN_OR_RETURN(const tp::Partition parts,
+                             tp::Partition::Balanced(units, options.mesh.tp));
+    return parts.SizeOf(place.tp);
+  };
+  const model_files::MixtureConfig& mixture = options.model.mixture;
+  if (!options.model.IsMixture(layer)) return part(options.model.intermediate);
+  TESSERA_ASSIGN_OR_RETURN(const int64_t own, part(mixture.intermediate));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t shared,
+                           part(mixture.shared_intermediate));
+  return mixture.per_token * own + shared;
+}
+
 absl::Status SetWide(const RunOptions& options, const RankPlace& place,
-                     StageShapes& shapes) {
-  const std::vector<tp::FusedPart> parts =
-      tp::GatedMlpParts(options.model.intermediate);
-  TESSERA_ASSIGN_OR_RETURN(const tp::FusedPartition partition,
-                           tp::FusedPartition::Create(parts, options.mesh.tp));
-  shapes.gate_up = partition.SizeOf(place.tp);
-  shapes.intermediate = partition.RangeOf(0, place.tp).size();
+                     const StageSpan& span, StageShapes& shapes) {
+  int64_t units = 0;
+  for (int64_t layer = span.layers.begin; layer < span.layers.end; ++layer) {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t of_layer,
+                             ActiveUnits(options, place, layer));
+    units += of_layer;
+    if (options.model.IsMixture(layer)) ++shapes.mixtures;
+  }
+  shapes.intermediate = units / std::max<int64_t>(span.layers.size(), 1);
+  shapes.gate_up = 2 * shapes.intermediate;
   TESSERA_ASSIGN_OR_RETURN(
       const tp::Partition vocabulary,
       tp::Partition::Balanced(options.model.vocabulary, options.mesh.tp));
@@ -151,7 +171,7 @@ absl::StatusOr<StageShapes> StageShapes::Of(const RunOptions& options,
   shapes.hidden = options.model.hidden;
   TESSERA_RETURN_IF_ERROR(SetTokens(options, place, shapes));
   TESSERA_RETURN_IF_ERROR(SetAttention(options, place, shapes));
-  TESSERA_RETURN_IF_ERROR(SetWide(options, place, shapes));
+  TESSERA_RETURN_IF_ERROR(SetWide(options, place, span, shapes));
   return shapes;
 }
 
@@ -173,8 +193,11 @@ absl::Status CheckFp8Sizes(const RunOptions& options, const RankPlace& place) {
       {"tokens of a micro-batch", s.tokens, kTokens},
       {"hidden units", s.hidden, kModel},
       {"rows of query, key and value", s.qkv, kModel},
-      {"columns of the output projection", s.query, kModel},
-      {"intermediate units", s.intermediate, kModel}};
+      {"columns of the output projection", s.query, kModel}};
+  // Products of experts are not in fp8.
+  if (s.mixtures == 0) {
+    sizes.push_back({"intermediate units", s.intermediate, kModel});
+  }
   if (options.mesh.tp > 1) {
     const int64_t parts = options.sequence_parallel ? options.mesh.tp : 1;
     TESSERA_ASSIGN_OR_RETURN(const tp::Partition tokens,

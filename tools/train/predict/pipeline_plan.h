@@ -104,10 +104,13 @@ struct StageShapes {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
-  int64_t qkv = 0;           // Rows of the fused projection.
-  int64_t query = 0;         // Columns of the output projection.
-  int64_t gate_up = 0;       // Rows of the fused gate and up.
-  int64_t intermediate = 0;  // Columns of down.
+  int64_t qkv = 0;    // Rows of the fused projection.
+  int64_t query = 0;  // Columns of the output projection.
+  // Rows of the fused gate and up, and columns of down; where layers are
+  // mixtures of experts, those that a token passes, averaged over the layers.
+  int64_t gate_up = 0;
+  int64_t intermediate = 0;
+  int64_t mixtures = 0;  // Layers that are mixtures of experts.
   int64_t vocabulary = 0;
   // Key and value rows whose gradients are summed over the ranks that share
   // them.

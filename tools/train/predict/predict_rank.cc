@@ -211,6 +211,11 @@ absl::Status DryRun::FindAxes() {
     all.push_back({groups.replicas, TrafficAxis::kReplicate});
     all.push_back({groups.data, TrafficAxis::kData});
   }
+  if (groups.ep != nullptr) {
+    all.push_back({groups.ep, TrafficAxis::kEp});
+    all.push_back({groups.edp, TrafficAxis::kEdp});
+    all.push_back({groups.expert_model, TrafficAxis::kExpertModel});
+  }
   for (const auto& [group, axis] : all) {
     TESSERA_RETURN_IF_ERROR(group->Barrier());
     axes_[counts_->last_group()] = axis;
@@ -301,7 +306,8 @@ absl::StatusOr<std::vector<int64_t>> DryRun::Snapshots() const {
   const int64_t data_ranks = rank_->groups().shard->size();
   std::vector<int64_t> snapshots(static_cast<size_t>(data_ranks));
   for (const ShardedModel::Part& part : rank_->model().parts()) {
-    const int64_t ranks = part.state->layout().ranks();
+    const bool is_dense = &part == &rank_->model().parts()[0];
+    const int64_t ranks = is_dense ? data_ranks : rank_->groups().edp->size();
     for (int64_t r = 0; r < data_ranks; ++r) {
       // Expert ranks are next to each other, and hold as much as each other.
       const topology::Rank own(r * ranks / data_ranks);

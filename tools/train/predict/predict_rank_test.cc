@@ -60,14 +60,22 @@ CollectiveCount::Group GroupOf(TrafficAxis axis, const RankPlace& place,
     const int64_t shards = mesh.dp_shard();
     const bool replica = other.dp / shards == place.dp / shards;
     const bool shard = other.dp % shards == place.dp % shards;
+    // cp varies faster than dp.
+    const int64_t data = other.cp + mesh.cp * other.dp;
+    const int64_t own = place.cp + mesh.cp * place.dp;
+    const bool ep = data / mesh.ep == own / mesh.ep;
+    const bool edp = data % mesh.ep == own % mesh.ep;
     const bool is_member = axis == TrafficAxis::kTp   ? cp && dp && pp
                            : axis == TrafficAxis::kCp ? tp && dp && pp
                            : axis == TrafficAxis::kPp ? tp && cp && dp
                            : axis == TrafficAxis::kDp ? tp && pp && replica
                            : axis == TrafficAxis::kReplicate
                                ? tp && pp && cp && shard
-                           : axis == TrafficAxis::kData ? tp && pp
-                                                        : cp && dp;
+                           : axis == TrafficAxis::kData        ? tp && pp
+                           : axis == TrafficAxis::kEp          ? tp && pp && ep
+                           : axis == TrafficAxis::kEdp         ? tp && pp && edp
+                           : axis == TrafficAxis::kExpertModel ? ep
+                                                               : cp && dp;
     if (is_member) group.push_back(rank);
   }
   return group;
@@ -221,6 +229,35 @@ TEST(PredictRankTest, EveryMeshIsAsMeasured) {
     for (const bool sequence_parallel : {false, true}) {
       options.sequence_parallel = sequence_parallel;
       options.state.stage = sequence_parallel ? 3 : 1;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
+// A prediction assumes an even load of the experts; so have tokens that go to
+// all of them.
+TEST(PredictRankTest, MixturesOfExpertsAreAsMeasured) {
+  for (const MeshSizes mesh :
+       {MeshSizes{}, MeshSizes{.dp = 2, .ep = 2}, MeshSizes{.cp = 2, .ep = 2},
+        MeshSizes{.dp = 2, .cp = 2, .ep = 4}, MeshSizes{.dp = 4, .ep = 2},
+        MeshSizes{.dp = 2, .pp = 2, .tp = 2, .ep = 2}}) {
+    for (const bool sequence_parallel : {false, true}) {
+      RunOptions options = SmallRun();
+      options.length = 16;  // As many tokens on every rank.
+      options.model.architecture = model_files::Architecture::kDots1;
+      options.model.qk_norm = true;
+      options.model.mixture = {.experts = 4,
+                               .per_token = 4,
+                               .intermediate = 6,
+                               .shared_intermediate = 6,
+                               .dense_layers = 1,
+                               .sigmoid = true,
+                               .balance = 0.1};
+      options.mesh = mesh;
+      options.sequence_parallel = sequence_parallel;
+      options.state.stage = sequence_parallel ? 3 : 1;
+      options.recompute =
+          sequence_parallel ? Recompute::kFull : Recompute::kNone;
       ExpectAsMeasured(options);
     }
   }

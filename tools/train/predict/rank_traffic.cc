@@ -46,6 +46,12 @@ std::string_view TrafficAxisName(TrafficAxis axis) {
       return "data";
     case TrafficAxis::kModel:
       return "tp,pp";
+    case TrafficAxis::kEp:
+      return "ep";
+    case TrafficAxis::kEdp:
+      return "edp";
+    case TrafficAxis::kExpertModel:
+      return "tp,pp,ep";
   }
   return "none";
 }
@@ -66,6 +72,13 @@ int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh) {
       return mesh.dp * mesh.cp;
     case TrafficAxis::kModel:
       return mesh.tp * mesh.pp;
+    // Without expert parallelism there are no such groups.
+    case TrafficAxis::kEp:
+      return mesh.ep;
+    case TrafficAxis::kEdp:
+      return mesh.ep > 1 ? mesh.edp() : 1;
+    case TrafficAxis::kExpertModel:
+      return mesh.ep > 1 ? mesh.tp * mesh.pp * mesh.ep : 1;
   }
   return 1;
 }
@@ -111,6 +124,31 @@ int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
     case TrafficAxis::kModel:
       return IndexAlongBoth(mesh, {MeshAxis::kTp, mesh.tp, place.tp},
                             {MeshAxis::kPp, mesh.pp, place.pp});
+    case TrafficAxis::kEp:
+      return RankAlong(TrafficAxis::kData, mesh, place) % mesh.ep;
+    case TrafficAxis::kEdp:
+      return mesh.ep > 1 ? RankAlong(TrafficAxis::kData, mesh, place) / mesh.ep
+                         : 0;
+    case TrafficAxis::kExpertModel: {
+      if (mesh.ep == 1) return 0;
+      // By their strides, as the mesh orders them.
+      int64_t rank = 0, size = 1;
+      bool has_ep = false;
+      for (const MeshAxis next : mesh.order) {
+        const bool is_data = next == MeshAxis::kCp || next == MeshAxis::kDp;
+        if (is_data && has_ep) continue;
+        const int64_t of_axis = is_data                 ? mesh.ep
+                                : next == MeshAxis::kTp ? mesh.tp
+                                                        : mesh.pp;
+        const int64_t index = is_data ? RankAlong(TrafficAxis::kEp, mesh, place)
+                              : next == MeshAxis::kTp ? place.tp
+                                                      : place.pp;
+        has_ep |= is_data;
+        rank += index * size;
+        size *= of_axis;
+      }
+      return rank;
+    }
   }
   return 0;
 }
@@ -144,9 +182,10 @@ using collectives::WindowUser;
 // agreement, in addition to the mesh's; checkpoints have one, the norm has one,
 // and sums over replicas have one.
 int64_t GroupsAlong(TrafficAxis axis) {
-  if (axis == TrafficAxis::kDp) return 5;
-  const bool has_two =
-      axis == TrafficAxis::kModel || axis == TrafficAxis::kReplicate;
+  if (axis == TrafficAxis::kDp || axis == TrafficAxis::kEdp) return 5;
+  const bool has_two = axis == TrafficAxis::kModel ||
+                       axis == TrafficAxis::kReplicate ||
+                       axis == TrafficAxis::kExpertModel;
   return has_two ? 2 : 1;
 }
 
@@ -168,6 +207,10 @@ int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
     const bool is_hybrid =
         axis == TrafficAxis::kReplicate || axis == TrafficAxis::kData;
     if (is_hybrid && mesh.dp_replicate == 1) continue;
+    const bool is_expert = axis == TrafficAxis::kEp ||
+                           axis == TrafficAxis::kEdp ||
+                           axis == TrafficAxis::kExpertModel;
+    if (is_expert && mesh.ep == 1) continue;
     bytes += GroupsAlong(axis) *
              collectives::GroupMemory(RanksAlong(axis, mesh), false);
   }
@@ -184,7 +227,7 @@ int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
       bytes += PeersOf(axis, user.ranks) * own;
       continue;
     }
-    if (axis != TrafficAxis::kDp) {
+    if (axis != TrafficAxis::kDp && axis != TrafficAxis::kEdp) {
       largest[axis] = std::max(largest[axis], own);
       continue;
     }

@@ -34,14 +34,22 @@ enum class TrafficAxis {
   kReplicate,  // Data ranks with the same shards (hybrid sharding).
   kData,       // Both together, if there are replicas: for the loss.
   kModel,      // Tensor and pipeline ranks together: for the gradient norm.
+  // With expert parallelism: the ranks that share a layer's experts, those that
+  // hold the same ones, over which their state is sharded, and tensor, pipeline
+  // and expert ranks together, for the gradient norm.
+  kEp,
+  kEdp,
+  kExpertModel,
 };
 
 inline constexpr std::array kTrafficAxes = {
-    TrafficAxis::kTp,   TrafficAxis::kCp,        TrafficAxis::kPp,
-    TrafficAxis::kDp,   TrafficAxis::kReplicate, TrafficAxis::kData,
-    TrafficAxis::kModel};
+    TrafficAxis::kTp,         TrafficAxis::kCp,        TrafficAxis::kPp,
+    TrafficAxis::kDp,         TrafficAxis::kReplicate, TrafficAxis::kData,
+    TrafficAxis::kModel,      TrafficAxis::kEp,        TrafficAxis::kEdp,
+    TrafficAxis::kExpertModel};
 
-// "tp", "cp", "pp", "dp", "dp_replicate", "data", "tp,pp".
+// "tp", "cp", "pp", "dp", "dp_replicate", "data", "tp,pp", "ep", "edp",
+// "tp,pp,ep".
 std::string_view TrafficAxisName(TrafficAxis axis);
 // The size of the group along the axis, and a rank's index in it.
 int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh);

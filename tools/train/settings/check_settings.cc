@@ -521,6 +521,19 @@ absl::Status CheckLearning(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckRange("label_smoothing",
                                      settings.label_smoothing,
                                      {.below = 1, .example = "0.1"}));
+  if (settings.expert_balance != -1) {
+    TESSERA_RETURN_IF_ERROR(
+        CheckRange("expert_balance", settings.expert_balance,
+                   {.below = kInfinity, .example = "0.01"}));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckRange("router_z_loss", settings.router_z_loss,
+                                     {.below = kInfinity, .example = "1e-3"}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("expert_capacity",
+                                     settings.expert_capacity,
+                                     {.below = kInfinity, .example = "1.25"}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("router_bias_rate",
+                                     settings.router_bias_rate,
+                                     {.below = kInfinity, .example = "1e-3"}));
   return CheckRange("z_loss", settings.z_loss,
                     {.below = kInfinity, .example = "1e-4"});
 }

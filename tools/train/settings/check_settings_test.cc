@@ -187,9 +187,9 @@ TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
       {"--mesh=: a mesh of 0 characters", "mesh", ""},
       {"--mesh=dp0: axis \"dp\" has size 0", "mesh", "dp0"},
       {"--mesh=dp2,dp2: axis \"dp\" is named twice", "mesh", "dp2,dp2"},
-      {"--mesh=ep2: unknown axis \"ep\"; the axes are dp (or dp_replicate "
-       "and dp_shard), pp, cp and tp",
-       "mesh", "ep2"},
+      {"--mesh=zz2: unknown axis \"zz\"; the axes are dp (or dp_replicate "
+       "and dp_shard), pp, cp, tp and ep",
+       "mesh", "zz2"},
       {"--mesh=dp4,dp_shard3: dp_shard3 does not divide dp4; give", "mesh",
        "dp4,dp_shard3"},
       {"--mesh=dp_replicate3,dp4: dp_replicate3 does not divide dp4; give",

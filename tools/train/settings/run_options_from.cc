@@ -124,6 +124,28 @@ absl::Status CheckLayers(const Settings& settings, const ModelConfig& model,
           model.layers < settings.parallel.chunks ? " and fewer chunks" : ""));
 }
 
+absl::Status CheckExperts(const Settings& settings, const ModelConfig& model,
+                          const MeshSizes& mesh) {
+  if (mesh.ep == 1) return absl::OkStatus();
+  const int64_t experts = model.mixture.experts;
+  if (experts == 0) {
+    return RefuseFlag(
+        "mesh", mesh.ToFlag(),
+        absl::StrCat("ep ", mesh.ep, " divides experts, and --model=",
+                     settings.model.substr(0, 60),
+                     " has none; leave ep out, or give a mixture of experts, "
+                     "such as --model=moe-3m"));
+  }
+  if (experts % mesh.ep == 0) return absl::OkStatus();
+  int64_t fits = mesh.ep;
+  while (experts % fits != 0 || (mesh.cp * mesh.dp) % fits != 0) --fits;
+  return RefuseFlag(
+      "mesh", mesh.ToFlag(),
+      absl::StrCat("ep ", mesh.ep, " does not divide the ", experts,
+                   " experts of --model=", settings.model.substr(0, 60),
+                   "; give a divisor, such as ep", fits));
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
@@ -143,6 +165,7 @@ absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
   const MeshSizes& mesh = settings.parallel.mesh;
   TESSERA_RETURN_IF_ERROR(CheckHeads(settings, model, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLayers(settings, model, mesh));
+  TESSERA_RETURN_IF_ERROR(CheckExperts(settings, model, mesh));
   return model;
 }
 
@@ -259,6 +282,10 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   options.dropout = settings.dropout;
   options.label_smoothing = settings.label_smoothing;
   options.z_loss = settings.z_loss;
+  if (settings.expert_balance != -1) options.balance = settings.expert_balance;
+  options.router_z_loss = settings.router_z_loss;
+  options.expert_capacity = settings.expert_capacity;
+  options.router_bias_rate = settings.router_bias_rate;
   // The tokenizer, which is not known here, has the token.
   if (settings.document_attention) options.document_end = -1;
   options.sequence_parallel = settings.sequence_parallel;

@@ -284,6 +284,23 @@ constexpr SettingsField kFields[] = {
      "factor of the squared logarithm of the softmax's sum of exponentials, "
      "which training minimises too, such as 1e-4; printed losses are without "
      "it"},
+    {"expert_balance", &Settings::expert_balance,
+     "factor of the term that spreads the tokens of a sequence over the "
+     "experts "
+     "of a mixture, such as 0.01; -1: router_aux_loss_coef of the model; "
+     "printed losses are without it"},
+    {"router_z_loss", &Settings::router_z_loss,
+     "the same as --z_loss for the routers of a mixture of experts, such as "
+     "1e-3"},
+    {"expert_capacity", &Settings::expert_capacity,
+     "most tokens of a micro-batch that an expert takes, relative to their "
+     "mean "
+     "over the experts, such as 1.25; the rest pass by. Depends on the mesh; "
+     "0: "
+     "no limit, nothing is dropped"},
+    {"router_bias_rate", &Settings::router_bias_rate,
+     "where a router's scores are sigmoids, the step by which the biases that "
+     "spread tokens over experts move after a step"},
 
     {"run_dir", &Settings::run_dir,
      "a directory for checkpoints, settings and logs; empty: a new temporary "

@@ -106,6 +106,11 @@ struct Settings {
   // See tensor_parallel::LossTerms.
   double label_smoothing = 0;
   double z_loss = 0;
+  // Of mixtures of experts (loop/run_options.h); -1: the model's.
+  double expert_balance = -1;
+  double router_z_loss = 0;
+  double expert_capacity = 0;
+  double router_bias_rate = 0.001;
 
   // The outputs. Paths are relative to UserPath.
   std::string run_dir = "";      // Empty: a new temporary directory.

@@ -132,7 +132,7 @@ absl::StatusOr<std::vector<double>> Train(const TensorGroup& group, bool in_fp8,
   TESSERA_ASSIGN_OR_RETURN(Tensor y, Tensor::Create(DType::kBF16, shape));
   TESSERA_ASSIGN_OR_RETURN(Tensor dy, Tensor::Create(DType::kBF16, shape));
   TESSERA_ASSIGN_OR_RETURN(Tensor dx, Tensor::Create(DType::kBF16, shape));
-  TensorPool pool(group.memory());
+  TensorPool pool(group.memory(), &group.queue());
   BlockActivations activations(pool);
   std::vector<double> losses;
   for (int step = 0; step < steps; ++step) {

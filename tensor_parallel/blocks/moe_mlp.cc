@@ -253,7 +253,8 @@ absl::Status MoeMlp::Upload(std::span<const int64_t> numbers,
                             PooledTensor& list) {
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView target,
-      list.Reserve(DType::kI64, {{static_cast<int64_t>(numbers.size())}}));
+      list.ReserveVarying(DType::kI64,
+                          {{static_cast<int64_t>(numbers.size())}}));
   return staging_->Upload(
       std::as_bytes(numbers),
       {target.data(), static_cast<size_t>(target.size_in_bytes())});
@@ -413,14 +414,15 @@ absl::Status MoeMlp::Dispatch(ConstTensorView table, bool by_slot,
   const auto sent = static_cast<int64_t>(a.plan.slots.size());
   const int64_t received = a.plan.received();
   const ConstTensorView ids = by_slot ? a.slots.view() : a.tokens.view();
-  TESSERA_ASSIGN_OR_RETURN(const TensorView rows,
-                           result.Reserve(table.dtype(), {{received, width}}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView rows,
+      result.ReserveVarying(table.dtype(), {{received, width}}));
   const bool travels = groups_.experts.size() > 1;
   PooledTensor chosen(result.pool());
   TensorView gathered = rows;
   if (travels) {
-    TESSERA_ASSIGN_OR_RETURN(gathered,
-                             chosen.Reserve(table.dtype(), {{sent, width}}));
+    TESSERA_ASSIGN_OR_RETURN(
+        gathered, chosen.ReserveVarying(table.dtype(), {{sent, width}}));
   }
   TESSERA_RETURN_IF_ERROR(
       ops().GatherRows(table, {0, table.shape()[0]}, ids, gathered));
@@ -429,8 +431,9 @@ absl::Status MoeMlp::Dispatch(ConstTensorView table, bool by_slot,
     return Exchange(gathered, /*back=*/false, a.plan, rows);
   }
   PooledTensor arrived(result.pool());
-  TESSERA_ASSIGN_OR_RETURN(const TensorView by_rank,
-                           arrived.Reserve(table.dtype(), {{received, width}}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView by_rank,
+      arrived.ReserveVarying(table.dtype(), {{received, width}}));
   TESSERA_RETURN_IF_ERROR(Exchange(gathered, /*back=*/false, a.plan, by_rank));
   return ops().GatherRows(by_rank, {0, received}, a.places.view(), rows);
 }
@@ -441,8 +444,9 @@ absl::Status MoeMlp::Return(ConstTensorView rows, const MoeActivations& a,
                             PooledTensor& result) {
   const int64_t width = rows.shape()[1];
   const auto sent = static_cast<int64_t>(a.plan.slots.size());
-  TESSERA_ASSIGN_OR_RETURN(const TensorView returned,
-                           result.Reserve(rows.dtype(), {{sent, width}}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView returned,
+      result.ReserveVarying(rows.dtype(), {{sent, width}}));
   if (groups_.experts.size() == 1) return ops().Copy(rows, returned);
   if (a.plan.places.empty()) {
     return Exchange(rows, /*back=*/true, a.plan, returned);
@@ -450,7 +454,7 @@ absl::Status MoeMlp::Return(ConstTensorView rows, const MoeActivations& a,
   PooledTensor memory(result.pool());
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView by_rank,
-      memory.Reserve(rows.dtype(), {{a.plan.received(), width}}));
+      memory.ReserveVarying(rows.dtype(), {{a.plan.received(), width}}));
   TESSERA_RETURN_IF_ERROR(ops().GatherRows(rows, {0, a.plan.received()},
                                            a.returns.view(), by_rank));
   return Exchange(by_rank, /*back=*/true, a.plan, returned);
@@ -557,10 +561,10 @@ absl::Status MoeMlp::ForwardActivations(const Partition& tokens,
   const int64_t rows = a.plan.received();
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView both,
-      a.gate_up.Reserve(options_.dtype, {{rows, 2 * units_.size()}}));
+      a.gate_up.ReserveVarying(options_.dtype, {{rows, 2 * units_.size()}}));
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView product,
-      a.product.Reserve(options_.dtype, {{rows, units_.size()}}));
+      a.product.ReserveVarying(options_.dtype, {{rows, units_.size()}}));
   TESSERA_RETURN_IF_ERROR(Multiply(a.plan, {.transpose_b = true},
                                    a.input.view(), gate_up_.value(), both));
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate, PartOf(both, kGate));
@@ -577,13 +581,13 @@ absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
   PooledTensor weighted(pool), output(pool);
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView product,
-      weighted.Reserve(options_.dtype, {{rows, units_.size()}}));
+      weighted.ReserveVarying(options_.dtype, {{rows, units_.size()}}));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights,
                            ListOf(ConstTensorView(a.weights.view())));
   TESSERA_RETURN_IF_ERROR(ops().ScaleRows(weights, a.product.view(), product));
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView outputs,
-      output.Reserve(options_.dtype, {{rows, options_.width}}));
+      output.ReserveVarying(options_.dtype, {{rows, options_.width}}));
   TESSERA_RETURN_IF_ERROR(
       Multiply(a.plan, {.transpose_b = true}, product, down_.value(), outputs));
   weighted.Release();
@@ -660,11 +664,12 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
   PooledTensor product_memory(pool), weights_memory(pool), input_memory(pool);
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView product_gradient,
-      product_memory.Reserve(options_.dtype, {{rows, units_.size()}}));
+      product_memory.ReserveVarying(options_.dtype, {{rows, units_.size()}}));
   TESSERA_RETURN_IF_ERROR(Multiply(a.plan, {}, a.output_gradient.view(),
                                    down_.value(), product_gradient));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView weights_gradient,
-                           weights_memory.Reserve(statistics(), {{rows, 1}}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView weights_gradient,
+      weights_memory.ReserveVarying(statistics(), {{rows, 1}}));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights,
                            ListOf(ConstTensorView(a.weights.view())));
   TESSERA_ASSIGN_OR_RETURN(const TensorView weight_slopes,
@@ -680,7 +685,7 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
   product_memory.Release();
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView input_gradient,
-      input_memory.Reserve(options_.dtype, {{rows, options_.width}}));
+      input_memory.ReserveVarying(options_.dtype, {{rows, options_.width}}));
   TESSERA_RETURN_IF_ERROR(
       Multiply(a.plan, {}, a.gate_up.view(), gate_up_.value(), input_gradient));
   TESSERA_ASSIGN_OR_RETURN(const TensorView sum, AllSums(count, x_gradient));
@@ -739,7 +744,7 @@ absl::Status MoeMlp::BackwardWeight(const Partition& tokens,
   PooledTensor weighted(a.logits.pool());
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView product,
-      weighted.Reserve(options_.dtype, a.product.view().shape()));
+      weighted.ReserveVarying(options_.dtype, a.product.view().shape()));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights,
                            ListOf(ConstTensorView(a.weights.view())));
   TESSERA_RETURN_IF_ERROR(ops().ScaleRows(weights, a.product.view(), product));

@@ -196,7 +196,7 @@ absl::Status CheckRank(SubjectKind kind, const MeshCase& c,
                        SubjectOptions options, const Whole& whole,
                        const TensorGroup& tensor, const TensorGroup& context) {
   Ops& ops = tensor.ops();
-  TensorPool pool(tensor.memory());
+  TensorPool pool(tensor.memory(), &tensor.queue());
   std::vector<Results> first;
   for (const Recompute recompute :
        {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
@@ -271,7 +271,7 @@ absl::StatusOr<Results> RunOn(Queue& queue, SubjectKind kind, const MeshCase& c,
                               ContextAlgorithm algorithm, bool apart) {
   CpuOps ops({.threads = 1}, queue);
   const TensorGroup group(ops);
-  TensorPool pool(group.memory());
+  TensorPool pool(group.memory(), &group.queue());
   TESSERA_ASSIGN_OR_RETURN(
       const std::unique_ptr<Subject> subject,
       MakeSubject(

@@ -51,7 +51,7 @@ inline std::ostream& operator<<(std::ostream& os, Recompute recompute) {
 // micro-batch between its passes. One per micro-batch in flight; the caller
 // owns it.
 //
-//   TensorPool pool(group.memory());          // one a rank
+//   TensorPool pool(group.memory(), &group.queue());  // one a rank
 //   BlockActivations activations(pool);
 //   block.Forward(1, x, y, activations);
 //   activations.bytes();                      // as Recompute says

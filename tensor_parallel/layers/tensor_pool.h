@@ -1,6 +1,6 @@
 // TensorPool: reusable memory for activations.
 //
-//   TensorPool pool(group.memory());   // one per rank; outlives its users
+//   TensorPool pool(group.memory(), &group.queue());  // one per rank
 //   PooledTensor hidden(pool);
 //   TESSERA_ASSIGN_OR_RETURN(TensorView x, hidden.Reserve(dtype, shape));
 //   hidden.Release();            // for the next user
@@ -36,8 +36,11 @@ namespace tessera::tensor_parallel {
 
 class TensorPool {
  public:
-  explicit TensorPool(std::shared_ptr<MemoryResource> memory)
-      : memory_(std::move(memory)) {}
+  // `queue` does the work on the tensors, and outlives the pool; null if all
+  // work is done when a call returns.
+  explicit TensorPool(std::shared_ptr<MemoryResource> memory,
+                      Queue* queue = nullptr)
+      : memory_(std::move(memory)), queue_(queue) {}
   TensorPool(const TensorPool&) = delete;
   TensorPool& operator=(const TensorPool&) = delete;
 
@@ -47,6 +50,14 @@ class TensorPool {
   // nothing. ResourceExhausted if there is no more memory.
   absl::StatusOr<Buffer> Take(size_t bytes);
   void Give(Buffer buffer);
+
+  // The same for sizes that depend on values and so differ from step to step:
+  // returns the smallest free block of these that is large enough. If there is
+  // none, the host waits for the queue, the largest free one is freed, and a
+  // new one of the size's class is allocated. There are thus never more blocks
+  // than were in use at once, and none larger than the largest request.
+  absl::StatusOr<Buffer> TakeVarying(size_t bytes);
+  void GiveVarying(Buffer buffer);
 
   MemoryKind kind() const { return memory_->kind(); }
   // Bytes of blocks that are in use and of blocks that are free, and the number
@@ -59,10 +70,17 @@ class TensorPool {
   void ResetPeak() { peak_bytes_ = taken_bytes_; }
 
  private:
+  using FreeBlocks = std::multimap<size_t, Buffer>;  // By size.
+
+  Buffer TakeFrom(FreeBlocks& free, FreeBlocks::iterator block);
+  absl::StatusOr<Buffer> Allocate(size_t size);
+  void GiveTo(FreeBlocks& free, Buffer buffer);
   void CountTaken(size_t bytes);
 
   std::shared_ptr<MemoryResource> memory_;
-  std::multimap<size_t, Buffer> free_;  // By size.
+  Queue* queue_;
+  FreeBlocks free_;
+  FreeBlocks free_varying_;
   int64_t taken_bytes_ = 0;
   int64_t free_bytes_ = 0;
   int64_t blocks_made_ = 0;
@@ -80,7 +98,15 @@ class PooledTensor {
   // Row-major and uninitialised; previous contents are lost. Takes memory only
   // if the present memory is too small.
   absl::StatusOr<TensorView> Reserve(DType dtype,
-                                     std::span<const int64_t> shape);
+                                     std::span<const int64_t> shape) {
+    return Reserve(dtype, shape, /*varying=*/false);
+  }
+  // For shapes that depend on values: TensorPool::TakeVarying. A tensor is
+  // always reserved in one way or always in the other.
+  absl::StatusOr<TensorView> ReserveVarying(DType dtype,
+                                            std::span<const int64_t> shape) {
+    return Reserve(dtype, shape, /*varying=*/true);
+  }
   void Release();
 
   bool held() const { return view_.has_value(); }
@@ -91,8 +117,13 @@ class PooledTensor {
   TensorPool& pool() const { return *pool_; }
 
  private:
+  absl::StatusOr<TensorView> Reserve(DType dtype,
+                                     std::span<const int64_t> shape,
+                                     bool varying);
+
   TensorPool* pool_;
   Buffer buffer_;
+  bool varying_ = false;
   std::optional<TensorView> view_;
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <random>
 #include <span>
 #include <utility>
 #include <vector>
@@ -118,6 +119,56 @@ TEST(TensorPoolTest, AKeptTensorIsItsOwnOrSeenAndBothGo) {
   EXPECT_FALSE(seen.value().has_value());
   TESSERA_ASSERT_OK(seen.Reserve(DType::kF32, {{5}}).status());
   EXPECT_EQ(view->data(), own.view().data());
+}
+
+TEST(TensorPoolTest, VaryingTensorsTakeTheSmallestBlockThatSuffices) {
+  TensorPool pool(HostMemory());
+  PooledTensor small(pool), large(pool), fixed(pool), next(pool);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TensorView x,
+                               small.ReserveVarying(DType::kU8, {{100}}));
+  TESSERA_ASSERT_OK(large.ReserveVarying(DType::kU8, {{1000}}).status());
+  small.Release();
+  large.Release();
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TensorView y,
+                               next.ReserveVarying(DType::kU8, {{65}}));
+  EXPECT_EQ(x.data(), y.data());
+  EXPECT_EQ(pool.blocks_made(), 2);
+  // Other tensors have their own.
+  TESSERA_ASSERT_OK(fixed.Reserve(DType::kU8, {{1000}}).status());
+  EXPECT_EQ(pool.blocks_made(), 3);
+}
+
+TEST(TensorPoolTest, BlocksOfVaryingTensorsAreAsManyAsWereInUseAtOnce) {
+  constexpr size_t kTensors = 5;
+  constexpr int64_t kMost = 100'000;
+  TensorPool pool(HostMemory());
+  std::vector<PooledTensor> tensors;
+  for (size_t i = 0; i < kTensors; ++i) tensors.emplace_back(pool);
+  std::mt19937_64 random(7);
+  int64_t largest = 0;
+  for (int64_t call = 0; call < 10'000; ++call) {
+    PooledTensor& tensor = tensors[random() % kTensors];
+    tensor.Release();
+    if (random() % 3 == 0) continue;
+    const auto bytes = static_cast<int64_t>(random() % kMost);
+    TESSERA_ASSERT_OK(tensor.ReserveVarying(DType::kU8, {{bytes}}).status());
+    largest = std::max(largest, bytes);
+    ASSERT_LE(pool.taken_bytes() + pool.free_bytes(),
+              static_cast<int64_t>(kTensors) * (largest + largest / 8 + 64));
+  }
+  // Then each tensor has a block of the largest size.
+  for (PooledTensor& tensor : tensors) {
+    tensor.Release();
+    TESSERA_ASSERT_OK(tensor.ReserveVarying(DType::kU8, {{kMost}}).status());
+  }
+  const int64_t made = pool.blocks_made();
+  for (int64_t call = 0; call < 10'000; ++call) {
+    PooledTensor& tensor = tensors[random() % kTensors];
+    tensor.Release();
+    const auto bytes = static_cast<int64_t>(random() % kMost);
+    TESSERA_ASSERT_OK(tensor.ReserveVarying(DType::kU8, {{bytes}}).status());
+  }
+  EXPECT_EQ(pool.blocks_made(), made);
 }
 
 TEST(TensorPoolTest, ImpossibleTensorsAreRefusedAndLeaveNothingHeld) {

@@ -316,6 +316,11 @@ absl::Status TrainRank::CheckGraphs() const {
         "mesh ", options_.mesh.ToFlag(),
         " has collectives, which are not captured; give one rank"));
   }
+  if (options_.model.mixture.experts > 0) {
+    return refuse(
+        "a mixture of experts moves as many rows to an expert as its router "
+        "chose; give a model without experts");
+  }
   if (options_.dropout > 0) {
     return refuse(absl::StrCat("the masks of dropout ", options_.dropout,
                                " depend on the step; give dropout 0"));

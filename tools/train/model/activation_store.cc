@@ -157,7 +157,8 @@ absl::Status ActivationStore::BringBack(const ActivationPlace& place,
   return absl::OkStatus();
 }
 
-// The lowest free slot.
+// The lowest free slot. Its block is as large as the largest activations that
+// it has held: those of a mixture of experts differ from step to step.
 absl::StatusOr<ActivationStore::Slot*> ActivationStore::FindSlot(
     size_t window, int64_t bytes) {
   std::vector<std::unique_ptr<Slot>>& slots = slots_[window];
@@ -170,7 +171,7 @@ absl::StatusOr<ActivationStore::Slot*> ActivationStore::FindSlot(
                                  options_.names[window], "/", slots.size() - 1);
   }
   Slot& slot = **found;
-  if (slot.store == nullptr || slot.bytes != bytes) {
+  if (slot.store == nullptr || slot.bytes < bytes) {
     slot.store = nullptr;
     TESSERA_RETURN_IF_ERROR(MakeRoom(slot, bytes));
   }

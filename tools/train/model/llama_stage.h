@@ -287,7 +287,7 @@ struct LlamaPasses {
       : tokens(tokens),
         weights(weights),
         store(store),
-        pool(group.memory()),
+        pool(group.memory(), &group.queue()),
         staging(group.queue()),
         documents(pool, staging) {}
 

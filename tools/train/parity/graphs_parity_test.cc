@@ -157,6 +157,8 @@ TEST(GraphsTest, RefusesRunsWhoseStepsDiffer) {
   RunOptions dropout = options;
   dropout.dropout = 0.1;
   EXPECT_THAT(refused(dropout), HasSubstr("dropout 0.1 depend on the step"));
+  EXPECT_THAT(refused(RunOptionsOf({.architecture = "mixtral", .steps = 1})),
+              HasSubstr("as its router chose"));
 }
 
 TEST(GraphsTest, RefusesSeveralRanks) {

@@ -73,21 +73,52 @@ void OffloadTo(offload::MemoryTier* tier, const std::string& offload,
   if (all || offload == "params") state.parameter_tier = tier;
 }
 
-// After the first step the host waits for its device once a step, for the norm,
-// and the device gives out no memory. An optimizer on the host also waits for
-// the gradients, which may come later than the norm.
-absl::Status CheckDevice(int64_t step, int64_t host_steps,
+// What a step may do after the first one.
+struct StepAllowance {
+  int64_t waits = 0;
+  bool grows = false;
+};
+
+// The host waits for its device once a step, for the norm (once for the experts
+// too where they have a state of their own), and the device gives out no
+// memory. An optimizer on the host also waits for the gradients, which may come
+// later than the norm. Each routing of a mixture waits for the experts
+// that it chose; memory of their rows grows, after another wait, where experts
+// take more rows than before, and so does the block of a tier.
+StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
+  StepAllowance allowance = {
+      .waits = static_cast<int64_t>(rank.model().parts().size())};
+  const int64_t micro_batches =
+      options.batch / options.mesh.dp / options.micro_batch;
+  const bool routes_again =
+      options.recompute == tensor_parallel::Recompute::kFull;
+  for (const auto& part : rank.model().parts()) {
+    for (const auto* parameter : part.parameters) {
+      if (options.state.optimizer_tier != nullptr) ++allowance.waits;
+      if (!parameter->name().ends_with("router.weight")) continue;
+      allowance.waits += micro_batches * (routes_again ? 2 : 1);
+      if (options.activation_tier != nullptr) allowance.waits += micro_batches;
+      allowance.grows = true;
+    }
+  }
+  return allowance;
+}
+
+absl::Status CheckDevice(int64_t step, const StepAllowance& allowance,
                          const DeviceCounts& before,
                          const DeviceCounts& after) {
   const int64_t waits = after.host_waits - before.host_waits;
   const int64_t allocations = after.allocations - before.allocations;
-  if (step == 0 || (waits <= 1 + host_steps && allocations == 0)) {
+  const int64_t growths = allowance.grows ? allocations : 0;
+  if (step == 0 ||
+      (waits <= allowance.waits + growths && allocations == growths)) {
     return absl::OkStatus();
   }
-  return absl::InternalError(absl::StrCat(
-      "step ", step, ": the host waits ", waits,
-      " times for its device, which allocates ", allocations, " times; ",
-      1 + host_steps, " waits and no allocation are allowed"));
+  return absl::InternalError(
+      absl::StrCat("step ", step, ": the host waits ", waits,
+                   " times for its device, which allocates ", allocations,
+                   " times; ", allowance.waits + growths, " waits and ",
+                   growths, " allocations are allowed"));
 }
 
 absl::StatusOr<std::vector<StepRecord>> TrainOneRank(
@@ -104,17 +135,14 @@ absl::StatusOr<std::vector<StepRecord>> TrainOneRank(
   // Ranks that share a device count each other's waits.
   const bool counts = !device->queue().is_immediate() &&
                       device->world().engine_name() == "emulated";
-  const int64_t host_steps =
-      options.state.optimizer_tier == nullptr
-          ? 0
-          : static_cast<int64_t>(rank->model().parameters().size());
+  const StepAllowance allowance = AllowanceOf(*rank, options);
   std::vector<StepRecord> records;
   for (int64_t step = 0; step < options.steps; ++step) {
     const DeviceCounts before = device->device().counts();
     TESSERA_ASSIGN_OR_RETURN(records.emplace_back(), rank->Step());
     if (!counts) continue;
     TESSERA_RETURN_IF_ERROR(
-        CheckDevice(step, host_steps, before, device->device().counts()));
+        CheckDevice(step, allowance, before, device->device().counts()));
   }
   return records;
 }

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "tools/train/model/mixture_options.h"
 
 namespace tessera::train {
 
@@ -89,20 +90,11 @@ absl::Status LlamaLayers::CreateEmbedding() {
 }
 
 tp::MoeOptions LlamaLayers::MixtureOf(int64_t layer) const {
-  const model_files::MixtureConfig& mixture = options_.model.mixture;
-  if (!options_.model.IsMixture(layer)) return {};
-  return {.experts = mixture.experts,
-          .hidden = mixture.intermediate,
-          .router = {.score = mixture.sigmoid ? tp::RouterScore::kSigmoid
-                                              : tp::RouterScore::kSoftmax,
-                     .per_token = mixture.per_token,
-                     .normalise = mixture.normalise,
-                     .scale = mixture.scale},
-          .router_bias = mixture.sigmoid,
-          .shared_hidden = mixture.shared_intermediate,
-          .balance = options_.balance.value_or(mixture.balance),
-          .z_loss = options_.router_z_loss,
-          .capacity = options_.expert_capacity};
+  tp::MoeOptions mixture = MixtureOptions(options_.model, layer);
+  mixture.balance = options_.balance.value_or(mixture.balance);
+  mixture.z_loss = options_.router_z_loss;
+  mixture.capacity = options_.expert_capacity;
+  return mixture;
 }
 
 absl::Status LlamaLayers::CreateBlock(size_t window) {

@@ -27,7 +27,7 @@ class ContinueTextTest : public ::testing::Test {
   // Computes each token from all previous ones, without a cache, and keeps at
   // most `positions` tokens, or half of them after an overflow.
   std::string GreedyText(const std::string& prompt, int64_t count) {
-    const LlamaWeights weights = *LlamaWeights::Read(reader_, DType::kF32);
+    LlamaWeights weights = *LlamaWeights::Read(reader_, DType::kF32);
     const size_t positions = 64;
     std::vector<int64_t> tokens;
     for (const text::TokenId id : tokenizer_.Encode(prompt)) {

@@ -293,7 +293,7 @@ absl::StatusOr<Continuation> ContinueTokens(WeightReader& reader,
   TESSERA_ASSIGN_OR_RETURN(std::vector<int64_t> prompt,
                            PromptOf(tokenizer, options.prompt));
   continuation.prompt_tokens = static_cast<int64_t>(prompt.size());
-  TESSERA_ASSIGN_OR_RETURN(const LlamaWeights weights,
+  TESSERA_ASSIGN_OR_RETURN(LlamaWeights weights,
                            LlamaWeights::Read(reader, DType::kF32));
   TESSERA_ASSIGN_OR_RETURN(
       auto decoder,
@@ -332,7 +332,7 @@ absl::StatusOr<TextLoss> LossOfTokens(WeightReader& reader,
                      " tokens; a loss needs at least 2, since the first one is "
                      "not predicted"));
   }
-  TESSERA_ASSIGN_OR_RETURN(const LlamaWeights weights,
+  TESSERA_ASSIGN_OR_RETURN(LlamaWeights weights,
                            LlamaWeights::Read(reader, DType::kF32));
   TextLoss result = {.tokens = static_cast<int64_t>(tokens.size()) - 1};
   const int64_t most = std::min(window, result.tokens);

@@ -11,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
+#include "tensor_parallel/sharding/partition.h"
 #include "tools/model_files/llama_names.h"
+#include "tools/train/model/mixture_options.h"
 
 namespace tessera::train {
 
@@ -66,13 +68,39 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
     TESSERA_ASSIGN_OR_RETURN(key_norm, read(LlamaPart::kKeyNorm));
   }
   TESSERA_ASSIGN_OR_RETURN(Tensor mlp_norm, read(LlamaPart::kMlpNorm));
-  TESSERA_ASSIGN_OR_RETURN(Tensor gate_up, read(LlamaPart::kGateUp));
-  TESSERA_ASSIGN_OR_RETURN(Tensor down, read(LlamaPart::kDown));
-  return LlamaLayerWeights{std::move(attention_norm), std::move(qkv),
-                           std::move(qkv_bias),       std::move(output),
-                           std::move(output_bias),    std::move(query_norm),
-                           std::move(key_norm),       std::move(mlp_norm),
-                           std::move(gate_up),        std::move(down)};
+  const bool is_mixture = reader.config().IsMixture(layer);
+  const model_files::MixtureConfig& mixture = reader.config().mixture;
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor gate_up,
+      read(is_mixture ? LlamaPart::kExpertsGateUp : LlamaPart::kGateUp));
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor down,
+      read(is_mixture ? LlamaPart::kExpertsDown : LlamaPart::kDown));
+  std::optional<Tensor> router, router_bias, shared_gate_up, shared_down;
+  if (is_mixture) {
+    TESSERA_ASSIGN_OR_RETURN(router, read(LlamaPart::kRouter));
+  }
+  if (is_mixture && mixture.sigmoid) {
+    TESSERA_ASSIGN_OR_RETURN(router_bias, read(LlamaPart::kRouterBias));
+  }
+  if (is_mixture && mixture.shared_intermediate > 0) {
+    TESSERA_ASSIGN_OR_RETURN(shared_gate_up, read(LlamaPart::kSharedGateUp));
+    TESSERA_ASSIGN_OR_RETURN(shared_down, read(LlamaPart::kSharedDown));
+  }
+  return LlamaLayerWeights{.attention_norm = std::move(attention_norm),
+                           .qkv = std::move(qkv),
+                           .qkv_bias = std::move(qkv_bias),
+                           .attention_output = std::move(output),
+                           .output_bias = std::move(output_bias),
+                           .query_norm = std::move(query_norm),
+                           .key_norm = std::move(key_norm),
+                           .mlp_norm = std::move(mlp_norm),
+                           .gate_up = std::move(gate_up),
+                           .down = std::move(down),
+                           .router = std::move(router),
+                           .router_bias = std::move(router_bias),
+                           .shared_gate_up = std::move(shared_gate_up),
+                           .shared_down = std::move(shared_down)};
 }
 
 }  // namespace
@@ -126,7 +154,7 @@ absl::StatusOr<TensorView> HeadsOf(const TensorView& x, int64_t heads) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LlamaDecoder>> LlamaDecoder::Create(
-    const LlamaWeights& weights, tensor_parallel::Ops& ops, int64_t capacity) {
+    LlamaWeights& weights, tensor_parallel::Ops& ops, int64_t capacity) {
   if (capacity < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "capacity of ", capacity, " tokens; 1 and more are allowed"));
@@ -134,7 +162,37 @@ absl::StatusOr<std::unique_ptr<LlamaDecoder>> LlamaDecoder::Create(
   std::unique_ptr<LlamaDecoder> decoder(
       new LlamaDecoder(weights, ops, capacity));
   TESSERA_RETURN_IF_ERROR(decoder->Allocate());
+  TESSERA_RETURN_IF_ERROR(decoder->CreateMixtures());
   return decoder;
+}
+
+// Bound to the weights, in the order of MoeMlp::AppendParameters.
+absl::Status LlamaDecoder::CreateMixtures() {
+  mixtures_.resize(weights_.layers().size());
+  for (size_t i = 0; i < mixtures_.size(); ++i) {
+    const auto number = static_cast<int64_t>(i);
+    if (!config_.IsMixture(number)) continue;
+    tensor_parallel::MoeOptions options = MixtureOptions(config_, number);
+    options.dtype = weights_.embedding().dtype();
+    TESSERA_ASSIGN_OR_RETURN(
+        tensor_parallel::MoeMlp mixture,
+        tensor_parallel::MoeMlp::Create({group_, group_, group_}, options));
+    mixtures_[i].emplace(std::move(mixture));
+    LlamaLayerWeights& layer = weights_.layers()[i];
+    std::vector<Tensor*> weights = {&*layer.router};
+    if (layer.router_bias) weights.push_back(&*layer.router_bias);
+    weights.insert(weights.end(), {&layer.gate_up, &layer.down});
+    if (layer.shared_gate_up) {
+      weights.insert(weights.end(),
+                     {&*layer.shared_gate_up, &*layer.shared_down});
+    }
+    std::vector<tensor_parallel::Parameter*> parameters;
+    mixtures_[i]->AppendParameters("mlp", parameters);
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      TESSERA_RETURN_IF_ERROR(parameters[p]->Bind(weights[p]->view()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LlamaDecoder::Allocate() {
@@ -160,12 +218,13 @@ absl::Status LlamaDecoder::Allocate() {
   TESSERA_ASSIGN_OR_RETURN(Tensor up, matrix(rows, config_.intermediate));
   TESSERA_ASSIGN_OR_RETURN(Tensor activation,
                            matrix(rows, config_.intermediate));
+  TESSERA_ASSIGN_OR_RETURN(Tensor mixed, matrix(rows, config_.hidden));
   TESSERA_ASSIGN_OR_RETURN(Tensor logits, matrix(1, config_.vocabulary));
   scratch_ =
       Scratch{std::move(hidden), std::move(normed),   std::move(inverse),
               std::move(query),  std::move(attended), std::move(log_sums),
               std::move(gate),   std::move(up),       std::move(activation),
-              std::move(logits)};
+              std::move(mixed),  std::move(logits)};
   return absl::OkStatus();
 }
 
@@ -303,7 +362,9 @@ absl::Status LlamaDecoder::RunBatch(std::span<const int64_t> tokens) {
     TESSERA_RETURN_IF_ERROR(
         RunAttention(layer, caches_[i],
                      config_.WindowOf(static_cast<int64_t>(i)), first, count));
-    TESSERA_RETURN_IF_ERROR(RunMlp(layer, count));
+    TESSERA_RETURN_IF_ERROR(Normalise(layer.mlp_norm.view(), 0, count));
+    TESSERA_RETURN_IF_ERROR(mixtures_[i] ? RunMixture(*mixtures_[i], count)
+                                         : RunMlp(layer, count));
   }
   return absl::OkStatus();
 }
@@ -435,7 +496,6 @@ absl::Status LlamaDecoder::Attend(Cache& cache, int64_t window,
 absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,
                                   int64_t count) {
   const int64_t width = config_.intermediate;
-  TESSERA_RETURN_IF_ERROR(Normalise(layer.mlp_norm.view(), 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate,
                            scratch_->gate.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView up,
@@ -450,6 +510,23 @@ absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,
   TESSERA_RETURN_IF_ERROR(ops_.SwiGlu(gate, up, activation));
   return ops_.Gemm({.transpose_b = true, .beta = 1}, activation,
                    layer.down.view(), hidden);
+}
+
+absl::Status LlamaDecoder::RunMixture(tensor_parallel::MoeMlp& mixture,
+                                      int64_t count) {
+  TESSERA_ASSIGN_OR_RETURN(const TensorView x,
+                           scratch_->normed.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView y,
+                           scratch_->mixed.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
+                           scratch_->hidden.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const tensor_parallel::Partition tokens,
+                           tensor_parallel::Partition::Balanced(count, 1));
+  const absl::Status status =
+      mixture.Forward(tokens, /*sequences=*/1, x, y, mixture_activations_);
+  mixture_activations_.Clear();
+  TESSERA_RETURN_IF_ERROR(status);
+  return ops_.Add(y, hidden);
 }
 
 absl::Status LlamaDecoder::ComputeLogits(int64_t begin, TensorView logits) {

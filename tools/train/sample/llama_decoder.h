@@ -27,6 +27,9 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/blocks/moe_mlp.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/model_config.h"
@@ -58,8 +61,12 @@ struct LlamaLayerWeights {
   std::optional<Tensor> output_bias;
   std::optional<Tensor> query_norm, key_norm;
   Tensor mlp_norm;
+  // Of an MLP, or of the experts of a mixture.
   Tensor gate_up;
   Tensor down;
+  // Of a mixture.
+  std::optional<Tensor> router, router_bias;
+  std::optional<Tensor> shared_gate_up, shared_down;
 };
 
 // All weights of a model in the memory of this process.
@@ -72,6 +79,7 @@ class LlamaWeights {
   const model_files::ModelConfig& config() const { return config_; }
   ConstTensorView embedding() const { return embedding_.view(); }
   const std::vector<LlamaLayerWeights>& layers() const { return layers_; }
+  std::vector<LlamaLayerWeights>& layers() { return layers_; }
   ConstTensorView norm() const { return norm_.view(); }
   // The embedding if they are tied.
   ConstTensorView head() const { return head_ ? head_->view() : embedding(); }
@@ -97,10 +105,10 @@ class LlamaWeights {
 class LlamaDecoder {
  public:
   // For up to `capacity` tokens, which may differ from the model's positions.
-  // `weights` and `ops`, on the CPU, must outlive this. InvalidArgument if
-  // `capacity` is below 1.
+  // `weights`, which no decoder changes, and `ops`, on the CPU, must outlive
+  // this. InvalidArgument if `capacity` is below 1.
   static absl::StatusOr<std::unique_ptr<LlamaDecoder>> Create(
-      const LlamaWeights& weights, tensor_parallel::Ops& ops, int64_t capacity);
+      LlamaWeights& weights, tensor_parallel::Ops& ops, int64_t capacity);
 
   int64_t capacity() const { return capacity_; }
   // The number of tokens so far.
@@ -140,17 +148,22 @@ class LlamaDecoder {
     Tensor gate;        // [, intermediate]
     Tensor up;          // [, intermediate]
     Tensor activation;  // [, intermediate]
+    Tensor mixed;       // [, hidden], of a mixture of experts.
     Tensor logits;      // [1, vocabulary]
   };
 
-  LlamaDecoder(const LlamaWeights& weights, tensor_parallel::Ops& ops,
+  LlamaDecoder(LlamaWeights& weights, tensor_parallel::Ops& ops,
                int64_t capacity)
       : weights_(weights),
         config_(weights.config()),
         ops_(ops),
-        capacity_(capacity) {}
+        capacity_(capacity),
+        group_(tensor_parallel::TensorGroup(ops).WithoutWeightMemory()),
+        pool_(group_.memory(), &ops.queue()),
+        mixture_activations_(pool_) {}
 
   absl::Status Allocate();
+  absl::Status CreateMixtures();
   absl::Status CheckTokens(std::span<const int64_t> tokens) const;
   absl::Status CheckVocabulary(std::span<const int64_t> tokens) const;
   // Runs `tokens` in batches and calls `after(first, count)` with the place of
@@ -167,6 +180,7 @@ class LlamaDecoder {
   // attended = attention of the last tokens over all, or those of the window.
   absl::Status Attend(Cache& cache, int64_t window, ConstTensorView query);
   absl::Status RunMlp(const LlamaLayerWeights& layer, int64_t count);
+  absl::Status RunMixture(tensor_parallel::MoeMlp& mixture, int64_t count);
   // normed = the norm of `count` rows of hidden.
   absl::Status Normalise(ConstTensorView weight, int64_t begin, int64_t count);
   // y = normed w^T for rows [begin, end) of w and `count` of normed.
@@ -176,10 +190,14 @@ class LlamaDecoder {
   absl::Status ComputeLogits(int64_t begin, TensorView logits);
   absl::StatusOr<std::vector<double>> LogitsOf(int64_t row);
 
-  const LlamaWeights& weights_;
+  LlamaWeights& weights_;
   const model_files::ModelConfig& config_;
   tensor_parallel::Ops& ops_;
   const int64_t capacity_;
+  const tensor_parallel::TensorGroup group_;
+  tensor_parallel::TensorPool pool_;
+  tensor_parallel::MoeActivations mixture_activations_;
+  std::vector<std::optional<tensor_parallel::MoeMlp>> mixtures_;  // By layer.
   std::vector<Cache> caches_;
   std::optional<Scratch> scratch_;
   std::vector<int64_t> positions_;  // 0, 1, ...

@@ -22,7 +22,7 @@ namespace {
 void DecodeToken(benchmark::State& state, const char* preset) {
   model_files::ModelConfig config = *model_files::PresetConfig(preset);
   RandomWeights reader(config);
-  const LlamaWeights weights = *LlamaWeights::Read(reader, DType::kF32);
+  LlamaWeights weights = *LlamaWeights::Read(reader, DType::kF32);
   tensor_parallel::CpuOps ops({.threads = 1});
   const int64_t prompt = state.range(0);
   auto decoder = *LlamaDecoder::Create(weights, ops, prompt + 64);

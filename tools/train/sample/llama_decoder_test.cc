@@ -172,6 +172,12 @@ std::pair<LlamaPart, int64_t> PartOf(const std::string& name) {
         {"query_norm", LlamaPart::kQueryNorm},
         {"key_norm", LlamaPart::kKeyNorm},
         {"mlp_norm", LlamaPart::kMlpNorm},
+        {"router.weight", LlamaPart::kRouter},
+        {"router.bias", LlamaPart::kRouterBias},
+        {"experts.gate_up", LlamaPart::kExpertsGateUp},
+        {"experts.down", LlamaPart::kExpertsDown},
+        {"shared.gate_up", LlamaPart::kSharedGateUp},
+        {"shared.down", LlamaPart::kSharedDown},
         {"gate_up", LlamaPart::kGateUp},
         {".down", LlamaPart::kDown}}) {
     if (absl::StrContains(name, word)) return {part, layer};
@@ -216,24 +222,42 @@ double TrainingLoss(WeightReader& reader, tensor_parallel::Ops& ops,
   return *model->Forward();
 }
 
+// Models with everything that a layer may have.
+std::vector<model_files::ModelConfig> Models() {
+  model_files::ModelConfig small = SmallModel();
+  small.rotary.base = 500;
+  small.norm_epsilon = 1e-3;
+  model_files::ModelConfig biased = small;
+  biased.tied_embeddings = true;
+  biased.qkv_bias = biased.output_bias = true;
+  biased.rotary.scaling = tensor_parallel::RotaryScaling::kLinear;
+  biased.rotary.factor = 3;
+  model_files::ModelConfig windows = small;
+  windows.architecture = model_files::Architecture::kQwen3;
+  windows.qk_norm = true;
+  windows.window = 4;
+  windows.window_begin = 1;
+  model_files::ModelConfig mixtral = small;
+  mixtral.architecture = model_files::Architecture::kMixtral;
+  mixtral.mixture = {.experts = 5, .per_token = 2, .intermediate = 9};
+  model_files::ModelConfig dots = small;
+  dots.architecture = model_files::Architecture::kDots1;
+  dots.qk_norm = true;
+  dots.mixture = {.experts = 8,
+                  .per_token = 3,
+                  .intermediate = 4,
+                  .shared_intermediate = 8,
+                  .dense_layers = 1,
+                  .sigmoid = true,
+                  .scale = 1.5};
+  return {biased, windows, mixtral, dots};
+}
+
 TEST_P(LlamaDecoderTest, AgreesWithTheModelThatTrains) {
-  for (const bool is_tied : {false, true}) {
-    model_files::ModelConfig config = SmallModel();
-    config.tied_embeddings = is_tied;
-    config.rotary.base = 500;
-    if (is_tied) {
-      config.qkv_bias = config.output_bias = true;
-      config.rotary.scaling = tensor_parallel::RotaryScaling::kLinear;
-      config.rotary.factor = 3;
-    } else {
-      config.architecture = model_files::Architecture::kQwen3;
-      config.qk_norm = true;
-      config.window = 4;
-      config.window_begin = 1;
-    }
-    config.norm_epsilon = 1e-3;
+  for (const model_files::ModelConfig& config : Models()) {
+    SCOPED_TRACE(static_cast<int>(config.architecture));
     RandomWeights reader(config);
-    TESSERA_ASSERT_OK_AND_ASSIGN(const LlamaWeights weights,
+    TESSERA_ASSERT_OK_AND_ASSIGN(LlamaWeights weights,
                                  LlamaWeights::Read(reader, GetParam()));
     for (const int64_t length : {1, 2, 5, 31}) {
       const std::vector<int64_t> tokens =

@@ -1,0 +1,34 @@
+// The options of the mixture of experts that a layer of a model has.
+#ifndef TESSERA_TOOLS_TRAIN_MODEL_MIXTURE_OPTIONS_H_
+#define TESSERA_TOOLS_TRAIN_MODEL_MIXTURE_OPTIONS_H_
+
+#include <cstdint>
+
+#include "tensor_parallel/blocks/moe_mlp.h"
+#include "tools/model_files/model_config.h"
+
+namespace tessera::train {
+
+// Without experts if the layer has an MLP instead. The type, the terms of the
+// loss other than the balance, and parallelism are the caller's.
+inline tensor_parallel::MoeOptions MixtureOptions(
+    const model_files::ModelConfig& model, int64_t layer) {
+  using tensor_parallel::RouterScore;
+  const model_files::MixtureConfig& mixture = model.mixture;
+  if (!model.IsMixture(layer)) return {};
+  return {.width = model.hidden,
+          .experts = mixture.experts,
+          .hidden = mixture.intermediate,
+          .router = {.score = mixture.sigmoid ? RouterScore::kSigmoid
+                                              : RouterScore::kSoftmax,
+                     .per_token = mixture.per_token,
+                     .normalise = mixture.normalise,
+                     .scale = mixture.scale},
+          .router_bias = mixture.sigmoid,
+          .shared_hidden = mixture.shared_intermediate,
+          .balance = mixture.balance};
+}
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_MODEL_MIXTURE_OPTIONS_H_
